@@ -1,0 +1,46 @@
+"""Protocol buffers and gRPC stubs by Debian's protoc. Messages and services are separate libraries: grpc headers are heavy."""
+
+def proto_cc_library(name, srcs, deps = [], visibility = None):
+    """Messages of `srcs`. Import paths are relative to the workspace."""
+    stems = [src[:-len(".proto")] for src in srcs]
+    hdrs = [stem + ".pb.h" for stem in stems]
+    sources = [stem + ".pb.cc" for stem in stems]
+    native.filegroup(
+        name = name + "_src",
+        srcs = srcs + [dep + "_src" for dep in deps],
+        visibility = visibility,
+    )
+    native.genrule(
+        name = name + "_codegen",
+        srcs = [":" + name + "_src"],
+        outs = hdrs + sources,
+        cmd = "protoc -I. --cpp_out=$(GENDIR) " + " ".join([native.package_name() + "/" + src for src in srcs]),
+    )
+    native.cc_library(
+        name = name,
+        srcs = sources,
+        hdrs = hdrs,
+        visibility = visibility,
+        deps = deps + ["@system//:protobuf"],
+    )
+
+def grpc_cc_library(name, src, deps, visibility = None):
+    """The gRPC services of `src`, whose messages are in `deps`."""
+    stem = src[:-len(".proto")]
+    native.genrule(
+        name = name + "_codegen",
+        srcs = [dep + "_src" for dep in deps],
+        outs = [
+            stem + ".grpc.pb.cc",
+            stem + ".grpc.pb.h",
+        ],
+        cmd = "protoc -I. --grpc_out=$(GENDIR) --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin " +
+              native.package_name() + "/" + src,
+    )
+    native.cc_library(
+        name = name,
+        srcs = [stem + ".grpc.pb.cc"],
+        hdrs = [stem + ".grpc.pb.h"],
+        visibility = visibility,
+        deps = deps + ["@system//:grpc"],
+    )

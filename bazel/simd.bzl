@@ -1,0 +1,28 @@
+"""simd_cc_library: one source compiled once per instruction set, to be chosen at run time (kernels/cpu/simd_level.h).
+
+Each source defines its functions inside `namespace muster::kernels::KERNELS_SIMD { ... }`. It may include only headers
+whose functions are not templates or inline with external linkage (<cstdint>, <immintrin.h>, <cmath> for scalars): the
+linker keeps one copy of an inline function, and it might be the one for the wrong processor.
+"""
+
+_LEVELS = {
+    "baseline": [],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
+}
+
+def simd_cc_library(name, srcs, hdrs = [], deps = [], **kwargs):
+    for level, copts in _LEVELS.items():
+        native.cc_library(
+            name = name + "_" + level,
+            srcs = srcs,
+            hdrs = hdrs,
+            copts = copts + ["-O3", "-DKERNELS_SIMD=" + level],
+            deps = deps,
+            visibility = ["//visibility:private"],
+        )
+    native.cc_library(
+        name = name,
+        deps = [name + "_" + level for level in _LEVELS],
+        **kwargs
+    )
