@@ -1,0 +1,43 @@
+#include "lib/cluster/field_fault.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/status/status.h"
+#include "proto/third_party/google/rpc/error_details.pb.h"
+
+namespace muster {
+namespace {
+constexpr absl::string_view kFaultsUrl = "type.googleapis.com/google.rpc.BadRequest";
+}
+
+absl::Status FaultsToStatus(const std::vector<FieldFault>& faults) {
+  google::rpc::BadRequest request;
+  for (const FieldFault& fault : faults) {
+    auto& violation = *request.add_field_violations();
+    violation.set_field(fault.field);
+    violation.set_description(fault.description);
+  }
+  absl::Status status = WithReason(
+      absl::InvalidArgumentError(absl::StrJoin(faults, "\n",
+                                               [](std::string* out, const FieldFault& fault) {
+                                                 absl::StrAppend(out, fault.field, ": ",
+                                                                 fault.description);
+                                               })),
+      "INVALID_SPEC");
+  status.SetPayload(kFaultsUrl, absl::Cord(request.SerializeAsString()));
+  return status;
+}
+
+std::vector<FieldFault> FaultsOf(const absl::Status& status) {
+  std::vector<FieldFault> faults;
+  google::rpc::BadRequest request;
+  auto payload = status.GetPayload(kFaultsUrl);
+  if (!payload || !request.ParseFromString(std::string(*payload))) return faults;
+  for (const auto& violation : request.field_violations()) {
+    faults.push_back({violation.field(), violation.description()});
+  }
+  return faults;
+}
+
+}  // namespace muster

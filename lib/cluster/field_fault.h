@@ -1,0 +1,25 @@
+// Faults of a request, all at once, each with its field path.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace muster {
+
+// One thing wrong with a request: "resources.ps", "must be at least 1 (is 0)".
+struct FieldFault {
+  std::string field;
+  std::string description;
+  friend bool operator==(const FieldFault&, const FieldFault&) = default;
+};
+
+// INVALID_ARGUMENT (reason "INVALID_SPEC") whose message lists every fault, one per line ("field: description"), and
+// that carries them as a google.rpc.BadRequest payload. `faults` must not be empty.
+absl::Status FaultsToStatus(const std::vector<FieldFault>& faults);
+
+// The faults of such a status; empty for others.
+std::vector<FieldFault> FaultsOf(const absl::Status& status);
+
+}  // namespace muster

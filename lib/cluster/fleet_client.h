@@ -1,0 +1,53 @@
+// A member's side of FleetService.Attach: one stream to the coordinator, reopened with back-off for as long as it takes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/muster/v1/coordinator.pb.h"
+
+namespace muster {
+
+// What a member does. Called on the client's thread, never concurrently with itself.
+class FleetMember {
+ public:
+  virtual ~FleetMember() = default;
+  // The full list of jobs served now. Called about once per report interval and after every ReportSoon().
+  virtual std::vector<v1::JobReport> Report() = 0;
+  // Must not block: hands the work to the member's own threads. Older terms are already dropped.
+  virtual void Handle(const v1::Directive& directive) = 0;
+  // No coordinator for longer than `coordinator_grace`: the member drops its jobs. Called once per outage.
+  virtual void CoordinatorLost() = 0;
+};
+
+// Thread-safe.
+class FleetClient {
+ public:
+  struct Options {
+    std::string coordinator;                             // host:port
+    v1::Hello hello;
+    absl::Duration coordinator_grace = absl::Minutes(5);
+  };
+  // Starts its thread at once. `member` outlives the client.
+  FleetClient(Options options, FleetMember* member);
+  ~FleetClient();  // closes the stream and joins
+
+  // Sends a report without waiting for the interval (a state changed).
+  void ReportSoon();
+
+  // Stops reconnecting, sends a last report and closes the stream in order, so that the coordinator knows at once that
+  // the member left. Blocks up to `timeout`.
+  void Detach(absl::Duration timeout);
+
+  bool attached() const;
+
+ private:
+  class Session;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace muster

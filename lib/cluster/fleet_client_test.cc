@@ -1,0 +1,186 @@
+#include "lib/cluster/fleet_client.h"
+
+#include <deque>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/channel.h"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+// Welcomes every member, keeps its reports and sends what it is told to.
+class FakeCoordinator : public v1::FleetService::Service {
+ public:
+  explicit FakeCoordinator(uint64_t term, int port = 0) : term_(term), port_(port) {
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder);
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+
+  ~FakeCoordinator() override {
+    {
+      absl::MutexLock lock(&mu_);
+      closing_ = true;
+    }
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  grpc::Status Attach(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<v1::Directive, v1::MemberReport>* stream) override {
+    v1::Directive welcome;
+    welcome.set_term(term_);
+    welcome.mutable_welcome()->set_report_millis(20);
+    stream->Write(welcome);
+    v1::MemberReport report;
+    while (stream->Read(&report)) {
+      absl::MutexLock lock(&mu_);
+      reports_.push_back(report);
+      for (; !outbox_.empty(); outbox_.pop_front()) stream->Write(outbox_.front());
+    }
+    absl::MutexLock lock(&mu_);
+    closed_in_order_ = !context->IsCancelled();
+    return grpc::Status::OK;
+  }
+
+  void Send(uint64_t term, const std::string& job) {
+    absl::MutexLock lock(&mu_);
+    v1::Directive directive;
+    directive.set_term(term);
+    directive.set_job(job);
+    directive.mutable_release();
+    outbox_.push_back(directive);
+  }
+
+  bool AwaitReports(size_t count) {
+    absl::MutexLock lock(&mu_);
+    auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reports_.size() >= count; };
+    return mu_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+  }
+
+  v1::MemberReport report(size_t index) {
+    absl::MutexLock lock(&mu_);
+    return reports_[index];
+  }
+
+  bool AwaitClosedInOrder() {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&closed_in_order_), kPatience);
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  int port() const { return port_; }
+
+ private:
+  const uint64_t term_;
+  int port_;
+  absl::Mutex mu_;
+  std::deque<v1::MemberReport> reports_ ABSL_GUARDED_BY(mu_);
+  std::deque<v1::Directive> outbox_ ABSL_GUARDED_BY(mu_);
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_in_order_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class RecordingMember : public FleetMember {
+ public:
+  std::vector<v1::JobReport> Report() override {
+    v1::JobReport report;
+    report.set_job("j");
+    return {report};
+  }
+  void Handle(const v1::Directive& directive) override {
+    absl::MutexLock lock(&mu_);
+    handled_.push_back(directive.job());
+  }
+  void CoordinatorLost() override {
+    absl::MutexLock lock(&mu_);
+    lost_ = true;
+  }
+
+  bool AwaitHandled(const std::vector<std::string>& jobs) {
+    absl::MutexLock lock(&mu_);
+    auto equal = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return handled_ == jobs; };
+    return mu_.AwaitWithTimeout(absl::Condition(&equal), kPatience);
+  }
+  bool AwaitLost() {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&lost_), kPatience);
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::vector<std::string> handled_ ABSL_GUARDED_BY(mu_);
+  bool lost_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+FleetClient::Options OptionsFor(const FakeCoordinator& coordinator) {
+  FleetClient::Options options{.coordinator = coordinator.address()};
+  options.hello.set_member("worker-0");
+  return options;
+}
+
+TEST(FleetClientTest, FirstReportSaysHelloAndLaterOnesCarryTheJobs) {
+  FakeCoordinator coordinator(1);
+  RecordingMember member;
+  FleetClient client(OptionsFor(coordinator), &member);
+
+  ASSERT_TRUE(coordinator.AwaitReports(3));
+
+  EXPECT_EQ(coordinator.report(0).hello().member(), "worker-0");
+  EXPECT_FALSE(coordinator.report(1).has_hello());
+  EXPECT_EQ(coordinator.report(1).jobs(0).job(), "j");
+}
+
+TEST(FleetClientTest, AttachesAgainToARestartedCoordinatorAndIgnoresTheOldTerm) {
+  RecordingMember member;
+  auto first = std::make_unique<FakeCoordinator>(7);
+  const int port = first->port();
+  FleetClient client(OptionsFor(*first), &member);
+  first->Send(7, "a");
+  ASSERT_TRUE(member.AwaitHandled({"a"}));
+  first.reset();
+
+  FakeCoordinator second(8, port);
+  ASSERT_TRUE(second.AwaitReports(1));
+  EXPECT_EQ(second.report(0).hello().member(), "worker-0");
+  second.Send(7, "stale");
+  second.Send(8, "b");
+
+  EXPECT_TRUE(member.AwaitHandled({"a", "b"}));
+}
+
+TEST(FleetClientTest, MemberLearnsWhenTheCoordinatorStaysAway) {
+  RecordingMember member;
+  FleetClient::Options options{.coordinator = "127.0.0.1:1"};
+  options.coordinator_grace = absl::Milliseconds(50);
+  FleetClient client(options, &member);
+
+  EXPECT_TRUE(member.AwaitLost());
+  EXPECT_FALSE(client.attached());
+}
+
+TEST(FleetClientTest, DetachClosesTheStreamInOrder) {
+  FakeCoordinator coordinator(1);
+  RecordingMember member;
+  FleetClient client(OptionsFor(coordinator), &member);
+  ASSERT_TRUE(coordinator.AwaitReports(1));
+
+  client.Detach(kPatience);
+
+  EXPECT_TRUE(coordinator.AwaitClosedInOrder());
+}
+
+}  // namespace
+}  // namespace muster

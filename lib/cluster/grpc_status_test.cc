@@ -1,0 +1,57 @@
+#include "lib/cluster/grpc_status.h"
+
+#include "gtest/gtest.h"
+#include "lib/cluster/field_fault.h"
+#include "lib/cluster/resource_name.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+TEST(GrpcStatusTest, CodeMessageReasonAndFaultsSurviveTheWire) {
+  const std::vector<FieldFault> faults = {{"resources.ps", "must be at least 1 (is 0)"},
+                                          {"name", "is required"}};
+
+  absl::Status received = FromGrpc(ToGrpc(FaultsToStatus(faults)));
+
+  EXPECT_EQ(received.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(received.message(), "resources.ps: must be at least 1 (is 0)\nname: is required");
+  EXPECT_EQ(ReasonOf(received), "INVALID_SPEC");
+  EXPECT_EQ(FaultsOf(received), faults);
+}
+
+TEST(GrpcStatusTest, AttachedReasonBecomesErrorInfo) {
+  absl::Status received =
+      FromGrpc(ToGrpc(WithReason(absl::NotFoundError("no job 'x'"), "JOB_NOT_FOUND")));
+
+  EXPECT_EQ(ReasonOf(received), "JOB_NOT_FOUND");
+  EXPECT_TRUE(FaultsOf(received).empty());
+  EXPECT_TRUE(FromGrpc(ToGrpc(absl::OkStatus())).ok());
+}
+
+TEST(GrpcStatusTest, GarbageInDetailsIsIgnored) {
+  absl::Status received =
+      FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, "m", std::string("\xff\xfe\x01", 3)));
+  EXPECT_EQ(received.code(), absl::StatusCode::kAborted);
+}
+
+TEST(ResourceNameTest, CheckpointRefsAreReadInEveryForm) {
+  EXPECT_EQ(ParseCheckpointRef("jobs/a-1/checkpoints/20"), (CheckpointRef{"a-1", 20}));
+  EXPECT_EQ(ParseCheckpointRef("a-1@20"), (CheckpointRef{"a-1", 20}));
+  EXPECT_EQ(ParseCheckpointRef("a-1"), (CheckpointRef{"a-1", std::nullopt}));
+  EXPECT_EQ(ParseCheckpointRef("jobs/a-1"), (CheckpointRef{"a-1", std::nullopt}));
+  for (const char* bad : {"", "a@b", "a@-1", "../x@1", "jobs/a/checkpoints/1/2", "A-1", "a@1@2",
+                          "jobs/a/checkpoints/99999999999999999999"}) {
+    EXPECT_EQ(ParseCheckpointRef(bad), std::nullopt) << bad;
+  }
+}
+
+TEST(ResourceNameTest, NamesFitKubernetesLabels) {
+  EXPECT_TRUE(IsValidName("char-gpt"));
+  EXPECT_TRUE(IsValidName("7"));
+  for (const char* bad : {"", "-a", "a-", "A", "a_b", "a.b", "a/b"}) EXPECT_FALSE(IsValidName(bad));
+  EXPECT_FALSE(IsValidName(std::string(41, 'a')));
+}
+
+}  // namespace
+}  // namespace muster

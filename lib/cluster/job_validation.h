@@ -1,0 +1,19 @@
+// Every fault of a job spec that can be seen without its data.
+#pragma once
+
+#include <vector>
+
+#include "lib/cluster/field_fault.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// Faults by field path ("resources.workers.max", "must be at least min = 4 (is 2)"), in the order of the job file; empty
+// when the spec is good. Checks required fields, ranges, limits and relations (batch smaller than workers); neither model
+// arguments (BuildModel does) nor data (Dataset::Open does).
+std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec);
+
+// Fills every default that JobSpec documents, so that nobody else needs to know them. Call after validation.
+void FillDefaults(v1::JobSpec& spec);
+
+}  // namespace muster

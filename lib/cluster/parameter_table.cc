@@ -1,0 +1,118 @@
+#include "lib/cluster/parameter_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <queue>
+#include <utility>
+
+namespace muster {
+
+int64_t ElementCount(const v1::Parameter& parameter) {
+  return std::accumulate(parameter.shape().begin(), parameter.shape().end(), int64_t{1},
+                         std::multiplies<>());
+}
+
+std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_bytes) {
+  const int64_t chunk_elements = std::max<int64_t>(1, chunk_bytes / sizeof(float));
+  std::vector<v1::PlanChunk> chunks;
+  for (int p = 0; p < graph.parameters_size(); ++p) {
+    const int64_t elements = ElementCount(graph.parameters(p));
+    for (int64_t offset = 0; offset < elements; offset += chunk_elements) {
+      v1::PlanChunk& chunk = chunks.emplace_back();
+      chunk.set_parameter(p);
+      chunk.set_offset(offset);
+      chunk.set_elements(std::min(chunk_elements, elements - offset));
+    }
+  }
+  return chunks;
+}
+
+void PlaceChunks(std::vector<v1::PlanChunk>& chunks, int shard_count) {
+  std::vector<size_t> order(chunks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return chunks[a].elements() > chunks[b].elements(); });
+  using Load = std::pair<int64_t, int>;  // elements, shard
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> lightest;
+  for (int shard = 0; shard < shard_count; ++shard) lightest.push({0, shard});
+  for (size_t index : order) {
+    auto [elements, shard] = lightest.top();
+    lightest.pop();
+    chunks[index].set_shard(shard);
+    lightest.push({elements + chunks[index].elements(), shard});
+  }
+}
+
+std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer) {
+  switch (optimizer.kind_case()) {
+    case v1::Optimizer::kSgd:
+      return optimizer.sgd().momentum() > 0 ? std::vector<std::string>{"momentum"}
+                                            : std::vector<std::string>{};
+    case v1::Optimizer::kAdam:
+    case v1::Optimizer::kAdamw:
+      return {"m", "v"};
+    case v1::Optimizer::kAdagrad:
+      return {"sum"};
+    case v1::Optimizer::kRmsprop:
+      return {"square_average"};
+    case v1::Optimizer::KIND_NOT_SET:
+      break;
+  }
+  return {};
+}
+
+double BaseLearningRate(const v1::Optimizer& optimizer) {
+  switch (optimizer.kind_case()) {
+    case v1::Optimizer::kSgd:
+      return optimizer.sgd().learning_rate();
+    case v1::Optimizer::kAdam:
+      return optimizer.adam().learning_rate();
+    case v1::Optimizer::kAdamw:
+      return optimizer.adamw().learning_rate();
+    case v1::Optimizer::kAdagrad:
+      return optimizer.adagrad().learning_rate();
+    case v1::Optimizer::kRmsprop:
+      return optimizer.rmsprop().learning_rate();
+    case v1::Optimizer::KIND_NOT_SET:
+      break;
+  }
+  return 0;
+}
+
+double LearningRate(const v1::TrainingSpec& training, int64_t step, int64_t total_steps) {
+  const double base = BaseLearningRate(training.optimizer());
+  const v1::Schedule& schedule = training.schedule();
+  const int64_t warmup = schedule.warmup_steps();
+  if (step < warmup) return base * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const double since = static_cast<double>(step - warmup);
+  const double progress = std::min(1.0, since / std::max<double>(1, total_steps - warmup));
+  switch (schedule.kind_case()) {
+    case v1::Schedule::kStep:
+      return base * std::pow(schedule.step().factor(),
+                             std::floor(since / std::max<int64_t>(1, schedule.step().every_steps())));
+    case v1::Schedule::kPoly: {
+      const double power = schedule.poly().power() > 0 ? schedule.poly().power() : 1;
+      const double final_ratio = schedule.poly().final_ratio();
+      return base * (final_ratio + (1 - final_ratio) * std::pow(1 - progress, power));
+    }
+    case v1::Schedule::kCosine: {
+      const double final_ratio = schedule.cosine().final_ratio();
+      return base * (final_ratio +
+                     (1 - final_ratio) * (1 + std::cos(std::numbers::pi * progress)) / 2);
+    }
+    case v1::Schedule::kConstant:
+    case v1::Schedule::KIND_NOT_SET:
+      break;
+  }
+  return base;
+}
+
+int64_t TotalSteps(const v1::JobSpec& spec, int64_t samples) {
+  if (spec.training().length_case() == v1::TrainingSpec::kSteps) return spec.training().steps();
+  const int64_t steps_per_epoch = samples / std::max<int64_t>(1, spec.data().batch_size());
+  return std::max<int64_t>(1, std::llround(spec.training().epochs() * steps_per_epoch));
+}
+
+}  // namespace muster

@@ -1,0 +1,79 @@
+#include "lib/cluster/parameter_table.h"
+
+#include <algorithm>
+#include <map>
+
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+v1::Graph GraphOf(std::vector<std::vector<int64_t>> shapes) {
+  v1::Graph graph;
+  for (const auto& shape : shapes) {
+    v1::Parameter& parameter = *graph.add_parameters();
+    for (int64_t dimension : shape) parameter.add_shape(dimension);
+  }
+  return graph;
+}
+
+TEST(ParameterTableTest, ChunksCoverEveryElementOnce) {
+  v1::Graph graph = GraphOf({{100, 7}, {}, {16}});
+  for (int64_t chunk_bytes : {64, 1024, 1 << 20}) {
+    std::map<int, int64_t> next;
+    for (const v1::PlanChunk& chunk : CutIntoChunks(graph, chunk_bytes)) {
+      EXPECT_EQ(chunk.offset(), next[chunk.parameter()]);
+      EXPECT_LE(chunk.elements() * 4, chunk_bytes);
+      next[chunk.parameter()] += chunk.elements();
+    }
+    EXPECT_EQ(next, (std::map<int, int64_t>{{0, 700}, {1, 1}, {2, 16}}));
+  }
+}
+
+TEST(ParameterTableTest, PlacementBalancesBytes) {
+  v1::Graph graph = GraphOf({{1000, 100}, {5000}, {5000}, {30, 30}, {64}});
+  std::vector<v1::PlanChunk> chunks = CutIntoChunks(graph, 16384);
+  for (int shards : {1, 2, 3, 7}) {
+    PlaceChunks(chunks, shards);
+    std::map<int, int64_t> load;
+    for (const v1::PlanChunk& chunk : chunks) load[chunk.shard()] += chunk.elements();
+    ASSERT_EQ(load.size(), shards);
+    auto [least, most] = std::minmax_element(
+        load.begin(), load.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    EXPECT_LE(most->second - least->second, 4096) << shards << " shards";
+  }
+}
+
+TEST(ParameterTableTest, SchedulesFollowTheirFormulas) {
+  v1::TrainingSpec training;
+  training.mutable_optimizer()->mutable_sgd()->set_learning_rate(2.0);
+  EXPECT_DOUBLE_EQ(LearningRate(training, 5, 10), 2.0);
+
+  training.mutable_schedule()->set_warmup_steps(4);
+  EXPECT_DOUBLE_EQ(LearningRate(training, 0, 10), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(training, 3, 10), 2.0);
+
+  training.mutable_schedule()->mutable_cosine()->set_final_ratio(0.1);
+  EXPECT_DOUBLE_EQ(LearningRate(training, 4, 14), 2.0);
+  EXPECT_DOUBLE_EQ(LearningRate(training, 9, 14), 2.0 * (0.1 + 0.9 * 0.5));
+  EXPECT_DOUBLE_EQ(LearningRate(training, 14, 14), 0.2);
+
+  training.mutable_schedule()->mutable_step()->set_every_steps(3);
+  training.mutable_schedule()->mutable_step()->set_factor(0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(training, 10, 14), 0.5);
+
+  training.mutable_schedule()->mutable_poly()->set_power(2);
+  EXPECT_DOUBLE_EQ(LearningRate(training, 9, 14), 0.5);
+}
+
+TEST(ParameterTableTest, EpochsCountWholeBatches) {
+  v1::JobSpec spec;
+  spec.mutable_data()->set_batch_size(32);
+  spec.mutable_training()->set_epochs(2);
+  EXPECT_EQ(TotalSteps(spec, 100), 6);
+  spec.mutable_training()->set_steps(17);
+  EXPECT_EQ(TotalSteps(spec, 100), 17);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,84 @@
+// A bounded queue into a thread that also waits for something else (a transport, a stream).
+#pragma once
+
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace muster {
+
+// Many threads post, one thread takes. Thread-safe. After Close() posts are refused and what is inside can still be
+// taken. `wake`, where given, is called after every successful Post(), outside the lock: it interrupts the taker's wait.
+template <typename T>
+class Mailbox {
+ public:
+  explicit Mailbox(size_t capacity, absl::AnyInvocable<void()> wake = nullptr)
+      : capacity_(capacity), wake_(std::move(wake)) {}
+
+  // False when full or closed; `message` is dropped then.
+  bool TryPost(T message) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (closed_ || messages_.size() >= capacity_) return false;
+      messages_.push_back(std::move(message));
+    }
+    if (wake_) wake_();
+    return true;
+  }
+
+  // Waits for room. False once closed.
+  bool Post(T message) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return closed_ || messages_.size() < capacity_;
+      };
+      mu_.Await(absl::Condition(&room));
+      if (closed_) return false;
+      messages_.push_back(std::move(message));
+    }
+    if (wake_) wake_();
+    return true;
+  }
+
+  // Everything that is inside, without waiting.
+  std::deque<T> TakeAll() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return std::exchange(messages_, {});
+  }
+
+  // Waits up to `timeout` for a message; false at the deadline, or when closed and empty.
+  bool Take(T& message, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closed_ || !messages_.empty(); };
+    mu_.AwaitWithTimeout(absl::Condition(&ready), timeout);
+    if (messages_.empty()) return false;
+    message = std::move(messages_.front());
+    messages_.pop_front();
+    return true;
+  }
+
+  void Close() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+  }
+
+  bool closed() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return closed_;
+  }
+
+ private:
+  const size_t capacity_;
+  absl::AnyInvocable<void()> wake_;
+  mutable absl::Mutex mu_;
+  std::deque<T> messages_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace muster
