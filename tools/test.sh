@@ -1,0 +1,32 @@
+#!/bin/bash
+# Installs what is missing, builds everything and runs every test. Ends with one line: N passed, N failed, N skipped.
+# Arguments go to `bazel test` (--config=asan, a target, ...).
+set -uo pipefail
+cd "$(dirname "$0")/.."
+tools/setup.sh --tests || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
+
+targets=(//...)
+for argument in "$@"; do case $argument in //*) targets=() ;; esac; done
+shared=$(realpath -q ../shared || true)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+bazel test --noshow_progress --keep_going --test_output=errors --test_env=MUSTER_SHARED="$shared" "${targets[@]}" "$@" 2>&1 | tee "$log"
+status=${PIPESTATUS[0]}
+
+# Counts test cases, not targets: from the XML that every gtest binary writes.
+testlogs=$(bazel info --ui_event_filters=-info bazel-testlogs 2>/dev/null)
+count() { # pattern
+  grep -oE '^//[^ ]+ +(\(cached\) )?(PASSED|FAILED|TIMEOUT|FLAKY)' "$log" | grep -oE '^//[^ ]+' | sort -u | while read -r label; do
+    path=${label#//}
+    cat "$testlogs/${path/://}"/test.xml "$testlogs/${path/://}"/shard_*/test.xml 2>/dev/null
+  done | grep -cE "$1" || true
+}
+total=$(count '<testcase ')
+skipped=$(count '<skipped|result="skipped"')
+failed=$(count '<failure|<error ')
+# A target that failed without saying which case (did not build, crashed, timed out) counts as one.
+silent=$(grep -cE '^//[^ ]+ +(FAILED TO BUILD|TIMEOUT|NO STATUS)' "$log" || true)
+if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && [ "$silent" -eq 0 ]; then silent=1; fi
+grep -oE '\[  SKIPPED \].*' -r "$testlogs" --include=test.log -h 2>/dev/null | grep -v 'listed below' | sed 's/ (.*//' | sort -u | sed 's/^/skipped: /'
+echo "$((total - skipped - failed)) passed, $((failed + silent)) failed, $skipped skipped"
+[ "$status" -eq 0 ]
