@@ -6,7 +6,7 @@ def _cuda_toolkit_impl(ctx):
     if found:
         ctx.symlink(home, "toolkit")
     ctx.file("found.bzl", "CUDA_FOUND = %s\nNVCC = %r\n" % (found, home + "/bin/nvcc"))
-    ctx.file("BUILD.bazel", ctx.read(ctx.attr._build_file) if found else "")
+    ctx.file("BUILD.bazel", ctx.read(ctx.attr._build_file).replace("{home}", home) if found else "")
 
 cuda_toolkit = repository_rule(
     implementation = _cuda_toolkit_impl,

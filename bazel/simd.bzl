@@ -11,13 +11,13 @@ _LEVELS = {
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
 }
 
-def simd_cc_library(name, srcs, hdrs = [], deps = [], **kwargs):
-    for level, copts in _LEVELS.items():
+def simd_cc_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
+    for level, level_copts in _LEVELS.items():
         native.cc_library(
             name = name + "_" + level,
             srcs = srcs,
             hdrs = hdrs,
-            copts = copts + ["-O3", "-DKERNELS_SIMD=" + level],
+            copts = level_copts + ["-O3", "-DKERNELS_SIMD=" + level] + copts,
             deps = deps,
             visibility = ["//visibility:private"],
         )

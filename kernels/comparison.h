@@ -1,0 +1,49 @@
+// Random inputs of kernel tests, and the comparison of a kernel's floats with float64.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/philox.h"
+
+namespace muster::kernels {
+
+using Floats = std::vector<float>;
+
+// Standard normal, different for every stream.
+inline Floats Normals(int64_t n, uint64_t stream) {
+  Floats values(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const auto words = RandomWords(/*seed=*/1, stream, i);
+    values[i] = static_cast<float>(StandardNormal(words[0], words[1]));
+  }
+  return values;
+}
+
+inline std::vector<int32_t> RandomIds(int64_t n, int64_t limit, uint64_t stream) {
+  std::vector<int32_t> ids(n);
+  for (int64_t i = 0; i < n; ++i) ids[i] = RandomWords(/*seed=*/1, stream, i)[0] % limit;
+  return ids;
+}
+
+inline std::vector<double> Wide(const Floats& values) { return {values.begin(), values.end()}; }
+
+// Every element within (8 + sqrt(terms)) 2^-23 of the largest expected magnitude: a few roundings
+// of each operand, and the random walk of the roundings of a sum of `terms` f32 terms, whatever its
+// order.
+inline void ExpectClose(const Floats& actual, const std::vector<double>& expected,
+                        int64_t terms = 1) {
+  ASSERT_EQ(actual.size(), expected.size());
+  double largest = 1e-30;
+  for (double v : expected) largest = std::max(largest, std::abs(v));
+  const double tolerance = (8 + std::sqrt(double(terms))) * 0x1p-23 * largest;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], tolerance) << "element " << i << " of " << actual.size();
+  }
+}
+
+}  // namespace muster::kernels

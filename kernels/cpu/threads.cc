@@ -1,0 +1,11 @@
+#include "kernels/threads.h"
+
+// Of the OpenMP runtime that oneDNN is linked with; <omp.h> belongs to the compiler's own, which
+// may be another.
+extern "C" void omp_set_num_threads(int threads);
+
+namespace muster::kernels {
+
+void SetThreads(int threads) { omp_set_num_threads(threads); }
+
+}  // namespace muster::kernels

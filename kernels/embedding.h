@@ -1,0 +1,25 @@
+// Rows of a table by id, and the derivative. R ids, V table rows (vocabulary), C channels;
+// row-major.
+#pragma once
+
+#include <cstdint>
+
+namespace muster::kernels {
+
+struct EmbeddingShape {
+  int64_t rows;        // R
+  int64_t vocabulary;  // V
+  int64_t channels;    // C
+};
+
+// The position of the first id outside [0, limit), or -1. The kernels that index by ids require -1.
+int64_t FirstOutOfRange(const int32_t* ids, int64_t n, int64_t limit);
+
+// y f32[R, C]: row r is table[ids[r]]. Copies R C floats: bandwidth-bound.
+void Embedding(float* y, const int32_t* ids, const float* table, EmbeddingShape shape);
+
+// dtable f32[V, C] = sum of the rows of dy f32[R, C] by id, in row order; rows of unused ids are
+// zero.
+void EmbeddingGrad(float* dtable, const float* dy, const int32_t* ids, EmbeddingShape shape);
+
+}  // namespace muster::kernels

@@ -1,0 +1,33 @@
+// Layer normalisation over the last dimension and its derivatives: R rows of C channels, row-major
+// f32.
+//   Source: Ba, Kiros, Hinton, "Layer normalization", arXiv:1607.06450.
+#pragma once
+
+#include <cstdint>
+
+namespace muster::kernels {
+
+struct LayerNormShape {
+  int64_t rows;      // R
+  int64_t channels;  // C
+};
+
+// y[R, C] = (x - mean) rstd gain[C] + bias[C], rstd = 1 / sqrt(variance + epsilon), variance over C
+// (biased).
+//
+//   mean, rstd   f32[R], written for the backward pass
+//   y            may be x
+//
+// Reads x once from memory, writes y once: bandwidth-bound.
+void LayerNorm(float* y, float* mean, float* rstd, const float* x, const float* gain,
+               const float* bias, float epsilon, LayerNormShape shape);
+
+// dx may be dy or x.
+void LayerNormGradInput(float* dx, const float* dy, const float* x, const float* gain,
+                        const float* mean, const float* rstd, LayerNormShape shape);
+
+// dgain[C], dbias[C]: sums over the rows of dy (x - mean) rstd and of dy.
+void LayerNormGradParameters(float* dgain, float* dbias, const float* dy, const float* x,
+                             const float* mean, const float* rstd, LayerNormShape shape);
+
+}  // namespace muster::kernels

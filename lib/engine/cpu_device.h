@@ -1,0 +1,30 @@
+// The CPU as a device.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "lib/engine/device.h"
+
+namespace muster {
+
+class CpuDevice : public Device {
+ public:
+  CpuDevice(std::string name, int threads) : name_(std::move(name)), threads_(threads) {}
+
+  std::string name() const override { return name_; }
+  bool is_cpu() const override { return true; }
+  Memory Allocate(size_t bytes) override;
+  void Synchronize() override {}
+
+  // Makes the calling thread the one that drives the device: its matrix products use the device's
+  // threads. Cheap.
+  void Drive() const;
+
+ private:
+  const std::string name_;
+  const int threads_;
+};
+
+}  // namespace muster

@@ -1,0 +1,428 @@
+#include "lib/engine/executor.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "lib/engine/device.h"
+#include "lib/engine/model_memory.h"
+#include "lib/graph/autodiff.h"
+#include "lib/graph/zoo.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::Graph ParseGraph(const std::string& text) {
+  v1::Graph graph;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &graph));
+  return graph;
+}
+
+v1::Graph Model(const std::string& text) {
+  v1::ModelSpec spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, spec.mutable_zoo()));
+  return BuildModel(spec).value();
+}
+
+std::string NumberArgument(const std::string& key, int value) {
+  return "fields { key: '" + key + "' value { number_value: " + std::to_string(value) + " } }";
+}
+
+v1::Graph SmallGpt(bool tied = false) {
+  return Model("name: 'gpt' args { " + NumberArgument("layers", 2) + NumberArgument("heads", 2) +
+               NumberArgument("channels", 8) + NumberArgument("context", 5) +
+               NumberArgument("vocabulary", 11) +
+               "fields { key: 'tied' value { bool_value: " + (tied ? "true" : "false") + " } } }");
+}
+
+// A graph on the CPU with memory for all that it needs.
+class Instance {
+ public:
+  Instance(v1::Graph graph, int64_t batch, int64_t ids_max = 10, int threads = 1)
+      : device_(Device::Create("cpu", threads).value()),
+        graph_(std::move(graph)),
+        memory_(graph_, *device_, /*seed=*/1) {
+    absl::StatusOr<std::unique_ptr<Executor>> executor =
+        Executor::Create(graph_, {.batch = batch,
+                                  .device = device_.get(),
+                                  .parameters = memory_.parameters(),
+                                  .gradients = memory_.gradients()});
+    EXPECT_TRUE(executor.ok()) << executor.status();
+    executor_ = std::move(executor).value();
+    FillInputs(graph_, ids_max, /*seed=*/2, *executor_);
+  }
+
+  const v1::Graph& graph() const { return graph_; }
+  const ModelMemory& memory() const { return memory_; }
+  Executor& executor() { return *executor_; }
+
+  absl::Status Run(float loss_scale = 1.0f, ParameterFlow* flow = nullptr) {
+    return executor_->Run(loss_scale, flow);
+  }
+
+  float Loss() {
+    EXPECT_TRUE(Run().ok());
+    return executor_->output(graph_.loss())[0];
+  }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  const v1::Graph graph_;
+  const ModelMemory memory_;
+  std::unique_ptr<Executor> executor_;
+};
+
+// Each parameter is moved along its gradient, where the slope of the loss is the gradient's norm
+// and nothing cancels. The difference of two losses near 2 carries about 2^-22 of rounding: with h
+// = 2^-9 that is 2^-14 of slope. Curvature bends the slope by a fraction of h; so do the kinks of
+// ReLU and max pooling, by more.
+enum class Kinks { kNo, kYes };
+
+void ExpectGradientsMatchFiniteDifferences(const v1::Graph& forward, int64_t batch,
+                                           int64_t ids_max = 10, Kinks kinks = Kinks::kNo) {
+  const double relative = kinks == Kinks::kYes ? 2e-2 : 5e-3;
+  Instance instance(Differentiate(forward).value(), batch, ids_max);
+  ASSERT_TRUE(instance.Run().ok());
+  for (int p = 0; p < forward.parameters_size(); ++p) {
+    ASSERT_TRUE(instance.Run().ok());
+    const absl::Span<float> values = instance.memory().parameter(p);
+    const std::vector<float> start(values.begin(), values.end());
+    std::vector<double> direction(instance.memory().gradient(p).begin(),
+                                  instance.memory().gradient(p).end());
+    double norm = 0;
+    for (double v : direction) norm += v * v;
+    norm = std::sqrt(norm);
+    ASSERT_GT(norm, 0) << forward.parameters(p).name();
+    const double h = 0x1p-9;
+    auto loss_at = [&](double distance) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = start[i] + distance * direction[i] / norm;
+      }
+      return double{instance.Loss()};
+    };
+    const double slope = (loss_at(h) - loss_at(-h)) / (2 * h);
+    std::ranges::copy(start, values.begin());
+    EXPECT_NEAR(slope, norm, relative * norm + 0x1p-13) << forward.parameters(p).name();
+  }
+}
+
+TEST(GradientTest, LinearRegressionMatchesFiniteDifferences) {
+  ExpectGradientsMatchFiniteDifferences(Model("name: 'linear'"), 17);
+}
+
+TEST(GradientTest, MlpMatchesFiniteDifferences) {
+  ExpectGradientsMatchFiniteDifferences(
+      Model("name: 'mlp' args {" + NumberArgument("inputs", 13) + NumberArgument("hidden", 9) +
+            NumberArgument("classes", 5) + "}"),
+      7, 5);
+}
+
+TEST(GradientTest, LenetMatchesFiniteDifferences) {
+  ExpectGradientsMatchFiniteDifferences(Model("name: 'lenet'"), 3, 10, Kinks::kYes);
+}
+
+TEST(GradientTest, GptMatchesFiniteDifferences) {
+  ExpectGradientsMatchFiniteDifferences(SmallGpt(), 3);
+}
+
+TEST(GradientTest, GptWithATiedHeadMatchesFiniteDifferences) {
+  ExpectGradientsMatchFiniteDifferences(SmallGpt(/*tied=*/true), 3);
+}
+
+// Strided and padded convolution without bias, overlapping pooling, a sum of three uses, biases
+// that repeat and that do not: what the zoo does not combine. Gelu instead of Relu: no kinks for
+// the differences to cross.
+TEST(GradientTest, OpsInUnusualCombinationsMatchFiniteDifferences) {
+  const v1::Graph graph = ParseGraph(R"pb(
+    inputs {
+      name: "input"
+      dtype: DTYPE_F32
+      shape: [ -1, 2, 7, 6 ]
+    }
+    inputs {
+      name: "target"
+      dtype: DTYPE_F32
+      shape: [ -1, 3 ]
+    }
+    parameters {
+      name: "w"
+      shape: [ 3, 2, 3, 3 ]
+      initializer { normal: 0.3 }
+    }
+    parameters {
+      name: "shift"
+      shape: [ 3, 4, 3 ]
+      initializer { normal: 0.3 }
+    }
+    parameters {
+      name: "fc"
+      shape: [ 3, 18 ]
+      initializer { normal: 0.3 }
+    }
+    nodes {
+      name: "conv"
+      op: "Conv2d"
+      inputs: "input"
+      inputs: "w"
+      outputs: "conv"
+      attributes {
+        key: "stride"
+        value { i: 2 }
+      }
+      attributes {
+        key: "padding"
+        value { i: 1 }
+      }
+    }
+    nodes { name: "shifted" op: "Add" inputs: "conv" inputs: "shift" outputs: "shifted" }
+    nodes { name: "gelu" op: "Gelu" inputs: "shifted" outputs: "gelu" }
+    nodes { name: "twice" op: "Add" inputs: "gelu" inputs: "gelu" outputs: "twice" }
+    nodes { name: "thrice" op: "Add" inputs: "twice" inputs: "gelu" outputs: "thrice" }
+    nodes {
+      name: "pool"
+      op: "MaxPool2d"
+      inputs: "thrice"
+      outputs: "pool"
+      attributes {
+        key: "kernel"
+        value { i: 2 }
+      }
+      attributes {
+        key: "stride"
+        value { i: 1 }
+      }
+    }
+    nodes { name: "flat" op: "Flatten" inputs: "pool" outputs: "flat" }
+    nodes { name: "fc" op: "Linear" inputs: "flat" inputs: "fc" outputs: "y" }
+    nodes { name: "loss" op: "MeanSquaredError" inputs: "y" inputs: "target" outputs: "loss" }
+    loss: "loss"
+  )pb");
+  ExpectGradientsMatchFiniteDifferences(graph, 1);
+  ExpectGradientsMatchFiniteDifferences(graph, 4);
+}
+
+TEST(ExecutorTest, RunsRepeatToTheBit) {
+  for (int threads : {1, 2}) {
+    const v1::Graph graph = Differentiate(Model("name: 'gpt'")).value();
+    Instance a(graph, 2, 10, threads), b(graph, 2, 10, threads);
+    const float first = a.Loss();
+    EXPECT_EQ(a.Loss(), first);
+    EXPECT_EQ(b.Loss(), first);
+    for (int p = 0; p < graph.parameters_size(); ++p) {
+      EXPECT_EQ(a.memory().gradient(p), b.memory().gradient(p));
+    }
+  }
+}
+
+TEST(ExecutorTest, DevicesOfOneProcessDoNotDisturbOneAnother) {
+  const v1::Graph graph = Differentiate(SmallGpt()).value();
+  Instance alone(graph, 3);
+  const float loss = alone.Loss();
+  auto run_repeatedly = [&graph, loss] {
+    Instance instance(graph, 3);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(instance.Loss(), loss);
+  };
+  std::jthread first(run_repeatedly), second(run_repeatedly);
+}
+
+TEST(ExecutorTest, TheForwardGraphGivesTheSameLossForOtherBatchesOfTheSameSamples) {
+  Instance whole(SmallGpt(), 6), half(SmallGpt(), 3), trained(Differentiate(SmallGpt()).value(), 6);
+  const float loss = whole.Loss();
+  EXPECT_EQ(trained.Loss(), loss);
+  float halves = 0;
+  for (int part = 0; part < 2; ++part) {
+    for (const char* name : {"input", "target"}) {
+      const absl::Span<std::byte> from = whole.executor().input(name);
+      const absl::Span<std::byte> to = half.executor().input(name);
+      std::copy_n(from.begin() + part * to.size(), to.size(), to.begin());
+    }
+    halves += half.Loss() / 2;
+  }
+  EXPECT_NEAR(halves, loss, 1e-6 * loss);
+  EXPECT_LT(whole.executor().arena_bytes(), trained.executor().arena_bytes());
+}
+
+TEST(ExecutorTest, LossScaleScalesGradientsButNotTheLoss) {
+  Instance instance(Differentiate(SmallGpt()).value(), 2);
+  const float loss = instance.Loss();
+  std::vector<float> unscaled(instance.memory().gradient(0).begin(),
+                              instance.memory().gradient(0).end());
+  ASSERT_TRUE(instance.Run(0.5f).ok());
+  EXPECT_EQ(instance.executor().output(instance.graph().loss())[0], loss);
+  for (size_t i = 0; i < unscaled.size(); ++i) {
+    EXPECT_EQ(instance.memory().gradient(0)[i], unscaled[i] / 2);  // a power of two: exact
+  }
+}
+
+TEST(ExecutorTest, CorrectIsTheNumberOfRowsWhoseTopLogitIsTheTarget) {
+  Instance instance(Model("name: 'mlp'"), 64);
+  ASSERT_TRUE(instance.Run().ok());
+  const auto logits = instance.executor().output(instance.graph().logits());
+  const absl::Span<std::byte> target = instance.executor().input("target");
+  float expected = 0;
+  for (size_t row = 0; row < target.size() / 4; ++row) {
+    int32_t wanted;
+    std::memcpy(&wanted, &target[4 * row], 4);
+    const auto first = logits.begin() + 10 * row;
+    expected += std::max_element(first, first + 10) - first == wanted;
+  }
+  EXPECT_EQ(instance.executor().output(instance.graph().correct())[0], expected);
+}
+
+// Checks the two promises of ParameterFlow by breaking what they allow to be broken: values are NaN
+// until awaited and again once the gradient is ready.
+class PoisoningFlow : public ParameterFlow {
+ public:
+  explicit PoisoningFlow(const ModelMemory& memory) : memory_(memory) {
+    for (size_t p = 0; p < memory.parameters().size(); ++p) {
+      const absl::Span<float> values = memory.parameter(p);
+      values_.emplace_back(values.begin(), values.end());
+      Poison(p);
+    }
+  }
+
+  absl::Status AwaitParameter(int p) override {
+    order_.push_back("await " + std::to_string(p));
+    std::ranges::copy(values_[p], memory_.parameter(p).begin());
+    return absl::OkStatus();
+  }
+
+  absl::Status GradientReady(int p) override {
+    order_.push_back("ready " + std::to_string(p));
+    Poison(p);
+    const absl::Span<float> gradient = memory_.gradient(p);
+    gradients_.resize(values_.size());
+    gradients_[p].assign(gradient.begin(), gradient.end());
+    std::ranges::fill(gradient, NAN);  // the reader may change it, as a reduction does
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::string>& order() const { return order_; }
+  const std::vector<std::vector<float>>& gradients() const { return gradients_; }
+
+ private:
+  void Poison(int p) { std::ranges::fill(memory_.parameter(p), NAN); }
+
+  const ModelMemory& memory_;
+  std::vector<std::vector<float>> values_;
+  std::vector<std::vector<float>> gradients_;
+  std::vector<std::string> order_;
+};
+
+TEST(ParameterFlowTest, ValuesAreReadOnlyBetweenAwaitAndReadyAndGradientsAreFinal) {
+  for (const v1::Graph& forward :
+       {SmallGpt(), SmallGpt(/*tied=*/true), Model("name: 'lenet'"), Model("name: 'mlp'")}) {
+    SCOPED_TRACE(forward.name());
+    Instance plain(Differentiate(forward).value(), 3), poisoned(plain.graph(), 3);
+    const float loss = plain.Loss();
+    PoisoningFlow flow(poisoned.memory());
+
+    ASSERT_TRUE(poisoned.Run(1.0f, &flow).ok());
+
+    EXPECT_EQ(poisoned.executor().output(forward.loss())[0], loss);
+    for (int p = 0; p < forward.parameters_size(); ++p) {
+      const absl::Span<float> expected = plain.memory().gradient(p);
+      EXPECT_EQ(flow.gradients()[p], std::vector<float>(expected.begin(), expected.end()))
+          << forward.parameters(p).name();
+      EXPECT_EQ(std::ranges::count(flow.order(), "await " + std::to_string(p)), 1);
+      EXPECT_EQ(std::ranges::count(flow.order(), "ready " + std::to_string(p)), 1);
+    }
+  }
+}
+
+TEST(ParameterFlowTest, ParametersAreAwaitedOneByOneAndLateGradientsComeFirst) {
+  const v1::Graph graph = Model("name: 'mlp' args {" + NumberArgument("hidden", 8) + "}");
+  Instance instance(Differentiate(graph).value(), 2);
+  PoisoningFlow flow(instance.memory());
+  ASSERT_TRUE(instance.Run(1.0f, &flow).ok());
+
+  // Weights and biases of two layers: 0, 1 and 2, 3.
+  std::vector<std::string> awaits(flow.order().begin(), flow.order().begin() + 4);
+  EXPECT_THAT(awaits, testing::ElementsAre("await 0", "await 1", "await 2", "await 3"));
+  std::vector<std::string> late(flow.order().begin() + 4, flow.order().begin() + 6);
+  EXPECT_THAT(late, testing::UnorderedElementsAre("ready 2", "ready 3"));
+}
+
+TEST(ParameterFlowTest, AnErrorEndsTheRun) {
+  class FailingFlow : public ParameterFlow {
+   public:
+    absl::Status AwaitParameter(int p) override {
+      return p < 2 ? absl::OkStatus() : absl::CancelledError("shutting down");
+    }
+    absl::Status GradientReady(int) override {
+      ADD_FAILURE() << "no gradient can be ready";
+      return absl::OkStatus();
+    }
+  };
+  Instance instance(Differentiate(SmallGpt()).value(), 2);
+  FailingFlow flow;
+  EXPECT_TRUE(absl::IsCancelled(instance.Run(1.0f, &flow)));
+}
+
+TEST(ExecutorTest, AnIdBeyondTheVocabularyIsRefusedByName) {
+  for (const char* name : {"input", "target"}) {
+    for (int32_t bad : {11, -1}) {
+      Instance instance(SmallGpt(), 2);
+      std::memcpy(&instance.executor().input(name)[4 * 7], &bad, 4);
+      const absl::Status status = instance.Run();
+      EXPECT_TRUE(absl::IsInvalidArgument(status));
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("id " + std::to_string(bad) + " at position 7 is outside [0, 11)"));
+    }
+  }
+}
+
+TEST(ExecutorTest, AGraphThatDoesNotCheckIsRefused) {
+  v1::Graph graph = SmallGpt();
+  graph.mutable_nodes(0)->set_op("Convolve");
+  const auto device = Device::Create("cpu", 1).value();
+  const ModelMemory memory(graph, *device, 1);
+  const auto executor = Executor::Create(
+      graph, {.batch = 1, .device = device.get(), .parameters = memory.parameters()});
+  EXPECT_TRUE(absl::IsInvalidArgument(executor.status()));
+}
+
+TEST(ExecutorTest, ABatchBeyondTheMachinesMemoryIsRefused) {
+  const v1::Graph graph = Model("name: 'mlp'");
+  const auto device = Device::Create("cpu", 1).value();
+  const ModelMemory memory(graph, *device, 1);
+  const auto executor = Executor::Create(
+      graph, {.batch = 1 << 30, .device = device.get(), .parameters = memory.parameters()});
+  EXPECT_TRUE(absl::IsResourceExhausted(executor.status())) << executor.status();
+}
+
+TEST(DeviceTest, NamesOtherThanTheCpuAreRefused) {
+  EXPECT_TRUE(Device::Create("cpu", 1).ok());
+  EXPECT_TRUE(Device::Create("cpu:3", 2).ok());
+  for (const char* name : {"", "gpu", "cpu:", "cpu:x", "cpu:-1", "cpus"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(Device::Create(name, 1).status())) << name;
+  }
+}
+
+TEST(DeviceTest, MemoryIsAlignedAndZeroed) {
+  const auto device = Device::Create("cpu", 1).value();
+  for (size_t bytes : {0, 1, 64, 1000}) {
+    const Device::Memory memory = device->Allocate(bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0);
+    EXPECT_TRUE(std::all_of(memory.get(), memory.get() + bytes,
+                            [](std::byte b) { return b == std::byte{0}; }));
+  }
+}
+
+}  // namespace
+}  // namespace muster
