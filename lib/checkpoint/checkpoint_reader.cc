@@ -1,0 +1,216 @@
+#include "lib/checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/checkpoint/checkpoint_layout.h"
+#include "lib/checkpoint/disk_file.h"
+#include "lib/checkpoint/folder.h"
+#include "lib/checkpoint/safetensors.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kManifestBytesMax = 16 << 20;  // a spec and a few file names are kilobytes
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/", kManifestName);
+  absl::StatusOr<DiskFile> file = DiskFile::OpenToRead(path);
+  std::error_code error;
+  if (!file.ok() && !std::filesystem::exists(path, error)) {
+    return absl::NotFoundError(
+        absl::StrCat(folder, ": not a committed checkpoint (no ", kManifestName, ")"));
+  }
+  RETURN_IF_ERROR(file.status());
+  ASSIGN_OR_RETURN(const int64_t bytes, file->Size());
+  if (bytes > kManifestBytesMax) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": ", bytes, " bytes, ", kManifestBytesMax, " is the most"));
+  }
+  std::string json(bytes, '\0');
+  RETURN_IF_ERROR(file->ReadAt(0, {reinterpret_cast<std::byte*>(json.data()), json.size()}));
+  return Manifest::FromJson(json, path);
+}
+
+class FolderReader : public CheckpointReader {
+ public:
+  FolderReader(std::string path, Manifest manifest)
+      : path_(std::move(path)), manifest_(std::move(manifest)) {}
+
+  absl::Status OpenFiles() {
+    for (const v1::CheckpointFile& file : manifest_.files) RETURN_IF_ERROR(OpenFile(file));
+    return CheckSlots();
+  }
+
+  const Manifest& manifest() const override { return manifest_; }
+
+  v1::Checkpoint ToProto(absl::string_view job) const override {
+    return DescribeCheckpoint(manifest_, job, path_);
+  }
+
+  absl::Status Verify() const override {
+    for (size_t i = 0; i < files_.size(); ++i) {
+      ASSIGN_OR_RETURN(std::string sha256, files_[i].Sha256());
+      if (sha256 != manifest_.files[i].sha256()) {
+        return absl::DataLossError(absl::StrCat(files_[i].path(), ": SHA-256 is ", sha256,
+                                                ", the manifest says ",
+                                                manifest_.files[i].sha256()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckFits(const v1::Graph& graph) const override {
+    auto mismatch = [&](absl::string_view parameter, absl::string_view what) {
+      return WithReason(
+          absl::InvalidArgumentError(absl::StrCat(path_, ": parameter '", parameter, "' ", what)),
+          "CHECKPOINT_MISMATCH");
+    };
+    for (const v1::Parameter& parameter : graph.parameters()) {
+      auto found = values_.find(parameter.name());
+      if (found == values_.end()) return mismatch(parameter.name(), "is missing");
+      const std::vector<int64_t>& shape = found->second.shape;
+      if (!std::equal(shape.begin(), shape.end(), parameter.shape().begin(),
+                      parameter.shape().end())) {
+        return mismatch(parameter.name(),
+                        absl::StrCat("is [", absl::StrJoin(shape, ", "), "], the model has [",
+                                     absl::StrJoin(parameter.shape(), ", "), "]"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(absl::string_view parameter, absl::string_view slot, int64_t offset,
+                    absl::Span<float> out) const override {
+    const StoredTensor* tensor = Find(parameter, slot);
+    if (tensor == nullptr) {
+      return absl::NotFoundError(absl::StrCat(path_, ": no ", slot.empty() ? "values" : slot,
+                                              " of parameter '", parameter, "'"));
+    }
+    const int64_t elements = tensor->bytes / static_cast<int64_t>(sizeof(float)),
+                  wanted = out.size();
+    if (offset < 0 || wanted > elements || offset > elements - wanted) {
+      return absl::InvalidArgumentError(absl::StrCat(path_, ": elements [", offset, ", + ", wanted,
+                                                     ") of '", parameter, "', which has ",
+                                                     elements));
+    }
+    return files_[tensor->file].ReadAt(
+        tensor->offset + offset * static_cast<int64_t>(sizeof(float)),
+        {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(float)});
+  }
+
+ private:
+  struct StoredTensor {
+    int file = 0;
+    std::vector<int64_t> shape;
+    int64_t offset = 0;  // from the start of the file
+    int64_t bytes = 0;
+  };
+  using Tensors = absl::flat_hash_map<std::string, StoredTensor>;
+
+  absl::Status OpenFile(const v1::CheckpointFile& listed) {
+    const std::string path = absl::StrCat(path_, "/", listed.name());
+    absl::StatusOr<DiskFile> file = DiskFile::OpenToRead(path);
+    if (absl::IsNotFound(file.status()))
+      return absl::DataLossError(absl::StrCat(path, ": missing"));
+    RETURN_IF_ERROR(file.status());
+    ASSIGN_OR_RETURN(const int64_t bytes, file->Size());
+    if (bytes != listed.size_bytes()) {
+      return absl::DataLossError(absl::StrCat(path, ": ends at offset ", bytes,
+                                              ", the manifest says ", listed.size_bytes()));
+    }
+    ASSIGN_OR_RETURN(SafetensorsHeader header, ReadSafetensorsHeader(path));
+    auto step = header.metadata.find("step");
+    if (step == header.metadata.end() || step->second != absl::StrCat(manifest_.step)) {
+      return absl::DataLossError(absl::StrCat(path, ": not of step ", manifest_.step));
+    }
+    Tensors& tensors = absl::StartsWith(listed.name(), "model-") ? values_ : slots_;
+    for (TensorEntry& tensor : header.tensors) {
+      if (tensor.dtype != "F32") {
+        return absl::DataLossError(
+            absl::StrCat(path, ": tensor '", tensor.name, "' is ", tensor.dtype, ", not F32"));
+      }
+      StoredTensor stored{static_cast<int>(files_.size()), std::move(tensor.shape), tensor.offset,
+                          tensor.bytes};
+      if (!tensors.emplace(tensor.name, std::move(stored)).second) {
+        return absl::DataLossError(
+            absl::StrCat(path, ": tensor '", tensor.name, "' is in another file as well"));
+      }
+    }
+    files_.push_back(*std::move(file));
+    return absl::OkStatus();
+  }
+
+  // Every parameter has every slot, in its own shape, and there is nothing else.
+  absl::Status CheckSlots() const {
+    for (const auto& [parameter, values] : values_) {
+      for (const std::string& slot : manifest_.slots) {
+        const StoredTensor* tensor = Find(parameter, slot);
+        if (tensor == nullptr || tensor->shape != values.shape) {
+          return absl::DataLossError(absl::StrCat(path_, ": optimizer slot '",
+                                                  TensorName(parameter, slot),
+                                                  "' is missing or of another shape"));
+        }
+      }
+    }
+    if (values_.empty() || slots_.size() != values_.size() * manifest_.slots.size()) {
+      return absl::DataLossError(absl::StrCat(path_, ": ", slots_.size(), " optimizer tensors for ",
+                                              values_.size(), " parameters with ",
+                                              manifest_.slots.size(), " slots"));
+    }
+    return absl::OkStatus();
+  }
+
+  const StoredTensor* Find(absl::string_view parameter, absl::string_view slot) const {
+    const Tensors& tensors = slot.empty() ? values_ : slots_;
+    auto found = tensors.find(TensorName(parameter, slot));
+    return found == tensors.end() ? nullptr : &found->second;
+  }
+
+  const std::string path_;
+  const Manifest manifest_;
+  std::vector<DiskFile>
+      files_;       // as manifest_.files; open, so that a pruned checkpoint can be read to its end
+  Tensors values_;  // by parameter
+  Tensors slots_;   // by TensorName()
+};
+
+}  // namespace
+
+std::string CheckpointPath(const std::string& directory, int64_t step) {
+  return absl::StrCat(directory, "/", StepFolderName(step));
+}
+
+absl::StatusOr<std::vector<int64_t>> ListCheckpointSteps(const std::string& directory) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(directory));
+  std::vector<int64_t> steps;
+  for (const std::string& name : names) {
+    std::optional<int64_t> step = ParseStepFolderName(name);
+    std::error_code error;
+    if (step &&
+        std::filesystem::exists(absl::StrCat(directory, "/", name, "/", kManifestName), error)) {
+      steps.push_back(*step);
+    }
+  }
+  std::sort(steps.begin(), steps.end());  // names of more than eight digits sort otherwise
+  return steps;
+}
+
+absl::StatusOr<std::unique_ptr<const CheckpointReader>> CheckpointReader::Open(
+    const std::string& path) {
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(path));
+  auto reader = std::make_unique<FolderReader>(path, std::move(manifest));
+  RETURN_IF_ERROR(reader->OpenFiles());
+  return reader;
+}
+
+}  // namespace muster

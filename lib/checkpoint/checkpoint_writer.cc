@@ -1,0 +1,234 @@
+#include "lib/checkpoint/checkpoint_writer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "glog/logging.h"
+#include "lib/checkpoint/checkpoint_layout.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/coverage.h"
+#include "lib/checkpoint/disk_file.h"
+#include "lib/checkpoint/folder.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kIdBytesMax = 64;
+
+absl::Span<const std::byte> BytesOf(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+int64_t ChunkBytes(const v1::PlanChunk& chunk) {
+  return chunk.elements() * static_cast<int64_t>(sizeof(float));
+}
+
+// The id becomes part of a path.
+absl::Status CheckId(const std::string& id) {
+  auto allowed = [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_'; };
+  if (id.empty() || id.size() > kIdBytesMax || !std::all_of(id.begin(), id.end(), allowed)) {
+    return absl::InvalidArgumentError(absl::StrCat("checkpoint id '", id, "' is not 1 to ",
+                                                   kIdBytesMax, " letters, digits, '-' and '_'"));
+  }
+  return absl::OkStatus();
+}
+
+// Every element of every parameter belongs to exactly one chunk.
+absl::Status CheckChunks(const v1::JobPlan& plan) {
+  std::vector<const v1::PlanChunk*> chunks;
+  for (const v1::PlanChunk& chunk : plan.chunks()) chunks.push_back(&chunk);
+  std::sort(chunks.begin(), chunks.end(), [](const auto* a, const auto* b) {
+    return std::tuple(a->parameter(), a->offset()) < std::tuple(b->parameter(), b->offset());
+  });
+  size_t next = 0;
+  for (int p = 0; p < plan.graph().parameters_size(); ++p) {
+    int64_t covered = 0;
+    for (; next < chunks.size() && chunks[next]->parameter() == p; ++next) {
+      if (chunks[next]->offset() != covered || chunks[next]->elements() < 1) break;
+      covered += chunks[next]->elements();
+    }
+    const v1::Parameter& parameter = plan.graph().parameters(p);
+    if (covered != ElementCount(parameter)) {
+      return absl::InvalidArgumentError(absl::StrCat("the plan's chunks of '", parameter.name(),
+                                                     "' do not cover its ", ElementCount(parameter),
+                                                     " elements once each"));
+    }
+  }
+  if (next != chunks.size())
+    return absl::InvalidArgumentError("the plan has chunks of no parameter");
+  return absl::OkStatus();
+}
+
+class FolderWriter : public CheckpointWriter {
+ public:
+  FolderWriter(const v1::JobPlan& plan, CheckpointLayout layout,
+               const CheckpointWriter::Options& options, std::string temporary)
+      : chunks_(plan.chunks().begin(), plan.chunks().end()),
+        layout_(std::move(layout)),
+        temporary_(std::move(temporary)),
+        final_(CheckpointPath(options.directory, options.step)),
+        coverage_(RangeBytes(chunks_, layout_.places.size())) {
+    manifest_.job = plan.job();
+    manifest_.step = options.step;
+    manifest_.total_steps = options.total_steps;
+    manifest_.spec = plan.spec();
+    manifest_.slots = OptimizerSlotNames(plan.spec().training().optimizer());
+  }
+
+  ~FolderWriter() override {
+    if (published_) return;
+    if (absl::Status removed = RemoveFolder(temporary_); !removed.ok()) LOG(WARNING) << removed;
+  }
+
+  absl::Status MakeFiles() {
+    for (const FileLayout& layout : layout_.files) {
+      ASSIGN_OR_RETURN(DiskFile file,
+                       DiskFile::CreateToWrite(absl::StrCat(temporary_, "/", layout.name)));
+      RETURN_IF_ERROR(file.Reserve(layout.header.file_bytes));
+      RETURN_IF_ERROR(file.WriteAt(0, BytesOf(layout.header_bytes)));
+      files_.push_back(std::move(file));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteSlice(int chunk, int slot, int64_t offset_bytes,
+                          absl::Span<const std::byte> data) override {
+    if (chunk < 0 || chunk >= static_cast<int>(chunks_.size()) || slot < 0 || slot >= Slots()) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, " slot ", slot,
+                                                     ": the plan has ", chunks_.size(),
+                                                     " chunks with ", Slots(), " slots"));
+    }
+    const int64_t chunk_bytes = ChunkBytes(chunks_[chunk]), bytes = data.size();
+    if (offset_bytes < 0 || bytes > chunk_bytes || offset_bytes > chunk_bytes - bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, " slot ", slot, ": bytes [",
+                                                     offset_bytes, ", + ", bytes, ") of ",
+                                                     chunk_bytes));
+    }
+    const TensorPlace& place = layout_.places[slot][chunks_[chunk].parameter()];
+    const int64_t chunk_at =
+        place.offset + chunks_[chunk].offset() * static_cast<int64_t>(sizeof(float));
+    RETURN_IF_ERROR(files_[place.file].WriteAt(chunk_at + offset_bytes, data));
+    absl::MutexLock lock(&mu_);
+    coverage_.Add(int64_t{chunk} * Slots() + slot, offset_bytes, offset_bytes + bytes);
+    return absl::OkStatus();
+  }
+
+  bool complete() const override {
+    absl::MutexLock lock(&mu_);
+    return coverage_.incomplete() == 0;
+  }
+
+  absl::StatusOr<v1::Checkpoint> Commit() override {
+    // A sync that failed once may report success the next time without having written anything.
+    CHECK(!commit_tried_) << final_ << ": Commit() was called before";
+    RETURN_IF_ERROR(CheckComplete());
+    commit_tried_ = true;
+    for (size_t i = 0; i < files_.size(); ++i) {
+      RETURN_IF_ERROR(files_[i].Sync());
+      v1::CheckpointFile& file = manifest_.files.emplace_back();
+      file.set_name(layout_.files[i].name);
+      file.set_size_bytes(layout_.files[i].header.file_bytes);
+      ASSIGN_OR_RETURN(*file.mutable_sha256(), files_[i].Sha256());
+    }
+    manifest_.create_time_unix_millis = absl::ToUnixMillis(absl::Now());
+    ASSIGN_OR_RETURN(DiskFile manifest,
+                     DiskFile::CreateToWrite(absl::StrCat(temporary_, "/", kManifestName)));
+    RETURN_IF_ERROR(manifest.WriteAt(0, BytesOf(manifest_.ToJson())));
+    RETURN_IF_ERROR(manifest.Sync());
+    RETURN_IF_ERROR(SyncFolder(temporary_));
+    RETURN_IF_ERROR(Publish());
+    return DescribeCheckpoint(manifest_, manifest_.job, final_);
+  }
+
+ private:
+  static std::vector<int64_t> RangeBytes(const std::vector<v1::PlanChunk>& chunks, size_t slots) {
+    std::vector<int64_t> bytes;
+    for (const v1::PlanChunk& chunk : chunks) bytes.insert(bytes.end(), slots, ChunkBytes(chunk));
+    return bytes;
+  }
+
+  int Slots() const { return layout_.places.size(); }
+
+  absl::Status CheckComplete() const {
+    absl::MutexLock lock(&mu_);
+    if (coverage_.incomplete() == 0) return absl::OkStatus();
+    const int64_t first = coverage_.FirstIncomplete();
+    return absl::FailedPreconditionError(absl::StrCat(
+        final_, ": ", coverage_.incomplete(), " of ", chunks_.size() * Slots(),
+        " slices are incomplete, first chunk ", first / Slots(), " slot ", first % Slots()));
+  }
+
+  // The commit: `final_` is the old checkpoint, or none, before and the new one after.
+  absl::Status Publish() {
+    std::error_code error;
+    std::string replaced;
+    if (!std::filesystem::exists(final_, error)) {
+      RETURN_IF_ERROR(RenameFolder(temporary_, final_));
+    } else if (absl::Status exchanged = ExchangeFolders(temporary_, final_); exchanged.ok()) {
+      replaced = temporary_;
+    } else if (absl::IsUnimplemented(exchanged)) {
+      // Two renames. Between them the old set lies complete under a temporary name; the steps
+      // before it stay listed.
+      replaced =
+          absl::StrCat(ParentOf(final_), "/", TemporaryFolderName(manifest_.step, "replaced"));
+      RETURN_IF_ERROR(RemoveFolder(replaced));
+      RETURN_IF_ERROR(RenameFolder(final_, replaced));
+      RETURN_IF_ERROR(RenameFolder(temporary_, final_));
+    } else {
+      return exchanged;
+    }
+    published_ = true;
+    RETURN_IF_ERROR(SyncFolder(ParentOf(final_)));
+    if (replaced.empty()) return absl::OkStatus();
+    if (absl::Status removed = RemoveFolder(replaced); !removed.ok()) LOG(WARNING) << removed;
+    return absl::OkStatus();
+  }
+
+  const std::vector<v1::PlanChunk> chunks_;
+  const CheckpointLayout layout_;
+  const std::string temporary_, final_;
+  std::vector<DiskFile> files_;  // as layout_.files
+  Manifest manifest_;
+  bool commit_tried_ = false;
+  bool published_ = false;
+  mutable absl::Mutex mu_;
+  Coverage coverage_ ABSL_GUARDED_BY(mu_);  // range = chunk * slots + slot
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const v1::JobPlan& plan,
+                                                                           const Options& options) {
+  RETURN_IF_ERROR(CheckId(options.id));
+  if (options.step < 0)
+    return absl::InvalidArgumentError(absl::StrCat("checkpoint of step ", options.step));
+  RETURN_IF_ERROR(CheckChunks(plan));
+  // The job's name and not its id, so that the same job run twice writes the same bytes.
+  ASSIGN_OR_RETURN(
+      CheckpointLayout layout,
+      LayOutCheckpoint(
+          plan.graph(), OptimizerSlotNames(plan.spec().training().optimizer()),
+          {{"format", "pt"}, {"job", plan.spec().name()}, {"step", absl::StrCat(options.step)}},
+          options.file_bytes_max));
+  RETURN_IF_ERROR(MakeFolders(options.directory));
+  const std::string temporary =
+      absl::StrCat(options.directory, "/", TemporaryFolderName(options.step, options.id));
+  RETURN_IF_ERROR(MakeFolder(temporary));
+  auto writer = std::make_unique<FolderWriter>(plan, std::move(layout), options, temporary);
+  RETURN_IF_ERROR(writer->MakeFiles());
+  return writer;
+}
+
+}  // namespace muster

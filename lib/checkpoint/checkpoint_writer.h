@@ -1,0 +1,53 @@
+// Writes one checkpoint: slices in any order from many threads, committed by one rename.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "lib/checkpoint/manifest.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// Lays out `step-<S>.tmp-<id>.<process>/{model,optimizer}-0000i-of-0000n.safetensors` under a job's
+// checkpoint folder, takes slices at their final offsets, then Commit(): fsync of every file,
+// manifest.json last, fsync, rename to `step-<S>`, fsync of the parent. Until the rename the
+// checkpoint does not exist; the destructor of an uncommitted writer removes its folder. WriteSlice
+// is thread-safe; the rest is not.
+class CheckpointWriter {
+ public:
+  struct Options {
+    std::string directory;  // the job's checkpoint folder; made if missing
+    std::string id;         // unique suffix of the temporary folder
+    int64_t step = 0;
+    int64_t total_steps = 0;
+    int64_t file_bytes_max = int64_t{5} << 30;
+  };
+  static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const v1::JobPlan& plan,
+                                                                  const Options& options);
+  virtual ~CheckpointWriter() = default;
+
+  // `slot` 0: values, 1..: optimizer slots. INVALID_ARGUMENT for a chunk, slot or range that the
+  // plan does not have.
+  virtual absl::Status WriteSlice(int chunk, int slot, int64_t offset_bytes,
+                                  absl::Span<const std::byte> data) = 0;
+
+  // True once every byte of every chunk and slot has been written at least once.
+  virtual bool complete() const = 0;
+
+  // FAILED_PRECONDITION unless complete(). If step-<S> exists already (a repeated round), the new
+  // one replaces it.
+  virtual absl::StatusOr<v1::Checkpoint> Commit() = 0;
+};
+
+// Deletes all but the newest `keep_last` committed checkpoints (0: keep all) and temporary folders
+// of dead writers. Never deletes the newest. Returns the steps removed.
+absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(const std::string& directory, int keep_last);
+
+}  // namespace muster

@@ -1,0 +1,283 @@
+// What a commit leaves behind when it dies or fails at any system call.
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/checkpoint_writer.h"
+#include "lib/checkpoint/known_checkpoint.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using testing::AnyOf;
+using testing::AnyOfArray;
+using testing::HasSubstr;
+
+constexpr int kDiedExitCode = 99;
+
+// What happens to the system calls of this process.
+struct SystemCalls {
+  int made = 0;
+  int die_at = -1;               // count of the call before which the process ends
+  int fail_at = -1;              // count of the call that fails with EIO
+  std::string fail_call;         // calls of this name fail ...
+  int error_number = 0;          // ... with this error
+  std::vector<std::string> log;  // "fsync model-00001-of-00001.safetensors"
+};
+SystemCalls calls;
+
+// Whether the call shall be made.
+bool Enter(absl::string_view call, absl::string_view path) {
+  ++calls.made;
+  if (calls.made == calls.die_at) _exit(kDiedExitCode);
+  calls.log.push_back(
+      absl::StrCat(call, " ", std::filesystem::path(std::string(path)).filename().native()));
+  if (calls.made != calls.fail_at && call != calls.fail_call) return true;
+  errno = call == calls.fail_call ? calls.error_number : EIO;
+  return false;
+}
+
+std::string PathOf(int descriptor) {
+  std::error_code error;
+  return std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", descriptor), error).native();
+}
+
+extern "C" {
+int __real_open(const char* path, int flags, ...);
+int __wrap_open(const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = (flags & O_CREAT) ? va_arg(arguments, mode_t) : 0;
+  va_end(arguments);
+  return Enter((flags & O_CREAT) ? "create" : "open", path) ? __real_open(path, flags, mode) : -1;
+}
+
+int __real_mkdir(const char* path, mode_t mode);
+int __wrap_mkdir(const char* path, mode_t mode) {
+  return Enter("mkdir", path) ? __real_mkdir(path, mode) : -1;
+}
+
+int __real_fallocate(int descriptor, int mode, off_t offset, off_t bytes);
+int __wrap_fallocate(int descriptor, int mode, off_t offset, off_t bytes) {
+  return Enter("fallocate", PathOf(descriptor)) ? __real_fallocate(descriptor, mode, offset, bytes)
+                                                : -1;
+}
+
+ssize_t __real_pwrite(int descriptor, const void* data, size_t bytes, off_t offset);
+ssize_t __wrap_pwrite(int descriptor, const void* data, size_t bytes, off_t offset) {
+  return Enter("pwrite", PathOf(descriptor)) ? __real_pwrite(descriptor, data, bytes, offset) : -1;
+}
+
+int __real_fsync(int descriptor);
+int __wrap_fsync(int descriptor) {
+  return Enter("fsync", PathOf(descriptor)) ? __real_fsync(descriptor) : -1;
+}
+
+int __real_rename(const char* from, const char* to);
+int __wrap_rename(const char* from, const char* to) {
+  return Enter("rename", to) ? __real_rename(from, to) : -1;
+}
+
+int __real_renameat2(int from_folder, const char* from, int to_folder, const char* to,
+                     unsigned flags);
+int __wrap_renameat2(int from_folder, const char* from, int to_folder, const char* to,
+                     unsigned flags) {
+  return Enter("exchange", to) ? __real_renameat2(from_folder, from, to_folder, to, flags) : -1;
+}
+}  // extern "C"
+
+class CommitTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    calls = {};
+    folder_ = TestFolder();
+  }
+
+  struct Expectation {
+    std::vector<std::string> before;  // contents that a death may leave
+    std::string after;                // contents that it may leave, and that the finished work does
+  };
+
+  // Runs `work` in children, each of which dies one system call later than the one before, until
+  // one comes through.
+  void DieEverywhere(const std::function<void()>& prepare,
+                     const std::function<absl::Status()>& work, const Expectation& expected) {
+    for (int die_at = 1;; ++die_at) {
+      SCOPED_TRACE(absl::StrCat("died before system call ", die_at));
+      calls = {};
+      prepare();
+      const pid_t child = fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        calls.made = 0;
+        calls.die_at = die_at;
+        _exit(work().ok() ? 0 : 1);
+      }
+      int outcome = 0;
+      ASSERT_EQ(waitpid(child, &outcome, 0), child);
+      ASSERT_TRUE(WIFEXITED(outcome));
+      ASSERT_THAT(WEXITSTATUS(outcome), AnyOf(0, kDiedExitCode));
+      if (WEXITSTATUS(outcome) == 0) {
+        EXPECT_EQ(Contents(), expected.after);
+        EXPECT_GT(die_at, 1) << "nothing was wrapped";
+        return;
+      }
+      ASSERT_THAT(Contents(), AnyOf(expected.after, AnyOfArray(expected.before)));
+    }
+  }
+
+  // Everything in the folder after tidying up, "step-00000010=1" for a checkpoint that holds
+  // edition 1.
+  std::string Contents() {
+    EXPECT_TRUE(PruneCheckpoints(folder_, 0).ok());
+    std::vector<std::string> contents;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      absl::StatusOr<int> edition = ReadKnownCheckpoint(entry.path(), plan_);
+      contents.push_back(
+          absl::StrCat(entry.path().filename().native(), "=",
+                       edition.ok() ? absl::StrCat(*edition) : edition.status().ToString()));
+    }
+    std::sort(contents.begin(), contents.end());
+    return absl::StrJoin(contents, " ");
+  }
+
+  void StartWith(const std::vector<std::pair<int64_t, int>>& checkpoints) {
+    std::filesystem::remove_all(folder_);
+    for (auto [step, edition] : checkpoints) {
+      absl::Status status = WriteKnownCheckpoint(folder_, plan_, step, edition).status();
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
+  const v1::JobPlan plan_ = KnownPlan({{200}, {}});
+  std::string folder_;
+};
+
+TEST_F(CommitTest, EverythingIsOnTheDeviceBeforeTheRenameThatCommits) {
+  auto writer = CheckpointWriter::Create(plan_, {.directory = folder_, .id = "a", .step = 7});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE(WriteKnownSlices(**writer, plan_, 1).ok());
+  calls = {};
+
+  ASSERT_TRUE((*writer)->Commit().ok());
+
+  ASSERT_EQ(calls.log.size(), 10) << absl::StrJoin(calls.log, "\n");
+  EXPECT_EQ(calls.log[0], "fsync model-00001-of-00001.safetensors");
+  EXPECT_EQ(calls.log[1], "fsync optimizer-00001-of-00001.safetensors");
+  EXPECT_EQ(calls.log[2], "create manifest.json");
+  EXPECT_EQ(calls.log[3], "pwrite manifest.json");
+  EXPECT_EQ(calls.log[4], "fsync manifest.json");
+  EXPECT_TRUE(absl::StartsWith(calls.log[5], "open step-00000007.tmp-a."));
+  EXPECT_TRUE(absl::StartsWith(calls.log[6], "fsync step-00000007.tmp-a."));
+  EXPECT_EQ(calls.log[7], "rename step-00000007");
+  const std::string parent = std::filesystem::path(folder_).filename();
+  EXPECT_EQ(calls.log[8], absl::StrCat("open ", parent));
+  EXPECT_EQ(calls.log[9], absl::StrCat("fsync ", parent));
+}
+
+TEST_F(CommitTest, ADeathLeavesTheNewCheckpointWholeOrNotAtAll) {
+  DieEverywhere(
+      [&] {
+        StartWith({{10, 1}});
+      },
+      [&] { return WriteKnownCheckpoint(folder_, plan_, 20, 2).status(); },
+      {.before = {"step-00000010=1"}, .after = "step-00000010=1 step-00000020=2"});
+}
+
+TEST_F(CommitTest, ADeathWhileReplacingLeavesTheOldOrTheNewCheckpoint) {
+  DieEverywhere(
+      [&] {
+        StartWith({{10, 1}, {20, 1}});
+      },
+      [&] { return WriteKnownCheckpoint(folder_, plan_, 20, 2).status(); },
+      {.before = {"step-00000010=1 step-00000020=1"}, .after = "step-00000010=1 step-00000020=2"});
+}
+
+TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesAtLeastTheStepBefore) {
+  DieEverywhere(
+      [&] {
+        StartWith({{10, 1}, {20, 1}});
+      },
+      [&] {
+        calls.fail_call = "exchange";
+        calls.error_number = EINVAL;
+        return WriteKnownCheckpoint(folder_, plan_, 20, 2).status();
+      },
+      {.before = {"step-00000010=1 step-00000020=1", "step-00000010=1"},
+       .after = "step-00000010=1 step-00000020=2"});
+}
+
+TEST_F(CommitTest, ADeathWhilePruningLeavesTheNewest) {
+  DieEverywhere(
+      [&] {
+        StartWith({{10, 1}, {20, 1}, {30, 2}});
+      },
+      [&] { return PruneCheckpoints(folder_, 1).status(); },
+      {.before = {"step-00000010=1 step-00000020=1 step-00000030=2",
+                  "step-00000020=1 step-00000030=2"},
+       .after = "step-00000030=2"});
+}
+
+TEST_F(CommitTest, AFailureOfAnySystemCallIsAnErrorAndLeavesNoTornCheckpoint) {
+  const std::string before = "step-00000010=1", after = "step-00000010=1 step-00000020=2";
+  bool reached = true;
+  for (int fail_at = 1; reached; ++fail_at) {
+    SCOPED_TRACE(absl::StrCat("system call ", fail_at, " failed"));
+    calls = {};
+    StartWith({{10, 1}});
+    calls = {};
+    calls.fail_at = fail_at;
+    absl::Status status = WriteKnownCheckpoint(folder_, plan_, 20, 2).status();
+    reached = calls.made >= fail_at;
+    calls = {};
+    ASSERT_NE(status.ok(), reached) << status;
+    EXPECT_THAT(std::string(status.message()), AnyOf("", HasSubstr(folder_)));
+    ASSERT_THAT(Contents(), AnyOf(after, reached ? before : after));
+  }
+}
+
+TEST_F(CommitTest, AFullDeviceIsNoticedBeforeAnythingIsSentAndSaysWhatToDo) {
+  calls.fail_call = "fallocate";
+  calls.error_number = ENOSPC;
+
+  absl::Status status =
+      CheckpointWriter::Create(plan_, {.directory = folder_ + "/job", .id = "a", .step = 7})
+          .status();
+
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "STORAGE_FULL");
+  EXPECT_TRUE(absl::StrContains(status.message(), "model-00001-of-00001.safetensors")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "keep_last")) << status;
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/job"));
+}
+
+TEST_F(CommitTest, AFileSystemThatReservesNothingIsWrittenAnyway) {
+  calls.fail_call = "fallocate";
+  calls.error_number = EOPNOTSUPP;
+
+  ASSERT_TRUE(WriteKnownCheckpoint(folder_, plan_, 20, 2).ok());
+
+  EXPECT_EQ(Contents(), "step-00000020=2");
+}
+
+}  // namespace
+}  // namespace muster

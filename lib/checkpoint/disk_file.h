@@ -1,0 +1,61 @@
+// One open file; every failure is a Status that names the path and, where there is one, the offset.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace muster {
+
+// "<path>: <action>: no space left on device; <what to try>", with the canonical code of
+// `error_number`. Reason STORAGE_FULL when the device or a quota is full, else STORAGE_FAILED; none
+// for a file that does not exist.
+absl::Status StorageError(const std::string& path, absl::string_view action, int error_number);
+
+// Movable. Reads and writes at offsets are thread-safe.
+class DiskFile {
+ public:
+  static absl::StatusOr<DiskFile> OpenToRead(const std::string& path);
+  // Fails when the file exists.
+  static absl::StatusOr<DiskFile> CreateToWrite(const std::string& path);
+
+  DiskFile(DiskFile&& other) noexcept;
+  DiskFile& operator=(DiskFile&& other) noexcept;
+  ~DiskFile();
+
+  const std::string& path() const { return path_; }
+  absl::StatusOr<int64_t> Size() const;
+
+  // Makes the file `bytes` long and, where the file system can, takes the space for it, so that no
+  // write fails later.
+  absl::Status Reserve(int64_t bytes);
+
+  // All of `data`. DATA_LOSS when the file ends inside the range read.
+  absl::Status WriteAt(int64_t offset, absl::Span<const std::byte> data);
+  absl::Status ReadAt(int64_t offset, absl::Span<std::byte> data) const;
+
+  // Returns once the content is on the device.
+  absl::Status Sync();
+
+  // SHA-256 of the whole content, lower-case hex.
+  absl::StatusOr<std::string> Sha256() const;
+
+ private:
+  DiskFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  static absl::StatusOr<DiskFile> Open(const std::string& path, int flags,
+                                       absl::string_view action);
+
+  std::string path_;
+  int descriptor_;  // -1: moved from
+};
+
+// SHA-256 of `text`, lower-case hex.
+std::string Sha256Of(absl::string_view text);
+
+}  // namespace muster

@@ -1,0 +1,33 @@
+// manifest.json: the commit record of a checkpoint directory. docs/checkpoint_format.md defines it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+struct Manifest {
+  static constexpr int kFormatVersion = 1;
+
+  std::string job;   // id
+  int64_t step = 0;  // updates applied
+  int64_t total_steps = 0;
+  v1::JobSpec spec;                       // of the job that wrote it
+  std::vector<std::string> slots;         // optimizer slot names
+  std::vector<v1::CheckpointFile> files;  // name, size, sha256
+  int64_t create_time_unix_millis = 0;
+
+  // Data cursor and random state are functions of step and seeds: recorded for readers, derived
+  // from the above.
+  std::string ToJson() const;
+  // DATA_LOSS naming what is missing or of the wrong type; FAILED_PRECONDITION for a newer format
+  // version.
+  static absl::StatusOr<Manifest> FromJson(const std::string& json, const std::string& path);
+};
+
+}  // namespace muster

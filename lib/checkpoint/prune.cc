@@ -1,0 +1,38 @@
+#include "absl/strings/str_cat.h"
+#include "lib/checkpoint/checkpoint_layout.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/checkpoint_writer.h"
+#include "lib/checkpoint/folder.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+absl::Status RemoveLeftovers(const std::string& directory) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(directory));
+  for (const std::string& name : names) {
+    if (!IsTemporaryFolderName(name) || IsTemporaryFolderOfThisProcess(name)) continue;
+    RETURN_IF_ERROR(RemoveFolder(absl::StrCat(directory, "/", name)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(const std::string& directory, int keep_last) {
+  RETURN_IF_ERROR(RemoveLeftovers(directory));
+  ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListCheckpointSteps(directory));
+  std::vector<int64_t> removed;
+  if (keep_last < 1) return removed;
+  for (size_t i = 0; i + keep_last < steps.size(); ++i) {
+    // Away under its name at once: a half-removed folder must not look like a checkpoint.
+    const std::string doomed =
+        absl::StrCat(directory, "/", TemporaryFolderName(steps[i], "pruned"));
+    RETURN_IF_ERROR(RenameFolder(CheckpointPath(directory, steps[i]), doomed));
+    RETURN_IF_ERROR(RemoveFolder(doomed));
+    removed.push_back(steps[i]);
+  }
+  return removed;
+}
+
+}  // namespace muster

@@ -1,0 +1,50 @@
+#include "lib/checkpoint/strict_json.h"
+
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster {
+namespace {
+
+constexpr int kDepthMax = 64;  // a job spec is about ten deep
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::string fault;
+  auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    using Event = nlohmann::json::parse_event_t;
+    if (depth > kDepthMax) fault = absl::StrCat("nested deeper than ", kDepthMax);
+    if (!fault.empty()) return false;
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
+      fault = absl::StrCat("duplicate key '", value.get<std::string>(), "'");
+    }
+    return fault.empty();
+  };
+  try {
+    nlohmann::json parsed = nlohmann::json::parse(text.begin(), text.end(), watch);
+    if (!fault.empty()) return absl::InvalidArgumentError(fault);
+    return parsed;
+  } catch (const nlohmann::json::parse_error& error) {
+    return absl::InvalidArgumentError(absl::StrCat("not JSON at byte ", error.byte));
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+}
+
+std::optional<int64_t> NonNegativeInteger(const nlohmann::json& value) {
+  if (!value.is_number_unsigned()) return std::nullopt;
+  const uint64_t number = value.get<uint64_t>();
+  if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
+}  // namespace muster

@@ -1,0 +1,54 @@
+#include "lib/data/data_fault.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/status/status.h"
+
+namespace muster {
+
+absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number) {
+  std::string why = std::generic_category().message(error_number);
+  if (!why.empty()) why[0] = absl::ascii_tolower(why[0]);
+  return WithReason(absl::NotFoundError(absl::StrCat(field, ": ", path, ": ", why)),
+                    "DATA_NOT_FOUND");
+}
+
+absl::Status DataTruncated(absl::string_view field, absl::string_view message) {
+  return WithReason(absl::DataLossError(absl::StrCat(field, ": ", message)), "DATA_TRUNCATED");
+}
+
+absl::Status DataInvalid(absl::string_view field, absl::string_view message) {
+  return WithReason(absl::InvalidArgumentError(absl::StrCat(field, ": ", message)), "DATA_INVALID");
+}
+
+absl::Status DataTooSmall(absl::string_view field, absl::string_view message) {
+  return WithReason(absl::InvalidArgumentError(absl::StrCat(field, ": ", message)),
+                    "DATA_TOO_SMALL");
+}
+
+const v1::GraphInput* FindInput(const v1::Graph& graph, absl::string_view name) {
+  for (const v1::GraphInput& input : graph.inputs()) {
+    if (input.name() == name) return &input;
+  }
+  return nullptr;
+}
+
+bool HasInput(const v1::Graph& graph, absl::string_view name, v1::DType dtype,
+              absl::Span<const int64_t> shape) {
+  const v1::GraphInput* input = FindInput(graph, name);
+  return input != nullptr && input->dtype() == dtype &&
+         std::equal(shape.begin(), shape.end(), input->shape().begin(), input->shape().end());
+}
+
+std::string DescribeInput(const v1::Graph& graph, absl::string_view name) {
+  const v1::GraphInput* input = FindInput(graph, name);
+  if (input == nullptr) return "missing";
+  return absl::StrCat(input->dtype() == v1::DTYPE_I32 ? "i32[" : "f32[",
+                      absl::StrJoin(input->shape(), ", "), "]");
+}
+
+}  // namespace muster

@@ -1,0 +1,31 @@
+// What can be wrong with data, in one form: a reason, and a message that starts with the field
+// path.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster {
+
+// "data.text.path: /nope: no such file or directory", from errno. Reason DATA_NOT_FOUND.
+absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number);
+
+absl::Status DataTruncated(absl::string_view field, absl::string_view message);
+absl::Status DataInvalid(absl::string_view field, absl::string_view message);
+absl::Status DataTooSmall(absl::string_view field, absl::string_view message);
+
+// The graph's input of that name, or nullptr.
+const v1::GraphInput* FindInput(const v1::Graph& graph, absl::string_view name);
+
+// Whether the graph has an input of that name with exactly this type.
+bool HasInput(const v1::Graph& graph, absl::string_view name, v1::DType dtype,
+              absl::Span<const int64_t> shape);
+
+// "f32[-1, 1, 28, 28]", or "missing".
+std::string DescribeInput(const v1::Graph& graph, absl::string_view name);
+
+}  // namespace muster

@@ -1,0 +1,18 @@
+// Images and labels in the IDX format of MNIST, plain or gzip; pixels become (p / 255 - 0.5) / 0.5.
+//   Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database", section "File formats".
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/data/dataset.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// As Dataset::Open() for `data.idx`.
+absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec& spec,
+                                                              const v1::Graph& graph);
+
+}  // namespace muster

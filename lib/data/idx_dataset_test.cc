@@ -1,0 +1,206 @@
+#include <zlib.h>
+
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "gtest/gtest.h"
+#include "lib/data/dataset.h"
+#include "lib/data/sample_bytes.h"
+#include "lib/status/status.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+namespace {
+
+v1::Graph GraphOf(std::vector<int64_t> image_shape) {
+  v1::Graph graph;
+  v1::GraphInput& input = *graph.add_inputs();
+  input.set_name("input");
+  input.set_dtype(v1::DTYPE_F32);
+  input.add_shape(-1);
+  for (int64_t size : image_shape) input.add_shape(size);
+  v1::GraphInput& target = *graph.add_inputs();
+  target.set_name("target");
+  target.set_dtype(v1::DTYPE_I32);
+  target.add_shape(-1);
+  return graph;
+}
+
+std::string Idx(std::vector<uint32_t> shape, absl::string_view elements, char type = 8) {
+  std::string idx = {0, 0, type, static_cast<char>(shape.size())};
+  for (uint32_t size : shape) {
+    for (int shift : {24, 16, 8, 0}) idx.push_back(static_cast<char>(size >> shift));
+  }
+  return idx.append(elements.data(), elements.size());
+}
+
+// Ten images of 2 x 3; pixel p of image i is 10 i + p; label i is i.
+std::string Images() {
+  std::string pixels;
+  for (int image = 0; image < 10; ++image) {
+    for (int pixel = 0; pixel < 6; ++pixel) pixels.push_back(static_cast<char>(10 * image + pixel));
+  }
+  return Idx({10, 2, 3}, pixels);
+}
+
+std::string Labels() { return Idx({10}, absl::string_view("\0\1\2\3\4\5\6\7\x8\x9", 10)); }
+
+std::string Gzipped(const std::string& content) {
+  const std::string path = testing::TempDir() + "/zipped";
+  gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, content.data(), content.size());
+  gzclose(file);
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string Write(const std::string& name, absl::string_view content) {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+  return path;
+}
+
+v1::DataSpec SpecOf(absl::string_view images, absl::string_view labels, double holdout = 0) {
+  v1::DataSpec spec;
+  spec.mutable_idx()->set_images(Write("images", images));
+  spec.mutable_idx()->set_labels(Write("labels", labels));
+  spec.mutable_idx()->set_holdout(holdout);
+  return spec;
+}
+
+absl::StatusOr<std::unique_ptr<const Dataset>> Open(absl::string_view images,
+                                                    absl::string_view labels, double holdout = 0) {
+  return Dataset::Open(SpecOf(images, labels, holdout), GraphOf({1, 2, 3}));
+}
+
+TEST(IdxDatasetTest, PixelsAreScaledAndLabelsAreNumbers) {
+  for (bool gzip : {false, true}) {
+    auto dataset = gzip ? Open(Gzipped(Images()), Gzipped(Labels())) : Open(Images(), Labels());
+    ASSERT_TRUE(dataset.ok()) << dataset.status();
+    std::vector<float> input(12);
+    std::vector<int32_t> target(2);
+
+    (*dataset)->Read(0, {9, 0}, BytesOf(input), BytesOf(target));
+
+    EXPECT_EQ((*dataset)->samples(), 10);
+    EXPECT_EQ(target, (std::vector<int32_t>{9, 0}));
+    EXPECT_FLOAT_EQ(input[5], (95 / 255.0 - 0.5) / 0.5);
+    EXPECT_FLOAT_EQ(input[6], -1);
+  }
+}
+
+TEST(IdxDatasetTest, TheLastSamplesAreHeldOut) {
+  auto dataset = Open(Images(), Labels(), 0.25);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->samples(), 7);
+  ASSERT_EQ((*dataset)->evaluation_samples(), 3);
+  std::vector<float> input(12);
+  std::vector<int32_t> target(2);
+
+  (*dataset)->ReadEvaluation(1, 2, BytesOf(input), BytesOf(target));
+
+  EXPECT_EQ(target, (std::vector<int32_t>{8, 9}));
+  EXPECT_FLOAT_EQ(input[0], (80 / 255.0 - 0.5) / 0.5);
+}
+
+TEST(IdxDatasetTest, EvaluationFilesTakeThePlaceOfAHoldout) {
+  v1::DataSpec spec = SpecOf(Images(), Labels());
+  spec.mutable_idx()->set_eval_images(Write("eval_images", Idx({1, 2, 3}, "abcdef")));
+  spec.mutable_idx()->set_eval_labels(Write("eval_labels", Idx({1}, "\x5")));
+  auto dataset = Dataset::Open(spec, GraphOf({6}));
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->samples(), 10);
+  ASSERT_EQ((*dataset)->evaluation_samples(), 1);
+  std::vector<float> input(6);
+  std::vector<int32_t> target(1);
+  (*dataset)->ReadEvaluation(0, 1, BytesOf(input), BytesOf(target));
+  EXPECT_EQ(target[0], 5);
+  EXPECT_FLOAT_EQ(input[0], ('a' / 255.0 - 0.5) / 0.5);
+
+  spec.mutable_idx()->set_eval_images(Write("eval_images", Idx({1, 3, 2}, "abcdef")));
+  EXPECT_TRUE(absl::StartsWith(Dataset::Open(spec, GraphOf({6})).status().message(),
+                               "data.idx.eval_images: "));
+  spec.mutable_idx()->clear_eval_labels();
+  EXPECT_TRUE(absl::StartsWith(Dataset::Open(spec, GraphOf({6})).status().message(),
+                               "data.idx.eval_labels: "));
+}
+
+TEST(IdxDatasetTest, EveryTruncationIsNamed) {
+  for (bool gzip : {false, true}) {
+    const std::string images = gzip ? Gzipped(Images()) : Images();
+    for (size_t bytes = 0; bytes < images.size(); ++bytes) {
+      absl::Status status = Open(images.substr(0, bytes), Labels()).status();
+      ASSERT_EQ(ReasonOf(status).substr(0, 5), "DATA_") << bytes << ": " << status;
+      EXPECT_TRUE(absl::StartsWith(status.message(), "data.idx.images: ")) << status;
+      EXPECT_TRUE(gzip || ReasonOf(status) == "DATA_TRUNCATED") << bytes << ": " << status;
+    }
+  }
+  EXPECT_EQ(ReasonOf(Open(Images(), Labels().substr(0, 12)).status()), "DATA_TRUNCATED");
+}
+
+TEST(IdxDatasetTest, ADamagedGzipStreamIsFoundByItsChecksum) {
+  std::string images = Gzipped(Images());
+  images[images.size() - 6] ^= 1;  // of the CRC-32
+  EXPECT_EQ(ReasonOf(Open(images, Labels()).status()), "DATA_INVALID");
+}
+
+TEST(IdxDatasetTest, RefusesEveryMalformedFile) {
+  const std::string pixels(60, 'p');
+  const struct {
+    std::string images;
+    std::string labels;
+    const char* reason;
+    const char* message;
+  } kCases[] = {
+      {"text, not IDX", Labels(), "DATA_INVALID", "not an IDX file"},
+      {Idx({10, 2, 3}, pixels, /*type=*/0x0d), Labels(), "DATA_INVALID", "unsigned bytes"},
+      {Images() + "x", Labels(), "DATA_INVALID", "bytes follow the 60 elements"},
+      {Idx({60}, pixels), Labels(), "DATA_INVALID", "1 dimensions"},
+      {Idx({10, 1, 1, 2, 3}, pixels), Labels(), "DATA_INVALID", "5 dimensions"},
+      {Idx({0, 2, 3}, ""), Labels(), "DATA_TOO_SMALL", "dimension 0 is 0"},
+      {Idx({0xffffffff, 0xffffffff, 0xffffffff}, pixels), Labels(), "DATA_INVALID", "exceed"},
+      {Idx({1u << 31, 32, 1}, pixels), Labels(), "DATA_TRUNCATED", "60 of 68719476736"},
+      {Images(), Idx({9}, "123456789"), "DATA_INVALID", "9 labels for 10 images"},
+      {Images(), Idx({10, 1}, "0123456789"), "DATA_INVALID", "2 dimensions"},
+      {Images(), Labels() + "x", "DATA_INVALID", "bytes follow"},
+  };
+  for (const auto& wrong : kCases) {
+    absl::Status status = Open(wrong.images, wrong.labels).status();
+    EXPECT_EQ(ReasonOf(status), wrong.reason) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), wrong.message)) << status;
+  }
+}
+
+TEST(IdxDatasetTest, FaultsOfPathsAndModelsNameTheField) {
+  v1::DataSpec spec = SpecOf(Images(), Labels());
+  absl::Status misfit = Dataset::Open(spec, GraphOf({1, 28, 28})).status();
+  EXPECT_EQ(misfit.message(),
+            "data.idx.images: images are 1 x 2 x 3 but the model's input is f32[-1, 1, 28, 28]");
+  EXPECT_EQ(ReasonOf(misfit), "DATA_INVALID");
+
+  spec.mutable_idx()->set_holdout(0.6);
+  EXPECT_TRUE(
+      absl::StartsWith(Dataset::Open(spec, GraphOf({6})).status().message(), "data.idx.holdout: "));
+  EXPECT_EQ(ReasonOf(Open(Idx({1, 2, 3}, "abcdef"), Idx({1}, "a"), 0.5).status()),
+            "DATA_TOO_SMALL");
+
+  spec.mutable_idx()->set_holdout(0);
+  spec.mutable_idx()->set_labels("/nope");
+  absl::Status absent = Dataset::Open(spec, GraphOf({6})).status();
+  EXPECT_EQ(absent.message(), "data.idx.labels: /nope: no such file or directory");
+  EXPECT_EQ(ReasonOf(absent), "DATA_NOT_FOUND");
+  spec.mutable_idx()->set_labels(testing::TempDir());
+  EXPECT_EQ(ReasonOf(Dataset::Open(spec, GraphOf({6})).status()), "DATA_NOT_FOUND");
+}
+
+}  // namespace
+}  // namespace muster

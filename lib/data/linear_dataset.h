@@ -1,0 +1,17 @@
+// Samples of a noisy line, made from the seed.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/data/dataset.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// As Dataset::Open() for `data.linear`.
+absl::StatusOr<std::unique_ptr<const Dataset>> OpenLinearDataset(const v1::DataSpec& spec,
+                                                                 const v1::Graph& graph);
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+#include "lib/data/sample_order.h"
+
+#include <bit>
+
+#include "glog/logging.h"
+#include "kernels/philox.h"
+#include "lib/data/random_stream.h"
+
+namespace muster {
+namespace {
+
+// Four are enough for large domains; small ones mix slowly, and these cost nanoseconds.
+constexpr int kFeistelRounds = 6;
+
+}  // namespace
+
+int64_t PermutedSample(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
+  CHECK(0 <= i && i < n) << "sample " << i << " of " << n;
+  // The network permutes [0, 4^half_bits), which is less than 4 n: walking its cycle until it comes
+  // back below n takes fewer than four turns on average and permutes [0, n).
+  const int half_bits = (std::bit_width(static_cast<uint64_t>(n - 1)) + 1) / 2;
+  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
+  const uint64_t stream = StreamOf(RandomStream::kSampleOrder, epoch);
+  uint64_t x = i;
+  do {
+    uint64_t left = x >> half_bits, right = x & mask;
+    for (uint64_t round = 0; round < kFeistelRounds; ++round) {
+      const uint64_t mixed = kernels::RandomWords(seed, stream, round << 32 | right)[0];
+      const uint64_t next = left ^ (mixed & mask);
+      left = right;
+      right = next;
+    }
+    x = left << half_bits | right;
+  } while (x >= static_cast<uint64_t>(n));
+  return x;
+}
+
+BatchShare SamplesOfStep(uint64_t seed, int64_t samples, int64_t batch_size, int64_t step,
+                         int64_t first_position, int64_t count) {
+  CHECK(1 <= batch_size && batch_size <= samples)
+      << "batch of " << batch_size << ", " << samples << " samples";
+  CHECK_GE(step, 0);
+  CHECK(0 <= first_position && 0 <= count && count <= batch_size - first_position)
+      << "positions " << first_position << " + " << count << " of " << batch_size;
+  const int64_t steps_per_epoch = samples / batch_size;
+  BatchShare share{.epoch = step / steps_per_epoch};
+  share.samples.reserve(count);
+  const int64_t first = step % steps_per_epoch * batch_size + first_position;
+  for (int64_t i = first; i < first + count; ++i) {
+    share.samples.push_back(PermutedSample(seed, share.epoch, samples, i));
+  }
+  return share;
+}
+
+}  // namespace muster

@@ -1,0 +1,25 @@
+// Which sample stands where: a pure function, so any worker can compute any share of any step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace muster {
+
+// A permutation of [0, n) keyed by (seed, epoch), evaluated per element without memory.
+//   Source: Feistel network with cycle walking (Black & Rogaway, "Ciphers with arbitrary finite
+//   domains", CT-RSA 2002), rounds from Philox (kernels/philox.h).
+int64_t PermutedSample(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
+
+struct BatchShare {
+  int64_t epoch = 0;
+  std::vector<int64_t> samples;
+};
+
+// Samples at positions [first_position, first_position + count) of the batch of step `step`. An
+// epoch has floor(samples / batch_size) steps; the incomplete last batch is dropped. samples >=
+// batch_size.
+BatchShare SamplesOfStep(uint64_t seed, int64_t samples, int64_t batch_size, int64_t step,
+                         int64_t first_position, int64_t count);
+
+}  // namespace muster
