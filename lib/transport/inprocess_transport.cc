@@ -1,0 +1,306 @@
+#include "lib/transport/inprocess_transport.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::string_view kAddressPrefix = "inprocess:";
+constexpr int64_t kNobody = -1;
+
+// A message on its way. `payload` is the sender's memory, or that of `kept` where the sender has
+// its memory back.
+struct Arrival {
+  int64_t from;
+  PeerId peer;  // the sender's name for the receiver
+  std::array<std::byte, WireHeader::kBytes> header;
+  absl::Span<const std::byte> payload;
+  std::vector<std::byte> kept;
+  Transport::SendDone done;
+};
+
+struct FinishedSend {
+  Transport::SendDone done;
+  absl::Status status;
+};
+
+struct Loss {
+  PeerId peer;
+  absl::Status why;
+};
+
+}  // namespace
+
+struct InProcessNetwork::Inbox {
+  bool HasNews() const {
+    return woken || !arrivals.empty() || !finished.empty() || !losses.empty();
+  }
+
+  void Finish(Transport::SendDone done, absl::Status status) {
+    if (done) finished.push_back({std::move(done), std::move(status)});
+  }
+
+  // Takes out what `from` sent to the peer it calls `peer` (kNone: any).
+  std::vector<Arrival> Withdraw(int64_t from, PeerId peer) {
+    std::vector<Arrival> withdrawn;
+    for (std::deque<Arrival>* queue : {&arrivals, &held}) {
+      auto first = std::stable_partition(queue->begin(), queue->end(), [&](const Arrival& arrival) {
+        return arrival.from != from || (peer != PeerId::kNone && arrival.peer != peer);
+      });
+      std::move(first, queue->end(), std::back_inserter(withdrawn));
+      queue->erase(first, queue->end());
+    }
+    return withdrawn;
+  }
+
+  std::deque<Arrival> arrivals;
+  std::deque<Arrival> held;
+  std::vector<FinishedSend> finished;
+  std::deque<Loss> losses;
+  bool woken = false;
+  // Whose payload is being copied without the lock; its owner waits before it takes the memory
+  // back.
+  int64_t copying_from = kNobody;
+  absl::flat_hash_map<PeerId, int64_t> peers;  // their numbers; kNobody: lost
+};
+
+// Its state is its Inbox, guarded by the network's mutex.
+class InProcessTransport : public Transport {
+ public:
+  InProcessTransport(InProcessNetwork* network, InProcessNetwork::Inbox* inbox, int64_t number)
+      : network_(network), inbox_(inbox), number_(number) {}
+
+  ~InProcessTransport() override {
+    absl::MutexLock lock(&network_->mu_);
+    auto nobody_copies = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
+      for (const auto& [number, inbox] : network_->inboxes_) {
+        if (inbox->copying_from == number_) return false;
+      }
+      return true;
+    };
+    network_->mu_.Await(absl::Condition(&nobody_copies));
+    const absl::Status why = absl::UnavailableError(absl::StrCat(address(), " is gone"));
+    for (std::deque<Arrival>* queue : {&inbox_->arrivals, &inbox_->held}) {
+      for (Arrival& arrival : *queue) {
+        network_->Find(arrival.from)->Finish(std::move(arrival.done), why);
+      }
+    }
+    network_->inboxes_.erase(number_);
+    for (auto& [number, other] : network_->inboxes_) {
+      other->Withdraw(number_, PeerId::kNone);
+      for (auto& [peer, to] : other->peers) {
+        if (to != number_) continue;
+        to = kNobody;
+        other->losses.push_back({peer, why});
+      }
+    }
+  }
+
+  void SetReceiver(MessageReceiver* receiver) override { receiver_ = receiver; }
+
+  std::string address() const override { return absl::StrCat(kAddressPrefix, number_); }
+
+  std::string name() const override { return "inprocess"; }
+
+  absl::StatusOr<PeerId> Connect(absl::string_view address) override {
+    int64_t number = kNobody;
+    absl::string_view digits = address;
+    if (!absl::ConsumePrefix(&digits, kAddressPrefix) || !absl::SimpleAtoi(digits, &number) ||
+        number < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("these ", address.size(), " bytes are no in-process address"));
+    }
+    absl::MutexLock lock(&network_->mu_);
+    const PeerId peer{peers_made_++};
+    const bool there = network_->Find(number) != nullptr;
+    inbox_->peers[peer] = there ? number : kNobody;
+    if (!there) {
+      inbox_->losses.push_back(
+          {peer, absl::UnavailableError(absl::StrCat(address, " is not there"))});
+    }
+    return peer;
+  }
+
+  void Disconnect(PeerId peer) override {
+    absl::MutexLock lock(&network_->mu_);
+    const int64_t number = NumberOf(peer);
+    auto not_copied = [this, number]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
+      InProcessNetwork::Inbox* receiver = network_->Find(number);
+      return receiver == nullptr || receiver == inbox_ || receiver->copying_from != number_;
+    };
+    network_->mu_.Await(absl::Condition(&not_copied));
+    if (InProcessNetwork::Inbox* receiver = network_->Find(number)) {
+      for (Arrival& arrival : receiver->Withdraw(number_, peer)) {
+        inbox_->Finish(std::move(arrival.done), absl::CancelledError("disconnected"));
+      }
+    }
+    std::erase_if(inbox_->losses, [peer](const Loss& loss) { return loss.peer == peer; });
+    inbox_->peers.erase(peer);
+  }
+
+  void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
+            SendDone done) override {
+    CHECK_EQ(header.length, payload.size());
+    absl::MutexLock lock(&network_->mu_);
+    InProcessNetwork::Inbox* receiver = network_->Find(NumberOf(peer));
+    if (receiver == nullptr) {
+      inbox_->Finish(std::move(done), absl::UnavailableError("the peer is gone"));
+      return;
+    }
+    using Fate = InProcessNetwork::Fate;
+    const Fate fate = network_->fault_ ? network_->fault_(header) : Fate::kDeliver;
+    const auto encoded = EncodeHeader(header);
+    if (fate == Fate::kDeliver) {
+      receiver->arrivals.push_back({number_, peer, encoded, payload, {}, std::move(done)});
+      return;
+    }
+    std::deque<Arrival>& queue = fate == Fate::kHold ? receiver->held : receiver->arrivals;
+    for (int copies = fate == Fate::kDrop        ? 0
+                      : fate == Fate::kDuplicate ? 2
+                                                 : 1;
+         copies > 0; --copies) {
+      queue.push_back({number_, peer, encoded, {}, {payload.begin(), payload.end()}, {}});
+      queue.back().payload = queue.back().kept;
+    }
+    inbox_->Finish(std::move(done), absl::OkStatus());
+  }
+
+  absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
+      absl::Span<std::byte>) override {
+    return std::make_unique<MemoryRegistration>();
+  }
+
+  int Progress() override {
+    CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
+    std::vector<FinishedSend> finished;
+    std::optional<Arrival> arrival;
+    {
+      absl::MutexLock lock(&network_->mu_);
+      finished.swap(inbox_->finished);
+      if (!inbox_->arrivals.empty()) {
+        arrival = std::move(inbox_->arrivals.front());
+        inbox_->arrivals.pop_front();
+        inbox_->copying_from = arrival->from;
+      }
+    }
+    int events = static_cast<int>(finished.size());
+    if (arrival.has_value()) {
+      Deliver(*arrival);
+      ++events;
+    }
+    for (FinishedSend& send : finished) send.done(send.status);
+    // One by one: what is called may disconnect another peer, which must then not be reported.
+    while (std::optional<Loss> loss = TakeLoss()) {
+      receiver_->PeerLost(loss->peer, loss->why);
+      ++events;
+    }
+    return events;
+  }
+
+  void Wait(absl::Duration timeout) override {
+    absl::MutexLock lock(&network_->mu_);
+    auto news = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) { return inbox_->HasNews(); };
+    network_->mu_.AwaitWithTimeout(absl::Condition(&news), timeout);
+    inbox_->woken = false;
+  }
+
+  void Wake() override {
+    absl::MutexLock lock(&network_->mu_);
+    inbox_->woken = true;
+  }
+
+ private:
+  int64_t NumberOf(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
+    auto found = inbox_->peers.find(peer);
+    CHECK(found != inbox_->peers.end()) << "no peer " << static_cast<int>(peer);
+    return found->second;
+  }
+
+  void Deliver(Arrival& arrival) {
+    absl::StatusOr<WireHeader> header = DecodeHeader(arrival.header);
+    CHECK(header.ok()) << header.status();
+    absl::Span<std::byte> place;
+    if (!arrival.payload.empty()) place = receiver_->PlacePayload(*header);
+    if (!place.empty()) {
+      CHECK_EQ(place.size(), arrival.payload.size());
+      std::memcpy(place.data(), arrival.payload.data(), place.size());
+    }
+    {
+      absl::MutexLock lock(&network_->mu_);
+      inbox_->copying_from = kNobody;
+      if (InProcessNetwork::Inbox* sender = network_->Find(arrival.from)) {
+        sender->Finish(std::move(arrival.done), absl::OkStatus());
+      }
+    }
+    if (place.size() == arrival.payload.size()) receiver_->Received(*header, place);
+  }
+
+  std::optional<Loss> TakeLoss() {
+    absl::MutexLock lock(&network_->mu_);
+    if (inbox_->losses.empty()) return std::nullopt;
+    Loss loss = std::move(inbox_->losses.front());
+    inbox_->losses.pop_front();
+    return loss;
+  }
+
+  InProcessNetwork* const network_;
+  InProcessNetwork::Inbox* const inbox_;
+  const int64_t number_;
+  MessageReceiver* receiver_ = nullptr;
+  int32_t peers_made_ = 0;
+};
+
+InProcessNetwork::InProcessNetwork() = default;
+
+InProcessNetwork::~InProcessNetwork() {
+  absl::MutexLock lock(&mu_);
+  CHECK(inboxes_.empty()) << "a network outlives its transports";
+}
+
+InProcessNetwork::Inbox* InProcessNetwork::Find(int64_t number) {
+  auto found = inboxes_.find(number);
+  return found == inboxes_.end() ? nullptr : found->second.get();
+}
+
+std::unique_ptr<Transport> InProcessNetwork::MakeTransport() {
+  absl::MutexLock lock(&mu_);
+  const int64_t number = transports_made_++;
+  auto inbox = std::make_unique<Inbox>();
+  auto transport = std::make_unique<InProcessTransport>(this, inbox.get(), number);
+  inboxes_[number] = std::move(inbox);
+  return transport;
+}
+
+void InProcessNetwork::SetFault(Fault fault) {
+  absl::MutexLock lock(&mu_);
+  fault_ = std::move(fault);
+}
+
+void InProcessNetwork::ReleaseHeld() {
+  absl::MutexLock lock(&mu_);
+  for (auto& [number, inbox] : inboxes_) {
+    std::move(inbox->held.begin(), inbox->held.end(), std::back_inserter(inbox->arrivals));
+    inbox->held.clear();
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,91 @@
+// Moves framed messages between one thread and its peers: the data plane's one interface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "lib/transport/wire.h"
+
+namespace muster {
+
+// A connection of one Transport to one peer. Never reused within a Transport.
+enum class PeerId : int32_t { kNone = -1 };
+
+// What a Transport calls, on its own thread, from inside Progress().
+class MessageReceiver {
+ public:
+  virtual ~MessageReceiver() = default;
+
+  // A header arrived and is well formed. Returns where its payload (header.length bytes, > 0) is to
+  // be placed, or an empty span to drop it (Received is then not called). The memory must stay
+  // valid until Received or PeerLost. Registered memory (RegisterMemory) is fastest. Not called
+  // when length is 0.
+  virtual absl::Span<std::byte> PlacePayload(const WireHeader& header) = 0;
+
+  // A whole message is here. `payload` is the span that PlacePayload returned (empty when length is
+  // 0).
+  virtual void Received(const WireHeader& header, absl::Span<const std::byte> payload) = 0;
+
+  // The peer is gone, or could not be reached: sends to it were or will be completed with an error.
+  // Once per peer.
+  virtual void PeerLost(PeerId peer, const absl::Status& why) = 0;
+};
+
+// Thread-compatible: one thread creates, uses and destroys it; only Wake() may be called from
+// others.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual void SetReceiver(MessageReceiver* receiver) = 0;  // before the first Progress()
+
+  // Opaque bytes by which others Connect() to this transport. Constant.
+  virtual std::string address() const = 0;
+
+  // For metrics and logs: "ucx:tcp", "inprocess".
+  virtual std::string name() const = 0;
+
+  // Starts a connection; failure to reach the peer comes later as PeerLost. INVALID_ARGUMENT for
+  // bytes that are no address. Both sides may connect to each other; a message does not say on
+  // which connection it came, its header does (job, rank).
+  virtual absl::StatusOr<PeerId> Connect(absl::string_view address) = 0;
+  virtual void Disconnect(PeerId peer) = 0;
+
+  // Starts sending. The header is copied; `payload` must stay valid and unchanged until `done` (may
+  // be empty function) is called, with OK once the memory may be reused or with the error. `done`
+  // may run inside Send(). Messages to one peer may overtake each other. No allocation of payload
+  // size.
+  using SendDone = absl::AnyInvocable<void(const absl::Status&)>;
+  virtual void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
+                    SendDone done) = 0;
+
+  // Registers memory for fast transfers for the life of the Transport or until the handle is
+  // destroyed. The default is a handle that does nothing.
+  class MemoryRegistration {
+   public:
+    virtual ~MemoryRegistration() = default;
+  };
+  virtual absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
+      absl::Span<std::byte> memory) = 0;
+
+  // Sends and receives what is possible now; calls the receiver. Returns how many events it
+  // handled.
+  virtual int Progress() = 0;
+
+  // Waits until Progress() would do something, Wake() was called or `timeout` passed: polls briefly
+  // where there are cores to spare, then blocks on the transport's event file descriptor.
+  virtual void Wait(absl::Duration timeout) = 0;
+
+  // Ends the current or next Wait() at once. Any thread.
+  virtual void Wake() = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,431 @@
+// What every Transport must do, asked of each of them.
+#include "lib/transport/transport.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "lib/transport/inprocess_transport.h"
+#include "lib/transport/postbox.h"
+#include "lib/transport/ucx_transport.h"
+#include "lib/transport/wire.h"
+
+namespace muster {
+namespace {
+
+class Fabric {
+ public:
+  virtual ~Fabric() = default;
+  virtual std::unique_ptr<Transport> MakeTransport() = 0;
+};
+
+class InProcessFabric : public Fabric {
+ public:
+  std::unique_ptr<Transport> MakeTransport() override { return network_.MakeTransport(); }
+
+ private:
+  InProcessNetwork network_;
+};
+
+class UcxFabric : public Fabric {
+ public:
+  explicit UcxFabric(bool spin) : spin_(spin) {}
+  std::unique_ptr<Transport> MakeTransport() override {
+    auto transport = UcxTransport::Create({.spin = spin_});
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    return *std::move(transport);
+  }
+
+ private:
+  const bool spin_;
+};
+
+struct FabricCase {
+  std::string name;
+  std::function<std::unique_ptr<Fabric>()> make;
+};
+
+class TransportTest : public testing::TestWithParam<FabricCase> {
+ protected:
+  struct Station {
+    Postbox postbox;  // outlives the transport
+    std::unique_ptr<Transport> transport;
+  };
+
+  TransportTest() : fabric_(GetParam().make()) {}
+
+  std::unique_ptr<Station> MakeStation() {
+    auto station = std::make_unique<Station>();
+    station->transport = fabric_->MakeTransport();
+    station->transport->SetReceiver(&station->postbox);
+    return station;
+  }
+
+  static PeerId Connect(Station& from, Station& to) {
+    auto peer = from.transport->Connect(to.transport->address());
+    EXPECT_TRUE(peer.ok()) << peer.status();
+    return *peer;
+  }
+
+  std::unique_ptr<Fabric> fabric_;
+};
+
+const size_t kSizes[] = {0,     1,     63,    64,    4096,    8100,    8192,    12000,
+                         16383, 16384, 16385, 65536, 1000003, 4 << 20, 64 << 20};
+
+TEST_P(TransportTest, MessagesOfEverySizeArriveWholeInBothDirections) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = Connect(*a, *b), to_a = Connect(*b, *a);
+  uint32_t number = 0;
+  for (size_t size : kSizes) {
+    ++number;
+    struct Way {
+      Station *from, *to;
+      PeerId peer;
+    };
+    for (const Way& way : {Way{a.get(), b.get(), to_b}, Way{b.get(), a.get(), to_a}}) {
+      const Postbox& inbox = way.to->postbox;
+      const std::vector<std::byte> payload = PatternOf(number, size);
+      const size_t before = inbox.messages.size();
+      int dones = 0;
+      way.from->transport->Send(way.peer, HeaderOf(number, size), payload,
+                                [&](const absl::Status& status) {
+                                  EXPECT_TRUE(status.ok()) << status;
+                                  ++dones;
+                                });
+      ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
+                                [&] { return dones > 0 && inbox.messages.size() > before; }))
+          << size << " bytes";
+      EXPECT_EQ(dones, 1);
+      EXPECT_EQ(inbox.messages.back().header, HeaderOf(number, size));
+      EXPECT_TRUE(inbox.messages.back().payload == absl::MakeConstSpan(payload)) << size;
+    }
+  }
+}
+
+TEST_P(TransportTest, ManyMessagesInFlightArriveOnceEach) {
+  constexpr uint32_t kMessages = 600;
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = Connect(*a, *b), to_a = Connect(*b, *a);
+  std::vector<std::vector<std::byte>> payloads;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    payloads.push_back(PatternOf(i, i % 10 == 0 ? 300'000 : i % 3 == 0 ? 20'000 : 37 * i % 5000));
+  }
+  uint32_t dones = 0;
+  auto count = [&dones](const absl::Status& status) {
+    EXPECT_TRUE(status.ok()) << status;
+    ++dones;
+  };
+
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    a->transport->Send(to_b, HeaderOf(i, payloads[i].size()), payloads[i], count);
+    b->transport->Send(to_a, HeaderOf(i, payloads[i].size()), payloads[i], count);
+  }
+  ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()}, [&] {
+    return dones == 2 * kMessages && a->postbox.messages.size() >= kMessages &&
+           b->postbox.messages.size() >= kMessages;
+  }));
+
+  for (Station* station : {a.get(), b.get()}) {
+    std::vector<int> seen(kMessages);
+    for (const Postbox::Message& message : station->postbox.messages) {
+      const uint32_t i = message.header.chunk;
+      ASSERT_LT(i, kMessages);
+      EXPECT_EQ(++seen[i], 1) << i;
+      EXPECT_TRUE(message.payload == absl::MakeConstSpan(payloads[i])) << i;
+    }
+    EXPECT_EQ(station->postbox.messages.size(), kMessages);
+  }
+}
+
+TEST_P(TransportTest, APayloadThatIsNotWantedIsDroppedAndTheNextOneArrives) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = Connect(*a, *b);
+  for (size_t size : {size_t{100}, size_t{3'000'000}}) {
+    const std::vector<std::byte> payload = PatternOf(size, size);
+    int dones = 0;
+    auto count = [&dones](const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      ++dones;
+    };
+    b->postbox.messages.clear();
+    b->postbox.refuse_payloads = true;
+    a->transport->Send(to_b, HeaderOf(1, size), payload, count);
+    a->transport->Send(to_b, HeaderOf(2, 0), {}, count);
+    ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
+                              [&] { return dones == 2 && !b->postbox.messages.empty(); }));
+    b->postbox.refuse_payloads = false;
+    a->transport->Send(to_b, HeaderOf(3, size), payload, count);
+    ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
+                              [&] { return dones == 3 && b->postbox.messages.size() >= 2; }));
+    EXPECT_EQ(b->postbox.messages.size(), 2u);
+    EXPECT_EQ(b->postbox.messages[0].header.chunk, 2u);
+    EXPECT_EQ(b->postbox.messages[1].header.chunk, 3u);
+  }
+}
+
+TEST_P(TransportTest, AReceiverMayConnectAndAnswerFromReceived) {
+  auto client = MakeStation(), server = MakeStation();
+  const std::string address = client->transport->address();
+  const auto hello =
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(address.data()), address.size());
+  const std::vector<std::byte> answer = PatternOf(5, 200'000);
+  server->postbox.on_message = [&](const Postbox::Message& message) {
+    auto back = server->transport->Connect(absl::string_view(
+        reinterpret_cast<const char*>(message.payload.data()), message.payload.size()));
+    ASSERT_TRUE(back.ok()) << back.status();
+    server->transport->Send(*back, HeaderOf(9, answer.size()), answer, nullptr);
+  };
+  const PeerId to_server = Connect(*client, *server);
+
+  client->transport->Send(to_server, HeaderOf(1, hello.size()), hello, nullptr);
+
+  ASSERT_TRUE(ProgressUntil({client->transport.get(), server->transport.get()},
+                            [&] { return !client->postbox.messages.empty(); }));
+  EXPECT_TRUE(client->postbox.messages[0].payload == absl::MakeConstSpan(answer));
+}
+
+TEST_P(TransportTest, ATransportReachesItself) {
+  auto a = MakeStation();
+  const PeerId to_a = Connect(*a, *a);
+  const std::vector<std::byte> payload = PatternOf(1, 100'000);
+  a->transport->Send(to_a, HeaderOf(1, payload.size()), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({a->transport.get()}, [&] { return !a->postbox.messages.empty(); }));
+  EXPECT_TRUE(a->postbox.messages[0].payload == absl::MakeConstSpan(payload));
+}
+
+TEST_P(TransportTest, BytesThatAreNoAddressAreRefused) {
+  auto a = MakeStation();
+  std::string truncated = a->transport->address(), flipped = truncated;
+  truncated.resize(truncated.size() / 2);
+  flipped[flipped.size() / 2] ^= 1;
+  for (const std::string& bytes : {std::string(), std::string("x"), std::string(200, '\0'),
+                                   std::string("127.0.0.1:80"), truncated, flipped}) {
+    EXPECT_EQ(a->transport->Connect(bytes).status().code(), absl::StatusCode::kInvalidArgument)
+        << bytes.size() << " bytes";
+  }
+}
+
+TEST_P(TransportTest, ADeadAddressIsALostPeerEvenIfNothingIsSent) {
+  auto a = MakeStation();
+  std::string address;
+  {
+    auto gone = MakeStation();
+    address = gone->transport->address();
+  }
+  auto peer = a->transport->Connect(address);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  ASSERT_TRUE(ProgressUntil(
+      {a->transport.get()}, [&] { return !a->postbox.losses.empty(); }, std::chrono::seconds(10)));
+  EXPECT_EQ(a->postbox.losses[0].first, *peer);
+  absl::Status sent;
+  const std::vector<std::byte> payload = PatternOf(1, 1000);
+  bool done = false;
+  a->transport->Send(*peer, HeaderOf(1, payload.size()), payload, [&](const absl::Status& status) {
+    sent = status;
+    done = true;
+  });
+  ASSERT_TRUE(ProgressUntil({a->transport.get()}, [&] { return done; }));
+  EXPECT_EQ(sent.code(), absl::StatusCode::kUnavailable) << sent;
+  EXPECT_EQ(a->postbox.losses.size(), 1u);
+}
+
+TEST_P(TransportTest, ADestroyedPeerIsReportedOnceAndSendsUnderWayEndWithAnError) {
+  constexpr int kMessages = 20;
+  auto a = MakeStation(), b = MakeStation(), bystander = MakeStation();
+  const PeerId to_b = Connect(*a, *b);
+  const PeerId to_bystander = Connect(*a, *bystander);
+  Connect(*b, *a);
+  const std::vector<std::byte> payload = PatternOf(1, 2'000'000);
+  a->transport->Send(to_b, HeaderOf(0, 0), {}, nullptr);
+  ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
+                            [&] { return !b->postbox.messages.empty(); }));
+
+  int failed = 0;
+  for (int i = 0; i < kMessages; ++i) {
+    a->transport->Send(to_b, HeaderOf(i, payload.size()), payload,
+                       [&](const absl::Status& status) { failed += status.ok() ? 0 : 1; });
+  }
+  b->transport.reset();
+  ASSERT_TRUE(ProgressUntil(
+      {a->transport.get()}, [&] { return failed == kMessages && !a->postbox.losses.empty(); },
+      std::chrono::seconds(10)))
+      << failed << " failed, " << a->postbox.losses.size() << " losses";
+  a->transport->Disconnect(to_b);
+  a->transport->Send(to_bystander, HeaderOf(7, payload.size()), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({a->transport.get(), bystander->transport.get()},
+                            [&] { return !bystander->postbox.messages.empty(); }));
+
+  EXPECT_EQ(a->postbox.losses.size(), 1u);
+  EXPECT_EQ(a->postbox.losses[0].first, to_b);
+}
+
+TEST_P(TransportTest, DisconnectEndsSendsUnderWayAndIsNoLossForItsCaller) {
+  constexpr int kMessages = 20;
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId first = Connect(*a, *b);
+  const std::vector<std::byte> payload = PatternOf(1, 2'000'000);
+  int dones = 0;
+  for (int i = 0; i < kMessages; ++i) {
+    a->transport->Send(first, HeaderOf(i, payload.size()), payload,
+                       [&](const absl::Status&) { ++dones; });
+  }
+
+  a->transport->Disconnect(first);
+
+  ASSERT_TRUE(
+      ProgressUntil({a->transport.get(), b->transport.get()}, [&] { return dones == kMessages; }));
+  const PeerId second = Connect(*a, *b);
+  EXPECT_NE(first, second);
+  const size_t before = b->postbox.messages.size();
+  a->transport->Send(second, HeaderOf(99, payload.size()), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
+                            [&] { return b->postbox.messages.size() > before; }));
+  EXPECT_TRUE(b->postbox.messages.back().payload == absl::MakeConstSpan(payload));
+  EXPECT_TRUE(a->postbox.losses.empty());
+}
+
+TEST_P(TransportTest, ConnectingAndDisconnectingManyTimesKeepsWorking) {
+  auto a = MakeStation(), b = MakeStation();
+  const std::vector<std::byte> payload = PatternOf(1, 50'000);
+  for (uint32_t i = 0; i < 50; ++i) {
+    const PeerId to_b = Connect(*a, *b);
+    bool done = false;
+    a->transport->Send(to_b, HeaderOf(i, payload.size()), payload, [&](const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      done = true;
+    });
+    ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()}, [&] {
+      return done && b->postbox.messages.size() == i + 1;
+    })) << i;
+    a->transport->Disconnect(to_b);
+  }
+}
+
+TEST_P(TransportTest, WakeEndsAWaitThatHasNotBegun) {
+  auto a = MakeStation();
+  const auto start = std::chrono::steady_clock::now();
+  a->transport->Wake();
+  a->transport->Wait(absl::Seconds(30));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST_P(TransportTest, WakeEndsTheWaitOfAnotherThread) {
+  auto a = MakeStation();
+  std::jthread other([&] { a->transport->Wake(); });
+  a->transport->Wait(absl::InfiniteDuration());
+}
+
+TEST_P(TransportTest, WaitEndsAtItsTimeout) {
+  auto a = MakeStation();
+  while (a->transport->Progress() > 0) {
+  }
+  const auto start = std::chrono::steady_clock::now();
+  a->transport->Wait(absl::Milliseconds(20));
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(19));
+}
+
+TEST_P(TransportTest, TwoThreadsExchangeMessagesByWaitingOnly) {
+  constexpr uint32_t kRounds = 300;
+  auto client = MakeStation(), server = MakeStation();
+  const std::string client_address = client->transport->address();
+  const PeerId to_server = Connect(*client, *server);
+  const std::vector<std::byte> request = PatternOf(1, 4096), answer = PatternOf(2, 50'000);
+  std::jthread serving([&](std::stop_token stop) {
+    auto to_client = server->transport->Connect(client_address);
+    ASSERT_TRUE(to_client.ok());
+    server->postbox.on_message = [&](const Postbox::Message& message) {
+      server->transport->Send(*to_client, HeaderOf(message.header.chunk, answer.size()), answer,
+                              nullptr);
+    };
+    std::stop_callback wake(stop, [&] { server->transport->Wake(); });
+    while (!stop.stop_requested()) {
+      if (server->transport->Progress() == 0) server->transport->Wait(absl::InfiniteDuration());
+    }
+  });
+
+  for (uint32_t i = 0; i < kRounds; ++i) {
+    client->transport->Send(to_server, HeaderOf(i, request.size()), request, nullptr);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (client->postbox.messages.size() <= i && std::chrono::steady_clock::now() < deadline) {
+      if (client->transport->Progress() == 0) client->transport->Wait(absl::Seconds(30));
+    }
+    ASSERT_EQ(client->postbox.messages.size(), i + 1);
+    ASSERT_EQ(client->postbox.messages.back().header.chunk, i);
+  }
+}
+
+TEST_P(TransportTest, RegisteredMemoryMayOutliveTheTransport) {
+  auto a = MakeStation();
+  std::vector<std::byte> memory(1 << 20);
+  auto registration = a->transport->RegisterMemory(absl::MakeSpan(memory));
+  ASSERT_TRUE(registration.ok()) << registration.status();
+  a->transport.reset();
+  registration->reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fabrics, TransportTest,
+    testing::Values(FabricCase{"InProcess", [] { return std::make_unique<InProcessFabric>(); }},
+                    FabricCase{"Ucx", [] { return std::make_unique<UcxFabric>(false); }},
+                    FabricCase{"UcxSpinning", [] { return std::make_unique<UcxFabric>(true); }}),
+    [](const testing::TestParamInfo<FabricCase>& param) { return param.param.name; });
+
+TEST(InProcessNetworkTest, AFaultDropsDuplicatesAndHoldsMessages) {
+  InProcessNetwork network;
+  auto a = network.MakeTransport(), b = network.MakeTransport();
+  Postbox inbox_a, inbox_b;
+  a->SetReceiver(&inbox_a);
+  b->SetReceiver(&inbox_b);
+  using Fate = InProcessNetwork::Fate;
+  network.SetFault([](const WireHeader& header) {
+    const Fate fates[] = {Fate::kDeliver, Fate::kDrop, Fate::kDuplicate, Fate::kHold};
+    return fates[header.chunk];
+  });
+  const PeerId to_b = *a->Connect(b->address());
+  int dones = 0;
+  for (uint32_t i : {3, 2, 1, 0}) {
+    std::vector<std::byte> payload = PatternOf(i, 100);
+    a->Send(to_b, HeaderOf(i, 100), payload,
+            [&](const absl::Status& status) { dones += status.ok(); });
+    if (i != 0) continue;
+    ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return dones == 4; }));
+  }
+  network.ReleaseHeld();
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return inbox_b.messages.size() == 4; }));
+
+  const uint32_t expected[] = {2, 2, 0, 3};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(inbox_b.messages[i].header.chunk, expected[i]);
+    EXPECT_TRUE(inbox_b.messages[i].payload == absl::MakeConstSpan(PatternOf(expected[i], 100)));
+  }
+}
+
+TEST(InProcessNetworkTest, MessagesOfAllSendersArriveInTheOrderOfSending) {
+  InProcessNetwork network;
+  auto a = network.MakeTransport(), b = network.MakeTransport(), c = network.MakeTransport();
+  Postbox postbox;
+  c->SetReceiver(&postbox);
+  const PeerId a_to_c = *a->Connect(c->address()), b_to_c = *b->Connect(c->address());
+  for (uint32_t i = 0; i < 100; ++i) {
+    (i % 3 == 0 ? a : b)->Send(i % 3 == 0 ? a_to_c : b_to_c, HeaderOf(i, 0), {}, nullptr);
+  }
+  while (c->Progress() > 0) {
+  }
+  ASSERT_EQ(postbox.messages.size(), 100u);
+  for (uint32_t i = 0; i < 100; ++i) EXPECT_EQ(postbox.messages[i].header.chunk, i);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,68 @@
+// The data plane's message header: 64 bytes, little-endian. docs/protocol.md has a worked example.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace muster {
+
+enum class MessageKind : uint8_t {
+  kHello = 1,    // worker -> ps: session token + the worker's transport address; ps answers kHello
+                 // with no payload
+  kPush = 2,     // worker -> ps: gradient of `chunk` for `step`
+  kParams = 3,   // ps -> worker: value of `chunk` at version `step`
+  kFetch = 4,    // worker -> ps: asks for `chunk` at version `step`; answered by kParams
+  kRefused = 5,  // ps -> worker: `reason`; step and chunk as in what was refused
+};
+
+enum class WireDType : uint8_t { kNone = 0, kF32 = 1 };
+enum class WireCodec : uint8_t { kRaw = 0 };
+
+enum class RefusalReason : uint16_t {
+  kNone = 0,
+  kUnknownJob = 1,  // released, or not prepared yet: retry after a moment
+  kWrongToken = 2,
+  kOldGeneration = 3,
+  kWrongChunk = 4,  // no such chunk on this shard
+  kWrongLength = 5,
+  kWrongRank = 6,
+  kWrongStep = 7,   // neither the shard's step nor the one before
+  kNotGreeted = 8,  // no HELLO on this connection
+  kBadHeader = 9,
+};
+const char* RefusalReasonName(RefusalReason reason);
+
+struct WireHeader {
+  static constexpr uint32_t kMagic = 0x5453554d;  // "MUST"
+  static constexpr uint16_t kVersion = 1;
+  static constexpr size_t kBytes = 64;
+
+  MessageKind kind = MessageKind::kHello;
+  WireDType dtype = WireDType::kNone;
+  WireCodec codec = WireCodec::kRaw;
+  RefusalReason reason = RefusalReason::kNone;
+  uint32_t generation = 0;
+  uint64_t job = 0;  // JobPlan.job_number
+  int64_t step = 0;
+  uint32_t chunk = 0;
+  uint32_t rank = 0;    // of the worker, in both directions
+  uint64_t length = 0;  // payload bytes
+  double scalar = 0;  // kParams: sum of squares of the step's summed gradient of this chunk; else 0
+
+  friend bool operator==(const WireHeader&, const WireHeader&) = default;
+};
+
+// Byte layout (offset, width): magic 0,4  version 4,2  kind 6,1  dtype 7,1  codec 8,1  zero 9,1
+// reason 10,2 generation 12,4  job 16,8  step 24,8  chunk 32,4  rank 36,4  length 40,8  scalar 48,8
+// zero 56,4  crc32c(0..59) 60,4
+std::array<std::byte, WireHeader::kBytes> EncodeHeader(const WireHeader& header);
+
+// INVALID_ARGUMENT on a wrong size, magic, version, kind or dtype; DATA_LOSS on a checksum
+// mismatch. Touches only `bytes`.
+absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> bytes);
+
+}  // namespace muster
