@@ -8,12 +8,14 @@
 
 namespace muster {
 
-// Faults by field path ("resources.workers.max", "must be at least min = 4 (is 2)"), in the order of the job file; empty
-// when the spec is good. Checks required fields, ranges, limits and relations (batch smaller than workers); neither model
-// arguments (BuildModel does) nor data (Dataset::Open does).
+// Faults by field path ("resources.workers.max", "must be at least min = 4 (is 2)"), in the order
+// of the job file; empty when the spec is good. Checks required fields, ranges, limits and
+// relations (batch smaller than workers); neither model arguments (BuildModel does) nor data
+// (Dataset::Open does).
 std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec);
 
-// Fills every default that JobSpec documents, so that nobody else needs to know them. Call after validation.
+// Fills every default that JobSpec documents, so that nobody else needs to know them. Call after
+// validation.
 void FillDefaults(v1::JobSpec& spec);
 
 }  // namespace muster

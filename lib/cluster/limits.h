@@ -31,6 +31,7 @@ inline constexpr int64_t kChunksMax = 1 << 20;                 // per job
 inline constexpr int64_t kParametersMax = 65536;
 inline constexpr int64_t kParameterElementsMax = int64_t{1} << 40;
 inline constexpr int64_t kPathBytesMax = 4096;
+inline constexpr int64_t kLinearSamplesMax = int64_t{1} << 26;  // 8 bytes each; more teach a line nothing
 
 // Queues.
 inline constexpr int kMailboxMessagesMax = 1024;               // into a shard or exchange thread

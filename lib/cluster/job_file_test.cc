@@ -1,0 +1,253 @@
+#include "lib/cluster/job_file.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/field_fault.h"
+
+namespace muster {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+using ::testing::HasSubstr;
+
+constexpr char kCharGpt[] = R"(name: char-gpt
+model: {zoo: {name: gpt, args: {layers: 4, heads: 4, channels: 128, context: 64}}}
+data:
+  text: {path: /usr/share/common-licenses, holdout: 0.1}
+  batch_size: 16
+  seed: 7
+training:
+  steps: 2000
+  optimizer: {adamw: {learning_rate: 3e-3, beta1: 0.9, beta2: 0.95, weight_decay: 0.1}}
+  schedule: {warmup_steps: 100, cosine: {final_ratio: 0.1}}
+  evaluate_every_steps: 400
+  seed: 1
+sync: {mode: bsp}
+resources: {workers: {min: 1, max: 2}, ps: 2}
+checkpoint: {every_steps: 1000, keep_last: 3, resume_from: ""}
+)";
+
+// The message of the faults that `text` with `overrides` has; fails when there are none.
+std::string FaultsIn(const std::string& text, const JobOverrides& overrides = {}) {
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(text, "job.yaml", overrides);
+  EXPECT_FALSE(spec.ok()) << "expected faults";
+  return std::string(spec.status().message());
+}
+
+// The char-gpt job with `line` replaced.
+std::string With(const std::string& line, const std::string& replacement) {
+  const std::string text = absl::StrReplaceAll(kCharGpt, {{line, replacement}});
+  EXPECT_NE(text, kCharGpt) << line;
+  return text;
+}
+
+TEST(JobFileTest, ReadsTheExampleJob) {
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kCharGpt, "job.yaml");
+
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->name(), "char-gpt");
+  EXPECT_EQ(spec->model().zoo().args().fields().at("channels").number_value(), 128);
+  EXPECT_EQ(spec->data().text().path(), "/usr/share/common-licenses");
+  EXPECT_EQ(spec->data().seed(), 7);
+  EXPECT_EQ(spec->training().steps(), 2000);
+  EXPECT_EQ(spec->training().optimizer().adamw().learning_rate(), 3e-3);
+  EXPECT_EQ(spec->training().schedule().cosine().final_ratio(), 0.1);
+  EXPECT_EQ(spec->sync().mode(), v1::BSP);
+  EXPECT_EQ(spec->resources().workers().max(), 2);
+  EXPECT_TRUE(spec->checkpoint().has_keep_last());
+}
+
+TEST(JobFileTest, YamlReadsBackAsTheSameSpec) {
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(kCharGpt, "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  spec->mutable_data()->mutable_text()->set_path("true");  // text that looks like something else
+  spec->mutable_checkpoint()->set_keep_last(0);            // present, though zero
+  spec->mutable_training()->mutable_optimizer()->mutable_adamw()->set_learning_rate(0.1 + 0.2);
+  spec->mutable_training()->mutable_schedule()->mutable_constant();
+  auto& args = *spec->mutable_model()->mutable_zoo()->mutable_args()->mutable_fields();
+  args["hidden"].set_string_value("256,128");
+  args["tied"].set_bool_value(true);
+  args["sizes"].mutable_list_value()->add_values()->set_number_value(0.5);
+  args["empty"].set_string_value("");
+
+  absl::StatusOr<v1::JobSpec> again = ParseJobFile(ToYaml(*spec), "again.yaml");
+
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << ToYaml(*spec);
+  EXPECT_TRUE(MessageDifferencer::Equals(*spec, *again)) << ToYaml(*spec);
+}
+
+TEST(JobFileTest, NamesLineAndPathAndSuggestsTheFieldThatWasMeant) {
+  EXPECT_EQ(FaultsIn(With("  steps: 2000", "  step: 2000")),
+            "job.yaml:8: training.step: unknown field; did you mean 'steps'?");
+  EXPECT_THAT(FaultsIn(With("sync: {mode: bsp}", "sync: {mode: bps}")),
+              HasSubstr("job.yaml:13: sync.mode: \"bps\": unknown value; did you mean 'bsp'?"));
+  EXPECT_THAT(FaultsIn(With("{adamw: {", "{admaw: {")),
+              HasSubstr("training.optimizer.admaw: unknown field; did you mean 'adamw'?"));
+  EXPECT_THAT(FaultsIn(absl::StrCat(kCharGpt, "frobnicate: 1\n")),
+              HasSubstr("frobnicate: unknown field; known: name, model, data"));
+}
+
+TEST(JobFileTest, ListsEveryFaultAtOnceAlsoAsFieldFaults) {
+  const std::string text = absl::StrReplaceAll(kCharGpt, {{"batch_size: 16", "batch_size: many"},
+                                                          {"steps: 2000", "steps: 2e3"},
+                                                          {"ps: 2", "ps: 2.5"}});
+
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(text, "job.yaml");
+
+  EXPECT_EQ(spec.status().message(),
+            "job.yaml:5: data.batch_size: expects a whole number (is \"many\")\n"
+            "job.yaml:8: training.steps: expects a whole number in plain digits; write 2000 "
+            "instead of 2e3\n"
+            "job.yaml:14: resources.ps: expects a whole number (is \"2.5\")");
+  EXPECT_THAT(FaultsOf(spec.status()),
+              ::testing::ElementsAre(::testing::Field(&FieldFault::field, "data.batch_size"),
+                                     ::testing::Field(&FieldFault::field, "training.steps"),
+                                     ::testing::Field(&FieldFault::field, "resources.ps")));
+}
+
+TEST(JobFileTest, RefusesWrongTypes) {
+  EXPECT_THAT(FaultsIn(With("name: char-gpt", "name: 123")),
+              HasSubstr("job.yaml:1: name: expects text (is 123); write it in quotes: \"123\""));
+  EXPECT_THAT(FaultsIn(With("batch_size: 16", "batch_size: \"16\"")),
+              HasSubstr("data.batch_size: expects a whole number"));
+  EXPECT_THAT(FaultsIn(With("holdout: 0.1", "holdout: a tenth")),
+              HasSubstr("data.text.holdout: expects a number (is \"a tenth\")"));
+  EXPECT_THAT(FaultsIn(With("sync: {mode: bsp}", "sync: bsp")),
+              HasSubstr("sync: expects a map of mode (is \"bsp\")"));
+  EXPECT_THAT(FaultsIn(With("batch_size: 16", "batch_size: [16]")),
+              HasSubstr("data.batch_size: expects a single value (is a list)"));
+  EXPECT_THAT(FaultsIn(With("batch_size: 16", "batch_size:")),
+              HasSubstr("data.batch_size: has no value"));
+  EXPECT_THAT(FaultsIn(With("beta1: 0.9", "beta1: 0.9, nesterov: yes")),
+              HasSubstr("adamw.nesterov: unknown field"));
+  EXPECT_THAT(FaultsIn(With("adamw: {learning_rate: 3e-3, beta1: 0.9, beta2: 0.95, ",
+                            "sgd: {learning_rate: 3e-3, nesterov: yes, ")),
+              HasSubstr("sgd.nesterov: expects true or false (is \"yes\")"));
+}
+
+TEST(JobFileTest, RefusesNumbersThatDoNotFitOrAreNotFinite) {
+  EXPECT_THAT(FaultsIn(With("ps: 2", "ps: 3000000000")),
+              HasSubstr("resources.ps: must be between -2147483648 and 2147483647"));
+  EXPECT_THAT(FaultsIn(With("seed: 7", "seed: -7")), HasSubstr("data.seed: must not be negative"));
+  for (const char* number : {".nan", "nan", ".inf", "-.inf", "1e999"}) {
+    EXPECT_THAT(FaultsIn(With("holdout: 0.1", absl::StrCat("holdout: ", number))),
+                HasSubstr("data.text.holdout: must be a finite number"))
+        << number;
+  }
+  EXPECT_THAT(FaultsIn(With("layers: 4", "layers: .nan")),
+              HasSubstr("model.zoo.args.layers: must be a finite number"));
+}
+
+TEST(JobFileTest, RefusesAnExplicitZeroWhereTheApiWouldTakeItForUnset) {
+  EXPECT_EQ(FaultsIn(With("ps: 2", "ps: 0")),
+            "job.yaml:14: resources.ps: must be at least 1 (is 0); leave it out for the default");
+  EXPECT_THAT(FaultsIn(With("min: 1", "min: 0")),
+              HasSubstr("resources.workers.min: must be at least 1"));
+}
+
+TEST(JobFileTest, RefusesDuplicatesAndTwoMembersOfAOneof) {
+  EXPECT_THAT(FaultsIn(absl::StrCat(kCharGpt, "name: other\n")),
+              HasSubstr("job.yaml:16: name: set twice; first at job.yaml:1"));
+  EXPECT_THAT(FaultsIn(With("  steps: 2000", "  steps: 2000\n  epochs: 3")),
+              HasSubstr("training.epochs: only one of 'steps', 'epochs' may be set"));
+  EXPECT_THAT(FaultsIn(With("layers: 4", "layers: 4, layers: 5")),
+              HasSubstr("model.zoo.args.layers: set twice"));
+}
+
+TEST(JobFileTest, NamesTheLineOfSyntaxErrors) {
+  EXPECT_THAT(FaultsIn("name: a\nmodel: {zoo: [}\n"), HasSubstr("job.yaml:2: not YAML: "));
+  EXPECT_EQ(FaultsIn("name: a\ndata:\n\tseed: 1\n"),
+            "job.yaml:3: a tab in the indentation; YAML wants spaces");
+  EXPECT_THAT(FaultsIn(""), HasSubstr("job.yaml:1: the file is empty"));
+  EXPECT_THAT(FaultsIn("# only a comment\n"), HasSubstr("the file is empty"));
+  EXPECT_THAT(FaultsIn("just text"), HasSubstr("a job file is a map"));
+  EXPECT_THAT(FaultsIn("name: a\n---\nname: b\n"), HasSubstr("one job per file"));
+  EXPECT_THAT(FaultsIn("name: *nowhere\n"), HasSubstr("job.yaml:1: not YAML"));
+  EXPECT_THAT(FaultsIn("[a, b]: c\n"), HasSubstr("a key must be a name"));
+}
+
+TEST(JobFileTest, BoundsHostileFiles) {
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    absl::StrAppend(&bomb, "a", i, ": &a", i, " [");
+    for (int j = 0; j < 10; ++j) absl::StrAppend(&bomb, "*a", i - 1, j == 9 ? "]\n" : ", ");
+  }
+  EXPECT_THAT(FaultsIn(bomb), HasSubstr("more than 10000 values"));
+  EXPECT_THAT(FaultsIn("a: &a {b: *a}\n"), ::testing::AnyOf(HasSubstr("nest"), HasSubstr("YAML")));
+  EXPECT_THAT(FaultsIn(absl::StrCat("a: ", std::string(100'000, '['))),
+              ::testing::AnyOf(HasSubstr("not YAML"), HasSubstr("nest")));
+  EXPECT_THAT(FaultsIn(absl::StrCat("a: ", std::string(100, '['), std::string(100, ']'))),
+              HasSubstr("nest more than 32 deep"));
+  EXPECT_THAT(FaultsIn(std::string((1 << 20) + 1, ' ')), HasSubstr("at most 1048576 bytes"));
+  std::string unknown;
+  for (int i = 0; i < 4000; ++i) absl::StrAppend(&unknown, "key", i, ": 1\n");
+  EXPECT_THAT(FaultsIn(unknown), HasSubstr("... and 3950 more"));
+}
+
+TEST(JobFileTest, SurvivesEveryTruncationOfAGoodFile) {
+  const std::string text = kCharGpt;
+  for (size_t length = 0; length < text.size(); ++length) {
+    ParseJobFile(text.substr(0, length), "job.yaml").IgnoreError();
+  }
+}
+
+TEST(JobFileTest, OverridesReplaceAndAddFields) {
+  absl::StatusOr<v1::JobSpec> spec =
+      ParseJobFile(kCharGpt, "job.yaml",
+                   {{"training.steps", "50"},
+                    {"data.text.path", "/tmp/my text.txt"},
+                    {"priority", "5"},
+                    {"model.zoo.args.layers", "2"},
+                    {"checkpoint.resume_from", ""},
+                    {"training.optimizer", "{sgd: {learning_rate: 0.1}}"}});
+
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->training().steps(), 50);
+  EXPECT_EQ(spec->data().text().path(), "/tmp/my text.txt");
+  EXPECT_EQ(spec->data().text().holdout(), 0.1);
+  EXPECT_EQ(spec->priority(), 5);
+  EXPECT_EQ(spec->model().zoo().args().fields().at("layers").number_value(), 2);
+  EXPECT_EQ(spec->training().optimizer().sgd().learning_rate(), 0.1);
+}
+
+TEST(JobFileTest, AnOverrideDisplacesTheOtherMemberOfItsOneof) {
+  absl::StatusOr<v1::JobSpec> spec =
+      ParseJobFile(kCharGpt, "job.yaml",
+                   {{"training.epochs", "2"}, {"training.optimizer.adam.learning_rate", "0.01"}});
+
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_FALSE(spec->training().has_steps());
+  EXPECT_EQ(spec->training().epochs(), 2);
+  EXPECT_EQ(spec->training().optimizer().adam().learning_rate(), 0.01);
+}
+
+TEST(JobFileTest, FaultsOfOverridesNameTheOverride) {
+  EXPECT_EQ(FaultsIn(kCharGpt, {{"training.step", "5"}}),
+            "--set training.step: training.step: unknown field; did you mean 'steps'?");
+  EXPECT_THAT(FaultsIn(kCharGpt, {{"training.steps", "lots"}}),
+              HasSubstr("--set training.steps: training.steps: expects a whole number"));
+  EXPECT_THAT(FaultsIn(kCharGpt, {{"a..b", "1"}}), HasSubstr("--set a..b: not a field path"));
+  EXPECT_THAT(FaultsIn(kCharGpt, {{"name", "[unclosed"}}), HasSubstr("--set name: not a YAML"));
+}
+
+TEST(JobFileTest, LocatesFaultsThatWereFoundAfterParsing) {
+  const absl::Status status = FaultsToStatus({{"data.batch_size", "too small"},
+                                              {"data.idx.labels", "required"},
+                                              {"priority", "too high"}});
+
+  const absl::Status located = LocateFaults(status, kCharGpt, "job.yaml", {{"priority", "9999"}});
+
+  EXPECT_EQ(located.message(),
+            "job.yaml:5: data.batch_size: too small\n"
+            "job.yaml:3: data.idx.labels: required\n"
+            "--set priority: priority: too high");
+  EXPECT_EQ(FaultsOf(located), FaultsOf(status));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,254 @@
+#include "lib/cluster/job_validation.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/field_fault.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::JobSpec GoodSpec() {
+  v1::JobSpec spec;
+  spec.set_name("line");
+  spec.mutable_model()->mutable_zoo()->set_name("linear");
+  spec.mutable_data()->mutable_linear()->set_samples(1000);
+  spec.mutable_data()->set_batch_size(32);
+  spec.mutable_training()->set_steps(100);
+  spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
+  return spec;
+}
+
+// The one fault of a good spec after `damage`, as "field: description".
+std::string FaultAfter(const std::function<void(v1::JobSpec&)>& damage) {
+  v1::JobSpec spec = GoodSpec();
+  damage(spec);
+  const std::vector<FieldFault> faults = ValidateJobSpec(spec);
+  EXPECT_EQ(faults.size(), 1);
+  return faults.empty() ? "" : absl::StrCat(faults[0].field, ": ", faults[0].description);
+}
+
+TEST(JobValidationTest, AGoodSpecHasNoFaults) {
+  EXPECT_THAT(ValidateJobSpec(GoodSpec()), ::testing::IsEmpty());
+}
+
+TEST(JobValidationTest, AnEmptySpecMissesEverythingThatIsRequired) {
+  std::vector<std::string> fields;
+  for (const FieldFault& fault : ValidateJobSpec({})) fields.push_back(fault.field);
+
+  EXPECT_THAT(fields, ::testing::ElementsAre("name", "model", "data", "data.batch_size", "training",
+                                             "training.optimizer"));
+}
+
+TEST(JobValidationTest, NamesAreKubernetesLabels) {
+  for (const char* name : {"Char", "-a", "a-", "a_b", "a.b", "jobs/x", "a b", "ä",
+                           "a12345678901234567890123456789012345678901"}) {
+    EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { spec.set_name(name); }),
+                HasSubstr("name: must be lower-case letters"))
+        << name;
+  }
+}
+
+TEST(JobValidationTest, EveryWorkerNeedsASampleOfTheBatch) {
+  EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {
+              spec.mutable_data()->set_batch_size(2);
+              spec.mutable_resources()->mutable_workers()->set_min(1);
+              spec.mutable_resources()->mutable_workers()->set_max(4);
+            }),
+            "data.batch_size: must be at least resources.workers.max = 4 (is 2): every worker "
+            "needs a sample of each batch");
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_data()->set_batch_size(2);
+                spec.mutable_resources()->mutable_workers()->set_min(3);
+              }),
+              HasSubstr("at least resources.workers.min = 3 (is 2)"));
+}
+
+TEST(JobValidationTest, ChecksRangesOfData) {
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->set_batch_size(0); }),
+              HasSubstr("data.batch_size: must be between 1 and 1048576 (is 0)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->set_batch_size(2000); }),
+              HasSubstr("must be at most data.linear.samples = 1000 (is 2000)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->mutable_text(); }),
+              HasSubstr("data.text.path: required"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_data()->mutable_text()->set_path("x");
+                spec.mutable_data()->mutable_text()->set_holdout(0.6);
+              }),
+              HasSubstr("data.text.holdout: must be between 1e-06 and 0.5 (is 0.6)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_data()->mutable_text()->set_path(std::string(5000, 'x'));
+              }),
+              HasSubstr("data.text.path: a path may have at most 4096 bytes (has 5000)"));
+  EXPECT_THAT(
+      FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->mutable_linear()->set_noise(-1); }),
+      HasSubstr("data.linear.noise: must be 0 or more"));
+}
+
+TEST(JobValidationTest, EvaluationFilesComeInPairsAndWithoutHoldout) {
+  auto idx = [](v1::JobSpec& spec) -> v1::IdxData& {
+    v1::IdxData& data = *spec.mutable_data()->mutable_idx();
+    data.set_images("images");
+    data.set_labels("labels");
+    return data;
+  };
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { idx(spec).set_eval_images("x"); }),
+              HasSubstr("data.idx.eval_labels: required together with eval_images"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { idx(spec).set_eval_labels("x"); }),
+              HasSubstr("data.idx.eval_images: required together with eval_labels"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                idx(spec).set_eval_images("x");
+                idx(spec).set_eval_labels("y");
+                idx(spec).set_holdout(0.1);
+              }),
+              HasSubstr("data.idx.holdout: not together with eval_images"));
+}
+
+TEST(JobValidationTest, ChecksTheLengthOfTraining) {
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_steps(0); }),
+              HasSubstr("training.steps: must be between 1 and"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_epochs(-1); }),
+              HasSubstr("training.epochs: must be greater than 0"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_epochs(1e300); }),
+              HasSubstr("training.epochs: must be at most"));
+  EXPECT_THAT(
+      FaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_evaluate_every_steps(-1); }),
+      HasSubstr("training.evaluate_every_steps: must be at least 0 (is -1)"));
+}
+
+TEST(JobValidationTest, ChecksOptimizers) {
+  auto optimizer = [](v1::JobSpec& spec) { return spec.mutable_training()->mutable_optimizer(); };
+  for (double rate : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                  optimizer(spec)->mutable_sgd()->set_learning_rate(rate);
+                }),
+                HasSubstr("training.optimizer.sgd.learning_rate: must be greater than 0"))
+        << rate;
+  }
+  EXPECT_EQ(
+      FaultAfter([&](v1::JobSpec& spec) { optimizer(spec)->mutable_sgd()->set_nesterov(true); }),
+      "training.optimizer.sgd.nesterov: needs momentum (is 0); add momentum: 0.9");
+  EXPECT_THAT(
+      FaultAfter([&](v1::JobSpec& spec) { optimizer(spec)->mutable_sgd()->set_momentum(1); }),
+      HasSubstr("sgd.momentum: must be at least 0 and less than 1 (is 1)"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                optimizer(spec)->mutable_adam()->set_learning_rate(1);
+                optimizer(spec)->mutable_adam()->set_beta2(1);
+              }),
+              HasSubstr("adam.beta2: must be at least 0 and less than 1 (is 1); 0.999 is"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                optimizer(spec)->mutable_adamw()->set_learning_rate(1);
+                optimizer(spec)->mutable_adamw()->set_epsilon(0);
+              }),
+              HasSubstr("adamw.epsilon: must be greater than 0"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                optimizer(spec)->mutable_adagrad()->set_learning_rate(1);
+                optimizer(spec)->mutable_adagrad()->set_weight_decay(-0.1);
+              }),
+              HasSubstr("adagrad.weight_decay: must be 0 or more"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                optimizer(spec)->mutable_rmsprop()->set_learning_rate(1);
+                optimizer(spec)->mutable_rmsprop()->set_alpha(-0.1);
+              }),
+              HasSubstr("rmsprop.alpha: must be at least 0"));
+}
+
+TEST(JobValidationTest, ChecksSchedules) {
+  auto schedule = [](v1::JobSpec& spec) { return spec.mutable_training()->mutable_schedule(); };
+  EXPECT_EQ(FaultAfter([&](v1::JobSpec& spec) { schedule(spec)->set_warmup_steps(100); }),
+            "training.schedule.warmup_steps: must be less than training.steps = 100 (is 100)");
+  EXPECT_THAT(
+      FaultAfter([&](v1::JobSpec& spec) { schedule(spec)->mutable_step()->set_factor(0.5); }),
+      HasSubstr("schedule.step.every_steps: must be at least 1 (is 0)"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                schedule(spec)->mutable_cosine()->set_final_ratio(1.5);
+              }),
+              HasSubstr("schedule.cosine.final_ratio: must be between 0 and 1 (is 1.5)"));
+}
+
+TEST(JobValidationTest, ChecksResourcesCheckpointsAndLimits) {
+  EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {
+              spec.mutable_resources()->mutable_workers()->set_min(4);
+              spec.mutable_resources()->mutable_workers()->set_max(2);
+            }),
+            "resources.workers.max: must be at least min = 4 (is 2)");
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_resources()->set_ps(-1); }),
+              HasSubstr("resources.ps: must be between"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_resources()->mutable_workers()->set_max(100'000);
+              }),
+              HasSubstr("resources.workers.max: must be between 0 and 1024 (is 100000)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.set_priority(1001); }),
+              HasSubstr("priority: must be between -1000 and 1000 (is 1001)"));
+  EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) { spec.set_chunk_bytes(1030); }),
+            "chunk_bytes: must be a multiple of 64 (is 1030); try 1024");
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.set_chunk_bytes(100); }),
+              HasSubstr("chunk_bytes: must be between 1024 and 67108864 (is 100)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_checkpoint()->set_keep_last(-1); }),
+              HasSubstr("checkpoint.keep_last: must be at least 0 (is -1)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_checkpoint()->set_resume_from("No Such Job!");
+              }),
+              HasSubstr("checkpoint.resume_from: must be a job id"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_sync()->set_mode(static_cast<v1::SyncMode>(99));
+              }),
+              HasSubstr("sync.mode: unknown mode 99"));
+}
+
+TEST(JobValidationTest, ResumesFromJobsStepsAndDirectories) {
+  for (const char* from :
+       {"char-gpt-7", "char-gpt-7@1000", "jobs/char-gpt-7", "jobs/char-gpt-7/checkpoints/1000",
+        "/var/checkpoints/step-00001000", "./step-00001000", "checkpoints/step-00001000"}) {
+    v1::JobSpec spec = GoodSpec();
+    spec.mutable_checkpoint()->set_resume_from(from);
+    EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty()) << from;
+  }
+}
+
+TEST(JobValidationTest, FillsEveryDocumentedDefault) {
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_training()->mutable_optimizer()->mutable_adam()->set_learning_rate(1);
+  spec.mutable_training()->mutable_optimizer()->mutable_adam()->set_beta1(0);
+
+  FillDefaults(spec);
+
+  const v1::Adam& adam = spec.training().optimizer().adam();
+  EXPECT_EQ(adam.beta1(), 0);  // given
+  EXPECT_EQ(adam.beta2(), 0.999);
+  EXPECT_EQ(adam.epsilon(), 1e-8);
+  EXPECT_TRUE(spec.training().schedule().has_constant());
+  EXPECT_EQ(spec.sync().mode(), v1::BSP);
+  EXPECT_EQ(spec.resources().workers().min(), 1);
+  EXPECT_EQ(spec.resources().workers().max(), 1);
+  EXPECT_EQ(spec.resources().ps(), 1);
+  EXPECT_EQ(spec.checkpoint().keep_last(), 3);
+  EXPECT_EQ(spec.chunk_bytes(), 4 << 20);
+  EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
+}
+
+TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_checkpoint()->set_keep_last(0);
+  spec.mutable_resources()->mutable_workers()->set_min(2);
+  spec.mutable_training()->mutable_schedule()->mutable_poly();
+  spec.mutable_training()->mutable_optimizer()->mutable_rmsprop();
+
+  FillDefaults(spec);
+
+  EXPECT_EQ(spec.checkpoint().keep_last(), 0);
+  EXPECT_EQ(spec.resources().workers().max(), 2);
+  EXPECT_EQ(spec.training().schedule().poly().power(), 1);
+  EXPECT_EQ(spec.training().optimizer().rmsprop().alpha(), 0.99);
+  EXPECT_EQ(spec.training().optimizer().rmsprop().epsilon(), 1e-8);
+}
+
+}  // namespace
+}  // namespace muster

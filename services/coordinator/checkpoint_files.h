@@ -1,0 +1,35 @@
+// The bytes of a checkpoint's files, for a user who fetches them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+
+namespace muster {
+
+// Pieces of at most limits::kReadChunkBytesMax, the manifest last. Not thread-safe.
+class CheckpointFiles {
+ public:
+  // Only files that the checkpoint lists can be named. NOT_FOUND (reason "FILE_NOT_FOUND") for any
+  // other, whatever path it may be; INVALID_ARGUMENT for an offset without a file, or outside of
+  // it.
+  static absl::StatusOr<CheckpointFiles> Open(const v1::Checkpoint& checkpoint,
+                                              const v1::ReadCheckpointRequest& request);
+
+  // The next piece; nullopt after the last. An empty file is one empty piece.
+  absl::StatusOr<std::optional<v1::ReadCheckpointResponse>> Next();
+
+ private:
+  CheckpointFiles(std::string directory, std::vector<v1::CheckpointFile> files, int64_t offset)
+      : directory_(std::move(directory)), files_(std::move(files)), offset_(offset) {}
+
+  std::string directory_;
+  std::vector<v1::CheckpointFile> files_;
+  size_t file_ = 0;
+  int64_t offset_ = 0;
+};
+
+}  // namespace muster

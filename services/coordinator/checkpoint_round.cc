@@ -1,0 +1,92 @@
+#include "services/coordinator/checkpoint_round.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "lib/cluster/limits.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
+
+namespace muster {
+namespace {
+
+absl::Span<const std::byte> BytesOf(const std::string& data) {
+  return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
+}
+
+}  // namespace
+
+CheckpointRound::CheckpointRound(Options options) : options_(std::move(options)) {
+  absl::flat_hash_set<int> owners;
+  for (const v1::PlanChunk& chunk : plan().chunks()) owners.insert(chunk.shard());
+  shards_with_bytes_ = std::ssize(owners);
+}
+
+absl::Status CheckpointRound::Open() {
+  absl::MutexLock lock(&mu_);
+  if (writer_ != nullptr || !opened_.ok()) return opened_;
+  auto writer = CheckpointWriter::Create(*options_.plan, options_.writer);
+  opened_ = writer.status();
+  if (writer.ok()) writer_ = *std::move(writer);
+  return opened_;
+}
+
+std::shared_ptr<CheckpointWriter> CheckpointRound::writer() const {
+  absl::MutexLock lock(&mu_);
+  return writer_;
+}
+
+absl::Status CheckpointRound::Write(int shard, const v1::ShardSlice& slice) {
+  if (slice.chunk() < 0 || slice.chunk() >= plan().chunks_size() ||
+      plan().chunks(slice.chunk()).shard() != shard) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", slice.chunk(), " does not belong to shard ", shard));
+  }
+  if (std::ssize(slice.data()) > limits::kSliceBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", slice.chunk(), ": a slice of ", slice.data().size(),
+                     " bytes is over the limit of ", limits::kSliceBytesMax));
+  }
+  if (Crc32c(BytesOf(slice.data())) != slice.crc32c()) {
+    return WithReason(
+        absl::DataLossError(absl::StrCat(
+            "shard ", shard, ", chunk ", slice.chunk(), ", slot ", slice.slot(), ", offset ",
+            slice.offset_bytes(), ": checksum mismatch over ", slice.data().size(), " bytes")),
+        "CHECKSUM_MISMATCH");
+  }
+  return writer()->WriteSlice(slice.chunk(), slice.slot(), slice.offset_bytes(),
+                              BytesOf(slice.data()));
+}
+
+int64_t CheckpointRound::ShardBytes(int shard) const {
+  int64_t elements = 0;
+  for (const v1::PlanChunk& chunk : plan().chunks()) {
+    if (chunk.shard() == shard) elements += chunk.elements();
+  }
+  const int64_t arrays = 1 + OptimizerSlotNames(plan().spec().training().optimizer()).size();
+  return elements * arrays * static_cast<int64_t>(sizeof(float));
+}
+
+absl::StatusOr<bool> CheckpointRound::FinishShard(int shard, int64_t bytes) {
+  if (const int64_t whole = ShardBytes(shard); bytes != whole) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", shard, " sent ", bytes, " of ", whole, " bytes"));
+  }
+  absl::MutexLock lock(&mu_);
+  if (bytes > 0) finished_.insert(shard);
+  if (committing_ || std::ssize(finished_) < shards_with_bytes_) return false;
+  committing_ = true;
+  return true;
+}
+
+absl::StatusOr<v1::Checkpoint> CheckpointRound::Commit() { return writer()->Commit(); }
+
+absl::Status ShardUpload::Write(const v1::ShardSlice& slice) {
+  RETURN_IF_ERROR(round_->Write(shard_, slice));
+  bytes_ += slice.data().size();
+  return absl::OkStatus();
+}
+
+}  // namespace muster

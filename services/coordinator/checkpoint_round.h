@@ -1,0 +1,84 @@
+// One checkpoint being written: the streams of all shards of a plan, until the last one commits it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "lib/checkpoint/checkpoint_writer.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// Thread-safe; every method but the constructor may wait for the disk.
+class CheckpointRound {
+ public:
+  struct Options {
+    std::shared_ptr<const v1::JobPlan> plan;
+    CheckpointWriter::Options writer;
+    uint64_t snapshot = 0;  // 0: periodic or final
+    absl::Time start;
+  };
+  explicit CheckpointRound(Options options);
+
+  const v1::JobPlan& plan() const { return *options_.plan; }
+  int64_t step() const { return options_.writer.step; }
+  uint64_t snapshot() const { return options_.snapshot; }
+  absl::Time start() const { return options_.start; }
+
+  // Lays the files out when the first shard comes; later calls return at once. A round that could
+  // not be opened stays failed.
+  absl::Status Open() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Takes one slice of `shard`. INVALID_ARGUMENT: not this shard's chunk, too large or outside the
+  // chunk; DATA_LOSS (reason "CHECKSUM_MISMATCH"): checksum. These harm only their stream; any
+  // other error is the disk's and ends the round.
+  absl::Status Write(int shard, const v1::ShardSlice& slice) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A shard's stream has ended after `bytes`. INVALID_ARGUMENT unless that is all of it. True for
+  // exactly one call: the one that completes the round and must Commit(). A shard without chunks
+  // need not come.
+  absl::StatusOr<bool> FinishShard(int shard, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<v1::Checkpoint> Commit() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Bytes of one shard's stream: values and optimizer slots of its chunks.
+  int64_t ShardBytes(int shard) const;
+
+ private:
+  std::shared_ptr<CheckpointWriter> writer() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  int64_t shards_with_bytes_ = 0;
+  mutable absl::Mutex mu_;
+  absl::Status opened_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<CheckpointWriter> writer_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<int> finished_ ABSL_GUARDED_BY(mu_);  // shards
+  bool committing_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// One shard's WriteShard stream into a round. Not thread-safe.
+class ShardUpload {
+ public:
+  ShardUpload(std::shared_ptr<CheckpointRound> round, int shard)
+      : round_(std::move(round)), shard_(shard) {}
+
+  absl::Status Write(const v1::ShardSlice& slice);
+
+  const std::shared_ptr<CheckpointRound>& round() const { return round_; }
+  int shard() const { return shard_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const std::shared_ptr<CheckpointRound> round_;
+  const int shard_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,36 @@
+// CheckpointService over the core.
+#pragma once
+
+#include "proto/muster/v1/checkpoint.grpc.pb.h"
+#include "services/coordinator/coordinator.h"
+
+namespace muster {
+
+// Calls wait for disk and checkpoints on gRPC's threads, one per open call. `coordinator` outlives
+// the service.
+class CheckpointService final : public v1::CheckpointService::Service {
+ public:
+  explicit CheckpointService(Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::Status ListCheckpoints(grpc::ServerContext* context,
+                               const v1::ListCheckpointsRequest* request,
+                               v1::ListCheckpointsResponse* response) override;
+  grpc::Status GetCheckpoint(grpc::ServerContext* context, const v1::GetCheckpointRequest* request,
+                             v1::Checkpoint* response) override;
+  grpc::Status SaveCheckpoint(grpc::ServerContext* context,
+                              const v1::SaveCheckpointRequest* request,
+                              v1::Checkpoint* response) override;
+  grpc::Status ReadCheckpoint(grpc::ServerContext* context,
+                              const v1::ReadCheckpointRequest* request,
+                              grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) override;
+  grpc::Status WriteShard(grpc::ServerContext* context,
+                          grpc::ServerReader<v1::WriteShardRequest>* reader,
+                          v1::WriteShardResponse* response) override;
+  grpc::Status ReadShard(grpc::ServerContext* context, const v1::ReadShardRequest* request,
+                         grpc::ServerWriter<v1::ShardSlice>* writer) override;
+
+ private:
+  Coordinator* const coordinator_;
+};
+
+}  // namespace muster

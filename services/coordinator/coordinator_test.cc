@@ -1,0 +1,634 @@
+#include "services/coordinator/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/cluster/field_fault.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
+#include "services/coordinator/checkpoint_files.h"
+#include "services/coordinator/shard_restore.h"
+
+namespace muster {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int kWorkers = 2;
+
+v1::JobSpec LinearJob() {
+  v1::JobSpec spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"pb(
+        name: "line"
+        model { zoo { name: "linear" } }
+        data {
+          linear { slope: 2 intercept: 1 samples: 64 }
+          batch_size: 8
+        }
+        training {
+          steps: 6
+          optimizer { sgd { learning_rate: 0.1 momentum: 0.9 } }
+        }
+        resources {
+          workers { min: 2 max: 2 }
+          ps: 2
+        }
+        checkpoint { every_steps: 4 }
+      )pb",
+      &spec));
+  return spec;
+}
+
+// A member without a network: answers directives at once, as the real ones do in the end.
+struct FakeMember {
+  v1::Hello hello;
+  std::shared_ptr<Attachment> attachment;
+  std::map<std::string, v1::JobReport> jobs;
+  std::map<std::string, v1::JobPlan> plans;
+  std::vector<v1::Snapshot> snapshots;  // asked for
+
+  v1::MemberReport Report() const {
+    v1::MemberReport report;
+    for (const auto& [id, job] : jobs) *report.add_jobs() = job;
+    return report;
+  }
+
+  void Obey(const v1::Directive& directive) {
+    v1::JobReport& job = jobs[directive.job()];
+    job.set_job(directive.job());
+    job.set_generation(directive.generation());
+    if (directive.has_prepare()) {
+      plans[directive.job()] = directive.prepare().plan();
+      job.set_state(v1::MEMBER_PREPARED);
+      job.set_next_step(directive.prepare().plan().first_step());
+      if (hello.role() == v1::WORKER) job.mutable_dataset()->set_samples(64);
+    } else if (directive.has_start()) {
+      job.set_state(v1::MEMBER_RUNNING);
+    } else if (directive.has_pause()) {
+      job.set_state(v1::MEMBER_PAUSED);
+    } else if (directive.has_snapshot()) {
+      snapshots.push_back(directive.snapshot());
+    } else if (directive.has_acknowledge()) {
+      auto& steps = *job.mutable_steps();
+      steps.erase(std::remove_if(steps.begin(), steps.end(),
+                                 [&](const v1::StepRecord& record) {
+                                   return record.step() < directive.acknowledge().steps_before();
+                                 }),
+                  steps.end());
+    } else if (directive.has_release() || directive.has_welcome()) {
+      jobs.erase(directive.job());
+    }
+  }
+
+  // One finished step.
+  void Step(const std::string& id) {
+    v1::JobReport& job = jobs.at(id);
+    v1::StepRecord& record = *job.add_steps();
+    record.set_step(job.next_step());
+    record.set_loss_share(1.0 / (1 + job.next_step()));
+    record.set_step_seconds(0.1);
+    job.set_next_step(job.next_step() + 1);
+  }
+};
+
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  CoordinatorTest() {
+    state_dir_ = ::testing::TempDir() + "/coordinator-XXXXXX";
+    EXPECT_NE(mkdtemp(state_dir_.data()), nullptr);
+    Restart();
+    for (int i = 0; i < kWorkers; ++i) Add(v1::WORKER, absl::StrCat("w-", i));
+    for (int i = 0; i < 2; ++i) Add(v1::PS, absl::StrCat("p-", i));
+  }
+
+  // As after kill -9: everything in memory is gone.
+  void Restart() {
+    for (auto& [name, member] : members_) member.attachment.reset();
+    coordinator_.reset();
+    metrics_ = std::make_unique<Metrics>();
+    auto opened = Coordinator::Open(
+        {.state_dir = state_dir_, .metrics = metrics_.get(), .clock = [this] { return now_; }});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    coordinator_ = *std::move(opened);
+  }
+
+  void Add(v1::Role role, const std::string& name) {
+    FakeMember& member = members_[name];
+    member.hello.set_member(name);
+    member.hello.set_role(role);
+    member.hello.set_incarnation(name + "-1");
+    if (role == v1::PS) member.hello.add_addresses("address of " + name);
+    Attach(member);
+  }
+  void Attach(FakeMember& member) {
+    v1::MemberReport report = member.Report();
+    *report.mutable_hello() = member.hello;
+    auto attached =
+        coordinator_->Attach(report, std::make_shared<StreamWaker>(std::function<void()>()));
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    member.attachment = *std::move(attached);
+  }
+
+  // Everybody reports and obeys, twice, then time passes.
+  void Exchange(absl::Duration time = absl::Milliseconds(500)) {
+    for (int round = 0; round < 2; ++round) {
+      for (auto& [name, member] : members_) {
+        if (member.attachment == nullptr) continue;
+        for (const v1::Directive& d : member.attachment->TakeDirectives()) member.Obey(d);
+        (void)coordinator_->Report(*member.attachment, member.Report());
+        for (const v1::Directive& d : member.attachment->TakeDirectives()) member.Obey(d);
+      }
+    }
+    now_ += time;
+    coordinator_->Tick();
+  }
+
+  v1::Job Create(const v1::JobSpec& spec = LinearJob()) {
+    v1::CreateJobRequest request;
+    *request.mutable_spec() = spec;
+    auto job = coordinator_->CreateJob(request);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : v1::Job();
+  }
+  v1::Job Get(const std::string& name = "line-1") { return *coordinator_->GetJob(name); }
+  v1::Job CreateRunning() {
+    Create();
+    for (int i = 0; i < 3; ++i) Exchange();
+    EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
+    return Get();
+  }
+  void StepWorkers(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      for (int w = 0; w < kWorkers; ++w) members_.at(absl::StrCat("w-", w)).Step("line-1");
+    }
+  }
+  const v1::JobPlan& Plan() { return members_.at("w-0").plans.at("line-1"); }
+
+  // What a shard holds at a version: element e of slot s is step + s / 10 + e / 100.
+  static std::vector<float> Values(int64_t step, int slot, const v1::PlanChunk& chunk) {
+    std::vector<float> values(chunk.elements());
+    for (size_t e = 0; e < values.size(); ++e) values[e] = step + slot / 10.f + e / 100.f;
+    return values;
+  }
+  absl::Status WriteShard(int shard, int64_t step, uint64_t snapshot = 0) {
+    v1::WriteShardHeader header;
+    header.set_job("line-1");
+    header.set_generation(Plan().generation());
+    header.set_step(step);
+    header.set_shard(shard);
+    header.set_snapshot(snapshot);
+    ASSIGN_OR_RETURN(auto upload, coordinator_->BeginShard(header));
+    if (!upload) return absl::OkStatus();
+    absl::Status status;
+    for (int chunk = 0; chunk < Plan().chunks_size() && status.ok(); ++chunk) {
+      if (Plan().chunks(chunk).shard() != shard) continue;
+      for (int slot = 0; slot < 2 && status.ok(); ++slot) {
+        const std::vector<float> values = Values(step, slot, Plan().chunks(chunk));
+        const auto bytes = std::as_bytes(std::span(values));
+        v1::ShardSlice slice;
+        slice.set_chunk(chunk);
+        slice.set_slot(slot);
+        slice.set_data(bytes.data(), bytes.size());
+        slice.set_crc32c(Crc32c(bytes) + corrupt_);
+        status = upload->Write(slice);
+      }
+    }
+    return coordinator_->EndShard(*upload, status);
+  }
+  void WriteShards(int64_t step, uint64_t snapshot = 0) {
+    for (int shard = 0; shard < Plan().shards_size(); ++shard) {
+      const absl::Status written = WriteShard(shard, step, snapshot);
+      EXPECT_TRUE(written.ok()) << written;
+    }
+  }
+  void FinishJob() {
+    StepWorkers(6 - static_cast<int>(members_.at("w-0").jobs.at("line-1").next_step()));
+    for (int w = 0; w < kWorkers; ++w) {
+      members_.at(absl::StrCat("w-", w)).jobs.at("line-1").set_state(v1::MEMBER_DONE);
+    }
+    Exchange();
+    WriteShards(6);
+    Exchange();
+  }
+  std::vector<std::string> Reasons(const std::string& name) {
+    v1::WatchJobRequest request;
+    request.set_name(name);
+    auto watch =
+        coordinator_->WatchJob(request, std::make_shared<StreamWaker>(std::function<void()>()));
+    std::vector<std::string> reasons;
+    const auto answer = coordinator_->NextOf(**watch);
+    for (const auto& e : (*answer)->response.events()) reasons.push_back(e.reason());
+    return reasons;
+  }
+  std::vector<std::string> MetricsLines() {
+    std::ifstream file(state_dir_ + "/jobs/line-1/metrics.jsonl");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    return lines;
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+  std::string state_dir_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::map<std::string, FakeMember> members_;
+  uint32_t corrupt_ = 0;
+};
+
+TEST_F(CoordinatorTest, AJobGoesFromSubmissionToItsLastCheckpoint) {
+  CreateRunning();
+  EXPECT_EQ(Plan().workers(1).first_position(), 4);
+  EXPECT_EQ(Plan().session_token().size(), 16);
+  StepWorkers(4);
+  Exchange();
+  WriteShards(4);
+  FinishJob();
+
+  const v1::Job job = Get();
+  EXPECT_EQ(job.state(), v1::SUCCEEDED) << job.message();
+  EXPECT_EQ(job.progress().step(), 6);
+  EXPECT_EQ(job.progress().first_loss(), 2.0);
+  EXPECT_THAT(Reasons("line-1"),
+              ElementsAre("SUBMITTED", "SCHEDULED", "STARTED", "CHECKPOINT_COMMITTED",
+                          "CHECKPOINT_COMMITTED", "COMPLETED"));
+  EXPECT_EQ(MetricsLines().size(), 6);
+  const auto checkpoints = coordinator_->ListCheckpoints("line-1");
+  ASSERT_EQ(checkpoints->size(), 2);
+  EXPECT_EQ(checkpoints->at(1).name(), "jobs/line-1/checkpoints/6");
+  EXPECT_THAT(members_.at("p-0").jobs, IsEmpty()) << "released";
+  EXPECT_THAT(metrics_->Render(), HasSubstr("muster_job_transitions_total"));
+}
+
+TEST_F(CoordinatorTest, KilledInMidRunItGoesOnFromItsStore) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  WriteShards(4);
+  StepWorkers(1);  // not reported yet
+
+  Restart();
+  EXPECT_EQ(coordinator_->term(), 2);
+  EXPECT_EQ(Get().state(), v1::RUNNING);
+  EXPECT_EQ(coordinator_->ListCheckpoints("")->size(), 1);
+  for (auto& [name, member] : members_) Attach(member);
+  FinishJob();
+
+  EXPECT_EQ(Get().state(), v1::SUCCEEDED) << Get().message();
+  EXPECT_EQ(MetricsLines().size(), 6) << "every step once";
+  EXPECT_THAT(MetricsLines().back(), HasSubstr("\"step\":5"));
+}
+
+TEST_F(CoordinatorTest, ACheckpointRenamedJustBeforeAKillIsTakenUp) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  WriteShards(4);
+  const std::string folder = state_dir_ + "/jobs/line-1/checkpoints";
+  std::filesystem::rename(CheckpointPath(folder, 4), folder + "/aside");
+  Restart();
+  EXPECT_THAT(*coordinator_->ListCheckpoints("line-1"), IsEmpty());
+  std::filesystem::rename(folder + "/aside", CheckpointPath(folder, 4));
+
+  Restart();
+
+  EXPECT_EQ(coordinator_->ListCheckpoints("line-1")->size(), 1);
+  EXPECT_TRUE(WriteShard(0, 4).ok()) << "a shard that was not told has nothing to do";
+}
+
+TEST_F(CoordinatorTest, TheSameRequestIdIsTheSameJob) {
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = LinearJob();
+  request.set_request_id("once");
+  const auto first = coordinator_->CreateJob(request);
+  ASSERT_TRUE(first.ok()) << first.status();
+
+  Restart();
+  EXPECT_EQ(coordinator_->CreateJob(request)->name(), first->name());
+  request.mutable_spec()->set_priority(3);
+  const auto other = coordinator_->CreateJob(request);
+
+  EXPECT_TRUE(absl::IsAlreadyExists(other.status())) << other.status();
+  EXPECT_EQ(ReasonOf(other.status()), "REQUEST_ID_REUSED");
+  EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 1);
+}
+
+TEST_F(CoordinatorTest, AFaultySpecIsAnsweredWithEveryFaultAndLeavesNothingBehind) {
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = LinearJob();
+  request.mutable_spec()->mutable_resources()->mutable_workers()->set_max(1);
+  (*request.mutable_spec()
+        ->mutable_model()
+        ->mutable_zoo()
+        ->mutable_args()
+        ->mutable_fields())["colour"]
+      .set_string_value("red");
+  request.mutable_spec()->mutable_checkpoint()->set_resume_from("nobody-7@3");
+
+  const auto job = coordinator_->CreateJob(request);
+
+  std::vector<std::string> fields;
+  for (const FieldFault& fault : FaultsOf(job.status())) fields.push_back(fault.field);
+  EXPECT_THAT(fields, Contains("resources.workers.max"));
+  EXPECT_THAT(fields, Contains("model"));
+  EXPECT_THAT(fields, Contains("checkpoint.resume_from"));
+  EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(state_dir_ + "/jobs"));
+}
+
+TEST_F(CoordinatorTest, ValidateOnlyAnswersTheJobAsItWouldBeAndStoresNothing) {
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = LinearJob();
+  request.set_validate_only(true);
+
+  const auto job = coordinator_->CreateJob(request);
+
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_GT(job->spec().chunk_bytes(), 0) << "defaults are filled in";
+  EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
+}
+
+TEST_F(CoordinatorTest, ListsNewestFirstInPagesAndByState) {
+  for (int i = 0; i < 5; ++i) Create();
+  ASSERT_TRUE(coordinator_->CancelJob("line-3").ok());
+  v1::ListJobsRequest request;
+  request.set_page_size(2);
+  std::vector<std::string> names;
+  do {
+    const auto page = coordinator_->ListJobs(request);
+    for (const v1::Job& job : page->jobs()) names.push_back(job.name());
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_THAT(names, ElementsAre("jobs/line-5", "jobs/line-4", "jobs/line-3", "jobs/line-2",
+                                 "jobs/line-1"));
+
+  v1::ListJobsRequest cancelled;
+  cancelled.add_states(v1::CANCELLED);
+  EXPECT_EQ(coordinator_->ListJobs(cancelled)->jobs(0).name(), "jobs/line-3");
+  request.set_page_token("nonsense");
+  EXPECT_TRUE(absl::IsInvalidArgument(coordinator_->ListJobs(request).status()));
+}
+
+TEST_F(CoordinatorTest, CancellingReleasesMembersForTheNextJob) {
+  CreateRunning();
+  Create();
+  ASSERT_TRUE(coordinator_->CancelJob("jobs/line-1").ok());
+
+  for (int i = 0; i < 4; ++i) Exchange();
+
+  EXPECT_EQ(Get("line-1").state(), v1::CANCELLED);
+  EXPECT_EQ(Get("line-2").state(), v1::RUNNING);
+}
+
+TEST_F(CoordinatorTest, SuspendedAndResumedAJobGoesOnAtItsNextStepFromItsCheckpoint) {
+  CreateRunning();
+  StepWorkers(3);
+  Exchange();
+  ASSERT_TRUE(coordinator_->SuspendJob("line-1").ok());
+  Exchange();
+  ASSERT_EQ(members_.at("p-0").snapshots.size(), 1);
+  const v1::Snapshot snapshot = members_.at("p-0").snapshots[0];
+  EXPECT_EQ(snapshot.step(), 3);
+  WriteShards(3, snapshot.snapshot());
+  EXPECT_EQ(Get().state(), v1::SUSPENDED) << Get().message();
+  Exchange();
+
+  v1::ResumeJobRequest resume;
+  resume.set_name("line-1");
+  resume.mutable_resources()->mutable_workers()->set_min(2);
+  resume.mutable_resources()->set_ps(1);
+  ASSERT_TRUE(coordinator_->ResumeJob(resume).ok());
+  for (int i = 0; i < 3; ++i) Exchange();
+
+  EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
+  EXPECT_EQ(Plan().generation(), 2);
+  EXPECT_EQ(Plan().first_step(), 3);
+  EXPECT_EQ(Plan().restore(), "jobs/line-1/checkpoints/3");
+  EXPECT_EQ(Plan().shards_size(), 1);
+
+  v1::ReadShardRequest request;
+  request.set_job("line-1");
+  request.set_generation(2);
+  const auto source = coordinator_->FindRestore(request);
+  ASSERT_TRUE(source.ok()) << source.status();
+  auto restore = ShardRestore::Open(source->plan, source->directory, 0);
+  ASSERT_TRUE(restore.ok()) << restore.status();
+  int slices = 0;
+  while (true) {
+    const auto slice = (*restore)->Next();
+    ASSERT_TRUE(slice.ok()) << slice.status();
+    if (!*slice) break;
+    ++slices;
+    const std::vector<float> expected =
+        Values(3, (*slice)->slot(), Plan().chunks((*slice)->chunk()));
+    ASSERT_EQ((*slice)->data().size(), expected.size() * sizeof(float));
+    EXPECT_EQ(memcmp((*slice)->data().data(), expected.data(), (*slice)->data().size()), 0);
+  }
+  EXPECT_EQ(slices, 2 * Plan().chunks_size());
+  FinishJob();
+  EXPECT_EQ(Get().state(), v1::SUCCEEDED) << Get().message();
+  EXPECT_EQ(MetricsLines().size(), 6);
+}
+
+TEST_F(CoordinatorTest, AJobMayStartFromAnotherJobsCheckpointOrADirectory) {
+  CreateRunning();
+  FinishJob();
+  ASSERT_EQ(Get().state(), v1::SUCCEEDED);
+  const std::string directory = coordinator_->GetCheckpoint("line-1")->directory();
+
+  v1::JobSpec spec = LinearJob();
+  spec.mutable_training()->set_steps(10);
+  for (const std::string& from : {std::string("line-1@6"), std::string("line-1"), directory}) {
+    spec.mutable_checkpoint()->set_resume_from(from);
+    const v1::Job job = Create(spec);
+    for (int i = 0; i < 3; ++i) Exchange();
+    ASSERT_EQ(Get(job.name()).state(), v1::RUNNING) << Get(job.name()).message();
+    const v1::JobPlan& plan = members_.at("w-0").plans.at(job.name().substr(5));
+    EXPECT_EQ(plan.first_step(), 6);
+    v1::ReadShardRequest request;
+    request.set_job(plan.job());
+    request.set_generation(1);
+    EXPECT_EQ(coordinator_->FindRestore(request)->directory, directory);
+    ASSERT_TRUE(coordinator_->CancelJob(job.name()).ok());
+    Exchange();
+  }
+
+  spec.mutable_training()->mutable_optimizer()->mutable_adam()->set_learning_rate(0.1);
+  spec.mutable_training()->set_steps(6);
+  v1::CreateJobRequest misfit;
+  *misfit.mutable_spec() = spec;
+  EXPECT_THAT(std::string(coordinator_->CreateJob(misfit).status().message()),
+              HasSubstr("checkpoint.resume_from"));
+}
+
+TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutFailsItsJob) {
+  CreateRunning();
+  StepWorkers(2);
+  Exchange();
+  FakeMember& lost = members_.at("p-1");
+  coordinator_->Detach(*lost.attachment, Coordinator::Departure::kBroken);
+  lost.attachment.reset();
+
+  for (int i = 0; i < 7; ++i) Exchange(absl::Seconds(1));
+
+  EXPECT_EQ(Get().state(), v1::FAILED);
+  EXPECT_EQ(Get().reason(), "MEMBER_LOST");
+  EXPECT_THAT(Get().message(), HasSubstr("p-1 was lost at step 2"));
+  EXPECT_EQ(coordinator_->ListMembers().members_size(), 3);
+}
+
+TEST_F(CoordinatorTest, AMemberThatComesBackWithinItsLeaseHasLostNothing) {
+  CreateRunning();
+  FakeMember& member = members_.at("p-1");
+  coordinator_->Detach(*member.attachment, Coordinator::Departure::kBroken);
+  now_ += absl::Seconds(3);
+  Attach(member);
+
+  for (int i = 0; i < 7; ++i) Exchange(absl::Seconds(1));
+
+  EXPECT_EQ(Get().state(), v1::RUNNING);
+}
+
+TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameFailsTheJobOfTheOldOne) {
+  CreateRunning();
+  FakeMember& member = members_.at("w-1");
+  const std::shared_ptr<Attachment> old = member.attachment;
+  member.hello.set_incarnation("w-1-2");
+  member.jobs.clear();
+
+  Attach(member);
+
+  EXPECT_EQ(Get().state(), v1::FAILED);
+  EXPECT_THAT(Get().message(), HasSubstr("w-1"));
+  EXPECT_FALSE(old->closed().ok());
+}
+
+TEST_F(CoordinatorTest, ACheckpointOnDemandIsCommittedAndFound) {
+  CreateRunning();
+  const auto step = coordinator_->RequestCheckpoint("line-1");
+  ASSERT_TRUE(step.ok()) << step.status();
+  Exchange();
+  ASSERT_EQ(members_.at("p-1").snapshots.size(), 1);
+  EXPECT_FALSE(coordinator_->AwaitCheckpoint("line-1", *step, absl::ZeroDuration())->has_value());
+
+  WriteShards(*step, members_.at("p-1").snapshots[0].snapshot());
+
+  const auto saved = coordinator_->AwaitCheckpoint("line-1", *step, absl::ZeroDuration());
+  ASSERT_TRUE(saved.ok() && saved->has_value()) << saved.status();
+  EXPECT_EQ((*saved)->step(), *step);
+}
+
+TEST_F(CoordinatorTest, CorruptSlicesAndOldGenerationsAreRefusedAndHarmNothing) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  corrupt_ = 1;
+  EXPECT_EQ(ReasonOf(WriteShard(0, 4)), "CHECKSUM_MISMATCH");
+  corrupt_ = 0;
+  v1::WriteShardHeader stale;
+  stale.set_job("line-1");
+  stale.set_step(4);
+  EXPECT_TRUE(absl::IsFailedPrecondition(coordinator_->BeginShard(stale).status()));
+
+  WriteShards(4);
+
+  EXPECT_EQ(coordinator_->ListCheckpoints("line-1")->size(), 1);
+  EXPECT_EQ(Get().state(), v1::RUNNING);
+}
+
+TEST_F(CoordinatorTest, OnlyFilesOfTheCheckpointCanBeRead) {
+  CreateRunning();
+  FinishJob();
+  const auto checkpoint = coordinator_->GetCheckpoint("line-1");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  v1::ReadCheckpointRequest request;
+  for (const char* path : {"../../metrics.jsonl", "/etc/passwd", "..", "nothing"}) {
+    request.set_file(path);
+    EXPECT_TRUE(absl::IsNotFound(CheckpointFiles::Open(*checkpoint, request).status())) << path;
+  }
+
+  request.clear_file();
+  auto files = CheckpointFiles::Open(*checkpoint, request);
+  ASSERT_TRUE(files.ok()) << files.status();
+  std::string last;
+  for (auto piece = files->Next(); piece.ok() && *piece; piece = files->Next()) {
+    last = (*piece)->file();
+  }
+  EXPECT_EQ(last, "manifest.json");
+}
+
+TEST_F(CoordinatorTest, DeletingForgetsAFinishedJobAndItsFolder) {
+  CreateRunning();
+  EXPECT_EQ(ReasonOf(coordinator_->DeleteJob("line-1")), "JOB_NOT_FINISHED");
+  FinishJob();
+
+  ASSERT_TRUE(coordinator_->DeleteJob("line-1").ok());
+
+  EXPECT_TRUE(absl::IsNotFound(coordinator_->DeleteJob("line-1")));
+  EXPECT_TRUE(std::filesystem::is_empty(state_dir_ + "/jobs"));
+  Restart();
+  EXPECT_TRUE(absl::IsNotFound(coordinator_->GetJob("line-1").status()));
+  EXPECT_EQ(Create().name(), "jobs/line-2") << "numbers are never used again";
+}
+
+TEST_F(CoordinatorTest, OlderCheckpointsArePrunedAfterANewerIsCommitted) {
+  v1::JobSpec spec = LinearJob();
+  spec.mutable_checkpoint()->set_every_steps(1);
+  spec.mutable_checkpoint()->set_keep_last(2);
+  Create(spec);
+  for (int i = 0; i < 3; ++i) Exchange();
+  for (int step = 1; step <= 4; ++step) {
+    StepWorkers(1);
+    Exchange();
+    WriteShards(step);
+  }
+
+  std::vector<int64_t> steps;
+  const auto checkpoints = coordinator_->ListCheckpoints("");
+  for (const v1::Checkpoint& checkpoint : *checkpoints) steps.push_back(checkpoint.step());
+  EXPECT_THAT(steps, ElementsAre(3, 4));
+  EXPECT_THAT(*ListCheckpointSteps(state_dir_ + "/jobs/line-1/checkpoints"), ElementsAre(3, 4));
+}
+
+TEST_F(CoordinatorTest, AWatchResumesByRevisionAndEndsWithTheJob) {
+  Create();
+  v1::WatchJobRequest request;
+  request.set_name("line-1");
+  int wakes = 0;
+  auto waker = std::make_shared<StreamWaker>([&] { ++wakes; });
+  auto watch = coordinator_->WatchJob(request, waker);
+  ASSERT_TRUE(watch.ok());
+  auto first = coordinator_->NextOf(**watch);
+  ASSERT_TRUE(first.ok() && first->has_value());
+  EXPECT_EQ((*first)->response.events_size(), 1);
+  EXPECT_FALSE(coordinator_->NextOf(**watch)->has_value());
+
+  ASSERT_TRUE(coordinator_->CancelJob("line-1").ok());
+
+  EXPECT_EQ(wakes, 1);
+  auto last = coordinator_->NextOf(**watch);
+  EXPECT_TRUE((*last)->last);
+  ASSERT_EQ((*last)->response.events_size(), 1);
+  EXPECT_EQ((*last)->response.events(0).reason(), "CANCELLED");
+
+  request.set_revision(2);
+  auto again = coordinator_->WatchJob(request, waker);
+  EXPECT_EQ((*coordinator_->NextOf(**again))->response.events_size(), 0);
+}
+
+}  // namespace
+}  // namespace muster

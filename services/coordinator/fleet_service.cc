@@ -1,0 +1,115 @@
+#include "services/coordinator/fleet_service.h"
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "lib/cluster/grpc_status.h"
+
+namespace muster {
+namespace {
+
+// One Attach stream; deletes itself when gRPC is done with it. Reads and writes go on
+// independently; the stream ends only between writes.
+class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::Directive> {
+ public:
+  explicit AttachStream(Coordinator* coordinator)
+      : coordinator_(coordinator), waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
+    StartRead(&report_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(absl::OkStatus());  // the member has closed its side, or is gone
+    const absl::Status status = Take();
+    if (!status.ok()) return End(status);
+    StartRead(&report_);
+  }
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    directives_.pop_front();
+    if (!ok && !ending_) ending_ = absl::CancelledError("the member is gone");
+    SendNext();
+  }
+  void OnCancel() override { cancelled_ = true; }
+  void OnDone() override {
+    waker_->Disarm();
+    if (attachment_ != nullptr) {
+      coordinator_->Detach(*attachment_, cancelled_ ? Coordinator::Departure::kBroken
+                                                    : Coordinator::Departure::kOrderly);
+    }
+    delete this;
+  }
+
+ private:
+  absl::Status Take() ABSL_LOCKS_EXCLUDED(mu_) {
+    if (attachment_ != nullptr) return coordinator_->Report(*attachment_, report_);
+    auto attachment = coordinator_->Attach(report_, waker_);
+    if (!attachment.ok()) return attachment.status();
+    attachment_ = *std::move(attachment);
+    absl::MutexLock lock(&mu_);
+    outbox_ = attachment_;
+    SendNext();
+    return absl::OkStatus();
+  }
+  void Continue() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    SendNext();
+  }
+  void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    if (!ending_) ending_ = std::move(status);
+    SendNext();
+  }
+  void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_ || ended_) return;
+    if (outbox_ != nullptr && !ending_) {
+      for (v1::Directive& directive : outbox_->TakeDirectives()) {
+        directives_.push_back(std::move(directive));
+      }
+      if (absl::Status closed = outbox_->closed(); !closed.ok()) ending_ = std::move(closed);
+    }
+    if (ending_) {
+      ended_ = true;
+      Finish(ToGrpc(*ending_));
+    } else if (!directives_.empty()) {
+      writing_ = true;
+      StartWrite(&directives_.front());
+    }
+  }
+
+  Coordinator* const coordinator_;
+  const std::shared_ptr<StreamWaker> waker_;
+  std::atomic<bool> cancelled_ = false;
+
+  // Only reading touches these.
+  v1::MemberReport report_;
+  std::shared_ptr<Attachment> attachment_;
+
+  absl::Mutex mu_;
+  std::shared_ptr<Attachment> outbox_ ABSL_GUARDED_BY(mu_);
+  std::deque<v1::Directive> directives_ ABSL_GUARDED_BY(mu_);  // the first is being written
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<absl::Status> ending_ ABSL_GUARDED_BY(mu_);
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::MemberReport, v1::Directive>* FleetService::Attach(
+    grpc::CallbackServerContext*) {
+  return new AttachStream(coordinator_);
+}
+
+grpc::ServerUnaryReactor* FleetService::ListMembers(grpc::CallbackServerContext* context,
+                                                    const v1::ListMembersRequest*,
+                                                    v1::ListMembersResponse* response) {
+  *response = coordinator_->ListMembers();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+}  // namespace muster

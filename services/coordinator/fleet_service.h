@@ -1,0 +1,25 @@
+// FleetService over the core: one stream per member.
+#pragma once
+
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/coordinator.h"
+
+namespace muster {
+
+// Asynchronous throughout: thousands of members need no thread each. `coordinator` outlives the
+// service and its server.
+class FleetService final : public v1::FleetService::CallbackService {
+ public:
+  explicit FleetService(Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::ServerBidiReactor<v1::MemberReport, v1::Directive>* Attach(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* ListMembers(grpc::CallbackServerContext* context,
+                                        const v1::ListMembersRequest* request,
+                                        v1::ListMembersResponse* response) override;
+
+ private:
+  Coordinator* const coordinator_;
+};
+
+}  // namespace muster

@@ -1,0 +1,598 @@
+#include "services/coordinator/job.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/cluster/resource_name.h"
+#include "lib/status/status.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+namespace {
+
+absl::Status Precondition(const std::string& message, absl::string_view reason) {
+  return WithReason(absl::FailedPreconditionError(message), reason);
+}
+
+std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
+
+v1::Directive ReleaseDirective() {
+  v1::Directive directive;
+  directive.mutable_release();
+  return directive;
+}
+
+}  // namespace
+
+bool CanMove(v1::JobState from, v1::JobState to) {
+  switch (from) {
+    case v1::QUEUED:
+      return to == v1::PREPARING || to == v1::SUSPENDED || to == v1::FAILED || to == v1::CANCELLED;
+    case v1::PREPARING:
+      return to == v1::RUNNING || to == v1::SUSPENDED || to == v1::FAILED || to == v1::CANCELLED;
+    case v1::RUNNING:
+      return to == v1::RECOVERING || to == v1::SUSPENDED || IsTerminal(to);
+    case v1::RECOVERING:
+      return to == v1::RUNNING || to == v1::FAILED || to == v1::CANCELLED;
+    case v1::SUSPENDED:
+      return to == v1::QUEUED || to == v1::CANCELLED;
+    default:
+      return false;
+  }
+}
+
+bool IsTerminal(v1::JobState state) {
+  return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
+}
+
+Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now)
+    : record_(std::move(record)), plan_(std::move(plan)), next_snapshot_((term << 32) + 1) {
+  if (auto ref = ParseCheckpointRef(record_.checkpoint()); ref && ref->step) {
+    committed_step_ = *ref->step;
+  }
+  if (!active()) return;
+  CHECK(plan_ != nullptr) << record_.name();
+  Enlist();
+  grace_until_ = now + kRestartGrace;
+  if (state() == v1::PREPARING) prepare_until_ = now + kPrepareDeadline;
+}
+
+void Job::Restore(const MetricsHistory& history) {
+  v1::JobProgress& progress = *record_.mutable_progress();
+  const int64_t batch_size = record_.spec().data().batch_size();
+  if (!history.edges.empty()) progress.clear_update_time();
+  for (const StepSummary& step : history.edges) {
+    ApplyStep(step, batch_size, FromProto(record_.create_time()), progress);
+  }
+  progress.clear_remaining();
+  for (const EvaluationSummary& evaluation : history.evaluation_edges) {
+    ApplyEvaluation(evaluation, progress);
+  }
+  if (!history.evaluation_edges.empty()) {
+    ledger_.SkipEvaluationsBefore(history.evaluation_edges.back().step + 1);
+  }
+  if (active()) {
+    const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
+    ledger_.Begin(plan_->workers_size(), batch_size, std::max(plan_->first_step(), logged));
+  }
+}
+
+bool Job::active() const {
+  return state() == v1::PREPARING || state() == v1::RUNNING || state() == v1::RECOVERING;
+}
+
+bool Job::Uses(const std::string& member) const { return active() && members_.contains(member); }
+
+Job::Effects Job::TakeEffects() { return std::exchange(effects_, {}); }
+
+void Job::Enlist() {
+  members_.clear();
+  for (int rank = 0; rank < plan_->workers_size(); ++rank) {
+    members_[plan_->workers(rank).member()].rank = rank;
+  }
+  for (const v1::PlanShard& shard : plan_->shards()) members_[shard.member()];
+  for (const v1::PlanChunk& chunk : plan_->chunks()) {
+    members_[plan_->shards(chunk.shard()).member()].shards.insert(chunk.shard());
+  }
+  ledger_.Begin(plan_->workers_size(), plan_->spec().data().batch_size(), plan_->first_step());
+}
+
+void Job::Note(const std::string& reason, const std::string& message, absl::Time now) {
+  record_.set_revision(record_.revision() + 1);
+  v1::JobEvent& event = effects_.events.emplace_back();
+  event.set_revision(record_.revision());
+  *event.mutable_time() = ToProto(now);
+  event.set_state(state());
+  event.set_reason(reason);
+  event.set_message(message);
+}
+
+void Job::Move(v1::JobState to, const std::string& reason, const std::string& message,
+               absl::Time now) {
+  CHECK(CanMove(state(), to)) << record_.name() << ": " << StateName(state()) << " -> "
+                              << StateName(to);
+  if (active() && to != v1::RUNNING) {
+    ReleaseAll();
+    snapshot_.reset();
+    awaited_step_.reset();
+    accusation_.reset();
+    record_.mutable_progress()->clear_remaining();
+  }
+  record_.set_state(to);
+  record_.set_reason(reason);
+  record_.set_message(message);
+  if (to == v1::RUNNING && !record_.has_start_time()) *record_.mutable_start_time() = ToProto(now);
+  if (IsTerminal(to)) *record_.mutable_end_time() = ToProto(now);
+  if (to == v1::SUSPENDED || IsTerminal(to)) record_.set_suspend_requested(false);
+  Note(reason, message, now);
+}
+
+void Job::Fail(const std::string& reason, const std::string& message, absl::Time now) {
+  Move(v1::FAILED, reason, message, now);
+}
+
+// ---------------------------------------------------------------- directives
+
+void Job::Send(const std::string& member, v1::Directive directive) {
+  directive.set_job(JobIdOf(record_.name()));
+  directive.set_generation(record_.generation());
+  effects_.directives.push_back({member, std::move(directive)});
+}
+
+void Job::ReleaseAll() {
+  for (const auto& [name, member] : members_) Send(name, ReleaseDirective());
+}
+
+std::optional<v1::Directive> Job::Wanted(const Member& member) const {
+  v1::Directive directive;
+  if (state() == v1::PREPARING) {
+    if (member.serving) return std::nullopt;
+    *directive.mutable_prepare()->mutable_plan() = *plan_;
+    return directive;
+  }
+  if (state() != v1::RUNNING || !member.serving) return std::nullopt;
+  if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
+    directive.mutable_start()->set_total_steps(total_steps());
+    return directive;
+  }
+  if (member.rank >= 0 && record_.suspend_requested() && member.state == v1::MEMBER_RUNNING) {
+    directive.mutable_pause();
+    return directive;
+  }
+  if (snapshot_ && std::ranges::any_of(member.shards, [&](int shard) {
+        return !snapshot_->answered.contains(shard);
+      })) {
+    directive.mutable_snapshot()->set_snapshot(snapshot_->id);
+    directive.mutable_snapshot()->set_step(snapshot_->step);
+    return directive;
+  }
+  return std::nullopt;
+}
+
+void Job::SendWanted(const std::string& name, Member& member, absl::Time now) {
+  std::optional<v1::Directive> wanted = Wanted(member);
+  if (!wanted) return;
+  const bool same =
+      member.sent == wanted->kind_case() && member.sent_snapshot == wanted->snapshot().snapshot();
+  if (same && now - member.sent_time < kResend) return;
+  member.sent = wanted->kind_case();
+  member.sent_snapshot = wanted->snapshot().snapshot();
+  member.sent_time = now;
+  Send(name, *std::move(wanted));
+}
+
+void Job::SendWantedToAll(absl::Time now) {
+  for (auto& [name, member] : members_) SendWanted(name, member, now);
+}
+
+// ---------------------------------------------------------------- scheduling and users
+
+void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
+  CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
+  plan_ = std::move(plan);
+  record_.set_generation(plan_->generation());
+  Enlist();
+  record_.clear_workers();
+  record_.clear_ps();
+  for (const v1::PlanWorker& worker : plan_->workers()) record_.add_workers(worker.member());
+  for (const v1::PlanShard& shard : plan_->shards()) {
+    if (record_.ps().empty() || *record_.ps().rbegin() != shard.member()) {
+      record_.add_ps(shard.member());
+    }
+  }
+  record_.mutable_progress()->set_step(plan_->first_step());
+  snapshots_missed_ = final_failures_ = 0;
+  grace_until_ = absl::InfiniteFuture();
+  prepare_until_ = now + kPrepareDeadline;
+  Move(v1::PREPARING, "SCHEDULED",
+       absl::StrCat("generation ", plan_->generation(), " on ", record_.workers_size(),
+                    " workers and ", record_.ps_size(), " ps, from step ", plan_->first_step()),
+       now);
+  SendWantedToAll(now);
+}
+
+absl::Status Job::Cancel(absl::Time now) {
+  if (state() == v1::CANCELLED) return absl::OkStatus();
+  if (IsTerminal(state())) {
+    return Precondition(
+        absl::StrCat(record_.name(), " has ended already (", StateName(state()), ")"),
+        "JOB_FINISHED");
+  }
+  Move(v1::CANCELLED, "CANCELLED", "cancelled on request", now);
+  return absl::OkStatus();
+}
+
+absl::Status Job::Suspend(absl::Time now) {
+  if (state() == v1::SUSPENDED || record_.suspend_requested()) return absl::OkStatus();
+  if (IsTerminal(state())) {
+    return Precondition(
+        absl::StrCat(record_.name(), " has ended already (", StateName(state()), ")"),
+        "JOB_FINISHED");
+  }
+  if (state() != v1::RUNNING) {  // nothing was trained in this generation
+    Move(v1::SUSPENDED, "SUSPENDED", "suspended before it ran", now);
+    return absl::OkStatus();
+  }
+  record_.set_suspend_requested(true);
+  Note("SUSPEND_REQUESTED", "workers pause at the next step boundary", now);
+  SendWantedToAll(now);
+  return absl::OkStatus();
+}
+
+absl::Status Job::Resume(const v1::ResourceSpec* resources, absl::Time now) {
+  if (IsTerminal(state())) {
+    return Precondition(
+        absl::StrCat(record_.name(), " has ended already (", StateName(state()), ")"),
+        "JOB_FINISHED");
+  }
+  if (record_.suspend_requested()) {
+    return Precondition(
+        absl::StrCat(record_.name(), " is being suspended; resume it once it is SUSPENDED"),
+        "JOB_SUSPENDING");
+  }
+  if (state() != v1::SUSPENDED) return absl::OkStatus();
+  if (resources != nullptr) *record_.mutable_spec()->mutable_resources() = *resources;
+  Move(v1::QUEUED, "RESUMED", "waits for members", now);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> Job::RequestCheckpoint(absl::Time now) {
+  if (state() != v1::RUNNING || record_.suspend_requested()) {
+    return Precondition(absl::StrCat(record_.name(), " is not running (", StateName(state()),
+                                     record_.suspend_requested() ? ", being suspended)" : ")"),
+                        "JOB_NOT_RUNNING");
+  }
+  if (!snapshot_ && !awaited_step_) {
+    snapshots_missed_ = 0;
+    StartSnapshot(NewestStep(), now);
+  }
+  return snapshot_ ? snapshot_->step : total_steps();
+}
+
+// ---------------------------------------------------------------- reports
+
+void Job::Report(const std::string& name, const v1::JobReport* report, absl::Time now) {
+  auto it = members_.find(name);
+  if (!active() || it == members_.end()) {
+    if (report != nullptr) Send(name, ReleaseDirective());
+    return;
+  }
+  Member& member = it->second;
+  member.heard = true;
+  if (report == nullptr || report->generation() != record_.generation()) {
+    if (state() == v1::RUNNING) {
+      return Fail("MEMBER_FORGOT_JOB",
+                  absl::StrCat(name, " no longer serves the job at step ", member.next_step,
+                               ": it was restarted or gave up waiting for the coordinator"),
+                  now);
+    }
+    member.serving = false;
+    return SendWanted(name, member, now);
+  }
+  member.serving = true;
+  member.state = report->state();
+  member.next_step = report->next_step();
+  if (report->has_dataset()) member.dataset = report->dataset();
+  if (member.rank >= 0) TakeRecords(name, member, *report, now);
+  if (report->state() == v1::MEMBER_FAILED) return TakeFailure(name, report->error(), now);
+  TakeSnapshots(*report, now);
+  if (active()) Advance(now);
+  if (active()) SendWanted(name, member, now);
+}
+
+void Job::Reattached(const std::string& member) {
+  if (auto it = members_.find(member); it != members_.end()) {
+    it->second.sent = v1::Directive::KIND_NOT_SET;
+  }
+}
+
+void Job::TakeRecords(const std::string& name, const Member& member, const v1::JobReport& report,
+                      absl::Time now) {
+  if (report.steps().empty() && report.evaluations().empty()) return;
+  ledger_.Take(member.rank, report);
+  for (StepSummary& step : ledger_.TakeSteps()) {
+    ApplyStep(step, record_.spec().data().batch_size(), now, *record_.mutable_progress());
+    effects_.steps.push_back(std::move(step));
+  }
+  for (EvaluationSummary& evaluation : ledger_.TakeEvaluations()) {
+    ApplyEvaluation(evaluation, *record_.mutable_progress());
+    effects_.evaluations.push_back(std::move(evaluation));
+  }
+  v1::Directive directive;
+  directive.mutable_acknowledge()->set_steps_before(ledger_.steps_before());
+  directive.mutable_acknowledge()->set_evaluations_before(ledger_.evaluations_before());
+  Send(name, std::move(directive));
+}
+
+void Job::TakeFailure(const std::string& name, const v1::MemberError& error, absl::Time now) {
+  const std::string reason = error.reason().empty() ? "MEMBER_FAILED" : error.reason();
+  const bool accuses = error.culprit() != name && members_.contains(error.culprit());
+  if (!accuses) {
+    return Fail(reason, absl::StrCat(name, " failed at step ", error.step(), ": ", error.message()),
+                now);
+  }
+  if (accusation_) return;
+  accusation_ = Accusation{.culprit = error.culprit(),
+                           .reporter = name,
+                           .reason = reason,
+                           .message = error.message(),
+                           .step = error.step(),
+                           .time = now};
+}
+
+void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
+  if (!Uses(name)) return;
+  const Member& member = members_.at(name);
+  int64_t step = std::max(member.next_step, record_.progress().step());
+  std::string message = why;
+  if (accusation_ && accusation_->culprit == name) {
+    step = accusation_->step;
+    absl::StrAppend(&message, " (", accusation_->reporter, ": ", accusation_->message, ")");
+  }
+  Fail("MEMBER_LOST", absl::StrCat(name, " was lost at step ", step, ": ", message), now);
+}
+
+void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
+  for (const v1::SnapshotReport& answer : report.snapshots()) {
+    if (!snapshot_ || answer.snapshot() != snapshot_->id) continue;
+    switch (answer.outcome()) {
+      case v1::SNAPSHOT_TAKEN:
+      case v1::SNAPSHOT_WRITTEN:
+        snapshot_->answered.insert(answer.shard());
+        break;
+      case v1::SNAPSHOT_MISSED:
+        SnapshotMissed(now);
+        break;
+      case v1::SNAPSHOT_FAILED:
+        CheckpointFailed(
+            snapshot_->step, snapshot_->id,
+            absl::InternalError(absl::StrCat("shard ", answer.shard(), ": ", answer.message())),
+            now);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- progress
+
+void Job::Advance(absl::Time now) {
+  if (state() == v1::PREPARING) {
+    const bool prepared = std::ranges::all_of(members_, [](const auto& entry) {
+      return entry.second.serving && entry.second.state >= v1::MEMBER_PREPARED;
+    });
+    if (prepared) BeginRunning(now);
+    return;
+  }
+  if (AllWorkersDone()) {
+    if (committed_step_ != total_steps()) return AwaitCheckpoint(total_steps(), now);
+    return Move(v1::SUCCEEDED, "COMPLETED", absl::StrCat("trained ", total_steps(), " steps"), now);
+  }
+  const std::optional<int64_t> stopped = StoppedAt();
+  if (!record_.suspend_requested() || !stopped) {
+    awaited_step_.reset();
+    return;
+  }
+  // At its first step nothing has been trained since the checkpoint (or the beginning) that it
+  // started from.
+  if (*stopped != plan_->first_step() && *stopped != committed_step_) {
+    return AwaitCheckpoint(*stopped, now);
+  }
+  Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *stopped), now);
+}
+
+void Job::BeginRunning(absl::Time now) {
+  const v1::DatasetFacts* facts = nullptr;
+  for (const v1::PlanWorker& worker : plan_->workers()) {
+    const v1::DatasetFacts& other = members_.at(worker.member()).dataset;
+    if (facts == nullptr) facts = &other;
+    if (facts->samples() != other.samples() ||
+        facts->evaluation_samples() != other.evaluation_samples()) {
+      return Fail("DATASET_MISMATCH",
+                  absl::StrCat("workers see different data: ", plan_->workers(0).member(), " has ",
+                               facts->samples(), " + ", facts->evaluation_samples(), " samples, ",
+                               worker.member(), " has ", other.samples(), " + ",
+                               other.evaluation_samples()),
+                  now);
+    }
+  }
+  const int64_t batch_size = plan_->spec().data().batch_size();
+  if (facts->samples() < batch_size) {
+    return Fail("DATA_TOO_SMALL",
+                absl::StrCat("data.batch_size: ", batch_size, " samples do not fit the data set's ",
+                             facts->samples()),
+                now);
+  }
+  const int64_t total = TotalSteps(plan_->spec(), facts->samples());
+  if (plan_->first_step() > total || (plan_->first_step() == total && committed_step_ != total)) {
+    return Fail(
+        "NOTHING_TO_TRAIN",
+        absl::StrCat("the checkpoint is of step ", plan_->first_step(), ", the job ends at step ",
+                     total, ": raise training.steps or training.epochs"),
+        now);
+  }
+  record_.mutable_progress()->set_total_steps(total);
+  Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", total), now);
+  SendWantedToAll(now);
+}
+
+bool Job::AllWorkersDone() const {
+  return std::ranges::all_of(members_, [](const auto& entry) {
+    return entry.second.rank < 0 || entry.second.state == v1::MEMBER_DONE;
+  });
+}
+
+std::optional<int64_t> Job::StoppedAt() const {
+  std::optional<int64_t> step;
+  for (const auto& [name, member] : members_) {
+    if (member.rank < 0) continue;
+    const bool stopped = member.state == v1::MEMBER_PAUSED || member.state == v1::MEMBER_DONE;
+    const int64_t at = member.state == v1::MEMBER_DONE ? total_steps() : member.next_step;
+    if (!stopped || (step && *step != at)) return std::nullopt;
+    step = at;
+  }
+  return step;
+}
+
+bool Job::IsPeriodic(int64_t step) const {
+  const int64_t every = plan_->spec().checkpoint().every_steps();
+  return step > plan_->first_step() && (step == total_steps() || (every > 0 && step % every == 0));
+}
+
+int64_t Job::NewestStep() const {
+  int64_t newest = record_.progress().step();
+  for (const auto& [name, member] : members_) newest = std::max(newest, member.next_step);
+  return newest;
+}
+
+// ---------------------------------------------------------------- checkpoints
+
+void Job::AwaitCheckpoint(int64_t step, absl::Time now) {
+  if (awaited_step_ != step) {
+    awaited_step_ = step;
+    awaited_since_ = now;
+    if (snapshot_ && snapshot_->step != step) snapshot_.reset();  // nobody will get there
+  }
+  // A periodic one comes by itself; after a restart it may have been lost, which Tick() notices.
+  if (!snapshot_ && !IsPeriodic(step) && now >= snapshot_not_before_) StartSnapshot(step, now);
+}
+
+void Job::StartSnapshot(int64_t step, absl::Time now) {
+  if (!awaited_step_) {
+    // Workers go on while the directive travels: aim ahead of them, further after every miss.
+    const v1::JobProgress& progress = record_.progress();
+    const double steps_per_second =
+        progress.samples_per_second() / std::max<int64_t>(1, record_.spec().data().batch_size());
+    const int64_t lead = 2 + std::llround(std::min(1e9, 1.5 * steps_per_second));
+    step += lead << std::min(snapshots_missed_, 10);
+    if (step >= total_steps()) return;  // the final checkpoint will do
+  }
+  snapshot_ = SnapshotAttempt{.id = next_snapshot_++, .step = step};
+  SendWantedToAll(now);
+}
+
+void Job::SnapshotMissed(absl::Time now) {
+  snapshot_.reset();
+  ++snapshots_missed_;
+  if (!awaited_step_) return StartSnapshot(NewestStep(), now);
+  // The step at which the workers stood was an old one: their next reports tell.
+  awaited_step_.reset();
+  snapshot_not_before_ = now + absl::Seconds(1);
+}
+
+absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
+  if (state() != v1::RUNNING) {
+    return Precondition(absl::StrCat(record_.name(), " is not running (", StateName(state()), ")"),
+                        "JOB_NOT_RUNNING");
+  }
+  if (header.generation() != record_.generation()) {
+    return Precondition(absl::StrCat(record_.name(), ": generation ", header.generation(),
+                                     " is not the current one (", record_.generation(), ")"),
+                        "STALE_GENERATION");
+  }
+  if (header.shard() < 0 || header.shard() >= plan_->shards_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(record_.name(), ": no shard ", header.shard(),
+                                                   " (", plan_->shards_size(), " shards)"));
+  }
+  if (header.snapshot() == 0) {
+    if (IsPeriodic(header.step()) && header.step() <= total_steps()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(record_.name(), ": no checkpoint is due at step ", header.step()));
+  }
+  if (!snapshot_ || header.snapshot() != snapshot_->id || header.step() != snapshot_->step) {
+    return Precondition(absl::StrCat(record_.name(), ": snapshot ", header.snapshot(), " of step ",
+                                     header.step(), " is not wanted any more"),
+                        "STALE_SNAPSHOT");
+  }
+  return absl::OkStatus();
+}
+
+void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) {
+  if (checkpoint.step() >= committed_step_) {
+    committed_step_ = checkpoint.step();
+    record_.set_checkpoint(checkpoint.name());
+  }
+  Note("CHECKPOINT_COMMITTED",
+       absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
+  if (snapshot_ && snapshot_->step <= checkpoint.step()) snapshot_.reset();
+  if (state() == v1::RUNNING) Advance(now);
+}
+
+void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why,
+                           absl::Time now) {
+  if (state() != v1::RUNNING) return;
+  Note("CHECKPOINT_FAILED", absl::StrCat("step ", step, ": ", why.message()), now);
+  if (snapshot_ && snapshot_->id == snapshot) snapshot_.reset();
+  snapshot_not_before_ = now + kCheckpointPatience;
+  awaited_since_ = now;
+  if (step == total_steps() && ++final_failures_ == kFinalCheckpointAttempts) {
+    Fail("CHECKPOINT_FAILED",
+         absl::StrCat("the final checkpoint (step ", step, ") could not be written ",
+                      final_failures_, " times: ", why.message()),
+         now);
+  }
+}
+
+void Job::Tick(bool writing, absl::Time now) {
+  if (!active()) return;
+  if (accusation_ && now - accusation_->time >= kAccusationSettles) {
+    const Accusation a = *accusation_;
+    return Fail(a.reason,
+                absl::StrCat(a.culprit, " is at fault at step ", a.step, ", says ", a.reporter,
+                             ": ", a.message),
+                now);
+  }
+  if (now >= grace_until_) {
+    grace_until_ = absl::InfiniteFuture();
+    for (const auto& [name, member] : members_) {
+      if (member.heard) continue;
+      return MemberLost(
+          name,
+          absl::StrCat("it did not come back within ", absl::FormatDuration(kRestartGrace),
+                       " after the coordinator's restart"),
+          now);
+    }
+  }
+  if (state() == v1::PREPARING && now >= prepare_until_) {
+    for (const auto& [name, member] : members_) {
+      if (member.serving && member.state != v1::MEMBER_PREPARING) continue;
+      return Fail("PREPARE_TIMEOUT",
+                  absl::StrCat(name, " was not ready for step ", plan_->first_step(), " within ",
+                               absl::FormatDuration(kPrepareDeadline)),
+                  now);
+    }
+  }
+  if (!awaited_step_) return;
+  if (writing) awaited_since_ = now;
+  if (!snapshot_ && now >= snapshot_not_before_ && now - awaited_since_ >= kCheckpointPatience) {
+    StartSnapshot(*awaited_step_, now);
+  }
+}
+
+}  // namespace muster

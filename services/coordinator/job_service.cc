@@ -1,0 +1,122 @@
+#include "services/coordinator/job_service.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "lib/cluster/grpc_status.h"
+
+namespace muster {
+namespace {
+
+template <typename T>
+grpc::Status Answer(absl::StatusOr<T> result, T* response) {
+  if (result.ok()) *response = *std::move(result);
+  return ToGrpc(result.status());
+}
+
+// One WatchJob stream; deletes itself when gRPC is done with it.
+class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
+ public:
+  WatchStream(Coordinator* coordinator, const v1::WatchJobRequest& request)
+      : coordinator_(coordinator), waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
+    auto watch = coordinator_->WatchJob(request, waker_);
+    absl::MutexLock lock(&mu_);
+    if (watch.ok()) {
+      watch_ = *std::move(watch);
+      SendNext();
+    } else {
+      End(watch.status());
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) End(absl::CancelledError("the watcher is gone"));
+    if (last_) End(absl::OkStatus());
+    SendNext();
+  }
+  void OnCancel() override {
+    absl::MutexLock lock(&mu_);
+    if (!writing_) End(absl::CancelledError("the watcher is gone"));
+  }
+  void OnDone() override {
+    waker_->Disarm();
+    delete this;
+  }
+
+ private:
+  void Continue() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    SendNext();
+  }
+  void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_ || ended_ || watch_ == nullptr) return;
+    auto next = coordinator_->NextOf(*watch_);
+    if (!next.ok()) return End(next.status());
+    if (!next->has_value()) return;
+    response_ = std::move((*next)->response);
+    last_ = (*next)->last;
+    writing_ = true;
+    StartWrite(&response_);
+  }
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (std::exchange(ended_, true)) return;
+    Finish(ToGrpc(status));
+  }
+
+  Coordinator* const coordinator_;
+  const std::shared_ptr<StreamWaker> waker_;
+  absl::Mutex mu_;
+  std::shared_ptr<JobWatch> watch_ ABSL_GUARDED_BY(mu_);
+  v1::WatchJobResponse response_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool last_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+grpc::Status JobService::CreateJob(grpc::ServerContext*, const v1::CreateJobRequest* request,
+                                   v1::Job* response) {
+  return Answer(coordinator_->CreateJob(*request), response);
+}
+
+grpc::Status JobService::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                                v1::Job* response) {
+  return Answer(coordinator_->GetJob(request->name()), response);
+}
+
+grpc::Status JobService::ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+                                  v1::ListJobsResponse* response) {
+  return Answer(coordinator_->ListJobs(*request), response);
+}
+
+grpc::Status JobService::CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                                   v1::Job* response) {
+  return Answer(coordinator_->CancelJob(request->name()), response);
+}
+
+grpc::Status JobService::DeleteJob(grpc::ServerContext*, const v1::DeleteJobRequest* request,
+                                   google::protobuf::Empty*) {
+  return ToGrpc(coordinator_->DeleteJob(request->name()));
+}
+
+grpc::Status JobService::SuspendJob(grpc::ServerContext*, const v1::SuspendJobRequest* request,
+                                    v1::Job* response) {
+  return Answer(coordinator_->SuspendJob(request->name()), response);
+}
+
+grpc::Status JobService::ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
+                                   v1::Job* response) {
+  return Answer(coordinator_->ResumeJob(*request), response);
+}
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
+    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
+  return new WatchStream(coordinator_, *request);
+}
+
+}  // namespace muster

@@ -1,0 +1,37 @@
+// JobService over the core: protos in, statuses out.
+#pragma once
+
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/coordinator.h"
+
+namespace muster {
+
+// Calls wait for the store on gRPC's threads; only watches, which stay open for long, are
+// asynchronous. `coordinator` outlives the service and its server.
+class JobService final
+    : public v1::JobService::WithCallbackMethod_WatchJob<v1::JobService::Service> {
+ public:
+  explicit JobService(Coordinator* coordinator) : coordinator_(coordinator) {}
+
+  grpc::Status CreateJob(grpc::ServerContext* context, const v1::CreateJobRequest* request,
+                         v1::Job* response) override;
+  grpc::Status GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
+                      v1::Job* response) override;
+  grpc::Status ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override;
+  grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
+                         v1::Job* response) override;
+  grpc::Status DeleteJob(grpc::ServerContext* context, const v1::DeleteJobRequest* request,
+                         google::protobuf::Empty* response) override;
+  grpc::Status SuspendJob(grpc::ServerContext* context, const v1::SuspendJobRequest* request,
+                          v1::Job* response) override;
+  grpc::Status ResumeJob(grpc::ServerContext* context, const v1::ResumeJobRequest* request,
+                         v1::Job* response) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
+      grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override;
+
+ private:
+  Coordinator* const coordinator_;
+};
+
+}  // namespace muster

@@ -1,0 +1,486 @@
+#include "services/coordinator/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "lib/status/status.h"
+#include "services/coordinator/job_plan.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+// A job of two workers and two ps (one shard each) that trains 100 steps; the test is its
+// scheduler, members and clock.
+class JobTest : public ::testing::Test {
+ protected:
+  JobTest() : job_(Record(), nullptr, /*term=*/1, now_) {}
+
+  static v1::Job Record() {
+    v1::Job record;
+    record.set_name("jobs/net-1");
+    record.set_number(1);
+    record.set_state(v1::QUEUED);
+    record.set_revision(1);
+    v1::JobSpec& spec = *record.mutable_spec();
+    spec.mutable_data()->set_batch_size(8);
+    spec.mutable_training()->set_steps(100);
+    spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
+    spec.mutable_checkpoint()->set_every_steps(50);
+    spec.set_chunk_bytes(1024);
+    return record;
+  }
+
+  void Schedule(int64_t first_step = 0, const std::string& restore = "") {
+    PlanRequest request{.job = job_.record(),
+                        .workers = {"w-0", "w-1"},
+                        .restore = restore,
+                        .first_step = first_step};
+    v1::Parameter& parameter = *request.graph.add_parameters();
+    parameter.set_name("weight");
+    parameter.add_shape(512);
+    for (const char* name : {"p-0", "p-1"}) {
+      v1::Hello& ps = request.ps.emplace_back();
+      ps.set_member(name);
+      ps.add_addresses("address");
+    }
+    job_.Schedule(MakePlan(std::move(request)), now_);
+  }
+
+  v1::JobReport Say(v1::MemberJobState state, int64_t next_step = 0) const {
+    v1::JobReport report;
+    report.set_job("net-1");
+    report.set_generation(job_.record().generation());
+    report.set_state(state);
+    report.set_next_step(next_step);
+    if (state != v1::MEMBER_PREPARING) report.mutable_dataset()->set_samples(1000);
+    return report;
+  }
+  void Report(const std::string& member, v1::MemberJobState state, int64_t next_step = 0) {
+    const v1::JobReport report = Say(state, next_step);
+    job_.Report(member, &report, now_);
+  }
+  void ReportAll(v1::MemberJobState workers, v1::MemberJobState ps, int64_t next_step = 0) {
+    for (const char* name : {"w-0", "w-1"}) Report(name, workers, next_step);
+    for (const char* name : {"p-0", "p-1"}) Report(name, ps, next_step);
+  }
+  void Run(int64_t first_step = 0, const std::string& restore = "") {
+    Schedule(first_step, restore);
+    ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED);
+    ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, first_step);
+    job_.TakeEffects();
+  }
+  void Answer(const std::string& ps, int shard, uint64_t snapshot, v1::SnapshotOutcome outcome) {
+    v1::JobReport report = Say(v1::MEMBER_RUNNING);
+    v1::SnapshotReport& answer = *report.add_snapshots();
+    answer.set_shard(shard);
+    answer.set_snapshot(snapshot);
+    answer.set_outcome(outcome);
+    job_.Report(ps, &report, now_);
+  }
+  void Commit(int64_t step) {
+    v1::Checkpoint checkpoint;
+    checkpoint.set_step(step);
+    checkpoint.set_name(absl::StrCat("jobs/net-1/checkpoints/", step));
+    job_.CheckpointCommitted(checkpoint, now_);
+  }
+
+  // The kinds of directives sent since the last look, "w-0 kStart".
+  std::vector<std::string> Sent() {
+    std::vector<std::string> sent;
+    for (const Job::Outgoing& out : job_.TakeEffects().directives) {
+      const auto* field = v1::Directive::descriptor()->FindFieldByNumber(out.directive.kind_case());
+      sent.push_back(out.member + " " + field->name());
+      if (out.directive.has_snapshot()) snapshot_ = out.directive.snapshot();
+    }
+    return sent;
+  }
+  void Pass(absl::Duration time) {
+    now_ += time;
+    job_.Tick(/*writing=*/false, now_);
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  Job job_;
+  v1::Snapshot snapshot_;  // of the last Snapshot directive seen by Sent()
+};
+
+TEST(JobTableTest, StatesMoveOnlyAlongTheTable) {
+  const std::vector<std::pair<v1::JobState, std::vector<v1::JobState>>> table = {
+      {v1::QUEUED, {v1::PREPARING, v1::SUSPENDED, v1::FAILED, v1::CANCELLED}},
+      {v1::PREPARING, {v1::RUNNING, v1::SUSPENDED, v1::FAILED, v1::CANCELLED}},
+      {v1::RUNNING, {v1::RECOVERING, v1::SUSPENDED, v1::SUCCEEDED, v1::FAILED, v1::CANCELLED}},
+      {v1::RECOVERING, {v1::RUNNING, v1::FAILED, v1::CANCELLED}},
+      {v1::SUSPENDED, {v1::QUEUED, v1::CANCELLED}},
+      {v1::SUCCEEDED, {}},
+      {v1::FAILED, {}},
+      {v1::CANCELLED, {}}};
+  for (const auto& [from, arrows] : table) {
+    for (int to = v1::QUEUED; to <= v1::CANCELLED; ++to) {
+      const auto state = static_cast<v1::JobState>(to);
+      EXPECT_EQ(CanMove(from, state), std::ranges::count(arrows, state) == 1)
+          << v1::JobState_Name(from) << " -> " << v1::JobState_Name(state);
+    }
+  }
+}
+
+TEST_F(JobTest, ScheduledItPreparesEveryMember) {
+  Schedule();
+
+  EXPECT_EQ(job_.state(), v1::PREPARING);
+  EXPECT_EQ(job_.record().generation(), 1);
+  EXPECT_THAT(job_.record().workers(), ElementsAre("w-0", "w-1"));
+  EXPECT_THAT(job_.record().ps(), ElementsAre("p-0", "p-1"));
+  EXPECT_THAT(Sent(),
+              UnorderedElementsAre("w-0 prepare", "w-1 prepare", "p-0 prepare", "p-1 prepare"));
+}
+
+TEST_F(JobTest, PrepareIsSentAgainUntilAMemberHasIt) {
+  Schedule();
+  Sent();
+
+  job_.Report("w-0", nullptr, now_);
+  EXPECT_THAT(Sent(), IsEmpty()) << "too soon";
+  now_ += Job::kResend;
+  job_.Report("w-0", nullptr, now_);
+  EXPECT_THAT(Sent(), ElementsAre("w-0 prepare"));
+  job_.Reattached("w-1");
+  job_.Report("w-1", nullptr, now_);
+  EXPECT_THAT(Sent(), ElementsAre("w-1 prepare"));
+  now_ += Job::kResend;
+  Report("w-0", v1::MEMBER_PREPARING);
+  EXPECT_THAT(Sent(), IsEmpty());
+}
+
+TEST_F(JobTest, StartsOnceTheLastMemberIsPrepared) {
+  Schedule();
+  Sent();
+  for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED);
+  EXPECT_EQ(job_.state(), v1::PREPARING);
+
+  Report("p-1", v1::MEMBER_PREPARED);
+
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_EQ(job_.record().progress().total_steps(), 100);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 start", "w-1 start", "p-0 start", "p-1 start"));
+}
+
+TEST_F(JobTest, FailsWhenWorkersSeeDifferentData) {
+  Schedule();
+  v1::JobReport other = Say(v1::MEMBER_PREPARED);
+  other.mutable_dataset()->set_samples(7);
+  job_.Report("w-1", &other, now_);
+  for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED);
+
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "DATASET_MISMATCH");
+}
+
+TEST_F(JobTest, SucceedsOnceWorkersAreDoneAndTheLastCheckpointIsCommitted) {
+  Run();
+  ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+
+  Commit(100);
+
+  EXPECT_EQ(job_.state(), v1::SUCCEEDED);
+  EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/100");
+  EXPECT_TRUE(job_.record().has_end_time());
+  EXPECT_THAT(Sent(),
+              UnorderedElementsAre("w-0 release", "w-1 release", "p-0 release", "p-1 release"));
+}
+
+TEST_F(JobTest, AMemberThatStillReportsAnEndedJobIsReleasedAgain) {
+  Run();
+  ASSERT_TRUE(job_.Cancel(now_).ok());
+  Sent();
+
+  Report("p-0", v1::MEMBER_RUNNING);
+
+  EXPECT_THAT(Sent(), ElementsAre("p-0 release"));
+}
+
+TEST_F(JobTest, AMembersOwnFailureNamesItAndItsStep) {
+  Run();
+  v1::JobReport report = Say(v1::MEMBER_FAILED);
+  report.mutable_error()->set_reason("MEMORY_EXHAUSTED");
+  report.mutable_error()->set_message("no room");
+  report.mutable_error()->set_step(57);
+
+  job_.Report("p-1", &report, now_);
+
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "MEMORY_EXHAUSTED");
+  EXPECT_EQ(job_.record().message(), "p-1 failed at step 57: no room");
+}
+
+TEST_F(JobTest, AnAccusedMemberThatIsThenLostIsTheCulprit) {
+  Run();
+  v1::JobReport report = Say(v1::MEMBER_FAILED);
+  report.mutable_error()->set_reason("PS_UNREACHABLE");
+  report.mutable_error()->set_message("push of chunk 3 failed");
+  report.mutable_error()->set_step(57);
+  report.mutable_error()->set_culprit("p-1");
+
+  job_.Report("w-0", &report, now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "the accused may say more";
+  job_.MemberLost("p-1", "its lease ran out", now_);
+
+  EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
+  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 was lost at step 57"));
+  EXPECT_THAT(job_.record().message(), HasSubstr("push of chunk 3 failed"));
+}
+
+TEST_F(JobTest, AnAccusationStandsWhenNothingBetterIsHeard) {
+  Run();
+  v1::JobReport report = Say(v1::MEMBER_FAILED);
+  report.mutable_error()->set_reason("PS_UNREACHABLE");
+  report.mutable_error()->set_step(57);
+  report.mutable_error()->set_culprit("p-1");
+  job_.Report("w-0", &report, now_);
+
+  Pass(Job::kAccusationSettles);
+
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 is at fault at step 57, says w-0"));
+}
+
+TEST_F(JobTest, AMemberThatForgetsARunningJobFailsIt) {
+  Run();
+
+  job_.Report("w-1", nullptr, now_);
+
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "MEMBER_FORGOT_JOB");
+  EXPECT_THAT(job_.record().message(), HasSubstr("w-1"));
+}
+
+TEST_F(JobTest, LosingAStrangerChangesNothing) {
+  Run();
+  job_.MemberLost("w-9", "gone", now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+}
+
+TEST_F(JobTest, StepsOfAllRanksAddUpAndAreAcknowledged) {
+  Run();
+  auto report = [&](const std::string& name, double share) {
+    v1::JobReport r = Say(v1::MEMBER_RUNNING, 1);
+    v1::StepRecord& step = *r.add_steps();
+    step.set_loss_share(share);
+    job_.Report(name, &r, now_);
+  };
+
+  report("w-0", 1.5);
+  report("w-1", 2.5);
+  const Job::Effects effects = job_.TakeEffects();
+
+  ASSERT_EQ(effects.steps.size(), 1);
+  EXPECT_EQ(effects.steps[0].loss, 4.0);
+  ASSERT_EQ(effects.directives.size(), 2);
+  EXPECT_EQ(effects.directives[0].directive.acknowledge().steps_before(), 0);
+  EXPECT_EQ(effects.directives[1].directive.acknowledge().steps_before(), 1);
+  EXPECT_EQ(job_.record().progress().step(), 1);
+  EXPECT_EQ(job_.record().progress().loss(), 4.0);
+}
+
+TEST_F(JobTest, SuspendingPausesWorkersSnapshotsTheStepAndReleases) {
+  Run();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 pause", "w-1 pause"));
+  EXPECT_TRUE(job_.record().suspend_requested());
+
+  Report("w-0", v1::MEMBER_PAUSED, 33);
+  Report("w-1", v1::MEMBER_PAUSED, 34);
+  EXPECT_THAT(Sent(), IsEmpty()) << "a last push is on its way";
+  Report("w-0", v1::MEMBER_PAUSED, 34);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_EQ(snapshot_.step(), 34);
+
+  Commit(34);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_FALSE(job_.record().suspend_requested());
+  EXPECT_THAT(Sent(),
+              UnorderedElementsAre("w-0 release", "w-1 release", "p-0 release", "p-1 release"));
+}
+
+TEST_F(JobTest, AMissedSnapshotIsAskedForAgainWhereTheWorkersNowStand) {
+  Run();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 33);
+  Sent();
+  const uint64_t first = snapshot_.snapshot();
+
+  Answer("p-0", 0, first, v1::SNAPSHOT_TAKEN);
+  Answer("p-1", 1, first, v1::SNAPSHOT_MISSED);
+  EXPECT_THAT(Sent(), IsEmpty());
+  now_ += absl::Seconds(1);
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 34);
+
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_EQ(snapshot_.step(), 34);
+  EXPECT_GT(snapshot_.snapshot(), first);
+}
+
+TEST_F(JobTest, SuspendingAtAPeriodicStepWaitsForItsCheckpointAndAsksOnlyIfItDoesNotCome) {
+  Run();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  Sent();
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 50);
+  EXPECT_THAT(Sent(), IsEmpty());
+
+  Pass(Job::kCheckpointPatience);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_EQ(snapshot_.step(), 50);
+}
+
+TEST_F(JobTest, SuspendedBeforeTheFirstStepNeedsNoCheckpoint) {
+  Run();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 0);
+
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
+TEST_F(JobTest, ResumedItIsQueuedAndGoesOnInANewGeneration) {
+  Run();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 34);
+  EXPECT_EQ(ReasonOf(job_.Resume(nullptr, now_)), "JOB_SUSPENDING");
+  Commit(34);
+
+  ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
+  EXPECT_EQ(job_.state(), v1::QUEUED);
+  EXPECT_TRUE(job_.Resume(nullptr, now_).ok()) << "idempotent";
+  Run(34, "jobs/net-1/checkpoints/34");
+
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_EQ(job_.record().generation(), 2);
+  EXPECT_EQ(job_.plan()->first_step(), 34);
+}
+
+TEST_F(JobTest, ACheckpointOnDemandAimsAheadAndFurtherAfterAMiss) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 10);
+  const auto step = job_.RequestCheckpoint(now_);
+  ASSERT_TRUE(step.ok());
+  EXPECT_GT(*step, 10);
+  Sent();
+  EXPECT_EQ(snapshot_.step(), *step);
+
+  Answer("p-0", 0, snapshot_.snapshot(), v1::SNAPSHOT_MISSED);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_GT(snapshot_.step(), *step);
+
+  Commit(snapshot_.step());
+  Report("p-0", v1::MEMBER_RUNNING, 20);
+  EXPECT_THAT(Sent(), IsEmpty());
+}
+
+TEST_F(JobTest, ShardsOfAnotherGenerationOrAnAbandonedSnapshotAreRefused) {
+  Run();
+  v1::WriteShardHeader header;
+  header.set_generation(1);
+  header.set_step(50);
+  EXPECT_TRUE(job_.AdmitShard(header).ok());
+
+  header.set_step(51);
+  EXPECT_TRUE(absl::IsInvalidArgument(job_.AdmitShard(header)));
+  header.set_step(50);
+  header.set_shard(2);
+  EXPECT_TRUE(absl::IsInvalidArgument(job_.AdmitShard(header)));
+  header.set_shard(1);
+  header.set_generation(0);
+  EXPECT_EQ(ReasonOf(job_.AdmitShard(header)), "STALE_GENERATION");
+  header.set_generation(1);
+  header.set_snapshot(77);
+  EXPECT_EQ(ReasonOf(job_.AdmitShard(header)), "STALE_SNAPSHOT");
+}
+
+TEST_F(JobTest, AFinalCheckpointThatFailsIsTriedAgainThenFailsTheJob) {
+  Run();
+  ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
+  const absl::Status full = absl::ResourceExhaustedError("disk full");
+
+  job_.CheckpointFailed(100, 0, full, now_);
+  Sent();
+  Pass(Job::kCheckpointPatience);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_EQ(snapshot_.step(), 100);
+  job_.CheckpointFailed(100, snapshot_.snapshot(), full, now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  job_.CheckpointFailed(100, 0, full, now_);
+
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "CHECKPOINT_FAILED");
+  EXPECT_THAT(job_.record().message(), HasSubstr("disk full"));
+}
+
+TEST_F(JobTest, CancellingEndsAnyJobThatHasNotEnded) {
+  Run();
+  ASSERT_TRUE(job_.Cancel(now_).ok());
+  EXPECT_EQ(job_.state(), v1::CANCELLED);
+  EXPECT_TRUE(job_.Cancel(now_).ok()) << "a no-op";
+  EXPECT_EQ(ReasonOf(job_.Suspend(now_)), "JOB_FINISHED");
+  EXPECT_EQ(ReasonOf(job_.Resume(nullptr, now_)), "JOB_FINISHED");
+}
+
+TEST_F(JobTest, AfterARestartMembersReattachAndTrainingGoesOn) {
+  Run();
+  Job restarted(job_.record(), job_.plan(), /*term=*/2, now_);
+  restarted.Restore({.edges = {{.step = 0, .loss = 4}, {.step = 29, .loss = 2}}});
+  job_ = std::move(restarted);
+  EXPECT_EQ(job_.record().progress().step(), 30);
+  EXPECT_EQ(job_.record().progress().first_loss(), 4);
+
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 30);
+  Pass(Job::kRestartGrace);
+
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_THAT(Sent(), IsEmpty());
+}
+
+TEST_F(JobTest, AfterARestartAMemberThatStaysAwayFailsTheJobWhenTheGraceEnds) {
+  Run();
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_RUNNING, 30);
+
+  Pass(Job::kRestartGrace - absl::Seconds(1));
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  Pass(absl::Seconds(1));
+
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_THAT(job_.record().message(), HasSubstr("p-1"));
+}
+
+TEST_F(JobTest, AfterARestartASuspensionGoesOnWithNewSnapshotIds) {
+  Run();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 33);
+  Sent();
+  const uint64_t before = snapshot_.snapshot();
+
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 33);
+
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_GT(snapshot_.snapshot(), before);
+}
+
+TEST_F(JobTest, MembersThatNeverGetReadyFailItInTheEnd) {
+  Schedule();
+  for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED);
+
+  Pass(Job::kPrepareDeadline);
+
+  EXPECT_EQ(job_.record().reason(), "PREPARE_TIMEOUT");
+  EXPECT_THAT(job_.record().message(), HasSubstr("p-1"));
+}
+
+}  // namespace
+}  // namespace muster

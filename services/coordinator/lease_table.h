@@ -1,0 +1,61 @@
+// Who is in the fleet: every member's hello, its last report, and until when it may be away.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/muster/v1/coordinator.pb.h"
+
+namespace muster {
+
+struct AttachedMember {
+  v1::Hello hello;
+  absl::Time attach_time;
+  absl::Time report_time;
+  bool attached = false;          // its stream is open
+  std::vector<std::string> jobs;  // that it reported last
+};
+
+// Pure; time comes in; not thread-safe.
+class LeaseTable {
+ public:
+  explicit LeaseTable(absl::Duration lease) : lease_(lease) {}
+
+  enum class Arrival {
+    kNew,
+    kReturned,  // the same incarnation, after a break
+    kReplaced,  // a new process under a name that another held: what that one did is lost
+  };
+  // INVALID_ARGUMENT: a hello that cannot be; FAILED_PRECONDITION (reason "REPLACED"): an
+  // incarnation that a newer one has replaced; RESOURCE_EXHAUSTED: the fleet is full.
+  absl::StatusOr<Arrival> Attach(const v1::Hello& hello, absl::Time now);
+
+  // A report came. The member must be known.
+  void Renew(const std::string& member, std::vector<std::string> jobs, absl::Time now);
+
+  // The stream broke: the lease runs on, the member may return.
+  void Disconnect(const std::string& member);
+
+  // The member left in order.
+  void Remove(const std::string& member) { members_.erase(member); }
+
+  // Forgets and returns those whose lease ran out.
+  std::vector<std::string> TakeExpired(absl::Time now);
+
+  const AttachedMember* Find(const std::string& member) const;
+  const absl::btree_map<std::string, AttachedMember>& members() const { return members_; }
+  absl::Duration lease() const { return lease_; }
+
+ private:
+  const absl::Duration lease_;
+  absl::btree_map<std::string, AttachedMember> members_;
+  absl::flat_hash_map<std::string, absl::flat_hash_set<std::string>>
+      replaced_;  // incarnations by member
+};
+
+}  // namespace muster

@@ -1,0 +1,68 @@
+#include "services/coordinator/lease_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kLease = absl::Seconds(5);
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+v1::Hello Worker(const std::string& name, const std::string& incarnation) {
+  v1::Hello hello;
+  hello.set_member(name);
+  hello.set_role(v1::WORKER);
+  hello.set_incarnation(incarnation);
+  return hello;
+}
+
+TEST(LeaseTableTest, AMemberIsGoneOnceItWasSilentForLongerThanItsLease) {
+  LeaseTable table(kLease);
+  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  table.Renew("w", {}, kStart + absl::Seconds(3));
+
+  EXPECT_THAT(table.TakeExpired(kStart + absl::Seconds(8)), IsEmpty());
+  EXPECT_THAT(table.TakeExpired(kStart + absl::Seconds(9)), ElementsAre("w"));
+  EXPECT_EQ(table.Find("w"), nullptr);
+}
+
+TEST(LeaseTableTest, TheSameIncarnationReturnsAfterABreak) {
+  LeaseTable table(kLease);
+  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  table.Disconnect("w");
+  EXPECT_FALSE(table.Find("w")->attached);
+
+  EXPECT_EQ(*table.Attach(Worker("w", "a"), kStart), LeaseTable::Arrival::kReturned);
+  EXPECT_TRUE(table.Find("w")->attached);
+}
+
+TEST(LeaseTableTest, ANewerIncarnationReplacesTheOlderForGood) {
+  LeaseTable table(kLease);
+  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+
+  EXPECT_EQ(*table.Attach(Worker("w", "b"), kStart), LeaseTable::Arrival::kReplaced);
+  const auto late = table.Attach(Worker("w", "a"), kStart);
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(late.status()));
+  EXPECT_EQ(ReasonOf(late.status()), "REPLACED");
+}
+
+TEST(LeaseTableTest, RefusesHellosThatCannotBe) {
+  LeaseTable table(kLease);
+  v1::Hello ps = Worker("p", "a");
+  ps.set_role(v1::PS);  // without shard threads
+
+  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(ps, kStart).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("", "a"), kStart).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("a\nb", "a"), kStart).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("w", ""), kStart).status()));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,135 @@
+// The coordinator: keeps the score of every job. Flags, objects, wiring.
+#include <glog/logging.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "lib/cluster/channel.h"
+#include "lib/telemetry/metrics.h"
+#include "services/coordinator/checkpoint_service.h"
+#include "services/coordinator/coordinator.h"
+#include "services/coordinator/fleet_service.h"
+#include "services/coordinator/job_service.h"
+
+ABSL_FLAG(std::string, listen, "0.0.0.0:7070", "host:port of the gRPC services; port 0 picks one");
+ABSL_FLAG(std::string, metrics, "0.0.0.0:9400", "host:port of /metrics; port 0 picks one");
+ABSL_FLAG(std::string, state_dir, "./muster-state",
+          "folder of the store, checkpoints and metrics logs");
+ABSL_FLAG(std::string, address_file, "",
+          "file to write the gRPC address (host:port) to once it is bound");
+ABSL_FLAG(bool, data_visible, false,
+          "whether data paths of jobs can be read here: CreateJob then checks them");
+ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, for grpcurl and the like");
+ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
+          "how long a member may be silent before it counts as lost");
+
+namespace {
+
+constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
+constexpr auto kShutdownGrace = std::chrono::seconds(1);
+
+enum ExitCode { kOk = 0, kBadData = 65, kUnavailable = 69, kInternal = 70, kBadConfig = 78 };
+
+ExitCode ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kDataLoss:
+      return kBadData;
+    case absl::StatusCode::kUnavailable:
+      return kUnavailable;
+    case absl::StatusCode::kInternal:
+      return kInternal;
+    default:
+      return kBadConfig;
+  }
+}
+
+// Renamed into place, so that a reader sees the whole address or none.
+bool WriteAddressFile(const std::string& path, const std::string& address) {
+  const std::string unfinished = path + ".tmp";
+  std::ofstream file(unfinished);
+  file << address << "\n";
+  file.close();
+  return file.good() && rename(unfinished.c_str(), path.c_str()) == 0;
+}
+
+std::string HostOf(const std::string& listen) {
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  return host == "0.0.0.0" || host == "[::]" || host.empty() ? "127.0.0.1" : host;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "Muster's coordinator: queues jobs, plans them, keeps their checkpoints.");
+  absl::ParseCommandLine(argc, argv);
+  google::InitGoogleLogging(argv[0]);
+  FLAGS_logtostderr = true;
+
+  // Before any thread is made, so that all of them leave the signals to sigtimedwait() below.
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTERM);
+  sigaddset(&stop, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+
+  muster::Metrics metrics;
+  if (const absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
+    LOG(ERROR) << "--metrics: " << served;
+    return ExitCodeOf(served);
+  }
+  auto coordinator = muster::Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
+                                                .data_visible = absl::GetFlag(FLAGS_data_visible),
+                                                .lease = absl::GetFlag(FLAGS_lease),
+                                                .metrics = &metrics});
+  if (!coordinator.ok()) {
+    LOG(ERROR) << coordinator.status();
+    return ExitCodeOf(coordinator.status());
+  }
+
+  muster::JobService jobs(coordinator->get());
+  muster::FleetService fleet(coordinator->get());
+  muster::CheckpointService checkpoints(coordinator->get());
+  grpc::EnableDefaultHealthCheckService(true);
+  if (absl::GetFlag(FLAGS_reflection)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  muster::ConfigureServer(builder);
+  int port = 0;
+  builder.AddListeningPort(absl::GetFlag(FLAGS_listen), grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&jobs);
+  builder.RegisterService(&fleet);
+  builder.RegisterService(&checkpoints);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    LOG(ERROR) << "cannot listen on " << absl::GetFlag(FLAGS_listen);
+    return kUnavailable;
+  }
+  const std::string address = absl::StrCat(HostOf(absl::GetFlag(FLAGS_listen)), ":", port);
+  LOG(INFO) << "serving on " << address << ", metrics at " << metrics.url();
+  if (const std::string path = absl::GetFlag(FLAGS_address_file);
+      !path.empty() && !WriteAddressFile(path, address)) {
+    PLOG(ERROR) << "--address_file: " << path;
+    return kBadConfig;
+  }
+
+  while (sigtimedwait(&stop, nullptr, &kTick) < 0) (*coordinator)->Tick();
+
+  LOG(INFO) << "stopping";
+  server->GetHealthCheckService()->SetServingStatus(false);
+  server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  return kOk;
+}

@@ -1,0 +1,47 @@
+// metrics.jsonl: every step and evaluation of a job, one JSON object per line, each once.
+//   {"step":0,"loss":4.1,"gradient_norm":1.2,"learning_rate":0.003,"samples_per_second":812.5}
+//   {"step":400,"evaluation_loss":1.9,"evaluation_accuracy":0.5}
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/coordinator/progress_ledger.h"
+
+namespace muster {
+
+// What a log that exists already tells: where a restarted coordinator goes on.
+struct MetricsHistory {
+  std::vector<StepSummary> edges;  // the first step and the last; empty: none
+  std::vector<EvaluationSummary> evaluation_edges;
+};
+
+// Not thread-safe. Doubles have 17 significant digits (they read back to the bit); a value that is
+// not finite is null.
+class MetricsLog {
+ public:
+  // Opens or makes the file; cuts off a line that a crash left unfinished.
+  static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& path);
+  ~MetricsLog();
+
+  const MetricsHistory& history() const { return history_; }
+
+  // In one write, so that a crash leaves at most one unfinished line.
+  absl::Status Append(absl::Span<const StepSummary> steps,
+                      absl::Span<const EvaluationSummary> evaluations);
+
+ private:
+  MetricsLog(std::string path, int file, MetricsHistory history)
+      : path_(std::move(path)), file_(file), history_(std::move(history)) {}
+
+  const std::string path_;
+  const int file_;
+  const MetricsHistory history_;
+};
+
+}  // namespace muster

@@ -1,0 +1,127 @@
+#include "services/coordinator/progress_ledger.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/cluster/limits.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+namespace {
+
+constexpr double kSmoothingSeconds = 3;
+
+template <typename T>
+bool AllPresent(const std::vector<std::optional<T>>& parts) {
+  return std::ranges::all_of(parts, [](const auto& part) { return part.has_value(); });
+}
+
+}  // namespace
+
+void ProgressLedger::Begin(int workers, int64_t batch_size, int64_t next_step) {
+  workers_ = workers;
+  batch_size_ = batch_size;
+  steps_before_ = next_step;
+  steps_.clear();
+  evaluations_.clear();
+  last_time_ = absl::InfinitePast();
+}
+
+void ProgressLedger::Take(int rank, const v1::JobReport& report) {
+  for (const v1::StepRecord& record : report.steps()) {
+    if (record.step() < steps_before_) continue;
+    if (record.step() - steps_before_ >= limits::kStepRecordsHeldMax) continue;
+    StepParts& parts = steps_[record.step()];
+    parts.loss_shares.resize(workers_);
+    parts.loss_shares[rank] = record.loss_share();
+    parts.gradient_norm = record.gradient_norm();
+    parts.learning_rate = record.learning_rate();
+    parts.step_seconds = std::max(parts.step_seconds, record.step_seconds());
+    parts.time = std::max(parts.time, FromProto(record.time()));
+  }
+  for (const v1::EvaluationRecord& record : report.evaluations()) {
+    if (record.step() < evaluations_before_) continue;
+    if (evaluations_.size() >= limits::kStepRecordsHeldMax) break;
+    EvaluationParts& parts = evaluations_[record.step()];
+    parts.ranks.resize(workers_);
+    parts.ranks[rank] = record;
+  }
+}
+
+double ProgressLedger::Smooth(const StepParts& parts) {
+  const double elapsed = last_time_ == absl::InfinitePast()
+                             ? parts.step_seconds
+                             : absl::ToDoubleSeconds(parts.time - last_time_);
+  last_time_ = parts.time;
+  if (!(elapsed > 0)) return seconds_per_step_ > 0 ? batch_size_ / seconds_per_step_ : 0;
+  const double weight = seconds_per_step_ > 0 ? 1 - std::exp(-elapsed / kSmoothingSeconds) : 1;
+  seconds_per_step_ += weight * (elapsed - seconds_per_step_);
+  return batch_size_ / seconds_per_step_;
+}
+
+std::vector<StepSummary> ProgressLedger::TakeSteps() {
+  std::vector<StepSummary> complete;
+  for (auto it = steps_.begin(); it != steps_.end() && it->first == steps_before_;
+       it = steps_.erase(it), ++steps_before_) {
+    const StepParts& parts = it->second;
+    if (!AllPresent(parts.loss_shares)) break;
+    StepSummary& summary = complete.emplace_back();
+    summary.step = it->first;
+    for (const auto& share : parts.loss_shares) summary.loss += *share;
+    summary.gradient_norm = parts.gradient_norm;
+    summary.learning_rate = parts.learning_rate;
+    summary.samples_per_second = Smooth(parts);
+  }
+  return complete;
+}
+
+std::vector<EvaluationSummary> ProgressLedger::TakeEvaluations() {
+  std::vector<EvaluationSummary> complete;
+  while (!evaluations_.empty() && AllPresent(evaluations_.begin()->second.ranks)) {
+    const auto& [step, parts] = *evaluations_.begin();
+    double loss_sum = 0, correct = 0, samples = 0;
+    bool has_accuracy = false;
+    for (const auto& record : parts.ranks) {
+      loss_sum += record->loss_sum();
+      correct += record->correct();
+      samples += static_cast<double>(record->samples());
+      has_accuracy |= record->has_accuracy();
+    }
+    evaluations_before_ = step + 1;
+    if (samples > 0) {
+      EvaluationSummary& summary = complete.emplace_back();
+      summary.step = step;
+      summary.loss = loss_sum / samples;
+      if (has_accuracy) summary.accuracy = correct / samples;
+    }
+    evaluations_.erase(evaluations_.begin());
+  }
+  return complete;
+}
+
+void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
+               v1::JobProgress& progress) {
+  if (!progress.has_update_time()) progress.set_first_loss(step.loss);
+  progress.set_step(step.step + 1);
+  progress.set_loss(step.loss);
+  progress.set_learning_rate(step.learning_rate);
+  progress.set_gradient_norm(step.gradient_norm);
+  progress.set_samples_per_second(step.samples_per_second);
+  *progress.mutable_update_time() = ToProto(now);
+  if (progress.total_steps() <= 0) return;
+  const double left = static_cast<double>(progress.total_steps() - progress.step());
+  progress.set_progress_percentage(100.0 * progress.step() / progress.total_steps());
+  if (step.samples_per_second > 0) {
+    *progress.mutable_remaining() =
+        ToProto(absl::Seconds(left * batch_size / step.samples_per_second));
+  }
+}
+
+void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progress) {
+  if (!progress.has_first_evaluation_loss()) progress.set_first_evaluation_loss(evaluation.loss);
+  progress.set_evaluation_loss(evaluation.loss);
+  progress.set_evaluation_step(evaluation.step);
+  if (evaluation.accuracy) progress.set_evaluation_accuracy(*evaluation.accuracy);
+}
+
+}  // namespace muster

@@ -1,0 +1,81 @@
+// Adds up what the workers of a job report: a step or an evaluation is known once every rank has
+// told its part.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+struct StepSummary {
+  int64_t step = 0;
+  double loss = 0;  // mean over the global batch
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double samples_per_second = 0;  // smoothed over about three seconds
+};
+
+struct EvaluationSummary {
+  int64_t step = 0;  // version evaluated
+  double loss = 0;   // mean over the held-out samples
+  std::optional<double> accuracy;
+};
+
+// Pure; not thread-safe. Parts are added in rank order, so that sums do not depend on who reported
+// first. What a worker sends again is recognised by its step and not counted twice.
+class ProgressLedger {
+ public:
+  // A new generation: `workers` ranks, the first of whose steps is `next_step`. Parts of older
+  // generations are dropped.
+  void Begin(int workers, int64_t batch_size, int64_t next_step);
+
+  // As if evaluations of steps < `step` were known already (they are in the metrics log).
+  void SkipEvaluationsBefore(int64_t step) { evaluations_before_ = step; }
+
+  void Take(int rank, const v1::JobReport& report);
+
+  // The steps and evaluations that have become complete, in order, each once.
+  std::vector<StepSummary> TakeSteps();
+  std::vector<EvaluationSummary> TakeEvaluations();
+
+  // Everything before these has been taken and need not be sent again.
+  int64_t steps_before() const { return steps_before_; }
+  int64_t evaluations_before() const { return evaluations_before_; }
+
+ private:
+  struct StepParts {
+    std::vector<std::optional<double>> loss_shares;  // by rank
+    double gradient_norm = 0;
+    double learning_rate = 0;
+    double step_seconds = 0;  // of the slowest
+    absl::Time time = absl::InfinitePast();
+  };
+  struct EvaluationParts {
+    std::vector<std::optional<v1::EvaluationRecord>> ranks;
+  };
+
+  double Smooth(const StepParts& parts);
+
+  int workers_ = 0;
+  int64_t batch_size_ = 0;
+  int64_t steps_before_ = 0;
+  int64_t evaluations_before_ = 0;
+  std::map<int64_t, StepParts> steps_;
+  std::map<int64_t, EvaluationParts> evaluations_;
+  absl::Time last_time_ = absl::InfinitePast();
+  double seconds_per_step_ = 0;  // smoothed; 0: unknown
+};
+
+// What GetJob shows, brought up to date. `progress.total_steps` must be known already for the
+// estimate.
+void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
+               v1::JobProgress& progress);
+void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progress);
+
+}  // namespace muster

@@ -1,0 +1,74 @@
+#include "services/coordinator/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+FreeMembers Fleet(std::vector<std::string> workers, std::vector<std::string> ps) {
+  FreeMembers free{.workers = std::move(workers)};
+  for (const std::string& name : ps) free.ps.push_back({name, 0});
+  return free;
+}
+
+std::vector<uint64_t> Numbers(const std::vector<Placement>& placements) {
+  std::vector<uint64_t> numbers;
+  for (const Placement& placement : placements) numbers.push_back(placement.number);
+  return numbers;
+}
+
+TEST(SchedulerTest, AJobStartsOnlyWithAllItsMembers) {
+  const WaitingJob job{.number = 1, .workers_min = 2, .workers_max = 2, .ps = 2};
+
+  EXPECT_THAT(Schedule({job}, Fleet({"w-0"}, {"p-0", "p-1"})), IsEmpty());
+  EXPECT_THAT(Schedule({job}, Fleet({"w-0", "w-1"}, {"p-0"})), IsEmpty());
+  EXPECT_THAT(Numbers(Schedule({job}, Fleet({"w-0", "w-1"}, {"p-0", "p-1"}))), ElementsAre(1));
+}
+
+TEST(SchedulerTest, HigherPriorityGoesFirstThenSubmissionOrder) {
+  const std::vector<WaitingJob> jobs = {
+      {.number = 1}, {.number = 2, .priority = 5}, {.number = 3, .priority = 5}};
+
+  EXPECT_THAT(Numbers(Schedule(jobs, Fleet({"w-0", "w-1"}, {"p-0"}))), ElementsAre(2, 3));
+}
+
+TEST(SchedulerTest, AJobThatDoesNotFitIsPassedOver) {
+  const std::vector<WaitingJob> jobs = {{.number = 1, .workers_min = 4, .workers_max = 4},
+                                        {.number = 2}};
+
+  EXPECT_THAT(Numbers(Schedule(jobs, Fleet({"w-0", "w-1"}, {"p-0"}))), ElementsAre(2));
+}
+
+TEST(SchedulerTest, WorkersUpToTheMaximumInNaturalOrder) {
+  const auto placements = Schedule({WaitingJob{.number = 1, .workers_min = 1, .workers_max = 3}},
+                                   Fleet({"w-10", "w-2", "w-1", "w-30"}, {"p-0"}));
+
+  ASSERT_EQ(placements.size(), 1);
+  EXPECT_THAT(placements[0].workers, ElementsAre("w-1", "w-2", "w-10"));
+}
+
+TEST(SchedulerTest, AJobThatExpectsMoreWorkersDoesNotSettleForFewer) {
+  WaitingJob job{.number = 1, .workers_min = 1, .workers_max = 2, .settle_for_fewer = false};
+  EXPECT_THAT(Schedule({job}, Fleet({"w-0"}, {"p-0"})), IsEmpty());
+
+  job.settle_for_fewer = true;
+  EXPECT_THAT(Numbers(Schedule({job}, Fleet({"w-0"}, {"p-0"}))), ElementsAre(1));
+}
+
+TEST(SchedulerTest, PsWithTheFewestJobsAreChosenAndShared) {
+  FreeMembers free{.workers = {"w-0", "w-1"}, .ps = {{"p-0", 2}, {"p-1", 0}, {"p-2", 1}}};
+  const std::vector<WaitingJob> jobs = {{.number = 1, .ps = 2}, {.number = 2, .ps = 1}};
+
+  const auto placements = Schedule(jobs, free);
+
+  ASSERT_EQ(placements.size(), 2);
+  EXPECT_THAT(placements[0].ps, ElementsAre("p-1", "p-2"));
+  EXPECT_THAT(placements[1].ps, ElementsAre("p-1"));
+}
+
+}  // namespace
+}  // namespace muster

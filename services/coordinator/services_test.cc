@@ -1,0 +1,265 @@
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "lib/cluster/channel.h"
+#include "lib/cluster/field_fault.h"
+#include "lib/cluster/fleet_client.h"
+#include "lib/cluster/grpc_status.h"
+#include "lib/status/status.h"
+#include "lib/telemetry/metrics.h"
+#include "services/coordinator/checkpoint_service.h"
+#include "services/coordinator/coordinator.h"
+#include "services/coordinator/fleet_service.h"
+#include "services/coordinator/job_service.h"
+
+namespace muster {
+namespace {
+
+using ::testing::Contains;
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+v1::JobSpec LinearJob() {
+  v1::JobSpec spec;
+  spec.set_name("line");
+  spec.mutable_model()->mutable_zoo()->set_name("linear");
+  spec.mutable_data()->mutable_linear()->set_samples(64);
+  spec.mutable_data()->set_batch_size(8);
+  spec.mutable_training()->set_steps(4);
+  spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
+  return spec;
+}
+
+class ServicesTest : public ::testing::Test {
+ protected:
+  ServicesTest() {
+    std::string folder = ::testing::TempDir() + "/services-XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    auto opened = Coordinator::Open({.state_dir = folder, .metrics = &metrics_});
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    coordinator_ = *std::move(opened);
+    job_service_ = std::make_unique<JobService>(coordinator_.get());
+    fleet_service_ = std::make_unique<FleetService>(coordinator_.get());
+    checkpoint_service_ = std::make_unique<CheckpointService>(coordinator_.get());
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(job_service_.get());
+    builder.RegisterService(fleet_service_.get());
+    builder.RegisterService(checkpoint_service_.get());
+    server_ = builder.BuildAndStart();
+    channel_ = DialCoordinator(address());
+    jobs_ = v1::JobService::NewStub(channel_);
+    fleet_ = v1::FleetService::NewStub(channel_);
+    checkpoints_ = v1::CheckpointService::NewStub(channel_);
+  }
+  ~ServicesTest() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  // One unary call's status.
+  template <typename Stub, typename Request, typename Response>
+  absl::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                    Stub& stub, const Request& request, Response* response) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoSeconds(kPatience));
+    return FromGrpc((stub.*method)(&context, request, response));
+  }
+  absl::StatusOr<v1::Job> Create(const v1::JobSpec& spec) {
+    v1::CreateJobRequest request;
+    *request.mutable_spec() = spec;
+    v1::Job job;
+    RETURN_IF_ERROR(Call(&v1::JobService::Stub::CreateJob, *jobs_, request, &job));
+    return job;
+  }
+
+  Metrics metrics_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<JobService> job_service_;
+  std::unique_ptr<FleetService> fleet_service_;
+  std::unique_ptr<CheckpointService> checkpoint_service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+  std::unique_ptr<v1::FleetService::Stub> fleet_;
+  std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
+};
+
+class CountingMember : public FleetMember {
+ public:
+  std::vector<v1::JobReport> Report() override {
+    v1::JobReport job;
+    job.set_job("unknown-9");
+    job.set_generation(3);
+    absl::MutexLock lock(&mu_);
+    return released_ ? std::vector<v1::JobReport>{} : std::vector<v1::JobReport>{job};
+  }
+  void Handle(const v1::Directive& directive) override {
+    absl::MutexLock lock(&mu_);
+    if (directive.has_release() && directive.job() == "unknown-9") released_ = true;
+  }
+  void CoordinatorLost() override {}
+
+  bool AwaitRelease() {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&released_), kPatience);
+  }
+
+ private:
+  absl::Mutex mu_;
+  bool released_ = false;
+};
+
+TEST_F(ServicesTest, FaultsOfASpecTravelWithTheirFieldPaths) {
+  v1::JobSpec spec = LinearJob();
+  spec.mutable_data()->set_batch_size(0);
+  spec.mutable_resources()->set_ps(-1);
+
+  const auto job = Create(spec);
+
+  EXPECT_TRUE(absl::IsInvalidArgument(job.status()));
+  EXPECT_EQ(ReasonOf(job.status()), "INVALID_SPEC");
+  std::vector<std::string> fields;
+  for (const FieldFault& fault : FaultsOf(job.status())) fields.push_back(fault.field);
+  EXPECT_THAT(fields, Contains("data.batch_size"));
+  EXPECT_THAT(fields, Contains("resources.ps"));
+}
+
+TEST_F(ServicesTest, UnknownJobsAreNotFoundWithAReason) {
+  v1::GetJobRequest request;
+  request.set_name("jobs/nobody-1");
+  v1::Job job;
+
+  const absl::Status status = Call(&v1::JobService::Stub::GetJob, *jobs_, request, &job);
+
+  EXPECT_TRUE(absl::IsNotFound(status));
+  EXPECT_EQ(ReasonOf(status), "JOB_NOT_FOUND");
+}
+
+TEST_F(ServicesTest, AWatchEndsAfterTheTerminalState) {
+  ASSERT_TRUE(Create(LinearJob()).ok());
+  grpc::ClientContext context;
+  v1::WatchJobRequest request;
+  request.set_name("line-1");
+  auto watch = jobs_->WatchJob(&context, request);
+  v1::WatchJobResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.job().state(), v1::QUEUED);
+
+  v1::CancelJobRequest cancel;
+  cancel.set_name("line-1");
+  v1::Job job;
+  ASSERT_TRUE(Call(&v1::JobService::Stub::CancelJob, *jobs_, cancel, &job).ok());
+
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.job().state(), v1::CANCELLED);
+  EXPECT_FALSE(watch->Read(&response));
+  EXPECT_TRUE(watch->Finish().ok());
+}
+
+TEST_F(ServicesTest, AWatchThatItsUserLeavesEnds) {
+  ASSERT_TRUE(Create(LinearJob()).ok());
+  grpc::ClientContext context;
+  v1::WatchJobRequest request;
+  request.set_name("line-1");
+  auto watch = jobs_->WatchJob(&context, request);
+  v1::WatchJobResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  context.TryCancel();
+  EXPECT_FALSE(watch->Finish().ok());
+}
+
+TEST_F(ServicesTest, AMemberAttachesIsToldToForgetUnknownJobsAndLeavesInOrder) {
+  CountingMember member;
+  FleetClient::Options options{.coordinator = address()};
+  options.hello.set_member("worker-0");
+  options.hello.set_role(v1::WORKER);
+  options.hello.set_incarnation("a");
+  FleetClient client(std::move(options), &member);
+  ASSERT_TRUE(member.AwaitRelease());
+  v1::ListMembersResponse members;
+  ASSERT_TRUE(Call(&v1::FleetService::Stub::ListMembers, *fleet_, {}, &members).ok());
+  ASSERT_EQ(members.members_size(), 1);
+  EXPECT_EQ(members.members(0).name(), "worker-0");
+  EXPECT_EQ(members.term(), 1);
+
+  client.Detach(kPatience);
+
+  // The stream's end and this call race; the lease (5 s) would be much slower.
+  const absl::Time deadline = absl::Now() + absl::Seconds(4);
+  do {
+    ASSERT_TRUE(Call(&v1::FleetService::Stub::ListMembers, *fleet_, {}, &members).ok());
+  } while (members.members_size() > 0 && absl::Now() < deadline);
+  EXPECT_EQ(members.members_size(), 0);
+}
+
+TEST_F(ServicesTest, AStreamWithoutHelloIsRefused) {
+  grpc::ClientContext context;
+  auto stream = fleet_->Attach(&context);
+  stream->Write({});
+  v1::Directive directive;
+  EXPECT_FALSE(stream->Read(&directive));
+  EXPECT_EQ(ReasonOf(FromGrpc(stream->Finish())), "HELLO_INVALID");
+}
+
+TEST_F(ServicesTest, ShardsOfJobsThatDoNotRunAreRefused) {
+  ASSERT_TRUE(Create(LinearJob()).ok());
+  grpc::ClientContext context;
+  v1::WriteShardResponse response;
+  auto stream = checkpoints_->WriteShard(&context, &response);
+  v1::WriteShardRequest request;
+  request.mutable_header()->set_job("line-1");
+  stream->Write(request);
+  stream->WritesDone();
+
+  const absl::Status status = FromGrpc(stream->Finish());
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "JOB_NOT_RUNNING");
+}
+
+TEST_F(ServicesTest, CheckpointsThatDoNotExistAreNotFound) {
+  ASSERT_TRUE(Create(LinearJob()).ok());
+  grpc::ClientContext context;
+  v1::ReadCheckpointRequest request;
+  request.set_name("line-1");
+  auto stream = checkpoints_->ReadCheckpoint(&context, request);
+  v1::ReadCheckpointResponse piece;
+  EXPECT_FALSE(stream->Read(&piece));
+  EXPECT_EQ(ReasonOf(FromGrpc(stream->Finish())), "CHECKPOINT_NOT_FOUND");
+
+  v1::SaveCheckpointRequest save;
+  save.set_job("line-1");
+  v1::Checkpoint checkpoint;
+  const absl::Status saved =
+      Call(&v1::CheckpointService::Stub::SaveCheckpoint, *checkpoints_, save, &checkpoint);
+  EXPECT_EQ(ReasonOf(saved), "JOB_NOT_RUNNING");
+}
+
+TEST_F(ServicesTest, GarbageAtThePortKillsNothing) {
+  for (int i = 0; i < 8; ++i) {
+    const int garbage = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(port_)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(connect(garbage, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    const std::string bytes(100'000, static_cast<char>(i * 37));
+    send(garbage, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    close(garbage);
+  }
+  EXPECT_TRUE(Create(LinearJob()).ok());
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,70 @@
+#include "services/coordinator/shard_restore.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "lib/cluster/limits.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kSliceElements = limits::kSliceBytesMax / sizeof(float);
+
+std::vector<std::string> SlotsOf(const v1::JobPlan& plan) {
+  std::vector<std::string> slots = OptimizerSlotNames(plan.spec().training().optimizer());
+  slots.insert(slots.begin(), "");
+  return slots;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardRestore>> ShardRestore::Open(
+    std::shared_ptr<const v1::JobPlan> plan, const std::string& directory, int shard) {
+  ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(directory));
+  RETURN_IF_ERROR(reader->CheckFits(plan->graph()));
+  return std::unique_ptr<ShardRestore>(new ShardRestore(std::move(plan), std::move(reader), shard));
+}
+
+ShardRestore::ShardRestore(std::shared_ptr<const v1::JobPlan> plan,
+                           std::unique_ptr<const CheckpointReader> reader, int shard)
+    : plan_(std::move(plan)), reader_(std::move(reader)), shard_(shard), slots_(SlotsOf(*plan_)) {
+  SkipForeignChunks();
+}
+
+void ShardRestore::SkipForeignChunks() {
+  while (chunk_ < plan_->chunks_size() && plan_->chunks(chunk_).shard() != shard_) ++chunk_;
+}
+
+absl::StatusOr<std::optional<v1::ShardSlice>> ShardRestore::Next() {
+  if (chunk_ == plan_->chunks_size()) return std::nullopt;
+  const v1::PlanChunk& chunk = plan_->chunks(chunk_);
+  const int64_t elements = std::min(kSliceElements, chunk.elements() - offset_);
+  v1::ShardSlice slice;
+  slice.set_chunk(chunk_);
+  slice.set_slot(slot_);
+  slice.set_offset_bytes(offset_ * static_cast<int64_t>(sizeof(float)));
+  std::vector<float> values(elements);
+  RETURN_IF_ERROR(reader_->Read(plan_->graph().parameters(chunk.parameter()).name(), slots_[slot_],
+                                chunk.offset() + offset_, absl::MakeSpan(values)));
+  const auto bytes = std::as_bytes(std::span(values));
+  slice.set_crc32c(Crc32c(bytes));
+  slice.set_data(bytes.data(), bytes.size());
+
+  offset_ += elements;
+  if (offset_ == chunk.elements()) {
+    offset_ = 0;
+    if (++slot_ == std::ssize(slots_)) {
+      slot_ = 0;
+      ++chunk_;
+      SkipForeignChunks();
+    }
+  }
+  return slice;
+}
+
+}  // namespace muster

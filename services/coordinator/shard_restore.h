@@ -1,0 +1,43 @@
+// Reads out of a checkpoint what one shard of a plan owns, slice by slice.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// Chunk by chunk, slot by slot (0: values), in slices of at most limits::kSliceBytesMax. Not
+// thread-safe.
+class ShardRestore {
+ public:
+  // INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH"): the checkpoint is not of this model;
+  // NOT_FOUND, DATA_LOSS as CheckpointReader::Open.
+  static absl::StatusOr<std::unique_ptr<ShardRestore>> Open(std::shared_ptr<const v1::JobPlan> plan,
+                                                            const std::string& directory,
+                                                            int shard);
+
+  // The next slice; nullopt after the last.
+  absl::StatusOr<std::optional<v1::ShardSlice>> Next();
+
+ private:
+  ShardRestore(std::shared_ptr<const v1::JobPlan> plan,
+               std::unique_ptr<const CheckpointReader> reader, int shard);
+  void SkipForeignChunks();
+
+  const std::shared_ptr<const v1::JobPlan> plan_;
+  const std::unique_ptr<const CheckpointReader> reader_;
+  const int shard_;
+  const std::vector<std::string> slots_;  // "" for values, then the optimizer's
+  int chunk_ = 0;
+  int slot_ = 0;
+  int64_t offset_ = 0;  // elements, inside the chunk
+};
+
+}  // namespace muster

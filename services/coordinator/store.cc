@@ -1,0 +1,355 @@
+#include "services/coordinator/store.h"
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <sqlite3.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "lib/cluster/resource_name.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr char kSchema[] = R"sql(
+  CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+  INSERT INTO counters VALUES ('term', 0), ('jobs', 0);
+  CREATE TABLE jobs(number INTEGER PRIMARY KEY, record BLOB NOT NULL, restore TEXT NOT NULL,
+                    first_step INTEGER NOT NULL);
+  CREATE TABLE events(job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE, revision INTEGER NOT NULL,
+                      event BLOB NOT NULL, PRIMARY KEY (job, revision)) WITHOUT ROWID;
+  CREATE TABLE plans(job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE, generation INTEGER NOT NULL,
+                     plan BLOB NOT NULL, PRIMARY KEY (job, generation));
+  CREATE TABLE checkpoints(job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE, step INTEGER NOT NULL,
+                           record BLOB NOT NULL, PRIMARY KEY (job, step)) WITHOUT ROWID;
+  CREATE TABLE requests(id TEXT PRIMARY KEY, fingerprint BLOB NOT NULL,
+                        job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE) WITHOUT ROWID;
+  CREATE INDEX requests_by_job ON requests(job);
+)sql";
+
+absl::Status SqlError(sqlite3* database) {
+  const std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));
+  switch (sqlite3_errcode(database) & 0xff) {
+    case SQLITE_FULL:
+      return WithReason(absl::ResourceExhaustedError(message), "STORE_FULL");
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return WithReason(absl::DataLossError(message), "STORE_CORRUPT");
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+      return WithReason(absl::PermissionDeniedError(message), "STORE_UNWRITABLE");
+    default:
+      return WithReason(absl::InternalError(message), "STORE_FAILED");
+  }
+}
+
+absl::Status Execute(sqlite3* database, const char* sql) {
+  return sqlite3_exec(database, sql, nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus()
+                                                                             : SqlError(database);
+}
+
+// One prepared statement; columns and parameters count from 0.
+class Statement {
+ public:
+  Statement(sqlite3* database, const char* sql) : database_(database) {
+    prepared_ = sqlite3_prepare_v2(database, sql, -1, &statement_, nullptr) == SQLITE_OK;
+  }
+  ~Statement() { sqlite3_finalize(statement_); }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  Statement& Bind(int64_t value) {
+    if (prepared_) sqlite3_bind_int64(statement_, ++bound_, value);
+    return *this;
+  }
+  Statement& BindText(const std::string& value) {
+    if (prepared_)
+      sqlite3_bind_text(statement_, ++bound_, value.data(), value.size(), SQLITE_TRANSIENT);
+    return *this;
+  }
+  Statement& BindBlob(const std::string& value) {
+    if (prepared_)
+      sqlite3_bind_blob64(statement_, ++bound_, value.data(), value.size(), SQLITE_TRANSIENT);
+    return *this;
+  }
+
+  // True: a row is there; false: no more.
+  absl::StatusOr<bool> Step() {
+    const int code = prepared_ ? sqlite3_step(statement_) : SQLITE_ERROR;
+    if (code == SQLITE_ROW) return true;
+    if (code == SQLITE_DONE) return false;
+    return SqlError(database_);
+  }
+  absl::Status Run() { return Step().status(); }
+
+  int64_t Integer(int column) const { return sqlite3_column_int64(statement_, column); }
+  std::string Bytes(int column) const {
+    const void* bytes = sqlite3_column_blob(statement_, column);
+    return std::string(static_cast<const char*>(bytes), sqlite3_column_bytes(statement_, column));
+  }
+  template <typename Message>
+  absl::Status Parse(int column, Message& message) const {
+    if (message.ParseFromString(Bytes(column))) return absl::OkStatus();
+    return WithReason(
+        absl::DataLossError(absl::StrCat("store: a ", message.GetTypeName(), " does not parse")),
+        "STORE_CORRUPT");
+  }
+
+ private:
+  sqlite3* const database_;
+  sqlite3_stmt* statement_ = nullptr;
+  bool prepared_ = false;
+  int bound_ = 0;
+};
+
+// A file of its own: closing any descriptor of the database file would drop SQLite's own locks on
+// it.
+absl::StatusOr<int> Lock(const std::string& path) {
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) {
+    return WithReason(absl::PermissionDeniedError(absl::StrCat(path, ": ", strerror(errno))),
+                      "STORE_UNWRITABLE");
+  }
+  if (flock(file, LOCK_EX | LOCK_NB) == 0) return file;
+  const int error = errno;
+  close(file);
+  return WithReason(absl::UnavailableError(absl::StrCat(
+                        path, error == EWOULDBLOCK ? ": another coordinator uses this state folder"
+                                                   : absl::StrCat(": ", strerror(error)))),
+                    "STORE_LOCKED");
+}
+
+absl::Status InsertEvent(sqlite3* database, uint64_t job, const v1::JobEvent& event) {
+  return Statement(database, "INSERT INTO events VALUES (?, ?, ?)")
+      .Bind(job)
+      .Bind(event.revision())
+      .BindBlob(event.SerializeAsString())
+      .Run();
+}
+
+absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name) {
+  Statement raise(database, "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value");
+  ASSIGN_OR_RETURN(const bool found, raise.BindText(name).Step());
+  if (!found)
+    return WithReason(absl::DataLossError("store: a counter is missing"), "STORE_CORRUPT");
+  const int64_t value = raise.Integer(0);
+  RETURN_IF_ERROR(raise.Run());
+  return value;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(
+    const std::string& path, std::function<void(absl::Duration)> observe_commit) {
+  ASSIGN_OR_RETURN(const int lock_file, Lock(path + ".lock"));
+  sqlite3* database = nullptr;
+  const int opened =
+      sqlite3_open_v2(path.c_str(), &database,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
+  CHECK(database != nullptr) << "out of memory";
+  std::unique_ptr<Store> store(new Store(database, lock_file, std::move(observe_commit)));
+  absl::Status status = opened == SQLITE_OK ? store->Initialize(path) : SqlError(database);
+  if (!status.ok()) return Annotate(status, path);
+  return store;
+}
+
+Store::Store(sqlite3* database, int lock_file, std::function<void(absl::Duration)> observe_commit)
+    : database_(database), lock_file_(lock_file), observe_commit_(std::move(observe_commit)) {}
+
+Store::~Store() {
+  CHECK_EQ(sqlite3_close(database_), SQLITE_OK);
+  close(lock_file_);
+}
+
+absl::Status Store::Initialize(const std::string& path) {
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(Execute(database_,
+                          "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
+                          "PRAGMA foreign_keys = ON; PRAGMA busy_timeout = 2000"));
+  {
+    Statement check(database_, "PRAGMA quick_check(1)");
+    ASSIGN_OR_RETURN(const bool answered, check.Step());
+    if (!answered || check.Bytes(0) != "ok") {
+      return WithReason(absl::DataLossError(absl::StrCat("damaged: ", check.Bytes(0))),
+                        "STORE_CORRUPT");
+    }
+  }
+  int64_t version = 0;
+  {
+    Statement read(database_, "PRAGMA user_version");
+    RETURN_IF_ERROR(read.Run());
+    version = read.Integer(0);
+  }
+  if (version > kSchemaVersion) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "schema version ", version, " is newer than this program's ",
+                          kSchemaVersion, ": run the Muster that wrote it, or a newer one")),
+                      "STORE_TOO_NEW");
+  }
+  if (version == 0) LOG(INFO) << "new store " << path;
+  return InTransaction([&]() -> absl::Status {
+    if (version == 0) {
+      RETURN_IF_ERROR(Execute(database_, kSchema));
+      RETURN_IF_ERROR(
+          Execute(database_, absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
+    }
+    ASSIGN_OR_RETURN(const int64_t term, RaiseCounter(database_, "term"));
+    term_ = term;
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Store::InTransaction(const std::function<absl::Status()>& body) {
+  const absl::Time start = absl::Now();
+  RETURN_IF_ERROR(Execute(database_, "BEGIN IMMEDIATE"));
+  absl::Status status = body();
+  if (status.ok()) status = Execute(database_, "COMMIT");
+  if (!status.ok() && sqlite3_get_autocommit(database_) == 0) {
+    Execute(database_, "ROLLBACK").IgnoreError();
+  }
+  if (observe_commit_) observe_commit_(absl::Now() - start);
+  return status;
+}
+
+absl::StatusOr<v1::Job> Store::AddJob(Submission submission) {
+  absl::MutexLock lock(&mu_);
+  v1::Job& record = submission.record;
+  RETURN_IF_ERROR(InTransaction([&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const int64_t number, RaiseCounter(database_, "jobs"));
+    record.set_number(number);
+    record.set_name(JobName(absl::StrCat(record.spec().name(), "-", number)));
+    record.set_revision(1);
+    v1::JobEvent event;
+    event.set_revision(1);
+    *event.mutable_time() = record.create_time();
+    event.set_state(record.state());
+    event.set_reason(record.reason());
+    event.set_message(record.message());
+    RETURN_IF_ERROR(Statement(database_, "INSERT INTO jobs VALUES (?, ?, ?, ?)")
+                        .Bind(number)
+                        .BindBlob(record.SerializeAsString())
+                        .BindText(submission.origin.restore)
+                        .Bind(submission.origin.first_step)
+                        .Run());
+    RETURN_IF_ERROR(InsertEvent(database_, number, event));
+    if (submission.request_id.empty()) return absl::OkStatus();
+    return Statement(database_, "INSERT INTO requests VALUES (?, ?, ?)")
+        .BindText(submission.request_id)
+        .BindBlob(submission.fingerprint)
+        .Bind(number)
+        .Run();
+  }));
+  return std::move(record);
+}
+
+absl::StatusOr<std::optional<Store::Request>> Store::FindRequest(
+    const std::string& request_id) const {
+  absl::MutexLock lock(&mu_);
+  Statement find(database_,
+                 "SELECT fingerprint, record FROM requests JOIN jobs ON job = number WHERE id = ?");
+  ASSIGN_OR_RETURN(const bool found, find.BindText(request_id).Step());
+  if (!found) return std::nullopt;
+  v1::Job record;
+  RETURN_IF_ERROR(find.Parse(1, record));
+  return Request{find.Bytes(0), JobIdOf(record.name())};
+}
+
+absl::Status Store::Commit(const Change& change) {
+  absl::MutexLock lock(&mu_);
+  const v1::Job& record = *change.record;
+  return InTransaction([&]() -> absl::Status {
+    RETURN_IF_ERROR(Statement(database_, "UPDATE jobs SET record = ? WHERE number = ?")
+                        .BindBlob(record.SerializeAsString())
+                        .Bind(record.number())
+                        .Run());
+    CHECK_EQ(sqlite3_changes(database_), 1) << record.name() << " is not in the store";
+    for (const v1::JobEvent& event : change.events) {
+      RETURN_IF_ERROR(InsertEvent(database_, record.number(), event));
+    }
+    if (change.plan != nullptr) {
+      RETURN_IF_ERROR(Statement(database_, "INSERT INTO plans VALUES (?, ?, ?)")
+                          .Bind(record.number())
+                          .Bind(change.plan->generation())
+                          .BindBlob(change.plan->SerializeAsString())
+                          .Run());
+    }
+    if (change.checkpoint != nullptr) {
+      RETURN_IF_ERROR(Statement(database_, "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)")
+                          .Bind(record.number())
+                          .Bind(change.checkpoint->step())
+                          .BindBlob(change.checkpoint->SerializeAsString())
+                          .Run());
+    }
+    for (int64_t step : change.checkpoints_removed) {
+      RETURN_IF_ERROR(Statement(database_, "DELETE FROM checkpoints WHERE job = ? AND step = ?")
+                          .Bind(record.number())
+                          .Bind(step)
+                          .Run());
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Store::DeleteJob(uint64_t number) {
+  absl::MutexLock lock(&mu_);
+  return InTransaction(
+      [&] { return Statement(database_, "DELETE FROM jobs WHERE number = ?").Bind(number).Run(); });
+}
+
+absl::StatusOr<std::vector<StoredJob>> Store::LoadJobs() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<StoredJob> jobs;
+  Statement all(database_, "SELECT record, restore, first_step FROM jobs ORDER BY number");
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, all.Step());
+    if (!row) break;
+    StoredJob& job = jobs.emplace_back();
+    RETURN_IF_ERROR(all.Parse(0, job.record));
+    job.origin = {all.Bytes(1), all.Integer(2)};
+  }
+  for (StoredJob& job : jobs) {
+    Statement find(database_, "SELECT plan FROM plans WHERE job = ? AND generation = ?");
+    ASSIGN_OR_RETURN(const bool found,
+                     find.Bind(job.record.number()).Bind(job.record.generation()).Step());
+    if (!found) continue;
+    auto plan = std::make_shared<v1::JobPlan>();
+    RETURN_IF_ERROR(find.Parse(0, *plan));
+    job.plan = std::move(plan);
+  }
+  return jobs;
+}
+
+absl::StatusOr<std::vector<v1::JobEvent>> Store::Events(uint64_t number,
+                                                        uint64_t after_revision) const {
+  absl::MutexLock lock(&mu_);
+  std::vector<v1::JobEvent> events;
+  Statement some(database_,
+                 "SELECT event FROM events WHERE job = ? AND revision > ? ORDER BY revision");
+  some.Bind(number).Bind(after_revision);
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, some.Step());
+    if (!row) return events;
+    RETURN_IF_ERROR(some.Parse(0, events.emplace_back()));
+  }
+}
+
+absl::StatusOr<std::vector<v1::Checkpoint>> Store::Checkpoints(uint64_t number) const {
+  absl::MutexLock lock(&mu_);
+  std::vector<v1::Checkpoint> checkpoints;
+  Statement some(database_, "SELECT record FROM checkpoints WHERE job = ? ORDER BY step");
+  some.Bind(number);
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, some.Step());
+    if (!row) return checkpoints;
+    RETURN_IF_ERROR(some.Parse(0, checkpoints.emplace_back()));
+  }
+}
+
+}  // namespace muster

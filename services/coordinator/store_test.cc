@@ -1,0 +1,176 @@
+#include "services/coordinator/store.h"
+
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreTest() {
+    std::string folder = ::testing::TempDir() + "/store-XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    path_ = folder + "/coordinator.db";
+  }
+
+  std::unique_ptr<Store> Open() {
+    auto store = Store::Open(path_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+
+  static Store::Submission Submission(const std::string& request_id = "") {
+    Store::Submission submission{.request_id = request_id, .fingerprint = "spec"};
+    submission.record.mutable_spec()->set_name("net");
+    submission.record.set_state(v1::QUEUED);
+    submission.record.set_reason("SUBMITTED");
+    submission.origin = {"/elsewhere/step-00000010", 10};
+    return submission;
+  }
+
+  // A transition with a new generation and a checkpoint.
+  static absl::Status Advance(Store& store, v1::Job& record) {
+    record.set_state(v1::RUNNING);
+    record.set_revision(record.revision() + 1);
+    record.set_generation(1);
+    v1::JobEvent event;
+    event.set_revision(record.revision());
+    event.set_reason("STARTED");
+    v1::JobPlan plan;
+    plan.set_generation(1);
+    plan.set_session_token("token");
+    v1::Checkpoint checkpoint;
+    checkpoint.set_step(20);
+    return store.Commit({.record = &record,
+                         .events = absl::MakeConstSpan(&event, 1),
+                         .plan = &plan,
+                         .checkpoint = &checkpoint});
+  }
+
+  std::string path_;
+};
+
+TEST_F(StoreTest, EveryOpeningRaisesTheTerm) {
+  EXPECT_EQ(Open()->term(), 1);
+  EXPECT_EQ(Open()->term(), 2);
+}
+
+TEST_F(StoreTest, KeepsJobsEventsPlansAndCheckpointsOverReopening) {
+  v1::Job record;
+  {
+    auto store = Open();
+    record = *store->AddJob(Submission());
+    EXPECT_EQ(record.name(), "jobs/net-1");
+    ASSERT_TRUE(Advance(*store, record).ok());
+  }
+  auto store = Open();
+
+  const auto jobs = store->LoadJobs();
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->size(), 1);
+  const StoredJob& job = jobs->front();
+  EXPECT_EQ(job.record.SerializeAsString(), record.SerializeAsString());
+  EXPECT_EQ(job.origin.restore, "/elsewhere/step-00000010");
+  EXPECT_EQ(job.origin.first_step, 10);
+  ASSERT_NE(job.plan, nullptr);
+  EXPECT_EQ(job.plan->session_token(), "token");
+  const auto events = store->Events(1, 0);
+  ASSERT_EQ(events->size(), 2);
+  EXPECT_EQ((*events)[0].reason(), "SUBMITTED");
+  EXPECT_EQ(store->Events(1, 1)->size(), 1);
+  EXPECT_EQ(store->Checkpoints(1)->at(0).step(), 20);
+}
+
+TEST_F(StoreTest, LosesNothingWhenItsProcessIsKilled) {
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = Store::Open(path_);
+    v1::Job record = *(*store)->AddJob(Submission("request"));
+    if (!Advance(**store, record).ok()) _exit(1);
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+
+  auto store = Open();
+  EXPECT_EQ(store->term(), 2);
+  EXPECT_EQ(store->LoadJobs()->at(0).record.state(), v1::RUNNING);
+  EXPECT_EQ(store->Events(1, 0)->size(), 2);
+  EXPECT_EQ((*store->FindRequest("request"))->job, "net-1");
+}
+
+TEST_F(StoreTest, ForgetsADeletedJobButNeverReusesItsNumber) {
+  auto store = Open();
+  v1::Job record = *store->AddJob(Submission("request"));
+  ASSERT_TRUE(Advance(*store, record).ok());
+
+  ASSERT_TRUE(store->DeleteJob(1).ok());
+
+  EXPECT_TRUE(store->LoadJobs()->empty());
+  EXPECT_TRUE(store->Events(1, 0)->empty());
+  EXPECT_TRUE(store->Checkpoints(1)->empty());
+  EXPECT_FALSE(store->FindRequest("request")->has_value());
+  EXPECT_EQ(store->AddJob(Submission())->number(), 2);
+}
+
+TEST_F(StoreTest, RemovesTheRecordsOfPrunedCheckpoints) {
+  auto store = Open();
+  v1::Job record = *store->AddJob(Submission());
+  ASSERT_TRUE(Advance(*store, record).ok());
+  const int64_t removed = 20;
+
+  ASSERT_TRUE(
+      store->Commit({.record = &record, .checkpoints_removed = absl::MakeConstSpan(&removed, 1)})
+          .ok());
+
+  EXPECT_TRUE(store->Checkpoints(1)->empty());
+}
+
+TEST_F(StoreTest, CannotBeSharedByTwoCoordinators) {
+  auto store = Open();
+
+  const auto second = Store::Open(path_);
+
+  EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
+  EXPECT_EQ(ReasonOf(second.status()), "STORE_LOCKED");
+}
+
+TEST_F(StoreTest, RefusesANewerSchema) {
+  Open();
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+  sqlite3_exec(database, "PRAGMA user_version = 99", nullptr, nullptr, nullptr);
+  sqlite3_close(database);
+
+  const auto store = Store::Open(path_);
+
+  EXPECT_EQ(ReasonOf(store.status()), "STORE_TOO_NEW") << store.status();
+}
+
+TEST_F(StoreTest, RefusesAFileThatIsNoStore) {
+  std::ofstream(path_) << std::string(8192, 'x');
+
+  const auto store = Store::Open(path_);
+
+  EXPECT_TRUE(absl::IsDataLoss(store.status())) << store.status();
+  EXPECT_EQ(ReasonOf(store.status()), "STORE_CORRUPT");
+}
+
+TEST_F(StoreTest, SaysWhereItCannotWrite) {
+  const auto store = Store::Open("/proc/no/such/folder/coordinator.db");
+
+  EXPECT_EQ(ReasonOf(store.status()), "STORE_UNWRITABLE");
+  EXPECT_NE(store.status().message().find("/proc/no/such"), absl::string_view::npos);
+}
+
+}  // namespace
+}  // namespace muster

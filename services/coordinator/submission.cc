@@ -1,0 +1,139 @@
+#include "services/coordinator/submission.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/cluster/field_fault.h"
+#include "lib/cluster/job_validation.h"
+#include "lib/cluster/limits.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/data/dataset.h"
+#include "lib/graph/zoo.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using Faults = std::vector<FieldFault>;
+
+bool HasFaultUnder(const Faults& faults, absl::string_view field) {
+  return std::ranges::any_of(faults, [&](const FieldFault& fault) {
+    return fault.field == field || absl::StartsWith(fault.field, absl::StrCat(field, "."));
+  });
+}
+
+std::optional<v1::Graph> CheckModel(const v1::JobSpec& spec, Faults& faults) {
+  if (HasFaultUnder(faults, "model")) return std::nullopt;
+  absl::StatusOr<v1::Graph> graph = BuildModel(spec.model());
+  if (!graph.ok()) {
+    faults.push_back({"model", std::string(graph.status().message())});
+    return std::nullopt;
+  }
+  if (HasFaultUnder(faults, "chunk_bytes")) return graph.value();
+  const int64_t chunk_bytes =
+      spec.chunk_bytes() > 0 ? spec.chunk_bytes() : limits::kChunkBytesDefault;
+  int64_t chunks = 0;
+  for (const v1::Parameter& parameter : graph->parameters()) {
+    chunks += ElementCount(parameter) / std::max<int64_t>(1, chunk_bytes / 4) + 1;
+  }
+  if (chunks > limits::kChunksMax) {
+    faults.push_back(
+        {"chunk_bytes", absl::StrCat("cuts the model into ", chunks, " chunks, at most ",
+                                     limits::kChunksMax, " are possible: choose larger ones")});
+  }
+  return *std::move(graph);
+}
+
+// Messages of Dataset::Open() begin with the field's path.
+FieldFault DataFault(const absl::Status& status) {
+  const std::string message(status.message());
+  const size_t colon = message.find(": ");
+  if (absl::StartsWith(message, "data.") && colon != std::string::npos &&
+      message.find(' ') > colon) {
+    return {message.substr(0, colon), message.substr(colon + 2)};
+  }
+  return {"data", message};
+}
+
+void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, Faults& faults) {
+  if (HasFaultUnder(faults, "data")) return;
+  auto dataset = Dataset::Open(spec.data(), graph);
+  if (!dataset.ok()) {
+    faults.push_back(DataFault(dataset.status()));
+  } else if ((*dataset)->samples() < spec.data().batch_size()) {
+    faults.push_back(
+        {"data.batch_size", absl::StrCat("must be at most the data set's ", (*dataset)->samples(),
+                                         " samples (is ", spec.data().batch_size(), ")")});
+  }
+}
+
+absl::StatusOr<SubmissionContext::Found> FindCheckpoint(const std::string& resume_from,
+                                                        const SubmissionContext& context) {
+  if (const auto reference = ParseCheckpointRef(resume_from)) {
+    return context.find_checkpoint(*reference);
+  }
+  std::error_code error;
+  const std::string directory = std::filesystem::absolute(resume_from, error).string();
+  if (error) return absl::InvalidArgumentError(error.message());
+  return SubmissionContext::Found{directory, directory};
+}
+
+JobOrigin CheckResume(const v1::JobSpec& spec, const std::optional<v1::Graph>& graph,
+                      const SubmissionContext& context, Faults& faults) {
+  const std::string& resume_from = spec.checkpoint().resume_from();
+  auto fault = [&](absl::string_view what) {
+    faults.push_back({"checkpoint.resume_from", absl::StrCat("'", resume_from, "': ", what)});
+    return JobOrigin{};
+  };
+  const auto found = FindCheckpoint(resume_from, context);
+  if (!found.ok()) return fault(found.status().message());
+  const auto reader = CheckpointReader::Open(found->directory);
+  if (!reader.ok()) return fault(reader.status().message());
+  const Manifest& manifest = (*reader)->manifest();
+  if (graph) {
+    if (auto fits = (*reader)->CheckFits(*graph); !fits.ok()) return fault(fits.message());
+  }
+  const std::vector<std::string> slots = OptimizerSlotNames(spec.training().optimizer());
+  if (!HasFaultUnder(faults, "training.optimizer") && slots != manifest.slots) {
+    return fault(absl::StrCat("holds the optimizer state {", absl::StrJoin(manifest.slots, ", "),
+                              "}, this job's optimizer keeps {", absl::StrJoin(slots, ", "), "}"));
+  }
+  const v1::TrainingSpec& training = spec.training();
+  if (training.length_case() == v1::TrainingSpec::kSteps && training.steps() > 0 &&
+      training.steps() <= manifest.step) {
+    faults.push_back(
+        {"training.steps", absl::StrCat("must be more than the checkpoint's step ", manifest.step,
+                                        " (is ", training.steps(), ")")});
+  }
+  return {found->name, manifest.step};
+}
+
+}  // namespace
+
+absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::string& request_id,
+                                            const SubmissionContext& context) {
+  Faults faults = ValidateJobSpec(spec);
+  if (request_id.size() > limits::kRequestIdBytesMax) {
+    faults.push_back({"request_id", absl::StrCat("must be at most ", limits::kRequestIdBytesMax,
+                                                 " bytes (is ", request_id.size(), ")")});
+  }
+  const std::optional<v1::Graph> graph = CheckModel(spec, faults);
+  if (graph && context.data_visible) CheckData(spec, *graph, faults);
+  CheckedSpec checked{.spec = spec};
+  if (!spec.checkpoint().resume_from().empty() &&
+      !HasFaultUnder(faults, "checkpoint.resume_from")) {
+    checked.origin = CheckResume(spec, graph, context, faults);
+  }
+  if (!faults.empty()) return FaultsToStatus(faults);
+  FillDefaults(checked.spec);
+  return checked;
+}
+
+}  // namespace muster

@@ -1,0 +1,38 @@
+// What becomes of a job spec before it may be queued: checked for every fault at once, completed,
+// its origin resolved.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "lib/cluster/resource_name.h"
+#include "proto/muster/v1/job.pb.h"
+#include "services/coordinator/store.h"
+
+namespace muster {
+
+struct SubmissionContext {
+  bool data_visible = false;  // open the data set as well
+  // The checkpoint that a job of this coordinator has: its directory and resource name. NOT_FOUND
+  // otherwise.
+  struct Found {
+    std::string name;
+    std::string directory;
+  };
+  std::function<absl::StatusOr<Found>(const CheckpointRef&)> find_checkpoint;
+};
+
+struct CheckedSpec {
+  v1::JobSpec spec;  // defaults filled in
+  JobOrigin origin;
+};
+
+// The status of FaultsToStatus() with all faults: of the spec itself, of the model's arguments
+// ("model"), of the data set where it is visible ("data..."), of the checkpoint to start from
+// ("checkpoint.resume_from"), and of the request id. Reads data and checkpoint headers; leaves
+// nothing behind.
+absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::string& request_id,
+                                            const SubmissionContext& context);
+
+}  // namespace muster
