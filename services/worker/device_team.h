@@ -1,0 +1,34 @@
+// The threads that drive a worker's devices.
+#pragma once
+
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "lib/collective/barrier.h"
+
+namespace muster {
+
+// One thread per device, always the same one, asleep between tasks. Thread-compatible.
+class DeviceTeam {
+ public:
+  using Task = absl::FunctionRef<absl::Status(int device)>;
+
+  explicit DeviceTeam(int devices);
+  ~DeviceTeam();
+
+  // Runs `task` for every device at once, each on its thread, and waits for all. The first failure
+  // in device order; ABORTED (interrupted) only when nothing worse happened.
+  absl::Status Run(Task task);
+
+ private:
+  void Drive(int device);
+
+  std::vector<absl::Status> results_;
+  const Task* task_ = nullptr;
+  Barrier barrier_;  // met before and after every task
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace muster

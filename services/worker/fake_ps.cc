@@ -1,0 +1,206 @@
+#include "services/worker/fake_ps.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "glog/logging.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/graph/initializer.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::string_view kToken = "0123456789abcdef";
+
+}  // namespace
+
+FakeShard::FakeShard(InProcessNetwork& network)
+    : transport_(network.MakeTransport()), address_(transport_->address()) {
+  transport_->SetReceiver(this);
+}
+
+void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard) {
+  plan_ = std::move(plan);
+  for (int c = 0; c < plan_->chunks_size(); ++c) {
+    const v1::PlanChunk& cut = plan_->chunks(c);
+    if (cut.shard() != shard) continue;
+    absl::MutexLock lock(&mu_);
+    Chunk& chunk = chunks_[c];
+    chunk.version = plan_->first_step();
+    chunk.values.resize(cut.elements());
+    FillInitialValues(plan_->graph().parameters(cut.parameter()).initializer(),
+                      plan_->spec().training().seed(), cut.parameter(), cut.offset(),
+                      absl::MakeSpan(chunk.values));
+  }
+  thread_ = std::jthread([this] { Run(); });
+}
+
+void FakeShard::Run() {
+  auto may_go_on = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !stall_ || stopping_; };
+  for (;;) {
+    {
+      absl::MutexLock lock(&mu_);
+      is_stalled_ = stall_;
+      mu_.Await(absl::Condition(&may_go_on));
+      is_stalled_ = false;
+      if (stopping_) break;
+    }
+    if (transport_->Progress() == 0) transport_->Wait(absl::Seconds(1));
+  }
+}
+
+void FakeShard::Stall(bool stall) {
+  {
+    absl::MutexLock lock(&mu_);
+    stall_ = stall;
+  }
+  transport_->Wake();
+  absl::MutexLock lock(&mu_);
+  if (stall) mu_.Await(absl::Condition(&is_stalled_));
+}
+
+void FakeShard::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  transport_->Wake();
+  thread_.join();
+  transport_.reset();
+}
+
+std::vector<int> FakeShard::pushed_chunks() const {
+  absl::MutexLock lock(&mu_);
+  return pushed_;
+}
+
+void FakeShard::AwaitPushes(int64_t pushes) const {
+  absl::MutexLock lock(&mu_);
+  auto came = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pushes_ >= pushes; };
+  CHECK(mu_.AwaitWithTimeout(absl::Condition(&came), absl::Seconds(30)))
+      << pushes_ << " pushes of " << pushes;
+}
+
+std::vector<float> FakeShard::values(int chunk) const {
+  absl::MutexLock lock(&mu_);
+  return chunks_.at(chunk).values;
+}
+
+void FakeShard::RefuseChunk(int chunk, RefusalReason reason) { refusals_[chunk] = reason; }
+
+absl::Span<std::byte> FakeShard::PlacePayload(const WireHeader& header) {
+  if (header.kind == MessageKind::kPush) ++pushes_placed_;
+  incoming_.resize(header.length);
+  return absl::MakeSpan(incoming_);
+}
+
+void FakeShard::Received(const WireHeader& header, absl::Span<const std::byte> payload) {
+  if (header.kind == MessageKind::kHello) {
+    const absl::string_view greeting(reinterpret_cast<const char*>(payload.data()), payload.size());
+    CHECK_EQ(greeting.substr(0, kToken.size()), kToken);
+    workers_[header.rank] = transport_->Connect(greeting.substr(kToken.size())).value();
+    WireHeader answer = header;
+    answer.length = 0;
+    transport_->Send(workers_[header.rank], answer, {}, {});
+    return;
+  }
+  const int index = static_cast<int>(header.chunk);
+  absl::MutexLock lock(&mu_);
+  Chunk& chunk = chunks_.at(index);
+  if (header.kind == MessageKind::kFetch) return Answer(header.rank, index, chunk);
+  CHECK(header.kind == MessageKind::kPush);
+  ++pushes_;
+  if (header.rank == 0) pushed_.push_back(index);
+  if (refusals_.contains(index)) {
+    WireHeader refusal = header;
+    refusal.kind = MessageKind::kRefused;
+    refusal.dtype = WireDType::kNone;
+    refusal.reason = refusals_[index];
+    refusal.length = 0;
+    transport_->Send(workers_.at(header.rank), refusal, {}, {});
+    return;
+  }
+  CHECK_EQ(header.step, chunk.version);
+  CHECK_EQ(header.length, chunk.values.size() * sizeof(float));
+  std::vector<float>& gradient = chunk.gradients[header.rank];
+  gradient.resize(chunk.values.size());
+  std::memcpy(gradient.data(), payload.data(), payload.size());
+  if (static_cast<int>(chunk.gradients.size()) < plan_->workers_size()) return;
+  Apply(chunk);
+  for (const auto& [rank, peer] : workers_) Answer(rank, index, chunk);
+}
+
+void FakeShard::Apply(Chunk& chunk) {
+  const double learning_rate = plan_->spec().training().optimizer().sgd().learning_rate();
+  chunk.squares = 0;
+  for (size_t i = 0; i < chunk.values.size(); ++i) {
+    float sum = 0;
+    for (const auto& [rank, gradient] : chunk.gradients) sum += gradient[i];
+    chunk.values[i] -= static_cast<float>(learning_rate) * sum;
+    chunk.squares += static_cast<double>(sum) * sum;
+  }
+  chunk.gradients.clear();
+  ++chunk.version;
+}
+
+void FakeShard::Answer(uint32_t rank, int index, const Chunk& chunk) {
+  WireHeader params;
+  params.kind = MessageKind::kParams;
+  params.dtype = WireDType::kF32;
+  params.generation = plan_->generation();
+  params.job = plan_->job_number();
+  params.step = chunk.version;
+  params.chunk = static_cast<uint32_t>(index);
+  params.rank = rank;
+  params.length = chunk.values.size() * sizeof(float);
+  params.scalar = chunk.squares;
+  // The next version must not overtake this one in memory: the message gets its own copy.
+  auto copy = std::make_shared<const std::vector<float>>(chunk.values);
+  const absl::Span<const std::byte> payload(reinterpret_cast<const std::byte*>(copy->data()),
+                                            params.length);
+  transport_->Send(workers_.at(rank), params, payload, [copy](const absl::Status&) {});
+}
+
+FakePs::FakePs(InProcessNetwork& network, const Options& options) {
+  auto plan = std::make_shared<v1::JobPlan>();
+  plan->set_job("test-1");
+  plan->set_job_number(1);
+  plan->set_generation(1);
+  plan->set_session_token(std::string(kToken));
+  *plan->mutable_spec() = options.spec;
+  *plan->mutable_graph() = options.graph;
+  const int64_t batch_size = options.spec.data().batch_size();
+  for (int rank = 0; rank < options.workers; ++rank) {
+    v1::PlanWorker* worker = plan->add_workers();
+    const int64_t begin = batch_size * rank / options.workers;
+    worker->set_member(absl::StrCat("worker-", rank));
+    worker->set_first_position(begin);
+    worker->set_samples(batch_size * (rank + 1) / options.workers - begin);
+  }
+  for (int i = 0; i < options.shards; ++i) {
+    shards_.push_back(std::make_unique<FakeShard>(network));
+    v1::PlanShard* shard = plan->add_shards();
+    shard->set_member(absl::StrCat("ps-", i));
+    shard->set_address(shards_[i]->address());
+  }
+  std::vector<v1::PlanChunk> chunks = CutIntoChunks(options.graph, options.chunk_bytes);
+  PlaceChunks(chunks, options.shards);
+  for (const v1::PlanChunk& chunk : chunks) *plan->add_chunks() = chunk;
+  plan_ = plan;
+  for (int i = 0; i < options.shards; ++i) shards_[i]->Serve(plan_, i);
+}
+
+std::vector<float> FakePs::parameter(int p) const {
+  std::vector<float> values;
+  for (int c = 0; c < plan_->chunks_size(); ++c) {
+    if (plan_->chunks(c).parameter() != p) continue;
+    const std::vector<float> chunk = shards_[plan_->chunks(c).shard()]->values(c);
+    values.insert(values.end(), chunk.begin(), chunk.end());
+  }
+  return values;
+}
+
+}  // namespace muster

@@ -1,0 +1,57 @@
+#include "services/worker/progress_log.h"
+
+#include <utility>
+
+#include "glog/logging.h"
+#include "lib/status/status.h"
+
+namespace muster {
+
+absl::Status ProgressLog::AwaitRoom() {
+  auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return closed_ || std::ssize(steps_) + std::ssize(evaluations_) < capacity_;
+  };
+  if (!room()) {
+    LOG(WARNING) << "training waits: " << capacity_
+                 << " records (kStepRecordsHeldMax) are not acknowledged by the coordinator";
+    mu_.Await(absl::Condition(&room));
+  }
+  return closed_ ? absl::CancelledError("the job was released") : absl::OkStatus();
+}
+
+absl::Status ProgressLog::Append(v1::StepRecord record) {
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(AwaitRoom());
+  steps_.push_back(std::move(record));
+  return absl::OkStatus();
+}
+
+absl::Status ProgressLog::Append(v1::EvaluationRecord record) {
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(AwaitRoom());
+  evaluations_.push_back(std::move(record));
+  return absl::OkStatus();
+}
+
+void ProgressLog::Acknowledge(const v1::Acknowledge& acknowledge) {
+  absl::MutexLock lock(&mu_);
+  while (!steps_.empty() && steps_.front().step() < acknowledge.steps_before()) {
+    steps_.pop_front();
+  }
+  while (!evaluations_.empty() && evaluations_.front().step() < acknowledge.evaluations_before()) {
+    evaluations_.pop_front();
+  }
+}
+
+void ProgressLog::AddTo(v1::JobReport& report) const {
+  absl::MutexLock lock(&mu_);
+  for (const v1::StepRecord& record : steps_) *report.add_steps() = record;
+  for (const v1::EvaluationRecord& record : evaluations_) *report.add_evaluations() = record;
+}
+
+void ProgressLog::Close() {
+  absl::MutexLock lock(&mu_);
+  closed_ = true;
+}
+
+}  // namespace muster

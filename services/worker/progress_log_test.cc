@@ -1,0 +1,69 @@
+#include "services/worker/progress_log.h"
+
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+v1::StepRecord StepOf(int64_t step) {
+  v1::StepRecord record;
+  record.set_step(step);
+  return record;
+}
+
+v1::EvaluationRecord EvaluationOf(int64_t step) {
+  v1::EvaluationRecord record;
+  record.set_step(step);
+  return record;
+}
+
+v1::Acknowledge Before(int64_t steps, int64_t evaluations) {
+  v1::Acknowledge acknowledge;
+  acknowledge.set_steps_before(steps);
+  acknowledge.set_evaluations_before(evaluations);
+  return acknowledge;
+}
+
+TEST(ProgressLogTest, TellsEverythingAgainUntilItIsAcknowledged) {
+  ProgressLog log;
+  for (int64_t step = 0; step < 4; ++step) ASSERT_TRUE(log.Append(StepOf(step)).ok());
+  ASSERT_TRUE(log.Append(EvaluationOf(2)).ok());
+  ASSERT_TRUE(log.Append(EvaluationOf(4)).ok());
+  log.Acknowledge(Before(3, 3));
+  log.Acknowledge(Before(1, 0));  // late
+
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    v1::JobReport report;
+    log.AddTo(report);
+    ASSERT_EQ(report.steps_size(), 1);
+    EXPECT_EQ(report.steps(0).step(), 3);
+    ASSERT_EQ(report.evaluations_size(), 1);
+    EXPECT_EQ(report.evaluations(0).step(), 4);
+  }
+}
+
+TEST(ProgressLogTest, AFullLogMakesTrainingWaitForTheCoordinator) {
+  ProgressLog log(/*capacity=*/2);
+  ASSERT_TRUE(log.Append(StepOf(0)).ok());
+  ASSERT_TRUE(log.Append(StepOf(1)).ok());
+  absl::Status third;
+  std::jthread trainer([&] { third = log.Append(StepOf(2)); });
+  log.Acknowledge(Before(1, 0));
+  trainer.join();
+  EXPECT_TRUE(third.ok());
+}
+
+TEST(ProgressLogTest, ClosingEndsTheWait) {
+  ProgressLog log(/*capacity=*/1);
+  ASSERT_TRUE(log.Append(StepOf(0)).ok());
+  absl::Status second;
+  std::jthread trainer([&] { second = log.Append(StepOf(1)); });
+  log.Close();
+  trainer.join();
+  EXPECT_TRUE(absl::IsCancelled(second));
+}
+
+}  // namespace
+}  // namespace muster

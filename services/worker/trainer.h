@@ -1,0 +1,99 @@
+// Trains one generation of one job on this worker's devices.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/collective/gradient_reduction.h"
+#include "lib/data/dataset.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+#include "services/worker/device_lane.h"
+#include "services/worker/device_team.h"
+#include "services/worker/gradient_exchange.h"
+#include "services/worker/input_pipeline.h"
+#include "services/worker/progress_log.h"
+#include "services/worker/tensor_slab.h"
+#include "services/worker/worker_metrics.h"
+
+namespace muster {
+
+// One thread creates it and calls Start(), Step() and Drain(); the rest is for any thread.
+class Trainer {
+ public:
+  struct Options {
+    std::shared_ptr<const v1::JobPlan> plan;
+    int rank = 0;
+    std::vector<std::string> devices;  // those beyond the worker's share of samples stay idle
+    int threads_per_device = 1;
+    TransportFactory transport;
+    ProgressLog* log = nullptr;  // of this job; these two outlive the trainer
+    WorkerMetrics* metrics = nullptr;
+  };
+  // Opens the data, plans executors, allocates. Data and model errors as in Dataset::Open and
+  // Executor::Create.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
+  ~Trainer();
+
+  v1::DatasetFacts dataset() const;
+
+  // Connects to the shards and begins to fetch. `total_steps`: updates of the whole job.
+  absl::Status Start(int64_t total_steps);
+
+  // One step, the evaluation that is due after it included: next batch, forward and backward on
+  // every device while parameters come and gradients go, records to the log. The step's own record
+  // follows when all its answers are in: in the next Step(), at once when an evaluation is due or
+  // the job ends, or in Drain(). Steps are plan.first_step, + 1, ... in order.
+  //
+  // ABORTED after Pause() when it would have to wait: call Drain(). Other errors are final.
+  absl::Status Step(int64_t step);
+
+  // After Pause(): waits, as long as it takes, until what was pushed is answered, and completes
+  // that step, the evaluation that is due after it included.
+  absl::Status Drain();
+
+  // The first step that is not finished: answers in, recorded, evaluated where that is due.
+  int64_t next_step() const { return next_step_.load(std::memory_order_acquire); }
+
+  // Step() does not wait for others any more.
+  void Pause() { exchange_->Interrupt(); }
+
+  // Everything returns `why` (an error) as soon as possible.
+  void Cancel(absl::Status why);
+
+  // Where it went wrong: the step that was being run, or the one whose answers are missing.
+  int64_t failed_step() const { return exchange_->failed() ? exchange_->step() : step_.load(); }
+  // See GradientExchange.
+  std::string culprit() const { return exchange_->culprit(); }
+
+ private:
+  explicit Trainer(Options options) : options_(std::move(options)) {}
+
+  absl::Status Open();
+  absl::Status FinishStep();
+  absl::Status Evaluate(int64_t version);
+  bool EvaluationIsDue(int64_t version) const;
+
+  const Options options_;
+  std::unique_ptr<const Dataset> dataset_;
+  std::shared_ptr<const v1::Graph> training_graph_;
+  std::unique_ptr<DeviceTeam> team_;
+  std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by device
+  std::unique_ptr<TensorSlab> parameters_;          // shared by all CPU devices
+  std::unique_ptr<GradientReduction> reduction_;
+  std::unique_ptr<GradientExchange> exchange_;
+  std::unique_ptr<InputPipeline> pipeline_;
+  int64_t total_steps_ = 0;
+  std::atomic<int64_t> step_ = 0;          // being run
+  std::optional<v1::StepRecord> pending_;  // computed, not yet finished
+  std::atomic<int64_t> next_step_ = 0;
+  std::atomic<bool> cancelled_ = false;
+};
+
+}  // namespace muster

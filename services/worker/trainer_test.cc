@@ -1,0 +1,157 @@
+#include "services/worker/trainer.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/inprocess_transport.h"
+#include "services/worker/fake_ps.h"
+#include "services/worker/tiny_jobs.h"
+
+namespace muster {
+namespace {
+
+struct Trained {
+  std::vector<std::vector<float>> parameters;
+  std::vector<v1::JobReport> reports;  // by rank
+};
+
+// Trains a job with one thread per worker, each with `devices` devices.
+Trained Train(const FakePs::Options& options, int64_t total_steps, int devices) {
+  InProcessNetwork network;
+  FakePs ps(network, options);
+  Trained trained;
+  trained.reports.resize(options.workers);
+  auto work = [&](int rank) {
+    Metrics metrics;
+    WorkerMetrics worker_metrics(metrics);
+    ProgressLog log;
+    auto trainer = Trainer::Create({.plan = ps.plan(),
+                                    .rank = rank,
+                                    .devices = std::vector<std::string>(devices, "cpu"),
+                                    .transport = [&network] { return network.MakeTransport(); },
+                                    .log = &log,
+                                    .metrics = &worker_metrics});
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    const absl::Status started = (*trainer)->Start(total_steps);
+    ASSERT_TRUE(started.ok()) << started;
+    for (int64_t step = 0; step < total_steps; ++step) {
+      const absl::Status status = (*trainer)->Step(step);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    EXPECT_EQ((*trainer)->next_step(), total_steps);
+    log.AddTo(trained.reports[rank]);
+  };
+  {
+    std::vector<std::jthread> workers;
+    for (int rank = 0; rank < options.workers; ++rank) workers.emplace_back(work, rank);
+  }
+  for (int p = 0; p < options.graph.parameters_size(); ++p) {
+    trained.parameters.push_back(ps.parameter(p));
+  }
+  return trained;
+}
+
+double LossOf(const Trained& trained, int step) {
+  double loss = 0;
+  for (const v1::JobReport& report : trained.reports) loss += report.steps(step).loss_share();
+  return loss;
+}
+
+void ExpectSameParameters(const Trained& a, const Trained& b, double tolerance) {
+  for (size_t p = 0; p < a.parameters.size(); ++p) {
+    ASSERT_EQ(a.parameters[p].size(), b.parameters[p].size());
+    for (size_t i = 0; i < a.parameters[p].size(); ++i) {
+      EXPECT_NEAR(a.parameters[p][i], b.parameters[p][i], tolerance) << p << " " << i;
+    }
+  }
+}
+
+TEST(TrainerTest, TwoWorkersLearnALine) {
+  const Trained trained = Train(LinearJob(/*workers=*/2), 200, /*devices=*/1);
+  EXPECT_NEAR(trained.parameters[0][0], 3, 0.03);
+  EXPECT_NEAR(trained.parameters[1][0], -0.5, 0.005);
+  EXPECT_LT(LossOf(trained, 199), 1e-4);
+  for (const v1::JobReport& report : trained.reports) {
+    ASSERT_EQ(report.steps_size(), 200);
+    for (int s = 0; s < 200; ++s) EXPECT_EQ(report.steps(s).step(), s);
+    EXPECT_EQ(report.steps(7).learning_rate(), 0.3);
+    EXPECT_GT(report.steps(0).gradient_norm(), 0);
+    EXPECT_EQ(report.evaluations_size(), 0) << "nothing is held out";
+  }
+  EXPECT_EQ(trained.reports[0].steps(50).gradient_norm(),
+            trained.reports[1].steps(50).gradient_norm());
+}
+
+TEST(TrainerTest, TheFirstGradientNormIsThatOfTheBatch) {
+  const Trained trained = Train(LinearJob(/*workers=*/1), 1, /*devices=*/1);
+  const Trained untrained = Train(LinearJob(/*workers=*/1), 1, /*devices=*/1);
+  ExpectSameParameters(trained, untrained, 0);
+  FakePs::Options still = LinearJob(1);
+  still.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0);
+  const Trained initial = Train(still, 1, /*devices=*/1);
+  double squares = 0;
+  for (int p = 0; p < 2; ++p) {
+    const double gradient = (initial.parameters[p][0] - trained.parameters[p][0]) / 0.3;
+    squares += gradient * gradient;
+  }
+  EXPECT_NEAR(trained.reports[0].steps(0).gradient_norm(), std::sqrt(squares), 1e-5);
+}
+
+TEST(TrainerTest, DevicesAndWorkersDoNotChangeWhatIsLearned) {
+  const std::string path = testing::TempDir() + "/trainer_test.txt";
+  const Trained alone = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/1);
+  const Trained devices = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/2);
+  const Trained workers = Train(TextJob(path, /*workers=*/2), 6, /*devices=*/2);
+  ExpectSameParameters(alone, devices, 1e-6);
+  ExpectSameParameters(alone, workers, 1e-6);
+  for (int step = 0; step < 6; ++step) {
+    EXPECT_NEAR(LossOf(alone, step), LossOf(devices, step), 1e-6);
+    EXPECT_NEAR(LossOf(alone, step), LossOf(workers, step), 1e-6);
+  }
+}
+
+TEST(TrainerTest, EvaluatesEveryHeldOutSampleOnceWhenDue) {
+  const std::string path = testing::TempDir() + "/trainer_test_evaluation.txt";
+  const Trained alone = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/1);
+  const Trained parts = Train(TextJob(path, /*workers=*/2), 6, /*devices=*/2);
+  ASSERT_EQ(alone.reports[0].evaluations_size(), 2);
+  for (int i = 0; i < 2; ++i) {
+    const v1::EvaluationRecord& whole = alone.reports[0].evaluations(i);
+    v1::EvaluationRecord sum;
+    for (const v1::JobReport& report : parts.reports) {
+      ASSERT_EQ(report.evaluations_size(), 2);
+      EXPECT_EQ(report.evaluations(i).step(), i == 0 ? 4 : 6);
+      sum.set_samples(sum.samples() + report.evaluations(i).samples());
+      sum.set_loss_sum(sum.loss_sum() + report.evaluations(i).loss_sum());
+    }
+    EXPECT_EQ(whole.step(), i == 0 ? 4 : 6);
+    EXPECT_GT(whole.samples(), 7);
+    EXPECT_EQ(whole.samples(), sum.samples());
+    EXPECT_NEAR(whole.loss_sum() / whole.samples(), sum.loss_sum() / sum.samples(), 1e-5);
+    EXPECT_LE(whole.correct(), whole.samples());
+  }
+}
+
+TEST(TrainerTest, RangesAreCutAsEvenAsPossibleWithoutGaps) {
+  for (int64_t count : {0, 1, 7, 16, 1001}) {
+    for (int parts : {1, 2, 3, 8}) {
+      int64_t next = 5;
+      for (int i = 0; i < parts; ++i) {
+        const SampleRange part = PartOf({5, count}, i, parts);
+        EXPECT_EQ(part.first, next);
+        EXPECT_GE(part.count, count / parts);
+        EXPECT_LE(part.count, count / parts + 1);
+        next += part.count;
+      }
+      EXPECT_EQ(next, 5 + count);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,156 @@
+#include "services/worker/worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "glog/logging.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr int kDevicesMax = 64;  // threads of their own each
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view devices) {
+  int count = 0;
+  for (absl::string_view part : absl::StrSplit(devices, ',')) {
+    int of_part = 1;
+    const bool counted = absl::ConsumePrefix(&part, "cpu:");
+    if (counted ? !absl::SimpleAtoi(part, &of_part) || of_part < 1 : part != "cpu") {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", devices, "' is no list of devices such as 'cpu', 'cpu:2' or 'cpu,cpu'"));
+    }
+    count += std::min(of_part, kDevicesMax + 1);
+    if (count > kDevicesMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", devices, "' are more than ", kDevicesMax, " devices"));
+    }
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("cpu:", i));
+  return names;
+}
+
+Worker::Worker(Options options)
+    : options_(std::move(options)), metrics_(*options_.metrics), job_thread_([this] { Serve(); }) {}
+
+Worker::~Worker() {
+  absl::MutexLock lock(&mu_);
+  stopping_ = true;
+  ReleaseAll();
+}
+
+void Worker::Serve() {
+  auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return next_ != nullptr || stopping_;
+  };
+  for (;;) {
+    std::shared_ptr<WorkerJob> job;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&something_to_do));
+      if (stopping_) return;
+      current_ = std::exchange(next_, nullptr);
+      job = current_;
+    }
+    job->Run();
+    LOG(INFO) << job->job() << " generation " << job->generation() << ": released";
+    absl::MutexLock lock(&mu_);
+    current_ = nullptr;
+  }
+}
+
+std::vector<v1::JobReport> Worker::Report() {
+  absl::MutexLock lock(&mu_);
+  std::vector<v1::JobReport> reports;
+  if (current_ && !current_->released()) reports.push_back(current_->Report());
+  if (next_) reports.push_back(next_->Report());
+  return reports;
+}
+
+void Worker::Handle(const v1::Directive& directive) {
+  absl::MutexLock lock(&mu_);
+  if (directive.has_prepare()) return Prepare(directive);
+  const std::shared_ptr<WorkerJob> job = Find(directive);
+  if (job == nullptr) return;
+  switch (directive.kind_case()) {
+    case v1::Directive::kStart:
+      return job->Start(directive.start().total_steps());
+    case v1::Directive::kPause:
+      return job->Pause();
+    case v1::Directive::kAcknowledge:
+      return job->Acknowledge(directive.acknowledge());
+    case v1::Directive::kRelease:
+      job->Release();
+      if (job == next_) next_ = nullptr;
+      return;
+    default:
+      return;  // not for workers
+  }
+}
+
+std::shared_ptr<WorkerJob> Worker::Find(const v1::Directive& directive) const {
+  for (const std::shared_ptr<WorkerJob>& job : {next_, current_}) {
+    if (job && job->job() == directive.job() && job->generation() == directive.generation()) {
+      return job;
+    }
+  }
+  return nullptr;
+}
+
+void Worker::Prepare(const v1::Directive& directive) {
+  const v1::JobPlan& plan = directive.prepare().plan();
+  for (const std::shared_ptr<WorkerJob>& job : {current_, next_}) {
+    if (!job || job->released()) continue;
+    if (job->job() != plan.job()) {
+      // It comes again until a report shows it; by then the other job may be gone.
+      LOG(WARNING) << plan.job() << " cannot be prepared: " << job->job() << " is not released";
+      return;
+    }
+    if (job->generation() >= plan.generation()) return;
+    job->Release();
+  }
+  const auto self = std::ranges::find(plan.workers(), options_.member, &v1::PlanWorker::member);
+  if (self == plan.workers().end()) {
+    LOG(WARNING) << plan.job() << ": the plan has no worker " << options_.member;
+    return;
+  }
+  next_ = std::make_shared<WorkerJob>(WorkerJob::Options{
+      .plan = std::make_shared<const v1::JobPlan>(plan),
+      .rank = static_cast<int>(self - plan.workers().begin()),
+      .devices = options_.devices,
+      .threads_per_device = options_.threads_per_device,
+      .transport = options_.transport,
+      .metrics = &metrics_,
+      .report_soon = options_.report_soon,
+  });
+}
+
+void Worker::ReleaseAll() {
+  if (current_) current_->Release();
+  next_ = nullptr;
+}
+
+void Worker::CoordinatorLost() {
+  LOG(ERROR) << "the coordinator is away for too long: dropping the job";
+  absl::MutexLock lock(&mu_);
+  ReleaseAll();
+}
+
+void Worker::FinishStep(absl::Duration timeout) {
+  std::shared_ptr<WorkerJob> job;
+  {
+    absl::MutexLock lock(&mu_);
+    next_ = nullptr;
+    job = current_;
+  }
+  if (job) job->FinishStep(timeout);
+}
+
+}  // namespace muster

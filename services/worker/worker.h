@@ -1,0 +1,66 @@
+// The worker as a member of the fleet: takes the coordinator's directives, trains one job at a
+// time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "lib/cluster/fleet_client.h"
+#include "lib/telemetry/metrics.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "services/worker/gradient_exchange.h"
+#include "services/worker/worker_job.h"
+#include "services/worker/worker_metrics.h"
+
+namespace muster {
+
+// "cpu:2" -> {"cpu:0", "cpu:1"}; "cpu,cpu" likewise; "cpu" -> {"cpu:0"}. INVALID_ARGUMENT for
+// anything else.
+absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view devices);
+
+// Thread-safe.
+class Worker : public FleetMember {
+ public:
+  struct Options {
+    std::string member;                // its name in the fleet
+    std::vector<std::string> devices;  // ParseDevices()
+    int threads_per_device = 1;
+    TransportFactory transport;
+    Metrics* metrics = nullptr;         // outlives the worker
+    std::function<void()> report_soon;  // FleetClient::ReportSoon
+  };
+  explicit Worker(Options options);
+  ~Worker() override;  // releases the job
+
+  std::vector<v1::JobReport> Report() override ABSL_LOCKS_EXCLUDED(mu_);
+  void Handle(const v1::Directive& directive) override ABSL_LOCKS_EXCLUDED(mu_);
+  void CoordinatorLost() override ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Finishes the step that has begun, as far as that works within `timeout`, and begins no other.
+  void FinishStep(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Serve() ABSL_LOCKS_EXCLUDED(mu_);
+  void Prepare(const v1::Directive& directive) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReleaseAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<WorkerJob> Find(const v1::Directive& directive) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  WorkerMetrics metrics_;
+  mutable absl::Mutex mu_;
+  std::shared_ptr<WorkerJob> current_ ABSL_GUARDED_BY(mu_);  // on the job thread
+  std::shared_ptr<WorkerJob> next_ ABSL_GUARDED_BY(mu_);     // once the current one is out
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::jthread job_thread_;  // last: it uses all of the above
+};
+
+}  // namespace muster

@@ -1,0 +1,167 @@
+#include "services/worker/worker_job.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+absl::Status Released() { return absl::CancelledError("the job was released"); }
+
+}  // namespace
+
+WorkerJob::WorkerJob(Options options) : options_(std::move(options)) {}
+
+void WorkerJob::Run() {
+  absl::Status status = Prepare();
+  if (status.ok()) status = Train();
+  if (!status.ok()) FailWith(status);
+  Settle();
+  AwaitRelease();
+  std::unique_ptr<Trainer> finished;
+  absl::MutexLock lock(&mu_);
+  finished = std::move(trainer_);
+}
+
+absl::Status WorkerJob::Prepare() {
+  if (released()) return Released();
+  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                   Trainer::Create({
+                       .plan = options_.plan,
+                       .rank = options_.rank,
+                       .devices = options_.devices,
+                       .threads_per_device = options_.threads_per_device,
+                       .transport = options_.transport,
+                       .log = &log_,
+                       .metrics = options_.metrics,
+                   }));
+  {
+    absl::MutexLock lock(&mu_);
+    if (released_) return Released();
+    trainer_ = std::move(trainer);
+    if (pausing_) trainer_->Pause();
+  }
+  Enter(v1::MEMBER_PREPARED);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerJob::Train() {
+  ASSIGN_OR_RETURN(const int64_t total_steps, AwaitStart());
+  if (total_steps == 0) {
+    Enter(v1::MEMBER_PAUSED);
+    return absl::OkStatus();
+  }
+  Enter(v1::MEMBER_RUNNING);
+  RETURN_IF_ERROR(trainer_->Start(total_steps));
+  for (int64_t step = options_.plan->first_step(); step < total_steps && !Pausing(); ++step) {
+    absl::Status status = trainer_->Step(step);
+    if (absl::IsAborted(status)) break;
+    RETURN_IF_ERROR(status);
+  }
+  if (trainer_->next_step() < total_steps) {
+    Enter(v1::MEMBER_PAUSED);
+    RETURN_IF_ERROR(trainer_->Drain());
+  }
+  Enter(trainer_->next_step() == total_steps ? v1::MEMBER_DONE : v1::MEMBER_PAUSED);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> WorkerJob::AwaitStart() {
+  absl::MutexLock lock(&mu_);
+  auto told = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return total_steps_.has_value() || pausing_ || released_;
+  };
+  mu_.Await(absl::Condition(&told));
+  if (released_) return Released();
+  return total_steps_.value_or(0);
+}
+
+bool WorkerJob::Pausing() const {
+  absl::MutexLock lock(&mu_);
+  return pausing_;
+}
+
+void WorkerJob::Enter(v1::MemberJobState state) {
+  {
+    absl::MutexLock lock(&mu_);
+    state_ = state;
+  }
+  LOG(INFO) << job() << " generation " << generation() << ": " << v1::MemberJobState_Name(state);
+  options_.report_soon();
+}
+
+void WorkerJob::FailWith(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (released_) return;
+    const int64_t step = trainer_ ? trainer_->failed_step() : options_.plan->first_step();
+    error_.set_code(static_cast<int32_t>(status.code()));
+    error_.set_reason(ReasonOf(status));
+    error_.set_message(absl::StrCat(options_.plan->workers(options_.rank).member(), ", step ", step,
+                                    ": ", status.message()));
+    error_.set_step(step);
+    if (trainer_) error_.set_culprit(trainer_->culprit());
+    LOG(ERROR) << job() << " generation " << generation() << ": " << error_.reason() << ": "
+               << error_.message();
+  }
+  Enter(v1::MEMBER_FAILED);
+}
+
+void WorkerJob::Settle() {
+  absl::MutexLock lock(&mu_);
+  settled_ = true;
+}
+
+void WorkerJob::AwaitRelease() {
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&released_));
+}
+
+void WorkerJob::Start(int64_t total_steps) {
+  absl::MutexLock lock(&mu_);
+  if (!total_steps_) total_steps_ = total_steps;
+}
+
+void WorkerJob::Pause() {
+  absl::MutexLock lock(&mu_);
+  pausing_ = true;
+  if (trainer_) trainer_->Pause();
+}
+
+void WorkerJob::Release() {
+  absl::MutexLock lock(&mu_);
+  released_ = true;
+  if (trainer_) trainer_->Cancel(Released());
+}
+
+bool WorkerJob::released() const {
+  absl::MutexLock lock(&mu_);
+  return released_;
+}
+
+void WorkerJob::FinishStep(absl::Duration timeout) {
+  Pause();
+  absl::MutexLock lock(&mu_);
+  mu_.AwaitWithTimeout(absl::Condition(&settled_), timeout);
+}
+
+v1::JobReport WorkerJob::Report() const {
+  v1::JobReport report;
+  report.set_job(job());
+  report.set_generation(generation());
+  absl::MutexLock lock(&mu_);
+  report.set_state(state_);
+  report.set_next_step(options_.plan->first_step());
+  if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
+  if (trainer_) {
+    *report.mutable_dataset() = trainer_->dataset();
+    report.set_next_step(trainer_->next_step());
+  }
+  log_.AddTo(report);
+  return report;
+}
+
+}  // namespace muster

@@ -1,0 +1,81 @@
+// One generation of one job on this worker, from Prepare to Release.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+#include "services/worker/gradient_exchange.h"
+#include "services/worker/progress_log.h"
+#include "services/worker/trainer.h"
+#include "services/worker/worker_metrics.h"
+
+namespace muster {
+
+// The job thread calls Run(); the rest returns at once and is for any thread.
+class WorkerJob {
+ public:
+  struct Options {
+    std::shared_ptr<const v1::JobPlan> plan;
+    int rank = 0;
+    std::vector<std::string> devices;
+    int threads_per_device = 1;
+    TransportFactory transport;
+    WorkerMetrics* metrics = nullptr;
+    std::function<void()> report_soon;  // the state changed
+  };
+  explicit WorkerJob(Options options);
+
+  // Prepares, trains from Start() on, then stays (done, paused or failed) until Release().
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Directives, each for this generation. Repeats do nothing.
+  void Start(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mu_);
+  void Pause() ABSL_LOCKS_EXCLUDED(mu_);
+  void Release() ABSL_LOCKS_EXCLUDED(mu_);
+  void Acknowledge(const v1::Acknowledge& acknowledge) { log_.Acknowledge(acknowledge); }
+
+  // Pauses and waits until the step that has begun is finished; at most `timeout`.
+  void FinishStep(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
+
+  v1::JobReport Report() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::string& job() const { return options_.plan->job(); }
+  uint32_t generation() const { return options_.plan->generation(); }
+  bool released() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  absl::Status Prepare() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Train() ABSL_LOCKS_EXCLUDED(mu_);
+  // Total steps; 0 when paused before Start().
+  absl::StatusOr<int64_t> AwaitStart() ABSL_LOCKS_EXCLUDED(mu_);
+  bool Pausing() const ABSL_LOCKS_EXCLUDED(mu_);
+  void Enter(v1::MemberJobState state) ABSL_LOCKS_EXCLUDED(mu_);
+  void Settle() ABSL_LOCKS_EXCLUDED(mu_);
+  void FailWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  void AwaitRelease() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  ProgressLog log_;
+  mutable absl::Mutex mu_;
+  v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
+  v1::MemberError error_ ABSL_GUARDED_BY(mu_);
+  // Made and destroyed by the job thread, under mu_; the job thread also reads it without.
+  std::unique_ptr<Trainer> trainer_;
+  std::optional<int64_t> total_steps_ ABSL_GUARDED_BY(mu_);  // since Start()
+  bool pausing_ ABSL_GUARDED_BY(mu_) = false;
+  bool settled_ ABSL_GUARDED_BY(mu_) = false;  // nothing more will happen before Release()
+  bool released_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace muster

@@ -1,0 +1,41 @@
+#include "services/worker/worker_metrics.h"
+
+namespace muster {
+namespace {
+
+prometheus::Histogram& Phase(Metrics& metrics, const std::string& phase) {
+  return metrics.Histogram("muster_worker_step_phase_duration_seconds",
+                           "Time of one phase of a training step; phase=evaluate is one evaluation",
+                           {{"phase", phase}});
+}
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics(Metrics& metrics)
+    : metrics_(metrics),
+      steps(metrics.Counter("muster_worker_steps_total", "Training steps computed")),
+      samples(metrics.Counter("muster_worker_samples_total", "Training samples computed")),
+      step_duration(metrics.Histogram("muster_worker_step_duration_seconds",
+                                      "Time of one training step, without evaluation")),
+      data_duration(Phase(metrics, "data")),
+      compute_duration(Phase(metrics, "compute")),
+      wait_duration(Phase(metrics, "wait")),
+      evaluate_duration(Phase(metrics, "evaluate")),
+      loss(
+          metrics.Gauge("muster_worker_loss", "Mean loss of this worker's share of the last step")),
+      gradient_norm(metrics.Gauge("muster_worker_gradient_norm",
+                                  "Norm of the whole batch's gradient of the last finished step")),
+      learning_rate(
+          metrics.Gauge("muster_worker_learning_rate", "Learning rate of the last finished step")),
+      push_bytes(metrics.Counter("muster_worker_push_bytes_total",
+                                 "Gradient bytes handed to the transport")),
+      params_bytes(metrics.Counter("muster_worker_params_bytes_total", "Parameter bytes received")),
+      nonfinite_losses(metrics.Counter("muster_worker_nonfinite_losses_total",
+                                       "Steps whose loss was infinite or not a number")) {}
+
+void WorkerMetrics::ShowTransport(const std::string& name) {
+  metrics_.Gauge("muster_transport_info", "1 for the transport in use", {{"transport", name}})
+      .Set(1);
+}
+
+}  // namespace muster

@@ -1,0 +1,40 @@
+// What a worker exports at /metrics.
+#pragma once
+
+#include <string>
+
+#include "lib/telemetry/metrics.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+
+namespace muster {
+
+// References into `metrics`, which outlives this: looked up once, observed without a lock.
+class WorkerMetrics {
+ public:
+  explicit WorkerMetrics(Metrics& metrics);
+
+  // Which transport carries the gradients ("ucx:tcp").
+  void ShowTransport(const std::string& name);
+
+ private:
+  Metrics& metrics_;
+
+ public:
+  prometheus::Counter& steps;
+  prometheus::Counter& samples;
+  prometheus::Histogram& step_duration;
+  prometheus::Histogram& data_duration;      // waiting for the batch
+  prometheus::Histogram& compute_duration;   // forward and backward, less the waiting in it
+  prometheus::Histogram& wait_duration;      // waiting for parameters
+  prometheus::Histogram& evaluate_duration;  // one evaluation
+  prometheus::Gauge& loss;
+  prometheus::Gauge& gradient_norm;
+  prometheus::Gauge& learning_rate;
+  prometheus::Counter& push_bytes;
+  prometheus::Counter& params_bytes;
+  prometheus::Counter& nonfinite_losses;
+};
+
+}  // namespace muster

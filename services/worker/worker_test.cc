@@ -1,0 +1,298 @@
+#include "services/worker/worker.h"
+
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/inprocess_transport.h"
+#include "services/worker/fake_ps.h"
+#include "services/worker/tiny_jobs.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Fate = InProcessNetwork::Fate;
+
+// One worker, driven as the coordinator would.
+class Driven {
+ public:
+  Driven(InProcessNetwork& network, std::shared_ptr<const v1::JobPlan> plan, int rank = 0)
+      : plan_(std::move(plan)),
+        worker_({.member = plan_->workers(rank).member(),
+                 .devices = {"cpu:0"},
+                 .transport = [&network] { return network.MakeTransport(); },
+                 .metrics = &metrics_,
+                 .report_soon =
+                     [this] {
+                       absl::MutexLock lock(&mu_);
+                       ++changes_;
+                     }}) {}
+
+  v1::Directive Directive() const {
+    v1::Directive directive;
+    directive.set_term(1);
+    directive.set_job(plan_->job());
+    directive.set_generation(plan_->generation());
+    return directive;
+  }
+  void Prepare() {
+    v1::Directive directive = Directive();
+    *directive.mutable_prepare()->mutable_plan() = *plan_;
+    worker_.Handle(directive);
+  }
+  void Start(int64_t total_steps) {
+    v1::Directive directive = Directive();
+    directive.mutable_start()->set_total_steps(total_steps);
+    worker_.Handle(directive);
+  }
+  void Pause() {
+    v1::Directive directive = Directive();
+    directive.mutable_pause();
+    worker_.Handle(directive);
+  }
+  void Release() {
+    v1::Directive directive = Directive();
+    directive.mutable_release();
+    worker_.Handle(directive);
+  }
+
+  // Waits for a report of this kind; the worker says when to look.
+  v1::JobReport Await(const std::function<bool(const v1::JobReport&)>& expected) {
+    for (int64_t seen = -1;;) {
+      {
+        absl::MutexLock lock(&mu_);
+        auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return changes_ > seen; };
+        if (!mu_.AwaitWithTimeout(absl::Condition(&changed), absl::Seconds(30))) {
+          ADD_FAILURE() << "no such report; the last is "
+                        << (worker_.Report().empty() ? "none"
+                                                     : worker_.Report()[0].ShortDebugString());
+          return {};
+        }
+        seen = changes_;
+      }
+      const std::vector<v1::JobReport> reports = worker_.Report();
+      if (reports.size() == 1 && expected(reports[0])) return reports[0];
+    }
+  }
+  v1::JobReport Await(v1::MemberJobState state) {
+    return Await([state](const v1::JobReport& report) { return report.state() == state; });
+  }
+
+  Worker& worker() { return worker_; }
+  std::string Rendered() const { return metrics_.Render(); }
+
+ private:
+  const std::shared_ptr<const v1::JobPlan> plan_;
+  Metrics metrics_;
+  absl::Mutex mu_;
+  int64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
+  Worker worker_;
+};
+
+// Answers to pushes of `step` are held from now on.
+void HoldAnswersTo(InProcessNetwork& network, int64_t step) {
+  network.SetFault([step](const WireHeader& header) {
+    return header.kind == MessageKind::kParams && header.step == step + 1 ? Fate::kHold
+                                                                          : Fate::kDeliver;
+  });
+}
+
+TEST(WorkerTest, PreparesTrainsToTheEndAndRemembersRecordsUntilAcknowledged) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+
+  driven.Prepare();
+  driven.Prepare();  // directives are repeated
+  const v1::JobReport prepared = driven.Await(v1::MEMBER_PREPARED);
+  EXPECT_EQ(prepared.dataset().samples(), 512);
+  EXPECT_EQ(prepared.next_step(), 0);
+
+  driven.Start(20);
+  driven.Start(20);
+  const v1::JobReport done = driven.Await(v1::MEMBER_DONE);
+  EXPECT_EQ(done.next_step(), 20);
+  EXPECT_EQ(done.steps_size(), 20);
+  EXPECT_THAT(driven.Rendered(), HasSubstr("muster_worker_steps_total 20"));
+  EXPECT_THAT(driven.Rendered(), HasSubstr("muster_worker_samples_total 640"));
+  EXPECT_THAT(driven.Rendered(), HasSubstr("transport=\"inprocess\""));
+
+  v1::Directive acknowledge = driven.Directive();
+  acknowledge.mutable_acknowledge()->set_steps_before(18);
+  driven.worker().Handle(acknowledge);
+  EXPECT_EQ(driven.worker().Report()[0].steps_size(), 2);
+
+  driven.Release();
+  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+}
+
+TEST(WorkerTest, PauseStopsBetweenStepsAndTheStepThatIsPushedIsFinishedWhenItsAnswersCome) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  HoldAnswersTo(network, 5);
+  driven.Start(1000);
+  const int64_t chunks = ps.plan()->chunks_size();
+  int64_t of_first_shard = 0;
+  for (const v1::PlanChunk& chunk : ps.plan()->chunks()) of_first_shard += chunk.shard() == 0;
+  ps.shard(0).AwaitPushes(6 * of_first_shard);
+  ps.shard(1).AwaitPushes(6 * (chunks - of_first_shard));
+
+  driven.Pause();  // step 6 waits for the answers to step 5
+  const v1::JobReport waiting = driven.Await(v1::MEMBER_PAUSED);
+  EXPECT_EQ(waiting.next_step(), 5);
+  EXPECT_EQ(waiting.steps_size(), 5);
+
+  network.SetFault(nullptr);
+  network.ReleaseHeld();
+  const v1::JobReport paused =
+      driven.Await([](const v1::JobReport& report) { return report.next_step() == 6; });
+  EXPECT_EQ(paused.state(), v1::MEMBER_PAUSED);
+  EXPECT_EQ(paused.steps_size(), 6);
+  driven.Release();
+  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+}
+
+TEST(WorkerTest, PausedWorkersAgreeOnAStep) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/2));
+  Driven first(network, ps.plan(), 0), second(network, ps.plan(), 1);
+  for (Driven* driven : {&first, &second}) driven->Prepare();
+  for (Driven* driven : {&first, &second}) driven->Await(v1::MEMBER_PREPARED);
+  for (Driven* driven : {&first, &second}) driven->Start(1'000'000);
+  ps.shard(0).AwaitPushes(101);
+  first.Pause();
+  second.Pause();
+  // One may be a step behind for as long as the other's pushes are on their way.
+  for (;;) {
+    const int64_t a = first.Await(v1::MEMBER_PAUSED).next_step();
+    const int64_t b = second.Await(v1::MEMBER_PAUSED).next_step();
+    ASSERT_LE(std::abs(a - b), 1);
+    if (a == b) break;
+  }
+}
+
+TEST(WorkerTest, ReleaseAtAnyMomentFreesTheWorkerForTheNextJob) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  HoldAnswersTo(network, 2);
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  driven.Start(1000);
+  ps.shard(0).AwaitPushes(3);
+  driven.Release();
+  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+
+  network.SetFault(nullptr);
+  FakePs other_ps(network, LinearJob(/*workers=*/1));
+  auto other = std::make_shared<v1::JobPlan>(*other_ps.plan());
+  other->set_job("test-2");
+  v1::Directive prepare;
+  prepare.set_job("test-2");
+  prepare.set_generation(1);
+  *prepare.mutable_prepare()->mutable_plan() = *other;
+  driven.worker().Handle(prepare);
+  const v1::JobReport report = driven.Await(v1::MEMBER_PREPARED);
+  EXPECT_EQ(report.job(), "test-2");
+}
+
+TEST(WorkerTest, ALostPsFailsTheJobWithTheCulpritsName) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  HoldAnswersTo(network, 3);
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  driven.Start(1000);
+  ps.shard(1).AwaitPushes(4);
+  ps.shard(1).Stop();
+  const v1::JobReport failed = driven.Await(v1::MEMBER_FAILED);
+  EXPECT_EQ(failed.error().reason(), "PS_UNREACHABLE");
+  EXPECT_EQ(failed.error().culprit(), "ps-1");
+  EXPECT_EQ(failed.error().step(), 3);
+  EXPECT_THAT(failed.error().message(), HasSubstr("worker-0, step 3: "));
+  EXPECT_EQ(failed.error().code(), static_cast<int>(absl::StatusCode::kUnavailable));
+}
+
+TEST(WorkerTest, MissingDataFailsThePreparation) {
+  InProcessNetwork network;
+  FakePs::Options options = TextJob(testing::TempDir() + "/worker_test.txt", /*workers=*/1);
+  options.spec.mutable_data()->mutable_text()->set_path("/nope");
+  FakePs ps(network, options);
+  Driven driven(network, ps.plan());
+  driven.Prepare();
+  const v1::JobReport failed = driven.Await(v1::MEMBER_FAILED);
+  EXPECT_EQ(failed.error().reason(), "DATA_NOT_FOUND");
+  EXPECT_THAT(failed.error().message(), HasSubstr("data.text.path"));
+}
+
+TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndTheOldOnesDirectivesAreIgnored) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  v1::Directive newer = driven.Directive();
+  newer.set_generation(2);
+  *newer.mutable_prepare()->mutable_plan() = *ps.plan();
+  newer.mutable_prepare()->mutable_plan()->set_generation(2);
+  driven.worker().Handle(newer);
+  driven.Release();  // of generation 1
+  driven.Prepare();
+  const v1::JobReport report = driven.Await([](const v1::JobReport& report) {
+    return report.generation() == 2 && report.state() == v1::MEMBER_PREPARED;
+  });
+  EXPECT_EQ(report.job(), "test-1");
+}
+
+TEST(WorkerTest, WithoutACoordinatorTheJobIsDropped) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  driven.worker().CoordinatorLost();
+  EXPECT_THAT(driven.worker().Report(), IsEmpty());
+}
+
+TEST(WorkerTest, FinishStepLeavesNoStepHalfDone) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  driven.worker().FinishStep(absl::Seconds(30));  // nothing to do
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  driven.Start(1'000'000);
+  ps.shard(0).AwaitPushes(50);
+  driven.worker().FinishStep(absl::Seconds(30));
+  const v1::JobReport report = driven.worker().Report().at(0);
+  EXPECT_EQ(report.state(), v1::MEMBER_PAUSED);
+  EXPECT_GE(report.next_step(), 49);
+  EXPECT_EQ(report.steps_size(), report.next_step());
+}
+
+TEST(WorkerTest, DevicesAreCountedOrListed) {
+  EXPECT_THAT(*ParseDevices("cpu"), ElementsAre("cpu:0"));
+  EXPECT_THAT(*ParseDevices("cpu:2"), ElementsAre("cpu:0", "cpu:1"));
+  EXPECT_THAT(*ParseDevices("cpu,cpu"), ElementsAre("cpu:0", "cpu:1"));
+  for (const char* bad :
+       {"", "gpu", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu,", "cpu:1000000000"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseDevices(bad).status())) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace muster
