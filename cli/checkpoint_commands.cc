@@ -1,0 +1,111 @@
+// muster checkpoint: list, save, get, verify.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/job_text.h"
+#include "cli/session.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/cluster/resource_name.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status List(const std::string& job, const Session& session) {
+  ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse response,
+                   session.Connect().ListCheckpoints(job));
+  const std::vector<v1::Checkpoint> checkpoints(response.checkpoints().begin(),
+                                                response.checkpoints().end());
+  std::string names;
+  for (const v1::Checkpoint& checkpoint : checkpoints) {
+    absl::StrAppend(&names, checkpoint.name(), "\n");
+  }
+  session.Print(response, CheckpointTable(checkpoints, absl::Now()), names);
+  return absl::OkStatus();
+}
+
+absl::Status Save(const std::string& job, const Session& session) {
+  ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, session.Connect().SaveCheckpoint(job));
+  session.Print(checkpoint, CheckpointTable({checkpoint}, absl::Now()),
+                absl::StrCat(checkpoint.name(), "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status Get(const std::string& name, const std::string& directory, const Session& session) {
+  RETURN_IF_ERROR(session.Connect().DownloadCheckpoint(name, directory));
+  std::printf("%s\n", directory.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status VerifyDirectory(const std::string& directory, const std::string& shown,
+                             const Session& session) {
+  ASSIGN_OR_RETURN(auto checkpoint, CheckpointReader::Open(directory));
+  RETURN_IF_ERROR(checkpoint->Verify());
+  const v1::Checkpoint proto = checkpoint->ToProto(checkpoint->manifest().job);
+  session.Print(proto,
+                absl::StrCat("OK  ", shown, ": step ", proto.step(), ", ", proto.files_size(),
+                             " files, ", FormatBytes(proto.size_bytes()), "\n"),
+                absl::StrCat(shown, "\n"));
+  return absl::OkStatus();
+}
+
+// A directory here, or a checkpoint of the coordinator's, which is downloaded for it.
+absl::Status Verify(const std::string& path_or_name, const Session& session) {
+  std::error_code error;
+  if (fs::is_directory(path_or_name, error)) {
+    return VerifyDirectory(path_or_name, path_or_name, session);
+  }
+  if (!ParseCheckpointRef(path_or_name)) {
+    return absl::NotFoundError(absl::StrCat(path_or_name, ": no such directory"));
+  }
+  std::string folder = fs::temp_directory_path(error).string() + "/muster-verify-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat(folder, ": cannot make the folder"));
+  }
+  absl::Cleanup remove = [&] { fs::remove_all(folder, error); };
+  const std::string copy = folder + "/checkpoint";
+  RETURN_IF_ERROR(session.Connect().DownloadCheckpoint(path_or_name, copy));
+  return VerifyDirectory(copy, path_or_name, session);
+}
+
+}  // namespace
+
+void AddCheckpointCommands(CLI::App& app, Session& session) {
+  CLI::App* checkpoint =
+      AddCommand(app, "checkpoint", "Checkpoints of jobs", "muster checkpoint list char-gpt-7");
+  checkpoint->require_subcommand(1);
+
+  auto name = std::make_shared<std::string>();
+  CLI::App* list =
+      AddCommand(*checkpoint, "list", "Of one job or of all", "muster checkpoint list char-gpt-7");
+  list->add_option("JOB", *name, "Its id; default: all jobs");
+  list->callback([name, &session] { session.Fail(List(*name, session)); });
+
+  CLI::App* save = AddCommand(*checkpoint, "save", "Take one now, while the job runs",
+                              "muster checkpoint save char-gpt-7");
+  save->add_option("JOB", *name, "Its id")->required();
+  save->callback([name, &session] { session.Fail(Save(*name, session)); });
+
+  auto directory = std::make_shared<std::string>();
+  CLI::App* get = AddCommand(*checkpoint, "get", "Download one",
+                             "muster checkpoint get char-gpt-7@1000 ./checkpoint");
+  get->add_option("NAME", *name, "JOB@STEP, or JOB for its last")->required();
+  get->add_option("DEST", *directory, "Folder to make")->required();
+  get->callback([name, directory, &session] { session.Fail(Get(*name, *directory, session)); });
+
+  CLI::App* verify = AddCommand(*checkpoint, "verify", "Check sizes and SHA-256 of its files",
+                                "muster checkpoint verify ./checkpoint");
+  verify->add_option("PATH_OR_NAME", *name, "Folder here, or JOB@STEP")->required();
+  verify->callback([name, &session] { session.Fail(Verify(*name, session)); });
+}
+
+}  // namespace muster

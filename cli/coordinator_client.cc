@@ -1,0 +1,276 @@
+#include "cli/coordinator_client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "cli/job_text.h"
+#include "grpcpp/client_context.h"
+#include "lib/cluster/channel.h"
+#include "lib/cluster/grpc_status.h"
+#include "lib/cluster/resource_name.h"
+#include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(15);
+constexpr absl::Duration kSaveTimeout = absl::Minutes(10);
+constexpr absl::Duration kDownloadTimeout = absl::Hours(1);
+constexpr absl::Duration kBackoffMin = absl::Milliseconds(200);
+constexpr absl::Duration kBackoffMax = absl::Seconds(2);
+constexpr int kPageSize = 500;
+
+absl::Status Explained(const grpc::Status& status, const std::string& address) {
+  absl::Status result = FromGrpc(status);
+  if (!absl::IsUnavailable(result)) return result;
+  return Annotate(result, absl::StrCat("no coordinator answers at ", address,
+                                       " (muster local up starts one; --server names another)"));
+}
+
+// Calls `method` of `stub` within `timeout`.
+template <typename Response, typename Stub, typename Request>
+absl::StatusOr<Response> Call(
+    Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+    const Request& request, const std::string& address, absl::Duration timeout = kCallTimeout) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  Response response;
+  const grpc::Status status = (stub.*method)(&context, request, &response);
+  if (!status.ok()) return Explained(status, address);
+  return response;
+}
+
+template <typename Request>
+Request Named(const std::string& job) {
+  Request request;
+  request.set_name(JobName(JobIdOf(job)));
+  return request;
+}
+
+// The coordinator's file names become paths here: nothing but a plain name may.
+bool IsPlainFileName(const std::string& name) {
+  return !name.empty() && name[0] != '.' && !absl::StrContains(name, '/') &&
+         !absl::StrContains(name, '\0');
+}
+
+// One file of a download, appended to in order.
+class FileDownload {
+ public:
+  absl::Status Append(const std::string& folder, const v1::ReadCheckpointResponse& part) {
+    if (part.file() != name_ && part.offset() == 0) {
+      if (!IsPlainFileName(part.file())) {
+        return absl::DataLossError(
+            absl::StrCat("the coordinator sent the file name '", part.file(), "'"));
+      }
+      RETURN_IF_ERROR(Finish());
+      name_ = part.file();
+      bytes_ = 0;
+      path_ = folder + "/" + name_;
+      file_.open(path_, std::ios::binary | std::ios::trunc);
+    }
+    if (part.file() != name_ || part.offset() != bytes_) {
+      return absl::DataLossError(absl::StrCat(part.file(), ": part at ", part.offset(),
+                                              " came when ", name_, " had ", bytes_, " bytes"));
+    }
+    const auto* data = reinterpret_cast<const std::byte*>(part.data().data());
+    if (Crc32c(absl::MakeConstSpan(data, part.data().size())) != part.crc32c()) {
+      return absl::DataLossError(absl::StrCat(name_, ": checksum mismatch at ", part.offset()));
+    }
+    file_.write(part.data().data(), static_cast<std::streamsize>(part.data().size()));
+    bytes_ += static_cast<int64_t>(part.data().size());
+    expected_ = part.file_bytes();
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() {
+    if (name_.empty()) return absl::OkStatus();
+    if (bytes_ != expected_) {
+      return absl::DataLossError(
+          absl::StrCat(name_, ": ", bytes_, " of ", expected_, " bytes came"));
+    }
+    file_.close();
+    if (!file_) return absl::ResourceExhaustedError(absl::StrCat(path_, ": cannot write"));
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string name_;
+  std::string path_;
+  std::ofstream file_;
+  int64_t bytes_ = 0;
+  int64_t expected_ = 0;
+};
+
+}  // namespace
+
+CoordinatorClient::CoordinatorClient(const std::string& address) : address_(address) {
+  auto channel = DialCoordinator(address);
+  jobs_ = v1::JobService::NewStub(channel);
+  fleet_ = v1::FleetService::NewStub(channel);
+  checkpoints_ = v1::CheckpointService::NewStub(channel);
+}
+
+absl::StatusOr<v1::Job> CoordinatorClient::CreateJob(const v1::CreateJobRequest& request) {
+  return Call(*jobs_, &v1::JobService::Stub::CreateJob, request, address_);
+}
+
+absl::StatusOr<v1::Job> CoordinatorClient::GetJob(const std::string& job) {
+  return Call(*jobs_, &v1::JobService::Stub::GetJob, Named<v1::GetJobRequest>(job), address_);
+}
+
+absl::StatusOr<v1::ListJobsResponse> CoordinatorClient::ListJobs(
+    const v1::ListJobsRequest& request) {
+  v1::ListJobsResponse all;
+  v1::ListJobsRequest page = request;
+  page.set_page_size(kPageSize);
+  do {
+    ASSIGN_OR_RETURN(v1::ListJobsResponse response,
+                     Call(*jobs_, &v1::JobService::Stub::ListJobs, page, address_));
+    page.set_page_token(response.next_page_token());
+    all.MergeFrom(response);
+  } while (!page.page_token().empty());
+  all.clear_next_page_token();
+  return all;
+}
+
+absl::StatusOr<v1::Job> CoordinatorClient::CancelJob(const std::string& job) {
+  return Call(*jobs_, &v1::JobService::Stub::CancelJob, Named<v1::CancelJobRequest>(job), address_);
+}
+
+absl::StatusOr<v1::Job> CoordinatorClient::SuspendJob(const std::string& job) {
+  return Call(*jobs_, &v1::JobService::Stub::SuspendJob, Named<v1::SuspendJobRequest>(job),
+              address_);
+}
+
+absl::StatusOr<v1::Job> CoordinatorClient::ResumeJob(const v1::ResumeJobRequest& request) {
+  return Call(*jobs_, &v1::JobService::Stub::ResumeJob, request, address_);
+}
+
+absl::Status CoordinatorClient::DeleteJob(const std::string& job) {
+  return Call(*jobs_, &v1::JobService::Stub::DeleteJob, Named<v1::DeleteJobRequest>(job), address_)
+      .status();
+}
+
+absl::StatusOr<v1::ListMembersResponse> CoordinatorClient::ListMembers() {
+  return Call(*fleet_, &v1::FleetService::Stub::ListMembers, v1::ListMembersRequest(), address_);
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> CoordinatorClient::ListCheckpoints(
+    const std::string& job) {
+  v1::ListCheckpointsRequest request;
+  if (!job.empty()) request.set_parent(JobName(JobIdOf(job)));
+  return Call(*checkpoints_, &v1::CheckpointService::Stub::ListCheckpoints, request, address_);
+}
+
+absl::StatusOr<v1::Checkpoint> CoordinatorClient::GetCheckpoint(const std::string& name) {
+  v1::GetCheckpointRequest request;
+  request.set_name(name);
+  return Call(*checkpoints_, &v1::CheckpointService::Stub::GetCheckpoint, request, address_);
+}
+
+absl::StatusOr<v1::Checkpoint> CoordinatorClient::SaveCheckpoint(const std::string& job) {
+  v1::SaveCheckpointRequest request;
+  request.set_job(JobIdOf(job));
+  return Call(*checkpoints_, &v1::CheckpointService::Stub::SaveCheckpoint, request, address_,
+              kSaveTimeout);
+}
+
+absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
+                                                   const std::string& directory) {
+  std::error_code error;
+  if (fs::exists(directory, error)) {
+    return absl::AlreadyExistsError(absl::StrCat(directory, " exists already"));
+  }
+  const std::string partial = absl::StrCat(directory, ".partial-", getpid());
+  if (!fs::create_directories(partial, error)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(partial, ": cannot make the folder: ", error.message()));
+  }
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kDownloadTimeout));
+  v1::ReadCheckpointRequest request;
+  request.set_name(name);
+  auto reader = checkpoints_->ReadCheckpoint(&context, request);
+  FileDownload download;
+  v1::ReadCheckpointResponse part;
+  absl::Status status;
+  while (status.ok() && reader->Read(&part)) status = download.Append(partial, part);
+  if (!status.ok()) context.TryCancel();
+  const grpc::Status finished = reader->Finish();
+  if (status.ok()) status = finished.ok() ? download.Finish() : Explained(finished, address_);
+  if (status.ok()) {
+    fs::rename(partial, directory, error);
+    if (error) status = absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
+  }
+  if (!status.ok()) fs::remove_all(partial, error);
+  return status;
+}
+
+absl::Status CoordinatorClient::Watch(
+    const std::string& job, const WatchOptions& options,
+    const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update) {
+  v1::WatchJobRequest request = Named<v1::WatchJobRequest>(job);
+  absl::Time away_since = absl::InfiniteFuture();
+  absl::Duration backoff = kBackoffMin;
+  bool answered = false;  // a coordinator that never was there is not waited for
+  for (;;) {
+    grpc::ClientContext context;
+    if (options.deadline != absl::InfiniteFuture()) {
+      context.set_deadline(absl::ToChronoTime(options.deadline));
+    }
+    std::optional<Interrupt::Registration> registration;
+    if (options.interrupt != nullptr) {
+      registration.emplace(*options.interrupt, [&context] { context.TryCancel(); });
+    }
+    auto reader = jobs_->WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    bool done = false;
+    while (!done && reader->Read(&response)) {
+      answered = true;
+      away_since = absl::InfiniteFuture();
+      backoff = kBackoffMin;
+      for (const v1::JobEvent& event : response.events()) {
+        request.set_revision(std::max(request.revision(), event.revision()));
+      }
+      done = on_update(response) == WatchStep::kStop || IsTerminal(response.job().state());
+    }
+    if (done) context.TryCancel();
+    const grpc::Status finished = reader->Finish();
+    if (done) return absl::OkStatus();
+    if (options.interrupt != nullptr && options.interrupt->signal() != 0) {
+      return absl::CancelledError("interrupted");
+    }
+    if (!finished.ok() && (!answered || finished.error_code() != grpc::StatusCode::UNAVAILABLE)) {
+      return Explained(finished, address_);
+    }
+    // The coordinator is away or ends the stream because it goes: the job goes on without it.
+    const absl::Time now = absl::Now();
+    if (away_since == absl::InfiniteFuture()) {
+      away_since = now;
+      if (options.on_outage && !finished.ok()) options.on_outage(Explained(finished, address_));
+    }
+    if (now >= options.deadline) return absl::DeadlineExceededError("the deadline has passed");
+    if (now - away_since > options.away_max) return Explained(finished, address_);
+    if (options.interrupt == nullptr) {
+      absl::SleepFor(backoff);
+    } else if (options.interrupt->WaitFor(backoff)) {
+      return absl::CancelledError("interrupted");
+    }
+    backoff = std::min(2 * backoff, kBackoffMax);
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,62 @@
+// The coordinator's API for people: statuses instead of grpc's, deadlines, reconnecting watches.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/interrupt.h"
+#include "proto/muster/v1/checkpoint.grpc.pb.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "proto/muster/v1/coordinator.pb.h"
+
+namespace muster {
+
+// Every call blocks for at most 15 s unless it says otherwise; UNAVAILABLE says which address was
+// tried. Thread-safe.
+class CoordinatorClient {
+ public:
+  explicit CoordinatorClient(const std::string& address);
+
+  absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request);
+  absl::StatusOr<v1::Job> GetJob(const std::string& job);
+  // All pages.
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
+  absl::StatusOr<v1::Job> CancelJob(const std::string& job);
+  absl::StatusOr<v1::Job> SuspendJob(const std::string& job);
+  absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
+  absl::Status DeleteJob(const std::string& job);
+  absl::StatusOr<v1::ListMembersResponse> ListMembers();
+  absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
+  absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name);
+  absl::StatusOr<v1::Checkpoint> SaveCheckpoint(const std::string& job);  // up to 10 min
+
+  // Downloads every file of a checkpoint into `directory` (made; must not exist), verifying each
+  // message's checksum. The folder appears complete or not at all. Up to an hour.
+  absl::Status DownloadCheckpoint(const std::string& name, const std::string& directory);
+
+  enum class WatchStep { kContinue, kStop };
+  struct WatchOptions {
+    absl::Time deadline = absl::InfiniteFuture();
+    absl::Duration away_max = absl::Minutes(5);          // how long the coordinator may be away
+    std::function<void(const absl::Status&)> on_outage;  // called once per outage; may be empty
+    Interrupt* interrupt = nullptr;                      // may be null
+  };
+  // Calls `on_update` for every state of the job and events after the ones before, across breaks of
+  // the connection. OK after kStop or a terminal state; DEADLINE_EXCEEDED; CANCELLED on a signal;
+  // the error otherwise.
+  absl::Status Watch(const std::string& job, const WatchOptions& options,
+                     const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update);
+
+ private:
+  std::string address_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+  std::unique_ptr<v1::FleetService::Stub> fleet_;
+  std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
+};
+
+}  // namespace muster

@@ -1,0 +1,74 @@
+// muster members, validate, version.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/job_check.h"
+#include "cli/job_text.h"
+#include "cli/session.h"
+#include "google/protobuf/struct.pb.h"
+#include "lib/cluster/job_file.h"
+#include "lib/cluster/job_validation.h"
+#include "lib/status/status.h"
+#include "lib/telemetry/metrics.h"
+
+namespace muster {
+namespace {
+
+absl::Status Members(const Session& session) {
+  ASSIGN_OR_RETURN(const v1::ListMembersResponse response, session.Connect().ListMembers());
+  const std::vector<v1::Member> members(response.members().begin(), response.members().end());
+  std::string names;
+  for (const v1::Member& member : members) absl::StrAppend(&names, member.name(), "\n");
+  session.Print(response, MemberTable(members, absl::Now()), names);
+  return absl::OkStatus();
+}
+
+struct ValidateOptions {
+  std::string file;
+  std::vector<std::string> settings;
+};
+
+absl::Status Validate(const ValidateOptions& options, const Session& session) {
+  ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.settings));
+  ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
+  ASSIGN_OR_RETURN(v1::JobSpec spec, CheckJobFile(text, options.file, overrides));
+  FillDefaults(spec);
+  if (session.output() == OutputFormat::kYaml) {
+    std::fputs(ToYaml(spec).c_str(), stdout);  // a job file again, not an API message
+  } else {
+    session.Print(spec, absl::StrCat("OK  ", options.file, "\n"), absl::StrCat(spec.name(), "\n"));
+  }
+  return absl::OkStatus();
+}
+
+void PrintVersion(const Session& session) {
+  google::protobuf::Struct version;
+  (*version.mutable_fields())["version"].set_string_value(BuildVersion());
+  session.Print(version, absl::StrCat("muster ", BuildVersion(), "\n"),
+                absl::StrCat(BuildVersion(), "\n"));
+}
+
+}  // namespace
+
+void AddFleetCommands(CLI::App& app, Session& session) {
+  AddCommand(app, "members", "Workers and ps that are attached", "muster members -o json")
+      ->callback([&session] { session.Fail(Members(session)); });
+
+  auto options = std::make_shared<ValidateOptions>();
+  CLI::App* validate = AddCommand(app, "validate", "List every fault of a job file",
+                                  "muster validate job.yaml --set training.steps=500");
+  validate->add_option("FILE", options->file, "Job file (docs/job_spec.md)")->required();
+  validate->add_option("--set", options->settings, "FIELD=VALUE instead of the file's")
+      ->allow_extra_args(false);
+  validate->callback([options, &session] { session.Fail(Validate(*options, session)); });
+
+  AddCommand(app, "version", "Version of this program", "muster version")->callback([&session] {
+    PrintVersion(session);
+  });
+}
+
+}  // namespace muster

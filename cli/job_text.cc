@@ -1,0 +1,220 @@
+#include "cli/job_text.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "lib/cluster/job_file.h"
+#include "lib/cluster/resource_name.h"
+
+namespace muster {
+namespace {
+
+absl::Time ToTime(const google::protobuf::Timestamp& timestamp) {
+  return absl::FromUnixSeconds(timestamp.seconds()) + absl::Nanoseconds(timestamp.nanos());
+}
+
+absl::Duration ToDuration(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+const char* ColorOf(v1::JobState state) {
+  switch (state) {
+    case v1::SUCCEEDED:
+      return "\033[32m";  // green
+    case v1::FAILED:
+      return "\033[31m";  // red
+    case v1::CANCELLED:
+    case v1::SUSPENDED:
+    case v1::RECOVERING:
+      return "\033[33m";  // yellow
+    default:
+      return "\033[36m";  // cyan
+  }
+}
+
+std::string StepText(const v1::JobProgress& progress) {
+  if (progress.total_steps() == 0) return absl::StrCat(progress.step());
+  return absl::StrCat(progress.step(), "/", progress.total_steps());
+}
+
+std::string LossText(double loss) { return absl::StrFormat("%.4g", loss); }
+
+int MostWorkers(const v1::Job& job) {
+  const v1::WorkerCount& workers = job.spec().resources().workers();
+  return std::max({1, workers.min(), workers.max()});
+}
+
+// Members of the current or last generation; a job that waits has none.
+bool HasMembers(const v1::Job& job) {
+  return job.state() != v1::QUEUED && job.state() != v1::SUSPENDED;
+}
+
+std::string WorkerText(const v1::Job& job) {
+  return absl::StrCat(HasMembers(job) ? job.workers_size() : 0, "/", MostWorkers(job));
+}
+
+std::string PsText(const v1::Job& job) {
+  return absl::StrCat(HasMembers(job) ? job.ps_size() : 0, "/",
+                      std::max(1, job.spec().resources().ps()));
+}
+
+std::string Indented(const std::string& text) {
+  std::string out;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    absl::StrAppend(&out, "  ", line, "\n");
+  }
+  return out;
+}
+
+void AddLine(std::string& text, absl::string_view label, absl::string_view value) {
+  if (!value.empty()) absl::StrAppendFormat(&text, "%-18s %s\n", label, value);
+}
+
+}  // namespace
+
+bool IsTerminal(v1::JobState state) {
+  return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
+}
+
+std::string ProgressLine(const v1::Job& job, int width, bool color) {
+  const v1::JobProgress& progress = job.progress();
+  const std::string id = JobIdOf(job.name());
+  const std::string state = v1::JobState_Name(job.state());
+  std::vector<std::string> parts;
+  if (progress.total_steps() > 0) {
+    parts.push_back(absl::StrFormat(
+        " %3d%% step %s", 100 * progress.step() / progress.total_steps(), StepText(progress)));
+  }
+  if (progress.step() > 0) {
+    parts.push_back(absl::StrFormat("  loss %.3f", progress.loss()));
+  }
+  if (job.state() == v1::RUNNING && progress.samples_per_second() > 0) {
+    parts.push_back(absl::StrCat("  ", FormatCount(progress.samples_per_second()), " samples/s"));
+  }
+  if (job.state() == v1::RUNNING && progress.has_remaining()) {
+    parts.push_back(absl::StrCat("  eta ", FormatClock(ToDuration(progress.remaining()))));
+  }
+  if (!IsTerminal(job.state())) {
+    parts.push_back(absl::StrCat("  ", WorkerText(job), " workers ", PsText(job), " ps"));
+  }
+  int used = static_cast<int>(id.size() + 1 + state.size());
+  std::string line = color ? absl::StrCat(id, " ", ColorOf(job.state()), state, "\033[0m")
+                           : absl::StrCat(id, " ", state);
+  for (const std::string& part : parts) {
+    used += static_cast<int>(part.size());
+    if (used > width) break;
+    line += part;
+  }
+  return line;
+}
+
+std::string JobTable(absl::Span<const v1::Job> jobs, absl::Time now) {
+  Table table({"NAME", "STATE", "STEP", "LOSS", "WORKERS", "PS", "AGE"});
+  for (const v1::Job& job : jobs) {
+    table.Add({JobIdOf(job.name()), v1::JobState_Name(job.state()), StepText(job.progress()),
+               job.progress().step() > 0 ? LossText(job.progress().loss()) : "-", WorkerText(job),
+               PsText(job), FormatAge(now - ToTime(job.create_time()))});
+  }
+  return table.ToString();
+}
+
+std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now) {
+  Table table({"NAME", "ROLE", "HOST", "PID", "JOBS", "SEEN", "METRICS"});
+  for (const v1::Member& member : members) {
+    table.Add({member.name(), member.role() == v1::PS ? "ps" : "worker", member.host(),
+               absl::StrCat(member.pid()),
+               member.jobs().empty() ? "-" : absl::StrJoin(member.jobs(), ","),
+               FormatAge(now - ToTime(member.report_time())), member.metrics_url()});
+  }
+  return table.ToString();
+}
+
+std::string CheckpointTable(absl::Span<const v1::Checkpoint> checkpoints, absl::Time now) {
+  Table table({"JOB", "STEP", "SIZE", "AGE", "DIRECTORY"});
+  for (const v1::Checkpoint& checkpoint : checkpoints) {
+    table.Add({checkpoint.job(), absl::StrCat(checkpoint.step()),
+               FormatBytes(checkpoint.size_bytes()),
+               FormatAge(now - ToTime(checkpoint.create_time())), checkpoint.directory()});
+  }
+  return table.ToString();
+}
+
+std::string EventLine(const v1::JobEvent& event) {
+  return absl::StrCat(FormatUtc(ToTime(event.time())), "  ", v1::JobState_Name(event.state()), "  ",
+                      event.reason(), event.message().empty() ? "" : "  ", event.message());
+}
+
+std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> events, absl::Time now) {
+  const v1::JobProgress& progress = job.progress();
+  std::string text;
+  AddLine(text, "Name", JobIdOf(job.name()));
+  AddLine(
+      text, "State",
+      absl::StrCat(v1::JobState_Name(job.state()), job.reason().empty() ? "" : " (", job.reason(),
+                   job.reason().empty() ? "" : ")", job.suspend_requested() ? ", suspending" : ""));
+  AddLine(text, "Message", job.message());
+  AddLine(text, "Created",
+          absl::StrCat(FormatUtc(ToTime(job.create_time())), " (",
+                       FormatAge(now - ToTime(job.create_time())), " ago)"));
+  if (job.has_start_time()) AddLine(text, "Started", FormatUtc(ToTime(job.start_time())));
+  if (job.has_end_time()) AddLine(text, "Ended", FormatUtc(ToTime(job.end_time())));
+  AddLine(text, "Generation", absl::StrCat(job.generation()));
+  AddLine(text, "Workers", absl::StrJoin(job.workers(), ", "));
+  AddLine(text, "Parameter servers", absl::StrJoin(job.ps(), ", "));
+  AddLine(text, "Step", StepText(progress));
+  if (progress.step() > 0) {
+    AddLine(
+        text, "Loss",
+        absl::StrCat(LossText(progress.loss()), " (first ", LossText(progress.first_loss()), ")"));
+    AddLine(text, "Learning rate", LossText(progress.learning_rate()));
+    AddLine(text, "Gradient norm", LossText(progress.gradient_norm()));
+  }
+  if (progress.has_evaluation_loss()) {
+    AddLine(text, "Evaluation loss",
+            absl::StrCat(LossText(progress.evaluation_loss()), " at step ",
+                         progress.evaluation_step()));
+  }
+  if (progress.has_evaluation_accuracy()) {
+    AddLine(text, "Accuracy", absl::StrFormat("%.2f %%", 100 * progress.evaluation_accuracy()));
+  }
+  if (job.state() == v1::RUNNING) {
+    AddLine(text, "Throughput",
+            absl::StrCat(FormatCount(progress.samples_per_second()), " samples/s"));
+    if (progress.has_remaining()) {
+      AddLine(text, "Remaining", FormatClock(ToDuration(progress.remaining())));
+    }
+  }
+  AddLine(text, "Checkpoint", job.checkpoint());
+  absl::StrAppend(&text, "Spec\n", Indented(ToYaml(job.spec())));
+  absl::StrAppend(&text, "Events\n");
+  for (const v1::JobEvent& event : events) absl::StrAppend(&text, "  ", EventLine(event), "\n");
+  return text;
+}
+
+std::string JobSummary(const v1::Job& job, const std::string& checkpoint) {
+  const v1::JobProgress& progress = job.progress();
+  std::string text = absl::StrCat(v1::JobState_Name(job.state()), "  ", JobIdOf(job.name()), "  ",
+                                  progress.step(), " steps");
+  if (job.has_start_time() && job.has_end_time()) {
+    absl::StrAppend(&text, " in ", FormatClock(ToTime(job.end_time()) - ToTime(job.start_time())));
+  }
+  absl::StrAppend(&text, "\n");
+  if (progress.step() > 0) {
+    AddLine(text, "first loss", LossText(progress.first_loss()));
+    AddLine(text, "last loss", LossText(progress.loss()));
+  }
+  if (progress.has_evaluation_loss()) {
+    AddLine(text, "evaluation loss", LossText(progress.evaluation_loss()));
+  }
+  if (progress.has_evaluation_accuracy()) {
+    AddLine(text, "accuracy", absl::StrFormat("%.2f %%", 100 * progress.evaluation_accuracy()));
+  }
+  AddLine(text, "checkpoint", checkpoint);
+  return text;
+}
+
+}  // namespace muster

@@ -1,0 +1,36 @@
+// Jobs, members and checkpoints as people read them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cli/output.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+bool IsTerminal(v1::JobState state);
+
+// "char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10  2/2 workers 2/2
+// ps", without the rightmost parts that `width` has no room for. With `color` the state is coloured
+// (which takes no width).
+std::string ProgressLine(const v1::Job& job, int width, bool color = false);
+
+std::string JobTable(absl::Span<const v1::Job> jobs, absl::Time now);
+std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now);
+std::string CheckpointTable(absl::Span<const v1::Checkpoint> checkpoints, absl::Time now);
+
+// "2026-11-21 12:53:15 UTC  RUNNING  STARTED  2 workers, 2 ps"
+std::string EventLine(const v1::JobEvent& event);
+
+// Everything about one job: state, progress, members, spec, events.
+std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> events, absl::Time now);
+
+// How a finished job went: state, losses, checkpoint.
+std::string JobSummary(const v1::Job& job, const std::string& checkpoint);
+
+}  // namespace muster

@@ -1,0 +1,335 @@
+#include "cli/local_cluster.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "glog/logging.h"
+#include "grpcpp/client_context.h"
+#include "lib/cluster/channel.h"
+#include "lib/cluster/grpc_status.h"
+#include "lib/concurrency/cpu_quota.h"
+#include "lib/status/status.h"
+#include "nlohmann/json.hpp"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
+constexpr int kLogTailLines = 12;
+constexpr int kFoldersAbove = 4;  // from bazel-bin/tests/<folder>/x_test to bazel-bin
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string RecordPath(const std::string& dir) { return dir + "/cluster.json"; }
+
+std::string PortFlag(const char* name) { return absl::StrCat("--", name, "=127.0.0.1:0"); }
+
+// Polls until `done` or the deadline; false at the deadline.
+bool Poll(absl::Duration timeout, const std::function<bool()>& done) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (!done()) {
+    if (absl::Now() >= deadline) return false;
+    absl::SleepFor(kPollInterval);
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindBinary(const std::string& role) {
+  std::vector<fs::path> folders;
+  if (const char* folder = std::getenv("MUSTER_BIN_DIR")) folders.emplace_back(folder);
+  const char* runfiles = std::getenv("TEST_SRCDIR");
+  const char* workspace = std::getenv("TEST_WORKSPACE");
+  if (runfiles != nullptr && workspace != nullptr) {
+    folders.push_back(fs::path(runfiles) / workspace);
+  }
+  std::error_code error;
+  fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (int above = 0; above <= kFoldersAbove && !folder.empty(); ++above) {
+    folders.push_back(folder);
+    folder = folder.parent_path();
+  }
+  std::vector<std::string> tried;
+  for (const fs::path& candidate : folders) {
+    for (const fs::path& path : {candidate / role, candidate / "services" / role / "main"}) {
+      if (fs::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0) return path.string();
+    }
+    tried.push_back(candidate.string());
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "cannot find the ", role, " binary in ", absl::StrJoin(tried, ", "),
+      "; build it (bazel build //:coordinator //:ps //:worker) or set MUSTER_BIN_DIR"));
+}
+
+std::string DefaultLocalDir() {
+  const char* home = std::getenv("HOME");
+  return absl::StrCat(home == nullptr ? "." : home, "/.muster/local");
+}
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const Options& options) {
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster(options));
+  const absl::Status status = cluster->StartAll();
+  if (!status.ok()) {
+    cluster->Shutdown();
+    return status;
+  }
+  return cluster;
+}
+
+LocalCluster::~LocalCluster() {
+  if (options_.lifetime == Lifetime::kWithParent) Shutdown();
+}
+
+absl::Status LocalCluster::StartAll() {
+  std::error_code error;
+  fs::create_directories(options_.dir + "/logs", error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat(options_.dir, ": cannot make the folder: ", error.message()));
+  }
+  options_.dir = fs::absolute(options_.dir).lexically_normal().string();
+  ASSIGN_OR_RETURN(const std::string coordinator, FindBinary("coordinator"));
+  ASSIGN_OR_RETURN(const std::string ps, FindBinary("ps"));
+  ASSIGN_OR_RETURN(const std::string worker, FindBinary("worker"));
+  LOG(INFO) << "binaries: " << coordinator << " " << ps << " " << worker;
+
+  const int cores = UsableCpus();
+  const int ps_threads =
+      options_.ps_threads > 0 ? options_.ps_threads : std::max(1, cores / std::max(1, options_.ps));
+  const int worker_threads = options_.threads_per_device > 0
+                                 ? options_.threads_per_device
+                                 : std::max(1, cores / std::max(1, options_.workers));
+  members_["coordinator"].argv = {coordinator};
+  RETURN_IF_ERROR(StartCoordinator("127.0.0.1:0"));
+  auto add = [&](const std::string& name, std::vector<std::string> argv,
+                 const std::vector<std::string>& extra) {
+    argv.push_back(absl::StrCat("--coordinator=", address_));
+    argv.push_back(absl::StrCat("--name=", name));
+    argv.push_back(PortFlag("metrics"));
+    argv.insert(argv.end(), extra.begin(), extra.end());
+    members_[name].argv = std::move(argv);
+    return Launch(name);
+  };
+  for (int i = 0; i < options_.ps; ++i) {
+    RETURN_IF_ERROR(add(absl::StrCat("ps-", i), {ps, absl::StrCat("--threads=", ps_threads)},
+                        options_.ps_flags));
+  }
+  for (int i = 0; i < options_.workers; ++i) {
+    RETURN_IF_ERROR(add(absl::StrCat("worker-", i),
+                        {worker, absl::StrCat("--devices=", options_.devices),
+                         absl::StrCat("--threads_per_device=", worker_threads)},
+                        options_.worker_flags));
+  }
+  RETURN_IF_ERROR(AwaitAttached(options_.start_timeout));
+  return options_.lifetime == Lifetime::kDetached ? SaveRecord() : absl::OkStatus();
+}
+
+absl::Status LocalCluster::StartCoordinator(const std::string& listen) {
+  const std::string address_file = options_.dir + "/coordinator.address";
+  MemberProcess& coordinator = members_["coordinator"];
+  coordinator.argv = {coordinator.argv[0],
+                      absl::StrCat("--listen=", listen),
+                      PortFlag("metrics"),
+                      absl::StrCat("--state_dir=", options_.dir, "/state"),
+                      absl::StrCat("--address_file=", address_file),
+                      "--data_visible=true",
+                      absl::StrCat("--lease=", absl::FormatDuration(options_.lease))};
+  coordinator.argv.insert(coordinator.argv.end(), options_.coordinator_flags.begin(),
+                          options_.coordinator_flags.end());
+  std::error_code error;
+  fs::remove(address_file, error);
+  RETURN_IF_ERROR(Launch("coordinator"));
+  std::string address;
+  const bool bound = Poll(options_.start_timeout, [&] {
+    address = std::string(absl::StripAsciiWhitespace(ReadFile(address_file)));
+    return !address.empty() || !running("coordinator");
+  });
+  if (!bound || address.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("the coordinator did not open its port:\n", LogTail("coordinator")));
+  }
+  address_ = address;
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::Launch(const std::string& name) {
+  MemberProcess& member = members_.at(name);
+  ASSIGN_OR_RETURN(member.process, StartProcess({.argv = member.argv,
+                                                 .log_path = log_path(name),
+                                                 .lifetime = options_.lifetime}));
+  return absl::OkStatus();
+}
+
+std::vector<std::string> LocalCluster::names() const {
+  std::vector<std::string> names;  // map order: "coordinator" < "ps-" < "worker-"
+  for (const auto& [name, member] : members_) names.push_back(name);
+  return names;
+}
+
+pid_t LocalCluster::pid(const std::string& name) const {
+  auto member = members_.find(name);
+  return member != members_.end() && member->second.process.alive() ? member->second.process.pid
+                                                                    : 0;
+}
+
+std::string LocalCluster::log_path(const std::string& name) const {
+  return absl::StrCat(options_.dir, "/logs/", name, ".log");
+}
+
+std::string LocalCluster::LogTail(const std::string& name) const {
+  std::vector<std::string> lines =
+      absl::StrSplit(ReadFile(log_path(name)), '\n', absl::SkipEmpty());
+  if (lines.size() > kLogTailLines) lines.erase(lines.begin(), lines.end() - kLogTailLines);
+  return absl::StrCat(log_path(name), ":\n  ", absl::StrJoin(lines, "\n  "));
+}
+
+absl::Status LocalCluster::Kill(const std::string& name, int signal) {
+  if (!running(name)) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " does not run"));
+  }
+  kill(members_.at(name).process.pid, signal);
+  return signal == SIGKILL ? AwaitExit(name, absl::InfiniteDuration()) : absl::OkStatus();
+}
+
+absl::Status LocalCluster::AwaitExit(const std::string& name, absl::Duration timeout) {
+  Process& process = members_.at(name).process;
+  RETURN_IF_ERROR(Annotate(muster::AwaitExit({process}, timeout), name));
+  process = {};
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::Restart(const std::string& name) {
+  if (members_.count(name) == 0) {
+    return absl::NotFoundError(absl::StrCat("no member '", name, "'"));
+  }
+  if (running(name)) RETURN_IF_ERROR(Kill(name, SIGKILL));
+  return name == "coordinator" ? StartCoordinator(address_) : Launch(name);
+}
+
+absl::StatusOr<v1::ListMembersResponse> LocalCluster::ListMembers() const {
+  auto stub = v1::FleetService::NewStub(DialCoordinator(address_));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
+  v1::ListMembersResponse response;
+  RETURN_IF_ERROR(FromGrpc(stub->ListMembers(&context, {}, &response)));
+  return response;
+}
+
+absl::Status LocalCluster::AwaitAttached(absl::Duration timeout) const {
+  std::set<std::string> missing;
+  std::string ended;
+  const bool done = Poll(timeout, [&] {
+    missing.clear();
+    for (const auto& [name, member] : members_) {
+      if (name == "coordinator" || member.process.pid == 0) continue;
+      missing.insert(name);
+      if (!member.process.alive()) ended = name;
+    }
+    if (auto fleet = ListMembers(); fleet.ok()) {
+      for (const v1::Member& member : fleet->members()) {
+        if (member.pid() == pid(member.name())) missing.erase(member.name());
+      }
+    }
+    return missing.empty() || !ended.empty();
+  });
+  if (!ended.empty()) {
+    return absl::UnavailableError(absl::StrCat(ended, " ended:\n", LogTail(ended)));
+  }
+  if (!done) {
+    return absl::UnavailableError(absl::StrCat(absl::StrJoin(missing, ", "),
+                                               " did not attach to the coordinator at ", address_,
+                                               ":\n", LogTail(*missing.begin())));
+  }
+  return absl::OkStatus();
+}
+
+void LocalCluster::Shutdown(absl::Duration grace) {
+  std::vector<Process> members;
+  for (const auto& [name, member] : members_) {
+    if (name != "coordinator") members.push_back(member.process);
+  }
+  StopProcesses(members, grace);
+  if (members_.count("coordinator") > 0) {
+    StopProcesses({members_["coordinator"].process}, grace);
+  }
+}
+
+// ---------------------------------------------------------------- detached clusters
+
+absl::Status LocalCluster::SaveRecord() const {
+  nlohmann::ordered_json record = {{"address", address_},
+                                   {"members", nlohmann::ordered_json::array()}};
+  for (const auto& [name, member] : members_) {
+    record["members"].push_back({{"name", name},
+                                 {"pid", member.process.pid},
+                                 {"start_ticks", member.process.start_ticks},
+                                 {"log", log_path(name)}});
+  }
+  const std::string path = RecordPath(options_.dir);
+  std::ofstream(path + ".new") << record.dump(2) << "\n";
+  std::error_code error;
+  fs::rename(path + ".new", path, error);
+  if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DetachedCluster> DetachedCluster::Load(const std::string& dir) {
+  const std::string path = RecordPath(dir);
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return absl::NotFoundError(absl::StrCat("no local cluster in ", dir, "; muster local up"));
+  }
+  try {
+    const auto record = nlohmann::json::parse(ReadFile(path));
+    DetachedCluster cluster;
+    cluster.address = record.at("address").get<std::string>();
+    for (const auto& member : record.at("members")) {
+      cluster.members.push_back(
+          {.name = member.at("name").get<std::string>(),
+           .process = {.pid = member.at("pid").get<pid_t>(),
+                       .start_ticks = member.at("start_ticks").get<uint64_t>()},
+           .log = member.at("log").get<std::string>()});
+    }
+    return cluster;
+  } catch (const nlohmann::json::exception& damaged) {
+    return absl::DataLossError(absl::StrCat(path, ": ", damaged.what()));
+  }
+}
+
+bool DetachedCluster::coordinator_alive() const {
+  return !members.empty() && members.front().process.alive();
+}
+
+void DetachedCluster::Stop(const std::string& dir, absl::Duration grace) {
+  std::vector<Process> processes;
+  for (size_t i = 1; i < members.size(); ++i) processes.push_back(members[i].process);
+  StopProcesses(processes, grace);
+  if (!members.empty()) StopProcesses({members.front().process}, grace);
+  std::error_code error;
+  fs::remove(RecordPath(dir), error);
+}
+
+}  // namespace muster

@@ -1,0 +1,116 @@
+// A whole cluster as processes on this machine: coordinator, ps and workers on loopback.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/process.h"
+#include "proto/muster/v1/coordinator.pb.h"
+
+namespace muster {
+
+// Members are called "coordinator", "ps-0", "ps-1", ..., "worker-0", ... All ports are free ones.
+// Below dir():
+//   state/                 the coordinator's (jobs, checkpoints)
+//   logs/<name>.log        appended to by every start of the member
+//   coordinator.address    "127.0.0.1:43121"
+//   cluster.json           of a detached cluster: what DetachedCluster reads
+// Thread-compatible. Members started with Lifetime::kWithParent die with the thread that called
+// Start() or Restart().
+class LocalCluster {
+ public:
+  struct Options {
+    std::string dir;  // made if missing
+    int ps = 1;
+    int workers = 1;
+    int ps_threads = 0;           // shard threads of each ps; 0: usable cores / ps, at least 1
+    std::string devices = "cpu";  // of each worker
+    int threads_per_device = 0;   // 0: usable cores / workers, at least 1
+    absl::Duration lease = absl::Seconds(5);
+    std::vector<std::string> coordinator_flags;  // extra ones, "--reflection=true"
+    std::vector<std::string> ps_flags;
+    std::vector<std::string> worker_flags;
+    Lifetime lifetime = Lifetime::kWithParent;
+    absl::Duration start_timeout = absl::Seconds(60);
+  };
+
+  // Returns once every member is attached. UNAVAILABLE (with the end of the log of the member at
+  // fault) when one does not come up; NOT_FOUND when the binaries are missing (see FindBinary).
+  // Everything started is stopped then.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
+  ~LocalCluster();  // Shutdown() of what dies with the parent; detached members go on
+
+  const std::string& address() const { return address_; }  // of the coordinator's gRPC port
+  const std::string& dir() const { return options_.dir; }
+  std::vector<std::string> names() const;    // coordinator first
+  pid_t pid(const std::string& name) const;  // 0: does not run
+  bool running(const std::string& name) const { return pid(name) != 0; }
+  std::string log_path(const std::string& name) const;
+
+  // Sends a signal; SIGKILL returns once the process is gone. FAILED_PRECONDITION when it does not
+  // run.
+  absl::Status Kill(const std::string& name, int signal);
+  // Waits for a member to end by itself (after SIGTERM, say). DEADLINE_EXCEEDED.
+  absl::Status AwaitExit(const std::string& name, absl::Duration timeout);
+  // Starts a member again with the same flags (after SIGKILL if it still runs). The coordinator
+  // comes back on the same port with the same state and has its port open on return; a ps or worker
+  // may not be attached yet.
+  absl::Status Restart(const std::string& name);
+
+  // Waits until every member that was started and not ended by Kill() or AwaitExit() is attached;
+  // UNAVAILABLE when one does not come or has ended.
+  absl::Status AwaitAttached(absl::Duration timeout) const;
+  absl::StatusOr<v1::ListMembersResponse> ListMembers() const;
+
+  // Workers and ps first, then the coordinator: SIGTERM, and SIGKILL for what runs after `grace`.
+  void Shutdown(absl::Duration grace = absl::Seconds(10));
+
+ private:
+  struct MemberProcess {
+    std::vector<std::string> argv;
+    Process process;
+  };
+
+  explicit LocalCluster(Options options) : options_(std::move(options)) {}
+  absl::Status StartAll();
+  absl::Status StartCoordinator(const std::string& listen);
+  absl::Status Launch(const std::string& name);
+  absl::Status SaveRecord() const;
+  std::string LogTail(const std::string& name) const;
+
+  Options options_;
+  std::string address_;
+  std::map<std::string, MemberProcess> members_;
+};
+
+// The binary of "coordinator", "ps" or "worker". Looked for in $MUSTER_BIN_DIR, in a Bazel test's
+// runfiles, beside this program and in the folders above it, as <folder>/<role> and
+// <folder>/services/<role>/main. NOT_FOUND names the places.
+absl::StatusOr<std::string> FindBinary(const std::string& role);
+
+// A cluster that `muster local up` left running.
+struct DetachedCluster {
+  struct Member {
+    std::string name;
+    Process process;
+    std::string log;
+  };
+  std::string address;
+  std::vector<Member> members;  // coordinator first
+
+  // NOT_FOUND when there is no record in `dir`.
+  static absl::StatusOr<DetachedCluster> Load(const std::string& dir);
+  bool coordinator_alive() const;
+  // Stops all members and removes the record.
+  void Stop(const std::string& dir, absl::Duration grace);
+};
+
+// $HOME/.muster/local
+std::string DefaultLocalDir();
+
+}  // namespace muster

@@ -1,0 +1,13 @@
+#include "cli/interrupt.h"
+#include "cli/session.h"
+#include "glog/logging.h"
+
+int main(int argc, char** argv) {
+  muster::Interrupt interrupt;  // before any other thread
+  FLAGS_logtostderr = true;
+  FLAGS_minloglevel = google::GLOG_WARNING;
+  google::InitGoogleLogging(argv[0]);
+  muster::Session session;
+  session.interrupt = &interrupt;
+  return muster::RunCommandLine(argc, argv, session);
+}

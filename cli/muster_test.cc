@@ -1,0 +1,89 @@
+// The program itself, as a user runs it.
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string output;
+};
+
+// Runs `muster arguments` and returns its stdout, with stderr where the arguments redirect it.
+Outcome Muster(const std::string& arguments) {
+  FILE* pipe = popen(absl::StrCat("cli/muster ", arguments).c_str(), "r");
+  Outcome outcome;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
+    outcome.output.append(buffer, n);
+  outcome.exit_code = WEXITSTATUS(pclose(pipe));
+  return outcome;
+}
+
+std::string Folder(const std::string& name) {
+  return absl::StrCat(::testing::TempDir(), "/", name);
+}
+
+TEST(MusterTest, RunTrainsAJobAndSaysHowItWent) {
+  const Outcome run = Muster(absl::StrCat("run examples/linear.yaml --dir ", Folder("run")));
+
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("SUCCEEDED  linear-1  640 steps"));
+  EXPECT_THAT(run.output, HasSubstr("last loss"));
+  EXPECT_THAT(run.output, HasSubstr("/checkpoints/step-00000640"));
+  EXPECT_THAT(run.output, HasSubstr("/metrics  worker-1"));
+  const Outcome verify = Muster(absl::StrCat("checkpoint verify ", Folder("run"),
+                                             "/state/jobs/linear-1/checkpoints/step-00000640"));
+  EXPECT_EQ(verify.exit_code, 0) << verify.output;
+}
+
+TEST(MusterTest, RunOfATextModelEndsWithASample) {
+  const Outcome run = Muster(absl::StrCat(
+      "run examples/char_gpt.yaml --workers 1 --ps 1 --set training.steps=3 --set ",
+      "training.schedule.warmup_steps=1 --set model.zoo.args='{layers: 1, heads: 1, channels: 8, ",
+      "context: 16}' --set data.text.path=examples/char_gpt.yaml --dir ", Folder("sample")));
+
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("a sample of what the model writes"));
+}
+
+TEST(MusterTest, AFaultyJobStartsNothing) {
+  const Outcome run = Muster(absl::StrCat("run examples/linear.yaml --set training.step=5 --dir ",
+                                          Folder("faulty"), " 2>&1"));
+
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.output, HasSubstr("unknown field; did you mean 'steps'?"));
+  EXPECT_EQ(Muster(absl::StrCat("local status --dir ", Folder("faulty"))).exit_code, 3);
+}
+
+TEST(MusterTest, ALocalClusterTakesJobsUntilItIsTakenDown) {
+  setenv("HOME", Folder("home").c_str(), 1);
+  ASSERT_EQ(Muster("local up --ps 1 --workers 1").exit_code, 0);
+  EXPECT_EQ(Muster("local up --ps 1 --workers 1").exit_code, 6);
+
+  EXPECT_EQ(Muster("members -o name").output, "ps-0\nworker-0\n");
+  EXPECT_EQ(Muster("submit examples/linear.yaml --wait -o name").output, "linear-1\n");
+  EXPECT_EQ(Muster("list --state succeeded -o name").output, "linear-1\n");
+  EXPECT_THAT(Muster("describe linear-1").output, HasSubstr("CHECKPOINT_COMMITTED"));
+  EXPECT_EQ(Muster("checkpoint list linear-1 -o name").output, "jobs/linear-1/checkpoints/640\n");
+  EXPECT_EQ(Muster("checkpoint verify linear-1@640").exit_code, 0);
+  EXPECT_EQ(Muster("suspend linear-1").exit_code, 6);
+  EXPECT_EQ(Muster("delete linear-1").exit_code, 0);
+  EXPECT_EQ(Muster("get linear-1").exit_code, 3);
+
+  EXPECT_EQ(Muster("local down").exit_code, 0);
+  EXPECT_EQ(Muster("local status").exit_code, 3);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,129 @@
+#include "cli/output.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "glog/logging.h"
+#include "google/protobuf/util/json_util.h"
+#include "nlohmann/json.hpp"
+#include "yaml-cpp/yaml.h"
+
+namespace muster {
+namespace {
+
+std::string JsonText(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  CHECK(google::protobuf::util::MessageToJsonString(message, &json, options).ok());
+  return json;
+}
+
+void Emit(const nlohmann::ordered_json& value, YAML::Emitter& yaml) {
+  if (value.is_object()) {
+    yaml << (value.empty() ? YAML::Flow : YAML::Block) << YAML::BeginMap;
+    for (const auto& [key, member] : value.items()) {
+      yaml << YAML::Key << key << YAML::Value;
+      Emit(member, yaml);
+    }
+    yaml << YAML::EndMap;
+  } else if (value.is_array()) {
+    yaml << (value.empty() ? YAML::Flow : YAML::Block) << YAML::BeginSeq;
+    for (const auto& item : value) Emit(item, yaml);
+    yaml << YAML::EndSeq;
+  } else if (value.is_string()) {
+    yaml << value.get<std::string>();
+  } else {
+    yaml << value.dump();  // numbers, true, false, null read the same in YAML
+  }
+}
+
+}  // namespace
+
+std::string Table::ToString() const {
+  std::vector<size_t> widths;
+  for (const auto& row : rows_) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      absl::StrAppend(&line, row[i]);
+      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+std::string ToJson(const google::protobuf::Message& message) { return JsonText(message); }
+
+std::string ToYamlText(const google::protobuf::Message& message) {
+  YAML::Emitter yaml;
+  Emit(nlohmann::ordered_json::parse(JsonText(message)), yaml);
+  return absl::StrCat(yaml.c_str(), "\n");
+}
+
+std::string FormatClock(absl::Duration duration) {
+  if (duration == absl::InfiniteDuration()) return "--:--:--";
+  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(duration));
+  return absl::StrFormat("%02d:%02d:%02d", seconds / 3600, seconds / 60 % 60, seconds % 60);
+}
+
+std::string FormatAge(absl::Duration age) {
+  const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(age));
+  if (seconds < 120) return absl::StrCat(seconds, "s");
+  if (seconds < 2 * 3600) return absl::StrCat(seconds / 60, "m");
+  if (seconds < 48 * 3600) return absl::StrCat(seconds / 3600, "h");
+  return absl::StrCat(seconds / 86400, "d");
+}
+
+std::string FormatUtc(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
+}
+
+std::string FormatBytes(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  double size = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (size >= 1024 && unit + 1 < std::size(kUnits)) {
+    size /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat("%.1f %s", size, kUnits[unit]);
+}
+
+std::string FormatCount(double count) {
+  if (!std::isfinite(count)) return absl::StrCat(count);
+  if (std::abs(count) < 10 && count != std::floor(count)) return absl::StrFormat("%.2f", count);
+  std::string digits = absl::StrFormat("%.0f", std::abs(count));
+  for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, 1, ',');
+  return (count < 0 ? "-" : "") + digits;
+}
+
+Terminal Terminal::Of(int fd) {
+  Terminal terminal;
+  const char* type = std::getenv("TERM");
+  terminal.interactive = isatty(fd) && (type == nullptr || absl::string_view(type) != "dumb");
+  const char* no_color = std::getenv("NO_COLOR");
+  terminal.color = terminal.interactive && (no_color == nullptr || *no_color == '\0');
+  winsize size{};
+  if (terminal.interactive && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    terminal.width = size.ws_col;
+  }
+  return terminal;
+}
+
+}  // namespace muster

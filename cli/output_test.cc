@@ -1,0 +1,153 @@
+#include "cli/output.h"
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "cli/job_text.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kNow = 1'800'000'000;
+
+v1::Job RunningJob() {
+  v1::Job job;
+  job.set_name("jobs/char-gpt-1");
+  job.set_state(v1::RUNNING);
+  job.mutable_create_time()->set_seconds(kNow - 75);
+  job.mutable_spec()->set_name("char-gpt");
+  job.mutable_spec()->mutable_resources()->mutable_workers()->set_min(1);
+  job.mutable_spec()->mutable_resources()->mutable_workers()->set_max(2);
+  job.mutable_spec()->mutable_resources()->set_ps(2);
+  for (const char* worker : {"worker-0", "worker-1"}) job.add_workers(worker);
+  for (const char* ps : {"ps-0", "ps-1"}) job.add_ps(ps);
+  v1::JobProgress& progress = *job.mutable_progress();
+  progress.set_step(860);
+  progress.set_total_steps(2000);
+  progress.set_loss(1.734);
+  progress.set_first_loss(5.545);
+  progress.set_samples_per_second(812);
+  progress.mutable_remaining()->set_seconds(70);
+  return job;
+}
+
+v1::Job FinishedJob() {
+  v1::Job job = RunningJob();
+  job.set_state(v1::SUCCEEDED);
+  job.mutable_start_time()->set_seconds(kNow - 70);
+  job.mutable_end_time()->set_seconds(kNow - 5);
+  job.mutable_progress()->set_step(2000);
+  job.mutable_progress()->set_loss(1.2);
+  job.mutable_progress()->set_evaluation_loss(1.2345678);
+  job.mutable_progress()->set_evaluation_accuracy(0.978);
+  return job;
+}
+
+TEST(OutputTest, ProgressLineSaysEverythingWhereThereIsRoom) {
+  EXPECT_EQ(ProgressLine(RunningJob(), 120),
+            "char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10  "
+            "2/2 workers 2/2 ps");
+}
+
+TEST(OutputTest, ProgressLineDropsWhatDoesNotFit) {
+  EXPECT_EQ(ProgressLine(RunningJob(), 80),
+            "char-gpt-1 RUNNING  43% step 860/2000  loss 1.734  812 samples/s  eta 00:01:10");
+  EXPECT_EQ(ProgressLine(RunningJob(), 40), "char-gpt-1 RUNNING  43% step 860/2000");
+  EXPECT_EQ(ProgressLine(RunningJob(), 80, /*color=*/true),
+            "char-gpt-1 \033[36mRUNNING\033[0m  43% step 860/2000  loss 1.734  812 samples/s  "
+            "eta 00:01:10");
+}
+
+TEST(OutputTest, ProgressLineOfAWaitingJobSaysWhatItWaitsFor) {
+  v1::Job job = RunningJob();
+  job.set_state(v1::QUEUED);  // again: the members are those of the generation before
+  job.clear_progress();
+
+  EXPECT_EQ(ProgressLine(job, 80), "char-gpt-1 QUEUED  0/2 workers 0/2 ps");
+}
+
+TEST(OutputTest, JobTable) {
+  v1::Job queued;
+  queued.set_name("jobs/line-12");
+  queued.set_state(v1::QUEUED);
+  queued.mutable_create_time()->set_seconds(kNow - 3600 * 5);
+
+  EXPECT_EQ(JobTable({RunningJob(), queued}, absl::FromUnixSeconds(kNow)),
+            "NAME        STATE    STEP      LOSS   WORKERS  PS   AGE\n"
+            "char-gpt-1  RUNNING  860/2000  1.734  2/2      2/2  75s\n"
+            "line-12     QUEUED   0         -      0/1      0/1  5h\n");
+}
+
+TEST(OutputTest, CheckpointTable) {
+  v1::Checkpoint checkpoint;
+  checkpoint.set_job("char-gpt-1");
+  checkpoint.set_step(1000);
+  checkpoint.set_size_bytes(3'355'443);
+  checkpoint.mutable_create_time()->set_seconds(kNow - 300);
+  checkpoint.set_directory("/var/lib/muster/step-00001000");
+
+  EXPECT_EQ(CheckpointTable({checkpoint}, absl::FromUnixSeconds(kNow)),
+            "JOB         STEP  SIZE     AGE  DIRECTORY\n"
+            "char-gpt-1  1000  3.2 MiB  5m   /var/lib/muster/step-00001000\n");
+}
+
+TEST(OutputTest, JobSummary) {
+  EXPECT_EQ(JobSummary(FinishedJob(), "/tmp/step-00002000"),
+            "SUCCEEDED  char-gpt-1  2000 steps in 00:01:05\n"
+            "first loss         5.545\n"
+            "last loss          1.2\n"
+            "evaluation loss    1.235\n"
+            "accuracy           97.80 %\n"
+            "checkpoint         /tmp/step-00002000\n");
+}
+
+TEST(OutputTest, DescriptionHoldsSpecAndEvents) {
+  v1::JobEvent event;
+  event.mutable_time()->set_seconds(kNow);
+  event.set_state(v1::RUNNING);
+  event.set_reason("STARTED");
+  event.set_message("2 workers, 2 ps");
+
+  const std::string text = DescribeJob(RunningJob(), {event}, absl::FromUnixSeconds(kNow));
+
+  EXPECT_THAT(text, HasSubstr("Name               char-gpt-1\nState              RUNNING\n"));
+  EXPECT_THAT(text, HasSubstr("Workers            worker-0, worker-1\n"));
+  EXPECT_THAT(text, HasSubstr("Spec\n  name: char-gpt\n  resources:\n    workers:\n"));
+  EXPECT_THAT(text,
+              HasSubstr("Events\n  2027-01-15 08:00:00 UTC  RUNNING  STARTED  2 workers, 2 ps"));
+}
+
+TEST(OutputTest, JsonAndYamlNameFieldsAsTheProtoDoes) {
+  v1::Checkpoint checkpoint;
+  checkpoint.set_job("char-gpt-1");
+  checkpoint.set_size_bytes(7);
+  checkpoint.add_files()->set_name("model.safetensors");
+
+  EXPECT_EQ(ToJson(checkpoint),
+            "{\n \"job\": \"char-gpt-1\",\n \"size_bytes\": \"7\",\n \"files\": [\n  {\n"
+            "   \"name\": \"model.safetensors\"\n  }\n ]\n}\n");
+  EXPECT_EQ(ToYamlText(checkpoint),
+            "job: char-gpt-1\nsize_bytes: 7\nfiles:\n  - name: model.safetensors\n");
+}
+
+TEST(OutputTest, NumbersAndTimes) {
+  EXPECT_EQ(FormatBytes(512), "512 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(int64_t{5} << 30), "5.0 GiB");
+  EXPECT_EQ(FormatCount(0.25), "0.25");
+  EXPECT_EQ(FormatCount(812.4), "812");
+  EXPECT_EQ(FormatCount(1234567), "1,234,567");
+  EXPECT_EQ(FormatCount(-1234), "-1,234");
+  EXPECT_EQ(FormatClock(absl::Hours(26)), "26:00:00");
+  EXPECT_EQ(FormatClock(absl::InfiniteDuration()), "--:--:--");
+  EXPECT_EQ(FormatAge(absl::Seconds(119)), "119s");
+  EXPECT_EQ(FormatAge(absl::Hours(49)), "2d");
+}
+
+}  // namespace
+}  // namespace muster

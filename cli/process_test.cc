@@ -1,0 +1,76 @@
+#include "cli/process.h"
+
+#include <signal.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+std::string LogPath(const std::string& name) {
+  return absl::StrCat(::testing::TempDir(), "/", name, ".log");
+}
+
+std::string Contents(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST(ProcessTest, WritesItsOutputToTheLog) {
+  const std::string log = LogPath("output");
+
+  auto process = StartProcess(
+      {.argv = {"/bin/sh", "-c", "echo out; echo err >&2; read line"}, .log_path = log});
+
+  ASSERT_TRUE(process.ok()) << process.status();
+  EXPECT_EQ(AwaitExit({*process}, absl::Seconds(10)), absl::OkStatus());  // stdin is empty
+  EXPECT_EQ(Contents(log), "out\nerr\n");
+  EXPECT_FALSE(process->alive());
+}
+
+TEST(ProcessTest, AnExecThatFailsIsAnError) {
+  auto process = StartProcess({.argv = {"/no/such/binary"}, .log_path = LogPath("exec")});
+
+  EXPECT_TRUE(absl::IsNotFound(process.status())) << process.status();
+}
+
+TEST(ProcessTest, StopsWithSigtermOrElseSigkill) {
+  auto gentle = StartProcess({.argv = {"/bin/sleep", "1000"}, .log_path = LogPath("gentle")});
+  auto stubborn = StartProcess(
+      {.argv = {"/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"},
+       .log_path = LogPath("stubborn")});
+  ASSERT_TRUE(gentle.ok() && stubborn.ok());
+  EXPECT_TRUE(gentle->alive());
+  while (Contents(LogPath("stubborn")).empty()) {
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(AwaitExit({*gentle}, absl::Milliseconds(20))));
+
+  StopProcesses({*gentle, *stubborn}, absl::Milliseconds(200));
+
+  EXPECT_FALSE(gentle->alive());
+  EXPECT_FALSE(stubborn->alive());
+}
+
+TEST(ProcessTest, AReusedIdIsAnotherProcess) {
+  auto process = StartProcess({.argv = {"/bin/sleep", "1000"}, .log_path = LogPath("reused")});
+  ASSERT_TRUE(process.ok());
+
+  Process before = *process;
+  before.start_ticks -= 1;
+
+  EXPECT_FALSE(before.alive());
+  StopProcesses({before}, absl::ZeroDuration());  // must not hit the other
+  EXPECT_TRUE(process->alive());
+  StopProcesses({*process}, absl::Seconds(10));
+}
+
+}  // namespace
+}  // namespace muster

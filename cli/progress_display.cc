@@ -1,0 +1,47 @@
+#include "cli/progress_display.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/job_text.h"
+
+namespace muster {
+namespace {
+constexpr absl::Duration kPlainInterval = absl::Seconds(5);
+}
+
+void ProgressDisplay::Update(const v1::Job& job, absl::Time now) {
+  const v1::JobProgress& progress = job.progress();
+  if (progress.has_evaluation_loss() && progress.evaluation_step() != last_evaluation_step_) {
+    last_evaluation_step_ = progress.evaluation_step();
+    Say(absl::StrFormat(
+        "step %d: evaluation loss %.4f%s", progress.evaluation_step(), progress.evaluation_loss(),
+        progress.has_evaluation_accuracy()
+            ? absl::StrFormat(", accuracy %.2f %%", 100 * progress.evaluation_accuracy())
+            : ""));
+  }
+  if (terminal_.interactive) {
+    Clear();
+    // One column stays free: a full line would wrap.
+    std::fputs(ProgressLine(job, terminal_.width - 1, terminal_.color).c_str(), stderr);
+    std::fflush(stderr);
+    drawn_ = true;
+  } else if (job.state() != last_state_ || now - last_line_ >= kPlainInterval) {
+    Say(ProgressLine(job, 120));
+    last_line_ = now;
+  }
+  last_state_ = job.state();
+}
+
+void ProgressDisplay::Say(const std::string& line) {
+  Clear();
+  std::fputs(absl::StrCat(line, "\n").c_str(), stderr);
+}
+
+void ProgressDisplay::Clear() {
+  if (drawn_) std::fputs("\r\033[K", stderr);
+  drawn_ = false;
+}
+
+}  // namespace muster

@@ -1,0 +1,164 @@
+// muster run: a job from a file on a cluster of its own, from start to shutdown.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cli/exit_code.h"
+#include "cli/job_check.h"
+#include "cli/job_text.h"
+#include "cli/local_cluster.h"
+#include "cli/progress_display.h"
+#include "cli/session.h"
+#include "cli/text_sampler.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/cluster/resource_name.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+struct RunOptions {
+  std::string file;
+  std::vector<std::string> settings;
+  std::string dir;
+  int ps = 0;
+  int workers = 0;
+  std::string devices = "cpu";
+};
+
+absl::StatusOr<std::string> RunDirectory(const std::string& dir, const std::string& job) {
+  if (!dir.empty()) return dir;
+  std::error_code error;
+  std::string pattern = absl::StrCat(std::filesystem::temp_directory_path(error).string(),
+                                     "/muster-", job, "-XXXXXX");
+  if (mkdtemp(pattern.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat(pattern, ": cannot make the folder; try --dir"));
+  }
+  return pattern;
+}
+
+// The job with the numbers of processes that the command line asks for.
+absl::StatusOr<v1::JobSpec> ReadJob(const RunOptions& options) {
+  ASSIGN_OR_RETURN(JobOverrides overrides, ParseOverrides(options.settings));
+  if (options.ps > 0) overrides.emplace_back("resources.ps", absl::StrCat(options.ps));
+  if (options.workers > 0) {
+    overrides.emplace_back("resources.workers.min", absl::StrCat(options.workers));
+    overrides.emplace_back("resources.workers.max", absl::StrCat(options.workers));
+  }
+  ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
+  return CheckJobFile(text, options.file, overrides);
+}
+
+std::string MetricsText(const LocalCluster& cluster) {
+  auto fleet = cluster.ListMembers();
+  if (!fleet.ok()) return "";
+  std::string text = absl::StrCat("metrics  ", fleet->coordinator_metrics_url(), "  coordinator\n");
+  for (const v1::Member& member : fleet->members()) {
+    absl::StrAppend(&text, "         ", member.metrics_url(), "  ", member.name(), "\n");
+  }
+  return text;
+}
+
+std::string LogPaths(const LocalCluster& cluster) {
+  std::string text = "logs:\n";
+  for (const std::string& name : cluster.names()) {
+    absl::StrAppend(&text, "  ", cluster.log_path(name), "\n");
+  }
+  return text;
+}
+
+std::string SampleFrom(const std::string& directory) {
+  if (directory.empty()) return "";
+  auto checkpoint = CheckpointReader::Open(directory);
+  if (!checkpoint.ok() || !HasText(**checkpoint)) return "";
+  auto text = SampleText(**checkpoint, {});
+  if (!text.ok()) return absl::StrCat("no sample: ", text.status().message(), "\n");
+  return absl::StrCat("\n--- a sample of what the model writes ---\n", *text,
+                      "\n-----------------------------------------\n");
+}
+
+// Watches until the job ends; a signal cancels it first.
+absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id, Session& session) {
+  ProgressDisplay display(Terminal::Of(fileno(stderr)));
+  v1::Job last;
+  auto on_update = [&](const v1::WatchJobResponse& update) {
+    last = update.job();
+    display.Update(last, absl::Now());
+    return CoordinatorClient::WatchStep::kContinue;
+  };
+  absl::Status status = client.Watch(id, {.interrupt = session.interrupt}, on_update);
+  if (session.SignalExitCode() != 0) {
+    display.Say("cancelling; once more to end at once");
+    client.CancelJob(id).status().IgnoreError();
+  }
+  RETURN_IF_ERROR(status);
+  return last;
+}
+
+absl::Status RunJob(const RunOptions& options, Session& session) {
+  ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJob(options));
+  const v1::WorkerCount& workers = spec.resources().workers();
+  ASSIGN_OR_RETURN(const std::string dir, RunDirectory(options.dir, spec.name()));
+  // From here on a signal must not end this process before its children.
+  Interrupt::Registration registration(*session.interrupt, [] {});
+  ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster,
+                   LocalCluster::Start({.dir = dir,
+                                        .ps = std::max(1, spec.resources().ps()),
+                                        .workers = std::max({1, workers.min(), workers.max()}),
+                                        .devices = options.devices}));
+  const std::string metrics = MetricsText(*cluster);
+  std::fprintf(stderr, "coordinator %s, state and logs in %s\n%s", cluster->address().c_str(),
+               cluster->dir().c_str(), metrics.c_str());
+  if (session.SignalExitCode() != 0) return absl::CancelledError("interrupted");
+
+  CoordinatorClient client(cluster->address());
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = spec;
+  ASSIGN_OR_RETURN(v1::Job job, client.CreateJob(request));
+  const std::string id = JobIdOf(job.name());
+  ASSIGN_OR_RETURN(job, Follow(client, id, session));
+
+  std::string directory;
+  if (!job.checkpoint().empty()) {
+    if (auto checkpoint = client.GetCheckpoint(job.checkpoint()); checkpoint.ok()) {
+      directory = checkpoint->directory();
+    }
+  }
+  if (job.state() == v1::SUCCEEDED) {
+    session.Print(job, absl::StrCat(JobSummary(job, directory), metrics, SampleFrom(directory)),
+                  absl::StrCat(id, "\n"));
+  } else {
+    session.Print(job, JobSummary(job, directory), absl::StrCat(id, "\n"));
+    std::fprintf(stderr, "%s: %s\n%s", job.reason().c_str(), job.message().c_str(),
+                 LogPaths(*cluster).c_str());
+    session.exit_code = kExitJobFailed;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, Session& session) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* run = AddCommand(app, "run", "Train a job on a cluster of its own, here",
+                             "muster run examples/char_gpt.yaml --set training.steps=200");
+  run->add_option("FILE", options->file, "Job file (docs/job_spec.md)")->required();
+  run->add_option("--set", options->settings, "FIELD=VALUE instead of the file's")
+      ->allow_extra_args(false);
+  run->add_option("--dir", options->dir, "State and logs; default: a new folder");
+  run->add_option("--ps", options->ps, "Parameter servers; default: the job's")
+      ->check(CLI::Range(1, 64).description(""));
+  run->add_option("--workers", options->workers, "Workers; default: the job's most")
+      ->check(CLI::Range(1, 64).description(""));
+  run->add_option("--devices", options->devices, "Of each worker: cpu, cpu:2");
+  run->callback([options, &session] { session.Fail(RunJob(*options, session)); });
+}
+
+}  // namespace muster

@@ -1,0 +1,141 @@
+#include "cli/session.h"
+
+#include <cstdio>
+#include <iostream>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/exit_code.h"
+#include "cli/local_cluster.h"
+#include "lib/status/status.h"
+#include "lib/suggestion/suggestion.h"
+
+namespace muster {
+namespace {
+
+constexpr char kDefaultServer[] = "127.0.0.1:7070";
+
+constexpr char kFooter[] =
+    "Exit codes: 0 ok, 1 job failed, 2 usage or faulty job file, 3 not found,\n"
+    "4 timeout, 5 forbidden, 6 conflict, 7 unavailable, 130/143 signals.\n\n"
+    "Example:\n"
+    "  muster run examples/char_gpt.yaml";
+
+}  // namespace
+
+OutputFormat Session::output() const {
+  if (output_name == "json") return OutputFormat::kJson;
+  if (output_name == "yaml") return OutputFormat::kYaml;
+  if (output_name == "name") return OutputFormat::kName;
+  return OutputFormat::kTable;
+}
+
+CoordinatorClient Session::Connect() const {
+  if (!server.empty()) return CoordinatorClient(server);
+  auto local = DetachedCluster::Load(DefaultLocalDir());
+  if (local.ok() && local->coordinator_alive()) return CoordinatorClient(local->address);
+  return CoordinatorClient(kDefaultServer);
+}
+
+void Session::Print(const google::protobuf::Message& message, const std::string& table,
+                    const std::string& name) const {
+  switch (output()) {
+    case OutputFormat::kTable:
+      std::fputs(table.c_str(), stdout);
+      return;
+    case OutputFormat::kJson:
+      std::fputs(ToJson(message).c_str(), stdout);
+      return;
+    case OutputFormat::kYaml:
+      std::fputs(ToYamlText(message).c_str(), stdout);
+      return;
+    case OutputFormat::kName:
+      std::fputs(name.c_str(), stdout);
+      return;
+  }
+}
+
+void Session::Fail(const absl::Status& status) {
+  if (status.ok()) return;
+  exit_code = ExitCodeOf(status);
+  if (const int signalled = SignalExitCode(); signalled != 0) exit_code = signalled;
+  const std::string message(status.message());
+  // A list of faults speaks for itself.
+  std::fprintf(
+      stderr, "%s%s%s\n", absl::StrContains(message, '\n') ? "" : "muster: ", message.c_str(),
+      absl::StrContains(message, '\n') ? "" : absl::StrCat(" [", ReasonOf(status), "]").c_str());
+}
+
+int Session::SignalExitCode() const {
+  const int signal = interrupt == nullptr ? 0 : interrupt->signal();
+  return signal == 0 ? 0 : kExitSignalBase + signal;
+}
+
+CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::string& description,
+                     const std::string& example) {
+  CLI::App* command = parent.add_subcommand(name, description);
+  command->fallthrough();  // -o and --server may stand behind the command
+  command->footer(absl::StrCat("Example:\n  ", example));
+  return command;
+}
+
+void BuildCommandLine(CLI::App& app, Session& session) {
+  app.description("muster trains neural networks with parameter servers.");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.add_option("--server", session.server, "Coordinator, HOST:PORT")->envname("MUSTER_SERVER");
+  app.add_option("-o,--output", session.output_name, "table, json, yaml or name")
+      ->check(CLI::IsMember({"table", "json", "yaml", "name"}).description(""));
+  AddRunCommand(app, session);
+  AddLocalCommands(app, session);
+  AddJobCommands(app, session);
+  AddCheckpointCommands(app, session);
+  AddFleetCommands(app, session);
+}
+
+std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* command = &app;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (absl::StartsWith(words[i], "-")) {
+      const CLI::Option* option = app.get_option_no_throw(words[i]);
+      if (option != nullptr && option->get_items_expected_max() > 0) ++i;  // its value
+      continue;
+    }
+    std::vector<std::string> known;
+    const CLI::App* next = nullptr;
+    for (const CLI::App* candidate :
+         command->get_subcommands(std::function<bool(const CLI::App*)>())) {
+      known.push_back(candidate->get_name());
+      if (candidate->get_name() == words[i]) next = candidate;
+    }
+    if (known.empty()) return "";  // a leaf: the rest are its arguments
+    if (next == nullptr) {
+      const std::string nearest = NearestName(words[i], known);
+      return absl::StrCat("unknown command '", words[i], "'; ",
+                          nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(known, ", "))
+                                          : absl::StrCat("did you mean '", nearest, "'?"));
+    }
+    command = next;
+  }
+  return "";
+}
+
+int RunCommandLine(int argc, char** argv, Session& session) {
+  CLI::App app{"", "muster"};
+  BuildCommandLine(app, session);
+  try {
+    app.parse(argc, argv);
+    return session.exit_code;
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::string message = UnknownCommand(app, {argv + 1, argv + argc});
+    if (message.empty()) message = error.what();
+    std::cerr << "muster: " << message << "\nmuster --help lists commands and options.\n";
+    return kExitUsage;
+  }
+}
+
+}  // namespace muster
