@@ -27,9 +27,9 @@ class CudaActivationTest : public ::testing::Test {
                               Kernel kernel) {
     const size_t bytes = a.size() * sizeof(float);
     float *da = nullptr, *db = nullptr, *dout = nullptr;
-    EXPECT_EQ(cudaMalloc(&da, bytes + 4), cudaSuccess);
-    EXPECT_EQ(cudaMalloc(&db, bytes + 4), cudaSuccess);
-    EXPECT_EQ(cudaMalloc(&dout, bytes + 4), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&da), bytes + 4), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&db), bytes + 4), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&dout), bytes + 4), cudaSuccess);
     EXPECT_EQ(cudaMemcpy(da, a.data(), bytes, cudaMemcpyHostToDevice), cudaSuccess);
     EXPECT_EQ(cudaMemcpy(db, b.data(), bytes, cudaMemcpyHostToDevice), cudaSuccess);
     EXPECT_EQ(kernel(dout, da, db), cudaSuccess);

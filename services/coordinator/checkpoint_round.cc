@@ -81,6 +81,18 @@ absl::StatusOr<bool> CheckpointRound::FinishShard(int shard, int64_t bytes) {
   return true;
 }
 
+void CheckpointRound::Resolve(absl::Status outcome) {
+  absl::MutexLock lock(&mu_);
+  if (!outcome_) outcome_ = std::move(outcome);
+}
+
+std::optional<absl::Status> CheckpointRound::AwaitOutcome(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return outcome_.has_value(); };
+  mu_.AwaitWithTimeout(absl::Condition(&ended), timeout);
+  return outcome_;
+}
+
 absl::StatusOr<v1::Checkpoint> CheckpointRound::Commit() { return writer()->Commit(); }
 
 absl::Status ShardUpload::Write(const v1::ShardSlice& slice) {

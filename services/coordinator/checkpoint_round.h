@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -48,6 +49,11 @@ class CheckpointRound {
   absl::StatusOr<bool> FinishShard(int shard, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<v1::Checkpoint> Commit() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Says how the round ended; the first call counts.
+  void Resolve(absl::Status outcome) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits up to `timeout` for that: nullopt when it has not ended.
+  std::optional<absl::Status> AwaitOutcome(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Bytes of one shard's stream: values and optimizer slots of its chunks.
   int64_t ShardBytes(int shard) const;
 
@@ -61,6 +67,7 @@ class CheckpointRound {
   std::shared_ptr<CheckpointWriter> writer_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<int> finished_ ABSL_GUARDED_BY(mu_);  // shards
   bool committing_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<absl::Status> outcome_ ABSL_GUARDED_BY(mu_);
 };
 
 // One shard's WriteShard stream into a round. Not thread-safe.

@@ -39,6 +39,17 @@ absl::Status TakeSlices(const grpc::ServerContext& context,
   return context.IsCancelled() ? CallerGone() : absl::OkStatus();
 }
 
+// A periodic or final snapshot is acknowledged once its checkpoint is committed: until then a shard
+// keeps it, and sends it again to a coordinator that died in between. One on demand is asked for
+// again instead.
+absl::Status AwaitCommit(const grpc::ServerContext& context, CheckpointRound& round) {
+  if (round.snapshot() != 0) return absl::OkStatus();
+  while (!context.IsCancelled()) {
+    if (auto outcome = round.AwaitOutcome(kCallerCheck)) return *outcome;
+  }
+  return CallerGone();
+}
+
 }  // namespace
 
 grpc::Status CheckpointService::ListCheckpoints(grpc::ServerContext*,
@@ -93,7 +104,9 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
   auto upload = coordinator_->BeginShard(first.header());
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
-  return ToGrpc(coordinator_->EndShard(**upload, TakeSlices(*context, *reader, **upload)));
+  const absl::Status ended =
+      coordinator_->EndShard(**upload, TakeSlices(*context, *reader, **upload));
+  return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }
 
 grpc::Status CheckpointService::ReadShard(grpc::ServerContext*, const v1::ReadShardRequest* request,

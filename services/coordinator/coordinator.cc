@@ -70,6 +70,11 @@ class ABSL_SCOPED_LOCKABLE Coordinator::Turn {
     auto dropped = std::exchange(coordinator_->dropped_rounds_, {});
     coordinator_->mu_.Unlock();
     for (const auto& waker : to_wake) waker->Wake();
+    for (const auto& round : dropped) {
+      round->Resolve(
+          WithReason(absl::FailedPreconditionError("the checkpoint is not wanted any more"),
+                     "STALE_SNAPSHOT"));
+    }
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -812,6 +817,7 @@ absl::Status Coordinator::EndShard(const ShardUpload& upload, absl::Status strea
   const RoundKey key{round.step(), round.snapshot()};
   auto it = entry.rounds.find(key);
   if (it == entry.rounds.end() || it->second != upload.round()) return stream;
+  round.Resolve(stream);
   dropped_rounds_.push_back(std::move(it->second));
   entry.rounds.erase(it);
   entry.abandoned.insert(key);
@@ -852,6 +858,7 @@ absl::Status Coordinator::CommitRound(CheckpointRound& round) {
     metrics_.CheckpointCommitted(job, absl::ToDoubleSeconds(Now() - absl::UnixEpoch()));
     entry->job.CheckpointCommitted(checkpoint, Now());
     Perform(*entry, {.checkpoint = &checkpoint});
+    round.Resolve(absl::OkStatus());
   }
   PruneAfter(round);
   return absl::OkStatus();

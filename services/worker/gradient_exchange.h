@@ -28,8 +28,6 @@
 
 namespace muster {
 
-using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<Transport>>()>;
-
 // Serves one generation of one job. Owns the communication thread, which owns the transport and the
 // connections to all shards of the plan, greets them, fetches every chunk at plan.first_step, and
 // from then on sends gradients as they become final, chunks that the next forward reads first

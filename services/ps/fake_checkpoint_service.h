@@ -1,0 +1,57 @@
+// A coordinator that only takes and gives shards, for tests.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/server.h"
+#include "proto/muster/v1/checkpoint.grpc.pb.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+
+namespace muster {
+
+// Thread-safe.
+class FakeCheckpointService : public v1::CheckpointService::Service {
+ public:
+  // One finished WriteShard stream.
+  struct Written {
+    v1::WriteShardHeader header;
+    std::vector<v1::ShardSlice> slices;
+  };
+
+  FakeCheckpointService();
+  ~FakeCheckpointService() override;
+
+  const std::string& address() const { return address_; }
+
+  // The next calls fail with these, each after it has taken or given one message.
+  void FailNext(std::vector<grpc::Status> statuses) ABSL_LOCKS_EXCLUDED(mu_);
+  // What ReadShard gives.
+  void SetSlices(std::vector<v1::ShardSlice> slices) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Waits until `count` streams were written.
+  std::vector<Written> AwaitWritten(size_t count) ABSL_LOCKS_EXCLUDED(mu_);
+  int calls() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  grpc::Status WriteShard(grpc::ServerContext* context,
+                          grpc::ServerReader<v1::WriteShardRequest>* reader,
+                          v1::WriteShardResponse* response) override;
+  grpc::Status ReadShard(grpc::ServerContext* context, const v1::ReadShardRequest* request,
+                         grpc::ServerWriter<v1::ShardSlice>* writer) override;
+  grpc::Status TakeFault() ABSL_LOCKS_EXCLUDED(mu_);
+
+  mutable absl::Mutex mu_;
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<grpc::Status> faults_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::ShardSlice> slices_ ABSL_GUARDED_BY(mu_);
+  std::vector<Written> written_ ABSL_GUARDED_BY(mu_);
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace muster

@@ -1,0 +1,159 @@
+// The parameter server: holds the parameters of the jobs that the coordinator gives it.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "glog/logging.h"
+#include "lib/cluster/channel.h"
+#include "lib/cluster/fleet_client.h"
+#include "lib/cluster/limits.h"
+#include "lib/cluster/resource_name.h"
+#include "lib/concurrency/cpu_quota.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/transport.h"
+#include "lib/transport/ucx_transport.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "services/ps/memory_budget.h"
+#include "services/ps/parameter_server.h"
+
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordinator");
+ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default ps-<host>-<pid>");
+ABSL_FLAG(int, threads, 0, "shard threads; 0: usable cores");
+ABSL_FLAG(int64_t, memory_bytes, 0, "what all shards may take together; 0: half of the machine's");
+ABSL_FLAG(std::string, metrics, "0.0.0.0:9401", "host:port of /metrics; port 0 picks a free one");
+
+namespace muster {
+namespace {
+
+constexpr int kExitUnavailable = 69;
+constexpr int kExitConfig = 78;
+constexpr absl::Duration kDetachMax = absl::Seconds(5);
+
+std::string Host() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+// A valid name whatever the host is called.
+std::string DefaultName() {
+  std::string host = Host().substr(0, 24);
+  std::ranges::transform(host, host.begin(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) ? absl::ascii_tolower(c) : '-';
+  });
+  return absl::StrCat("ps-", host, "-", getpid());
+}
+
+// Polling pays only where a core is left for the poller.
+TransportFactory MakeTransport(int threads) {
+  return [spin = UsableCpus() > threads]() -> absl::StatusOr<std::unique_ptr<Transport>> {
+    return UcxTransport::Create({.spin = spin});
+  };
+}
+
+v1::Hello HelloOf(const ParameterServer& server, const Metrics& metrics) {
+  v1::Hello hello;
+  server.Describe(hello);
+  hello.set_incarnation(absl::StrCat(absl::GetCurrentTimeNanos(), "-", getpid()));
+  hello.set_host(Host());
+  hello.set_pid(getpid());
+  hello.set_metrics_url(metrics.url());
+  hello.set_version(BuildVersion());
+  return hello;
+}
+
+int Main() {
+  // Before the first thread: all inherit the mask, and only sigwait() below sees the signals.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  std::string name = absl::GetFlag(FLAGS_name);
+  if (name.empty()) name = DefaultName();
+  if (!IsValidName(name)) {
+    LOG(ERROR) << "--name: '" << name << "' is no valid name";
+    return kExitConfig;
+  }
+  int threads = absl::GetFlag(FLAGS_threads);
+  if (threads < 0 || threads > limits::kShardThreadsMax) {
+    LOG(ERROR) << "--threads: must be in [0, " << limits::kShardThreadsMax << "] (is " << threads
+               << ")";
+    return kExitConfig;
+  }
+  if (threads == 0) threads = std::min(UsableCpus(), limits::kShardThreadsMax);
+  int64_t memory_bytes = absl::GetFlag(FLAGS_memory_bytes);
+  if (memory_bytes < 0) {
+    LOG(ERROR) << "--memory_bytes: must not be negative (is " << memory_bytes << ")";
+    return kExitConfig;
+  }
+  if (memory_bytes == 0) memory_bytes = DefaultMemoryBytes();
+
+  Metrics metrics;
+  if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
+    LOG(ERROR) << "--metrics: " << served.message();
+    return kExitUnavailable;
+  }
+
+  std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
+  const std::string coordinator = absl::GetFlag(FLAGS_coordinator);
+  auto server = ParameterServer::Create({.member = name,
+                                         .threads = threads,
+                                         .memory_bytes = memory_bytes,
+                                         .transport = MakeTransport(threads),
+                                         .coordinator = DialCoordinator(coordinator),
+                                         .metrics = &metrics,
+                                         .report_soon = [&reporter] {
+                                           if (FleetClient* client = reporter) client->ReportSoon();
+                                         }});
+  if (!server.ok()) {
+    LOG(ERROR) << "cannot open the transport: " << server.status();
+    return kExitUnavailable;
+  }
+  FleetClient client({.coordinator = coordinator, .hello = HelloOf(**server, metrics)},
+                     server->get());
+  reporter = &client;
+  LOG(INFO) << name << ": " << threads << " shard threads, " << memory_bytes
+            << " bytes for shards, metrics at " << metrics.url();
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  LOG(INFO) << name << ": " << strsignal(signal) << ", leaving";
+  client.Detach(kDetachMax);
+  (*server)->Stop();
+  reporter = nullptr;
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+  absl::SetProgramUsageMessage("Muster parameter server: holds and updates parameters.");
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    LOG(ERROR) << "unexpected argument '" << rest[1] << "'";
+    return muster::kExitConfig;
+  }
+  return muster::Main();
+}

@@ -1,0 +1,70 @@
+// A member of the fleet that holds parameters: several jobs at once, on all of its shard threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/channel.h"
+#include "lib/cluster/fleet_client.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "services/ps/checkpoint_client.h"
+#include "services/ps/memory_budget.h"
+#include "services/ps/ps_metrics.h"
+#include "services/ps/served_job.h"
+#include "services/ps/shard_thread.h"
+
+namespace muster {
+
+// Thread-safe.
+class ParameterServer : public FleetMember {
+ public:
+  struct Options {
+    std::string member;
+    int threads = 1;
+    int64_t memory_bytes = 0;
+    TransportFactory transport;                  // called once by every shard thread
+    std::shared_ptr<grpc::Channel> coordinator;  // for checkpoints
+    Metrics* metrics = nullptr;                  // outlives the server
+    std::function<void()> report_soon;           // from any thread
+  };
+  // The transport's error where a shard thread cannot have one.
+  static absl::StatusOr<std::unique_ptr<ParameterServer>> Create(Options options);
+  ~ParameterServer() override;  // stops
+
+  // Drops every job and ends the shard threads; afterwards nothing of the server runs and
+  // `report_soon` is not called. Blocks until then.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What makes this member a ps in its Hello: role, addresses, memory, transport.
+  void Describe(v1::Hello& hello) const;
+
+  std::vector<v1::JobReport> Report() override ABSL_LOCKS_EXCLUDED(mu_);
+  void Handle(const v1::Directive& directive) override ABSL_LOCKS_EXCLUDED(mu_);
+  void CoordinatorLost() override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  explicit ParameterServer(Options options);
+
+  void Prepare(const v1::JobPlan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ServedJob* Find(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Release(const std::string& job, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  PsMetrics metrics_;
+  MemoryBudget budget_;
+  CheckpointClient checkpoints_;
+  std::vector<std::unique_ptr<ShardThread>> threads_;
+  ServedJob::Environment environment_;
+
+  absl::Mutex mu_;
+  std::vector<std::unique_ptr<ServedJob>> jobs_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<ServedJob>> leaving_ ABSL_GUARDED_BY(mu_);  // released, not yet gone
+};
+
+}  // namespace muster

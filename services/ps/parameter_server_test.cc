@@ -1,0 +1,372 @@
+#include "services/ps/parameter_server.h"
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/channel.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/inprocess_transport.h"
+#include "services/ps/fake_checkpoint_service.h"
+#include "services/ps/test_plan.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr int kThreads = 2;
+
+// One worker of a job, on the test's thread, that trains on constant gradients.
+class FakeWorker : private MessageReceiver {
+ public:
+  FakeWorker(InProcessNetwork* network, v1::JobPlan plan, const v1::Hello& ps)
+      : plan_(std::move(plan)), transport_(network->MakeTransport()), buffer_(1 << 20) {
+    transport_->SetReceiver(this);
+    hello_ = plan_.session_token() + transport_->address();
+    for (const v1::PlanShard& shard : plan_.shards()) {
+      peers_.push_back(*transport_->Connect(ps.addresses(shard.thread())));
+      transport_->Send(peers_.back(),
+                       {.kind = MessageKind::kHello,
+                        .generation = plan_.generation(),
+                        .job = plan_.job_number(),
+                        .length = hello_.size()},
+                       {reinterpret_cast<const std::byte*>(hello_.data()), hello_.size()}, nullptr);
+    }
+    Await([this] { return greeted_ == plan_.shards_size(); });
+  }
+
+  void Step(int64_t step) {
+    answered_ = 0;
+    for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
+      transport_->Send(peers_[plan_.chunks(chunk).shard()], PushHeader(plan_, step, chunk, 0),
+                       {reinterpret_cast<const std::byte*>(gradient_.data()),
+                        plan_.chunks(chunk).elements() * sizeof(float)},
+                       nullptr);
+    }
+    Await([this] { return answered_ == plan_.chunks_size(); });
+  }
+
+  const std::vector<float>& values(int chunk) { return values_[chunk]; }
+
+ private:
+  void Await(std::function<bool()> done) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (!done()) {
+      ASSERT_LT(absl::Now(), deadline);
+      if (transport_->Progress() == 0) transport_->Wait(deadline - absl::Now());
+    }
+  }
+
+  absl::Span<std::byte> PlacePayload(const WireHeader& header) override {
+    return {buffer_.data(), header.length};
+  }
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override {
+    greeted_ += header.kind == MessageKind::kHello;
+    EXPECT_NE(header.kind, MessageKind::kRefused) << RefusalReasonName(header.reason);
+    if (header.kind != MessageKind::kParams) return;
+    ++answered_;
+    std::vector<float>& values = values_[static_cast<int>(header.chunk)];
+    values.resize(payload.size() / sizeof(float));
+    std::memcpy(values.data(), payload.data(), payload.size());
+  }
+  void PeerLost(PeerId, const absl::Status&) override {}
+
+  const v1::JobPlan plan_;
+  const std::vector<float> gradient_ = std::vector<float>(10000, 0.5f);
+  std::unique_ptr<Transport> transport_;
+  std::vector<std::byte> buffer_;
+  std::vector<PeerId> peers_;
+  std::string hello_;
+  std::map<int, std::vector<float>> values_;
+  int greeted_ = 0;
+  int answered_ = 0;
+};
+
+class ParameterServerTest : public testing::Test {
+ protected:
+  ParameterServerTest() {
+    auto server = ParameterServer::Create(
+        {.member = "ps-0",
+         .threads = kThreads,
+         .memory_bytes = 1 << 20,
+         .transport = [this]() -> absl::StatusOr<std::unique_ptr<Transport>> {
+           return network_.MakeTransport();
+         },
+         .coordinator = DialCoordinator(service_.address()),
+         .metrics = &metrics_,
+         .report_soon =
+             [this] {
+               absl::MutexLock lock(&mu_);
+               changed_ = true;
+             }});
+    server_ = *std::move(server);
+    server_->Describe(hello_);
+  }
+
+  static TestPlanOptions Options() {
+    return {.parameters = {300, 500, 7}, .workers = 1, .shards = 2, .threads = kThreads};
+  }
+
+  v1::Directive For(const v1::JobPlan& plan) {
+    v1::Directive directive;
+    directive.set_job(plan.job());
+    directive.set_generation(plan.generation());
+    return directive;
+  }
+  void Prepare(const v1::JobPlan& plan) {
+    v1::Directive directive = For(plan);
+    *directive.mutable_prepare()->mutable_plan() = plan;
+    server_->Handle(directive);
+  }
+  void Start(const v1::JobPlan& plan, int64_t total_steps) {
+    v1::Directive directive = For(plan);
+    directive.mutable_start()->set_total_steps(total_steps);
+    server_->Handle(directive);
+  }
+  void Snapshot(const v1::JobPlan& plan, uint64_t id, int64_t step) {
+    v1::Directive directive = For(plan);
+    directive.mutable_snapshot()->set_snapshot(id);
+    directive.mutable_snapshot()->set_step(step);
+    server_->Handle(directive);
+  }
+  void Release(const v1::JobPlan& plan) {
+    v1::Directive directive = For(plan);
+    directive.mutable_release();
+    server_->Handle(directive);
+  }
+
+  std::optional<v1::JobReport> ReportOf(const v1::JobPlan& plan) {
+    for (const v1::JobReport& report : server_->Report()) {
+      if (report.job() == plan.job()) return report;
+    }
+    return std::nullopt;
+  }
+
+  // Looks at the report whenever the server says that it changed.
+  v1::JobReport AwaitReport(const v1::JobPlan& plan,
+                            const std::function<bool(const v1::JobReport&)>& wanted) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (absl::Now() < deadline) {
+      auto report = ReportOf(plan);
+      if (report && wanted(*report)) return *report;
+      absl::MutexLock lock(&mu_);
+      mu_.AwaitWithDeadline(absl::Condition(&changed_), deadline);
+      changed_ = false;
+    }
+    ADD_FAILURE() << "never reported";
+    return {};
+  }
+  v1::JobReport AwaitState(const v1::JobPlan& plan, v1::MemberJobState state) {
+    return AwaitReport(plan, [=](const v1::JobReport& report) { return report.state() == state; });
+  }
+
+  double UsedBytes() {
+    server_->Report();
+    const std::string text = metrics_.Render();
+    const std::string name = "\nmuster_ps_shard_bytes ";
+    return std::stod(text.substr(text.find(name) + name.size()));
+  }
+
+  InProcessNetwork network_;
+  FakeCheckpointService service_;
+  Metrics metrics_;
+  absl::Mutex mu_;
+  bool changed_ ABSL_GUARDED_BY(mu_) = false;
+  v1::Hello hello_;
+  std::unique_ptr<ParameterServer> server_;  // last: ends first
+};
+
+TEST_F(ParameterServerTest, DescribesItself) {
+  EXPECT_EQ(hello_.member(), "ps-0");
+  EXPECT_EQ(hello_.role(), v1::PS);
+  EXPECT_EQ(hello_.addresses_size(), kThreads);
+  EXPECT_EQ(hello_.memory_bytes(), 1 << 20);
+  EXPECT_EQ(hello_.transport(), "inprocess");
+  EXPECT_TRUE(server_->Report().empty());
+}
+
+TEST_F(ParameterServerTest, ServesAJobFromPrepareToRelease) {
+  const v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 4);
+  AwaitState(plan, v1::MEMBER_RUNNING);
+  FakeWorker worker(&network_, plan, hello_);
+  for (int64_t step = 0; step < 4; ++step) worker.Step(step);
+  EXPECT_EQ(ReportOf(plan)->next_step(), 4);
+  EXPECT_NE(metrics_.Render().find("muster_ps_version{job=\"job-7\"} 4"), std::string::npos);
+
+  // The final checkpoint, one stream per shard.
+  AwaitReport(plan, [](const v1::JobReport& report) {
+    return report.snapshots_size() == 2 && report.snapshots(0).outcome() == v1::SNAPSHOT_WRITTEN &&
+           report.snapshots(1).outcome() == v1::SNAPSHOT_WRITTEN;
+  });
+  std::map<int, std::string> written;
+  for (const auto& stream : service_.AwaitWritten(2)) {
+    EXPECT_EQ(stream.header.step(), 4);
+    EXPECT_EQ(stream.header.snapshot(), 0);
+    for (const v1::ShardSlice& slice : stream.slices) written[slice.chunk()] += slice.data();
+  }
+  ASSERT_EQ(written.size(), plan.chunks_size());
+  for (auto& [chunk, bytes] : written) {
+    const std::vector<float>& values = worker.values(chunk);
+    ASSERT_EQ(bytes.size(), values.size() * sizeof(float));
+    EXPECT_EQ(std::memcmp(bytes.data(), values.data(), bytes.size()), 0);
+  }
+
+  Release(plan);
+  EXPECT_TRUE(server_->Report().empty());
+  EXPECT_EQ(metrics_.Render().find("muster_ps_version{"), std::string::npos);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (UsedBytes() > 0 && absl::Now() < deadline) continue;
+  EXPECT_EQ(UsedBytes(), 0);
+}
+
+TEST_F(ParameterServerTest, ServesSeveralJobsAtOnce) {
+  TestPlanOptions options = Options();
+  const v1::JobPlan first = MakeTestPlan(options);
+  options.job_number = 8;
+  const v1::JobPlan second = MakeTestPlan(options);
+  for (const v1::JobPlan& plan : {first, second}) {
+    Prepare(plan);
+    AwaitState(plan, v1::MEMBER_PREPARED);
+    Start(plan, 10);
+  }
+  FakeWorker first_worker(&network_, first, hello_), second_worker(&network_, second, hello_);
+  first_worker.Step(0);
+  second_worker.Step(0);
+  Release(first);
+  second_worker.Step(1);
+  EXPECT_FALSE(ReportOf(first).has_value());
+  EXPECT_EQ(ReportOf(second)->next_step(), 2);
+}
+
+TEST_F(ParameterServerTest, RefusesAJobBeyondItsMemory) {
+  TestPlanOptions options = Options();
+  options.parameters = {1 << 18};
+  const v1::JobPlan large = MakeTestPlan(options);
+  Prepare(large);
+  const v1::JobReport report = AwaitState(large, v1::MEMBER_FAILED);
+  EXPECT_EQ(report.error().reason(), "MEMORY_EXHAUSTED");
+  EXPECT_NE(report.error().message().find("ps-0"), std::string::npos);
+  options.job_number = 8;
+  options.parameters = {100};
+  const v1::JobPlan small = MakeTestPlan(options);
+  Prepare(small);
+  AwaitState(small, v1::MEMBER_PREPARED);
+}
+
+TEST_F(ParameterServerTest, AFaultyPlanFailsAndNothingElse) {
+  v1::JobPlan plan = MakeTestPlan(Options());
+  plan.mutable_shards(1)->set_thread(kThreads);
+  Prepare(plan);
+  EXPECT_EQ(AwaitState(plan, v1::MEMBER_FAILED).error().reason(), "BAD_PLAN");
+  Release(plan);
+  EXPECT_TRUE(server_->Report().empty());
+}
+
+TEST_F(ParameterServerTest, DirectivesThatComeAgainChangeNothing) {
+  const v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  Prepare(plan);
+  Start(plan, 10);
+  EXPECT_EQ(ReportOf(plan)->state(), v1::MEMBER_RUNNING);
+  FakeWorker worker(&network_, plan, hello_);
+  worker.Step(0);
+  for (int i = 0; i < 3; ++i) Snapshot(plan, 5, 1);
+  service_.AwaitWritten(2);
+  AwaitReport(plan, [](const v1::JobReport& report) {
+    return report.snapshots_size() == 2 && report.snapshots(0).snapshot() == 5 &&
+           report.snapshots(0).outcome() == v1::SNAPSHOT_WRITTEN &&
+           report.snapshots(1).outcome() == v1::SNAPSHOT_WRITTEN;
+  });
+  EXPECT_EQ(service_.calls(), 2);
+  Release(plan);
+  Release(plan);
+}
+
+TEST_F(ParameterServerTest, AMissedSnapshotIsReported) {
+  const v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  FakeWorker worker(&network_, plan, hello_);
+  worker.Step(0);
+  Snapshot(plan, 5, 0);
+  AwaitReport(plan, [](const v1::JobReport& report) {
+    return report.snapshots_size() == 2 && report.snapshots(0).outcome() == v1::SNAPSHOT_MISSED;
+  });
+}
+
+TEST_F(ParameterServerTest, TrainingGoesOnWhileTheCoordinatorTakesNoSnapshots) {
+  TestPlanOptions options = Options();
+  options.checkpoint_every = 4;
+  const v1::JobPlan plan = MakeTestPlan(options);
+  service_.FailNext({4, {grpc::StatusCode::UNAVAILABLE, "restarting"}});
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 100);
+  FakeWorker worker(&network_, plan, hello_);
+  for (int64_t step = 0; step < 8; ++step) worker.Step(step);
+  for (const auto& stream : service_.AwaitWritten(4)) {
+    EXPECT_TRUE(stream.header.step() == 4 || stream.header.step() == 8);
+  }
+}
+
+TEST_F(ParameterServerTest, ANewGenerationTakesOver) {
+  TestPlanOptions options = Options();
+  options.parameters = {15000};  // two of these do not fit
+  const v1::JobPlan old_plan = MakeTestPlan(options);
+  Prepare(old_plan);
+  AwaitState(old_plan, v1::MEMBER_PREPARED);
+  options.generation = 2;
+  const v1::JobPlan plan = MakeTestPlan(options);
+  Prepare(plan);
+  AwaitReport(plan, [](const v1::JobReport& report) {
+    return report.generation() == 2 && report.state() == v1::MEMBER_PREPARED;
+  });
+  Prepare(old_plan);
+  Start(old_plan, 10);
+  Release(old_plan);
+  EXPECT_EQ(ReportOf(plan)->state(), v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  FakeWorker worker(&network_, plan, hello_);
+  worker.Step(0);
+}
+
+TEST_F(ParameterServerTest, AReleaseDuringARestoreDropsTheJob) {
+  TestPlanOptions options = Options();
+  options.restore = "jobs/job-7/checkpoints/4";
+  const v1::JobPlan plan = MakeTestPlan(options);
+  service_.FailNext(
+      std::vector<grpc::Status>(10000, {grpc::StatusCode::UNAVAILABLE, "restarting"}));
+  Prepare(plan);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (service_.calls() == 0 && absl::Now() < deadline) continue;
+  EXPECT_EQ(ReportOf(plan)->state(), v1::MEMBER_PREPARING);
+  Release(plan);
+  EXPECT_TRUE(server_->Report().empty());
+}
+
+TEST_F(ParameterServerTest, ALostCoordinatorMeansNoJobs) {
+  const v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  server_->CoordinatorLost();
+  EXPECT_TRUE(server_->Report().empty());
+}
+
+}  // namespace
+}  // namespace muster

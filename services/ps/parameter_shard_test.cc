@@ -1,0 +1,536 @@
+#include "services/ps/parameter_shard.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/transport/crc32c.h"
+#include "services/ps/test_plan.h"
+
+namespace muster {
+namespace {
+
+using Values = std::vector<float>;
+
+struct Sent {
+  int rank;
+  WireHeader header;
+  Values payload;
+};
+
+struct Declined {
+  uint64_t id;
+  int64_t step;
+  v1::SnapshotOutcome outcome;
+};
+
+// Keeps what the shard says. Sends are done at once, or when FinishSends() is called.
+class FakeOutput : public ShardOutput {
+ public:
+  void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+              Transport::SendDone done) override {
+    const auto* values = reinterpret_cast<const float*>(payload.data());
+    sent.push_back({rank, header, {values, values + payload.size() / sizeof(float)}});
+    if (!hold_sends) return done(absl::OkStatus());
+    held.push_back(std::move(done));
+  }
+  void UpdateBegins() override {}
+  void UpdateEnds(double) override { ++updates; }
+  void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
+    snapshots.push_back(std::move(snapshot));
+  }
+  void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                        const std::string&) override {
+    declined.push_back({id, step, outcome});
+  }
+
+  void FinishSends() {
+    for (auto& done : std::exchange(held, {})) done(absl::OkStatus());
+  }
+
+  bool hold_sends = false;
+  std::vector<Transport::SendDone> held;
+  std::vector<Sent> sent;
+  int updates = 0;
+  std::vector<std::shared_ptr<const ShardSnapshot>> snapshots;
+  std::vector<Declined> declined;
+};
+
+class ParameterShardTest : public testing::Test {
+ protected:
+  void Make(const TestPlanOptions& options, int shard = 0) {
+    plan_ = MakeTestPlan(options);
+    ASSERT_TRUE(ParameterShard::CheckPlan(plan_).ok());
+    auto made = ParameterShard::Create(
+        std::make_shared<v1::JobPlan>(plan_), shard,
+        *budget_.Reserve(ParameterShard::BytesNeeded(plan_, shard), absl::ZeroDuration()));
+    ASSERT_TRUE(made.ok());
+    shard_ = *std::move(made);
+    shard_->set_output(&output_);
+    for (int i = 0; i < shard_->chunk_count(); ++i) shard_->Initialize(i);
+  }
+
+  // False when the shard does not want it.
+  bool Push(int64_t step, int chunk, int rank, const Values& gradient) {
+    const WireHeader header = PushHeader(plan_, step, chunk, rank);
+    const auto placement = shard_->PlacePush(header);
+    if (placement.memory.empty()) return false;
+    EXPECT_EQ(placement.memory.size(), gradient.size() * sizeof(float));
+    std::memcpy(placement.memory.data(), gradient.data(), placement.memory.size());
+    shard_->PushArrived(header);
+    return true;
+  }
+
+  void PushAll(int64_t step, int chunk) {
+    for (int rank = 0; rank < plan_.workers_size(); ++rank) {
+      ASSERT_TRUE(Push(step, chunk, rank, Values(plan_.chunks(chunk).elements(), 0.25f)));
+    }
+  }
+
+  RefusalReason RefusalOf(WireHeader header) { return shard_->PlacePush(header).refusal; }
+
+  Values ValuesOf(int index) const {
+    return {shard_->values(index).begin(), shard_->values(index).end()};
+  }
+
+  static Values Joined(Values first, const Values& second) {
+    first.insert(first.end(), second.begin(), second.end());
+    return first;
+  }
+
+  static Values Plus(Values values, float addend) {
+    for (float& value : values) value += addend;
+    return values;
+  }
+
+  MemoryBudget budget_{int64_t{1} << 30};
+  v1::JobPlan plan_;
+  FakeOutput output_;
+  std::unique_ptr<ParameterShard> shard_;
+};
+
+// Learning rate 0.5 and two gradients of 0.25: every update subtracts 0.25, exactly.
+constexpr float kUpdate = -0.25f;
+
+TEST_F(ParameterShardTest, UpdatesOnceEveryRankHasPushedAndAnswersAll) {
+  Make({});
+  shard_->Start(10);
+  const Values before = ValuesOf(0);
+  EXPECT_TRUE(Push(0, 0, 1, Values(7, 0.25f)));
+  EXPECT_EQ(output_.updates, 0);
+  EXPECT_TRUE(Push(0, 0, 0, Values(7, 0.25f)));
+  EXPECT_EQ(output_.updates, 1);
+
+  ASSERT_EQ(output_.sent.size(), 2);
+  for (int rank : {0, 1}) {
+    const Sent& answer = output_.sent[rank];
+    EXPECT_EQ(answer.rank, rank);
+    EXPECT_EQ(answer.payload, Plus(before, kUpdate));
+    EXPECT_EQ(answer.header, (WireHeader{.kind = MessageKind::kParams,
+                                         .dtype = WireDType::kF32,
+                                         .generation = 1,
+                                         .job = 7,
+                                         .step = 1,
+                                         .chunk = 0,
+                                         .rank = static_cast<uint32_t>(rank),
+                                         .length = 28,
+                                         .scalar = 7 * 0.25}));
+  }
+  EXPECT_EQ(shard_->lowest_version(), 1);
+}
+
+TEST_F(ParameterShardTest, PushesWaitForTheStartAndFetchesDoNot) {
+  Make({});
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 1)), RefusalReason::kNone);
+  ASSERT_EQ(output_.sent.size(), 1);
+  EXPECT_EQ(output_.sent[0].payload, ValuesOf(0));
+  PushAll(0, 0);
+  EXPECT_EQ(output_.updates, 0);
+  shard_->Start(10);
+  EXPECT_EQ(output_.updates, 1);
+}
+
+TEST_F(ParameterShardTest, TheOrderOfArrivalDoesNotChangeABit) {
+  constexpr int kWorkers = 5, kElements = 333;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<Values> gradients(kWorkers, Values(kElements));
+  for (Values& gradient : gradients) {
+    for (float& g : gradient) g = normal(random) * std::exp(normal(random) * 8);
+  }
+  std::vector<int> order = {0, 1, 2, 3, 4};
+  Values expected;
+  for (int trial = 0; trial < 20; ++trial) {
+    Make({.parameters = {kElements}, .chunk_bytes = 4096, .workers = kWorkers});
+    shard_->Start(1);
+    for (int rank : order) ASSERT_TRUE(Push(0, 0, rank, gradients[rank]));
+    if (expected.empty()) expected = ValuesOf(0);
+    EXPECT_EQ(std::memcmp(ValuesOf(0).data(), expected.data(), kElements * sizeof(float)), 0);
+    std::shuffle(order.begin(), order.end(), random);
+  }
+}
+
+TEST_F(ParameterShardTest, ChunksOfAnySizeHoldTheSameParameter) {
+  v1::Optimizer adamw;
+  adamw.mutable_adamw()->set_learning_rate(0.1);
+  adamw.mutable_adamw()->set_weight_decay(0.1);
+  Values expected;
+  for (int64_t chunk_bytes : {1 << 20, 4 * 1013, 4 * 100, 4 * 17, 4}) {
+    Make({.parameters = {1013}, .chunk_bytes = chunk_bytes, .optimizer = adamw});
+    shard_->Start(3);
+    for (int64_t step = 0; step < 3; ++step) {
+      for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
+        for (int rank : {0, 1}) {
+          Values gradient;
+          for (int64_t i = 0; i < plan_.chunks(chunk).elements(); ++i) {
+            gradient.push_back(
+                std::sin(static_cast<float>(plan_.chunks(chunk).offset() + i) + rank + step));
+          }
+          ASSERT_TRUE(Push(step, chunk, rank, gradient));
+        }
+      }
+    }
+    Values whole;
+    for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
+      const Values part = ValuesOf(chunk);
+      whole.insert(whole.end(), part.begin(), part.end());
+    }
+    if (expected.empty()) expected = whole;
+    ASSERT_EQ(whole.size(), expected.size());
+    EXPECT_EQ(std::memcmp(whole.data(), expected.data(), whole.size() * sizeof(float)), 0)
+        << chunk_bytes << " bytes per chunk";
+  }
+}
+
+TEST_F(ParameterShardTest, WeightDecayAppliesOnlyWhereTheParameterSaysSo) {
+  TestPlanOptions options{.parameters = {3, 3}, .workers = 1};
+  options.optimizer.mutable_sgd()->set_weight_decay(1);
+  plan_ = MakeTestPlan(options);
+  plan_.mutable_graph()->mutable_parameters(1)->set_weight_decay(true);
+  shard_ = *ParameterShard::Create(std::make_shared<v1::JobPlan>(plan_), 0,
+                                   *budget_.Reserve(1 << 20, absl::ZeroDuration()));
+  shard_->set_output(&output_);
+  for (int i : {0, 1}) shard_->Initialize(i);
+  const Values kept = ValuesOf(0);
+  Values halved = ValuesOf(1);
+  for (float& value : halved) value -= 0.5f * value;
+  shard_->Start(1);
+  for (int chunk : {0, 1}) ASSERT_TRUE(Push(0, chunk, 0, Values(3, 0.0f)));
+  EXPECT_EQ(ValuesOf(0), kept);
+  EXPECT_EQ(ValuesOf(1), halved);
+}
+
+TEST_F(ParameterShardTest, ARepeatOfTheLastStepIsAnsweredAndNotApplied) {
+  Make({});
+  shard_->Start(10);
+  PushAll(0, 0);
+  output_.sent.clear();
+  const auto placement = shard_->PlacePush(PushHeader(plan_, 0, 0, 1));
+  EXPECT_TRUE(placement.memory.empty());
+  EXPECT_TRUE(placement.repeat);
+  shard_->AnswerRepeat(PushHeader(plan_, 0, 0, 1));
+  ASSERT_EQ(output_.sent.size(), 1);
+  EXPECT_EQ(output_.sent[0].rank, 1);
+  EXPECT_EQ(output_.sent[0].header.step, 1);
+  EXPECT_EQ(output_.sent[0].header.scalar, 7 * 0.25);
+  EXPECT_EQ(output_.sent[0].payload, ValuesOf(0));
+  EXPECT_EQ(output_.updates, 1);
+}
+
+TEST_F(ParameterShardTest, ARepeatOfTheCurrentStepIsIgnored) {
+  Make({});
+  shard_->Start(10);
+  const WireHeader header = PushHeader(plan_, 0, 0, 1);
+  ASSERT_FALSE(shard_->PlacePush(header).memory.empty());
+  EXPECT_TRUE(shard_->PlacePush(header).repeat) << "while the first is being received";
+  shard_->PushArrived(header);
+  EXPECT_TRUE(shard_->PlacePush(header).repeat) << "after it was received";
+  shard_->AnswerRepeat(header);
+  EXPECT_TRUE(output_.sent.empty());
+}
+
+TEST_F(ParameterShardTest, RefusesWhatDoesNotFitThePlan) {
+  Make({.parameters = {7, 9}, .shards = 2});  // chunk 1 is on shard 0, chunk 0 on shard 1
+  shard_->Start(1);
+  const WireHeader good = PushHeader(plan_, 0, 1, 0);
+  auto with = [&](auto change) {
+    WireHeader header = good;
+    change(header);
+    return RefusalOf(header);
+  };
+  EXPECT_EQ(with([](WireHeader& h) { h.chunk = 0; }), RefusalReason::kWrongChunk);
+  EXPECT_EQ(with([](WireHeader& h) { h.chunk = 2; }), RefusalReason::kWrongChunk);
+  EXPECT_EQ(with([](WireHeader& h) { h.chunk = ~0u; }), RefusalReason::kWrongChunk);
+  EXPECT_EQ(with([](WireHeader& h) { h.length = 28; }), RefusalReason::kWrongLength);
+  EXPECT_EQ(with([](WireHeader& h) { h.length = ~0ull; }), RefusalReason::kWrongLength);
+  EXPECT_EQ(with([](WireHeader& h) { h.dtype = WireDType::kNone; }), RefusalReason::kBadHeader);
+  EXPECT_EQ(with([](WireHeader& h) { h.step = 1; }), RefusalReason::kWrongStep);
+  EXPECT_EQ(with([](WireHeader& h) { h.step = -1; }), RefusalReason::kWrongStep);
+  EXPECT_EQ(with([](WireHeader& h) { h.step = INT64_MIN; }), RefusalReason::kWrongStep);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 1, 1, 0)), RefusalReason::kWrongStep);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, -1, 1, 0)), RefusalReason::kWrongStep);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kWrongChunk);
+  PushAll(0, 1);
+  EXPECT_EQ(with([](WireHeader& h) { h.step = 1; }), RefusalReason::kWrongStep) << "after the last";
+  EXPECT_EQ(output_.updates, 1);
+}
+
+TEST_F(ParameterShardTest, HoldsTwoVersions) {
+  Make({});
+  shard_->Start(10);
+  const Values version0 = ValuesOf(0);
+  PushAll(0, 0);
+  output_.sent.clear();
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kNone);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 1, 0, 0)), RefusalReason::kNone);
+  ASSERT_EQ(output_.sent.size(), 2);
+  EXPECT_EQ(output_.sent[0].payload, version0);
+  EXPECT_EQ(output_.sent[1].payload, Plus(version0, kUpdate));
+  PushAll(1, 0);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kWrongStep);
+}
+
+TEST_F(ParameterShardTest, AValueThatIsStillBeingSentIsNotOverwritten) {
+  Make({});
+  shard_->Start(10);
+  output_.hold_sends = true;
+  PushAll(0, 0);  // version 1 is being sent
+  PushAll(1, 0);  // version 2 goes into the other buffer
+  EXPECT_EQ(output_.updates, 2);
+  PushAll(2, 0);  // version 3 would overwrite version 1
+  EXPECT_EQ(output_.updates, 2);
+  EXPECT_FALSE(shard_->idle());
+  output_.FinishSends();
+  EXPECT_EQ(output_.updates, 3);
+  output_.FinishSends();
+  EXPECT_TRUE(shard_->idle());
+}
+
+TEST_F(ParameterShardTest, ALostWorkersUnfinishedPushMayComeAgain) {
+  Make({});
+  shard_->Start(10);
+  ASSERT_FALSE(shard_->PlacePush(PushHeader(plan_, 0, 0, 1)).memory.empty());
+  EXPECT_FALSE(shard_->idle());
+  shard_->RankLost(1);
+  EXPECT_TRUE(shard_->idle());
+  shard_->PushArrived(PushHeader(plan_, 0, 0, 1));  // too late
+  PushAll(0, 0);
+  EXPECT_EQ(output_.updates, 1);
+}
+
+TEST_F(ParameterShardTest, ARetiredShardUpdatesNothing) {
+  Make({});
+  shard_->Start(10);
+  ASSERT_TRUE(Push(0, 0, 0, Values(7, 0.25f)));
+  shard_->Retire();
+  ASSERT_TRUE(Push(0, 0, 1, Values(7, 0.25f)));
+  EXPECT_EQ(output_.updates, 0);
+  EXPECT_TRUE(shard_->idle());
+}
+
+TEST_F(ParameterShardTest, TheLowestVersionIsThatOfTheSlowestChunk) {
+  Make({.parameters = {3, 4, 5}});
+  shard_->Start(10);
+  EXPECT_EQ(shard_->lowest_version(), 0);
+  PushAll(0, 2);
+  PushAll(0, 0);
+  EXPECT_EQ(shard_->lowest_version(), 0);
+  PushAll(0, 1);
+  EXPECT_EQ(shard_->lowest_version(), 1);
+  PushAll(1, 1);
+  EXPECT_EQ(shard_->lowest_version(), 1);
+  PushAll(1, 0);
+  PushAll(1, 2);
+  EXPECT_EQ(shard_->lowest_version(), 2);
+}
+
+// ---------------------------------------------------------------- snapshots
+
+Values Concatenated(const ShardSnapshot& snapshot, int slot) {
+  std::map<int, absl::Span<const float>> by_chunk;
+  for (const auto& piece : snapshot.pieces) {
+    if (piece.slot == slot) by_chunk[piece.chunk] = piece.elements;
+  }
+  Values values;
+  for (const auto& [chunk, elements] : by_chunk) {
+    values.insert(values.end(), elements.begin(), elements.end());
+  }
+  return values;
+}
+
+TEST_F(ParameterShardTest, PeriodicAndFinalSnapshotsHoldTheirStepWhileTrainingGoesOn) {
+  TestPlanOptions options{.parameters = {3, 4}, .checkpoint_every = 2};
+  options.optimizer.mutable_sgd()->set_momentum(0.5);
+  Make(options);
+  shard_->Start(3);
+  std::map<int64_t, Values> at_step;
+  for (int64_t step = 0; step < 3; ++step) {
+    PushAll(step, 0);
+    PushAll(step, 1);
+    at_step[step + 1] = Joined(ValuesOf(0), ValuesOf(1));
+  }
+  ASSERT_EQ(output_.snapshots.size(), 1) << "the final one waits for the memory";
+  EXPECT_EQ(output_.snapshots[0]->id, 0);
+  EXPECT_EQ(output_.snapshots[0]->step, 2);
+  EXPECT_EQ(Concatenated(*output_.snapshots[0], 0), at_step[2]);
+  // Momentum 0.5 of a gradient that is always 0.5: 0.5, then 0.75.
+  EXPECT_EQ(Concatenated(*output_.snapshots[0], 1), Values(7, 0.75f));
+  shard_->SnapshotWritten(0, 2);
+  ASSERT_EQ(output_.snapshots.size(), 2);
+  EXPECT_EQ(output_.snapshots[1]->step, 3);
+  EXPECT_EQ(Concatenated(*output_.snapshots[1], 0), at_step[3]);
+}
+
+TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackOnlyWhatWouldLeaveTheNextDueStep) {
+  Make({.checkpoint_every = 2});
+  shard_->Start(100);
+  for (int64_t step = 0; step < 5; ++step) PushAll(step, 0);
+  EXPECT_EQ(output_.updates, 4) << "version 4 is due and not held yet";
+  EXPECT_EQ(output_.snapshots.size(), 1);
+  shard_->SnapshotWritten(0, 2);
+  EXPECT_EQ(output_.updates, 5);
+  ASSERT_EQ(output_.snapshots.size(), 2);
+  EXPECT_EQ(output_.snapshots[1]->step, 4);
+}
+
+TEST_F(ParameterShardTest, ASnapshotOnDemandIsTakenWhenEveryChunkReachesItsStep) {
+  Make({.parameters = {3, 4}});
+  shard_->Start(10);
+  shard_->TakeSnapshot(5, 1);
+  PushAll(0, 0);
+  EXPECT_TRUE(output_.snapshots.empty());
+  const Values first = ValuesOf(0);
+  PushAll(1, 0);
+  PushAll(0, 1);
+  ASSERT_EQ(output_.snapshots.size(), 1);
+  EXPECT_EQ(output_.snapshots[0]->id, 5);
+  EXPECT_EQ(Concatenated(*output_.snapshots[0], 0), Joined(first, ValuesOf(1)));
+  shard_->TakeSnapshot(5, 1);
+  shard_->SnapshotWritten(5, 1);
+  shard_->TakeSnapshot(5, 1);
+  EXPECT_EQ(output_.snapshots.size(), 1) << "a directive that comes again";
+  EXPECT_TRUE(output_.declined.empty());
+}
+
+TEST_F(ParameterShardTest, ASnapshotOfAPassedStepIsMissed) {
+  Make({.parameters = {3, 4}});
+  shard_->Start(10);
+  PushAll(0, 0);
+  shard_->TakeSnapshot(5, 0);
+  ASSERT_EQ(output_.declined.size(), 1);
+  EXPECT_EQ(output_.declined[0].outcome, v1::SNAPSHOT_MISSED);
+  shard_->TakeSnapshot(6, 1);
+  PushAll(0, 1);
+  ASSERT_EQ(output_.snapshots.size(), 1);
+  EXPECT_EQ(output_.snapshots[0]->id, 6);
+}
+
+TEST_F(ParameterShardTest, ASnapshotAtRestIsTakenAtOnce) {
+  Make({.parameters = {3, 4}});
+  shard_->Start(10);
+  shard_->TakeSnapshot(9, 0);
+  ASSERT_EQ(output_.snapshots.size(), 1);
+  EXPECT_EQ(output_.snapshots[0]->step, 0);
+}
+
+TEST_F(ParameterShardTest, ANewSnapshotSupersedesOneThatStillWaits) {
+  Make({.checkpoint_every = 1});
+  shard_->Start(10);
+  PushAll(0, 0);  // snapshot of step 1 is not written
+  shard_->TakeSnapshot(5, 1);
+  shard_->TakeSnapshot(6, 2);
+  PushAll(1, 0);
+  EXPECT_EQ(output_.updates, 2) << "nobody waits for 5";
+  shard_->SnapshotWritten(0, 1);
+  shard_->SnapshotWritten(6, 2);
+  ASSERT_EQ(output_.snapshots.size(), 3);
+  EXPECT_EQ(output_.snapshots[1]->id, 6);
+  EXPECT_EQ(output_.snapshots[2]->id, 0);
+}
+
+TEST_F(ParameterShardTest, AJobThatIsResumedAtItsEndKeepsItsFinalSnapshot) {
+  Make({.first_step = 10});
+  shard_->Start(10);
+  ASSERT_EQ(output_.snapshots.size(), 1);
+  EXPECT_EQ(output_.snapshots[0]->step, 10);
+}
+
+TEST_F(ParameterShardTest, AShardWithoutChunksAnswersEverySnapshotWithNothing) {
+  Make({.parameters = {3}, .shards = 2}, /*shard=*/1);
+  shard_->Start(10);
+  shard_->TakeSnapshot(3, 4);
+  ASSERT_EQ(output_.snapshots.size(), 1);
+  EXPECT_TRUE(output_.snapshots[0]->pieces.empty());
+  EXPECT_EQ(shard_->lowest_version(), INT64_MAX);
+}
+
+// ---------------------------------------------------------------- restore
+
+v1::ShardSlice SliceOf(int chunk, int slot, int64_t offset, const Values& values) {
+  v1::ShardSlice slice;
+  slice.set_chunk(chunk);
+  slice.set_slot(slot);
+  slice.set_offset_bytes(offset);
+  slice.set_data(values.data(), values.size() * sizeof(float));
+  slice.set_crc32c(
+      Crc32c({reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
+  return slice;
+}
+
+TEST_F(ParameterShardTest, RestoresValuesAndSlotsFromSlices) {
+  TestPlanOptions options{.parameters = {4}, .workers = 1, .first_step = 8};
+  options.optimizer.mutable_sgd()->set_momentum(0.5);
+  Make(options);
+  shard_->BeginRestore();
+  ASSERT_TRUE(shard_->RestoreSlice(SliceOf(0, 0, 0, {1, 2})).ok());
+  shard_->BeginRestore();  // broke off
+  ASSERT_TRUE(shard_->RestoreSlice(SliceOf(0, 0, 0, {1, 2})).ok());
+  ASSERT_TRUE(shard_->RestoreSlice(SliceOf(0, 1, 0, {4, 4, 4, 4})).ok());
+  EXPECT_TRUE(absl::IsDataLoss(shard_->FinishRestore()));
+  ASSERT_TRUE(shard_->RestoreSlice(SliceOf(0, 0, 8, {3, 4})).ok());
+  EXPECT_TRUE(shard_->FinishRestore().ok());
+  shard_->Start(9);
+  ASSERT_TRUE(Push(8, 0, 0, Values(4, 0.0f)));
+  EXPECT_EQ(ValuesOf(0), (Values{0, 1, 2, 3})) << "minus 0.5 times half of the momentum 4";
+}
+
+TEST_F(ParameterShardTest, RefusesSlicesThatAreDamagedOrElsewhere) {
+  Make({.parameters = {4}});
+  shard_->BeginRestore();
+  v1::ShardSlice damaged = SliceOf(0, 0, 0, {1, 2});
+  (*damaged.mutable_data())[3] ^= 1;
+  EXPECT_TRUE(absl::IsDataLoss(shard_->RestoreSlice(damaged)));
+  for (const v1::ShardSlice& slice :
+       {SliceOf(1, 0, 0, {1}), SliceOf(-1, 0, 0, {1}), SliceOf(0, 1, 0, {1}),
+        SliceOf(0, -1, 0, {1}), SliceOf(0, 0, 4, {1}), SliceOf(0, 0, -4, {1}),
+        SliceOf(0, 0, 0, {1, 2, 3, 4, 5})}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(shard_->RestoreSlice(slice))) << slice.ShortDebugString();
+  }
+}
+
+TEST(ParameterShardPlanTest, APlanThatContradictsItselfIsRefused) {
+  auto refused = [](auto change) {
+    v1::JobPlan plan = MakeTestPlan({});
+    change(plan);
+    return absl::IsInvalidArgument(ParameterShard::CheckPlan(plan));
+  };
+  EXPECT_FALSE(refused([](v1::JobPlan&) {}));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.clear_workers(); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.set_session_token("short"); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.set_first_step(-1); }));
+  EXPECT_TRUE(refused(
+      [](v1::JobPlan& plan) { plan.mutable_spec()->mutable_training()->clear_optimizer(); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_parameter(1); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_offset(1); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_elements(0); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_elements(INT64_MAX); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_shard(1); }));
+}
+
+}  // namespace
+}  // namespace muster

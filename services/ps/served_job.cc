@@ -1,0 +1,267 @@
+#include "services/ps/served_job.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// How long a released job's last transfers may hold its memory before the next job is refused for
+// it.
+constexpr absl::Duration kMemoryPatience = absl::Seconds(5);
+
+}  // namespace
+
+ServedJob::ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment* environment)
+    : plan_(std::move(plan)),
+      environment_(*environment),
+      found_(FindShards()),
+      // Each shard has at most one snapshot under way.
+      snapshots_(shards_.size() + 1),
+      thread_([this](std::stop_token stop) { Run(stop); }) {}
+
+ServedJob::~ServedJob() {
+  Release();
+  thread_.join();
+}
+
+absl::Status ServedJob::FindShards() {
+  RETURN_IF_ERROR(ParameterShard::CheckPlan(*plan_));
+  for (int number = 0; number < plan_->shards_size(); ++number) {
+    const v1::PlanShard& shard = plan_->shards(number);
+    if (shard.member() != environment_.member) continue;
+    if (shard.thread() < 0 || shard.thread() >= std::ssize(environment_.threads)) {
+      return WithReason(absl::InvalidArgumentError(absl::StrCat(plan_->job(), ", shard ", number,
+                                                                ": ", environment_.member,
+                                                                " has no thread ", shard.thread())),
+                        "BAD_PLAN");
+    }
+    shards_.push_back(absl::WrapUnique(
+        new LocalShard{number, environment_.threads[shard.thread()], plan_->first_step()}));
+  }
+  if (!shards_.empty()) return absl::OkStatus();
+  return WithReason(absl::InvalidArgumentError(
+                        absl::StrCat(plan_->job(), ": no shard is on ", environment_.member)),
+                    "BAD_PLAN");
+}
+
+// ---------------------------------------------------------------- the job's thread
+
+void ServedJob::Run(const std::stop_token& stop) {
+  const absl::Status prepared = found_.ok() ? Prepare(stop) : found_;
+  if (!prepared.ok() && !stop.stop_requested()) Fail(prepared);
+  {
+    // One writer per shard: a write ends when the whole checkpoint is committed, which needs the
+    // other shards.
+    std::vector<std::jthread> writers;
+    for (size_t i = 1; i < shards_.size(); ++i) {
+      writers.emplace_back([this, &stop] { WriteSnapshots(stop); });
+    }
+    WriteSnapshots(stop);
+  }
+  // Again, for shards that were installed after Release() had posted its own.
+  for (const auto& shard : shards_) {
+    shard->thread->Release(plan_->job_number(), plan_->generation());
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    auto none_alive = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return shards_alive_ == 0; };
+    mu_.Await(absl::Condition(&none_alive));
+    reservation_.reset();
+  }
+  gone_ = true;
+}
+
+absl::Status ServedJob::Prepare(const std::stop_token& stop) {
+  int64_t bytes = 0;
+  for (const auto& shard : shards_) bytes += ParameterShard::BytesNeeded(*plan_, shard->number);
+  ASSIGN_OR_RETURN(auto reservation, environment_.budget->Reserve(bytes, kMemoryPatience));
+  {
+    absl::MutexLock lock(&mu_);
+    reservation_ = reservation;
+    if (released_) reservation_->Retire();
+    shards_awaited_ = static_cast<int>(shards_.size());
+  }
+  for (const auto& shard : shards_) {
+    ASSIGN_OR_RETURN(auto made, MakeShard(shard->number, reservation, stop));
+    {
+      absl::MutexLock lock(&mu_);
+      ++shards_alive_;
+    }
+    shard->thread->Install(std::move(made), this, &shard->lowest_version);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(
+    int number, std::shared_ptr<MemoryBudget::Reservation> reservation,
+    const std::stop_token& stop) {
+  ASSIGN_OR_RETURN(auto shard, ParameterShard::Create(plan_, number, std::move(reservation)));
+  if (plan_->restore().empty()) {
+    for (int i = 0; i < shard->chunk_count() && !stop.stop_requested(); ++i) shard->Initialize(i);
+  } else if (shard->chunk_count() > 0) {
+    RETURN_IF_ERROR(environment_.checkpoints->ReadShard(*shard, stop));
+  }
+  if (stop.stop_requested()) return absl::CancelledError("the job was released");
+  return shard;
+}
+
+// Until Release() closes the mailbox.
+void ServedJob::WriteSnapshots(const std::stop_token& stop) {
+  std::shared_ptr<const ShardSnapshot> snapshot;
+  while (snapshots_.Take(snapshot, absl::InfiniteDuration())) {
+    if (stop.stop_requested()) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::Status written =
+        snapshot->pieces.empty() ? absl::OkStatus()
+                                 : environment_.checkpoints->WriteShard(*plan_, *snapshot, stop);
+    environment_.metrics->snapshot_duration.Observe(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    LOG_IF(WARNING, !written.ok() && !stop.stop_requested())
+        << plan_->job() << ", shard " << snapshot->shard << ": the snapshot of step "
+        << snapshot->step << " was not written: " << written;
+    Note(snapshot->shard, snapshot->id, snapshot->step,
+         written.ok() ? v1::SNAPSHOT_WRITTEN : v1::SNAPSHOT_FAILED, std::string(written.message()));
+    ThreadOf(snapshot->shard)
+        ->SnapshotWritten(plan_->job_number(), plan_->generation(), snapshot->id, snapshot->step);
+    snapshot.reset();
+  }
+}
+
+// ---------------------------------------------------------------- directives
+
+void ServedJob::Start(int64_t total_steps) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (released_ || state_ != v1::MEMBER_PREPARED) return;  // sent again once we report so
+    state_ = v1::MEMBER_RUNNING;
+  }
+  for (const auto& shard : shards_) {
+    shard->thread->StartJob(plan_->job_number(), plan_->generation(), total_steps);
+  }
+  environment_.report_soon();
+}
+
+void ServedJob::TakeSnapshot(uint64_t id, int64_t step) {
+  for (const auto& shard : shards_) {
+    shard->thread->TakeSnapshot(plan_->job_number(), plan_->generation(), id, step);
+  }
+}
+
+void ServedJob::Release() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (std::exchange(released_, true)) return;
+    if (reservation_ != nullptr) reservation_->Retire();
+  }
+  thread_.request_stop();
+  snapshots_.Close();
+  for (const auto& shard : shards_) {
+    shard->thread->Release(plan_->job_number(), plan_->generation());
+  }
+}
+
+v1::JobReport ServedJob::Report() {
+  v1::JobReport report;
+  report.set_job(plan_->job());
+  report.set_generation(plan_->generation());
+  report.set_next_step(LowestVersion());
+  absl::MutexLock lock(&mu_);
+  report.set_state(state_);
+  if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
+  report.mutable_snapshots()->Assign(snapshot_reports_.begin(), snapshot_reports_.end());
+  return report;
+}
+
+// ---------------------------------------------------------------- what the shards say
+
+void ServedJob::ShardInstalled(int shard, const absl::Status& status) {
+  if (!status.ok()) {
+    Fail(Annotate(status, absl::StrCat("shard ", shard)));
+    absl::MutexLock lock(&mu_);
+    --shards_alive_;
+    return;
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (--shards_awaited_ > 0 || state_ != v1::MEMBER_PREPARING) return;
+    state_ = v1::MEMBER_PREPARED;
+  }
+  environment_.report_soon();
+}
+
+void ServedJob::ShardReleased(int) {
+  absl::MutexLock lock(&mu_);
+  --shards_alive_;
+}
+
+void ServedJob::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {
+  Note(snapshot->shard, snapshot->id, snapshot->step, v1::SNAPSHOT_TAKEN);
+  snapshots_.TryPost(std::move(snapshot));
+}
+
+void ServedJob::SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                                 const std::string& message) {
+  Note(shard, id, step, outcome, message);
+}
+
+// Keeps the last answer of every shard, apart for periodic and other snapshots.
+void ServedJob::Note(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                     const std::string& message) {
+  {
+    absl::MutexLock lock(&mu_);
+    auto same = std::find_if(
+        snapshot_reports_.begin(), snapshot_reports_.end(), [&](const v1::SnapshotReport& report) {
+          return report.shard() == shard && (report.snapshot() == 0) == (id == 0);
+        });
+    if (same != snapshot_reports_.end() && same->snapshot() > id) return;  // superseded
+    v1::SnapshotReport& report =
+        same != snapshot_reports_.end() ? *same : snapshot_reports_.emplace_back();
+    report.set_shard(shard);
+    report.set_snapshot(id);
+    report.set_step(step);
+    report.set_outcome(outcome);
+    report.set_message(message);
+  }
+  environment_.report_soon();
+}
+
+void ServedJob::Fail(const absl::Status& status) {
+  LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": " << status;
+  {
+    absl::MutexLock lock(&mu_);
+    if (released_) return;
+    state_ = v1::MEMBER_FAILED;
+    error_.set_code(static_cast<int32_t>(status.code()));
+    error_.set_reason(ReasonOf(status));
+    error_.set_message(absl::StrCat(environment_.member, ": ", status.message()));
+    error_.set_step(plan_->first_step());
+  }
+  environment_.report_soon();
+}
+
+ShardThread* ServedJob::ThreadOf(int shard) {
+  return (*std::find_if(shards_.begin(), shards_.end(),
+                        [shard](const auto& local) { return local->number == shard; }))
+      ->thread;
+}
+
+// Shards without chunks have no version.
+int64_t ServedJob::LowestVersion() const {
+  int64_t lowest = std::numeric_limits<int64_t>::max();
+  for (const auto& shard : shards_) {
+    lowest = std::min(lowest, shard->lowest_version.load(std::memory_order_relaxed));
+  }
+  return lowest == std::numeric_limits<int64_t>::max() ? plan_->first_step() : lowest;
+}
+
+}  // namespace muster

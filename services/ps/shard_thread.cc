@@ -1,0 +1,450 @@
+#include "services/ps/shard_thread.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "lib/cluster/limits.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
+constexpr size_t kUnplacedMax = 1024;
+constexpr size_t kTokenBytes = 16;
+// Payloads of HELLO take turns in these: one that is overwritten by a flood of others has a wrong
+// token, no more.
+constexpr size_t kHelloBytesMax = 8 << 10;
+constexpr size_t kHelloPayloads = 64;
+
+int64_t NowNanoseconds() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// Takes as long for every wrong token.
+bool SameToken(absl::string_view a, absl::string_view b) {
+  unsigned char difference = a.size() != b.size();
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= a[i] ^ b[i];
+  return difference == 0;
+}
+
+}  // namespace
+
+class ShardThread::Tenant : public ShardOutput {
+ public:
+  Tenant(ShardThread* thread, std::unique_ptr<ParameterShard> shard, ShardListener* listener,
+         std::atomic<int64_t>* lowest_version,
+         std::unique_ptr<Transport::MemoryRegistration> registration)
+      : thread_(thread),
+        shard_(std::move(shard)),
+        listener_(listener),
+        lowest_version_(lowest_version),
+        registration_(std::move(registration)),
+        workers_(shard_->plan().workers_size()) {
+    shard_->set_output(this);
+    PublishVersion();
+  }
+
+  ~Tenant() override {
+    const int number = shard_->shard();
+    registration_.reset();
+    shard_.reset();
+    listener_->ShardReleased(number);
+  }
+
+  ParameterShard& shard() { return *shard_; }
+  ShardListener& listener() { return *listener_; }
+  const v1::JobPlan& plan() const { return shard_->plan(); }
+  bool retired() const { return retired_; }
+  void Retire() {
+    retired_ = true;
+    shard_->Retire();
+  }
+
+  bool Is(uint64_t job, uint32_t generation) const {
+    return plan().job_number() == job && plan().generation() == generation;
+  }
+  bool HasRank(uint32_t rank) const { return rank < workers_.size(); }
+  bool Greeted(uint32_t rank) const {
+    return HasRank(rank) && workers_[rank].peer != PeerId::kNone;
+  }
+
+  // Connects back to a worker that said HELLO, again if it moved.
+  absl::Status Connect(uint32_t rank, absl::string_view address) {
+    Worker& worker = workers_[rank];
+    if (worker.peer != PeerId::kNone && worker.address == address) return absl::OkStatus();
+    absl::StatusOr<PeerId> peer = thread_->transport_->Connect(address);
+    if (!peer.ok()) return peer.status();
+    Disconnect(rank);
+    worker = {*peer, std::string(address)};
+    return absl::OkStatus();
+  }
+
+  void Disconnect(uint32_t rank) {
+    Worker& worker = workers_[rank];
+    if (worker.peer == PeerId::kNone) return;
+    const PeerId peer = std::exchange(worker.peer, PeerId::kNone);
+    shard_->RankLost(static_cast<int>(rank));
+    thread_->transport_->Disconnect(peer);
+  }
+
+  void DisconnectAll() {
+    for (uint32_t rank = 0; rank < workers_.size(); ++rank) Disconnect(rank);
+  }
+
+  // The rank of `peer`; -1 if it is not of this tenant.
+  int RankOf(PeerId peer) const {
+    for (size_t rank = 0; rank < workers_.size(); ++rank) {
+      if (workers_[rank].peer == peer) return static_cast<int>(rank);
+    }
+    return -1;
+  }
+
+  void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+              Transport::SendDone done) override {
+    PublishVersion();
+    const PeerId peer = workers_[rank].peer;
+    if (peer == PeerId::kNone) {
+      if (done) done(absl::UnavailableError("not connected"));
+      return;
+    }
+    thread_->metrics_->params_bytes.Increment(static_cast<double>(payload.size()));
+    thread_->transport_->Send(peer, header, payload, std::move(done));
+  }
+
+  void UpdateBegins() override { update_begin_ = NowNanoseconds(); }
+
+  void UpdateEnds(double sum_of_squares) override {
+    thread_->metrics_->apply_tally.Observe(NowNanoseconds() - update_begin_);
+    if (!std::isfinite(sum_of_squares)) thread_->metrics_->nonfinite_gradients.Increment();
+  }
+
+  void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
+    listener_->SnapshotTaken(std::move(snapshot));
+  }
+
+  void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                        const std::string& message) override {
+    listener_->SnapshotDeclined(shard_->shard(), id, step, outcome, message);
+  }
+
+ private:
+  struct Worker {
+    PeerId peer = PeerId::kNone;
+    std::string address;
+  };
+
+  void PublishVersion() {
+    lowest_version_->store(shard_->lowest_version(), std::memory_order_relaxed);
+  }
+
+  ShardThread* const thread_;
+  std::unique_ptr<ParameterShard> shard_;
+  ShardListener* const listener_;
+  std::atomic<int64_t>* const lowest_version_;
+  std::unique_ptr<Transport::MemoryRegistration> registration_;
+  std::vector<Worker> workers_;  // by rank
+  bool retired_ = false;
+  int64_t update_begin_ = 0;
+};
+
+// ---------------------------------------------------------------- life
+
+absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(TransportFactory factory,
+                                                                PsMetrics* metrics) {
+  auto thread = absl::WrapUnique(new ShardThread(std::move(factory), metrics));
+  RETURN_IF_ERROR(thread->AwaitTransport());
+  return thread;
+}
+
+ShardThread::ShardThread(TransportFactory factory, PsMetrics* metrics)
+    : metrics_(metrics),
+      hello_payloads_(kHelloPayloads * kHelloBytesMax),
+      mailbox_(limits::kMailboxMessagesMax,
+               [this] {
+                 mail_ = true;
+                 Wake();
+               }),
+      thread_([this, factory = std::move(factory)] { Run(factory); }) {}
+
+ShardThread::~ShardThread() { Stop(); }
+
+void ShardThread::Stop() {
+  stopping_ = true;
+  Wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ShardThread::Wake() {
+  absl::MutexLock lock(&mu_);
+  if (awake_ != nullptr) awake_->Wake();
+}
+
+absl::Status ShardThread::AwaitTransport() {
+  absl::MutexLock lock(&mu_);
+  auto made = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return made_.has_value(); };
+  mu_.Await(absl::Condition(&made));
+  return *made_;
+}
+
+absl::Status ShardThread::MakeTransport(const TransportFactory& factory) {
+  ASSIGN_OR_RETURN(transport_, factory());
+  transport_->SetReceiver(this);
+  address_ = transport_->address();
+  transport_name_ = transport_->name();
+  absl::MutexLock lock(&mu_);
+  awake_ = transport_.get();
+  return absl::OkStatus();
+}
+
+void ShardThread::Run(const TransportFactory& factory) {
+  unplaced_.reserve(kUnplacedMax);
+  const absl::Status made = MakeTransport(factory);
+  {
+    absl::MutexLock lock(&mu_);
+    made_ = made;
+  }
+  if (!made.ok()) return;
+  Serve();
+  mailbox_.Close();
+  RunCommands();
+  {
+    absl::MutexLock lock(&mu_);
+    awake_ = nullptr;
+  }
+  transport_.reset();  // before the memory that it may still be using
+  tenants_.clear();
+}
+
+void ShardThread::Serve() {
+  while (!stopping_) {
+    if (mail_.exchange(false)) RunCommands();
+    const int events = transport_->Progress();
+    AnswerUnplaced();
+    DestroyReleased();
+    if (events == 0) transport_->Wait(kWaitMax);
+  }
+}
+
+void ShardThread::RunCommands() {
+  for (Command& command : mailbox_.TakeAll()) command();
+}
+
+void ShardThread::DestroyReleased() {
+  std::erase_if(tenants_, [](std::unique_ptr<Tenant>& tenant) {
+    if (!tenant->retired() || !tenant->shard().idle()) return false;
+    tenant->DisconnectAll();
+    return true;
+  });
+}
+
+// ---------------------------------------------------------------- commands
+
+void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
+                          std::atomic<int64_t>* lowest_version) {
+  const int number = shard->shard();
+  const bool posted =
+      mailbox_.Post([this, shard = std::move(shard), listener, lowest_version]() mutable {
+        Admit(std::move(shard), listener, lowest_version);
+      });
+  if (!posted) listener->ShardInstalled(number, absl::CancelledError("the process is ending"));
+}
+
+void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
+                        std::atomic<int64_t>* lowest_version) {
+  const int number = shard->shard();
+  std::unique_ptr<Transport::MemoryRegistration> registration;
+  if (!shard->memory().empty()) {
+    auto registered = transport_->RegisterMemory(shard->memory());
+    if (!registered.ok()) return listener->ShardInstalled(number, registered.status());
+    registration = *std::move(registered);
+  }
+  tenants_.push_back(std::make_unique<Tenant>(this, std::move(shard), listener, lowest_version,
+                                              std::move(registration)));
+  listener->ShardInstalled(number, absl::OkStatus());
+}
+
+void ShardThread::ForTenant(uint64_t job, uint32_t generation,
+                            absl::AnyInvocable<void(Tenant&)> action) {
+  mailbox_.Post([this, job, generation, action = std::move(action)]() mutable {
+    if (Tenant* tenant = Find(job, generation)) action(*tenant);
+  });
+}
+
+void ShardThread::StartJob(uint64_t job, uint32_t generation, int64_t total_steps) {
+  ForTenant(job, generation, [total_steps](Tenant& tenant) { tenant.shard().Start(total_steps); });
+}
+
+void ShardThread::TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step) {
+  ForTenant(job, generation, [id, step](Tenant& tenant) { tenant.shard().TakeSnapshot(id, step); });
+}
+
+void ShardThread::SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step) {
+  ForTenant(job, generation,
+            [id, step](Tenant& tenant) { tenant.shard().SnapshotWritten(id, step); });
+}
+
+void ShardThread::Release(uint64_t job, uint32_t generation) {
+  ForTenant(job, generation, [](Tenant& tenant) { tenant.Retire(); });
+}
+
+// ---------------------------------------------------------------- messages
+
+ShardThread::Tenant* ShardThread::Find(uint64_t job, uint32_t generation) {
+  for (const std::unique_ptr<Tenant>& tenant : tenants_) {
+    if (tenant->Is(job, generation) && !tenant->retired()) return tenant.get();
+  }
+  return nullptr;
+}
+
+// Whose message it is, or why nobody takes it.
+RefusalReason ShardThread::Route(const WireHeader& header, Tenant*& tenant) {
+  tenant = Find(header.job, header.generation);
+  if (tenant == nullptr) {
+    const bool old = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& other) {
+      return other->plan().job_number() == header.job &&
+             other->plan().generation() > header.generation;
+    });
+    return old ? RefusalReason::kOldGeneration : RefusalReason::kUnknownJob;
+  }
+  if (!tenant->HasRank(header.rank)) return RefusalReason::kWrongRank;
+  if (header.kind != MessageKind::kHello && !tenant->Greeted(header.rank)) {
+    return RefusalReason::kNotGreeted;
+  }
+  return RefusalReason::kNone;
+}
+
+absl::Span<std::byte> ShardThread::PlacePayload(const WireHeader& header) {
+  if (header.kind == MessageKind::kHello && header.length <= kHelloBytesMax) {
+    std::byte* memory = &hello_payloads_[next_hello_++ % kHelloPayloads * kHelloBytesMax];
+    return {memory, header.length};
+  }
+  ParameterShard::Placement placement{.refusal = RefusalReason::kBadHeader};
+  if (header.kind == MessageKind::kPush) {
+    Tenant* tenant = nullptr;
+    placement.refusal = Route(header, tenant);
+    if (placement.refusal == RefusalReason::kNone) placement = tenant->shard().PlacePush(header);
+  }
+  if (!placement.memory.empty()) return placement.memory;
+  if (placement.repeat) metrics_->duplicate_pushes.Increment();
+  if (placement.refusal != RefusalReason::kNone) metrics_->refused(placement.refusal).Increment();
+  if (unplaced_.size() < kUnplacedMax) unplaced_.push_back({header, placement.refusal});
+  return {};
+}
+
+void ShardThread::AnswerUnplaced() {
+  for (const UnplacedMessage& message : unplaced_) {
+    Tenant* tenant = nullptr;
+    if (message.refusal != RefusalReason::kNone) {
+      SendRefusal(message.header, message.refusal);
+    } else if (Route(message.header, tenant) == RefusalReason::kNone) {
+      tenant->shard().AnswerRepeat(message.header);
+    }
+  }
+  unplaced_.clear();
+}
+
+void ShardThread::Received(const WireHeader& header, absl::Span<const std::byte> payload) {
+  switch (header.kind) {
+    case MessageKind::kHello:
+      return Greet(header, payload);
+    case MessageKind::kPush:
+      return ReceivedPush(header, payload);
+    case MessageKind::kFetch:
+      return ReceivedFetch(header);
+    case MessageKind::kParams:
+    case MessageKind::kRefused:
+      break;
+  }
+  Refuse(header, RefusalReason::kBadHeader);
+}
+
+void ShardThread::ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload) {
+  if (payload.empty()) {
+    Tenant* tenant = nullptr;
+    const RefusalReason unrouted = Route(header, tenant);
+    return Refuse(header,
+                  unrouted != RefusalReason::kNone ? unrouted : RefusalReason::kWrongLength);
+  }
+  metrics_->pushes.Increment();
+  metrics_->push_bytes.Increment(static_cast<double>(payload.size()));
+  // Also one that was retired meanwhile: it waits for its payloads.
+  for (const std::unique_ptr<Tenant>& tenant : tenants_) {
+    if (tenant->Is(header.job, header.generation)) return tenant->shard().PushArrived(header);
+  }
+}
+
+void ShardThread::ReceivedFetch(const WireHeader& header) {
+  Tenant* tenant = nullptr;
+  RefusalReason refusal = Route(header, tenant);
+  if (refusal == RefusalReason::kNone) refusal = tenant->shard().Fetch(header);
+  if (refusal != RefusalReason::kNone) Refuse(header, refusal);
+}
+
+void ShardThread::Greet(const WireHeader& header, absl::Span<const std::byte> payload) {
+  Tenant* tenant = nullptr;
+  const absl::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
+  RefusalReason refusal = Route(header, tenant);
+  if (refusal == RefusalReason::kNone &&
+      !SameToken(text.substr(0, kTokenBytes), tenant->plan().session_token())) {
+    refusal = RefusalReason::kWrongToken;
+  }
+  if (refusal != RefusalReason::kNone) {
+    LOG_EVERY_T(WARNING, 10) << "dropping a HELLO for job " << header.job << ", generation "
+                             << header.generation << ", rank " << header.rank << ": "
+                             << RefusalReasonName(refusal);
+    metrics_->refused(refusal).Increment();  // never dialled back
+    return;
+  }
+  if (absl::Status connected = tenant->Connect(header.rank, text.substr(kTokenBytes));
+      !connected.ok()) {
+    LOG(WARNING) << tenant->plan().job() << ": cannot answer the HELLO of "
+                 << tenant->plan().workers(header.rank).member() << ": " << connected;
+    return Refuse(header, RefusalReason::kBadHeader);
+  }
+  tenant->SendTo(static_cast<int>(header.rank),
+                 {.kind = MessageKind::kHello,
+                  .generation = header.generation,
+                  .job = header.job,
+                  .rank = header.rank},
+                 {}, nullptr);
+  metrics_->ShowTransport(transport_->name());
+}
+
+void ShardThread::Refuse(const WireHeader& header, RefusalReason reason) {
+  metrics_->refused(reason).Increment();
+  SendRefusal(header, reason);
+}
+
+// Only to a worker that was greeted for this very generation: nobody else is known.
+void ShardThread::SendRefusal(const WireHeader& header, RefusalReason reason) {
+  Tenant* tenant = Find(header.job, header.generation);
+  if (tenant == nullptr || !tenant->Greeted(header.rank)) return;
+  WireHeader refusal = header;
+  refusal.kind = MessageKind::kRefused;
+  refusal.dtype = WireDType::kNone;
+  refusal.codec = WireCodec::kRaw;
+  refusal.reason = reason;
+  refusal.length = 0;
+  refusal.scalar = 0;
+  tenant->SendTo(static_cast<int>(header.rank), refusal, {}, nullptr);
+}
+
+void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
+  for (const std::unique_ptr<Tenant>& tenant : tenants_) {
+    const int rank = tenant->RankOf(peer);
+    if (rank < 0) continue;
+    LOG_IF(WARNING, !tenant->retired())
+        << tenant->plan().job() << ", shard " << tenant->shard().shard() << ": lost "
+        << tenant->plan().workers(rank).member() << " (rank " << rank << "): " << why.message();
+    return tenant->Disconnect(static_cast<uint32_t>(rank));
+  }
+  transport_->Disconnect(peer);
+}
+
+}  // namespace muster

@@ -1,0 +1,132 @@
+// A thread that owns a transport and, for every job, at most one shard: a chunk's whole life is on
+// one thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "lib/concurrency/mailbox.h"
+#include "lib/transport/transport.h"
+#include "lib/transport/wire.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "services/ps/parameter_shard.h"
+#include "services/ps/ps_metrics.h"
+
+namespace muster {
+
+// Hears what becomes of a shard. Called on the shard's thread, never in the steady state of
+// training; must not block.
+class ShardListener {
+ public:
+  virtual ~ShardListener() = default;
+  // The shard answers messages from here on, or `status` says why it does not exist.
+  virtual void ShardInstalled(int shard, const absl::Status& status) = 0;
+  virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
+  virtual void SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                                const std::string& message) = 0;
+  // The shard is destroyed; the last call.
+  virtual void ShardReleased(int shard) = 0;
+};
+
+// The loop: commands, Progress(), Wait(). Commands come through a mailbox that is looked into only
+// when something was posted; messages are handled from inside Progress(). In the steady state of
+// training the thread takes no lock of ours and allocates nothing (shard_thread_hot_path_test).
+//
+// Messages that are not for a shard here, or not by the plan, are counted and dropped; a greeted
+// worker of the same generation is told why (REFUSED). Every field is checked before memory is
+// touched. A worker that dies is a warning: the coordinator notices by its lease.
+class ShardThread : private MessageReceiver {
+ public:
+  // Waits for the thread to have its transport; the factory's error otherwise. `metrics` outlives
+  // the thread.
+  static absl::StatusOr<std::unique_ptr<ShardThread>> Start(TransportFactory factory,
+                                                            PsMetrics* metrics);
+  ~ShardThread() override;  // stops
+  // Destroys the transport, then every shard (each listener hears so), and joins. From then on
+  // commands are refused.
+  void Stop();
+
+  const std::string& address() const { return address_; }
+  // While nobody is connected ("ucx").
+  const std::string& transport_name() const { return transport_name_; }
+
+  // ---- commands, from any thread; carried out in order. Commands for a shard that is not there
+  // are ignored.
+
+  // `listener` and `lowest_version`, which is kept up to date, outlive the shard.
+  void Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
+               std::atomic<int64_t>* lowest_version);
+  void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
+  void TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
+  void SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
+  // Drops the shard at once; its memory is free as soon as the transport does not use it any more.
+  void Release(uint64_t job, uint32_t generation);
+
+ private:
+  class Tenant;  // a shard and its workers
+  struct UnplacedMessage {
+    WireHeader header;
+    RefusalReason refusal;  // kNone: a repeat
+  };
+  using Command = absl::AnyInvocable<void()>;
+
+  ShardThread(TransportFactory factory, PsMetrics* metrics);
+
+  absl::Status AwaitTransport() ABSL_LOCKS_EXCLUDED(mu_);
+  void Run(const TransportFactory& factory);
+  absl::Status MakeTransport(const TransportFactory& factory) ABSL_LOCKS_EXCLUDED(mu_);
+  void Serve();
+  void Wake() ABSL_LOCKS_EXCLUDED(mu_);
+  void RunCommands();
+  void ForTenant(uint64_t job, uint32_t generation, absl::AnyInvocable<void(Tenant&)> action);
+  void Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
+             std::atomic<int64_t>* lowest_version);
+  void DestroyReleased();
+
+  absl::Span<std::byte> PlacePayload(const WireHeader& header) override;
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override;
+  void PeerLost(PeerId peer, const absl::Status& why) override;
+
+  Tenant* Find(uint64_t job, uint32_t generation);
+  RefusalReason Route(const WireHeader& header, Tenant*& tenant);
+  void ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload);
+  void ReceivedFetch(const WireHeader& header);
+  void Greet(const WireHeader& header, absl::Span<const std::byte> payload);
+  void AnswerUnplaced();
+  void Refuse(const WireHeader& header, RefusalReason reason);
+  void SendRefusal(const WireHeader& header, RefusalReason reason);
+
+  PsMetrics* const metrics_;
+  std::string address_;
+  std::string transport_name_;
+
+  // The thread's own.
+  std::unique_ptr<Transport> transport_;
+  std::vector<std::unique_ptr<Tenant>> tenants_;
+  std::vector<UnplacedMessage>
+      unplaced_;  // answered after Progress(): PlacePayload() must not send
+  std::vector<std::byte> hello_payloads_;
+  size_t next_hello_ = 0;
+
+  std::atomic<bool> mail_ = false;  // spares the loop the mailbox's lock
+  std::atomic<bool> stopping_ = false;
+  absl::Mutex mu_;
+  std::optional<absl::Status> made_ ABSL_GUARDED_BY(mu_);  // of MakeTransport()
+  Transport* awake_ ABSL_GUARDED_BY(mu_) = nullptr;        // while there is one
+  Mailbox<Command> mailbox_;
+  std::jthread thread_;  // last: starts when everything else is there
+};
+
+}  // namespace muster

@@ -1,0 +1,217 @@
+// In the steady state of training the shard thread allocates nothing and takes no lock. The
+// transport here is a worker and a network at once, and does neither itself, so whatever is counted
+// is the shard thread's. UcxTransport keeps its own pools (lib/transport).
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/transport.h"
+#include "services/ps/memory_budget.h"
+#include "services/ps/parameter_shard.h"
+#include "services/ps/ps_metrics.h"
+#include "services/ps/shard_thread.h"
+#include "services/ps/test_plan.h"
+
+namespace {
+
+thread_local int64_t allocations = 0;
+thread_local int64_t locks = 0;
+
+void* Allocate(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return Allocate(bytes); }
+void* operator new[](size_t bytes) { return Allocate(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes);
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+// See linkopts in BUILD.bazel.
+extern "C" {
+void __real__ZN4absl7debian35Mutex4LockEv(absl::Mutex*);
+void __wrap__ZN4absl7debian35Mutex4LockEv(absl::Mutex* mu) {
+  ++locks;
+  __real__ZN4absl7debian35Mutex4LockEv(mu);
+}
+int __real_pthread_mutex_lock(pthread_mutex_t*);
+int __wrap_pthread_mutex_lock(pthread_mutex_t* mu) {
+  ++locks;
+  return __real_pthread_mutex_lock(mu);
+}
+}
+
+namespace muster {
+namespace {
+
+constexpr int kWorkers = 3;
+constexpr int64_t kWarmupSteps = 20;
+constexpr int64_t kSteps = 500;
+
+// All workers of a job: pushes step s + 1 of a chunk once every rank has version s + 1.
+class WorkersTransport : public Transport {
+ public:
+  WorkersTransport(const v1::JobPlan& plan, absl::Notification* done)
+      : plan_(plan), done_(done), gradient_(1024, 0.5f), chunks_(plan.chunks_size()) {}
+
+  void SetReceiver(MessageReceiver* receiver) override { receiver_ = receiver; }
+  std::string address() const override { return "workers"; }
+  std::string name() const override { return "workers"; }
+  absl::StatusOr<PeerId> Connect(absl::string_view) override { return PeerId{peers_++}; }
+  void Disconnect(PeerId) override {}
+
+  void Send(PeerId, const WireHeader& header, absl::Span<const std::byte>, SendDone done) override {
+    if (header.kind == MessageKind::kHello) ++greeted_;
+    Chunk& chunk = chunks_[header.chunk];
+    if (header.kind == MessageKind::kParams && header.step == chunk.step + 1) {
+      chunk.answered |= 1u << header.rank;
+    }
+    if (done) done(absl::OkStatus());
+  }
+
+  absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
+      absl::Span<std::byte>) override {
+    return std::make_unique<MemoryRegistration>();
+  }
+
+  int Progress() override {
+    if (!ready_) return 0;
+    if (greeted_ < kWorkers) return Greet();
+    int events = 0;
+    for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
+      Chunk& state = chunks_[chunk];
+      if (state.answered == (1u << kWorkers) - 1) {
+        state.answered = 0;
+        ++state.step;
+        state.pushed = false;
+      }
+      if (state.pushed || state.step == kSteps) continue;
+      state.pushed = true;
+      for (int rank = kWorkers - 1; rank >= 0; --rank) {
+        Deliver(PushHeader(plan_, state.step, chunk, rank), gradient_.data());
+        // Of the last rank this one comes after the update and is answered again.
+        Deliver(PushHeader(plan_, state.step, chunk, rank), gradient_.data());
+        ++events;
+      }
+    }
+    Count();
+    return events;
+  }
+
+  void Wait(absl::Duration) override {}  // the job may not be there yet
+  void Wake() override { ready_ = true; }
+
+  int64_t allocations_at_warmup = -1, allocations_at_end = -1;
+  int64_t locks_at_warmup = -1, locks_at_end = -1;
+
+ private:
+  struct Chunk {
+    int64_t step = 0;
+    bool pushed = false;
+    unsigned answered = 0;  // bit per rank
+  };
+
+  int Greet() {
+    const std::string hello = plan_.session_token() + "address";
+    for (int rank = 0; rank < kWorkers; ++rank) {
+      WireHeader header = FetchHeader(plan_, 0, 0, rank);
+      header.kind = MessageKind::kHello;
+      header.length = hello.size();
+      Deliver(header, hello.data());
+    }
+    return kWorkers;
+  }
+
+  void Deliver(const WireHeader& header, const void* payload) {
+    const absl::Span<std::byte> place = receiver_->PlacePayload(header);
+    if (place.empty()) return;
+    std::memcpy(place.data(), payload, place.size());
+    receiver_->Received(header, place);
+  }
+
+  void Count() {
+    int64_t lowest = kSteps;
+    for (const Chunk& chunk : chunks_) lowest = std::min(lowest, chunk.step);
+    if (lowest >= kWarmupSteps && allocations_at_warmup < 0) {
+      allocations_at_warmup = allocations;
+      locks_at_warmup = locks;
+    }
+    if (lowest == kSteps && allocations_at_end < 0) {
+      allocations_at_end = allocations;
+      locks_at_end = locks;
+      done_->Notify();
+    }
+  }
+
+  const v1::JobPlan plan_;
+  absl::Notification* const done_;
+  const std::vector<float> gradient_;
+  std::vector<Chunk> chunks_;
+  MessageReceiver* receiver_ = nullptr;
+  int32_t peers_ = 0;
+  int greeted_ = 0;
+  std::atomic<bool> ready_ = false;
+};
+
+class QuietListener : public ShardListener {
+ public:
+  void ShardInstalled(int, const absl::Status& status) override { EXPECT_TRUE(status.ok()); }
+  void SnapshotTaken(std::shared_ptr<const ShardSnapshot>) override {}
+  void SnapshotDeclined(int, uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
+  void ShardReleased(int) override {}
+};
+
+TEST(ShardThreadHotPathTest, StepsNeitherAllocateNorLock) {
+  TestPlanOptions options{.parameters = {1000, 333, 7}, .workers = kWorkers};
+  options.optimizer.mutable_adamw()->set_learning_rate(0.01);
+  const v1::JobPlan plan = MakeTestPlan(options);
+  Metrics metrics;
+  PsMetrics ps_metrics(metrics);
+  MemoryBudget budget(1 << 24);
+  QuietListener listener;
+  std::atomic<int64_t> lowest_version = -1;
+  absl::Notification done;
+  WorkersTransport* transport = nullptr;
+  auto thread = *ShardThread::Start(
+      [&]() -> absl::StatusOr<std::unique_ptr<Transport>> {
+        auto made = std::make_unique<WorkersTransport>(plan, &done);
+        transport = made.get();
+        return made;
+      },
+      &ps_metrics);
+  auto shard = *ParameterShard::Create(
+      std::make_shared<v1::JobPlan>(plan), 0,
+      *budget.Reserve(ParameterShard::BytesNeeded(plan, 0), absl::ZeroDuration()));
+  thread->Install(std::move(shard), &listener, &lowest_version);
+  thread->StartJob(plan.job_number(), plan.generation(), 2 * kSteps);
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(60)));
+
+  EXPECT_GT(transport->allocations_at_warmup, 0) << "the counter works";
+  EXPECT_GT(transport->locks_at_warmup, 0) << "the counter works";
+  EXPECT_EQ(transport->allocations_at_end - transport->allocations_at_warmup, 0);
+  EXPECT_EQ(transport->locks_at_end - transport->locks_at_warmup, 0);
+  EXPECT_EQ(lowest_version, kSteps);
+  EXPECT_GT(ps_metrics.duplicate_pushes.Value(), 0);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,456 @@
+#include "services/ps/shard_thread.h"
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/inprocess_transport.h"
+#include "services/ps/memory_budget.h"
+#include "services/ps/test_plan.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+using Values = std::vector<float>;
+
+// A worker's end of the data plane, driven by the test's thread.
+class FakeWorker : private MessageReceiver {
+ public:
+  struct Message {
+    WireHeader header;
+    Values payload;
+  };
+
+  FakeWorker(InProcessNetwork* network, const v1::JobPlan& plan, int rank)
+      : plan_(plan), rank_(rank), transport_(network->MakeTransport()), buffer_(1 << 20) {
+    transport_->SetReceiver(this);
+  }
+
+  void Connect(const std::string& address) { peer_ = *transport_->Connect(address); }
+
+  void Send(WireHeader header, const std::string& payload = "") {
+    header.length = payload.size();
+    const auto& kept = sent_.emplace_back(payload);
+    transport_->Send(peer_, header, {reinterpret_cast<const std::byte*>(kept.data()), kept.size()},
+                     nullptr);
+  }
+
+  void Hello(absl::string_view token) {
+    Send({.kind = MessageKind::kHello,
+          .generation = plan_.generation(),
+          .job = plan_.job_number(),
+          .rank = static_cast<uint32_t>(rank_)},
+         absl::StrCat(token, transport_->address()));
+  }
+  void Hello() { Hello(plan_.session_token()); }
+
+  void Push(int64_t step, int chunk, float gradient) {
+    const Values values(plan_.chunks(chunk).elements(), gradient);
+    Send(PushHeader(plan_, step, chunk, rank_),
+         {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+  }
+
+  // The next message, or one with `reason` kNone and job 0 after `patience`.
+  Message Receive(absl::Duration patience = kPatience) {
+    const absl::Time deadline = absl::Now() + patience;
+    while (inbox_.empty() && absl::Now() < deadline) {
+      if (transport_->Progress() == 0) transport_->Wait(deadline - absl::Now());
+    }
+    if (inbox_.empty()) return {};
+    Message message = std::move(inbox_.front());
+    inbox_.erase(inbox_.begin());
+    return message;
+  }
+
+  void Greet(const std::string& address) {
+    Connect(address);
+    Hello();
+    EXPECT_EQ(Receive().header.kind, MessageKind::kHello);
+  }
+
+ private:
+  absl::Span<std::byte> PlacePayload(const WireHeader& header) override {
+    return {buffer_.data(), header.length};
+  }
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override {
+    Values values(payload.size() / sizeof(float));
+    if (!values.empty()) std::memcpy(values.data(), payload.data(), payload.size());
+    inbox_.push_back({header, values});
+  }
+  void PeerLost(PeerId, const absl::Status&) override {}
+
+  const v1::JobPlan plan_;
+  const int rank_;
+  std::deque<std::string> sent_;
+  std::unique_ptr<Transport> transport_;
+  std::vector<std::byte> buffer_;
+  std::vector<Message> inbox_;
+  PeerId peer_ = PeerId::kNone;
+};
+
+class FakeListener : public ShardListener {
+ public:
+  void ShardInstalled(int, const absl::Status& status) override {
+    absl::MutexLock lock(&mu_);
+    ++(status.ok() ? installed_ : refused_);
+  }
+  void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
+    absl::MutexLock lock(&mu_);
+    snapshots_.push_back(std::move(snapshot));
+  }
+  void SnapshotDeclined(int, uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {
+    absl::MutexLock lock(&mu_);
+    ++declined_;
+  }
+  void ShardReleased(int) override {
+    absl::MutexLock lock(&mu_);
+    ++released_;
+  }
+
+  void AwaitInstalled(int count) {
+    Await([=, this] { return installed_ >= count; });
+  }
+  void AwaitReleased(int count) {
+    Await([=, this] { return released_ >= count; });
+  }
+  void AwaitDeclined(int count) {
+    Await([=, this] { return declined_ >= count; });
+  }
+  std::shared_ptr<const ShardSnapshot> AwaitSnapshot() {
+    Await([this] { return !snapshots_.empty(); });
+    absl::MutexLock lock(&mu_);
+    return snapshots_.empty() ? nullptr : snapshots_.back();
+  }
+  int refused() {
+    absl::MutexLock lock(&mu_);
+    return refused_;
+  }
+  int released() {
+    absl::MutexLock lock(&mu_);
+    return released_;
+  }
+
+ private:
+  void Await(std::function<bool()> condition) {
+    absl::MutexLock lock(&mu_);
+    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&condition), kPatience));
+  }
+
+  absl::Mutex mu_;
+  int installed_ = 0;
+  int refused_ = 0;
+  int released_ = 0;
+  int declined_ = 0;
+  std::vector<std::shared_ptr<const ShardSnapshot>> snapshots_;
+};
+
+class ShardThreadTest : public testing::Test {
+ protected:
+  ShardThreadTest() {
+    auto started = ShardThread::Start(
+        [this]() -> absl::StatusOr<std::unique_ptr<Transport>> { return network_.MakeTransport(); },
+        &ps_metrics_);
+    thread_ = *std::move(started);
+  }
+
+  void Install(const v1::JobPlan& plan) {
+    auto shard = *ParameterShard::Create(
+        std::make_shared<v1::JobPlan>(plan), 0,
+        *budget_.Reserve(ParameterShard::BytesNeeded(plan, 0), absl::ZeroDuration()));
+    for (int i = 0; i < shard->chunk_count(); ++i) shard->Initialize(i);
+    thread_->Install(std::move(shard), &listener_, &lowest_version_);
+    listener_.AwaitInstalled(++installed_);
+  }
+
+  std::unique_ptr<FakeWorker> Worker(const v1::JobPlan& plan, int rank) {
+    return std::make_unique<FakeWorker>(&network_, plan, rank);
+  }
+
+  std::unique_ptr<FakeWorker> GreetedWorker(const v1::JobPlan& plan, int rank) {
+    auto worker = Worker(plan, rank);
+    worker->Greet(thread_->address());
+    return worker;
+  }
+
+  double Refused(RefusalReason reason) { return ps_metrics_.refused(reason).Value(); }
+
+  // A fetch is answered after everything that the worker sent before was handled.
+  void ExpectAlive(FakeWorker& worker, const v1::JobPlan& plan, int rank) {
+    worker.Send(FetchHeader(plan, plan.first_step(), 0, rank));
+    EXPECT_EQ(worker.Receive().header.kind, MessageKind::kParams);
+  }
+
+  Metrics metrics_;
+  PsMetrics ps_metrics_{metrics_};
+  MemoryBudget budget_{1 << 24};
+  InProcessNetwork network_;
+  FakeListener listener_;
+  std::atomic<int64_t> lowest_version_ = -1;
+  int installed_ = 0;
+  std::unique_ptr<ShardThread> thread_;  // last: ends first
+};
+
+TEST_F(ShardThreadTest, TrainsWithTwoWorkers) {
+  const v1::JobPlan plan = MakeTestPlan({.parameters = {300, 5}, .chunk_bytes = 512});
+  Install(plan);
+  auto worker0 = GreetedWorker(plan, 0);
+  auto worker1 = GreetedWorker(plan, 1);
+  worker0->Send(FetchHeader(plan, 0, 2, 0));
+  const Values initial = worker0->Receive().payload;
+  ASSERT_EQ(initial.size(), plan.chunks(2).elements());
+  thread_->StartJob(plan.job_number(), plan.generation(), 50);
+  for (int64_t step = 0; step < 50; ++step) {
+    for (int chunk = 0; chunk < plan.chunks_size(); ++chunk) {
+      worker1->Push(step, chunk, 0.5f);
+      worker0->Push(step, chunk, 0.5f);
+    }
+    for (FakeWorker* worker : {worker0.get(), worker1.get()}) {
+      for (int chunk = 0; chunk < plan.chunks_size(); ++chunk) {
+        const FakeWorker::Message answer = worker->Receive();
+        ASSERT_EQ(answer.header.kind, MessageKind::kParams);
+        ASSERT_EQ(answer.header.step, step + 1);
+        EXPECT_EQ(answer.header.scalar, answer.payload.size());
+        if (answer.header.chunk == 2) {
+          EXPECT_FLOAT_EQ(answer.payload[1], initial[1] - 0.5f * static_cast<float>(step + 1));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(lowest_version_, 50);
+  EXPECT_EQ(ps_metrics_.pushes.Value(), 50 * 2 * plan.chunks_size());
+  EXPECT_EQ(ps_metrics_.duplicate_pushes.Value(), 0);
+}
+
+TEST_F(ShardThreadTest, ARepeatedPushIsAnsweredFromWhatWasApplied) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  thread_->StartJob(plan.job_number(), plan.generation(), 50);
+  auto worker = GreetedWorker(plan, 0);
+  worker->Push(0, 0, 1);
+  const Values first = worker->Receive().payload;
+  worker->Push(0, 0, 1);
+  const FakeWorker::Message again = worker->Receive();
+  EXPECT_EQ(again.header.kind, MessageKind::kParams);
+  EXPECT_EQ(again.header.step, 1);
+  EXPECT_EQ(again.payload, first);
+  EXPECT_EQ(ps_metrics_.duplicate_pushes.Value(), 1);
+}
+
+TEST_F(ShardThreadTest, DuplicatedMessagesChangeNothing) {
+  const v1::JobPlan plan = MakeTestPlan({});
+  Install(plan);
+  thread_->StartJob(plan.job_number(), plan.generation(), 50);
+  auto worker0 = GreetedWorker(plan, 0);
+  auto worker1 = GreetedWorker(plan, 1);
+  network_.SetFault([](const WireHeader& header) {
+    return header.kind == MessageKind::kPush ? InProcessNetwork::Fate::kDuplicate
+                                             : InProcessNetwork::Fate::kDeliver;
+  });
+  for (int64_t step = 0; step < 20; ++step) {
+    worker0->Push(step, 0, 1);
+    worker1->Push(step, 0, 1);
+    for (FakeWorker* worker : {worker0.get(), worker1.get()}) {
+      while (worker->Receive().header.step != step + 1) continue;
+    }
+  }
+  EXPECT_EQ(lowest_version_, 20);
+  EXPECT_EQ(ps_metrics_.pushes.Value(), 40);
+}
+
+TEST_F(ShardThreadTest, AHelloWithoutTheTokenIsNotAnswered) {
+  const v1::JobPlan plan = MakeTestPlan({});
+  Install(plan);
+  auto stranger = Worker(plan, 0);
+  stranger->Connect(thread_->address());
+  stranger->Hello("0123456789abcdeX");
+  stranger->Hello("short");
+  stranger->Hello("");
+  stranger->Push(0, 0, 1);
+  auto worker = GreetedWorker(plan, 1);
+  ExpectAlive(*worker, plan, 1);
+  EXPECT_EQ(Refused(RefusalReason::kWrongToken), 3);
+  EXPECT_EQ(Refused(RefusalReason::kNotGreeted), 1);
+  EXPECT_EQ(stranger->Receive(absl::ZeroDuration()).header.job, 0);
+}
+
+TEST_F(ShardThreadTest, AHelloFromNowhereIsRefused) {
+  const v1::JobPlan plan = MakeTestPlan({});
+  Install(plan);
+  auto worker = GreetedWorker(plan, 1);
+  worker->Send({.kind = MessageKind::kHello, .generation = 1, .job = plan.job_number(), .rank = 0},
+               plan.session_token() + "no address");
+  ExpectAlive(*worker, plan, 1);
+  EXPECT_EQ(Refused(RefusalReason::kBadHeader), 1);
+}
+
+TEST_F(ShardThreadTest, AWorkerMaySayHelloAgain) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  auto worker = GreetedWorker(plan, 0);
+  worker->Hello();
+  EXPECT_EQ(worker->Receive().header.kind, MessageKind::kHello);
+  worker = GreetedWorker(plan, 0);  // from another address
+  ExpectAlive(*worker, plan, 0);
+}
+
+TEST_F(ShardThreadTest, MessagesOfOtherJobsAndOldGenerationsAreCountedAndDropped) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1, .generation = 3});
+  Install(plan);
+  auto worker = GreetedWorker(plan, 0);
+  for (uint32_t generation : {2u, 4u}) {
+    v1::JobPlan other = plan;
+    other.set_generation(generation);
+    worker->Send(FetchHeader(other, 0, 0, 0));
+    worker->Send(PushHeader(other, 0, 0, 0), std::string(28, 'x'));
+  }
+  v1::JobPlan other = plan;
+  other.set_job_number(99);
+  worker->Send(PushHeader(other, 0, 0, 0), std::string(28, 'x'));
+  ExpectAlive(*worker, plan, 0);
+  EXPECT_EQ(Refused(RefusalReason::kOldGeneration), 2);
+  EXPECT_EQ(Refused(RefusalReason::kUnknownJob), 3);
+  EXPECT_EQ(ps_metrics_.pushes.Value(), 0);
+}
+
+TEST_F(ShardThreadTest, AGreetedWorkerHearsWhyItsMessageIsRefused) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  auto worker = GreetedWorker(plan, 0);
+  worker->Send(PushHeader(plan, 5, 0, 0), std::string(28, 'x'));
+  const WireHeader refusal = worker->Receive().header;
+  EXPECT_EQ(refusal.kind, MessageKind::kRefused);
+  EXPECT_EQ(refusal.reason, RefusalReason::kWrongStep);
+  EXPECT_EQ(refusal.step, 5);
+  worker->Send(FetchHeader(plan, 0, 12, 0));
+  EXPECT_EQ(worker->Receive().header.reason, RefusalReason::kWrongChunk);
+  worker->Send(PushHeader(plan, 0, 0, 0), "");
+  EXPECT_EQ(worker->Receive().header.reason, RefusalReason::kWrongLength);
+  worker->Send(FetchHeader(plan, 0, 0, 0), "payload");
+  EXPECT_EQ(worker->Receive().header.reason, RefusalReason::kBadHeader);
+  ExpectAlive(*worker, plan, 0);
+}
+
+TEST_F(ShardThreadTest, GarbageHeadersChangeNothing) {
+  const v1::JobPlan plan = MakeTestPlan({.parameters = {7, 9}, .workers = 3});
+  Install(plan);
+  thread_->StartJob(plan.job_number(), plan.generation(), 5);
+  auto worker = GreetedWorker(plan, 1);
+  std::mt19937_64 random(7);
+  constexpr int64_t kNumbers[] = {0, 1, 2, 3, 7, -1, 28, 36, INT32_MAX, INT64_MAX, INT64_MIN};
+  auto pick = [&] { return kNumbers[random() % std::size(kNumbers)]; };
+  for (int i = 0; i < 20000; ++i) {
+    WireHeader header{.kind = static_cast<MessageKind>(1 + random() % 5),
+                      .dtype = static_cast<WireDType>(random() % 2),
+                      .reason = static_cast<RefusalReason>(random() % 10),
+                      .generation = random() % 4 != 0 ? 1 : static_cast<uint32_t>(pick()),
+                      .job = random() % 4 != 0 ? 7 : static_cast<uint64_t>(pick()),
+                      .step = 1 + pick(),
+                      .chunk = static_cast<uint32_t>(pick()),
+                      .rank = static_cast<uint32_t>(pick()),
+                      .scalar = std::numeric_limits<double>::quiet_NaN()};
+    worker->Send(header, std::string(random() % 3 == 0 ? 0 : random() % 50, 'g'));
+    worker->Receive(absl::ZeroDuration());
+  }
+  auto other = GreetedWorker(plan, 2);
+  ExpectAlive(*other, plan, 2);
+  EXPECT_EQ(lowest_version_, 0);
+}
+
+TEST_F(ShardThreadTest, AWorkerThatDiesDoesNotDisturbOtherJobs) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 2});
+  const v1::JobPlan other_plan = MakeTestPlan({.workers = 1, .job_number = 8});
+  Install(plan);
+  Install(other_plan);
+  thread_->StartJob(7, 1, 10);
+  thread_->StartJob(8, 1, 10);
+  auto worker0 = GreetedWorker(plan, 0);
+  auto worker1 = GreetedWorker(plan, 1);
+  auto other = GreetedWorker(other_plan, 0);
+  worker0->Push(0, 0, 1);
+  worker1.reset();
+  other->Push(0, 0, 1);
+  EXPECT_EQ(other->Receive().header.step, 1);
+  // It comes back, and the step goes on.
+  worker1 = GreetedWorker(plan, 1);
+  worker1->Push(0, 0, 1);
+  EXPECT_EQ(worker0->Receive().header.step, 1);
+  EXPECT_EQ(worker1->Receive().header.step, 1);
+}
+
+TEST_F(ShardThreadTest, ReleaseFreesTheMemory) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  auto worker = GreetedWorker(plan, 0);
+  EXPECT_GT(budget_.used_bytes(), 0);
+  thread_->Release(plan.job_number(), plan.generation());
+  listener_.AwaitReleased(1);
+  EXPECT_EQ(budget_.used_bytes(), 0);
+}
+
+TEST_F(ShardThreadTest, ANewGenerationReplacesTheOld) {
+  v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  auto old_worker = GreetedWorker(plan, 0);
+  thread_->Release(plan.job_number(), plan.generation());
+  plan.set_generation(2);
+  Install(plan);
+  auto worker = GreetedWorker(plan, 0);
+  thread_->StartJob(plan.job_number(), 2, 10);
+  old_worker->Push(0, 0, 100);
+  worker->Push(0, 0, 1);
+  EXPECT_EQ(worker->Receive().header.scalar, 7);
+  EXPECT_EQ(Refused(RefusalReason::kOldGeneration), 1);
+}
+
+TEST_F(ShardThreadTest, SnapshotsGoToTheListener) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  thread_->StartJob(plan.job_number(), plan.generation(), 10);
+  thread_->TakeSnapshot(plan.job_number(), plan.generation(), 4, 0);
+  const auto snapshot = listener_.AwaitSnapshot();
+  ASSERT_NE(snapshot, nullptr);
+  EXPECT_EQ(snapshot->id, 4);
+  auto worker = GreetedWorker(plan, 0);
+  worker->Push(0, 0, 1);
+  EXPECT_EQ(worker->Receive().header.step, 1);
+  thread_->TakeSnapshot(plan.job_number(), plan.generation(), 5, 0);
+  listener_.AwaitDeclined(1);
+}
+
+TEST_F(ShardThreadTest, AnUpdateWithNanIsAppliedAndCounted) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  thread_->StartJob(plan.job_number(), plan.generation(), 10);
+  auto worker = GreetedWorker(plan, 0);
+  worker->Push(0, 0, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(std::isnan(worker->Receive().payload[0]));
+  EXPECT_EQ(ps_metrics_.nonfinite_gradients.Value(), 1);
+}
+
+TEST_F(ShardThreadTest, StoppingReleasesEveryShardAndRefusesNewOnes) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  auto worker = GreetedWorker(plan, 0);
+  thread_->Stop();
+  EXPECT_EQ(listener_.released(), 1);
+  EXPECT_EQ(budget_.used_bytes(), 0);
+
+  thread_->Install(*ParameterShard::Create(std::make_shared<v1::JobPlan>(plan), 0,
+                                           *budget_.Reserve(0, absl::ZeroDuration())),
+                   &listener_, &lowest_version_);
+  EXPECT_EQ(listener_.refused(), 1);
+}
+
+}  // namespace
+}  // namespace muster
