@@ -8,7 +8,7 @@ packages=(
   bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git protobuf-compiler protobuf-compiler-grpc
   # libraries
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev
-  libopenblas-dev libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev
+  libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev
 )
 # What only tests use: the second compiler with its checks, promtool, ucx_perftest, Python for the tests that open our
 # files with other people's libraries.

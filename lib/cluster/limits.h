@@ -1,5 +1,5 @@
-// Every bound in one place, each with its reason. What exceeds one is refused with an error that names the limit,
-// the value and the culprit.
+// Every bound in one place, each with its reason. What exceeds one is refused with an error that
+// names the limit, the value and the culprit.
 #pragma once
 
 #include <cstdint>
@@ -7,35 +7,39 @@
 namespace muster::limits {
 
 // Control plane.
-inline constexpr int64_t kControlMessageBytesMax = 64 << 20;   // a plan with 100,000 chunks is about 4 MB
-inline constexpr int64_t kSliceBytesMax = 2 << 20;             // gRPC's sweet spot; its default limit is 4 MiB
-inline constexpr int64_t kReadChunkBytesMax = 1 << 20;         // ReadCheckpoint
-inline constexpr int kAttachedMembersMax = 4096;               // one stream and a few KB each
+inline constexpr int64_t kControlMessageBytesMax =
+    64 << 20;                                       // a plan with 100,000 chunks is about 4 MB
+inline constexpr int64_t kSliceBytesMax = 2 << 20;  // gRPC's sweet spot; its default limit is 4 MiB
+inline constexpr int64_t kReadChunkBytesMax = 1 << 20;  // ReadCheckpoint
+inline constexpr int kAttachedMembersMax = 4096;        // one stream and a few KB each
 inline constexpr int kPageSizeDefault = 50;
 inline constexpr int kPageSizeMax = 500;
 inline constexpr int kRequestIdBytesMax = 64;
-inline constexpr int kJobsQueuedMax = 10000;                   // one row each; a runaway script stops here
-inline constexpr int kStepRecordsHeldMax = 65536;              // worker: about 5 MB while the coordinator is away
+inline constexpr int kJobsQueuedMax = 10000;  // one row each; a runaway script stops here
+inline constexpr int kStepRecordsHeldMax =
+    65536;  // worker: about 5 MB while the coordinator is away
 
 // Jobs.
-inline constexpr int kNameBytesMax = 40;                       // a Kubernetes label holds 63: name + "-" + number
+inline constexpr int kNameBytesMax = 40;  // a Kubernetes label holds 63: name + "-" + number
 inline constexpr int64_t kBatchSizeMax = 1 << 20;
-inline constexpr int64_t kStepsMax = 1'000'000'000'000;        // int64 sample positions must not overflow
-inline constexpr int kWorkersMax = 1024;                       // rank is 16 bits on the wire with room to spare
+inline constexpr int64_t kStepsMax = 1'000'000'000'000;  // int64 sample positions must not overflow
+inline constexpr int kWorkersMax = 1024;  // rank is 16 bits on the wire with room to spare
 inline constexpr int kPsMax = 1024;
-inline constexpr int kShardThreadsMax = 256;                   // per ps
+inline constexpr int kShardThreadsMax = 256;  // per ps
 inline constexpr int64_t kChunkBytesMin = 1 << 10;
 inline constexpr int64_t kChunkBytesDefault = 4 << 20;
-inline constexpr int64_t kChunkBytesMax = 64 << 20;            // larger payloads fall out of every cache
-inline constexpr int64_t kChunksMax = 1 << 20;                 // per job
+inline constexpr int64_t kChunkBytesMax = 64 << 20;  // larger payloads fall out of every cache
+inline constexpr int64_t kChunksMax = 1 << 20;       // per job
 inline constexpr int64_t kParametersMax = 65536;
 inline constexpr int64_t kParameterElementsMax = int64_t{1} << 40;
 inline constexpr int64_t kPathBytesMax = 4096;
-inline constexpr int64_t kLinearSamplesMax = int64_t{1} << 26;  // 8 bytes each; more teach a line nothing
+inline constexpr int64_t kLinearSamplesMax = int64_t{1}
+                                             << 26;  // 8 bytes each; more teach a line nothing
 
 // Queues.
-inline constexpr int kMailboxMessagesMax = 1024;               // into a shard or exchange thread
-inline constexpr int64_t kInflightBytesMax = 256 << 20;        // worker: pushed and not yet answered
+inline constexpr int kMailboxMessagesMax = 1024;  // into a shard or exchange thread
+inline constexpr int64_t kInflightBytesMax =
+    64 << 20;  // worker: being sent; more would only wait in the transport
 inline constexpr int kPrefetchBatchesMax = 4;
 
 }  // namespace muster::limits

@@ -1,4 +1,4 @@
-// A bounded queue into a thread that also waits for something else (a transport, a stream).
+// A bounded queue into threads that may also wait for something else (a transport, a stream).
 #pragma once
 
 #include <deque>
@@ -12,8 +12,9 @@
 
 namespace muster {
 
-// Many threads post, one thread takes. Thread-safe. After Close() posts are refused and what is inside can still be
-// taken. `wake`, where given, is called after every successful Post(), outside the lock: it interrupts the taker's wait.
+// Many threads post and take. Thread-safe. After Close() posts are refused and what is inside can
+// still be taken. `wake`, where given, is called after every successful Post(), outside the lock:
+// it interrupts the taker's wait.
 template <typename T>
 class Mailbox {
  public:
@@ -55,7 +56,8 @@ class Mailbox {
   // Waits up to `timeout` for a message; false at the deadline, or when closed and empty.
   bool Take(T& message, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closed_ || !messages_.empty(); };
+    auto ready = [this]()
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closed_ || !messages_.empty(); };
     mu_.AwaitWithTimeout(absl::Condition(&ready), timeout);
     if (messages_.empty()) return false;
     message = std::move(messages_.front());

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -87,5 +88,8 @@ class Transport {
   // Ends the current or next Wait() at once. Any thread.
   virtual void Wake() = 0;
 };
+
+// Makes a thread's transport; called on that thread.
+using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<Transport>>()>;
 
 }  // namespace muster

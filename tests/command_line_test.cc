@@ -1,0 +1,170 @@
+// The `muster` command as a person uses it: output, messages and exit codes against a real cluster.
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), {});
+}
+
+// `arguments` go through a shell.
+Outcome Muster(const std::string& arguments, const std::string& environment = "") {
+  const std::string base = absl::StrCat(::testing::TempDir(), "/muster.", getpid());
+  const std::string command = absl::StrCat("env ", environment, " cli/muster ", arguments, " >",
+                                           base, ".out 2>", base, ".err </dev/null");
+  const int status = system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), ReadAll(base + ".out"),
+          ReadAll(base + ".err")};
+}
+
+class CommandLineTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    cluster_ = new TrainingCluster({.ps = 1, .workers = 1, .ps_threads = 1});
+  }
+  static void TearDownTestSuite() { delete cluster_; }
+
+  static Outcome OnCluster(const std::string& arguments) {
+    return Muster(arguments, "MUSTER_SERVER=" + cluster_->members().address());
+  }
+
+  static TrainingCluster* cluster_;
+};
+TrainingCluster* CommandLineTest::cluster_ = nullptr;
+
+TEST_F(CommandLineTest, AJobsWholeLife) {
+  const Outcome submit =
+      OnCluster("submit --wait -o name examples/linear.yaml --set name=cli-life");
+  ASSERT_EQ(submit.exit_code, 0) << submit.err;
+  EXPECT_THAT(submit.out, HasSubstr("cli-life-"));
+  const std::string job =
+      submit.out.substr(submit.out.find("cli-life-"),
+                        submit.out.find_last_not_of('\n') + 1 - submit.out.find("cli-life-"));
+
+  const Outcome get = OnCluster("get " + job + " -o json");
+  ASSERT_EQ(get.exit_code, 0) << get.err;
+  const auto record = nlohmann::json::parse(get.out, nullptr, false);
+  ASSERT_TRUE(record.is_object()) << get.out;
+  EXPECT_EQ(record["state"], "SUCCEEDED");
+
+  EXPECT_THAT(OnCluster("list").out, HasSubstr(job));
+  EXPECT_THAT(OnCluster("describe " + job).out, HasSubstr("CHECKPOINT_COMMITTED"));
+  EXPECT_EQ(OnCluster("watch " + job).exit_code, 0);
+  EXPECT_EQ(OnCluster("wait " + job + " --timeout 10s").exit_code, 0);
+  EXPECT_THAT(OnCluster("checkpoint list " + job).out, HasSubstr(job));
+  EXPECT_EQ(OnCluster("checkpoint verify " + job).exit_code, 0);
+
+  const std::string copy = absl::StrCat(::testing::TempDir(), "/copy-", job);
+  ASSERT_EQ(OnCluster("checkpoint get " + job + " " + copy).exit_code, 0);
+  EXPECT_EQ(Muster("checkpoint verify " + copy).exit_code, 0);
+  std::fstream file(copy + "/model-00001-of-00001.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  ASSERT_TRUE(file.good());
+  file.seekp(-1, std::ios::end);
+  file.put('\x55');
+  file.close();
+  const Outcome damaged = Muster("checkpoint verify " + copy);
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_THAT(damaged.err, HasSubstr("model-00001-of-00001.safetensors"));
+
+  EXPECT_EQ(OnCluster("cancel " + job).exit_code, 6) << "a finished job cannot be cancelled";
+  EXPECT_EQ(OnCluster("delete " + job).exit_code, 0);
+  EXPECT_EQ(OnCluster("get " + job).exit_code, 3);
+}
+
+TEST_F(CommandLineTest, SuspendAndResumeFromTheCommandLine) {
+  const Outcome submit = OnCluster(
+      "submit -o name examples/linear.yaml --set name=cli-suspend --set training.steps=1000000");
+  ASSERT_EQ(submit.exit_code, 0) << submit.err;
+  const std::string job =
+      submit.out.substr(submit.out.find("cli-suspend-"),
+                        submit.out.find_last_not_of('\n') + 1 - submit.out.find("cli-suspend-"));
+  EXPECT_EQ(OnCluster("wait " + job + " --for RUNNING --timeout 30s").exit_code, 0);
+  const Outcome suspended = OnCluster("suspend --wait " + job);
+  EXPECT_EQ(suspended.exit_code, 0) << suspended.err;
+  EXPECT_THAT(OnCluster("get " + job).out, HasSubstr("SUSPENDED"));
+  EXPECT_EQ(OnCluster("resume " + job).exit_code, 0);
+  EXPECT_EQ(OnCluster("wait " + job + " --for RUNNING --timeout 30s").exit_code, 0);
+  EXPECT_EQ(OnCluster("wait " + job + " --timeout 1s").exit_code, 4);
+  EXPECT_EQ(OnCluster("cancel " + job).exit_code, 0);
+  EXPECT_EQ(OnCluster("wait " + job + " --timeout 30s").exit_code, 1) << "it did not succeed";
+}
+
+TEST_F(CommandLineTest, ErrorsGoToStandardErrorWithTheirExitCodes) {
+  const Outcome missing = OnCluster("get nothing-1");
+  EXPECT_EQ(missing.exit_code, 3);
+  EXPECT_EQ(missing.out, "");
+  EXPECT_THAT(missing.err, HasSubstr("nothing-1"));
+
+  EXPECT_EQ(OnCluster("frobnicate").exit_code, 2);
+  EXPECT_EQ(OnCluster("submit no-such-file.yaml").exit_code, 2);
+  const Outcome invalid = OnCluster("submit examples/linear.yaml --set training.stepz=3");
+  EXPECT_EQ(invalid.exit_code, 2);
+  EXPECT_THAT(invalid.err, HasSubstr("training.stepz"));
+
+  const Outcome unreachable = Muster("list --server 127.0.0.1:1");
+  EXPECT_EQ(unreachable.exit_code, 7);
+  EXPECT_THAT(unreachable.err, HasSubstr("127.0.0.1:1"));
+}
+
+TEST_F(CommandLineTest, ListsMembersAndItsOwnVersion) {
+  const Outcome members = OnCluster("members");
+  EXPECT_EQ(members.exit_code, 0);
+  EXPECT_THAT(members.out, HasSubstr("worker-0"));
+  EXPECT_THAT(members.out, HasSubstr("ps-0"));
+  EXPECT_TRUE(nlohmann::json::accept(OnCluster("members -o json").out));
+  EXPECT_EQ(Muster("version").exit_code, 0);
+  EXPECT_EQ(Muster("--help").exit_code, 0);
+  EXPECT_THAT(members.out, Not(HasSubstr("\x1b["))) << "colours only on a terminal";
+}
+
+TEST(RunCommandTest, TrainsWithoutAClusterAndLeavesNoProcessBehind) {
+  const std::string dir = absl::StrCat(::testing::TempDir(), "/run.", getpid());
+  const Outcome run = Muster("run examples/char_gpt.yaml --dir " + dir +
+                             " --set training.steps=30 --set training.evaluate_every_steps=0 --set "
+                             "training.schedule.warmup_steps=5 --set model.zoo.args.layers=1"
+                             " --set model.zoo.args.channels=32");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const std::string text = run.out + run.err;
+  for (const char* part : {"SUCCEEDED", "loss", "checkpoint", "/metrics"})
+    EXPECT_THAT(text, HasSubstr(part));
+  // "[/]" so that the shell that runs pgrep does not match.
+  EXPECT_NE(system(absl::StrCat("pgrep -f '[/]", dir.substr(1), "' >/dev/null").c_str()), 0)
+      << "a process of the run is left";
+}
+
+TEST(LocalCommandTest, UpStatusDown) {
+  const std::string dir = absl::StrCat(::testing::TempDir(), "/up.", getpid());
+  const Outcome up = Muster("local up --dir " + dir);
+  ASSERT_EQ(up.exit_code, 0) << up.err;
+  EXPECT_THAT(up.out + up.err, HasSubstr("127.0.0.1:"));
+  EXPECT_EQ(Muster("local status --dir " + dir).exit_code, 0);
+  EXPECT_EQ(Muster("local down --dir " + dir).exit_code, 0);
+  EXPECT_NE(Muster("local status --dir " + dir).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace muster

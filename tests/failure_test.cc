@@ -1,0 +1,143 @@
+// What happens when processes die: the coordinator's death is survived, any other is a prompt error
+// that names the culprit.
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/grpc_status.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Job(const std::string& name, int steps) {
+  return absl::Substitute(R"(
+name: $0
+model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32}}}
+data: {text: {path: /usr/share/common-licenses}, batch_size: 8, seed: 1}
+training: {steps: $1, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
+resources: {workers: {min: 2, max: 2}, ps: 2}
+checkpoint: {every_steps: 50, keep_last: 0}
+)",
+                          name, steps);
+}
+
+// Every event of the job so far. The coordinator may just be coming back.
+std::vector<v1::JobEvent> Events(TrainingCluster& cluster, const std::string& job) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  std::vector<v1::JobEvent> events;
+  while (events.empty() && absl::Now() < deadline) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    context.set_deadline(absl::ToChronoTime(deadline));
+    v1::WatchJobRequest request;
+    request.set_name(job);
+    auto stream = cluster.jobs().WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    if (stream->Read(&response)) {
+      events.assign(response.events().begin(), response.events().end());
+    }
+    context.TryCancel();
+    stream->Finish();
+  }
+  return events;
+}
+
+TEST(FailureTest, ARunSurvivesKillingTheCoordinatorAndLosesNothing) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const std::string undisturbed = cluster.Run(Job("undisturbed", 400));
+  const std::string queued_spec = Job("queued", 3);
+  const std::string job = cluster.Submit(Job("disturbed", 400));
+  const std::string queued = cluster.Submit(queued_spec);
+
+  for (int64_t step : {60, 160, 260}) {
+    cluster.AwaitStep(job, step);
+    const auto events = Events(cluster, job);
+    ASSERT_TRUE(cluster.members().Kill("coordinator", SIGKILL).ok());
+    ASSERT_TRUE(cluster.members().Restart("coordinator").ok());
+    const auto after = Events(cluster, job);
+    ASSERT_GE(after.size(), events.size());
+    for (size_t i = 0; i < events.size(); ++i)
+      EXPECT_EQ(after[i].SerializeAsString(), events[i].SerializeAsString());
+  }
+  cluster.AwaitState(job, v1::SUCCEEDED);
+  cluster.AwaitState(queued, v1::SUCCEEDED);
+
+  EXPECT_EQ(cluster.Metrics(job), cluster.Metrics(undisturbed));
+  EXPECT_EQ(cluster.Parameters(job, 400), cluster.Parameters(undisturbed, 400));
+  for (int64_t step = 50; step <= 400; step += 50) {
+    EXPECT_EQ(cluster.Hashes(job, step).size(), cluster.Hashes(undisturbed, step).size()) << step;
+  }
+  EXPECT_EQ(cluster.Get(undisturbed).state(), v1::SUCCEEDED);
+}
+
+// Kills or stops one member in mid-run and expects the named failure within ten seconds.
+void ExpectNamedFailure(const std::string& member, int signal) {
+  SCOPED_TRACE(absl::StrCat(member, " gets signal ", signal));
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const std::string job = cluster.Submit(Job("doomed", 1'000'000));
+  cluster.AwaitStep(job, 30);
+
+  const absl::Time killed = absl::Now();
+  ASSERT_TRUE(cluster.members().Kill(member, signal).ok());
+  const v1::Job failed = cluster.AwaitState(job, v1::FAILED, absl::Seconds(30));
+
+  EXPECT_LE(absl::Now() - killed, absl::Seconds(10));
+  EXPECT_THAT(failed.message(), HasSubstr(member));
+  EXPECT_THAT(failed.message(), HasSubstr("step "));
+  EXPECT_NE(failed.reason(), "");
+
+  // The survivors are free again, and the pool is whole once the dead one is back.
+  if (signal == SIGSTOP) {
+    ASSERT_TRUE(cluster.members().Kill(member, SIGCONT).ok());
+  } else {
+    ASSERT_TRUE(cluster.members().Restart(member).ok());
+  }
+  const std::string next = cluster.Submit(Job("next", 5));
+  cluster.AwaitState(next, v1::SUCCEEDED, absl::Seconds(60));
+}
+
+TEST(FailureTest, AKilledWorkerIsNamedWithinTenSeconds) { ExpectNamedFailure("worker-1", SIGKILL); }
+
+TEST(FailureTest, AKilledPsIsNamedWithinTenSeconds) { ExpectNamedFailure("ps-1", SIGKILL); }
+
+TEST(FailureTest, AStoppedWorkerIsNamedWithinTenSeconds) {
+  ExpectNamedFailure("worker-0", SIGSTOP);
+}
+
+TEST(FailureTest, AStoppedPsIsNamedWithinTenSeconds) { ExpectNamedFailure("ps-0", SIGSTOP); }
+
+TEST(FailureTest, SigtermEndsEveryRoleInOrder) {
+  TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
+  for (const char* member : {"worker-0", "ps-0", "coordinator"}) {
+    ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
+    EXPECT_TRUE(cluster.members().AwaitExit(member, absl::Seconds(20)).ok()) << member;
+  }
+}
+
+TEST(FailureTest, CancellingFreesTheMembersAtOnce) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const std::string job = cluster.Submit(Job("long", 1'000'000));
+  cluster.AwaitStep(job, 10);
+  grpc::ClientContext context;
+  v1::CancelJobRequest request;
+  v1::Job answer;
+  request.set_name(job);
+
+  ASSERT_TRUE(cluster.jobs().CancelJob(&context, request, &answer).ok());
+
+  EXPECT_EQ(answer.state(), v1::CANCELLED);
+  cluster.AwaitState(cluster.Submit(Job("next", 5)), v1::SUCCEEDED, absl::Seconds(60));
+}
+
+}  // namespace
+}  // namespace muster

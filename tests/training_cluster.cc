@@ -1,0 +1,225 @@
+#include "tests/training_cluster.h"
+
+#include <glog/logging.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/client_context.h"
+#include "gtest/gtest.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/cluster/channel.h"
+#include "lib/cluster/grpc_status.h"
+#include "lib/cluster/job_file.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/cluster/resource_name.h"
+#include "lib/graph/zoo.h"
+
+namespace muster {
+namespace {
+
+std::string FreshFolder(const std::string& name) {
+  std::string path = absl::StrCat(::testing::TempDir(), "/", name, ".XXXXXX");
+  CHECK(mkdtemp(path.data()) != nullptr) << path;
+  return path;
+}
+
+template <typename T>
+T CheckOk(absl::StatusOr<T> value) {
+  CHECK(value.ok()) << value.status();
+  return *std::move(value);
+}
+
+v1::JobSpec Parse(const std::string& yaml) { return CheckOk(ParseJobFile(yaml, "job.yaml")); }
+
+}  // namespace
+
+TrainingCluster::TrainingCluster(LocalCluster::Options options) : dir_(FreshFolder("cluster")) {
+  options.dir = dir_;
+  cluster_ = CheckOk(LocalCluster::Start(options));
+  auto channel = DialCoordinator(cluster_->address());
+  jobs_ = v1::JobService::NewStub(channel);
+  fleet_ = v1::FleetService::NewStub(channel);
+  checkpoints_ = v1::CheckpointService::NewStub(channel);
+}
+
+std::string TrainingCluster::Submit(const std::string& yaml) {
+  grpc::ClientContext context;
+  v1::CreateJobRequest request;
+  v1::Job job;
+  *request.mutable_spec() = Parse(yaml);
+  const absl::Status status = FromGrpc(jobs_->CreateJob(&context, request, &job));
+  CHECK(status.ok()) << status << "\n" << yaml;
+  return JobIdOf(job.name());
+}
+
+absl::Status TrainingCluster::SubmitError(const std::string& yaml) {
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(yaml, "job.yaml");
+  if (!spec.ok()) return spec.status();
+  grpc::ClientContext context;
+  v1::CreateJobRequest request;
+  v1::Job job;
+  *request.mutable_spec() = *spec;
+  return FromGrpc(jobs_->CreateJob(&context, request, &job));
+}
+
+v1::Job TrainingCluster::Get(const std::string& job) {
+  grpc::ClientContext context;
+  v1::GetJobRequest request;
+  v1::Job answer;
+  request.set_name(job);
+  const absl::Status status = FromGrpc(jobs_->GetJob(&context, request, &answer));
+  CHECK(status.ok()) << status;
+  return answer;
+}
+
+v1::Job TrainingCluster::Await(const std::string& job,
+                               std::function<bool(const v1::Job&)> condition,
+                               absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  v1::Job last;
+  // A stream breaks when the coordinator is killed: watch again until the deadline.
+  while (absl::Now() < deadline) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    context.set_wait_for_ready(true);
+    v1::WatchJobRequest request;
+    request.set_name(job);
+    auto stream = jobs_->WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    while (stream->Read(&response)) {
+      last = response.job();
+      if (condition(last)) {
+        context.TryCancel();
+        return last;
+      }
+    }
+    if (stream->Finish().ok()) break;  // terminal
+  }
+  LOG(FATAL) << "the job did not get there: " << last.ShortDebugString() << "\n" << Logs();
+}
+
+v1::Job TrainingCluster::AwaitState(const std::string& job, v1::JobState state,
+                                    absl::Duration timeout) {
+  return Await(
+      job, [&](const v1::Job& now) { return now.state() == state; }, timeout);
+}
+
+v1::Job TrainingCluster::AwaitStep(const std::string& job, int64_t step) {
+  return Await(job, [&](const v1::Job& now) { return now.progress().step() >= step; });
+}
+
+std::string TrainingCluster::Run(const std::string& yaml) {
+  const std::string job = Submit(yaml);
+  AwaitState(job, v1::SUCCEEDED);
+  return job;
+}
+
+std::vector<StepMetrics> TrainingCluster::Metrics(const std::string& job) {
+  std::vector<StepMetrics> metrics;
+  std::ifstream file(absl::StrCat(state_dir(), "/jobs/", job, "/metrics.jsonl"));
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    CHECK(record.is_object()) << job << ": " << line;
+    if (!record.contains("loss")) continue;
+    metrics.push_back({record["step"], record["loss"], record["gradient_norm"]});
+  }
+  return metrics;
+}
+
+std::string TrainingCluster::checkpoint_directory(const std::string& job) const {
+  return absl::StrCat(state_dir(), "/jobs/", job, "/checkpoints");
+}
+
+std::map<std::string, std::vector<float>> TrainingCluster::Parameters(const std::string& job,
+                                                                      int64_t step) {
+  const auto reader =
+      CheckOk(CheckpointReader::Open(CheckpointPath(checkpoint_directory(job), step)));
+  const v1::Graph graph = CheckOk(BuildModel(reader->manifest().spec.model()));
+  std::map<std::string, std::vector<float>> parameters;
+  for (const v1::Parameter& parameter : graph.parameters()) {
+    std::vector<float>& values = parameters[parameter.name()];
+    values.resize(ElementCount(parameter));
+    const absl::Status status = reader->Read(parameter.name(), "", 0, absl::MakeSpan(values));
+    CHECK(status.ok()) << status;
+  }
+  return parameters;
+}
+
+std::map<std::string, std::string> TrainingCluster::Hashes(const std::string& job, int64_t step) {
+  const auto reader =
+      CheckOk(CheckpointReader::Open(CheckpointPath(checkpoint_directory(job), step)));
+  const absl::Status status = reader->Verify();
+  CHECK(status.ok()) << status;
+  std::map<std::string, std::string> hashes;
+  for (const v1::CheckpointFile& file : reader->manifest().files)
+    hashes[file.name()] = file.sha256();
+  return hashes;
+}
+
+std::string TrainingCluster::Logs() const {
+  std::string text;
+  for (const std::string& name : cluster_->names()) {
+    std::ifstream file(cluster_->log_path(name));
+    std::string log((std::istreambuf_iterator<char>(file)), {});
+    constexpr size_t kTail = 3000;
+    absl::StrAppend(&text, "---- ", name, "\n",
+                    log.size() > kTail ? log.substr(log.size() - kTail) : log);
+  }
+  return text;
+}
+
+double LargestDifference(const std::map<std::string, std::vector<float>>& a,
+                         const std::map<std::string, std::vector<float>>& b) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (a.size() != b.size()) return kInfinity;
+  double largest = 0;
+  for (const auto& [name, values] : a) {
+    const auto other = b.find(name);
+    if (other == b.end() || other->second.size() != values.size()) return kInfinity;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double difference = std::abs(double{values[i]} - double{other->second[i]});
+      if (!(difference <= largest)) largest = std::isnan(difference) ? kInfinity : difference;
+    }
+  }
+  return largest;
+}
+
+std::string MakeIdxData(int samples, int size, uint64_t seed) {
+  const std::string folder = FreshFolder("idx");
+  auto word = [](uint32_t value) {
+    return std::string{static_cast<char>(value >> 24), static_cast<char>(value >> 16),
+                       static_cast<char>(value >> 8), static_cast<char>(value)};
+  };
+  std::mt19937_64 random(seed);
+  std::ofstream images(folder + "/images", std::ios::binary),
+      labels(folder + "/labels", std::ios::binary);
+  images << word(0x803) << word(samples) << word(size) << word(size);
+  labels << word(0x801) << word(samples);
+  for (int i = 0; i < samples; ++i) {
+    const int label = static_cast<int>(random() % 10);
+    labels.put(static_cast<char>(label));
+    for (int pixel = 0; pixel < size * size; ++pixel) {
+      const bool bar = pixel / size == label % size;
+      images.put(static_cast<char>(random() % 100 + (bar ? 150 : 0)));
+    }
+  }
+  return folder;
+}
+
+std::string SharedFolder() {
+  const char* folder = getenv("MUSTER_SHARED");
+  struct stat info;
+  return folder != nullptr && *folder != 0 && stat(folder, &info) == 0 ? folder : "";
+}
+
+}  // namespace muster

@@ -1,0 +1,85 @@
+// A local cluster of real processes and a client of its API: what whole-system tests stand on.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/local_cluster.h"
+#include "proto/muster/v1/checkpoint.grpc.pb.h"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+
+namespace muster {
+
+// One line of a job's metrics.jsonl that has a loss.
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0;
+  double gradient_norm = 0;
+  friend bool operator==(const StepMetrics&, const StepMetrics&) = default;
+};
+
+// Everything dies with the test. Not thread-safe. Methods that cannot fail in a good run fail the
+// test and abort it.
+class TrainingCluster {
+ public:
+  // Starts in a fresh folder of the test's own; `options.dir` is ignored.
+  explicit TrainingCluster(LocalCluster::Options options);
+
+  LocalCluster& members() { return *cluster_; }
+  v1::JobService::Stub& jobs() { return *jobs_; }
+  v1::FleetService::Stub& fleet() { return *fleet_; }
+  v1::CheckpointService::Stub& checkpoints() { return *checkpoints_; }
+
+  // Submits a job file and returns the job's id.
+  std::string Submit(const std::string& yaml);
+  // The error of a submission that must fail.
+  absl::Status SubmitError(const std::string& yaml);
+
+  v1::Job Get(const std::string& job);
+  // Watches until `condition` holds. Fails the test after `timeout`, or when the job ends without
+  // it.
+  v1::Job Await(const std::string& job, std::function<bool(const v1::Job&)> condition,
+                absl::Duration timeout = absl::Minutes(3));
+  v1::Job AwaitState(const std::string& job, v1::JobState state,
+                     absl::Duration timeout = absl::Minutes(3));
+  v1::Job AwaitStep(const std::string& job, int64_t step);
+  // Submits and waits for SUCCEEDED; returns the job's id.
+  std::string Run(const std::string& yaml);
+
+  std::vector<StepMetrics> Metrics(const std::string& job);
+  // Values of every parameter ("" slots) in the checkpoint of `step`, by name.
+  std::map<std::string, std::vector<float>> Parameters(const std::string& job, int64_t step);
+  // SHA-256 of the tensor files of a committed checkpoint, by file name.
+  std::map<std::string, std::string> Hashes(const std::string& job, int64_t step);
+
+  std::string checkpoint_directory(const std::string& job) const;
+  std::string state_dir() const { return dir_ + "/state"; }
+  // The end of every member's log: for messages of failures.
+  std::string Logs() const;
+
+ private:
+  std::string dir_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+  std::unique_ptr<v1::FleetService::Stub> fleet_;
+  std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
+};
+
+// Largest |a - b| over all elements; infinity when names or sizes differ.
+double LargestDifference(const std::map<std::string, std::vector<float>>& a,
+                         const std::map<std::string, std::vector<float>>& b);
+
+// Writes `samples` grey images of `size` x `size` and labels of ten classes (class c: a bright bar
+// at row c, with noise from `seed`) as IDX files; returns the folder, which holds "images" and
+// "labels".
+std::string MakeIdxData(int samples, int size, uint64_t seed);
+
+// Folder beside the checkout with data for tests, or "" where it is missing.
+std::string SharedFolder();
+
+}  // namespace muster
