@@ -2,7 +2,10 @@
 
 def _cuda_toolkit_impl(ctx):
     home = ctx.os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    found = ctx.os.environ.get("MUSTER_CUDA", "1") != "0" and ctx.path(home + "/bin/nvcc").exists
+    wanted = ctx.os.environ.get("MUSTER_CUDA", "auto")  # "1": insist, "0": do without
+    found = wanted != "0" and ctx.path(home + "/bin/nvcc").exists
+    if wanted == "1" and not found:
+        fail("no CUDA toolkit: %s/bin/nvcc does not exist; set CUDA_HOME" % home)
     if found:
         ctx.symlink(home, "toolkit")
     ctx.file("found.bzl", "CUDA_FOUND = %s\nNVCC = %r\n" % (found, home + "/bin/nvcc"))

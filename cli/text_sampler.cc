@@ -72,6 +72,10 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
   for (const v1::Parameter& parameter : graph.parameters()) {
     const int64_t elements = ElementCount(parameter);
     memory.push_back(device->Allocate(elements * sizeof(float)));
+    if (memory.back() == nullptr) {
+      return absl::ResourceExhaustedError(absl::StrCat("no memory for ", elements * sizeof(float),
+                                                       " bytes of '", parameter.name(), "'"));
+    }
     parameters.push_back(reinterpret_cast<float*>(memory.back().get()));
     RETURN_IF_ERROR(
         checkpoint.Read(parameter.name(), "", 0, absl::MakeSpan(parameters.back(), elements)));

@@ -5,12 +5,18 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --tests || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 
+# The one thing that Debian lacks: the safetensors library of Python, for the test that opens our checkpoints with it.
+# Where it cannot be had that test skips.
+python=$PWD/.test-python
+PYTHONPATH=$python python3 -c 'import safetensors' 2>/dev/null ||
+  python3 -m pip install --quiet --target "$python" safetensors >/dev/null 2>&1 || true
+
 targets=(//...)
 for argument in "$@"; do case $argument in //*) targets=() ;; esac; done
 shared=$(realpath -q ../shared || true)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-bazel test --noshow_progress --keep_going --test_output=errors --test_env=MUSTER_SHARED="$shared" "${targets[@]}" "$@" 2>&1 | tee "$log"
+bazel test --noshow_progress --keep_going --test_output=errors --test_env=MUSTER_SHARED="$shared" --test_env=PYTHONPATH="$python" "${targets[@]}" "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
 # Counts test cases, not targets: from the XML that every gtest binary writes.
@@ -27,6 +33,7 @@ failed=$(count '<failure|<error ')
 # A target that failed without saying which case (did not build, crashed, timed out) counts as one.
 silent=$(grep -cE '^//[^ ]+ +(FAILED TO BUILD|TIMEOUT|NO STATUS)' "$log" || true)
 if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && [ "$silent" -eq 0 ]; then silent=1; fi
-grep -oE '\[  SKIPPED \].*' -r "$testlogs" --include=test.log -h 2>/dev/null | grep -v 'listed below' | sed 's/ (.*//' | sort -u | sed 's/^/skipped: /'
+# gtest prints "FILE:LINE: Skipped" and the reason below it.
+grep -rhA1 --include=test.log ': Skipped$' "$testlogs" 2>/dev/null | grep -vE ': Skipped$|^--$' | sort -u | sed 's/^/skipped: /'
 echo "$((total - skipped - failed)) passed, $((failed + silent)) failed, $skipped skipped"
 [ "$status" -eq 0 ]

@@ -1,4 +1,5 @@
-// How a process dials the coordinator and how a server listens: limits, keepalive and retries in one place.
+// How a process dials the coordinator and how a server listens: limits, keepalive and retries in
+// one place.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,8 @@
 
 namespace muster {
 
-// Keepalive 20 s / 10 s, messages up to limits::kControlMessageBytesMax, back-off 100 ms..5 s. Never blocks.
+// Keepalive 20 s / 10 s, messages up to limits::kControlMessageBytesMax, back-off 100 ms..5 s.
+// Never blocks.
 std::shared_ptr<grpc::Channel> DialCoordinator(const std::string& address);
 
 // The matching server side. Plaintext: security comes with its own issue.

@@ -1,10 +1,10 @@
 #include "lib/cluster/fleet_client.h"
 
+#include <glog/logging.h>
+
 #include <algorithm>
 #include <thread>
 #include <utility>
-
-#include <glog/logging.h>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -21,8 +21,8 @@ constexpr absl::Duration kReportInterval = absl::Seconds(1);  // until Welcome s
 
 }  // namespace
 
-// One thread runs Attach() calls one after another; while a stream is open a second thread reads it. Handle() and Report()
-// are serialised by `member_mu_`, which is never held while waiting.
+// One thread runs Attach() calls one after another; while a stream is open a second thread reads
+// it. Handle() and Report() are serialised by `member_mu_`, which is never held while waiting.
 class FleetClient::Session {
  public:
   Session(Options options, FleetMember* member)
@@ -110,7 +110,8 @@ class FleetClient::Session {
     context_ = nullptr;
     const bool welcomed = std::exchange(attached_, false);
     if (!stopping_ && (welcomed || status.error_message() != last_error_)) {
-      LOG(WARNING) << (welcomed ? "lost the coordinator at " : "cannot attach to the coordinator at ")
+      LOG(WARNING) << (welcomed ? "lost the coordinator at "
+                                : "cannot attach to the coordinator at ")
                    << options_.coordinator << ": " << status.error_message() << "; retrying";
     }
     last_error_ = status.error_message();
@@ -121,12 +122,14 @@ class FleetClient::Session {
     v1::Directive directive;
     while (stream.Read(&directive)) {
       if (directive.term() < term_) {
-        LOG(WARNING) << "ignoring a directive of term " << directive.term() << ", term is " << term_;
+        LOG(WARNING) << "ignoring a directive of term " << directive.term() << ", term is "
+                     << term_;
         continue;
       }
       term_ = directive.term();
       if (directive.has_welcome()) {
-        LOG(INFO) << "attached to the coordinator at " << options_.coordinator << ", term " << term_;
+        LOG(INFO) << "attached to the coordinator at " << options_.coordinator << ", term "
+                  << term_;
         absl::MutexLock lock(&mu_);
         attached_ = true;
         if (directive.welcome().report_millis() > 0) {

@@ -1,4 +1,5 @@
-// A member's side of FleetService.Attach: one stream to the coordinator, reopened with back-off for as long as it takes.
+// A member's side of FleetService.Attach: one stream to the coordinator, reopened with back-off for
+// as long as it takes.
 #pragma once
 
 #include <functional>
@@ -16,11 +17,13 @@ namespace muster {
 class FleetMember {
  public:
   virtual ~FleetMember() = default;
-  // The full list of jobs served now. Called about once per report interval and after every ReportSoon().
+  // The full list of jobs served now. Called about once per report interval and after every
+  // ReportSoon().
   virtual std::vector<v1::JobReport> Report() = 0;
   // Must not block: hands the work to the member's own threads. Older terms are already dropped.
   virtual void Handle(const v1::Directive& directive) = 0;
-  // No coordinator for longer than `coordinator_grace`: the member drops its jobs. Called once per outage.
+  // No coordinator for longer than `coordinator_grace`: the member drops its jobs. Called once per
+  // outage.
   virtual void CoordinatorLost() = 0;
 };
 
@@ -28,7 +31,7 @@ class FleetMember {
 class FleetClient {
  public:
   struct Options {
-    std::string coordinator;                             // host:port
+    std::string coordinator;  // host:port
     v1::Hello hello;
     absl::Duration coordinator_grace = absl::Minutes(5);
   };
@@ -39,8 +42,8 @@ class FleetClient {
   // Sends a report without waiting for the interval (a state changed).
   void ReportSoon();
 
-  // Stops reconnecting, sends a last report and closes the stream in order, so that the coordinator knows at once that
-  // the member left. Blocks up to `timeout`.
+  // Stops reconnecting, sends a last report and closes the stream in order, so that the coordinator
+  // knows at once that the member left. Blocks up to `timeout`.
   void Detach(absl::Duration timeout);
 
   bool attached() const;

@@ -20,6 +20,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kHoldoutMin = 1e-6;  // below, every round(1/holdout)-th block is none
 constexpr double kHoldoutMax = 0.5;
 constexpr int kPriorityMax = 1000;
+constexpr double kEpochsMax = 1e6;
+constexpr double kRateMin = 1e-30;  // rates are floats in the kernels, where a smaller one may be 0
+constexpr double kRateMax = 1e6;
 constexpr int64_t kChunkBytesMultiple = 64;  // chunks start on cache lines
 
 class SpecCheck {
@@ -76,9 +79,19 @@ class SpecCheck {
     return false;
   }
 
-  void NotNegative(std::string field, double value) {
-    if (value >= 0 && value < kInfinity) return;
+  // Positive, and neither 0 nor infinite as a float.
+  void Rate(const std::string& field, double value, absl::string_view advice = "") {
+    if (Positive(field, value, advice)) InRange(field, value, kRateMin, kRateMax, advice);
+  }
+
+  void WeightDecay(const std::string& field, double value) {
+    if (NotNegative(field, value)) InRange(field, value, 0.0, kRateMax);
+  }
+
+  bool NotNegative(std::string field, double value) {
+    if (value >= 0 && value < kInfinity) return true;
     Add(std::move(field), absl::StrCat("must be 0 or more and finite (is ", value, ")"));
+    return false;
   }
 
   // [0, 1)
@@ -201,10 +214,9 @@ class SpecCheck {
         InRange<int64_t>("training.steps", training.steps(), 1, limits::kStepsMax);
         break;
       case v1::TrainingSpec::kEpochs:
-        if (Positive("training.epochs", training.epochs()) &&
-            training.epochs() > limits::kStepsMax) {
+        if (Positive("training.epochs", training.epochs()) && training.epochs() > kEpochsMax) {
           Add("training.epochs",
-              absl::StrCat("must be at most ", limits::kStepsMax, " (is ", training.epochs(), ")"));
+              absl::StrCat("must be at most ", kEpochsMax, " (is ", training.epochs(), ")"));
         }
         break;
       case v1::TrainingSpec::LENGTH_NOT_SET:
@@ -227,7 +239,7 @@ class SpecCheck {
         if (sgd.nesterov() && sgd.momentum() == 0) {
           Add(path + "sgd.nesterov", "needs momentum (is 0); add momentum: 0.9");
         }
-        NotNegative(path + "sgd.weight_decay", sgd.weight_decay());
+        WeightDecay(path + "sgd.weight_decay", sgd.weight_decay());
         return;
       }
       case v1::Optimizer::kAdam:
@@ -237,8 +249,8 @@ class SpecCheck {
       case v1::Optimizer::kAdagrad: {
         const v1::Adagrad& adagrad = optimizer.adagrad();
         LearningRate(path + "adagrad", adagrad.learning_rate());
-        if (adagrad.has_epsilon()) Positive(path + "adagrad.epsilon", adagrad.epsilon());
-        NotNegative(path + "adagrad.weight_decay", adagrad.weight_decay());
+        if (adagrad.has_epsilon()) Rate(path + "adagrad.epsilon", adagrad.epsilon());
+        WeightDecay(path + "adagrad.weight_decay", adagrad.weight_decay());
         return;
       }
       case v1::Optimizer::kRmsprop: {
@@ -247,8 +259,8 @@ class SpecCheck {
         if (rmsprop.has_alpha()) {
           Decay(path + "rmsprop.alpha", rmsprop.alpha(), "0.99 is the default");
         }
-        if (rmsprop.has_epsilon()) Positive(path + "rmsprop.epsilon", rmsprop.epsilon());
-        NotNegative(path + "rmsprop.weight_decay", rmsprop.weight_decay());
+        if (rmsprop.has_epsilon()) Rate(path + "rmsprop.epsilon", rmsprop.epsilon());
+        WeightDecay(path + "rmsprop.weight_decay", rmsprop.weight_decay());
         return;
       }
       case v1::Optimizer::KIND_NOT_SET:
@@ -258,15 +270,15 @@ class SpecCheck {
   }
 
   void LearningRate(const std::string& path, double learning_rate) {
-    Positive(path + ".learning_rate", learning_rate, "for example 1e-3");
+    Rate(path + ".learning_rate", learning_rate, "for example 1e-3");
   }
 
   void Adam(const std::string& path, const v1::Adam& adam) {
     LearningRate(path, adam.learning_rate());
     if (adam.has_beta1()) Decay(path + ".beta1", adam.beta1(), "0.9 is the default");
     if (adam.has_beta2()) Decay(path + ".beta2", adam.beta2(), "0.999 is the default");
-    if (adam.has_epsilon()) Positive(path + ".epsilon", adam.epsilon(), "1e-8 is the default");
-    NotNegative(path + ".weight_decay", adam.weight_decay());
+    if (adam.has_epsilon()) Rate(path + ".epsilon", adam.epsilon(), "1e-8 is the default");
+    WeightDecay(path + ".weight_decay", adam.weight_decay());
   }
 
   void Schedule(const v1::TrainingSpec& training) {

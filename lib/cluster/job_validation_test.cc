@@ -117,7 +117,7 @@ TEST(JobValidationTest, ChecksTheLengthOfTraining) {
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_epochs(-1); }),
               HasSubstr("training.epochs: must be greater than 0"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_epochs(1e300); }),
-              HasSubstr("training.epochs: must be at most"));
+              HasSubstr("training.epochs: must be at most 1e+06 (is 1e+300)"));
   EXPECT_THAT(
       FaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_evaluate_every_steps(-1); }),
       HasSubstr("training.evaluate_every_steps: must be at least 0 (is -1)"));
@@ -132,6 +132,22 @@ TEST(JobValidationTest, ChecksOptimizers) {
                 HasSubstr("training.optimizer.sgd.learning_rate: must be greater than 0"))
         << rate;
   }
+  for (double rate : {1e39, 1e7, 1e-50}) {
+    EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                  optimizer(spec)->mutable_sgd()->set_learning_rate(rate);
+                }),
+                HasSubstr("sgd.learning_rate: must be between 1e-30 and 1e+06 (is "))
+        << rate;
+  }
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                optimizer(spec)->mutable_adam()->set_learning_rate(1);
+                optimizer(spec)->mutable_adam()->set_epsilon(1e-300);
+              }),
+              HasSubstr("adam.epsilon: must be between 1e-30 and 1e+06"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                optimizer(spec)->mutable_sgd()->set_weight_decay(1e39);
+              }),
+              HasSubstr("sgd.weight_decay: must be between 0 and 1e+06"));
   EXPECT_EQ(
       FaultAfter([&](v1::JobSpec& spec) { optimizer(spec)->mutable_sgd()->set_nesterov(true); }),
       "training.optimizer.sgd.nesterov: needs momentum (is 0); add momentum: 0.9");

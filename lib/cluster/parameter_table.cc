@@ -7,6 +7,8 @@
 #include <queue>
 #include <utility>
 
+#include "lib/cluster/limits.h"
+
 namespace muster {
 
 int64_t ElementCount(const v1::Parameter& parameter) {
@@ -90,8 +92,9 @@ double LearningRate(const v1::TrainingSpec& training, int64_t step, int64_t tota
   const double progress = std::min(1.0, since / std::max<double>(1, total_steps - warmup));
   switch (schedule.kind_case()) {
     case v1::Schedule::kStep:
-      return base * std::pow(schedule.step().factor(),
-                             std::floor(since / std::max<int64_t>(1, schedule.step().every_steps())));
+      return base *
+             std::pow(schedule.step().factor(),
+                      std::floor(since / std::max<int64_t>(1, schedule.step().every_steps())));
     case v1::Schedule::kPoly: {
       const double power = schedule.poly().power() > 0 ? schedule.poly().power() : 1;
       const double final_ratio = schedule.poly().final_ratio();
@@ -99,8 +102,8 @@ double LearningRate(const v1::TrainingSpec& training, int64_t step, int64_t tota
     }
     case v1::Schedule::kCosine: {
       const double final_ratio = schedule.cosine().final_ratio();
-      return base * (final_ratio +
-                     (1 - final_ratio) * (1 + std::cos(std::numbers::pi * progress)) / 2);
+      return base *
+             (final_ratio + (1 - final_ratio) * (1 + std::cos(std::numbers::pi * progress)) / 2);
     }
     case v1::Schedule::kConstant:
     case v1::Schedule::KIND_NOT_SET:
@@ -112,7 +115,9 @@ double LearningRate(const v1::TrainingSpec& training, int64_t step, int64_t tota
 int64_t TotalSteps(const v1::JobSpec& spec, int64_t samples) {
   if (spec.training().length_case() == v1::TrainingSpec::kSteps) return spec.training().steps();
   const int64_t steps_per_epoch = samples / std::max<int64_t>(1, spec.data().batch_size());
-  return std::max<int64_t>(1, std::llround(spec.training().epochs() * steps_per_epoch));
+  const double steps = std::round(spec.training().epochs() * static_cast<double>(steps_per_epoch));
+  return static_cast<int64_t>(
+      std::clamp(steps, 1.0, static_cast<double>(limits::kStepsMax)));  // before it could overflow
 }
 
 }  // namespace muster

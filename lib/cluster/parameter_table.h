@@ -33,7 +33,8 @@ double BaseLearningRate(const v1::Optimizer& optimizer);
 // Learning rate of the update that turns version `step` into `step + 1`, as defined with v1::Schedule.
 double LearningRate(const v1::TrainingSpec& training, int64_t step, int64_t total_steps);
 
-// Steps of the whole job: training.steps, or epochs * floor(samples / batch_size), rounded to nearest, at least 1.
+// Steps of the whole job: training.steps, or epochs * floor(samples / batch_size), rounded to nearest, at least 1,
+// at most limits::kStepsMax.
 int64_t TotalSteps(const v1::JobSpec& spec, int64_t samples);
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "gtest/gtest.h"
+#include "lib/cluster/limits.h"
 
 namespace muster {
 namespace {
@@ -38,8 +39,8 @@ TEST(ParameterTableTest, PlacementBalancesBytes) {
     std::map<int, int64_t> load;
     for (const v1::PlanChunk& chunk : chunks) load[chunk.shard()] += chunk.elements();
     ASSERT_EQ(load.size(), shards);
-    auto [least, most] = std::minmax_element(
-        load.begin(), load.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    auto [least, most] = std::minmax_element(load.begin(), load.end(),
+                                             [](auto& a, auto& b) { return a.second < b.second; });
     EXPECT_LE(most->second - least->second, 4096) << shards << " shards";
   }
 }
@@ -73,6 +74,17 @@ TEST(ParameterTableTest, EpochsCountWholeBatches) {
   EXPECT_EQ(TotalSteps(spec, 100), 6);
   spec.mutable_training()->set_steps(17);
   EXPECT_EQ(TotalSteps(spec, 100), 17);
+}
+
+TEST(ParameterTableTest, EpochsNeverMakeMoreStepsThanTheLimitNorFewerThanOne) {
+  v1::JobSpec spec;
+  spec.mutable_data()->set_batch_size(1);
+  for (double epochs : {1e6, 1e12, 1e300}) {
+    spec.mutable_training()->set_epochs(epochs);
+    EXPECT_EQ(TotalSteps(spec, int64_t{1} << 36), limits::kStepsMax) << epochs;
+  }
+  spec.mutable_training()->set_epochs(1e-300);
+  EXPECT_EQ(TotalSteps(spec, int64_t{1} << 36), 1);
 }
 
 }  // namespace

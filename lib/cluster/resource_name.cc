@@ -27,7 +27,9 @@ bool IsLabel(absl::string_view text, size_t bytes_max) {
 
 std::string JobName(absl::string_view job) { return absl::StrCat("jobs/", job); }
 
-std::string JobIdOf(absl::string_view name) { return std::string(absl::StripPrefix(name, "jobs/")); }
+std::string JobIdOf(absl::string_view name) {
+  return std::string(absl::StripPrefix(name, "jobs/"));
+}
 
 std::string CheckpointName(absl::string_view job, int64_t step) {
   return absl::StrCat("jobs/", job, "/checkpoints/", step);

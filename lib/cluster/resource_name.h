@@ -9,8 +9,8 @@
 
 namespace muster {
 
-std::string JobName(absl::string_view job);                              // "jobs/" + id
-std::string JobIdOf(absl::string_view name);                             // from "jobs/X" or "X"
+std::string JobName(absl::string_view job);   // "jobs/" + id
+std::string JobIdOf(absl::string_view name);  // from "jobs/X" or "X"
 std::string CheckpointName(absl::string_view job, int64_t step);
 
 struct CheckpointRef {
@@ -21,7 +21,8 @@ struct CheckpointRef {
 // "jobs/J/checkpoints/S", "J@S", "jobs/J" or "J"; nullopt for anything else.
 std::optional<CheckpointRef> ParseCheckpointRef(absl::string_view text);
 
-// [a-z0-9]([-a-z0-9]*[a-z0-9])? of at most limits::kNameBytesMax: fits a Kubernetes label with the job number behind.
+// [a-z0-9]([-a-z0-9]*[a-z0-9])? of at most limits::kNameBytesMax: fits a Kubernetes label with the
+// job number behind.
 bool IsValidName(absl::string_view name);
 
 }  // namespace muster

@@ -16,11 +16,11 @@ namespace muster {
 // Immutable once opened, shared by threads.
 class Dataset {
  public:
-  // Opens what `spec` names and checks that it fits the graph's inputs ("input", "target"): text
-  // needs i32[-1, T] twice, idx f32[-1, channels, rows, columns] (or [-1, product]) and i32[-1],
-  // linear f32[-1, 1] twice. Fails with a reason (DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID,
-  // DATA_TOO_SMALL) and a message that starts with the field path
-  // ("data.text.path: /nope: no such file or directory").
+  // Opens what `spec` names and checks that it fits the graph's inputs ("input", "target") and that
+  // every id is one of the model's (vocabulary, classes): text needs i32[-1, T] twice, idx
+  // f32[-1, channels, rows, columns] (or [-1, product]) and i32[-1], linear f32[-1, 1] twice. Fails
+  // with a reason (DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID, DATA_TOO_SMALL) and a message that
+  // starts with the field path ("data.text.path: /nope: no such file or directory").
   static absl::StatusOr<std::unique_ptr<const Dataset>> Open(const v1::DataSpec& spec,
                                                              const v1::Graph& graph);
   virtual ~Dataset() = default;

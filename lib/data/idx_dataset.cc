@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/id_limit.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -219,6 +220,17 @@ absl::Status CheckFits(const LabelledImages& images, const v1::Graph& graph) {
   return absl::OkStatus();
 }
 
+// Every label is one of the model's classes.
+absl::Status CheckLabels(const std::vector<unsigned char>& labels, int64_t classes,
+                         absl::string_view field, const std::string& path) {
+  const auto largest = std::max_element(labels.begin(), labels.end());
+  if (*largest < classes) return absl::OkStatus();
+  return DataInvalid(
+      field, absl::StrCat(path, ": label ", *largest, " of sample ", largest - labels.begin(),
+                          " does not fit the model's ", classes,
+                          " classes: set model.zoo.args.classes to ", *largest + 1));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec& spec,
@@ -231,6 +243,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec
   ASSIGN_OR_RETURN(LabelledImages training,
                    ReadImages(idx.images(), "data.idx.images", idx.labels(), "data.idx.labels"));
   RETURN_IF_ERROR(CheckFits(training, graph));
+  const int64_t classes = TargetIdLimit(graph);
+  RETURN_IF_ERROR(CheckLabels(training.labels, classes, "data.idx.labels", idx.labels()));
   const int64_t count = training.labels.size();
 
   if (idx.eval_images().empty() && idx.eval_labels().empty()) {
@@ -253,6 +267,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec
         absl::StrCat("images are ", absl::StrJoin(evaluation.image_shape, " x "),
                      ", those to train on ", absl::StrJoin(training.image_shape, " x ")));
   }
+  RETURN_IF_ERROR(
+      CheckLabels(evaluation.labels, classes, "data.idx.eval_labels", idx.eval_labels()));
   return std::make_unique<IdxDataset>(std::move(training), count, std::move(evaluation));
 }
 

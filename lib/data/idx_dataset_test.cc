@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 #include "lib/data/dataset.h"
@@ -200,6 +201,36 @@ TEST(IdxDatasetTest, FaultsOfPathsAndModelsNameTheField) {
   EXPECT_EQ(ReasonOf(absent), "DATA_NOT_FOUND");
   spec.mutable_idx()->set_labels(testing::TempDir());
   EXPECT_EQ(ReasonOf(Dataset::Open(spec, GraphOf({6})).status()), "DATA_NOT_FOUND");
+}
+
+TEST(IdxDatasetTest, EveryLabelIsOneOfTheModelsClasses) {
+  v1::Graph graph = GraphOf({6});
+  v1::Parameter& weight = *graph.add_parameters();
+  weight.set_name("weight");
+  weight.add_shape(9);
+  weight.add_shape(6);
+  v1::Node& linear = *graph.add_nodes();
+  linear.set_op("Linear");
+  linear.add_inputs("input");
+  linear.add_inputs("weight");
+  linear.add_outputs("logits");
+  graph.set_logits("logits");
+  v1::DataSpec spec = SpecOf(Images(), Labels());
+
+  const absl::Status training = Dataset::Open(spec, graph).status();
+  EXPECT_EQ(ReasonOf(training), "DATA_INVALID");
+  EXPECT_EQ(training.message(),
+            absl::StrCat("data.idx.labels: ", spec.idx().labels(),
+                         ": label 9 of sample 9 does not fit the model's 9 classes: set "
+                         "model.zoo.args.classes to 10"));
+
+  graph.mutable_parameters(0)->set_shape(0, 10);
+  EXPECT_TRUE(Dataset::Open(spec, graph).ok());
+  spec.mutable_idx()->set_eval_images(Write("eval_images", Idx({1, 2, 3}, "abcdef")));
+  spec.mutable_idx()->set_eval_labels(Write("eval_labels", Idx({1}, "\xa")));
+  const absl::Status evaluation = Dataset::Open(spec, graph).status();
+  EXPECT_EQ(ReasonOf(evaluation), "DATA_INVALID");
+  EXPECT_TRUE(absl::StartsWith(evaluation.message(), "data.idx.eval_labels: ")) << evaluation;
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "glog/logging.h"
 #include "kernels/philox.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/id_limit.h"
 #include "lib/data/random_stream.h"
 #include "lib/status/status.h"
 
@@ -26,10 +27,25 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBlockBytes = 2048;
 constexpr int64_t kTextBytesMax = int64_t{1} << 36;  // it is held in memory
+constexpr int64_t kByteValues = 256;
 constexpr char kPathField[] = "data.text.path";
 constexpr char kHoldoutField[] = "data.text.holdout";
 
-absl::Status AppendFile(const fs::path& path, std::string& text) {
+// Every byte is an id of the model's vocabulary.
+absl::Status CheckBytes(const fs::path& path, absl::string_view text, int64_t vocabulary) {
+  if (vocabulary >= kByteValues) return absl::OkStatus();
+  const auto wrong = std::find_if(text.begin(), text.end(), [&](char byte) {
+    return static_cast<unsigned char>(byte) >= vocabulary;
+  });
+  if (wrong == text.end()) return absl::OkStatus();
+  const int byte = static_cast<unsigned char>(*wrong);
+  return DataInvalid(
+      kPathField, absl::StrCat(path.native(), ": byte ", byte, " at offset ", wrong - text.begin(),
+                               " does not fit the model's vocabulary of ", vocabulary,
+                               ": set model.zoo.args.vocabulary to ", kByteValues));
+}
+
+absl::Status AppendFile(const fs::path& path, int64_t vocabulary, std::string& text) {
   std::error_code error;
   const uintmax_t bytes = fs::file_size(path, error);
   if (error) return DataNotFound(kPathField, path.native(), error.value());
@@ -47,7 +63,7 @@ absl::Status AppendFile(const fs::path& path, std::string& text) {
     return DataTruncated(
         kPathField, absl::StrCat(path.native(), ": read ", file.gcount(), " of ", bytes, " bytes"));
   }
-  return absl::OkStatus();
+  return CheckBytes(path, absl::string_view(text).substr(before), vocabulary);
 }
 
 // The regular files of a folder in name order, each text once: links to a file that is there anyway
@@ -77,7 +93,7 @@ absl::StatusOr<std::vector<fs::path>> FilesOf(const fs::path& folder) {
   return files;
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
+absl::StatusOr<std::string> ReadText(const std::string& path, int64_t vocabulary) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (error) return DataNotFound(kPathField, path, error.value());
@@ -91,7 +107,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
     return DataInvalid(kPathField, absl::StrCat(path, ": neither a regular file nor a folder"));
   }
   std::string text;
-  for (const fs::path& file : files) RETURN_IF_ERROR(AppendFile(file, text));
+  for (const fs::path& file : files) RETURN_IF_ERROR(AppendFile(file, vocabulary, text));
   return text;
 }
 
@@ -195,7 +211,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpe
   if (!(holdout >= 0 && holdout <= 0.5)) {
     return DataInvalid(kHoldoutField, absl::StrCat("must be in [0, 0.5] (is ", holdout, ")"));
   }
-  ASSIGN_OR_RETURN(std::string whole, ReadText(spec.text().path()));
+  const int64_t vocabulary = std::min(InputIdLimit(graph), TargetIdLimit(graph));
+  ASSIGN_OR_RETURN(std::string whole, ReadText(spec.text().path(), vocabulary));
   SplitText text = Split(std::move(whole), holdout);
   if (text.training.size() / window < 2) {
     return DataTooSmall(kPathField,

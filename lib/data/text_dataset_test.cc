@@ -242,5 +242,44 @@ TEST_F(TextDatasetTest, RefusesWhatDoesNotFitTheModel) {
   EXPECT_EQ((*Open(path, 16, 1e-300))->evaluation_samples(), 0);
 }
 
+// What a vocabulary means to a graph: rows of its embedding's table and outputs of its head.
+v1::Graph GraphWithVocabulary(int64_t embedded, int64_t predicted) {
+  v1::Graph graph = GraphOf(16);
+  auto add = [&](const char* op, const char* input, const char* parameter, int64_t rows,
+                 const char* output) {
+    graph.add_parameters()->set_name(parameter);
+    graph.mutable_parameters()->rbegin()->add_shape(rows);
+    graph.mutable_parameters()->rbegin()->add_shape(4);
+    v1::Node& node = *graph.add_nodes();
+    node.set_op(op);
+    node.add_inputs(input);
+    node.add_inputs(parameter);
+    node.add_outputs(output);
+  };
+  add("Embedding", "input", "table", embedded, "x");
+  add("Linear", "x", "head", predicted, "logits");
+  graph.set_logits("logits");
+  return graph;
+}
+
+TEST_F(TextDatasetTest, EveryByteIsInTheModelsVocabulary) {
+  std::string text(100, 'a');
+  text[17] = static_cast<char>(200);
+  Write("a", std::string(50, 'a'));
+  const std::string path = Write("b", text);
+  v1::DataSpec spec;
+  spec.mutable_text()->set_path(folder_);
+
+  EXPECT_TRUE(Dataset::Open(spec, GraphWithVocabulary(201, 256)).ok());
+  for (const auto& graph : {GraphWithVocabulary(128, 256), GraphWithVocabulary(256, 128)}) {
+    const absl::Status status = Dataset::Open(spec, graph).status();
+    EXPECT_EQ(ReasonOf(status), "DATA_INVALID");
+    EXPECT_EQ(status.message(),
+              absl::StrCat("data.text.path: ", path,
+                           ": byte 200 at offset 17 does not fit the model's vocabulary of 128: "
+                           "set model.zoo.args.vocabulary to 256"));
+  }
+}
+
 }  // namespace
 }  // namespace muster

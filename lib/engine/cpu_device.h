@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,7 @@ class CpuDevice : public Device {
 
   std::string name() const override { return name_; }
   bool is_cpu() const override { return true; }
+  int64_t available_bytes() const override;
   Memory Allocate(size_t bytes) override;
   void Synchronize() override {}
 

@@ -1,7 +1,5 @@
 #include "lib/engine/device.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -11,9 +9,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "glog/logging.h"
 #include "kernels/threads.h"
 #include "lib/engine/cpu_device.h"
+#include "lib/engine/host_memory.h"
 
 namespace muster {
 namespace {
@@ -37,11 +37,15 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Create(absl::string_view name, i
   return std::make_unique<CpuDevice>(std::string(name), threads);
 }
 
+int64_t CpuDevice::available_bytes() const { return AvailableHostBytes(); }
+
 Device::Memory CpuDevice::Allocate(size_t bytes) {
   const auto release = [](std::byte* p) { std::free(p); };
-  // Beyond the machine's memory malloc may promise what the first touch cannot keep.
-  const size_t machine_bytes = size_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (bytes > machine_bytes) return Memory(nullptr, release);
+  // malloc may promise what the first touch cannot keep. Memory counts as taken once it is touched,
+  // hence one at a time.
+  ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
+  absl::MutexLock lock(&mu);
+  if (bytes > static_cast<size_t>(available_bytes())) return Memory(nullptr, release);
   const size_t padded = (bytes + kAlignment) / kAlignment * kAlignment;
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded));
   if (memory != nullptr) std::memset(memory, 0, padded);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -22,8 +23,12 @@ class Device {
   virtual std::string name() const = 0;
   virtual bool is_cpu() const = 0;
 
-  // 64-byte aligned, zeroed, for as long as the pointer lives. Null when the device has not that
-  // much.
+  // What Allocate() could give now.
+  virtual int64_t available_bytes() const = 0;
+
+  // 64-byte aligned, zeroed, for as long as the pointer lives. Null when that much is not
+  // available, before any of it is touched. Devices of a process may allocate at the same time:
+  // each counts what the others have got.
   using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
   virtual Memory Allocate(size_t bytes) = 0;
 

@@ -237,9 +237,12 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const v1::Graph& grap
   ASSIGN_OR_RETURN(const CompiledGraph compiled, CompiledGraph::Create(graph, options.batch));
   Device::Memory arena = options.device->Allocate(compiled.plan().arena_bytes);
   if (arena == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "device '", options.device->name(), "' has no memory for the ", compiled.plan().arena_bytes,
-        " bytes of activations of ", options.batch, " samples"));
+    return WithReason(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "activations of ", options.batch, " samples need ", compiled.plan().arena_bytes,
+            " bytes, device '", options.device->name(), "' has ", options.device->available_bytes(),
+            " left: use a smaller batch, more workers or a smaller model")),
+        "MEMORY_EXHAUSTED");
   }
   return std::make_unique<CpuExecutor>(graph, compiled, options, std::move(arena));
 }

@@ -43,7 +43,7 @@ class Executor {
   };
 
   // INVALID_ARGUMENT when the graph does not check (see InferTypes) or an op has no kernel on the
-  // device.
+  // device; RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the activations do not fit.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Graph& graph,
                                                           const Options& options);
   virtual ~Executor() = default;

@@ -19,6 +19,7 @@
 #include "lib/engine/model_memory.h"
 #include "lib/graph/autodiff.h"
 #include "lib/graph/zoo.h"
+#include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -404,6 +405,7 @@ TEST(ExecutorTest, ABatchBeyondTheMachinesMemoryIsRefused) {
   const auto executor = Executor::Create(
       graph, {.batch = 1 << 30, .device = device.get(), .parameters = memory.parameters()});
   EXPECT_TRUE(absl::IsResourceExhausted(executor.status())) << executor.status();
+  EXPECT_EQ(ReasonOf(executor.status()), "MEMORY_EXHAUSTED");
 }
 
 TEST(DeviceTest, NamesOtherThanTheCpuAreRefused) {
@@ -422,6 +424,12 @@ TEST(DeviceTest, MemoryIsAlignedAndZeroed) {
     EXPECT_TRUE(std::all_of(memory.get(), memory.get() + bytes,
                             [](std::byte b) { return b == std::byte{0}; }));
   }
+}
+
+TEST(DeviceTest, MoreThanIsAvailableIsNotGiven) {
+  const auto device = Device::Create("cpu", 1).value();
+  EXPECT_GT(device->available_bytes(), 0);
+  EXPECT_EQ(device->Allocate(2 * device->available_bytes()).get(), nullptr);
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 
 namespace muster {
 
-// A status that carries an UPPER_SNAKE reason ("DATA_NOT_FOUND"): the token that users grep for, the same as
-// google.rpc.ErrorInfo.reason and the anchor of the runbook. `status` must not be OK.
+// A status that carries an UPPER_SNAKE reason ("DATA_NOT_FOUND"): the token that users grep for,
+// the same as google.rpc.ErrorInfo.reason and the anchor of the runbook. `status` must not be OK.
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 
 // The reason, or the canonical code's name ("INVALID_ARGUMENT") where none was attached. "" for OK.
@@ -25,8 +25,8 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context);
 #define MUSTER_CONCAT_INNER_(a, b) a##b
 #define MUSTER_CONCAT_(a, b) MUSTER_CONCAT_INNER_(a, b)
 
-#define RETURN_IF_ERROR(expression)                                     \
-  do {                                                                  \
+#define RETURN_IF_ERROR(expression)                                         \
+  do {                                                                      \
     if (absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 

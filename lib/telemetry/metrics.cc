@@ -30,7 +30,8 @@ using prometheus::MetricType;
 double StartTimeSeconds() {
   std::ifstream stat("/proc/self/stat"), system("/proc/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), {});
-  // Field 22, in clock ticks since boot; the command in field 2 may hold spaces, so count behind its ")".
+  // Field 22, in clock ticks since boot; the command in field 2 may hold spaces, so count behind
+  // its ")".
   std::vector<std::string> fields = absl::StrSplit(text.substr(text.rfind(')') + 2), ' ');
   double ticks = 0, boot = 0;
   if (fields.size() > 19) (void)absl::SimpleAtod(fields[19], &ticks);
@@ -90,8 +91,8 @@ class ProcessCollector : public prometheus::Collectable {
 }  // namespace
 
 Metrics::Metrics()
-    : registry_(std::make_shared<prometheus::Registry>(
-          prometheus::Registry::InsertBehavior::Merge)),
+    : registry_(
+          std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)),
       process_(std::make_shared<ProcessCollector>()) {
   Gauge("muster_build_info", "1, with the version as a label.", {{"version", BuildVersion()}})
       .Set(1);
@@ -112,8 +113,11 @@ prometheus::Gauge& Metrics::Gauge(const std::string& name, const std::string& he
 prometheus::Histogram& Metrics::Histogram(const std::string& name, const std::string& help,
                                           const MetricLabels& labels,
                                           const std::vector<double>& buckets) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(*registry_).Add(labels,
-                                                                                     buckets);
+  return prometheus::BuildHistogram()
+      .Name(name)
+      .Help(help)
+      .Register(*registry_)
+      .Add(labels, buckets);
 }
 
 void Metrics::RemoveGauge(const std::string& name, prometheus::Gauge& gauge) {

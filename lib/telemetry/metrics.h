@@ -21,16 +21,20 @@ namespace muster {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Thread-safe. Metrics live as long as this object; look them up once, then observe: no lock on a counter's path.
+// Thread-safe. Metrics live as long as this object; look them up once, then observe: no lock on a
+// counter's path.
 class Metrics {
  public:
   Metrics();
   ~Metrics();
 
-  prometheus::Counter& Counter(const std::string& name, const std::string& help, const MetricLabels& labels = {});
-  prometheus::Gauge& Gauge(const std::string& name, const std::string& help, const MetricLabels& labels = {});
+  prometheus::Counter& Counter(const std::string& name, const std::string& help,
+                               const MetricLabels& labels = {});
+  prometheus::Gauge& Gauge(const std::string& name, const std::string& help,
+                           const MetricLabels& labels = {});
   // Buckets default to DurationBuckets().
-  prometheus::Histogram& Histogram(const std::string& name, const std::string& help, const MetricLabels& labels = {},
+  prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
+                                   const MetricLabels& labels = {},
                                    const std::vector<double>& buckets = DurationBuckets());
   // Forgets one labelled gauge (a job that ended). The reference must not be used after.
   void RemoveGauge(const std::string& name, prometheus::Gauge& gauge);
@@ -38,7 +42,8 @@ class Metrics {
   // 100 us to 60 s, 14 buckets.
   static std::vector<double> DurationBuckets();
 
-  // Starts http://<address>/metrics; `address` is "host:port", port 0 picks a free one. UNAVAILABLE when it cannot bind.
+  // Starts http://<address>/metrics; `address` is "host:port", port 0 picks a free one. UNAVAILABLE
+  // when it cannot bind.
   absl::Status Serve(const std::string& address);
   // "http://127.0.0.1:43121/metrics"; "" before Serve().
   std::string url() const;

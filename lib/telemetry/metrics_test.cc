@@ -34,9 +34,9 @@ TEST(MetricsTest, RemovedGaugeIsNotRendered) {
 TEST(MetricsTest, EveryProcessReportsItself) {
   Metrics metrics;
   const std::string text = metrics.Render();
-  for (const char* name : {"muster_build_info{version=", "process_cpu_seconds_total ",
-                           "process_resident_memory_bytes ", "process_open_fds ",
-                           "process_start_time_seconds "}) {
+  for (const char* name :
+       {"muster_build_info{version=", "process_cpu_seconds_total ",
+        "process_resident_memory_bytes ", "process_open_fds ", "process_start_time_seconds "}) {
     EXPECT_THAT(text, HasSubstr(name));
   }
 }

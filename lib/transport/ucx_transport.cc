@@ -249,7 +249,11 @@ struct UcxTransport::Callbacks {
     ucp_request_free(request);
     // A payload that fails half-way is that of a dying sender: the receiver hears of it by
     // PeerLost.
-    if (status == UCS_OK) transport->arrived_.push_back(incoming->arrival);
+    if (status == UCS_OK) {
+      transport->arrived_.push_back(incoming->arrival);
+    } else {
+      LOG(WARNING) << "a payload was lost on the way: " << ucs_status_string(status);
+    }
     transport->free_incoming_.push_back(incoming);
   }
 };
@@ -464,7 +468,11 @@ void UcxTransport::Fetch(void* data, const Arrival& arrival) {
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_, data, place, arrival.payload.size(), &param);
   if (UCS_PTR_IS_PTR(request)) return;
-  if (request == nullptr) arrived_.push_back(arrival);
+  if (request == nullptr) {
+    arrived_.push_back(arrival);
+  } else {
+    LOG(WARNING) << "a payload cannot be received: " << ucs_status_string(UCS_PTR_STATUS(request));
+  }
   free_incoming_.push_back(incoming);
 }
 

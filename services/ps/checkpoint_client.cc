@@ -113,7 +113,9 @@ absl::Status CheckpointClient::WriteOnce(const v1::JobPlan& plan, const ShardSna
   }
   // A coordinator that has this checkpoint already answers before the end.
   if (open) writer->WritesDone();
-  return FromGrpc(writer->Finish());
+  const absl::Status status = FromGrpc(writer->Finish());
+  // Damaged on the way: our copy is good, send it again.
+  return absl::IsDataLoss(status) ? absl::AbortedError(status.message()) : status;
 }
 
 }  // namespace muster

@@ -1,11 +1,6 @@
 // The parameter server: holds the parameters of the jobs that the coordinator gives it.
-#include <pthread.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -13,15 +8,11 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
 #include "lib/cluster/channel.h"
+#include "lib/cluster/daemon.h"
 #include "lib/cluster/fleet_client.h"
 #include "lib/cluster/limits.h"
 #include "lib/cluster/resource_name.h"
@@ -42,53 +33,28 @@ ABSL_FLAG(std::string, metrics, "0.0.0.0:9401", "host:port of /metrics; port 0 p
 namespace muster {
 namespace {
 
-constexpr int kExitUnavailable = 69;
-constexpr int kExitConfig = 78;
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
-std::string Host() {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  return host;
-}
-
-// A valid name whatever the host is called.
-std::string DefaultName() {
-  std::string host = Host().substr(0, 24);
-  std::ranges::transform(host, host.begin(), [](unsigned char c) {
-    return absl::ascii_isalnum(c) ? absl::ascii_tolower(c) : '-';
-  });
-  return absl::StrCat("ps-", host, "-", getpid());
-}
-
-// Polling pays only where a core is left for the poller.
+// Polling pays only where cores are left for the pollers; half of them, because others live on this
+// machine too.
 TransportFactory MakeTransport(int threads) {
-  return [spin = UsableCpus() > threads]() -> absl::StatusOr<std::unique_ptr<Transport>> {
+  return [spin = UsableCpus() > 2 * threads]() -> absl::StatusOr<std::unique_ptr<Transport>> {
     return UcxTransport::Create({.spin = spin});
   };
 }
 
-v1::Hello HelloOf(const ParameterServer& server, const Metrics& metrics) {
-  v1::Hello hello;
+v1::Hello HelloOf(const ParameterServer& server, const std::string& name, const Metrics& metrics) {
+  v1::Hello hello = Introduce(v1::PS, name);
   server.Describe(hello);
-  hello.set_incarnation(absl::StrCat(absl::GetCurrentTimeNanos(), "-", getpid()));
-  hello.set_host(Host());
-  hello.set_pid(getpid());
   hello.set_metrics_url(metrics.url());
   hello.set_version(BuildVersion());
   return hello;
 }
 
 int Main() {
-  // Before the first thread: all inherit the mask, and only sigwait() below sees the signals.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-
+  const StopSignal stop;  // before the first thread
   std::string name = absl::GetFlag(FLAGS_name);
-  if (name.empty()) name = DefaultName();
+  if (name.empty()) name = DefaultMemberName(v1::PS);
   if (!IsValidName(name)) {
     LOG(ERROR) << "--name: '" << name << "' is no valid name";
     return kExitConfig;
@@ -128,32 +94,25 @@ int Main() {
     LOG(ERROR) << "cannot open the transport: " << server.status();
     return kExitUnavailable;
   }
-  FleetClient client({.coordinator = coordinator, .hello = HelloOf(**server, metrics)},
+  FleetClient client({.coordinator = coordinator, .hello = HelloOf(**server, name, metrics)},
                      server->get());
   reporter = &client;
   LOG(INFO) << name << ": " << threads << " shard threads, " << memory_bytes
             << " bytes for shards, metrics at " << metrics.url();
 
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const int signal = stop.Await();
   LOG(INFO) << name << ": " << strsignal(signal) << ", leaving";
   client.Detach(kDetachMax);
   (*server)->Stop();
   reporter = nullptr;
-  return EXIT_SUCCESS;
+  return kExitOk;
 }
 
 }  // namespace
 }  // namespace muster
 
 int main(int argc, char** argv) {
-  FLAGS_logtostderr = true;
-  google::InitGoogleLogging(argv[0]);
-  absl::SetProgramUsageMessage("Muster parameter server: holds and updates parameters.");
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    LOG(ERROR) << "unexpected argument '" << rest[1] << "'";
-    return muster::kExitConfig;
-  }
-  return muster::Main();
+  const muster::ExitCode parsed = muster::ParseCommandLine(
+      argc, argv, "Muster parameter server: holds and updates parameters.");
+  return parsed == muster::kExitOk ? muster::Main() : parsed;
 }

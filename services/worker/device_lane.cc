@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) 
 }
 
 absl::Status DeviceLane::Build(absl::Span<float* const> parameters) {
-  gradients_ = std::make_unique<TensorSlab>(*device_, *options_.forward);
+  ASSIGN_OR_RETURN(gradients_, TensorSlab::Create(*device_, *options_.forward));
   const std::vector<float*> gradients = gradients_->pointers();
   ASSIGN_OR_RETURN(trainer_, Executor::Create(*options_.training, {.batch = options_.samples.count,
                                                                    .device = device_.get(),

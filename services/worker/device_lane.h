@@ -53,7 +53,7 @@ class DeviceLane : private ParameterFlow {
   int64_t evaluation_samples() const { return options_.evaluation.count; }
 
   // Plans the executors over the parameters' memory (see Executor::Options) and allocates the
-  // gradients. Once, before the rest.
+  // gradients. Once, before the rest. Errors as in Executor::Create and TensorSlab::Create.
   absl::Status Build(absl::Span<float* const> parameters);
   const TensorSlab& gradients() const { return *gradients_; }
 

@@ -248,9 +248,9 @@ void GradientExchange::Serve() {
     absl::MutexLock lock(&mu_);
     waking_ = nullptr;
   }
+  transport_.reset();  // first: a transfer under way still uses the memory
   registered_parameters_.reset();
   registered_gradients_.reset();
-  transport_.reset();
 }
 
 absl::Status GradientExchange::Open() {
@@ -350,7 +350,8 @@ absl::Span<std::byte> GradientExchange::PlacePayload(const WireHeader& header) {
     return {};
   }
   const v1::PlanChunk& chunk = plan_.chunks(static_cast<int>(header.chunk));
-  if (chunks_[header.chunk].awaited != header.step) return {};
+  // A negative step would look like the -1 of a chunk that awaits nothing.
+  if (header.step < 0 || chunks_[header.chunk].awaited != header.step) return {};
   const absl::Span<std::byte> values = BytesOf(options_.parameters[chunk.parameter()], chunk);
   if (header.length != values.size() || header.dtype != WireDType::kF32) {
     FailBecauseOf(chunk.shard(),
@@ -373,7 +374,8 @@ void GradientExchange::Received(const WireHeader& header, absl::Span<const std::
   if (header.chunk >= chunks_.size()) return;
   if (header.kind == MessageKind::kRefused) return Refused(header);
   Chunk& chunk = chunks_[header.chunk];
-  if (header.kind != MessageKind::kParams || payload.empty() || chunk.awaited != header.step) {
+  if (header.kind != MessageKind::kParams || payload.empty() || header.step < 0 ||
+      chunk.awaited != header.step) {
     return;
   }
   options_.metrics->params_bytes.Increment(static_cast<double>(payload.size()));

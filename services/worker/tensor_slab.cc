@@ -1,8 +1,13 @@
 #include "services/worker/tensor_slab.h"
 
 #include <cstdint>
+#include <utility>
 
+#include "absl/memory/memory.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "lib/cluster/parameter_table.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
@@ -22,8 +27,22 @@ size_t SlabBytes(const v1::Graph& graph) {
 
 }  // namespace
 
-TensorSlab::TensorSlab(Device& device, const v1::Graph& graph)
-    : bytes_(SlabBytes(graph)), memory_(device.Allocate(bytes_)) {
+absl::StatusOr<std::unique_ptr<TensorSlab>> TensorSlab::Create(Device& device,
+                                                               const v1::Graph& graph) {
+  const size_t bytes = SlabBytes(graph);
+  Device::Memory memory = device.Allocate(bytes);
+  if (memory == nullptr) {
+    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                          "the model's parameters need ", bytes, " bytes, and so do their ",
+                          "gradients; device '", device.name(), "' has ", device.available_bytes(),
+                          " left: use fewer parameters or a machine with more memory")),
+                      "MEMORY_EXHAUSTED");
+  }
+  return absl::WrapUnique(new TensorSlab(std::move(memory), bytes, graph));
+}
+
+TensorSlab::TensorSlab(Device::Memory memory, size_t bytes, const v1::Graph& graph)
+    : memory_(std::move(memory)), bytes_(bytes) {
   size_t offset = 0;
   for (const v1::Parameter& parameter : graph.parameters()) {
     tensors_.emplace_back(reinterpret_cast<float*>(memory_.get() + offset),

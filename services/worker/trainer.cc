@@ -63,7 +63,7 @@ absl::Status Trainer::Open() {
     if (lane.ok()) lanes_[i] = *std::move(lane);
     return lane.status();
   }));
-  parameters_ = std::make_unique<TensorSlab>(lanes_[0]->device(), plan.graph());
+  ASSIGN_OR_RETURN(parameters_, TensorSlab::Create(lanes_[0]->device(), plan.graph()));
   const std::vector<float*> parameters = parameters_->pointers();
   RETURN_IF_ERROR(team_->Run([&](int i) { return lanes_[i]->Build(parameters); }));
 
@@ -150,7 +150,13 @@ absl::Status Trainer::Step(int64_t step) {
   pending_->set_step_seconds(absl::ToDoubleSeconds(end - begin));
   pending_->set_wait_seconds(absl::ToDoubleSeconds(wait));
 
-  if (!std::isfinite(loss_share)) metrics.nonfinite_losses.Increment();
+  if (!std::isfinite(loss_share)) {
+    metrics.nonfinite_losses.Increment();
+    LOG_IF(WARNING, !loss_was_nonfinite_)
+        << plan.job() << ": the loss of step " << step << " is " << loss_share
+        << "; this is said once. A lower learning rate may help.";
+    loss_was_nonfinite_ = true;
+  }
   metrics.loss.Set(loss_share * batch_size / samples);
   metrics.steps.Increment();
   metrics.samples.Increment(static_cast<double>(samples));

@@ -36,8 +36,8 @@ class Trainer {
     ProgressLog* log = nullptr;  // of this job; these two outlive the trainer
     WorkerMetrics* metrics = nullptr;
   };
-  // Opens the data, plans executors, allocates. Data and model errors as in Dataset::Open and
-  // Executor::Create.
+  // Opens the data, plans executors, allocates. Errors as in Dataset::Open, Executor::Create and
+  // TensorSlab::Create.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
   ~Trainer();
 
@@ -90,7 +90,8 @@ class Trainer {
   std::unique_ptr<GradientExchange> exchange_;
   std::unique_ptr<InputPipeline> pipeline_;
   int64_t total_steps_ = 0;
-  std::atomic<int64_t> step_ = 0;          // being run
+  std::atomic<int64_t> step_ = 0;  // being run
+  bool loss_was_nonfinite_ = false;
   std::optional<v1::StepRecord> pending_;  // computed, not yet finished
   std::atomic<int64_t> next_step_ = 0;
   std::atomic<bool> cancelled_ = false;

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "glog/logging.h"
 #include "gtest/gtest.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
@@ -151,6 +152,39 @@ TEST(TrainerTest, RangesAreCutAsEvenAsPossibleWithoutGaps) {
       EXPECT_EQ(next, 5 + count);
     }
   }
+}
+
+// Keeps what is logged while it lives.
+class WarningLog : public google::LogSink {
+ public:
+  WarningLog() { google::AddLogSink(this); }
+  ~WarningLog() override { google::RemoveLogSink(this); }
+
+  void send(google::LogSeverity severity, const char*, const char*, int,
+            const google::LogMessageTime&, const char* message, size_t bytes) override {
+    if (severity == google::GLOG_WARNING) warnings_.emplace_back(message, bytes);
+  }
+
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  std::vector<std::string> warnings_;
+};
+
+TEST(TrainerTest, TheFirstLossThatIsNotANumberIsWarnedOfOnce) {
+  FakePs::Options diverging = LinearJob(/*workers=*/1);
+  diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e30);
+  WarningLog log;
+
+  const Trained trained = Train(diverging, 8, /*devices=*/1);
+
+  int step = 0;
+  while (step < 8 && std::isfinite(LossOf(trained, step))) ++step;
+  ASSERT_LT(step, 7);
+  ASSERT_EQ(log.warnings().size(), 1);
+  EXPECT_NE(log.warnings()[0].find("the loss of step " + std::to_string(step) + " is "),
+            std::string::npos)
+      << log.warnings()[0];
 }
 
 }  // namespace

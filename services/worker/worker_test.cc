@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/graph/zoo.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
 #include "services/worker/fake_ps.h"
@@ -237,6 +238,27 @@ TEST(WorkerTest, MissingDataFailsThePreparation) {
   const v1::JobReport failed = driven.Await(v1::MEMBER_FAILED);
   EXPECT_EQ(failed.error().reason(), "DATA_NOT_FOUND");
   EXPECT_THAT(failed.error().message(), HasSubstr("data.text.path"));
+}
+
+TEST(WorkerTest, AModelBeyondTheMachinesMemoryFailsThePreparation) {
+  InProcessNetwork network;
+  FakePs::Options options = TextJob(testing::TempDir() + "/worker_test_memory.txt", /*workers=*/1);
+  FakePs ps(network, options);
+  auto plan = std::make_shared<v1::JobPlan>(*ps.plan());
+  auto& arguments = *plan->mutable_spec()->mutable_model()->mutable_zoo()->mutable_args();
+  (*arguments.mutable_fields())["vocabulary"].set_number_value(1 << 24);
+  (*arguments.mutable_fields())["channels"].set_number_value(1 << 14);
+  *plan->mutable_graph() = BuildModel(plan->spec().model()).value();
+  Driven driven(network, plan);
+
+  driven.Prepare();
+
+  const v1::JobReport failed = driven.Await(v1::MEMBER_FAILED);
+  EXPECT_EQ(failed.error().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(failed.error().reason(), "MEMORY_EXHAUSTED");
+  EXPECT_THAT(failed.error().message(), HasSubstr(plan->workers(0).member()));
+  EXPECT_THAT(failed.error().message(), HasSubstr("use fewer parameters"));
+  driven.Release();
 }
 
 TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndTheOldOnesDirectivesAreIgnored) {

@@ -1,0 +1,75 @@
+#include "lib/cluster/daemon.h"
+
+#include <glog/logging.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <vector>
+
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace muster {
+namespace {
+
+std::string Host() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+}  // namespace
+
+ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+  absl::SetProgramUsageMessage(usage);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    LOG(ERROR) << "unexpected argument '" << rest[1] << "': flags begin with --";
+    return kExitConfig;
+  }
+  return kExitOk;
+}
+
+StopSignal::StopSignal() {
+  sigemptyset(&signals_);
+  sigaddset(&signals_, SIGTERM);
+  sigaddset(&signals_, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+}
+
+int StopSignal::Await(absl::Duration timeout) const {
+  const timespec limit = absl::ToTimespec(timeout);
+  return std::max(0, sigtimedwait(&signals_, nullptr, &limit));
+}
+
+int StopSignal::Await() const {
+  int signal = 0;
+  sigwait(&signals_, &signal);
+  return signal;
+}
+
+std::string DefaultMemberName(v1::Role role) {
+  std::string host = Host().substr(0, 24);
+  std::transform(host.begin(), host.end(), host.begin(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) ? absl::ascii_tolower(c) : '-';
+  });
+  return absl::StrCat(absl::AsciiStrToLower(v1::Role_Name(role)), "-", host, "-", getpid());
+}
+
+v1::Hello Introduce(v1::Role role, const std::string& member) {
+  v1::Hello hello;
+  hello.set_member(member);
+  hello.set_role(role);
+  hello.set_incarnation(absl::StrCat(absl::GetCurrentTimeNanos(), "-", getpid()));
+  hello.set_host(Host());
+  hello.set_pid(getpid());
+  return hello;
+}
+
+}  // namespace muster

@@ -1,0 +1,46 @@
+#include "lib/engine/host_memory.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+class HostMemoryTest : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+
+  const std::string root_ = testing::TempDir() + "/root";
+};
+
+TEST_F(HostMemoryTest, AMachineWithoutALimitGivesWhatTheKernelCallsAvailable) {
+  Write("/proc/meminfo", "MemTotal:  900 kB\nMemFree:  100 kB\nMemAvailable:  400 kB\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 400 * 1024);
+  Write("/sys/fs/cgroup/memory.max", "max\n");
+  Write("/sys/fs/cgroup/memory.current", "5\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 400 * 1024);
+}
+
+TEST_F(HostMemoryTest, ACgroupGivesWhatIsNotUsedAndTheCacheItCanDrop) {
+  Write("/proc/meminfo", "MemAvailable:  400 kB\n");
+  Write("/sys/fs/cgroup/memory.max", "1000\n");
+  Write("/sys/fs/cgroup/memory.current", "700\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 300);
+  Write("/sys/fs/cgroup/memory.stat", "anon 500\ninactive_file 150\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 450);
+  Write("/sys/fs/cgroup/memory.current", "2000\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 0);
+}
+
+TEST_F(HostMemoryTest, ThisMachineHasSome) { EXPECT_GT(AvailableHostBytes(), 1 << 20); }
+
+}  // namespace
+}  // namespace muster
