@@ -119,9 +119,11 @@ absl::Status LocalCluster::StartAll() {
   const int cores = UsableCpus();
   const int ps_threads =
       options_.ps_threads > 0 ? options_.ps_threads : std::max(1, cores / std::max(1, options_.ps));
+  // One core stays free for ps and communication: the math library's threads wait for one another
+  // by spinning, and one that is preempted stalls them all.
   const int worker_threads = options_.threads_per_device > 0
                                  ? options_.threads_per_device
-                                 : std::max(1, cores / std::max(1, options_.workers));
+                                 : std::max(1, (cores - 1) / std::max(1, options_.workers));
   members_["coordinator"].argv = {coordinator};
   RETURN_IF_ERROR(StartCoordinator("127.0.0.1:0"));
   auto add = [&](const std::string& name, std::vector<std::string> argv,

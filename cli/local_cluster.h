@@ -30,7 +30,7 @@ class LocalCluster {
     int workers = 1;
     int ps_threads = 0;           // shard threads of each ps; 0: usable cores / ps, at least 1
     std::string devices = "cpu";  // of each worker
-    int threads_per_device = 0;   // 0: usable cores / workers, at least 1
+    int threads_per_device = 0;   // 0: (usable cores - 1) / workers, at least 1
     absl::Duration lease = absl::Seconds(5);
     std::vector<std::string> coordinator_flags;  // extra ones, "--reflection=true"
     std::vector<std::string> ps_flags;

@@ -11,20 +11,19 @@ namespace {
 constexpr absl::string_view kFaultsUrl = "type.googleapis.com/google.rpc.BadRequest";
 }
 
-absl::Status FaultsToStatus(const std::vector<FieldFault>& faults) {
+absl::Status FaultsToStatus(const std::vector<FieldFault>& faults, absl::string_view reason) {
   google::rpc::BadRequest request;
   for (const FieldFault& fault : faults) {
     auto& violation = *request.add_field_violations();
     violation.set_field(fault.field);
     violation.set_description(fault.description);
   }
-  absl::Status status = WithReason(
-      absl::InvalidArgumentError(absl::StrJoin(faults, "\n",
-                                               [](std::string* out, const FieldFault& fault) {
-                                                 absl::StrAppend(out, fault.field, ": ",
-                                                                 fault.description);
-                                               })),
-      "INVALID_SPEC");
+  absl::Status status = WithReason(absl::InvalidArgumentError(absl::StrJoin(
+                                       faults, "\n",
+                                       [](std::string* out, const FieldFault& fault) {
+                                         absl::StrAppend(out, fault.field, ": ", fault.description);
+                                       })),
+                                   reason);
   status.SetPayload(kFaultsUrl, absl::Cord(request.SerializeAsString()));
   return status;
 }

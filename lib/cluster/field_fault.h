@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace muster {
 
@@ -15,9 +16,11 @@ struct FieldFault {
   friend bool operator==(const FieldFault&, const FieldFault&) = default;
 };
 
-// INVALID_ARGUMENT (reason "INVALID_SPEC") whose message lists every fault, one per line ("field: description"), and
-// that carries them as a google.rpc.BadRequest payload. `faults` must not be empty.
-absl::Status FaultsToStatus(const std::vector<FieldFault>& faults);
+// INVALID_ARGUMENT whose message lists every fault, one per line ("field: description"), and that
+// carries them as a google.rpc.BadRequest payload. `reason` is "INVALID_REQUEST" where no job spec
+// is at fault. `faults` must not be empty.
+absl::Status FaultsToStatus(const std::vector<FieldFault>& faults,
+                            absl::string_view reason = "INVALID_SPEC");
 
 // The faults of such a status; empty for others.
 std::vector<FieldFault> FaultsOf(const absl::Status& status);

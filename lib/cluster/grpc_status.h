@@ -1,5 +1,5 @@
-// absl::Status <-> grpc::Status. The reason travels as google.rpc.ErrorInfo{reason, domain "muster.io"}, field faults as
-// google.rpc.BadRequest.
+// absl::Status <-> grpc::Status. The reason travels as google.rpc.ErrorInfo{reason, domain
+// "muster.io"}, field faults as google.rpc.BadRequest.
 #pragma once
 
 #include "absl/status/status.h"

@@ -20,6 +20,15 @@ TEST(GrpcStatusTest, CodeMessageReasonAndFaultsSurviveTheWire) {
   EXPECT_EQ(FaultsOf(received), faults);
 }
 
+TEST(GrpcStatusTest, FaultsOfARequestThatHoldsNoSpecSaySo) {
+  const std::vector<FieldFault> faults = {{"page_size", "must not be negative (is -1)"}};
+
+  absl::Status received = FromGrpc(ToGrpc(FaultsToStatus(faults, "INVALID_REQUEST")));
+
+  EXPECT_EQ(ReasonOf(received), "INVALID_REQUEST");
+  EXPECT_EQ(FaultsOf(received), faults);
+}
+
 TEST(GrpcStatusTest, AttachedReasonBecomesErrorInfo) {
   absl::Status received =
       FromGrpc(ToGrpc(WithReason(absl::NotFoundError("no job 'x'"), "JOB_NOT_FOUND")));

@@ -43,7 +43,8 @@ absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const v1::Checkpoint& chec
                                                       const v1::ReadCheckpointRequest& request) {
   ASSIGN_OR_RETURN(std::vector<v1::CheckpointFile> files, FilesOf(checkpoint));
   if (request.file().empty()) {
-    if (request.offset() != 0) return FaultsToStatus({{"offset", "needs a file"}});
+    if (request.offset() != 0)
+      return FaultsToStatus({{"offset", "needs a file"}}, "INVALID_REQUEST");
     return CheckpointFiles(checkpoint.directory(), std::move(files), 0);
   }
   const auto file = std::ranges::find(files, request.file(), &v1::CheckpointFile::name);
@@ -54,7 +55,8 @@ absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const v1::Checkpoint& chec
   }
   if (request.offset() < 0 || request.offset() > file->size_bytes()) {
     return FaultsToStatus({{"offset", absl::StrCat("must be 0 to ", file->size_bytes(), " (is ",
-                                                   request.offset(), ")")}});
+                                                   request.offset(), ")")}},
+                          "INVALID_REQUEST");
   }
   return CheckpointFiles(checkpoint.directory(), {*file}, request.offset());
 }

@@ -16,6 +16,10 @@ absl::Span<const std::byte> BytesOf(const std::string& data) {
   return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
 }
 
+absl::Status InvalidSlice(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? WithReason(status, "INVALID_SLICE") : status;
+}
+
 }  // namespace
 
 CheckpointRound::CheckpointRound(Options options) : options_(std::move(options)) {
@@ -41,13 +45,13 @@ std::shared_ptr<CheckpointWriter> CheckpointRound::writer() const {
 absl::Status CheckpointRound::Write(int shard, const v1::ShardSlice& slice) {
   if (slice.chunk() < 0 || slice.chunk() >= plan().chunks_size() ||
       plan().chunks(slice.chunk()).shard() != shard) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk ", slice.chunk(), " does not belong to shard ", shard));
+    return InvalidSlice(absl::InvalidArgumentError(
+        absl::StrCat("chunk ", slice.chunk(), " does not belong to shard ", shard)));
   }
   if (std::ssize(slice.data()) > limits::kSliceBytesMax) {
-    return absl::InvalidArgumentError(
+    return InvalidSlice(absl::InvalidArgumentError(
         absl::StrCat("chunk ", slice.chunk(), ": a slice of ", slice.data().size(),
-                     " bytes is over the limit of ", limits::kSliceBytesMax));
+                     " bytes is over the limit of ", limits::kSliceBytesMax)));
   }
   if (Crc32c(BytesOf(slice.data())) != slice.crc32c()) {
     return WithReason(
@@ -56,8 +60,8 @@ absl::Status CheckpointRound::Write(int shard, const v1::ShardSlice& slice) {
             slice.offset_bytes(), ": checksum mismatch over ", slice.data().size(), " bytes")),
         "CHECKSUM_MISMATCH");
   }
-  return writer()->WriteSlice(slice.chunk(), slice.slot(), slice.offset_bytes(),
-                              BytesOf(slice.data()));
+  return InvalidSlice(writer()->WriteSlice(slice.chunk(), slice.slot(), slice.offset_bytes(),
+                                           BytesOf(slice.data())));
 }
 
 int64_t CheckpointRound::ShardBytes(int shard) const {
@@ -71,8 +75,9 @@ int64_t CheckpointRound::ShardBytes(int shard) const {
 
 absl::StatusOr<bool> CheckpointRound::FinishShard(int shard, int64_t bytes) {
   if (const int64_t whole = ShardBytes(shard); bytes != whole) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shard ", shard, " sent ", bytes, " of ", whole, " bytes"));
+    return WithReason(absl::InvalidArgumentError(
+                          absl::StrCat("shard ", shard, " sent ", bytes, " of ", whole, " bytes")),
+                      "INCOMPLETE_SHARD");
   }
   absl::MutexLock lock(&mu_);
   if (bytes > 0) finished_.insert(shard);

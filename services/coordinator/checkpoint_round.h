@@ -38,14 +38,14 @@ class CheckpointRound {
   // not be opened stays failed.
   absl::Status Open() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Takes one slice of `shard`. INVALID_ARGUMENT: not this shard's chunk, too large or outside the
-  // chunk; DATA_LOSS (reason "CHECKSUM_MISMATCH"): checksum. These harm only their stream; any
-  // other error is the disk's and ends the round.
+  // Takes one slice of `shard`. INVALID_ARGUMENT (reason "INVALID_SLICE"): not this shard's chunk,
+  // too large or outside the chunk; DATA_LOSS (reason "CHECKSUM_MISMATCH"): checksum. These harm
+  // only their stream; any other error is the disk's and ends the round.
   absl::Status Write(int shard, const v1::ShardSlice& slice) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A shard's stream has ended after `bytes`. INVALID_ARGUMENT unless that is all of it. True for
-  // exactly one call: the one that completes the round and must Commit(). A shard without chunks
-  // need not come.
+  // A shard's stream has ended after `bytes`. INVALID_ARGUMENT (reason "INCOMPLETE_SHARD") unless
+  // that is all of it. True for exactly one call: the one that completes the round and must
+  // Commit(). A shard without chunks need not come.
   absl::StatusOr<bool> FinishShard(int shard, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<v1::Checkpoint> Commit() ABSL_LOCKS_EXCLUDED(mu_);
 

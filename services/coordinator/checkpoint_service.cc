@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "lib/cluster/grpc_status.h"
 #include "lib/status/status.h"
@@ -17,6 +19,11 @@ namespace {
 constexpr absl::Duration kCallerCheck = absl::Seconds(1);
 
 absl::Status CallerGone() { return absl::CancelledError("the caller is gone"); }
+
+absl::Status OutOfOrder(absl::string_view what) {
+  return WithReason(absl::InvalidArgumentError(absl::StrCat("WriteShard: ", what)),
+                    "INVALID_REQUEST");
+}
 
 // Everything that `source` has, into the stream.
 template <typename Source, typename Message>
@@ -32,7 +39,7 @@ absl::Status TakeSlices(const grpc::ServerContext& context,
                         grpc::ServerReader<v1::WriteShardRequest>& reader, ShardUpload& upload) {
   for (v1::WriteShardRequest request; reader.Read(&request);) {
     if (!request.has_slice()) {
-      return absl::InvalidArgumentError("after the header only slices may follow");
+      return OutOfOrder("after the header only slices may follow");
     }
     RETURN_IF_ERROR(upload.Write(request.slice()));
   }
@@ -99,7 +106,7 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
   v1::WriteShardRequest first;
   if (!reader->Read(&first)) return ToGrpc(CallerGone());
   if (!first.has_header()) {
-    return ToGrpc(absl::InvalidArgumentError("the first message must be the header"));
+    return ToGrpc(OutOfOrder("the first message must be the header"));
   }
   auto upload = coordinator_->BeginShard(first.header());
   if (!upload.ok()) return ToGrpc(upload.status());

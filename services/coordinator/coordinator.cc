@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <system_error>
 
@@ -35,7 +36,8 @@ constexpr absl::Duration kGatherTime = absl::Seconds(2);
 constexpr char kDeletedSuffix[] = ".deleted";
 
 absl::Status FromCode(const std::error_code& error, const std::string& path) {
-  return error ? absl::ErrnoToStatus(error.value(), path) : absl::OkStatus();
+  if (!error) return absl::OkStatus();
+  return WithReason(absl::ErrnoToStatus(error.value(), path), "STATE_DIR_FAILED");
 }
 
 // The same spec is the same bytes, whatever the order of its maps.
@@ -47,6 +49,13 @@ std::string Fingerprint(const v1::JobSpec& spec) {
   spec.SerializeToCodedStream(&coded);
   coded.Trim();
   return bytes;
+}
+
+absl::Status NotWanted(const CheckpointRound& round) {
+  return WithReason(absl::FailedPreconditionError(
+                        absl::StrCat(JobName(round.plan().job()), ": the checkpoint of step ",
+                                     round.step(), " is not wanted any more")),
+                    "STALE_SNAPSHOT");
 }
 
 // Errors that are the sender's: the round goes on without that stream.
@@ -67,14 +76,10 @@ class ABSL_SCOPED_LOCKABLE Coordinator::Turn {
   }
   ~Turn() ABSL_UNLOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     auto to_wake = std::exchange(coordinator_->to_wake_, {});
-    auto dropped = std::exchange(coordinator_->dropped_rounds_, {});
+    auto ended = std::exchange(coordinator_->ended_rounds_, {});
     coordinator_->mu_.Unlock();
     for (const auto& waker : to_wake) waker->Wake();
-    for (const auto& round : dropped) {
-      round->Resolve(
-          WithReason(absl::FailedPreconditionError("the checkpoint is not wanted any more"),
-                     "STALE_SNAPSHOT"));
-    }
+    for (auto& [round, outcome] : ended) round->Resolve(std::move(outcome));
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -170,6 +175,14 @@ absl::Status Coordinator::TakeUpCheckpoints(Entry& entry) {
     entry.job.CheckpointCommitted(checkpoint, Now());
     Perform(entry, {.checkpoint = &checkpoint});
   }
+  if (!entry.job.active()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> own,
+                   store_->Checkpoints(entry.job.record().number()));
+  if (!own.empty()) {
+    metrics_.CheckpointCommitted(
+        id, own.back().step(),
+        absl::ToDoubleSeconds(FromProto(own.back().create_time()) - absl::UnixEpoch()));
+  }
   return absl::OkStatus();
 }
 
@@ -245,8 +258,9 @@ void Coordinator::Publish(Entry& entry, Job::Effects effects) {
     return;
   }
   active_.erase(record.number());
-  for (auto& [key, round] : entry.rounds) dropped_rounds_.push_back(std::move(round));
-  entry.rounds.clear();
+  for (auto it = entry.rounds.begin(); it != entry.rounds.end();) {
+    it = EndRound(entry, it, NotWanted(*it->second));
+  }
   entry.abandoned.clear();
   entry.committed.clear();
   entry.metrics_log.reset();
@@ -257,7 +271,9 @@ void Coordinator::Log(Entry& entry, const Job::Effects& effects) {
   for (const v1::JobEvent& event : effects.events) {
     LOG(INFO) << entry.job.record().name() << " " << v1::JobState_Name(event.state()) << " "
               << event.reason() << ": " << event.message();
-    if (event.state() != entry.published) metrics_.CountTransition(entry.published, event.state());
+    if (event.state() != entry.published) {
+      metrics_.CountTransition(entry.published, event.state(), event.reason());
+    }
     entry.published = event.state();
   }
   if (effects.steps.empty() && effects.evaluations.empty()) return;
@@ -361,11 +377,14 @@ absl::StatusOr<v1::Job> Coordinator::GetJob(const std::string& name) {
 absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(const v1::ListJobsRequest& request) {
   uint64_t before = std::numeric_limits<uint64_t>::max();
   std::vector<FieldFault> faults;
-  if (request.page_size() < 0) faults.push_back({"page_size", "must not be negative"});
+  if (request.page_size() < 0) {
+    faults.push_back(
+        {"page_size", absl::StrCat("must not be negative (is ", request.page_size(), ")")});
+  }
   if (!request.page_token().empty() && !absl::SimpleAtoi(request.page_token(), &before)) {
     faults.push_back({"page_token", "is not from an answer of ListJobs"});
   }
-  if (!faults.empty()) return FaultsToStatus(faults);
+  if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
   const int page_size = request.page_size() == 0
                             ? limits::kPageSizeDefault
                             : std::min(request.page_size(), limits::kPageSizeMax);
@@ -440,7 +459,7 @@ absl::StatusOr<std::shared_ptr<JobWatch>> Coordinator::WatchJob(
   Turn turn(this);
   ASSIGN_OR_RETURN(Entry* const entry, Find(request.name()));
   std::shared_ptr<JobWatch> watch(
-      new JobWatch(entry->job.record().number(), request.revision(), std::move(waker)));
+      new JobWatch(entry->job.record(), request.revision(), std::move(waker)));
   entry->watches.push_back(watch);
   return watch;
 }
@@ -449,7 +468,8 @@ absl::StatusOr<std::optional<Coordinator::WatchAnswer>> Coordinator::NextOf(JobW
   Turn turn(this);
   auto it = jobs_.find(watch.number_);
   if (it == jobs_.end()) {
-    return WithReason(absl::NotFoundError("the job was deleted"), "JOB_NOT_FOUND");
+    return WithReason(absl::NotFoundError(absl::StrCat(watch.name_, " was deleted")),
+                      "JOB_NOT_FOUND");
   }
   if (!watch.due_) return std::nullopt;
   watch.due_ = false;
@@ -499,7 +519,8 @@ absl::StatusOr<v1::Checkpoint> Coordinator::GetCheckpoint(const std::string& nam
   const auto reference = ParseCheckpointRef(name);
   if (!reference) {
     return FaultsToStatus(
-        {{"name", absl::StrCat("'", name, "' is not jobs/J/checkpoints/S, J@S or J")}});
+        {{"name", absl::StrCat("'", name, "' is not jobs/J/checkpoints/S, J@S or J")}},
+        "INVALID_REQUEST");
   }
   Turn turn(this);
   return FindCheckpoint(*reference);
@@ -558,7 +579,9 @@ absl::StatusOr<std::shared_ptr<Attachment>> Coordinator::Attach(
   ASSIGN_OR_RETURN(const LeaseTable::Arrival arrival, leases_.Attach(hello, Now()));
   CloseAttachment(
       hello.member(),
-      WithReason(absl::FailedPreconditionError("a newer stream has taken its place"), "REPLACED"));
+      WithReason(absl::FailedPreconditionError(absl::StrCat(
+                     hello.member(), ": a newer stream has taken the place of this one")),
+                 "REPLACED"));
   if (arrival == LeaseTable::Arrival::kReplaced) {
     LoseMember(hello.member(), "a new process has taken its place");
   }
@@ -597,6 +620,7 @@ void Coordinator::TakeReport(const std::string& member, const v1::MemberReport& 
   for (const auto& [id, job] : newest) {
     if (auto entry = Find(id); entry.ok()) {
       (*entry)->job.Report(member, job, Now());
+      TakeSnapshotFailures(**entry, member, *job);
       Perform(**entry);
     } else {
       v1::Directive forget;
@@ -613,8 +637,23 @@ void Coordinator::TakeReport(const std::string& member, const v1::MemberReport& 
   }
 }
 
+// A shard that has given up a periodic or final snapshot never ends its stream: without this the
+// others, which wait for the commit, would wait for ever. (One on demand is the job's to judge.)
+void Coordinator::TakeSnapshotFailures(Entry& entry, const std::string& member,
+                                       const v1::JobReport& report) {
+  if (!entry.job.Uses(member) || report.generation() != entry.job.record().generation()) return;
+  for (const v1::SnapshotReport& snapshot : report.snapshots()) {
+    if (snapshot.outcome() != v1::SNAPSHOT_FAILED || snapshot.snapshot() != 0) continue;
+    AbandonRound(entry, {snapshot.step(), 0},
+                 WithReason(absl::FailedPreconditionError(absl::StrCat(
+                                member, ", shard ", snapshot.shard(), ": ", snapshot.message())),
+                            "SNAPSHOT_FAILED"));
+  }
+}
+
 void Coordinator::LoseMember(const std::string& member, const std::string& why) {
   LOG(WARNING) << member << " lost: " << why;
+  metrics_.ForgetMember(member);
   for (Entry* entry : ActiveJobs()) {
     entry->job.MemberLost(member, why, Now());
     Perform(*entry);
@@ -673,13 +712,15 @@ v1::ListMembersResponse Coordinator::ListMembers() {
 void Coordinator::Tick() {
   Turn turn(this);
   for (const std::string& member : leases_.TakeExpired(Now())) {
-    CloseAttachment(member,
-                    WithReason(absl::DeadlineExceededError("its lease ran out"), "LEASE_EXPIRED"));
-    LoseMember(member, absl::StrCat("nothing was heard of it for its lease of ",
-                                    absl::FormatDuration(options_.lease)));
+    const std::string why = absl::StrCat("nothing was heard of it for its lease of ",
+                                         absl::FormatDuration(options_.lease));
+    CloseAttachment(member, WithReason(absl::DeadlineExceededError(absl::StrCat(member, ": ", why)),
+                                       "LEASE_EXPIRED"));
+    LoseMember(member, why);
   }
   for (Entry* entry : ActiveJobs()) {
     entry->job.Tick(entry->writing > 0, Now());
+    DropUnwantedRounds(*entry);
     Perform(*entry);
   }
   ScheduleJobs();
@@ -687,6 +728,22 @@ void Coordinator::Tick() {
   last_progress_ = Now();
   for (Entry* entry : ActiveJobs()) WakeWatches(*entry);
   ExportMetrics();
+}
+
+// On-demand rounds that the job has given up (a shard missed the step): they hold files.
+void Coordinator::DropUnwantedRounds(Entry& entry) {
+  for (auto it = entry.rounds.begin(); it != entry.rounds.end();) {
+    const bool wanted = it->first.second == 0 || entry.job.Wants(it->first.second);
+    it = wanted ? std::next(it) : EndRound(entry, it, NotWanted(*it->second));
+  }
+}
+
+// Whoever waits for the outcome hears it when the turn is over: a round's mutex may be held for as
+// long as the disk takes.
+Coordinator::Rounds::iterator Coordinator::EndRound(Entry& entry, Rounds::iterator round,
+                                                    absl::Status outcome) {
+  ended_rounds_.emplace_back(std::move(round->second), std::move(outcome));
+  return entry.rounds.erase(round);
 }
 
 void Coordinator::ScheduleJobs() {
@@ -751,7 +808,11 @@ void Coordinator::StartJob(Entry& entry, const std::vector<std::string>& workers
 void Coordinator::ExportMetrics() {
   absl::flat_hash_map<int, int> jobs, members;
   for (const auto& [number, entry] : jobs_) ++jobs[entry->job.state()];
-  for (const auto& [name, member] : leases_.members()) ++members[member.hello.role()];
+  for (const auto& [name, member] : leases_.members()) {
+    ++members[member.hello.role()];
+    metrics_.SetHeartbeatAge(member.hello.role(), name,
+                             absl::ToDoubleSeconds(Now() - member.report_time));
+  }
   for (int state = v1::QUEUED; state <= v1::CANCELLED; ++state) {
     metrics_.SetJobs(static_cast<v1::JobState>(state), jobs[state]);
   }
@@ -772,10 +833,7 @@ absl::StatusOr<std::optional<ShardUpload>> Coordinator::BeginShard(
     Turn turn(this);
     ASSIGN_OR_RETURN(Entry* const entry, Find(header.job()));
     const Job& job = entry->job;
-    if (header.generation() == job.record().generation() &&
-        entry->committed.contains(header.step())) {
-      return std::nullopt;
-    }
+    if (HasCommitted(*entry, header.generation(), header.step())) return std::nullopt;
     RETURN_IF_ERROR(job.AdmitShard(header));
     const RoundKey key{header.step(), header.snapshot()};
     if (entry->abandoned.contains(key)) {
@@ -802,63 +860,73 @@ absl::StatusOr<std::optional<ShardUpload>> Coordinator::BeginShard(
   return upload;
 }
 
+bool Coordinator::HasCommitted(const Entry& entry, uint32_t generation, int64_t step) const {
+  return generation == entry.job.record().generation() && entry.committed.contains(step);
+}
+
 absl::Status Coordinator::EndShard(const ShardUpload& upload, absl::Status stream) {
   CheckpointRound& round = *upload.round();
+  bool committing = false;
   if (stream.ok()) {
     const absl::StatusOr<bool> last = round.FinishShard(upload.shard(), upload.bytes());
-    stream = !last.ok() ? last.status() : *last ? CommitRound(round) : absl::OkStatus();
+    committing = last.ok() && *last;
+    stream = committing ? CommitRound(round) : last.status();
   }
   Turn turn(this);
   const auto found = Find(round.plan().job());
   if (!found.ok()) return found.status();
   Entry& entry = **found;
   --entry.writing;
-  if (stream.ok() || HarmsOnlyTheStream(stream)) return stream;
-  const RoundKey key{round.step(), round.snapshot()};
-  auto it = entry.rounds.find(key);
+  // Another round of the same step may have been faster.
+  if (committing && HasCommitted(entry, round.plan().generation(), round.step())) {
+    return absl::OkStatus();
+  }
+  if (stream.ok() || (!committing && HarmsOnlyTheStream(stream))) return stream;
+  auto it = entry.rounds.find({round.step(), round.snapshot()});
   if (it == entry.rounds.end() || it->second != upload.round()) return stream;
-  round.Resolve(stream);
-  dropped_rounds_.push_back(std::move(it->second));
-  entry.rounds.erase(it);
-  entry.abandoned.insert(key);
-  metrics_.checkpoint_failures.Increment();
-  entry.job.CheckpointFailed(round.step(), round.snapshot(), stream, Now());
+  AbandonRound(entry, it->first, stream);
   Perform(entry);
   return stream;
 }
 
+void Coordinator::AbandonRound(Entry& entry, RoundKey key, const absl::Status& why) {
+  auto it = entry.rounds.find(key);
+  if (it == entry.rounds.end()) return;
+  EndRound(entry, it, why);
+  entry.abandoned.insert(key);
+  metrics_.checkpoint_failures.Increment();
+  const auto [step, snapshot] = key;
+  entry.job.CheckpointFailed(step, snapshot, why, Now());
+}
+
 absl::Status Coordinator::CommitRound(CheckpointRound& round) {
   const std::string& job = round.plan().job();
-  const RoundKey key{round.step(), round.snapshot()};
-  auto current = [&](Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    auto it = entry.rounds.find(key);
-    return it != entry.rounds.end() && it->second.get() == &round;
-  };
   {
     Turn turn(this);
     ASSIGN_OR_RETURN(Entry* const entry, Find(job));
-    if (!current(*entry)) {
-      return WithReason(
-          absl::FailedPreconditionError(absl::StrCat(JobName(job), ": the checkpoint of step ",
-                                                     round.step(), " is not wanted any more")),
-          "STALE_SNAPSHOT");
-    }
+    auto it = entry->rounds.find({round.step(), round.snapshot()});
+    const bool current = it != entry->rounds.end() && it->second.get() == &round;
+    if (!current) return NotWanted(round);
   }
   ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, round.Commit());
   {
     Turn turn(this);
     ASSIGN_OR_RETURN(Entry* const entry, Find(job));
-    if (current(*entry)) {
-      dropped_rounds_.push_back(entry->rounds.at(key));
-      entry->rounds.erase(key);
+    if (entry->job.active() && entry->job.record().generation() == round.plan().generation()) {
+      // A periodic and an on-demand round of one step hold the same bytes: this commit answers
+      // both.
+      auto it = entry->rounds.lower_bound({round.step(), 0});
+      while (it != entry->rounds.end() && it->first.first == round.step()) {
+        it = EndRound(*entry, it, absl::OkStatus());
+      }
       entry->committed.insert(round.step());
     }
     metrics_.checkpoint_seconds.Observe(absl::ToDoubleSeconds(Now() - round.start()));
     metrics_.checkpoint_bytes.Increment(static_cast<double>(checkpoint.size_bytes()));
-    metrics_.CheckpointCommitted(job, absl::ToDoubleSeconds(Now() - absl::UnixEpoch()));
+    metrics_.CheckpointCommitted(job, round.step(),
+                                 absl::ToDoubleSeconds(Now() - absl::UnixEpoch()));
     entry->job.CheckpointCommitted(checkpoint, Now());
     Perform(*entry, {.checkpoint = &checkpoint});
-    round.Resolve(absl::OkStatus());
   }
   PruneAfter(round);
   return absl::OkStatus();
@@ -895,8 +963,10 @@ absl::StatusOr<Coordinator::RestoreSource> Coordinator::FindRestore(
   }
   const v1::JobPlan& plan = *job.plan();
   if (request.shard() < 0 || request.shard() >= plan.shards_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        job.record().name(), ": no shard ", request.shard(), " (", plan.shards_size(), " shards)"));
+    return WithReason(
+        absl::InvalidArgumentError(absl::StrCat(job.record().name(), ": no shard ", request.shard(),
+                                                " (", plan.shards_size(), " shards)")),
+        "SHARD_NOT_FOUND");
   }
   if (plan.restore().empty()) {
     return WithReason(absl::FailedPreconditionError(

@@ -36,10 +36,11 @@ namespace muster {
 class JobWatch {
  private:
   friend class Coordinator;
-  JobWatch(uint64_t number, uint64_t revision, std::shared_ptr<StreamWaker> waker)
-      : number_(number), revision_(revision), waker_(std::move(waker)) {}
+  JobWatch(const v1::Job& job, uint64_t revision, std::shared_ptr<StreamWaker> waker)
+      : number_(job.number()), name_(job.name()), revision_(revision), waker_(std::move(waker)) {}
 
   const uint64_t number_;
+  const std::string name_;
   uint64_t revision_;  // of the last event sent
   bool due_ = true;    // something is to be sent
   const std::shared_ptr<StreamWaker> waker_;
@@ -133,6 +134,7 @@ class Coordinator {
 
  private:
   using RoundKey = std::pair<int64_t, uint64_t>;  // step, snapshot
+  using Rounds = absl::btree_map<RoundKey, std::shared_ptr<CheckpointRound>>;
   struct Entry {
     Job job;
     JobOrigin origin;
@@ -140,7 +142,7 @@ class Coordinator {
     v1::JobState published = v1::JOB_STATE_UNSPECIFIED;
     std::unique_ptr<MetricsLog> metrics_log;
     std::vector<std::weak_ptr<JobWatch>> watches;
-    absl::btree_map<RoundKey, std::shared_ptr<CheckpointRound>> rounds;
+    Rounds rounds;
     absl::btree_set<RoundKey> abandoned;  // rounds of this generation that failed
     absl::btree_set<int64_t> committed;   // steps committed by this generation
     int writing = 0;                      // open WriteShard streams
@@ -179,6 +181,16 @@ class Coordinator {
   std::vector<Entry*> ActiveJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeReport(const std::string& member, const v1::MemberReport& report)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeSnapshotFailures(Entry& entry, const std::string& member, const v1::JobReport& report)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AbandonRound(Entry& entry, RoundKey key, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasCommitted(const Entry& entry, uint32_t generation, int64_t step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Every round that leaves the entry leaves it here. Returns the next one.
+  Rounds::iterator EndRound(Entry& entry, Rounds::iterator round, absl::Status outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropUnwantedRounds(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LoseMember(const std::string& member, const std::string& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CloseAttachment(const std::string& member, absl::Status status)
@@ -209,7 +221,8 @@ class Coordinator {
 
   // Dealt with when the turn ends, outside the mutex.
   std::vector<std::shared_ptr<StreamWaker>> to_wake_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::shared_ptr<CheckpointRound>> dropped_rounds_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::pair<std::shared_ptr<CheckpointRound>, absl::Status>> ended_rounds_
+      ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster

@@ -1,8 +1,21 @@
 #include "services/coordinator/coordinator_metrics.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 
 namespace muster {
+namespace {
+
+constexpr char kHeartbeatAge[] = "muster_member_heartbeat_age_seconds";
+
+bool IsToken(const std::string& reason) {
+  return !reason.empty() && reason.size() <= 64 && std::ranges::all_of(reason, [](unsigned char c) {
+    return absl::ascii_isupper(c) || absl::ascii_isdigit(c) || c == '_';
+  });
+}
+
+}  // namespace
 
 CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
     : term(metrics->Gauge("muster_coordinator_term", "Starts of this coordinator's store so far.")),
@@ -16,11 +29,14 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
                                            "Checkpoints that could not be written.")),
       metrics_(metrics) {}
 
-void CoordinatorMetrics::CountTransition(v1::JobState from, v1::JobState to) {
+void CoordinatorMetrics::CountTransition(v1::JobState from, v1::JobState to,
+                                         const std::string& reason) {
+  if (IsToken(reason) && reasons_.size() < kReasonsMax) reasons_.insert(reason);
   metrics_
       ->Counter("muster_job_transitions_total", "Changes of job states.",
                 {{"from", absl::AsciiStrToLower(v1::JobState_Name(from))},
-                 {"to", absl::AsciiStrToLower(v1::JobState_Name(to))}})
+                 {"to", absl::AsciiStrToLower(v1::JobState_Name(to))},
+                 {"reason", reasons_.contains(reason) ? reason : "OTHER"}})
       .Increment();
 }
 
@@ -59,7 +75,28 @@ void CoordinatorMetrics::SetJobProgress(const std::string& job, const v1::JobPro
   }
 }
 
-void CoordinatorMetrics::CheckpointCommitted(const std::string& job, double unix_seconds) {
+void CoordinatorMetrics::SetHeartbeatAge(v1::Role role, const std::string& member, double seconds) {
+  prometheus::Gauge*& gauge = heartbeat_ages_[member];
+  if (gauge == nullptr) {
+    gauge = &metrics_->Gauge(
+        kHeartbeatAge, "Time since the member's last report.",
+        {{"role", absl::AsciiStrToLower(v1::Role_Name(role))}, {"member", member}});
+  }
+  gauge->Set(seconds);
+}
+
+void CoordinatorMetrics::ForgetMember(const std::string& member) {
+  auto it = heartbeat_ages_.find(member);
+  if (it == heartbeat_ages_.end()) return;
+  metrics_->RemoveGauge(kHeartbeatAge, *it->second);
+  heartbeat_ages_.erase(it);
+}
+
+void CoordinatorMetrics::CheckpointCommitted(const std::string& job, int64_t step,
+                                             double unix_seconds) {
+  JobGauge("muster_checkpoint_last_success_step", "Step of the job's last committed checkpoint.",
+           job)
+      .Set(static_cast<double>(step));
   JobGauge("muster_checkpoint_last_success_timestamp_seconds",
            "When the job's last checkpoint was committed.", job)
       .Set(unix_seconds);

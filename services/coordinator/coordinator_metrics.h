@@ -1,9 +1,11 @@
 // What the coordinator exports at /metrics.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -15,11 +17,14 @@ class CoordinatorMetrics {
  public:
   explicit CoordinatorMetrics(Metrics* metrics);
 
-  void CountTransition(v1::JobState from, v1::JobState to);
+  // `reason` may come from a member: what is no token, or one too many, counts as "OTHER".
+  void CountTransition(v1::JobState from, v1::JobState to, const std::string& reason);
   void SetJobs(v1::JobState state, int count);
   void SetMembers(v1::Role role, int count);
   void SetJobProgress(const std::string& job, const v1::JobProgress& progress);
-  void CheckpointCommitted(const std::string& job, double unix_seconds);
+  void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds);
+  void ForgetMember(const std::string& member);
+  void CheckpointCommitted(const std::string& job, int64_t step, double unix_seconds);
   void ForgetJob(const std::string& job);
 
   prometheus::Gauge& term;
@@ -31,7 +36,11 @@ class CoordinatorMetrics {
  private:
   prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job);
 
+  static constexpr size_t kReasonsMax = 64;  // we and the members have about half as many
+
   Metrics* const metrics_;
+  absl::flat_hash_set<std::string> reasons_;
+  absl::flat_hash_map<std::string, prometheus::Gauge*> heartbeat_ages_;  // by member
   // By job, then by metric name.
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_;
 };

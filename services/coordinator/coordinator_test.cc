@@ -27,6 +27,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr int kWorkers = 2;
 
@@ -185,14 +186,18 @@ class CoordinatorTest : public ::testing::Test {
     for (size_t e = 0; e < values.size(); ++e) values[e] = step + slot / 10.f + e / 100.f;
     return values;
   }
-  absl::Status WriteShard(int shard, int64_t step, uint64_t snapshot = 0) {
+  absl::StatusOr<std::optional<ShardUpload>> BeginShard(int shard, int64_t step,
+                                                        uint64_t snapshot = 0) {
     v1::WriteShardHeader header;
     header.set_job("line-1");
     header.set_generation(Plan().generation());
     header.set_step(step);
     header.set_shard(shard);
     header.set_snapshot(snapshot);
-    ASSIGN_OR_RETURN(auto upload, coordinator_->BeginShard(header));
+    return coordinator_->BeginShard(header);
+  }
+  absl::Status WriteShard(int shard, int64_t step, uint64_t snapshot = 0) {
+    ASSIGN_OR_RETURN(auto upload, BeginShard(shard, step, snapshot));
     if (!upload) return absl::OkStatus();
     absl::Status status;
     for (int chunk = 0; chunk < Plan().chunks_size() && status.ok(); ++chunk) {
@@ -491,6 +496,16 @@ TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutFailsItsJob) {
   EXPECT_EQ(coordinator_->ListMembers().members_size(), 3);
 }
 
+TEST_F(CoordinatorTest, AStreamThatFallsSilentIsClosedWithItsMembersNameAndLease) {
+  const std::shared_ptr<Attachment> silent = members_.at("w-1").attachment;
+
+  now_ += absl::Seconds(6);
+  coordinator_->Tick();
+
+  EXPECT_EQ(ReasonOf(silent->closed()), "LEASE_EXPIRED");
+  EXPECT_EQ(silent->closed().message(), "w-1: nothing was heard of it for its lease of 5s");
+}
+
 TEST_F(CoordinatorTest, AMemberThatComesBackWithinItsLeaseHasLostNothing) {
   CreateRunning();
   FakeMember& member = members_.at("p-1");
@@ -530,6 +545,98 @@ TEST_F(CoordinatorTest, ACheckpointOnDemandIsCommittedAndFound) {
   const auto saved = coordinator_->AwaitCheckpoint("line-1", *step, absl::ZeroDuration());
   ASSERT_TRUE(saved.ok() && saved->has_value()) << saved.status();
   EXPECT_EQ((*saved)->step(), *step);
+}
+
+// A ps that waits for the outcome of a round must always hear one.
+TEST_F(CoordinatorTest, ARoundIsResolvedHoweverItEnds) {
+  const absl::Duration kNow = absl::ZeroDuration();
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  auto open = [&](int64_t step) { return (*BeginShard(0, step))->round(); };
+
+  const auto committed = open(4);
+  EXPECT_FALSE(committed->AwaitOutcome(kNow).has_value());
+  WriteShards(4);
+  ASSERT_TRUE(committed->AwaitOutcome(kNow).has_value());
+  EXPECT_TRUE(committed->AwaitOutcome(kNow)->ok());
+
+  const auto given_up = open(6);
+  v1::SnapshotReport& failed = *members_.at("p-1").jobs.at("line-1").add_snapshots();
+  failed.set_shard(1);
+  failed.set_step(6);
+  failed.set_outcome(v1::SNAPSHOT_FAILED);
+  Exchange();
+  ASSERT_TRUE(given_up->AwaitOutcome(kNow).has_value());
+  EXPECT_EQ(ReasonOf(*given_up->AwaitOutcome(kNow)), "SNAPSHOT_FAILED");
+  EXPECT_EQ(ReasonOf(BeginShard(0, 6).status()), "CHECKPOINT_ABANDONED");
+}
+
+TEST_F(CoordinatorTest, ARoundIsResolvedWhenItsJobEnds) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  const auto round = (*BeginShard(0, 4))->round();
+
+  ASSERT_TRUE(coordinator_->CancelJob("line-1").ok());
+
+  ASSERT_TRUE(round->AwaitOutcome(absl::ZeroDuration()).has_value());
+  EXPECT_EQ(ReasonOf(*round->AwaitOutcome(absl::ZeroDuration())), "STALE_SNAPSHOT");
+}
+
+TEST_F(CoordinatorTest, ACommitAnswersEveryRoundOfItsStep) {
+  CreateRunning();
+  members_.at("w-0").jobs.at("line-1").set_next_step(2);
+  Exchange();
+  ASSERT_EQ(*coordinator_->RequestCheckpoint("line-1"), 4) << "a periodic step, too";
+  Exchange();
+  const auto periodic = (*BeginShard(0, 4))->round();
+
+  WriteShards(4, members_.at("p-1").snapshots.at(0).snapshot());
+
+  ASSERT_TRUE(periodic->AwaitOutcome(absl::ZeroDuration()).has_value());
+  EXPECT_TRUE(periodic->AwaitOutcome(absl::ZeroDuration())->ok());
+}
+
+TEST_F(CoordinatorTest, ASnapshotOfACommittedStepNeedNotBeSentAgainAfterARestart) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  WriteShards(4);
+
+  Restart();
+
+  const auto again = BeginShard(1, 4);  // nobody has attached yet
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_FALSE(again->has_value());
+  EXPECT_THAT(metrics_->Render(),
+              HasSubstr("muster_checkpoint_last_success_step{job=\"line-1\"} 4"));
+}
+
+TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  WriteShards(4);
+  Exchange(absl::Seconds(2));
+  const std::string running = metrics_->Render();
+  EXPECT_THAT(running,
+              HasSubstr("muster_member_heartbeat_age_seconds{member=\"p-1\",role=\"ps\"} 2"));
+  EXPECT_THAT(running, HasSubstr("muster_checkpoint_last_success_step{job=\"line-1\"} 4"));
+  EXPECT_THAT(running,
+              HasSubstr("muster_job_transitions_total{from=\"preparing\",reason=\"STARTED\","
+                        "to=\"running\"} 1"));
+
+  v1::JobReport& job = members_.at("w-0").jobs.at("line-1");
+  job.set_state(v1::MEMBER_FAILED);
+  job.mutable_error()->set_reason("no token, " + std::string(1000, 'x'));
+  Exchange();
+  coordinator_->Detach(*members_.at("p-1").attachment, Coordinator::Departure::kOrderly);
+  members_.at("p-1").attachment.reset();
+  const std::string failed = metrics_->Render();
+  EXPECT_THAT(failed, HasSubstr("reason=\"OTHER\",to=\"failed\"} 1"));
+  EXPECT_THAT(failed, Not(HasSubstr("member=\"p-1\"")));
+  EXPECT_THAT(failed, Not(HasSubstr("muster_checkpoint_last_success_step{")));
 }
 
 TEST_F(CoordinatorTest, CorruptSlicesAndOldGenerationsAreRefusedAndHarmNothing) {
@@ -575,8 +682,14 @@ TEST_F(CoordinatorTest, DeletingForgetsAFinishedJobAndItsFolder) {
   CreateRunning();
   EXPECT_EQ(ReasonOf(coordinator_->DeleteJob("line-1")), "JOB_NOT_FINISHED");
   FinishJob();
+  v1::WatchJobRequest request;
+  request.set_name("line-1");
+  const auto watch =
+      coordinator_->WatchJob(request, std::make_shared<StreamWaker>(std::function<void()>()));
 
   ASSERT_TRUE(coordinator_->DeleteJob("line-1").ok());
+
+  EXPECT_EQ(coordinator_->NextOf(**watch).status().message(), "jobs/line-1 was deleted");
 
   EXPECT_TRUE(absl::IsNotFound(coordinator_->DeleteJob("line-1")));
   EXPECT_TRUE(std::filesystem::is_empty(state_dir_ + "/jobs"));

@@ -78,6 +78,7 @@ void Job::Restore(const MetricsHistory& history) {
   }
   if (active()) {
     const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
+    nonfinite_noted_ = logged > plan_->first_step() && !std::isfinite(history.edges.back().loss);
     ledger_.Begin(plan_->workers_size(), batch_size, std::max(plan_->first_step(), logged));
   }
 }
@@ -99,7 +100,9 @@ void Job::Enlist() {
   for (const v1::PlanChunk& chunk : plan_->chunks()) {
     members_[plan_->shards(chunk.shard()).member()].shards.insert(chunk.shard());
   }
-  ledger_.Begin(plan_->workers_size(), plan_->spec().data().batch_size(), plan_->first_step());
+  // A step may have been recorded just before the suspension that repeats it.
+  ledger_.Begin(plan_->workers_size(), plan_->spec().data().batch_size(),
+                std::max(plan_->first_step(), ledger_.steps_before()));
 }
 
 void Job::Note(const std::string& reason, const std::string& message, absl::Time now) {
@@ -207,6 +210,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   }
   record_.mutable_progress()->set_step(plan_->first_step());
   snapshots_missed_ = final_failures_ = 0;
+  nonfinite_noted_ = false;
   grace_until_ = absl::InfiniteFuture();
   prepare_until_ = now + kPrepareDeadline;
   Move(v1::PREPARING, "SCHEDULED",
@@ -279,7 +283,11 @@ absl::StatusOr<int64_t> Job::RequestCheckpoint(absl::Time now) {
 void Job::Report(const std::string& name, const v1::JobReport* report, absl::Time now) {
   auto it = members_.find(name);
   if (!active() || it == members_.end()) {
-    if (report != nullptr) Send(name, ReleaseDirective());
+    if (report != nullptr) {
+      Send(name, ReleaseDirective());
+      // What it holds may be older than the job's generation.
+      effects_.directives.back().directive.set_generation(report->generation());
+    }
     return;
   }
   Member& member = it->second;
@@ -317,6 +325,7 @@ void Job::TakeRecords(const std::string& name, const Member& member, const v1::J
   ledger_.Take(member.rank, report);
   for (StepSummary& step : ledger_.TakeSteps()) {
     ApplyStep(step, record_.spec().data().batch_size(), now, *record_.mutable_progress());
+    NoteIfNotFinite(step, now);
     effects_.steps.push_back(std::move(step));
   }
   for (EvaluationSummary& evaluation : ledger_.TakeEvaluations()) {
@@ -327,6 +336,12 @@ void Job::TakeRecords(const std::string& name, const Member& member, const v1::J
   directive.mutable_acknowledge()->set_steps_before(ledger_.steps_before());
   directive.mutable_acknowledge()->set_evaluations_before(ledger_.evaluations_before());
   Send(name, std::move(directive));
+}
+
+// Once per generation: what follows is mostly not finite either.
+void Job::NoteIfNotFinite(const StepSummary& step, absl::Time now) {
+  if (std::isfinite(step.loss) || std::exchange(nonfinite_noted_, true)) return;
+  Note("NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss), now);
 }
 
 void Job::TakeFailure(const std::string& name, const v1::MemberError& error, absl::Time now) {
@@ -517,13 +532,16 @@ absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
                         "STALE_GENERATION");
   }
   if (header.shard() < 0 || header.shard() >= plan_->shards_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(record_.name(), ": no shard ", header.shard(),
-                                                   " (", plan_->shards_size(), " shards)"));
+    return WithReason(
+        absl::InvalidArgumentError(absl::StrCat(record_.name(), ": no shard ", header.shard(), " (",
+                                                plan_->shards_size(), " shards)")),
+        "SHARD_NOT_FOUND");
   }
   if (header.snapshot() == 0) {
     if (IsPeriodic(header.step()) && header.step() <= total_steps()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(record_.name(), ": no checkpoint is due at step ", header.step()));
+    return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                          record_.name(), ": no checkpoint is due at step ", header.step())),
+                      "CHECKPOINT_NOT_DUE");
   }
   if (!snapshot_ || header.snapshot() != snapshot_->id || header.step() != snapshot_->step) {
     return Precondition(absl::StrCat(record_.name(), ": snapshot ", header.snapshot(), " of step ",

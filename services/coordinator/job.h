@@ -71,6 +71,7 @@ class Job {
   const std::shared_ptr<const v1::JobPlan>& plan() const { return plan_; }
   bool active() const;                         // members are assigned to it
   bool Uses(const std::string& member) const;  // as one of them
+  bool Wants(uint64_t snapshot) const { return snapshot_ && snapshot_->id == snapshot; }
   Effects TakeEffects();
 
   // ---- the scheduler
@@ -93,7 +94,8 @@ class Job {
 
   // ---- checkpoints
   // Whether a shard may write this now. FAILED_PRECONDITION: another generation, an abandoned
-  // snapshot, not running; INVALID_ARGUMENT: no such shard or step.
+  // snapshot, not running; INVALID_ARGUMENT: no such shard ("SHARD_NOT_FOUND"), or a step at which
+  // none is written ("CHECKPOINT_NOT_DUE").
   absl::Status AdmitShard(const v1::WriteShardHeader& header) const;
   void CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now);
   void CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why, absl::Time now);
@@ -139,6 +141,7 @@ class Job {
 
   void TakeRecords(const std::string& name, const Member& member, const v1::JobReport& report,
                    absl::Time now);
+  void NoteIfNotFinite(const StepSummary& step, absl::Time now);
   void TakeFailure(const std::string& name, const v1::MemberError& error, absl::Time now);
   void TakeSnapshots(const v1::JobReport& report, absl::Time now);
 
@@ -166,6 +169,7 @@ class Job {
   uint64_t next_snapshot_;
   int snapshots_missed_ = 0;
   int final_failures_ = 0;
+  bool nonfinite_noted_ = false;  // in this generation
   absl::Time snapshot_not_before_ = absl::InfinitePast();
   std::optional<Accusation> accusation_;
   absl::Time grace_until_ = absl::InfiniteFuture();  // for members to come back after a restart

@@ -34,12 +34,13 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> 
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&mu_);
     writing_ = false;
-    if (!ok) End(absl::CancelledError("the watcher is gone"));
+    if (!ok || cancelled_) End(absl::CancelledError("the watcher is gone"));
     if (last_) End(absl::OkStatus());
     SendNext();
   }
   void OnCancel() override {
     absl::MutexLock lock(&mu_);
+    cancelled_ = true;
     if (!writing_) End(absl::CancelledError("the watcher is gone"));
   }
   void OnDone() override {
@@ -73,6 +74,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> 
   std::shared_ptr<JobWatch> watch_ ABSL_GUARDED_BY(mu_);
   v1::WatchJobResponse response_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool last_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };

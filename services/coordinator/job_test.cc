@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_plan.h"
@@ -288,6 +291,44 @@ TEST_F(JobTest, StepsOfAllRanksAddUpAndAreAcknowledged) {
   EXPECT_EQ(job_.record().progress().loss(), 4.0);
 }
 
+TEST_F(JobTest, ALossThatIsNotFiniteIsToldOncePerGenerationAndChangesNoState) {
+  Run();
+  auto step = [&](int64_t number, double share) {
+    for (const char* name : {"w-0", "w-1"}) {
+      v1::JobReport report = Say(v1::MEMBER_RUNNING, number + 1);
+      v1::StepRecord& record = *report.add_steps();
+      record.set_step(number);
+      record.set_loss_share(share);
+      job_.Report(name, &report, now_);
+    }
+    return job_.TakeEffects().events;
+  };
+  EXPECT_THAT(step(0, 1.0), IsEmpty());
+
+  const std::vector<v1::JobEvent> events = step(1, std::nan(""));
+
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_EQ(events[0].reason(), "NONFINITE_LOSS");
+  EXPECT_THAT(events[0].message(), HasSubstr("step 1"));
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_EQ(job_.record().reason(), "STARTED");
+  EXPECT_THAT(step(2, std::numeric_limits<double>::infinity()), IsEmpty());
+
+  Job restarted(job_.record(), job_.plan(), /*term=*/2, now_);
+  restarted.Restore({.edges = {{.step = 0, .loss = 2}, {.step = 2, .loss = std::nan("")}}});
+  job_ = std::move(restarted);
+  EXPECT_THAT(step(3, std::nan("")), IsEmpty()) << "told before the restart";
+
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 4);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  Report("w-0", v1::MEMBER_PAUSED, 4);
+  Commit(4);
+  ASSERT_EQ(job_.state(), v1::SUSPENDED);
+  ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
+  Run(4, "jobs/net-1/checkpoints/4");
+  EXPECT_EQ(step(4, std::nan("")).size(), 1) << "a new generation";
+}
+
 TEST_F(JobTest, SuspendingPausesWorkersSnapshotsTheStepAndReleases) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
@@ -390,10 +431,10 @@ TEST_F(JobTest, ShardsOfAnotherGenerationOrAnAbandonedSnapshotAreRefused) {
   EXPECT_TRUE(job_.AdmitShard(header).ok());
 
   header.set_step(51);
-  EXPECT_TRUE(absl::IsInvalidArgument(job_.AdmitShard(header)));
+  EXPECT_EQ(ReasonOf(job_.AdmitShard(header)), "CHECKPOINT_NOT_DUE");
   header.set_step(50);
   header.set_shard(2);
-  EXPECT_TRUE(absl::IsInvalidArgument(job_.AdmitShard(header)));
+  EXPECT_EQ(ReasonOf(job_.AdmitShard(header)), "SHARD_NOT_FOUND");
   header.set_shard(1);
   header.set_generation(0);
   EXPECT_EQ(ReasonOf(job_.AdmitShard(header)), "STALE_GENERATION");

@@ -11,7 +11,13 @@
 namespace muster {
 namespace {
 
-constexpr int kMemberNameBytesMax = 253;  // a DNS name
+// What the coordinator keeps of a member, prints and hands to others.
+constexpr int kMemberNameBytesMax = 253;    // a DNS name
+constexpr int kHostBytesMax = 253;          // likewise
+constexpr int kUrlBytesMax = 512;           // a host, a port and a path
+constexpr int kWordBytesMax = 64;           // version, transport, a device's name
+constexpr int kDevicesMax = 1024;           // a node has far fewer, CPU devices of a test included
+constexpr int kAddressBytesMax = 64 << 10;  // UCX: a few KB where there are many network devices
 
 absl::Status Refuse(absl::string_view what) {
   return WithReason(absl::InvalidArgumentError(absl::StrCat("hello: ", what)), "HELLO_INVALID");
@@ -19,6 +25,13 @@ absl::Status Refuse(absl::string_view what) {
 
 bool IsPrintable(const std::string& text) {
   return std::ranges::all_of(text, [](unsigned char c) { return absl::ascii_isgraph(c); });
+}
+
+// Empty is fine: a member may leave it out.
+absl::Status CheckText(absl::string_view field, const std::string& text, size_t bytes_max) {
+  if (text.size() <= bytes_max && IsPrintable(text)) return absl::OkStatus();
+  return Refuse(absl::StrCat(field, " must be at most ", bytes_max, " printable characters (is ",
+                             text.size(), " bytes)"));
 }
 
 absl::Status CheckHello(const v1::Hello& hello) {
@@ -36,6 +49,23 @@ absl::Status CheckHello(const v1::Hello& hello) {
       (hello.addresses().empty() || hello.addresses_size() > limits::kShardThreadsMax)) {
     return Refuse(absl::StrCat("a ps must have 1 to ", limits::kShardThreadsMax,
                                " shard threads (has ", hello.addresses_size(), ")"));
+  }
+  RETURN_IF_ERROR(CheckText("host", hello.host(), kHostBytesMax));
+  RETURN_IF_ERROR(CheckText("metrics_url", hello.metrics_url(), kUrlBytesMax));
+  RETURN_IF_ERROR(CheckText("version", hello.version(), kWordBytesMax));
+  RETURN_IF_ERROR(CheckText("transport", hello.transport(), kWordBytesMax));
+  if (hello.devices_size() > kDevicesMax) {
+    return Refuse(
+        absl::StrCat("at most ", kDevicesMax, " devices (has ", hello.devices_size(), ")"));
+  }
+  for (const std::string& device : hello.devices()) {
+    RETURN_IF_ERROR(CheckText("device", device, kWordBytesMax));
+  }
+  for (const std::string& address : hello.addresses()) {
+    if (address.size() > kAddressBytesMax) {
+      return Refuse(absl::StrCat("an address must be at most ", kAddressBytesMax, " bytes (is ",
+                                 address.size(), ")"));
+    }
   }
   return absl::OkStatus();
 }

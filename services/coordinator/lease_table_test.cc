@@ -64,5 +64,27 @@ TEST(LeaseTableTest, RefusesHellosThatCannotBe) {
   EXPECT_TRUE(absl::IsInvalidArgument(table.Attach(Worker("w", ""), kStart).status()));
 }
 
+TEST(LeaseTableTest, RefusesHellosWithTextThatIsTooLongOrCannotBePrinted) {
+  const std::string endless(1 << 20, 'x');
+  std::vector<v1::Hello> hellos(8, Worker("w", "a"));
+  hellos[0].set_host(endless);
+  hellos[1].set_metrics_url(endless);
+  hellos[2].set_version(endless);
+  hellos[3].set_transport(endless);
+  hellos[4].add_devices(endless);
+  for (int i = 0; i < 2000; ++i) hellos[5].add_devices("cpu");
+  hellos[6].add_addresses(endless);
+  hellos[7].set_host("line\nbreak");
+  LeaseTable table(kLease);
+
+  for (const v1::Hello& hello : hellos) {
+    const auto refused = table.Attach(hello, kStart);
+    EXPECT_EQ(ReasonOf(refused.status()), "HELLO_INVALID")
+        << hello.ShortDebugString().substr(0, 80);
+    EXPECT_LT(refused.status().message().size(), 200) << "does not repeat the text";
+  }
+  EXPECT_TRUE(table.members().empty());
+}
+
 }  // namespace
 }  // namespace muster

@@ -1,6 +1,5 @@
 // The coordinator: keeps the score of every job. Flags, objects, wiring.
 #include <glog/logging.h>
-#include <signal.h>
 
 #include <chrono>
 #include <cstdio>
@@ -9,8 +8,6 @@
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -19,6 +16,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "lib/cluster/channel.h"
+#include "lib/cluster/daemon.h"
 #include "lib/telemetry/metrics.h"
 #include "services/coordinator/checkpoint_service.h"
 #include "services/coordinator/coordinator.h"
@@ -35,25 +33,26 @@ ABSL_FLAG(bool, data_visible, false,
           "whether data paths of jobs can be read here: CreateJob then checks them");
 ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, for grpcurl and the like");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
-          "how long a member may be silent before it counts as lost");
+          "how long a member may be silent before it counts as lost; at least 1s");
 
+namespace muster {
 namespace {
 
-constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
+// A shorter one would take a busy machine's pause for a death.
+constexpr absl::Duration kLeaseMin = absl::Seconds(1);
+constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr auto kShutdownGrace = std::chrono::seconds(1);
-
-enum ExitCode { kOk = 0, kBadData = 65, kUnavailable = 69, kInternal = 70, kBadConfig = 78 };
 
 ExitCode ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
-      return kBadData;
+      return kExitData;
     case absl::StatusCode::kUnavailable:
-      return kUnavailable;
+      return kExitUnavailable;
     case absl::StatusCode::kInternal:
-      return kInternal;
+      return kExitInternal;
     default:
-      return kBadConfig;
+      return kExitConfig;
   }
 }
 
@@ -71,43 +70,34 @@ std::string HostOf(const std::string& listen) {
   return host == "0.0.0.0" || host == "[::]" || host.empty() ? "127.0.0.1" : host;
 }
 
-}  // namespace
+int Main() {
+  const StopSignal stop;  // before the first thread
 
-int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Muster's coordinator: queues jobs, plans them, keeps their checkpoints.");
-  absl::ParseCommandLine(argc, argv);
-  google::InitGoogleLogging(argv[0]);
-  FLAGS_logtostderr = true;
-
-  // Before any thread is made, so that all of them leave the signals to sigtimedwait() below.
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGTERM);
-  sigaddset(&stop, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
-
-  muster::Metrics metrics;
+  if (const absl::Duration lease = absl::GetFlag(FLAGS_lease); lease < kLeaseMin) {
+    LOG(ERROR) << "--lease: must be at least " << kLeaseMin << " (is " << lease << ")";
+    return kExitConfig;
+  }
+  Metrics metrics;
   if (const absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served;
     return ExitCodeOf(served);
   }
-  auto coordinator = muster::Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
-                                                .data_visible = absl::GetFlag(FLAGS_data_visible),
-                                                .lease = absl::GetFlag(FLAGS_lease),
-                                                .metrics = &metrics});
+  auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
+                                        .data_visible = absl::GetFlag(FLAGS_data_visible),
+                                        .lease = absl::GetFlag(FLAGS_lease),
+                                        .metrics = &metrics});
   if (!coordinator.ok()) {
     LOG(ERROR) << coordinator.status();
     return ExitCodeOf(coordinator.status());
   }
 
-  muster::JobService jobs(coordinator->get());
-  muster::FleetService fleet(coordinator->get());
-  muster::CheckpointService checkpoints(coordinator->get());
+  JobService jobs(coordinator->get());
+  FleetService fleet(coordinator->get());
+  CheckpointService checkpoints(coordinator->get());
   grpc::EnableDefaultHealthCheckService(true);
   if (absl::GetFlag(FLAGS_reflection)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  muster::ConfigureServer(builder);
+  ConfigureServer(builder);
   int port = 0;
   builder.AddListeningPort(absl::GetFlag(FLAGS_listen), grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&jobs);
@@ -115,21 +105,32 @@ int main(int argc, char** argv) {
   builder.RegisterService(&checkpoints);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
-    LOG(ERROR) << "cannot listen on " << absl::GetFlag(FLAGS_listen);
-    return kUnavailable;
+    LOG(ERROR) << "cannot listen on " << absl::GetFlag(FLAGS_listen)
+               << ": is another process using the port, and is the host one of this machine? Give "
+                  "another --listen=host:port; port 0 picks a free one";
+    return kExitUnavailable;
   }
   const std::string address = absl::StrCat(HostOf(absl::GetFlag(FLAGS_listen)), ":", port);
   LOG(INFO) << "serving on " << address << ", metrics at " << metrics.url();
   if (const std::string path = absl::GetFlag(FLAGS_address_file);
       !path.empty() && !WriteAddressFile(path, address)) {
     PLOG(ERROR) << "--address_file: " << path;
-    return kBadConfig;
+    return kExitConfig;
   }
 
-  while (sigtimedwait(&stop, nullptr, &kTick) < 0) (*coordinator)->Tick();
+  while (stop.Await(kTick) == 0) (*coordinator)->Tick();
 
   LOG(INFO) << "stopping";
   server->GetHealthCheckService()->SetServingStatus(false);
   server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
-  return kOk;
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  const muster::ExitCode parsed = muster::ParseCommandLine(
+      argc, argv, "Muster's coordinator: queues jobs, plans them, keeps their checkpoints.");
+  return parsed == muster::kExitOk ? muster::Main() : parsed;
 }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "lib/status/status.h"
 #include "nlohmann/json.hpp"
 
 namespace muster {
@@ -47,11 +48,15 @@ void Remember(const nlohmann::json& line, MetricsHistory& history) {
   }
 }
 
+absl::Status FileError(const std::string& path) {
+  return WithReason(absl::ErrnoToStatus(errno, path), "METRICS_LOG_FAILED");
+}
+
 absl::Status WriteAll(int file, absl::string_view bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t written = write(file, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return absl::ErrnoToStatus(errno, path);
+    if (written < 0) return FileError(path);
     bytes.remove_prefix(written);
   }
   return absl::OkStatus();
@@ -69,9 +74,9 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
     if (json.is_object()) Remember(json, history);
   }
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) return absl::ErrnoToStatus(errno, path);
+  if (file < 0) return FileError(path);
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, file, std::move(history)));
-  if (ftruncate(file, whole) != 0) return absl::ErrnoToStatus(errno, path);
+  if (ftruncate(file, whole) != 0) return FileError(path);
   return log;
 }
 

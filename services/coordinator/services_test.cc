@@ -230,6 +230,42 @@ TEST_F(ServicesTest, ShardsOfJobsThatDoNotRunAreRefused) {
   EXPECT_EQ(ReasonOf(status), "JOB_NOT_RUNNING");
 }
 
+TEST_F(ServicesTest, AShardStreamWithoutItsHeaderIsRefusedWithAReason) {
+  grpc::ClientContext context;
+  v1::WriteShardResponse response;
+  auto stream = checkpoints_->WriteShard(&context, &response);
+  v1::WriteShardRequest request;
+  request.mutable_slice();
+  stream->Write(request);
+  stream->WritesDone();
+
+  const absl::Status status = FromGrpc(stream->Finish());
+
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "INVALID_REQUEST");
+}
+
+TEST_F(ServicesTest, FaultsOfOtherRequestsAreNotTakenForASpecs) {
+  v1::ListJobsRequest list;
+  list.set_page_token("x");
+  v1::ListJobsResponse jobs;
+  v1::GetCheckpointRequest get;
+  get.set_name("a@b@c");
+  v1::Checkpoint checkpoint;
+  v1::CreateJobRequest create;
+  *create.mutable_spec() = LinearJob();
+  create.set_request_id(std::string(65, 'r'));
+  v1::Job job;
+
+  for (const absl::Status& status :
+       {Call(&v1::JobService::Stub::ListJobs, *jobs_, list, &jobs),
+        Call(&v1::CheckpointService::Stub::GetCheckpoint, *checkpoints_, get, &checkpoint),
+        Call(&v1::JobService::Stub::CreateJob, *jobs_, create, &job)}) {
+    EXPECT_EQ(ReasonOf(status), "INVALID_REQUEST") << status;
+    EXPECT_EQ(FaultsOf(status).size(), 1);
+  }
+}
+
 TEST_F(ServicesTest, CheckpointsThatDoNotExistAreNotFound) {
   ASSERT_TRUE(Create(LinearJob()).ok());
   grpc::ClientContext context;

@@ -131,7 +131,10 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
       !HasFaultUnder(faults, "checkpoint.resume_from")) {
     checked.origin = CheckResume(spec, graph, context, faults);
   }
-  if (!faults.empty()) return FaultsToStatus(faults);
+  if (!faults.empty()) {
+    const bool only_request_id = faults.size() == 1 && faults[0].field == "request_id";
+    return FaultsToStatus(faults, only_request_id ? "INVALID_REQUEST" : "INVALID_SPEC");
+  }
   FillDefaults(checked.spec);
   return checked;
 }

@@ -30,8 +30,8 @@ struct CheckedSpec {
 
 // The status of FaultsToStatus() with all faults: of the spec itself, of the model's arguments
 // ("model"), of the data set where it is visible ("data..."), of the checkpoint to start from
-// ("checkpoint.resume_from"), and of the request id. Reads data and checkpoint headers; leaves
-// nothing behind.
+// ("checkpoint.resume_from"), and of the request id (alone at fault: "INVALID_REQUEST"). Reads data
+// and checkpoint headers; leaves nothing behind.
 absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::string& request_id,
                                             const SubmissionContext& context);
 

@@ -24,8 +24,9 @@
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordinator");
 ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default worker-<host>-<pid>");
 ABSL_FLAG(std::string, devices, "cpu", "what to compute on: cpu, or cpu:N for N CPU devices");
-ABSL_FLAG(int, threads_per_device, 0,
-          "threads of the math libraries on a CPU device; 0: usable cores / devices");
+ABSL_FLAG(
+    int, threads_per_device, 0,
+    "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
 ABSL_FLAG(std::string, metrics, "0.0.0.0:9402", "host:port of /metrics; port 0 picks a free one");
 
 namespace muster {
@@ -64,7 +65,9 @@ int Main() {
     LOG(ERROR) << "--threads_per_device: must not be negative (is " << threads << ")";
     return kExitConfig;
   }
-  if (threads == 0) threads = std::max(1, UsableCpus() / static_cast<int>(devices->size()));
+  // One core stays free for communication: the math library's threads wait for one another by
+  // spinning, and one that is preempted stalls them all.
+  if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices->size()));
 
   Metrics metrics;
   if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {

@@ -1,0 +1,65 @@
+// The program itself: what it refuses to start with.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Ended {
+  int code = -1;
+  std::string output;
+};
+
+// Runs the coordinator until it ends by itself.
+Ended RunMain(const std::string& flags) {
+  const std::string command = absl::StrCat(
+      "services/coordinator/main --metrics=127.0.0.1:0 --state_dir=", ::testing::TempDir(),
+      "/main-state ", flags, " 2>&1");
+  FILE* const pipe = popen(command.c_str(), "r");
+  Ended ended;
+  char buffer[4096];
+  while (const size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) {
+    ended.output.append(buffer, bytes);
+  }
+  ended.code = WEXITSTATUS(pclose(pipe));
+  return ended;
+}
+
+TEST(MainTest, ALeaseOfLessThanASecondIsRefused) {
+  const Ended ended = RunMain("--listen=127.0.0.1:0 --lease=900ms");
+
+  EXPECT_EQ(ended.code, 78);
+  EXPECT_THAT(ended.output, HasSubstr("--lease: must be at least 1s (is 900ms)"));
+}
+
+TEST(MainTest, APortThatIsTakenIsNamedWithWhatToTry) {
+  const int taken = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(taken, 1), 0);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string listen = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+
+  const Ended ended = RunMain("--listen=" + listen);
+
+  EXPECT_EQ(ended.code, 69);
+  EXPECT_THAT(ended.output, HasSubstr("cannot listen on " + listen));
+  EXPECT_THAT(ended.output, HasSubstr("another --listen"));
+  close(taken);
+}
+
+}  // namespace
+}  // namespace muster
