@@ -1,14 +1,14 @@
 // Bad input is refused with one clear error and leaves nothing behind; hostile bytes kill nothing.
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -18,8 +18,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
 #include "gtest/gtest.h"
 #include "lib/cluster/field_fault.h"
 #include "lib/cluster/grpc_status.h"
@@ -110,8 +115,9 @@ TEST(BadInputTest, AllFaultsOfARequestComeAtOnceWithTheirFields) {
   }
 }
 
-// TCP ports on which a process listens: its sockets' inodes looked up in /proc/net/tcp.
-std::set<int> ListeningPorts(pid_t pid) {
+// Where a process listens: its sockets' inodes looked up in /proc/net/tcp. UCX binds a port of its
+// own on each network interface.
+std::vector<sockaddr_in> Listeners(pid_t pid) {
   std::set<std::string> inodes;
   const std::string folder = absl::StrCat("/proc/", pid, "/fd");
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -119,76 +125,104 @@ std::set<int> ListeningPorts(pid_t pid) {
     const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
     if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
   }
-  std::set<int> ports;
+  std::vector<sockaddr_in> listeners;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(table);
     for (std::string line; std::getline(file, line);) {
       const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
       if (fields.size() < 10 || fields[3] != "0A" || !inodes.contains(fields[9])) continue;
-      ports.insert(
-          static_cast<int>(std::stol(fields[1].substr(fields[1].rfind(':') + 1), nullptr, 16)));
+      // "0100007F:1F90"; the last word of an IPv6 address is the IPv4 address mapped into it.
+      const size_t colon = fields[1].rfind(':');
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr =
+          static_cast<uint32_t>(std::stoul(fields[1].substr(colon - 8, 8), nullptr, 16));
+      address.sin_port =
+          htons(static_cast<uint16_t>(std::stoul(fields[1].substr(colon + 1), nullptr, 16)));
+      listeners.push_back(address);
     }
   }
-  return ports;
+  return listeners;
 }
 
-void SendBytes(int port, const std::string& bytes) {
+// False when nobody accepts the connection.
+bool SendBytes(const sockaddr_in& address, const std::string& bytes) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
-    // The peer may close before everything is sent: that is an answer too.
-    size_t sent = 0;
-    while (sent < bytes.size()) {
-      const ssize_t n = send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (n <= 0) break;
-      sent += static_cast<size_t>(n);
-    }
+  const timeval patience{.tv_sec = 5};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  const bool connected =
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  // The peer may close before everything is sent: that is an answer too.
+  for (size_t sent = 0; connected && sent < bytes.size();) {
+    const ssize_t n = send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (n <= 0) break;
+    sent += static_cast<size_t>(n);
   }
   close(fd);
+  return connected;
 }
 
-TEST(BadInputTest, GarbageAtEveryPortKillsNothing) {
+// Nothing here begins with UCX's own magic number: who knows that is trusted (docs/protocol.md).
+TEST(BadInputTest, GarbageAtEveryPortKillsNothingAndTrainingGoesOn) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
+  const std::string job = cluster.Submit(R"(
+name: attacked
+model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32}}}
+data: {text: {path: /usr/share/common-licenses}, batch_size: 8}
+training: {steps: 1000000, optimizer: {sgd: {learning_rate: 0.1}}}
+)");
+  cluster.AwaitStep(job, 5);
   constexpr uint64_t kSeed = 20261121;
   SCOPED_TRACE(absl::StrCat("seed ", kSeed));
   std::mt19937_64 random(kSeed);
-  std::vector<pid_t> pids;
-  int attacked = 0;
+  std::map<std::string, pid_t> pids;
   for (const std::string& name : cluster.members().names()) {
-    pids.push_back(cluster.members().pid(name));
-    for (int port : ListeningPorts(pids.back())) {
-      ++attacked;
+    SCOPED_TRACE(name);
+    pids[name] = cluster.members().pid(name);
+    const std::vector<sockaddr_in> listeners = Listeners(pids[name]);
+    EXPECT_GE(listeners.size(), 2) << "metrics, and gRPC or the job's data";
+    for (const sockaddr_in& listener : listeners) {
       for (size_t size : {1, 8, 64, 1000, 100'000, 5'000'000}) {
         std::string bytes(size, 0);
         for (char& byte : bytes) byte = static_cast<char>(random());
-        SendBytes(port, bytes);
-        SendBytes(port, std::string(size, '\xff'));
-        SendBytes(port, std::string(size, '\0'));
+        EXPECT_TRUE(SendBytes(listener, bytes));
+        EXPECT_TRUE(SendBytes(listener, std::string(size, '\xff')));
+        EXPECT_TRUE(SendBytes(listener, std::string(size, '\0')));
       }
     }
   }
-  EXPECT_GE(attacked, 4) << "coordinator, its metrics, ps and worker metrics";
 
+  // The first report may have been under way before the last attack.
+  for (int report = 0; report < 2; ++report) {
+    cluster.AwaitStep(job, cluster.Get(job).progress().step() + 1);
+  }
+  grpc::ClientContext context;
+  v1::CancelJobRequest cancel;
+  v1::Job cancelled;
+  cancel.set_name(job);
+  EXPECT_TRUE(cluster.jobs().CancelJob(&context, cancel, &cancelled).ok());
+  EXPECT_EQ(cancelled.state(), v1::CANCELLED);
   cluster.Run(kGoodJob);
-
-  std::vector<pid_t> after;
-  for (const std::string& name : cluster.members().names())
-    after.push_back(cluster.members().pid(name));
-  EXPECT_EQ(pids, after);
+  for (const auto& [name, pid] : pids) EXPECT_EQ(cluster.members().pid(name), pid) << name;
 }
 
-TEST(BadInputTest, OversizedRequestsAreRefused) {
+TEST(BadInputTest, TheCoordinatorRefusesOversizedRequests) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxSendMessageSize(-1);  // a client of ours would refuse to send it
+  auto stub = v1::JobService::NewStub(grpc::CreateCustomChannel(
+      cluster.members().address(), grpc::InsecureChannelCredentials(), arguments));
   v1::CreateJobRequest request;
   v1::Job answer;
   request.mutable_spec()->set_name(std::string(100 << 20, 'a'));
   grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
 
-  EXPECT_FALSE(cluster.jobs().CreateJob(&context, request, &answer).ok());
+  const absl::Status status = FromGrpc(stub->CreateJob(&context, request, &answer));
 
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Received message larger than max"));
+  EXPECT_EQ(JobCount(cluster), 0);
   cluster.Run(kGoodJob);
 }
 

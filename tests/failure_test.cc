@@ -1,6 +1,10 @@
 // What happens when processes die: the coordinator's death is survived, any other is a prompt error
 // that names the culprit.
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -116,13 +120,48 @@ TEST(FailureTest, AStoppedWorkerIsNamedWithinTenSeconds) {
 
 TEST(FailureTest, AStoppedPsIsNamedWithinTenSeconds) { ExpectNamedFailure("ps-0", SIGSTOP); }
 
-TEST(FailureTest, SigtermEndsEveryRoleInOrder) {
-  TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
-  for (const char* member : {"worker-0", "ps-0", "coordinator"}) {
-    ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
-    EXPECT_TRUE(cluster.members().AwaitExit(member, absl::Seconds(20)).ok()) << member;
-  }
+// Sends SIGTERM and expects exit code 0 within 20 seconds.
+void ExpectOrderlyExit(TrainingCluster& cluster, const std::string& member) {
+  SCOPED_TRACE(member);
+  const pid_t pid = cluster.members().pid(member);
+  ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
+  // (glibc declares pidfd_open for C only.)
+  pollfd process{.fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), .events = POLLIN};
+  ASSERT_GE(process.fd, 0);
+  siginfo_t end{};
+  EXPECT_EQ(poll(&process, 1, 20'000), 1) << cluster.Logs();
+  EXPECT_EQ(waitid(P_PIDFD, process.fd, &end, WEXITED | WNOHANG | WNOWAIT), 0);
+  close(process.fd);
+  EXPECT_EQ(end.si_code, CLD_EXITED);
+  EXPECT_EQ(end.si_status, 0);
+  ASSERT_TRUE(cluster.members().AwaitExit(member, absl::ZeroDuration()).ok());
 }
+
+TEST(FailureTest, SigtermEndsEveryIdleRoleInOrder) {
+  TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
+  for (const char* member : {"worker-0", "ps-0", "coordinator"}) ExpectOrderlyExit(cluster, member);
+}
+
+// A member that leaves in mid-run ends in order all the same, and its job fails by its name.
+void ExpectOrderlyDeparture(const std::string& member) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const std::string job = cluster.Submit(Job("deserted", 1'000'000));
+  cluster.AwaitStep(job, 30);
+
+  ExpectOrderlyExit(cluster, member);
+
+  const v1::Job failed = cluster.AwaitState(job, v1::FAILED, absl::Seconds(10));
+  EXPECT_THAT(failed.message(), HasSubstr(member));
+  EXPECT_THAT(failed.message(), HasSubstr("step "));
+  ASSERT_TRUE(cluster.members().Restart(member).ok());
+  cluster.AwaitState(cluster.Submit(Job("next", 5)), v1::SUCCEEDED, absl::Seconds(60));
+}
+
+TEST(FailureTest, SigtermEndsABusyWorkerInOrderAndFailsItsJobByName) {
+  ExpectOrderlyDeparture("worker-1");
+}
+
+TEST(FailureTest, SigtermEndsABusyPsInOrderAndFailsItsJobByName) { ExpectOrderlyDeparture("ps-1"); }
 
 TEST(FailureTest, CancellingFreesTheMembersAtOnce) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});

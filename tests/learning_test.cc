@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
 
@@ -64,6 +65,18 @@ training: {steps: 300, optimizer: {adamw: {learning_rate: 3e-3}}, evaluate_every
 
   EXPECT_NEAR(done.progress().first_loss(), std::log(256), 0.5);
   EXPECT_LT(done.progress().evaluation_loss(), 3.0);
+}
+
+TEST(LearningTest, TheCharacterGptExampleLearnsToSpell) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const std::string job = cluster.Submit(Example("char_gpt.yaml"));
+
+  const v1::Job done = cluster.AwaitState(job, v1::SUCCEEDED, absl::Minutes(10));
+
+  EXPECT_EQ(done.progress().step(), 2000);
+  EXPECT_EQ(done.workers_size(), 2);
+  EXPECT_EQ(done.ps_size(), 2);
+  EXPECT_LT(done.progress().evaluation_loss(), 1.6);
 }
 
 }  // namespace

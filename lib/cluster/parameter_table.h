@@ -1,5 +1,5 @@
-// How a job's parameters are cut into chunks, placed on shards and kept by optimizers. Coordinator, ps, workers and
-// checkpoints must agree, so it is all pure functions of the plan's parts.
+// How a job's parameters are cut into chunks, placed on shards and kept by optimizers. Coordinator,
+// ps, workers and checkpoints must agree, so it is all pure functions of the plan's parts.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,28 @@ namespace muster {
 // Product of the shape; 1 for a scalar.
 int64_t ElementCount(const v1::Parameter& parameter);
 
-// Chunks of every parameter in order, each of at most `chunk_bytes` of f32, shard not yet set. A parameter is cut into
-// equal chunks but for the last.
+// Chunks of every parameter in order, each of at most `chunk_bytes` of f32, shard not yet set. A
+// parameter is cut into equal chunks but for the last.
 std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_bytes);
 
-// Sets every chunk's shard so that bytes are balanced: largest chunk first onto the lightest shard; ties go to the
-// lower index. Deterministic. shard_count >= 1.
+// Sets every chunk's shard so that bytes are balanced: largest chunk first onto the lightest shard;
+// ties go to the lower index. Deterministic. shard_count >= 1.
 void PlaceChunks(std::vector<v1::PlanChunk>& chunks, int shard_count);
 
-// What the optimizer keeps beside every value, in slot order (slot 0 is the value itself): {"m", "v"} for adam and
-// adamw, {"momentum"} for sgd with momentum, {} without, {"sum"} for adagrad, {"square_average"} for rmsprop.
+// What the optimizer keeps beside every value, in slot order (slot 0 is the value itself): {"m",
+// "v"} for adam and adamw, {"momentum"} for sgd with momentum, {} without, {"sum"} for adagrad,
+// {"square_average"} for rmsprop.
 std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer);
 
 // The base learning rate of whichever optimizer is set.
 double BaseLearningRate(const v1::Optimizer& optimizer);
 
-// Learning rate of the update that turns version `step` into `step + 1`, as defined with v1::Schedule.
+// Learning rate of the update that turns version `step` into `step + 1`, as defined with
+// v1::Schedule.
 double LearningRate(const v1::TrainingSpec& training, int64_t step, int64_t total_steps);
 
-// Steps of the whole job: training.steps, or epochs * floor(samples / batch_size), rounded to nearest, at least 1,
-// at most limits::kStepsMax.
+// Steps of the whole job: training.steps, or epochs * floor(samples / batch_size), rounded to
+// nearest, at least 1, at most limits::kStepsMax.
 int64_t TotalSteps(const v1::JobSpec& spec, int64_t samples);
 
 }  // namespace muster

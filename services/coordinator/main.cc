@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
@@ -13,6 +14,8 @@
 #include "absl/time/time.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/impl/server_builder_option.h"
+#include "grpcpp/impl/server_builder_plugin.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "lib/cluster/channel.h"
@@ -70,6 +73,17 @@ std::string HostOf(const std::string& listen) {
   return host == "0.0.0.0" || host == "[::]" || host.empty() ? "127.0.0.1" : host;
 }
 
+// Linking the reflection library is enough for gRPC to serve it everywhere: this takes it out
+// again.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins,
+                  [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
+  }
+};
+
 int Main() {
   const StopSignal stop;  // before the first thread
 
@@ -95,8 +109,12 @@ int Main() {
   FleetService fleet(coordinator->get());
   CheckpointService checkpoints(coordinator->get());
   grpc::EnableDefaultHealthCheckService(true);
-  if (absl::GetFlag(FLAGS_reflection)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
+  if (absl::GetFlag(FLAGS_reflection)) {
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  } else {
+    builder.SetOption(std::make_unique<WithoutReflection>());
+  }
   ConfigureServer(builder);
   int port = 0;
   builder.AddListeningPort(absl::GetFlag(FLAGS_listen), grpc::InsecureServerCredentials(), &port);
