@@ -1,23 +1,20 @@
 #!/bin/bash
 # Training throughput of the examples with one and two workers on this machine: tokens/s of char_gpt, images/s of
-# mnist_lenet. Each figure is steps x batch over the time from the first to the last step, evaluations included.
+# mnist_lenet. Steps x batch over the time that `muster run` reports (whole seconds), last evaluation and checkpoint included.
 #
-#   tests/benchmarks/examples.sh [STEPS]       default 400; needs `bazel build //:coordinator //:ps //:worker //:muster`
+#   tests/benchmarks/examples.sh       needs `bazel build //:coordinator //:ps //:worker //:muster`
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-steps=${1:-400}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-run() { # example, workers, unit, units per sample, further arguments
-  local dir=$work/$1-$2
-  bazel-bin/cli/muster run "examples/$1.yaml" --dir "$dir" --set resources.workers.min="$2" --set resources.workers.max="$2" \
-    --set training.steps="$steps" --set training.evaluate_every_steps=0 "${@:5}" >"$dir.out" 2>&1 || { cat "$dir.out" >&2; exit 1; }
-  # The mean rate over steps is batch / mean step time; samples_per_second is per step, so average its inverse.
-  awk -v name="$1" -v workers="$2" -v unit="$3" -v scale="$4" '
-    match($0, /"samples_per_second":[0-9.e+-]+/) { rate = substr($0, RSTART + 21, RLENGTH - 21); if (rate > 0 && ++n > 20) { inverse += 1 / rate; ++used } }
-    END { printf "%-12s %d workers  %10.0f %s\n", name, workers, scale * used / inverse, unit }' "$dir"/state/jobs/*/metrics.jsonl
+run() { # example, workers, steps, units per step, unit
+  local out=$work/$1-$2.out
+  bazel-bin/cli/muster run "examples/$1.yaml" --dir "$work/$1-$2" --set resources.workers.min="$2" --set resources.workers.max="$2" \
+    --set training.steps="$3" --set training.evaluate_every_steps=0 --set checkpoint.every_steps=0 >"$out" 2>&1 || { cat "$out" >&2; exit 1; }
+  sed -nE 's/^SUCCEEDED .* ([0-9]+) steps in ([0-9]+):([0-9]+):([0-9]+)$/\1 \2 \3 \4/p' "$out" |
+    awk -v name="$1" -v workers="$2" -v per_step="$4" -v unit="$5" '{ printf "%-12s %d workers %8.0f %s\n", name, workers, $1 * per_step / ($2 * 3600 + $3 * 60 + $4), unit }'
 }
 
-for workers in 1 2; do run char_gpt $workers tokens/s 64; done
-for workers in 1 2; do run mnist_lenet $workers images/s 1; done
+for workers in 1 2; do run char_gpt $workers 500 $((16 * 64)) tokens/s; done
+for workers in 1 2; do run mnist_lenet $workers 1200 64 images/s; done
