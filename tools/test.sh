@@ -28,7 +28,7 @@ count() { # pattern
   done | grep -cE "$1" || true
 }
 total=$(count '<testcase ')
-skipped=$(count '<skipped|result="skipped"')
+skipped=$(count '<skipped')
 failed=$(count '<failure|<error ')
 # A target that failed without saying which case (did not build, crashed, timed out) counts as one.
 silent=$(grep -cE '^//[^ ]+ +(FAILED TO BUILD|TIMEOUT|NO STATUS)' "$log" || true)
