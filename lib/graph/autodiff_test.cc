@@ -4,215 +4,283 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
-#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "lib/graph/graph_text.h"
 #include "lib/graph/operator.h"
 #include "lib/graph/shape_inference.h"
-#include "lib/graph/zoo.h"
 #include "proto/muster/v1/graph.pb.h"
-#include "proto/muster/v1/job.pb.h"
 
 namespace muster {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::Gt;
+using ::testing::IsSupersetOf;
 
-v1::Graph Parse(const std::string& text) {
-  v1::Graph graph;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &graph)) << text;
-  return graph;
-}
-
-v1::Graph Model(const std::string& name, const std::string& args = "") {
-  v1::ModelSpec spec;
-  spec.mutable_zoo()->set_name(name);
-  EXPECT_TRUE(
-      google::protobuf::TextFormat::ParseFromString(args, spec.mutable_zoo()->mutable_args()));
-  return BuildModel(spec).value();
-}
-
-// "outputs = op(inputs)" of the nodes that Differentiate has added.
-std::vector<std::string> Backward(const v1::Graph& forward, const v1::Graph& graph) {
-  std::vector<std::string> lines;
-  for (int i = forward.nodes_size(); i < graph.nodes_size(); ++i) {
-    const v1::Node& node = graph.nodes(i);
-    lines.push_back(absl::StrCat(absl::StrJoin(node.outputs(), ", "), " = ", node.op(), "(",
-                                 absl::StrJoin(node.inputs(), ", "), ")"));
+// What Differentiate has added, after checking that the whole infers for several batches and that
+// gradients have the types of their parameters.
+std::vector<std::string> Backward(const v1::Graph& forward) {
+  const absl::StatusOr<v1::Graph> graph = Differentiate(forward);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  if (!graph.ok()) return {};
+  for (int batch : {1, 2, 7}) {
+    EXPECT_TRUE(InferTypes(*graph, batch).ok()) << InferTypes(*graph, batch).status();
   }
-  return lines;
+  return NodeLines(*graph, forward.nodes_size());
 }
+
+std::vector<std::string> Backward(absl::string_view text) { return Backward(ParseGraph(text)); }
+
+constexpr absl::string_view kMlp = R"(
+    input x f32[-1, 5]
+    input target i32[-1]
+    parameter layers.0.weight [6, 5]
+    parameter layers.0.bias [6]
+    parameter layers.1.weight [3, 6]
+    parameter layers.1.bias [3]
+    layers.0 = Linear(x, layers.0.weight, layers.0.bias)
+    relu = Relu(layers.0)
+    logits = Linear(relu, layers.1.weight, layers.1.bias)
+    loss, lse = SoftmaxCrossEntropy(logits, target) label_smoothing=0.25 ignore_index=-1
+    correct = CorrectCount(logits, target)
+    loss loss
+    correct correct)";
 
 TEST(DifferentiateTest, AnMlpTakesParameterGradientsFirstAndNoneOfItsInput) {
-  const v1::Graph forward = Model("mlp", R"(fields { key: "hidden" value { number_value: 5 } })");
+  const v1::Graph forward = ParseGraph(kMlp);
 
-  const v1::Graph graph = Differentiate(forward).value();
-
-  EXPECT_THAT(Backward(forward, graph),
-              ElementsAre("d(logits) = SoftmaxCrossEntropyGrad(probabilities, target)",
+  EXPECT_THAT(Backward(forward),
+              ElementsAre("d(logits) = SoftmaxCrossEntropyGrad(logits, target, lse)",
                           "d(layers.1.bias) = LinearGradBias(d(logits))",
-                          "d(layers.1.weight) = LinearGradWeight(d(logits), layers.0.relu)",
-                          "d(layers.0.relu) = LinearGradInput(d(logits), layers.1.weight)",
-                          "d(layers.0) = ReluGrad(d(layers.0.relu), layers.0.relu)",
+                          "d(layers.1.weight) = LinearGradWeight(d(logits), relu)",
+                          "d(relu) = LinearGradInput(d(logits), layers.1.weight)",
+                          "d(layers.0) = ReluGrad(d(relu), relu)",
                           "d(layers.0.bias) = LinearGradBias(d(layers.0))",
-                          "d(layers.0.weight) = LinearGradWeight(d(layers.0), input)"));
-  EXPECT_THAT(graph.gradients(), ElementsAre("d(layers.0.weight)", "d(layers.0.bias)",
-                                             "d(layers.1.weight)", "d(layers.1.bias)"));
+                          "d(layers.0.weight) = LinearGradWeight(d(layers.0), x)"));
+  EXPECT_THAT(Differentiate(forward)->gradients(),
+              ElementsAre("d(layers.0.weight)", "d(layers.0.bias)", "d(layers.1.weight)",
+                          "d(layers.1.bias)"));
 }
 
 TEST(DifferentiateTest, TheForwardGraphStaysAsItWas) {
-  const v1::Graph forward = Model("lenet");
+  const v1::Graph forward = ParseGraph(kMlp);
 
   v1::Graph graph = Differentiate(forward).value();
 
-  ASSERT_THAT(graph.nodes_size(), Gt(forward.nodes_size()));
   graph.mutable_nodes()->DeleteSubrange(forward.nodes_size(),
                                         graph.nodes_size() - forward.nodes_size());
   graph.clear_gradients();
   EXPECT_EQ(graph.DebugString(), forward.DebugString());
 }
 
-TEST(DifferentiateTest, BackwardNodesInheritTheAttributesTheyNeed) {
-  const v1::Graph graph = Differentiate(Model("lenet")).value();
-
-  for (const v1::Node& node : graph.nodes()) {
-    if (node.op() == "MaxPool2dGrad") {
-      EXPECT_EQ(node.attributes().at("kernel").i(), 2);
-    }
-    if (node.name() == "conv1/Conv2dGradWeight") {
-      EXPECT_EQ(node.attributes().at("padding").i(), 2);
-    }
-    if (node.op() == "Conv2dGradBias") {
-      EXPECT_TRUE(node.attributes().empty());
-    }
-  }
-}
-
-TEST(DifferentiateTest, AResidualSumsItsBranchesInForwardOrderAndPassesItsGradientOn) {
-  const v1::Graph forward = Parse(R"(
-      inputs { name: "input" dtype: DTYPE_F32 shape: [-1, 4] }
-      inputs { name: "target" dtype: DTYPE_F32 shape: [-1, 4] }
-      parameters { name: "v" shape: [4, 4] } parameters { name: "w" shape: [4, 4] }
-      nodes { name: "x" op: "Linear" inputs: ["input", "v"] outputs: "x" }
-      nodes { name: "f" op: "Linear" inputs: ["x", "w"] outputs: "f" }
-      nodes { name: "y" op: "Add" inputs: ["x", "f"] outputs: "y" }
-      nodes { name: "loss" op: "MeanSquaredError" inputs: ["y", "target"] outputs: "loss" }
-      loss: "loss")");
+TEST(DifferentiateTest, BackwardNodesHaveTheAttributesOfTheirForwardNode) {
+  const v1::Graph forward = ParseGraph(kMlp);
 
   const v1::Graph graph = Differentiate(forward).value();
 
+  const v1::Node& loss = graph.nodes(forward.nodes_size());
+  EXPECT_EQ(loss.attributes().at("label_smoothing").f(), 0.25);
+  EXPECT_EQ(loss.attributes().at("ignore_index").i(), -1);
+}
+
+// Losses around `nodes`, which make y from x and the parameters: f32[batch, 4].
+std::string Regression(absl::string_view parameters_and_nodes) {
+  return absl::StrCat(R"(
+      input x f32[-1, 4]
+      input ids i32[-1, 3]
+      input target f32[-1, 4]
+      )",
+                      parameters_and_nodes, R"(
+      loss = MeanSquaredError(y, target)
+      loss loss)");
+}
+
+constexpr absl::string_view kLossGradient = "d(y) = MeanSquaredErrorGrad(y, target)";
+
+TEST(DifferentiateTest, AResidualSumsItsBranchesInForwardOrderAndPassesItsGradientOn) {
   EXPECT_THAT(
-      Backward(forward, graph),
-      ElementsAre("d(y) = MeanSquaredErrorGrad(y, target)", "d(w) = LinearGradWeight(d(y), x)",
-                  "d(x) from f = LinearGradInput(d(y), w)", "d(x) = Accumulate(d(x) from f, d(y))",
-                  "d(v) = LinearGradWeight(d(x), input)"));
+      Backward(Regression(R"(
+                  parameter v [4, 4]
+                  parameter w [4, 4]
+                  a = Linear(x, v)
+                  f = Linear(a, w)
+                  y = Add(a, f))")),
+      ElementsAre(kLossGradient, "d(w) = LinearGradWeight(d(y), a)",
+                  "d(a) from f = LinearGradInput(d(y), w)", "d(a) = Accumulate(d(a) from f, d(y))",
+                  "d(v) = LinearGradWeight(d(a), x)"));
 }
 
 TEST(DifferentiateTest, ATensorUsedTwiceByOneNodeCountsTwice) {
-  const v1::Graph forward = Parse(R"(
-      inputs { name: "target" dtype: DTYPE_F32 shape: [-1, 4] }
-      inputs { name: "input" dtype: DTYPE_F32 shape: [-1, 4] }
-      parameters { name: "b" shape: 4 }
-      nodes { name: "x" op: "Add" inputs: ["input", "b"] outputs: "x" }
-      nodes { name: "y" op: "Add" inputs: ["x", "x"] outputs: "y" }
-      nodes { name: "loss" op: "MeanSquaredError" inputs: ["y", "target"] outputs: "loss" }
-      loss: "loss")");
+  EXPECT_THAT(
+      Backward(Regression(R"(
+                  parameter b [4]
+                  a = Add(x, b)
+                  y = Mul(a, a))")),
+      ElementsAre(kLossGradient, "d(a) from y = MulGrad(d(y), a, a)",
+                  "d(a) from y' = MulGrad(d(y), a, a)",
+                  "d(a) = Accumulate(d(a) from y, d(a) from y')", "d(b) = AddGrad(d(a), b)"));
+}
 
-  EXPECT_THAT(Backward(forward, Differentiate(forward).value()),
-              ElementsAre("d(y) = MeanSquaredErrorGrad(y, target)", "d(x) = Accumulate(d(y), d(y))",
-                          "d(b) = AddGrad(d(x), b)"));
+TEST(DifferentiateTest, AnAddendOfOneRowIsSummedWhateverTheBatch) {
+  EXPECT_THAT(Backward(Regression(R"(
+                  parameter row [1, 4]
+                  a = Neg(row)
+                  y = Sub(x, a))")),
+              ElementsAre(kLossGradient, "d(a) = SubGradB(d(y), a)", "d(row) = NegGrad(d(a))"));
 }
 
 TEST(DifferentiateTest, GradientsOfParametersAreTensorsOfTheirOwn) {
-  const v1::Graph forward = Parse(R"(
-      inputs { name: "input" dtype: DTYPE_F32 shape: [-1, 4] }
-      inputs { name: "target" dtype: DTYPE_F32 shape: [-1, 4] }
-      parameters { name: "a" shape: 4 } parameters { name: "b" shape: 4 }
-      nodes { name: "c" op: "Add" inputs: ["a", "b"] outputs: "c" }
-      nodes { name: "y" op: "Add" inputs: ["input", "c"] outputs: "y" }
-      nodes { name: "loss" op: "MeanSquaredError" inputs: ["y", "target"] outputs: "loss" }
-      loss: "loss")");
-
-  EXPECT_THAT(Backward(forward, Differentiate(forward).value()),
-              ElementsAre("d(y) = MeanSquaredErrorGrad(y, target)", "d(c) = AddGrad(d(y), c)",
-                          "d(a) = AddGrad(d(c), a)", "d(b) = AddGrad(d(c), b)"));
+  EXPECT_THAT(Backward(Regression(R"(
+                  parameter a [4]
+                  parameter b [4]
+                  c = Add(a, b)
+                  y = Add(x, c))")),
+              ElementsAre(kLossGradient, "d(c) = AddGrad(d(y), c)", "d(a) = AddGrad(d(c), a)",
+                          "d(b) = AddGrad(d(c), b)"));
 }
 
-TEST(DifferentiateTest, ATiedTableSumsEmbeddingAndHead) {
-  const v1::Graph graph =
-      Differentiate(Model("gpt", R"(fields { key: "tied" value { bool_value: true } })")).value();
-
-  const v1::Node& last = *graph.nodes().rbegin();
-  EXPECT_EQ(last.op(), "Accumulate");
-  EXPECT_THAT(last.inputs(), ElementsAre("d(token_embedding.weight) from token_embedding",
-                                         "d(token_embedding.weight) from logits"));
-  EXPECT_EQ(graph.gradients(0), last.outputs(0));
+TEST(DifferentiateTest, AConcatGivesEveryPartItsGradientAndASplitTakesOneOfEach) {
+  EXPECT_THAT(
+      Backward(Regression(R"(
+                  parameter w [6, 4]
+                  a = Linear(x, w)
+                  p, q, r = Split(a) axis=1 sizes=[1, 2, 3]
+                  y = Concat(p, r) axis=1)")),
+      ElementsAre(kLossGradient, "d(p), d(r) = ConcatGrad(d(y), p, r)", "d(q) = Constant(q)",
+                  "d(a) = SplitGrad(d(p), d(q), d(r))", "d(w) = LinearGradWeight(d(a), x)"));
 }
 
-TEST(DifferentiateTest, NothingInTheBackwardPassIsDead) {
-  for (const char* name : {"linear", "mlp", "lenet", "gpt"}) {
-    const v1::Graph forward = Model(name);
-    const v1::Graph graph = Differentiate(forward).value();
-    absl::flat_hash_set<std::string> used(graph.gradients().begin(), graph.gradients().end());
-    for (const v1::Node& node : graph.nodes())
-      used.insert(node.inputs().begin(), node.inputs().end());
-
-    for (int i = forward.nodes_size(); i < graph.nodes_size(); ++i) {
-      for (const std::string& output : graph.nodes(i).outputs())
-        EXPECT_TRUE(used.contains(output)) << output;
-    }
-  }
+TEST(DifferentiateTest, ZerosStandInWhereNothingFlowsThroughAnOutput) {
+  EXPECT_THAT(Backward(R"(
+                  input x f32[-1, 7, 5]
+                  input target f32[-1, 7, 6]
+                  parameter w [2, 12, 5]
+                  parameter r [2, 12, 3]
+                  parameter bias [2, 24]
+                  y, h, c, state = Lstm(x, w, r, bias)
+                  loss = MeanSquaredError(y, target)
+                  loss loss)"),
+              ElementsAre("d(y) = MeanSquaredErrorGrad(y, target)", "d(h) = Constant(h)",
+                          "d(c) = Constant(c)",
+                          "d(x), d(w), d(r), d(bias) = "
+                          "LstmGrad(d(y), d(h), d(c), x, w, r, bias, y, state)"));
 }
 
-TEST(DifferentiateTest, GradientsOfLaterLayersAreFinalEarlier) {
-  const v1::Graph graph = Differentiate(Model("gpt")).value();
-  absl::flat_hash_map<std::string, int> position;
-  for (int i = 0; i < graph.nodes_size(); ++i) {
-    for (const std::string& output : graph.nodes(i).outputs()) position[output] = i;
-  }
+TEST(DifferentiateTest, GradientsFlowThroughLaterOutputsAndIntoOptionalInputs) {
+  EXPECT_THAT(Backward(R"(
+                  input x f32[-1, 7, 5]
+                  input start f32[-1, 3]
+                  input target f32[-1, 3]
+                  parameter w [1, 9, 5]
+                  parameter r [1, 9, 3]
+                  parameter bias [1, 18]
+                  parameter shift [3]
+                  shifted = Add(start, shift)
+                  h0 = Unsqueeze(shifted) axes=[0]
+                  y, h, state = Gru(x, w, r, bias, h0)
+                  last = Squeeze(h) axes=[0]
+                  loss = MeanSquaredError(last, target)
+                  loss loss)"),
+              ElementsAre("d(last) = MeanSquaredErrorGrad(last, target)",
+                          "d(h) = ReshapeGrad(d(last), h)", "d(y) = Constant(y)",
+                          "d(x), d(w), d(r), d(bias), d(h0) = "
+                          "GruGrad(d(y), d(h), x, w, r, bias, y, state, h0)",
+                          "d(shifted) = ReshapeGrad(d(h0), shifted)",
+                          "d(shift) = AddGrad(d(shifted), shift)"));
+}
 
-  // Parameters come in order of first use; weight and bias of one layer may swap.
-  for (int p = 2; p < graph.parameters_size(); ++p) {
-    EXPECT_LE(position.at(graph.gradients(p)), position.at(graph.gradients(p - 2)));
-  }
+TEST(DifferentiateTest, NormsDifferentiateByTheParametersTheyHave) {
+  EXPECT_THAT(
+      Backward(Regression(R"(
+                  parameter gain [4]
+                  parameter bias [4]
+                  statistic mean [4]
+                  statistic variance [4]
+                  a, am, ar = LayerNorm(x, gain)
+                  y, ym, yr, yv, state = BatchNorm(a, mean, variance, bias))")),
+      ElementsAre(kLossGradient, "d(mean) = StatisticGrad(ym)", "d(variance) = StatisticGrad(yv)",
+                  "d(a), d(bias) = BatchNormGrad(d(y), a, ym, yr, state, bias)",
+                  "d(gain) = LayerNormGradParameters(d(a), x, am, ar, gain)"));
+}
+
+TEST(DifferentiateTest, AStatisticReceivesThisRunsStatisticInTheOrderOfTheParameters) {
+  const v1::Graph graph = Differentiate(ParseGraph(Regression(R"(
+                              statistic variance [4]
+                              parameter gain [4]
+                              parameter bias [4]
+                              statistic mean [4]
+                              y, m, r, v, state = BatchNorm(x, mean, variance, bias, gain))")))
+                              .value();
+
+  EXPECT_THAT(graph.gradients(), ElementsAre("d(variance)", "d(gain)", "d(bias)", "d(mean)"));
+  EXPECT_THAT(NodeLines(graph), IsSupersetOf({std::string("d(variance) = StatisticGrad(v)"),
+                                              std::string("d(mean) = StatisticGrad(m)")}));
+}
+
+TEST(DifferentiateTest, SeveralLossesAddUpThroughTotalLoss) {
+  EXPECT_THAT(Backward(R"(
+                  input x f32[-1, 4]
+                  input class i32[-1]
+                  input target f32[-1, 4]
+                  parameter w [4, 4]
+                  y = Linear(x, w)
+                  squares = MeanSquaredError(y, target) weight=0.5
+                  entropy, lse = SoftmaxCrossEntropy(y, class)
+                  loss = TotalLoss(squares, entropy)
+                  loss loss)"),
+              ElementsAre("d(y) from entropy = SoftmaxCrossEntropyGrad(y, class, lse)",
+                          "d(y) from squares = MeanSquaredErrorGrad(y, target)",
+                          "d(y) = Accumulate(d(y) from squares, d(y) from entropy)",
+                          "d(w) = LinearGradWeight(d(y), x)"));
+}
+
+TEST(DifferentiateTest, NoGradientGoesIntoIntegersOrMasks) {
+  EXPECT_THAT(
+      Backward(R"(
+                  input ids i32[-1, 3]
+                  input mask f32[-1, 1, 1, 3]
+                  input target f32[-1, 3, 4]
+                  parameter table [9, 12]
+                  condition = Unsqueeze(ids) axes=[2]
+                  qkv = Embedding(ids, table)
+                  a, lse = SelfAttention(qkv, mask) heads=2
+                  b = Gather(a, ids) axis=1
+                  mean = ReduceMean(b) axes=[1, 2] keep=0
+                  c = Reshape(mean) shape=[0, 1, -1]
+                  y = Where(condition, a, c)
+                  loss = MeanSquaredError(y, target)
+                  loss loss)"),
+      ElementsAre("d(y) = MeanSquaredErrorGrad(y, target)",
+                  "d(a) from y = WhereGradA(d(y), condition, a)",
+                  "d(c) = WhereGradB(d(y), condition, c)", "d(mean) = ReshapeGrad(d(c), mean)",
+                  "d(b) = ReduceMeanGrad(d(mean), b)", "d(a) from b = GatherGrad(d(b), a, ids)",
+                  "d(a) = Accumulate(d(a) from b, d(a) from y)",
+                  "d(qkv) = SelfAttentionGrad(d(a), qkv, a, lse, mask)",
+                  "d(table) = EmbeddingGrad(d(qkv), ids, table)"));
+}
+
+TEST(DifferentiateTest, ATiedTableSumsEmbeddingAndHeadAtTheEnd) {
+  const std::vector<std::string> backward = Backward(R"(
+      input ids i32[-1, 3]
+      input target i32[-1, 3]
+      parameter table [9, 12]
+      x = Embedding(ids, table)
+      logits = Linear(x, table)
+      loss, lse = SoftmaxCrossEntropy(logits, target)
+      loss loss)");
+
+  EXPECT_EQ(backward.back(), "d(table) = Accumulate(d(table) from x, d(table) from logits)");
 }
 
 TEST(DifferentiateTest, NamesThatTheGraphHasTakenAreAvoided) {
-  const v1::Graph forward = Parse(R"pb(
-    inputs {
-      name: "d(w)"
-      dtype: DTYPE_F32
-      shape: [ -1, 4 ]
-    }
-    inputs {
-      name: "target"
-      dtype: DTYPE_F32
-      shape: [ -1, 1 ]
-    }
-    parameters {
-      name: "w"
-      shape: [ 1, 4 ]
-    }
-    nodes {
-      name: "y"
-      op: "Linear"
-      inputs: [ "d(w)", "w" ]
-      outputs: "y"
-    }
-    nodes {
-      name: "y/LinearGradWeight"
-      op: "MeanSquaredError"
-      inputs: [ "y", "target" ]
-      outputs: "loss"
-    }
-    loss: "loss")pb");
+  v1::Graph forward = ParseGraph(Regression(R"(
+      parameter w [4, 4]
+      y = Linear(x, w))"));
+  forward.mutable_inputs(1)->set_name("d(w)");
+  forward.mutable_nodes(1)->set_name("y/LinearGradWeight");
 
   const v1::Graph graph = Differentiate(forward).value();
 
@@ -222,59 +290,121 @@ TEST(DifferentiateTest, NamesThatTheGraphHasTakenAreAvoided) {
 
 TEST(DifferentiateTest, RefusesWhatHasNoGradient) {
   constexpr absl::string_view kTensors = R"(
-      inputs { name: "input" dtype: DTYPE_F32 shape: [-1, 4] }
-      inputs { name: "target" dtype: DTYPE_F32 shape: [-1, 4] }
-      inputs { name: "label" dtype: DTYPE_I32 shape: -1 }
-      parameters { name: "w" shape: [4, 4] }
-      nodes { name: "y" op: "Linear" inputs: ["input", "w"] outputs: "y" }
+      input input f32[-1, 4]
+      input target f32[-1, 4]
+      input label i32[-1]
+      parameter w [4, 4]
+      y = Linear(input, w)
   )";
   const struct {
     const char* rest;
     const char* message;
   } faults[] = {
       {"", "the graph names no loss"},
-      {R"(loss: "nowhere")", "loss 'nowhere' is not defined"},
-      {R"(parameters { name: "unused" shape: 3 } loss: "l"
-          nodes { name: "l" op: "MeanSquaredError" inputs: ["y", "target"] outputs: "l" })",
-       "parameter 'unused' does not reach the loss 'l'"},
-      {R"(loss: "l" nodes { name: "l" op: "MeanSquaredError" inputs: ["input", "target"] outputs: "l" })",
+      {"loss nowhere", "loss 'nowhere' is not defined"},
+      {R"(parameter unused [3]
+          parameter idle [3]
+          statistic s [4]
+          l = MeanSquaredError(y, target)
+          loss l)",
+       "parameters 'unused', 'idle' do not reach the loss 'l'"},
+      {R"(l = MeanSquaredError(input, target)
+          loss l)",
        "parameter 'w' does not reach the loss 'l'"},
-      {R"(loss: "l" nodes { name: "l" op: "MeanSquaredError" inputs: ["input", "y"] outputs: "l" })",
+      {R"(i = Cast(y) to=i32
+          f = Cast(i) to=f32
+          l = MeanSquaredError(f, target)
+          loss l)",
+       "parameter 'w' does not reach the loss 'l'"},
+      {R"(statistic s [4]
+          t = Add(y, s)
+          l = MeanSquaredError(t, target)
+          loss l)",
+       "parameter 's' does not feed a BatchNorm, as a statistic must"},
+      {R"(statistic s [4]
+          a, am, ar, av, as = BatchNorm(y, s, s, s)
+          l = MeanSquaredError(a, target)
+          loss l)",
+       "statistic 's' feeds more than one BatchNorm"},
+      {R"(parameter p [4]
+          statistic s [4]
+          a, am, ar, av, as = BatchNorm(y, p, s, p)
+          l = MeanSquaredError(a, target)
+          loss l)",
+       "node 'a' (BatchNorm) has no derivative with respect to 'p'"},
+      {R"(l = MeanSquaredError(input, y)
+          loss l)",
        "node 'l' (MeanSquaredError) has no derivative with respect to 'y'"},
-      {R"(loss: "c" nodes { name: "c" op: "CorrectCount" inputs: ["y", "label"] outputs: "c" })",
+      {R"(c = CorrectCount(y, label)
+          loss c)",
        "node 'c' (CorrectCount) is no loss function but makes the loss 'c'"},
-      {R"(loss: "sum"
-          nodes { name: "l" op: "MeanSquaredError" inputs: ["y", "target"] outputs: "l" }
-          nodes { name: "sum" op: "Add" inputs: ["l", "l"] outputs: "sum" })",
+      {R"(l = MeanSquaredError(y, target)
+          sum = Add(l, l)
+          loss sum)",
        "node 'sum' (Add) is no loss function but makes the loss 'sum'"},
-      {R"(loss: "m"
-          nodes { name: "l" op: "MeanSquaredError" inputs: ["y", "target"] outputs: "l" }
-          nodes { name: "m" op: "MeanSquaredError" inputs: ["l", "l"] outputs: "m" })",
+      {R"(l = MeanSquaredError(y, target)
+          sum = TotalLoss(l, l)
+          loss sum)",
+       "loss 'l' counts twice"},
+      {R"(l = MeanSquaredError(y, target)
+          e = Exp(l)
+          sum = TotalLoss(l, e)
+          loss sum)",
+       "node 'e' (Exp) is no loss function but makes the loss 'e'"},
+      {R"(l = MeanSquaredError(y, target)
+          m = MeanSquaredError(l, l)
+          loss m)",
        "node 'm' (MeanSquaredError) has no derivative with respect to 'l'"},
-      {R"(loss: "l" nodes { name: "s" op: "SoftmaxCrossEntropy" inputs: ["y", "label"] outputs: ["s", "p"] }
-          nodes { name: "l" op: "MeanSquaredError" inputs: ["p", "target"] outputs: "l" })",
-       "node 's' (SoftmaxCrossEntropy) has no derivative: only the graph's loss may be 'p'"},
-      {R"(loss: "l" nodes { name: "a" op: "Accumulate" inputs: ["target", "y"] outputs: "a" }
-          nodes { name: "l" op: "MeanSquaredError" inputs: ["a", "target"] outputs: "l" })",
+      {R"(s, lse = SoftmaxCrossEntropy(y, label)
+          l = SigmoidCrossEntropy(lse, label_f)
+          loss l)",
+       "node 'l' (SigmoidCrossEntropy): input 'label_f' is not defined"},
+      {R"(s, lse = SoftmaxCrossEntropy(y, label)
+          z = Neg(lse)
+          one = Cast(label) to=f32
+          l = SigmoidCrossEntropy(z, one)
+          loss l)",
+       "node 's' (SoftmaxCrossEntropy) has no derivative: only the graph's loss may be 'lse'"},
+      {R"(n, m, r = LayerNorm(y, g)
+          parameter g [4]
+          k = Unsqueeze(m) axes=[1]
+          z = Add(y, k)
+          l = MeanSquaredError(z, target)
+          loss l)",
+       "node 'n' (LayerNorm) has no derivative through its output 'm'"},
+      {R"(a = Accumulate(target, y)
+          l = MeanSquaredError(a, target)
+          loss l)",
        "node 'a' (Accumulate) has no derivative with respect to 'y'"},
-      {R"(loss: "l" gradients: "w"
-          nodes { name: "l" op: "MeanSquaredError" inputs: ["y", "target"] outputs: "l" })",
-       "the graph is differentiated already"},
-      {R"(loss: "l" nodes { name: "l" op: "MeanSquaredError" inputs: ["y", "label"] outputs: "l" })",
-       "node 'l' (MeanSquaredError): target is i32[1], must be f32[...]"},
   };
   for (const auto& fault : faults) {
-    const absl::Status status = Differentiate(Parse(absl::StrCat(kTensors, fault.rest))).status();
+    const absl::Status status =
+        Differentiate(ParseGraph(absl::StrCat(kTensors, fault.rest))).status();
 
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(status.message()), fault.message);
   }
 }
 
+TEST(DifferentiateTest, RefusesADifferentiatedGraphAndOneWithoutParameters) {
+  v1::Graph graph = ParseGraph(kMlp);
+  graph = Differentiate(graph).value();
+  EXPECT_EQ(std::string(Differentiate(graph).status().message()),
+            "the graph is differentiated already");
+
+  EXPECT_EQ(std::string(Differentiate(ParseGraph(R"(
+                            input x f32[-1, 4]
+                            l = MeanSquaredError(x, x)
+                            loss l)"))
+                            .status()
+                            .message()),
+            "the graph has no parameters");
+}
+
+// Whatever a rule names must be in the signatures of both ops, in the right number.
 TEST(OperatorTableTest, EveryGradientRuleFitsTheOperatorItNames) {
-  const auto find = [](const std::vector<Operand>& operands, absl::string_view name) {
-    auto found = std::ranges::find(operands, name, &Operand::name);
-    return found == operands.end() ? nullptr : &*found;
+  const auto has = [](const std::vector<Operand>& operands, absl::string_view name) {
+    return std::ranges::count(operands, name, &Operand::name) == 1;
   };
   for (const Operator& op : Operators()) {
     for (const GradientRule& rule : op.gradients) {
@@ -283,10 +413,24 @@ TEST(OperatorTableTest, EveryGradientRuleFitsTheOperatorItNames) {
       ASSERT_EQ(rule.inputs.size(), gradient->inputs.size()) << rule.op;
       ASSERT_EQ(rule.of.size(), gradient->outputs.size()) << rule.op;
       for (absl::string_view input : rule.inputs) {
-        EXPECT_TRUE(input == "dy" || find(op.inputs, input) || find(op.outputs, input))
+        EXPECT_TRUE(input == "dy" || has(op.inputs, input) || has(op.outputs, input) ||
+                    has(op.outputs, input.substr(1)))
             << op.name << " " << input;
       }
-      for (absl::string_view input : rule.of) EXPECT_NE(find(op.inputs, input), nullptr) << op.name;
+      for (size_t i = 0; i < rule.of.size(); ++i) {
+        EXPECT_TRUE(has(op.inputs, rule.of[i])) << op.name << " " << rule.of[i];
+      }
+    }
+  }
+}
+
+TEST(OperatorTableTest, AGradientOpTakesTheAttributesOfItsForwardOp) {
+  for (const Operator& op : Operators()) {
+    for (const GradientRule& rule : op.gradients) {
+      for (const AttributeRule& attribute : FindOperator(rule.op)->attributes) {
+        EXPECT_EQ(std::ranges::count(op.attributes, attribute.name, &AttributeRule::name), 1)
+            << rule.op << " " << attribute.name;
+      }
     }
   }
 }

@@ -1,31 +1,51 @@
 #include "lib/graph/operator.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "glog/logging.h"
+#include "lib/graph/operators/families.h"
 
 namespace muster {
+namespace {
+
+AttributeRule Rule(absl::string_view name, v1::Attribute::ValueCase kind) {
+  return {.name = name, .kind = kind};
+}
+
+std::vector<Operator> AllFamilies() {
+  std::vector<Operator> all;
+  for (auto family : {MatrixOperators, ImageOperators, NormalisationOperators, ElementwiseOperators,
+                      ReductionOperators, ShapeOperators, AttentionOperators, RecurrenceOperators,
+                      LossOperators, FusedOperators}) {
+    std::ranges::move(family(), std::back_inserter(all));
+  }
+  return all;
+}
+
+}  // namespace
 
 Operand::Operand(const char* signature) {
   const std::pair<absl::string_view, absl::string_view> halves =
       absl::StrSplit(signature, absl::MaxSplits(' ', 1));
   absl::string_view label = halves.first;
+  shape_only = absl::ConsumeSuffix(&label, "(shape)");
   if (absl::ConsumeSuffix(&label, "?")) arity = Arity::kOptional;
   if (absl::ConsumeSuffix(&label, "*")) arity = Arity::kMany;
   name = std::string(label);
   type = std::string(halves.second);
 
   absl::string_view rest = type;
-  dtype = absl::StartsWith(rest, "i32") ? v1::DTYPE_I32 : v1::DTYPE_F32;
-  CHECK(absl::ConsumePrefix(&rest, "f32[") || absl::ConsumePrefix(&rest, "i32[")) << signature;
-  CHECK(absl::ConsumeSuffix(&rest, "]")) << signature;
+  dtype = std::string(rest.substr(0, rest.find('[')));
+  rest.remove_prefix(dtype.size());
+  if (dtype == "state") return;
+  CHECK(absl::ConsumePrefix(&rest, "[") && absl::ConsumeSuffix(&rest, "]")) << signature;
   if (!rest.empty()) words = absl::StrSplit(rest, ", ");
 }
 
@@ -49,10 +69,86 @@ const std::vector<int64_t>& Dimensions::Run(absl::string_view word) const {
   return known->second;
 }
 
+AttributeRule Integer(absl::string_view name) { return Rule(name, v1::Attribute::kI); }
+AttributeRule Number(absl::string_view name) { return Rule(name, v1::Attribute::kF); }
+AttributeRule Word(absl::string_view name) { return Rule(name, v1::Attribute::kS); }
+AttributeRule Integers(absl::string_view name) { return Rule(name, v1::Attribute::kIntegers); }
+AttributeRule Numbers(absl::string_view name) { return Rule(name, v1::Attribute::kNumbers); }
+
+AttributeRule AttributeRule::Default(std::vector<double> values) const {
+  AttributeRule rule = *this;
+  rule.absence = Absence::kDefault;
+  rule.values = std::move(values);
+  return rule;
+}
+
+AttributeRule AttributeRule::DefaultOf(absl::string_view attribute) const {
+  AttributeRule rule = *this;
+  rule.absence = Absence::kDefault;
+  rule.same_as = attribute;
+  return rule;
+}
+
+AttributeRule AttributeRule::Optional() const {
+  AttributeRule rule = *this;
+  rule.absence = Absence::kMeaning;
+  return rule;
+}
+
+AttributeRule AttributeRule::Within(double min, double max) const {
+  AttributeRule rule = *this;
+  rule.min = min;
+  rule.max = max;
+  return rule;
+}
+
+AttributeRule AttributeRule::Length(int64_t length) const {
+  AttributeRule rule = *this;
+  rule.length = length;
+  return rule;
+}
+
+AttributeRule AttributeRule::OneOf(std::vector<absl::string_view> words) const {
+  AttributeRule rule = *this;
+  rule.words = std::move(words);
+  return rule;
+}
+
+AttributeRule AttributeRule::DefaultFirst() const {
+  AttributeRule rule = *this;
+  rule.absence = Absence::kDefault;
+  return rule;
+}
+
 bool Operator::is_loss() const {
   return !gradients.empty() && std::ranges::none_of(gradients, [](const GradientRule& rule) {
     return std::ranges::count(rule.inputs, "dy") > 0;
   });
+}
+
+const Operand& Operator::input(int i) const {
+  return inputs[std::min<size_t>(i, inputs.size() - 1)];
+}
+
+const Operand& Operator::output(int i) const {
+  return outputs[std::min<size_t>(i, outputs.size() - 1)];
+}
+
+const std::vector<Operator>& Operators() {
+  static const auto& operators = *new std::vector<Operator>(AllFamilies());
+  return operators;
+}
+
+const Operator* FindOperator(absl::string_view name) {
+  static const auto& by_name = *[] {
+    auto* index = new absl::flat_hash_map<absl::string_view, const Operator*>;
+    for (const Operator& op : Operators()) {
+      CHECK(index->emplace(op.name, &op).second) << op.name << " is in the table twice";
+    }
+    return index;
+  }();
+  auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : found->second;
 }
 
 }  // namespace muster

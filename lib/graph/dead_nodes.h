@@ -1,0 +1,12 @@
+// Removes what a graph computes for nobody.
+#pragma once
+
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster {
+
+// Nodes from which no path leads to loss, logits, correct or a gradient. Inputs and parameters
+// stay.
+void RemoveDeadNodes(v1::Graph& graph);
+
+}  // namespace muster

@@ -1,0 +1,25 @@
+// The element types of tensors.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster {
+
+// "f32", "i32", "bf16", "f16" or "state".
+absl::string_view DTypeName(v1::DType dtype);
+
+// The element type that a word attribute names; nullopt for none and for "state".
+absl::optional<v1::DType> ParseDType(absl::string_view name);
+
+// Of one element; 0 for DTYPE_STATE, whose size is the device's affair.
+int64_t DTypeBytes(v1::DType dtype);
+
+inline bool IsFloating(v1::DType dtype) {
+  return dtype == v1::DTYPE_F32 || dtype == v1::DTYPE_BF16 || dtype == v1::DTYPE_F16;
+}
+
+}  // namespace muster

@@ -1,0 +1,30 @@
+#include <utility>
+
+#include "lib/graph/fusion/fusion.h"
+#include "lib/graph/fusion/graph_edit.h"
+
+namespace muster {
+
+// Only in evaluation: there BatchNorm is a factor and a sum per channel.
+void FuseConv2dBatchNormRelu(v1::Graph& graph) {
+  GraphEdit edit(graph);
+  for (int i = 0; i < edit.size(); ++i) {
+    // Without bias, as before every BatchNorm: the fused op has no place for it.
+    if (!edit.Is(i, "Conv2d") || edit.node(i).inputs_size() > 2) continue;
+    const int norm = edit.OnlyReader(edit.node(i).outputs(0));
+    if (!edit.Is(norm, "BatchNormInference")) continue;
+    const int relu = edit.OnlyReader(edit.node(norm).outputs(0));
+    if (!edit.Is(relu, "Relu")) continue;
+    v1::Node fused = edit.node(i);
+    fused.set_op("Conv2dBatchNormRelu");
+    const v1::Node& statistics = edit.node(norm);
+    fused.mutable_inputs()->Add(statistics.inputs().begin() + 1, statistics.inputs().end());
+    for (const auto& [name, value] : statistics.attributes()) {
+      (*fused.mutable_attributes())[name] = value;
+    }
+    fused.set_outputs(0, edit.node(relu).outputs(0));
+    edit.Replace({i, norm, relu}, std::move(fused));
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,14 @@
+#include "lib/graph/fusion/fusion.h"
+
+namespace muster {
+
+void FuseNodes(const TensorTypes& types, v1::Graph& graph) {
+  FuseConv2dBatchNormRelu(graph);
+  FuseConv2dRelu(graph);
+  FuseBatchNormRelu(graph);
+  FuseLinearRelu(graph);
+  FuseLinearGelu(graph);
+  FuseAddLayerNorm(types, graph);
+}
+
+}  // namespace muster

@@ -1,0 +1,306 @@
+#include "lib/graph/fusion/fusion.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/graph/autodiff.h"
+#include "lib/graph/graph_text.h"
+#include "lib/graph/shape_inference.h"
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+using Pass = void (*)(v1::Graph&);
+
+// The graph after a pass, which must infer as before.
+v1::Graph After(Pass pass, v1::Graph graph) {
+  pass(graph);
+  EXPECT_TRUE(InferTypes(graph, 3).ok()) << InferTypes(graph, 3).status();
+  return graph;
+}
+
+v1::Graph After(void (*pass)(const TensorTypes&, v1::Graph&), v1::Graph graph) {
+  pass(InferTypes(graph, 2).value(), graph);
+  EXPECT_TRUE(InferTypes(graph, 3).ok()) << InferTypes(graph, 3).status();
+  return graph;
+}
+
+// ---------------------------------------------------------------- Linear
+
+constexpr absl::string_view kLinear = R"(
+    input x f32[-1, 4]
+    input target f32[-1, 3]
+    parameter w [3, 4]
+    parameter b [3]
+    )";
+
+std::string Activated(absl::string_view op) {
+  return absl::StrCat(kLinear, "a = Linear(x, w, b)\n y = ", op, R"(
+      loss = MeanSquaredError(y, target)
+      loss loss)");
+}
+
+TEST(FuseLinearReluTest, BackwardReadsOnlyTheOutput) {
+  const v1::Graph graph =
+      After(FuseLinearRelu, Differentiate(ParseGraph(Activated("Relu(a)"))).value());
+
+  EXPECT_THAT(NodeLines(graph),
+              ElementsAre("y = LinearRelu(x, w, b)", "loss = MeanSquaredError(y, target)",
+                          "d(y) = MeanSquaredErrorGrad(y, target)", "d(a) = ReluGrad(d(y), y)",
+                          "d(b) = LinearGradBias(d(a))", "d(w) = LinearGradWeight(d(a), x)"));
+}
+
+TEST(FuseLinearReluTest, NotWhereAnotherNodeOrTheCallerReadsTheSum) {
+  const std::string other = absl::StrCat(kLinear, R"(
+      a = Linear(x, w)
+      r = Relu(a)
+      y = Add(a, r)
+      loss = MeanSquaredError(y, target)
+      loss loss)");
+  const std::string caller = absl::StrCat(Activated("Relu(a)"), "\n logits a");
+
+  for (const std::string& text : {other, caller}) {
+    const v1::Graph graph = ParseGraph(text);
+    EXPECT_THAT(NodeLines(After(FuseLinearRelu, graph)), ElementsAreArray(NodeLines(graph)));
+  }
+}
+
+TEST(FuseLinearGeluTest, TheSumStaysForBackward) {
+  const v1::Graph graph =
+      After(FuseLinearGelu, Differentiate(ParseGraph(Activated("Gelu(a) exact=1"))).value());
+
+  EXPECT_EQ(NodeLines(graph)[0], "y, a = LinearGelu(x, w, b)");
+  EXPECT_EQ(graph.nodes(0).attributes().at("exact").i(), 1);
+  EXPECT_THAT(NodeLines(graph), Contains("d(a) = GeluGrad(d(y), a)"));
+}
+
+TEST(FuseLinearGeluTest, NotWithAnotherActivation) {
+  const v1::Graph graph = After(FuseLinearGelu, ParseGraph(Activated("Silu(a)")));
+
+  EXPECT_EQ(NodeLines(graph)[0], "a = Linear(x, w, b)");
+}
+
+// ---------------------------------------------------------------- convolutions and batch norms
+
+constexpr absl::string_view kImage = R"(
+    input x f32[-1, 4, 9, 9]
+    input target f32[-1, 6]
+    parameter w [6, 4, 3, 3]
+    parameter cb [6]
+    parameter bias [6]
+    parameter gain [6]
+    statistic mean [6]
+    statistic variance [6]
+    )";
+
+std::string Image(absl::string_view nodes) {
+  return absl::StrCat(kImage, nodes, R"(
+      p = GlobalAveragePool2d(y)
+      loss = MeanSquaredError(p, target)
+      loss loss)");
+}
+
+TEST(FuseConv2dReluTest, KeepsTheWindow) {
+  const v1::Graph graph = After(FuseConv2dRelu, ParseGraph(Image(R"(
+      a = Conv2d(x, w, cb) strides=[2, 1]
+      y = Relu(a))")));
+
+  EXPECT_EQ(NodeLines(graph)[0], "y = Conv2dRelu(x, w, cb)");
+  EXPECT_EQ(graph.nodes(0).attributes().at("strides").integers().values(0), 2);
+}
+
+TEST(FuseConv2dReluTest, NotAcrossASum) {
+  const v1::Graph graph = ParseGraph(Image(R"(
+      a = Conv2d(x, w)
+      c = Add(a, a)
+      y = Relu(c))"));
+
+  EXPECT_THAT(NodeLines(After(FuseConv2dRelu, graph)), ElementsAreArray(NodeLines(graph)));
+}
+
+TEST(FuseConv2dBatchNormReluTest, EvaluationIsOneNode) {
+  const v1::Graph graph = After(FuseConv2dBatchNormRelu, ParseGraph(Image(R"(
+      a = Conv2d(x, w) padding=[1, 1, 1, 1]
+      n = BatchNormInference(a, mean, variance, bias, gain) epsilon=0.5
+      y = Relu(n))")));
+
+  EXPECT_EQ(NodeLines(graph)[0], "y = Conv2dBatchNormRelu(x, w, mean, variance, bias, gain)");
+  EXPECT_EQ(graph.nodes(0).attributes().at("epsilon").f(), 0.5);
+  EXPECT_EQ(graph.nodes(0).attributes().at("padding").integers().values(3), 1);
+}
+
+TEST(FuseConv2dBatchNormReluTest, NotInTrainingNorWithABiasNorWithoutRelu) {
+  for (const char* nodes :
+       {"n, m, r, v, s = BatchNorm(a, mean, variance, bias, gain)\n y = Relu(n)",
+        "n = BatchNormInference(a, mean, variance, bias)\n y = Tanh(n)",
+        "y = BatchNormInference(a, mean, variance, bias)"}) {
+    const v1::Graph graph = ParseGraph(Image(absl::StrCat("a = Conv2d(x, w)\n", nodes)));
+    EXPECT_THAT(NodeLines(After(FuseConv2dBatchNormRelu, graph)),
+                ElementsAreArray(NodeLines(graph)));
+  }
+  const v1::Graph with_bias = ParseGraph(Image(R"(
+      a = Conv2d(x, w, cb)
+      n = BatchNormInference(a, mean, variance, bias)
+      y = Relu(n))"));
+  EXPECT_THAT(NodeLines(After(FuseConv2dBatchNormRelu, with_bias)),
+              ElementsAreArray(NodeLines(with_bias)));
+}
+
+constexpr absl::string_view kTrainedNorm = R"(
+    a = Conv2d(x, w, cb)
+    n, m, r, v, s = BatchNorm(a, mean, variance, bias, gain)
+    y = Relu(n))";
+
+TEST(FuseBatchNormReluTest, ForwardAndBackwardTogether) {
+  const v1::Graph graph =
+      After(FuseBatchNormRelu, Differentiate(ParseGraph(Image(kTrainedNorm))).value());
+
+  EXPECT_THAT(NodeLines(graph),
+              Contains("y, m, r, v, s = BatchNormRelu(a, mean, variance, bias, gain)"));
+  EXPECT_THAT(NodeLines(graph), Contains("d(a), d(bias), d(gain) = "
+                                         "BatchNormReluGrad(d(y), a, m, r, s, bias, gain)"));
+  EXPECT_THAT(NodeLines(graph), Contains("d(mean) = StatisticGrad(m)"));
+  EXPECT_THAT(NodeLines(graph), Not(Contains(StartsWith("d(n)"))));
+}
+
+TEST(FuseBatchNormReluTest, NotBeforeASum) {
+  const v1::Graph graph = Differentiate(ParseGraph(Image(R"(
+      a = Conv2d(x, w, cb)
+      n, m, r, v, s = BatchNorm(a, mean, variance, bias, gain)
+      c = Add(n, a)
+      y = Relu(c))")))
+                              .value();
+
+  EXPECT_THAT(NodeLines(After(FuseBatchNormRelu, graph)), ElementsAreArray(NodeLines(graph)));
+}
+
+TEST(FuseBatchNormReluTest, NotWhereItsGradientIsNotThatOfTheRelu) {
+  v1::Graph graph = Differentiate(ParseGraph(Image(kTrainedNorm))).value();
+  for (v1::Node& node : *graph.mutable_nodes()) {
+    if (node.op() == "ReluGrad") node.set_op("TanhGrad");
+  }
+
+  EXPECT_THAT(NodeLines(After(FuseBatchNormRelu, graph)), ElementsAreArray(NodeLines(graph)));
+}
+
+// ---------------------------------------------------------------- residual streams
+
+constexpr absl::string_view kResidual = R"(
+    input x f32[-1, 3, 4]
+    input target f32[-1, 3, 4]
+    parameter w [4, 4]
+    parameter gain [4]
+    parameter bias [4]
+    f = Linear(x, w)
+    )";
+
+TEST(FuseAddLayerNormTest, TheSumStaysAsTheResidualStream) {
+  const v1::Graph graph =
+      After(FuseAddLayerNorm, Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
+      sum = Add(x, f)
+      n, m, r = LayerNorm(sum, gain, bias) epsilon=0.5
+      y = Add(sum, n)
+      loss = MeanSquaredError(y, target)
+      loss loss)")))
+                                  .value());
+
+  EXPECT_EQ(NodeLines(graph)[1], "n, m, r, sum = AddLayerNorm(x, f, gain, bias)");
+  EXPECT_EQ(graph.nodes(1).attributes().at("epsilon").f(), 0.5);
+  EXPECT_THAT(NodeLines(graph),
+              Contains("d(sum) from n = LayerNormGradInput(d(y), sum, gain, m, r)"));
+}
+
+TEST(FuseAddLayerNormTest, NotWhereAnAddendIsBroadcast) {
+  const v1::Graph graph = ParseGraph(absl::StrCat(kResidual, R"(
+      sum = Add(f, bias)
+      y, m, r = LayerNorm(sum, gain)
+      loss = MeanSquaredError(y, target)
+      loss loss)"));
+
+  EXPECT_THAT(NodeLines(After(FuseAddLayerNorm, graph)), ElementsAreArray(NodeLines(graph)));
+}
+
+// ---------------------------------------------------------------- attention
+
+// As PyTorch's layers are exported: heads of 3 channels split from 12, `scores` made by `scoring`
+// from "products", probabilities from "scores".
+std::string WrittenOut(absl::string_view scoring, absl::string_view rest = "") {
+  return absl::StrCat(R"(
+      input x f32[-1, 5, 12]
+      input z f32[-1, 7, 12]
+      input target f32[-1, 5, 12]
+      input mask f32[-1, 1, 1, 7]
+      input wide f32[-1, 7]
+      parameter wq [12, 12]
+      parameter wk [12, 12]
+      parameter wv [12, 12]
+      scale = Constant() shape=[] value=0.25
+      q = Linear(x, wq)
+      q4 = Reshape(q) shape=[0, 0, 4, 3]
+      qh = Transpose(q4) permutation=[0, 2, 1, 3]
+      k = Linear(z, wk)
+      k4 = Reshape(k) shape=[0, 0, 4, 3]
+      kh = Transpose(k4) permutation=[0, 2, 3, 1]
+      v = Linear(z, wv)
+      v4 = Reshape(v) shape=[0, 0, 4, 3]
+      vh = Transpose(v4) permutation=[0, 2, 1, 3]
+      )",
+                      scoring, R"(
+      probabilities = Softmax(scores)
+      context = MatMul(probabilities, vh)
+      side_by_side = Transpose(context) permutation=[0, 2, 1, 3]
+      y = Reshape(side_by_side) shape=[0, 0, 12]
+      loss = MeanSquaredError(y, target)
+      loss loss
+      )",
+                      rest);
+}
+
+TEST(FuseAttentionTest, SoftmaxOfScaledProductsIsOneNode) {
+  const v1::Graph graph = After(FuseAttention, ParseGraph(WrittenOut(R"(
+      products = MatMul(qh, kh)
+      scores = Mul(products, scale))")));
+
+  EXPECT_THAT(NodeLines(graph),
+              ElementsAre("scale = Constant()", "q = Linear(x, wq)", "k = Linear(z, wk)",
+                          "v = Linear(z, wv)", "y, probabilities = Attention(q, k, v)",
+                          "loss = MeanSquaredError(y, target)"));
+  EXPECT_EQ(graph.nodes(4).attributes().at("heads").i(), 4);
+  EXPECT_EQ(graph.nodes(4).attributes().at("scale").f(), 0.25);
+  EXPECT_TRUE(Differentiate(graph).ok());
+}
+
+TEST(FuseAttentionTest, ScalesOfQueriesAndKeysMultiplyAndAMaskIsAnInput) {
+  const v1::Graph graph = After(FuseAttention, ParseGraph(WrittenOut(R"(
+      qs = Div(qh, scale)
+      ks = Mul(scale, kh)
+      products = MatMul(qs, ks)
+      scores = Add(products, mask))")));
+
+  EXPECT_THAT(NodeLines(graph), Contains("y, probabilities = Attention(q, k, v, mask)"));
+  EXPECT_EQ(graph.nodes(4).attributes().at("scale").f(), 1);
+}
+
+TEST(FuseAttentionTest, NotWhereProbabilitiesAreReadOrTheMaskIsAnotherShape) {
+  for (const std::string& text :
+       {WrittenOut("scores = MatMul(qh, kh)", "logits probabilities"),
+        WrittenOut("products = MatMul(qh, kh)\n row = ReduceSum(wide) axes=[0]\n"
+                   "scores = Add(products, row)"),
+        WrittenOut("scores = MatMul(qh, kh)", "again = Relu(kh)")}) {
+    const v1::Graph graph = ParseGraph(text);
+    EXPECT_THAT(NodeLines(After(FuseAttention, graph)), ElementsAreArray(NodeLines(graph)));
+  }
+}
+
+}  // namespace
+}  // namespace muster

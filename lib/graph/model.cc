@@ -1,0 +1,23 @@
+#include "lib/graph/model.h"
+
+#include <utility>
+
+#include "lib/graph/onnx/onnx_import.h"
+#include "lib/graph/zoo/zoo.h"
+#include "lib/status/status.h"
+
+namespace muster {
+
+absl::StatusOr<Model> LoadModel(const v1::ModelSpec& spec) {
+  Model model;
+  if (spec.has_onnx()) {
+    ASSIGN_OR_RETURN(ImportedModel imported, ImportOnnx(spec.onnx()));
+    model.graph = std::move(imported.graph);
+    model.initial_values = std::move(imported.initial_values);
+  } else {
+    ASSIGN_OR_RETURN(model.graph, BuildModel(spec));
+  }
+  return model;
+}
+
+}  // namespace muster

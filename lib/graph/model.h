@@ -1,0 +1,21 @@
+// The model that a job asks for: from the zoo, or from an ONNX file.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+struct Model {
+  v1::Graph graph;  // forward, f32, in training form
+  // By parameter; empty where the graph's initialisers say how it starts.
+  std::vector<std::vector<float>> initial_values;
+};
+
+// As BuildModel (lib/graph/zoo) or ImportOnnx (lib/graph/onnx), which reads the file here.
+absl::StatusOr<Model> LoadModel(const v1::ModelSpec& spec);
+
+}  // namespace muster

@@ -1,0 +1,133 @@
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "lib/graph/operators/broadcast.h"
+#include "lib/graph/operators/families.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// y = f(x) and its gradient op, which reads dy and one of x and y.
+void AddUnary(absl::string_view name, absl::string_view gradient, const char* read,
+              std::vector<AttributeRule> attributes, std::vector<Operator>& operators) {
+  operators.push_back({.name = name,
+                       .inputs = {"x T[...]"},
+                       .outputs = {"y T[...]"},
+                       .attributes = attributes,
+                       .gradients = {{gradient, {"dy", absl::string_view(read, 1)}, {"x"}}}});
+  operators.push_back({.name = gradient,
+                       .inputs = {"dy T[...]", read},
+                       .outputs = {"dx T[...]"},
+                       .attributes = attributes});
+}
+
+void AddUnaries(std::vector<Operator>& operators) {
+  constexpr const char* kX = "x T[...]";
+  constexpr const char* kY = "y T[...]";
+  AddUnary("Relu", "ReluGrad", kY, {}, operators);
+  AddUnary("Tanh", "TanhGrad", kY, {}, operators);
+  AddUnary("Sigmoid", "SigmoidGrad", kY, {}, operators);
+  AddUnary("Sqrt", "SqrtGrad", kY, {}, operators);
+  AddUnary("Exp", "ExpGrad", kY, {}, operators);
+  AddUnary("Gelu", "GeluGrad", kX, {Integer("exact").Default(0).Within(0, 1)}, operators);
+  AddUnary("Silu", "SiluGrad", kX, {}, operators);
+  AddUnary("Erf", "ErfGrad", kX, {}, operators);
+  AddUnary("Log", "LogGrad", kX, {}, operators);
+}
+
+// `gradients`: of a, of b.
+Operator Binary(absl::string_view name, GradientRule of_a, GradientRule of_b) {
+  return {.name = name,
+          .inputs = {"a T[...a]", "b T[...b]"},
+          .outputs = {"y T[...y]"},
+          .relate = RelateBroadcast,
+          .gradients = {std::move(of_a), std::move(of_b)}};
+}
+
+// Of one operand, "...a", whatever its name.
+Operator BinaryGradient(absl::string_view name, std::vector<Operand> inputs, const char* output) {
+  return {.name = name,
+          .inputs = std::move(inputs),
+          .outputs = {output},
+          .relate = RelateBroadcastGradient};
+}
+
+void AddBinaries(std::vector<Operator>& operators) {
+  operators.insert(
+      operators.end(),
+      {Binary("Add", {"AddGrad", {"dy", "a"}, {"a"}, /*identity_if_same_type=*/true},
+              {"AddGrad", {"dy", "b"}, {"b"}, /*identity_if_same_type=*/true}),
+       Binary("Sub", {"AddGrad", {"dy", "a"}, {"a"}, /*identity_if_same_type=*/true},
+              {"SubGradB", {"dy", "b"}, {"b"}}),
+       Binary("Mul", {"MulGrad", {"dy", "a", "b"}, {"a"}}, {"MulGrad", {"dy", "b", "a"}, {"b"}}),
+       Binary("Div", {"DivGradA", {"dy", "a", "b"}, {"a"}}, {"DivGradB", {"dy", "a", "b"}, {"b"}}),
+       Binary("Pow", {"PowGradA", {"dy", "a", "b"}, {"a"}}, {"PowGradB", {"dy", "a", "b"}, {"b"}}),
+
+       BinaryGradient("AddGrad", {"dy T[...y]", "a(shape) T[...a]"}, "da T[...a]"),
+       BinaryGradient("SubGradB", {"dy T[...y]", "b(shape) T[...a]"}, "db T[...a]"),
+       BinaryGradient("MulGrad", {"dy T[...y]", "a(shape) T[...a]", "b T[...b]"}, "da T[...a]"),
+       BinaryGradient("DivGradA", {"dy T[...y]", "a(shape) T[...a]", "b T[...b]"}, "da T[...a]"),
+       BinaryGradient("DivGradB", {"dy T[...y]", "a T[...b]", "b T[...a]"}, "db T[...a]"),
+       BinaryGradient("PowGradA", {"dy T[...y]", "a T[...a]", "b T[...b]"}, "da T[...a]"),
+       BinaryGradient("PowGradB", {"dy T[...y]", "a T[...b]", "b T[...a]"}, "db T[...a]")});
+}
+
+absl::Status RelateWhere(const v1::Node&, Dimensions& dimensions) {
+  ASSIGN_OR_RETURN(const std::vector<int64_t> chosen,
+                   Broadcast(dimensions.Run("...a"), dimensions.Run("...b")));
+  ASSIGN_OR_RETURN(const std::vector<int64_t> y, Broadcast(dimensions.Run("...condition"), chosen));
+  return dimensions.Bind("...y", y);
+}
+
+}  // namespace
+
+std::vector<Operator> ElementwiseOperators() {
+  const std::vector<AttributeRule> to = {Word("to").OneOf({"f32", "bf16", "f16", "i32"})};
+  const std::vector<AttributeRule> dropout = {Number("rate").Within(0, 0.999),
+                                              Integer("salt").Within(0, 2147483647.0)};
+  std::vector<Operator> operators = {
+      {.name = "Neg",
+       .inputs = {"x T[...]"},
+       .outputs = {"y T[...]"},
+       .gradients = {{"NegGrad", {"dy"}, {"x"}}}},
+      {.name = "NegGrad", .inputs = {"dy T[...]"}, .outputs = {"dx T[...]"}},
+      {.name = "Where",
+       .inputs = {"condition i32[...condition]", "a T[...a]", "b T[...b]"},
+       .outputs = {"y T[...y]"},
+       .relate = RelateWhere,
+       .gradients = {{"WhereGradA", {"dy", "condition", "a"}, {"a"}},
+                     {"WhereGradB", {"dy", "condition", "b"}, {"b"}}}},
+      BinaryGradient("WhereGradA",
+                     {"dy T[...y]", "condition i32[...condition]", "a(shape) T[...a]"},
+                     "da T[...a]"),
+      BinaryGradient("WhereGradB",
+                     {"dy T[...y]", "condition i32[...condition]", "b(shape) T[...a]"},
+                     "db T[...a]"),
+      {.name = "Cast",
+       .inputs = {"x E[...]"},
+       .outputs = {"y @to[...]"},
+       .attributes = to,
+       .gradients = {{"CastGrad", {"dy", "x"}, {"x"}}}},
+      {.name = "CastGrad",
+       .inputs = {"dy T[...]", "x(shape) U[...]"},
+       .outputs = {"dx U[...]"},
+       .attributes = to},
+      {.name = "Dropout",
+       .inputs = {"x T[...]"},
+       .outputs = {"y T[...]"},
+       .attributes = dropout,
+       .gradients = {{"DropoutGrad", {"dy"}, {"x"}}}},
+      {.name = "DropoutGrad",
+       .inputs = {"dy T[...]"},
+       .outputs = {"dx T[...]"},
+       .attributes = dropout},
+      {.name = "Accumulate", .inputs = {"x* T[...]"}, .outputs = {"y T[...]"}},
+  };
+  AddUnaries(operators);
+  AddBinaries(operators);
+  return operators;
+}
+
+}  // namespace muster

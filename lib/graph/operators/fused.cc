@@ -1,0 +1,70 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "glog/logging.h"
+#include "lib/graph/attributes.h"
+#include "lib/graph/operators/families.h"
+
+namespace muster {
+namespace {
+
+// The row of the op that a fusion extends: the same inputs, outputs, attributes and rules about
+// shapes. What is fused is differentiated already.
+Operator Extended(absl::string_view base, const std::vector<Operator>& family,
+                  absl::string_view name) {
+  auto found = std::ranges::find(family, base, &Operator::name);
+  CHECK(found != family.end()) << base;
+  Operator op = *found;
+  op.name = name;
+  op.gradients.clear();
+  return op;
+}
+
+Operator LinearGelu() {
+  Operator op = Extended("Linear", MatrixOperators(), "LinearGelu");
+  op.outputs.push_back("preactivation T[..., outer]");
+  op.attributes = {Integer("exact").Default(0).Within(0, 1)};
+  return op;
+}
+
+Operator BatchNormReluGrad() {
+  Operator op = Extended("BatchNormGrad", NormalisationOperators(), "BatchNormReluGrad");
+  op.inputs[5] = "bias T[channel]";  // tells where the sum was negative
+  return op;
+}
+
+Operator Conv2dBatchNormRelu() {
+  Operator op = Extended("Conv2d", ImageOperators(), "Conv2dBatchNormRelu");
+  op.inputs.pop_back();
+  op.inputs.insert(op.inputs.end(),
+                   {"running_mean f32[output channel]", "running_variance f32[output channel]",
+                    "bias T[output channel]", "gain? T[output channel]"});
+  op.attributes.push_back(Number("epsilon").Default(1e-5).Within(0, 1));
+  return op;
+}
+
+Operator AddLayerNorm() {
+  return {
+      .name = "AddLayerNorm",
+      .inputs = {"a T[..., channel]", "b T[..., channel]", "gain T[channel]", "bias? T[channel]"},
+      .outputs = {"y T[..., channel]", "mean f32[...]", "rstd f32[...]", "sum T[..., channel]"},
+      .attributes = {Number("epsilon").Default(1e-5).Within(0, 1)}};
+}
+
+}  // namespace
+
+std::vector<Operator> FusedOperators() {
+  return {
+      Extended("Linear", MatrixOperators(), "LinearRelu"),
+      LinearGelu(),
+      Extended("Conv2d", ImageOperators(), "Conv2dRelu"),
+      Extended("BatchNorm", NormalisationOperators(), "BatchNormRelu"),
+      BatchNormReluGrad(),
+      Conv2dBatchNormRelu(),
+      AddLayerNorm(),
+  };
+}
+
+}  // namespace muster

@@ -1,0 +1,58 @@
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "lib/graph/operators/families.h"
+
+namespace muster {
+namespace {
+
+// A loss per element, with a target in f32.
+std::vector<Operator> ElementLoss(absl::string_view name, absl::string_view gradient,
+                                  const char* input, const char* input_gradient,
+                                  absl::string_view input_name) {
+  const std::vector<AttributeRule> attributes = {Number("weight").Default(1)};
+  return {{.name = name,
+           .inputs = {input, "target f32[...]"},
+           .outputs = {"loss f32[]"},
+           .attributes = attributes,
+           .gradients = {{gradient, {input_name, "target"}, {input_name}}}},
+          {.name = gradient,
+           .inputs = {input, "target f32[...]"},
+           .outputs = {input_gradient},
+           .attributes = attributes}};
+}
+
+}  // namespace
+
+std::vector<Operator> LossOperators() {
+  const AttributeRule ignore_index =
+      Integer("ignore_index").Optional().Within(-2147483648.0, 2147483647.0);
+  const std::vector<AttributeRule> cross_entropy = {
+      Number("label_smoothing").Default(0).Within(0, 1), ignore_index, Number("weight").Default(1)};
+  std::vector<Operator> operators = {
+      {.name = "SoftmaxCrossEntropy",
+       .inputs = {"logits T[..., class]", "target i32[...]"},
+       .outputs = {"loss f32[]", "lse f32[...]"},
+       .attributes = cross_entropy,
+       .gradients = {{"SoftmaxCrossEntropyGrad", {"logits", "target", "lse"}, {"logits"}}}},
+      {.name = "SoftmaxCrossEntropyGrad",
+       .inputs = {"logits T[..., class]", "target i32[...]", "lse f32[...]"},
+       .outputs = {"dlogits T[..., class]"},
+       .attributes = cross_entropy},
+      {.name = "TotalLoss", .inputs = {"loss* f32[]"}, .outputs = {"y f32[]"}},
+      {.name = "CorrectCount",
+       .inputs = {"logits T[..., class]", "target i32[...]"},
+       .outputs = {"count f32[]"},
+       .attributes = {ignore_index}},
+  };
+  for (const std::vector<Operator>& loss :
+       {ElementLoss("SigmoidCrossEntropy", "SigmoidCrossEntropyGrad", "logits T[...]",
+                    "dlogits T[...]", "logits"),
+        ElementLoss("MeanSquaredError", "MeanSquaredErrorGrad", "prediction T[...]",
+                    "dprediction T[...]", "prediction")}) {
+    operators.insert(operators.end(), loss.begin(), loss.end());
+  }
+  return operators;
+}
+
+}  // namespace muster

@@ -1,0 +1,111 @@
+#include "lib/graph/precision.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/repeated_field.h"
+#include "lib/graph/dependence.h"
+#include "lib/graph/dtype.h"
+#include "lib/graph/operator.h"
+#include "lib/graph/shape_inference.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const v1::Graph& forward, const TensorTypes& types, v1::DType low)
+      : low_(low), dependent_(DependentOnTrained(forward, types)), graph_(forward) {
+    for (const auto& [name, type] : types) dtypes_[name] = type.dtype;
+    for (const v1::Node& node : forward.nodes()) node_names_.insert(node.name());
+  }
+
+  v1::Graph Run() && {
+    for (v1::Parameter& parameter : *graph_.mutable_parameters()) {
+      if (parameter.has_statistic_momentum()) continue;
+      parameter.set_dtype(low_);
+      dtypes_[parameter.name()] = low_;
+    }
+    google::protobuf::RepeatedPtrField<v1::Node> nodes = std::move(*graph_.mutable_nodes());
+    graph_.clear_nodes();
+    for (v1::Node& node : nodes) {
+      if (node.op() == "Constant") constants_[node.outputs(0)] = node;
+      Lower(node);
+      *graph_.add_nodes() = std::move(node);
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  void Lower(v1::Node& node) {
+    const Operator& op = *FindOperator(node.op());
+    const bool is_low = std::ranges::any_of(
+        node.inputs(), [&](const std::string& x) { return dependent_.contains(x); });
+    const v1::DType follows = is_low ? low_ : v1::DTYPE_F32;
+    if (node.op() == "Cast") return LowerCast(is_low, node);
+    for (int i = 0; i < node.inputs_size(); ++i) {
+      const v1::DType dtype = dtypes_.at(node.inputs(i));
+      const v1::DType want = op.input(i).dtype == "f32" ? v1::DTYPE_F32 : follows;
+      if (IsFloating(dtype) && dtype != want) node.set_inputs(i, As(node.inputs(i), want));
+    }
+    for (int i = 0; i < node.outputs_size(); ++i) {
+      v1::DType& dtype = dtypes_.at(node.outputs(i));
+      if (IsFloating(dtype) && op.output(i).dtype != "f32") dtype = follows;
+    }
+  }
+
+  // It takes every type; one that a parameter goes through follows the precision.
+  void LowerCast(bool is_low, v1::Node& node) {
+    v1::DType& dtype = dtypes_.at(node.outputs(0));
+    if (!is_low || !IsFloating(dtype)) return;
+    dtype = low_;
+    (*node.mutable_attributes())["to"].set_s(std::string(DTypeName(low_)));
+  }
+
+  // `tensor` in another type, made before the node that asks first.
+  const std::string& As(const std::string& tensor, v1::DType dtype) {
+    auto [other, is_new] = others_.try_emplace({tensor, dtype});
+    if (!is_new) return other->second;
+    other->second = absl::StrCat(tensor, " as ", DTypeName(dtype));
+    while (dtypes_.contains(other->second)) other->second += "'";
+    dtypes_[other->second] = dtype;
+
+    auto constant = constants_.find(tensor);
+    v1::Node& node = *graph_.add_nodes();
+    if (constant != constants_.end()) {
+      node = constant->second;
+      (*node.mutable_attributes())["dtype"].set_s(std::string(DTypeName(dtype)));
+    } else {
+      node.set_op("Cast");
+      node.add_inputs(tensor);
+      (*node.mutable_attributes())["to"].set_s(std::string(DTypeName(dtype)));
+    }
+    node.clear_outputs();
+    node.add_outputs(other->second);
+    node.set_name(other->second);
+    while (!node_names_.insert(node.name()).second) node.mutable_name()->push_back('\'');
+    return other->second;
+  }
+
+  const v1::DType low_;
+  const absl::flat_hash_set<std::string> dependent_;
+  v1::Graph graph_;
+  absl::flat_hash_set<std::string> node_names_;
+  absl::flat_hash_map<std::string, v1::DType> dtypes_;
+  absl::flat_hash_map<std::string, v1::Node> constants_;  // by output
+  absl::flat_hash_map<std::pair<std::string, v1::DType>, std::string> others_;
+};
+
+}  // namespace
+
+absl::StatusOr<v1::Graph> LowerPrecision(const v1::Graph& forward, v1::DType dtype) {
+  ASSIGN_OR_RETURN(const TensorTypes types, InferTypes(forward, /*batch=*/1));
+  return Lowering(forward, types, dtype).Run();
+}
+
+}  // namespace muster
