@@ -1,0 +1,327 @@
+#include "lib/graph/onnx/onnx_file.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+using onnx::TensorProto;
+
+constexpr int64_t kElementsMax = int64_t{1} << 40;
+
+absl::Status Invalid(const std::string& path, absl::string_view what) {
+  return WithReason(absl::InvalidArgumentError(absl::StrCat(path, ": ", what)), "MODEL_INVALID");
+}
+
+int64_t BytesPerElement(int32_t type) {
+  switch (type) {
+    case TensorProto::UINT8:
+    case TensorProto::INT8:
+    case TensorProto::BOOL:
+      return 1;
+    case TensorProto::FLOAT16:
+    case TensorProto::BFLOAT16:
+      return 2;
+    case TensorProto::FLOAT:
+    case TensorProto::INT32:
+      return 4;
+    case TensorProto::INT64:
+    case TensorProto::DOUBLE:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+float FromHalf(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const int exponent = (half >> 10) & 31;
+  const uint32_t fraction = half & 0x3ff;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);
+  if (exponent > 0) {
+    return std::bit_cast<float>(sign | static_cast<uint32_t>(exponent + 112) << 23 |
+                                fraction << 13);
+  }
+  const float magnitude = static_cast<float>(fraction) / 16777216.0f;
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+// Round to nearest, ties to even.
+uint16_t ToHalf(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return sign | 0x7e00;
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;
+  if (magnitude < 0x38800000) {  // subnormal: in units of 2^-24
+    const float scaled = std::bit_cast<float>(magnitude) * 16777216.0f;
+    const float rounded = scaled + 8388608.0f - 8388608.0f;
+    return sign | static_cast<uint16_t>(rounded);
+  }
+  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
+  return sign | static_cast<uint16_t>((rounded >> 13) - (112 << 10));
+}
+
+uint16_t ToBfloat(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffff) > 0x7f800000) return bits >> 16 | 0x40;
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+template <typename T, typename To>
+void Widen(const std::string& bytes, std::vector<To>& to) {
+  for (size_t i = 0; i < to.size(); ++i) {
+    T element;
+    std::memcpy(&element, bytes.data() + i * sizeof(T), sizeof(T));
+    to[i] = static_cast<To>(element);
+  }
+}
+
+// The bytes of `values` in the tensor's own type, little-endian as this machine is.
+std::string Encode(const std::vector<float>& values, int32_t type) {
+  std::string bytes(values.size() * BytesPerElement(type), '\0');
+  for (size_t i = 0; i < values.size(); ++i) {
+    char* to = bytes.data() + i * BytesPerElement(type);
+    const double wide = values[i];
+    const uint16_t narrow = type == TensorProto::FLOAT16 ? ToHalf(values[i]) : ToBfloat(values[i]);
+    if (type == TensorProto::FLOAT) std::memcpy(to, &values[i], 4);
+    if (type == TensorProto::DOUBLE) std::memcpy(to, &wide, 8);
+    if (type == TensorProto::FLOAT16 || type == TensorProto::BFLOAT16) std::memcpy(to, &narrow, 2);
+  }
+  return bytes;
+}
+
+void UseForInference(onnx::GraphProto& graph) {
+  for (onnx::NodeProto& node : *graph.mutable_node()) {
+    if (node.op_type() == "BatchNormalization") {
+      node.mutable_output()->DeleteSubrange(1, node.output_size() - 1);
+      for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+        if (attribute.name() == "training_mode") attribute.set_i(0);
+      }
+    }
+    // Its third input says whether it trains; without one it does not.
+    if (node.op_type() == "Dropout" && node.input_size() > 2) {
+      node.mutable_input()->DeleteSubrange(2, node.input_size() - 2);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t ElementsOf(const TensorProto& tensor) {
+  int64_t elements = 1;
+  for (int64_t size : tensor.dims()) {
+    if (size < 0 || (size > 0 && elements > kElementsMax / size)) return -1;
+    elements *= size;
+  }
+  return elements;
+}
+
+bool IsFloating(int32_t type) {
+  return type == TensorProto::FLOAT || type == TensorProto::DOUBLE ||
+         type == TensorProto::FLOAT16 || type == TensorProto::BFLOAT16;
+}
+
+absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::error_code error;
+  if (!stream || !fs::is_regular_file(path, error)) {
+    return WithReason(absl::NotFoundError(absl::StrCat(path, ": no such file")), "MODEL_NOT_FOUND");
+  }
+  OnnxFile file;
+  file.path_ = path;
+  {
+    google::protobuf::io::IstreamInputStream input(&stream);
+    google::protobuf::io::CodedInputStream coded(&input);
+    if (!file.model_.ParseFromCodedStream(&coded) || !coded.ConsumedEntireMessage() ||
+        file.model_.graph().node_size() == 0) {
+      return Invalid(path, "is no ONNX file (it does not parse, or has no nodes)");
+    }
+  }
+  for (const onnx::OperatorSetIdProto& set : file.model_.opset_import()) {
+    if (set.domain().empty() || set.domain() == "ai.onnx") file.opset_ = set.version();
+  }
+  if (file.opset_ < kOpsetMin || file.opset_ > kOpsetMax) {
+    return Invalid(path, absl::StrCat("is of opset ", file.opset_, "; ", kOpsetMin, " to ",
+                                      kOpsetMax, " can be read: export it again with one of them"));
+  }
+  return file;
+}
+
+absl::StatusOr<std::string> OnnxFile::Bytes(const TensorProto& tensor) const {
+  const auto fail = [&](absl::string_view what) {
+    return Invalid(path_, absl::StrCat("tensor '", tensor.name(), "' ", what));
+  };
+  const int64_t elements = ElementsOf(tensor);
+  if (elements < 0) return fail("has an impossible shape");
+  const int64_t wanted = elements * BytesPerElement(tensor.data_type());
+  if (tensor.data_location() != TensorProto::EXTERNAL) {
+    if (static_cast<int64_t>(tensor.raw_data().size()) != wanted) {
+      return fail(
+          absl::StrCat("has ", tensor.raw_data().size(), " bytes, its shape needs ", wanted));
+    }
+    return tensor.raw_data();
+  }
+
+  std::string location;
+  int64_t offset = 0, length = wanted;
+  for (const onnx::StringStringEntryProto& entry : tensor.external_data()) {
+    if (entry.key() == "location") location = entry.value();
+    bool good = true;
+    if (entry.key() == "offset") good = absl::SimpleAtoi(entry.value(), &offset);
+    if (entry.key() == "length") good = absl::SimpleAtoi(entry.value(), &length);
+    if (!good || offset < 0) return fail(absl::StrCat("has external data at ", entry.value()));
+  }
+  const fs::path relative = fs::path(location).lexically_normal();
+  if (location.empty() || relative.is_absolute() || *relative.begin() == "..") {
+    return fail(absl::StrCat("has its data in '", location, "', which is not beside the file"));
+  }
+  if (length != wanted) {
+    return fail(absl::StrCat("has ", length, " external bytes, its shape needs ", wanted));
+  }
+  const fs::path data = fs::path(path_).parent_path() / relative;
+  std::ifstream stream(data, std::ios::binary);
+  if (!stream) return fail(absl::StrCat("has its data in ", data.string(), ", which is missing"));
+  std::error_code error;
+  const auto size = static_cast<int64_t>(fs::file_size(data, error));
+  if (error || offset > size || length > size - offset) {
+    return fail(absl::StrCat("ends at byte ", offset + length, " of ", data.string(),
+                             ", which has ", size));
+  }
+  std::string bytes(length, '\0');
+  if (!stream.seekg(offset) || !stream.read(bytes.data(), length)) {
+    return fail(absl::StrCat("cannot be read from ", data.string()));
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::vector<float>> OnnxFile::Floats(const TensorProto& tensor) const {
+  if (!IsFloating(tensor.data_type())) {
+    return Invalid(path_, absl::StrCat("tensor '", tensor.name(), "' of data type ",
+                                       tensor.data_type(), " is not floating"));
+  }
+  if (tensor.float_data_size() > 0 && tensor.float_data_size() == ElementsOf(tensor)) {
+    return std::vector<float>(tensor.float_data().begin(), tensor.float_data().end());
+  }
+  if (tensor.double_data_size() > 0 && tensor.double_data_size() == ElementsOf(tensor)) {
+    return std::vector<float>(tensor.double_data().begin(), tensor.double_data().end());
+  }
+  std::vector<uint16_t> narrow;
+  if (tensor.int32_data_size() > 0 && tensor.int32_data_size() == ElementsOf(tensor)) {
+    narrow.assign(tensor.int32_data().begin(), tensor.int32_data().end());
+  }
+  std::string bytes;
+  if (narrow.empty()) {
+    ASSIGN_OR_RETURN(bytes, Bytes(tensor));
+  }
+  std::vector<float> values(ElementsOf(tensor));
+  if (tensor.data_type() == TensorProto::FLOAT) {
+    Widen<float>(bytes, values);
+  } else if (tensor.data_type() == TensorProto::DOUBLE) {
+    Widen<double>(bytes, values);
+  } else {
+    if (narrow.empty()) {
+      narrow.resize(values.size());
+      Widen<uint16_t>(bytes, narrow);
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = tensor.data_type() == TensorProto::FLOAT16
+                      ? FromHalf(narrow[i])
+                      : std::bit_cast<float>(static_cast<uint32_t>(narrow[i]) << 16);
+    }
+  }
+  return values;
+}
+
+absl::StatusOr<std::vector<int64_t>> OnnxFile::Integers(const TensorProto& tensor) const {
+  if (IsFloating(tensor.data_type()) || BytesPerElement(tensor.data_type()) == 0) {
+    return Invalid(path_, absl::StrCat("tensor '", tensor.name(), "' of data type ",
+                                       tensor.data_type(), " has no integers"));
+  }
+  if (tensor.int64_data_size() > 0 && tensor.int64_data_size() == ElementsOf(tensor)) {
+    return std::vector<int64_t>(tensor.int64_data().begin(), tensor.int64_data().end());
+  }
+  if (tensor.int32_data_size() > 0 && tensor.int32_data_size() == ElementsOf(tensor)) {
+    return std::vector<int64_t>(tensor.int32_data().begin(), tensor.int32_data().end());
+  }
+  ASSIGN_OR_RETURN(const std::string bytes, Bytes(tensor));
+  std::vector<int64_t> values(ElementsOf(tensor));
+  switch (tensor.data_type()) {
+    case TensorProto::INT64:
+      Widen<int64_t>(bytes, values);
+      break;
+    case TensorProto::INT32:
+      Widen<int32_t>(bytes, values);
+      break;
+    case TensorProto::INT8:
+      Widen<int8_t>(bytes, values);
+      break;
+    default:
+      Widen<uint8_t>(bytes, values);
+  }
+  return values;
+}
+
+absl::Status OnnxFile::Save(
+    const std::string& path,
+    const absl::flat_hash_map<std::string, std::vector<float>>& values) const {
+  onnx::ModelProto model = model_;
+  UseForInference(*model.mutable_graph());
+  const std::string data_name = fs::path(path).filename().string() + ".data";
+  const std::string data_path = (fs::path(path).parent_path() / data_name).string();
+  std::ofstream data;
+  int64_t offset = 0;
+  for (TensorProto& tensor : *model.mutable_graph()->mutable_initializer()) {
+    const bool external = tensor.data_location() == TensorProto::EXTERNAL;
+    const auto replaced = values.find(tensor.name());
+    if (replaced == values.end() && !external) continue;
+    std::string bytes;
+    if (replaced == values.end()) {
+      ASSIGN_OR_RETURN(bytes, Bytes(tensor));
+    } else {
+      bytes = Encode(replaced->second, tensor.data_type());
+    }
+    if (!external) {
+      tensor.clear_float_data();
+      tensor.clear_double_data();
+      tensor.clear_int32_data();
+      tensor.set_raw_data(std::move(bytes));
+      continue;
+    }
+    if (!data.is_open()) data.open(data_path, std::ios::binary | std::ios::trunc);
+    tensor.clear_external_data();
+    for (const auto& [key, value] :
+         {std::pair<std::string, std::string>("location", data_name),
+          std::pair<std::string, std::string>("offset", absl::StrCat(offset)),
+          std::pair<std::string, std::string>("length", absl::StrCat(bytes.size()))}) {
+      onnx::StringStringEntryProto& entry = *tensor.add_external_data();
+      entry.set_key(key);
+      entry.set_value(value);
+    }
+    data.write(bytes.data(), bytes.size());
+    offset += bytes.size();
+  }
+  if (data.is_open() && !data.flush()) {
+    return absl::UnavailableError(absl::StrCat(data_path, ": cannot be written"));
+  }
+  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+  if (!stream || !model.SerializeToOstream(&stream) || !stream.flush()) {
+    return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster
