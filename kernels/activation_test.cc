@@ -1,76 +1,198 @@
 #include "kernels/activation.h"
 
 #include <limits>
+#include <numbers>
 
 #include "kernels/comparison.h"
-#include "kernels/reference.h"
 
 namespace muster::kernels {
 namespace {
 
-class ActivationTest : public testing::TestWithParam<int64_t> {};
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-INSTANTIATE_TEST_SUITE_P(OddSizes, ActivationTest, testing::Values(0, 1, 3, 16, 17, 63, 1000));
-
-TEST_P(ActivationTest, ReluKeepsThePositiveAndItsDerivativeFollows) {
-  const Floats x = Normals(GetParam(), 1), dy = Normals(GetParam(), 2);
-  Floats y(x.size(), NAN), dx(x.size(), NAN);
-
-  Relu(y.data(), x.data(), x.size());
-  ReluGrad(dx.data(), dy.data(), y.data(), x.size());
-
-  for (size_t i = 0; i < x.size(); ++i) {
-    EXPECT_EQ(y[i], std::max(x[i], 0.0f));
-    EXPECT_EQ(dx[i], x[i] > 0 ? dy[i] : 0.0f);
-  }
+double ReluOf(double x) { return std::max(x, 0.0); }
+double SiluOf(double x) { return x / (1 + std::exp(-x)); }
+double SigmoidOf(double x) { return 1 / (1 + std::exp(-x)); }
+double NegOf(double x) { return -x; }
+double GeluOf(double x) {
+  const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+  return x / (1 + std::exp(-2 * u));
 }
+double GeluExactOf(double x) { return 0.5 * x * std::erfc(-x / std::numbers::sqrt2); }
 
-TEST_P(ActivationTest, GeluDerivativeIsCloseToItsFormula) {
-  const Floats x = Normals(GetParam(), 1), dy = Normals(GetParam(), 2);
-  Floats dx(x.size(), NAN);
-  std::vector<double> expected(x.size());
-  for (size_t i = 0; i < x.size(); ++i) expected[i] = reference::GeluDerivative(x[i]) * dy[i];
+struct Case {
+  const char* name;
+  void (*kernel)(float*, const float*, int64_t);
+  double (*expected)(double);
+  float low, high;
+  double floor = 0;  // smaller results may err by the tolerance of this one
+};
 
-  GeluGrad(dx.data(), dy.data(), x.data(), x.size());
+class ActivationTest : public testing::TestWithParam<Case> {};
 
-  ExpectClose(dx, expected);
-}
+const Case kCases[] = {
+    {"Relu", Relu, ReluOf, -3, 3},
+    {"Silu", Silu, SiluOf, -80, 80},
+    {"Tanh", Tanh, [](double x) { return std::tanh(x); }, -12, 12},
+    {"Sigmoid", Sigmoid, SigmoidOf, -80, 80},
+    {"Erf", Erf, [](double x) { return std::erf(x); }, -6, 6},
+    {"Exp", Exp, [](double x) { return std::exp(x); }, -87, 88.7f},
+    {"Log", Log, [](double x) { return std::log(x); }, 1e-6f, 50},
+    {"Sqrt", Sqrt, [](double x) { return std::sqrt(x); }, 0, 50},
+    {"Neg", Neg, NegOf, -3, 3},
+    // The gate's exponent carries its own rounding: up to |2u| half ulps.
+    {"Gelu", Gelu, GeluOf, -6, 30, 1e-2},
+    {"GeluExact", GeluExact, GeluExactOf, -12, 12, 1e-2},
+};
 
-// Relative to each value and not to the largest: the gate does not cancel. 2 ulp of the
-// exponential, whose argument of magnitude |2u| carries |2u| half ulps of relative error of its
-// own.
-TEST(GeluTest, EveryValueIsWithinAFewUlp) {
+INSTANTIATE_TEST_SUITE_P(All, ActivationTest, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(ActivationTest, EveryValueIsWithinOneMillionth) {
+  const Case& c = GetParam();
   Floats x;
-  for (float v = -6.0f; v < 30.0f; v += 0.0037f) x.push_back(v);
+  for (int i = 0; i <= 20011; ++i) x.push_back(c.low + (c.high - c.low) * i / 20011);
+  for (float tiny : {1e-20f, 3e-5f, 0.01f}) x.push_back(std::max(c.low, tiny));
   Floats y(x.size(), NAN);
 
-  Gelu(y.data(), x.data(), x.size());
+  c.kernel(y.data(), x.data(), x.size());
 
   for (size_t i = 0; i < x.size(); ++i) {
-    const double v = x[i];
-    const double u = std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v);
-    const double expected = v / (1 + std::exp(-2 * u));
-    const double relative = (6 + (v < 0 ? 4 * std::abs(2 * u) : 0)) * 0x1p-24;
-    ASSERT_NEAR(y[i], expected, relative * std::abs(expected) + 1e-44) << "x = " << v;
+    const double expected = c.expected(x[i]);
+    ASSERT_NEAR(y[i], expected, 1e-6 * std::max(std::abs(expected), c.floor) + 1e-37)
+        << "x = " << x[i];
   }
 }
 
-TEST(GeluTest, ExtremesSaturateAndNanStaysNan) {
-  const Floats x = {-1e9f, 1e9f, -40.0f, 40.0f, 0.0f, std::numeric_limits<float>::quiet_NaN()};
-  Floats y(x.size());
-  Gelu(y.data(), x.data(), x.size());
-  EXPECT_NEAR(y[0], 0, 1e-20);
-  EXPECT_EQ(y[1], 1e9f);
-  EXPECT_NEAR(y[2], 0, 1e-20);
-  EXPECT_EQ(y[3], 40.0f);
-  EXPECT_EQ(y[4], 0.0f);
-  EXPECT_TRUE(std::isnan(y[5]));
+TEST_P(ActivationTest, AnElementsValueDoesNotDependOnItsPlaceAndMayBeOverwritten) {
+  for (int64_t n : {0, 1, 3, 16, 17, 63, 1000}) {
+    Floats x = Normals(n, 1), y(n, NAN);
+    for (float& v : x) v = std::abs(v);
+    GetParam().kernel(y.data(), x.data(), n);
+    for (int64_t i = 0; i < n; ++i) {
+      float alone = NAN;
+      GetParam().kernel(&alone, &x[i], 1);
+      ASSERT_EQ(y[i], alone);
+    }
+    GetParam().kernel(x.data(), x.data(), n);
+    EXPECT_EQ(x, y);
+  }
 }
 
-TEST(ReluTest, NanStaysNan) {
-  float x = std::numeric_limits<float>::quiet_NaN();
-  Relu(&x, &x, 1);
+TEST_P(ActivationTest, NanStaysNan) {
+  float x = kNan;
+  GetParam().kernel(&x, &x, 1);
   EXPECT_TRUE(std::isnan(x));
+}
+
+TEST_P(ActivationTest, ThreadsDoNotChangeTheResult) {
+  const Floats x = Normals(100003, 1);
+  ExpectSameOnAnyThreads([&] {
+    Floats y(x.size());
+    for (size_t i = 0; i < x.size(); ++i) y[i] = std::abs(x[i]);
+    GetParam().kernel(y.data(), y.data(), y.size());
+    return y;
+  });
+}
+
+struct Derivative {
+  const char* name;
+  void (*kernel)(float*, const float*, const float*, int64_t);
+  double (*function)(double);
+  bool from_value;  // takes y, not x
+  float low = -20, high = 20;
+};
+
+class DerivativeTest : public testing::TestWithParam<Derivative> {};
+
+const Derivative kDerivatives[] = {
+    {"TanhGrad", TanhGrad, [](double x) { return std::tanh(x); }, true, -2, 2},
+    {"SigmoidGrad", SigmoidGrad, SigmoidOf, true, -4, 4},
+    {"ExpGrad", ExpGrad, [](double x) { return std::exp(x); }, true, -5, 5},
+    {"SqrtGrad", SqrtGrad, [](double x) { return std::sqrt(x); }, true, 0.1f, 9},
+    {"SiluGrad", SiluGrad, SiluOf, false},
+    {"GeluGrad", GeluGrad, GeluOf, false},
+    {"GeluExactGrad", GeluExactGrad, GeluExactOf, false},
+    {"ErfGrad", ErfGrad, [](double x) { return std::erf(x); }, false},
+    {"LogGrad", LogGrad, [](double x) { return std::log(x); }, false, 0.1f, 9},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, DerivativeTest, testing::ValuesIn(kDerivatives),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(DerivativeTest, IsTheSlopeOfTheFunctionTimesDy) {
+  const Derivative& c = GetParam();
+  for (int64_t n : {1, 17, 3001}) {
+    const Floats dy = Normals(n, 1);
+    Floats saved(n), dx(n, NAN);
+    std::vector<double> slopes;
+    for (int64_t i = 0; i < n; ++i) {
+      const double x = saved[i] = c.low + (c.high - c.low) * (i + 0.37f) / n;
+      const double h = 1e-5;
+      slopes.push_back((c.function(x + h) - c.function(x - h)) / (2 * h));
+      if (c.from_value) saved[i] = static_cast<float>(c.function(x));
+    }
+
+    c.kernel(dx.data(), dy.data(), saved.data(), n);
+
+    for (int64_t i = 0; i < n; ++i) {
+      // 2^-22: what 1 - y² makes of the rounding of y; 1e-9: the difference quotient.
+      const double tolerance = 2.5e-6 * std::max(1.0, std::abs(slopes[i])) + 1e-9;
+      ASSERT_NEAR(dx[i], slopes[i] * dy[i], tolerance * (1e-3 + std::abs(dy[i])))
+          << "saved " << saved[i];
+    }
+    Floats in_place = dy;
+    c.kernel(in_place.data(), in_place.data(), saved.data(), n);
+    EXPECT_EQ(in_place, dx);
+    c.kernel(saved.data(), dy.data(), saved.data(), n);
+    EXPECT_EQ(saved, dx);
+  }
+}
+
+TEST(ReluTest, TheDerivativeIsThatOfThePositive) {
+  const Floats y = {0, 2, 0, 1e-30f}, dy = {5, 6, 7, 8};
+  Floats dx(4, NAN);
+  ReluGrad(dx.data(), dy.data(), y.data(), 4);
+  EXPECT_EQ(dx, (Floats{0, 6, 0, 8}));
+}
+
+TEST(ActivationTest, ExtremesSaturate) {
+  const Floats x = {-1e9f, 1e9f, -kInfinity, kInfinity, 0.0f};
+  Floats y(x.size());
+  Gelu(y.data(), x.data(), 2);
+  EXPECT_NEAR(y[0], 0, 1e-20);
+  EXPECT_EQ(y[1], 1e9f);
+  Tanh(y.data(), x.data(), 5);
+  EXPECT_EQ(y, (Floats{-1, 1, -1, 1, 0}));
+  Sigmoid(y.data(), x.data(), 5);
+  EXPECT_EQ(y, (Floats{0, 1, 0, 1, 0.5f}));
+  Erf(y.data(), x.data(), 5);
+  EXPECT_EQ(y, (Floats{-1, 1, -1, 1, 0}));
+  Exp(y.data(), x.data(), 5);
+  EXPECT_EQ(y, (Floats{0, kInfinity, 0, kInfinity, 1}));
+  Log(y.data(), x.data() + 2, 3);
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_EQ(y[1], kInfinity);
+  EXPECT_EQ(y[2], -kInfinity);
+}
+
+TEST(ActivationTest, LogTakesSubnormals) {
+  const float x = 1e-40f;
+  float y;
+  Log(&y, &x, 1);
+  EXPECT_NEAR(y, std::log(double{x}), 1e-5);
+}
+
+TEST(ActivationTest, DerivativesOfLargeArgumentsAreFinite) {
+  const Floats x = {-1e20f, 1e20f}, dy = {1, 1};
+  Floats dx(2);
+  GeluGrad(dx.data(), dy.data(), x.data(), 2);
+  EXPECT_EQ(dx, (Floats{0, 1}));
+  GeluExactGrad(dx.data(), dy.data(), x.data(), 2);
+  EXPECT_EQ(dx, (Floats{0, 1}));
+  SiluGrad(dx.data(), dy.data(), x.data(), 2);
+  EXPECT_EQ(dx, (Floats{0, 1}));
 }
 
 }  // namespace

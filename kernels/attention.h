@@ -1,33 +1,57 @@
-// Causal multi-head self-attention and its derivative. Row-major f32; no buffer aliases another.
+// Multi-head attention and its derivative, in blocks of queries and keys that stay in the cache: no
+// matrix of all scores is ever kept. Row-major f32; no buffer aliases another. In parallel; results
+// do not depend on the number of threads.
+//   Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022 (the blocks and what is
+//   recomputed).
 //
-//   qkv, dqkv       f32[B, T, 3C]: q, k and v side by side, heads contiguous inside each
-//   y, dy           f32[B, T, C]
-//   probabilities   f32[B, H, T, T]: row t holds the weights of positions 0..t, then zeros
+// Matrix products bound it: 2 B T S (C + D) operations forward (half of them where causal and
+// T == S) and 2.5 times as many backward.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+
+#include "kernels/dimensions.h"
 
 namespace muster::kernels {
 
 struct AttentionShape {
   int64_t batch;     // B
-  int64_t context;   // T
-  int64_t channels;  // C
-  int64_t heads;     // H, divides C
-
-  int64_t head_channels() const { return channels / heads; }
-  // Queries are taken in blocks of this many rows, so that about half of the products above the
-  // diagonal are skipped.
-  int64_t block() const { return std::min<int64_t>(context, 64); }
-  int64_t grad_workspace_floats() const { return block() * context; }
+  int64_t queries;   // T
+  int64_t keys;      // S
+  int64_t heads;     // H, divides C and D
+  int64_t channels;  // C of q and k
+  int64_t values;    // D, channels of v and y
+  bool causal;       // query t sees keys up to t + S - T
+  float scale;       // of the scores, usually 1 / sqrt(C / H)
 };
 
-// y = softmax(q kᵀ / sqrt(C / H), causal) v for each head.
-void CausalAttention(float* y, float* probabilities, const float* qkv, const AttentionShape& shape);
+// Added to the scores: f32[B or 1, H or 1, T or 1, S], dimensions of 1 repeat. Without data: none.
+struct AttentionMask {
+  AttentionMask() = default;
+  AttentionMask(const float* data, Dimensions dimensions);  // four of them
 
-// `workspace` is f32[shape.grad_workspace_floats()], scratch.
-void CausalAttentionGrad(float* dqkv, const float* dy, const float* qkv, const float* probabilities,
-                         float* workspace, const AttentionShape& shape);
+  const float* data = nullptr;
+  int64_t batch_stride = 0;
+  int64_t head_stride = 0;
+  int64_t query_stride = 0;
+};
+
+// y f32[B, T, D] = softmax(scale q kᵀ + mask, causal) v for each head, whose channels are
+// contiguous in q f32[B, T, C], k f32[B, S, C], v f32[B, S, D]. lse f32[B, H, T]: log of the sum of
+// the exp of the scores. A query that sees no key (causal with S < T, or a mask of -inf) has y = 0,
+// lse = -inf and passes no gradient.
+void Attention(float* y, float* lse, const float* q, const float* k, const float* v,
+               const AttentionMask& mask, const AttentionShape& shape);
+
+void AttentionGrad(float* dq, float* dk, float* dv, const float* dy, const float* q, const float* k,
+                   const float* v, const float* y, const float* lse, const AttentionMask& mask,
+                   const AttentionShape& shape);
+
+// The same of qkv f32[B, T, 3C]: q, k and v side by side. queries == keys, values == channels.
+void SelfAttention(float* y, float* lse, const float* qkv, const AttentionMask& mask,
+                   const AttentionShape& shape);
+
+void SelfAttentionGrad(float* dqkv, const float* dy, const float* qkv, const float* y,
+                       const float* lse, const AttentionMask& mask, const AttentionShape& shape);
 
 }  // namespace muster::kernels

@@ -1,45 +1,143 @@
-// Two-dimensional cross-correlation and its derivatives. Row-major f32; no buffer aliases another.
+// Two-dimensional cross-correlation and its derivatives, f32. No buffer aliases another.
 //
-//   x, dx   f32[B, C, H, W]        w, dw   f32[O, C, K, K]
-//   y, dy   f32[B, O, H', W']      H' = (H + 2 padding - K) / stride + 1, W' likewise; both at
-//   least 1
+//   x, dx   [B, C, H, W], in the layout that the kernel names      w, dw   [O, C/groups, K, L],
+//   y, dy   [B, O, H', W'], likewise                               bias, db   [O]: row-major
 //
-// `workspace` is f32[shape.workspace_floats()], scratch: its contents before and after mean
-// nothing.
+// Kernels are prepared once (algorithm, memory, machine code) and run often; one run at a time.
+// Prepare a kernel on a thread with as many threads (kernels/threads.h) as the one that runs it:
+// results repeat to the bit for the same number of threads, and may differ in the last bits for
+// another. `workspace` is scratch, 64-byte aligned: its contents before and after mean nothing.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+
+#include "kernels/layout.h"
 
 namespace muster::kernels {
 
 struct Conv2dShape {
-  int64_t batch;     // B
-  int64_t channels;  // C
-  int64_t height;    // H
-  int64_t width;     // W
-  int64_t outputs;   // O
-  int64_t kernel;    // K
-  int64_t stride = 1;
-  int64_t padding = 0;
+  int64_t batch;                  // B
+  int64_t channels;               // C
+  int64_t height;                 // H
+  int64_t width;                  // W
+  int64_t outputs;                // O
+  std::array<int64_t, 2> kernel;  // K, L
+  std::array<int64_t, 2> strides = {1, 1};
+  std::array<int64_t, 4> padding = {};  // top, left, bottom, right
+  std::array<int64_t, 2> dilations = {1, 1};
+  int64_t groups = 1;  // divides C and O
 
-  int64_t output_height() const { return (height + 2 * padding - kernel) / stride + 1; }
-  int64_t output_width() const { return (width + 2 * padding - kernel) / stride + 1; }
+  // Both at least 1.
+  int64_t output_height() const {
+    return (height + padding[0] + padding[2] - dilations[0] * (kernel[0] - 1) - 1) / strides[0] + 1;
+  }
+  int64_t output_width() const {
+    return (width + padding[1] + padding[3] - dilations[1] * (kernel[1] - 1) - 1) / strides[1] + 1;
+  }
   int64_t pixels() const { return output_height() * output_width(); }
-  int64_t patch() const { return channels * kernel * kernel; }
-  int64_t workspace_floats() const { return patch() * pixels(); }
+  int64_t patch() const { return channels / groups * kernel[0] * kernel[1]; }
 };
 
-// y = x correlated with w, plus bias[O] on every pixel; a null bias is zero.
-void Conv2d(float* y, const float* x, const float* w, const float* bias, float* workspace,
-            const Conv2dShape& shape);
+enum class Conv2dEpilogue { kNone, kRelu };
 
-void Conv2dGradInput(float* dx, const float* dy, const float* w, float* workspace,
-                     const Conv2dShape& shape);
+class Conv2d {
+ public:
+  struct Options {
+    bool bias = false;
+    Conv2dEpilogue epilogue = Conv2dEpilogue::kNone;
+  };
 
-void Conv2dGradWeight(float* dw, const float* dy, const float* x, float* workspace,
-                      const Conv2dShape& shape);
+  Conv2d(const Conv2dShape& shape, const Options& options);
+  ~Conv2d();
+  Conv2d(Conv2d&&) noexcept;
 
-// db[O] = sum over batch and pixels of dy.
-void Conv2dGradBias(float* db, const float* dy, const Conv2dShape& shape);
+  const Layout& x_layout() const { return x_layout_; }
+  const Layout& y_layout() const { return y_layout_; }
+  int64_t workspace_bytes() const;
+
+  // y = epilogue(x correlated with w, plus bias on every pixel). 2 B O H' W' patch operations.
+  // `bias` is null when the options have none.
+  void Run(float* y, const float* x, const float* w, const float* bias, std::byte* workspace);
+
+ private:
+  bool bias_;
+  Conv2dEpilogue epilogue_;
+  Layout x_layout_;
+  Layout y_layout_;
+  int64_t y_bytes_;
+  std::unique_ptr<class WeightedPrimitive> primitive_;
+};
+
+// relu(batch normalisation of (x correlated with w, plus bias)) with running statistics, for
+// evaluation: the normalisation is folded into weights and bias.
+class Conv2dBatchNormRelu {
+ public:
+  struct Normalization {
+    const float* mean;      // [O]
+    const float* variance;  // [O]
+    const float* bias;      // [O]
+    const float* gain;      // [O], or null: ones
+    float epsilon;
+  };
+
+  explicit Conv2dBatchNormRelu(const Conv2dShape& shape);
+
+  const Layout& x_layout() const { return convolution_.x_layout(); }
+  const Layout& y_layout() const { return convolution_.y_layout(); }
+  int64_t workspace_bytes() const;
+
+  // `bias`, of the convolution, may be null.
+  void Run(float* y, const float* x, const float* w, const float* bias,
+           const Normalization& normalization, std::byte* workspace);
+
+ private:
+  int64_t outputs_;
+  int64_t patch_;
+  Conv2d convolution_;
+};
+
+class Conv2dGradInput {
+ public:
+  explicit Conv2dGradInput(const Conv2dShape& shape);
+  ~Conv2dGradInput();
+  Conv2dGradInput(Conv2dGradInput&&) noexcept;
+
+  const Layout& dx_layout() const { return dx_layout_; }
+  const Layout& dy_layout() const { return dy_layout_; }
+  int64_t workspace_bytes() const;
+
+  void Run(float* dx, const float* dy, const float* w, std::byte* workspace);
+
+ private:
+  Layout dx_layout_;
+  Layout dy_layout_;
+  std::unique_ptr<class WeightedPrimitive> primitive_;
+};
+
+class Conv2dGradWeight {
+ public:
+  explicit Conv2dGradWeight(const Conv2dShape& shape);
+  ~Conv2dGradWeight();
+  Conv2dGradWeight(Conv2dGradWeight&&) noexcept;
+
+  const Layout& x_layout() const { return x_layout_; }
+  const Layout& dy_layout() const { return dy_layout_; }
+  int64_t workspace_bytes() const;
+
+  void Run(float* dw, const float* dy, const float* x, std::byte* workspace);
+
+ private:
+  Layout x_layout_;
+  Layout dy_layout_;
+  std::unique_ptr<class WeightedPrimitive> primitive_;
+};
+
+// db[O] = sum over batch and pixels of dy [B, O, pixels] in `layout`, the same for any number of
+// threads. Reads dy once: bandwidth-bound.
+void Conv2dGradBias(float* db, const float* dy, int64_t batch, int64_t outputs, int64_t pixels,
+                    const Layout& layout);
 
 }  // namespace muster::kernels

@@ -1,14 +1,58 @@
-// Sums of tensors, f32.
+// Functions of two and three variables with numpy broadcasting, their derivatives, and sums of
+// tensors. Row-major f32, in parallel.
+//
+// Operands are aligned at their last dimension; a missing dimension, or one of 1, repeats. The
+// result has the shape that they make together. It may be (start where starts) an operand of that
+// very shape, and overlaps nothing otherwise. Bandwidth-bound but for Pow.
 #pragma once
 
 #include <cstdint>
+#include <span>
+
+#include "kernels/dimensions.h"
 
 namespace muster::kernels {
 
-// y[R, N] = a[R, N] + b[N], b repeated over the rows. y may be a, and where rows == 1 also b.
-void Add(float* y, const float* a, const float* b, int64_t rows, int64_t n);
+void Add(float* y, const Operand& a, const Operand& b);
+void Sub(float* y, const Operand& a, const Operand& b);
+void Mul(float* y, const Operand& a, const Operand& b);
+void Div(float* y, const Operand& a, const Operand& b);
 
-// sum[N] = sum over the rows of x[R, N]. sum may not be x. Reads R N floats: bandwidth-bound.
+// As std::pow, signs, zeros and infinities included; within 1e-6.
+void Pow(float* y, const Operand& a, const Operand& b);
+
+// y = condition ? a : b, where `condition` is i32 of shape `condition_dimensions`, not 0 for true.
+void Where(float* y, const int32_t* condition, Dimensions condition_dimensions, const Operand& a,
+           const Operand& b);
+
+// y of shape `to` = x repeated. 4-byte elements of any type.
+void Expand(void* y, Dimensions to, const void* x, Dimensions from);
+
+// The derivatives sum what the operand's shape (`to`, that of the output) broadcast, each output in
+// one order that depends on the shapes alone, in blocks of floats that are added in double. `dy`
+// has the result's shape. Where nothing was broadcast the output may be an input of its shape.
+
+void SumTo(float* da, Dimensions to, const Operand& dy);     // of Add, Expand
+void NegSumTo(float* db, Dimensions to, const Operand& dy);  // of Sub, for b
+void MulGrad(float* da, Dimensions to, const Operand& dy, const Operand& other);
+void DivGradA(float* da, Dimensions to, const Operand& dy, const Operand& b);
+void DivGradB(float* db, const Operand& dy, const Operand& a, const Operand& b);  // shape of b
+void PowGradA(float* da, const Operand& dy, const Operand& a, const Operand& b);  // shape of a
+
+// dy aᵇ log a; 0 where a is 0 and b >= 0.
+void PowGradB(float* db, const Operand& dy, const Operand& a, const Operand& b);
+void WhereGradA(float* da, Dimensions to, const Operand& dy, const int32_t* condition,
+                Dimensions condition_dimensions);
+void WhereGradB(float* db, Dimensions to, const Operand& dy, const int32_t* condition,
+                Dimensions condition_dimensions);
+
+// y = terms[0] + terms[1] + ..., in that order; at least one. y may be any of them.
+void Accumulate(float* y, std::span<const float* const> terms, int64_t n);
+
+// y = factor x. y may be x.
+void Scale(float* y, const float* x, float factor, int64_t n);
+
+// sum[N] = sum over the rows of x[R, N], as SumTo.
 void SumRows(float* sum, const float* x, int64_t rows, int64_t n);
 
 }  // namespace muster::kernels

@@ -1,5 +1,5 @@
 // Rows of a table by id, and the derivative. R ids, V table rows (vocabulary), C channels;
-// row-major.
+// row-major f32, in parallel, bandwidth-bound.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@ struct EmbeddingShape {
   int64_t channels;    // C
 };
 
-// The position of the first id outside [0, limit), or -1. The kernels that index by ids require -1.
-int64_t FirstOutOfRange(const int32_t* ids, int64_t n, int64_t limit);
+// The position of the first id outside [begin, end), or -1. The kernels that index by ids require
+// -1.
+int64_t FirstOutOfRange(const int32_t* ids, int64_t n, int64_t begin, int64_t end);
 
-// y f32[R, C]: row r is table[ids[r]]. Copies R C floats: bandwidth-bound.
+// y f32[R, C]: row r is table[ids[r]].
 void Embedding(float* y, const int32_t* ids, const float* table, EmbeddingShape shape);
 
 // dtable f32[V, C] = sum of the rows of dy f32[R, C] by id, in row order; rows of unused ids are

@@ -29,10 +29,10 @@ TEST(EmbeddingTest, RowsAreCopiedByIdAndTheirGradientsSummedById) {
 
 TEST(EmbeddingTest, TheFirstIdOutOfRangeIsFound) {
   const std::vector<int32_t> ids = {0, 4, 5, -1};
-  EXPECT_EQ(FirstOutOfRange(ids.data(), 4, 6), 3);
-  EXPECT_EQ(FirstOutOfRange(ids.data(), 4, 5), 2);
-  EXPECT_EQ(FirstOutOfRange(ids.data(), 3, 6), -1);
-  EXPECT_EQ(FirstOutOfRange(ids.data(), 0, 0), -1);
+  EXPECT_EQ(FirstOutOfRange(ids.data(), 4, 0, 6), 3);
+  EXPECT_EQ(FirstOutOfRange(ids.data(), 4, -1, 5), 2);
+  EXPECT_EQ(FirstOutOfRange(ids.data(), 4, -1, 6), -1);
+  EXPECT_EQ(FirstOutOfRange(ids.data(), 0, 0, 0), -1);
 }
 
 }  // namespace

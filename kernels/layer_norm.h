@@ -1,5 +1,6 @@
 // Layer normalisation over the last dimension and its derivatives: R rows of C channels, row-major
-// f32.
+// f32, in parallel. Each reads its inputs once from memory and writes its outputs once:
+// bandwidth-bound.
 //   Source: Ba, Kiros, Hinton, "Layer normalization", arXiv:1607.06450.
 #pragma once
 
@@ -13,20 +14,22 @@ struct LayerNormShape {
 };
 
 // y[R, C] = (x - mean) rstd gain[C] + bias[C], rstd = 1 / sqrt(variance + epsilon), variance over C
-// (biased).
+// (biased). A null bias is zero.
 //
 //   mean, rstd   f32[R], written for the backward pass
 //   y            may be x
-//
-// Reads x once from memory, writes y once: bandwidth-bound.
 void LayerNorm(float* y, float* mean, float* rstd, const float* x, const float* gain,
                const float* bias, float epsilon, LayerNormShape shape);
+
+// sum[R, C] = a + b, and its LayerNorm. sum may be a or b; y is none of them.
+void AddLayerNorm(float* y, float* mean, float* rstd, float* sum, const float* a, const float* b,
+                  const float* gain, const float* bias, float epsilon, LayerNormShape shape);
 
 // dx may be dy or x.
 void LayerNormGradInput(float* dx, const float* dy, const float* x, const float* gain,
                         const float* mean, const float* rstd, LayerNormShape shape);
 
-// dgain[C], dbias[C]: sums over the rows of dy (x - mean) rstd and of dy.
+// dgain[C], dbias[C]: sums over the rows of dy (x - mean) rstd and of dy. A null dbias is left out.
 void LayerNormGradParameters(float* dgain, float* dbias, const float* dy, const float* x,
                              const float* mean, const float* rstd, LayerNormShape shape);
 

@@ -66,6 +66,67 @@ TEST_P(LayerNormTest, DerivativesFollowFromTheMoments) {
     // With two channels the three terms cancel almost wholly: the error is that of the terms.
     for (size_t i = 0; i < dx.size(); ++i) EXPECT_NEAR(dx[i], expected_dx[i], 1e-5);
   }
+
+  const Floats with_bias = dgain;
+  LayerNormGradParameters(dgain.data(), /*dbias=*/nullptr, dy_.data(), x_.data(), mean_.data(),
+                          rstd_.data(), shape_);
+  EXPECT_EQ(dgain, with_bias);
+  Floats in_place = dy_;
+  LayerNormGradInput(in_place.data(), in_place.data(), x_.data(), gain_.data(), mean_.data(),
+                     rstd_.data(), shape_);
+  EXPECT_EQ(in_place, dx);
+  in_place = x_;
+  LayerNormGradInput(in_place.data(), dy_.data(), in_place.data(), gain_.data(), mean_.data(),
+                     rstd_.data(), shape_);
+  EXPECT_EQ(in_place, dx);
+}
+
+TEST_P(LayerNormTest, AMissingBiasIsZero) {
+  const Floats zeros(shape_.channels, 0.0f);
+  Floats without(x_.size(), NAN);
+  LayerNorm(y_.data(), mean_.data(), rstd_.data(), x_.data(), gain_.data(), zeros.data(), 1e-5f,
+            shape_);
+  LayerNorm(without.data(), mean_.data(), rstd_.data(), x_.data(), gain_.data(), nullptr, 1e-5f,
+            shape_);
+  EXPECT_EQ(without, y_);
+}
+
+TEST_P(LayerNormTest, OfASumIsTheNormOfTheSum) {
+  Floats sum(x_.size()), expected(x_.size()), a = x_;
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = x_[i] + dy_[i];
+  LayerNorm(expected.data(), mean_.data(), rstd_.data(), sum.data(), gain_.data(), bias_.data(),
+            1e-5f, shape_);
+  Floats mean(mean_.size(), NAN), rstd(rstd_.size(), NAN);
+  AddLayerNorm(y_.data(), mean.data(), rstd.data(), a.data(), a.data(), dy_.data(), gain_.data(),
+               bias_.data(), 1e-5f, shape_);
+  EXPECT_EQ(a, sum);
+  EXPECT_EQ(y_, expected);
+  EXPECT_EQ(mean, mean_);
+  EXPECT_EQ(rstd, rstd_);
+}
+
+TEST(LayerNormTest, ThreadsDoNotChangeTheResult) {
+  const LayerNormShape shape{300, 200};
+  const Floats x = Normals(shape.rows * shape.channels, 1), dy = Normals(x.size(), 2);
+  const Floats gain = Normals(shape.channels, 3);
+  ExpectSameOnAnyThreads([&] {
+    Floats y(x.size()), mean(shape.rows), rstd(shape.rows), dgain(shape.channels),
+        dbias(shape.channels);
+    LayerNorm(y.data(), mean.data(), rstd.data(), x.data(), gain.data(), gain.data(), 1e-5f, shape);
+    LayerNormGradParameters(dgain.data(), dbias.data(), dy.data(), x.data(), mean.data(),
+                            rstd.data(), shape);
+    y.insert(y.end(), dgain.begin(), dgain.end());
+    y.insert(y.end(), dbias.begin(), dbias.end());
+    return y;
+  });
+}
+
+TEST(LayerNormTest, ALargeMeanDoesNotHideTheVariance) {
+  const Floats x = {10000, 10001, 10002, 10003}, ones(4, 1.0f);
+  Floats y(4), mean(1), rstd(1);
+  LayerNorm(y.data(), mean.data(), rstd.data(), x.data(), ones.data(), nullptr, 0.0f, {1, 4});
+  ExpectClose(y, {-1.5 / std::sqrt(1.25), -0.5 / std::sqrt(1.25), 0.5 / std::sqrt(1.25),
+                  1.5 / std::sqrt(1.25)});
 }
 
 }  // namespace

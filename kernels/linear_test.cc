@@ -1,13 +1,26 @@
 #include "kernels/linear.h"
 
+#include "kernels/activation.h"
 #include "kernels/comparison.h"
 #include "kernels/reference.h"
+#include "kernels/threads.h"
 
 namespace muster::kernels {
 namespace {
 
 class LinearTest : public testing::TestWithParam<LinearShape> {
  protected:
+  std::vector<double> Product() const {
+    return reference::Product(Wide(x_),
+                              reference::Transpose(Wide(w_), shape_.outputs, shape_.inputs),
+                              shape_.rows, shape_.inputs, shape_.outputs);
+  }
+  std::vector<double> ProductPlusBias() const {
+    std::vector<double> sum = Product();
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += bias_[i % shape_.outputs];
+    return sum;
+  }
+
   const LinearShape shape_ = GetParam();
   const Floats x_ = Normals(shape_.rows * shape_.inputs, 1);
   const Floats w_ = Normals(shape_.outputs * shape_.inputs, 2);
@@ -15,23 +28,42 @@ class LinearTest : public testing::TestWithParam<LinearShape> {
   const Floats dy_ = Normals(shape_.rows * shape_.outputs, 4);
 };
 
-INSTANTIATE_TEST_SUITE_P(OddSizes, LinearTest,
+// The last two are shared among threads, by columns and by rows.
+INSTANTIATE_TEST_SUITE_P(Sizes, LinearTest,
                          testing::Values(LinearShape{1, 1, 1}, LinearShape{7, 3, 5},
                                          LinearShape{33, 17, 1}, LinearShape{1, 129, 31},
-                                         LinearShape{65, 100, 37}));
+                                         LinearShape{65, 100, 37}, LinearShape{64, 200, 301},
+                                         LinearShape{401, 130, 97}));
 
 TEST_P(LinearTest, ForwardIsTheProductPlusTheBias) {
-  const auto [rows, inputs, outputs] = shape_;
-  std::vector<double> expected = reference::Product(
-      Wide(x_), reference::Transpose(Wide(w_), outputs, inputs), rows, inputs, outputs);
-  Floats y(expected.size(), NAN);
+  Floats y(dy_.size(), NAN);
 
   Linear(y.data(), x_.data(), w_.data(), nullptr, shape_);
-  ExpectClose(y, expected, inputs);
+  ExpectClose(y, Product(), shape_.inputs);
 
-  for (size_t i = 0; i < expected.size(); ++i) expected[i] += bias_[i % outputs];
   Linear(y.data(), x_.data(), w_.data(), bias_.data(), shape_);
-  ExpectClose(y, expected, inputs);
+  ExpectClose(y, ProductPlusBias(), shape_.inputs);
+}
+
+TEST_P(LinearTest, AnEpilogueIsTheFunctionOfTheForwardResult) {
+  Floats linear(dy_.size(), NAN), expected(dy_.size(), NAN), y(dy_.size(), NAN),
+      preactivation(dy_.size(), NAN);
+  Linear(linear.data(), x_.data(), w_.data(), bias_.data(), shape_);
+
+  Relu(expected.data(), linear.data(), linear.size());
+  LinearRelu(y.data(), x_.data(), w_.data(), bias_.data(), shape_);
+  EXPECT_EQ(y, expected);
+
+  Gelu(expected.data(), linear.data(), linear.size());
+  LinearGelu(y.data(), preactivation.data(), x_.data(), w_.data(), bias_.data(), shape_,
+             GeluKind::kTanh);
+  EXPECT_EQ(y, expected);
+  EXPECT_EQ(preactivation, linear);
+
+  GeluExact(expected.data(), linear.data(), linear.size());
+  LinearGelu(y.data(), preactivation.data(), x_.data(), w_.data(), bias_.data(), shape_,
+             GeluKind::kExact);
+  EXPECT_EQ(y, expected);
 }
 
 TEST_P(LinearTest, DerivativesAreTheTransposedProducts) {
@@ -48,6 +80,27 @@ TEST_P(LinearTest, DerivativesAreTheTransposedProducts) {
                                  rows, inputs),
               rows);
   ExpectClose(db, reference::SumRows(Wide(dy_), rows, outputs), rows);
+}
+
+TEST_P(LinearTest, SeveralThreadsGiveTheSameSumsAndRepeatToTheBit) {
+  const auto [rows, inputs, outputs] = shape_;
+  auto run = [&, rows = rows, inputs = inputs, outputs = outputs] {
+    Floats y(dy_.size(), NAN), dx(rows * inputs, NAN), dw(outputs * inputs, NAN);
+    Linear(y.data(), x_.data(), w_.data(), bias_.data(), shape_);
+    LinearGradInput(dx.data(), dy_.data(), w_.data(), shape_);
+    LinearGradWeight(dw.data(), dy_.data(), x_.data(), shape_);
+    return std::vector<Floats>{y, dx, dw};
+  };
+  SetThreads(1);
+  const std::vector<Floats> alone = run();
+  SetThreads(3);
+  const std::vector<Floats> together = run();
+
+  EXPECT_EQ(run(), together);
+  ExpectClose(together[0], Wide(alone[0]), inputs);
+  ExpectClose(together[1], Wide(alone[1]), outputs);
+  ExpectClose(together[2], Wide(alone[2]), rows);
+  SetThreads(1);
 }
 
 }  // namespace

@@ -1,15 +1,17 @@
-// Mean squared error over n >= 1 elements, f32.
+// Squared error over n elements, f32, in parallel, bandwidth-bound.
 #pragma once
 
 #include <cstdint>
 
 namespace muster::kernels {
 
-// *loss = mean of (prediction - target)².
-void MeanSquaredError(float* loss, const float* prediction, const float* target, int64_t n);
+// *loss = factor times the sum of (prediction - target)²: the mean, with factor 1 / n. Blocks of
+// floats, added in double, in an order that depends on n alone.
+void MeanSquaredError(float* loss, const float* prediction, const float* target, float factor,
+                      int64_t n);
 
-// dprediction = loss_scale 2 (prediction - target) / n. dprediction may be one of the inputs.
+// dprediction = 2 factor (prediction - target). dprediction may be one of the inputs.
 void MeanSquaredErrorGrad(float* dprediction, const float* prediction, const float* target,
-                          float loss_scale, int64_t n);
+                          float factor, int64_t n);
 
 }  // namespace muster::kernels

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <numbers>
 #include <vector>
 
 namespace muster::kernels::reference {
@@ -40,16 +39,6 @@ inline Doubles SumRows(const Doubles& x, int64_t rows, int64_t n) {
   return sum;
 }
 
-inline double Gelu(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-}
-
-inline double GeluDerivative(double x) {
-  const double a = std::sqrt(2 / std::numbers::pi);
-  const double t = std::tanh(a * (x + 0.044715 * x * x * x));
-  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * a * (1 + 3 * 0.044715 * x * x);
-}
-
 inline Doubles Softmax(const Doubles& x) {
   double max = x[0], sum = 0;
   for (double v : x) max = std::max(max, v);
@@ -59,98 +48,99 @@ inline Doubles Softmax(const Doubles& x) {
   return p;
 }
 
+// Shape is kernels::Conv2dShape.
+template <typename Shape>
 struct Convolution {
-  int64_t batch, channels, height, width, outputs, kernel, stride, padding;
-
-  int64_t output_height() const { return (height + 2 * padding - kernel) / stride + 1; }
-  int64_t output_width() const { return (width + 2 * padding - kernel) / stride + 1; }
+  Shape s;
 
   // Calls f(index in y, index in x, index in w) for every product of the cross-correlation.
   template <typename F>
   void ForEachProduct(F f) const {
+    const int64_t inputs = s.channels / s.groups, outputs = s.outputs / s.groups;
     int64_t out = 0;
-    for (int64_t b = 0; b < batch; ++b)
-      for (int64_t o = 0; o < outputs; ++o)
-        for (int64_t row = 0; row < output_height(); ++row)
-          for (int64_t column = 0; column < output_width(); ++column, ++out)
-            for (int64_t c = 0; c < channels; ++c)
-              for (int64_t i = 0; i < kernel; ++i)
-                for (int64_t j = 0; j < kernel; ++j) {
-                  const int64_t in_row = row * stride + i - padding;
-                  const int64_t in_column = column * stride + j - padding;
-                  if (in_row < 0 || in_row >= height || in_column < 0 || in_column >= width)
+    for (int64_t b = 0; b < s.batch; ++b)
+      for (int64_t o = 0; o < s.outputs; ++o)
+        for (int64_t row = 0; row < s.output_height(); ++row)
+          for (int64_t column = 0; column < s.output_width(); ++column, ++out)
+            for (int64_t c = 0; c < inputs; ++c)
+              for (int64_t i = 0; i < s.kernel[0]; ++i)
+                for (int64_t j = 0; j < s.kernel[1]; ++j) {
+                  const int64_t in_row = row * s.strides[0] + i * s.dilations[0] - s.padding[0];
+                  const int64_t in_column =
+                      column * s.strides[1] + j * s.dilations[1] - s.padding[1];
+                  if (in_row < 0 || in_row >= s.height || in_column < 0 || in_column >= s.width)
                     continue;
-                  f(out, ((b * channels + c) * height + in_row) * width + in_column,
-                    ((o * channels + c) * kernel + i) * kernel + j);
+                  const int64_t channel = o / outputs * inputs + c;
+                  f(out, ((b * s.channels + channel) * s.height + in_row) * s.width + in_column,
+                    ((o * inputs + c) * s.kernel[0] + i) * s.kernel[1] + j);
                 }
   }
 };
 
-struct Attention {
-  int64_t batch, context, channels, heads;
+// Shape is kernels::PoolShape.
+template <typename Shape>
+struct Pooling {
+  Shape s;
 
-  int64_t Query(int64_t b, int64_t t, int64_t h, int64_t d) const {
-    return (b * context + t) * 3 * channels + h * (channels / heads) + d;
+  // Calls f(index in y, index in x) for what lies in the image of every window, in order.
+  template <typename F>
+  void ForEachPair(F f) const {
+    int64_t out = 0;
+    for (int64_t plane = 0; plane < s.batch * s.channels; ++plane)
+      for (int64_t row = 0; row < s.output_height(); ++row)
+        for (int64_t column = 0; column < s.output_width(); ++column, ++out)
+          for (int64_t i = 0; i < s.kernel[0]; ++i)
+            for (int64_t j = 0; j < s.kernel[1]; ++j) {
+              const int64_t in_row = row * s.strides[0] + i - s.padding[0];
+              const int64_t in_column = column * s.strides[1] + j - s.padding[1];
+              if (in_row < 0 || in_row >= s.height || in_column < 0 || in_column >= s.width)
+                continue;
+              f(out, (plane * s.height + in_row) * s.width + in_column);
+            }
   }
-  int64_t Key(int64_t b, int64_t t, int64_t h, int64_t d) const {
-    return Query(b, t, h, d) + channels;
-  }
-  int64_t Value(int64_t b, int64_t t, int64_t h, int64_t d) const {
-    return Query(b, t, h, d) + 2 * channels;
-  }
-  int64_t Output(int64_t b, int64_t t, int64_t h, int64_t d) const {
-    return (b * context + t) * channels + h * (channels / heads) + d;
-  }
+};
 
-  // The weights of positions 0..t for the query at t.
-  Doubles Weights(const Doubles& qkv, int64_t b, int64_t h, int64_t t) const {
-    Doubles scores(t + 1, 0.0);
-    for (int64_t s = 0; s <= t; ++s) {
-      for (int64_t d = 0; d < channels / heads; ++d)
-        scores[s] += qkv[Query(b, t, h, d)] * qkv[Key(b, s, h, d)];
-      scores[s] /= std::sqrt(double(channels / heads));
+// x[B, C, P]: normalised over B and P.
+struct BatchNorm {
+  int64_t batch, channels, pixels;
+  Doubles mean, rstd, variance, normal;  // unbiased variance; normal: before gain and bias
+
+  BatchNorm(const Doubles& x, double epsilon, int64_t batch, int64_t channels, int64_t pixels)
+      : batch(batch), channels(channels), pixels(pixels), normal(x.size()) {
+    const double n = double(batch) * pixels;
+    for (int64_t c = 0; c < channels; ++c) {
+      double sum = 0, squares = 0;
+      ForEachOf(c, [&](int64_t i) { sum += x[i]; });
+      ForEachOf(c, [&](int64_t i) { squares += std::pow(x[i] - sum / n, 2); });
+      mean.push_back(sum / n);
+      variance.push_back(n > 1 ? squares / (n - 1) : 0);
+      rstd.push_back(1 / std::sqrt(squares / n + epsilon));
+      ForEachOf(c, [&](int64_t i) { normal[i] = (x[i] - sum / n) * rstd[c]; });
     }
-    return Softmax(scores);
   }
 
-  Doubles Forward(const Doubles& qkv) const {
-    Doubles y(batch * context * channels, 0.0);
+  // Calls f(index in x) for every element of channel c.
+  template <typename F>
+  void ForEachOf(int64_t c, F f) const {
     for (int64_t b = 0; b < batch; ++b)
-      for (int64_t h = 0; h < heads; ++h)
-        for (int64_t t = 0; t < context; ++t) {
-          const Doubles p = Weights(qkv, b, h, t);
-          for (int64_t s = 0; s <= t; ++s)
-            for (int64_t d = 0; d < channels / heads; ++d)
-              y[Output(b, t, h, d)] += p[s] * qkv[Value(b, s, h, d)];
-        }
-    return y;
+      for (int64_t p = 0; p < pixels; ++p) f((b * channels + c) * pixels + p);
   }
 
-  Doubles Backward(const Doubles& dy, const Doubles& qkv) const {
-    Doubles dqkv(qkv.size(), 0.0);
-    const int64_t size = channels / heads;
-    for (int64_t b = 0; b < batch; ++b)
-      for (int64_t h = 0; h < heads; ++h)
-        for (int64_t t = 0; t < context; ++t) {
-          const Doubles p = Weights(qkv, b, h, t);
-          Doubles dp(t + 1, 0.0);
-          double mean = 0;
-          for (int64_t s = 0; s <= t; ++s) {
-            for (int64_t d = 0; d < size; ++d) {
-              dp[s] += dy[Output(b, t, h, d)] * qkv[Value(b, s, h, d)];
-              dqkv[Value(b, s, h, d)] += p[s] * dy[Output(b, t, h, d)];
-            }
-            mean += p[s] * dp[s];
-          }
-          for (int64_t s = 0; s <= t; ++s) {
-            const double dscore = p[s] * (dp[s] - mean) / std::sqrt(double(size));
-            for (int64_t d = 0; d < size; ++d) {
-              dqkv[Query(b, t, h, d)] += dscore * qkv[Key(b, s, h, d)];
-              dqkv[Key(b, s, h, d)] += dscore * qkv[Query(b, t, h, d)];
-            }
-          }
-        }
-    return dqkv;
+  int64_t ChannelOf(int64_t i) const { return i / pixels % channels; }
+
+  // dx = rstd (g dy - mean(g dy) - normal mean(g dy normal)), means over the channel.
+  Doubles GradInput(const Doubles& dy, const Doubles& gain) const {
+    Doubles dx(dy.size());
+    const double n = double(batch) * pixels;
+    for (int64_t c = 0; c < channels; ++c) {
+      double sum = 0, dot = 0;
+      ForEachOf(c, [&](int64_t i) { sum += dy[i] * gain[c]; });
+      ForEachOf(c, [&](int64_t i) { dot += dy[i] * gain[c] * normal[i]; });
+      ForEachOf(c, [&](int64_t i) {
+        dx[i] = rstd[c] * (dy[i] * gain[c] - sum / n - normal[i] * dot / n);
+      });
+    }
+    return dx;
   }
 };
 

@@ -1,63 +1,102 @@
 #include "kernels/softmax_cross_entropy.h"
 
-#include <limits>
-
 #include "kernels/comparison.h"
 #include "kernels/reference.h"
 
 namespace muster::kernels {
 namespace {
 
-class SoftmaxCrossEntropyTest : public testing::TestWithParam<ClassesShape> {
+class SoftmaxCrossEntropyTest : public testing::TestWithParam<CrossEntropyShape> {
  protected:
   Floats Logits() const {
     Floats logits = Normals(shape_.rows * shape_.classes, 1);
     for (float& v : logits) v = 5 * v + 100;  // far from zero: the maximum must be taken out
     return logits;
   }
+  std::vector<int32_t> Targets() const {
+    std::vector<int32_t> target = RandomIds(shape_.rows, shape_.classes, 2);
+    if (shape_.ignore_index) {
+      for (int64_t r = 0; r < shape_.rows; r += 3) target[r] = *shape_.ignore_index;
+    }
+    return target;
+  }
 
-  const ClassesShape shape_ = GetParam();
+  const CrossEntropyShape shape_ = GetParam();
   const Floats logits_ = Logits();
-  const std::vector<int32_t> target_ = RandomIds(shape_.rows, shape_.classes, 2);
-  Floats probabilities_ = Floats(logits_.size(), NAN);
+  const std::vector<int32_t> target_ = Targets();
+  Floats lse_ = Floats(shape_.rows, NAN);
 };
 
 INSTANTIATE_TEST_SUITE_P(OddSizes, SoftmaxCrossEntropyTest,
-                         testing::Values(ClassesShape{1, 1}, ClassesShape{3, 2},
-                                         ClassesShape{5, 10}, ClassesShape{4, 17},
-                                         ClassesShape{9, 257}));
+                         testing::Values(CrossEntropyShape{1, 1}, CrossEntropyShape{3, 2},
+                                         CrossEntropyShape{5, 10}, CrossEntropyShape{4, 17, 0.1f},
+                                         CrossEntropyShape{9, 257, 0.0f, -100},
+                                         CrossEntropyShape{70, 1025, 0.2f, 3}));
 
-TEST_P(SoftmaxCrossEntropyTest, LossProbabilitiesAndDerivativeMatchTheirFormulas) {
-  const auto [rows, classes] = shape_;
-  std::vector<double> expected, expected_grad;
+TEST_P(SoftmaxCrossEntropyTest, LossAndDerivativeMatchTheirFormulas) {
+  const int64_t classes = shape_.classes;
+  std::vector<double> expected_grad;
   double expected_loss = 0;
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; r < shape_.rows; ++r) {
     const float* row = &logits_[r * classes];
+    const double counts = target_[r] != shape_.ignore_index;
+    int64_t c = 0;
     for (double p : reference::Softmax(std::vector<double>(row, row + classes))) {
-      const bool hit = static_cast<int64_t>(expected.size()) == r * classes + target_[r];
-      if (hit) expected_loss -= std::log(p) / rows;
-      expected.push_back(p);
-      expected_grad.push_back(0.25 * (p - hit) / rows);
+      const double smoothing = shape_.label_smoothing;
+      const double wanted = (1 - smoothing) * (c++ == target_[r]) + smoothing / classes;
+      if (wanted > 0) expected_loss -= counts * 0.25 * wanted * std::log(p);
+      expected_grad.push_back(counts * 0.25 * (p - wanted));
     }
   }
   float loss = NAN;
   Floats dlogits(logits_.size(), NAN);
 
-  SoftmaxCrossEntropy(&loss, probabilities_.data(), logits_.data(), target_.data(), shape_);
-  SoftmaxCrossEntropyGrad(dlogits.data(), probabilities_.data(), target_.data(), 0.25f, shape_);
+  SoftmaxCrossEntropy(&loss, lse_.data(), logits_.data(), target_.data(), 0.25f, shape_);
+  SoftmaxCrossEntropyGrad(dlogits.data(), logits_.data(), target_.data(), lse_.data(), 0.25f,
+                          shape_);
 
   // The differences of logits near 100 carry an absolute error of 2^-18 or so.
-  EXPECT_NEAR(loss, expected_loss, 1e-5);
-  ExpectClose(probabilities_, expected, 64);
-  ExpectClose(dlogits, expected_grad, 64);
+  EXPECT_NEAR(loss, expected_loss, 1e-5 * shape_.rows);
+  for (size_t i = 0; i < dlogits.size(); ++i) ASSERT_NEAR(dlogits[i], expected_grad[i], 4e-6);
+
+  Floats in_place = logits_;
+  SoftmaxCrossEntropyGrad(in_place.data(), in_place.data(), target_.data(), lse_.data(), 0.25f,
+                          shape_);
+  EXPECT_EQ(in_place, dlogits);
 }
 
-TEST(SoftmaxCrossEntropyTest, GradientMayOverwriteTheProbabilities) {
-  const std::vector<int32_t> target = {2, 0};
-  Floats p = {0.1f, 0.2f, 0.7f, 0.5f, 0.25f, 0.25f}, dlogits(6);
-  SoftmaxCrossEntropyGrad(dlogits.data(), p.data(), target.data(), 1.0f, {2, 3});
-  SoftmaxCrossEntropyGrad(p.data(), p.data(), target.data(), 1.0f, {2, 3});
-  EXPECT_EQ(p, dlogits);
+TEST_P(SoftmaxCrossEntropyTest, ThreadsDoNotChangeTheResult) {
+  ExpectSameOnAnyThreads([&] {
+    Floats results = lse_;
+    float loss;
+    SoftmaxCrossEntropy(&loss, results.data(), logits_.data(), target_.data(), 1.0f, shape_);
+    results.push_back(loss);
+    return results;
+  });
+}
+
+TEST(SoftmaxCrossEntropyTest, ABatchWithoutCountedRowsLosesNothing) {
+  const Floats logits = {1, 2};
+  const int32_t target = -1;
+  const CrossEntropyShape shape{.rows = 1, .classes = 2, .ignore_index = -1};
+  float loss = NAN, lse = NAN;
+  Floats dlogits(2, NAN);
+  SoftmaxCrossEntropy(&loss, &lse, logits.data(), &target, 1.0f, shape);
+  SoftmaxCrossEntropyGrad(dlogits.data(), logits.data(), &target, &lse, 1.0f, shape);
+  EXPECT_EQ(loss, 0);
+  EXPECT_EQ(dlogits, (Floats{0, 0}));
+}
+
+TEST(SoftmaxCrossEntropyTest, BadTargetsAreFoundAndIgnoredOnesDoNotCount) {
+  const std::vector<int32_t> target = {0, 4, -1, 5, -100};
+  CrossEntropyShape shape{.rows = 5, .classes = 5};
+  EXPECT_EQ(FirstBadTarget(target.data(), shape), 2);
+  EXPECT_EQ(CountedTargets(target.data(), shape), 5);
+  shape.ignore_index = -1;
+  EXPECT_EQ(FirstBadTarget(target.data(), shape), 3);
+  EXPECT_EQ(CountedTargets(target.data(), shape), 4);
+  shape.rows = 3;
+  EXPECT_EQ(FirstBadTarget(target.data(), shape), -1);
 }
 
 TEST(CorrectCountTest, CountsRowsWhoseFirstLargestLogitIsTheTarget) {
@@ -65,11 +104,13 @@ TEST(CorrectCountTest, CountsRowsWhoseFirstLargestLogitIsTheTarget) {
                          3, 1, 3,  //
                          3, 1, 3,  //
                          0, 1, NAN};
-  const std::vector<int32_t> target = {1, 0, 2,
-                                       1};  // hit, hit (first of a tie), second of a tie, NaN
+  // hit; hit, the first of a tie; the second of a tie; NaN
+  const std::vector<int32_t> target = {1, 0, 2, 1};
   float count = NAN;
   CorrectCount(&count, logits.data(), target.data(), {4, 3});
   EXPECT_EQ(count, 2.0f);
+  CorrectCount(&count, logits.data(), target.data(), {4, 3, 0, 0});
+  EXPECT_EQ(count, 1.0f);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How many threads the matrix products of the calling thread may use.
+// How many threads the CPU kernels of the calling thread may use (kernels/cpu/parallel.h, oneDNN).
 #pragma once
 
 namespace muster::kernels {

@@ -1,40 +1,52 @@
 #include "kernels/layer_norm.h"
 
-#include <algorithm>
-
-#include "kernels/cpu/vector_kernels.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_norm.h"
 
 namespace muster::kernels {
 
 void LayerNorm(float* y, float* mean, float* rstd, const float* x, const float* gain,
                const float* bias, float epsilon, LayerNormShape shape) {
-  const VectorKernels& vectors = Vectors();
-  for (int64_t r = 0; r < shape.rows; ++r) {
-    const int64_t row = r * shape.channels;
-    vectors.layer_norm(y + row, mean + r, rstd + r, x + row, gain, bias, epsilon, shape.channels);
-  }
+  const int64_t n = shape.channels;
+  ParallelFor(shape.rows, RowGrain(n), [=, &loops = Norms()](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const NormLoops::Moments moments = loops.moments(x + r * n, epsilon, n);
+      loops.normalise(y + r * n, x + r * n, moments, gain, bias, n);
+      mean[r] = moments.mean;
+      rstd[r] = moments.rstd;
+    }
+  });
+}
+
+void AddLayerNorm(float* y, float* mean, float* rstd, float* sum, const float* a, const float* b,
+                  const float* gain, const float* bias, float epsilon, LayerNormShape shape) {
+  const int64_t n = shape.channels;
+  ParallelFor(shape.rows, RowGrain(n), [=, &loops = Norms()](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = sum + r * n;
+      loops.add(row, a + r * n, b + r * n, n);
+      const NormLoops::Moments moments = loops.moments(row, epsilon, n);
+      loops.normalise(y + r * n, row, moments, gain, bias, n);
+      mean[r] = moments.mean;
+      rstd[r] = moments.rstd;
+    }
+  });
 }
 
 void LayerNormGradInput(float* dx, const float* dy, const float* x, const float* gain,
                         const float* mean, const float* rstd, LayerNormShape shape) {
-  const VectorKernels& vectors = Vectors();
-  for (int64_t r = 0; r < shape.rows; ++r) {
-    const int64_t row = r * shape.channels;
-    vectors.layer_norm_grad_input(dx + row, dy + row, x + row, gain, mean[r], rstd[r],
-                                  shape.channels);
-  }
+  const int64_t n = shape.channels;
+  ParallelFor(shape.rows, RowGrain(n), [=, &loops = Norms()](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      loops.grad_input(dx + r * n, dy + r * n, x + r * n, gain, {.mean = mean[r], .rstd = rstd[r]},
+                       n);
+    }
+  });
 }
 
 void LayerNormGradParameters(float* dgain, float* dbias, const float* dy, const float* x,
                              const float* mean, const float* rstd, LayerNormShape shape) {
-  const VectorKernels& vectors = Vectors();
-  std::fill_n(dgain, shape.channels, 0.0f);
-  std::fill_n(dbias, shape.channels, 0.0f);
-  for (int64_t r = 0; r < shape.rows; ++r) {
-    const int64_t row = r * shape.channels;
-    vectors.layer_norm_grad_parameters(dgain, dbias, dy + row, x + row, mean[r], rstd[r],
-                                       shape.channels);
-  }
+  RowNormGradParameters(dgain, dbias, dy, x, mean, rstd, shape.rows, shape.channels);
 }
 
 }  // namespace muster::kernels

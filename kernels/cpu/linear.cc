@@ -2,20 +2,49 @@
 
 #include <algorithm>
 
+#include "kernels/activation.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/elementwise.h"
 
 namespace muster::kernels {
+namespace {
+
+// y = x wᵀ + bias by tiles; calls finish(offset in y, n) for every row of a tile while it is still
+// in the cache.
+template <typename F>
+void LinearThen(float* y, const float* x, const float* w, const float* bias, LinearShape shape,
+                F finish) {
+  const int64_t outputs = shape.outputs;
+  const MatrixView a{x, shape.inputs}, b{w, shape.inputs, /*transposed=*/true};
+  ForEachTile({shape.rows, outputs, shape.inputs}, [&](const GemmTile& tile) {
+    const int64_t corner = tile.row * outputs + tile.column;
+    const int64_t end = corner + tile.shape.rows * outputs;
+    if (bias != nullptr) {
+      for (int64_t at = corner; at < end; at += outputs) {
+        std::copy_n(bias + tile.column, tile.shape.columns, y + at);
+      }
+    }
+    SerialGemm(y + corner, outputs, a.FromRow(tile.row), b.FromColumn(tile.column), tile.shape,
+               bias == nullptr ? GemmMode::kAssign : GemmMode::kAccumulate);
+    for (int64_t at = corner; at < end; at += outputs) finish(at, tile.shape.columns);
+  });
+}
+
+}  // namespace
 
 void Linear(float* y, const float* x, const float* w, const float* bias, LinearShape shape) {
-  const auto [rows, inputs, outputs] = shape;
-  const MatrixView weights = MatrixView{w, inputs}.T();
-  if (bias == nullptr) {
-    Gemm(y, outputs, {x, inputs}, weights, {rows, outputs, inputs});
-    return;
-  }
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(bias, outputs, y + r * outputs);
-  Gemm(y, outputs, {x, inputs}, weights, {rows, outputs, inputs}, GemmMode::kAccumulate);
+  LinearThen(y, x, w, bias, shape, [](int64_t, int64_t) {});
+}
+
+void LinearRelu(float* y, const float* x, const float* w, const float* bias, LinearShape shape) {
+  LinearThen(y, x, w, bias, shape, [y](int64_t at, int64_t n) { Relu(y + at, y + at, n); });
+}
+
+void LinearGelu(float* y, float* preactivation, const float* x, const float* w, const float* bias,
+                LinearShape shape, GeluKind kind) {
+  LinearThen(preactivation, x, w, bias, shape, [=](int64_t at, int64_t n) {
+    (kind == GeluKind::kExact ? GeluExact : Gelu)(y + at, preactivation + at, n);
+  });
 }
 
 void LinearGradInput(float* dx, const float* dy, const float* w, LinearShape shape) {

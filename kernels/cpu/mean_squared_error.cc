@@ -1,20 +1,28 @@
 #include "kernels/mean_squared_error.h"
 
-namespace muster::kernels {
+#include "kernels/cpu/softmax_rows.h"
 
-void MeanSquaredError(float* loss, const float* prediction, const float* target, int64_t n) {
-  double total = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const double difference = double{prediction[i]} - target[i];
-    total += difference * difference;
-  }
-  *loss = static_cast<float>(total / n);
+namespace muster::kernels {
+namespace {
+
+constexpr int64_t kGrain = 1 << 14;
+
+}  // namespace
+
+void MeanSquaredError(float* loss, const float* prediction, const float* target, float factor,
+                      int64_t n) {
+  const double total = SumPieces(n, kGrain, [=](int64_t begin, int64_t end) {
+    return Softmaxes().squared_error(prediction + begin, target + begin, end - begin);
+  });
+  *loss = static_cast<float>(factor * total);
 }
 
 void MeanSquaredErrorGrad(float* dprediction, const float* prediction, const float* target,
-                          float loss_scale, int64_t n) {
-  const float scale = loss_scale * 2.0f / n;
-  for (int64_t i = 0; i < n; ++i) dprediction[i] = scale * (prediction[i] - target[i]);
+                          float factor, int64_t n) {
+  ParallelFor(n, kGrain, [=](int64_t begin, int64_t end) {
+    Softmaxes().scaled_difference(dprediction + begin, prediction + begin, target + begin,
+                                  2 * factor, end - begin);
+  });
 }
 
 }  // namespace muster::kernels

@@ -9,4 +9,18 @@ enum class SimdLevel { kBaseline, kAvx2, kAvx512 };
 // environment lowers it (tests). Constant during a process.
 SimdLevel DetectSimdLevel();
 
+// Of the three builds of a table of loops, the one for DetectSimdLevel().
+template <typename T>
+const T& ForThisProcessor(const T& baseline, const T& avx2, const T& avx512) {
+  switch (DetectSimdLevel()) {
+    case SimdLevel::kAvx512:
+      return avx512;
+    case SimdLevel::kAvx2:
+      return avx2;
+    case SimdLevel::kBaseline:
+      break;
+  }
+  return baseline;
+}
+
 }  // namespace muster::kernels

@@ -1,50 +1,82 @@
 #include "kernels/softmax_cross_entropy.h"
 
-#include <cmath>
+#include <algorithm>
 
-#include "kernels/cpu/vector_kernels.h"
+#include "kernels/cpu/reduction_loop.h"
+#include "kernels/cpu/softmax_rows.h"
 
 namespace muster::kernels {
+namespace {
 
-void SoftmaxCrossEntropy(float* loss, float* probabilities, const float* logits,
-                         const int32_t* target, ClassesShape shape) {
-  const VectorKernels& vectors = Vectors();
-  double total = 0;
-  for (int64_t r = 0; r < shape.rows; ++r) {
-    const float* row = logits + r * shape.classes;
-    const SoftmaxSums sums =
-        vectors.softmax(probabilities + r * shape.classes, row, 1.0f, shape.classes);
-    total += std::log(double{sums.sum}) + sums.max - row[target[r]];
-  }
-  *loss = static_cast<float>(total / shape.rows);
+bool Counts(int32_t target, const CrossEntropyShape& shape) {
+  return !shape.ignore_index.has_value() || target != *shape.ignore_index;
 }
 
-void SoftmaxCrossEntropyGrad(float* dlogits, const float* probabilities, const int32_t* target,
-                             float loss_scale, ClassesShape shape) {
-  const VectorKernels& vectors = Vectors();
-  const float scale = loss_scale / shape.rows;
+}  // namespace
+
+int64_t FirstBadTarget(const int32_t* target, const CrossEntropyShape& shape) {
   for (int64_t r = 0; r < shape.rows; ++r) {
-    const float* p = probabilities + r * shape.classes;
-    const float at_target = (p[target[r]] - 1.0f) * scale;
-    float* row = dlogits + r * shape.classes;
-    vectors.scale(row, p, scale, shape.classes);
-    row[target[r]] = at_target;
+    if (Counts(target[r], shape) && (target[r] < 0 || target[r] >= shape.classes)) return r;
   }
+  return -1;
 }
 
-void CorrectCount(float* count, const float* logits, const int32_t* target, ClassesShape shape) {
-  int64_t correct = 0;
-  for (int64_t r = 0; r < shape.rows; ++r) {
-    const float* row = logits + r * shape.classes;
-    const float wanted = row[target[r]];
-    bool first_largest = wanted == wanted;
-    for (int64_t c = 0; first_largest && c < target[r]; ++c) first_largest = row[c] < wanted;
-    for (int64_t c = target[r] + 1; first_largest && c < shape.classes; ++c) {
-      first_largest = row[c] <= wanted;
+int64_t CountedTargets(const int32_t* target, const CrossEntropyShape& shape) {
+  return std::count_if(target, target + shape.rows, [&](int32_t t) { return Counts(t, shape); });
+}
+
+void SoftmaxCrossEntropy(float* loss, float* lse, const float* logits, const int32_t* target,
+                         float factor, const CrossEntropyShape& shape) {
+  const int64_t n = shape.classes;
+  const double smoothing = shape.label_smoothing;
+  const double total = SumPieces(shape.rows, SoftmaxGrain(n), [&](int64_t begin, int64_t end) {
+    double sum = 0;
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = logits + r * n;
+      lse[r] = Softmaxes().log_sum_exp(row, n);
+      if (!Counts(target[r], shape)) continue;
+      // - (1 - s) log p[target] - s mean of log p
+      sum += lse[r] - (1 - smoothing) * row[target[r]];
+      if (smoothing != 0) sum -= smoothing * Elementwise().sum(row, n) / n;
     }
-    correct += first_largest;
-  }
-  *count = static_cast<float>(correct);
+    return sum;
+  });
+  *loss = static_cast<float>(factor * total);
+}
+
+void SoftmaxCrossEntropyGrad(float* dlogits, const float* logits, const int32_t* target,
+                             const float* lse, float factor, const CrossEntropyShape& shape) {
+  const int64_t n = shape.classes;
+  const float smooth = factor * shape.label_smoothing / n;
+  const float at_target = factor * (1 - shape.label_smoothing);
+  ParallelFor(shape.rows, SoftmaxGrain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = dlogits + r * n;
+      if (Counts(target[r], shape)) {
+        Softmaxes().scaled_exp(row, logits + r * n, lse[r], factor, smooth, n);
+        row[target[r]] -= at_target;
+      } else {
+        std::fill_n(row, n, 0.0f);
+      }
+    }
+  });
+}
+
+void CorrectCount(float* count, const float* logits, const int32_t* target,
+                  const CrossEntropyShape& shape) {
+  const int64_t n = shape.classes;
+  const double total = SumPieces(shape.rows, SoftmaxGrain(n), [&](int64_t begin, int64_t end) {
+    double correct = 0;
+    for (int64_t r = begin; r < end; ++r) {
+      if (!Counts(target[r], shape)) continue;
+      const float* row = logits + r * n;
+      const float wanted = row[target[r]];
+      if (wanted != Elementwise().max(row, n)) continue;  // nor with a NaN somewhere
+      correct += std::find(row, row + target[r], wanted) == row + target[r];
+    }
+    return correct;
+  });
+  *count = static_cast<float>(total);
 }
 
 }  // namespace muster::kernels

@@ -35,6 +35,18 @@ OptimizerCoefficients Coefficients(const OptimizerSettings& settings, double lea
   return c;
 }
 
+ClipCoefficients Coefficients(const GradientClip& clip) {
+  return {.factor = static_cast<float>(clip.factor),
+          .limit = static_cast<float>(clip.limit),
+          .changes_nothing = clip.factor == 1 && std::isinf(clip.limit)};
+}
+
+// One of three builds.
+template <typename Loop>
+Loop* At(Loop* const (&loops)[3], SimdLevel level) {
+  return loops[static_cast<int>(level)];
+}
+
 }  // namespace
 
 int OptimizerSlots(OptimizerRule rule) {
@@ -43,17 +55,25 @@ int OptimizerSlots(OptimizerRule rule) {
 }
 
 double ApplyOptimizer(const OptimizerSettings& settings, double learning_rate, int64_t step,
-                      const OptimizerBuffers& buffers, int64_t n, SimdLevel level) {
+                      const OptimizerBuffers& buffers, int64_t n, const GradientClip& clip,
+                      SimdLevel level) {
   const OptimizerCoefficients coefficients = Coefficients(settings, learning_rate, step);
-  switch (level) {
-    case SimdLevel::kAvx512:
-      return avx512::Apply(settings.rule, coefficients, buffers, n);
-    case SimdLevel::kAvx2:
-      return avx2::Apply(settings.rule, coefficients, buffers, n);
-    case SimdLevel::kBaseline:
-      break;
-  }
-  return baseline::Apply(settings.rule, coefficients, buffers, n);
+  ApplyOptimizerLoop* const loops[] = {baseline::Apply, avx2::Apply, avx512::Apply};
+  return At(loops, level)(settings.rule, coefficients, Coefficients(clip), buffers, n);
+}
+
+double SumGradients(float* out, const float* const* gradients, int ranks, int64_t n,
+                    SimdLevel level) {
+  SumGradientsLoop* const loops[] = {baseline::Sum, avx2::Sum, avx512::Sum};
+  return At(loops, level)(out, gradients, ranks, n);
+}
+
+double ApplyStatistic(float* value_out, const float* value_in, const float* const* contributions,
+                      int ranks, double momentum, int64_t n, SimdLevel level) {
+  ApplyStatisticLoop* const loops[] = {baseline::ApplyToStatistic, avx2::ApplyToStatistic,
+                                       avx512::ApplyToStatistic};
+  return At(loops, level)(value_out, value_in, contributions, ranks, static_cast<float>(momentum),
+                          n);
 }
 
 }  // namespace muster::kernels

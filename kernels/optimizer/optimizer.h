@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cpu/simd_level.h"
 
@@ -62,8 +63,16 @@ struct OptimizerBuffers {
   float* slots_out[kOptimizerSlotsMax];
 };
 
-// Applies update number `step` (counted from 0) to n elements: g = gradients[0] + gradients[1] +
-// ... in rank order, then the rule. Returns the sum of squares of g.
+// What happens to the summed gradient before the rule sees it: g = min(max(factor * sum, -limit),
+// limit). The defaults change nothing and cost nothing.
+struct GradientClip {
+  double factor = 1;  // clipping by global norm: clip / norm; rounded to float
+  double limit = std::numeric_limits<double>::infinity();  // clipping by value; rounded to float
+};
+
+// Applies update number `step` (counted from 0) to n elements: sum = gradients[0] + gradients[1] +
+// ... in rank order, g from it by `clip`, then the rule. Returns the sum of squares of the sum,
+// before `clip`; it is not finite where an element of the sum is not.
 //
 // Coefficients are computed in double and rounded once; elements are computed in float, one
 // operation of the formula after the other, each correctly rounded. So an element's result depends
@@ -73,7 +82,20 @@ struct OptimizerBuffers {
 //
 // Reads (ranks + 1 + slots) n floats and writes (1 + slots) n: bandwidth-bound.
 double ApplyOptimizer(const OptimizerSettings& settings, double learning_rate, int64_t step,
-                      const OptimizerBuffers& buffers, int64_t n,
+                      const OptimizerBuffers& buffers, int64_t n, const GradientClip& clip = {},
                       SimdLevel level = DetectSimdLevel());
+
+// out = gradients[0] + gradients[1] + ... in rank order, and its sum of squares: the bits that
+// ApplyOptimizer() computes on its way. What a clip by global norm needs before any update: after
+// it, ApplyOptimizer() with out as the only rank. out may be any of the gradients.
+double SumGradients(float* out, const float* const* gradients, int ranks, int64_t n,
+                    SimdLevel level = DetectSimdLevel());
+
+// Moves a statistic (a running mean) towards the sum of the ranks' contributions:
+//   value_out = value_in + momentum (contributions[0] + contributions[1] + ... - value_in)
+// in float, each operation correctly rounded. Returns the sum of squares of the contributions' sum,
+// so that one which is not finite is seen. value_out overlaps nothing but may be value_in.
+double ApplyStatistic(float* value_out, const float* value_in, const float* const* contributions,
+                      int ranks, double momentum, int64_t n, SimdLevel level = DetectSimdLevel());
 
 }  // namespace muster::kernels

@@ -22,6 +22,21 @@ __attribute__((noinline)) void AddTo(float* __restrict sum, const float* __restr
   for (int i = 0; i < n; ++i) sum[i] += a[i];
 }
 
+// A NaN stays.
+__attribute__((noinline)) void Clip(float* __restrict clipped, const float* g,
+                                    const ClipCoefficients c, int n) {
+  for (int i = 0; i < n; ++i) {
+    const float scaled = c.factor * g[i];
+    const float below = scaled > c.limit ? c.limit : scaled;
+    clipped[i] = below < -c.limit ? -c.limit : below;
+  }
+}
+
+__attribute__((noinline)) void MoveTowards(float* value_out, const float* value_in,
+                                           const float* sum, float momentum, int n) {
+  for (int i = 0; i < n; ++i) value_out[i] = value_in[i] + momentum * (sum[i] - value_in[i]);
+}
+
 __attribute__((noinline)) void AddSquares(Lanes& lanes, const float* __restrict g, int n) {
   Lanes local = lanes;
   int i = 0;
@@ -91,6 +106,16 @@ __attribute__((noinline)) void Update(const OptimizerCoefficients c,
   }
 }
 
+// The ranks' sum of elements [i, i + n): in `sum`, or where the only rank has it.
+const float* SumOf(float* sum, const float* const* gradients, int ranks, int64_t i, int n) {
+  if (ranks == 1) return gradients[0] + i;
+  Add(sum, gradients[0] + i, gradients[1] + i, n);
+  for (int rank = 2; rank < ranks; ++rank) AddTo(sum, gradients[rank] + i, n);
+  return sum;
+}
+
+int BlockAt(int64_t i, int64_t n) { return n - i < kBlock ? static_cast<int>(n - i) : kBlock; }
+
 // A slot that the rule does not have is null.
 template <typename T>
 T* At(T* slot, int64_t i) {
@@ -98,18 +123,18 @@ T* At(T* slot, int64_t i) {
 }
 
 template <OptimizerRule kRule>
-double ApplyRule(const OptimizerCoefficients& c, const OptimizerBuffers& b, int64_t n) {
+double ApplyRule(const OptimizerCoefficients& c, const ClipCoefficients& clip,
+                 const OptimizerBuffers& b, int64_t n) {
   Lanes lanes = {};
-  float sum[kBlock];
+  float sum[kBlock], clipped[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
-    const int count = n - i < kBlock ? static_cast<int>(n - i) : kBlock;
-    const float* g = b.gradients[0] + i;
-    if (b.ranks > 1) {
-      Add(sum, g, b.gradients[1] + i, count);
-      for (int rank = 2; rank < b.ranks; ++rank) AddTo(sum, b.gradients[rank] + i, count);
-      g = sum;
-    }
+    const int count = BlockAt(i, n);
+    const float* g = SumOf(sum, b.gradients, b.ranks, i, count);
     AddSquares(lanes, g, count);
+    if (!clip.changes_nothing) {
+      Clip(clipped, g, clip, count);
+      g = clipped;
+    }
     Update<kRule>(c, g, b.values_in + i, b.values_out + i, At(b.slots_in[0], i),
                   At(b.slots_out[0], i), At(b.slots_in[1], i), At(b.slots_out[1], i), count);
   }
@@ -119,24 +144,49 @@ double ApplyRule(const OptimizerCoefficients& c, const OptimizerBuffers& b, int6
 }  // namespace
 
 double Apply(OptimizerRule rule, const OptimizerCoefficients& coefficients,
-             const OptimizerBuffers& buffers, int64_t n) {
+             const ClipCoefficients& clip, const OptimizerBuffers& buffers, int64_t n) {
   switch (rule) {
     case OptimizerRule::kSgd:
-      return ApplyRule<OptimizerRule::kSgd>(coefficients, buffers, n);
+      return ApplyRule<OptimizerRule::kSgd>(coefficients, clip, buffers, n);
     case OptimizerRule::kSgdMomentum:
-      return ApplyRule<OptimizerRule::kSgdMomentum>(coefficients, buffers, n);
+      return ApplyRule<OptimizerRule::kSgdMomentum>(coefficients, clip, buffers, n);
     case OptimizerRule::kSgdNesterov:
-      return ApplyRule<OptimizerRule::kSgdNesterov>(coefficients, buffers, n);
+      return ApplyRule<OptimizerRule::kSgdNesterov>(coefficients, clip, buffers, n);
     case OptimizerRule::kAdam:
-      return ApplyRule<OptimizerRule::kAdam>(coefficients, buffers, n);
+      return ApplyRule<OptimizerRule::kAdam>(coefficients, clip, buffers, n);
     case OptimizerRule::kAdamw:
-      return ApplyRule<OptimizerRule::kAdamw>(coefficients, buffers, n);
+      return ApplyRule<OptimizerRule::kAdamw>(coefficients, clip, buffers, n);
     case OptimizerRule::kAdagrad:
-      return ApplyRule<OptimizerRule::kAdagrad>(coefficients, buffers, n);
+      return ApplyRule<OptimizerRule::kAdagrad>(coefficients, clip, buffers, n);
     case OptimizerRule::kRmsprop:
-      return ApplyRule<OptimizerRule::kRmsprop>(coefficients, buffers, n);
+      return ApplyRule<OptimizerRule::kRmsprop>(coefficients, clip, buffers, n);
   }
   return 0;
+}
+
+double Sum(float* out, const float* const* gradients, int ranks, int64_t n) {
+  Lanes lanes = {};
+  float sum[kBlock];
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int count = BlockAt(i, n);
+    const float* g = SumOf(sum, gradients, ranks, i, count);
+    AddSquares(lanes, g, count);
+    if (g != out + i) __builtin_memcpy(out + i, g, count * sizeof(float));
+  }
+  return Total(lanes);
+}
+
+double ApplyToStatistic(float* value_out, const float* value_in, const float* const* contributions,
+                        int ranks, float momentum, int64_t n) {
+  Lanes lanes = {};
+  float sum[kBlock];
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int count = BlockAt(i, n);
+    const float* total = SumOf(sum, contributions, ranks, i, count);
+    AddSquares(lanes, total, count);
+    MoveTowards(value_out + i, value_in + i, total, momentum, count);
+  }
+  return Total(lanes);
 }
 
 }  // namespace muster::kernels::KERNELS_SIMD

@@ -19,17 +19,35 @@ struct OptimizerCoefficients {
   float epsilon;
 };
 
+// GradientClip, rounded to float.
+struct ClipCoefficients {
+  float factor;
+  float limit;
+  bool changes_nothing;
+};
+
 using ApplyOptimizerLoop = double(OptimizerRule rule, const OptimizerCoefficients& coefficients,
-                                  const OptimizerBuffers& buffers, int64_t n);
+                                  const ClipCoefficients& clip, const OptimizerBuffers& buffers,
+                                  int64_t n);
+using SumGradientsLoop = double(float* out, const float* const* gradients, int ranks, int64_t n);
+using ApplyStatisticLoop = double(float* value_out, const float* value_in,
+                                  const float* const* contributions, int ranks, float momentum,
+                                  int64_t n);
 
 namespace baseline {
 ApplyOptimizerLoop Apply;
-}
+SumGradientsLoop Sum;
+ApplyStatisticLoop ApplyToStatistic;
+}  // namespace baseline
 namespace avx2 {
 ApplyOptimizerLoop Apply;
-}
+SumGradientsLoop Sum;
+ApplyStatisticLoop ApplyToStatistic;
+}  // namespace avx2
 namespace avx512 {
 ApplyOptimizerLoop Apply;
-}
+SumGradientsLoop Sum;
+ApplyStatisticLoop ApplyToStatistic;
+}  // namespace avx512
 
 }  // namespace muster::kernels

@@ -54,8 +54,8 @@ class Trajectory {
         buffers.slots_in[slot] = &slots_[slot][begin];
         buffers.slots_out[slot] = &slots_out[slot][begin];
       }
-      squares +=
-          ApplyOptimizer(settings, learning_rate, step, buffers, bounds[part + 1] - begin, level);
+      squares += ApplyOptimizer(settings, learning_rate, step, buffers, bounds[part + 1] - begin,
+                                GradientClip{}, level);
     }
     values_ = values_out;
     slots_ = slots_out;
@@ -66,6 +66,7 @@ class Trajectory {
     for (std::vector<float>& gradient : gradients_) gradient = RandomFloats(gradient.size());
   }
 
+  void SetGradients(std::vector<std::vector<float>> gradients) { gradients_ = gradients; }
   void SetGradient(int64_t i, float value) { gradients_[0][i] = value; }
 
   const std::vector<float>& values() const { return values_; }
@@ -282,6 +283,69 @@ TEST(OptimizerTest, NonFiniteGradientsShowInTheSumOfSquares) {
   Trajectory run(33, 1, 3);
   run.SetGradient(32, std::numeric_limits<float>::quiet_NaN());
   EXPECT_FALSE(std::isfinite(run.Step({.rule = kSgd}, 0.1, 0)));
+}
+
+TEST(OptimizerTest, AClipScalesThenBoundsTheSumAndReportsItsSquaresUnclipped) {
+  const float gradients[2][4] = {{1, -2, 30, 0.5f}, {1, -2, 30, 0.5f}};
+  const float* pointers[] = {gradients[0], gradients[1]};
+  const float values[4] = {};
+  float clipped[4];
+  const double squares = ApplyOptimizer(
+      {.rule = kSgd}, 1.0, 0,
+      {.gradients = pointers, .ranks = 2, .values_in = values, .values_out = clipped}, 4,
+      {.factor = 0.5, .limit = 1.5});
+  EXPECT_EQ(squares, 4 + 16 + 3600 + 1);
+  const float expected[4] = {-1, 1.5f, -1.5f, -0.5f};
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(clipped[i], expected[i]);
+}
+
+TEST(OptimizerTest, AClipKeepsNaN) {
+  const float gradient = std::numeric_limits<float>::quiet_NaN(), value = 0;
+  const float* pointer = &gradient;
+  float out;
+  ApplyOptimizer({.rule = kSgd}, 1.0, 0,
+                 {.gradients = &pointer, .ranks = 1, .values_in = &value, .values_out = &out}, 1,
+                 {.limit = 1});
+  EXPECT_TRUE(std::isnan(out));
+}
+
+TEST(OptimizerTest, SumGradientsThenOneRankGivesTheBitsOfTheFusedUpdate) {
+  for (int64_t n : {1, 16, 255, 1013}) {
+    Trajectory fused(n, 3, 4), apart(n, 3, 4);
+    std::vector<const float*> gradients;
+    for (const auto& gradient : apart.gradients()) gradients.push_back(gradient.data());
+    std::vector<float> sum(n);
+    const double squares = SumGradients(sum.data(), gradients.data(), 3, n);
+    EXPECT_EQ(fused.Step(SettingsOf(kAdamw), 0.1, 0), squares);
+    apart.SetGradients({sum});
+    EXPECT_EQ(apart.Step(SettingsOf(kAdamw), 0.1, 0), squares);
+    EXPECT_TRUE(fused == apart);
+    for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
+      if (level > DetectSimdLevel()) continue;
+      EXPECT_EQ(SumGradients(sum.data(), gradients.data(), 1, n, level),
+                SumGradients(sum.data(), gradients.data(), 1, n, SimdLevel::kBaseline));
+    }
+  }
+}
+
+TEST(OptimizerTest, SumGradientsMayOverwriteAnyRank) {
+  float a[3] = {1, 2, 3}, b[3] = {10, 20, 30}, c[3] = {100, 200, 300};
+  const float* pointers[] = {a, b, c};
+  SumGradients(b, pointers, 3, 3);
+  EXPECT_EQ(b[0], 111);
+  EXPECT_EQ(b[1], 222);
+  EXPECT_EQ(b[2], 333);
+}
+
+TEST(OptimizerTest, AStatisticMovesTowardsTheRanksSum) {
+  for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
+    if (level > DetectSimdLevel()) continue;
+    std::vector<float> value(300, 2.0f), a(300, 1.0f), b(300, 3.0f);
+    const float* contributions[] = {a.data(), b.data()};
+    EXPECT_EQ(ApplyStatistic(value.data(), value.data(), contributions, 2, 0.25, 300, level),
+              300 * 16.0);
+    for (float v : value) EXPECT_EQ(v, 2.5f);
+  }
 }
 
 }  // namespace

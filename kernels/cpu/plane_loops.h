@@ -1,0 +1,62 @@
+// Loops over a plane of an image (kernels/cpu/image_order.h), once per instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace muster::kernels {
+
+// Value (p, lane) lies at p * stride + lane. Every constant and sum below is f32[lanes]: of the
+// lanes' channels.
+struct Plane {
+  int64_t pixels;
+  int64_t stride;
+  int64_t lanes;  // at most stride
+};
+
+// Sums over the pixels are of blocks of floats, in an order that depends on the plane alone.
+struct PlaneLoops {
+  void (*sum)(float* sum, const float* x, Plane plane);
+  // Of (x - center)².
+  void (*squares)(float* sum, const float* x, const float* center, Plane plane);
+
+  struct Line {
+    const float* center;
+    const float* slope;
+    const float* offset;
+  };
+  // y = (x - center) slope + offset. y may be x.
+  void (*normalise)(float* y, const float* x, Line line, Plane plane);
+  // y = max(that, 0); NaN stays NaN.
+  void (*normalise_relu)(float* y, const float* x, Line line, Plane plane);
+
+  // sum = sum of dy; dot = sum of dy (x - center). relu: of dy where normalise_relu gave more than
+  // 0.
+  void (*grad_sums)(float* sum, float* dot, const float* dy, const float* x, Line line,
+                    Plane plane);
+  void (*grad_sums_relu)(float* sum, float* dot, const float* dy, const float* x, Line line,
+                         Plane plane);
+  // dx = slope (dy - mean - (x - center) tilt), with dy as above. dx may be dy or x.
+  struct Correction {
+    const float* mean;
+    const float* tilt;
+  };
+  void (*grad_input)(float* dx, const float* dy, const float* x, Line line, Correction correction,
+                     Plane plane);
+  void (*grad_input_relu)(float* dx, const float* dy, const float* x, Line line,
+                          Correction correction, Plane plane);
+
+  // y = value at every pixel.
+  void (*fill)(float* y, const float* value, Plane plane);
+};
+
+namespace baseline {
+extern const PlaneLoops kPlaneLoops;
+}
+namespace avx2 {
+extern const PlaneLoops kPlaneLoops;
+}
+namespace avx512 {
+extern const PlaneLoops kPlaneLoops;
+}
+
+}  // namespace muster::kernels
