@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +13,8 @@
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster {
+
+class Profile;
 
 // What a run waits for and announces. Called on the thread that runs.
 class ParameterFlow {
@@ -30,34 +31,67 @@ class ParameterFlow {
   virtual absl::Status GradientReady(int p) = 0;
 };
 
-// Thread-compatible. Several executors may share parameter memory while nobody writes it.
+// What differs from run to run: see "Numbers that come with a run" in lib/graph/ops.md.
+struct RunArguments {
+  float loss_scale = 1;  // S of fp16: gradients inside the run carry it, those that leave do not
+  int64_t batch = 0;     // samples of the global batch; 0: those of this run are all
+  int64_t first_position = 0;  // of this run's first sample in the global batch
+  // By graph input: how many of the global batch's targets count (differ from ignore_index). Read
+  // for targets of losses with an ignore_index; empty: this run's targets are all there are.
+  absl::Span<const int64_t> counted_targets;
+  uint64_t seed = 0;  // of dropout
+  int64_t step = 0;
+  // Micro-batches of a step: the first assigns gradients and the others add to them; gradients are
+  // announced in the last.
+  bool is_first_micro_batch = true;
+  bool is_last_micro_batch = true;
+};
+
+// Thread-compatible. Several executors may share parameter memory while nobody writes it, and
+// gradient memory when they take turns as micro-batches.
 class Executor {
  public:
   struct Options {
     int64_t batch = 0;         // samples of a run
     Device* device = nullptr;  // outlives the executor
-    // One pointer per parameter (index = parameter id), device f32[elements], owned by the caller,
-    // 64-byte aligned.
+    // One pointer per parameter (index = parameter id), host f32[elements] in every precision,
+    // owned by the caller, 64-byte aligned. A device that computes elsewhere or in another type
+    // copies a parameter when its flow has delivered it, and a gradient before it is announced.
     absl::Span<float* const> parameters;
     absl::Span<float* const> gradients;  // likewise; empty for a graph that was not differentiated
+    bool micro_batches = false;  // whether runs will ever add to the gradients of the run before
+    bool tf32 = false;           // matrix products of f32 tensors in TF32 where the device has it
+    bool deterministic = true;   // only kernels that repeat to the bit
+    Profile* profile = nullptr;  // takes the time of every node of every run; outlives the executor
   };
 
+  // Plans memory, chooses algorithms, compiles kernels: the first Run() is no slower than the next.
   // INVALID_ARGUMENT when the graph does not check (see InferTypes) or an op has no kernel on the
   // device; RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the activations do not fit.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Graph& graph,
                                                           const Options& options);
+
+  // What a run would need of the device, without taking it; `parameters` and `gradients` of the
+  // options are not looked at. INVALID_ARGUMENT as Create().
+  struct MemoryNeed {
+    int64_t arena_bytes = 0;      // activations and temporaries
+    int64_t parameter_bytes = 0;  // values and gradients, in every copy that the device holds
+  };
+  static absl::StatusOr<MemoryNeed> PlanMemory(const v1::Graph& graph, const Options& options);
+
   virtual ~Executor() = default;
 
-  // Memory of a graph input, to be filled before Run(). On the host for a CPU device.
+  // Host memory of a graph input, to be filled before Run().
   virtual absl::Span<std::byte> input(absl::string_view name) = 0;
 
-  // A tensor named in Graph.loss, logits or correct, after Run(). Valid until the next Run().
+  // A tensor named in Graph.loss, logits or correct as f32 on the host, after Run(). Valid until
+  // the next Run().
   virtual absl::Span<const float> output(absl::string_view name) const = 0;
 
-  // One pass over all nodes. `loss_scale`: see lib/graph/ops.md. `flow` may be null: nothing is
-  // waited for or announced. INVALID_ARGUMENT for data outside the model's range (a token id beyond
-  // the vocabulary).
-  virtual absl::Status Run(float loss_scale, ParameterFlow* flow) = 0;
+  // One pass over all nodes; outputs are there and gradients announced when it returns. `flow` may
+  // be null: nothing is waited for or announced. INVALID_ARGUMENT for data outside the model's
+  // range (a token id beyond the vocabulary).
+  virtual absl::Status Run(const RunArguments& arguments, ParameterFlow* flow) = 0;
 
   virtual int64_t arena_bytes() const = 0;  // activations and temporaries
 };

@@ -18,7 +18,8 @@
 #include "lib/engine/device.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/autodiff.h"
-#include "lib/graph/zoo.h"
+#include "lib/graph/lowering.h"
+#include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -54,31 +55,41 @@ v1::Graph SmallGpt(bool tied = false) {
 // A graph on the CPU with memory for all that it needs.
 class Instance {
  public:
-  Instance(v1::Graph graph, int64_t batch, int64_t ids_max = 10, int threads = 1)
-      : device_(Device::Create("cpu", threads).value()),
+  struct Options {
+    int64_t batch = 1;
+    int64_t ids_max = 10;
+    int threads = 1;
+    bool micro_batches = false;
+  };
+
+  Instance(v1::Graph graph, const Options& options)
+      : device_(Device::Create("cpu", options.threads).value()),
         graph_(std::move(graph)),
         memory_(graph_, *device_, /*seed=*/1) {
     absl::StatusOr<std::unique_ptr<Executor>> executor =
-        Executor::Create(graph_, {.batch = batch,
+        Executor::Create(graph_, {.batch = options.batch,
                                   .device = device_.get(),
                                   .parameters = memory_.parameters(),
-                                  .gradients = memory_.gradients()});
+                                  .gradients = memory_.gradients(),
+                                  .micro_batches = options.micro_batches});
     EXPECT_TRUE(executor.ok()) << executor.status();
     executor_ = std::move(executor).value();
-    FillInputs(graph_, ids_max, /*seed=*/2, *executor_);
+    FillInputs(graph_, options.ids_max, /*seed=*/2, *executor_);
   }
 
   const v1::Graph& graph() const { return graph_; }
   const ModelMemory& memory() const { return memory_; }
   Executor& executor() { return *executor_; }
 
-  absl::Status Run(float loss_scale = 1.0f, ParameterFlow* flow = nullptr) {
-    return executor_->Run(loss_scale, flow);
+  absl::Status Run(const RunArguments& arguments = {}, ParameterFlow* flow = nullptr) {
+    return executor_->Run(arguments, flow);
   }
+
+  float loss() const { return executor_->output(graph_.loss())[0]; }
 
   float Loss() {
     EXPECT_TRUE(Run().ok());
-    return executor_->output(graph_.loss())[0];
+    return loss();
   }
 
  private:
@@ -97,7 +108,7 @@ enum class Kinks { kNo, kYes };
 void ExpectGradientsMatchFiniteDifferences(const v1::Graph& forward, int64_t batch,
                                            int64_t ids_max = 10, Kinks kinks = Kinks::kNo) {
   const double relative = kinks == Kinks::kYes ? 2e-2 : 5e-3;
-  Instance instance(Differentiate(forward).value(), batch, ids_max);
+  Instance instance(Differentiate(forward).value(), {.batch = batch, .ids_max = ids_max});
   ASSERT_TRUE(instance.Run().ok());
   for (int p = 0; p < forward.parameters_size(); ++p) {
     ASSERT_TRUE(instance.Run().ok());
@@ -182,12 +193,12 @@ TEST(GradientTest, OpsInUnusualCombinationsMatchFiniteDifferences) {
       inputs: "w"
       outputs: "conv"
       attributes {
-        key: "stride"
-        value { i: 2 }
+        key: "strides"
+        value { integers { values: [ 2, 2 ] } }
       }
       attributes {
         key: "padding"
-        value { i: 1 }
+        value { integers { values: [ 1, 1, 1, 1 ] } }
       }
     }
     nodes { name: "shifted" op: "Add" inputs: "conv" inputs: "shift" outputs: "shifted" }
@@ -198,14 +209,14 @@ TEST(GradientTest, OpsInUnusualCombinationsMatchFiniteDifferences) {
       name: "pool"
       op: "MaxPool2d"
       inputs: "thrice"
-      outputs: "pool"
+      outputs: [ "pool", "pool.state" ]
       attributes {
         key: "kernel"
-        value { i: 2 }
+        value { integers { values: [ 2, 2 ] } }
       }
       attributes {
-        key: "stride"
-        value { i: 1 }
+        key: "strides"
+        value { integers { values: [ 1, 1 ] } }
       }
     }
     nodes { name: "flat" op: "Flatten" inputs: "pool" outputs: "flat" }
@@ -220,7 +231,7 @@ TEST(GradientTest, OpsInUnusualCombinationsMatchFiniteDifferences) {
 TEST(ExecutorTest, RunsRepeatToTheBit) {
   for (int threads : {1, 2}) {
     const v1::Graph graph = Differentiate(Model("name: 'gpt'")).value();
-    Instance a(graph, 2, 10, threads), b(graph, 2, 10, threads);
+    Instance a(graph, {.batch = 2, .threads = threads}), b(graph, {.batch = 2, .threads = threads});
     const float first = a.Loss();
     EXPECT_EQ(a.Loss(), first);
     EXPECT_EQ(b.Loss(), first);
@@ -232,46 +243,149 @@ TEST(ExecutorTest, RunsRepeatToTheBit) {
 
 TEST(ExecutorTest, DevicesOfOneProcessDoNotDisturbOneAnother) {
   const v1::Graph graph = Differentiate(SmallGpt()).value();
-  Instance alone(graph, 3);
+  Instance alone(graph, {.batch = 3});
   const float loss = alone.Loss();
   auto run_repeatedly = [&graph, loss] {
-    Instance instance(graph, 3);
+    Instance instance(graph, {.batch = 3});
     for (int i = 0; i < 20; ++i) EXPECT_EQ(instance.Loss(), loss);
   };
   std::jthread first(run_repeatedly), second(run_repeatedly);
 }
 
+// Copies the inputs of the samples from `first` on of a batch to the device that takes them.
+void TakeSamples(const v1::Graph& graph, Executor& batch, int64_t samples, int64_t first,
+                 Executor& part) {
+  for (const v1::GraphInput& input : graph.inputs()) {
+    const absl::Span<std::byte> from = batch.input(input.name());
+    const absl::Span<std::byte> to = part.input(input.name());
+    std::copy_n(from.begin() + first * (from.size() / samples), to.size(), to.begin());
+  }
+}
+
 TEST(ExecutorTest, TheForwardGraphGivesTheSameLossForOtherBatchesOfTheSameSamples) {
-  Instance whole(SmallGpt(), 6), half(SmallGpt(), 3), trained(Differentiate(SmallGpt()).value(), 6);
+  Instance whole(SmallGpt(), {.batch = 6}), half(SmallGpt(), {.batch = 3});
+  Instance trained(Differentiate(SmallGpt()).value(), {.batch = 6});
   const float loss = whole.Loss();
   EXPECT_EQ(trained.Loss(), loss);
   float halves = 0;
   for (int part = 0; part < 2; ++part) {
-    for (const char* name : {"input", "target"}) {
-      const absl::Span<std::byte> from = whole.executor().input(name);
-      const absl::Span<std::byte> to = half.executor().input(name);
-      std::copy_n(from.begin() + part * to.size(), to.size(), to.begin());
-    }
+    TakeSamples(whole.graph(), whole.executor(), 6, 3 * part, half.executor());
     halves += half.Loss() / 2;
   }
   EXPECT_NEAR(halves, loss, 1e-6 * loss);
   EXPECT_LT(whole.executor().arena_bytes(), trained.executor().arena_bytes());
 }
 
-TEST(ExecutorTest, LossScaleScalesGradientsButNotTheLoss) {
-  Instance instance(Differentiate(SmallGpt()).value(), 2);
-  const float loss = instance.Loss();
-  std::vector<float> unscaled(instance.memory().gradient(0).begin(),
-                              instance.memory().gradient(0).end());
-  ASSERT_TRUE(instance.Run(0.5f).ok());
-  EXPECT_EQ(instance.executor().output(instance.graph().loss())[0], loss);
-  for (size_t i = 0; i < unscaled.size(); ++i) {
-    EXPECT_EQ(instance.memory().gradient(0)[i], unscaled[i] / 2);  // a power of two: exact
+std::vector<std::vector<float>> Gradients(const Instance& instance) {
+  std::vector<std::vector<float>> gradients;
+  for (int p = 0; p < instance.graph().parameters_size(); ++p) {
+    const absl::Span<float> gradient = instance.memory().gradient(p);
+    gradients.emplace_back(gradient.begin(), gradient.end());
+  }
+  return gradients;
+}
+
+TEST(ExecutorTest, TheLossScaleLeavesNeitherLossNorGradients) {
+  for (bool micro_batches : {false, true}) {
+    Instance instance(Differentiate(SmallGpt()).value(),
+                      {.batch = 2, .micro_batches = micro_batches});
+    const float loss = instance.Loss();
+    const auto unscaled = Gradients(instance);
+    ASSERT_TRUE(instance.Run({.loss_scale = 1024}).ok());
+    EXPECT_EQ(instance.loss(), loss);
+    EXPECT_EQ(Gradients(instance), unscaled);  // a power of two: exact
   }
 }
 
+TEST(ExecutorTest, UnequalMicroBatchesAddUpToTheGradientsOfTheBatch) {
+  const v1::Graph graph = Differentiate(SmallGpt()).value();
+  Instance whole(graph, {.batch = 5});
+  const float loss = whole.Loss();
+  const auto expected = Gradients(whole);
+
+  // Both parts write to the memory of the first.
+  Instance first(graph, {.batch = 3, .micro_batches = true});
+  const auto device = Device::Create("cpu", 1).value();
+  const auto second = Executor::Create(graph, {.batch = 2,
+                                               .device = device.get(),
+                                               .parameters = first.memory().parameters(),
+                                               .gradients = first.memory().gradients(),
+                                               .micro_batches = true})
+                          .value();
+  TakeSamples(graph, whole.executor(), 5, 0, first.executor());
+  TakeSamples(graph, whole.executor(), 5, 3, *second);
+  ASSERT_TRUE(first.Run({.batch = 5, .is_last_micro_batch = false}).ok());
+  ASSERT_TRUE(
+      second->Run({.batch = 5, .first_position = 3, .is_first_micro_batch = false}, nullptr).ok());
+
+  EXPECT_NEAR(first.loss() + second->output(graph.loss())[0], loss, 1e-6 * loss);
+  for (size_t p = 0; p < expected.size(); ++p) {
+    float largest = 0;
+    for (float value : expected[p]) largest = std::max(largest, std::abs(value));
+    for (size_t i = 0; i < expected[p].size(); ++i) {
+      EXPECT_NEAR(first.memory().gradient(p)[i], expected[p][i], 1e-5 * largest);
+    }
+  }
+}
+
+TEST(ExecutorTest, GradientsAreAnnouncedInTheLastMicroBatchOnly) {
+  class CountingFlow : public ParameterFlow {
+   public:
+    absl::Status AwaitParameter(int) override { return absl::OkStatus(); }
+    absl::Status GradientReady(int) override { return ++ready, absl::OkStatus(); }
+    int ready = 0;
+  };
+  Instance instance(Differentiate(SmallGpt()).value(), {.batch = 2, .micro_batches = true});
+  CountingFlow flow;
+  ASSERT_TRUE(instance.Run({.batch = 4, .is_last_micro_batch = false}, &flow).ok());
+  EXPECT_EQ(flow.ready, 0);
+  ASSERT_TRUE(instance.Run({.batch = 4, .is_first_micro_batch = false}, &flow).ok());
+  EXPECT_EQ(flow.ready, instance.graph().parameters_size());
+}
+
+v1::Graph Lowered(const v1::Graph& forward, v1::Precision precision) {
+  return TrainingGraph(forward, {.precision = precision}).value();
+}
+
+// Some dozen roundings on the way to a gradient, of 2^-9 each in bf16 and of 2^-12 in f16, and what
+// they move over a kink of ReLU or from one maximum of a pooling window to another.
+TEST(LowPrecisionTest, GradientsAreThoseOfF32UpToRounding) {
+  for (const v1::Graph& forward : {SmallGpt(), Model("name: 'lenet'"), Model("name: 'mlp'")}) {
+    SCOPED_TRACE(forward.name());
+    Instance exact(Lowered(forward, v1::FP32), {.batch = 4});
+    ASSERT_TRUE(exact.Run().ok());
+    for (const auto& [precision, tolerance] : {std::pair(v1::BF16, 0.1), {v1::FP16, 0.05}}) {
+      Instance rounded(Lowered(forward, precision), {.batch = 4});
+      ASSERT_TRUE(rounded.Run({.loss_scale = 256}).ok());
+      EXPECT_NEAR(rounded.loss(), exact.loss(), tolerance * exact.loss());
+      for (int p = 0; p < forward.parameters_size(); ++p) {
+        double error = 0, norm = 0;
+        for (size_t i = 0; i < exact.memory().gradient(p).size(); ++i) {
+          const double wanted = exact.memory().gradient(p)[i];
+          error += std::pow(rounded.memory().gradient(p)[i] - wanted, 2);
+          norm += wanted * wanted;
+        }
+        EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(norm)) << forward.parameters(p).name();
+      }
+    }
+  }
+}
+
+TEST(LowPrecisionTest, AnOverflowOfF16LeavesTheExecutorAsSuch) {
+  Instance instance(Lowered(Model("name: 'mlp'"), v1::FP16), {.batch = 4});
+  ASSERT_TRUE(instance.Run({.loss_scale = 0x1p30f}).ok());
+  const absl::Span<float> gradient = instance.memory().gradient(0);
+  EXPECT_FALSE(std::ranges::all_of(gradient, [](float v) { return std::isfinite(v); }));
+}
+
+TEST(LowPrecisionTest, OutputsAreF32OnTheHost) {
+  Instance instance(Lowered(Model("name: 'mlp'"), v1::BF16), {.batch = 3});
+  ASSERT_TRUE(instance.Run().ok());
+  EXPECT_EQ(instance.executor().output(instance.graph().logits()).size(), 30);
+}
+
 TEST(ExecutorTest, CorrectIsTheNumberOfRowsWhoseTopLogitIsTheTarget) {
-  Instance instance(Model("name: 'mlp'"), 64);
+  Instance instance(Model("name: 'mlp'"), {.batch = 64});
   ASSERT_TRUE(instance.Run().ok());
   const auto logits = instance.executor().output(instance.graph().logits());
   const absl::Span<std::byte> target = instance.executor().input("target");
@@ -327,13 +441,16 @@ class PoisoningFlow : public ParameterFlow {
 
 TEST(ParameterFlowTest, ValuesAreReadOnlyBetweenAwaitAndReadyAndGradientsAreFinal) {
   for (const v1::Graph& forward :
-       {SmallGpt(), SmallGpt(/*tied=*/true), Model("name: 'lenet'"), Model("name: 'mlp'")}) {
+       {Differentiate(SmallGpt()).value(), Differentiate(SmallGpt(/*tied=*/true)).value(),
+        Lowered(SmallGpt(/*tied=*/true), v1::FP32), Lowered(SmallGpt(/*tied=*/true), v1::BF16),
+        Lowered(Model("name: 'lenet'"), v1::FP32), Lowered(Model("name: 'mlp'"), v1::FP16)}) {
     SCOPED_TRACE(forward.name());
-    Instance plain(Differentiate(forward).value(), 3), poisoned(plain.graph(), 3);
+    Instance plain(forward, {.batch = 3});
+    Instance poisoned(plain.graph(), {.batch = 3});
     const float loss = plain.Loss();
     PoisoningFlow flow(poisoned.memory());
 
-    ASSERT_TRUE(poisoned.Run(1.0f, &flow).ok());
+    ASSERT_TRUE(poisoned.Run({}, &flow).ok());
 
     EXPECT_EQ(poisoned.executor().output(forward.loss())[0], loss);
     for (int p = 0; p < forward.parameters_size(); ++p) {
@@ -348,9 +465,9 @@ TEST(ParameterFlowTest, ValuesAreReadOnlyBetweenAwaitAndReadyAndGradientsAreFina
 
 TEST(ParameterFlowTest, ParametersAreAwaitedOneByOneAndLateGradientsComeFirst) {
   const v1::Graph graph = Model("name: 'mlp' args {" + NumberArgument("hidden", 8) + "}");
-  Instance instance(Differentiate(graph).value(), 2);
+  Instance instance(Differentiate(graph).value(), {.batch = 2});
   PoisoningFlow flow(instance.memory());
-  ASSERT_TRUE(instance.Run(1.0f, &flow).ok());
+  ASSERT_TRUE(instance.Run({}, &flow).ok());
 
   // Weights and biases of two layers: 0, 1 and 2, 3.
   std::vector<std::string> awaits(flow.order().begin(), flow.order().begin() + 4);
@@ -370,15 +487,15 @@ TEST(ParameterFlowTest, AnErrorEndsTheRun) {
       return absl::OkStatus();
     }
   };
-  Instance instance(Differentiate(SmallGpt()).value(), 2);
+  Instance instance(Differentiate(SmallGpt()).value(), {.batch = 2});
   FailingFlow flow;
-  EXPECT_TRUE(absl::IsCancelled(instance.Run(1.0f, &flow)));
+  EXPECT_TRUE(absl::IsCancelled(instance.Run({}, &flow)));
 }
 
 TEST(ExecutorTest, AnIdBeyondTheVocabularyIsRefusedByName) {
   for (const char* name : {"input", "target"}) {
     for (int32_t bad : {11, -1}) {
-      Instance instance(SmallGpt(), 2);
+      Instance instance(SmallGpt(), {.batch = 2});
       std::memcpy(&instance.executor().input(name)[4 * 7], &bad, 4);
       const absl::Status status = instance.Run();
       EXPECT_TRUE(absl::IsInvalidArgument(status));

@@ -24,12 +24,21 @@ class StorageAssignment {
     JoinAliases();
     FindLifetimes();
     TakeOver();
+    for (int t = 0; t < storage_.size(); ++t) storage_[t] = StorageOf(t);
   }
 
   const std::vector<int>& storage() const { return storage_; }
   const Lifetime& lifetime(int storage) const { return lifetimes_[storage]; }
 
  private:
+  // Follows who took over whom, and shortens the way for the next.
+  int StorageOf(int tensor) {
+    while (storage_[tensor] != storage_[storage_[tensor]]) {
+      storage_[tensor] = storage_[storage_[tensor]];
+    }
+    return storage_[tensor];
+  }
+
   void JoinAliases() {
     for (const MemoryRequest::Node& node : request_.nodes) {
       if (node.alias_of < 0 || request_.tensors[node.writes[0]].external) continue;
@@ -62,24 +71,24 @@ class StorageAssignment {
     for (int i = 0; i < request_.nodes.size(); ++i) {
       const MemoryRequest::Node& node = request_.nodes[i];
       if (node.overwritable.empty()) continue;
-      const int output = storage_[node.writes[0]];
+      const int output = StorageOf(node.writes[0]);
       if (output != node.writes[0] || request_.tensors[output].external) continue;
       for (int input : node.overwritable) {
-        const int taken = storage_[input];
+        const int taken = StorageOf(input);
         if (request_.tensors[taken].external || lifetimes_[taken].last != i ||
             lifetimes_[taken].bytes != lifetimes_[output].bytes || ReadElsewhere(node, taken)) {
           continue;
         }
         lifetimes_[taken].last = lifetimes_[output].last;
-        std::ranges::replace(storage_, output, taken);
+        storage_[output] = taken;
         break;
       }
     }
   }
 
   // Whether the node also reads this memory in a position that must not change under it.
-  bool ReadElsewhere(const MemoryRequest::Node& node, int storage) const {
-    auto here = [&](int t) { return storage_[t] == storage; };
+  bool ReadElsewhere(const MemoryRequest::Node& node, int storage) {
+    auto here = [&](int t) { return StorageOf(t) == storage; };
     return std::ranges::count_if(node.reads, here) > std::ranges::count_if(node.overwritable, here);
   }
 

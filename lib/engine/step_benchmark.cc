@@ -1,41 +1,88 @@
-// Time of a forward and backward pass on one thread.
+// Time of a training step, forward and backward, by batch and threads. MUSTER_PROFILE=1 in the
+// environment also prints where it goes.
 #include <benchmark/benchmark.h>
+#include <google/protobuf/text_format.h>
 
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
 #include <string>
 
-#include "lib/engine/device.h"
+#include "glog/logging.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
-#include "lib/graph/autodiff.h"
-#include "lib/graph/zoo.h"
+#include "lib/engine/profile.h"
+#include "lib/graph/lowering.h"
+#include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {
 namespace {
 
-void Step(benchmark::State& state, const std::string& model) {
+v1::Graph Training(const std::string& zoo_model) {
   v1::ModelSpec spec;
-  spec.mutable_zoo()->set_name(model);
-  const v1::Graph graph = Differentiate(BuildModel(spec).value()).value();
-  const auto device = Device::Create("cpu", /*threads=*/1).value();
+  CHECK(google::protobuf::TextFormat::ParseFromString(zoo_model, spec.mutable_zoo()));
+  return TrainingGraph(BuildModel(spec).value(), {}).value();
+}
+
+// `zoo_model`: a ZooModel in text form.
+void Step(benchmark::State& state, const std::string& zoo_model) {
+  const v1::Graph graph = Training(zoo_model);
+  const auto device = Device::Create("cpu", static_cast<int>(state.range(1))).value();
   const ModelMemory memory(graph, *device, /*seed=*/1);
+  Profile profile;
+  const bool is_profiled = std::getenv("MUSTER_PROFILE") != nullptr;
+  const auto start = std::chrono::steady_clock::now();
   const auto executor = Executor::Create(graph, {.batch = state.range(0),
                                                  .device = device.get(),
                                                  .parameters = memory.parameters(),
-                                                 .gradients = memory.gradients()})
+                                                 .gradients = memory.gradients(),
+                                                 .profile = is_profiled ? &profile : nullptr})
                             .value();
+  const std::chrono::duration<double> create_time = std::chrono::steady_clock::now() - start;
   FillInputs(graph, /*ids_max=*/10, /*seed=*/2, *executor);
   for (auto _ : state) {
-    if (!executor->Run(1.0f, nullptr).ok()) state.SkipWithError("the run failed");
+    if (!executor->Run({}, nullptr).ok()) state.SkipWithError("the run failed");
   }
   state.counters["samples/s"] =
       benchmark::Counter(state.range(0), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["create_s"] = create_time.count();
   state.counters["arena_MiB"] = executor->arena_bytes() / 1048576.0;
+  if (is_profiled) std::cout << profile.Report(/*nodes=*/30);
 }
 
-BENCHMARK_CAPTURE(Step, gpt, "gpt")->Arg(8)->Arg(16)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(Step, lenet, "lenet")->Arg(32)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(Step, mlp, "mlp")->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(Step, gpt2,
+                  "name: 'gpt2' args { fields { key: 'context' value { number_value: 256 } } }")
+    ->Args({1, 1})
+    ->Args({1, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(Step, resnet50, "name: 'resnet50'")
+    ->Args({8, 1})
+    ->Args({8, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(Step, lstm_lm, "name: 'lstm_lm'")
+    ->Args({20, 1})
+    ->Args({20, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(
+    Step, mlp, "name: 'mlp' args { fields { key: 'hidden' value { string_value: '1024,1024' } } }")
+    ->Args({128, 1})
+    ->Args({128, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(Step, gpt, "name: 'gpt'")
+    ->Args({16, 1})
+    ->Args({16, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(Step, lenet, "name: 'lenet'")
+    ->Args({32, 1})
+    ->Args({32, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace muster

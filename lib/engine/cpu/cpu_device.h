@@ -15,7 +15,8 @@ class CpuDevice : public Device {
   CpuDevice(std::string name, int threads) : name_(std::move(name)), threads_(threads) {}
 
   std::string name() const override { return name_; }
-  bool is_cpu() const override { return true; }
+  Kind kind() const override { return Kind::kCpu; }
+  std::string description() const override;
   int64_t available_bytes() const override;
   Memory Allocate(size_t bytes) override;
   void Synchronize() override {}

@@ -1,0 +1,227 @@
+#include "lib/engine/compiled_graph.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "lib/status/status.h"
+
+namespace muster {
+
+absl::StatusOr<std::unique_ptr<CompiledGraph>> CompiledGraph::Create(const v1::Graph& graph,
+                                                                     const Options& options,
+                                                                     KernelRegistry& kernels) {
+  std::unique_ptr<CompiledGraph> compiled(new CompiledGraph(graph, options, kernels));
+  ASSIGN_OR_RETURN(compiled->types_, InferTypes(graph, options.batch));
+  RETURN_IF_ERROR(compiled->NumberTensors());
+  for (const v1::Node& node : graph.nodes()) {
+    RETURN_IF_ERROR(Annotate(compiled->AddNode(node),
+                             absl::StrCat("node '", node.name(), "' (", node.op(), ")")));
+  }
+  compiled->PlaceParameterFlow();
+  compiled->plan_ = PlanMemory(compiled->request_);
+  return compiled;
+}
+
+int CompiledGraph::AddTensor(const TensorType& type, Layout layout, int64_t bytes) {
+  tensors_.push_back({.type = type, .layout = layout});
+  request_.tensors.push_back({.bytes = bytes});
+  return static_cast<int>(tensors_.size()) - 1;
+}
+
+// Of a tensor that somebody outside the graph reads or writes: always plain.
+int CompiledGraph::Number(const std::string& name) {
+  const auto [it, is_new] = numbers_.try_emplace(name, tensors_.size());
+  if (is_new) {
+    const TensorType& type = types_.at(name);
+    AddTensor(type, Layout::kPlain, type.bytes());
+    tensors_.back().must_be_plain = true;
+  }
+  return it->second;
+}
+
+absl::Status CompiledGraph::NumberTensors() {
+  for (int i = 0; i < graph_.inputs_size(); ++i) {
+    const int input = Number(graph_.inputs(i).name());
+    request_.tensors[input].kept = true;
+    tensors_[input].graph_input = i;
+  }
+  for (int p = 0; p < graph_.parameters_size(); ++p) {
+    const int parameter = Number(graph_.parameters(p).name());
+    request_.tensors[parameter].external = true;
+    tensors_[parameter].parameter = p;
+  }
+  for (const std::string* output : {&graph_.loss(), &graph_.logits(), &graph_.correct()}) {
+    if (!output->empty()) request_.tensors[Number(*output)].kept = true;
+  }
+  for (int p = 0; p < graph_.gradients_size(); ++p) {
+    const int gradient = Number(graph_.gradients(p));
+    if (std::exchange(tensors_[gradient].is_gradient, true) || tensors_[gradient].parameter >= 0) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor '", graph_.gradients(p),
+                                                     "' cannot be the gradient of parameter '",
+                                                     graph_.parameters(p).name(), "' as well"));
+    }
+    tensors_[gradient].parameter = p;
+    request_.tensors[gradient].external =
+        options_.external_gradients.empty() || options_.external_gradients[p];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompiledGraph::AddConstant(const v1::Node& node) {
+  const int tensor = Number(node.outputs(0));
+  if (tensors_[tensor].is_gradient) {
+    return absl::InvalidArgumentError("a constant cannot be the gradient of a parameter");
+  }
+  request_.tensors[tensor].kept = true;
+  constants_.push_back(&node);
+  return absl::OkStatus();
+}
+
+absl::Status CompiledGraph::AddNode(const v1::Node& node) {
+  if (node.op() == "Constant") return AddConstant(node);
+  Step step{.node = {.node = &node}};
+  for (const std::string& input : node.inputs()) {
+    const Tensor& tensor = tensors_[numbers_.at(input)];
+    step.node.inputs.push_back(tensor.type);
+    step.node.layouts.push_back(tensor.layout);
+    step.node.graph_inputs.push_back(tensor.graph_input);
+  }
+  for (const std::string& output : node.outputs()) {
+    step.node.outputs.push_back(types_.at(output));
+  }
+  ASSIGN_OR_RETURN(step.kernel, kernels_.Plan(step.node));
+  PlannedNode& kernel = step.kernel;
+  kernel.input_layouts.resize(node.inputs_size());
+  kernel.output_layouts.resize(node.outputs_size());
+
+  for (int i = 0; i < node.inputs_size(); ++i) {
+    const int tensor = numbers_.at(node.inputs(i));
+    const bool is_read = std::ranges::count(kernel.shape_only, i) == 0;
+    step.inputs.push_back(is_read ? InLayout(tensor, kernel.input_layouts[i], node.inputs(i))
+                                  : tensor);
+  }
+  std::vector<std::pair<int, int>> to_plain;
+  for (int i = 0, states = 0; i < node.outputs_size(); ++i) {
+    const std::string& name = node.outputs(i);
+    const TensorType& type = step.node.outputs[i];
+    const Layout layout = kernel.output_layouts[i];
+    const int64_t bytes = type.dtype == v1::DTYPE_STATE ? kernel.state_bytes.at(states++)
+                                                        : kernels_.Bytes(type, layout);
+    const auto known = numbers_.find(name);  // where somebody outside the graph uses it
+    int tensor;
+    if (known == numbers_.end()) {
+      tensor = numbers_[name] = AddTensor(type, layout, bytes);
+    } else if (layout == Layout::kPlain) {
+      tensor = known->second;
+    } else {
+      tensor = versions_[{known->second, layout}] = AddTensor(type, layout, bytes);
+      to_plain.push_back({tensor, known->second});
+    }
+    step.outputs.push_back(tensor);
+  }
+  if (kernel.is_alias) {
+    tensors_[step.outputs[0]].graph_input = tensors_[step.inputs[0]].graph_input;
+  }
+  AddStep(std::move(step));
+  for (const auto& [from, to] : to_plain) AddReorder(from, to, node.outputs(0));
+  return absl::OkStatus();
+}
+
+void CompiledGraph::AddStep(Step step) {
+  MemoryRequest::Node& request = request_.nodes.emplace_back();
+  const PlannedNode& kernel = step.kernel;
+  for (int i = 0; i < step.inputs.size(); ++i) {
+    if (std::ranges::count(kernel.shape_only, i) == 0) request.reads.push_back(step.inputs[i]);
+  }
+  for (int i : kernel.overwritable) request.overwritable.push_back(step.inputs[i]);
+  request.writes = step.outputs;
+  if (kernel.is_alias) request.alias_of = step.inputs[0];
+  request.workspace_bytes = kernel.workspace_bytes;
+  steps_.push_back(std::move(step));
+}
+
+// The tensor as it lies in `layout`, reordered where it does not yet.
+int CompiledGraph::InLayout(int tensor, Layout layout, const std::string& name) {
+  if (tensors_[tensor].layout == layout) return tensor;
+  const auto known = versions_.find({tensor, layout});
+  if (known != versions_.end()) return known->second;
+  const TensorType type = tensors_[tensor].type;
+  const int version = AddTensor(type, layout, kernels_.Bytes(type, layout));
+  versions_[{tensor, layout}] = version;
+  AddReorder(tensor, version, name);
+  return version;
+}
+
+void CompiledGraph::AddReorder(int from, int to, const std::string& name) {
+  v1::Node& node = *reorders_.emplace_back(std::make_unique<v1::Node>());
+  node.set_name(absl::StrCat(name, "/Reorder"));
+  node.set_op("Reorder");
+  const Tensor& source = tensors_[from];
+  AddStep({.node = {.node = &node,
+                    .inputs = {source.type},
+                    .outputs = {source.type},
+                    .layouts = {source.layout},
+                    .graph_inputs = {source.graph_input}},
+           .kernel = kernels_.PlanReorder(source.type, source.layout, tensors_[to].layout),
+           .inputs = {from},
+           .outputs = {to},
+           .is_reorder = true});
+}
+
+// A parameter is awaited before the first step that touches it or an alias of it. Its gradient is
+// ready after the last step that touches either.
+void CompiledGraph::PlaceParameterFlow() {
+  const int tensors = tensors_.size();
+  std::vector<int> root(tensors), first(tensors, -1), last(tensors, -1);
+  for (int t = 0; t < tensors; ++t) root[t] = t;
+  for (int i = 0; i < request_.nodes.size(); ++i) {
+    const MemoryRequest::Node& node = request_.nodes[i];
+    if (node.alias_of >= 0 && !request_.tensors[node.writes[0]].external) {
+      root[node.writes[0]] = root[node.alias_of];
+    }
+    for (const std::vector<int>* used : {&node.reads, &node.writes}) {
+      for (int t : *used) {
+        if (first[root[t]] < 0) first[root[t]] = i;
+        last[root[t]] = i;
+      }
+    }
+  }
+  for (int p = 0; p < graph_.parameters_size(); ++p) {
+    const int parameter = numbers_.at(graph_.parameters(p).name());
+    if (first[parameter] >= 0) steps_[first[parameter]].awaits.push_back(p);
+    if (graph_.gradients().empty()) continue;
+    const int gradient = numbers_.at(graph_.gradients(p));
+    const int ready = std::max(last[parameter], last[root[gradient]]);
+    steps_[ready].ready.push_back(p);
+    // One in the arena is read once more, by the executor.
+    if (!request_.tensors[gradient].external) request_.nodes[ready].reads.push_back(gradient);
+  }
+}
+
+std::byte* CompiledGraph::AddressOf(int tensor, const Memory& memory) const {
+  const int storage = plan_.storage[tensor];
+  if (plan_.offsets[storage] >= 0) return memory.arena + plan_.offsets[storage];
+  const Tensor& external = tensors_[storage];
+  return external.is_gradient ? memory.gradients[external.parameter]
+                              : memory.parameters[external.parameter];
+}
+
+std::byte* CompiledGraph::Address(absl::string_view tensor, const Memory& memory) const {
+  return AddressOf(numbers_.at(tensor), memory);
+}
+
+NodeMemory CompiledGraph::MemoryOf(int step, const Memory& memory) const {
+  NodeMemory placed;
+  const Step& s = steps_[step];
+  for (int i = 0; i < s.inputs.size(); ++i) {
+    const bool is_read = std::ranges::count(s.kernel.shape_only, i) == 0;
+    placed.inputs.push_back(is_read ? AddressOf(s.inputs[i], memory) : nullptr);
+  }
+  for (int tensor : s.outputs) placed.outputs.push_back(AddressOf(tensor, memory));
+  placed.workspace = memory.arena + plan_.workspace_offsets[step];
+  return placed;
+}
+
+}  // namespace muster

@@ -1,0 +1,112 @@
+// A graph made ready for a device: types inferred, a kernel chosen for every node, layouts agreed
+// upon, memory planned. Knows no device: a KernelRegistry answers for one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "lib/engine/kernel.h"
+#include "lib/engine/memory_plan.h"
+#include "lib/graph/shape_inference.h"
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster {
+
+class CompiledGraph {
+ public:
+  struct Options {
+    int64_t batch = 0;  // samples of a run
+    // For each parameter whether its gradient is written to memory that the caller gives; the
+    // others lie in the arena until they are ready. Empty: all are.
+    std::vector<bool> external_gradients;
+  };
+
+  // In the order of execution. Constants are no steps: see constants().
+  struct Step {
+    TypedNode node;
+    PlannedNode kernel;
+    std::vector<int> inputs;  // tensors, by number
+    std::vector<int> outputs;
+    std::vector<int> awaits;  // parameters that no step before this one has read
+    std::vector<int> ready;   // parameters whose gradient may be announced after this step
+    bool is_reorder = false;  // inserted between layouts
+  };
+
+  // Memory that tensors lie in.
+  struct Memory {
+    std::byte* arena = nullptr;               // arena_bytes(), kArenaAlignment
+    absl::Span<std::byte* const> parameters;  // in the type the graph computes with
+    absl::Span<std::byte* const> gradients;   // null for those in the arena
+  };
+
+  // INVALID_ARGUMENT, naming the node, when the graph does not check or the device has no kernel
+  // for a node. `graph` outlives the result and does not move.
+  static absl::StatusOr<std::unique_ptr<CompiledGraph>> Create(const v1::Graph& graph,
+                                                               const Options& options,
+                                                               KernelRegistry& kernels);
+
+  const v1::Graph& graph() const { return graph_; }
+  const std::vector<Step>& steps() const { return steps_; }
+  int64_t arena_bytes() const { return plan_.arena_bytes; }
+
+  // Nodes whose output is to be filled (ConstantValue) before the first run and stays.
+  const std::vector<const v1::Node*>& constants() const { return constants_; }
+
+  // Of a tensor of the graph, in its plain layout where it is an input, an output, a parameter, a
+  // gradient or a constant.
+  const TensorType& type(absl::string_view tensor) const { return types_.at(tensor); }
+  std::byte* Address(absl::string_view tensor, const Memory& memory) const;
+
+  // Where the tensors of a step lie, for its kernel's prepare().
+  NodeMemory MemoryOf(int step, const Memory& memory) const;
+
+ private:
+  // A tensor of the graph in one of the layouts in which it lies somewhere.
+  using Version = std::pair<int, Layout>;
+
+  CompiledGraph(const v1::Graph& graph, const Options& options, KernelRegistry& kernels)
+      : graph_(graph), options_(options), kernels_(kernels) {}
+
+  absl::Status NumberTensors();
+  absl::Status AddNode(const v1::Node& node);
+  absl::Status AddConstant(const v1::Node& node);
+  void AddStep(Step step);
+  int AddTensor(const TensorType& type, Layout layout, int64_t bytes);
+  int Number(const std::string& name);
+  int InLayout(int tensor, Layout layout, const std::string& name);
+  void AddReorder(int from, int to, const std::string& name);
+  void PlaceParameterFlow();
+  std::byte* AddressOf(int tensor, const Memory& memory) const;
+
+  struct Tensor {
+    TensorType type;
+    Layout layout = Layout::kPlain;
+    int graph_input = -1;  // whose bytes it holds
+    int parameter = -1;    // its values, or where they are external its gradient
+    bool is_gradient = false;
+    bool must_be_plain = false;  // somebody outside the graph reads or writes it
+  };
+
+  const v1::Graph& graph_;
+  const Options options_;
+  KernelRegistry& kernels_;
+  TensorTypes types_;
+  absl::flat_hash_map<std::string, int> numbers_;  // of the graph's tensors, as they were made
+  absl::flat_hash_map<Version, int> versions_;     // the same tensor in other layouts
+  std::vector<Tensor> tensors_;
+  std::vector<std::unique_ptr<v1::Node>> reorders_;
+  std::vector<const v1::Node*> constants_;
+  MemoryRequest request_;
+  MemoryPlan plan_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace muster

@@ -1,0 +1,301 @@
+#include "lib/engine/compiled_graph.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/graph/autodiff.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr auto kBlocked = static_cast<Layout>(1);
+
+// A device whose convolutions are fastest on blocked images, 4 bytes longer than plain ones.
+class FakeKernels : public KernelRegistry {
+ public:
+  absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override {
+    const std::string& op = node.node->op();
+    if (op == "Erf") return absl::InvalidArgumentError("not on this device");
+    PlannedNode plan;
+    plan.prepare = [](const NodeMemory&) -> NodeRun { return nullptr; };
+    plan.input_layouts.resize(node.inputs.size());
+    plan.output_layouts.resize(node.outputs.size());
+    if (op == "Conv2d" || op == "Conv2dGradInput") {
+      plan.input_layouts[0] = plan.output_layouts[0] = kBlocked;
+      if (op == "Conv2dGradInput") plan.shape_only = {2};
+    } else if (op == "Conv2dGradWeight") {
+      plan.input_layouts[0] = plan.input_layouts[1] = kBlocked;
+      plan.shape_only = {2};
+    } else if (op == "Relu" || op == "ReluGrad") {
+      std::ranges::fill(plan.input_layouts, node.layouts[0]);
+      plan.output_layouts[0] = node.layouts[0];
+      plan.overwritable = {0};
+    } else if (op == "Flatten" || op == "ReshapeGrad") {
+      plan.is_alias = true;
+      plan.shape_only = {1};
+    }
+    return plan;
+  }
+
+  PlannedNode PlanReorder(const TensorType&, Layout from, Layout to) override {
+    return {.input_layouts = {from},
+            .output_layouts = {to},
+            .prepare = [](const NodeMemory&) -> NodeRun { return nullptr; }};
+  }
+
+  int64_t Bytes(const TensorType& type, Layout layout) override {
+    return type.bytes() + (layout == kBlocked ? 4 : 0);
+  }
+};
+
+v1::Graph ParseGraph(const std::string& text) {
+  v1::Graph graph;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &graph));
+  return graph;
+}
+
+std::string Node(const std::string& op, const std::string& inputs, const std::string& output) {
+  return "nodes { name: '" + output + "' op: '" + op + "' inputs: [" + inputs + "] outputs: '" +
+         output + "' }";
+}
+
+// Two convolutions with an activation between them, then a linear layer.
+v1::Graph ConvolutionalNet() {
+  return ParseGraph(R"pb(
+                      inputs {
+                        name: "x"
+                        dtype: DTYPE_F32
+                        shape: [ -1, 4, 5, 5 ]
+                      }
+                      inputs {
+                        name: "target"
+                        dtype: DTYPE_F32
+                        shape: [ -1, 2 ]
+                      }
+                      parameters {
+                        name: "w1"
+                        shape: [ 4, 4, 1, 1 ]
+                      }
+                      parameters {
+                        name: "w2"
+                        shape: [ 4, 4, 1, 1 ]
+                      }
+                      parameters {
+                        name: "fc"
+                        shape: [ 2, 100 ]
+                      }
+                      loss: "loss"
+                    )pb" +
+                    Node("Conv2d", "'x', 'w1'", "a") + Node("Relu", "'a'", "b") +
+                    Node("Conv2d", "'b', 'w2'", "c") + Node("Relu", "'c'", "d") +
+                    Node("Flatten", "'d'", "e") + Node("Linear", "'e', 'fc'", "y") +
+                    Node("MeanSquaredError", "'y', 'target'", "loss"));
+}
+
+std::vector<std::string> Reorders(const CompiledGraph& compiled) {
+  std::vector<std::string> names;
+  for (const CompiledGraph::Step& step : compiled.steps()) {
+    if (step.is_reorder) names.push_back(step.node.node->name());
+  }
+  return names;
+}
+
+TEST(CompiledGraphTest, LayoutsChangeOnlyAtTheEdgesOfARunOfConvolutions) {
+  const v1::Graph graph = ConvolutionalNet();
+  FakeKernels kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 3}, kernels).value();
+  EXPECT_THAT(Reorders(*compiled), ElementsAre("x/Reorder", "d/Reorder"));
+}
+
+TEST(CompiledGraphTest, ForwardAndBackwardShareOneReorderedTensor) {
+  const v1::Graph graph = Differentiate(ConvolutionalNet()).value();
+  FakeKernels kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 3}, kernels).value();
+  // The gradient of the first convolution's weight reads the x that the forward pass reordered; the
+  // gradient that comes back through Flatten is blocked once more.
+  EXPECT_THAT(Reorders(*compiled), testing::SizeIs(3));
+}
+
+TEST(CompiledGraphTest, OutputsOfTheGraphArePlain) {
+  v1::Graph graph = ConvolutionalNet();
+  graph.set_logits("c");
+  FakeKernels kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 3}, kernels).value();
+  // The convolution writes c blocked, from where it becomes plain; the activation stays blocked.
+  EXPECT_THAT(Reorders(*compiled), testing::Contains("c/Reorder"));
+}
+
+// Which step awaits and announces which parameter.
+struct Flow {
+  std::map<int, std::string> awaited_by;
+  std::map<int, std::string> ready_after;
+};
+
+Flow FlowOf(const CompiledGraph& compiled) {
+  Flow flow;
+  for (const CompiledGraph::Step& step : compiled.steps()) {
+    for (int p : step.awaits) flow.awaited_by[p] = step.node.node->name();
+    for (int p : step.ready) flow.ready_after[p] = step.node.node->name();
+  }
+  return flow;
+}
+
+TEST(CompiledGraphTest, ParametersAreAwaitedBeforeTheirFirstUseAndReadyAfterTheLast) {
+  const v1::Graph graph = Differentiate(ConvolutionalNet()).value();
+  FakeKernels kernels;
+  for (bool external : {true, false}) {
+    const auto compiled =
+        CompiledGraph::Create(
+            graph, {.batch = 3, .external_gradients = std::vector<bool>(3, external)}, kernels)
+            .value();
+    const Flow flow = FlowOf(*compiled);
+    EXPECT_EQ(flow.awaited_by, (std::map<int, std::string>{{0, "a"}, {1, "c"}, {2, "y"}}));
+    ASSERT_EQ(flow.ready_after.size(), 3);
+    EXPECT_EQ(flow.ready_after.at(0), "a/Conv2dGradWeight");
+    EXPECT_EQ(flow.ready_after.at(1), "c/Conv2dGradInput");
+    EXPECT_EQ(flow.ready_after.at(2), "y/LinearGradInput");
+  }
+}
+
+TEST(CompiledGraphTest, GradientsInTheArenaLieThereUntilTheyAreReady) {
+  const v1::Graph graph = Differentiate(ConvolutionalNet()).value();
+  FakeKernels kernels;
+  const auto compiled =
+      CompiledGraph::Create(graph, {.batch = 3, .external_gradients = {false, false, false}},
+                            kernels)
+          .value();
+  std::vector<std::byte> arena(compiled->arena_bytes());
+  std::vector<std::byte> parameters(3);
+  const CompiledGraph::Memory memory{
+      .arena = arena.data(),
+      .parameters = std::vector<std::byte*>{&parameters[0], &parameters[1], &parameters[2]}};
+  // What the steps between the one that writes a gradient and the one after which it is ready
+  // write, is elsewhere.
+  for (int p = 0; p < 3; ++p) {
+    const std::string& name = graph.gradients(p);
+    const std::byte* begin = compiled->Address(name, memory);
+    const std::byte* end = begin + compiled->type(name).bytes();
+    bool is_written = false;
+    for (int i = 0; i < compiled->steps().size(); ++i) {
+      const CompiledGraph::Step& step = compiled->steps()[i];
+      const NodeMemory placed = compiled->MemoryOf(i, memory);
+      const bool writes = std::ranges::count(step.node.node->outputs(), name) > 0;
+      for (int o = 0; is_written && o < placed.outputs.size(); ++o) {
+        EXPECT_TRUE(placed.outputs[o] + step.node.outputs[o].bytes() <= begin ||
+                    placed.outputs[o] >= end)
+            << step.node.node->name() << " writes over " << name;
+      }
+      is_written |= writes;
+      if (std::ranges::count(step.ready, p) > 0) break;
+    }
+    EXPECT_TRUE(is_written);
+  }
+}
+
+TEST(CompiledGraphTest, ConstantsAreNoStepsAndKeepTheirMemory) {
+  const v1::Graph graph = ParseGraph(R"pb(
+                                       inputs {
+                                         name: "x"
+                                         dtype: DTYPE_F32
+                                         shape: [ -1, 8 ]
+                                       }
+                                       nodes {
+                                         name: "c"
+                                         op: "Constant"
+                                         outputs: "c"
+                                         attributes {
+                                           key: "shape"
+                                           value { integers { values: [ 2, 8 ] } }
+                                         }
+                                         attributes {
+                                           key: "value"
+                                           value { f: 3 }
+                                         }
+                                       }
+                                       logits: "y"
+                                     )pb" +
+                                     Node("Relu", "'x'", "a") + Node("Add", "'a', 'c'", "b") +
+                                     Node("Relu", "'b'", "y"));
+  FakeKernels kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 2}, kernels).value();
+  ASSERT_EQ(compiled->constants().size(), 1);
+  EXPECT_EQ(compiled->steps().size(), 3);
+  std::vector<std::byte> arena(compiled->arena_bytes());
+  const CompiledGraph::Memory memory{.arena = arena.data()};
+  const std::byte* constant = compiled->Address("c", memory);
+  for (int i = 0; i < 3; ++i) {
+    for (const std::byte* output : compiled->MemoryOf(i, memory).outputs) {
+      EXPECT_GE(std::abs(output - constant), 64);
+    }
+  }
+}
+
+TEST(CompiledGraphTest, ATensorKnowsWhichGraphInputItHolds) {
+  const v1::Graph graph =
+      ParseGraph(R"pb(
+                   inputs {
+                     name: "x"
+                     dtype: DTYPE_F32
+                     shape: [ -1, 2, 3 ]
+                   }
+                   inputs {
+                     name: "target"
+                     dtype: DTYPE_F32
+                     shape: [ -1, 2, 3 ]
+                   }
+                   loss: "loss"
+                 )pb" +
+                 Node("Flatten", "'x'", "a") + Node("Flatten", "'target'", "b") +
+                 Node("MeanSquaredError", "'a', 'b'", "loss"));
+  FakeKernels kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 4}, kernels).value();
+  EXPECT_THAT(compiled->steps().back().node.graph_inputs, ElementsAre(0, 1));
+}
+
+TEST(CompiledGraphTest, AnOpWithoutAKernelIsRefusedByNode) {
+  const v1::Graph graph = ParseGraph(R"pb(
+                                       inputs {
+                                         name: "x"
+                                         dtype: DTYPE_F32
+                                         shape: [ -1, 2 ]
+                                       }
+                                     )pb" +
+                                     Node("Erf", "'x'", "error.function"));
+  FakeKernels kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 4}, kernels);
+  EXPECT_TRUE(absl::IsInvalidArgument(compiled.status()));
+  EXPECT_THAT(std::string(compiled.status().message()),
+              HasSubstr("node 'error.function' (Erf): not on this device"));
+}
+
+// The work per node must not grow with the graph.
+TEST(CompiledGraphTest, ALongGraphIsPlacedInOnePass) {
+  std::string text = R"pb(inputs {
+                            name: "x0"
+                            dtype: DTYPE_F32
+                            shape: [ -1, 4 ]
+                          })pb";
+  constexpr int kNodes = 20000;
+  for (int i = 0; i < kNodes; ++i) {
+    text += Node("Relu", "'x" + std::to_string(i) + "'", "x" + std::to_string(i + 1));
+  }
+  const v1::Graph graph = ParseGraph(text);
+  FakeKernels kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 1}, kernels).value();
+  EXPECT_EQ(compiled->arena_bytes(), 2 * 64);  // x0, and one for all others
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,314 @@
+#include "lib/engine/cpu/cpu_executor.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "glog/logging.h"
+#include "kernels/conversion.h"
+#include "lib/engine/compiled_graph.h"
+#include "lib/engine/cpu/cpu_device.h"
+#include "lib/engine/cpu/cpu_kernels.h"
+#include "lib/engine/element_type.h"
+#include "lib/engine/memory_plan.h"
+#include "lib/engine/profile.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+int64_t AlignedBytes(const TensorType& type) {
+  return (type.bytes() + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
+
+std::string Described(const TypedNode& node) {
+  auto append = [](std::string* out, const TensorType& type) { out->append(type.ToString()); };
+  return absl::StrCat(absl::StrJoin(node.inputs, ", ", append), " -> ",
+                      absl::StrJoin(node.outputs, ", ", append));
+}
+
+// Whose gradient a kernel writes straight to the caller's memory.
+CompiledGraph::Options CompileOptions(const v1::Graph& graph, const Executor::Options& options) {
+  CompiledGraph::Options compile{.batch = options.batch};
+  for (const v1::Parameter& parameter : graph.parameters()) {
+    const bool is_f32 =
+        parameter.dtype() == v1::DTYPE_F32 || parameter.dtype() == v1::DTYPE_UNSPECIFIED;
+    compile.external_gradients.push_back(is_f32 && !options.micro_batches);
+  }
+  return compile;
+}
+
+// Of the parameters that the graph does not compute with as f32.
+int64_t CopyBytes(const CompiledGraph& compiled) {
+  int64_t bytes = 0;
+  for (const v1::Parameter& parameter : compiled.graph().parameters()) {
+    const TensorType& type = compiled.type(parameter.name());
+    if (type.dtype != v1::DTYPE_F32) bytes += AlignedBytes(type);
+  }
+  return bytes;
+}
+
+class CpuExecutor : public Executor {
+ public:
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Graph& graph,
+                                                          const Options& options);
+
+  absl::Span<std::byte> input(absl::string_view name) override {
+    const auto it = inputs_.find(name);
+    CHECK(it != inputs_.end()) << "the graph has no input '" << name << "'";
+    return it->second;
+  }
+
+  absl::Span<const float> output(absl::string_view name) const override {
+    const auto it = outputs_.find(name);
+    CHECK(it != outputs_.end()) << "the graph has no output '" << name << "'";
+    return it->second.values;
+  }
+
+  absl::Status Run(const RunArguments& arguments, ParameterFlow* flow) override;
+
+  int64_t arena_bytes() const override { return arena_bytes_; }
+
+ private:
+  struct Step {
+    NodeRun run;
+    std::vector<int> awaits;
+    std::vector<int> ready;
+    int profile_entry = -1;
+  };
+
+  // A tensor inside and the same as f32 outside; both may be one memory.
+  struct Exchange {
+    std::byte* inside = nullptr;
+    float* outside = nullptr;
+    kernels::ElementType type = kernels::ElementType::kF32;
+    int64_t elements = 0;
+
+    bool is_shared() const { return inside == reinterpret_cast<const std::byte*>(outside); }
+  };
+
+  struct HostOutput {
+    absl::Span<const float> values;
+    std::vector<float> converted;  // of an output that is not f32
+    Exchange exchange;
+  };
+
+  CpuExecutor(const Options& options, Device::Memory arena, Device::Memory parameters)
+      : device_(static_cast<CpuDevice&>(*options.device)),
+        samples_(options.batch),
+        micro_batches_(options.micro_batches),
+        profile_(options.profile),
+        arena_(std::move(arena)),
+        parameter_copies_(std::move(parameters)) {}
+
+  void Place(const CompiledGraph& compiled, const Options& options);
+  void AddSteps(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
+  void AddInputsAndOutputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
+
+  RunNumbers NumbersOf(const RunArguments& arguments) const;
+  absl::Status RunStep(const Step& step, const RunNumbers& numbers);
+  void Import(int parameter);
+  void Export(int parameter, const RunArguments& arguments);
+
+  CpuDevice& device_;
+  const int64_t samples_;
+  const bool micro_batches_;
+  Profile* const profile_;
+  const Device::Memory arena_;
+  const Device::Memory parameter_copies_;  // in the types the graph computes with
+  int64_t arena_bytes_ = 0;
+  std::vector<Step> steps_;
+  std::vector<Exchange> parameters_;
+  std::vector<Exchange> gradients_;
+  absl::flat_hash_map<std::string, absl::Span<std::byte>> inputs_;
+  absl::flat_hash_map<std::string, HostOutput> outputs_;
+};
+
+absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const v1::Graph& graph,
+                                                              const Options& options) {
+  static_cast<CpuDevice&>(*options.device).Drive();  // kernels are prepared for its threads
+  CpuKernels kernels;
+  ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
+                   CompiledGraph::Create(graph, CompileOptions(graph, options), kernels));
+  const int64_t copy_bytes = CopyBytes(*compiled);
+  Device::Memory arena = options.device->Allocate(compiled->arena_bytes());
+  Device::Memory copies = options.device->Allocate(copy_bytes);
+  if (arena == nullptr || copies == nullptr) {
+    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                          "activations of ", options.batch, " samples need ",
+                          compiled->arena_bytes() + copy_bytes, " bytes, device '",
+                          options.device->name(), "' has ", options.device->available_bytes(),
+                          " left: use a smaller batch, more workers or a smaller model")),
+                      "MEMORY_EXHAUSTED");
+  }
+  std::unique_ptr<CpuExecutor> executor(
+      new CpuExecutor(options, std::move(arena), std::move(copies)));
+  executor->Place(*compiled, options);
+  return executor;
+}
+
+void CpuExecutor::Place(const CompiledGraph& compiled, const Options& options) {
+  const v1::Graph& graph = compiled.graph();
+  arena_bytes_ = compiled.arena_bytes();
+  std::byte* copy = parameter_copies_.get();
+  std::vector<std::byte*> parameters, gradients;
+  for (int p = 0; p < graph.parameters_size(); ++p) {
+    const TensorType& type = compiled.type(graph.parameters(p).name());
+    Exchange& parameter = parameters_.emplace_back();
+    parameter.outside = options.parameters[p];
+    parameter.type = ElementTypeOf(type.dtype);
+    parameter.elements = type.elements();
+    parameter.inside = reinterpret_cast<std::byte*>(parameter.outside);
+    if (type.dtype != v1::DTYPE_F32) {
+      parameter.inside = copy;
+      copy += AlignedBytes(type);
+    }
+    parameters.push_back(parameter.inside);
+    if (graph.gradients().empty()) continue;
+    gradients.push_back(reinterpret_cast<std::byte*>(options.gradients[p]));
+  }
+  const CompiledGraph::Memory memory{
+      .arena = arena_.get(), .parameters = parameters, .gradients = gradients};
+  for (int p = 0; p < graph.gradients_size(); ++p) {
+    Exchange& gradient = gradients_.emplace_back(parameters_[p]);
+    gradient.outside = options.gradients[p];
+    gradient.inside = compiled.Address(graph.gradients(p), memory);
+  }
+  AddSteps(compiled, memory);
+  AddInputsAndOutputs(compiled, memory);
+  for (const v1::Node* constant : compiled.constants()) {
+    const std::string& name = constant->outputs(0);
+    const std::vector<std::byte> value = ConstantValue(*constant, compiled.type(name));
+    std::memcpy(compiled.Address(name, memory), value.data(), value.size());
+  }
+}
+
+void CpuExecutor::AddSteps(const CompiledGraph& compiled, const CompiledGraph::Memory& memory) {
+  for (int i = 0; i < compiled.steps().size(); ++i) {
+    const CompiledGraph::Step& step = compiled.steps()[i];
+    Step& placed = steps_.emplace_back();
+    placed.run = step.kernel.prepare(compiled.MemoryOf(i, memory));
+    placed.awaits = step.awaits;
+    placed.ready = step.ready;
+    if (profile_ != nullptr) {
+      placed.profile_entry =
+          profile_->Add(step.node.node->name(), step.node.node->op(), Described(step.node));
+    }
+  }
+}
+
+void CpuExecutor::AddInputsAndOutputs(const CompiledGraph& compiled,
+                                      const CompiledGraph::Memory& memory) {
+  const v1::Graph& graph = compiled.graph();
+  for (const v1::GraphInput& input : graph.inputs()) {
+    inputs_[input.name()] = {compiled.Address(input.name(), memory),
+                             static_cast<size_t>(compiled.type(input.name()).bytes())};
+  }
+  for (const std::string* name : {&graph.loss(), &graph.logits(), &graph.correct()}) {
+    if (name->empty()) continue;
+    const TensorType& type = compiled.type(*name);
+    std::byte* inside = compiled.Address(*name, memory);
+    HostOutput& output = outputs_[*name];
+    if (type.dtype == v1::DTYPE_F32) {
+      output.values = {reinterpret_cast<const float*>(inside),
+                       static_cast<size_t>(type.elements())};
+    } else {
+      output.converted.resize(type.elements());
+      output.values = output.converted;
+      output.exchange = {inside, output.converted.data(), ElementTypeOf(type.dtype),
+                         type.elements()};
+    }
+  }
+}
+
+RunNumbers CpuExecutor::NumbersOf(const RunArguments& arguments) const {
+  return {.loss_scale = arguments.loss_scale,
+          .samples = samples_,
+          .batch = arguments.batch > 0 ? arguments.batch : samples_,
+          .first_position = arguments.first_position,
+          .seed = arguments.seed,
+          .step = arguments.step,
+          .counted_targets =
+              arguments.counted_targets.empty() ? nullptr : arguments.counted_targets.data()};
+}
+
+absl::Status CpuExecutor::RunStep(const Step& step, const RunNumbers& numbers) {
+  if (!step.run) return absl::OkStatus();
+  if (profile_ == nullptr) return step.run(numbers);
+  const auto start = std::chrono::steady_clock::now();
+  absl::Status status = step.run(numbers);
+  profile_->Record(step.profile_entry, std::chrono::steady_clock::now() - start);
+  return status;
+}
+
+void CpuExecutor::Import(int p) {
+  const Exchange& parameter = parameters_[p];
+  if (parameter.is_shared()) return;
+  kernels::Convert(parameter.inside, parameter.type, parameter.outside, kernels::ElementType::kF32,
+                   parameter.elements);
+}
+
+void CpuExecutor::Export(int p, const RunArguments& arguments) {
+  const Exchange& gradient = gradients_[p];
+  if (gradient.is_shared() && arguments.loss_scale == 1) return;
+  const auto mode = gradient.is_shared() || arguments.is_first_micro_batch
+                        ? kernels::ExportMode::kAssign
+                        : kernels::ExportMode::kAdd;
+  kernels::ExportGradient(gradient.outside, gradient.inside, gradient.type,
+                          1 / arguments.loss_scale, mode, gradient.elements);
+}
+
+absl::Status CpuExecutor::Run(const RunArguments& arguments, ParameterFlow* flow) {
+  CHECK(micro_batches_ || (arguments.is_first_micro_batch && arguments.is_last_micro_batch));
+  device_.Drive();
+  const RunNumbers numbers = NumbersOf(arguments);
+  for (const Step& step : steps_) {
+    for (int p : step.awaits) {
+      if (flow != nullptr) RETURN_IF_ERROR(flow->AwaitParameter(p));
+      Import(p);
+    }
+    RETURN_IF_ERROR(RunStep(step, numbers));
+    for (int p : step.ready) {
+      Export(p, arguments);
+      if (flow != nullptr && arguments.is_last_micro_batch) RETURN_IF_ERROR(flow->GradientReady(p));
+    }
+  }
+  for (auto& [name, output] : outputs_) {
+    if (output.converted.empty()) continue;
+    kernels::Convert(output.converted.data(), kernels::ElementType::kF32, output.exchange.inside,
+                     output.exchange.type, output.exchange.elements);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executor>> CreateCpuExecutor(const v1::Graph& graph,
+                                                            const Executor::Options& options) {
+  return CpuExecutor::Create(graph, options);
+}
+
+absl::StatusOr<Executor::MemoryNeed> PlanCpuMemory(const v1::Graph& graph,
+                                                   const Executor::Options& options) {
+  static_cast<CpuDevice&>(*options.device).Drive();
+  CpuKernels kernels;
+  ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
+                   CompiledGraph::Create(graph, CompileOptions(graph, options), kernels));
+  int64_t outside = 0;
+  for (const v1::Parameter& parameter : graph.parameters()) {
+    outside += compiled->type(parameter.name()).elements() * static_cast<int64_t>(sizeof(float));
+  }
+  const int copies = graph.gradients().empty() ? 1 : 2;
+  return Executor::MemoryNeed{.arena_bytes = compiled->arena_bytes(),
+                              .parameter_bytes = copies * outside + CopyBytes(*compiled)};
+}
+
+}  // namespace muster

@@ -1,0 +1,21 @@
+// Runs a graph on the CPU.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/engine/executor.h"
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster {
+
+// Executor::Create() for a device of kind kCpu. f32 parameters are read, and without micro-batches
+// f32 gradients written, where the caller has them: nothing is copied.
+absl::StatusOr<std::unique_ptr<Executor>> CreateCpuExecutor(const v1::Graph& graph,
+                                                            const Executor::Options& options);
+
+// Executor::PlanMemory() for a device of kind kCpu.
+absl::StatusOr<Executor::MemoryNeed> PlanCpuMemory(const v1::Graph& graph,
+                                                   const Executor::Options& options);
+
+}  // namespace muster

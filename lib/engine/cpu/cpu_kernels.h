@@ -1,0 +1,57 @@
+// The kernels of the CPU, one table for all ops.
+#pragma once
+
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "lib/engine/cpu/cpu_layouts.h"
+#include "lib/engine/kernel.h"
+
+namespace muster {
+
+// What a node's planning sees.
+struct CpuNode : TypedNode {
+  CpuLayouts& layout_table;
+  v1::DType stored = v1::DTYPE_F32;  // of the node's floating tensors, which are f32 here
+
+  int64_t elements(int input) const { return inputs[input].elements(); }
+  // All dimensions but the last, as one; and the last.
+  int64_t rows(int input) const { return elements(input) / columns(input); }
+  int64_t columns(int input) const { return inputs[input].shape.back(); }
+};
+
+struct CpuKernel {
+  PlannedNode (*plan)(const CpuNode& node) = nullptr;
+  // Whether bf16 and f16 tensors reach it as they are. The others compute in f32 only.
+  bool any_type = false;
+};
+
+using CpuKernelTable = absl::flat_hash_map<std::string, CpuKernel>;
+
+// Each family adds its ops.
+void AddMatrixKernels(CpuKernelTable& table);
+void AddImageKernels(CpuKernelTable& table);
+void AddNormalisationKernels(CpuKernelTable& table);
+void AddElementwiseKernels(CpuKernelTable& table);
+void AddReductionKernels(CpuKernelTable& table);
+void AddShapeKernels(CpuKernelTable& table);
+void AddSequenceKernels(CpuKernelTable& table);
+void AddLossKernels(CpuKernelTable& table);
+
+bool HasCpuKernel(absl::string_view op);
+
+class CpuKernels : public KernelRegistry {
+ public:
+  absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override;
+  PlannedNode PlanReorder(const TensorType& type, Layout from, Layout to) override;
+  int64_t Bytes(const TensorType& type, Layout layout) override;
+
+ private:
+  PlannedNode Plan(absl::string_view op, const TypedNode& node);
+  PlannedNode PlanNarrowAddLayerNorm(const TypedNode& node);
+
+  CpuLayouts layouts_;
+};
+
+}  // namespace muster

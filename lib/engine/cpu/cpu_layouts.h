@@ -1,0 +1,27 @@
+// The layouts of images in the memory of the CPU, by number.
+#pragma once
+
+#include <vector>
+
+#include "kernels/layout.h"
+#include "lib/engine/kernel.h"
+
+namespace muster {
+
+class CpuLayouts {
+ public:
+  CpuLayouts() : layouts_(1) {}
+
+  const kernels::Layout& operator[](Layout layout) const {
+    return layouts_[static_cast<int>(layout)];
+  }
+  Layout Number(const kernels::Layout& layout);
+
+  // Of a tensor's elements and the gaps between them.
+  int64_t Places(const TensorType& type, Layout layout) const;
+
+ private:
+  std::vector<kernels::Layout> layouts_;  // the first is row-major
+};
+
+}  // namespace muster

@@ -1,0 +1,226 @@
+// Normalisations.
+#include <array>
+#include <cstdint>
+
+#include "kernels/batch_norm.h"
+#include "kernels/conversion.h"
+#include "kernels/elementwise.h"
+#include "kernels/group_norm.h"
+#include "kernels/layer_norm.h"
+#include "kernels/rms_norm.h"
+#include "lib/engine/cpu/binding.h"
+#include "lib/engine/element_type.h"
+#include "lib/graph/attributes.h"
+
+namespace muster {
+namespace {
+
+using Activation = kernels::BatchNormActivation;
+
+float Epsilon(const CpuNode& n) { return static_cast<float>(NumberAttribute(*n.node, "epsilon")); }
+
+// --- Over batch and pixels ----------------------------------------------------------------------
+
+kernels::BatchNormShape BatchNormShapeOf(const CpuNode& n, const TensorType& x, Layout layout) {
+  return {.batch = x.shape[0],
+          .channels = x.shape[1],
+          .pixels = x.elements() / x.shape[0] / x.shape[1],
+          .layout = n.layout_table[layout]};
+}
+
+template <Activation kActivation>
+PlannedNode PlanBatchNorm(const CpuNode& n) {
+  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[0], n.layouts[0]);
+  PlannedNode plan{.input_layouts = {n.layouts[0]},
+                   .output_layouts = {n.layouts[0]},
+                   .overwritable = {0},
+                   .shape_only = {1, 2},
+                   .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape),
+                   .state_bytes = {shape.state_floats() * int64_t{sizeof(float)}}};
+  plan.prepare = Call([shape, epsilon = Epsilon(n)](const NodeMemory& m) {
+    kernels::BatchNorm({.y = Output(m),
+                        .mean = Output(m, 1),
+                        .rstd = Output(m, 2),
+                        .variance = Output(m, 3),
+                        .state = Output(m, 4)},
+                       Input(m, 0), Input(m, 3), OptionalInput(m, 4), epsilon, shape, kActivation,
+                       m.workspace);
+  });
+  return plan;
+}
+
+PlannedNode PlanBatchNormInference(const CpuNode& n) {
+  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[0], n.layouts[0]);
+  PlannedNode plan{.input_layouts = {n.layouts[0]},
+                   .output_layouts = {n.layouts[0]},
+                   .overwritable = {0},
+                   .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape)};
+  plan.prepare = Call([shape, epsilon = Epsilon(n)](const NodeMemory& m) {
+    kernels::BatchNormInference(Output(m), Input(m, 0), Input(m, 1), Input(m, 2), Input(m, 3),
+                                OptionalInput(m, 4), epsilon, shape, m.workspace);
+  });
+  return plan;
+}
+
+template <Activation kActivation>
+PlannedNode PlanBatchNormGrad(const CpuNode& n) {
+  const Layout layout = n.layouts[1];  // x's: the forward kernel kept it
+  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[1], layout);
+  PlannedNode plan{.input_layouts = {layout, layout},
+                   .output_layouts = {layout},
+                   .overwritable = {0, 1},
+                   .shape_only = {5},
+                   .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape)};
+  plan.prepare = Call([shape](const NodeMemory& m) {
+    kernels::BatchNormGrad({.dx = Output(m), .dbias = Output(m, 1), .dgain = OptionalOutput(m, 2)},
+                           Input(m, 0), Input(m, 1), Input(m, 2), Input(m, 3), Input(m, 4),
+                           OptionalInput(m, 6), shape, kActivation, m.workspace);
+  });
+  return plan;
+}
+
+// Like every gradient inside a run it carries the loss scale.
+PlannedNode PlanStatisticGrad(const CpuNode& n) {
+  return {.overwritable = {0},
+          .prepare = Call([size = n.elements(0)](const NodeMemory& m, const RunNumbers& numbers) {
+            const double share = double(numbers.samples) / double(numbers.batch);
+            kernels::Scale(Output(m), Input(m, 0), static_cast<float>(numbers.loss_scale * share),
+                           size);
+          })};
+}
+
+// --- Over the last dimension --------------------------------------------------------------------
+
+kernels::LayerNormShape LayerNormShapeOf(const CpuNode& n, int input) {
+  return {.rows = n.rows(input), .channels = n.columns(input)};
+}
+
+PlannedNode PlanLayerNorm(const CpuNode& n) {
+  return {
+      .overwritable = {0},
+      .prepare = Call([shape = LayerNormShapeOf(n, 0), epsilon = Epsilon(n)](const NodeMemory& m) {
+        kernels::LayerNorm(Output(m), Output(m, 1), Output(m, 2), Input(m, 0), Input(m, 1),
+                           OptionalInput(m, 2), epsilon, shape);
+      })};
+}
+
+// Normalises the sum as it is stored: what begins again there, as recomputation does, goes on
+// alike.
+PlannedNode PlanAddLayerNorm(const CpuNode& n) {
+  const kernels::LayerNormShape shape = LayerNormShapeOf(n, 0);
+  if (n.stored == v1::DTYPE_F32) {
+    return {.prepare = Call([shape, epsilon = Epsilon(n)](const NodeMemory& m) {
+              kernels::AddLayerNorm(Output(m), Output(m, 1), Output(m, 2), Output(m, 3),
+                                    Input(m, 0), Input(m, 1), Input(m, 2), OptionalInput(m, 3),
+                                    epsilon, shape);
+            })};
+  }
+  const kernels::ElementType stored = ElementTypeOf(n.stored);
+  const int64_t elements = n.elements(0);
+  return {
+      .workspace_bytes = elements * kernels::ElementBytes(stored),
+      .prepare = Call([shape, epsilon = Epsilon(n), stored, elements](const NodeMemory& m) {
+        const std::array<const float*, 2> terms = {Input(m, 0), Input(m, 1)};
+        kernels::Accumulate(Output(m, 3), terms, elements);
+        kernels::Convert(m.workspace, stored, Output(m, 3), kernels::ElementType::kF32, elements);
+        kernels::Convert(Output(m, 3), kernels::ElementType::kF32, m.workspace, stored, elements);
+        kernels::LayerNorm(Output(m), Output(m, 1), Output(m, 2), Output(m, 3), Input(m, 2),
+                           OptionalInput(m, 3), epsilon, shape);
+      })};
+}
+
+PlannedNode PlanLayerNormGradInput(const CpuNode& n) {
+  return {.overwritable = {0, 1},
+          .prepare = Call([shape = LayerNormShapeOf(n, 0)](const NodeMemory& m) {
+            kernels::LayerNormGradInput(Output(m), Input(m, 0), Input(m, 1), Input(m, 2),
+                                        Input(m, 3), Input(m, 4), shape);
+          })};
+}
+
+PlannedNode PlanLayerNormGradParameters(const CpuNode& n) {
+  return {.shape_only = {4, 5},
+          .prepare = Call([shape = LayerNormShapeOf(n, 0)](const NodeMemory& m) {
+            kernels::LayerNormGradParameters(Output(m), OptionalOutput(m, 1), Input(m, 0),
+                                             Input(m, 1), Input(m, 2), Input(m, 3), shape);
+          })};
+}
+
+kernels::RmsNormShape RmsNormShapeOf(const CpuNode& n) {
+  return {.rows = n.rows(0), .channels = n.columns(0)};
+}
+
+PlannedNode PlanRmsNorm(const CpuNode& n) {
+  return {.overwritable = {0},
+          .prepare = Call([shape = RmsNormShapeOf(n), epsilon = Epsilon(n)](const NodeMemory& m) {
+            kernels::RmsNorm(Output(m), Output(m, 1), Input(m, 0), Input(m, 1), epsilon, shape);
+          })};
+}
+
+PlannedNode PlanRmsNormGradInput(const CpuNode& n) {
+  return {.overwritable = {0, 1}, .prepare = Call([shape = RmsNormShapeOf(n)](const NodeMemory& m) {
+                                    kernels::RmsNormGradInput(Output(m), Input(m, 0), Input(m, 1),
+                                                              Input(m, 2), Input(m, 3), shape);
+                                  })};
+}
+
+PlannedNode PlanRmsNormGradGain(const CpuNode& n) {
+  return {.prepare = Call([shape = RmsNormShapeOf(n)](const NodeMemory& m) {
+            kernels::RmsNormGradGain(Output(m), Input(m, 0), Input(m, 1), Input(m, 2), shape);
+          })};
+}
+
+// --- Over groups of channels --------------------------------------------------------------------
+
+kernels::GroupNormShape GroupNormShapeOf(const CpuNode& n) {
+  const TensorType& x = n.inputs[0];  // or dy, which has its shape
+  return {.batch = x.shape[0],
+          .channels = x.shape[1],
+          .positions = x.elements() / x.shape[0] / x.shape[1],
+          .groups = IntegerAttribute(*n.node, "groups")};
+}
+
+PlannedNode PlanGroupNorm(const CpuNode& n) {
+  return {.overwritable = {0},
+          .prepare = Call([shape = GroupNormShapeOf(n), epsilon = Epsilon(n)](const NodeMemory& m) {
+            kernels::GroupNorm(Output(m), Output(m, 1), Output(m, 2), Input(m, 0), Input(m, 1),
+                               Input(m, 2), epsilon, shape);
+          })};
+}
+
+PlannedNode PlanGroupNormGradInput(const CpuNode& n) {
+  return {.overwritable = {0, 1},
+          .prepare = Call([shape = GroupNormShapeOf(n)](const NodeMemory& m) {
+            kernels::GroupNormGradInput(Output(m), Input(m, 0), Input(m, 1), Input(m, 2),
+                                        Input(m, 3), Input(m, 4), shape);
+          })};
+}
+
+PlannedNode PlanGroupNormGradParameters(const CpuNode& n) {
+  return {.prepare = Call([shape = GroupNormShapeOf(n)](const NodeMemory& m) {
+            kernels::GroupNormGradParameters(Output(m), Output(m, 1), Input(m, 0), Input(m, 1),
+                                             Input(m, 2), Input(m, 3), shape);
+          })};
+}
+
+}  // namespace
+
+void AddNormalisationKernels(CpuKernelTable& table) {
+  table["BatchNorm"] = {PlanBatchNorm<Activation::kNone>};
+  table["BatchNormRelu"] = {PlanBatchNorm<Activation::kRelu>};
+  table["BatchNormInference"] = {PlanBatchNormInference};
+  table["BatchNormGrad"] = {PlanBatchNormGrad<Activation::kNone>};
+  table["BatchNormReluGrad"] = {PlanBatchNormGrad<Activation::kRelu>};
+  table["StatisticGrad"] = {PlanStatisticGrad};
+  table["LayerNorm"] = {PlanLayerNorm};
+  table["AddLayerNorm"] = {PlanAddLayerNorm};
+  table["LayerNormGradInput"] = {PlanLayerNormGradInput};
+  table["LayerNormGradParameters"] = {PlanLayerNormGradParameters};
+  table["RmsNorm"] = {PlanRmsNorm};
+  table["RmsNormGradInput"] = {PlanRmsNormGradInput};
+  table["RmsNormGradGain"] = {PlanRmsNormGradGain};
+  table["GroupNorm"] = {PlanGroupNorm};
+  table["GroupNormGradInput"] = {PlanGroupNormGradInput};
+  table["GroupNormGradParameters"] = {PlanGroupNormGradParameters};
+}
+
+}  // namespace muster

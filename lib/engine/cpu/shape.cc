@@ -1,0 +1,239 @@
+// Other shapes, other places, chosen elements: nothing is computed. Tensors of every type.
+#include <array>
+#include <numeric>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/concat.h"
+#include "kernels/conversion.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gather.h"
+#include "kernels/slice.h"
+#include "kernels/transpose.h"
+#include "lib/engine/cpu/binding.h"
+#include "lib/engine/element_type.h"
+#include "lib/graph/attributes.h"
+
+namespace muster {
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+int ElementBytes(const TensorType& type) {
+  return static_cast<int>(kernels::ElementBytes(ElementTypeOf(type.dtype)));
+}
+
+int64_t Product(Shape::const_iterator begin, Shape::const_iterator end) {
+  return std::accumulate(begin, end, int64_t{1}, std::multiplies<>());
+}
+
+PlannedNode PlanReshape(const CpuNode& n) { return PlanAlias(n); }
+PlannedNode PlanReshapeGrad(const CpuNode& n) { return PlanAlias(n, {1}); }
+
+PlannedNode PlanTranspose(const CpuNode& n) {
+  return {.prepare =
+              Call([shape = n.inputs[0].shape, size = ElementBytes(n.inputs[0]),
+                    permutation = IntegersAttribute(*n.node, "permutation")](const NodeMemory& m) {
+                kernels::Transpose(m.outputs[0], m.inputs[0], shape, permutation, size);
+              })};
+}
+
+PlannedNode PlanTransposeGrad(const CpuNode& n) {
+  const Shape permutation = IntegersAttribute(*n.node, "permutation");
+  Shape inverse(permutation.size());
+  for (size_t k = 0; k < permutation.size(); ++k) inverse[permutation[k]] = k;
+  return {.shape_only = {1},
+          .prepare = Call([shape = n.inputs[0].shape, inverse,
+                           size = ElementBytes(n.inputs[0])](const NodeMemory& m) {
+            kernels::Transpose(m.outputs[0], m.inputs[0], shape, inverse, size);
+          })};
+}
+
+PlannedNode PlanExpand(const CpuNode& n) {
+  if (n.inputs[0].shape == n.outputs[0].shape) return PlanAlias(n);
+  return {.prepare = Call([to = n.outputs[0].shape, from = n.inputs[0].shape](const NodeMemory& m) {
+            kernels::Expand(m.outputs[0], to, m.inputs[0], from);
+          })};
+}
+
+// --- Parts side by side -------------------------------------------------------------------------
+
+// How the parts of a tensor lie in it, along the node's axis.
+struct Parts {
+  int64_t rows;
+  Shape row_bytes;
+};
+
+Parts PartsOf(const CpuNode& n, absl::Span<const TensorType> parts) {
+  const Shape& first = parts[0].shape;
+  const int64_t axis = AxisAttribute(*n.node, first.size());
+  Parts layout{.rows = Product(first.begin(), first.begin() + axis)};
+  for (const TensorType& part : parts) {
+    layout.row_bytes.push_back(part.bytes() / layout.rows);
+  }
+  return layout;
+}
+
+PlannedNode PlanJoin(const CpuNode& n) {
+  PlannedNode plan;
+  plan.prepare = [parts = PartsOf(n, n.inputs)](const NodeMemory& m) {
+    return
+        [parts, whole = m.outputs[0],
+         sources = std::vector<const void*>(m.inputs.begin(), m.inputs.end())](const RunNumbers&) {
+          kernels::Concat(whole, sources, parts.row_bytes, parts.rows);
+          return absl::OkStatus();
+        };
+  };
+  return plan;
+}
+
+PlannedNode PlanPart(const CpuNode& n) {
+  PlannedNode plan;
+  for (int i = 1; i < n.inputs.size(); ++i) plan.shape_only.push_back(i);  // of ConcatGrad
+  plan.prepare = [parts = PartsOf(n, n.outputs)](const NodeMemory& m) {
+    return [parts, whole = m.inputs[0],
+            targets = std::vector<void*>(m.outputs.begin(), m.outputs.end())](const RunNumbers&) {
+      kernels::Split(targets, whole, parts.row_bytes, parts.rows);
+      return absl::OkStatus();
+    };
+  };
+  return plan;
+}
+
+PlannedNode PlanSlice(const CpuNode& n) {
+  return {.prepare =
+              Call([shape = n.inputs[0].shape, size = ElementBytes(n.inputs[0]),
+                    range = SliceAttributes(*n.node, n.inputs[0].shape)](const NodeMemory& m) {
+                kernels::Slice(m.outputs[0], range.lengths, m.inputs[0], shape, range.starts,
+                               range.steps, size);
+              })};
+}
+
+PlannedNode PlanSliceGrad(const CpuNode& n) {
+  return {
+      .shape_only = {1},
+      .prepare = Call([shape = n.outputs[0].shape, size = ElementBytes(n.outputs[0]),
+                       range = SliceAttributes(*n.node, n.outputs[0].shape)](const NodeMemory& m) {
+        kernels::SliceGrad(m.outputs[0], shape, m.inputs[0], range.lengths, range.starts,
+                           range.steps, size);
+      })};
+}
+
+struct Border {
+  Shape begins;
+  Shape ends;
+};
+
+Border BorderOf(const CpuNode& n) {
+  const Shape padding = IntegersAttribute(*n.node, "padding");
+  const auto middle = padding.begin() + padding.size() / 2;
+  return {{padding.begin(), middle}, {middle, padding.end()}};
+}
+
+PlannedNode PlanPad(const CpuNode& n) {
+  const auto value = static_cast<float>(NumberAttribute(*n.node, "value"));
+  std::array<std::byte, 4> element;
+  kernels::Convert(element.data(), ElementTypeOf(n.inputs[0].dtype), &value,
+                   kernels::ElementType::kF32, 1);
+  return {.prepare = Call([shape = n.inputs[0].shape, border = BorderOf(n), element,
+                           size = ElementBytes(n.inputs[0])](const NodeMemory& m) {
+            kernels::Pad(m.outputs[0], m.inputs[0], shape, border.begins, border.ends,
+                         element.data(), size);
+          })};
+}
+
+PlannedNode PlanPadGrad(const CpuNode& n) {
+  return {.shape_only = {1},
+          .prepare = Call([shape = n.outputs[0].shape, border = BorderOf(n),
+                           size = ElementBytes(n.outputs[0])](const NodeMemory& m) {
+            kernels::PadGrad(m.outputs[0], shape, m.inputs[0], border.begins, border.ends, size);
+          })};
+}
+
+// --- By index -----------------------------------------------------------------------------------
+
+// INVALID_ARGUMENT names the first id outside [begin, end).
+absl::Status CheckIds(const std::string& node, const int32_t* ids, int64_t n, int64_t begin,
+                      int64_t end) {
+  const int64_t bad = kernels::FirstOutOfRange(ids, n, begin, end);
+  if (bad < 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("node '", node, "': id ", ids[bad],
+                                                 " at position ", bad, " is outside [", begin, ", ",
+                                                 end, ")"));
+}
+
+kernels::GatherShape GatherShapeOf(const CpuNode& n, const TensorType& x, const TensorType& index) {
+  const int64_t axis = AxisAttribute(*n.node, x.shape.size());
+  return {.outer = Product(x.shape.begin(), x.shape.begin() + axis),
+          .size = x.shape[axis],
+          .inner = Product(x.shape.begin() + axis + 1, x.shape.end()),
+          .indices = index.elements()};
+}
+
+PlannedNode PlanGather(const CpuNode& n) {
+  return {.prepare =
+              Call([shape = GatherShapeOf(n, n.inputs[0], n.inputs[1]),
+                    size = ElementBytes(n.inputs[0]), name = n.node->name()](const NodeMemory& m) {
+                absl::Status in_range =
+                    CheckIds(name, Ids(m, 1), shape.indices, -shape.size, shape.size);
+                if (in_range.ok())
+                  kernels::Gather(m.outputs[0], m.inputs[0], Ids(m, 1), shape, size);
+                return in_range;
+              })};
+}
+
+PlannedNode PlanGatherGrad(const CpuNode& n) {
+  return {
+      .shape_only = {1},
+      .prepare = Call([shape = GatherShapeOf(n, n.outputs[0], n.inputs[2])](const NodeMemory& m) {
+        kernels::GatherGrad(Output(m), Input(m, 0), Ids(m, 2), shape);
+      })};
+}
+
+kernels::EmbeddingShape EmbeddingShapeOf(const TensorType& ids, const TensorType& table) {
+  return {.rows = ids.elements(), .vocabulary = table.shape[0], .channels = table.shape[1]};
+}
+
+PlannedNode PlanEmbedding(const CpuNode& n) {
+  return {.prepare = Call([shape = EmbeddingShapeOf(n.inputs[0], n.inputs[1]),
+                           name = n.node->name()](const NodeMemory& m) {
+            absl::Status in_range = CheckIds(name, Ids(m, 0), shape.rows, 0, shape.vocabulary);
+            if (in_range.ok()) kernels::Embedding(Output(m), Ids(m, 0), Input(m, 1), shape);
+            return in_range;
+          })};
+}
+
+PlannedNode PlanEmbeddingGrad(const CpuNode& n) {
+  return {
+      .shape_only = {2},
+      .prepare = Call([shape = EmbeddingShapeOf(n.inputs[1], n.outputs[0])](const NodeMemory& m) {
+        kernels::EmbeddingGrad(Output(m), Input(m, 0), Ids(m, 1), shape);
+      })};
+}
+
+}  // namespace
+
+void AddShapeKernels(CpuKernelTable& table) {
+  for (const char* op : {"Reshape", "Flatten", "Squeeze", "Unsqueeze"}) {
+    table[op] = {.plan = PlanReshape, .any_type = true};
+  }
+  table["ReshapeGrad"] = {.plan = PlanReshapeGrad, .any_type = true};
+  table["Transpose"] = {.plan = PlanTranspose, .any_type = true};
+  table["TransposeGrad"] = {.plan = PlanTransposeGrad, .any_type = true};
+  table["Expand"] = {PlanExpand};
+  table["Concat"] = {.plan = PlanJoin, .any_type = true};
+  table["ConcatGrad"] = {.plan = PlanPart, .any_type = true};
+  table["Split"] = {.plan = PlanPart, .any_type = true};
+  table["SplitGrad"] = {.plan = PlanJoin, .any_type = true};
+  table["Slice"] = {.plan = PlanSlice, .any_type = true};
+  table["SliceGrad"] = {.plan = PlanSliceGrad, .any_type = true};
+  table["Pad"] = {.plan = PlanPad, .any_type = true};
+  table["PadGrad"] = {.plan = PlanPadGrad, .any_type = true};
+  table["Gather"] = {.plan = PlanGather, .any_type = true};
+  table["GatherGrad"] = {PlanGatherGrad};
+  table["Embedding"] = {PlanEmbedding};
+  table["EmbeddingGrad"] = {PlanEmbeddingGrad};
+}
+
+}  // namespace muster
