@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <vector>
+
+#include "glog/logging.h"
+#include "kernels/philox.h"
+#include "lib/engine/reference/operators.h"
+#include "lib/engine/reference/tensor.h"
+
+namespace muster::reference {
+namespace {
+
+template <auto F>
+std::vector<Tensor> Unary(const Call& call) {
+  return {Generate(call[0].shape, [&](const Index& index) { return F(call[0](index)); })};
+}
+
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double TanhGelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+double ExactGelu(double x) { return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2)); }
+
+std::vector<Tensor> Gelu(const Call& call) {
+  return call.Integer("exact", 0) ? Unary<ExactGelu>(call) : Unary<TanhGelu>(call);
+}
+
+template <auto F>
+std::vector<Tensor> Binary(const Call& call) {
+  return {Generate(BroadcastShapes(call[0].shape, call[1].shape), [&](const Index& index) {
+    return F(call[0].Broadcast(index), call[1].Broadcast(index));
+  })};
+}
+
+std::vector<Tensor> Where(const Call& call) {
+  const Shape shape = BroadcastShapes(call[0].shape, BroadcastShapes(call[1].shape, call[2].shape));
+  return {Generate(shape, [&](const Index& index) {
+    return call[call[0].Broadcast(index) != 0 ? 1 : 2].Broadcast(index);
+  })};
+}
+
+// A cast to a narrower floating type does not round here.
+std::vector<Tensor> Cast(const Call& call) {
+  Tensor y = call[0];
+  y.is_integer = call.Word("to", "") == "i32";
+  if (y.is_integer) {
+    for (double& value : y.values) value = std::trunc(value);
+  }
+  return {y};
+}
+
+// The number in [0, 1) that decides about the element at `position` of the global batch.
+double Chance(const Call& call, uint64_t position) {
+  const uint64_t stream = uint64_t{1} << 63 | static_cast<uint64_t>(call.Integer("salt", 0)) << 32 |
+                          static_cast<uint32_t>(call.run.step);
+  return kernels::UnitUniform(
+      kernels::RandomWords(call.run.seed, stream, position / 4)[position % 4]);
+}
+
+std::vector<Tensor> Dropout(const Call& call) {
+  const double rate = call.Number("rate", 0);
+  const int64_t sample = Elements(call[0].shape) / call.samples;
+  uint64_t position = call.run.first_position * sample;
+  return {Generate(call[0].shape, [&](const Index& index) {
+    return Chance(call, position++) < static_cast<float>(rate) ? 0 : call[0](index) / (1 - rate);
+  })};
+}
+
+}  // namespace
+
+void AddElementwise(Operators& operators) {
+  operators["Relu"] = Unary<[](double x) { return std::max(x, 0.0); }>;
+  operators["Silu"] = Unary<[](double x) { return x * Sigmoid(x); }>;
+  operators["Tanh"] = Unary<[](double x) { return std::tanh(x); }>;
+  operators["Sigmoid"] = Unary<Sigmoid>;
+  operators["Erf"] = Unary<[](double x) { return std::erf(x); }>;
+  operators["Exp"] = Unary<[](double x) { return std::exp(x); }>;
+  operators["Log"] = Unary<[](double x) { return std::log(x); }>;
+  operators["Sqrt"] = Unary<[](double x) { return std::sqrt(x); }>;
+  operators["Neg"] = Unary<[](double x) { return -x; }>;
+  operators["Gelu"] = Gelu;
+  operators["Add"] = Binary<[](double a, double b) { return a + b; }>;
+  operators["Sub"] = Binary<[](double a, double b) { return a - b; }>;
+  operators["Mul"] = Binary<[](double a, double b) { return a * b; }>;
+  operators["Div"] = Binary<[](double a, double b) { return a / b; }>;
+  operators["Pow"] = Binary<[](double a, double b) { return std::pow(a, b); }>;
+  operators["Where"] = Where;
+  operators["Cast"] = Cast;
+  operators["Dropout"] = Dropout;
+}
+
+}  // namespace muster::reference

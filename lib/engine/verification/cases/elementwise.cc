@@ -1,0 +1,64 @@
+#include <vector>
+
+#include "lib/engine/verification/operator_case.h"
+
+namespace muster::verification {
+
+std::vector<OperatorCase> OperatorCases() {
+  std::vector<OperatorCase> cases = {
+      {"Log", {Positive({3, 17})}},
+      {"Log", {Positive({1})}},
+      {"Sqrt", {Positive({3, 17})}},
+      {"Sqrt", {Positive({1})}},
+      {"Gelu", {{3, 17}}, {{"exact", 1}}},
+      {"Pow", {Positive({3, 5}), {3, 5}}},
+      {"Pow", {Positive({2, 1, 5}), {3, 1}}},
+      {"Pow", {Positive({1}), {4, 3}}},
+      {"Pow", {{4, 3}, Constant({1}, {2})}},
+      {"Div", {{3, 5}, Positive({3, 5})}},
+      {"Div", {{2, 1, 5}, Positive({3, 1})}},
+      {"Div", {{5}, Positive({2, 3, 5})}},
+      {"Div", {{2, 3, 5}, Positive({5})}},
+
+      {"Pow", {Positive({17, 1, 67}), {3, 1}}},
+      {"Div", {{17, 1, 67}, Positive({3, 1})}},
+
+      {"Where", {Ids({3, 5}, 0, 2), Rows({3, 5}), Rows({3, 5})}},
+      {"Where", {Ids({3, 1}, -1, 2), Rows({3, 5}), {5}}},
+      {"Where", {ConstantIds({1, 5}, 0, 2), {2, 3, 5}, {3, 1}}},
+      {"Where", {Ids({2, 1, 4}, 0, 2), {1}, {3, 1}}},
+
+      {"Cast", {{3, 5}}, {{"to", "f32"}}},
+      {"Cast", {Uniform({3, 5}, -9, 9)}, {{"to", "i32"}}, {}},
+      {"Cast", {Ids({3, 5}, -9, 9)}, {{"to", "f32"}}, {}},
+
+      // A parameter is one sample's tensor.
+      {"Dropout", {{3, 7}}, {{"rate", 0.3}, {"salt", 5}}},
+      {"Dropout", {{1, 33}}, {{"rate", 0.9}, {"salt", 0}}},
+      {"Dropout", {{4}}, {{"rate", 0.0}, {"salt", 1}}},
+      {"Dropout", {{43, 67}}, {{"rate", 0.1}, {"salt", 2}}},
+  };
+  for (const char* op : {"Relu", "Gelu", "Silu", "Tanh", "Sigmoid", "Erf", "Exp", "Neg"}) {
+    cases.push_back({op, {{1}}});
+    cases.push_back({op, {{2, 3, 17}}});
+    cases.push_back({op, {Uniform({65}, -4, 2)}});
+    cases.push_back({op, {{2111}}});
+  }
+  for (const char* op : {"Add", "Sub", "Mul"}) {
+    cases.push_back({op, {{1}, {1}}});
+    cases.push_back({op, {{2, 3, 5}, {2, 3, 5}}});
+    cases.push_back({op, {{2, 3, 5}, {5}}});
+    cases.push_back({op, {{5}, {2, 3, 5}}});
+    cases.push_back({op, {{2, 1, 5}, {3, 1}}});
+    cases.push_back({op, {{3, 4}, {1}}});
+    cases.push_back({op, {{2, 3, 1, 1}, {4, 5}}});
+    cases.push_back({op, {{2, 1, 3, 1, 2}, {4, 1, 5, 1}}});
+    cases.push_back({op, {Input({4, 3}), {3}}});
+    cases.push_back({op, {{17, 1, 67}, {3, 1}}});
+    cases.push_back({op, {{43, 67}, {67}}});
+    cases.push_back({op, {{43, 1}, {43, 67}}});
+  }
+  return cases;
+}
+
+}  // namespace muster::verification

@@ -1,0 +1,36 @@
+#include <vector>
+
+#include "lib/engine/verification/operator_case.h"
+
+namespace muster::verification {
+
+std::vector<OperatorCase> OperatorCases() {
+  std::vector<OperatorCase> cases;
+  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax"}) {
+    cases.push_back({op, {{1}}, {{"axes", {0}}}});
+    cases.push_back({op, {{7}}, {{"axes", {0}}, {"keep", 0}}});
+    cases.push_back({op, {{3, 5}}, {{"axes", {0}}}});
+    cases.push_back({op, {{3, 5}}, {{"axes", {-1}}, {"keep", 0}}});
+    cases.push_back({op, {{2, 3, 4, 5}}, {{"axes", {1, 2}}, {"keep", 0}}});
+    cases.push_back({op, {{2, 3, 4, 5}}, {{"axes", {0, 2}}}});
+    cases.push_back({op, {{2, 3, 4, 5}}, {{"axes", {-1, 1}}}});
+    cases.push_back({op, {{2, 1, 4}}, {{"axes", {1}}, {"keep", 0}}});
+    cases.push_back({op, {{2, 3, 5}}, {{"axes", {0, 1, 2}}, {"keep", 0}}});
+    cases.push_back({op, {{3, 67}}, {{"axes", {1}}}});
+    cases.push_back({op, {{67, 3}}, {{"axes", {0}}}});
+    cases.push_back({op, {{33, 5, 71}}, {{"axes", {0, 2}}}});
+    cases.push_back({op, {{33, 5, 71}}, {{"axes", {1}}, {"keep", 0}}});
+    cases.push_back({op, {{33, 71}}, {{"axes", {-1}}}});
+  }
+  for (const char* op : {"Softmax", "LogSoftmax"}) {
+    cases.push_back({op, {{5}}});
+    cases.push_back({op, {{3, 1}}});
+    cases.push_back({op, {{3, 7}}});
+    cases.push_back({op, {{2, 3, 33}}});
+    cases.push_back({op, {Uniform({2, 5}, -90, 90)}});
+    cases.push_back({op, {{65, 131}}});
+  }
+  return cases;
+}
+
+}  // namespace muster::verification

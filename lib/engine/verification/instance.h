@@ -1,0 +1,60 @@
+// A graph on a device, for tests: with memory for its parameters, gradients and inputs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "lib/engine/device.h"
+#include "lib/engine/executor.h"
+#include "lib/engine/model_memory.h"
+#include "lib/engine/reference/reference.h"
+#include "proto/muster/v1/graph.pb.h"
+
+namespace muster::verification {
+
+// The device that tests run on: MUSTER_DEVICE, or the CPU.
+std::string TestedDevice();
+
+class Instance {
+ public:
+  struct Options {
+    int64_t batch = 1;
+    bool micro_batches = false;
+    int threads = 1;
+    const Instance* memory_of = nullptr;  // shares its parameters, gradients and device
+    std::string device = TestedDevice();
+  };
+
+  // Errors are those of Device::Create and Executor::Create.
+  static absl::StatusOr<std::unique_ptr<Instance>> Create(v1::Graph graph, const Options& options);
+
+  // Parameters and inputs by name, those that the graph has.
+  void Set(const reference::Tensors& given);
+  void SetInput(absl::string_view name, absl::Span<const double> values);
+
+  absl::Status Run(const RunArguments& arguments = {});
+
+  std::vector<double> Output(absl::string_view name) const;
+  std::vector<double> Gradient(absl::string_view parameter) const;
+  double loss() const { return Output(graph_.loss())[0]; }
+
+  const v1::Graph& graph() const { return graph_; }
+  int64_t arena_bytes() const { return executor_->arena_bytes(); }
+
+ private:
+  Instance(v1::Graph graph, std::shared_ptr<Device> device,
+           std::shared_ptr<const ModelMemory> memory);
+
+  const v1::Graph graph_;
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<const ModelMemory> memory_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace muster::verification

@@ -1,0 +1,114 @@
+// Whole models in bf16 and f16 against f32.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/engine/reference/reference.h"
+#include "lib/engine/verification/instance.h"
+#include "lib/engine/verification/models.h"
+#include "lib/graph/lowering.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster::verification {
+namespace {
+
+constexpr int64_t kBatch = 8;
+
+struct Model {
+  std::string name;
+  v1::Graph graph;
+  int64_t ids = 5;
+};
+
+class PrecisionTest : public testing::TestWithParam<Model> {
+ protected:
+  std::unique_ptr<Instance> Run(v1::Precision precision, float loss_scale) const {
+    const v1::Graph& graph = GetParam().graph;
+    const auto training = TrainingGraph(graph, {.precision = precision});
+    EXPECT_TRUE(training.ok()) << training.status();
+    auto instance = Instance::Create(*training, {.batch = kBatch});
+    EXPECT_TRUE(instance.ok()) << instance.status();
+    (*instance)->Set(RandomTensors(graph, kBatch, GetParam().ids, /*seed=*/7));
+    EXPECT_TRUE((*instance)->Run({.loss_scale = loss_scale}).ok());
+    return *std::move(instance);
+  }
+};
+
+double Norm(const std::vector<double>& values) {
+  double sum = 0;
+  for (double value : values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+// Some tens of roundings of 2^-9 (bf16) and 2^-12 (f16) follow one another through a model; errors
+// of single elements average out in a gradient's norm.
+TEST_P(PrecisionTest, GradientsAgreeWithF32WithinTheRounding) {
+  const auto exact = Run(v1::FP32, 1);
+  double largest = 0;
+  for (const v1::Parameter& parameter : GetParam().graph.parameters()) {
+    largest = std::max(largest, Norm(exact->Gradient(parameter.name())));
+  }
+  for (const auto& [precision, loss_scale, tolerance] :
+       {std::tuple(v1::BF16, 1.0f, 0x1p-5), std::tuple(v1::FP16, 1024.0f, 0x1p-8)}) {
+    SCOPED_TRACE(v1::Precision_Name(precision));
+    const auto half = Run(precision, loss_scale);
+    EXPECT_NEAR(half->loss(), exact->loss(), tolerance * exact->loss());
+    EXPECT_NE(half->loss(), exact->loss());
+    for (const v1::Parameter& parameter : GetParam().graph.parameters()) {
+      const std::vector<double> wanted = exact->Gradient(parameter.name());
+      std::vector<double> error = half->Gradient(parameter.name());
+      for (size_t i = 0; i < error.size(); ++i) error[i] -= wanted[i];
+      EXPECT_LE(Norm(error), tolerance * (Norm(wanted) + 0.05 * largest)) << parameter.name();
+    }
+  }
+}
+
+TEST_P(PrecisionTest, EvaluationAgreesWithF32WithinTheRounding) {
+  const v1::Graph& graph = GetParam().graph;
+  auto loss = [&](v1::Precision precision) {
+    const auto lowered = InferenceGraph(graph, {.precision = precision});
+    EXPECT_TRUE(lowered.ok()) << lowered.status();
+    const auto instance = Instance::Create(*lowered, {.batch = kBatch});
+    EXPECT_TRUE(instance.ok()) << instance.status();
+    (*instance)->Set(RandomTensors(graph, kBatch, GetParam().ids, /*seed=*/7));
+    EXPECT_TRUE((*instance)->Run().ok());
+    return (*instance)->loss();
+  };
+  EXPECT_NEAR(loss(v1::BF16), loss(v1::FP32), 0x1p-6 * loss(v1::FP32));
+  EXPECT_NEAR(loss(v1::FP16), loss(v1::FP32), 0x1p-9 * loss(v1::FP32));
+}
+
+TEST_P(PrecisionTest, AnOverflowOfF16ReachesTheGradients) {
+  const auto half = Run(v1::FP16, 0x1p40f);
+  bool finite = true;
+  for (const v1::Parameter& parameter : GetParam().graph.parameters()) {
+    for (double value : half->Gradient(parameter.name())) finite &= std::isfinite(value);
+  }
+  EXPECT_FALSE(finite);
+  EXPECT_TRUE(std::isfinite(half->loss()));  // unscaled
+}
+
+TEST_P(PrecisionTest, TheLossScaleDoesNotLeaveTheExecutor) {
+  const auto one = Run(v1::FP32, 1), scaled = Run(v1::FP32, 1024);
+  EXPECT_EQ(scaled->loss(), one->loss());
+  for (const v1::Parameter& parameter : GetParam().graph.parameters()) {
+    EXPECT_EQ(scaled->Gradient(parameter.name()), one->Gradient(parameter.name()))
+        << parameter.name();  // a power of two: exact
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PrecisionTest,
+                         testing::ValuesIn(std::vector<Model>{{"Perceptron", Perceptron()},
+                                                              {"ConvolutionNet", ConvolutionNet()},
+                                                              {"Transformer", Transformer(), 11},
+                                                              {"Recurrent", Recurrent()}}),
+                         [](const testing::TestParamInfo<Model>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace muster::verification

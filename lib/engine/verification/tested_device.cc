@@ -1,0 +1,29 @@
+// main() of the tests that run on the device MUSTER_DEVICE names: where it is not there, only one
+// test runs, which skips and says why.
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/engine/device.h"
+#include "lib/engine/verification/instance.h"
+
+namespace muster::verification {
+namespace {
+
+absl::Status Availability() { return Device::Create(TestedDevice(), /*threads=*/1).status(); }
+
+TEST(TestedDeviceTest, IsThere) {
+  const absl::Status status = Availability();
+  if (absl::IsUnavailable(status)) GTEST_SKIP() << status.message();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace muster::verification
+
+int main(int argc, char** argv) {
+  testing::InitGoogleMock(&argc, argv);
+  if (!muster::verification::Availability().ok()) {
+    testing::GTEST_FLAG(filter) = "TestedDeviceTest.*";
+  }
+  return RUN_ALL_TESTS();
+}
