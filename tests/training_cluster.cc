@@ -22,7 +22,7 @@
 #include "lib/cluster/job_file.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/cluster/resource_name.h"
-#include "lib/graph/zoo.h"
+#include "lib/graph/model.h"
 
 namespace muster {
 namespace {
@@ -131,7 +131,14 @@ std::vector<StepMetrics> TrainingCluster::Metrics(const std::string& job) {
     const nlohmann::json record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     CHECK(record.is_object()) << job << ": " << line;
     if (!record.contains("loss")) continue;
-    metrics.push_back({record["step"], record["loss"], record["gradient_norm"]});
+    auto number = [&](const char* key) {
+      return record[key].is_number() ? record[key].get<double>() : std::nan("");
+    };
+    metrics.push_back({.step = record["step"],
+                       .loss = number("loss"),
+                       .gradient_norm = number("gradient_norm"),
+                       .loss_scale = record.value("loss_scale", 0.0),
+                       .skipped = record.value("skipped", false)});
   }
   return metrics;
 }
@@ -144,7 +151,7 @@ std::map<std::string, std::vector<float>> TrainingCluster::Parameters(const std:
                                                                       int64_t step) {
   const auto reader =
       CheckOk(CheckpointReader::Open(CheckpointPath(checkpoint_directory(job), step)));
-  const v1::Graph graph = CheckOk(BuildModel(reader->manifest().spec.model()));
+  const v1::Graph graph = CheckOk(LoadModel(reader->manifest().spec.model())).graph;
   std::map<std::string, std::vector<float>> parameters;
   for (const v1::Parameter& parameter : graph.parameters()) {
     std::vector<float>& values = parameters[parameter.name()];

@@ -19,7 +19,9 @@ namespace muster {
 struct StepMetrics {
   int64_t step = 0;
   double loss = 0;
-  double gradient_norm = 0;
+  double gradient_norm = 0;  // NaN in a skipped step
+  double loss_scale = 0;     // 0: the job has none
+  bool skipped = false;
   friend bool operator==(const StepMetrics&, const StepMetrics&) = default;
 };
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -27,6 +28,7 @@ class CheckpointWriter {
     std::string id;         // unique suffix of the temporary folder
     int64_t step = 0;
     int64_t total_steps = 0;
+    std::optional<v1::UpdateState> update_state;
     int64_t file_bytes_max = int64_t{5} << 30;
   };
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const v1::JobPlan& plan,

@@ -1,6 +1,7 @@
 #include "lib/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -46,6 +47,13 @@ class ObjectReader {
     std::optional<int64_t> value;
     if (const nlohmann::json* member = Find(key)) value = NonNegativeInteger(*member);
     return value ? *value : (Fault(key, "a non-negative integer"), 0);
+  }
+
+  double NonNegativeNumber(const char* key) {
+    const nlohmann::json* member = Find(key);
+    const double value = member != nullptr && member->is_number() ? member->get<double>() : -1;
+    if (!(value >= 0 && std::isfinite(value))) Fault(key, "a non-negative number");
+    return value;
   }
 
   std::string String(const char* key) {
@@ -98,6 +106,18 @@ absl::StatusOr<v1::CheckpointFile> ParseFile(const nlohmann::json& json) {
   return file;
 }
 
+absl::StatusOr<v1::UpdateState> ParseUpdateState(const nlohmann::json& json, int64_t step) {
+  if (!json.is_object()) return absl::DataLossError("'update_state' is not an object");
+  ObjectReader reader(json, "update_state.");
+  v1::UpdateState state;
+  state.set_updates(reader.Integer("updates"));
+  state.set_loss_scale(reader.NonNegativeNumber("loss_scale"));
+  state.set_clean_steps(reader.Integer("clean_steps"));
+  if (state.updates() > step) reader.Fault("updates", "at most 'step'");
+  RETURN_IF_ERROR(reader.status());
+  return state;
+}
+
 absl::StatusOr<v1::JobSpec> ParseSpec(const nlohmann::json& json) {
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // a newer Muster may have written it
@@ -147,6 +167,9 @@ absl::StatusOr<Manifest> Parse(const std::string& text) {
     manifest.files.push_back(std::move(file));
   }
   RETURN_IF_ERROR(reader.status());
+  if (json.contains("update_state")) {
+    ASSIGN_OR_RETURN(manifest.update_state, ParseUpdateState(json["update_state"], manifest.step));
+  }
   if (!json.contains("spec")) return absl::DataLossError("'spec' is missing");
   ASSIGN_OR_RETURN(manifest.spec, ParseSpec(json["spec"]));
   return manifest;
@@ -170,6 +193,11 @@ std::string Manifest::ToJson() const {
         {"sample_order_seed", spec.data().seed()}}},
       {"files", nlohmann::json::array()},
   };
+  if (update_state) {
+    json["update_state"] = {{"updates", update_state->updates()},
+                            {"loss_scale", update_state->loss_scale()},
+                            {"clean_steps", update_state->clean_steps()}};
+  }
   for (const v1::CheckpointFile& file : files) {
     json["files"].push_back(
         {{"name", file.name()}, {"size_bytes", file.size_bytes()}, {"sha256", file.sha256()}});

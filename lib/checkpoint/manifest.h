@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,12 @@ struct Manifest {
   static constexpr int kFormatVersion = 1;
 
   std::string job;   // id
-  int64_t step = 0;  // updates applied
+  int64_t step = 0;  // version of the values
   int64_t total_steps = 0;
-  v1::JobSpec spec;                       // of the job that wrote it
-  std::vector<std::string> slots;         // optimizer slot names
-  std::vector<v1::CheckpointFile> files;  // name, size, sha256
+  v1::JobSpec spec;                             // of the job that wrote it
+  std::optional<v1::UpdateState> update_state;  // absent: as many updates as steps
+  std::vector<std::string> slots;               // optimizer slot names
+  std::vector<v1::CheckpointFile> files;        // name, size, sha256
   int64_t create_time_unix_millis = 0;
 
   // Data cursor and random state are functions of step and seeds: recorded for readers, derived

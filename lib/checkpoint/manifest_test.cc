@@ -48,6 +48,23 @@ TEST(ManifestTest, SurvivesTheWayThroughJson) {
   EXPECT_EQ(read->ToJson(), manifest.ToJson());
 }
 
+TEST(ManifestTest, CarriesTheUpdateStateOfAJobThatHasOne) {
+  Manifest manifest = KnownManifest();
+  EXPECT_FALSE(Manifest::FromJson(manifest.ToJson(), "manifest.json")->update_state.has_value());
+  manifest.update_state.emplace();
+  manifest.update_state->set_updates(990);
+  manifest.update_state->set_loss_scale(32768);
+  manifest.update_state->set_clean_steps(17);
+
+  absl::StatusOr<Manifest> read = Manifest::FromJson(manifest.ToJson(), "manifest.json");
+
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_TRUE(read->update_state.has_value());
+  EXPECT_EQ(read->update_state->SerializeAsString(), manifest.update_state->SerializeAsString());
+  manifest.update_state->set_updates(1001);
+  EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(manifest.ToJson(), "manifest.json").status()));
+}
+
 TEST(ManifestTest, NoSingleBitFlipChangesWhatIsRead) {
   const std::string json = KnownManifest().ToJson();
   for (size_t byte = 0; byte < json.size(); ++byte) {

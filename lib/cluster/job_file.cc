@@ -291,7 +291,7 @@ bool ZeroMeansUnset(const FieldDescriptor& field) {
   const std::string& name = field.full_name();
   return name == "muster.v1.ResourceSpec.ps" || name == "muster.v1.WorkerCount.min" ||
          name == "muster.v1.WorkerCount.max" || name == "muster.v1.JobSpec.chunk_bytes" ||
-         name == "muster.v1.PolySchedule.power";
+         name == "muster.v1.PolySchedule.power" || name == "muster.v1.LossScale.growth_steps";
 }
 
 std::vector<std::string> FieldNames(const Descriptor& type) {
@@ -392,6 +392,7 @@ class SpecReader {
                  Message& message) {
     const google::protobuf::Reflection& reflection = *message.GetReflection();
     const Value& value = entry.value;
+    if (field.is_map()) return ReadMap(value, path, field, message);
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       Message& inner = *reflection.MutableMessage(&message, &field);
       if (inner.GetDescriptor() == google::protobuf::Struct::descriptor()) {
@@ -460,6 +461,27 @@ class SpecReader {
       }
       default:
         LOG(FATAL) << field.full_name() << ": a job file cannot hold a " << field.type_name();
+    }
+  }
+
+  // Keys are text, whatever they look like.
+  void ReadMap(const Value& map, const std::string& path, const FieldDescriptor& field,
+               Message& message) {
+    if (map.kind != Value::Kind::kMap) {
+      Add(map.place, path, absl::StrCat("expects a map (is ", KindName(map), ")"));
+      return;
+    }
+    std::map<std::string, const Entry*> seen;
+    for (const Entry& entry : map.entries) {
+      const std::string entry_path = Join(path, entry.key);
+      auto [first, is_new] = seen.try_emplace(entry.key, &entry);
+      if (!is_new) {
+        Add(entry.place, entry_path, absl::StrCat("set twice; first at ", first->second->place));
+        continue;
+      }
+      Message& added = *message.GetReflection()->AddMessage(&message, &field);
+      added.GetReflection()->SetString(&added, field.message_type()->map_key(), entry.key);
+      ReadField(entry, entry_path, *field.message_type()->map_value(), added);
     }
   }
 
@@ -642,6 +664,26 @@ void EmitStruct(const google::protobuf::Struct& fields, YAML::Emitter& yaml) {
   yaml << YAML::EndMap;
 }
 
+void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml);
+
+// A map of texts, sorted by key.
+void EmitMap(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::map<std::string, const Message*> entries;
+  for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
+    const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
+    entries[entry.GetReflection()->GetString(entry, field.message_type()->map_key())] = &entry;
+  }
+  yaml << YAML::BeginMap;
+  for (const auto& [key, entry] : entries) {
+    yaml << YAML::Key;
+    EmitText(key, yaml);
+    yaml << YAML::Value;
+    EmitField(*entry, *field.message_type()->map_value(), yaml);
+  }
+  yaml << YAML::EndMap;
+}
+
 void EmitMessage(const Message& message, YAML::Emitter& yaml) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   std::vector<const FieldDescriptor*> fields;
@@ -653,42 +695,48 @@ void EmitMessage(const Message& message, YAML::Emitter& yaml) {
   yaml << YAML::BeginMap;
   for (const FieldDescriptor* field : fields) {
     yaml << YAML::Key << field->name() << YAML::Value;
-    switch (field->cpp_type()) {
-      case FieldDescriptor::CPPTYPE_MESSAGE: {
-        const Message& inner = reflection.GetMessage(message, field);
-        if (inner.GetDescriptor() == google::protobuf::Struct::descriptor()) {
-          EmitStruct(static_cast<const google::protobuf::Struct&>(inner), yaml);
-        } else {
-          EmitMessage(inner, yaml);
-        }
-        break;
-      }
-      case FieldDescriptor::CPPTYPE_INT32:
-        yaml << reflection.GetInt32(message, field);
-        break;
-      case FieldDescriptor::CPPTYPE_INT64:
-        yaml << reflection.GetInt64(message, field);
-        break;
-      case FieldDescriptor::CPPTYPE_UINT64:
-        yaml << reflection.GetUInt64(message, field);
-        break;
-      case FieldDescriptor::CPPTYPE_DOUBLE:
-        yaml << NumberText(reflection.GetDouble(message, field));
-        break;
-      case FieldDescriptor::CPPTYPE_BOOL:
-        yaml << reflection.GetBool(message, field);
-        break;
-      case FieldDescriptor::CPPTYPE_STRING:
-        EmitText(reflection.GetString(message, field), yaml);
-        break;
-      case FieldDescriptor::CPPTYPE_ENUM:
-        yaml << absl::AsciiStrToLower(reflection.GetEnum(message, field)->name());
-        break;
-      default:
-        LOG(FATAL) << field->full_name() << ": a job file cannot hold a " << field->type_name();
-    }
+    EmitField(message, *field, yaml);
   }
   yaml << YAML::EndMap;
+}
+
+void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  if (field.is_map()) return EmitMap(message, field, yaml);
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_MESSAGE: {
+      const Message& inner = reflection.GetMessage(message, &field);
+      if (inner.GetDescriptor() == google::protobuf::Struct::descriptor()) {
+        EmitStruct(static_cast<const google::protobuf::Struct&>(inner), yaml);
+      } else {
+        EmitMessage(inner, yaml);
+      }
+      break;
+    }
+    case FieldDescriptor::CPPTYPE_INT32:
+      yaml << reflection.GetInt32(message, &field);
+      break;
+    case FieldDescriptor::CPPTYPE_INT64:
+      yaml << reflection.GetInt64(message, &field);
+      break;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      yaml << reflection.GetUInt64(message, &field);
+      break;
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      yaml << NumberText(reflection.GetDouble(message, &field));
+      break;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      yaml << reflection.GetBool(message, &field);
+      break;
+    case FieldDescriptor::CPPTYPE_STRING:
+      EmitText(reflection.GetString(message, &field), yaml);
+      break;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      yaml << absl::AsciiStrToLower(reflection.GetEnum(message, &field)->name());
+      break;
+    default:
+      LOG(FATAL) << field.full_name() << ": a job file cannot hold a " << field.type_name();
+  }
 }
 
 }  // namespace

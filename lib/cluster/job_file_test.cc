@@ -81,6 +81,52 @@ TEST(JobFileTest, YamlReadsBackAsTheSameSpec) {
   EXPECT_TRUE(MessageDifferencer::Equals(*spec, *again)) << ToYaml(*spec);
 }
 
+TEST(JobFileTest, ReadsAndWritesTheFilesOfTheInputs) {
+  const std::string npy = With("  text: {path: /usr/share/common-licenses, holdout: 0.1}",
+                               "  npy:\n    inputs: {tokens: a.npy, 7: \"b c.npy\"}");
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(npy, "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->data().npy().inputs_size(), 2);
+  EXPECT_EQ(spec->data().npy().inputs().at("tokens"), "a.npy");
+  EXPECT_EQ(spec->data().npy().inputs().at("7"), "b c.npy");
+  absl::StatusOr<v1::JobSpec> again = ParseJobFile(ToYaml(*spec), "again.yaml");
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << ToYaml(*spec);
+  EXPECT_TRUE(MessageDifferencer::Equals(*spec, *again)) << ToYaml(*spec);
+
+  auto faults = [&](const std::string& inputs) {
+    return FaultsIn(absl::StrReplaceAll(npy, {{"{tokens: a.npy, 7: \"b c.npy\"}", inputs}}));
+  };
+  EXPECT_THAT(faults("{a: x, a: y}"), HasSubstr("job.yaml:5: data.npy.inputs.a: set twice"));
+  EXPECT_THAT(faults("[a, b]"), HasSubstr("data.npy.inputs: expects a map (is a list)"));
+  EXPECT_THAT(faults("{a: 5}"), HasSubstr("data.npy.inputs.a: expects text (is 5)"));
+  EXPECT_THAT(faults("{a: }"), HasSubstr("data.npy.inputs.a: has no value"));
+}
+
+TEST(JobFileTest, ReadsPrecisionLossScaleAndClipping) {
+  absl::StatusOr<v1::JobSpec> spec =
+      ParseJobFile(With("  seed: 1",
+                        "  precision: fp16\n  loss_scale: {initial: 1024, growth_steps: 100}\n"
+                        "  clip: {global_norm: 0.5}\n  micro_batch_size: 4\n  recompute: true\n"
+                        "  deterministic: false"),
+                   "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const v1::TrainingSpec& training = spec->training();
+  EXPECT_EQ(training.precision(), v1::FP16);
+  EXPECT_EQ(training.loss_scale().initial(), 1024);
+  EXPECT_EQ(training.loss_scale().growth_steps(), 100);
+  EXPECT_EQ(training.clip().global_norm(), 0.5);
+  EXPECT_EQ(training.micro_batch_size(), 4);
+  EXPECT_TRUE(training.recompute());
+  EXPECT_TRUE(training.has_deterministic());
+  EXPECT_FALSE(training.deterministic());
+  absl::StatusOr<v1::JobSpec> again = ParseJobFile(ToYaml(*spec), "again.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(*spec, *again)) << ToYaml(*spec);
+  EXPECT_THAT(
+      FaultsIn(With("  seed: 1", "  precision: fp8")),
+      HasSubstr("training.precision: \"fp8\": unknown value; known: bf16, fp16, fp32, tf32"));
+}
+
 TEST(JobFileTest, NamesLineAndPathAndSuggestsTheFieldThatWasMeant) {
   EXPECT_EQ(FaultsIn(With("  steps: 2000", "  step: 2000")),
             "job.yaml:8: training.step: unknown field; did you mean 'steps'?");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,10 @@ constexpr double kEpochsMax = 1e6;
 constexpr double kRateMin = 1e-30;  // rates are floats in the kernels, where a smaller one may be 0
 constexpr double kRateMax = 1e6;
 constexpr int64_t kChunkBytesMultiple = 64;  // chunks start on cache lines
+constexpr double kLossScaleMax = 1 << 24;    // half precision overflows long before
+constexpr double kLossScaleDefault = 65536;
+constexpr int64_t kGrowthStepsDefault = 2000;
+constexpr char kOnnxLosses[] = "softmax_cross_entropy, sigmoid_cross_entropy or mean_squared_error";
 
 class SpecCheck {
  public:
@@ -126,10 +131,36 @@ class SpecCheck {
   }
 
   void Model() {
-    if (!spec_.model().has_zoo()) {
-      Add("model", "required: model: {zoo: {name: gpt}}, or linear, mlp, lenet");
-    } else if (spec_.model().zoo().name().empty()) {
-      Add("model.zoo.name", "required: linear, mlp, lenet or gpt");
+    switch (spec_.model().source_case()) {
+      case v1::ModelSpec::kZoo:
+        if (spec_.model().zoo().name().empty()) {
+          Add("model.zoo.name", "required: a model's name, for example gpt2 or resnet50");
+        }
+        return;
+      case v1::ModelSpec::kOnnx:
+        return Onnx(spec_.model().onnx());
+      case v1::ModelSpec::SOURCE_NOT_SET:
+        Add("model", "required: zoo: {name: gpt2} or onnx: {path: model.onnx}");
+        return;
+    }
+  }
+
+  void Onnx(const v1::OnnxModel& onnx) {
+    Path("model.onnx.path", onnx.path(), "an ONNX file");
+    TensorName("model.onnx.logits", onnx.logits());
+    TensorName("model.onnx.labels", onnx.labels());
+    const std::string& loss = onnx.loss();
+    if (!loss.empty() && loss != "softmax_cross_entropy" && loss != "sigmoid_cross_entropy" &&
+        loss != "mean_squared_error") {
+      Add("model.onnx.loss", absl::StrCat("must be ", kOnnxLosses, " (is \"",
+                                          loss.substr(0, 2 * limits::kNameBytesMax), "\")"));
+    }
+  }
+
+  void TensorName(std::string field, const std::string& name) {
+    if (name.size() > limits::kTensorNameBytesMax) {
+      Add(std::move(field), absl::StrCat("a name may have at most ", limits::kTensorNameBytesMax,
+                                         " bytes (has ", name.size(), ")"));
     }
   }
 
@@ -152,8 +183,14 @@ class SpecCheck {
       case v1::DataSpec::kLinear:
         Linear(data.linear());
         break;
+      case v1::DataSpec::kNpy:
+        Npy(data.npy());
+        break;
+      case v1::DataSpec::kSynthetic:
+        Synthetic(data.synthetic());
+        break;
       case v1::DataSpec::SOURCE_NOT_SET:
-        Add("data", "required: one of text, idx, linear");
+        Add("data", "required: one of text, idx, linear, npy, synthetic");
         break;
     }
     BatchSize();
@@ -183,12 +220,38 @@ class SpecCheck {
     Finite("data.linear.slope", linear.slope());
     Finite("data.linear.intercept", linear.intercept());
     NotNegative("data.linear.noise", linear.noise());
-    if (InRange<int64_t>("data.linear.samples", linear.samples(), 1, limits::kLinearSamplesMax) &&
-        spec_.data().batch_size() > linear.samples()) {
+    MadeSamples("data.linear.samples", linear.samples(), limits::kLinearSamplesMax);
+  }
+
+  // Of a source that makes its samples.
+  void MadeSamples(const std::string& field, int64_t samples, int64_t max) {
+    if (InRange<int64_t>(field, samples, 1, max) && spec_.data().batch_size() > samples) {
       Add("data.batch_size",
-          absl::StrCat("must be at most data.linear.samples = ", linear.samples(), " (is ",
+          absl::StrCat("must be at most ", field, " = ", samples, " (is ",
                        spec_.data().batch_size(), "); make more samples or a smaller batch"));
     }
+  }
+
+  void Npy(const v1::NpyData& npy) {
+    if (npy.inputs().empty()) {
+      Add("data.npy.inputs", "required: a file per input of the model, input: images.npy");
+    } else if (npy.inputs_size() > limits::kGraphInputsMax) {
+      Add("data.npy.inputs",
+          absl::StrCat("at most ", limits::kGraphInputsMax, " (has ", npy.inputs_size(), ")"));
+    } else {
+      const std::map<std::string, std::string> sorted(npy.inputs().begin(), npy.inputs().end());
+      for (const auto& [name, path] : sorted) {
+        TensorName("data.npy.inputs", name);
+        Path(absl::StrCat("data.npy.inputs.", name.substr(0, limits::kTensorNameBytesMax)), path,
+             "an .npy file");
+      }
+    }
+    Holdout("data.npy.holdout", npy.holdout());
+  }
+
+  void Synthetic(const v1::SyntheticData& synthetic) {
+    MadeSamples("data.synthetic.samples", synthetic.samples(), limits::kSyntheticSamplesMax);
+    Holdout("data.synthetic.holdout", synthetic.holdout());
   }
 
   void BatchSize() {
@@ -227,6 +290,40 @@ class SpecCheck {
     Schedule(training);
     AtLeast("training.evaluate_every_steps", training.evaluate_every_steps(), 0,
             "0 evaluates only at the end");
+    if (!v1::Precision_IsValid(training.precision())) {
+      Add("training.precision", absl::StrCat("unknown precision ", training.precision(),
+                                             "; known: fp32, tf32, bf16, fp16"));
+    }
+    LossScale(training);
+    Clip(training);
+    InRange<int64_t>("training.micro_batch_size", training.micro_batch_size(), 0,
+                     limits::kBatchSizeMax, "0 computes a device's share at once");
+  }
+
+  void LossScale(const v1::TrainingSpec& training) {
+    if (!training.has_loss_scale()) return;
+    if (training.precision() != v1::FP16) {
+      Add("training.loss_scale", "only with precision: fp16, the others need none; remove it");
+    }
+    const v1::LossScale& scale = training.loss_scale();
+    if (scale.has_initial()) {
+      InRange("training.loss_scale.initial", scale.initial(), 1.0, kLossScaleMax,
+              "65536 is the default");
+    }
+    InRange<int64_t>("training.loss_scale.growth_steps", scale.growth_steps(), 0, limits::kStepsMax,
+                     "2000 is the default");
+  }
+
+  void Clip(const v1::TrainingSpec& training) {
+    if (!training.has_clip()) return;
+    switch (training.clip().kind_case()) {
+      case v1::Clip::kGlobalNorm:
+        return Rate("training.clip.global_norm", training.clip().global_norm(), "1 is usual");
+      case v1::Clip::kValue:
+        return Rate("training.clip.value", training.clip().value());
+      case v1::Clip::KIND_NOT_SET:
+        return Add("training.clip", "required: global_norm: 1 or value: 0.5");
+    }
   }
 
   void Optimizer(const v1::Optimizer& optimizer) {
@@ -370,6 +467,20 @@ void FillOptimizer(v1::Optimizer& optimizer) {
   }
 }
 
+void FillTraining(v1::TrainingSpec& training) {
+  if (training.precision() == v1::PRECISION_UNSPECIFIED) training.set_precision(v1::FP32);
+  if (!training.has_deterministic()) training.set_deterministic(true);
+  if (training.precision() != v1::FP16) return;
+  v1::LossScale& scale = *training.mutable_loss_scale();
+  if (!scale.has_initial()) scale.set_initial(kLossScaleDefault);
+  if (scale.growth_steps() == 0) scale.set_growth_steps(kGrowthStepsDefault);
+}
+
+void FillOnnx(v1::OnnxModel& onnx) {
+  if (onnx.labels().empty()) onnx.set_labels("target");
+  if (onnx.loss().empty()) onnx.set_loss("softmax_cross_entropy");
+}
+
 void FillSchedule(v1::Schedule& schedule) {
   if (schedule.kind_case() == v1::Schedule::KIND_NOT_SET) schedule.mutable_constant();
   if (schedule.has_poly() && schedule.poly().power() == 0) schedule.mutable_poly()->set_power(1);
@@ -382,6 +493,8 @@ std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) { return SpecCh
 void FillDefaults(v1::JobSpec& spec) {
   FillOptimizer(*spec.mutable_training()->mutable_optimizer());
   FillSchedule(*spec.mutable_training()->mutable_schedule());
+  FillTraining(*spec.mutable_training());
+  if (spec.model().has_onnx()) FillOnnx(*spec.mutable_model()->mutable_onnx());
   if (spec.sync().mode() == v1::SYNC_MODE_UNSPECIFIED) spec.mutable_sync()->set_mode(v1::BSP);
   v1::WorkerCount& workers = *spec.mutable_resources()->mutable_workers();
   if (workers.min() == 0) workers.set_min(1);

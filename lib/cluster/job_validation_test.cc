@@ -111,6 +111,90 @@ TEST(JobValidationTest, EvaluationFilesComeInPairsAndWithoutHoldout) {
               HasSubstr("data.idx.holdout: not together with eval_images"));
 }
 
+TEST(JobValidationTest, ChecksNpyAndSyntheticData) {
+  auto npy = [](v1::JobSpec & spec) -> auto& {
+    return *spec.mutable_data()->mutable_npy()->mutable_inputs();
+  };
+  v1::JobSpec good = GoodSpec();
+  npy(good)["tokens"] = "tokens.npy";
+  EXPECT_THAT(ValidateJobSpec(good), ::testing::IsEmpty());
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->mutable_npy(); }),
+              HasSubstr("data.npy.inputs: required"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { npy(spec)["tokens"] = ""; }),
+              HasSubstr("data.npy.inputs.tokens: required: an .npy file"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { npy(spec)[std::string(300, 'x')] = "x"; }),
+              HasSubstr("a name may have at most 256 bytes (has 300)"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                for (int i = 0; i < 65; ++i) npy(spec)[absl::StrCat("x", i)] = "x";
+              }),
+              HasSubstr("data.npy.inputs: at most 64 (has 65)"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                npy(spec)["x"] = "x";
+                spec.mutable_data()->mutable_npy()->set_holdout(0.7);
+              }),
+              HasSubstr("data.npy.holdout: must be between"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_data()->mutable_synthetic(); }),
+              HasSubstr("data.synthetic.samples: must be between 1 and"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_data()->mutable_synthetic()->set_samples(31);
+              }),
+              HasSubstr("data.batch_size: must be at most data.synthetic.samples = 31 (is 32)"));
+}
+
+TEST(JobValidationTest, ChecksAnOnnxModel) {
+  auto onnx = [](v1::JobSpec& spec) -> v1::OnnxModel& {
+    return *spec.mutable_model()->mutable_onnx();
+  };
+  v1::JobSpec good = GoodSpec();
+  onnx(good).set_path("model.onnx");
+  EXPECT_THAT(ValidateJobSpec(good), ::testing::IsEmpty());
+  FillDefaults(good);
+  EXPECT_EQ(onnx(good).labels(), "target");
+  EXPECT_EQ(onnx(good).loss(), "softmax_cross_entropy");
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { onnx(spec); }),
+              HasSubstr("model.onnx.path: required: an ONNX file"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                onnx(spec).set_path("model.onnx");
+                onnx(spec).set_loss("hinge");
+              }),
+              HasSubstr("model.onnx.loss: must be softmax_cross_entropy, sigmoid_cross_entropy or "
+                        "mean_squared_error (is \"hinge\")"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                onnx(spec).set_path("model.onnx");
+                onnx(spec).set_logits(std::string(257, 'x'));
+              }),
+              HasSubstr("model.onnx.logits: a name may have at most 256 bytes (has 257)"));
+}
+
+TEST(JobValidationTest, ChecksPrecisionAndClipping) {
+  auto training = [](v1::JobSpec& spec) -> v1::TrainingSpec& { return *spec.mutable_training(); };
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                training(spec).set_precision(static_cast<v1::Precision>(9));
+              }),
+              HasSubstr("training.precision: unknown precision 9"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                training(spec).set_precision(v1::BF16);
+                training(spec).mutable_loss_scale()->set_initial(1024);
+              }),
+              HasSubstr("training.loss_scale: only with precision: fp16"));
+  for (double initial : {0.5, 1e9, std::nan("")}) {
+    EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                  training(spec).set_precision(v1::FP16);
+                  training(spec).mutable_loss_scale()->set_initial(initial);
+                }),
+                HasSubstr("training.loss_scale.initial: must be between 1 and"));
+  }
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { training(spec).mutable_clip(); }),
+              HasSubstr("training.clip: required: global_norm: 1 or value: 0.5"));
+  EXPECT_THAT(
+      FaultAfter([&](v1::JobSpec& spec) { training(spec).mutable_clip()->set_global_norm(0); }),
+      HasSubstr("training.clip.global_norm: must be greater than 0"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { training(spec).mutable_clip()->set_value(-1); }),
+              HasSubstr("training.clip.value: must be greater than 0"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { training(spec).set_micro_batch_size(-1); }),
+              HasSubstr("training.micro_batch_size: must be between 0 and"));
+}
+
 TEST(JobValidationTest, ChecksTheLengthOfTraining) {
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_training()->set_steps(0); }),
               HasSubstr("training.steps: must be between 1 and"));
@@ -241,12 +325,28 @@ TEST(JobValidationTest, FillsEveryDocumentedDefault) {
   EXPECT_EQ(adam.beta2(), 0.999);
   EXPECT_EQ(adam.epsilon(), 1e-8);
   EXPECT_TRUE(spec.training().schedule().has_constant());
+  EXPECT_EQ(spec.training().precision(), v1::FP32);
+  EXPECT_FALSE(spec.training().has_loss_scale());
+  EXPECT_TRUE(spec.training().deterministic());
   EXPECT_EQ(spec.sync().mode(), v1::BSP);
   EXPECT_EQ(spec.resources().workers().min(), 1);
   EXPECT_EQ(spec.resources().workers().max(), 1);
   EXPECT_EQ(spec.resources().ps(), 1);
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
   EXPECT_EQ(spec.chunk_bytes(), 4 << 20);
+  EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
+}
+
+TEST(JobValidationTest, HalfPrecisionGetsALossScale) {
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_training()->set_precision(v1::FP16);
+  spec.mutable_training()->set_deterministic(false);
+
+  FillDefaults(spec);
+
+  EXPECT_EQ(spec.training().loss_scale().initial(), 65536);
+  EXPECT_EQ(spec.training().loss_scale().growth_steps(), 2000);
+  EXPECT_FALSE(spec.training().deterministic());
   EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
 }
 

@@ -35,6 +35,9 @@ inline constexpr int64_t kParameterElementsMax = int64_t{1} << 40;
 inline constexpr int64_t kPathBytesMax = 4096;
 inline constexpr int64_t kLinearSamplesMax = int64_t{1}
                                              << 26;  // 8 bytes each; more teach a line nothing
+inline constexpr int64_t kSyntheticSamplesMax = int64_t{1} << 40;  // made on demand: costs nothing
+inline constexpr int kGraphInputsMax = 64;                         // of data.npy; a file each
+inline constexpr int kTensorNameBytesMax = 256;  // of what a job file names in a model
 
 // Queues.
 inline constexpr int kMailboxMessagesMax = 1024;  // into a shard or exchange thread

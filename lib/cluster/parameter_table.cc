@@ -65,6 +65,10 @@ std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer) {
   return {};
 }
 
+bool StepsAreJudged(const v1::TrainingSpec& training) {
+  return training.precision() == v1::FP16 || training.clip().kind_case() == v1::Clip::kGlobalNorm;
+}
+
 double BaseLearningRate(const v1::Optimizer& optimizer) {
   switch (optimizer.kind_case()) {
     case v1::Optimizer::kSgd:

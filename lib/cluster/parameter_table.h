@@ -28,6 +28,11 @@ void PlaceChunks(std::vector<v1::PlanChunk>& chunks, int shard_count);
 // {"square_average"} for rmsprop.
 std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer);
 
+// Whether no part of a step is applied before the norm of its whole gradient is known: precision
+// fp16 and clipping by global norm. A step whose norm is not finite is skipped then: version s + 1
+// is version s.
+bool StepsAreJudged(const v1::TrainingSpec& training);
+
 // The base learning rate of whichever optimizer is set.
 double BaseLearningRate(const v1::Optimizer& optimizer);
 

@@ -3,9 +3,17 @@
 #include "lib/data/data_fault.h"
 #include "lib/data/idx_dataset.h"
 #include "lib/data/linear_dataset.h"
+#include "lib/data/npy_dataset.h"
+#include "lib/data/synthetic_dataset.h"
 #include "lib/data/text_dataset.h"
 
 namespace muster {
+
+int64_t RowBytes(const v1::GraphInput& input) {
+  int64_t elements = 1;
+  for (int d = 1; d < input.shape_size(); ++d) elements *= input.shape(d);
+  return elements * 4;
+}
 
 absl::StatusOr<std::unique_ptr<const Dataset>> Dataset::Open(const v1::DataSpec& spec,
                                                              const v1::Graph& graph) {
@@ -16,10 +24,14 @@ absl::StatusOr<std::unique_ptr<const Dataset>> Dataset::Open(const v1::DataSpec&
       return OpenIdxDataset(spec, graph);
     case v1::DataSpec::kLinear:
       return OpenLinearDataset(spec, graph);
+    case v1::DataSpec::kNpy:
+      return OpenNpyDataset(spec, graph);
+    case v1::DataSpec::kSynthetic:
+      return OpenSyntheticDataset(spec, graph);
     case v1::DataSpec::SOURCE_NOT_SET:
       break;
   }
-  return DataInvalid("data", "needs one of text, idx and linear");
+  return DataInvalid("data", "needs one of text, idx, linear, npy and synthetic");
 }
 
 }  // namespace muster

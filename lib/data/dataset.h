@@ -13,14 +13,18 @@
 
 namespace muster {
 
-// Immutable once opened, shared by threads.
+// Bytes of one sample of a graph input, f32 or i32.
+int64_t RowBytes(const v1::GraphInput& input);
+
+// A sample is one row of every graph input. Immutable once opened, shared by threads.
 class Dataset {
  public:
-  // Opens what `spec` names and checks that it fits the graph's inputs ("input", "target") and that
-  // every id is one of the model's (vocabulary, classes): text needs i32[-1, T] twice, idx
-  // f32[-1, channels, rows, columns] (or [-1, product]) and i32[-1], linear f32[-1, 1] twice. Fails
-  // with a reason (DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID, DATA_TOO_SMALL) and a message that
-  // starts with the field path ("data.text.path: /nope: no such file or directory").
+  // Opens what `spec` names and checks that it fits the graph's inputs and that every id is one of
+  // the model's (see InputUse). Text needs "input" and "target" i32[-1, T], idx "input"
+  // f32[-1, channels, rows, columns] (or [-1, product]) and "target" i32[-1], linear f32[-1, 1]
+  // twice, and no further input; npy and synthetic fill whatever there is. Fails with a reason
+  // (DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID, DATA_TOO_SMALL) and a message that starts with
+  // the field path ("data.text.path: /nope: no such file or directory").
   static absl::StatusOr<std::unique_ptr<const Dataset>> Open(const v1::DataSpec& spec,
                                                              const v1::Graph& graph);
   virtual ~Dataset() = default;
@@ -28,15 +32,16 @@ class Dataset {
   virtual int64_t samples() const = 0;             // training samples of one epoch, >= 1
   virtual int64_t evaluation_samples() const = 0;  // held out; may be 0
 
-  // Copies training samples into row-major batch memory: input and target hold samples.size() rows.
-  // `epoch` lets a data set shift its windows (text); the same (epoch, sample) is the same bytes
-  // for ever.
-  virtual void Read(int64_t epoch, absl::Span<const int64_t> samples, absl::Span<std::byte> input,
-                    absl::Span<std::byte> target) const = 0;
+  // Memory for samples, by graph input: as many rows as there are samples, one after the other. An
+  // empty one is not filled.
+  using Rows = absl::Span<const absl::Span<std::byte>>;
+
+  // Copies training samples. `epoch` lets a data set shift its windows (text); the same (epoch,
+  // sample) is the same bytes for ever.
+  virtual void Read(int64_t epoch, absl::Span<const int64_t> samples, Rows rows) const = 0;
 
   // Held-out samples [first, first + count).
-  virtual void ReadEvaluation(int64_t first, int64_t count, absl::Span<std::byte> input,
-                              absl::Span<std::byte> target) const = 0;
+  virtual void ReadEvaluation(int64_t first, int64_t count, Rows rows) const = 0;
 };
 
 }  // namespace muster

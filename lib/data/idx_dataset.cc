@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "lib/data/data_fault.h"
-#include "lib/data/id_limit.h"
+#include "lib/data/labelled_rows.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -145,8 +145,12 @@ std::array<float, 256> PixelValues() {
 class IdxDataset : public Dataset {
  public:
   // The first `samples` of `training` train; without `evaluation` the others are held out.
-  IdxDataset(LabelledImages training, int64_t samples, std::optional<LabelledImages> evaluation)
-      : training_(std::move(training)), samples_(samples), evaluation_(std::move(evaluation)) {}
+  IdxDataset(LabelledImages training, int64_t samples, std::optional<LabelledImages> evaluation,
+             LabelledRows rows)
+      : training_(std::move(training)),
+        samples_(samples),
+        evaluation_(std::move(evaluation)),
+        rows_(std::move(rows)) {}
 
   int64_t samples() const override { return samples_; }
 
@@ -154,25 +158,23 @@ class IdxDataset : public Dataset {
     return evaluation_ ? evaluation_->labels.size() : training_.labels.size() - samples_;
   }
 
-  void Read(int64_t, absl::Span<const int64_t> samples, absl::Span<std::byte> input,
-            absl::Span<std::byte> target) const override {
-    CheckSizes(samples.size(), input, target);
+  void Read(int64_t, absl::Span<const int64_t> samples, Rows rows) const override {
+    CheckSizes(samples.size(), rows);
     for (size_t row = 0; row < samples.size(); ++row) {
       CHECK(0 <= samples[row] && samples[row] < samples_) << samples[row];
-      CopySample(training_, samples[row], row, input, target);
+      CopySample(training_, samples[row], row, rows);
     }
   }
 
-  void ReadEvaluation(int64_t first, int64_t count, absl::Span<std::byte> input,
-                      absl::Span<std::byte> target) const override {
-    CheckSizes(count, input, target);
+  void ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
+    CheckSizes(count, rows);
     CHECK(0 <= first && 0 <= count && count <= evaluation_samples() - first)
         << first << " + " << count << " of " << evaluation_samples();
     for (int64_t row = 0; row < count; ++row) {
       if (evaluation_) {
-        CopySample(*evaluation_, first + row, row, input, target);
+        CopySample(*evaluation_, first + row, row, rows);
       } else {
-        CopySample(training_, samples_ + first + row, row, input, target);
+        CopySample(training_, samples_ + first + row, row, rows);
       }
     }
   }
@@ -180,27 +182,30 @@ class IdxDataset : public Dataset {
  private:
   int64_t Pixels() const { return training_.pixels.size() / training_.labels.size(); }
 
-  void CheckSizes(size_t rows, absl::Span<std::byte> input, absl::Span<std::byte> target) const {
-    CHECK_EQ(input.size(), rows * Pixels() * sizeof(float));
-    CHECK_EQ(target.size(), rows * sizeof(int32_t));
+  void CheckSizes(size_t count, Rows rows) const {
+    rows_.CheckSizes(rows, count, Pixels() * sizeof(float), sizeof(int32_t));
   }
 
-  void CopySample(const LabelledImages& from, int64_t sample, size_t row,
-                  absl::Span<std::byte> input, absl::Span<std::byte> target) const {
-    const int64_t pixels = Pixels();
-    const unsigned char* pixel = from.pixels.data() + sample * pixels;
-    std::byte* out = input.data() + row * pixels * sizeof(float);
-    for (int64_t i = 0; i < pixels; ++i) {
-      std::memcpy(out + i * sizeof(float), &values_[pixel[i]], sizeof(float));
+  void CopySample(const LabelledImages& from, int64_t sample, size_t row, Rows rows) const {
+    if (!rows_.input(rows).empty()) {
+      const int64_t pixels = Pixels();
+      const unsigned char* pixel = from.pixels.data() + sample * pixels;
+      std::byte* out = rows_.input(rows).data() + row * pixels * sizeof(float);
+      for (int64_t i = 0; i < pixels; ++i) {
+        std::memcpy(out + i * sizeof(float), &values_[pixel[i]], sizeof(float));
+      }
     }
-    const int32_t label = from.labels[sample];
-    std::memcpy(target.data() + row * sizeof(label), &label, sizeof(label));
+    if (!rows_.target(rows).empty()) {
+      const int32_t label = from.labels[sample];
+      std::memcpy(rows_.target(rows).data() + row * sizeof(label), &label, sizeof(label));
+    }
   }
 
   const std::array<float, 256> values_ = PixelValues();
   const LabelledImages training_;
   const int64_t samples_;
   const std::optional<LabelledImages> evaluation_;
+  const LabelledRows rows_;
 };
 
 absl::Status CheckFits(const LabelledImages& images, const v1::Graph& graph) {
@@ -243,7 +248,9 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec
   ASSIGN_OR_RETURN(LabelledImages training,
                    ReadImages(idx.images(), "data.idx.images", idx.labels(), "data.idx.labels"));
   RETURN_IF_ERROR(CheckFits(training, graph));
-  const int64_t classes = TargetIdLimit(graph);
+  RETURN_IF_ERROR(LabelledRows::Check(graph, "data.idx"));
+  LabelledRows rows(graph);
+  const int64_t classes = rows.target_use().limit;
   RETURN_IF_ERROR(CheckLabels(training.labels, classes, "data.idx.labels", idx.labels()));
   const int64_t count = training.labels.size();
 
@@ -253,7 +260,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec
       return DataTooSmall("data.idx.holdout",
                           absl::StrCat("leaves none of ", count, " to train on"));
     }
-    return std::make_unique<IdxDataset>(std::move(training), samples, std::nullopt);
+    return std::make_unique<IdxDataset>(std::move(training), samples, std::nullopt,
+                                        std::move(rows));
   }
   if (idx.holdout() > 0) {
     return DataInvalid("data.idx.holdout", "cannot be given together with eval_images");
@@ -269,7 +277,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec
   }
   RETURN_IF_ERROR(
       CheckLabels(evaluation.labels, classes, "data.idx.eval_labels", idx.eval_labels()));
-  return std::make_unique<IdxDataset>(std::move(training), count, std::move(evaluation));
+  return std::make_unique<IdxDataset>(std::move(training), count, std::move(evaluation),
+                                      std::move(rows));
 }
 
 }  // namespace muster

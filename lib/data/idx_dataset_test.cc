@@ -90,7 +90,7 @@ TEST(IdxDatasetTest, PixelsAreScaledAndLabelsAreNumbers) {
     std::vector<float> input(12);
     std::vector<int32_t> target(2);
 
-    (*dataset)->Read(0, {9, 0}, BytesOf(input), BytesOf(target));
+    (*dataset)->Read(0, {9, 0}, {BytesOf(input), BytesOf(target)});
 
     EXPECT_EQ((*dataset)->samples(), 10);
     EXPECT_EQ(target, (std::vector<int32_t>{9, 0}));
@@ -107,7 +107,7 @@ TEST(IdxDatasetTest, TheLastSamplesAreHeldOut) {
   std::vector<float> input(12);
   std::vector<int32_t> target(2);
 
-  (*dataset)->ReadEvaluation(1, 2, BytesOf(input), BytesOf(target));
+  (*dataset)->ReadEvaluation(1, 2, {BytesOf(input), BytesOf(target)});
 
   EXPECT_EQ(target, (std::vector<int32_t>{8, 9}));
   EXPECT_FLOAT_EQ(input[0], (80 / 255.0 - 0.5) / 0.5);
@@ -123,7 +123,7 @@ TEST(IdxDatasetTest, EvaluationFilesTakeThePlaceOfAHoldout) {
   ASSERT_EQ((*dataset)->evaluation_samples(), 1);
   std::vector<float> input(6);
   std::vector<int32_t> target(1);
-  (*dataset)->ReadEvaluation(0, 1, BytesOf(input), BytesOf(target));
+  (*dataset)->ReadEvaluation(0, 1, {BytesOf(input), BytesOf(target)});
   EXPECT_EQ(target[0], 5);
   EXPECT_FLOAT_EQ(input[0], ('a' / 255.0 - 0.5) / 0.5);
 
@@ -210,11 +210,18 @@ TEST(IdxDatasetTest, EveryLabelIsOneOfTheModelsClasses) {
   weight.add_shape(9);
   weight.add_shape(6);
   v1::Node& linear = *graph.add_nodes();
+  linear.set_name("linear");
   linear.set_op("Linear");
   linear.add_inputs("input");
   linear.add_inputs("weight");
   linear.add_outputs("logits");
   graph.set_logits("logits");
+  v1::Node& loss = *graph.add_nodes();
+  loss.set_name("loss");
+  loss.set_op("SoftmaxCrossEntropy");
+  for (const char* name : {"logits", "target"}) loss.add_inputs(name);
+  for (const char* name : {"loss", "lse"}) loss.add_outputs(name);
+  graph.set_loss("loss");
   v1::DataSpec spec = SpecOf(Images(), Labels());
 
   const absl::Status training = Dataset::Open(spec, graph).status();

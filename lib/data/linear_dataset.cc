@@ -1,27 +1,30 @@
 #include "lib/data/linear_dataset.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "kernels/philox.h"
 #include "lib/data/data_fault.h"
+#include "lib/data/labelled_rows.h"
 #include "lib/data/random_stream.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
 
 class LinearDataset : public Dataset {
  public:
-  explicit LinearDataset(const v1::DataSpec& spec) : line_(spec.linear()), seed_(spec.seed()) {}
+  LinearDataset(const v1::DataSpec& spec, LabelledRows rows)
+      : line_(spec.linear()), seed_(spec.seed()), rows_(std::move(rows)) {}
 
   int64_t samples() const override { return line_.samples(); }
   int64_t evaluation_samples() const override { return 0; }
 
-  void Read(int64_t, absl::Span<const int64_t> samples, absl::Span<std::byte> input,
-            absl::Span<std::byte> target) const override {
-    CHECK_EQ(input.size(), samples.size() * sizeof(float));
-    CHECK_EQ(target.size(), samples.size() * sizeof(float));
+  void Read(int64_t, absl::Span<const int64_t> samples, Rows rows) const override {
+    rows_.CheckSizes(rows, samples.size(), sizeof(float), sizeof(float));
+    const absl::Span<std::byte> input = rows_.input(rows), target = rows_.target(rows);
     for (size_t row = 0; row < samples.size(); ++row) {
       CHECK(0 <= samples[row] && samples[row] < line_.samples()) << samples[row];
       const auto words =
@@ -29,25 +32,26 @@ class LinearDataset : public Dataset {
       const float x = 2 * kernels::UnitUniform(words[0]) - 1;
       const float y = line_.slope() * x + line_.intercept() +
                       line_.noise() * kernels::StandardNormal(words[1], words[2]);
-      std::memcpy(input.data() + row * sizeof(float), &x, sizeof(float));
-      std::memcpy(target.data() + row * sizeof(float), &y, sizeof(float));
+      if (!input.empty()) std::memcpy(input.data() + row * sizeof(float), &x, sizeof(float));
+      if (!target.empty()) std::memcpy(target.data() + row * sizeof(float), &y, sizeof(float));
     }
   }
 
-  void ReadEvaluation(int64_t, int64_t count, absl::Span<std::byte>,
-                      absl::Span<std::byte>) const override {
+  void ReadEvaluation(int64_t, int64_t count, Rows) const override {
     CHECK_EQ(count, 0) << "a line has no held-out samples";
   }
 
  private:
   const v1::LinearData line_;
   const uint64_t seed_;
+  const LabelledRows rows_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenLinearDataset(const v1::DataSpec& spec,
                                                                  const v1::Graph& graph) {
+  RETURN_IF_ERROR(LabelledRows::Check(graph, "data.linear"));
   for (const char* name : {"input", "target"}) {
     if (!HasInput(graph, name, v1::DTYPE_F32, {-1, 1})) {
       return DataInvalid("data.linear",
@@ -59,7 +63,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenLinearDataset(const v1::DataS
     return DataTooSmall("data.linear.samples",
                         absl::StrCat("must be at least 1 (is ", spec.linear().samples(), ")"));
   }
-  return std::make_unique<LinearDataset>(spec);
+  return std::make_unique<LinearDataset>(spec, LabelledRows(graph));
 }
 
 }  // namespace muster

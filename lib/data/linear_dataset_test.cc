@@ -47,7 +47,7 @@ Points AllOf(const v1::DataSpec& spec) {
   std::vector<int64_t> samples((*dataset)->samples());
   std::iota(samples.begin(), samples.end(), int64_t{0});
   Points points{std::vector<float>(samples.size()), std::vector<float>(samples.size())};
-  (*dataset)->Read(0, samples, BytesOf(points.x), BytesOf(points.y));
+  (*dataset)->Read(0, samples, {BytesOf(points.x), BytesOf(points.y)});
   return points;
 }
 

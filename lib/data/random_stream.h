@@ -9,6 +9,7 @@ enum class RandomStream : uint64_t {
   kSampleOrder = 1,
   kTextShift = 2,
   kLinearSamples = 3,
+  kSyntheticSamples = 4,
 };
 
 // The `stream` argument of kernels::RandomWords for `purpose` in `epoch` (< 2^56).

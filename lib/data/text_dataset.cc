@@ -16,7 +16,7 @@
 #include "glog/logging.h"
 #include "kernels/philox.h"
 #include "lib/data/data_fault.h"
-#include "lib/data/id_limit.h"
+#include "lib/data/labelled_rows.h"
 #include "lib/data/random_stream.h"
 #include "lib/status/status.h"
 
@@ -131,8 +131,8 @@ SplitText Split(std::string text, double holdout) {
 
 class TextDataset : public Dataset {
  public:
-  TextDataset(SplitText text, int64_t window, uint64_t seed)
-      : text_(std::move(text)), window_(window), seed_(seed) {}
+  TextDataset(SplitText text, int64_t window, uint64_t seed, LabelledRows rows)
+      : text_(std::move(text)), window_(window), seed_(seed), rows_(std::move(rows)) {}
 
   // Every shift fits: the last window's target ends at samples * T + shift + 1 <= (samples + 1) *
   // T.
@@ -143,43 +143,41 @@ class TextDataset : public Dataset {
     return bytes / kBlockBytes * WindowsOfBlock() + std::max<int64_t>(0, rest - 1) / window_;
   }
 
-  void Read(int64_t epoch, absl::Span<const int64_t> samples, absl::Span<std::byte> input,
-            absl::Span<std::byte> target) const override {
-    CheckSizes(samples.size(), input, target);
+  void Read(int64_t epoch, absl::Span<const int64_t> samples, Rows rows) const override {
+    CheckSizes(samples.size(), rows);
     const uint64_t stream = StreamOf(RandomStream::kTextShift, 0);
     const int64_t shift = kernels::RandomWords(seed_, stream, epoch)[0] % window_;
     for (size_t row = 0; row < samples.size(); ++row) {
       CHECK(0 <= samples[row] && samples[row] < this->samples()) << samples[row];
-      CopyWindow(text_.training, samples[row] * window_ + shift, row, input, target);
+      CopyWindow(text_.training, samples[row] * window_ + shift, row, rows);
     }
   }
 
-  void ReadEvaluation(int64_t first, int64_t count, absl::Span<std::byte> input,
-                      absl::Span<std::byte> target) const override {
-    CheckSizes(count, input, target);
+  void ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
+    CheckSizes(count, rows);
     CHECK(0 <= first && 0 <= count && count <= evaluation_samples() - first)
         << first << " + " << count << " of " << evaluation_samples();
     for (int64_t row = 0; row < count; ++row) {
       const int64_t block = (first + row) / WindowsOfBlock();
       const int64_t window = (first + row) % WindowsOfBlock();
-      CopyWindow(text_.held_out, block * kBlockBytes + window * window_, row, input, target);
+      CopyWindow(text_.held_out, block * kBlockBytes + window * window_, row, rows);
     }
   }
 
  private:
   int64_t WindowsOfBlock() const { return (kBlockBytes - 1) / window_; }
 
-  void CheckSizes(size_t rows, absl::Span<std::byte> input, absl::Span<std::byte> target) const {
-    CHECK_EQ(input.size(), rows * window_ * sizeof(int32_t));
-    CHECK_EQ(target.size(), rows * window_ * sizeof(int32_t));
+  void CheckSizes(size_t count, Rows rows) const {
+    const size_t row_bytes = window_ * sizeof(int32_t);
+    rows_.CheckSizes(rows, count, row_bytes, row_bytes);
   }
 
-  void CopyWindow(const std::string& text, int64_t at, size_t row, absl::Span<std::byte> input,
-                  absl::Span<std::byte> target) const {
+  void CopyWindow(const std::string& text, int64_t at, size_t row, Rows rows) const {
     CHECK_LT(at + window_, static_cast<int64_t>(text.size()));
+    const absl::Span<std::byte> input = rows_.input(rows), target = rows_.target(rows);
     const size_t row_bytes = window_ * sizeof(int32_t);
-    Widen(text.data() + at, input.data() + row * row_bytes);
-    Widen(text.data() + at + 1, target.data() + row * row_bytes);
+    if (!input.empty()) Widen(text.data() + at, input.data() + row * row_bytes);
+    if (!target.empty()) Widen(text.data() + at + 1, target.data() + row * row_bytes);
   }
 
   void Widen(const char* bytes, std::byte* ids) const {
@@ -192,6 +190,7 @@ class TextDataset : public Dataset {
   const SplitText text_;
   const int64_t window_;  // T
   const uint64_t seed_;
+  const LabelledRows rows_;
 };
 
 }  // namespace
@@ -211,7 +210,9 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpe
   if (!(holdout >= 0 && holdout <= 0.5)) {
     return DataInvalid(kHoldoutField, absl::StrCat("must be in [0, 0.5] (is ", holdout, ")"));
   }
-  const int64_t vocabulary = std::min(InputIdLimit(graph), TargetIdLimit(graph));
+  RETURN_IF_ERROR(LabelledRows::Check(graph, "data.text"));
+  LabelledRows rows(graph);
+  const int64_t vocabulary = std::min(rows.input_use().limit, rows.target_use().limit);
   ASSIGN_OR_RETURN(std::string whole, ReadText(spec.text().path(), vocabulary));
   SplitText text = Split(std::move(whole), holdout);
   if (text.training.size() / window < 2) {
@@ -224,7 +225,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpe
                         absl::StrCat("blocks of ", kBlockBytes, " bytes hold no window of ", window,
                                      " and its target; set it to 0"));
   }
-  return std::make_unique<TextDataset>(std::move(text), window, spec.seed());
+  return std::make_unique<TextDataset>(std::move(text), window, spec.seed(), std::move(rows));
 }
 
 }  // namespace muster

@@ -68,14 +68,14 @@ class TextDatasetTest : public testing::Test {
   static std::pair<std::string, std::string> Sample(const Dataset& dataset, int64_t window,
                                                     int64_t epoch, int64_t sample) {
     std::vector<int32_t> input(window), target(window);
-    dataset.Read(epoch, {sample}, BytesOf(input), BytesOf(target));
+    dataset.Read(epoch, {sample}, {BytesOf(input), BytesOf(target)});
     return {RowText(input), RowText(target)};
   }
 
   static std::pair<std::string, std::string> EvaluationSample(const Dataset& dataset,
                                                               int64_t window, int64_t sample) {
     std::vector<int32_t> input(window), target(window);
-    dataset.ReadEvaluation(sample, 1, BytesOf(input), BytesOf(target));
+    dataset.ReadEvaluation(sample, 1, {BytesOf(input), BytesOf(target)});
     return {RowText(input), RowText(target)};
   }
 
@@ -169,7 +169,7 @@ TEST_F(TextDatasetTest, BytesAreIdsFromZeroTo255) {
   auto dataset = Open(Write("a", text + text), 256);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   std::vector<int32_t> input(256), target(256);
-  (*dataset)->Read(0, {0}, BytesOf(input), BytesOf(target));
+  (*dataset)->Read(0, {0}, {BytesOf(input), BytesOf(target)});
   for (int i = 0; i < 256; ++i) {
     EXPECT_EQ(input[i], (input[0] + i) % 256);
     EXPECT_EQ(target[i], (input[0] + i + 1) % 256);
@@ -251,6 +251,7 @@ v1::Graph GraphWithVocabulary(int64_t embedded, int64_t predicted) {
     graph.mutable_parameters()->rbegin()->add_shape(rows);
     graph.mutable_parameters()->rbegin()->add_shape(4);
     v1::Node& node = *graph.add_nodes();
+    node.set_name(parameter);
     node.set_op(op);
     node.add_inputs(input);
     node.add_inputs(parameter);
@@ -259,6 +260,12 @@ v1::Graph GraphWithVocabulary(int64_t embedded, int64_t predicted) {
   add("Embedding", "input", "table", embedded, "x");
   add("Linear", "x", "head", predicted, "logits");
   graph.set_logits("logits");
+  v1::Node& loss = *graph.add_nodes();
+  loss.set_name("loss");
+  loss.set_op("SoftmaxCrossEntropy");
+  for (const char* name : {"logits", "target"}) loss.add_inputs(name);
+  for (const char* name : {"loss", "lse"}) loss.add_outputs(name);
+  graph.set_loss("loss");
   return graph;
 }
 

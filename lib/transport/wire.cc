@@ -26,7 +26,7 @@ enum Offset : size_t {
   kRankAt = 36,
   kLengthAt = 40,
   kScalarAt = 48,
-  kZeroWordAt = 56,
+  kLossScaleAt = 56,
   kChecksumAt = 60,
 };
 
@@ -96,7 +96,7 @@ std::array<std::byte, WireHeader::kBytes> EncodeHeader(const WireHeader& header)
   Put(bytes, kRankAt, header.rank);
   Put(bytes, kLengthAt, header.length);
   Put(bytes, kScalarAt, std::bit_cast<uint64_t>(header.scalar));
-  Put(bytes, kZeroWordAt, uint32_t{0});
+  Put(bytes, kLossScaleAt, std::bit_cast<uint32_t>(header.loss_scale));
   Put(bytes, kChecksumAt, Crc32c(absl::MakeConstSpan(bytes, kChecksumAt)));
   return encoded;
 }
@@ -120,7 +120,7 @@ absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> span) {
   }
   const uint8_t kind = Get<uint8_t>(bytes, kKindAt);
   if (kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kRefused)) {
+      kind > static_cast<uint8_t>(MessageKind::kVerdict)) {
     return Wrong("kind", kind);
   }
   const uint8_t dtype = Get<uint8_t>(bytes, kDTypeAt);
@@ -131,9 +131,6 @@ absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> span) {
   if (reason > static_cast<uint16_t>(RefusalReason::kBadHeader)) return Wrong("reason", reason);
   if (const uint8_t zero = Get<uint8_t>(bytes, kZeroByteAt); zero != 0)
     return Wrong("byte 9", zero);
-  if (const uint32_t zero = Get<uint32_t>(bytes, kZeroWordAt); zero != 0) {
-    return Wrong("bytes 56-59", zero);
-  }
   return WireHeader{
       .kind = static_cast<MessageKind>(kind),
       .dtype = static_cast<WireDType>(dtype),
@@ -146,6 +143,7 @@ absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> span) {
       .rank = Get<uint32_t>(bytes, kRankAt),
       .length = Get<uint64_t>(bytes, kLengthAt),
       .scalar = std::bit_cast<double>(Get<uint64_t>(bytes, kScalarAt)),
+      .loss_scale = std::bit_cast<float>(Get<uint32_t>(bytes, kLossScaleAt)),
   };
 }
 

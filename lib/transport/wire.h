@@ -17,6 +17,9 @@ enum class MessageKind : uint8_t {
   kParams = 3,   // ps -> worker: value of `chunk` at version `step`
   kFetch = 4,    // worker -> ps: asks for `chunk` at version `step`; answered by kParams
   kRefused = 5,  // ps -> worker: `reason`; step and chunk as in what was refused
+  kSquares = 6,  // shard -> shard 0: session token + sum of squares of each of its chunks'
+                 // gradients of `step`
+  kVerdict = 7,  // shard 0 -> shard: session token; `scalar`: of the whole gradient of `step`
 };
 
 enum class WireDType : uint8_t { kNone = 0, kF32 = 1 };
@@ -49,16 +52,18 @@ struct WireHeader {
   uint64_t job = 0;  // JobPlan.job_number
   int64_t step = 0;
   uint32_t chunk = 0;
-  uint32_t rank = 0;    // of the worker, in both directions
-  uint64_t length = 0;  // payload bytes
-  double scalar = 0;  // kParams: sum of squares of the step's summed gradient of this chunk; else 0
+  uint32_t rank = 0;     // of the worker, in both directions; between shards: the sending shard
+  uint64_t length = 0;   // payload bytes
+  double scalar = 0;     // kParams: sum of squares of the step's summed gradient of this chunk;
+                         // kVerdict: of all chunks; else 0
+  float loss_scale = 0;  // kParams of an fp16 job: for the gradient of step `step`; else 0
 
   friend bool operator==(const WireHeader&, const WireHeader&) = default;
 };
 
 // Byte layout (offset, width): magic 0,4  version 4,2  kind 6,1  dtype 7,1  codec 8,1  zero 9,1
 // reason 10,2 generation 12,4  job 16,8  step 24,8  chunk 32,4  rank 36,4  length 40,8  scalar 48,8
-// zero 56,4  crc32c(0..59) 60,4
+// loss_scale 56,4  crc32c(0..59) 60,4
 std::array<std::byte, WireHeader::kBytes> EncodeHeader(const WireHeader& header);
 
 // INVALID_ARGUMENT on a wrong size, magic, version, kind or dtype; DATA_LOSS on a checksum

@@ -8,6 +8,7 @@
 #include <set>
 #include <system_error>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -17,8 +18,9 @@
 #include "lib/cluster/job_validation.h"
 #include "lib/cluster/limits.h"
 #include "lib/cluster/resource_name.h"
-#include "lib/graph/zoo.h"
+#include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
+#include "services/coordinator/initial_values.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/proto_time.h"
 #include "services/coordinator/scheduler.h"
@@ -344,6 +346,14 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
   *record.mutable_create_time() = ToProto(Now());
   record.mutable_progress()->set_step(checked.origin.first_step);
   if (request.validate_only()) return record;
+  const std::string models = options_.state_dir + "/models";
+  if (!checked.initial_values.empty()) {
+    ASSIGN_OR_RETURN(checked.origin.restore,
+                     WriteInitialValues(models, record.spec(),
+                                        {.graph = checked.origin.graph,
+                                         .initial_values = std::move(checked.initial_values)}));
+  }
+  absl::Cleanup forget = [&] { RemoveInitialValues(models, checked.origin.restore); };
 
   Turn turn(this);
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request, fingerprint));
@@ -364,6 +374,7 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
                                                          .origin = checked.origin,
                                                          .queued_since = Now(),
                                                          .published = v1::QUEUED});
+  std::move(forget).Cancel();
   LOG(INFO) << record.name() << " QUEUED SUBMITTED";
   return record;
 }
@@ -426,10 +437,11 @@ absl::StatusOr<v1::Job> Coordinator::ResumeJob(const v1::ResumeJobRequest& reque
 }
 
 absl::Status Coordinator::DeleteJob(const std::string& name) {
-  std::string doomed;
+  std::string doomed, initial_values;
   {
     Turn turn(this);
     ASSIGN_OR_RETURN(Entry* const entry, Find(name));
+    initial_values = entry->origin.restore;
     const v1::Job record = entry->job.record();
     if (!IsTerminal(record.state())) {
       return WithReason(absl::FailedPreconditionError(
@@ -448,6 +460,7 @@ absl::Status Coordinator::DeleteJob(const std::string& name) {
     jobs_.erase(record.number());
     LOG(INFO) << record.name() << " deleted";
   }
+  RemoveInitialValues(options_.state_dir + "/models", initial_values);
   std::error_code error;
   fs::remove_all(doomed, error);
   if (error) LOG(ERROR) << doomed << " is left over: " << error.message();
@@ -781,7 +794,8 @@ void Coordinator::ScheduleJobs() {
 void Coordinator::StartJob(Entry& entry, const std::vector<std::string>& workers,
                            const std::vector<std::string>& ps) {
   const v1::Job& record = entry.job.record();
-  absl::StatusOr<v1::Graph> graph = BuildModel(record.spec().model());
+  absl::StatusOr<v1::Graph> graph = entry.origin.graph;
+  if (graph->nodes().empty()) graph = BuildModel(record.spec().model());
   const absl::Status logged = OpenMetricsLog(entry);
   if (!graph.ok() || !logged.ok()) {
     const absl::Status& why = graph.ok() ? logged : graph.status();
@@ -843,14 +857,16 @@ absl::StatusOr<std::optional<ShardUpload>> Coordinator::BeginShard(
     }
     std::shared_ptr<CheckpointRound>& known = entry->rounds[key];
     if (known == nullptr) {
-      known = std::make_shared<CheckpointRound>(
-          CheckpointRound::Options{.plan = job.plan(),
-                                   .writer = {.directory = CheckpointFolder(job.plan()->job()),
-                                              .id = absl::StrCat(term(), "-", header.snapshot()),
-                                              .step = header.step(),
-                                              .total_steps = job.record().progress().total_steps()},
-                                   .snapshot = header.snapshot(),
-                                   .start = Now()});
+      CheckpointRound::Options options{
+          .plan = job.plan(),
+          .writer = {.directory = CheckpointFolder(job.plan()->job()),
+                     .id = absl::StrCat(term(), "-", header.snapshot()),
+                     .step = header.step(),
+                     .total_steps = job.record().progress().total_steps()},
+          .snapshot = header.snapshot(),
+          .start = Now()};
+      if (header.has_update_state()) options.writer.update_state = header.update_state();
+      known = std::make_shared<CheckpointRound>(std::move(options));
     }
     round = known;
     ++entry->writing;

@@ -326,6 +326,7 @@ void Job::TakeRecords(const std::string& name, const Member& member, const v1::J
   for (StepSummary& step : ledger_.TakeSteps()) {
     ApplyStep(step, record_.spec().data().batch_size(), now, *record_.mutable_progress());
     NoteIfNotFinite(step, now);
+    NoteIfSkippedInRow(step, now);
     effects_.steps.push_back(std::move(step));
   }
   for (EvaluationSummary& evaluation : ledger_.TakeEvaluations()) {
@@ -340,8 +341,29 @@ void Job::TakeRecords(const std::string& name, const Member& member, const v1::J
 
 // Once per generation: what follows is mostly not finite either.
 void Job::NoteIfNotFinite(const StepSummary& step, absl::Time now) {
-  if (std::isfinite(step.loss) || std::exchange(nonfinite_noted_, true)) return;
+  if (std::isfinite(step.loss) || step.skipped || std::exchange(nonfinite_noted_, true)) return;
   Note("NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss), now);
+}
+
+// Once per row of skipped steps.
+void Job::NoteIfSkippedInRow(const StepSummary& step, absl::Time now) {
+  skips_in_row_ = step.skipped ? skips_in_row_ + 1 : 0;
+  if (skips_in_row_ != kSkipsAlarming) return;
+  const std::string what = absl::StrCat("steps ", step.step - kSkipsAlarming + 1, " to ", step.step,
+                                        " were skipped: their gradients were not finite");
+  if (record_.spec().training().precision() == v1::FP16) {
+    Note("LOSS_SCALE_ALARM",
+         absl::StrCat(what, " even with the loss scale at ", step.loss_scale,
+                      ". Try precision: bf16, a lower learning rate, a longer warm-up or "
+                      "clip: {global_norm: 1}; resume from the last checkpoint"),
+         now);
+  } else {
+    Note("STEPS_SKIPPED",
+         absl::StrCat(what,
+                      ". Try a lower learning rate or a longer warm-up; resume from the last "
+                      "checkpoint"),
+         now);
+  }
 }
 
 void Job::TakeFailure(const std::string& name, const v1::MemberError& error, absl::Time now) {

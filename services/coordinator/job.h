@@ -44,6 +44,8 @@ class Job {
   // another.
   static constexpr absl::Duration kCheckpointPatience = absl::Seconds(10);
   static constexpr int kFinalCheckpointAttempts = 3;
+  // A loss scale that is too high comes down by 2^10 meanwhile: the cause is another.
+  static constexpr int kSkipsAlarming = 10;
 
   struct Outgoing {
     std::string member;
@@ -142,6 +144,7 @@ class Job {
   void TakeRecords(const std::string& name, const Member& member, const v1::JobReport& report,
                    absl::Time now);
   void NoteIfNotFinite(const StepSummary& step, absl::Time now);
+  void NoteIfSkippedInRow(const StepSummary& step, absl::Time now);
   void TakeFailure(const std::string& name, const v1::MemberError& error, absl::Time now);
   void TakeSnapshots(const v1::JobReport& report, absl::Time now);
 
@@ -170,6 +173,7 @@ class Job {
   int snapshots_missed_ = 0;
   int final_failures_ = 0;
   bool nonfinite_noted_ = false;  // in this generation
+  int skips_in_row_ = 0;
   absl::Time snapshot_not_before_ = absl::InfinitePast();
   std::optional<Accusation> accusation_;
   absl::Time grace_until_ = absl::InfiniteFuture();  // for members to come back after a restart

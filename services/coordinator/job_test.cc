@@ -291,6 +291,43 @@ TEST_F(JobTest, StepsOfAllRanksAddUpAndAreAcknowledged) {
   EXPECT_EQ(job_.record().progress().loss(), 4.0);
 }
 
+TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithWhatToTry) {
+  Run();
+  auto step = [&](int64_t number, bool skipped) {
+    for (const char* name : {"w-0", "w-1"}) {
+      v1::JobReport report = Say(v1::MEMBER_RUNNING, number + 1);
+      v1::StepRecord& record = *report.add_steps();
+      record.set_step(number);
+      record.set_loss_share(skipped ? std::nan("") : 1);
+      record.set_loss_scale(64);
+      record.set_skipped(skipped);
+      job_.Report(name, &report, now_);
+    }
+    return job_.TakeEffects().events;
+  };
+  for (int64_t number = 0; number < 9; ++number) EXPECT_THAT(step(number, true), IsEmpty());
+  EXPECT_THAT(step(9, false), IsEmpty());
+  for (int64_t number = 10; number < 19; ++number) EXPECT_THAT(step(number, true), IsEmpty());
+
+  const std::vector<v1::JobEvent> events = step(19, true);
+
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_EQ(events[0].reason(), "STEPS_SKIPPED");
+  EXPECT_THAT(events[0].message(), HasSubstr("steps 10 to 19 were skipped"));
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_THAT(step(20, true), IsEmpty()) << "it is said once";
+
+  v1::Job half = job_.record();
+  half.mutable_spec()->mutable_training()->set_precision(v1::FP16);
+  job_ = Job(half, job_.plan(), /*term=*/2, now_);
+  job_.Restore({.edges = {{.step = 0, .loss = 2}, {.step = 20, .loss = 2}}});
+  for (int64_t number = 21; number < 30; ++number) step(number, true);
+  const std::vector<v1::JobEvent> alarm = step(30, true);
+  ASSERT_EQ(alarm.size(), 1);
+  EXPECT_EQ(alarm[0].reason(), "LOSS_SCALE_ALARM");
+  EXPECT_THAT(alarm[0].message(), HasSubstr("the loss scale at 64. Try precision: bf16"));
+}
+
 TEST_F(JobTest, ALossThatIsNotFiniteIsToldOncePerGenerationAndChangesNoState) {
   Run();
   auto step = [&](int64_t number, double share) {

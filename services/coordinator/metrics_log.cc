@@ -89,7 +89,10 @@ absl::Status MetricsLog::Append(absl::Span<const StepSummary> steps,
     absl::StrAppend(&lines, "{\"step\":", s.step, ",\"loss\":", Number(s.loss),
                     ",\"gradient_norm\":", Number(s.gradient_norm),
                     ",\"learning_rate\":", Number(s.learning_rate),
-                    ",\"samples_per_second\":", Number(s.samples_per_second), "}\n");
+                    ",\"samples_per_second\":", Number(s.samples_per_second));
+    if (s.loss_scale > 0) absl::StrAppend(&lines, ",\"loss_scale\":", Number(s.loss_scale));
+    if (s.skipped) absl::StrAppend(&lines, ",\"skipped\":true");
+    absl::StrAppend(&lines, "}\n");
   }
   for (const EvaluationSummary& e : evaluations) {
     absl::StrAppend(&lines, "{\"step\":", e.step, ",\"evaluation_loss\":", Number(e.loss));

@@ -36,6 +36,8 @@ void ProgressLedger::Take(int rank, const v1::JobReport& report) {
     parts.loss_shares[rank] = record.loss_share();
     parts.gradient_norm = record.gradient_norm();
     parts.learning_rate = record.learning_rate();
+    parts.loss_scale = record.loss_scale();
+    parts.skipped = record.skipped();
     parts.step_seconds = std::max(parts.step_seconds, record.step_seconds());
     parts.time = std::max(parts.time, FromProto(record.time()));
   }
@@ -71,6 +73,8 @@ std::vector<StepSummary> ProgressLedger::TakeSteps() {
     summary.gradient_norm = parts.gradient_norm;
     summary.learning_rate = parts.learning_rate;
     summary.samples_per_second = Smooth(parts);
+    summary.loss_scale = parts.loss_scale;
+    summary.skipped = parts.skipped;
   }
   return complete;
 }

@@ -19,6 +19,8 @@ struct StepSummary {
   double gradient_norm = 0;
   double learning_rate = 0;
   double samples_per_second = 0;  // smoothed over about three seconds
+  double loss_scale = 0;          // fp16: that of the step
+  bool skipped = false;           // it changed nothing
 };
 
 struct EvaluationSummary {
@@ -53,6 +55,8 @@ class ProgressLedger {
     std::vector<std::optional<double>> loss_shares;  // by rank
     double gradient_norm = 0;
     double learning_rate = 0;
+    double loss_scale = 0;
+    bool skipped = false;
     double step_seconds = 0;  // of the slowest
     absl::Time time = absl::InfinitePast();
   };

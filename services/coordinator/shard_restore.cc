@@ -51,6 +51,10 @@ absl::StatusOr<std::optional<v1::ShardSlice>> ShardRestore::Next() {
   std::vector<float> values(elements);
   RETURN_IF_ERROR(reader_->Read(plan_->graph().parameters(chunk.parameter()).name(), slots_[slot_],
                                 chunk.offset() + offset_, absl::MakeSpan(values)));
+  if (!state_sent_ && reader_->manifest().update_state) {
+    *slice.mutable_update_state() = *reader_->manifest().update_state;
+  }
+  state_sent_ = true;
   const auto bytes = std::as_bytes(std::span(values));
   slice.set_crc32c(Crc32c(bytes));
   slice.set_data(bytes.data(), bytes.size());

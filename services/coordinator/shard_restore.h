@@ -13,8 +13,8 @@
 
 namespace muster {
 
-// Chunk by chunk, slot by slot (0: values), in slices of at most limits::kSliceBytesMax. Not
-// thread-safe.
+// Chunk by chunk, slot by slot (0: values), in slices of at most limits::kSliceBytesMax; the first
+// slice carries the update state. Not thread-safe.
 class ShardRestore {
  public:
   // INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH"): the checkpoint is not of this model;
@@ -38,6 +38,7 @@ class ShardRestore {
   int chunk_ = 0;
   int slot_ = 0;
   int64_t offset_ = 0;  // elements, inside the chunk
+  bool state_sent_ = false;
 };
 
 }  // namespace muster

@@ -21,7 +21,7 @@ constexpr char kSchema[] = R"sql(
   CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
   INSERT INTO counters VALUES ('term', 0), ('jobs', 0);
   CREATE TABLE jobs(number INTEGER PRIMARY KEY, record BLOB NOT NULL, restore TEXT NOT NULL,
-                    first_step INTEGER NOT NULL);
+                    first_step INTEGER NOT NULL, graph BLOB NOT NULL);
   CREATE TABLE events(job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE, revision INTEGER NOT NULL,
                       event BLOB NOT NULL, PRIMARY KEY (job, revision)) WITHOUT ROWID;
   CREATE TABLE plans(job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE, generation INTEGER NOT NULL,
@@ -32,6 +32,9 @@ constexpr char kSchema[] = R"sql(
                         job INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE) WITHOUT ROWID;
   CREATE INDEX requests_by_job ON requests(job);
 )sql";
+
+// From schema 1, which knew no models but the zoo's.
+constexpr char kGraphColumn[] = "ALTER TABLE jobs ADD COLUMN graph BLOB NOT NULL DEFAULT x''";
 
 absl::Status SqlError(sqlite3* database) {
   const std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));
@@ -197,6 +200,10 @@ absl::Status Store::Initialize(const std::string& path) {
   return InTransaction([&]() -> absl::Status {
     if (version == 0) {
       RETURN_IF_ERROR(Execute(database_, kSchema));
+    } else if (version == 1) {
+      RETURN_IF_ERROR(Execute(database_, kGraphColumn));
+    }
+    if (version < kSchemaVersion) {
       RETURN_IF_ERROR(
           Execute(database_, absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
     }
@@ -232,11 +239,12 @@ absl::StatusOr<v1::Job> Store::AddJob(Submission submission) {
     event.set_state(record.state());
     event.set_reason(record.reason());
     event.set_message(record.message());
-    RETURN_IF_ERROR(Statement(database_, "INSERT INTO jobs VALUES (?, ?, ?, ?)")
+    RETURN_IF_ERROR(Statement(database_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?)")
                         .Bind(number)
                         .BindBlob(record.SerializeAsString())
                         .BindText(submission.origin.restore)
                         .Bind(submission.origin.first_step)
+                        .BindBlob(submission.origin.graph.SerializeAsString())
                         .Run());
     RETURN_IF_ERROR(InsertEvent(database_, number, event));
     if (submission.request_id.empty()) return absl::OkStatus();
@@ -306,13 +314,14 @@ absl::Status Store::DeleteJob(uint64_t number) {
 absl::StatusOr<std::vector<StoredJob>> Store::LoadJobs() const {
   absl::MutexLock lock(&mu_);
   std::vector<StoredJob> jobs;
-  Statement all(database_, "SELECT record, restore, first_step FROM jobs ORDER BY number");
+  Statement all(database_, "SELECT record, restore, first_step, graph FROM jobs ORDER BY number");
   while (true) {
     ASSIGN_OR_RETURN(const bool row, all.Step());
     if (!row) break;
     StoredJob& job = jobs.emplace_back();
     RETURN_IF_ERROR(all.Parse(0, job.record));
-    job.origin = {all.Bytes(1), all.Integer(2)};
+    job.origin = {.restore = all.Bytes(1), .first_step = all.Integer(2)};
+    RETURN_IF_ERROR(all.Parse(3, job.origin.graph));
   }
   for (StoredJob& job : jobs) {
     Statement find(database_, "SELECT plan FROM plans WHERE job = ? AND generation = ?");

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 
@@ -25,6 +26,8 @@ namespace muster {
 struct JobOrigin {
   std::string restore;  // as JobPlan.restore; "": initial values
   int64_t first_step = 0;
+  // The model as it was read when the job was created; no nodes: to be built from the spec.
+  v1::Graph graph = {};
 };
 
 struct StoredJob {
@@ -38,7 +41,7 @@ struct StoredJob {
 // full), DATA_LOSS (damaged file), else INTERNAL.
 class Store {
  public:
-  static constexpr int kSchemaVersion = 1;
+  static constexpr int kSchemaVersion = 2;
 
   // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
   // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;

@@ -15,7 +15,7 @@
 #include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/data/dataset.h"
-#include "lib/graph/zoo.h"
+#include "lib/graph/model.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -29,18 +29,19 @@ bool HasFaultUnder(const Faults& faults, absl::string_view field) {
   });
 }
 
-std::optional<v1::Graph> CheckModel(const v1::JobSpec& spec, Faults& faults) {
+std::optional<Model> CheckModel(const v1::JobSpec& spec, Faults& faults) {
   if (HasFaultUnder(faults, "model")) return std::nullopt;
-  absl::StatusOr<v1::Graph> graph = BuildModel(spec.model());
-  if (!graph.ok()) {
-    faults.push_back({"model", std::string(graph.status().message())});
+  absl::StatusOr<Model> model = LoadModel(spec.model());
+  if (!model.ok()) {
+    faults.push_back(
+        {spec.model().has_onnx() ? "model.onnx" : "model", std::string(model.status().message())});
     return std::nullopt;
   }
-  if (HasFaultUnder(faults, "chunk_bytes")) return graph.value();
+  if (HasFaultUnder(faults, "chunk_bytes")) return *std::move(model);
   const int64_t chunk_bytes =
       spec.chunk_bytes() > 0 ? spec.chunk_bytes() : limits::kChunkBytesDefault;
   int64_t chunks = 0;
-  for (const v1::Parameter& parameter : graph->parameters()) {
+  for (const v1::Parameter& parameter : model->graph.parameters()) {
     chunks += ElementCount(parameter) / std::max<int64_t>(1, chunk_bytes / 4) + 1;
   }
   if (chunks > limits::kChunksMax) {
@@ -48,7 +49,7 @@ std::optional<v1::Graph> CheckModel(const v1::JobSpec& spec, Faults& faults) {
         {"chunk_bytes", absl::StrCat("cuts the model into ", chunks, " chunks, at most ",
                                      limits::kChunksMax, " are possible: choose larger ones")});
   }
-  return *std::move(graph);
+  return *std::move(model);
 }
 
 // Messages of Dataset::Open() begin with the field's path.
@@ -85,7 +86,7 @@ absl::StatusOr<SubmissionContext::Found> FindCheckpoint(const std::string& resum
   return SubmissionContext::Found{directory, directory};
 }
 
-JobOrigin CheckResume(const v1::JobSpec& spec, const std::optional<v1::Graph>& graph,
+JobOrigin CheckResume(const v1::JobSpec& spec, const std::optional<Model>& model,
                       const SubmissionContext& context, Faults& faults) {
   const std::string& resume_from = spec.checkpoint().resume_from();
   auto fault = [&](absl::string_view what) {
@@ -97,8 +98,8 @@ JobOrigin CheckResume(const v1::JobSpec& spec, const std::optional<v1::Graph>& g
   const auto reader = CheckpointReader::Open(found->directory);
   if (!reader.ok()) return fault(reader.status().message());
   const Manifest& manifest = (*reader)->manifest();
-  if (graph) {
-    if (auto fits = (*reader)->CheckFits(*graph); !fits.ok()) return fault(fits.message());
+  if (model) {
+    if (auto fits = (*reader)->CheckFits(model->graph); !fits.ok()) return fault(fits.message());
   }
   const std::vector<std::string> slots = OptimizerSlotNames(spec.training().optimizer());
   if (!HasFaultUnder(faults, "training.optimizer") && slots != manifest.slots) {
@@ -112,7 +113,7 @@ JobOrigin CheckResume(const v1::JobSpec& spec, const std::optional<v1::Graph>& g
         {"training.steps", absl::StrCat("must be more than the checkpoint's step ", manifest.step,
                                         " (is ", training.steps(), ")")});
   }
-  return {found->name, manifest.step};
+  return {.restore = found->name, .first_step = manifest.step};
 }
 
 }  // namespace
@@ -124,18 +125,22 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
     faults.push_back({"request_id", absl::StrCat("must be at most ", limits::kRequestIdBytesMax,
                                                  " bytes (is ", request_id.size(), ")")});
   }
-  const std::optional<v1::Graph> graph = CheckModel(spec, faults);
-  if (graph && context.data_visible) CheckData(spec, *graph, faults);
+  std::optional<Model> model = CheckModel(spec, faults);
+  if (model && context.data_visible) CheckData(spec, model->graph, faults);
   CheckedSpec checked{.spec = spec};
   if (!spec.checkpoint().resume_from().empty() &&
       !HasFaultUnder(faults, "checkpoint.resume_from")) {
-    checked.origin = CheckResume(spec, graph, context, faults);
+    checked.origin = CheckResume(spec, model, context, faults);
   }
   if (!faults.empty()) {
     const bool only_request_id = faults.size() == 1 && faults[0].field == "request_id";
     return FaultsToStatus(faults, only_request_id ? "INVALID_REQUEST" : "INVALID_SPEC");
   }
   FillDefaults(checked.spec);
+  if (!model->initial_values.empty()) {
+    checked.origin.graph = std::move(model->graph);
+    if (checked.origin.restore.empty()) checked.initial_values = std::move(model->initial_values);
+  }
   return checked;
 }
 

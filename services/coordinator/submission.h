@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "lib/cluster/resource_name.h"
@@ -26,6 +27,9 @@ struct SubmissionContext {
 struct CheckedSpec {
   v1::JobSpec spec;  // defaults filled in
   JobOrigin origin;
+  // By parameter, of a model that brings its own and starts anew; else empty. The caller finds them
+  // a place and names it in `origin.restore`.
+  std::vector<std::vector<float>> initial_values;
 };
 
 // The status of FaultsToStatus() with all faults: of the spec itself, of the model's arguments

@@ -95,6 +95,7 @@ absl::Status CheckpointClient::WriteOnce(const v1::JobPlan& plan, const ShardSna
   header.set_step(snapshot.step);
   header.set_shard(snapshot.shard);
   header.set_snapshot(snapshot.id);
+  *header.mutable_update_state() = snapshot.update_state;
   bool open = writer->Write(request);
   for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
     const absl::Span<const std::byte> bytes(

@@ -60,7 +60,7 @@ std::vector<v1::JobReport> ParameterServer::Report() {
   std::vector<v1::JobReport> reports;
   for (const auto& job : jobs_) {
     reports.push_back(job->Report());
-    metrics_.ShowVersion(job->plan().job(), job->LowestVersion());
+    job->ShowProgress();
   }
   return reports;
 }
@@ -110,7 +110,7 @@ void ParameterServer::Release(const std::string& job, uint32_t generation) {
   LOG(INFO) << options_.member << ": releasing " << job << ", generation "
             << (*found)->plan().generation();
   (*found)->Release();
-  metrics_.ForgetVersion(job);
+  metrics_.ForgetJob(job);
   leaving_.push_back(std::move(*found));
   jobs_.erase(found);
   options_.report_soon();

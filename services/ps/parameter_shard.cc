@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -21,7 +22,8 @@ using kernels::OptimizerRule;
 using kernels::OptimizerSettings;
 
 constexpr int64_t kFloatsPerLine = 16;  // 64 bytes
-constexpr int kTokenBytes = 16;
+constexpr int kTokenBytes = GradientSquares::kTokenBytes;
+constexpr size_t kTokenDoubles = kTokenBytes / sizeof(double);
 
 OptimizerSettings AdamSettings(OptimizerRule rule, const v1::Adam& adam) {
   return {.rule = rule,
@@ -75,10 +77,26 @@ int64_t ChunkFloats(const v1::JobPlan& plan, const v1::PlanChunk& chunk) {
   return Stride(chunk.elements()) * (3 * (1 + slots) + plan.workers_size());
 }
 
+// What a chunk adds to the square of the gradient's norm. A statistic is no part of it, but one
+// that is not finite must not get through.
+double PartOfNorm(bool is_statistic, double sum_of_squares) {
+  if (!is_statistic) return sum_of_squares;
+  return std::isfinite(sum_of_squares) ? 0 : std::numeric_limits<double>::quiet_NaN();
+}
+
 absl::Status BadPlan(const v1::JobPlan& plan, std::string why) {
   return WithReason(absl::InvalidArgumentError(absl::StrCat("plan of ", plan.job(), ", generation ",
                                                             plan.generation(), ": ", why)),
                     "BAD_PLAN");
+}
+
+absl::Status CheckParameter(const v1::JobPlan& plan, const v1::Parameter& parameter) {
+  const double momentum = parameter.statistic_momentum();
+  if (!parameter.has_statistic_momentum() || (momentum > 0 && momentum <= 1)) {
+    return absl::OkStatus();
+  }
+  return BadPlan(plan, absl::StrCat("parameter '", parameter.name(), "': statistic momentum ",
+                                    momentum, " is not in (0, 1]"));
 }
 
 absl::Status CheckChunk(const v1::JobPlan& plan, int id) {
@@ -123,7 +141,20 @@ absl::Status ParameterShard::CheckPlan(const v1::JobPlan& plan) {
     return BadPlan(plan, "no optimizer");
   }
   if (plan.first_step() < 0) return BadPlan(plan, absl::StrCat("first step ", plan.first_step()));
+  const v1::TrainingSpec& training = plan.spec().training();
+  if (training.precision() == v1::FP16 && !(training.loss_scale().initial() >= LossScale::kMin &&
+                                            training.loss_scale().initial() <= LossScale::kMax)) {
+    return BadPlan(plan, absl::StrCat("loss scale ", training.loss_scale().initial()));
+  }
+  for (const v1::Parameter& parameter : plan.graph().parameters()) {
+    RETURN_IF_ERROR(CheckParameter(plan, parameter));
+  }
   for (int id = 0; id < plan.chunks_size(); ++id) RETURN_IF_ERROR(CheckChunk(plan, id));
+  const bool shard_0_has_chunks = std::any_of(plan.chunks().begin(), plan.chunks().end(),
+                                              [](const auto& chunk) { return chunk.shard() == 0; });
+  if (StepsAreJudged(training) && !shard_0_has_chunks) {
+    return BadPlan(plan, "shard 0, which judges the steps, has no chunks");
+  }
   return absl::OkStatus();
 }
 
@@ -151,19 +182,24 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
       settings_(SettingsOf(plan_->spec().training().optimizer())),
       slots_(kernels::OptimizerSlots(settings_.rule)),
       index_of_(plan_->chunks_size(), -1),
-      gradients_(plan_->workers_size()) {
+      gradients_(plan_->workers_size()),
+      states_{VersionState{LossScale(plan_->spec().training())},
+              VersionState{LossScale(plan_->spec().training())},
+              VersionState{LossScale(plan_->spec().training())}},
+      judged_(StepsAreJudged(plan_->spec().training())) {
   auto* memory = reinterpret_cast<float*>(slab_->memory().data());
   for (int id = 0; id < plan_->chunks_size(); ++id) {
     const v1::PlanChunk& planned = plan_->chunks(id);
     if (planned.shard() != shard) continue;
     index_of_[id] = chunk_count();
-    chunks_.push_back(
-        {.id = id,
-         .weight_decay = plan_->graph().parameters(planned.parameter()).weight_decay(),
-         .elements = planned.elements(),
-         .memory = memory,
-         .stride = Stride(planned.elements()),
-         .version = plan_->first_step()});
+    const v1::Parameter& parameter = plan_->graph().parameters(planned.parameter());
+    chunks_.push_back({.id = id,
+                       .weight_decay = parameter.weight_decay(),
+                       .statistic_momentum = parameter.statistic_momentum(),
+                       .elements = planned.elements(),
+                       .memory = memory,
+                       .stride = Stride(planned.elements()),
+                       .version = plan_->first_step()});
     memory += ChunkFloats(*plan_, planned);
   }
   push_states_.assign(chunks_.size() * ranks(), PushState::kAwaited);
@@ -171,6 +207,10 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
   lowest_ = chunks_.empty() ? std::numeric_limits<int64_t>::max() : plan_->first_step();
   highest_ = plan_->first_step();
   chunks_at_lowest_ = chunk_count();
+  if (!judged_) return;
+  squares_.resize(kTokenDoubles + chunks_.size());
+  std::memcpy(squares_.data(), plan_->session_token().data(), kTokenBytes);
+  if (shard_ == 0) all_squares_ = std::make_unique<GradientSquares>(*plan_);
 }
 
 float* ParameterShard::Array(const Chunk& chunk, int buffer, int slot) const {
@@ -233,6 +273,18 @@ absl::Status ParameterShard::RestoreSlice(const v1::ShardSlice& slice) {
   std::memcpy(reinterpret_cast<std::byte*>(Array(*chunk, chunk->current, slice.slot())) + restored,
               slice.data().data(), size);
   restored += size;
+  return slice.has_update_state() ? RestoreState(slice.update_state()) : absl::OkStatus();
+}
+
+absl::Status ParameterShard::RestoreState(const v1::UpdateState& state) {
+  if (state.updates() < 0 || state.updates() > plan_->first_step()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(state.updates(), " updates in ", plan_->first_step(), " steps"));
+  }
+  for (VersionState& version : states_) {
+    version.skipped = plan_->first_step() - state.updates();
+    RETURN_IF_ERROR(version.loss_scale.Restore(state));
+  }
   return absl::OkStatus();
 }
 
@@ -322,6 +374,7 @@ void ParameterShard::SendParams(Chunk& chunk, int buffer, int rank, WireHeader h
   header.chunk = static_cast<uint32_t>(chunk.id);
   header.rank = static_cast<uint32_t>(rank);
   header.length = chunk.elements * sizeof(float);
+  header.loss_scale = StateOfVersion(header.step).loss_scale.value();
   ++chunk.sending[buffer];
   ++sending_;
   // Two words, which AnyInvocable keeps inside itself.
@@ -338,6 +391,7 @@ void ParameterShard::SendParams(Chunk& chunk, int buffer, int rank, WireHeader h
 
 bool ParameterShard::MayUpdate(const Chunk& chunk) const {
   if (!started_ || chunk.pushes_in < ranks() || chunk.version >= total_steps_) return false;
+  if (judged_ && (!judgement_ || chunk.version != lowest_)) return false;
   if (chunk.sending[1 - chunk.current] > 0) return false;  // its memory is still being read
   if (snapshot_ && snapshot_->step == chunk.version && !chunk.held) return false;
   return std::none_of(waiting_.begin(), waiting_.end(), [&](const SnapshotRequest& request) {
@@ -346,13 +400,40 @@ bool ParameterShard::MayUpdate(const Chunk& chunk) const {
 }
 
 void ParameterShard::UpdateIfReady(Chunk& chunk) {
+  if (judged_) SumIfReady(chunk);
   if (MayUpdate(chunk)) Update(chunk);
 }
 
 void ParameterShard::Update(Chunk& chunk) {
   const int next = 1 - chunk.current;
+  if (judgement_ && judgement_->skip) {
+    Skip(chunk, next);
+  } else {
+    Apply(chunk, next);
+  }
+  if (judged_) chunk.sum_of_squares = squares_[kTokenDoubles + (&chunk - chunks_.data())];
+
+  const int64_t lowest_before = lowest_;
+  chunk.current = next;
+  ++chunk.version;
+  chunk.pushes_in = 0;
+  chunk.summed = false;
+  for (int rank = 0; rank < ranks(); ++rank) StateOf(chunk, rank) = PushState::kAwaited;
+  CountVersion(chunk);
+  if (lowest_ > lowest_before) {
+    judgement_.reset();
+    chunks_summed_ = 0;
+  }
+  for (int rank = 0; rank < ranks(); ++rank) {
+    SendParams(chunk, chunk.current, rank, {.step = chunk.version, .scalar = chunk.sum_of_squares});
+  }
+  HoldIfDue(chunk);
+  if (judged_ && lowest_ > lowest_before) UpdateAllReady();  // what came early is summed now
+}
+
+void ParameterShard::Apply(Chunk& chunk, int next) {
   kernels::OptimizerBuffers buffers{.gradients = gradients_.data(),
-                                    .ranks = ranks(),
+                                    .ranks = judged_ ? 1 : ranks(),
                                     .values_in = Array(chunk, chunk.current, 0),
                                     .values_out = Array(chunk, next, 0)};
   for (int slot = 0; slot < slots_; ++slot) {
@@ -360,24 +441,31 @@ void ParameterShard::Update(Chunk& chunk) {
     buffers.slots_out[slot] = Array(chunk, next, 1 + slot);
   }
   for (int rank = 0; rank < ranks(); ++rank) gradients_[rank] = Gradient(chunk, rank);
-  OptimizerSettings settings = settings_;
-  if (!chunk.weight_decay) settings.weight_decay = 0;
-
   output_->UpdateBegins();
-  chunk.sum_of_squares = kernels::ApplyOptimizer(
-      settings, LearningRate(plan_->spec().training(), chunk.version, total_steps_), chunk.version,
-      buffers, chunk.elements);
-  output_->UpdateEnds(chunk.sum_of_squares);
-
-  chunk.current = next;
-  ++chunk.version;
-  chunk.pushes_in = 0;
-  for (int rank = 0; rank < ranks(); ++rank) StateOf(chunk, rank) = PushState::kAwaited;
-  CountVersion(chunk);
-  for (int rank = 0; rank < ranks(); ++rank) {
-    SendParams(chunk, chunk.current, rank, {.step = chunk.version, .scalar = chunk.sum_of_squares});
+  if (chunk.statistic_momentum > 0) {
+    // Slots stay 0 in both buffers.
+    chunk.sum_of_squares =
+        kernels::ApplyStatistic(buffers.values_out, buffers.values_in, buffers.gradients,
+                                buffers.ranks, chunk.statistic_momentum, chunk.elements);
+  } else {
+    OptimizerSettings settings = settings_;
+    if (!chunk.weight_decay) settings.weight_decay = 0;
+    const v1::TrainingSpec& training = plan_->spec().training();
+    kernels::GradientClip clip;
+    if (judgement_) clip.factor = judgement_->factor;
+    if (training.clip().has_value()) clip.limit = training.clip().value();
+    chunk.sum_of_squares = kernels::ApplyOptimizer(
+        settings, LearningRate(training, chunk.version, total_steps_),
+        chunk.version - StateOfVersion(chunk.version).skipped, buffers, chunk.elements, clip);
   }
-  HoldIfDue(chunk);
+  output_->UpdateEnds(chunk.sum_of_squares);
+  chunk.sum_of_squares = PartOfNorm(chunk.statistic_momentum > 0, chunk.sum_of_squares);
+}
+
+// Both buffers have it: a step back would be a swap here as well.
+void ParameterShard::Skip(Chunk& chunk, int next) {
+  std::memcpy(Array(chunk, next, 0), Array(chunk, chunk.current, 0),
+              (1 + slots_) * chunk.stride * sizeof(float));
 }
 
 void ParameterShard::UpdateAllReady() {
@@ -403,6 +491,116 @@ void ParameterShard::Start(int64_t total_steps) {
     waiting_.push_back({0, total_steps});
     ClaimHeldBuffer();
   }
+  UpdateAllReady();
+}
+
+// ---------------------------------------------------------------- judged steps
+
+void ParameterShard::SumIfReady(Chunk& chunk) {
+  const bool ready = started_ && !chunk.summed && chunk.pushes_in == ranks() &&
+                     chunk.version == lowest_ && chunk.version < total_steps_;
+  if (!ready || squares_sending_) return;
+  for (int rank = 0; rank < ranks(); ++rank) gradients_[rank] = Gradient(chunk, rank);
+  const double squares =
+      kernels::SumGradients(Gradient(chunk, 0), gradients_.data(), ranks(), chunk.elements);
+  squares_[kTokenDoubles + (&chunk - chunks_.data())] =
+      PartOfNorm(chunk.statistic_momentum > 0, squares);
+  chunk.summed = true;
+  if (++chunks_summed_ == chunk_count()) SendSquares();
+}
+
+WireHeader ParameterShard::HeaderToShard(MessageKind kind, int64_t step) const {
+  return {.kind = kind,
+          .generation = plan_->generation(),
+          .job = plan_->job_number(),
+          .step = step,
+          .rank = static_cast<uint32_t>(shard_)};
+}
+
+void ParameterShard::SendSquares() {
+  WireHeader header = HeaderToShard(MessageKind::kSquares, lowest_);
+  header.length = squares_.size() * sizeof(double);
+  const absl::Span<const std::byte> message(reinterpret_cast<const std::byte*>(squares_.data()),
+                                            header.length);
+  if (shard_ == 0) {
+    const absl::Span<std::byte> place = PlaceSquares(header);
+    CHECK_EQ(place.size(), message.size());
+    std::memcpy(place.data(), message.data(), message.size());
+    return SquaresArrived(header, /*token_is_right=*/true);
+  }
+  squares_sending_ = true;
+  ++sending_;
+  output_->SendToShard(0, header, message, [this](const absl::Status&) {
+    --sending_;
+    squares_sending_ = false;
+    UpdateAllReady();
+  });
+}
+
+absl::Span<std::byte> ParameterShard::PlaceSquares(const WireHeader& header) {
+  if (all_squares_ == nullptr) return {};
+  const auto place = all_squares_->Place(header.step, static_cast<int>(header.rank), header.length);
+  if (!place.empty()) ++placing_;
+  return place;
+}
+
+void ParameterShard::SquaresArrived(const WireHeader& header, bool token_is_right) {
+  const int shard = static_cast<int>(header.rank);
+  if (!all_squares_->IsPlacing(shard)) return;  // given up by ShardLost
+  --placing_;
+  if (!token_is_right) return all_squares_->Reject(shard);
+  if (all_squares_->Accept(shard)) GiveVerdict();
+}
+
+void ParameterShard::ShardLost(int shard) {
+  if (all_squares_ == nullptr || !all_squares_->IsPlacing(shard)) return;
+  --placing_;
+  all_squares_->Reject(shard);
+}
+
+void ParameterShard::GiveVerdict() {
+  WireHeader header = HeaderToShard(MessageKind::kVerdict, all_squares_->step());
+  header.scalar = all_squares_->TakeTotal();
+  header.length = kTokenBytes;
+  const absl::Span<const std::byte> token(
+      reinterpret_cast<const std::byte*>(plan_->session_token().data()), kTokenBytes);
+  for (int shard = 1; shard < plan_->shards_size(); ++shard) {
+    if (!all_squares_->Awaits(shard)) continue;
+    ++sending_;
+    output_->SendToShard(shard, header, token, [this](const absl::Status&) { --sending_; });
+  }
+  Judge(header.scalar);
+}
+
+RefusalReason ParameterShard::VerdictArrived(const WireHeader& header) {
+  const bool awaited = judged_ && shard_ != 0 && !judgement_ && header.step == lowest_ &&
+                       chunks_summed_ == chunk_count();
+  if (!awaited) return RefusalReason::kWrongStep;
+  Judge(header.scalar);
+  return RefusalReason::kNone;
+}
+
+void ParameterShard::Judge(double sum_of_squares) {
+  Judgement judgement{.skip = !std::isfinite(sum_of_squares)};
+  VersionState next = StateOfVersion(lowest_);
+  if (judgement.skip) {
+    next.loss_scale.StepOverflowed();
+    ++next.skipped;
+    ++skips_in_row_;
+  } else {
+    next.loss_scale.StepWasClean();
+    skips_in_row_ = 0;
+  }
+  const v1::Clip& clip = plan_->spec().training().clip();
+  if (clip.has_global_norm() && sum_of_squares > 0) {
+    judgement.factor = std::min(1.0, clip.global_norm() / std::sqrt(sum_of_squares));
+  }
+  StateOfVersion(lowest_ + 1) = next;
+  judgement_ = judgement;
+  output_->StepJudged({.step = lowest_,
+                       .skipped = judgement.skip,
+                       .skips_in_row = skips_in_row_,
+                       .loss_scale = next.loss_scale.value()});
   UpdateAllReady();
 }
 
@@ -482,6 +680,10 @@ void ParameterShard::FinishHolding() {
   snapshot_taken_ = true;
   auto taken = std::make_shared<ShardSnapshot>(ShardSnapshot{
       .shard = shard_, .id = snapshot_->id, .step = snapshot_->step, .memory = slab_});
+  const VersionState& state = StateOfVersion(snapshot_->step);
+  taken->update_state.set_updates(snapshot_->step - state.skipped);
+  taken->update_state.set_loss_scale(state.loss_scale.value());
+  taken->update_state.set_clean_steps(state.loss_scale.clean_steps());
   for (const Chunk& chunk : chunks_) {
     for (int slot = 0; slot <= slots_; ++slot) {
       taken->pieces.push_back(

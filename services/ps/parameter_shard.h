@@ -1,6 +1,7 @@
 // The chunks of one job that one thread owns: values, optimizer slots, and what becomes of a push.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,8 @@
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
+#include "services/ps/gradient_squares.h"
+#include "services/ps/loss_scale.h"
 #include "services/ps/memory_budget.h"
 
 namespace muster {
@@ -33,8 +36,17 @@ struct ShardSnapshot {
   int shard = 0;
   uint64_t id = 0;  // 0: periodic or final
   int64_t step = 0;
+  v1::UpdateState update_state;
   std::vector<Piece> pieces;
   std::shared_ptr<const Slab> memory;
+};
+
+// What became of a judged step, see StepsAreJudged().
+struct StepVerdict {
+  int64_t step = 0;
+  bool skipped = false;      // its gradient was not finite
+  int64_t skips_in_row = 0;  // up to and with this step
+  float loss_scale = 0;      // of the next step; 0: the job has none
 };
 
 // What a shard asks of the thread it lives on. Called from inside the shard's methods.
@@ -45,6 +57,11 @@ class ShardOutput {
   // once.
   virtual void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
                       Transport::SendDone done) = 0;
+  // Likewise to another shard of the job.
+  virtual void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
+                           Transport::SendDone done) = 0;
+  // Of every judged step, the same on every shard.
+  virtual void StepJudged(const StepVerdict& verdict) = 0;
   // Around every optimizer update.
   virtual void UpdateBegins() = 0;
   virtual void UpdateEnds(double sum_of_squares) = 0;
@@ -58,6 +75,11 @@ class ShardOutput {
 // version s and writes version s + 1 into the other buffer. The gate is BSP: an update happens once
 // every rank's gradient is in; they are summed in rank order whatever their order of arrival, so a
 // run repeats to the bit.
+//
+// Where steps are judged (StepsAreJudged), a chunk's gradients are summed as soon as they are in.
+// When a shard has summed all of its chunks it sends their sums of squares to shard 0, which adds
+// up those of all shards and tells the total to everyone. Only then is the step applied, clipped by
+// the norm, or skipped everywhere when that is not finite.
 //
 // Thread-compatible. No clock, no I/O, no lock; after Create() nothing is allocated but for
 // snapshots.
@@ -106,6 +128,15 @@ class ParameterShard {
   // Payloads of this rank that are under way will not arrive.
   void RankLost(int rank);
 
+  // Squares of shard `header.rank`, to shard 0: where they want to be placed, empty where they are
+  // not wanted; then whether the token in front of them was right.
+  absl::Span<std::byte> PlaceSquares(const WireHeader& header);
+  void SquaresArrived(const WireHeader& header, bool token_is_right);
+  // A message of this shard that is under way will not arrive.
+  void ShardLost(int shard);
+  // From shard 0, the token checked. kWrongStep: not awaited.
+  RefusalReason VerdictArrived(const WireHeader& header);
+
   // ---- life
 
   // From here on there are updates. Idempotent.
@@ -135,6 +166,7 @@ class ParameterShard {
   struct Chunk {
     int id = 0;  // in the plan
     bool weight_decay = false;
+    double statistic_momentum = 0;  // > 0: a statistic, not trained
     int64_t elements = 0;
     float* memory = nullptr;
     int64_t stride = 0;  // floats from one array to the next
@@ -142,8 +174,18 @@ class ParameterShard {
     int current = 0;  // buffer of `version`; the other holds version - 1
     int pushes_in = 0;
     int sending[2] = {0, 0};  // payloads under way from each buffer
+    bool summed = false;      // where steps are judged: the gradients are in that of rank 0
     double sum_of_squares = 0;
     bool held = false;  // copied for `snapshot_`
+  };
+  // What belongs to a version beside values and slots.
+  struct VersionState {
+    LossScale loss_scale;
+    int64_t skipped = 0;  // steps before it that changed nothing
+  };
+  struct Judgement {
+    bool skip = false;
+    double factor = 1;  // on the gradient
   };
   struct SnapshotRequest {
     uint64_t id;
@@ -161,8 +203,17 @@ class ParameterShard {
   bool MayUpdate(const Chunk& chunk) const;
   void UpdateIfReady(Chunk& chunk);
   void Update(Chunk& chunk);
+  void Apply(Chunk& chunk, int next);
+  void Skip(Chunk& chunk, int next);
+  VersionState& StateOfVersion(int64_t version) { return states_[version % states_.size()]; }
+  absl::Status RestoreState(const v1::UpdateState& state);
+  void SumIfReady(Chunk& chunk);
+  void SendSquares();
+  void GiveVerdict();
+  void Judge(double sum_of_squares);
   void UpdateAllReady();
   void SendParams(Chunk& chunk, int buffer, int rank, WireHeader header);
+  WireHeader HeaderToShard(MessageKind kind, int64_t step) const;
   void CountVersion(const Chunk& chunk);
   void HoldIfDue(Chunk& chunk);
   void ClaimHeldBuffer();
@@ -178,7 +229,7 @@ class ParameterShard {
   std::vector<Chunk> chunks_;
   std::vector<int32_t> index_of_;        // by the plan's chunk id; -1: of another shard
   std::vector<PushState> push_states_;   // [chunk, rank]
-  std::vector<const float*> gradients_;  // [rank], of the chunk being updated
+  std::vector<const float*> gradients_;  // [rank], of the chunk being summed or updated
   std::vector<int64_t> restored_bytes_;  // [chunk, slot]
   bool started_ = false;
   int64_t total_steps_ = 0;
@@ -187,6 +238,18 @@ class ParameterShard {
   int chunks_at_lowest_ = 0;
   int64_t placing_ = 0;
   int64_t sending_ = 0;
+
+  // Of the versions that a chunk may have, the one before and the next.
+  std::array<VersionState, 3> states_;
+
+  // Where steps are judged: of step lowest_.
+  const bool judged_;
+  int chunks_summed_ = 0;
+  std::vector<double> squares_;  // the message to shard 0
+  bool squares_sending_ = false;
+  std::optional<Judgement> judgement_;
+  int64_t skips_in_row_ = 0;
+  std::unique_ptr<GradientSquares> all_squares_;  // of shard 0
 
   std::optional<SnapshotRequest> snapshot_;  // the one whose copy is in the held buffers
   int chunks_held_ = 0;

@@ -23,6 +23,12 @@ struct Sent {
   Values payload;
 };
 
+struct SentToShard {
+  int shard;
+  WireHeader header;
+  std::vector<std::byte> payload;
+};
+
 struct Declined {
   uint64_t id;
   int64_t step;
@@ -39,6 +45,12 @@ class FakeOutput : public ShardOutput {
     if (!hold_sends) return done(absl::OkStatus());
     held.push_back(std::move(done));
   }
+  void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
+                   Transport::SendDone done) override {
+    to_shards.push_back({shard, header, {payload.begin(), payload.end()}});
+    done(absl::OkStatus());
+  }
+  void StepJudged(const StepVerdict& verdict) override { verdicts.push_back(verdict); }
   void UpdateBegins() override {}
   void UpdateEnds(double) override { ++updates; }
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
@@ -56,6 +68,8 @@ class FakeOutput : public ShardOutput {
   bool hold_sends = false;
   std::vector<Transport::SendDone> held;
   std::vector<Sent> sent;
+  std::vector<SentToShard> to_shards;
+  std::vector<StepVerdict> verdicts;
   int updates = 0;
   std::vector<std::shared_ptr<const ShardSnapshot>> snapshots;
   std::vector<Declined> declined;
@@ -499,6 +513,89 @@ TEST_F(ParameterShardTest, RestoresValuesAndSlotsFromSlices) {
   EXPECT_EQ(ValuesOf(0), (Values{0, 1, 2, 3})) << "minus 0.5 times half of the momentum 4";
 }
 
+TEST_F(ParameterShardTest, RestoresHowManyUpdatesWereAppliedAndTheLossScale) {
+  TestPlanOptions options{.parameters = {4}, .workers = 1, .first_step = 8};
+  options.optimizer.mutable_adam()->set_learning_rate(1);
+  options.precision = v1::FP16;
+  Make(options);
+  v1::ShardSlice slice = SliceOf(0, 0, 0, {0, 0, 0, 0});
+  slice.mutable_update_state()->set_updates(0);
+  slice.mutable_update_state()->set_loss_scale(128);
+  slice.mutable_update_state()->set_clean_steps(1999);
+  ASSERT_TRUE(shard_->RestoreSlice(slice).ok());
+  shard_->Start(20);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 8, 0, 0)), RefusalReason::kNone);
+  EXPECT_EQ(output_.sent.back().header.loss_scale, 128);
+
+  ASSERT_TRUE(Push(8, 0, 0, Values(4, 0.5f)));
+
+  EXPECT_EQ(output_.sent.back().header.loss_scale, 256) << "its 2000th clean step";
+  EXPECT_NEAR(ValuesOf(0)[0], -1, 1e-6) << "Adam's first step is the learning rate";
+  slice.mutable_update_state()->set_updates(9);
+  EXPECT_TRUE(absl::IsInvalidArgument(shard_->RestoreSlice(SliceOf(0, 0, 0, {1}))));
+  Make(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(shard_->RestoreSlice(slice))) << "9 updates in 8 steps";
+  slice.mutable_update_state()->set_updates(8);
+  slice.mutable_update_state()->set_loss_scale(0.25);
+  Make(options);
+  EXPECT_TRUE(absl::IsInvalidArgument(shard_->RestoreSlice(slice)));
+}
+
+TEST_F(ParameterShardTest, ClippingByValueNeedsNoVerdict) {
+  plan_ = MakeTestPlan({.parameters = {4, 4}});
+  plan_.mutable_spec()->mutable_training()->mutable_clip()->set_value(0.25);
+  shard_ = *ParameterShard::Create(std::make_shared<v1::JobPlan>(plan_), 0,
+                                   *budget_.Reserve(1 << 20, absl::ZeroDuration()));
+  shard_->set_output(&output_);
+  shard_->Start(10);
+  for (int rank : {0, 1}) ASSERT_TRUE(Push(0, 0, rank, {1, -1, 0.1f, 0}));
+  EXPECT_EQ(ValuesOf(0), (Values{-0.125f, 0.125f, -0.1f, 0}));
+  EXPECT_EQ(output_.updates, 1) << "the other chunk is not waited for";
+  EXPECT_TRUE(output_.verdicts.empty());
+}
+
+TEST_F(ParameterShardTest, AShardApartFromTheFirstAsksForAVerdictAndWaitsForIt) {
+  Make({.parameters = {5, 4}, .shards = 2, .clip_norm = 1e9}, /*shard=*/1);
+  shard_->Start(10);
+  int chunk = 0;
+  while (plan_.chunks(chunk).shard() != 1) ++chunk;
+  ASSERT_EQ(shard_->chunk_count(), 1);
+  PushAll(0, chunk);
+  EXPECT_EQ(output_.updates, 0);
+  ASSERT_EQ(output_.to_shards.size(), 1);
+  const SentToShard& squares = output_.to_shards[0];
+  EXPECT_EQ(squares.shard, 0);
+  EXPECT_EQ(squares.header.kind, MessageKind::kSquares);
+  EXPECT_EQ(squares.header.rank, 1);
+  ASSERT_EQ(squares.payload.size(), 24);
+  EXPECT_EQ(std::memcmp(squares.payload.data(), plan_.session_token().data(), 16), 0);
+  double sum = 0;
+  std::memcpy(&sum, squares.payload.data() + 16, 8);
+  EXPECT_EQ(sum, 0.25 * static_cast<double>(plan_.chunks(chunk).elements()));
+
+  WireHeader verdict = squares.header;
+  verdict.kind = MessageKind::kVerdict;
+  verdict.step = 1;
+  EXPECT_EQ(shard_->VerdictArrived(verdict), RefusalReason::kWrongStep);
+  verdict.step = 0;
+  verdict.scalar = 3;
+  EXPECT_EQ(shard_->VerdictArrived(verdict), RefusalReason::kNone);
+  EXPECT_EQ(output_.updates, 1);
+  EXPECT_EQ(shard_->VerdictArrived(verdict), RefusalReason::kWrongStep) << "a repeat";
+}
+
+TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackAStepThatIsJudgedAlready) {
+  Make({.checkpoint_every = 2, .clip_norm = 1e9});
+  shard_->Start(100);
+  for (int64_t step = 0; step < 5; ++step) PushAll(step, 0);
+  EXPECT_EQ(output_.updates, 4);
+  EXPECT_EQ(output_.verdicts.size(), 5);
+  shard_->SnapshotWritten(0, 2);
+  EXPECT_EQ(output_.updates, 5);
+  ASSERT_EQ(output_.snapshots.size(), 2);
+  EXPECT_EQ(output_.snapshots[1]->update_state.updates(), 4);
+}
+
 TEST_F(ParameterShardTest, RefusesSlicesThatAreDamagedOrElsewhere) {
   Make({.parameters = {4}});
   shard_->BeginRestore();
@@ -530,6 +627,17 @@ TEST(ParameterShardPlanTest, APlanThatContradictsItselfIsRefused) {
   EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_elements(0); }));
   EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_elements(INT64_MAX); }));
   EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_shard(1); }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) {
+    plan.mutable_graph()->mutable_parameters(0)->set_statistic_momentum(1.5);
+  }));
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) {
+    plan.mutable_spec()->mutable_training()->set_precision(v1::FP16);
+  })) << "without a loss scale";
+  EXPECT_TRUE(refused([](v1::JobPlan& plan) {
+    plan.mutable_spec()->mutable_training()->mutable_clip()->set_global_norm(1);
+    plan.add_shards();
+    plan.mutable_chunks(0)->set_shard(1);
+  })) << "shard 0 judges and has nothing";
 }
 
 }  // namespace

@@ -32,6 +32,9 @@ PsMetrics::PsMetrics(Metrics& metrics)
       nonfinite_gradients(
           metrics.Counter("muster_ps_nonfinite_gradients_total",
                           "Updates of a chunk by a gradient with NaN or infinity.")),
+      skipped_steps(metrics.Counter(
+          "muster_ps_skipped_steps_total",
+          "Steps that changed nothing because their gradient was not finite; counted by shard 0.")),
       shard_bytes(metrics.Gauge("muster_ps_shard_bytes", "Memory of all shards.")),
       snapshot_duration(metrics.Histogram("muster_ps_snapshot_duration_seconds",
                                           "Writing a shard's snapshot to the coordinator.")) {
@@ -57,8 +60,27 @@ void PsMetrics::ShowVersion(const std::string& job, int64_t version) {
   VersionOf(job).Set(static_cast<double>(version));
 }
 
-void PsMetrics::ForgetVersion(const std::string& job) {
+prometheus::Gauge& PsMetrics::LossScaleOf(const std::string& job) {
+  return metrics_.Gauge("muster_ps_loss_scale",
+                        "Loss scale of the next step; 0: the job clips and has none.",
+                        {{"job", job}});
+}
+
+prometheus::Gauge& PsMetrics::SkipsInRowOf(const std::string& job) {
+  return metrics_.Gauge("muster_ps_skipped_steps_in_row",
+                        "Steps skipped since the last one that was applied; 10 are an alarm.",
+                        {{"job", job}});
+}
+
+void PsMetrics::ShowVerdict(const std::string& job, double loss_scale, int64_t skips_in_row) {
+  LossScaleOf(job).Set(loss_scale);
+  SkipsInRowOf(job).Set(static_cast<double>(skips_in_row));
+}
+
+void PsMetrics::ForgetJob(const std::string& job) {
   metrics_.RemoveGauge("muster_ps_version", VersionOf(job));
+  metrics_.RemoveGauge("muster_ps_loss_scale", LossScaleOf(job));
+  metrics_.RemoveGauge("muster_ps_skipped_steps_in_row", SkipsInRowOf(job));
 }
 
 }  // namespace muster

@@ -40,12 +40,16 @@ class PsMetrics {
   }
   void ShowTransport(const std::string& name);
   void ShowVersion(const std::string& job, int64_t version);
-  void ForgetVersion(const std::string& job);
+  // Of a job whose steps are judged.
+  void ShowVerdict(const std::string& job, double loss_scale, int64_t skips_in_row);
+  void ForgetJob(const std::string& job);
   // Moves what the shard threads tallied into the histogram.
   void Drain() { apply_tally.Drain(apply_duration_); }
 
  private:
   prometheus::Gauge& VersionOf(const std::string& job);
+  prometheus::Gauge& LossScaleOf(const std::string& job);
+  prometheus::Gauge& SkipsInRowOf(const std::string& job);
 
   Metrics& metrics_;
   std::array<prometheus::Counter*, static_cast<size_t>(RefusalReason::kBadHeader) + 1> refused_;
@@ -57,6 +61,7 @@ class PsMetrics {
   prometheus::Counter& params_bytes;
   prometheus::Counter& duplicate_pushes;
   prometheus::Counter& nonfinite_gradients;
+  prometheus::Counter& skipped_steps;
   prometheus::Gauge& shard_bytes;
   prometheus::Histogram& snapshot_duration;
   DurationTally apply_tally;

@@ -10,6 +10,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "lib/cluster/parameter_table.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -45,8 +46,9 @@ absl::Status ServedJob::FindShards() {
                                                                 " has no thread ", shard.thread())),
                         "BAD_PLAN");
     }
-    shards_.push_back(absl::WrapUnique(
-        new LocalShard{number, environment_.threads[shard.thread()], plan_->first_step()}));
+    shards_.push_back(
+        absl::WrapUnique(new LocalShard{number, environment_.threads[shard.thread()]}));
+    shards_.back()->progress.lowest_version = plan_->first_step();
   }
   if (!shards_.empty()) return absl::OkStatus();
   return WithReason(absl::InvalidArgumentError(
@@ -97,7 +99,7 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
       absl::MutexLock lock(&mu_);
       ++shards_alive_;
     }
-    shard->thread->Install(std::move(made), this, &shard->lowest_version);
+    shard->thread->Install(std::move(made), this, &shard->progress);
   }
   return absl::OkStatus();
 }
@@ -255,11 +257,23 @@ ShardThread* ServedJob::ThreadOf(int shard) {
       ->thread;
 }
 
+void ServedJob::ShowProgress() const {
+  environment_.metrics->ShowVersion(plan_->job(), LowestVersion());
+  if (!StepsAreJudged(plan_->spec().training())) return;
+  float loss_scale = 0;  // the same on every shard that has chunks, give or take a step
+  int64_t skips_in_row = 0;
+  for (const auto& shard : shards_) {
+    loss_scale = std::max(loss_scale, shard->progress.loss_scale.load());
+    skips_in_row = std::max(skips_in_row, shard->progress.skips_in_row.load());
+  }
+  environment_.metrics->ShowVerdict(plan_->job(), loss_scale, skips_in_row);
+}
+
 // Shards without chunks have no version.
 int64_t ServedJob::LowestVersion() const {
   int64_t lowest = std::numeric_limits<int64_t>::max();
   for (const auto& shard : shards_) {
-    lowest = std::min(lowest, shard->lowest_version.load(std::memory_order_relaxed));
+    lowest = std::min(lowest, shard->progress.lowest_version.load(std::memory_order_relaxed));
   }
   return lowest == std::numeric_limits<int64_t>::max() ? plan_->first_step() : lowest;
 }

@@ -53,16 +53,18 @@ class ServedJob : private ShardListener {
   bool gone() const { return gone_; }
 
   v1::JobReport Report() ABSL_LOCKS_EXCLUDED(mu_);
-  // Lowest version of its chunks here.
-  int64_t LowestVersion() const;
+  // Brings its gauges up to date.
+  void ShowProgress() const;
 
  private:
   struct LocalShard {
     int number;  // in the plan
     ShardThread* thread;
-    std::atomic<int64_t> lowest_version;
+    ShardProgress progress;
   };
 
+  // Of its chunks here.
+  int64_t LowestVersion() const;
   void Run(const std::stop_token& stop);
   absl::Status FindShards();
   absl::Status Prepare(const std::stop_token& stop);

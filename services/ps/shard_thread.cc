@@ -8,17 +8,20 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "lib/cluster/limits.h"
+#include "lib/cluster/parameter_table.h"
 #include "lib/status/status.h"
+#include "services/ps/gradient_squares.h"
 
 namespace muster {
 namespace {
 
 constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
 constexpr size_t kUnplacedMax = 1024;
-constexpr size_t kTokenBytes = 16;
+constexpr size_t kTokenBytes = GradientSquares::kTokenBytes;
 // Payloads of HELLO take turns in these: one that is overwritten by a flood of others has a wrong
 // token, no more.
 constexpr size_t kHelloBytesMax = 8 << 10;
@@ -33,19 +36,26 @@ bool SameToken(absl::string_view a, absl::string_view b) {
   return difference == 0;
 }
 
+// Whether a payload begins with the plan's session token.
+bool HasToken(absl::Span<const std::byte> payload, const v1::JobPlan& plan) {
+  const absl::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
+  return SameToken(text.substr(0, kTokenBytes), plan.session_token());
+}
+
 }  // namespace
 
 class ShardThread::Tenant : public ShardOutput {
  public:
   Tenant(ShardThread* thread, std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-         std::atomic<int64_t>* lowest_version,
-         std::unique_ptr<Transport::MemoryRegistration> registration)
+         ShardProgress* progress, std::unique_ptr<Transport::MemoryRegistration> registration,
+         std::vector<PeerId> shards)
       : thread_(thread),
         shard_(std::move(shard)),
         listener_(listener),
-        lowest_version_(lowest_version),
+        progress_(progress),
         registration_(std::move(registration)),
-        workers_(shard_->plan().workers_size()) {
+        workers_(shard_->plan().workers_size()),
+        shards_(std::move(shards)) {
     shard_->set_output(this);
     PublishVersion();
   }
@@ -93,8 +103,22 @@ class ShardThread::Tenant : public ShardOutput {
     thread_->transport_->Disconnect(peer);
   }
 
+  void DisconnectShard(int other) {
+    shard_->ShardLost(other);
+    thread_->transport_->Disconnect(std::exchange(shards_[other], PeerId::kNone));
+  }
+
   void DisconnectAll() {
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) Disconnect(rank);
+    for (int other = 0; other < std::ssize(shards_); ++other) {
+      if (shards_[other] != PeerId::kNone) DisconnectShard(other);
+    }
+  }
+
+  // The shard at `peer`; -1 if it is none of this tenant's.
+  int ShardOf(PeerId peer) const {
+    const auto found = std::find(shards_.begin(), shards_.end(), peer);
+    return found == shards_.end() ? -1 : static_cast<int>(found - shards_.begin());
   }
 
   // The rank of `peer`; -1 if it is not of this tenant.
@@ -115,6 +139,19 @@ class ShardThread::Tenant : public ShardOutput {
     }
     thread_->metrics_->params_bytes.Increment(static_cast<double>(payload.size()));
     thread_->transport_->Send(peer, header, payload, std::move(done));
+  }
+
+  void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
+                   Transport::SendDone done) override {
+    if (shards_[shard] == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+    thread_->transport_->Send(shards_[shard], header, payload, std::move(done));
+  }
+
+  void StepJudged(const StepVerdict& verdict) override {
+    progress_->loss_scale.store(verdict.loss_scale, std::memory_order_relaxed);
+    progress_->skips_in_row.store(verdict.skips_in_row, std::memory_order_relaxed);
+    // By one shard, so that the sum over parameter servers is right.
+    if (verdict.skipped && shard_->shard() == 0) thread_->metrics_->skipped_steps.Increment();
   }
 
   void UpdateBegins() override { update_begin_ = NowNanoseconds(); }
@@ -140,15 +177,16 @@ class ShardThread::Tenant : public ShardOutput {
   };
 
   void PublishVersion() {
-    lowest_version_->store(shard_->lowest_version(), std::memory_order_relaxed);
+    progress_->lowest_version.store(shard_->lowest_version(), std::memory_order_relaxed);
   }
 
   ShardThread* const thread_;
   std::unique_ptr<ParameterShard> shard_;
   ShardListener* const listener_;
-  std::atomic<int64_t>* const lowest_version_;
+  ShardProgress* const progress_;
   std::unique_ptr<Transport::MemoryRegistration> registration_;
   std::vector<Worker> workers_;  // by rank
+  std::vector<PeerId> shards_;   // of the same job, those that verdicts come from or go to
   bool retired_ = false;
   int64_t update_begin_ = 0;
 };
@@ -246,17 +284,16 @@ void ShardThread::DestroyReleased() {
 // ---------------------------------------------------------------- commands
 
 void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-                          std::atomic<int64_t>* lowest_version) {
+                          ShardProgress* progress) {
   const int number = shard->shard();
-  const bool posted =
-      mailbox_.Post([this, shard = std::move(shard), listener, lowest_version]() mutable {
-        Admit(std::move(shard), listener, lowest_version);
-      });
+  const bool posted = mailbox_.Post([this, shard = std::move(shard), listener, progress]() mutable {
+    Admit(std::move(shard), listener, progress);
+  });
   if (!posted) listener->ShardInstalled(number, absl::CancelledError("the process is ending"));
 }
 
 void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-                        std::atomic<int64_t>* lowest_version) {
+                        ShardProgress* progress) {
   const int number = shard->shard();
   std::unique_ptr<Transport::MemoryRegistration> registration;
   if (!shard->memory().empty()) {
@@ -264,9 +301,30 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
     if (!registered.ok()) return listener->ShardInstalled(number, registered.status());
     registration = *std::move(registered);
   }
-  tenants_.push_back(std::make_unique<Tenant>(this, std::move(shard), listener, lowest_version,
-                                              std::move(registration)));
+  absl::StatusOr<std::vector<PeerId>> shards = ConnectToShards(*shard);
+  if (!shards.ok()) return listener->ShardInstalled(number, shards.status());
+  tenants_.push_back(std::make_unique<Tenant>(this, std::move(shard), listener, progress,
+                                              std::move(registration), *std::move(shards)));
   listener->ShardInstalled(number, absl::OkStatus());
+}
+
+// By shard: kNone but for those that verdicts come from or go to.
+absl::StatusOr<std::vector<PeerId>> ShardThread::ConnectToShards(const ParameterShard& shard) {
+  const v1::JobPlan& plan = shard.plan();
+  std::vector<PeerId> peers(plan.shards_size(), PeerId::kNone);
+  if (!StepsAreJudged(plan.spec().training())) return peers;
+  for (int other = 0; other < plan.shards_size(); ++other) {
+    if (other == shard.shard() || (other != 0 && shard.shard() != 0)) continue;
+    absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(other).address());
+    if (!peer.ok()) {
+      for (const PeerId made : peers) {
+        if (made != PeerId::kNone) transport_->Disconnect(made);
+      }
+      return Annotate(peer.status(), absl::StrCat("the address of shard ", other));
+    }
+    peers[other] = *peer;
+  }
+  return peers;
 }
 
 void ShardThread::ForTenant(uint64_t job, uint32_t generation,
@@ -324,6 +382,11 @@ absl::Span<std::byte> ShardThread::PlacePayload(const WireHeader& header) {
     std::byte* memory = &hello_payloads_[next_hello_++ % kHelloPayloads * kHelloBytesMax];
     return {memory, header.length};
   }
+  if (header.kind == MessageKind::kVerdict && header.length == kTokenBytes) {
+    return {hello_payloads_.data() + next_hello_++ % kHelloPayloads * kHelloBytesMax,
+            header.length};
+  }
+  if (header.kind == MessageKind::kSquares) return PlaceSquares(header);
   ParameterShard::Placement placement{.refusal = RefusalReason::kBadHeader};
   if (header.kind == MessageKind::kPush) {
     Tenant* tenant = nullptr;
@@ -357,6 +420,10 @@ void ShardThread::Received(const WireHeader& header, absl::Span<const std::byte>
       return ReceivedPush(header, payload);
     case MessageKind::kFetch:
       return ReceivedFetch(header);
+    case MessageKind::kSquares:
+      return ReceivedSquares(header, payload);
+    case MessageKind::kVerdict:
+      return ReceivedVerdict(header, payload);
     case MessageKind::kParams:
     case MessageKind::kRefused:
       break;
@@ -386,12 +453,42 @@ void ShardThread::ReceivedFetch(const WireHeader& header) {
   if (refusal != RefusalReason::kNone) Refuse(header, refusal);
 }
 
+// What one shard says to another is not answered when it is wrong: shards of one job agree, so it
+// is a stranger who speaks.
+
+absl::Span<std::byte> ShardThread::PlaceSquares(const WireHeader& header) {
+  Tenant* tenant = Find(header.job, header.generation);
+  const absl::Span<std::byte> place =
+      tenant == nullptr ? absl::Span<std::byte>() : tenant->shard().PlaceSquares(header);
+  if (place.empty()) metrics_->refused(RefusalReason::kWrongStep).Increment();
+  return place;
+}
+
+void ShardThread::ReceivedSquares(const WireHeader& header, absl::Span<const std::byte> payload) {
+  if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
+  // Also of one that was retired meanwhile: it waits for its payloads.
+  for (const std::unique_ptr<Tenant>& tenant : tenants_) {
+    if (!tenant->Is(header.job, header.generation)) continue;
+    const bool token_is_right = HasToken(payload, tenant->plan());
+    if (!token_is_right) metrics_->refused(RefusalReason::kWrongToken).Increment();
+    return tenant->shard().SquaresArrived(header, token_is_right);
+  }
+}
+
+void ShardThread::ReceivedVerdict(const WireHeader& header, absl::Span<const std::byte> payload) {
+  Tenant* tenant = Find(header.job, header.generation);
+  const RefusalReason refusal = tenant == nullptr ? RefusalReason::kUnknownJob
+                                : !HasToken(payload, tenant->plan())
+                                    ? RefusalReason::kWrongToken
+                                    : tenant->shard().VerdictArrived(header);
+  if (refusal != RefusalReason::kNone) metrics_->refused(refusal).Increment();
+}
+
 void ShardThread::Greet(const WireHeader& header, absl::Span<const std::byte> payload) {
   Tenant* tenant = nullptr;
   const absl::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
   RefusalReason refusal = Route(header, tenant);
-  if (refusal == RefusalReason::kNone &&
-      !SameToken(text.substr(0, kTokenBytes), tenant->plan().session_token())) {
+  if (refusal == RefusalReason::kNone && !HasToken(payload, tenant->plan())) {
     refusal = RefusalReason::kWrongToken;
   }
   if (refusal != RefusalReason::kNone) {
@@ -437,6 +534,12 @@ void ShardThread::SendRefusal(const WireHeader& header, RefusalReason reason) {
 
 void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
   for (const std::unique_ptr<Tenant>& tenant : tenants_) {
+    if (const int other = tenant->ShardOf(peer); other >= 0) {
+      LOG_IF(WARNING, !tenant->retired())
+          << tenant->plan().job() << ", shard " << tenant->shard().shard() << ": lost shard "
+          << other << " on " << tenant->plan().shards(other).member() << ": " << why.message();
+      return tenant->DisconnectShard(other);
+    }
     const int rank = tenant->RankOf(peer);
     if (rank < 0) continue;
     LOG_IF(WARNING, !tenant->retired())

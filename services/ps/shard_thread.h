@@ -26,6 +26,14 @@
 
 namespace muster {
 
+// How far a shard has come, kept up to date by its thread. Any thread may read.
+struct ShardProgress {
+  std::atomic<int64_t> lowest_version = 0;
+  // Where steps are judged, as of the last verdict.
+  std::atomic<float> loss_scale = 0;
+  std::atomic<int64_t> skips_in_row = 0;
+};
+
 // Hears what becomes of a shard. Called on the shard's thread, never in the steady state of
 // training; must not block.
 class ShardListener {
@@ -65,9 +73,9 @@ class ShardThread : private MessageReceiver {
   // ---- commands, from any thread; carried out in order. Commands for a shard that is not there
   // are ignored.
 
-  // `listener` and `lowest_version`, which is kept up to date, outlive the shard.
+  // `listener` and `progress` outlive the shard.
   void Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-               std::atomic<int64_t>* lowest_version);
+               ShardProgress* progress);
   void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
   void TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
   void SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
@@ -92,7 +100,8 @@ class ShardThread : private MessageReceiver {
   void RunCommands();
   void ForTenant(uint64_t job, uint32_t generation, absl::AnyInvocable<void(Tenant&)> action);
   void Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-             std::atomic<int64_t>* lowest_version);
+             ShardProgress* progress);
+  absl::StatusOr<std::vector<PeerId>> ConnectToShards(const ParameterShard& shard);
   void DestroyReleased();
 
   absl::Span<std::byte> PlacePayload(const WireHeader& header) override;
@@ -103,6 +112,9 @@ class ShardThread : private MessageReceiver {
   RefusalReason Route(const WireHeader& header, Tenant*& tenant);
   void ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload);
   void ReceivedFetch(const WireHeader& header);
+  absl::Span<std::byte> PlaceSquares(const WireHeader& header);
+  void ReceivedSquares(const WireHeader& header, absl::Span<const std::byte> payload);
+  void ReceivedVerdict(const WireHeader& header, absl::Span<const std::byte> payload);
   void Greet(const WireHeader& header, absl::Span<const std::byte> payload);
   void AnswerUnplaced();
   void Refuse(const WireHeader& header, RefusalReason reason);

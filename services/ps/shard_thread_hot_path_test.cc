@@ -180,15 +180,16 @@ class QuietListener : public ShardListener {
   void ShardReleased(int) override {}
 };
 
-TEST(ShardThreadHotPathTest, StepsNeitherAllocateNorLock) {
-  TestPlanOptions options{.parameters = {1000, 333, 7}, .workers = kWorkers};
+void ExpectQuietSteps(TestPlanOptions options) {
+  options.parameters = {1000, 333, 7};
+  options.workers = kWorkers;
   options.optimizer.mutable_adamw()->set_learning_rate(0.01);
   const v1::JobPlan plan = MakeTestPlan(options);
   Metrics metrics;
   PsMetrics ps_metrics(metrics);
   MemoryBudget budget(1 << 24);
   QuietListener listener;
-  std::atomic<int64_t> lowest_version = -1;
+  ShardProgress progress;
   absl::Notification done;
   WorkersTransport* transport = nullptr;
   auto thread = *ShardThread::Start(
@@ -201,7 +202,7 @@ TEST(ShardThreadHotPathTest, StepsNeitherAllocateNorLock) {
   auto shard = *ParameterShard::Create(
       std::make_shared<v1::JobPlan>(plan), 0,
       *budget.Reserve(ParameterShard::BytesNeeded(plan, 0), absl::ZeroDuration()));
-  thread->Install(std::move(shard), &listener, &lowest_version);
+  thread->Install(std::move(shard), &listener, &progress);
   thread->StartJob(plan.job_number(), plan.generation(), 2 * kSteps);
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(60)));
 
@@ -209,8 +210,14 @@ TEST(ShardThreadHotPathTest, StepsNeitherAllocateNorLock) {
   EXPECT_GT(transport->locks_at_warmup, 0) << "the counter works";
   EXPECT_EQ(transport->allocations_at_end - transport->allocations_at_warmup, 0);
   EXPECT_EQ(transport->locks_at_end - transport->locks_at_warmup, 0);
-  EXPECT_EQ(lowest_version, kSteps);
+  EXPECT_EQ(progress.lowest_version, kSteps);
   EXPECT_GT(ps_metrics.duplicate_pushes.Value(), 0);
+}
+
+TEST(ShardThreadHotPathTest, StepsNeitherAllocateNorLock) { ExpectQuietSteps({}); }
+
+TEST(ShardThreadHotPathTest, NorDoStepsThatAreJudged) {
+  ExpectQuietSteps({.precision = v1::FP16, .clip_norm = 0.1});
 }
 
 }  // namespace

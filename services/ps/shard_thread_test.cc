@@ -1,159 +1,21 @@
 #include "services/ps/shard_thread.h"
 
-#include <atomic>
-#include <cstring>
-#include <functional>
+#include <cmath>
 #include <limits>
+#include <memory>
 #include <random>
-#include <vector>
+#include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
+#include "services/ps/fake_peers.h"
 #include "services/ps/memory_budget.h"
 #include "services/ps/test_plan.h"
 
 namespace muster {
 namespace {
-
-constexpr absl::Duration kPatience = absl::Seconds(20);
-
-using Values = std::vector<float>;
-
-// A worker's end of the data plane, driven by the test's thread.
-class FakeWorker : private MessageReceiver {
- public:
-  struct Message {
-    WireHeader header;
-    Values payload;
-  };
-
-  FakeWorker(InProcessNetwork* network, const v1::JobPlan& plan, int rank)
-      : plan_(plan), rank_(rank), transport_(network->MakeTransport()), buffer_(1 << 20) {
-    transport_->SetReceiver(this);
-  }
-
-  void Connect(const std::string& address) { peer_ = *transport_->Connect(address); }
-
-  void Send(WireHeader header, const std::string& payload = "") {
-    header.length = payload.size();
-    const auto& kept = sent_.emplace_back(payload);
-    transport_->Send(peer_, header, {reinterpret_cast<const std::byte*>(kept.data()), kept.size()},
-                     nullptr);
-  }
-
-  void Hello(absl::string_view token) {
-    Send({.kind = MessageKind::kHello,
-          .generation = plan_.generation(),
-          .job = plan_.job_number(),
-          .rank = static_cast<uint32_t>(rank_)},
-         absl::StrCat(token, transport_->address()));
-  }
-  void Hello() { Hello(plan_.session_token()); }
-
-  void Push(int64_t step, int chunk, float gradient) {
-    const Values values(plan_.chunks(chunk).elements(), gradient);
-    Send(PushHeader(plan_, step, chunk, rank_),
-         {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
-  }
-
-  // The next message, or one with `reason` kNone and job 0 after `patience`.
-  Message Receive(absl::Duration patience = kPatience) {
-    const absl::Time deadline = absl::Now() + patience;
-    while (inbox_.empty() && absl::Now() < deadline) {
-      if (transport_->Progress() == 0) transport_->Wait(deadline - absl::Now());
-    }
-    if (inbox_.empty()) return {};
-    Message message = std::move(inbox_.front());
-    inbox_.erase(inbox_.begin());
-    return message;
-  }
-
-  void Greet(const std::string& address) {
-    Connect(address);
-    Hello();
-    EXPECT_EQ(Receive().header.kind, MessageKind::kHello);
-  }
-
- private:
-  absl::Span<std::byte> PlacePayload(const WireHeader& header) override {
-    return {buffer_.data(), header.length};
-  }
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override {
-    Values values(payload.size() / sizeof(float));
-    if (!values.empty()) std::memcpy(values.data(), payload.data(), payload.size());
-    inbox_.push_back({header, values});
-  }
-  void PeerLost(PeerId, const absl::Status&) override {}
-
-  const v1::JobPlan plan_;
-  const int rank_;
-  std::deque<std::string> sent_;
-  std::unique_ptr<Transport> transport_;
-  std::vector<std::byte> buffer_;
-  std::vector<Message> inbox_;
-  PeerId peer_ = PeerId::kNone;
-};
-
-class FakeListener : public ShardListener {
- public:
-  void ShardInstalled(int, const absl::Status& status) override {
-    absl::MutexLock lock(&mu_);
-    ++(status.ok() ? installed_ : refused_);
-  }
-  void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
-    absl::MutexLock lock(&mu_);
-    snapshots_.push_back(std::move(snapshot));
-  }
-  void SnapshotDeclined(int, uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {
-    absl::MutexLock lock(&mu_);
-    ++declined_;
-  }
-  void ShardReleased(int) override {
-    absl::MutexLock lock(&mu_);
-    ++released_;
-  }
-
-  void AwaitInstalled(int count) {
-    Await([=, this] { return installed_ >= count; });
-  }
-  void AwaitReleased(int count) {
-    Await([=, this] { return released_ >= count; });
-  }
-  void AwaitDeclined(int count) {
-    Await([=, this] { return declined_ >= count; });
-  }
-  std::shared_ptr<const ShardSnapshot> AwaitSnapshot() {
-    Await([this] { return !snapshots_.empty(); });
-    absl::MutexLock lock(&mu_);
-    return snapshots_.empty() ? nullptr : snapshots_.back();
-  }
-  int refused() {
-    absl::MutexLock lock(&mu_);
-    return refused_;
-  }
-  int released() {
-    absl::MutexLock lock(&mu_);
-    return released_;
-  }
-
- private:
-  void Await(std::function<bool()> condition) {
-    absl::MutexLock lock(&mu_);
-    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&condition), kPatience));
-  }
-
-  absl::Mutex mu_;
-  int installed_ = 0;
-  int refused_ = 0;
-  int released_ = 0;
-  int declined_ = 0;
-  std::vector<std::shared_ptr<const ShardSnapshot>> snapshots_;
-};
 
 class ShardThreadTest : public testing::Test {
  protected:
@@ -169,7 +31,7 @@ class ShardThreadTest : public testing::Test {
         std::make_shared<v1::JobPlan>(plan), 0,
         *budget_.Reserve(ParameterShard::BytesNeeded(plan, 0), absl::ZeroDuration()));
     for (int i = 0; i < shard->chunk_count(); ++i) shard->Initialize(i);
-    thread_->Install(std::move(shard), &listener_, &lowest_version_);
+    thread_->Install(std::move(shard), &listener_, &progress_);
     listener_.AwaitInstalled(++installed_);
   }
 
@@ -196,7 +58,7 @@ class ShardThreadTest : public testing::Test {
   MemoryBudget budget_{1 << 24};
   InProcessNetwork network_;
   FakeListener listener_;
-  std::atomic<int64_t> lowest_version_ = -1;
+  ShardProgress progress_;
   int installed_ = 0;
   std::unique_ptr<ShardThread> thread_;  // last: ends first
 };
@@ -227,7 +89,7 @@ TEST_F(ShardThreadTest, TrainsWithTwoWorkers) {
       }
     }
   }
-  EXPECT_EQ(lowest_version_, 50);
+  EXPECT_EQ(progress_.lowest_version, 50);
   EXPECT_EQ(ps_metrics_.pushes.Value(), 50 * 2 * plan.chunks_size());
   EXPECT_EQ(ps_metrics_.duplicate_pushes.Value(), 0);
 }
@@ -264,7 +126,7 @@ TEST_F(ShardThreadTest, DuplicatedMessagesChangeNothing) {
       while (worker->Receive().header.step != step + 1) continue;
     }
   }
-  EXPECT_EQ(lowest_version_, 20);
+  EXPECT_EQ(progress_.lowest_version, 20);
   EXPECT_EQ(ps_metrics_.pushes.Value(), 40);
 }
 
@@ -350,7 +212,7 @@ TEST_F(ShardThreadTest, GarbageHeadersChangeNothing) {
   constexpr int64_t kNumbers[] = {0, 1, 2, 3, 7, -1, 28, 36, INT32_MAX, INT64_MAX, INT64_MIN};
   auto pick = [&] { return kNumbers[random() % std::size(kNumbers)]; };
   for (int i = 0; i < 20000; ++i) {
-    WireHeader header{.kind = static_cast<MessageKind>(1 + random() % 5),
+    WireHeader header{.kind = static_cast<MessageKind>(1 + random() % 7),
                       .dtype = static_cast<WireDType>(random() % 2),
                       .reason = static_cast<RefusalReason>(random() % 10),
                       .generation = random() % 4 != 0 ? 1 : static_cast<uint32_t>(pick()),
@@ -364,7 +226,7 @@ TEST_F(ShardThreadTest, GarbageHeadersChangeNothing) {
   }
   auto other = GreetedWorker(plan, 2);
   ExpectAlive(*other, plan, 2);
-  EXPECT_EQ(lowest_version_, 0);
+  EXPECT_EQ(progress_.lowest_version, 0);
 }
 
 TEST_F(ShardThreadTest, AWorkerThatDiesDoesNotDisturbOtherJobs) {
@@ -448,7 +310,7 @@ TEST_F(ShardThreadTest, StoppingReleasesEveryShardAndRefusesNewOnes) {
 
   thread_->Install(*ParameterShard::Create(std::make_shared<v1::JobPlan>(plan), 0,
                                            *budget_.Reserve(0, absl::ZeroDuration())),
-                   &listener_, &lowest_version_);
+                   &listener_, &progress_);
   EXPECT_EQ(listener_.refused(), 1);
 }
 

@@ -20,6 +20,14 @@ v1::JobPlan MakeTestPlan(const TestPlanOptions& options) {
   plan.set_restore(options.restore);
   *plan.mutable_spec()->mutable_training()->mutable_optimizer() = options.optimizer;
   plan.mutable_spec()->mutable_training()->set_seed(3);
+  plan.mutable_spec()->mutable_training()->set_precision(options.precision);
+  if (options.precision == v1::FP16) {
+    plan.mutable_spec()->mutable_training()->mutable_loss_scale()->set_initial(65536);
+    plan.mutable_spec()->mutable_training()->mutable_loss_scale()->set_growth_steps(2000);
+  }
+  if (options.clip_norm > 0) {
+    plan.mutable_spec()->mutable_training()->mutable_clip()->set_global_norm(options.clip_norm);
+  }
   plan.mutable_spec()->mutable_checkpoint()->set_every_steps(options.checkpoint_every);
   for (int64_t elements : options.parameters) {
     v1::Parameter& parameter = *plan.mutable_graph()->add_parameters();

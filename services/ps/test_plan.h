@@ -25,6 +25,8 @@ struct TestPlanOptions {
   int64_t checkpoint_every = 0;
   std::string restore;
   v1::Optimizer optimizer = PlainSgd(0.5);
+  v1::Precision precision = v1::FP32;
+  double clip_norm = 0;  // 0: none
 
   static v1::Optimizer PlainSgd(double learning_rate);
 };

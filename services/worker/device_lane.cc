@@ -1,6 +1,7 @@
 #include "services/worker/device_lane.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -11,22 +12,7 @@
 namespace muster {
 namespace {
 
-const v1::GraphInput& InputOf(const v1::Graph& graph, const std::string& name) {
-  const auto input = std::ranges::find(graph.inputs(), name, &v1::GraphInput::name);
-  CHECK(input != graph.inputs().end()) << graph.name() << " has no input '" << name << "'";
-  return *input;
-}
-
-int64_t ElementsOfSample(const v1::GraphInput& input) {
-  int64_t elements = 1;
-  for (int d = 1; d < input.shape_size(); ++d) elements *= input.shape(d);
-  return elements;
-}
-
-void CopyRows(absl::Span<const std::byte> rows, absl::Span<std::byte> to) {
-  CHECK_EQ(rows.size(), to.size());
-  std::memcpy(to.data(), rows.data(), rows.size());
-}
+int64_t SamplesOfLargest(int64_t samples, int parts) { return (samples + parts - 1) / parts; }
 
 }  // namespace
 
@@ -37,37 +23,54 @@ SampleRange PartOf(SampleRange range, int index, int parts) {
           each + (index < larger ? 1 : 0)};
 }
 
-int64_t SampleBytes(const v1::Graph& graph, const std::string& name) {
-  return ElementsOfSample(InputOf(graph, name)) * 4;
-}
-
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) {
   auto lane = std::unique_ptr<DeviceLane>(new DeviceLane(std::move(options)));
   ASSIGN_OR_RETURN(lane->device_, Device::Create(lane->options_.device, lane->options_.threads));
   return lane;
 }
 
+absl::Status DeviceLane::Allocate() {
+  ASSIGN_OR_RETURN(gradients_, TensorSlab::Create(*device_, options_.graphs->training));
+  return absl::OkStatus();
+}
+
+// As few as the limit allows, as even as possible: of at most two sizes.
+int DeviceLane::micro_batches() const {
+  const int64_t limit = options_.training.micro_batch_size();
+  if (limit == 0) return 1;
+  return static_cast<int>((options_.samples.count + limit - 1) / limit);
+}
+
 absl::Status DeviceLane::Build(absl::Span<float* const> parameters) {
-  ASSIGN_OR_RETURN(gradients_, TensorSlab::Create(*device_, *options_.forward));
+  const LaneGraphs& graphs = *options_.graphs;
   const std::vector<float*> gradients = gradients_->pointers();
-  ASSIGN_OR_RETURN(trainer_, Executor::Create(*options_.training, {.batch = options_.samples.count,
-                                                                   .device = device_.get(),
-                                                                   .parameters = parameters,
-                                                                   .gradients = gradients}));
-  const int64_t rest = options_.evaluation.count % options_.samples.count;
-  if (options_.evaluation.count >= options_.samples.count) {
-    ASSIGN_OR_RETURN(evaluator_, MakeEvaluator(parameters, options_.samples.count));
+  const int64_t samples = SamplesOfLargest(options_.samples.count, micro_batches());
+  ASSIGN_OR_RETURN(trainer_, MakeExecutor(graphs.training, samples, parameters, gradients));
+  if (options_.samples.count % micro_batches() != 0) {
+    ASSIGN_OR_RETURN(rest_trainer_,
+                     MakeExecutor(graphs.training, samples - 1, parameters, gradients));
   }
-  if (rest > 0) {
-    ASSIGN_OR_RETURN(rest_evaluator_, MakeEvaluator(parameters, rest));
+  if (options_.evaluation.count >= samples) {
+    ASSIGN_OR_RETURN(evaluator_, MakeExecutor(graphs.inference, samples, parameters, {}));
+  }
+  if (const int64_t rest = options_.evaluation.count % samples; rest > 0) {
+    ASSIGN_OR_RETURN(rest_evaluator_, MakeExecutor(graphs.inference, rest, parameters, {}));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeEvaluator(
-    absl::Span<float* const> parameters, int64_t samples) {
-  return Executor::Create(*options_.forward,
-                          {.batch = samples, .device = device_.get(), .parameters = parameters});
+absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
+    const v1::Graph& graph, int64_t samples, absl::Span<float* const> parameters,
+    absl::Span<float* const> gradients) {
+  const v1::TrainingSpec& training = options_.training;
+  return Executor::Create(
+      graph, {.batch = samples,
+              .device = device_.get(),
+              .parameters = parameters,
+              .gradients = gradients,
+              .micro_batches = !gradients.empty() && micro_batches() > 1,
+              .tf32 = training.precision() == v1::TF32,
+              .deterministic = !training.has_deterministic() || training.deterministic()});
 }
 
 void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reduction) {
@@ -75,23 +78,52 @@ void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reductio
   reduction_ = reduction;
 }
 
-absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(int64_t step, int64_t batch_size,
-                                                        absl::Span<const std::byte> input,
-                                                        absl::Span<const std::byte> target) {
-  const int64_t input_bytes = SampleBytes(*options_.forward, "input");
-  const int64_t target_bytes = SampleBytes(*options_.forward, "target");
-  const auto [first, count] = options_.samples;
-  CopyRows(input.subspan(first * input_bytes, count * input_bytes), trainer_->input("input"));
-  CopyRows(target.subspan(first * target_bytes, count * target_bytes), trainer_->input("target"));
-  step_ = step;
+absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch) {
+  const v1::Graph& graph = options_.graphs->training;
+  const int parts = micro_batches();
+  step_ = batch.step;
   wait_ = absl::ZeroDuration();
-  const auto loss_scale = static_cast<float>(static_cast<double>(count) / batch_size);
-  if (absl::Status run = trainer_->Run(loss_scale, this); !run.ok()) {
-    reduction_->Abort(run);
-    return run;
+  StepResult result;
+  auto failed = [&](const absl::Status& status) {
+    reduction_->Abort(status);
+    return status;
+  };
+  auto loss_scale = AwaitLossScale(batch.step);
+  if (!loss_scale.ok()) return failed(loss_scale.status());
+  result.loss_scale = *loss_scale;
+  for (int part = 0; part < parts; ++part) {
+    const auto [first, count] = PartOf(options_.samples, part, parts);
+    Executor& trainer =
+        count < SamplesOfLargest(options_.samples.count, parts) ? *rest_trainer_ : *trainer_;
+    for (int i = 0; i < graph.inputs_size(); ++i) {
+      const int64_t bytes = RowBytes(graph.inputs(i));
+      const absl::Span<std::byte> to = trainer.input(graph.inputs(i).name());
+      CHECK_EQ(to.size(), count * bytes);
+      std::memcpy(to.data(), batch.rows[i].subspan(first * bytes, count * bytes).data(), to.size());
+    }
+    const absl::Status run =
+        trainer.Run({.loss_scale = result.loss_scale > 0 ? result.loss_scale : 1,
+                     .batch = options_.batch_size,
+                     .first_position = options_.first_position + first,
+                     .counted_targets = batch.counted_targets,
+                     .seed = options_.training.seed(),
+                     .step = batch.step,
+                     .is_first_micro_batch = part == 0,
+                     .is_last_micro_batch = part == parts - 1},
+                    this);
+    if (!run.ok()) return failed(run);
+    result.loss_share += trainer.output(graph.loss()).at(0);
   }
-  device_->Synchronize();
-  return StepResult{.loss = trainer_->output(options_.training->loss()).at(0), .wait = wait_};
+  result.wait = wait_;
+  return result;
+}
+
+absl::StatusOr<float> DeviceLane::AwaitLossScale(int64_t step) {
+  if (options_.training.precision() != v1::FP16) return 0.0f;
+  const absl::Time begin = absl::Now();
+  absl::StatusOr<float> scale = exchange_->AwaitLossScale(step);
+  wait_ += absl::Now() - begin;
+  return scale;
 }
 
 absl::Status DeviceLane::AwaitParameter(int p) {
@@ -105,23 +137,26 @@ absl::Status DeviceLane::AwaitParameter(int p) {
 absl::Status DeviceLane::GradientReady(int p) { return reduction_->Contribute(options_.index, p); }
 
 absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
-    const Dataset& dataset, const std::atomic<bool>& cancelled) {
-  const std::string& correct = options_.forward->correct();
-  const auto targets = ElementsOfSample(InputOf(*options_.forward, "target"));
+    const EvaluationWhole& whole, const std::atomic<bool>& cancelled) {
+  const v1::Graph& graph = options_.graphs->inference;
+  const int64_t at_once = SamplesOfLargest(options_.samples.count, micro_batches());
   EvaluationSums sums;
   for (int64_t done = 0; done < options_.evaluation.count;) {
     if (cancelled) return absl::CancelledError("the job was released");
-    const int64_t left = options_.evaluation.count - done;
-    const int64_t count = std::min(options_.samples.count, left);
-    Executor& evaluator = count == options_.samples.count ? *evaluator_ : *rest_evaluator_;
-    dataset.ReadEvaluation(options_.evaluation.first + done, count, evaluator.input("input"),
-                           evaluator.input("target"));
-    RETURN_IF_ERROR(evaluator.Run(/*loss_scale=*/1, /*flow=*/nullptr));
-    device_->Synchronize();
-    sums.loss += static_cast<double>(evaluator.output(options_.forward->loss()).at(0)) * count;
-    if (!correct.empty()) {
-      sums.correct += static_cast<double>(evaluator.output(correct).at(0)) / targets;
+    const int64_t count = std::min(at_once, options_.evaluation.count - done);
+    Executor& evaluator = count == at_once ? *evaluator_ : *rest_evaluator_;
+    std::vector<absl::Span<std::byte>> rows;
+    for (const v1::GraphInput& input : graph.inputs()) {
+      rows.push_back(evaluator.input(input.name()));
     }
+    const int64_t first = options_.evaluation.first + done;
+    whole.dataset->ReadEvaluation(first, count, rows);
+    RETURN_IF_ERROR(evaluator.Run({.batch = whole.dataset->evaluation_samples(),
+                                   .first_position = first,
+                                   .counted_targets = whole.counted_targets},
+                                  /*flow=*/nullptr));
+    sums.loss_share += evaluator.output(graph.loss()).at(0);
+    if (!graph.correct().empty()) sums.correct += evaluator.output(graph.correct()).at(0);
     done += count;
   }
   return sums;

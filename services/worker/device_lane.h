@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,7 +16,9 @@
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
 #include "services/worker/gradient_exchange.h"
+#include "services/worker/input_pipeline.h"
 #include "services/worker/tensor_slab.h"
 
 namespace muster {
@@ -31,8 +32,11 @@ struct SampleRange {
 // Part `index` of `range` cut into `parts` as even as possible, larger ones first.
 SampleRange PartOf(SampleRange range, int index, int parts);
 
-// Bytes of one sample of the graph's input `name` ("input", "target").
-int64_t SampleBytes(const v1::Graph& graph, const std::string& name);
+// What a job's devices run, made from the forward graph of its plan.
+struct LaneGraphs {
+  v1::Graph training;
+  v1::Graph inference;
+};
 
 // Thread-compatible; its methods are called on the device's thread.
 class DeviceLane : private ParameterFlow {
@@ -41,10 +45,12 @@ class DeviceLane : private ParameterFlow {
     int index = 0;       // among the worker's devices
     std::string device;  // "cpu", see Device::Create
     int threads = 1;
-    std::shared_ptr<const v1::Graph> forward;
-    std::shared_ptr<const v1::Graph> training;  // `forward`, differentiated
-    SampleRange samples;                        // of the worker's share of a batch
-    SampleRange evaluation;                     // of all held-out samples
+    std::shared_ptr<const LaneGraphs> graphs;
+    v1::TrainingSpec training;
+    int64_t batch_size = 0;      // global
+    int64_t first_position = 0;  // of the worker's share in every batch
+    SampleRange samples;         // of the worker's share
+    SampleRange evaluation;      // of all held-out samples
   };
   static absl::StatusOr<std::unique_ptr<DeviceLane>> Create(Options options);
 
@@ -52,8 +58,10 @@ class DeviceLane : private ParameterFlow {
   int64_t samples() const { return options_.samples.count; }
   int64_t evaluation_samples() const { return options_.evaluation.count; }
 
-  // Plans the executors over the parameters' memory (see Executor::Options) and allocates the
-  // gradients. Once, before the rest. Errors as in Executor::Create and TensorSlab::Create.
+  // Allocates the gradients. Once, before Build(). Errors as in TensorSlab::Create.
+  absl::Status Allocate();
+  // Makes the executors over the parameters' memory (see Executor::Options). Once, before the
+  // rest. Errors as in Executor::Create.
   absl::Status Build(absl::Span<float* const> parameters);
   const TensorSlab& gradients() const { return *gradients_; }
 
@@ -61,37 +69,47 @@ class DeviceLane : private ParameterFlow {
   void Connect(GradientExchange* exchange, GradientReduction* reduction);
 
   struct StepResult {
-    double loss = 0;      // mean over the lane's samples
-    absl::Duration wait;  // for parameters
+    double loss_share = 0;  // of the global batch's mean
+    float loss_scale = 0;   // that the gradients were computed with; 0 but for fp16
+    absl::Duration wait;    // for parameters
   };
-  // Forward and backward of `step` over rows `samples` of the worker's share, given as a whole.
-  // Waits for parameters of version `step`, contributes gradients of (samples / batch_size) * mean
-  // loss. ABORTED when interrupted while waiting: then nothing of the step will be pushed.
-  absl::StatusOr<StepResult> Step(int64_t step, int64_t batch_size,
-                                  absl::Span<const std::byte> input,
-                                  absl::Span<const std::byte> target);
+  // Forward and backward of a step over rows `samples` of the worker's share, given as a whole, in
+  // micro-batches. Waits for parameters of version `step`, contributes gradients of the lane's
+  // share of the mean loss. ABORTED when interrupted while waiting: then nothing of the step will
+  // be pushed.
+  absl::StatusOr<StepResult> Step(const InputBatch& batch);
 
+  // What an evaluation is a part of: all held-out samples, and how many of their targets count (see
+  // InputBatch).
+  struct EvaluationWhole {
+    const Dataset* dataset = nullptr;
+    absl::Span<const int64_t> counted_targets;
+  };
   struct EvaluationSums {
-    double loss = 0;     // mean loss of each sample, summed
-    double correct = 0;  // samples; the mean over its targets where a sample has several
+    double loss_share = 0;  // of the mean over all held-out samples
+    double correct = 0;     // targets
   };
   // Over its held-out samples with the parameters as they are. CANCELLED once `cancelled`.
-  absl::StatusOr<EvaluationSums> Evaluate(const Dataset& dataset,
+  absl::StatusOr<EvaluationSums> Evaluate(const EvaluationWhole& whole,
                                           const std::atomic<bool>& cancelled);
 
  private:
   explicit DeviceLane(Options options) : options_(std::move(options)) {}
 
-  absl::StatusOr<std::unique_ptr<Executor>> MakeEvaluator(absl::Span<float* const> parameters,
-                                                          int64_t samples);
+  int micro_batches() const;
+  absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(const v1::Graph& graph, int64_t samples,
+                                                         absl::Span<float* const> parameters,
+                                                         absl::Span<float* const> gradients);
+  absl::StatusOr<float> AwaitLossScale(int64_t step);
   absl::Status AwaitParameter(int p) override;
   absl::Status GradientReady(int p) override;
 
   const Options options_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<TensorSlab> gradients_;
-  std::unique_ptr<Executor> trainer_;
-  std::unique_ptr<Executor> evaluator_;       // of as many samples as a training step
+  std::unique_ptr<Executor> trainer_;         // of the larger micro-batches
+  std::unique_ptr<Executor> rest_trainer_;    // of those with one sample less; may be null
+  std::unique_ptr<Executor> evaluator_;       // of as many samples as trainer_; may be null
   std::unique_ptr<Executor> rest_evaluator_;  // of the incomplete last batch; may be null
   GradientExchange* exchange_ = nullptr;
   GradientReduction* reduction_ = nullptr;

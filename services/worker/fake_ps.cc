@@ -129,16 +129,22 @@ void FakeShard::Received(const WireHeader& header, absl::Span<const std::byte> p
   gradient.resize(chunk.values.size());
   std::memcpy(gradient.data(), payload.data(), payload.size());
   if (static_cast<int>(chunk.gradients.size()) < plan_->workers_size()) return;
-  Apply(chunk);
+  Apply(index, chunk);
   for (const auto& [rank, peer] : workers_) Answer(rank, index, chunk);
 }
 
-void FakeShard::Apply(Chunk& chunk) {
+void FakeShard::Apply(int index, Chunk& chunk) {
+  const v1::Parameter& parameter = plan_->graph().parameters(plan_->chunks(index).parameter());
   const double learning_rate = plan_->spec().training().optimizer().sgd().learning_rate();
   chunk.squares = 0;
   for (size_t i = 0; i < chunk.values.size(); ++i) {
     float sum = 0;
     for (const auto& [rank, gradient] : chunk.gradients) sum += gradient[i];
+    if (parameter.has_statistic_momentum()) {
+      const auto momentum = static_cast<float>(parameter.statistic_momentum());
+      chunk.values[i] += momentum * (sum - chunk.values[i]);
+      continue;
+    }
     chunk.values[i] -= static_cast<float>(learning_rate) * sum;
     chunk.squares += static_cast<double>(sum) * sum;
   }
@@ -157,6 +163,7 @@ void FakeShard::Answer(uint32_t rank, int index, const Chunk& chunk) {
   params.rank = rank;
   params.length = chunk.values.size() * sizeof(float);
   params.scalar = chunk.squares;
+  params.loss_scale = static_cast<float>(plan_->spec().training().loss_scale().initial());
   // The next version must not overtake this one in memory: the message gets its own copy.
   auto copy = std::make_shared<const std::vector<float>>(chunk.values);
   const absl::Span<const std::byte> payload(reinterpret_cast<const std::byte*>(copy->data()),

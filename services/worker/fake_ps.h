@@ -1,4 +1,5 @@
-// Parameter servers for tests: they sum in rank order, do plain SGD and can be stopped.
+// Parameter servers for tests: they sum in rank order, do plain SGD, keep the first loss scale and
+// can be stopped.
 #pragma once
 
 #include <atomic>
@@ -54,7 +55,7 @@ class FakeShard : private MessageReceiver {
   absl::Span<std::byte> PlacePayload(const WireHeader& header) override;
   void Received(const WireHeader& header, absl::Span<const std::byte> payload) override;
   void PeerLost(PeerId, const absl::Status&) override {}
-  void Apply(Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Apply(int index, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(uint32_t rank, int index, const Chunk& chunk);
 
   std::unique_ptr<Transport> transport_;

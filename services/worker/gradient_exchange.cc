@@ -73,6 +73,7 @@ absl::StatusOr<std::unique_ptr<GradientExchange>> GradientExchange::Create(Optio
 GradientExchange::GradientExchange(Options options)
     : options_(std::move(options)),
       plan_(*options_.plan),
+      has_loss_scale_(plan_.spec().training().precision() == v1::FP16),
       chunks_of_parameter_(plan_.graph().parameters_size()),
       send_order_(plan_.chunks_size()),
       place_in_order_(plan_.chunks_size()),
@@ -81,7 +82,8 @@ GradientExchange::GradientExchange(Options options)
       parameters_behind_(plan_.graph().parameters_size()),
       parameter_versions_(plan_.graph().parameters_size()),
       version_(plan_.first_step() - 1),
-      parameters_awaited_(plan_.graph().parameters_size()) {
+      parameters_awaited_(plan_.graph().parameters_size()),
+      loss_scale_version_(plan_.first_step() - 1) {
   CHECK_EQ(options_.parameters.size(), chunks_of_parameter_.size());
   CHECK_EQ(options_.gradients.size(), chunks_of_parameter_.size());
   CHECK(options_.metrics != nullptr);
@@ -157,6 +159,17 @@ absl::Status GradientExchange::AwaitParameter(int parameter, int64_t version) {
 
 absl::Status GradientExchange::AwaitVersion(int64_t version) {
   return Await([&] { return this->version() >= version; }, version);
+}
+
+absl::StatusOr<float> GradientExchange::AwaitLossScale(int64_t version) {
+  float loss_scale = 0;
+  RETURN_IF_ERROR(Await(
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        loss_scale = loss_scale_;
+        return loss_scale_version_ >= version;
+      },
+      version));
+  return loss_scale;
 }
 
 absl::Status GradientExchange::AwaitAnswers() {
@@ -378,11 +391,30 @@ void GradientExchange::Received(const WireHeader& header, absl::Span<const std::
       chunk.awaited != header.step) {
     return;
   }
+  if (has_loss_scale_ && !TakeLossScale(header)) return;
   options_.metrics->params_bytes.Increment(static_cast<double>(payload.size()));
   chunk.squares[header.step & 1] = header.scalar;
   chunk.version.store(header.step, std::memory_order_relaxed);
   chunk.awaited = -1;
   if (!chunk.sending) Answered(static_cast<int>(header.chunk));
+}
+
+// It is the same in all values of a version: the first one brings it. False: it is none.
+bool GradientExchange::TakeLossScale(const WireHeader& header) {
+  if (!(header.loss_scale >= 1 && std::isfinite(header.loss_scale))) {
+    const int shard = plan_.chunks(static_cast<int>(header.chunk)).shard();
+    FailBecauseOf(shard, WithReason(absl::InvalidArgumentError(
+                                        absl::StrCat(NameOfShard(shard), " sent the loss scale ",
+                                                     header.loss_scale, " at step ", step())),
+                                    "PS_PROTOCOL"));
+    return false;
+  }
+  absl::MutexLock lock(&mu_);
+  if (loss_scale_version_ < header.step) {
+    loss_scale_version_ = header.step;
+    loss_scale_ = header.loss_scale;
+  }
+  return true;
 }
 
 // The chunk has its new values and its gradient's memory is free.

@@ -78,6 +78,10 @@ class GradientExchange : private MessageReceiver {
   absl::Status AwaitParameter(int parameter, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status AwaitVersion(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Of an fp16 job: blocks until some value of `version` is here, which brings the loss scale for
+  // the gradients of step `version`. Codes as AwaitParameter.
+  absl::StatusOr<float> AwaitLossScale(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Blocks until everything that was pushed or fetched has been answered, even when interrupted and
   // however long it takes; ends early only with a failure.
   absl::Status AwaitAnswers() ABSL_LOCKS_EXCLUDED(mu_);
@@ -133,6 +137,7 @@ class GradientExchange : private MessageReceiver {
   void Greeted();
   void Fetch(int shard);
   void Refused(const WireHeader& header);
+  bool TakeLossScale(const WireHeader& header) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Status Await(absl::FunctionRef<bool()> reached, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   void SetFailure(absl::Status why, absl::string_view culprit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -143,6 +148,7 @@ class GradientExchange : private MessageReceiver {
 
   const Options options_;
   const v1::JobPlan& plan_;
+  const bool has_loss_scale_;
   std::vector<std::vector<int>> chunks_of_parameter_;
   std::vector<int> send_order_;      // chunks, those that a forward reads first first
   std::vector<int> place_in_order_;  // by chunk: its place in send_order_
@@ -170,6 +176,8 @@ class GradientExchange : private MessageReceiver {
   std::vector<int> pushed_ ABSL_GUARDED_BY(mu_);      // parameters whose gradients are final
   int greeted_ ABSL_GUARDED_BY(mu_) = 0;              // shards, in order
   int64_t parameters_awaited_ ABSL_GUARDED_BY(mu_);   // pushed or fetched and not answered
+  float loss_scale_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t loss_scale_version_ ABSL_GUARDED_BY(mu_);  // whose it is
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::string culprit_ ABSL_GUARDED_BY(mu_);

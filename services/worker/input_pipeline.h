@@ -11,46 +11,59 @@
 #include "absl/types/span.h"
 #include "lib/cluster/limits.h"
 #include "lib/data/dataset.h"
+#include "lib/data/input_use.h"
+#include "proto/muster/v1/graph.pb.h"
 
 namespace muster {
 
+// One worker's share of a batch.
+struct InputBatch {
+  int64_t step = 0;
+  // By graph input: the share's rows in the order of their positions.
+  absl::Span<const absl::Span<const std::byte>> rows;
+  // By graph input: how many targets of the global batch count, where a loss has an ignore_index;
+  // else 0. Empty where no loss has one.
+  absl::Span<const int64_t> counted_targets;
+};
+
 // One worker's share of every batch from first_step on, in order, read by its own thread into
-// buffers allocated once. Thread-compatible.
+// buffers allocated once. Of targets that may not count, it reads those of the whole batch.
+// Thread-compatible.
 class InputPipeline {
  public:
   struct Options {
-    const Dataset* dataset = nullptr;  // outlives the pipeline; at least batch_size samples
-    uint64_t seed = 0;                 // of the order of samples
-    int64_t batch_size = 0;            // global
-    int64_t first_position = 0;        // of the share in every batch
-    int64_t samples = 0;               // of the share
+    const Dataset* dataset = nullptr;  // these two outlive the pipeline; >= batch_size samples
+    const v1::Graph* graph = nullptr;
+    uint64_t seed = 0;           // of the order of samples
+    int64_t batch_size = 0;      // global
+    int64_t first_position = 0;  // of the share in every batch
+    int64_t samples = 0;         // of the share
     int64_t first_step = 0;
-    int64_t input_bytes = 0;  // of one sample
-    int64_t target_bytes = 0;
     int batches = limits::kPrefetchBatchesMax;  // held, the one in use included; >= 2
   };
   explicit InputPipeline(Options options);  // starts reading
   ~InputPipeline();
 
-  struct Batch {
-    int64_t step = 0;
-    absl::Span<const std::byte> input;  // `samples` rows, in the order of their positions
-    absl::Span<const std::byte> target;
-  };
   // The next step's batch; waits until it is read. Valid until the next call.
-  Batch Next() ABSL_LOCKS_EXCLUDED(mu_);
+  InputBatch Next() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Buffer {
-    std::vector<std::byte> input;
-    std::vector<std::byte> target;
+    std::vector<std::vector<std::byte>> memory;         // by graph input
+    std::vector<absl::Span<std::byte>> rows;            // of `memory`, to be filled
+    std::vector<absl::Span<const std::byte>> contents;  // likewise, to be read
+    std::vector<int64_t> counted_targets;
   };
 
   void Read() ABSL_LOCKS_EXCLUDED(mu_);
+  void ReadBatch(int64_t step, Buffer& buffer);
+  void CountTargetsOf(int64_t step, Buffer& buffer);
   Buffer& BufferOf(int64_t step) { return buffers_[step % buffers_.size()]; }
 
   const Options options_;
-  std::vector<Buffer> buffers_;  // step s uses buffer s mod size
+  const std::vector<InputUse> uses_;  // by graph input
+  std::vector<Buffer> buffers_;       // step s uses buffer s mod size
+  Buffer whole_targets_;  // of the whole batch: targets that may not count; the reader's
   absl::Mutex mu_;
   int64_t read_before_
       ABSL_GUARDED_BY(mu_);  // batches of steps before this one are in their buffers
@@ -59,5 +72,8 @@ class InputPipeline {
   int64_t next_step_;
   std::jthread reader_;  // last: it uses all of the above
 };
+
+// By graph input: how many targets of all held-out samples count; empty as in InputBatch.
+std::vector<int64_t> CountEvaluationTargets(const Dataset& dataset, const v1::Graph& graph);
 
 }  // namespace muster

@@ -2,10 +2,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "lib/data/sample_order.h"
+#include "proto/muster/v1/graph.pb.h"
 
 namespace muster {
 namespace {
@@ -15,41 +17,52 @@ class NumberedSamples : public Dataset {
  public:
   int64_t samples() const override { return 10; }
   int64_t evaluation_samples() const override { return 0; }
-  void Read(int64_t epoch, absl::Span<const int64_t> samples, absl::Span<std::byte> input,
-            absl::Span<std::byte> target) const override {
+  void Read(int64_t epoch, absl::Span<const int64_t> samples, Rows rows) const override {
     ++batches_read;
     for (size_t i = 0; i < samples.size(); ++i) {
       const int64_t row[2] = {samples[i], epoch};
-      std::memcpy(input.data() + 16 * i, row, 16);
-      std::memcpy(target.data() + 8 * i, &samples[i], 8);
+      std::memcpy(rows[0].data() + 16 * i, row, 16);
+      std::memcpy(rows[1].data() + 8 * i, &samples[i], 8);
     }
   }
-  void ReadEvaluation(int64_t, int64_t, absl::Span<std::byte>,
-                      absl::Span<std::byte>) const override {}
+  void ReadEvaluation(int64_t, int64_t, Rows) const override {}
 
   mutable std::atomic<int64_t> batches_read = 0;
 };
 
+v1::Graph GraphOfNumbers() {
+  v1::Graph graph;
+  for (const int64_t elements : {4, 2}) {
+    v1::GraphInput& input = *graph.add_inputs();
+    input.set_name(elements == 4 ? "input" : "target");
+    input.set_dtype(v1::DTYPE_I32);
+    input.add_shape(-1);
+    input.add_shape(elements);
+  }
+  return graph;
+}
+
 TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {
+  const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
   InputPipeline pipeline({.dataset = &dataset,
+                          .graph = &graph,
                           .seed = 7,
                           .batch_size = 4,
                           .first_position = 1,
                           .samples = 3,
                           .first_step = 5,
-                          .input_bytes = 16,
-                          .target_bytes = 8,
                           .batches = 2});
   for (int64_t step = 5; step < 100; ++step) {
-    const InputPipeline::Batch batch = pipeline.Next();
+    const InputBatch batch = pipeline.Next();
     const BatchShare expected = SamplesOfStep(7, 10, 4, step, 1, 3);
     ASSERT_EQ(batch.step, step);
-    ASSERT_EQ(batch.input.size(), 48);
+    ASSERT_EQ(batch.rows[0].size(), 48);
+    EXPECT_TRUE(batch.counted_targets.empty()) << "every target counts";
     for (int i = 0; i < 3; ++i) {
       int64_t row[2], target;
-      std::memcpy(row, batch.input.data() + 16 * i, 16);
-      std::memcpy(&target, batch.target.data() + 8 * i, 8);
+      std::memcpy(row, batch.rows[0].data() + 16 * i, 16);
+      std::memcpy(&target, batch.rows[1].data() + 8 * i, 8);
       EXPECT_EQ(row[0], expected.samples[i]);
       EXPECT_EQ(row[1], expected.epoch);
       EXPECT_EQ(target, expected.samples[i]);
@@ -58,20 +71,85 @@ TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {
 }
 
 TEST(InputPipelineTest, NeverReadsIntoTheBatchInUseOrBeyondItsBuffers) {
+  const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
   {
-    InputPipeline pipeline({.dataset = &dataset,
-                            .batch_size = 10,
-                            .samples = 10,
-                            .input_bytes = 16,
-                            .target_bytes = 8,
-                            .batches = 3});
+    InputPipeline pipeline(
+        {.dataset = &dataset, .graph = &graph, .batch_size = 10, .samples = 10, .batches = 3});
     for (int64_t step = 0; step < 20; ++step) {
       pipeline.Next();
       EXPECT_LE(dataset.batches_read, step + 3);
     }
   }
   EXPECT_LE(dataset.batches_read, 22);
+}
+
+struct SampleRangeOfTest {
+  int64_t first, count;
+};
+
+// Sample s has the ids s and s + 1 as targets of five classes; those that are 3 do not count.
+class Labelled : public Dataset {
+ public:
+  int64_t samples() const override { return 12; }
+  int64_t evaluation_samples() const override { return 12; }
+  void Read(int64_t, absl::Span<const int64_t> samples, Rows rows) const override {
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const int32_t ids[2] = {static_cast<int32_t>(samples[i] % 5),
+                              static_cast<int32_t>((samples[i] + 1) % 5)};
+      std::memcpy(rows[1].data() + 8 * i, ids, 8);
+    }
+  }
+  void ReadEvaluation(int64_t first, int64_t count, Rows rows) const override {
+    std::vector<int64_t> samples(count);
+    std::iota(samples.begin(), samples.end(), first);
+    Read(0, samples, rows);
+  }
+};
+
+v1::Graph GraphWithIgnoredTargets() {
+  v1::Graph graph;
+  v1::GraphInput& logits = *graph.add_inputs();
+  logits.set_name("logits");
+  logits.set_dtype(v1::DTYPE_F32);
+  for (int64_t size : {-1, 2, 5}) logits.add_shape(size);
+  v1::GraphInput& target = *graph.add_inputs();
+  target.set_name("target");
+  target.set_dtype(v1::DTYPE_I32);
+  for (int64_t size : {-1, 2}) target.add_shape(size);
+  v1::Node& loss = *graph.add_nodes();
+  loss.set_name("loss");
+  loss.set_op("SoftmaxCrossEntropy");
+  for (const char* name : {"logits", "target"}) loss.add_inputs(name);
+  for (const char* name : {"loss", "lse"}) loss.add_outputs(name);
+  (*loss.mutable_attributes())["ignore_index"].set_i(3);
+  graph.set_loss("loss");
+  return graph;
+}
+
+TEST(InputPipelineTest, CountsTheTargetsOfTheWholeBatchWhateverTheShare) {
+  const v1::Graph graph = GraphWithIgnoredTargets();
+  const Labelled dataset;
+  for (const SampleRangeOfTest share : {SampleRangeOfTest{0, 6}, {0, 2}, {2, 4}}) {
+    InputPipeline pipeline({.dataset = &dataset,
+                            .graph = &graph,
+                            .seed = 7,
+                            .batch_size = 6,
+                            .first_position = share.first,
+                            .samples = share.count});
+    for (int64_t step = 0; step < 20; ++step) {
+      const InputBatch batch = pipeline.Next();
+      int64_t counted = 0;
+      for (int64_t sample : SamplesOfStep(7, 12, 6, step, 0, 6).samples) {
+        counted += (sample % 5 != 3) + ((sample + 1) % 5 != 3);
+      }
+      ASSERT_EQ(batch.counted_targets.size(), 2);
+      EXPECT_EQ(batch.counted_targets[0], 0);
+      EXPECT_EQ(batch.counted_targets[1], counted) << step;
+    }
+  }
+  EXPECT_EQ(CountEvaluationTargets(dataset, graph), (std::vector<int64_t>{0, 24 - 4}));
+  EXPECT_TRUE(CountEvaluationTargets(dataset, GraphOfNumbers()).empty());
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "lib/cluster/fleet_client.h"
 #include "lib/cluster/resource_name.h"
 #include "lib/concurrency/cpu_quota.h"
+#include "lib/engine/device_list.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/ucx_transport.h"
@@ -23,7 +24,8 @@
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordinator");
 ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default worker-<host>-<pid>");
-ABSL_FLAG(std::string, devices, "cpu", "what to compute on: cpu, or cpu:N for N CPU devices");
+ABSL_FLAG(std::string, devices, "cpu",
+          "what to compute on: cpu, cpu:N for N CPU devices, cuda:all, or cuda:0,1");
 ABSL_FLAG(
     int, threads_per_device, 0,
     "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
@@ -55,11 +57,13 @@ int Main() {
     LOG(ERROR) << "--name: '" << name << "' is no valid name";
     return kExitConfig;
   }
-  const auto devices = ParseDevices(absl::GetFlag(FLAGS_devices));
-  if (!devices.ok()) {
-    LOG(ERROR) << "--devices: " << devices.status().message();
+  const absl::StatusOr<DeviceList> list = ParseDeviceList(absl::GetFlag(FLAGS_devices));
+  if (!list.ok()) {
+    LOG(ERROR) << "--devices: " << list.status().message();
     return kExitConfig;
   }
+  LOG_IF(WARNING, !list->substitution.empty()) << "--devices: " << list->substitution;
+  const std::vector<std::string>& devices = list->names;
   int threads = absl::GetFlag(FLAGS_threads_per_device);
   if (threads < 0) {
     LOG(ERROR) << "--threads_per_device: must not be negative (is " << threads << ")";
@@ -67,7 +71,7 @@ int Main() {
   }
   // One core stays free for communication: the math library's threads wait for one another by
   // spinning, and one that is preempted stalls them all.
-  if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices->size()));
+  if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices.size()));
 
   Metrics metrics;
   if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
@@ -77,7 +81,7 @@ int Main() {
 
   std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
   Worker worker({.member = name,
-                 .devices = *devices,
+                 .devices = devices,
                  .threads_per_device = threads,
                  .transport = MakeTransport,
                  .metrics = &metrics,
@@ -85,10 +89,10 @@ int Main() {
                    if (FleetClient* client = reporter) client->ReportSoon();
                  }});
   FleetClient client(
-      {.coordinator = absl::GetFlag(FLAGS_coordinator), .hello = HelloOf(name, *devices, metrics)},
+      {.coordinator = absl::GetFlag(FLAGS_coordinator), .hello = HelloOf(name, devices, metrics)},
       &worker);
   reporter = &client;
-  LOG(INFO) << name << ": " << devices->size() << " devices with " << threads
+  LOG(INFO) << name << ": " << devices.size() << " devices with " << threads
             << " threads each, metrics at " << metrics.url();
 
   const int signal = stop.Await();

@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "lib/graph/zoo.h"
+#include "lib/graph/zoo/zoo.h"
 
 namespace muster {
 

@@ -76,13 +76,16 @@ class Trainer {
   explicit Trainer(Options options) : options_(std::move(options)) {}
 
   absl::Status Open();
+  absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
+  absl::Status CheckSynchronised(int devices) const;
+  double CountEvaluationLabels() const;
   absl::Status FinishStep();
   absl::Status Evaluate(int64_t version);
   bool EvaluationIsDue(int64_t version) const;
 
   const Options options_;
   std::unique_ptr<const Dataset> dataset_;
-  std::shared_ptr<const v1::Graph> training_graph_;
+  std::vector<int64_t> counted_evaluation_targets_;  // see DeviceLane::EvaluationWhole
   std::unique_ptr<DeviceTeam> team_;
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by device
   std::unique_ptr<TensorSlab> parameters_;          // shared by all CPU devices
@@ -92,6 +95,7 @@ class Trainer {
   int64_t total_steps_ = 0;
   std::atomic<int64_t> step_ = 0;  // being run
   bool loss_was_nonfinite_ = false;
+  double evaluation_labels_ = 0;           // that count, of all held-out samples
   std::optional<v1::StepRecord> pending_;  // computed, not yet finished
   std::atomic<int64_t> next_step_ = 0;
   std::atomic<bool> cancelled_ = false;

@@ -116,6 +116,122 @@ TEST(TrainerTest, DevicesAndWorkersDoNotChangeWhatIsLearned) {
   }
 }
 
+TEST(TrainerTest, MicroBatchesDoNotChangeWhatIsLearned) {
+  const std::string path = testing::TempDir() + "/trainer_test_micro.txt";
+  const Trained whole = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/1);
+  for (const int64_t micro_batch_size : {1, 2, 3, 5, 100}) {
+    FakePs::Options job = TextJob(path, /*workers=*/1);  // batches of 7: parts of two sizes
+    job.spec.mutable_training()->set_micro_batch_size(micro_batch_size);
+    const Trained parts = Train(job, 6, /*devices=*/1);
+    ExpectSameParameters(whole, parts, 1e-5);
+    for (int step = 0; step < 6; ++step) {
+      EXPECT_NEAR(LossOf(whole, step), LossOf(parts, step), 1e-5);
+      EXPECT_NEAR(whole.reports[0].steps(step).gradient_norm(),
+                  parts.reports[0].steps(step).gradient_norm(), 1e-5);
+    }
+    ASSERT_EQ(parts.reports[0].evaluations_size(), 2);
+    for (int i = 0; i < 2; ++i) {
+      const v1::EvaluationRecord& expected = whole.reports[0].evaluations(i);
+      const v1::EvaluationRecord& evaluated = parts.reports[0].evaluations(i);
+      EXPECT_EQ(evaluated.samples(), expected.samples());
+      EXPECT_NEAR(evaluated.loss_sum() / expected.samples(),
+                  expected.loss_sum() / expected.samples(), 1e-5);
+      EXPECT_NEAR(evaluated.correct(), expected.correct(), 0.5);
+    }
+  }
+  FakePs::Options shared = TextJob(path, /*workers=*/2);
+  shared.spec.mutable_training()->set_micro_batch_size(1);
+  ExpectSameParameters(whole, Train(shared, 6, /*devices=*/2), 1e-5);
+}
+
+TEST(TrainerTest, LowPrecisionLearnsNearlyTheSame) {
+  const std::string path = testing::TempDir() + "/trainer_test_precision.txt";
+  const Trained full = Train(TextJob(path, /*workers=*/1), 12, /*devices=*/1);
+  for (const v1::Precision precision : {v1::TF32, v1::BF16, v1::FP16}) {
+    FakePs::Options job = TextJob(path, /*workers=*/1);
+    job.spec.mutable_training()->set_precision(precision);
+    if (precision == v1::FP16) {
+      job.spec.mutable_training()->mutable_loss_scale()->set_initial(1024);
+    }
+    const Trained low = Train(job, 12, /*devices=*/1);
+    for (int step = 0; step < 12; ++step) {
+      EXPECT_NEAR(LossOf(full, step), LossOf(low, step), 0.03) << v1::Precision_Name(precision);
+      const v1::StepRecord& record = low.reports[0].steps(step);
+      EXPECT_EQ(record.loss_scale(), precision == v1::FP16 ? 1024 : 0);
+      EXPECT_FALSE(record.skipped());
+      EXPECT_NEAR(record.gradient_norm() / full.reports[0].steps(step).gradient_norm(), 1, 0.05)
+          << v1::Precision_Name(precision);
+    }
+  }
+}
+
+// y = w BatchNorm(x) + b.
+FakePs::Options NormalisedLineJob() {
+  FakePs::Options job = LinearJob(/*workers=*/1);
+  v1::Graph& graph = job.graph;
+  auto add = [&](const char* name, double value) -> v1::Parameter& {
+    v1::Parameter& parameter = *graph.add_parameters();
+    parameter.set_name(name);
+    parameter.add_shape(1);
+    parameter.mutable_initializer()->set_constant(value);
+    return parameter;
+  };
+  add("mean", 0).set_statistic_momentum(0.25);
+  add("variance", 1).set_statistic_momentum(0.25);
+  add("shift", 0);
+  add("gain", 1);
+  v1::Node norm;
+  norm.set_name("norm");
+  norm.set_op("BatchNorm");
+  for (const char* name : {"input", "mean", "variance", "shift", "gain"}) norm.add_inputs(name);
+  for (const char* name : {"normalised", "norm.mean", "norm.rstd", "norm.variance", "norm.state"}) {
+    norm.add_outputs(name);
+  }
+  for (v1::Node& node : *graph.mutable_nodes()) {
+    for (std::string& input : *node.mutable_inputs()) {
+      if (input == "input") input = "normalised";
+    }
+  }
+  graph.add_nodes();
+  for (int n = graph.nodes_size() - 1; n > 0; --n) *graph.mutable_nodes(n) = graph.nodes(n - 1);
+  *graph.mutable_nodes(0) = norm;
+  return job;
+}
+
+TEST(TrainerTest, StatisticsMoveTowardsThoseOfTheBatch) {
+  FakePs::Options job = NormalisedLineJob();
+  const int mean = job.graph.parameters_size() - 4;
+  const Trained trained = Train(job, 40, /*devices=*/1);
+  // x is uniform in [-1, 1): after 40 steps the start is forgotten, 0.75^40.
+  EXPECT_NEAR(trained.parameters[mean][0], 0, 0.15);
+  EXPECT_NEAR(trained.parameters[mean + 1][0], 1 / 3.0, 0.08);
+  job.spec.mutable_training()->set_micro_batch_size(16);
+  const Trained parts = Train(job, 40, /*devices=*/1);
+  EXPECT_NEAR(parts.parameters[mean][0], trained.parameters[mean][0], 1e-5)
+      << "the mean of halves is the mean";
+}
+
+TEST(TrainerTest, SynchronisedNormsNeedOneDevicePerWorker) {
+  FakePs::Options job = NormalisedLineJob();
+  (*job.graph.mutable_nodes(0)->mutable_attributes())["synchronised"].set_i(1);
+  Train(job, 1, /*devices=*/1);
+
+  InProcessNetwork network;
+  FakePs ps(network, job);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  const absl::Status refused =
+      Trainer::Create({.plan = ps.plan(),
+                       .devices = {"cpu", "cpu"},
+                       .transport = [&network] { return network.MakeTransport(); },
+                       .log = &log,
+                       .metrics = &worker_metrics})
+          .status();
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_NE(refused.message().find("node 'norm' (BatchNorm)"), std::string::npos) << refused;
+}
+
 TEST(TrainerTest, EvaluatesEveryHeldOutSampleOnceWhenDue) {
   const std::string path = testing::TempDir() + "/trainer_test_evaluation.txt";
   const Trained alone = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/1);

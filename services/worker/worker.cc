@@ -3,40 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "glog/logging.h"
-#include "lib/status/status.h"
 
 namespace muster {
-namespace {
-
-constexpr int kDevicesMax = 64;  // threads of their own each
-
-}  // namespace
-
-absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view devices) {
-  int count = 0;
-  for (absl::string_view part : absl::StrSplit(devices, ',')) {
-    int of_part = 1;
-    const bool counted = absl::ConsumePrefix(&part, "cpu:");
-    if (counted ? !absl::SimpleAtoi(part, &of_part) || of_part < 1 : part != "cpu") {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", devices, "' is no list of devices such as 'cpu', 'cpu:2' or 'cpu,cpu'"));
-    }
-    count += std::min(of_part, kDevicesMax + 1);
-    if (count > kDevicesMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", devices, "' are more than ", kDevicesMax, " devices"));
-    }
-  }
-  std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("cpu:", i));
-  return names;
-}
-
 Worker::Worker(Options options)
     : options_(std::move(options)), metrics_(*options_.metrics), job_thread_([this] { Serve(); }) {}
 

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "lib/cluster/fleet_client.h"
@@ -22,16 +20,12 @@
 
 namespace muster {
 
-// "cpu:2" -> {"cpu:0", "cpu:1"}; "cpu,cpu" likewise; "cpu" -> {"cpu:0"}. INVALID_ARGUMENT for
-// anything else.
-absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view devices);
-
 // Thread-safe.
 class Worker : public FleetMember {
  public:
   struct Options {
     std::string member;                // its name in the fleet
-    std::vector<std::string> devices;  // ParseDevices()
+    std::vector<std::string> devices;  // for Device::Create
     int threads_per_device = 1;
     TransportFactory transport;
     Metrics* metrics = nullptr;         // outlives the worker

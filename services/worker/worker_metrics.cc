@@ -31,7 +31,19 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
                                  "Gradient bytes handed to the transport")),
       params_bytes(metrics.Counter("muster_worker_params_bytes_total", "Parameter bytes received")),
       nonfinite_losses(metrics.Counter("muster_worker_nonfinite_losses_total",
-                                       "Steps whose loss was infinite or not a number")) {}
+                                       "Steps whose loss was infinite or not a number")),
+      loss_scale(metrics.Gauge("muster_worker_loss_scale",
+                               "Loss scale of the last finished step; 0 but for fp16")),
+      skipped_steps(metrics.Counter("muster_worker_skipped_steps_total",
+                                    "Steps that changed nothing: their gradient was not finite")) {}
+
+void WorkerMetrics::ShowStartPhase(const std::string& phase, absl::Duration time) {
+  metrics_
+      .Gauge("muster_worker_start_phase_seconds",
+             "Time of one phase of the last start: data, graph, memory, compile",
+             {{"phase", phase}})
+      .Set(absl::ToDoubleSeconds(time));
+}
 
 void WorkerMetrics::ShowTransport(const std::string& name) {
   metrics_.Gauge("muster_transport_info", "1 for the transport in use", {{"transport", name}})

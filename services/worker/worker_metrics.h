@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/time/time.h"
 #include "lib/telemetry/metrics.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
@@ -17,6 +18,8 @@ class WorkerMetrics {
 
   // Which transport carries the gradients ("ucx:tcp").
   void ShowTransport(const std::string& name);
+  // How long a phase of the last start took: data, graph, memory, compile.
+  void ShowStartPhase(const std::string& phase, absl::Duration time);
 
  private:
   Metrics& metrics_;
@@ -35,6 +38,8 @@ class WorkerMetrics {
   prometheus::Counter& push_bytes;
   prometheus::Counter& params_bytes;
   prometheus::Counter& nonfinite_losses;
+  prometheus::Gauge& loss_scale;  // of the last finished step; 0 but for fp16
+  prometheus::Counter& skipped_steps;
 };
 
 }  // namespace muster

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/graph/zoo.h"
+#include "lib/graph/zoo/zoo.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
 #include "services/worker/fake_ps.h"
@@ -18,7 +18,6 @@
 namespace muster {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Fate = InProcessNetwork::Fate;
@@ -304,16 +303,6 @@ TEST(WorkerTest, FinishStepLeavesNoStepHalfDone) {
   EXPECT_EQ(report.state(), v1::MEMBER_PAUSED);
   EXPECT_GE(report.next_step(), 49);
   EXPECT_EQ(report.steps_size(), report.next_step());
-}
-
-TEST(WorkerTest, DevicesAreCountedOrListed) {
-  EXPECT_THAT(*ParseDevices("cpu"), ElementsAre("cpu:0"));
-  EXPECT_THAT(*ParseDevices("cpu:2"), ElementsAre("cpu:0", "cpu:1"));
-  EXPECT_THAT(*ParseDevices("cpu,cpu"), ElementsAre("cpu:0", "cpu:1"));
-  for (const char* bad :
-       {"", "gpu", "cpu:", "cpu:0", "cpu:-1", "cpu:x", "cpu,", "cpu:1000000000"}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(ParseDevices(bad).status())) << bad;
-  }
 }
 
 }  // namespace

@@ -1,0 +1,18 @@
+// One .npy file per input of the model; row i of every file is sample i.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/data/dataset.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// As Dataset::Open() for `data.npy`. An f32 input takes any type (numbers are converted, not
+// scaled), an i32 input integers. Every id is looked at once.
+absl::StatusOr<std::unique_ptr<const Dataset>> OpenNpyDataset(const v1::DataSpec& spec,
+                                                              const v1::Graph& graph);
+
+}  // namespace muster

@@ -1,0 +1,19 @@
+// Random samples that fit whatever the model reads: benchmarks need no files.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/data/dataset.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// As Dataset::Open() for `data.synthetic`. Element e of sample s of an input is a pure function of
+// (data.seed, input, s, e): f32 inputs are standard normal (0 or 1 as the target of a
+// SigmoidCrossEntropy), ids uniform in what the model takes, 0 or 1 where nothing says.
+absl::StatusOr<std::unique_ptr<const Dataset>> OpenSyntheticDataset(const v1::DataSpec& spec,
+                                                                    const v1::Graph& graph);
+
+}  // namespace muster

@@ -1,0 +1,21 @@
+// The values that a model's file brings along, kept where shards can restore them from.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "lib/graph/model.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// Writes a checkpoint of step 0 into a new folder below `directory`: the model's initial values,
+// zeros in every optimizer slot. Returns the checkpoint's absolute path. Errors as
+// CheckpointWriter's; nothing is left behind then.
+absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
+                                               const v1::JobSpec& spec, const Model& model);
+
+// Removes what WriteInitialValues() made at `path` below `directory`; any other path is left alone.
+void RemoveInitialValues(const std::string& directory, const std::string& path);
+
+}  // namespace muster

@@ -1,0 +1,167 @@
+// What stands around a shard thread in tests: a worker's end of the data plane, and a listener.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/transport/inprocess_transport.h"
+#include "lib/transport/transport.h"
+#include "lib/transport/wire.h"
+#include "proto/muster/v1/plan.pb.h"
+#include "services/ps/parameter_shard.h"
+#include "services/ps/shard_thread.h"
+#include "services/ps/test_plan.h"
+
+namespace muster {
+
+inline constexpr absl::Duration kPatience = absl::Seconds(20);
+
+using Values = std::vector<float>;
+
+// A worker's end of the data plane, driven by the test's thread.
+class FakeWorker : private MessageReceiver {
+ public:
+  struct Message {
+    WireHeader header;
+    Values payload;
+  };
+
+  FakeWorker(InProcessNetwork* network, const v1::JobPlan& plan, int rank)
+      : plan_(plan), rank_(rank), transport_(network->MakeTransport()), buffer_(1 << 20) {
+    transport_->SetReceiver(this);
+  }
+
+  void Connect(const std::string& address) { peer_ = *transport_->Connect(address); }
+
+  void Send(WireHeader header, const std::string& payload = "") {
+    header.length = payload.size();
+    const auto& kept = sent_.emplace_back(payload);
+    transport_->Send(peer_, header, {reinterpret_cast<const std::byte*>(kept.data()), kept.size()},
+                     nullptr);
+  }
+
+  void Hello(absl::string_view token) {
+    Send({.kind = MessageKind::kHello,
+          .generation = plan_.generation(),
+          .job = plan_.job_number(),
+          .rank = static_cast<uint32_t>(rank_)},
+         absl::StrCat(token, transport_->address()));
+  }
+  void Hello() { Hello(plan_.session_token()); }
+
+  void Push(int64_t step, int chunk, float gradient) {
+    Push(step, chunk, Values(plan_.chunks(chunk).elements(), gradient));
+  }
+  void Push(int64_t step, int chunk, const Values& values) {
+    Send(PushHeader(plan_, step, chunk, rank_),
+         {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+  }
+
+  // The next message, or one with `reason` kNone and job 0 after `patience`.
+  Message Receive(absl::Duration patience = kPatience) {
+    const absl::Time deadline = absl::Now() + patience;
+    while (inbox_.empty() && absl::Now() < deadline) {
+      if (transport_->Progress() == 0) transport_->Wait(deadline - absl::Now());
+    }
+    if (inbox_.empty()) return {};
+    Message message = std::move(inbox_.front());
+    inbox_.erase(inbox_.begin());
+    return message;
+  }
+
+  void Greet(const std::string& address) {
+    Connect(address);
+    Hello();
+    EXPECT_EQ(Receive().header.kind, MessageKind::kHello);
+  }
+
+ private:
+  absl::Span<std::byte> PlacePayload(const WireHeader& header) override {
+    return {buffer_.data(), header.length};
+  }
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override {
+    Values values(payload.size() / sizeof(float));
+    if (!values.empty()) std::memcpy(values.data(), payload.data(), payload.size());
+    inbox_.push_back({header, values});
+  }
+  void PeerLost(PeerId, const absl::Status&) override {}
+
+  const v1::JobPlan plan_;
+  const int rank_;
+  std::deque<std::string> sent_;
+  std::unique_ptr<Transport> transport_;
+  std::vector<std::byte> buffer_;
+  std::vector<Message> inbox_;
+  PeerId peer_ = PeerId::kNone;
+};
+
+// Counts, and waits for what is to come.
+class FakeListener : public ShardListener {
+ public:
+  void ShardInstalled(int, const absl::Status& status) override {
+    absl::MutexLock lock(&mu_);
+    ++(status.ok() ? installed_ : refused_);
+  }
+  void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
+    absl::MutexLock lock(&mu_);
+    snapshots_.push_back(std::move(snapshot));
+  }
+  void SnapshotDeclined(int, uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {
+    absl::MutexLock lock(&mu_);
+    ++declined_;
+  }
+  void ShardReleased(int) override {
+    absl::MutexLock lock(&mu_);
+    ++released_;
+  }
+
+  void AwaitInstalled(int count) {
+    Await([=, this] { return installed_ >= count; });
+  }
+  void AwaitReleased(int count) {
+    Await([=, this] { return released_ >= count; });
+  }
+  void AwaitDeclined(int count) {
+    Await([=, this] { return declined_ >= count; });
+  }
+  std::shared_ptr<const ShardSnapshot> AwaitSnapshot() {
+    Await([this] { return !snapshots_.empty(); });
+    absl::MutexLock lock(&mu_);
+    return snapshots_.empty() ? nullptr : snapshots_.back();
+  }
+  int refused() {
+    absl::MutexLock lock(&mu_);
+    return refused_;
+  }
+  int released() {
+    absl::MutexLock lock(&mu_);
+    return released_;
+  }
+
+ private:
+  void Await(std::function<bool()> condition) {
+    absl::MutexLock lock(&mu_);
+    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&condition), kPatience));
+  }
+
+  absl::Mutex mu_;
+  int installed_ = 0;
+  int refused_ = 0;
+  int released_ = 0;
+  int declined_ = 0;
+  std::vector<std::shared_ptr<const ShardSnapshot>> snapshots_;
+};
+
+}  // namespace muster

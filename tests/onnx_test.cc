@@ -1,0 +1,135 @@
+// A model from an ONNX file, through a job and back into the file.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/engine/device.h"
+#include "lib/engine/executor.h"
+#include "lib/graph/lowering.h"
+#include "lib/graph/onnx/onnx_import.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kSamples = 4;
+
+class OnnxTest : public testing::Test {
+ protected:
+  // A copy that a test may take away.
+  OnnxTest() : model_(absl::StrCat(testing::TempDir(), "/model.", getpid(), ".onnx")) {
+    fs::copy_file("tests/goldens/onnx/cnn.onnx", model_, fs::copy_options::overwrite_existing);
+  }
+
+  ImportedModel Import() const {
+    v1::OnnxModel source;
+    source.set_path("tests/goldens/onnx/cnn.onnx");
+    return ImportOnnx(source).value();
+  }
+
+  std::string Job(int steps, const std::string& learning_rate) const {
+    return absl::StrCat("name: onnx\nmodel: {onnx: {path: ", model_,
+                        "}}\ndata: {synthetic: {samples: 64}, batch_size: 8}\n"
+                        "training: {steps: ",
+                        steps, ", optimizer: {sgd: {learning_rate: ", learning_rate,
+                        ", momentum: 0.9}}}\nresources: {workers: {min: 2}, ps: 2}\n");
+  }
+
+  const std::string model_;
+};
+
+TEST_F(OnnxTest, AJobStartsFromTheFilesValuesAndNeedsTheFileOnlyWhenItIsCreated) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  // Steps too small to change anything.
+  const std::string job = cluster.Submit(Job(/*steps=*/1, "1e-30"));
+  fs::remove(model_);
+  cluster.AwaitState(job, v1::SUCCEEDED);
+  fs::copy_file("tests/goldens/onnx/cnn.onnx", model_);  // for the test's own reading
+
+  const std::map<std::string, std::vector<float>> trained = cluster.Parameters(job, 1);
+  const ImportedModel model = Import();
+  ASSERT_EQ(trained.size(), static_cast<size_t>(model.graph.parameters_size()));
+  for (int p = 0; p < model.graph.parameters_size(); ++p) {
+    if (model.graph.parameters(p).has_statistic_momentum()) continue;
+    const std::string& name = model.graph.parameters(p).name();
+    EXPECT_EQ(trained.at(name), model.initial_values[p]) << name;
+  }
+}
+
+TEST_F(OnnxTest, AFileThatCannotBeImportedIsAFaultOfTheJob) {
+  TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
+  std::ofstream(model_) << "no model";
+  const absl::Status error = cluster.SubmitError(Job(1, "0.1"));
+  EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(error.message()), testing::HasSubstr("model.onnx"));
+  EXPECT_THAT(std::string(error.message()), testing::HasSubstr("is no ONNX file"));
+}
+
+// The logits of `parameters` for inputs sin(0), sin(1), ...
+std::vector<float> Logits(const v1::Graph& forward,
+                          const std::map<std::string, std::vector<float>>& parameters) {
+  const v1::Graph graph = InferenceGraph(forward, {}).value();
+  const auto device = Device::Create("cpu", 1).value();
+  std::vector<Device::Memory> memory;
+  std::vector<float*> pointers;
+  for (const v1::Parameter& parameter : graph.parameters()) {
+    const std::vector<float>& values = parameters.at(parameter.name());
+    memory.push_back(device->Allocate(values.size() * sizeof(float)));
+    pointers.push_back(reinterpret_cast<float*>(memory.back().get()));
+    std::memcpy(pointers.back(), values.data(), values.size() * sizeof(float));
+  }
+  const auto executor =
+      Executor::Create(graph, {.batch = kSamples, .device = device.get(), .parameters = pointers})
+          .value();
+  const absl::Span<std::byte> input = executor->input("input");
+  auto* floats = reinterpret_cast<float*>(input.data());
+  for (size_t i = 0; i < input.size() / sizeof(float); ++i) {
+    floats[i] = static_cast<float>(std::sin(static_cast<double>(i)));
+  }
+  EXPECT_TRUE(executor->Run({}, nullptr).ok());
+  const absl::Span<const float> logits = executor->output(graph.logits());
+  return {logits.begin(), logits.end()};
+}
+
+TEST_F(OnnxTest, OnnxruntimeGivesTheTrainedModelsLogits) {
+  if (system("python3 -c 'import onnxruntime, numpy' 2>/dev/null") != 0) {
+    GTEST_SKIP() << "python3 with the packages onnxruntime and numpy is not here";
+  }
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const std::string job = cluster.Run(Job(/*steps=*/20, "0.05"));
+  const std::string trained = model_ + ".trained";
+  const std::string output = model_ + ".logits";
+  ASSERT_EQ(system(absl::StrCat("cli/muster --server ", cluster.members().address(),
+                                " checkpoint export ", job, " --onnx ", trained)
+                       .c_str()),
+            0);
+  const std::string script = absl::StrCat(
+      "import numpy, onnxruntime; s = onnxruntime.InferenceSession('", trained,
+      "', providers=['CPUExecutionProvider']); n = ", kSamples,
+      "; x = numpy.sin(numpy.arange(n * 3 * 12 * 12, dtype='float64')).astype('float32'); "
+      "s.run(None, {'input': x.reshape(n, 3, 12, 12)})[0].astype('float32').tofile('",
+      output, "')");
+  ASSERT_EQ(system(absl::StrCat("python3 -c \"", script, "\"").c_str()), 0);
+
+  const std::vector<float> own = Logits(Import().graph, cluster.Parameters(job, 20));
+  std::vector<float> theirs(own.size());
+  std::ifstream stream(output, std::ios::binary);
+  stream.read(reinterpret_cast<char*>(theirs.data()), theirs.size() * sizeof(float));
+  ASSERT_EQ(stream.gcount(), static_cast<std::streamsize>(theirs.size() * sizeof(float)));
+  for (size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], theirs[i], 1e-5) << i;
+}
+
+}  // namespace
+}  // namespace muster
