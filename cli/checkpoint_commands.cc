@@ -1,4 +1,4 @@
-// muster checkpoint: list, save, get, verify.
+// muster checkpoint: list, save, get, verify, export.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -7,12 +7,17 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
 #include "cli/job_text.h"
 #include "cli/session.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/cluster/resource_name.h"
+#include "lib/graph/onnx/onnx_file.h"
+#include "lib/graph/onnx/onnx_import.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -58,12 +63,12 @@ absl::Status VerifyDirectory(const std::string& directory, const std::string& sh
   return absl::OkStatus();
 }
 
-// A directory here, or a checkpoint of the coordinator's, which is downloaded for it.
-absl::Status Verify(const std::string& path_or_name, const Session& session) {
+// Calls `use` with a directory: that one here, or a checkpoint of the coordinator's, which is
+// downloaded for it.
+absl::Status WithDirectory(const std::string& path_or_name, const Session& session,
+                           absl::FunctionRef<absl::Status(const std::string&)> use) {
   std::error_code error;
-  if (fs::is_directory(path_or_name, error)) {
-    return VerifyDirectory(path_or_name, path_or_name, session);
-  }
+  if (fs::is_directory(path_or_name, error)) return use(path_or_name);
   if (!ParseCheckpointRef(path_or_name)) {
     return absl::NotFoundError(absl::StrCat(path_or_name, ": no such directory"));
   }
@@ -74,7 +79,49 @@ absl::Status Verify(const std::string& path_or_name, const Session& session) {
   absl::Cleanup remove = [&] { fs::remove_all(folder, error); };
   const std::string copy = folder + "/checkpoint";
   RETURN_IF_ERROR(session.Connect().DownloadCheckpoint(path_or_name, copy));
-  return VerifyDirectory(copy, path_or_name, session);
+  return use(copy);
+}
+
+absl::Status Verify(const std::string& path_or_name, const Session& session) {
+  return WithDirectory(path_or_name, session, [&](const std::string& directory) {
+    return VerifyDirectory(directory, path_or_name, session);
+  });
+}
+
+struct ExportOptions {
+  std::string checkpoint;
+  std::string onnx;    // to write
+  std::string source;  // the file the model came from; "": the job's own
+};
+
+// The ONNX file of the job's model, with the checkpoint's values.
+absl::Status ExportDirectory(const std::string& directory, const ExportOptions& options) {
+  ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(directory));
+  v1::OnnxModel model = checkpoint->manifest().spec.model().onnx();
+  if (!options.source.empty()) model.set_path(options.source);
+  if (model.path().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.checkpoint, ": its model came from no ONNX file; name one with --source"));
+  }
+  ASSIGN_OR_RETURN(const ImportedModel imported, ImportOnnx(model));
+  RETURN_IF_ERROR(checkpoint->CheckFits(imported.graph));
+  absl::flat_hash_map<std::string, std::vector<float>> values;
+  for (int p = 0; p < imported.graph.parameters_size(); ++p) {
+    const std::string& name = imported.graph.parameters(p).name();
+    std::vector<float>& own = values[name];
+    own.resize(imported.initial_values[p].size());
+    RETURN_IF_ERROR(checkpoint->Read(name, /*slot=*/"", /*offset=*/0, absl::MakeSpan(own)));
+  }
+  ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::Open(model.path()));
+  return file.Save(options.onnx, values);
+}
+
+absl::Status Export(const ExportOptions& options, const Session& session) {
+  RETURN_IF_ERROR(WithDirectory(options.checkpoint, session, [&](const std::string& directory) {
+    return ExportDirectory(directory, options);
+  }));
+  std::printf("%s\n", options.onnx.c_str());
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -106,6 +153,15 @@ void AddCheckpointCommands(CLI::App& app, Session& session) {
                                 "muster checkpoint verify ./checkpoint");
   verify->add_option("PATH_OR_NAME", *name, "Folder here, or JOB@STEP")->required();
   verify->callback([name, &session] { session.Fail(Verify(*name, session)); });
+
+  auto options = std::make_shared<ExportOptions>();
+  CLI::App* to = AddCommand(*checkpoint, "export", "Write trained weights back as ONNX",
+                            "muster checkpoint export resnet-7 --onnx trained.onnx");
+  to->add_option("PATH_OR_NAME", options->checkpoint, "Folder here, JOB@STEP, or JOB for its last")
+      ->required();
+  to->add_option("--onnx", options->onnx, "File to write, in inference form")->required();
+  to->add_option("--source", options->source, "The ONNX file as it was; default: model.onnx.path");
+  to->callback([options, &session] { session.Fail(Export(*options, session)); });
 }
 
 }  // namespace muster

@@ -18,7 +18,7 @@
 #include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/data/dataset.h"
-#include "lib/graph/zoo.h"
+#include "lib/graph/model.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -33,8 +33,9 @@ bool HasFaultUnder(const std::vector<FieldFault>& faults, absl::string_view fiel
 }
 
 // BuildModel names the argument in its message: "model 'gpt': argument 'heads' must be ...".
-FieldFault ModelFault(const absl::Status& status) {
+FieldFault ModelFault(const v1::ModelSpec& model, const absl::Status& status) {
   const std::string message(status.message());
+  if (model.has_onnx()) return {"model.onnx", message};
   constexpr absl::string_view kMark = "argument '";
   const size_t mark = message.find(std::string(kMark));
   if (mark == std::string::npos) {
@@ -93,14 +94,15 @@ void CheckResume(const v1::JobSpec& spec, const v1::Graph& graph, std::vector<Fi
 std::vector<FieldFault> FaultsOfSpec(const v1::JobSpec& spec) {
   std::vector<FieldFault> faults = ValidateJobSpec(spec);
   if (HasFaultUnder(faults, "model")) return faults;
-  auto graph = BuildModel(spec.model());
-  if (!graph.ok()) {
-    faults.push_back(ModelFault(graph.status()));
+  const auto model = LoadModel(spec.model());
+  if (!model.ok()) {
+    faults.push_back(ModelFault(spec.model(), model.status()));
     return faults;
   }
-  if (!HasFaultUnder(faults, "chunk_bytes")) CheckChunks(spec, *graph, faults);
-  if (!HasFaultUnder(faults, "data")) CheckData(spec, *graph, faults);
-  if (!HasFaultUnder(faults, "checkpoint")) CheckResume(spec, *graph, faults);
+  const v1::Graph& graph = model->graph;
+  if (!HasFaultUnder(faults, "chunk_bytes")) CheckChunks(spec, graph, faults);
+  if (!HasFaultUnder(faults, "data")) CheckData(spec, graph, faults);
+  if (!HasFaultUnder(faults, "checkpoint")) CheckResume(spec, graph, faults);
   return faults;
 }
 

@@ -93,6 +93,8 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   AddJobCommands(app, session);
   AddCheckpointCommands(app, session);
   AddFleetCommands(app, session);
+  AddModelCommands(app, session);
+  AddBenchCommands(app, session);
 }
 
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words) {

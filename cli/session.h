@@ -41,6 +41,8 @@ void AddLocalCommands(CLI::App& app, Session& session);
 void AddJobCommands(CLI::App& app, Session& session);
 void AddCheckpointCommands(CLI::App& app, Session& session);
 void AddFleetCommands(CLI::App& app, Session& session);
+void AddModelCommands(CLI::App& app, Session& session);
+void AddBenchCommands(CLI::App& app, Session& session);
 
 // Adds every command and the options they share. `session` outlives `app`.
 void BuildCommandLine(CLI::App& app, Session& session);

@@ -14,7 +14,8 @@
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
-#include "lib/graph/zoo.h"
+#include "lib/graph/lowering.h"
+#include "lib/graph/zoo/zoo.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 
@@ -60,7 +61,8 @@ bool HasText(const CheckpointReader& checkpoint) {
 
 absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
                                        const TextSampling& sampling) {
-  ASSIGN_OR_RETURN(const v1::Graph graph, BuildModel(checkpoint.manifest().spec.model()));
+  ASSIGN_OR_RETURN(const v1::Graph model, BuildModel(checkpoint.manifest().spec.model()));
+  ASSIGN_OR_RETURN(const v1::Graph graph, InferenceGraph(model, {}));
   const int64_t context = ContextOf(graph);
   if (context == 0 || graph.logits().empty() || sampling.prompt.empty()) {
     return absl::InvalidArgumentError(
@@ -98,7 +100,7 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
     // Attention is causal: what stands after the last token does not matter to it.
     std::fill(input.begin(), input.end(), std::byte{0});
     std::memcpy(input.data(), tokens.data(), tokens.size() * sizeof(int32_t));
-    RETURN_IF_ERROR(executor->Run(1.0f, nullptr));
+    RETURN_IF_ERROR(executor->Run({}, /*flow=*/nullptr));
     const absl::Span<const float> logits = executor->output(graph.logits());
     const int64_t vocabulary = static_cast<int64_t>(logits.size()) / context;
     const int token = Draw(logits.subspan((tokens.size() - 1) * vocabulary, vocabulary),

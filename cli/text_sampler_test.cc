@@ -11,7 +11,7 @@
 #include "lib/checkpoint/checkpoint_writer.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/graph/initializer.h"
-#include "lib/graph/zoo.h"
+#include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {

@@ -5,11 +5,11 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --tests || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 
-# The one thing that Debian lacks: the safetensors library of Python, for the test that opens our checkpoints with it.
-# Where it cannot be had that test skips.
+# What Debian lacks: Python's safetensors and onnxruntime, for the tests that open our checkpoints and models with them.
+# Where they cannot be had those tests skip. Debian's numpy serves both.
 python=$PWD/.test-python
-PYTHONPATH=$python python3 -c 'import safetensors' 2>/dev/null ||
-  python3 -m pip install --quiet --target "$python" safetensors >/dev/null 2>&1 || true
+PYTHONPATH=$python python3 -c 'import safetensors, onnxruntime' 2>/dev/null ||
+  python3 -m pip install --quiet --no-deps --target "$python" safetensors onnxruntime >/dev/null 2>&1 || true
 
 targets=(//...)
 for argument in "$@"; do case $argument in //*) targets=() ;; esac; done

@@ -1,0 +1,252 @@
+// muster bench: model.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/model_choice.h"
+#include "cli/session.h"
+#include "google/protobuf/struct.pb.h"
+#include "lib/data/dataset.h"
+#include "lib/engine/device.h"
+#include "lib/engine/executor.h"
+#include "lib/engine/model_memory.h"
+#include "lib/engine/profile.h"
+#include "lib/graph/cost.h"
+#include "lib/graph/lowering.h"
+#include "lib/graph/model.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr int kWarmupRuns = 3;
+constexpr uint64_t kSeed = 1;
+
+struct BenchOptions {
+  ModelChoice model;
+  int steps = 20;
+  bool profile = false;
+  bool no_fuse = false;
+  bool recompute = false;
+};
+
+struct BenchResult {
+  std::string device;
+  absl::Duration compile;  // graph and executor, until the first step could run
+  absl::Duration first;    // the first step
+  absl::Duration median;   // of the timed steps, forward and backward
+  absl::Duration fastest;
+  double flops = 0;       // of a step
+  double peak_flops = 0;  // per second, of the device's best matrix product
+  int64_t tokens = 0;     // of a sample, where it is a sequence of ids
+  int64_t batch = 0;
+  int64_t arena_bytes = 0;
+  std::string profile;
+};
+
+// Runs of a graph on random samples.
+class Bench {
+ public:
+  static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Graph& graph, int64_t batch,
+                                                       bool tf32, Device& device,
+                                                       Profile* profile) {
+    auto bench = std::make_unique<Bench>(graph, device);
+    ASSIGN_OR_RETURN(bench->executor_,
+                     Executor::Create(bench->graph_, {.batch = batch,
+                                                      .device = &device,
+                                                      .parameters = bench->memory_.parameters(),
+                                                      .gradients = bench->memory_.gradients(),
+                                                      .tf32 = tf32,
+                                                      .profile = profile}));
+    v1::DataSpec data;
+    data.mutable_synthetic()->set_samples(batch);
+    ASSIGN_OR_RETURN(const auto dataset, Dataset::Open(data, bench->graph_));
+    std::vector<int64_t> samples(batch);
+    for (int64_t i = 0; i < batch; ++i) samples[i] = i;
+    std::vector<absl::Span<std::byte>> inputs;
+    for (const v1::GraphInput& input : bench->graph_.inputs()) {
+      inputs.push_back(bench->executor_->input(input.name()));
+    }
+    dataset->Read(/*epoch=*/0, samples, inputs);
+    return bench;
+  }
+
+  Bench(const v1::Graph& graph, Device& device) : graph_(graph), memory_(graph_, device, kSeed) {}
+
+  absl::StatusOr<absl::Duration> Time() {
+    const absl::Time begin = absl::Now();
+    RETURN_IF_ERROR(executor_->Run({}, /*flow=*/nullptr));
+    return absl::Now() - begin;
+  }
+
+  // Of `runs`, ascending.
+  absl::StatusOr<std::vector<absl::Duration>> Times(int runs) {
+    std::vector<absl::Duration> times;
+    for (int i = 0; i < runs; ++i) {
+      ASSIGN_OR_RETURN(times.emplace_back(), Time());
+    }
+    std::ranges::sort(times);
+    return times;
+  }
+
+  int64_t arena_bytes() const { return executor_->arena_bytes(); }
+
+ private:
+  const v1::Graph graph_;
+  const ModelMemory memory_;
+  std::unique_ptr<Executor> executor_;
+};
+
+// Operations per second of one large square product in the model's precision: what the same device
+// reaches, right now, where nothing else is in the way.
+absl::StatusOr<double> MeasurePeak(const ModelChoice& choice, Device& device) {
+  const int64_t side = device.is_cpu() ? 2048 : 8192;
+  v1::Graph product;
+  product.set_name("product");
+  for (const char* name : {"input", "target"}) {
+    v1::GraphInput& input = *product.add_inputs();
+    input.set_name(name);
+    input.set_dtype(v1::DTYPE_F32);
+    input.add_shape(-1);
+    input.add_shape(name == std::string("input") ? side : 1);
+  }
+  const auto parameter = [&](const char* name, int64_t rows) {
+    v1::Parameter& weight = *product.add_parameters();
+    weight.set_name(name);
+    weight.add_shape(rows);
+    weight.add_shape(side);
+    weight.mutable_initializer()->set_normal(0.01);
+  };
+  const auto node = [&](const char* op, std::vector<std::string> inputs, const char* output) {
+    v1::Node& added = *product.add_nodes();
+    added.set_name(output);
+    added.set_op(op);
+    added.mutable_inputs()->Add(inputs.begin(), inputs.end());
+    added.add_outputs(output);
+  };
+  // The second product is there to make a loss of the first, which alone counts.
+  parameter("weight", side);
+  parameter("column", 1);
+  node("Linear", {"input", "weight"}, "product");
+  node("Linear", {"product", "column"}, "prediction");
+  node("MeanSquaredError", {"prediction", "target"}, "loss");
+  product.set_loss("loss");
+  ASSIGN_OR_RETURN(const v1::Graph graph,
+                   InferenceGraph(product, {.precision = choice.PrecisionValue()}));
+  ASSIGN_OR_RETURN(const auto bench, Bench::Create(graph, side, choice.precision == "tf32", device,
+                                                   /*profile=*/nullptr));
+  RETURN_IF_ERROR(bench->Times(kWarmupRuns).status());
+  ASSIGN_OR_RETURN(const std::vector<absl::Duration> times, bench->Times(5));
+  return 2.0 * side * side * side / absl::ToDoubleSeconds(times.front());
+}
+
+absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
+  const ModelChoice& choice = options.model;
+  ASSIGN_OR_RETURN(const v1::ModelSpec spec, choice.Spec());
+  ASSIGN_OR_RETURN(const Model model, LoadModel(spec));
+  ASSIGN_OR_RETURN(const auto device, Device::Create(choice.device, choice.Threads()));
+  BenchResult result{.device = absl::StrCat(device->name(), " (", device->description(), ")"),
+                     .batch = choice.batch};
+  ASSIGN_OR_RETURN(result.peak_flops, MeasurePeak(choice, *device));
+  ASSIGN_OR_RETURN(const TrainingCost cost, GraphCost(model.graph, choice.batch));
+  result.flops = static_cast<double>(cost.forward.flops + cost.backward.flops);
+  const v1::GraphInput& first_input = model.graph.inputs(0);
+  if (first_input.dtype() == v1::DTYPE_I32 && first_input.shape_size() == 2) {
+    result.tokens = first_input.shape(1);
+  }
+
+  const absl::Time begin = absl::Now();
+  ASSIGN_OR_RETURN(const v1::Graph training,
+                   TrainingGraph(model.graph, {.precision = choice.PrecisionValue(),
+                                               .recompute = options.recompute,
+                                               .fuse = !options.no_fuse}));
+  Profile profile;
+  ASSIGN_OR_RETURN(const auto bench,
+                   Bench::Create(training, choice.batch, choice.precision == "tf32", *device,
+                                 options.profile ? &profile : nullptr));
+  result.compile = absl::Now() - begin;
+  ASSIGN_OR_RETURN(result.first, bench->Time());
+  RETURN_IF_ERROR(bench->Times(kWarmupRuns).status());
+  profile.Clear();
+  ASSIGN_OR_RETURN(const std::vector<absl::Duration> times, bench->Times(options.steps));
+  result.median = times[times.size() / 2];
+  result.fastest = times.front();
+  result.arena_bytes = bench->arena_bytes();
+  if (options.profile) result.profile = profile.Report(/*nodes=*/25);
+  return result;
+}
+
+std::string Text(const BenchResult& r, const ModelChoice& choice) {
+  const double seconds = absl::ToDoubleSeconds(r.median);
+  std::string text = absl::StrFormat(
+      "device       %s, %s\n"
+      "ready        %.2f s: graph, memory, kernels; the first step %.1f ms\n"
+      "step         %.2f ms median, %.2f ms fastest: forward and backward of %d samples\n"
+      "throughput   %.1f samples/s%s\n"
+      "achieved     %.1f GFLOP in a step, %.1f GFLOP/s: %.0f %% of the %.1f GFLOP/s that one "
+      "large product reaches here\n"
+      "activations  %s\n",
+      r.device, choice.precision, absl::ToDoubleSeconds(r.compile),
+      absl::ToDoubleMilliseconds(r.first), seconds * 1e3, absl::ToDoubleMilliseconds(r.fastest),
+      r.batch, r.batch / seconds,
+      r.tokens > 0 ? absl::StrFormat(", %.0f tokens/s", r.batch * r.tokens / seconds) : "",
+      r.flops / 1e9, r.flops / seconds / 1e9, 100 * r.flops / seconds / r.peak_flops,
+      r.peak_flops / 1e9, FormatBytes(r.arena_bytes));
+  if (!r.profile.empty()) absl::StrAppend(&text, "\n", r.profile);
+  return text;
+}
+
+google::protobuf::Struct Message(const BenchResult& r, const ModelChoice& choice) {
+  google::protobuf::Struct message;
+  auto& fields = *message.mutable_fields();
+  const double seconds = absl::ToDoubleSeconds(r.median);
+  const auto number = [&](const char* name, double value) { fields[name].set_number_value(value); };
+  fields["device"].set_string_value(r.device);
+  fields["precision"].set_string_value(choice.precision);
+  number("batch", static_cast<double>(r.batch));
+  number("ready_seconds", absl::ToDoubleSeconds(r.compile));
+  number("first_step_seconds", absl::ToDoubleSeconds(r.first));
+  number("step_seconds", seconds);
+  number("fastest_step_seconds", absl::ToDoubleSeconds(r.fastest));
+  number("samples_per_second", r.batch / seconds);
+  if (r.tokens > 0) number("tokens_per_second", r.batch * r.tokens / seconds);
+  number("step_flops", r.flops);
+  number("flops_per_second", r.flops / seconds);
+  number("peak_flops_per_second", r.peak_flops);
+  number("activation_bytes", static_cast<double>(r.arena_bytes));
+  return message;
+}
+
+absl::Status PrintBench(const BenchOptions& options, const Session& session) {
+  ASSIGN_OR_RETURN(const BenchResult result, RunBench(options));
+  session.Print(Message(result, options.model), Text(result, options.model),
+                absl::StrFormat("%.6f\n", absl::ToDoubleSeconds(result.median)));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddBenchCommands(CLI::App& app, Session& session) {
+  CLI::App* bench = AddCommand(app, "bench", "Measure this machine",
+                               "muster bench model --zoo resnet50 --batch 8");
+  bench->require_subcommand(1);
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* model =
+      AddCommand(*bench, "model", "Training step on random samples",
+                 "muster bench model --zoo gpt2 --device cuda:0 --batch 8 --precision bf16");
+  options->model.AddOptions(*model);
+  model->add_option("--steps", options->steps, "How many steps are timed")
+      ->check(CLI::Range(1, 1000000).description(""));
+  model->add_flag("--profile", options->profile, "Print where the time goes, node by node");
+  model->add_flag("--no-fuse", options->no_fuse, "Without fused operators, to see their worth");
+  model->add_flag("--recompute", options->recompute, "As training.recompute");
+  model->callback([options, &session] { session.Fail(PrintBench(*options, session)); });
+}
+
+}  // namespace muster

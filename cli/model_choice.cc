@@ -1,0 +1,86 @@
+#include "cli/model_choice.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cli/job_check.h"
+#include "lib/cluster/job_file.h"
+#include "lib/concurrency/cpu_quota.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// A number or a truth value where it reads as one, else a word: as YAML would have it.
+google::protobuf::Value ArgumentValue(const std::string& text) {
+  google::protobuf::Value value;
+  double number;
+  if (text == "true" || text == "false") {
+    value.set_bool_value(text == "true");
+  } else if (absl::SimpleAtod(text, &number)) {
+    value.set_number_value(number);
+  } else {
+    value.set_string_value(text);
+  }
+  return value;
+}
+
+}  // namespace
+
+void ModelChoice::AddOptions(CLI::App& command) {
+  command.add_option("JOB_FILE", job_file, "The model of a job file");
+  command.add_option("--zoo", zoo, "Model by name, see docs/job_spec.md");
+  command.add_option("--arg", args, "NAME=VALUE for the zoo's model")->allow_extra_args(false);
+  command.add_option("--onnx", onnx, "A model from an ONNX file");
+  command.add_option("--logits", logits, "Its output that the loss reads");
+  command.add_option("--precision", precision, "fp32, tf32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "tf32", "bf16", "fp16"}).description(""));
+  command.add_option("--device", device, "cpu or cuda:N");
+  command.add_option("--batch", batch, "Samples that the device computes at once")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20).description(""));
+  command.add_option("--threads", threads, "Of a CPU device; default: every core")
+      ->check(CLI::Range(0, 1024).description(""));
+}
+
+absl::StatusOr<v1::ModelSpec> ModelChoice::Spec() const {
+  if (job_file.empty() + zoo.empty() + onnx.empty() != 2) {
+    return absl::InvalidArgumentError(
+        "name one model: a job file, --zoo NAME or --onnx FILE (see --help)");
+  }
+  v1::ModelSpec spec;
+  if (!job_file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, ReadJobFile(job_file));
+    ASSIGN_OR_RETURN(const v1::JobSpec job, ParseJobFile(text, job_file, {}));
+    return job.model();
+  }
+  if (!onnx.empty()) {
+    spec.mutable_onnx()->set_path(onnx);
+    spec.mutable_onnx()->set_logits(logits);
+    return spec;
+  }
+  spec.mutable_zoo()->set_name(zoo);
+  for (const std::string& argument : args) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(argument, absl::MaxSplits('=', 1));
+    if (parts.first.empty() || parts.first == argument) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--arg ", argument, ": expects NAME=VALUE, for example --arg layers=2"));
+    }
+    (*spec.mutable_zoo()->mutable_args()->mutable_fields())[parts.first] =
+        ArgumentValue(parts.second);
+  }
+  return spec;
+}
+
+v1::Precision ModelChoice::PrecisionValue() const {
+  if (precision == "tf32") return v1::TF32;
+  if (precision == "bf16") return v1::BF16;
+  return precision == "fp16" ? v1::FP16 : v1::FP32;
+}
+
+int ModelChoice::Threads() const { return threads > 0 ? threads : std::max(1, UsableCpus()); }
+
+}  // namespace muster
