@@ -3,9 +3,9 @@
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@cuda//:found.bzl", "NVCC")
 
-# Hopper machine code, and PTX that newer devices compile when they load it.
-_ARCHITECTURES = ["arch=compute_90,code=[sm_90,compute_90]"]
-_FLAGS = ["-c", "-O3", "-std=c++20", "-lineinfo", "--extended-lambda", "-Xcompiler", "-fPIC,-Wall,-Wextra", "-I."]
+# Ampere and Hopper machine code, and PTX that newer devices compile when they load it.
+_ARCHITECTURES = ["arch=compute_80,code=sm_80", "arch=compute_90,code=[sm_90,compute_90]"]
+_FLAGS = ["-c", "-O3", "-std=c++20", "-lineinfo", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC,-Wall,-Wextra", "-I."]
 
 def _cuda_objects_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
@@ -22,7 +22,7 @@ def _cuda_objects_impl(ctx):
         ctx.actions.run(
             executable = NVCC,
             arguments = [arguments],
-            inputs = depset([source] + ctx.files.hdrs, transitive = [deps.compilation_context.headers]),
+            inputs = depset([source] + ctx.files.hdrs + ctx.files.device_hdrs, transitive = [deps.compilation_context.headers]),
             outputs = [object],
             mnemonic = "CudaCompile",
             use_default_shell_env = True,
@@ -47,7 +47,8 @@ _cuda_objects = rule(
     implementation = _cuda_objects_impl,
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu"]),
-        "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
+        "hdrs": attr.label_list(allow_files = [".h"]),
+        "device_hdrs": attr.label_list(allow_files = [".cuh"]),
         "deps": attr.label_list(providers = [CcInfo]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
@@ -55,7 +56,7 @@ _cuda_objects = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
-def cuda_library(name, srcs, hdrs, deps = [], **kwargs):
-    """The headers go through a native cc_library, so that layering_check sees them."""
-    _cuda_objects(name = name + "_objects", srcs = srcs, hdrs = hdrs, deps = deps)
+def cuda_library(name, srcs, hdrs, device_hdrs = [], deps = [], **kwargs):
+    """The headers go through a native cc_library, so that layering_check sees them; device_hdrs are for the sources alone."""
+    _cuda_objects(name = name + "_objects", srcs = srcs, hdrs = hdrs, device_hdrs = device_hdrs, deps = deps)
     native.cc_library(name = name, hdrs = hdrs, deps = deps + [":" + name + "_objects", "@cuda//:cudart"], **kwargs)

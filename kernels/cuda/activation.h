@@ -1,18 +1,60 @@
-// CUDA twins of kernels/activation.h: the same contracts on device memory.
+// Functions of one variable and their derivatives, CUDA twins of kernels/activation.h and more.
+//
+// Tensors are on the device, 16-byte aligned, of n elements of `type`, a floating one; an output
+// may be one of the inputs. Asynchronous on `stream`; the launch error, if any, is returned. n == 0
+// is a no-op. Each reads its inputs and writes its output once: bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/type.h"
+
 namespace muster::kernels::cuda {
 
-// y, x, dx, dy: device, f32[n]; each output may be one of the inputs. Asynchronous on `stream`.
-// Returns the launch error, if any. n == 0 is a no-op. Read n (gradients: 2n) and write n floats:
-// bandwidth-bound.
-cudaError_t Relu(float* y, const float* x, int64_t n, cudaStream_t stream);
-cudaError_t ReluGrad(float* dx, const float* dy, const float* y, int64_t n, cudaStream_t stream);
-cudaError_t Gelu(float* y, const float* x, int64_t n, cudaStream_t stream);
-cudaError_t GeluGrad(float* dx, const float* dy, const float* x, int64_t n, cudaStream_t stream);
+enum class Function {
+  kRelu,
+  kSilu,
+  kTanh,
+  kSigmoid,
+  kErf,
+  kExp,
+  kLog,
+  kSqrt,
+  kNeg,
+  kGelu,       // 0.5 x (1 + tanh(...))
+  kGeluExact,  // 0.5 x (1 + erf(...))
+};
+
+// y = f(x).
+cudaError_t Apply(Function f, void* y, const void* x, int64_t n, Type type, cudaStream_t stream);
+
+// dx = dy f'(x), from y = f(x) for kRelu, kTanh, kSigmoid, kSqrt and kExp and from x for the
+// others; kNeg reads neither and `known` may be null.
+cudaError_t ApplyGrad(Function f, void* dx, const void* dy, const void* known, int64_t n, Type type,
+                      cudaStream_t stream);
+
+// y = terms[0] + terms[1] + ..., in f32 and in that order; 1 <= terms <= kTermsMax. y may be any.
+inline constexpr int kTermsMax = 8;
+cudaError_t Accumulate(void* y, const void* const* terms, int count, int64_t n, Type type,
+                       cudaStream_t stream);
+
+// Among f32, bf16, f16 and i32. To i32 truncates towards 0; NaN becomes 0, what does not fit the
+// nearest. May be in place between types of one width.
+cudaError_t Convert(void* y, Type to, const void* x, Type from, int64_t n, cudaStream_t stream);
+
+// How a gradient leaves a run: to f32 = or += from / loss scale, or is left, as the run's numbers
+// say.
+cudaError_t ExportGradient(float* to, const void* from, Type type, const RunNumbers* numbers,
+                           int64_t n, cudaStream_t stream);
+
+// y f32 = x * samples of the run / samples of the global batch * loss scale: what a statistic
+// parameter receives, to be exported like a gradient.
+cudaError_t WeighStatistic(float* y, const float* x, const RunNumbers* numbers, int64_t n,
+                           cudaStream_t stream);
+
+// n elements of y become `value`.
+cudaError_t Fill(void* y, double value, int64_t n, Type type, cudaStream_t stream);
 
 }  // namespace muster::kernels::cuda

@@ -1,5 +1,4 @@
-// Where a graph runs. The CPU is a device; GPUs come with the compute-engine issue through the same
-// seam.
+// Where a graph runs: the CPU, or one GPU.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +11,32 @@
 
 namespace muster {
 
-// Owns streams and memory of one device. Thread-compatible: one thread drives a device.
+// Owns streams, libraries' handles and host memory of one device. Thread-compatible: one thread
+// drives a device.
 class Device {
  public:
-  // "cpu" or "cpu:0". INVALID_ARGUMENT for an unknown kind. `threads`: of the math libraries on a
+  enum class Kind { kCpu, kCuda };
+
+  // "cpu", "cpu:N" or "cuda:N" (the N-th GPU this process sees). INVALID_ARGUMENT for another name,
+  // UNAVAILABLE with the reason where there is no such GPU. `threads`: of the math libraries on a
   // CPU device (>= 1).
   static absl::StatusOr<std::unique_ptr<Device>> Create(absl::string_view name, int threads);
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;
-  virtual bool is_cpu() const = 0;
+  virtual Kind kind() const = 0;
+  bool is_cpu() const { return kind() == Kind::kCpu; }
 
-  // What Allocate() could give now.
+  // For logs and benchmarks: "NVIDIA H200, sm_90, 139 GiB", "2 threads, avx512".
+  virtual std::string description() const = 0;
+
+  // What activations could get now: on a CPU device the machine's memory, on a GPU its own.
   virtual int64_t available_bytes() const = 0;
 
-  // 64-byte aligned, zeroed, for as long as the pointer lives. Null when that much is not
-  // available, before any of it is touched. Devices of a process may allocate at the same time:
-  // each counts what the others have got.
+  // Host memory that the device reads and writes fast (page-locked for a GPU): for parameters and
+  // gradients. 64-byte aligned, zeroed, for as long as the pointer lives, which may be longer than
+  // the device. Null when that much is not available, before any of it is touched. Devices of a
+  // process may allocate at the same time: each counts what the others have got.
   using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
   virtual Memory Allocate(size_t bytes) = 0;
 

@@ -1,0 +1,73 @@
+// Normalisation of each channel over batch and pixels, and its derivatives: CUDA twins of
+// kernels/batch_norm.h.
+//
+//   x, y, dx, dy                          T[B, C, S], or T[B, S, C] where channels are last
+//   bias, gain, dbias, dgain              T[C]; null gain: ones
+//   mean, rstd, variance, running values  f32[C]
+//   state                                 f32[2 C]
+//
+// Device memory, 16-byte aligned. Asynchronous on `stream`; the launch error, if any, is returned.
+// Sums are f32 and in one order. Bandwidth-bound; fastest with channels last.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/type.h"
+
+namespace muster::kernels::cuda {
+
+enum class ChannelOrder { kFirst, kLast };
+enum class BatchNormActivation { kNone, kRelu };
+
+struct BatchNormShape {
+  int64_t batch;     // B
+  int64_t channels;  // C
+  int64_t pixels;    // S
+  ChannelOrder order;
+  Type type;  // T
+  BatchNormActivation activation = BatchNormActivation::kNone;
+};
+
+int64_t BatchNormStateBytes(const BatchNormShape& shape);
+int64_t BatchNormWorkspaceBytes(const BatchNormShape& shape);
+
+struct BatchNormOutputs {
+  void* y;
+  float* mean;
+  float* rstd;      // of the biased variance plus epsilon
+  float* variance;  // unbiased
+  void* state;  // the factor and the summand of each channel: the gradient of relu needs its sign
+};
+
+// Reads x twice and writes y once.
+cudaError_t BatchNorm(const BatchNormOutputs& outputs, const void* x, const void* bias,
+                      const void* gain, float epsilon, const BatchNormShape& shape, void* workspace,
+                      cudaStream_t stream);
+
+// Reads dy and x twice and writes dx once. dgain may be null.
+struct BatchNormGradients {
+  void* dx;
+  void* dbias;
+  void* dgain;
+};
+cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy, const void* x,
+                          const float* mean, const float* rstd, const void* state,
+                          const BatchNormShape& shape, void* workspace, cudaStream_t stream);
+
+// With the running values. y may be x.
+cudaError_t BatchNormInference(void* y, const void* x, const float* running_mean,
+                               const float* running_variance, const void* bias, const void* gain,
+                               float epsilon, const BatchNormShape& shape, void* workspace,
+                               cudaStream_t stream);
+
+// y = x + bias of its channel, then relu if the shape says so. y may be x.
+cudaError_t AddChannelBias(void* y, const void* x, const void* bias, const BatchNormShape& shape,
+                           void* workspace, cudaStream_t stream);
+
+// dbias T[C] = the sums of dy over batch and pixels.
+cudaError_t SumChannelBias(void* dbias, const void* dy, const BatchNormShape& shape,
+                           void* workspace, cudaStream_t stream);
+
+}  // namespace muster::kernels::cuda

@@ -1,0 +1,100 @@
+// Two-dimensional cross-correlation and its derivatives by cuDNN. CUDA twins of
+// kernels/convolution.h.
+//
+//   x, dx   T[B, C, H, W]      w, dw   T[O, C/groups, K, L]      y, dy   T[B, O, H', W']
+//
+// or, all of them, with channels last.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/batch_norm.h"
+#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/type.h"
+
+namespace muster::kernels::cuda {
+
+struct ConvolutionShape {
+  int64_t batch;
+  int64_t channels;
+  std::array<int64_t, 2> image;  // H, W
+  int64_t outputs;
+  std::array<int64_t, 2> output;  // H', W'
+  std::array<int64_t, 2> kernel;
+  std::array<int64_t, 2> strides;
+  std::array<int64_t, 2> padding;  // on both sides alike
+  std::array<int64_t, 2> dilations;
+  int64_t groups;
+  ChannelOrder order;
+  Type type;
+
+  bool operator==(const ConvolutionShape&) const = default;
+  std::string ToString() const;
+};
+
+enum class ConvolutionPart {
+  kForward,     // y from x and w
+  kGradInput,   // dx from dy and w
+  kGradWeight,  // dw from dy and x
+};
+
+struct ConvolutionOptions {
+  bool tf32 = false;
+  bool deterministic =
+      true;  // the library's first choice among those that repeat; else the fastest
+};
+
+// One part of a convolution, prepared. Compute-bound with many channels.
+class Convolution {
+ public:
+  // `handle` outlives it. Asks the library which algorithms there are.
+  static Failure Create(cudnnHandle_t handle, ConvolutionPart part, const ConvolutionShape& shape,
+                        const ConvolutionOptions& options,
+                        std::unique_ptr<Convolution>& convolution);
+  ~Convolution();
+
+  // Of all algorithms that Choose() may choose.
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+  // Where not deterministic: runs the algorithms on this memory and keeps the fastest. Overwrites
+  // `to`. The arguments are those of Run().
+  Failure Choose(void* to, const void* left, const void* right, void* workspace);
+
+  std::string choice() const;  // for logs
+
+  // kForward: (y, x, w). kGradInput: (dx, dy, w). kGradWeight: (dw, dy, x). Asynchronous on the
+  // handle's stream. `workspace` is scratch, 256-byte aligned.
+  Failure Run(void* to, const void* left, const void* right, void* workspace);
+
+ private:
+  Convolution(cudnnHandle_t handle, ConvolutionPart part, const ConvolutionShape& shape,
+              const ConvolutionOptions& options)
+      : handle_(handle), part_(part), shape_(shape), options_(options) {}
+  cudnnStatus_t Describe();
+  cudnnStatus_t PickAlgorithm();
+  cudnnStatus_t TimeAlgorithms(void* to, const void* left, const void* right, void* workspace);
+
+  // The first that runs within the workspace and is deterministic where it must be.
+  template <typename Performance>
+  bool Pick(const Performance* found, int count, int64_t workspace_bytes_max);
+
+  const cudnnHandle_t handle_;
+  const ConvolutionPart part_;
+  const ConvolutionShape shape_;
+  const ConvolutionOptions options_;
+  cudnnTensorDescriptor_t x_ = nullptr, y_ = nullptr;
+  cudnnFilterDescriptor_t w_ = nullptr;
+  cudnnConvolutionDescriptor_t operation_ = nullptr;
+  int algorithm_ = 0;
+  cudnnMathType_t math_ = CUDNN_DEFAULT_MATH;
+  float milliseconds_ = -1;  // -1: not measured
+  int64_t workspace_bytes_ = 0;
+};
+
+}  // namespace muster::kernels::cuda

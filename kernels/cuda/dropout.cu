@@ -1,0 +1,62 @@
+#include "kernels/cuda/dropout.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace muster::kernels::cuda {
+namespace {
+
+// As Philox() in kernels/philox.h.
+__device__ uint4 Philox(uint4 counter, uint2 key) {
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{0xD2511F53} * counter.x;
+    const uint64_t product1 = uint64_t{0xCD9E8D57} * counter.z;
+    counter = make_uint4(
+        static_cast<uint32_t>(product1 >> 32) ^ counter.y ^ key.x, static_cast<uint32_t>(product1),
+        static_cast<uint32_t>(product0 >> 32) ^ counter.w ^ key.y, static_cast<uint32_t>(product0));
+    key.x += 0x9E3779B9;
+    key.y += 0xBB67AE85;
+  }
+  return counter;
+}
+
+// The elements of y whose places in the global batch make group `group` of four.
+template <typename T>
+__global__ void DropGroups(T* y, const T* x, int64_t n, DropoutArguments a,
+                           const RunNumbers* numbers) {
+  const float scale = 1 / (1 - a.rate);
+  const int64_t first = numbers->first_position * a.elements_of_sample;
+  const uint64_t stream = uint64_t{1} << 63 | static_cast<uint64_t>(a.salt) << 32 |
+                          static_cast<uint32_t>(numbers->step);
+  const uint64_t seed = numbers->seed;
+  const int64_t first_group = first / 4, groups = (first + n + 3) / 4 - first_group;
+  for (int64_t g = ThreadIndex(); g < groups; g += ThreadCount()) {
+    const auto group = static_cast<uint64_t>(first_group + g);
+    const uint4 random =
+        Philox(make_uint4(static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32),
+                          static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)),
+               make_uint2(static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)));
+    const uint32_t words[4] = {random.x, random.y, random.z, random.w};
+    const int64_t start = (first_group + g) * 4 - first;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int64_t i = start + k;
+      if (i < 0 || i >= n) continue;
+      const bool dropped = words[k] >> 8 < a.threshold;
+      y[i] = FromFloat<T>(dropped ? 0 : ToFloat(x[i]) * scale);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t Dropout(void* y, const void* x, int64_t n, Type type, const DropoutArguments& arguments,
+                    const RunNumbers* numbers, cudaStream_t stream) {
+  if (n == 0) return cudaSuccess;
+  return ForFloating(type, [&](auto one) {
+    using T = decltype(one);
+    return Launch(DropGroups<T>, Strided(CeilDiv(n, 4) + 1), kThreads, 0, stream,
+                  static_cast<T*>(y), static_cast<const T*>(x), n, arguments, numbers);
+  });
+}
+
+}  // namespace muster::kernels::cuda

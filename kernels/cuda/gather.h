@@ -1,0 +1,37 @@
+// Slices of a tensor by index along one dimension, and the derivative: CUDA twins of
+// kernels/gather.h and embedding.h.
+//
+// The tensor is seen as [outer, size, inner], the result as [outer, indices, inner]; an embedding
+// has outer = 1. Device memory, 16-byte aligned. Asynchronous on `stream`; the launch error, if
+// any, is returned. Bandwidth-bound.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/type.h"
+
+namespace muster::kernels::cuda {
+
+struct GatherShape {
+  int64_t outer;
+  int64_t size;
+  int64_t inner;
+  int64_t indices;
+  // Whether indices in [-size, 0) count from the end. One outside sets *out_of_range to 1 and is
+  // taken for 0.
+  bool allows_negative;
+};
+
+cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherShape& shape,
+                   int element_bytes, int* out_of_range, cudaStream_t stream);
+
+// dx = the sums of the slices of dy by index, in f32 and in the order of the indices; slices that
+// no index names are zero. The indices are sorted (a stable radix sort), then a block owns each
+// slice: results repeat to the bit.
+int64_t GatherGradWorkspaceBytes(const GatherShape& shape);
+cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type,
+                       const GatherShape& shape, void* workspace, cudaStream_t stream);
+
+}  // namespace muster::kernels::cuda

@@ -1,0 +1,134 @@
+// What the kernels share: launches, conversions, 16-byte vectors, sums over warps and blocks.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cuda/type.h"
+
+namespace muster::kernels::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kThreads = 256;
+inline constexpr unsigned kEveryLane = 0xffffffffu;
+inline constexpr int64_t kBlocksMax = 132 * 32;  // fills the largest devices; the rest by striding
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,
+                   cudaStream_t stream, Arguments... arguments) {
+  kernel<<<grid, block, static_cast<size_t>(shared_bytes), stream>>>(
+      static_cast<Parameters>(arguments)...);
+  return cudaGetLastError();
+}
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A grid of kThreads-wide blocks in which thread strides cover n items.
+inline dim3 Strided(int64_t n) {
+  return dim3(static_cast<unsigned>(std::clamp<int64_t>(CeilDiv(n, kThreads), 1, kBlocksMax)));
+}
+
+#define MUSTER_RETURN_IF_CUDA_ERROR(expression)                                                    \
+  do {                                                                                             \
+    if (const cudaError_t cuda_error = (expression); cuda_error != cudaSuccess) return cuda_error; \
+  } while (false)
+
+// Calls f with a value of the C++ type: a kernel is chosen by decltype.
+template <typename F>
+cudaError_t ForFloating(Type type, F f) {
+  switch (type) {
+    case Type::kF32:
+      return f(float{});
+    case Type::kBf16:
+      return f(__nv_bfloat16{});
+    case Type::kF16:
+      return f(__half{});
+    case Type::kI32:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+__device__ inline int64_t ThreadIndex() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+__device__ inline int64_t ThreadCount() { return int64_t{gridDim.x} * blockDim.x; }
+
+__device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float ToFloat(__half x) { return __half2float(x); }
+__device__ inline float ToFloat(int32_t x) { return static_cast<float>(x); }
+
+template <typename T>
+__device__ T FromFloat(float x);
+template <>
+__device__ inline float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline __half FromFloat<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+// N elements that are loaded and stored at once; the address is a multiple of their size.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Vector {
+  T lanes[N];
+};
+
+template <typename T>
+inline constexpr int kVector = 16 / sizeof(T);
+
+template <int N, typename T>
+__device__ void LoadFloats(float (&to)[N], const T* from) {
+  const auto loaded = *reinterpret_cast<const Vector<T, N>*>(from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = ToFloat(loaded.lanes[i]);
+}
+
+template <int N, typename T>
+__device__ void StoreFloats(T* to, const float (&from)[N]) {
+  Vector<T, N> stored;
+#pragma unroll
+  for (int i = 0; i < N; ++i) stored.lanes[i] = FromFloat<T>(from[i]);
+  *reinterpret_cast<Vector<T, N>*>(to) = stored;
+}
+
+__device__ inline float WarpSum(float x) {
+#pragma unroll
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(kEveryLane, x, lane);
+  return x;
+}
+
+// NaN where one is.
+__device__ inline float Max(float a, float b) { return a > b || isnan(a) ? a : b; }
+
+__device__ inline float WarpMax(float x) {
+#pragma unroll
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) {
+    x = Max(x, __shfl_xor_sync(kEveryLane, x, lane));
+  }
+  return x;
+}
+
+// The sum over a block of kThreads, to every thread, in one order.
+__device__ inline float BlockSum(float x) {
+  __shared__ float of_warps[kThreads / kWarp];
+  x = WarpSum(x);
+  __syncthreads();  // those of the call before have been read
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int warp = 0; warp < kThreads / kWarp; ++warp) sum += of_warps[warp];
+  return sum;
+}
+
+}  // namespace muster::kernels::cuda

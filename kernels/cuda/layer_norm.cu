@@ -1,0 +1,190 @@
+#include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/layer_norm.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+constexpr int kRowsOfBlock = kThreads / kWarp;
+
+dim3 RowBlocks(int64_t rows) {
+  return dim3(static_cast<unsigned>(std::min(CeilDiv(rows, kRowsOfBlock), kBlocksMax)));
+}
+
+// f(values of V channels, the first of them) for the channels of a row that this lane takes.
+template <typename T, int V, typename F>
+__device__ void ForChannels(const T* row, int64_t channels, F f) {
+  for (int64_t c = int64_t{threadIdx.x % kWarp} * V; c < channels; c += kWarp * V) {
+    float values[V];
+    LoadFloats(values, row + c);
+    f(values, c);
+  }
+}
+
+// V divides C.
+template <typename T, int V>
+__global__ void NormaliseRows(LayerNormArguments a, int64_t rows, int64_t channels) {
+  const auto* gain = static_cast<const T*>(a.gain);
+  const auto* bias = static_cast<const T*>(a.bias);
+  const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kWarp;
+  for (int64_t row = first; row < rows; row += int64_t{gridDim.x} * kRowsOfBlock) {
+    const T* x = static_cast<const T*>(a.x) + row * channels;
+    if (a.addend != nullptr) {
+      // What later reads see is the sum as it is stored, by the same lane.
+      const T* addend = static_cast<const T*>(a.addend) + row * channels;
+      T* sum = static_cast<T*>(a.sum) + row * channels;
+      ForChannels<T, V>(x, channels, [&](float(&values)[V], int64_t c) {
+        float others[V];
+        LoadFloats(others, addend + c);
+#pragma unroll
+        for (int i = 0; i < V; ++i) values[i] += others[i];
+        StoreFloats(sum + c, values);
+      });
+      x = sum;
+    }
+    float mean = 0;
+    if (a.mean != nullptr) {
+      ForChannels<T, V>(x, channels, [&](float(&values)[V], int64_t) {
+#pragma unroll
+        for (float value : values) mean += value;
+      });
+      mean = WarpSum(mean) / static_cast<float>(channels);
+    }
+    float squares = 0;
+    ForChannels<T, V>(x, channels, [&](float(&values)[V], int64_t) {
+#pragma unroll
+      for (float value : values) squares += (value - mean) * (value - mean);
+    });
+    const float rstd = 1 / sqrtf(WarpSum(squares) / static_cast<float>(channels) + a.epsilon);
+    if (threadIdx.x % kWarp == 0) {
+      if (a.mean != nullptr) a.mean[row] = mean;
+      a.rstd[row] = rstd;
+    }
+    T* y = static_cast<T*>(a.y) + row * channels;
+    ForChannels<T, V>(x, channels, [&](float(&values)[V], int64_t c) {
+      float gains[V], biases[V] = {};
+      LoadFloats(gains, gain + c);
+      if (bias != nullptr) LoadFloats(biases, bias + c);
+#pragma unroll
+      for (int i = 0; i < V; ++i) values[i] = (values[i] - mean) * rstd * gains[i] + biases[i];
+      StoreFloats(y + c, values);
+    });
+  }
+}
+
+// dx = rstd (dy gain - mean(dy gain) - xhat mean(dy gain xhat)); RmsNorm has no first mean.
+template <typename T, int V>
+__global__ void GradRows(T* dx, const T* dy, const T* x, const T* gain, const float* means,
+                         const float* rstds, int64_t rows, int64_t channels) {
+  const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kWarp;
+  for (int64_t row = first; row < rows; row += int64_t{gridDim.x} * kRowsOfBlock) {
+    const float mean = means == nullptr ? 0 : means[row], rstd = rstds[row];
+    const T* row_of_x = x + row * channels;
+    const T* row_of_dy = dy + row * channels;
+    float sum = 0, sum_with_x = 0;
+    ForChannels<T, V>(row_of_dy, channels, [&](float(&values)[V], int64_t c) {
+      float gains[V], xs[V];
+      LoadFloats(gains, gain + c);
+      LoadFloats(xs, row_of_x + c);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const float scaled = values[i] * gains[i];
+        sum += scaled;
+        sum_with_x += scaled * (xs[i] - mean) * rstd;
+      }
+    });
+    sum = means == nullptr ? 0 : WarpSum(sum) / static_cast<float>(channels);
+    sum_with_x = WarpSum(sum_with_x) / static_cast<float>(channels);
+    T* row_of_dx = dx + row * channels;
+    ForChannels<T, V>(row_of_dy, channels, [&](float(&values)[V], int64_t c) {
+      float gains[V], xs[V];
+      LoadFloats(gains, gain + c);
+      LoadFloats(xs, row_of_x + c);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const float normal = (xs[i] - mean) * rstd;
+        values[i] = rstd * (values[i] * gains[i] - sum - normal * sum_with_x);
+      }
+      StoreFloats(row_of_dx + c, values);
+    });
+  }
+}
+
+template <typename T>
+struct ParameterGradients {
+  const T* dy;
+  const T* x;
+  const float* mean;
+  const float* rstd;
+  int64_t channels;
+
+  template <int V>
+  __device__ void Add(int64_t row, int64_t c, float (&sums)[2][V]) const {
+    float g[V], values[V];
+    LoadFloats(g, dy + row * channels + c);
+    LoadFloats(values, x + row * channels + c);
+    const float centre = mean == nullptr ? 0 : mean[row], scale = rstd[row];
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      sums[0][i] += g[i] * (values[i] - centre) * scale;
+      sums[1][i] += g[i];
+    }
+  }
+};
+
+template <typename T>
+__global__ void StoreParameterGradients(T* dgain, T* dbias, const float* partial, int64_t channels,
+                                        int64_t parts) {
+  for (int64_t c = ThreadIndex(); c < channels; c += ThreadCount()) {
+    dgain[c] = FromFloat<T>(JoinParts<2>(partial, 0, c, channels, parts));
+    if (dbias != nullptr) {
+      dbias[c] = FromFloat<T>(JoinParts<2>(partial, 1, c, channels, parts));
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t LayerNorm(const LayerNormArguments& arguments, NormRows shape, cudaStream_t stream) {
+  return ForFloating(shape.type, [&](auto one) {
+    using T = decltype(one);
+    const auto kernel =
+        shape.channels % kVector<T> == 0 ? NormaliseRows<T, kVector<T>> : NormaliseRows<T, 1>;
+    return Launch(kernel, RowBlocks(shape.rows), kThreads, 0, stream, arguments, shape.rows,
+                  shape.channels);
+  });
+}
+
+cudaError_t LayerNormGradInput(void* dx, const void* dy, const void* x, const void* gain,
+                               const float* mean, const float* rstd, NormRows shape,
+                               cudaStream_t stream) {
+  return ForFloating(shape.type, [&](auto one) {
+    using T = decltype(one);
+    const auto kernel = shape.channels % kVector<T> == 0 ? GradRows<T, kVector<T>> : GradRows<T, 1>;
+    return Launch(kernel, RowBlocks(shape.rows), kThreads, 0, stream, static_cast<T*>(dx),
+                  static_cast<const T*>(dy), static_cast<const T*>(x), static_cast<const T*>(gain),
+                  mean, rstd, shape.rows, shape.channels);
+  });
+}
+
+int64_t LayerNormGradParametersWorkspaceBytes(NormRows shape) {
+  return ColumnParts(shape.rows, shape.channels).WorkspaceBytes(2);
+}
+
+cudaError_t LayerNormGradParameters(void* dgain, void* dbias, const void* dy, const void* x,
+                                    const float* mean, const float* rstd, NormRows shape,
+                                    void* workspace, cudaStream_t stream) {
+  const ColumnParts parts(shape.rows, shape.channels);
+  auto* partial = static_cast<float*>(workspace);
+  return ForFloating(shape.type, [&](auto one) {
+    using T = decltype(one);
+    const ParameterGradients<T> gradients = {static_cast<const T*>(dy), static_cast<const T*>(x),
+                                             mean, rstd, shape.channels};
+    MUSTER_RETURN_IF_CUDA_ERROR(LaunchSumColumns<2>(partial, parts, gradients, stream));
+    return Launch(StoreParameterGradients<T>, Strided(shape.channels), kThreads, 0, stream,
+                  static_cast<T*>(dgain), static_cast<T*>(dbias), partial, shape.channels,
+                  parts.parts);
+  });
+}
+
+}  // namespace muster::kernels::cuda

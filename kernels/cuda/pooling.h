@@ -1,0 +1,44 @@
+// Pooling over windows of an image and its derivatives: CUDA twins of kernels/pooling.h.
+//
+//   x, dx   T[B, C, H, W]      y, dy   T[B, C, H', W']      both in `order`
+//   state   i32[B, C, H', W'], in the order of y: where in its image each maximum was
+//
+// Device memory. Asynchronous on `stream`; the launch error, if any, is returned. Gradients are
+// gathered, not scattered: one order. Bandwidth-bound.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/cuda/batch_norm.h"
+#include "kernels/cuda/type.h"
+
+namespace muster::kernels::cuda {
+
+struct PoolShape {
+  int64_t batch;
+  int64_t channels;
+  std::array<int64_t, 2> image;   // H, W
+  std::array<int64_t, 2> output;  // H', W'
+  std::array<int64_t, 2> kernel;
+  std::array<int64_t, 2> strides;
+  std::array<int64_t, 4> padding;  // top, left, bottom, right
+  bool count_padding = false;      // of an average
+  ChannelOrder order;
+  Type type;
+};
+
+// The first maximum of each window; a NaN counts as one; padding never does.
+cudaError_t MaxPool2d(void* y, int32_t* state, const void* x, const PoolShape& shape,
+                      cudaStream_t stream);
+cudaError_t MaxPool2dGrad(void* dx, const void* dy, const int32_t* state, const PoolShape& shape,
+                          cudaStream_t stream);
+
+// Over the part of a window that lies in the image, or in the image or its padding.
+cudaError_t AveragePool2d(void* y, const void* x, const PoolShape& shape, cudaStream_t stream);
+cudaError_t AveragePool2dGrad(void* dx, const void* dy, const PoolShape& shape,
+                              cudaStream_t stream);
+
+}  // namespace muster::kernels::cuda

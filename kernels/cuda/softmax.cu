@@ -1,0 +1,365 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/softmax.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+dim3 Rows(int64_t rows) { return dim3(static_cast<unsigned>(std::min(rows, kBlocksMax))); }
+
+// The largest element seen and the sum of exp(element - it).
+struct Exponentials {
+  float maximum = -INFINITY;
+  float sum = 0;
+
+  __device__ void Add(float x) {
+    if (x > maximum) {
+      sum *= expf(maximum - x);
+      maximum = x;
+    }
+    sum += x == -INFINITY ? 0 : expf(x - maximum);
+  }
+  __device__ void Add(const Exponentials& other) {
+    const float larger = fmaxf(maximum, other.maximum);
+    if (larger == -INFINITY) {
+      sum += other.sum;  // both 0, or NaN
+      return;
+    }
+    sum = sum * expf(maximum - larger) + other.sum * expf(other.maximum - larger);
+    maximum = larger;
+  }
+  __device__ float LogSum() const { return maximum + logf(sum); }
+};
+
+// Over the block, to every thread; always in the same order.
+__device__ Exponentials JoinBlock(Exponentials own) {
+  __shared__ float maxima[kThreads / kWarp], sums[kThreads / kWarp];
+#pragma unroll
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) {
+    Exponentials other;
+    other.maximum = __shfl_xor_sync(kEveryLane, own.maximum, lane);
+    other.sum = __shfl_xor_sync(kEveryLane, own.sum, lane);
+    own.Add(other);
+  }
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) {
+    maxima[threadIdx.x / kWarp] = own.maximum;
+    sums[threadIdx.x / kWarp] = own.sum;
+  }
+  __syncthreads();
+  Exponentials all;
+  for (int warp = 0; warp < kThreads / kWarp; ++warp) {
+    Exponentials other;
+    other.maximum = maxima[warp];
+    other.sum = sums[warp];
+    all.Add(other);
+  }
+  return all;
+}
+
+// f(values, first class) for the classes of a row that this thread takes. V divides the classes.
+template <typename T, int V, typename F>
+__device__ void ForClasses(const T* row, int64_t classes, F f) {
+  for (int64_t c = int64_t{threadIdx.x} * V; c < classes; c += kThreads * V) {
+    float values[V];
+    LoadFloats(values, row + c);
+    f(values, c);
+  }
+}
+
+template <typename T, int V>
+__device__ Exponentials RowExponentials(const T* row, int64_t classes) {
+  Exponentials own;
+  ForClasses<T, V>(row, classes, [&](float(&values)[V], int64_t) {
+#pragma unroll
+    for (float value : values) own.Add(value);
+  });
+  return JoinBlock(own);
+}
+
+template <typename T, int V>
+__global__ void SoftmaxRows(T* y, const T* x, int64_t rows, int64_t classes, bool is_log) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const Exponentials all = RowExponentials<T, V>(x + row * classes, classes);
+    const float lse = all.LogSum(), scale = 1 / all.sum;
+    ForClasses<T, V>(x + row * classes, classes, [&](float(&values)[V], int64_t c) {
+#pragma unroll
+      for (float& value : values) {
+        value = is_log ? value - lse : expf(value - all.maximum) * scale;
+      }
+      StoreFloats(y + row * classes + c, values);
+    });
+  }
+}
+
+template <typename T, int V>
+__global__ void SoftmaxGradRows(T* dx, const T* dy, const T* y, int64_t rows, int64_t classes,
+                                bool is_log) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const int64_t start = row * classes;
+    float sum = 0;
+    ForClasses<T, V>(dy + start, classes, [&](float(&g)[V], int64_t c) {
+      float values[V];
+      LoadFloats(values, y + start + c);
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum += is_log ? g[i] : g[i] * values[i];
+    });
+    sum = BlockSum(sum);
+    ForClasses<T, V>(dy + start, classes, [&](float(&g)[V], int64_t c) {
+      float values[V];
+      LoadFloats(values, y + start + c);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        g[i] = is_log ? g[i] - expf(values[i]) * sum : values[i] * (g[i] - sum);
+      }
+      StoreFloats(dx + start + c, g);
+    });
+  }
+}
+
+struct Targets {
+  const int32_t* of_row;
+  int32_t ignore_index;
+  bool has_ignore_index;
+
+  __device__ bool Counts(int64_t row) const {
+    return !has_ignore_index || of_row[row] != ignore_index;
+  }
+};
+
+Targets TargetsOf(const int32_t* target, const CrossEntropyShape& shape) {
+  return {target, shape.ignore_index, shape.has_ignore_index};
+}
+
+__global__ void ComputeLossFactor(float* factor, float weight, const RunNumbers* numbers,
+                                  int64_t rows, Targets targets, const int64_t* counted) {
+  double of_batch = static_cast<double>(rows) / static_cast<double>(numbers->samples) *
+                    static_cast<double>(numbers->batch);
+  if (targets.has_ignore_index) {
+    if (counted != nullptr && *counted >= 0) {
+      of_batch = static_cast<double>(*counted);
+    } else {
+      float own = 0;  // exact up to 2^24 of a thread
+      for (int64_t row = threadIdx.x; row < rows; row += kThreads) own += targets.Counts(row);
+      of_batch = static_cast<double>(BlockSum(own));
+    }
+  }
+  if (threadIdx.x == 0) *factor = of_batch > 0 ? static_cast<float>(weight / of_batch) : 0;
+}
+
+template <typename T, int V>
+__global__ void CrossEntropyRows(float* losses, float* lses, const T* logits, Targets targets,
+                                 int64_t rows, int64_t classes, float smoothing,
+                                 int* out_of_range) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T* own = logits + row * classes;
+    Exponentials exponentials;
+    float sum = 0;
+    ForClasses<T, V>(own, classes, [&](float(&values)[V], int64_t) {
+#pragma unroll
+      for (float value : values) {
+        exponentials.Add(value);
+        sum += value;
+      }
+    });
+    const float lse = JoinBlock(exponentials).LogSum();
+    const float mean = smoothing == 0 ? 0 : BlockSum(sum) / static_cast<float>(classes);
+    if (threadIdx.x != 0) continue;
+    lses[row] = lse;
+    losses[row] = 0;
+    if (!targets.Counts(row)) continue;
+    const int64_t target = targets.of_row[row];
+    if (target < 0 || target >= classes) {
+      *out_of_range = 1;
+      continue;
+    }
+    losses[row] = smoothing == 0 ? lse - ToFloat(own[target])
+                                 : lse - (1 - smoothing) * ToFloat(own[target]) - smoothing * mean;
+  }
+}
+
+// *y = *factor (or 1) * the sum of n numbers, by one block.
+__global__ void SumAll(float* y, const float* x, const float* factor, int64_t n) {
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) sum += x[i];
+  sum = BlockSum(sum);
+  if (threadIdx.x == 0) *y = factor == nullptr ? sum : *factor * sum;
+}
+
+template <typename T, int V>
+__global__ void CrossEntropyGradRows(T* dlogits, const T* logits, Targets targets, const float* lse,
+                                     const float* loss_factor, const RunNumbers* numbers,
+                                     int64_t rows, int64_t classes, float smoothing) {
+  const float share = smoothing / static_cast<float>(classes);
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const float factor = targets.Counts(row) ? *loss_factor * numbers->loss_scale : 0;
+    const int64_t target = targets.of_row[row];
+    const float of_row = lse[row];
+    ForClasses<T, V>(logits + row * classes, classes, [&](float(&values)[V], int64_t c) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const float wanted = (c + i == target ? 1 - smoothing : 0) + share;
+        values[i] = factor == 0 ? 0 : factor * (expf(values[i] - of_row) - wanted);
+      }
+      StoreFloats(dlogits + row * classes + c, values);
+    });
+  }
+}
+
+// right[row] = 1 where the first largest logit is the target's. NaN never is.
+template <typename T>
+__global__ void CompareRows(float* right, const T* logits, Targets targets, int64_t rows,
+                            int64_t classes) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T* own = logits + row * classes;
+    const int64_t target = targets.of_row[row];
+    const bool is_in_range = target >= 0 && target < classes;
+    const float wanted = is_in_range ? ToFloat(own[target]) : NAN;
+    float better = isnan(wanted) ? 1 : 0;  // how many come before the target
+    for (int64_t c = threadIdx.x; c < classes; c += kThreads) {
+      const float value = ToFloat(own[c]);
+      better += value > wanted || (value == wanted && c < target);
+    }
+    better = BlockSum(better);
+    if (threadIdx.x == 0) right[row] = better == 0 && targets.Counts(row) ? 1 : 0;
+  }
+}
+
+struct SigmoidCrossEntropyOf {
+  __device__ float Loss(float x, float target) const {
+    return fmaxf(x, 0) - x * target + log1pf(expf(-fabsf(x)));
+  }
+  __device__ float Slope(float x, float target) const { return 1 / (1 + expf(-x)) - target; }
+};
+
+struct SquaredErrorOf {
+  __device__ float Loss(float x, float target) const { return (x - target) * (x - target); }
+  __device__ float Slope(float x, float target) const { return 2 * (x - target); }
+};
+
+template <typename T, typename F>
+__global__ void SumLosses(float* parts, const T* x, const float* target, int64_t n, F f) {
+  float sum = 0;
+  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount())
+    sum += f.Loss(ToFloat(x[i]), target[i]);
+  sum = BlockSum(sum);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+template <typename T, typename F>
+__global__ void GradLosses(T* dx, const T* x, const float* target, const float* loss_factor,
+                           const RunNumbers* numbers, int64_t n, F f) {
+  const float factor = *loss_factor * numbers->loss_scale;
+  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
+    dx[i] = FromFloat<T>(factor * f.Slope(ToFloat(x[i]), target[i]));
+  }
+}
+
+template <typename F>
+cudaError_t ForLoss(ElementLoss kind, F f) {
+  return kind == ElementLoss::kSquaredError ? f(SquaredErrorOf()) : f(SigmoidCrossEntropyOf());
+}
+
+}  // namespace
+
+cudaError_t Softmax(SoftmaxKind kind, void* y, const void* x, const SoftmaxShape& shape,
+                    cudaStream_t stream) {
+  return ForFloating(shape.type, [&](auto one) {
+    using T = decltype(one);
+    const auto kernel =
+        shape.classes % kVector<T> == 0 ? SoftmaxRows<T, kVector<T>> : SoftmaxRows<T, 1>;
+    return Launch(kernel, Rows(shape.rows), kThreads, 0, stream, static_cast<T*>(y),
+                  static_cast<const T*>(x), shape.rows, shape.classes, kind == SoftmaxKind::kLog);
+  });
+}
+
+cudaError_t SoftmaxGrad(SoftmaxKind kind, void* dx, const void* dy, const void* y,
+                        const SoftmaxShape& shape, cudaStream_t stream) {
+  return ForFloating(shape.type, [&](auto one) {
+    using T = decltype(one);
+    const auto kernel =
+        shape.classes % kVector<T> == 0 ? SoftmaxGradRows<T, kVector<T>> : SoftmaxGradRows<T, 1>;
+    return Launch(kernel, Rows(shape.rows), kThreads, 0, stream, static_cast<T*>(dx),
+                  static_cast<const T*>(dy), static_cast<const T*>(y), shape.rows, shape.classes,
+                  kind == SoftmaxKind::kLog);
+  });
+}
+
+cudaError_t LossFactor(float* factor, float weight, const RunNumbers* numbers, int64_t rows,
+                       const int32_t* target, const CrossEntropyShape* shape,
+                       const int64_t* counted, cudaStream_t stream) {
+  const Targets targets = shape == nullptr ? Targets{} : TargetsOf(target, *shape);
+  return Launch(ComputeLossFactor, 1, kThreads, 0, stream, factor, weight, numbers, rows, targets,
+                counted);
+}
+
+cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, const int32_t* target,
+                                const float* factor, const CrossEntropyShape& shape,
+                                float* workspace, int* out_of_range, cudaStream_t stream) {
+  const auto [rows, classes, type] = shape.logits;
+  const cudaError_t error = ForFloating(type, [&, rows = rows, classes = classes](auto one) {
+    using T = decltype(one);
+    const auto kernel =
+        classes % kVector<T> == 0 ? CrossEntropyRows<T, kVector<T>> : CrossEntropyRows<T, 1>;
+    return Launch(kernel, Rows(rows), kThreads, 0, stream, workspace, lse,
+                  static_cast<const T*>(logits), TargetsOf(target, shape), rows, classes,
+                  shape.label_smoothing, out_of_range);
+  });
+  MUSTER_RETURN_IF_CUDA_ERROR(error);
+  return Launch(SumAll, 1, kThreads, 0, stream, loss, workspace, factor, rows);
+}
+
+cudaError_t SoftmaxCrossEntropyGrad(void* dlogits, const void* logits, const int32_t* target,
+                                    const float* lse, const float* factor,
+                                    const RunNumbers* numbers, const CrossEntropyShape& shape,
+                                    cudaStream_t stream) {
+  const auto [rows, classes, type] = shape.logits;
+  return ForFloating(type, [&, rows = rows, classes = classes](auto one) {
+    using T = decltype(one);
+    const auto kernel = classes % kVector<T> == 0 ? CrossEntropyGradRows<T, kVector<T>>
+                                                  : CrossEntropyGradRows<T, 1>;
+    return Launch(kernel, Rows(rows), kThreads, 0, stream, static_cast<T*>(dlogits),
+                  static_cast<const T*>(logits), TargetsOf(target, shape), lse, factor, numbers,
+                  rows, classes, shape.label_smoothing);
+  });
+}
+
+cudaError_t CorrectCount(float* count, const void* logits, const int32_t* target,
+                         const CrossEntropyShape& shape, float* workspace, cudaStream_t stream) {
+  const auto [rows, classes, type] = shape.logits;
+  const cudaError_t error = ForFloating(type, [&, rows = rows, classes = classes](auto one) {
+    using T = decltype(one);
+    return Launch(CompareRows<T>, Rows(rows), kThreads, 0, stream, workspace,
+                  static_cast<const T*>(logits), TargetsOf(target, shape), rows, classes);
+  });
+  MUSTER_RETURN_IF_CUDA_ERROR(error);
+  return Launch(SumAll, 1, kThreads, 0, stream, count, workspace, nullptr, rows);
+}
+
+cudaError_t SumElementLoss(ElementLoss kind, float* loss, const void* x, Type type,
+                           const float* target, const float* factor, int64_t n, float* workspace,
+                           cudaStream_t stream) {
+  const int64_t blocks = std::clamp<int64_t>(CeilDiv(n, kThreads), 1, kLossParts);
+  const cudaError_t error = ForLoss(kind, [&](auto f) {
+    return ForFloating(type, [&](auto one) {
+      using T = decltype(one);
+      return Launch(SumLosses<T, decltype(f)>, dim3(static_cast<unsigned>(blocks)), kThreads, 0,
+                    stream, workspace, static_cast<const T*>(x), target, n, f);
+    });
+  });
+  MUSTER_RETURN_IF_CUDA_ERROR(error);
+  return Launch(SumAll, 1, kThreads, 0, stream, loss, workspace, factor, blocks);
+}
+
+cudaError_t ElementLossGrad(ElementLoss kind, void* dx, const void* x, Type type,
+                            const float* target, const float* factor, const RunNumbers* numbers,
+                            int64_t n, cudaStream_t stream) {
+  return ForLoss(kind, [&](auto f) {
+    return ForFloating(type, [&](auto one) {
+      using T = decltype(one);
+      return Launch(GradLosses<T, decltype(f)>, Strided(n), kThreads, 0, stream,
+                    static_cast<T*>(dx), static_cast<const T*>(x), target, factor, numbers, n, f);
+    });
+  });
+}
+
+}  // namespace muster::kernels::cuda

@@ -1,0 +1,75 @@
+// Softmax of rows and cross-entropy: CUDA twins of kernels/softmax.h, softmax_cross_entropy.h,
+// sigmoid_cross_entropy.h and mean_squared_error.h.
+//
+// Device memory, row-major, T[R, V] of floating `type`, target i32[R], sums in f32. Asynchronous on
+// `stream`; the launch error, if any, is returned. A block takes a row, in one pass for maximum and
+// sum: bandwidth-bound.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/type.h"
+
+namespace muster::kernels::cuda {
+
+struct SoftmaxShape {
+  int64_t rows;     // R
+  int64_t classes;  // V
+  Type type;        // T
+};
+
+enum class SoftmaxKind { kPlain, kLog };
+
+cudaError_t Softmax(SoftmaxKind kind, void* y, const void* x, const SoftmaxShape& shape,
+                    cudaStream_t stream);
+
+// dx may be dy.
+cudaError_t SoftmaxGrad(SoftmaxKind kind, void* dx, const void* dy, const void* y,
+                        const SoftmaxShape& shape, cudaStream_t stream);
+
+struct CrossEntropyShape {
+  SoftmaxShape logits;
+  float label_smoothing = 0;
+  bool has_ignore_index = false;
+  int32_t ignore_index = 0;
+};
+
+// *factor = weight / the global batch's rows: rows of this run / its samples * the global batch;
+// or, with an ignore_index, *counted where `counted` is not null and not negative, else this run's
+// rows that count. 0 when none does.
+cudaError_t LossFactor(float* factor, float weight, const RunNumbers* numbers, int64_t rows,
+                       const int32_t* target, const CrossEntropyShape* shape,
+                       const int64_t* counted, cudaStream_t stream);
+
+// *loss = *factor * the sum of the counted rows' cross-entropy; lse f32[R]. A target that is
+// neither ignored nor in [0, V) sets *out_of_range to 1. `workspace`: f32[R].
+cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, const int32_t* target,
+                                const float* factor, const CrossEntropyShape& shape,
+                                float* workspace, int* out_of_range, cudaStream_t stream);
+
+// dlogits = loss scale * *factor * (softmax - wanted distribution); may be logits.
+cudaError_t SoftmaxCrossEntropyGrad(void* dlogits, const void* logits, const int32_t* target,
+                                    const float* lse, const float* factor,
+                                    const RunNumbers* numbers, const CrossEntropyShape& shape,
+                                    cudaStream_t stream);
+
+// *count = rows that are not ignored whose first largest logit is the target. `workspace`: f32[R].
+cudaError_t CorrectCount(float* count, const void* logits, const int32_t* target,
+                         const CrossEntropyShape& shape, float* workspace, cudaStream_t stream);
+
+// Losses per element, target f32[n]: *loss = *factor * the sum over n elements. `workspace`:
+// f32[kLossParts].
+enum class ElementLoss { kSigmoidCrossEntropy, kSquaredError };
+inline constexpr int64_t kLossParts = 1024;
+cudaError_t SumElementLoss(ElementLoss kind, float* loss, const void* x, Type type,
+                           const float* target, const float* factor, int64_t n, float* workspace,
+                           cudaStream_t stream);
+
+// dx = loss scale * *factor * the derivative. dx may be x.
+cudaError_t ElementLossGrad(ElementLoss kind, void* dx, const void* x, Type type,
+                            const float* target, const float* factor, const RunNumbers* numbers,
+                            int64_t n, cudaStream_t stream);
+
+}  // namespace muster::kernels::cuda

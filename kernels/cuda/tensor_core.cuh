@@ -1,0 +1,80 @@
+// Products of 16 x 16 by 16 x 8 tiles on tensor cores, and how tiles come from shared memory.
+//   Source: PTX ISA 8, "Matrix fragments for mma.m16n8k16 with .f16 / .bf16" and "ldmatrix".
+//
+// A lane holds of A (16 x 16): rows g and g + 8, columns 2 t, 2 t + 1 and those 8 further; of B
+// (16 x 8, given by columns) the same with one row g; of the product (16 x 8): rows g and g + 8,
+// columns 2 t, 2 t + 1. g = lane / 4, t = lane % 4.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace muster::kernels::cuda {
+
+// c += a b, b made of two registers.
+template <typename T>
+__device__ void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+
+template <>
+__device__ inline void MultiplyAdd<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4],
+                                                  uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ inline void MultiplyAdd<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four 8 x 8 matrices of 2-byte elements: lanes 8 i .. 8 i + 7 give the addresses of the rows of
+// matrix i, each 16 bytes and so aligned; register i of a lane becomes elements 2 t, 2 t + 1 of its
+// row g.
+__device__ inline void LoadMatrices(uint32_t (&to)[4], const void* row) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Likewise, each matrix transposed: elements g of rows 2 t and 2 t + 1.
+__device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Two elements in a register, the first in its low half.
+template <typename T>
+__device__ uint32_t Pack(float first, float second);
+template <>
+__device__ inline uint32_t Pack<__nv_bfloat16>(float first, float second) {
+  return uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(first))} |
+         uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(second))} << 16;
+}
+template <>
+__device__ inline uint32_t Pack<__half>(float first, float second) {
+  return uint32_t{__half_as_ushort(__float2half_rn(first))} |
+         uint32_t{__half_as_ushort(__float2half_rn(second))} << 16;
+}
+
+// The shared memory that a launch asks for.
+__device__ inline void* LaunchedSharedMemory() {
+  extern __shared__ uint4 memory[];
+  return memory;
+}
+
+}  // namespace muster::kernels::cuda

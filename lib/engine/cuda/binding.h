@@ -1,0 +1,58 @@
+// From a node's memory to a kernel's arguments.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/engine/cuda/cuda_kernels.h"
+
+namespace muster {
+
+inline float* Floats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
+inline const int32_t* Ids(const std::byte* memory) {
+  return reinterpret_cast<const int32_t*>(memory);
+}
+// Null for one that the node leaves out.
+inline std::byte* OptionalInput(const NodeMemory& m, int i) {
+  return i < static_cast<int>(m.inputs.size()) ? m.inputs[i] : nullptr;
+}
+inline std::byte* OptionalOutput(const NodeMemory& m, int i) {
+  return i < static_cast<int>(m.outputs.size()) ? m.outputs[i] : nullptr;
+}
+
+// A prepare() whose runs call f(memory), which returns a cudaError_t or a cuda::Failure.
+template <typename F>
+std::function<NodeRun(const NodeMemory&)> Enqueue(F f) {
+  return [f = std::move(f)](const NodeMemory& memory) -> NodeRun {
+    return [f, memory](const RunNumbers&) { return StatusOf(f(memory)); };
+  };
+}
+
+// Workspace of libraries begins at a multiple of this: ask for as much more.
+inline constexpr int64_t kWorkspaceAlignment = 256;
+inline std::byte* Align(std::byte* memory) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  return memory + (-address & (kWorkspaceAlignment - 1));
+}
+inline int64_t Aligned(int64_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
+// An alias: the first output is the first input.
+PlannedNode PlanAlias(const CudaNode& node, std::vector<int> shape_only = {});
+
+// The layout in which a pointwise node computes: channels last where one of `inputs` lies so and
+// all of them have the first output's shape.
+Layout PointwiseLayout(const CudaNode& node, const std::vector<int>& inputs);
+
+// `plan` with the first output and `inputs` in PointwiseLayout() and the other inputs plain; those
+// of `inputs` may be overwritten.
+PlannedNode Pointwise(const CudaNode& node, const std::vector<int>& inputs, PlannedNode plan);
+
+// The shape of a tensor as it lies in memory, and where a dimension of the graph's order is then.
+std::vector<int64_t> ShapeInMemory(const std::vector<int64_t>& shape, Layout layout);
+int AxisInMemory(int axis, Layout layout);
+
+}  // namespace muster

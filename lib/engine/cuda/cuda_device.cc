@@ -1,0 +1,140 @@
+#include "lib/engine/cuda/cuda_device.h"
+
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "glog/logging.h"
+#include "kernels/cuda/libraries.h"
+#include "lib/engine/cuda/cuda_backend.h"
+#include "lib/engine/cuda/cuda_kernels.h"
+#include "lib/engine/host_memory.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr int kComputeCapabilityMin =
+    8;  // bf16, asynchronous copies: what the kernels are built for
+
+absl::Status StatusOfCudnn(cudnnStatus_t status) {
+  return status == CUDNN_STATUS_SUCCESS
+             ? absl::OkStatus()
+             : absl::InternalError(absl::StrCat("cuDNN: ", cudnnGetErrorString(status)));
+}
+
+absl::Status StatusOfCublas(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_SUCCESS
+             ? absl::OkStatus()
+             : absl::InternalError(absl::StrCat("cuBLASLt: ", cublasLtGetStatusString(status)));
+}
+
+}  // namespace
+
+absl::StatusOr<int> CountCudaDevices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return absl::UnavailableError(
+        absl::StrCat("no GPU is visible (", cudaGetErrorString(error), ")"));
+  }
+  if (count == 0) return absl::UnavailableError("no GPU is visible");
+  if (cuda::Failure failure = cuda::LoadLibraries()) {
+    return absl::UnavailableError(
+        absl::StrCat("the GPU's libraries cannot be loaded (", failure, ")"));
+  }
+  return count;
+}
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int number) {
+  ASSIGN_OR_RETURN(const int count, CountCudaDevices());
+  if (number >= count) {
+    return absl::UnavailableError(absl::StrCat("device 'cuda:", number, "': ", count,
+                                               count == 1 ? " GPU is" : " GPUs are", " visible"));
+  }
+  cudaDeviceProp properties;
+  RETURN_IF_ERROR(StatusOf(cudaGetDeviceProperties(&properties, number)));
+  const std::string description =
+      absl::StrCat(properties.name, ", sm_", properties.major, properties.minor, ", ",
+                   properties.totalGlobalMem >> 30, " GiB");
+  if (properties.major < kComputeCapabilityMin) {
+    return absl::UnavailableError(absl::StrCat("device 'cuda:", number, "' (", description,
+                                               ") is older than sm_", kComputeCapabilityMin, "0"));
+  }
+  std::unique_ptr<CudaDevice> device(new CudaDevice(number, description));
+  RETURN_IF_ERROR(device->Open());
+  return device;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int number) {
+  return CudaDevice::Create(number);
+}
+
+absl::Status CudaDevice::Open() {
+  Drive();
+  ASSIGN_OR_RETURN(compute_, CreateCudaStream());
+  ASSIGN_OR_RETURN(upload_, CreateCudaStream());
+  ASSIGN_OR_RETURN(download_, CreateCudaStream());
+  cublasLtHandle_t cublas;
+  RETURN_IF_ERROR(StatusOfCublas(cublasLtCreate(&cublas)));
+  cublas_.reset(cublas);
+  cudnnHandle_t cudnn;
+  RETURN_IF_ERROR(StatusOfCudnn(cudnnCreate(&cudnn)));
+  cudnn_.reset(cudnn);
+  return StatusOfCudnn(cudnnSetStream(cudnn, compute()));
+}
+
+CudaDevice::~CudaDevice() { Drive(); }
+
+std::string CudaDevice::name() const { return absl::StrCat("cuda:", number_); }
+
+std::string CudaDevice::description() const { return description_; }
+
+void CudaDevice::Drive() const {
+  const cudaError_t error = cudaSetDevice(number_);
+  CHECK(error == cudaSuccess) << cudaGetErrorString(error);
+}
+
+int64_t CudaDevice::available_bytes() const {
+  Drive();
+  size_t available = 0, total = 0;
+  return cudaMemGetInfo(&available, &total) == cudaSuccess ? static_cast<int64_t>(available) : 0;
+}
+
+Device::Memory CudaDevice::Allocate(size_t bytes) {
+  const auto release = [](std::byte* p) { cudaFreeHost(p); };
+  // One at a time: memory counts as taken once it is locked.
+  ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
+  absl::MutexLock lock(&mu);
+  if (bytes > static_cast<size_t>(AvailableHostBytes())) return Memory(nullptr, release);
+  Drive();
+  void* memory = nullptr;
+  if (cudaHostAlloc(&memory, bytes + 1, cudaHostAllocPortable) != cudaSuccess) {
+    cudaGetLastError();
+    return Memory(nullptr, release);
+  }
+  std::memset(memory, 0, bytes);
+  return Memory(static_cast<std::byte*>(memory), release);
+}
+
+void CudaDevice::Synchronize() {
+  Drive();
+  const cudaError_t error = cudaDeviceSynchronize();
+  CHECK(error == cudaSuccess) << name() << ": " << cudaGetErrorString(error);
+}
+
+absl::StatusOr<std::shared_ptr<std::byte[]>> CudaDevice::Mirror(const void* host, cuda::Type type,
+                                                                int64_t bytes) {
+  std::weak_ptr<std::byte[]>& known = mirrors_[{host, type}];
+  if (std::shared_ptr<std::byte[]> shared = known.lock()) return shared;
+  ASSIGN_OR_RETURN(CudaMemory memory, AllocateCudaMemory(bytes, "parameters and gradients"));
+  RETURN_IF_ERROR(
+      StatusOf(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), compute())));
+  std::shared_ptr<std::byte[]> shared = std::move(memory);
+  known = shared;
+  return shared;
+}
+
+}  // namespace muster

@@ -1,0 +1,59 @@
+// One GPU: its streams, the libraries' handles, and copies of host memory that executors share.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/type.h"
+#include "lib/engine/cuda/cuda_handles.h"
+#include "lib/engine/device.h"
+
+namespace muster {
+
+class CudaDevice : public Device {
+ public:
+  // GPU `number` of those visible. UNAVAILABLE with the reason when there is none such.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(int number);
+  ~CudaDevice() override;
+
+  std::string name() const override;
+  Kind kind() const override { return Kind::kCuda; }
+  std::string description() const override;
+  int64_t available_bytes() const override;
+  Memory Allocate(size_t bytes) override;
+  void Synchronize() override;
+
+  // Makes the calling thread the one that drives the device: what it enqueues goes there. Cheap.
+  void Drive() const;
+
+  // Work in different streams overlaps: nodes; parameters on their way in; gradients on their way
+  // out.
+  cudaStream_t compute() const { return compute_.get(); }
+  cudaStream_t upload() const { return upload_.get(); }
+  cudaStream_t download() const { return download_.get(); }
+  cublasLtHandle_t cublas() const { return cublas_.get(); }
+  cudnnHandle_t cudnn() const { return cudnn_.get(); }
+
+  // Device memory that stands for `host`: all executors of the device that ask for the same host
+  // memory in the same type share it, for as long as one of them lives. Zeroed when new.
+  absl::StatusOr<std::shared_ptr<std::byte[]>> Mirror(const void* host, kernels::cuda::Type type,
+                                                      int64_t bytes);
+
+ private:
+  CudaDevice(int number, std::string description)
+      : number_(number), description_(std::move(description)) {}
+  absl::Status Open();
+
+  const int number_;
+  const std::string description_;
+  CudaStream compute_, upload_, download_;
+  CublasHandle cublas_;
+  CudnnHandle cudnn_;
+  std::map<std::pair<const void*, kernels::cuda::Type>, std::weak_ptr<std::byte[]>> mirrors_;
+};
+
+}  // namespace muster

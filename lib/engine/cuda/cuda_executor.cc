@@ -1,0 +1,453 @@
+#include "lib/engine/cuda/cuda_executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "glog/logging.h"
+#include "kernels/conversion.h"
+#include "kernels/cuda/activation.h"
+#include "lib/engine/cuda/cuda_backend.h"
+#include "lib/engine/element_type.h"
+#include "lib/engine/profile.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// Parameters or gradients of a segment: large enough that a transfer takes longer than a launch,
+// small enough that transfers and nodes overlap.
+constexpr int64_t kSegmentBytes = int64_t{8} << 20;
+constexpr int64_t kStagingBytes = int64_t{32} << 20;
+constexpr int64_t kScalarOutputsMax = 4;
+
+size_t FloatBytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
+
+absl::StatusOr<Device::Memory> AllocateHost(CudaDevice& device, int64_t bytes) {
+  Device::Memory memory = device.Allocate(static_cast<size_t>(bytes));
+  if (memory != nullptr) return memory;
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                        "inputs need ", bytes, " bytes of page-locked memory, which the machine ",
+                        "does not have left")),
+                    "MEMORY_EXHAUSTED");
+}
+
+std::string Described(const TypedNode& node) {
+  auto append = [](std::string* out, const TensorType& type) { out->append(type.ToString()); };
+  return absl::StrCat(absl::StrJoin(node.inputs, ", ", append), " -> ",
+                      absl::StrJoin(node.outputs, ", ", append));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const v1::Graph& graph,
+                                                                   const Options& options) {
+  std::unique_ptr<CudaExecutor> executor(
+      new CudaExecutor(options, static_cast<CudaDevice&>(*options.device)));
+  RETURN_IF_ERROR(executor->Build(graph, options));
+  return executor;
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> CreateCudaExecutor(const v1::Graph& graph,
+                                                             const Executor::Options& options) {
+  return CudaExecutor::Create(graph, options);
+}
+
+CudaExecutor::~CudaExecutor() { Drain(); }
+
+// Before memory that the GPU may still use goes.
+void CudaExecutor::Drain() {
+  device_.Drive();
+  for (cudaStream_t stream : {device_.upload(), device_.compute(), device_.download()}) {
+    const cudaError_t error = cudaStreamSynchronize(stream);
+    if (error != cudaSuccess) LOG(ERROR) << device_.name() << ": " << cudaGetErrorString(error);
+  }
+}
+
+absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options) {
+  device_.Drive();
+  RETURN_IF_ERROR(PlaceScalars(graph));
+  context_.stream = device_.compute();
+  context_.cublas = device_.cublas();
+  context_.cudnn = device_.cudnn();
+  context_.tf32 = options.tf32;
+  context_.deterministic = options.deterministic;
+  CudaKernels kernels(context_);
+  // Gradients lie in the arena until they have been added up in f32.
+  CompiledGraph::Options compile{.batch = options.batch};
+  compile.external_gradients.resize(graph.parameters_size(), false);
+  ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
+                   CompiledGraph::Create(graph, compile, kernels));
+  RETURN_IF_ERROR(PlaceParameters(*compiled, options));
+  arena_bytes_ = compiled->arena_bytes();
+  ASSIGN_OR_RETURN(
+      arena_,
+      AllocateCudaMemory(arena_bytes_, absl::StrCat("activations of ", options.batch, " samples")));
+  RETURN_IF_ERROR(StatusOf(
+      cudaMemsetAsync(arena_.get(), 0, static_cast<size_t>(arena_bytes_), device_.compute())));
+  std::vector<std::byte*> parameters;
+  for (const Parameter& parameter : parameters_) parameters.push_back(parameter.device.get());
+  const CompiledGraph::Memory memory{.arena = arena_.get(), .parameters = parameters};
+  for (int p = 0; p < graph.gradients_size(); ++p) {
+    gradients_[p].device = compiled->Address(graph.gradients(p), memory);
+  }
+  // Kernels choose their algorithms here, on this memory; what has a value gets it afterwards.
+  for (int i = 0; i < static_cast<int>(compiled->steps().size()); ++i) {
+    const CompiledGraph::Step& step = compiled->steps()[i];
+    Step& placed = steps_.emplace_back();
+    placed.run = step.kernel.prepare(compiled->MemoryOf(i, memory));
+    if (!gradients_.empty()) placed.ready = step.ready;
+    if (profile_ != nullptr) {
+      placed.profile_entry =
+          profile_->Add(step.node.node->name(), step.node.node->op(), Described(step.node));
+    }
+  }
+  RETURN_IF_ERROR(PlaceInputsAndOutputs(*compiled, memory));
+  RETURN_IF_ERROR(FillConstants(*compiled, memory));
+  RETURN_IF_ERROR(CutSegments(*compiled));
+  return WarmUp();
+}
+
+absl::Status CudaExecutor::PlaceScalars(const v1::Graph& graph) {
+  scalar_bytes_ = sizeof(Scalars) + graph.inputs_size() * sizeof(int64_t);
+  ASSIGN_OR_RETURN(scalars_, AllocateCudaMemory(scalar_bytes_, "scalars"));
+  ASSIGN_OR_RETURN(host_scalars_, AllocateHost(device_, scalar_bytes_));
+  ASSIGN_OR_RETURN(host_results_,
+                   AllocateHost(device_, sizeof(int64_t) + kScalarOutputsMax * sizeof(float)));
+  auto* scalars = reinterpret_cast<Scalars*>(scalars_.get());
+  context_.numbers = &scalars->numbers;
+  context_.out_of_range = reinterpret_cast<int*>(&scalars->out_of_range);
+  context_.counted_targets = reinterpret_cast<const int64_t*>(scalars + 1);
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const Options& options) {
+  const v1::Graph& graph = compiled.graph();
+  bool needs_staging = false;
+  for (int p = 0; p < graph.parameters_size(); ++p) {
+    const TensorType& type = compiled.type(graph.parameters(p).name());
+    Parameter& parameter = parameters_.emplace_back();
+    parameter.host = options.parameters[p];
+    parameter.type = TypeOf(type.dtype);
+    parameter.elements = type.elements();
+    needs_staging |= parameter.type != cuda::Type::kF32;
+    ASSIGN_OR_RETURN(parameter.device,
+                     device_.Mirror(parameter.host, parameter.type, type.bytes()));
+    if (graph.gradients().empty()) continue;
+    Gradient& gradient = gradients_.emplace_back();
+    gradient.host = options.gradients[p];
+    ASSIGN_OR_RETURN(gradient.sum,
+                     device_.Mirror(gradient.host, cuda::Type::kF32,
+                                    static_cast<int64_t>(FloatBytes(parameter.elements))));
+  }
+  if (needs_staging) {
+    ASSIGN_OR_RETURN(staging_, AllocateCudaMemory(kStagingBytes, "parameters on their way in"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::PlaceInputsAndOutputs(const CompiledGraph& compiled,
+                                                 const CompiledGraph::Memory& memory) {
+  const v1::Graph& graph = compiled.graph();
+  for (const v1::GraphInput& declared : graph.inputs()) {
+    Input& input = inputs_[declared.name()];
+    input.bytes = compiled.type(declared.name()).bytes();
+    input.device = compiled.Address(declared.name(), memory);
+    ASSIGN_OR_RETURN(input.host, AllocateHost(device_, input.bytes));
+  }
+  for (const std::string* name : {&graph.loss(), &graph.logits(), &graph.correct()}) {
+    if (name->empty()) continue;
+    const TensorType& type = compiled.type(*name);
+    Output& output = outputs_[*name];
+    output.device = compiled.Address(*name, memory);
+    output.dtype = type.dtype;
+    output.elements = type.elements();
+    output.raw.resize(type.bytes());
+    output.values.resize(type.elements());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::FillConstants(const CompiledGraph& compiled,
+                                         const CompiledGraph::Memory& memory) {
+  RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
+  for (const v1::Node* constant : compiled.constants()) {
+    const std::string& name = constant->outputs(0);
+    const std::vector<std::byte> value = ConstantValue(*constant, compiled.type(name));
+    RETURN_IF_ERROR(StatusOf(cudaMemcpy(compiled.Address(name, memory), value.data(), value.size(),
+                                        cudaMemcpyHostToDevice)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
+  int64_t awaited = 0, ready = 0;  // bytes of the segment
+  for (int i = 0; i < static_cast<int>(compiled.steps().size()); ++i) {
+    const CompiledGraph::Step& step = compiled.steps()[i];
+    int64_t more = 0;
+    for (int p : step.awaits) more += static_cast<int64_t>(FloatBytes(parameters_[p].elements));
+    if (i == 0 || ready >= kSegmentBytes || (more > 0 && awaited + more > kSegmentBytes)) {
+      Segment& segment = segments_.emplace_back();
+      segment.first = i;
+      ASSIGN_OR_RETURN(segment.arrived, CreateCudaEvent());
+      ASSIGN_OR_RETURN(segment.computed, CreateCudaEvent());
+      ASSIGN_OR_RETURN(segment.delivered, CreateCudaEvent());
+      awaited = ready = 0;
+    }
+    Segment& segment = segments_.back();
+    segment.last = i + 1;
+    awaited += more;
+    segment.awaits.insert(segment.awaits.end(), step.awaits.begin(), step.awaits.end());
+    for (int p : steps_[i].ready) {
+      segment.ready.push_back(p);
+      ready += static_cast<int64_t>(FloatBytes(parameters_[p].elements));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Loads kernels and libraries by running everything once, on zeros, then records the launches.
+absl::Status CudaExecutor::WarmUp() {
+  RETURN_IF_ERROR(SendScalars({}, cuda::Export::kNone));
+  for (const Segment& segment : segments_) RETURN_IF_ERROR(LaunchSteps(segment));
+  RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
+  if (profile_ != nullptr) return absl::OkStatus();  // measures launch by launch
+  for (Segment& segment : segments_) {
+    if (absl::Status captured = Capture(segment); !captured.ok()) {
+      LOG(WARNING) << device_.name()
+                   << ": no CUDA graph, kernels are launched one by one: " << captured.message();
+      for (Segment& other : segments_) other.graph.reset();
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::Capture(Segment& segment) {
+  RETURN_IF_ERROR(
+      StatusOf(cudaStreamBeginCapture(device_.compute(), cudaStreamCaptureModeThreadLocal)));
+  const absl::Status launched = LaunchSteps(segment);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(device_.compute(), &graph);
+  const auto destroy = absl::MakeCleanup([&] {
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();  // a capture that failed is no error of the next call
+  });
+  RETURN_IF_ERROR(launched);
+  RETURN_IF_ERROR(StatusOf(ended));
+  cudaGraphExec_t executable = nullptr;
+  RETURN_IF_ERROR(StatusOf(cudaGraphInstantiate(&executable, graph, 0)));
+  segment.graph.reset(executable);
+  return StatusOf(cudaGraphUpload(executable, device_.compute()));
+}
+
+absl::Span<std::byte> CudaExecutor::input(absl::string_view name) {
+  const auto it = inputs_.find(name);
+  CHECK(it != inputs_.end()) << "the graph has no input '" << name << "'";
+  return {it->second.host.get(), static_cast<size_t>(it->second.bytes)};
+}
+
+absl::Span<const float> CudaExecutor::output(absl::string_view name) const {
+  const auto it = outputs_.find(name);
+  CHECK(it != outputs_.end()) << "the graph has no output '" << name << "'";
+  Output& output = it->second;
+  if (!output.is_fetched) {
+    device_.Drive();
+    const cudaError_t error =
+        cudaMemcpy(output.raw.data(), output.device, output.raw.size(), cudaMemcpyDeviceToHost);
+    CHECK(error == cudaSuccess) << cudaGetErrorString(error);
+    kernels::Convert(output.values.data(), kernels::ElementType::kF32, output.raw.data(),
+                     ElementTypeOf(output.dtype), output.elements);
+    output.is_fetched = true;
+  }
+  return output.values;
+}
+
+absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flow) {
+  CHECK(micro_batches_ || (arguments.is_first_micro_batch && arguments.is_last_micro_batch));
+  device_.Drive();
+  auto drain = absl::MakeCleanup([this] { Drain(); });  // an error leaves work in the streams
+  for (auto& [name, output] : outputs_) output.is_fetched = false;
+  RETURN_IF_ERROR(Enqueue(arguments, flow));
+  RETURN_IF_ERROR(Announce(arguments, flow));
+  RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
+  std::move(drain).Cancel();
+  const auto* scalars = reinterpret_cast<const float*>(host_results_.get() + sizeof(int64_t));
+  for (auto& [name, output] : outputs_) {
+    if (output.elements != 1 || output.dtype != v1::DTYPE_F32) continue;
+    output.values[0] = *scalars++;
+    output.is_fetched = true;
+  }
+  return CheckRange();
+}
+
+absl::Status CudaExecutor::Enqueue(const RunArguments& arguments, ParameterFlow* flow) {
+  RETURN_IF_ERROR(SendScalars(
+      arguments, arguments.is_first_micro_batch ? cuda::Export::kAssign : cuda::Export::kAdd));
+  for (const auto& [name, input] : inputs_) {
+    RETURN_IF_ERROR(
+        StatusOf(cudaMemcpyAsync(input.device, input.host.get(), static_cast<size_t>(input.bytes),
+                                 cudaMemcpyHostToDevice, device_.compute())));
+  }
+  for (const Segment& segment : segments_) {
+    for (int p : segment.awaits) {
+      if (flow != nullptr) RETURN_IF_ERROR(flow->AwaitParameter(p));
+      // Later micro-batches of a step find what the first has brought, in this executor or in one
+      // that shares the memory.
+      if (arguments.is_first_micro_batch) RETURN_IF_ERROR(Upload(p));
+    }
+    if (!segment.awaits.empty()) {
+      RETURN_IF_ERROR(StatusOf(cudaEventRecord(segment.arrived.get(), device_.upload())));
+      RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(device_.compute(), segment.arrived.get(), 0)));
+    }
+    RETURN_IF_ERROR(LaunchSegment(segment));
+    if (arguments.is_last_micro_batch && !segment.ready.empty()) {
+      RETURN_IF_ERROR(Download(segment));
+    }
+  }
+  float* scalars = reinterpret_cast<float*>(host_results_.get() + sizeof(int64_t));
+  for (const auto& [name, output] : outputs_) {
+    if (output.elements != 1 || output.dtype != v1::DTYPE_F32) continue;
+    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(scalars++, output.device, sizeof(float),
+                                             cudaMemcpyDeviceToHost, device_.compute())));
+  }
+  return StatusOf(cudaMemcpyAsync(host_results_.get(), context_.out_of_range, sizeof(int64_t),
+                                  cudaMemcpyDeviceToHost, device_.compute()));
+}
+
+absl::Status CudaExecutor::SendScalars(const RunArguments& arguments, cuda::Export gradients) {
+  auto* scalars = reinterpret_cast<Scalars*>(host_scalars_.get());
+  scalars->numbers = {.loss_scale = arguments.loss_scale,
+                      .samples = samples_,
+                      .batch = arguments.batch > 0 ? arguments.batch : samples_,
+                      .first_position = arguments.first_position,
+                      .seed = arguments.seed,
+                      .step = arguments.step,
+                      .gradients = gradients};
+  scalars->out_of_range = 0;
+  auto* counted = reinterpret_cast<int64_t*>(scalars + 1);
+  const int64_t inputs = (scalar_bytes_ - sizeof(Scalars)) / sizeof(int64_t);
+  for (int64_t i = 0; i < inputs; ++i) {
+    counted[i] = arguments.counted_targets.empty() ? -1 : arguments.counted_targets[i];
+  }
+  return StatusOf(cudaMemcpyAsync(scalars_.get(), scalars, static_cast<size_t>(scalar_bytes_),
+                                  cudaMemcpyHostToDevice, device_.compute()));
+}
+
+// Through staging memory, which the upload stream uses for one piece after the other.
+absl::Status CudaExecutor::Upload(int p) {
+  const Parameter& parameter = parameters_[p];
+  cudaStream_t stream = device_.upload();
+  if (parameter.type == cuda::Type::kF32) {
+    return StatusOf(cudaMemcpyAsync(parameter.device.get(), parameter.host,
+                                    FloatBytes(parameter.elements), cudaMemcpyHostToDevice,
+                                    stream));
+  }
+  constexpr int64_t kPiece = kStagingBytes / sizeof(float);
+  for (int64_t start = 0; start < parameter.elements; start += kPiece) {
+    const int64_t n = std::min(kPiece, parameter.elements - start);
+    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(staging_.get(), parameter.host + start, FloatBytes(n),
+                                             cudaMemcpyHostToDevice, stream)));
+    RETURN_IF_ERROR(
+        StatusOf(cuda::Convert(parameter.device.get() + start * cuda::Bytes(parameter.type),
+                               parameter.type, staging_.get(), cuda::Type::kF32, n, stream)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::LaunchSegment(const Segment& segment) {
+  if (segment.graph == nullptr) return LaunchSteps(segment);
+  return StatusOf(cudaGraphLaunch(segment.graph.get(), device_.compute()));
+}
+
+absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
+  const RunNumbers none;  // kernels read theirs from the device
+  for (int i = segment.first; i < segment.last; ++i) {
+    const Step& step = steps_[i];
+    const auto start = std::chrono::steady_clock::now();
+    if (step.run) RETURN_IF_ERROR(step.run(none));
+    if (profile_ != nullptr) {
+      RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
+      profile_->Record(step.profile_entry, std::chrono::steady_clock::now() - start);
+    }
+    RETURN_IF_ERROR(ExportGradients(step));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::ExportGradients(const Step& step) {
+  for (int p : step.ready) {
+    const Gradient& gradient = gradients_[p];
+    RETURN_IF_ERROR(StatusOf(cuda::ExportGradient(
+        reinterpret_cast<float*>(gradient.sum.get()), gradient.device, parameters_[p].type,
+        context_.numbers, parameters_[p].elements, device_.compute())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::Download(const Segment& segment) {
+  cudaStream_t stream = device_.download();
+  RETURN_IF_ERROR(StatusOf(cudaEventRecord(segment.computed.get(), device_.compute())));
+  RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(stream, segment.computed.get(), 0)));
+  for (int p : segment.ready) {
+    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(gradients_[p].host, gradients_[p].sum.get(),
+                                             FloatBytes(parameters_[p].elements),
+                                             cudaMemcpyDeviceToHost, stream)));
+  }
+  // What the forward pass found wrong is known before the first gradient leaves.
+  RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(host_results_.get(), context_.out_of_range,
+                                           sizeof(int64_t), cudaMemcpyDeviceToHost, stream)));
+  return StatusOf(cudaEventRecord(segment.delivered.get(), stream));
+}
+
+absl::Status CudaExecutor::Announce(const RunArguments& arguments, ParameterFlow* flow) {
+  if (!arguments.is_last_micro_batch) return absl::OkStatus();
+  for (const Segment& segment : segments_) {
+    if (segment.ready.empty()) continue;
+    RETURN_IF_ERROR(StatusOf(cudaEventSynchronize(segment.delivered.get())));
+    RETURN_IF_ERROR(CheckRange());
+    if (flow == nullptr) continue;
+    for (int p : segment.ready) RETURN_IF_ERROR(flow->GradientReady(p));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::CheckRange() const {
+  int64_t out_of_range;
+  std::memcpy(&out_of_range, host_results_.get(), sizeof(out_of_range));
+  if (out_of_range == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError("an id or a target of the batch is outside the model's range");
+}
+
+absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
+                                                    const Executor::Options& options) {
+  auto& device = static_cast<CudaDevice&>(*options.device);
+  device.Drive();
+  CudaContext context;
+  context.stream = device.compute();
+  context.cublas = device.cublas();
+  context.cudnn = device.cudnn();
+  context.tf32 = options.tf32;
+  context.deterministic = options.deterministic;
+  CudaKernels kernels(context);
+  CompiledGraph::Options compile{.batch = options.batch};
+  compile.external_gradients.resize(graph.parameters_size(), false);
+  ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
+                   CompiledGraph::Create(graph, compile, kernels));
+  Executor::MemoryNeed need{.arena_bytes = compiled->arena_bytes()};
+  for (const v1::Parameter& parameter : graph.parameters()) {
+    const TensorType& type = compiled->type(parameter.name());
+    need.parameter_bytes += type.bytes();
+    // The sum over micro-batches, in f32.
+    if (!graph.gradients().empty()) {
+      need.parameter_bytes += type.elements() * static_cast<int64_t>(sizeof(float));
+    }
+  }
+  return need;
+}
+
+}  // namespace muster

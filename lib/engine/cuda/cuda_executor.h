@@ -1,0 +1,140 @@
+// Runs a graph on a GPU.
+//
+// Nodes run in one stream, parameters come in through a second and gradients leave through a third,
+// tied by events. The nodes are cut into segments: a segment waits for its parameters, then its
+// nodes are launched as one CUDA graph, then the gradients that are final start on their way out
+// while the next segment computes. Nothing is allocated and nothing waits inside a run but for
+// parameters, and at its end for gradients.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/type.h"
+#include "lib/engine/compiled_graph.h"
+#include "lib/engine/cuda/cuda_device.h"
+#include "lib/engine/cuda/cuda_handles.h"
+#include "lib/engine/cuda/cuda_kernels.h"
+#include "lib/engine/executor.h"
+
+namespace muster {
+
+class CudaExecutor : public Executor {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(const v1::Graph& graph,
+                                                              const Options& options);
+  ~CudaExecutor() override;
+
+  absl::Span<std::byte> input(absl::string_view name) override;
+  absl::Span<const float> output(absl::string_view name) const override;
+  absl::Status Run(const RunArguments& arguments, ParameterFlow* flow) override;
+  int64_t arena_bytes() const override { return arena_bytes_; }
+
+ private:
+  struct Parameter {
+    const float* host = nullptr;
+    std::shared_ptr<std::byte[]> device;  // in the type that the graph computes with
+    cuda::Type type = cuda::Type::kF32;
+    int64_t elements = 0;
+  };
+
+  struct Gradient {
+    float* host = nullptr;
+    std::shared_ptr<std::byte[]> sum;   // f32, over micro-batches
+    const std::byte* device = nullptr;  // in the arena
+  };
+
+  struct Input {
+    Device::Memory host = Device::Memory(nullptr, nullptr);
+    std::byte* device = nullptr;
+    int64_t bytes = 0;
+  };
+
+  // Scalars come with the run; others are fetched when asked for.
+  struct Output {
+    const std::byte* device = nullptr;
+    v1::DType dtype = v1::DTYPE_F32;
+    int64_t elements = 0;
+    std::vector<std::byte> raw;
+    std::vector<float> values;
+    bool is_fetched = false;
+  };
+
+  struct Step {
+    NodeRun run;
+    std::vector<int> ready;  // gradients to add up before another step uses their memory
+    int profile_entry = -1;
+  };
+
+  // Steps [first, last).
+  struct Segment {
+    int first = 0;
+    int last = 0;
+    std::vector<int> awaits;  // parameters
+    std::vector<int> ready;   // gradients
+    CudaGraph graph;          // null: launch by launch
+    CudaEvent arrived;        // its parameters, in the upload stream
+    CudaEvent computed;       // its nodes, in the compute stream
+    CudaEvent delivered;      // its gradients, in the download stream
+  };
+
+  // What the device reads before each run, as it lies in one piece.
+  struct Scalars {
+    cuda::RunNumbers numbers;
+    int64_t out_of_range;
+    // Then int64_t counted_targets[graph inputs].
+  };
+
+  CudaExecutor(const Options& options, CudaDevice& device)
+      : device_(device),
+        samples_(options.batch),
+        micro_batches_(options.micro_batches),
+        profile_(options.profile) {}
+
+  absl::Status Build(const v1::Graph& graph, const Options& options);
+  absl::Status PlaceScalars(const v1::Graph& graph);
+  absl::Status PlaceParameters(const CompiledGraph& compiled, const Options& options);
+  absl::Status PlaceInputsAndOutputs(const CompiledGraph& compiled,
+                                     const CompiledGraph::Memory& memory);
+  absl::Status FillConstants(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
+  absl::Status CutSegments(const CompiledGraph& compiled);
+  absl::Status WarmUp();
+  absl::Status Capture(Segment& segment);
+
+  absl::Status Enqueue(const RunArguments& arguments, ParameterFlow* flow);
+  absl::Status SendScalars(const RunArguments& arguments, cuda::Export gradients);
+  absl::Status Upload(int parameter);
+  absl::Status LaunchSegment(const Segment& segment);
+  absl::Status LaunchSteps(const Segment& segment);
+  absl::Status ExportGradients(const Step& step);
+  absl::Status Download(const Segment& segment);
+  absl::Status Announce(const RunArguments& arguments, ParameterFlow* flow);
+  absl::Status CheckRange() const;
+  void Drain();
+
+  CudaDevice& device_;
+  const int64_t samples_;
+  const bool micro_batches_;
+  Profile* const profile_;
+  CudaContext context_;
+  int64_t arena_bytes_ = 0;
+  CudaMemory arena_;
+  CudaMemory staging_;  // f32 on its way to another type
+  CudaMemory scalars_;
+  int64_t scalar_bytes_ = 0;
+  Device::Memory host_scalars_ = Device::Memory(nullptr, nullptr);
+  Device::Memory host_results_ = Device::Memory(nullptr, nullptr);  // out_of_range, then scalars
+  std::vector<Parameter> parameters_;
+  std::vector<Gradient> gradients_;
+  absl::flat_hash_map<std::string, Input> inputs_;
+  mutable absl::flat_hash_map<std::string, Output> outputs_;
+  std::vector<Step> steps_;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace muster

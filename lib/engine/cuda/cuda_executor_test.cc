@@ -1,0 +1,262 @@
+// The CUDA executor against the CPU's, on models wide enough for whole vectors, several tiles and
+// several blocks; and what an executor promises about parameters and gradients. Skips without a
+// GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "lib/engine/device.h"
+#include "lib/engine/executor.h"
+#include "lib/engine/model_memory.h"
+#include "lib/graph/lowering.h"
+#include "lib/graph/zoo/zoo.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+namespace {
+
+struct Model {
+  std::string name;
+  std::string arguments;  // "layers=2 heads=2"
+  int64_t batch;
+  int64_t ids_max;
+
+  friend std::ostream& operator<<(std::ostream& out, const Model& model) {
+    return out << model.name << " " << model.arguments;
+  }
+};
+
+v1::Graph Forward(const Model& model) {
+  v1::ModelSpec spec;
+  spec.mutable_zoo()->set_name(model.name);
+  auto& arguments = *spec.mutable_zoo()->mutable_args()->mutable_fields();
+  std::istringstream words(model.arguments);
+  for (std::string word; words >> word;) {
+    const size_t equals = word.find('=');
+    arguments[word.substr(0, equals)].set_number_value(std::stod(word.substr(equals + 1)));
+  }
+  return BuildModel(spec).value();
+}
+
+v1::Graph Training(const Model& model, v1::Precision precision) {
+  return TrainingGraph(Forward(model), {.precision = precision}).value();
+}
+
+const Model kGpt = {"gpt", "layers=2 heads=2 channels=128 context=80 vocabulary=600", 2, 600};
+
+class Instance {
+ public:
+  Instance(v1::Graph graph, const std::string& device, const Model& model,
+           bool micro_batches = false)
+      : device_(Device::Create(device, /*threads=*/1).value()),
+        graph_(std::move(graph)),
+        memory_(std::make_unique<ModelMemory>(graph_, *device_, /*seed=*/1)) {
+    executor_ = Make(model.batch, micro_batches);
+    FillInputs(graph_, model.ids_max, /*seed=*/2, *executor_);
+  }
+
+  // Another executor of the same graph and memory.
+  std::unique_ptr<Executor> Make(int64_t batch, bool micro_batches = false) {
+    auto executor = Executor::Create(graph_, {.batch = batch,
+                                              .device = device_.get(),
+                                              .parameters = memory_->parameters(),
+                                              .gradients = memory_->gradients(),
+                                              .micro_batches = micro_batches});
+    EXPECT_TRUE(executor.ok()) << executor.status();
+    return *std::move(executor);
+  }
+
+  const v1::Graph& graph() const { return graph_; }
+  const ModelMemory& memory() const { return *memory_; }
+  Executor& executor() { return *executor_; }
+  float loss() const { return executor_->output(graph_.loss())[0]; }
+
+  std::vector<float> Gradients() const {
+    std::vector<float> all;
+    for (int p = 0; p < graph_.parameters_size(); ++p) {
+      const absl::Span<float> own = memory_->gradient(p);
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    return all;
+  }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  const v1::Graph graph_;
+  const std::unique_ptr<ModelMemory> memory_;
+  std::unique_ptr<Executor> executor_;
+};
+
+double Norm(absl::Span<const float> values) {
+  double sum = 0;
+  for (float value : values) sum += double{value} * value;
+  return std::sqrt(sum);
+}
+
+double Distance(absl::Span<const float> a, absl::Span<const float> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum);
+}
+
+class CudaExecutorTest : public testing::TestWithParam<Model> {
+ protected:
+  void SetUp() override {
+    const auto device = Device::Create("cuda:0", 1);
+    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
+    ASSERT_TRUE(device.ok()) << device.status();
+  }
+};
+
+// Losses and gradients of a step, each gradient within `tolerance` of the largest one's norm.
+void ExpectTwins(const Model& model, v1::Precision precision, double tolerance) {
+  Instance cpu(Training(model, precision), "cpu", model);
+  Instance cuda(Training(model, precision), "cuda:0", model);
+  ASSERT_TRUE(cpu.executor().Run({.seed = 5, .step = 3}, nullptr).ok());
+  for (int run = 0; run < 2; ++run) {  // nothing of a run stays for the next
+    const absl::Status status = cuda.executor().Run({.seed = 5, .step = 3}, nullptr);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_NEAR(cuda.loss(), cpu.loss(), tolerance * std::abs(cpu.loss()));
+  if (const std::string& logits = cpu.graph().logits(); !logits.empty()) {
+    const auto wanted = cpu.executor().output(logits);
+    EXPECT_LE(Distance(cuda.executor().output(logits), wanted), 3 * tolerance * Norm(wanted));
+  }
+  double largest = 0;
+  for (int p = 0; p < cpu.graph().parameters_size(); ++p) {
+    largest = std::max(largest, Norm(cpu.memory().gradient(p)));
+  }
+  for (int p = 0; p < cpu.graph().parameters_size(); ++p) {
+    EXPECT_LE(Distance(cuda.memory().gradient(p), cpu.memory().gradient(p)),
+              3 * tolerance * (Norm(cpu.memory().gradient(p)) + 0.02 * largest))
+        << cpu.graph().parameters(p).name();
+  }
+}
+
+// Sums of up to a few thousand products in another order.
+TEST_P(CudaExecutorTest, TrainsAsTheCpuDoes) { ExpectTwins(GetParam(), v1::FP32, 2e-4); }
+
+// Both round to 8 bits of significand, at other places of a chain of some dozens of operations.
+TEST_P(CudaExecutorTest, TrainsAsTheCpuDoesInBf16) { ExpectTwins(GetParam(), v1::BF16, 2e-2); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, CudaExecutorTest,
+    testing::Values(kGpt,
+                    Model{"gpt", "layers=1 heads=1 channels=128 context=130 vocabulary=300", 1,
+                          300},
+                    Model{"gpt", "layers=1 heads=4 channels=96 context=33 vocabulary=70", 3, 70},
+                    Model{"lstm_lm", "layers=1 channels=32 context=6 vocabulary=40", 4, 40},
+                    Model{"mlp", "", 16, 10}, Model{"lenet", "", 4, 10}),
+    [](const auto& info) { return absl::StrCat(info.param.name, info.index); });
+
+TEST_F(CudaExecutorTest, RepeatsToTheBit) {
+  Instance first(Training(kGpt, v1::BF16), "cuda:0", kGpt);
+  Instance second(Training(kGpt, v1::BF16), "cuda:0", kGpt);
+  ASSERT_TRUE(first.executor().Run({}, nullptr).ok());
+  ASSERT_TRUE(second.executor().Run({}, nullptr).ok());
+  EXPECT_EQ(first.loss(), second.loss());
+  EXPECT_EQ(first.Gradients(), second.Gradients());
+}
+
+// Delivers parameters when they are awaited, and spoils them when their gradient is announced.
+class JustInTime : public ParameterFlow {
+ public:
+  explicit JustInTime(const Instance& instance) : memory_(instance.memory()) {
+    for (int p = 0; p < instance.graph().parameters_size(); ++p) {
+      const absl::Span<float> own = memory_.parameter(p);
+      values_.emplace_back(own.begin(), own.end());
+      Spoil(p);
+    }
+    announced_.resize(values_.size());
+  }
+
+  absl::Status AwaitParameter(int p) override {
+    std::ranges::copy(values_[p], memory_.parameter(p).begin());
+    return absl::OkStatus();
+  }
+  absl::Status GradientReady(int p) override {
+    ++announced_[p];
+    const absl::Span<float> gradient = memory_.gradient(p);
+    EXPECT_TRUE(std::isfinite(Norm(gradient))) << p;
+    Spoil(p);
+    return absl::OkStatus();
+  }
+
+  const std::vector<int>& announced() const { return announced_; }
+
+ private:
+  void Spoil(int p) {
+    std::ranges::fill(memory_.parameter(p), std::numeric_limits<float>::quiet_NaN());
+  }
+
+  const ModelMemory& memory_;
+  std::vector<std::vector<float>> values_;
+  std::vector<int> announced_;
+};
+
+TEST_F(CudaExecutorTest, ReadsParametersOnceAwaitedAndAnnouncesEachGradientOnce) {
+  Instance plain(Training(kGpt, v1::BF16), "cuda:0", kGpt);
+  ASSERT_TRUE(plain.executor().Run({}, nullptr).ok());
+  Instance instance(Training(kGpt, v1::BF16), "cuda:0", kGpt);
+  JustInTime flow(instance);
+  for (int step = 0; step < 2; ++step) {
+    const absl::Status status = instance.executor().Run({}, &flow);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(instance.Gradients(), plain.Gradients());
+  EXPECT_EQ(flow.announced(), std::vector<int>(flow.announced().size(), 2));
+}
+
+// A step in two micro-batches of different sizes, hence of two executors, is the step in one.
+TEST_F(CudaExecutorTest, AddsGradientsOfMicroBatchesUpOnTheDevice) {
+  const Model whole = {kGpt.name, kGpt.arguments, 3, kGpt.ids_max};
+  Instance one(Training(whole, v1::FP32), "cuda:0", whole);
+  ASSERT_TRUE(one.executor().Run({}, nullptr).ok());
+
+  Instance parts(Training(whole, v1::FP32), "cuda:0", {kGpt.name, kGpt.arguments, 2, kGpt.ids_max},
+                 /*micro_batches=*/true);
+  const auto rest = parts.Make(1, /*micro_batches=*/true);
+  for (const v1::GraphInput& input : parts.graph().inputs()) {
+    const absl::Span<std::byte> all = one.executor().input(input.name());
+    const absl::Span<std::byte> first = parts.executor().input(input.name());
+    std::memcpy(first.data(), all.data(), first.size());
+    const absl::Span<std::byte> last = rest->input(input.name());
+    std::memcpy(last.data(), all.data() + first.size(), last.size());
+  }
+  ASSERT_TRUE(parts.executor().Run({.batch = 3, .is_last_micro_batch = false}, nullptr).ok());
+  ASSERT_TRUE(
+      rest->Run({.batch = 3, .first_position = 2, .is_first_micro_batch = false}, nullptr).ok());
+  const std::vector<float> sum = parts.Gradients(), wanted = one.Gradients();
+  EXPECT_LE(Distance(sum, wanted), 1e-5 * Norm(wanted));
+}
+
+TEST_F(CudaExecutorTest, ReportsAnIdOutsideTheVocabularyBeforeAnyGradient) {
+  Instance instance(Training(kGpt, v1::FP32), "cuda:0", kGpt);
+  ASSERT_TRUE(instance.executor().Run({}, nullptr).ok());
+  const std::vector<float> gradients = instance.Gradients();
+  int32_t* ids = reinterpret_cast<int32_t*>(instance.executor().input("input").data());
+  const int32_t good = std::exchange(ids[7], 600);
+  JustInTime flow(instance);
+  EXPECT_TRUE(absl::IsInvalidArgument(instance.executor().Run({}, &flow)));
+  EXPECT_EQ(flow.announced(), std::vector<int>(flow.announced().size(), 0));
+
+  ids[7] = good;
+  ASSERT_TRUE(instance.executor().Run({}, &flow).ok());
+  EXPECT_EQ(instance.Gradients(), gradients);
+}
+
+}  // namespace
+}  // namespace muster

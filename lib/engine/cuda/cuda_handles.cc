@@ -1,0 +1,38 @@
+#include "lib/engine/cuda/cuda_handles.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "lib/engine/cuda/cuda_kernels.h"
+#include "lib/status/status.h"
+
+namespace muster {
+
+absl::StatusOr<CudaMemory> AllocateCudaMemory(int64_t bytes, absl::string_view what) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  if (error == cudaSuccess) return CudaMemory(static_cast<std::byte*>(memory));
+  if (error != cudaErrorMemoryAllocation) return StatusOf(error);
+  cudaGetLastError();  // it is no error of the next call
+  size_t available = 0, total = 0;
+  RETURN_IF_ERROR(StatusOf(cudaMemGetInfo(&available, &total)));
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                        what, " need ", bytes, " bytes, the GPU has ", available, " of ", total,
+                        " left: use a smaller batch, more workers or a smaller model")),
+                    "MEMORY_EXHAUSTED");
+}
+
+absl::StatusOr<CudaStream> CreateCudaStream() {
+  cudaStream_t stream;
+  RETURN_IF_ERROR(StatusOf(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+  return CudaStream(stream);
+}
+
+absl::StatusOr<CudaEvent> CreateCudaEvent() {
+  cudaEvent_t event;
+  RETURN_IF_ERROR(
+      StatusOf(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync)));
+  return CudaEvent(event);
+}
+
+}  // namespace muster

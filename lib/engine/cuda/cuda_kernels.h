@@ -1,0 +1,106 @@
+// The kernels of a GPU, one table for all ops.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/type.h"
+#include "lib/engine/kernel.h"
+
+namespace muster {
+
+namespace cuda = kernels::cuda;
+
+// Images as [B, H, W, C], weights of convolutions as [O, K, L, C/groups]; of tensors with four
+// dimensions.
+inline constexpr Layout kChannelsLast = Layout{1};
+
+// Of a type that has elements: not a state.
+cuda::Type TypeOf(v1::DType dtype);
+
+// INTERNAL with the library's words.
+absl::Status StatusOf(cudaError_t error);
+absl::Status StatusOf(cuda::Failure failure);
+
+// Where kernels enqueue, and what they read besides tensors. All device memory, for as long as the
+// executor lives.
+struct CudaContext {
+  cudaStream_t stream = nullptr;
+  cublasLtHandle_t cublas = nullptr;
+  cudnnHandle_t cudnn = nullptr;  // enqueues on `stream`
+  const cuda::RunNumbers* numbers = nullptr;
+  const int64_t* counted_targets = nullptr;  // by graph input; -1: count those of the run
+  int* out_of_range = nullptr;               // becomes 1 when data is outside the model's range
+  bool tf32 = false;
+  bool deterministic = true;
+
+  // A product, prepared once for all nodes of its shape.
+  absl::StatusOr<std::shared_ptr<cuda::MatMul>> Prepare(const cuda::MatMulShape& shape);
+
+  // Chooses its algorithm on this memory, the first time, and logs it.
+  void ChooseOnce(const std::shared_ptr<cuda::MatMul>& product,
+                  const cuda::MatMulOperands& operands, void* workspace);
+
+ private:
+  struct Product {
+    std::shared_ptr<cuda::MatMul> matmul;
+    bool is_chosen = false;
+  };
+  std::vector<Product> products_;
+};
+
+// What a node's planning sees. Lives no longer than the call: runs keep copies of what they need.
+struct CudaNode : TypedNode {
+  CudaContext& context;
+
+  const std::vector<int64_t>& shape(int input) const { return inputs[input].shape; }
+  int64_t elements(int input) const { return inputs[input].elements(); }
+  // All dimensions but the last, as one; and the last.
+  int64_t rows(int input) const { return elements(input) / columns(input); }
+  int64_t columns(int input) const { return inputs[input].shape.back(); }
+  cuda::Type type(int input) const;
+  cuda::Type output_type(int output) const;
+};
+
+using CudaPlanner = absl::StatusOr<PlannedNode> (*)(const CudaNode& node);
+using CudaKernelTable = absl::flat_hash_map<std::string, CudaPlanner>;
+
+// Each family adds its ops.
+void AddMatrixKernels(CudaKernelTable& table);
+void AddImageKernels(CudaKernelTable& table);
+void AddNormalisationKernels(CudaKernelTable& table);
+void AddElementwiseKernels(CudaKernelTable& table);
+void AddReductionKernels(CudaKernelTable& table);
+void AddShapeKernels(CudaKernelTable& table);
+void AddSequenceKernels(CudaKernelTable& table);
+void AddRecurrentKernels(CudaKernelTable& table);
+void AddLossKernels(CudaKernelTable& table);
+
+class CudaKernels : public KernelRegistry {
+ public:
+  // `context` outlives the kernels and their runs.
+  explicit CudaKernels(CudaContext& context);
+
+  absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override;
+  PlannedNode PlanReorder(const TensorType& type, Layout from, Layout to) override;
+  int64_t Bytes(const TensorType& type, Layout layout) override;
+
+ private:
+  CudaContext& context_;
+  CudaKernelTable table_;
+};
+
+}  // namespace muster

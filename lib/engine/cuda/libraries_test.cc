@@ -1,0 +1,41 @@
+// What a process with cuBLASLt and cuDNN in it must still be able to do.
+#include "kernels/cuda/libraries.h"
+
+#include <pthread.h>
+
+#include "gtest/gtest.h"
+#include "lib/telemetry/metrics.h"
+
+namespace muster {
+namespace {
+
+class LibrariesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const kernels::cuda::Failure failure = kernels::cuda::LoadLibraries()) {
+      GTEST_SKIP() << failure;
+    }
+  }
+};
+
+// Loaded at the start of a process, cuBLASLt's 92 KiB of thread-local storage would be taken out of
+// every thread's stack, and the metrics server asks for small ones.
+TEST_F(LibrariesTest, ThreadsWithSmallStacksStart) {
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 100 << 10), 0);
+  pthread_t thread;
+  const auto nothing = [](void* argument) { return argument; };
+  ASSERT_EQ(pthread_create(&thread, &attributes, nothing, nullptr), 0);
+  EXPECT_EQ(pthread_join(thread, nullptr), 0);
+  pthread_attr_destroy(&attributes);
+}
+
+TEST_F(LibrariesTest, MetricsAreServed) {
+  Metrics metrics;
+  const absl::Status served = metrics.Serve("127.0.0.1:0");
+  EXPECT_TRUE(served.ok()) << served;
+}
+
+}  // namespace
+}  // namespace muster

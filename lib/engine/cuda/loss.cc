@@ -1,0 +1,134 @@
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/softmax.h"
+#include "lib/engine/cuda/binding.h"
+#include "lib/graph/attributes.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kFactorBytes = kWorkspaceAlignment;  // of the factor, before other scratch
+
+cuda::CrossEntropyShape ShapeOf(const CudaNode& node) {
+  return {.logits = {node.rows(0), node.columns(0), node.type(0)},
+          .has_ignore_index = IgnoreIndex(*node.node).has_value(),
+          .ignore_index = static_cast<int32_t>(IgnoreIndex(*node.node).value_or(0))};
+}
+
+cuda::CrossEntropyShape SmoothedShapeOf(const CudaNode& node) {
+  cuda::CrossEntropyShape shape = ShapeOf(node);
+  shape.label_smoothing = static_cast<float>(NumberAttribute(*node.node, "label_smoothing"));
+  return shape;
+}
+
+// Where the global batch's targets of the node's graph input are counted; null: nowhere.
+const int64_t* CountedOf(const CudaNode& node) {
+  const int input = node.graph_inputs[1];
+  return input < 0 ? nullptr : node.context.counted_targets + input;
+}
+
+float WeightOf(const CudaNode& node) {
+  return static_cast<float>(NumberAttribute(*node.node, "weight"));
+}
+
+int64_t RowBytes(const CudaNode& node) { return node.rows(0) * int64_t{sizeof(float)}; }
+
+absl::StatusOr<PlannedNode> PlanCrossEntropy(const CudaNode& node) {
+  return PlannedNode{.workspace_bytes = kFactorBytes + RowBytes(node),
+                     .prepare = Enqueue([shape = SmoothedShapeOf(node), weight = WeightOf(node),
+                                         counted = CountedOf(node), numbers = node.context.numbers,
+                                         flag = node.context.out_of_range,
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       float* factor = Floats(m.workspace);
+                       const int32_t* target = Ids(m.inputs[1]);
+                       const cudaError_t error =
+                           cuda::LossFactor(factor, weight, numbers, shape.logits.rows, target,
+                                            &shape, counted, stream);
+                       if (error != cudaSuccess) return error;
+                       return cuda::SoftmaxCrossEntropy(
+                           Floats(m.outputs[0]), Floats(m.outputs[1]), m.inputs[0], target, factor,
+                           shape, Floats(m.workspace + kFactorBytes), flag, stream);
+                     })};
+}
+
+absl::StatusOr<PlannedNode> PlanCrossEntropyGrad(const CudaNode& node) {
+  return PlannedNode{
+      .overwritable = {0},
+      .workspace_bytes = kFactorBytes,
+      .prepare = Enqueue([shape = SmoothedShapeOf(node), weight = WeightOf(node),
+                          counted = CountedOf(node), numbers = node.context.numbers,
+                          stream = node.context.stream](const NodeMemory& m) {
+        float* factor = Floats(m.workspace);
+        const int32_t* target = Ids(m.inputs[1]);
+        const cudaError_t error = cuda::LossFactor(factor, weight, numbers, shape.logits.rows,
+                                                   target, &shape, counted, stream);
+        if (error != cudaSuccess) return error;
+        return cuda::SoftmaxCrossEntropyGrad(m.outputs[0], m.inputs[0], target, Floats(m.inputs[2]),
+                                             factor, numbers, shape, stream);
+      })};
+}
+
+absl::StatusOr<PlannedNode> PlanCorrectCount(const CudaNode& node) {
+  return PlannedNode{
+      .workspace_bytes = RowBytes(node),
+      .prepare =
+          Enqueue([shape = ShapeOf(node), stream = node.context.stream](const NodeMemory& m) {
+            return cuda::CorrectCount(Floats(m.outputs[0]), m.inputs[0], Ids(m.inputs[1]), shape,
+                                      Floats(m.workspace), stream);
+          })};
+}
+
+template <cuda::ElementLoss kind>
+absl::StatusOr<PlannedNode> PlanElementLoss(const CudaNode& node) {
+  return PlannedNode{.workspace_bytes = kFactorBytes + cuda::kLossParts * int64_t{sizeof(float)},
+                     .prepare = Enqueue([n = node.elements(0), type = node.type(0),
+                                         weight = WeightOf(node), numbers = node.context.numbers,
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       float* factor = Floats(m.workspace);
+                       const cudaError_t error = cuda::LossFactor(
+                           factor, weight, numbers, n, nullptr, nullptr, nullptr, stream);
+                       if (error != cudaSuccess) return error;
+                       return cuda::SumElementLoss(kind, Floats(m.outputs[0]), m.inputs[0], type,
+                                                   Floats(m.inputs[1]), factor, n,
+                                                   Floats(m.workspace + kFactorBytes), stream);
+                     })};
+}
+
+template <cuda::ElementLoss kind>
+absl::StatusOr<PlannedNode> PlanElementLossGrad(const CudaNode& node) {
+  return PlannedNode{
+      .overwritable = {0},
+      .workspace_bytes = kFactorBytes,
+      .prepare = Enqueue([n = node.elements(0), type = node.type(0), weight = WeightOf(node),
+                          numbers = node.context.numbers,
+                          stream = node.context.stream](const NodeMemory& m) {
+        float* factor = Floats(m.workspace);
+        const cudaError_t error =
+            cuda::LossFactor(factor, weight, numbers, n, nullptr, nullptr, nullptr, stream);
+        if (error != cudaSuccess) return error;
+        return cuda::ElementLossGrad(kind, m.outputs[0], m.inputs[0], type, Floats(m.inputs[1]),
+                                     factor, numbers, n, stream);
+      })};
+}
+
+absl::StatusOr<PlannedNode> PlanStatisticGrad(const CudaNode& node) {
+  return PlannedNode{.prepare = Enqueue([n = node.elements(0), numbers = node.context.numbers,
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::WeighStatistic(Floats(m.outputs[0]), Floats(m.inputs[0]),
+                                                   numbers, n, stream);
+                     })};
+}
+
+}  // namespace
+
+void AddLossKernels(CudaKernelTable& table) {
+  table["SoftmaxCrossEntropy"] = PlanCrossEntropy;
+  table["SoftmaxCrossEntropyGrad"] = PlanCrossEntropyGrad;
+  table["SigmoidCrossEntropy"] = PlanElementLoss<cuda::ElementLoss::kSigmoidCrossEntropy>;
+  table["SigmoidCrossEntropyGrad"] = PlanElementLossGrad<cuda::ElementLoss::kSigmoidCrossEntropy>;
+  table["MeanSquaredError"] = PlanElementLoss<cuda::ElementLoss::kSquaredError>;
+  table["MeanSquaredErrorGrad"] = PlanElementLossGrad<cuda::ElementLoss::kSquaredError>;
+  table["CorrectCount"] = PlanCorrectCount;
+  table["StatisticGrad"] = PlanStatisticGrad;
+}
+
+}  // namespace muster

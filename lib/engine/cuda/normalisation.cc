@@ -1,0 +1,223 @@
+// Normalisations.
+#include "kernels/cuda/batch_norm.h"
+#include "kernels/cuda/group_norm.h"
+#include "kernels/cuda/layer_norm.h"
+#include "lib/engine/cuda/binding.h"
+#include "lib/graph/attributes.h"
+
+namespace muster {
+namespace {
+
+using Activation = cuda::BatchNormActivation;
+
+float Epsilon(const CudaNode& node) {
+  return static_cast<float>(NumberAttribute(*node.node, "epsilon"));
+}
+
+// --- Over batch and pixels ----------------------------------------------------------------------
+
+cuda::BatchNormShape BatchNormShapeOf(const CudaNode& node, int x, Activation activation) {
+  const std::vector<int64_t>& shape = node.shape(x);
+  return {.batch = shape[0],
+          .channels = shape[1],
+          .pixels = node.elements(x) / shape[0] / shape[1],
+          .order = node.layouts[x] == kChannelsLast ? cuda::ChannelOrder::kLast
+                                                    : cuda::ChannelOrder::kFirst,
+          .type = node.type(x),
+          .activation = activation};
+}
+
+template <Activation activation>
+absl::StatusOr<PlannedNode> PlanBatchNorm(const CudaNode& node) {
+  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 0, activation);
+  PlannedNode plan{.input_layouts = {node.layouts[0]},
+                   .output_layouts = {node.layouts[0]},
+                   .overwritable = {0},
+                   .shape_only = {1, 2},
+                   .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape),
+                   .state_bytes = {cuda::BatchNormStateBytes(shape)}};
+  plan.prepare =
+      Enqueue([shape, epsilon = Epsilon(node), stream = node.context.stream](const NodeMemory& m) {
+        return cuda::BatchNorm({.y = m.outputs[0],
+                                .mean = Floats(m.outputs[1]),
+                                .rstd = Floats(m.outputs[2]),
+                                .variance = Floats(m.outputs[3]),
+                                .state = m.outputs[4]},
+                               m.inputs[0], m.inputs[3], OptionalInput(m, 4), epsilon, shape,
+                               m.workspace, stream);
+      });
+  return plan;
+}
+
+absl::StatusOr<PlannedNode> PlanBatchNormInference(const CudaNode& node) {
+  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 0, Activation::kNone);
+  PlannedNode plan{.input_layouts = {node.layouts[0]},
+                   .output_layouts = {node.layouts[0]},
+                   .overwritable = {0},
+                   .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape)};
+  plan.prepare =
+      Enqueue([shape, epsilon = Epsilon(node), stream = node.context.stream](const NodeMemory& m) {
+        return cuda::BatchNormInference(m.outputs[0], m.inputs[0], Floats(m.inputs[1]),
+                                        Floats(m.inputs[2]), m.inputs[3], OptionalInput(m, 4),
+                                        epsilon, shape, m.workspace, stream);
+      });
+  return plan;
+}
+
+// Of dy, x, mean, rstd, state, bias, gain?; the state holds what bias and gain say.
+template <Activation activation>
+absl::StatusOr<PlannedNode> PlanBatchNormGrad(const CudaNode& node) {
+  const Layout layout = node.layouts[1];  // x's: the forward kernel kept it
+  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 1, activation);
+  PlannedNode plan{.input_layouts = {layout, layout},
+                   .output_layouts = {layout},
+                   .overwritable = {0, 1},
+                   .shape_only = {5},
+                   .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape)};
+  if (node.inputs.size() > 6) plan.shape_only.push_back(6);
+  plan.prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
+    return cuda::BatchNormGrad(
+        {.dx = m.outputs[0], .dbias = m.outputs[1], .dgain = OptionalOutput(m, 2)}, m.inputs[0],
+        m.inputs[1], Floats(m.inputs[2]), Floats(m.inputs[3]), m.inputs[4], shape, m.workspace,
+        stream);
+  });
+  return plan;
+}
+
+// --- Over the last dimension --------------------------------------------------------------------
+
+cuda::NormRows RowsOf(const CudaNode& node) {
+  return {node.rows(0), node.columns(0), node.type(0)};
+}
+
+absl::StatusOr<PlannedNode> PlanLayerNorm(const CudaNode& node) {
+  return PlannedNode{.overwritable = {0},
+                     .prepare = Enqueue([shape = RowsOf(node), epsilon = Epsilon(node),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::LayerNorm({.y = m.outputs[0],
+                                               .mean = Floats(m.outputs[1]),
+                                               .rstd = Floats(m.outputs[2]),
+                                               .x = m.inputs[0],
+                                               .gain = m.inputs[1],
+                                               .bias = OptionalInput(m, 2),
+                                               .epsilon = epsilon},
+                                              shape, stream);
+                     })};
+}
+
+absl::StatusOr<PlannedNode> PlanAddLayerNorm(const CudaNode& node) {
+  return PlannedNode{.prepare = Enqueue([shape = RowsOf(node), epsilon = Epsilon(node),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::LayerNorm({.y = m.outputs[0],
+                                               .mean = Floats(m.outputs[1]),
+                                               .rstd = Floats(m.outputs[2]),
+                                               .sum = m.outputs[3],
+                                               .x = m.inputs[0],
+                                               .addend = m.inputs[1],
+                                               .gain = m.inputs[2],
+                                               .bias = OptionalInput(m, 3),
+                                               .epsilon = epsilon},
+                                              shape, stream);
+                     })};
+}
+
+absl::StatusOr<PlannedNode> PlanRmsNorm(const CudaNode& node) {
+  return PlannedNode{.overwritable = {0},
+                     .prepare = Enqueue([shape = RowsOf(node), epsilon = Epsilon(node),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::LayerNorm({.y = m.outputs[0],
+                                               .rstd = Floats(m.outputs[1]),
+                                               .x = m.inputs[0],
+                                               .gain = m.inputs[1],
+                                               .epsilon = epsilon},
+                                              shape, stream);
+                     })};
+}
+
+// Of dy, x, gain, mean, rstd; RmsNorm: without mean.
+template <bool kHasMean>
+absl::StatusOr<PlannedNode> PlanGradInput(const CudaNode& node) {
+  return PlannedNode{
+      .overwritable = {0, 1},
+      .prepare = Enqueue([shape = RowsOf(node), stream = node.context.stream](const NodeMemory& m) {
+        const float* mean = kHasMean ? Floats(m.inputs[3]) : nullptr;
+        return cuda::LayerNormGradInput(m.outputs[0], m.inputs[0], m.inputs[1], m.inputs[2], mean,
+                                        Floats(m.inputs[kHasMean ? 4 : 3]), shape, stream);
+      })};
+}
+
+// Of dy, x, mean, rstd, and shapes; RmsNorm: without mean.
+template <bool kHasMean>
+absl::StatusOr<PlannedNode> PlanGradParameters(const CudaNode& node) {
+  PlannedNode plan{.workspace_bytes = cuda::LayerNormGradParametersWorkspaceBytes(RowsOf(node))};
+  for (int i = 4; i < static_cast<int>(node.inputs.size()); ++i) plan.shape_only.push_back(i);
+  plan.prepare = Enqueue([shape = RowsOf(node), stream = node.context.stream](const NodeMemory& m) {
+    const float* mean = kHasMean ? Floats(m.inputs[2]) : nullptr;
+    return cuda::LayerNormGradParameters(m.outputs[0], OptionalOutput(m, 1), m.inputs[0],
+                                         m.inputs[1], mean, Floats(m.inputs[kHasMean ? 3 : 2]),
+                                         shape, m.workspace, stream);
+  });
+  return plan;
+}
+
+// --- Over groups of channels --------------------------------------------------------------------
+
+cuda::GroupNormShape GroupsOf(const CudaNode& node) {
+  const std::vector<int64_t>& shape = node.shape(0);
+  return {.batch = shape[0],
+          .channels = shape[1],
+          .pixels = node.elements(0) / shape[0] / shape[1],
+          .groups = IntegerAttribute(*node.node, "groups"),
+          .type = node.type(0)};
+}
+
+absl::StatusOr<PlannedNode> PlanGroupNorm(const CudaNode& node) {
+  return PlannedNode{.overwritable = {0},
+                     .prepare = Enqueue([shape = GroupsOf(node), epsilon = Epsilon(node),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::GroupNorm(m.outputs[0], Floats(m.outputs[1]),
+                                              Floats(m.outputs[2]), m.inputs[0], m.inputs[1],
+                                              m.inputs[2], epsilon, shape, stream);
+                     })};
+}
+
+absl::StatusOr<PlannedNode> PlanGroupNormGradInput(const CudaNode& node) {
+  return PlannedNode{.overwritable = {0, 1},
+                     .prepare = Enqueue([shape = GroupsOf(node),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::GroupNormGradInput(m.outputs[0], m.inputs[0], m.inputs[1],
+                                                       m.inputs[2], Floats(m.inputs[3]),
+                                                       Floats(m.inputs[4]), shape, stream);
+                     })};
+}
+
+absl::StatusOr<PlannedNode> PlanGroupNormGradParameters(const CudaNode& node) {
+  return PlannedNode{.prepare = Enqueue([shape = GroupsOf(node),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::GroupNormGradParameters(m.outputs[0], m.outputs[1], m.inputs[0],
+                                                            m.inputs[1], Floats(m.inputs[2]),
+                                                            Floats(m.inputs[3]), shape, stream);
+                     })};
+}
+
+}  // namespace
+
+void AddNormalisationKernels(CudaKernelTable& table) {
+  table["BatchNorm"] = PlanBatchNorm<Activation::kNone>;
+  table["BatchNormRelu"] = PlanBatchNorm<Activation::kRelu>;
+  table["BatchNormInference"] = PlanBatchNormInference;
+  table["BatchNormGrad"] = PlanBatchNormGrad<Activation::kNone>;
+  table["BatchNormReluGrad"] = PlanBatchNormGrad<Activation::kRelu>;
+  table["LayerNorm"] = PlanLayerNorm;
+  table["AddLayerNorm"] = PlanAddLayerNorm;
+  table["RmsNorm"] = PlanRmsNorm;
+  table["LayerNormGradInput"] = PlanGradInput<true>;
+  table["LayerNormGradParameters"] = PlanGradParameters<true>;
+  table["RmsNormGradInput"] = PlanGradInput<false>;
+  table["RmsNormGradGain"] = PlanGradParameters<false>;
+  table["GroupNorm"] = PlanGroupNorm;
+  table["GroupNormGradInput"] = PlanGroupNormGradInput;
+  table["GroupNormGradParameters"] = PlanGroupNormGradParameters;
+}
+
+}  // namespace muster

@@ -1,0 +1,298 @@
+// Other shapes, other places, chosen elements: nothing is computed. Tensors of every type.
+#include <memory>
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/gather.h"
+#include "kernels/cuda/movement.h"
+#include "kernels/cuda/reduction.h"
+#include "lib/engine/cuda/binding.h"
+#include "lib/graph/attributes.h"
+#include "lib/graph/dtype.h"
+
+namespace muster {
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+int ElementBytes(const TensorType& type) { return static_cast<int>(DTypeBytes(type.dtype)); }
+
+absl::StatusOr<PlannedNode> PlanReshape(const CudaNode& node) { return PlanAlias(node); }
+absl::StatusOr<PlannedNode> PlanReshapeGrad(const CudaNode& node) { return PlanAlias(node, {1}); }
+
+// One copy of a box from the first input to the first output.
+PlannedNode PlanCopy(const CudaNode& node, cuda::View to, cuda::View from, Shape sizes) {
+  return {.prepare = Enqueue([to = std::move(to), from = std::move(from), sizes = std::move(sizes),
+                              bytes = ElementBytes(node.outputs[0]),
+                              stream = node.context.stream](const NodeMemory& m) {
+            return cuda::CopyBox(m.outputs[0], to, m.inputs[0], from, sizes, bytes, stream);
+          })};
+}
+
+// y's dimension k is x's dimension permutation[k].
+PlannedNode PlanPermutation(const CudaNode& node, const Shape& permutation) {
+  const Shape& y = node.outputs[0].shape;
+  const Shape strides = cuda::RowMajorStrides(node.shape(0));
+  cuda::View from;
+  for (int64_t dimension : permutation) from.strides.push_back(strides[dimension]);
+  return PlanCopy(node, {0, cuda::RowMajorStrides(y)}, std::move(from), y);
+}
+
+absl::StatusOr<PlannedNode> PlanTranspose(const CudaNode& node) {
+  return PlanPermutation(node, IntegersAttribute(*node.node, "permutation"));
+}
+
+absl::StatusOr<PlannedNode> PlanTransposeGrad(const CudaNode& node) {
+  const Shape permutation = IntegersAttribute(*node.node, "permutation");
+  Shape inverse(permutation.size());
+  for (size_t k = 0; k < permutation.size(); ++k) {
+    inverse[permutation[k]] = static_cast<int64_t>(k);
+  }
+  PlannedNode plan = PlanPermutation(node, inverse);
+  plan.shape_only = {1};
+  return plan;
+}
+
+absl::StatusOr<PlannedNode> PlanExpand(const CudaNode& node) {
+  const Shape& x = node.shape(0);
+  const Shape& y = node.outputs[0].shape;
+  if (x == y) return PlanAlias(node);
+  const Shape strides = cuda::RowMajorStrides(x);
+  cuda::View from{0, Shape(y.size(), 0)};
+  const size_t missing = y.size() - x.size();
+  for (size_t d = 0; d < x.size(); ++d) {
+    if (x[d] == y[d + missing]) from.strides[d + missing] = strides[d];
+  }
+  return PlanCopy(node, {0, cuda::RowMajorStrides(y)}, std::move(from), y);
+}
+
+absl::StatusOr<PlannedNode> PlanExpandGrad(const CudaNode& node) {
+  const Shape& dy = node.shape(0);
+  const Shape& dx = node.outputs[0].shape;
+  if (dx == dy) return PlanAlias(node, {1});
+  cuda::ReductionShape reduction{dy, std::vector<bool>(dy.size())};
+  const size_t missing = dy.size() - dx.size();
+  for (size_t d = 0; d < dy.size(); ++d) {
+    reduction.reduced[d] = d < missing || (dx[d - missing] == 1 && dy[d] > 1);
+  }
+  return PlannedNode{.shape_only = {1},
+                     .workspace_bytes = cuda::ReductionWorkspaceBytes(reduction),
+                     .prepare = Enqueue([reduction, type = node.type(0),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::Sum(m.outputs[0], type, m.inputs[0], type, 1, reduction,
+                                        m.workspace, stream);
+                     })};
+}
+
+// --- Parts side by side -------------------------------------------------------------------------
+
+// Where the parts of a tensor lie in it, along the node's axis.
+struct Parts {
+  std::vector<Shape> sizes;
+  std::vector<cuda::View> places;
+};
+
+Parts PartsOf(const Shape& whole, const std::vector<TensorType>& parts, int axis, Layout layout) {
+  const Shape strides = cuda::RowMajorStrides(ShapeInMemory(whole, layout));
+  const int place = AxisInMemory(axis, layout);
+  Parts all;
+  int64_t start = 0;
+  for (const TensorType& part : parts) {
+    all.sizes.push_back(ShapeInMemory(part.shape, layout));
+    all.places.push_back({start * strides[place], strides});
+    start += part.shape[axis];
+  }
+  return all;
+}
+
+int AxisOf(const CudaNode& node) {
+  return static_cast<int>(AxisAttribute(*node.node, static_cast<int64_t>(node.shape(0).size())));
+}
+
+// Concat and SplitGrad, of images in the layout that the first part lies in.
+absl::StatusOr<PlannedNode> PlanJoin(const CudaNode& node) {
+  const Layout layout = node.layouts[0];
+  return PlannedNode{
+      .input_layouts = std::vector<Layout>(node.inputs.size(), layout),
+      .output_layouts = {layout},
+      .prepare = Enqueue([parts = PartsOf(node.outputs[0].shape, node.inputs, AxisOf(node), layout),
+                          bytes = ElementBytes(node.outputs[0]),
+                          stream = node.context.stream](const NodeMemory& m) {
+        for (size_t i = 0; i < parts.sizes.size(); ++i) {
+          const cudaError_t error = cuda::CopyBox(m.outputs[0], parts.places[i], m.inputs[i],
+                                                  {0, cuda::RowMajorStrides(parts.sizes[i])},
+                                                  parts.sizes[i], bytes, stream);
+          if (error != cudaSuccess) return error;
+        }
+        return cudaSuccess;
+      })};
+}
+
+// Split and ConcatGrad.
+absl::StatusOr<PlannedNode> PlanPart(const CudaNode& node) {
+  const Layout layout = node.layouts[0];
+  PlannedNode plan{
+      .output_layouts = std::vector<Layout>(node.outputs.size(), layout),
+      .prepare = Enqueue([parts = PartsOf(node.shape(0), node.outputs, AxisOf(node), layout),
+                          bytes = ElementBytes(node.inputs[0]),
+                          stream = node.context.stream](const NodeMemory& m) {
+        for (size_t i = 0; i < parts.sizes.size(); ++i) {
+          const cudaError_t error =
+              cuda::CopyBox(m.outputs[i], {0, cuda::RowMajorStrides(parts.sizes[i])}, m.inputs[0],
+                            parts.places[i], parts.sizes[i], bytes, stream);
+          if (error != cudaSuccess) return error;
+        }
+        return cudaSuccess;
+      })};
+  plan.input_layouts.resize(node.inputs.size());
+  plan.input_layouts[0] = layout;
+  for (int i = 1; i < static_cast<int>(node.inputs.size()); ++i) plan.shape_only.push_back(i);
+  return plan;
+}
+
+// --- Boxes --------------------------------------------------------------------------------------
+
+// A box of a tensor of shape `whole`.
+struct Box {
+  cuda::View place;
+  Shape sizes;
+};
+
+Box SliceOf(const CudaNode& node, const Shape& whole) {
+  const SliceRange range = SliceAttributes(*node.node, whole);
+  const Shape strides = cuda::RowMajorStrides(whole);
+  Box box{.sizes = range.lengths};
+  for (size_t d = 0; d < whole.size(); ++d) {
+    box.place.offset += range.starts[d] * strides[d];
+    box.place.strides.push_back(range.steps[d] * strides[d]);
+  }
+  return box;
+}
+
+// Of what is inside a border.
+Box InsideOf(const CudaNode& node, const Shape& whole, const Shape& inside) {
+  const Shape padding = IntegersAttribute(*node.node, "padding");
+  Box box{.place = {0, cuda::RowMajorStrides(whole)}, .sizes = inside};
+  for (size_t d = 0; d < whole.size(); ++d) box.place.offset += padding[d] * box.place.strides[d];
+  return box;
+}
+
+// The box of the output becomes the input, the rest `value`.
+PlannedNode PlanFillAround(const CudaNode& node, Box box, double value) {
+  return {.prepare = Enqueue([box = std::move(box), value, n = node.outputs[0].elements(),
+                              type = node.output_type(0), bytes = ElementBytes(node.outputs[0]),
+                              stream = node.context.stream](const NodeMemory& m) {
+            const cudaError_t error = cuda::Fill(m.outputs[0], value, n, type, stream);
+            if (error != cudaSuccess) return error;
+            return cuda::CopyBox(m.outputs[0], box.place, m.inputs[0],
+                                 {0, cuda::RowMajorStrides(box.sizes)}, box.sizes, bytes, stream);
+          })};
+}
+
+PlannedNode PlanTakeOut(const CudaNode& node, Box box) {
+  return PlanCopy(node, {0, cuda::RowMajorStrides(box.sizes)}, std::move(box.place), box.sizes);
+}
+
+absl::StatusOr<PlannedNode> PlanSlice(const CudaNode& node) {
+  return PlanTakeOut(node, SliceOf(node, node.shape(0)));
+}
+
+absl::StatusOr<PlannedNode> PlanSliceGrad(const CudaNode& node) {
+  PlannedNode plan = PlanFillAround(node, SliceOf(node, node.outputs[0].shape), 0);
+  plan.shape_only = {1};
+  return plan;
+}
+
+absl::StatusOr<PlannedNode> PlanPad(const CudaNode& node) {
+  return PlanFillAround(node, InsideOf(node, node.outputs[0].shape, node.shape(0)),
+                        NumberAttribute(*node.node, "value"));
+}
+
+absl::StatusOr<PlannedNode> PlanPadGrad(const CudaNode& node) {
+  PlannedNode plan = PlanTakeOut(node, InsideOf(node, node.shape(0), node.outputs[0].shape));
+  plan.shape_only = {1};
+  return plan;
+}
+
+// --- By index -----------------------------------------------------------------------------------
+
+cuda::GatherShape GatherShapeOf(const CudaNode& node, const Shape& x, const TensorType& index) {
+  const int64_t axis = AxisAttribute(*node.node, static_cast<int64_t>(x.size()));
+  cuda::GatherShape shape = {.outer = 1,
+                             .size = x[axis],
+                             .inner = 1,
+                             .indices = index.elements(),
+                             .allows_negative = true};
+  for (int64_t d = 0; d < static_cast<int64_t>(x.size()); ++d) {
+    if (d < axis) shape.outer *= x[d];
+    if (d > axis) shape.inner *= x[d];
+  }
+  return shape;
+}
+
+cuda::GatherShape EmbeddingShapeOf(const TensorType& ids, const Shape& table) {
+  return {.outer = 1,
+          .size = table[0],
+          .inner = table[1],
+          .indices = ids.elements(),
+          .allows_negative = false};
+}
+
+// Of inputs `x` and `index`.
+PlannedNode PlanTake(const CudaNode& node, const cuda::GatherShape& shape, int x, int index) {
+  return {.prepare =
+              Enqueue([=, bytes = ElementBytes(node.outputs[0]), flag = node.context.out_of_range,
+                       stream = node.context.stream](const NodeMemory& m) {
+                return cuda::Gather(m.outputs[0], m.inputs[x], Ids(m.inputs[index]), shape, bytes,
+                                    flag, stream);
+              })};
+}
+
+// Of dy and input `index`; `shape_only` is the other.
+PlannedNode PlanPutBack(const CudaNode& node, const cuda::GatherShape& shape, int index,
+                        int shape_only) {
+  return {.shape_only = {shape_only},
+          .workspace_bytes = cuda::GatherGradWorkspaceBytes(shape),
+          .prepare =
+              Enqueue([=, type = node.type(0), stream = node.context.stream](const NodeMemory& m) {
+                return cuda::GatherGrad(m.outputs[0], m.inputs[0], Ids(m.inputs[index]), type,
+                                        shape, m.workspace, stream);
+              })};
+}
+
+absl::StatusOr<PlannedNode> PlanGather(const CudaNode& node) {
+  return PlanTake(node, GatherShapeOf(node, node.shape(0), node.inputs[1]), 0, 1);
+}
+absl::StatusOr<PlannedNode> PlanGatherGrad(const CudaNode& node) {
+  return PlanPutBack(node, GatherShapeOf(node, node.outputs[0].shape, node.inputs[2]), 2, 1);
+}
+absl::StatusOr<PlannedNode> PlanEmbedding(const CudaNode& node) {
+  return PlanTake(node, EmbeddingShapeOf(node.inputs[0], node.shape(1)), 1, 0);
+}
+absl::StatusOr<PlannedNode> PlanEmbeddingGrad(const CudaNode& node) {
+  return PlanPutBack(node, EmbeddingShapeOf(node.inputs[1], node.outputs[0].shape), 1, 2);
+}
+
+}  // namespace
+
+void AddShapeKernels(CudaKernelTable& table) {
+  table["Reshape"] = table["Flatten"] = table["Squeeze"] = table["Unsqueeze"] = PlanReshape;
+  table["ReshapeGrad"] = PlanReshapeGrad;
+  table["Transpose"] = PlanTranspose;
+  table["TransposeGrad"] = PlanTransposeGrad;
+  table["Expand"] = PlanExpand;
+  table["ExpandGrad"] = PlanExpandGrad;
+  table["Concat"] = PlanJoin;
+  table["ConcatGrad"] = PlanPart;
+  table["Split"] = PlanPart;
+  table["SplitGrad"] = PlanJoin;
+  table["Slice"] = PlanSlice;
+  table["SliceGrad"] = PlanSliceGrad;
+  table["Pad"] = PlanPad;
+  table["PadGrad"] = PlanPadGrad;
+  table["Gather"] = PlanGather;
+  table["GatherGrad"] = PlanGatherGrad;
+  table["Embedding"] = PlanEmbedding;
+  table["EmbeddingGrad"] = PlanEmbeddingGrad;
+}
+
+}  // namespace muster
