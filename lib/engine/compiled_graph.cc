@@ -190,10 +190,13 @@ void CompiledGraph::PlaceParameterFlow() {
   }
   for (int p = 0; p < graph_.parameters_size(); ++p) {
     const int parameter = numbers_.at(graph_.parameters(p).name());
-    if (first[parameter] >= 0) steps_[first[parameter]].awaits.push_back(p);
+    const bool is_read = first[parameter] >= 0;
+    if (is_read) steps_[first[parameter]].awaits.push_back(p);
     if (graph_.gradients().empty()) continue;
     const int gradient = numbers_.at(graph_.gradients(p));
     const int ready = std::max(last[parameter], last[root[gradient]]);
+    // A statistic is not read in training, but what is announced belongs to this step's version.
+    if (!is_read) steps_[ready].awaits.push_back(p);
     steps_[ready].ready.push_back(p);
     // One in the arena is read once more, by the executor.
     if (!request_.tensors[gradient].external) request_.nodes[ready].reads.push_back(gradient);

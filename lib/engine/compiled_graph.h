@@ -35,7 +35,8 @@ class CompiledGraph {
     PlannedNode kernel;
     std::vector<int> inputs;  // tensors, by number
     std::vector<int> outputs;
-    std::vector<int> awaits;  // parameters that no step before this one has read
+    std::vector<int> awaits;  // parameters that no step before this one has read; those that no
+                              // step reads stand where they are announced
     std::vector<int> ready;   // parameters whose gradient may be announced after this step
     bool is_reorder = false;  // inserted between layouts
   };

@@ -21,8 +21,9 @@ class ParameterFlow {
  public:
   virtual ~ParameterFlow() = default;
 
-  // Before the first node of a run that reads parameter `p`: returns once its values may be read.
-  // An error ends the run.
+  // Before the first node of a run that reads parameter `p`, or before its gradient is announced
+  // where no node reads it (a statistic): returns once its values may be read. An error ends the
+  // run.
   virtual absl::Status AwaitParameter(int p) = 0;
 
   // d loss / d parameter `p` is final in its memory, and no later node of this run reads the

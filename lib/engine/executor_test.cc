@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -461,6 +462,27 @@ TEST(ParameterFlowTest, ValuesAreReadOnlyBetweenAwaitAndReadyAndGradientsAreFina
       EXPECT_EQ(std::ranges::count(flow.order(), "ready " + std::to_string(p)), 1);
     }
   }
+}
+
+// Nobody reads a running mean in training, but what is announced must be of this step's version.
+TEST(ParameterFlowTest, AStatisticIsAwaitedBeforeItIsAnnounced) {
+  class OrderlyFlow : public ParameterFlow {
+   public:
+    absl::Status AwaitParameter(int p) override { return awaited.insert(p), absl::OkStatus(); }
+    absl::Status GradientReady(int p) override {
+      EXPECT_TRUE(awaited.contains(p)) << "parameter " << p;
+      return absl::OkStatus();
+    }
+    std::set<int> awaited;
+  };
+  const v1::Graph graph =
+      Lowered(Model("name: 'resnet50' args { fields { key: 'width' value { number_value: 4 } } "
+                    "fields { key: 'image' value { number_value: 32 } } }"),
+              v1::FP32);
+  Instance instance(graph, {.batch = 2});
+  OrderlyFlow flow;
+  ASSERT_TRUE(instance.Run({}, &flow).ok());
+  EXPECT_EQ(flow.awaited.size(), static_cast<size_t>(graph.parameters_size()));
 }
 
 TEST(ParameterFlowTest, ParametersAreAwaitedOneByOneAndLateGradientsComeFirst) {
