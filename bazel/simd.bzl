@@ -23,6 +23,7 @@ def simd_cc_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
         )
     native.cc_library(
         name = name,
-        deps = [name + "_" + level for level in _LEVELS],
+        hdrs = hdrs,
+        deps = deps + [name + "_" + level for level in _LEVELS],
         **kwargs
     )
