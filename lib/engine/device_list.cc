@@ -77,9 +77,9 @@ absl::StatusOr<DeviceList> ParseDeviceList(absl::string_view text,
   ASSIGN_OR_RETURN(std::vector<int> numbers, GpuNumbers(text));
   const absl::StatusOr<int> visible = count_gpus();
   if (absl::IsUnavailable(visible.status())) {
-    return DeviceList{.names = {"cpu:0"},
-                      .substitution = absl::StrCat("--devices=", text, ", but ",
-                                                   visible.status().message(), ": using cpu")};
+    return DeviceList{
+        .names = {"cpu:0"},
+        .substitution = absl::StrCat(text, ", but ", visible.status().message(), ": using cpu")};
   }
   RETURN_IF_ERROR(visible.status());
   if (numbers.empty()) {

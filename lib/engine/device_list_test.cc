@@ -35,7 +35,7 @@ TEST(DeviceListTest, NamesGpus) {
 TEST(DeviceListTest, UsesTheCpuAndSaysWhyWhereNoGpuIsVisible) {
   const DeviceList list = ParseDeviceList("cuda:0,1", NoGpu).value();
   EXPECT_THAT(list.names, ElementsAre("cpu:0"));
-  EXPECT_EQ(list.substitution, "--devices=cuda:0,1, but no GPU is visible (no driver): using cpu");
+  EXPECT_EQ(list.substitution, "cuda:0,1, but no GPU is visible (no driver): using cpu");
   EXPECT_THAT(ParseDeviceList("cuda:0", TwoGpus).value().substitution, IsEmpty());
 }
 
