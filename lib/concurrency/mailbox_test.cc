@@ -3,7 +3,6 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "lib/concurrency/cpu_quota.h"
 
 namespace muster {
 namespace {
@@ -47,8 +46,6 @@ TEST(MailboxTest, PostWaitsForRoomThatTheTakerMakes) {
     EXPECT_EQ(value, i);
   }
 }
-
-TEST(CpuQuotaTest, AtLeastOneCpuIsUsable) { EXPECT_GE(UsableCpus(), 1); }
 
 }  // namespace
 }  // namespace muster
