@@ -1,4 +1,4 @@
-// muster bench: model.
+// muster bench: model; sync is in sync_bench.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "cli/model_choice.h"
 #include "cli/session.h"
+#include "cli/sync_bench.h"
 #include "google/protobuf/struct.pb.h"
 #include "lib/data/dataset.h"
 #include "lib/engine/device.h"
@@ -260,6 +261,7 @@ void AddBenchCommands(CLI::App& app, Session& session) {
   model->add_flag("--deterministic", options->deterministic, "As training.deterministic");
   model->add_flag("--recompute", options->recompute, "As training.recompute");
   model->callback([options, &session] { session.Fail(PrintBench(*options, session)); });
+  AddSyncBench(*bench, session);
 }
 
 }  // namespace muster

@@ -16,6 +16,7 @@
 #include "lib/cluster/field_fault.h"
 #include "lib/cluster/job_validation.h"
 #include "lib/cluster/limits.h"
+#include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/data/dataset.h"
 #include "lib/graph/model.h"
@@ -71,6 +72,17 @@ void CheckChunks(const v1::JobSpec& spec, const v1::Graph& graph, std::vector<Fi
   }
 }
 
+void CheckParameterGroups(const v1::JobSpec& spec, const v1::Graph& graph,
+                          std::vector<FieldFault>& faults) {
+  const bool are_faulty = std::any_of(faults.begin(), faults.end(), [](const FieldFault& fault) {
+    return absl::StartsWith(fault.field, "training.parameter_groups");
+  });
+  if (are_faulty) return;
+  for (FieldFault& fault : ParameterGroupFaults(spec.training(), graph)) {
+    faults.push_back(std::move(fault));
+  }
+}
+
 void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, std::vector<FieldFault>& faults) {
   auto data = Dataset::Open(spec.data(), graph);
   if (!data.ok()) {
@@ -101,6 +113,7 @@ std::vector<FieldFault> FaultsOfSpec(const v1::JobSpec& spec) {
   }
   const v1::Graph& graph = model->graph;
   if (!HasFaultUnder(faults, "chunk_bytes")) CheckChunks(spec, graph, faults);
+  CheckParameterGroups(spec, graph, faults);
   if (!HasFaultUnder(faults, "data")) CheckData(spec, graph, faults);
   if (!HasFaultUnder(faults, "checkpoint")) CheckResume(spec, graph, faults);
   return faults;

@@ -58,6 +58,7 @@ std::string WorkerText(const v1::Job& job) {
 }
 
 std::string PsText(const v1::Job& job) {
+  if (job.spec().sync().mode() == v1::ALLREDUCE) return "no";
   return absl::StrCat(HasMembers(job) ? job.ps_size() : 0, "/",
                       std::max(1, job.spec().resources().ps()));
 }
@@ -164,7 +165,9 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
   if (job.has_end_time()) AddLine(text, "Ended", FormatUtc(ToTime(job.end_time())));
   AddLine(text, "Generation", absl::StrCat(job.generation()));
   AddLine(text, "Workers", absl::StrJoin(job.workers(), ", "));
-  AddLine(text, "Parameter servers", absl::StrJoin(job.ps(), ", "));
+  AddLine(text, "Parameter servers",
+          job.spec().sync().mode() == v1::ALLREDUCE ? "none: workers own the parameters (allreduce)"
+                                                    : absl::StrJoin(job.ps(), ", "));
   AddLine(text, "Step", StepText(progress));
   if (progress.step() > 0) {
     AddLine(

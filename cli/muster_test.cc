@@ -57,6 +57,27 @@ TEST(MusterTest, RunOfATextModelEndsWithASample) {
   EXPECT_THAT(run.output, HasSubstr("a sample of what the model writes"));
 }
 
+TEST(MusterTest, BenchSyncMeasuresEverySizeWithRealPs) {
+  for (const char* members : {"--transport shm", "--transport ucx --workers 2 --ps 2"}) {
+    const Outcome bench =
+        Muster(absl::StrCat("bench sync --sizes 1K,8M --steps 2 --rounds 1 -o name ", members));
+
+    EXPECT_EQ(bench.exit_code, 0);
+    long small = 0, large = 0;  // bytes
+    double rates[2] = {}, round_trips[2] = {};
+    ASSERT_EQ(std::sscanf(bench.output.c_str(), "%ld %lf %lf %ld %lf %lf", &small, &rates[0],
+                          &round_trips[0], &large, &rates[1], &round_trips[1]),
+              6)
+        << bench.output;
+    EXPECT_EQ(small, 1 << 10);
+    EXPECT_EQ(large, 8 << 20);
+    for (const double figure : {rates[0], rates[1], round_trips[0], round_trips[1]}) {
+      EXPECT_GT(figure, 0) << bench.output;
+    }
+  }
+  EXPECT_EQ(Muster("bench sync --sizes 3 2>&1").exit_code, 2);
+}
+
 TEST(MusterTest, AFaultyJobStartsNothing) {
   const Outcome run = Muster(absl::StrCat("run examples/linear.yaml --set training.step=5 --dir ",
                                           Folder("faulty"), " 2>&1"));

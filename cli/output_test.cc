@@ -122,6 +122,19 @@ TEST(OutputTest, DescriptionHoldsSpecAndEvents) {
               HasSubstr("Events\n  2027-01-15 08:00:00 UTC  RUNNING  STARTED  2 workers, 2 ps"));
 }
 
+TEST(OutputTest, AnAllreduceJobHasNoPs) {
+  v1::Job job = RunningJob();
+  job.clear_ps();
+  job.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
+
+  EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
+              HasSubstr("Parameter servers  none: workers own the parameters (allreduce)\n"));
+  EXPECT_THAT(JobTable({job}, absl::FromUnixSeconds(kNow)), HasSubstr("  2/2      no  75s\n"));
+  job.set_state(v1::QUEUED);
+  job.clear_progress();
+  EXPECT_EQ(ProgressLine(job, 80), "char-gpt-1 QUEUED  0/2 workers no ps");
+}
+
 TEST(OutputTest, JsonAndYamlNameFieldsAsTheProtoDoes) {
   v1::Checkpoint checkpoint;
   checkpoint.set_job("char-gpt-1");

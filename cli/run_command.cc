@@ -108,11 +108,13 @@ absl::Status RunJob(const RunOptions& options, Session& session) {
   ASSIGN_OR_RETURN(const std::string dir, RunDirectory(options.dir, spec.name()));
   // From here on a signal must not end this process before its children.
   Interrupt::Registration registration(*session.interrupt, [] {});
-  ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster,
-                   LocalCluster::Start({.dir = dir,
-                                        .ps = std::max(1, spec.resources().ps()),
-                                        .workers = std::max({1, workers.min(), workers.max()}),
-                                        .devices = options.devices}));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<LocalCluster> cluster,
+      LocalCluster::Start(
+          {.dir = dir,
+           .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
+           .workers = std::max({1, workers.min(), workers.max()}),
+           .devices = options.devices}));
   const std::string metrics = MetricsText(*cluster);
   std::fprintf(stderr, "coordinator %s, state and logs in %s\n%s", cluster->address().c_str(),
                cluster->dir().c_str(), metrics.c_str());

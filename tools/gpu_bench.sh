@@ -19,7 +19,7 @@ bundle() {
     programs+=("bazel-bin/${label/://}")
   done
   tools/bundle.sh "$folder" "${programs[@]}"
-  cp tools/gpu_bench.sh tests/benchmarks/pytorch_models.py "$folder/"
+  cp tools/gpu_bench.sh tests/bench/pytorch_models.py "$folder/"
 }
 
 # Where PyTorch's wheels keep CUDA's libraries; nothing where they do not.

@@ -7,8 +7,14 @@
 namespace muster::kernels {
 namespace {
 
-bool IsAdam(OptimizerRule rule) {
-  return rule == OptimizerRule::kAdam || rule == OptimizerRule::kAdamw;
+bool HasMoments(OptimizerRule rule) {
+  return rule == OptimizerRule::kAdam || rule == OptimizerRule::kAdamw ||
+         rule == OptimizerRule::kLamb;
+}
+
+bool IsSgd(OptimizerRule rule) {
+  return rule == OptimizerRule::kSgd || rule == OptimizerRule::kSgdMomentum ||
+         rule == OptimizerRule::kSgdNesterov;
 }
 
 OptimizerCoefficients Coefficients(const OptimizerSettings& settings, double learning_rate,
@@ -20,17 +26,25 @@ OptimizerCoefficients Coefficients(const OptimizerSettings& settings, double lea
   c.second = static_cast<float>(settings.alpha);
   c.second_rest = static_cast<float>(1 - settings.alpha);
   c.epsilon = static_cast<float>(settings.epsilon);
+  if (IsSgd(settings.rule)) {
+    c.decay = static_cast<float>(settings.trust_ratio * settings.weight_decay);
+  }
+  if (!HasMoments(settings.rule)) return c;
+  const double t = static_cast<double>(step + 1);
+  const double first_scale = 1 / (1 - std::pow(settings.beta1, t));
+  c.first = static_cast<float>(settings.beta1);
+  c.first_rest = static_cast<float>(1 - settings.beta1);
+  c.first_scale = static_cast<float>(first_scale);
+  c.second = static_cast<float>(settings.beta2);
+  c.second_rest = static_cast<float>(1 - settings.beta2);
+  c.second_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(settings.beta2, t)));
+  if (settings.rule == OptimizerRule::kLamb) {
+    c.learning_rate = static_cast<float>(learning_rate * settings.trust_ratio);
+  } else {
+    c.learning_rate = static_cast<float>(learning_rate * first_scale);
+  }
   if (settings.rule == OptimizerRule::kAdamw) {
     c.decay = static_cast<float>(1 - learning_rate * settings.weight_decay);
-  }
-  if (IsAdam(settings.rule)) {
-    const double t = static_cast<double>(step + 1);
-    c.learning_rate = static_cast<float>(learning_rate / (1 - std::pow(settings.beta1, t)));
-    c.first = static_cast<float>(settings.beta1);
-    c.first_rest = static_cast<float>(1 - settings.beta1);
-    c.second = static_cast<float>(settings.beta2);
-    c.second_rest = static_cast<float>(1 - settings.beta2);
-    c.correction = static_cast<float>(std::sqrt(1 - std::pow(settings.beta2, t)));
   }
   return c;
 }
@@ -39,6 +53,14 @@ ClipCoefficients Coefficients(const GradientClip& clip) {
   return {.factor = static_cast<float>(clip.factor),
           .limit = static_cast<float>(clip.limit),
           .changes_nothing = clip.factor == 1 && std::isinf(clip.limit)};
+}
+
+// r (g + wd p) is one sum of products as g + wd p is: the gradient's factor has r in it.
+GradientClip WithTrustRatio(GradientClip clip, const OptimizerSettings& settings) {
+  if (!IsSgd(settings.rule)) return clip;
+  clip.factor *= settings.trust_ratio;
+  clip.limit *= settings.trust_ratio;
+  return clip;
 }
 
 // One of three builds.
@@ -51,7 +73,7 @@ Loop* At(Loop* const (&loops)[3], SimdLevel level) {
 
 int OptimizerSlots(OptimizerRule rule) {
   if (rule == OptimizerRule::kSgd) return 0;
-  return IsAdam(rule) ? 2 : 1;
+  return HasMoments(rule) ? 2 : 1;
 }
 
 double ApplyOptimizer(const OptimizerSettings& settings, double learning_rate, int64_t step,
@@ -59,16 +81,24 @@ double ApplyOptimizer(const OptimizerSettings& settings, double learning_rate, i
                       SimdLevel level) {
   const OptimizerCoefficients coefficients = Coefficients(settings, learning_rate, step);
   ApplyOptimizerLoop* const loops[] = {baseline::Apply, avx2::Apply, avx512::Apply};
+  return At(loops, level)(settings.rule, coefficients, Coefficients(WithTrustRatio(clip, settings)),
+                          buffers, n);
+}
+
+DirectionSquares MeasureDirection(const OptimizerSettings& settings, int64_t step,
+                                  const OptimizerBuffers& buffers, int64_t n,
+                                  const GradientClip& clip, SimdLevel level) {
+  const OptimizerCoefficients coefficients = Coefficients(settings, /*learning_rate=*/0, step);
+  MeasureDirectionLoop* const loops[] = {baseline::Measure, avx2::Measure, avx512::Measure};
   return At(loops, level)(settings.rule, coefficients, Coefficients(clip), buffers, n);
 }
 
-double SumGradients(float* out, const float* const* gradients, int ranks, int64_t n,
-                    SimdLevel level) {
+double SumGradients(float* out, const Gradient* gradients, int ranks, int64_t n, SimdLevel level) {
   SumGradientsLoop* const loops[] = {baseline::Sum, avx2::Sum, avx512::Sum};
   return At(loops, level)(out, gradients, ranks, n);
 }
 
-double ApplyStatistic(float* value_out, const float* value_in, const float* const* contributions,
+double ApplyStatistic(float* value_out, const float* value_in, const Gradient* contributions,
                       int ranks, double momentum, int64_t n, SimdLevel level) {
   ApplyStatisticLoop* const loops[] = {baseline::ApplyToStatistic, avx2::ApplyToStatistic,
                                        avx512::ApplyToStatistic};

@@ -9,15 +9,17 @@
 
 namespace muster::kernels {
 
-// With g the gradient, p the value, lr the learning rate, wd the weight decay, t = step + 1. As
-// PyTorch 2 defines them (torch.optim reference, "algorithm" boxes), which differ from the papers
-// where noted:
+// With g the gradient, p the value, lr the learning rate, wd the weight decay, r the trust ratio (1
+// unless set), t = step + 1. As PyTorch 2 defines them (torch.optim reference, "algorithm" boxes),
+// which differ from the papers where noted:
 //
-//   kSgd          g += wd p;  p -= lr g
-//   kSgdMomentum  g += wd p;  b = momentum b + g;  p -= lr b                    no dampening; lr
-//   outside of b kSgdNesterov  g += wd p;  b = momentum b + g;  p -= lr (g + momentum b)
+//   kSgd          g = r (g + wd p);  p -= lr g
+//   kSgdMomentum  g = r (g + wd p);  b = momentum b + g;  p -= lr b
+//                 no dampening; lr outside of b
+//   kSgdNesterov  g = r (g + wd p);  b = momentum b + g;  p -= lr (g + momentum b)
 //       Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum", ICML
-//       2013
+//       2013; with a trust ratio the first two are LARS: You, Gitman, Ginsburg, "Large batch
+//       training of convolutional networks", 2017, but for lr outside of b
 //   kAdam         g += wd p;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //                 p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 //       Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1
@@ -27,6 +29,11 @@ namespace muster::kernels {
 //       Duchi, Hazan, Singer, "Adaptive subgradient methods", JMLR 12, 2011
 //   kRmsprop      g += wd p;  s = alpha s + (1 - alpha) g^2;  p -= lr g / (sqrt(s) + epsilon)
 //       Tieleman, Hinton, Coursera "Neural networks for machine learning", lecture 6.5, 2012
+//   kLamb         m, v as kAdam without g += wd p
+//                 u = m / (1 - beta1^t) / (sqrt(v) / sqrt(1 - beta2^t) + epsilon) + wd p
+//                 p -= lr r u
+//       You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR
+//       2020, algorithm 2
 enum class OptimizerRule {
   kSgd,
   kSgdMomentum,
@@ -35,6 +42,7 @@ enum class OptimizerRule {
   kAdamw,
   kAdagrad,
   kRmsprop,
+  kLamb,
 };
 
 inline constexpr int kOptimizerSlotsMax = 2;
@@ -50,17 +58,36 @@ struct OptimizerSettings {
   double alpha = 0.99;
   double epsilon = 1e-8;
   double weight_decay = 0;
+  double trust_ratio = 1;  // of the tensor in this update: from its DirectionSquares
 };
 
-// All f32[n]. No output may overlap anything else.
+enum class FloatType { kF32, kBf16, kF16 };
+
+// As a rank sent it; widened where it is read.
+struct Gradient {
+  const void* elements = nullptr;  // [n], aligned as the type
+  FloatType type = FloatType::kF32;
+};
+
+// Which outputs go past the caches to memory, where their arrays are aligned to 64 bytes. It saves
+// reading what is overwritten: a quarter to a third of the traffic. For what nobody reads before a
+// cache would have lost it.
+enum class Streaming { kNothing, kSlots, kSlotsAndValues };
+
+// [n] each. No output may overlap anything else.
 struct OptimizerBuffers {
-  const float* const* gradients;  // [ranks], one per rank
-  int ranks;                      // >= 1
+  const Gradient* gradients;  // [ranks], one per rank
+  int ranks;                  // >= 1
   const float* values_in;
   float* values_out;
-  const float*
-      slots_in[kOptimizerSlotsMax];  // in the order of the formulas; null where the rule has none
+  // In the order of the formulas; null where the rule has none.
+  const float* slots_in[kOptimizerSlotsMax];
   float* slots_out[kOptimizerSlotsMax];
+  // values_out rounded to `wire_type` (to the nearest, ties to even), kBf16 or kF16; null: not
+  // wanted.
+  void* wire_out = nullptr;
+  FloatType wire_type = FloatType::kF32;
+  Streaming streaming = Streaming::kNothing;
 };
 
 // What happens to the summed gradient before the rule sees it: g = min(max(factor * sum, -limit),
@@ -80,22 +107,37 @@ struct GradientClip {
 // The sum of squares adds element i of the run to lane i mod 16 of 16 doubles, then the lanes
 // pairwise: it depends on where the run begins, not on the instruction set.
 //
-// Reads (ranks + 1 + slots) n floats and writes (1 + slots) n: bandwidth-bound.
+// Reads every rank's n elements and (1 + slots) n floats, writes (1 + slots) n: bandwidth-bound.
 double ApplyOptimizer(const OptimizerSettings& settings, double learning_rate, int64_t step,
                       const OptimizerBuffers& buffers, int64_t n, const GradientClip& clip = {},
                       SimdLevel level = DetectSimdLevel());
 
 // out = gradients[0] + gradients[1] + ... in rank order, and its sum of squares: the bits that
 // ApplyOptimizer() computes on its way. What a clip by global norm needs before any update: after
-// it, ApplyOptimizer() with out as the only rank. out may be any of the gradients.
-double SumGradients(float* out, const float* const* gradients, int ranks, int64_t n,
+// it, ApplyOptimizer() with out as the only rank. out may be any gradient in f32, and may overlap
+// one of 16 bits that ends at or behind out's end.
+double SumGradients(float* out, const Gradient* gradients, int ranks, int64_t n,
                     SimdLevel level = DetectSimdLevel());
+
+// What a tensor's trust ratio compares, each a sum of squares, added up in 16 lanes as above.
+struct DirectionSquares {
+  double values = 0;
+  double direction = 0;  // kLamb: of u; the others: of g after `clip`
+};
+
+// Of what ApplyOptimizer() is about to do; writes nothing. A tensor's ratio needs all of its runs,
+// so that an update with one is two passes: this one reads what the other does, (ranks + 1 + slots)
+// n floats, but for the slots of rules that do not need them.
+DirectionSquares MeasureDirection(const OptimizerSettings& settings, int64_t step,
+                                  const OptimizerBuffers& buffers, int64_t n,
+                                  const GradientClip& clip = {},
+                                  SimdLevel level = DetectSimdLevel());
 
 // Moves a statistic (a running mean) towards the sum of the ranks' contributions:
 //   value_out = value_in + momentum (contributions[0] + contributions[1] + ... - value_in)
 // in float, each operation correctly rounded. Returns the sum of squares of the contributions' sum,
 // so that one which is not finite is seen. value_out overlaps nothing but may be value_in.
-double ApplyStatistic(float* value_out, const float* value_in, const float* const* contributions,
+double ApplyStatistic(float* value_out, const float* value_in, const Gradient* contributions,
                       int ranks, double momentum, int64_t n, SimdLevel level = DetectSimdLevel());
 
 }  // namespace muster::kernels

@@ -1,144 +1,460 @@
 #include "kernels/optimizer/optimizer_simd.h"
 
-// Plain loops that the compiler vectorises: correctly rounded operations make every width agree to
-// the bit.
+#include "kernels/cpu/conversion_loops.h"
+#include "kernels/cpu/vector.h"
+
+// Correctly rounded operations on independent elements make every width agree to the bit.
 namespace muster::kernels::KERNELS_SIMD {
 namespace {
 
-constexpr int kBlock = 256;  // the summed gradient stays in the first-level cache
-constexpr int kLanes = 16;
-static_assert(kBlock % kLanes == 0, "every block begins at lane 0");
+using enum OptimizerRule;
 
-struct Lanes {
-  double sums[kLanes];
-};
+constexpr int kGroup = 16;   // one element for each lane of a sum of squares
+constexpr int kBlock = 512;  // what is made of a gradient before the rule stays in the first cache
+static_assert(kGroup % kLanes == 0 && kBlock % kGroup == 0);
 
-__attribute__((noinline)) void Add(float* __restrict sum, const float* __restrict a,
-                                   const float* __restrict b, int n) {
-  for (int i = 0; i < n; ++i) sum[i] = a[i] + b[i];
+// ---------------------------------------------------------------- sums of squares
+
+#if defined(__AVX512F__)
+typedef __m512d DoubleVec;
+inline DoubleVec LowHalf(Vec x) {
+  return _mm512_maskz_cvtps_pd(0xFF, __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline DoubleVec HighHalf(Vec x) {
+  return _mm512_maskz_cvtps_pd(0xFF, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+#elif defined(__AVX2__)
+typedef __m256d DoubleVec;
+inline DoubleVec LowHalf(Vec x) { return _mm256_cvtps_pd(_mm256_castps256_ps128(x)); }
+inline DoubleVec HighHalf(Vec x) { return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)); }
+#else
+typedef __m128d DoubleVec;
+inline DoubleVec LowHalf(Vec x) { return _mm_cvtps_pd(x); }
+inline DoubleVec HighHalf(Vec x) { return _mm_cvtps_pd(_mm_movehl_ps(x, x)); }
+#endif
+
+// Of floats in double, where the products are exact: fused or not, an addition rounds alike.
+inline DoubleVec AddSquare(DoubleVec sum, DoubleVec x) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_pd(x, x, sum);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_pd(x, x, sum);
+#else
+  return sum + x * x;
+#endif
 }
 
-__attribute__((noinline)) void AddTo(float* __restrict sum, const float* __restrict a, int n) {
-  for (int i = 0; i < n; ++i) sum[i] += a[i];
+// Element i of a run goes to lane i mod kGroup.
+struct Squares {
+  DoubleVec sums[2 * kGroup / kLanes] = {};
+
+  // x is elements [part, part + kLanes) of a group.
+  void Add(int part, Vec x) {
+    DoubleVec* const to = sums + 2 * part / kLanes;
+    to[0] = AddSquare(to[0], LowHalf(x));
+    to[1] = AddSquare(to[1], HighHalf(x));
+  }
+
+  double Total() const {
+    double lanes[kGroup];
+    __builtin_memcpy(lanes, sums, sizeof(lanes));
+    for (int half = kGroup / 2; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return lanes[0];
+  }
+};
+
+// ---------------------------------------------------------------- gradients
+
+inline BitsVec LoadWidened(const uint16_t* p) {
+#if defined(__AVX512F__)
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (BitsVec)_mm512_maskz_cvtepu16_epi32(0xFFFF, halves);
+#elif defined(__AVX2__)
+  return (BitsVec)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+  return BitsVec{p[0], p[1], p[2], p[3]};
+#endif
+}
+
+template <FloatType kType>
+inline Vec LoadAs(const void* elements, int64_t i) {
+  if constexpr (kType == FloatType::kF32) {
+    return Load(static_cast<const float*>(elements) + i);
+  } else if constexpr (kType == FloatType::kBf16) {
+    return (Vec)(LoadWidened(static_cast<const uint16_t*>(elements) + i) << 16);
+  } else {
+    const uint16_t* from = static_cast<const uint16_t*>(elements) + i;
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtph_ps(0xFFFF,
+                                 _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__AVX2__)
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+    float widened[kLanes];
+    kConversionLoops.f16_to_f32(widened, from, kLanes);
+    return Load(widened);
+#endif
+  }
+}
+
+constexpr int BytesOf(FloatType type) { return type == FloatType::kF32 ? 4 : 2; }
+
+const void* At(const Gradient& gradient, int64_t i) {
+  return static_cast<const char*>(gradient.elements) + i * BytesOf(gradient.type);
+}
+
+// What is not there is null.
+template <typename T>
+T* At(T* array, int64_t i) {
+  return array == nullptr ? nullptr : array + i;
+}
+
+// f(part) for each vector of a group.
+template <typename F>
+inline void ForGroup(F f) {
+  for (int part = 0; part < kGroup; part += kLanes) f(part);
+}
+
+// The last, partial group of an array, so that it goes through the same code: zeros behind it.
+struct Tail {
+  alignas(64) char bytes[kGroup * sizeof(float)] = {};
+
+  Tail() = default;
+  Tail(const void* from, int64_t size) {
+    if (from != nullptr) __builtin_memcpy(bytes, from, size);
+  }
+  void CopyTo(float* to, int64_t n) const {
+    if (to != nullptr) __builtin_memcpy(to, bytes, n * sizeof(float));
+  }
+  float* floats() { return reinterpret_cast<float*>(bytes); }
+};
+
+// sum = prior + gradient, or gradient alone; kLast: takes the squares of it. `sum` has room for
+// whole groups and may be `prior`.
+template <FloatType kType, bool kPrior, bool kLast>
+__attribute__((noinline)) void Accumulate(float* sum, const float* prior, const void* gradient,
+                                          int n, Squares& squares) {
+  Squares local = squares;
+  auto group = [&](float* to, const float* others, const void* from, int i) {
+    ForGroup([&](int part) {
+      Vec x = LoadAs<kType>(from, i + part);
+      if constexpr (kPrior) x = Load(others + i + part) + x;
+      Store(to + i + part, x);
+      if constexpr (kLast) local.Add(part, x);
+    });
+  };
+  int i = 0;
+  for (; i + kGroup <= n; i += kGroup) group(sum, prior, gradient, i);
+  if (i < n) {
+    Tail others(At(prior, i), (n - i) * sizeof(float));
+    const Tail from(static_cast<const char*>(gradient) + i * BytesOf(kType),
+                    (n - i) * BytesOf(kType));
+    group(sum + i, others.floats(), from.bytes, 0);
+  }
+  squares = local;
+}
+
+template <bool kPrior, bool kLast>
+void Accumulate(float* sum, const float* prior, const Gradient& gradient, int64_t i, int n,
+                Squares& squares) {
+  const void* from = At(gradient, i);
+  switch (gradient.type) {
+    case FloatType::kF32:
+      return Accumulate<FloatType::kF32, kPrior, kLast>(sum, prior, from, n, squares);
+    case FloatType::kBf16:
+      return Accumulate<FloatType::kBf16, kPrior, kLast>(sum, prior, from, n, squares);
+    case FloatType::kF16:
+      return Accumulate<FloatType::kF16, kPrior, kLast>(sum, prior, from, n, squares);
+  }
+}
+
+// The sum of elements [i, i + n), n <= kBlock, of some ranks but not the last: in `block`, or where
+// a single one has it.
+const float* SumOfOthers(float* block, const Gradient* gradients, int ranks, int64_t i, int64_t n) {
+  Squares unused;
+  const float* sum = block;
+  if (gradients[0].type == FloatType::kF32) {
+    sum = static_cast<const float*>(gradients[0].elements) + i;
+  } else {
+    Accumulate<false, false>(block, nullptr, gradients[0], i, n, unused);
+  }
+  for (int rank = 1; rank < ranks; ++rank) {
+    Accumulate<true, false>(block, sum, gradients[rank], i, n, unused);
+    sum = block;
+  }
+  return sum;
+}
+
+// The sum of all ranks' elements [i, i + n), n <= kBlock, and its squares.
+void SumBlock(float* block, const Gradient* gradients, int ranks, int64_t i, int n,
+              Squares& squares) {
+  const int others = ranks - 1;
+  if (others == 0) return Accumulate<false, true>(block, nullptr, gradients[0], i, n, squares);
+  const float* const prior = SumOfOthers(block, gradients, others, i, n);
+  Accumulate<true, true>(block, prior, gradients[others], i, n, squares);
 }
 
 // A NaN stays.
-__attribute__((noinline)) void Clip(float* __restrict clipped, const float* g,
-                                    const ClipCoefficients c, int n) {
-  for (int i = 0; i < n; ++i) {
-    const float scaled = c.factor * g[i];
-    const float below = scaled > c.limit ? c.limit : scaled;
-    clipped[i] = below < -c.limit ? -c.limit : below;
-  }
-}
-
-__attribute__((noinline)) void MoveTowards(float* value_out, const float* value_in,
-                                           const float* sum, float momentum, int n) {
-  for (int i = 0; i < n; ++i) value_out[i] = value_in[i] + momentum * (sum[i] - value_in[i]);
-}
-
-__attribute__((noinline)) void AddSquares(Lanes& lanes, const float* __restrict g, int n) {
-  Lanes local = lanes;
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const double x = g[i + lane];
-      local.sums[lane] += x * x;
-    }
-  }
-  for (int lane = 0; i < n; ++i, ++lane) {
-    const double x = g[i];
-    local.sums[lane] += x * x;
-  }
-  lanes = local;
-}
-
-double Total(const Lanes& lanes) {
-  double sums[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) sums[lane] = lanes.sums[lane];
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-  }
-  return sums[0];
-}
-
-template <OptimizerRule kRule>
-__attribute__((noinline)) void Update(const OptimizerCoefficients c,
-                                      const float* __restrict gradient,
-                                      const float* __restrict p_in, float* __restrict p_out,
-                                      const float* __restrict s_in, float* __restrict s_out,
-                                      const float* __restrict v_in, float* __restrict v_out,
-                                      int n) {
-  for (int i = 0; i < n; ++i) {
-    float p = p_in[i];
-    float g = gradient[i];
-    if constexpr (kRule == OptimizerRule::kAdamw) {
-      p = p * c.decay;
-    } else {
-      g = g + c.decay * p;
-    }
-    if constexpr (kRule == OptimizerRule::kSgd) {
-      p = p - c.learning_rate * g;
-    } else if constexpr (kRule == OptimizerRule::kSgdMomentum) {
-      const float b = c.first * s_in[i] + g;
-      s_out[i] = b;
-      p = p - c.learning_rate * b;
-    } else if constexpr (kRule == OptimizerRule::kSgdNesterov) {
-      const float b = c.first * s_in[i] + g;
-      s_out[i] = b;
-      p = p - c.learning_rate * (g + c.first * b);
-    } else if constexpr (kRule == OptimizerRule::kAdam || kRule == OptimizerRule::kAdamw) {
-      const float m = c.first * s_in[i] + c.first_rest * g;
-      const float v = c.second * v_in[i] + c.second_rest * g * g;
-      s_out[i] = m;
-      v_out[i] = v;
-      p = p - c.learning_rate * m / (__builtin_sqrtf(v) / c.correction + c.epsilon);
-    } else if constexpr (kRule == OptimizerRule::kAdagrad) {
-      const float s = s_in[i] + g * g;
-      s_out[i] = s;
-      p = p - c.learning_rate * g / (__builtin_sqrtf(s) + c.epsilon);
-    } else {
-      const float s = c.second * s_in[i] + c.second_rest * g * g;
-      s_out[i] = s;
-      p = p - c.learning_rate * g / (__builtin_sqrtf(s) + c.epsilon);
-    }
-    p_out[i] = p;
-  }
-}
-
-// The ranks' sum of elements [i, i + n): in `sum`, or where the only rank has it.
-const float* SumOf(float* sum, const float* const* gradients, int ranks, int64_t i, int n) {
-  if (ranks == 1) return gradients[0] + i;
-  Add(sum, gradients[0] + i, gradients[1] + i, n);
-  for (int rank = 2; rank < ranks; ++rank) AddTo(sum, gradients[rank] + i, n);
-  return sum;
+void Clip(float* g, const ClipCoefficients& c, int n) {
+  if (c.changes_nothing) return;
+  Map(
+      [c](Vec x) {
+        const Vec scaled = c.factor * x;
+        const Vec below = scaled > c.limit ? Splat(c.limit) : scaled;
+        return below < -c.limit ? Splat(-c.limit) : below;
+      },
+      n, g, static_cast<const float*>(g));
 }
 
 int BlockAt(int64_t i, int64_t n) { return n - i < kBlock ? static_cast<int>(n - i) : kBlock; }
 
-// A slot that the rule does not have is null.
-template <typename T>
-T* At(T* slot, int64_t i) {
-  return slot == nullptr ? nullptr : slot + i;
+// ---------------------------------------------------------------- rules
+
+constexpr int Slots(OptimizerRule rule) {
+  return rule == kSgd ? 0 : rule == kAdam || rule == kAdamw || rule == kLamb ? 2 : 1;
+}
+
+// Moves the averages m and v of the gradient and its square.
+inline void MoveMoments(const OptimizerCoefficients& c, Vec g, Vec& m, Vec& v) {
+  m = c.first * m + c.first_rest * g;
+  v = c.second * v + c.second_rest * g * g;
+}
+
+inline Vec LambDirection(const OptimizerCoefficients& c, Vec p, Vec m, Vec v) {
+  return m * c.first_scale / (SquareRoot(v) * c.second_scale + c.epsilon) + c.decay * p;
+}
+
+// The formulas of OptimizerRule: g gradient, p value, s and v slots.
+template <OptimizerRule kRule>
+inline void Update(const OptimizerCoefficients& c, Vec g, Vec& p, Vec& s, Vec& v) {
+  if constexpr (kRule == kAdamw) {
+    p = p * c.decay;
+  } else if constexpr (kRule != kLamb) {
+    g = g + c.decay * p;
+  }
+  if constexpr (kRule == kSgd) {
+    p = p - c.learning_rate * g;
+  } else if constexpr (kRule == kSgdMomentum) {
+    s = c.first * s + g;
+    p = p - c.learning_rate * s;
+  } else if constexpr (kRule == kSgdNesterov) {
+    s = c.first * s + g;
+    p = p - c.learning_rate * (g + c.first * s);
+  } else if constexpr (kRule == kAdam || kRule == kAdamw) {
+    MoveMoments(c, g, s, v);
+    p = p - c.learning_rate * s / (SquareRoot(v) * c.second_scale + c.epsilon);
+  } else if constexpr (kRule == kLamb) {
+    MoveMoments(c, g, s, v);
+    p = p - c.learning_rate * LambDirection(c, p, s, v);
+  } else if constexpr (kRule == kAdagrad) {
+    s = s + g * g;
+    p = p - c.learning_rate * g / (SquareRoot(s) + c.epsilon);
+  } else {
+    s = c.second * s + c.second_rest * g * g;
+    p = p - c.learning_rate * g / (SquareRoot(s) + c.epsilon);
+  }
+}
+
+// What a gradient is that comes to the rule.
+enum class Input {
+  kReady,     // f32, summed and clipped
+  kOnlyRank,  // as sent; its squares are still to be taken
+  kLastRank,  // likewise, to be added to the sum of the others
+};
+
+// Arrays of one run from some element on.
+struct Run {
+  const void* gradient;
+  const float* others;  // kLastRank
+  const float* p_in;
+  float* p_out;
+  const float* slots_in[kOptimizerSlotsMax];
+  float* slots_out[kOptimizerSlotsMax];
+  bool stream_values = false;
+  bool stream_slots = false;
+};
+
+inline void StorePastCaches(float* p, Vec v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, v);
+#elif defined(__AVX2__)
+  _mm256_stream_ps(p, v);
+#else
+  _mm_stream_ps(p, v);
+#endif
+}
+
+void StreamBlock(float* to, const float* from, int n) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) StorePastCaches(to + i, Load(from + i));
+  for (; i < n; ++i) to[i] = from[i];
+}
+
+template <bool kStreaming>
+inline void Put(float* p, Vec v, bool stream) {
+  if (kStreaming && stream) {
+    StorePastCaches(p, v);
+  } else {
+    Store(p, v);
+  }
+}
+
+template <OptimizerRule kRule, Input kInput, FloatType kType, bool kStreaming>
+inline void UpdateGroup(const OptimizerCoefficients& c, const Run& run, int64_t i,
+                        Squares& squares) {
+  ForGroup([&](int part) {
+    const int64_t at = i + part;
+    Vec g = LoadAs<kType>(run.gradient, at);
+    if constexpr (kInput == Input::kLastRank) g = Load(run.others + at) + g;
+    if constexpr (kInput != Input::kReady) squares.Add(part, g);
+    Vec p = Load(run.p_in + at), s{}, v{};
+    if constexpr (Slots(kRule) > 0) s = Load(run.slots_in[0] + at);
+    if constexpr (Slots(kRule) > 1) v = Load(run.slots_in[1] + at);
+    Update<kRule>(c, g, p, s, v);
+    Put<kStreaming>(run.p_out + at, p, run.stream_values);
+    if constexpr (Slots(kRule) > 0) Put<kStreaming>(run.slots_out[0] + at, s, run.stream_slots);
+    if constexpr (Slots(kRule) > 1) Put<kStreaming>(run.slots_out[1] + at, v, run.stream_slots);
+  });
+}
+
+template <OptimizerRule kRule, Input kInput, FloatType kType, bool kStreaming>
+__attribute__((noinline)) void UpdateRun(const OptimizerCoefficients& coefficients, const Run& run,
+                                         int64_t n, Squares& squares) {
+  const OptimizerCoefficients c = coefficients;
+  const Run r = run;
+  Squares local = squares;
+  int64_t i = 0;
+  for (; i + kGroup <= n; i += kGroup) {
+    UpdateGroup<kRule, kInput, kType, kStreaming>(c, r, i, local);
+  }
+  if (i < n) {
+    const int64_t rest = n - i, bytes = rest * sizeof(float);
+    const Tail g(static_cast<const char*>(r.gradient) + i * BytesOf(kType), rest * BytesOf(kType));
+    Tail others(At(r.others, i), bytes), p(r.p_in + i, bytes);
+    Tail s(At(r.slots_in[0], i), bytes), v(At(r.slots_in[1], i), bytes);
+    const Run tail{.gradient = g.bytes,
+                   .others = others.floats(),
+                   .p_in = p.floats(),
+                   .p_out = p.floats(),
+                   .slots_in = {s.floats(), v.floats()},
+                   .slots_out = {s.floats(), v.floats()}};
+    UpdateGroup<kRule, kInput, kType, false>(c, tail, 0, local);
+    p.CopyTo(r.p_out + i, rest);
+    s.CopyTo(At(r.slots_out[0], i), rest);
+    v.CopyTo(At(r.slots_out[1], i), rest);
+  }
+  squares = local;
+}
+
+template <OptimizerRule kRule, Input kInput, FloatType kType>
+void UpdateRun(const OptimizerCoefficients& c, const Run& run, int64_t n, Squares& squares) {
+  if (run.stream_values || run.stream_slots) {
+    UpdateRun<kRule, kInput, kType, true>(c, run, n, squares);
+  } else {
+    UpdateRun<kRule, kInput, kType, false>(c, run, n, squares);
+  }
+}
+
+template <OptimizerRule kRule, Input kInput>
+void UpdateRun(const OptimizerCoefficients& c, FloatType type, const Run& run, int64_t n,
+               Squares& squares) {
+  switch (type) {
+    case FloatType::kF32:
+      return UpdateRun<kRule, kInput, FloatType::kF32>(c, run, n, squares);
+    case FloatType::kBf16:
+      return UpdateRun<kRule, kInput, FloatType::kBf16>(c, run, n, squares);
+    case FloatType::kF16:
+      return UpdateRun<kRule, kInput, FloatType::kF16>(c, run, n, squares);
+  }
+}
+
+bool IsAligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
+
+// The whole of it, without gradients.
+Run RunOf(const OptimizerBuffers& b) {
+  return {.p_in = b.values_in,
+          .p_out = b.values_out,
+          .slots_in = {b.slots_in[0], b.slots_in[1]},
+          .slots_out = {b.slots_out[0], b.slots_out[1]},
+          .stream_values = b.streaming == Streaming::kSlotsAndValues && IsAligned(b.values_out),
+          .stream_slots = b.streaming != Streaming::kNothing && IsAligned(b.slots_out[0]) &&
+                          IsAligned(b.slots_out[1])};
+}
+
+Run From(Run run, int64_t i) {
+  run.p_in += i;
+  run.p_out += i;
+  for (const float*& slot : run.slots_in) slot = At(slot, i);
+  for (float*& slot : run.slots_out) slot = At(slot, i);
+  return run;
+}
+
+void Narrow(const OptimizerBuffers& b, int64_t i, const float* values, int n) {
+  const auto narrow =
+      b.wire_type == FloatType::kBf16 ? kConversionLoops.f32_to_bf16 : kConversionLoops.f32_to_f16;
+  narrow(static_cast<uint16_t*>(b.wire_out) + i, values, n);
+}
+
+// Elements [i, i + n) of the gradients. Of three ranks and more, or two of which the first is not
+// f32, n <= kBlock.
+template <OptimizerRule kRule>
+void UpdateUnclipped(const OptimizerCoefficients& c, const OptimizerBuffers& b, Run run, int64_t i,
+                     int64_t n, Squares& squares) {
+  const Gradient& last = b.gradients[b.ranks - 1];
+  run.gradient = At(last, i);
+  if (b.ranks == 1) return UpdateRun<kRule, Input::kOnlyRank>(c, last.type, run, n, squares);
+  alignas(64) float block[kBlock];
+  run.others = SumOfOthers(block, b.gradients, b.ranks - 1, i, n);
+  UpdateRun<kRule, Input::kLastRank>(c, last.type, run, n, squares);
+}
+
+template <OptimizerRule kRule>
+void UpdateClipped(const OptimizerCoefficients& c, const ClipCoefficients& clip,
+                   const OptimizerBuffers& b, Run run, int64_t i, int n, Squares& squares) {
+  alignas(64) float g[kBlock];
+  SumBlock(g, b.gradients, b.ranks, i, n, squares);
+  Clip(g, clip, n);
+  run.gradient = g;
+  UpdateRun<kRule, Input::kReady, FloatType::kF32>(c, run, n, squares);
+}
+
+// Values that the caches are to forget are rounded for the wire before.
+template <OptimizerRule kRule>
+void UpdateBlock(const OptimizerCoefficients& c, const ClipCoefficients& clip,
+                 const OptimizerBuffers& b, Run run, int64_t i, int n, Squares& squares) {
+  alignas(64) float values[kBlock];
+  const bool values_come_later = b.wire_out != nullptr && run.stream_values;
+  if (values_come_later) {
+    run.p_out = values;
+    run.stream_values = false;
+  }
+  if (clip.changes_nothing) {
+    UpdateUnclipped<kRule>(c, b, run, i, n, squares);
+  } else {
+    UpdateClipped<kRule>(c, clip, b, run, i, n, squares);
+  }
+  if (b.wire_out != nullptr) Narrow(b, i, run.p_out, n);
+  if (values_come_later) StreamBlock(b.values_out + i, values, n);
 }
 
 template <OptimizerRule kRule>
 double ApplyRule(const OptimizerCoefficients& c, const ClipCoefficients& clip,
                  const OptimizerBuffers& b, int64_t n) {
-  Lanes lanes = {};
-  float sum[kBlock], clipped[kBlock];
-  for (int64_t i = 0; i < n; i += kBlock) {
-    const int count = BlockAt(i, n);
-    const float* g = SumOf(sum, b.gradients, b.ranks, i, count);
-    AddSquares(lanes, g, count);
-    if (!clip.changes_nothing) {
-      Clip(clipped, g, clip, count);
-      g = clipped;
+  Squares squares;
+  const Run run = RunOf(b);
+  const bool nothing_between =
+      b.ranks == 1 || (b.ranks == 2 && b.gradients[0].type == FloatType::kF32);
+  if (nothing_between && clip.changes_nothing && b.wire_out == nullptr) {
+    UpdateUnclipped<kRule>(c, b, run, 0, n, squares);
+  } else {
+    for (int64_t i = 0; i < n; i += kBlock) {
+      UpdateBlock<kRule>(c, clip, b, From(run, i), i, BlockAt(i, n), squares);
     }
-    Update<kRule>(c, g, b.values_in + i, b.values_out + i, At(b.slots_in[0], i),
-                  At(b.slots_out[0], i), At(b.slots_in[1], i), At(b.slots_out[1], i), count);
   }
-  return Total(lanes);
+  if (run.stream_values || run.stream_slots) _mm_sfence();
+  return squares.Total();
 }
 
 }  // namespace
@@ -146,47 +462,72 @@ double ApplyRule(const OptimizerCoefficients& c, const ClipCoefficients& clip,
 double Apply(OptimizerRule rule, const OptimizerCoefficients& coefficients,
              const ClipCoefficients& clip, const OptimizerBuffers& buffers, int64_t n) {
   switch (rule) {
-    case OptimizerRule::kSgd:
-      return ApplyRule<OptimizerRule::kSgd>(coefficients, clip, buffers, n);
-    case OptimizerRule::kSgdMomentum:
-      return ApplyRule<OptimizerRule::kSgdMomentum>(coefficients, clip, buffers, n);
-    case OptimizerRule::kSgdNesterov:
-      return ApplyRule<OptimizerRule::kSgdNesterov>(coefficients, clip, buffers, n);
-    case OptimizerRule::kAdam:
-      return ApplyRule<OptimizerRule::kAdam>(coefficients, clip, buffers, n);
-    case OptimizerRule::kAdamw:
-      return ApplyRule<OptimizerRule::kAdamw>(coefficients, clip, buffers, n);
-    case OptimizerRule::kAdagrad:
-      return ApplyRule<OptimizerRule::kAdagrad>(coefficients, clip, buffers, n);
-    case OptimizerRule::kRmsprop:
-      return ApplyRule<OptimizerRule::kRmsprop>(coefficients, clip, buffers, n);
+    case kSgd:
+      return ApplyRule<kSgd>(coefficients, clip, buffers, n);
+    case kSgdMomentum:
+      return ApplyRule<kSgdMomentum>(coefficients, clip, buffers, n);
+    case kSgdNesterov:
+      return ApplyRule<kSgdNesterov>(coefficients, clip, buffers, n);
+    case kAdam:
+      return ApplyRule<kAdam>(coefficients, clip, buffers, n);
+    case kAdamw:
+      return ApplyRule<kAdamw>(coefficients, clip, buffers, n);
+    case kAdagrad:
+      return ApplyRule<kAdagrad>(coefficients, clip, buffers, n);
+    case kRmsprop:
+      return ApplyRule<kRmsprop>(coefficients, clip, buffers, n);
+    case kLamb:
+      return ApplyRule<kLamb>(coefficients, clip, buffers, n);
   }
   return 0;
 }
 
-double Sum(float* out, const float* const* gradients, int ranks, int64_t n) {
-  Lanes lanes = {};
-  float sum[kBlock];
+DirectionSquares Measure(OptimizerRule rule, const OptimizerCoefficients& coefficients,
+                         const ClipCoefficients& clip, const OptimizerBuffers& b, int64_t n) {
+  Squares values, directions, unused;
+  alignas(64) float g[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
     const int count = BlockAt(i, n);
-    const float* g = SumOf(sum, gradients, ranks, i, count);
-    AddSquares(lanes, g, count);
-    if (g != out + i) __builtin_memcpy(out + i, g, count * sizeof(float));
+    SumBlock(g, b.gradients, b.ranks, i, count, unused);
+    Clip(g, clip, count);
+    if (rule == kLamb) {
+      Map(
+          [c = coefficients](Vec g, Vec p, Vec m, Vec v) {
+            MoveMoments(c, g, m, v);
+            return LambDirection(c, p, m, v);
+          },
+          count, g, static_cast<const float*>(g), b.values_in + i, b.slots_in[0] + i,
+          b.slots_in[1] + i);
+    }
+    alignas(64) float copy[kBlock];
+    Accumulate<FloatType::kF32, false, true>(copy, nullptr, b.values_in + i, count, values);
+    Accumulate<FloatType::kF32, false, true>(copy, nullptr, g, count, directions);
   }
-  return Total(lanes);
+  return {.values = values.Total(), .direction = directions.Total()};
 }
 
-double ApplyToStatistic(float* value_out, const float* value_in, const float* const* contributions,
-                        int ranks, float momentum, int64_t n) {
-  Lanes lanes = {};
-  float sum[kBlock];
+double Sum(float* out, const Gradient* gradients, int ranks, int64_t n) {
+  Squares squares;
+  alignas(64) float sum[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
     const int count = BlockAt(i, n);
-    const float* total = SumOf(sum, contributions, ranks, i, count);
-    AddSquares(lanes, total, count);
-    MoveTowards(value_out + i, value_in + i, total, momentum, count);
+    SumBlock(sum, gradients, ranks, i, count, squares);
+    __builtin_memcpy(out + i, sum, count * sizeof(float));
   }
-  return Total(lanes);
+  return squares.Total();
+}
+
+double ApplyToStatistic(float* value_out, const float* value_in, const Gradient* contributions,
+                        int ranks, float momentum, int64_t n) {
+  Squares squares;
+  alignas(64) float sum[kBlock];
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int count = BlockAt(i, n);
+    SumBlock(sum, contributions, ranks, i, count, squares);
+    Map([momentum](Vec value, Vec target) { return value + momentum * (target - value); }, count,
+        value_out + i, value_in + i, static_cast<const float*>(sum));
+  }
+  return squares.Total();
 }
 
 }  // namespace muster::kernels::KERNELS_SIMD

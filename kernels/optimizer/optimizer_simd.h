@@ -9,13 +9,14 @@ namespace muster::kernels {
 
 // What the formulas need, rounded to float.
 struct OptimizerCoefficients {
-  float learning_rate;  // kAdam, kAdamw: over 1 - beta1^t
+  float learning_rate;  // kAdam, kAdamw: over 1 - beta1^t; kLamb: times the trust ratio
   float decay;          // added to g: wd p; kAdamw: p is multiplied by it
   float first;          // momentum, beta1
   float first_rest;     // 1 - beta1
+  float first_scale;    // kLamb: 1 / (1 - beta1^t)
   float second;         // beta2, alpha
   float second_rest;    // 1 - beta2, 1 - alpha
-  float correction;     // sqrt(1 - beta2^t)
+  float second_scale;   // 1 / sqrt(1 - beta2^t)
   float epsilon;
 };
 
@@ -29,23 +30,30 @@ struct ClipCoefficients {
 using ApplyOptimizerLoop = double(OptimizerRule rule, const OptimizerCoefficients& coefficients,
                                   const ClipCoefficients& clip, const OptimizerBuffers& buffers,
                                   int64_t n);
-using SumGradientsLoop = double(float* out, const float* const* gradients, int ranks, int64_t n);
+using MeasureDirectionLoop = DirectionSquares(OptimizerRule rule,
+                                              const OptimizerCoefficients& coefficients,
+                                              const ClipCoefficients& clip,
+                                              const OptimizerBuffers& buffers, int64_t n);
+using SumGradientsLoop = double(float* out, const Gradient* gradients, int ranks, int64_t n);
 using ApplyStatisticLoop = double(float* value_out, const float* value_in,
-                                  const float* const* contributions, int ranks, float momentum,
+                                  const Gradient* contributions, int ranks, float momentum,
                                   int64_t n);
 
 namespace baseline {
 ApplyOptimizerLoop Apply;
+MeasureDirectionLoop Measure;
 SumGradientsLoop Sum;
 ApplyStatisticLoop ApplyToStatistic;
 }  // namespace baseline
 namespace avx2 {
 ApplyOptimizerLoop Apply;
+MeasureDirectionLoop Measure;
 SumGradientsLoop Sum;
 ApplyStatisticLoop ApplyToStatistic;
 }  // namespace avx2
 namespace avx512 {
 ApplyOptimizerLoop Apply;
+MeasureDirectionLoop Measure;
 SumGradientsLoop Sum;
 ApplyStatisticLoop ApplyToStatistic;
 }  // namespace avx512

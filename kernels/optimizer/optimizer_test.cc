@@ -4,10 +4,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cpu/conversion_loops.h"
 
 namespace muster::kernels {
 namespace {
@@ -15,19 +18,57 @@ namespace {
 using enum OptimizerRule;
 
 constexpr OptimizerRule kRules[] = {kSgd,   kSgdMomentum, kSgdNesterov, kAdam,
-                                    kAdamw, kAdagrad,     kRmsprop};
+                                    kAdamw, kAdagrad,     kRmsprop,     kLamb};
+constexpr FloatType kTypes[] = {FloatType::kF32, FloatType::kBf16, FloatType::kF16};
 
+std::vector<SimdLevel> Levels() {
+  std::vector<SimdLevel> levels;
+  for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
+    if (level <= DetectSimdLevel()) levels.push_back(level);
+  }
+  return levels;
+}
+
+// The rules that have trust ratios get one.
 OptimizerSettings SettingsOf(OptimizerRule rule) {
-  return {.rule = rule, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
+  const bool has_trust = rule == kSgd || rule == kSgdMomentum || rule == kLamb;
+  return {.rule = rule,
+          .momentum = 0.9,
+          .beta1 = 0.9,
+          .beta2 = 0.95,
+          .weight_decay = 0.1,
+          .trust_ratio = has_trust ? 0.7 : 1};
+}
+
+// As a rank would send it; f32 as it is.
+std::vector<uint16_t> Halves(const std::vector<float>& values, FloatType type) {
+  std::vector<uint16_t> halves(values.size());
+  const ConversionLoops& loops = baseline::kConversionLoops;
+  (type == FloatType::kBf16 ? loops.f32_to_bf16 : loops.f32_to_f16)(halves.data(), values.data(),
+                                                                    values.size());
+  return halves;
+}
+
+std::vector<float> Rounded(std::vector<float> values, FloatType type) {
+  if (type == FloatType::kF32) return values;
+  const std::vector<uint16_t> halves = Halves(values, type);
+  const ConversionLoops& loops = baseline::kConversionLoops;
+  (type == FloatType::kBf16 ? loops.bf16_to_f32 : loops.f16_to_f32)(values.data(), halves.data(),
+                                                                    values.size());
+  return values;
 }
 
 // Values, slots and the gradients of some ranks; Step() moves to the next version.
 class Trajectory {
  public:
-  Trajectory(int64_t n, int ranks, uint32_t seed) : generator_(seed), gradients_(ranks) {
+  Trajectory(int64_t n, int ranks, uint32_t seed)
+      : Trajectory(n, std::vector<FloatType>(ranks, FloatType::kF32), seed) {}
+  // A rank for each type.
+  Trajectory(int64_t n, std::vector<FloatType> types, uint32_t seed)
+      : generator_(seed), types_(std::move(types)), gradients_(types_.size()) {
     values_ = RandomFloats(n);
     slots_.assign(kOptimizerSlotsMax, std::vector<float>(n));
-    for (std::vector<float>& gradient : gradients_) gradient = RandomFloats(n);
+    NewGradients();
   }
 
   double Step(const OptimizerSettings& settings, double learning_rate, int64_t step,
@@ -44,8 +85,14 @@ class Trajectory {
     double squares = 0;
     for (size_t part = 0; part + 1 < bounds.size(); ++part) {
       const int64_t begin = bounds[part];
-      std::vector<const float*> gradients;
-      for (const std::vector<float>& gradient : gradients_) gradients.push_back(&gradient[begin]);
+      std::vector<Gradient> gradients;
+      std::vector<std::vector<uint16_t>> halves;
+      for (size_t rank = 0; rank < types_.size(); ++rank) {
+        gradients.push_back({&gradients_[rank][begin], types_[rank]});
+        if (types_[rank] == FloatType::kF32) continue;
+        halves.push_back(Halves(gradients_[rank], types_[rank]));
+        gradients.back().elements = &halves.back()[begin];
+      }
       OptimizerBuffers buffers{.gradients = gradients.data(),
                                .ranks = static_cast<int>(gradients.size()),
                                .values_in = &values_[begin],
@@ -63,10 +110,15 @@ class Trajectory {
   }
 
   void NewGradients() {
-    for (std::vector<float>& gradient : gradients_) gradient = RandomFloats(gradient.size());
+    for (size_t rank = 0; rank < types_.size(); ++rank) {
+      gradients_[rank] = Rounded(RandomFloats(values_.size()), types_[rank]);
+    }
   }
 
-  void SetGradients(std::vector<std::vector<float>> gradients) { gradients_ = gradients; }
+  void SetGradients(std::vector<std::vector<float>> gradients) {
+    gradients_ = gradients;
+    types_.assign(gradients_.size(), FloatType::kF32);
+  }
   void SetGradient(int64_t i, float value) { gradients_[0][i] = value; }
 
   const std::vector<float>& values() const { return values_; }
@@ -91,9 +143,10 @@ class Trajectory {
   }
 
   std::mt19937 generator_;
+  std::vector<FloatType> types_;  // by rank
   std::vector<float> values_;
   std::vector<std::vector<float>> slots_;
-  std::vector<std::vector<float>> gradients_;
+  std::vector<std::vector<float>> gradients_;  // by rank, of numbers that its type has
 };
 
 // One element in float64, written from the formulas.
@@ -104,8 +157,8 @@ struct Reference {
     const double t = step + 1;
     if (c.rule == kAdamw) {
       p -= lr * c.weight_decay * p;
-    } else {
-      g += c.weight_decay * p;
+    } else if (c.rule != kLamb) {
+      g = c.trust_ratio * (g + c.weight_decay * p);
     }
     switch (c.rule) {
       case kSgd:
@@ -120,14 +173,14 @@ struct Reference {
         p -= lr * (g + c.momentum * first);
         break;
       case kAdam:
-      case kAdamw: {
-        first = c.beta1 * first + (1 - c.beta1) * g;
-        second = c.beta2 * second + (1 - c.beta2) * g * g;
-        const double m_hat = first / (1 - std::pow(c.beta1, t));
-        const double v_hat = second / (1 - std::pow(c.beta2, t));
-        p -= lr * m_hat / (std::sqrt(v_hat) + c.epsilon);
+      case kAdamw:
+        MoveMoments(c, g);
+        p -= lr * AdamDirection(c, t);
         break;
-      }
+      case kLamb:
+        MoveMoments(c, g);
+        p -= lr * c.trust_ratio * (AdamDirection(c, t) + c.weight_decay * p);
+        break;
       case kAdagrad:
         first += g * g;
         p -= lr * g / (std::sqrt(first) + c.epsilon);
@@ -138,33 +191,65 @@ struct Reference {
         break;
     }
   }
+
+  void MoveMoments(const OptimizerSettings& c, double g) {
+    first = c.beta1 * first + (1 - c.beta1) * g;
+    second = c.beta2 * second + (1 - c.beta2) * g * g;
+  }
+
+  double AdamDirection(const OptimizerSettings& c, double t) const {
+    const double m_hat = first / (1 - std::pow(c.beta1, t));
+    const double v_hat = second / (1 - std::pow(c.beta2, t));
+    return m_hat / (std::sqrt(v_hat) + c.epsilon);
+  }
 };
 
 // A float update makes about ten roundings of 6e-8 each, of terms that are at most some ten times
 // the update's or the value's size. Values, gradients and rates here are of order 1, 3 and 0.01, so
 // six updates stay within 1e-5 (1 + |p|).
+void FollowsItsReference(OptimizerRule rule, const std::vector<FloatType>& types, int64_t n,
+                         SimdLevel level) {
+  const OptimizerSettings settings = SettingsOf(rule);
+  Trajectory run(n, types, /*seed=*/n);
+  std::vector<Reference> reference;
+  for (float value : run.values()) reference.push_back({value});
+  for (int64_t step = 0; step < 6; ++step) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      double g = 0;
+      for (const auto& gradient : run.gradients()) g += gradient[i];
+      squares += g * g;
+      reference[i].Step(settings, 0.01 * (step + 1), step, g);
+    }
+    EXPECT_NEAR(run.Step(settings, 0.01 * (step + 1), step, level), squares, 1e-5 * (1 + squares));
+    run.NewGradients();
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    ASSERT_NEAR(run.values()[i], reference[i].p, 1e-5 * (1 + std::abs(reference[i].p)))
+        << "rule " << static_cast<int>(rule) << ", element " << i << " of " << n << ", "
+        << types.size() << " ranks, level " << static_cast<int>(level);
+  }
+}
+
 TEST(OptimizerTest, EveryRuleFollowsItsFloat64ReferenceOverOddSizes) {
   for (OptimizerRule rule : kRules) {
-    for (int64_t n : {1, 7, 15, 16, 17, 255, 256, 257, 1000}) {
-      const OptimizerSettings settings = SettingsOf(rule);
-      Trajectory run(n, /*ranks=*/3, /*seed=*/n);
-      std::vector<Reference> reference;
-      for (float value : run.values()) reference.push_back({value});
-      for (int64_t step = 0; step < 6; ++step) {
-        double squares = 0;
-        for (int64_t i = 0; i < n; ++i) {
-          double g = 0;
-          for (const auto& gradient : run.gradients()) g += gradient[i];
-          squares += g * g;
-          reference[i].Step(settings, 0.01 * (step + 1), step, g);
-        }
-        EXPECT_NEAR(run.Step(settings, 0.01 * (step + 1), step), squares, 1e-5 * (1 + squares));
-        run.NewGradients();
+    for (int64_t n : {1, 7, 15, 16, 17, 511, 512, 513, 1100}) {
+      for (SimdLevel level : Levels()) {
+        FollowsItsReference(rule, {FloatType::kF32, FloatType::kF32, FloatType::kF32}, n, level);
       }
-      for (int64_t i = 0; i < n; ++i) {
-        ASSERT_NEAR(run.values()[i], reference[i].p, 1e-5 * (1 + std::abs(reference[i].p)))
-            << "rule " << static_cast<int>(rule) << ", element " << i << " of " << n;
+    }
+  }
+}
+
+TEST(OptimizerTest, EveryRuleTakesGradientsOfEveryTypeAlsoMixed) {
+  for (OptimizerRule rule : kRules) {
+    for (SimdLevel level : Levels()) {
+      for (FloatType type : kTypes) {
+        FollowsItsReference(rule, {type}, 1037, level);
+        FollowsItsReference(rule, {type, type}, 33, level);
       }
+      FollowsItsReference(rule, {FloatType::kBf16, FloatType::kF32, FloatType::kF16}, 1037, level);
+      FollowsItsReference(rule, {FloatType::kF16, FloatType::kBf16}, 1037, level);
     }
   }
 }
@@ -202,7 +287,7 @@ TEST(OptimizerTest, TwoUpdatesEqualTheRulesComputedByHand) {
     float p = static_cast<float>(c.p), p_out = 0, slots[2] = {}, slots_out[2] = {};
     for (int64_t step = 0; step < 2; ++step) {
       const float g = static_cast<float>(step == 0 ? c.g0 : c.g1);
-      const float* gradient = &g;
+      const Gradient gradient{&g};
       ApplyOptimizer(c.settings, 0.1, step,
                      {.gradients = &gradient,
                       .ranks = 1,
@@ -223,7 +308,7 @@ TEST(OptimizerTest, TwoUpdatesEqualTheRulesComputedByHand) {
 TEST(OptimizerTest, EpsilonIsAddedOutsideTheSquareRoot) {
   float p = 0, p_out = 0, s = 0, s_out = 0;
   const float g = 1;
-  const float* gradient = &g;
+  const Gradient gradient{&g};
   ApplyOptimizer({.rule = kAdagrad, .epsilon = 1}, 1.0, 0,
                  {.gradients = &gradient,
                   .ranks = 1,
@@ -253,15 +338,107 @@ TEST(OptimizerTest, CuttingARunAnywhereGivesTheSameBits) {
 }
 
 TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
+  const std::vector<FloatType> ranks[] = {
+      {FloatType::kF32},
+      {FloatType::kBf16},
+      {FloatType::kF16},
+      {FloatType::kF32, FloatType::kBf16, FloatType::kF16, FloatType::kF32}};
   for (OptimizerRule rule : kRules) {
-    Trajectory baseline(1013, 4, 2);
-    const double squares = baseline.Step(SettingsOf(rule), 0.02, 5, SimdLevel::kBaseline);
-    for (SimdLevel level : {SimdLevel::kAvx2, SimdLevel::kAvx512}) {
-      if (level > DetectSimdLevel()) continue;
-      Trajectory run(1013, 4, 2);
-      EXPECT_EQ(run.Step(SettingsOf(rule), 0.02, 5, level), squares);
-      EXPECT_TRUE(run == baseline)
-          << "rule " << static_cast<int>(rule) << ", level " << static_cast<int>(level);
+    for (const std::vector<FloatType>& types : ranks) {
+      Trajectory baseline(1013, types, 2);
+      const double squares = baseline.Step(SettingsOf(rule), 0.02, 5, SimdLevel::kBaseline);
+      for (SimdLevel level : Levels()) {
+        Trajectory run(1013, types, 2);
+        EXPECT_EQ(run.Step(SettingsOf(rule), 0.02, 5, level), squares);
+        EXPECT_TRUE(run == baseline)
+            << "rule " << static_cast<int>(rule) << ", level " << static_cast<int>(level);
+      }
+    }
+  }
+}
+
+TEST(OptimizerTest, ACopyForTheWireIsTheRoundedValuesAndStreamingChangesNoBit) {
+  constexpr int64_t kElements = 1037;
+  for (OptimizerRule rule : kRules) {
+    Trajectory expected(kElements, 2, 7), inputs(kElements, 2, 7);
+    expected.Step(SettingsOf(rule), 0.02, 0);
+    for (SimdLevel level : Levels()) {
+      for (FloatType wire : kTypes) {  // f32: none
+        for (Streaming streaming :
+             {Streaming::kNothing, Streaming::kSlots, Streaming::kSlotsAndValues}) {
+          struct alignas(64) Outputs {
+            float values[kElements];
+            alignas(64) float slots[2][(kElements + 15) / 16 * 16];
+            uint16_t wire[kElements];
+          };
+          auto outputs = std::make_unique<Outputs>();
+          const Gradient gradients[] = {{inputs.gradients()[0].data()},
+                                        {inputs.gradients()[1].data()}};
+          OptimizerBuffers buffers{.gradients = gradients,
+                                   .ranks = 2,
+                                   .values_in = inputs.values().data(),
+                                   .values_out = outputs->values,
+                                   .wire_out = wire == FloatType::kF32 ? nullptr : outputs->wire,
+                                   .wire_type = wire,
+                                   .streaming = streaming};
+          for (int slot = 0; slot < OptimizerSlots(rule); ++slot) {
+            buffers.slots_in[slot] = inputs.slots()[slot].data();
+            buffers.slots_out[slot] = outputs->slots[slot];
+          }
+          ApplyOptimizer(SettingsOf(rule), 0.02, 0, buffers, kElements, {}, level);
+          const std::vector<float> values(outputs->values, outputs->values + kElements);
+          EXPECT_EQ(values, expected.values());
+          for (int slot = 0; slot < OptimizerSlots(rule); ++slot) {
+            EXPECT_EQ(std::vector<float>(outputs->slots[slot], outputs->slots[slot] + kElements),
+                      expected.slots()[slot]);
+          }
+          if (wire == FloatType::kF32) continue;
+          EXPECT_EQ(std::vector<uint16_t>(outputs->wire, outputs->wire + kElements),
+                    Halves(values, wire));
+        }
+      }
+    }
+  }
+}
+
+// Sums of at most 4000 squares of order 1, each of a float with a few roundings of 6e-8.
+TEST(OptimizerTest, DirectionsAreMeasuredAsTheUpdateWillTakeThem) {
+  for (OptimizerRule rule : {kSgd, kSgdMomentum, kLamb}) {
+    for (int64_t n : {1, 17, 513, 1037}) {
+      const OptimizerSettings settings = SettingsOf(rule);
+      Trajectory run(n, {FloatType::kF32, FloatType::kBf16}, n);
+      run.Step(settings, 0.02, 0);  // slots that are not 0
+      const std::vector<uint16_t> halves = Halves(run.gradients()[1], FloatType::kBf16);
+      const Gradient gradients[] = {{run.gradients()[0].data()}, {halves.data(), FloatType::kBf16}};
+      const OptimizerBuffers buffers{.gradients = gradients,
+                                     .ranks = 2,
+                                     .values_in = run.values().data(),
+                                     .values_out = nullptr,
+                                     .slots_in = {run.slots()[0].data(), run.slots()[1].data()}};
+      const GradientClip clip{.factor = 0.25, .limit = 0.5};
+      double values = 0, direction = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const double p = run.values()[i];
+        double along =
+            std::clamp(0.25 * (double{run.gradients()[0][i]} + run.gradients()[1][i]), -0.5, 0.5);
+        if (rule == kLamb) {
+          Reference element{p, run.slots()[0][i], run.slots()[1][i]};
+          element.MoveMoments(settings, along);
+          along = element.AdamDirection(settings, /*t=*/2) + settings.weight_decay * p;
+        }
+        values += p * p;
+        direction += along * along;
+      }
+      for (SimdLevel level : Levels()) {
+        const DirectionSquares squares =
+            MeasureDirection(settings, /*step=*/1, buffers, n, clip, level);
+        EXPECT_NEAR(squares.values, values, 1e-6 * values);
+        EXPECT_NEAR(squares.direction, direction, 1e-6 * direction);
+        const DirectionSquares baseline =
+            MeasureDirection(settings, 1, buffers, n, clip, SimdLevel::kBaseline);
+        EXPECT_EQ(squares.values, baseline.values);
+        EXPECT_EQ(squares.direction, baseline.direction);
+      }
     }
   }
 }
@@ -269,7 +446,7 @@ TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
 TEST(OptimizerTest, GradientsAreSummedInRankOrder) {
   // 1e8 + 1 is 1e8 in float, so only this order leaves 1.
   const float gradients[3] = {1e8f, -1e8f, 1.0f};
-  const float* pointers[3] = {&gradients[0], &gradients[1], &gradients[2]};
+  const Gradient pointers[] = {{&gradients[0]}, {&gradients[1]}, {&gradients[2]}};
   const float p = 0;
   float p_out = 0;
   EXPECT_EQ(
@@ -287,7 +464,7 @@ TEST(OptimizerTest, NonFiniteGradientsShowInTheSumOfSquares) {
 
 TEST(OptimizerTest, AClipScalesThenBoundsTheSumAndReportsItsSquaresUnclipped) {
   const float gradients[2][4] = {{1, -2, 30, 0.5f}, {1, -2, 30, 0.5f}};
-  const float* pointers[] = {gradients[0], gradients[1]};
+  const Gradient pointers[] = {{gradients[0]}, {gradients[1]}};
   const float values[4] = {};
   float clipped[4];
   const double squares = ApplyOptimizer(
@@ -301,7 +478,7 @@ TEST(OptimizerTest, AClipScalesThenBoundsTheSumAndReportsItsSquaresUnclipped) {
 
 TEST(OptimizerTest, AClipKeepsNaN) {
   const float gradient = std::numeric_limits<float>::quiet_NaN(), value = 0;
-  const float* pointer = &gradient;
+  const Gradient pointer{&gradient};
   float out;
   ApplyOptimizer({.rule = kSgd}, 1.0, 0,
                  {.gradients = &pointer, .ranks = 1, .values_in = &value, .values_out = &out}, 1,
@@ -312,16 +489,15 @@ TEST(OptimizerTest, AClipKeepsNaN) {
 TEST(OptimizerTest, SumGradientsThenOneRankGivesTheBitsOfTheFusedUpdate) {
   for (int64_t n : {1, 16, 255, 1013}) {
     Trajectory fused(n, 3, 4), apart(n, 3, 4);
-    std::vector<const float*> gradients;
-    for (const auto& gradient : apart.gradients()) gradients.push_back(gradient.data());
+    std::vector<Gradient> gradients;
+    for (const auto& gradient : apart.gradients()) gradients.push_back({gradient.data()});
     std::vector<float> sum(n);
     const double squares = SumGradients(sum.data(), gradients.data(), 3, n);
     EXPECT_EQ(fused.Step(SettingsOf(kAdamw), 0.1, 0), squares);
     apart.SetGradients({sum});
     EXPECT_EQ(apart.Step(SettingsOf(kAdamw), 0.1, 0), squares);
     EXPECT_TRUE(fused == apart);
-    for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
-      if (level > DetectSimdLevel()) continue;
+    for (SimdLevel level : Levels()) {
       EXPECT_EQ(SumGradients(sum.data(), gradients.data(), 1, n, level),
                 SumGradients(sum.data(), gradients.data(), 1, n, SimdLevel::kBaseline));
     }
@@ -330,18 +506,35 @@ TEST(OptimizerTest, SumGradientsThenOneRankGivesTheBitsOfTheFusedUpdate) {
 
 TEST(OptimizerTest, SumGradientsMayOverwriteAnyRank) {
   float a[3] = {1, 2, 3}, b[3] = {10, 20, 30}, c[3] = {100, 200, 300};
-  const float* pointers[] = {a, b, c};
+  const Gradient pointers[] = {{a}, {b}, {c}};
   SumGradients(b, pointers, 3, 3);
   EXPECT_EQ(b[0], 111);
   EXPECT_EQ(b[1], 222);
   EXPECT_EQ(b[2], 333);
 }
 
+// A receive buffer with room for f32 whose payload of 16 bits was put at its end.
+TEST(OptimizerTest, SumGradientsWidensAGradientOverItsOwnBuffer) {
+  for (SimdLevel level : Levels()) {
+    for (FloatType type : {FloatType::kBf16, FloatType::kF16}) {
+      for (int64_t n : {1, 16, 513, 2048}) {
+        std::vector<float> values(n), buffer(n), other(n, 0.5f);
+        for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(i % 128) - 60;
+        const std::vector<uint16_t> halves = Halves(values, type);
+        void* const payload = reinterpret_cast<char*>(buffer.data()) + 2 * n;
+        std::memcpy(payload, halves.data(), 2 * n);
+        const Gradient gradients[] = {{payload, type}, {other.data()}};
+        SumGradients(buffer.data(), gradients, 2, n, level);
+        for (int64_t i = 0; i < n; ++i) ASSERT_EQ(buffer[i], values[i] + 0.5f) << i;
+      }
+    }
+  }
+}
+
 TEST(OptimizerTest, AStatisticMovesTowardsTheRanksSum) {
-  for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
-    if (level > DetectSimdLevel()) continue;
+  for (SimdLevel level : Levels()) {
     std::vector<float> value(300, 2.0f), a(300, 1.0f), b(300, 3.0f);
-    const float* contributions[] = {a.data(), b.data()};
+    const Gradient contributions[] = {{a.data()}, {b.data()}};
     EXPECT_EQ(ApplyStatistic(value.data(), value.data(), contributions, 2, 0.25, 300, level),
               300 * 16.0);
     for (float v : value) EXPECT_EQ(v, 2.5f);

@@ -45,10 +45,13 @@ absl::Status CheckId(const std::string& id) {
   return absl::OkStatus();
 }
 
-// Every element of every parameter belongs to exactly one chunk.
-absl::Status CheckChunks(const v1::JobPlan& plan) {
+// Every element of every parameter and slot belongs to exactly one chunk.
+absl::Status CheckChunks(const v1::JobPlan& plan, int slot) {
   std::vector<const v1::PlanChunk*> chunks;
-  for (const v1::PlanChunk& chunk : plan.chunks()) chunks.push_back(&chunk);
+  for (const v1::PlanChunk& chunk : plan.chunks()) {
+    const SlotRange slots = SlotsOfChunk(plan, chunk);
+    if (slots.first <= slot && slot <= slots.last) chunks.push_back(&chunk);
+  }
   std::sort(chunks.begin(), chunks.end(), [](const auto* a, const auto* b) {
     return std::tuple(a->parameter(), a->offset()) < std::tuple(b->parameter(), b->offset());
   });
@@ -79,7 +82,8 @@ class FolderWriter : public CheckpointWriter {
         layout_(std::move(layout)),
         temporary_(std::move(temporary)),
         final_(CheckpointPath(options.directory, options.step)),
-        coverage_(RangeBytes(chunks_, layout_.places.size())) {
+        slots_of_chunk_(SlotsOfChunks(plan)),
+        coverage_(RangeBytes()) {
     manifest_.job = plan.job();
     manifest_.step = options.step;
     manifest_.total_steps = options.total_steps;
@@ -106,7 +110,7 @@ class FolderWriter : public CheckpointWriter {
 
   absl::Status WriteSlice(int chunk, int slot, int64_t offset_bytes,
                           absl::Span<const std::byte> data) override {
-    if (chunk < 0 || chunk >= static_cast<int>(chunks_.size()) || slot < 0 || slot >= Slots()) {
+    if (chunk < 0 || chunk >= static_cast<int>(chunks_.size()) || !HasSlot(chunk, slot)) {
       return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, " slot ", slot,
                                                      ": the plan has ", chunks_.size(),
                                                      " chunks with ", Slots(), " slots"));
@@ -154,10 +158,24 @@ class FolderWriter : public CheckpointWriter {
   }
 
  private:
-  static std::vector<int64_t> RangeBytes(const std::vector<v1::PlanChunk>& chunks, size_t slots) {
+  static std::vector<SlotRange> SlotsOfChunks(const v1::JobPlan& plan) {
+    std::vector<SlotRange> slots;
+    for (const v1::PlanChunk& chunk : plan.chunks()) slots.push_back(SlotsOfChunk(plan, chunk));
+    return slots;
+  }
+
+  std::vector<int64_t> RangeBytes() const {
     std::vector<int64_t> bytes;
-    for (const v1::PlanChunk& chunk : chunks) bytes.insert(bytes.end(), slots, ChunkBytes(chunk));
+    for (int chunk = 0; chunk < std::ssize(chunks_); ++chunk) {
+      for (int slot = 0; slot < Slots(); ++slot) {
+        bytes.push_back(HasSlot(chunk, slot) ? ChunkBytes(chunks_[chunk]) : 0);
+      }
+    }
     return bytes;
+  }
+
+  bool HasSlot(int chunk, int slot) const {
+    return slots_of_chunk_[chunk].first <= slot && slot <= slots_of_chunk_[chunk].last;
   }
 
   int Slots() const { return layout_.places.size(); }
@@ -200,6 +218,7 @@ class FolderWriter : public CheckpointWriter {
   const std::vector<v1::PlanChunk> chunks_;
   const CheckpointLayout layout_;
   const std::string temporary_, final_;
+  const std::vector<SlotRange> slots_of_chunk_;
   std::vector<DiskFile> files_;  // as layout_.files
   Manifest manifest_;
   bool commit_tried_ = false;
@@ -215,14 +234,14 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
   RETURN_IF_ERROR(CheckId(options.id));
   if (options.step < 0)
     return absl::InvalidArgumentError(absl::StrCat("checkpoint of step ", options.step));
-  RETURN_IF_ERROR(CheckChunks(plan));
+  const std::vector<std::string> slots = OptimizerSlotNames(plan.spec().training().optimizer());
+  for (int slot = 0; slot <= std::ssize(slots); ++slot) RETURN_IF_ERROR(CheckChunks(plan, slot));
   // The job's name and not its id, so that the same job run twice writes the same bytes.
-  ASSIGN_OR_RETURN(
-      CheckpointLayout layout,
-      LayOutCheckpoint(
-          plan.graph(), OptimizerSlotNames(plan.spec().training().optimizer()),
-          {{"format", "pt"}, {"job", plan.spec().name()}, {"step", absl::StrCat(options.step)}},
-          options.file_bytes_max));
+  ASSIGN_OR_RETURN(CheckpointLayout layout, LayOutCheckpoint(plan.graph(), slots,
+                                                             {{"format", "pt"},
+                                                              {"job", plan.spec().name()},
+                                                              {"step", absl::StrCat(options.step)}},
+                                                             options.file_bytes_max));
   RETURN_IF_ERROR(MakeFolders(options.directory));
   const std::string temporary =
       absl::StrCat(options.directory, "/", TemporaryFolderName(options.step, options.id));

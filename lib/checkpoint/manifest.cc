@@ -14,6 +14,7 @@
 #include "lib/checkpoint/checkpoint_layout.h"
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/strict_json.h"
+#include "lib/cluster/limits.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
 
@@ -113,7 +114,10 @@ absl::StatusOr<v1::UpdateState> ParseUpdateState(const nlohmann::json& json, int
   state.set_updates(reader.Integer("updates"));
   state.set_loss_scale(reader.NonNegativeNumber("loss_scale"));
   state.set_clean_steps(reader.Integer("clean_steps"));
-  if (state.updates() > step) reader.Fault("updates", "at most 'step'");
+  // Asynchronous jobs count the updates of each worker.
+  if (state.updates() > 0 && (state.updates() - 1) / limits::kWorkersMax >= step) {
+    reader.Fault("updates", absl::StrCat("at most ", limits::kWorkersMax, " times 'step'"));
+  }
   RETURN_IF_ERROR(reader.status());
   return state;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_layout.h"
+#include "lib/cluster/limits.h"
 
 namespace muster {
 namespace {
@@ -61,7 +62,7 @@ TEST(ManifestTest, CarriesTheUpdateStateOfAJobThatHasOne) {
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_TRUE(read->update_state.has_value());
   EXPECT_EQ(read->update_state->SerializeAsString(), manifest.update_state->SerializeAsString());
-  manifest.update_state->set_updates(1001);
+  manifest.update_state->set_updates(int64_t{1000} * limits::kWorkersMax + 1);
   EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(manifest.ToJson(), "manifest.json").status()));
 }
 

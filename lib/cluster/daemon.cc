@@ -22,12 +22,21 @@ std::string Host() {
   return host;
 }
 
+// --trace-file=a-b becomes --trace_file=a-b: flags may be written either way.
+void NameWithUnderscores(char* argument) {
+  if (argument[0] != '-' || argument[1] != '-') return;
+  for (char* c = argument + 2; *c != 0 && *c != '='; ++c) {
+    if (*c == '-') *c = '_';
+  }
+}
+
 }  // namespace
 
 ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
   absl::SetProgramUsageMessage(usage);
+  for (int i = 1; i < argc; ++i) NameWithUnderscores(argv[i]);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     LOG(ERROR) << "unexpected argument '" << rest[1] << "': flags begin with --";

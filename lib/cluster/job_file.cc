@@ -29,6 +29,7 @@ namespace {
 
 using google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;
+using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::OneofDescriptor;
@@ -289,9 +290,10 @@ bool LooksLikeText(const std::string& text) {
 // Proto fields whose 0 means "unset" and which nobody means to set to 0.
 bool ZeroMeansUnset(const FieldDescriptor& field) {
   const std::string& name = field.full_name();
-  return name == "muster.v1.ResourceSpec.ps" || name == "muster.v1.WorkerCount.min" ||
-         name == "muster.v1.WorkerCount.max" || name == "muster.v1.JobSpec.chunk_bytes" ||
-         name == "muster.v1.PolySchedule.power" || name == "muster.v1.LossScale.growth_steps";
+  return name == "muster.v1.WorkerCount.min" || name == "muster.v1.WorkerCount.max" ||
+         name == "muster.v1.JobSpec.chunk_bytes" || name == "muster.v1.PolySchedule.power" ||
+         name == "muster.v1.LossScale.growth_steps" || name == "muster.v1.SyncSpec.staleness" ||
+         name == "muster.v1.Compression.ratio" || name == "muster.v1.Compression.rank";
 }
 
 std::vector<std::string> FieldNames(const Descriptor& type) {
@@ -309,14 +311,41 @@ std::string UnknownName(absl::string_view what, absl::string_view name,
   return absl::StrCat("unknown ", what, "; known: ", absl::StrJoin(known, ", "));
 }
 
-// Enum values as job files write them: lower case, without UNSPECIFIED.
+// What an enum's values begin with, all but UNSPECIFIED: "COMPRESSION_", or "".
+absl::string_view CommonPrefix(const EnumDescriptor& type) {
+  std::optional<absl::string_view> common;
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (type.value(i)->number() == 0) continue;
+    const absl::string_view name = type.value(i)->name();
+    if (!common.has_value()) common = name;
+    size_t same = 0;
+    while (same < std::min(common->size(), name.size()) && (*common)[same] == name[same]) ++same;
+    common = common->substr(0, same);
+  }
+  const size_t end = common.value_or("").rfind('_');
+  return end == absl::string_view::npos ? "" : common->substr(0, end + 1);
+}
+
+// A value as job files write it: in lower case, without what all of its enum begin with.
+std::string EnumName(const EnumValueDescriptor& value) {
+  const size_t prefix = CommonPrefix(*value.type()).size();
+  return absl::AsciiStrToLower(absl::string_view(value.name()).substr(prefix));
+}
+
+// All but UNSPECIFIED.
 std::map<std::string, int> EnumNames(const EnumDescriptor& type) {
   std::map<std::string, int> names;
   for (int i = 0; i < type.value_count(); ++i) {
-    if (type.value(i)->number() == 0) continue;
-    names[absl::AsciiStrToLower(type.value(i)->name())] = type.value(i)->number();
+    if (type.value(i)->number() != 0) names[EnumName(*type.value(i))] = type.value(i)->number();
   }
   return names;
+}
+
+// A message with an enum "kind" may be written as the kind alone: "compression: int8". The field,
+// or null.
+const FieldDescriptor* KindField(const Descriptor& type) {
+  const FieldDescriptor* kind = type.FindFieldByName("kind");
+  return kind != nullptr && kind->cpp_type() == FieldDescriptor::CPPTYPE_ENUM ? kind : nullptr;
 }
 
 class SpecReader {
@@ -326,6 +355,11 @@ class SpecReader {
   void ReadMessage(const Value& map, const std::string& path, Message& message) {
     const Descriptor& type = *message.GetDescriptor();
     if (map.kind == Value::Kind::kNull && type.field_count() == 0) return;  // "constant:"
+    if (const FieldDescriptor* kind = KindField(type);
+        kind != nullptr && map.kind == Value::Kind::kScalar) {
+      return ReadField({.key = kind->name(), .place = map.place, .value = map}, path, *kind,
+                       message);
+    }
     if (map.kind != Value::Kind::kMap) {
       Add(map.place, path,
           absl::StrCat("expects a map of ", absl::StrJoin(FieldNames(type), ", "), " (is ",
@@ -393,6 +427,7 @@ class SpecReader {
     const google::protobuf::Reflection& reflection = *message.GetReflection();
     const Value& value = entry.value;
     if (field.is_map()) return ReadMap(value, path, field, message);
+    if (field.is_repeated()) return ReadList(value, path, field, message);
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       Message& inner = *reflection.MutableMessage(&message, &field);
       if (inner.GetDescriptor() == google::protobuf::Struct::descriptor()) {
@@ -438,13 +473,7 @@ class SpecReader {
         reflection.SetBool(&message, &field, value.text == "true");
         return;
       case FieldDescriptor::CPPTYPE_STRING:
-        if (!value.quoted && !LooksLikeText(value.text)) {
-          Add(value.place, path,
-              absl::StrCat("expects text (is ", value.text, "); write it in quotes: \"", value.text,
-                           "\""));
-          return;
-        }
-        reflection.SetString(&message, &field, value.text);
+        if (IsText(value, path)) reflection.SetString(&message, &field, value.text);
         return;
       case FieldDescriptor::CPPTYPE_ENUM: {
         const std::map<std::string, int> names = EnumNames(*field.enum_type());
@@ -462,6 +491,40 @@ class SpecReader {
       default:
         LOG(FATAL) << field.full_name() << ": a job file cannot hold a " << field.type_name();
     }
+  }
+
+  // Of messages or texts.
+  void ReadList(const Value& list, const std::string& path, const FieldDescriptor& field,
+                Message& message) {
+    if (list.kind != Value::Kind::kList) {
+      Add(list.place, path,
+          absl::StrCat("expects a list (is ", KindName(list), "); write it in [brackets]"));
+      return;
+    }
+    const google::protobuf::Reflection& reflection = *message.GetReflection();
+    for (size_t i = 0; i < list.items.size(); ++i) {
+      const Value& item = list.items[i];
+      const std::string item_path = absl::StrCat(path, "[", i, "]");
+      if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        ReadMessage(item, item_path, *reflection.AddMessage(&message, &field));
+      } else if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
+        LOG(FATAL) << field.full_name() << ": a job file cannot hold a list of "
+                   << field.type_name();
+      } else if (item.kind != Value::Kind::kScalar) {
+        Add(item.place, item_path, absl::StrCat("expects text (is ", KindName(item), ")"));
+      } else if (IsText(item, item_path)) {
+        reflection.AddString(&message, &field, item.text);
+      }
+    }
+  }
+
+  // A scalar that YAML takes for text; a fault otherwise.
+  bool IsText(const Value& value, const std::string& path) {
+    if (value.quoted || LooksLikeText(value.text)) return true;
+    Add(value.place, path,
+        absl::StrCat("expects text (is ", value.text, "); write it in quotes: \"", value.text,
+                     "\""));
+    return false;
   }
 
   // Keys are text, whatever they look like.
@@ -587,17 +650,47 @@ std::optional<LocatedFault> ReadTree(const std::string& text, const std::string&
   return std::nullopt;
 }
 
+// The value at `key`, "name" or "name[3]", and the place it was set; nullptr when it is not set.
+const Value* Find(const Value& map, const std::string& key, std::string& place) {
+  const size_t bracket = key.find('[');
+  auto entry = std::find_if(map.entries.begin(), map.entries.end(), [&](const Entry& candidate) {
+    return candidate.key == key.substr(0, bracket);
+  });
+  if (entry == map.entries.end()) return nullptr;
+  place = entry->place;
+  if (bracket == std::string::npos) return &entry->value;
+  size_t index = 0;
+  if (!absl::SimpleAtoi(key.substr(bracket + 1, key.size() - bracket - 2), &index) ||
+      index >= entry->value.items.size()) {
+    return &entry->value;
+  }
+  place = entry->value.items[index].place;
+  return &entry->value.items[index];
+}
+
 std::string PlaceOf(const Value& root, const std::string& path) {
   std::string place = root.place;
   const Value* value = &root;
   for (const std::string& key : std::vector<std::string>(absl::StrSplit(path, '.'))) {
-    auto entry = std::find_if(value->entries.begin(), value->entries.end(),
-                              [&](const Entry& candidate) { return candidate.key == key; });
-    if (entry == value->entries.end()) break;
-    place = entry->place;
-    value = &entry->value;
+    value = Find(*value, key, place);
+    if (value == nullptr) break;
   }
   return place;
+}
+
+// 0 ps are what allreduce has. Elsewhere the API takes 0 for "unset", and nobody means that.
+std::optional<LocatedFault> ZeroPsFault(const Value& root, const v1::JobSpec& spec) {
+  if (spec.sync().mode() == v1::ALLREDUCE || spec.resources().ps() != 0) return std::nullopt;
+  std::string place;
+  const Value* resources = Find(root, "resources", place);
+  const Value* ps = resources == nullptr ? nullptr : Find(*resources, "ps", place);
+  if (ps == nullptr || ps->kind != Value::Kind::kScalar || !LooksLikeInteger(ps->text)) {
+    return std::nullopt;
+  }
+  return LocatedFault{place,
+                      {"resources.ps",
+                       "must be at least 1 (is 0); leave it out for the default, or train without "
+                       "ps by sync: {mode: allreduce}"}};
 }
 
 // ---------------------------------------------------------------- messages -> YAML
@@ -665,6 +758,7 @@ void EmitStruct(const google::protobuf::Struct& fields, YAML::Emitter& yaml) {
 }
 
 void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml);
+void EmitMessage(const Message& message, YAML::Emitter& yaml);
 
 // A map of texts, sorted by key.
 void EmitMap(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml) {
@@ -684,6 +778,22 @@ void EmitMap(const Message& message, const FieldDescriptor& field, YAML::Emitter
   yaml << YAML::EndMap;
 }
 
+// Of messages or texts.
+void EmitList(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const bool texts = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+  if (texts) yaml << YAML::Flow;
+  yaml << YAML::BeginSeq;
+  for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
+    if (texts) {
+      EmitText(reflection.GetRepeatedString(message, &field, i), yaml);
+    } else {
+      EmitMessage(reflection.GetRepeatedMessage(message, &field, i), yaml);
+    }
+  }
+  yaml << YAML::EndSeq;
+}
+
 void EmitMessage(const Message& message, YAML::Emitter& yaml) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   std::vector<const FieldDescriptor*> fields;
@@ -691,6 +801,9 @@ void EmitMessage(const Message& message, YAML::Emitter& yaml) {
   if (fields.empty()) {
     yaml << YAML::Flow << YAML::BeginMap << YAML::EndMap;
     return;
+  }
+  if (fields.size() == 1 && fields[0] == KindField(*message.GetDescriptor())) {
+    return EmitField(message, *fields[0], yaml);
   }
   yaml << YAML::BeginMap;
   for (const FieldDescriptor* field : fields) {
@@ -703,6 +816,7 @@ void EmitMessage(const Message& message, YAML::Emitter& yaml) {
 void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitter& yaml) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   if (field.is_map()) return EmitMap(message, field, yaml);
+  if (field.is_repeated()) return EmitList(message, field, yaml);
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_MESSAGE: {
       const Message& inner = reflection.GetMessage(message, &field);
@@ -732,7 +846,7 @@ void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitt
       EmitText(reflection.GetString(message, &field), yaml);
       break;
     case FieldDescriptor::CPPTYPE_ENUM:
-      yaml << absl::AsciiStrToLower(reflection.GetEnum(message, &field)->name());
+      yaml << EnumName(*reflection.GetEnum(message, &field));
       break;
     default:
       LOG(FATAL) << field.full_name() << ": a job file cannot hold a " << field.type_name();
@@ -748,6 +862,7 @@ absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::str
   v1::JobSpec spec;
   SpecReader reader;
   reader.ReadMessage(root, "", spec);
+  if (auto fault = ZeroPsFault(root, spec)) reader.faults.push_back(*fault);
   if (!reader.faults.empty()) return ToStatus(reader.faults);
   return spec;
 }

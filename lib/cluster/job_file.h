@@ -21,8 +21,11 @@ using JobOverrides = std::vector<std::pair<std::string, std::string>>;
 // "char_gpt.yaml:12: training.step: unknown field; did you mean 'steps'?", also as FieldFaults
 // (lib/cluster/field_fault.h). A fault in an override says "--set training.step" for file and line.
 // `file` is only for messages. Oneofs are written by their member's key, as in the proto; enum
-// values in lower case ("bsp"). An explicit 0 is refused where the proto takes it for "unset"
-// (resources.ps). At most 1 MiB of text, 10,000 values after aliases are expanded, nested 32 deep.
+// values in lower case and without what all of the enum begin with ("bsp", "int8" for
+// COMPRESSION_INT8); a message with an enum `kind` also as the kind alone ("compression: int8").
+// Items of a list have paths like "training.parameter_groups[1].match[0]". An explicit 0 is refused
+// where the proto takes it for "unset" (resources.ps, but with allreduce). At most 1 MiB of text,
+// 10,000 values after aliases are expanded, nested 32 deep.
 absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::string& file,
                                          const JobOverrides& overrides = {});
 

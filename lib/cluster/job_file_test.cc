@@ -1,5 +1,6 @@
 #include "lib/cluster/job_file.h"
 
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -127,6 +128,92 @@ TEST(JobFileTest, ReadsPrecisionLossScaleAndClipping) {
       HasSubstr("training.precision: \"fp8\": unknown value; known: bf16, fp16, fp32, tf32"));
 }
 
+TEST(JobFileTest, ReadsAndWritesHowWorkersAgree) {
+  auto sync = [](const std::string& yaml) {
+    absl::StatusOr<v1::JobSpec> spec = ParseJobFile(With("{mode: bsp}", yaml), "job.yaml");
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    absl::StatusOr<v1::JobSpec> again = ParseJobFile(ToYaml(*spec), "again.yaml");
+    EXPECT_TRUE(again.ok()) << again.status();
+    EXPECT_TRUE(MessageDifferencer::Equals(*spec, *again)) << ToYaml(*spec);
+    return spec->sync();
+  };
+  const v1::SyncSpec ssp = sync("{mode: ssp, staleness: 3, staleness_aware: true, values: bf16}");
+  EXPECT_EQ(ssp.mode(), v1::SSP);
+  EXPECT_EQ(ssp.staleness(), 3);
+  EXPECT_TRUE(ssp.staleness_aware());
+  EXPECT_EQ(ssp.values(), v1::VALUES_BF16);
+  EXPECT_EQ(sync("{mode: local_sgd, every: 16}").every(), 16);
+  EXPECT_EQ(sync("{backup_workers: 1}").backup_workers(), 1);
+  EXPECT_EQ(sync("{compression: {kind: topk, ratio: 0.05}}").compression().ratio(), 0.05);
+  EXPECT_EQ(sync("{compression: {kind: powersgd, rank: 8}}").compression().rank(), 8);
+}
+
+TEST(JobFileTest, TakesAKindAloneForItsMessage) {
+  const std::map<std::string, v1::CompressionKind> kinds = {
+      {"none", v1::COMPRESSION_NONE},        {"fp16", v1::COMPRESSION_FP16},
+      {"bf16", v1::COMPRESSION_BF16},        {"int8", v1::COMPRESSION_INT8},
+      {"topk", v1::COMPRESSION_TOPK},        {"onebit", v1::COMPRESSION_ONEBIT},
+      {"powersgd", v1::COMPRESSION_POWERSGD}};
+  for (const auto& [name, kind] : kinds) {
+    absl::StatusOr<v1::JobSpec> spec =
+        ParseJobFile(With("{mode: bsp}", absl::StrCat("{compression: ", name, "}")), "job.yaml");
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->sync().compression().kind(), kind) << name;
+    EXPECT_THAT(ToYaml(*spec), HasSubstr(absl::StrCat("compression: ", name, "\n")));
+  }
+  EXPECT_THAT(FaultsIn(With("{mode: bsp}", "{compression: compression_int8}")),
+              HasSubstr("job.yaml:13: sync.compression: \"compression_int8\": unknown value"));
+  EXPECT_THAT(FaultsIn(With("{mode: bsp}", "{compression: [int8]}")),
+              HasSubstr("sync.compression: expects a map of kind, ratio, rank (is a list)"));
+  EXPECT_THAT(FaultsIn(With("{mode: bsp}", "{compression: {kind: topk, ratio: 0}}")),
+              HasSubstr("sync.compression.ratio: must be greater than 0 (is 0)"));
+}
+
+TEST(JobFileTest, ReadsAndWritesParameterGroups) {
+  const std::string text = With("  seed: 1",
+                                "  parameter_groups:\n"
+                                "  - match: [\"tokens.*\", positions.weight]\n"
+                                "    frozen: true\n"
+                                "  - {match: [\"*.bias\"], learning_rate_factor: 2,\n"
+                                "     weight_decay: false}");
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(text, "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_EQ(spec->training().parameter_groups_size(), 2);
+  const v1::ParameterGroup& first = spec->training().parameter_groups(0);
+  EXPECT_THAT(first.match(), ::testing::ElementsAre("tokens.*", "positions.weight"));
+  EXPECT_TRUE(first.frozen());
+  const v1::ParameterGroup& second = spec->training().parameter_groups(1);
+  EXPECT_EQ(second.learning_rate_factor(), 2);
+  EXPECT_TRUE(second.has_weight_decay());
+  EXPECT_FALSE(second.weight_decay());
+  absl::StatusOr<v1::JobSpec> again = ParseJobFile(ToYaml(*spec), "again.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(*spec, *again)) << ToYaml(*spec);
+
+  const absl::Status late = FaultsToStatus({{"training.parameter_groups[1].match[0]", "no such"},
+                                            {"training.parameter_groups[7].match", "none"}});
+  EXPECT_EQ(LocateFaults(late, text, "job.yaml").message(),
+            "job.yaml:15: training.parameter_groups[1].match[0]: no such\n"
+            "job.yaml:12: training.parameter_groups[7].match: none");
+}
+
+TEST(JobFileTest, RefusesWhatIsNoListOfGroups) {
+  auto faults = [](const std::string& groups) {
+    return FaultsIn(With("  seed: 1", absl::StrCat("  parameter_groups: ", groups)));
+  };
+  EXPECT_THAT(faults("{match: [a]}"),
+              HasSubstr("parameter_groups: expects a list (is a map); write it in [brackets]"));
+  EXPECT_THAT(faults("[a]"), HasSubstr("parameter_groups[0]: expects a map of match, "));
+  EXPECT_THAT(faults("[{match: a}]"),
+              HasSubstr("parameter_groups[0].match: expects a list (is \"a\")"));
+  EXPECT_THAT(faults("[{match: [a, 5]}]"),
+              HasSubstr("parameter_groups[0].match[1]: expects text (is 5)"));
+  EXPECT_THAT(faults("[{match: [[a]]}]"),
+              HasSubstr("parameter_groups[0].match[0]: expects text (is a list)"));
+  EXPECT_THAT(faults("[{match: [a]}, {math: [b]}]"),
+              HasSubstr("parameter_groups[1].math: unknown field; did you mean 'match'?"));
+}
+
 TEST(JobFileTest, NamesLineAndPathAndSuggestsTheFieldThatWasMeant) {
   EXPECT_EQ(FaultsIn(With("  steps: 2000", "  step: 2000")),
             "job.yaml:8: training.step: unknown field; did you mean 'steps'?");
@@ -164,7 +251,7 @@ TEST(JobFileTest, RefusesWrongTypes) {
   EXPECT_THAT(FaultsIn(With("holdout: 0.1", "holdout: a tenth")),
               HasSubstr("data.text.holdout: expects a number (is \"a tenth\")"));
   EXPECT_THAT(FaultsIn(With("sync: {mode: bsp}", "sync: bsp")),
-              HasSubstr("sync: expects a map of mode (is \"bsp\")"));
+              HasSubstr("sync: expects a map of mode, staleness, "));
   EXPECT_THAT(FaultsIn(With("batch_size: 16", "batch_size: [16]")),
               HasSubstr("data.batch_size: expects a single value (is a list)"));
   EXPECT_THAT(FaultsIn(With("batch_size: 16", "batch_size:")),
@@ -190,8 +277,14 @@ TEST(JobFileTest, RefusesNumbersThatDoNotFitOrAreNotFinite) {
 }
 
 TEST(JobFileTest, RefusesAnExplicitZeroWhereTheApiWouldTakeItForUnset) {
-  EXPECT_EQ(FaultsIn(With("ps: 2", "ps: 0")),
-            "job.yaml:14: resources.ps: must be at least 1 (is 0); leave it out for the default");
+  EXPECT_EQ(
+      FaultsIn(With("ps: 2", "ps: 0")),
+      "job.yaml:14: resources.ps: must be at least 1 (is 0); leave it out for the default, or "
+      "train without ps by sync: {mode: allreduce}");
+  EXPECT_TRUE(
+      ParseJobFile(absl::StrReplaceAll(kCharGpt, {{"ps: 2", "ps: 0"}, {"bsp", "allreduce"}}),
+                   "job.yaml")
+          .ok());
   EXPECT_THAT(FaultsIn(With("min: 1", "min: 0")),
               HasSubstr("resources.workers.min: must be at least 1"));
 }

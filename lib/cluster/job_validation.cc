@@ -28,6 +28,12 @@ constexpr int64_t kChunkBytesMultiple = 64;  // chunks start on cache lines
 constexpr double kLossScaleMax = 1 << 24;    // half precision overflows long before
 constexpr double kLossScaleDefault = 65536;
 constexpr int64_t kGrowthStepsDefault = 2000;
+constexpr int kStalenessMax = 1000;
+constexpr int64_t kLocalStepsMax = 1'000'000;
+constexpr double kRatioMax = 0.5;  // an element that travels costs as much as one in fp32
+constexpr int kRankMax = 64;
+constexpr int kParameterGroupsMax = 64;  // each is compared with every parameter's name
+constexpr int kPatternsMax = 64;
 constexpr char kOnnxLosses[] = "softmax_cross_entropy, sigmoid_cross_entropy or mean_squared_error";
 
 class SpecCheck {
@@ -39,9 +45,7 @@ class SpecCheck {
     Model();
     Data();
     Training();
-    if (!v1::SyncMode_IsValid(spec_.sync().mode())) {
-      Add("sync.mode", absl::StrCat("unknown mode ", spec_.sync().mode(), "; known: bsp"));
-    }
+    Sync();
     Resources();
     Checkpoint();
     InRange<int64_t>("priority", spec_.priority(), -kPriorityMax, kPriorityMax);
@@ -290,6 +294,9 @@ class SpecCheck {
     Schedule(training);
     AtLeast("training.evaluate_every_steps", training.evaluate_every_steps(), 0,
             "0 evaluates only at the end");
+    if (training.precision() == v1::FP16) {
+      NeedsWholeSteps("training.precision", "fp16's loss scale depends on the norm of");
+    }
     if (!v1::Precision_IsValid(training.precision())) {
       Add("training.precision", absl::StrCat("unknown precision ", training.precision(),
                                              "; known: fp32, tf32, bf16, fp16"));
@@ -298,6 +305,47 @@ class SpecCheck {
     Clip(training);
     InRange<int64_t>("training.micro_batch_size", training.micro_batch_size(), 0,
                      limits::kBatchSizeMax, "0 computes a device's share at once");
+    ParameterGroups(training);
+  }
+
+  void ParameterGroups(const v1::TrainingSpec& training) {
+    if (training.parameter_groups_size() > kParameterGroupsMax) {
+      Add("training.parameter_groups", absl::StrCat("at most ", kParameterGroupsMax, " (has ",
+                                                    training.parameter_groups_size(), ")"));
+      return;
+    }
+    for (int i = 0; i < training.parameter_groups_size(); ++i) {
+      ParameterGroup(absl::StrCat("training.parameter_groups[", i, "]"),
+                     training.parameter_groups(i));
+    }
+  }
+
+  void ParameterGroup(const std::string& path, const v1::ParameterGroup& group) {
+    Patterns(path + ".match", group);
+    if (group.has_learning_rate_factor()) {
+      Rate(path + ".learning_rate_factor", group.learning_rate_factor(),
+           "frozen: true keeps parameters as they are");
+    }
+    if (!group.frozen()) return;
+    for (const auto& [is_set, field] :
+         {std::pair(group.has_learning_rate_factor(), ".learning_rate_factor"),
+          std::pair(group.has_weight_decay(), ".weight_decay")}) {
+      if (is_set) Add(path + field, "changes nothing of frozen parameters; remove it");
+    }
+  }
+
+  void Patterns(const std::string& path, const v1::ParameterGroup& group) {
+    if (group.match().empty()) {
+      Add(path, "required: patterns of parameter names, for example [\"*.bias\", \"head.*\"]");
+    } else if (group.match_size() > kPatternsMax) {
+      Add(path, absl::StrCat("at most ", kPatternsMax, " (has ", group.match_size(), ")"));
+      return;
+    }
+    for (int i = 0; i < group.match_size(); ++i) {
+      const std::string field = absl::StrCat(path, "[", i, "]");
+      if (group.match(i).empty()) Add(field, "an empty pattern matches no name; \"*\" matches all");
+      TensorName(field, group.match(i));
+    }
   }
 
   void LossScale(const v1::TrainingSpec& training) {
@@ -318,6 +366,7 @@ class SpecCheck {
     if (!training.has_clip()) return;
     switch (training.clip().kind_case()) {
       case v1::Clip::kGlobalNorm:
+        NeedsWholeSteps("training.clip.global_norm", "the norm is of");
         return Rate("training.clip.global_norm", training.clip().global_norm(), "1 is usual");
       case v1::Clip::kValue:
         return Rate("training.clip.value", training.clip().value());
@@ -340,9 +389,9 @@ class SpecCheck {
         return;
       }
       case v1::Optimizer::kAdam:
-        return Adam(path + "adam", optimizer.adam());
+        return Adam(path + "adam", optimizer.adam(), "1e-8 is the default");
       case v1::Optimizer::kAdamw:
-        return Adam(path + "adamw", optimizer.adamw());
+        return Adam(path + "adamw", optimizer.adamw(), "1e-8 is the default");
       case v1::Optimizer::kAdagrad: {
         const v1::Adagrad& adagrad = optimizer.adagrad();
         LearningRate(path + "adagrad", adagrad.learning_rate());
@@ -360,8 +409,15 @@ class SpecCheck {
         WeightDecay(path + "rmsprop.weight_decay", rmsprop.weight_decay());
         return;
       }
+      case v1::Optimizer::kLamb:
+        NeedsWholeSteps(path + "lamb", "a trust ratio is of");
+        return Adam(path + "lamb", optimizer.lamb(), "1e-6 is the default");
+      case v1::Optimizer::kLars:
+        NeedsWholeSteps(path + "lars", "a trust ratio is of");
+        return Lars(path + "lars", optimizer.lars());
       case v1::Optimizer::KIND_NOT_SET:
-        Add("training.optimizer", "required: one of sgd, adam, adamw, adagrad, rmsprop");
+        Add("training.optimizer",
+            "required: one of sgd, adam, adamw, adagrad, rmsprop, lamb, lars");
         return;
     }
   }
@@ -370,12 +426,31 @@ class SpecCheck {
     Rate(path + ".learning_rate", learning_rate, "for example 1e-3");
   }
 
-  void Adam(const std::string& path, const v1::Adam& adam) {
+  // v1::Adam or v1::Lamb.
+  template <typename AdamLike>
+  void Adam(const std::string& path, const AdamLike& adam, absl::string_view usual_epsilon) {
     LearningRate(path, adam.learning_rate());
     if (adam.has_beta1()) Decay(path + ".beta1", adam.beta1(), "0.9 is the default");
     if (adam.has_beta2()) Decay(path + ".beta2", adam.beta2(), "0.999 is the default");
-    if (adam.has_epsilon()) Rate(path + ".epsilon", adam.epsilon(), "1e-8 is the default");
+    if (adam.has_epsilon()) Rate(path + ".epsilon", adam.epsilon(), usual_epsilon);
     WeightDecay(path + ".weight_decay", adam.weight_decay());
+  }
+
+  void Lars(const std::string& path, const v1::Lars& lars) {
+    LearningRate(path, lars.learning_rate());
+    Decay(path + ".momentum", lars.momentum(), "0.9 is usual");
+    WeightDecay(path + ".weight_decay", lars.weight_decay());
+    if (lars.has_trust()) Rate(path + ".trust", lars.trust(), "0.001 is the default");
+    if (lars.has_epsilon()) Rate(path + ".epsilon", lars.epsilon(), "1e-8 is the default");
+  }
+
+  // Of what reads the whole batch's gradient, of all shards, before any of it is applied.
+  void NeedsWholeSteps(std::string field, absl::string_view because) {
+    const v1::SyncMode mode = spec_.sync().mode();
+    if (mode != v1::SSP && mode != v1::ASP && mode != v1::LOCAL_SGD) return;
+    Add(std::move(field), absl::StrCat("not with sync.mode ", ModeName(mode), ": ", because,
+                                       " the whole batch's gradient, which no step of ",
+                                       ModeName(mode), " has; use bsp or allreduce"));
   }
 
   void Schedule(const v1::TrainingSpec& training) {
@@ -406,6 +481,117 @@ class SpecCheck {
     }
   }
 
+  static absl::string_view ModeName(v1::SyncMode mode) {
+    switch (mode) {
+      case v1::SSP:
+        return "ssp";
+      case v1::ASP:
+        return "asp";
+      case v1::LOCAL_SGD:
+        return "local_sgd";
+      case v1::ALLREDUCE:
+        return "allreduce";
+      default:
+        return "bsp";
+    }
+  }
+
+  // A field of sync that is set though its mode does not read it.
+  void OnlyWith(std::string field, absl::string_view modes) {
+    Add(std::move(field), absl::StrCat("only with sync.mode ", modes, " (is ",
+                                       ModeName(spec_.sync().mode()), "); remove it"));
+  }
+
+  void Sync() {
+    const v1::SyncSpec& sync = spec_.sync();
+    const v1::SyncMode mode = sync.mode();
+    if (!v1::SyncMode_IsValid(mode)) {
+      Add("sync.mode",
+          absl::StrCat("unknown mode ", mode, "; known: bsp, ssp, asp, local_sgd, allreduce"));
+      return;
+    }
+    const bool is_bsp = mode == v1::BSP || mode == v1::SYNC_MODE_UNSPECIFIED;
+    if (mode == v1::SSP) {
+      InRange("sync.staleness", sync.staleness(), 0, kStalenessMax, "1 is the default");
+    } else if (sync.staleness() != 0) {
+      OnlyWith("sync.staleness", "ssp");
+    }
+    if (is_bsp) {
+      BackupWorkers(sync.backup_workers());
+    } else if (sync.backup_workers() != 0) {
+      OnlyWith("sync.backup_workers", "bsp");
+    }
+    if (mode == v1::LOCAL_SGD) {
+      InRange<int64_t>("sync.every", sync.every(), 2, kLocalStepsMax,
+                       "steps between two averagings, for example 16");
+    } else if (sync.every() != 0) {
+      OnlyWith("sync.every", "local_sgd");
+    }
+    if (sync.staleness_aware() && mode != v1::SSP && mode != v1::ASP) {
+      OnlyWith("sync.staleness_aware", "asp or ssp");
+    }
+    Compression(sync);
+    Values(sync);
+  }
+
+  void BackupWorkers(int backup_workers) {
+    const int workers = std::max(1, spec_.resources().workers().min());
+    if (backup_workers < 0 || backup_workers >= workers) {
+      Add("sync.backup_workers",
+          absl::StrCat("must be at least 0 and less than resources.workers.min = ", workers,
+                       " (is ", backup_workers, "): a step needs a worker's gradient"));
+    }
+  }
+
+  void Compression(const v1::SyncSpec& sync) {
+    if (!sync.has_compression()) return;
+    const v1::Compression& compression = sync.compression();
+    const v1::CompressionKind kind = compression.kind();
+    if (kind == v1::COMPRESSION_KIND_UNSPECIFIED || !v1::CompressionKind_IsValid(kind)) {
+      Add("sync.compression",
+          "required: one of none, fp16, bf16, int8, topk, onebit, powersgd; for example {kind: "
+          "topk, ratio: 0.01}");
+      return;
+    }
+    if (kind != v1::COMPRESSION_NONE) NeedsPushesToPs("sync.compression");
+    if (kind == v1::COMPRESSION_TOPK) {
+      if (compression.ratio() != 0 &&
+          !(compression.ratio() > 0 && compression.ratio() <= kRatioMax)) {
+        Add("sync.compression.ratio",
+            absl::StrCat("must be greater than 0 and at most ", kRatioMax, " (is ",
+                         compression.ratio(), "); 0.01 is the default"));
+      }
+    } else if (compression.ratio() != 0) {
+      Add("sync.compression.ratio", "only with kind: topk; remove it");
+    }
+    if (kind == v1::COMPRESSION_POWERSGD) {
+      InRange("sync.compression.rank", compression.rank(), 0, kRankMax, "4 is the default");
+    } else if (compression.rank() != 0) {
+      Add("sync.compression.rank", "only with kind: powersgd; remove it");
+    }
+  }
+
+  void Values(const v1::SyncSpec& sync) {
+    if (!v1::WireValues_IsValid(sync.values())) {
+      Add("sync.values", absl::StrCat("unknown type ", sync.values(), "; known: fp32, fp16, bf16"));
+    } else if (sync.values() != v1::WIRE_VALUES_UNSPECIFIED && sync.values() != v1::VALUES_FP32) {
+      NeedsPushesToPs("sync.values");
+    }
+  }
+
+  // Of what makes messages between workers and ps smaller.
+  void NeedsPushesToPs(std::string field) {
+    if (spec_.sync().mode() == v1::ALLREDUCE) {
+      Add(std::move(field),
+          "not with sync.mode allreduce: sums travel from worker to worker, and each would add an "
+          "error that no worker could feed back; remove it or use bsp");
+    } else if (spec_.sync().mode() == v1::LOCAL_SGD) {
+      Add(std::move(field),
+          "not with sync.mode local_sgd: it sends values to be averaged, not gradients; remove it, "
+          "or make sync.every larger to send less");
+    }
+  }
+
   void Resources() {
     const v1::ResourceSpec& resources = spec_.resources();
     const v1::WorkerCount& workers = resources.workers();
@@ -415,6 +601,11 @@ class SpecCheck {
       Add("resources.workers.max",
           absl::StrCat("must be at least min = ", workers.min(), " (is ", workers.max(), ")"));
     }
+    if (spec_.sync().mode() == v1::ALLREDUCE && resources.ps() != 0) {
+      Add("resources.ps", absl::StrCat("sync.mode allreduce has none (is ", resources.ps(),
+                                       "): workers own the parameters; remove it"));
+      return;
+    }
     InRange<int64_t>("resources.ps", resources.ps(), 0, limits::kPsMax);
   }
 
@@ -422,6 +613,14 @@ class SpecCheck {
     const v1::CheckpointSpec& checkpoint = spec_.checkpoint();
     AtLeast("checkpoint.every_steps", checkpoint.every_steps(), 0,
             "0 writes one checkpoint, at the end");
+    const int64_t every = spec_.sync().every();
+    if (spec_.sync().mode() == v1::LOCAL_SGD && every > 0 &&
+        checkpoint.every_steps() % every != 0) {
+      Add("checkpoint.every_steps",
+          absl::StrCat("must be a multiple of sync.every = ", every, " (is ",
+                       checkpoint.every_steps(), "): workers agree only then; try ",
+                       (checkpoint.every_steps() / every + 1) * every));
+    }
     AtLeast("checkpoint.keep_last", checkpoint.keep_last(), 0, "0 keeps all");
     const std::string& from = checkpoint.resume_from();
     if (from.empty()) return;
@@ -448,15 +647,23 @@ class SpecCheck {
   std::vector<FieldFault> faults_;
 };
 
-void FillAdam(v1::Adam& adam) {
+// v1::Adam or v1::Lamb.
+template <typename AdamLike>
+void FillAdam(AdamLike& adam, double epsilon) {
   if (!adam.has_beta1()) adam.set_beta1(0.9);
   if (!adam.has_beta2()) adam.set_beta2(0.999);
-  if (!adam.has_epsilon()) adam.set_epsilon(1e-8);
+  if (!adam.has_epsilon()) adam.set_epsilon(epsilon);
 }
 
 void FillOptimizer(v1::Optimizer& optimizer) {
-  if (optimizer.has_adam()) FillAdam(*optimizer.mutable_adam());
-  if (optimizer.has_adamw()) FillAdam(*optimizer.mutable_adamw());
+  if (optimizer.has_adam()) FillAdam(*optimizer.mutable_adam(), 1e-8);
+  if (optimizer.has_adamw()) FillAdam(*optimizer.mutable_adamw(), 1e-8);
+  if (optimizer.has_lamb()) FillAdam(*optimizer.mutable_lamb(), 1e-6);
+  if (optimizer.has_lars()) {
+    v1::Lars& lars = *optimizer.mutable_lars();
+    if (!lars.has_trust()) lars.set_trust(0.001);
+    if (!lars.has_epsilon()) lars.set_epsilon(1e-8);
+  }
   if (optimizer.has_adagrad() && !optimizer.adagrad().has_epsilon()) {
     optimizer.mutable_adagrad()->set_epsilon(1e-10);
   }
@@ -468,6 +675,9 @@ void FillOptimizer(v1::Optimizer& optimizer) {
 }
 
 void FillTraining(v1::TrainingSpec& training) {
+  for (v1::ParameterGroup& group : *training.mutable_parameter_groups()) {
+    if (!group.frozen() && !group.has_learning_rate_factor()) group.set_learning_rate_factor(1);
+  }
   if (training.precision() == v1::PRECISION_UNSPECIFIED) training.set_precision(v1::FP32);
   if (!training.has_deterministic()) training.set_deterministic(true);
   if (training.precision() != v1::FP16) return;
@@ -486,6 +696,22 @@ void FillSchedule(v1::Schedule& schedule) {
   if (schedule.has_poly() && schedule.poly().power() == 0) schedule.mutable_poly()->set_power(1);
 }
 
+void FillSync(v1::SyncSpec& sync) {
+  if (sync.mode() == v1::SYNC_MODE_UNSPECIFIED) sync.set_mode(v1::BSP);
+  if (sync.mode() == v1::SSP && sync.staleness() == 0) sync.set_staleness(1);
+  if (sync.values() == v1::WIRE_VALUES_UNSPECIFIED) sync.set_values(v1::VALUES_FP32);
+  v1::Compression& compression = *sync.mutable_compression();
+  if (compression.kind() == v1::COMPRESSION_KIND_UNSPECIFIED) {
+    compression.set_kind(v1::COMPRESSION_NONE);
+  }
+  if (compression.kind() == v1::COMPRESSION_TOPK && compression.ratio() == 0) {
+    compression.set_ratio(0.01);
+  }
+  if (compression.kind() == v1::COMPRESSION_POWERSGD && compression.rank() == 0) {
+    compression.set_rank(4);
+  }
+}
+
 }  // namespace
 
 std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) { return SpecCheck(spec).Run(); }
@@ -495,11 +721,13 @@ void FillDefaults(v1::JobSpec& spec) {
   FillSchedule(*spec.mutable_training()->mutable_schedule());
   FillTraining(*spec.mutable_training());
   if (spec.model().has_onnx()) FillOnnx(*spec.mutable_model()->mutable_onnx());
-  if (spec.sync().mode() == v1::SYNC_MODE_UNSPECIFIED) spec.mutable_sync()->set_mode(v1::BSP);
+  FillSync(*spec.mutable_sync());
   v1::WorkerCount& workers = *spec.mutable_resources()->mutable_workers();
   if (workers.min() == 0) workers.set_min(1);
   if (workers.max() == 0) workers.set_max(workers.min());
-  if (spec.resources().ps() == 0) spec.mutable_resources()->set_ps(1);
+  if (spec.resources().ps() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
+    spec.mutable_resources()->set_ps(1);
+  }
   if (!spec.checkpoint().has_keep_last()) spec.mutable_checkpoint()->set_keep_last(3);
   if (spec.chunk_bytes() == 0) spec.set_chunk_bytes(limits::kChunkBytesDefault);
 }

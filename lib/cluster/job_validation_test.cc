@@ -260,6 +260,204 @@ TEST(JobValidationTest, ChecksOptimizers) {
               HasSubstr("rmsprop.alpha: must be at least 0"));
 }
 
+TEST(JobValidationTest, ChecksLambAndLars) {
+  auto optimizer = [](v1::JobSpec& spec) { return spec.mutable_training()->mutable_optimizer(); };
+  auto lamb = [&](v1::JobSpec& spec) {
+    optimizer(spec)->mutable_lamb()->set_learning_rate(1);
+    return optimizer(spec)->mutable_lamb();
+  };
+  auto lars = [&](v1::JobSpec& spec) {
+    optimizer(spec)->mutable_lars()->set_learning_rate(1);
+    return optimizer(spec)->mutable_lars();
+  };
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { lamb(spec)->set_learning_rate(0); }),
+              HasSubstr("lamb.learning_rate: must be greater than 0"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { lamb(spec)->set_beta1(1); }),
+              HasSubstr("lamb.beta1: must be at least 0 and less than 1"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { lamb(spec)->set_epsilon(0); }),
+              HasSubstr("lamb.epsilon: must be greater than 0 and finite (is 0); 1e-6 is"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { lars(spec)->set_momentum(1); }),
+              HasSubstr("lars.momentum: must be at least 0 and less than 1"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { lars(spec)->set_trust(0); }),
+              HasSubstr("lars.trust: must be greater than 0"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { lars(spec)->set_weight_decay(-1); }),
+              HasSubstr("lars.weight_decay: must be 0 or more"));
+}
+
+TEST(JobValidationTest, ChecksThatEveryFieldOfSyncBelongsToItsMode) {
+  auto with = [](v1::SyncMode mode, const std::function<void(v1::SyncSpec&)>& set) {
+    return FaultAfter([&](v1::JobSpec& spec) {
+      spec.mutable_sync()->set_mode(mode);
+      if (mode == v1::LOCAL_SGD) spec.mutable_sync()->set_every(4);
+      set(*spec.mutable_sync());
+    });
+  };
+  EXPECT_EQ(with(v1::ASP, [](v1::SyncSpec& sync) { sync.set_staleness(2); }),
+            "sync.staleness: only with sync.mode ssp (is asp); remove it");
+  EXPECT_EQ(with(v1::SSP, [](v1::SyncSpec& sync) { sync.set_staleness(1001); }),
+            "sync.staleness: must be between 0 and 1000 (is 1001); 1 is the default");
+  EXPECT_EQ(with(v1::ALLREDUCE, [](v1::SyncSpec& sync) { sync.set_backup_workers(1); }),
+            "sync.backup_workers: only with sync.mode bsp (is allreduce); remove it");
+  EXPECT_EQ(with(v1::BSP, [](v1::SyncSpec& sync) { sync.set_backup_workers(1); }),
+            "sync.backup_workers: must be at least 0 and less than resources.workers.min = 1 (is "
+            "1): a step needs a worker's gradient");
+  EXPECT_EQ(with(v1::BSP, [](v1::SyncSpec& sync) { sync.set_every(8); }),
+            "sync.every: only with sync.mode local_sgd (is bsp); remove it");
+  for (const int64_t every : {0, 1, 1'000'001}) {
+    EXPECT_THAT(with(v1::LOCAL_SGD, [=](v1::SyncSpec& sync) { sync.set_every(every); }),
+                HasSubstr("sync.every: must be between 2 and 1000000"));
+  }
+  EXPECT_EQ(with(v1::BSP, [](v1::SyncSpec& sync) { sync.set_staleness_aware(true); }),
+            "sync.staleness_aware: only with sync.mode asp or ssp (is bsp); remove it");
+  for (const v1::SyncMode mode : {v1::LOCAL_SGD, v1::ALLREDUCE}) {
+    EXPECT_THAT(with(mode, [](v1::SyncSpec& sync) { sync.set_values(v1::VALUES_FP16); }),
+                HasSubstr("sync.values: not with sync.mode"));
+    EXPECT_THAT(with(mode,
+                     [](v1::SyncSpec& sync) {
+                       sync.mutable_compression()->set_kind(v1::COMPRESSION_INT8);
+                     }),
+                HasSubstr("sync.compression: not with sync.mode"));
+  }
+}
+
+TEST(JobValidationTest, EveryModeHasAGoodSpec) {
+  for (const v1::SyncMode mode : {v1::BSP, v1::SSP, v1::ASP, v1::LOCAL_SGD, v1::ALLREDUCE}) {
+    v1::JobSpec spec = GoodSpec();
+    spec.mutable_sync()->set_mode(mode);
+    if (mode == v1::LOCAL_SGD) spec.mutable_sync()->set_every(4);
+    spec.mutable_sync()->mutable_compression()->set_kind(v1::COMPRESSION_NONE);
+    spec.mutable_sync()->set_values(v1::VALUES_FP32);
+    EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty()) << v1::SyncMode_Name(mode);
+    FillDefaults(spec);
+    EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty()) << v1::SyncMode_Name(mode);
+  }
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_sync()->set_backup_workers(1);
+  spec.mutable_resources()->mutable_workers()->set_min(2);
+  EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
+}
+
+TEST(JobValidationTest, ChecksCompression) {
+  auto compression = [](const std::function<void(v1::Compression&)>& set) {
+    return FaultAfter([&](v1::JobSpec& spec) { set(*spec.mutable_sync()->mutable_compression()); });
+  };
+  EXPECT_THAT(compression([](v1::Compression&) {}),
+              HasSubstr("sync.compression: required: one of none, fp16, bf16, int8, topk"));
+  for (const double ratio : {-0.1, 0.51, std::nan("")}) {
+    EXPECT_THAT(compression([=](v1::Compression& topk) {
+                  topk.set_kind(v1::COMPRESSION_TOPK);
+                  topk.set_ratio(ratio);
+                }),
+                HasSubstr("sync.compression.ratio: must be greater than 0 and at most 0.5 (is "));
+  }
+  for (const int rank : {-1, 65}) {
+    EXPECT_THAT(compression([=](v1::Compression& powersgd) {
+                  powersgd.set_kind(v1::COMPRESSION_POWERSGD);
+                  powersgd.set_rank(rank);
+                }),
+                HasSubstr("sync.compression.rank: must be between 0 and 64 (is "));
+  }
+  EXPECT_EQ(compression([](v1::Compression& int8) {
+              int8.set_kind(v1::COMPRESSION_INT8);
+              int8.set_ratio(0.1);
+            }),
+            "sync.compression.ratio: only with kind: topk; remove it");
+  EXPECT_EQ(compression([](v1::Compression& topk) {
+              topk.set_kind(v1::COMPRESSION_TOPK);
+              topk.set_rank(4);
+            }),
+            "sync.compression.rank: only with kind: powersgd; remove it");
+}
+
+TEST(JobValidationTest, WhatReadsTheWholeGradientNeedsWholeSteps) {
+  for (const v1::SyncMode mode : {v1::SSP, v1::ASP, v1::LOCAL_SGD}) {
+    auto with = [&](const std::function<void(v1::TrainingSpec&)>& set) {
+      return FaultAfter([&](v1::JobSpec& spec) {
+        spec.mutable_sync()->set_mode(mode);
+        if (mode == v1::LOCAL_SGD) spec.mutable_sync()->set_every(4);
+        set(*spec.mutable_training());
+      });
+    };
+    EXPECT_THAT(with([](v1::TrainingSpec& t) { t.set_precision(v1::FP16); }),
+                HasSubstr("training.precision: not with sync.mode "));
+    EXPECT_THAT(with([](v1::TrainingSpec& t) { t.mutable_clip()->set_global_norm(1); }),
+                HasSubstr("training.clip.global_norm: not with sync.mode "));
+    EXPECT_THAT(with([](v1::TrainingSpec& t) {
+                  t.mutable_optimizer()->mutable_lamb()->set_learning_rate(1);
+                }),
+                HasSubstr("training.optimizer.lamb: not with sync.mode "));
+    EXPECT_THAT(with([](v1::TrainingSpec& t) {
+                  t.mutable_optimizer()->mutable_lars()->set_learning_rate(1);
+                }),
+                HasSubstr("training.optimizer.lars: not with sync.mode "));
+  }
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_sync()->set_mode(v1::ALLREDUCE);
+  spec.mutable_training()->set_precision(v1::FP16);
+  spec.mutable_training()->mutable_clip()->set_global_norm(1);
+  spec.mutable_training()->mutable_optimizer()->mutable_lamb()->set_learning_rate(1);
+  EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
+}
+
+TEST(JobValidationTest, AllReduceHasNoPs) {
+  EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {
+              spec.mutable_sync()->set_mode(v1::ALLREDUCE);
+              spec.mutable_resources()->set_ps(2);
+            }),
+            "resources.ps: sync.mode allreduce has none (is 2): workers own the parameters; remove "
+            "it");
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_sync()->set_mode(v1::ALLREDUCE);
+  FillDefaults(spec);
+  EXPECT_EQ(spec.resources().ps(), 0);
+}
+
+TEST(JobValidationTest, LocalSgdIsCheckpointedWhereItsWorkersAgree) {
+  EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {
+              spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
+              spec.mutable_sync()->set_every(16);
+              spec.mutable_checkpoint()->set_every_steps(100);
+            }),
+            "checkpoint.every_steps: must be a multiple of sync.every = 16 (is 100): workers agree "
+            "only then; try 112");
+}
+
+TEST(JobValidationTest, ChecksParameterGroups) {
+  auto group = [](const std::function<void(v1::ParameterGroup&)>& set) {
+    return FaultAfter([&](v1::JobSpec& spec) {
+      spec.mutable_training()->add_parameter_groups()->add_match("*");
+      set(*spec.mutable_training()->add_parameter_groups());
+    });
+  };
+  EXPECT_THAT(group([](v1::ParameterGroup& g) { g.set_frozen(true); }),
+              HasSubstr("training.parameter_groups[1].match: required: patterns"));
+  EXPECT_THAT(group([](v1::ParameterGroup& g) { g.add_match(""); }),
+              HasSubstr("training.parameter_groups[1].match[0]: an empty pattern"));
+  EXPECT_THAT(
+      group([](v1::ParameterGroup& g) { g.add_match(std::string(257, '*')); }),
+      HasSubstr("parameter_groups[1].match[0]: a name may have at most 256 bytes (has 257"));
+  EXPECT_THAT(group([](v1::ParameterGroup& g) {
+                for (int i = 0; i < 65; ++i) g.add_match("a");
+              }),
+              HasSubstr("training.parameter_groups[1].match: at most 64 (has 65)"));
+  EXPECT_THAT(group([](v1::ParameterGroup& g) {
+                g.add_match("a");
+                g.set_learning_rate_factor(0);
+              }),
+              HasSubstr("parameter_groups[1].learning_rate_factor: must be greater than 0"));
+  EXPECT_EQ(group([](v1::ParameterGroup& g) {
+              g.add_match("a");
+              g.set_frozen(true);
+              g.set_weight_decay(false);
+            }),
+            "training.parameter_groups[1].weight_decay: changes nothing of frozen parameters; "
+            "remove it");
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                for (int i = 0; i < 65; ++i) spec.mutable_training()->add_parameter_groups();
+              }),
+              HasSubstr("training.parameter_groups: at most 64 (has 65)"));
+}
+
 TEST(JobValidationTest, ChecksSchedules) {
   auto schedule = [](v1::JobSpec& spec) { return spec.mutable_training()->mutable_schedule(); };
   EXPECT_EQ(FaultAfter([&](v1::JobSpec& spec) { schedule(spec)->set_warmup_steps(100); }),
@@ -335,6 +533,34 @@ TEST(JobValidationTest, FillsEveryDocumentedDefault) {
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
   EXPECT_EQ(spec.chunk_bytes(), 4 << 20);
   EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
+}
+
+TEST(JobValidationTest, FillsTheDefaultsOfItsModeCodecAndOptimizer) {
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_sync()->set_mode(v1::SSP);
+  spec.mutable_sync()->mutable_compression()->set_kind(v1::COMPRESSION_TOPK);
+  spec.mutable_training()->add_parameter_groups()->add_match("a");
+  FillDefaults(spec);
+  EXPECT_EQ(spec.sync().staleness(), 1);
+  EXPECT_EQ(spec.sync().values(), v1::VALUES_FP32);
+  EXPECT_EQ(spec.sync().compression().ratio(), 0.01);
+  EXPECT_EQ(spec.training().parameter_groups(0).learning_rate_factor(), 1);
+
+  spec = GoodSpec();
+  spec.mutable_sync()->mutable_compression()->set_kind(v1::COMPRESSION_POWERSGD);
+  spec.mutable_training()->mutable_optimizer()->mutable_lamb()->set_learning_rate(1);
+  FillDefaults(spec);
+  EXPECT_EQ(spec.sync().staleness(), 0);
+  EXPECT_EQ(spec.sync().compression().rank(), 4);
+  EXPECT_EQ(spec.training().optimizer().lamb().beta2(), 0.999);
+  EXPECT_EQ(spec.training().optimizer().lamb().epsilon(), 1e-6);
+
+  spec = GoodSpec();
+  spec.mutable_training()->mutable_optimizer()->mutable_lars()->set_learning_rate(1);
+  FillDefaults(spec);
+  EXPECT_EQ(spec.sync().compression().kind(), v1::COMPRESSION_NONE);
+  EXPECT_EQ(spec.training().optimizer().lars().trust(), 0.001);
+  EXPECT_EQ(spec.training().optimizer().lars().epsilon(), 1e-8);
 }
 
 TEST(JobValidationTest, HalfPrecisionGetsALossScale) {

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
-#include <queue>
-#include <utility>
 
 #include "lib/cluster/limits.h"
 
@@ -31,22 +29,6 @@ std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_b
   return chunks;
 }
 
-void PlaceChunks(std::vector<v1::PlanChunk>& chunks, int shard_count) {
-  std::vector<size_t> order(chunks.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return chunks[a].elements() > chunks[b].elements(); });
-  using Load = std::pair<int64_t, int>;  // elements, shard
-  std::priority_queue<Load, std::vector<Load>, std::greater<>> lightest;
-  for (int shard = 0; shard < shard_count; ++shard) lightest.push({0, shard});
-  for (size_t index : order) {
-    auto [elements, shard] = lightest.top();
-    lightest.pop();
-    chunks[index].set_shard(shard);
-    lightest.push({elements + chunks[index].elements(), shard});
-  }
-}
-
 std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer) {
   switch (optimizer.kind_case()) {
     case v1::Optimizer::kSgd:
@@ -59,14 +41,29 @@ std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer) {
       return {"sum"};
     case v1::Optimizer::kRmsprop:
       return {"square_average"};
+    case v1::Optimizer::kLamb:
+      return {"m", "v"};
+    case v1::Optimizer::kLars:
+      return optimizer.lars().momentum() > 0 ? std::vector<std::string>{"momentum"}
+                                             : std::vector<std::string>{};
     case v1::Optimizer::KIND_NOT_SET:
       break;
   }
   return {};
 }
 
+bool HasTrustRatios(const v1::Optimizer& optimizer) {
+  return optimizer.has_lamb() || optimizer.has_lars();
+}
+
+SlotRange SlotsOfChunk(const v1::JobPlan& plan, const v1::PlanChunk& chunk) {
+  if (plan.spec().sync().mode() == v1::LOCAL_SGD) return {chunk.slot(), chunk.slot()};
+  return {0, static_cast<int>(OptimizerSlotNames(plan.spec().training().optimizer()).size())};
+}
+
 bool StepsAreJudged(const v1::TrainingSpec& training) {
-  return training.precision() == v1::FP16 || training.clip().kind_case() == v1::Clip::kGlobalNorm;
+  return training.precision() == v1::FP16 || training.clip().has_global_norm() ||
+         HasTrustRatios(training.optimizer());
 }
 
 double BaseLearningRate(const v1::Optimizer& optimizer) {
@@ -81,6 +78,10 @@ double BaseLearningRate(const v1::Optimizer& optimizer) {
       return optimizer.adagrad().learning_rate();
     case v1::Optimizer::kRmsprop:
       return optimizer.rmsprop().learning_rate();
+    case v1::Optimizer::kLamb:
+      return optimizer.lamb().learning_rate();
+    case v1::Optimizer::kLars:
+      return optimizer.lars().learning_rate();
     case v1::Optimizer::KIND_NOT_SET:
       break;
   }

@@ -1,5 +1,5 @@
-// How a job's parameters are cut into chunks, placed on shards and kept by optimizers. Coordinator,
-// ps, workers and checkpoints must agree, so it is all pure functions of the plan's parts.
+// How a job's parameters are cut into chunks and kept by optimizers. Coordinator, ps, workers and
+// checkpoints must agree, so it is all pure functions of the plan's parts.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,26 @@ int64_t ElementCount(const v1::Parameter& parameter);
 // parameter is cut into equal chunks but for the last.
 std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_bytes);
 
-// Sets every chunk's shard so that bytes are balanced: largest chunk first onto the lightest shard;
-// ties go to the lower index. Deterministic. shard_count >= 1.
-void PlaceChunks(std::vector<v1::PlanChunk>& chunks, int shard_count);
-
 // What the optimizer keeps beside every value, in slot order (slot 0 is the value itself): {"m",
-// "v"} for adam and adamw, {"momentum"} for sgd with momentum, {} without, {"sum"} for adagrad,
-// {"square_average"} for rmsprop.
+// "v"} for adam, adamw and lamb, {"momentum"} for sgd and lars with momentum, {} without, {"sum"}
+// for adagrad, {"square_average"} for rmsprop.
 std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer);
 
+// Whether every parameter's update is scaled by a trust ratio, which needs the norms of the whole
+// parameter: lamb and lars.
+bool HasTrustRatios(const v1::Optimizer& optimizer);
+
+// The slots (0: values) that a chunk of the plan stands for: [first, last]. All of them, but with
+// local_sgd, where every slot has chunks of its own.
+struct SlotRange {
+  int first = 0;
+  int last = 0;
+};
+SlotRange SlotsOfChunk(const v1::JobPlan& plan, const v1::PlanChunk& chunk);
+
 // Whether no part of a step is applied before the norm of its whole gradient is known: precision
-// fp16 and clipping by global norm. A step whose norm is not finite is skipped then: version s + 1
-// is version s.
+// fp16, clipping by global norm, lamb and lars. A step whose norm is not finite is skipped then:
+// version s + 1 is version s.
 bool StepsAreJudged(const v1::TrainingSpec& training);
 
 // The base learning rate of whichever optimizer is set.

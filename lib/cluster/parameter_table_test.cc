@@ -1,6 +1,5 @@
 #include "lib/cluster/parameter_table.h"
 
-#include <algorithm>
 #include <map>
 
 #include "gtest/gtest.h"
@@ -31,20 +30,6 @@ TEST(ParameterTableTest, ChunksCoverEveryElementOnce) {
   }
 }
 
-TEST(ParameterTableTest, PlacementBalancesBytes) {
-  v1::Graph graph = GraphOf({{1000, 100}, {5000}, {5000}, {30, 30}, {64}});
-  std::vector<v1::PlanChunk> chunks = CutIntoChunks(graph, 16384);
-  for (int shards : {1, 2, 3, 7}) {
-    PlaceChunks(chunks, shards);
-    std::map<int, int64_t> load;
-    for (const v1::PlanChunk& chunk : chunks) load[chunk.shard()] += chunk.elements();
-    ASSERT_EQ(load.size(), shards);
-    auto [least, most] = std::minmax_element(load.begin(), load.end(),
-                                             [](auto& a, auto& b) { return a.second < b.second; });
-    EXPECT_LE(most->second - least->second, 4096) << shards << " shards";
-  }
-}
-
 TEST(ParameterTableTest, SchedulesFollowTheirFormulas) {
   v1::TrainingSpec training;
   training.mutable_optimizer()->mutable_sgd()->set_learning_rate(2.0);
@@ -65,6 +50,25 @@ TEST(ParameterTableTest, SchedulesFollowTheirFormulas) {
 
   training.mutable_schedule()->mutable_poly()->set_power(2);
   EXPECT_DOUBLE_EQ(LearningRate(training, 9, 14), 0.5);
+}
+
+TEST(ParameterTableTest, StepsAreJudgedWhereAnUpdateNeedsTheWholeGradient) {
+  v1::TrainingSpec training;
+  training.mutable_optimizer()->mutable_adam()->set_learning_rate(1);
+  training.mutable_clip()->set_value(1);
+  EXPECT_FALSE(StepsAreJudged(training));
+  training.mutable_clip()->set_global_norm(1);
+  EXPECT_TRUE(StepsAreJudged(training));
+  training.clear_clip();
+  training.set_precision(v1::FP16);
+  EXPECT_TRUE(StepsAreJudged(training));
+  training.set_precision(v1::BF16);
+  EXPECT_FALSE(HasTrustRatios(training.optimizer()));
+  training.mutable_optimizer()->mutable_lamb()->set_learning_rate(1);
+  EXPECT_TRUE(StepsAreJudged(training));
+  training.mutable_optimizer()->mutable_lars()->set_learning_rate(1);
+  EXPECT_TRUE(StepsAreJudged(training));
+  EXPECT_TRUE(HasTrustRatios(training.optimizer()));
 }
 
 TEST(ParameterTableTest, EpochsCountWholeBatches) {

@@ -1,57 +1,138 @@
 #include "lib/collective/gradient_reduction.h"
 
 #include <algorithm>
-#include <cstddef>
+#include <numeric>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "glog/logging.h"
+#include "lib/status/status.h"
 
 namespace muster {
-namespace {
-
-// Small enough that the running sum stays in the first-level cache over all devices.
-constexpr size_t kBlockElements = 2048;
-
-void Add(float* __restrict sum, const float* __restrict term, size_t count) {
-  for (size_t i = 0; i < count; ++i) sum[i] += term[i];
-}
-
-}  // namespace
 
 GradientReduction::GradientReduction(Options options)
-    : options_(std::move(options)), contributed_(options_.gradients.at(0).size()) {
-  for (const auto& device : options_.gradients) CHECK_EQ(device.size(), contributed_.size());
-}
-
-absl::Status GradientReduction::Contribute(int device, int parameter) {
-  DCHECK_LT(device, static_cast<int>(options_.gradients.size()));
-  if (is_aborted_.load(std::memory_order_acquire)) {
-    absl::MutexLock lock(&mu_);
-    return aborted_;
+    : options_(std::move(options)),
+      pieces_of_parameter_(options_.layout.offsets.size()),
+      order_(options_.pieces.size()),
+      missing_floats_(options_.pieces.size()) {
+  const std::vector<Piece>& pieces = options_.pieces;
+  std::iota(order_.begin(), order_.end(), 0);
+  std::ranges::sort(order_, {}, [&](int piece) { return pieces[piece].begin; });
+  std::vector<int> by_offset(options_.layout.offsets.size());
+  std::iota(by_offset.begin(), by_offset.end(), 0);
+  std::ranges::sort(by_offset, {}, [&](int p) { return options_.layout.offsets[p]; });
+  auto parameter = by_offset.begin();
+  for (const int piece : order_) {
+    while (std::next(parameter) != by_offset.end() &&
+           options_.layout.offsets[*std::next(parameter)] <= pieces[piece].begin) {
+      ++parameter;
+    }
+    pieces_of_parameter_[*parameter].push_back(piece);
+    missing_floats_[piece] = pieces[piece].end - pieces[piece].begin;
   }
-  std::atomic<int>& contributed = contributed_[parameter];
-  const int devices = static_cast<int>(options_.gradients.size());
-  if (contributed.fetch_add(1, std::memory_order_acq_rel) + 1 < devices) return absl::OkStatus();
-  contributed.store(0, std::memory_order_relaxed);
-  Sum(parameter);
-  return options_.reduced(parameter);
-}
-
-void GradientReduction::Sum(int parameter) {
-  absl::Span<float> sum = options_.gradients[0][parameter];
-  for (size_t begin = 0; begin < sum.size(); begin += kBlockElements) {
-    const size_t count = std::min(kBlockElements, sum.size() - begin);
-    for (size_t device = 1; device < options_.gradients.size(); ++device) {
-      Add(sum.data() + begin, options_.gradients[device][parameter].data() + begin, count);
+  if (options_.communicators.empty()) return;
+  CHECK_EQ(options_.communicators.size(), options_.memory.size());
+  for (int device = 0; device < devices(); ++device) {
+    lanes_.push_back(std::make_unique<Lane>(options_.layout.buckets.size()));
+    for (const GradientBucket& bucket : options_.layout.buckets) {
+      lanes_.back()->missing.push_back(static_cast<int>(bucket.parameters.size()));
     }
   }
+  for (int device = 0; device < devices(); ++device) {
+    lanes_[device]->thread = std::jthread([this, device] { ReduceBuckets(device); });
+  }
 }
 
-void GradientReduction::Abort(const absl::Status& why) {
-  CHECK(!why.ok());
+GradientReduction::~GradientReduction() {
+  for (const auto& lane : lanes_) lane->full.Close();
+  if (!lanes_.empty()) Abort(absl::CancelledError("the job ends"));
+}
+
+absl::Status GradientReduction::Contribute(int device, int parameter, int64_t step) {
+  RETURN_IF_ERROR(status());
+  if (devices() == 1) {
+    for (const int piece : pieces_of_parameter_[parameter]) {
+      RETURN_IF_ERROR(options_.reduced(piece, step));
+    }
+    return absl::OkStatus();
+  }
+  const int bucket = options_.layout.bucket_of[parameter];
+  int& missing = lanes_[device]->missing[bucket];
+  if (--missing > 0) return absl::OkStatus();
+  missing = static_cast<int>(options_.layout.buckets[bucket].parameters.size());
+  under_way_[step & 1].fetch_add(1);
+  lanes_[device]->full.TryPost(
+      {bucket, step});  // has room: a bucket is full once before it is reduced
+  return absl::OkStatus();
+}
+
+void GradientReduction::ReduceBuckets(int device) {
+  FullBucket full;
+  while (lanes_[device]->full.Take(full, absl::InfiniteDuration())) {
+    if (status().ok()) {
+      if (absl::Status reduced = Reduce(device, full); !reduced.ok()) Abort(std::move(reduced));
+    }
+    absl::MutexLock lock(&mu_);  // wakes AwaitAnnounced()
+    under_way_[full.step & 1].fetch_sub(1);
+  }
+}
+
+absl::Status GradientReduction::AwaitAnnounced(int64_t step) {
   absl::MutexLock lock(&mu_);
-  if (aborted_.ok()) aborted_ = why;
-  is_aborted_.store(true, std::memory_order_release);
+  auto settled = [this, step]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return under_way_[step & 1].load() == 0 || !aborted_.ok();
+  };
+  mu_.Await(absl::Condition(&settled));
+  return aborted_;
+}
+
+absl::Status GradientReduction::Reduce(int device, const FullBucket& full) {
+  const GradientBucket& range = options_.layout.buckets[full.bucket];
+  const int64_t length = range.end - range.begin;
+  const int64_t slice = length / devices();
+  RETURN_IF_ERROR(options_.communicators[device]->ReduceScatter(
+      {options_.memory[device] + range.begin, static_cast<size_t>(length)},
+      {options_.memory[0] + range.begin + device * slice, static_cast<size_t>(slice)}, nullptr));
+  return SliceReduced(device, full.bucket, full.step);
+}
+
+absl::Status GradientReduction::SliceReduced(int device, int bucket, int64_t step) {
+  RETURN_IF_ERROR(status());
+  const GradientBucket& range = options_.layout.buckets[bucket];
+  const int64_t slice = (range.end - range.begin) / devices();
+  const int64_t begin = range.begin + device * slice;
+  return Announce(begin, begin + slice, step);
+}
+
+// Floats [begin, end) are reduced: announces the pieces that are complete with them.
+absl::Status GradientReduction::Announce(int64_t begin, int64_t end, int64_t step) {
+  const std::vector<Piece>& pieces = options_.pieces;
+  auto at = std::ranges::partition_point(order_, [&](int p) { return pieces[p].end <= begin; });
+  for (; at != order_.end() && pieces[*at].begin < end; ++at) {
+    const Piece& piece = pieces[*at];
+    const int64_t covered = std::min(end, piece.end) - std::max(begin, piece.begin);
+    std::atomic<int64_t>& missing = missing_floats_[*at];
+    if (missing.fetch_sub(covered, std::memory_order_acq_rel) > covered) continue;
+    missing.store(piece.end - piece.begin, std::memory_order_relaxed);
+    RETURN_IF_ERROR(options_.reduced(*at, step));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientReduction::status() const {
+  if (!is_aborted_.load(std::memory_order_acquire)) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  return aborted_;
+}
+
+void GradientReduction::Abort(absl::Status why) {
+  CHECK(!why.ok());
+  {
+    absl::MutexLock lock(&mu_);
+    if (aborted_.ok()) aborted_ = why;
+    is_aborted_.store(true, std::memory_order_release);
+  }
+  for (const auto& communicator : options_.communicators) communicator->Abort(why);
 }
 
 }  // namespace muster

@@ -1,85 +1,165 @@
 #include "lib/collective/gradient_reduction.h"
 
+#include <atomic>
+#include <numeric>
 #include <thread>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/collective/shared_memory_communicator.h"
 
 namespace muster {
 namespace {
 
+using ::testing::Each;
+using ::testing::ElementsAre;
+
 // Values whose sum depends on the order of the additions.
-float Value(int device, int parameter, int i) {
-  return (device % 2 ? -1.0f : 1.0f) * 1e4f / (1 + device + 3 * parameter + i % 101);
+float Value(int device, int64_t i) {
+  return (device % 2 ? -1.0f : 1.0f) * 1e4f / static_cast<float>(1 + device + i % 101);
 }
 
-struct Buffers {
-  Buffers(int devices, const std::vector<int>& sizes) {
-    for (int d = 0; d < devices; ++d) {
-      memory.emplace_back();
-      spans.emplace_back();
-      for (int p = 0; p < static_cast<int>(sizes.size()); ++p) {
-        memory[d].emplace_back(sizes[p]);
-        for (int i = 0; i < sizes[p]; ++i) memory[d][p][i] = Value(d, p, i);
+// Devices with gradients of the given sizes, in small buckets, cut into pieces of 100 floats.
+struct Node {
+  explicit Node(int devices, const std::vector<int64_t>& elements)
+      : elements(elements), group(devices), reduced(0) {
+    std::vector<int> order(elements.size());
+    std::iota(order.rbegin(), order.rend(), 0);  // the last parameter's gradient is final first
+    layout = LayOutGradients(elements, order, devices, {.first_bytes = 1024, .bytes = 8192});
+    for (int device = 0; device < devices; ++device) {
+      memory.emplace_back(layout.elements);
+      for (size_t p = 0; p < elements.size(); ++p) Fill(device, static_cast<int>(p));
+    }
+    for (size_t p = 0; p < elements.size(); ++p) {
+      for (int64_t at = 0; at < elements[p]; at += 100) {
+        pieces.push_back(
+            {layout.offsets[p] + at, layout.offsets[p] + std::min<int64_t>(at + 100, elements[p])});
       }
-      for (auto& parameter : memory[d]) spans[d].push_back(absl::MakeSpan(parameter));
+    }
+    reduced = std::vector<std::atomic<int>>(pieces.size());
+  }
+
+  void Fill(int device, int p) {
+    for (int64_t i = 0; i < elements[p]; ++i) {
+      memory[device][layout.offsets[p] + i] = Value(device, i);
     }
   }
-  std::vector<std::vector<std::vector<float>>> memory;
-  std::vector<std::vector<absl::Span<float>>> spans;
+
+  GradientReduction::Options Options() {
+    GradientReduction::Options options{.layout = layout, .pieces = pieces};
+    for (auto& device : memory) options.memory.push_back(device.data());
+    for (size_t device = 0; memory.size() > 1 && device < memory.size(); ++device) {
+      options.communicators.push_back(group.Join(static_cast<int>(device)));
+    }
+    options.reduced = [this](int piece, int64_t) {
+      ++reduced[piece];
+      ++reduced_in_all;
+      reduced_in_all.notify_all();
+      return absl::OkStatus();
+    };
+    return options;
+  }
+
+  std::vector<int> counts() const { return {reduced.begin(), reduced.end()}; }
+
+  void AwaitReduced(int count) {
+    for (int seen = reduced_in_all; seen < count; seen = reduced_in_all) reduced_in_all.wait(seen);
+  }
+
+  const std::vector<int64_t> elements;
+  SharedMemoryGroup group;
+  GradientLayout layout;
+  std::vector<std::vector<float>> memory;
+  std::vector<GradientReduction::Piece> pieces;
+  std::vector<std::atomic<int>> reduced;
+  std::atomic<int> reduced_in_all = 0;
 };
 
 TEST(GradientReductionTest, SumsInDeviceOrderWhoeverComesLast) {
-  const std::vector<int> sizes = {1, 7, 2048, 5001};
   for (int last = 0; last < 3; ++last) {
-    Buffers buffers(3, sizes);
-    std::vector<int> reduced;
-    GradientReduction reduction({.gradients = buffers.spans, .reduced = [&](int p) {
-                                   reduced.push_back(p);
-                                   return absl::OkStatus();
-                                 }});
-    for (int p = 3; p >= 0; --p) {
-      for (int d = 0; d < 3; ++d) {
-        if (d == last) continue;
-        ASSERT_TRUE(reduction.Contribute(d, p).ok());
-      }
-      ASSERT_TRUE(reduction.Contribute(last, p).ok());
+    Node node(3, {1, 7, 2048, 5001, 100});
+    GradientReduction reduction(node.Options());
+    for (const int device : {(last + 1) % 3, (last + 2) % 3, last}) {
+      for (int p = 4; p >= 0; --p) ASSERT_TRUE(reduction.Contribute(device, p, 0).ok());
     }
-    EXPECT_EQ(reduced, (std::vector<int>{3, 2, 1, 0}));
-    for (int p = 0; p < 4; ++p) {
-      for (int i = 0; i < sizes[p]; ++i) {
-        EXPECT_EQ(buffers.memory[0][p][i], (Value(0, p, i) + Value(1, p, i)) + Value(2, p, i));
+    node.AwaitReduced(static_cast<int>(node.pieces.size()));
+    for (size_t p = 0; p < node.elements.size(); ++p) {
+      for (int64_t i = 0; i < node.elements[p]; ++i) {
+        ASSERT_EQ(node.memory[0][node.layout.offsets[p] + i],
+                  (Value(0, i) + Value(1, i)) + Value(2, i))
+            << "parameter " << p << ", element " << i;
       }
     }
   }
 }
 
-TEST(GradientReductionTest, ManyThreadsReduceEveryParameterOfEveryStepOnce) {
-  constexpr int kDevices = 4, kParameters = 50, kSteps = 20;
-  Buffers buffers(kDevices, std::vector<int>(kParameters, 3));
-  std::vector<std::atomic<int>> reduced(kParameters);
-  GradientReduction reduction({.gradients = buffers.spans, .reduced = [&](int p) {
-                                 ++reduced[p];
-                                 return absl::OkStatus();
-                               }});
-  for (int step = 0; step < kSteps; ++step) {
-    std::vector<std::jthread> devices;
-    for (int d = 0; d < kDevices; ++d) {
-      devices.emplace_back([&, d] {
-        for (int p = 0; p < kParameters; ++p) EXPECT_TRUE(reduction.Contribute(d, p).ok());
-      });
+TEST(GradientReductionTest, ManyStepsAnnounceEveryPieceOncePerStep) {
+  constexpr int kDevices = 4, kSteps = 20;
+  Node node(kDevices, std::vector<int64_t>(50, 301));
+  GradientReduction reduction(node.Options());
+  for (int step = 1; step <= kSteps; ++step) {
+    {
+      std::vector<std::jthread> devices;
+      for (int device = 0; device < kDevices; ++device) {
+        devices.emplace_back([&, device] {
+          for (int p = 49; p >= 0; --p) {
+            node.Fill(device, p);
+            EXPECT_TRUE(reduction.Contribute(device, p, 0).ok());
+          }
+        });
+      }
     }
+    node.AwaitReduced(step * static_cast<int>(node.pieces.size()));
+    for (const auto& count : node.reduced) ASSERT_EQ(count, step);
   }
-  for (const auto& count : reduced) EXPECT_EQ(count, kSteps);
 }
 
-TEST(GradientReductionTest, AbortStopsTheOtherDevices) {
-  Buffers buffers(2, {4});
-  GradientReduction reduction(
-      {.gradients = buffers.spans, .reduced = [](int) { return absl::OkStatus(); }});
-  ASSERT_TRUE(reduction.Contribute(0, 0).ok());
+TEST(GradientReductionTest, AwaitAnnouncedReturnsOnceEveryFullBucketOfTheStepHasLeft) {
+  Node node(3, std::vector<int64_t>(20, 1000));
+  GradientReduction reduction(node.Options());
+  for (int device = 0; device < 3; ++device) {
+    for (int p = 19; p >= 0; --p) ASSERT_TRUE(reduction.Contribute(device, p, 0).ok());
+  }
+  ASSERT_TRUE(reduction.Contribute(1, 19, /*step=*/1).ok());  // has no say in it
+  ASSERT_TRUE(reduction.AwaitAnnounced(0).ok());
+  EXPECT_THAT(node.counts(), Each(1));
+}
+
+TEST(GradientReductionTest, ASingleDeviceAnnouncesEachParameterAtOnce) {
+  Node node(1, {250, 50});
+  GradientReduction reduction(node.Options());
+  ASSERT_TRUE(reduction.Contribute(0, 1, 0).ok());
+  EXPECT_THAT(node.counts(), ElementsAre(0, 0, 0, 1));
+  ASSERT_TRUE(reduction.Contribute(0, 0, 0).ok());
+  EXPECT_THAT(node.counts(), Each(1));
+}
+
+TEST(GradientReductionTest, SlicesThatDevicesReduceThemselvesCompleteThePieces) {
+  Node node(2, {64, 36});  // one bucket of 112 -> 128 floats: slices of 64
+  GradientReduction reduction(node.Options());
+  ASSERT_EQ(node.layout.buckets.size(), 1);
+  ASSERT_TRUE(reduction.SliceReduced(1, 0, 0).ok());
+  EXPECT_THAT(node.counts(), ElementsAre(0, 0));  // both begin in the first slice
+  ASSERT_TRUE(reduction.SliceReduced(0, 0, 0).ok());
+  EXPECT_THAT(node.counts(), ElementsAre(1, 1));
+}
+
+TEST(GradientReductionTest, AbortStopsTheOtherDevicesAlsoInsideAReduction) {
+  Node node(2, {40});
+  GradientReduction reduction(node.Options());
+  ASSERT_TRUE(reduction.Contribute(0, 0, 0).ok());  // device 0's thread waits for device 1 now
   reduction.Abort(absl::InternalError("device 1: out of memory"));
-  EXPECT_EQ(reduction.Contribute(1, 0), absl::InternalError("device 1: out of memory"));
+  EXPECT_EQ(reduction.Contribute(1, 0, 0), absl::InternalError("device 1: out of memory"));
+  EXPECT_THAT(node.counts(), Each(0));
+}
+
+TEST(GradientReductionTest, AFailureToPassOnASumComesBackToTheDevices) {
+  Node node(1, {10});
+  auto options = node.Options();
+  options.reduced = [](int, int64_t) { return absl::UnavailableError("ps-0 is gone"); };
+  GradientReduction reduction(std::move(options));
+  EXPECT_EQ(reduction.Contribute(0, 0, 0), absl::UnavailableError("ps-0 is gone"));
 }
 
 }  // namespace

@@ -40,6 +40,9 @@ class Device {
   using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
   virtual Memory Allocate(size_t bytes) = 0;
 
+  // Makes it the calling thread's current GPU, for libraries that ask for that. A no-op on the CPU.
+  virtual void Use() const {}
+
   // Waits for what was enqueued. A no-op on the CPU.
   virtual void Synchronize() = 0;
 };

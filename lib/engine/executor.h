@@ -9,6 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "lib/collective/communicator.h"
+#include "lib/collective/gradient_layout.h"
 #include "lib/engine/device.h"
 #include "proto/muster/v1/graph.pb.h"
 
@@ -30,6 +32,24 @@ class ParameterFlow {
   // parameter's values: they may be overwritten. Announced once per parameter of a differentiated
   // graph, as early as possible.
   virtual absl::Status GradientReady(int p) = 0;
+
+  // In its place, where the executor has peers: the sum over all of them of this device's slice of
+  // `bucket` is in the gradients' host memory, and the parameters of the bucket are not read any
+  // more on this device.
+  virtual absl::Status SliceReduced(int /*bucket*/) {
+    return absl::UnimplementedError("a flow for executors without peers");
+  }
+};
+
+// What GPUs share that compute parts of one batch. They sum gradients among themselves, a bucket at
+// a time, and each sends the sum of its slice to the host; each fetches its slice of a bucket's
+// values and hands it to the others. So every byte crosses to and from the host once, however many
+// GPUs there are. (CPU devices compute on shared memory and have no peers.)
+struct ExecutorPeers {
+  Communicator* communicator = nullptr;    // this device's
+  const GradientLayout* layout = nullptr;  // of both memories
+  float* parameters = nullptr;             // host f32[layout->elements], one for all devices
+  float* gradients = nullptr;              // likewise
 };
 
 // What differs from run to run: see "Numbers that come with a run" in lib/graph/ops.md.
@@ -63,6 +83,9 @@ class Executor {
     bool micro_batches = false;  // whether runs will ever add to the gradients of the run before
     bool tf32 = false;           // matrix products of f32 tensors in TF32 where the device has it
     bool deterministic = true;   // only kernels that repeat to the bit
+    // Null: alone. All peers run the same training graph step by step, each on its thread. What it
+    // points to outlives the executor; `parameters` and `gradients` above point into its memory.
+    const ExecutorPeers* peers = nullptr;
     Profile* profile = nullptr;  // takes the time of every node of every run; outlives the executor
   };
 

@@ -111,7 +111,7 @@ class Model {
     std::vector<float> values(parameter(p).size());
     slots.resize(kernels::OptimizerSlots(settings.rule), std::vector<float>(values.size()));
     std::vector<std::vector<float>> slots_out = slots;
-    const float* const gradients[] = {gradient(p).data()};
+    const kernels::Gradient gradients[] = {{gradient(p).data()}};
     kernels::OptimizerBuffers buffers{.gradients = gradients,
                                       .ranks = 1,
                                       .values_in = parameter(p).data(),

@@ -98,7 +98,7 @@ TEST_P(OnnxGoldenTest, TwentyStepsOfSgdHaveTheLossesOfPyTorch) {
     }
     for (int p = 0; p < graph->parameters_size(); ++p) {
       if (graph->parameters(p).has_statistic_momentum()) continue;
-      const float* const gradients[] = {memory.gradient(p).data()};
+      const kernels::Gradient gradients[] = {{memory.gradient(p).data()}};
       std::vector<float> values(memory.parameter(p).size()), momentum(values.size());
       kernels::OptimizerBuffers buffers{.gradients = gradients,
                                         .ranks = 1,

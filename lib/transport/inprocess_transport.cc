@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/transport/shared_slab.h"
 
 namespace muster {
 namespace {
@@ -36,6 +37,14 @@ struct Arrival {
   absl::Span<const std::byte> payload;
   std::vector<std::byte> kept;
   Transport::SendDone done;
+};
+
+// A payload lent to a receiver, with what keeps its memory.
+struct Loan {
+  int64_t from = kNobody;
+  Transport::SendDone done;
+  std::shared_ptr<SharedSlab> slab;
+  std::vector<std::byte> kept;
 };
 
 struct FinishedSend {
@@ -90,6 +99,7 @@ class InProcessTransport : public Transport {
       : network_(network), inbox_(inbox), number_(number) {}
 
   ~InProcessTransport() override {
+    CHECK_EQ(loans_.size(), free_loans_.size()) << "a lease outlives its transport";
     absl::MutexLock lock(&network_->mu_);
     auto nobody_copies = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
       for (const auto& [number, inbox] : network_->inboxes_) {
@@ -238,20 +248,53 @@ class InProcessTransport : public Transport {
   void Deliver(Arrival& arrival) {
     absl::StatusOr<WireHeader> header = DecodeHeader(arrival.header);
     CHECK(header.ok()) << header.status();
-    absl::Span<std::byte> place;
+    PayloadPlace place;
     if (!arrival.payload.empty()) place = receiver_->PlacePayload(*header);
-    if (!place.empty()) {
-      CHECK_EQ(place.size(), arrival.payload.size());
-      std::memcpy(place.data(), arrival.payload.data(), place.size());
+    if (place.in_place && !place.memory.empty() && DeliverInPlace(*header, arrival)) return;
+    if (!place.memory.empty()) {
+      CHECK_EQ(place.memory.size(), arrival.payload.size());
+      std::memcpy(place.memory.data(), arrival.payload.data(), arrival.payload.size());
     }
-    {
-      absl::MutexLock lock(&network_->mu_);
-      inbox_->copying_from = kNobody;
-      if (InProcessNetwork::Inbox* sender = network_->Find(arrival.from)) {
-        sender->Finish(std::move(arrival.done), absl::OkStatus());
-      }
+    LetGo(arrival.from, std::move(arrival.done));
+    if (place.memory.size() == arrival.payload.size()) {
+      receiver_->Received(*header, place.memory, {});
     }
-    if (place.size() == arrival.payload.size()) receiver_->Received(*header, place);
+  }
+
+  // False where the payload's memory is not such that it could outlive its sender.
+  bool DeliverInPlace(const WireHeader& header, Arrival& arrival) {
+    std::shared_ptr<SharedSlab> slab = SharedSlab::Find(arrival.payload);
+    if (slab == nullptr && arrival.kept.empty()) return false;
+    if (free_loans_.empty()) {
+      free_loans_.push_back(loans_.size());
+      loans_.emplace_back();
+    }
+    const size_t loan = free_loans_.back();
+    free_loans_.pop_back();
+    loans_[loan] = {arrival.from, std::move(arrival.done), std::move(slab),
+                    std::move(arrival.kept)};
+    LetGo(arrival.from, nullptr);
+    receiver_->Received(header, arrival.payload, PayloadLease(this, loan));
+    return true;
+  }
+
+  void Return(uint64_t loan) override {
+    Loan returned = std::exchange(loans_[loan], {});
+    free_loans_.push_back(loan);
+    absl::MutexLock lock(&network_->mu_);
+    Complete(returned.from, std::move(returned.done));
+  }
+
+  // Nothing of the sender's memory is being copied any more.
+  void LetGo(int64_t sender, SendDone done) {
+    absl::MutexLock lock(&network_->mu_);
+    inbox_->copying_from = kNobody;
+    Complete(sender, std::move(done));
+  }
+
+  void Complete(int64_t sender, SendDone done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
+    InProcessNetwork::Inbox* inbox = network_->Find(sender);
+    if (inbox != nullptr) inbox->Finish(std::move(done), absl::OkStatus());
   }
 
   std::optional<Loss> TakeLoss() {
@@ -267,6 +310,8 @@ class InProcessTransport : public Transport {
   const int64_t number_;
   MessageReceiver* receiver_ = nullptr;
   int32_t peers_made_ = 0;
+  std::vector<Loan> loans_;
+  std::vector<size_t> free_loans_;
 };
 
 InProcessNetwork::InProcessNetwork() = default;

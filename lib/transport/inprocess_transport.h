@@ -18,7 +18,8 @@ namespace muster {
 //
 // Each transport delivers what arrives in the order in which it was sent, over all its peers. A
 // payload is copied once, from the sender's memory to where the receiver places it, by the
-// receiver's Progress(); the sender's `done` runs in the sender's next Progress(). Destroying a
+// receiver's Progress(); the sender's `done` runs in the sender's next Progress(). As over shared
+// memory, a payload in a SharedSlab is lent instead where it may be read in place. Destroying a
 // transport is the death of a peer: what it had sent and what had not been delivered to it is lost,
 // and everyone connected to it hears PeerLost.
 class InProcessNetwork {

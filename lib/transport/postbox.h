@@ -25,20 +25,24 @@ class Postbox : public MessageReceiver {
     absl::Span<const std::byte> payload;
   };
 
-  absl::Span<std::byte> PlacePayload(const WireHeader& header) override {
+  PayloadPlace PlacePayload(const WireHeader& header) override {
     if (refuse_payloads) return {};
     memory_.push_back(std::make_unique<std::byte[]>(header.length));
-    return {memory_.back().get(), header.length};
+    return {absl::Span<std::byte>(memory_.back().get(), header.length), read_in_place};
   }
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override {
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                PayloadLease lease) override {
     messages.push_back({header, payload});
+    leases.push_back(std::move(lease));
     if (on_message) on_message(messages.back());
   }
   void PeerLost(PeerId peer, const absl::Status& why) override { losses.emplace_back(peer, why); }
 
   std::vector<Message> messages;
+  std::vector<PayloadLease> leases;  // of each message; let go before the transport is
   std::vector<std::pair<PeerId, absl::Status>> losses;
   bool refuse_payloads = false;
+  bool read_in_place = false;
   std::function<void(const Message&)> on_message;
 
  private:

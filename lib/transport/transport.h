@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -20,24 +21,72 @@ namespace muster {
 // A connection of one Transport to one peer. Never reused within a Transport.
 enum class PeerId : int32_t { kNone = -1 };
 
+class Transport;
+
+// The right to read a payload where its sender has it. Until it is destroyed the sender's `done`
+// waits. Move-only; destroyed on the transport's thread and before the transport, also after the
+// peer was lost: the memory outlives the peer. Allocates nothing.
+class PayloadLease {
+ public:
+  PayloadLease() = default;  // of nothing
+  PayloadLease(Transport* transport, uint64_t loan) : transport_(transport), loan_(loan) {}
+  PayloadLease(PayloadLease&& other) noexcept
+      : transport_(std::exchange(other.transport_, nullptr)), loan_(other.loan_) {}
+  PayloadLease& operator=(PayloadLease&& other) noexcept {
+    std::swap(transport_, other.transport_);
+    std::swap(loan_, other.loan_);
+    return *this;
+  }
+  ~PayloadLease();
+
+  explicit operator bool() const { return transport_ != nullptr; }
+
+ private:
+  Transport* transport_ = nullptr;
+  uint64_t loan_ = 0;
+};
+
+// Where a payload is to go.
+struct PayloadPlace {
+  PayloadPlace() = default;                                          // nowhere: drop it
+  PayloadPlace(absl::Span<std::byte> memory, bool in_place = false)  // NOLINT: a span is a place
+      : memory(memory), in_place(in_place) {}
+
+  absl::Span<std::byte> memory;
+  // Where the transport can lend the sender's own memory, it may stay there.
+  bool in_place = false;
+};
+
 // What a Transport calls, on its own thread, from inside Progress().
 class MessageReceiver {
  public:
   virtual ~MessageReceiver() = default;
 
   // A header arrived and is well formed. Returns where its payload (header.length bytes, > 0) is to
-  // be placed, or an empty span to drop it (Received is then not called). The memory must stay
+  // be placed, or nowhere to drop it (Received is then not called). The memory must stay
   // valid until Received or PeerLost. Registered memory (RegisterMemory) is fastest. Not called
   // when length is 0.
-  virtual absl::Span<std::byte> PlacePayload(const WireHeader& header) = 0;
+  virtual PayloadPlace PlacePayload(const WireHeader& header) = 0;
 
-  // A whole message is here. `payload` is the span that PlacePayload returned (empty when length is
-  // 0).
-  virtual void Received(const WireHeader& header, absl::Span<const std::byte> payload) = 0;
+  // A whole message is here. `payload` is the memory that PlacePayload named (empty when length is
+  // 0); or, only where that said in_place, memory of the sender, 64-byte aligned where the sender's
+  // is, that `lease` keeps. What the sender's process does wrong may still change it: read it once
+  // or live with that.
+  virtual void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                        PayloadLease lease) = 0;
 
   // The peer is gone, or could not be reached: sends to it were or will be completed with an error.
   // Once per peer.
   virtual void PeerLost(PeerId peer, const absl::Status& why) = 0;
+};
+
+// What carries the messages to one peer; for logs and muster_transport_info.
+struct LinkDescription {
+  std::string transport;  // "ucx", "shm", "inprocess"
+  std::string network;    // "tcp", "rc_mlx5", ...; "" where there is none
+  std::string device;     // "eth0", "mlx5_0:1", ...; "" where unknown
+  int connections = 1;
+  bool device_memory = false;  // GPU buffers go out directly
 };
 
 // Thread-compatible: one thread creates, uses and destroys it; only Wake() may be called from
@@ -59,6 +108,9 @@ class Transport {
   // which connection it came, its header does (job, rank).
   virtual absl::StatusOr<PeerId> Connect(absl::string_view address) = 0;
   virtual void Disconnect(PeerId peer) = 0;
+
+  // Of a connected peer; complete once a message has come or gone.
+  virtual LinkDescription Describe(PeerId /*peer*/) const { return {.transport = name()}; }
 
   // Starts sending. The header is copied; `payload` must stay valid and unchanged until `done` (may
   // be empty function) is called, with OK once the memory may be reused or with the error. `done`
@@ -87,7 +139,16 @@ class Transport {
 
   // Ends the current or next Wait() at once. Any thread.
   virtual void Wake() = 0;
+
+ private:
+  friend class PayloadLease;
+  // A lease ended. Only of transports that lend.
+  virtual void Return(uint64_t /*loan*/) {}
 };
+
+inline PayloadLease::~PayloadLease() {
+  if (transport_ != nullptr) transport_->Return(loan_);
+}
 
 // Makes a thread's transport; called on that thread.
 using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<Transport>>()>;

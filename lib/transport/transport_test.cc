@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +21,9 @@
 #include "gtest/gtest.h"
 #include "lib/transport/inprocess_transport.h"
 #include "lib/transport/postbox.h"
+#include "lib/transport/routing_transport.h"
+#include "lib/transport/shared_memory_transport.h"
+#include "lib/transport/shared_slab.h"
 #include "lib/transport/ucx_transport.h"
 #include "lib/transport/wire.h"
 
@@ -42,7 +48,7 @@ class UcxFabric : public Fabric {
  public:
   explicit UcxFabric(bool spin) : spin_(spin) {}
   std::unique_ptr<Transport> MakeTransport() override {
-    auto transport = UcxTransport::Create({.spin = spin_});
+    auto transport = UcxTransport::Create({.polling = {.regardless = spin_}});
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);
   }
@@ -51,9 +57,40 @@ class UcxFabric : public Fabric {
   const bool spin_;
 };
 
+class SharedMemoryFabric : public Fabric {
+ public:
+  explicit SharedMemoryFabric(bool spin) : spin_(spin) {}
+  std::unique_ptr<Transport> MakeTransport() override {
+    auto transport = SharedMemoryTransport::Create({.polling = {.regardless = spin_}});
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    return *std::move(transport);
+  }
+
+ private:
+  const bool spin_;
+};
+
+class RoutingFabric : public Fabric {
+ public:
+  explicit RoutingFabric(RoutingTransportOptions options) : options_(options) {}
+  std::unique_ptr<Transport> MakeTransport() override {
+    auto transport = RoutingTransport::Create(options_);
+    EXPECT_TRUE(transport.ok()) << transport.status();
+    return *std::move(transport);
+  }
+
+ private:
+  const RoutingTransportOptions options_;
+};
+
+std::unique_ptr<Fabric> Routing(RoutingTransportOptions options) {
+  return std::make_unique<RoutingFabric>(options);
+}
+
 struct FabricCase {
   std::string name;
   std::function<std::unique_ptr<Fabric>()> make;
+  bool lends = true;  // payloads in slabs, to those who read in place
 };
 
 class TransportTest : public testing::TestWithParam<FabricCase> {
@@ -172,6 +209,22 @@ TEST_P(TransportTest, APayloadThatIsNotWantedIsDroppedAndTheNextOneArrives) {
     EXPECT_EQ(b->postbox.messages.size(), 2u);
     EXPECT_EQ(b->postbox.messages[0].header.chunk, 2u);
     EXPECT_EQ(b->postbox.messages[1].header.chunk, 3u);
+  }
+}
+
+TEST_P(TransportTest, AScalarThatIsNoNumberArrivesAsItIs) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = Connect(*a, *b);
+  for (size_t size : {0, 100, 1'000'000}) {
+    const std::vector<std::byte> payload = PatternOf(1, size);
+    WireHeader header = HeaderOf(1, size);
+    header.scalar = std::numeric_limits<double>::quiet_NaN();
+    b->postbox.messages.clear();
+    a->transport->Send(to_b, header, payload, nullptr);
+    ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
+                              [&] { return !b->postbox.messages.empty(); }));
+    EXPECT_TRUE(std::isnan(b->postbox.messages[0].header.scalar)) << size;
+    EXPECT_TRUE(b->postbox.messages[0].payload == absl::MakeConstSpan(payload)) << size;
   }
 }
 
@@ -375,12 +428,268 @@ TEST_P(TransportTest, RegisteredMemoryMayOutliveTheTransport) {
   registration->reset();
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Fabrics, TransportTest,
-    testing::Values(FabricCase{"InProcess", [] { return std::make_unique<InProcessFabric>(); }},
-                    FabricCase{"Ucx", [] { return std::make_unique<UcxFabric>(false); }},
-                    FabricCase{"UcxSpinning", [] { return std::make_unique<UcxFabric>(true); }}),
-    [](const testing::TestParamInfo<FabricCase>& param) { return param.param.name; });
+// ---- Payloads in slabs, some of which stay there.
+
+class SlabTest : public TransportTest {
+ protected:
+  // A slab of `size` bytes of PatternOf(1) that `station` has registered.
+  struct Registered {
+    std::shared_ptr<SharedSlab> slab;
+    std::unique_ptr<Transport::MemoryRegistration> registration;
+  };
+  static Registered MakeSlab(Station& station, size_t size) {
+    auto slab = SharedSlab::Allocate(size);
+    EXPECT_TRUE(slab.ok()) << slab.status();
+    std::ranges::copy(PatternOf(1, size), (*slab)->memory().begin());
+    auto registration = station.transport->RegisterMemory((*slab)->memory());
+    EXPECT_TRUE(registration.ok()) << registration.status();
+    return {*slab, *std::move(registration)};
+  }
+
+  static bool Progress(Station& a, Station& b, const std::function<bool()>& until) {
+    return ProgressUntil({a.transport.get(), b.transport.get()}, until);
+  }
+
+  std::unique_ptr<Station> a_ = MakeStation(), b_ = MakeStation();
+};
+
+TEST_P(SlabTest, PayloadsInASlabArriveWhole) {
+  const PeerId to_b = Connect(*a_, *b_);
+  const Registered slab = MakeSlab(*a_, 5 << 20);
+  for (bool in_place : {false, true}) {
+    b_->postbox.read_in_place = in_place;
+    for (size_t size : kSizes) {
+      if (size > slab.slab->memory().size()) continue;
+      const auto payload = slab.slab->memory().last(size);
+      const size_t before = b_->postbox.messages.size();
+      bool done = false;
+      a_->transport->Send(to_b, HeaderOf(1, size), payload, [&](const absl::Status& status) {
+        EXPECT_TRUE(status.ok()) << status;
+        done = true;
+      });
+      ASSERT_TRUE(Progress(*a_, *b_, [&] { return b_->postbox.messages.size() > before; }));
+      EXPECT_TRUE(b_->postbox.messages.back().payload == absl::MakeConstSpan(payload)) << size;
+      b_->postbox.leases.clear();
+      ASSERT_TRUE(Progress(*a_, *b_, [&] { return done; })) << size;
+    }
+  }
+}
+
+TEST_P(SlabTest, ALeaseIsTheSendersOwnMemoryAndItsEndIsTheSendersDone) {
+  if (!GetParam().lends) GTEST_SKIP() << "this transport copies";
+  const PeerId to_b = Connect(*a_, *b_);
+  const Registered slab = MakeSlab(*a_, 300'000);
+  const absl::Span<std::byte> payload = slab.slab->memory().subspan(64, 200'000);
+  b_->postbox.read_in_place = true;
+  int dones = 0;
+  a_->transport->Send(to_b, HeaderOf(1, payload.size()), payload, [&](const absl::Status& status) {
+    EXPECT_TRUE(status.ok()) << status;
+    ++dones;
+  });
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return !b_->postbox.messages.empty(); }));
+  ASSERT_TRUE(b_->postbox.leases[0]);
+  const absl::Span<const std::byte> lent = b_->postbox.messages[0].payload;
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(lent.data()) % 64, 0u);
+  for (size_t at : {size_t{0}, payload.size() / 2, payload.size() - 1}) {
+    payload[at] ^= std::byte{0xff};  // nothing was copied: the reader sees it
+    EXPECT_EQ(lent[at], payload[at]);
+  }
+  for (int i = 0; i < 1000; ++i) a_->transport->Progress();
+  EXPECT_EQ(dones, 0);
+
+  b_->postbox.leases.clear();
+
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return dones == 1; }));
+}
+
+TEST_P(SlabTest, LeasesEndInAnyOrder) {
+  constexpr size_t kBytes = 20'000;
+  const PeerId to_b = Connect(*a_, *b_);
+  const Registered slab = MakeSlab(*a_, 5 * kBytes);
+  b_->postbox.read_in_place = true;
+  std::vector<int> dones;
+  for (int i = 0; i < 5; ++i) {
+    a_->transport->Send(to_b, HeaderOf(i, kBytes), slab.slab->memory().subspan(i * kBytes, kBytes),
+                        [&dones, i](const absl::Status& status) {
+                          EXPECT_TRUE(status.ok()) << status;
+                          dones.push_back(i);
+                        });
+  }
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return b_->postbox.messages.size() == 5; }));
+  for (size_t ended = 0; ended < 5; ++ended) {
+    const int order[] = {3, 1, 4, 0, 2};
+    b_->postbox.leases[order[ended]] = {};
+    ASSERT_TRUE(Progress(*a_, *b_, [&] { return dones.size() > ended; }));
+    if (GetParam().lends) {
+      EXPECT_EQ(dones.back(), order[ended]);
+    }
+  }
+}
+
+TEST_P(SlabTest, APayloadThatMayNotStayIsCopiedAndDone) {
+  const PeerId to_b = Connect(*a_, *b_);
+  const Registered slab = MakeSlab(*a_, 100'000);
+  int dones = 0;
+  a_->transport->Send(to_b, HeaderOf(1, 100'000), slab.slab->memory(),
+                      [&](const absl::Status&) { ++dones; });
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return dones == 1 && b_->postbox.messages.size() == 1; }));
+  EXPECT_FALSE(b_->postbox.leases[0]);
+}
+
+TEST_P(SlabTest, APayloadInASlabThatIsNotWantedIsDroppedAndDone) {
+  const PeerId to_b = Connect(*a_, *b_);
+  const Registered slab = MakeSlab(*a_, 100'000);
+  b_->postbox.refuse_payloads = true;
+  int dones = 0;
+  a_->transport->Send(to_b, HeaderOf(1, 100'000), slab.slab->memory(),
+                      [&](const absl::Status&) { ++dones; });
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return dones == 1; }));
+  EXPECT_TRUE(b_->postbox.messages.empty());
+}
+
+TEST_P(SlabTest, MemoryOutsideASlabIsCopiedAlsoForThoseWhoWouldReadInPlace) {
+  const PeerId to_b = Connect(*a_, *b_);
+  const std::vector<std::byte> payload = PatternOf(2, 300'000);
+  b_->postbox.read_in_place = true;
+  int dones = 0;
+  a_->transport->Send(to_b, HeaderOf(1, payload.size()), payload,
+                      [&](const absl::Status&) { ++dones; });
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return dones == 1 && b_->postbox.messages.size() == 1; }));
+  EXPECT_FALSE(b_->postbox.leases[0]);
+  EXPECT_TRUE(b_->postbox.messages[0].payload == absl::MakeConstSpan(payload));
+}
+
+TEST_P(SlabTest, WhatIsLentStaysReadableWhenItsSenderIsGone) {
+  const PeerId to_b = Connect(*a_, *b_);
+  const PeerId to_a = Connect(*b_, *a_);
+  Registered slab = MakeSlab(*a_, 200'000);
+  b_->postbox.read_in_place = true;
+  a_->transport->Send(to_b, HeaderOf(1, 200'000), slab.slab->memory(), nullptr);
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return !b_->postbox.messages.empty(); }));
+
+  a_->transport.reset();
+  slab = {};
+  ASSERT_TRUE(ProgressUntil({b_->transport.get()}, [&] { return !b_->postbox.losses.empty(); }));
+
+  EXPECT_EQ(b_->postbox.losses[0].first, to_a);
+  EXPECT_TRUE(b_->postbox.messages[0].payload == absl::MakeConstSpan(PatternOf(1, 200'000)));
+  b_->postbox.leases.clear();
+  while (b_->transport->Progress() > 0) {
+  }
+}
+
+TEST_P(SlabTest, DisconnectLeavesWhatIsLentToItsReader) {
+  const PeerId first = Connect(*a_, *b_);
+  const Registered slab = MakeSlab(*a_, 200'000);
+  b_->postbox.read_in_place = true;
+  int dones = 0;
+  auto count = [&](const absl::Status&) { ++dones; };
+  a_->transport->Send(first, HeaderOf(1, 200'000), slab.slab->memory(), count);
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return !b_->postbox.messages.empty(); }));
+
+  a_->transport->Disconnect(first);
+  const PeerId second = Connect(*a_, *b_);
+  a_->transport->Send(second, HeaderOf(2, 0), {}, nullptr);
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return b_->postbox.messages.size() == 2; }));
+
+  if (GetParam().lends) {
+    EXPECT_EQ(dones, 0);
+  }
+  EXPECT_TRUE(b_->postbox.messages[0].payload == absl::MakeConstSpan(PatternOf(1, 200'000)));
+  b_->postbox.leases.clear();
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return dones == 1; }));
+  EXPECT_TRUE(a_->postbox.losses.empty());
+}
+
+TEST_P(SlabTest, AThousandRandomMessagesArriveOnceEach) {
+  constexpr uint32_t kMessages = 1000;
+  constexpr size_t kSlabBytes = 1 << 20;
+  const uint32_t seed = 2024;
+  std::mt19937 random(seed);
+  b_->postbox.read_in_place = true;
+  const PeerId to_b = Connect(*a_, *b_), to_a = Connect(*b_, *a_);
+  const Registered slab_a = MakeSlab(*a_, kSlabBytes), slab_b = MakeSlab(*b_, kSlabBytes);
+  const std::vector<std::byte> heap = PatternOf(1, kSlabBytes);
+  const absl::Span<const std::byte> a_bytes = slab_a.slab->memory(),
+                                    b_bytes = slab_b.slab->memory();
+  std::vector<size_t> offsets, sizes;
+  uint32_t dones = 0;
+  auto count = [&dones](const absl::Status& status) { dones += status.ok() ? 1 : 0; };
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    sizes.push_back(random() % (random() % 4 == 0 ? 300'000 : 6000));
+    offsets.push_back(random() % (kSlabBytes - sizes[i]));
+    const auto part = [&](absl::Span<const std::byte> memory) {
+      return memory.subspan(offsets[i], sizes[i]);
+    };
+    const bool from_heap = random() % 3 == 0;
+    a_->transport->Send(to_b, HeaderOf(i, sizes[i]), part(from_heap ? heap : a_bytes), count);
+    b_->transport->Send(to_a, HeaderOf(i, sizes[i]), part(from_heap ? heap : b_bytes), count);
+    if (random() % 4 == 0) a_->transport->Progress();
+    if (random() % 4 == 0) b_->transport->Progress();
+    if (random() % 16 == 0 && !b_->postbox.leases.empty()) {
+      b_->postbox.leases[random() % b_->postbox.leases.size()] = {};
+    }
+  }
+  ASSERT_TRUE(Progress(*a_, *b_, [&] {
+    return a_->postbox.messages.size() >= kMessages && b_->postbox.messages.size() >= kMessages;
+  }));
+  for (Station* station : {a_.get(), b_.get()}) {
+    std::vector<int> seen(kMessages);
+    for (const Postbox::Message& message : station->postbox.messages) {
+      const uint32_t i = message.header.chunk;
+      ASSERT_EQ(++seen[i], 1) << "seed " << seed << ", message " << i;
+      ASSERT_TRUE(message.payload == absl::MakeConstSpan(heap).subspan(offsets[i], sizes[i]))
+          << "seed " << seed << ", message " << i;
+    }
+  }
+  b_->postbox.leases.clear();
+  ASSERT_TRUE(Progress(*a_, *b_, [&] { return dones == 2 * kMessages; }));
+}
+
+TEST_P(SlabTest, MoreSendsThanThereIsRoomForWaitForIt) {
+  constexpr uint32_t kMessages = 5000;
+  const PeerId to_b = Connect(*a_, *b_);
+  const Registered slab = MakeSlab(*a_, 1 << 20);
+  const std::vector<std::byte> heap = PatternOf(3, 3000);
+  uint32_t dones = 0;
+  auto count = [&dones](const absl::Status& status) { dones += status.ok() ? 1 : 0; };
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    const auto payload =
+        i % 2 == 0 ? absl::MakeConstSpan(heap) : slab.slab->memory().subspan(i * 64, 3000);
+    a_->transport->Send(to_b, HeaderOf(i, 3000), payload, count);
+  }
+  ASSERT_TRUE(Progress(*a_, *b_, [&] {
+    return dones == kMessages && b_->postbox.messages.size() >= kMessages;
+  })) << dones;
+  EXPECT_EQ(b_->postbox.messages.size(), kMessages);
+}
+
+TEST_P(SlabTest, SlabsComeAndGoOnOneConnection) {
+  const PeerId to_b = Connect(*a_, *b_);
+  for (uint32_t round = 1; round <= 50; ++round) {
+    const Registered slab = MakeSlab(*a_, 100'000);
+    bool done = false;
+    a_->transport->Send(to_b, HeaderOf(round, 100'000), slab.slab->memory(),
+                        [&](const absl::Status& status) { done = status.ok(); });
+    ASSERT_TRUE(Progress(*a_, *b_, [&] { return done && b_->postbox.messages.size() == round; }));
+    EXPECT_TRUE(b_->postbox.messages.back().payload == absl::MakeConstSpan(slab.slab->memory()));
+  }
+}
+
+std::string NameOf(const testing::TestParamInfo<FabricCase>& param) { return param.param.name; }
+
+const auto kFabrics = testing::Values(
+    FabricCase{"InProcess", [] { return std::make_unique<InProcessFabric>(); }},
+    FabricCase{"SharedMemory", [] { return std::make_unique<SharedMemoryFabric>(false); }},
+    FabricCase{"SharedMemorySpinning", [] { return std::make_unique<SharedMemoryFabric>(true); }},
+    FabricCase{"Ucx", [] { return std::make_unique<UcxFabric>(false); }, /*lends=*/false},
+    FabricCase{"UcxSpinning", [] { return std::make_unique<UcxFabric>(true); }, /*lends=*/false},
+    FabricCase{"Routing", [] { return Routing({.polling = {.share = 1}}); }},
+    FabricCase{"RoutingSpinning", [] { return Routing({.polling = {.regardless = true}}); }},
+    FabricCase{"RoutingOverUcx", [] { return Routing({.links = LinkKind::kUcx}); },
+               /*lends=*/false});
+INSTANTIATE_TEST_SUITE_P(Fabrics, TransportTest, kFabrics, NameOf);
+INSTANTIATE_TEST_SUITE_P(Fabrics, SlabTest, kFabrics, NameOf);
 
 TEST(InProcessNetworkTest, AFaultDropsDuplicatesAndHoldsMessages) {
   InProcessNetwork network;

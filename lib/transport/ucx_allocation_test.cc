@@ -51,10 +51,12 @@ namespace {
 // Places every payload in the same memory, as a shard does.
 class FixedPlace : public MessageReceiver {
  public:
-  absl::Span<std::byte> PlacePayload(const WireHeader& header) override {
+  PayloadPlace PlacePayload(const WireHeader& header) override {
     return absl::MakeSpan(memory_).first(header.length);
   }
-  void Received(const WireHeader&, absl::Span<const std::byte>) override { ++received; }
+  void Received(const WireHeader&, absl::Span<const std::byte>, PayloadLease) override {
+    ++received;
+  }
   void PeerLost(PeerId, const absl::Status&) override { ++losses; }
 
   int received = 0;

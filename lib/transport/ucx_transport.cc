@@ -29,7 +29,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/status/status.h"
-#include "lib/transport/crc32c.h"
+#include "lib/transport/address_envelope.h"
 
 namespace muster {
 namespace {
@@ -37,34 +37,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kMessageId = 0;  // our one kind of active message
-constexpr auto kSpinTime = std::chrono::microseconds(50);
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 
-// Our address is UCX's in an envelope, because UCX does not survive unpacking bytes that are no
-// address of its own: "MUX1", CRC-32C of the rest (little-endian), the rest.
-constexpr absl::string_view kAddressMagic = "MUX1";
-constexpr size_t kEnvelopeBytes = 8;
+// So much under way on every connection of a peer is reason to open another. Not sooner: see
+// UcxTransportOptions.connections.
+constexpr size_t kBusyBytes = 1 << 20;
 
-std::string ChecksumOf(absl::string_view bytes) {
-  const uint32_t crc =
-      Crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
-  std::string encoded;
-  for (int i = 0; i < 4; ++i) encoded.push_back(static_cast<char>(crc >> (8 * i)));
-  return encoded;
-}
-
-std::string Enveloped(absl::string_view ucx_address) {
-  return absl::StrCat(kAddressMagic, ChecksumOf(ucx_address), ucx_address);
-}
-
-absl::StatusOr<absl::string_view> Opened(absl::string_view address) {
-  if (address.size() <= kEnvelopeBytes || !absl::StartsWith(address, kAddressMagic) ||
-      address.substr(4, 4) != ChecksumOf(address.substr(kEnvelopeBytes))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("these ", address.size(), " bytes are no UCX address"));
-  }
-  return address.substr(kEnvelopeBytes);
-}
+// UCX does not survive unpacking bytes that are no address of its own.
+constexpr absl::string_view kAddressMark = "MUX1";
 
 absl::Status ToStatus(ucs_status_t status) {
   if (status == UCS_OK) return absl::OkStatus();
@@ -85,6 +65,28 @@ ucs_log_func_rc_t LogToGlog(const char* file, unsigned line, const char*, ucs_lo
   return UCS_LOG_FUNC_RC_STOP;
 }
 
+bool IsRdma(absl::string_view network) {
+  for (absl::string_view prefix : {"rc", "dc", "ud"}) {
+    if (absl::StartsWith(network, prefix)) return true;
+  }
+  return false;
+}
+
+// UCX_TLS, a list of what UCX may use ("rc,cuda_copy"), or with ^ of what it may not.
+absl::string_view WantedNetworks() {
+  const char* value = std::getenv("UCX_TLS");
+  return value == nullptr ? "" : value;
+}
+
+bool EnvironmentAsksForRdma() {
+  const absl::string_view wanted = WantedNetworks();
+  if (absl::StartsWith(wanted, "^")) return false;
+  for (absl::string_view network : absl::StrSplit(wanted, ',')) {
+    if (IsRdma(network) || network == "ib") return true;
+  }
+  return false;
+}
+
 struct Setting {
   const char* variable;  // the user's, which wins
   const char* name;      // UCX 1.13 takes those of a transport without the transport's prefix
@@ -99,10 +101,11 @@ constexpr Setting kSettings[] = {
     // Above one segment an eager message is assembled in freshly allocated memory; rendezvous
     // places it at once.
     {"UCX_RNDV_THRESH", "RNDV_THRESH", "16k"},
-    // With peer error handling UCX 1.13 moves large payloads over TCP in segments of this size.
-    // 64 MiB messages went from 1.7 GB/s with the default of 64k to 2.6 - 3.7 GB/s on loopback;
-    // still larger segments fall out of the caches.
-    {"UCX_TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "256k"},
+    // With peer error handling UCX 1.13 moves large payloads over TCP in segments of this size,
+    // each
+    // a wake-up where the receiver sleeps. On loopback 64 MiB messages went from 1.7 GB/s with the
+    // default of 64k to 2.8 with 256k and 4.2 with 512k; 1m is no better, it falls out of caches.
+    {"UCX_TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "512k"},
     // Lets a message just below that threshold travel in one segment.
     {"UCX_TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "32k"},
 };
@@ -123,7 +126,11 @@ absl::StatusOr<std::shared_ptr<ucp_context>> MakeContext() {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   ucp_context_h context = nullptr;
   status = ucp_init(&params, config, &context);
-  if (status != UCS_OK) return ToStatus(status);
+  if (status != UCS_OK) {
+    return Annotate(ToStatus(status),
+                    absl::StrCat("UCX finds no network to use (UCX_TLS='", WantedNetworks(),
+                                 "'; `ucx_info -d` lists what is here)"));
+  }
   return std::shared_ptr<ucp_context>(context, ucp_cleanup);
 }
 
@@ -132,13 +139,19 @@ absl::StatusOr<std::string> AddressOf(ucp_worker_h worker) {
   size_t size = 0;
   const ucs_status_t status = ucp_worker_get_address(worker, &address, &size);
   if (status != UCS_OK) return ToStatus(status);
-  std::string enveloped = Enveloped({reinterpret_cast<const char*>(address), size});
+  std::string sealed = SealAddress(kAddressMark, {reinterpret_cast<const char*>(address), size});
   ucp_worker_release_address(worker, address);
-  return enveloped;
+  return sealed;
 }
 
-// The transports in what UCX prints of an endpoint: "lane[0]:  1:tcp/lo.0 md[1] -> ...".
-void AddTransportsOf(ucp_ep_h endpoint, std::set<std::string>& transports) {
+// What UCX prints of an endpoint's lanes: "lane[0]:  1:tcp/lo.0 md[1]  -> md[1]/...". UCX 1.13 has
+// no other way to ask.
+struct Lanes {
+  std::set<std::string> networks;  // "tcp"
+  std::set<std::string> devices;   // "lo"
+};
+
+Lanes LanesOf(ucp_ep_h endpoint) {
   char* text = nullptr;
   size_t size = 0;
   FILE* stream = open_memstream(&text, &size);
@@ -146,13 +159,27 @@ void AddTransportsOf(ucp_ep_h endpoint, std::set<std::string>& transports) {
   ucp_ep_print_info(endpoint, stream);
   std::fclose(stream);
   absl::Cleanup release = [text] { std::free(text); };
+  Lanes lanes;
   for (absl::string_view line : absl::StrSplit(absl::string_view(text, size), '\n')) {
     if (!absl::StrContains(line, "lane[")) continue;
-    const std::vector<absl::string_view> by_colon = absl::StrSplit(line, ':');
+    const std::vector<absl::string_view> by_colon = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (by_colon.size() < 3) continue;
-    const absl::string_view transport = by_colon[2].substr(0, by_colon[2].find('/'));
-    transports.insert(std::string(transport));
+    const absl::string_view resource = by_colon[2].substr(0, by_colon[2].find(' '));
+    const size_t slash = resource.find('/');
+    if (slash == absl::string_view::npos) continue;
+    lanes.networks.emplace(resource.substr(0, slash));
+    const absl::string_view device = resource.substr(slash + 1);
+    lanes.devices.emplace(device.substr(0, device.rfind('.')));  // ".0": the path on it
   }
+  return lanes;
+}
+
+// GPU memory that UCX can read and write by itself.
+bool TakesDeviceMemory(ucp_context_h context) {
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (ucp_context_query(context, &attributes) != UCS_OK) return false;
+  return UCS_BIT(UCS_MEMORY_TYPE_CUDA) & attributes.memory_types;
 }
 
 class UcxMemoryRegistration : public Transport::MemoryRegistration {
@@ -172,8 +199,10 @@ class UcxMemoryRegistration : public Transport::MemoryRegistration {
 struct UcxTransport::Outgoing {
   UcxTransport* transport;
   Peer* peer = nullptr;  // null: free, or cut off without waiting for UCX
-  size_t index = 0;      // in peer->under_way
-  bool sent = false;     // UCX is done with it; `status` says how it went
+  Connection* connection = nullptr;
+  size_t bytes = 0;
+  size_t index = 0;   // in peer->under_way
+  bool sent = false;  // UCX is done with it; `status` says how it went
   absl::Status status;
   SendDone done;
   std::array<std::byte, WireHeader::kBytes> header;
@@ -185,14 +214,24 @@ struct UcxTransport::Incoming {
   Arrival arrival;
 };
 
-// Lives until UCX has closed its endpoint, because UCX's error callback points here.
-struct UcxTransport::Peer {
-  UcxTransport* transport;
-  PeerId id;
+struct UcxTransport::Connection {
   ucp_ep_h endpoint = nullptr;  // null once closing
   void* close_request = nullptr;
-  absl::Status lost;    // why, once it is
-  absl::Status unsent;  // what sends hear that closing cuts off
+  size_t bytes_under_way = 0;
+};
+
+// Lives until UCX has closed its endpoints, because UCX's error callback points here.
+struct UcxTransport::Peer {
+  bool Closed();  // UCX has closed its endpoints
+  bool open() const { return !connections.empty() && connections[0].endpoint != nullptr; }
+
+  UcxTransport* transport;
+  PeerId id;
+  std::string ucx_address;
+  int connections_max = 1;
+  std::vector<Connection> connections;  // open and closing together; none if UCX made none
+  absl::Status lost;                    // why, once it is
+  absl::Status unsent;                  // what sends hear that closing cuts off
   bool disconnected = false;
   std::vector<Outgoing*> under_way;
 };
@@ -231,7 +270,7 @@ struct UcxTransport::Callbacks {
       transport->arrived_.push_back({*decoded, {}});
       return UCS_OK;
     }
-    const absl::Span<std::byte> place = transport->receiver_->PlacePayload(*decoded);
+    const absl::Span<std::byte> place = transport->receiver_->PlacePayload(*decoded).memory;
     if (place.empty()) return UCS_OK;
     CHECK_EQ(place.size(), length);
     if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
@@ -263,6 +302,9 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   std::call_once(log_once, [] {
     if (std::getenv("UCX_LOG_FILE") == nullptr) ucs_log_push_handler(LogToGlog);
   });
+  CHECK_GE(options.connections, 1);
+  CHECK_LE(options.connections, kConnectionsMax);
+  options.require_rdma |= EnvironmentAsksForRdma();
   ASSIGN_OR_RETURN(std::shared_ptr<ucp_context> context, MakeContext());
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
@@ -278,8 +320,8 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   }
   ASSIGN_OR_RETURN(std::string address, AddressOf(worker));
   std::move(destroy).Cancel();
-  auto transport = absl::WrapUnique(
-      new UcxTransport(std::move(context), worker, event_fd, std::move(address), options.spin));
+  auto transport = absl::WrapUnique(new UcxTransport(std::move(options), std::move(context), worker,
+                                                     event_fd, std::move(address)));
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                        UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -292,20 +334,21 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   return transport;
 }
 
-UcxTransport::UcxTransport(std::shared_ptr<ucp_context> context, ucp_worker* worker, int event_fd,
-                           std::string address, bool spin)
-    : context_(std::move(context)),
+UcxTransport::UcxTransport(UcxTransportOptions options, std::shared_ptr<ucp_context> context,
+                           ucp_worker* worker, int event_fd, std::string address)
+    : options_(std::move(options)),
+      context_(std::move(context)),
       worker_(worker),
       event_fd_(event_fd),
       address_(std::move(address)),
-      spin_(spin) {}
+      budget_(options_.polling) {}
 
 UcxTransport::~UcxTransport() {
   receiver_ = nullptr;  // from here on messages are dropped
   for (auto& [id, peer] : peers_) {
     for (Outgoing* outgoing : peer->under_way) outgoing->done = nullptr;
     peer->disconnected = true;
-    if (peer->endpoint != nullptr) Close(*peer, absl::CancelledError("the transport is destroyed"));
+    if (peer->open()) Close(*peer, absl::CancelledError("the transport is destroyed"));
   }
   const auto deadline = Clock::now() + kGoodbyeTime;
   while (!closing_.empty() && Clock::now() < deadline) {
@@ -315,45 +358,111 @@ UcxTransport::~UcxTransport() {
   }
   // UCX insists that nobody waits any longer for the closing of an endpoint that it destroys.
   for (Peer* peer : closing_) {
-    if (peer->close_request != nullptr) ucp_request_free(peer->close_request);
+    for (Connection& connection : peer->connections) {
+      if (connection.close_request != nullptr) ucp_request_free(connection.close_request);
+    }
   }
   ucp_worker_destroy(worker_);
 }
 
 std::string UcxTransport::name() const {
-  std::set<std::string> transports;
+  std::set<std::string> networks;
   for (const auto& [id, peer] : peers_) {
-    if (peer->endpoint != nullptr && peer->lost.ok()) AddTransportsOf(peer->endpoint, transports);
+    if (peer->open() && peer->lost.ok()) {
+      networks.merge(LanesOf(peer->connections[0].endpoint).networks);
+    }
   }
-  if (transports.empty()) return "ucx";
-  return absl::StrCat("ucx:", absl::StrJoin(transports, "+"));
+  if (networks.empty()) return "ucx";
+  return absl::StrCat("ucx:", absl::StrJoin(networks, "+"));
+}
+
+LinkDescription UcxTransport::Describe(PeerId id) const {
+  const Peer& peer = Find(id);
+  LinkDescription link = {.transport = "ucx",
+                          .connections = peer.connections_max,
+                          .device_memory = TakesDeviceMemory(context_.get())};
+  if (!peer.open()) return link;
+  const Lanes lanes = LanesOf(peer.connections[0].endpoint);
+  link.network = absl::StrJoin(lanes.networks, "+");
+  link.device = absl::StrJoin(lanes.devices, "+");
+  return link;
 }
 
 absl::StatusOr<PeerId> UcxTransport::Connect(absl::string_view address) {
-  ASSIGN_OR_RETURN(absl::string_view ucx_address, Opened(address));
+  ASSIGN_OR_RETURN(absl::string_view ucx_address,
+                   OpenAddress(kAddressMark, address, "UCX address"));
   const PeerId id{peers_made_++};
-  auto owned = std::make_unique<Peer>(Peer{.transport = this, .id = id});
+  auto owned = std::make_unique<Peer>(
+      Peer{.transport = this, .id = id, .ucx_address = std::string(ucx_address)});
   Peer& peer = *owned;
   peers_[id] = std::move(owned);
+  peer.connections.reserve(kConnectionsMax);  // sends point to them
+  Open(peer);
+  if (!peer.open()) return id;
+  const LinkDescription link = Describe(id);
+  if (absl::Status fits = CheckNetwork(link); !fits.ok()) {
+    Disconnect(id);
+    return fits;
+  }
+  peer.connections_max = options_.connections;
+  return id;
+}
+
+// One more connection of the peer; a peer that cannot have it is lost.
+void UcxTransport::Open(Peer& peer) {
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(ucx_address.data());
+  params.address = reinterpret_cast<const ucp_address_t*>(peer.ucx_address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = Callbacks::OnError;
   params.err_handler.arg = &peer;
-  if (ucs_status_t status = ucp_ep_create(worker_, &params, &peer.endpoint); status != UCS_OK) {
-    peer.endpoint = nullptr;
+  ucp_ep_h endpoint = nullptr;
+  if (ucs_status_t status = ucp_ep_create(worker_, &params, &endpoint); status != UCS_OK) {
     peer.lost = ToStatus(status);
-    lost_.push_back(id);
+    lost_.push_back(peer.id);
+    return;
   }
-  return id;
+  peer.connections.push_back({.endpoint = endpoint});
+}
+
+UcxTransport::Connection& UcxTransport::ConnectionOf(Peer& peer) {
+  const auto least_busy = [&peer]() -> Connection& {
+    return *std::ranges::min_element(peer.connections, {}, &Connection::bytes_under_way);
+  };
+  if (std::ssize(peer.connections) < peer.connections_max &&
+      least_busy().bytes_under_way >= kBusyBytes) {
+    Open(peer);
+  }
+  return least_busy();
+}
+
+absl::Status UcxTransport::CheckNetwork(const LinkDescription& link) const {
+  if (!options_.require_rdma) return absl::OkStatus();
+  for (absl::string_view network : absl::StrSplit(link.network, '+')) {
+    if (IsRdma(network)) return absl::OkStatus();
+  }
+  const std::string got = absl::StrCat(
+      "RDMA was asked for (",
+      EnvironmentAsksForRdma() ? absl::StrCat("UCX_TLS=", WantedNetworks()) : "--transport=rdma",
+      "), but UCX reaches this peer over ", link.network, " on device ", link.device);
+  if (options_.allow_tcp_fallback) {
+    static std::once_flag warn_once;
+    std::call_once(warn_once,
+                   [&got] { LOG(WARNING) << got << "; going on (--allow_tcp_fallback)"; });
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      got,
+      "; `ucx_info -d` on both machines must list an rc, dc or ud transport on a device that "
+      "UCX_NET_DEVICES allows (in a container: /dev/infiniband and unlimited locked memory); "
+      "--allow_tcp_fallback goes on over TCP"));
 }
 
 void UcxTransport::Disconnect(PeerId id) {
   Peer& peer = Find(id);
   peer.disconnected = true;
-  if (peer.endpoint != nullptr) {
+  if (peer.open()) {
     Close(peer, absl::CancelledError("disconnected"));
   } else if (std::find(closing_.begin(), closing_.end(), &peer) == closing_.end()) {
     closing_.push_back(&peer);
@@ -374,11 +483,15 @@ void UcxTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = Callbacks::OnSent;
   param.user_data = outgoing;
+  Connection& connection = ConnectionOf(peer);
   const ucs_status_ptr_t request =
-      ucp_am_send_nbx(peer.endpoint, kMessageId, outgoing->header.data(), outgoing->header.size(),
-                      payload.data(), payload.size(), &param);
+      ucp_am_send_nbx(connection.endpoint, kMessageId, outgoing->header.data(),
+                      outgoing->header.size(), payload.data(), payload.size(), &param);
   if (UCS_PTR_IS_PTR(request)) {
     outgoing->peer = &peer;
+    outgoing->connection = &connection;
+    outgoing->bytes = payload.size();
+    connection.bytes_under_way += payload.size();
     outgoing->sent = false;
     outgoing->index = peer.under_way.size();
     outgoing->done = std::move(done);
@@ -404,6 +517,7 @@ absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> UcxTransport::Reg
 
 int UcxTransport::Progress() {
   CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
+  sleeping_.store(false, std::memory_order_relaxed);
   int events = static_cast<int>(ucp_worker_progress(worker_));
   events += Deliver();
   events += FinishSends();
@@ -412,30 +526,46 @@ int UcxTransport::Progress() {
   return events;
 }
 
+bool UcxTransport::TakeIn() { return ucp_worker_progress(worker_) != 0 || HasNews(); }
+
+bool UcxTransport::TakeWake() {
+  return woken_.load(std::memory_order_relaxed) && woken_.exchange(false);
+}
+
+// A Wake() either finds sleeping_ and signals, or is found by TakeWake().
+bool UcxTransport::PrepareToSleep() {
+  sleeping_ = true;
+  if (!HasNews() && !TakeWake() && ucp_worker_arm(worker_) == UCS_OK) return true;
+  sleeping_ = false;
+  return false;
+}
+
+// The end of a close shows in its request only; UCX announces no event for it.
+absl::Duration UcxTransport::SleepMax() const {
+  return closing_.empty() ? absl::InfiniteDuration() : absl::Milliseconds(10);
+}
+
 void UcxTransport::Wait(absl::Duration timeout) {
-  if (HasNews()) return;
-  // The end of a close shows in its request only; UCX announces no event for it.
-  if (!closing_.empty()) timeout = std::min(timeout, absl::Milliseconds(10));
-  timeout = std::max(timeout, absl::ZeroDuration());
-  const auto spin_end = Clock::now() + std::min(absl::ToChronoNanoseconds(timeout),
-                                                std::chrono::nanoseconds(kSpinTime));
+  if (HasNews() || TakeWake()) return;
+  timeout = std::max(std::min(timeout, SleepMax()), absl::ZeroDuration());
+  const auto news = [this] { return TakeIn() || TakeWake(); };
+  if (budget_.PollUntil(news, absl::ToChronoNanoseconds(timeout))) return;
+  if (!PrepareToSleep()) return;
   pollfd ready{.fd = event_fd_, .events = POLLIN, .revents = 0};
-  // Armed at every turn, because only arming sees what UCX has taken in already. It takes a Wake()
-  // as well.
-  do {
-    if (ucp_worker_arm(worker_) != UCS_OK) return;
-    if (spin_ && poll(&ready, 1, 0) != 0) return;
-  } while (spin_ && Clock::now() < spin_end);
   const timespec limit = absl::ToTimespec(timeout);
   ppoll(&ready, 1, timeout == absl::InfiniteDuration() ? nullptr : &limit, nullptr);
+  sleeping_ = false;
+  TakeWake();
 }
 
 void UcxTransport::Wake() {
+  woken_ = true;
+  if (!sleeping_) return;
   const ucs_status_t status = ucp_worker_signal(worker_);
   CHECK_EQ(status, UCS_OK) << ucs_status_string(status);
 }
 
-UcxTransport::Peer& UcxTransport::Find(PeerId id) {
+UcxTransport::Peer& UcxTransport::Find(PeerId id) const {
   auto found = peers_.find(id);
   CHECK(found != peers_.end() && !found->second->disconnected)
       << "no peer " << static_cast<int>(id);
@@ -479,6 +609,7 @@ void UcxTransport::Fetch(void* data, const Arrival& arrival) {
 // Takes a send from its peer.
 Transport::SendDone UcxTransport::Detach(Outgoing* outgoing) {
   std::vector<Outgoing*>& under_way = std::exchange(outgoing->peer, nullptr)->under_way;
+  outgoing->connection->bytes_under_way -= outgoing->bytes;
   under_way.back()->index = outgoing->index;
   under_way[outgoing->index] = under_way.back();
   under_way.pop_back();
@@ -493,14 +624,18 @@ void UcxTransport::Close(Peer& peer, absl::Status unsent) {
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = gently ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
-  const ucs_status_ptr_t request = ucp_ep_close_nbx(std::exchange(peer.endpoint, nullptr), &param);
-  if (UCS_PTR_IS_PTR(request)) peer.close_request = request;
+  for (Connection& connection : peer.connections) {
+    const ucs_status_ptr_t request =
+        ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &param);
+    if (UCS_PTR_IS_PTR(request)) connection.close_request = request;
+  }
   closing_.push_back(&peer);
 }
 
 int UcxTransport::Deliver() {
   delivering_.swap(arrived_);
-  for (const Arrival& arrival : delivering_) receiver_->Received(arrival.header, arrival.payload);
+  for (const Arrival& arrival : delivering_)
+    receiver_->Received(arrival.header, arrival.payload, {});
   const int delivered = static_cast<int>(delivering_.size());
   delivering_.clear();
   return delivered;
@@ -533,22 +668,28 @@ int UcxTransport::ReportLosses() {
     if (found == peers_.end() || found->second->disconnected) continue;
     Peer& peer = *found->second;
     const absl::Status why = peer.lost;
-    if (peer.endpoint != nullptr) Close(peer, why);
+    if (peer.open()) Close(peer, why);
     receiver_->PeerLost(peer.id, why);
     ++reported;
   }
   return reported;
 }
 
+bool UcxTransport::Peer::Closed() {
+  for (Connection& connection : connections) {
+    if (connection.close_request == nullptr) continue;
+    if (ucp_request_check_status(connection.close_request) == UCS_INPROGRESS) return false;
+    ucp_request_free(std::exchange(connection.close_request, nullptr));
+  }
+  return true;
+}
+
 void UcxTransport::ReapClosed() {
   for (size_t i = 0; i < closing_.size();) {
     Peer* peer = closing_[i];
-    if (peer->close_request != nullptr) {
-      if (ucp_request_check_status(peer->close_request) == UCS_INPROGRESS) {
-        ++i;
-        continue;
-      }
-      ucp_request_free(std::exchange(peer->close_request, nullptr));
+    if (!peer->Closed()) {
+      ++i;
+      continue;
     }
     CutOff(*peer);  // may call Disconnect, which looks for the peer in closing_
     closing_[i] = closing_.back();
@@ -557,7 +698,7 @@ void UcxTransport::ReapClosed() {
   }
 }
 
-// The endpoint is closed. UCX 1.13 does not complete every send of a closed endpoint, so what is
+// The endpoints are closed. UCX 1.13 does not complete every send of a closed endpoint, so what is
 // left is completed here; what UCX says of it later only returns it to the pool.
 void UcxTransport::CutOff(Peer& peer) {
   while (!peer.under_way.empty()) {

@@ -1,4 +1,4 @@
-// The data plane between processes: UCX active messages.
+// The data plane between machines: UCX active messages.
 #pragma once
 
 #include <atomic>
@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/concurrency/poll_budget.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 
@@ -25,9 +26,18 @@ struct ucp_worker;
 namespace muster {
 
 struct UcxTransportOptions {
-  // Wait() polls for some 50 us before it blocks. Shortens round trips where UsableCpus() exceeds
-  // the number of busy threads and lengthens them everywhere else.
-  bool spin = false;
+  PollBudgetOptions polling;  // of Wait()
+
+  // Most connections to each peer, 1 to kConnectionsMax; each is opened when those before are busy,
+  // and messages are spread over them. For fast TCP networks, which one connection does not fill.
+  // UCX 1.13 may abort this process when a peer dies within the milliseconds in which it opens one:
+  // an assertion in ucp_request.c on purging a wire-up reply. Hence no more than one unless asked.
+  int connections = 1;
+
+  // Links must run over RDMA: Connect() refuses a peer that UCX reaches over TCP only. A UCX_TLS
+  // that names rc, dc or ud asks for it as well. With allow_tcp_fallback it is a warning instead.
+  bool require_rdma = false;
+  bool allow_tcp_fallback = false;
 };
 
 // Small payloads travel with their header and are copied once at the receiver. From 16 KiB on they
@@ -39,8 +49,11 @@ struct UcxTransportOptions {
 // here. Endpoints notice a dead peer, which rules out UCX's shared memory: processes on one host
 // meet over TCP on loopback.
 //
+// Device memory (of a GPU) may be sent, placed and registered only where Describe() says
+// device_memory; elsewhere the caller stages it through host memory.
+//
 // The receiver's calls, except PlacePayload, and `done` run outside UCX and may call anything here
-// but Progress() and the destructor. PlacePayload only names memory.
+// but Progress() and the destructor. PlacePayload only names memory; Wait() may call it too.
 //
 // Disconnect() lets go out what was sent and is done; sends that are not done end with CANCELLED.
 // The destructor does so for every peer, for at most 0.2 s, and calls nothing any more.
@@ -49,6 +62,8 @@ struct UcxTransportOptions {
 // others away from the data ports (docs/protocol.md).
 class UcxTransport : public Transport {
  public:
+  static constexpr int kConnectionsMax = 16;
+
   // UNAVAILABLE where UCX finds no usable network.
   static absl::StatusOr<std::unique_ptr<UcxTransport>> Create(UcxTransportOptions options = {});
   ~UcxTransport() override;
@@ -57,8 +72,10 @@ class UcxTransport : public Transport {
   std::string address() const override { return address_; }
   // "ucx:tcp"; several joined by "+"; "ucx" while nobody is connected.
   std::string name() const override;
+  // FAILED_PRECONDITION, besides, for a peer that RDMA does not reach where it must.
   absl::StatusOr<PeerId> Connect(absl::string_view address) override;
   void Disconnect(PeerId peer) override;
+  LinkDescription Describe(PeerId peer) const override;
   void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
             SendDone done) override;
   absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
@@ -67,6 +84,22 @@ class UcxTransport : public Transport {
   void Wait(absl::Duration timeout) override;
   void Wake() override;
 
+  // For who waits for this transport and something else together:
+  //   while (nothing happens) if (transport.TakeIn() || transport.TakeWake()) return;   polls
+  //   if (transport.PrepareToSleep()) poll({transport.event_fd(), ...}, timeout);       blocks
+  // Takes in what the network has; whether Progress() would now hand out or has handed on
+  // something.
+  bool TakeIn();
+  // Whether Progress() would hand out something that is here already. No system call.
+  bool HasNews() const { return !arrived_.empty() || !sent_.empty() || !lost_.empty(); }
+  // Whether Wake() was called since this was last asked.
+  bool TakeWake();
+  // False when there is something for Progress(), or Wake() was called. After true the descriptor
+  // becomes readable when there is, or when Wake() is called. Progress() at most SleepMax() later.
+  bool PrepareToSleep();
+  int event_fd() const { return event_fd_; }  // only to poll for POLLIN
+  absl::Duration SleepMax() const;
+
   // Messages whose header was malformed or did not fit their size. Any thread.
   int64_t malformed_messages() const { return malformed_.load(std::memory_order_relaxed); }
 
@@ -74,16 +107,20 @@ class UcxTransport : public Transport {
   struct Callbacks;  // what UCX calls
   struct Outgoing;
   struct Incoming;
+  struct Connection;
   struct Peer;
   struct Arrival {
     WireHeader header;
     absl::Span<const std::byte> payload;
   };
 
-  UcxTransport(std::shared_ptr<ucp_context> context, ucp_worker* worker, int event_fd,
-               std::string address, bool spin);
+  UcxTransport(UcxTransportOptions options, std::shared_ptr<ucp_context> context,
+               ucp_worker* worker, int event_fd, std::string address);
 
-  Peer& Find(PeerId id);
+  Peer& Find(PeerId id) const;
+  void Open(Peer& peer);
+  Connection& ConnectionOf(Peer& peer);  // for the next message
+  absl::Status CheckNetwork(const LinkDescription& link) const;
   Outgoing* TakeOutgoing();
   SendDone Detach(Outgoing* outgoing);
   void Fetch(void* data, const Arrival& arrival);  // starts to receive a large payload
@@ -93,15 +130,17 @@ class UcxTransport : public Transport {
   int FinishSends();
   int ReportLosses();
   void ReapClosed();
-  bool HasNews() const { return !arrived_.empty() || !sent_.empty() || !lost_.empty(); }
 
+  const UcxTransportOptions options_;
   const std::shared_ptr<ucp_context> context_;  // shared with the memory registrations
   ucp_worker* const worker_;
   const int event_fd_;  // the worker's
   const std::string address_;
-  const bool spin_;
   MessageReceiver* receiver_ = nullptr;
+  PollBudget budget_;
   std::atomic<int64_t> malformed_ = 0;
+  std::atomic<bool> woken_ = false;
+  std::atomic<bool> sleeping_ = false;  // Wake() has to signal
 
   int32_t peers_made_ = 0;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;

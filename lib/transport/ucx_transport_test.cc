@@ -7,10 +7,8 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
@@ -39,6 +37,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "lib/transport/child_process.h"
 #include "lib/transport/postbox.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
@@ -101,57 +100,6 @@ int MeetOnLoopbackOnly() {
   return arrived && b_box.messages[0].payload == absl::MakeConstSpan(payload) ? 0 : 1;
 }
 
-class Child {
- public:
-  explicit Child(const char* role) {
-    int to_child[2], from_child[2];
-    CHECK_EQ(pipe(to_child), 0);
-    CHECK_EQ(pipe(from_child), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(to_child[0], STDIN_FILENO);
-      dup2(from_child[1], STDOUT_FILENO);
-      for (int fd = 3; fd < 1024; ++fd) close(fd);
-      execl("/proc/self/exe", "ucx_transport_test", role, nullptr);
-      _exit(127);
-    }
-    close(to_child[0]);
-    close(from_child[1]);
-    in_ = to_child[1];
-    out_ = from_child[0];
-  }
-  ~Child() {
-    if (in_ >= 0) close(in_);
-    close(out_);
-    if (pid_ > 0) {
-      Kill();
-      Wait();
-    }
-  }
-
-  void WriteLine(const std::string& line) {
-    const std::string text = line + "\n";
-    CHECK_EQ(write(in_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  }
-  std::string ReadLine() {
-    std::string line;
-    for (char c; read(out_, &c, 1) == 1 && c != '\n';) line.push_back(c);
-    return line;
-  }
-  void CloseInput() { close(std::exchange(in_, -1)); }
-  void Kill() { kill(pid_, SIGKILL); }
-  // The exit status, or minus the signal.
-  int Wait() {
-    int status = 0;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
- private:
-  pid_t pid_;
-  int in_, out_;
-};
-
 // ---- Between processes.
 
 class EchoTest : public testing::Test {
@@ -163,7 +111,7 @@ class EchoTest : public testing::Test {
     child_.WriteLine(absl::BytesToHexString(transport_->address()));
   }
 
-  Child child_{"--echo"};
+  ChildProcess child_{"--echo"};
   Postbox postbox_;
   std::unique_ptr<UcxTransport> transport_;
   PeerId peer_;
@@ -232,7 +180,7 @@ TEST_F(EchoTest, AnIdlePeerThatIsKilledIsLostWithinSeconds) {
 }
 
 TEST(UcxTransportTest, LoopbackAloneIsNetworkEnough) {
-  Child child("--loopback");
+  ChildProcess child("--loopback");
   const int status = child.Wait();
   if (status == kSkipped) GTEST_SKIP() << "no network namespaces for this user here";
   EXPECT_EQ(status, 0);

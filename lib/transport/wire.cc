@@ -75,6 +75,8 @@ const char* RefusalReasonName(RefusalReason reason) {
       return "NOT_GREETED";
     case RefusalReason::kBadHeader:
       return "BAD_HEADER";
+    case RefusalReason::kBadPayload:
+      return "BAD_PAYLOAD";
   }
   return "UNKNOWN";
 }
@@ -120,15 +122,15 @@ absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> span) {
   }
   const uint8_t kind = Get<uint8_t>(bytes, kKindAt);
   if (kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kVerdict)) {
+      kind > static_cast<uint8_t>(MessageKind::kTrust)) {
     return Wrong("kind", kind);
   }
   const uint8_t dtype = Get<uint8_t>(bytes, kDTypeAt);
-  if (dtype > static_cast<uint8_t>(WireDType::kF32)) return Wrong("dtype", dtype);
+  if (dtype > static_cast<uint8_t>(WireDType::kBf16)) return Wrong("dtype", dtype);
   const uint8_t codec = Get<uint8_t>(bytes, kCodecAt);
-  if (codec > static_cast<uint8_t>(WireCodec::kRaw)) return Wrong("codec", codec);
+  if (codec > static_cast<uint8_t>(WireCodec::kPowerSgd)) return Wrong("codec", codec);
   const uint16_t reason = Get<uint16_t>(bytes, kReasonAt);
-  if (reason > static_cast<uint16_t>(RefusalReason::kBadHeader)) return Wrong("reason", reason);
+  if (reason > static_cast<uint16_t>(RefusalReason::kBadPayload)) return Wrong("reason", reason);
   if (const uint8_t zero = Get<uint8_t>(bytes, kZeroByteAt); zero != 0)
     return Wrong("byte 9", zero);
   return WireHeader{

@@ -20,10 +20,17 @@ enum class MessageKind : uint8_t {
   kSquares = 6,  // shard -> shard 0: session token + sum of squares of each of its chunks'
                  // gradients of `step`
   kVerdict = 7,  // shard 0 -> shard: session token; `scalar`: of the whole gradient of `step`
+  kArrived = 8,  // shard -> shard 0: session token + a bit per rank: all of its gradients of `step`
+                 // are on this shard
+  kClosed =
+      9,  // shard 0 -> shard: session token + a bit per rank: `step` is these ranks' gradients
+  kNorms = 10,  // shard -> shard 0: session token + what the trust ratios of `step` need of it
+  kTrust = 11,  // shard 0 -> shard: session token + f64 trust ratio of every parameter
 };
 
-enum class WireDType : uint8_t { kNone = 0, kF32 = 1 };
-enum class WireCodec : uint8_t { kRaw = 0 };
+enum class WireDType : uint8_t { kNone = 0, kF32 = 1, kF16 = 2, kBf16 = 3 };
+// How a gradient is packed: lib/codec has the formats. All but kRaw have the dtype kNone.
+enum class WireCodec : uint8_t { kRaw = 0, kInt8 = 1, kTopK = 2, kOneBit = 3, kPowerSgd = 4 };
 
 enum class RefusalReason : uint16_t {
   kNone = 0,
@@ -36,6 +43,7 @@ enum class RefusalReason : uint16_t {
   kWrongStep = 7,   // neither the shard's step nor the one before
   kNotGreeted = 8,  // no HELLO on this connection
   kBadHeader = 9,
+  kBadPayload = 10,  // bytes that no encoder of the codec makes
 };
 const char* RefusalReasonName(RefusalReason reason);
 

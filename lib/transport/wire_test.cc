@@ -165,12 +165,12 @@ TEST(WireTest, UnknownValuesUnderARightChecksumAreRefused) {
                                          {4, 2},
                                          {5, 1},
                                          {6, 0},
-                                         {6, 8},
+                                         {6, 12},
                                          {6, 255},
-                                         {7, 2},
-                                         {8, 1},
+                                         {7, 4},
+                                         {8, 5},
                                          {9, 1},
-                                         {10, 10},
+                                         {10, 11},
                                          {11, 1}}) {
     EXPECT_EQ(SealedWith(c.offset, c.value).code(), absl::StatusCode::kInvalidArgument)
         << "byte " << c.offset << " = " << int{c.value};

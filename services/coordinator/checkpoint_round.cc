@@ -67,10 +67,11 @@ absl::Status CheckpointRound::Write(int shard, const v1::ShardSlice& slice) {
 int64_t CheckpointRound::ShardBytes(int shard) const {
   int64_t elements = 0;
   for (const v1::PlanChunk& chunk : plan().chunks()) {
-    if (chunk.shard() == shard) elements += chunk.elements();
+    if (chunk.shard() != shard) continue;
+    const SlotRange slots = SlotsOfChunk(plan(), chunk);
+    elements += chunk.elements() * (1 + slots.last - slots.first);
   }
-  const int64_t arrays = 1 + OptimizerSlotNames(plan().spec().training().optimizer()).size();
-  return elements * arrays * static_cast<int64_t>(sizeof(float));
+  return elements * static_cast<int64_t>(sizeof(float));
 }
 
 absl::StatusOr<bool> CheckpointRound::FinishShard(int shard, int64_t bytes) {

@@ -771,7 +771,7 @@ void Coordinator::ScheduleJobs() {
          .workers_min = workers.min(),
          .workers_max = static_cast<int>(std::max<int64_t>(
              workers.min(), std::min<int64_t>(workers.max(), spec.data().batch_size()))),
-         .ps = spec.resources().ps(),
+         .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
          .settle_for_fewer = Now() - entry->queued_since >= kGatherTime});
   }
   if (waiting.empty()) return;
@@ -804,13 +804,13 @@ void Coordinator::StartJob(Entry& entry, const std::vector<std::string>& workers
   }
   PlanRequest request{.job = record,
                       .graph = *std::move(graph),
-                      .workers = workers,
                       .restore = entry.origin.restore,
                       .first_step = entry.origin.first_step};
   if (const auto own = ParseCheckpointRef(record.checkpoint()); own && own->step) {
     request.restore = record.checkpoint();
     request.first_step = *own->step;
   }
+  for (const std::string& name : workers) request.workers.push_back(leases_.Find(name)->hello);
   for (const std::string& name : ps) request.ps.push_back(leases_.Find(name)->hello);
   const std::shared_ptr<const v1::JobPlan> plan = MakePlan(std::move(request));
   entry.committed.clear();

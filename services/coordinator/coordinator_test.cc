@@ -355,6 +355,22 @@ TEST_F(CoordinatorTest, AFaultySpecIsAnsweredWithEveryFaultAndLeavesNothingBehin
   EXPECT_TRUE(std::filesystem::is_empty(state_dir_ + "/jobs"));
 }
 
+TEST_F(CoordinatorTest, AGroupWhosePatternsMatchNothingIsAnsweredWithTheModelsNames) {
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = LinearJob();
+  v1::TrainingSpec& training = *request.mutable_spec()->mutable_training();
+  training.add_parameter_groups()->add_match("weight");
+  training.mutable_parameter_groups(0)->set_learning_rate_factor(0.5);
+  training.add_parameter_groups()->add_match("*.bais");
+
+  const auto job = coordinator_->CreateJob(request);
+
+  const std::vector<FieldFault> faults = FaultsOf(job.status());
+  ASSERT_EQ(faults.size(), 1) << job.status();
+  EXPECT_EQ(faults[0].field, "training.parameter_groups[1].match[0]");
+  EXPECT_EQ(faults[0].description, "no parameter matches '*.bais'; the model has: weight, bias");
+}
+
 TEST_F(CoordinatorTest, ValidateOnlyAnswersTheJobAsItWouldBeAndStoresNothing) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = LinearJob();

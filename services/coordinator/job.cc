@@ -79,7 +79,7 @@ void Job::Restore(const MetricsHistory& history) {
   if (active()) {
     const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
     nonfinite_noted_ = logged > plan_->first_step() && !std::isfinite(history.edges.back().loss);
-    ledger_.Begin(plan_->workers_size(), batch_size, std::max(plan_->first_step(), logged));
+    ledger_.Begin(*plan_, std::max(plan_->first_step(), logged));
   }
 }
 
@@ -101,8 +101,7 @@ void Job::Enlist() {
     members_[plan_->shards(chunk.shard()).member()].shards.insert(chunk.shard());
   }
   // A step may have been recorded just before the suspension that repeats it.
-  ledger_.Begin(plan_->workers_size(), plan_->spec().data().batch_size(),
-                std::max(plan_->first_step(), ledger_.steps_before()));
+  ledger_.Begin(*plan_, std::max(plan_->first_step(), ledger_.steps_before()));
 }
 
 void Job::Note(const std::string& reason, const std::string& message, absl::Time now) {
@@ -123,6 +122,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
     ReleaseAll();
     snapshot_.reset();
     awaited_step_.reset();
+    suspend_at_.reset();
     accusation_.reset();
     record_.mutable_progress()->clear_remaining();
   }
@@ -160,10 +160,10 @@ std::optional<v1::Directive> Job::Wanted(const Member& member) const {
   }
   if (state() != v1::RUNNING || !member.serving) return std::nullopt;
   if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
-    directive.mutable_start()->set_total_steps(total_steps());
-    return directive;
+    return StartDirective();
   }
-  if (member.rank >= 0 && record_.suspend_requested() && member.state == v1::MEMBER_RUNNING) {
+  if (member.rank >= 0 && record_.suspend_requested() && member.state == v1::MEMBER_RUNNING &&
+      !SuspendsAtSnapshot()) {
     directive.mutable_pause();
     return directive;
   }
@@ -175,6 +175,21 @@ std::optional<v1::Directive> Job::Wanted(const Member& member) const {
     return directive;
   }
   return std::nullopt;
+}
+
+// Not before every shard has an address: after the coordinator's restart they come with the
+// reports.
+std::optional<v1::Directive> Job::StartDirective() const {
+  v1::Directive directive;
+  v1::Start& start = *directive.mutable_start();
+  start.set_total_steps(total_steps());
+  if (plan_->spec().sync().mode() != v1::ALLREDUCE) return directive;
+  for (const v1::PlanShard& shard : plan_->shards()) {
+    const std::string& address = members_.at(shard.member()).address;
+    if (address.empty()) return std::nullopt;
+    start.add_addresses(address);
+  }
+  return directive;
 }
 
 void Job::SendWanted(const std::string& name, Member& member, absl::Time now) {
@@ -204,7 +219,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   record_.clear_ps();
   for (const v1::PlanWorker& worker : plan_->workers()) record_.add_workers(worker.member());
   for (const v1::PlanShard& shard : plan_->shards()) {
-    if (record_.ps().empty() || *record_.ps().rbegin() != shard.member()) {
+    if (members_.at(shard.member()).rank < 0 && !std::ranges::count(record_.ps(), shard.member())) {
       record_.add_ps(shard.member());
     }
   }
@@ -213,10 +228,12 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   nonfinite_noted_ = false;
   grace_until_ = absl::InfiniteFuture();
   prepare_until_ = now + kPrepareDeadline;
-  Move(v1::PREPARING, "SCHEDULED",
-       absl::StrCat("generation ", plan_->generation(), " on ", record_.workers_size(),
-                    " workers and ", record_.ps_size(), " ps, from step ", plan_->first_step()),
-       now);
+  Move(
+      v1::PREPARING, "SCHEDULED",
+      absl::StrCat("generation ", plan_->generation(), " on ", record_.workers_size(),
+                   " workers and ", record_.ps_size() == 0 ? "no" : absl::StrCat(record_.ps_size()),
+                   " ps, from step ", plan_->first_step()),
+      now);
   SendWantedToAll(now);
 }
 
@@ -243,9 +260,23 @@ absl::Status Job::Suspend(absl::Time now) {
     return absl::OkStatus();
   }
   record_.set_suspend_requested(true);
+  if (SuspendsAtSnapshot()) {
+    Note("SUSPEND_REQUESTED", "workers go on to a checkpoint a little ahead", now);
+    snapshots_missed_ = 0;
+    if (!snapshot_) StartSnapshot(NewestStep(), now);
+    return absl::OkStatus();
+  }
   Note("SUSPEND_REQUESTED", "workers pause at the next step boundary", now);
   SendWantedToAll(now);
   return absl::OkStatus();
+}
+
+// Where workers are not at the same step they cannot all stop at one: the shards take a cut through
+// the job while it runs, and what was computed beyond is done again after the suspension.
+bool Job::SuspendsAtSnapshot() const {
+  const v1::SyncSpec& sync = plan_->spec().sync();
+  return sync.mode() == v1::SSP || sync.mode() == v1::ASP || sync.mode() == v1::LOCAL_SGD ||
+         sync.backup_workers() > 0;
 }
 
 absl::Status Job::Resume(const v1::ResourceSpec* resources, absl::Time now) {
@@ -305,6 +336,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   member.serving = true;
   member.state = report->state();
   member.next_step = report->next_step();
+  if (!report->address().empty()) member.address = report->address();
   if (report->has_dataset()) member.dataset = report->dataset();
   if (member.rank >= 0) TakeRecords(name, member, *report, now);
   if (report->state() == v1::MEMBER_FAILED) return TakeFailure(name, report->error(), now);
@@ -431,6 +463,11 @@ void Job::Advance(absl::Time now) {
     if (committed_step_ != total_steps()) return AwaitCheckpoint(total_steps(), now);
     return Move(v1::SUCCEEDED, "COMPLETED", absl::StrCat("trained ", total_steps(), " steps"), now);
   }
+  if (suspend_at_) {
+    // What is known of the next step came after all that there is to know of this one.
+    if (ledger_.steps_before() <= *suspend_at_) return;
+    return Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *suspend_at_), now);
+  }
   const std::optional<int64_t> stopped = StoppedAt();
   if (!record_.suspend_requested() || !stopped) {
     awaited_step_.reset();
@@ -528,6 +565,10 @@ void Job::StartSnapshot(int64_t step, absl::Time now) {
         progress.samples_per_second() / std::max<int64_t>(1, record_.spec().data().batch_size());
     const int64_t lead = 2 + std::llround(std::min(1e9, 1.5 * steps_per_second));
     step += lead << std::min(snapshots_missed_, 10);
+    if (plan_->spec().sync().mode() == v1::LOCAL_SGD) {  // shards have versions at rounds' ends
+      const int64_t every = plan_->spec().sync().every();
+      step = (step + every - 1) / every * every;
+    }
     if (step >= total_steps()) return;  // the final checkpoint will do
   }
   snapshot_ = SnapshotAttempt{.id = next_snapshot_++, .step = step};
@@ -581,7 +622,12 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
   Note("CHECKPOINT_COMMITTED",
        absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
   if (snapshot_ && snapshot_->step <= checkpoint.step()) snapshot_.reset();
-  if (state() == v1::RUNNING) Advance(now);
+  if (state() != v1::RUNNING) return;
+  if (record_.suspend_requested() && SuspendsAtSnapshot() && !snapshot_ &&
+      checkpoint.step() < total_steps()) {
+    suspend_at_ = checkpoint.step();
+  }
+  Advance(now);
 }
 
 void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why,
@@ -627,6 +673,10 @@ void Job::Tick(bool writing, absl::Time now) {
                                absl::FormatDuration(kPrepareDeadline)),
                   now);
     }
+  }
+  if (state() == v1::RUNNING && record_.suspend_requested() && SuspendsAtSnapshot() && !snapshot_ &&
+      !suspend_at_ && !awaited_step_ && now >= snapshot_not_before_) {
+    StartSnapshot(NewestStep(), now);  // the last attempt failed, or the coordinator was restarted
   }
   if (!awaited_step_) return;
   if (writing) awaited_since_ = now;

@@ -111,7 +111,8 @@ class Job {
  private:
   struct Member {
     int rank = -1;                // -1: a ps
-    absl::btree_set<int> shards;  // of a ps: those that own chunks
+    absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
+    std::string address;          // of a worker's shard with allreduce, once it is prepared
     bool heard = false;    // has reported at all since this object was made or the job scheduled
     bool serving = false;  // has reported this generation
     v1::MemberJobState state = v1::MEMBER_JOB_STATE_UNSPECIFIED;
@@ -137,7 +138,9 @@ class Job {
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);
   void ReleaseAll();
+  bool SuspendsAtSnapshot() const;
   std::optional<v1::Directive> Wanted(const Member& member) const;
+  std::optional<v1::Directive> StartDirective() const;
   void SendWanted(const std::string& name, Member& member, absl::Time now);
   void SendWantedToAll(absl::Time now);
 
@@ -168,6 +171,7 @@ class Job {
   int64_t committed_step_ = -1;          // of record_.checkpoint
   std::optional<int64_t> awaited_step_;  // members stand still until it is committed
   absl::Time awaited_since_;
+  std::optional<int64_t> suspend_at_;  // that checkpoint is committed; records are awaited
   std::optional<SnapshotAttempt> snapshot_;
   uint64_t next_snapshot_;
   int snapshots_missed_ = 0;

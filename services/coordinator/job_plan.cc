@@ -3,8 +3,13 @@
 #include <glog/logging.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
+#include "lib/cluster/chunk_placement.h"
+#include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/cluster/resource_name.h"
 
@@ -17,17 +22,59 @@ std::string SessionToken() {
   return token;
 }
 
-void ShareBatch(int64_t batch_size, const std::vector<std::string>& workers, v1::JobPlan& plan) {
+void ShareBatch(int64_t batch_size, const std::vector<v1::Hello>& workers, v1::JobPlan& plan) {
   const int64_t count = std::ssize(workers);
   CHECK_LE(count, batch_size);
   int64_t position = 0;
   for (int64_t rank = 0; rank < count; ++rank) {
     v1::PlanWorker& worker = *plan.add_workers();
-    worker.set_member(workers[rank]);
+    worker.set_member(workers[rank].member());
+    worker.set_host(workers[rank].host());
     worker.set_first_position(position);
     worker.set_samples(batch_size / count + (rank < batch_size % count ? 1 : 0));
     position += worker.samples();
   }
+}
+
+std::vector<v1::PlanShard> ShardsOfPs(const std::vector<v1::Hello>& ps) {
+  std::vector<v1::PlanShard> shards;
+  for (const v1::Hello& hello : ps) {
+    for (int thread = 0; thread < hello.addresses_size(); ++thread) {
+      v1::PlanShard& shard = shards.emplace_back();
+      shard.set_member(hello.member());
+      shard.set_thread(thread);
+      shard.set_address(hello.addresses(thread));
+      shard.set_host(hello.host());
+    }
+  }
+  return shards;
+}
+
+// Adds the shards of ps to the plan, those with larger shares first; returns the shares.
+std::vector<double> AddShardsOfPs(const std::vector<v1::Hello>& ps, v1::JobPlan& plan) {
+  std::vector<std::string> worker_hosts, shard_hosts;
+  for (const v1::PlanWorker& worker : plan.workers()) worker_hosts.push_back(worker.host());
+  std::vector<v1::PlanShard> shards = ShardsOfPs(ps);
+  for (const v1::PlanShard& shard : shards) shard_hosts.push_back(shard.host());
+  const std::vector<double> shares = ShardShares(worker_hosts, shard_hosts);
+  std::vector<int> order(shards.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(), [&](int i) { return shares[i]; });
+  std::vector<double> ordered;
+  for (const int i : order) {
+    *plan.add_shards() = std::move(shards[i]);
+    ordered.push_back(shares[i]);
+  }
+  return ordered;
+}
+
+std::vector<double> AddShardsOfWorkers(v1::JobPlan& plan) {
+  for (const v1::PlanWorker& worker : plan.workers()) {
+    v1::PlanShard& shard = *plan.add_shards();
+    shard.set_member(worker.member());
+    shard.set_host(worker.host());
+  }
+  return EqualShares(plan.workers_size());
 }
 
 }  // namespace
@@ -41,17 +88,24 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   *plan->mutable_spec() = request.job.spec();
   *plan->mutable_graph() = std::move(request.graph);
   ShareBatch(plan->spec().data().batch_size(), request.workers, *plan);
-  for (const v1::Hello& ps : request.ps) {
-    for (int thread = 0; thread < ps.addresses_size(); ++thread) {
-      v1::PlanShard& shard = *plan->add_shards();
-      shard.set_member(ps.member());
-      shard.set_thread(thread);
-      shard.set_address(ps.addresses(thread));
+  const v1::SyncMode mode = plan->spec().sync().mode();
+  const std::vector<double> shares =
+      mode == v1::ALLREDUCE ? AddShardsOfWorkers(*plan) : AddShardsOfPs(request.ps, *plan);
+  const v1::TrainingSpec& training = plan->spec().training();
+  std::vector<bool> frozen;
+  for (const v1::Parameter& parameter : plan->graph().parameters()) {
+    frozen.push_back(TreatmentOf(training, parameter).frozen);
+  }
+  const std::vector<v1::PlanChunk> chunks =
+      CutAndPlaceChunks(plan->graph(), plan->spec().chunk_bytes(), shares, frozen);
+  const auto slots = mode == v1::LOCAL_SGD ? OptimizerSlotNames(training.optimizer()).size() : 0;
+  for (size_t slot = 0; slot <= slots; ++slot) {
+    for (const v1::PlanChunk& chunk : chunks) {
+      v1::PlanChunk& planned = *plan->add_chunks();
+      planned = chunk;
+      planned.set_slot(static_cast<int32_t>(slot));
     }
   }
-  std::vector<v1::PlanChunk> chunks = CutIntoChunks(plan->graph(), plan->spec().chunk_bytes());
-  PlaceChunks(chunks, plan->shards_size());
-  for (v1::PlanChunk& chunk : chunks) *plan->add_chunks() = std::move(chunk);
   plan->set_session_token(SessionToken());
   plan->set_restore(request.restore);
   return plan;

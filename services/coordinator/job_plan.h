@@ -13,14 +13,20 @@ namespace muster {
 struct PlanRequest {
   v1::Job job;  // its generation is the one before
   v1::Graph graph;
-  std::vector<std::string> workers;  // by rank
-  std::vector<v1::Hello> ps;         // in plan order; every thread of each becomes a shard
-  std::string restore;               // as in JobPlan
+  std::vector<v1::Hello> workers;  // by rank
+  std::vector<v1::Hello> ps;       // every thread of each becomes a shard; none with allreduce
+  std::string restore;             // as in JobPlan
   int64_t first_step = 0;
 };
 
 // Shares of the batch are as even as possible, the remainder goes to the lower ranks. Workers must
 // not outnumber the samples of a batch. The session token comes from the system's random source.
+//
+// Chunks are cut and placed as lib/cluster/chunk_placement.h says, by the hosts of workers and ps.
+// Shards of ps with larger shares come first, else in the order given: shard 0, which judges steps,
+// has chunks whenever any shard has. With allreduce shard r is worker r's, all shares are equal and
+// the shards have no address yet. With local_sgd every optimizer slot has the chunks of the values
+// again.
 std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request);
 
 }  // namespace muster

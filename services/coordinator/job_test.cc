@@ -13,6 +13,7 @@
 namespace muster {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -40,10 +41,7 @@ class JobTest : public ::testing::Test {
   }
 
   void Schedule(int64_t first_step = 0, const std::string& restore = "") {
-    PlanRequest request{.job = job_.record(),
-                        .workers = {"w-0", "w-1"},
-                        .restore = restore,
-                        .first_step = first_step};
+    PlanRequest request{.job = job_.record(), .restore = restore, .first_step = first_step};
     v1::Parameter& parameter = *request.graph.add_parameters();
     parameter.set_name("weight");
     parameter.add_shape(512);
@@ -52,6 +50,7 @@ class JobTest : public ::testing::Test {
       ps.set_member(name);
       ps.add_addresses("address");
     }
+    for (const char* name : {"w-0", "w-1"}) request.workers.emplace_back().set_member(name);
     job_.Schedule(MakePlan(std::move(request)), now_);
   }
 
@@ -130,6 +129,150 @@ TEST(JobTableTest, StatesMoveOnlyAlongTheTable) {
           << v1::JobState_Name(from) << " -> " << v1::JobState_Name(state);
     }
   }
+}
+
+// A job without ps.
+class AllreduceJobTest : public JobTest {
+ protected:
+  AllreduceJobTest() {
+    v1::Job record = Record();
+    record.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
+    job_ = Job(record, nullptr, /*term=*/1, now_);
+  }
+  void ReportFrom(const std::string& member, const std::string& address,
+                  v1::MemberJobState state = v1::MEMBER_PREPARED) {
+    v1::JobReport report = Say(state);
+    report.set_address(address);
+    job_.Report(member, &report, now_);
+  }
+};
+
+TEST_F(AllreduceJobTest, StartBringsTheAddressesOfAllWorkersInRankOrder) {
+  Schedule();
+  EXPECT_THAT(job_.record().ps(), IsEmpty());
+  EXPECT_THAT(job_.record().message(), HasSubstr("2 workers and no ps"));
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 prepare", "w-1 prepare"));
+  ReportFrom("w-1", "of w-1");
+  ReportFrom("w-0", "of w-0");
+
+  const Job::Effects effects = job_.TakeEffects();
+
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  ASSERT_EQ(effects.directives.size(), 2);
+  for (const Job::Outgoing& out : effects.directives) {
+    EXPECT_THAT(out.directive.start().addresses(), ElementsAre("of w-0", "of w-1"));
+    EXPECT_EQ(out.directive.start().total_steps(), 100);
+  }
+}
+
+TEST_F(AllreduceJobTest, AfterARestartStartWaitsForEverybodysAddress) {
+  Schedule();
+  ReportFrom("w-0", "of w-0");
+  ReportFrom("w-1", "of w-1");
+  Job restarted(job_.record(), job_.plan(), /*term=*/2, now_);
+  job_ = restarted;
+
+  ReportFrom("w-0", "of w-0");
+  EXPECT_THAT(Sent(), IsEmpty());
+  ReportFrom("w-1", "of w-1", v1::MEMBER_RUNNING);
+  EXPECT_THAT(Sent(), IsEmpty());
+  ReportFrom("w-0", "of w-0");
+
+  EXPECT_THAT(Sent(), ElementsAre("w-0 start"));
+}
+
+TEST_F(AllreduceJobTest, SnapshotsAreAskedOfWorkers) {
+  Schedule();
+  for (const auto state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
+    ReportFrom("w-0", "of w-0", state);
+    ReportFrom("w-1", "of w-1", state);
+  }
+  job_.TakeEffects();
+
+  ASSERT_TRUE(job_.RequestCheckpoint(now_).ok());
+
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 snapshot", "w-1 snapshot"));
+  Answer("w-0", 0, snapshot_.snapshot(), v1::SNAPSHOT_TAKEN);
+  Pass(Job::kResend);
+  Report("w-0", v1::MEMBER_RUNNING);
+  Report("w-1", v1::MEMBER_RUNNING);
+  EXPECT_THAT(Sent(), ElementsAre("w-1 snapshot"));
+}
+
+// A job whose workers are not at the same step.
+class StalenessJobTest : public JobTest {
+ protected:
+  explicit StalenessJobTest(v1::SyncMode mode = v1::SSP, int64_t every = 0) {
+    v1::Job record = Record();
+    record.mutable_spec()->mutable_sync()->set_mode(mode);
+    record.mutable_spec()->mutable_sync()->set_every(every);
+    job_ = Job(record, nullptr, /*term=*/1, now_);
+  }
+
+  // Both workers tell all they know of the steps before `step`.
+  void RecordStepsBefore(int64_t step) {
+    v1::JobReport report = Say(v1::MEMBER_RUNNING, step);
+    for (int64_t s = 0; s < step; ++s) report.add_steps()->set_step(s);
+    for (const char* name : {"w-0", "w-1"}) job_.Report(name, &report, now_);
+  }
+};
+class LocalSgdJobTest : public StalenessJobTest {
+ protected:
+  LocalSgdJobTest() : StalenessJobTest(v1::LOCAL_SGD, /*every=*/7) {}
+};
+
+TEST_F(StalenessJobTest, SuspendsAtACheckpointAheadOfItsWorkersWithoutPausingThem) {
+  Run();
+  Report("w-0", v1::MEMBER_RUNNING, 20);
+  Report("w-1", v1::MEMBER_RUNNING, 17);
+  job_.TakeEffects();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_GT(snapshot_.step(), 20);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  Commit(snapshot_.step());
+  RecordStepsBefore(snapshot_.step());
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "an evaluation may be on its way";
+  job_.TakeEffects();
+  RecordStepsBefore(snapshot_.step() + 1);
+
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_THAT(job_.record().message(), HasSubstr(absl::StrCat("at step ", snapshot_.step())));
+  const std::vector<std::string> sent = Sent();
+  for (const char* released : {"w-0 release", "w-1 release", "p-0 release", "p-1 release"}) {
+    EXPECT_THAT(sent, Contains(released));
+  }
+}
+
+TEST_F(StalenessJobTest, ASuspensionWhoseSnapshotWasMissedAimsFurtherAhead) {
+  Run();
+  Report("w-0", v1::MEMBER_RUNNING, 10);
+  job_.TakeEffects();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  Sent();
+  const int64_t first = snapshot_.step();
+  Answer("p-1", 1, snapshot_.snapshot(), v1::SNAPSHOT_MISSED);
+  Sent();
+  EXPECT_GT(snapshot_.step(), first);
+
+  job_.CheckpointFailed(snapshot_.step(), snapshot_.snapshot(), absl::UnavailableError("disk"),
+                        now_);
+  Pass(absl::Minutes(1));
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  Commit(snapshot_.step());
+  RecordStepsBefore(snapshot_.step() + 1);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
+TEST_F(LocalSgdJobTest, SnapshotsAreTakenAtTheEndOfARound) {
+  Run();
+  Report("w-0", v1::MEMBER_RUNNING, 10);
+  job_.TakeEffects();
+  const absl::StatusOr<int64_t> step = job_.RequestCheckpoint(now_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(*step % 7, 0);
+  EXPECT_GT(*step, 10);
 }
 
 TEST_F(JobTest, ScheduledItPreparesEveryMember) {

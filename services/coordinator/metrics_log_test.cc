@@ -86,9 +86,17 @@ v1::JobReport StepReport(std::vector<std::pair<int64_t, double>> losses) {
   return report;
 }
 
+// Of a batch of 16.
+v1::JobPlan PlanOf(std::initializer_list<int64_t> samples) {
+  v1::JobPlan plan;
+  plan.mutable_spec()->mutable_data()->set_batch_size(16);
+  for (const int64_t of_worker : samples) plan.add_workers()->set_samples(of_worker);
+  return plan;
+}
+
 TEST(ProgressLedgerTest, AStepIsKnownOnceEveryRankHasToldItsPartInOrder) {
   ProgressLedger ledger;
-  ledger.Begin(/*workers=*/2, /*batch_size=*/16, /*next_step=*/5);
+  ledger.Begin(PlanOf({8, 8}), /*next_step=*/5);
 
   ledger.Take(1, StepReport({{5, 0.5}, {6, 0.25}}));
   EXPECT_TRUE(ledger.TakeSteps().empty());
@@ -104,7 +112,7 @@ TEST(ProgressLedgerTest, AStepIsKnownOnceEveryRankHasToldItsPartInOrder) {
 
 TEST(ProgressLedgerTest, WhatIsSentAgainIsNotCountedTwice) {
   ProgressLedger ledger;
-  ledger.Begin(1, 16, 0);
+  ledger.Begin(PlanOf({16}), 0);
   ledger.Take(0, StepReport({{0, 1.0}}));
   ASSERT_EQ(ledger.TakeSteps().size(), 1);
 
@@ -115,9 +123,30 @@ TEST(ProgressLedgerTest, WhatIsSentAgainIsNotCountedTwice) {
   EXPECT_EQ(steps[0].step, 1);
 }
 
+TEST(ProgressLedgerTest, AStepThatSomeMissedIsTheMeanOverWhatTheOthersComputed) {
+  ProgressLedger ledger;
+  ledger.Begin(PlanOf({8, 4, 4}), 0);
+  v1::JobReport missed;
+  missed.add_steps()->set_missed(true);
+  v1::JobReport overtaken = StepReport({{0, 0.5}});
+  overtaken.mutable_steps(0)->set_gradient_norm(std::nan(""));
+  v1::JobReport computed = StepReport({{0, 1.0}});
+  computed.mutable_steps(0)->set_gradient_norm(3);
+
+  ledger.Take(1, missed);
+  ledger.Take(1, missed);
+  ledger.Take(0, computed);
+  ledger.Take(2, overtaken);
+  const auto steps = ledger.TakeSteps();
+
+  ASSERT_EQ(steps.size(), 1);
+  EXPECT_DOUBLE_EQ(steps[0].loss, (1.0 + 0.5) / 0.75);
+  EXPECT_EQ(steps[0].gradient_norm, 3) << "who was overtaken does not know it";
+}
+
 TEST(ProgressLedgerTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {
   ProgressLedger ledger;
-  ledger.Begin(2, 16, 0);
+  ledger.Begin(PlanOf({8, 8}), 0);
   v1::JobReport some, none;
   v1::EvaluationRecord& record = *some.add_evaluations();
   record.set_step(10);

@@ -18,9 +18,12 @@ bool AllPresent(const std::vector<std::optional<T>>& parts) {
 
 }  // namespace
 
-void ProgressLedger::Begin(int workers, int64_t batch_size, int64_t next_step) {
-  workers_ = workers;
-  batch_size_ = batch_size;
+void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
+  batch_size_ = plan.spec().data().batch_size();
+  batch_shares_.clear();
+  for (const v1::PlanWorker& worker : plan.workers()) {
+    batch_shares_.push_back(static_cast<double>(worker.samples()) / batch_size_);
+  }
   steps_before_ = next_step;
   steps_.clear();
   evaluations_.clear();
@@ -31,23 +34,36 @@ void ProgressLedger::Take(int rank, const v1::JobReport& report) {
   for (const v1::StepRecord& record : report.steps()) {
     if (record.step() < steps_before_) continue;
     if (record.step() - steps_before_ >= limits::kStepRecordsHeldMax) continue;
-    StepParts& parts = steps_[record.step()];
-    parts.loss_shares.resize(workers_);
-    parts.loss_shares[rank] = record.loss_share();
-    parts.gradient_norm = record.gradient_norm();
-    parts.learning_rate = record.learning_rate();
-    parts.loss_scale = record.loss_scale();
-    parts.skipped = record.skipped();
-    parts.step_seconds = std::max(parts.step_seconds, record.step_seconds());
-    parts.time = std::max(parts.time, FromProto(record.time()));
+    TakeStep(rank, record);
   }
   for (const v1::EvaluationRecord& record : report.evaluations()) {
     if (record.step() < evaluations_before_) continue;
     if (evaluations_.size() >= limits::kStepRecordsHeldMax) break;
     EvaluationParts& parts = evaluations_[record.step()];
-    parts.ranks.resize(workers_);
+    parts.ranks.resize(batch_shares_.size());
     parts.ranks[rank] = record;
   }
+}
+
+// A worker that missed the step knows nothing of it but that; one that was overtaken in it does not
+// know the norm. What comes again is the same.
+void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record) {
+  StepParts& parts = steps_[record.step()];
+  parts.loss_shares.resize(batch_shares_.size());
+  if (!parts.loss_shares[rank] && !record.missed()) parts.batch_share += batch_shares_[rank];
+  parts.loss_shares[rank] = record.loss_share();
+  parts.learning_rate = record.learning_rate();
+  parts.time = std::max(parts.time, FromProto(record.time()));
+  parts.is_missed_by_some |= record.missed();
+  if (record.missed()) return;
+  // The same on all ranks, but where each one's gradient is an update of its own.
+  if (rank <= parts.norm_rank && !std::isnan(record.gradient_norm())) {
+    parts.gradient_norm = record.gradient_norm();
+    parts.norm_rank = rank;
+  }
+  parts.loss_scale = record.loss_scale();
+  parts.skipped |= record.skipped();
+  parts.step_seconds = std::max(parts.step_seconds, record.step_seconds());
 }
 
 double ProgressLedger::Smooth(const StepParts& parts) {
@@ -70,6 +86,7 @@ std::vector<StepSummary> ProgressLedger::TakeSteps() {
     StepSummary& summary = complete.emplace_back();
     summary.step = it->first;
     for (const auto& share : parts.loss_shares) summary.loss += *share;
+    if (parts.is_missed_by_some && parts.batch_share > 0) summary.loss /= parts.batch_share;
     summary.gradient_norm = parts.gradient_norm;
     summary.learning_rate = parts.learning_rate;
     summary.samples_per_second = Smooth(parts);

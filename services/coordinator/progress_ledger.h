@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <vector>
@@ -10,12 +11,13 @@
 #include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
+#include "proto/muster/v1/plan.pb.h"
 
 namespace muster {
 
 struct StepSummary {
   int64_t step = 0;
-  double loss = 0;  // mean over the global batch
+  double loss = 0;  // mean over the global batch, or over what the workers computed of it
   double gradient_norm = 0;
   double learning_rate = 0;
   double samples_per_second = 0;  // smoothed over about three seconds
@@ -33,9 +35,9 @@ struct EvaluationSummary {
 // first. What a worker sends again is recognised by its step and not counted twice.
 class ProgressLedger {
  public:
-  // A new generation: `workers` ranks, the first of whose steps is `next_step`. Parts of older
-  // generations are dropped.
-  void Begin(int workers, int64_t batch_size, int64_t next_step);
+  // A new generation with the workers of `plan`, the first of whose steps is `next_step`. Parts of
+  // older generations are dropped.
+  void Begin(const v1::JobPlan& plan, int64_t next_step);
 
   // As if evaluations of steps < `step` were known already (they are in the metrics log).
   void SkipEvaluationsBefore(int64_t step) { evaluations_before_ = step; }
@@ -53,7 +55,10 @@ class ProgressLedger {
  private:
   struct StepParts {
     std::vector<std::optional<double>> loss_shares;  // by rank
-    double gradient_norm = 0;
+    bool is_missed_by_some = false;
+    double batch_share = 0;  // of the others
+    double gradient_norm = std::numeric_limits<double>::quiet_NaN();
+    int norm_rank = std::numeric_limits<int>::max();  // the lowest that knows the norm
     double learning_rate = 0;
     double loss_scale = 0;
     bool skipped = false;
@@ -64,9 +69,10 @@ class ProgressLedger {
     std::vector<std::optional<v1::EvaluationRecord>> ranks;
   };
 
+  void TakeStep(int rank, const v1::StepRecord& record);
   double Smooth(const StepParts& parts);
 
-  int workers_ = 0;
+  std::vector<double> batch_shares_;  // by rank
   int64_t batch_size_ = 0;
   int64_t steps_before_ = 0;
   int64_t evaluations_before_ = 0;

@@ -14,7 +14,7 @@ struct WaitingJob {
   int32_t priority = 0;
   int workers_min = 1;
   int workers_max = 1;
-  int ps = 1;
+  int ps = 1;                    // 0: workers own the shards
   bool settle_for_fewer = true;  // false: only with workers_max, more may be about to come
 };
 

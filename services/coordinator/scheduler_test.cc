@@ -29,6 +29,16 @@ TEST(SchedulerTest, AJobStartsOnlyWithAllItsMembers) {
   EXPECT_THAT(Numbers(Schedule({job}, Fleet({"w-0", "w-1"}, {"p-0", "p-1"}))), ElementsAre(1));
 }
 
+TEST(SchedulerTest, AJobWithoutPsNeedsNone) {
+  const WaitingJob job{.number = 1, .workers_min = 2, .workers_max = 2, .ps = 0};
+
+  const auto placements = Schedule({job}, Fleet({"w-0", "w-1"}, {}));
+
+  ASSERT_THAT(Numbers(placements), ElementsAre(1));
+  EXPECT_THAT(placements[0].workers, ElementsAre("w-0", "w-1"));
+  EXPECT_THAT(placements[0].ps, IsEmpty());
+}
+
 TEST(SchedulerTest, HigherPriorityGoesFirstThenSubmissionOrder) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1}, {.number = 2, .priority = 5}, {.number = 3, .priority = 5}};

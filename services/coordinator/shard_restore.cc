@@ -38,6 +38,7 @@ ShardRestore::ShardRestore(std::shared_ptr<const v1::JobPlan> plan,
 
 void ShardRestore::SkipForeignChunks() {
   while (chunk_ < plan_->chunks_size() && plan_->chunks(chunk_).shard() != shard_) ++chunk_;
+  if (chunk_ < plan_->chunks_size()) slot_ = SlotsOfChunk(*plan_, plan_->chunks(chunk_)).first;
 }
 
 absl::StatusOr<std::optional<v1::ShardSlice>> ShardRestore::Next() {
@@ -62,8 +63,7 @@ absl::StatusOr<std::optional<v1::ShardSlice>> ShardRestore::Next() {
   offset_ += elements;
   if (offset_ == chunk.elements()) {
     offset_ = 0;
-    if (++slot_ == std::ssize(slots_)) {
-      slot_ = 0;
+    if (++slot_ > SlotsOfChunk(*plan_, chunk).last) {
       ++chunk_;
       SkipForeignChunks();
     }

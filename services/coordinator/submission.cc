@@ -13,6 +13,7 @@
 #include "lib/cluster/field_fault.h"
 #include "lib/cluster/job_validation.h"
 #include "lib/cluster/limits.h"
+#include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/data/dataset.h"
 #include "lib/graph/model.h"
@@ -50,6 +51,17 @@ std::optional<Model> CheckModel(const v1::JobSpec& spec, Faults& faults) {
                                      limits::kChunksMax, " are possible: choose larger ones")});
   }
   return *std::move(model);
+}
+
+void CheckParameterGroups(const v1::TrainingSpec& training, const v1::Graph& graph,
+                          Faults& faults) {
+  const bool faulty = std::ranges::any_of(faults, [](const FieldFault& fault) {
+    return absl::StartsWith(fault.field, "training.parameter_groups");
+  });
+  if (faulty) return;
+  for (FieldFault& fault : ParameterGroupFaults(training, graph)) {
+    faults.push_back(std::move(fault));
+  }
 }
 
 // Messages of Dataset::Open() begin with the field's path.
@@ -126,6 +138,7 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
                                                  " bytes (is ", request_id.size(), ")")});
   }
   std::optional<Model> model = CheckModel(spec, faults);
+  if (model) CheckParameterGroups(spec.training(), model->graph, faults);
   if (model && context.data_visible) CheckData(spec, model->graph, faults);
   CheckedSpec checked{.spec = spec};
   if (!spec.checkpoint().resume_from().empty() &&

@@ -16,13 +16,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "lib/shard/parameter_shard.h"
+#include "lib/shard/test_plan.h"
 #include "lib/transport/inprocess_transport.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/ps/parameter_shard.h"
 #include "services/ps/shard_thread.h"
-#include "services/ps/test_plan.h"
 
 namespace muster {
 
@@ -88,10 +88,11 @@ class FakeWorker : private MessageReceiver {
   }
 
  private:
-  absl::Span<std::byte> PlacePayload(const WireHeader& header) override {
-    return {buffer_.data(), header.length};
+  PayloadPlace PlacePayload(const WireHeader& header) override {
+    return absl::MakeSpan(buffer_).first(header.length);
   }
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override {
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                PayloadLease) override {
     Values values(payload.size() / sizeof(float));
     if (!values.empty()) std::memcpy(values.data(), payload.data(), payload.size());
     inbox_.push_back({header, values});

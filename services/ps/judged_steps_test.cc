@@ -1,126 +1,21 @@
 // Steps that all shards of a job apply or skip together: fp16 and clipping by global norm.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "lib/telemetry/metrics.h"
-#include "lib/transport/inprocess_transport.h"
+#include "lib/shard/plan_check.h"
+#include "lib/shard/test_plan.h"
 #include "services/ps/fake_peers.h"
-#include "services/ps/memory_budget.h"
-#include "services/ps/ps_metrics.h"
-#include "services/ps/shard_thread.h"
-#include "services/ps/test_plan.h"
+#include "services/ps/judged_job.h"
 
 namespace muster {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Element i of parameter p's gradient of `rank` at `step`.
-using GradientOf = std::function<float(int64_t step, int rank, int p, int64_t i)>;
-
-float Wavy(int64_t step, int rank, int p, int64_t i) {
-  return std::sin(static_cast<float>(3 * step + 7 * rank + 11 * p) + 0.37f * static_cast<float>(i));
-}
-
-// One job on shard threads that talk to each other; its workers are the test's thread.
-class JudgedJob {
- public:
-  explicit JudgedJob(const v1::JobPlan& plan) : plan_(plan) {
-    for (int shard = 0; shard < plan_.shards_size(); ++shard) {
-      threads_.push_back(*ShardThread::Start(
-          [this]() -> absl::StatusOr<std::unique_ptr<Transport>> {
-            return network_.MakeTransport();
-          },
-          &ps_metrics_));
-      plan_.mutable_shards(shard)->set_address(threads_[shard]->address());
-    }
-    progress_ = std::vector<ShardProgress>(plan_.shards_size());
-    for (int number = 0; number < plan_.shards_size(); ++number) {
-      auto shard = *ParameterShard::Create(
-          std::make_shared<v1::JobPlan>(plan_), number,
-          *budget_.Reserve(ParameterShard::BytesNeeded(plan_, number), absl::ZeroDuration()));
-      for (int i = 0; i < shard->chunk_count(); ++i) shard->Initialize(i);
-      threads_[number]->Install(std::move(shard), &listener_, &progress_[number]);
-    }
-    listener_.AwaitInstalled(plan_.shards_size());
-    for (int rank = 0; rank < plan_.workers_size(); ++rank) {
-      for (int shard = 0; shard < plan_.shards_size(); ++shard) {
-        workers_.push_back(std::make_unique<FakeWorker>(&network_, plan_, rank));
-        workers_.back()->Greet(threads_[shard]->address());
-      }
-    }
-    for (auto& thread : threads_) {
-      thread->StartJob(plan_.job_number(), plan_.generation(), /*total_steps=*/1000);
-    }
-  }
-
-  // Runs one step and keeps what rank 0 is answered.
-  void Step(int64_t step, const GradientOf& gradient_of) {
-    for (int rank = plan_.workers_size() - 1; rank >= 0; --rank) {
-      for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
-        const v1::PlanChunk& cut = plan_.chunks(chunk);
-        Values gradient;
-        for (int64_t i = 0; i < cut.elements(); ++i) {
-          gradient.push_back(gradient_of(step, rank, cut.parameter(), cut.offset() + i));
-        }
-        Worker(rank, cut.shard()).Push(step, chunk, gradient);
-      }
-    }
-    values_.assign(plan_.graph().parameters_size(), {});
-    for (size_t p = 0; p < values_.size(); ++p) {
-      values_[p].resize(plan_.graph().parameters(static_cast<int>(p)).shape(0));
-    }
-    squares_ = 0;
-    for (int rank = plan_.workers_size() - 1; rank >= 0; --rank) {
-      for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
-        const FakeWorker::Message answer = Worker(rank, plan_.chunks(chunk).shard()).Receive();
-        ASSERT_EQ(answer.header.kind, MessageKind::kParams);
-        ASSERT_EQ(answer.header.step, step + 1);
-        const v1::PlanChunk& cut = plan_.chunks(static_cast<int>(answer.header.chunk));
-        std::memcpy(&values_[cut.parameter()][cut.offset()], answer.payload.data(),
-                    answer.payload.size() * sizeof(float));
-        loss_scale_ = answer.header.loss_scale;
-        if (rank == 0) squares_ += answer.header.scalar;
-      }
-    }
-  }
-
-  std::shared_ptr<const ShardSnapshot> Snapshot(int shard, int64_t step) {
-    threads_[shard]->TakeSnapshot(plan_.job_number(), plan_.generation(), 99, step);
-    return listener_.AwaitSnapshot();
-  }
-
-  const v1::JobPlan& plan() const { return plan_; }
-  // By parameter, after the last step.
-  const std::vector<Values>& values() const { return values_; }
-  float loss_scale() const { return loss_scale_; }
-  double squares() const { return squares_; }
-  double skipped() { return ps_metrics_.skipped_steps.Value(); }
-  const ShardProgress& progress(int shard) const { return progress_[shard]; }
-  double refused(RefusalReason reason) { return ps_metrics_.refused(reason).Value(); }
-  FakeWorker& Worker(int rank, int shard) { return *workers_[rank * plan_.shards_size() + shard]; }
-
- private:
-  v1::JobPlan plan_;
-  Metrics metrics_;
-  PsMetrics ps_metrics_{metrics_};
-  MemoryBudget budget_{1 << 24};
-  InProcessNetwork network_;
-  FakeListener listener_;
-  std::vector<ShardProgress> progress_;
-  std::vector<std::unique_ptr<ShardThread>> threads_;
-  std::vector<std::unique_ptr<FakeWorker>> workers_;  // [rank, shard]
-  std::vector<Values> values_;
-  float loss_scale_ = 0;
-  double squares_ = 0;
-};
 
 TestPlanOptions Adam(int shards) {
   TestPlanOptions options{.parameters = {700, 5, 333}, .chunk_bytes = 512, .shards = shards};
@@ -221,6 +116,29 @@ TEST(JudgedStepsTest, TheNumberOfShardsDoesNotChangeABit) {
     if (expected.empty()) expected = job.values();
     EXPECT_EQ(job.values(), expected) << shards;
     EXPECT_EQ(job.loss_scale(), 0) << "an fp32 job has none";
+  }
+}
+
+// As where its host works as well and its share of the traffic is nothing.
+TEST(JudgedStepsTest, ShardZeroDecidesAlsoWithoutChunks) {
+  for (int backup_workers : {0, 1}) {
+    std::vector<Values> expected;
+    for (int shards : {1, 3}) {
+      TestPlanOptions options = Adam(shards);
+      options.clip_norm = 0.7;
+      options.sync.set_backup_workers(backup_workers);
+      v1::JobPlan plan = MakeTestPlan(options);
+      for (v1::PlanChunk& chunk : *plan.mutable_chunks()) {
+        if (shards > 1 && chunk.shard() == 0) chunk.set_shard(1);
+      }
+      ASSERT_TRUE(CheckPlan(plan).ok());
+      JudgedJob job(plan);
+      for (int64_t step = 0; step < 4; ++step) {
+        job.Step(step, [](int64_t s, int, int p, int64_t i) { return Wavy(s, 0, p, i); });
+      }
+      if (expected.empty()) expected = job.values();
+      EXPECT_EQ(job.values(), expected) << backup_workers;
+    }
   }
 }
 

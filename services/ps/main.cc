@@ -17,11 +17,10 @@
 #include "lib/cluster/limits.h"
 #include "lib/cluster/resource_name.h"
 #include "lib/concurrency/cpu_quota.h"
+#include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/ucx_transport.h"
+#include "lib/transport/transport_flags.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/ps/memory_budget.h"
 #include "services/ps/parameter_server.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordinator");
@@ -34,14 +33,6 @@ namespace muster {
 namespace {
 
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
-
-// Polling pays only where cores are left for the pollers; half of them, because others live on this
-// machine too.
-TransportFactory MakeTransport(int threads) {
-  return [spin = UsableCpus() > 2 * threads]() -> absl::StatusOr<std::unique_ptr<Transport>> {
-    return UcxTransport::Create({.spin = spin});
-  };
-}
 
 v1::Hello HelloOf(const ParameterServer& server, const std::string& name, const Metrics& metrics) {
   v1::Hello hello = Introduce(v1::PS, name);
@@ -72,6 +63,11 @@ int Main() {
     return kExitConfig;
   }
   if (memory_bytes == 0) memory_bytes = DefaultMemoryBytes();
+  const absl::StatusOr<TransportFactory> transport = TransportFromFlags({.pollers = threads});
+  if (!transport.ok()) {
+    LOG(ERROR) << transport.status().message();
+    return kExitConfig;
+  }
 
   Metrics metrics;
   if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
@@ -84,7 +80,7 @@ int Main() {
   auto server = ParameterServer::Create({.member = name,
                                          .threads = threads,
                                          .memory_bytes = memory_bytes,
-                                         .transport = MakeTransport(threads),
+                                         .transport = *transport,
                                          .coordinator = DialCoordinator(coordinator),
                                          .metrics = &metrics,
                                          .report_soon = [&reporter] {

@@ -14,10 +14,10 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "lib/cluster/channel.h"
+#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
-#include "services/ps/fake_checkpoint_service.h"
-#include "services/ps/test_plan.h"
 
 namespace muster {
 namespace {
@@ -66,10 +66,11 @@ class FakeWorker : private MessageReceiver {
     }
   }
 
-  absl::Span<std::byte> PlacePayload(const WireHeader& header) override {
-    return {buffer_.data(), header.length};
+  PayloadPlace PlacePayload(const WireHeader& header) override {
+    return absl::MakeSpan(buffer_).first(header.length);
   }
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override {
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                PayloadLease) override {
     greeted_ += header.kind == MessageKind::kHello;
     EXPECT_NE(header.kind, MessageKind::kRefused) << RefusalReasonName(header.reason);
     if (header.kind != MessageKind::kParams) return;

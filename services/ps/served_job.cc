@@ -3,7 +3,6 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "lib/cluster/parameter_table.h"
+#include "lib/shard/plan_check.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -26,8 +26,7 @@ ServedJob::ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment*
     : plan_(std::move(plan)),
       environment_(*environment),
       found_(FindShards()),
-      // Each shard has at most one snapshot under way.
-      snapshots_(shards_.size() + 1),
+      snapshots_(WriterOptions()),
       thread_([this](std::stop_token stop) { Run(stop); }) {}
 
 ServedJob::~ServedJob() {
@@ -36,7 +35,7 @@ ServedJob::~ServedJob() {
 }
 
 absl::Status ServedJob::FindShards() {
-  RETURN_IF_ERROR(ParameterShard::CheckPlan(*plan_));
+  RETURN_IF_ERROR(CheckPlan(*plan_));
   for (int number = 0; number < plan_->shards_size(); ++number) {
     const v1::PlanShard& shard = plan_->shards(number);
     if (shard.member() != environment_.member) continue;
@@ -62,14 +61,10 @@ void ServedJob::Run(const std::stop_token& stop) {
   const absl::Status prepared = found_.ok() ? Prepare(stop) : found_;
   if (!prepared.ok() && !stop.stop_requested()) Fail(prepared);
   {
-    // One writer per shard: a write ends when the whole checkpoint is committed, which needs the
-    // other shards.
-    std::vector<std::jthread> writers;
-    for (size_t i = 1; i < shards_.size(); ++i) {
-      writers.emplace_back([this, &stop] { WriteSnapshots(stop); });
-    }
-    WriteSnapshots(stop);
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&released_));
   }
+  snapshots_.Join();
   // Again, for shards that were installed after Release() had posted its own.
   for (const auto& shard : shards_) {
     shard->thread->Release(plan_->job_number(), plan_->generation());
@@ -117,26 +112,18 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(
   return shard;
 }
 
-// Until Release() closes the mailbox.
-void ServedJob::WriteSnapshots(const std::stop_token& stop) {
-  std::shared_ptr<const ShardSnapshot> snapshot;
-  while (snapshots_.Take(snapshot, absl::InfiniteDuration())) {
-    if (stop.stop_requested()) continue;
-    const auto begin = std::chrono::steady_clock::now();
-    const absl::Status written =
-        snapshot->pieces.empty() ? absl::OkStatus()
-                                 : environment_.checkpoints->WriteShard(*plan_, *snapshot, stop);
-    environment_.metrics->snapshot_duration.Observe(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    LOG_IF(WARNING, !written.ok() && !stop.stop_requested())
-        << plan_->job() << ", shard " << snapshot->shard << ": the snapshot of step "
-        << snapshot->step << " was not written: " << written;
-    Note(snapshot->shard, snapshot->id, snapshot->step,
-         written.ok() ? v1::SNAPSHOT_WRITTEN : v1::SNAPSHOT_FAILED, std::string(written.message()));
-    ThreadOf(snapshot->shard)
-        ->SnapshotWritten(plan_->job_number(), plan_->generation(), snapshot->id, snapshot->step);
-    snapshot.reset();
-  }
+SnapshotWriter::Options ServedJob::WriterOptions() {
+  return {.plan = plan_,
+          .checkpoints = environment_.checkpoints,
+          .shards = static_cast<int>(shards_.size()),
+          .written =
+              [this](const ShardSnapshot& snapshot, absl::Duration took) {
+                environment_.metrics->snapshot_duration.Observe(absl::ToDoubleSeconds(took));
+                ThreadOf(snapshot.shard)
+                    ->SnapshotWritten(plan_->job_number(), plan_->generation(), snapshot.id,
+                                      snapshot.step);
+              },
+          .report_soon = environment_.report_soon};
 }
 
 // ---------------------------------------------------------------- directives
@@ -177,10 +164,11 @@ v1::JobReport ServedJob::Report() {
   report.set_job(plan_->job());
   report.set_generation(plan_->generation());
   report.set_next_step(LowestVersion());
+  const std::vector<v1::SnapshotReport> snapshots = snapshots_.reports();
+  report.mutable_snapshots()->Assign(snapshots.begin(), snapshots.end());
   absl::MutexLock lock(&mu_);
   report.set_state(state_);
   if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
-  report.mutable_snapshots()->Assign(snapshot_reports_.begin(), snapshot_reports_.end());
   return report;
 }
 
@@ -207,34 +195,12 @@ void ServedJob::ShardReleased(int) {
 }
 
 void ServedJob::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {
-  Note(snapshot->shard, snapshot->id, snapshot->step, v1::SNAPSHOT_TAKEN);
-  snapshots_.TryPost(std::move(snapshot));
+  snapshots_.Taken(std::move(snapshot));
 }
 
 void ServedJob::SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                                  const std::string& message) {
-  Note(shard, id, step, outcome, message);
-}
-
-// Keeps the last answer of every shard, apart for periodic and other snapshots.
-void ServedJob::Note(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
-                     const std::string& message) {
-  {
-    absl::MutexLock lock(&mu_);
-    auto same = std::find_if(
-        snapshot_reports_.begin(), snapshot_reports_.end(), [&](const v1::SnapshotReport& report) {
-          return report.shard() == shard && (report.snapshot() == 0) == (id == 0);
-        });
-    if (same != snapshot_reports_.end() && same->snapshot() > id) return;  // superseded
-    v1::SnapshotReport& report =
-        same != snapshot_reports_.end() ? *same : snapshot_reports_.emplace_back();
-    report.set_shard(shard);
-    report.set_snapshot(id);
-    report.set_step(step);
-    report.set_outcome(outcome);
-    report.set_message(message);
-  }
-  environment_.report_soon();
+  snapshots_.Declined(shard, id, step, outcome, message);
 }
 
 void ServedJob::Fail(const absl::Status& status) {

@@ -1,5 +1,5 @@
-// One generation of a job on this parameter server: its shards here and the thread that fetches and
-// saves for them.
+// One generation of a job on this parameter server: its shards here, and the threads that fetch and
+// save for them.
 #pragma once
 
 #include <atomic>
@@ -13,12 +13,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "lib/concurrency/mailbox.h"
+#include "lib/shard/checkpoint_client.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/parameter_shard.h"
+#include "lib/shard/snapshot_writer.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/ps/checkpoint_client.h"
-#include "services/ps/memory_budget.h"
-#include "services/ps/parameter_shard.h"
 #include "services/ps/ps_metrics.h"
 #include "services/ps/shard_thread.h"
 
@@ -71,11 +71,9 @@ class ServedJob : private ShardListener {
   absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(
       int number, std::shared_ptr<MemoryBudget::Reservation> reservation,
       const std::stop_token& stop);
-  void WriteSnapshots(const std::stop_token& stop);
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   ShardThread* ThreadOf(int shard);
-  void Note(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
-            const std::string& message = "") ABSL_LOCKS_EXCLUDED(mu_);
+  SnapshotWriter::Options WriterOptions();
 
   void ShardInstalled(int shard, const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override;
@@ -86,8 +84,8 @@ class ServedJob : private ShardListener {
   const std::shared_ptr<const v1::JobPlan> plan_;
   const Environment& environment_;
   std::vector<std::unique_ptr<LocalShard>> shards_;
-  const absl::Status found_;                                 // of FindShards(), which fills shards_
-  Mailbox<std::shared_ptr<const ShardSnapshot>> snapshots_;  // to be written
+  const absl::Status found_;  // of FindShards(), which fills shards_
+  SnapshotWriter snapshots_;
   std::atomic<bool> gone_ = false;
 
   absl::Mutex mu_;
@@ -97,7 +95,6 @@ class ServedJob : private ShardListener {
   bool released_ ABSL_GUARDED_BY(mu_) = false;
   int shards_awaited_ ABSL_GUARDED_BY(mu_) = 0;  // posted to their threads and not yet there
   int shards_alive_ ABSL_GUARDED_BY(mu_) = 0;    // posted and not yet destroyed
-  std::vector<v1::SnapshotReport> snapshot_reports_ ABSL_GUARDED_BY(mu_);
 
   std::jthread thread_;  // last: starts when everything else is there
 };

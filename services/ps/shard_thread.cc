@@ -13,14 +13,14 @@
 #include "absl/time/time.h"
 #include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_table.h"
+#include "lib/shard/gradient_squares.h"
 #include "lib/status/status.h"
-#include "services/ps/gradient_squares.h"
 
 namespace muster {
 namespace {
 
 constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
-constexpr size_t kUnplacedMax = 1024;
+constexpr size_t kUnplacedMax = 1 << 14;  // late pushes must be answered: more than chunks
 constexpr size_t kTokenBytes = GradientSquares::kTokenBytes;
 // Payloads of HELLO take turns in these: one that is overwritten by a flood of others has a wrong
 // token, no more.
@@ -34,6 +34,16 @@ bool SameToken(absl::string_view a, absl::string_view b) {
   unsigned char difference = a.size() != b.size();
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= a[i] ^ b[i];
   return difference == 0;
+}
+
+// What one shard of a job says to another: numbers with a place of their own, and short decisions
+// of shard 0.
+bool IsReport(MessageKind kind) {
+  using enum MessageKind;
+  return kind == kSquares || kind == kArrived || kind == kNorms || kind == kTrust;
+}
+bool IsDecision(MessageKind kind) {
+  return kind == MessageKind::kVerdict || kind == MessageKind::kClosed;
 }
 
 // Whether a payload begins with the plan's session token.
@@ -121,6 +131,8 @@ class ShardThread::Tenant : public ShardOutput {
     return found == shards_.end() ? -1 : static_cast<int>(found - shards_.begin());
   }
 
+  PeerId PeerOf(uint32_t rank) const { return workers_[rank].peer; }
+
   // The rank of `peer`; -1 if it is not of this tenant.
   int RankOf(PeerId peer) const {
     for (size_t rank = 0; rank < workers_.size(); ++rank) {
@@ -161,6 +173,10 @@ class ShardThread::Tenant : public ShardOutput {
     if (!std::isfinite(sum_of_squares)) thread_->metrics_->nonfinite_gradients.Increment();
   }
 
+  void StalePushApplied(int64_t staleness) override {
+    thread_->metrics_->staleness_tally.Observe(staleness);
+  }
+
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
     listener_->SnapshotTaken(std::move(snapshot));
   }
@@ -178,6 +194,10 @@ class ShardThread::Tenant : public ShardOutput {
 
   void PublishVersion() {
     progress_->lowest_version.store(shard_->lowest_version(), std::memory_order_relaxed);
+    const int64_t late = shard_->late_pushes();
+    if (late == late_pushes_) return;
+    thread_->metrics_->late_pushes.Increment(static_cast<double>(late - late_pushes_));
+    late_pushes_ = late;
   }
 
   ShardThread* const thread_;
@@ -186,9 +206,10 @@ class ShardThread::Tenant : public ShardOutput {
   ShardProgress* const progress_;
   std::unique_ptr<Transport::MemoryRegistration> registration_;
   std::vector<Worker> workers_;  // by rank
-  std::vector<PeerId> shards_;   // of the same job, those that verdicts come from or go to
+  std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
   bool retired_ = false;
   int64_t update_begin_ = 0;
+  int64_t late_pushes_ = 0;  // counted in the metrics
 };
 
 // ---------------------------------------------------------------- life
@@ -255,6 +276,7 @@ void ShardThread::Run(const TransportFactory& factory) {
     absl::MutexLock lock(&mu_);
     awake_ = nullptr;
   }
+  for (const std::unique_ptr<Tenant>& tenant : tenants_) tenant->Retire();  // returns leases
   transport_.reset();  // before the memory that it may still be using
   tenants_.clear();
 }
@@ -308,11 +330,13 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
   listener->ShardInstalled(number, absl::OkStatus());
 }
 
-// By shard: kNone but for those that verdicts come from or go to.
+// By shard: kNone but for those that agree with it, by way of shard 0, on every step.
 absl::StatusOr<std::vector<PeerId>> ShardThread::ConnectToShards(const ParameterShard& shard) {
   const v1::JobPlan& plan = shard.plan();
   std::vector<PeerId> peers(plan.shards_size(), PeerId::kNone);
-  if (!StepsAreJudged(plan.spec().training())) return peers;
+  const bool agree =
+      StepsAreJudged(plan.spec().training()) || plan.spec().sync().backup_workers() > 0;
+  if (!agree) return peers;
   for (int other = 0; other < plan.shards_size(); ++other) {
     if (other == shard.shard() || (other != 0 && shard.shard() != 0)) continue;
     absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(other).address());
@@ -377,23 +401,23 @@ RefusalReason ShardThread::Route(const WireHeader& header, Tenant*& tenant) {
   return RefusalReason::kNone;
 }
 
-absl::Span<std::byte> ShardThread::PlacePayload(const WireHeader& header) {
+PayloadPlace ShardThread::PlacePayload(const WireHeader& header) {
   if (header.kind == MessageKind::kHello && header.length <= kHelloBytesMax) {
     std::byte* memory = &hello_payloads_[next_hello_++ % kHelloPayloads * kHelloBytesMax];
-    return {memory, header.length};
+    return absl::Span<std::byte>(memory, header.length);
   }
-  if (header.kind == MessageKind::kVerdict && header.length == kTokenBytes) {
-    return {hello_payloads_.data() + next_hello_++ % kHelloPayloads * kHelloBytesMax,
-            header.length};
+  if (IsDecision(header.kind) && header.length <= kHelloBytesMax) {
+    return absl::Span<std::byte>(
+        hello_payloads_.data() + next_hello_++ % kHelloPayloads * kHelloBytesMax, header.length);
   }
-  if (header.kind == MessageKind::kSquares) return PlaceSquares(header);
+  if (IsReport(header.kind)) return PlaceReport(header);
   ParameterShard::Placement placement{.refusal = RefusalReason::kBadHeader};
   if (header.kind == MessageKind::kPush) {
     Tenant* tenant = nullptr;
     placement.refusal = Route(header, tenant);
     if (placement.refusal == RefusalReason::kNone) placement = tenant->shard().PlacePush(header);
   }
-  if (!placement.memory.empty()) return placement.memory;
+  if (!placement.memory.empty()) return {placement.memory, placement.in_place};
   if (placement.repeat) metrics_->duplicate_pushes.Increment();
   if (placement.refusal != RefusalReason::kNone) metrics_->refused(placement.refusal).Increment();
   if (unplaced_.size() < kUnplacedMax) unplaced_.push_back({header, placement.refusal});
@@ -412,18 +436,23 @@ void ShardThread::AnswerUnplaced() {
   unplaced_.clear();
 }
 
-void ShardThread::Received(const WireHeader& header, absl::Span<const std::byte> payload) {
+void ShardThread::Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                           PayloadLease lease) {
   switch (header.kind) {
     case MessageKind::kHello:
       return Greet(header, payload);
     case MessageKind::kPush:
-      return ReceivedPush(header, payload);
+      return ReceivedPush(header, payload, std::move(lease));
     case MessageKind::kFetch:
       return ReceivedFetch(header);
     case MessageKind::kSquares:
-      return ReceivedSquares(header, payload);
+    case MessageKind::kArrived:
+    case MessageKind::kNorms:
+    case MessageKind::kTrust:
+      return ReceivedReport(header, payload);
     case MessageKind::kVerdict:
-      return ReceivedVerdict(header, payload);
+    case MessageKind::kClosed:
+      return ReceivedDecision(header, payload);
     case MessageKind::kParams:
     case MessageKind::kRefused:
       break;
@@ -431,7 +460,8 @@ void ShardThread::Received(const WireHeader& header, absl::Span<const std::byte>
   Refuse(header, RefusalReason::kBadHeader);
 }
 
-void ShardThread::ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload) {
+void ShardThread::ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload,
+                               PayloadLease lease) {
   if (payload.empty()) {
     Tenant* tenant = nullptr;
     const RefusalReason unrouted = Route(header, tenant);
@@ -442,7 +472,10 @@ void ShardThread::ReceivedPush(const WireHeader& header, absl::Span<const std::b
   metrics_->push_bytes.Increment(static_cast<double>(payload.size()));
   // Also one that was retired meanwhile: it waits for its payloads.
   for (const std::unique_ptr<Tenant>& tenant : tenants_) {
-    if (tenant->Is(header.job, header.generation)) return tenant->shard().PushArrived(header);
+    if (!tenant->Is(header.job, header.generation)) continue;
+    const RefusalReason refusal = tenant->shard().PushArrived(header, payload, std::move(lease));
+    if (refusal != RefusalReason::kNone) Refuse(header, refusal);
+    return;
   }
 }
 
@@ -456,31 +489,42 @@ void ShardThread::ReceivedFetch(const WireHeader& header) {
 // What one shard says to another is not answered when it is wrong: shards of one job agree, so it
 // is a stranger who speaks.
 
-absl::Span<std::byte> ShardThread::PlaceSquares(const WireHeader& header) {
+absl::Span<std::byte> ShardThread::PlaceReport(const WireHeader& header) {
   Tenant* tenant = Find(header.job, header.generation);
-  const absl::Span<std::byte> place =
-      tenant == nullptr ? absl::Span<std::byte>() : tenant->shard().PlaceSquares(header);
+  absl::Span<std::byte> place;
+  if (tenant != nullptr) {
+    place = header.kind == MessageKind::kArrived ? tenant->shard().PlaceRanks(header)
+                                                 : tenant->shard().PlaceScalars(header);
+  }
   if (place.empty()) metrics_->refused(RefusalReason::kWrongStep).Increment();
   return place;
 }
 
-void ShardThread::ReceivedSquares(const WireHeader& header, absl::Span<const std::byte> payload) {
+void ShardThread::ReceivedReport(const WireHeader& header, absl::Span<const std::byte> payload) {
   if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
   // Also of one that was retired meanwhile: it waits for its payloads.
   for (const std::unique_ptr<Tenant>& tenant : tenants_) {
     if (!tenant->Is(header.job, header.generation)) continue;
     const bool token_is_right = HasToken(payload, tenant->plan());
     if (!token_is_right) metrics_->refused(RefusalReason::kWrongToken).Increment();
-    return tenant->shard().SquaresArrived(header, token_is_right);
+    return header.kind == MessageKind::kArrived
+               ? tenant->shard().RanksArrived(header, token_is_right)
+               : tenant->shard().ScalarsArrived(header, token_is_right);
   }
 }
 
-void ShardThread::ReceivedVerdict(const WireHeader& header, absl::Span<const std::byte> payload) {
+void ShardThread::ReceivedDecision(const WireHeader& header, absl::Span<const std::byte> payload) {
   Tenant* tenant = Find(header.job, header.generation);
-  const RefusalReason refusal = tenant == nullptr ? RefusalReason::kUnknownJob
-                                : !HasToken(payload, tenant->plan())
-                                    ? RefusalReason::kWrongToken
-                                    : tenant->shard().VerdictArrived(header);
+  RefusalReason refusal = RefusalReason::kNone;
+  if (tenant == nullptr) {
+    refusal = RefusalReason::kUnknownJob;
+  } else if (!HasToken(payload, tenant->plan())) {
+    refusal = RefusalReason::kWrongToken;
+  } else {
+    refusal = header.kind == MessageKind::kVerdict
+                  ? tenant->shard().VerdictArrived(header)
+                  : tenant->shard().StepClosed(header, payload.subspan(kTokenBytes));
+  }
   if (refusal != RefusalReason::kNone) metrics_->refused(refusal).Increment();
 }
 
@@ -508,9 +552,11 @@ void ShardThread::Greet(const WireHeader& header, absl::Span<const std::byte> pa
                  {.kind = MessageKind::kHello,
                   .generation = header.generation,
                   .job = header.job,
+                  .chunk = header.chunk,
                   .rank = header.rank},
                  {}, nullptr);
-  metrics_->ShowTransport(transport_->name());
+  metrics_->ShowLink(tenant->plan().job(), tenant->plan().workers(header.rank).member(),
+                     transport_->Describe(tenant->PeerOf(header.rank)));
 }
 
 void ShardThread::Refuse(const WireHeader& header, RefusalReason reason) {

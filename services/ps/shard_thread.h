@@ -18,10 +18,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "lib/concurrency/mailbox.h"
+#include "lib/shard/parameter_shard.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/ps/parameter_shard.h"
 #include "services/ps/ps_metrics.h"
 
 namespace muster {
@@ -104,17 +104,19 @@ class ShardThread : private MessageReceiver {
   absl::StatusOr<std::vector<PeerId>> ConnectToShards(const ParameterShard& shard);
   void DestroyReleased();
 
-  absl::Span<std::byte> PlacePayload(const WireHeader& header) override;
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override;
+  PayloadPlace PlacePayload(const WireHeader& header) override;
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                PayloadLease lease) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
 
   Tenant* Find(uint64_t job, uint32_t generation);
   RefusalReason Route(const WireHeader& header, Tenant*& tenant);
-  void ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload);
+  void ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload,
+                    PayloadLease lease);
   void ReceivedFetch(const WireHeader& header);
-  absl::Span<std::byte> PlaceSquares(const WireHeader& header);
-  void ReceivedSquares(const WireHeader& header, absl::Span<const std::byte> payload);
-  void ReceivedVerdict(const WireHeader& header, absl::Span<const std::byte> payload);
+  absl::Span<std::byte> PlaceReport(const WireHeader& header);
+  void ReceivedReport(const WireHeader& header, absl::Span<const std::byte> payload);
+  void ReceivedDecision(const WireHeader& header, absl::Span<const std::byte> payload);
   void Greet(const WireHeader& header, absl::Span<const std::byte> payload);
   void AnswerUnplaced();
   void Refuse(const WireHeader& header, RefusalReason reason);

@@ -14,13 +14,13 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/parameter_shard.h"
+#include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/transport.h"
-#include "services/ps/memory_budget.h"
-#include "services/ps/parameter_shard.h"
 #include "services/ps/ps_metrics.h"
 #include "services/ps/shard_thread.h"
-#include "services/ps/test_plan.h"
 
 namespace {
 
@@ -142,10 +142,10 @@ class WorkersTransport : public Transport {
   }
 
   void Deliver(const WireHeader& header, const void* payload) {
-    const absl::Span<std::byte> place = receiver_->PlacePayload(header);
+    const absl::Span<std::byte> place = receiver_->PlacePayload(header).memory;
     if (place.empty()) return;
     std::memcpy(place.data(), payload, place.size());
-    receiver_->Received(header, place);
+    receiver_->Received(header, place, {});
   }
 
   void Count() {
@@ -218,6 +218,26 @@ TEST(ShardThreadHotPathTest, StepsNeitherAllocateNorLock) { ExpectQuietSteps({})
 
 TEST(ShardThreadHotPathTest, NorDoStepsThatAreJudged) {
   ExpectQuietSteps({.precision = v1::FP16, .clip_norm = 0.1});
+}
+
+v1::SyncSpec Ssp() {
+  v1::SyncSpec sync;
+  sync.set_mode(v1::SSP);
+  sync.set_staleness(1);
+  sync.set_staleness_aware(true);
+  return sync;
+}
+
+v1::SyncSpec OneBackupWorker() {
+  v1::SyncSpec sync;
+  sync.set_backup_workers(1);
+  return sync;
+}
+
+TEST(ShardThreadHotPathTest, NorDoPushesThatAreUpdates) { ExpectQuietSteps({.sync = Ssp()}); }
+
+TEST(ShardThreadHotPathTest, NorDoStepsThatCloseWithoutTheSlowest) {
+  ExpectQuietSteps({.sync = OneBackupWorker()});
 }
 
 }  // namespace

@@ -8,11 +8,11 @@
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
 #include "services/ps/fake_peers.h"
-#include "services/ps/memory_budget.h"
-#include "services/ps/test_plan.h"
 
 namespace muster {
 namespace {

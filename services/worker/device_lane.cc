@@ -29,8 +29,19 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) 
   return lane;
 }
 
-absl::Status DeviceLane::Allocate() {
-  ASSIGN_OR_RETURN(gradients_, TensorSlab::Create(*device_, options_.graphs->training));
+absl::Status DeviceLane::Allocate(const GradientLayout& layout) {
+  ASSIGN_OR_RETURN(gradients_, TensorSlab::Create(*device_, options_.graphs->training, layout));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLane::JoinPeers(NcclGroup& group, const GradientLayout& layout,
+                                   float* parameters) {
+  device_->Use();
+  ASSIGN_OR_RETURN(communicator_, group.Join(options_.index));
+  peers_ = {.communicator = communicator_.get(),
+            .layout = &layout,
+            .parameters = parameters,
+            .gradients = gradients_->base()};
   return absl::OkStatus();
 }
 
@@ -70,7 +81,8 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
               .gradients = gradients,
               .micro_batches = !gradients.empty() && micro_batches() > 1,
               .tf32 = training.precision() == v1::TF32,
-              .deterministic = !training.has_deterministic() || training.deterministic()});
+              .deterministic = !training.has_deterministic() || training.deterministic(),
+              .peers = peers_ ? &*peers_ : nullptr});
 }
 
 void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reduction) {
@@ -84,10 +96,14 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch)
   step_ = batch.step;
   wait_ = absl::ZeroDuration();
   StepResult result;
+  // A wait that is cut short (ABORTED) is so for all devices, before any of them contributes: what
+  // one has, all have.
   auto failed = [&](const absl::Status& status) {
-    reduction_->Abort(status);
+    if (!absl::IsAborted(status)) reduction_->Abort(status);
     return status;
   };
+  const int64_t begin = options_.trace != nullptr ? Trace::Now() : 0;
+  forward_end_ = 0;
   auto loss_scale = AwaitLossScale(batch.step);
   if (!loss_scale.ok()) return failed(loss_scale.status());
   result.loss_scale = *loss_scale;
@@ -115,7 +131,16 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch)
     result.loss_share += trainer.output(graph.loss()).at(0);
   }
   result.wait = wait_;
+  if (options_.trace != nullptr) TraceStep(begin);
   return result;
+}
+
+// The last of the parameters that were waited for is where forward is nearly over: what follows,
+// the head and the loss, counts as backward.
+void DeviceLane::TraceStep(int64_t begin) const {
+  const int64_t turn = std::max(begin, forward_end_);
+  options_.trace->Span(options_.index, "forward", begin, turn, {{{"step", step_}}});
+  options_.trace->Span(options_.index, "backward", turn, Trace::Now(), {{{"step", step_}}});
 }
 
 absl::StatusOr<float> DeviceLane::AwaitLossScale(int64_t step) {
@@ -127,14 +152,29 @@ absl::StatusOr<float> DeviceLane::AwaitLossScale(int64_t step) {
 }
 
 absl::Status DeviceLane::AwaitParameter(int p) {
-  if (exchange_->HasParameter(p, step_)) return absl::OkStatus();
-  const absl::Time begin = absl::Now();
-  absl::Status awaited = exchange_->AwaitParameter(p, step_);
-  wait_ += absl::Now() - begin;
+  absl::Status awaited;
+  if (!exchange_->HasParameter(p, step_)) {
+    const absl::Time begin = absl::Now();
+    const int64_t trace_begin = options_.trace != nullptr ? Trace::Now() : 0;
+    awaited = exchange_->AwaitParameter(p, step_);
+    wait_ += absl::Now() - begin;
+    if (options_.trace != nullptr) {
+      options_.trace->Span(options_.index, "wait", trace_begin, Trace::Now(),
+                           {{{"step", step_}, {"parameter", p}}});
+    }
+  }
+  const bool is_trained = !options_.graphs->training.parameters(p).has_statistic_momentum();
+  if (options_.trace != nullptr && is_trained) forward_end_ = Trace::Now();
   return awaited;
 }
 
-absl::Status DeviceLane::GradientReady(int p) { return reduction_->Contribute(options_.index, p); }
+absl::Status DeviceLane::GradientReady(int p) {
+  return reduction_->Contribute(options_.index, p, step_);
+}
+
+absl::Status DeviceLane::SliceReduced(int bucket) {
+  return reduction_->SliceReduced(options_.index, bucket, step_);
+}
 
 absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
     const EvaluationWhole& whole, const std::atomic<bool>& cancelled) {

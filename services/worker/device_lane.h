@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,14 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/collective/communicator.h"
+#include "lib/collective/gradient_layout.h"
 #include "lib/collective/gradient_reduction.h"
+#include "lib/collective/nccl_communicator.h"
 #include "lib/data/dataset.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
+#include "lib/telemetry/trace.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/worker/gradient_exchange.h"
@@ -51,6 +56,7 @@ class DeviceLane : private ParameterFlow {
     int64_t first_position = 0;  // of the worker's share in every batch
     SampleRange samples;         // of the worker's share
     SampleRange evaluation;      // of all held-out samples
+    Trace* trace = nullptr;      // outlives the lane; null: none is taken
   };
   static absl::StatusOr<std::unique_ptr<DeviceLane>> Create(Options options);
 
@@ -59,7 +65,12 @@ class DeviceLane : private ParameterFlow {
   int64_t evaluation_samples() const { return options_.evaluation.count; }
 
   // Allocates the gradients. Once, before Build(). Errors as in TensorSlab::Create.
-  absl::Status Allocate();
+  absl::Status Allocate(const GradientLayout& layout);
+  // Instead: takes those of a peer, see ExecutorPeers.
+  void ShareGradients(const DeviceLane& peer) { gradients_ = peer.gradients_; }
+  // Makes the device one of a group of GPUs that reduce gradients among themselves. Once, before
+  // Build(), on every lane at once: each waits for the others. Errors as in NcclGroup::Join.
+  absl::Status JoinPeers(NcclGroup& group, const GradientLayout& layout, float* parameters);
   // Makes the executors over the parameters' memory (see Executor::Options). Once, before the
   // rest. Errors as in Executor::Create.
   absl::Status Build(absl::Span<float* const> parameters);
@@ -100,13 +111,17 @@ class DeviceLane : private ParameterFlow {
   absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(const v1::Graph& graph, int64_t samples,
                                                          absl::Span<float* const> parameters,
                                                          absl::Span<float* const> gradients);
+  void TraceStep(int64_t begin) const;
   absl::StatusOr<float> AwaitLossScale(int64_t step);
   absl::Status AwaitParameter(int p) override;
   absl::Status GradientReady(int p) override;
+  absl::Status SliceReduced(int bucket) override;
 
   const Options options_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<TensorSlab> gradients_;
+  std::shared_ptr<TensorSlab> gradients_;
+  std::unique_ptr<Communicator> communicator_;  // with the peers; null: alone
+  std::optional<ExecutorPeers> peers_;
   std::unique_ptr<Executor> trainer_;         // of the larger micro-batches
   std::unique_ptr<Executor> rest_trainer_;    // of those with one sample less; may be null
   std::unique_ptr<Executor> evaluator_;       // of as many samples as trainer_; may be null
@@ -115,6 +130,7 @@ class DeviceLane : private ParameterFlow {
   GradientReduction* reduction_ = nullptr;
   int64_t step_ = 0;
   absl::Duration wait_;
+  int64_t forward_end_ = 0;  // with a trace: when the last parameter was here
 };
 
 }  // namespace muster

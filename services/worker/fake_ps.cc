@@ -1,12 +1,15 @@
 #include "services/worker/fake_ps.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "glog/logging.h"
+#include "lib/cluster/chunk_placement.h"
 #include "lib/cluster/parameter_table.h"
+#include "lib/codec/codec.h"
 #include "lib/graph/initializer.h"
 
 namespace muster {
@@ -21,8 +24,9 @@ FakeShard::FakeShard(InProcessNetwork& network)
   transport_->SetReceiver(this);
 }
 
-void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard) {
+void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps) {
   plan_ = std::move(plan);
+  total_steps_ = total_steps;
   for (int c = 0; c < plan_->chunks_size(); ++c) {
     const v1::PlanChunk& cut = plan_->chunks(c);
     if (cut.shard() != shard) continue;
@@ -30,6 +34,7 @@ void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard) {
     Chunk& chunk = chunks_[c];
     chunk.version = plan_->first_step();
     chunk.values.resize(cut.elements());
+    if (cut.slot() > 0) continue;
     FillInitialValues(plan_->graph().parameters(cut.parameter()).initializer(),
                       plan_->spec().training().seed(), cut.parameter(), cut.offset(),
                       absl::MakeSpan(chunk.values));
@@ -91,13 +96,14 @@ std::vector<float> FakeShard::values(int chunk) const {
 
 void FakeShard::RefuseChunk(int chunk, RefusalReason reason) { refusals_[chunk] = reason; }
 
-absl::Span<std::byte> FakeShard::PlacePayload(const WireHeader& header) {
+PayloadPlace FakeShard::PlacePayload(const WireHeader& header) {
   if (header.kind == MessageKind::kPush) ++pushes_placed_;
   incoming_.resize(header.length);
   return absl::MakeSpan(incoming_);
 }
 
-void FakeShard::Received(const WireHeader& header, absl::Span<const std::byte> payload) {
+void FakeShard::Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                         PayloadLease) {
   if (header.kind == MessageKind::kHello) {
     const absl::string_view greeting(reinterpret_cast<const char*>(payload.data()), payload.size());
     CHECK_EQ(greeting.substr(0, kToken.size()), kToken);
@@ -123,14 +129,54 @@ void FakeShard::Received(const WireHeader& header, absl::Span<const std::byte> p
     transport_->Send(workers_.at(header.rank), refusal, {}, {});
     return;
   }
-  CHECK_EQ(header.step, chunk.version);
-  CHECK_EQ(header.length, chunk.values.size() * sizeof(float));
+  const WireFormat format = PushFormat(*plan_, index);
+  CHECK(header.dtype == format.dtype && header.codec == format.codec);
+  CHECK_EQ(header.length, format.bytes);
+  push_bytes_ += static_cast<int64_t>(header.length);
+  if (header.step < chunk.version && mode() == v1::BSP) {  // overtaken
+    ++late_pushes_;
+    return Answer(header.rank, index, chunk);
+  }
   std::vector<float>& gradient = chunk.gradients[header.rank];
   gradient.resize(chunk.values.size());
-  std::memcpy(gradient.data(), payload.data(), payload.size());
+  CHECK(Decode(format, payload, absl::MakeSpan(gradient)).ok());
+  if (mode() == v1::SSP || mode() == v1::ASP) {  // one worker's answer, at once
+    CHECK_EQ(header.step, chunk.versions[header.rank]);
+    Apply(index, chunk);
+    chunk.version = ++chunk.versions[header.rank];
+    return Answer(header.rank, index, chunk);
+  }
+  CHECK_EQ(header.step, chunk.version);
   if (static_cast<int>(chunk.gradients.size()) < plan_->workers_size()) return;
-  Apply(index, chunk);
+  if (mode() == v1::LOCAL_SGD) {
+    Average(chunk);
+  } else {
+    Apply(index, chunk);
+  }
   for (const auto& [rank, peer] : workers_) Answer(rank, index, chunk);
+}
+
+v1::SyncMode FakeShard::mode() const {
+  const v1::SyncMode mode = plan_->spec().sync().mode();
+  return mode == v1::SYNC_MODE_UNSPECIFIED ? v1::BSP : mode;
+}
+
+void FakeShard::Average(Chunk& chunk) {
+  std::ranges::fill(chunk.values, 0.0f);
+  for (const auto& [rank, part] : chunk.gradients) {
+    for (size_t i = 0; i < part.size(); ++i) chunk.values[i] += part[i];
+  }
+  chunk.gradients.clear();
+  const int64_t every = plan_->spec().sync().every();
+  chunk.version = std::min((chunk.version / every + 1) * every, total_steps_);
+}
+
+void FakeShard::Overtake(int64_t version) {
+  absl::MutexLock lock(&mu_);
+  for (auto& [index, chunk] : chunks_) {
+    for (float& value : chunk.values) value += static_cast<float>(version - chunk.version);
+    chunk.version = version;
+  }
 }
 
 void FakeShard::Apply(int index, Chunk& chunk) {
@@ -155,20 +201,24 @@ void FakeShard::Apply(int index, Chunk& chunk) {
 void FakeShard::Answer(uint32_t rank, int index, const Chunk& chunk) {
   WireHeader params;
   params.kind = MessageKind::kParams;
-  params.dtype = WireDType::kF32;
+  const WireFormat format = ValuesFormat(*plan_, index);
+  params.dtype = format.dtype;
   params.generation = plan_->generation();
   params.job = plan_->job_number();
   params.step = chunk.version;
+  if (mode() == v1::SSP || mode() == v1::ASP) {
+    const auto own = chunk.versions.find(rank);
+    params.step = own == chunk.versions.end() ? plan_->first_step() : own->second;
+  }
   params.chunk = static_cast<uint32_t>(index);
   params.rank = rank;
-  params.length = chunk.values.size() * sizeof(float);
+  params.length = format.bytes;
   params.scalar = chunk.squares;
   params.loss_scale = static_cast<float>(plan_->spec().training().loss_scale().initial());
   // The next version must not overtake this one in memory: the message gets its own copy.
-  auto copy = std::make_shared<const std::vector<float>>(chunk.values);
-  const absl::Span<const std::byte> payload(reinterpret_cast<const std::byte*>(copy->data()),
-                                            params.length);
-  transport_->Send(workers_.at(rank), params, payload, [copy](const absl::Status&) {});
+  auto copy = std::make_shared<std::vector<std::byte>>(format.bytes);
+  ChunkEncoder::Create(format, /*seed=*/0)->Encode(chunk.values, absl::MakeSpan(*copy));
+  transport_->Send(workers_.at(rank), params, *copy, [copy](const absl::Status&) {});
 }
 
 FakePs::FakePs(InProcessNetwork& network, const Options& options) {
@@ -194,16 +244,23 @@ FakePs::FakePs(InProcessNetwork& network, const Options& options) {
     shard->set_address(shards_[i]->address());
   }
   std::vector<v1::PlanChunk> chunks = CutIntoChunks(options.graph, options.chunk_bytes);
-  PlaceChunks(chunks, options.shards);
-  for (const v1::PlanChunk& chunk : chunks) *plan->add_chunks() = chunk;
+  PlaceChunks(absl::MakeSpan(chunks), options.shards);
+  const bool has_slots = options.spec.sync().mode() == v1::LOCAL_SGD;
+  const auto slots = OptimizerSlotNames(options.spec.training().optimizer()).size();
+  for (size_t slot = 0; slot <= (has_slots ? slots : 0); ++slot) {
+    for (v1::PlanChunk& chunk : chunks) {
+      chunk.set_slot(static_cast<int32_t>(slot));
+      *plan->add_chunks() = chunk;
+    }
+  }
   plan_ = plan;
-  for (int i = 0; i < options.shards; ++i) shards_[i]->Serve(plan_, i);
+  for (int i = 0; i < options.shards; ++i) shards_[i]->Serve(plan_, i, options.total_steps);
 }
 
 std::vector<float> FakePs::parameter(int p) const {
   std::vector<float> values;
   for (int c = 0; c < plan_->chunks_size(); ++c) {
-    if (plan_->chunks(c).parameter() != p) continue;
+    if (plan_->chunks(c).parameter() != p || plan_->chunks(c).slot() > 0) continue;
     const std::vector<float> chunk = shards_[plan_->chunks(c).shard()]->values(c);
     values.insert(values.end(), chunk.begin(), chunk.end());
   }

@@ -1,5 +1,5 @@
-// Parameter servers for tests: they sum in rank order, do plain SGD, keep the first loss scale and
-// can be stopped.
+// Parameter servers for tests: they sum in rank order (ssp and asp: apply each push at once;
+// local_sgd: take the mean), do plain SGD, keep the first loss scale and can be stopped.
 #pragma once
 
 #include <atomic>
@@ -27,17 +27,24 @@ class FakeShard : private MessageReceiver {
   ~FakeShard() override { Stop(); }
 
   std::string address() const { return address_; }
-  void Serve(std::shared_ptr<const v1::JobPlan> plan, int shard);
+  void Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps);
 
   // While stalled it receives nothing, from the return of Stall(true) on.
   void Stall(bool stall);
   // Dies: everyone connected hears of it.
   void Stop();
 
+  // As if other workers had closed all steps before `version`, each adding 1 to all values. What is
+  // pushed for these steps is late: dropped and answered with the version there is.
+  void Overtake(int64_t version);
+  int64_t late_pushes() const { return late_pushes_; }
+
   // Chunks in the order in which rank 0 pushed them.
   std::vector<int> pushed_chunks() const;
   // Pushes that have begun to come in.
   int64_t pushes_placed() const { return pushes_placed_; }
+  // Payloads of those received.
+  int64_t push_bytes() const { return push_bytes_; }
   // Waits until `pushes` have been received in all.
   void AwaitPushes(int64_t pushes) const;
   std::vector<float> values(int chunk) const;
@@ -49,12 +56,16 @@ class FakeShard : private MessageReceiver {
     std::vector<float> values;
     std::map<uint32_t, std::vector<float>> gradients;  // by rank
     double squares = 0;
+    std::map<uint32_t, int64_t> versions;  // by rank: ssp and asp
   };
 
   void Run();
-  absl::Span<std::byte> PlacePayload(const WireHeader& header) override;
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload) override;
+  PayloadPlace PlacePayload(const WireHeader& header) override;
+  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                PayloadLease) override;
   void PeerLost(PeerId, const absl::Status&) override {}
+  v1::SyncMode mode() const;
+  void Average(Chunk& chunk);
   void Apply(int index, Chunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(uint32_t rank, int index, const Chunk& chunk);
 
@@ -63,7 +74,10 @@ class FakeShard : private MessageReceiver {
   std::shared_ptr<const v1::JobPlan> plan_;
   std::map<uint32_t, PeerId> workers_;  // by rank
   std::vector<std::byte> incoming_;
+  int64_t total_steps_ = 0;
   std::atomic<int64_t> pushes_placed_ = 0;
+  std::atomic<int64_t> push_bytes_ = 0;
+  std::atomic<int64_t> late_pushes_ = 0;
   std::map<int, RefusalReason> refusals_;
 
   mutable absl::Mutex mu_;
@@ -84,7 +98,8 @@ class FakePs {
     v1::JobSpec spec;  // data and training; optimizer sgd
     int64_t chunk_bytes = 1 << 10;
     int workers = 1;
-    int shards = 2;  // shard i is thread 0 of member "ps-<i>"
+    int shards = 2;              // shard i is thread 0 of member "ps-<i>"
+    int64_t total_steps = 1000;  // local_sgd: its last round may be shorter
   };
   FakePs(InProcessNetwork& network, const Options& options);
 

@@ -12,14 +12,16 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "lib/cluster/channel.h"
 #include "lib/cluster/daemon.h"
 #include "lib/cluster/fleet_client.h"
+#include "lib/cluster/limits.h"
 #include "lib/cluster/resource_name.h"
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/engine/device_list.h"
 #include "lib/telemetry/metrics.h"
-#include "lib/transport/transport.h"
-#include "lib/transport/ucx_transport.h"
+#include "lib/telemetry/trace.h"
+#include "lib/transport/transport_flags.h"
 #include "services/worker/worker.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordinator");
@@ -30,6 +32,15 @@ ABSL_FLAG(
     int, threads_per_device, 0,
     "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
 ABSL_FLAG(std::string, metrics, "0.0.0.0:9402", "host:port of /metrics; port 0 picks a free one");
+ABSL_FLAG(std::string, trace, "",
+          "file for a trace of steps and chunks, to be opened in ui.perfetto.dev; empty: none");
+ABSL_FLAG(bool, no_overlap, false,
+          "begin a forward only when all parameters are in: shows what overlapping is worth");
+ABSL_FLAG(bool, no_priority, false,
+          "send gradients in the order in which they become final: shows what priority is worth");
+ABSL_FLAG(int64_t, link_inflight_bytes, muster::limits::kLinkInflightBytesMax,
+          "gradient bytes on their way to one shard at most (two chunks always may): what is under "
+          "way cannot be overtaken");
 
 namespace muster {
 namespace {
@@ -37,15 +48,13 @@ namespace {
 constexpr absl::Duration kFinishStepMax = absl::Seconds(20);  // Kubernetes kills after 30 s
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeTransport() { return UcxTransport::Create(); }
-
 v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devices,
                   const Metrics& metrics) {
   v1::Hello hello = Introduce(v1::WORKER, name);
   hello.mutable_devices()->Add(devices.begin(), devices.end());
   hello.set_metrics_url(metrics.url());
   hello.set_version(BuildVersion());
-  hello.set_transport("ucx");
+  hello.set_transport(TransportWord());
   return hello;
 }
 
@@ -72,6 +81,12 @@ int Main() {
   // One core stays free for communication: the math library's threads wait for one another by
   // spinning, and one that is preempted stalls them all.
   if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices.size()));
+  const absl::StatusOr<TransportFactory> transport =
+      TransportFromFlags({.busy_threads = threads * static_cast<int>(devices.size())});
+  if (!transport.ok()) {
+    LOG(ERROR) << transport.status().message();
+    return kExitConfig;
+  }
 
   Metrics metrics;
   if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
@@ -79,11 +94,26 @@ int Main() {
     return kExitUnavailable;
   }
 
+  std::unique_ptr<Trace> trace;
+  if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
+    absl::StatusOr<std::unique_ptr<Trace>> created = Trace::Create(path);
+    if (!created.ok()) {
+      LOG(ERROR) << "--trace: " << created.status().message();
+      return kExitConfig;
+    }
+    trace = *std::move(created);
+  }
+
   std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
   Worker worker({.member = name,
                  .devices = devices,
                  .threads_per_device = threads,
-                 .transport = MakeTransport,
+                 .transport = *transport,
+                 .coordinator = DialCoordinator(absl::GetFlag(FLAGS_coordinator)),
+                 .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
+                            .priority = !absl::GetFlag(FLAGS_no_priority),
+                            .link_inflight_bytes_max = absl::GetFlag(FLAGS_link_inflight_bytes),
+                            .trace = trace.get()},
                  .metrics = &metrics,
                  .report_soon = [&reporter] {
                    if (FleetClient* client = reporter) client->ReportSoon();

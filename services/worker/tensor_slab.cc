@@ -1,53 +1,69 @@
 #include "services/worker/tensor_slab.h"
 
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/status/status.h"
+#include "lib/transport/shared_slab.h"
 
 namespace muster {
 namespace {
 
-constexpr size_t kAlignment = 64;
-
-size_t PaddedBytes(const v1::Parameter& parameter) {
-  const size_t bytes = static_cast<size_t>(ElementCount(parameter)) * sizeof(float);
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+// Null when the device has not that much.
+std::shared_ptr<void> AllocatePageLocked(Device& device, size_t bytes,
+                                         absl::Span<std::byte>& memory) {
+  Device::Memory allocated = device.Allocate(bytes);
+  if (allocated == nullptr) return nullptr;
+  memory = {allocated.get(), bytes};
+  return std::shared_ptr<std::byte[]>(std::move(allocated));
 }
 
-size_t SlabBytes(const v1::Graph& graph) {
-  size_t bytes = 0;
-  for (const v1::Parameter& parameter : graph.parameters()) bytes += PaddedBytes(parameter);
-  return bytes;
+// Likewise. The kernel may promise what the first touch cannot keep. Memory counts as taken once it
+// is touched, hence one at a time.
+std::shared_ptr<void> AllocateShared(Device& device, size_t bytes, absl::Span<std::byte>& memory) {
+  ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
+  absl::MutexLock lock(&mu);
+  if (bytes > static_cast<size_t>(device.available_bytes())) return nullptr;
+  absl::StatusOr<std::shared_ptr<SharedSlab>> slab =
+      SharedSlab::Allocate(static_cast<int64_t>(bytes));
+  if (!slab.ok()) return nullptr;
+  memory = (*slab)->memory();
+  std::memset(memory.data(), 0, memory.size());
+  return *std::move(slab);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TensorSlab>> TensorSlab::Create(Device& device,
-                                                               const v1::Graph& graph) {
-  const size_t bytes = SlabBytes(graph);
-  Device::Memory memory = device.Allocate(bytes);
-  if (memory == nullptr) {
+                                                               const v1::Graph& graph,
+                                                               const GradientLayout& layout) {
+  const auto bytes = static_cast<size_t>(layout.elements) * sizeof(float);
+  absl::Span<std::byte> memory;
+  std::shared_ptr<void> owner = device.is_cpu() ? AllocateShared(device, bytes, memory)
+                                                : AllocatePageLocked(device, bytes, memory);
+  if (owner == nullptr) {
     return WithReason(absl::ResourceExhaustedError(absl::StrCat(
                           "the model's parameters need ", bytes, " bytes, and so do their ",
                           "gradients; device '", device.name(), "' has ", device.available_bytes(),
                           " left: use fewer parameters or a machine with more memory")),
                       "MEMORY_EXHAUSTED");
   }
-  return absl::WrapUnique(new TensorSlab(std::move(memory), bytes, graph));
+  return absl::WrapUnique(new TensorSlab(std::move(owner), memory, graph, layout));
 }
 
-TensorSlab::TensorSlab(Device::Memory memory, size_t bytes, const v1::Graph& graph)
-    : memory_(std::move(memory)), bytes_(bytes) {
-  size_t offset = 0;
-  for (const v1::Parameter& parameter : graph.parameters()) {
-    tensors_.emplace_back(reinterpret_cast<float*>(memory_.get() + offset),
-                          static_cast<size_t>(ElementCount(parameter)));
-    offset += PaddedBytes(parameter);
+TensorSlab::TensorSlab(std::shared_ptr<void> owner, absl::Span<std::byte> memory,
+                       const v1::Graph& graph, const GradientLayout& layout)
+    : owner_(std::move(owner)), memory_(memory) {
+  for (int p = 0; p < graph.parameters_size(); ++p) {
+    tensors_.emplace_back(base() + layout.offsets[p],
+                          static_cast<size_t>(ElementCount(graph.parameters(p))));
   }
 }
 

@@ -7,27 +7,32 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "lib/collective/gradient_layout.h"
 #include "lib/engine/device.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster {
 
-// f32[elements] of every parameter, each 64-byte aligned, zeroed, on one device, registered with
-// the transport as a whole. The tensors point into it.
+// f32[elements] of every parameter, each 64-byte aligned, zeroed, registered with the transport as
+// a whole. The tensors point into it, where the layout says. Of a CPU device it is a SharedSlab, so
+// that members on this host read and write it without a copy; of a GPU it is page-locked.
 class TensorSlab {
  public:
   // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the device has not that much.
-  static absl::StatusOr<std::unique_ptr<TensorSlab>> Create(Device& device, const v1::Graph& graph);
+  static absl::StatusOr<std::unique_ptr<TensorSlab>> Create(Device& device, const v1::Graph& graph,
+                                                            const GradientLayout& layout);
 
-  absl::Span<std::byte> memory() const { return {memory_.get(), bytes_}; }
+  absl::Span<std::byte> memory() const { return memory_; }
   const std::vector<absl::Span<float>>& tensors() const { return tensors_; }  // by parameter
   std::vector<float*> pointers() const;
+  float* base() const { return reinterpret_cast<float*>(memory_.data()); }
 
  private:
-  TensorSlab(Device::Memory memory, size_t bytes, const v1::Graph& graph);
+  TensorSlab(std::shared_ptr<void> owner, absl::Span<std::byte> memory, const v1::Graph& graph,
+             const GradientLayout& layout);
 
-  const Device::Memory memory_;
-  const size_t bytes_;
+  const std::shared_ptr<void> owner_;  // of the memory
+  const absl::Span<std::byte> memory_;
   std::vector<absl::Span<float>> tensors_;
 };
 

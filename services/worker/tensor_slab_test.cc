@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
+#include "lib/transport/shared_slab.h"
 
 namespace muster {
 namespace {
@@ -18,9 +21,19 @@ v1::Graph GraphOf(std::initializer_list<int64_t> parameters) {
   return graph;
 }
 
+absl::StatusOr<std::unique_ptr<TensorSlab>> MakeSlab(Device& device, const v1::Graph& graph) {
+  std::vector<int64_t> elements;
+  std::vector<int> order;
+  for (int p = 0; p < graph.parameters_size(); ++p) {
+    elements.push_back(graph.parameters(p).shape(0));
+    order.push_back(p);
+  }
+  return TensorSlab::Create(device, graph, LayOutGradients(elements, order, /*world_size=*/1));
+}
+
 TEST(TensorSlabTest, HoldsEveryParameterAlignedAndZeroed) {
   const auto device = Device::Create("cpu", 1).value();
-  const auto slab = TensorSlab::Create(*device, GraphOf({3, 100, 16}));
+  const auto slab = MakeSlab(*device, GraphOf({3, 100, 16}));
   ASSERT_TRUE(slab.ok()) << slab.status();
 
   ASSERT_EQ((*slab)->tensors().size(), 3);
@@ -32,9 +45,15 @@ TEST(TensorSlabTest, HoldsEveryParameterAlignedAndZeroed) {
   }
 }
 
+TEST(TensorSlabTest, OfACpuDeviceCanBeSharedWithTheProcessesOfTheHost) {
+  const auto device = Device::Create("cpu", 1).value();
+  const auto slab = MakeSlab(*device, GraphOf({1000, 7})).value();
+  EXPECT_NE(SharedSlab::Find(slab->memory()), nullptr);
+}
+
 TEST(TensorSlabTest, ParametersBeyondTheMachinesMemoryAreRefused) {
   const auto device = Device::Create("cpu", 1).value();
-  const auto slab = TensorSlab::Create(*device, GraphOf({int64_t{1} << 40, int64_t{1} << 40}));
+  const auto slab = MakeSlab(*device, GraphOf({int64_t{1} << 40, int64_t{1} << 40}));
 
   EXPECT_TRUE(absl::IsResourceExhausted(slab.status())) << slab.status();
   EXPECT_EQ(ReasonOf(slab.status()), "MEMORY_EXHAUSTED");

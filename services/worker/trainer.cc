@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +11,12 @@
 #include "glog/logging.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/data/input_use.h"
+#include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering.h"
 #include "lib/status/status.h"
+#include "services/worker/local_sgd_exchange.h"
+#include "services/worker/ps_exchange.h"
+#include "services/worker/ring_exchange.h"
 
 namespace muster {
 namespace {
@@ -61,7 +66,13 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Options options) {
   return trainer;
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  if (options_.tuning.trace == nullptr) return;
+  reduction_.reset();  // feeds the exchange
+  exchange_.reset();   // its thread records, too
+  const absl::Status written = options_.tuning.trace->Write();
+  LOG_IF(WARNING, !written.ok()) << options_.plan->job() << ": " << written.message();
+}
 
 absl::Status Trainer::Open() {
   const v1::JobPlan& plan = *options_.plan;
@@ -78,6 +89,7 @@ absl::Status Trainer::Open() {
       static_cast<int>(std::min<int64_t>(std::ssize(options_.devices), self.samples()));
   RETURN_IF_ERROR(CheckSynchronised(devices));
   ASSIGN_OR_RETURN(const std::shared_ptr<const LaneGraphs> graphs, LowerGraphs());
+  layout_ = LayOut(graphs->training, devices);
   phases.End("graph");
 
   const SampleRange held_out =
@@ -95,34 +107,130 @@ absl::Status Trainer::Open() {
         .first_position = self.first_position(),
         .samples = PartOf({0, self.samples()}, i, devices),
         .evaluation = PartOf(held_out, i, devices),
+        .trace = options_.tuning.trace,
     });
     RETURN_IF_ERROR(lane.status());
     lanes_[i] = *std::move(lane);
-    return lanes_[i]->Allocate();
+    if (Trace* trace = options_.tuning.trace) {
+      trace->NameTrack(i, absl::StrCat("device ", i, " (", lanes_[i]->device().name(), ")"));
+    }
+    return absl::OkStatus();
   }));
-  ASSIGN_OR_RETURN(parameters_, TensorSlab::Create(lanes_[0]->device(), plan.graph()));
+  RETURN_IF_ERROR(AllocateMemory());
   phases.End("memory");
   const std::vector<float*> parameters = parameters_->pointers();
   RETURN_IF_ERROR(team_->Run([&](int i) { return lanes_[i]->Build(parameters); }));
   phases.End("compile");
 
-  ASSIGN_OR_RETURN(exchange_, GradientExchange::Create({
-                                  .plan = options_.plan,
-                                  .rank = options_.rank,
-                                  .transport = options_.transport,
-                                  .parameters = parameters_->tensors(),
-                                  .gradients = lanes_[0]->gradients().tensors(),
-                                  .parameter_memory = parameters_->memory(),
-                                  .gradient_memory = lanes_[0]->gradients().memory(),
-                                  .metrics = options_.metrics,
-                              }));
-  GradientReduction::Options reduction;
-  for (const auto& lane : lanes_) reduction.gradients.push_back(lane->gradients().tensors());
-  reduction.reduced = [this](int parameter) { return exchange_->Push(parameter, step_); };
-  reduction_ = std::make_unique<GradientReduction>(std::move(reduction));
+  RETURN_IF_ERROR(MakeExchange());
+  MakeReduction();
   for (const auto& lane : lanes_) lane->Connect(exchange_.get(), reduction_.get());
   LOG(INFO) << plan.job() << " generation " << plan.generation() << ": ready after "
             << phases.Text() << " on " << devices << " x " << lanes_[0]->device().description();
+  return absl::OkStatus();
+}
+
+// GPUs share one host memory for the gradients, of which each fills its slices; other devices have
+// one each.
+absl::Status Trainer::AllocateMemory() {
+  ASSIGN_OR_RETURN(parameters_,
+                   TensorSlab::Create(lanes_[0]->device(), options_.plan->graph(), layout_));
+  const bool only_gpus = std::ranges::none_of(
+      lanes_, [](const std::unique_ptr<DeviceLane>& lane) { return lane->device().is_cpu(); });
+  if (lanes_.size() > 1 && only_gpus) {
+    auto group = NcclGroup::Create(static_cast<int>(lanes_.size()));
+    if (group.ok()) {
+      gpus_ = *std::move(group);
+    } else {
+      LOG(WARNING) << options_.plan->job()
+                   << ": the GPUs' gradients are summed on the host: " << group.status().message();
+    }
+  }
+  if (gpus_ == nullptr) {
+    return team_->Run([&](int i) { return lanes_[i]->Allocate(layout_); });
+  }
+  RETURN_IF_ERROR(lanes_[0]->Allocate(layout_));
+  return team_->Run([&](int i) {
+    if (i > 0) lanes_[i]->ShareGradients(*lanes_[0]);
+    return lanes_[i]->JoinPeers(*gpus_, layout_, parameters_->base());
+  });
+}
+
+// Buckets in the order in which gradients become final; parameters lie as their gradients do.
+GradientLayout Trainer::LayOut(const v1::Graph& graph, int devices) const {
+  std::vector<int64_t> elements;
+  for (const v1::Parameter& parameter : graph.parameters()) {
+    elements.push_back(ElementCount(parameter));
+  }
+  return LayOutGradients(elements, GradientOrder(graph), devices);
+}
+
+void Trainer::MakeReduction() {
+  const v1::JobPlan& plan = *options_.plan;
+  GradientReduction::Options reduction{.layout = layout_};
+  std::vector<int> chunks;  // by piece
+  for (int c = 0; c < plan.chunks_size(); ++c) {
+    const v1::PlanChunk& chunk = plan.chunks(c);
+    if (chunk.slot() != 0) continue;
+    const int64_t begin = layout_.offsets[chunk.parameter()] + chunk.offset();
+    reduction.pieces.push_back({begin, begin + chunk.elements()});
+    chunks.push_back(c);
+  }
+  reduction.reduced = [this, chunks = std::move(chunks)](int piece, int64_t step) {
+    return exchange_->Push(chunks[piece], step);
+  };
+  if (lanes_.size() > 1 && gpus_ == nullptr) {
+    group_ = std::make_unique<SharedMemoryGroup>(static_cast<int>(lanes_.size()));
+  }
+  for (int i = 0; i < std::ssize(lanes_); ++i) {
+    reduction.memory.push_back(lanes_[i]->gradients().base());
+    if (group_) reduction.communicators.push_back(group_->Join(i));
+  }
+  reduction_ = std::make_unique<GradientReduction>(std::move(reduction));
+}
+
+// A device gave up a step of which others have contributed buckets: those are forgotten. Nothing of
+// the step has left, for no bucket was complete.
+absl::Status Trainer::RenewReduction() {
+  if (gpus_ != nullptr) {
+    return absl::UnimplementedError(
+        "this worker was overtaken in the middle of a step, which its GPUs cannot give up one by "
+        "one: use workers of one GPU with sync.backup_workers");
+  }
+  reduction_.reset();
+  MakeReduction();
+  for (const auto& lane : lanes_) lane->Connect(exchange_.get(), reduction_.get());
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::MakeExchange() {
+  if (options_.shard != nullptr) return MakeRing();
+  const v1::JobPlan& plan = *options_.plan;
+  PsExchange::Options options{.plan = options_.plan,
+                              .rank = options_.rank,
+                              .transport = options_.transport,
+                              .parameters = parameters_->tensors(),
+                              .memory = {parameters_->memory()},
+                              .tuning = options_.tuning,
+                              .metrics = options_.metrics};
+  // Two at least, so that one is on its way while the other is being packed.
+  options.tuning.link_inflight_bytes_max =
+      std::max(options.tuning.link_inflight_bytes_max, 2 * plan.spec().chunk_bytes());
+  if (plan.spec().sync().mode() != v1::LOCAL_SGD) {
+    options.gradients = lanes_[0]->gradients().tensors();
+    options.memory.push_back(lanes_[0]->gradients().memory());
+    ASSIGN_OR_RETURN(exchange_, PsExchange::Create(std::move(options)));
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < OptimizerSlotNames(plan.spec().training().optimizer()).size(); ++i) {
+    ASSIGN_OR_RETURN(slots_.emplace_back(),
+                     TensorSlab::Create(lanes_[0]->device(), plan.graph(), layout_));
+    options.slots.push_back(slots_.back()->tensors());
+    options.memory.push_back(slots_.back()->memory());
+  }
+  ASSIGN_OR_RETURN(exchange_,
+                   LocalSgdExchange::Create({.exchange = std::move(options),
+                                             .gradients = lanes_[0]->gradients().tensors()}));
   return absl::OkStatus();
 }
 
@@ -170,7 +278,7 @@ v1::DatasetFacts Trainer::dataset() const {
   return facts;
 }
 
-absl::Status Trainer::Start(int64_t total_steps) {
+absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addresses) {
   const v1::JobPlan& plan = *options_.plan;
   total_steps_ = total_steps;
   const int64_t batch_size = plan.spec().data().batch_size();
@@ -187,27 +295,49 @@ absl::Status Trainer::Start(int64_t total_steps) {
       .samples = plan.workers(options_.rank).samples(),
       .first_step = plan.first_step(),
   });
-  return exchange_->Connect();
+  return exchange_->Connect(total_steps, std::move(addresses));
 }
 
-absl::Status Trainer::Step(int64_t step) {
-  const v1::JobPlan& plan = *options_.plan;
-  const int64_t batch_size = plan.spec().data().batch_size();
-  const int64_t samples = plan.workers(options_.rank).samples();
-  WorkerMetrics& metrics = *options_.metrics;
+absl::Status Trainer::MakeRing() {
+  ASSIGN_OR_RETURN(
+      exchange_,
+      RingExchange::Create({.plan = options_.plan,
+                            .rank = options_.rank,
+                            .transport = options_.transport,
+                            .shard = options_.shard,
+                            .parameters = parameters_->tensors(),
+                            .gradients = lanes_[0]->gradients().tensors(),
+                            .memory = {parameters_->memory(), lanes_[0]->gradients().memory()},
+                            .tuning = options_.tuning,
+                            .metrics = options_.metrics}));
+  return absl::OkStatus();
+}
 
+// Those of steps that were missed are passed over.
+InputBatch Trainer::NextBatch() {
+  InputBatch batch = pipeline_->Next();
+  while (batch.step < step_) batch = pipeline_->Next();
+  CHECK_EQ(batch.step, step_);
+  return batch;
+}
+
+absl::Status Trainer::Step() {
+  CHECK(!done());
   const absl::Time begin = absl::Now();
-  const InputBatch batch = pipeline_->Next();
-  CHECK_EQ(batch.step, step);
+  const InputBatch batch = NextBatch();
   const absl::Time have_data = absl::Now();
 
-  step_ = step;
   std::vector<DeviceLane::StepResult> results(lanes_.size());
-  RETURN_IF_ERROR(team_->Run([&](int i) {
+  const absl::Status run = team_->Run([&](int i) {
     auto result = lanes_[i]->Step(batch);
     if (result.ok()) results[i] = *result;
     return result.status();
-  }));
+  });
+  if (absl::IsAborted(run) && exchange_->overtaken()) {
+    if (lanes_.size() > 1) RETURN_IF_ERROR(RenewReduction());
+    return CatchUp();
+  }
+  RETURN_IF_ERROR(run);
   const absl::Time end = absl::Now();
 
   // Forward waited for version `step` of every parameter, so that the step before is finished.
@@ -220,52 +350,102 @@ absl::Status Trainer::Step(int64_t step) {
     wait = std::max(wait, results[i].wait);
   }
   pending_.emplace();
-  pending_->set_step(step);
+  pending_->set_step(batch.step);
   pending_->set_loss_share(loss_share);
-  pending_->set_learning_rate(LearningRate(plan.spec().training(), step, total_steps_));
+  pending_->set_learning_rate(
+      LearningRate(options_.plan->spec().training(), batch.step, total_steps_));
   SetTime(end, *pending_->mutable_time());
   pending_->set_step_seconds(absl::ToDoubleSeconds(end - begin));
   pending_->set_wait_seconds(absl::ToDoubleSeconds(wait));
   pending_->set_loss_scale(results[0].loss_scale);
+  ShowStep(*pending_);
+  Observe(options_.metrics->data_duration, have_data - begin);
+  Observe(options_.metrics->compute_duration, end - have_data - wait);
+  ++step_;
+  return AfterStep(batch.step + 1);
+}
 
+// Finishes the step at once where something waits for that.
+absl::Status Trainer::AfterStep(int64_t version) {
+  if (version < total_steps_ && !EvaluationIsDue(version)) return absl::OkStatus();
+  const absl::Status awaited = exchange_->AwaitVersion(version);
+  if (absl::IsAborted(awaited) && exchange_->overtaken()) return CatchUp();
+  RETURN_IF_ERROR(awaited);
+  return FinishStep();
+}
+
+void Trainer::ShowStep(const v1::StepRecord& record) {
+  const v1::JobPlan& plan = *options_.plan;
+  const auto samples = static_cast<double>(plan.workers(options_.rank).samples());
+  WorkerMetrics& metrics = *options_.metrics;
+  const double loss_share = record.loss_share();
   if (!std::isfinite(loss_share)) {
     metrics.nonfinite_losses.Increment();
     // A judged step is skipped then, and the coordinator tells when that goes on.
     LOG_IF(WARNING, !loss_was_nonfinite_ && !StepsAreJudged(plan.spec().training()))
-        << plan.job() << ": the loss of step " << step << " is " << loss_share
+        << plan.job() << ": the loss of step " << record.step() << " is " << loss_share
         << "; this is said once. A lower learning rate may help.";
     loss_was_nonfinite_ = true;
   }
-  metrics.loss.Set(loss_share * batch_size / samples);
+  metrics.loss.Set(loss_share * static_cast<double>(plan.spec().data().batch_size()) / samples);
   metrics.steps.Increment();
-  metrics.samples.Increment(static_cast<double>(samples));
-  Observe(metrics.step_duration, end - begin);
-  Observe(metrics.data_duration, have_data - begin);
-  Observe(metrics.wait_duration, wait);
-  Observe(metrics.compute_duration, end - have_data - wait);
-
-  if (step + 1 < total_steps_ && !EvaluationIsDue(step + 1)) return absl::OkStatus();
-  RETURN_IF_ERROR(exchange_->AwaitVersion(step + 1));
-  return FinishStep();
+  metrics.samples.Increment(samples);
+  metrics.step_duration.Observe(record.step_seconds());
+  metrics.wait_duration.Observe(record.wait_seconds());
 }
 
 absl::Status Trainer::Drain() {
+  if (pending_) RETURN_IF_ERROR(reduction_->AwaitAnnounced(pending_->step()));
   RETURN_IF_ERROR(exchange_->AwaitAnswers());
-  return FinishStep();
+  return exchange_->overtaken() ? CatchUp() : FinishStep();
 }
 
 absl::Status Trainer::FinishStep() {
   if (!pending_) return absl::OkStatus();
   const int64_t version = pending_->step() + 1;
   CHECK_GE(exchange_->version(), version);
-  pending_->set_gradient_norm(exchange_->GradientNorm(version));
-  pending_->set_skipped(StepsAreJudged(options_.plan->spec().training()) &&
-                        !std::isfinite(pending_->gradient_norm()));
+  const double norm = exchange_->GradientNorm(version);
+  pending_->set_skipped(StepsAreJudged(options_.plan->spec().training()) && !std::isfinite(norm));
+  RETURN_IF_ERROR(RecordStep(norm));
+  if (EvaluationIsDue(version)) RETURN_IF_ERROR(Evaluate(version));
+  next_step_.store(version, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::RecordStep(double gradient_norm) {
+  pending_->set_gradient_norm(gradient_norm);
   options_.metrics->loss_scale.Set(pending_->loss_scale());
   if (pending_->skipped()) options_.metrics->skipped_steps.Increment();
-  options_.metrics->gradient_norm.Set(pending_->gradient_norm());
+  options_.metrics->gradient_norm.Set(gradient_norm);
   options_.metrics->learning_rate.Set(pending_->learning_rate());
-  RETURN_IF_ERROR(options_.log->Append(*std::exchange(pending_, std::nullopt)));
+  return options_.log->Append(*std::exchange(pending_, std::nullopt));
+}
+
+// Goes on at the version of the others.
+absl::Status Trainer::CatchUp() {
+  ASSIGN_OR_RETURN(const int64_t version, exchange_->CatchUp());
+  // The first version that nobody here will have evaluated.
+  int64_t passed = pending_ ? pending_->step() + 1 : step_ + 1;
+  if (pending_) {
+    // The shards tell a latecomer nothing about the gradient of the step.
+    RETURN_IF_ERROR(RecordStep(std::numeric_limits<double>::quiet_NaN()));
+  }
+  for (int64_t missed = step_; missed < version; ++missed) {
+    v1::StepRecord record;
+    record.set_step(missed);
+    record.set_missed(true);
+    record.set_learning_rate(LearningRate(options_.plan->spec().training(), missed, total_steps_));
+    SetTime(absl::Now(), *record.mutable_time());
+    RETURN_IF_ERROR(options_.log->Append(std::move(record)));
+    options_.metrics->missed_steps.Increment();
+  }
+  for (; passed < version; ++passed) {
+    if (!EvaluationIsDue(passed)) continue;
+    v1::EvaluationRecord nothing;
+    nothing.set_step(passed);
+    RETURN_IF_ERROR(options_.log->Append(std::move(nothing)));
+  }
+  step_ = version;
   if (EvaluationIsDue(version)) RETURN_IF_ERROR(Evaluate(version));
   next_step_.store(version, std::memory_order_release);
   return absl::OkStatus();

@@ -10,7 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/collective/gradient_layout.h"
 #include "lib/collective/gradient_reduction.h"
+#include "lib/collective/nccl_communicator.h"
+#include "lib/collective/shared_memory_communicator.h"
 #include "lib/data/dataset.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -21,6 +24,7 @@
 #include "services/worker/progress_log.h"
 #include "services/worker/tensor_slab.h"
 #include "services/worker/worker_metrics.h"
+#include "services/worker/worker_shard.h"
 
 namespace muster {
 
@@ -33,6 +37,8 @@ class Trainer {
     std::vector<std::string> devices;  // those beyond the worker's share of samples stay idle
     int threads_per_device = 1;
     TransportFactory transport;
+    WorkerShard* shard = nullptr;  // of this worker with allreduce; outlives the trainer
+    ExchangeTuning tuning;
     ProgressLog* log = nullptr;  // of this job; these two outlive the trainer
     WorkerMetrics* metrics = nullptr;
   };
@@ -43,16 +49,23 @@ class Trainer {
 
   v1::DatasetFacts dataset() const;
 
-  // Connects to the shards and begins to fetch. `total_steps`: updates of the whole job.
-  absl::Status Start(int64_t total_steps);
+  // Connects to the shards and begins to fetch. `total_steps`: updates of the whole job;
+  // `addresses`: as in GradientExchange::Connect.
+  absl::Status Start(int64_t total_steps, std::vector<std::string> addresses = {});
+  // Where the other workers of an allreduce job reach this one; else "".
+  std::string address() const { return exchange_->address(); }
 
   // One step, the evaluation that is due after it included: next batch, forward and backward on
   // every device while parameters come and gradients go, records to the log. The step's own record
   // follows when all its answers are in: in the next Step(), at once when an evaluation is due or
-  // the job ends, or in Drain(). Steps are plan.first_step, + 1, ... in order.
+  // the job ends, or in Drain(). Steps are plan.first_step, + 1, ... in order, but that a worker
+  // that was overtaken (see GradientExchange) goes on where the others are: the steps between are
+  // recorded as missed, evaluations between without samples.
   //
   // ABORTED after Pause() when it would have to wait: call Drain(). Other errors are final.
-  absl::Status Step(int64_t step);
+  absl::Status Step();
+  // No step is left to begin.
+  bool done() const { return step_.load() >= total_steps_; }
 
   // After Pause(): waits, as long as it takes, until what was pushed is answered, and completes
   // that step, the evaluation that is due after it included.
@@ -79,21 +92,36 @@ class Trainer {
   absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
   absl::Status CheckSynchronised(int devices) const;
   double CountEvaluationLabels() const;
+  GradientLayout LayOut(const v1::Graph& graph, int devices) const;
+  absl::Status AllocateMemory();
+  absl::Status MakeExchange();
+  void MakeReduction();
+  absl::Status RenewReduction();
+  absl::Status MakeRing();
+  InputBatch NextBatch();
+  absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();
+  absl::Status RecordStep(double gradient_norm);
+  absl::Status CatchUp();
   absl::Status Evaluate(int64_t version);
+  void ShowStep(const v1::StepRecord& record);
   bool EvaluationIsDue(int64_t version) const;
 
   const Options options_;
   std::unique_ptr<const Dataset> dataset_;
   std::vector<int64_t> counted_evaluation_targets_;  // see DeviceLane::EvaluationWhole
   std::unique_ptr<DeviceTeam> team_;
+  GradientLayout layout_;                           // of parameters and gradients
+  std::unique_ptr<NcclGroup> gpus_;                 // of several GPUs
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by device
   std::unique_ptr<TensorSlab> parameters_;          // shared by all CPU devices
-  std::unique_ptr<GradientReduction> reduction_;
+  std::vector<std::unique_ptr<TensorSlab>> slots_;  // local_sgd: of the optimizer
   std::unique_ptr<GradientExchange> exchange_;
+  std::unique_ptr<SharedMemoryGroup> group_;      // of several devices
+  std::unique_ptr<GradientReduction> reduction_;  // feeds the exchange: goes first
   std::unique_ptr<InputPipeline> pipeline_;
   int64_t total_steps_ = 0;
-  std::atomic<int64_t> step_ = 0;  // being run
+  std::atomic<int64_t> step_ = 0;  // being run, or next to run
   bool loss_was_nonfinite_ = false;
   double evaluation_labels_ = 0;           // that count, of all held-out samples
   std::optional<v1::StepRecord> pending_;  // computed, not yet finished

@@ -1,5 +1,6 @@
 #include "services/worker/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -38,10 +39,10 @@ Trained Train(const FakePs::Options& options, int64_t total_steps, int devices) 
                                     .log = &log,
                                     .metrics = &worker_metrics});
     ASSERT_TRUE(trainer.ok()) << trainer.status();
-    const absl::Status started = (*trainer)->Start(total_steps);
+    const absl::Status started = (*trainer)->Start(total_steps, {});
     ASSERT_TRUE(started.ok()) << started;
-    for (int64_t step = 0; step < total_steps; ++step) {
-      const absl::Status status = (*trainer)->Step(step);
+    while (!(*trainer)->done()) {
+      const absl::Status status = (*trainer)->Step();
       ASSERT_TRUE(status.ok()) << status;
     }
     EXPECT_EQ((*trainer)->next_step(), total_steps);
@@ -268,6 +269,80 @@ TEST(TrainerTest, RangesAreCutAsEvenAsPossibleWithoutGaps) {
       EXPECT_EQ(next, 5 + count);
     }
   }
+}
+
+FakePs::Options LocalSgd(FakePs::Options job, int64_t every, int64_t total_steps) {
+  job.spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
+  job.spec.mutable_sync()->set_every(every);
+  job.total_steps = total_steps;
+  return job;
+}
+
+TEST(TrainerTest, LocalSgdOfOneWorkerIsPlainTraining) {
+  const Trained plain = Train(LinearJob(/*workers=*/1), 30, /*devices=*/2);
+  const Trained local = Train(LocalSgd(LinearJob(/*workers=*/1), 4, 30), 30, /*devices=*/2);
+  ExpectSameParameters(plain, local, 1e-6);
+  for (int step = 0; step < 30; ++step) {
+    EXPECT_NEAR(LossOf(plain, step), LossOf(local, step), 1e-6);
+    EXPECT_NEAR(local.reports[0].steps(step).gradient_norm(),
+                plain.reports[0].steps(step).gradient_norm(), 1e-5);
+  }
+}
+
+TEST(TrainerTest, AveragingAfterEveryStepOfSgdIsPlainTraining) {
+  const Trained plain = Train(LinearJob(/*workers=*/2), 30, /*devices=*/1);
+  const Trained local = Train(LocalSgd(LinearJob(/*workers=*/2), 1, 30), 30, /*devices=*/1);
+  ExpectSameParameters(plain, local, 1e-5);
+}
+
+TEST(TrainerTest, WorkersThatMeetEveryFourStepsLearnALine) {
+  const Trained trained = Train(LocalSgd(LinearJob(/*workers=*/2), 4, 202), 202, /*devices=*/1);
+  EXPECT_NEAR(trained.parameters[0][0], 3, 0.03);
+  EXPECT_NEAR(trained.parameters[1][0], -0.5, 0.005);
+  for (const v1::JobReport& report : trained.reports) EXPECT_EQ(report.steps_size(), 202);
+}
+
+TEST(TrainerTest, AnOvertakenWorkerGoesOnWhereTheOthersAreAndTellsWhatItMissed) {
+  FakePs::Options job = TextJob(testing::TempDir() + "/trainer_test_overtaken.txt", /*workers=*/1);
+  job.spec.mutable_sync()->set_backup_workers(1);
+  InProcessNetwork network;
+  FakePs ps(network, job);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  auto trainer = Trainer::Create({.plan = ps.plan(),
+                                  .devices = {"cpu", "cpu"},
+                                  .transport = [&network] { return network.MakeTransport(); },
+                                  .log = &log,
+                                  .metrics = &worker_metrics})
+                     .value();
+  ASSERT_TRUE(trainer->Start(/*total_steps=*/12, {}).ok());
+  for (int step = 0; step < 5; ++step) ASSERT_TRUE(trainer->Step().ok());
+  for (int s = 0; s < ps.plan()->shards_size(); ++s) {
+    const int64_t chunks = std::ranges::count(ps.plan()->chunks(), s, &v1::PlanChunk::shard);
+    ps.shard(s).AwaitPushes(5 * chunks);
+    ps.shard(s).Overtake(9);  // while the worker is about to compute step 5
+  }
+  while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
+
+  v1::JobReport report;
+  log.AddTo(report);
+  ASSERT_EQ(report.steps_size(), 12);
+  for (int step = 0; step < 12; ++step) {
+    const v1::StepRecord& record = report.steps(step);
+    EXPECT_EQ(record.step(), step);
+    EXPECT_EQ(record.missed(), step >= 6 && step < 9) << step;
+    EXPECT_EQ(record.loss_share() > 0, !record.missed()) << step;
+    EXPECT_EQ(std::isnan(record.gradient_norm()), step == 5) << step;
+  }
+  ASSERT_EQ(report.evaluations_size(), 3);
+  EXPECT_GT(report.evaluations(0).samples(), 0);
+  EXPECT_EQ(report.evaluations(1).step(), 8);
+  EXPECT_EQ(report.evaluations(1).samples(), 0) << "it never had that version";
+  EXPECT_EQ(report.evaluations(2).step(), 12);
+  EXPECT_GT(report.evaluations(2).samples(), 0);
+  EXPECT_EQ(trainer->next_step(), 12);
+  EXPECT_EQ(worker_metrics.missed_steps.Value(), 3);
 }
 
 // Keeps what is logged while it lives.

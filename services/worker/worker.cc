@@ -7,7 +7,13 @@
 
 namespace muster {
 Worker::Worker(Options options)
-    : options_(std::move(options)), metrics_(*options_.metrics), job_thread_([this] { Serve(); }) {}
+    : options_(std::move(options)),
+      metrics_(*options_.metrics),
+      checkpoints_(options_.coordinator == nullptr
+                       ? nullptr
+                       : std::make_unique<CheckpointClient>(options_.coordinator)),
+      budget_(options_.shard_memory_bytes),
+      job_thread_([this] { Serve(); }) {}
 
 Worker::~Worker() {
   absl::MutexLock lock(&mu_);
@@ -50,7 +56,9 @@ void Worker::Handle(const v1::Directive& directive) {
   if (job == nullptr) return;
   switch (directive.kind_case()) {
     case v1::Directive::kStart:
-      return job->Start(directive.start().total_steps());
+      return job->Start(directive.start());
+    case v1::Directive::kSnapshot:
+      return job->TakeSnapshot(directive.snapshot());
     case v1::Directive::kPause:
       return job->Pause();
     case v1::Directive::kAcknowledge:
@@ -96,6 +104,9 @@ void Worker::Prepare(const v1::Directive& directive) {
       .devices = options_.devices,
       .threads_per_device = options_.threads_per_device,
       .transport = options_.transport,
+      .checkpoints = checkpoints_.get(),
+      .budget = &budget_,
+      .tuning = options_.tuning,
       .metrics = &metrics_,
       .report_soon = options_.report_soon,
   });

@@ -2,6 +2,7 @@
 // time.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,7 +12,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "grpcpp/channel.h"
 #include "lib/cluster/fleet_client.h"
+#include "lib/shard/checkpoint_client.h"
+#include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/worker/gradient_exchange.h"
@@ -28,6 +32,9 @@ class Worker : public FleetMember {
     std::vector<std::string> devices;  // for Device::Create
     int threads_per_device = 1;
     TransportFactory transport;
+    std::shared_ptr<grpc::Channel> coordinator;         // for checkpoints of allreduce jobs
+    int64_t shard_memory_bytes = DefaultMemoryBytes();  // that shards of such jobs may take
+    ExchangeTuning tuning;
     Metrics* metrics = nullptr;         // outlives the worker
     std::function<void()> report_soon;  // FleetClient::ReportSoon
   };
@@ -50,6 +57,8 @@ class Worker : public FleetMember {
 
   const Options options_;
   WorkerMetrics metrics_;
+  const std::unique_ptr<CheckpointClient> checkpoints_;  // null without a coordinator
+  MemoryBudget budget_;
   mutable absl::Mutex mu_;
   std::shared_ptr<WorkerJob> current_ ABSL_GUARDED_BY(mu_);  // on the job thread
   std::shared_ptr<WorkerJob> next_ ABSL_GUARDED_BY(mu_);     // once the current one is out

@@ -21,13 +21,17 @@ void WorkerJob::Run() {
   if (!status.ok()) FailWith(status);
   Settle();
   AwaitRelease();
+  options_.metrics->ForgetLinks();
+  std::unique_ptr<WorkerShard> shard;  // outlives the trainer
   std::unique_ptr<Trainer> finished;
   absl::MutexLock lock(&mu_);
   finished = std::move(trainer_);
+  shard = std::move(shard_);
 }
 
 absl::Status WorkerJob::Prepare() {
   if (released()) return Released();
+  if (options_.plan->spec().sync().mode() == v1::ALLREDUCE) RETURN_IF_ERROR(MakeShard());
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                    Trainer::Create({
                        .plan = options_.plan,
@@ -35,6 +39,8 @@ absl::Status WorkerJob::Prepare() {
                        .devices = options_.devices,
                        .threads_per_device = options_.threads_per_device,
                        .transport = options_.transport,
+                       .shard = shard_.get(),
+                       .tuning = options_.tuning,
                        .log = &log_,
                        .metrics = options_.metrics,
                    }));
@@ -48,16 +54,30 @@ absl::Status WorkerJob::Prepare() {
   return absl::OkStatus();
 }
 
+absl::Status WorkerJob::MakeShard() {
+  ASSIGN_OR_RETURN(auto shard, WorkerShard::Create({.plan = options_.plan,
+                                                    .rank = options_.rank,
+                                                    .budget = options_.budget,
+                                                    .checkpoints = options_.checkpoints,
+                                                    .report_soon = options_.report_soon},
+                                                   restoring_.get_token()));
+  absl::MutexLock lock(&mu_);
+  shard_ = std::move(shard);
+  return absl::OkStatus();
+}
+
 absl::Status WorkerJob::Train() {
-  ASSIGN_OR_RETURN(const int64_t total_steps, AwaitStart());
-  if (total_steps == 0) {
+  ASSIGN_OR_RETURN(const std::optional<v1::Start> start, AwaitStart());
+  if (!start) {
     Enter(v1::MEMBER_PAUSED);
     return absl::OkStatus();
   }
   Enter(v1::MEMBER_RUNNING);
-  RETURN_IF_ERROR(trainer_->Start(total_steps));
-  for (int64_t step = options_.plan->first_step(); step < total_steps && !Pausing(); ++step) {
-    absl::Status status = trainer_->Step(step);
+  const int64_t total_steps = start->total_steps();
+  RETURN_IF_ERROR(trainer_->Start(
+      total_steps, std::vector<std::string>(start->addresses().begin(), start->addresses().end())));
+  while (!trainer_->done() && !Pausing()) {
+    absl::Status status = trainer_->Step();
     if (absl::IsAborted(status)) break;
     RETURN_IF_ERROR(status);
   }
@@ -69,14 +89,14 @@ absl::Status WorkerJob::Train() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> WorkerJob::AwaitStart() {
+absl::StatusOr<std::optional<v1::Start>> WorkerJob::AwaitStart() {
   absl::MutexLock lock(&mu_);
   auto told = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return total_steps_.has_value() || pausing_ || released_;
+    return start_.has_value() || pausing_ || released_;
   };
   mu_.Await(absl::Condition(&told));
   if (released_) return Released();
-  return total_steps_.value_or(0);
+  return start_;
 }
 
 bool WorkerJob::Pausing() const {
@@ -120,9 +140,14 @@ void WorkerJob::AwaitRelease() {
   mu_.Await(absl::Condition(&released_));
 }
 
-void WorkerJob::Start(int64_t total_steps) {
+void WorkerJob::Start(const v1::Start& start) {
   absl::MutexLock lock(&mu_);
-  if (!total_steps_) total_steps_ = total_steps;
+  if (!start_) start_ = start;
+}
+
+void WorkerJob::TakeSnapshot(const v1::Snapshot& snapshot) {
+  absl::MutexLock lock(&mu_);
+  if (shard_) shard_->TakeSnapshot(snapshot.snapshot(), snapshot.step());
 }
 
 void WorkerJob::Pause() {
@@ -134,6 +159,8 @@ void WorkerJob::Pause() {
 void WorkerJob::Release() {
   absl::MutexLock lock(&mu_);
   released_ = true;
+  restoring_.request_stop();
+  if (shard_) shard_->Close();
   if (trainer_) trainer_->Cancel(Released());
 }
 
@@ -159,6 +186,11 @@ v1::JobReport WorkerJob::Report() const {
   if (trainer_) {
     *report.mutable_dataset() = trainer_->dataset();
     report.set_next_step(trainer_->next_step());
+    report.set_address(trainer_->address());
+  }
+  if (shard_) {
+    const std::vector<v1::SnapshotReport> snapshots = shard_->SnapshotReports();
+    report.mutable_snapshots()->Assign(snapshots.begin(), snapshots.end());
   }
   log_.AddTo(report);
   return report;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/shard/checkpoint_client.h"
+#include "lib/shard/memory_budget.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/worker/gradient_exchange.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/trainer.h"
 #include "services/worker/worker_metrics.h"
+#include "services/worker/worker_shard.h"
 
 namespace muster {
 
@@ -31,6 +35,9 @@ class WorkerJob {
     std::vector<std::string> devices;
     int threads_per_device = 1;
     TransportFactory transport;
+    CheckpointClient* checkpoints = nullptr;  // these two outlive the job; needed by
+    MemoryBudget* budget = nullptr;           // allreduce jobs alone
+    ExchangeTuning tuning;
     WorkerMetrics* metrics = nullptr;
     std::function<void()> report_soon;  // the state changed
   };
@@ -40,7 +47,8 @@ class WorkerJob {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Directives, each for this generation. Repeats do nothing.
-  void Start(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mu_);
+  void Start(const v1::Start& start) ABSL_LOCKS_EXCLUDED(mu_);
+  void TakeSnapshot(const v1::Snapshot& snapshot) ABSL_LOCKS_EXCLUDED(mu_);
   void Pause() ABSL_LOCKS_EXCLUDED(mu_);
   void Release() ABSL_LOCKS_EXCLUDED(mu_);
   void Acknowledge(const v1::Acknowledge& acknowledge) { log_.Acknowledge(acknowledge); }
@@ -56,9 +64,10 @@ class WorkerJob {
 
  private:
   absl::Status Prepare() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status MakeShard() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Train() ABSL_LOCKS_EXCLUDED(mu_);
-  // Total steps; 0 when paused before Start().
-  absl::StatusOr<int64_t> AwaitStart() ABSL_LOCKS_EXCLUDED(mu_);
+  // Nothing when paused before Start().
+  absl::StatusOr<std::optional<v1::Start>> AwaitStart() ABSL_LOCKS_EXCLUDED(mu_);
   bool Pausing() const ABSL_LOCKS_EXCLUDED(mu_);
   void Enter(v1::MemberJobState state) ABSL_LOCKS_EXCLUDED(mu_);
   void Settle() ABSL_LOCKS_EXCLUDED(mu_);
@@ -70,9 +79,11 @@ class WorkerJob {
   mutable absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
-  // Made and destroyed by the job thread, under mu_; the job thread also reads it without.
+  // Made and destroyed by the job thread, under mu_; the job thread also reads them without.
+  std::unique_ptr<WorkerShard> shard_;  // of an allreduce job
   std::unique_ptr<Trainer> trainer_;
-  std::optional<int64_t> total_steps_ ABSL_GUARDED_BY(mu_);  // since Start()
+  std::stop_source restoring_;                           // stopped by Release()
+  std::optional<v1::Start> start_ ABSL_GUARDED_BY(mu_);  // since Start()
   bool pausing_ ABSL_GUARDED_BY(mu_) = false;
   bool settled_ ABSL_GUARDED_BY(mu_) = false;  // nothing more will happen before Release()
   bool released_ ABSL_GUARDED_BY(mu_) = false;

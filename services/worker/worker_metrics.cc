@@ -3,6 +3,8 @@
 namespace muster {
 namespace {
 
+constexpr char kTheJob[] = "";  // a worker has one at a time
+
 prometheus::Histogram& Phase(Metrics& metrics, const std::string& phase) {
   return metrics.Histogram("muster_worker_step_phase_duration_seconds",
                            "Time of one phase of a training step; phase=evaluate is one evaluation",
@@ -13,7 +15,10 @@ prometheus::Histogram& Phase(Metrics& metrics, const std::string& phase) {
 
 WorkerMetrics::WorkerMetrics(Metrics& metrics)
     : metrics_(metrics),
+      links_(metrics),
       steps(metrics.Counter("muster_worker_steps_total", "Training steps computed")),
+      missed_steps(metrics.Counter("muster_worker_missed_steps_total",
+                                   "Steps that the other workers closed without this one")),
       samples(metrics.Counter("muster_worker_samples_total", "Training samples computed")),
       step_duration(metrics.Histogram("muster_worker_step_duration_seconds",
                                       "Time of one training step, without evaluation")),
@@ -28,8 +33,14 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       learning_rate(
           metrics.Gauge("muster_worker_learning_rate", "Learning rate of the last finished step")),
       push_bytes(metrics.Counter("muster_worker_push_bytes_total",
-                                 "Gradient bytes handed to the transport")),
-      params_bytes(metrics.Counter("muster_worker_params_bytes_total", "Parameter bytes received")),
+                                 "Gradient bytes handed to the transport, packed as they travel")),
+      params_bytes(metrics.Counter("muster_worker_params_bytes_total",
+                                   "Parameter bytes received, as they travelled")),
+      queued_chunks(metrics.Gauge("muster_worker_queued_chunks",
+                                  "Chunks that are final and wait for credit of their link")),
+      queued_bytes(metrics.Gauge("muster_worker_queued_bytes", "Bytes of those chunks")),
+      credit_duration(metrics.Histogram("muster_worker_credit_wait_duration_seconds",
+                                        "Time that a final chunk waited for credit of its link")),
       nonfinite_losses(metrics.Counter("muster_worker_nonfinite_losses_total",
                                        "Steps whose loss was infinite or not a number")),
       loss_scale(metrics.Gauge("muster_worker_loss_scale",
@@ -45,9 +56,21 @@ void WorkerMetrics::ShowStartPhase(const std::string& phase, absl::Duration time
       .Set(absl::ToDoubleSeconds(time));
 }
 
-void WorkerMetrics::ShowTransport(const std::string& name) {
-  metrics_.Gauge("muster_transport_info", "1 for the transport in use", {{"transport", name}})
-      .Set(1);
+void WorkerMetrics::ShowLink(const std::string& peer, const LinkDescription& link) {
+  links_.Show(kTheJob, peer, link);
+}
+
+void WorkerMetrics::ForgetLinks() { links_.Forget(kTheJob); }
+
+LinkMetrics WorkerMetrics::Link(const std::string& peer) {
+  const MetricLabels labels = {{"peer", peer}};
+  return {.sent_bytes = metrics_.Counter("muster_worker_link_sent_bytes_total",
+                                         "Gradient bytes handed to one link", labels),
+          .received_bytes = metrics_.Counter("muster_worker_link_received_bytes_total",
+                                             "Parameter bytes received over one link", labels),
+          .inflight_bytes = metrics_.Gauge(
+              "muster_worker_link_inflight_bytes",
+              "Gradient bytes being sent over one link: at most its credit", labels)};
 }
 
 }  // namespace muster

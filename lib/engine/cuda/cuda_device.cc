@@ -76,6 +76,7 @@ absl::Status CudaDevice::Open() {
   Drive();
   ASSIGN_OR_RETURN(compute_, CreateCudaStream());
   ASSIGN_OR_RETURN(upload_, CreateCudaStream());
+  ASSIGN_OR_RETURN(collective_, CreateCudaStream());
   ASSIGN_OR_RETURN(download_, CreateCudaStream());
   cublasLtHandle_t cublas;
   RETURN_IF_ERROR(StatusOfCublas(cublasLtCreate(&cublas)));

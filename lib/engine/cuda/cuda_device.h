@@ -26,15 +26,17 @@ class CudaDevice : public Device {
   int64_t available_bytes() const override;
   Memory Allocate(size_t bytes) override;
   void Synchronize() override;
+  void Use() const override { Drive(); }
 
   // Makes the calling thread the one that drives the device: what it enqueues goes there. Cheap.
   void Drive() const;
 
   // Work in different streams overlaps: nodes; parameters on their way in; gradients on their way
-  // out.
+  // out; what the GPUs of a worker do together.
   cudaStream_t compute() const { return compute_.get(); }
   cudaStream_t upload() const { return upload_.get(); }
   cudaStream_t download() const { return download_.get(); }
+  cudaStream_t collective() const { return collective_.get(); }
   cublasLtHandle_t cublas() const { return cublas_.get(); }
   cudnnHandle_t cudnn() const { return cudnn_.get(); }
 
@@ -50,7 +52,7 @@ class CudaDevice : public Device {
 
   const int number_;
   const std::string description_;
-  CudaStream compute_, upload_, download_;
+  CudaStream compute_, upload_, download_, collective_;
   CublasHandle cublas_;
   CudnnHandle cudnn_;
   std::map<std::pair<const void*, kernels::cuda::Type>, std::weak_ptr<std::byte[]>> mirrors_;

@@ -62,7 +62,8 @@ CudaExecutor::~CudaExecutor() { Drain(); }
 // Before memory that the GPU may still use goes.
 void CudaExecutor::Drain() {
   device_.Drive();
-  for (cudaStream_t stream : {device_.upload(), device_.compute(), device_.download()}) {
+  for (cudaStream_t stream :
+       {device_.upload(), device_.collective(), device_.compute(), device_.download()}) {
     const cudaError_t error = cudaStreamSynchronize(stream);
     if (error != cudaSuccess) LOG(ERROR) << device_.name() << ": " << cudaGetErrorString(error);
   }
@@ -128,18 +129,30 @@ absl::Status CudaExecutor::PlaceScalars(const v1::Graph& graph) {
 absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const Options& options) {
   const v1::Graph& graph = compiled.graph();
   bool needs_staging = false;
+  if (options.peers != nullptr && !graph.gradients().empty()) {
+    ASSIGN_OR_RETURN(buckets_, CudaBuckets::Create(device_, *options.peers));
+    gathered_.resize(buckets_->layout().buckets.size());
+  }
   for (int p = 0; p < graph.parameters_size(); ++p) {
     const TensorType& type = compiled.type(graph.parameters(p).name());
     Parameter& parameter = parameters_.emplace_back();
     parameter.host = options.parameters[p];
     parameter.type = TypeOf(type.dtype);
     parameter.elements = type.elements();
-    needs_staging |= parameter.type != cuda::Type::kF32;
-    ASSIGN_OR_RETURN(parameter.device,
-                     device_.Mirror(parameter.host, parameter.type, type.bytes()));
+    needs_staging |= parameter.type != cuda::Type::kF32 && buckets_ == nullptr;
+    if (buckets_ != nullptr && parameter.type == cuda::Type::kF32) {
+      parameter.device = buckets_->values(p);
+    } else {
+      ASSIGN_OR_RETURN(parameter.device,
+                       device_.Mirror(parameter.host, parameter.type, type.bytes()));
+    }
     if (graph.gradients().empty()) continue;
     Gradient& gradient = gradients_.emplace_back();
     gradient.host = options.gradients[p];
+    if (buckets_ != nullptr) {
+      gradient.sum = buckets_->gradients(p);
+      continue;
+    }
     ASSIGN_OR_RETURN(gradient.sum,
                      device_.Mirror(gradient.host, cuda::Type::kF32,
                                     static_cast<int64_t>(FloatBytes(parameter.elements))));
@@ -207,6 +220,17 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
       ready += static_cast<int64_t>(FloatBytes(parameters_[p].elements));
     }
   }
+  if (buckets_ == nullptr) return absl::OkStatus();
+  std::vector<size_t> missing;
+  for (const GradientBucket& bucket : buckets_->layout().buckets) {
+    missing.push_back(bucket.parameters.size());
+  }
+  for (Segment& segment : segments_) {
+    for (int p : segment.ready) {
+      const int bucket = buckets_->layout().bucket_of[p];
+      if (--missing[bucket] == 0) segment.full.push_back(bucket);
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -270,7 +294,11 @@ absl::Span<const float> CudaExecutor::output(absl::string_view name) const {
 absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flow) {
   CHECK(micro_batches_ || (arguments.is_first_micro_batch && arguments.is_last_micro_batch));
   device_.Drive();
-  auto drain = absl::MakeCleanup([this] { Drain(); });  // an error leaves work in the streams
+  auto drain = absl::MakeCleanup([this] {  // an error leaves work in the streams
+    // Peers wait for what this device will not do, and its own streams for them.
+    if (buckets_ != nullptr) buckets_->Abort(absl::AbortedError(device_.name() + " gave up"));
+    Drain();
+  });
   for (auto& [name, output] : outputs_) output.is_fetched = false;
   RETURN_IF_ERROR(Enqueue(arguments, flow));
   RETURN_IF_ERROR(Announce(arguments, flow));
@@ -293,17 +321,11 @@ absl::Status CudaExecutor::Enqueue(const RunArguments& arguments, ParameterFlow*
         StatusOf(cudaMemcpyAsync(input.device, input.host.get(), static_cast<size_t>(input.bytes),
                                  cudaMemcpyHostToDevice, device_.compute())));
   }
+  // Later micro-batches of a step find what the first has brought, in this executor or in one that
+  // shares the memory.
+  std::fill(gathered_.begin(), gathered_.end(), !arguments.is_first_micro_batch);
   for (const Segment& segment : segments_) {
-    for (int p : segment.awaits) {
-      if (flow != nullptr) RETURN_IF_ERROR(flow->AwaitParameter(p));
-      // Later micro-batches of a step find what the first has brought, in this executor or in one
-      // that shares the memory.
-      if (arguments.is_first_micro_batch) RETURN_IF_ERROR(Upload(p));
-    }
-    if (!segment.awaits.empty()) {
-      RETURN_IF_ERROR(StatusOf(cudaEventRecord(segment.arrived.get(), device_.upload())));
-      RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(device_.compute(), segment.arrived.get(), 0)));
-    }
+    RETURN_IF_ERROR(BringParameters(segment, arguments.is_first_micro_batch, flow));
     RETURN_IF_ERROR(LaunchSegment(segment));
     if (arguments.is_last_micro_batch && !segment.ready.empty()) {
       RETURN_IF_ERROR(Download(segment));
@@ -336,6 +358,50 @@ absl::Status CudaExecutor::SendScalars(const RunArguments& arguments, cuda::Expo
   }
   return StatusOf(cudaMemcpyAsync(scalars_.get(), scalars, static_cast<size_t>(scalar_bytes_),
                                   cudaMemcpyHostToDevice, device_.compute()));
+}
+
+// What the segment's nodes read is there before they run.
+absl::Status CudaExecutor::BringParameters(const Segment& segment, bool is_first,
+                                           ParameterFlow* flow) {
+  for (int p : segment.awaits) {
+    if (flow != nullptr) RETURN_IF_ERROR(flow->AwaitParameter(p));
+    if (buckets_ != nullptr) {
+      RETURN_IF_ERROR(GatherBucket(buckets_->layout().bucket_of[p], flow));
+    } else if (is_first) {
+      RETURN_IF_ERROR(Upload(p));
+    }
+  }
+  // All peers gather everything before they reduce anything, whatever their micro-batches are.
+  if (!segment.ready.empty()) RETURN_IF_ERROR(GatherRest(flow));
+  if (segment.awaits.empty()) return absl::OkStatus();
+  cudaStream_t stream = buckets_ != nullptr ? buckets_->collective() : device_.upload();
+  RETURN_IF_ERROR(StatusOf(cudaEventRecord(segment.arrived.get(), stream)));
+  return StatusOf(cudaStreamWaitEvent(device_.compute(), segment.arrived.get(), 0));
+}
+
+absl::Status CudaExecutor::GatherRest(ParameterFlow* flow) {
+  for (int bucket = 0; bucket < std::ssize(gathered_); ++bucket) {
+    RETURN_IF_ERROR(GatherBucket(bucket, flow));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::GatherBucket(int bucket, ParameterFlow* flow) {
+  if (gathered_[bucket]) return absl::OkStatus();
+  gathered_[bucket] = true;
+  const std::vector<int>& parameters = buckets_->layout().buckets[bucket].parameters;
+  for (int p : parameters) {
+    if (flow != nullptr) RETURN_IF_ERROR(flow->AwaitParameter(p));
+  }
+  RETURN_IF_ERROR(buckets_->Gather(bucket));
+  for (int p : parameters) {
+    const Parameter& parameter = parameters_[p];
+    if (parameter.type == cuda::Type::kF32) continue;
+    RETURN_IF_ERROR(
+        StatusOf(cuda::Convert(parameter.device.get(), parameter.type, buckets_->values(p).get(),
+                               cuda::Type::kF32, parameter.elements, buckets_->collective())));
+  }
+  return absl::OkStatus();
 }
 
 // Through staging memory, which the upload stream uses for one piece after the other.
@@ -393,7 +459,13 @@ absl::Status CudaExecutor::Download(const Segment& segment) {
   cudaStream_t stream = device_.download();
   RETURN_IF_ERROR(StatusOf(cudaEventRecord(segment.computed.get(), device_.compute())));
   RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(stream, segment.computed.get(), 0)));
+  if (buckets_ != nullptr) {
+    for (int bucket : segment.full) {
+      RETURN_IF_ERROR(buckets_->Reduce(bucket, segment.computed.get()));
+    }
+  }
   for (int p : segment.ready) {
+    if (buckets_ != nullptr) break;
     RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(gradients_[p].host, gradients_[p].sum.get(),
                                              FloatBytes(parameters_[p].elements),
                                              cudaMemcpyDeviceToHost, stream)));
@@ -408,9 +480,12 @@ absl::Status CudaExecutor::Announce(const RunArguments& arguments, ParameterFlow
   if (!arguments.is_last_micro_batch) return absl::OkStatus();
   for (const Segment& segment : segments_) {
     if (segment.ready.empty()) continue;
+    for (int bucket : segment.full) RETURN_IF_ERROR(buckets_->AwaitSlice(bucket));
     RETURN_IF_ERROR(StatusOf(cudaEventSynchronize(segment.delivered.get())));
     RETURN_IF_ERROR(CheckRange());
     if (flow == nullptr) continue;
+    for (int bucket : segment.full) RETURN_IF_ERROR(flow->SliceReduced(bucket));
+    if (buckets_ != nullptr) continue;
     for (int p : segment.ready) RETURN_IF_ERROR(flow->GradientReady(p));
   }
   return absl::OkStatus();

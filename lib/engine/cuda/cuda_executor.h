@@ -3,8 +3,9 @@
 // Nodes run in one stream, parameters come in through a second and gradients leave through a third,
 // tied by events. The nodes are cut into segments: a segment waits for its parameters, then its
 // nodes are launched as one CUDA graph, then the gradients that are final start on their way out
-// while the next segment computes. Nothing is allocated and nothing waits inside a run but for
-// parameters, and at its end for gradients.
+// while the next segment computes. With peers (ExecutorPeers) parameters come and gradients leave
+// by buckets, and the GPUs share the work. Nothing is allocated and nothing waits inside a run but
+// for parameters, and at its end for gradients.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/type.h"
 #include "lib/engine/compiled_graph.h"
+#include "lib/engine/cuda/cuda_buckets.h"
 #include "lib/engine/cuda/cuda_device.h"
 #include "lib/engine/cuda/cuda_handles.h"
 #include "lib/engine/cuda/cuda_kernels.h"
@@ -77,6 +79,7 @@ class CudaExecutor : public Executor {
     int last = 0;
     std::vector<int> awaits;  // parameters
     std::vector<int> ready;   // gradients
+    std::vector<int> full;    // with peers: buckets whose last gradient is among them
     CudaGraph graph;          // null: launch by launch
     CudaEvent arrived;        // its parameters, in the upload stream
     CudaEvent computed;       // its nodes, in the compute stream
@@ -108,6 +111,9 @@ class CudaExecutor : public Executor {
 
   absl::Status Enqueue(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status SendScalars(const RunArguments& arguments, cuda::Export gradients);
+  absl::Status BringParameters(const Segment& segment, bool is_first, ParameterFlow* flow);
+  absl::Status GatherBucket(int bucket, ParameterFlow* flow);
+  absl::Status GatherRest(ParameterFlow* flow);
   absl::Status Upload(int parameter);
   absl::Status LaunchSegment(const Segment& segment);
   absl::Status LaunchSteps(const Segment& segment);
@@ -129,6 +135,8 @@ class CudaExecutor : public Executor {
   int64_t scalar_bytes_ = 0;
   Device::Memory host_scalars_ = Device::Memory(nullptr, nullptr);
   Device::Memory host_results_ = Device::Memory(nullptr, nullptr);  // out_of_range, then scalars
+  std::unique_ptr<CudaBuckets> buckets_;  // of an executor that trains with peers
+  std::vector<bool> gathered_;            // by bucket, in this run
   std::vector<Parameter> parameters_;
   std::vector<Gradient> gradients_;
   absl::flat_hash_map<std::string, Input> inputs_;

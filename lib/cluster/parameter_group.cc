@@ -1,0 +1,95 @@
+#include "lib/cluster/parameter_group.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster {
+namespace {
+
+constexpr int kNamesShown = 20;
+
+const v1::ParameterGroup* GroupOf(const v1::TrainingSpec& training, absl::string_view name) {
+  for (const v1::ParameterGroup& group : training.parameter_groups()) {
+    for (const std::string& pattern : group.match()) {
+      if (MatchesGlob(pattern, name)) return &group;
+    }
+  }
+  return nullptr;
+}
+
+std::string NamesOf(const v1::Graph& graph) {
+  const int shown = std::min(kNamesShown, graph.parameters_size());
+  const int more = graph.parameters_size() - shown;
+  return absl::StrCat(
+      absl::StrJoin(
+          graph.parameters().begin(), graph.parameters().begin() + shown, ", ",
+          [](std::string* out, const v1::Parameter& parameter) { out->append(parameter.name()); }),
+      more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
+
+bool MatchesAny(const v1::Graph& graph, const std::string& pattern) {
+  return std::any_of(
+      graph.parameters().begin(), graph.parameters().end(),
+      [&](const v1::Parameter& parameter) { return MatchesGlob(pattern, parameter.name()); });
+}
+
+}  // namespace
+
+bool MatchesGlob(absl::string_view pattern, absl::string_view name) {
+  size_t p = 0, n = 0;
+  size_t star = absl::string_view::npos, covered = 0;  // the last *, and how far it reaches
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      covered = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != absl::string_view::npos) {
+      p = star + 1;
+      n = ++covered;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == absl::string_view::npos;
+}
+
+ParameterTreatment TreatmentOf(const v1::TrainingSpec& training, const v1::Parameter& parameter) {
+  ParameterTreatment treatment{.weight_decay = parameter.weight_decay()};
+  const v1::ParameterGroup* group = GroupOf(training, parameter.name());
+  if (group == nullptr) return treatment;
+  if (group->has_learning_rate_factor()) {
+    treatment.learning_rate_factor = group->learning_rate_factor();
+  }
+  if (group->has_weight_decay()) treatment.weight_decay = group->weight_decay();
+  treatment.frozen = group->frozen();
+  return treatment;
+}
+
+std::vector<FieldFault> ParameterGroupFaults(const v1::TrainingSpec& training,
+                                             const v1::Graph& graph) {
+  std::vector<FieldFault> faults;
+  for (int g = 0; g < training.parameter_groups_size(); ++g) {
+    const v1::ParameterGroup& group = training.parameter_groups(g);
+    for (int m = 0; m < group.match_size(); ++m) {
+      if (MatchesAny(graph, group.match(m))) continue;
+      faults.push_back({absl::StrCat("training.parameter_groups[", g, "].match[", m, "]"),
+                        absl::StrCat("no parameter matches '", group.match(m),
+                                     "'; the model has: ", NamesOf(graph))});
+    }
+  }
+  const bool trains = std::any_of(
+      graph.parameters().begin(), graph.parameters().end(), [&](const v1::Parameter& parameter) {
+        return !parameter.has_statistic_momentum() && !TreatmentOf(training, parameter).frozen;
+      });
+  if (!trains && training.parameter_groups_size() > 0) {
+    faults.push_back({"training.parameter_groups",
+                      "every parameter is frozen, nothing is left to train: narrow the patterns"});
+  }
+  return faults;
+}
+
+}  // namespace muster

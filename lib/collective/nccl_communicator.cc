@@ -1,0 +1,260 @@
+#include "lib/collective/nccl_communicator.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "glog/logging.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// Between two looks at whether a stream has come to its end or an error has come up.
+constexpr absl::Duration kPollInterval = absl::Microseconds(50);
+
+// NCCL's functions, found at run time.
+struct Nccl {
+  decltype(&ncclGetUniqueId) get_unique_id;
+  decltype(&ncclCommInitRankConfig) init;
+  decltype(&ncclCommGetAsyncError) async_error;
+  decltype(&ncclCommAbort) abort;
+  decltype(&ncclAllReduce) all_reduce;
+  decltype(&ncclReduceScatter) reduce_scatter;
+  decltype(&ncclAllGather) all_gather;
+  decltype(&ncclBroadcast) broadcast;
+  decltype(&ncclGetErrorString) error_string;
+  decltype(&ncclGetLastError) last_error;
+};
+
+template <typename Function>
+void Find(void* library, const char* name, Function& function, std::string& missing) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) absl::StrAppend(&missing, missing.empty() ? "" : ", ", name);
+}
+
+absl::StatusOr<Nccl> LoadNccl() {
+  void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("several GPUs of one worker need NCCL, which cannot be loaded: ", dlerror(),
+                     "; install libnccl2, or give the worker one GPU"));
+  }
+  Nccl nccl;
+  std::string missing;
+  Find(library, "ncclGetUniqueId", nccl.get_unique_id, missing);
+  Find(library, "ncclCommInitRankConfig", nccl.init, missing);
+  Find(library, "ncclCommGetAsyncError", nccl.async_error, missing);
+  Find(library, "ncclCommAbort", nccl.abort, missing);
+  Find(library, "ncclAllReduce", nccl.all_reduce, missing);
+  Find(library, "ncclReduceScatter", nccl.reduce_scatter, missing);
+  Find(library, "ncclAllGather", nccl.all_gather, missing);
+  Find(library, "ncclBroadcast", nccl.broadcast, missing);
+  Find(library, "ncclGetErrorString", nccl.error_string, missing);
+  Find(library, "ncclGetLastError", nccl.last_error, missing);
+  if (missing.empty()) return nccl;
+  return absl::UnavailableError(
+      absl::StrCat("libnccl.so.2 is too old: it has no ", missing, "; 2.14 or newer is needed"));
+}
+
+absl::StatusOr<const Nccl*> GetNccl() {
+  static const absl::StatusOr<Nccl>* const nccl = new absl::StatusOr<Nccl>(LoadNccl());
+  RETURN_IF_ERROR(nccl->status());
+  return &**nccl;
+}
+
+}  // namespace
+
+class NcclGroup::Member : public Communicator {
+ public:
+  Member(NcclGroup* group, const Nccl* nccl, int rank)
+      : group_(*group), nccl_(*nccl), rank_(rank) {}
+
+  // The library's own memory goes with the communicator. Whoever still waits elsewhere is freed.
+  ~Member() override {
+    if (communicator_ != nullptr) nccl_.abort(communicator_);
+  }
+
+  absl::Status Start() {
+    ncclUniqueId id;
+    CHECK_EQ(group_.id_.size(), sizeof(id.internal));
+    std::memcpy(id.internal, group_.id_.data(), sizeof(id.internal));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;  // so that a rank that does not come cannot hold us for ever
+    RETURN_IF_ERROR(
+        Settle("start", nccl_.init(&communicator_, group_.world_size_, id, rank_, &config)));
+    group_.ranks_[rank_].enqueued = 0;
+    return absl::OkStatus();
+  }
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return group_.world_size_; }
+
+  absl::Status AllReduce(absl::Span<float> data, CollectiveStream stream) override {
+    return Enqueue("AllReduce", [&] {
+      return nccl_.all_reduce(data.data(), data.data(), data.size(), ncclFloat, ncclSum,
+                              communicator_, static_cast<cudaStream_t>(stream));
+    });
+  }
+
+  absl::Status ReduceScatter(absl::Span<const float> data, absl::Span<float> slice,
+                             CollectiveStream stream) override {
+    CHECK_EQ(slice.size() * world_size(), data.size());
+    return Enqueue("ReduceScatter", [&] {
+      return nccl_.reduce_scatter(data.data(), slice.data(), slice.size(), ncclFloat, ncclSum,
+                                  communicator_, static_cast<cudaStream_t>(stream));
+    });
+  }
+
+  absl::Status AllGather(absl::Span<const float> slice, absl::Span<float> data,
+                         CollectiveStream stream) override {
+    CHECK_EQ(slice.size() * world_size(), data.size());
+    return Enqueue("AllGather", [&] {
+      return nccl_.all_gather(slice.data(), data.data(), slice.size(), ncclFloat, communicator_,
+                              static_cast<cudaStream_t>(stream));
+    });
+  }
+
+  absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream stream) override {
+    return Enqueue("Broadcast", [&] {
+      return nccl_.broadcast(data.data(), data.data(), data.size(), ncclFloat, root, communicator_,
+                             static_cast<cudaStream_t>(stream));
+    });
+  }
+
+  absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
+    const absl::Time deadline = absl::Now() + group_.timeout_;
+    for (;;) {
+      RETURN_IF_ERROR(CheckAlive());
+      const absl::StatusOr<bool> is_finished = finished();
+      if (!is_finished.ok()) return GiveUp(is_finished.status());
+      if (*is_finished) return absl::OkStatus();
+      if (absl::Now() > deadline) return GiveUp(TimedOut("operations under way"));
+      absl::SleepFor(kPollInterval);
+    }
+  }
+
+  void Abort(absl::Status why) override { group_.Abort(std::move(why)); }
+
+ private:
+  template <typename Call>
+  absl::Status Enqueue(const char* operation, const Call& call) {
+    RETURN_IF_ERROR(CheckAlive());
+    RETURN_IF_ERROR(Settle(operation, call()));
+    group_.ranks_[rank_].enqueued.fetch_add(1);
+    return absl::OkStatus();
+  }
+
+  // Waits for a call that NCCL goes on with in the background.
+  absl::Status Settle(const char* operation, ncclResult_t result) {
+    const absl::Time deadline = absl::Now() + group_.timeout_;
+    while (result == ncclInProgress) {
+      if (absl::Status aborted = group_.aborted(); !aborted.ok()) return GiveUp(std::move(aborted));
+      if (absl::Now() > deadline) return GiveUp(TimedOut(operation));
+      absl::SleepFor(kPollInterval);
+      if (nccl_.async_error(communicator_, &result) != ncclSuccess) result = ncclInternalError;
+    }
+    return result == ncclSuccess ? absl::OkStatus() : GiveUp(Failed(operation, result));
+  }
+
+  absl::Status CheckAlive() {
+    if (absl::Status aborted = group_.aborted(); !aborted.ok()) return GiveUp(std::move(aborted));
+    ncclResult_t result = ncclSuccess;
+    if (nccl_.async_error(communicator_, &result) != ncclSuccess) result = ncclInternalError;
+    if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
+    return GiveUp(Failed("an operation under way", result));
+  }
+
+  absl::Status Failed(const char* operation, ncclResult_t result) const {
+    return absl::InternalError(absl::StrCat("NCCL, rank ", rank_, " of ", group_.world_size_, ", ",
+                                            operation, ": ", nccl_.error_string(result), " (",
+                                            nccl_.last_error(communicator_), ")"));
+  }
+
+  absl::Status TimedOut(const char* operation) const {
+    return WithReason(absl::DeadlineExceededError(
+                          absl::StrCat("NCCL, ", operation, ": rank ", rank_, " has waited ",
+                                       absl::FormatDuration(group_.timeout_), " for ",
+                                       group_.RanksBehind(group_.ranks_[rank_].enqueued.load()))),
+                      "COLLECTIVE_TIMEOUT");
+  }
+
+  // Frees this rank's GPU from whatever waits on it.
+  absl::Status GiveUp(absl::Status why) {
+    group_.Abort(why);
+    if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));
+    return group_.aborted();
+  }
+
+  NcclGroup& group_;
+  const Nccl& nccl_;
+  const int rank_;
+  ncclComm_t communicator_ = nullptr;
+};
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(int world_size,
+                                                             absl::Duration timeout) {
+  ASSIGN_OR_RETURN(const Nccl* nccl, GetNccl());
+  ncclUniqueId id;
+  if (const ncclResult_t made = nccl->get_unique_id(&id); made != ncclSuccess) {
+    return absl::UnavailableError(
+        absl::StrCat("NCCL makes no unique id: ", nccl->error_string(made)));
+  }
+  return Open(std::string(id.internal, sizeof(id.internal)), world_size, timeout);
+}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Open(std::string id, int world_size,
+                                                           absl::Duration timeout) {
+  RETURN_IF_ERROR(GetNccl().status());
+  if (id.size() != sizeof(ncclUniqueId)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("NCCL's unique id has ", sizeof(ncclUniqueId), " bytes, not ", id.size()));
+  }
+  return absl::WrapUnique(new NcclGroup(std::move(id), world_size, timeout));
+}
+
+NcclGroup::NcclGroup(std::string id, int world_size, absl::Duration timeout)
+    : id_(std::move(id)), world_size_(world_size), timeout_(timeout), ranks_(world_size) {}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NcclGroup::Join(int rank) {
+  CHECK(rank >= 0 && rank < world_size_) << "rank " << rank << " of " << world_size_;
+  ASSIGN_OR_RETURN(const Nccl* nccl, GetNccl());
+  auto member = std::make_unique<Member>(this, nccl, rank);
+  RETURN_IF_ERROR(member->Start());
+  return member;
+}
+
+absl::Status NcclGroup::aborted() const {
+  if (!is_aborted_.load(std::memory_order_acquire)) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  return aborted_;
+}
+
+void NcclGroup::Abort(absl::Status why) {
+  CHECK(!why.ok());
+  absl::MutexLock lock(&mu_);
+  if (aborted_.ok()) aborted_ = std::move(why);
+  is_aborted_.store(true, std::memory_order_release);
+}
+
+// Those of this process that are known to be behind; all others where none is.
+std::string NcclGroup::RanksBehind(int64_t operations) const {
+  std::vector<int> behind, unknown;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const int64_t enqueued = ranks_[rank].enqueued.load();
+    if (enqueued < 0) unknown.push_back(rank);
+    if (enqueued >= 0 && enqueued < operations) behind.push_back(rank);
+  }
+  const std::vector<int>& named = behind.empty() ? unknown : behind;
+  return named.empty() ? "the GPUs, where all operations are"
+                       : absl::StrCat("rank ", absl::StrJoin(named, ", "));
+}
+
+}  // namespace muster

@@ -1,0 +1,135 @@
+// Two processes with different NCCL_HOSTID count as two hosts, so that one GPU carries two ranks.
+#include "lib/collective/nccl_communicator.h"
+
+#include <cuda_runtime_api.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 2;
+constexpr int64_t kEach = 10'007;
+
+std::string WhyNoGpu() {
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess) return cudaGetErrorString(found);
+  return count == 0 ? "no GPU" : "";
+}
+
+class DeviceFloats {
+ public:
+  explicit DeviceFloats(const std::vector<float>& values) : size_(values.size()) {
+    CHECK_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), size_ * sizeof(float)), cudaSuccess);
+    CHECK_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(float), cudaMemcpyHostToDevice),
+             cudaSuccess);
+  }
+  ~DeviceFloats() { cudaFree(data_); }
+  absl::Span<float> span() { return {data_, size_}; }
+  std::vector<float> Read() const {
+    std::vector<float> values(size_);
+    CHECK_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(float), cudaMemcpyDeviceToHost),
+             cudaSuccess);
+    return values;
+  }
+
+ private:
+  float* data_ = nullptr;
+  const size_t size_;
+};
+
+std::function<absl::StatusOr<bool>()> AtEndOf(cudaStream_t stream) {
+  return [stream]() -> absl::StatusOr<bool> {
+    const cudaError_t error = cudaStreamQuery(stream);
+    if (error == cudaSuccess || error == cudaErrorNotReady) return error == cudaSuccess;
+    return absl::InternalError(cudaGetErrorString(error));
+  };
+}
+
+// Every operation once; integers, so that sums are exact. "" or what is wrong.
+std::string RunRank(NcclGroup& group, int rank) {
+  auto joined = group.Join(rank);
+  if (!joined.ok()) return std::string(joined.status().message());
+  Communicator& communicator = **joined;
+  cudaStream_t stream;
+  if (cudaStreamCreate(&stream) != cudaSuccess) return "no stream";
+  std::vector<float> own(kRanks * kEach);
+  std::iota(own.begin(), own.end(), static_cast<float>(rank));
+
+  DeviceFloats data(own);
+  const absl::Span<float> slice = data.span().subspan(rank * kEach, kEach);
+  absl::Status status = communicator.ReduceScatter(data.span(), slice, stream);
+  if (status.ok()) status = communicator.AllGather(slice, data.span(), stream);
+  if (status.ok()) status = communicator.Await(AtEndOf(stream));
+  if (!status.ok()) return std::string(status.message());
+  const std::vector<float> sums = data.Read();
+  for (int64_t i = 0; i < kRanks * kEach; ++i) {
+    if (sums[i] != static_cast<float>(2 * i + 1)) return absl::StrCat("wrong sum at ", i);
+  }
+  status = communicator.AllReduce(data.span(), stream);
+  if (status.ok()) status = communicator.Broadcast(data.span(), 1, stream);
+  if (status.ok()) status = communicator.Await(AtEndOf(stream));
+  if (!status.ok()) return std::string(status.message());
+  return data.Read()[1] == 6 ? "" : "wrong sum of sums";
+}
+
+TEST(NcclCommunicatorTest, TwoProcessesOnOneGpuReduceGatherAndBroadcast) {
+  if (const std::string why = WhyNoGpu(); !why.empty()) GTEST_SKIP() << why;
+  if (const char* id = getenv("MUSTER_NCCL_ID")) {  // the other half
+    auto group = NcclGroup::Open(absl::HexStringToBytes(id), kRanks, absl::Seconds(60));
+    ASSERT_TRUE(group.ok()) << group.status();
+    ASSERT_EQ(RunRank(**group, 1), "");
+    return;
+  }
+  setenv("NCCL_HOSTID", "first", 1);
+  auto group = NcclGroup::Create(kRanks, absl::Seconds(60));
+  ASSERT_TRUE(group.ok()) << group.status();
+  const std::string id = absl::BytesToHexString((*group)->id());
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("MUSTER_NCCL_ID", id.c_str(), 1);
+    setenv("NCCL_HOSTID", "second", 1);
+    execl("/proc/self/exe", "/proc/self/exe", "--gtest_filter=*TwoProcesses*", nullptr);
+    _exit(127);
+  }
+  EXPECT_EQ(RunRank(**group, 0), "");
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "the other process";
+}
+
+TEST(NcclCommunicatorTest, ARankThatNeverComesIsATimeoutThatNamesIt) {
+  if (const std::string why = WhyNoGpu(); !why.empty()) GTEST_SKIP() << why;
+  auto group = NcclGroup::Create(kRanks, absl::Seconds(2));
+  ASSERT_TRUE(group.ok()) << group.status();
+  const absl::Status status = (*group)->Join(0).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "COLLECTIVE_TIMEOUT");
+  EXPECT_THAT(status.message(), HasSubstr("rank 0, 1"));
+}
+
+TEST(NcclCommunicatorTest, BytesThatAreNoIdAreRefused) {
+  const auto group = NcclGroup::Open("short", kRanks);
+  if (absl::IsUnavailable(group.status())) GTEST_SKIP() << group.status().message();
+  EXPECT_TRUE(absl::IsInvalidArgument(group.status())) << group.status();
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,122 @@
+#include "lib/shard/checkpoint_client.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "grpcpp/client_context.h"
+#include "grpcpp/support/sync_stream.h"
+#include "lib/cluster/grpc_status.h"
+#include "lib/cluster/limits.h"
+#include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
+
+namespace muster {
+namespace {
+
+constexpr auto kBackoffMin = std::chrono::milliseconds(100);
+constexpr auto kBackoffMax = std::chrono::milliseconds(2000);
+
+// Not the coordinator's verdict, but the connection's.
+bool CoordinatorAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsCancelled(status) || absl::IsAborted(status) ||
+         absl::IsDeadlineExceeded(status);
+}
+
+void PauseUnlessStopped(std::chrono::milliseconds time, const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  never.wait_for(lock, stop, time, [] { return false; });
+}
+
+}  // namespace
+
+CheckpointClient::CheckpointClient(std::shared_ptr<grpc::Channel> channel)
+    : stub_(v1::CheckpointService::NewStub(std::move(channel))) {}
+
+absl::Status CheckpointClient::Retry(const Attempt& attempt, const std::stop_token& stop) {
+  auto backoff = kBackoffMin;
+  while (!stop.stop_requested()) {
+    grpc::ClientContext context;
+    absl::Status status;
+    {
+      std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
+      status = attempt(context);
+    }
+    if (status.ok() || stop.stop_requested() || !CoordinatorAway(status)) return status;
+    LOG_EVERY_T(WARNING, 10) << "checkpoint transfer broke off, retrying: " << status.message();
+    PauseUnlessStopped(backoff, stop);
+    backoff = std::min(backoff * 2, kBackoffMax);
+  }
+  return absl::CancelledError("the job was released");
+}
+
+absl::Status CheckpointClient::ReadShard(ParameterShard& shard, std::stop_token stop) {
+  return Retry([&](grpc::ClientContext& context) { return ReadOnce(shard, context); }, stop);
+}
+
+absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientContext& context) {
+  v1::ReadShardRequest request;
+  request.set_job(shard.plan().job());
+  request.set_generation(shard.plan().generation());
+  request.set_shard(shard.shard());
+  shard.BeginRestore();
+  auto reader = stub_->ReadShard(&context, request);
+  for (v1::ShardSlice slice; reader->Read(&slice);) {
+    if (absl::Status restored = shard.RestoreSlice(slice); !restored.ok()) {
+      context.TryCancel();
+      reader->Finish();
+      return Annotate(restored, shard.plan().restore());
+    }
+  }
+  RETURN_IF_ERROR(FromGrpc(reader->Finish()));
+  return Annotate(shard.FinishRestore(), shard.plan().restore());
+}
+
+absl::Status CheckpointClient::WriteShard(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
+                                          std::stop_token stop) {
+  return Retry([&](grpc::ClientContext& context) { return WriteOnce(plan, snapshot, context); },
+               stop);
+}
+
+absl::Status CheckpointClient::WriteOnce(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
+                                         grpc::ClientContext& context) {
+  v1::WriteShardResponse response;
+  auto writer = stub_->WriteShard(&context, &response);
+  v1::WriteShardRequest request;
+  v1::WriteShardHeader& header = *request.mutable_header();
+  header.set_job(plan.job());
+  header.set_generation(plan.generation());
+  header.set_step(snapshot.step);
+  header.set_shard(snapshot.shard);
+  header.set_snapshot(snapshot.id);
+  *header.mutable_update_state() = snapshot.update_state;
+  bool open = writer->Write(request);
+  for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
+    const absl::Span<const std::byte> bytes(
+        reinterpret_cast<const std::byte*>(piece.elements.data()),
+        piece.elements.size() * sizeof(float));
+    for (size_t offset = 0; open && offset < bytes.size(); offset += limits::kSliceBytesMax) {
+      const auto data = bytes.subspan(offset, limits::kSliceBytesMax);
+      v1::ShardSlice& slice = *request.mutable_slice();
+      slice.set_chunk(piece.chunk);
+      slice.set_slot(piece.slot);
+      slice.set_offset_bytes(static_cast<int64_t>(offset));
+      slice.set_data(data.data(), data.size());
+      slice.set_crc32c(Crc32c(data));
+      open = writer->Write(request);
+    }
+  }
+  // A coordinator that has this checkpoint already answers before the end.
+  if (open) writer->WritesDone();
+  const absl::Status status = FromGrpc(writer->Finish());
+  // Damaged on the way: our copy is good, send it again.
+  return absl::IsDataLoss(status) ? absl::AbortedError(status.message()) : status;
+}
+
+}  // namespace muster

@@ -1,0 +1,43 @@
+// The ps side of CheckpointService: reads what a shard starts from, writes what it keeps.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stop_token>
+
+#include "absl/status/status.h"
+#include "grpcpp/channel.h"
+#include "lib/shard/parameter_shard.h"
+#include "proto/muster/v1/checkpoint.grpc.pb.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// Thread-safe; calls block. While the coordinator is away (UNAVAILABLE, or a call that it broke
+// off) both retry with back-off, from the beginning, for as long as it takes; CANCELLED once `stop`
+// is requested.
+class CheckpointClient {
+ public:
+  explicit CheckpointClient(std::shared_ptr<grpc::Channel> channel);
+
+  // Fills `shard` from the plan's checkpoint. DATA_LOSS when a slice's checksum is wrong or bytes
+  // are missing.
+  absl::Status ReadShard(ParameterShard& shard, std::stop_token stop);
+
+  // OK once the coordinator acknowledged.
+  absl::Status WriteShard(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
+                          std::stop_token stop);
+
+ private:
+  using Attempt = std::function<absl::Status(grpc::ClientContext&)>;
+
+  static absl::Status Retry(const Attempt& attempt, const std::stop_token& stop);
+  absl::Status ReadOnce(ParameterShard& shard, grpc::ClientContext& context);
+  absl::Status WriteOnce(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
+                         grpc::ClientContext& context);
+
+  const std::unique_ptr<v1::CheckpointService::Stub> stub_;
+};
+
+}  // namespace muster

@@ -1,0 +1,123 @@
+#include "lib/shard/checkpoint_client.h"
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/cluster/channel.h"
+#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/test_plan.h"
+#include "lib/transport/crc32c.h"
+
+namespace muster {
+namespace {
+
+const grpc::Status kAway(grpc::StatusCode::UNAVAILABLE, "restarting");
+
+class CheckpointClientTest : public testing::Test {
+ protected:
+  std::unique_ptr<ParameterShard> MakeShard() {
+    return *ParameterShard::Create(
+        std::make_shared<v1::JobPlan>(plan_), 0,
+        *budget_.Reserve(ParameterShard::BytesNeeded(plan_, 0), absl::ZeroDuration()));
+  }
+
+  static v1::ShardSlice Slice(int64_t offset, const std::vector<float>& values) {
+    v1::ShardSlice slice;
+    slice.set_offset_bytes(offset);
+    slice.set_data(values.data(), values.size() * sizeof(float));
+    slice.set_crc32c(
+        Crc32c({reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}));
+    return slice;
+  }
+
+  const v1::JobPlan plan_ =
+      MakeTestPlan({.parameters = {4}, .first_step = 5, .restore = "jobs/job-7/checkpoints/5"});
+  MemoryBudget budget_{1 << 20};
+  FakeCheckpointService service_;
+  CheckpointClient client_{DialCoordinator(service_.address())};
+};
+
+TEST_F(CheckpointClientTest, WritesASnapshotInSlicesThatFitAMessage) {
+  std::vector<float> large(1'000'000), small = {1, 2, 3};
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<float>(i);
+  const ShardSnapshot snapshot{
+      .shard = 3, .id = 9, .step = 40, .pieces = {{0, 0, large}, {0, 1, large}, {6, 0, small}}};
+  ASSERT_TRUE(client_.WriteShard(plan_, snapshot, {}).ok());
+
+  const auto written = service_.AwaitWritten(1);
+  EXPECT_EQ(written[0].header.job(), "job-7");
+  EXPECT_EQ(written[0].header.generation(), 1);
+  EXPECT_EQ(written[0].header.shard(), 3);
+  EXPECT_EQ(written[0].header.step(), 40);
+  EXPECT_EQ(written[0].header.snapshot(), 9);
+  ASSERT_EQ(written[0].slices.size(), 5);
+  std::string slot0, last;
+  for (const v1::ShardSlice& slice : written[0].slices) {
+    EXPECT_LE(slice.data().size(), 2 << 20);
+    EXPECT_EQ(slice.crc32c(), Crc32c({reinterpret_cast<const std::byte*>(slice.data().data()),
+                                      slice.data().size()}));
+    if (slice.chunk() == 0 && slice.slot() == 0) {
+      EXPECT_EQ(slice.offset_bytes(), slot0.size());
+      slot0 += slice.data();
+    }
+    if (slice.chunk() == 6) last += slice.data();
+  }
+  EXPECT_EQ(std::memcmp(slot0.data(), large.data(), slot0.size()), 0);
+  EXPECT_EQ(slot0.size(), large.size() * sizeof(float));
+  EXPECT_EQ(last.size(), 12);
+}
+
+TEST_F(CheckpointClientTest, WritesAgainFromTheBeginningWhenTheCoordinatorComesBack) {
+  service_.FailNext({kAway, kAway});
+  const std::vector<float> values = {1, 2, 3};
+  ASSERT_TRUE(client_.WriteShard(plan_, {.pieces = {{0, 0, values}}}, {}).ok());
+  EXPECT_EQ(service_.calls(), 3);
+  EXPECT_EQ(service_.AwaitWritten(1)[0].slices.size(), 1);
+}
+
+TEST_F(CheckpointClientTest, GivesUpWhenTheCoordinatorDoesNotWantTheSnapshot) {
+  service_.FailNext({{grpc::StatusCode::FAILED_PRECONDITION, "old generation"}});
+  const std::vector<float> values = {1, 2, 3};
+  const absl::Status status = client_.WriteShard(plan_, {.pieces = {{0, 0, values}}}, {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(service_.calls(), 1);
+}
+
+TEST_F(CheckpointClientTest, StopsRetryingOnRequest) {
+  service_.FailNext(std::vector<grpc::Status>(1000, kAway));
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    while (service_.calls() < 2) std::this_thread::yield();
+    stop.request_stop();
+  });
+  const std::vector<float> values = {1, 2, 3};
+  EXPECT_TRUE(
+      absl::IsCancelled(client_.WriteShard(plan_, {.pieces = {{0, 0, values}}}, stop.get_token())));
+}
+
+TEST_F(CheckpointClientTest, RestoresAShardAlsoAfterABreak) {
+  service_.SetSlices({Slice(0, {1, 2}), Slice(8, {3, 4})});
+  service_.FailNext({kAway});
+  auto shard = MakeShard();
+  ASSERT_TRUE(client_.ReadShard(*shard, {}).ok());
+  EXPECT_EQ(std::vector<float>(shard->values(0).begin(), shard->values(0).end()),
+            (std::vector<float>{1, 2, 3, 4}));
+}
+
+TEST_F(CheckpointClientTest, RefusesADamagedOrIncompleteCheckpoint) {
+  auto shard = MakeShard();
+  service_.SetSlices({Slice(0, {1, 2})});
+  absl::Status status = client_.ReadShard(*shard, {});
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  v1::ShardSlice damaged = Slice(0, {1, 2, 3, 4});
+  damaged.set_crc32c(damaged.crc32c() + 1);
+  service_.SetSlices({damaged});
+  status = client_.ReadShard(*shard, {});
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
+}  // namespace
+}  // namespace muster

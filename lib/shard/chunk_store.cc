@@ -1,0 +1,176 @@
+#include "lib/shard/chunk_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/graph/initializer.h"
+#include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+
+int64_t RoundedToLines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+}  // namespace
+
+int ChunkStore::ArraysOf(const v1::JobPlan& plan) {
+  if (plan.spec().sync().mode() == v1::LOCAL_SGD) return 1;
+  return 1 + static_cast<int>(OptimizerSlotNames(plan.spec().training().optimizer()).size());
+}
+
+ChunkStore::Chunk ChunkStore::Lay(const v1::JobPlan& plan, int id) {
+  const v1::PlanChunk& planned = plan.chunks(id);
+  Chunk chunk{.id = id,
+              .first_slot = planned.slot(),
+              .elements = planned.elements(),
+              .push_format = PushFormat(plan, id),
+              .values_format = ValuesFormat(plan, id)};
+  chunk.stride = RoundedToLines(chunk.elements * static_cast<int64_t>(sizeof(float)));
+  if (chunk.push_format.codec != WireCodec::kRaw) {
+    chunk.payload_stride = RoundedToLines(chunk.push_format.bytes);
+  }
+  if (chunk.values_format.dtype != WireDType::kF32) {
+    chunk.wire_stride = RoundedToLines(chunk.values_format.bytes);
+  }
+  chunk.bytes = 3 * ArraysOf(plan) * chunk.stride +
+                plan.workers_size() * (chunk.stride + chunk.payload_stride) + 2 * chunk.wire_stride;
+  return chunk;
+}
+
+int64_t ChunkStore::BytesNeeded(const v1::JobPlan& plan, int shard) {
+  int64_t bytes = 0;
+  for (int id = 0; id < plan.chunks_size(); ++id) {
+    if (plan.chunks(id).shard() == shard) bytes += Lay(plan, id).bytes;
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
+    std::shared_ptr<const v1::JobPlan> plan, int shard,
+    std::shared_ptr<MemoryBudget::Reservation> reservation) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Slab> slab,
+                   Slab::Allocate(BytesNeeded(*plan, shard), std::move(reservation)));
+  return absl::WrapUnique(new ChunkStore(std::move(plan), shard, std::move(slab)));
+}
+
+ChunkStore::ChunkStore(std::shared_ptr<const v1::JobPlan> plan, int shard,
+                       std::shared_ptr<Slab> slab)
+    : plan_(std::move(plan)),
+      shard_(shard),
+      slab_(std::move(slab)),
+      arrays_(ArraysOf(*plan_)),
+      index_of_(plan_->chunks_size(), -1) {
+  std::byte* memory = slab_->memory().data();
+  for (int id = 0; id < plan_->chunks_size(); ++id) {
+    if (plan_->chunks(id).shard() != shard) continue;
+    index_of_[id] = size();
+    Chunk& chunk = chunks_.emplace_back(Lay(*plan_, id));
+    chunk.memory = memory;
+    memory += chunk.bytes;
+  }
+  BeginRestore();
+}
+
+int ChunkStore::Find(int64_t id) const {
+  return id >= 0 && id < std::ssize(index_of_) ? index_of_[id] : -1;
+}
+
+// ---------------------------------------------------------------- where things are
+
+float* ChunkStore::Array(int index, int buffer, int array) const {
+  const Chunk& chunk = chunks_[index];
+  return reinterpret_cast<float*>(chunk.memory + (buffer * arrays_ + array) * chunk.stride);
+}
+
+void ChunkStore::CopyBuffer(int index, int from, int to) {
+  std::memcpy(Array(index, to, 0), Array(index, from, 0), arrays_ * chunks_[index].stride);
+}
+
+absl::Span<float> ChunkStore::Gradient(int index, int rank) const {
+  const Chunk& chunk = chunks_[index];
+  return {reinterpret_cast<float*>(chunk.memory + (3 * arrays_ + rank) * chunk.stride),
+          static_cast<size_t>(chunk.elements)};
+}
+
+absl::Span<std::byte> ChunkStore::PushMemory(int index, int rank) const {
+  const Chunk& chunk = chunks_[index];
+  const auto bytes = static_cast<size_t>(chunk.push_format.bytes);
+  if (chunk.payload_stride == 0) {
+    const absl::Span<float> gradient = Gradient(index, rank);
+    auto* const end = reinterpret_cast<std::byte*>(gradient.data() + gradient.size());
+    return {end - bytes, bytes};
+  }
+  std::byte* const payloads = chunk.memory + (3 * arrays_ + plan_->workers_size()) * chunk.stride;
+  return {payloads + rank * chunk.payload_stride, bytes};
+}
+
+absl::Span<std::byte> ChunkStore::WireValues(int index, int buffer) const {
+  const Chunk& chunk = chunks_[index];
+  const auto bytes = static_cast<size_t>(chunk.values_format.bytes);
+  if (chunk.wire_stride == 0) return {reinterpret_cast<std::byte*>(Array(index, buffer, 0)), bytes};
+  return {chunk.memory + chunk.bytes - (2 - buffer) * chunk.wire_stride, bytes};
+}
+
+// ---------------------------------------------------------------- initial values
+
+void ChunkStore::Initialize(int index, int buffer) {
+  const Chunk& chunk = chunks_[index];
+  if (chunk.first_slot != 0) return;  // zero as it is
+  const v1::PlanChunk& planned = plan_->chunks(chunk.id);
+  FillInitialValues(plan_->graph().parameters(planned.parameter()).initializer(),
+                    plan_->spec().training().seed(), planned.parameter(), planned.offset(),
+                    {Array(index, buffer, 0), static_cast<size_t>(chunk.elements)});
+}
+
+void ChunkStore::BeginRestore() { restored_bytes_.assign(chunks_.size() * arrays_, 0); }
+
+absl::Status ChunkStore::RestoreSlice(const v1::ShardSlice& slice, int buffer) {
+  const int index = Find(slice.chunk());
+  const int array = index < 0 ? -1 : slice.slot() - chunks_[index].first_slot;
+  if (array < 0 || array >= arrays_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", shard_, " has no chunk ", slice.chunk(), ", slot ", slice.slot()));
+  }
+  const auto size = static_cast<int64_t>(slice.data().size());
+  const int64_t bytes = elements(index) * static_cast<int64_t>(sizeof(float));
+  int64_t& restored = restored_bytes_[index * arrays_ + array];
+  if (slice.offset_bytes() != restored || size > bytes - restored) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chunk ", slice.chunk(), ", slot ", slice.slot(), ": bytes [", slice.offset_bytes(), ", +",
+        size, ") do not follow byte ", restored, " of ", bytes));
+  }
+  const uint32_t crc =
+      Crc32c({reinterpret_cast<const std::byte*>(slice.data().data()), slice.data().size()});
+  if (crc != slice.crc32c()) {
+    return absl::DataLossError(absl::StrCat("chunk ", slice.chunk(), ", slot ", slice.slot(),
+                                            ", bytes [", restored, ", +", size,
+                                            "): checksum mismatch"));
+  }
+  std::memcpy(reinterpret_cast<std::byte*>(Array(index, buffer, array)) + restored,
+              slice.data().data(), size);
+  restored += size;
+  return absl::OkStatus();
+}
+
+absl::Status ChunkStore::FinishRestore() const {
+  for (int index = 0; index < size(); ++index) {
+    const int64_t expected = elements(index) * static_cast<int64_t>(sizeof(float));
+    for (int array = 0; array < arrays_; ++array) {
+      const int64_t restored = restored_bytes_[index * arrays_ + array];
+      if (restored == expected) continue;
+      return absl::DataLossError(absl::StrCat("chunk ", id(index), ", slot ", SlotOf(index, array),
+                                              ": ", restored, " bytes of ", expected,
+                                              " in the checkpoint"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

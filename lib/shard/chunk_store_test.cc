@@ -1,0 +1,92 @@
+#include "lib/shard/chunk_store.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/test_plan.h"
+
+namespace muster {
+namespace {
+
+class ChunkStoreTest : public testing::Test {
+ protected:
+  // Of matrices, which may be compressed.
+  void Make(v1::CompressionKind kind, v1::WireValues values) {
+    TestPlanOptions options{.parameters = {35, 640}, .chunk_bytes = 1 << 20, .workers = 3};
+    options.optimizer.mutable_adam()->set_learning_rate(1);
+    options.sync.mutable_compression()->set_kind(kind);
+    options.sync.set_values(values);
+    v1::JobPlan plan = MakeTestPlan(options);
+    for (auto& parameter : *plan.mutable_graph()->mutable_parameters()) parameter.add_shape(1);
+    const int64_t bytes = ChunkStore::BytesNeeded(plan, 0);
+    store_ = *ChunkStore::Create(std::make_shared<v1::JobPlan>(plan), 0,
+                                 *budget_.Reserve(bytes, absl::ZeroDuration()));
+  }
+
+  using Range = std::pair<const std::byte*, const std::byte*>;
+
+  template <typename T>
+  static Range RangeOf(absl::Span<T> memory) {
+    const auto* const first = reinterpret_cast<const std::byte*>(memory.data());
+    return {first, first + memory.size() * sizeof(T)};
+  }
+
+  MemoryBudget budget_{1 << 24};
+  std::unique_ptr<ChunkStore> store_;
+};
+
+TEST_F(ChunkStoreTest, NothingOverlaps) {
+  for (v1::CompressionKind kind :
+       {v1::COMPRESSION_NONE, v1::COMPRESSION_FP16, v1::COMPRESSION_INT8, v1::COMPRESSION_TOPK}) {
+    for (v1::WireValues values : {v1::VALUES_FP32, v1::VALUES_BF16}) {
+      Make(kind, values);
+      std::vector<Range> ranges;
+      for (int chunk = 0; chunk < store_->size(); ++chunk) {
+        const auto elements = static_cast<size_t>(store_->elements(chunk));
+        for (int buffer = 0; buffer < 3; ++buffer) {
+          for (int array = 0; array < store_->arrays(); ++array) {
+            ranges.push_back(
+                RangeOf(absl::MakeSpan(store_->Array(chunk, buffer, array), elements)));
+          }
+        }
+        for (int rank = 0; rank < 3; ++rank) {
+          ranges.push_back(RangeOf(store_->Gradient(chunk, rank)));
+          if (store_->push_format(chunk).codec == WireCodec::kRaw) continue;
+          ranges.push_back(RangeOf(store_->PushMemory(chunk, rank)));
+        }
+        if (store_->values_format(chunk).dtype == WireDType::kF32) continue;
+        for (int buffer : {0, 1}) ranges.push_back(RangeOf(store_->WireValues(chunk, buffer)));
+      }
+      std::ranges::sort(ranges);
+      for (size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
+      const Range all = RangeOf(store_->slab()->memory());
+      EXPECT_GE(ranges.front().first, all.first);
+      EXPECT_LE(ranges.back().second, all.second);
+    }
+  }
+}
+
+TEST_F(ChunkStoreTest, ASixteenBitPushLandsWhereItsSumMayBeWrittenOverIt) {
+  Make(v1::COMPRESSION_BF16, v1::VALUES_FP32);
+  for (int chunk : {0, 1}) {
+    ASSERT_EQ(store_->push_format(chunk).bytes, 2 * store_->elements(chunk));
+    EXPECT_EQ(RangeOf(store_->PushMemory(chunk, 1)).second,
+              RangeOf(store_->Gradient(chunk, 1)).second);
+  }
+}
+
+TEST_F(ChunkStoreTest, ValuesOfThirtyTwoBitsGoOutAsTheyAre) {
+  Make(v1::COMPRESSION_NONE, v1::VALUES_FP32);
+  for (int buffer : {0, 1}) {
+    EXPECT_EQ(RangeOf(store_->WireValues(0, buffer)), RangeOf(store_->Values(0, buffer)));
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,94 @@
+#include "lib/shard/fake_checkpoint_service.h"
+
+#include <glog/logging.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "lib/cluster/channel.h"
+
+namespace muster {
+
+FakeCheckpointService::FakeCheckpointService() {
+  int port = 0;
+  grpc::ServerBuilder builder;
+  ConfigureServer(builder);
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  CHECK(server_ != nullptr);
+  address_ = absl::StrCat("127.0.0.1:", port);
+}
+
+FakeCheckpointService::~FakeCheckpointService() {
+  server_->Shutdown(std::chrono::system_clock::now());
+}
+
+void FakeCheckpointService::FailNext(std::vector<grpc::Status> statuses) {
+  absl::MutexLock lock(&mu_);
+  faults_ = std::move(statuses);
+}
+
+void FakeCheckpointService::SetSlices(std::vector<v1::ShardSlice> slices) {
+  absl::MutexLock lock(&mu_);
+  slices_ = std::move(slices);
+}
+
+std::vector<FakeCheckpointService::Written> FakeCheckpointService::AwaitWritten(size_t count) {
+  absl::MutexLock lock(&mu_);
+  auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return written_.size() >= count; };
+  CHECK(mu_.AwaitWithTimeout(absl::Condition(&enough), absl::Seconds(20)))
+      << written_.size() << " of " << count << " streams";
+  return written_;
+}
+
+int FakeCheckpointService::calls() const {
+  absl::MutexLock lock(&mu_);
+  return calls_;
+}
+
+grpc::Status FakeCheckpointService::TakeFault() {
+  absl::MutexLock lock(&mu_);
+  ++calls_;
+  if (faults_.empty()) return grpc::Status::OK;
+  const grpc::Status fault = faults_.front();
+  faults_.erase(faults_.begin());
+  return fault;
+}
+
+grpc::Status FakeCheckpointService::WriteShard(grpc::ServerContext* context,
+                                               grpc::ServerReader<v1::WriteShardRequest>* reader,
+                                               v1::WriteShardResponse*) {
+  const grpc::Status fault = TakeFault();
+  Written written;
+  for (v1::WriteShardRequest request; reader->Read(&request);) {
+    if (!fault.ok()) return fault;
+    if (request.has_header()) written.header = request.header();
+    if (request.has_slice()) written.slices.push_back(request.slice());
+  }
+  if (context->IsCancelled()) return grpc::Status::CANCELLED;
+  absl::MutexLock lock(&mu_);
+  written_.push_back(std::move(written));
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeCheckpointService::ReadShard(grpc::ServerContext*, const v1::ReadShardRequest*,
+                                              grpc::ServerWriter<v1::ShardSlice>* writer) {
+  const grpc::Status fault = TakeFault();
+  std::vector<v1::ShardSlice> slices;
+  {
+    absl::MutexLock lock(&mu_);
+    slices = slices_;
+  }
+  for (const v1::ShardSlice& slice : slices) {
+    writer->Write(slice);
+    if (!fault.ok()) break;
+  }
+  return fault;
+}
+
+}  // namespace muster

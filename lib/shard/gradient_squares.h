@@ -1,0 +1,66 @@
+// Gathers what all shards of a job have summed over their chunks in one step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// Belongs to shard 0. A shard's part of a step is one message: the session token, then
+// `sums_per_chunk` f64 for each of its chunks with gradients (ChunksWithGradients()). Totals are
+// taken chunk by chunk in the plan's order, so they do not depend on how chunks are spread over
+// shards. Thread-compatible; after construction nothing is allocated.
+class GradientSquares {
+ public:
+  static constexpr size_t kTokenBytes = 16;
+  explicit GradientSquares(const v1::JobPlan& plan, int sums_per_chunk = 1);
+
+  // Of one shard, in ascending order: all but those of frozen parameters.
+  static std::vector<int> ChunksWithGradients(const v1::JobPlan& plan, int shard);
+
+  // Whose parts are being gathered, or were last.
+  int64_t step() const { return step_; }
+  // Whether the shard has chunks with gradients, and so a part.
+  bool Awaits(int shard) const { return parts_[shard].state != PartState::kNone; }
+
+  // Gathers those of `step` from here on; none before the first call, and none that is incomplete.
+  void Await(int64_t step);
+
+  // Where the message of `shard` for `step` is to be placed; empty where none is wanted: another
+  // step, no such shard, another size, or a repeat.
+  absl::Span<std::byte> Place(int64_t step, int shard, uint64_t bytes);
+  // Placed, and neither accepted nor rejected yet.
+  bool IsPlacing(int shard) const { return parts_[shard].state == PartState::kPlacing; }
+  // What was placed is no such message, or will not arrive: it may come again.
+  void Reject(int shard);
+  // What was placed is the message. True when it was the last one that was missing.
+  bool Accept(int shard);
+
+  // Once all parts are in.
+  bool complete() const { return parts_missing_ == 0; }
+  // A chunk's, 0 for one without gradients.
+  double Sum(int chunk, int which = 0) const;
+  // Over all chunks.
+  double Total(int which = 0) const;
+
+ private:
+  enum class PartState : uint8_t { kNone, kAwaited, kPlacing, kIn };  // kNone: has no part
+  struct Part {
+    PartState state = PartState::kNone;
+    size_t first = 0;  // double of its message
+    size_t bytes = 0;
+  };
+  static constexpr size_t kNowhere = -1;
+
+  std::vector<Part> parts_;  // by shard
+  std::vector<double> messages_;
+  std::vector<size_t> place_of_chunk_;  // in messages_
+  int64_t step_ = 0;
+  int parts_missing_ = 0;
+};
+
+}  // namespace muster

@@ -1,0 +1,53 @@
+#include "lib/shard/memory_budget.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+TEST(MemoryBudgetTest, RefusesWhatExceedsItAtOnce) {
+  MemoryBudget budget(1000);
+  auto first = budget.Reserve(600, absl::ZeroDuration());
+  ASSERT_TRUE(first.ok());
+  auto second = budget.Reserve(401, absl::InfiniteDuration());
+  EXPECT_TRUE(absl::IsResourceExhausted(second.status()));
+  EXPECT_EQ(ReasonOf(second.status()), "MEMORY_EXHAUSTED");
+  EXPECT_TRUE(budget.Reserve(400, absl::ZeroDuration()).ok());
+}
+
+TEST(MemoryBudgetTest, WaitsForMemoryThatIsOnItsWayBack) {
+  MemoryBudget budget(1000);
+  auto first = *budget.Reserve(600, absl::ZeroDuration());
+  first->Retire();
+  std::jthread release([&] { first.reset(); });
+  EXPECT_TRUE(budget.Reserve(1000, absl::InfiniteDuration()).ok());
+}
+
+TEST(MemoryBudgetTest, ASlabHoldsItsReservation) {
+  MemoryBudget budget(1 << 20);
+  auto slab = Slab::Allocate(1000, *budget.Reserve(1000, absl::ZeroDuration()));
+  ASSERT_TRUE(slab.ok());
+  EXPECT_EQ(budget.used_bytes(), 1000);
+  slab->reset();
+  EXPECT_EQ(budget.used_bytes(), 0);
+}
+
+TEST(MemoryBudgetTest, ASlabIsAlignedAndZero) {
+  MemoryBudget budget(1 << 24);
+  for (int64_t bytes : {0, 1, 4097, 5 << 20}) {
+    auto slab = *Slab::Allocate(bytes, *budget.Reserve(bytes, absl::ZeroDuration()));
+    const auto memory = slab->memory();
+    EXPECT_EQ(memory.size(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % 64, 0);
+    EXPECT_TRUE(
+        std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == std::byte{0}; }));
+  }
+}
+
+}  // namespace
+}  // namespace muster

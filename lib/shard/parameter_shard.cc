@@ -1,0 +1,589 @@
+#include "lib/shard/parameter_shard.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "lib/cluster/limits.h"
+#include "lib/cluster/parameter_group.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/shard/bsp_gate.h"
+#include "lib/shard/optimizer_settings.h"
+#include "lib/shard/staleness_gate.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using kernels::FloatType;
+using kernels::OptimizerSettings;
+using kernels::Streaming;
+
+// A shard larger than this finds nothing of the last step in a cache but what it has just sent.
+constexpr size_t kCachedBytes = size_t{64} << 20;
+
+FloatType TypeOf(WireDType dtype) {
+  switch (dtype) {
+    case WireDType::kF16:
+      return FloatType::kF16;
+    case WireDType::kBf16:
+      return FloatType::kBf16;
+    case WireDType::kF32:
+    case WireDType::kNone:
+      return FloatType::kF32;
+  }
+  return FloatType::kF32;
+}
+
+bool PushesAreUpdates(const v1::JobPlan& plan) {
+  return plan.spec().sync().mode() == v1::SSP || plan.spec().sync().mode() == v1::ASP;
+}
+
+std::vector<int64_t> SamplesOf(const v1::JobPlan& plan) {
+  std::vector<int64_t> samples;
+  for (const v1::PlanWorker& worker : plan.workers()) samples.push_back(worker.samples());
+  return samples;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
+    std::shared_ptr<const v1::JobPlan> plan, int shard,
+    std::shared_ptr<MemoryBudget::Reservation> reservation) {
+  ASSIGN_OR_RETURN(auto store, ChunkStore::Create(plan, shard, std::move(reservation)));
+  return absl::WrapUnique(new ParameterShard(std::move(plan), shard, std::move(store)));
+}
+
+ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shard,
+                               std::unique_ptr<ChunkStore> store)
+    : plan_(std::move(plan)),
+      shard_(shard),
+      store_(std::move(store)),
+      settings_(OptimizerSettingsOf(plan_->spec().training().optimizer())),
+      averages_(plan_->spec().sync().mode() == v1::LOCAL_SGD),
+      pushes_are_updates_(PushesAreUpdates(*plan_)),
+      chunks_(store_->size()),
+      pushes_(store_->size() * plan_->workers_size()),
+      gradients_(plan_->workers_size()),
+      states_{VersionState{LossScale(plan_->spec().training())},
+              VersionState{LossScale(plan_->spec().training())},
+              VersionState{LossScale(plan_->spec().training())}},
+      judged_(StepsAreJudged(plan_->spec().training())),
+      has_trust_(HasTrustRatios(plan_->spec().training().optimizer())),
+      snapshots_(store_->size(), plan_->spec().checkpoint().every_steps()) {
+  for (Chunk& chunk : chunks_) {
+    const int index = IndexOf(chunk);
+    chunk.parameter = plan_->chunks(store_->id(index)).parameter();
+    const v1::Parameter& parameter = plan_->graph().parameters(chunk.parameter);
+    const ParameterTreatment treatment = TreatmentOf(plan_->spec().training(), parameter);
+    chunk.trained = !treatment.frozen;
+    chunk.learning_rate_factor = treatment.learning_rate_factor;
+    chunk.weight_decay = treatment.weight_decay;
+    chunk.statistic_momentum = parameter.statistic_momentum();
+    if (chunk.trained) chunk.number = trained_chunks_++;
+    if (store_->values_format(index).dtype != WireDType::kF32) {
+      chunk.encoder = ChunkEncoder::Create(store_->values_format(index), /*seed=*/0);
+    }
+  }
+  furthest_ = plan_->first_step();
+  lowest_ = trained_chunks_ == 0 ? std::numeric_limits<int64_t>::max() : plan_->first_step();
+  // Without gradients there is nothing to wait for.
+  highest_ = lowest_;
+  chunks_at_lowest_ = trained_chunks_;
+  gate_ = MakeGate();
+  if (judged_) PrepareToJudge();
+  if (backup_gate_ != nullptr) PrepareToClose();
+}
+
+std::unique_ptr<Gate> ParameterShard::MakeGate() {
+  const v1::SyncSpec& sync = plan_->spec().sync();
+  const std::vector<int64_t> samples = SamplesOf(*plan_);
+  if (pushes_are_updates_) {
+    const auto batch = std::accumulate(samples.begin(), samples.end(), 0.0);
+    StalenessGate::Options options{.chunks = chunk_count(),
+                                   .first_step = plan_->first_step(),
+                                   .aware = sync.staleness_aware()};
+    for (const int64_t share : samples) {
+      options.shares.push_back(static_cast<double>(share) / batch);
+    }
+    if (sync.mode() == v1::SSP) options.staleness = sync.staleness();
+    return std::make_unique<StalenessGate>(std::move(options));
+  }
+  if (sync.backup_workers() > 0) {
+    auto gate =
+        std::make_unique<BackupGate>(BackupGate::Options{.chunks = chunk_count(),
+                                                         .trained_chunks = trained_chunks_,
+                                                         .samples = samples,
+                                                         .first_step = plan_->first_step()});
+    backup_gate_ = gate.get();
+    return gate;
+  }
+  return std::make_unique<BspGate>(BspGate::Options{.chunks = chunk_count(),
+                                                    .ranks = ranks(),
+                                                    .first_step = plan_->first_step(),
+                                                    .every = averages_ ? sync.every() : 1});
+}
+
+ParameterShard::Chunk* ParameterShard::Find(uint32_t id) {
+  const int index = store_->Find(id);
+  return index < 0 ? nullptr : &chunks_[index];
+}
+
+absl::Span<const float> ParameterShard::values(int index) const {
+  return store_->Values(index, chunks_[index].current);
+}
+
+// ---------------------------------------------------------------- initial values
+
+void ParameterShard::Initialize(int index) { store_->Initialize(index, chunks_[index].current); }
+
+void ParameterShard::BeginRestore() { store_->BeginRestore(); }
+
+absl::Status ParameterShard::RestoreSlice(const v1::ShardSlice& slice) {
+  RETURN_IF_ERROR(store_->RestoreSlice(slice, /*buffer=*/0));
+  return slice.has_update_state() ? RestoreState(slice.update_state()) : absl::OkStatus();
+}
+
+// A step of an asynchronous job is an update for each of its workers.
+absl::Status ParameterShard::RestoreState(const v1::UpdateState& state) {
+  if (state.updates() < 0 || state.updates() > plan_->first_step() * limits::kWorkersMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(state.updates(), " updates in ", plan_->first_step(), " steps"));
+  }
+  for (VersionState& version : states_) {
+    version.skipped = plan_->first_step() - state.updates();
+    RETURN_IF_ERROR(version.loss_scale.Restore(state));
+  }
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- messages
+
+ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
+  const int index = store_->Find(header.chunk);
+  if (index < 0 || !chunks_[index].trained) return {.refusal = RefusalReason::kWrongChunk};
+  const WireFormat& format = store_->push_format(index);
+  if (header.dtype != format.dtype || header.codec != format.codec) {
+    return {.refusal = RefusalReason::kBadHeader};
+  }
+  if (header.length != static_cast<uint64_t>(format.bytes)) {
+    return {.refusal = RefusalReason::kWrongLength};
+  }
+  const int rank = static_cast<int>(header.rank);
+  switch (gate_->Admit(index, rank, header.step)) {
+    case PushFate::kTake:
+      ++placing_;
+      // What has to be decoded is copied: its sender must not change it between check and use.
+      return {.memory = store_->PushMemory(index, rank),
+              .in_place = format.codec == WireCodec::kRaw};
+    case PushFate::kRepeat:
+      return {.repeat = true};
+    case PushFate::kLate:
+      return {.late = true};
+    case PushFate::kWrongStep:
+      break;
+  }
+  return {.refusal = RefusalReason::kWrongStep};
+}
+
+RefusalReason ParameterShard::PushArrived(const WireHeader& header,
+                                          absl::Span<const std::byte> payload, PayloadLease lease) {
+  Chunk* chunk = Find(header.chunk);
+  CHECK(chunk != nullptr);
+  const int index = IndexOf(*chunk), rank = static_cast<int>(header.rank);
+  if (!gate_->IsPlacing(index, rank)) return RefusalReason::kNone;  // given up by RankLost
+  --placing_;
+  if (retired_ || !TakeGradient(*chunk, rank, payload, std::move(lease))) {
+    gate_->Lost(index, rank);
+    return retired_ ? RefusalReason::kNone : RefusalReason::kBadPayload;
+  }
+  if (gate_->Arrived(index, rank) == PushFate::kLate) {
+    PushOf(*chunk, rank).lease = {};
+    SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
+    return RefusalReason::kNone;
+  }
+  if (backup_gate_ != nullptr) TellArrived();
+  UpdateIfReady(*chunk);
+  return RefusalReason::kNone;
+}
+
+// Leaves the gradient where it is if it can be read there.
+bool ParameterShard::TakeGradient(const Chunk& chunk, int rank, absl::Span<const std::byte> payload,
+                                  PayloadLease lease) {
+  const int index = IndexOf(chunk);
+  const WireFormat& format = store_->push_format(index);
+  if (reinterpret_cast<uintptr_t>(payload.data()) % alignof(float) != 0 && lease) {
+    const absl::Span<std::byte> own = store_->PushMemory(index, rank);
+    std::memcpy(own.data(), payload.data(), own.size());
+    payload = own;
+    lease = {};
+  }
+  Push& push = PushOf(chunk, rank);
+  if (format.codec == WireCodec::kRaw) {
+    push.gradient = {.elements = payload.data(), .type = TypeOf(format.dtype)};
+    push.lease = std::move(lease);
+    return true;
+  }
+  const absl::Span<float> own = store_->Gradient(index, rank);
+  push.gradient = {.elements = own.data()};
+  return Decode(format, payload, own).ok();
+}
+
+void ParameterShard::AnswerRepeat(const WireHeader& header) {
+  Chunk* chunk = Find(header.chunk);
+  if (chunk == nullptr) return;
+  const int index = IndexOf(*chunk), rank = static_cast<int>(header.rank);
+  if (!gate_->AnswersAgain(index, rank, header.step)) return;
+  SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
+}
+
+RefusalReason ParameterShard::Fetch(const WireHeader& header) {
+  Chunk* chunk = Find(header.chunk);
+  if (chunk == nullptr) return RefusalReason::kWrongChunk;
+  const int index = IndexOf(*chunk), rank = static_cast<int>(header.rank);
+  if (!chunk->trained) {
+    if (header.step < plan_->first_step()) return RefusalReason::kWrongStep;
+    SendParams(*chunk, chunk->current, rank, header.step);
+    return RefusalReason::kNone;
+  }
+  switch (gate_->Fetch(index, rank, header.step)) {
+    case FetchFate::kCurrent:
+      SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
+      break;
+    case FetchFate::kPrevious:
+      SendParams(*chunk, 1 - chunk->current, rank, header.step);
+      break;
+    case FetchFate::kLater:
+      break;
+    case FetchFate::kWrongStep:
+      return RefusalReason::kWrongStep;
+  }
+  return RefusalReason::kNone;
+}
+
+void ParameterShard::RankLost(int rank) {
+  for (int index = 0; index < chunk_count(); ++index) {
+    if (!gate_->IsPlacing(index, rank)) continue;
+    gate_->Lost(index, rank);
+    --placing_;
+  }
+}
+
+void ParameterShard::SendParams(Chunk& chunk, int buffer, int rank, int64_t step) {
+  const int index = IndexOf(chunk);
+  const absl::Span<const std::byte> values = WireValues(chunk, buffer);
+  const WireHeader header{
+      .kind = MessageKind::kParams,
+      .dtype = store_->values_format(index).dtype,
+      .generation = plan_->generation(),
+      .job = plan_->job_number(),
+      .step = step,
+      .chunk = static_cast<uint32_t>(store_->id(index)),
+      .rank = static_cast<uint32_t>(rank),
+      .length = values.size(),
+      .scalar = buffer == chunk.current ? SquaresFor(chunk, rank) : 0,
+      .loss_scale = StateOfVersion(step).loss_scale.value(),
+  };
+  ++chunk.sending[buffer];
+  ++sending_;
+  // Two words, which AnyInvocable keeps inside itself.
+  const uint64_t sent = static_cast<uint64_t>(index) << 1 | buffer;
+  output_->SendTo(rank, header, values, [this, sent](const absl::Status&) {
+    Chunk& chunk = chunks_[sent >> 1];
+    --sending_;
+    if (--chunk.sending[sent & 1] == 0) UpdateIfReady(chunk);
+  });
+}
+
+double ParameterShard::SquaresFor(const Chunk& chunk, int rank) {
+  return pushes_are_updates_ ? PushOf(chunk, rank).sum_of_squares : chunk.sum_of_squares;
+}
+
+// The optimizer has rounded them on its way; of other values there are few.
+absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk, int buffer) {
+  const int index = IndexOf(chunk);
+  const absl::Span<std::byte> wire = store_->WireValues(index, buffer);
+  if (chunk.encoder != nullptr && !chunk.encoded[buffer]) {
+    chunk.encoder->Encode(store_->Values(index, buffer), wire);
+    chunk.encoded[buffer] = true;
+  }
+  return wire;
+}
+
+// ---------------------------------------------------------------- updates
+
+bool ParameterShard::MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const {
+  if (!started_ || update.ranks.empty()) return false;
+  if (judged_ && (!judgement_ || !judgement_->complete || !chunk.summed)) return false;
+  if (chunk.sending[1 - chunk.current] > 0) return false;  // its memory is still being read
+  return update.step < snapshots_.Barrier(IndexOf(chunk));
+}
+
+void ParameterShard::UpdateIfReady(Chunk& chunk) {
+  if (std::exchange(chunk.updating, true)) return;  // sends may end inside of what follows
+  while (true) {
+    if (judged_) SumIfReady(chunk);
+    const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
+    if (!MayUpdate(chunk, update)) break;
+    Update(chunk, update);
+  }
+  chunk.updating = false;
+}
+
+void ParameterShard::UpdateAllReady() {
+  for (Chunk& chunk : chunks_) UpdateIfReady(chunk);
+}
+
+void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
+  const int index = IndexOf(chunk);
+  const int next = 1 - chunk.current;
+  if (judgement_ && judgement_->skip) {
+    Skip(chunk, next);
+  } else {
+    Apply(chunk, update, next);
+  }
+  if (judged_) chunk.sum_of_squares = squares_[kTokenDoubles + chunk.number];
+  if (pushes_are_updates_) output_->StalePushApplied(update.staleness);
+  ReturnLeases(chunk, update);
+
+  const int64_t version_before = VersionOf(chunk), lowest_before = lowest_;
+  chunk.current = next;
+  chunk.summed = false;
+  gate_->Updated(index);
+  CountVersion(chunk, version_before);
+  if (lowest_ > lowest_before) {
+    judgement_.reset();
+    chunks_summed_ = 0;
+  }
+  gate_->TakeAnswers(index, [&](int rank) {
+    SendParams(chunk, chunk.current, rank, gate_->AnswerStep(index, rank));
+  });
+  if (!snapshots_.current()) {
+    BeginSnapshot();
+  } else if (HoldIfWanted(chunk)) {
+    SnapshotIsTaken();
+  }
+  if (judged_ && lowest_ > lowest_before) UpdateAllReady();  // what came early is summed now
+}
+
+void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update, int next) {
+  GatherGradients(chunk, update);
+  output_->UpdateBegins();
+  chunk.encoded[next] = false;
+  double sum_of_squares = 0;
+  if (averages_) {
+    const int index = IndexOf(chunk);
+    sum_of_squares = kernels::SumGradients(store_->Array(index, next, 0), gradients_.data(),
+                                           gathered_, store_->elements(index));
+  } else if (chunk.statistic_momentum > 0) {
+    sum_of_squares = ApplyToStatistic(chunk, update, next);
+  } else {
+    sum_of_squares = ApplyOptimizer(chunk, update, next);
+  }
+  output_->UpdateEnds(sum_of_squares);
+  sum_of_squares *= update.gradient_factor * update.gradient_factor;
+  chunk.sum_of_squares = averages_ ? 0 : PartOfNorm(chunk, sum_of_squares);
+  if (pushes_are_updates_) PushOf(chunk, update.ranks[0]).sum_of_squares = chunk.sum_of_squares;
+}
+
+// What a chunk adds to the square of the gradient's norm. A statistic is no part of it, but one
+// that is not finite must not get through.
+double ParameterShard::PartOfNorm(const Chunk& chunk, double sum_of_squares) {
+  if (chunk.statistic_momentum == 0) return sum_of_squares;
+  return std::isfinite(sum_of_squares) ? 0 : std::numeric_limits<double>::quiet_NaN();
+}
+
+void ParameterShard::GatherGradients(const Chunk& chunk, const ChunkUpdate& update) {
+  gathered_ = 0;
+  if (chunk.summed) {
+    gradients_[gathered_++] = {.elements =
+                                   store_->Gradient(IndexOf(chunk), update.ranks[0]).data()};
+    return;
+  }
+  for (const int rank : update.ranks) gradients_[gathered_++] = PushOf(chunk, rank).gradient;
+}
+
+// A statistic moves towards the mean of the contributions. Slots stay 0 in both buffers.
+double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update, int next) {
+  const int index = IndexOf(chunk);
+  const int64_t elements = store_->elements(index);
+  if (update.gradient_factor != 1) {
+    const absl::Span<float> mean = store_->Gradient(index, update.ranks[0]);
+    kernels::SumGradients(mean.data(), gradients_.data(), gathered_, elements);
+    for (float& element : mean) element *= static_cast<float>(update.gradient_factor);
+    gradients_[0] = {.elements = mean.data()};
+    gathered_ = 1;
+  }
+  return kernels::ApplyStatistic(store_->Array(index, next, 0),
+                                 store_->Array(index, chunk.current, 0), gradients_.data(),
+                                 gathered_, chunk.statistic_momentum * update.share, elements);
+}
+
+double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update, int next) {
+  const int index = IndexOf(chunk);
+  kernels::OptimizerBuffers buffers = BuffersOf(chunk, next);
+  if (chunk.encoder != nullptr) {
+    buffers.wire_out = store_->WireValues(index, next).data();
+    buffers.wire_type = TypeOf(store_->values_format(index).dtype);
+    if (buffers.streaming != Streaming::kNothing) buffers.streaming = Streaming::kSlotsAndValues;
+    chunk.encoded[next] = true;
+  }
+  OptimizerSettings settings = SettingsFor(chunk);
+  if (has_trust_) settings.trust_ratio = trust_[kTokenDoubles + chunk.parameter];
+  const double learning_rate = LearningRate(plan_->spec().training(), update.step, total_steps_) *
+                               chunk.learning_rate_factor * update.share * update.rate_factor;
+  return kernels::ApplyOptimizer(settings, learning_rate, UpdatesBefore(chunk), buffers,
+                                 store_->elements(index), ClipFor(update));
+}
+
+kernels::OptimizerBuffers ParameterShard::BuffersOf(const Chunk& chunk, int next) const {
+  const int index = IndexOf(chunk);
+  kernels::OptimizerBuffers buffers{.gradients = gradients_.data(),
+                                    .ranks = gathered_,
+                                    .values_in = store_->Array(index, chunk.current, 0),
+                                    .values_out = store_->Array(index, next, 0)};
+  if (memory().size() > kCachedBytes) buffers.streaming = Streaming::kSlots;
+  for (int slot = 0; slot < store_->arrays() - 1; ++slot) {
+    buffers.slots_in[slot] = store_->Array(index, chunk.current, 1 + slot);
+    buffers.slots_out[slot] = store_->Array(index, next, 1 + slot);
+  }
+  return buffers;
+}
+
+OptimizerSettings ParameterShard::SettingsFor(const Chunk& chunk) const {
+  OptimizerSettings settings = settings_;
+  if (!chunk.weight_decay) settings.weight_decay = 0;
+  return settings;
+}
+
+kernels::GradientClip ParameterShard::ClipFor(const ChunkUpdate& update) const {
+  kernels::GradientClip clip{.factor = update.gradient_factor};
+  if (judgement_) clip.factor *= judgement_->factor;
+  const v1::Clip& wanted = plan_->spec().training().clip();
+  if (wanted.has_value()) clip.limit = wanted.value();
+  return clip;
+}
+
+int64_t ParameterShard::UpdatesBefore(const Chunk& chunk) {
+  return plan_->first_step() + gate_->updates(IndexOf(chunk)) -
+         StateOfVersion(VersionOf(chunk)).skipped;
+}
+
+// Both buffers have it: a step back would be a swap here as well.
+void ParameterShard::Skip(Chunk& chunk, int next) {
+  store_->CopyBuffer(IndexOf(chunk), chunk.current, next);
+  chunk.encoded[next] = false;
+}
+
+// Of those summed, and of those that the step was closed without.
+void ParameterShard::ReturnLeases(const Chunk& chunk, const ChunkUpdate& update) {
+  if (pushes_are_updates_) {
+    PushOf(chunk, update.ranks[0]).lease = {};
+    return;
+  }
+  for (int rank = 0; rank < ranks(); ++rank) PushOf(chunk, rank).lease = {};
+}
+
+void ParameterShard::CountVersion(const Chunk& chunk, int64_t before) {
+  const int64_t after = VersionOf(chunk);
+  highest_ = std::max(highest_, after);
+  furthest_ = std::max(furthest_, gate_->furthest(IndexOf(chunk)));
+  if (after == before || before != lowest_ || --chunks_at_lowest_ > 0) return;
+  lowest_ = std::numeric_limits<int64_t>::max();
+  for (const Chunk& other : chunks_) {
+    if (!other.trained || VersionOf(other) > lowest_) continue;
+    if (VersionOf(other) < lowest_) chunks_at_lowest_ = 0;
+    lowest_ = VersionOf(other);
+    ++chunks_at_lowest_;
+  }
+}
+
+void ParameterShard::Start(int64_t total_steps) {
+  if (started_ || retired_) return;
+  started_ = true;
+  total_steps_ = total_steps;
+  gate_->Start(total_steps);
+  if (!chunks_.empty()) snapshots_.Start(plan_->first_step(), total_steps);
+  BeginSnapshot();
+  UpdateAllReady();
+}
+
+void ParameterShard::Retire() {
+  started_ = false;
+  retired_ = true;
+  for (Push& push : pushes_) push.lease = {};
+}
+
+// ---------------------------------------------------------------- snapshots
+
+void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
+  if (snapshots_.Knows(id)) return;
+  auto decline = [&](v1::SnapshotOutcome outcome, const std::string& why) {
+    snapshots_.Decline(id);
+    output_->SnapshotDeclined(id, step, outcome, why);
+  };
+  if (furthest_ > step) {
+    return decline(v1::SNAPSHOT_MISSED,
+                   absl::StrCat("shard ", shard_, " is at version ", furthest_));
+  }
+  if (!gate_->IsVersion(step)) {
+    return decline(v1::SNAPSHOT_MISSED,
+                   absl::StrCat("no average is made at step ", step, ", only every ",
+                                plan_->spec().sync().every()));
+  }
+  if (started_ && step > total_steps_) {
+    return decline(v1::SNAPSHOT_FAILED, absl::StrCat("version ", step, " of ", total_steps_));
+  }
+  snapshots_.Demand(id, step);
+  BeginSnapshot();
+  UpdateAllReady();
+}
+
+void ParameterShard::BeginSnapshot() {
+  if (!snapshots_.Begin(highest_)) return;
+  for (const Chunk& chunk : chunks_) HoldIfWanted(chunk);
+  if (snapshots_.taken()) SnapshotIsTaken();
+}
+
+bool ParameterShard::HoldIfWanted(const Chunk& chunk) {
+  const int index = IndexOf(chunk);
+  const int64_t version = chunk.trained ? VersionOf(chunk) : snapshots_.current()->step;
+  if (!snapshots_.Wants(index, version)) return false;
+  store_->CopyBuffer(index, chunk.current, ChunkStore::kHeldBuffer);
+  return snapshots_.Held(index);
+}
+
+void ParameterShard::SnapshotIsTaken() {
+  const SnapshotQueue::Request& request = *snapshots_.current();
+  auto taken = std::make_shared<ShardSnapshot>(ShardSnapshot{
+      .shard = shard_, .id = request.id, .step = request.step, .memory = store_->slab()});
+  const VersionState& state = StateOfVersion(request.step);
+  taken->update_state.set_updates(plan_->first_step() + gate_->UpdatesUntil(request.step) -
+                                  state.skipped);
+  taken->update_state.set_loss_scale(state.loss_scale.value());
+  taken->update_state.set_clean_steps(state.loss_scale.clean_steps());
+  for (int index = 0; index < chunk_count(); ++index) {
+    for (int array = 0; array < store_->arrays(); ++array) {
+      taken->pieces.push_back({store_->id(index),
+                               store_->SlotOf(index, array),
+                               {store_->Array(index, ChunkStore::kHeldBuffer, array),
+                                static_cast<size_t>(store_->elements(index))}});
+    }
+  }
+  output_->SnapshotTaken(std::move(taken));
+}
+
+void ParameterShard::SnapshotWritten(uint64_t id, int64_t step) {
+  if (!snapshots_.Written(id, step)) return;
+  BeginSnapshot();
+  UpdateAllReady();
+}
+
+}  // namespace muster

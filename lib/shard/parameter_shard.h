@@ -1,0 +1,342 @@
+// The chunks of one job that one thread owns: values, optimizer slots, and what becomes of a push.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/optimizer/optimizer.h"
+#include "lib/codec/codec.h"
+#include "lib/shard/backup_gate.h"
+#include "lib/shard/chunk_store.h"
+#include "lib/shard/gate.h"
+#include "lib/shard/gradient_squares.h"
+#include "lib/shard/loss_scale.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/snapshot_queue.h"
+#include "lib/shard/step_closing.h"
+#include "lib/shard/trust_ratio.h"
+#include "lib/transport/transport.h"
+#include "lib/transport/wire.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// A shard's values and slots at one version. Does not change until the shard hears
+// SnapshotWritten(); keeps its memory.
+struct ShardSnapshot {
+  struct Piece {
+    int chunk;
+    int slot;  // 0: values
+    absl::Span<const float> elements;
+  };
+  int shard = 0;
+  uint64_t id = 0;  // 0: periodic or final
+  int64_t step = 0;
+  v1::UpdateState update_state;
+  std::vector<Piece> pieces;
+  std::shared_ptr<const Slab> memory;
+};
+
+// What became of a judged step, see StepsAreJudged().
+struct StepVerdict {
+  int64_t step = 0;
+  bool skipped = false;      // its gradient was not finite
+  int64_t skips_in_row = 0;  // up to and with this step
+  float loss_scale = 0;      // of the next step; 0: the job has none
+};
+
+// What a shard asks of the thread it lives on. Called from inside the shard's methods.
+class ShardOutput {
+ public:
+  virtual ~ShardOutput() = default;
+  // As Transport::Send, to the worker of that rank. Without a connection `done` gets an error at
+  // once.
+  virtual void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+                      Transport::SendDone done) = 0;
+  // Likewise to another shard of the job.
+  virtual void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
+                           Transport::SendDone done) = 0;
+  // Of every judged step, the same on every shard.
+  virtual void StepJudged(const StepVerdict& verdict) = 0;
+  // Around every optimizer update.
+  virtual void UpdateBegins() = 0;
+  virtual void UpdateEnds(double sum_of_squares) = 0;
+  // Of every push that is an update of its own (ssp, asp): see StalenessGate.
+  virtual void StalePushApplied(int64_t /*staleness*/) {}
+  // Every chunk is held at the snapshot's step. SnapshotWritten() is to follow.
+  virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
+  virtual void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                                const std::string& message) = 0;
+};
+
+// Every chunk has two versions of values and slots. An update reads the current one and writes the
+// next into the other buffer. Which pushes make an update, and who is answered when, is the gate's
+// to say: one class per consistency mode. The gradients of an update are summed in rank order
+// whatever their order of arrival, so under BSP a run repeats to the bit.
+//
+// Where steps are judged (StepsAreJudged), a chunk's gradients are summed as soon as the gate has
+// an update. When a shard has summed all of its chunks it sends their sums of squares to shard 0,
+// which adds up those of all shards and tells the total to everyone. Only then is the step applied,
+// clipped by the norm, or skipped everywhere when that is not finite. With lamb and lars there is
+// one more exchange of that kind before it is applied: of every chunk's norms, and of the trust
+// ratio of every parameter.
+//
+// With backup workers shard 0 also closes the steps: every shard tells it whose pushes are all
+// there (kArrived), and it tells every shard whose the step is made of (kClosed).
+//
+// Parameters that are frozen are fetched and never pushed: they have every version.
+//
+// Thread-compatible. No clock, no I/O, no lock; after Create() nothing is allocated but for
+// snapshots.
+class ParameterShard {
+ public:
+  // What Create() will allocate. The plan is good (CheckPlan).
+  static int64_t BytesNeeded(const v1::JobPlan& plan, int shard) {
+    return ChunkStore::BytesNeeded(plan, shard);
+  }
+
+  // Allocates; values are zero until Initialize() or RestoreSlice(). The plan is good.
+  static absl::StatusOr<std::unique_ptr<ParameterShard>> Create(
+      std::shared_ptr<const v1::JobPlan> plan, int shard,
+      std::shared_ptr<MemoryBudget::Reservation> reservation);
+  ParameterShard(const ParameterShard&) = delete;
+  ParameterShard& operator=(const ParameterShard&) = delete;
+
+  // ---- before the first message, on any one thread
+
+  // Fills chunk `index` of [0, chunk_count()) with initial values.
+  void Initialize(int index);
+  // Begins a restore, also after one that broke off.
+  void BeginRestore();
+  // One slice of the checkpoint; those of a chunk's slot come in order. DATA_LOSS on a checksum
+  // mismatch, INVALID_ARGUMENT for a slice that does not belong here.
+  absl::Status RestoreSlice(const v1::ShardSlice& slice);
+  // DATA_LOSS naming the first chunk that is not complete.
+  absl::Status FinishRestore() const { return store_->FinishRestore(); }
+
+  // ---- messages; generation and rank of a header are already checked against this plan
+
+  // Where a push wants its payload, or why it wants none. Only names memory.
+  struct Placement {
+    absl::Span<std::byte> memory;  // empty: drop the payload
+    bool in_place = false;         // it may stay with its sender
+    RefusalReason refusal = RefusalReason::kNone;
+    bool repeat = false;  // taken before
+    bool late = false;    // its step was closed without it
+  };
+  Placement PlacePush(const WireHeader& header);
+  // The payload is where PlacePush() wanted it, or stays with its sender while the shard keeps
+  // `lease`: until the update that it is for, or the sum where steps are judged. May update the
+  // chunk and send its new value. kBadPayload: not what an encoder makes; the rank may push again.
+  RefusalReason PushArrived(const WireHeader& header, absl::Span<const std::byte> payload,
+                            PayloadLease lease);
+  // After a Placement that is `repeat` or `late`: sends the value if it does not come anyhow.
+  void AnswerRepeat(const WireHeader& header);
+  // Answers with version `header.step`, or as the gate says, now or when it is there.
+  RefusalReason Fetch(const WireHeader& header);
+  // Payloads of this rank that are under way will not arrive; those lent stay.
+  void RankLost(int rank);
+
+  // Squares and norms of shard `header.rank` to shard 0, trust ratios from it (kSquares, kNorms,
+  // kTrust): where they want to be placed, empty where they are not wanted; then whether the token
+  // in front of them was right.
+  absl::Span<std::byte> PlaceScalars(const WireHeader& header);
+  void ScalarsArrived(const WireHeader& header, bool token_is_right);
+  // Likewise what shard `header.rank` says about whose pushes have arrived, to shard 0.
+  absl::Span<std::byte> PlaceRanks(const WireHeader& header);
+  void RanksArrived(const WireHeader& header, bool token_is_right);
+  // A message of this shard that is under way will not arrive.
+  void ShardLost(int shard);
+  // From shard 0, the token checked. kWrongStep: not awaited.
+  RefusalReason VerdictArrived(const WireHeader& header);
+  // From shard 0, the token checked: `ranks` is what follows it. kWrongStep: not awaited.
+  RefusalReason StepClosed(const WireHeader& header, absl::Span<const std::byte> ranks);
+
+  // ---- life
+
+  // From here on there are updates. Idempotent.
+  void Start(int64_t total_steps);
+  // Takes snapshot `id` > 0 when every chunk is at `step`; declines if one is beyond or never will
+  // be there. A known id is ignored, a new one supersedes one that still waits.
+  void TakeSnapshot(uint64_t id, int64_t step);
+  // The snapshot that was taken is not needed any more: what waited for its memory goes on.
+  void SnapshotWritten(uint64_t id, int64_t step);
+  // No more updates or answers; gives back what is lent. The memory is still in use until idle().
+  // On the thread of the transport that lent it, while there is one.
+  void Retire();
+  // No payload is being received and none sent.
+  bool idle() const { return placing_ == 0 && sending_ == 0; }
+
+  void set_output(ShardOutput* output) { output_ = output; }
+  const v1::JobPlan& plan() const { return *plan_; }
+  int shard() const { return shard_; }
+  int chunk_count() const { return store_->size(); }
+  absl::Span<std::byte> memory() const { return store_->slab()->memory(); }
+  // Lowest version of the chunks with gradients; INT64_MAX without any.
+  int64_t lowest_version() const { return lowest_; }
+  // Dropped because their step was closed without them.
+  int64_t late_pushes() const { return gate_->late_pushes(); }
+  // Current value of chunk `index`, for tests and benchmarks.
+  absl::Span<const float> values(int index) const;
+
+ private:
+  struct Chunk {
+    bool trained = true;  // has gradients: not frozen
+    int number = 0;       // among the shard's chunks with gradients
+    int parameter = 0;
+    double learning_rate_factor = 1;
+    bool weight_decay = false;
+    double statistic_momentum = 0;  // > 0: a statistic, not trained by the optimizer
+    int current = 0;                // buffer of the current version; the other holds the one before
+    int sending[2] = {0, 0};        // payloads under way from each buffer
+    bool encoded[2] = {false, false};  // WireValues() of the buffer are up to date
+    bool updating = false;             // who finds it so need not do anything
+    bool summed = false;  // where steps are judged: in Gradient() of the first of the ranks
+    double sum_of_squares = 0;
+    std::unique_ptr<ChunkEncoder> encoder;  // of values that go out in 16 bits
+  };
+  // A gradient that is in.
+  struct Push {
+    kernels::Gradient gradient;
+    PayloadLease lease;
+    double sum_of_squares = 0;  // ssp, asp: of the rank's last one
+  };
+  // What belongs to a version beside values and slots.
+  struct VersionState {
+    LossScale loss_scale;
+    int64_t skipped = 0;  // steps before it that changed nothing
+  };
+  struct Judgement {
+    bool skip = false;
+    double factor = 1;     // on the gradient
+    bool complete = true;  // no trust ratio is missing
+  };
+
+  // In front of what goes to other shards: the session token, this long.
+  static constexpr size_t kTokenDoubles = GradientSquares::kTokenBytes / sizeof(double);
+
+  ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shard,
+                 std::unique_ptr<ChunkStore> store);
+  std::unique_ptr<Gate> MakeGate();
+
+  int ranks() const { return plan_->workers_size(); }
+  int IndexOf(const Chunk& chunk) const { return static_cast<int>(&chunk - chunks_.data()); }
+  int64_t VersionOf(const Chunk& chunk) const { return gate_->version(IndexOf(chunk)); }
+  Push& PushOf(const Chunk& chunk, int rank) { return pushes_[IndexOf(chunk) * ranks() + rank]; }
+  Chunk* Find(uint32_t id);
+  bool TakeGradient(const Chunk& chunk, int rank, absl::Span<const std::byte> payload,
+                    PayloadLease lease);
+  void SendParams(Chunk& chunk, int buffer, int rank, int64_t step);
+  double SquaresFor(const Chunk& chunk, int rank);
+  absl::Span<const std::byte> WireValues(Chunk& chunk, int buffer);
+
+  bool MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const;
+  void UpdateIfReady(Chunk& chunk);
+  void UpdateAllReady();
+  void Update(Chunk& chunk, const ChunkUpdate& update);
+  void Apply(Chunk& chunk, const ChunkUpdate& update, int next);
+  void GatherGradients(const Chunk& chunk, const ChunkUpdate& update);
+  static double PartOfNorm(const Chunk& chunk, double sum_of_squares);
+  double ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update, int next);
+  double ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update, int next);
+  kernels::OptimizerBuffers BuffersOf(const Chunk& chunk, int next) const;
+  kernels::OptimizerSettings SettingsFor(const Chunk& chunk) const;
+  kernels::GradientClip ClipFor(const ChunkUpdate& update) const;
+  int64_t UpdatesBefore(const Chunk& chunk);
+  void Skip(Chunk& chunk, int next);
+  void ReturnLeases(const Chunk& chunk, const ChunkUpdate& update);
+  void CountVersion(const Chunk& chunk, int64_t before);
+  VersionState& StateOfVersion(int64_t version) { return states_[version % states_.size()]; }
+  absl::Status RestoreState(const v1::UpdateState& state);
+
+  // In shard_agreement.cc.
+  WireHeader HeaderToShard(MessageKind kind, int64_t step) const;
+  void PrepareToJudge();
+  void SumIfReady(Chunk& chunk);
+  void SendSums(MessageKind kind, const std::vector<double>& message);
+  GradientSquares* GatheredOf(MessageKind kind) const;
+  absl::Span<std::byte> PlaceTrust(const WireHeader& header);
+  void TrustArrived(bool token_is_right);
+  void GiveVerdict();
+  void Judge(double sum_of_squares);
+  void MeasureDirections();
+  void GiveTrust();
+  void Trust();
+
+  void PrepareToClose();
+  void TellArrived();
+  void CloseIfPossible();
+
+  void BeginSnapshot();
+  bool HoldIfWanted(const Chunk& chunk);
+  void SnapshotIsTaken();
+
+  const std::shared_ptr<const v1::JobPlan> plan_;
+  const int shard_;
+  const std::unique_ptr<ChunkStore> store_;
+  ShardOutput* output_ = nullptr;
+  kernels::OptimizerSettings settings_;
+  const bool averages_;            // local_sgd: sums values instead of applying gradients
+  const bool pushes_are_updates_;  // ssp, asp
+  std::vector<Chunk> chunks_;
+  std::vector<Push> pushes_;                  // [chunk, rank]
+  std::vector<kernels::Gradient> gradients_;  // of the chunk being summed or updated
+  int gathered_ = 0;                          // of gradients_
+  int trained_chunks_ = 0;
+  std::unique_ptr<Gate> gate_;
+  bool started_ = false;
+  bool retired_ = false;
+  int64_t total_steps_ = 0;
+  // Of the chunks with gradients.
+  int64_t lowest_ = 0;
+  int64_t highest_ = 0;
+  int64_t furthest_ = 0;  // step one past the last push that is part of a chunk
+  int chunks_at_lowest_ = 0;
+  int64_t placing_ = 0;
+  int64_t sending_ = 0;
+
+  // Of the versions that a chunk may have, the one before and the next.
+  std::array<VersionState, 3> states_;
+
+  // Where steps are judged: of step lowest_.
+  const bool judged_;
+  int chunks_summed_ = 0;
+  std::vector<double> squares_;  // the message to shard 0
+  int sums_sending_ = 0;         // messages of these or the norms
+  std::optional<Judgement> judgement_;
+  int64_t skips_in_row_ = 0;
+  std::unique_ptr<GradientSquares> all_squares_;  // of shard 0
+
+  // With lamb and lars. A message is the session token and f64.
+  const bool has_trust_;
+  std::vector<double> norms_;   // [chunk with gradients, {values, direction}], to shard 0
+  std::vector<double> trust_;   // [parameter], from shard 0
+  bool trust_placing_ = false;  // it is being received
+  std::unique_ptr<TrustRatios> trust_ratios_;  // of shard 0
+  std::unique_ptr<GradientSquares> all_norms_;
+  bool trust_due_ = false;
+  int trust_sending_ = 0;
+
+  // With backup workers. A message is the session token and a RankSet.
+  BackupGate* backup_gate_ = nullptr;  // = gate_
+  std::vector<uint64_t> arrived_message_;
+  int64_t arrived_step_ = -1;  // that the message is about
+  bool arrived_sending_ = false;
+  std::unique_ptr<StepClosing> closing_;  // of shard 0
+  std::vector<uint64_t> closed_message_;
+  int closed_sending_ = 0;
+
+  SnapshotQueue snapshots_;
+};
+
+}  // namespace muster

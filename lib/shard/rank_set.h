@@ -1,0 +1,33 @@
+// A set of ranks in the words in which shards tell each other about it.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace muster {
+
+// Rank r is bit r % 64 of word r / 64. Does not own the words.
+class RankSet {
+ public:
+  static constexpr int WordsFor(int ranks) { return (ranks + 63) / 64; }
+
+  explicit RankSet(absl::Span<const uint64_t> words) : words_(words) {}
+
+  bool Has(int rank) const { return words_[rank / 64] >> (rank % 64) & 1; }
+  int size() const {
+    int count = 0;
+    for (const uint64_t word : words_) count += std::popcount(word);
+    return count;
+  }
+
+  static void Add(absl::Span<uint64_t> words, int rank) {
+    words[rank / 64] |= uint64_t{1} << (rank % 64);
+  }
+
+ private:
+  absl::Span<const uint64_t> words_;
+};
+
+}  // namespace muster

@@ -1,0 +1,86 @@
+#include "lib/shard/snapshot_writer.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace muster {
+
+SnapshotWriter::SnapshotWriter(Options options)
+    : options_(std::move(options)), snapshots_(options_.shards + 1) {
+  for (int i = 0; i < options_.shards; ++i) {
+    threads_.emplace_back([this] { Write(stop_.get_token()); });
+  }
+}
+
+SnapshotWriter::~SnapshotWriter() { Close(); }
+
+void SnapshotWriter::Close() {
+  stop_.request_stop();
+  snapshots_.Close();
+}
+
+void SnapshotWriter::Join() {
+  Close();
+  threads_.clear();
+}
+
+void SnapshotWriter::Taken(std::shared_ptr<const ShardSnapshot> snapshot) {
+  Note(snapshot->shard, snapshot->id, snapshot->step, v1::SNAPSHOT_TAKEN);
+  snapshots_.TryPost(std::move(snapshot));
+}
+
+void SnapshotWriter::Declined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                              const std::string& message) {
+  Note(shard, id, step, outcome, message);
+}
+
+std::vector<v1::SnapshotReport> SnapshotWriter::reports() const {
+  absl::MutexLock lock(&mu_);
+  return reports_;
+}
+
+// Until Close().
+void SnapshotWriter::Write(const std::stop_token& stop) {
+  const v1::JobPlan& plan = *options_.plan;
+  std::shared_ptr<const ShardSnapshot> snapshot;
+  while (snapshots_.Take(snapshot, absl::InfiniteDuration())) {
+    if (stop.stop_requested()) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::Status written = snapshot->pieces.empty()
+                                     ? absl::OkStatus()
+                                     : options_.checkpoints->WriteShard(plan, *snapshot, stop);
+    const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
+    LOG_IF(WARNING, !written.ok() && !stop.stop_requested())
+        << plan.job() << ", shard " << snapshot->shard << ": the snapshot of step "
+        << snapshot->step << " was not written: " << written;
+    Note(snapshot->shard, snapshot->id, snapshot->step,
+         written.ok() ? v1::SNAPSHOT_WRITTEN : v1::SNAPSHOT_FAILED, std::string(written.message()));
+    options_.written(*snapshot, took);
+    snapshot.reset();
+  }
+}
+
+void SnapshotWriter::Note(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                          const std::string& message) {
+  {
+    absl::MutexLock lock(&mu_);
+    auto same = std::ranges::find_if(reports_, [&](const v1::SnapshotReport& report) {
+      return report.shard() == shard && (report.snapshot() == 0) == (id == 0);
+    });
+    if (same != reports_.end() && same->snapshot() > id) return;  // superseded
+    v1::SnapshotReport& report = same != reports_.end() ? *same : reports_.emplace_back();
+    report.set_shard(shard);
+    report.set_snapshot(id);
+    report.set_step(step);
+    report.set_outcome(outcome);
+    report.set_message(message);
+  }
+  options_.report_soon();
+}
+
+}  // namespace muster

@@ -1,0 +1,66 @@
+// Writes the snapshots of a job's shards in this process to the coordinator and remembers what
+// became of each.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "lib/concurrency/mailbox.h"
+#include "lib/shard/checkpoint_client.h"
+#include "lib/shard/parameter_shard.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// A thread for each shard: a write ends when the whole checkpoint is committed, which needs the
+// other shards. Thread-safe; no method waits for a write.
+class SnapshotWriter {
+ public:
+  struct Options {
+    std::shared_ptr<const v1::JobPlan> plan;
+    CheckpointClient* checkpoints = nullptr;  // outlives the writer
+    int shards = 1;                           // here, each with at most one snapshot under way
+    // Called by the writer's threads when a write has ended, well or not: the shard does not need
+    // the snapshot any more (ParameterShard::SnapshotWritten). `took`: the write.
+    std::function<void(const ShardSnapshot& snapshot, absl::Duration took)> written;
+    std::function<void()> report_soon;  // reports() has changed
+  };
+  explicit SnapshotWriter(Options options);
+  ~SnapshotWriter();  // Close(), then waits for the threads
+
+  // From ShardOutput; never block.
+  void Taken(std::shared_ptr<const ShardSnapshot> snapshot) ABSL_LOCKS_EXCLUDED(mu_);
+  void Declined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                const std::string& message) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The last answer of every shard, apart for periodic and other snapshots.
+  std::vector<v1::SnapshotReport> reports() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Gives up what is being written and writes nothing more.
+  void Close();
+  // Close(), then waits for the threads. Called once, if at all.
+  void Join();
+
+ private:
+  void Write(const std::stop_token& stop);
+  void Note(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+            const std::string& message = "") ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  Mailbox<std::shared_ptr<const ShardSnapshot>> snapshots_;  // to be written
+  std::stop_source stop_;
+  mutable absl::Mutex mu_;
+  std::vector<v1::SnapshotReport> reports_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::jthread> threads_;  // last: they use all of the above
+};
+
+}  // namespace muster

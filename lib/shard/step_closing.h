@@ -1,0 +1,61 @@
+// Agrees which ranks a step of a job with backup workers is made of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// Belongs to shard 0. Every shard with gradients says which ranks' pushes of the step are all
+// there, again whenever there are more. The step is closed with the first ranks that all shards
+// have, all workers but sync.backup_workers; ranks that become complete by the same message count
+// in ascending order. A message is the session token, then the ranks as a RankSet.
+// Thread-compatible; after construction nothing is allocated.
+class StepClosing {
+ public:
+  static constexpr size_t kTokenBytes = 16;
+  // `shards`: which have gradients, by shard.
+  StepClosing(const v1::JobPlan& plan, const std::vector<bool>& shards);
+
+  // That is being gathered; plan.first_step at first.
+  int64_t step() const { return step_; }
+  // All workers but the backup ones are complete.
+  bool can_close() const { return static_cast<int>(order_.size()) >= wanted_; }
+  bool Awaits(int shard) const { return parts_[shard].awaited; }
+
+  // Where the message of `shard` is to be placed; empty where none is wanted: a step that is not
+  // open yet, no such shard, another size, or one is being placed already. A message about a step
+  // that was closed meanwhile is wanted and changes nothing.
+  absl::Span<std::byte> Place(int64_t step, int shard, uint64_t bytes);
+  bool IsPlacing(int shard) const { return parts_[shard].placing; }
+  // What was placed is no such message, or will not arrive.
+  void Reject(int shard) { parts_[shard].placing = false; }
+  // What was placed is the message, of that step.
+  void Accept(int shard, int64_t step);
+
+  // The ranks of the step, as a RankSet, once it can be closed; the next step begins. Valid until
+  // the next call.
+  absl::Span<const uint64_t> Close();
+
+ private:
+  struct Part {
+    bool awaited = false;
+    bool placing = false;
+    std::vector<uint64_t> message;  // with the token in front
+    std::vector<uint64_t> arrived;  // of the step
+  };
+
+  const int ranks_;
+  const int wanted_;
+  int64_t step_;
+  std::vector<Part> parts_;         // by shard
+  std::vector<uint64_t> complete_;  // ranks that all shards have
+  std::vector<int> order_;          // the same in the order in which they became so
+  std::vector<uint64_t> set_;
+};
+
+}  // namespace muster

@@ -1,0 +1,218 @@
+#include "services/worker/local_sgd_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/time/time.h"
+#include "glog/logging.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/shard/optimizer_settings.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// What an update reads is copied here first: its inputs and outputs may not overlap. Stays in the
+// first-level cache.
+constexpr int64_t kBlockElements = 2048;
+
+void Scale(absl::Span<float> values, double factor) {
+  const auto by = static_cast<float>(factor);
+  for (float& value : values) value *= by;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalSgdExchange>> LocalSgdExchange::Create(Options options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<PsExchange> averaging, PsExchange::Create(options.exchange));
+  return absl::WrapUnique(new LocalSgdExchange(std::move(options), std::move(averaging)));
+}
+
+LocalSgdExchange::LocalSgdExchange(Options options, std::unique_ptr<PsExchange> averaging)
+    : options_(std::move(options)),
+      plan_(*options_.exchange.plan),
+      share_(static_cast<double>(plan_.workers(options_.exchange.rank).samples()) /
+             static_cast<double>(plan_.spec().data().batch_size())),
+      settings_(OptimizerSettingsOf(plan_.spec().training().optimizer())),
+      chunks_(plan_.chunks_size()),
+      chunks_of_parameter_(plan_.graph().parameters_size(), 0),
+      parameter_updates_(plan_.graph().parameters_size()),
+      averaging_(std::move(averaging)) {
+  CHECK_EQ(options_.gradients.size(), chunks_of_parameter_.size());
+  for (const v1::Parameter& parameter : plan_.graph().parameters()) {
+    treatments_.push_back(TreatmentOf(plan_.spec().training(), parameter));
+  }
+  std::map<std::pair<int, int64_t>, int> at;  // chunks of values
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    const v1::PlanChunk& chunk = plan_.chunks(c);
+    if (chunk.slot() > 0) continue;
+    at[{chunk.parameter(), chunk.offset()}] = c;
+    ++chunks_of_parameter_[chunk.parameter()];
+    if (!treatments_[chunk.parameter()].frozen) ++trained_chunks_;
+  }
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    const v1::PlanChunk& chunk = plan_.chunks(c);
+    if (chunk.slot() == 0) continue;
+    const auto values = at.find({chunk.parameter(), chunk.offset()});
+    CHECK(values != at.end() && plan_.chunks(values->second).elements() == chunk.elements())
+        << "chunk " << c << ": slots are cut like their values";
+    chunks_[values->second].slots.push_back(c);
+  }
+}
+
+absl::Status LocalSgdExchange::Connect(int64_t total_steps, std::vector<std::string> addresses) {
+  total_steps_ = total_steps;
+  return averaging_->Connect(total_steps, std::move(addresses));
+}
+
+// ---------------------------------------------------------------- versions
+
+bool LocalSgdExchange::EndsRound(int64_t version) const {
+  return version % plan_.spec().sync().every() == 0 || version == total_steps_;
+}
+
+// Whether the shards make `version`; the others are made here.
+bool LocalSgdExchange::IsAveraged(int64_t version) const {
+  return version <= plan_.first_step() || EndsRound(version);
+}
+
+bool LocalSgdExchange::HasParameter(int parameter, int64_t version) const {
+  if (treatments_[parameter].frozen) return averaging_->HasParameter(parameter, plan_.first_step());
+  if (IsAveraged(version)) return averaging_->HasParameter(parameter, version);
+  const int64_t updates = parameter_updates_[parameter].load(std::memory_order_acquire);
+  return updates == (version - plan_.first_step()) * chunks_of_parameter_[parameter];
+}
+
+// Nobody else is waited for inside a round, but another thread of this worker may still be at it.
+absl::Status LocalSgdExchange::AwaitOwn(absl::FunctionRef<bool()> reached) {
+  constexpr absl::Duration kLookAgain = absl::Milliseconds(50);  // whether the exchange has failed
+  absl::MutexLock lock(&mu_);
+  while (!mu_.AwaitWithTimeout(absl::Condition(&reached), kLookAgain)) {
+    RETURN_IF_ERROR(averaging_->failure());
+  }
+  return averaging_->failure();
+}
+
+absl::Status LocalSgdExchange::AwaitParameter(int parameter, int64_t version) {
+  if (treatments_[parameter].frozen) {
+    return averaging_->AwaitParameter(parameter, plan_.first_step());
+  }
+  if (IsAveraged(version)) return averaging_->AwaitParameter(parameter, version);
+  return AwaitOwn([&] { return HasParameter(parameter, version); });
+}
+
+absl::Status LocalSgdExchange::AwaitVersion(int64_t version) {
+  if (IsAveraged(version)) return averaging_->AwaitVersion(version);
+  return AwaitOwn([&] { return this->version() >= version; });
+}
+
+absl::StatusOr<float> LocalSgdExchange::AwaitLossScale(int64_t version) {
+  return averaging_->AwaitLossScale(version);
+}
+
+// The step that ends a round counts when its mean is in.
+int64_t LocalSgdExchange::version() const {
+  const int64_t own =
+      plan_.first_step() + updates_.load(std::memory_order_acquire) / trained_chunks_;
+  const int64_t averaged = averaging_->version();
+  return IsAveraged(own) ? std::max(averaged, own > plan_.first_step() ? own - 1 : own) : own;
+}
+
+double LocalSgdExchange::GradientNorm(int64_t version) const {
+  double squares = 0;
+  for (const Chunk& chunk : chunks_) squares += chunk.squares[version & 1];
+  return static_cast<float>(std::sqrt(squares));  // the sum's last bits depend on the cut
+}
+
+// ---------------------------------------------------------------- updates
+
+absl::Status LocalSgdExchange::Push(int chunk, int64_t step) {
+  const int parameter = plan_.chunks(chunk).parameter();
+  if (treatments_[parameter].frozen) return absl::OkStatus();
+  RETURN_IF_ERROR(averaging_->failure());
+  Update(chunk, step);
+  if (EndsRound(step + 1)) RETURN_IF_ERROR(Average(chunk));
+  absl::MutexLock lock(&mu_);  // ends waits
+  parameter_updates_[parameter].fetch_add(1, std::memory_order_release);
+  updates_.fetch_add(1, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Span<float> LocalSgdExchange::TensorOf(int chunk) const {
+  const v1::PlanChunk& planned = plan_.chunks(chunk);
+  const PsExchange::Options& exchange = options_.exchange;
+  const auto& tensors =
+      planned.slot() == 0 ? exchange.parameters : exchange.slots[planned.slot() - 1];
+  return tensors[planned.parameter()].subspan(planned.offset(), planned.elements());
+}
+
+void LocalSgdExchange::Update(int chunk, int64_t step) {
+  const v1::PlanChunk& planned = plan_.chunks(chunk);
+  const v1::Parameter& parameter = plan_.graph().parameters(planned.parameter());
+  const absl::Span<float> gradient =
+      options_.gradients[planned.parameter()].subspan(planned.offset(), planned.elements());
+  if (parameter.has_statistic_momentum()) {
+    Scale(gradient, 1 / share_);
+    const absl::Span<float> values = TensorOf(chunk);
+    const kernels::Gradient contribution{.elements = gradient.data()};
+    kernels::ApplyStatistic(values.data(), values.data(), &contribution, /*ranks=*/1,
+                            parameter.statistic_momentum(), planned.elements());
+    return;
+  }
+  // In units of the whole batch's gradient, as the other modes tell it.
+  chunks_[chunk].squares[(step + 1) & 1] =
+      ApplyOptimizer(chunk, step, gradient) / (share_ * share_);
+}
+
+// The sum of squares of the gradient as it came.
+double LocalSgdExchange::ApplyOptimizer(int chunk, int64_t step,
+                                        absl::Span<const float> gradient) const {
+  const v1::TrainingSpec& training = plan_.spec().training();
+  const ParameterTreatment& treatment = treatments_[plan_.chunks(chunk).parameter()];
+  kernels::OptimizerSettings settings = settings_;
+  if (!treatment.weight_decay) settings.weight_decay = 0;
+  const double learning_rate =
+      LearningRate(training, step, total_steps_) * treatment.learning_rate_factor;
+  kernels::GradientClip clip{.factor = 1 / share_};
+  if (training.clip().has_value()) clip.limit = training.clip().value();
+
+  std::vector<absl::Span<float>> tensors = {TensorOf(chunk)};
+  for (const int slot : chunks_[chunk].slots) tensors.push_back(TensorOf(slot));
+  alignas(64) float before[1 + kernels::kOptimizerSlotsMax][kBlockElements];
+  double squares = 0;
+  for (int64_t begin = 0; begin < std::ssize(gradient); begin += kBlockElements) {
+    const int64_t count = std::min(kBlockElements, std::ssize(gradient) - begin);
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      std::memcpy(before[t], tensors[t].data() + begin, count * sizeof(float));
+    }
+    const kernels::Gradient part{.elements = gradient.data() + begin};
+    kernels::OptimizerBuffers buffers{.gradients = &part,
+                                      .ranks = 1,
+                                      .values_in = before[0],
+                                      .values_out = tensors[0].data() + begin};
+    for (size_t t = 1; t < tensors.size(); ++t) {
+      buffers.slots_in[t - 1] = before[t];
+      buffers.slots_out[t - 1] = tensors[t].data() + begin;
+    }
+    squares += kernels::ApplyOptimizer(settings, learning_rate, step, buffers, count, clip);
+  }
+  return squares;
+}
+
+// What is sent is scaled where it is: the mean overwrites it.
+absl::Status LocalSgdExchange::Average(int chunk) {
+  const int64_t round = averaging_->version();  // its chunks are all at its first version
+  Scale(TensorOf(chunk), share_);
+  RETURN_IF_ERROR(averaging_->Push(chunk, round));
+  for (const int slot : chunks_[chunk].slots) {
+    Scale(TensorOf(slot), share_);
+    RETURN_IF_ERROR(averaging_->Push(slot, round));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster

@@ -1,0 +1,91 @@
+// local_sgd: the worker trains on its own for a while, then all take the mean.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "kernels/optimizer/optimizer.h"
+#include "lib/cluster/parameter_group.h"
+#include "proto/muster/v1/plan.pb.h"
+#include "services/worker/gradient_exchange.h"
+#include "services/worker/ps_exchange.h"
+
+namespace muster {
+
+// Every step updates the worker's own values and optimizer slots, chunk by chunk, on the thread
+// that pushes the gradient and as soon as it is final. The last step of a round (of `sync.every`
+// steps; the last may be shorter) then multiplies values and slots by the worker's share of the
+// batch and has the shards sum them: what comes back is the mean over all samples.
+//   Source: Stich, "Local SGD converges fast and communicates little", ICLR 2019; averaging the
+//   slots too: Yu, Jin, Yang, "On the linear speedup of communication efficient momentum SGD for
+//   distributed non-convex optimization", ICML 2019.
+//
+// A local update is that of a batch of the worker's own samples alone: the gradient, which is a
+// share of the whole batch's mean, is divided by the share.
+class LocalSgdExchange : public GradientExchange {
+ public:
+  struct Options {
+    PsExchange::Options exchange;              // without gradients; the memory is of both
+    std::vector<absl::Span<float>> gradients;  // by parameter; outlive the exchange
+  };
+  // As PsExchange::Create().
+  static absl::StatusOr<std::unique_ptr<LocalSgdExchange>> Create(Options options);
+
+  absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override;
+  bool HasParameter(int parameter, int64_t version) const override;
+  absl::Status AwaitParameter(int parameter, int64_t version) override;
+  absl::Status AwaitVersion(int64_t version) override;
+  absl::StatusOr<float> AwaitLossScale(int64_t version) override;
+  absl::Status AwaitAnswers() override { return averaging_->AwaitAnswers(); }
+  absl::Status Push(int chunk, int64_t step) override ABSL_LOCKS_EXCLUDED(mu_);
+  // Inside a round, of the worker's own updates.
+  int64_t version() const override;
+  double GradientNorm(int64_t version) const override;
+  void Interrupt() override { averaging_->Interrupt(); }
+  void Fail(absl::Status why) override { averaging_->Fail(std::move(why)); }
+  bool failed() const override { return averaging_->failed(); }
+  int64_t step() const override { return averaging_->step(); }
+  std::string culprit() const override { return averaging_->culprit(); }
+
+ private:
+  struct Chunk {
+    std::vector<int> slots;              // the plan's chunks of the same elements in every slot
+    std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
+  };
+
+  LocalSgdExchange(Options options, std::unique_ptr<PsExchange> averaging);
+
+  bool EndsRound(int64_t version) const;
+  bool IsAveraged(int64_t version) const;
+  absl::Status AwaitOwn(absl::FunctionRef<bool()> reached) ABSL_LOCKS_EXCLUDED(mu_);
+  void Update(int chunk, int64_t step);
+  double ApplyOptimizer(int chunk, int64_t step, absl::Span<const float> gradient) const;
+  absl::Status Average(int chunk);
+  absl::Span<float> TensorOf(int chunk) const;
+
+  const Options options_;
+  const v1::JobPlan& plan_;
+  const double share_;  // of the batch
+  const kernels::OptimizerSettings settings_;
+  std::vector<ParameterTreatment> treatments_;  // by parameter
+  int64_t total_steps_ = 0;
+  std::vector<Chunk> chunks_;             // by the plan's chunk id; of values
+  std::vector<int> chunks_of_parameter_;  // how many, of values
+  int64_t trained_chunks_ = 0;
+  std::vector<std::atomic<int64_t>> parameter_updates_;  // chunks of it, since the start
+  std::atomic<int64_t> updates_ = 0;                     // chunks of all of them
+  absl::Mutex mu_;                                       // wakes those who wait for the updates
+  const std::unique_ptr<PsExchange> averaging_;
+};
+
+}  // namespace muster

@@ -1,0 +1,205 @@
+#include "services/worker/local_sgd_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/inprocess_transport.h"
+#include "services/worker/fake_ps.h"
+
+namespace muster {
+namespace {
+
+constexpr int64_t kElements = 3000;  // of "w"; more than is updated at once, in several chunks
+constexpr int64_t kEvery = 4;
+constexpr int64_t kSteps = 10;  // the last round has two
+constexpr double kLearningRate = 0.25, kMomentum = 0.5;
+
+// One parameter "w" and a statistic "mean"; a batch of 4 over the workers.
+FakePs::Options Job(int workers) {
+  FakePs::Options job;
+  for (const char* name : {"w", "mean"}) {
+    v1::Parameter& parameter = *job.graph.add_parameters();
+    parameter.set_name(name);
+    parameter.add_shape(name[0] == 'w' ? kElements : 1);
+    parameter.mutable_initializer()->set_constant(1);
+    v1::Node& node = *job.graph.add_nodes();
+    node.set_name(name);
+    node.add_inputs(name);
+  }
+  job.graph.mutable_parameters(1)->set_statistic_momentum(0.5);
+  job.spec.mutable_data()->set_batch_size(4);
+  v1::Sgd& sgd = *job.spec.mutable_training()->mutable_optimizer()->mutable_sgd();
+  sgd.set_learning_rate(kLearningRate);
+  sgd.set_momentum(kMomentum);
+  job.spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
+  job.spec.mutable_sync()->set_every(kEvery);
+  job.chunk_bytes = 4096;
+  job.workers = workers;
+  job.total_steps = kSteps;
+  return job;
+}
+
+struct Tensors {
+  explicit Tensors(const v1::Graph& graph) {
+    for (const v1::Parameter& parameter : graph.parameters()) {
+      memory.emplace_back(parameter.shape(0));
+      spans.push_back(absl::MakeSpan(memory.back()));
+    }
+  }
+  std::vector<std::vector<float>> memory;
+  std::vector<absl::Span<float>> spans;
+};
+
+struct Member {
+  Member(InProcessNetwork& network, const FakePs& ps, int rank = 0)
+      : plan(*ps.plan()),
+        worker_metrics(metrics),
+        values(plan.graph()),
+        momentum(plan.graph()),
+        gradients(plan.graph()),
+        exchange(LocalSgdExchange::Create(
+                     {.exchange = {.plan = ps.plan(),
+                                   .rank = rank,
+                                   .transport = [&network] { return network.MakeTransport(); },
+                                   .parameters = values.spans,
+                                   .slots = {momentum.spans},
+                                   .metrics = &worker_metrics},
+                      .gradients = gradients.spans})
+                     .value()) {}
+
+  // A step whose mean gradient over this worker's samples is `gradient` everywhere. What is pushed
+  // is its share of the batch's.
+  void Step(int64_t step, float gradient, float share) {
+    for (int p = 0; p < 2; ++p) {
+      ASSERT_TRUE(exchange->AwaitParameter(p, step).ok());
+      std::ranges::fill(gradients.memory[p], gradient * share);
+    }
+    for (int c = 0; c < plan.chunks_size(); ++c) {
+      if (plan.chunks(c).slot() > 0) continue;
+      ASSERT_TRUE(exchange->Push(c, step).ok());
+    }
+  }
+
+  const v1::JobPlan& plan;
+  Metrics metrics;
+  WorkerMetrics worker_metrics;
+  Tensors values, momentum, gradients;
+  std::unique_ptr<LocalSgdExchange> exchange;
+};
+
+// What one element goes through.
+struct Expected {
+  double value = 1, momentum = 0, mean = 1;
+
+  void Step(double gradient) {
+    momentum = kMomentum * momentum + gradient;
+    value -= kLearningRate * momentum;
+    mean += 0.5 * (gradient - mean);
+  }
+};
+
+void ExpectEverywhere(const std::vector<float>& values, double expected) {
+  for (const float value : values) ASSERT_NEAR(value, expected, 1e-5);
+}
+
+TEST(LocalSgdExchangeTest, InsideARoundAWorkerTrainsOnItsOwnAndNothingTravels) {
+  InProcessNetwork network;
+  FakePs ps(network, Job(/*workers=*/1));
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  Expected expected;
+  for (int64_t step = 0; step < kEvery - 1; ++step) {
+    worker.Step(step, step + 1.0f, /*share=*/1);
+    expected.Step(step + 1.0);
+    ASSERT_TRUE(worker.exchange->AwaitVersion(step + 1).ok());
+    EXPECT_EQ(worker.exchange->version(), step + 1);
+    ExpectEverywhere(worker.values.memory[0], expected.value);
+    ExpectEverywhere(worker.momentum.memory[0], expected.momentum);
+    ExpectEverywhere(worker.values.memory[1], expected.mean);
+    EXPECT_NEAR(worker.exchange->GradientNorm(step + 1), (step + 1) * std::sqrt(1.0 * kElements),
+                1e-3);
+  }
+  EXPECT_EQ(worker.worker_metrics.push_bytes.Value(), 0);
+}
+
+TEST(LocalSgdExchangeTest, ARoundEndsWithTheMeanOfValuesAndSlotsWeightedBySamples) {
+  InProcessNetwork network;
+  FakePs::Options job = Job(/*workers=*/3);  // samples 1, 1 and 2
+  FakePs ps(network, job);
+  std::vector<std::unique_ptr<Member>> workers;
+  for (int rank = 0; rank < 3; ++rank) {
+    workers.push_back(std::make_unique<Member>(network, ps, rank));
+  }
+  const std::vector<double> shares = {0.25, 0.25, 0.5};
+  auto gradient = [](int64_t step, int rank) { return 0.1 * (step + 1) * (rank + 1); };
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        Member& worker = *workers[rank];
+        ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+        for (int64_t step = 0; step < kSteps; ++step) {
+          worker.Step(step, static_cast<float>(gradient(step, rank)),
+                      static_cast<float>(shares[rank]));
+        }
+        ASSERT_TRUE(worker.exchange->AwaitVersion(kSteps).ok());
+      });
+    }
+  }
+  std::vector<Expected> expected(3);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    for (int rank = 0; rank < 3; ++rank) expected[rank].Step(gradient(step, rank));
+    if ((step + 1) % kEvery != 0 && step + 1 != kSteps) continue;
+    Expected mean{.value = 0, .momentum = 0, .mean = 0};
+    for (int rank = 0; rank < 3; ++rank) {
+      mean.value += shares[rank] * expected[rank].value;
+      mean.momentum += shares[rank] * expected[rank].momentum;
+      mean.mean += shares[rank] * expected[rank].mean;
+    }
+    std::ranges::fill(expected, mean);
+  }
+  for (const auto& worker : workers) {
+    ExpectEverywhere(worker->values.memory[0], expected[0].value);
+    ExpectEverywhere(worker->momentum.memory[0], expected[0].momentum);
+    ExpectEverywhere(worker->values.memory[1], expected[0].mean);
+    EXPECT_EQ(worker->exchange->version(), kSteps);
+    EXPECT_EQ(worker->values.memory, workers[0]->values.memory) << "all have the same bits";
+    // Three rounds of values and momentum, of both parameters.
+    EXPECT_EQ(worker->worker_metrics.push_bytes.Value(), 3 * 2 * 4 * (kElements + 1));
+  }
+  ExpectEverywhere(ps.parameter(0), expected[0].value);
+}
+
+TEST(LocalSgdExchangeTest, FrozenParametersStayAsTheyAre) {
+  InProcessNetwork network;
+  FakePs::Options job = Job(/*workers=*/1);
+  v1::ParameterGroup& group = *job.spec.mutable_training()->add_parameter_groups();
+  group.add_match("mea*");
+  group.set_frozen(true);
+  FakePs ps(network, job);
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  for (int64_t step = 0; step < kSteps; ++step) worker.Step(step, 1, /*share=*/1);
+  ASSERT_TRUE(worker.exchange->AwaitVersion(kSteps).ok());
+  ExpectEverywhere(worker.values.memory[1], 1);
+  EXPECT_EQ(worker.worker_metrics.push_bytes.Value(), 3 * 2 * 4 * kElements);
+}
+
+TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {
+  InProcessNetwork network;
+  FakePs ps(network, Job(/*workers=*/1));
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  worker.Step(0, 1, /*share=*/1);
+  worker.exchange->Fail(absl::CancelledError("released"));
+  EXPECT_EQ(worker.exchange->Push(0, 1), absl::CancelledError("released"));
+  EXPECT_EQ(worker.exchange->AwaitVersion(3), absl::CancelledError("released"));
+}
+
+}  // namespace
+}  // namespace muster

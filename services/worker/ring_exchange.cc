@@ -1,0 +1,741 @@
+#include "services/worker/ring_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "kernels/optimizer/optimizer.h"
+#include "lib/cluster/parameter_group.h"
+#include "lib/cluster/parameter_table.h"
+#include "lib/shard/gradient_squares.h"
+#include "lib/status/status.h"
+#include "services/worker/chunk_order.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kTokenBytes = GradientSquares::kTokenBytes;
+// Payloads of HELLO and VERDICT take turns in these: one that is overwritten by a flood of others
+// has a wrong token, no more.
+constexpr size_t kControlBytesMax = 64;
+constexpr size_t kControlPayloads = 64;
+constexpr int64_t kEveryVersion = std::numeric_limits<int64_t>::max();  // of a frozen parameter
+constexpr int64_t kFloatsPerLine = 16;                                  // 64 bytes
+// Beyond the urgency of every value.
+constexpr int64_t kUrgencyOfSums = int64_t{1} << 40;
+
+absl::Span<std::byte> BytesOf(absl::Span<float> elements) {
+  return {reinterpret_cast<std::byte*>(elements.data()), elements.size() * sizeof(float)};
+}
+
+absl::Span<const std::byte> BytesOf(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+int64_t PaddedFloats(int64_t elements) {
+  return (elements + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
+}
+
+absl::Status CheckRing(const v1::JobPlan& plan) {
+  RETURN_IF_ERROR(CheckChunks(plan));
+  bool same = plan.shards_size() == plan.workers_size();
+  for (int r = 0; same && r < plan.workers_size(); ++r) {
+    same = plan.shards(r).member() == plan.workers(r).member();
+  }
+  if (same) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan of ", plan.job(), ": its shards are not its workers'"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RingExchange>> RingExchange::Create(Options options) {
+  RETURN_IF_ERROR(CheckRing(*options.plan));
+  auto exchange = absl::WrapUnique(new RingExchange(std::move(options)));
+  exchange->thread_ = std::jthread([ring = exchange.get()] { ring->Serve(); });
+  absl::MutexLock lock(&exchange->mu_);
+  exchange->mu_.Await(absl::Condition(&exchange->opened_));
+  RETURN_IF_ERROR(exchange->failure_);
+  return exchange;
+}
+
+RingExchange::RingExchange(Options options)
+    : options_(std::move(options)),
+      plan_(*options_.plan),
+      has_loss_scale_(plan_.spec().training().precision() == v1::FP16),
+      judged_(StepsAreJudged(plan_.spec().training())),
+      place_in_order_(plan_.chunks_size()),
+      peers_(plan_.workers_size()),
+      control_(kControlPayloads * kControlBytesMax),
+      chunks_(plan_.chunks_size()),
+      chunks_of_parameter_(plan_.graph().parameters_size(), 0),
+      parameters_behind_(plan_.graph().parameters_size()),
+      to_next_(options_.tuning.link_inflight_bytes_max, 2 * plan_.chunks_size()),
+      parameter_versions_(plan_.graph().parameters_size()),
+      version_(plan_.first_step() - 1),
+      chunks_awaited_(plan_.chunks_size()),
+      loss_scale_version_(plan_.first_step() - 1) {
+  CHECK_EQ(options_.parameters.size(), chunks_of_parameter_.size());
+  CHECK_EQ(options_.gradients.size(), chunks_of_parameter_.size());
+  CHECK(options_.shard != nullptr && options_.metrics != nullptr);
+  for (std::atomic<int64_t>& version : parameter_versions_) version = plan_.first_step() - 1;
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    chunks_[c].version = plan_.first_step() - 1;
+    chunks_[c].sum_step = plan_.first_step();
+    ++chunks_of_parameter_[plan_.chunks(c).parameter()];
+  }
+  unanswered_ = chunks_of_parameter_;
+  for (const v1::Parameter& parameter : plan_.graph().parameters()) {
+    frozen_.push_back(TreatmentOf(plan_.spec().training(), parameter).frozen);
+  }
+  const std::vector<int> order = ChunksByFirstUse(plan_);
+  for (int place = 0; place < std::ssize(order); ++place) place_in_order_[order[place]] = place;
+  taken_.reserve(chunks_.size());
+  if (ranks() > 1) {
+    next_link_.emplace(options_.metrics->Link(plan_.workers(next()).member()));
+    previous_link_.emplace(options_.metrics->Link(plan_.workers(previous()).member()));
+  }
+  absl::MutexLock lock(&mu_);
+  awaited_hello_.resize(ranks(), 0);
+  pushed_.reserve(chunks_.size());
+}
+
+RingExchange::~RingExchange() {
+  closing_.store(true, std::memory_order_release);
+  absl::MutexLock lock(&mu_);
+  if (waking_ != nullptr) waking_->Wake();
+}
+
+absl::Status RingExchange::Connect(int64_t total_steps, std::vector<std::string> addresses) {
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(failure_);
+  if (std::ssize(addresses) != ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("started with ", addresses.size(), " addresses of ", ranks(), " shards"));
+  }
+  addresses_ = std::move(addresses);
+  total_steps_ = total_steps;
+  for (int rank = 0; rank < ranks(); ++rank) awaited_hello_[rank] = IsPeer(rank);
+  connecting_ = true;
+  if (waking_ != nullptr) waking_->Wake();
+  auto settled = [this]()
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return connected_ || !failure_.ok(); };
+  if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.hello_timeout)) return failure_;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (awaited_hello_[rank] == 0) continue;
+    SetFailure(WithReason(absl::UnavailableError(absl::StrCat(
+                              NameOfRank(rank), " has not answered HELLO for ",
+                              absl::FormatDuration(options_.hello_timeout), " at step ", step())),
+                          "PEER_UNREACHABLE"),
+               plan_.workers(rank).member());
+  }
+  return failure_;
+}
+
+// ---------------------------------------------------------------- any thread
+
+absl::Status RingExchange::Await(absl::FunctionRef<bool()> reached, int64_t version) {
+  absl::MutexLock lock(&mu_);
+  auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return reached() || interrupted_ || !failure_.ok();
+  };
+  const bool in_time = mu_.AwaitWithTimeout(absl::Condition(&settled), options_.answer_timeout);
+  if (!failure_.ok()) return failure_;
+  if (reached()) return absl::OkStatus();
+  if (in_time) return absl::AbortedError(absl::StrCat("interrupted before step ", version));
+  const int missing = FirstChunkBehind(version);
+  const std::string what =
+      missing < 0
+          ? "a gradient could not be sent"
+          : absl::StrCat(NameOfChunk(missing), " of ", NameOfRank(plan_.chunks(missing).shard()),
+                         " has not come from ", NameOfRank(previous()));
+  return WithReason(
+      absl::DeadlineExceededError(absl::StrCat("step ", version, ": ", what, " for ",
+                                               absl::FormatDuration(options_.answer_timeout))),
+      "STEP_TIMEOUT");
+}
+
+absl::Status RingExchange::AwaitParameter(int parameter, int64_t version) {
+  if (HasParameter(parameter, version) && !failed()) return absl::OkStatus();
+  return Await([&] { return HasParameter(parameter, version); }, version);
+}
+
+absl::Status RingExchange::AwaitVersion(int64_t version) {
+  return Await([&] { return this->version() >= version; }, version);
+}
+
+absl::StatusOr<float> RingExchange::AwaitLossScale(int64_t version) {
+  float loss_scale = 0;
+  RETURN_IF_ERROR(Await(
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        loss_scale = loss_scale_;
+        return loss_scale_version_ >= version;
+      },
+      version));
+  return loss_scale;
+}
+
+absl::Status RingExchange::AwaitAnswers() {
+  absl::MutexLock lock(&mu_);
+  auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return chunks_awaited_ == 0 || !failure_.ok();
+  };
+  mu_.Await(absl::Condition(&settled));
+  return failure_;
+}
+
+absl::Status RingExchange::Push(int chunk, int64_t step) {
+  if (frozen_[plan_.chunks(chunk).parameter()]) return absl::OkStatus();
+  CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), step) << NameOfChunk(chunk);
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(failure_);
+  if (pushed_.empty() && waking_ != nullptr) waking_->Wake();
+  pushed_.push_back(chunk);
+  ++chunks_awaited_;
+  return absl::OkStatus();
+}
+
+// As a float: the order in which the squares were added up depends on how parameters are cut.
+double RingExchange::GradientNorm(int64_t version) const {
+  double squares = 0;
+  for (const Chunk& chunk : chunks_) squares += chunk.squares[version & 1];
+  return static_cast<float>(std::sqrt(squares));
+}
+
+void RingExchange::Interrupt() {
+  absl::MutexLock lock(&mu_);
+  interrupted_ = true;
+}
+
+void RingExchange::Fail(absl::Status why) {
+  absl::MutexLock lock(&mu_);
+  SetFailure(std::move(why), "");
+}
+
+void RingExchange::FailBecauseOf(int rank, absl::Status why) {
+  absl::MutexLock lock(&mu_);
+  SetFailure(std::move(why), plan_.workers(rank).member());
+}
+
+void RingExchange::SetFailure(absl::Status why, absl::string_view culprit) {
+  CHECK(!why.ok());
+  if (!failure_.ok()) return;
+  failure_ = std::move(why);
+  culprit_ = std::string(culprit);
+  failed_.store(true, std::memory_order_release);
+}
+
+std::string RingExchange::culprit() const {
+  absl::MutexLock lock(&mu_);
+  return culprit_;
+}
+
+std::string RingExchange::NameOfRank(int rank) const {
+  return absl::StrCat(plan_.workers(rank).member(), " (rank ", rank, ")");
+}
+
+std::string RingExchange::NameOfChunk(int chunk) const {
+  return absl::StrCat("chunk ", chunk, " of parameter '",
+                      plan_.graph().parameters(plan_.chunks(chunk).parameter()).name(), "'");
+}
+
+int RingExchange::FirstChunkBehind(int64_t version) const {
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    const bool frozen = frozen_[plan_.chunks(c).parameter()];
+    if (chunks_[c].version < (frozen ? plan_.first_step() : version)) return c;
+  }
+  return -1;
+}
+
+absl::Span<float> RingExchange::GradientOf(int chunk) const {
+  const v1::PlanChunk& planned = plan_.chunks(chunk);
+  return options_.gradients[planned.parameter()].subspan(planned.offset(), planned.elements());
+}
+
+absl::Span<float> RingExchange::ValuesOf(int chunk) const {
+  const v1::PlanChunk& planned = plan_.chunks(chunk);
+  return options_.parameters[planned.parameter()].subspan(planned.offset(), planned.elements());
+}
+
+// ---------------------------------------------------------------- the communication thread
+
+void RingExchange::Serve() {
+  absl::Status opened = Open();
+  {
+    absl::MutexLock lock(&mu_);
+    if (!opened.ok()) SetFailure(std::move(opened), "");
+    opened_ = true;
+  }
+  while (transport_ != nullptr && !closing_.load(std::memory_order_acquire)) {
+    Join();
+    options_.shard->RunOrders();
+    TakePushed();
+    SendReady();
+    if (transport_->Progress() == 0) transport_->Wait(absl::Seconds(1));
+  }
+  options_.shard->WakeBy(nullptr);
+  {
+    absl::MutexLock lock(&mu_);
+    waking_ = nullptr;
+  }
+  for (Chunk& chunk : chunks_) chunk.lease = PayloadLease();
+  transport_.reset();  // before the memory: a transfer under way still uses it
+  registrations_.clear();
+}
+
+absl::Status RingExchange::Open() {
+  ASSIGN_OR_RETURN(transport_, options_.transport());
+  transport_->SetReceiver(this);
+  address_ = transport_->address();
+  {
+    absl::MutexLock lock(&mu_);
+    waking_ = transport_.get();
+  }
+  options_.shard->WakeBy([transport = transport_.get()] { transport->Wake(); });
+  options_.shard->parameters().set_output(this);
+  ASSIGN_OR_RETURN(const absl::Span<std::byte> slab, AllocateSlab());
+  std::vector<absl::Span<std::byte>> memory = options_.memory;
+  if (!slab.empty()) memory.push_back(slab);
+  for (const absl::Span<std::byte> part : memory) {
+    ASSIGN_OR_RETURN(auto registration, transport_->RegisterMemory(part));
+    registrations_.push_back(std::move(registration));
+  }
+  return absl::OkStatus();
+}
+
+// For every chunk whose sum comes in here, one place.
+absl::StatusOr<absl::Span<std::byte>> RingExchange::AllocateSlab() {
+  int64_t floats = 0;
+  auto receives = [this](int c) { return ranks() > 1 && !BeginsSum(c); };
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    if (receives(c)) floats += PaddedFloats(plan_.chunks(c).elements());
+  }
+  ASSIGN_OR_RETURN(slab_, Slab::Allocate(floats * static_cast<int64_t>(sizeof(float)),
+                                         /*reservation=*/nullptr));
+  auto* next = reinterpret_cast<float*>(slab_->memory().data());
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    if (!receives(c)) continue;
+    chunks_[c].slab = next;
+    next += PaddedFloats(plan_.chunks(c).elements());
+  }
+  return slab_->memory();
+}
+
+// Once Connect() was called: dials the others, and answers those who have dialled before.
+void RingExchange::Join() {
+  if (joined_) return;
+  std::vector<std::string> addresses;
+  int64_t total_steps = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!connecting_ || !failure_.ok()) return;
+    addresses = addresses_;
+    total_steps = total_steps_;
+  }
+  joined_ = true;
+  options_.shard->parameters().Start(total_steps);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (IsPeer(rank) && !Dial(rank, addresses[rank])) return;
+  }
+  OpenIfAnswered();
+}
+
+// The relation is symmetric.
+bool RingExchange::IsPeer(int rank) const {
+  if (rank == options_.rank) return false;
+  const bool verdicts = judged_ && (rank == 0 || options_.rank == 0);
+  return rank == next() || rank == previous() || verdicts;
+}
+
+bool RingExchange::Dial(int rank, const std::string& address) {
+  absl::StatusOr<PeerId> peer = transport_->Connect(address);
+  if (!peer.ok()) {
+    FailBecauseOf(rank, Annotate(peer.status(), absl::StrCat("the address of ", NameOfRank(rank))));
+    return false;
+  }
+  peers_[rank].id = *peer;
+  WireHeader hello = HeaderOf(MessageKind::kHello);
+  hello.length = plan_.session_token().size();
+  transport_->Send(*peer, hello, BytesOf(plan_.session_token()), {});
+  if (peers_[rank].greeted) AnswerHello(rank);
+  return true;
+}
+
+void RingExchange::AnswerHello(int rank) {
+  transport_->Send(peers_[rank].id, HeaderOf(MessageKind::kHello), {}, {});
+}
+
+void RingExchange::OpenIfAnswered() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (open_ || std::ranges::count(awaited_hello_, 1) > 0) return;
+    connected_ = true;
+  }
+  open_ = true;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (!IsPeer(rank)) continue;
+    options_.metrics->ShowLink(plan_.workers(rank).member(), transport_->Describe(peers_[rank].id));
+  }
+  LOG(INFO) << plan_.job() << ": rank " << options_.rank << " of a ring of " << ranks()
+            << " exchanges " << chunks_.size() << " chunks over " << transport_->name();
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    if (!Owns(c)) continue;
+    WireHeader fetch = HeaderOf(MessageKind::kFetch);
+    fetch.step = plan_.first_step();
+    fetch.chunk = static_cast<uint32_t>(c);
+    fetch.rank = 0;
+    CHECK(options_.shard->parameters().Fetch(fetch) == RefusalReason::kNone) << NameOfChunk(c);
+  }
+}
+
+WireHeader RingExchange::HeaderOf(MessageKind kind) const {
+  WireHeader header;
+  header.kind = kind;
+  header.generation = plan_.generation();
+  header.job = plan_.job_number();
+  header.rank = static_cast<uint32_t>(options_.rank);
+  return header;
+}
+
+void RingExchange::TakePushed() {
+  {
+    absl::MutexLock lock(&mu_);
+    taken_.swap(pushed_);
+  }
+  for (const int c : taken_) {
+    chunks_[c].pushed = true;
+    chunks_[c].answered = false;
+    Combine(c);
+  }
+  taken_.clear();
+}
+
+// ---------------------------------------------------------------- a chunk's way
+
+// Adds this worker's gradient to the sum once both are here. Not before the chunk's last value is
+// out: the next one, which cannot come without this gradient, takes its memory.
+void RingExchange::Combine(int c) {
+  Chunk& chunk = chunks_[c];
+  const bool complete = ranks() == 1 || BeginsSum(c) || chunk.incoming == Incoming::kHere;
+  if (!chunk.pushed || !complete || chunk.sending_value || failed()) return;
+  chunk.pushed = false;
+  ++chunk.sum_step;
+  if (chunk.incoming == Incoming::kHere) AddIncoming(c);
+  if (Owns(c)) return GiveToShard(c);
+  Enqueue(c, Payload::kSum);
+}
+
+// This worker's gradient becomes the sum; what came in is not needed any more.
+void RingExchange::AddIncoming(int c) {
+  Chunk& chunk = chunks_[c];
+  const absl::Span<float> own = GradientOf(c);
+  const kernels::Gradient terms[] = {{.elements = chunk.sum}, {.elements = own.data()}};
+  kernels::SumGradients(own.data(), terms, 2, std::ssize(own));
+  chunk.incoming = Incoming::kAwaited;
+  chunk.sum = nullptr;
+  chunk.lease = PayloadLease();
+}
+
+// Where it is: its memory stays as it is until the new value is here.
+void RingExchange::GiveToShard(int c) {
+  ParameterShard& shard = options_.shard->parameters();
+  const absl::Span<const std::byte> sum = BytesOf(GradientOf(c));
+  WireHeader push = HeaderOf(MessageKind::kPush);
+  push.dtype = WireDType::kF32;
+  push.step = chunks_[c].version.load(std::memory_order_relaxed);
+  push.chunk = static_cast<uint32_t>(c);
+  push.rank = 0;
+  push.length = sum.size();
+  CHECK_EQ(shard.PlacePush(push).memory.size(), sum.size())
+      << NameOfChunk(c) << " at step " << push.step;
+  CHECK(shard.PushArrived(push, sum, PayloadLease()) == RefusalReason::kNone) << NameOfChunk(c);
+}
+
+// The shard's answer: it goes around the ring.
+void RingExchange::SendTo(int, const WireHeader& header, absl::Span<const std::byte> payload,
+                          Transport::SendDone done) {
+  const auto c = static_cast<int>(header.chunk);
+  const absl::Span<std::byte> values = BytesOf(ValuesOf(c));
+  CHECK_EQ(values.size(), payload.size()) << NameOfChunk(c);
+  std::memcpy(values.data(), payload.data(), payload.size());
+  ValueHere(c, header);
+  if (done) done(absl::OkStatus());
+}
+
+// The chunk's values have version header.step.
+void RingExchange::ValueHere(int c, const WireHeader& header) {
+  Chunk& chunk = chunks_[c];
+  chunk.squares[header.step & 1] = header.scalar;
+  chunk.loss_scale = header.loss_scale;
+  if (has_loss_scale_) {
+    absl::MutexLock lock(&mu_);
+    if (loss_scale_version_ < header.step) {
+      loss_scale_version_ = header.step;
+      loss_scale_ = header.loss_scale;
+    }
+  }
+  chunk.version.store(header.step, std::memory_order_relaxed);
+  chunk.answered = true;
+  if (ranks() > 1 && !EndsGather(c)) Enqueue(c, Payload::kValue);
+  if (!chunk.sending_sum) Answered(c);
+}
+
+// The chunk has its new values and its gradient's memory is free.
+void RingExchange::Answered(int c) {
+  const int parameter = plan_.chunks(c).parameter();
+  absl::MutexLock lock(&mu_);
+  --chunks_awaited_;
+  if (--unanswered_[parameter] > 0) return;
+  unanswered_[parameter] = chunks_of_parameter_[parameter];
+  if (frozen_[parameter]) {
+    parameter_versions_[parameter].store(kEveryVersion, std::memory_order_release);
+  } else {
+    parameter_versions_[parameter].fetch_add(1, std::memory_order_release);
+  }
+  if (--parameters_behind_ > 0) return;
+  parameters_behind_ = static_cast<int>(std::ranges::count(frozen_, false));
+  version_.fetch_add(1, std::memory_order_release);
+}
+
+// Values go before sums: whoever still lacks one cannot compute the gradient that a sum waits for,
+// and what is sent may wait there.
+void RingExchange::Enqueue(int c, Payload payload) {
+  (payload == Payload::kSum ? chunks_[c].sending_sum : chunks_[c].sending_value) = true;
+  const int64_t place = options_.tuning.priority ? place_in_order_[c] : enqueued_++;
+  to_next_.Add({.urgency = place + (payload == Payload::kSum ? kUrgencyOfSums : 0),
+                .chunk = c,
+                .bytes = plan_.chunks(c).elements() * static_cast<int64_t>(sizeof(float))});
+}
+
+void RingExchange::SendReady() {
+  while (open_ && !failed()) {
+    const std::optional<SendQueue::Entry> entry = to_next_.Take();
+    if (!entry) break;
+    const int c = entry->chunk;
+    const Chunk& chunk = chunks_[c];
+    const Payload payload = entry->urgency < kUrgencyOfSums ? Payload::kValue : Payload::kSum;
+    WireHeader header =
+        HeaderOf(payload == Payload::kSum ? MessageKind::kPush : MessageKind::kParams);
+    header.dtype = WireDType::kF32;
+    header.step = chunk.version.load(std::memory_order_relaxed);
+    header.chunk = static_cast<uint32_t>(c);
+    header.length = entry->bytes;
+    if (payload == Payload::kValue) {
+      header.scalar = chunk.squares[header.step & 1];
+      header.loss_scale = chunk.loss_scale;
+    } else {
+      options_.metrics->push_bytes.Increment(static_cast<double>(entry->bytes));
+    }
+    next_link_->sent_bytes.Increment(static_cast<double>(entry->bytes));
+    transport_->Send(peers_[next()].id, header,
+                     BytesOf(payload == Payload::kSum ? GradientOf(c) : ValuesOf(c)),
+                     [this, c, payload](const absl::Status& status) { Sent(c, payload, status); });
+  }
+  if (next_link_) next_link_->inflight_bytes.Set(static_cast<double>(to_next_.inflight_bytes()));
+}
+
+void RingExchange::Sent(int c, Payload payload, const absl::Status& status) {
+  Chunk& chunk = chunks_[c];
+  to_next_.Sent(plan_.chunks(c).elements() * static_cast<int64_t>(sizeof(float)));
+  (payload == Payload::kSum ? chunk.sending_sum : chunk.sending_value) = false;
+  if (!status.ok()) {
+    if (closing_) return;
+    return FailBecauseOf(next(),
+                         WithReason(absl::UnavailableError(absl::StrCat(
+                                        "cannot send ", NameOfChunk(c), " to ", NameOfRank(next()),
+                                        " at step ", step(), ": ", status.message())),
+                                    "PEER_UNREACHABLE"));
+  }
+  if (payload == Payload::kValue) return Combine(c);
+  if (chunk.answered) Answered(c);
+}
+
+// ---------------------------------------------------------------- messages
+
+bool RingExchange::IsForUs(const WireHeader& header) const {
+  return header.job == plan_.job_number() && header.generation == plan_.generation() &&
+         header.rank < peers_.size() && IsPeer(static_cast<int>(header.rank));
+}
+
+PayloadPlace RingExchange::PlacePayload(const WireHeader& header) {
+  if (!IsForUs(header)) return {};
+  if (header.kind == MessageKind::kHello) return PlaceControl(header.length);
+  if (!peers_[header.rank].greeted) return {};
+  switch (header.kind) {
+    case MessageKind::kPush:
+      return PlaceSum(header);
+    case MessageKind::kParams:
+      return PlaceValue(header);
+    case MessageKind::kSquares:
+    case MessageKind::kNorms:
+    case MessageKind::kTrust:
+      return options_.shard->parameters().PlaceScalars(header);
+    case MessageKind::kVerdict:
+      return PlaceControl(header.length);
+    default:
+      return {};
+  }
+}
+
+absl::Span<std::byte> RingExchange::PlaceControl(uint64_t length) {
+  if (length > kControlBytesMax) return {};
+  return {&control_[next_control_++ % kControlPayloads * kControlBytesMax], length};
+}
+
+// Of the step that this worker is at, or the next: who began the sum has its values, which may
+// still be on their way to us. Stale and repeated messages find no memory.
+PayloadPlace RingExchange::PlaceSum(const WireHeader& header) {
+  if (header.rank != static_cast<uint32_t>(previous()) || header.chunk >= chunks_.size()) return {};
+  const auto c = static_cast<int>(header.chunk);
+  Chunk& chunk = chunks_[c];
+  if (chunk.slab == nullptr || header.step != chunk.sum_step ||
+      chunk.incoming != Incoming::kAwaited || !IsWhole(header, c)) {
+    return {};
+  }
+  chunk.incoming = Incoming::kPlacing;
+  return {BytesOf(absl::MakeSpan(chunk.slab, plan_.chunks(c).elements())), /*in_place=*/true};
+}
+
+PayloadPlace RingExchange::PlaceValue(const WireHeader& header) {
+  if (header.rank != static_cast<uint32_t>(previous()) || header.chunk >= chunks_.size()) return {};
+  const auto c = static_cast<int>(header.chunk);
+  if (Owns(c) || !AwaitsValue(c, header.step) || !IsWhole(header, c)) return {};
+  return BytesOf(ValuesOf(c));
+}
+
+// A value of step s + 1 has this worker's gradient of step s in it.
+bool RingExchange::AwaitsValue(int c, int64_t step) const {
+  const Chunk& chunk = chunks_[c];
+  return step == chunk.version.load(std::memory_order_relaxed) + 1 && step == chunk.sum_step;
+}
+
+// The sender keeps to the plan; otherwise it is at fault.
+bool RingExchange::IsWhole(const WireHeader& header, int c) {
+  const size_t bytes = plan_.chunks(c).elements() * sizeof(float);
+  if (header.length == bytes && header.dtype == WireDType::kF32 &&
+      header.codec == WireCodec::kRaw) {
+    return true;
+  }
+  FailBecauseOf(previous(),
+                WithReason(absl::InvalidArgumentError(absl::StrCat(
+                               NameOfRank(previous()), " sent ", header.length, " bytes for ",
+                               NameOfChunk(c), " of ", bytes, " bytes at step ", step())),
+                           "PEER_PROTOCOL"));
+  return false;
+}
+
+void RingExchange::Received(const WireHeader& header, absl::Span<const std::byte> payload,
+                            PayloadLease lease) {
+  if (!IsForUs(header)) return;
+  if (header.kind == MessageKind::kHello) return ReceivedHello(header, payload);
+  if (payload.empty() || !peers_[header.rank].greeted) return;
+  switch (header.kind) {
+    case MessageKind::kPush:
+      return ReceivedSum(header, payload, std::move(lease));
+    case MessageKind::kParams:
+      return ReceivedValue(header, payload);
+    case MessageKind::kSquares:
+    case MessageKind::kNorms:
+    case MessageKind::kTrust:
+    case MessageKind::kVerdict:
+      return ReceivedFromShard(header, payload);
+    default:
+      return;
+  }
+}
+
+bool RingExchange::HasToken(absl::Span<const std::byte> payload) const {
+  return payload.size() >= kTokenBytes &&
+         std::memcmp(payload.data(), plan_.session_token().data(), kTokenBytes) == 0;
+}
+
+// With a token: another worker has dialled us. Without payload: it has heard that we dialled it.
+void RingExchange::ReceivedHello(const WireHeader& header, absl::Span<const std::byte> payload) {
+  const auto rank = static_cast<int>(header.rank);
+  if (payload.empty()) {
+    {
+      absl::MutexLock lock(&mu_);
+      awaited_hello_[rank] = 0;
+    }
+    if (joined_) OpenIfAnswered();
+    return;
+  }
+  if (!HasToken(payload)) {
+    LOG_EVERY_T(WARNING, 10) << plan_.job() << ": dropping a HELLO for rank " << options_.rank
+                             << " with a wrong token";
+    return;
+  }
+  peers_[rank].greeted = true;
+  if (peers_[rank].id != PeerId::kNone) AnswerHello(rank);
+}
+
+void RingExchange::ReceivedSum(const WireHeader& header, absl::Span<const std::byte> payload,
+                               PayloadLease lease) {
+  if (header.chunk >= chunks_.size()) return;
+  Chunk& chunk = chunks_[header.chunk];
+  if (chunk.incoming != Incoming::kPlacing || header.step != chunk.sum_step) return;
+  previous_link_->received_bytes.Increment(static_cast<double>(payload.size()));
+  chunk.incoming = Incoming::kHere;
+  chunk.sum = reinterpret_cast<const float*>(payload.data());
+  chunk.lease = std::move(lease);
+  Combine(static_cast<int>(header.chunk));
+}
+
+void RingExchange::ReceivedValue(const WireHeader& header, absl::Span<const std::byte> payload) {
+  const auto c = static_cast<int>(header.chunk);
+  if (header.chunk >= chunks_.size() || !AwaitsValue(c, header.step)) return;
+  if (has_loss_scale_ && !(header.loss_scale >= 1 && std::isfinite(header.loss_scale))) {
+    return FailBecauseOf(previous(), WithReason(absl::InvalidArgumentError(absl::StrCat(
+                                                    NameOfRank(previous()), " sent the loss scale ",
+                                                    header.loss_scale, " at step ", step())),
+                                                "PEER_PROTOCOL"));
+  }
+  options_.metrics->params_bytes.Increment(static_cast<double>(payload.size()));
+  previous_link_->received_bytes.Increment(static_cast<double>(payload.size()));
+  ValueHere(c, header);
+}
+
+// What one shard says to another is not answered when it is wrong: shards of one job agree, so it
+// is a stranger who speaks.
+void RingExchange::ReceivedFromShard(const WireHeader& header,
+                                     absl::Span<const std::byte> payload) {
+  ParameterShard& shard = options_.shard->parameters();
+  const bool token_is_right = HasToken(payload);
+  if (header.kind != MessageKind::kVerdict) return shard.ScalarsArrived(header, token_is_right);
+  if (token_is_right) shard.VerdictArrived(header);
+}
+
+void RingExchange::SendToShard(int shard, const WireHeader& header,
+                               absl::Span<const std::byte> payload, Transport::SendDone done) {
+  if (peers_[shard].id == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+  transport_->Send(peers_[shard].id, header, payload, std::move(done));
+}
+
+void RingExchange::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {
+  options_.shard->Taken(std::move(snapshot));
+}
+
+void RingExchange::SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                                    const std::string& message) {
+  options_.shard->Declined(id, step, outcome, message);
+}
+
+void RingExchange::PeerLost(PeerId peer, const absl::Status& why) {
+  const auto lost = std::ranges::find(peers_, peer, &Peer::id);
+  if (lost == peers_.end() || closing_) return;
+  const int rank = static_cast<int>(lost - peers_.begin());
+  const int missing = FirstChunkBehind(version() + 1);
+  FailBecauseOf(
+      rank, WithReason(absl::UnavailableError(absl::StrCat(
+                           "lost ", NameOfRank(rank), " at step ", step(),
+                           missing < 0 ? "" : absl::StrCat(", waiting for ", NameOfChunk(missing)),
+                           ": ", why.message())),
+                       "PEER_UNREACHABLE"));
+}
+
+}  // namespace muster

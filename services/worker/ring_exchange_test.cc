@@ -1,0 +1,476 @@
+#include "services/worker/ring_exchange.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/channel.h"
+#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/test_plan.h"
+#include "lib/status/status.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/inprocess_transport.h"
+#include "services/worker/worker_shard.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using Fate = InProcessNetwork::Fate;
+using Floats = std::vector<float>;
+
+constexpr int64_t kSteps = 1000;
+
+// 16 chunks of 1 KiB and a few smaller ones.
+v1::JobPlan RingPlan(int workers, TestPlanOptions options = {.parameters = {4096, 700, 3}}) {
+  options.workers = workers;
+  options.shards = workers;
+  v1::JobPlan plan = MakeTestPlan(options);
+  plan.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
+  for (int r = 0; r < workers; ++r) {
+    plan.mutable_shards(r)->set_member(plan.workers(r).member());
+    plan.mutable_shards(r)->set_thread(0);
+  }
+  return plan;
+}
+
+// Gradient of every element, the same in every run.
+float GradientAt(int rank, int64_t step, int parameter, int64_t i) {
+  const auto seed = static_cast<uint64_t>(rank + 7 * step + 31 * parameter + 101 * i);
+  return static_cast<float>((seed * 0x9e3779b97f4a7c15 >> 40) % 2001) / 1000.0f - 1.0f;
+}
+
+// A worker's memory, shard and exchange.
+struct Member {
+  Member(std::shared_ptr<const v1::JobPlan> plan, int rank, InProcessNetwork* network,
+         CheckpointClient* checkpoints = nullptr) {
+    for (const v1::Parameter& parameter : plan->graph().parameters()) {
+      parameters.emplace_back(parameter.shape(0));
+      gradients.emplace_back(parameter.shape(0));
+    }
+    auto made = WorkerShard::Create(
+        {.plan = plan, .rank = rank, .budget = &budget, .checkpoints = checkpoints}, {});
+    EXPECT_TRUE(made.ok()) << made.status();
+    shard = *std::move(made);
+    options = {.plan = plan,
+               .rank = rank,
+               .transport = [network]() -> absl::StatusOr<std::unique_ptr<Transport>> {
+                 return network->MakeTransport();
+               },
+               .shard = shard.get(),
+               .metrics = &worker_metrics};
+    for (Floats& values : parameters) options.parameters.push_back(absl::MakeSpan(values));
+    for (Floats& values : gradients) options.gradients.push_back(absl::MakeSpan(values));
+  }
+
+  void Open() {
+    auto opened = RingExchange::Create(options);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    exchange = *std::move(opened);
+  }
+
+  void FillGradients(int64_t step) {
+    for (size_t p = 0; p < gradients.size(); ++p) {
+      for (size_t i = 0; i < gradients[p].size(); ++i) {
+        gradients[p][i] = GradientAt(options.rank, step, static_cast<int>(p), i);
+      }
+    }
+  }
+
+  absl::Status PushAll(int64_t step) {
+    for (int c = 0; c < options.plan->chunks_size(); ++c) {
+      if (absl::Status pushed = exchange->Push(c, step); !pushed.ok()) return pushed;
+    }
+    return absl::OkStatus();
+  }
+
+  double BytesOut() {
+    return worker_metrics.Link(options.plan->workers((options.rank + 1) % Ranks()).member())
+        .sent_bytes.Value();
+  }
+  int Ranks() const { return options.plan->workers_size(); }
+
+  MemoryBudget budget{int64_t{1} << 30};
+  Metrics metrics;
+  WorkerMetrics worker_metrics{metrics};
+  std::vector<Floats> parameters, gradients;
+  std::unique_ptr<WorkerShard> shard;
+  RingExchange::Options options;
+  std::unique_ptr<RingExchange> exchange;
+};
+
+// All workers of a job.
+struct Ring {
+  explicit Ring(const v1::JobPlan& plan, CheckpointClient* checkpoints = nullptr)
+      : plan(std::make_shared<const v1::JobPlan>(plan)) {
+    for (int r = 0; r < plan.workers_size(); ++r) {
+      members.push_back(std::make_unique<Member>(this->plan, r, &network, checkpoints));
+    }
+  }
+
+  std::vector<std::string> Addresses() const {
+    std::vector<std::string> addresses;
+    for (const auto& member : members) addresses.push_back(member->exchange->address());
+    return addresses;
+  }
+
+  // At once on all.
+  void OnEach(const std::function<absl::Status(Member&)>& action) {
+    std::vector<std::jthread> threads;
+    for (const auto& member : members) {
+      threads.emplace_back([&] {
+        const absl::Status status = action(*member);
+        EXPECT_TRUE(status.ok()) << status;
+      });
+    }
+  }
+
+  void Connect() {
+    for (const auto& member : members) member->Open();
+    const auto addresses = Addresses();
+    OnEach([&](Member& member) { return member.exchange->Connect(kSteps, addresses); });
+    OnEach([&](Member& m) { return m.exchange->AwaitVersion(plan->first_step()); });
+  }
+
+  void Step(int64_t step) {
+    for (const auto& member : members) member->FillGradients(step);
+    OnEach([&](Member& member) { return member.PushAll(step); });
+    OnEach([&](Member& member) { return member.exchange->AwaitVersion(step + 1); });
+  }
+
+  // What plain SGD with learning rate 0.5 makes of `values`, with the gradients of all ranks added
+  // up in the order of the ring.
+  void Apply(int64_t step, std::vector<Floats>& values) const {
+    const int n = plan->workers_size();
+    for (const v1::PlanChunk& chunk : plan->chunks()) {
+      for (int64_t i = chunk.offset(); i < chunk.offset() + chunk.elements(); ++i) {
+        float sum = GradientAt((chunk.shard() + 1) % n, step, chunk.parameter(), i);
+        for (int hop = 2; hop <= n; ++hop) {
+          sum += GradientAt((chunk.shard() + hop) % n, step, chunk.parameter(), i);
+        }
+        values[chunk.parameter()][i] -= 0.5f * sum;
+      }
+    }
+  }
+
+  std::shared_ptr<const v1::JobPlan> plan;
+  InProcessNetwork network;
+  std::vector<std::unique_ptr<Member>> members;
+};
+
+class RingOfTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Workers, RingOfTest, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(RingOfTest, EveryWorkerStartsWithTheOwnersValues) {
+  Ring ring(RingPlan(GetParam()));
+  Ring alone(RingPlan(1));
+  ring.Connect();
+  alone.Connect();
+
+  for (const auto& member : ring.members) {
+    EXPECT_EQ(member->parameters, alone.members[0]->parameters);
+    EXPECT_NE(member->parameters[0][0], 0);
+  }
+}
+
+TEST_P(RingOfTest, ValuesFollowTheSumInRingOrderToTheBit) {
+  Ring ring(RingPlan(GetParam()));
+  ring.Connect();
+  std::vector<Floats> expected = ring.members[0]->parameters;
+  for (int64_t step = 0; step < 5; ++step) {
+    ring.Step(step);
+    ring.Apply(step, expected);
+    for (const auto& member : ring.members) ASSERT_EQ(member->parameters, expected) << step;
+  }
+}
+
+TEST_P(RingOfTest, TheGradientsNormIsThatOfTheSum) {
+  Ring ring(RingPlan(GetParam()));
+  ring.Connect();
+  std::vector<Floats> sum;
+  for (const Floats& values : ring.members[0]->parameters) sum.emplace_back(values.size(), 0.0f);
+  ring.Apply(0, sum);
+  double squares = 0;
+  for (const Floats& values : sum) {
+    for (const float value : values) squares += 4.0 * value * value;  // the learning rate is 1/2
+  }
+
+  ring.Step(0);
+
+  for (const auto& member : ring.members) {
+    EXPECT_NEAR(member->exchange->GradientNorm(1), std::sqrt(squares), 1e-4);
+    EXPECT_EQ(member->exchange->GradientNorm(1), ring.members[0]->exchange->GradientNorm(1));
+  }
+}
+
+TEST_P(RingOfTest, EveryWorkerSendsTheLeastThatIsPossible) {
+  const int n = GetParam();
+  constexpr int64_t kElements = 48 << 10;  // 192 chunks
+  Ring ring(RingPlan(n, {.parameters = {kElements}}));
+  ring.Connect();
+  std::vector<double> before;
+  for (const auto& member : ring.members) before.push_back(member->BytesOut());
+
+  for (int64_t step = 0; step < 3; ++step) ring.Step(step);
+  ring.OnEach([](Member& member) { return member.exchange->AwaitAnswers(); });
+
+  const double least = 3 * 2.0 * (n - 1) / n * kElements * sizeof(float);
+  for (int r = 0; r < n; ++r) {
+    EXPECT_NEAR(ring.members[r]->BytesOut() - before[r], least, 0.01 * least) << "rank " << r;
+  }
+}
+
+TEST_P(RingOfTest, OptimizerStateLivesWithTheOwner) {
+  v1::Optimizer adam;
+  adam.mutable_adam()->set_learning_rate(0.01);
+  std::vector<std::vector<Floats>> runs;
+  for (int run = 0; run < 2; ++run) {
+    Ring ring(RingPlan(GetParam(), {.parameters = {4096, 700, 3}, .optimizer = adam}));
+    ring.Connect();
+    for (int64_t step = 0; step < 10; ++step) ring.Step(step);
+    for (const auto& member : ring.members) {
+      EXPECT_EQ(member->parameters, ring.members[0]->parameters);
+    }
+    runs.push_back(ring.members[0]->parameters);
+  }
+  EXPECT_EQ(runs[0], runs[1]);
+}
+
+TEST_P(RingOfTest, AGradientThatIsNotFiniteSkipsTheStepEverywhere) {
+  Ring ring(RingPlan(GetParam(), {.parameters = {4096, 700, 3}, .precision = v1::FP16}));
+  ring.Connect();
+  const std::vector<Floats> initial = ring.members[0]->parameters;
+  for (const auto& member : ring.members) {
+    EXPECT_EQ(*member->exchange->AwaitLossScale(0), 65536);
+    member->FillGradients(0);
+  }
+  ring.members.back()->gradients[1][17] = std::numeric_limits<float>::infinity();
+
+  ring.OnEach([](Member& member) { return member.PushAll(0); });
+  ring.OnEach([](Member& member) { return member.exchange->AwaitVersion(1); });
+
+  for (const auto& member : ring.members) {
+    EXPECT_EQ(member->parameters, initial);
+    EXPECT_EQ(*member->exchange->AwaitLossScale(1), 32768);
+    EXPECT_FALSE(std::isfinite(member->exchange->GradientNorm(1)));
+  }
+  std::vector<Floats> expected = initial;
+  ring.Step(1);
+  ring.Apply(1, expected);
+  for (const auto& member : ring.members) EXPECT_EQ(member->parameters, expected);
+}
+
+TEST_P(RingOfTest, ClippingByTheNormOfTheWholeGradientIsTheSameOnAllShards) {
+  Ring ring(RingPlan(GetParam(), {.parameters = {4096, 700, 3}, .clip_norm = 1}));
+  ring.Connect();
+  const std::vector<Floats> before = ring.members[0]->parameters;
+
+  ring.Step(0);
+
+  double squares = 0;  // of the update, which is half of the clipped gradient
+  for (size_t p = 0; p < before.size(); ++p) {
+    for (size_t i = 0; i < before[p].size(); ++i) {
+      squares += std::pow(ring.members[0]->parameters[p][i] - before[p][i], 2);
+    }
+  }
+  EXPECT_NEAR(std::sqrt(squares), 0.5, 1e-4);
+  for (const auto& member : ring.members) {
+    EXPECT_EQ(member->parameters, ring.members[0]->parameters);
+    EXPECT_GT(member->exchange->GradientNorm(1), 1);
+  }
+}
+
+TEST_P(RingOfTest, ALateChunkHoldsBackOnlyItself) {
+  Ring ring(RingPlan(GetParam()));
+  ring.Connect();
+  const int late = ring.plan->chunks_size() - 1;  // the only chunk of the last parameter
+  for (const auto& member : ring.members) member->FillGradients(0);
+  for (const auto& member : ring.members) {
+    for (int c = 0; c < late; ++c) ASSERT_TRUE(member->exchange->Push(c, 0).ok());
+    if (member == ring.members.back()) continue;
+    ASSERT_TRUE(member->exchange->Push(late, 0).ok());
+  }
+
+  ring.OnEach([](Member& member) { return member.exchange->AwaitParameter(0, 1); });
+  ring.OnEach([](Member& member) { return member.exchange->AwaitParameter(1, 1); });
+  for (const auto& member : ring.members) {
+    EXPECT_FALSE(member->exchange->HasParameter(2, 1));
+    EXPECT_EQ(member->exchange->version(), 0);
+  }
+  ASSERT_TRUE(ring.members.back()->exchange->Push(late, 0).ok());
+  ring.OnEach([](Member& member) { return member.exchange->AwaitVersion(1); });
+}
+
+TEST_P(RingOfTest, AnInterruptedWorkerStillPassesOnWhatTravels) {
+  Ring ring(RingPlan(GetParam()));
+  ring.Connect();
+  for (const auto& member : ring.members) member->FillGradients(0);
+  ring.members[0]->exchange->Interrupt();
+  EXPECT_TRUE(absl::IsAborted(ring.members[0]->exchange->AwaitVersion(1)));
+
+  ring.OnEach([](Member& member) { return member.PushAll(0); });
+
+  ring.OnEach([](Member& member) { return member.exchange->AwaitAnswers(); });
+  for (const auto& member : ring.members) EXPECT_EQ(member->exchange->version(), 1);
+}
+
+TEST(RingExchangeTest, ASumMayOvertakeTheValueThatItWasComputedFrom) {
+  Ring ring(RingPlan(3, {.parameters = {256}}));  // one chunk, rank 0's
+  ring.Connect();
+  std::vector<Floats> expected = ring.members[0]->parameters;
+  absl::Notification overtaken;
+  ring.network.SetFault([&](const WireHeader& header) {
+    const bool to_rank_2 = header.rank == 1 && header.step == 1;
+    if (to_rank_2 && header.kind == MessageKind::kPush) overtaken.Notify();
+    return to_rank_2 && header.kind == MessageKind::kParams ? Fate::kHold : Fate::kDeliver;
+  });
+  for (const auto& member : ring.members) {
+    member->FillGradients(0);
+    ASSERT_TRUE(member->exchange->Push(0, 0).ok());
+  }
+  for (int rank : {0, 1}) {
+    Member& ahead = *ring.members[rank];
+    ASSERT_TRUE(ahead.exchange->AwaitVersion(1).ok());
+    ahead.FillGradients(1);
+    ASSERT_TRUE(ahead.exchange->Push(0, 1).ok());
+  }
+  overtaken.WaitForNotification();
+  EXPECT_EQ(ring.members[2]->exchange->version(), 0);
+
+  ring.network.ReleaseHeld();
+
+  Member& behind = *ring.members[2];
+  ASSERT_TRUE(behind.exchange->AwaitVersion(1).ok());
+  behind.FillGradients(1);
+  ASSERT_TRUE(behind.exchange->Push(0, 1).ok());
+  ring.OnEach([](Member& member) { return member.exchange->AwaitVersion(2); });
+  ring.Apply(0, expected);
+  ring.Apply(1, expected);
+  for (const auto& member : ring.members) EXPECT_EQ(member->parameters, expected);
+}
+
+TEST(RingExchangeTest, RepeatedMessagesChangeNothing) {
+  Ring ring(RingPlan(3));
+  ring.network.SetFault([](const WireHeader& header) {
+    const bool payload = header.kind == MessageKind::kPush || header.kind == MessageKind::kParams;
+    return payload ? Fate::kDuplicate : Fate::kDeliver;
+  });
+  ring.Connect();
+  std::vector<Floats> expected = ring.members[0]->parameters;
+  for (int64_t step = 0; step < 3; ++step) {
+    ring.Step(step);
+    ring.Apply(step, expected);
+  }
+  for (const auto& member : ring.members) EXPECT_EQ(member->parameters, expected);
+}
+
+TEST(RingExchangeTest, ADeadNeighbourIsNamedWithStepAndChunk) {
+  Ring ring(RingPlan(3));
+  ring.Connect();
+  ring.Step(0);
+  for (int rank : {0, 2}) {
+    ring.members[rank]->FillGradients(1);
+    ASSERT_TRUE(ring.members[rank]->PushAll(1).ok());
+  }
+
+  ring.members[1]->exchange.reset();
+
+  for (int rank : {0, 2}) {
+    RingExchange& exchange = *ring.members[rank]->exchange;
+    const absl::Status lost = exchange.AwaitVersion(2);
+    EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+    EXPECT_EQ(ReasonOf(lost), "PEER_UNREACHABLE");
+    EXPECT_THAT(std::string(lost.message()), HasSubstr("worker-1 (rank 1)"));
+    EXPECT_THAT(std::string(lost.message()), HasSubstr("step 1"));
+    EXPECT_THAT(std::string(lost.message()), HasSubstr("chunk "));
+    EXPECT_EQ(exchange.culprit(), "worker-1");
+  }
+}
+
+TEST(RingExchangeTest, AWorkerThatWasNotStartedIsNamed) {
+  Ring ring(RingPlan(2));
+  ring.members[0]->options.hello_timeout = absl::Milliseconds(20);
+  for (const auto& member : ring.members) member->Open();
+
+  const absl::Status silent = ring.members[0]->exchange->Connect(kSteps, ring.Addresses());
+
+  EXPECT_TRUE(absl::IsUnavailable(silent)) << silent;
+  EXPECT_THAT(std::string(silent.message()), HasSubstr("worker-1 (rank 1) has not answered HELLO"));
+  EXPECT_EQ(ring.members[0]->exchange->culprit(), "worker-1");
+}
+
+TEST(RingExchangeTest, AWorkerWithAnotherTokenIsNotAnswered) {
+  Ring ring(RingPlan(2));
+  v1::JobPlan other = *ring.plan;
+  other.set_session_token("another-token-16");
+  Member stranger(std::make_shared<const v1::JobPlan>(other), 1, &ring.network);
+  stranger.options.hello_timeout = absl::Milliseconds(20);
+  stranger.Open();
+  ring.members[0]->options.hello_timeout = absl::Milliseconds(20);
+  ring.members[0]->Open();
+  const std::vector<std::string> addresses = {ring.members[0]->exchange->address(),
+                                              stranger.exchange->address()};
+  std::jthread own([&] {
+    EXPECT_TRUE(absl::IsUnavailable(ring.members[0]->exchange->Connect(kSteps, addresses)));
+  });
+  EXPECT_TRUE(absl::IsUnavailable(stranger.exchange->Connect(kSteps, addresses)));
+}
+
+TEST(RingExchangeTest, StartWithTooFewAddressesIsRefused) {
+  Ring ring(RingPlan(2));
+  for (const auto& member : ring.members) member->Open();
+  const absl::Status refused = ring.members[0]->exchange->Connect(kSteps, {"inprocess:1"});
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("1 addresses of 2 shards"));
+}
+
+TEST(RingExchangeTest, APlanWhoseShardsAreNotItsWorkersIsRefused) {
+  v1::JobPlan plan = RingPlan(2);
+  plan.mutable_shards(1)->set_member("ps-0");
+  Ring ring(plan);
+  const auto refused = RingExchange::Create(ring.members[0]->options);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+}
+
+TEST(RingExchangeTest, EveryShardWritesItsPartOfAPeriodicAndOfAnOrderedCheckpoint) {
+  FakeCheckpointService service;
+  CheckpointClient client(DialCoordinator(service.address()));
+  Ring ring(RingPlan(2, {.parameters = {4096}, .checkpoint_every = 2}), &client);
+  ring.Connect();
+  std::vector<Floats> expected = ring.members[0]->parameters;
+  for (const auto& member : ring.members) member->shard->TakeSnapshot(5, 3);
+  for (int64_t step = 0; step < 3; ++step) {
+    ring.Step(step);
+    ring.Apply(step, expected);
+  }
+
+  const auto written = service.AwaitWritten(4);
+
+  std::vector<std::pair<int64_t, int>> parts;
+  for (const auto& upload : written) {
+    parts.emplace_back(upload.header.step(), upload.header.shard());
+    if (upload.header.step() != 3) continue;
+    EXPECT_EQ(upload.header.snapshot(), 5);
+    for (const v1::ShardSlice& slice : upload.slices) {
+      const v1::PlanChunk& chunk = ring.plan->chunks(slice.chunk());
+      EXPECT_EQ(
+          0, std::memcmp(slice.data().data(), &expected[0][chunk.offset()], slice.data().size()));
+    }
+  }
+  EXPECT_THAT(parts, ::testing::UnorderedElementsAre(std::pair(2, 0), std::pair(2, 1),
+                                                     std::pair(3, 0), std::pair(3, 1)));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,111 @@
+#include "services/worker/worker_shard.h"
+
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "lib/cluster/limits.h"
+#include "lib/shard/plan_check.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// How long a released job's last transfers may hold its memory before the next job is refused for
+// it.
+constexpr absl::Duration kMemoryPatience = absl::Seconds(5);
+
+}  // namespace
+
+v1::JobPlan PlanOfRingShard(const v1::JobPlan& plan) {
+  v1::JobPlan view = plan;
+  view.mutable_workers()->DeleteSubrange(1, view.workers_size() - 1);
+  view.mutable_workers(0)->set_samples(plan.spec().data().batch_size());
+  v1::SyncSpec& sync = *view.mutable_spec()->mutable_sync();
+  sync.Clear();
+  sync.set_mode(v1::BSP);
+  return view;
+}
+
+absl::StatusOr<std::unique_ptr<WorkerShard>> WorkerShard::Create(Options options,
+                                                                 std::stop_token stop) {
+  const v1::JobPlan& plan = *options.plan;
+  if (plan.shards_size() != plan.workers_size()) {
+    return WithReason(
+        absl::InvalidArgumentError(absl::StrCat("plan of ", plan.job(), ": ", plan.shards_size(),
+                                                " shards of ", plan.workers_size(), " workers")),
+        "BAD_PLAN");
+  }
+  const auto view = std::make_shared<const v1::JobPlan>(PlanOfRingShard(plan));
+  RETURN_IF_ERROR(CheckPlan(*view));
+  ASSIGN_OR_RETURN(
+      auto reservation,
+      options.budget->Reserve(ParameterShard::BytesNeeded(*view, options.rank), kMemoryPatience));
+  ASSIGN_OR_RETURN(auto parameters,
+                   ParameterShard::Create(view, options.rank, std::move(reservation)));
+  if (plan.restore().empty()) {
+    for (int i = 0; i < parameters->chunk_count(); ++i) parameters->Initialize(i);
+  } else if (parameters->chunk_count() > 0) {
+    RETURN_IF_ERROR(options.checkpoints->ReadShard(*parameters, stop));
+  }
+  return absl::WrapUnique(new WorkerShard(std::move(options), std::move(parameters)));
+}
+
+WorkerShard::WorkerShard(Options options, std::unique_ptr<ParameterShard> parameters)
+    : options_(std::move(options)),
+      parameters_(std::move(parameters)),
+      orders_(limits::kMailboxMessagesMax) {
+  if (options_.checkpoints == nullptr) return;
+  auto written = [this](const ShardSnapshot& snapshot, absl::Duration) {
+    Give([id = snapshot.id, step = snapshot.step](ParameterShard& shard) {
+      shard.SnapshotWritten(id, step);
+    });
+  };
+  writer_ = std::make_unique<SnapshotWriter>(SnapshotWriter::Options{
+      .plan = options_.plan,
+      .checkpoints = options_.checkpoints,
+      .written = std::move(written),
+      .report_soon = options_.report_soon,
+  });
+}
+
+void WorkerShard::Give(Order order) {
+  if (!orders_.TryPost(std::move(order))) return;  // a snapshot is asked for again
+  has_orders_.store(true, std::memory_order_release);
+  absl::MutexLock lock(&mu_);
+  if (wake_) wake_();
+}
+
+void WorkerShard::WakeBy(std::function<void()> wake) {
+  absl::MutexLock lock(&mu_);
+  wake_ = std::move(wake);
+}
+
+void WorkerShard::RunOrders() {
+  if (!has_orders_.exchange(false, std::memory_order_acquire)) return;
+  for (Order& order : orders_.TakeAll()) order(*parameters_);
+}
+
+void WorkerShard::TakeSnapshot(uint64_t id, int64_t step) {
+  Give([id, step](ParameterShard& shard) { shard.TakeSnapshot(id, step); });
+}
+
+std::vector<v1::SnapshotReport> WorkerShard::SnapshotReports() const {
+  return writer_ == nullptr ? std::vector<v1::SnapshotReport>() : writer_->reports();
+}
+
+void WorkerShard::Close() {
+  if (writer_ != nullptr) writer_->Close();
+}
+
+void WorkerShard::Taken(std::shared_ptr<const ShardSnapshot> snapshot) {
+  if (writer_ != nullptr) writer_->Taken(std::move(snapshot));
+}
+
+void WorkerShard::Declined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                           const std::string& message) {
+  if (writer_ != nullptr) writer_->Declined(options_.rank, id, step, outcome, message);
+}
+
+}  // namespace muster

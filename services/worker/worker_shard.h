@@ -1,0 +1,77 @@
+// The shard that a worker of an allreduce job owns: there are no ps, so the workers hold values and
+// optimizer state among them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "lib/concurrency/mailbox.h"
+#include "lib/shard/checkpoint_client.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/parameter_shard.h"
+#include "lib/shard/snapshot_writer.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// The plan as the shard of a ring sees it: of one worker, who pushes the sum of all gradients.
+v1::JobPlan PlanOfRingShard(const v1::JobPlan& plan);
+
+// Shard r of the plan, with its values from the plan's checkpoint or its initialisers. The thread
+// of the exchange that it is given to (RingExchange) uses parameters(), Taken() and Declined() and
+// carries out what any other thread orders. Outlives that exchange.
+class WorkerShard {
+ public:
+  struct Options {
+    std::shared_ptr<const v1::JobPlan> plan;
+    int rank = 0;
+    MemoryBudget* budget = nullptr;           // these two outlive the shard
+    CheckpointClient* checkpoints = nullptr;  // null: neither restores nor writes (tests)
+    std::function<void()> report_soon = [] {};
+  };
+  // Blocks while the checkpoint is read; CANCELLED once `stop` is requested. INVALID_ARGUMENT
+  // (reason "BAD_PLAN"), RESOURCE_EXHAUSTED (reason "MEMORY_EXHAUSTED"), DATA_LOSS.
+  static absl::StatusOr<std::unique_ptr<WorkerShard>> Create(Options options, std::stop_token stop);
+
+  // ---- any thread
+  void TakeSnapshot(uint64_t id, int64_t step);
+  std::vector<v1::SnapshotReport> SnapshotReports() const;
+  // Gives up what is being written.
+  void Close();
+
+  // ---- the exchange's thread
+  ParameterShard& parameters() { return *parameters_; }
+  void Taken(std::shared_ptr<const ShardSnapshot> snapshot);
+  void Declined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome, const std::string& message);
+  // Carries out what was ordered.
+  void RunOrders();
+  // How the thread is told that there are orders; null when it ends.
+  void WakeBy(std::function<void()> wake) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  using Order = absl::AnyInvocable<void(ParameterShard&)>;
+
+  WorkerShard(Options options, std::unique_ptr<ParameterShard> parameters);
+  void Give(Order order) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  const std::unique_ptr<ParameterShard> parameters_;
+  Mailbox<Order> orders_;
+  std::atomic<bool> has_orders_ = false;  // spares the thread the mailbox's lock
+  absl::Mutex mu_;
+  std::function<void()> wake_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<SnapshotWriter> writer_;  // last: its thread uses the rest; null without a client
+};
+
+}  // namespace muster

@@ -1,0 +1,258 @@
+// Jobs without parameter servers: workers own the parameters and sum gradients around a ring.
+#include <csignal>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/grpc_status.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int kSteps = 200;
+constexpr char kAllreduce[] = "allreduce";
+constexpr char kBsp[] = "bsp";
+
+struct Gpt {
+  std::string mode = kAllreduce;
+  int workers = 2;
+  int ps = 0;
+  int steps = kSteps;
+  std::string checkpoint = "{}";
+  std::string optimizer = "{adamw: {learning_rate: 3e-3, weight_decay: 0.1}}";
+  std::string training;  // further fields
+
+  std::string yaml() const {
+    return absl::Substitute(
+        R"(
+name: ring
+model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 48, context: 32}}}
+data: {text: {path: /usr/share/common-licenses, holdout: 0.1}, batch_size: 12, seed: 1}
+training: {steps: $0, optimizer: $1, seed: 9$2}
+sync: {mode: $3}
+resources: {workers: {min: $4, max: $4}$5}
+checkpoint: $6
+chunk_bytes: 16384
+)",
+        steps, optimizer, training, mode, workers, ps > 0 ? absl::StrCat(", ps: ", ps) : "",
+        checkpoint);
+  }
+};
+
+class AllreduceTest : public ::testing::Test {
+ protected:
+  // One set of processes serves the jobs of this file that kill nobody.
+  static void SetUpTestSuite() {
+    cluster_ = new TrainingCluster({.ps = 2, .workers = 3, .ps_threads = 1});
+  }
+  static void TearDownTestSuite() { delete cluster_; }
+
+  static std::vector<double> Losses(const std::string& job) {
+    std::vector<double> losses;
+    for (const StepMetrics& step : cluster_->Metrics(job)) losses.push_back(step.loss);
+    return losses;
+  }
+
+  // Another sum order rounds differently, and training amplifies it.
+  static void ExpectFollows(const std::vector<double>& losses, const std::vector<double>& expected,
+                            size_t equal_before = 0) {
+    ASSERT_EQ(losses.size(), expected.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      const double tolerance = i < equal_before ? 0 : i < equal_before + 5 ? 1e-4 : 0.05;
+      ASSERT_NEAR(losses[i], expected[i], tolerance) << i;
+    }
+  }
+
+  static TrainingCluster* cluster_;
+};
+TrainingCluster* AllreduceTest::cluster_ = nullptr;
+
+TEST_F(AllreduceTest, AJobRunsWithoutPsAndFollowsTheOneWithPs) {
+  const std::string with_ps = cluster_->Run(Gpt{.mode = kBsp, .workers = 2, .ps = 2}.yaml());
+  for (int workers : {1, 2, 3}) {
+    const std::string job = cluster_->Run(Gpt{.workers = workers}.yaml());
+
+    const v1::Job done = cluster_->Get(job);
+    EXPECT_EQ(done.workers_size(), workers);
+    EXPECT_THAT(done.ps(), IsEmpty());
+    ExpectFollows(Losses(job), Losses(with_ps));
+  }
+}
+
+TEST_F(AllreduceTest, ARunRepeatsToTheBit) {
+  std::set<std::map<std::string, std::string>> hashes;
+  std::set<std::vector<double>> losses;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    const std::string job = cluster_->Run(Gpt{.workers = 3}.yaml());
+    hashes.insert(cluster_->Hashes(job, kSteps));
+    losses.insert(Losses(job));
+  }
+  EXPECT_EQ(hashes.size(), 1);
+  EXPECT_EQ(losses.size(), 1);
+  EXPECT_EQ(losses.begin()->size(), kSteps);
+}
+
+TEST_F(AllreduceTest, ACheckpointGoesOnWithOtherWorkersAndWithPsAndBack) {
+  const std::string origin =
+      cluster_->Run(Gpt{.workers = 2, .checkpoint = "{every_steps: 100, keep_last: 0}"}.yaml());
+  const std::string from = absl::StrCat("{resume_from: \"", origin, "@100\"}");
+
+  const std::string same = cluster_->Run(Gpt{.workers = 2, .checkpoint = from}.yaml());
+  EXPECT_EQ(cluster_->Parameters(same, kSteps), cluster_->Parameters(origin, kSteps));
+  const auto losses = Losses(origin);
+  const std::vector<double> rest(losses.begin() + 100, losses.end());
+  for (int workers : {1, 3}) {
+    const std::string other = cluster_->Run(Gpt{.workers = workers, .checkpoint = from}.yaml());
+    ExpectFollows(Losses(other), rest);
+  }
+  const std::string with_ps = cluster_->Run(
+      Gpt{.mode = kBsp,
+          .workers = 2,
+          .ps = 2,
+          .checkpoint = "{resume_from: \"" + origin + "@100\", every_steps: 150, keep_last: 0}"}
+          .yaml());
+  ExpectFollows(Losses(with_ps), rest);
+
+  const std::string back = absl::StrCat("{resume_from: \"", with_ps, "@150\"}");
+  const std::string again = cluster_->Run(Gpt{.workers = 3, .checkpoint = back}.yaml());
+  ExpectFollows(Losses(again), {losses.begin() + 150, losses.end()});
+}
+
+TEST_F(AllreduceTest, SuspendedAndResumedItGoesOnWhereItStood) {
+  constexpr int kLong = 1000;
+  const std::string undisturbed = cluster_->Run(Gpt{.workers = 2, .steps = kLong}.yaml());
+  const std::string job = cluster_->Submit(Gpt{.workers = 2, .steps = kLong}.yaml());
+  cluster_->AwaitStep(job, 20);
+  grpc::ClientContext suspending, resuming;
+  v1::SuspendJobRequest suspend;
+  v1::ResumeJobRequest resume;
+  v1::Job answer;
+  suspend.set_name(job);
+  resume.set_name(job);
+  ASSERT_TRUE(cluster_->jobs().SuspendJob(&suspending, suspend, &answer).ok());
+  const int64_t stopped_at = cluster_->AwaitState(job, v1::SUSPENDED).progress().step();
+  ASSERT_LT(stopped_at, kLong) << "suspended too late for this test to show anything";
+
+  const absl::Status resumed = FromGrpc(cluster_->jobs().ResumeJob(&resuming, resume, &answer));
+  ASSERT_TRUE(resumed.ok()) << resumed;
+  cluster_->AwaitState(job, v1::SUCCEEDED);
+
+  EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed));
+  EXPECT_EQ(cluster_->Parameters(job, kLong), cluster_->Parameters(undisturbed, kLong));
+}
+
+TEST_F(AllreduceTest, SavingOnDemandDoesNotDisturbTheRun) {
+  constexpr int kLong = 1000;
+  const std::string undisturbed = cluster_->Run(Gpt{.workers = 3, .steps = kLong}.yaml());
+  const std::string job = cluster_->Submit(Gpt{.workers = 3, .steps = kLong}.yaml());
+  cluster_->AwaitStep(job, 20);
+  grpc::ClientContext context;
+  v1::SaveCheckpointRequest request;
+  v1::Checkpoint checkpoint;
+  request.set_job(job);
+
+  const absl::Status saved =
+      FromGrpc(cluster_->checkpoints().SaveCheckpoint(&context, request, &checkpoint));
+
+  ASSERT_TRUE(saved.ok()) << saved;
+  EXPECT_GT(checkpoint.step(), 0);
+  EXPECT_FALSE(cluster_->Hashes(job, checkpoint.step()).empty());
+  cluster_->AwaitState(job, v1::SUCCEEDED);
+  EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed));
+}
+
+// All of them need the norms of the whole gradient or of whole tensors, across all shards.
+TEST_F(AllreduceTest, JudgedStepsFollowThoseWithPs) {
+  const std::string sgd = "{sgd: {learning_rate: 0.1, momentum: 0.9}}";
+  for (const Gpt& variant : {Gpt{.optimizer = sgd, .training = ", clip: {global_norm: 0.5}"},
+                             Gpt{.optimizer = sgd, .training = ", precision: fp16"},
+                             Gpt{.optimizer = "{lamb: {learning_rate: 0.01}}"},
+                             Gpt{.optimizer = "{lars: {learning_rate: 0.1, momentum: 0.9}}"}}) {
+    SCOPED_TRACE(variant.yaml());
+    Gpt ring = variant, ps = variant;
+    ring.steps = ps.steps = 40;
+    ring.workers = ps.workers = 3;
+    ps.mode = kBsp;
+    ps.ps = 2;
+    ExpectFollows(Losses(cluster_->Run(ring.yaml())), Losses(cluster_->Run(ps.yaml())));
+  }
+}
+
+TEST_F(AllreduceTest, AskingForPsIsRefused) {
+  const absl::Status refused = cluster_->SubmitError(Gpt{.ps = 2}.yaml());
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("resources.ps"));
+}
+
+TEST_F(AllreduceTest, LeNetReaches97PercentOnMnist) {
+  if (SharedFolder().empty()) GTEST_SKIP() << "the MNIST images are not beside the checkout";
+  for (int workers : {2, 3}) {
+    const std::string job = cluster_->Submit(absl::Substitute(
+        R"(
+name: mnist-ring
+model: {zoo: {name: lenet, args: {classes: 10}}}
+data:
+  idx: {images: $0/data/mnist/t10k-images-idx3-ubyte.gz, labels: $0/data/mnist/t10k-labels-idx1-ubyte.gz, holdout: 0.15}
+  batch_size: 64
+  seed: 1
+training:
+  epochs: 8
+  optimizer: {adam: {learning_rate: 2e-3}}
+  schedule: {warmup_steps: 50, cosine: {final_ratio: 0.05}}
+  evaluate_every_steps: 132
+  seed: 1
+sync: {mode: allreduce}
+resources: {workers: {min: $1, max: $1}}
+)",
+        SharedFolder(), workers));
+
+    const v1::Job done = cluster_->AwaitState(job, v1::SUCCEEDED, absl::Minutes(5));
+
+    EXPECT_GE(done.progress().evaluation_accuracy(), 0.97) << workers << " workers";
+  }
+}
+
+TEST(AllreduceFailureTest, AKilledWorkerIsNamedWithinTenSeconds) {
+  TrainingCluster cluster({.ps = 0, .workers = 3});
+  const std::string job = cluster.Submit(Gpt{.workers = 3, .steps = 1'000'000}.yaml());
+  cluster.AwaitStep(job, 30);
+
+  const absl::Time killed = absl::Now();
+  ASSERT_TRUE(cluster.members().Kill("worker-1", SIGKILL).ok());
+  const v1::Job failed = cluster.AwaitState(job, v1::FAILED, absl::Seconds(30));
+
+  EXPECT_LE(absl::Now() - killed, absl::Seconds(10));
+  EXPECT_THAT(failed.message(), HasSubstr("worker-1"));
+  EXPECT_THAT(failed.message(), HasSubstr("step "));
+  ASSERT_TRUE(cluster.members().Restart("worker-1").ok());
+  cluster.AwaitState(cluster.Submit(Gpt{.workers = 3, .steps = 5}.yaml()), v1::SUCCEEDED,
+                     absl::Seconds(60));
+}
+
+TEST(AllreduceFailureTest, TrainingGoesOnWhileTheCoordinatorRestarts) {
+  TrainingCluster cluster({.ps = 0, .workers = 2});
+  const Gpt shape{.workers = 2, .steps = 600, .checkpoint = "{every_steps: 100, keep_last: 0}"};
+  const std::string undisturbed = cluster.Run(shape.yaml());
+  const std::string job = cluster.Submit(shape.yaml());
+  cluster.AwaitStep(job, 60);
+
+  ASSERT_TRUE(cluster.members().Kill("coordinator", SIGKILL).ok());
+  ASSERT_TRUE(cluster.members().Restart("coordinator").ok());
+  cluster.AwaitState(job, v1::SUCCEEDED);
+
+  EXPECT_EQ(cluster.Metrics(job), cluster.Metrics(undisturbed));
+  EXPECT_EQ(cluster.Parameters(job, 600), cluster.Parameters(undisturbed, 600));
+}
+
+}  // namespace
+}  // namespace muster

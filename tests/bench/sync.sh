@@ -1,0 +1,128 @@
+#!/bin/bash
+# Gradients to ps and values back, without computing: `muster bench sync` (real ps, real coordinator, workers that only push) in turns
+# with bare loops that do the same work on the same substrate with one thread per side. Medians of all turns.
+#
+#   tests/bench/sync.sh [--turns 5] [--members 1,2] [--links shm,tcp] [--sizes 4K,64K,256K,1M,4M,16M,64M]
+#   tests/bench/sync.sh --round-trip [--turns 5]     one 4 KiB message at a time: polling, sleeping, all on one core
+#
+# Goodput is in Gb/s of payload one way, all workers together; "peer" is the best of ps-lite and BytePS on such a machine (Unix sockets;
+# TCP), which apply no optimizer. With one worker and one ps both sides poll; with two of each all sleep, as two cores do not do for four
+# pollers. Messages are at most 4 MiB on both sides: a larger tensor travels as several.
+#
+# Needs `bazel build //:coordinator //:ps //:muster //tests/bench:bare_loop`.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+turns=5 members=1,2 links=shm,tcp sizes=4K,64K,256K,1M,4M,16M,64M what=goodput
+while [ $# -gt 0 ]; do
+  case $1 in
+    --turns) turns=$2; shift ;;
+    --members) members=$2; shift ;;
+    --links) links=$2; shift ;;
+    --sizes) sizes=$2; shift ;;
+    --round-trip) what=round-trip ;;
+    *) sed -n '2,5p' "$0" >&2; exit 64 ;;
+  esac
+  shift
+done
+bin=${BIN:-$(pwd)/bazel-bin}
+for program in cli/muster tests/bench/bare_loop; do
+  [ -x "$bin/$program" ] || { echo "${0##*/}: no $bin/$program: bazel build //:coordinator //:ps //:muster //tests/bench:bare_loop (or BIN=...)" >&2; exit 69; }
+done
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+
+bytes_of() { numfmt --from=iec "$1"; }
+
+# As `muster bench sync` chooses them: message, messages together, steps of a round.
+shape_of() { # bytes
+  awk -v size="$1" 'BEGIN {
+    tensors = int(8 * 2^20 / size); if (tensors < 2) tensors = 2; if (tensors > 64) tensors = 64
+    message = size < 4 * 2^20 ? size : 4 * 2^20
+    round = size * 16384; if (round < 64 * 2^20) round = 64 * 2^20; if (round > 256 * 2^20) round = 256 * 2^20
+    steps = int(round / (size * tensors)); if (steps < 2) steps = 2
+    print message, tensors * size / message, steps }'
+}
+
+# "who bytes goodput round-trip" per size, appended to the results.
+run_muster() { # transport, members, poll
+  "$bin/cli/muster" -o name bench sync --workers "$2" --ps "$2" --transport "$1" --poll "$3" --sizes "$sizes" --rounds 3 |
+    awk -v who="muster" '{ print who, $1, $2, $3 }' >>"$results"
+}
+run_bare() { # substrate, members, poll
+  local size message tensors steps
+  for size in ${sizes//,/ }; do
+    read -r message tensors steps <<<"$(shape_of "$(bytes_of "$size")")"
+    echo "$1 $(bytes_of "$size") $("$bin/tests/bench/bare_loop" --substrate="$1" --workers="$2" --servers="$2" --bytes="$message" \
+      --tensors="$tensors" --steps="$steps" --rounds=3 --poll="$3")" >>"$results"
+  done
+}
+
+medians='
+  function median(key,   n, list, i, j, t) {
+    n = split(values[key], list, " ")
+    for (i = 2; i <= n; ++i) for (j = i; j > 1 && list[j] + 0 < list[j - 1] + 0; --j) { t = list[j]; list[j] = list[j - 1]; list[j - 1] = t }
+    return list[int((n + 1) / 2)] + 0
+  }'
+
+goodput() { # link, transport of muster, substrates, members, poll of muster, of the loops
+  local turn substrate
+  : >"$results"
+  for ((turn = 0; turn < turns; ++turn)); do
+    run_muster "$2" "$4" "$5"
+    for substrate in $3; do run_bare "$substrate" "$4" "$6"; done
+  done
+  echo
+  echo "$4 workers, $4 ps, $1, poll $5: Gb/s, medians of $turns turns"
+  awk -v substrates="$3" -v link="$1" "$medians"'
+    BEGIN {
+      n = split(substrates, names, " ")
+      split(link == "shm" ? "3.4 10 13 21 21 20 9" : "2 7 8 10 13 16 7", best, " ")
+      split("4096 65536 262144 1048576 4194304 16777216 67108864", at, " ")
+      for (i in at) peer[at[i]] = best[i]
+      printf "| size | Muster |"; for (i = 1; i <= n; ++i) printf " bare %s | ratio |", names[i]; print " peer | ratio |"
+      printf "|---:|---:|"; for (i = 1; i <= n; ++i) printf "---:|---:|"; print "---:|---:|"
+    }
+    { if (!($2 in seen)) { seen[$2] = 1; order[++sizes] = $2 } values[$1 " " $2] = values[$1 " " $2] " " $3 }
+    END { for (s = 1; s <= sizes; ++s) {
+      size = order[s]; own = median("muster " size)
+      printf "| %s | %.2f |", (size >= 2^20 ? size / 2^20 " MiB" : size / 2^10 " KiB"), own
+      for (i = 1; i <= n; ++i) { other = median(names[i] " " size); printf " %.2f | %.2f |", other, own / other }
+      if (size in peer) printf " %g | %.2f |\n", peer[size], own / peer[size]; else print " | |"
+    } }' "$results"
+}
+
+round_trip() { # what, links of muster, substrate, poll of muster, of the loop, prefix of both commands
+  local turn
+  : >"$results"
+  for ((turn = 0; turn < turns; ++turn)); do
+    $6 "$bin/cli/muster" -o name bench sync --transport "$2" --poll "$4" --sizes 4K --rounds 1 | awk '{ print "muster", $3 }' >>"$results"
+    $6 "$bin/tests/bench/bare_loop" --substrate="$3" --bytes=4096 --tensors=64 --steps=100 --rounds=1 --poll="$5" | awk '{ print "bare", $2 }' >>"$results"
+  done
+  awk -v what="$1" "$medians"'
+    { values[$1] = values[$1] " " $2 }
+    END { printf "| %s | %.2f us | %.2f us | %.2f |\n", what, median("muster"), median("bare"), median("muster") / median("bare") }' "$results"
+}
+
+if [ $what = round-trip ]; then
+  echo "| 4 KiB push -> sum -> apply -> value, medians of $turns turns | Muster | bare loop | ratio |"
+  echo "|---|---:|---:|---:|"
+  round_trip "shared memory, both poll" shm shm always true ''
+  round_trip "shared memory, both sleep" shm shm never false ''
+  round_trip "shared memory, all on one core" shm shm auto false 'taskset -c 0'
+  round_trip "TCP, both poll" ucx tcp always true ''
+  round_trip "TCP, both sleep" ucx tcp never false ''
+  round_trip "TCP, all on one core" ucx tcp auto false 'taskset -c 0'
+  exit
+fi
+for count in ${members//,/ }; do
+  poll=always bare_poll=true
+  if [ "$count" -gt 1 ]; then poll=never bare_poll=false; fi
+  for link in ${links//,/ }; do
+    case $link in
+      shm) goodput shm shm "shm ucx-shm" "$count" $poll $bare_poll ;;
+      tcp) goodput tcp ucx "tcp ucx-tcp" "$count" $poll $bare_poll ;;
+      *) echo "${0##*/}: --links: unknown '$link'; there are shm and tcp" >&2; exit 64 ;;
+    esac
+  done
+done

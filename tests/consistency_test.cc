@@ -1,0 +1,212 @@
+// Every way in which workers may agree on parameters learns, survives a suspension, and keeps its
+// promise about stragglers.
+#include <signal.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "grpcpp/client_context.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/grpc_status.h"
+#include "tests/metrics_page.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+constexpr int kStepsPerEpoch = 132;  // 8,500 images in batches of 64
+constexpr double kAccuracy = 0.97;
+// Of runs that are suspended: a suspension takes place a second or two after it was asked for.
+constexpr int kManyEpochs = 12;
+
+struct Digits {
+  std::string sync;
+  int workers = 2;
+  int ps = 2;
+  int epochs = 5;
+};
+
+// LeNet on MNIST.
+std::string JobFile(const Digits& job) {
+  return absl::Substitute(R"(
+name: digits
+model: {zoo: {name: lenet, args: {classes: 10}}}
+data:
+  idx: {images: $0/data/mnist/t10k-images-idx3-ubyte.gz,
+        labels: $0/data/mnist/t10k-labels-idx1-ubyte.gz, holdout: 0.15}
+  batch_size: 64
+  seed: 1
+training:
+  epochs: $1
+  optimizer: {adam: {learning_rate: 2e-3}}
+  schedule: {warmup_steps: 50, cosine: {final_ratio: 0.05}}
+  seed: 1
+sync: $2
+resources: {workers: {min: $3, max: $3}, ps: $4}
+chunk_bytes: 65536
+)",
+                          SharedFolder(), job.epochs, job.sync, job.workers, job.ps);
+}
+
+class ConsistencyTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    cluster_ = new TrainingCluster({.ps = 2, .workers = 3, .ps_threads = 1});
+  }
+  static void TearDownTestSuite() { delete cluster_; }
+  void SetUp() override {
+    if (SharedFolder().empty()) GTEST_SKIP() << "the MNIST images are not beside the checkout";
+  }
+
+  static v1::Job Finish(const std::string& job, int epochs) {
+    const v1::Job done = cluster_->AwaitState(job, v1::SUCCEEDED);
+    EXPECT_EQ(done.progress().step(), epochs * kStepsPerEpoch);
+    // Every step is known once, in order, whoever computed it.
+    const std::vector<StepMetrics> metrics = cluster_->Metrics(job);
+    EXPECT_EQ(metrics.size(), epochs * kStepsPerEpoch);
+    for (size_t i = 0; i < metrics.size(); ++i) EXPECT_EQ(metrics[i].step, i);
+    return done;
+  }
+
+  static void ExpectLearns(const Digits& digits) {
+    const v1::Job done = Finish(cluster_->Submit(JobFile(digits)), digits.epochs);
+    EXPECT_GE(done.progress().evaluation_accuracy(), kAccuracy) << digits.sync;
+  }
+
+  // Somewhere in the middle; returns the step of the checkpoint.
+  static int64_t SuspendAndResume(const std::string& job) {
+    cluster_->AwaitStep(job, 20);
+    grpc::ClientContext suspending;
+    v1::SuspendJobRequest suspend;
+    v1::Job answer;
+    suspend.set_name(job);
+    const absl::Status suspended =
+        FromGrpc(cluster_->jobs().SuspendJob(&suspending, suspend, &answer));
+    EXPECT_TRUE(suspended.ok()) << suspended;
+    const v1::Job stopped = cluster_->AwaitState(job, v1::SUSPENDED);
+    grpc::ClientContext resuming;
+    v1::ResumeJobRequest resume;
+    resume.set_name(job);
+    const absl::Status resumed = FromGrpc(cluster_->jobs().ResumeJob(&resuming, resume, &answer));
+    EXPECT_TRUE(resumed.ok()) << resumed;
+    const std::string& checkpoint = stopped.checkpoint();
+    return std::stoll(checkpoint.substr(checkpoint.rfind('/') + 1));
+  }
+
+  static double MetricOf(const std::string& member, const std::string& name) {
+    return MetricTotal(ScrapeMetrics(MetricsUrls(*cluster_).at(member)), name);
+  }
+
+  static TrainingCluster* cluster_;
+};
+TrainingCluster* ConsistencyTest::cluster_ = nullptr;
+
+TEST_F(ConsistencyTest, BspLearns) { ExpectLearns({.sync = "{mode: bsp}"}); }
+
+TEST_F(ConsistencyTest, SspWithThreeStepsOfStalenessLearns) {
+  ExpectLearns({.sync = "{mode: ssp, staleness: 3}"});
+}
+
+TEST_F(ConsistencyTest, AspLearns) { ExpectLearns({.sync = "{mode: asp, staleness_aware: true}"}); }
+
+TEST_F(ConsistencyTest, AllreduceLearns) { ExpectLearns({.sync = "{mode: allreduce}", .ps = 0}); }
+
+// Many times what a link may have under way: over shared memory a gradient stays at its worker
+// until every worker's is there, and workers send in different orders.
+TEST_F(ConsistencyTest, GradientsBeyondTheCreditOfALinkDoNotWaitForEachOther) {
+  for (const char* sync : {"{mode: bsp}", "{mode: bsp, backup_workers: 1}",
+                           "{mode: local_sgd, every: 2}", "{mode: allreduce}"}) {
+    const std::string job = cluster_->Submit(absl::Substitute(R"(
+name: large
+model: {zoo: {name: mlp, args: {hidden: "1536,1536,1536,1536"}}}
+data: {synthetic: {samples: 64}, batch_size: 6}
+training: {steps: 12, optimizer: {sgd: {learning_rate: 1e-3}}}
+sync: $0
+resources: {workers: {min: 3, max: 3}, ps: $1}
+chunk_bytes: 1048576
+)",
+                                                              sync, strstr(sync, "all") ? 0 : 1));
+    EXPECT_EQ(cluster_->AwaitState(job, v1::SUCCEEDED).progress().step(), 12) << sync;
+  }
+}
+
+TEST_F(ConsistencyTest, SspThatWasSuspendedAndResumedLearns) {
+  const Digits digits{.sync = "{mode: ssp, staleness: 1}", .epochs = kManyEpochs};
+  const std::string job = cluster_->Submit(JobFile(digits));
+  const int64_t step = SuspendAndResume(job);
+  EXPECT_GT(step, 0);
+  EXPECT_LT(step, digits.epochs * kStepsPerEpoch);
+  EXPECT_GE(Finish(job, digits.epochs).progress().evaluation_accuracy(), kAccuracy);
+}
+
+TEST_F(ConsistencyTest, LocalSgdLearnsAndGoesOnAfterASuspensionAsIfThereHadBeenNone) {
+  const Digits digits{.sync = "{mode: local_sgd, every: 4}", .epochs = kManyEpochs};
+  const int64_t last = digits.epochs * kStepsPerEpoch;
+  const std::string undisturbed = cluster_->Submit(JobFile(digits));
+  EXPECT_GE(Finish(undisturbed, digits.epochs).progress().evaluation_accuracy(), kAccuracy);
+
+  const std::string job = cluster_->Submit(JobFile(digits));
+  EXPECT_EQ(SuspendAndResume(job) % 4, 0) << "a round's end";
+  Finish(job, digits.epochs);
+  EXPECT_EQ(cluster_->Parameters(job, last), cluster_->Parameters(undisturbed, last));
+  EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed));
+}
+
+// A process that is stopped most of the time.
+class Straggler {
+ public:
+  Straggler(LocalCluster& members, const std::string& name)
+      : pid_(members.pid(name)), thread_([this](const std::stop_token& stop) {
+          while (!stop.stop_requested()) {
+            kill(pid_, SIGSTOP);
+            absl::SleepFor(absl::Milliseconds(400));
+            kill(pid_, SIGCONT);
+            absl::SleepFor(absl::Milliseconds(100));
+          }
+        }) {}
+
+ private:
+  const pid_t pid_;
+  std::jthread thread_;
+};
+
+TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersAStraggler) {
+  const Digits digits{.sync = "{mode: bsp, backup_workers: 1}", .workers = 3};
+  const std::string job = cluster_->Submit(JobFile(digits));
+  const v1::Job running = cluster_->AwaitStep(job, 20);
+  const std::string slow = running.workers(2);
+  v1::Job done;
+  {
+    Straggler straggler(cluster_->members(), slow);
+    done = Finish(job, digits.epochs);
+  }
+  EXPECT_GE(done.progress().evaluation_accuracy(), kAccuracy);
+  // The others went on without it, and what it sent for steps that were over was dropped.
+  const double missed = MetricOf(slow, "muster_worker_missed_steps_total");
+  EXPECT_GT(missed, 0.2 * digits.epochs * kStepsPerEpoch);
+  EXPECT_GT(MetricOf("ps-0", "muster_ps_late_pushes_total") +
+                MetricOf("ps-1", "muster_ps_late_pushes_total"),
+            0);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_LT(MetricOf(running.workers(rank), "muster_worker_missed_steps_total"), missed);
+  }
+}
+
+TEST_F(ConsistencyTest, ASuspendedJobWithABackupWorkerGoesOn) {
+  const Digits digits{
+      .sync = "{mode: bsp, backup_workers: 1}", .workers = 3, .epochs = kManyEpochs};
+  const std::string job = cluster_->Submit(JobFile(digits));
+  EXPECT_GT(SuspendAndResume(job), 0);
+  Finish(job, digits.epochs);
+}
+
+}  // namespace
+}  // namespace muster
