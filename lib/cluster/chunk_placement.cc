@@ -25,9 +25,10 @@ using Lightest = std::priority_queue<Load, std::vector<Load>, std::greater<>>;
 absl::Span<v1::PlanChunk> TrainedFirst(std::vector<v1::PlanChunk>& chunks,
                                        const std::vector<bool>& frozen) {
   if (frozen.empty()) return absl::MakeSpan(chunks);
-  const auto rest = std::ranges::stable_partition(
-      chunks, [&](const v1::PlanChunk& chunk) { return !frozen[chunk.parameter()]; });
-  return absl::MakeSpan(chunks).first(rest.begin() - chunks.begin());
+  const auto rest =
+      std::stable_partition(chunks.begin(), chunks.end(),
+                            [&](const v1::PlanChunk& chunk) { return !frozen[chunk.parameter()]; });
+  return absl::MakeSpan(chunks).first(rest - chunks.begin());
 }
 
 // A shard without gradients would not know how far the job is: frozen chunks go only to those with.
