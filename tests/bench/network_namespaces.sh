@@ -119,8 +119,3 @@ stop_on() {
     sleep 0.1
   done
 }
-
-# The body of /metrics of a member on a host, without any tool.
-metrics_of() {
-  on_host "$1" bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1" && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' sh "$2"
-}

@@ -49,7 +49,12 @@ stop_members() {
   while [ "$(muster -o name members 2>/dev/null | wc -l)" -gt 0 ]; do sleep 0.2; done
 }
 
-# "steps seconds waiting": totals of a worker since its start.
+# The body of /metrics of a member on a host, without any tool.
+metrics_of() {
+  on_host "$1" bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1" && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' sh "$2"
+}
+
+# "steps seconds": totals of a worker since its start.
 worker_totals() {
   metrics_of "$1" $worker_metrics_port 2>/dev/null | awk '
     /^muster_worker_step_duration_seconds_sum/ { sum = $2 }
