@@ -492,14 +492,16 @@ void RingExchange::Answered(int c) {
   --chunks_awaited_;
   if (--unanswered_[parameter] > 0) return;
   unanswered_[parameter] = chunks_of_parameter_[parameter];
+  // Before the parameter's own: who sees that every parameter has a version sees it of the whole.
+  if (--parameters_behind_ == 0) {
+    parameters_behind_ = static_cast<int>(std::ranges::count(frozen_, false));
+    version_.fetch_add(1, std::memory_order_release);
+  }
   if (frozen_[parameter]) {
     parameter_versions_[parameter].store(kEveryVersion, std::memory_order_release);
   } else {
     parameter_versions_[parameter].fetch_add(1, std::memory_order_release);
   }
-  if (--parameters_behind_ > 0) return;
-  parameters_behind_ = static_cast<int>(std::ranges::count(frozen_, false));
-  version_.fetch_add(1, std::memory_order_release);
 }
 
 // Values go before sums: whoever still lacks one cannot compute the gradient that a sum waits for,

@@ -71,9 +71,9 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
     WorkerMetrics* metrics = nullptr;
   };
 
-  // Opens the transport, so that address() is known: a ring of one needs none and has one all the
-  // same, to sleep on. INVALID_ARGUMENT when the plan's chunks do not
-  // cut its parameters or its shards are not its workers'; the transport's error.
+  // Opens the transport, so that address() is known (a ring of one sleeps on it). INVALID_ARGUMENT
+  // when the plan's chunks do not cut its parameters or its shards are not its workers'; the
+  // transport's error.
   static absl::StatusOr<std::unique_ptr<RingExchange>> Create(Options options);
   ~RingExchange() override;  // joins the thread; drops what is in flight
 
