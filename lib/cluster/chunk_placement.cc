@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_table.h"
 
 namespace muster {
@@ -31,7 +30,6 @@ absl::Span<v1::PlanChunk> TrainedFirst(std::vector<v1::PlanChunk>& chunks,
   return absl::MakeSpan(chunks).first(rest - chunks.begin());
 }
 
-// A shard without gradients would not know how far the job is: frozen chunks go only to those with.
 std::vector<double> SharesOfFrozen(absl::Span<const v1::PlanChunk> trained,
                                    absl::Span<const double> shares) {
   if (trained.empty()) return {shares.begin(), shares.end()};
@@ -123,12 +121,12 @@ double Imbalance(absl::Span<const v1::PlanChunk> chunks, absl::Span<const double
 
 std::vector<v1::PlanChunk> CutAndPlaceChunks(const v1::Graph& graph, int64_t chunk_bytes,
                                              absl::Span<const double> shares,
-                                             const std::vector<bool>& frozen) {
+                                             const std::vector<bool>& frozen, int64_t chunks_max) {
   std::vector<v1::PlanChunk> best;
   double least = std::numeric_limits<double>::infinity();
   for (;; chunk_bytes = HalfOf(chunk_bytes)) {
     std::vector<v1::PlanChunk> chunks = CutIntoChunks(graph, chunk_bytes);
-    if (!best.empty() && std::ssize(chunks) > limits::kChunksMax) return best;
+    if (!best.empty() && std::ssize(chunks) > chunks_max) return best;
     const absl::Span<v1::PlanChunk> trained = TrainedFirst(chunks, frozen);
     PlaceChunks(trained, shares);
     PlaceChunks(absl::MakeSpan(chunks).subspan(trained.size()), SharesOfFrozen(trained, shares));

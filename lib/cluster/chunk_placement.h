@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "lib/cluster/limits.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 
@@ -44,14 +45,16 @@ double Imbalance(absl::Span<const v1::PlanChunk> chunks, absl::Span<const double
 
 // The chunks of every parameter in order, cut and placed. None is larger than `chunk_bytes`; they
 // are cut finer, by halves, until no shard has more than kImbalanceMax times its share, but never
-// finer than limits::kChunkBytesMin or into more than limits::kChunksMax. A model so small that
+// finer than limits::kChunkBytesMin or into more than `chunks_max`. A model so small that
 // this is not enough is cut in the way that comes closest: 2 values cannot be spread over 16
 // shards. A chunk begins at a multiple of 64 bytes of its parameter if `chunk_bytes` is one.
 //
 // `frozen`: by parameter, or empty for none. What is frozen causes no traffic: it is spread by
-// shares too, but apart from the rest and not balanced beyond that.
+// shares too, but apart from the rest, not balanced beyond that, and only over shards that have
+// something to train: the others would not know how far the job is.
 std::vector<v1::PlanChunk> CutAndPlaceChunks(const v1::Graph& graph, int64_t chunk_bytes,
                                              absl::Span<const double> shares,
-                                             const std::vector<bool>& frozen = {});
+                                             const std::vector<bool>& frozen = {},
+                                             int64_t chunks_max = limits::kChunksMax);
 
 }  // namespace muster

@@ -121,6 +121,19 @@ TEST(ChunkPlacementTest, BytesFollowTheShares) {
                                DoubleNear(0.375, 0.01875)));
 }
 
+TEST(ChunkPlacementTest, ChunksAreNotCutIntoMoreThanAllowed) {
+  const v1::Graph graph = GraphOf({1 << 16});
+  EXPECT_EQ(CutAndPlaceChunks(graph, 64 << 10, EqualShares(7), {}, /*chunks_max=*/20).size(), 16);
+  EXPECT_GT(CutAndPlaceChunks(graph, 64 << 10, EqualShares(7)).size(), 20);
+}
+
+TEST(ChunkPlacementTest, AShardThatTrainsNothingHoldsNothingFrozenEither) {
+  const v1::Graph graph = GraphOf({8, 1 << 20});
+  for (const auto& chunk : CutAndPlaceChunks(graph, 4 << 20, EqualShares(3), {false, true})) {
+    EXPECT_EQ(chunk.shard(), 0) << chunk.ShortDebugString();
+  }
+}
+
 TEST(ChunkPlacementTest, FrozenParametersDoNotCountForBalance) {
   const v1::Graph graph = GraphOf({1 << 16, 3 << 16, 1 << 16});
   const std::vector<double> shares = EqualShares(4);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lib/cluster/chunk_placement.h"
+#include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/cluster/resource_name.h"
@@ -96,9 +97,10 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   for (const v1::Parameter& parameter : plan->graph().parameters()) {
     frozen.push_back(TreatmentOf(training, parameter).frozen);
   }
-  const std::vector<v1::PlanChunk> chunks =
-      CutAndPlaceChunks(plan->graph(), plan->spec().chunk_bytes(), shares, frozen);
   const auto slots = mode == v1::LOCAL_SGD ? OptimizerSlotNames(training.optimizer()).size() : 0;
+  const std::vector<v1::PlanChunk> chunks =
+      CutAndPlaceChunks(plan->graph(), plan->spec().chunk_bytes(), shares, frozen,
+                        limits::kChunksMax / static_cast<int64_t>(1 + slots));
   for (size_t slot = 0; slot <= slots; ++slot) {
     for (const v1::PlanChunk& chunk : chunks) {
       v1::PlanChunk& planned = *plan->add_chunks();
