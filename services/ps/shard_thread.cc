@@ -20,7 +20,8 @@ namespace muster {
 namespace {
 
 constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
-constexpr size_t kUnplacedMax = 1 << 14;  // late pushes must be answered: more than chunks
+constexpr size_t kUnplacedMax =
+    1024;  // refusals in one turn; repeated and late pushes are all answered
 constexpr size_t kTokenBytes = GradientSquares::kTokenBytes;
 // Payloads of HELLO take turns in these: one that is overwritten by a flood of others has a wrong
 // token, no more.
@@ -420,7 +421,9 @@ PayloadPlace ShardThread::PlacePayload(const WireHeader& header) {
   if (!placement.memory.empty()) return {placement.memory, placement.in_place};
   if (placement.repeat) metrics_->duplicate_pushes.Increment();
   if (placement.refusal != RefusalReason::kNone) metrics_->refused(placement.refusal).Increment();
-  if (unplaced_.size() < kUnplacedMax) unplaced_.push_back({header, placement.refusal});
+  if (placement.refusal == RefusalReason::kNone || unplaced_.size() < kUnplacedMax) {
+    unplaced_.push_back({header, placement.refusal});
+  }
   return {};
 }
 
