@@ -81,9 +81,9 @@ absl::StatusOr<LinkKind> ParseLinkKind(absl::string_view word) {
       absl::StrCat("must be auto, shm, ucx or rdma (is '", word, "')"));
 }
 
-class RoutingTransport::Losses : public MessageReceiver {
+class RoutingTransport::CarrierReceiver : public MessageReceiver {
  public:
-  explicit Losses(bool shared) : shared_(shared) {}
+  explicit CarrierReceiver(bool shared) : shared_(shared) {}
 
   PayloadPlace PlacePayload(const WireHeader& header) override {
     return receiver->PlacePayload(header);
@@ -129,8 +129,8 @@ RoutingTransport::RoutingTransport(RoutingTransportOptions options,
                                    std::unique_ptr<SharedMemoryTransport> shared,
                                    std::unique_ptr<UcxTransport> ucx)
     : options_(std::move(options)),
-      shared_losses_(std::make_unique<Losses>(true)),
-      ucx_losses_(std::make_unique<Losses>(false)),
+      shared_receiver_(std::make_unique<CarrierReceiver>(true)),
+      ucx_receiver_(std::make_unique<CarrierReceiver>(false)),
       shared_(std::move(shared)),
       ucx_(std::move(ucx)),
       address_(
@@ -140,9 +140,9 @@ RoutingTransport::RoutingTransport(RoutingTransportOptions options,
 RoutingTransport::~RoutingTransport() = default;
 
 void RoutingTransport::SetReceiver(MessageReceiver* receiver) {
-  shared_losses_->receiver = ucx_losses_->receiver = receiver;
-  if (shared_) shared_->SetReceiver(shared_losses_.get());
-  if (ucx_) ucx_->SetReceiver(ucx_losses_.get());
+  shared_receiver_->receiver = ucx_receiver_->receiver = receiver;
+  if (shared_) shared_->SetReceiver(shared_receiver_.get());
+  if (ucx_) ucx_->SetReceiver(ucx_receiver_.get());
 }
 
 std::string RoutingTransport::name() const {

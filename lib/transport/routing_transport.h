@@ -66,7 +66,7 @@ class RoutingTransport : public Transport {
   void Wake() override;
 
  private:
-  class Losses;  // reports a carrier's peers by the names they have here
+  class CarrierReceiver;  // what a carrier calls: knows its peers by our names
 
   RoutingTransport(RoutingTransportOptions options, std::unique_ptr<SharedMemoryTransport> shared,
                    std::unique_ptr<UcxTransport> ucx);
@@ -84,7 +84,7 @@ class RoutingTransport : public Transport {
 
   const RoutingTransportOptions options_;
   // Either may be null, not both. The receivers outlive them.
-  std::unique_ptr<Losses> shared_losses_, ucx_losses_;
+  std::unique_ptr<CarrierReceiver> shared_receiver_, ucx_receiver_;
   const std::unique_ptr<SharedMemoryTransport> shared_;
   const std::unique_ptr<UcxTransport> ucx_;
   const std::string address_;
