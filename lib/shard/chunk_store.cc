@@ -25,6 +25,15 @@ int ChunkStore::ArraysOf(const v1::JobPlan& plan) {
   return 1 + static_cast<int>(OptimizerSlotNames(plan.spec().training().optimizer()).size());
 }
 
+// A worker is sent no value before it has taken the last one: one that stands still is in the
+// middle of one version. Where the others go on without it there is a place for the version that
+// each of those who may stand still holds, beside the two of everybody else.
+int ChunkStore::ValueBuffersOf(const v1::JobPlan& plan) {
+  const v1::SyncSpec& sync = plan.spec().sync();
+  const bool asynchronous = sync.mode() == v1::SSP || sync.mode() == v1::ASP;
+  return 2 + (asynchronous ? 1 : static_cast<int>(sync.backup_workers()));
+}
+
 ChunkStore::Chunk ChunkStore::Lay(const v1::JobPlan& plan, int id) {
   const v1::PlanChunk& planned = plan.chunks(id);
   Chunk chunk{.id = id,
@@ -36,18 +45,19 @@ ChunkStore::Chunk ChunkStore::Lay(const v1::JobPlan& plan, int id) {
   if (chunk.push_format.codec != WireCodec::kRaw) {
     chunk.payload_stride = RoundedToLines(chunk.push_format.bytes);
   }
-  if (chunk.values_format.dtype != WireDType::kF32) {
-    chunk.wire_stride = RoundedToLines(chunk.values_format.bytes);
-  }
-  chunk.bytes = 3 * ArraysOf(plan) * chunk.stride +
-                plan.workers_size() * (chunk.stride + chunk.payload_stride) + 2 * chunk.wire_stride;
+  chunk.outgoing_stride = RoundedToLines(chunk.values_format.bytes);
+  const int slots = ArraysOf(plan) - 1;
+  const int arrays = 3 * slots + (chunk.sends_values() ? 1 : 3);
+  chunk.bytes = arrays * chunk.stride + plan.workers_size() * (chunk.stride + chunk.payload_stride);
   return chunk;
 }
 
 int64_t ChunkStore::BytesNeeded(const v1::JobPlan& plan, int shard) {
   int64_t bytes = 0;
   for (int id = 0; id < plan.chunks_size(); ++id) {
-    if (plan.chunks(id).shard() == shard) bytes += Lay(plan, id).bytes;
+    if (plan.chunks(id).shard() != shard) continue;
+    const Chunk chunk = Lay(plan, id);
+    bytes += chunk.bytes + ValueBuffersOf(plan) * chunk.outgoing_stride;
   }
   return bytes;
 }
@@ -55,25 +65,38 @@ int64_t ChunkStore::BytesNeeded(const v1::JobPlan& plan, int shard) {
 absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
     std::shared_ptr<const v1::JobPlan> plan, int shard,
     std::shared_ptr<MemoryBudget::Reservation> reservation) {
-  ASSIGN_OR_RETURN(std::shared_ptr<Slab> slab,
-                   Slab::Allocate(BytesNeeded(*plan, shard), std::move(reservation)));
-  return absl::WrapUnique(new ChunkStore(std::move(plan), shard, std::move(slab)));
+  int64_t outgoing_bytes = 0;
+  for (int id = 0; id < plan->chunks_size(); ++id) {
+    if (plan->chunks(id).shard() != shard) continue;
+    outgoing_bytes += ValueBuffersOf(*plan) * Lay(*plan, id).outgoing_stride;
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<SharedSlab> outgoing, SharedSlab::Allocate(outgoing_bytes));
+  ASSIGN_OR_RETURN(
+      std::shared_ptr<Slab> slab,
+      Slab::Allocate(BytesNeeded(*plan, shard) - outgoing_bytes, std::move(reservation)));
+  return absl::WrapUnique(
+      new ChunkStore(std::move(plan), shard, std::move(outgoing), std::move(slab)));
 }
 
 ChunkStore::ChunkStore(std::shared_ptr<const v1::JobPlan> plan, int shard,
-                       std::shared_ptr<Slab> slab)
+                       std::shared_ptr<SharedSlab> outgoing, std::shared_ptr<Slab> slab)
     : plan_(std::move(plan)),
       shard_(shard),
+      outgoing_(std::move(outgoing)),
       slab_(std::move(slab)),
       arrays_(ArraysOf(*plan_)),
+      value_buffers_(ValueBuffersOf(*plan_)),
       index_of_(plan_->chunks_size(), -1) {
   std::byte* memory = slab_->memory().data();
+  std::byte* out = outgoing_->memory().data();
   for (int id = 0; id < plan_->chunks_size(); ++id) {
     if (plan_->chunks(id).shard() != shard) continue;
     index_of_[id] = size();
     Chunk& chunk = chunks_.emplace_back(Lay(*plan_, id));
     chunk.memory = memory;
     memory += chunk.bytes;
+    chunk.outgoing = out;
+    out += value_buffers_ * chunk.outgoing_stride;
   }
   BeginRestore();
 }
@@ -84,18 +107,38 @@ int ChunkStore::Find(int64_t id) const {
 
 // ---------------------------------------------------------------- where things are
 
-float* ChunkStore::Array(int index, int buffer, int array) const {
+// In a chunk's memory: the slots of each version and of the snapshot, the snapshot's values, the
+// values of each version where they are not what goes out, gradients, encoded pushes.
+float* ChunkStore::Array(int index, const Version& version, int array) const {
   const Chunk& chunk = chunks_[index];
-  return reinterpret_cast<float*>(chunk.memory + (buffer * arrays_ + array) * chunk.stride);
+  const int slots = arrays_ - 1;
+  std::byte* at = nullptr;
+  if (array > 0) {
+    at = ArrayNumber(chunk, version.slots * slots + array - 1);
+  } else if (version == kHeld) {
+    at = ArrayNumber(chunk, 3 * slots);
+  } else if (chunk.sends_values()) {
+    at = chunk.outgoing + version.values * chunk.outgoing_stride;
+  } else {
+    at = ArrayNumber(chunk, 3 * slots + 1 + version.slots);
+  }
+  return reinterpret_cast<float*>(at);
 }
 
-void ChunkStore::CopyBuffer(int index, int from, int to) {
-  std::memcpy(Array(index, to, 0), Array(index, from, 0), arrays_ * chunks_[index].stride);
+int ChunkStore::ArraysInMemory(const Chunk& chunk) const {
+  return 3 * (arrays_ - 1) + (chunk.sends_values() ? 1 : 3);
+}
+
+void ChunkStore::Copy(int index, const Version& from, const Version& to) {
+  const int64_t stride = chunks_[index].stride;
+  std::memcpy(Array(index, to, 0), Array(index, from, 0), stride);
+  if (arrays_ == 1) return;
+  std::memcpy(Array(index, to, 1), Array(index, from, 1), (arrays_ - 1) * stride);
 }
 
 absl::Span<float> ChunkStore::Gradient(int index, int rank) const {
   const Chunk& chunk = chunks_[index];
-  return {reinterpret_cast<float*>(chunk.memory + (3 * arrays_ + rank) * chunk.stride),
+  return {reinterpret_cast<float*>(ArrayNumber(chunk, ArraysInMemory(chunk) + rank)),
           static_cast<size_t>(chunk.elements)};
 }
 
@@ -107,31 +150,30 @@ absl::Span<std::byte> ChunkStore::PushMemory(int index, int rank) const {
     auto* const end = reinterpret_cast<std::byte*>(gradient.data() + gradient.size());
     return {end - bytes, bytes};
   }
-  std::byte* const payloads = chunk.memory + (3 * arrays_ + plan_->workers_size()) * chunk.stride;
+  std::byte* const payloads = ArrayNumber(chunk, ArraysInMemory(chunk) + plan_->workers_size());
   return {payloads + rank * chunk.payload_stride, bytes};
 }
 
-absl::Span<std::byte> ChunkStore::WireValues(int index, int buffer) const {
+absl::Span<std::byte> ChunkStore::WireValues(int index, const Version& version) const {
   const Chunk& chunk = chunks_[index];
-  const auto bytes = static_cast<size_t>(chunk.values_format.bytes);
-  if (chunk.wire_stride == 0) return {reinterpret_cast<std::byte*>(Array(index, buffer, 0)), bytes};
-  return {chunk.memory + chunk.bytes - (2 - buffer) * chunk.wire_stride, bytes};
+  return {chunk.outgoing + version.values * chunk.outgoing_stride,
+          static_cast<size_t>(chunk.values_format.bytes)};
 }
 
 // ---------------------------------------------------------------- initial values
 
-void ChunkStore::Initialize(int index, int buffer) {
+void ChunkStore::Initialize(int index, const Version& version) {
   const Chunk& chunk = chunks_[index];
   if (chunk.first_slot != 0) return;  // zero as it is
   const v1::PlanChunk& planned = plan_->chunks(chunk.id);
   FillInitialValues(plan_->graph().parameters(planned.parameter()).initializer(),
                     plan_->spec().training().seed(), planned.parameter(), planned.offset(),
-                    {Array(index, buffer, 0), static_cast<size_t>(chunk.elements)});
+                    {Array(index, version, 0), static_cast<size_t>(chunk.elements)});
 }
 
 void ChunkStore::BeginRestore() { restored_bytes_.assign(chunks_.size() * arrays_, 0); }
 
-absl::Status ChunkStore::RestoreSlice(const v1::ShardSlice& slice, int buffer) {
+absl::Status ChunkStore::RestoreSlice(const v1::ShardSlice& slice, const Version& version) {
   const int index = Find(slice.chunk());
   const int array = index < 0 ? -1 : slice.slot() - chunks_[index].first_slot;
   if (array < 0 || array >= arrays_) {
@@ -153,7 +195,7 @@ absl::Status ChunkStore::RestoreSlice(const v1::ShardSlice& slice, int buffer) {
                                             ", bytes [", restored, ", +", size,
                                             "): checksum mismatch"));
   }
-  std::memcpy(reinterpret_cast<std::byte*>(Array(index, buffer, array)) + restored,
+  std::memcpy(reinterpret_cast<std::byte*>(Array(index, version, array)) + restored,
               slice.data().data(), size);
   restored += size;
   return absl::OkStatus();

@@ -11,22 +11,34 @@
 #include "absl/types/span.h"
 #include "lib/codec/codec.h"
 #include "lib/shard/memory_budget.h"
+#include "lib/transport/shared_slab.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {
 
-// Every chunk has three buffers of arrays: two versions and one that holds a snapshot. Array 0 are
-// the values, the next ones the optimizer's slots; in a local_sgd job a chunk has one array, which
-// is that of its slot. Beside them lie a gradient per rank, the bytes of an encoded push per rank,
-// and, where values travel in 16 bits, what goes out of each version. Pages that are never written
-// cost nothing.
+// Every chunk has several arrays: array 0 are the values, the next ones the optimizer's slots; in a
+// local_sgd job a chunk has one array, which is that of its slot. There are two versions of each,
+// and a copy that a snapshot holds. Of what goes out of a version, the values or, where they travel
+// in 16 bits, those, there are more than two (ValueBuffersOf), so that a receiver which stands
+// still in the middle of one does not hold up everybody else's next. Beside them lie a gradient per
+// rank and the bytes of an encoded push per rank.
+//
+// What goes out lies in a SharedSlab, which workers on this host read; slots and gradients are in
+// memory that nobody else sees. Pages that are never written cost nothing.
 //
 // Chunks are numbered from 0 in the plan's order. Thread-compatible; after Create() nothing is
 // allocated.
 class ChunkStore {
  public:
-  static constexpr int kHeldBuffer = 2;  // beside the two versions
+  // Where a version lies.
+  struct Version {
+    int values = 0;  // of value_buffers()
+    int slots = 0;   // 0 or 1
+
+    friend bool operator==(const Version&, const Version&) = default;
+  };
+  static constexpr Version kHeld = {.values = -1, .slots = 2};  // the snapshot's copy
 
   // The plan is good.
   static int64_t BytesNeeded(const v1::JobPlan& plan, int shard);
@@ -45,34 +57,39 @@ class ChunkStore {
   int arrays() const { return arrays_; }
   // What array `array` of the chunk is in a checkpoint: 0 for values.
   int SlotOf(int index, int array) const { return chunks_[index].first_slot + array; }
+  // What goes out of this many versions has a place.
+  int value_buffers() const { return value_buffers_; }
   const WireFormat& push_format(int index) const { return chunks_[index].push_format; }
   const WireFormat& values_format(int index) const { return chunks_[index].values_format; }
 
   // f32[elements], 64-byte aligned.
-  float* Array(int index, int buffer, int array) const;
-  absl::Span<const float> Values(int index, int buffer) const {
-    return {Array(index, buffer, 0), static_cast<size_t>(elements(index))};
+  float* Array(int index, const Version& version, int array) const;
+  absl::Span<const float> Values(int index, const Version& version) const {
+    return {Array(index, version, 0), static_cast<size_t>(elements(index))};
   }
-  void CopyBuffer(int index, int from, int to);
+  void Copy(int index, const Version& from, const Version& to);
 
   // f32[elements], the shard's own copy of a rank's gradient.
   absl::Span<float> Gradient(int index, int rank) const;
   // Where the payload of a push lands: push_format(index).bytes. For an f32 push that is
   // Gradient(), for one of 16 bits its second half.
   absl::Span<std::byte> PushMemory(int index, int rank) const;
-  // What goes out of a version: values_format(index).bytes, Array(index, buffer, 0) for f32.
-  absl::Span<std::byte> WireValues(int index, int buffer) const;
+  // What goes out of a version: values_format(index).bytes, Array(index, version, 0) for f32.
+  absl::Span<std::byte> WireValues(int index, const Version& version) const;
 
   // Fills values with initial ones, slots with zeros.
-  void Initialize(int index, int buffer);
+  void Initialize(int index, const Version& version);
   // Begins a restore, also after one that broke off.
   void BeginRestore();
   // One slice of the checkpoint; those of a chunk's slot come in order. DATA_LOSS on a checksum
   // mismatch, INVALID_ARGUMENT for a slice that does not belong here.
-  absl::Status RestoreSlice(const v1::ShardSlice& slice, int buffer);
+  absl::Status RestoreSlice(const v1::ShardSlice& slice, const Version& version);
   // DATA_LOSS naming the first chunk that is not complete.
   absl::Status FinishRestore() const;
 
+  size_t bytes() const { return outgoing_->memory().size() + slab_->memory().size(); }
+  // What WireValues() are in, and what everything else is in.
+  absl::Span<std::byte> outgoing() const { return outgoing_->memory(); }
   const std::shared_ptr<Slab>& slab() const { return slab_; }
 
  private:
@@ -82,22 +99,34 @@ class ChunkStore {
     int64_t elements = 0;
     WireFormat push_format;
     WireFormat values_format;
-    int64_t stride = 0;          // bytes from one array to the next
-    int64_t payload_stride = 0;  // of encoded pushes; 0: not encoded
-    int64_t wire_stride = 0;     // of values that go out in 16 bits; 0: they go out as they are
-    int64_t bytes = 0;           // of all
+    int64_t stride = 0;           // bytes from one array to the next
+    int64_t payload_stride = 0;   // of encoded pushes; 0: not encoded
+    int64_t outgoing_stride = 0;  // of what goes out of a version
+    int64_t bytes = 0;            // of all but that
     std::byte* memory = nullptr;
+    std::byte* outgoing = nullptr;
+
+    // The values of a version go out as they are.
+    bool sends_values() const { return values_format.dtype == WireDType::kF32; }
   };
 
-  ChunkStore(std::shared_ptr<const v1::JobPlan> plan, int shard, std::shared_ptr<Slab> slab);
+  ChunkStore(std::shared_ptr<const v1::JobPlan> plan, int shard,
+             std::shared_ptr<SharedSlab> outgoing, std::shared_ptr<Slab> slab);
 
   static int ArraysOf(const v1::JobPlan& plan);
+  static int ValueBuffersOf(const v1::JobPlan& plan);
   static Chunk Lay(const v1::JobPlan& plan, int id);
+  std::byte* ArrayNumber(const Chunk& chunk, int64_t number) const {
+    return chunk.memory + number * chunk.stride;
+  }
+  int ArraysInMemory(const Chunk& chunk) const;
 
   const std::shared_ptr<const v1::JobPlan> plan_;
   const int shard_;
+  const std::shared_ptr<SharedSlab> outgoing_;
   const std::shared_ptr<Slab> slab_;
   const int arrays_;
+  const int value_buffers_;
   std::vector<Chunk> chunks_;
   std::vector<int32_t> index_of_;        // by the plan's chunk id; -1: of another shard
   std::vector<int64_t> restored_bytes_;  // [chunk, array]

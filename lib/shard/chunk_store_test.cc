@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/test_plan.h"
+#include "lib/transport/shared_slab.h"
 
 namespace muster {
 namespace {
@@ -22,6 +23,7 @@ class ChunkStoreTest : public testing::Test {
     options.optimizer.mutable_adam()->set_learning_rate(1);
     options.sync.mutable_compression()->set_kind(kind);
     options.sync.set_values(values);
+    options.sync.set_backup_workers(2);
     v1::JobPlan plan = MakeTestPlan(options);
     for (auto& parameter : *plan.mutable_graph()->mutable_parameters()) parameter.add_shape(1);
     const int64_t bytes = ChunkStore::BytesNeeded(plan, 0);
@@ -29,6 +31,7 @@ class ChunkStoreTest : public testing::Test {
                                  *budget_.Reserve(bytes, absl::ZeroDuration()));
   }
 
+  using Version = ChunkStore::Version;
   using Range = std::pair<const std::byte*, const std::byte*>;
 
   template <typename T>
@@ -49,25 +52,37 @@ TEST_F(ChunkStoreTest, NothingOverlaps) {
       std::vector<Range> ranges;
       for (int chunk = 0; chunk < store_->size(); ++chunk) {
         const auto elements = static_cast<size_t>(store_->elements(chunk));
-        for (int buffer = 0; buffer < 3; ++buffer) {
+        for (const Version& version : {Version{0, 0}, Version{1, 1}, ChunkStore::kHeld}) {
           for (int array = 0; array < store_->arrays(); ++array) {
             ranges.push_back(
-                RangeOf(absl::MakeSpan(store_->Array(chunk, buffer, array), elements)));
+                RangeOf(absl::MakeSpan(store_->Array(chunk, version, array), elements)));
           }
         }
+        ASSERT_EQ(store_->value_buffers(), 4);
+        for (int spare : {2, 3}) ranges.push_back(RangeOf(store_->WireValues(chunk, {spare, 0})));
         for (int rank = 0; rank < 3; ++rank) {
           ranges.push_back(RangeOf(store_->Gradient(chunk, rank)));
           if (store_->push_format(chunk).codec == WireCodec::kRaw) continue;
           ranges.push_back(RangeOf(store_->PushMemory(chunk, rank)));
         }
         if (store_->values_format(chunk).dtype == WireDType::kF32) continue;
-        for (int buffer : {0, 1}) ranges.push_back(RangeOf(store_->WireValues(chunk, buffer)));
+        for (int i : {0, 1}) ranges.push_back(RangeOf(store_->WireValues(chunk, {i, i})));
       }
       std::ranges::sort(ranges);
       for (size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
-      const Range all = RangeOf(store_->slab()->memory());
-      EXPECT_GE(ranges.front().first, all.first);
-      EXPECT_LE(ranges.back().second, all.second);
+      const Range own = RangeOf(store_->slab()->memory()), out = RangeOf(store_->outgoing());
+      for (const Range& range : ranges) {
+        const bool is_own = range.first >= own.first && range.second <= own.second;
+        const bool is_out = range.first >= out.first && range.second <= out.second;
+        EXPECT_TRUE(is_own || is_out);
+      }
+      for (int chunk = 0; chunk < store_->size(); ++chunk) {
+        for (int buffer = 0; buffer < store_->value_buffers(); ++buffer) {
+          EXPECT_NE(SharedSlab::Find(store_->WireValues(chunk, {buffer, 0})), nullptr)
+              << "a worker on this host could not read it in place";
+        }
+        EXPECT_EQ(SharedSlab::Find(store_->PushMemory(chunk, 0)), nullptr);
+      }
     }
   }
 }
@@ -83,8 +98,8 @@ TEST_F(ChunkStoreTest, ASixteenBitPushLandsWhereItsSumMayBeWrittenOverIt) {
 
 TEST_F(ChunkStoreTest, ValuesOfThirtyTwoBitsGoOutAsTheyAre) {
   Make(v1::COMPRESSION_NONE, v1::VALUES_FP32);
-  for (int buffer : {0, 1}) {
-    EXPECT_EQ(RangeOf(store_->WireValues(0, buffer)), RangeOf(store_->Values(0, buffer)));
+  for (const Version& version : {Version{0, 0}, Version{1, 1}, Version{3, 0}}) {
+    EXPECT_EQ(RangeOf(store_->WireValues(0, version)), RangeOf(store_->Values(0, version)));
   }
 }
 

@@ -87,6 +87,8 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
     chunk.learning_rate_factor = treatment.learning_rate_factor;
     chunk.weight_decay = treatment.weight_decay;
     chunk.statistic_momentum = parameter.statistic_momentum();
+    chunk.buffers.resize(store_->value_buffers());
+    chunk.previous = {.values = 1, .slots = 1};
     if (chunk.trained) chunk.number = trained_chunks_++;
     if (store_->values_format(index).dtype != WireDType::kF32) {
       chunk.encoder = ChunkEncoder::Create(store_->values_format(index), /*seed=*/0);
@@ -147,7 +149,7 @@ void ParameterShard::Initialize(int index) { store_->Initialize(index, chunks_[i
 void ParameterShard::BeginRestore() { store_->BeginRestore(); }
 
 absl::Status ParameterShard::RestoreSlice(const v1::ShardSlice& slice) {
-  RETURN_IF_ERROR(store_->RestoreSlice(slice, /*buffer=*/0));
+  RETURN_IF_ERROR(store_->RestoreSlice(slice, ChunkStore::Version()));
   return slice.has_update_state() ? RestoreState(slice.update_state()) : absl::OkStatus();
 }
 
@@ -258,7 +260,7 @@ RefusalReason ParameterShard::Fetch(const WireHeader& header) {
       SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
       break;
     case FetchFate::kPrevious:
-      SendParams(*chunk, 1 - chunk->current, rank, header.step);
+      SendParams(*chunk, chunk->previous, rank, header.step);
       break;
     case FetchFate::kLater:
       break;
@@ -276,9 +278,10 @@ void ParameterShard::RankLost(int rank) {
   }
 }
 
-void ParameterShard::SendParams(Chunk& chunk, int buffer, int rank, int64_t step) {
+void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank,
+                                int64_t step) {
   const int index = IndexOf(chunk);
-  const absl::Span<const std::byte> values = WireValues(chunk, buffer);
+  const absl::Span<const std::byte> values = WireValues(chunk, version);
   const WireHeader header{
       .kind = MessageKind::kParams,
       .dtype = store_->values_format(index).dtype,
@@ -288,18 +291,18 @@ void ParameterShard::SendParams(Chunk& chunk, int buffer, int rank, int64_t step
       .chunk = static_cast<uint32_t>(store_->id(index)),
       .rank = static_cast<uint32_t>(rank),
       .length = values.size(),
-      .scalar = buffer == chunk.current ? SquaresFor(chunk, rank) : 0,
+      .scalar = version == chunk.current ? SquaresFor(chunk, rank) : 0,
       .loss_scale = StateOfVersion(step).loss_scale.value(),
   };
-  ++chunk.sending[buffer];
+  ++chunk.buffers[version.values].sending;
   ++sending_;
   // Two words, which AnyInvocable keeps inside itself.
-  const uint64_t sent = static_cast<uint64_t>(index) << 1 | buffer;
-  output_->SendTo(rank, header, values, [this, sent](const absl::Status&) {
-    Chunk& chunk = chunks_[sent >> 1];
-    --sending_;
-    if (--chunk.sending[sent & 1] == 0) UpdateIfReady(chunk);
-  });
+  output_->SendTo(rank, header, values,
+                  [this, index, buffer = version.values](const absl::Status&) {
+                    Chunk& chunk = chunks_[index];
+                    --sending_;
+                    if (--chunk.buffers[buffer].sending == 0) UpdateIfReady(chunk);
+                  });
 }
 
 double ParameterShard::SquaresFor(const Chunk& chunk, int rank) {
@@ -307,12 +310,14 @@ double ParameterShard::SquaresFor(const Chunk& chunk, int rank) {
 }
 
 // The optimizer has rounded them on its way; of other values there are few.
-absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk, int buffer) {
+absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk,
+                                                       const ChunkStore::Version& version) {
   const int index = IndexOf(chunk);
-  const absl::Span<std::byte> wire = store_->WireValues(index, buffer);
-  if (chunk.encoder != nullptr && !chunk.encoded[buffer]) {
-    chunk.encoder->Encode(store_->Values(index, buffer), wire);
-    chunk.encoded[buffer] = true;
+  const absl::Span<std::byte> wire = store_->WireValues(index, version);
+  ValueBuffer& buffer = chunk.buffers[version.values];
+  if (chunk.encoder != nullptr && !buffer.encoded) {
+    chunk.encoder->Encode(store_->Values(index, version), wire);
+    buffer.encoded = true;
   }
   return wire;
 }
@@ -322,8 +327,19 @@ absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk, int buffer)
 bool ParameterShard::MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const {
   if (!started_ || update.ranks.empty()) return false;
   if (judged_ && (!judgement_ || !judgement_->complete || !chunk.summed)) return false;
-  if (chunk.sending[1 - chunk.current] > 0) return false;  // its memory is still being read
+  if (FreeBuffer(chunk) < 0) return false;  // all memory is still being read
   return update.step < snapshots_.Barrier(IndexOf(chunk));
+}
+
+// Where the values of the next version go; -1: nowhere yet. The version before stays where there is
+// another place: somebody may ask for it.
+int ParameterShard::FreeBuffer(const Chunk& chunk) {
+  int free = -1;
+  for (int i = 0; i < std::ssize(chunk.buffers); ++i) {
+    if (i == chunk.current.values || chunk.buffers[i].sending > 0) continue;
+    if (free < 0 || free == chunk.previous.values) free = i;
+  }
+  return free;
 }
 
 void ParameterShard::UpdateIfReady(Chunk& chunk) {
@@ -343,7 +359,7 @@ void ParameterShard::UpdateAllReady() {
 
 void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   const int index = IndexOf(chunk);
-  const int next = 1 - chunk.current;
+  const ChunkStore::Version next = {.values = FreeBuffer(chunk), .slots = 1 - chunk.current.slots};
   if (judgement_ && judgement_->skip) {
     Skip(chunk, next);
   } else {
@@ -354,7 +370,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   ReturnLeases(chunk, update);
 
   const int64_t version_before = VersionOf(chunk), lowest_before = lowest_;
-  chunk.current = next;
+  chunk.previous = std::exchange(chunk.current, next);
   chunk.summed = false;
   gate_->Updated(index);
   CountVersion(chunk, version_before);
@@ -373,10 +389,11 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   if (judged_ && lowest_ > lowest_before) UpdateAllReady();  // what came early is summed now
 }
 
-void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update, int next) {
+void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
+                           const ChunkStore::Version& next) {
   GatherGradients(chunk, update);
   output_->UpdateBegins();
-  chunk.encoded[next] = false;
+  chunk.buffers[next.values].encoded = false;
   double sum_of_squares = 0;
   if (averages_) {
     const int index = IndexOf(chunk);
@@ -411,7 +428,8 @@ void ParameterShard::GatherGradients(const Chunk& chunk, const ChunkUpdate& upda
 }
 
 // A statistic moves towards the mean of the contributions. Slots stay 0 in both buffers.
-double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update, int next) {
+double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update,
+                                        const ChunkStore::Version& next) {
   const int index = IndexOf(chunk);
   const int64_t elements = store_->elements(index);
   if (update.gradient_factor != 1) {
@@ -426,14 +444,15 @@ double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& u
                                  gathered_, chunk.statistic_momentum * update.share, elements);
 }
 
-double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update, int next) {
+double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
+                                      const ChunkStore::Version& next) {
   const int index = IndexOf(chunk);
   kernels::OptimizerBuffers buffers = BuffersOf(chunk, next);
   if (chunk.encoder != nullptr) {
     buffers.wire_out = store_->WireValues(index, next).data();
     buffers.wire_type = TypeOf(store_->values_format(index).dtype);
     if (buffers.streaming != Streaming::kNothing) buffers.streaming = Streaming::kSlotsAndValues;
-    chunk.encoded[next] = true;
+    chunk.buffers[next.values].encoded = true;
   }
   OptimizerSettings settings = SettingsFor(chunk);
   if (has_trust_) settings.trust_ratio = trust_[kTokenDoubles + chunk.parameter];
@@ -443,13 +462,14 @@ double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update, i
                                  store_->elements(index), ClipFor(update));
 }
 
-kernels::OptimizerBuffers ParameterShard::BuffersOf(const Chunk& chunk, int next) const {
+kernels::OptimizerBuffers ParameterShard::BuffersOf(const Chunk& chunk,
+                                                    const ChunkStore::Version& next) const {
   const int index = IndexOf(chunk);
   kernels::OptimizerBuffers buffers{.gradients = gradients_.data(),
                                     .ranks = gathered_,
                                     .values_in = store_->Array(index, chunk.current, 0),
                                     .values_out = store_->Array(index, next, 0)};
-  if (memory().size() > kCachedBytes) buffers.streaming = Streaming::kSlots;
+  if (store_->bytes() > kCachedBytes) buffers.streaming = Streaming::kSlots;
   for (int slot = 0; slot < store_->arrays() - 1; ++slot) {
     buffers.slots_in[slot] = store_->Array(index, chunk.current, 1 + slot);
     buffers.slots_out[slot] = store_->Array(index, next, 1 + slot);
@@ -476,10 +496,10 @@ int64_t ParameterShard::UpdatesBefore(const Chunk& chunk) {
          StateOfVersion(VersionOf(chunk)).skipped;
 }
 
-// Both buffers have it: a step back would be a swap here as well.
-void ParameterShard::Skip(Chunk& chunk, int next) {
-  store_->CopyBuffer(IndexOf(chunk), chunk.current, next);
-  chunk.encoded[next] = false;
+// Both versions have it: a step back would be a swap here as well.
+void ParameterShard::Skip(Chunk& chunk, const ChunkStore::Version& next) {
+  store_->Copy(IndexOf(chunk), chunk.current, next);
+  chunk.buffers[next.values].encoded = false;
 }
 
 // Of those summed, and of those that the step was closed without.
@@ -556,7 +576,7 @@ bool ParameterShard::HoldIfWanted(const Chunk& chunk) {
   const int index = IndexOf(chunk);
   const int64_t version = chunk.trained ? VersionOf(chunk) : snapshots_.current()->step;
   if (!snapshots_.Wants(index, version)) return false;
-  store_->CopyBuffer(index, chunk.current, ChunkStore::kHeldBuffer);
+  store_->Copy(index, chunk.current, ChunkStore::kHeld);
   return snapshots_.Held(index);
 }
 
@@ -573,7 +593,7 @@ void ParameterShard::SnapshotIsTaken() {
     for (int array = 0; array < store_->arrays(); ++array) {
       taken->pieces.push_back({store_->id(index),
                                store_->SlotOf(index, array),
-                               {store_->Array(index, ChunkStore::kHeldBuffer, array),
+                               {store_->Array(index, ChunkStore::kHeld, array),
                                 static_cast<size_t>(store_->elements(index))}});
     }
   }

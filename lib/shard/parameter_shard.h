@@ -80,9 +80,10 @@ class ShardOutput {
 };
 
 // Every chunk has two versions of values and slots. An update reads the current one and writes the
-// next into the other buffer. Which pushes make an update, and who is answered when, is the gate's
-// to say: one class per consistency mode. The gradients of an update are summed in rank order
-// whatever their order of arrival, so under BSP a run repeats to the bit.
+// next over the one before, or where else no value is being sent from (ChunkStore). Which pushes
+// make an update, and who is answered when, is the gate's to say: one class per consistency mode.
+// The gradients of an update are summed in rank order whatever their order of arrival, so under BSP
+// a run repeats to the bit.
 //
 // Where steps are judged (StepsAreJudged), a chunk's gradients are summed as soon as the gate has
 // an update. When a shard has summed all of its chunks it sends their sums of squares to shard 0,
@@ -181,7 +182,10 @@ class ParameterShard {
   const v1::JobPlan& plan() const { return *plan_; }
   int shard() const { return shard_; }
   int chunk_count() const { return store_->size(); }
-  absl::Span<std::byte> memory() const { return store_->slab()->memory(); }
+  // All that payloads are sent from and received into.
+  std::array<absl::Span<std::byte>, 2> memory() const {
+    return {store_->outgoing(), store_->slab()->memory()};
+  }
   // Lowest version of the chunks with gradients; INT64_MAX without any.
   int64_t lowest_version() const { return lowest_; }
   // Dropped because their step was closed without them.
@@ -190,16 +194,21 @@ class ParameterShard {
   absl::Span<const float> values(int index) const;
 
  private:
+  // Of what goes out of a version.
+  struct ValueBuffer {
+    int sending = 0;       // payloads under way from it
+    bool encoded = false;  // up to date
+  };
   struct Chunk {
     bool trained = true;  // has gradients: not frozen
     int number = 0;       // among the shard's chunks with gradients
     int parameter = 0;
     double learning_rate_factor = 1;
     bool weight_decay = false;
-    double statistic_momentum = 0;  // > 0: a statistic, not trained by the optimizer
-    int current = 0;                // buffer of the current version; the other holds the one before
-    int sending[2] = {0, 0};        // payloads under way from each buffer
-    bool encoded[2] = {false, false};  // WireValues() of the buffer are up to date
+    double statistic_momentum = 0;     // > 0: a statistic, not trained by the optimizer
+    ChunkStore::Version current;       // where it is
+    ChunkStore::Version previous;      // the one before
+    std::vector<ValueBuffer> buffers;  // of the values of these and older ones
     bool updating = false;             // who finds it so need not do anything
     bool summed = false;  // where steps are judged: in Gradient() of the first of the ranks
     double sum_of_squares = 0;
@@ -236,24 +245,26 @@ class ParameterShard {
   Chunk* Find(uint32_t id);
   bool TakeGradient(const Chunk& chunk, int rank, absl::Span<const std::byte> payload,
                     PayloadLease lease);
-  void SendParams(Chunk& chunk, int buffer, int rank, int64_t step);
+  void SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank, int64_t step);
   double SquaresFor(const Chunk& chunk, int rank);
-  absl::Span<const std::byte> WireValues(Chunk& chunk, int buffer);
+  absl::Span<const std::byte> WireValues(Chunk& chunk, const ChunkStore::Version& version);
 
   bool MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const;
+  static int FreeBuffer(const Chunk& chunk);
   void UpdateIfReady(Chunk& chunk);
   void UpdateAllReady();
   void Update(Chunk& chunk, const ChunkUpdate& update);
-  void Apply(Chunk& chunk, const ChunkUpdate& update, int next);
+  void Apply(Chunk& chunk, const ChunkUpdate& update, const ChunkStore::Version& next);
   void GatherGradients(const Chunk& chunk, const ChunkUpdate& update);
   static double PartOfNorm(const Chunk& chunk, double sum_of_squares);
-  double ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update, int next);
-  double ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update, int next);
-  kernels::OptimizerBuffers BuffersOf(const Chunk& chunk, int next) const;
+  double ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update,
+                          const ChunkStore::Version& next);
+  double ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update, const ChunkStore::Version& next);
+  kernels::OptimizerBuffers BuffersOf(const Chunk& chunk, const ChunkStore::Version& next) const;
   kernels::OptimizerSettings SettingsFor(const Chunk& chunk) const;
   kernels::GradientClip ClipFor(const ChunkUpdate& update) const;
   int64_t UpdatesBefore(const Chunk& chunk);
-  void Skip(Chunk& chunk, int next);
+  void Skip(Chunk& chunk, const ChunkStore::Version& next);
   void ReturnLeases(const Chunk& chunk, const ChunkUpdate& update);
   void CountVersion(const Chunk& chunk, int64_t before);
   VersionState& StateOfVersion(int64_t version) { return states_[version % states_.size()]; }

@@ -766,6 +766,40 @@ TEST_F(ParameterShardTest, AStepWithBackupWorkersIsScaledToTheWholeBatch) {
   }
 }
 
+// Its transport took none of the value: it was stopped, or its link is slow.
+TEST_F(ParameterShardTest, AWorkerThatStandsStillStopsNobodyElse) {
+  v1::SyncSpec backup = Sync(v1::BSP);
+  backup.set_backup_workers(1);
+  for (const v1::SyncSpec& sync : {backup, Sync(v1::ASP)}) {
+    for (const v1::WireValues wire : {v1::VALUES_FP32, v1::VALUES_BF16}) {
+      TestPlanOptions options{.parameters = {4}, .workers = 3, .sync = sync};
+      options.sync.set_values(wire);
+      Make(options);
+      shard_->Start(100);
+      output_.hold_sends = true;
+      for (int rank : {2, 0, 1}) Push(0, 0, rank, Values(4, 0.0f));
+      auto held = std::exchange(output_.held, {});
+      ASSERT_EQ(held.size(), output_.sent.size());
+      Transport::SendDone stuck;
+      for (size_t i = 0; i < held.size(); ++i) {
+        if (output_.sent[i].rank == 2) {
+          stuck = std::move(held[i]);
+        } else {
+          held[i](absl::OkStatus());
+        }
+      }
+      ASSERT_TRUE(stuck);
+      output_.hold_sends = false;
+      const int updates = output_.updates;
+      for (int64_t step = 1; step < 10; ++step) {
+        for (int rank : {0, 1}) ASSERT_TRUE(Push(step, 0, rank, Values(4, 0.0f)));
+      }
+      EXPECT_EQ(output_.updates - updates, sync.mode() == v1::ASP ? 18 : 9);
+      stuck(absl::OkStatus());
+    }
+  }
+}
+
 TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedButNeverChange) {
   Make({.parameters = {3, 4}, .checkpoint_every = 2});
   plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p1");

@@ -202,7 +202,7 @@ void ParameterShard::MeasureDirections() {
       const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
       GatherGradients(chunk, update);
       squares = kernels::MeasureDirection(SettingsFor(chunk), UpdatesBefore(chunk),
-                                          BuffersOf(chunk, 1 - chunk.current),
+                                          BuffersOf(chunk, chunk.current),
                                           store_->elements(IndexOf(chunk)), ClipFor(update));
     }
     double* const sums = &norms_[kTokenDoubles + 2 * chunk.number];

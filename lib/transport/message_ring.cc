@@ -37,12 +37,16 @@ enum Field : size_t {
   kZeroAt = 104,
 };
 
-// All are sequentially consistent: "publish, then look whether the other side sleeps" on one side
-// and "say that I sleep, then look whether something was published" on the other only meet if no
-// store is overtaken by the load after it.
 template <typename T>
 std::atomic_ref<T> Word(std::byte* memory, size_t at) {
   return std::atomic_ref<T>(*reinterpret_cast<T*>(memory + at));
+}
+uint64_t Load(std::byte* memory, size_t at) {
+  return Word<uint64_t>(memory, at).load(std::memory_order_acquire);
+}
+// After everything that was written or read before.
+void Store(std::byte* memory, size_t at, uint64_t value) {
+  Word<uint64_t>(memory, at).store(value, std::memory_order_release);
 }
 
 uint64_t RoundUp(uint64_t value, uint64_t multiple) {
@@ -61,6 +65,11 @@ uint32_t LapOf(uint64_t returned) { return static_cast<uint32_t>(returned / kRet
 bool TakeFlag(std::byte* memory, size_t at) {
   auto flag = Word<uint32_t>(memory, at);
   return flag.load() != 0 && flag.exchange(0) != 0;
+}
+
+void SetFlag(std::byte* memory, size_t at, bool value) {
+  Word<uint32_t>(memory, at).store(value ? 1 : 0);
+  if (value) message_ring::Settle();
 }
 
 template <typename T>
@@ -108,6 +117,8 @@ absl::Status CheckInSlab(const RingDescriptor& descriptor) {
 
 }  // namespace
 
+void message_ring::Settle() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
 std::array<std::byte, RingDescriptor::kBytes> EncodeDescriptor(const RingDescriptor& descriptor,
                                                                uint64_t number) {
   std::array<std::byte, RingDescriptor::kBytes> encoded{};
@@ -149,11 +160,13 @@ MessageRingWriter::MessageRingWriter(absl::Span<std::byte> memory) : memory_(mem
 }
 
 bool MessageRingWriter::HasRoom() const {
-  return published_ - Word<uint64_t>(memory_, kTakenAt).load() < kEntries;
+  if (published_ - taken_ < kEntries) return true;  // without a look at the reader's cache line
+  taken_ = Load(memory_, kTakenAt);
+  return published_ - taken_ < kEntries;
 }
 
 uint64_t MessageRingWriter::Released() const {
-  return std::max(Word<uint64_t>(memory_, kReleasedAt).load(), skipped_);
+  return std::max(Load(memory_, kReleasedAt), skipped_);
 }
 
 // An empty area is used from its beginning, which both processors then have in their caches.
@@ -179,23 +192,21 @@ void MessageRingWriter::Publish(const RingDescriptor& descriptor) {
   constexpr size_t kAfterNumber = kNumberAt + sizeof(number);
   std::memcpy(entry, encoded.data(), kNumberAt);
   std::memcpy(entry + kAfterNumber, encoded.data() + kAfterNumber, encoded.size() - kAfterNumber);
-  Word<uint64_t>(entry, kNumberAt).store(number);
+  Store(entry, kNumberAt, number);
 }
 
 bool MessageRingWriter::HasReturn() const {
-  return Word<uint64_t>(memory_, ReturnOf(returned_)).load() >> 32 == LapOf(returned_);
+  return Load(memory_, ReturnOf(returned_)) >> 32 == LapOf(returned_);
 }
 
 std::optional<uint32_t> MessageRingWriter::TakeReturn() {
-  const uint64_t entry = Word<uint64_t>(memory_, ReturnOf(returned_)).load();
+  const uint64_t entry = Load(memory_, ReturnOf(returned_));
   if (entry >> 32 != LapOf(returned_)) return std::nullopt;
   ++returned_;
   return static_cast<uint32_t>(entry);
 }
 
-void MessageRingWriter::SetSleeps(bool sleeps) {
-  Word<uint32_t>(memory_, kWriterSleepsAt).store(sleeps ? 1 : 0);
-}
+void MessageRingWriter::SetSleeps(bool sleeps) { SetFlag(memory_, kWriterSleepsAt, sleeps); }
 
 bool MessageRingWriter::TakeReaderSleeps() { return TakeFlag(memory_, kReaderSleepsAt); }
 
@@ -204,7 +215,7 @@ MessageRingReader::MessageRingReader(absl::Span<std::byte> memory) : memory_(mem
 }
 
 bool MessageRingReader::HasMessage() const {
-  return Word<uint64_t>(memory_ + EntryOf(taken_ + 1), kNumberAt).load() == taken_ + 1;
+  return Load(memory_ + EntryOf(taken_ + 1), kNumberAt) == taken_ + 1;
 }
 
 bool MessageRingReader::Take(std::array<std::byte, RingDescriptor::kBytes>& bytes) {
@@ -219,21 +230,17 @@ absl::Span<const std::byte> MessageRingReader::InArea(const RingDescriptor& desc
 }
 
 void MessageRingReader::Release(const RingDescriptor& descriptor) {
-  if (descriptor.slab == 0) {
-    Word<uint64_t>(memory_, kReleasedAt).store(descriptor.offset + descriptor.length);
-  }
-  Word<uint64_t>(memory_, kTakenAt).store(taken_);
+  if (descriptor.slab == 0) Store(memory_, kReleasedAt, descriptor.offset + descriptor.length);
+  Store(memory_, kTakenAt, taken_);
 }
 
 void MessageRingReader::Return(uint32_t loan) {
   const uint64_t entry = static_cast<uint64_t>(LapOf(returned_)) << 32 | loan;
-  Word<uint64_t>(memory_, ReturnOf(returned_)).store(entry);
+  Store(memory_, ReturnOf(returned_), entry);
   ++returned_;
 }
 
-void MessageRingReader::SetSleeps(bool sleeps) {
-  Word<uint32_t>(memory_, kReaderSleepsAt).store(sleeps ? 1 : 0);
-}
+void MessageRingReader::SetSleeps(bool sleeps) { SetFlag(memory_, kReaderSleepsAt, sleeps); }
 
 bool MessageRingReader::TakeWriterSleeps() { return TakeFlag(memory_, kWriterSleepsAt); }
 

@@ -31,6 +31,12 @@ struct RingDescriptor {
 // or calls the system; neither believes the other: whatever bytes the memory holds, both stay
 // within it.
 //
+// Who has changed something looks whether the other side sleeps, and who goes to sleep looks once
+// more for changes. Both only meet if no load overtakes the store before it, and a barrier that
+// sees to it costs as much as fetching a cache line from the other processor. So the look right
+// after a change (Take...Sleeps) has none and may miss a side that falls asleep at this moment;
+// message_ring::Settle() and one more look, once for many changes, finds that as well.
+//
 // The ring's memory, kBytes bytes and zero at first, in the host's byte order:
 //   0      u32 the writer sleeps
 //   64     u64 descriptors taken   72 u64 area bytes released     (by the reader)
@@ -50,6 +56,9 @@ inline constexpr uint64_t kEntriesAt = 4096;
 inline constexpr uint64_t kReturnsAt = kEntriesAt + kEntries * RingDescriptor::kBytes;
 inline constexpr uint64_t kAreaAt = 49152;
 inline constexpr uint64_t kBytes = kAreaAt + kAreaBytes;
+
+// What this thread has changed in any ring is there before what it reads next.
+void Settle();
 
 }  // namespace message_ring
 
@@ -84,7 +93,8 @@ class MessageRingWriter {
 
   // Going to sleep: SetSleeps(true), then look once more for returns and room.
   void SetSleeps(bool sleeps);
-  // True once after the reader went to sleep: it must be woken to see what was published.
+  // True once after the reader went to sleep: it must be woken to see what was published. See
+  // Settle().
   bool TakeReaderSleeps();
 
  private:
@@ -92,8 +102,9 @@ class MessageRingWriter {
 
   std::byte* memory_ = nullptr;
   uint64_t published_ = 0;
-  uint64_t area_used_ = 0;  // the offset after what was published last
-  uint64_t skipped_ = 0;    // nothing before this offset is in use
+  mutable uint64_t taken_ = 0;  // when there last seemed to be no room
+  uint64_t area_used_ = 0;      // the offset after what was published last
+  uint64_t skipped_ = 0;        // nothing before this offset is in use
   uint64_t returned_ = 0;
 };
 
@@ -115,7 +126,7 @@ class MessageRingReader {
   // Going to sleep: SetSleeps(true), then look once more for messages.
   void SetSleeps(bool sleeps);
   // True once after the writer went to sleep: it must be woken to see what was returned, or
-  // released.
+  // released. See Settle().
   bool TakeWriterSleeps();
 
  private:

@@ -254,6 +254,7 @@ void RoutingTransport::Wait(absl::Duration timeout) {
   if (shared_) timeout = std::min(timeout, shared_->SleepMax());
   if (ucx_) timeout = std::min(timeout, ucx_->SleepMax());
   timeout = std::max(timeout, absl::ZeroDuration());
+  if (shared_) shared_->WakePeers();
   const auto news = [this] { return News() || TakeWake(); };
   const auto limit = std::min<std::chrono::nanoseconds>(absl::ToChronoNanoseconds(timeout),
                                                         std::chrono::hours(24));

@@ -126,6 +126,7 @@ struct SharedMemoryTransport::OutgoingLink : Link {
   bool open = false;          // it has the link's memory
   bool disconnected = false;  // by our caller: only waits for what is lent
   bool socket_full = false;
+  bool due = false;   // in published_
   absl::Status lost;  // why, once it is
   Outgoing* first = nullptr;
   Outgoing* last = nullptr;
@@ -321,14 +322,17 @@ void SharedMemoryTransport::Pump(OutgoingLink& link) {
   while (link.first != nullptr && link.is_open()) {
     Outgoing* send = link.first;
     const bool gone = Advance(link, *send);
-    if (link.is_open() && link.ring.TakeReaderSleeps()) {
-      // A full socket wakes as well; a dead one is noticed by PollSockets().
-      link.socket->Send({.kind = Kind::kWake}).IgnoreError();
-    }
+    if (link.is_open()) WakeReader(link);
+    if (!std::exchange(link.due, true)) published_.push_back(&link);
     if (!gone) return;
     link.first = std::exchange(send->next, nullptr);
     if (send->slab == 0) Finish(send, absl::OkStatus());
   }
+}
+
+// A full socket wakes as well; a dead one is noticed by PollSockets().
+void SharedMemoryTransport::WakeReader(OutgoingLink& link) {
+  if (link.ring.TakeReaderSleeps()) link.socket->Send({.kind = Kind::kWake}).IgnoreError();
 }
 
 // Whether all of it is on its way. The link may be lost after.
@@ -724,7 +728,7 @@ int SharedMemoryTransport::Progress() {
   }
   events += FinishSends();
   events += ReportLosses();
-  WakeWriters();
+  WakePeers();
   if (reap_ || ended_) Reap();
   return events;
 }
@@ -808,7 +812,7 @@ bool SharedMemoryTransport::HasNews() const {
 }
 
 bool SharedMemoryTransport::PrepareToSleep() {
-  WakeWriters();
+  WakePeers();
   if (woken_.exchange(false)) return false;
   asleep_ = true;
   for (auto& link : incoming_) {
@@ -841,7 +845,7 @@ absl::Duration SharedMemoryTransport::SleepMax() const {
 void SharedMemoryTransport::Wait(absl::Duration timeout) {
   timeout = std::max(std::min(timeout, SleepMax()), absl::ZeroDuration());
   const auto news = [this] { return HasNews() || woken_.load(std::memory_order_relaxed); };
-  WakeWriters();
+  WakePeers();
   if (budget_.PollUntil(news, absl::ToChronoNanoseconds(timeout))) {
     woken_.store(false);
     return;
@@ -864,8 +868,16 @@ void SharedMemoryTransport::MarkDue(IncomingLink& link) {
   due_.push_back(&link);
 }
 
-// Late, so that a writer is woken once for all that was done, and not at all if an answer did.
-void SharedMemoryTransport::WakeWriters() {
+// Late, so that there is one barrier for all that was done, and a writer is woken once for it, and
+// not at all if an answer did.
+void SharedMemoryTransport::WakePeers() {
+  if (due_.empty() && published_.empty()) return;
+  message_ring::Settle();
+  for (OutgoingLink* link : published_) {
+    link->due = false;
+    if (link->is_open()) WakeReader(*link);
+  }
+  published_.clear();
   for (IncomingLink* link : due_) {
     link->due = false;
     if (!link->socket.has_value() || !link->ring.TakeWriterSleeps()) continue;

@@ -94,6 +94,8 @@ class SharedMemoryTransport : public Transport {
   absl::Duration SleepMax() const;
   // Whether Progress() would do something that needs no look at the sockets. No system call.
   bool HasNews() const;
+  // Before polling HasNews(): wakes whoever sleeps and missed what was done since Progress().
+  void WakePeers();
 
   // Messages, and descriptors of messages, that no Muster process sends. Any thread.
   int64_t malformed_messages() const { return malformed_.load(std::memory_order_relaxed); }
@@ -124,6 +126,7 @@ class SharedMemoryTransport : public Transport {
   // Sending.
   void Open(OutgoingLink& link);
   void Pump(OutgoingLink& link);
+  void WakeReader(OutgoingLink& link);
   bool CanAdvance(const OutgoingLink& link) const;
   bool Advance(OutgoingLink& link, Outgoing& send);
   bool LendFromSlab(OutgoingLink& link, Outgoing& send, uint32_t slab);
@@ -165,7 +168,6 @@ class SharedMemoryTransport : public Transport {
   // Sleeping.
   void StayAwake();
   void MarkDue(IncomingLink& link);
-  void WakeWriters();
 
   const LocalAddress local_;
   const std::string address_;
@@ -187,10 +189,11 @@ class SharedMemoryTransport : public Transport {
   std::vector<OutgoingLink*> outgoing_;  // what peers_ owns, in order
   int opening_ = 0;                      // of them wait for the other side's listener
   std::vector<std::unique_ptr<IncomingLink>> incoming_;
-  std::vector<IncomingLink*> due_;  // their writers may be asleep and wait for what we did
-  bool ended_ = false;              // some of incoming_ have
-  bool reap_ = false;               // there is something for Reap()
-  std::deque<PeerId> lost_;         // to be reported
+  std::vector<IncomingLink*> due_;        // their writers may be asleep and wait for what we did
+  std::vector<OutgoingLink*> published_;  // likewise their readers
+  bool ended_ = false;                    // some of incoming_ have
+  bool reap_ = false;                     // there is something for Reap()
+  std::deque<PeerId> lost_;               // to be reported
 
   std::shared_ptr<Slabs> slabs_;
   // Pools: as large as the largest number that was in use together.

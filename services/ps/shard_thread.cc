@@ -30,6 +30,8 @@ constexpr size_t kHelloPayloads = 64;
 
 int64_t NowNanoseconds() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
+using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
+
 // Takes as long for every wrong token.
 bool SameToken(absl::string_view a, absl::string_view b) {
   unsigned char difference = a.size() != b.size();
@@ -58,13 +60,12 @@ bool HasToken(absl::Span<const std::byte> payload, const v1::JobPlan& plan) {
 class ShardThread::Tenant : public ShardOutput {
  public:
   Tenant(ShardThread* thread, std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-         ShardProgress* progress, std::unique_ptr<Transport::MemoryRegistration> registration,
-         std::vector<PeerId> shards)
+         ShardProgress* progress, Registrations registrations, std::vector<PeerId> shards)
       : thread_(thread),
         shard_(std::move(shard)),
         listener_(listener),
         progress_(progress),
-        registration_(std::move(registration)),
+        registrations_(std::move(registrations)),
         workers_(shard_->plan().workers_size()),
         shards_(std::move(shards)) {
     shard_->set_output(this);
@@ -73,7 +74,7 @@ class ShardThread::Tenant : public ShardOutput {
 
   ~Tenant() override {
     const int number = shard_->shard();
-    registration_.reset();
+    registrations_.clear();
     shard_.reset();
     listener_->ShardReleased(number);
   }
@@ -205,7 +206,7 @@ class ShardThread::Tenant : public ShardOutput {
   std::unique_ptr<ParameterShard> shard_;
   ShardListener* const listener_;
   ShardProgress* const progress_;
-  std::unique_ptr<Transport::MemoryRegistration> registration_;
+  Registrations registrations_;
   std::vector<Worker> workers_;  // by rank
   std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
   bool retired_ = false;
@@ -318,16 +319,17 @@ void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* 
 void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                         ShardProgress* progress) {
   const int number = shard->shard();
-  std::unique_ptr<Transport::MemoryRegistration> registration;
-  if (!shard->memory().empty()) {
-    auto registered = transport_->RegisterMemory(shard->memory());
+  Registrations registrations;
+  for (const absl::Span<std::byte> memory : shard->memory()) {
+    if (memory.empty()) continue;
+    auto registered = transport_->RegisterMemory(memory);
     if (!registered.ok()) return listener->ShardInstalled(number, registered.status());
-    registration = *std::move(registered);
+    registrations.push_back(*std::move(registered));
   }
   absl::StatusOr<std::vector<PeerId>> shards = ConnectToShards(*shard);
   if (!shards.ok()) return listener->ShardInstalled(number, shards.status());
   tenants_.push_back(std::make_unique<Tenant>(this, std::move(shard), listener, progress,
-                                              std::move(registration), *std::move(shards)));
+                                              std::move(registrations), *std::move(shards)));
   listener->ShardInstalled(number, absl::OkStatus());
 }
 

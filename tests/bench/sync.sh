@@ -6,8 +6,8 @@
 #   tests/bench/sync.sh --round-trip [--turns 5]     one 4 KiB message at a time: polling, sleeping, all on one core
 #
 # Goodput is in Gb/s of payload one way, all workers together; "peer" is the best of ps-lite and BytePS on such a machine (Unix sockets;
-# TCP), which apply no optimizer. With one worker and one ps both sides poll; with two of each all sleep, as two cores do not do for four
-# pollers. Messages are at most 4 MiB on both sides: a larger tensor travels as several.
+# TCP), which apply no optimizer. Muster waits as it does by default (--poll auto); the loops poll with one worker and one ps, and sleep
+# with two of each, as two cores do not do for four pollers. Messages are at most 4 MiB on both sides: a larger tensor travels as several.
 #
 # Needs `bazel build //:coordinator //:ps //:muster //tests/bench:bare_loop`.
 set -euo pipefail
@@ -46,7 +46,7 @@ shape_of() { # bytes
 
 # "who bytes goodput round-trip" per size, appended to the results.
 run_muster() { # transport, members, poll
-  "$bin/cli/muster" -o name bench sync --workers "$2" --ps "$2" --transport "$1" --poll "$3" --sizes "$sizes" --rounds 3 |
+  "$bin/cli/muster" -o name bench sync --workers "$2" --ps "$2" --transport "$1" --poll "$3" --sizes "$sizes" --rounds 9 |
     awk -v who="muster" '{ print who, $1, $2, $3 }' >>"$results"
 }
 run_bare() { # substrate, members, poll
@@ -54,7 +54,7 @@ run_bare() { # substrate, members, poll
   for size in ${sizes//,/ }; do
     read -r message tensors steps <<<"$(shape_of "$(bytes_of "$size")")"
     echo "$1 $(bytes_of "$size") $("$bin/tests/bench/bare_loop" --substrate="$1" --workers="$2" --servers="$2" --bytes="$message" \
-      --tensors="$tensors" --steps="$steps" --rounds=3 --poll="$3")" >>"$results"
+      --tensors="$tensors" --steps="$steps" --rounds=9 --poll="$3")" >>"$results"
   done
 }
 
@@ -116,8 +116,8 @@ if [ $what = round-trip ]; then
   exit
 fi
 for count in ${members//,/ }; do
-  poll=always bare_poll=true
-  if [ "$count" -gt 1 ]; then poll=never bare_poll=false; fi
+  poll=auto bare_poll=true
+  if [ "$count" -gt 1 ]; then bare_poll=false; fi
   for link in ${links//,/ }; do
     case $link in
       shm) goodput shm shm "shm ucx-shm" "$count" $poll $bare_poll ;;
