@@ -114,12 +114,12 @@ absl::StatusOr<float> LocalSgdExchange::AwaitLossScale(int64_t version) {
   return averaging_->AwaitLossScale(version);
 }
 
-// The step that ends a round counts when its mean is in.
+// The step that ends a round counts when its mean is in, which may be before the thread that pushed
+// the last chunk of it has counted that.
 int64_t LocalSgdExchange::version() const {
-  const int64_t own =
-      plan_.first_step() + updates_.load(std::memory_order_acquire) / trained_chunks_;
-  const int64_t averaged = averaging_->version();
-  return IsAveraged(own) ? std::max(averaged, own > plan_.first_step() ? own - 1 : own) : own;
+  int64_t own = plan_.first_step() + updates_.load(std::memory_order_acquire) / trained_chunks_;
+  if (IsAveraged(own) && own > plan_.first_step()) --own;
+  return std::max(averaging_->version(), own);
 }
 
 double LocalSgdExchange::GradientNorm(int64_t version) const {
