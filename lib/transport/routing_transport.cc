@@ -262,19 +262,22 @@ void RoutingTransport::Wait(absl::Duration timeout) {
   do {
     if (budget_.PollUntil(news, std::min(limit, kPollWithoutSockets))) return;
     if (!PrepareToSleep()) return;
-  } while (options_.polling.regardless && PollBudget::Clock::now() < end);
-  if (!options_.polling.regardless) Sleep(timeout);
+    const bool ready = Sleep(options_.polling.regardless ? absl::ZeroDuration() : timeout);
+    if (ready || !options_.polling.regardless) break;
+  } while (PollBudget::Clock::now() < end);
   sleeping_ = false;
   TakeWake();
 }
 
-void RoutingTransport::Sleep(absl::Duration timeout) {
+// Whether one of the carriers has something.
+bool RoutingTransport::Sleep(absl::Duration timeout) {
   std::array<pollfd, 2> ready;
   nfds_t count = 0;
   if (shared_) ready[count++] = {.fd = shared_->event_fd(), .events = POLLIN, .revents = 0};
   if (ucx_) ready[count++] = {.fd = ucx_->event_fd(), .events = POLLIN, .revents = 0};
   const timespec limit = absl::ToTimespec(timeout);
-  ppoll(ready.data(), count, timeout == absl::InfiniteDuration() ? nullptr : &limit, nullptr);
+  return ppoll(ready.data(), count, timeout == absl::InfiniteDuration() ? nullptr : &limit,
+               nullptr) > 0;
 }
 
 void RoutingTransport::Wake() {

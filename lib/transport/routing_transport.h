@@ -80,7 +80,7 @@ class RoutingTransport : public Transport {
   bool News();
   bool TakeWake();
   bool PrepareToSleep();
-  void Sleep(absl::Duration timeout);
+  bool Sleep(absl::Duration timeout);
 
   const RoutingTransportOptions options_;
   // Either may be null, not both. The receivers outlive them.

@@ -126,8 +126,9 @@ struct SharedMemoryTransport::OutgoingLink : Link {
   bool open = false;          // it has the link's memory
   bool disconnected = false;  // by our caller: only waits for what is lent
   bool socket_full = false;
-  bool due = false;   // in published_
-  absl::Status lost;  // why, once it is
+  bool due = false;      // in published_
+  int64_t woken_at = 0;  // of changes_
+  absl::Status lost;     // why, once it is
   Outgoing* first = nullptr;
   Outgoing* last = nullptr;
 
@@ -153,6 +154,7 @@ struct SharedMemoryTransport::IncomingLink : Link {
   bool ended = false;   // nothing comes any more but what is in the ring
   bool broken = false;  // nor that
   bool due = false;     // in due_
+  int64_t due_at = 0;   // of changes_: the last one
   // The message whose fragments arrive.
   bool arriving = false;
   WireHeader header;
@@ -332,7 +334,9 @@ void SharedMemoryTransport::Pump(OutgoingLink& link) {
 
 // A full socket wakes as well; a dead one is noticed by PollSockets().
 void SharedMemoryTransport::WakeReader(OutgoingLink& link) {
-  if (link.ring.TakeReaderSleeps()) link.socket->Send({.kind = Kind::kWake}).IgnoreError();
+  if (!link.ring.TakeReaderSleeps()) return;
+  link.socket->Send({.kind = Kind::kWake}).IgnoreError();
+  link.woken_at = ++changes_;
 }
 
 // Whether all of it is on its way. The link may be lost after.
@@ -822,8 +826,7 @@ bool SharedMemoryTransport::PrepareToSleep() {
     const bool waits = link->first != nullptr || link->loans_out() > 0;
     if (link->is_open() && waits) link->ring.SetSleeps(true);
   }
-  pollfd sockets{.fd = event_fd(), .events = POLLIN, .revents = 0};
-  if (HasNews() || poll(&sockets, 1, 0) != 0) StayAwake();
+  if (HasNews()) StayAwake();
   return asleep_;
 }
 
@@ -864,8 +867,17 @@ void SharedMemoryTransport::Wake() {
 }
 
 void SharedMemoryTransport::MarkDue(IncomingLink& link) {
+  link.due_at = ++changes_;
   if (std::exchange(link.due, true)) return;
   due_.push_back(&link);
+}
+
+// Whether its writer has been woken, as the reader of another link, after all that was done here:
+// it sees that then.
+bool SharedMemoryTransport::WasWoken(const IncomingLink& link) const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [&link](const OutgoingLink* other) {
+    return other->woken_at > link.due_at && other->address.nonce == link.nonce;
+  });
 }
 
 // Late, so that there is one barrier for all that was done, and a writer is woken once for it, and
@@ -880,7 +892,7 @@ void SharedMemoryTransport::WakePeers() {
   published_.clear();
   for (IncomingLink* link : due_) {
     link->due = false;
-    if (!link->socket.has_value() || !link->ring.TakeWriterSleeps()) continue;
+    if (!link->socket.has_value() || WasWoken(*link) || !link->ring.TakeWriterSleeps()) continue;
     link->socket->Send({.kind = Kind::kWake}).IgnoreError();
   }
   due_.clear();

@@ -87,8 +87,8 @@ class SharedMemoryTransport : public Transport {
   //   sleep: if (transport.PrepareToSleep()) poll({transport.event_fd(), ...}, timeout);
   //   transport.Progress();
   // False when there is something for Progress(), or Wake() was called since the last time. After
-  // true the descriptor becomes readable when there is, or when Wake() is called; Progress() makes
-  // it unreadable again. At most SleepMax() after true Progress() must be called.
+  // true the descriptor is readable once there is, or when Wake() is called; Progress() makes it
+  // unreadable again. At most SleepMax() after true Progress() must be called.
   bool PrepareToSleep();
   int event_fd() const { return events_.get(); }  // only to poll for POLLIN
   absl::Duration SleepMax() const;
@@ -168,6 +168,7 @@ class SharedMemoryTransport : public Transport {
   // Sleeping.
   void StayAwake();
   void MarkDue(IncomingLink& link);
+  bool WasWoken(const IncomingLink& link) const;
 
   const LocalAddress local_;
   const std::string address_;
@@ -183,6 +184,7 @@ class SharedMemoryTransport : public Transport {
   bool sockets_due_ = false;  // one of them may have something
   bool accept_due_ = false;   // there was no file descriptor for somebody
   int64_t progresses_ = 0;
+  int64_t changes_ = 0;  // to rings, and wake-ups: counts them to tell which came first
 
   int32_t peers_made_ = 0;
   absl::flat_hash_map<PeerId, std::unique_ptr<OutgoingLink>> peers_;
