@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -142,6 +143,7 @@ class PushLoop : private MessageReceiver {
     PeerId peer = PeerId::kNone;
     bool greeted = false;
     int64_t bytes_sending = 0;
+    int64_t credit = 0;
     std::deque<int> ready;  // chunks that wait for credit
   };
 
@@ -204,6 +206,7 @@ class PushLoop : private MessageReceiver {
     greeting_ = absl::StrCat(plan_->session_token(), transport_->address());
     for (int shard = 0; shard < plan_->shards_size(); ++shard) {
       ASSIGN_OR_RETURN(links_[shard].peer, transport_->Connect(plan_->shards(shard).address()));
+      links_[shard].credit = CreditOf(transport_->Describe(links_[shard].peer));
       WireHeader hello = HeaderOf(MessageKind::kHello, shard, plan_->first_step());
       hello.length = greeting_.size();
       transport_->Send(links_[shard].peer, hello,
@@ -218,6 +221,12 @@ class PushLoop : private MessageReceiver {
                        HeaderOf(MessageKind::kFetch, c, plan_->first_step()), {}, {});
     }
     return Finish();
+  }
+
+  // As a worker's, see ExchangeTuning.
+  int64_t CreditOf(const LinkDescription& link) const {
+    if (link.transport == "shm") return std::numeric_limits<int64_t>::max();
+    return std::max(limits::kInflightBytesMax, 2 * plan_->spec().chunk_bytes());
   }
 
   WireHeader HeaderOf(MessageKind kind, int chunk, int64_t step) const {
@@ -269,7 +278,7 @@ class PushLoop : private MessageReceiver {
   }
 
   void SendReady(Link& link) {
-    while (!link.ready.empty() && link.bytes_sending < limits::kLinkInflightBytesMax) {
+    while (!link.ready.empty() && link.bytes_sending < link.credit) {
       const int c = link.ready.front();
       link.ready.pop_front();
       Chunk& chunk = chunks_[c];

@@ -41,8 +41,8 @@ inline constexpr int kTensorNameBytesMax = 256;  // of what a job file names in 
 
 // Queues.
 inline constexpr int kMailboxMessagesMax = 1024;  // into a shard or exchange thread
-inline constexpr int64_t kLinkInflightBytesMax =
-    8 << 20;  // worker: being sent to one shard; more would only wait where nothing overtakes
+inline constexpr int64_t kInflightBytesMax =
+    512 << 10;  // worker: gradients being sent; more would only wait where nothing overtakes
 inline constexpr int kPrefetchBatchesMax = 4;
 inline constexpr int64_t kTraceEventsMax = 1 << 18;  // 25 MB; what a person can look at
 

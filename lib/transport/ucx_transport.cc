@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -42,6 +43,14 @@ constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 // So much under way on every connection of a peer is reason to open another. Not sooner: see
 // UcxTransportOptions.connections.
 constexpr size_t kBusyBytes = 1 << 20;
+
+// Large payloads that are fetched at the same time, in bytes but this many at least: more than is
+// on its way while word goes to the sender that memory is named, behind all that this side sends.
+constexpr size_t kFetchingBytesMax = 1 << 20;
+constexpr size_t kFetchingMin = 4;
+// One that takes longer is not waited for: its sender is slow, and not only out of turn.
+constexpr auto kFetchPatience = std::chrono::milliseconds(100);
+constexpr size_t kSourcesMax = 256;  // more only while they send
 
 // UCX does not survive unpacking bytes that are no address of its own.
 constexpr absl::string_view kAddressMark = "MUX1";
@@ -208,10 +217,24 @@ struct UcxTransport::Outgoing {
   std::array<std::byte, WireHeader::kBytes> header;
 };
 
-// A large payload being received.
+// A large payload being received, or to be.
 struct UcxTransport::Incoming {
   UcxTransport* transport;
   Arrival arrival;
+  void* data = nullptr;  // what UCX knows it by
+  Source* source = nullptr;
+  Incoming* next = nullptr;  // of its source, waiting
+  Clock::time_point begin;
+};
+
+// Who sends large payloads: one rank of one job.
+struct UcxTransport::Source {
+  uint64_t bytes_begun = 0;  // to be fetched, ever
+  int fetching = 0;
+  Incoming* first = nullptr;
+  Incoming* last = nullptr;
+
+  bool idle() const { return fetching == 0 && first == nullptr; }
 };
 
 struct UcxTransport::Connection {
@@ -293,7 +316,8 @@ struct UcxTransport::Callbacks {
     } else {
       LOG(WARNING) << "a payload was lost on the way: " << ucs_status_string(status);
     }
-    transport->free_incoming_.push_back(incoming);
+    transport->EndFetch(incoming);
+    transport->FetchNext();
   }
 };
 
@@ -345,6 +369,12 @@ UcxTransport::UcxTransport(UcxTransportOptions options, std::shared_ptr<ucp_cont
 
 UcxTransport::~UcxTransport() {
   receiver_ = nullptr;  // from here on messages are dropped
+  for (const auto& [key, source] : sources_) {
+    for (; source->first != nullptr; source->first = source->first->next) {
+      ucp_am_data_release(worker_, source->first->data);
+    }
+  }
+  fetches_waiting_ = 0;
   for (auto& [id, peer] : peers_) {
     for (Outgoing* outgoing : peer->under_way) outgoing->done = nullptr;
     peer->disconnected = true;
@@ -519,6 +549,7 @@ int UcxTransport::Progress() {
   CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
   sleeping_.store(false, std::memory_order_relaxed);
   int events = static_cast<int>(ucp_worker_progress(worker_));
+  FetchNext();
   events += Deliver();
   events += FinishSends();
   events += ReportLosses();
@@ -542,7 +573,8 @@ bool UcxTransport::PrepareToSleep() {
 
 // The end of a close shows in its request only; UCX announces no event for it.
 absl::Duration UcxTransport::SleepMax() const {
-  return closing_.empty() ? absl::InfiniteDuration() : absl::Milliseconds(10);
+  if (!closing_.empty()) return absl::Milliseconds(10);
+  return fetches_waiting_ > 0 ? absl::FromChrono(kFetchPatience) : absl::InfiniteDuration();
 }
 
 void UcxTransport::Wait(absl::Duration timeout) {
@@ -590,19 +622,86 @@ void UcxTransport::Fetch(void* data, const Arrival& arrival) {
   Incoming* incoming = free_incoming_.back();
   free_incoming_.pop_back();
   incoming->arrival = arrival;
+  incoming->data = data;
+  incoming->source = &SourceOf(arrival.header);
+  Source& source = *incoming->source;
+  // Nobody saves up turns while he sends nothing.
+  if (source.idle()) source.bytes_begun = std::max(source.bytes_begun, LeastBegun());
+  (source.first == nullptr ? source.first : source.last->next) = incoming;
+  source.last = incoming;
+  ++fetches_waiting_;
+  FetchNext();
+}
+
+UcxTransport::Source& UcxTransport::SourceOf(const WireHeader& header) {
+  const std::pair<uint64_t, uint32_t> key(header.job, header.rank);
+  const auto known = sources_.find(key);
+  if (known != sources_.end()) return *known->second;
+  if (sources_.size() >= kSourcesMax) {
+    absl::erase_if(sources_, [](const auto& source) { return source.second->idle(); });
+  }
+  return *(sources_[key] = std::make_unique<Source>());
+}
+
+uint64_t UcxTransport::LeastBegun() const {
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  for (const auto& [key, source] : sources_) {
+    if (!source->idle()) least = std::min(least, source->bytes_begun);
+  }
+  return least == std::numeric_limits<uint64_t>::max() ? 0 : least;
+}
+
+// The next is of the sender who has had the least. So payloads of several senders arrive side by
+// side, however their connections share the network, and a shard has the last gradient of a chunk
+// soon after the first.
+void UcxTransport::FetchNext() {
+  while (fetches_waiting_ > 0 && MayFetch()) {
+    Source* next = nullptr;
+    for (const auto& [key, source] : sources_) {
+      if (source->first == nullptr) continue;
+      if (next == nullptr || source->bytes_begun < next->bytes_begun) next = source.get();
+    }
+    Incoming* incoming = next->first;
+    next->first = std::exchange(incoming->next, nullptr);
+    next->bytes_begun += incoming->arrival.payload.size();
+    ++next->fetching;
+    --fetches_waiting_;
+    incoming->begin = Clock::now();
+    fetching_.push_back(incoming);
+    BeginFetch(incoming);
+  }
+}
+
+bool UcxTransport::MayFetch() {
+  size_t bytes = 0;
+  for (const Incoming* incoming : fetching_) bytes += incoming->arrival.payload.size();
+  if (fetching_.size() < kFetchingMin || bytes < kFetchingBytesMax) return true;
+  const auto late = Clock::now() - kFetchPatience;
+  return std::erase_if(fetching_, [late](Incoming* incoming) { return incoming->begin < late; }) >
+         0;
+}
+
+void UcxTransport::BeginFetch(Incoming* incoming) {
+  const Arrival& arrival = incoming->arrival;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.recv_am = Callbacks::OnFetched;
   param.user_data = incoming;
   auto* place = const_cast<std::byte*>(arrival.payload.data());
   const ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(worker_, data, place, arrival.payload.size(), &param);
+      ucp_am_recv_data_nbx(worker_, incoming->data, place, arrival.payload.size(), &param);
   if (UCS_PTR_IS_PTR(request)) return;
   if (request == nullptr) {
     arrived_.push_back(arrival);
   } else {
     LOG(WARNING) << "a payload cannot be received: " << ucs_status_string(UCS_PTR_STATUS(request));
   }
+  EndFetch(incoming);
+}
+
+void UcxTransport::EndFetch(Incoming* incoming) {
+  std::erase(fetching_, incoming);
+  --incoming->source->fetching;
   free_incoming_.push_back(incoming);
 }
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -41,8 +42,8 @@ struct UcxTransportOptions {
 };
 
 // Small payloads travel with their header and are copied once at the receiver. From 16 KiB on they
-// wait at the sender until PlacePayload has named memory, and UCX puts them there. Nothing of
-// payload size is allocated or stands in between.
+// wait at the sender until PlacePayload has named memory and the sender has his turn, and UCX puts
+// them there. Nothing of payload size is allocated or stands in between.
 //
 // Which network carries the links is UCX's choice among what the environment allows (UCX_TLS,
 // UCX_NET_DEVICES, every other UCX_* variable); a variable that is set wins over what is tuned
@@ -107,6 +108,7 @@ class UcxTransport : public Transport {
   struct Callbacks;  // what UCX calls
   struct Outgoing;
   struct Incoming;
+  struct Source;
   struct Connection;
   struct Peer;
   struct Arrival {
@@ -123,7 +125,13 @@ class UcxTransport : public Transport {
   absl::Status CheckNetwork(const LinkDescription& link) const;
   Outgoing* TakeOutgoing();
   SendDone Detach(Outgoing* outgoing);
-  void Fetch(void* data, const Arrival& arrival);  // starts to receive a large payload
+  void Fetch(void* data, const Arrival& arrival);  // receives a large payload, in its turn
+  Source& SourceOf(const WireHeader& header);
+  uint64_t LeastBegun() const;
+  void FetchNext();
+  bool MayFetch();
+  void BeginFetch(Incoming* incoming);
+  void EndFetch(Incoming* incoming);
   void Close(Peer& peer, absl::Status unsent);
   void CutOff(Peer& peer);
   int Deliver();
@@ -146,6 +154,10 @@ class UcxTransport : public Transport {
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> closing_;
   std::deque<PeerId> lost_;  // to be reported
+
+  absl::flat_hash_map<std::pair<uint64_t, uint32_t>, std::unique_ptr<Source>> sources_;
+  int fetches_waiting_ = 0;
+  std::vector<Incoming*> fetching_;  // but those that take too long
 
   // Pools: as large as the largest number of messages that were under way together.
   std::vector<std::unique_ptr<Outgoing>> outgoing_;

@@ -12,6 +12,7 @@
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -98,6 +99,63 @@ int MeetOnLoopbackOnly() {
   const bool arrived =
       ProgressUntil({a.get(), b.get()}, [&] { return b_box.messages.size() == 1; });
   return arrived && b_box.messages[0].payload == absl::MakeConstSpan(payload) ? 0 : 1;
+}
+
+// ---- Large payloads of several senders.
+
+WireHeader HeaderOfRank(uint32_t rank, size_t length) {
+  WireHeader header = HeaderOf(0, length);
+  header.rank = rank;
+  return header;
+}
+
+// Over one connection, which by itself would keep them in order.
+TEST(UcxTurnsTest, RanksAreServedInTurnsWhoeverCameFirst) {
+  constexpr int kMessages = 16;
+  Postbox receiver_box, unused;
+  auto receiver = MakeTransport(receiver_box), sender = MakeTransport(unused);
+  const std::vector<std::byte> payload = PatternOf(1, 1 << 20);
+  std::array<int, 2> arrived = {0, 0};
+  receiver_box.on_message = [&](const Postbox::Message& message) {
+    ++arrived[message.header.rank];
+    EXPECT_EQ(message.payload, absl::MakeConstSpan(payload));
+  };
+  const PeerId peer = *sender->Connect(receiver->address());
+  for (uint32_t rank : {0, 1}) {
+    for (int i = 0; i < kMessages; ++i) {
+      sender->Send(peer, HeaderOfRank(rank, payload.size()), payload, nullptr);
+    }
+  }
+  ASSERT_TRUE(
+      ProgressUntil({receiver.get(), sender.get()}, [&] { return arrived[1] == kMessages / 2; }));
+  EXPECT_LE(arrived[0], kMessages / 2 + 5) << "with four under way";
+  ASSERT_TRUE(ProgressUntil({receiver.get(), sender.get()},
+                            [&] { return arrived[0] + arrived[1] == 2 * kMessages; }));
+}
+
+TEST(UcxTurnsTest, ASenderThatIsGoneBeforeItsTurnHarmsNobody) {
+  constexpr int kMessages = 16;
+  Postbox receiver_box, unused;
+  auto receiver = MakeTransport(receiver_box);
+  auto dying = MakeTransport(unused), living = MakeTransport(unused);
+  const std::vector<std::byte> payload = PatternOf(2, 1 << 20);
+  const PeerId from_dying = *dying->Connect(receiver->address());
+  for (int i = 0; i < kMessages; ++i) {
+    dying->Send(from_dying, HeaderOfRank(0, payload.size()), payload, nullptr);
+  }
+  ASSERT_TRUE(
+      ProgressUntil({receiver.get(), dying.get()}, [&] { return !receiver_box.messages.empty(); }));
+  dying.reset();
+  const PeerId from_living = *living->Connect(receiver->address());
+  int of_living = 0;
+  receiver_box.on_message = [&](const Postbox::Message& message) {
+    of_living += static_cast<int>(message.header.rank);
+  };
+  for (int i = 0; i < kMessages; ++i) {
+    living->Send(from_living, HeaderOfRank(1, payload.size()), payload, nullptr);
+  }
+  EXPECT_TRUE(
+      ProgressUntil({receiver.get(), living.get()}, [&] { return of_living == kMessages; }));
 }
 
 // ---- Between processes.

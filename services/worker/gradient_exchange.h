@@ -23,8 +23,9 @@ namespace muster {
 struct ExchangeTuning {
   bool overlap = true;   // false: the next forward begins when all of a step's answers are in
   bool priority = true;  // false: chunks go out in the order in which they become final
-  // Bytes being sent over one link. A job whose chunks are large gets two of them at least.
-  int64_t link_inflight_bytes_max = limits::kLinkInflightBytesMax;
+  // Gradients being sent over all links but those of shared memory, see SendWindow. A job whose
+  // chunks are large gets two of them at least.
+  int64_t inflight_bytes_max = limits::kInflightBytesMax;
   Trace* trace = nullptr;  // outlives the exchange; null: none is taken
 };
 

@@ -38,9 +38,9 @@ ABSL_FLAG(bool, no_overlap, false,
           "begin a forward only when all parameters are in: shows what overlapping is worth");
 ABSL_FLAG(bool, no_priority, false,
           "send gradients in the order in which they become final: shows what priority is worth");
-ABSL_FLAG(int64_t, link_inflight_bytes, muster::limits::kLinkInflightBytesMax,
-          "gradient bytes on their way to one shard at most (two chunks always may): what is under "
-          "way cannot be overtaken");
+ABSL_FLAG(int64_t, inflight_bytes, muster::limits::kInflightBytesMax,
+          "gradient bytes on their way at most, from the oldest that has not arrived (two chunks "
+          "always may): what is under way cannot be overtaken");
 
 namespace muster {
 namespace {
@@ -112,7 +112,7 @@ int Main() {
                  .coordinator = DialCoordinator(absl::GetFlag(FLAGS_coordinator)),
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
                             .priority = !absl::GetFlag(FLAGS_no_priority),
-                            .link_inflight_bytes_max = absl::GetFlag(FLAGS_link_inflight_bytes),
+                            .inflight_bytes_max = absl::GetFlag(FLAGS_inflight_bytes),
                             .trace = trace.get()},
                  .metrics = &metrics,
                  .report_soon = [&reporter] {

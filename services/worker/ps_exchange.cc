@@ -66,6 +66,7 @@ PsExchange::PsExchange(Options options)
       chunks_(plan_.chunks_size()),
       unanswered_(plan_.graph().parameters_size(), 0),
       parameters_behind_(plan_.graph().parameters_size()),
+      window_(options_.tuning.inflight_bytes_max, plan_.chunks_size()),
       parameter_versions_(plan_.graph().parameters_size()),
       version_(plan_.first_step() - 1),
       chunks_awaited_(plan_.chunks_size()),
@@ -95,7 +96,7 @@ PsExchange::PsExchange(Options options)
   for (size_t place = 0; place < order.size(); ++place) chunks_[order[place]].urgency = place;
   for (int shard = 0; shard < plan_.shards_size(); ++shard) {
     links_.push_back(
-        {.queue = SendQueue(options_.tuning.link_inflight_bytes_max, chunks_of_shard[shard]),
+        {.queue = SendQueue(options_.tuning.inflight_bytes_max, chunks_of_shard[shard]),
          .metrics = options_.metrics->Link(NameOfLink(plan_.shards(shard)))});
   }
   taken_.reserve(chunks_.size());
@@ -406,16 +407,30 @@ void PsExchange::TakePushed() {
 }
 
 void PsExchange::SendReady() {
-  for (Link& link : links_) {
-    while (const auto entry = link.queue.Take()) SendPush(link, *entry);
-  }
+  while (Link* const link = MostUrgentLink()) SendPush(*link, *link->queue.Take());
   options_.metrics->queued_chunks.Set(waiting_chunks_);
+}
+
+// All workers push in the same order: chunks that are on their way at the same time are a few
+// neighbours in it, whichever links they take, and a shard has the last gradient of a chunk soon
+// after the first.
+PsExchange::Link* PsExchange::MostUrgentLink() {
+  Link* most_urgent = nullptr;
+  for (Link& link : links_) {
+    const SendQueue::Entry* const entry = link.queue.Next();
+    if (entry == nullptr) continue;
+    if (most_urgent != nullptr && most_urgent->queue.Next()->urgency < entry->urgency) continue;
+    if (link.queue.limited() && !window_.Admits(entry->bytes)) continue;
+    most_urgent = &link;
+  }
+  return most_urgent;
 }
 
 void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
   const int c = entry.chunk;
   Chunk& chunk = chunks_[c];
   --waiting_chunks_;
+  if (link.queue.limited()) chunk.ticket = window_.Begin(entry.bytes);
   options_.metrics->queued_bytes.Decrement(static_cast<double>(entry.bytes));
   options_.metrics->credit_duration.Observe(static_cast<double>(Trace::Now() - chunk.ready_time) *
                                             1e-9);
@@ -442,6 +457,7 @@ void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
 void PsExchange::Sent(int chunk, const absl::Status& status) {
   Link& link = links_[ShardOf(chunk)];
   link.queue.Sent(chunks_[chunk].push_format.bytes);
+  if (link.queue.limited()) window_.End(chunks_[chunk].ticket);
   link.metrics.inflight_bytes.Set(static_cast<double>(link.queue.inflight_bytes()));
   chunks_[chunk].sending = false;
   if (!status.ok()) {

@@ -27,6 +27,7 @@
 #include "proto/muster/v1/plan.pb.h"
 #include "services/worker/gradient_exchange.h"
 #include "services/worker/send_queue.h"
+#include "services/worker/send_window.h"
 #include "services/worker/worker_metrics.h"
 
 namespace muster {
@@ -103,6 +104,7 @@ class PsExchange : public GradientExchange, private MessageReceiver {
     std::atomic<int64_t> version;  // read by others to name what they wait for
     int64_t awaited = -1;          // version asked for and not here yet; -1: none
     bool sending = false;
+    int64_t ticket = 0;                  // of the push that is being sent, see SendWindow
     int64_t ready_time = 0;              // when it joined its link's queue, Trace::Now()
     std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
 
@@ -126,6 +128,7 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   absl::Status Open();
   void TakePushed() ABSL_LOCKS_EXCLUDED(mu_);
   void SendReady();
+  Link* MostUrgentLink();
   void SendPush(Link& link, const SendQueue::Entry& entry);
   void Sent(int chunk, const absl::Status& status);
   bool Wants(const Chunk& chunk, int64_t version) const;
@@ -179,6 +182,7 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   std::vector<int> unanswered_;  // by parameter: chunks
   int parameters_behind_;        // that do not have the version after version() yet
   int waiting_chunks_ = 0;       // in all queues
+  SendWindow window_;            // over all links that have a credit
   int64_t pushes_taken_ = 0;
   std::vector<int> taken_;  // chunks from pushed_, being looked at
 

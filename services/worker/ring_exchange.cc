@@ -75,7 +75,7 @@ RingExchange::RingExchange(Options options)
       chunks_(plan_.chunks_size()),
       chunks_of_parameter_(plan_.graph().parameters_size(), 0),
       parameters_behind_(plan_.graph().parameters_size()),
-      to_next_(options_.tuning.link_inflight_bytes_max, 2 * plan_.chunks_size()),
+      to_next_(options_.tuning.inflight_bytes_max, 2 * plan_.chunks_size()),
       parameter_versions_(plan_.graph().parameters_size()),
       version_(plan_.first_step() - 1),
       chunks_awaited_(plan_.chunks_size()),

@@ -10,9 +10,14 @@ void SendQueue::Add(const Entry& entry) {
   std::ranges::push_heap(heap_, std::greater<>(), &Entry::urgency);
 }
 
+const SendQueue::Entry* SendQueue::Next() const {
+  if (heap_.empty()) return nullptr;
+  if (inflight_bytes_ > 0 && heap_.front().bytes > credit_left()) return nullptr;
+  return &heap_.front();
+}
+
 std::optional<SendQueue::Entry> SendQueue::Take() {
-  if (heap_.empty()) return std::nullopt;
-  if (inflight_bytes_ > 0 && heap_.front().bytes > credit_left()) return std::nullopt;
+  if (Next() == nullptr) return std::nullopt;
   std::ranges::pop_heap(heap_, std::greater<>(), &Entry::urgency);
   const Entry entry = heap_.back();
   heap_.pop_back();

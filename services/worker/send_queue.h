@@ -29,7 +29,9 @@ class SendQueue {
 
   void Add(const Entry& entry);
 
-  // The most urgent chunk, which is on its way from here on; nothing while the credit is used up.
+  // The most urgent chunk; null while the credit is used up.
+  const Entry* Next() const;
+  // Likewise, and it is on its way from here on.
   std::optional<Entry> Take();
 
   // The memory of `bytes` that were taken is free again.
@@ -38,6 +40,7 @@ class SendQueue {
   int64_t waiting() const { return static_cast<int64_t>(heap_.size()); }
   int64_t inflight_bytes() const { return inflight_bytes_; }
   int64_t credit_left() const { return credit_bytes_ - inflight_bytes_; }  // may be negative
+  bool limited() const { return credit_bytes_ < std::numeric_limits<int64_t>::max(); }
 
  private:
   int64_t credit_bytes_;

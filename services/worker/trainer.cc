@@ -211,11 +211,8 @@ absl::Status Trainer::MakeExchange() {
                               .transport = options_.transport,
                               .parameters = parameters_->tensors(),
                               .memory = {parameters_->memory()},
-                              .tuning = options_.tuning,
+                              .tuning = TuningOfJob(),
                               .metrics = options_.metrics};
-  // Two at least, so that one is on its way while the other is being packed.
-  options.tuning.link_inflight_bytes_max =
-      std::max(options.tuning.link_inflight_bytes_max, 2 * plan.spec().chunk_bytes());
   if (plan.spec().sync().mode() != v1::LOCAL_SGD) {
     options.gradients = lanes_[0]->gradients().tensors();
     options.memory.push_back(lanes_[0]->gradients().memory());
@@ -298,6 +295,14 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
   return exchange_->Connect(total_steps, std::move(addresses));
 }
 
+// Two chunks at least, so that one is on its way while word of the other goes around.
+ExchangeTuning Trainer::TuningOfJob() const {
+  ExchangeTuning tuning = options_.tuning;
+  tuning.inflight_bytes_max =
+      std::max(tuning.inflight_bytes_max, 2 * options_.plan->spec().chunk_bytes());
+  return tuning;
+}
+
 absl::Status Trainer::MakeRing() {
   ASSIGN_OR_RETURN(
       exchange_,
@@ -308,7 +313,7 @@ absl::Status Trainer::MakeRing() {
                             .parameters = parameters_->tensors(),
                             .gradients = lanes_[0]->gradients().tensors(),
                             .memory = {parameters_->memory(), lanes_[0]->gradients().memory()},
-                            .tuning = options_.tuning,
+                            .tuning = TuningOfJob(),
                             .metrics = options_.metrics}));
   return absl::OkStatus();
 }

@@ -98,6 +98,7 @@ class Trainer {
   void MakeReduction();
   absl::Status RenewReduction();
   absl::Status MakeRing();
+  ExchangeTuning TuningOfJob() const;
   InputBatch NextBatch();
   absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();

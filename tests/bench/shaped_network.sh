@@ -4,6 +4,7 @@
 # with one sample per worker, so that there is little else to do.
 #
 #   tests/bench/shaped_network.sh [--rates 1gbit,200mbit] [--workers 2,4] [--ps 1,2,4] [--colocated] [--allreduce] [--steps 4] [--mtu 1500]
+#                                 [--chunk-bytes 131072] [--worker-flag --inflight_bytes=N]...
 #
 # Default: n workers and k ps on hosts of their own; the bound is max(M/B, nM/(kB)) for each direction of every card: a worker sends
 # M and receives M, a ps receives and sends nM/k. With --colocated a ps runs beside each worker too; shares are those of Theorem 1 of
@@ -18,7 +19,7 @@ cd "$(dirname "$0")/../.."
 . tests/bench/network_namespaces.sh
 . tests/bench/training_figures.sh
 
-rates=1gbit,200mbit workers=2,4 separate=1,2,4 mode=separate steps=4 network_mtu=1500 worker_flags=() ps_flags=()
+rates=1gbit,200mbit workers=2,4 separate=1,2,4 mode=separate steps=4 network_mtu=1500 chunk_bytes=131072 worker_flags=() ps_flags=()
 while [ $# -gt 0 ]; do
   case $1 in
     --rates) rates=$2; shift ;;
@@ -26,9 +27,11 @@ while [ $# -gt 0 ]; do
     --ps) separate=$2; shift ;;
     --steps) steps=$2; shift ;;
     --mtu) network_mtu=$2; shift ;;
+    --chunk-bytes) chunk_bytes=$2; shift ;;
+    --worker-flag) worker_flags+=("$2"); shift ;;
     --colocated) mode=colocated ;;
     --allreduce) mode=allreduce ;;
-    *) echo "usage: ${0##*/} [--rates R,...] [--workers N,...] [--ps K,...] [--colocated] [--allreduce] [--steps N] [--mtu N]" >&2; exit 64 ;;
+    *) echo "usage: ${0##*/} [--rates R,...] [--workers N,...] [--ps K,...] [--colocated] [--allreduce] [--steps N] [--mtu N] [--chunk-bytes N] [--worker-flag FLAG]..." >&2; exit 64 ;;
   esac
   shift
 done
@@ -49,7 +52,7 @@ data: {synthetic: {samples: $((n * 64))}, batch_size: $n}
 training: {steps: 1000000, optimizer: {sgd: {learning_rate: 0.0001}}}
 sync: {$sync}
 resources: {workers: {min: $n, max: $n}, ps: $ps}
-chunk_bytes: 524288
+chunk_bytes: $chunk_bytes
 JOB
 }
 
