@@ -3,7 +3,7 @@
 # equal layers (1024 x 1024), and a rate at which moving all gradients takes as long as computing them. Serial would be 2 x.
 # Then the same without overlap, without priority, and without both: what each is worth.
 #
-#   tests/bench/overlap.sh [--batch 512] [--steps 8] [--chunk-bytes 524288]
+#   tests/bench/overlap.sh [--batch 512] [--steps 8] [--chunk-bytes 131072]
 #
 # Needs root and `bazel build //:coordinator //:ps //:worker //:muster`.
 set -euo pipefail
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 . tests/bench/network_namespaces.sh
 . tests/bench/training_figures.sh
 
-batch=512 steps=8 chunk_bytes=524288 ps_flags=()
+batch=512 steps=8 chunk_bytes=131072 ps_flags=()
 while [ $# -gt 0 ]; do
   case $1 in
     --batch) batch=$2; shift ;;
