@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -43,14 +42,6 @@ constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 // So much under way on every connection of a peer is reason to open another. Not sooner: see
 // UcxTransportOptions.connections.
 constexpr size_t kBusyBytes = 1 << 20;
-
-// Large payloads that are fetched at the same time, in bytes but this many at least: more than is
-// on its way while word goes to the sender that memory is named, behind all that this side sends.
-constexpr size_t kFetchingBytesMax = 1 << 20;
-constexpr size_t kFetchingMin = 4;
-// One that takes longer is not waited for: its sender is slow, and not only out of turn.
-constexpr auto kFetchPatience = std::chrono::milliseconds(100);
-constexpr size_t kSourcesMax = 256;  // more only while they send
 
 // UCX does not survive unpacking bytes that are no address of its own.
 constexpr absl::string_view kAddressMark = "MUX1";
@@ -218,23 +209,12 @@ struct UcxTransport::Outgoing {
 };
 
 // A large payload being received, or to be.
-struct UcxTransport::Incoming {
-  UcxTransport* transport;
+struct UcxTransport::Incoming : FetchTurns::Payload {
+  explicit Incoming(UcxTransport* transport) : transport(transport) {}
+
+  UcxTransport* const transport;
   Arrival arrival;
   void* data = nullptr;  // what UCX knows it by
-  Source* source = nullptr;
-  Incoming* next = nullptr;  // of its source, waiting
-  Clock::time_point begin;
-};
-
-// Who sends large payloads: one rank of one job.
-struct UcxTransport::Source {
-  uint64_t bytes_begun = 0;  // to be fetched, ever
-  int fetching = 0;
-  Incoming* first = nullptr;
-  Incoming* last = nullptr;
-
-  bool idle() const { return fetching == 0 && first == nullptr; }
 };
 
 struct UcxTransport::Connection {
@@ -369,12 +349,9 @@ UcxTransport::UcxTransport(UcxTransportOptions options, std::shared_ptr<ucp_cont
 
 UcxTransport::~UcxTransport() {
   receiver_ = nullptr;  // from here on messages are dropped
-  for (const auto& [key, source] : sources_) {
-    for (; source->first != nullptr; source->first = source->first->next) {
-      ucp_am_data_release(worker_, source->first->data);
-    }
+  while (FetchTurns::Payload* const payload = turns_.Abandon()) {
+    ucp_am_data_release(worker_, static_cast<Incoming*>(payload)->data);
   }
-  fetches_waiting_ = 0;
   for (auto& [id, peer] : peers_) {
     for (Outgoing* outgoing : peer->under_way) outgoing->done = nullptr;
     peer->disconnected = true;
@@ -574,7 +551,7 @@ bool UcxTransport::PrepareToSleep() {
 // The end of a close shows in its request only; UCX announces no event for it.
 absl::Duration UcxTransport::SleepMax() const {
   if (!closing_.empty()) return absl::Milliseconds(10);
-  return fetches_waiting_ > 0 ? absl::FromChrono(kFetchPatience) : absl::InfiniteDuration();
+  return turns_.waiting() ? absl::FromChrono(turns_.patience()) : absl::InfiniteDuration();
 }
 
 void UcxTransport::Wait(absl::Duration timeout) {
@@ -616,69 +593,23 @@ UcxTransport::Outgoing* UcxTransport::TakeOutgoing() {
 
 void UcxTransport::Fetch(void* data, const Arrival& arrival) {
   if (free_incoming_.empty()) {
-    incoming_.push_back(std::make_unique<Incoming>(Incoming{.transport = this}));
+    incoming_.push_back(std::make_unique<Incoming>(this));
     free_incoming_.push_back(incoming_.back().get());
   }
   Incoming* incoming = free_incoming_.back();
   free_incoming_.pop_back();
   incoming->arrival = arrival;
   incoming->data = data;
-  incoming->source = &SourceOf(arrival.header);
-  Source& source = *incoming->source;
-  // Nobody saves up turns while he sends nothing.
-  if (source.idle()) source.bytes_begun = std::max(source.bytes_begun, LeastBegun());
-  (source.first == nullptr ? source.first : source.last->next) = incoming;
-  source.last = incoming;
-  ++fetches_waiting_;
+  turns_.Wait(incoming, arrival.header.job, arrival.header.rank, arrival.payload.size());
   FetchNext();
 }
 
-UcxTransport::Source& UcxTransport::SourceOf(const WireHeader& header) {
-  const std::pair<uint64_t, uint32_t> key(header.job, header.rank);
-  const auto known = sources_.find(key);
-  if (known != sources_.end()) return *known->second;
-  if (sources_.size() >= kSourcesMax) {
-    absl::erase_if(sources_, [](const auto& source) { return source.second->idle(); });
-  }
-  return *(sources_[key] = std::make_unique<Source>());
-}
-
-uint64_t UcxTransport::LeastBegun() const {
-  uint64_t least = std::numeric_limits<uint64_t>::max();
-  for (const auto& [key, source] : sources_) {
-    if (!source->idle()) least = std::min(least, source->bytes_begun);
-  }
-  return least == std::numeric_limits<uint64_t>::max() ? 0 : least;
-}
-
-// The next is of the sender who has had the least. So payloads of several senders arrive side by
-// side, however their connections share the network, and a shard has the last gradient of a chunk
-// soon after the first.
 void UcxTransport::FetchNext() {
-  while (fetches_waiting_ > 0 && MayFetch()) {
-    Source* next = nullptr;
-    for (const auto& [key, source] : sources_) {
-      if (source->first == nullptr) continue;
-      if (next == nullptr || source->bytes_begun < next->bytes_begun) next = source.get();
-    }
-    Incoming* incoming = next->first;
-    next->first = std::exchange(incoming->next, nullptr);
-    next->bytes_begun += incoming->arrival.payload.size();
-    ++next->fetching;
-    --fetches_waiting_;
-    incoming->begin = Clock::now();
-    fetching_.push_back(incoming);
+  while (turns_.waiting()) {
+    auto* incoming = static_cast<Incoming*>(turns_.Begin(Clock::now()));
+    if (incoming == nullptr) return;
     BeginFetch(incoming);
   }
-}
-
-bool UcxTransport::MayFetch() {
-  size_t bytes = 0;
-  for (const Incoming* incoming : fetching_) bytes += incoming->arrival.payload.size();
-  if (fetching_.size() < kFetchingMin || bytes < kFetchingBytesMax) return true;
-  const auto late = Clock::now() - kFetchPatience;
-  return std::erase_if(fetching_, [late](Incoming* incoming) { return incoming->begin < late; }) >
-         0;
 }
 
 void UcxTransport::BeginFetch(Incoming* incoming) {
@@ -700,8 +631,7 @@ void UcxTransport::BeginFetch(Incoming* incoming) {
 }
 
 void UcxTransport::EndFetch(Incoming* incoming) {
-  std::erase(fetching_, incoming);
-  --incoming->source->fetching;
+  turns_.End(incoming);
   free_incoming_.push_back(incoming);
 }
 

@@ -7,7 +7,6 @@
 #include <deque>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -17,6 +16,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/concurrency/poll_budget.h"
+#include "lib/transport/fetch_turns.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 
@@ -108,7 +108,6 @@ class UcxTransport : public Transport {
   struct Callbacks;  // what UCX calls
   struct Outgoing;
   struct Incoming;
-  struct Source;
   struct Connection;
   struct Peer;
   struct Arrival {
@@ -126,10 +125,7 @@ class UcxTransport : public Transport {
   Outgoing* TakeOutgoing();
   SendDone Detach(Outgoing* outgoing);
   void Fetch(void* data, const Arrival& arrival);  // receives a large payload, in its turn
-  Source& SourceOf(const WireHeader& header);
-  uint64_t LeastBegun() const;
   void FetchNext();
-  bool MayFetch();
   void BeginFetch(Incoming* incoming);
   void EndFetch(Incoming* incoming);
   void Close(Peer& peer, absl::Status unsent);
@@ -155,9 +151,7 @@ class UcxTransport : public Transport {
   std::vector<Peer*> closing_;
   std::deque<PeerId> lost_;  // to be reported
 
-  absl::flat_hash_map<std::pair<uint64_t, uint32_t>, std::unique_ptr<Source>> sources_;
-  int fetches_waiting_ = 0;
-  std::vector<Incoming*> fetching_;  // but those that take too long
+  FetchTurns turns_;
 
   // Pools: as large as the largest number of messages that were under way together.
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
