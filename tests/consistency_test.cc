@@ -160,7 +160,7 @@ TEST_F(ConsistencyTest, LocalSgdLearnsAndGoesOnAfterASuspensionAsIfThereHadBeenN
 }
 
 TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
-  constexpr int64_t kStepsWithoutIt = 300;
+  constexpr int64_t kStepsWithoutIt = 100;
   const Digits digits{.sync = "{mode: bsp, backup_workers: 1}", .workers = 3, .epochs = 24};
   const std::string job = cluster_->Submit(JobFile(digits));
   const v1::Job running = cluster_->AwaitStep(job, 1);

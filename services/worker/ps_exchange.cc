@@ -415,15 +415,16 @@ void PsExchange::SendReady() {
 // neighbours in it, whichever links they take, and a shard has the last gradient of a chunk soon
 // after the first.
 PsExchange::Link* PsExchange::MostUrgentLink() {
-  Link* most_urgent = nullptr;
+  Link* unbound = nullptr;
+  Link* bound = nullptr;  // by the window
   for (Link& link : links_) {
     const SendQueue::Entry* const entry = link.queue.Next();
     if (entry == nullptr) continue;
-    if (most_urgent != nullptr && most_urgent->queue.Next()->urgency < entry->urgency) continue;
-    if (link.queue.limited() && !window_.Admits(entry->bytes)) continue;
-    most_urgent = &link;
+    Link*& best = link.queue.limited() ? bound : unbound;
+    if (best == nullptr || entry->urgency < best->queue.Next()->urgency) best = &link;
   }
-  return most_urgent;
+  if (unbound != nullptr) return unbound;
+  return bound != nullptr && window_.Admits(bound->queue.Next()->bytes) ? bound : nullptr;
 }
 
 void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
