@@ -133,7 +133,7 @@ TEST_F(AllreduceTest, SuspendedAndResumedItGoesOnWhereItStood) {
   constexpr int kLong = 1000;
   const std::string undisturbed = cluster_->Run(Gpt{.workers = 2, .steps = kLong}.yaml());
   const std::string job = cluster_->Submit(Gpt{.workers = 2, .steps = kLong}.yaml());
-  cluster_->AwaitStep(job, 20);
+  cluster_->AwaitState(job, v1::RUNNING);  // steps are reported once a second: too late here
   grpc::ClientContext suspending, resuming;
   v1::SuspendJobRequest suspend;
   v1::ResumeJobRequest resume;
@@ -156,7 +156,7 @@ TEST_F(AllreduceTest, SavingOnDemandDoesNotDisturbTheRun) {
   constexpr int kLong = 1000;
   const std::string undisturbed = cluster_->Run(Gpt{.workers = 3, .steps = kLong}.yaml());
   const std::string job = cluster_->Submit(Gpt{.workers = 3, .steps = kLong}.yaml());
-  cluster_->AwaitStep(job, 20);
+  cluster_->AwaitState(job, v1::RUNNING);
   grpc::ClientContext context;
   v1::SaveCheckpointRequest request;
   v1::Checkpoint checkpoint;

@@ -80,9 +80,10 @@ class ConsistencyTest : public ::testing::Test {
     EXPECT_GE(done.progress().evaluation_accuracy(), kAccuracy) << digits.sync;
   }
 
-  // Somewhere in the middle; returns the step of the checkpoint.
+  // After a few steps; returns the step of the checkpoint.
   static int64_t SuspendAndResume(const std::string& job) {
-    cluster_->AwaitStep(job, 20);
+    cluster_->AwaitState(job,
+                         v1::RUNNING);  // steps are reported once a second: that may be too late
     grpc::ClientContext suspending;
     v1::SuspendJobRequest suspend;
     v1::Job answer;
