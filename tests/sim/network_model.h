@@ -2,17 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <limits>
 #include <queue>
 #include <vector>
 
 namespace muster {
 
-struct NetworkMessage {
-  int from = 0;  // hosts
-  int to = 0;
-  double bytes = 0;
+// What a host has for others: `messages` of them, which leave in their order. Kept as one thing, as
+// a step of a large cluster has tens of millions of messages.
+struct NetworkBurst {
+  int from = 0;          // host
   int64_t priority = 0;  // the lowest leaves first; equals in the order of Send()
+  int messages = 1;
+  // The sender's words, not looked at.
+  int kind = 0;
+  int subject = 0;
+};
+
+struct NetworkMessage {
+  int to = 0;  // host; the sender's own: is left out
+  double bytes = 0;
   // The sender's words, not looked at.
   int kind = 0;
   int chunk = 0;
@@ -25,14 +36,18 @@ struct NetworkRates {
 };
 
 // Every host has a full-duplex card on a switch that never blocks and never loses. A card sends one
-// message at a time, the most urgent that waits; a receiving card takes messages one after the
-// other in the order in which their first bytes come, while they are still being sent (cut
+// message at a time, of the most urgent burst that waits; a receiving card takes messages one after
+// the other in the order in which their first bytes come, while they are still being sent (cut
 // through). What it cannot take yet waits in the switch.
 class NetworkModel {
  public:
-  NetworkModel(int hosts, const NetworkRates& rates) : rates_(rates), cards_(hosts) {}
+  // Says what the burst's message `index` is, when it leaves.
+  using MessageOf = std::function<NetworkMessage(const NetworkBurst&, int index)>;
 
-  void Send(double now, const NetworkMessage& message);
+  NetworkModel(int hosts, const NetworkRates& rates, MessageOf message_of)
+      : rates_(rates), message_of_(std::move(message_of)), cards_(hosts) {}
+
+  void Send(double now, const NetworkBurst& burst);
 
   // When something happens next; infinity: nothing is under way.
   double next_time() const {
@@ -45,32 +60,43 @@ class NetworkModel {
 
  private:
   struct Waiting {
-    NetworkMessage message;
+    NetworkBurst burst;
     int64_t number;
-    bool operator<(const Waiting& other) const {  // std::priority_queue: the largest goes first
-      return message.priority != other.message.priority ? message.priority > other.message.priority
-                                                        : number > other.number;
+    int next = 0;                                 // message of the burst
+    bool operator<(const Waiting& other) const {  // a heap's front is the largest
+      return burst.priority != other.burst.priority ? burst.priority > other.burst.priority
+                                                    : number > other.number;
     }
   };
+  struct Delivery {
+    double time;
+    int64_t number;
+    NetworkMessage message;
+  };
   struct Card {
-    std::priority_queue<Waiting> waiting;
+    std::vector<Waiting> waiting;  // a heap
+    std::deque<Delivery> coming;   // by time
     bool sending = false;
     double receiving_until = 0;
     double bytes_sent = 0;
   };
+  // At most two of each card: so the queue stays small however much is under way.
   struct Event {
     double time;
     int64_t number;
-    int card;  // that has sent; -1: `message` is delivered
-    NetworkMessage message;
+    int card;
+    bool sent;  // else the first that is coming has come
     bool operator<(const Event& other) const {
       return time != other.time ? time > other.time : number > other.number;
     }
   };
 
   void StartSending(double now, int host);
+  bool NextMessage(int host, NetworkMessage& message);
+  void ExpectDelivery(int host);
 
   const NetworkRates rates_;
+  const MessageOf message_of_;
   std::vector<Card> cards_;
   std::priority_queue<Event> events_;
   int64_t numbers_ = 0;

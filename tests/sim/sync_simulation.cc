@@ -12,7 +12,9 @@ namespace {
 constexpr int kWarmUpSteps = 2;
 constexpr int kMeasuredSteps = 2;
 
-enum MessageKindOfSimulation : int { kGradient, kPartialSum, kValue };
+// What a burst's subject is: a layer, whose gradients go to their shards; a chunk for the ring's
+// next; a chunk's value for every worker.
+enum BurstKind : int { kGradients, kPartialSum, kRingValue, kValues };
 
 class Simulation {
  public:
@@ -20,7 +22,8 @@ class Simulation {
       : job_(job),
         cluster_(cluster),
         hosts_(HostCount(cluster)),
-        network_(hosts_, cluster.network),
+        network_(hosts_, cluster.network,
+                 [this](const NetworkBurst& burst, int index) { return MessageOf(burst, index); }),
         workers_(cluster.workers),
         shards_(cluster.shard_hosts.size()),
         bytes_before_(hosts_),
@@ -94,6 +97,8 @@ class Simulation {
     return hosts;
   }
 
+  int HostOf(int chunk) const { return cluster_.shard_hosts[job_.chunks[chunk].shard]; }
+
   void At(double time, EventKind kind, int who, int chunk) {
     events_.push({time, numbers_++, kind, who, chunk});
   }
@@ -111,15 +116,16 @@ class Simulation {
 
   void Deliver(double now, const NetworkMessage& message) {
     switch (message.kind) {
-      case kGradient:
+      case kGradients:
         return Push(now, message.chunk);
       case kPartialSum:
         partial_at_[message.chunk] = message.to;
         return Add(now, message.to, message.chunk);
-      case kValue:
+      case kRingValue:
         TakeValue(now, message.to, message.chunk);
-        if (cluster_.allreduce) PassValue(now, message.to, message.chunk);
-        return;
+        return PassValue(now, message.to, message.chunk);
+      case kValues:
+        return TakeValue(now, message.to, message.chunk);
     }
   }
 
@@ -173,15 +179,11 @@ class Simulation {
       if (cluster_.allreduce) {
         worker.ready[chunk] = true;
         Add(now, w, chunk);
-      } else {
-        const int host = cluster_.shard_hosts[job_.chunks[chunk].shard];
-        if (host == w) {
-          Push(now, chunk);
-        } else {
-          Send(now, w, host, kGradient, chunk);
-        }
+      } else if (HostOf(chunk) == w) {
+        Push(now, chunk);
       }
     }
+    if (!cluster_.allreduce) Send(now, w, kGradients, layer, layer, worker.missing[layer]);
   }
 
   void TakeValue(double now, int w, int chunk) {
@@ -191,13 +193,31 @@ class Simulation {
     if (worker.waiting) Continue(now, w);
   }
 
-  void Send(double now, int from, int to, int kind, int chunk) {
+  void Send(double now, int from, int kind, int subject, int layer, int messages) {
     network_.Send(now, {.from = from,
-                        .to = to,
-                        .bytes = job_.chunks[chunk].bytes,
-                        .priority = cluster_.priority ? job_.chunks[chunk].layer : 0,
+                        .priority = cluster_.priority ? layer : 0,
+                        .messages = messages,
                         .kind = kind,
-                        .chunk = chunk});
+                        .subject = subject});
+  }
+
+  NetworkMessage MessageOf(const NetworkBurst& burst, int index) const {
+    int chunk = burst.subject;
+    int to = 0;
+    switch (burst.kind) {
+      case kGradients:
+        chunk = chunks_of_layer_[burst.subject][index];
+        to = HostOf(chunk);
+        break;
+      case kPartialSum:
+      case kRingValue:
+        to = Next(burst.from);
+        break;
+      case kValues:
+        to = (chunk + index) % cluster_.workers;  // not always the same one first
+        break;
+    }
+    return {.to = to, .bytes = job_.chunks[chunk].bytes, .kind = burst.kind, .chunk = chunk};
   }
 
   // ---- shards
@@ -214,27 +234,16 @@ class Simulation {
   }
 
   void Applied(double now, int chunk) {
-    const int host = cluster_.shard_hosts[job_.chunks[chunk].shard];
-    if (cluster_.allreduce) {
-      TakeValue(now, host, chunk);
-      return PassValue(now, host, chunk);
-    }
-    for (int i = 0; i < cluster_.workers; ++i) {
-      // Not always the same one first.
-      const int w = (chunk + i) % cluster_.workers;
-      if (w == host) {
-        TakeValue(now, w, chunk);
-      } else {
-        Send(now, host, w, kValue, chunk);
-      }
-    }
+    const int host = HostOf(chunk);
+    if (host < cluster_.workers) TakeValue(now, host, chunk);
+    if (cluster_.allreduce) return PassValue(now, host, chunk);
+    Send(now, host, kValues, chunk, job_.chunks[chunk].layer, cluster_.workers);
   }
 
   // ---- the ring
 
   int Next(int w) const { return (w + 1) % cluster_.workers; }
-  int OwnerOf(int chunk) const { return cluster_.shard_hosts[job_.chunks[chunk].shard]; }
-  int FirstOf(int chunk) const { return Next(OwnerOf(chunk)); }
+  int FirstOf(int chunk) const { return Next(HostOf(chunk)); }
 
   // Once a worker has both the sum of those before it and its own gradient.
   void Add(double now, int w, int chunk) {
@@ -246,17 +255,18 @@ class Simulation {
     const double bytes = job_.chunks[chunk].bytes;
     double& until = adding_until_[w];
     until = std::max(until, now) + bytes / cluster_.sum_bytes_per_second;
-    if (w == OwnerOf(chunk)) until += bytes / cluster_.apply_bytes_per_second;
+    if (w == HostOf(chunk)) until += bytes / cluster_.apply_bytes_per_second;
     At(until, EventKind::kAdded, w, chunk);
   }
 
   void PassOn(double now, int w, int chunk) {
-    if (w == OwnerOf(chunk)) return Applied(now, chunk);
-    Send(now, w, Next(w), kPartialSum, chunk);
+    if (w == HostOf(chunk)) return Applied(now, chunk);
+    Send(now, w, kPartialSum, chunk, job_.chunks[chunk].layer, 1);
   }
 
   void PassValue(double now, int w, int chunk) {
-    if (Next(w) != OwnerOf(chunk)) Send(now, w, Next(w), kValue, chunk);
+    if (Next(w) == HostOf(chunk)) return;
+    Send(now, w, kRingValue, chunk, job_.chunks[chunk].layer, 1);
   }
 
   const SimulatedJob& job_;

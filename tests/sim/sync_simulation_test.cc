@@ -52,10 +52,12 @@ SimulatedStep SimulateBytes(const SimulatedCluster& cluster, double compute_seco
 }
 
 TEST(NetworkModelTest, AnUrgentMessageOvertakesThoseThatWaitButNotTheOneUnderWay) {
-  NetworkModel network(2, {.bytes_per_second = 10, .latency_seconds = 0.5});
-  network.Send(0, {.from = 0, .to = 1, .bytes = 10, .priority = 5, .chunk = 1});
-  network.Send(0, {.from = 0, .to = 1, .bytes = 10, .priority = 5, .chunk = 2});
-  network.Send(0, {.from = 0, .to = 1, .bytes = 10, .priority = 1, .chunk = 3});
+  NetworkModel network(2, {.bytes_per_second = 10, .latency_seconds = 0.5},
+                       [](const NetworkBurst& burst, int index) -> NetworkMessage {
+                         return {.to = 1, .bytes = 10, .chunk = burst.subject + index};
+                       });
+  network.Send(0, {.from = 0, .priority = 5, .messages = 2, .subject = 1});
+  network.Send(0, {.from = 0, .priority = 1, .subject = 3});
 
   std::vector<std::pair<int, double>> delivered;
   for (NetworkMessage message; network.next_time() < 100;) {
@@ -67,16 +69,21 @@ TEST(NetworkModelTest, AnUrgentMessageOvertakesThoseThatWaitButNotTheOneUnderWay
 }
 
 TEST(NetworkModelTest, AReceivingCardTakesTheMessagesOfSeveralSendersOneAfterTheOther) {
-  NetworkModel network(3, {.bytes_per_second = 10});
-  network.Send(0, {.from = 0, .to = 2, .bytes = 10});
-  network.Send(0, {.from = 1, .to = 2, .bytes = 10});
+  NetworkModel network(
+      3, {.bytes_per_second = 10},
+      [](const NetworkBurst&, int index) -> NetworkMessage { return {.to = index, .bytes = 10}; });
+  // To everybody but oneself: two messages from host 0, two from host 1.
+  network.Send(0, {.from = 0, .messages = 3});
+  network.Send(0, {.from = 1, .messages = 3});
 
-  double last = 0;
+  std::vector<std::pair<int, double>> delivered;
   for (NetworkMessage message; network.next_time() < 100;) {
-    last = network.next_time();
-    network.Advance(message);
+    const double now = network.next_time();
+    if (network.Advance(message)) delivered.emplace_back(message.to, now);
   }
-  EXPECT_EQ(last, 2);
+  // Host 2 is reached last: the second message from host 0 and from host 1 come at once.
+  EXPECT_THAT(delivered, testing::UnorderedElementsAre(testing::Pair(1, 1), testing::Pair(0, 1),
+                                                       testing::Pair(2, 2), testing::Pair(2, 3)));
 }
 
 // Between one bound and a few chunks more: the first chunk's way out and the last one's way back.
