@@ -63,6 +63,7 @@ class PollBudget {
   template <typename Ready>
   bool PollUntil(const Ready& ready, std::chrono::nanoseconds limit) {
     if (ready()) return true;
+    if (options_.share <= 0 && !options_.regardless) return false;
     Time now = Clock::now();
     if (!Begin(now)) return false;
     const Time end = limit < options_.poll_max ? now + limit : Time::max();

@@ -118,7 +118,7 @@ absl::StatusOr<ControlPacket> DecodePacket(absl::Span<const std::byte> bytes) {
                              .nonce = Get<ControlPacket::Nonce>(bytes, kNonceAt)};
   const auto kind = static_cast<uint8_t>(packet.kind);
   if (kind < static_cast<uint8_t>(ControlPacket::Kind::kHello) ||
-      kind > static_cast<uint8_t>(ControlPacket::Kind::kWake)) {
+      kind > static_cast<uint8_t>(ControlPacket::Kind::kBell)) {
     return absl::InvalidArgumentError(absl::StrCat("control packet: unknown kind ", kind));
   }
   // The rest are constants: whatever else differs is no packet of this version.

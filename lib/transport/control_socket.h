@@ -21,14 +21,14 @@ struct ControlPacket {
     kHello = 1,     // connector: `file` is the link's memory, of `bytes` bytes; `nonce` is its own
     kSlab = 2,      // connector: `file` is the slab `slab`, of `bytes` bytes
     kWithdraw = 3,  // connector: no descriptor will name `slab` any more
-    kWake = 4,      // either side: wake up, there is something in the link's memory
+    kBell = 4,      // either side, once: `file` is its Doorbell, to be rung when it sleeps
   };
   static constexpr uint32_t kMagic = 0x4b4c534d;  // "MSLK"
-  static constexpr uint16_t kVersion = 1;
+  static constexpr uint16_t kVersion = 2;
   static constexpr size_t kBytes = 40;
   using Nonce = std::array<std::byte, 16>;
 
-  Kind kind = Kind::kWake;
+  Kind kind = Kind::kHello;
   uint32_t slab = 0;
   uint64_t bytes = 0;
   Nonce nonce = {};

@@ -68,8 +68,7 @@ bool TakeFlag(std::byte* memory, size_t at) {
 }
 
 void SetFlag(std::byte* memory, size_t at, bool value) {
-  Word<uint32_t>(memory, at).store(value ? 1 : 0);
-  if (value) message_ring::Settle();
+  Word<uint32_t>(memory, at).store(value ? 1 : 0, std::memory_order_release);
 }
 
 template <typename T>

@@ -91,7 +91,7 @@ class MessageRingWriter {
   // The loan of a payload that the reader has let go, whatever number the reader wrote.
   std::optional<uint32_t> TakeReturn();
 
-  // Going to sleep: SetSleeps(true), then look once more for returns and room.
+  // Going to sleep: SetSleeps(true), Settle(), then look once more for returns and room.
   void SetSleeps(bool sleeps);
   // True once after the reader went to sleep: it must be woken to see what was published. See
   // Settle().
@@ -123,7 +123,7 @@ class MessageRingReader {
   // Says that a payload in a slab is not needed any more: once per descriptor that named one.
   void Return(uint32_t loan);
 
-  // Going to sleep: SetSleeps(true), then look once more for messages.
+  // Going to sleep: SetSleeps(true), Settle(), then look once more for messages.
   void SetSleeps(bool sleeps);
   // True once after the writer went to sleep: it must be woken to see what was returned, or
   // released. See Settle().

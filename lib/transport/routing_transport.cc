@@ -1,10 +1,8 @@
 #include "lib/transport/routing_transport.h"
 
 #include <glog/logging.h>
-#include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
@@ -135,7 +133,9 @@ RoutingTransport::RoutingTransport(RoutingTransportOptions options,
       ucx_(std::move(ucx)),
       address_(
           Join({.shared = shared_ ? shared_->address() : "", .ucx = ucx_ ? ucx_->address() : ""})),
-      budget_(options_.polling) {}
+      budget_(options_.polling) {
+  if (shared_ && ucx_) shared_->AlsoWatch(ucx_->event_fd());
+}
 
 RoutingTransport::~RoutingTransport() = default;
 
@@ -258,26 +258,20 @@ void RoutingTransport::Wait(absl::Duration timeout) {
   const auto news = [this] { return News() || TakeWake(); };
   const auto limit = std::min<std::chrono::nanoseconds>(absl::ToChronoNanoseconds(timeout),
                                                         std::chrono::hours(24));
-  const PollBudget::Time end = PollBudget::Clock::now() + limit;
+  const bool regardless = options_.polling.regardless;
+  const PollBudget::Time end = regardless ? PollBudget::Clock::now() + limit : PollBudget::Time();
   do {
     if (budget_.PollUntil(news, std::min(limit, kPollWithoutSockets))) return;
     if (!PrepareToSleep()) return;
-    const bool ready = Sleep(options_.polling.regardless ? absl::ZeroDuration() : timeout);
-    if (ready || !options_.polling.regardless) break;
-  } while (PollBudget::Clock::now() < end);
+    if (Sleep(regardless ? absl::ZeroDuration() : timeout)) break;
+  } while (regardless && PollBudget::Clock::now() < end);
   sleeping_ = false;
   TakeWake();
 }
 
 // Whether one of the carriers has something.
 bool RoutingTransport::Sleep(absl::Duration timeout) {
-  std::array<pollfd, 2> ready;
-  nfds_t count = 0;
-  if (shared_) ready[count++] = {.fd = shared_->event_fd(), .events = POLLIN, .revents = 0};
-  if (ucx_) ready[count++] = {.fd = ucx_->event_fd(), .events = POLLIN, .revents = 0};
-  const timespec limit = absl::ToTimespec(timeout);
-  return ppoll(ready.data(), count, timeout == absl::InfiniteDuration() ? nullptr : &limit,
-               nullptr) > 0;
+  return shared_ ? shared_->Sleep(timeout) : ucx_->Sleep(timeout);
 }
 
 void RoutingTransport::Wake() {

@@ -1,10 +1,8 @@
 #include "lib/transport/shared_memory_transport.h"
 
 #include <glog/logging.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,9 +28,13 @@ using Kind = ControlPacket::Kind;
 
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 constexpr absl::Duration kRetryTime = absl::Milliseconds(1);
+constexpr absl::Duration kSleepMax = absl::Hours(24);
 // A busy transport looks at its sockets this rarely; a sleeping one is woken by them.
 constexpr int64_t kSocketsEvery = 64;
-constexpr int kMessagesPerTurn = 16;       // of one link, before the next has its turn
+constexpr int kMessagesPerTurn = 16;  // of one link, before the next has its turn
+constexpr int kBusyTurnsMax = 8;      // that a writer who waits for room sleeps on
+// Whoever is woken for less, on the only processor perhaps, would rather find all of the turn's.
+constexpr uint64_t kWorthASwitch = 64 << 10;
 constexpr size_t kSlabsPerLinkMax = 4096;  // what a peer can make us map
 
 }  // namespace
@@ -109,12 +111,15 @@ struct SharedMemoryTransport::Outgoing {
 
 struct SharedMemoryTransport::Link {
   std::optional<ControlSocket> socket;  // none: not yet, or no more
+  std::optional<Doorbell> bell;         // the other side's, once it has come
   const bool outgoing;
 };
 
 struct SharedMemoryTransport::OutgoingLink : Link {
   OutgoingLink(PeerId id, LocalAddress address)
-      : Link{.socket = std::nullopt, .outgoing = true}, id(id), address(std::move(address)) {}
+      : Link{.socket = std::nullopt, .bell = std::nullopt, .outgoing = true},
+        id(id),
+        address(std::move(address)) {}
 
   bool is_open() const { return open && lost.ok(); }
   int loans_out() const { return static_cast<int>(message_ring::kReturns - free_loans.size()); }
@@ -123,7 +128,8 @@ struct SharedMemoryTransport::OutgoingLink : Link {
   const LocalAddress address;
   SealedMemory memory;
   MessageRingWriter ring;
-  bool open = false;          // it has the link's memory
+  bool greeted = false;       // it has the link's memory
+  bool open = false;          // and our bell
   bool disconnected = false;  // by our caller: only waits for what is lent
   bool socket_full = false;
   bool due = false;      // in published_
@@ -143,18 +149,20 @@ struct SharedMemoryTransport::OutgoingLink : Link {
 
 struct SharedMemoryTransport::IncomingLink : Link {
   explicit IncomingLink(ControlSocket accepted)
-      : Link{.socket = std::move(accepted), .outgoing = false} {}
+      : Link{.socket = std::move(accepted), .bell = std::nullopt, .outgoing = false} {}
 
-  bool is_open() const { return !memory.memory().empty(); }
+  bool greeted() const { return !memory.memory().empty(); }
+  bool is_open() const { return bell.has_value() && answered; }
 
   SealedMemory memory;
   MessageRingReader ring;
   ControlPacket::Nonce nonce = {};  // of the transport at the other end
   absl::flat_hash_map<uint32_t, std::shared_ptr<SealedMemory>> slabs;
-  bool ended = false;   // nothing comes any more but what is in the ring
-  bool broken = false;  // nor that
-  bool due = false;     // in due_
-  int64_t due_at = 0;   // of changes_: the last one
+  bool answered = false;  // it has our bell
+  bool ended = false;     // nothing comes any more but what is in the ring
+  bool broken = false;    // nor that
+  bool due = false;       // in due_
+  int64_t due_at = 0;     // of changes_: the last one
   // The message whose fragments arrive.
   bool arriving = false;
   WireHeader header;
@@ -167,22 +175,17 @@ absl::StatusOr<std::unique_ptr<SharedMemoryTransport>> SharedMemoryTransport::Cr
   ASSIGN_OR_RETURN(LocalAddress address, LocalAddress::Make());
   ASSIGN_OR_RETURN(ControlSocket listener, ControlSocket::Listen(address.SocketName()));
   FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));
-  FileDescriptor bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!events || !bell) {
+  if (!events) {
     return absl::UnavailableError(absl::StrCat("shared memory: epoll: ", std::strerror(errno)));
   }
-  // Edges only: nobody has to read the bell.
-  for (int fd : {listener.fd(), bell.get()}) {
-    epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.ptr = nullptr}};
-    CHECK_EQ(epoll_ctl(events.get(), EPOLL_CTL_ADD, fd, &event), 0) << std::strerror(errno);
-  }
+  ASSIGN_OR_RETURN(Doorbell bell, Doorbell::Create());
   return absl::WrapUnique(new SharedMemoryTransport(std::move(address), std::move(listener),
                                                     std::move(events), std::move(bell),
                                                     std::move(options.polling)));
 }
 
 SharedMemoryTransport::SharedMemoryTransport(LocalAddress address, ControlSocket listener,
-                                             FileDescriptor events, FileDescriptor bell,
+                                             FileDescriptor events, Doorbell bell,
                                              PollBudgetOptions polling)
     : local_(std::move(address)),
       address_(local_.Encode()),
@@ -190,7 +193,11 @@ SharedMemoryTransport::SharedMemoryTransport(LocalAddress address, ControlSocket
       events_(std::move(events)),
       bell_(std::move(bell)),
       budget_(std::move(polling)),
-      slabs_(std::make_shared<Slabs>()) {}
+      slabs_(std::make_shared<Slabs>()) {
+  // The listener's edges are known by its address, those of others than links by none.
+  AddEvent(listener_.fd(), EPOLLIN | EPOLLET, &listener_);
+  AddEvent(bell_.fd(), EPOLLIN | EPOLLET, nullptr);
+}
 
 // What is lent is waited for, because its owner will take it for his own again.
 SharedMemoryTransport::~SharedMemoryTransport() {
@@ -252,9 +259,14 @@ void SharedMemoryTransport::Open(OutgoingLink& link) {
     link.loans.resize(message_ring::kReturns);
     for (uint32_t i = message_ring::kReturns; i > 0; --i) link.free_loans.push_back(i - 1);
   }
-  const absl::Status said = link.socket->Send(
-      {.kind = Kind::kHello, .bytes = message_ring::kBytes, .nonce = local_.nonce},
-      link.memory.file());
+  absl::Status said;
+  if (!link.greeted) {
+    said = link.socket->Send(
+        {.kind = Kind::kHello, .bytes = message_ring::kBytes, .nonce = local_.nonce},
+        link.memory.file());
+    link.greeted = said.ok();
+  }
+  if (link.greeted) said = link.socket->Send({.kind = Kind::kBell}, bell_.fd());
   if (absl::IsResourceExhausted(said)) return;
   if (!said.ok()) return Lose(link, said);
   link.open = true;
@@ -324,18 +336,21 @@ void SharedMemoryTransport::Pump(OutgoingLink& link) {
   while (link.first != nullptr && link.is_open()) {
     Outgoing* send = link.first;
     const bool gone = Advance(link, *send);
-    if (link.is_open()) WakeReader(link);
+    if (gone) link.first = std::exchange(send->next, nullptr);
     if (!std::exchange(link.due, true)) published_.push_back(&link);
+    const bool lent = send->slab != 0;
+    if (send->header.length >= kWorthASwitch && link.is_open()) WakeReader(link);
     if (!gone) return;
-    link.first = std::exchange(send->next, nullptr);
-    if (send->slab == 0) Finish(send, absl::OkStatus());
+    if (!lent) Finish(send, absl::OkStatus());
   }
 }
 
-// A full socket wakes as well; a dead one is noticed by PollSockets().
+// The link may be lost after.
 void SharedMemoryTransport::WakeReader(OutgoingLink& link) {
   if (!link.ring.TakeReaderSleeps()) return;
-  link.socket->Send({.kind = Kind::kWake}).IgnoreError();
+  if (!link.bell.has_value()) ReadSocket(link);  // it was sent before the reader could sleep
+  if (!link.bell.has_value()) return;
+  link.bell->Ring();
   link.woken_at = ++changes_;
 }
 
@@ -586,10 +601,15 @@ void SharedMemoryTransport::Break(IncomingLink& link, const absl::Status& why) {
 
 // ---- Sockets.
 
+void SharedMemoryTransport::AddEvent(int fd, uint32_t what, void* whose) {
+  epoll_event event{.events = what, .data = {.ptr = whose}};
+  CHECK_EQ(epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event), 0) << std::strerror(errno);
+}
+
+void SharedMemoryTransport::AlsoWatch(int fd) { AddEvent(fd, EPOLLIN, nullptr); }
+
 void SharedMemoryTransport::Watch(Link& link) {
-  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.ptr = &link}};
-  const int added = epoll_ctl(events_.get(), EPOLL_CTL_ADD, link.socket->fd(), &event);
-  CHECK_EQ(added, 0) << std::strerror(errno);
+  AddEvent(link.socket->fd(), EPOLLIN | EPOLLET, &link);
   sockets_due_ = true;
 }
 
@@ -611,25 +631,32 @@ void SharedMemoryTransport::WatchForRoom(OutgoingLink& link, bool watch) {
 
 void SharedMemoryTransport::PollSockets() {
   sockets_due_ = false;
-  std::array<epoll_event, 64> ready;
-  int count = static_cast<int>(ready.size());
-  while (count == static_cast<int>(ready.size())) {
-    count = epoll_wait(events_.get(), ready.data(), ready.size(), 0);
-    for (int i = 0; i < count; ++i) {
-      Link* link = static_cast<Link*>(ready[i].data.ptr);
-      if (link == nullptr) {
-        accept_due_ = true;
-      } else if (link->outgoing) {
-        ReadSocket(static_cast<OutgoingLink&>(*link));
-      } else {
-        ReadSocket(static_cast<IncomingLink&>(*link));
-      }
-    }
+  int count = std::exchange(ready_count_, 0);
+  if (count == 0) count = LookForEvents(0);
+  while (count > 0) {
+    for (int i = 0; i < count; ++i) Notice(ready_[i].data.ptr);
+    count = count == std::ssize(ready_) ? LookForEvents(0) : 0;
   }
   if (accept_due_) AcceptAll();
+  if (answers_due_) AnswerAll();
   for (size_t i = 0; opening_ > 0 && i < outgoing_.size(); ++i) {
     OutgoingLink& link = *outgoing_[i];
     if (!link.open && link.lost.ok() && !link.disconnected) Open(link);
+  }
+}
+
+int SharedMemoryTransport::LookForEvents(int milliseconds) {
+  return std::max(0, epoll_wait(events_.get(), ready_.data(), ready_.size(), milliseconds));
+}
+
+void SharedMemoryTransport::Notice(void* whose) {
+  if (whose == nullptr) return;  // somebody else's
+  if (whose == &listener_) {
+    accept_due_ = true;
+  } else if (Link* link = static_cast<Link*>(whose); link->outgoing) {
+    ReadSocket(static_cast<OutgoingLink&>(*link));
+  } else {
+    ReadSocket(static_cast<IncomingLink&>(*link));
   }
 }
 
@@ -662,10 +689,11 @@ void SharedMemoryTransport::ReadSocket(OutgoingLink& link) {
       return Lose(link, heard.status());
     }
     if (!heard->has_value()) return;
-    if ((*heard)->packet.kind != Kind::kWake) {
-      malformed_.fetch_add(1, std::memory_order_relaxed);
-      return Lose(link, absl::UnavailableError("the peer breaks the protocol"));
-    }
+    const absl::Status believed = Hear(link, **std::move(heard));
+    if (believed.ok()) continue;
+    malformed_.fetch_add(1, std::memory_order_relaxed);
+    return Lose(link, absl::UnavailableError(
+                          absl::StrCat("the peer breaks the protocol: ", believed.message())));
   }
 }
 
@@ -682,10 +710,17 @@ void SharedMemoryTransport::ReadSocket(IncomingLink& link) {
   }
 }
 
+absl::Status SharedMemoryTransport::Hear(OutgoingLink& link, ControlSocket::Received received) {
+  if (received.packet.kind != Kind::kBell || link.bell.has_value()) {
+    return absl::InvalidArgumentError("more than its bell");
+  }
+  ASSIGN_OR_RETURN(link.bell, Doorbell::Adopt(std::move(received.file)));
+  return absl::OkStatus();
+}
+
 absl::Status SharedMemoryTransport::Hear(IncomingLink& link, ControlSocket::Received received) {
   const ControlPacket& packet = received.packet;
-  if (packet.kind == Kind::kWake) return absl::OkStatus();
-  if ((packet.kind == Kind::kHello) == link.is_open()) {
+  if ((packet.kind == Kind::kHello) == link.greeted()) {
     return absl::InvalidArgumentError("a HELLO too many, or too late");
   }
   if (packet.kind == Kind::kHello) {
@@ -693,6 +728,12 @@ absl::Status SharedMemoryTransport::Hear(IncomingLink& link, ControlSocket::Rece
                                                     SealedMemory::Access::kReadWrite));
     link.ring = MessageRingReader(link.memory.memory());
     link.nonce = packet.nonce;
+    Answer(link);
+    return absl::OkStatus();
+  }
+  if (packet.kind == Kind::kBell) {
+    if (link.bell.has_value()) return absl::InvalidArgumentError("a BELL too many");
+    ASSIGN_OR_RETURN(link.bell, Doorbell::Adopt(std::move(received.file)));
     return absl::OkStatus();
   }
   if (packet.kind == Kind::kWithdraw) {
@@ -710,6 +751,22 @@ absl::Status SharedMemoryTransport::Hear(IncomingLink& link, ControlSocket::Rece
                    SealedMemory::Map(received.file, packet.bytes, SealedMemory::Access::kRead));
   link.slabs[packet.slab] = std::make_shared<SealedMemory>(std::move(slab));
   return absl::OkStatus();
+}
+
+// With our bell: whoever has it not could not wake us, so nothing is read from the link before. A
+// sender that is gone wakes nobody, and what it left is read.
+void SharedMemoryTransport::Answer(IncomingLink& link) {
+  const absl::Status said = link.socket->Send({.kind = Kind::kBell}, bell_.fd());
+  link.answered = !absl::IsResourceExhausted(said);
+  answers_due_ |= !link.answered;
+}
+
+void SharedMemoryTransport::AnswerAll() {
+  answers_due_ = false;
+  for (auto& link : incoming_) {
+    if (!link->greeted() || link->answered || !link->socket.has_value()) continue;
+    Answer(*link);
+  }
 }
 
 // ---- Progress.
@@ -732,7 +789,8 @@ int SharedMemoryTransport::Progress() {
   }
   events += FinishSends();
   events += ReportLosses();
-  WakePeers();
+  WakeReaders();
+  if (events == 0 || ++busy_turns_ >= kBusyTurnsMax) WakeWriters();
   if (reap_ || ended_) Reap();
   return events;
 }
@@ -795,6 +853,7 @@ void SharedMemoryTransport::Reap() {
     for (Loan& loan : loans_) {
       if (loan.link == link.get()) loan.link = nullptr;
     }
+    std::erase(due_, link.get());
     Close(*link);
     return true;
   });
@@ -817,7 +876,7 @@ bool SharedMemoryTransport::HasNews() const {
 
 bool SharedMemoryTransport::PrepareToSleep() {
   WakePeers();
-  if (woken_.exchange(false)) return false;
+  if (woken_.load(std::memory_order_relaxed) && woken_.exchange(false)) return false;
   asleep_ = true;
   for (auto& link : incoming_) {
     if (link->is_open()) link->ring.SetSleeps(true);
@@ -826,6 +885,7 @@ bool SharedMemoryTransport::PrepareToSleep() {
     const bool waits = link->first != nullptr || link->loans_out() > 0;
     if (link->is_open() && waits) link->ring.SetSleeps(true);
   }
+  message_ring::Settle();
   if (HasNews()) StayAwake();
   return asleep_;
 }
@@ -842,7 +902,7 @@ void SharedMemoryTransport::StayAwake() {
 }
 
 absl::Duration SharedMemoryTransport::SleepMax() const {
-  return opening_ > 0 || accept_due_ ? kRetryTime : absl::InfiniteDuration();
+  return opening_ > 0 || accept_due_ || answers_due_ ? kRetryTime : absl::InfiniteDuration();
 }
 
 void SharedMemoryTransport::Wait(absl::Duration timeout) {
@@ -854,16 +914,22 @@ void SharedMemoryTransport::Wait(absl::Duration timeout) {
     return;
   }
   if (!PrepareToSleep()) return;
-  const timespec limit = absl::ToTimespec(timeout);
-  pollfd sockets{.fd = event_fd(), .events = POLLIN, .revents = 0};
-  ppoll(&sockets, 1, timeout == absl::InfiniteDuration() ? nullptr : &limit, nullptr);
+  Sleep(timeout);
   woken_.store(false);  // it was this Wait() that ended
 }
 
+bool SharedMemoryTransport::Sleep(absl::Duration timeout) {
+  CHECK(asleep_ && ready_count_ == 0) << "PrepareToSleep() comes before, Progress() after Sleep()";
+  const bool forever = timeout == absl::InfiniteDuration();
+  ready_count_ =
+      LookForEvents(forever ? -1
+                            : static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(
+                                  std::min(timeout, kSleepMax), absl::Milliseconds(1)))));
+  return ready_count_ > 0;
+}
+
 void SharedMemoryTransport::Wake() {
-  if (woken_.exchange(true)) return;  // the last one is not used up
-  const uint64_t once = 1;
-  CHECK_EQ(write(bell_.get(), &once, sizeof(once)), sizeof(once)) << std::strerror(errno);
+  if (!woken_.exchange(true)) bell_.Ring();  // else the last one is not used up
 }
 
 void SharedMemoryTransport::MarkDue(IncomingLink& link) {
@@ -880,20 +946,34 @@ bool SharedMemoryTransport::WasWoken(const IncomingLink& link) const {
   });
 }
 
-// Late, so that there is one barrier for all that was done, and a writer is woken once for it, and
-// not at all if an answer did.
 void SharedMemoryTransport::WakePeers() {
-  if (due_.empty() && published_.empty()) return;
+  WakeReaders();
+  WakeWriters();
+}
+
+// Those who fell asleep while something was published for them: one barrier for all.
+void SharedMemoryTransport::WakeReaders() {
+  if (published_.empty()) return;
   message_ring::Settle();
   for (OutgoingLink* link : published_) {
     link->due = false;
     if (link->is_open()) WakeReader(*link);
   }
   published_.clear();
+}
+
+// For what was returned and released. Late, as an answer that is still to come wakes as well.
+void SharedMemoryTransport::WakeWriters() {
+  busy_turns_ = 0;
+  std::erase_if(due_, [this](IncomingLink* link) {
+    link->due = link->is_open() && !WasWoken(*link);
+    return !link->due;
+  });
+  if (due_.empty()) return;
+  message_ring::Settle();
   for (IncomingLink* link : due_) {
     link->due = false;
-    if (!link->socket.has_value() || WasWoken(*link) || !link->ring.TakeWriterSleeps()) continue;
-    link->socket->Send({.kind = Kind::kWake}).IgnoreError();
+    if (link->ring.TakeWriterSleeps()) link->bell->Ring();
   }
   due_.clear();
 }

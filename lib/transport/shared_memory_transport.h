@@ -2,6 +2,9 @@
 // death.
 #pragma once
 
+#include <sys/epoll.h>
+
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +21,7 @@
 #include "absl/types/span.h"
 #include "lib/concurrency/poll_budget.h"
 #include "lib/transport/control_socket.h"
+#include "lib/transport/doorbell.h"
 #include "lib/transport/file_descriptor.h"
 #include "lib/transport/local_address.h"
 #include "lib/transport/message_ring.h"
@@ -32,15 +36,16 @@ struct SharedMemoryTransportOptions {
 };
 
 // Every connection is a link of its own: a ring of message descriptors in memory that both sides
-// map, and a Unix socket that hands over that memory and the sender's slabs, ends sleeps, and is
-// closed by the kernel when either process dies. docs/protocol.md has the formats.
+// map, and a Unix socket that hands over that memory, the sender's slabs and both sides' doorbells,
+// and is closed by the kernel when either process dies. docs/protocol.md has the formats.
 //
 // A payload in a registered SharedSlab (RegisterMemory) stays where it is: the receiver reads the
 // sender's pages, in place where PlacePayload says so, else with one copy to the place. The
 // sender's `done` comes when it has. Payloads of up to kCopiedBytesMax, and all that lie elsewhere,
 // are copied through the link's memory, 1 MiB at a time; their `done` comes when the last of it is
 // there, inside Send() where there is room. Messages on one link keep their order. Nothing is
-// allocated per message.
+// allocated per message. A receiver that sleeps may be woken only by Progress() or Wait() here:
+// once for all that was sent before.
 //
 // A peer is a process of the same user or of root; others are turned away. What a peer writes is
 // checked before it is believed; one that breaks the protocol loses its link and kills nobody.
@@ -84,17 +89,19 @@ class SharedMemoryTransport : public Transport {
 
   // For who waits for this transport and something else together:
   //   poll for a while: if (transport.HasNews()) return;
-  //   sleep: if (transport.PrepareToSleep()) poll({transport.event_fd(), ...}, timeout);
+  //   sleep: if (transport.PrepareToSleep()) transport.Sleep(timeout);
   //   transport.Progress();
-  // False when there is something for Progress(), or Wake() was called since the last time. After
-  // true the descriptor is readable once there is, or when Wake() is called; Progress() makes it
-  // unreadable again. At most SleepMax() after true Progress() must be called.
+  // False when there is something for Progress(), or Wake() was called since the last time.
   bool PrepareToSleep();
-  int event_fd() const { return events_.get(); }  // only to poll for POLLIN
+  // After true, once: blocks until there is, Wake() is called or a descriptor of AlsoWatch() is
+  // readable (true), or `timeout`, rounded up to milliseconds, has passed (false). Progress() is
+  // due then, and at most SleepMax() after PrepareToSleep().
+  bool Sleep(absl::Duration timeout);
+  void AlsoWatch(int fd);
   absl::Duration SleepMax() const;
   // Whether Progress() would do something that needs no look at the sockets. No system call.
   bool HasNews() const;
-  // Before polling HasNews(): wakes whoever sleeps and missed what was done since Progress().
+  // Before polling HasNews(): wakes whoever sleeps and waits for what was done here.
   void WakePeers();
 
   // Messages, and descriptors of messages, that no Muster process sends. Any thread.
@@ -119,7 +126,7 @@ class SharedMemoryTransport : public Transport {
   };
 
   SharedMemoryTransport(LocalAddress address, ControlSocket listener, FileDescriptor events,
-                        FileDescriptor bell, PollBudgetOptions polling);
+                        Doorbell bell, PollBudgetOptions polling);
 
   OutgoingLink& Find(PeerId id);
 
@@ -149,13 +156,19 @@ class SharedMemoryTransport : public Transport {
   void Break(IncomingLink& link, const absl::Status& why);
 
   // Sockets.
+  void AddEvent(int fd, uint32_t what, void* whose);
+  int LookForEvents(int milliseconds);
+  void Notice(void* whose);
   void Watch(Link& link);
   void Close(Link& link);
   void WatchForRoom(OutgoingLink& link, bool watch);
   void PollSockets();
   void AcceptAll();
+  void Answer(IncomingLink& link);
+  void AnswerAll();
   void ReadSocket(OutgoingLink& link);
   void ReadSocket(IncomingLink& link);
+  absl::Status Hear(OutgoingLink& link, ControlSocket::Received received);
   absl::Status Hear(IncomingLink& link, ControlSocket::Received received);
 
   // The rest of Progress().
@@ -167,6 +180,8 @@ class SharedMemoryTransport : public Transport {
 
   // Sleeping.
   void StayAwake();
+  void WakeReaders();
+  void WakeWriters();
   void MarkDue(IncomingLink& link);
   bool WasWoken(const IncomingLink& link) const;
 
@@ -174,16 +189,20 @@ class SharedMemoryTransport : public Transport {
   const std::string address_;
   ControlSocket listener_;
   const FileDescriptor events_;  // epoll: the listener, the bell and every link's socket
-  const FileDescriptor bell_;    // eventfd, of Wake()
+  const Doorbell bell_;          // of Wake() and of peers
   PollBudget budget_;
   MessageReceiver* receiver_ = nullptr;
   std::atomic<bool> woken_ = false;
   std::atomic<int64_t> malformed_ = 0;
 
-  bool asleep_ = false;       // the links say so
-  bool sockets_due_ = false;  // one of them may have something
-  bool accept_due_ = false;   // there was no file descriptor for somebody
+  bool asleep_ = false;                // the links say so
+  bool sockets_due_ = false;           // one of them may have something
+  bool accept_due_ = false;            // somebody waits at the listener
+  bool answers_due_ = false;           // some of incoming_ wait for our bell
+  std::array<epoll_event, 64> ready_;  // what Sleep() saw, for Progress()
+  int ready_count_ = 0;
   int64_t progresses_ = 0;
+  int busy_turns_ = 0;   // since writers were woken
   int64_t changes_ = 0;  // to rings, and wake-ups: counts them to tell which came first
 
   int32_t peers_made_ = 0;

@@ -6,6 +6,7 @@
 #include <grp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -35,6 +36,8 @@
 #include "gtest/gtest.h"
 #include "lib/transport/child_process.h"
 #include "lib/transport/control_socket.h"
+#include "lib/transport/doorbell.h"
+#include "lib/transport/file_descriptor.h"
 #include "lib/transport/local_address.h"
 #include "lib/transport/message_ring.h"
 #include "lib/transport/postbox.h"
@@ -410,23 +413,23 @@ TEST(SharedMemoryTransportTest, ASlabIsWithdrawnOnlyOnceItsLastLeaseHasEnded) {
 TEST(SharedMemoryTransportTest, WhoWaitsForMoreThanThisTransportHearsOfEverything) {
   Postbox a_box, b_box;
   auto a = MakeTransport(a_box), b = MakeTransport(b_box);
+  const FileDescriptor other(eventfd(0, EFD_NONBLOCK));
+  b->AlsoWatch(other.get());
   const auto asleep = [&] {
-    pollfd quiet{.fd = b->event_fd(), .events = POLLIN, .revents = 0};
     for (int tries = 0; tries < 100; ++tries) {
-      if (b->PrepareToSleep() && poll(&quiet, 1, 0) == 0) return true;
+      if (b->PrepareToSleep() && !b->Sleep(absl::ZeroDuration())) return true;
       b->Progress();
     }
     return false;
   };
-  const auto woken = [&] {
-    pollfd loud{.fd = b->event_fd(), .events = POLLIN, .revents = 0};
-    return poll(&loud, 1, 10'000) == 1;
-  };
+  const auto woken = [&] { return b->Sleep(absl::Seconds(10)); };
   ASSERT_TRUE(asleep());
   const PeerId to_b = *a->Connect(b->address());
   EXPECT_TRUE(woken());
+  b->Progress();
   ASSERT_TRUE(asleep());
   a->Send(to_b, HeaderOf(1, 0), {}, nullptr);
+  a->Progress();
   EXPECT_TRUE(woken());
   EXPECT_TRUE(b->HasNews());
   EXPECT_FALSE(b->PrepareToSleep());
@@ -436,9 +439,35 @@ TEST(SharedMemoryTransportTest, WhoWaitsForMoreThanThisTransportHearsOfEverythin
   b->Wake();
   EXPECT_TRUE(woken());
   EXPECT_FALSE(b->PrepareToSleep());
+  b->Progress();
+  ASSERT_TRUE(asleep());
+  uint64_t count = 1;
+  ASSERT_EQ(write(other.get(), &count, sizeof(count)), sizeof(count));
+  EXPECT_TRUE(woken());
+  ASSERT_EQ(read(other.get(), &count, sizeof(count)), sizeof(count));
+  b->Progress();
   ASSERT_TRUE(asleep());
   a.reset();
   EXPECT_TRUE(woken());
+}
+
+// One message is lent at a time, and its reader sleeps between them.
+TEST(SharedMemoryTransportTest, AWriterThatSleepsIsWokenByWhatIsReturnedWithoutAnAnswer) {
+  Postbox a_box, b_box;
+  b_box.read_in_place = true;
+  auto a = MakeTransport(a_box), b = MakeTransport(b_box);
+  const PeerId to_b = *a->Connect(b->address());
+  const RegisteredSlab slab(*a, 100'000);
+  bool done = false;
+  a->Send(to_b, HeaderOf(1, 100'000), slab.slab->memory(),
+          [&](const absl::Status&) { done = true; });
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return b_box.messages.size() == 1; }));
+  while (!a->PrepareToSleep() || a->Sleep(absl::ZeroDuration())) a->Progress();
+  b_box.leases.clear();
+  b->Wait(absl::ZeroDuration());
+  EXPECT_TRUE(a->Sleep(absl::Seconds(10)));
+  a->Progress();
+  EXPECT_TRUE(done);
 }
 
 // ---- Against those who speak the protocol to break it.
@@ -455,7 +484,11 @@ class Forger {
   void Say(const ControlPacket& packet, int file = -1) {
     (void)socket_.Send(packet, file);  // may be cut off already
   }
-  void SayHello() { Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, memory_.file()); }
+  void SayHello() {
+    Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, memory_.file());
+    SayBell();
+  }
+  void SayBell() { Say({.kind = Kind::kBell}, bell_.fd()); }
   void SaySlab(uint32_t number) {
     Say({.kind = Kind::kSlab, .slab = number, .bytes = slab_->memory().size()}, slab_->fd());
   }
@@ -477,6 +510,7 @@ class Forger {
   ControlSocket socket_;
   SealedMemory memory_;
   std::shared_ptr<SharedSlab> slab_;
+  Doorbell bell_ = *Doorbell::Create();
   uint64_t published_ = 0;
 };
 
@@ -532,6 +566,15 @@ TEST_F(ForgerTest, WhoMisbehavesOnTheSocketIsCutOff) {
   EXPECT_TRUE(IsCutOff([&](Forger& f) {
     f.SayHello();
     f.SayHello();
+  }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) { f.SayBell(); }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) {
+    f.SayHello();
+    f.SayBell();
+  }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) {
+    f.Say(hello(message_ring::kBytes), f.memory_.file());
+    f.Say({.kind = Kind::kBell}, f.slab_->fd());
   }));
   EXPECT_TRUE(IsCutOff([&](Forger& f) {
     f.SayHello();
@@ -598,6 +641,7 @@ TEST_F(ForgerTest, RandomBytesInTheRingAndOnTheSocketKillNothing) {
     Forger forger(*transport_);
     if (random() % 8 != 0) forger.SayHello();
     if (random() % 2 != 0) forger.SaySlab(static_cast<uint32_t>(random() % 3));
+    if (random() % 8 == 0) forger.SayBell();
     for (int i = 0; i < 20; ++i) {
       RingDescriptor descriptor = InSlab(random() % 200'000, random() % 200'000);
       descriptor.slab = static_cast<uint32_t>(random() % 3);

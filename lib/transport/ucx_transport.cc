@@ -560,11 +560,15 @@ void UcxTransport::Wait(absl::Duration timeout) {
   const auto news = [this] { return TakeIn() || TakeWake(); };
   if (budget_.PollUntil(news, absl::ToChronoNanoseconds(timeout))) return;
   if (!PrepareToSleep()) return;
-  pollfd ready{.fd = event_fd_, .events = POLLIN, .revents = 0};
-  const timespec limit = absl::ToTimespec(timeout);
-  ppoll(&ready, 1, timeout == absl::InfiniteDuration() ? nullptr : &limit, nullptr);
+  Sleep(timeout);
   sleeping_ = false;
   TakeWake();
+}
+
+bool UcxTransport::Sleep(absl::Duration timeout) {
+  pollfd ready{.fd = event_fd_, .events = POLLIN, .revents = 0};
+  const timespec limit = absl::ToTimespec(timeout);
+  return ppoll(&ready, 1, timeout == absl::InfiniteDuration() ? nullptr : &limit, nullptr) > 0;
 }
 
 void UcxTransport::Wake() {

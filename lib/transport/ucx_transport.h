@@ -87,7 +87,7 @@ class UcxTransport : public Transport {
 
   // For who waits for this transport and something else together:
   //   while (nothing happens) if (transport.TakeIn() || transport.TakeWake()) return;   polls
-  //   if (transport.PrepareToSleep()) poll({transport.event_fd(), ...}, timeout);       blocks
+  //   if (transport.PrepareToSleep()) transport.Sleep(timeout);                          blocks
   // Takes in what the network has; whether Progress() would now hand out or has handed on
   // something.
   bool TakeIn();
@@ -98,6 +98,7 @@ class UcxTransport : public Transport {
   // False when there is something for Progress(), or Wake() was called. After true the descriptor
   // becomes readable when there is, or when Wake() is called. Progress() at most SleepMax() later.
   bool PrepareToSleep();
+  bool Sleep(absl::Duration timeout);  // whether the descriptor is readable; false: time is up
   int event_fd() const { return event_fd_; }  // only to poll for POLLIN
   absl::Duration SleepMax() const;
 
