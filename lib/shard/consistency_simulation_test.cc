@@ -288,7 +288,7 @@ class Simulation {
     }
 
     void StepJudged(const StepVerdict& verdict) override { EXPECT_FALSE(verdict.skipped); }
-    void UpdateBegins() override {}
+    void UpdateBegins(int64_t) override {}
     void UpdateEnds(double) override {}
 
     void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {

@@ -68,8 +68,8 @@ class ShardOutput {
                            Transport::SendDone done) = 0;
   // Of every judged step, the same on every shard.
   virtual void StepJudged(const StepVerdict& verdict) = 0;
-  // Around every optimizer update.
-  virtual void UpdateBegins() = 0;
+  // Around every optimizer update, of so many elements.
+  virtual void UpdateBegins(int64_t elements) = 0;
   virtual void UpdateEnds(double sum_of_squares) = 0;
   // Of every push that is an update of its own (ssp, asp): see StalenessGate.
   virtual void StalePushApplied(int64_t /*staleness*/) {}

@@ -88,12 +88,18 @@ class ProcessCollector : public prometheus::Collectable {
   const double start_time_ = StartTimeSeconds();
 };
 
+void Expose(prometheus::Exposer& exposer,
+            const std::shared_ptr<const prometheus::Collectable>& collectable) {
+  // It is only asked to Collect(), which is const.
+  exposer.RegisterCollectable(std::const_pointer_cast<prometheus::Collectable>(collectable));
+}
+
 }  // namespace
 
 Metrics::Metrics()
     : registry_(
           std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)),
-      process_(std::make_shared<ProcessCollector>()) {
+      others_({std::make_shared<ProcessCollector>()}) {
   Gauge("muster_build_info", "1, with the version as a label.", {{"version", BuildVersion()}})
       .Set(1);
 }
@@ -120,6 +126,11 @@ prometheus::Histogram& Metrics::Histogram(const std::string& name, const std::st
       .Add(labels, buckets);
 }
 
+void Metrics::Add(std::shared_ptr<const prometheus::Collectable> others) {
+  if (exposer_ != nullptr) Expose(*exposer_, others);
+  others_.push_back(std::move(others));
+}
+
 void Metrics::RemoveGauge(const std::string& name, prometheus::Gauge& gauge) {
   prometheus::BuildGauge().Name(name).Register(*registry_).Remove(&gauge);
 }
@@ -143,7 +154,7 @@ absl::Status Metrics::Serve(const std::string& address) {
         "METRICS_PORT_UNAVAILABLE");
   }
   exposer_->RegisterCollectable(registry_);
-  exposer_->RegisterCollectable(process_);
+  for (const auto& other : others_) Expose(*exposer_, other);
   host_ = address.substr(0, colon);
   if (host_ == "0.0.0.0" || host_ == "[::]" || host_.empty()) {
     char name[256] = "localhost";
@@ -160,7 +171,9 @@ std::string Metrics::url() const {
 
 std::string Metrics::Render() const {
   std::vector<MetricFamily> families = registry_->Collect();
-  for (MetricFamily& family : process_->Collect()) families.push_back(std::move(family));
+  for (const auto& other : others_) {
+    for (MetricFamily& family : other->Collect()) families.push_back(std::move(family));
+  }
   return prometheus::TextSerializer().Serialize(families);
 }
 

@@ -21,8 +21,8 @@ namespace muster {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Thread-safe. Metrics live as long as this object; look them up once, then observe: no lock on a
-// counter's path.
+// Thread-safe but for Add(), Serve() and Render(). Metrics live as long as this object; look them up once,
+// then observe: no lock on a counter's path.
 class Metrics {
  public:
   Metrics();
@@ -36,6 +36,8 @@ class Metrics {
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
                                    const MetricLabels& labels = {},
                                    const std::vector<double>& buckets = DurationBuckets());
+  // Metrics that somebody else keeps, as they are when they are scraped.
+  void Add(std::shared_ptr<const prometheus::Collectable> others);
   // Forgets one labelled gauge (a job that ended). The reference must not be used after.
   void RemoveGauge(const std::string& name, prometheus::Gauge& gauge);
 
@@ -53,7 +55,8 @@ class Metrics {
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
-  std::shared_ptr<prometheus::Collectable> process_;
+  // Beside the registry; the process is the first.
+  std::vector<std::shared_ptr<const prometheus::Collectable>> others_;
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::string host_;
 };

@@ -55,7 +55,6 @@ void ParameterServer::Describe(v1::Hello& hello) const {
 std::vector<v1::JobReport> ParameterServer::Report() {
   absl::MutexLock lock(&mu_);
   std::erase_if(leaving_, [](const auto& job) { return job->gone(); });
-  metrics_.Drain();
   metrics_.shard_bytes.Set(static_cast<double>(budget_.used_bytes()));
   std::vector<v1::JobReport> reports;
   for (const auto& job : jobs_) {

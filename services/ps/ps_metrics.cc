@@ -1,44 +1,91 @@
 #include "services/ps/ps_metrics.h"
 
-#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "prometheus/client_metric.h"
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
+#include "prometheus/metric_type.h"
 
 namespace muster {
 
 namespace {
 
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
 std::vector<double> StalenessBuckets() { return {0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 256, 1024}; }
 
 }  // namespace
 
-void Tally::Observe(int64_t quantity) {
-  const auto bucket =
-      std::lower_bound(bounds_.begin(), bounds_.end(), static_cast<double>(quantity) * unit_);
-  counts_[bucket - bounds_.begin()].fetch_add(1, std::memory_order_relaxed);
-  sum_.fetch_add(quantity, std::memory_order_relaxed);
-}
+ShardCounts::ShardCounts()
+    : apply_duration(Metrics::DurationBuckets(), 1e-9), push_staleness(StalenessBuckets(), 1) {}
 
-void Tally::Drain(prometheus::Histogram& histogram) {
-  std::vector<double> increments;
-  for (std::atomic<int64_t>& count : counts_) {
-    increments.push_back(static_cast<double>(count.exchange(0, std::memory_order_relaxed)));
+// Adds the threads up when somebody asks.
+class PsMetrics::ShardCountsOfAll : public prometheus::Collectable {
+ public:
+  ShardCounts& Add() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return threads_.emplace_back();
   }
-  histogram.ObserveMultiple(
-      increments, static_cast<double>(sum_.exchange(0, std::memory_order_relaxed)) * unit_);
-}
+
+  int64_t Sum(ThreadCount ShardCounts::*count) const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    int64_t sum = 0;
+    for (const ShardCounts& thread : threads_) sum += (thread.*count).count();
+    return sum;
+  }
+
+  std::vector<MetricFamily> Collect() const override {
+    return {
+        Counter("muster_ps_pushes_total", "Gradients of chunks taken.", &ShardCounts::pushes),
+        Counter("muster_ps_push_bytes_total", "Bytes of gradients taken.",
+                &ShardCounts::push_bytes),
+        Counter("muster_ps_params_bytes_total", "Bytes of parameters sent.",
+                &ShardCounts::params_bytes),
+        Histogram("muster_ps_apply_duration_seconds",
+                  "Summing a chunk's gradients and updating it; of small chunks every 16th, "
+                  "counted for those before it.",
+                  &ShardCounts::apply_duration),
+        Histogram("muster_ps_push_staleness_steps",
+                  "ssp, asp: updates of the chunk since the value that a gradient was computed "
+                  "from, in steps.",
+                  &ShardCounts::push_staleness),
+    };
+  }
+
+ private:
+  MetricFamily Counter(const char* name, const char* help, ThreadCount ShardCounts::*count) const {
+    ClientMetric metric;
+    metric.counter.value = static_cast<double>(Sum(count));
+    return {name, help, MetricType::Counter, {metric}};
+  }
+
+  MetricFamily Histogram(const char* name, const char* help,
+                         ThreadHistogram ShardCounts::*histogram) const ABSL_LOCKS_EXCLUDED(mu_) {
+    ClientMetric metric;
+    absl::MutexLock lock(&mu_);
+    for (const ShardCounts& thread : threads_) (thread.*histogram).AddTo(metric.histogram);
+    return {name, help, MetricType::Histogram, {metric}};
+  }
+
+  mutable absl::Mutex mu_;
+  std::deque<ShardCounts> threads_ ABSL_GUARDED_BY(mu_);
+};
+
+ShardCounts& PsMetrics::AddShardThread() { return counts_->Add(); }
+
+int64_t PsMetrics::pushes() const { return counts_->Sum(&ShardCounts::pushes); }
 
 PsMetrics::PsMetrics(Metrics& metrics)
     : metrics_(metrics),
       links_(metrics),
-      apply_duration_(metrics.Histogram("muster_ps_apply_duration_seconds",
-                                        "Summing a chunk's gradients and updating it.")),
-      push_staleness_(metrics.Histogram(
-          "muster_ps_push_staleness_steps",
-          "ssp, asp: updates of the chunk since the value that a gradient was computed from, in "
-          "steps.",
-          {}, StalenessBuckets())),
-      pushes(metrics.Counter("muster_ps_pushes_total", "Gradients of chunks taken.")),
-      push_bytes(metrics.Counter("muster_ps_push_bytes_total", "Bytes of gradients taken.")),
-      params_bytes(metrics.Counter("muster_ps_params_bytes_total", "Bytes of parameters sent.")),
+      counts_(std::make_shared<ShardCountsOfAll>()),
       duplicate_pushes(metrics.Counter("muster_ps_duplicate_pushes_total",
                                        "Pushes that had been taken before; not applied again.")),
       late_pushes(metrics.Counter("muster_ps_late_pushes_total",
@@ -52,9 +99,8 @@ PsMetrics::PsMetrics(Metrics& metrics)
           "Steps that changed nothing because their gradient was not finite; counted by shard 0.")),
       shard_bytes(metrics.Gauge("muster_ps_shard_bytes", "Memory of all shards.")),
       snapshot_duration(metrics.Histogram("muster_ps_snapshot_duration_seconds",
-                                          "Writing a shard's snapshot to the coordinator.")),
-      apply_tally(Metrics::DurationBuckets(), 1e-9),
-      staleness_tally(StalenessBuckets(), 1) {
+                                          "Writing a shard's snapshot to the coordinator.")) {
+  metrics.Add(counts_);
   for (size_t reason = 0; reason < refused_.size(); ++reason) {
     refused_[reason] = &metrics.Counter(
         "muster_ps_refused_messages_total", "Data-plane messages refused or dropped.",

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "lib/telemetry/metrics.h"
+#include "lib/telemetry/thread_counts.h"
 #include "lib/transport/link_gauges.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
@@ -18,22 +17,15 @@
 
 namespace muster {
 
-// Quantities seen by a thread that must not take the lock of a prometheus::Histogram: Observe()
-// never waits, another thread calls Drain() now and then.
-class Tally {
- public:
-  // `unit`: what an observed 1 is in the histogram, whose bucket boundaries are `bounds`.
-  Tally(std::vector<double> bounds, double unit)
-      : bounds_(std::move(bounds)), unit_(unit), counts_(bounds_.size() + 1) {}
+// What a shard thread counts with every message, and nobody else writes.
+struct alignas(128) ShardCounts {
+  ShardCounts();
 
-  void Observe(int64_t quantity);
-  void Drain(prometheus::Histogram& histogram);
-
- private:
-  const std::vector<double> bounds_;
-  const double unit_;
-  std::vector<std::atomic<int64_t>> counts_;
-  std::atomic<int64_t> sum_ = 0;
+  ThreadCount pushes;
+  ThreadCount push_bytes;
+  ThreadCount params_bytes;
+  ThreadHistogram apply_duration;  // nanoseconds
+  ThreadHistogram push_staleness;  // steps
 };
 
 // References into `metrics`, which outlives this: looked up once. Counters and gauges take no lock.
@@ -50,13 +42,14 @@ class PsMetrics {
   // Of a job whose steps are judged.
   void ShowVerdict(const std::string& job, double loss_scale, int64_t skips_in_row);
   void ForgetJob(const std::string& job);
-  // Moves what the shard threads tallied into the histograms.
-  void Drain() {
-    apply_tally.Drain(apply_duration_);
-    staleness_tally.Drain(push_staleness_);
-  }
+  // For one more thread; lives as long as `metrics`. Any thread.
+  ShardCounts& AddShardThread();
+  // Of all threads.
+  int64_t pushes() const;
 
  private:
+  class ShardCountsOfAll;
+
   prometheus::Gauge& VersionOf(const std::string& job);
   prometheus::Gauge& LossScaleOf(const std::string& job);
   prometheus::Gauge& SkipsInRowOf(const std::string& job);
@@ -64,21 +57,15 @@ class PsMetrics {
   Metrics& metrics_;
   LinkGauges links_;
   std::array<prometheus::Counter*, static_cast<size_t>(RefusalReason::kBadPayload) + 1> refused_;
-  prometheus::Histogram& apply_duration_;
-  prometheus::Histogram& push_staleness_;
+  const std::shared_ptr<ShardCountsOfAll> counts_;
 
  public:
-  prometheus::Counter& pushes;
-  prometheus::Counter& push_bytes;
-  prometheus::Counter& params_bytes;
   prometheus::Counter& duplicate_pushes;
   prometheus::Counter& late_pushes;
   prometheus::Counter& nonfinite_gradients;
   prometheus::Counter& skipped_steps;
   prometheus::Gauge& shard_bytes;
   prometheus::Histogram& snapshot_duration;
-  Tally apply_tally;      // nanoseconds
-  Tally staleness_tally;  // steps
 };
 
 }  // namespace muster

@@ -123,6 +123,7 @@ class ShardThread : private MessageReceiver {
   void SendRefusal(const WireHeader& header, RefusalReason reason);
 
   PsMetrics* const metrics_;
+  ShardCounts& counts_;  // of this thread
   std::string address_;
   std::string transport_name_;
 

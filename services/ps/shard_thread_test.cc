@@ -90,7 +90,7 @@ TEST_F(ShardThreadTest, TrainsWithTwoWorkers) {
     }
   }
   EXPECT_EQ(progress_.lowest_version, 50);
-  EXPECT_EQ(ps_metrics_.pushes.Value(), 50 * 2 * plan.chunks_size());
+  EXPECT_EQ(ps_metrics_.pushes(), 50 * 2 * plan.chunks_size());
   EXPECT_EQ(ps_metrics_.duplicate_pushes.Value(), 0);
 }
 
@@ -127,7 +127,7 @@ TEST_F(ShardThreadTest, DuplicatedMessagesChangeNothing) {
     }
   }
   EXPECT_EQ(progress_.lowest_version, 20);
-  EXPECT_EQ(ps_metrics_.pushes.Value(), 40);
+  EXPECT_EQ(ps_metrics_.pushes(), 40);
 }
 
 TEST_F(ShardThreadTest, AHelloWithoutTheTokenIsNotAnswered) {
@@ -182,7 +182,7 @@ TEST_F(ShardThreadTest, MessagesOfOtherJobsAndOldGenerationsAreCountedAndDropped
   ExpectAlive(*worker, plan, 0);
   EXPECT_EQ(Refused(RefusalReason::kOldGeneration), 2);
   EXPECT_EQ(Refused(RefusalReason::kUnknownJob), 3);
-  EXPECT_EQ(ps_metrics_.pushes.Value(), 0);
+  EXPECT_EQ(ps_metrics_.pushes(), 0);
 }
 
 TEST_F(ShardThreadTest, AGreetedWorkerHearsWhyItsMessageIsRefused) {

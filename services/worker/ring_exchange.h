@@ -179,7 +179,7 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
                    Transport::SendDone done) override;
   void StepJudged(const StepVerdict&) override {}  // the trainer sees it by the norm
-  void UpdateBegins() override {}
+  void UpdateBegins(int64_t) override {}
   void UpdateEnds(double) override {}
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override;
   void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
