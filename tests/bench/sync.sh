@@ -1,6 +1,7 @@
 #!/bin/bash
 # Gradients to ps and values back, without computing: `muster bench sync` (real ps, real coordinator, workers that only push) in turns
-# with bare loops that do the same work on the same substrate with one thread per side. Medians of all turns.
+# with bare loops that do the same work on the same substrate with one thread per side. Figures are medians of all turns; ratios are medians
+# of the ratios of each turn, whose runs follow one another within seconds: a machine's processors may be near each other now and far in a minute.
 #
 #   tests/bench/sync.sh [--turns 5] [--members 1,2] [--links shm,tcp] [--sizes 4K,64K,256K,1M,4M,16M,64M]
 #   tests/bench/sync.sh --round-trip [--turns 5]     one 4 KiB message at a time: polling, sleeping, all on one core
@@ -21,7 +22,7 @@ while [ $# -gt 0 ]; do
     --links) links=$2; shift ;;
     --sizes) sizes=$2; shift ;;
     --round-trip) what=round-trip ;;
-    *) sed -n '2,5p' "$0" >&2; exit 64 ;;
+    *) sed -n "6,7p" "$0" >&2; exit 64 ;;
   esac
   shift
 done
@@ -44,33 +45,39 @@ shape_of() { # bytes
     print message, tensors * size / message, steps }'
 }
 
-# "who bytes goodput round-trip" per size, appended to the results.
-run_muster() { # transport, members, poll
-  "$bin/cli/muster" -o name bench sync --workers "$2" --ps "$2" --transport "$1" --poll "$3" --sizes "$sizes" --rounds 9 |
+# "who bytes goodput round-trip", appended to the results.
+run_muster() { # transport, members, poll, size
+  "$bin/cli/muster" -o name bench sync --workers "$2" --ps "$2" --transport "$1" --poll "$3" --sizes "$4" --rounds 9 |
     awk -v who="muster" '{ print who, $1, $2, $3 }' >>"$results"
 }
-run_bare() { # substrate, members, poll
-  local size message tensors steps
-  for size in ${sizes//,/ }; do
-    read -r message tensors steps <<<"$(shape_of "$(bytes_of "$size")")"
-    echo "$1 $(bytes_of "$size") $("$bin/tests/bench/bare_loop" --substrate="$1" --workers="$2" --servers="$2" --bytes="$message" \
-      --tensors="$tensors" --steps="$steps" --rounds=9 --poll="$3")" >>"$results"
-  done
+run_bare() { # substrate, members, poll, size
+  local message tensors steps
+  read -r message tensors steps <<<"$(shape_of "$(bytes_of "$4")")"
+  echo "$1 $(bytes_of "$4") $("$bin/tests/bench/bare_loop" --substrate="$1" --workers="$2" --servers="$2" --bytes="$message" \
+    --tensors="$tensors" --steps="$steps" --rounds=9 --poll="$3")" >>"$results"
 }
 
+# median(list): of numbers with spaces between. ratio(a, b): of two such lists, number by number.
 medians='
-  function median(key,   n, list, i, j, t) {
-    n = split(values[key], list, " ")
+  function median(numbers,   n, list, i, j, t) {
+    n = split(numbers, list, " ")
     for (i = 2; i <= n; ++i) for (j = i; j > 1 && list[j] + 0 < list[j - 1] + 0; --j) { t = list[j]; list[j] = list[j - 1]; list[j - 1] = t }
     return list[int((n + 1) / 2)] + 0
+  }
+  function ratio(a, b,   n, as, bs, i, ratios) {
+    n = split(a, as, " "); split(b, bs, " ")
+    for (i = 1; i <= n; ++i) ratios = ratios " " as[i] / bs[i]
+    return median(ratios)
   }'
 
 goodput() { # link, transport of muster, substrates, members, poll of muster, of the loops
-  local turn substrate
+  local turn substrate size
   : >"$results"
   for ((turn = 0; turn < turns; ++turn)); do
-    run_muster "$2" "$4" "$5"
-    for substrate in $3; do run_bare "$substrate" "$4" "$6"; done
+    for size in ${sizes//,/ }; do
+      run_muster "$2" "$4" "$5" "$size"
+      for substrate in $3; do run_bare "$substrate" "$4" "$6" "$size"; done
+    done
   done
   echo
   echo "$4 workers, $4 ps, $1, poll $5: Gb/s, medians of $turns turns"
@@ -85,9 +92,9 @@ goodput() { # link, transport of muster, substrates, members, poll of muster, of
     }
     { if (!($2 in seen)) { seen[$2] = 1; order[++sizes] = $2 } values[$1 " " $2] = values[$1 " " $2] " " $3 }
     END { for (s = 1; s <= sizes; ++s) {
-      size = order[s]; own = median("muster " size)
+      size = order[s]; runs = values["muster " size]; own = median(runs)
       printf "| %s | %.2f |", (size >= 2^20 ? size / 2^20 " MiB" : size / 2^10 " KiB"), own
-      for (i = 1; i <= n; ++i) { other = median(names[i] " " size); printf " %.2f | %.2f |", other, own / other }
+      for (i = 1; i <= n; ++i) { other = values[names[i] " " size]; printf " %.2f | %.2f |", median(other), ratio(runs, other) }
       if (size in peer) printf " %g | %.2f |\n", peer[size], own / peer[size]; else print " | |"
     } }' "$results"
 }
@@ -101,7 +108,7 @@ round_trip() { # what, links of muster, substrate, poll of muster, of the loop, 
   done
   awk -v what="$1" "$medians"'
     { values[$1] = values[$1] " " $2 }
-    END { printf "| %s | %.2f us | %.2f us | %.2f |\n", what, median("muster"), median("bare"), median("muster") / median("bare") }' "$results"
+    END { printf "| %s | %.2f us | %.2f us | %.2f |\n", what, median(values["muster"]), median(values["bare"]), ratio(values["muster"], values["bare"]) }' "$results"
 }
 
 if [ $what = round-trip ]; then
