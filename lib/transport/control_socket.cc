@@ -201,7 +201,9 @@ absl::StatusOr<std::optional<ControlSocket::Received>> ControlSocket::Receive() 
   message.msg_iovlen = 1;
   message.msg_control = buffer.bytes;
   message.msg_controllen = sizeof(buffer.bytes);
-  const ssize_t size = recvmsg(fd(), &message, MSG_CMSG_CLOEXEC);
+  ssize_t size = recvmsg(fd(), &message, MSG_CMSG_CLOEXEC);
+  // The other side closed without reading all that it was told: said before what it said itself.
+  if (size < 0 && errno == ECONNRESET) size = recvmsg(fd(), &message, MSG_CMSG_CLOEXEC);
   if (size < 0 && errno == EAGAIN) return std::nullopt;
   if (size < 0) return absl::UnavailableError(absl::StrCat("its socket: ", std::strerror(errno)));
   FileDescriptor file = FileOf(message);

@@ -15,11 +15,11 @@ class Doorbell {
  public:
   // RESOURCE_EXHAUSTED: no file descriptors are left.
   static absl::StatusOr<Doorbell> Create();
-  // One that another process handed over. INVALID_ARGUMENT: it is no eventfd, or one on which
-  // Ring() could block.
+  // One that another process handed over. INVALID_ARGUMENT: it is no eventfd, or one that blocks.
   static absl::StatusOr<Doorbell> Adopt(FileDescriptor file);
 
-  void Ring() const;  // any thread, never blocks
+  // Any thread. Does not block, unless a process that has the bell too makes it blocking and full.
+  void Ring() const;
   int fd() const { return file_.get(); }
 
  private:

@@ -33,9 +33,9 @@ struct RingDescriptor {
 //
 // Who has changed something looks whether the other side sleeps, and who goes to sleep looks once
 // more for changes. Both only meet if no load overtakes the store before it, and a barrier that
-// sees to it costs as much as fetching a cache line from the other processor. So the look right
-// after a change (Take...Sleeps) has none and may miss a side that falls asleep at this moment;
-// message_ring::Settle() and one more look, once for many changes, finds that as well.
+// sees to it costs as much as fetching a cache line from the other processor. So a look
+// (Take...Sleeps) has none: right after a change it may miss a side that falls asleep at this
+// moment. After message_ring::Settle(), once for many changes, it does not.
 //
 // The ring's memory, kBytes bytes and zero at first, in the host's byte order:
 //   0      u32 the writer sleeps

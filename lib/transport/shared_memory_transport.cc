@@ -295,6 +295,7 @@ void SharedMemoryTransport::Lose(OutgoingLink& link, absl::Status why) {
   if (!link.open && !link.disconnected) --opening_;
   link.lost = Annotate(why, "shared memory");
   Close(link);
+  link.bell.reset();
   CancelWaiting(link, link.lost);
   for (Outgoing*& lent : link.loans) {
     if (lent != nullptr) FinishLater(std::exchange(lent, nullptr), link.lost);
@@ -499,7 +500,9 @@ SharedMemoryTransport::RegisterMemory(absl::Span<std::byte> memory) {
 int SharedMemoryTransport::Receive(IncomingLink& link, int messages_max) {
   std::array<std::byte, RingDescriptor::kBytes> bytes;
   int events = 0;
-  while (events < messages_max && !link.broken && link.is_open() && link.ring.Take(bytes)) {
+  // What an ended link holds needs no bell any more.
+  const bool readable = link.is_open() || (link.ended && link.greeted());
+  while (events < messages_max && readable && !link.broken && link.ring.Take(bytes)) {
     ++events;
     const absl::StatusOr<RingDescriptor> descriptor = DecodeDescriptor(bytes);
     const absl::Status taken = descriptor.ok() ? Take(link, *descriptor) : descriptor.status();
@@ -876,6 +879,7 @@ bool SharedMemoryTransport::HasNews() const {
 
 bool SharedMemoryTransport::PrepareToSleep() {
   WakePeers();
+  if (ready_count_ > 0) return false;
   if (woken_.load(std::memory_order_relaxed) && woken_.exchange(false)) return false;
   asleep_ = true;
   for (auto& link : incoming_) {

@@ -45,7 +45,8 @@ struct SharedMemoryTransportOptions {
 // are copied through the link's memory, 1 MiB at a time; their `done` comes when the last of it is
 // there, inside Send() where there is room. Messages on one link keep their order. Nothing is
 // allocated per message. A receiver that sleeps may be woken only by Progress() or Wait() here:
-// once for all that was sent before.
+// once for all that was sent before. A sender that sleeps until a payload or room comes back is
+// woken by Wait(), an idle Progress(), or the eighth busy one.
 //
 // A peer is a process of the same user or of root; others are turned away. What a peer writes is
 // checked before it is believed; one that breaks the protocol loses its link and kills nobody.

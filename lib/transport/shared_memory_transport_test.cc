@@ -22,6 +22,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -451,7 +452,18 @@ TEST(SharedMemoryTransportTest, WhoWaitsForMoreThanThisTransportHearsOfEverythin
   EXPECT_TRUE(woken());
 }
 
-// One message is lent at a time, and its reader sleeps between them.
+TEST(SharedMemoryTransportTest, WaitingTwiceWithoutProgressDoesNotSleepOverWhatTheFirstSaw) {
+  Postbox box;
+  auto transport = MakeTransport(box);
+  while (!transport->PrepareToSleep()) transport->Progress();
+  transport->Wake();
+  ASSERT_TRUE(transport->Sleep(absl::Seconds(10)));
+  transport->Wait(absl::InfiniteDuration());
+  transport->Wait(absl::InfiniteDuration());
+  transport->Progress();
+  EXPECT_TRUE(box.messages.empty());
+}
+
 TEST(SharedMemoryTransportTest, AWriterThatSleepsIsWokenByWhatIsReturnedWithoutAnAnswer) {
   Postbox a_box, b_box;
   b_box.read_in_place = true;
@@ -468,6 +480,25 @@ TEST(SharedMemoryTransportTest, AWriterThatSleepsIsWokenByWhatIsReturnedWithoutA
   EXPECT_TRUE(a->Sleep(absl::Seconds(10)));
   a->Progress();
   EXPECT_TRUE(done);
+}
+
+TEST(ControlSocketTest, WhatWasSaidIsHeardThoughTheSpeakerClosedWithoutListening) {
+  const std::string name = LocalAddress::Make()->SocketName();
+  auto listener = *ControlSocket::Listen(name);
+  std::optional<ControlSocket> speaker = *ControlSocket::Connect(name);
+  ControlSocket listening = std::move(**listener.Accept());
+  ASSERT_TRUE(listening.Send({.kind = Kind::kBell}).ok());
+  for (uint32_t slab = 1; slab <= 2; ++slab) {
+    ASSERT_TRUE(speaker->Send({.kind = Kind::kWithdraw, .slab = slab}).ok());
+  }
+  speaker.reset();
+
+  for (uint32_t slab = 1; slab <= 2; ++slab) {
+    auto heard = listening.Receive();
+    ASSERT_TRUE(heard.ok() && heard->has_value()) << heard.status();
+    EXPECT_EQ((*heard)->packet.slab, slab);
+  }
+  EXPECT_TRUE(absl::IsUnavailable(listening.Receive().status()));
 }
 
 // ---- Against those who speak the protocol to break it.
@@ -599,6 +630,29 @@ TEST_F(ForgerTest, WhoMisbehavesOnTheSocketIsCutOff) {
     send(f.socket_.fd(), noise.data(), noise.size(), 0);
   }));
   ExpectService();
+}
+
+// Its socket says ECONNRESET before it says what came.
+TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedWithoutReadingTheBell) {
+  {
+    Forger forger(*transport_);
+    forger.Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, forger.memory_.file());
+    for (int i = 0; i < 200; ++i) transport_->Progress();
+    forger.SayBell();
+    forger.Publish({.header = HeaderOf(1, 0)});
+  }
+  EXPECT_TRUE(ProgressUntil({transport_.get()}, [&] { return postbox_.messages.size() == 1; }));
+  EXPECT_EQ(transport_->malformed_messages(), 0);
+}
+
+TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedBeforeItsOwnBell) {
+  {
+    Forger forger(*transport_);
+    forger.Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, forger.memory_.file());
+    for (int i = 0; i < 200; ++i) transport_->Progress();
+    forger.Publish({.header = HeaderOf(1, 0)});
+  }
+  EXPECT_TRUE(ProgressUntil({transport_.get()}, [&] { return postbox_.messages.size() == 1; }));
 }
 
 TEST_F(ForgerTest, WhoPublishesWhatCannotBeIsCutOff) {

@@ -49,8 +49,8 @@ class PsMetrics::ShardCountsOfAll : public prometheus::Collectable {
         Counter("muster_ps_params_bytes_total", "Bytes of parameters sent.",
                 &ShardCounts::params_bytes),
         Histogram("muster_ps_apply_duration_seconds",
-                  "Summing a chunk's gradients and updating it; of small chunks every 16th, "
-                  "counted for those before it.",
+                  "Summing a chunk's gradients and updating it; of small chunks one in "
+                  "sixteen, counted for those before it.",
                   &ShardCounts::apply_duration),
         Histogram("muster_ps_push_staleness_steps",
                   "ssp, asp: updates of the chunk since the value that a gradient was computed "

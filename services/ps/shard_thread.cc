@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <random>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -22,8 +23,8 @@ namespace {
 constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
 constexpr size_t kUnplacedMax =
     1024;  // refusals in one turn; repeated and late pushes are all answered
-constexpr int64_t kTimedElements = 16 << 10;  // of fewer, every kSmallPerSample-th update is timed
-constexpr int kSmallPerSample = 16;
+constexpr int64_t kTimedElements = 16 << 10;  // of updates of fewer, a sample is timed
+constexpr int kSampleGapMax = 31;
 constexpr size_t kTokenBytes = GradientSquares::kTokenBytes;
 // Payloads of HELLO take turns in these: one that is overwritten by a flood of others has a wrong
 // token, no more.
@@ -174,8 +175,9 @@ class ShardThread::Tenant : public ShardOutput {
   void UpdateBegins(int64_t elements) override {
     timed_ = 1;
     if (elements < kTimedElements) {
-      const bool sample = small_updates_++ % kSmallPerSample == 0;
-      timed_ = !sample ? 0 : small_updates_ == 1 ? 1 : kSmallPerSample;
+      timed_ = --until_sample_ == 0 ? gap_ : 0;
+      // At random: a step updates the same chunks in about the same order.
+      if (timed_ > 0) until_sample_ = gap_ = 1 + static_cast<int>(random_() % kSampleGapMax);
     }
     if (timed_ > 0) update_begin_ = NowNanoseconds();
   }
@@ -222,8 +224,10 @@ class ShardThread::Tenant : public ShardOutput {
   std::vector<Worker> workers_;  // by rank
   std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
   bool retired_ = false;
-  int timed_ = 0;              // updates that the one under way is the sample of
-  int64_t small_updates_ = 0;  // of less than kTimedElements
+  int timed_ = 0;  // updates that the one under way is the sample of
+  int gap_ = 1;    // updates of less than kTimedElements from sample to sample
+  int until_sample_ = 1;
+  std::minstd_rand random_;
   int64_t update_begin_ = 0;
   int64_t late_pushes_ = 0;  // counted in the metrics
 };
@@ -300,7 +304,7 @@ void ShardThread::Run(const TransportFactory& factory) {
 
 void ShardThread::Serve() {
   while (!stopping_) {
-    if (mail_.load(std::memory_order_relaxed) && mail_.exchange(false)) RunCommands();
+    if (mail_.load(std::memory_order_acquire) && mail_.exchange(false)) RunCommands();
     const int events = transport_->Progress();
     AnswerUnplaced();
     DestroyReleased();
