@@ -12,6 +12,7 @@
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "lib/cluster/grpc_status.h"
+#include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
@@ -133,7 +134,7 @@ TEST_F(AllreduceTest, SuspendedAndResumedItGoesOnWhereItStood) {
   constexpr int kLong = 1000;
   const std::string undisturbed = cluster_->Run(Gpt{.workers = 2, .steps = kLong}.yaml());
   const std::string job = cluster_->Submit(Gpt{.workers = 2, .steps = kLong}.yaml());
-  cluster_->AwaitState(job, v1::RUNNING);  // steps are reported once a second: too late here
+  AwaitMoreSteps(*cluster_, job, 20);
   grpc::ClientContext suspending, resuming;
   v1::SuspendJobRequest suspend;
   v1::ResumeJobRequest resume;
@@ -143,6 +144,7 @@ TEST_F(AllreduceTest, SuspendedAndResumedItGoesOnWhereItStood) {
   ASSERT_TRUE(cluster_->jobs().SuspendJob(&suspending, suspend, &answer).ok());
   const int64_t stopped_at = cluster_->AwaitState(job, v1::SUSPENDED).progress().step();
   ASSERT_LT(stopped_at, kLong) << "suspended too late for this test to show anything";
+  ASSERT_GE(stopped_at, 20) << "suspended too early";
 
   const absl::Status resumed = FromGrpc(cluster_->jobs().ResumeJob(&resuming, resume, &answer));
   ASSERT_TRUE(resumed.ok()) << resumed;
@@ -156,7 +158,7 @@ TEST_F(AllreduceTest, SavingOnDemandDoesNotDisturbTheRun) {
   constexpr int kLong = 1000;
   const std::string undisturbed = cluster_->Run(Gpt{.workers = 3, .steps = kLong}.yaml());
   const std::string job = cluster_->Submit(Gpt{.workers = 3, .steps = kLong}.yaml());
-  cluster_->AwaitState(job, v1::RUNNING);
+  AwaitMoreSteps(*cluster_, job, 20);
   grpc::ClientContext context;
   v1::SaveCheckpointRequest request;
   v1::Checkpoint checkpoint;

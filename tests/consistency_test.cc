@@ -82,8 +82,7 @@ class ConsistencyTest : public ::testing::Test {
 
   // After a few steps; returns the step of the checkpoint.
   static int64_t SuspendAndResume(const std::string& job) {
-    cluster_->AwaitState(job,
-                         v1::RUNNING);  // steps are reported once a second: that may be too late
+    AwaitMoreSteps(*cluster_, job, 20);
     grpc::ClientContext suspending;
     v1::SuspendJobRequest suspend;
     v1::Job answer;

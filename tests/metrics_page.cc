@@ -10,6 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "glog/logging.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 
@@ -56,6 +59,17 @@ double MetricTotal(const std::string& page, const std::string& family) {
     total += value;
   }
   return total;
+}
+
+void AwaitMoreSteps(TrainingCluster& cluster, const std::string& job, int64_t steps) {
+  const v1::Job running = cluster.AwaitState(job, v1::RUNNING);
+  const std::string url = MetricsUrls(cluster).at(running.workers(0));
+  const auto done = [&url] { return MetricTotal(ScrapeMetrics(url), "muster_worker_steps_total"); };
+  const absl::Time deadline = absl::Now() + absl::Minutes(1);
+  const double enough = done() + static_cast<double>(steps);
+  while (done() < enough) {
+    CHECK(absl::Now() < deadline) << job << " does not get on\n" << cluster.Logs();
+  }
 }
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "lib/cluster/grpc_status.h"
+#include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
@@ -42,8 +43,7 @@ class ResumeTest : public ::testing::Test {
 
   // Suspends after a few steps; returns the first step that was not done.
   static int64_t Suspend(const std::string& job) {
-    cluster_->AwaitState(job,
-                         v1::RUNNING);  // steps are reported once a second: that may be too late
+    AwaitMoreSteps(*cluster_, job, 20);
     grpc::ClientContext context;
     v1::SuspendJobRequest request;
     v1::Job answer;
@@ -52,6 +52,7 @@ class ResumeTest : public ::testing::Test {
     const v1::Job suspended = cluster_->AwaitState(job, v1::SUSPENDED);
     EXPECT_LT(suspended.progress().step(), kSteps)
         << "suspended too late for this test to show anything";
+    EXPECT_GE(suspended.progress().step(), 20) << "suspended too early";
     return suspended.progress().step();
   }
 
@@ -105,9 +106,9 @@ TEST_F(ResumeTest, OtherWorkersFollowTheUndisturbedLosses) {
 
 TEST_F(ResumeTest, SuspendingTwiceStillGivesTheUndisturbedBits) {
   const std::string job = cluster_->Submit(Job(2, 1));
-  Suspend(job);
+  const int64_t first = Suspend(job);
   Resume(job, 2, 3);
-  Suspend(job);
+  EXPECT_GT(Suspend(job), first);
   Resume(job, 2, 2);
   cluster_->AwaitState(job, v1::SUCCEEDED);
 
@@ -131,7 +132,7 @@ TEST_F(ResumeTest, ANewJobContinuesFromAnotherJobsCheckpoint) {
 
 TEST_F(ResumeTest, SavingOnDemandDoesNotDisturbTheRun) {
   const std::string job = cluster_->Submit(Job(2, 2));
-  cluster_->AwaitState(job, v1::RUNNING);
+  AwaitMoreSteps(*cluster_, job, 20);
   grpc::ClientContext context;
   v1::SaveCheckpointRequest request;
   v1::Checkpoint checkpoint;

@@ -21,8 +21,8 @@ namespace muster {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Thread-safe but for Add(), Serve() and Render(). Metrics live as long as this object; look them up once,
-// then observe: no lock on a counter's path.
+// Thread-safe, but Add() and Serve() are for one thread, before anybody calls Render(). Metrics
+// live as long as this object; look them up once, then observe: no lock on a counter's path.
 class Metrics {
  public:
   Metrics();
