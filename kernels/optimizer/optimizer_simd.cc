@@ -10,7 +10,7 @@ namespace {
 using enum OptimizerRule;
 
 constexpr int kGroup = 16;   // one element for each lane of a sum of squares
-constexpr int kBlock = 512;  // what is made of a gradient before the rule stays in the first cache
+constexpr int kBlock = 2048;  // what is made of a block, 8 KiB each, stays in the first cache
 static_assert(kGroup % kLanes == 0 && kBlock % kGroup == 0);
 
 // ---------------------------------------------------------------- sums of squares
@@ -286,6 +286,16 @@ inline void StorePastCaches(float* p, Vec v) {
 #endif
 }
 
+// A processor has some twenty fetches under way at a time. The string instruction announces that it
+// writes whole lines, so that they need not come; it takes a while to start.
+void StoreUnfetched(void* to, const void* from, int64_t bytes) {
+#if defined(__AVX2__)
+  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+#else
+  __builtin_memcpy(to, from, bytes);
+#endif
+}
+
 void StreamBlock(float* to, const float* from, int n) {
   int i = 0;
   for (; i + kLanes <= n; i += kLanes) StorePastCaches(to + i, Load(from + i));
@@ -391,10 +401,14 @@ Run From(Run run, int64_t i) {
   return run;
 }
 
-void Narrow(const OptimizerBuffers& b, int64_t i, const float* values, int n) {
+void Narrow(const OptimizerBuffers& b, int64_t i, const float* values, int n, bool unfetched) {
   const auto narrow =
       b.wire_type == FloatType::kBf16 ? kConversionLoops.f32_to_bf16 : kConversionLoops.f32_to_f16;
-  narrow(static_cast<uint16_t*>(b.wire_out) + i, values, n);
+  uint16_t* const to = static_cast<uint16_t*>(b.wire_out) + i;
+  if (!unfetched) return narrow(to, values, n);
+  uint16_t block[kBlock];
+  narrow(block, values, n);
+  StoreUnfetched(to, block, n * static_cast<int64_t>(sizeof(uint16_t)));
 }
 
 // Elements [i, i + n) of the gradients. Of three ranks and more, or two of which the first is not
@@ -420,13 +434,16 @@ void UpdateClipped(const OptimizerCoefficients& c, const ClipCoefficients& clip,
   UpdateRun<kRule, Input::kReady, FloatType::kF32>(c, run, n, squares);
 }
 
-// Values that the caches are to forget are rounded for the wire before.
+// unfetched: how what goes out is stored. Values that the caches are to forget are rounded for the
+// wire before.
 template <OptimizerRule kRule>
 void UpdateBlock(const OptimizerCoefficients& c, const ClipCoefficients& clip,
-                 const OptimizerBuffers& b, Run run, int64_t i, int n, Squares& squares) {
+                 const OptimizerBuffers& b, Run run, int64_t i, int n, bool unfetched,
+                 Squares& squares) {
   alignas(64) float values[kBlock];
-  const bool values_come_later = b.wire_out != nullptr && run.stream_values;
-  if (values_come_later) {
+  const bool stream = b.wire_out != nullptr && run.stream_values;
+  const bool copy = b.wire_out == nullptr && unfetched;
+  if (stream || copy) {
     run.p_out = values;
     run.stream_values = false;
   }
@@ -435,8 +452,9 @@ void UpdateBlock(const OptimizerCoefficients& c, const ClipCoefficients& clip,
   } else {
     UpdateClipped<kRule>(c, clip, b, run, i, n, squares);
   }
-  if (b.wire_out != nullptr) Narrow(b, i, run.p_out, n);
-  if (values_come_later) StreamBlock(b.values_out + i, values, n);
+  if (b.wire_out != nullptr) Narrow(b, i, run.p_out, n, unfetched);
+  if (stream) StreamBlock(b.values_out + i, values, n);
+  if (copy) StoreUnfetched(b.values_out + i, values, n * static_cast<int64_t>(sizeof(float)));
 }
 
 template <OptimizerRule kRule>
@@ -446,11 +464,12 @@ double ApplyRule(const OptimizerCoefficients& c, const ClipCoefficients& clip,
   const Run run = RunOf(b);
   const bool nothing_between =
       b.ranks == 1 || (b.ranks == 2 && b.gradients[0].type == FloatType::kF32);
-  if (nothing_between && clip.changes_nothing && b.wire_out == nullptr) {
+  const bool unfetched = b.outgoing_stores == OutgoingStores::kUnfetched;
+  if (nothing_between && clip.changes_nothing && b.wire_out == nullptr && !unfetched) {
     UpdateUnclipped<kRule>(c, b, run, 0, n, squares);
   } else {
     for (int64_t i = 0; i < n; i += kBlock) {
-      UpdateBlock<kRule>(c, clip, b, From(run, i), i, BlockAt(i, n), squares);
+      UpdateBlock<kRule>(c, clip, b, From(run, i), i, BlockAt(i, n), unfetched, squares);
     }
   }
   if (run.stream_values || run.stream_slots) _mm_sfence();

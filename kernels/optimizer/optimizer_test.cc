@@ -245,11 +245,11 @@ TEST(OptimizerTest, EveryRuleTakesGradientsOfEveryTypeAlsoMixed) {
   for (OptimizerRule rule : kRules) {
     for (SimdLevel level : Levels()) {
       for (FloatType type : kTypes) {
-        FollowsItsReference(rule, {type}, 1037, level);
+        FollowsItsReference(rule, {type}, 2061, level);
         FollowsItsReference(rule, {type, type}, 33, level);
       }
-      FollowsItsReference(rule, {FloatType::kBf16, FloatType::kF32, FloatType::kF16}, 1037, level);
-      FollowsItsReference(rule, {FloatType::kF16, FloatType::kBf16}, 1037, level);
+      FollowsItsReference(rule, {FloatType::kBf16, FloatType::kF32, FloatType::kF16}, 2061, level);
+      FollowsItsReference(rule, {FloatType::kF16, FloatType::kBf16}, 2061, level);
     }
   }
 }
@@ -321,7 +321,7 @@ TEST(OptimizerTest, EpsilonIsAddedOutsideTheSquareRoot) {
 }
 
 TEST(OptimizerTest, CuttingARunAnywhereGivesTheSameBits) {
-  constexpr int64_t kElements = 1013;
+  constexpr int64_t kElements = 2063;
   for (OptimizerRule rule : kRules) {
     Trajectory whole(kElements, 2, 1), halves(kElements, 2, 1), crumbs(kElements, 2, 1);
     std::vector<int64_t> odd_bounds;
@@ -345,10 +345,10 @@ TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
       {FloatType::kF32, FloatType::kBf16, FloatType::kF16, FloatType::kF32}};
   for (OptimizerRule rule : kRules) {
     for (const std::vector<FloatType>& types : ranks) {
-      Trajectory baseline(1013, types, 2);
+      Trajectory baseline(2063, types, 2);
       const double squares = baseline.Step(SettingsOf(rule), 0.02, 5, SimdLevel::kBaseline);
       for (SimdLevel level : Levels()) {
-        Trajectory run(1013, types, 2);
+        Trajectory run(2063, types, 2);
         EXPECT_EQ(run.Step(SettingsOf(rule), 0.02, 5, level), squares);
         EXPECT_TRUE(run == baseline)
             << "rule " << static_cast<int>(rule) << ", level " << static_cast<int>(level);
@@ -357,20 +357,28 @@ TEST(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
   }
 }
 
-TEST(OptimizerTest, ACopyForTheWireIsTheRoundedValuesAndStreamingChangesNoBit) {
-  constexpr int64_t kElements = 1037;
+TEST(OptimizerTest, ACopyForTheWireIsTheRoundedValuesAndHowItIsStoredChangesNoBit) {
+  constexpr int64_t kElements = 2061;
+  struct Way {
+    Streaming streaming;
+    OutgoingStores stores = OutgoingStores::kDirect;
+  };
+  const Way ways[] = {{Streaming::kNothing},
+                      {Streaming::kSlots},
+                      {Streaming::kSlotsAndValues},
+                      {Streaming::kNothing, OutgoingStores::kUnfetched},
+                      {Streaming::kSlotsAndValues, OutgoingStores::kUnfetched}};
+  struct alignas(64) Outputs {
+    float values[kElements];
+    alignas(64) float slots[2][(kElements + 15) / 16 * 16];
+    uint16_t wire[kElements];
+  };
   for (OptimizerRule rule : kRules) {
     Trajectory expected(kElements, 2, 7), inputs(kElements, 2, 7);
     expected.Step(SettingsOf(rule), 0.02, 0);
     for (SimdLevel level : Levels()) {
       for (FloatType wire : kTypes) {  // f32: none
-        for (Streaming streaming :
-             {Streaming::kNothing, Streaming::kSlots, Streaming::kSlotsAndValues}) {
-          struct alignas(64) Outputs {
-            float values[kElements];
-            alignas(64) float slots[2][(kElements + 15) / 16 * 16];
-            uint16_t wire[kElements];
-          };
+        for (const Way& way : ways) {
           auto outputs = std::make_unique<Outputs>();
           const Gradient gradients[] = {{inputs.gradients()[0].data()},
                                         {inputs.gradients()[1].data()}};
@@ -380,7 +388,8 @@ TEST(OptimizerTest, ACopyForTheWireIsTheRoundedValuesAndStreamingChangesNoBit) {
                                    .values_out = outputs->values,
                                    .wire_out = wire == FloatType::kF32 ? nullptr : outputs->wire,
                                    .wire_type = wire,
-                                   .streaming = streaming};
+                                   .streaming = way.streaming,
+                                   .outgoing_stores = way.stores};
           for (int slot = 0; slot < OptimizerSlots(rule); ++slot) {
             buffers.slots_in[slot] = inputs.slots()[slot].data();
             buffers.slots_out[slot] = outputs->slots[slot];
@@ -404,7 +413,7 @@ TEST(OptimizerTest, ACopyForTheWireIsTheRoundedValuesAndStreamingChangesNoBit) {
 // Sums of at most 4000 squares of order 1, each of a float with a few roundings of 6e-8.
 TEST(OptimizerTest, DirectionsAreMeasuredAsTheUpdateWillTakeThem) {
   for (OptimizerRule rule : {kSgd, kSgdMomentum, kLamb}) {
-    for (int64_t n : {1, 17, 513, 1037}) {
+    for (int64_t n : {1, 17, 2049, 2061}) {
       const OptimizerSettings settings = SettingsOf(rule);
       Trajectory run(n, {FloatType::kF32, FloatType::kBf16}, n);
       run.Step(settings, 0.02, 0);  // slots that are not 0
@@ -487,7 +496,7 @@ TEST(OptimizerTest, AClipKeepsNaN) {
 }
 
 TEST(OptimizerTest, SumGradientsThenOneRankGivesTheBitsOfTheFusedUpdate) {
-  for (int64_t n : {1, 16, 255, 1013}) {
+  for (int64_t n : {1, 16, 255, 2063}) {
     Trajectory fused(n, 3, 4), apart(n, 3, 4);
     std::vector<Gradient> gradients;
     for (const auto& gradient : apart.gradients()) gradients.push_back({gradient.data()});

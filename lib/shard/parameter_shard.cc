@@ -392,7 +392,8 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
 void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
                            const ChunkStore::Version& next) {
   GatherGradients(chunk, update);
-  output_->UpdateBegins(store_->elements(IndexOf(chunk)));
+  const kernels::OutgoingStores stores =
+      output_->UpdateBegins(store_->elements(IndexOf(chunk)));
   chunk.buffers[next.values].encoded = false;
   double sum_of_squares = 0;
   if (averages_) {
@@ -402,7 +403,7 @@ void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
   } else if (chunk.statistic_momentum > 0) {
     sum_of_squares = ApplyToStatistic(chunk, update, next);
   } else {
-    sum_of_squares = ApplyOptimizer(chunk, update, next);
+    sum_of_squares = ApplyOptimizer(chunk, update, next, stores);
   }
   output_->UpdateEnds(sum_of_squares);
   sum_of_squares *= update.gradient_factor * update.gradient_factor;
@@ -445,9 +446,11 @@ double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& u
 }
 
 double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
-                                      const ChunkStore::Version& next) {
+                                      const ChunkStore::Version& next,
+                                      kernels::OutgoingStores stores) {
   const int index = IndexOf(chunk);
   kernels::OptimizerBuffers buffers = BuffersOf(chunk, next);
+  buffers.outgoing_stores = stores;
   if (chunk.encoder != nullptr) {
     buffers.wire_out = store_->WireValues(index, next).data();
     buffers.wire_type = TypeOf(store_->values_format(index).dtype);

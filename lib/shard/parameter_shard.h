@@ -68,8 +68,8 @@ class ShardOutput {
                            Transport::SendDone done) = 0;
   // Of every judged step, the same on every shard.
   virtual void StepJudged(const StepVerdict& verdict) = 0;
-  // Around every optimizer update, of so many elements.
-  virtual void UpdateBegins(int64_t elements) = 0;
+  // Around every optimizer update, of so many elements. Says how values are to be stored.
+  virtual kernels::OutgoingStores UpdateBegins(int64_t elements) = 0;
   virtual void UpdateEnds(double sum_of_squares) = 0;
   // Of every push that is an update of its own (ssp, asp): see StalenessGate.
   virtual void StalePushApplied(int64_t /*staleness*/) {}
@@ -259,7 +259,8 @@ class ParameterShard {
   static double PartOfNorm(const Chunk& chunk, double sum_of_squares);
   double ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update,
                           const ChunkStore::Version& next);
-  double ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update, const ChunkStore::Version& next);
+  double ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update, const ChunkStore::Version& next,
+                        kernels::OutgoingStores stores);
   kernels::OptimizerBuffers BuffersOf(const Chunk& chunk, const ChunkStore::Version& next) const;
   kernels::OptimizerSettings SettingsFor(const Chunk& chunk) const;
   kernels::GradientClip ClipFor(const ChunkUpdate& update) const;

@@ -53,7 +53,9 @@ class FakeOutput : public ShardOutput {
     done(absl::OkStatus());
   }
   void StepJudged(const StepVerdict& verdict) override { verdicts.push_back(verdict); }
-  void UpdateBegins(int64_t) override {}
+  kernels::OutgoingStores UpdateBegins(int64_t) override {
+    return kernels::OutgoingStores::kDirect;
+  }
   void UpdateEnds(double) override { ++updates; }
   void StalePushApplied(int64_t staleness) override { stalenesses.push_back(staleness); }
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <random>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -16,6 +15,7 @@
 #include "lib/cluster/parameter_table.h"
 #include "lib/shard/gradient_squares.h"
 #include "lib/status/status.h"
+#include "services/ps/update_timer.h"
 
 namespace muster {
 namespace {
@@ -23,15 +23,11 @@ namespace {
 constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
 constexpr size_t kUnplacedMax =
     1024;  // refusals in one turn; repeated and late pushes are all answered
-constexpr int64_t kTimedElements = 16 << 10;  // of updates of fewer, a sample is timed
-constexpr int kSampleGapMax = 31;
 constexpr size_t kTokenBytes = GradientSquares::kTokenBytes;
 // Payloads of HELLO take turns in these: one that is overwritten by a flood of others has a wrong
 // token, no more.
 constexpr size_t kHelloBytesMax = 8 << 10;
 constexpr size_t kHelloPayloads = 64;
-
-int64_t NowNanoseconds() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
 
@@ -107,6 +103,9 @@ class ShardThread::Tenant : public ShardOutput {
     if (!peer.ok()) return peer.status();
     Disconnect(rank);
     worker = {*peer, std::string(address)};
+    if (thread_->transport_->Describe(*peer).transport == "shm") {
+      update_timer_.set_values_are_read_in_place();
+    }
     return absl::OkStatus();
   }
 
@@ -171,20 +170,14 @@ class ShardThread::Tenant : public ShardOutput {
     if (verdict.skipped && shard_->shard() == 0) thread_->metrics_->skipped_steps.Increment();
   }
 
-  // Two looks at the clock take a tenth of the time that a small chunk's whole round trip does.
-  void UpdateBegins(int64_t elements) override {
-    timed_ = 1;
-    if (elements < kTimedElements) {
-      timed_ = --until_sample_ == 0 ? gap_ : 0;
-      // At random: a step updates the same chunks in about the same order.
-      if (timed_ > 0) until_sample_ = gap_ = 1 + static_cast<int>(random_() % kSampleGapMax);
-    }
-    if (timed_ > 0) update_begin_ = NowNanoseconds();
+  kernels::OutgoingStores UpdateBegins(int64_t elements) override {
+    return update_timer_.Begin(elements);
   }
 
   void UpdateEnds(double sum_of_squares) override {
-    if (timed_ > 0) {
-      thread_->counts_.apply_duration.Observe(NowNanoseconds() - update_begin_, timed_);
+    const UpdateTimer::Sample sample = update_timer_.End();
+    if (sample.updates > 0) {
+      thread_->counts_.apply_duration.Observe(sample.nanoseconds, sample.updates);
     }
     if (!std::isfinite(sum_of_squares)) thread_->metrics_->nonfinite_gradients.Increment();
   }
@@ -224,11 +217,7 @@ class ShardThread::Tenant : public ShardOutput {
   std::vector<Worker> workers_;  // by rank
   std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
   bool retired_ = false;
-  int timed_ = 0;  // updates that the one under way is the sample of
-  int gap_ = 1;    // updates of less than kTimedElements from sample to sample
-  int until_sample_ = 1;
-  std::minstd_rand random_;
-  int64_t update_begin_ = 0;
+  UpdateTimer update_timer_;
   int64_t late_pushes_ = 0;  // counted in the metrics
 };
 

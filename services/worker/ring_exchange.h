@@ -179,7 +179,9 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
                    Transport::SendDone done) override;
   void StepJudged(const StepVerdict&) override {}  // the trainer sees it by the norm
-  void UpdateBegins(int64_t) override {}
+  kernels::OutgoingStores UpdateBegins(int64_t) override {
+    return kernels::OutgoingStores::kDirect;
+  }
   void UpdateEnds(double) override {}
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override;
   void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,

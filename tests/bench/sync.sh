@@ -1,10 +1,13 @@
 #!/bin/bash
 # Gradients to ps and values back, without computing: `muster bench sync` (real ps, real coordinator, workers that only push) in turns
-# with bare loops that do the same work on the same substrate with one thread per side. Figures are medians of all turns; ratios are medians
-# of the ratios of each turn, whose runs follow one another within seconds: a machine's processors may be near each other now and far in a minute.
+# with bare loops that do the same work on the same substrate with one thread per side.
 #
-#   tests/bench/sync.sh [--turns 5] [--members 1,2] [--links shm,tcp] [--sizes 4K,64K,256K,1M,4M,16M,64M]
-#   tests/bench/sync.sh --round-trip [--turns 5]     one 4 KiB message at a time: polling, sleeping, all on one core
+#   tests/bench/sync.sh [--turns 9] [--members 1,2] [--links shm,tcp] [--sizes 4K,64K,256K,1M,4M,16M,64M]
+#   tests/bench/sync.sh --round-trip [--turns 9]     one 4 KiB message at a time: polling, sleeping, all on one core
+#
+# A virtual machine's processors may share a cache now and none in a second, as its host moves them: 64 bytes go to and fro in 0.22 us or in
+# 1.1. So this round trip is taken before and after every run. A run is "near" where both took less than twice the fastest of all, "far"
+# where neither did, and does not count where they disagree; near runs are compared with near ones, far with far, by their medians.
 #
 # Goodput is in Gb/s of payload one way, all workers together; "peer" is the best of ps-lite and BytePS on such a machine (Unix sockets;
 # TCP), which apply no optimizer. Muster waits as it does by default (--poll auto); the loops poll with one worker and one ps, and sleep
@@ -14,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-turns=5 members=1,2 links=shm,tcp sizes=4K,64K,256K,1M,4M,16M,64M what=goodput
+turns=9 members=1,2 links=shm,tcp sizes=4K,64K,256K,1M,4M,16M,64M what=goodput
 while [ $# -gt 0 ]; do
   case $1 in
     --turns) turns=$2; shift ;;
@@ -22,7 +25,7 @@ while [ $# -gt 0 ]; do
     --links) links=$2; shift ;;
     --sizes) sizes=$2; shift ;;
     --round-trip) what=round-trip ;;
-    *) sed -n "6,7p" "$0" >&2; exit 64 ;;
+    *) sed -n "5,6p" "$0" >&2; exit 64 ;;
   esac
   shift
 done
@@ -45,29 +48,49 @@ shape_of() { # bytes
     print message, tensors * size / message, steps }'
 }
 
-# "who bytes goodput round-trip", appended to the results.
-run_muster() { # transport, members, poll, size
-  "$bin/cli/muster" -o name bench sync --workers "$2" --ps "$2" --transport "$1" --poll "$3" --sizes "$4" --rounds 9 |
-    awk -v who="muster" '{ print who, $1, $2, $3 }' >>"$results"
-}
-run_bare() { # substrate, members, poll, size
-  local message tensors steps
-  read -r message tensors steps <<<"$(shape_of "$(bytes_of "$4")")"
-  echo "$1 $(bytes_of "$4") $("$bin/tests/bench/bare_loop" --substrate="$1" --workers="$2" --servers="$2" --bytes="$message" \
-    --tensors="$tensors" --steps="$steps" --rounds=9 --poll="$3")" >>"$results"
+# Microseconds that 64 bytes take there and back, from processor to processor.
+distance() { "$bin/tests/bench/bare_loop" --substrate=shm --bytes=64 --tensors=1 --steps=2000 --rounds=1 | cut -d ' ' -f 2; }
+
+# Appends "who size figure distance-before distance-after" to the results; the command prints the figure.
+measure() { # who, size, command...
+  local who=$1 size=$2 before figure
+  shift 2
+  before=$(distance)
+  figure=$("$@")
+  echo "$who $size $figure $before $(distance)" >>"$results"
 }
 
-# median(list): of numbers with spaces between. ratio(a, b): of two such lists, number by number.
-medians='
+muster_goodput() { # transport, members, poll, size
+  "$bin/cli/muster" -o name bench sync --workers "$2" --ps "$2" --transport "$1" --poll "$3" --sizes "$4" --rounds 9 | cut -d ' ' -f 2
+}
+bare_goodput() { # substrate, members, poll, size
+  local message tensors steps
+  read -r message tensors steps <<<"$(shape_of "$(bytes_of "$4")")"
+  "$bin/tests/bench/bare_loop" --substrate="$1" --workers="$2" --servers="$2" --bytes="$message" --tensors="$tensors" --steps="$steps" \
+    --rounds=9 --poll="$3" | cut -d ' ' -f 1
+}
+muster_round_trip() { # link, poll, prefix
+  $3 "$bin/cli/muster" -o name bench sync --transport "$1" --poll "$2" --sizes 4K --rounds 1 | cut -d ' ' -f 3
+}
+bare_round_trip() { # substrate, poll, prefix
+  $3 "$bin/tests/bench/bare_loop" --substrate="$1" --bytes=4096 --tensors=64 --steps=100 --rounds=1 --poll="$2" | cut -d ' ' -f 2
+}
+
+# figures["near" or "far", who, size], each a list with spaces between; sizes in the order of their first run.
+figures='
   function median(numbers,   n, list, i, j, t) {
     n = split(numbers, list, " ")
     for (i = 2; i <= n; ++i) for (j = i; j > 1 && list[j] + 0 < list[j - 1] + 0; --j) { t = list[j]; list[j] = list[j - 1]; list[j - 1] = t }
     return list[int((n + 1) / 2)] + 0
   }
-  function ratio(a, b,   n, as, bs, i, ratios) {
-    n = split(a, as, " "); split(b, bs, " ")
-    for (i = 1; i <= n; ++i) ratios = ratios " " as[i] / bs[i]
-    return median(ratios)
+  function count(numbers,   list) { return split(numbers, list, " ") }
+  NR == FNR { if (!fastest || $4 < fastest) fastest = $4; if ($5 < fastest) fastest = $5; next }
+  {
+    if (!(($2, "seen") in seen)) { seen[$2, "seen"] = 1; order[++sizes] = $2 }
+    is_near = ($4 < 2 * fastest) + ($5 < 2 * fastest)
+    if (is_near == 1) next
+    where = is_near ? "near" : "far"; ++runs[where]
+    figures[where, $1, $2] = figures[where, $1, $2] " " $3
   }'
 
 goodput() { # link, transport of muster, substrates, members, poll of muster, of the loops
@@ -75,45 +98,57 @@ goodput() { # link, transport of muster, substrates, members, poll of muster, of
   : >"$results"
   for ((turn = 0; turn < turns; ++turn)); do
     for size in ${sizes//,/ }; do
-      run_muster "$2" "$4" "$5" "$size"
-      for substrate in $3; do run_bare "$substrate" "$4" "$6" "$size"; done
+      measure muster "$size" muster_goodput "$2" "$4" "$5" "$size"
+      for substrate in $3; do measure "$substrate" "$size" bare_goodput "$substrate" "$4" "$6" "$size"; done
     done
   done
-  echo
-  echo "$4 workers, $4 ps, $1, poll $5: Gb/s, medians of $turns turns"
-  awk -v substrates="$3" -v link="$1" "$medians"'
+  awk -v substrates="$3" -v link="$1" -v title="$4 workers, $4 ps, $1, poll $5: Gb/s, medians (runs)" "$figures"'
+    function cell(where, who, size) {
+      return sprintf("%.2f (%d)", median(figures[where, who, size]), count(figures[where, who, size]))
+    }
+    function table(where,   i, s, size, own, other) {
+      if (!runs[where]) return
+      printf "\n%s, processors %s\n| size | Muster |", title, where
+      for (i = 1; i <= n; ++i) printf " bare %s | ratio |", names[i]
+      printf " peer | ratio |\n|---:|---:|"; for (i = 1; i <= n; ++i) printf "---:|---:|"; print "---:|---:|"
+      for (s = 1; s <= sizes; ++s) {
+        size = order[s]; own = median(figures[where, "muster", size])
+        printf "| %siB | %s |", substr(size, 1, length(size) - 1) " " substr(size, length(size)), cell(where, "muster", size)
+        for (i = 1; i <= n; ++i) {
+          other = median(figures[where, names[i], size])
+          printf " %s | %s |", cell(where, names[i], size), own && other ? sprintf("%.2f", own / other) : ""
+        }
+        if (size in peer) printf " %g | %.2f |\n", peer[size], own / peer[size]; else print " | |"
+      }
+    }
     BEGIN {
       n = split(substrates, names, " ")
       split(link == "shm" ? "3.4 10 13 21 21 20 9" : "2 7 8 10 13 16 7", best, " ")
-      split("4096 65536 262144 1048576 4194304 16777216 67108864", at, " ")
+      split("4K 64K 256K 1M 4M 16M 64M", at, " ")
       for (i in at) peer[at[i]] = best[i]
-      printf "| size | Muster |"; for (i = 1; i <= n; ++i) printf " bare %s | ratio |", names[i]; print " peer | ratio |"
-      printf "|---:|---:|"; for (i = 1; i <= n; ++i) printf "---:|---:|"; print "---:|---:|"
     }
-    { if (!($2 in seen)) { seen[$2] = 1; order[++sizes] = $2 } values[$1 " " $2] = values[$1 " " $2] " " $3 }
-    END { for (s = 1; s <= sizes; ++s) {
-      size = order[s]; runs = values["muster " size]; own = median(runs)
-      printf "| %s | %.2f |", (size >= 2^20 ? size / 2^20 " MiB" : size / 2^10 " KiB"), own
-      for (i = 1; i <= n; ++i) { other = values[names[i] " " size]; printf " %.2f | %.2f |", median(other), ratio(runs, other) }
-      if (size in peer) printf " %g | %.2f |\n", peer[size], own / peer[size]; else print " | |"
-    } }' "$results"
+    END { table("near"); table("far") }' "$results" "$results"
 }
 
-round_trip() { # what, links of muster, substrate, poll of muster, of the loop, prefix of both commands
+round_trip() { # what, link of muster, substrate, poll of muster, of the loop, prefix of both commands
   local turn
   : >"$results"
   for ((turn = 0; turn < turns; ++turn)); do
-    $6 "$bin/cli/muster" -o name bench sync --transport "$2" --poll "$4" --sizes 4K --rounds 1 | awk '{ print "muster", $3 }' >>"$results"
-    $6 "$bin/tests/bench/bare_loop" --substrate="$3" --bytes=4096 --tensors=64 --steps=100 --rounds=1 --poll="$5" | awk '{ print "bare", $2 }' >>"$results"
+    measure muster 4K muster_round_trip "$2" "$4" "$6"
+    measure bare 4K bare_round_trip "$3" "$5" "$6"
   done
-  awk -v what="$1" "$medians"'
-    { values[$1] = values[$1] " " $2 }
-    END { printf "| %s | %.2f us | %.2f us | %.2f |\n", what, median(values["muster"]), median(values["bare"]), ratio(values["muster"], values["bare"]) }' "$results"
+  awk -v what="$1" "$figures"'
+    function row(where,   own, other) {
+      own = figures[where, "muster", "4K"]; other = figures[where, "bare", "4K"]
+      if (!count(own) || !count(other)) return
+      printf "| %s | %s | %.2f us (%d) | %.2f us (%d) | %.2f |\n", what, where, median(own), count(own), median(other), count(other), median(own) / median(other)
+    }
+    END { row("near"); row("far") }' "$results" "$results"
 }
 
 if [ $what = round-trip ]; then
-  echo "| 4 KiB push -> sum -> apply -> value, medians of $turns turns | Muster | bare loop | ratio |"
-  echo "|---|---:|---:|---:|"
+  echo "| 4 KiB push -> sum -> apply -> value, medians (runs) | processors | Muster | bare loop | ratio |"
+  echo "|---|---|---:|---:|---:|"
   round_trip "shared memory, both poll" shm shm always true ''
   round_trip "shared memory, both sleep" shm shm never false ''
   round_trip "shared memory, all on one core" shm shm auto false 'taskset -c 0'
