@@ -39,63 +39,15 @@ constexpr size_t kSlabsPerLinkMax = 4096;  // what a peer can make us map
 
 }  // namespace
 
-// The slabs whose memory is registered, by address. Outlives the transport while registrations do.
-struct SharedMemoryTransport::Slabs {
-  struct Slab {
-    std::shared_ptr<SharedSlab> slab;
-    uint32_t number = 0;  // never reused
-    int registrations = 0;
-  };
-
-  // The slab that holds all of `payload`; null if none does.
-  const Slab* Holding(absl::Span<const std::byte> payload) const {
-    auto after = std::upper_bound(
-        slabs.begin(), slabs.end(), payload.data(),
-        [](const std::byte* at, const Slab& s) { return at < s.slab->memory().data(); });
-    if (after == slabs.begin()) return nullptr;
-    const Slab& found = *std::prev(after);
-    const absl::Span<const std::byte> memory = found.slab->memory();
-    const size_t offset = payload.data() - memory.data();
-    return offset < memory.size() && payload.size() <= memory.size() - offset ? &found : nullptr;
-  }
-
-  const Slab* Numbered(uint32_t number) const {
-    auto found = std::find_if(slabs.begin(), slabs.end(),
-                              [number](const Slab& slab) { return slab.number == number; });
-    return found == slabs.end() ? nullptr : &*found;
-  }
-
-  uint32_t Register(const std::shared_ptr<SharedSlab>& slab) {
-    auto at = std::lower_bound(
-        slabs.begin(), slabs.end(), slab->memory().data(),
-        [](const Slab& s, const std::byte* first) { return s.slab->memory().data() < first; });
-    if (at == slabs.end() || at->slab != slab) at = slabs.insert(at, {slab, ++slabs_made});
-    ++at->registrations;
-    return at->number;
-  }
-
-  void Unregister(uint32_t number) {
-    auto found = std::find_if(slabs.begin(), slabs.end(),
-                              [number](const Slab& slab) { return slab.number == number; });
-    CHECK(found != slabs.end());
-    if (--found->registrations > 0) return;
-    slabs.erase(found);
-    withdrawn = true;
-  }
-
-  std::vector<Slab> slabs;
-  uint32_t slabs_made = 0;
-  bool withdrawn = false;  // peers may know some that are no more
-};
-
+// Keeps the slabs beyond the transport, if need be.
 class SharedMemoryTransport::SlabRegistration : public MemoryRegistration {
  public:
-  SlabRegistration(std::shared_ptr<Slabs> slabs, uint32_t number)
+  SlabRegistration(std::shared_ptr<RegisteredSlabs> slabs, uint32_t number)
       : slabs_(std::move(slabs)), number_(number) {}
   ~SlabRegistration() override { slabs_->Unregister(number_); }
 
  private:
-  const std::shared_ptr<Slabs> slabs_;
+  const std::shared_ptr<RegisteredSlabs> slabs_;
   const uint32_t number_;
 };
 
@@ -193,7 +145,7 @@ SharedMemoryTransport::SharedMemoryTransport(LocalAddress address, ControlSocket
       events_(std::move(events)),
       bell_(std::move(bell)),
       budget_(std::move(polling)),
-      slabs_(std::make_shared<Slabs>()) {
+      slabs_(std::make_shared<RegisteredSlabs>()) {
   // The listener's edges are known by its address, those of others than links by none.
   AddEvent(listener_.fd(), EPOLLIN | EPOLLET, &listener_);
   AddEvent(bell_.fd(), EPOLLIN | EPOLLET, nullptr);
@@ -360,7 +312,7 @@ bool SharedMemoryTransport::Advance(OutgoingLink& link, Outgoing& send) {
   // Copied where everything that can be lent is: a loan may come back only when a later message of
   // this link has arrived.
   if (send.copied == 0 && send.payload.size() > kCopiedBytesMax && !link.free_loans.empty()) {
-    if (const Slabs::Slab* slab = slabs_->Holding(send.payload)) {
+    if (const RegisteredSlabs::Slab* slab = slabs_->Holding(send.payload)) {
       return LendFromSlab(link, send, slab->number);
     }
   }
@@ -436,7 +388,7 @@ void SharedMemoryTransport::Withdraw(OutgoingLink& link) {
   std::erase_if(link.announced, [&](const OutgoingLink::Announced& announced) {
     if (announced.loans > 0 || slabs_->Numbered(announced.slab) != nullptr) return false;
     const absl::Status said = link.socket->Send({.kind = Kind::kWithdraw, .slab = announced.slab});
-    if (absl::IsResourceExhausted(said)) slabs_->withdrawn = true;  // try again
+    if (absl::IsResourceExhausted(said)) slabs_->Remind();
     return !absl::IsResourceExhausted(said);
   });
 }
@@ -456,9 +408,7 @@ int SharedMemoryTransport::TakeReturns(OutgoingLink& link) {
     link.free_loans.push_back(*loan);
     for (auto& announced : link.announced) {
       if (announced.slab != send->slab) continue;
-      if (--announced.loans == 0 && slabs_->Numbered(send->slab) == nullptr) {
-        slabs_->withdrawn = true;
-      }
+      if (--announced.loans == 0 && slabs_->Numbered(send->slab) == nullptr) slabs_->Remind();
     }
     if (link.disconnected && link.loans_out() == 0) reap_ = true;
     FinishLater(send, absl::OkStatus());
@@ -489,7 +439,7 @@ void SharedMemoryTransport::FinishLater(Outgoing* send, const absl::Status& stat
 absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>>
 SharedMemoryTransport::RegisterMemory(absl::Span<std::byte> memory) {
   const std::shared_ptr<SharedSlab> slab = SharedSlab::Find(memory);
-  if (slab == nullptr || slabs_->slabs.size() >= kSlabsPerLinkMax) {
+  if (slab == nullptr || slabs_->size() >= kSlabsPerLinkMax) {
     return std::make_unique<MemoryRegistration>();
   }
   return std::make_unique<SlabRegistration>(slabs_, slabs_->Register(slab));
@@ -785,7 +735,7 @@ int SharedMemoryTransport::Progress() {
     if (link.loans_out() > 0) events += TakeReturns(link);
     if (link.first != nullptr) Pump(link);
   }
-  if (std::exchange(slabs_->withdrawn, false)) {
+  if (slabs_->TakeWithdrawn()) {
     for (OutgoingLink* link : outgoing_) {
       if (link->is_open()) Withdraw(*link);
     }

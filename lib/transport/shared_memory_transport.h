@@ -25,6 +25,7 @@
 #include "lib/transport/file_descriptor.h"
 #include "lib/transport/local_address.h"
 #include "lib/transport/message_ring.h"
+#include "lib/transport/registered_slabs.h"
 #include "lib/transport/sealed_memory.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
@@ -113,7 +114,6 @@ class SharedMemoryTransport : public Transport {
   struct OutgoingLink;  // of a peer, to which messages go
   struct IncomingLink;  // from somebody who connected to us
   struct Outgoing;      // a send that is not done
-  struct Slabs;         // what RegisterMemory was told
   class SlabRegistration;
   // A payload lent to the receiver.
   struct Loan {
@@ -217,7 +217,7 @@ class SharedMemoryTransport : public Transport {
   bool reap_ = false;                     // there is something for Reap()
   std::deque<PeerId> lost_;               // to be reported
 
-  std::shared_ptr<Slabs> slabs_;
+  const std::shared_ptr<RegisteredSlabs> slabs_;
   // Pools: as large as the largest number that was in use together.
   std::vector<std::unique_ptr<Outgoing>> sends_;
   std::vector<Outgoing*> free_sends_;
