@@ -111,7 +111,7 @@ struct GradientClip {
 // Coefficients are computed in double and rounded once; elements are computed in float, one
 // operation of the formula after the other, each correctly rounded. So an element's result depends
 // on that element alone: neither on how a parameter is cut into runs nor on the instruction set.
-// The sum of squares adds element i of the run to lane i mod 16 of 16 doubles, then the lanes
+// The sum of squares adds element i of the run to lane i mod 32 of 32 doubles, then the lanes
 // pairwise: it depends on where the run begins, not on the instruction set.
 //
 // Reads every rank's n elements and (1 + slots) n floats, writes (1 + slots) n: bandwidth-bound.
@@ -126,7 +126,7 @@ double ApplyOptimizer(const OptimizerSettings& settings, double learning_rate, i
 double SumGradients(float* out, const Gradient* gradients, int ranks, int64_t n,
                     SimdLevel level = DetectSimdLevel());
 
-// What a tensor's trust ratio compares, each a sum of squares, added up in 16 lanes as above.
+// What a tensor's trust ratio compares, each a sum of squares, added up in 32 lanes as above.
 struct DirectionSquares {
   double values = 0;
   double direction = 0;  // kLamb: of u; the others: of g after `clip`
