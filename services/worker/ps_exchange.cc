@@ -15,7 +15,6 @@ namespace muster {
 namespace {
 
 constexpr int kAnyShard = -1;
-constexpr int kExchangeTrack = 100;  // of the trace; devices come before
 constexpr int64_t kPayloadAlignment = 64;
 
 template <typename T>
@@ -59,6 +58,7 @@ absl::StatusOr<std::unique_ptr<PsExchange>> PsExchange::Create(Options options) 
 PsExchange::PsExchange(Options options)
     : options_(std::move(options)),
       plan_(*options_.plan),
+      trace_(options_.tuning.trace, plan_.chunks_size()),
       has_loss_scale_(plan_.spec().training().precision() == v1::FP16),
       may_be_overtaken_(plan_.spec().sync().backup_workers() > 0),
       averages_(plan_.spec().sync().mode() == v1::LOCAL_SGD),
@@ -219,10 +219,7 @@ absl::Status PsExchange::AwaitAnswers() {
 absl::Status PsExchange::Push(int chunk, int64_t version) {
   if (chunks_[chunk].frozen) return absl::OkStatus();
   CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), version) << NameOfChunk(chunk);
-  if (Trace* trace = options_.tuning.trace) {
-    trace->Begin(kExchangeTrack, "chunk", version * plan_.chunks_size() + chunk,
-                 {{{"chunk", chunk}, {"step", version}, {"shard", ShardOf(chunk)}}});
-  }
+  trace_.Begin(chunk, version, ShardOf(chunk));
   Transport* to_wake = nullptr;
   {
     absl::MutexLock lock(&mu_);
@@ -320,7 +317,6 @@ absl::Span<const float> PsExchange::PushedOf(int chunk) const {
 // ---------------------------------------------------------------- the communication thread
 
 void PsExchange::Serve() {
-  if (Trace* trace = options_.tuning.trace) trace->NameTrack(kExchangeTrack, "exchange");
   if (absl::Status opened = Open(); !opened.ok()) Fail(std::move(opened));
   while (transport_ != nullptr && !closing_.load(std::memory_order_acquire)) {
     if (posted_.load(std::memory_order_acquire)) TakePushed();
@@ -377,11 +373,6 @@ WireHeader PsExchange::HeaderOf(MessageKind kind, int chunk, int64_t step) const
   return header;
 }
 
-void PsExchange::TraceChunk(const char* what, int chunk, const TraceArguments& arguments) const {
-  options_.tuning.trace->Mark(kExchangeTrack, "chunk", what,
-                              chunks_[chunk].version * plan_.chunks_size() + chunk, arguments);
-}
-
 void PsExchange::TakePushed() {
   {
     absl::MutexLock lock(&mu_);
@@ -398,9 +389,7 @@ void PsExchange::TakePushed() {
     const int64_t urgency = options_.tuning.priority ? chunk.urgency : pushes_taken_++;
     queue.Add({.urgency = urgency, .chunk = c, .bytes = chunk.push_format.bytes});
     options_.metrics->queued_bytes.Increment(static_cast<double>(chunk.push_format.bytes));
-    if (options_.tuning.trace != nullptr) {
-      TraceChunk("queued", c, {{{"urgency", urgency}, {"credit", queue.credit_left()}}});
-    }
+    trace_.Queued(c, chunk.version, urgency, queue.credit_left());
   }
   waiting_chunks_ += static_cast<int>(taken_.size());
   taken_.clear();
@@ -448,9 +437,7 @@ void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
   options_.metrics->push_bytes.Increment(static_cast<double>(payload.size()));
   link.metrics.sent_bytes.Increment(static_cast<double>(payload.size()));
   link.metrics.inflight_bytes.Set(static_cast<double>(link.queue.inflight_bytes()));
-  if (options_.tuning.trace != nullptr) {
-    TraceChunk("sent", c, {{{"bytes", entry.bytes}, {"credit", link.queue.credit_left()}}});
-  }
+  trace_.Sent(c, chunk.version, entry.bytes, link.queue.credit_left());
   transport_->Send(link.peer, push, payload,
                    [this, c](const absl::Status& status) { Sent(c, status); });
 }
@@ -534,10 +521,7 @@ void PsExchange::Received(const WireHeader& header, absl::Span<const std::byte> 
   }
   options_.metrics->params_bytes.Increment(static_cast<double>(payload.size()));
   links_[ShardOf(c)].metrics.received_bytes.Increment(static_cast<double>(payload.size()));
-  if (Trace* trace = options_.tuning.trace;
-      trace != nullptr && chunk.version >= plan_.first_step()) {
-    trace->End(kExchangeTrack, "chunk", chunk.version * plan_.chunks_size() + c);
-  }
+  if (chunk.version >= plan_.first_step()) trace_.End(c, chunk.version);
   if (header.step != chunk.awaited && !overtaken()) {
     absl::MutexLock lock(&mu_);  // ends waits
     overtaken_.store(true, std::memory_order_release);

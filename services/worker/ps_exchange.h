@@ -25,6 +25,7 @@
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/plan.pb.h"
+#include "services/worker/chunk_trace.h"
 #include "services/worker/gradient_exchange.h"
 #include "services/worker/send_queue.h"
 #include "services/worker/send_window.h"
@@ -140,7 +141,6 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   void HaveCaughtUp(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
   WireHeader HeaderOf(MessageKind kind, int chunk, int64_t step) const;
   bool IsOurs(const WireHeader& header) const;
-  void TraceChunk(const char* what, int chunk, const TraceArguments& arguments) const;
 
   PayloadPlace PlacePayload(const WireHeader& header) override;
   void Received(const WireHeader& header, absl::Span<const std::byte> payload,
@@ -165,6 +165,7 @@ class PsExchange : public GradientExchange, private MessageReceiver {
 
   const Options options_;
   const v1::JobPlan& plan_;
+  const ChunkTrace trace_;
   const bool has_loss_scale_;
   const bool may_be_overtaken_;
   const bool averages_;  // local_sgd

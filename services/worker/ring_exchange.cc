@@ -69,6 +69,7 @@ RingExchange::RingExchange(Options options)
       plan_(*options_.plan),
       has_loss_scale_(plan_.spec().training().precision() == v1::FP16),
       judged_(StepsAreJudged(plan_.spec().training())),
+      trace_(options_.tuning.trace, plan_.chunks_size()),
       place_in_order_(plan_.chunks_size()),
       peers_(plan_.workers_size()),
       control_(kControlPayloads * kControlBytesMax),
@@ -192,6 +193,7 @@ absl::Status RingExchange::AwaitAnswers() {
 absl::Status RingExchange::Push(int chunk, int64_t step) {
   if (frozen_[plan_.chunks(chunk).parameter()]) return absl::OkStatus();
   CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), step) << NameOfChunk(chunk);
+  trace_.Begin(chunk, step, plan_.chunks(chunk).shard());
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(failure_);
   if (pushed_.empty() && waking_ != nullptr) waking_->Wake();
@@ -470,6 +472,7 @@ void RingExchange::SendTo(int, const WireHeader& header, absl::Span<const std::b
 // The chunk's values have version header.step.
 void RingExchange::ValueHere(int c, const WireHeader& header) {
   Chunk& chunk = chunks_[c];
+  if (header.step > plan_.first_step()) trace_.End(c, header.step - 1);
   chunk.squares[header.step & 1] = header.scalar;
   chunk.loss_scale = header.loss_scale;
   if (has_loss_scale_) {
@@ -509,9 +512,13 @@ void RingExchange::Answered(int c) {
 void RingExchange::Enqueue(int c, Payload payload) {
   (payload == Payload::kSum ? chunks_[c].sending_sum : chunks_[c].sending_value) = true;
   const int64_t place = options_.tuning.priority ? place_in_order_[c] : enqueued_++;
-  to_next_.Add({.urgency = place + (payload == Payload::kSum ? kUrgencyOfSums : 0),
+  const int64_t urgency = place + (payload == Payload::kSum ? kUrgencyOfSums : 0);
+  to_next_.Add({.urgency = urgency,
                 .chunk = c,
                 .bytes = plan_.chunks(c).elements() * static_cast<int64_t>(sizeof(float))});
+  if (payload == Payload::kSum) {
+    trace_.Queued(c, chunks_[c].version, urgency, to_next_.credit_left());
+  }
 }
 
 void RingExchange::SendReady() {
@@ -532,6 +539,7 @@ void RingExchange::SendReady() {
       header.loss_scale = chunk.loss_scale;
     } else {
       options_.metrics->push_bytes.Increment(static_cast<double>(entry->bytes));
+      trace_.Sent(c, header.step, entry->bytes, to_next_.credit_left());
     }
     next_link_->sent_bytes.Increment(static_cast<double>(entry->bytes));
     transport_->Send(peers_[next()].id, header,

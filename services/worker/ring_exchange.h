@@ -26,6 +26,7 @@
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/plan.pb.h"
+#include "services/worker/chunk_trace.h"
 #include "services/worker/gradient_exchange.h"
 #include "services/worker/send_queue.h"
 #include "services/worker/worker_metrics.h"
@@ -198,6 +199,7 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   const v1::JobPlan& plan_;
   const bool has_loss_scale_;
   const bool judged_;
+  const ChunkTrace trace_;           // of sums; values pass on unseen
   std::vector<int> place_in_order_;  // by chunk: those that a forward reads first are low
   std::vector<bool> frozen_;         // by parameter
   std::string address_;              // set before Create() returns

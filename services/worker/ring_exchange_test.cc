@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -20,6 +22,7 @@
 #include "lib/shard/test_plan.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
+#include "lib/telemetry/trace.h"
 #include "lib/transport/inprocess_transport.h"
 #include "services/worker/worker_shard.h"
 
@@ -169,6 +172,12 @@ struct Ring {
   std::vector<std::unique_ptr<Member>> members;
 };
 
+int Occurrences(const std::string& what, const std::string& text) {
+  int count = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
 class RingOfTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Workers, RingOfTest, ::testing::Values(1, 2, 3, 4));
 
@@ -193,6 +202,29 @@ TEST_P(RingOfTest, ValuesFollowTheSumInRingOrderToTheBit) {
     ring.Apply(step, expected);
     for (const auto& member : ring.members) ASSERT_EQ(member->parameters, expected) << step;
   }
+}
+
+TEST_P(RingOfTest, ATraceShowsTheLifeOfEveryChunk) {
+  Ring ring(RingPlan(GetParam()));
+  const std::string path = testing::TempDir() + "/ring_exchange_trace.json";
+  const auto trace = Trace::Create(path).value();
+  ring.members[0]->options.tuning.trace = trace.get();
+  ring.Connect();
+  ring.Step(0);
+  for (const auto& member : ring.members) member->exchange.reset();
+  ASSERT_TRUE(trace->Write().ok());
+
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  int chunks = 0, sent = 0;
+  for (const v1::PlanChunk& chunk : ring.plan->chunks()) {
+    ++chunks;
+    sent += chunk.shard() != 0;  // the sums of its own chunks end at rank 0
+  }
+  EXPECT_EQ(Occurrences("\"ph\":\"b\"", text), chunks);
+  EXPECT_EQ(Occurrences("\"queued\"", text), sent);
+  EXPECT_EQ(Occurrences("\"sent\"", text), sent);
+  EXPECT_EQ(Occurrences("\"ph\":\"e\"", text), chunks);
 }
 
 TEST_P(RingOfTest, TheGradientsNormIsThatOfTheSum) {

@@ -1,0 +1,46 @@
+// The lives of chunks in a worker's trace, whoever exchanges them.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/telemetry/trace.h"
+
+namespace muster {
+
+// A chunk's life at a step is from its final gradient to its new values; ways to others overlap it.
+// Does nothing without a trace. Thread-safe; the trace outlives it.
+class ChunkTrace {
+ public:
+  ChunkTrace(Trace* trace, int chunks) : trace_(trace), chunks_(chunks) {
+    if (trace_ != nullptr) trace_->NameTrack(kTrack, "exchange");
+  }
+
+  void Begin(int chunk, int64_t step, int shard) const {
+    if (trace_ == nullptr) return;
+    trace_->Begin(kTrack, "chunk", IdOf(chunk, step),
+                  {{{"chunk", chunk}, {"step", step}, {"shard", shard}}});
+  }
+  // `credit`: bytes that may still go out before others have arrived.
+  void Queued(int chunk, int64_t step, int64_t urgency, int64_t credit) const {
+    Mark("queued", chunk, step, {{{"urgency", urgency}, {"credit", credit}}});
+  }
+  void Sent(int chunk, int64_t step, int64_t bytes, int64_t credit) const {
+    Mark("sent", chunk, step, {{{"bytes", bytes}, {"credit", credit}}});
+  }
+  void End(int chunk, int64_t step) const {
+    if (trace_ != nullptr) trace_->End(kTrack, "chunk", IdOf(chunk, step));
+  }
+
+ private:
+  static constexpr int kTrack = 100;  // devices come before
+
+  int64_t IdOf(int chunk, int64_t step) const { return step * chunks_ + chunk; }
+  void Mark(const char* what, int chunk, int64_t step, const TraceArguments& arguments) const {
+    if (trace_ != nullptr) trace_->Mark(kTrack, "chunk", what, IdOf(chunk, step), arguments);
+  }
+
+  Trace* const trace_;
+  const int chunks_;
+};
+
+}  // namespace muster
