@@ -295,7 +295,9 @@ inline void StorePastCaches(float* p, Vec v) {
 }
 
 // A processor has some twenty fetches under way at a time. The string instruction announces that it
-// writes whole lines, so that they need not come; it takes a while to start.
+// writes whole lines, so that they need not come; it takes a while to start. What is stored after
+// it is seen after it, as any store is (Intel SDM, "Fast-String Operation and Out-of-Order
+// Stores").
 void StoreUnfetched(void* to, const void* from, int64_t bytes) {
 #if defined(__AVX2__)
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
@@ -450,7 +452,7 @@ void UpdateBlock(const OptimizerCoefficients& c, const ClipCoefficients& clip,
                  Squares& squares) {
   alignas(64) float values[kBlock];
   const bool stream = b.wire_out != nullptr && run.stream_values;
-  const bool copy = b.wire_out == nullptr && unfetched;
+  const bool copy = b.wire_out == nullptr && unfetched && !run.stream_values;
   if (stream || copy) {
     run.p_out = values;
     run.stream_values = false;

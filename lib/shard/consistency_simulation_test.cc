@@ -289,8 +289,8 @@ class Simulation {
 
     void StepJudged(const StepVerdict& verdict) override { EXPECT_FALSE(verdict.skipped); }
     kernels::OutgoingStores UpdateBegins(int64_t) override {
-    return kernels::OutgoingStores::kDirect;
-  }
+      return kernels::OutgoingStores::kDirect;
+    }
     void UpdateEnds(double) override {}
 
     void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {

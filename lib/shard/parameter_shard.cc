@@ -392,8 +392,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
 void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
                            const ChunkStore::Version& next) {
   GatherGradients(chunk, update);
-  const kernels::OutgoingStores stores =
-      output_->UpdateBegins(store_->elements(IndexOf(chunk)));
+  const kernels::OutgoingStores stores = output_->UpdateBegins(store_->elements(IndexOf(chunk)));
   chunk.buffers[next.values].encoded = false;
   double sum_of_squares = 0;
   if (averages_) {

@@ -103,6 +103,7 @@ class ShardThread::Tenant : public ShardOutput {
     if (!peer.ok()) return peer.status();
     Disconnect(rank);
     worker = {*peer, std::string(address)};
+    // By a worker on this host.
     if (thread_->transport_->Describe(*peer).transport == "shm") {
       update_timer_.set_values_are_read_in_place();
     }
