@@ -87,6 +87,9 @@ struct LinkDescription {
   std::string device;     // "eth0", "mlx5_0:1", ...; "" where unknown
   int connections = 1;
   bool device_memory = false;  // GPU buffers go out directly
+
+  // The peer is on this host and reads payloads where they lie.
+  bool shares_memory() const { return transport == "shm"; }
 };
 
 // Thread-compatible: one thread creates, uses and destroys it; only Wake() may be called from

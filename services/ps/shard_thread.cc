@@ -103,8 +103,7 @@ class ShardThread::Tenant : public ShardOutput {
     if (!peer.ok()) return peer.status();
     Disconnect(rank);
     worker = {*peer, std::string(address)};
-    // By a worker on this host.
-    if (thread_->transport_->Describe(*peer).transport == "shm") {
+    if (thread_->transport_->Describe(*peer).shares_memory()) {
       update_timer_.set_values_are_read_in_place();
     }
     return absl::OkStatus();

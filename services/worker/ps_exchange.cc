@@ -356,7 +356,7 @@ absl::Status PsExchange::Open() {
     links_[shard].peer = *peer;
     // Nothing is on a wire there, but lent: it comes back once every rank's gradient of the chunk
     // is in. Ranks that push in different orders would wait for each other's credit.
-    if (transport_->Describe(*peer).transport == "shm") links_[shard].queue.Unlimit();
+    if (transport_->Describe(*peer).shares_memory()) links_[shard].queue.Unlimit();
   }
   for (int shard = 0; shard < plan_.shards_size(); ++shard) Greet(shard);
   return absl::OkStatus();
