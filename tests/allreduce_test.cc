@@ -39,7 +39,7 @@ struct Gpt {
         R"(
 name: ring
 model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 48, context: 32}}}
-data: {text: {path: /usr/share/common-licenses, holdout: 0.1}, batch_size: 12, seed: 1}
+data: {text: {path: examples/data/licences, holdout: 0.1}, batch_size: 12, seed: 1}
 training: {steps: $0, optimizer: $1, seed: 9$2}
 sync: {mode: $3}
 resources: {workers: {min: $4, max: $4}$5}
@@ -197,14 +197,13 @@ TEST_F(AllreduceTest, AskingForPsIsRefused) {
 }
 
 TEST_F(AllreduceTest, LeNetReaches97PercentOnMnist) {
-  if (SharedFolder().empty()) GTEST_SKIP() << "the MNIST images are not beside the checkout";
   for (int workers : {2, 3}) {
     const std::string job = cluster_->Submit(absl::Substitute(
         R"(
 name: mnist-ring
 model: {zoo: {name: lenet, args: {classes: 10}}}
 data:
-  idx: {images: $0/data/mnist/t10k-images-idx3-ubyte.gz, labels: $0/data/mnist/t10k-labels-idx1-ubyte.gz, holdout: 0.15}
+  idx: {images: examples/data/mnist/t10k-images-idx3-ubyte.gz, labels: examples/data/mnist/t10k-labels-idx1-ubyte.gz, holdout: 0.15}
   batch_size: 64
   seed: 1
 training:
@@ -214,9 +213,9 @@ training:
   evaluate_every_steps: 132
   seed: 1
 sync: {mode: allreduce}
-resources: {workers: {min: $1, max: $1}}
+resources: {workers: {min: $0, max: $0}}
 )",
-        SharedFolder(), workers));
+        workers));
 
     const v1::Job done = cluster_->AwaitState(job, v1::SUCCEEDED, absl::Minutes(5));
 

@@ -168,7 +168,7 @@ TEST(BadInputTest, GarbageAtEveryPortKillsNothingAndTrainingGoesOn) {
   const std::string job = cluster.Submit(R"(
 name: attacked
 model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32}}}
-data: {text: {path: /usr/share/common-licenses}, batch_size: 8}
+data: {text: {path: examples/data/licences}, batch_size: 8}
 training: {steps: 1000000, optimizer: {sgd: {learning_rate: 0.1}}}
 )");
   cluster.AwaitStep(job, 5);

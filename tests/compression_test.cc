@@ -25,7 +25,7 @@ std::string CharGpt(absl::string_view optimizer, absl::string_view sync) {
   return absl::StrCat(R"(
 name: char-gpt
 model: {zoo: {name: gpt, args: {layers: 2, heads: 4, channels: 64, context: 48}}}
-data: {text: {path: /usr/share/common-licenses, holdout: 0.1}, batch_size: 16, seed: 7}
+data: {text: {path: examples/data/licences, holdout: 0.1}, batch_size: 16, seed: 7}
 training:
   steps: )",
                       kSteps, R"(

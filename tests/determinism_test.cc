@@ -27,7 +27,7 @@ std::string Gpt(const std::string& optimizer, const Shape& shape) {
   return absl::Substitute(R"(
 name: gpt
 model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 32, context: 16}}}
-data: {text: {path: /usr/share/common-licenses, holdout: 0.1}, batch_size: 12, seed: 3}
+data: {text: {path: examples/data/licences, holdout: 0.1}, batch_size: 12, seed: 3}
 training: {steps: $0, optimizer: $1, seed: 5}
 resources: {workers: {min: $2, max: $2}, ps: $3}
 chunk_bytes: $4

@@ -27,7 +27,7 @@ std::string Job(const std::string& name, int steps) {
   return absl::Substitute(R"(
 name: $0
 model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32}}}
-data: {text: {path: /usr/share/common-licenses}, batch_size: 8, seed: 1}
+data: {text: {path: examples/data/licences}, batch_size: 8, seed: 1}
 training: {steps: $1, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
 resources: {workers: {min: 2, max: 2}, ps: 2}
 checkpoint: {every_steps: 50, keep_last: 0}

@@ -4,8 +4,6 @@
 #include <iterator>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
@@ -39,10 +37,8 @@ TEST(LearningTest, LinearRegressionRecoversSlopeAndInterceptWithinOnePercent) {
 }
 
 TEST(LearningTest, LeNetReaches97PercentOnMnistWithin10Epochs) {
-  if (SharedFolder().empty()) GTEST_SKIP() << "the MNIST images are not beside the checkout";
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
-  const std::string job = cluster.Submit(
-      absl::StrReplaceAll(Example("mnist_lenet.yaml"), {{"../shared", SharedFolder()}}));
+  const std::string job = cluster.Submit(Example("mnist_lenet.yaml"));
 
   const v1::Job done = cluster.AwaitState(job, v1::SUCCEEDED, absl::Minutes(5));
 
@@ -58,7 +54,7 @@ TEST(LearningTest, CharacterGptLearnsOnTwoCpuDevicesPerWorker) {
   const std::string job = cluster.Submit(R"(
 name: tiny-gpt
 model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32, tied: true}}}
-data: {text: {path: /usr/share/common-licenses, holdout: 0.1}, batch_size: 8}
+data: {text: {path: examples/data/licences, holdout: 0.1}, batch_size: 8}
 training: {steps: 300, optimizer: {adamw: {learning_rate: 3e-3}}, evaluate_every_steps: 100}
 )");
   const v1::Job done = cluster.AwaitState(job, v1::SUCCEEDED);

@@ -25,7 +25,7 @@ std::string Gpt(const Job& job) {
   return absl::Substitute(R"(
 name: gpt
 model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 16}}}
-data: {text: {path: /usr/share/common-licenses, holdout: 0.1}, batch_size: 12, seed: 3}
+data: {text: {path: examples/data/licences, holdout: 0.1}, batch_size: 12, seed: 3}
 training: {steps: $0, optimizer: {adam: {learning_rate: 3e-3}}, seed: 5 $1}
 resources: {workers: {min: $2, max: $2}, ps: $3}
 chunk_bytes: $4

@@ -20,7 +20,7 @@ std::string Job(int workers, int ps, const std::string& checkpoint = "{}") {
   return absl::Substitute(R"(
 name: resume
 model: {zoo: {name: gpt, args: {layers: 3, heads: 4, channels: 96, context: 48}}}
-data: {text: {path: /usr/share/common-licenses}, batch_size: 12, seed: 1}
+data: {text: {path: examples/data/licences}, batch_size: 12, seed: 1}
 training:
   steps: $0
   optimizer: {adamw: {learning_rate: 3e-3, weight_decay: 0.1}}

@@ -34,7 +34,7 @@ TEST(SteadyStateTest, MemoryThreadsAndFilesStayFlatOver2000Steps) {
   const std::string job = cluster.Submit(R"(
 name: steady
 model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 32, context: 16}}}
-data: {text: {path: /usr/share/common-licenses, holdout: 0.01}, batch_size: 8}
+data: {text: {path: examples/data/licences, holdout: 0.01}, batch_size: 8}
 training: {steps: 2600, optimizer: {adamw: {learning_rate: 1e-3}}, evaluate_every_steps: 500}
 resources: {workers: {min: 2, max: 2}, ps: 2}
 checkpoint: {every_steps: 100}

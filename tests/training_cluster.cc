@@ -2,7 +2,6 @@
 
 #include <glog/logging.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -221,12 +220,6 @@ std::string MakeIdxData(int samples, int size, uint64_t seed) {
     }
   }
   return folder;
-}
-
-std::string SharedFolder() {
-  const char* folder = getenv("MUSTER_SHARED");
-  struct stat info;
-  return folder != nullptr && *folder != 0 && stat(folder, &info) == 0 ? folder : "";
 }
 
 }  // namespace muster

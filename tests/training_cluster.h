@@ -81,7 +81,4 @@ double LargestDifference(const std::map<std::string, std::vector<float>>& a,
 // "labels".
 std::string MakeIdxData(int samples, int size, uint64_t seed);
 
-// Folder beside the checkout with data for tests, or "" where it is missing.
-std::string SharedFolder();
-
 }  // namespace muster

@@ -13,10 +13,9 @@ PYTHONPATH=$python python3 -c 'import safetensors, onnxruntime' 2>/dev/null ||
 
 targets=(//...)
 for argument in "$@"; do case $argument in //*) targets=() ;; esac; done
-shared=$(realpath -q ../shared || true)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-bazel test --noshow_progress --keep_going --test_output=errors --test_env=MUSTER_SHARED="$shared" --test_env=PYTHONPATH="$python" "${targets[@]}" "$@" 2>&1 | tee "$log"
+bazel test --noshow_progress --keep_going --test_output=errors --test_env=PYTHONPATH="$python" "${targets[@]}" "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
 # Counts test cases, not targets: from the XML that every gtest binary writes.
