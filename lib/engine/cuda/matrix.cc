@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/batch_norm.h"
+#include "kernels/cuda/fused_gelu.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/reduction.h"
 #include "lib/engine/cuda/binding.h"
@@ -92,8 +93,7 @@ absl::StatusOr<PlannedNode> PlanLinearGelu(const CudaNode& node) {
   const bool is_exact = IntegerAttribute(*node.node, "exact") != 0;
   cuda::MatMulShape shape = LinearShape(node);
   shape.epilogue = cuda::Epilogue::kGelu;
-  // The library writes what gelu is of in rows of whole eights.
-  if (!is_exact && shape.columns % 8 == 0) {
+  if (cuda::LibraryHasGelu(shape.operands, is_exact, shape.columns)) {
     if (const auto fused = node.context.Prepare(shape); fused.ok()) {
       return PlanProduct(node.context, *fused, LinearOperands);
     }

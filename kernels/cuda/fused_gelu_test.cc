@@ -1,0 +1,23 @@
+#include "kernels/cuda/fused_gelu.h"
+
+#include <gtest/gtest.h>
+
+namespace muster::kernels::cuda {
+namespace {
+
+TEST(FusedGeluTest, SixteenBitsMayHaveTheLibrarysTanh) {
+  EXPECT_TRUE(LibraryHasGelu(Type::kBf16, /*is_exact=*/false, /*columns=*/3072));
+  EXPECT_TRUE(LibraryHasGelu(Type::kF16, /*is_exact=*/false, /*columns=*/8));
+}
+
+TEST(FusedGeluTest, F32MayNot) {
+  EXPECT_FALSE(LibraryHasGelu(Type::kF32, /*is_exact=*/false, /*columns=*/3072));
+}
+
+TEST(FusedGeluTest, GeluByErfAndRowsWithARestAreOurs) {
+  EXPECT_FALSE(LibraryHasGelu(Type::kBf16, /*is_exact=*/true, /*columns=*/3072));
+  EXPECT_FALSE(LibraryHasGelu(Type::kBf16, /*is_exact=*/false, /*columns=*/3076));
+}
+
+}  // namespace
+}  // namespace muster::kernels::cuda
