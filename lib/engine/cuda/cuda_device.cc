@@ -1,6 +1,7 @@
 #include "lib/engine/cuda/cuda_device.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,12 @@ namespace {
 
 constexpr int kComputeCapabilityMin =
     8;  // bf16, asynchronous copies: what the kernels are built for
+
+// Of all devices: they share host memory.
+HostAllocations& PageLocked() {
+  static auto& allocations = *new HostAllocations;  // memory may be freed after main()
+  return allocations;
+}
 
 absl::Status StatusOfCudnn(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUCCESS
@@ -72,6 +79,9 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int number) {
   return CudaDevice::Create(number);
 }
 
+CudaDevice::CudaDevice(int number, std::string description)
+    : number_(number), description_(std::move(description)), mirrors_(&PageLocked()) {}
+
 absl::Status CudaDevice::Open() {
   Drive();
   ASSIGN_OR_RETURN(compute_, CreateCudaStream());
@@ -105,7 +115,11 @@ int64_t CudaDevice::available_bytes() const {
 }
 
 Device::Memory CudaDevice::Allocate(size_t bytes) {
-  const auto release = [](std::byte* p) { cudaFreeHost(p); };
+  // Forgotten before the address is free for the next allocation.
+  const auto release = [](std::byte* p) {
+    PageLocked().Remove(p);
+    cudaFreeHost(p);
+  };
   // One at a time: memory counts as taken once it is locked.
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
@@ -117,6 +131,7 @@ Device::Memory CudaDevice::Allocate(size_t bytes) {
     return Memory(nullptr, release);
   }
   std::memset(memory, 0, bytes);
+  PageLocked().Add(memory, static_cast<int64_t>(bytes + 1));
   return Memory(static_cast<std::byte*>(memory), release);
 }
 
@@ -128,13 +143,12 @@ void CudaDevice::Synchronize() {
 
 absl::StatusOr<std::shared_ptr<std::byte[]>> CudaDevice::Mirror(const void* host, cuda::Type type,
                                                                 int64_t bytes) {
-  std::weak_ptr<std::byte[]>& known = mirrors_[{host, type}];
-  if (std::shared_ptr<std::byte[]> shared = known.lock()) return shared;
+  if (std::shared_ptr<std::byte[]> shared = mirrors_.Find(host, type, bytes)) return shared;
   ASSIGN_OR_RETURN(CudaMemory memory, AllocateCudaMemory(bytes, "parameters and gradients"));
   RETURN_IF_ERROR(
       StatusOf(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes), compute())));
   std::shared_ptr<std::byte[]> shared = std::move(memory);
-  known = shared;
+  mirrors_.Insert(host, type, bytes, shared);
   return shared;
 }
 

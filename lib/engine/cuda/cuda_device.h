@@ -2,14 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/type.h"
 #include "lib/engine/cuda/cuda_handles.h"
+#include "lib/engine/cuda/host_mirrors.h"
 #include "lib/engine/device.h"
 
 namespace muster {
@@ -41,13 +40,13 @@ class CudaDevice : public Device {
   cudnnHandle_t cudnn() const { return cudnn_.get(); }
 
   // Device memory that stands for `host`: all executors of the device that ask for the same host
-  // memory in the same type share it, for as long as one of them lives. Zeroed when new.
+  // memory in the same type and size share it, for as long as one of them lives. Zeroed when new.
+  // Memory that no device has allocated must outlive them.
   absl::StatusOr<std::shared_ptr<std::byte[]>> Mirror(const void* host, kernels::cuda::Type type,
                                                       int64_t bytes);
 
  private:
-  CudaDevice(int number, std::string description)
-      : number_(number), description_(std::move(description)) {}
+  CudaDevice(int number, std::string description);
   absl::Status Open();
 
   const int number_;
@@ -55,7 +54,7 @@ class CudaDevice : public Device {
   CudaStream compute_, upload_, download_, collective_;
   CublasHandle cublas_;
   CudnnHandle cudnn_;
-  std::map<std::pair<const void*, kernels::cuda::Type>, std::weak_ptr<std::byte[]>> mirrors_;
+  HostMirrors mirrors_;
 };
 
 }  // namespace muster

@@ -1,0 +1,70 @@
+#include "lib/engine/cuda/host_mirrors.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace muster {
+namespace {
+
+using kernels::cuda::Type;
+
+class HostMirrorsTest : public testing::Test {
+ protected:
+  // As a device does that has no mirror yet.
+  HostMirrors::Memory Make(const void* host, Type type, int64_t bytes) {
+    HostMirrors::Memory memory(new std::byte[bytes]);
+    mirrors_.Insert(host, type, bytes, memory);
+    return memory;
+  }
+
+  std::array<std::byte, 256> host_{};
+  HostAllocations allocations_;
+  HostMirrors mirrors_{&allocations_};
+};
+
+TEST_F(HostMirrorsTest, ExecutorsOfOneMemoryShareItsMirror) {
+  allocations_.Add(host_.data(), 256);
+  const HostMirrors::Memory first = Make(&host_[64], Type::kF32, 64);
+  EXPECT_EQ(mirrors_.Find(&host_[64], Type::kF32, 64), first);
+}
+
+// The first parameter lies where the slab of all begins.
+TEST_F(HostMirrorsTest, TheSameAddressWithOtherBytesOrAnotherTypeIsAnotherMirror) {
+  allocations_.Add(host_.data(), 256);
+  const HostMirrors::Memory parameter = Make(host_.data(), Type::kF32, 64);
+  EXPECT_EQ(mirrors_.Find(host_.data(), Type::kF32, 256), nullptr);
+  EXPECT_EQ(mirrors_.Find(host_.data(), Type::kBf16, 64), nullptr);
+  EXPECT_EQ(mirrors_.Find(host_.data(), Type::kF32, 64), parameter);
+}
+
+TEST_F(HostMirrorsTest, MemoryThatWasFreedAndGivenOutAgainHasNoMirrorYet) {
+  allocations_.Add(host_.data(), 256);
+  const HostMirrors::Memory stale = Make(&host_[64], Type::kF32, 64);
+  allocations_.Remove(host_.data());
+  allocations_.Add(host_.data(), 256);
+  EXPECT_EQ(mirrors_.Find(&host_[64], Type::kF32, 64), nullptr);
+
+  const HostMirrors::Memory own = Make(&host_[64], Type::kF32, 64);
+  EXPECT_EQ(mirrors_.Find(&host_[64], Type::kF32, 64), own);
+  EXPECT_NE(own, stale);
+}
+
+TEST_F(HostMirrorsTest, AMirrorThatNobodyHoldsIsForgotten) {
+  allocations_.Add(host_.data(), 256);
+  Make(host_.data(), Type::kF32, 64);
+  EXPECT_EQ(mirrors_.Find(host_.data(), Type::kF32, 64), nullptr);
+}
+
+TEST_F(HostMirrorsTest, AnAllocationEndsWhereItsBytesEnd) {
+  EXPECT_EQ(allocations_.NumberOf(host_.data()), 0);
+  allocations_.Add(&host_[64], 64);
+  EXPECT_EQ(allocations_.NumberOf(&host_[63]), 0);
+  const int64_t number = allocations_.NumberOf(&host_[64]);
+  EXPECT_GT(number, 0);
+  EXPECT_EQ(allocations_.NumberOf(&host_[127]), number);
+  EXPECT_EQ(allocations_.NumberOf(&host_[128]), 0);
+}
+
+}  // namespace
+}  // namespace muster
