@@ -58,12 +58,13 @@ class Bench {
   static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Graph& graph, int64_t batch,
                                                        bool tf32, bool deterministic,
                                                        Device& device, Profile* profile) {
-    auto bench = std::make_unique<Bench>(graph, device);
+    auto bench = std::make_unique<Bench>(graph);
+    ASSIGN_OR_RETURN(bench->memory_, ModelMemory::Create(bench->graph_, device, kSeed));
     ASSIGN_OR_RETURN(bench->executor_,
                      Executor::Create(bench->graph_, {.batch = batch,
                                                       .device = &device,
-                                                      .parameters = bench->memory_.parameters(),
-                                                      .gradients = bench->memory_.gradients(),
+                                                      .parameters = bench->memory_->parameters(),
+                                                      .gradients = bench->memory_->gradients(),
                                                       .tf32 = tf32,
                                                       .deterministic = deterministic,
                                                       .profile = profile}));
@@ -80,7 +81,7 @@ class Bench {
     return bench;
   }
 
-  Bench(const v1::Graph& graph, Device& device) : graph_(graph), memory_(graph_, device, kSeed) {}
+  explicit Bench(const v1::Graph& graph) : graph_(graph) {}
 
   absl::StatusOr<absl::Duration> Time() {
     const absl::Time begin = absl::Now();
@@ -102,7 +103,7 @@ class Bench {
 
  private:
   const v1::Graph graph_;
-  const ModelMemory memory_;
+  std::unique_ptr<ModelMemory> memory_;
   std::unique_ptr<Executor> executor_;
 };
 

@@ -73,12 +73,10 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
   std::vector<float*> parameters;
   for (const v1::Parameter& parameter : graph.parameters()) {
     const int64_t elements = ElementCount(parameter);
-    memory.push_back(device->Allocate(elements * sizeof(float)));
-    if (memory.back() == nullptr) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory for ", elements * sizeof(float),
-                                                       " bytes of '", parameter.name(), "'"));
-    }
-    parameters.push_back(reinterpret_cast<float*>(memory.back().get()));
+    ASSIGN_OR_RETURN(Device::Memory own,
+                     device->Allocate(elements * sizeof(float),
+                                      absl::StrCat("the values of '", parameter.name(), "'")));
+    parameters.push_back(reinterpret_cast<float*>(memory.emplace_back(std::move(own)).get()));
     RETURN_IF_ERROR(
         checkpoint.Read(parameter.name(), "", 0, absl::MakeSpan(parameters.back(), elements)));
   }

@@ -88,7 +88,7 @@ std::vector<float> Logits(const v1::Graph& forward,
   std::vector<float*> pointers;
   for (const v1::Parameter& parameter : graph.parameters()) {
     const std::vector<float>& values = parameters.at(parameter.name());
-    memory.push_back(device->Allocate(values.size() * sizeof(float)));
+    memory.push_back(device->Allocate(values.size() * sizeof(float), parameter.name()).value());
     pointers.push_back(reinterpret_cast<float*>(memory.back().get()));
     std::memcpy(pointers.back(), values.data(), values.size() * sizeof(float));
   }

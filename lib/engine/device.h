@@ -35,16 +35,15 @@ class Device {
 
   // Host memory that the device reads and writes fast (page-locked for a GPU): for parameters and
   // gradients. 64-byte aligned, zeroed, for as long as the pointer lives, which may be longer than
-  // the device. Null when that much is not available, before any of it is touched. Devices of a
-  // process may allocate at the same time: each counts what the others have got.
+  // the device; never null. RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when that much is not
+  // available, before any of it is touched; the message begins with `what` ("activations of 8
+  // samples") and has the bytes. Devices of a process may allocate at the same time: each counts
+  // what the others have got.
   using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
-  virtual Memory Allocate(size_t bytes) = 0;
+  virtual absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) = 0;
 
   // Makes it the calling thread's current GPU, for libraries that ask for that. A no-op on the CPU.
   virtual void Use() const {}
-
-  // Waits for what was enqueued. A no-op on the CPU.
-  virtual void Synchronize() = 0;
 };
 
 }  // namespace muster

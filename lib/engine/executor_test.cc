@@ -11,11 +11,14 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "lib/engine/cpu/cpu_device.h"
 #include "lib/engine/device.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/autodiff.h"
@@ -28,6 +31,7 @@
 namespace muster {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 v1::Graph ParseGraph(const std::string& text) {
@@ -558,7 +562,7 @@ TEST(DeviceTest, NamesOtherThanTheCpuAreRefused) {
 TEST(DeviceTest, MemoryIsAlignedAndZeroed) {
   const auto device = Device::Create("cpu", 1).value();
   for (size_t bytes : {0, 1, 64, 1000}) {
-    const Device::Memory memory = device->Allocate(bytes);
+    const Device::Memory memory = device->Allocate(bytes, "numbers").value();
     EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0);
     EXPECT_TRUE(std::all_of(memory.get(), memory.get() + bytes,
                             [](std::byte b) { return b == std::byte{0}; }));
@@ -568,7 +572,57 @@ TEST(DeviceTest, MemoryIsAlignedAndZeroed) {
 TEST(DeviceTest, MoreThanIsAvailableIsNotGiven) {
   const auto device = Device::Create("cpu", 1).value();
   EXPECT_GT(device->available_bytes(), 0);
-  EXPECT_EQ(device->Allocate(2 * device->available_bytes()).get(), nullptr);
+  const size_t bytes = 2 * device->available_bytes();
+  const absl::Status status = device->Allocate(bytes, "numbers").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "MEMORY_EXHAUSTED");
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("numbers need ", bytes)));
+}
+
+// Memory enough for the first `pieces`, then none.
+class ShortOfMemory : public CpuDevice {
+ public:
+  explicit ShortOfMemory(int pieces) : CpuDevice("cpu", /*threads=*/1), pieces_(pieces) {}
+  int64_t available_bytes() const override {
+    return pieces_-- > 0 ? CpuDevice::available_bytes() : 0;
+  }
+
+ private:
+  mutable int pieces_;
+};
+
+TEST(ShortOfMemoryTest, AnExecutorSaysWhichMemoryItHasNotGotAndHowMuch) {
+  const v1::Graph graph = Lowered(Model("name: 'mlp'"), v1::BF16);
+  CpuDevice device("cpu", /*threads=*/1);
+  const ModelMemory memory(graph, device, /*seed=*/1);
+  const auto create = [&](int pieces) {
+    ShortOfMemory poor(pieces);
+    const absl::Status status = Executor::Create(graph, {.batch = 4,
+                                                         .device = &poor,
+                                                         .parameters = memory.parameters(),
+                                                         .gradients = memory.gradients()})
+                                    .status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << pieces << ": " << status;
+    EXPECT_EQ(ReasonOf(status), "MEMORY_EXHAUSTED");
+    return std::string(status.message());
+  };
+  EXPECT_THAT(create(0), ContainsRegex("activations of 4 samples.* need [1-9][0-9]+ bytes"));
+  // 235,146 values, in bf16.
+  EXPECT_THAT(create(1), ContainsRegex("parameters in low precision need 47[0-9]+ bytes"));
+}
+
+TEST(ShortOfMemoryTest, AModelsMemoryNamesTheParameter) {
+  const v1::Graph graph = Differentiate(Model("name: 'mlp'")).value();
+  for (const auto& [pieces, what] : {std::pair{0, "the values of parameter"},
+                                     {1, "the gradients of parameter"},
+                                     {2, "the values of parameter"}}) {
+    ShortOfMemory poor(pieces);
+    const absl::Status status = ModelMemory::Create(graph, poor, /*seed=*/1).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("'", graph.parameters(pieces / 2).name(), "' need ")));
+  }
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 #include <fstream>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+#include "lib/status/status.h"
+
 namespace muster {
 namespace {
 
@@ -39,6 +42,14 @@ int64_t CgroupBytes(const std::string& root) {
 
 int64_t AvailableHostBytes(const std::string& root) {
   return std::min(MachineBytes(root), CgroupBytes(root));
+}
+
+absl::Status MemoryExhausted(absl::string_view what, int64_t bytes, absl::string_view kind,
+                             int64_t available_bytes) {
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                        what, " need ", bytes, " bytes of ", kind, ", of which ", available_bytes,
+                        " are left: use a smaller batch, more workers or a smaller model")),
+                    "MEMORY_EXHAUSTED");
 }
 
 }  // namespace muster

@@ -3,27 +3,48 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
+#include <utility>
 
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
 #include "kernels/philox.h"
 #include "lib/graph/initializer.h"
+#include "lib/status/status.h"
 
 namespace muster {
 
+absl::StatusOr<std::unique_ptr<ModelMemory>> ModelMemory::Create(const v1::Graph& graph,
+                                                                 Device& device, uint64_t seed) {
+  auto memory = absl::WrapUnique(new ModelMemory);
+  RETURN_IF_ERROR(memory->Fill(graph, device, seed));
+  return memory;
+}
+
 ModelMemory::ModelMemory(const v1::Graph& graph, Device& device, uint64_t seed) {
+  const absl::Status filled = Fill(graph, device, seed);
+  CHECK(filled.ok()) << filled;
+}
+
+absl::Status ModelMemory::Fill(const v1::Graph& graph, Device& device, uint64_t seed) {
   for (int p = 0; p < graph.parameters_size(); ++p) {
+    const std::string& name = graph.parameters(p).name();
     size_t elements = 1;
     for (int64_t size : graph.parameters(p).shape()) elements *= size;
     elements_.push_back(elements);
-    auto allocate = [&] {
-      memory_.push_back(device.Allocate(elements * sizeof(float)));
-      return reinterpret_cast<float*>(memory_.back().get());
+    auto allocate = [&](absl::string_view what) -> absl::StatusOr<float*> {
+      ASSIGN_OR_RETURN(Device::Memory memory,
+                       device.Allocate(elements * sizeof(float), absl::StrCat(what, name, "'")));
+      return reinterpret_cast<float*>(memory_.emplace_back(std::move(memory)).get());
     };
-    parameters_.push_back(allocate());
+    ASSIGN_OR_RETURN(parameters_.emplace_back(), allocate("the values of parameter '"));
     FillInitialValues(graph.parameters(p).initializer(), seed, p, /*offset=*/0, parameter(p));
     if (graph.gradients().empty()) continue;
-    gradients_.push_back(allocate());
+    ASSIGN_OR_RETURN(gradients_.emplace_back(), allocate("the gradients of parameter '"));
     std::ranges::fill(gradient(p), NAN);
   }
+  return absl::OkStatus();
 }
 
 void FillInputs(const v1::Graph& graph, int64_t ids_max, uint64_t seed, Executor& executor) {

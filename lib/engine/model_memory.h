@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
@@ -13,7 +16,12 @@ namespace muster {
 
 class ModelMemory {
  public:
-  // Parameters hold their initial values for `seed`; gradients hold NaN.
+  // Parameters hold their initial values for `seed`; gradients hold NaN. Errors as in
+  // Device::Allocate.
+  static absl::StatusOr<std::unique_ptr<ModelMemory>> Create(const v1::Graph& graph, Device& device,
+                                                             uint64_t seed);
+
+  // Where there is memory enough: for tests.
   ModelMemory(const v1::Graph& graph, Device& device, uint64_t seed);
 
   absl::Span<float* const> parameters() const { return parameters_; }
@@ -22,6 +30,9 @@ class ModelMemory {
   absl::Span<float> gradient(int p) const { return {gradients_[p], elements_[p]}; }
 
  private:
+  ModelMemory() = default;
+  absl::Status Fill(const v1::Graph& graph, Device& device, uint64_t seed);
+
   std::vector<Device::Memory> memory_;
   std::vector<float*> parameters_;
   std::vector<float*> gradients_;

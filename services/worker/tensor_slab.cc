@@ -19,10 +19,10 @@ namespace {
 // Null when the device has not that much.
 std::shared_ptr<void> AllocatePageLocked(Device& device, size_t bytes,
                                          absl::Span<std::byte>& memory) {
-  Device::Memory allocated = device.Allocate(bytes);
-  if (allocated == nullptr) return nullptr;
-  memory = {allocated.get(), bytes};
-  return std::shared_ptr<std::byte[]>(std::move(allocated));
+  absl::StatusOr<Device::Memory> allocated = device.Allocate(bytes, "parameters or gradients");
+  if (!allocated.ok()) return nullptr;
+  memory = {allocated->get(), bytes};
+  return std::shared_ptr<std::byte[]>(*std::move(allocated));
 }
 
 // Likewise. The kernel may promise what the first touch cannot keep. Memory counts as taken once it

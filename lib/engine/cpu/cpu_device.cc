@@ -34,16 +34,21 @@ std::string CpuDevice::description() const {
 
 int64_t CpuDevice::available_bytes() const { return AvailableHostBytes(); }
 
-Device::Memory CpuDevice::Allocate(size_t bytes) {
+absl::StatusOr<Device::Memory> CpuDevice::Allocate(size_t bytes, absl::string_view what) {
   const auto release = [](std::byte* p) { std::free(p); };
   // malloc may promise what the first touch cannot keep. Memory counts as taken once it is touched,
   // hence one at a time.
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
-  if (bytes > static_cast<size_t>(available_bytes())) return Memory(nullptr, release);
+  const int64_t available = available_bytes();
   const size_t padded = (bytes + kAlignment) / kAlignment * kAlignment;
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded));
-  if (memory != nullptr) std::memset(memory, 0, padded);
+  auto* memory = bytes > static_cast<size_t>(available)
+                     ? nullptr
+                     : static_cast<std::byte*>(std::aligned_alloc(kAlignment, padded));
+  if (memory == nullptr) {
+    return MemoryExhausted(what, static_cast<int64_t>(bytes), "the machine's memory", available);
+  }
+  std::memset(memory, 0, padded);
   return Memory(memory, release);
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "lib/engine/device.h"
 
 namespace muster {
@@ -18,8 +20,7 @@ class CpuDevice : public Device {
   Kind kind() const override { return Kind::kCpu; }
   std::string description() const override;
   int64_t available_bytes() const override;
-  Memory Allocate(size_t bytes) override;
-  void Synchronize() override {}
+  absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) override;
 
   // Makes the calling thread the one that drives the device: its matrix products use the device's
   // threads. Cheap.

@@ -139,16 +139,12 @@ absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const v1::Graph& g
   ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
                    CompiledGraph::Create(graph, CompileOptions(graph, options), kernels));
   const int64_t copy_bytes = CopyBytes(*compiled);
-  Device::Memory arena = options.device->Allocate(compiled->arena_bytes());
-  Device::Memory copies = options.device->Allocate(copy_bytes);
-  if (arena == nullptr || copies == nullptr) {
-    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                          "activations of ", options.batch, " samples need ",
-                          compiled->arena_bytes() + copy_bytes, " bytes, device '",
-                          options.device->name(), "' has ", options.device->available_bytes(),
-                          " left: use a smaller batch, more workers or a smaller model")),
-                      "MEMORY_EXHAUSTED");
-  }
+  ASSIGN_OR_RETURN(Device::Memory arena,
+                   options.device->Allocate(
+                       compiled->arena_bytes(),
+                       absl::StrCat("activations of ", options.batch, " samples, and scratch,")));
+  ASSIGN_OR_RETURN(Device::Memory copies,
+                   options.device->Allocate(copy_bytes, "parameters in low precision"));
   std::unique_ptr<CpuExecutor> executor(
       new CpuExecutor(options, std::move(arena), std::move(copies)));
   executor->Place(*compiled, options);

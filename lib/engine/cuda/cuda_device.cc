@@ -114,7 +114,8 @@ int64_t CudaDevice::available_bytes() const {
   return cudaMemGetInfo(&available, &total) == cudaSuccess ? static_cast<int64_t>(available) : 0;
 }
 
-Device::Memory CudaDevice::Allocate(size_t bytes) {
+absl::StatusOr<Device::Memory> CudaDevice::Allocate(size_t bytes, absl::string_view what) {
+  constexpr absl::string_view kKind = "page-locked memory";
   // Forgotten before the address is free for the next allocation.
   const auto release = [](std::byte* p) {
     PageLocked().Remove(p);
@@ -123,22 +124,21 @@ Device::Memory CudaDevice::Allocate(size_t bytes) {
   // One at a time: memory counts as taken once it is locked.
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
-  if (bytes > static_cast<size_t>(AvailableHostBytes())) return Memory(nullptr, release);
+  const int64_t available = AvailableHostBytes();
+  if (bytes > static_cast<size_t>(available)) {
+    return MemoryExhausted(what, static_cast<int64_t>(bytes), kKind, available);
+  }
   Drive();
   void* memory = nullptr;
-  if (cudaHostAlloc(&memory, bytes + 1, cudaHostAllocPortable) != cudaSuccess) {
-    cudaGetLastError();
-    return Memory(nullptr, release);
+  const cudaError_t error = cudaHostAlloc(&memory, bytes + 1, cudaHostAllocPortable);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is no error of the next call
+    return MemoryExhausted(what, static_cast<int64_t>(bytes), kKind, available);
   }
+  RETURN_IF_ERROR(StatusOf(error));
   std::memset(memory, 0, bytes);
   PageLocked().Add(memory, static_cast<int64_t>(bytes + 1));
   return Memory(static_cast<std::byte*>(memory), release);
-}
-
-void CudaDevice::Synchronize() {
-  Drive();
-  const cudaError_t error = cudaDeviceSynchronize();
-  CHECK(error == cudaSuccess) << name() << ": " << cudaGetErrorString(error);
 }
 
 absl::StatusOr<std::shared_ptr<std::byte[]>> CudaDevice::Mirror(const void* host, cuda::Type type,

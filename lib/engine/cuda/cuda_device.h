@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/cuda/type.h"
 #include "lib/engine/cuda/cuda_handles.h"
 #include "lib/engine/cuda/host_mirrors.h"
@@ -23,8 +24,7 @@ class CudaDevice : public Device {
   Kind kind() const override { return Kind::kCuda; }
   std::string description() const override;
   int64_t available_bytes() const override;
-  Memory Allocate(size_t bytes) override;
-  void Synchronize() override;
+  absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) override;
   void Use() const override { Drive(); }
 
   // Makes the calling thread the one that drives the device: what it enqueues goes there. Cheap.

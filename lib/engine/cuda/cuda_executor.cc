@@ -27,15 +27,6 @@ constexpr int64_t kScalarOutputsMax = 4;
 
 size_t FloatBytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
 
-absl::StatusOr<Device::Memory> AllocateHost(CudaDevice& device, int64_t bytes) {
-  Device::Memory memory = device.Allocate(static_cast<size_t>(bytes));
-  if (memory != nullptr) return memory;
-  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                        "inputs need ", bytes, " bytes of page-locked memory, which the machine ",
-                        "does not have left")),
-                    "MEMORY_EXHAUSTED");
-}
-
 std::string Described(const TypedNode& node) {
   auto append = [](std::string* out, const TensorType& type) { out->append(type.ToString()); };
   return absl::StrCat(absl::StrJoin(node.inputs, ", ", append), " -> ",
@@ -116,9 +107,10 @@ absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options)
 absl::Status CudaExecutor::PlaceScalars(const v1::Graph& graph) {
   scalar_bytes_ = sizeof(Scalars) + graph.inputs_size() * sizeof(int64_t);
   ASSIGN_OR_RETURN(scalars_, AllocateCudaMemory(scalar_bytes_, "scalars"));
-  ASSIGN_OR_RETURN(host_scalars_, AllocateHost(device_, scalar_bytes_));
-  ASSIGN_OR_RETURN(host_results_,
-                   AllocateHost(device_, sizeof(int64_t) + kScalarOutputsMax * sizeof(float)));
+  ASSIGN_OR_RETURN(host_scalars_, device_.Allocate(scalar_bytes_, "scalars"));
+  ASSIGN_OR_RETURN(
+      host_results_,
+      device_.Allocate(sizeof(int64_t) + kScalarOutputsMax * sizeof(float), "scalar results"));
   auto* scalars = reinterpret_cast<Scalars*>(scalars_.get());
   context_.numbers = &scalars->numbers;
   context_.out_of_range = reinterpret_cast<int*>(&scalars->out_of_range);
@@ -170,7 +162,8 @@ absl::Status CudaExecutor::PlaceInputsAndOutputs(const CompiledGraph& compiled,
     Input& input = inputs_[declared.name()];
     input.bytes = compiled.type(declared.name()).bytes();
     input.device = compiled.Address(declared.name(), memory);
-    ASSIGN_OR_RETURN(input.host, AllocateHost(device_, input.bytes));
+    ASSIGN_OR_RETURN(input.host,
+                     device_.Allocate(input.bytes, absl::StrCat("input '", declared.name(), "'")));
   }
   for (const std::string* name : {&graph.loss(), &graph.logits(), &graph.correct()}) {
     if (name->empty()) continue;

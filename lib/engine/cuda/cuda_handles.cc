@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "lib/engine/cuda/cuda_kernels.h"
+#include "lib/engine/host_memory.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -16,10 +16,7 @@ absl::StatusOr<CudaMemory> AllocateCudaMemory(int64_t bytes, absl::string_view w
   cudaGetLastError();  // it is no error of the next call
   size_t available = 0, total = 0;
   RETURN_IF_ERROR(StatusOf(cudaMemGetInfo(&available, &total)));
-  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                        what, " need ", bytes, " bytes, the GPU has ", available, " of ", total,
-                        " left: use a smaller batch, more workers or a smaller model")),
-                    "MEMORY_EXHAUSTED");
+  return MemoryExhausted(what, bytes, "the GPU's memory", static_cast<int64_t>(available));
 }
 
 absl::StatusOr<CudaStream> CreateCudaStream() {

@@ -43,7 +43,12 @@ cuda::Type TypeOf(v1::DType dtype) {
 
 absl::Status StatusOf(cudaError_t error) {
   if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("CUDA: ", cudaGetErrorString(error)));
+  const std::string message = absl::StrCat("CUDA: ", cudaGetErrorString(error));
+  // Kernels, libraries and graphs take some of the GPU's memory when they are first used.
+  if (error == cudaErrorMemoryAllocation) {
+    return WithReason(absl::ResourceExhaustedError(message), "MEMORY_EXHAUSTED");
+  }
+  return absl::InternalError(message);
 }
 
 absl::Status StatusOf(cuda::Failure failure) {

@@ -31,7 +31,8 @@ inline constexpr Layout kChannelsLast = Layout{1};
 // Of a type that has elements: not a state.
 cuda::Type TypeOf(v1::DType dtype);
 
-// INTERNAL with the library's words.
+// INTERNAL with the library's words; RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when memory is
+// what it has not.
 absl::Status StatusOf(cudaError_t error);
 absl::Status StatusOf(cuda::Failure failure);
 

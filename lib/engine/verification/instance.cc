@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Instance>> Instance::Create(v1::Graph graph,
     memory = options.memory_of->memory_;
   } else {
     ASSIGN_OR_RETURN(device, Device::Create(options.device, options.threads));
-    memory = std::make_shared<ModelMemory>(graph, *device, /*seed=*/1);
+    ASSIGN_OR_RETURN(memory, ModelMemory::Create(graph, *device, /*seed=*/1));
   }
   std::unique_ptr<Instance> instance(
       new Instance(std::move(graph), std::move(device), std::move(memory)));
