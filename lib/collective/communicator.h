@@ -1,9 +1,12 @@
 // Collective operations between devices: the ranks of one node, or of several processes.
 #pragma once
 
+#include <utility>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace muster {
@@ -42,12 +45,18 @@ class Communicator {
   virtual absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream stream) = 0;
 
   // Blocks until `finished` holds, which it asks again and again: an event behind operations on a
-  // stream. Ends with an error as soon as a rank has failed or hangs, or `finished` fails.
-  virtual absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> finished) = 0;
+  // stream. Ends with an error as soon as a rank has failed or hangs, or `finished` fails. `what`
+  // is waited for, for the error: "the sum of bucket 3".
+  virtual absl::Status Await(absl::string_view what,
+                             absl::FunctionRef<absl::StatusOr<bool>()> finished) = 0;
 
   // Frees every rank that waits, here and (as far as it can be told) elsewhere, now and for ever.
   // `why` is an error; the first one counts. Any thread.
   virtual void Abort(absl::Status why) = 0;
+
+  // Abort(), and this rank's operations end now, finished or not: the streams that they are in can
+  // be waited for. A rank that is told to stop by another does so in its next call.
+  virtual void Leave(absl::Status why) { Abort(std::move(why)); }
 };
 
 }  // namespace muster

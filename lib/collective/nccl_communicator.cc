@@ -10,15 +10,13 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "glog/logging.h"
+#include "lib/collective/polled_wait.h"
 #include "lib/status/status.h"
 
 namespace muster {
 namespace {
-
-// Between two looks at whether a stream has come to its end or an error has come up.
-constexpr absl::Duration kPollInterval = absl::Microseconds(50);
 
 // NCCL's functions, found at run time.
 struct Nccl {
@@ -75,7 +73,7 @@ absl::StatusOr<const Nccl*> GetNccl() {
 class NcclGroup::Member : public Communicator {
  public:
   Member(NcclGroup* group, const Nccl* nccl, int rank)
-      : group_(*group), nccl_(*nccl), rank_(rank) {}
+      : group_(*group), nccl_(*nccl), rank_(rank), wait_({.timeout = group->timeout_}) {}
 
   // The library's own memory goes with the communicator. Whoever still waits elsewhere is freed.
   ~Member() override {
@@ -129,24 +127,24 @@ class NcclGroup::Member : public Communicator {
     });
   }
 
-  absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
-    const absl::Time deadline = absl::Now() + group_.timeout_;
-    for (;;) {
-      RETURN_IF_ERROR(CheckAlive());
-      const absl::StatusOr<bool> is_finished = finished();
-      if (!is_finished.ok()) return GiveUp(is_finished.status());
-      if (*is_finished) return absl::OkStatus();
-      if (absl::Now() > deadline) return GiveUp(TimedOut("operations under way"));
-      absl::SleepFor(kPollInterval);
-    }
+  absl::Status Await(absl::string_view what,
+                     absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
+    const absl::Status awaited = wait_.Await(
+        [&]() -> absl::StatusOr<bool> {
+          RETURN_IF_ERROR(Health());
+          return finished();
+        },
+        [&] { return TimedOut(what); });
+    return awaited.ok() ? awaited : GiveUp(awaited);
   }
 
   void Abort(absl::Status why) override { group_.Abort(std::move(why)); }
+  void Leave(absl::Status why) override { GiveUp(std::move(why)).IgnoreError(); }
 
  private:
   template <typename Call>
   absl::Status Enqueue(const char* operation, const Call& call) {
-    RETURN_IF_ERROR(CheckAlive());
+    if (const absl::Status health = Health(); !health.ok()) return GiveUp(health);
     RETURN_IF_ERROR(Settle(operation, call()));
     group_.ranks_[rank_].enqueued.fetch_add(1);
     return absl::OkStatus();
@@ -154,22 +152,29 @@ class NcclGroup::Member : public Communicator {
 
   // Waits for a call that NCCL goes on with in the background.
   absl::Status Settle(const char* operation, ncclResult_t result) {
-    const absl::Time deadline = absl::Now() + group_.timeout_;
-    while (result == ncclInProgress) {
-      if (absl::Status aborted = group_.aborted(); !aborted.ok()) return GiveUp(std::move(aborted));
-      if (absl::Now() > deadline) return GiveUp(TimedOut(operation));
-      absl::SleepFor(kPollInterval);
-      if (nccl_.async_error(communicator_, &result) != ncclSuccess) result = ncclInternalError;
-    }
-    return result == ncclSuccess ? absl::OkStatus() : GiveUp(Failed(operation, result));
+    const absl::Status settled = wait_.Await(
+        [&]() -> absl::StatusOr<bool> {
+          RETURN_IF_ERROR(group_.aborted());
+          if (result == ncclInProgress) result = AsynchronousError();
+          if (result == ncclInProgress) return false;
+          if (result == ncclSuccess) return true;
+          return Failed(operation, result);
+        },
+        [&] { return TimedOut(operation); });
+    return settled.ok() ? settled : GiveUp(settled);
   }
 
-  absl::Status CheckAlive() {
-    if (absl::Status aborted = group_.aborted(); !aborted.ok()) return GiveUp(std::move(aborted));
+  ncclResult_t AsynchronousError() const {
     ncclResult_t result = ncclSuccess;
-    if (nccl_.async_error(communicator_, &result) != ncclSuccess) result = ncclInternalError;
+    return nccl_.async_error(communicator_, &result) == ncclSuccess ? result : ncclInternalError;
+  }
+
+  // Before every use of the communicator: it is gone once the group has been aborted.
+  absl::Status Health() const {
+    RETURN_IF_ERROR(group_.aborted());
+    const ncclResult_t result = AsynchronousError();
     if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
-    return GiveUp(Failed("an operation under way", result));
+    return Failed("an operation under way", result);
   }
 
   absl::Status Failed(const char* operation, ncclResult_t result) const {
@@ -178,17 +183,17 @@ class NcclGroup::Member : public Communicator {
                                             nccl_.last_error(communicator_), ")"));
   }
 
-  absl::Status TimedOut(const char* operation) const {
-    return WithReason(absl::DeadlineExceededError(
-                          absl::StrCat("NCCL, ", operation, ": rank ", rank_, " has waited ",
-                                       absl::FormatDuration(group_.timeout_), " for ",
-                                       group_.RanksBehind(group_.ranks_[rank_].enqueued.load()))),
-                      "COLLECTIVE_TIMEOUT");
+  absl::Status TimedOut(absl::string_view what) const {
+    return WithReason(
+        absl::DeadlineExceededError(absl::StrCat(
+            "NCCL, ", what, ": rank ", rank_, " has waited ", absl::FormatDuration(group_.timeout_),
+            " for ", group_.RanksBehind(group_.ranks_[rank_].enqueued.load()))),
+        "COLLECTIVE_TIMEOUT");
   }
 
-  // Frees this rank's GPU from whatever waits on it.
+  // Frees this rank's GPU from whatever waits on it: the library's kernels see the abort and end.
   absl::Status GiveUp(absl::Status why) {
-    group_.Abort(why);
+    group_.Abort(std::move(why));
     if (communicator_ != nullptr) nccl_.abort(std::exchange(communicator_, nullptr));
     return group_.aborted();
   }
@@ -196,7 +201,8 @@ class NcclGroup::Member : public Communicator {
   NcclGroup& group_;
   const Nccl& nccl_;
   const int rank_;
-  ncclComm_t communicator_ = nullptr;
+  const PolledWait wait_;
+  ncclComm_t communicator_ = nullptr;  // null once it was aborted
 };
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Create(int world_size,

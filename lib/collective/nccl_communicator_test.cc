@@ -77,7 +77,7 @@ std::string RunRank(NcclGroup& group, int rank) {
   const absl::Span<float> slice = data.span().subspan(rank * kEach, kEach);
   absl::Status status = communicator.ReduceScatter(data.span(), slice, stream);
   if (status.ok()) status = communicator.AllGather(slice, data.span(), stream);
-  if (status.ok()) status = communicator.Await(AtEndOf(stream));
+  if (status.ok()) status = communicator.Await("the end", AtEndOf(stream));
   if (!status.ok()) return std::string(status.message());
   const std::vector<float> sums = data.Read();
   for (int64_t i = 0; i < kRanks * kEach; ++i) {
@@ -85,7 +85,7 @@ std::string RunRank(NcclGroup& group, int rank) {
   }
   status = communicator.AllReduce(data.span(), stream);
   if (status.ok()) status = communicator.Broadcast(data.span(), 1, stream);
-  if (status.ok()) status = communicator.Await(AtEndOf(stream));
+  if (status.ok()) status = communicator.Await("the end", AtEndOf(stream));
   if (!status.ok()) return std::string(status.message());
   return data.Read()[1] == 6 ? "" : "wrong sum of sums";
 }

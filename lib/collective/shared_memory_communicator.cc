@@ -106,7 +106,8 @@ class SharedMemoryGroup::Member : public Communicator {
   }
 
   // Operations are finished when they return: what is left is somebody else's.
-  absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
+  absl::Status Await(absl::string_view,
+                     absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
     for (;;) {
       RETURN_IF_ERROR(group_.aborted());
       ASSIGN_OR_RETURN(const bool is_finished, finished());

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "lib/engine/cuda/cuda_kernels.h"
 #include "lib/status/status.h"
 
@@ -78,12 +79,8 @@ absl::Status CudaBuckets::Reduce(int bucket, cudaEvent_t computed) {
 }
 
 absl::Status CudaBuckets::AwaitSlice(int bucket) {
-  return peers_.communicator->Await([&]() -> absl::StatusOr<bool> {
-    const cudaError_t error = cudaEventQuery(delivered_[bucket].get());
-    if (error == cudaErrorNotReady) return false;
-    RETURN_IF_ERROR(StatusOf(error));
-    return true;
-  });
+  return Await(absl::StrCat("the sum of bucket ", bucket),
+               [&] { return HasEnded(cudaEventQuery(delivered_[bucket].get())); });
 }
 
 }  // namespace muster

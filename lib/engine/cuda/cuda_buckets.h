@@ -5,10 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "lib/engine/cuda/cuda_device.h"
 #include "lib/engine/cuda/cuda_handles.h"
 #include "lib/engine/executor.h"
@@ -41,8 +44,15 @@ class CudaBuckets {
   // Blocks until the slice of the last Reduce() of `bucket` is on the host, or a device fails.
   absl::Status AwaitSlice(int bucket);
 
+  // Likewise until `finished`, which may be behind a collective operation: `what` names it.
+  absl::Status Await(absl::string_view what,
+                     absl::FunctionRef<absl::StatusOr<bool>()> finished) const {
+    return peers_.communicator->Await(what, finished);
+  }
+
   cudaStream_t collective() const { return device_.collective(); }
-  void Abort(absl::Status why) { peers_.communicator->Abort(std::move(why)); }
+  // Ends all collective operations of this device, and those of its peers.
+  void Leave(absl::Status why) { peers_.communicator->Leave(std::move(why)); }
 
  private:
   CudaBuckets(CudaDevice& device, const ExecutorPeers& peers) : device_(device), peers_(peers) {}

@@ -118,6 +118,7 @@ absl::StatusOr<Device::Memory> CudaDevice::Allocate(size_t bytes, absl::string_v
   constexpr absl::string_view kKind = "page-locked memory";
   // Forgotten before the address is free for the next allocation.
   const auto release = [](std::byte* p) {
+    if (CudaResourcesAreKept()) return;
     PageLocked().Remove(p);
     cudaFreeHost(p);
   };

@@ -8,9 +8,11 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "glog/logging.h"
 #include "kernels/conversion.h"
 #include "kernels/cuda/activation.h"
+#include "lib/collective/polled_wait.h"
 #include "lib/engine/cuda/cuda_backend.h"
 #include "lib/engine/element_type.h"
 #include "lib/engine/profile.h"
@@ -24,6 +26,8 @@ namespace {
 constexpr int64_t kSegmentBytes = int64_t{8} << 20;
 constexpr int64_t kStagingBytes = int64_t{32} << 20;
 constexpr int64_t kScalarOutputsMax = 4;
+// What is enqueued when a step fails takes no longer, once nothing waits for peers.
+constexpr absl::Duration kDrainTimeout = absl::Minutes(1);
 
 size_t FloatBytes(int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
 
@@ -48,16 +52,51 @@ absl::StatusOr<std::unique_ptr<Executor>> CreateCudaExecutor(const v1::Graph& gr
   return CudaExecutor::Create(graph, options);
 }
 
-CudaExecutor::~CudaExecutor() { Drain(); }
-
 // Before memory that the GPU may still use goes.
-void CudaExecutor::Drain() {
+CudaExecutor::~CudaExecutor() {
+  const absl::Status drained = DrainStreams([] {});
+  LOG_IF(ERROR, !drained.ok()) << drained.message();
+}
+
+absl::Status CudaExecutor::DrainStreams(absl::FunctionRef<void()> abandon) {
   device_.Drive();
-  for (cudaStream_t stream :
-       {device_.upload(), device_.collective(), device_.compute(), device_.download()}) {
-    const cudaError_t error = cudaStreamSynchronize(stream);
-    if (error != cudaSuccess) LOG(ERROR) << device_.name() << ": " << cudaGetErrorString(error);
-  }
+  std::vector<PolledStream> streams;
+  const auto add = [&](absl::string_view name, cudaStream_t stream) {
+    streams.push_back({absl::StrCat("the ", name, " stream of ", device_.name()),
+                       [stream] { return HasEnded(cudaStreamQuery(stream)); }});
+  };
+  add("upload", device_.upload());
+  add("collective", device_.collective());
+  add("compute", device_.compute());
+  add("download", device_.download());
+  absl::Status drained = Drain(abandon, streams, PolledWait({.timeout = kDrainTimeout}));
+  if (absl::IsDeadlineExceeded(drained)) KeepCudaResources();
+  return drained;
+}
+
+// An error leaves work in the streams, and peers that wait for what this device will not do.
+absl::Status CudaExecutor::GiveUp(absl::Status why) {
+  const absl::Status drained = DrainStreams([&] {
+    if (buckets_ == nullptr) return;
+    buckets_->Leave(absl::AbortedError(absl::StrCat(device_.name(), " gave up: ", why.message())));
+  });
+  LOG_IF(ERROR, !drained.ok()) << drained.message();
+  return why;
+}
+
+absl::Status CudaExecutor::AwaitNodes() {
+  if (buckets_ == nullptr) return StatusOf(cudaStreamSynchronize(device_.compute()));
+  return buckets_->Await("values of parameters, for the nodes under way",
+                         [&] { return HasEnded(cudaStreamQuery(device_.compute())); });
+}
+
+absl::Status CudaExecutor::AwaitGradients(const Segment& segment) {
+  cudaEvent_t delivered = segment.delivered.get();
+  if (buckets_ == nullptr) return StatusOf(cudaEventSynchronize(delivered));
+  for (int bucket : segment.full) RETURN_IF_ERROR(buckets_->AwaitSlice(bucket));
+  return buckets_->Await(
+      absl::StrCat("the gradients of nodes ", segment.first, " to ", segment.last - 1),
+      [delivered] { return HasEnded(cudaEventQuery(delivered)); });
 }
 
 absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options) {
@@ -287,22 +326,23 @@ absl::Span<const float> CudaExecutor::output(absl::string_view name) const {
 absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flow) {
   CHECK(micro_batches_ || (arguments.is_first_micro_batch && arguments.is_last_micro_batch));
   device_.Drive();
-  auto drain = absl::MakeCleanup([this] {  // an error leaves work in the streams
-    // Peers wait for what this device will not do, and its own streams for them.
-    if (buckets_ != nullptr) buckets_->Abort(absl::AbortedError(device_.name() + " gave up"));
-    Drain();
-  });
   for (auto& [name, output] : outputs_) output.is_fetched = false;
-  RETURN_IF_ERROR(Enqueue(arguments, flow));
-  RETURN_IF_ERROR(Announce(arguments, flow));
-  RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
-  std::move(drain).Cancel();
+  if (absl::Status computed = Compute(arguments, flow); !computed.ok()) {
+    return GiveUp(std::move(computed));
+  }
   const auto* scalars = reinterpret_cast<const float*>(host_results_.get() + sizeof(int64_t));
   for (auto& [name, output] : outputs_) {
     if (output.elements != 1 || output.dtype != v1::DTYPE_F32) continue;
     output.values[0] = *scalars++;
     output.is_fetched = true;
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::Compute(const RunArguments& arguments, ParameterFlow* flow) {
+  RETURN_IF_ERROR(Enqueue(arguments, flow));
+  RETURN_IF_ERROR(Announce(arguments, flow));
+  RETURN_IF_ERROR(AwaitNodes());
   return CheckRange();
 }
 
@@ -430,7 +470,7 @@ absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
     const auto start = std::chrono::steady_clock::now();
     if (step.run) RETURN_IF_ERROR(step.run(none));
     if (profile_ != nullptr) {
-      RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
+      RETURN_IF_ERROR(AwaitNodes());
       profile_->Record(step.profile_entry, std::chrono::steady_clock::now() - start);
     }
     RETURN_IF_ERROR(ExportGradients(step));
@@ -473,8 +513,7 @@ absl::Status CudaExecutor::Announce(const RunArguments& arguments, ParameterFlow
   if (!arguments.is_last_micro_batch) return absl::OkStatus();
   for (const Segment& segment : segments_) {
     if (segment.ready.empty()) continue;
-    for (int bucket : segment.full) RETURN_IF_ERROR(buckets_->AwaitSlice(bucket));
-    RETURN_IF_ERROR(StatusOf(cudaEventSynchronize(segment.delivered.get())));
+    RETURN_IF_ERROR(AwaitGradients(segment));
     RETURN_IF_ERROR(CheckRange());
     if (flow == nullptr) continue;
     for (int bucket : segment.full) RETURN_IF_ERROR(flow->SliceReduced(bucket));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/type.h"
@@ -109,6 +110,7 @@ class CudaExecutor : public Executor {
   absl::Status WarmUp();
   absl::Status Capture(Segment& segment);
 
+  absl::Status Compute(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status Enqueue(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status SendScalars(const RunArguments& arguments, cuda::Export gradients);
   absl::Status BringParameters(const Segment& segment, bool is_first, ParameterFlow* flow);
@@ -121,7 +123,11 @@ class CudaExecutor : public Executor {
   absl::Status Download(const Segment& segment);
   absl::Status Announce(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status CheckRange() const;
-  void Drain();
+  // Waits, whose end a peer that never comes does not put off for ever.
+  absl::Status AwaitNodes();
+  absl::Status AwaitGradients(const Segment& segment);
+  absl::Status GiveUp(absl::Status why);
+  absl::Status DrainStreams(absl::FunctionRef<void()> abandon);
 
   CudaDevice& device_;
   const int64_t samples_;

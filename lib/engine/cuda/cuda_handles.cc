@@ -1,12 +1,21 @@
 #include "lib/engine/cuda/cuda_handles.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "lib/engine/cuda/cuda_kernels.h"
 #include "lib/engine/host_memory.h"
 #include "lib/status/status.h"
 
 namespace muster {
+namespace {
+
+std::atomic<bool> resources_are_kept = false;
+
+}  // namespace
+
+void KeepCudaResources() { resources_are_kept = true; }
+bool CudaResourcesAreKept() { return resources_are_kept; }
 
 absl::StatusOr<CudaMemory> AllocateCudaMemory(int64_t bytes, absl::string_view what) {
   void* memory = nullptr;

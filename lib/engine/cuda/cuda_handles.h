@@ -12,11 +12,16 @@
 
 namespace muster {
 
+// A GPU does not come to the end of its work: from now on this process returns nothing that CUDA
+// handed out. That would wait for the GPU, for ever, or take memory from under it.
+void KeepCudaResources();
+bool CudaResourcesAreKept();
+
 template <auto kDestroy>
 struct CudaDestroyer {
   template <typename T>
   void operator()(T* handle) const {
-    kDestroy(handle);
+    if (!CudaResourcesAreKept()) kDestroy(handle);
   }
 };
 

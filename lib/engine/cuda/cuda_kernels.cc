@@ -56,6 +56,12 @@ absl::Status StatusOf(cuda::Failure failure) {
                             : absl::InternalError(absl::StrCat("CUDA: ", failure));
 }
 
+absl::StatusOr<bool> HasEnded(cudaError_t answer) {
+  if (answer == cudaErrorNotReady) return false;
+  RETURN_IF_ERROR(StatusOf(answer));
+  return true;
+}
+
 absl::StatusOr<std::shared_ptr<cuda::MatMul>> CudaContext::Prepare(const cuda::MatMulShape& shape) {
   for (const Product& product : products_) {
     if (product.matmul->shape() == shape) return product.matmul;

@@ -36,6 +36,9 @@ cuda::Type TypeOf(v1::DType dtype);
 absl::Status StatusOf(cudaError_t error);
 absl::Status StatusOf(cuda::Failure failure);
 
+// Of cudaStreamQuery() or cudaEventQuery(): whether what was asked for is there.
+absl::StatusOr<bool> HasEnded(cudaError_t answer);
+
 // Where kernels enqueue, and what they read besides tensors. All device memory, for as long as the
 // executor lives.
 struct CudaContext {
