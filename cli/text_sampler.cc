@@ -99,7 +99,7 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
     std::fill(input.begin(), input.end(), std::byte{0});
     std::memcpy(input.data(), tokens.data(), tokens.size() * sizeof(int32_t));
     RETURN_IF_ERROR(executor->Run({}, /*flow=*/nullptr));
-    const absl::Span<const float> logits = executor->output(graph.logits());
+    ASSIGN_OR_RETURN(const absl::Span<const float> logits, executor->output(graph.logits()));
     const int64_t vocabulary = static_cast<int64_t>(logits.size()) / context;
     const int token = Draw(logits.subspan((tokens.size() - 1) * vocabulary, vocabulary),
                            sampling.temperature, random);

@@ -101,7 +101,7 @@ std::vector<float> Logits(const v1::Graph& forward,
     floats[i] = static_cast<float>(std::sin(static_cast<double>(i)));
   }
   EXPECT_TRUE(executor->Run({}, nullptr).ok());
-  const absl::Span<const float> logits = executor->output(graph.logits());
+  const absl::Span<const float> logits = executor->output(graph.logits()).value();
   return {logits.begin(), logits.end()};
 }
 

@@ -109,8 +109,9 @@ class Executor {
   virtual absl::Span<std::byte> input(absl::string_view name) = 0;
 
   // A tensor named in Graph.loss, logits or correct as f32 on the host, after Run(). Valid until
-  // the next Run().
-  virtual absl::Span<const float> output(absl::string_view name) const = 0;
+  // the next Run(). What is more than a number is copied, and the copy's memory taken, when it is
+  // first asked for: errors are those of Device::Allocate and of the device.
+  virtual absl::StatusOr<absl::Span<const float>> output(absl::string_view name) const = 0;
 
   // One pass over all nodes; outputs are there and gradients announced when it returns. `flow` may
   // be null: nothing is waited for or announced. INVALID_ARGUMENT for data outside the model's

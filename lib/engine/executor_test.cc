@@ -90,7 +90,7 @@ class Instance {
     return executor_->Run(arguments, flow);
   }
 
-  float loss() const { return executor_->output(graph_.loss())[0]; }
+  float loss() const { return executor_->output(graph_.loss()).value()[0]; }
 
   float Loss() {
     EXPECT_TRUE(Run().ok());
@@ -323,7 +323,7 @@ TEST(ExecutorTest, UnequalMicroBatchesAddUpToTheGradientsOfTheBatch) {
   ASSERT_TRUE(
       second->Run({.batch = 5, .first_position = 3, .is_first_micro_batch = false}, nullptr).ok());
 
-  EXPECT_NEAR(first.loss() + second->output(graph.loss())[0], loss, 1e-6 * loss);
+  EXPECT_NEAR(first.loss() + second->output(graph.loss()).value()[0], loss, 1e-6 * loss);
   for (size_t p = 0; p < expected.size(); ++p) {
     float largest = 0;
     for (float value : expected[p]) largest = std::max(largest, std::abs(value));
@@ -386,13 +386,25 @@ TEST(LowPrecisionTest, AnOverflowOfF16LeavesTheExecutorAsSuch) {
 TEST(LowPrecisionTest, OutputsAreF32OnTheHost) {
   Instance instance(Lowered(Model("name: 'mlp'"), v1::BF16), {.batch = 3});
   ASSERT_TRUE(instance.Run().ok());
-  EXPECT_EQ(instance.executor().output(instance.graph().logits()).size(), 30);
+  EXPECT_EQ(instance.executor().output(instance.graph().logits())->size(), 30);
+}
+
+TEST(LowPrecisionTest, OutputsAreThoseOfTheLastRunWheneverTheyAreAskedFor) {
+  Instance instance(Lowered(Model("name: 'mlp'"), v1::BF16), {.batch = 3});
+  const auto logits = [&] {
+    EXPECT_TRUE(instance.Run().ok());
+    const auto own = instance.executor().output(instance.graph().logits()).value();
+    return std::vector<float>(own.begin(), own.end());
+  };
+  const std::vector<float> before = logits();
+  std::ranges::fill(instance.memory().parameter(0), 0.5f);
+  EXPECT_NE(logits(), before);
 }
 
 TEST(ExecutorTest, CorrectIsTheNumberOfRowsWhoseTopLogitIsTheTarget) {
   Instance instance(Model("name: 'mlp'"), {.batch = 64});
   ASSERT_TRUE(instance.Run().ok());
-  const auto logits = instance.executor().output(instance.graph().logits());
+  const auto logits = instance.executor().output(instance.graph().logits()).value();
   const absl::Span<std::byte> target = instance.executor().input("target");
   float expected = 0;
   for (size_t row = 0; row < target.size() / 4; ++row) {
@@ -401,7 +413,7 @@ TEST(ExecutorTest, CorrectIsTheNumberOfRowsWhoseTopLogitIsTheTarget) {
     const auto first = logits.begin() + 10 * row;
     expected += std::max_element(first, first + 10) - first == wanted;
   }
-  EXPECT_EQ(instance.executor().output(instance.graph().correct())[0], expected);
+  EXPECT_EQ(instance.executor().output(instance.graph().correct()).value()[0], expected);
 }
 
 // Checks the two promises of ParameterFlow by breaking what they allow to be broken: values are NaN
@@ -457,7 +469,7 @@ TEST(ParameterFlowTest, ValuesAreReadOnlyBetweenAwaitAndReadyAndGradientsAreFina
 
     ASSERT_TRUE(poisoned.Run({}, &flow).ok());
 
-    EXPECT_EQ(poisoned.executor().output(forward.loss())[0], loss);
+    EXPECT_EQ(poisoned.executor().output(forward.loss()).value()[0], loss);
     for (int p = 0; p < forward.parameters_size(); ++p) {
       const absl::Span<float> expected = plain.memory().gradient(p);
       EXPECT_EQ(flow.gradients()[p], std::vector<float>(expected.begin(), expected.end()))
@@ -609,6 +621,27 @@ TEST(ShortOfMemoryTest, AnExecutorSaysWhichMemoryItHasNotGotAndHowMuch) {
   EXPECT_THAT(create(0), ContainsRegex("activations of 4 samples.* need [1-9][0-9]+ bytes"));
   // 235,146 values, in bf16.
   EXPECT_THAT(create(1), ContainsRegex("parameters in low precision need 47[0-9]+ bytes"));
+}
+
+// 10 GB for GPT-2's logits at a batch of 32, which training never reads.
+TEST(ShortOfMemoryTest, AnOutputThatNobodyAsksForTakesNoMemory) {
+  const v1::Graph graph = Lowered(Model("name: 'mlp'"), v1::BF16);
+  CpuDevice device("cpu", /*threads=*/1);
+  const ModelMemory memory(graph, device, /*seed=*/1);
+  ShortOfMemory poor(/*pieces=*/2);  // activations and parameters
+  const auto executor = Executor::Create(graph, {.batch = 4,
+                                                 .device = &poor,
+                                                 .parameters = memory.parameters(),
+                                                 .gradients = memory.gradients()})
+                            .value();
+  FillInputs(graph, /*ids_max=*/10, /*seed=*/2, *executor);
+  ASSERT_TRUE(executor->Run({}, nullptr).ok());
+  EXPECT_TRUE(executor->output(graph.loss()).ok());
+
+  const absl::Status asked = executor->output(graph.logits()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(asked)) << asked;
+  EXPECT_THAT(std::string(asked.message()),
+              HasSubstr(absl::StrCat("output '", graph.logits(), "' need 160 bytes")));
 }
 
 TEST(ShortOfMemoryTest, AModelsMemoryNamesTheParameter) {

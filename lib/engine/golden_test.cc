@@ -101,7 +101,7 @@ class Model {
   float Run() {
     const absl::Status status = executor_->Run({}, nullptr);
     EXPECT_TRUE(status.ok()) << status;
-    return executor_->output(graph_.loss())[0];
+    return executor_->output(graph_.loss()).value()[0];
   }
 
   // The values that `settings` makes of parameter p; `slots` are updated.

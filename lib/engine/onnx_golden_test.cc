@@ -88,11 +88,11 @@ TEST_P(OnnxGoldenTest, TwentyStepsOfSgdHaveTheLossesOfPyTorch) {
     CopyBatch(targets, step % kBatches, (*executor)->input("target"));
     const absl::Status run = (*executor)->Run({}, nullptr);
     ASSERT_TRUE(run.ok()) << run;
-    const double loss = (*executor)->output(graph->loss())[0];
+    const double loss = (*executor)->output(graph->loss()).value()[0];
     ASSERT_NEAR(loss, losses[step], 1e-4 * std::abs(losses[step])) << "step " << step;
     if (step == 0) {
       const std::vector<float> logits = golden.Read<float>("logits");
-      const absl::Span<const float> own = (*executor)->output(graph->logits());
+      const absl::Span<const float> own = (*executor)->output(graph->logits()).value();
       ASSERT_EQ(own.size(), logits.size());
       for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(own[i], logits[i], 1e-4) << i;
     }

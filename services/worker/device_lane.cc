@@ -128,7 +128,9 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch)
                      .is_last_micro_batch = part == parts - 1},
                     this);
     if (!run.ok()) return failed(run);
-    result.loss_share += trainer.output(graph.loss()).at(0);
+    const auto loss = trainer.output(graph.loss());
+    if (!loss.ok()) return failed(loss.status());
+    result.loss_share += loss->at(0);
   }
   result.wait = wait_;
   if (options_.trace != nullptr) TraceStep(begin);
@@ -195,8 +197,12 @@ absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
                                    .first_position = first,
                                    .counted_targets = whole.counted_targets},
                                   /*flow=*/nullptr));
-    sums.loss_share += evaluator.output(graph.loss()).at(0);
-    if (!graph.correct().empty()) sums.correct += evaluator.output(graph.correct()).at(0);
+    ASSIGN_OR_RETURN(const absl::Span<const float> loss, evaluator.output(graph.loss()));
+    sums.loss_share += loss.at(0);
+    if (!graph.correct().empty()) {
+      ASSIGN_OR_RETURN(const absl::Span<const float> correct, evaluator.output(graph.correct()));
+      sums.correct += correct.at(0);
+    }
     done += count;
   }
   return sums;

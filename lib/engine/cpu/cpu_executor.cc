@@ -67,11 +67,7 @@ class CpuExecutor : public Executor {
     return it->second;
   }
 
-  absl::Span<const float> output(absl::string_view name) const override {
-    const auto it = outputs_.find(name);
-    CHECK(it != outputs_.end()) << "the graph has no output '" << name << "'";
-    return it->second.values;
-  }
+  absl::StatusOr<absl::Span<const float>> output(absl::string_view name) const override;
 
   absl::Status Run(const RunArguments& arguments, ParameterFlow* flow) override;
 
@@ -96,9 +92,9 @@ class CpuExecutor : public Executor {
   };
 
   struct HostOutput {
-    absl::Span<const float> values;
-    std::vector<float> converted;  // of an output that is not f32
-    Exchange exchange;
+    Exchange exchange;  // `outside` is made when somebody asks for it, where it is not shared
+    Device::Memory converted = Device::Memory(nullptr, nullptr);
+    bool is_converted = false;  // since the last run
   };
 
   CpuExecutor(const Options& options, Device::Memory arena, Device::Memory parameters)
@@ -129,7 +125,7 @@ class CpuExecutor : public Executor {
   std::vector<Exchange> parameters_;
   std::vector<Exchange> gradients_;
   absl::flat_hash_map<std::string, absl::Span<std::byte>> inputs_;
-  absl::flat_hash_map<std::string, HostOutput> outputs_;
+  mutable absl::flat_hash_map<std::string, HostOutput> outputs_;
 };
 
 absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const v1::Graph& graph,
@@ -212,17 +208,28 @@ void CpuExecutor::AddInputsAndOutputs(const CompiledGraph& compiled,
     if (name->empty()) continue;
     const TensorType& type = compiled.type(*name);
     std::byte* inside = compiled.Address(*name, memory);
-    HostOutput& output = outputs_[*name];
-    if (type.dtype == v1::DTYPE_F32) {
-      output.values = {reinterpret_cast<const float*>(inside),
-                       static_cast<size_t>(type.elements())};
-    } else {
-      output.converted.resize(type.elements());
-      output.values = output.converted;
-      output.exchange = {inside, output.converted.data(), ElementTypeOf(type.dtype),
-                         type.elements()};
-    }
+    Exchange& exchange = outputs_[*name].exchange;
+    exchange = {.inside = inside, .type = ElementTypeOf(type.dtype), .elements = type.elements()};
+    if (type.dtype == v1::DTYPE_F32) exchange.outside = reinterpret_cast<float*>(inside);
   }
+}
+
+absl::StatusOr<absl::Span<const float>> CpuExecutor::output(absl::string_view name) const {
+  const auto it = outputs_.find(name);
+  CHECK(it != outputs_.end()) << "the graph has no output '" << name << "'";
+  auto& [exchange, converted, is_converted] = it->second;
+  const auto elements = static_cast<size_t>(exchange.elements);
+  if (!exchange.is_shared() && !is_converted) {
+    if (converted == nullptr) {
+      ASSIGN_OR_RETURN(converted, device_.Allocate(elements * sizeof(float),
+                                                   absl::StrCat("values of output '", name, "'")));
+      exchange.outside = reinterpret_cast<float*>(converted.get());
+    }
+    kernels::Convert(exchange.outside, kernels::ElementType::kF32, exchange.inside, exchange.type,
+                     exchange.elements);
+    is_converted = true;
+  }
+  return absl::MakeConstSpan(exchange.outside, elements);
 }
 
 RunNumbers CpuExecutor::NumbersOf(const RunArguments& arguments) const {
@@ -265,6 +272,7 @@ void CpuExecutor::Export(int p, const RunArguments& arguments) {
 absl::Status CpuExecutor::Run(const RunArguments& arguments, ParameterFlow* flow) {
   CHECK(micro_batches_ || (arguments.is_first_micro_batch && arguments.is_last_micro_batch));
   device_.Drive();
+  for (auto& [name, output] : outputs_) output.is_converted = false;
   const RunNumbers numbers = NumbersOf(arguments);
   for (const Step& step : steps_) {
     for (int p : step.awaits) {
@@ -276,11 +284,6 @@ absl::Status CpuExecutor::Run(const RunArguments& arguments, ParameterFlow* flow
       Export(p, arguments);
       if (flow != nullptr && arguments.is_last_micro_batch) RETURN_IF_ERROR(flow->GradientReady(p));
     }
-  }
-  for (auto& [name, output] : outputs_) {
-    if (output.converted.empty()) continue;
-    kernels::Convert(output.converted.data(), kernels::ElementType::kF32, output.exchange.inside,
-                     output.exchange.type, output.exchange.elements);
   }
   return absl::OkStatus();
 }

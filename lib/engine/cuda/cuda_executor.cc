@@ -211,8 +211,6 @@ absl::Status CudaExecutor::PlaceInputsAndOutputs(const CompiledGraph& compiled,
     output.device = compiled.Address(*name, memory);
     output.dtype = type.dtype;
     output.elements = type.elements();
-    output.raw.resize(type.bytes());
-    output.values.resize(type.elements());
   }
   return absl::OkStatus();
 }
@@ -307,20 +305,37 @@ absl::Span<std::byte> CudaExecutor::input(absl::string_view name) {
   return {it->second.host.get(), static_cast<size_t>(it->second.bytes)};
 }
 
-absl::Span<const float> CudaExecutor::output(absl::string_view name) const {
+absl::StatusOr<absl::Span<const float>> CudaExecutor::output(absl::string_view name) const {
   const auto it = outputs_.find(name);
   CHECK(it != outputs_.end()) << "the graph has no output '" << name << "'";
   Output& output = it->second;
-  if (!output.is_fetched) {
-    device_.Drive();
-    const cudaError_t error =
-        cudaMemcpy(output.raw.data(), output.device, output.raw.size(), cudaMemcpyDeviceToHost);
-    CHECK(error == cudaSuccess) << cudaGetErrorString(error);
-    kernels::Convert(output.values.data(), kernels::ElementType::kF32, output.raw.data(),
-                     ElementTypeOf(output.dtype), output.elements);
-    output.is_fetched = true;
+  if (output.is_scalar()) return absl::MakeConstSpan(&output.scalar, 1);
+  if (!output.is_fetched) RETURN_IF_ERROR(Fetch(name, output));
+  return absl::MakeConstSpan(reinterpret_cast<const float*>(output.values.get()),
+                             static_cast<size_t>(output.elements));
+}
+
+// Piece by piece, so that there is one copy of it and not two.
+absl::Status CudaExecutor::Fetch(absl::string_view name, Output& output) const {
+  device_.Drive();
+  if (output.values == nullptr) {
+    ASSIGN_OR_RETURN(output.values,
+                     device_.Allocate(FloatBytes(output.elements),
+                                      absl::StrCat("values of output '", name, "'")));
   }
-  return output.values;
+  auto* values = reinterpret_cast<float*>(output.values.get());
+  const kernels::ElementType type = ElementTypeOf(output.dtype);
+  const int64_t width = cuda::Bytes(TypeOf(output.dtype));
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<std::byte> raw(static_cast<size_t>(std::min(kPiece, output.elements) * width));
+  for (int64_t start = 0; start < output.elements; start += kPiece) {
+    const int64_t n = std::min(kPiece, output.elements - start);
+    RETURN_IF_ERROR(StatusOf(cudaMemcpy(raw.data(), output.device + start * width,
+                                        static_cast<size_t>(n * width), cudaMemcpyDeviceToHost)));
+    kernels::Convert(values + start, kernels::ElementType::kF32, raw.data(), type, n);
+  }
+  output.is_fetched = true;
+  return absl::OkStatus();
 }
 
 absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flow) {
@@ -332,9 +347,7 @@ absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flo
   }
   const auto* scalars = reinterpret_cast<const float*>(host_results_.get() + sizeof(int64_t));
   for (auto& [name, output] : outputs_) {
-    if (output.elements != 1 || output.dtype != v1::DTYPE_F32) continue;
-    output.values[0] = *scalars++;
-    output.is_fetched = true;
+    if (output.is_scalar()) output.scalar = *scalars++;
   }
   return absl::OkStatus();
 }
@@ -366,7 +379,7 @@ absl::Status CudaExecutor::Enqueue(const RunArguments& arguments, ParameterFlow*
   }
   float* scalars = reinterpret_cast<float*>(host_results_.get() + sizeof(int64_t));
   for (const auto& [name, output] : outputs_) {
-    if (output.elements != 1 || output.dtype != v1::DTYPE_F32) continue;
+    if (!output.is_scalar()) continue;
     RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(scalars++, output.device, sizeof(float),
                                              cudaMemcpyDeviceToHost, device_.compute())));
   }

@@ -34,7 +34,7 @@ class CudaExecutor : public Executor {
   ~CudaExecutor() override;
 
   absl::Span<std::byte> input(absl::string_view name) override;
-  absl::Span<const float> output(absl::string_view name) const override;
+  absl::StatusOr<absl::Span<const float>> output(absl::string_view name) const override;
   absl::Status Run(const RunArguments& arguments, ParameterFlow* flow) override;
   int64_t arena_bytes() const override { return arena_bytes_; }
 
@@ -58,14 +58,16 @@ class CudaExecutor : public Executor {
     int64_t bytes = 0;
   };
 
-  // Scalars come with the run; others are fetched when asked for.
+  // Scalars come with the run. Of the others there is nothing on the host until somebody asks.
   struct Output {
     const std::byte* device = nullptr;
     v1::DType dtype = v1::DTYPE_F32;
     int64_t elements = 0;
-    std::vector<std::byte> raw;
-    std::vector<float> values;
+    float scalar = 0;
+    Device::Memory values = Device::Memory(nullptr, nullptr);
     bool is_fetched = false;
+
+    bool is_scalar() const { return elements == 1 && dtype == v1::DTYPE_F32; }
   };
 
   struct Step {
@@ -123,6 +125,7 @@ class CudaExecutor : public Executor {
   absl::Status Download(const Segment& segment);
   absl::Status Announce(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status CheckRange() const;
+  absl::Status Fetch(absl::string_view name, Output& output) const;
   // Waits, whose end a peer that never comes does not put off for ever.
   absl::Status AwaitNodes();
   absl::Status AwaitGradients(const Segment& segment);

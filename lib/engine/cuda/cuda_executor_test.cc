@@ -82,7 +82,7 @@ class Instance {
   const v1::Graph& graph() const { return graph_; }
   const ModelMemory& memory() const { return *memory_; }
   Executor& executor() { return *executor_; }
-  float loss() const { return executor_->output(graph_.loss())[0]; }
+  float loss() const { return executor_->output(graph_.loss()).value()[0]; }
 
   std::vector<float> Gradients() const {
     std::vector<float> all;
@@ -132,8 +132,9 @@ void ExpectTwins(const Model& model, v1::Precision precision, double tolerance) 
   }
   EXPECT_NEAR(cuda.loss(), cpu.loss(), tolerance * std::abs(cpu.loss()));
   if (const std::string& logits = cpu.graph().logits(); !logits.empty()) {
-    const auto wanted = cpu.executor().output(logits);
-    EXPECT_LE(Distance(cuda.executor().output(logits), wanted), 3 * tolerance * Norm(wanted));
+    const auto wanted = cpu.executor().output(logits).value();
+    EXPECT_LE(Distance(cuda.executor().output(logits).value(), wanted),
+              3 * tolerance * Norm(wanted));
   }
   double largest = 0;
   for (int p = 0; p < cpu.graph().parameters_size(); ++p) {

@@ -92,7 +92,7 @@ absl::Status Instance::Run(const RunArguments& arguments) {
 }
 
 std::vector<double> Instance::Output(absl::string_view name) const {
-  const absl::Span<const float> values = executor_->output(name);
+  const absl::Span<const float> values = executor_->output(name).value();
   return {values.begin(), values.end()};
 }
 
