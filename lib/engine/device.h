@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -18,8 +19,8 @@ class Device {
   enum class Kind { kCpu, kCuda };
 
   // "cpu", "cpu:N" or "cuda:N" (the N-th GPU this process sees). INVALID_ARGUMENT for another name,
-  // UNAVAILABLE with the reason where there is no such GPU. `threads`: of the math libraries on a
-  // CPU device (>= 1).
+  // UNAVAILABLE with the reason where there is no such GPU; INTERNAL, reason "DEVICE_LOST", where
+  // this process had it and lost it. `threads`: of the math libraries on a CPU device (>= 1).
   static absl::StatusOr<std::unique_ptr<Device>> Create(absl::string_view name, int threads);
   virtual ~Device() = default;
 
@@ -43,7 +44,8 @@ class Device {
   virtual absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) = 0;
 
   // Makes it the calling thread's current GPU, for libraries that ask for that. A no-op on the CPU.
-  virtual void Use() const {}
+  // INTERNAL, reason "DEVICE_LOST", when the process has lost the GPU (see Executor::Run).
+  virtual absl::Status Use() const { return absl::OkStatus(); }
 };
 
 }  // namespace muster

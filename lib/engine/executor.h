@@ -115,7 +115,9 @@ class Executor {
 
   // One pass over all nodes; outputs are there and gradients announced when it returns. `flow` may
   // be null: nothing is waited for or announced. INVALID_ARGUMENT for data outside the model's
-  // range (a token id beyond the vocabulary).
+  // range (a token id beyond the vocabulary). INTERNAL, reason "DEVICE_LOST", when the GPU failed
+  // in a way that stays: the message names the nodes that were running, and from then on the
+  // process gets this error from everything on that GPU.
   virtual absl::Status Run(const RunArguments& arguments, ParameterFlow* flow) = 0;
 
   virtual int64_t arena_bytes() const = 0;  // activations and temporaries

@@ -36,7 +36,7 @@ absl::Status DeviceLane::Allocate(const GradientLayout& layout) {
 
 absl::Status DeviceLane::JoinPeers(NcclGroup& group, const GradientLayout& layout,
                                    float* parameters) {
-  device_->Use();
+  RETURN_IF_ERROR(device_->Use());
   ASSIGN_OR_RETURN(communicator_, group.Join(options_.index));
   peers_ = {.communicator = communicator_.get(),
             .layout = &layout,

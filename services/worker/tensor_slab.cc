@@ -16,24 +16,31 @@
 namespace muster {
 namespace {
 
-// Null when the device has not that much.
-std::shared_ptr<void> AllocatePageLocked(Device& device, size_t bytes,
-                                         absl::Span<std::byte>& memory) {
-  absl::StatusOr<Device::Memory> allocated = device.Allocate(bytes, "parameters or gradients");
-  if (!allocated.ok()) return nullptr;
-  memory = {allocated->get(), bytes};
-  return std::shared_ptr<std::byte[]>(*std::move(allocated));
+absl::StatusOr<std::shared_ptr<void>> AllocatePageLocked(Device& device, size_t bytes,
+                                                         absl::Span<std::byte>& memory) {
+  ASSIGN_OR_RETURN(Device::Memory allocated, device.Allocate(bytes, "parameters or gradients"));
+  memory = {allocated.get(), bytes};
+  return std::shared_ptr<std::byte[]>(std::move(allocated));
 }
 
-// Likewise. The kernel may promise what the first touch cannot keep. Memory counts as taken once it
-// is touched, hence one at a time.
-std::shared_ptr<void> AllocateShared(Device& device, size_t bytes, absl::Span<std::byte>& memory) {
+absl::Status Exhausted(const Device& device, size_t bytes) {
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                        "the model's parameters need ", bytes, " bytes, and so do their ",
+                        "gradients; device '", device.name(), "' has ", device.available_bytes(),
+                        " left: use fewer parameters or a machine with more memory")),
+                    "MEMORY_EXHAUSTED");
+}
+
+// The kernel may promise what the first touch cannot keep. Memory counts as taken once it is
+// touched, hence one at a time.
+absl::StatusOr<std::shared_ptr<void>> AllocateShared(Device& device, size_t bytes,
+                                                     absl::Span<std::byte>& memory) {
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
-  if (bytes > static_cast<size_t>(device.available_bytes())) return nullptr;
+  if (bytes > static_cast<size_t>(device.available_bytes())) return Exhausted(device, bytes);
   absl::StatusOr<std::shared_ptr<SharedSlab>> slab =
       SharedSlab::Allocate(static_cast<int64_t>(bytes));
-  if (!slab.ok()) return nullptr;
+  if (!slab.ok()) return Exhausted(device, bytes);
   memory = (*slab)->memory();
   std::memset(memory.data(), 0, memory.size());
   return *std::move(slab);
@@ -46,15 +53,9 @@ absl::StatusOr<std::unique_ptr<TensorSlab>> TensorSlab::Create(Device& device,
                                                                const GradientLayout& layout) {
   const auto bytes = static_cast<size_t>(layout.elements) * sizeof(float);
   absl::Span<std::byte> memory;
-  std::shared_ptr<void> owner = device.is_cpu() ? AllocateShared(device, bytes, memory)
-                                                : AllocatePageLocked(device, bytes, memory);
-  if (owner == nullptr) {
-    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                          "the model's parameters need ", bytes, " bytes, and so do their ",
-                          "gradients; device '", device.name(), "' has ", device.available_bytes(),
-                          " left: use fewer parameters or a machine with more memory")),
-                      "MEMORY_EXHAUSTED");
-  }
+  ASSIGN_OR_RETURN(std::shared_ptr<void> owner, device.is_cpu()
+                                                    ? AllocateShared(device, bytes, memory)
+                                                    : AllocatePageLocked(device, bytes, memory));
   return absl::WrapUnique(new TensorSlab(std::move(owner), memory, graph, layout));
 }
 

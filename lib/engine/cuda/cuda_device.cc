@@ -10,6 +10,7 @@
 #include "kernels/cuda/libraries.h"
 #include "lib/engine/cuda/cuda_backend.h"
 #include "lib/engine/cuda/cuda_kernels.h"
+#include "lib/engine/cuda/device_faults.h"
 #include "lib/engine/host_memory.h"
 #include "lib/status/status.h"
 
@@ -24,6 +25,14 @@ HostAllocations& PageLocked() {
   static auto& allocations = *new HostAllocations;  // memory may be freed after main()
   return allocations;
 }
+
+// Of the process, as CUDA's contexts are.
+DeviceFaults& Faults() {
+  static auto& faults = *new DeviceFaults;
+  return faults;
+}
+
+std::string NameOf(int number) { return absl::StrCat("cuda:", number); }
 
 absl::Status StatusOfCudnn(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUCCESS
@@ -56,6 +65,7 @@ absl::StatusOr<int> CountCudaDevices() {
 }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(int number) {
+  RETURN_IF_ERROR(Faults().Check(NameOf(number)));
   ASSIGN_OR_RETURN(const int count, CountCudaDevices());
   if (number >= count) {
     return absl::UnavailableError(absl::StrCat("device 'cuda:", number, "': ", count,
@@ -83,7 +93,7 @@ CudaDevice::CudaDevice(int number, std::string description)
     : number_(number), description_(std::move(description)), mirrors_(&PageLocked()) {}
 
 absl::Status CudaDevice::Open() {
-  Drive();
+  RETURN_IF_ERROR(StatusOf(cudaSetDevice(number_)));
   ASSIGN_OR_RETURN(compute_, CreateCudaStream());
   ASSIGN_OR_RETURN(upload_, CreateCudaStream());
   ASSIGN_OR_RETURN(collective_, CreateCudaStream());
@@ -97,19 +107,32 @@ absl::Status CudaDevice::Open() {
   return StatusOfCudnn(cudnnSetStream(cudnn, compute()));
 }
 
-CudaDevice::~CudaDevice() { Drive(); }
+// Handles go where they were made; on a device that is lost that is no more than an error.
+CudaDevice::~CudaDevice() { cudaSetDevice(number_); }
 
-std::string CudaDevice::name() const { return absl::StrCat("cuda:", number_); }
+std::string CudaDevice::name() const { return NameOf(number_); }
 
 std::string CudaDevice::description() const { return description_; }
 
-void CudaDevice::Drive() const {
+absl::Status CudaDevice::Drive() const {
+  RETURN_IF_ERROR(Faults().Check(name()));
   const cudaError_t error = cudaSetDevice(number_);
-  CHECK(error == cudaSuccess) << cudaGetErrorString(error);
+  if (error == cudaSuccess || !IsLost()) return StatusOf(error);
+  return Lose(absl::StrCat("CUDA: ", cudaGetErrorString(error), ", when nothing was running"));
 }
 
+// The error of a call that was refused is over once it was asked for; one that stays comes back
+// from the next call, whatever that asks.
+bool CudaDevice::IsLost() const {
+  cudaGetLastError();
+  const cudaError_t error = cudaStreamQuery(compute());
+  return error != cudaSuccess && error != cudaErrorNotReady;
+}
+
+absl::Status CudaDevice::Lose(absl::string_view why) const { return Faults().Lose(name(), why); }
+
 int64_t CudaDevice::available_bytes() const {
-  Drive();
+  if (!Drive().ok()) return 0;
   size_t available = 0, total = 0;
   return cudaMemGetInfo(&available, &total) == cudaSuccess ? static_cast<int64_t>(available) : 0;
 }
@@ -129,7 +152,7 @@ absl::StatusOr<Device::Memory> CudaDevice::Allocate(size_t bytes, absl::string_v
   if (bytes > static_cast<size_t>(available)) {
     return MemoryExhausted(what, static_cast<int64_t>(bytes), kKind, available);
   }
-  Drive();
+  RETURN_IF_ERROR(Drive());
   void* memory = nullptr;
   const cudaError_t error = cudaHostAlloc(&memory, bytes + 1, cudaHostAllocPortable);
   if (error == cudaErrorMemoryAllocation) {

@@ -25,10 +25,18 @@ class CudaDevice : public Device {
   std::string description() const override;
   int64_t available_bytes() const override;
   absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) override;
-  void Use() const override { Drive(); }
+  absl::Status Use() const override { return Drive(); }
 
   // Makes the calling thread the one that drives the device: what it enqueues goes there. Cheap.
-  void Drive() const;
+  // INTERNAL, reason "DEVICE_LOST", once the process has lost the device.
+  absl::Status Drive() const;
+
+  // After an error: whether it stays, so that nothing can be done on the device any more. No stream
+  // is being captured.
+  bool IsLost() const;
+
+  // It is: every later job of this process is refused the device. The error for the job that runs.
+  absl::Status Lose(absl::string_view why) const;
 
   // Work in different streams overlaps: nodes; parameters on their way in; gradients on their way
   // out; what the GPUs of a worker do together.

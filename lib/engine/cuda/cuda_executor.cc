@@ -12,8 +12,10 @@
 #include "glog/logging.h"
 #include "kernels/conversion.h"
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/progress.h"
 #include "lib/collective/polled_wait.h"
 #include "lib/engine/cuda/cuda_backend.h"
+#include "lib/engine/cuda/device_faults.h"
 #include "lib/engine/element_type.h"
 #include "lib/engine/profile.h"
 #include "lib/status/status.h"
@@ -43,7 +45,9 @@ absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(const v1::Gra
                                                                    const Options& options) {
   std::unique_ptr<CudaExecutor> executor(
       new CudaExecutor(options, static_cast<CudaDevice&>(*options.device)));
-  RETURN_IF_ERROR(executor->Build(graph, options));
+  if (absl::Status built = executor->Build(graph, options); !built.ok()) {
+    return executor->GiveUp(std::move(built));
+  }
   return executor;
 }
 
@@ -59,7 +63,6 @@ CudaExecutor::~CudaExecutor() {
 }
 
 absl::Status CudaExecutor::DrainStreams(absl::FunctionRef<void()> abandon) {
-  device_.Drive();
   std::vector<PolledStream> streams;
   const auto add = [&](absl::string_view name, cudaStream_t stream) {
     streams.push_back({absl::StrCat("the ", name, " stream of ", device_.name()),
@@ -80,8 +83,26 @@ absl::Status CudaExecutor::GiveUp(absl::Status why) {
     if (buckets_ == nullptr) return;
     buckets_->Leave(absl::AbortedError(absl::StrCat(device_.name(), " gave up: ", why.message())));
   });
-  LOG_IF(ERROR, !drained.ok()) << drained.message();
-  return why;
+  if (absl::IsDeadlineExceeded(drained)) {
+    return device_.Lose(absl::StrCat(why.message(), "; ", drained.message()));
+  }
+  if (device_.IsLost()) {
+    return device_.Lose(absl::StrCat(why.message(), ", ", FaultedNodes()));
+  }
+  // Refused, and nothing else happened.
+  return launching_ < 0 ? why : Annotate(why, absl::StrCat("node ", steps_[launching_].name));
+}
+
+// The GPU itself has said how far it came: after such an error no event can be asked.
+std::string CudaExecutor::FaultedNodes() const {
+  std::vector<std::string> nodes;
+  for (const Step& step : steps_) nodes.push_back(step.name);
+  std::vector<int> segment_ends;
+  for (const Segment& segment : segments_) segment_ends.push_back(segment.last);
+  return WhereItFailed({.nodes = nodes,
+                        .segment_ends = segment_ends,
+                        .finished_segments = host_progress_ == nullptr ? 0 : finished_segments(),
+                        .node = launches_wait_ ? launching_ : -1});
 }
 
 absl::Status CudaExecutor::AwaitNodes() {
@@ -100,7 +121,7 @@ absl::Status CudaExecutor::AwaitGradients(const Segment& segment) {
 }
 
 absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options) {
-  device_.Drive();
+  RETURN_IF_ERROR(device_.Drive());
   RETURN_IF_ERROR(PlaceScalars(graph));
   context_.stream = device_.compute();
   context_.cublas = device_.cublas();
@@ -130,7 +151,10 @@ absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options)
   for (int i = 0; i < static_cast<int>(compiled->steps().size()); ++i) {
     const CompiledGraph::Step& step = compiled->steps()[i];
     Step& placed = steps_.emplace_back();
+    placed.name = absl::StrCat("'", step.node.node->name(), "' (", step.node.node->op(), ")");
+    launching_ = i;
     placed.run = step.kernel.prepare(compiled->MemoryOf(i, memory));
+    launching_ = -1;
     if (!gradients_.empty()) placed.ready = step.ready;
     if (profile_ != nullptr) {
       placed.profile_entry =
@@ -150,6 +174,7 @@ absl::Status CudaExecutor::PlaceScalars(const v1::Graph& graph) {
   ASSIGN_OR_RETURN(
       host_results_,
       device_.Allocate(sizeof(int64_t) + kScalarOutputsMax * sizeof(float), "scalar results"));
+  ASSIGN_OR_RETURN(host_progress_, device_.Allocate(sizeof(int64_t), "progress"));
   auto* scalars = reinterpret_cast<Scalars*>(scalars_.get());
   context_.numbers = &scalars->numbers;
   context_.out_of_range = reinterpret_cast<int*>(&scalars->out_of_range);
@@ -269,7 +294,7 @@ absl::Status CudaExecutor::WarmUp() {
   RETURN_IF_ERROR(SendScalars({}, cuda::Export::kNone));
   for (const Segment& segment : segments_) RETURN_IF_ERROR(LaunchSteps(segment));
   RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
-  if (profile_ != nullptr) return absl::OkStatus();  // measures launch by launch
+  if (launches_wait_) return absl::OkStatus();  // launch by launch
   for (Segment& segment : segments_) {
     if (absl::Status captured = Capture(segment); !captured.ok()) {
       LOG(WARNING) << device_.name()
@@ -285,6 +310,7 @@ absl::Status CudaExecutor::Capture(Segment& segment) {
   RETURN_IF_ERROR(
       StatusOf(cudaStreamBeginCapture(device_.compute(), cudaStreamCaptureModeThreadLocal)));
   const absl::Status launched = LaunchSteps(segment);
+  launching_ = -1;
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(device_.compute(), &graph);
   const auto destroy = absl::MakeCleanup([&] {
@@ -317,7 +343,7 @@ absl::StatusOr<absl::Span<const float>> CudaExecutor::output(absl::string_view n
 
 // Piece by piece, so that there is one copy of it and not two.
 absl::Status CudaExecutor::Fetch(absl::string_view name, Output& output) const {
-  device_.Drive();
+  RETURN_IF_ERROR(device_.Drive());
   if (output.values == nullptr) {
     ASSIGN_OR_RETURN(output.values,
                      device_.Allocate(FloatBytes(output.elements),
@@ -340,7 +366,7 @@ absl::Status CudaExecutor::Fetch(absl::string_view name, Output& output) const {
 
 absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flow) {
   CHECK(micro_batches_ || (arguments.is_first_micro_batch && arguments.is_last_micro_batch));
-  device_.Drive();
+  RETURN_IF_ERROR(device_.Drive());
   for (auto& [name, output] : outputs_) output.is_fetched = false;
   if (absl::Status computed = Compute(arguments, flow); !computed.ok()) {
     return GiveUp(std::move(computed));
@@ -353,6 +379,8 @@ absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flo
 }
 
 absl::Status CudaExecutor::Compute(const RunArguments& arguments, ParameterFlow* flow) {
+  finished_segments() = 0;  // the run before has come to its end
+  launching_ = -1;
   RETURN_IF_ERROR(Enqueue(arguments, flow));
   RETURN_IF_ERROR(Announce(arguments, flow));
   RETURN_IF_ERROR(AwaitNodes());
@@ -480,6 +508,7 @@ absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
   const RunNumbers none;  // kernels read theirs from the device
   for (int i = segment.first; i < segment.last; ++i) {
     const Step& step = steps_[i];
+    launching_ = i;
     const auto start = std::chrono::steady_clock::now();
     if (step.run) RETURN_IF_ERROR(step.run(none));
     if (profile_ != nullptr) {
@@ -487,8 +516,11 @@ absl::Status CudaExecutor::LaunchSteps(const Segment& segment) {
       profile_->Record(step.profile_entry, std::chrono::steady_clock::now() - start);
     }
     RETURN_IF_ERROR(ExportGradients(step));
+    launching_ = -1;
   }
-  return absl::OkStatus();
+  const int64_t number = &segment - segments_.data();
+  return StatusOf(cuda::ShowProgress(reinterpret_cast<int64_t*>(host_progress_.get()), number + 1,
+                                     device_.compute()));
 }
 
 absl::Status CudaExecutor::ExportGradients(const Step& step) {
@@ -546,7 +578,7 @@ absl::Status CudaExecutor::CheckRange() const {
 absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
                                                     const Executor::Options& options) {
   auto& device = static_cast<CudaDevice&>(*options.device);
-  device.Drive();
+  RETURN_IF_ERROR(device.Drive());
   CudaContext context;
   context.stream = device.compute();
   context.cublas = device.cublas();

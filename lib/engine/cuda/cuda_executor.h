@@ -71,6 +71,7 @@ class CudaExecutor : public Executor {
   };
 
   struct Step {
+    std::string name;  // "'h0/qkv' (Linear)"
     NodeRun run;
     std::vector<int> ready;  // gradients to add up before another step uses their memory
     int profile_entry = -1;
@@ -100,7 +101,8 @@ class CudaExecutor : public Executor {
       : device_(device),
         samples_(options.batch),
         micro_batches_(options.micro_batches),
-        profile_(options.profile) {}
+        profile_(options.profile),
+        launches_wait_(profile_ != nullptr || CudaLaunchesWait()) {}
 
   absl::Status Build(const v1::Graph& graph, const Options& options);
   absl::Status PlaceScalars(const v1::Graph& graph);
@@ -130,12 +132,17 @@ class CudaExecutor : public Executor {
   absl::Status AwaitNodes();
   absl::Status AwaitGradients(const Segment& segment);
   absl::Status GiveUp(absl::Status why);
+  std::string FaultedNodes() const;
+  volatile int64_t& finished_segments() const {
+    return *reinterpret_cast<int64_t*>(host_progress_.get());
+  }
   absl::Status DrainStreams(absl::FunctionRef<void()> abandon);
 
   CudaDevice& device_;
   const int64_t samples_;
   const bool micro_batches_;
   Profile* const profile_;
+  const bool launches_wait_;  // each is finished before the next: an error is that of its node
   CudaContext context_;
   int64_t arena_bytes_ = 0;
   CudaMemory arena_;
@@ -143,7 +150,8 @@ class CudaExecutor : public Executor {
   CudaMemory scalars_;
   int64_t scalar_bytes_ = 0;
   Device::Memory host_scalars_ = Device::Memory(nullptr, nullptr);
-  Device::Memory host_results_ = Device::Memory(nullptr, nullptr);  // out_of_range, then scalars
+  Device::Memory host_results_ = Device::Memory(nullptr, nullptr);   // out_of_range, then scalars
+  Device::Memory host_progress_ = Device::Memory(nullptr, nullptr);  // int64_t, by the GPU
   std::unique_ptr<CudaBuckets> buckets_;  // of an executor that trains with peers
   std::vector<bool> gathered_;            // by bucket, in this run
   std::vector<Parameter> parameters_;
@@ -152,6 +160,7 @@ class CudaExecutor : public Executor {
   mutable absl::flat_hash_map<std::string, Output> outputs_;
   std::vector<Step> steps_;
   std::vector<Segment> segments_;
+  int launching_ = -1;  // a step; -1: none
 };
 
 }  // namespace muster

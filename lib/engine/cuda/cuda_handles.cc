@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 
 #include "lib/engine/cuda/cuda_kernels.h"
 #include "lib/engine/host_memory.h"
@@ -13,6 +14,11 @@ namespace {
 std::atomic<bool> resources_are_kept = false;
 
 }  // namespace
+
+bool CudaLaunchesWait() {
+  const char* wait = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return wait != nullptr && std::atoi(wait) != 0;
+}
 
 void KeepCudaResources() { resources_are_kept = true; }
 bool CudaResourcesAreKept() { return resources_are_kept; }

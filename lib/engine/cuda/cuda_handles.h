@@ -12,6 +12,9 @@
 
 namespace muster {
 
+// Whether the environment's CUDA_LAUNCH_BLOCKING makes every launch wait for its kernel.
+bool CudaLaunchesWait();
+
 // A GPU does not come to the end of its work: from now on this process returns nothing that CUDA
 // handed out. That would wait for the GPU, for ever, or take memory from under it.
 void KeepCudaResources();
