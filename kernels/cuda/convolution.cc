@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "kernels/cuda/convolution_choice.h"
+
 namespace muster::kernels::cuda {
 namespace {
 
@@ -20,6 +22,45 @@ constexpr int64_t kWorkspaceBytesTimed = int64_t{128} << 20;
 
 Failure FailureOf(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUCCESS ? nullptr : cudnnGetErrorString(status);
+}
+
+ConvolutionMethod MethodOf(cudnnConvolutionFwdAlgo_t algorithm) {
+  switch (algorithm) {
+    case CUDNN_CONVOLUTION_FWD_ALGO_FFT:
+    case CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING:
+      return ConvolutionMethod::kFft;
+    case CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD:
+    case CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED:
+      return ConvolutionMethod::kWinograd;
+    default:
+      return ConvolutionMethod::kSums;
+  }
+}
+
+ConvolutionMethod MethodOf(cudnnConvolutionBwdDataAlgo_t algorithm) {
+  switch (algorithm) {
+    case CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT:
+    case CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING:
+      return ConvolutionMethod::kFft;
+    case CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD:
+    case CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED:
+      return ConvolutionMethod::kWinograd;
+    default:
+      return ConvolutionMethod::kSums;
+  }
+}
+
+ConvolutionMethod MethodOf(cudnnConvolutionBwdFilterAlgo_t algorithm) {
+  switch (algorithm) {
+    case CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT:
+    case CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING:
+      return ConvolutionMethod::kFft;
+    case CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD:
+    case CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED:
+      return ConvolutionMethod::kWinograd;
+    default:
+      return ConvolutionMethod::kSums;
+  }
 }
 
 cudnnDataType_t DataType(Type type) {
@@ -96,10 +137,13 @@ cudnnStatus_t Convolution::Describe() {
 
 template <typename Performance>
 bool Convolution::Pick(const Performance* found, int count, int64_t workspace_bytes_max) {
+  const ConvolutionPrecision precision = {
+      .type = shape_.type, .tf32 = options_.tf32, .deterministic = options_.deterministic};
   for (int k = 0; k < count; ++k) {
     const Performance& candidate = found[k];
     if (candidate.status != CUDNN_STATUS_SUCCESS) continue;
     if (options_.deterministic && candidate.determinism != CUDNN_DETERMINISTIC) continue;
+    if (!Admits(MethodOf(candidate.algo), precision)) continue;
     if (static_cast<int64_t>(candidate.memory) > workspace_bytes_max) continue;
     // f32 that was not asked to be TF32 stays f32.
     if (math_ == CUDNN_FMA_MATH && candidate.mathType == CUDNN_TENSOR_OP_MATH) continue;

@@ -80,7 +80,8 @@ class Convolution {
   cudnnStatus_t PickAlgorithm();
   cudnnStatus_t TimeAlgorithms(void* to, const void* left, const void* right, void* workspace);
 
-  // The first that runs within the workspace and is deterministic where it must be.
+  // The first that runs within the workspace, is admitted (see convolution_choice.h) and is
+  // deterministic where it must be.
   template <typename Performance>
   bool Pick(const Performance* found, int count, int64_t workspace_bytes_max);
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/batch_norm.h"
 #include "kernels/cuda/convolution.h"
+#include "kernels/cuda/convolution_choice.h"
 #include "kernels/cuda/movement.h"
 #include "kernels/cuda/pooling.h"
 #include "kernels/cuda/reduction.h"
@@ -109,6 +110,11 @@ absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::Convolut
                                             const Shape& x, const Shape& w, const Shape& y) {
   const cuda::ConvolutionOptions options = {.tf32 = node.context.tf32,
                                             .deterministic = node.context.deterministic};
+  if (node.type(0) == cuda::Type::kF32) {
+    LOG_FIRST_N(INFO, 1) << cuda::DescribeAdmission({.type = node.type(0),
+                                                     .tf32 = options.tf32,
+                                                     .deterministic = options.deterministic});
+  }
   // Tensor cores want channels last; kernels without them are made for channels first.
   const bool uses_tensor_cores = node.type(0) != cuda::Type::kF32 || options.tf32;
   std::string failures;

@@ -1,0 +1,53 @@
+#include "kernels/cuda/convolution_choice.h"
+
+namespace muster::kernels::cuda {
+namespace {
+
+// Half a unit in the last place of what operands are rounded to; of f32 what the order of a long
+// sum makes of it, which is what tests allow.
+double RoundingOf(const ConvolutionPrecision& precision) {
+  switch (precision.type) {
+    case Type::kBf16:
+      return 0x1p-9;
+    case Type::kF16:
+      return 0x1p-12;
+    case Type::kF32:
+    case Type::kI32:
+      break;
+  }
+  return precision.tf32 ? 0x1p-12 : 2e-6;
+}
+
+}  // namespace
+
+double ErrorOf(ConvolutionMethod method) {
+  switch (method) {
+    case ConvolutionMethod::kSums:
+      return 0;
+    case ConvolutionMethod::kFft:
+      return 1e-5;
+    case ConvolutionMethod::kWinograd:
+      return 1e-3;
+  }
+  return 1;
+}
+
+bool Admits(ConvolutionMethod method, const ConvolutionPrecision& precision) {
+  return !precision.deterministic || ErrorOf(method) <= RoundingOf(precision);
+}
+
+std::string DescribeAdmission(const ConvolutionPrecision& precision) {
+  std::string refused;
+  if (!Admits(ConvolutionMethod::kFft, precision)) refused += "FFT";
+  if (!Admits(ConvolutionMethod::kWinograd, precision)) {
+    refused += refused.empty() ? "Winograd" : " and Winograd";
+  }
+  if (refused.empty()) {
+    return "f32 convolutions may be computed by every algorithm of cuDNN, FFT and Winograd included"
+           " (training.deterministic: false)";
+  }
+  return "f32 convolutions are not computed by " + refused +
+         ", whose rounding is coarser; training.deterministic: false admits what is fastest";
+}
+
+}  // namespace muster::kernels::cuda
