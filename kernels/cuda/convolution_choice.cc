@@ -50,4 +50,14 @@ std::string DescribeAdmission(const ConvolutionPrecision& precision) {
          ", whose rounding is coarser; training.deterministic: false admits what is fastest";
 }
 
+std::vector<ConvolutionForm> FormsOf(Type type, bool tf32) {
+  if (type == Type::kF32) {
+    return {{.channels_last = tf32}, {.channels_last = !tf32}};
+  }
+  return {{.channels_last = true},
+          {.channels_last = false},
+          {.channels_last = false, .is_widened = true},
+          {.channels_last = true, .is_widened = true}};
+}
+
 }  // namespace muster::kernels::cuda

@@ -1,7 +1,8 @@
-// Which of the library's algorithms a convolution may be computed by.
+// In which forms a convolution is asked of the library, and which of its algorithms are taken.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/type.h"
 
@@ -27,5 +28,18 @@ bool Admits(ConvolutionMethod method, const ConvolutionPrecision& precision);
 
 // What that means for convolutions of f32, for the log.
 std::string DescribeAdmission(const ConvolutionPrecision& precision);
+
+struct ConvolutionForm {
+  bool channels_last = false;
+  // Operands of 16 bits are widened and the result is rounded: the sums are the same.
+  bool is_widened = false;
+
+  bool operator==(const ConvolutionForm&) const = default;
+};
+
+// To be asked for one after the other until the library has one. Tensor cores want channels last,
+// kernels without them are made for channels first. Grouped and dilated convolutions of 16 bits,
+// and their derivatives, are not all there in bf16; in f32 they are.
+std::vector<ConvolutionForm> FormsOf(Type type, bool tf32);
 
 }  // namespace muster::kernels::cuda

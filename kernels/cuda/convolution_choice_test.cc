@@ -35,5 +35,24 @@ TEST(ConvolutionChoiceTest, SpeedDecidesWhereNothingMustRepeat) {
   EXPECT_THAT(DescribeAdmission(f32), HasSubstr("every algorithm"));
 }
 
+TEST(ConvolutionChoiceTest, SixteenBitsAreWidenedOnlyWhereTheLibraryHasNothingElse) {
+  for (Type type : {Type::kBf16, Type::kF16}) {
+    const std::vector<ConvolutionForm> forms = FormsOf(type, /*tf32=*/false);
+    ASSERT_EQ(forms.size(), 4);
+    EXPECT_EQ(forms[0], (ConvolutionForm{.channels_last = true}));
+    EXPECT_FALSE(forms[1].is_widened);
+    // The form that every convolution has.
+    EXPECT_EQ(forms[2], (ConvolutionForm{.channels_last = false, .is_widened = true}));
+    EXPECT_TRUE(forms[3].is_widened);
+  }
+}
+
+TEST(ConvolutionChoiceTest, F32IsNeverWidenedAndBeginsWhereItIsFastest) {
+  EXPECT_EQ(FormsOf(Type::kF32, /*tf32=*/false),
+            (std::vector<ConvolutionForm>{{.channels_last = false}, {.channels_last = true}}));
+  EXPECT_EQ(FormsOf(Type::kF32, /*tf32=*/true),
+            (std::vector<ConvolutionForm>{{.channels_last = true}, {.channels_last = false}}));
+}
+
 }  // namespace
 }  // namespace muster::kernels::cuda

@@ -1,5 +1,7 @@
 // Convolution and pooling. A convolution chooses the layout, what follows keeps it.
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
@@ -40,7 +42,7 @@ struct ConvolutionPlan {
 };
 
 ConvolutionPlan DescribeConvolution(const CudaNode& node, const Shape& x, const Shape& w,
-                                    const Shape& y, Layout layout) {
+                                    const Shape& y, Layout layout, cuda::Type type) {
   const Window window = ConvolutionWindow(*node.node, w);
   ConvolutionPlan plan{.shape = {.batch = x[0],
                                  .channels = x[1],
@@ -53,7 +55,7 @@ ConvolutionPlan DescribeConvolution(const CudaNode& node, const Shape& x, const 
                                  .dilations = window.dilations,
                                  .groups = IntegerAttribute(*node.node, "groups"),
                                  .order = OrderOf(layout),
-                                 .type = node.type(0)}};
+                                 .type = type}};
   if (window.padding_before == window.padding_after) return plan;
   Border& border = plan.border;
   border.is_copied = true;
@@ -93,59 +95,170 @@ cudaError_t CopyOutside(std::byte* dx, const std::byte* padded, const Convolutio
                        border.inside, ElementBytes(plan), stream);
 }
 
-// A convolution in the layout that it is fastest in, or else in the one that the library has it
-// for.
+// Of a convolution, or those of them and of their gradients that one of its derivatives has.
+struct ConvolutionTensors {
+  std::byte* x;
+  std::byte* w;
+  std::byte* y;
+};
+
+// A convolution in the form that it is fastest in, or else in one that the library has it in.
 struct PreparedConvolution {
+  cuda::ConvolutionPart part;
   ConvolutionPlan plan;
   Layout layout;
+  cuda::Type type;  // of the node's tensors; the library may see them widened to plan.shape.type
+  int64_t x_elements, w_elements, y_elements;
   std::shared_ptr<cuda::Convolution> convolution;
 
+  bool is_widened() const { return plan.shape.type != type; }
+  int64_t wide_bytes(int64_t elements) const {
+    return is_widened() ? Aligned(elements * cuda::Bytes(plan.shape.type)) : 0;
+  }
   int64_t library_bytes() const { return Aligned(convolution->workspace_bytes()); }
   int64_t workspace_bytes() const {
-    return library_bytes() + plan.border.workspace_bytes() + kWorkspaceAlignment;
+    return library_bytes() + plan.border.workspace_bytes() + wide_bytes(x_elements) +
+           wide_bytes(w_elements) + wide_bytes(y_elements) + kWorkspaceAlignment;
   }
 };
 
+int64_t Elements(const Shape& shape) {
+  int64_t elements = 1;
+  for (int64_t size : shape) elements *= size;
+  return elements;
+}
+
 absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::ConvolutionPart part,
                                             const Shape& x, const Shape& w, const Shape& y) {
-  const cuda::ConvolutionOptions options = {.tf32 = node.context.tf32,
-                                            .deterministic = node.context.deterministic};
-  if (node.type(0) == cuda::Type::kF32) {
-    LOG_FIRST_N(INFO, 1) << cuda::DescribeAdmission({.type = node.type(0),
-                                                     .tf32 = options.tf32,
-                                                     .deterministic = options.deterministic});
+  const cuda::Type type = node.type(0);
+  const bool tf32 = node.context.tf32, deterministic = node.context.deterministic;
+  if (type == cuda::Type::kF32) {
+    LOG_FIRST_N(INFO, 1) << cuda::DescribeAdmission(
+        {.type = type, .tf32 = tf32, .deterministic = deterministic});
   }
-  // Tensor cores want channels last; kernels without them are made for channels first.
-  const bool uses_tensor_cores = node.type(0) != cuda::Type::kF32 || options.tf32;
   std::string failures;
-  for (Layout layout : {uses_tensor_cores ? kChannelsLast : Layout::kPlain,
-                        uses_tensor_cores ? Layout::kPlain : kChannelsLast}) {
-    const ConvolutionPlan plan = DescribeConvolution(node, x, w, y, layout);
+  for (const cuda::ConvolutionForm& form : cuda::FormsOf(type, tf32)) {
+    const Layout layout = form.channels_last ? kChannelsLast : Layout::kPlain;
+    const ConvolutionPlan plan =
+        DescribeConvolution(node, x, w, y, layout, form.is_widened ? cuda::Type::kF32 : type);
     std::unique_ptr<cuda::Convolution> convolution;
-    const cuda::Failure failure =
-        cuda::Convolution::Create(node.context.cudnn, part, plan.shape, options, convolution);
-    if (failure == nullptr) return PreparedConvolution{plan, layout, std::move(convolution)};
+    // What has 16 bits loses none of them in TF32.
+    const cuda::Failure failure = cuda::Convolution::Create(
+        node.context.cudnn, part, plan.shape,
+        {.tf32 = tf32 || form.is_widened, .deterministic = deterministic}, convolution);
+    if (failure == nullptr) {
+      LOG_IF(INFO, form.is_widened)
+          << "convolution " << node.node->name() << ": cuDNN has it in f32 alone" << failures;
+      return PreparedConvolution{
+          .part = part,
+          .plan = plan,
+          .layout = layout,
+          .type = type,
+          .x_elements = Elements(x),
+          .w_elements = Elements(w),
+          .y_elements = Elements(y),
+          .convolution = std::move(convolution),
+      };
+    }
     absl::StrAppend(&failures, "; ", plan.shape.ToString(), ": ", failure);
   }
   return absl::InvalidArgumentError(absl::StrCat("cuDNN has no such convolution", failures));
 }
 
-// Where the convolution's operands lie: workspace of the library, then the padded image.
-struct ConvolutionMemory {
-  std::byte* to;
-  std::byte* left;
-  std::byte* right;
-  std::byte* library;
-};
-
-void Choose(const std::string& name, const CudaContext& context, cuda::Convolution& convolution,
-            const ConvolutionMemory& m) {
-  if (cuda::Failure failure = convolution.Choose(m.to, m.left, m.right, m.library)) {
-    LOG(WARNING) << name << ": " << failure << "; using the library's first algorithm";
+// A convolution on memory.
+class PlacedConvolution {
+ public:
+  PlacedConvolution(PreparedConvolution prepared, const ConvolutionTensors& tensors,
+                    std::byte* workspace, cudaStream_t stream)
+      : prepared_(std::move(prepared)), own_(tensors), wide_(tensors), stream_(stream) {
+    std::byte* end = Align(workspace);
+    const auto take = [&end](int64_t bytes) { return std::exchange(end, end + bytes); };
+    scratch_ = take(prepared_.library_bytes());
+    std::byte* padded = take(prepared_.plan.border.workspace_bytes());
+    if (prepared_.is_widened()) {
+      wide_ = {.x = take(prepared_.wide_bytes(prepared_.x_elements)),
+               .w = take(prepared_.wide_bytes(prepared_.w_elements)),
+               .y = take(prepared_.wide_bytes(prepared_.y_elements))};
+    }
+    seen_ = wide_;
+    if (is_padded()) seen_.x = padded;
+    end_ = end;
   }
-  LOG_IF(INFO, !context.deterministic || VLOG_IS_ON(1))
-      << "convolution " << name << ": " << convolution.choice();
-}
+
+  // Workspace behind its own.
+  std::byte* end() const { return end_; }
+
+  void Choose(const std::string& name, const CudaContext& context) const {
+    const auto [to, left, right] = Operands();
+    if (cuda::Failure failure = prepared_.convolution->Choose(to, left, right, scratch_)) {
+      LOG(WARNING) << name << ": " << failure << "; using the library's first algorithm";
+    }
+    LOG_IF(INFO, !context.deterministic || VLOG_IS_ON(1))
+        << "convolution " << name << ": " << prepared_.convolution->choice();
+  }
+
+  absl::Status Run() const {
+    using enum cuda::ConvolutionPart;
+    const PreparedConvolution& p = prepared_;
+    if (p.part != kGradInput) {
+      RETURN_IF_ERROR(Widen(wide_.x, own_.x, p.x_elements));
+      if (is_padded()) RETURN_IF_ERROR(StatusOf(CopyInside(seen_.x, wide_.x, p.plan, stream_)));
+    }
+    if (p.part != kGradWeight) RETURN_IF_ERROR(Widen(wide_.w, own_.w, p.w_elements));
+    if (p.part != kForward) RETURN_IF_ERROR(Widen(wide_.y, own_.y, p.y_elements));
+    const auto [to, left, right] = Operands();
+    RETURN_IF_ERROR(StatusOf(p.convolution->Run(to, left, right, scratch_)));
+    switch (p.part) {
+      case kForward:
+        return Round(own_.y, wide_.y, p.y_elements);
+      case kGradWeight:
+        return Round(own_.w, wide_.w, p.w_elements);
+      case kGradInput:
+        if (is_padded()) RETURN_IF_ERROR(StatusOf(CopyOutside(wide_.x, seen_.x, p.plan, stream_)));
+        return Round(own_.x, wide_.x, p.x_elements);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // As Convolution::Run() takes them.
+  struct LibraryOperands {
+    std::byte* to;
+    std::byte* left;
+    std::byte* right;
+  };
+  LibraryOperands Operands() const {
+    switch (prepared_.part) {
+      case cuda::ConvolutionPart::kForward:
+        break;
+      case cuda::ConvolutionPart::kGradInput:
+        return {seen_.x, seen_.y, seen_.w};
+      case cuda::ConvolutionPart::kGradWeight:
+        return {seen_.w, seen_.y, seen_.x};
+    }
+    return {seen_.y, seen_.x, seen_.w};
+  }
+
+  bool is_padded() const { return prepared_.plan.border.is_copied; }
+  absl::Status Widen(std::byte* wide, const std::byte* own, int64_t n) const {
+    if (wide == own) return absl::OkStatus();
+    return StatusOf(
+        cuda::Convert(wide, prepared_.plan.shape.type, own, prepared_.type, n, stream_));
+  }
+  absl::Status Round(std::byte* own, const std::byte* wide, int64_t n) const {
+    if (wide == own) return absl::OkStatus();
+    return StatusOf(
+        cuda::Convert(own, prepared_.type, wide, prepared_.plan.shape.type, n, stream_));
+  }
+
+  const PreparedConvolution prepared_;
+  const ConvolutionTensors own_;  // the node's
+  ConvolutionTensors wide_;       // in the type that the library computes in
+  ConvolutionTensors seen_;       // by the library
+  const cudaStream_t stream_;
+  std::byte* scratch_;
+  std::byte* end_;
+};
 
 // What is done to y behind the convolution.
 using Finish = std::function<cudaError_t(const NodeMemory& m, std::byte* workspace)>;
@@ -153,27 +266,19 @@ using Finish = std::function<cudaError_t(const NodeMemory& m, std::byte* workspa
 // x, w, ... -> y.
 PlannedNode PlanForward(const CudaNode& node, const PreparedConvolution& prepared,
                         int64_t finish_bytes, Finish finish) {
-  PlannedNode planned{
-      .output_layouts = {prepared.layout},
-      .workspace_bytes = prepared.workspace_bytes() + finish_bytes,
-      .prepare = [=, name = node.node->name(), &context = node.context,
-                  stream = node.context.stream](const NodeMemory& m) -> NodeRun {
-        const ConvolutionPlan& plan = prepared.plan;
-        std::byte* workspace = Align(m.workspace);
-        std::byte* padded = workspace + prepared.library_bytes();
-        const ConvolutionMemory memory = {
-            m.outputs[0], plan.border.is_copied ? padded : m.inputs[0], m.inputs[1], workspace};
-        Choose(name, context, *prepared.convolution, memory);
-        return [=](const RunNumbers&) -> absl::Status {
-          const ConvolutionPlan& plan = prepared.plan;
-          if (plan.border.is_copied) {
-            RETURN_IF_ERROR(StatusOf(CopyInside(padded, m.inputs[0], plan, stream)));
-          }
-          RETURN_IF_ERROR(StatusOf(
-              prepared.convolution->Run(memory.to, memory.left, memory.right, memory.library)));
-          return StatusOf(finish(m, padded + plan.border.workspace_bytes()));
-        };
-      }};
+  PlannedNode planned{.output_layouts = {prepared.layout},
+                      .workspace_bytes = prepared.workspace_bytes() + finish_bytes,
+                      .prepare = [=, name = node.node->name(), &context = node.context,
+                                  stream = node.context.stream](const NodeMemory& m) -> NodeRun {
+                        const PlacedConvolution placed(prepared,
+                                                       {m.inputs[0], m.inputs[1], m.outputs[0]},
+                                                       m.workspace, stream);
+                        placed.Choose(name, context);
+                        return [=](const RunNumbers&) -> absl::Status {
+                          RETURN_IF_ERROR(placed.Run());
+                          return StatusOf(finish(m, placed.end()));
+                        };
+                      }};
   planned.input_layouts.resize(node.inputs.size());
   planned.input_layouts[0] = planned.input_layouts[1] = prepared.layout;
   return planned;
@@ -225,30 +330,30 @@ absl::StatusOr<PlannedNode> PlanConv2dBatchNormRelu(const CudaNode& node) {
                      });
 }
 
+// A derivative, of dy, one more tensor, and a third of which only the shape counts.
+template <typename TensorsOf>
+PlannedNode PlanGradient(const CudaNode& node, const PreparedConvolution& prepared,
+                         TensorsOf tensors_of) {
+  return {.input_layouts = {prepared.layout, prepared.layout, Layout::kPlain},
+          .output_layouts = {prepared.layout},
+          .shape_only = {2},
+          .workspace_bytes = prepared.workspace_bytes(),
+          .prepare = [=, name = node.node->name(), &context = node.context,
+                      stream = node.context.stream](const NodeMemory& m) -> NodeRun {
+            const PlacedConvolution placed(prepared, tensors_of(m), m.workspace, stream);
+            placed.Choose(name, context);
+            return [placed](const RunNumbers&) { return placed.Run(); };
+          }};
+}
+
 // Of dy, w, x (shape).
 absl::StatusOr<PlannedNode> PlanConv2dGradInput(const CudaNode& node) {
   ASSIGN_OR_RETURN(const PreparedConvolution prepared,
                    Prepare(node, cuda::ConvolutionPart::kGradInput, node.outputs[0].shape,
                            node.shape(1), node.shape(0)));
-  return PlannedNode{
-      .input_layouts = {prepared.layout, prepared.layout, Layout::kPlain},
-      .output_layouts = {prepared.layout},
-      .shape_only = {2},
-      .workspace_bytes = prepared.workspace_bytes(),
-      .prepare = [=, name = node.node->name(), &context = node.context,
-                  stream = node.context.stream](const NodeMemory& m) -> NodeRun {
-        std::byte* workspace = Align(m.workspace);
-        std::byte* padded = workspace + prepared.library_bytes();
-        const ConvolutionMemory memory = {prepared.plan.border.is_copied ? padded : m.outputs[0],
-                                          m.inputs[0], m.inputs[1], workspace};
-        Choose(name, context, *prepared.convolution, memory);
-        return [=](const RunNumbers&) -> absl::Status {
-          RETURN_IF_ERROR(StatusOf(
-              prepared.convolution->Run(memory.to, memory.left, memory.right, memory.library)));
-          if (!prepared.plan.border.is_copied) return absl::OkStatus();
-          return StatusOf(CopyOutside(m.outputs[0], padded, prepared.plan, stream));
-        };
-      }};
+  return PlanGradient(node, prepared, [](const NodeMemory& m) -> ConvolutionTensors {
+    return {.x = m.outputs[0], .w = m.inputs[1], .y = m.inputs[0]};
+  });
 }
 
 // Of dy, x, w (shape).
@@ -256,27 +361,9 @@ absl::StatusOr<PlannedNode> PlanConv2dGradWeight(const CudaNode& node) {
   ASSIGN_OR_RETURN(const PreparedConvolution prepared,
                    Prepare(node, cuda::ConvolutionPart::kGradWeight, node.shape(1),
                            node.outputs[0].shape, node.shape(0)));
-  return PlannedNode{
-      .input_layouts = {prepared.layout, prepared.layout, Layout::kPlain},
-      .output_layouts = {prepared.layout},
-      .shape_only = {2},
-      .workspace_bytes = prepared.workspace_bytes(),
-      .prepare = [=, name = node.node->name(), &context = node.context,
-                  stream = node.context.stream](const NodeMemory& m) -> NodeRun {
-        std::byte* workspace = Align(m.workspace);
-        std::byte* padded = workspace + prepared.library_bytes();
-        const bool is_copied = prepared.plan.border.is_copied;
-        const ConvolutionMemory memory = {m.outputs[0], m.inputs[0],
-                                          is_copied ? padded : m.inputs[1], workspace};
-        Choose(name, context, *prepared.convolution, memory);
-        return [=](const RunNumbers&) -> absl::Status {
-          if (is_copied) {
-            RETURN_IF_ERROR(StatusOf(CopyInside(padded, m.inputs[1], prepared.plan, stream)));
-          }
-          return StatusOf(
-              prepared.convolution->Run(memory.to, memory.left, memory.right, memory.library));
-        };
-      }};
+  return PlanGradient(node, prepared, [](const NodeMemory& m) -> ConvolutionTensors {
+    return {.x = m.inputs[1], .w = m.outputs[0], .y = m.inputs[0]};
+  });
 }
 
 absl::StatusOr<PlannedNode> PlanConv2dGradBias(const CudaNode& node) {
