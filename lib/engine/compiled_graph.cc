@@ -30,13 +30,12 @@ int CompiledGraph::AddTensor(const TensorType& type, Layout layout, int64_t byte
   return static_cast<int>(tensors_.size()) - 1;
 }
 
-// Of a tensor that somebody outside the graph reads or writes: always plain.
+// Of a tensor that somebody outside the graph reads or writes.
 int CompiledGraph::Number(const std::string& name) {
   const auto [it, is_new] = numbers_.try_emplace(name, tensors_.size());
   if (is_new) {
     const TensorType& type = types_.at(name);
     AddTensor(type, Layout::kPlain, type.bytes());
-    tensors_.back().must_be_plain = true;
   }
   return it->second;
 }
@@ -51,9 +50,13 @@ absl::Status CompiledGraph::NumberTensors() {
     const int parameter = Number(graph_.parameters(p).name());
     request_.tensors[parameter].external = true;
     tensors_[parameter].parameter = p;
+    tensors_[parameter].layout = kernels_.ParameterLayout(tensors_[parameter].type);
   }
-  for (const std::string* output : {&graph_.loss(), &graph_.logits(), &graph_.correct()}) {
-    if (!output->empty()) request_.tensors[Number(*output)].kept = true;
+  for (const std::string* name : {&graph_.loss(), &graph_.logits(), &graph_.correct()}) {
+    if (name->empty()) continue;
+    const int output = Number(*name);
+    request_.tensors[output].kept = true;
+    tensors_[output].is_output = true;
   }
   for (int p = 0; p < graph_.gradients_size(); ++p) {
     const int gradient = Number(graph_.gradients(p));
@@ -113,8 +116,10 @@ absl::Status CompiledGraph::AddNode(const v1::Node& node) {
     int tensor;
     if (known == numbers_.end()) {
       tensor = numbers_[name] = AddTensor(type, layout, bytes);
-    } else if (layout == Layout::kPlain) {
+    } else if (MayLie(known->second, layout)) {
       tensor = known->second;
+      tensors_[tensor].layout = layout;
+      request_.tensors[tensor].bytes = bytes;
     } else {
       tensor = versions_[{known->second, layout}] = AddTensor(type, layout, bytes);
       to_plain.push_back({tensor, known->second});
@@ -142,9 +147,19 @@ void CompiledGraph::AddStep(Step step) {
   steps_.push_back(std::move(step));
 }
 
-// The tensor as it lies in `layout`, reordered where it does not yet.
+// Whether those outside the graph who use the tensor can do so in `layout`.
+bool CompiledGraph::MayLie(int tensor, Layout layout) const {
+  if (layout == Layout::kPlain) return true;
+  const Tensor& used = tensors_[tensor];
+  if (used.is_output && !kernels_.Fetches(layout)) return false;
+  // Memory from outside has room for the plain tensor, and no more.
+  if (!used.is_gradient) return used.is_output;
+  return !request_.tensors[tensor].external && kernels_.ReadsAs(layout, Layout::kPlain);
+}
+
+// The tensor as it can be read in `layout`, reordered where it does not lie so yet.
 int CompiledGraph::InLayout(int tensor, Layout layout, const std::string& name) {
-  if (tensors_[tensor].layout == layout) return tensor;
+  if (kernels_.ReadsAs(tensors_[tensor].layout, layout)) return tensor;
   const auto known = versions_.find({tensor, layout});
   if (known != versions_.end()) return known->second;
   const TensorType type = tensors_[tensor].type;

@@ -61,9 +61,10 @@ class CompiledGraph {
   // Nodes whose output is to be filled (ConstantValue) before the first run and stays.
   const std::vector<const v1::Node*>& constants() const { return constants_; }
 
-  // Of a tensor of the graph, in its plain layout where it is an input, an output, a parameter, a
-  // gradient or a constant.
+  // Of a tensor of the graph. One that is an input, a parameter, a gradient or a constant can be
+  // read and written as plain there, and an output as KernelRegistry::Fetches() says.
   const TensorType& type(absl::string_view tensor) const { return types_.at(tensor); }
+  Layout layout(absl::string_view tensor) const { return tensors_[numbers_.at(tensor)].layout; }
   std::byte* Address(absl::string_view tensor, const Memory& memory) const;
 
   // Where the tensors of a step lie, for its kernel's prepare().
@@ -82,6 +83,7 @@ class CompiledGraph {
   void AddStep(Step step);
   int AddTensor(const TensorType& type, Layout layout, int64_t bytes);
   int Number(const std::string& name);
+  bool MayLie(int tensor, Layout layout) const;
   int InLayout(int tensor, Layout layout, const std::string& name);
   void AddReorder(int from, int to, const std::string& name);
   void PlaceParameterFlow();
@@ -93,7 +95,7 @@ class CompiledGraph {
     int graph_input = -1;  // whose bytes it holds
     int parameter = -1;    // its values, or where they are external its gradient
     bool is_gradient = false;
-    bool must_be_plain = false;  // somebody outside the graph reads or writes it
+    bool is_output = false;  // of the graph
   };
 
   const v1::Graph& graph_;

@@ -137,6 +137,29 @@ TEST(CompiledGraphTest, OutputsOfTheGraphArePlain) {
   EXPECT_THAT(Reorders(*compiled), testing::Contains("c/Reorder"));
 }
 
+// A device whose weights of convolutions are plain with more behind, and fetches blocked outputs.
+class LongParameters : public FakeKernels {
+ public:
+  Layout ParameterLayout(const TensorType& type) override {
+    return type.shape.size() == 4 ? kLong : Layout::kPlain;
+  }
+  bool ReadsAs(Layout from, Layout to) override {
+    return from == to || (from == kLong && to == Layout::kPlain);
+  }
+  bool Fetches(Layout) override { return true; }
+  static constexpr auto kLong = static_cast<Layout>(2);
+};
+
+TEST(CompiledGraphTest, WhatCanBeReadAsItLiesIsNotReordered) {
+  v1::Graph graph = ConvolutionalNet();
+  graph.set_logits("c");
+  LongParameters kernels;
+  const auto compiled = CompiledGraph::Create(graph, {.batch = 3}, kernels).value();
+  EXPECT_THAT(Reorders(*compiled), ElementsAre("x/Reorder", "d/Reorder"));
+  EXPECT_EQ(compiled->layout("w2"), LongParameters::kLong);
+  EXPECT_EQ(compiled->layout("c"), kBlocked);
+}
+
 // Which step awaits and announces which parameter.
 struct Flow {
   std::map<int, std::string> awaited_by;

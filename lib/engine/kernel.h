@@ -89,6 +89,16 @@ class KernelRegistry {
 
   // Memory of a tensor in a layout; at least that of the plain one.
   virtual int64_t Bytes(const TensorType& type, Layout layout) = 0;
+
+  // How a parameter of the type the graph computes with lies in the device's memory. One that
+  // ReadsAs() plain: its values are written by those who know nothing of layouts.
+  virtual Layout ParameterLayout(const TensorType& /*type*/) { return Layout::kPlain; }
+
+  // Whether a tensor that lies in `from` can be read as it lies where `to` is asked for.
+  virtual bool ReadsAs(Layout from, Layout to) { return from == to; }
+
+  // Whether the executor fetches an output of the graph (loss, logits, correct) from this layout.
+  virtual bool Fetches(Layout layout) { return layout == Layout::kPlain; }
 };
 
 // The bytes of a Constant node's output, on the host.
