@@ -56,20 +56,39 @@ __device__ Exponentials JoinBlock(Exponentials own) {
   return all;
 }
 
-// f(values, first class) for the classes of a row that this thread takes. V divides the classes.
+// f(values, first class) for the classes of a row that this thread takes: V at a time, those that
+// are left over one by one.
 template <typename T, int V, typename F>
 __device__ void ForClasses(const T* row, int64_t classes, F f) {
-  for (int64_t c = int64_t{threadIdx.x} * V; c < classes; c += kThreads * V) {
+  const int64_t whole = classes / V * V;
+  for (int64_t c = int64_t{threadIdx.x} * V; c < whole; c += kThreads * V) {
     float values[V];
     LoadFloats(values, row + c);
     f(values, c);
   }
+  if constexpr (V > 1) {
+    for (int64_t c = whole + threadIdx.x; c < classes; c += kThreads) {
+      float value[1];
+      LoadFloats(value, row + c);
+      f(value, c);
+    }
+  }
+}
+
+int64_t RowLength(const CrossEntropyShape& shape) {
+  return shape.row == 0 ? shape.logits.classes : shape.row;
+}
+
+// Whether rows of T that lie `row` elements apart are read in whole vectors.
+template <typename T>
+bool TakesVectors(int64_t row) {
+  return row % kVector<T> == 0;
 }
 
 template <typename T, int V>
 __device__ Exponentials RowExponentials(const T* row, int64_t classes) {
   Exponentials own;
-  ForClasses<T, V>(row, classes, [&](float(&values)[V], int64_t) {
+  ForClasses<T, V>(row, classes, [&](auto& values, int64_t) {
 #pragma unroll
     for (float value : values) own.Add(value);
   });
@@ -81,7 +100,7 @@ __global__ void SoftmaxRows(T* y, const T* x, int64_t rows, int64_t classes, boo
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const Exponentials all = RowExponentials<T, V>(x + row * classes, classes);
     const float lse = all.LogSum(), scale = 1 / all.sum;
-    ForClasses<T, V>(x + row * classes, classes, [&](float(&values)[V], int64_t c) {
+    ForClasses<T, V>(x + row * classes, classes, [&](auto& values, int64_t c) {
 #pragma unroll
       for (float& value : values) {
         value = is_log ? value - lse : expf(value - all.maximum) * scale;
@@ -97,18 +116,18 @@ __global__ void SoftmaxGradRows(T* dx, const T* dy, const T* y, int64_t rows, in
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const int64_t start = row * classes;
     float sum = 0;
-    ForClasses<T, V>(dy + start, classes, [&](float(&g)[V], int64_t c) {
-      float values[V];
+    ForClasses<T, V>(dy + start, classes, [&]<int N>(float(&g)[N], int64_t c) {
+      float values[N];
       LoadFloats(values, y + start + c);
 #pragma unroll
-      for (int i = 0; i < V; ++i) sum += is_log ? g[i] : g[i] * values[i];
+      for (int i = 0; i < N; ++i) sum += is_log ? g[i] : g[i] * values[i];
     });
     sum = BlockSum(sum);
-    ForClasses<T, V>(dy + start, classes, [&](float(&g)[V], int64_t c) {
-      float values[V];
+    ForClasses<T, V>(dy + start, classes, [&]<int N>(float(&g)[N], int64_t c) {
+      float values[N];
       LoadFloats(values, y + start + c);
 #pragma unroll
-      for (int i = 0; i < V; ++i) {
+      for (int i = 0; i < N; ++i) {
         g[i] = is_log ? g[i] - expf(values[i]) * sum : values[i] * (g[i] - sum);
       }
       StoreFloats(dx + start + c, g);
@@ -148,13 +167,13 @@ __global__ void ComputeLossFactor(float* factor, float weight, const RunNumbers*
 
 template <typename T, int V>
 __global__ void CrossEntropyRows(float* losses, float* lses, const T* logits, Targets targets,
-                                 int64_t rows, int64_t classes, float smoothing,
+                                 int64_t rows, int64_t classes, int64_t row_length, float smoothing,
                                  int* out_of_range) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const T* own = logits + row * classes;
+    const T* own = logits + row * row_length;
     Exponentials exponentials;
     float sum = 0;
-    ForClasses<T, V>(own, classes, [&](float(&values)[V], int64_t) {
+    ForClasses<T, V>(own, classes, [&](auto& values, int64_t) {
 #pragma unroll
       for (float value : values) {
         exponentials.Add(value);
@@ -188,29 +207,32 @@ __global__ void SumAll(float* y, const float* x, const float* factor, int64_t n)
 template <typename T, int V>
 __global__ void CrossEntropyGradRows(T* dlogits, const T* logits, Targets targets, const float* lse,
                                      const float* loss_factor, const RunNumbers* numbers,
-                                     int64_t rows, int64_t classes, float smoothing) {
+                                     int64_t rows, int64_t classes, int64_t row_length,
+                                     float smoothing) {
   const float share = smoothing / static_cast<float>(classes);
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const float factor = targets.Counts(row) ? *loss_factor * numbers->loss_scale : 0;
     const int64_t target = targets.of_row[row];
     const float of_row = lse[row];
-    ForClasses<T, V>(logits + row * classes, classes, [&](float(&values)[V], int64_t c) {
+    T* to = dlogits + row * row_length;
+    ForClasses<T, V>(logits + row * row_length, classes, [&]<int N>(float(&values)[N], int64_t c) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) {
+      for (int i = 0; i < N; ++i) {
         const float wanted = (c + i == target ? 1 - smoothing : 0) + share;
         values[i] = factor == 0 ? 0 : factor * (expf(values[i] - of_row) - wanted);
       }
-      StoreFloats(dlogits + row * classes + c, values);
+      StoreFloats(to + c, values);
     });
+    for (int64_t c = classes + threadIdx.x; c < row_length; c += kThreads) to[c] = FromFloat<T>(0);
   }
 }
 
 // right[row] = 1 where the first largest logit is the target's. NaN never is.
 template <typename T>
 __global__ void CompareRows(float* right, const T* logits, Targets targets, int64_t rows,
-                            int64_t classes) {
+                            int64_t classes, int64_t row_length) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const T* own = logits + row * classes;
+    const T* own = logits + row * row_length;
     const int64_t target = targets.of_row[row];
     const bool is_in_range = target >= 0 && target < classes;
     const float wanted = is_in_range ? ToFloat(own[target]) : NAN;
@@ -298,10 +320,11 @@ cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, con
   const auto [rows, classes, type] = shape.logits;
   const cudaError_t error = ForFloating(type, [&, rows = rows, classes = classes](auto one) {
     using T = decltype(one);
+    const int64_t row = RowLength(shape);
     const auto kernel =
-        classes % kVector<T> == 0 ? CrossEntropyRows<T, kVector<T>> : CrossEntropyRows<T, 1>;
+        TakesVectors<T>(row) ? CrossEntropyRows<T, kVector<T>> : CrossEntropyRows<T, 1>;
     return Launch(kernel, Rows(rows), kThreads, 0, stream, workspace, lse,
-                  static_cast<const T*>(logits), TargetsOf(target, shape), rows, classes,
+                  static_cast<const T*>(logits), TargetsOf(target, shape), rows, classes, row,
                   shape.label_smoothing, out_of_range);
   });
   MUSTER_RETURN_IF_CUDA_ERROR(error);
@@ -315,11 +338,12 @@ cudaError_t SoftmaxCrossEntropyGrad(void* dlogits, const void* logits, const int
   const auto [rows, classes, type] = shape.logits;
   return ForFloating(type, [&, rows = rows, classes = classes](auto one) {
     using T = decltype(one);
-    const auto kernel = classes % kVector<T> == 0 ? CrossEntropyGradRows<T, kVector<T>>
-                                                  : CrossEntropyGradRows<T, 1>;
+    const int64_t row = RowLength(shape);
+    const auto kernel =
+        TakesVectors<T>(row) ? CrossEntropyGradRows<T, kVector<T>> : CrossEntropyGradRows<T, 1>;
     return Launch(kernel, Rows(rows), kThreads, 0, stream, static_cast<T*>(dlogits),
                   static_cast<const T*>(logits), TargetsOf(target, shape), lse, factor, numbers,
-                  rows, classes, shape.label_smoothing);
+                  rows, classes, row, shape.label_smoothing);
   });
 }
 
@@ -329,7 +353,8 @@ cudaError_t CorrectCount(float* count, const void* logits, const int32_t* target
   const cudaError_t error = ForFloating(type, [&, rows = rows, classes = classes](auto one) {
     using T = decltype(one);
     return Launch(CompareRows<T>, Rows(rows), kThreads, 0, stream, workspace,
-                  static_cast<const T*>(logits), TargetsOf(target, shape), rows, classes);
+                  static_cast<const T*>(logits), TargetsOf(target, shape), rows, classes,
+                  RowLength(shape));
   });
   MUSTER_RETURN_IF_CUDA_ERROR(error);
   return Launch(SumAll, 1, kThreads, 0, stream, count, workspace, nullptr, rows);

@@ -31,6 +31,7 @@ cudaError_t SoftmaxGrad(SoftmaxKind kind, void* dx, const void* dy, const void* 
 
 struct CrossEntropyShape {
   SoftmaxShape logits;
+  int64_t row = 0;  // elements from one row of logits (and dlogits) to the next, >= V; 0: V
   float label_smoothing = 0;
   bool has_ignore_index = false;
   int32_t ignore_index = 0;
@@ -49,7 +50,8 @@ cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, con
                                 const float* factor, const CrossEntropyShape& shape,
                                 float* workspace, int* out_of_range, cudaStream_t stream);
 
-// dlogits = loss scale * *factor * (softmax - wanted distribution); may be logits.
+// dlogits = loss scale * *factor * (softmax - wanted distribution), 0 in the gaps between rows; may
+// be logits.
 cudaError_t SoftmaxCrossEntropyGrad(void* dlogits, const void* logits, const int32_t* target,
                                     const float* lse, const float* factor,
                                     const RunNumbers* numbers, const CrossEntropyShape& shape,

@@ -51,6 +51,17 @@ Layout PointwiseLayout(const CudaNode& node, const std::vector<int>& inputs);
 // of `inputs` may be overwritten.
 PlannedNode Pointwise(const CudaNode& node, const std::vector<int>& inputs, PlannedNode plan);
 
+// `plan` in the layouts of ChoosePadding(), and a dimension that is padded there as the node's
+// kernel counts it.
+inline PlannedNode Padded(const CudaNode& node, PlannedNode plan) {
+  ChoosePadding(node, plan);
+  return plan;
+}
+inline int64_t PaddedSize(const CudaNode& node, int64_t n) {
+  PlannedNode layouts;
+  return ChoosePadding(node, layouts) ? PaddedSize(n) : n;
+}
+
 // The shape of a tensor as it lies in memory, and where a dimension of the graph's order is then.
 std::vector<int64_t> ShapeInMemory(const std::vector<int64_t>& shape, Layout layout);
 int AxisInMemory(int axis, Layout layout);

@@ -199,8 +199,8 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
     if (buckets_ != nullptr && parameter.type == cuda::Type::kF32) {
       parameter.device = buckets_->values(p);
     } else {
-      ASSIGN_OR_RETURN(parameter.device,
-                       device_.Mirror(parameter.host, parameter.type, type.bytes()));
+      const int64_t bytes = CudaBytes(type, compiled.layout(graph.parameters(p).name()));
+      ASSIGN_OR_RETURN(parameter.device, device_.Mirror(parameter.host, parameter.type, bytes));
     }
     if (graph.gradients().empty()) continue;
     Gradient& gradient = gradients_.emplace_back();
@@ -236,6 +236,11 @@ absl::Status CudaExecutor::PlaceInputsAndOutputs(const CompiledGraph& compiled,
     output.device = compiled.Address(*name, memory);
     output.dtype = type.dtype;
     output.elements = type.elements();
+    output.columns = output.row = type.elements();
+    if (compiled.layout(*name) == kPaddedColumns) {
+      output.columns = type.shape.back();
+      output.row = PaddedSize(output.columns);
+    }
   }
   return absl::OkStatus();
 }
@@ -354,10 +359,12 @@ absl::Status CudaExecutor::Fetch(absl::string_view name, Output& output) const {
   const int64_t width = cuda::Bytes(TypeOf(output.dtype));
   constexpr int64_t kPiece = int64_t{1} << 20;
   std::vector<std::byte> raw(static_cast<size_t>(std::min(kPiece, output.elements) * width));
-  for (int64_t start = 0; start < output.elements; start += kPiece) {
-    const int64_t n = std::min(kPiece, output.elements - start);
-    RETURN_IF_ERROR(StatusOf(cudaMemcpy(raw.data(), output.device + start * width,
-                                        static_cast<size_t>(n * width), cudaMemcpyDeviceToHost)));
+  for (int64_t start = 0, n; start < output.elements; start += n) {
+    const int64_t column = start % output.columns;
+    n = std::min(kPiece, output.columns - column);
+    const std::byte* from = output.device + (start / output.columns * output.row + column) * width;
+    RETURN_IF_ERROR(StatusOf(
+        cudaMemcpy(raw.data(), from, static_cast<size_t>(n * width), cudaMemcpyDeviceToHost)));
     kernels::Convert(values + start, kernels::ElementType::kF32, raw.data(), type, n);
   }
   output.is_fetched = true;
@@ -593,7 +600,7 @@ absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
   Executor::MemoryNeed need{.arena_bytes = compiled->arena_bytes()};
   for (const v1::Parameter& parameter : graph.parameters()) {
     const TensorType& type = compiled->type(parameter.name());
-    need.parameter_bytes += type.bytes();
+    need.parameter_bytes += CudaBytes(type, compiled->layout(parameter.name()));
     // The sum over micro-batches, in f32.
     if (!graph.gradients().empty()) {
       need.parameter_bytes += type.elements() * static_cast<int64_t>(sizeof(float));

@@ -63,6 +63,8 @@ class CudaExecutor : public Executor {
     const std::byte* device = nullptr;
     v1::DType dtype = v1::DTYPE_F32;
     int64_t elements = 0;
+    int64_t columns = 0;  // all elements where there are no gaps
+    int64_t row = 0;      // elements from one row of columns to the next
     float scalar = 0;
     Device::Memory values = Device::Memory(nullptr, nullptr);
     bool is_fetched = false;

@@ -160,6 +160,9 @@ INSTANTIATE_TEST_SUITE_P(
                           300},
                     Model{"gpt", "layers=1 heads=4 channels=96 context=33 vocabulary=70", 3, 70},
                     Model{"lstm_lm", "layers=1 channels=32 context=6 vocabulary=40", 4, 40},
+                    // Heads that are padded in 16 bits, the second one with a bias.
+                    Model{"gpt", "layers=1 heads=2 channels=64 context=40 vocabulary=603", 2, 603},
+                    Model{"lstm_lm", "layers=1 channels=32 context=6 vocabulary=517", 4, 517},
                     Model{"mlp", "", 16, 10}, Model{"lenet", "", 4, 10}),
     [](const auto& info) { return absl::StrCat(info.param.name, info.index); });
 

@@ -115,6 +115,17 @@ absl::StatusOr<PlannedNode> CudaKernels::Plan(const TypedNode& node) {
 }
 
 PlannedNode CudaKernels::PlanReorder(const TensorType& type, Layout from, Layout to) {
+  if (from == kPaddedColumns) {
+    CHECK(to == Layout::kPlain) << "padding is never added afterwards";
+    const int64_t columns = type.shape.back();
+    return {.prepare =
+                Enqueue([stream = context_.stream, columns,
+                         sizes = std::vector<int64_t>{type.elements() / columns, columns},
+                         bytes = static_cast<int>(DTypeBytes(type.dtype))](const NodeMemory& m) {
+                  return cuda::CopyBox(m.outputs[0], {0, {columns, 1}}, m.inputs[0],
+                                       {0, {PaddedSize(columns), 1}}, sizes, bytes, stream);
+                })};
+  }
   CHECK_EQ(type.shape.size(), 4);
   // Both sides walked in the order B, H, W, C.
   const std::vector<int64_t> sizes = ShapeInMemory(type.shape, kChannelsLast);
@@ -129,8 +140,6 @@ PlannedNode CudaKernels::PlanReorder(const TensorType& type, Layout from, Layout
                 return cuda::CopyBox(m.outputs[0], y, m.inputs[0], x, sizes, bytes, stream);
               })};
 }
-
-int64_t CudaKernels::Bytes(const TensorType& type, Layout) { return type.bytes(); }
 
 PlannedNode PlanAlias(const CudaNode& node, std::vector<int> shape_only) {
   return {.shape_only = std::move(shape_only),

@@ -18,15 +18,12 @@
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/type.h"
+#include "lib/engine/cuda/cuda_layouts.h"
 #include "lib/engine/kernel.h"
 
 namespace muster {
 
 namespace cuda = kernels::cuda;
-
-// Images as [B, H, W, C], weights of convolutions as [O, K, L, C/groups]; of tensors with four
-// dimensions.
-inline constexpr Layout kChannelsLast = Layout{1};
 
 // Of a type that has elements: not a state.
 cuda::Type TypeOf(v1::DType dtype);
@@ -100,7 +97,10 @@ class CudaKernels : public KernelRegistry {
 
   absl::StatusOr<PlannedNode> Plan(const TypedNode& node) override;
   PlannedNode PlanReorder(const TensorType& type, Layout from, Layout to) override;
-  int64_t Bytes(const TensorType& type, Layout layout) override;
+  int64_t Bytes(const TensorType& type, Layout layout) override { return CudaBytes(type, layout); }
+  Layout ParameterLayout(const TensorType& type) override { return CudaParameterLayout(type); }
+  bool ReadsAs(Layout from, Layout to) override { return CudaReadsAs(from, to); }
+  bool Fetches(Layout layout) override { return CudaFetches(layout); }
 
  private:
   CudaContext& context_;

@@ -9,7 +9,9 @@ namespace {
 constexpr int64_t kFactorBytes = kWorkspaceAlignment;  // of the factor, before other scratch
 
 cuda::CrossEntropyShape ShapeOf(const CudaNode& node) {
-  return {.logits = {node.rows(0), node.columns(0), node.type(0)},
+  const int64_t classes = node.columns(0);
+  return {.logits = {node.rows(0), classes, node.type(0)},
+          .row = PaddedSize(node, classes),
           .has_ignore_index = IgnoreIndex(*node.node).has_value(),
           .ignore_index = static_cast<int32_t>(IgnoreIndex(*node.node).value_or(0))};
 }
@@ -33,48 +35,49 @@ float WeightOf(const CudaNode& node) {
 int64_t RowBytes(const CudaNode& node) { return node.rows(0) * int64_t{sizeof(float)}; }
 
 absl::StatusOr<PlannedNode> PlanCrossEntropy(const CudaNode& node) {
-  return PlannedNode{.workspace_bytes = kFactorBytes + RowBytes(node),
-                     .prepare = Enqueue([shape = SmoothedShapeOf(node), weight = WeightOf(node),
-                                         counted = CountedOf(node), numbers = node.context.numbers,
-                                         flag = node.context.out_of_range,
-                                         stream = node.context.stream](const NodeMemory& m) {
-                       float* factor = Floats(m.workspace);
-                       const int32_t* target = Ids(m.inputs[1]);
-                       const cudaError_t error =
-                           cuda::LossFactor(factor, weight, numbers, shape.logits.rows, target,
-                                            &shape, counted, stream);
-                       if (error != cudaSuccess) return error;
-                       return cuda::SoftmaxCrossEntropy(
-                           Floats(m.outputs[0]), Floats(m.outputs[1]), m.inputs[0], target, factor,
-                           shape, Floats(m.workspace + kFactorBytes), flag, stream);
-                     })};
+  return Padded(
+      node, {.workspace_bytes = kFactorBytes + RowBytes(node),
+             .prepare = Enqueue([shape = SmoothedShapeOf(node), weight = WeightOf(node),
+                                 counted = CountedOf(node), numbers = node.context.numbers,
+                                 flag = node.context.out_of_range,
+                                 stream = node.context.stream](const NodeMemory& m) {
+               float* factor = Floats(m.workspace);
+               const int32_t* target = Ids(m.inputs[1]);
+               const cudaError_t error = cuda::LossFactor(
+                   factor, weight, numbers, shape.logits.rows, target, &shape, counted, stream);
+               if (error != cudaSuccess) return error;
+               return cuda::SoftmaxCrossEntropy(Floats(m.outputs[0]), Floats(m.outputs[1]),
+                                                m.inputs[0], target, factor, shape,
+                                                Floats(m.workspace + kFactorBytes), flag, stream);
+             })});
 }
 
 absl::StatusOr<PlannedNode> PlanCrossEntropyGrad(const CudaNode& node) {
-  return PlannedNode{
-      .overwritable = {0},
-      .workspace_bytes = kFactorBytes,
-      .prepare = Enqueue([shape = SmoothedShapeOf(node), weight = WeightOf(node),
-                          counted = CountedOf(node), numbers = node.context.numbers,
-                          stream = node.context.stream](const NodeMemory& m) {
-        float* factor = Floats(m.workspace);
-        const int32_t* target = Ids(m.inputs[1]);
-        const cudaError_t error = cuda::LossFactor(factor, weight, numbers, shape.logits.rows,
-                                                   target, &shape, counted, stream);
-        if (error != cudaSuccess) return error;
-        return cuda::SoftmaxCrossEntropyGrad(m.outputs[0], m.inputs[0], target, Floats(m.inputs[2]),
-                                             factor, numbers, shape, stream);
-      })};
+  return Padded(node,
+                {.overwritable = {0},
+                 .workspace_bytes = kFactorBytes,
+                 .prepare = Enqueue([shape = SmoothedShapeOf(node), weight = WeightOf(node),
+                                     counted = CountedOf(node), numbers = node.context.numbers,
+                                     stream = node.context.stream](const NodeMemory& m) {
+                   float* factor = Floats(m.workspace);
+                   const int32_t* target = Ids(m.inputs[1]);
+                   const cudaError_t error = cuda::LossFactor(
+                       factor, weight, numbers, shape.logits.rows, target, &shape, counted, stream);
+                   if (error != cudaSuccess) return error;
+                   return cuda::SoftmaxCrossEntropyGrad(m.outputs[0], m.inputs[0], target,
+                                                        Floats(m.inputs[2]), factor, numbers, shape,
+                                                        stream);
+                 })});
 }
 
 absl::StatusOr<PlannedNode> PlanCorrectCount(const CudaNode& node) {
-  return PlannedNode{
-      .workspace_bytes = RowBytes(node),
-      .prepare =
-          Enqueue([shape = ShapeOf(node), stream = node.context.stream](const NodeMemory& m) {
-            return cuda::CorrectCount(Floats(m.outputs[0]), m.inputs[0], Ids(m.inputs[1]), shape,
-                                      Floats(m.workspace), stream);
-          })};
+  return Padded(node, {.workspace_bytes = RowBytes(node),
+                       .prepare = Enqueue([shape = ShapeOf(node),
+                                           stream = node.context.stream](const NodeMemory& m) {
+                         return cuda::CorrectCount(Floats(m.outputs[0]), m.inputs[0],
+                                                   Ids(m.inputs[1]), shape, Floats(m.workspace),
+                                                   stream);
+                       })});
 }
 
 template <cuda::ElementLoss kind>

@@ -46,7 +46,7 @@ PlannedNode PlanProduct(CudaContext& context, const MatMul& product, OperandsOf 
 cuda::MatMulShape LinearShape(const CudaNode& node) {
   const Shape& w = node.shape(1);
   return {.rows = node.elements(0) / w[1],
-          .columns = w[0],
+          .columns = PaddedSize(node, w[0]),
           .inner = w[1],
           .transpose_b = true,
           .operands = node.type(0),
@@ -71,7 +71,7 @@ absl::StatusOr<MatMul> PrepareAffine(const CudaNode& node) {
 
 absl::StatusOr<PlannedNode> PlanLinear(const CudaNode& node) {
   ASSIGN_OR_RETURN(const MatMul product, PrepareAffine(node));
-  return PlanProduct(node.context, product, LinearOperands);
+  return Padded(node, PlanProduct(node.context, product, LinearOperands));
 }
 
 absl::StatusOr<PlannedNode> PlanLinearRelu(const CudaNode& node) {
@@ -122,35 +122,35 @@ absl::StatusOr<PlannedNode> PlanLinearGradInput(const CudaNode& node) {
   const Shape& w = node.shape(1);
   ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare({.rows = node.elements(0) / w[0],
                                                                .columns = w[1],
-                                                               .inner = w[0],
+                                                               .inner = PaddedSize(node, w[0]),
                                                                .operands = node.type(0),
                                                                .product = node.type(0)}));
-  return PlanProduct(node.context, product, TwoOperands);
+  return Padded(node, PlanProduct(node.context, product, TwoOperands));
 }
 
 // dw[O, I] = dy[R, O]ᵀ x[R, I].
 absl::StatusOr<PlannedNode> PlanLinearGradWeight(const CudaNode& node) {
   const Shape& w = node.outputs[0].shape;
-  ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare({.rows = w[0],
+  ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare({.rows = PaddedSize(node, w[0]),
                                                                .columns = w[1],
                                                                .inner = node.elements(0) / w[0],
                                                                .transpose_a = true,
                                                                .operands = node.type(0),
                                                                .product = node.type(0)}));
-  return PlanProduct(node.context, product, TwoOperands);
+  return Padded(node, PlanProduct(node.context, product, TwoOperands));
 }
 
 absl::StatusOr<PlannedNode> PlanLinearGradBias(const CudaNode& node) {
   const cuda::BatchNormShape shape = {.batch = node.rows(0),
-                                      .channels = node.columns(0),
+                                      .channels = PaddedSize(node, node.columns(0)),
                                       .pixels = 1,
                                       .order = cuda::ChannelOrder::kLast,
                                       .type = node.type(0)};
-  return PlannedNode{.workspace_bytes = cuda::BatchNormWorkspaceBytes(shape),
-                     .prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
-                       return cuda::SumChannelBias(m.outputs[0], m.inputs[0], shape, m.workspace,
-                                                   stream);
-                     })};
+  return Padded(
+      node, {.workspace_bytes = cuda::BatchNormWorkspaceBytes(shape),
+             .prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
+               return cuda::SumChannelBias(m.outputs[0], m.inputs[0], shape, m.workspace, stream);
+             })});
 }
 
 // --- Batches of products
