@@ -21,9 +21,12 @@ inline constexpr int64_t kBlocksMax = 132 * 32;  // fills the largest devices; t
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, int64_t shared_bytes,
                    cudaStream_t stream, Arguments... arguments) {
-  kernel<<<grid, block, static_cast<size_t>(shared_bytes), stream>>>(
-      static_cast<Parameters>(arguments)...);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
