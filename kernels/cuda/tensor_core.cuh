@@ -11,7 +11,13 @@
 
 #include <cstdint>
 
+#ifndef __CUDACC__
+#include "kernels/cuda/emulation/tensor_core.h"
+#endif
+
 namespace muster::kernels::cuda {
+
+#ifdef __CUDACC__
 
 // c += a b, b made of two registers.
 template <typename T>
@@ -57,6 +63,14 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row
                : "memory");
 }
 
+// The shared memory that a launch asks for.
+__device__ inline void* LaunchedSharedMemory() {
+  extern __shared__ uint4 memory[];
+  return memory;
+}
+
+#endif  // __CUDACC__
+
 // Two elements in a register, the first in its low half.
 template <typename T>
 __device__ uint32_t Pack(float first, float second);
@@ -69,12 +83,6 @@ template <>
 __device__ inline uint32_t Pack<__half>(float first, float second) {
   return uint32_t{__half_as_ushort(__float2half_rn(first))} |
          uint32_t{__half_as_ushort(__float2half_rn(second))} << 16;
-}
-
-// The shared memory that a launch asks for.
-__device__ inline void* LaunchedSharedMemory() {
-  extern __shared__ uint4 memory[];
-  return memory;
 }
 
 }  // namespace muster::kernels::cuda
