@@ -12,8 +12,9 @@
 // recompute the scores, so that nothing is added atomically. A query that sees no key has y = 0,
 // lse = -inf and passes no gradient.
 //
-// bf16 and f16 with C, D <= 128, multiples of 8, run on tensor cores: bound by them and by exp. The
-// others run one warp to a row, bound by the cache.
+// bf16 and f16 with C, D <= 128, multiples of 8, a positive scale and less than 2^31 elements in a
+// sample run on tensor cores, bound by them (attention_tiles.cu). The others run one warp to a row,
+// bound by the cache.
 #pragma once
 
 #include <cuda_runtime_api.h>

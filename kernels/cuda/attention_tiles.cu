@@ -1,99 +1,107 @@
-// Attention on tensor cores: 64 queries by 64 keys, four warps of 16 rows each.
+// Attention on tensor cores: blocks of four warps, 16 or 32 rows of the scores each, against tiles
+// of 64 columns.
+//
+// What bounds it on an H100, for D = 64 and 32 rows (cycles of an SM for a warp's 32 x 64 scores,
+// forward): products 210 (128 of 4096 FLOPs at the 2500 per cycle that mma.sync reaches), operands
+// out of shared memory 160 (40 loads of 512 bytes at 128 per cycle), exp 128 (2048 at 16), other
+// instructions about 90. So it is bound by the products, which is why a warp takes 32 rows: with 16
+// the operands would take longer than they. Tiles arrive while the one before is computed.
+#include <limits>
+#include <type_traits>
+
 #include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/attention_tile.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
-constexpr int kTile = 64;
-constexpr int kWarps = 4;
-constexpr int kRows = kTile / kWarps;  // of a warp: those of one product
-constexpr int kHalf = 32;              // columns of scores that the derivatives hold at a time
+constexpr int kBlockThreads = kWarps * kWarp;
 
-// Rows of D elements in shared memory, 16 bytes apart from a multiple of 128: the eight rows of a
+__device__ int Lane() { return threadIdx.x % kWarp; }
+
+// R rows of D elements in shared memory, 16 bytes apart from a multiple of 128: the eight rows of a
 // matrix lie in different banks.
-template <typename T, int D>
+template <typename T, int D, int R = kTile>
 struct Tile {
   static constexpr int kRow = D + 8;
-  T elements[kTile * kRow];
+  T elements[R * kRow];
 
-  // Rows [first, last) of a matrix of `width` <= D columns, zeros beyond. By the whole block.
-  __device__ void Load(const T* rows, int64_t row, int64_t first, int64_t last, int64_t width) {
-    constexpr int kParts = D / 8;
-    for (int i = threadIdx.x; i < kTile * kParts; i += kWarps * kWarp) {
-      const int r = i / kParts, c = i % kParts * 8;
-      uint4 part = make_uint4(0, 0, 0, 0);
-      if (first + r < last && c < width) {
-        part = *reinterpret_cast<const uint4*>(rows + (first + r) * row + c);
-      }
-      *reinterpret_cast<uint4*>(&elements[r * kRow + c]) = part;
+  // Rows first, first + 1, ... of a matrix of `last` rows and `width` <= D columns, zeros beyond.
+  // By the whole block, to be awaited.
+  __device__ void Load(const T* rows, int row, int first, int last, int width) {
+    constexpr int kParts = D / 8, kStep = kBlockThreads / kParts;
+    const int c = threadIdx.x % kParts * 8;
+#pragma unroll
+    for (int step = 0; step < R / kStep; ++step) {
+      const int r = step * kStep + threadIdx.x / kParts;
+      const bool is_there = first + r < last && c < width;
+      CopyAsync(&elements[r * kRow + c], rows + (is_there ? (first + r) * row + c : 0), is_there);
     }
   }
 
-  // The left operand: rows r .. r + 15, columns c .. c + 15.
-  __device__ void Left(uint32_t (&to)[4], int r, int c) const {
-    const int lane = threadIdx.x % kWarp;
-    LoadMatrices(to, &elements[(r + lane % 16) * kRow + c + lane / 16 * 8]);
-  }
-  // The right operand transposed: its columns n .. n + 15 are rows of the tile, its rows k .. k +
-  // 15 columns. Registers 0, 1 for the first 8 columns, 2, 3 for the others.
-  __device__ void RightTransposed(uint32_t (&to)[4], int n, int k) const {
-    const int lane = threadIdx.x % kWarp;
-    LoadMatrices(to, &elements[(n + lane % 8 + lane / 16 * 8) * kRow + k + lane / 8 % 2 * 8]);
-  }
-  // The right operand as it lies: rows k .. k + 15, columns n .. n + 15.
-  __device__ void Right(uint32_t (&to)[4], int k, int n) const {
-    const int lane = threadIdx.x % kWarp;
-    LoadMatricesTransposed(to,
-                           &elements[(k + lane % 8 + lane / 8 % 2 * 8) * kRow + n + lane / 16 * 8]);
+  __device__ const T* At(TilePlace place) const {
+    return &elements[place.row * kRow + place.column];
   }
 };
 
-// scores[16, 8 N] = rows r .. r + 15 of `left` times rows n .. n + 8 N - 1 of `right`, transposed.
-template <typename T, int D, int N>
-__device__ void MultiplyTransposed(float (&scores)[N][4], const Tile<T, D>& left, int r,
+// scores[16 M, 8 N] = rows r, r + 1, ... of `left` times rows n, n + 1, ... of `right`, transposed.
+template <typename T, int D, int R, int M, int N>
+__device__ void MultiplyTransposed(float (&scores)[M][N][4], const Tile<T, D, R>& left, int r,
                                    const Tile<T, D>& right, int n) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
+  for (int m = 0; m < M; ++m) {
 #pragma unroll
-    for (float& score : scores[i]) score = 0;
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+      for (float& score : scores[m][i]) score = 0;
+    }
   }
 #pragma unroll
   for (int k = 0; k < D; k += 16) {
-    uint32_t a[4];
-    left.Left(a, r, k);
+    uint32_t a[M][4];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      LoadMatrices(a[m], left.At(LeftOperand(Lane(), r + m * kProduct, k)));
+    }
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
       uint32_t b[4];
-      right.RightTransposed(b, n + i * 8, k);
-      MultiplyAdd<T>(scores[i], a, b[0], b[1]);
-      MultiplyAdd<T>(scores[i + 1], a, b[2], b[3]);
+      LoadMatrices(b, right.At(TransposedOperand(Lane(), n + i * 8, k)));
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        MultiplyAdd<T>(scores[m][i], a[m], b[0], b[1]);
+        MultiplyAdd<T>(scores[m][i + 1], a[m], b[2], b[3]);
+      }
     }
   }
 }
 
-// sum[16, D] += weights[16, 8 N] times rows k .. k + 8 N - 1 of `right`.
-template <typename T, int D, int N>
-__device__ void AddProduct(float (&sum)[D / 8][4], const float (&weights)[N][4],
+// sum[16 M, D] += weights[16 M, 8 N] times rows k, k + 1, ... of `right`.
+template <typename T, int D, int M, int N>
+__device__ void AddProduct(float (&sum)[M][D / 8][4], const float (&weights)[M][N][4],
                            const Tile<T, D>& right, int k) {
 #pragma unroll
   for (int i = 0; i < N; i += 2) {
-    const uint32_t a[4] = {Pack<T>(weights[i][0], weights[i][1]),
-                           Pack<T>(weights[i][2], weights[i][3]),
-                           Pack<T>(weights[i + 1][0], weights[i + 1][1]),
-                           Pack<T>(weights[i + 1][2], weights[i + 1][3])};
+    uint32_t a[M][4];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      a[m][0] = Pack<T>(weights[m][i][0], weights[m][i][1]);
+      a[m][1] = Pack<T>(weights[m][i][2], weights[m][i][3]);
+      a[m][2] = Pack<T>(weights[m][i + 1][0], weights[m][i + 1][1]);
+      a[m][3] = Pack<T>(weights[m][i + 1][2], weights[m][i + 1][3]);
+    }
 #pragma unroll
     for (int d = 0; d < D / 8; d += 2) {
       uint32_t b[4];
-      right.Right(b, k + i * 8, d * 8);
-      MultiplyAdd<T>(sum[d], a, b[0], b[1]);
-      MultiplyAdd<T>(sum[d + 1], a, b[2], b[3]);
+      LoadMatricesTransposed(b, right.At(RightOperand(Lane(), k + i * 8, d * 8)));
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        MultiplyAdd<T>(sum[m][d], a[m], b[0], b[1]);
+        MultiplyAdd<T>(sum[m][d + 1], a[m], b[2], b[3]);
+      }
     }
   }
 }
-
-// Where element e of a lane's products of 8 columns lies.
-__device__ int RowOf(int e) { return threadIdx.x % kWarp / 4 + e / 2 * 8; }
-__device__ int ColumnOf(int e) { return threadIdx.x % 4 * 2 + e % 2; }
 
 // Of the four lanes that share rows.
 __device__ float QuadSum(float x) {
@@ -105,220 +113,419 @@ __device__ float QuadMax(float x) {
   return fmaxf(x, __shfl_xor_sync(kEveryLane, x, 2));
 }
 
-// Rows of a product, rounded, to memory: rows [first, last) of `width` columns.
-template <typename T, int D>
-__device__ void StoreRows(T* to, int64_t row, int64_t first, int64_t last, int64_t width,
-                          const float (&sum)[D / 8][4], const float (&factor)[2]) {
+// Rows of products times `factor` of their row, rounded, to memory: rows first, first + 1, ... of
+// a matrix of `last` rows and `width` columns.
+template <typename T, int M, int N>
+__device__ void StoreRows(T* to, int row, int first, int last, int width,
+                          const float (&sum)[M][N][4], const float (&factor)[M][2]) {
 #pragma unroll
-  for (int d = 0; d < D / 8; ++d) {
+  for (int m = 0; m < M; ++m) {
 #pragma unroll
-    for (int e = 0; e < 4; e += 2) {
-      const int64_t r = first + RowOf(e);
-      const int c = d * 8 + ColumnOf(e);
-      if (r >= last || c >= width) continue;
-      *reinterpret_cast<uint32_t*>(to + r * row + c) =
-          Pack<T>(sum[d][e] * factor[e / 2], sum[d][e + 1] * factor[e / 2]);
+    for (int i = 0; i < N; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) {
+        const int r = first + m * kProduct + RowOf(Lane(), e), c = i * 8 + ColumnOf(Lane(), e);
+        if (r >= last || c >= width) continue;
+        *reinterpret_cast<uint32_t*>(to + (r * row + c)) =
+            Pack<T>(sum[m][i][e] * factor[m][e / 2], sum[m][i][e + 1] * factor[m][e / 2]);
+      }
     }
   }
 }
 
-// In units of log 2: scale score + mask; -inf for a key that the query does not see.
+template <typename T, int M, int N>
+__device__ void StoreRows(T* to, int row, int first, int last, int width,
+                          const float (&sum)[M][N][4], float factor) {
+  float of_rows[M][2];
+#pragma unroll
+  for (auto& rows : of_rows) rows[0] = rows[1] = factor;
+  StoreRows(to, row, first, last, width, sum, of_rows);
+}
+
+// A block's head, and what its products become. The logarithm of a probability, in units of log 2,
+// is factor() * score - lse.
 template <typename T>
 struct Scores {
   Head<T> head;
-  AttentionInputs inputs;
-  AttentionShape shape;
+  Causality seen;
+  float scale;       // in units of log 2
+  int64_t mask_row;  // of the mask, if there is one
 
-  __device__ float operator()(float product, int64_t t, int64_t key) const {
-    if (t >= shape.queries || key >= VisibleKeys(shape, t)) return -INFINITY;
-    const float score = product * (shape.scale * kLog2E);
-    return head.mask == nullptr ? score
-                                : score + kLog2E * head.mask[t * inputs.mask.query_stride + key];
+  __device__ Scores(const AttentionInputs& inputs, const AttentionShape& shape, int number)
+      : head(inputs, shape, number),
+        seen{static_cast<int>(shape.queries), static_cast<int>(shape.keys), shape.causal},
+        scale(shape.scale * kLog2E),
+        mask_row(inputs.mask.query_stride) {}
+
+  __device__ float factor() const { return head.mask == nullptr ? scale : 1; }
+  // Whether a tile that is open is computed without a look at each element.
+  __device__ bool IsOpen(const Tiles& tiles, int tile) const {
+    return head.mask == nullptr && tiles.IsOpen(tile);
+  }
+  // -inf for a key that the query does not see.
+  __device__ float Masked(float product, int t, int key) const {
+    if (key >= seen.VisibleKeys(t)) return -INFINITY;
+    if (head.mask == nullptr) return product;
+    return t < seen.queries ? product * scale + kLog2E * head.mask[t * mask_row + key] : 0;
   }
 };
 
-template <typename T, int D>
+// A warp's rows of all products.
+template <int M>
+inline constexpr int kWarpRows = M* kProduct;
+template <int M>
+inline constexpr int kBlockRows = kWarps* kWarpRows<M>;
+
+template <typename T, int D, int M>
 struct ForwardMemory {
-  Tile<T, D> q, k, v;
+  Tile<T, D, kBlockRows<M>> q;
+  Tile<T, D> k[2], v[2];  // that which is computed and the next one
 };
 
-template <typename T, int D>
-__global__ void __launch_bounds__(kWarps* kWarp)
-    Forward(T* y, float* lse, AttentionInputs inputs, AttentionShape shape, int64_t tiles) {
-  auto& memory = *static_cast<ForwardMemory<T, D>*>(LaunchedSharedMemory());
-  // Causal: the last tiles see most keys and come first.
-  const int64_t first = (tiles - 1 - blockIdx.x % tiles) * kTile;
-  const Scores<T> score_of = {Head<T>(inputs, shape, blockIdx.x / tiles), inputs, shape};
-  const Head<T>& head = score_of.head;
-  const int row = threadIdx.x / kWarp * kRows;
+// What a warp knows of its rows while it goes from tile to tile.
+template <int D, int M>
+struct OnlineSoftmax {
+  float sum[M][D / 8][4] = {};  // of exp(score - maximum) v
+  float maximum[M][2];
+  float total[M][2] = {};  // of this lane's columns
 
-  float sum[D / 8][4] = {}, maximum[2] = {-INFINITY, -INFINITY}, total[2] = {};
-  memory.q.Load(head.q, shape.q_row, first, shape.queries, shape.head_channels);
-  const int64_t visible = VisibleKeys(shape, min(first + kTile, shape.queries) - 1);
-  for (int64_t start = 0; start < visible; start += kTile) {
-    __syncthreads();
-    memory.k.Load(head.k, shape.k_row, start, shape.keys, shape.head_channels);
-    memory.v.Load(head.v, shape.v_row, start, shape.keys, shape.head_values);
-    __syncthreads();
-    float scores[kTile / 8][4];
-    MultiplyTransposed(scores, memory.q, row, memory.k, 0);
+  __device__ OnlineSoftmax() {
+#pragma unroll
+    for (auto& rows : maximum) rows[0] = rows[1] = -INFINITY;
+  }
 
-    float larger[2] = {maximum[0], maximum[1]};
+  // Takes the scores of 8 N columns and leaves exp(score - maximum) in them.
+  template <int N>
+  __device__ void Add(float (&scores)[M][N][4], float factor) {
+    float reference[M][2];
+    bool changes = false;
 #pragma unroll
-    for (int i = 0; i < kTile / 8; ++i) {
+    for (int m = 0; m < M; ++m) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        scores[i][e] = score_of(scores[i][e], first + row + RowOf(e), start + i * 8 + ColumnOf(e));
-        larger[e / 2] = fmaxf(larger[e / 2], scores[i][e]);
+      for (int r = 0; r < 2; ++r) {
+        float larger = maximum[m][r];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          larger = fmaxf(larger, fmaxf(scores[m][i][2 * r], scores[m][i][2 * r + 1]));
+        }
+        larger = QuadMax(larger);
+        changes |= larger != maximum[m][r];
+        reference[m][r] = larger;
       }
     }
-    float correction[2];
+    if (__any_sync(kEveryLane, changes)) Rescale(reference, factor);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        // A row that has seen no key yet keeps -inf, and exp2(-inf - 0) = 0.
+        const float less = maximum[m][e / 2] == -INFINITY ? 0 : maximum[m][e / 2] * factor;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          scores[m][i][e] = Exp2(scores[m][i][e] * factor - less);
+          total[m][e / 2] += scores[m][i][e];
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ void Rescale(const float (&larger)[M][2], float factor) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float correction =
+            larger[m][r] == -INFINITY ? 1 : Exp2((maximum[m][r] - larger[m][r]) * factor);
+        maximum[m][r] = larger[m][r];
+        total[m][r] *= correction;
+#pragma unroll
+        for (int d = 0; d < D / 8; ++d) {
+          sum[m][d][2 * r] *= correction;
+          sum[m][d][2 * r + 1] *= correction;
+        }
+      }
+    }
+  }
+};
+
+template <typename T, int D, int M>
+__global__ void __launch_bounds__(kBlockThreads)
+    Forward(T* y, float* lse, AttentionInputs inputs, AttentionShape shape, int blocks) {
+  auto& memory = *static_cast<ForwardMemory<T, D, M>*>(LaunchedSharedMemory());
+  // Causal: the last queries see most keys and come first.
+  const int first = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * kBlockRows<M>;
+  const Scores<T> scores_of(inputs, shape, static_cast<int>(blockIdx.x) / blocks);
+  const Head<T>& head = scores_of.head;
+  const auto [queries, keys, causal] = scores_of.seen;
+  const int k_row = static_cast<int>(shape.k_row), v_row = static_cast<int>(shape.v_row);
+  const int channels = static_cast<int>(shape.head_channels);
+  const int values = static_cast<int>(shape.head_values);
+  const int row = static_cast<int>(threadIdx.x) / kWarp * kWarpRows<M>, own = first + row;
+  const Tiles of_block = KeyTiles(scores_of.seen, first, kBlockRows<M>);
+  const Tiles of_warp = KeyTiles(scores_of.seen, own, kWarpRows<M>);
+  const float factor = scores_of.factor();
+
+  const auto load = [&](int tile) {
+    if (tile >= of_block.end) return;
+    memory.k[tile % 2].Load(head.k, k_row, tile * kTile, keys, channels);
+    memory.v[tile % 2].Load(head.v, v_row, tile * kTile, keys, values);
+  };
+  OnlineSoftmax<D, M> softmax;
+  const auto add = [&](int tile, auto is_masked) {
+    float scores[M][kTile / 8][4];
+    MultiplyTransposed(scores, memory.q, row, memory.k[tile % 2], 0);
+    if constexpr (is_masked.value) {
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int i = 0; i < kTile / 8; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            scores[m][i][e] =
+                scores_of.Masked(scores[m][i][e], own + m * kProduct + RowOf(Lane(), e),
+                                 tile * kTile + i * 8 + ColumnOf(Lane(), e));
+          }
+        }
+      }
+    }
+    softmax.Add(scores, factor);
+    AddProduct(softmax.sum, scores, memory.v[tile % 2], 0);
+  };
+
+  memory.q.Load(head.q, static_cast<int>(shape.q_row), first, queries, channels);
+  load(0);
+  for (int tile = 0; tile < of_block.end; ++tile) {
+    AwaitCopies();
+    __syncthreads();  // the tile is there, and nobody reads the one before any more
+    load(tile + 1);
+    if (tile >= of_warp.end) continue;
+    if (scores_of.IsOpen(of_warp, tile)) {
+      add(tile, std::false_type());
+    } else {
+      add(tile, std::true_type());
+    }
+  }
+  AwaitCopies();
+
+  float of_rows[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      larger[r] = QuadMax(larger[r]);
-      // A row that has seen no key yet keeps -inf, and exp2(-inf - 0) = 0.
-      const float reference = larger[r] == -INFINITY ? 0 : larger[r];
-      correction[r] = exp2f(maximum[r] - reference);
-      maximum[r] = larger[r];
-      larger[r] = reference;
-      total[r] *= correction[r];
-    }
-#pragma unroll
-    for (int d = 0; d < D / 8; ++d) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sum[d][e] *= correction[e / 2];
-    }
-#pragma unroll
-    for (int i = 0; i < kTile / 8; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        scores[i][e] = exp2f(scores[i][e] - larger[e / 2]);
-        total[e / 2] += scores[i][e];
+      const float total = QuadSum(softmax.total[m][r]);
+      of_rows[m][r] = total == 0 ? 0 : 1 / total;
+      const int t = own + m * kProduct + RowOf(Lane(), 2 * r);
+      if (Lane() % 4 == 0 && t < queries) {
+        lse[head.statistics + t] =
+            total == 0 ? -INFINITY : kLn2 * (softmax.maximum[m][r] * factor + log2f(total));
       }
     }
-    AddProduct(sum, scores, memory.v, 0);
   }
-
-  float factor[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    total[r] = QuadSum(total[r]);
-    factor[r] = total[r] == 0 ? 0 : 1 / total[r];
-    const int64_t t = first + row + RowOf(2 * r);
-    if (threadIdx.x % 4 == 0 && t < shape.queries) {
-      lse[head.statistics + t] = total[r] == 0 ? -INFINITY : kLn2 * (maximum[r] + log2f(total[r]));
-    }
-  }
-  StoreRows<T, D>(y + head.output, OutputRow(shape), first + row, shape.queries, shape.head_values,
-                  sum, factor);
+  StoreRows(y + head.output, static_cast<int>(OutputRow(shape)), own, queries, values, softmax.sum,
+            of_rows);
 }
 
-template <typename T, int D>
-struct GradMemory {
-  Tile<T, D> q, k, v, dy;
-  float lse[kTile];  // in units of log 2; +inf for a query that passes nothing
-  float delta[kTile];
-};
-
+// In units of log 2; +inf for a query that sees nothing: its probabilities are 0.
 __device__ float UsableLse(float lse) { return lse == -INFINITY ? INFINITY : lse * kLog2E; }
 
-template <typename T, int D>
-__global__ void __launch_bounds__(kWarps* kWarp)
+// How many tiles the derivatives hold of what they go through. Wide ones lie alone, so that a block
+// fits into the 99 KiB that most devices give it.
+template <int D>
+inline constexpr int kGradBuffers = D <= 64 ? 2 : 1;
+
+template <typename T, int D, int M>
+struct GradQueryMemory {
+  Tile<T, D, kBlockRows<M>> q, dy;
+  Tile<T, D> k[kGradBuffers<D>], v[kGradBuffers<D>];
+};
+static_assert(sizeof(GradQueryMemory<__half, 128, 1>) <= 99 * 1024);
+
+template <typename T, int D, int M>
+__global__ void __launch_bounds__(kBlockThreads)
     GradQuery(T* dq, const T* dy, const float* lse, const float* delta, AttentionInputs inputs,
-              AttentionShape shape, int64_t tiles) {
-  auto& memory = *static_cast<GradMemory<T, D>*>(LaunchedSharedMemory());
-  const int64_t first = (tiles - 1 - blockIdx.x % tiles) * kTile;
-  const Scores<T> score_of = {Head<T>(inputs, shape, blockIdx.x / tiles), inputs, shape};
-  const Head<T>& head = score_of.head;
-  const int row = threadIdx.x / kWarp * kRows;
+              AttentionShape shape, int blocks) {
+  auto& memory = *static_cast<GradQueryMemory<T, D, M>*>(LaunchedSharedMemory());
+  const int first = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * kBlockRows<M>;
+  const Scores<T> scores_of(inputs, shape, static_cast<int>(blockIdx.x) / blocks);
+  const Head<T>& head = scores_of.head;
+  const auto [queries, keys, causal] = scores_of.seen;
+  const int k_row = static_cast<int>(shape.k_row), v_row = static_cast<int>(shape.v_row);
+  const int channels = static_cast<int>(shape.head_channels);
+  const int values = static_cast<int>(shape.head_values);
+  const int row = static_cast<int>(threadIdx.x) / kWarp * kWarpRows<M>, own = first + row;
+  const Tiles of_block = KeyTiles(scores_of.seen, first, kBlockRows<M>);
+  const Tiles of_warp = KeyTiles(scores_of.seen, own, kWarpRows<M>);
+  const float factor = scores_of.factor();
 
-  memory.q.Load(head.q, shape.q_row, first, shape.queries, shape.head_channels);
-  memory.dy.Load(dy + head.output, OutputRow(shape), first, shape.queries, shape.head_values);
-  float of_lse[2], of_delta[2];
+  const auto load = [&](int tile) {
+    if (tile >= of_block.end) return;
+    memory.k[tile % kGradBuffers<D>].Load(head.k, k_row, tile * kTile, keys, channels);
+    memory.v[tile % kGradBuffers<D>].Load(head.v, v_row, tile * kTile, keys, values);
+  };
+  memory.q.Load(head.q, static_cast<int>(shape.q_row), first, queries, channels);
+  memory.dy.Load(dy + head.output, static_cast<int>(OutputRow(shape)), first, queries, values);
+  load(0);
+  float of_lse[M][2], of_delta[M][2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int64_t t = first + row + RowOf(2 * r);
-    of_lse[r] = t < shape.queries ? UsableLse(lse[head.statistics + t]) : INFINITY;
-    of_delta[r] = t < shape.queries ? delta[head.statistics + t] : 0;
-  }
-
-  float sum[D / 8][4] = {};
-  const int64_t visible = VisibleKeys(shape, min(first + kTile, shape.queries) - 1);
-  for (int64_t start = 0; start < visible; start += kTile) {
-    __syncthreads();
-    memory.k.Load(head.k, shape.k_row, start, shape.keys, shape.head_channels);
-    memory.v.Load(head.v, shape.v_row, start, shape.keys, shape.head_values);
-    __syncthreads();
-    for (int half = 0; half < kTile; half += kHalf) {
-      float scores[kHalf / 8][4], slopes[kHalf / 8][4];
-      MultiplyTransposed(scores, memory.q, row, memory.k, half);
-      MultiplyTransposed(slopes, memory.dy, row, memory.v, half);
+  for (int m = 0; m < M; ++m) {
 #pragma unroll
-      for (int i = 0; i < kHalf / 8; ++i) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float score =
-              score_of(scores[i][e], first + row + RowOf(e), start + half + i * 8 + ColumnOf(e));
-          slopes[i][e] = exp2f(score - of_lse[e / 2]) * (slopes[i][e] - of_delta[e / 2]);
-        }
-      }
-      AddProduct(sum, slopes, memory.k, half);
+    for (int r = 0; r < 2; ++r) {
+      const int t = own + m * kProduct + RowOf(Lane(), 2 * r);
+      of_lse[m][r] = t < queries ? UsableLse(lse[head.statistics + t]) : INFINITY;
+      of_delta[m][r] = t < queries ? delta[head.statistics + t] : 0;
     }
   }
-  const float factor[2] = {shape.scale, shape.scale};
-  StoreRows<T, D>(dq + head.QueryOffset(shape), shape.q_row, first + row, shape.queries,
-                  shape.head_channels, sum, factor);
+
+  float sum[M][D / 8][4] = {};
+  const auto add = [&](int tile, auto is_masked) {
+    const int buffer = tile % kGradBuffers<D>;
+#pragma unroll 1
+    for (int half = 0; half < kTile; half += kHalf) {
+      float scores[M][kHalf / 8][4], slopes[M][kHalf / 8][4];
+      MultiplyTransposed(scores, memory.q, row, memory.k[buffer], half);
+      MultiplyTransposed(slopes, memory.dy, row, memory.v[buffer], half);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int i = 0; i < kHalf / 8; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            float score = scores[m][i][e];
+            if constexpr (is_masked.value) {
+              score = scores_of.Masked(score, own + m * kProduct + RowOf(Lane(), e),
+                                       tile * kTile + half + i * 8 + ColumnOf(Lane(), e));
+            }
+            slopes[m][i][e] =
+                Exp2(score * factor - of_lse[m][e / 2]) * (slopes[m][i][e] - of_delta[m][e / 2]);
+          }
+        }
+      }
+      AddProduct(sum, slopes, memory.k[buffer], half);
+    }
+  };
+  for (int tile = 0; tile < of_block.end; ++tile) {
+    AwaitCopies();
+    __syncthreads();
+    if (kGradBuffers<D> == 2) load(tile + 1);
+    if (tile < of_warp.end) {
+      if (scores_of.IsOpen(of_warp, tile)) {
+        add(tile, std::false_type());
+      } else {
+        add(tile, std::true_type());
+      }
+    }
+    if (kGradBuffers<D> == 1) {
+      __syncthreads();
+      load(tile + 1);
+    }
+  }
+  AwaitCopies();
+  StoreRows(dq + head.QueryOffset(shape), static_cast<int>(shape.q_row), own, queries, channels,
+            sum, shape.scale);
 }
 
-// Keys are the rows of the products, queries their columns.
-template <typename T, int D>
-__global__ void __launch_bounds__(kWarps* kWarp)
-    GradKey(T* dk, T* dv, const T* dy, const float* lse, const float* delta, AttentionInputs inputs,
-            AttentionShape shape, int64_t tiles) {
-  auto& memory = *static_cast<GradMemory<T, D>*>(LaunchedSharedMemory());
-  const int64_t first = blockIdx.x % tiles * kTile;
-  const Scores<T> score_of = {Head<T>(inputs, shape, blockIdx.x / tiles), inputs, shape};
-  const Head<T>& head = score_of.head;
-  const int row = threadIdx.x / kWarp * kRows;
+template <typename T, int D, int M>
+struct GradKeyMemory {
+  Tile<T, D, kBlockRows<M>> k, v;
+  Tile<T, D> q[kGradBuffers<D>], dy[kGradBuffers<D>];
+  float2 lse[2][kTile / 2];  // of neighbouring queries
+  float2 delta[2][kTile / 2];
+};
+static_assert(sizeof(GradKeyMemory<__half, 128, 1>) <= 99 * 1024);
 
-  memory.k.Load(head.k, shape.k_row, first, shape.keys, shape.head_channels);
-  memory.v.Load(head.v, shape.v_row, first, shape.keys, shape.head_values);
-  float sum_k[D / 8][4] = {}, sum_v[D / 8][4] = {};
-  for (int64_t start = FirstQuery(shape, first) / kTile * kTile; start < shape.queries;
-       start += kTile) {
-    __syncthreads();
-    memory.q.Load(head.q, shape.q_row, start, shape.queries, shape.head_channels);
-    memory.dy.Load(dy + head.output, OutputRow(shape), start, shape.queries, shape.head_values);
-    if (threadIdx.x < kTile) {
-      const int64_t t = start + threadIdx.x;
-      const bool is_query = t < shape.queries;
-      memory.lse[threadIdx.x] = is_query ? UsableLse(lse[head.statistics + t]) : INFINITY;
-      memory.delta[threadIdx.x] = is_query ? delta[head.statistics + t] : 0;
-    }
-    __syncthreads();
+// Keys are the rows of the products, queries their columns.
+template <typename T, int D, int M>
+__global__ void __launch_bounds__(kBlockThreads)
+    GradKey(T* dk, T* dv, const T* dy, const float* lse, const float* delta, AttentionInputs inputs,
+            AttentionShape shape, int blocks) {
+  auto& memory = *static_cast<GradKeyMemory<T, D, M>*>(LaunchedSharedMemory());
+  const int first = static_cast<int>(blockIdx.x) % blocks * kBlockRows<M>;
+  const Scores<T> scores_of(inputs, shape, static_cast<int>(blockIdx.x) / blocks);
+  const Head<T>& head = scores_of.head;
+  const auto [queries, keys, causal] = scores_of.seen;
+  const int q_row = static_cast<int>(shape.q_row), y_row = static_cast<int>(OutputRow(shape));
+  const int k_row = static_cast<int>(shape.k_row), v_row = static_cast<int>(shape.v_row);
+  const int channels = static_cast<int>(shape.head_channels);
+  const int values = static_cast<int>(shape.head_values);
+  const int row = static_cast<int>(threadIdx.x) / kWarp * kWarpRows<M>, own = first + row;
+  const Tiles of_block = QueryTiles(scores_of.seen, first, kBlockRows<M>);
+  const Tiles of_warp = QueryTiles(scores_of.seen, own, kWarpRows<M>);
+  const float factor = scores_of.factor();
+
+  // A thread's query of the next tile, from when it is asked for until its tile's turn comes.
+  float next_lse = INFINITY, next_delta = 0;
+  const auto load = [&](int tile) {
+    if (tile >= of_block.end) return;
+    memory.q[tile % kGradBuffers<D>].Load(head.q, q_row, tile * kTile, queries, channels);
+    memory.dy[tile % kGradBuffers<D>].Load(dy + head.output, y_row, tile * kTile, queries, values);
+    const int t = tile * kTile + static_cast<int>(threadIdx.x);
+    const bool is_query = threadIdx.x < kTile && t < queries;
+    next_lse = is_query ? UsableLse(lse[head.statistics + t]) : INFINITY;
+    next_delta = is_query ? delta[head.statistics + t] : 0;
+  };
+  const auto store = [&](int tile) {
+    if (tile >= of_block.end || threadIdx.x >= kTile) return;
+    reinterpret_cast<float*>(memory.lse[tile % 2])[threadIdx.x] = next_lse;
+    reinterpret_cast<float*>(memory.delta[tile % 2])[threadIdx.x] = next_delta;
+  };
+
+  float sum_k[M][D / 8][4] = {}, sum_v[M][D / 8][4] = {};
+  const auto add = [&](int tile, auto is_masked) {
+    const int buffer = tile % kGradBuffers<D>;
+#pragma unroll 1
     for (int half = 0; half < kTile; half += kHalf) {
-      float scores[kHalf / 8][4], slopes[kHalf / 8][4];
-      MultiplyTransposed(scores, memory.k, row, memory.q, half);
-      MultiplyTransposed(slopes, memory.v, row, memory.dy, half);
+      float scores[M][kHalf / 8][4], slopes[M][kHalf / 8][4];
+      MultiplyTransposed(scores, memory.k, row, memory.q[buffer], half);
+      MultiplyTransposed(slopes, memory.v, row, memory.dy[buffer], half);
 #pragma unroll
       for (int i = 0; i < kHalf / 8; ++i) {
+        const int column = half + i * 8 + ColumnOf(Lane(), 0);
+        const float2 of_lse = memory.lse[tile % 2][column / 2];
+        const float2 of_delta = memory.delta[tile % 2][column / 2];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int column = half + i * 8 + ColumnOf(e);
-          const float score = score_of(scores[i][e], start + column, first + row + RowOf(e));
-          scores[i][e] = exp2f(score - memory.lse[column]);
-          slopes[i][e] = scores[i][e] * (slopes[i][e] - memory.delta[column]);
+        for (int m = 0; m < M; ++m) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            float score = scores[m][i][e];
+            if constexpr (is_masked.value) {
+              score = scores_of.Masked(score, tile * kTile + column + e % 2,
+                                       own + m * kProduct + RowOf(Lane(), e));
+            }
+            scores[m][i][e] = Exp2(score * factor - (e % 2 == 0 ? of_lse.x : of_lse.y));
+            slopes[m][i][e] =
+                scores[m][i][e] * (slopes[m][i][e] - (e % 2 == 0 ? of_delta.x : of_delta.y));
+          }
         }
       }
-      AddProduct(sum_v, scores, memory.dy, half);
-      AddProduct(sum_k, slopes, memory.q, half);
+      AddProduct(sum_v, scores, memory.dy[buffer], half);
+      AddProduct(sum_k, slopes, memory.q[buffer], half);
     }
+  };
+  memory.k.Load(head.k, k_row, first, keys, channels);
+  memory.v.Load(head.v, v_row, first, keys, values);
+  load(of_block.begin);
+  store(of_block.begin);
+  for (int tile = of_block.begin; tile < of_block.end; ++tile) {
+    AwaitCopies();
+    __syncthreads();
+    if (kGradBuffers<D> == 2) load(tile + 1);
+    if (tile >= of_warp.begin && tile < of_warp.end) {
+      if (scores_of.IsOpen(of_warp, tile)) {
+        add(tile, std::false_type());
+      } else {
+        add(tile, std::true_type());
+      }
+    }
+    if (kGradBuffers<D> == 1) {
+      __syncthreads();
+      load(tile + 1);
+    }
+    store(tile + 1);
   }
-  const float of_k[2] = {shape.scale, shape.scale}, of_v[2] = {1, 1};
-  StoreRows<T, D>(dk + head.KeyOffset(shape), shape.k_row, first + row, shape.keys,
-                  shape.head_channels, sum_k, of_k);
-  StoreRows<T, D>(dv + head.ValueOffset(shape), shape.v_row, first + row, shape.keys,
-                  shape.head_values, sum_v, of_v);
+  AwaitCopies();
+  StoreRows(dk + head.KeyOffset(shape), k_row, own, keys, channels, sum_k, shape.scale);
+  StoreRows(dv + head.ValueOffset(shape), v_row, own, keys, values, sum_v, 1);
 }
 
 // A launch may take more shared memory than 48 KiB once the kernel has said so.
@@ -328,23 +535,25 @@ cudaError_t LaunchTiles(Kernel kernel, int64_t blocks, int64_t shared_bytes, cud
   MUSTER_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    static_cast<int>(shared_bytes)));
-  return Launch(kernel, dim3(static_cast<unsigned>(blocks)), kWarps * kWarp, shared_bytes, stream,
+  return Launch(kernel, dim3(static_cast<unsigned>(blocks)), kBlockThreads, shared_bytes, stream,
                 arguments...);
 }
 
-template <int D>
+// Heads of at most D channels, in products of 16 M rows to a warp.
+template <int D, int M>
 struct HeadWidth {
-  static constexpr int kValue = D;
+  static constexpr int kWidth = D;
+  static constexpr int kProducts = M;
 };
 
 // f(an element, a HeadWidth).
 template <typename F>
 cudaError_t ForTiles(const AttentionShape& shape, F f) {
   const bool is_narrow = std::max(shape.head_channels, shape.head_values) <= 64;
-  if (shape.type == Type::kBf16) {
-    return is_narrow ? f(__nv_bfloat16{}, HeadWidth<64>()) : f(__nv_bfloat16{}, HeadWidth<128>());
-  }
-  return is_narrow ? f(__half{}, HeadWidth<64>()) : f(__half{}, HeadWidth<128>());
+  const auto of_type = [&](auto one) {
+    return is_narrow ? f(one, HeadWidth<64, 2>()) : f(one, HeadWidth<128, 1>());
+  };
+  return shape.type == Type::kBf16 ? of_type(__nv_bfloat16{}) : of_type(__half{});
 }
 
 }  // namespace
@@ -355,17 +564,25 @@ bool FitsTensorCores(const AttentionShape& shape) {
        {shape.head_channels, shape.head_values, shape.q_row, shape.k_row, shape.v_row}) {
     if (n % 8 != 0) return false;
   }
-  return std::max(shape.head_channels, shape.head_values) <= 128;
+  constexpr int64_t kIndexMax = std::numeric_limits<int>::max() - kTile * 4;
+  for (int64_t n :
+       {shape.queries * shape.q_row, shape.keys * shape.k_row, shape.keys * shape.v_row,
+        shape.queries * shape.heads * shape.head_values,
+        shape.batch * shape.heads * CeilDiv(std::max(shape.queries, shape.keys), kTile)}) {
+    if (n > kIndexMax) return false;
+  }
+  return shape.scale > 0 && std::max(shape.head_channels, shape.head_values) <= 128;
 }
 
 cudaError_t AttentionTiles(void* y, float* lse, const AttentionInputs& inputs,
                            const AttentionShape& shape, cudaStream_t stream) {
-  const int64_t heads = shape.batch * shape.heads, tiles = CeilDiv(shape.queries, kTile);
   return ForTiles(shape, [&](auto one, auto width) {
     using T = decltype(one);
-    constexpr int D = decltype(width)::kValue;
-    return LaunchTiles(Forward<T, D>, heads * tiles, sizeof(ForwardMemory<T, D>), stream,
-                       static_cast<T*>(y), lse, inputs, shape, tiles);
+    constexpr int D = width.kWidth, M = width.kProducts;
+    const int64_t blocks = CeilDiv(shape.queries, kBlockRows<M>);
+    return LaunchTiles(Forward<T, D, M>, shape.batch * shape.heads * blocks,
+                       sizeof(ForwardMemory<T, D, M>), stream, static_cast<T*>(y), lse, inputs,
+                       shape, blocks);
   });
 }
 
@@ -373,17 +590,18 @@ cudaError_t AttentionGradTiles(const AttentionGradients& gradients, const void* 
                                const float* lse, const float* delta, const AttentionInputs& inputs,
                                const AttentionShape& shape, cudaStream_t stream) {
   const int64_t heads = shape.batch * shape.heads;
-  const int64_t query_tiles = CeilDiv(shape.queries, kTile), key_tiles = CeilDiv(shape.keys, kTile);
   return ForTiles(shape, [&](auto one, auto width) {
     using T = decltype(one);
-    constexpr int D = decltype(width)::kValue;
+    constexpr int D = width.kWidth, M = width.kProducts;
+    const int64_t of_queries = CeilDiv(shape.queries, kBlockRows<M>);
+    const int64_t of_keys = CeilDiv(shape.keys, kBlockRows<M>);
     const auto* of_dy = static_cast<const T*>(dy);
-    MUSTER_RETURN_IF_CUDA_ERROR(
-        LaunchTiles(GradQuery<T, D>, heads * query_tiles, sizeof(GradMemory<T, D>), stream,
-                    static_cast<T*>(gradients.dq), of_dy, lse, delta, inputs, shape, query_tiles));
-    return LaunchTiles(GradKey<T, D>, heads * key_tiles, sizeof(GradMemory<T, D>), stream,
+    MUSTER_RETURN_IF_CUDA_ERROR(LaunchTiles(
+        GradQuery<T, D, M>, heads * of_queries, sizeof(GradQueryMemory<T, D, M>), stream,
+        static_cast<T*>(gradients.dq), of_dy, lse, delta, inputs, shape, of_queries));
+    return LaunchTiles(GradKey<T, D, M>, heads * of_keys, sizeof(GradKeyMemory<T, D, M>), stream,
                        static_cast<T*>(gradients.dk), static_cast<T*>(gradients.dv), of_dy, lse,
-                       delta, inputs, shape, key_tiles);
+                       delta, inputs, shape, of_keys);
   });
 }
 

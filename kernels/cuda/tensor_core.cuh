@@ -63,6 +63,26 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row
                : "memory");
 }
 
+// 2^x by one instruction, to 2 units in the last place; 0 for -inf and where 2^x is subnormal.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 16 bytes from global to shared memory, both so aligned, on their way until AwaitCopies(); zeros
+// where not `is_there`, and nothing is read.
+__device__ inline void CopyAsync(void* to, const void* from, bool is_there) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(from), "r"(is_there ? 16 : 0)
+               : "memory");
+}
+
+// Of this thread's copies; a barrier must follow before others read them.
+__device__ inline void AwaitCopies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+
 // The shared memory that a launch asks for.
 __device__ inline void* LaunchedSharedMemory() {
   extern __shared__ uint4 memory[];

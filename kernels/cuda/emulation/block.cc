@@ -5,7 +5,9 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -37,13 +39,16 @@ struct Fiber {
   State state = State::kDone;
   unsigned mask = 0;  // of the exchange
   uint64_t given = 0;
-  std::array<uint64_t, kWarp> received = {};  // from each lane, in the last exchange
+  std::vector<std::pair<void*, const void*>> copies;  // under way
+  std::array<uint64_t, kWarp> received = {};          // from each lane, in the last exchange
 };
 
 class Block {
  public:
   void Run(int threads, const std::function<void()>& thread);
   void SyncBlock();
+  void CopyLater(void* to, const void* from);
+  void AwaitCopies();
   void Exchange(unsigned mask, uint64_t value);
   uint64_t Received(unsigned mask, int lane) const;
   int lane() const { return current_ % kWarp; }
@@ -139,6 +144,7 @@ void Block::Run(int threads, const std::function<void()>& thread) {
   }
   for (current_ = 0; current_ < threads; ++current_) {
     Index();
+    if (!fibers_[current_].copies.empty()) Fail("it does not await its copies");
     if (fibers_[current_].state == State::kAtBarrier) Fail("others do not come to its barrier");
     if (fibers_[current_].state == State::kAtExchange) Fail("lanes do not come to its exchange");
   }
@@ -151,6 +157,25 @@ void Block::SyncBlock() {
     if (fibers_[i].state != State::kAtBarrier) return Wait(State::kAtBarrier);
   }
   for (int i = 0; i < threads_; ++i) fibers_[i].state = State::kReady;
+}
+
+void Block::CopyLater(void* to, const void* from) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0) {
+    Fail("a copy of 16 bytes is not aligned");
+  }
+  fibers_[current_].copies.push_back({to, from});
+  if (order == ThreadOrder::kAscending) AwaitCopies();
+}
+
+void Block::AwaitCopies() {
+  for (const auto& [to, from] : fibers_[current_].copies) {
+    if (from == nullptr) {
+      std::memset(to, 0, 16);
+    } else {
+      std::memcpy(to, from, 16);
+    }
+  }
+  fibers_[current_].copies.clear();
 }
 
 void Block::Exchange(unsigned mask, uint64_t value) {
@@ -210,6 +235,8 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes,
   return cudaSuccess;
 }
 
+void CopyLater(void* to, const void* from) { TheBlock().CopyLater(to, from); }
+void AwaitCopies() { TheBlock().AwaitCopies(); }
 void SyncBlock() { TheBlock().SyncBlock(); }
 void Exchange(unsigned mask, uint64_t value) { TheBlock().Exchange(mask, value); }
 uint64_t Received(unsigned mask, int lane) { return TheBlock().Received(mask, lane); }

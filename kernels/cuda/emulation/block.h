@@ -37,6 +37,11 @@ void Exchange(unsigned mask, uint64_t value);
 uint64_t Received(unsigned mask, int lane);
 int Lane();
 
+// Copies 16 bytes, or zeros from null: at once where threads ascend, in the thread's next
+// AwaitCopies() where they descend. A thread that ends without awaiting ends the process.
+void CopyLater(void* to, const void* from);
+void AwaitCopies();
+
 // The memory that the launch asked for, aligned to 128 bytes.
 void* SharedMemory();
 

@@ -2,6 +2,7 @@
 // f32 of products in order (a tensor core's order and roundings are its own).
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -71,6 +72,15 @@ inline void LoadMatricesTransposed(uint32_t (&to)[4], const void* row) {
     }
   });
 }
+
+// A copy arrives when it is asked for or when it is awaited, by the order of the threads: a kernel
+// must live with both.
+inline void CopyAsync(void* to, const void* from, bool is_there) {
+  emulation::CopyLater(to, is_there ? from : nullptr);
+}
+inline void AwaitCopies() { emulation::AwaitCopies(); }
+
+inline float Exp2(float x) { return x < -126 ? 0 : std::exp2(x); }
 
 inline void* LaunchedSharedMemory() { return emulation::SharedMemory(); }
 

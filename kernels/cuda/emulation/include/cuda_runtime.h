@@ -43,6 +43,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
       config->gridDim, config->blockDim, config->dynamicSmemBytes, [&] { kernel(arguments...); });
 }
 
+struct float2 {
+  float x, y;
+};
 struct uint2 {
   unsigned x, y;
 };
@@ -104,6 +107,15 @@ template <typename T>
 T __shfl_down_sync(unsigned mask, T value, int lanes) {
   const int lane = muster::kernels::cuda::emulation::Lane();
   return __shfl_sync(mask, value, lane + lanes < 32 ? lane + lanes : lane);
+}
+inline int __any_sync(unsigned mask, bool value) {
+  muster::kernels::cuda::emulation::Exchange(mask, value);
+  for (int lane = 0; lane < 32; ++lane) {
+    if ((mask >> lane & 1) != 0 && muster::kernels::cuda::emulation::Received(mask, lane) != 0) {
+      return 1;
+    }
+  }
+  return 0;
 }
 template <typename T>
 unsigned __match_any_sync(unsigned mask, T value) {
