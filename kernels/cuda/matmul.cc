@@ -65,14 +65,23 @@ cublasLtEpilogue_t EpilogueOf(const MatMulShape& shape) {
       return shape.has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
     case Epilogue::kGelu:
       return shape.has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::kGeluGrad:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kBiasGrad:
+      return CUBLASLT_EPILOGUE_BGRADB;  // its second operand is our a
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+bool UsesPreactivation(const MatMulShape& shape) {
+  return shape.epilogue == Epilogue::kGelu || shape.epilogue == Epilogue::kGeluGrad;
 }
 
 }  // namespace
 
 std::string MatMulShape::ToString() const {
-  static constexpr const char* kEpilogues[] = {"", " +bias", " +relu", " +gelu"};
+  static constexpr const char* kEpilogues[] = {"",       " +bias",  " +relu",
+                                               " +gelu", " *gelu'", " +sums"};
   std::string text = Name(operands);
   if (product != operands) text += std::string("->") + Name(product);
   text += " ";
@@ -118,11 +127,11 @@ cublasStatus_t MatMul::Describe() {
   MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, of_b));
   MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, of_a));
   MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(s)));
-  if (s.epilogue == Epilogue::kBias || s.has_bias) {
+  if (s.epilogue == Epilogue::kBias || s.epilogue == Epilogue::kBiasGrad || s.has_bias) {
     const auto type = static_cast<int32_t>(DataType(s.operands));
     MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type));
   }
-  if (s.epilogue == Epilogue::kGelu) {
+  if (UsesPreactivation(s)) {
     MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.columns));
   }
   MUSTER_RETURN_IF_CUBLAS_ERROR(MakeLayout(a_, s.operands, s.transpose_a ? s.inner : s.rows,
@@ -135,6 +144,15 @@ cublasStatus_t MatMul::Describe() {
 }
 
 cublasStatus_t MatMul::FindAlgorithms() {
+  // Which algorithms there are depends on the alignment of what an epilogue reads or writes: here
+  // stands an address that is aligned as every tensor is, until Run() sets the true ones.
+  for (auto pointer :
+       {CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER}) {
+    if (shape_.epilogue == Epilogue::kNone) break;
+    constexpr uintptr_t kAlignedTo16 = 0x1010;
+    MUSTER_RETURN_IF_CUBLAS_ERROR(
+        cublasLtMatmulDescSetAttribute(operation_, pointer, &kAlignedTo16, sizeof(kAlignedTo16)));
+  }
   cublasLtMatmulPreference_t preference;
   MUSTER_RETURN_IF_CUBLAS_ERROR(cublasLtMatmulPreferenceCreate(&preference));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -222,7 +240,12 @@ Failure MatMul::RunWith(const cublasLtMatmulAlgo_t& algorithm, const MatMulOpera
   if (shape_.epilogue == Epilogue::kBias || shape_.has_bias) {
     if (Failure failure = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias)) return failure;
   }
-  if (shape_.epilogue == Epilogue::kGelu) {
+  if (shape_.epilogue == Epilogue::kBiasGrad) {
+    if (Failure failure = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias_gradient)) {
+      return failure;
+    }
+  }
+  if (UsesPreactivation(shape_)) {
     if (Failure failure = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.preactivation)) {
       return failure;
     }

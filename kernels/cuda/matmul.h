@@ -16,9 +16,11 @@ namespace muster::kernels::cuda {
 
 enum class Epilogue {
   kNone,
-  kBias,  // + bias[columns]
-  kRelu,  // relu(+ bias)
-  kGelu,  // gelu(+ bias) by tanh; what it is of goes to `preactivation`
+  kBias,      // + bias[columns]
+  kRelu,      // relu(+ bias)
+  kGelu,      // gelu(+ bias) by tanh; what it is of goes to `preactivation`
+  kGeluGrad,  // times the derivative of gelu by tanh where `preactivation` says
+  kBiasGrad,  // as it is; the sums of a's rows, over K, go to `bias_gradient`
 };
 
 // c[M, N] = a[M, K] b[K, N] (+ c), row-major, sums in f32.
@@ -57,7 +59,8 @@ struct MatMulOperands {
   const void* a;
   const void* b;
   const void* bias = nullptr;
-  void* preactivation = nullptr;  // [M, N], like c
+  void* preactivation = nullptr;  // [M, N], like c, without gaps; N a multiple of 8
+  void* bias_gradient = nullptr;  // [M], of the operands' type
 };
 
 // A prepared product. Compute-bound where M, N and K are some hundreds each.

@@ -28,7 +28,7 @@ struct Shaped {
 int64_t LinearProducts(const Shaped& s) {
   if (s.node.op() == "LinearGradBias") return 0;
   // x or dy, times the columns it meets: w is [outer, inner], as an input or as the output dw.
-  const Shape& w = s.node.op() == "LinearGradWeight" ? s.output(0) : s.input(1);
+  const Shape& w = absl::StartsWith(s.node.op(), "LinearGradWeight") ? s.output(0) : s.input(1);
   const bool has_outputs = absl::StartsWith(s.node.op(), "LinearGrad");
   return s.elements(s.node.inputs(0)) * w[has_outputs ? 1 : 0];
 }

@@ -39,6 +39,7 @@ constexpr absl::string_view kTensors = R"(
     input mask3 f32[-1, 3, 1, 5]
     parameter w [512, 128]
     parameter w100 [7, 100]
+    parameter square [100, 100]
     parameter c4 [4]
     parameter c6 [6]
     parameter c12 [12]
@@ -195,6 +196,8 @@ INSTANTIATE_TEST_SUITE_P(
     Fused, NodeShapeTest,
     testing::Values(Case{"LinearRelu(x, w100)", 1, "f32[8, 64, 7]"},
                     Case{"LinearGelu(x, w100) exact=1", 2, "f32[8, 64, 7] f32[8, 64, 7]"},
+                    Case{"LinearGradWeightBias(x, x)", 2, "f32[100, 100] f32[100]"},
+                    Case{"LinearGradInputGelu(x, square, x) exact=1", 1, "f32[8, 64, 100]"},
                     Case{"Conv2dRelu(image, kernel, c6)", 1, "f32[8, 6, 5, 6]"},
                     Case{"Conv2dBatchNormRelu(image, kernel, c6, c6, c6)", 1, "f32[8, 6, 5, 6]"},
                     Case{"BatchNormRelu(image, c4, c4, c4)", 5,

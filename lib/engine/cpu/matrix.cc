@@ -1,4 +1,5 @@
 // Matrix products.
+#include "kernels/activation.h"
 #include "kernels/linear.h"
 #include "kernels/matmul.h"
 #include "lib/engine/cpu/binding.h"
@@ -41,6 +42,23 @@ PlannedNode PlanLinearGradInput(const CpuNode& n) {
 PlannedNode PlanLinearGradWeight(const CpuNode& n) {
   return {.prepare = Call([shape = LinearShapeOf(n.inputs[1], n.outputs[0])](const NodeMemory& m) {
             kernels::LinearGradWeight(Output(m), Input(m, 0), Input(m, 1), shape);
+          })};
+}
+
+PlannedNode PlanLinearGradWeightBias(const CpuNode& n) {
+  return {.prepare = Call([shape = LinearShapeOf(n.inputs[1], n.outputs[0])](const NodeMemory& m) {
+            kernels::LinearGradWeight(Output(m), Input(m, 0), Input(m, 1), shape);
+            kernels::LinearGradBias(Output(m, 1), Input(m, 0), shape);
+          })};
+}
+
+PlannedNode PlanLinearGradInputGelu(const CpuNode& n) {
+  const auto gelu_grad =
+      IntegerAttribute(*n.node, "exact") != 0 ? kernels::GeluExactGrad : kernels::GeluGrad;
+  return {.prepare = Call([gelu_grad, elements = n.outputs[0].elements(),
+                           shape = LinearShapeOf(n.outputs[0], n.inputs[1])](const NodeMemory& m) {
+            kernels::LinearGradInput(Output(m), Input(m, 0), Input(m, 1), shape);
+            gelu_grad(Output(m), Output(m), Input(m, 2), elements);
           })};
 }
 
@@ -95,6 +113,8 @@ void AddMatrixKernels(CpuKernelTable& table) {
   table["LinearGradInput"] = {PlanLinearGradInput};
   table["LinearGradWeight"] = {PlanLinearGradWeight};
   table["LinearGradBias"] = {PlanLinearGradBias};
+  table["LinearGradWeightBias"] = {PlanLinearGradWeightBias};
+  table["LinearGradInputGelu"] = {PlanLinearGradInputGelu};
   table["MatMul"] = {PlanMatMul};
   table["MatMulGradA"] = {PlanMatMulGradA};
   table["MatMulGradB"] = {PlanMatMulGradB};

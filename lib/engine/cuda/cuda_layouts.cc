@@ -27,6 +27,7 @@ const std::vector<PaddedOp>& PaddedOps() {
       {"Linear", {kPlain, kPaddedRows, kPaddedRows}, {kPaddedColumns}},
       {"LinearGradInput", {kPaddedColumns, kPaddedRows}, {kPlain}},
       {"LinearGradWeight", {kPaddedColumns, kPlain}, {kPaddedRows}},
+      {"LinearGradWeightBias", {kPaddedColumns, kPlain}, {kPaddedRows, kPaddedRows}},
       {"LinearGradBias", {kPaddedColumns}, {kPaddedRows}},
       {"SoftmaxCrossEntropy", {kPaddedColumns, kPlain}, {kPlain, kPlain}},
       {"SoftmaxCrossEntropyGrad", {kPaddedColumns, kPlain, kPlain}, {kPaddedColumns}},

@@ -118,39 +118,105 @@ cuda::MatMulOperands TwoOperands(const NodeMemory& m) {
 }
 
 // dx[R, I] = dy[R, O] w[O, I].
-absl::StatusOr<PlannedNode> PlanLinearGradInput(const CudaNode& node) {
+cuda::MatMulShape GradInputShape(const CudaNode& node) {
   const Shape& w = node.shape(1);
-  ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare({.rows = node.elements(0) / w[0],
-                                                               .columns = w[1],
-                                                               .inner = PaddedSize(node, w[0]),
-                                                               .operands = node.type(0),
-                                                               .product = node.type(0)}));
+  return {.rows = node.elements(0) / w[0],
+          .columns = w[1],
+          .inner = PaddedSize(node, w[0]),
+          .operands = node.type(0),
+          .product = node.type(0)};
+}
+
+absl::StatusOr<PlannedNode> PlanLinearGradInput(const CudaNode& node) {
+  ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare(GradInputShape(node)));
   return Padded(node, PlanProduct(node.context, product, TwoOperands));
+}
+
+// The library's tanh is an approximation that f32 would show.
+absl::StatusOr<PlannedNode> PlanLinearGradInputGelu(const CudaNode& node) {
+  const bool is_exact = IntegerAttribute(*node.node, "exact") != 0;
+  cuda::MatMulShape shape = GradInputShape(node);
+  shape.epilogue = cuda::Epilogue::kGeluGrad;
+  if (!is_exact && node.type(0) != cuda::Type::kF32 && shape.columns % 8 == 0) {
+    if (const auto fused = node.context.Prepare(shape); fused.ok()) {
+      return PlanProduct(node.context, *fused, [](const NodeMemory& m) {
+        cuda::MatMulOperands operands = TwoOperands(m);
+        operands.preactivation = m.inputs[2];
+        return operands;
+      });
+    }
+  }
+  ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare(GradInputShape(node)));
+  return PlanProduct(node.context, product, TwoOperands,
+                     [f = is_exact ? cuda::Function::kGeluExact : cuda::Function::kGelu,
+                      n = node.outputs[0].elements(), type = node.type(0),
+                      stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::ApplyGrad(f, m.outputs[0], m.outputs[0], m.inputs[2], n, type,
+                                              stream);
+                     });
 }
 
 // dw[O, I] = dy[R, O]ᵀ x[R, I].
-absl::StatusOr<PlannedNode> PlanLinearGradWeight(const CudaNode& node) {
+cuda::MatMulShape GradWeightShape(const CudaNode& node) {
   const Shape& w = node.outputs[0].shape;
-  ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare({.rows = PaddedSize(node, w[0]),
-                                                               .columns = w[1],
-                                                               .inner = node.elements(0) / w[0],
-                                                               .transpose_a = true,
-                                                               .operands = node.type(0),
-                                                               .product = node.type(0)}));
+  return {.rows = PaddedSize(node, w[0]),
+          .columns = w[1],
+          .inner = node.elements(0) / w[0],
+          .transpose_a = true,
+          .operands = node.type(0),
+          .product = node.type(0)};
+}
+
+absl::StatusOr<PlannedNode> PlanLinearGradWeight(const CudaNode& node) {
+  ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare(GradWeightShape(node)));
   return Padded(node, PlanProduct(node.context, product, TwoOperands));
 }
 
-absl::StatusOr<PlannedNode> PlanLinearGradBias(const CudaNode& node) {
+// The sums of dy's columns, to an output.
+PlannedNode PlanColumnSums(const CudaNode& node, int output) {
   const cuda::BatchNormShape shape = {.batch = node.rows(0),
                                       .channels = PaddedSize(node, node.columns(0)),
                                       .pixels = 1,
                                       .order = cuda::ChannelOrder::kLast,
                                       .type = node.type(0)};
-  return Padded(
-      node, {.workspace_bytes = cuda::BatchNormWorkspaceBytes(shape),
-             .prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
-               return cuda::SumChannelBias(m.outputs[0], m.inputs[0], shape, m.workspace, stream);
-             })});
+  return {.workspace_bytes = cuda::BatchNormWorkspaceBytes(shape),
+          .prepare = Enqueue([shape, output, stream = node.context.stream](const NodeMemory& m) {
+            return cuda::SumChannelBias(m.outputs[output], m.inputs[0], shape, m.workspace, stream);
+          })};
+}
+
+absl::StatusOr<PlannedNode> PlanLinearGradBias(const CudaNode& node) {
+  return Padded(node, PlanColumnSums(node, 0));
+}
+
+// One after the other, in the same scratch memory.
+PlannedNode Both(const PlannedNode& first, const PlannedNode& second) {
+  return {
+      .workspace_bytes = std::max(first.workspace_bytes, second.workspace_bytes),
+      .prepare = [first = first.prepare, second = second.prepare](const NodeMemory& m) -> NodeRun {
+        return [one = first(m), other = second(m)](const RunNumbers& numbers) -> absl::Status {
+          RETURN_IF_ERROR(one(numbers));
+          return other(numbers);
+        };
+      }};
+}
+
+// Where the library sums dy on its way through the product, dy is read once.
+absl::StatusOr<PlannedNode> PlanLinearGradWeightBias(const CudaNode& node) {
+  cuda::MatMulShape shape = GradWeightShape(node);
+  shape.epilogue = cuda::Epilogue::kBiasGrad;
+  if (node.type(0) != cuda::Type::kF32) {
+    if (const auto fused = node.context.Prepare(shape); fused.ok()) {
+      return Padded(node, PlanProduct(node.context, *fused, [](const NodeMemory& m) {
+                      cuda::MatMulOperands operands = TwoOperands(m);
+                      operands.bias_gradient = m.outputs[1];
+                      return operands;
+                    }));
+    }
+  }
+  ASSIGN_OR_RETURN(const MatMul product, node.context.Prepare(GradWeightShape(node)));
+  return Padded(node,
+                Both(PlanProduct(node.context, product, TwoOperands), PlanColumnSums(node, 1)));
 }
 
 // --- Batches of products
@@ -369,6 +435,8 @@ void AddMatrixKernels(CudaKernelTable& table) {
   table["LinearGradInput"] = PlanLinearGradInput;
   table["LinearGradWeight"] = PlanLinearGradWeight;
   table["LinearGradBias"] = PlanLinearGradBias;
+  table["LinearGradWeightBias"] = PlanLinearGradWeightBias;
+  table["LinearGradInputGelu"] = PlanLinearGradInputGelu;
   table["MatMul"] = PlanMatMul;
   table["MatMulGradA"] = PlanMatMulGradA;
   table["MatMulGradB"] = PlanMatMulGradB;

@@ -79,7 +79,8 @@ void ExpectFusionKeepsTheResults(const v1::Graph& graph, int64_t ids,
 }
 
 TEST(FusionTest, ActivationsJoinLinearLayers) {
-  ExpectFusionKeepsTheResults(Perceptron(), 5, {"LinearRelu", "LinearGelu"});
+  ExpectFusionKeepsTheResults(
+      Perceptron(), 5, {"LinearRelu", "LinearGelu", "LinearGradWeightBias", "LinearGradInputGelu"});
 }
 
 TEST(FusionTest, ReluJoinsConvolutionsAndBatchNorms) {

@@ -8,6 +8,8 @@ void FuseNodes(const TensorTypes& types, v1::Graph& graph) {
   FuseBatchNormRelu(graph);
   FuseLinearRelu(graph);
   FuseLinearGelu(graph);
+  FuseLinearGradBias(graph);
+  FuseLinearGradGelu(graph);
   FuseAddLayerNorm(types, graph);
 }
 

@@ -15,6 +15,8 @@ void FuseAttention(const TensorTypes& types, v1::Graph& graph);
 // On any graph.
 void FuseLinearRelu(v1::Graph& graph);
 void FuseLinearGelu(v1::Graph& graph);
+void FuseLinearGradBias(v1::Graph& graph);
+void FuseLinearGradGelu(v1::Graph& graph);
 void FuseConv2dBatchNormRelu(v1::Graph& graph);  // before FuseConv2dRelu, which leaves it nothing
 void FuseConv2dRelu(v1::Graph& graph);
 void FuseBatchNormRelu(v1::Graph& graph);

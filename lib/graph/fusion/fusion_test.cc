@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +18,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -88,6 +90,47 @@ TEST(FuseLinearGeluTest, NotWithAnotherActivation) {
   const v1::Graph graph = After(FuseLinearGelu, ParseGraph(Activated("Silu(a)")));
 
   EXPECT_EQ(NodeLines(graph)[0], "a = Linear(x, w, b)");
+}
+
+constexpr absl::string_view kTwoLayers = R"(
+    input x f32[-1, 6]
+    input target f32[-1, 3]
+    parameter w [8, 6]
+    parameter b [8]
+    parameter v [3, 8]
+    parameter c [3]
+    a = Linear(x, w, b)
+    h = Gelu(a) exact=1
+    y = Linear(h, v, c)
+    loss = MeanSquaredError(y, target)
+    loss loss)";
+
+TEST(FuseLinearGradTest, ABiasesGradientComesWithTheWeights) {
+  const v1::Graph graph = After(FuseLinearGradBias, Differentiate(ParseGraph(kTwoLayers)).value());
+
+  EXPECT_THAT(NodeLines(graph), Contains("d(v), d(c) = LinearGradWeightBias(d(y), h)"));
+  EXPECT_THAT(NodeLines(graph), Contains("d(w), d(b) = LinearGradWeightBias(d(a), x)"));
+  EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("LinearGradBias"))));
+}
+
+TEST(FuseLinearGradTest, GelusDerivativeJoinsTheProductBeforeIt) {
+  const v1::Graph graph = After(FuseLinearGradGelu, Differentiate(ParseGraph(kTwoLayers)).value());
+
+  EXPECT_THAT(NodeLines(graph), Contains("d(a) = LinearGradInputGelu(d(y), v, a)"));
+  EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("GeluGrad("))));
+  for (const v1::Node& node : graph.nodes()) {
+    if (node.op() != "LinearGradInputGelu") continue;
+    EXPECT_EQ(node.attributes().at("exact").i(), 1);
+  }
+}
+
+TEST(FuseLinearGradTest, NotWhereSomebodyElseReadsTheGradient) {
+  const std::string text = absl::StrReplaceAll(
+      kTwoLayers,
+      {{"y = Linear(h, v, c)", "g = Linear(h, v, c)\n r = Linear(h, v)\n y = Add(g, r)"}});
+  const v1::Graph graph = After(FuseLinearGradGelu, Differentiate(ParseGraph(text)).value());
+
+  EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("LinearGradInputGelu"))));
 }
 
 // ---------------------------------------------------------------- convolutions and batch norms

@@ -29,6 +29,19 @@ Operator LinearGelu() {
   return op;
 }
 
+Operator LinearGradWeightBias() {
+  Operator op = Extended("LinearGradWeight", MatrixOperators(), "LinearGradWeightBias");
+  op.outputs.push_back("db T[outer]");
+  return op;
+}
+
+Operator LinearGradInputGelu() {
+  Operator op = Extended("LinearGradInput", MatrixOperators(), "LinearGradInputGelu");
+  op.inputs.push_back("preactivation T[..., inner]");
+  op.attributes = {Integer("exact").Default(0).Within(0, 1)};
+  return op;
+}
+
 Operator BatchNormReluGrad() {
   Operator op = Extended("BatchNormGrad", NormalisationOperators(), "BatchNormReluGrad");
   op.inputs[5] = "bias T[channel]";  // tells where the sum was negative
@@ -59,6 +72,8 @@ std::vector<Operator> FusedOperators() {
   return {
       Extended("Linear", MatrixOperators(), "LinearRelu"),
       LinearGelu(),
+      LinearGradWeightBias(),
+      LinearGradInputGelu(),
       Extended("Conv2d", ImageOperators(), "Conv2dRelu"),
       Extended("BatchNorm", NormalisationOperators(), "BatchNormRelu"),
       BatchNormReluGrad(),

@@ -1,0 +1,40 @@
+#include <algorithm>
+#include <utility>
+
+#include "lib/graph/fusion/fusion.h"
+#include "lib/graph/fusion/graph_edit.h"
+
+namespace muster {
+
+// Both read all of dy. The node stands where the later of the two stood.
+void FuseLinearGradBias(v1::Graph& graph) {
+  GraphEdit edit(graph);
+  for (int i = 0; i < edit.size(); ++i) {
+    if (!edit.Is(i, "LinearGradWeight")) continue;
+    const int bias = edit.FirstReader(edit.node(i).inputs(0), "LinearGradBias");
+    if (bias < 0) continue;
+    v1::Node fused = edit.node(i);
+    fused.set_op("LinearGradWeightBias");
+    fused.add_outputs(edit.node(bias).outputs(0));
+    edit.Replace({std::min(i, bias), std::max(i, bias)}, std::move(fused));
+  }
+}
+
+// The gradient of Gelu's output is read by nobody else.
+void FuseLinearGradGelu(v1::Graph& graph) {
+  GraphEdit edit(graph);
+  for (int i = 0; i < edit.size(); ++i) {
+    if (!edit.Is(i, "LinearGradInput")) continue;
+    const int gelu = edit.OnlyReader(edit.node(i).outputs(0));
+    if (!edit.Is(gelu, "GeluGrad") || edit.node(gelu).inputs(0) != edit.node(i).outputs(0))
+      continue;
+    v1::Node fused = edit.node(i);
+    fused.set_op("LinearGradInputGelu");
+    *fused.mutable_attributes() = edit.node(gelu).attributes();
+    fused.add_inputs(edit.node(gelu).inputs(1));
+    fused.set_outputs(0, edit.node(gelu).outputs(0));
+    edit.Replace({i, gelu}, std::move(fused));
+  }
+}
+
+}  // namespace muster
