@@ -1,0 +1,150 @@
+#include "kernels/cuda/movement.h"
+
+#include "kernels/cuda/dropout.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/cuda/gather.h"
+#include "kernels/cuda/reduction.h"
+#include "kernels/dropout.h"
+
+namespace muster::kernels::cuda::emulation {
+namespace {
+
+TEST(MovementTest, TransposesInTilesAndInWords) {
+  const std::vector<int64_t> shapes[] = {{2, 33, 70}, {3, 5, 8}, {1, 64, 32}, {2, 1, 9}};
+  ForEveryRun([&](Type type) {
+    for (const std::vector<int64_t>& s : shapes) {
+      const int64_t n = s[0] * s[1] * s[2];
+      const Floats x = Rounded(Normals(n, 1), type);
+      DeviceMemory x_on(x, type), y(n * Bytes(type));
+      // y[b, j, i] = x[b, i, j]
+      const View to = {0, {s[1] * s[2], 1, s[1]}}, from = {0, RowMajorStrides(s)};
+      ASSERT_EQ(CopyBox(y.data(), to, x_on.data(), from, s, static_cast<int>(Bytes(type)), nullptr),
+                cudaSuccess);
+      const Floats actual = y.Read(type);
+      for (int64_t b = 0, i = 0; b < s[0]; ++b) {
+        for (int64_t row = 0; row < s[1]; ++row) {
+          for (int64_t column = 0; column < s[2]; ++column, ++i) {
+            ASSERT_EQ(actual[(b * s[2] + column) * s[1] + row], x[i]);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(CombineTest, OperandsRepeatAlongTheirMissingDimensions) {
+  ForEveryRun([](Type type) {
+    for (int64_t inner : {3, 8, 12}) {
+      const Floats a = Rounded(Normals(2 * 5 * inner, 1), type);
+      const Floats b = Rounded(Normals(2 * inner, 2), type), c = Rounded(Normals(5, 3), type);
+      DeviceMemory a_on(a, type), b_on(b, type), c_on(c, type);
+      DeviceMemory sum(a.size() * Bytes(type)), product(a.size() * Bytes(type));
+      ASSERT_EQ(
+          Combine(Combination::kSub, sum.data(), type,
+                  {{a_on.data(), {2, 5, inner}}, {b_on.data(), {2, 1, inner}}}, type, nullptr),
+          cudaSuccess);
+      ASSERT_EQ(Combine(Combination::kMul, product.data(), type,
+                        {{a_on.data(), {2, 5, inner}}, {c_on.data(), {5, 1}}}, type, nullptr),
+                cudaSuccess);
+      std::vector<double> differences, products;
+      for (int64_t i = 0; i < 2 * 5 * inner; ++i) {
+        differences.push_back(double{a[i]} - b[i / (5 * inner) * inner + i % inner]);
+        products.push_back(double{a[i]} * c[i / inner % 5]);
+      }
+      ExpectRounded(sum.Read(type), differences, type);
+      ExpectRounded(product.Read(type), products, type);
+    }
+  });
+}
+
+TEST(ReductionTest, SumsAndMaximaOverInnerAndOuterDimensions) {
+  const ReductionShape shapes[] = {{{3, 37, 5}, {false, true, false}},
+                                   {{3, 300, 7}, {false, true, true}},
+                                   {{4200}, {true}},
+                                   {{130, 33}, {true, false}}};
+  ForEveryRun([&](Type type) {
+    for (const ReductionShape& shape : shapes) {
+      const int64_t n = shape.outputs() * shape.reductions();
+      Floats x = Normals(n, 1);
+      for (float& v : x) v = std::round(4 * v) / 4;
+      std::vector<double> sums(shape.outputs(), 0), maxima(shape.outputs(), -INFINITY);
+      std::vector<int64_t> output_of(n);
+      for (int64_t i = 0; i < n; ++i) {
+        int64_t rest = i, stride = 1;
+        for (size_t d = shape.sizes.size(); d-- > 0;) {
+          if (!shape.reduced[d]) {
+            output_of[i] += rest % shape.sizes[d] * stride;
+            stride *= shape.sizes[d];
+          }
+          rest /= shape.sizes[d];
+        }
+        sums[output_of[i]] += x[i];
+        maxima[output_of[i]] = std::max<double>(maxima[output_of[i]], x[i]);
+      }
+      DeviceMemory x_on(x, type), sum(4 * shape.outputs());
+      DeviceMemory maximum(Bytes(type) * shape.outputs()), spread(Bytes(type) * n);
+      DeviceMemory workspace(ReductionWorkspaceBytes(shape));
+      ASSERT_EQ(Sum(sum.data(), Type::kF32, x_on.data(), type, 1, shape, workspace.data(), nullptr),
+                cudaSuccess);
+      ASSERT_EQ(Maximum(maximum.data(), x_on.data(), type, shape, workspace.data(), nullptr),
+                cudaSuccess);
+      ASSERT_EQ(Spread(spread.data(), maximum.data(), type, 1, shape, nullptr), cudaSuccess);
+      ExpectClose(sum.Read(Type::kF32), sums, shape.reductions());
+      ExpectRounded(maximum.Read(type), maxima, type);
+      const Floats actual = spread.Read(type);
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(actual[i], maxima[output_of[i]]);
+    }
+  });
+}
+
+TEST(GatherTest, SlicesByIndexAndTheirGradientsInTheOrderOfTheIndices) {
+  ForEveryRun([](Type type) {
+    // Two digits to sort by; several chunks of pairs.
+    for (const GatherShape& shape : {GatherShape{1, 300, 3, 1030}, GatherShape{2, 300, 16, 70}}) {
+      const auto [outer, size, inner, indices, allows_negative] = shape;
+      const Floats x = Rounded(Normals(outer * size * inner, 1), type);
+      const Floats dy = Rounded(Normals(outer * indices * inner, 2), type);
+      const std::vector<int32_t> ids = RandomIds(indices, size, 3);
+      Floats y(dy.size());
+      std::vector<double> dx(x.size(), 0.0);
+      for (int64_t i = 0; i < outer * indices * inner; ++i) {
+        const int64_t slice = i / (indices * inner) * size + ids[i / inner % indices];
+        y[i] = x[slice * inner + i % inner];
+        dx[slice * inner + i % inner] += dy[i];
+      }
+      DeviceMemory x_on(x, type), dy_on(dy, type), ids_on(ids), wrong(std::vector<int32_t>{0});
+      DeviceMemory y_on(dy.size() * Bytes(type)), dx_on(x.size() * Bytes(type));
+      DeviceMemory workspace(GatherGradWorkspaceBytes(shape));
+      ASSERT_EQ(Gather(y_on.data(), x_on.data(), ids_on.ints(), shape,
+                       static_cast<int>(Bytes(type)), wrong.ints(), nullptr),
+                cudaSuccess);
+      ASSERT_EQ(GatherGrad(dx_on.data(), dy_on.data(), ids_on.ints(), type, shape, workspace.data(),
+                           nullptr),
+                cudaSuccess);
+      EXPECT_EQ(y_on.Read(type), y);
+      EXPECT_EQ(wrong.ints()[0], 0);
+      ExpectRounded(dx_on.Read(type), dx, type, 16);
+    }
+  });
+}
+
+TEST(DropoutTest, TheSameElementsAreDroppedAsOnTheCpu) {
+  ForEveryRun([](Type type) {
+    const DropoutKey key = {.seed = 7, .step = 11, .salt = 3};
+    for (int64_t n : {5, 1030}) {
+      const Floats x = Rounded(Normals(n, 1), type);
+      Floats expected(n);
+      kernels::Dropout(expected.data(), x.data(), n, /*first_element=*/15, 0.3f, key);
+      RunNumbers numbers = {.first_position = 3, .seed = 7, .step = 11};
+      DeviceMemory x_on(x, type);
+      ASSERT_EQ(Dropout(x_on.data(), x_on.data(), n, type, {0.3f, DropoutThreshold(0.3f), 3, 5},
+                        &numbers, nullptr),
+                cudaSuccess);
+      ExpectRounded(x_on.Read(type), Wide(expected), type);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace muster::kernels::cuda::emulation
