@@ -27,10 +27,11 @@ __global__ void SumChannels(float* partial, ColumnParts shape, int64_t pixels, F
   const int64_t first = blockIdx.y * shape.part_rows;
   const int64_t last = min(first + shape.part_rows, shape.rows);
   for (int64_t c = blockIdx.x; c < shape.columns; c += gridDim.x) {
+    const auto own = f.template At<1>(c, /*step=*/0);
     float sums[N][1] = {};
     for (int64_t r = first + threadIdx.x; r < last; r += kThreads) {
       const int64_t b = r / pixels;
-      f.AddElements((b * shape.columns + c) * pixels + r - b * pixels, c, sums);
+      own.Add(r, (b * shape.columns + c) * pixels + r - b * pixels, sums);
     }
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -40,13 +41,20 @@ __global__ void SumChannels(float* partial, ColumnParts shape, int64_t pixels, F
   }
 }
 
-template <int N, typename F>
+template <int N, typename T, typename F>
 cudaError_t LaunchSums(float* partial, const BatchNormShape& shape, F f, cudaStream_t stream) {
   const ColumnParts parts = PartsOf(shape);
-  if (IsMatrix(shape)) return LaunchSumColumns<N>(partial, parts, f, stream);
+  if (IsMatrix(shape)) return LaunchSumColumns<N, T>(partial, parts, f, stream);
   const auto blocks = static_cast<unsigned>(std::min(shape.channels, kBlocksMax));
   return Launch(SumChannels<N, F>, dim3(blocks, static_cast<unsigned>(parts.parts)), kThreads, 0,
                 stream, partial, parts, shape.pixels, f);
+}
+
+// The numbers of V channels, `step` apart: of neighbours (1) or of one channel V times (0).
+template <int V>
+__device__ void LoadChannels(float (&to)[V], const float* from, int64_t c, int step) {
+#pragma unroll
+  for (int k = 0; k < V; ++k) to[k] = from[c + k * step];
 }
 
 // Sums of x and its square, both less the channel's first element: near enough to the mean that the
@@ -54,65 +62,92 @@ cudaError_t LaunchSums(float* partial, const BatchNormShape& shape, F f, cudaStr
 template <typename T>
 struct Moments {
   const T* x;
-  int64_t channels;
   int64_t pivot_stride;  // 1 with channels last, else the pixels
 
   template <int V>
-  __device__ void Add(int64_t row, int64_t c, float (&sums)[2][V]) const {
-    AddElements(row * channels + c, c, sums);
-  }
-  template <int V>
-  __device__ void AddElements(int64_t i, int64_t c, float (&sums)[2][V]) const {
-    float values[V];
-    LoadFloats(values, x + i);
+  struct Columns {
+    const T* x;
+    float pivot[V];
+
+    __device__ void Add(int64_t, int64_t i, float (&sums)[2][V]) const {
+      float values[V];
+      LoadFloats(values, x + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      const float centred = values[k] - ToFloat(x[(c + k) * pivot_stride]);
-      sums[0][k] += centred;
-      sums[1][k] += centred * centred;
+      for (int k = 0; k < V; ++k) {
+        const float centred = values[k] - pivot[k];
+        sums[0][k] += centred;
+        sums[1][k] += centred * centred;
+      }
     }
+  };
+  template <int V>
+  __device__ Columns<V> At(int64_t c, int step) const {
+    Columns<V> own = {.x = x};
+#pragma unroll
+    for (int k = 0; k < V; ++k) own.pivot[k] = ToFloat(x[(c + k * step) * pivot_stride]);
+    return own;
   }
 };
 
-// Sums of dy and dy xhat; dy is 0 where relu was.
+// Sums of g and g (x - mean), g the gradient of what was normalised: dy, or 0 where relu was. Relu
+// is known by its output where something was added before it, and g is stored then; else by the
+// state.
 template <typename T>
 struct GradientMoments {
   const T* dy;
   const T* x;
   const float* mean;
-  const float* rstd;
-  const float* state;  // null: no relu
+  const float* state;  // null: no relu, or a known output
   int64_t channels;
+  const T* output;
+  T* g;
 
   template <int V>
-  __device__ void Add(int64_t row, int64_t c, float (&sums)[2][V]) const {
-    AddElements(row * channels + c, c, sums);
-  }
-  template <int V>
-  __device__ void AddElements(int64_t i, int64_t c, float (&sums)[2][V]) const {
-    float g[V], values[V];
-    LoadFloats(g, dy + i);
-    LoadFloats(values, x + i);
+  struct Columns {
+    GradientMoments all;
+    float mean[V], factor[V], summand[V];
+
+    __device__ void Add(int64_t, int64_t i, float (&sums)[2][V]) const {
+      float g[V], values[V];
+      LoadFloats(g, all.dy + i);
+      LoadFloats(values, all.x + i);
+      if (all.output != nullptr) {
+        float y[V];
+        LoadFloats(y, all.output + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      if (state != nullptr && fmaf(values[k], state[c + k], state[channels + c + k]) <= 0) g[k] = 0;
-      sums[0][k] += g[k];
-      sums[1][k] += g[k] * (values[k] - mean[c + k]) * rstd[c + k];
+        for (int k = 0; k < V; ++k) g[k] = y[k] > 0 ? g[k] : 0;
+        StoreFloats(all.g + i, g);
+      }
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        if (all.state != nullptr && fmaf(values[k], factor[k], summand[k]) <= 0) g[k] = 0;
+        sums[0][k] += g[k];
+        sums[1][k] += g[k] * (values[k] - mean[k]);
+      }
     }
+  };
+  template <int V>
+  __device__ Columns<V> At(int64_t c, int step) const {
+    Columns<V> own = {.all = *this};
+    LoadChannels(own.mean, mean, c, step);
+    if (state != nullptr) {
+      LoadChannels(own.factor, state, c, step);
+      LoadChannels(own.summand, state + channels, c, step);
+    }
+    return own;
   }
 };
 
 template <typename T>
 struct Plain {
   const T* dy;
-  int64_t channels;
 
   template <int V>
-  __device__ void Add(int64_t row, int64_t c, float (&sums)[1][V]) const {
-    AddElements(row * channels + c, c, sums);
+  __device__ Plain At(int64_t, int) const {
+    return *this;
   }
   template <int V>
-  __device__ void AddElements(int64_t i, int64_t, float (&sums)[1][V]) const {
+  __device__ void Add(int64_t, int64_t i, float (&sums)[1][V]) const {
     float g[V];
     LoadFloats(g, dy + i);
 #pragma unroll
@@ -160,70 +195,131 @@ __global__ void FoldBias(float* state, const T* bias, int64_t channels) {
   }
 }
 
-// The channel of element i: columns of a matrix, or pixels in a row.
-struct ChannelOf {
+// Calls f.At<V>(first of V channels, step).Apply(first of V elements) for all elements. V divides
+// the channels of a matrix, or the pixels. In a matrix a thread stays with its channels and keeps
+// their numbers in registers.
+template <int V, typename F>
+__global__ void ForVectors(F f, bool is_matrix, int64_t channels, int64_t pixels, int64_t vectors) {
+  if (!is_matrix) {
+    for (int64_t v = ThreadIndex(); v < vectors; v += ThreadCount()) {
+      f.template At<V>(v * V / pixels % channels, /*step=*/0).Apply(v * V);
+    }
+    return;
+  }
+  const int64_t of_row = channels / V;
+  const int64_t stride = ThreadCount() / of_row * of_row;
+  if (ThreadIndex() >= stride) return;
+  const auto own = f.template At<V>(ThreadIndex() % of_row * V, /*step=*/1);
+  for (int64_t v = ThreadIndex(); v < vectors; v += stride) own.Apply(v * V);
+}
+
+template <typename T, typename F>
+cudaError_t LaunchForVectors(F f, const BatchNormShape& shape, cudaStream_t stream) {
+  const int64_t row = IsMatrix(shape) ? shape.channels : shape.pixels;
+  const int V = row % kVector<T> == 0 ? kVector<T> : 1;
+  const int64_t vectors = Rows(shape) * shape.channels / V;
+  // Enough to fill a device, and a whole row at least; few, as each thread reads its channels'
+  // numbers first.
+  const int64_t blocks =
+      std::max(std::clamp<int64_t>(CeilDiv(vectors, kThreads), 1, kBlocksMax / 4),
+               CeilDiv(shape.channels / (IsMatrix(shape) ? V : 1), kThreads));
+  const auto kernel = V == 1 ? ForVectors<1, F> : ForVectors<kVector<T>, F>;
+  return Launch(kernel, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream, f,
+                IsMatrix(shape), shape.channels, shape.pixels, vectors);
+}
+
+// y = x factor + summand (+ addend), then relu.
+template <typename T>
+struct Scaling {
+  T* y;
+  const T* x;
+  const T* addend;     // or null
+  const float* state;  // factors, then summands
   int64_t channels;
-  int64_t pixels;
-  bool is_matrix;
-  __device__ int64_t operator()(int64_t i) const {
-    return is_matrix ? i % channels : i / pixels % channels;
+  bool relu;
+
+  template <int V>
+  struct Columns {
+    Scaling all;
+    float factor[V], summand[V];
+
+    __device__ void Apply(int64_t i) const {
+      float values[V], added[V] = {};
+      LoadFloats(values, all.x + i);
+      if (all.addend != nullptr) LoadFloats(added, all.addend + i);
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        values[k] = fmaf(values[k], factor[k], summand[k]) + added[k];
+        if (all.relu && values[k] < 0) values[k] = 0;
+      }
+      StoreFloats(all.y + i, values);
+    }
+  };
+  template <int V>
+  __device__ Columns<V> At(int64_t c, int step) const {
+    Columns<V> own = {.all = *this};
+    LoadChannels(own.factor, state, c, step);
+    LoadChannels(own.summand, state + channels, c, step);
+    return own;
   }
 };
 
-// V elements are of V neighbouring channels (a matrix) or of one.
-template <typename T, int V>
-__global__ void ScaleAndShift(T* y, const T* x, const float* state, ChannelOf channel_of, bool relu,
-                              int64_t n) {
-  for (int64_t i = ThreadIndex() * V; i < n; i += ThreadCount() * V) {
-    const int64_t c = channel_of(i);
-    float values[V];
-    LoadFloats(values, x + i);
-#pragma unroll
-    for (int k = 0; k < V; ++k) {
-      const int64_t own = channel_of.is_matrix ? c + k : c;
-      values[k] = fmaf(values[k], state[own], state[channel_of.channels + own]);
-      if (relu && values[k] < 0) values[k] = 0;
-    }
-    StoreFloats(y + i, values);
-  }
-}
-
-// Sums of the gradient, per channel: f32[2, C] from the parts, and the parameters' gradients.
+// Of the gradient's sums of a channel: those of the parameters, and a, b, c f32[3, C] of
+//   dx = gain rstd (g - mean of g - xhat mean of g xhat) = a g + b x + c,  xhat = (x - mean) rstd.
+// state[c] is gain rstd.
 template <typename T>
-__global__ void FinishGradientMoments(float* sums, BatchNormGradients gradients,
-                                      const float* partial, ColumnParts parts) {
+__global__ void FinishGradientMoments(float* line, BatchNormGradients gradients,
+                                      const float* partial, const float* mean, const float* rstd,
+                                      const float* state, ColumnParts parts) {
+  const auto n = static_cast<float>(parts.rows);
   for (int64_t c = ThreadIndex(); c < parts.columns; c += ThreadCount()) {
     const float sum = JoinParts<2>(partial, 0, c, parts.columns, parts.parts);
-    const float sum_with_x = JoinParts<2>(partial, 1, c, parts.columns, parts.parts);
-    sums[c] = sum;
-    sums[parts.columns + c] = sum_with_x;
+    const float sum_with_x = JoinParts<2>(partial, 1, c, parts.columns, parts.parts) * rstd[c];
+    const float factor = state[c], slope = -factor * rstd[c] * sum_with_x / n;
+    line[c] = factor;
+    line[parts.columns + c] = slope;
+    line[2 * parts.columns + c] = -factor * sum / n - slope * mean[c];
     static_cast<T*>(gradients.dbias)[c] = FromFloat<T>(sum);
     if (gradients.dgain != nullptr) static_cast<T*>(gradients.dgain)[c] = FromFloat<T>(sum_with_x);
   }
 }
 
-// dx = gain rstd (dy - mean of dy - xhat mean of dy xhat); state[c] is gain rstd.
-template <typename T, int V>
-__global__ void GradInput(T* dx, const T* dy, const T* x, const float* mean, const float* rstd,
-                          const float* state, const float* sums, ChannelOf channel_of, bool relu,
-                          float rows, int64_t n) {
-  const int64_t channels = channel_of.channels;
-  for (int64_t i = ThreadIndex() * V; i < n; i += ThreadCount() * V) {
-    const int64_t c = channel_of(i);
-    float g[V], values[V];
-    LoadFloats(g, dy + i);
-    LoadFloats(values, x + i);
+template <typename T>
+struct GradInput {
+  T* dx;
+  const T* g;
+  const T* x;
+  const float* line;      // a, b, c
+  const float* summands;  // of the state, whose factors are a; null: no relu
+  int64_t channels;
+
+  template <int V>
+  struct Columns {
+    GradInput all;
+    float a[V], b[V], c[V], summand[V];
+
+    __device__ void Apply(int64_t i) const {
+      float g[V], values[V];
+      LoadFloats(g, all.g + i);
+      LoadFloats(values, all.x + i);
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      const int64_t own = channel_of.is_matrix ? c + k : c;
-      const float factor = state[own];
-      if (relu && fmaf(values[k], factor, state[channels + own]) <= 0) g[k] = 0;
-      const float normal = (values[k] - mean[own]) * rstd[own];
-      g[k] = factor * (g[k] - (sums[own] + normal * sums[channels + own]) / rows);
+      for (int k = 0; k < V; ++k) {
+        if (all.summands != nullptr && fmaf(values[k], a[k], summand[k]) <= 0) g[k] = 0;
+        g[k] = fmaf(a[k], g[k], fmaf(b[k], values[k], c[k]));
+      }
+      StoreFloats(all.dx + i, g);
     }
-    StoreFloats(dx + i, g);
+  };
+  template <int V>
+  __device__ Columns<V> At(int64_t channel, int step) const {
+    Columns<V> own = {.all = *this};
+    LoadChannels(own.a, line, channel, step);
+    LoadChannels(own.b, line + channels, channel, step);
+    LoadChannels(own.c, line + 2 * channels, channel, step);
+    if (summands != nullptr) LoadChannels(own.summand, summands, channel, step);
+    return own;
   }
-}
+};
 
 template <typename T>
 __global__ void StoreSums(T* to, const float* partial, ColumnParts parts) {
@@ -232,22 +328,16 @@ __global__ void StoreSums(T* to, const float* partial, ColumnParts parts) {
   }
 }
 
-// Whether vectors of V elements stay inside a row of channels (a matrix) or of pixels.
 template <typename T>
-bool Vectorises(const BatchNormShape& shape) {
-  return (IsMatrix(shape) ? shape.channels : shape.pixels) % kVector<T> == 0;
-}
-
-template <typename T>
-cudaError_t LaunchScaleAndShift(void* y, const void* x, const float* state,
-                                const BatchNormShape& shape, cudaStream_t stream) {
-  const int64_t n = Rows(shape) * shape.channels;
-  const bool vectorises = Vectorises<T>(shape);
-  const auto kernel = vectorises ? ScaleAndShift<T, kVector<T>> : ScaleAndShift<T, 1>;
-  return Launch(kernel, Strided(vectorises ? n / kVector<T> : n), kThreads, 0, stream,
-                static_cast<T*>(y), static_cast<const T*>(x), state,
-                ChannelOf{shape.channels, shape.pixels, IsMatrix(shape)},
-                shape.activation == BatchNormActivation::kRelu, n);
+cudaError_t LaunchScaling(void* y, const void* x, const void* addend, const float* state,
+                          const BatchNormShape& shape, cudaStream_t stream) {
+  const Scaling<T> scaling = {static_cast<T*>(y),
+                              static_cast<const T*>(x),
+                              static_cast<const T*>(addend),
+                              state,
+                              shape.channels,
+                              shape.activation == BatchNormActivation::kRelu};
+  return LaunchForVectors<T>(scaling, shape, stream);
 }
 
 }  // namespace
@@ -256,51 +346,55 @@ int64_t BatchNormStateBytes(const BatchNormShape& shape) {
   return 2 * shape.channels * static_cast<int64_t>(sizeof(float));
 }
 
-// The sums of a channel, then the parts.
+// Three numbers of a channel, then the parts.
 int64_t BatchNormWorkspaceBytes(const BatchNormShape& shape) {
-  return BatchNormStateBytes(shape) + PartsOf(shape).WorkspaceBytes(2);
+  return 3 * shape.channels * static_cast<int64_t>(sizeof(float)) +
+         PartsOf(shape).WorkspaceBytes(2);
 }
 
-cudaError_t BatchNorm(const BatchNormOutputs& outputs, const void* x, const void* bias,
-                      const void* gain, float epsilon, const BatchNormShape& shape, void* workspace,
-                      cudaStream_t stream) {
+cudaError_t BatchNorm(const BatchNormOutputs& outputs, const void* x, const void* addend,
+                      const void* bias, const void* gain, float epsilon,
+                      const BatchNormShape& shape, void* workspace, cudaStream_t stream) {
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
     auto* partial = static_cast<float*>(workspace);
-    const Moments<T> moments = {static_cast<const T*>(x), shape.channels,
-                                IsMatrix(shape) ? 1 : shape.pixels};
-    MUSTER_RETURN_IF_CUDA_ERROR(LaunchSums<2>(partial, shape, moments, stream));
+    const Moments<T> moments = {static_cast<const T*>(x), IsMatrix(shape) ? 1 : shape.pixels};
+    MUSTER_RETURN_IF_CUDA_ERROR((LaunchSums<2, T>(partial, shape, moments, stream)));
     MUSTER_RETURN_IF_CUDA_ERROR(Launch(
         FinishMoments<T>, Strided(shape.channels), kThreads, 0, stream, outputs, partial, moments,
         static_cast<const T*>(bias), static_cast<const T*>(gain), epsilon, PartsOf(shape)));
-    return LaunchScaleAndShift<T>(outputs.y, x, static_cast<const float*>(outputs.state), shape,
-                                  stream);
+    return LaunchScaling<T>(outputs.y, x, addend, static_cast<const float*>(outputs.state), shape,
+                            stream);
   });
 }
 
 cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy, const void* x,
-                          const float* mean, const float* rstd, const void* state,
+                          const void* y, const float* mean, const float* rstd, const void* state,
                           const BatchNormShape& shape, void* workspace, cudaStream_t stream) {
+  const bool has_addend = gradients.daddend != nullptr;
+  if (has_addend != (y != nullptr)) return cudaErrorInvalidValue;
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
-    const bool relu = shape.activation == BatchNormActivation::kRelu;
-    const auto* of_dy = static_cast<const T*>(dy);
+    const bool finds_relu = shape.activation == BatchNormActivation::kRelu && !has_addend;
     const auto* of_x = static_cast<const T*>(x);
     const auto* of_state = static_cast<const float*>(state);
-    auto* sums = static_cast<float*>(workspace);
-    float* partial = sums + 2 * shape.channels;
-    const GradientMoments<T> moments = {of_dy,         of_x, mean, rstd, relu ? of_state : nullptr,
-                                        shape.channels};
-    MUSTER_RETURN_IF_CUDA_ERROR(LaunchSums<2>(partial, shape, moments, stream));
+    auto* daddend = static_cast<T*>(gradients.daddend);
+    auto* line = static_cast<float*>(workspace);
+    float* partial = line + 3 * shape.channels;
+    const GradientMoments<T> moments = {
+        static_cast<const T*>(dy), of_x,   mean, finds_relu ? of_state : nullptr, shape.channels,
+        static_cast<const T*>(y),  daddend};
+    MUSTER_RETURN_IF_CUDA_ERROR((LaunchSums<2, T>(partial, shape, moments, stream)));
     MUSTER_RETURN_IF_CUDA_ERROR(Launch(FinishGradientMoments<T>, Strided(shape.channels), kThreads,
-                                       0, stream, sums, gradients, partial, PartsOf(shape)));
-    const int64_t n = Rows(shape) * shape.channels;
-    const bool vectorises = Vectorises<T>(shape);
-    const auto kernel = vectorises ? GradInput<T, kVector<T>> : GradInput<T, 1>;
-    return Launch(kernel, Strided(vectorises ? n / kVector<T> : n), kThreads, 0, stream,
-                  static_cast<T*>(gradients.dx), of_dy, of_x, mean, rstd, of_state, sums,
-                  ChannelOf{shape.channels, shape.pixels, IsMatrix(shape)}, relu,
-                  static_cast<float>(Rows(shape)), n);
+                                       0, stream, line, gradients, partial, mean, rstd, of_state,
+                                       PartsOf(shape)));
+    const GradInput<T> grad_input = {static_cast<T*>(gradients.dx),
+                                     has_addend ? daddend : static_cast<const T*>(dy),
+                                     of_x,
+                                     line,
+                                     finds_relu ? of_state + shape.channels : nullptr,
+                                     shape.channels};
+    return LaunchForVectors<T>(grad_input, shape, stream);
   });
 }
 
@@ -315,7 +409,7 @@ cudaError_t BatchNormInference(void* y, const void* x, const float* running_mean
                                        stream, state, running_mean, running_variance,
                                        static_cast<const T*>(bias), static_cast<const T*>(gain),
                                        epsilon, shape.channels));
-    return LaunchScaleAndShift<T>(y, x, state, shape, stream);
+    return LaunchScaling<T>(y, x, /*addend=*/nullptr, state, shape, stream);
   });
 }
 
@@ -326,7 +420,7 @@ cudaError_t AddChannelBias(void* y, const void* x, const void* bias, const Batch
     auto* state = static_cast<float*>(workspace);
     MUSTER_RETURN_IF_CUDA_ERROR(Launch(FoldBias<T>, Strided(shape.channels), kThreads, 0, stream,
                                        state, static_cast<const T*>(bias), shape.channels));
-    return LaunchScaleAndShift<T>(y, x, state, shape, stream);
+    return LaunchScaling<T>(y, x, /*addend=*/nullptr, state, shape, stream);
   });
 }
 
@@ -335,8 +429,8 @@ cudaError_t SumChannelBias(void* dbias, const void* dy, const BatchNormShape& sh
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
     auto* partial = static_cast<float*>(workspace);
-    const Plain<T> plain = {static_cast<const T*>(dy), shape.channels};
-    MUSTER_RETURN_IF_CUDA_ERROR(LaunchSums<1>(partial, shape, plain, stream));
+    const Plain<T> plain = {static_cast<const T*>(dy)};
+    MUSTER_RETURN_IF_CUDA_ERROR((LaunchSums<1, T>(partial, shape, plain, stream)));
     return Launch(StoreSums<T>, Strided(shape.channels), kThreads, 0, stream,
                   static_cast<T*>(dbias), partial, PartsOf(shape));
   });

@@ -41,19 +41,24 @@ struct BatchNormOutputs {
   void* state;  // the factor and the summand of each channel: the gradient of relu needs its sign
 };
 
-// Reads x twice and writes y once.
-cudaError_t BatchNorm(const BatchNormOutputs& outputs, const void* x, const void* bias,
-                      const void* gain, float epsilon, const BatchNormShape& shape, void* workspace,
-                      cudaStream_t stream);
+// With an addend T[B, C, S], or null: y = activation(what was normalised + addend). y may be x or
+// the addend. Reads x twice and the addend, writes y.
+cudaError_t BatchNorm(const BatchNormOutputs& outputs, const void* x, const void* addend,
+                      const void* bias, const void* gain, float epsilon,
+                      const BatchNormShape& shape, void* workspace, cudaStream_t stream);
 
-// Reads dy and x twice and writes dx once. dgain may be null.
 struct BatchNormGradients {
-  void* dx;
+  void* dx;  // may be dy or x
   void* dbias;
-  void* dgain;
+  void* dgain;    // or null
+  void* daddend;  // null: there was no addend. Not dy
 };
+
+// dx = a g + b x + c with numbers of the channel; g is dy where the activation passes it. Reads dy
+// and x twice and writes dx. With an addend relu was the activation, known by its output y (null
+// without): reads dy, y, x, and g and x again, writes g (which is daddend) and dx.
 cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy, const void* x,
-                          const float* mean, const float* rstd, const void* state,
+                          const void* y, const float* mean, const float* rstd, const void* state,
                           const BatchNormShape& shape, void* workspace, cudaStream_t stream);
 
 // With the running values. y may be x.

@@ -5,7 +5,9 @@
 
 namespace muster::kernels::cuda {
 
-// How [rows, columns] is cut: blocks of 32 x 8 threads walk down 32 V columns, parts of the rows in
+inline constexpr int kColumnsOfBlock = 64;  // a cache line of bf16
+
+// How [rows, columns] is cut: blocks walk down kColumnsOfBlock columns, parts of the rows in
 // different blocks. Partial sums f32[parts, N, columns].
 struct ColumnParts {
   int64_t rows;
@@ -14,7 +16,7 @@ struct ColumnParts {
   int64_t part_rows;
 
   ColumnParts(int64_t all_rows, int64_t all_columns) : rows(all_rows), columns(all_columns) {
-    const int64_t blocks = CeilDiv(columns, 2 * kWarp);
+    const int64_t blocks = CeilDiv(columns, kColumnsOfBlock);
     const int64_t wanted = std::clamp<int64_t>(CeilDiv(1024, blocks), 1, 256);
     parts = std::clamp<int64_t>(CeilDiv(rows, 64), 1, wanted);
     part_rows = CeilDiv(rows, parts);
@@ -25,45 +27,54 @@ struct ColumnParts {
   }
 };
 
-// Adds f.Add<V>(row, first of V columns, sums) over the rows of a part. V divides the columns.
+// Adds up the rows of a part: f.At<V>(first of V columns) holds what a thread needs of its columns,
+// its Add(row, first of V elements, sums) adds those of a row. V divides the columns. A block is
+// kColumnsOfBlock / V threads wide.
 template <int N, int V, typename F>
 __global__ void SumColumns(float* partial, ColumnParts shape, F f) {
-  constexpr int kRows = kThreads / kWarp;
-  __shared__ float of_rows[kRows][kWarp][N * V];
+  constexpr int kLanes = kColumnsOfBlock / V;
+  constexpr int kRows = kThreads / kLanes;
+  __shared__ float of_threads[N * V][kThreads];
   const int64_t first = blockIdx.y * shape.part_rows;
   const int64_t last = min(first + shape.part_rows, shape.rows);
-  for (int64_t start = int64_t{blockIdx.x} * kWarp * V; start < shape.columns;
-       start += int64_t{gridDim.x} * kWarp * V) {
+  const int thread = static_cast<int>(threadIdx.y * kLanes + threadIdx.x);
+  for (int64_t start = int64_t{blockIdx.x} * kColumnsOfBlock; start < shape.columns;
+       start += int64_t{gridDim.x} * kColumnsOfBlock) {
     const int64_t column = start + threadIdx.x * V;
     float sums[N][V] = {};
     if (column < shape.columns) {
+      const auto own = f.template At<V>(column, /*step=*/1);
+#pragma unroll 2
       for (int64_t row = first + threadIdx.y; row < last; row += kRows) {
-        f.template Add<V>(row, column, sums);
+        own.Add(row, row * shape.columns + column, sums);
       }
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < N * V; ++i) of_rows[threadIdx.y][threadIdx.x][i] = sums[i / V][i % V];
+    for (int i = 0; i < N * V; ++i) of_threads[i][thread] = sums[i / V][i % V];
     __syncthreads();
-    if (threadIdx.y == 0 && column < shape.columns) {
-#pragma unroll
-      for (int i = 0; i < N * V; ++i) {
-        float sum = 0;
-        for (int row = 0; row < kRows; ++row) sum += of_rows[row][threadIdx.x][i];
-        partial[(int64_t{blockIdx.y} * N + i / V) * shape.columns + column + i % V] = sum;
-      }
+    // Sum i of the columns of a lane, for every pair of them.
+    for (int pair = thread; pair < N * V * kLanes; pair += kThreads) {
+      const int lane = pair % kLanes, i = pair / kLanes;
+      const int64_t own = start + lane * V + i % V;
+      if (own >= shape.columns) continue;
+      float sum = 0;
+      for (int row = 0; row < kRows; ++row) sum += of_threads[i][row * kLanes + lane];
+      partial[(int64_t{blockIdx.y} * N + i / V) * shape.columns + own] = sum;
     }
   }
 }
 
-template <int N, typename F>
+// 16 bytes of T at a time where vectors fit the rows, which are then 16-byte aligned.
+template <int N, typename T, typename F>
 cudaError_t LaunchSumColumns(float* partial, const ColumnParts& shape, F f, cudaStream_t stream) {
-  const int V = shape.columns % 2 == 0 ? 2 : 1;
+  const bool vectorises = shape.columns % kVector<T> == 0;
+  const int lanes = kColumnsOfBlock / (vectorises ? kVector<T> : 1);
   const auto blocks =
-      static_cast<unsigned>(std::min(CeilDiv(shape.columns, kWarp * V), kBlocksMax));
-  const auto kernel = V == 2 ? SumColumns<N, 2, F> : SumColumns<N, 1, F>;
+      static_cast<unsigned>(std::min(CeilDiv(shape.columns, kColumnsOfBlock), kBlocksMax));
+  const auto kernel = vectorises ? SumColumns<N, kVector<T>, F> : SumColumns<N, 1, F>;
   return Launch(kernel, dim3(blocks, static_cast<unsigned>(shape.parts)),
-                dim3(kWarp, kThreads / kWarp), 0, stream, partial, shape, f);
+                dim3(lanes, kThreads / lanes), 0, stream, partial, shape, f);
 }
 
 // Sum k of a column, over the parts.

@@ -116,19 +116,26 @@ struct ParameterGradients {
   const T* x;
   const float* mean;
   const float* rstd;
-  int64_t channels;
 
-  template <int V>
-  __device__ void Add(int64_t row, int64_t c, float (&sums)[2][V]) const {
-    float g[V], values[V];
-    LoadFloats(g, dy + row * channels + c);
-    LoadFloats(values, x + row * channels + c);
-    const float centre = mean == nullptr ? 0 : mean[row], scale = rstd[row];
+  struct Columns {
+    ParameterGradients all;
+
+    template <int V>
+    __device__ void Add(int64_t row, int64_t i, float (&sums)[2][V]) const {
+      float g[V], values[V];
+      LoadFloats(g, all.dy + i);
+      LoadFloats(values, all.x + i);
+      const float centre = all.mean == nullptr ? 0 : all.mean[row], scale = all.rstd[row];
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      sums[0][i] += g[i] * (values[i] - centre) * scale;
-      sums[1][i] += g[i];
+      for (int k = 0; k < V; ++k) {
+        sums[0][k] += g[k] * (values[k] - centre) * scale;
+        sums[1][k] += g[k];
+      }
     }
+  };
+  template <int V>
+  __device__ Columns At(int64_t, int) const {
+    return {*this};
   }
 };
 
@@ -179,8 +186,8 @@ cudaError_t LayerNormGradParameters(void* dgain, void* dbias, const void* dy, co
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
     const ParameterGradients<T> gradients = {static_cast<const T*>(dy), static_cast<const T*>(x),
-                                             mean, rstd, shape.channels};
-    MUSTER_RETURN_IF_CUDA_ERROR(LaunchSumColumns<2>(partial, parts, gradients, stream));
+                                             mean, rstd};
+    MUSTER_RETURN_IF_CUDA_ERROR((LaunchSumColumns<2, T>(partial, parts, gradients, stream)));
     return Launch(StoreParameterGradients<T>, Strided(shape.channels), kThreads, 0, stream,
                   static_cast<T*>(dgain), static_cast<T*>(dbias), partial, shape.channels,
                   parts.parts);

@@ -29,6 +29,8 @@ Floats Reordered(const Floats& x, const Size& s, ChannelOrder order, bool back) 
   return y;
 }
 
+enum class Form { kPlain, kRelu, kAddRelu };
+
 class BatchNormTest : public testing::Test {
  protected:
   // run(size, shape without activation).
@@ -61,32 +63,34 @@ TEST_F(BatchNormTest, EveryOrderGivesWhatTheFormulaGives) {
     const Floats gain = Rounded(Normals(size.channels, 3), shape.type);
     const Floats bias = Rounded(Normals(size.channels, 4), shape.type);
     const reference::BatchNorm expected(Wide(x), kEpsilon, size.batch, size.channels, size.pixels);
-    for (BatchNormActivation activation :
-         {BatchNormActivation::kNone, BatchNormActivation::kRelu}) {
-      const bool relu = activation == BatchNormActivation::kRelu;
-      shape.activation = activation;
+    for (Form form : {Form::kPlain, Form::kRelu, Form::kAddRelu}) {
+      const bool relu = form != Form::kPlain, adds = form == Form::kAddRelu;
+      shape.activation = relu ? BatchNormActivation::kRelu : BatchNormActivation::kNone;
+      const Floats addend = Rounded(adds ? Normals(n, 5) : Floats(n), shape.type);
+      const int64_t bytes = n * Bytes(shape.type),
+                    channel_bytes = size.channels * Bytes(shape.type);
       DeviceMemory x_on = ToDevice(x, size, shape), dy_on = ToDevice(dy, size, shape);
-      DeviceMemory gain_on(gain, shape.type), bias_on(bias, shape.type);
-      DeviceMemory y(n * Bytes(shape.type)), dx(n * Bytes(shape.type));
-      DeviceMemory dgain(size.channels * Bytes(shape.type)),
-          dbias(size.channels * Bytes(shape.type));
-      DeviceMemory mean(4 * size.channels), rstd(4 * size.channels), variance(4 * size.channels);
+      DeviceMemory addend_on = ToDevice(addend, size, shape), daddend(bytes);
+      DeviceMemory gain_on(gain, shape.type), bias_on(bias, shape.type), y(bytes), dx(bytes);
+      DeviceMemory dgain(channel_bytes), dbias(channel_bytes), mean(4 * size.channels);
+      DeviceMemory rstd(4 * size.channels), variance(4 * size.channels);
       DeviceMemory state(BatchNormStateBytes(shape)), workspace(BatchNormWorkspaceBytes(shape));
 
       ASSERT_EQ(BatchNorm({y.data(), mean.floats(), rstd.floats(), variance.floats(), state.data()},
-                          x_on.data(), bias_on.data(), gain_on.data(), kEpsilon, shape,
-                          workspace.data(), nullptr),
+                          x_on.data(), adds ? addend_on.data() : nullptr, bias_on.data(),
+                          gain_on.data(), kEpsilon, shape, workspace.data(), nullptr),
                 cudaSuccess);
-      ASSERT_EQ(BatchNormGrad({dx.data(), dbias.data(), dgain.data()}, dy_on.data(), x_on.data(),
-                              mean.floats(), rstd.floats(), state.data(), shape, workspace.data(),
-                              nullptr),
-                cudaSuccess);
+      ASSERT_EQ(
+          BatchNormGrad({dx.data(), dbias.data(), dgain.data(), adds ? daddend.data() : nullptr},
+                        dy_on.data(), x_on.data(), adds ? y.data() : nullptr, mean.floats(),
+                        rstd.floats(), state.data(), shape, workspace.data(), nullptr),
+          cudaSuccess);
 
       const Floats actual_y = FromDevice(y, size, shape);
       std::vector<double> of_y(n), through(n), sum(size.channels), dot(size.channels);
       for (int64_t i = 0; i < n; ++i) {
         const int64_t c = expected.ChannelOf(i);
-        of_y[i] = expected.normal[i] * gain[c] + bias[c];
+        of_y[i] = expected.normal[i] * gain[c] + bias[c] + addend[i];
         if (relu && of_y[i] < 0) of_y[i] = 0;
         through[i] = relu && actual_y[i] <= 0 ? 0 : dy[i];
         sum[c] += through[i];
@@ -98,6 +102,7 @@ TEST_F(BatchNormTest, EveryOrderGivesWhatTheFormulaGives) {
       ExpectRounded(actual_y, of_y, shape.type, values);
       ExpectRounded(dbias.Read(shape.type), sum, shape.type, values);
       ExpectRounded(dgain.Read(shape.type), dot, shape.type, values);
+      if (adds) ExpectClose(FromDevice(daddend, size, shape), through);
       if (values > 3) {
         ExpectRounded(FromDevice(dx, size, shape), expected.GradInput(through, Wide(gain)),
                       shape.type, 64 * values);

@@ -43,8 +43,8 @@ absl::StatusOr<PlannedNode> PlanBatchNorm(const CudaNode& node) {
                                 .rstd = Floats(m.outputs[2]),
                                 .variance = Floats(m.outputs[3]),
                                 .state = m.outputs[4]},
-                               m.inputs[0], m.inputs[3], OptionalInput(m, 4), epsilon, shape,
-                               m.workspace, stream);
+                               m.inputs[0], /*addend=*/nullptr, m.inputs[3], OptionalInput(m, 4),
+                               epsilon, shape, m.workspace, stream);
       });
   return plan;
 }
@@ -76,10 +76,12 @@ absl::StatusOr<PlannedNode> PlanBatchNormGrad(const CudaNode& node) {
                    .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape)};
   if (node.inputs.size() > 6) plan.shape_only.push_back(6);
   plan.prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
-    return cuda::BatchNormGrad(
-        {.dx = m.outputs[0], .dbias = m.outputs[1], .dgain = OptionalOutput(m, 2)}, m.inputs[0],
-        m.inputs[1], Floats(m.inputs[2]), Floats(m.inputs[3]), m.inputs[4], shape, m.workspace,
-        stream);
+    return cuda::BatchNormGrad({.dx = m.outputs[0],
+                                .dbias = m.outputs[1],
+                                .dgain = OptionalOutput(m, 2),
+                                .daddend = nullptr},
+                               m.inputs[0], m.inputs[1], /*y=*/nullptr, Floats(m.inputs[2]),
+                               Floats(m.inputs[3]), m.inputs[4], shape, m.workspace, stream);
   });
   return plan;
 }
