@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdint>
 
+#include "kernels/activation.h"
 #include "kernels/batch_norm.h"
 #include "kernels/conversion.h"
 #include "kernels/elementwise.h"
@@ -75,6 +76,51 @@ PlannedNode PlanBatchNormGrad(const CpuNode& n) {
     kernels::BatchNormGrad({.dx = Output(m), .dbias = Output(m, 1), .dgain = OptionalOutput(m, 2)},
                            Input(m, 0), Input(m, 1), Input(m, 2), Input(m, 3), Input(m, 4),
                            OptionalInput(m, 6), shape, kActivation, m.workspace);
+  });
+  return plan;
+}
+
+// Of x, addend, running_mean, running_variance, bias, gain?.
+PlannedNode PlanBatchNormAddRelu(const CpuNode& n) {
+  const Layout layout = n.layouts[0];
+  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[0], layout);
+  PlannedNode plan{.input_layouts = {layout, layout},
+                   .output_layouts = {layout},
+                   .overwritable = {0},
+                   .shape_only = {2, 3},
+                   .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape),
+                   .state_bytes = {shape.state_floats() * int64_t{sizeof(float)}}};
+  plan.prepare = Call([shape, epsilon = Epsilon(n),
+                       places = n.layout_table.Places(n.inputs[0], layout)](const NodeMemory& m) {
+    kernels::BatchNorm({.y = Output(m),
+                        .mean = Output(m, 1),
+                        .rstd = Output(m, 2),
+                        .variance = Output(m, 3),
+                        .state = Output(m, 4)},
+                       Input(m, 0), Input(m, 4), OptionalInput(m, 5), epsilon, shape,
+                       Activation::kNone, m.workspace);
+    const std::array<const float*, 2> terms = {Output(m), Input(m, 1)};
+    kernels::Accumulate(Output(m), terms, places);
+    kernels::Relu(Output(m), Output(m), places);
+  });
+  return plan;
+}
+
+// Of dy, y, x, mean, rstd, state, bias, gain? to dx, daddend, dbias, dgain?.
+PlannedNode PlanBatchNormAddReluGrad(const CpuNode& n) {
+  const Layout layout = n.layouts[2];
+  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[2], layout);
+  PlannedNode plan{.input_layouts = {layout, layout, layout},
+                   .output_layouts = {layout, layout},
+                   .overwritable = {0, 2},
+                   .shape_only = {6},
+                   .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape)};
+  plan.prepare = Call([shape,
+                       places = n.layout_table.Places(n.inputs[2], layout)](const NodeMemory& m) {
+    kernels::ReluGrad(Output(m, 1), Input(m, 0), Input(m, 1), places);
+    kernels::BatchNormGrad({.dx = Output(m), .dbias = Output(m, 2), .dgain = OptionalOutput(m, 3)},
+                           Output(m, 1), Input(m, 2), Input(m, 3), Input(m, 4), Input(m, 5),
+                           OptionalInput(m, 7), shape, Activation::kNone, m.workspace);
   });
   return plan;
 }
@@ -210,6 +256,8 @@ void AddNormalisationKernels(CpuKernelTable& table) {
   table["BatchNormInference"] = {PlanBatchNormInference};
   table["BatchNormGrad"] = {PlanBatchNormGrad<Activation::kNone>};
   table["BatchNormReluGrad"] = {PlanBatchNormGrad<Activation::kRelu>};
+  table["BatchNormAddRelu"] = {PlanBatchNormAddRelu};
+  table["BatchNormAddReluGrad"] = {PlanBatchNormAddReluGrad};
   table["StatisticGrad"] = {PlanStatisticGrad};
   table["LayerNorm"] = {PlanLayerNorm};
   table["AddLayerNorm"] = {PlanAddLayerNorm};

@@ -49,6 +49,50 @@ absl::StatusOr<PlannedNode> PlanBatchNorm(const CudaNode& node) {
   return plan;
 }
 
+// Of x, addend, running_mean, running_variance, bias, gain?.
+absl::StatusOr<PlannedNode> PlanBatchNormAddRelu(const CudaNode& node) {
+  const Layout layout = node.layouts[0];
+  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 0, Activation::kRelu);
+  PlannedNode plan{.input_layouts = {layout, layout},
+                   .output_layouts = {layout},
+                   .overwritable = {0, 1},
+                   .shape_only = {2, 3},
+                   .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape),
+                   .state_bytes = {cuda::BatchNormStateBytes(shape)}};
+  plan.prepare =
+      Enqueue([shape, epsilon = Epsilon(node), stream = node.context.stream](const NodeMemory& m) {
+        return cuda::BatchNorm({.y = m.outputs[0],
+                                .mean = Floats(m.outputs[1]),
+                                .rstd = Floats(m.outputs[2]),
+                                .variance = Floats(m.outputs[3]),
+                                .state = m.outputs[4]},
+                               m.inputs[0], m.inputs[1], m.inputs[4], OptionalInput(m, 5), epsilon,
+                               shape, m.workspace, stream);
+      });
+  return plan;
+}
+
+// Of dy, y, x, mean, rstd, state, bias, gain? to dx, daddend, dbias, dgain?.
+absl::StatusOr<PlannedNode> PlanBatchNormAddReluGrad(const CudaNode& node) {
+  const Layout layout = node.layouts[2];
+  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 2, Activation::kRelu);
+  PlannedNode plan{.input_layouts = {layout, layout, layout},
+                   .output_layouts = {layout, layout},
+                   .overwritable = {0, 2},
+                   .shape_only = {6},
+                   .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape)};
+  if (node.inputs.size() > 7) plan.shape_only.push_back(7);
+  plan.prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
+    return cuda::BatchNormGrad({.dx = m.outputs[0],
+                                .dbias = m.outputs[2],
+                                .dgain = OptionalOutput(m, 3),
+                                .daddend = m.outputs[1]},
+                               m.inputs[0], m.inputs[2], m.inputs[1], Floats(m.inputs[3]),
+                               Floats(m.inputs[4]), m.inputs[5], shape, m.workspace, stream);
+  });
+  return plan;
+}
+
 absl::StatusOr<PlannedNode> PlanBatchNormInference(const CudaNode& node) {
   const cuda::BatchNormShape shape = BatchNormShapeOf(node, 0, Activation::kNone);
   PlannedNode plan{.input_layouts = {node.layouts[0]},
@@ -207,6 +251,8 @@ absl::StatusOr<PlannedNode> PlanGroupNormGradParameters(const CudaNode& node) {
 void AddNormalisationKernels(CudaKernelTable& table) {
   table["BatchNorm"] = PlanBatchNorm<Activation::kNone>;
   table["BatchNormRelu"] = PlanBatchNorm<Activation::kRelu>;
+  table["BatchNormAddRelu"] = PlanBatchNormAddRelu;
+  table["BatchNormAddReluGrad"] = PlanBatchNormAddReluGrad;
   table["BatchNormInference"] = PlanBatchNormInference;
   table["BatchNormGrad"] = PlanBatchNormGrad<Activation::kNone>;
   table["BatchNormReluGrad"] = PlanBatchNormGrad<Activation::kRelu>;

@@ -85,7 +85,8 @@ TEST(FusionTest, ActivationsJoinLinearLayers) {
 
 TEST(FusionTest, ReluJoinsConvolutionsAndBatchNorms) {
   ExpectFusionKeepsTheResults(ConvolutionNet(), 5,
-                              {"Conv2dRelu", "BatchNormRelu", "BatchNormReluGrad"});
+                              {"Conv2dRelu", "BatchNormRelu", "BatchNormReluGrad",
+                               "BatchNormAddRelu", "BatchNormAddReluGrad"});
 }
 
 TEST(FusionTest, ResidualsJoinLayerNorms) {

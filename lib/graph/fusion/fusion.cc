@@ -6,6 +6,7 @@ void FuseNodes(const TensorTypes& types, v1::Graph& graph) {
   FuseConv2dBatchNormRelu(graph);
   FuseConv2dRelu(graph);
   FuseBatchNormRelu(graph);
+  FuseBatchNormAddRelu(types, graph);
   FuseLinearRelu(graph);
   FuseLinearGelu(graph);
   FuseLinearGradBias(graph);

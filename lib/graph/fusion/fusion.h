@@ -20,6 +20,7 @@ void FuseLinearGradGelu(v1::Graph& graph);
 void FuseConv2dBatchNormRelu(v1::Graph& graph);  // before FuseConv2dRelu, which leaves it nothing
 void FuseConv2dRelu(v1::Graph& graph);
 void FuseBatchNormRelu(v1::Graph& graph);
+void FuseBatchNormAddRelu(const TensorTypes& types, v1::Graph& graph);
 void FuseAddLayerNorm(const TensorTypes& types, v1::Graph& graph);
 
 // All of them but attention.

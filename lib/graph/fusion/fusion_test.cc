@@ -236,6 +236,38 @@ TEST(FuseBatchNormReluTest, NotWhereItsGradientIsNotThatOfTheRelu) {
   EXPECT_THAT(NodeLines(After(FuseBatchNormRelu, graph)), ElementsAreArray(NodeLines(graph)));
 }
 
+constexpr absl::string_view kResidualBlock = R"(
+    b = Conv2d(x, w, cb)
+    a = Conv2d(x, w)
+    n, m, r, v, s = BatchNorm(a, mean, variance, bias, gain)
+    c = Add(b, n)
+    y = Relu(c))";
+
+TEST(FuseBatchNormAddReluTest, TheEndOfAResidualBlockIsOneNodeBothWays) {
+  const v1::Graph graph =
+      After(FuseBatchNormAddRelu, Differentiate(ParseGraph(Image(kResidualBlock))).value());
+
+  EXPECT_THAT(NodeLines(graph),
+              Contains("y, m, r, v, s = BatchNormAddRelu(a, b, mean, variance, bias, gain)"));
+  EXPECT_THAT(NodeLines(graph), Contains("d(a), d(c), d(bias), d(gain) = "
+                                         "BatchNormAddReluGrad(d(y), y, a, m, r, s, bias, gain)"));
+  EXPECT_THAT(NodeLines(graph), Contains("d(cb) = Conv2dGradBias(d(c))"));  // of b
+  EXPECT_THAT(NodeLines(graph), Not(Contains(StartsWith("d(n)"))));
+}
+
+TEST(FuseBatchNormAddReluTest, NotWhereTheSumIsReadOrBroadcastOrOfOtherThings) {
+  for (const char* nodes :
+       {"n, m, r, v, s = BatchNorm(a, mean, variance, bias)\n c = Add(n, a)\n z = Relu(c)\n"
+        "y = Add(z, c)",
+        "n, m, r, v, s = BatchNorm(a, mean, variance, bias)\n c = Add(n, a)\n y = Tanh(c)",
+        "n, m, r, v, s = BatchNorm(a, mean, variance, bias)\n q = GlobalAveragePool2d(a)\n"
+        "q4 = Reshape(q) shape=[0, 6, 1, 1]\n c = Add(n, q4)\n y = Relu(c)",
+        "c = Add(a, a)\n y = Relu(c)"}) {
+    const v1::Graph graph = ParseGraph(Image(absl::StrCat("a = Conv2d(x, w)\n", nodes)));
+    EXPECT_THAT(NodeLines(After(FuseBatchNormAddRelu, graph)), ElementsAreArray(NodeLines(graph)));
+  }
+}
+
 // ---------------------------------------------------------------- residual streams
 
 constexpr absl::string_view kResidual = R"(

@@ -48,6 +48,20 @@ Operator BatchNormReluGrad() {
   return op;
 }
 
+// The end of a residual block.
+Operator BatchNormAddRelu() {
+  Operator op = Extended("BatchNorm", NormalisationOperators(), "BatchNormAddRelu");
+  op.inputs.insert(op.inputs.begin() + 1, "addend T[batch, channel, ...]");
+  return op;
+}
+
+Operator BatchNormAddReluGrad() {
+  Operator op = Extended("BatchNormGrad", NormalisationOperators(), "BatchNormAddReluGrad");
+  op.inputs.insert(op.inputs.begin() + 1, "y T[batch, channel, ...]");
+  op.outputs.insert(op.outputs.begin() + 1, "daddend T[batch, channel, ...]");
+  return op;
+}
+
 Operator Conv2dBatchNormRelu() {
   Operator op = Extended("Conv2d", ImageOperators(), "Conv2dBatchNormRelu");
   op.inputs.pop_back();
@@ -77,6 +91,8 @@ std::vector<Operator> FusedOperators() {
       Extended("Conv2d", ImageOperators(), "Conv2dRelu"),
       Extended("BatchNorm", NormalisationOperators(), "BatchNormRelu"),
       BatchNormReluGrad(),
+      BatchNormAddRelu(),
+      BatchNormAddReluGrad(),
       Conv2dBatchNormRelu(),
       AddLayerNorm(),
   };

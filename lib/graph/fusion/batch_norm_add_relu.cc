@@ -1,0 +1,79 @@
+#include <string>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "lib/graph/fusion/fusion.h"
+#include "lib/graph/fusion/graph_edit.h"
+
+namespace muster {
+namespace {
+
+constexpr int kState = 4;  // output of BatchNorm
+
+// The operand of the sum that a BatchNorm makes for it alone; -1 without.
+int NormOperand(const v1::Node& add, const GraphEdit& edit) {
+  for (int k = 0; k < 2; ++k) {
+    const std::string& term = add.inputs(k);
+    const int norm = edit.Maker(term);
+    const bool fits = edit.Is(norm, "BatchNorm") && edit.node(norm).outputs(0) == term &&
+                      edit.OnlyReader(term) >= 0;
+    if (fits) return k;
+  }
+  return -1;
+}
+
+// ReluGrad and BatchNormGrad become one node, which still makes the gradient of the sum: that of
+// the other operand is it, too.
+void FuseGradients(int norm_gradient, const std::string& y, GraphEdit& edit) {
+  const v1::Node& norm = edit.node(norm_gradient);
+  const std::string& dsum = norm.inputs(0);
+  const int relu_gradient = edit.Maker(dsum);
+  if (!edit.Is(relu_gradient, "ReluGrad") || edit.node(relu_gradient).inputs(1) != y) return;
+
+  v1::Node fused = norm;
+  fused.set_op("BatchNormAddReluGrad");
+  fused.clear_inputs();
+  fused.add_inputs(edit.node(relu_gradient).inputs(0));
+  fused.add_inputs(y);
+  fused.mutable_inputs()->Add(norm.inputs().begin() + 1, norm.inputs().end());
+  fused.clear_outputs();
+  fused.add_outputs(norm.outputs(0));
+  fused.add_outputs(dsum);
+  fused.mutable_outputs()->Add(norm.outputs().begin() + 1, norm.outputs().end());
+  edit.Replace({relu_gradient, norm_gradient}, std::move(fused));
+}
+
+}  // namespace
+
+// The end of a residual block. Forward and backward each stand alone: the gradient knows the relu
+// by its output, and what BatchNormAddRelu keeps is what BatchNorm does.
+void FuseBatchNormAddRelu(const TensorTypes& types, v1::Graph& graph) {
+  GraphEdit edit(graph);
+  for (int i = 0; i < edit.size(); ++i) {
+    if (!edit.Is(i, "Add")) continue;
+    const v1::Node& add = edit.node(i);
+    if (types.at(add.inputs(0)) != types.at(add.inputs(1))) continue;
+    const int relu = edit.OnlyReader(add.outputs(0));
+    const int own = NormOperand(add, edit);
+    if (!edit.Is(relu, "Relu") || own < 0) continue;
+    const int norm = edit.Maker(add.inputs(own));
+    const std::string y = edit.node(relu).outputs(0), state = edit.node(norm).outputs(kState);
+
+    v1::Node fused = edit.node(norm);
+    fused.set_op("BatchNormAddRelu");
+    fused.clear_inputs();
+    fused.add_inputs(edit.node(norm).inputs(0));
+    fused.add_inputs(add.inputs(1 - own));
+    fused.mutable_inputs()->Add(edit.node(norm).inputs().begin() + 1,
+                                edit.node(norm).inputs().end());
+    fused.set_outputs(0, y);
+    if (!edit.Replace({norm, i, relu}, std::move(fused))) continue;
+
+    const absl::Span<const int> gradients = edit.Readers(state);
+    if (gradients.size() == 1 && edit.Is(gradients.front(), "BatchNormGrad")) {
+      FuseGradients(gradients.front(), y, edit);
+    }
+  }
+}
+
+}  // namespace muster
