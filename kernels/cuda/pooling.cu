@@ -1,151 +1,267 @@
+#include <type_traits>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pooling.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
-// An element of a [B, C, rows, columns] tensor in memory order, taken apart.
-struct Place {
-  int64_t batch, channel, row, column;
+// Divides what is below kSmallMax by multiplication, in 32 bits.
+//   Source: Granlund, Montgomery, "Division by invariant integers using multiplication", PLDI 1994.
+struct Small {
+  using Index = int32_t;
+
+  Index divisor;
+  uint32_t multiplier;
+  int shift = 0;
+
+  explicit Small(int64_t by) : divisor(static_cast<Index>(by)) {
+    while (int64_t{1} << shift < by) ++shift;
+    const uint64_t rest = (uint64_t{1} << shift) - static_cast<uint64_t>(by);
+    multiplier = static_cast<uint32_t>((rest << 32) / static_cast<uint64_t>(by) + 1);
+  }
+  __device__ Index Divide(Index n) const {
+    const auto dividend = static_cast<uint32_t>(n);
+    return static_cast<Index>((__umulhi(dividend, multiplier) + dividend) >> shift);
+  }
+};
+constexpr int64_t kSmallMax = int64_t{1} << 30;
+
+// For larger tensors: slow.
+struct Large {
+  using Index = int64_t;
+
+  Index divisor;
+
+  explicit Large(int64_t by) : divisor(by) {}
+  __device__ Index Divide(Index n) const { return n / divisor; }
 };
 
-__device__ Place Locate(int64_t i, int64_t channels, const std::array<int64_t, 2>& image,
-                        bool channels_last) {
-  const int64_t rows = image[0], columns = image[1];
-  Place place;
-  if (channels_last) {
-    place.channel = i % channels;
-    i /= channels;
-  }
-  place.column = i % columns;
-  i /= columns;
-  place.row = i % rows;
-  i /= rows;
-  if (!channels_last) {
-    place.channel = i % channels;
-    i /= channels;
-  }
-  place.batch = i;
-  return place;
-}
-
-__device__ int64_t IndexOf(const Place& place, int64_t channels,
-                           const std::array<int64_t, 2>& image, bool channels_last) {
-  const int64_t rows = image[0], columns = image[1];
-  return channels_last ? ((place.batch * rows + place.row) * columns + place.column) * channels +
-                             place.channel
-                       : ((place.batch * channels + place.channel) * rows + place.row) * columns +
-                             place.column;
-}
-
+template <typename Index>
 struct Range {
-  int64_t first, last;  // last excluded
+  Index first, last;  // last excluded
 };
 
-// The rows (dimension 0) or columns of the image under window `output`.
-__device__ Range Window(const PoolShape& shape, int dimension, int64_t output) {
-  const int64_t start = output * shape.strides[dimension] - shape.padding[dimension];
-  return {max(start, int64_t{0}), min(start + shape.kernel[dimension], shape.image[dimension])};
-}
+// V neighbouring elements of a [B, C, rows, columns] tensor.
+template <typename Index>
+struct Place {
+  Index batch, channel, row, column;
+};
 
-// The windows over row or column `position`.
-__device__ Range WindowsOver(const PoolShape& shape, int dimension, int64_t position) {
-  const int64_t stride = shape.strides[dimension];
-  const int64_t padded = position + shape.padding[dimension];
-  const int64_t before = padded - shape.kernel[dimension];  // ends before the position
-  return {before < 0 ? 0 : before / stride + 1, min(padded / stride + 1, shape.output[dimension])};
-}
+// Where elements lie in the image and the output, and which windows cover which pixels.
+template <typename D, int V>
+struct Geometry {
+  using Index = typename D::Index;
+  using Spot = Place<Index>;
 
-__device__ float Divisor(const PoolShape& shape, int64_t row, int64_t column) {
-  int64_t size = 1;
-  const int64_t outputs[2] = {row, column};
-  for (int d = 0; d < 2; ++d) {
-    if (shape.count_padding) {
-      // What sticks out of the padding (ceil) does not count.
-      const int64_t start = outputs[d] * shape.strides[d] - shape.padding[d];
-      size *= min(start + shape.kernel[d], shape.image[d] + shape.padding[d + 2]) - start;
-    } else {
-      const Range window = Window(shape, d, outputs[d]);
-      size *= window.last - window.first;
+  struct Plane {
+    D rows, columns;
+  };
+  struct Axis {
+    Index image, output, kernel, before, after;  // padding
+    D stride;
+  };
+
+  bool channels_last;
+  bool count_padding;
+  Index channels;
+  D vectors;  // of V channels, where they are last; else the channels
+  Plane image, output;
+  Axis axes[2];
+
+  explicit Geometry(const PoolShape& s)
+      : channels_last(s.order == ChannelOrder::kLast),
+        count_padding(s.count_padding),
+        channels(static_cast<Index>(s.channels)),
+        vectors(s.channels / V),
+        image{D(s.image[0]), D(s.image[1])},
+        output{D(s.output[0]), D(s.output[1])},
+        axes{AxisOf(s, 0), AxisOf(s, 1)} {}
+
+  static Axis AxisOf(const PoolShape& s, int d) {
+    return {static_cast<Index>(s.image[d]),       static_cast<Index>(s.output[d]),
+            static_cast<Index>(s.kernel[d]),      static_cast<Index>(s.padding[d]),
+            static_cast<Index>(s.padding[d + 2]), D(s.strides[d])};
+  }
+
+  // Vector v of the tensor, in memory order.
+  __device__ Spot Locate(Index v, const Plane& plane) const {
+    Spot place;
+    if (channels_last) place.channel = Split(v, vectors) * V;
+    place.column = Split(v, plane.columns);
+    place.row = Split(v, plane.rows);
+    if (!channels_last) place.channel = Split(v, vectors);
+    place.batch = v;
+    return place;
+  }
+  __device__ Index IndexOf(const Spot& place, const Plane& plane) const {
+    const Index rows = plane.rows.divisor, columns = plane.columns.divisor;
+    return channels_last ? ((place.batch * rows + place.row) * columns + place.column) * channels +
+                               place.channel
+                         : ((place.batch * channels + place.channel) * rows + place.row) * columns +
+                               place.column;
+  }
+
+  // The rows (d = 0) or columns of the image under window `at`.
+  __device__ Range<Index> Window(int d, Index at) const {
+    const Axis& axis = axes[d];
+    const Index start = at * axis.stride.divisor - axis.before;
+    return {max(start, Index{0}), min(start + axis.kernel, axis.image)};
+  }
+  // The windows over row or column `position`.
+  __device__ Range<Index> WindowsOver(int d, Index position) const {
+    const Axis& axis = axes[d];
+    const Index padded = position + axis.before;
+    const Index earlier = padded - axis.kernel;  // windows up to here end before the position
+    return {earlier < 0 ? 0 : axis.stride.Divide(earlier) + 1,
+            min(axis.stride.Divide(padded) + 1, axis.output)};
+  }
+  __device__ float Divisor(Index row, Index column) const {
+    Index size = 1;
+    const Index at[2] = {row, column};
+    for (int d = 0; d < 2; ++d) {
+      const Axis& axis = axes[d];
+      if (count_padding) {
+        // What sticks out of the padding (ceil) does not count.
+        const Index start = at[d] * axis.stride.divisor - axis.before;
+        size *= min(start + axis.kernel, axis.image + axis.after) - start;
+      } else {
+        const Range<Index> window = Window(d, at[d]);
+        size *= window.last - window.first;
+      }
+    }
+    return static_cast<float>(size);
+  }
+
+ private:
+  // n becomes n / by; returns the remainder.
+  __device__ static Index Split(Index& n, const D& by) {
+    const Index quotient = by.Divide(n), remainder = n - quotient * by.divisor;
+    n = quotient;
+    return remainder;
+  }
+};
+
+// 16 bytes at a time.
+template <int V>
+struct Positions {
+  static constexpr int kWidth = V < 4 ? V : 4;
+
+  __device__ static void Load(int32_t (&to)[V], const int32_t* from) {
+#pragma unroll
+    for (int i = 0; i < V; i += kWidth) {
+      const auto loaded = *reinterpret_cast<const Vector<int32_t, kWidth>*>(from + i);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) to[i + k] = loaded.lanes[k];
     }
   }
-  return static_cast<float>(size);
-}
+  __device__ static void Store(int32_t* to, const int32_t (&from)[V]) {
+#pragma unroll
+    for (int i = 0; i < V; i += kWidth) {
+      Vector<int32_t, kWidth> stored;
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) stored.lanes[k] = from[i + k];
+      *reinterpret_cast<Vector<int32_t, kWidth>*>(to + i) = stored;
+    }
+  }
+};
 
-template <typename T>
-__global__ void MaxAll(T* y, int32_t* state, const T* x, PoolShape shape, int64_t n) {
-  const bool channels_last = shape.order == ChannelOrder::kLast;
-  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
-    const Place to = Locate(i, shape.channels, shape.output, channels_last);
-    const Range rows = Window(shape, 0, to.row), columns = Window(shape, 1, to.column);
-    float best = -INFINITY;
-    int64_t best_at = -1;
-    for (int64_t row = rows.first; row < rows.last; ++row) {
-      for (int64_t column = columns.first; column < columns.last; ++column) {
-        const Place from = {to.batch, to.channel, row, column};
-        const float value = ToFloat(x[IndexOf(from, shape.channels, shape.image, channels_last)]);
-        if (best_at < 0 || value > best || (isnan(value) && !isnan(best))) {
-          best = value;
-          best_at = row * shape.image[1] + column;
+// The kernels below: V elements a thread, n vectors.
+template <typename T, typename D, int V>
+__global__ void MaxAll(T* y, int32_t* state, const T* x, Geometry<D, V> g, int64_t n) {
+  using Index = typename D::Index;
+  for (int64_t v = ThreadIndex(); v < n; v += ThreadCount()) {
+    const auto to = g.Locate(static_cast<Index>(v), g.output);
+    const auto rows = g.Window(0, to.row), columns = g.Window(1, to.column);
+    float best[V];
+    int32_t best_at[V];
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      best[k] = -INFINITY;
+      best_at[k] = -1;
+    }
+    for (Index row = rows.first; row < rows.last; ++row) {
+      for (Index column = columns.first; column < columns.last; ++column) {
+        float values[V];
+        LoadFloats(values, x + g.IndexOf({to.batch, to.channel, row, column}, g.image));
+        const auto at = static_cast<int32_t>(row * g.image.columns.divisor + column);
+#pragma unroll
+        for (int k = 0; k < V; ++k) {
+          const bool is_new_nan = isnan(values[k]) && !isnan(best[k]);
+          if (best_at[k] < 0 || values[k] > best[k] || is_new_nan) {
+            best[k] = values[k];
+            best_at[k] = at;
+          }
         }
       }
     }
-    y[i] = FromFloat<T>(best);
-    state[i] = static_cast<int32_t>(best_at);
+    StoreFloats(y + v * V, best);
+    Positions<V>::Store(state + v * V, best_at);
   }
 }
 
-template <typename T>
-__global__ void MaxGradAll(T* dx, const T* dy, const int32_t* state, PoolShape shape, int64_t n) {
-  const bool channels_last = shape.order == ChannelOrder::kLast;
-  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
-    const Place to = Locate(i, shape.channels, shape.image, channels_last);
-    const Range rows = WindowsOver(shape, 0, to.row), columns = WindowsOver(shape, 1, to.column);
-    const int64_t own = to.row * shape.image[1] + to.column;
-    float sum = 0;
-    for (int64_t row = rows.first; row < rows.last; ++row) {
-      for (int64_t column = columns.first; column < columns.last; ++column) {
-        const Place from = {to.batch, to.channel, row, column};
-        const int64_t at = IndexOf(from, shape.channels, shape.output, channels_last);
-        if (state[at] == own) sum += ToFloat(dy[at]);
+template <typename T, typename D, int V>
+__global__ void MaxGradAll(T* dx, const T* dy, const int32_t* state, Geometry<D, V> g, int64_t n) {
+  using Index = typename D::Index;
+  for (int64_t v = ThreadIndex(); v < n; v += ThreadCount()) {
+    const auto to = g.Locate(static_cast<Index>(v), g.image);
+    const auto rows = g.WindowsOver(0, to.row), columns = g.WindowsOver(1, to.column);
+    const auto own = static_cast<int32_t>(to.row * g.image.columns.divisor + to.column);
+    float sum[V] = {};
+    for (Index row = rows.first; row < rows.last; ++row) {
+      for (Index column = columns.first; column < columns.last; ++column) {
+        const Index from = g.IndexOf({to.batch, to.channel, row, column}, g.output);
+        float values[V];
+        int32_t at[V];
+        LoadFloats(values, dy + from);
+        Positions<V>::Load(at, state + from);
+#pragma unroll
+        for (int k = 0; k < V; ++k) sum[k] += at[k] == own ? values[k] : 0;
       }
     }
-    dx[i] = FromFloat<T>(sum);
+    StoreFloats(dx + v * V, sum);
   }
 }
 
-template <typename T>
-__global__ void AverageAll(T* y, const T* x, PoolShape shape, int64_t n) {
-  const bool channels_last = shape.order == ChannelOrder::kLast;
-  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
-    const Place to = Locate(i, shape.channels, shape.output, channels_last);
-    const Range rows = Window(shape, 0, to.row), columns = Window(shape, 1, to.column);
-    float sum = 0;
-    for (int64_t row = rows.first; row < rows.last; ++row) {
-      for (int64_t column = columns.first; column < columns.last; ++column) {
-        const Place from = {to.batch, to.channel, row, column};
-        sum += ToFloat(x[IndexOf(from, shape.channels, shape.image, channels_last)]);
+template <typename T, typename D, int V>
+__global__ void AverageAll(T* y, const T* x, Geometry<D, V> g, int64_t n) {
+  using Index = typename D::Index;
+  for (int64_t v = ThreadIndex(); v < n; v += ThreadCount()) {
+    const auto to = g.Locate(static_cast<Index>(v), g.output);
+    const auto rows = g.Window(0, to.row), columns = g.Window(1, to.column);
+    float sum[V] = {};
+    for (Index row = rows.first; row < rows.last; ++row) {
+      for (Index column = columns.first; column < columns.last; ++column) {
+        float values[V];
+        LoadFloats(values, x + g.IndexOf({to.batch, to.channel, row, column}, g.image));
+#pragma unroll
+        for (int k = 0; k < V; ++k) sum[k] += values[k];
       }
     }
-    y[i] = FromFloat<T>(sum / Divisor(shape, to.row, to.column));
+    const float divisor = g.Divisor(to.row, to.column);
+#pragma unroll
+    for (float& value : sum) value /= divisor;
+    StoreFloats(y + v * V, sum);
   }
 }
 
-template <typename T>
-__global__ void AverageGradAll(T* dx, const T* dy, PoolShape shape, int64_t n) {
-  const bool channels_last = shape.order == ChannelOrder::kLast;
-  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
-    const Place to = Locate(i, shape.channels, shape.image, channels_last);
-    const Range rows = WindowsOver(shape, 0, to.row), columns = WindowsOver(shape, 1, to.column);
-    float sum = 0;
-    for (int64_t row = rows.first; row < rows.last; ++row) {
-      for (int64_t column = columns.first; column < columns.last; ++column) {
-        const Place from = {to.batch, to.channel, row, column};
-        sum += ToFloat(dy[IndexOf(from, shape.channels, shape.output, channels_last)]) /
-               Divisor(shape, row, column);
+template <typename T, typename D, int V>
+__global__ void AverageGradAll(T* dx, const T* dy, Geometry<D, V> g, int64_t n) {
+  using Index = typename D::Index;
+  for (int64_t v = ThreadIndex(); v < n; v += ThreadCount()) {
+    const auto to = g.Locate(static_cast<Index>(v), g.image);
+    const auto rows = g.WindowsOver(0, to.row), columns = g.WindowsOver(1, to.column);
+    float sum[V] = {};
+    for (Index row = rows.first; row < rows.last; ++row) {
+      for (Index column = columns.first; column < columns.last; ++column) {
+        float values[V];
+        LoadFloats(values, dy + g.IndexOf({to.batch, to.channel, row, column}, g.output));
+        const float divisor = g.Divisor(row, column);
+#pragma unroll
+        for (int k = 0; k < V; ++k) sum[k] += values[k] / divisor;
       }
     }
-    dx[i] = FromFloat<T>(sum);
+    StoreFloats(dx + v * V, sum);
   }
 }
 
@@ -153,44 +269,70 @@ int64_t Elements(const PoolShape& shape, const std::array<int64_t, 2>& image) {
   return shape.batch * shape.channels * image[0] * image[1];
 }
 
+// f(an element of type T, a Geometry, its V): vectors of neighbouring channels where they are last.
+template <typename F>
+cudaError_t ForPooling(const PoolShape& shape, F f) {
+  return ForFloating(shape.type, [&](auto one) {
+    constexpr int V = kVector<decltype(one)>;
+    if (std::max(Elements(shape, shape.image), Elements(shape, shape.output)) >= kSmallMax) {
+      return f(one, Geometry<Large, 1>(shape), std::integral_constant<int, 1>());
+    }
+    if (shape.order == ChannelOrder::kLast && shape.channels % V == 0) {
+      return f(one, Geometry<Small, V>(shape), std::integral_constant<int, V>());
+    }
+    return f(one, Geometry<Small, 1>(shape), std::integral_constant<int, 1>());
+  });
+}
+
+template <typename D, int V>
+D DivisionOf(const Geometry<D, V>&);
+
 }  // namespace
 
 cudaError_t MaxPool2d(void* y, int32_t* state, const void* x, const PoolShape& shape,
                       cudaStream_t stream) {
-  const int64_t n = Elements(shape, shape.output);
-  return ForFloating(shape.type, [&](auto one) {
+  return ForPooling(shape, [&](auto one, auto geometry, auto width) {
     using T = decltype(one);
-    return Launch(MaxAll<T>, Strided(n), kThreads, 0, stream, static_cast<T*>(y), state,
-                  static_cast<const T*>(x), shape, n);
+    using D = decltype(DivisionOf(geometry));
+    constexpr int V = decltype(width)::value;
+    const int64_t n = Elements(shape, shape.output) / V;
+    return Launch(MaxAll<T, D, V>, Strided(n), kThreads, 0, stream, static_cast<T*>(y), state,
+                  static_cast<const T*>(x), geometry, n);
   });
 }
 
 cudaError_t MaxPool2dGrad(void* dx, const void* dy, const int32_t* state, const PoolShape& shape,
                           cudaStream_t stream) {
-  const int64_t n = Elements(shape, shape.image);
-  return ForFloating(shape.type, [&](auto one) {
+  return ForPooling(shape, [&](auto one, auto geometry, auto width) {
     using T = decltype(one);
-    return Launch(MaxGradAll<T>, Strided(n), kThreads, 0, stream, static_cast<T*>(dx),
-                  static_cast<const T*>(dy), state, shape, n);
+    using D = decltype(DivisionOf(geometry));
+    constexpr int V = decltype(width)::value;
+    const int64_t n = Elements(shape, shape.image) / V;
+    return Launch(MaxGradAll<T, D, V>, Strided(n), kThreads, 0, stream, static_cast<T*>(dx),
+                  static_cast<const T*>(dy), state, geometry, n);
   });
 }
 
 cudaError_t AveragePool2d(void* y, const void* x, const PoolShape& shape, cudaStream_t stream) {
-  const int64_t n = Elements(shape, shape.output);
-  return ForFloating(shape.type, [&](auto one) {
+  return ForPooling(shape, [&](auto one, auto geometry, auto width) {
     using T = decltype(one);
-    return Launch(AverageAll<T>, Strided(n), kThreads, 0, stream, static_cast<T*>(y),
-                  static_cast<const T*>(x), shape, n);
+    using D = decltype(DivisionOf(geometry));
+    constexpr int V = decltype(width)::value;
+    const int64_t n = Elements(shape, shape.output) / V;
+    return Launch(AverageAll<T, D, V>, Strided(n), kThreads, 0, stream, static_cast<T*>(y),
+                  static_cast<const T*>(x), geometry, n);
   });
 }
 
 cudaError_t AveragePool2dGrad(void* dx, const void* dy, const PoolShape& shape,
                               cudaStream_t stream) {
-  const int64_t n = Elements(shape, shape.image);
-  return ForFloating(shape.type, [&](auto one) {
+  return ForPooling(shape, [&](auto one, auto geometry, auto width) {
     using T = decltype(one);
-    return Launch(AverageGradAll<T>, Strided(n), kThreads, 0, stream, static_cast<T*>(dx),
-                  static_cast<const T*>(dy), shape, n);
+    using D = decltype(DivisionOf(geometry));
+    constexpr int V = decltype(width)::value;
+    const int64_t n = Elements(shape, shape.image) / V;
+    return Launch(AverageGradAll<T, D, V>, Strided(n), kThreads, 0, stream, static_cast<T*>(dx),
+                  static_cast<const T*>(dy), geometry, n);
   });
 }
 
