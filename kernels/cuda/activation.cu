@@ -157,7 +157,10 @@ __global__ void AccumulateTerms(T* y, Terms terms, int64_t n) {
     if (i + V <= n) {
       float sum[V];
       LoadFloats(sum, static_cast<const T*>(terms.of[0]) + i);
-      for (int t = 1; t < terms.count; ++t) {
+      // By constant indices, or the terms would be copied into local memory.
+#pragma unroll
+      for (int t = 1; t < kTermsMax; ++t) {
+        if (t >= terms.count) break;
         float term[V];
         LoadFloats(term, static_cast<const T*>(terms.of[t]) + i);
 #pragma unroll
@@ -167,7 +170,11 @@ __global__ void AccumulateTerms(T* y, Terms terms, int64_t n) {
     } else {
       for (int64_t j = i; j < n; ++j) {
         float sum = ToFloat(static_cast<const T*>(terms.of[0])[j]);
-        for (int t = 1; t < terms.count; ++t) sum += ToFloat(static_cast<const T*>(terms.of[t])[j]);
+#pragma unroll
+        for (int t = 1; t < kTermsMax; ++t) {
+          if (t >= terms.count) break;
+          sum += ToFloat(static_cast<const T*>(terms.of[t])[j]);
+        }
         y[j] = FromFloat<T>(sum);
       }
     }
