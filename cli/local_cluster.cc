@@ -22,6 +22,7 @@
 #include "lib/cluster/channel.h"
 #include "lib/cluster/grpc_status.h"
 #include "lib/concurrency/cpu_quota.h"
+#include "lib/program/program_path.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
@@ -67,7 +68,7 @@ absl::StatusOr<std::string> FindBinary(const std::string& role) {
     folders.push_back(fs::path(runfiles) / workspace);
   }
   std::error_code error;
-  fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  fs::path folder = fs::path(ProgramPath()).parent_path();
   for (int above = 0; above <= kFoldersAbove && !folder.empty(); ++above) {
     folders.push_back(folder);
     folder = folder.parent_path();

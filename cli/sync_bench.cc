@@ -29,6 +29,7 @@
 #include "lib/cluster/limits.h"
 #include "lib/cluster/resource_name.h"
 #include "lib/concurrency/poll_budget.h"
+#include "lib/program/program_path.h"
 #include "lib/status/status.h"
 #include "lib/transport/routing_transport.h"
 #include "proto/muster/v1/job.pb.h"
@@ -284,7 +285,7 @@ class SyncBench {
                                                      absl::StrCat(dir_, "/", name, ".log"));
       ASSIGN_OR_RETURN(
           processes.emplace_back(),
-          StartProcess({.argv = {"/proc/self/exe", "bench", "sync-worker",
+          StartProcess({.argv = {ProgramPath(), "bench", "sync-worker",
                                  absl::StrCat("--coordinator=", cluster_->address()),
                                  absl::StrCat("--name=", name), absl::StrCat("--result=", result),
                                  absl::StrCat("--transport=", options_.transport),

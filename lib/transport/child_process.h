@@ -9,9 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "lib/program/program_path.h"
+
 namespace muster {
 
-// Runs /proc/self/exe with `role` as its only argument; main() is to look at it. Killed, where it
+// Runs ProgramPath() with `role` as its only argument; main() is to look at it. Killed, where it
 // still lives, with this object.
 class ChildProcess {
  public:
@@ -19,12 +21,13 @@ class ChildProcess {
     int to_child[2], from_child[2];
     CHECK_EQ(pipe(to_child), 0);
     CHECK_EQ(pipe(from_child), 0);
+    const std::string program = ProgramPath();
     pid_ = fork();
     if (pid_ == 0) {
       dup2(to_child[0], STDIN_FILENO);
       dup2(from_child[1], STDOUT_FILENO);
       for (int fd = 3; fd < 1024; ++fd) close(fd);
-      execl("/proc/self/exe", "test", role, nullptr);
+      execl(program.c_str(), program.c_str(), role, nullptr);
       _exit(127);
     }
     close(to_child[0]);

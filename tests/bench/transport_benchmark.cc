@@ -30,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/program/program_path.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/ucx_transport.h"
 #include "lib/transport/wire.h"
@@ -303,7 +304,7 @@ void PrintRow(const char* what, const char* unit, std::vector<double> ours,
 }
 
 void Measure(bool spin) {
-  Program server({"/proc/self/exe", "--role=server", absl::StrCat("--spin=", spin)});
+  Program server({ProgramPath(), "--role=server", absl::StrCat("--spin=", spin)});
   Client client(absl::HexStringToBytes(server.ReadLine()), spin);
   struct Goodput {
     const char* what;
