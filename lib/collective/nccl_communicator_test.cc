@@ -16,6 +16,7 @@
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/program/program_path.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -102,11 +103,12 @@ TEST(NcclCommunicatorTest, TwoProcessesOnOneGpuReduceGatherAndBroadcast) {
   auto group = NcclGroup::Create(kRanks, absl::Seconds(60));
   ASSERT_TRUE(group.ok()) << group.status();
   const std::string id = absl::BytesToHexString((*group)->id());
+  const std::string program = ProgramPath();
   const pid_t child = fork();
   if (child == 0) {
     setenv("MUSTER_NCCL_ID", id.c_str(), 1);
     setenv("NCCL_HOSTID", "second", 1);
-    execl("/proc/self/exe", "/proc/self/exe", "--gtest_filter=*TwoProcesses*", nullptr);
+    execl(program.c_str(), program.c_str(), "--gtest_filter=*TwoProcesses*", nullptr);
     _exit(127);
   }
   EXPECT_EQ(RunRank(**group, 0), "");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,6 +21,12 @@ namespace muster::verification {
 namespace {
 
 using Kind = Operand::Kind;
+
+// Filled while the program's static objects are made, by one thread.
+std::vector<OperatorFamily>& Families() {
+  static auto& families = *new std::vector<OperatorFamily>();
+  return families;
+}
 
 std::string ToText(const v1::Attribute& attribute) {
   switch (attribute.value_case()) {
@@ -194,5 +201,12 @@ reference::Tensors GivenTensors(const OperatorCase& c, const v1::Graph& graph, u
   }
   return given;
 }
+
+OperatorFamily::OperatorFamily(std::string name, std::vector<OperatorCase> (*cases)())
+    : name(std::move(name)), cases(cases) {
+  Families().push_back(*this);
+}
+
+const std::vector<OperatorFamily>& OperatorFamilies() { return Families(); }
 
 }  // namespace muster::verification

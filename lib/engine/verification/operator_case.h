@@ -98,7 +98,13 @@ v1::Graph ToGraph(const OperatorCase& c);
 reference::Tensors GivenTensors(const OperatorCase& c, const v1::Graph& graph, uint64_t seed,
                                 int bits = 24);
 
-// The cases of the family that is linked in.
-std::vector<OperatorCase> OperatorCases();
+// A table of this folder. A program tests every family that is linked into it.
+struct OperatorFamily {
+  OperatorFamily(std::string name, std::vector<OperatorCase> (*cases)());
+
+  std::string name;
+  std::vector<OperatorCase> (*cases)();
+};
+const std::vector<OperatorFamily>& OperatorFamilies();
 
 }  // namespace muster::verification

@@ -1,5 +1,5 @@
 // Every op on a device against the float64 reference: values, gradients, refusals, half precisions.
-// Links with one family's table of cases; MUSTER_DEVICE names the device.
+// Links with tables of cases; MUSTER_DEVICE names the device.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -30,7 +30,8 @@ using reference::Tensor;
 using reference::Tensors;
 
 struct NumberedCase {
-  int number;
+  std::string family;
+  int number;  // in its family
   OperatorCase c;
 
   uint64_t seed() const { return 1000 + number; }
@@ -41,8 +42,9 @@ struct NumberedCase {
 
 std::vector<NumberedCase> NumberedCases() {
   std::vector<NumberedCase> cases;
-  for (OperatorCase& c : OperatorCases()) {
-    cases.push_back({static_cast<int>(cases.size()), std::move(c)});
+  for (const OperatorFamily& family : OperatorFamilies()) {
+    int number = 0;
+    for (OperatorCase& c : family.cases()) cases.push_back({family.name, number++, std::move(c)});
   }
   return cases;
 }
@@ -293,7 +295,8 @@ TEST_P(OperatorTest, ADimensionOfZeroIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(All, OperatorTest, testing::ValuesIn(NumberedCases()),
                          [](const testing::TestParamInfo<NumberedCase>& info) {
-                           return absl::StrCat(info.param.c.op, "_", info.param.number);
+                           return absl::StrCat(info.param.c.op, "_", info.param.family, "_",
+                                               info.param.number);
                          });
 
 }  // namespace

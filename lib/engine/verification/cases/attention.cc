@@ -3,8 +3,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   return {
       {"SelfAttention", {{1, 1, 3}}, {{"heads", 1}}},
       {"SelfAttention", {{2, 5, 12}}, {{"heads", 2}}},
@@ -39,4 +40,7 @@ std::vector<OperatorCase> OperatorCases() {
   };
 }
 
+const OperatorFamily kFamily("attention", Cases);
+
+}  // namespace
 }  // namespace muster::verification

@@ -3,8 +3,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   std::vector<OperatorCase> cases = {
       {"Log", {Positive({3, 17})}},
       {"Log", {Positive({1})}},
@@ -61,4 +62,7 @@ std::vector<OperatorCase> OperatorCases() {
   return cases;
 }
 
+const OperatorFamily kFamily("elementwise", Cases);
+
+}  // namespace
 }  // namespace muster::verification

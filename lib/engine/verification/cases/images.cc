@@ -3,8 +3,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   return {
       {"Conv2d", {{1, 1, 1, 1}, {1, 1, 1, 1}, {1}}},
       {"Conv2d", {{2, 3, 5, 7}, {4, 3, 3, 3}, {4}}},
@@ -69,4 +70,7 @@ std::vector<OperatorCase> OperatorCases() {
   };
 }
 
+const OperatorFamily kFamily("images", Cases);
+
+}  // namespace
 }  // namespace muster::verification

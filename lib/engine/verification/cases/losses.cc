@@ -3,8 +3,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   return {
       {"SoftmaxCrossEntropy", {Rows({1, 1}), Ids({1}, {0})}},
       {"SoftmaxCrossEntropy", {Rows({3, 5}), Ids({3}, 0, 5)}},
@@ -38,4 +39,7 @@ std::vector<OperatorCase> OperatorCases() {
   };
 }
 
+const OperatorFamily kFamily("losses", Cases);
+
+}  // namespace
 }  // namespace muster::verification

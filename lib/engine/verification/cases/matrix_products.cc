@@ -3,8 +3,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   return {
       {"Linear", {{1, 1}, {1, 1}, {1}}},
       {"Linear", {{3, 5}, {7, 5}, {7}}},
@@ -33,4 +34,7 @@ std::vector<OperatorCase> OperatorCases() {
   };
 }
 
+const OperatorFamily kFamily("matrix_products", Cases);
+
+}  // namespace
 }  // namespace muster::verification

@@ -4,8 +4,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   return {
       {"Reshape", {{2, 3, 4}}, {{"shape", {4, 6}}}},
       {"Reshape", {{2, 3, 4}}, {{"shape", {0, -1}}}},
@@ -80,4 +81,7 @@ std::vector<OperatorCase> OperatorCases() {
   };
 }
 
+const OperatorFamily kFamily("moves", Cases);
+
+}  // namespace
 }  // namespace muster::verification

@@ -3,8 +3,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   return {
       {"BatchNorm", {{5, 3}, Statistic({3}), Statistic({3}), {3}, {3}}},
       {"BatchNorm", {{4, 3, 2, 5}, Statistic({3}), Statistic({3}), {3}, {3}}},
@@ -41,4 +42,7 @@ std::vector<OperatorCase> OperatorCases() {
   };
 }
 
+const OperatorFamily kFamily("norms", Cases);
+
+}  // namespace
 }  // namespace muster::verification

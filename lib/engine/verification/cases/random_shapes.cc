@@ -251,8 +251,7 @@ class RandomCases {
   std::vector<OperatorCase> cases_;
 };
 
+const OperatorFamily kFamily("random_shapes", [] { return RandomCases().Draw(/*rounds=*/8); });
+
 }  // namespace
-
-std::vector<OperatorCase> OperatorCases() { return RandomCases().Draw(/*rounds=*/8); }
-
 }  // namespace muster::verification

@@ -3,8 +3,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   return {
       {"Lstm", {{1, 1, 1}, {1, 4, 1}, {1, 4, 1}, {1, 8}}, {}, {0, 1, 2}},
       {"Lstm", {{3, 5, 4}, {1, 8, 4}, {1, 8, 2}, {1, 16}}},
@@ -35,4 +36,7 @@ std::vector<OperatorCase> OperatorCases() {
   };
 }
 
+const OperatorFamily kFamily("recurrences", Cases);
+
+}  // namespace
 }  // namespace muster::verification

@@ -3,8 +3,9 @@
 #include "lib/engine/verification/operator_case.h"
 
 namespace muster::verification {
+namespace {
 
-std::vector<OperatorCase> OperatorCases() {
+std::vector<OperatorCase> Cases() {
   std::vector<OperatorCase> cases;
   for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax"}) {
     cases.push_back({op, {{1}}, {{"axes", {0}}}});
@@ -33,4 +34,7 @@ std::vector<OperatorCase> OperatorCases() {
   return cases;
 }
 
+const OperatorFamily kFamily("reductions", Cases);
+
+}  // namespace
 }  // namespace muster::verification
