@@ -1,7 +1,9 @@
 // muster bench: model; sync is in sync_bench.
 #include <algorithm>
-#include <cstdio>
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -36,7 +38,12 @@ struct BenchOptions {
   bool no_fuse = false;
   bool recompute = false;
   bool deterministic = false;
+  bool autotuned = false;  // asked for, not only the default
+  std::string values;      // kStreamed (the default) or kResident
 };
+
+constexpr char kStreamed[] = "streamed";
+constexpr char kResident[] = "resident";
 
 struct BenchResult {
   std::string device;
@@ -49,30 +56,40 @@ struct BenchResult {
   int64_t tokens = 0;     // of a sample, where it is a sequence of ids
   int64_t batch = 0;
   int64_t arena_bytes = 0;
-  std::string profile;
+  std::string values;  // of a GPU
+  std::string profile_text;
+  std::vector<Profile::Entry> profile;
 };
 
 // Runs of a graph on random samples.
 class Bench {
  public:
-  static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Graph& graph, int64_t batch,
-                                                       bool tf32, bool deterministic,
-                                                       Device& device, Profile* profile) {
-    auto bench = std::make_unique<Bench>(graph);
+  struct Options {
+    int64_t batch = 0;
+    bool tf32 = false;
+    bool deterministic = false;
+    bool resident = false;  // values stay on the device, and gradients too
+    Profile* profile = nullptr;
+  };
+
+  static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Graph& graph, Device& device,
+                                                       const Options& options) {
+    auto bench = std::make_unique<Bench>(graph, options.resident);
     ASSIGN_OR_RETURN(bench->memory_, ModelMemory::Create(bench->graph_, device, kSeed));
     ASSIGN_OR_RETURN(bench->executor_,
-                     Executor::Create(bench->graph_, {.batch = batch,
+                     Executor::Create(bench->graph_, {.batch = options.batch,
                                                       .device = &device,
                                                       .parameters = bench->memory_->parameters(),
                                                       .gradients = bench->memory_->gradients(),
-                                                      .tf32 = tf32,
-                                                      .deterministic = deterministic,
-                                                      .profile = profile}));
+                                                      .micro_batches = options.resident,
+                                                      .tf32 = options.tf32,
+                                                      .deterministic = options.deterministic,
+                                                      .profile = options.profile}));
     v1::DataSpec data;
-    data.mutable_synthetic()->set_samples(batch);
+    data.mutable_synthetic()->set_samples(options.batch);
     ASSIGN_OR_RETURN(const auto dataset, Dataset::Open(data, bench->graph_));
-    std::vector<int64_t> samples(batch);
-    for (int64_t i = 0; i < batch; ++i) samples[i] = i;
+    std::vector<int64_t> samples(options.batch);
+    std::iota(samples.begin(), samples.end(), 0);
     std::vector<absl::Span<std::byte>> inputs;
     for (const v1::GraphInput& input : bench->graph_.inputs()) {
       inputs.push_back(bench->executor_->input(input.name()));
@@ -81,11 +98,16 @@ class Bench {
     return bench;
   }
 
-  explicit Bench(const v1::Graph& graph) : graph_(graph) {}
+  Bench(const v1::Graph& graph, bool resident) : graph_(graph), resident_(resident) {}
 
   absl::StatusOr<absl::Duration> Time() {
+    // A micro-batch in the middle of a step finds its values on the device, adds its gradients up
+    // there and sends none back. The first brings the values.
+    const RunArguments arguments{.is_first_micro_batch = !resident_ || !has_values_,
+                                 .is_last_micro_batch = !resident_};
     const absl::Time begin = absl::Now();
-    RETURN_IF_ERROR(executor_->Run({}, /*flow=*/nullptr));
+    RETURN_IF_ERROR(executor_->Run(arguments, /*flow=*/nullptr));
+    has_values_ = true;
     return absl::Now() - begin;
   }
 
@@ -104,6 +126,8 @@ class Bench {
  private:
   const v1::Graph graph_;
   std::unique_ptr<ModelMemory> memory_;
+  const bool resident_;
+  bool has_values_ = false;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -151,12 +175,29 @@ absl::StatusOr<double> MeasurePeak(const ModelChoice& choice, Device& device) {
   product.set_loss("loss");
   ASSIGN_OR_RETURN(const v1::Graph graph,
                    InferenceGraph(product, {.precision = choice.PrecisionValue()}));
-  ASSIGN_OR_RETURN(const auto bench, Bench::Create(graph, side, choice.precision == "tf32",
-                                                   /*deterministic=*/false, device,
-                                                   /*profile=*/nullptr));
+  ASSIGN_OR_RETURN(
+      const auto bench,
+      Bench::Create(graph, device, {.batch = side, .tf32 = choice.precision == "tf32"}));
   RETURN_IF_ERROR(bench->Times(kWarmupRuns).status());
   ASSIGN_OR_RETURN(const std::vector<absl::Duration> times, bench->Times(5));
   return 2.0 * products * side * side * side / absl::ToDoubleSeconds(times.front());
+}
+
+// What only a GPU has, asked of a CPU.
+absl::Status CheckGpuOptions(const BenchOptions& options, const Device& device) {
+  if (!device.is_cpu()) return absl::OkStatus();
+  if (options.autotuned) {
+    return absl::InvalidArgumentError(
+        "--autotuned: a CPU device has one kernel for each shape and tries none; the option is "
+        "for --device cuda:N");
+  }
+  if (!options.values.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--values ", options.values,
+                     ": a CPU device computes on values where they are; the option is for "
+                     "--device cuda:N"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
@@ -164,8 +205,10 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   ASSIGN_OR_RETURN(const v1::ModelSpec spec, choice.Spec());
   ASSIGN_OR_RETURN(const Model model, LoadModel(spec));
   ASSIGN_OR_RETURN(const auto device, Device::Create(choice.device, choice.Threads()));
+  RETURN_IF_ERROR(CheckGpuOptions(options, *device));
   BenchResult result{.device = absl::StrCat(device->name(), " (", device->description(), ")"),
                      .batch = choice.batch};
+  if (!device->is_cpu()) result.values = options.values.empty() ? kStreamed : options.values;
   ASSIGN_OR_RETURN(result.peak_flops, MeasurePeak(choice, *device));
   ASSIGN_OR_RETURN(const TrainingCost cost, GraphCost(model.graph, choice.batch));
   result.flops = static_cast<double>(cost.forward.flops + cost.backward.flops);
@@ -180,10 +223,13 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
                                                .recompute = options.recompute,
                                                .fuse = !options.no_fuse}));
   Profile profile;
-  ASSIGN_OR_RETURN(
-      const auto bench,
-      Bench::Create(training, choice.batch, choice.precision == "tf32", options.deterministic,
-                    *device, options.profile ? &profile : nullptr));
+  ASSIGN_OR_RETURN(const auto bench,
+                   Bench::Create(training, *device,
+                                 {.batch = choice.batch,
+                                  .tf32 = choice.precision == "tf32",
+                                  .deterministic = options.deterministic,
+                                  .resident = options.values == kResident,
+                                  .profile = options.profile ? &profile : nullptr}));
   result.compile = absl::Now() - begin;
   ASSIGN_OR_RETURN(result.first, bench->Time());
   RETURN_IF_ERROR(bench->Times(kWarmupRuns).status());
@@ -192,7 +238,10 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   result.median = times[times.size() / 2];
   result.fastest = times.front();
   result.arena_bytes = bench->arena_bytes();
-  if (options.profile) result.profile = profile.Report(/*nodes=*/25);
+  if (options.profile) {
+    result.profile_text = profile.Report(/*nodes=*/25);
+    result.profile = profile.entries();
+  }
   return result;
 }
 
@@ -212,17 +261,32 @@ std::string Text(const BenchResult& r, const ModelChoice& choice) {
       r.tokens > 0 ? absl::StrFormat(", %.0f tokens/s", r.batch * r.tokens / seconds) : "",
       r.flops / 1e9, r.flops / seconds / 1e9, 100 * r.flops / seconds / r.peak_flops,
       r.peak_flops / 1e9, FormatBytes(r.arena_bytes));
-  if (!r.profile.empty()) absl::StrAppend(&text, "\n", r.profile);
+  if (!r.profile_text.empty()) absl::StrAppend(&text, "\n", r.profile_text);
   return text;
 }
 
-google::protobuf::Struct Message(const BenchResult& r, const ModelChoice& choice) {
+google::protobuf::Struct Message(const Profile::Entry& entry) {
+  google::protobuf::Struct message;
+  auto& fields = *message.mutable_fields();
+  fields["node"].set_string_value(entry.node);
+  fields["op"].set_string_value(entry.op);
+  fields["types"].set_string_value(entry.types);
+  fields["seconds"].set_number_value(std::chrono::duration<double>(entry.least).count());
+  return message;
+}
+
+google::protobuf::Struct Message(const BenchResult& r, const BenchOptions& options) {
+  const ModelChoice& choice = options.model;
   google::protobuf::Struct message;
   auto& fields = *message.mutable_fields();
   const double seconds = absl::ToDoubleSeconds(r.median);
   const auto number = [&](const char* name, double value) { fields[name].set_number_value(value); };
   fields["device"].set_string_value(r.device);
   fields["precision"].set_string_value(choice.precision);
+  if (!r.values.empty()) {
+    fields["values"].set_string_value(r.values);
+    fields["deterministic"].set_bool_value(options.deterministic);
+  }
   number("batch", static_cast<double>(r.batch));
   number("ready_seconds", absl::ToDoubleSeconds(r.compile));
   number("first_step_seconds", absl::ToDoubleSeconds(r.first));
@@ -234,12 +298,16 @@ google::protobuf::Struct Message(const BenchResult& r, const ModelChoice& choice
   number("flops_per_second", r.flops / seconds);
   number("peak_flops_per_second", r.peak_flops);
   number("activation_bytes", static_cast<double>(r.arena_bytes));
+  for (const Profile::Entry& entry : r.profile) {
+    auto& values = *fields["profile"].mutable_list_value();
+    *values.add_values()->mutable_struct_value() = Message(entry);
+  }
   return message;
 }
 
 absl::Status PrintBench(const BenchOptions& options, const Session& session) {
   ASSIGN_OR_RETURN(const BenchResult result, RunBench(options));
-  session.Print(Message(result, options.model), Text(result, options.model),
+  session.Print(Message(result, options), Text(result, options.model),
                 absl::StrFormat("%.6f\n", absl::ToDoubleSeconds(result.median)));
   return absl::OkStatus();
 }
@@ -259,7 +327,12 @@ void AddBenchCommands(CLI::App& app, Session& session) {
       ->check(CLI::Range(1, 1000000).description(""));
   model->add_flag("--profile", options->profile, "Print where the time goes, node by node");
   model->add_flag("--no-fuse", options->no_fuse, "Without fused operators, to see their worth");
-  model->add_flag("--deterministic", options->deterministic, "As training.deterministic");
+  CLI::Option* deterministic = model->add_flag("--deterministic", options->deterministic,
+                                               "Only kernels that repeat to the bit");
+  model->add_flag("--autotuned", options->autotuned, "Of a GPU: whatever is fastest (default)")
+      ->excludes(deterministic);
+  model->add_option("--values", options->values, "Of a GPU: streamed (as in a job) or resident")
+      ->check(CLI::IsMember({kStreamed, kResident}).description(""));
   model->add_flag("--recompute", options->recompute, "As training.recompute");
   model->callback([options, &session] { session.Fail(PrintBench(*options, session)); });
   AddSyncBench(*bench, session);

@@ -78,6 +78,26 @@ TEST(MusterTest, BenchSyncMeasuresEverySizeWithRealPs) {
   EXPECT_EQ(Muster("bench sync --sizes 3 2>&1").exit_code, 2);
 }
 
+TEST(MusterTest, BenchModelRefusesOnACpuWhatOnlyAGpuHas) {
+  const std::string bench = "bench model --zoo linear --batch 2 --steps 1 ";
+  const Outcome resident = Muster(absl::StrCat(bench, "--values resident 2>&1"));
+  EXPECT_EQ(resident.exit_code, 2);
+  EXPECT_THAT(resident.output, HasSubstr("--values resident: a CPU device computes on values"));
+  const Outcome autotuned = Muster(absl::StrCat(bench, "--autotuned 2>&1"));
+  EXPECT_EQ(autotuned.exit_code, 2);
+  EXPECT_THAT(autotuned.output, HasSubstr("--autotuned: a CPU device"));
+  EXPECT_EQ(Muster(absl::StrCat(bench, "--autotuned --deterministic 2>&1")).exit_code, 2);
+  EXPECT_EQ(Muster(absl::StrCat(bench, "--values host 2>&1")).exit_code, 2);
+}
+
+TEST(MusterTest, BenchModelPrintsItsProfileForProgramsToo) {
+  const Outcome bench =
+      Muster("bench model --zoo linear --batch 2 --steps 1 --deterministic --profile -o json");
+  EXPECT_EQ(bench.exit_code, 0);
+  EXPECT_THAT(bench.output, HasSubstr("\"profile\": ["));
+  EXPECT_THAT(bench.output, HasSubstr("\"op\": \"Linear\""));
+}
+
 TEST(MusterTest, AFaultyJobStartsNothing) {
   const Outcome run = Muster(absl::StrCat("run examples/linear.yaml --set training.step=5 --dir ",
                                           Folder("faulty"), " 2>&1"));
