@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""The training step of a zoo model in PyTorch: the yardstick of tests/bench/models.sh and tools/gpu_bench.sh.
+"""The training step of a zoo model in PyTorch: the yardstick of tests/bench/models.sh and tools/gpu_check.sh.
 
-    pytorch_models.py --zoo gpt2 --batch 1 --context 256 --threads 2 [--device cuda] [--precision bf16] [--compile]
+    pytorch_models.py --zoo gpt2 --batch 1 --context 256 --threads 2 [--device cuda:0] [--precision bf16] [--compile]
+                      [--profile] [--json]
 
 Prints the median milliseconds of forward and backward. Models as lib/graph/zoo has them, dropout off; what PyTorch offers to be
-fast is used: fused attention, channels-last images, torch.compile where asked for.
+fast is used: fused attention, channels-last images, torch.compile where asked for. On a GPU every step fetches its samples from
+page-locked host memory, as Muster's does; parameters and gradients stay on the device.
 """
 
 import argparse
 import contextlib
+import json
 import time
 
 import torch
@@ -149,6 +152,31 @@ def build(arguments):
     return Resnet50(), torch.randn(batch, 3, 224, 224), torch.randint(0, 1000, (batch,))
 
 
+def kernels_by_time(step, steps, on_gpu):
+    """[{"kernel", "calls", "seconds"}] of one step, the slowest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])) as trace:
+        for _ in range(steps):
+            step()
+    entries = []
+    for event in trace.key_averages():
+        if on_gpu:
+            # The time's name changed with PyTorch 2.6. Operators launch kernels, which are events of their own.
+            microseconds = getattr(event, "self_device_time_total", None)
+            if microseconds is None:
+                microseconds = event.self_cuda_time_total
+            # Ranges that torch.compile names hold kernels, and would count them twice.
+            is_range = getattr(event, "is_user_annotation", False) or event.key.startswith(("## ", "Torch-Compiled Region"))
+            if is_range or "CUDA" not in str(getattr(event, "device_type", "CUDA")):
+                continue
+        else:
+            microseconds = event.self_cpu_time_total
+        if microseconds > 0:
+            entries.append({"kernel": event.key, "calls": event.count / steps, "seconds": microseconds / steps * 1e-6})
+    return sorted(entries, key=lambda entry: -entry["seconds"])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--zoo", choices=["gpt2", "bert", "lstm_lm", "mlp", "resnet50"], required=True)
@@ -160,17 +188,21 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="the kernels of a step by time (with --json)")
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
     torch.backends.cudnn.benchmark = True
 
+    on_gpu = arguments.device.startswith("cuda")
     model, x, targets = build(arguments)
-    model, x, targets = (part.to(arguments.device) for part in (model, x, targets))
+    model = model.to(arguments.device)
     if arguments.channels_last and x.dim() == 4:
         model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    if on_gpu:
+        x, targets = x.pin_memory(), targets.pin_memory()
     run = torch.compile(model) if arguments.compile else model
-    on_gpu = arguments.device.startswith("cuda")
     if arguments.precision == "bf16":
         cast = lambda: torch.autocast("cuda" if on_gpu else "cpu", torch.bfloat16)
     else:
@@ -178,12 +210,16 @@ def main():
 
     def step():
         model.zero_grad(set_to_none=True)
+        samples = [part.to(arguments.device, non_blocking=True) for part in (x, targets)]
         with cast():
-            loss = run(x, targets)
+            loss = run(*samples)
         loss.backward()
         if on_gpu:
             torch.cuda.synchronize()
 
+    begin = time.perf_counter()
+    step()
+    first = time.perf_counter() - begin
     for _ in range(3):
         step()
     times = []
@@ -192,7 +228,16 @@ def main():
         step()
         times.append(time.perf_counter() - begin)
     times.sort()
-    print(f"{times[len(times) // 2] * 1e3:.3f} ms median, {times[0] * 1e3:.3f} ms fastest, torch {torch.__version__}")
+    if not arguments.json:
+        print(f"{times[len(times) // 2] * 1e3:.3f} ms median, {times[0] * 1e3:.3f} ms fastest, torch {torch.__version__}")
+        return
+    device = torch.cuda.get_device_name(arguments.device) if on_gpu else "cpu"
+    result = {"device": device, "precision": arguments.precision, "batch": arguments.batch, "compile": arguments.compile,
+              "torch": torch.__version__, "first_step_seconds": first, "step_seconds": times[len(times) // 2],
+              "fastest_step_seconds": times[0]}
+    if arguments.profile:
+        result["profile"] = kernels_by_time(step, 5, on_gpu)
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":
