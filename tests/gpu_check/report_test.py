@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""What gpu_check reads out of recorded output, and the tables that it makes of it. The outputs are what the programs print, with
+figures made up: no GPU has run them."""
+
+import json
+import os
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "tools", "gpu_check"))
+sys.dont_write_bytecode = True
+
+import report  # noqa: E402
+
+
+def recorded(name):
+    with open(os.path.join(HERE, name), encoding="utf-8") as file:
+        return file.read()
+
+
+class LastLine(unittest.TestCase):
+    def test_is_the_error_and_not_the_advice_behind_it(self):
+        self.assertEqual(report.last_line(recorded("pytorch_failure.txt")),
+                         "torch._inductor.exc.InductorError: RuntimeError: Cannot find a working triton installation")
+
+    def test_is_the_jobs_reason_and_not_where_its_logs_are(self):
+        self.assertEqual(report.last_line(recorded("run_failure.txt")),
+                         "WORKER_FAILED: worker-0: step 3: an illegal memory access was encountered")
+
+    def test_of_any_other_program_is_its_last(self):
+        self.assertEqual(report.last_line("one\ntwo\n\n"), "two")
+        self.assertEqual(report.last_line(""), "it said nothing")
+
+
+class Tests(unittest.TestCase):
+    FAILED = "All/OperatorTest.EveryOutputEqualsTheReference/Linear_matrix_products_3"
+    CRASHED = "All/OperatorTest.ADimensionOfZeroIsRefused/Lstm_recurrences_2"
+
+    def test_the_list_has_whole_names_and_nothing_of_main(self):
+        self.assertEqual(report.listed_tests(recorded("gtest_list.txt")), [
+            "TestedDeviceTest.IsThere", "TiesTest.ReluIsFlatAtZero", "TiesTest.WindowsThatOverlapAddUp",
+            "All/OperatorTest.EveryOutputEqualsTheReference/Linear_matrix_products_0",
+            "All/OperatorTest.ADimensionOfZeroIsRefused/Reshape_moves_0"])
+
+    def test_results_say_why_and_which_test_ended_the_program(self):
+        results, unfinished = report.gtest_results(recorded("gtest_output.txt"))
+        self.assertEqual(unfinished, self.CRASHED)
+        self.assertEqual({name: status for name, (status, _) in results.items()},
+                         {"TiesTest.ReluIsFlatAtZero": "passed", "TiesTest.WindowsThatOverlapAddUp": "passed",
+                          "CudaExecutorTest.RepeatsToTheBit": "skipped", self.FAILED: "failed"})
+        self.assertEqual(results["CudaExecutorTest.RepeatsToTheBit"][1],
+                         "cuda_executor_test.cc:119: Skipped no GPU is visible (CUDA driver version is insufficient for "
+                         "CUDA runtime version)")
+        self.assertTrue(results[self.FAILED][1].startswith("operator_test.cc:142: Failure Expected: (error) <= (bound), actual: 0.25"))
+
+    def test_a_program_that_ended_well_left_nothing_unfinished(self):
+        whole = recorded("gtest_output.txt").replace("*** Check failure stack trace: ***", f"[       OK ] {self.CRASHED} (1 ms)")
+        self.assertIsNone(report.gtest_results(whole)[1])
+
+    def test_failures_that_only_repeat_the_devices_error_do_not_count(self):
+        fault = "Failure an illegal memory access was encountered"
+        results = {"A": ("failed", "0.1 vs 0.2"), "B": ("failed", fault), "C": ("failed", fault), "D": ("passed", ""),
+                   "E": ("failed", "0.1 vs 0.2")}
+        self.assertEqual(list(report.until_the_device_fails(results)), ["A", "B", "D"])
+
+    def test_the_table_names_every_test_that_did_not_pass(self):
+        results, unfinished = report.gtest_results(recorded("gtest_output.txt"))
+        results[unfinished] = (report.CRASHED, "SIGABRT; its last line: *** Check failure stack trace: ***")
+        results["TiesTest.Late"] = (report.MISSED, "")
+        table = report.tests_table(results)
+        self.assertEqual(table.splitlines()[0], "2 passed, 1 failed, 1 crashed, 1 skipped, 1 not reached")
+        self.assertIn(f"| {self.CRASHED} | crashed | SIGABRT", table)
+        self.assertIn("| CudaExecutorTest.RepeatsToTheBit | skipped |", table)
+        self.assertIn("output 0 / element 7 |", table)  # a bar would end the cell
+        self.assertNotIn("ReluIsFlatAtZero", table)
+
+
+class Models(unittest.TestCase):
+    def rows(self):
+        return [{"side": "Muster", "variant": "autotuned, resident", **json.loads(recorded("bench_model.json"))},
+                {"side": "PyTorch", "variant": "torch.compile", **json.loads(recorded("pytorch_model.json"))}]
+
+    def test_the_table_compares_with_torch_compile(self):
+        table = report.models_table("GPT-2", 32, "tokens", 1024, self.rows())
+        self.assertIn("| Muster | autotuned, resident | 80.00 | 79.00 | 409,600 | 1.10 | 350.0 | 50 % |", table)
+        self.assertIn("| PyTorch | torch.compile | 88.00 | 87.00 | 372,364 | 1.00 | 318.2 | 45 % |", table)
+
+    def test_one_sides_failure_is_a_row(self):
+        rows = self.rows()
+        rows[1] = {"side": "PyTorch", "variant": "torch.compile", "error": report.last_line(recorded("pytorch_failure.txt"))}
+        table = report.models_table("GPT-2", 32, "tokens", 1024, rows)
+        self.assertIn("| PyTorch | torch.compile | failed: torch._inductor.exc.InductorError: RuntimeError: Cannot find", table)
+        self.assertIn("| Muster | autotuned, resident | 80.00 | 79.00 | 409,600 |  | 350.0 | 50 % |", table)
+        rows = [{"side": "Muster", "variant": "autotuned, resident", "error": "SIGSEGV"}, self.rows()[1]]
+        table = report.models_table("GPT-2", 32, "tokens", 1024, rows)
+        self.assertIn("| Muster | autotuned, resident | failed: SIGSEGV |", table)
+        self.assertIn("| PyTorch | torch.compile | 88.00 | 87.00 | 372,364 | 1.00 |  |  |", table)
+
+    def test_rounds_give_their_median_and_a_failed_one_does_not_count(self):
+        row = {"side": "Muster", "variant": "v"}
+        rounds = [[{**row, "step_seconds": s, "fastest_step_seconds": s / 2}] for s in (5.0, 1.0, 3.0)]
+        self.assertEqual(report.median_rows(rounds), [{**row, "step_seconds": 3.0, "fastest_step_seconds": 0.5}])
+        rounds[0] = [{**row, "error": "x"}]
+        self.assertEqual(report.median_rows(rounds)[0]["step_seconds"], 2.0)
+        self.assertEqual(report.median_rows([rounds[0], rounds[0]]), [{**row, "error": "x"}])
+
+
+class Profile(unittest.TestCase):
+    def test_ours_is_by_op_and_node_theirs_by_kernel(self):
+        table = report.profile_table("GPT-2", json.loads(recorded("bench_profile.json")), json.loads(recorded("pytorch_model.json")))
+        self.assertIn("Muster: 8.000 ms in 3 nodes", table)
+        self.assertIn("| Linear | 2 | 7.000 | 87.5 % |", table)
+        self.assertIn("| blocks.0.mlp | Linear | 5.000 | bf16[8, 64], bf16[64, 64] -> bf16[8, 64] |", table)
+        self.assertLess(table.index("blocks.0.mlp"), table.index("| head |"))
+        self.assertIn("PyTorch: 50.000 ms of kernels in a step", table)
+        self.assertIn("| triton_poi_fused_gelu_3 | 12 | 10.000 | 20.0 % |", table)
+
+    def test_one_sides_failure_does_not_hide_the_other(self):
+        table = report.profile_table("GPT-2", {"error": "out of memory"}, json.loads(recorded("pytorch_model.json")))
+        self.assertIn("Muster failed: out of memory", table)
+        self.assertIn("| triton_poi_fused_gelu_3 |", table)
+
+
+class Jobs(unittest.TestCase):
+    def test_a_steady_step_is_between_two_samples_of_a_workers_metrics(self):
+        first, last = (report.worker_totals(recorded(f"worker_metrics_{i}.txt")) for i in (1, 2))
+        self.assertEqual(first["steps"], 12565)
+        self.assertAlmostEqual(first["seconds"], 2.288292236)
+        self.assertAlmostEqual(first["wait"], 0.027104242)
+        step = report.steady_step(first, last)
+        self.assertEqual(step["steps"], last["steps"] - first["steps"])
+        self.assertAlmostEqual(step["step_seconds"], (last["seconds"] - first["seconds"]) / step["steps"])
+        self.assertAlmostEqual(step["data_seconds"], (last["data"] - first["data"]) / step["steps"])
+
+    def test_without_a_step_there_is_no_sample_and_no_mean(self):
+        self.assertIsNone(report.worker_totals("muster_worker_step_duration_seconds_count 0\nmuster_worker_step_duration_seconds_sum 0\n"))
+        self.assertIsNone(report.worker_totals("<html>not these metrics</html>"))
+        first = report.worker_totals(recorded("worker_metrics_1.txt"))
+        with self.assertRaises(ValueError):
+            report.steady_step(first, first)
+
+    def test_the_exchange_costs_what_neither_computing_nor_input_takes(self):
+        model = {"title": "GPT-2", "batch": 32, "unit": "tokens", "units_per_sample": 1024}
+        job = {"step_seconds": 0.128, "wait_seconds": 0.02, "data_seconds": 0.008, "compute_seconds": 0.1}
+        table = report.jobs_table([{**model, "alone": {"step_seconds": 0.1}, "job": job},
+                                   {**model, "alone": {"error": "no kernel"}, "job": job},
+                                   {**model, "alone": {"step_seconds": 0.1}, "job": {"error": report.last_line(recorded("run_failure.txt"))}}])
+        rows = table.splitlines()[2:]
+        self.assertEqual(rows[0], "| GPT-2, 32 | 100.0 | 128.0 | 20.0 | 20.0 | 8.0 | 256,000 tokens/s |")
+        self.assertEqual(rows[1], "| GPT-2, 32 | failed: no kernel | 128.0 |  | 20.0 | 8.0 | 256,000 tokens/s |")
+        self.assertIn("| failed: WORKER_FAILED: worker-0: step 3: an illegal memory access", rows[2])
+
+    def test_a_worker_that_fell_back_to_the_cpu_is_noticed(self):
+        log = "W1122 21:41:16.0 1 main.cc:70] --devices: cuda:0, but no GPU is visible (no driver): using cpu\nmore\n"
+        self.assertEqual(report.substituted_device(log), "cuda:0, but no GPU is visible (no driver): using cpu")
+        self.assertIsNone(report.substituted_device("I1122 main.cc:110] worker-0: 1 devices with 1 threads each\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
