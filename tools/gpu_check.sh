@@ -1,0 +1,55 @@
+#!/bin/bash
+# What a machine with a GPU is needed for, in one file and one command there: tests, NCCL, training steps beside PyTorch's,
+# whole jobs. That machine has a driver, CUDA 13's cuBLAS, cuDNN and NCCL (the toolkit's or those of PyTorch's wheels),
+# Python 3 and, for comparisons, PyTorch; nothing of what builds Muster.
+#
+#   tools/gpu_check.sh pack FILE                             where Muster is built: everything into FILE, 60 MiB at most
+#   FILE run STAGE [MODEL] RESULTS [--rounds N] [--seconds N]    where the GPU is; docs/benchmarks.md describes the stages
+#   tools/gpu_check.sh run STAGE ...                         both, on one machine
+#
+# Stages: tests, nccl, models [MODEL], profile [MODEL], job [MODEL], all. `FILE run --help` says more.
+set -euo pipefail
+payload_line=0 # in a packed file: where its archive begins
+
+usage() { sed -n '2,10s/^# \?//p' "$0" >&2; exit 2; }
+die() { echo "gpu_check: $*" >&2; exit 1; }
+
+pack() {
+  local file=$1 here
+  here=$(dirname "$(realpath "$0")")
+  [ "$payload_line" = 0 ] || die "this file is packed already"
+  (cd "$here/.." && bazel build --config=cuda --noshow_progress //tools:gpu_check_file) ||
+    die "the build failed; CUDA's toolkit is needed here"
+  cp "$here/../bazel-bin/tools/gpu_check.run" "$file"
+  chmod 755 "$file"
+  echo "gpu_check: $file, $(($(stat -c %s "$file") >> 20)) MiB" >&2
+}
+
+# In a folder that goes away with this process.
+run() {
+  local command status=0
+  for command in python3 tar gzip tail realpath; do
+    command -v "$command" >/dev/null || die "there is no $command on this machine"
+  done
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu_check.XXXXXX")
+  trap 'rm -rf "$folder"' EXIT
+  if [ "$payload_line" = 0 ]; then
+    pack "$folder/gpu_check"
+    "$folder/gpu_check" run "$@" || status=$?
+    exit $status
+  fi
+  tail -n "+$payload_line" "$0" | tar -xz -C "$folder" || die "$0 is damaged: copy it again"
+  # In the background, so that a signal is passed on at once.
+  python3 "$folder/stages.py" "$@" &
+  trap 'kill -TERM $! 2>/dev/null' TERM INT HUP
+  wait $! || status=$?
+  while kill -0 $! 2>/dev/null; do wait $! || status=$?; done # a signal ends the first wait
+  exit $status
+}
+
+case "${1:-}" in
+  pack) [ $# -eq 2 ] || usage; pack "$2" ;;
+  run) [ $# -ge 2 ] || usage; shift; run "$@" ;;
+  *) usage ;;
+esac
+exit

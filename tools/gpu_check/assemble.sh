@@ -1,0 +1,28 @@
+#!/bin/bash
+# Makes gpu_check's one file from what was built: tools/gpu_check.sh and, behind it, a compressed archive.
+#
+#   tools/gpu_check/assemble.sh OUT BYTES_MAX gpu_check.sh bundle.sh NAME=PROGRAM... -- FILE...
+set -euo pipefail
+out=$1 bytes_max=$2 script=$3 bundle=$4
+shift 4
+programs=()
+while [ "$1" != -- ]; do programs+=("$1"); shift; done
+shift
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$bundle" "$folder" "${programs[@]}"
+cp -L "$@" "$folder/"
+# gzip, because that is everywhere; the same input makes the same file.
+lines=$(wc -l <"$script")
+{
+  sed "s/^payload_line=0 .*/payload_line=$((lines + 1))/" "$script"
+  tar -c --sort=name --owner=0 --group=0 --mtime=@0 -C "$folder" . | gzip -9n
+} >"$out"
+bytes=$(stat -c %s "$out")
+if [ "$bytes" -gt "$bytes_max" ]; then
+  echo "gpu_check: the file has $bytes bytes, more than the $bytes_max that it may have; the largest parts:" >&2
+  (cd "$folder" && du -ab --apparent-size . | sort -rn | sed -n '2,12p') >&2
+  rm "$out"
+  exit 1
+fi
+chmod 755 "$out"
