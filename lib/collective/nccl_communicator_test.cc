@@ -108,6 +108,7 @@ TEST(NcclCommunicatorTest, TwoProcessesOnOneGpuReduceGatherAndBroadcast) {
   if (child == 0) {
     setenv("MUSTER_NCCL_ID", id.c_str(), 1);
     setenv("NCCL_HOSTID", "second", 1);
+    dup2(STDERR_FILENO, STDOUT_FILENO);  // its verdict is not to be read as this one's
     execl(program.c_str(), program.c_str(), "--gtest_filter=*TwoProcesses*", nullptr);
     _exit(127);
   }

@@ -59,6 +59,11 @@ for pattern in 'tests-*-tests.json' 'job-*-gpt2.json' 'models-gpt2-*-gpt2-muster
   compgen -G "results/$pattern" >/dev/null || fail "no results/$pattern"
 done
 if "$python" -c 'import json, glob; [json.load(open(path)) for path in glob.glob("results/*.json")]'; then :; else fail "a result is no JSON"; fi
+env -i TMPDIR="$work/user/tmp" PATH="${python%/*}:/usr/bin:/bin" ./check run job results --rehearse >out 2>err &
+until compgen -G "tmp/*/work-*/logs-*/*.out" >/dev/null || ! kill -0 $! 2>/dev/null; do sleep 0.05; done
+kill -TERM $!
+wait $!
+[ $? = 143 ] || fail "a signal did not end it"
 leftovers=$(ls -A tmp)
 [ -z "$leftovers" ] || fail "left behind: $leftovers"
 

@@ -58,6 +58,10 @@ class Tests(unittest.TestCase):
         whole = recorded("gtest_output.txt").replace("*** Check failure stack trace: ***", f"[       OK ] {self.CRASHED} (1 ms)")
         self.assertIsNone(report.gtest_results(whole)[1])
 
+    def test_a_later_failure_of_the_same_name_counts(self):
+        twice = "[ RUN      ] A.B\n[ RUN      ] A.B\n[       OK ] A.B (1 ms)\n[  FAILED  ] A.B (2 ms)\n"
+        self.assertEqual(report.gtest_results(twice)[0]["A.B"][0], "failed")
+
     def test_failures_that_only_repeat_the_devices_error_do_not_count(self):
         fault = "Failure an illegal memory access was encountered"
         results = {"A": ("failed", "0.1 vs 0.2"), "B": ("failed", fault), "C": ("failed", fault), "D": ("passed", ""),

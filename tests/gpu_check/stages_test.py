@@ -209,6 +209,8 @@ class Stages(unittest.TestCase):
         process.communicate(timeout=60)
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
         self.assertEqual(glob.glob(os.path.join(self.folder, "work-*")), [])
+        (table,) = glob.glob(os.path.join(self.results, "*.md"))
+        self.assertEqual(self.text_of(table), "## tests: began, and did not end\n")
 
     def test_what_cannot_be_meant_is_refused(self):
         self.assertEqual(self.run_stage("tests", "gpt2", self.results).returncode, 2)

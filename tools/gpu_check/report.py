@@ -48,6 +48,9 @@ def gtest_results(text):
             status = {"OK": PASSED, "FAILED": FAILED, "SKIPPED": SKIPPED}[ended.group(1).strip()]
             results[running] = (status, "" if status == PASSED else _reason(message))
             running = None
+        elif ended and "FAILED" in ended.group(1) and results.get(ended.group(2), ("",))[0] == PASSED:
+            # Its child process printed the first verdict, or the summary knows better.
+            results[ended.group(2)] = (FAILED, "passed first, then failed")
         elif running and line.strip():
             message.append(line.strip())
     return results, running

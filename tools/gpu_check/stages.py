@@ -121,7 +121,8 @@ class Stage:
         for attempt in range(1, 1000):
             self.prefix = os.path.join(results, f"{name}-{stamp}" + (f"-{attempt}" if attempt > 1 else ""))
             try:
-                open(self.prefix + ".md", "x").close()
+                with open(self.prefix + ".md", "x", encoding="utf-8") as file:
+                    file.write(f"## {name}: began, and did not end\n")
                 return
             except FileExistsError:
                 continue
@@ -457,11 +458,12 @@ def run_all(options, seconds):
 
 def describe_machine(options):
     """What the results are of; NoGpu with the reason where there is none."""
-    machine = {"gpu": "rehearsal on a CPU" if options.rehearse else "", "cpus": os.cpu_count(), "libraries": wheel_libraries()}
-    if options.rehearse:
-        return machine
+    machine = {"gpu": "rehearsal on a CPU" if options.rehearse else "a GPU (no nvidia-smi here)", "cpus": os.cpu_count(), "libraries": wheel_libraries()}
     probe = Stage.__new__(Stage)  # has no results: only time and a place for logs
     probe.end, probe.logs, probe.options = time.monotonic() + 60, options.work, options
+    machine["muster"] = probe.muster("version", ["version"], 20).json()
+    if options.rehearse:
+        return machine
     outcome = probe.command("probe", [os.path.join(HERE, "gpu_tests"), "--gtest_filter=TestedDeviceTest.*"], 60,
                             probe.environment(MUSTER_DEVICE=options.device))
     results, _ = report.gtest_results(outcome.out)
@@ -471,7 +473,7 @@ def describe_machine(options):
     smi = shutil.which("nvidia-smi")
     if smi:
         outcome = probe.command("smi", [smi, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], 20)
-        machine["gpu"] = outcome.out.strip().splitlines()[0] if outcome.out.strip() else ""
+        machine["gpu"] = (outcome.out.strip().splitlines() or [machine["gpu"]])[0]
     return machine
 
 
