@@ -134,6 +134,14 @@ class Stages(unittest.TestCase):
         self.assertEqual(ended.returncode, 1)
         self.assertIn("4 passed, 2 failed\n", ended.stdout)
 
+    def test_tests_that_break_the_device_on_purpose_run_alone(self):
+        ended = self.run_stage("tests", self.results, FAKE_TESTS="SomeFaultTest.One A.Good SomeFaultTest.Two")
+        self.assertEqual(ended.returncode, 0)
+        (logs,) = glob.glob(os.path.join(self.results, "tests-*-logs.tar.gz"))
+        with tarfile.open(logs) as archive:
+            run = [archive.extractfile(name).read().decode() for name in archive.getnames() if "/tests-" in name and name.endswith(".out")]
+        self.assertEqual(sorted(text.count("RUN") for text in run), [1, 1, 2])
+
     def test_what_the_time_does_not_reach_is_said(self):
         begin = time.monotonic()
         ended = self.run_stage("tests", self.results, "--seconds", "4", FAKE_TESTS="A.Good A.Hang A.Later")

@@ -224,10 +224,15 @@ def compile_cache():
 
 def run_tests(stage, names, jobs):
     """Results of the named tests, in groups, several at a time. A test that ends the program, or takes its whole time, or
-    leaves the device in an error that no later one can do anything about, does not take the rest of its group along."""
+    leaves the device in an error that no later one can do anything about, does not take the rest of its group along. Tests
+    of suites that end in FaultTest do that on purpose: each has a process of its own, when the others are done."""
     results, lock = {}, threading.Lock()
     size = 40
-    groups = [names[i:i + size] for i in range(0, len(names), size)]
+    faults = [[name] for name in names if "FaultTest." in name]
+    others = [name for name in names if "FaultTest." not in name]
+    groups = [others[i:i + size] for i in range(0, len(others), size)]
+    groups_together = len(groups)
+    groups += faults
 
     def run_group(number):
         todo, attempt = groups[number], 0
@@ -248,8 +253,10 @@ def run_tests(stage, names, jobs):
             todo, attempt = remaining, attempt + 1
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for future in [pool.submit(run_group, number) for number in range(len(groups))]:
+        for future in [pool.submit(run_group, number) for number in range(groups_together)]:
             future.result()
+    for number in range(groups_together, len(groups)):
+        run_group(number)
     for name in names:
         results.setdefault(name, (report.MISSED, ""))
     return results
