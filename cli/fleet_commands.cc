@@ -13,7 +13,7 @@
 #include "lib/cluster/job_file.h"
 #include "lib/cluster/job_validation.h"
 #include "lib/status/status.h"
-#include "lib/telemetry/metrics.h"
+#include "lib/version/build.h"
 
 namespace muster {
 namespace {
@@ -46,10 +46,15 @@ absl::Status Validate(const ValidateOptions& options, const Session& session) {
 }
 
 void PrintVersion(const Session& session) {
+  const Build build = ThisBuild();
   google::protobuf::Struct version;
-  (*version.mutable_fields())["version"].set_string_value(BuildVersion());
-  session.Print(version, absl::StrCat("muster ", BuildVersion(), "\n"),
-                absl::StrCat(BuildVersion(), "\n"));
+  auto& fields = *version.mutable_fields();
+  fields["version"].set_string_value(build.version);
+  fields["commit"].set_string_value(build.commit);
+  fields["build"].set_string_value(build.kind);
+  fields["cuda"].set_bool_value(build.cuda);
+  fields["compiler"].set_string_value(build.compiler);
+  session.Print(version, ToText(build), absl::StrCat(build.version, "\n"));
 }
 
 }  // namespace
@@ -66,9 +71,8 @@ void AddFleetCommands(CLI::App& app, Session& session) {
       ->allow_extra_args(false);
   validate->callback([options, &session] { session.Fail(Validate(*options, session)); });
 
-  AddCommand(app, "version", "Version of this program", "muster version")->callback([&session] {
-    PrintVersion(session);
-  });
+  AddCommand(app, "version", "Version, commit and build of this program", "muster version -o json")
+      ->callback([&session] { PrintVersion(session); });
 }
 
 }  // namespace muster

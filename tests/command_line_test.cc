@@ -136,7 +136,12 @@ TEST_F(CommandLineTest, ListsMembersAndItsOwnVersion) {
   EXPECT_THAT(members.out, HasSubstr("worker-0"));
   EXPECT_THAT(members.out, HasSubstr("ps-0"));
   EXPECT_TRUE(nlohmann::json::accept(OnCluster("members -o json").out));
-  EXPECT_EQ(Muster("version").exit_code, 0);
+  const auto version = nlohmann::json::parse(Muster("version -o json").out, nullptr, false);
+  ASSERT_TRUE(version.is_object());
+  for (const char* field : {"version", "commit", "build", "cuda", "compiler"})
+    EXPECT_TRUE(version.contains(field)) << field;
+  EXPECT_THAT(Muster("version").out,
+              HasSubstr(absl::StrCat("muster ", version["version"].get<std::string>(), "\n")));
   EXPECT_EQ(Muster("--help").exit_code, 0);
   EXPECT_THAT(members.out, Not(HasSubstr("\x1b["))) << "colours only on a terminal";
 }

@@ -9,9 +9,11 @@
 
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "lib/version/build.h"
 
 namespace muster {
 namespace {
@@ -36,6 +38,9 @@ ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
   absl::SetProgramUsageMessage(usage);
+  absl::FlagsUsageConfig config;
+  config.version_string = [] { return ToText(ThisBuild()); };
+  absl::SetFlagsUsageConfig(config);
   for (int i = 1; i < argc; ++i) NameWithUnderscores(argv[i]);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {

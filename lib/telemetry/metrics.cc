@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "lib/status/status.h"
+#include "lib/version/version.h"
 #include "prometheus/collectable.h"
 #include "prometheus/exposer.h"
 #include "prometheus/registry.h"
@@ -100,8 +101,7 @@ Metrics::Metrics()
     : registry_(
           std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)),
       others_({std::make_shared<ProcessCollector>()}) {
-  Gauge("muster_build_info", "1, with the version as a label.", {{"version", BuildVersion()}})
-      .Set(1);
+  Gauge("muster_build_info", "1, with the version as a label.", {{"version", Version()}}).Set(1);
 }
 
 Metrics::~Metrics() = default;
@@ -177,6 +177,6 @@ std::string Metrics::Render() const {
   return prometheus::TextSerializer().Serialize(families);
 }
 
-const char* BuildVersion() { return "0.1.0"; }
+const char* BuildVersion() { return Version(); }
 
 }  // namespace muster

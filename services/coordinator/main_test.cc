@@ -15,6 +15,7 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 struct Ended {
   int code = -1;
@@ -41,6 +42,14 @@ TEST(MainTest, ALeaseOfLessThanASecondIsRefused) {
 
   EXPECT_EQ(ended.code, 78);
   EXPECT_THAT(ended.output, HasSubstr("--lease: must be at least 1s (is 900ms)"));
+}
+
+TEST(MainTest, SaysItsVersion) {
+  const Ended ended = RunMain("--version");
+
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.output, StartsWith("muster "));
+  EXPECT_THAT(ended.output, HasSubstr("\ncommit "));
 }
 
 TEST(MainTest, APortThatIsTakenIsNamedWithWhatToTry) {

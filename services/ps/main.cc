@@ -20,6 +20,7 @@
 #include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/transport_flags.h"
+#include "lib/version/version.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/ps/parameter_server.h"
 
@@ -38,7 +39,7 @@ v1::Hello HelloOf(const ParameterServer& server, const std::string& name, const 
   v1::Hello hello = Introduce(v1::PS, name);
   server.Describe(hello);
   hello.set_metrics_url(metrics.url());
-  hello.set_version(BuildVersion());
+  hello.set_version(Version());
   return hello;
 }
 

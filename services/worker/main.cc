@@ -22,6 +22,7 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/transport_flags.h"
+#include "lib/version/version.h"
 #include "services/worker/worker.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordinator");
@@ -53,7 +54,7 @@ v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devic
   v1::Hello hello = Introduce(v1::WORKER, name);
   hello.mutable_devices()->Add(devices.begin(), devices.end());
   hello.set_metrics_url(metrics.url());
-  hello.set_version(BuildVersion());
+  hello.set_version(Version());
   hello.set_transport(TransportWord());
   return hello;
 }

@@ -1,0 +1,55 @@
+#include "lib/version/build.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "lib/version/version.h"
+
+namespace muster {
+
+extern const char kCommitStamp[];  // commit_stamp.cc
+
+namespace {
+
+constexpr char kSanitizer[] =
+#if defined(__SANITIZE_ADDRESS__)
+    " with AddressSanitizer";
+#elif defined(__SANITIZE_THREAD__)
+    " with ThreadSanitizer";
+#else
+    "";
+#endif
+
+constexpr char kCompiler[] =
+#if defined(__clang__)
+    "clang " __clang_version__;
+#else
+    "g++ " __VERSION__;
+#endif
+
+#ifdef MUSTER_CUDA
+constexpr bool kCuda = true;
+#else
+constexpr bool kCuda = false;
+#endif
+
+std::string Commit() {
+  const absl::string_view stamp = kCommitStamp;
+  return stamp.empty() || stamp == "redacted" ? "unknown" : std::string(stamp);
+}
+
+}  // namespace
+
+Build ThisBuild() {
+  return {.version = Version(),
+          .commit = Commit(),
+          .kind = absl::StrCat(MUSTER_COMPILATION_MODE, kSanitizer),
+          .cuda = kCuda,
+          .compiler = kCompiler};
+}
+
+std::string ToText(const Build& build) {
+  return absl::StrCat("muster ", build.version, "\ncommit ", build.commit, "\nbuild ", build.kind,
+                      build.cuda ? ", CUDA, " : ", no CUDA, ", build.compiler, "\n");
+}
+
+}  // namespace muster
