@@ -19,7 +19,8 @@ constexpr char kDefaultServer[] = "127.0.0.1:7070";
 
 constexpr char kFooter[] =
     "Exit codes: 0 ok, 1 job failed, 2 usage or faulty job file, 3 not found,\n"
-    "4 timeout, 5 forbidden, 6 conflict, 7 unavailable, 130/143 signals.\n\n"
+    "4 timeout, 5 forbidden, 6 conflict, 7 unavailable, 130/143 signals.\n"
+    "What the [REASON] behind an error means: docs/operations.md\n\n"
     "Example:\n"
     "  muster run examples/char_gpt.yaml";
 
