@@ -263,7 +263,8 @@ double Trainer::CountEvaluationLabels() const {
   for (int i = 0; i < graph.inputs_size(); ++i) {
     if (!uses[i].is_label) continue;
     if (uses[i].ignore_index) return static_cast<double>(counted_evaluation_targets_[i]);
-    return samples * static_cast<double>(RowBytes(graph.inputs(i)) / sizeof(int32_t));
+    const int64_t labels = RowBytes(graph.inputs(i)) / static_cast<int64_t>(sizeof(int32_t));
+    return samples * static_cast<double>(labels);
   }
   return samples;
 }

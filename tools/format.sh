@@ -1,0 +1,60 @@
+#!/bin/bash
+# Formats every C++ file with clang-format 14 (.clang-format), as CI demands.
+#
+#   tools/format.sh                       formats
+#   tools/format.sh --check               names the files that differ, runs clang-tidy (.clang-tidy) over the changed files;
+#                                         exit code 1 if there was anything
+#   tools/format.sh --check --since REV   changed since REV. Default: since HEAD left origin/main; on main itself, in the
+#                                         last commit. What is not committed always counts. `--since ''`: no clang-tidy.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+check=0
+unset since
+while [ $# -gt 0 ]; do
+  case $1 in
+    --check) check=1 ;;
+    --since) [ $# -gt 1 ] || usage; since=$2; shift ;;
+    *) usage ;;
+  esac
+  shift
+done
+[[ "$(clang-format --version)" == *"version 14."* ]] || { echo "format: clang-format 14 is needed (tools/setup.sh --tests); others format otherwise" >&2; exit 2; }
+
+sources() { # those that exist, separated by zeros; in a tarball Git is not there to ask
+  { git ls-files -z --cached --others --exclude-standard -- '*.cc' '*.h' '*.cu' '*.cuh' 2>/dev/null ||
+    find . -name 'bazel-*' -prune -o \( -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -printf '%P\0'; } |
+    while read -rd '' file; do [ -f "$file" ] && printf '%s\0' "$file"; done
+}
+each() { xargs -0 -r -n "$1" -P "$(nproc)" "${@:2}"; }
+
+if [ $check = 0 ]; then
+  sources | each 16 clang-format -i
+  exit
+fi
+
+status=0
+differ=$(sources | each 16 clang-format --dry-run 2>&1 | sed -nE 's/^([^:]+):[0-9]+:[0-9]+: .*/\1/p' | sort -u)
+if [ -n "$differ" ]; then
+  printf 'format: %s differs from what clang-format makes of it\n' $differ >&2
+  echo "format: run tools/format.sh" >&2
+  status=1
+fi
+
+if [ -z "${since+set}" ]; then
+  since=$(git merge-base HEAD origin/main 2>/dev/null) || since=
+  if [ -z "$since" ] || [ "$since" = "$(git rev-parse HEAD 2>/dev/null)" ]; then since=$(git rev-parse --verify -q HEAD~1 2>/dev/null) || since=; fi
+fi
+if [ -z "$since" ]; then
+  echo "format: clang-tidy was not asked: nothing to tell changed files by" >&2
+  exit $status
+fi
+# Of a header its source is looked at, in which clang-tidy sees both.
+changed=$({ git diff --name-only "$since" -- '*.cc' '*.h'; git ls-files --others --exclude-standard -- '*.cc' '*.h'; } |
+  sed -E 's/\.h$/.cc/' | sort -u | while read -r file; do [ -f "$file" ] && echo "$file"; done)
+if [ -n "$changed" ]; then
+  echo "format: clang-tidy over $(wc -l <<<"$changed") files changed since $(git describe --always "$since")" >&2
+  tools/compile_commands.sh || exit 2
+  tr '\n' '\0' <<<"$changed" | each 1 clang-tidy -p . --quiet --warnings-as-errors='*' 2> >(grep -vE 'warnings? generated|^$' >&2) || status=1
+fi
+exit $status
