@@ -1,6 +1,8 @@
 #!/bin/bash
 # Installs what is missing, builds everything and runs every test. Ends with one line: N passed, N failed, N skipped.
-# Arguments go to `bazel test` (--config=asan, a target, ...).
+# `--fast`: unit tests only, of those that take seconds; builds what they need. A test that starts a cluster is tagged
+# "exclusive", one that takes longer "slow" (docs/testing.md).
+# Other arguments go to `bazel test` (--config=asan, a target, ...).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 tools/setup.sh --tests || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
@@ -12,19 +14,25 @@ PYTHONPATH=$python python3 -c 'import safetensors, onnxruntime' 2>/dev/null ||
   python3 -m pip install --quiet --no-deps --target "$python" safetensors onnxruntime >/dev/null 2>&1 || true
 
 targets=(//...)
-for argument in "$@"; do case $argument in //*) targets=() ;; esac; done
+arguments=()
+for argument in "$@"; do
+  case $argument in
+    --fast) arguments+=(--test_tag_filters=-exclusive,-slow --build_tests_only) ;;
+    //*) targets=() ; arguments+=("$argument") ;;
+    *) arguments+=("$argument") ;;
+  esac
+done
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-bazel test --noshow_progress --keep_going --test_output=errors --test_env=PYTHONPATH="$python" "${targets[@]}" "$@" 2>&1 | tee "$log"
+trap 'rm -f "$log" "$log.ran"' EXIT
+bazel test --noshow_progress --keep_going --test_output=errors --test_env=PYTHONPATH="$python" "${targets[@]}" ${arguments[@]+"${arguments[@]}"} 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
 # Counts test cases, not targets: from the XML that every gtest binary writes.
 testlogs=$(bazel info --ui_event_filters=-info bazel-testlogs 2>/dev/null)
+grep -oE '^//[^ ]+ +(\(cached\) )?(PASSED|FAILED|TIMEOUT|FLAKY)' "$log" | grep -oE '^//[^ ]+' | sort -u |
+  while read -r label; do path=${label#//}; echo "$testlogs/${path/://}"; done >"$log.ran"
 count() { # pattern
-  grep -oE '^//[^ ]+ +(\(cached\) )?(PASSED|FAILED|TIMEOUT|FLAKY)' "$log" | grep -oE '^//[^ ]+' | sort -u | while read -r label; do
-    path=${label#//}
-    cat "$testlogs/${path/://}"/test.xml "$testlogs/${path/://}"/shard_*/test.xml 2>/dev/null
-  done | grep -cE "$1" || true
+  while read -r folder; do cat "$folder"/test.xml "$folder"/shard_*/test.xml 2>/dev/null; done <"$log.ran" | grep -cE "$1" || true
 }
 total=$(count '<testcase ')
 skipped=$(count '<skipped')
@@ -33,6 +41,6 @@ failed=$(count '<failure|<error ')
 silent=$(grep -cE '^//[^ ]+ +(FAILED TO BUILD|TIMEOUT|NO STATUS)' "$log" || true)
 if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && [ "$silent" -eq 0 ]; then silent=1; fi
 # gtest prints "FILE:LINE: Skipped" and the reason below it.
-grep -rhA1 --include=test.log ': Skipped$' "$testlogs" 2>/dev/null | grep -vE ': Skipped$|^--$' | sort -u | sed 's/^/skipped: /'
+tr '\n' '\0' <"$log.ran" | xargs -0 -r grep -rhA1 --include=test.log ': Skipped$' 2>/dev/null | grep -vE ': Skipped$|^--$' | sort -u | sed 's/^/skipped: /'
 echo "$((total - skipped - failed)) passed, $((failed + silent)) failed, $skipped skipped"
 [ "$status" -eq 0 ]
