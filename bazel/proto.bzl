@@ -1,5 +1,7 @@
 """Protocol buffers and gRPC stubs by Debian's protoc. Messages and services are separate libraries: grpc headers are heavy."""
 
+load("//bazel:cc.bzl", "cc_library")
+
 def proto_cc_library(name, srcs, deps = [], visibility = None):
     """Messages of `srcs`. Import paths are relative to the workspace."""
     stems = [src[:-len(".proto")] for src in srcs]
@@ -16,7 +18,7 @@ def proto_cc_library(name, srcs, deps = [], visibility = None):
         outs = hdrs + sources,
         cmd = "protoc -I. --cpp_out=$(GENDIR) " + " ".join([native.package_name() + "/" + src for src in srcs]),
     )
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = sources,
         hdrs = hdrs,
@@ -37,7 +39,7 @@ def grpc_cc_library(name, src, deps, visibility = None):
         cmd = "protoc -I. --grpc_out=$(GENDIR) --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin " +
               native.package_name() + "/" + src,
     )
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = [stem + ".grpc.pb.cc"],
         hdrs = [stem + ".grpc.pb.h"],

@@ -1,0 +1,100 @@
+"""Bazel's C++ rules with precompiled headers. Most of a compilation here was the parsing of Abseil, Protocol Buffers, gRPC
+and GoogleTest, the same for every file; a target that depends on one of them starts from its parsed headers instead.
+
+Sources include what they use all the same: the clang lane (--define=precompiled=off) compiles them one by one.
+"""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+# The first of these that a target depends on names its precompiled header, in //bazel/precompiled.
+_PRECOMPILED = [
+    ("test", ["@system//:gtest", "@system//:gtest_main"]),
+    ("cli", ["@system//:cli11"]),
+    ("grpc", ["@system//:grpc"]),
+    ("messages", ["@system//:protobuf", "//proto/muster/v1:muster"]),
+    ("base", ["@system//:absl"]),
+]
+
+def _precompiled_for(srcs, deps):
+    if not srcs or type(deps) != "list":
+        return None
+    for name, marks in _PRECOMPILED:
+        for dep in deps:
+            if dep in marks or (name == "grpc" and dep.endswith("_grpc")):
+                return name
+    return None
+
+def _with_precompiled(rule, name, srcs, deps, copts, attributes):
+    header = _precompiled_for(srcs, deps)
+    if header:
+        deps = deps + select({
+            "//bazel:precompiled_off": [],
+            "//conditions:default": ["//bazel/precompiled:" + header],
+        })
+        copts = copts + select({
+            "//bazel:precompiled_off": [],
+            "//conditions:default": ["-Winvalid-pch", "-include", "$(BINDIR)/bazel/precompiled/%s.h" % header],
+        })
+    rule(name = name, srcs = srcs, deps = deps, copts = copts, **attributes)
+
+def cc_library(name, srcs = [], deps = [], copts = [], **attributes):
+    _with_precompiled(native.cc_library, name, srcs, deps, copts, attributes)
+
+def cc_binary(name, srcs = [], deps = [], copts = [], **attributes):
+    _with_precompiled(native.cc_binary, name, srcs, deps, copts, attributes)
+
+def cc_test(name, srcs = [], deps = [], copts = [], **attributes):
+    _with_precompiled(native.cc_test, name, srcs, deps, copts, attributes)
+
+def _precompiled_header_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+
+    # The compiler looks for X.h.gch where it finds X.h.
+    header = ctx.actions.declare_file(ctx.label.name + ".h")
+    ctx.actions.symlink(output = header, target_file = ctx.file.hdr)
+    parsed = ctx.actions.declare_file(ctx.label.name + ".h.gch")
+    variables = cc_common.create_compile_variables(
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        source_file = header.path,
+        output_file = parsed.path,
+        user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts,
+        quote_include_directories = depset(["."]),
+        use_pic = True,
+    )
+    ctx.actions.run(
+        executable = toolchain.compiler_executable,
+        arguments = ["-x", "c++-header"] + cc_common.get_memory_inefficient_command_line(
+            feature_configuration = features,
+            action_name = "c++-compile",
+            variables = variables,
+        ),
+        env = cc_common.get_environment_variables(
+            feature_configuration = features,
+            action_name = "c++-compile",
+            variables = variables,
+        ),
+        inputs = depset([header, ctx.file.hdr] + ctx.files.included, transitive = [toolchain.all_files]),
+        outputs = [parsed],
+        mnemonic = "CppPrecompile",
+        progress_message = "Precompiling " + ctx.file.hdr.short_path,
+        use_default_shell_env = True,
+    )
+    return [CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset([header, parsed])))]
+
+precompiled_header = rule(
+    implementation = _precompiled_header_impl,
+    attrs = {
+        "hdr": attr.label(allow_single_file = [".h"], mandatory = True),
+        "included": attr.label_list(allow_files = [".h"]),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)

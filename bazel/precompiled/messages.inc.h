@@ -1,0 +1,10 @@
+// base.inc.h, and what generated messages include.
+#include "bazel/precompiled/base.inc.h"
+#include "google/protobuf/empty.pb.h"
+#include "google/protobuf/generated_message_reflection.h"
+#include "google/protobuf/map_entry.h"
+#include "google/protobuf/map_field_inl.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/repeated_field.h"
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/timestamp.pb.h"
