@@ -9,7 +9,7 @@ namespace muster::kernels::cuda {
 
 // *progress = value, once all before it in the stream is finished. `progress` is page-locked host
 // memory. Asynchronous on `stream`; the launch error, if any, is returned. One thread, one word
-// over PCIe: some two microseconds.
+// over PCIe: two microseconds by estimate.
 cudaError_t ShowProgress(int64_t* progress, int64_t value, cudaStream_t stream);
 
 }  // namespace muster::kernels::cuda

@@ -34,16 +34,21 @@ DeviceFaults& Faults() {
 
 std::string NameOf(int number) { return absl::StrCat("cuda:", number); }
 
+absl::Status FailedToOpen(absl::string_view library, absl::string_view words, bool lacks_memory) {
+  const std::string message = absl::StrCat(library, ": ", words);
+  return lacks_memory ? WithReason(absl::ResourceExhaustedError(message), "MEMORY_EXHAUSTED")
+                      : absl::InternalError(message);
+}
+
 absl::Status StatusOfCudnn(cudnnStatus_t status) {
-  return status == CUDNN_STATUS_SUCCESS
-             ? absl::OkStatus()
-             : absl::InternalError(absl::StrCat("cuDNN: ", cudnnGetErrorString(status)));
+  if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
+  return FailedToOpen("cuDNN", cudnnGetErrorString(status), status == CUDNN_STATUS_ALLOC_FAILED);
 }
 
 absl::Status StatusOfCublas(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_SUCCESS
-             ? absl::OkStatus()
-             : absl::InternalError(absl::StrCat("cuBLASLt: ", cublasLtGetStatusString(status)));
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return FailedToOpen("cuBLASLt", cublasLtGetStatusString(status),
+                      status == CUBLAS_STATUS_ALLOC_FAILED);
 }
 
 }  // namespace
