@@ -1,9 +1,21 @@
 #!/bin/bash
 # Installs what is missing, builds, and trains a small character-level GPT on this machine: a coordinator, two parameter
-# servers and two workers as processes on loopback. Arguments go to `muster run` (--set data.text.path=FOLDER, ...).
+# servers and two workers as processes on loopback.
+#
+#   tools/quickstart.sh [--cuda] [arguments of `muster run`: --set data.text.path=FOLDER, ...]
+#
+# CUDA code is built where a GPU can be seen, or with --cuda, which insists on the toolkit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+config=(--config=nocuda)
+compgen -G '/dev/nvidia[0-9]*' >/dev/null && config=()
+if [ "${1:-}" = --cuda ]; then
+  config=(--config=cuda)
+  shift
+fi
 tools/setup.sh
-echo "quickstart: building (some minutes the first time)" >&2
-bazel build --noshow_progress --ui_event_filters=-info //:coordinator //:ps //:worker //:muster
+SECONDS=0
+echo "quickstart: building; five minutes on two cores the first time" >&2
+bazel build "${config[@]}" --ui_event_filters=-info //:coordinator //:ps //:worker //:muster
+echo "quickstart: built in $((SECONDS / 60)):$(printf %02d $((SECONDS % 60))) minutes" >&2
 exec bazel-bin/cli/muster run examples/char_gpt.yaml "$@"
