@@ -1,4 +1,4 @@
-"""simd_cc_library: one source compiled once per instruction set, to be chosen at run time (kernels/cpu/simd_level.h).
+"""Instruction sets. simd_cc_library: one source compiled once for each, to be chosen at run time (kernels/cpu/simd_level.h).
 
 Each source defines its functions inside `namespace muster::kernels::KERNELS_SIMD { ... }`. It may include only headers
 whose functions are not templates or inline with external linkage (<cstdint>, <immintrin.h>, <cmath> for scalars): the
@@ -10,6 +10,25 @@ _LEVELS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"],
 }
+
+# What a test's environment says to run as on a lesser processor: of our own loops, and of oneDNN's kernels.
+INSTRUCTION_SETS = {
+    "sse42": {"MUSTER_SIMD": "baseline", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "avx2": {"MUSTER_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+}
+
+def instruction_set_tests(tests, env = {}, **attributes):
+    """Runs each of `tests`, which run at this processor's best, at every lesser instruction set as well: X_sse42, X_avx2."""
+    for test in tests:
+        for level, environment in INSTRUCTION_SETS.items():
+            native.sh_test(
+                name = test + "_" + level,
+                srcs = ["//bazel:exec.sh"],
+                args = ["$(rootpath :%s)" % test],
+                data = [":" + test],
+                env = dict(env, **environment),
+                **attributes
+            )
 
 def simd_cc_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
     for level, level_copts in _LEVELS.items():

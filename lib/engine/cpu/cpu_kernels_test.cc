@@ -1,5 +1,6 @@
 #include "lib/engine/cpu/cpu_kernels.h"
 
+#include <dnnl.h>
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -35,19 +36,27 @@ std::vector<std::string> Reorders(const v1::Graph& graph) {
   return names;
 }
 
+// Below AVX2 oneDNN computes derivatives of convolutions as products of plain matrices, and only
+// the forward pass in blocks of channels: images are reordered in between, which is faster by far
+// than its reference loops in blocks. At AVX2 it does so for 3 x 3 taps on images of 2 x 2.
+bool HasConvolutionsInBlocks() {
+  return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2;
+}
+
+constexpr char kResNet50[] =
+    "name: 'resnet50' args { fields { key: 'image' value { number_value: 224 } } }";
+
 TEST(CpuKernelsTest, ConvolutionsNormsAndPoolsExchangeImagesWithoutReordering) {
-  const v1::Graph graph =
-      Training("name: 'resnet50' args { fields { key: 'image' value { number_value: 64 } } }");
-  EXPECT_THAT(Reorders(graph), testing::IsEmpty());
+  if (!HasConvolutionsInBlocks()) GTEST_SKIP() << "convolutions in blocks need AVX2";
+  EXPECT_THAT(Reorders(Training(kResNet50)), testing::IsEmpty());
 }
 
 TEST(CpuKernelsTest, LayoutsAreThoseOfF32InEveryPrecision) {
-  const std::string model =
-      "name: 'resnet50' args { fields { key: 'image' value { number_value: 64 } } }";
-  EXPECT_THAT(Reorders(Training(model, v1::BF16)), testing::IsEmpty());
+  EXPECT_EQ(Reorders(Training(kResNet50, v1::BF16)), Reorders(Training(kResNet50)));
 }
 
 TEST(CpuKernelsTest, ImagesAreReorderedWhereTheyAreFlattenedAndBack) {
+  if (!HasConvolutionsInBlocks()) GTEST_SKIP() << "convolutions in blocks need AVX2";
   const v1::Graph graph =
       Training("name: 'vgg16' args { fields { key: 'image' value { number_value: 64 } } }");
   EXPECT_THAT(Reorders(graph), testing::SizeIs(2));
