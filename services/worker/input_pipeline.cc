@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/data/sample_order.h"
+#include "lib/engine/host_memory.h"
 
 namespace muster {
 namespace {
@@ -34,6 +36,18 @@ void Allocate(const v1::Graph& graph, int64_t samples, absl::FunctionRef<bool(in
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options options) {
+  int64_t bytes = 0;
+  for (const v1::GraphInput& input : options.graph->inputs()) {
+    bytes += options.batches * options.samples * RowBytes(input);
+  }
+  const int64_t available = AvailableHostBytes();
+  if (bytes <= available) return std::make_unique<InputPipeline>(std::move(options));
+  return MemoryExhausted(
+      absl::StrCat(options.batches, " batches of ", options.samples, " samples, read ahead,"),
+      bytes, "the machine's memory", available);
+}
 
 InputPipeline::InputPipeline(Options options)
     : options_(std::move(options)),

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "lib/cluster/limits.h"
@@ -41,7 +43,9 @@ class InputPipeline {
     int64_t first_step = 0;
     int batches = limits::kPrefetchBatchesMax;  // held, the one in use included; >= 2
   };
-  explicit InputPipeline(Options options);  // starts reading
+  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the machine has no room for the buffers.
+  static absl::StatusOr<std::unique_ptr<InputPipeline>> Create(Options options);
+  explicit InputPipeline(Options options);  // where there is room; starts reading
   ~InputPipeline();
 
   // The next step's batch; waits until it is read. Valid until the next call.

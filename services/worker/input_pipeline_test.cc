@@ -5,8 +5,11 @@
 #include <numeric>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "lib/data/sample_order.h"
+#include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster {
@@ -68,6 +71,22 @@ TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {
       EXPECT_EQ(target, expected.samples[i]);
     }
   }
+}
+
+TEST(InputPipelineTest, BatchesBeyondTheMachinesMemoryAreRefusedWithTheirBytes) {
+  const v1::Graph graph = GraphOfNumbers();
+  const NumberedSamples dataset;
+  constexpr int64_t kSamples = int64_t{1} << 40;
+  const auto pipeline = InputPipeline::Create({.dataset = &dataset,
+                                               .graph = &graph,
+                                               .batch_size = kSamples,
+                                               .samples = kSamples,
+                                               .batches = 2});
+  EXPECT_TRUE(absl::IsResourceExhausted(pipeline.status())) << pipeline.status();
+  EXPECT_EQ(ReasonOf(pipeline.status()), "MEMORY_EXHAUSTED");
+  EXPECT_TRUE(absl::StrContains(pipeline.status().message(),
+                                absl::StrCat("need ", 2 * 24 * kSamples, " bytes")))
+      << pipeline.status();
 }
 
 TEST(InputPipelineTest, NeverReadsIntoTheBatchInUseOrBeyondItsBuffers) {

@@ -284,15 +284,15 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
     return absl::InvalidArgumentError(absl::StrCat("data.batch_size: ", batch_size, " exceeds the ",
                                                    dataset_->samples(), " training samples"));
   }
-  pipeline_ = std::make_unique<InputPipeline>(InputPipeline::Options{
-      .dataset = dataset_.get(),
-      .graph = &plan.graph(),
-      .seed = plan.spec().data().seed(),
-      .batch_size = batch_size,
-      .first_position = plan.workers(options_.rank).first_position(),
-      .samples = plan.workers(options_.rank).samples(),
-      .first_step = plan.first_step(),
-  });
+  ASSIGN_OR_RETURN(pipeline_, InputPipeline::Create({
+                                  .dataset = dataset_.get(),
+                                  .graph = &plan.graph(),
+                                  .seed = plan.spec().data().seed(),
+                                  .batch_size = batch_size,
+                                  .first_position = plan.workers(options_.rank).first_position(),
+                                  .samples = plan.workers(options_.rank).samples(),
+                                  .first_step = plan.first_step(),
+                              }));
   return exchange_->Connect(total_steps, std::move(addresses));
 }
 
