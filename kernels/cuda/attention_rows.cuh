@@ -13,14 +13,15 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 // One head of one sample.
 template <typename T>
 struct Head {
-  int64_t batch, head;
+  int batch, head;
   const T *q, *k, *v;
   const float* mask;   // null: none
   int64_t output;      // of its first row in y and dy, T[B, T, H, D]
   int64_t statistics;  // of its first number in lse
 
   __device__ Head(const AttentionInputs& inputs, const AttentionShape& shape, int64_t number)
-      : batch(number / shape.heads), head(number % shape.heads) {
+      : batch(static_cast<int>(number / shape.heads)),
+        head(static_cast<int>(number % shape.heads)) {
     q = static_cast<const T*>(inputs.q) + QueryOffset(shape);
     k = static_cast<const T*>(inputs.k) + KeyOffset(shape);
     v = static_cast<const T*>(inputs.v) + ValueOffset(shape);

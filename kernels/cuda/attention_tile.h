@@ -49,9 +49,9 @@ constexpr Tiles KeyTiles(const Causality& c, int first, int rows) {
 // Of the queries that see keys [first, first + rows). Queries beyond the last one need no mask: the
 // kernel gives them a probability of 0.
 constexpr Tiles QueryTiles(const Causality& c, int first, int rows) {
-  if (first >= c.keys) return {};
-  const int last = std::min(first + rows, c.keys) - 1;
   const int end = (c.queries + kTile - 1) / kTile;
+  if (first >= c.keys) return {.begin = end, .end = end, .open_begin = end, .open_end = end};
+  const int last = std::min(first + rows, c.keys) - 1;
   return {.begin = std::min(c.FirstQuery(first) / kTile, end),
           .end = end,
           .open_begin = (c.FirstQuery(last) + kTile - 1) / kTile,

@@ -5,7 +5,9 @@
 // forward): products 210 (128 of 4096 FLOPs at the 2500 per cycle that mma.sync reaches), operands
 // out of shared memory 160 (40 loads of 512 bytes at 128 per cycle), exp 128 (2048 at 16), other
 // instructions about 90. So it is bound by the products, which is why a warp takes 32 rows: with 16
-// the operands would take longer than they. Tiles arrive while the one before is computed.
+// the operands would take longer than they. dq likewise; dk and dv are bound by operands (512
+// against 420): their two sums leave registers for 16 columns at a time only. Tiles arrive while
+// the one before is computed.
 #include <limits>
 #include <type_traits>
 
@@ -147,26 +149,26 @@ __device__ void StoreRows(T* to, int row, int first, int last, int width,
 template <typename T>
 struct Scores {
   Head<T> head;
+  const AttentionMask& mask;
   Causality seen;
-  float scale;       // in units of log 2
-  int64_t mask_row;  // of the mask, if there is one
+  float scale;  // in units of log 2
 
   __device__ Scores(const AttentionInputs& inputs, const AttentionShape& shape, int number)
       : head(inputs, shape, number),
+        mask(inputs.mask),
         seen{static_cast<int>(shape.queries), static_cast<int>(shape.keys), shape.causal},
-        scale(shape.scale * kLog2E),
-        mask_row(inputs.mask.query_stride) {}
+        scale(shape.scale * kLog2E) {}
 
-  __device__ float factor() const { return head.mask == nullptr ? scale : 1; }
+  __device__ float factor() const { return mask.data == nullptr ? scale : 1; }
   // Whether a tile that is open is computed without a look at each element.
   __device__ bool IsOpen(const Tiles& tiles, int tile) const {
-    return head.mask == nullptr && tiles.IsOpen(tile);
+    return mask.data == nullptr && tiles.IsOpen(tile);
   }
   // -inf for a key that the query does not see.
   __device__ float Masked(float product, int t, int key) const {
     if (key >= seen.VisibleKeys(t)) return -INFINITY;
-    if (head.mask == nullptr) return product;
-    return t < seen.queries ? product * scale + kLog2E * head.mask[t * mask_row + key] : 0;
+    if (mask.data == nullptr) return product;
+    return t < seen.queries ? product * scale + kLog2E * head.mask[t * mask.query_stride + key] : 0;
   }
 };
 
@@ -250,7 +252,7 @@ struct OnlineSoftmax {
 };
 
 template <typename T, int D, int M>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, 2)
     Forward(T* y, float* lse, AttentionInputs inputs, AttentionShape shape, int blocks) {
   auto& memory = *static_cast<ForwardMemory<T, D, M>*>(LaunchedSharedMemory());
   // Causal: the last queries see most keys and come first.
@@ -342,7 +344,7 @@ struct GradQueryMemory {
 static_assert(sizeof(GradQueryMemory<__half, 128, 1>) <= 99 * 1024);
 
 template <typename T, int D, int M>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, 2)
     GradQuery(T* dq, const T* dy, const float* lse, const float* delta, AttentionInputs inputs,
               AttentionShape shape, int blocks) {
   auto& memory = *static_cast<GradQueryMemory<T, D, M>*>(LaunchedSharedMemory());
@@ -433,10 +435,11 @@ struct GradKeyMemory {
   float2 delta[2][kTile / 2];
 };
 static_assert(sizeof(GradKeyMemory<__half, 128, 1>) <= 99 * 1024);
+static_assert(kBlockThreads == 2 * kTile);
 
 // Keys are the rows of the products, queries their columns.
 template <typename T, int D, int M>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, 2)
     GradKey(T* dk, T* dv, const T* dy, const float* lse, const float* delta, AttentionInputs inputs,
             AttentionShape shape, int blocks) {
   auto& memory = *static_cast<GradKeyMemory<T, D, M>*>(LaunchedSharedMemory());
@@ -453,33 +456,40 @@ __global__ void __launch_bounds__(kBlockThreads)
   const Tiles of_warp = QueryTiles(scores_of.seen, own, kWarpRows<M>);
   const float factor = scores_of.factor();
 
-  // A thread's query of the next tile, from when it is asked for until its tile's turn comes.
-  float next_lse = INFINITY, next_delta = 0;
+  const int statistics = static_cast<int>(head.statistics);
+  // The first half of the threads takes lse, the other delta: of a query of the next tile, from
+  // when it is asked for until its tile's turn comes.
+  const bool takes_lse = threadIdx.x < kTile;
+  float next = 0;
   const auto load = [&](int tile) {
     if (tile >= of_block.end) return;
     memory.q[tile % kGradBuffers<D>].Load(head.q, q_row, tile * kTile, queries, channels);
     memory.dy[tile % kGradBuffers<D>].Load(dy + head.output, y_row, tile * kTile, queries, values);
-    const int t = tile * kTile + static_cast<int>(threadIdx.x);
-    const bool is_query = threadIdx.x < kTile && t < queries;
-    next_lse = is_query ? UsableLse(lse[head.statistics + t]) : INFINITY;
-    next_delta = is_query ? delta[head.statistics + t] : 0;
+    const int t = tile * kTile + static_cast<int>(threadIdx.x) % kTile;
+    if (t >= queries) {
+      next = takes_lse ? INFINITY : 0;
+    } else {
+      next = takes_lse ? UsableLse(lse[statistics + t]) : delta[statistics + t];
+    }
   };
   const auto store = [&](int tile) {
-    if (tile >= of_block.end || threadIdx.x >= kTile) return;
-    reinterpret_cast<float*>(memory.lse[tile % 2])[threadIdx.x] = next_lse;
-    reinterpret_cast<float*>(memory.delta[tile % 2])[threadIdx.x] = next_delta;
+    if (tile >= of_block.end) return;
+    float2* to = takes_lse ? memory.lse[tile % 2] : memory.delta[tile % 2];
+    reinterpret_cast<float*>(to)[threadIdx.x % kTile] = next;
   };
 
   float sum_k[M][D / 8][4] = {}, sum_v[M][D / 8][4] = {};
   const auto add = [&](int tile, auto is_masked) {
     const int buffer = tile % kGradBuffers<D>;
+    // Beside two sums of 32 rows there are no registers for more.
+    constexpr int kColumns = M > 1 ? kHalf / 2 : kHalf;
 #pragma unroll 1
-    for (int half = 0; half < kTile; half += kHalf) {
-      float scores[M][kHalf / 8][4], slopes[M][kHalf / 8][4];
+    for (int half = 0; half < kTile; half += kColumns) {
+      float scores[M][kColumns / 8][4], slopes[M][kColumns / 8][4];
       MultiplyTransposed(scores, memory.k, row, memory.q[buffer], half);
       MultiplyTransposed(slopes, memory.v, row, memory.dy[buffer], half);
 #pragma unroll
-      for (int i = 0; i < kHalf / 8; ++i) {
+      for (int i = 0; i < kColumns / 8; ++i) {
         const int column = half + i * 8 + ColumnOf(Lane(), 0);
         const float2 of_lse = memory.lse[tile % 2][column / 2];
         const float2 of_delta = memory.delta[tile % 2][column / 2];
@@ -567,7 +577,7 @@ bool FitsTensorCores(const AttentionShape& shape) {
   constexpr int64_t kIndexMax = std::numeric_limits<int>::max() - kTile * 4;
   for (int64_t n :
        {shape.queries * shape.q_row, shape.keys * shape.k_row, shape.keys * shape.v_row,
-        shape.queries * shape.heads * shape.head_values,
+        shape.queries * shape.heads * shape.head_values, shape.batch * shape.heads * shape.queries,
         shape.batch * shape.heads * CeilDiv(std::max(shape.queries, shape.keys), kTile)}) {
     if (n > kIndexMax) return false;
   }
