@@ -2,6 +2,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -219,8 +220,9 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes,
                     block.x * block.y * block.z <= kThreadsMax && shared_bytes <= kSharedBytesMax;
   if (!fits) return cudaErrorInvalidConfiguration;
   // On the heap, so that a sanitizer sees its end.
-  const std::unique_ptr<void, decltype(&std::free)> shared(std::aligned_alloc(128, shared_bytes),
-                                                           &std::free);
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 128, std::max<size_t>(shared_bytes, 1)) != 0) std::abort();
+  const std::unique_ptr<void, decltype(&std::free)> shared(memory, &std::free);
   TheBlock().shared = shared.get();
   gridDim = grid;
   blockDim = block;

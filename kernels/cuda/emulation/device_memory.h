@@ -20,9 +20,11 @@ namespace muster::kernels::cuda::emulation {
 // around it.
 class DeviceMemory {
  public:
-  explicit DeviceMemory(int64_t bytes)
-      : bytes_(bytes), memory_(static_cast<uint8_t*>(std::aligned_alloc(256, bytes + 2 * kGuard))) {
-    std::memset(memory_, 0xff, bytes + 2 * kGuard);
+  explicit DeviceMemory(int64_t bytes) : bytes_(bytes) {
+    void* memory = nullptr;
+    EXPECT_EQ(posix_memalign(&memory, 256, bytes + 2 * kGuard), 0);
+    std::memset(memory, 0xff, bytes + 2 * kGuard);
+    memory_ = static_cast<uint8_t*>(memory);
   }
   DeviceMemory(const std::vector<int32_t>& values) : DeviceMemory(4 * values.size()) {
     std::memcpy(data(), values.data(), bytes_);
