@@ -16,7 +16,7 @@ import json, os, re, sys
 
 actions, output_base = sys.argv[1:]
 # What g++ knows and clang does not, what names outputs, and warnings as errors: clang has some of its own.
-DROPPED = re.compile(r"-fno-canonical-system-headers|-Wno-free-nonheap-object|-Werror|-MD|-frandom-seed=.*")
+DROPPED = re.compile(r"-fno-canonical-system-headers|-Winvalid-pch|-Wno-free-nonheap-object|-Werror|-MD|-frandom-seed=.*")
 WITH_VALUE = {"-MF", "-o"}
 # Paths are as in Bazel's execution root, where folders of other repositories lie beside ours.
 EXTERNAL = re.compile(r"^(-I|-iquote|-isystem)?external/")
@@ -28,6 +28,9 @@ for action in json.load(open(actions))["actions"]:
     for argument in arguments:
         if argument in WITH_VALUE:
             next(arguments)
+        elif argument == "-include":  # headers that g++ has parsed already are no use to clang, and sources include theirs
+            header = next(arguments)
+            kept += [] if "/bazel/precompiled/" in header else [argument, header]
         elif argument == "-c":
             source = next(arguments)
             kept += ["-c", source]
