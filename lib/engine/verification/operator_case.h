@@ -27,6 +27,7 @@ struct Operand {
   };
 
   Operand(std::initializer_list<int64_t> shape) : shape(shape) {}
+  // NOLINTNEXTLINE: implicit like the one above, so that the tables of cases are lists of shapes.
   Operand(std::vector<int64_t> shape) : shape(std::move(shape)) {}
 
   bool is_trained() const { return kind == Kind::kTrained || kind == Kind::kRows; }
