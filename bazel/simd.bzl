@@ -17,8 +17,10 @@ INSTRUCTION_SETS = {
     "avx2": {"MUSTER_SIMD": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
 }
 
-def instruction_set_tests(tests, env = {}, **attributes):
-    """Runs each of `tests`, which run at this processor's best, at every lesser instruction set as well: X_sse42, X_avx2."""
+def instruction_set_tests(tests, env = {}, tags = [], **attributes):
+    """Runs each of `tests`, which run at this processor's best, at every lesser instruction set as well: X_sse42, X_avx2.
+
+    They are not for the fast lane (docs/testing.md)."""
     for test in tests:
         for level, environment in INSTRUCTION_SETS.items():
             native.sh_test(
@@ -27,6 +29,7 @@ def instruction_set_tests(tests, env = {}, **attributes):
                 args = ["$(rootpath :%s)" % test],
                 data = [":" + test],
                 env = dict(env, **environment),
+                tags = tags + ["slow"],
                 **attributes
             )
 

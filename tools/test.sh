@@ -24,7 +24,7 @@ for argument in "$@"; do
 done
 log=$(mktemp)
 trap 'rm -f "$log" "$log.ran"' EXIT
-bazel test --noshow_progress --keep_going --test_output=errors --test_env=PYTHONPATH="$python" "${targets[@]}" ${arguments[@]+"${arguments[@]}"} 2>&1 | tee "$log"
+bazel test --show_progress_rate_limit=30 --keep_going --test_output=errors --test_env=PYTHONPATH="$python" "${targets[@]}" ${arguments[@]+"${arguments[@]}"} 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
 # Counts test cases, not targets: from the XML that every gtest binary writes.
