@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 quiet=(--noshow_progress --ui_event_filters=-info)
-mapfile -t generated < <(bazel query "${quiet[@]}" 'kind(genrule, //...)')
+mapfile -t generated < <(bazel query "${quiet[@]}" 'filter("\.h$", kind("generated file", //...:*))')
 bazel build "${quiet[@]}" --keep_going "$@" "${generated[@]}" >&2
 actions=$(mktemp)
 trap 'rm -f "$actions"' EXIT
