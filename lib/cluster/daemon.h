@@ -20,7 +20,8 @@ enum ExitCode : int {
 };
 
 // Reads flags and turns logging to stderr on. kExitOk, or kExitConfig when something is left that
-// is no flag (abseil itself ends the process for a flag it does not know).
+// is no flag. abseil itself ends the process for a flag it does not know, and after --help and
+// --version (lib/version/build.h).
 ExitCode ParseCommandLine(int argc, char** argv, const char* usage);
 
 // SIGTERM and SIGINT, taken by waiting for them. Make it before the first thread: all inherit the

@@ -177,6 +177,4 @@ std::string Metrics::Render() const {
   return prometheus::TextSerializer().Serialize(families);
 }
 
-const char* BuildVersion() { return Version(); }
-
 }  // namespace muster

@@ -61,7 +61,4 @@ class Metrics {
   std::string host_;
 };
 
-// The version that every binary reports: muster_build_info and `muster version`.
-const char* BuildVersion();
-
 }  // namespace muster
