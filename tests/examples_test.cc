@@ -81,7 +81,8 @@ TEST_F(ExamplesTest, EverySmallOneTrains) {
     SCOPED_TRACE(file);
     std::string length = absl::StrContains(text, "epochs:") ? " --set training.epochs=1"
                                                             : " --set training.steps=12";
-    if (absl::StrContains(text, "warmup_steps:")) length += " --set training.schedule.warmup_steps=1";
+    if (absl::StrContains(text, "warmup_steps:"))
+      length += " --set training.schedule.warmup_steps=1";
 
     const Outcome outcome = Muster(absl::StrCat("-o json run examples/", file, length));
 

@@ -1,6 +1,5 @@
-#include "kernels/cuda/softmax.h"
-
 #include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/cuda/softmax.h"
 
 namespace muster::kernels::cuda::emulation {
 namespace {
