@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const Tiles of_warp = KeyTiles(scores_of.seen, own, kWarpRows<M>);
   const float factor = scores_of.factor();
 
-  const auto load = [&](int tile) {
+  const auto load = [&, keys = keys](int tile) {
     if (tile >= of_block.end) return;
     memory.k[tile % 2].Load(head.k, k_row, tile * kTile, keys, channels);
     memory.v[tile % 2].Load(head.v, v_row, tile * kTile, keys, values);
@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const Tiles of_warp = KeyTiles(scores_of.seen, own, kWarpRows<M>);
   const float factor = scores_of.factor();
 
-  const auto load = [&](int tile) {
+  const auto load = [&, keys = keys](int tile) {
     if (tile >= of_block.end) return;
     memory.k[tile % kGradBuffers<D>].Load(head.k, k_row, tile * kTile, keys, channels);
     memory.v[tile % kGradBuffers<D>].Load(head.v, v_row, tile * kTile, keys, values);
@@ -461,7 +461,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   // when it is asked for until its tile's turn comes.
   const bool takes_lse = threadIdx.x < kTile;
   float next = 0;
-  const auto load = [&](int tile) {
+  const auto load = [&, queries = queries](int tile) {
     if (tile >= of_block.end) return;
     memory.q[tile % kGradBuffers<D>].Load(head.q, q_row, tile * kTile, queries, channels);
     memory.dy[tile % kGradBuffers<D>].Load(dy + head.output, y_row, tile * kTile, queries, values);

@@ -65,8 +65,8 @@ class Block {
 
   std::vector<Fiber> fibers_{kThreadsMax};
   ucontext_t scheduler_;
-  const void* scheduler_stack_ = nullptr;
-  size_t scheduler_stack_bytes_ = 0;
+  [[maybe_unused]] const void* scheduler_stack_ = nullptr;  // with a sanitizer
+  [[maybe_unused]] size_t scheduler_stack_bytes_ = 0;
   const std::function<void()>* thread_ = nullptr;
   int threads_ = 0;
   int current_ = 0;
