@@ -26,14 +26,14 @@ class DeviceMemory {
     std::memset(memory, 0xff, bytes + 2 * kGuard);
     memory_ = static_cast<uint8_t*>(memory);
   }
-  DeviceMemory(const std::vector<int32_t>& values) : DeviceMemory(4 * values.size()) {
+  explicit DeviceMemory(const std::vector<int32_t>& values) : DeviceMemory(4 * values.size()) {
     std::memcpy(data(), values.data(), bytes_);
   }
   // Rounded to the type.
   DeviceMemory(const Floats& values, Type type) : DeviceMemory(Bytes(type) * values.size()) {
     EXPECT_EQ(Convert(data(), type, values.data(), Type::kF32, values.size(), nullptr), 0);
   }
-  DeviceMemory(DeviceMemory&& other) : bytes_(other.bytes_), memory_(other.memory_) {
+  DeviceMemory(DeviceMemory&& other) noexcept : bytes_(other.bytes_), memory_(other.memory_) {
     other.memory_ = nullptr;
   }
   ~DeviceMemory() {
