@@ -1,6 +1,9 @@
 #include "lib/data/data_fault.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <string>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
@@ -13,6 +16,10 @@ namespace muster {
 absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number) {
   std::string why = std::generic_category().message(error_number);
   if (!why.empty()) why[0] = absl::ascii_tolower(why[0]);
+  if (error_number == ENOENT && std::filesystem::path(std::string(path)).is_relative()) {
+    std::error_code error;
+    absl::StrAppend(&why, " in ", std::filesystem::current_path(error).native());
+  }
   return WithReason(absl::NotFoundError(absl::StrCat(field, ": ", path, ": ", why)),
                     "DATA_NOT_FOUND");
 }

@@ -11,7 +11,8 @@
 
 namespace muster {
 
-// "data.text.path: /nope: no such file or directory", from errno. Reason DATA_NOT_FOUND.
+// "data.text.path: /nope: no such file or directory", from errno; a relative path that is not there
+// is followed by the folder that it is relative to. Reason DATA_NOT_FOUND.
 absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number);
 
 absl::Status DataTruncated(absl::string_view field, absl::string_view message);

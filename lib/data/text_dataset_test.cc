@@ -207,6 +207,9 @@ TEST_F(TextDatasetTest, FaultsNameTheFieldAndThePath) {
   absl::Status absent = Open("/nope", 4).status();
   EXPECT_EQ(absent.message(), "data.text.path: /nope: no such file or directory");
   EXPECT_EQ(ReasonOf(absent), "DATA_NOT_FOUND");
+  EXPECT_EQ(
+      Open("not/here", 4).status().message(),
+      "data.text.path: not/here: no such file or directory in " + fs::current_path().native());
   EXPECT_EQ(ReasonOf(Open("", 4).status()), "DATA_NOT_FOUND");
   EXPECT_EQ(ReasonOf(Open(folder_, 4).status()), "DATA_TOO_SMALL");
   EXPECT_EQ(ReasonOf(Open("/dev/null", 4).status()), "DATA_INVALID");
