@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "lib/graph/glob.h"
 
 namespace muster {
 namespace {
@@ -36,26 +38,6 @@ bool MatchesAny(const v1::Graph& graph, const std::string& pattern) {
 }
 
 }  // namespace
-
-bool MatchesGlob(absl::string_view pattern, absl::string_view name) {
-  size_t p = 0, n = 0;
-  size_t star = absl::string_view::npos, covered = 0;  // the last *, and how far it reaches
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      covered = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != absl::string_view::npos) {
-      p = star + 1;
-      n = ++covered;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', p) == absl::string_view::npos;
-}
 
 ParameterTreatment TreatmentOf(const v1::TrainingSpec& training, const v1::Parameter& parameter) {
   ParameterTreatment treatment{.weight_decay = parameter.weight_decay()};

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "lib/cluster/field_fault.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -24,10 +23,6 @@ struct ParameterTreatment {
 // By the first group of which a pattern matches the parameter's name; without one, as the graph has
 // it.
 ParameterTreatment TreatmentOf(const v1::TrainingSpec& training, const v1::Parameter& parameter);
-
-// Whether the whole of `name` is `pattern`, in which * stands for any characters, also none, and ?
-// for one. At most pattern * name steps.
-bool MatchesGlob(absl::string_view pattern, absl::string_view name);
 
 // Patterns without a parameter ("training.parameter_groups[1].match[0]"), and groups that leave
 // nothing to train. The groups themselves are good.

@@ -31,27 +31,6 @@ v1::ParameterGroup& AddGroup(v1::TrainingSpec& training, std::vector<std::string
   return group;
 }
 
-TEST(ParameterGroupTest, AStarIsAnyCharactersAndAQuestionMarkOne) {
-  EXPECT_TRUE(MatchesGlob("*", ""));
-  EXPECT_TRUE(MatchesGlob("", ""));
-  EXPECT_TRUE(MatchesGlob("head.weight", "head.weight"));
-  EXPECT_TRUE(MatchesGlob("*.bias", "blocks.0.norm.bias"));
-  EXPECT_TRUE(MatchesGlob("blocks.?.norm*", "blocks.0.norm.bias"));
-  EXPECT_TRUE(MatchesGlob("*a*b*c", "xaybzbc"));
-  EXPECT_TRUE(MatchesGlob("**", "x"));
-  EXPECT_FALSE(MatchesGlob("head", "head.weight")) << "the whole name";
-  EXPECT_FALSE(MatchesGlob("weight", "head.weight"));
-  EXPECT_FALSE(MatchesGlob("blocks.?.norm", "blocks.10.norm"));
-  EXPECT_FALSE(MatchesGlob("?", ""));
-  EXPECT_FALSE(MatchesGlob("*a*b", "ba"));
-}
-
-TEST(ParameterGroupTest, ManyStarsDoNotExplode) {
-  std::string pattern;
-  for (int i = 0; i < 60; ++i) pattern += "*a";
-  EXPECT_FALSE(MatchesGlob(pattern + "b", std::string(2000, 'a')));
-}
-
 TEST(ParameterGroupTest, WithoutAGroupTheGraphDecides) {
   const v1::Graph model = Model();
   const v1::TrainingSpec training;
