@@ -1,7 +1,9 @@
 #include "kernels/activation.h"
 
+#include <algorithm>
 #include <limits>
 #include <numbers>
+#include <vector>
 
 #include "kernels/comparison.h"
 
@@ -20,6 +22,28 @@ double GeluOf(double x) {
   return x / (1 + std::exp(-2 * u));
 }
 double GeluExactOf(double x) { return 0.5 * x * std::erfc(-x / std::numbers::sqrt2); }
+
+// With constants.
+void Elu7(float* y, const float* x, int64_t n) { Elu(y, x, 0.7f, n); }
+double Elu7Of(double x) { return x > 0 ? x : 0.7f * std::expm1(x); }
+void Elu7Grad(float* dx, const float* dy, const float* x, int64_t n) {
+  EluGrad(dx, dy, x, 0.7f, n);
+}
+void LeakyRelu3(float* y, const float* x, int64_t n) { LeakyRelu(y, x, 0.3f, n); }
+double LeakyRelu3Of(double x) { return x > 0 ? x : 0.3f * x; }
+void LeakyRelu3Grad(float* dx, const float* dy, const float* x, int64_t n) {
+  LeakyReluGrad(dx, dy, x, 0.3f, n);
+}
+void HardSigmoid6(float* y, const float* x, int64_t n) { HardSigmoid(y, x, 0.6f, 0.25f, n); }
+double HardSigmoid6Of(double x) { return std::clamp(0.6f * x + 0.25, 0.0, 1.0); }
+void HardSigmoid6Grad(float* dx, const float* dy, const float* x, int64_t n) {
+  HardSigmoidGrad(dx, dy, x, 0.6f, 0.25f, n);
+}
+void ClipOf2(float* y, const float* x, int64_t n) { Clip(y, x, -0.5f, 2, n); }
+double Clip2Of(double x) { return std::clamp(x, -0.5, 2.0); }
+void Clip2Grad(float* dx, const float* dy, const float* x, int64_t n) {
+  ClipGrad(dx, dy, x, -0.5f, 2, n);
+}
 
 struct Case {
   const char* name;
@@ -44,6 +68,18 @@ const Case kCases[] = {
     // The gate's exponent carries its own rounding: up to |2u| half ulps.
     {"Gelu", Gelu, GeluOf, -6, 30, 1e-2},
     {"GeluExact", GeluExact, GeluExactOf, -12, 12, 1e-2},
+    {"Abs", Abs, [](double x) { return std::abs(x); }, -3, 3},
+    {"Sin", Sin, [](double x) { return std::sin(x); }, -900, 900},
+    {"Cos", Cos, [](double x) { return std::cos(x); }, -900, 900},
+    {"Softplus", Softplus, [](double x) { return std::log1p(std::exp(x)); }, -80, 80},
+    {"Elu", Elu7, Elu7Of, -80, 3},
+    {"LeakyRelu", LeakyRelu3, LeakyRelu3Of, -3, 3},
+    {"HardSigmoid", HardSigmoid6, HardSigmoid6Of, -5, 5, 1},
+    {"Clip", ClipOf2, Clip2Of, -3, 3},
+    {"Floor", Floor, [](double x) { return std::floor(x); }, -5, 5},
+    {"Ceil", Ceil, [](double x) { return std::ceil(x); }, -5, 5},
+    {"Round", Round, [](double x) { return std::nearbyint(x); }, -5, 5},
+    {"Sign", Sign, [](double x) { return double(x > 0) - double(x < 0); }, -1, 1},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, ActivationTest, testing::ValuesIn(kCases),
@@ -116,6 +152,14 @@ const Derivative kDerivatives[] = {
     {"GeluExactGrad", GeluExactGrad, GeluExactOf, false},
     {"ErfGrad", ErfGrad, [](double x) { return std::erf(x); }, false},
     {"LogGrad", LogGrad, [](double x) { return std::log(x); }, false, 0.1f, 9},
+    {"AbsGrad", AbsGrad, [](double x) { return std::abs(x); }, false},
+    {"SinGrad", SinGrad, [](double x) { return std::sin(x); }, false},
+    {"CosGrad", CosGrad, [](double x) { return std::cos(x); }, false},
+    {"SoftplusGrad", SoftplusGrad, [](double x) { return std::log1p(std::exp(x)); }, false},
+    {"EluGrad", Elu7Grad, Elu7Of, false},
+    {"LeakyReluGrad", LeakyRelu3Grad, LeakyRelu3Of, false},
+    {"HardSigmoidGrad", HardSigmoid6Grad, HardSigmoid6Of, false},
+    {"ClipGrad", Clip2Grad, Clip2Of, false},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, DerivativeTest, testing::ValuesIn(kDerivatives),
@@ -157,6 +201,45 @@ TEST(ReluTest, TheDerivativeIsThatOfThePositive) {
   EXPECT_EQ(dx, (Floats{0, 6, 0, 8}));
 }
 
+TEST(BendsTest, DerivativesAtTheBendsAreThoseOfTheHeader) {
+  const Floats x = {-1, -0.5f, 0, 2, 3}, dy = {5, 6, 7, 8, 9};
+  Floats dx(5, NAN);
+  AbsGrad(dx.data(), dy.data(), x.data(), 5);
+  EXPECT_EQ(dx, (Floats{-5, -6, 0, 8, 9}));
+  LeakyReluGrad(dx.data(), dy.data(), x.data(), 0.5f, 5);
+  EXPECT_EQ(dx, (Floats{2.5f, 3, 3.5f, 8, 9}));
+  ClipGrad(dx.data(), dy.data(), x.data(), -0.5f, 2, 5);
+  EXPECT_EQ(dx, (Floats{0, 6, 7, 8, 0}));
+  HardSigmoidGrad(dx.data(), dy.data(), x.data(), 0.5f, 0.25f, 5);  // 0 at -0.5, 1 at 1.5
+  EXPECT_EQ(dx, (Floats{0, 0, 3.5f, 0, 0}));
+}
+
+TEST(StepsTest, HalvesGoToTheEvenOneAndZeroHasNoSign) {
+  const Floats x = {-2.5f, -1.5f, -0.5f, 0.5f, 1.5f, 2.5f, 0x1p24f};
+  Floats y(x.size());
+  Round(y.data(), x.data(), x.size());
+  EXPECT_EQ(y, (Floats{-2, -2, 0, 0, 2, 2, 0x1p24f}));
+  const Floats signed_values = {-kInfinity, -1e-40f, 0, 1e-40f, kInfinity};
+  Sign(y.data(), signed_values.data(), 5);
+  EXPECT_EQ(Floats(y.begin(), y.begin() + 5), (Floats{-1, -1, 0, 1, 1}));
+}
+
+TEST(StepsTest, OnlyNanIsNan) {
+  Floats x(21, kNan);
+  x[0] = kInfinity;
+  x[7] = -kInfinity;
+  x[19] = 0;
+  std::vector<int32_t> y(x.size(), 7);
+  IsNan(y.data(), x.data(), x.size());
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], std::isnan(x[i]) ? 1 : 0);
+}
+
+TEST(ClipTest, AnUpperBoundBelowTheLowerOneWins) {
+  Floats x = {-3, 0, 3};
+  Clip(x.data(), x.data(), 1, -1, 3);
+  EXPECT_EQ(x, (Floats{-1, -1, -1}));
+}
+
 TEST(ActivationTest, ExtremesSaturate) {
   const Floats x = {-1e9f, 1e9f, -kInfinity, kInfinity, 0.0f};
   Floats y(x.size());
@@ -171,6 +254,10 @@ TEST(ActivationTest, ExtremesSaturate) {
   EXPECT_EQ(y, (Floats{-1, 1, -1, 1, 0}));
   Exp(y.data(), x.data(), 5);
   EXPECT_EQ(y, (Floats{0, kInfinity, 0, kInfinity, 1}));
+  Elu(y.data(), x.data(), 2, 5);
+  EXPECT_EQ(y, (Floats{-2, 1e9f, -2, kInfinity, 0}));
+  Softplus(y.data(), x.data(), 4);
+  EXPECT_EQ(Floats(y.begin(), y.begin() + 4), (Floats{0, 1e9f, 0, kInfinity}));
   Log(y.data(), x.data() + 2, 3);
   EXPECT_TRUE(std::isnan(y[0]));
   EXPECT_EQ(y[1], kInfinity);

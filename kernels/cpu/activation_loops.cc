@@ -47,6 +47,54 @@ Vec GeluExactGrad(Vec dy, Vec x) {
 Vec ErfGrad(Vec dy, Vec x) { return dy * (1.12837916709551257f * Exp(-(x * x))); }
 Vec LogGrad(Vec dy, Vec x) { return dy / x; }
 
+// Scalar, as the standard library reduces any argument: models take few of them.
+Vec Sin(Vec x) {
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sinf(x[i]);
+  return x;
+}
+Vec Cos(Vec x) {
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_cosf(x[i]);
+  return x;
+}
+
+// log(1 + x) for x in [0, 1]. What 1 + x loses of x is lost in both factors.
+Vec Log1p(Vec x) {
+  const Vec sum = 1.0f + x;
+  return sum == 1.0f ? x : Log(sum) * (x / (sum - 1.0f));
+}
+Vec Softplus(Vec x) { return Max(x, Vec{}) + Log1p(Exp(-Abs(x))); }
+
+Vec Floor(Vec x) { return Rounded<_MM_FROUND_TO_NEG_INF>(x); }
+Vec Ceil(Vec x) { return Rounded<_MM_FROUND_TO_POS_INF>(x); }
+Vec Round(Vec x) { return Rounded<_MM_FROUND_TO_NEAREST_INT>(x); }
+Vec Sign(Vec x) { return x > 0.0f ? Splat(1.0f) : x < 0.0f ? Splat(-1.0f) : x; }
+Vec IsNan(Vec x) { return (Vec)((x != x) & 1); }
+
+// exp(x) - 1 without the cancellation, for x <= 0.
+Vec Elu(Vec x, float alpha, float) {
+  return x > 0.0f ? x : alpha * (Tanh(0.5f * x) * (Exp(x) + 1.0f));
+}
+Vec LeakyRelu(Vec x, float slope, float) { return x > 0.0f ? x : slope * x; }
+Vec Clip(Vec x, float low, float high) {
+  x = x < low ? Splat(low) : x;
+  return x > high ? Splat(high) : x;
+}
+Vec HardSigmoid(Vec x, float alpha, float beta) { return Clip(alpha * x + beta, 0.0f, 1.0f); }
+
+Vec AbsGrad(Vec dy, Vec x) { return dy * Sign(x); }
+Vec SinGrad(Vec dy, Vec x) { return dy * Cos(x); }
+Vec CosGrad(Vec dy, Vec x) { return -dy * Sin(x); }
+Vec SoftplusGrad(Vec dy, Vec x) { return dy * Sigmoid(x); }
+Vec EluGrad(Vec dy, Vec x, float alpha, float) { return x > 0.0f ? dy : dy * (alpha * Exp(x)); }
+Vec LeakyReluGrad(Vec dy, Vec x, float slope, float) { return x > 0.0f ? dy : dy * slope; }
+Vec HardSigmoidGrad(Vec dy, Vec x, float alpha, float beta) {
+  const Vec y = alpha * x + beta;
+  return ((y > 0.0f) & (y < 1.0f)) ? dy * alpha : Vec{};
+}
+Vec ClipGrad(Vec dy, Vec x, float low, float high) {
+  return ((x >= low) & (x <= high)) ? dy : Vec{};
+}
+
 template <Vec (*F)(Vec)>
 void Each(float* y, const float* x, int64_t n) {
   Map([](Vec v) { return F(v); }, n, y, x);
@@ -55,6 +103,16 @@ void Each(float* y, const float* x, int64_t n) {
 template <Vec (*F)(Vec, Vec)>
 void EachGrad(float* dx, const float* dy, const float* saved, int64_t n) {
   Map([](Vec d, Vec v) { return F(d, v); }, n, dx, dy, saved);
+}
+
+template <Vec (*F)(Vec, float, float)>
+void EachShaped(float* y, const float* x, float a, float b, int64_t n) {
+  Map([=](Vec v) { return F(v, a, b); }, n, y, x);
+}
+
+template <Vec (*F)(Vec, Vec, float, float)>
+void EachShapedGrad(float* dx, const float* dy, const float* saved, float a, float b, int64_t n) {
+  Map([=](Vec d, Vec v) { return F(d, v, a, b); }, n, dx, dy, saved);
 }
 
 }  // namespace
@@ -72,6 +130,19 @@ const ActivationLoops kActivationLoops = {
     .neg = Each<Neg>,
     .gelu = Each<Gelu>,
     .gelu_exact = Each<GeluExact>,
+    .abs = Each<Abs>,
+    .sin = Each<Sin>,
+    .cos = Each<Cos>,
+    .softplus = Each<Softplus>,
+    .floor = Each<Floor>,
+    .ceil = Each<Ceil>,
+    .round = Each<Round>,
+    .sign = Each<Sign>,
+    .is_nan = Each<IsNan>,
+    .elu = EachShaped<Elu>,
+    .leaky_relu = EachShaped<LeakyRelu>,
+    .hard_sigmoid = EachShaped<HardSigmoid>,
+    .clip = EachShaped<Clip>,
     .relu_grad = EachGrad<ReluGrad>,
     .tanh_grad = EachGrad<TanhGrad>,
     .sigmoid_grad = EachGrad<SigmoidGrad>,
@@ -82,6 +153,14 @@ const ActivationLoops kActivationLoops = {
     .gelu_exact_grad = EachGrad<GeluExactGrad>,
     .erf_grad = EachGrad<ErfGrad>,
     .log_grad = EachGrad<LogGrad>,
+    .abs_grad = EachGrad<AbsGrad>,
+    .sin_grad = EachGrad<SinGrad>,
+    .cos_grad = EachGrad<CosGrad>,
+    .softplus_grad = EachGrad<SoftplusGrad>,
+    .elu_grad = EachShapedGrad<EluGrad>,
+    .leaky_relu_grad = EachShapedGrad<LeakyReluGrad>,
+    .hard_sigmoid_grad = EachShapedGrad<HardSigmoidGrad>,
+    .clip_grad = EachShapedGrad<ClipGrad>,
 };
 
 }  // namespace muster::kernels::KERNELS_SIMD

@@ -8,6 +8,10 @@ namespace muster::kernels {
 struct ActivationLoops {
   using Function = void(float* y, const float* x, int64_t n);
   using Derivative = void(float* dx, const float* dy, const float* saved, int64_t n);
+  // With the function's constants; one that it does not have is not read.
+  using ShapedFunction = void(float* y, const float* x, float a, float b, int64_t n);
+  using ShapedDerivative = void(float* dx, const float* dy, const float* saved, float a, float b,
+                                int64_t n);
 
   Function* relu;
   Function* silu;
@@ -20,6 +24,19 @@ struct ActivationLoops {
   Function* neg;
   Function* gelu;
   Function* gelu_exact;
+  Function* abs;
+  Function* sin;
+  Function* cos;
+  Function* softplus;
+  Function* floor;
+  Function* ceil;
+  Function* round;
+  Function* sign;
+  Function* is_nan;  // y is i32
+  ShapedFunction* elu;
+  ShapedFunction* leaky_relu;
+  ShapedFunction* hard_sigmoid;
+  ShapedFunction* clip;
   Derivative* relu_grad;
   Derivative* tanh_grad;
   Derivative* sigmoid_grad;
@@ -30,6 +47,14 @@ struct ActivationLoops {
   Derivative* gelu_exact_grad;
   Derivative* erf_grad;
   Derivative* log_grad;
+  Derivative* abs_grad;
+  Derivative* sin_grad;
+  Derivative* cos_grad;
+  Derivative* softplus_grad;
+  ShapedDerivative* elu_grad;
+  ShapedDerivative* leaky_relu_grad;
+  ShapedDerivative* hard_sigmoid_grad;
+  ShapedDerivative* clip_grad;
 };
 
 namespace baseline {

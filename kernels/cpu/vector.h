@@ -88,6 +88,24 @@ inline Vec SquareRoot(Vec x) {
 #endif
 }
 
+// To a whole number: kMode is _MM_FROUND_TO_NEG_INF, _MM_FROUND_TO_POS_INF or
+// _MM_FROUND_TO_NEAREST_INT.
+template <int kMode>
+inline Vec Rounded(Vec x) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_roundscale_ps(0xFFFF, x, kMode | _MM_FROUND_NO_EXC);
+#elif defined(__AVX2__)
+  return _mm256_round_ps(x, kMode | _MM_FROUND_NO_EXC);
+#else
+  for (int i = 0; i < kLanes; ++i) {  // the instruction came with SSE4.1
+    x[i] = kMode == _MM_FROUND_TO_NEG_INF   ? __builtin_floorf(x[i])
+           : kMode == _MM_FROUND_TO_POS_INF ? __builtin_ceilf(x[i])
+                                            : __builtin_rintf(x[i]);
+  }
+  return x;
+#endif
+}
+
 // In a fixed tree, so that a sum repeats to the bit.
 inline float SumLanes(Vec v) {
   for (int half = kLanes / 2; half > 0; half /= 2) {
