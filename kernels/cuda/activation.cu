@@ -1,5 +1,7 @@
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/elementary.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/map.cuh"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -91,59 +93,6 @@ struct GeluExactGradOf {
     return dy * (0.5f * (1 + erff(kRootHalf * x)) + x * density);
   }
 };
-
-template <typename T, typename F>
-__global__ void Map1(T* y, const T* x, int64_t n, F f) {
-  constexpr int V = kVector<T>;
-  for (int64_t i = ThreadIndex() * V; i < n; i += ThreadCount() * V) {
-    if (i + V <= n) {
-      float values[V];
-      LoadFloats(values, x + i);
-#pragma unroll
-      for (float& value : values) value = f(value);
-      StoreFloats(y + i, values);
-    } else {
-      for (int64_t j = i; j < n; ++j) y[j] = FromFloat<T>(f(ToFloat(x[j])));
-    }
-  }
-}
-
-template <typename T, typename F>
-__global__ void Map2(T* dx, const T* dy, const T* known, int64_t n, F f) {
-  constexpr int V = kVector<T>;
-  for (int64_t i = ThreadIndex() * V; i < n; i += ThreadCount() * V) {
-    if (i + V <= n) {
-      float values[V], others[V];
-      LoadFloats(values, dy + i);
-      LoadFloats(others, known + i);
-#pragma unroll
-      for (int j = 0; j < V; ++j) values[j] = f(values[j], others[j]);
-      StoreFloats(dx + i, values);
-    } else {
-      for (int64_t j = i; j < n; ++j) dx[j] = FromFloat<T>(f(ToFloat(dy[j]), ToFloat(known[j])));
-    }
-  }
-}
-
-template <typename F>
-cudaError_t LaunchMap1(void* y, const void* x, int64_t n, Type type, cudaStream_t stream, F f) {
-  return ForFloating(type, [&](auto one) {
-    using T = decltype(one);
-    return Launch(Map1<T, F>, Strided(CeilDiv(n, kVector<T>)), kThreads, 0, stream,
-                  static_cast<T*>(y), static_cast<const T*>(x), n, f);
-  });
-}
-
-template <typename F>
-cudaError_t LaunchMap2(void* dx, const void* dy, const void* known, int64_t n, Type type,
-                       cudaStream_t stream, F f) {
-  return ForFloating(type, [&](auto one) {
-    using T = decltype(one);
-    return Launch(Map2<T, F>, Strided(CeilDiv(n, kVector<T>)), kThreads, 0, stream,
-                  static_cast<T*>(dx), static_cast<const T*>(dy), static_cast<const T*>(known), n,
-                  f);
-  });
-}
 
 struct Terms {
   const void* of[kTermsMax];
@@ -267,10 +216,11 @@ __global__ void FillAll(T* y, T value, int64_t n) {
 
 }  // namespace
 
-cudaError_t Apply(Function f, void* y, const void* x, int64_t n, Type type, cudaStream_t stream) {
+cudaError_t Apply(const Curve& curve, void* y, const void* x, int64_t n, Type type,
+                  cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
   const auto map = [&](auto function) { return LaunchMap1(y, x, n, type, stream, function); };
-  switch (f) {
+  switch (curve.function) {
     case Function::kRelu:
       return map(ReluOf());
     case Function::kSilu:
@@ -293,17 +243,18 @@ cudaError_t Apply(Function f, void* y, const void* x, int64_t n, Type type, cuda
       return map(GeluOf());
     case Function::kGeluExact:
       return map(GeluExactOf());
+    default:
+      return ApplyElementary(curve, y, x, n, type, stream);
   }
-  return cudaErrorInvalidValue;
 }
 
-cudaError_t ApplyGrad(Function f, void* dx, const void* dy, const void* known, int64_t n, Type type,
-                      cudaStream_t stream) {
+cudaError_t ApplyGrad(const Curve& curve, void* dx, const void* dy, const void* known, int64_t n,
+                      Type type, cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
   const auto map = [&](auto function) {
     return LaunchMap2(dx, dy, known, n, type, stream, function);
   };
-  switch (f) {
+  switch (curve.function) {
     case Function::kRelu:
       return map(ReluGradOf());
     case Function::kSilu:
@@ -326,8 +277,9 @@ cudaError_t ApplyGrad(Function f, void* dx, const void* dy, const void* known, i
       return map(GeluGradOf());
     case Function::kGeluExact:
       return map(GeluExactGradOf());
+    default:
+      return ApplyElementaryGrad(curve, dx, dy, known, n, type, stream);
   }
-  return cudaErrorInvalidValue;
 }
 
 cudaError_t Accumulate(void* y, const void* const* terms, int count, int64_t n, Type type,

@@ -25,15 +25,42 @@ enum class Function {
   kNeg,
   kGelu,       // 0.5 x (1 + tanh(...))
   kGeluExact,  // 0.5 x (1 + erf(...))
+  kAbs,
+  kSin,
+  kCos,
+  kSoftplus,
+  kElu,          // x > 0 ? x : a (exp(x) - 1)
+  kLeakyRelu,    // x > 0 ? x : a x
+  kHardSigmoid,  // a x + b, between 0 and 1
+  kClip,         // min(max(x, a), b)
+  // Steps, without derivatives.
+  kFloor,
+  kCeil,
+  kRound,  // halves to the even one
+  kSign,
+};
+
+// A function with its constants.
+struct Curve {
+  Curve(Function function, float a = 0, float b = 0)  // NOLINT: most functions have no constants
+      : function(function), a(a), b(b) {}
+
+  Function function;
+  float a;
+  float b;
 };
 
 // y = f(x).
-cudaError_t Apply(Function f, void* y, const void* x, int64_t n, Type type, cudaStream_t stream);
+cudaError_t Apply(const Curve& f, void* y, const void* x, int64_t n, Type type,
+                  cudaStream_t stream);
 
 // dx = dy f'(x), from y = f(x) for kRelu, kTanh, kSigmoid, kSqrt and kExp and from x for the
-// others; kNeg reads neither and `known` may be null.
-cudaError_t ApplyGrad(Function f, void* dx, const void* dy, const void* known, int64_t n, Type type,
-                      cudaStream_t stream);
+// others; kNeg reads neither and `known` may be null. At a bend as kernels/activation.h.
+cudaError_t ApplyGrad(const Curve& f, void* dx, const void* dy, const void* known, int64_t n,
+                      Type type, cudaStream_t stream);
+
+// y = 1 where x is NaN, else 0. y may be x where x is f32.
+cudaError_t IsNan(int32_t* y, const void* x, int64_t n, Type type, cudaStream_t stream);
 
 // y = terms[0] + terms[1] + ..., in f32 and in that order; 1 <= terms <= kTermsMax. y may be any.
 inline constexpr int kTermsMax = 8;

@@ -36,6 +36,77 @@ TEST(ActivationTest, FunctionsAndDerivativesAtOddSizes) {
   });
 }
 
+struct Bent {
+  const char* name;
+  Curve curve;
+  double (*value)(double x);
+  double (*slope)(double x);  // null: a step
+};
+
+TEST(ActivationTest, ElementaryFunctionsAndTheirDerivatives) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  const Bent bents[] = {
+      {"abs", Function::kAbs, std::abs, [](double x) { return double(x > 0) - double(x < 0); }},
+      {"sin", Function::kSin, std::sin, std::cos},
+      {"cos", Function::kCos, std::cos, [](double x) { return -std::sin(x); }},
+      {"softplus", Function::kSoftplus, [](double x) { return std::log1p(std::exp(x)); }, sigmoid},
+      {"elu",
+       {Function::kElu, 0.5f},
+       [](double x) { return x > 0 ? x : 0.5 * std::expm1(x); },
+       [](double x) { return x > 0 ? 1 : 0.5 * std::exp(x); }},
+      {"leaky relu",
+       {Function::kLeakyRelu, 0.25f},
+       [](double x) { return x > 0 ? x : 0.25 * x; },
+       [](double x) { return x > 0 ? 1 : 0.25; }},
+      {"hard sigmoid",
+       {Function::kHardSigmoid, 0.5f, 0.25f},
+       [](double x) { return std::clamp(0.5 * x + 0.25, 0.0, 1.0); },
+       [](double x) { return x > -0.5 && x < 1.5 ? 0.5 : 0; }},
+      {"clip",
+       {Function::kClip, -0.5f, 1},
+       [](double x) { return std::clamp(x, -0.5, 1.0); },
+       [](double x) { return x >= -0.5 && x <= 1 ? 1.0 : 0; }},
+      {"floor", Function::kFloor, std::floor, nullptr},
+      {"ceil", Function::kCeil, std::ceil, nullptr},
+      {"round", Function::kRound, std::nearbyint, nullptr},
+      {"sign", Function::kSign, [](double x) { return double(x > 0) - double(x < 0); }, nullptr},
+  };
+  ForEveryRun([&](Type type) {
+    const int64_t n = 257;
+    Floats x = Rounded(Normals(n, 1), type), dy = Rounded(Normals(n, 2), type);
+    const Floats bends = {0, -0.5f, 1, 1.5f, 2.5f, -1.5f};
+    std::copy(bends.begin(), bends.end(), x.begin());
+    DeviceMemory x_on(x, type), dy_on(dy, type);
+    for (const Bent& bent : bents) {
+      SCOPED_TRACE(bent.name);
+      DeviceMemory y(n * Bytes(type)), dx(n * Bytes(type));
+      std::vector<double> values, slopes;
+      for (int64_t i = 0; i < n; ++i) {
+        values.push_back(bent.value(x[i]));
+        slopes.push_back(bent.slope == nullptr ? 0 : dy[i] * bent.slope(x[i]));
+      }
+      ASSERT_EQ(Apply(bent.curve, y.data(), x_on.data(), n, type, nullptr), cudaSuccess);
+      ExpectRounded(y.Read(type), values, type);
+      const cudaError_t error =
+          ApplyGrad(bent.curve, dx.data(), dy_on.data(), x_on.data(), n, type, nullptr);
+      ASSERT_EQ(error, bent.slope == nullptr ? cudaErrorInvalidValue : cudaSuccess);
+      if (bent.slope != nullptr) ExpectRounded(dx.Read(type), slopes, type);
+    }
+  });
+}
+
+TEST(ActivationTest, NansAreFound) {
+  ForEveryRun([&](Type type) {
+    for (int64_t n : kSizes) {
+      Floats x = Normals(n, 1);
+      for (int64_t i = 0; i < n; i += 3) x[i] = i % 2 == 0 ? NAN : INFINITY;
+      DeviceMemory x_on(x, type), y(4 * n);
+      ASSERT_EQ(IsNan(y.ints(), x_on.data(), n, type, nullptr), cudaSuccess);
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(y.ints()[i], std::isnan(x[i]) ? 1 : 0);
+    }
+  });
+}
+
 TEST(ActivationTest, TermsAddUpAndGradientsAreExported) {
   ForEveryRun([&](Type type) {
     for (int64_t n : kSizes) {
