@@ -58,7 +58,7 @@ class Differentiation {
       : forward_(forward),
         types_(types),
         graph_(forward),
-        active_(DependentOnTrained(forward, types)) {
+        active_(DifferentiableInTrained(forward, types)) {
     for (const v1::Parameter& parameter : forward.parameters()) {
       (parameter.has_statistic_momentum() ? statistics_ : trained_).insert(parameter.name());
     }

@@ -262,6 +262,21 @@ TEST(DifferentiateTest, NoGradientGoesIntoIntegersOrMasks) {
                   "d(table) = EmbeddingGrad(d(qkv), ids, table)"));
 }
 
+TEST(DifferentiateTest, NothingFlowsBackThroughASteppedFunction) {
+  EXPECT_THAT(
+      Backward(R"(
+                input x f32[-1, 4]
+                input target f32[-1, 4]
+                parameter w [4]
+                product = Mul(x, w)
+                floor = Floor(product)
+                wave = Cos(floor)
+                rest = Sub(product, wave)
+                loss = MeanSquaredError(rest, target)
+                loss loss)"),
+      ElementsAre("d(rest) = MeanSquaredErrorGrad(rest, target)", "d(w) = MulGrad(d(rest), w, x)"));
+}
+
 TEST(DifferentiateTest, ATiedTableSumsEmbeddingAndHeadAtTheEnd) {
   const std::vector<std::string> backward = Backward(R"(
       input ids i32[-1, 3]
@@ -313,6 +328,10 @@ TEST(DifferentiateTest, RefusesWhatHasNoGradient) {
        "parameter 'w' does not reach the loss 'l'"},
       {R"(i = Cast(y) to=i32
           f = Cast(i) to=f32
+          l = MeanSquaredError(f, target)
+          loss l)",
+       "parameter 'w' does not reach the loss 'l'"},
+      {R"(f = Floor(y)
           l = MeanSquaredError(f, target)
           loss l)",
        "parameter 'w' does not reach the loss 'l'"},

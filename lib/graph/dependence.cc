@@ -3,16 +3,21 @@
 #include <algorithm>
 
 #include "lib/graph/dtype.h"
+#include "lib/graph/operator.h"
 
 namespace muster {
+namespace {
 
-absl::flat_hash_set<std::string> DependentOnTrained(const v1::Graph& graph,
-                                                    const TensorTypes& types) {
+enum class Steps { kPass, kStop };
+
+absl::flat_hash_set<std::string> Reached(const v1::Graph& graph, const TensorTypes& types,
+                                         Steps steps) {
   absl::flat_hash_set<std::string> dependent;
   for (const v1::Parameter& parameter : graph.parameters()) {
     if (!parameter.has_statistic_momentum()) dependent.insert(parameter.name());
   }
   for (const v1::Node& node : graph.nodes()) {
+    if (steps == Steps::kStop && FindOperator(node.op())->is_step) continue;
     if (std::ranges::none_of(node.inputs(),
                              [&](const std::string& x) { return dependent.contains(x); })) {
       continue;
@@ -22,6 +27,18 @@ absl::flat_hash_set<std::string> DependentOnTrained(const v1::Graph& graph,
     }
   }
   return dependent;
+}
+
+}  // namespace
+
+absl::flat_hash_set<std::string> DependentOnTrained(const v1::Graph& graph,
+                                                    const TensorTypes& types) {
+  return Reached(graph, types, Steps::kPass);
+}
+
+absl::flat_hash_set<std::string> DifferentiableInTrained(const v1::Graph& graph,
+                                                         const TensorTypes& types) {
+  return Reached(graph, types, Steps::kStop);
 }
 
 }  // namespace muster

@@ -13,4 +13,9 @@ namespace muster {
 absl::flat_hash_set<std::string> DependentOnTrained(const v1::Graph& graph,
                                                     const TensorTypes& types);
 
+// Those of them that a gradient may flow back through: not what comes from a parameter by steps
+// alone (Operator::is_step).
+absl::flat_hash_set<std::string> DifferentiableInTrained(const v1::Graph& graph,
+                                                         const TensorTypes& types);
+
 }  // namespace muster

@@ -109,6 +109,9 @@ struct Operator {
   // In the order in which to run them: parameters first, so that their gradients are final early.
   // Empty: no derivative.
   std::vector<GradientRule> gradients;
+  // Goes up and down in steps, like floor: the derivative is zero wherever there is one, so that
+  // nothing flows back, as nothing flows through integers. Has no gradients.
+  bool is_step = false;
 
   // Whether backward starts here: no gradient comes in.
   bool is_loss() const;

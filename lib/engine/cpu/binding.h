@@ -15,6 +15,9 @@ namespace muster {
 inline float* Output(const NodeMemory& m, int i = 0) {
   return reinterpret_cast<float*>(m.outputs[i]);
 }
+inline int32_t* IntegerOutput(const NodeMemory& m) {
+  return reinterpret_cast<int32_t*>(m.outputs[0]);
+}
 // Null for one that the node leaves out.
 inline float* OptionalOutput(const NodeMemory& m, int i) {
   return i < m.outputs.size() ? Output(m, i) : nullptr;

@@ -3,6 +3,7 @@
 #include "kernels/elementwise.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/activation.h"
 #include "kernels/conversion.h"
@@ -27,26 +28,119 @@ Layout LayoutFor(const CpuNode& n, const std::vector<int>& inputs, Gaps gaps) {
   return gaps == Gaps::kWouldChange && n.layout_table[layout].is_padded() ? Layout::kPlain : layout;
 }
 
-template <Function kFunction, Gaps kGaps = Gaps::kStayZero>
-PlannedNode PlanFunction(const CpuNode& n) {
-  const Layout layout = LayoutFor(n, {0}, kGaps);
+// f(y, x, elements).
+template <typename F>
+PlannedNode PlanEach(const CpuNode& n, Gaps gaps, F f) {
+  const Layout layout = LayoutFor(n, {0}, gaps);
   return {.input_layouts = {layout},
           .output_layouts = {layout},
           .overwritable = {0},
-          .prepare = Call([places = n.layout_table.Places(n.inputs[0], layout)](
-                              const NodeMemory& m) { kFunction(Output(m), Input(m, 0), places); })};
+          .prepare = Call([f, places = n.layout_table.Places(n.inputs[0], layout)](
+                              const NodeMemory& m) { f(Output(m), Input(m, 0), places); })};
+}
+
+// f(dx, dy, value, elements).
+template <typename F>
+PlannedNode PlanEachGrad(const CpuNode& n, Gaps gaps, F f) {
+  const Layout layout = LayoutFor(n, {0, 1}, gaps);
+  return {.input_layouts = {layout, layout},
+          .output_layouts = {layout},
+          .overwritable = {0, 1},
+          .prepare =
+              Call([f, places = n.layout_table.Places(n.inputs[0], layout)](const NodeMemory& m) {
+                f(Output(m), Input(m, 0), Input(m, 1), places);
+              })};
+}
+
+template <Function kFunction, Gaps kGaps = Gaps::kStayZero>
+PlannedNode PlanFunction(const CpuNode& n) {
+  return PlanEach(n, kGaps, kFunction);
 }
 
 template <Derivative kDerivative, Gaps kGaps = Gaps::kStayZero>
 PlannedNode PlanDerivative(const CpuNode& n) {
-  const Layout layout = LayoutFor(n, {0, 1}, kGaps);
-  return {
-      .input_layouts = {layout, layout},
-      .output_layouts = {layout},
-      .overwritable = {0, 1},
-      .prepare = Call([places = n.layout_table.Places(n.inputs[0], layout)](const NodeMemory& m) {
-        kDerivative(Output(m), Input(m, 0), Input(m, 1), places);
-      })};
+  return PlanEachGrad(n, kGaps, kDerivative);
+}
+
+float Constant(const CpuNode& n, absl::string_view attribute) {
+  return static_cast<float>(NumberAttribute(*n.node, attribute));
+}
+
+// Of Elu and LeakyRelu: the function of one constant.
+using BentFunction = void (*)(float* y, const float* x, float slope, int64_t n);
+using BentDerivative = void (*)(float* dx, const float* dy, const float* x, float slope, int64_t n);
+
+template <BentFunction kFunction>
+PlannedNode PlanBent(const CpuNode& n, absl::string_view attribute) {
+  return PlanEach(n, Gaps::kStayZero,
+                  [slope = Constant(n, attribute)](float* y, const float* x, int64_t size) {
+                    kFunction(y, x, slope, size);
+                  });
+}
+
+template <BentDerivative kDerivative>
+PlannedNode PlanBentGrad(const CpuNode& n, absl::string_view attribute) {
+  return PlanEachGrad(
+      n, Gaps::kStayZero,
+      [slope = Constant(n, attribute)](float* dx, const float* dy, const float* x, int64_t size) {
+        kDerivative(dx, dy, x, slope, size);
+      });
+}
+
+PlannedNode PlanElu(const CpuNode& n) { return PlanBent<kernels::Elu>(n, "alpha"); }
+PlannedNode PlanEluGrad(const CpuNode& n) { return PlanBentGrad<kernels::EluGrad>(n, "alpha"); }
+PlannedNode PlanLeakyRelu(const CpuNode& n) { return PlanBent<kernels::LeakyRelu>(n, "slope"); }
+PlannedNode PlanLeakyReluGrad(const CpuNode& n) {
+  return PlanBentGrad<kernels::LeakyReluGrad>(n, "slope");
+}
+
+PlannedNode PlanHardSigmoid(const CpuNode& n) {
+  return PlanEach(n, Gaps::kWouldChange,
+                  [alpha = Constant(n, "alpha"), beta = Constant(n, "beta")](
+                      float* y, const float* x, int64_t size) {
+                    kernels::HardSigmoid(y, x, alpha, beta, size);
+                  });
+}
+
+PlannedNode PlanHardSigmoidGrad(const CpuNode& n) {
+  return PlanEachGrad(n, Gaps::kStayZero,
+                      [alpha = Constant(n, "alpha"), beta = Constant(n, "beta")](
+                          float* dx, const float* dy, const float* x, int64_t size) {
+                        kernels::HardSigmoidGrad(dx, dy, x, alpha, beta, size);
+                      });
+}
+
+// A bound that a Clip does not have is infinite.
+float Bound(const CpuNode& n, absl::string_view attribute, float infinite) {
+  return HasAttribute(*n.node, attribute) ? Constant(n, attribute) : infinite;
+}
+float LowBound(const CpuNode& n) {
+  return Bound(n, "min", -std::numeric_limits<float>::infinity());
+}
+float HighBound(const CpuNode& n) {
+  return Bound(n, "max", std::numeric_limits<float>::infinity());
+}
+
+PlannedNode PlanClip(const CpuNode& n) {
+  return PlanEach(n, Gaps::kWouldChange,
+                  [low = LowBound(n), high = HighBound(n)](float* y, const float* x, int64_t size) {
+                    kernels::Clip(y, x, low, high, size);
+                  });
+}
+
+PlannedNode PlanClipGrad(const CpuNode& n) {
+  return PlanEachGrad(n, Gaps::kStayZero,
+                      [low = LowBound(n), high = HighBound(n)](float* dx, const float* dy,
+                                                               const float* x, int64_t size) {
+                        kernels::ClipGrad(dx, dy, x, low, high, size);
+                      });
+}
+
+// Plain: reordering is for floats.
+PlannedNode PlanIsNan(const CpuNode& n) {
+  return {.overwritable = {0}, .prepare = Call([size = n.elements(0)](const NodeMemory& m) {
+                                 kernels::IsNan(IntegerOutput(m), Input(m, 0), size);
+                               })};
 }
 
 bool IsExact(const CpuNode& n) { return IntegerAttribute(*n.node, "exact") != 0; }
@@ -237,6 +331,27 @@ void AddElementwiseKernels(CpuKernelTable& table) {
   table["SqrtGrad"] = {PlanDerivative<kernels::SqrtGrad, Gaps::kWouldChange>};
   table["NegGrad"] = {PlanFunction<kernels::Neg>};
   table["GeluGrad"] = {PlanGeluGrad};
+  table["Abs"] = {PlanFunction<kernels::Abs>};
+  table["Sin"] = {PlanFunction<kernels::Sin>};
+  table["Cos"] = {PlanFunction<kernels::Cos, Gaps::kWouldChange>};
+  table["Softplus"] = {PlanFunction<kernels::Softplus, Gaps::kWouldChange>};
+  table["Elu"] = {PlanElu};
+  table["LeakyRelu"] = {PlanLeakyRelu};
+  table["HardSigmoid"] = {PlanHardSigmoid};
+  table["Clip"] = {PlanClip};
+  table["AbsGrad"] = {PlanDerivative<kernels::AbsGrad>};
+  table["SinGrad"] = {PlanDerivative<kernels::SinGrad>};
+  table["CosGrad"] = {PlanDerivative<kernels::CosGrad>};
+  table["SoftplusGrad"] = {PlanDerivative<kernels::SoftplusGrad>};
+  table["EluGrad"] = {PlanEluGrad};
+  table["LeakyReluGrad"] = {PlanLeakyReluGrad};
+  table["HardSigmoidGrad"] = {PlanHardSigmoidGrad};
+  table["ClipGrad"] = {PlanClipGrad};
+  table["Floor"] = {PlanFunction<kernels::Floor>};
+  table["Ceil"] = {PlanFunction<kernels::Ceil>};
+  table["Round"] = {PlanFunction<kernels::Round>};
+  table["Sign"] = {PlanFunction<kernels::Sign>};
+  table["IsNan"] = {PlanIsNan};
   table["Cast"] = {.plan = PlanCast, .any_type = true};
   table["CastGrad"] = {.plan = PlanCast, .any_type = true};
   table["Dropout"] = {PlanDropout};

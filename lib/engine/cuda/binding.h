@@ -14,6 +14,9 @@ inline float* Floats(std::byte* memory) { return reinterpret_cast<float*>(memory
 inline const int32_t* Ids(const std::byte* memory) {
   return reinterpret_cast<const int32_t*>(memory);
 }
+inline int32_t* IntegerOutput(const NodeMemory& m) {
+  return reinterpret_cast<int32_t*>(m.outputs[0]);
+}
 // Null for one that the node leaves out.
 inline std::byte* OptionalInput(const NodeMemory& m, int i) {
   return i < static_cast<int>(m.inputs.size()) ? m.inputs[i] : nullptr;

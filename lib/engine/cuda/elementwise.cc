@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/activation.h"
@@ -18,31 +19,62 @@ using cuda::Combination;
 using cuda::Function;
 using Shape = std::vector<int64_t>;
 
-Function FunctionOf(const CudaNode& node, Function f) {
-  const bool is_exact = f == Function::kGelu && IntegerAttribute(*node.node, "exact") != 0;
-  return is_exact ? Function::kGeluExact : f;
+float Constant(const CudaNode& node, absl::string_view attribute) {
+  return static_cast<float>(NumberAttribute(*node.node, attribute));
+}
+
+// A bound that a Clip does not have is infinite.
+float Bound(const CudaNode& node, absl::string_view attribute, float infinite) {
+  return HasAttribute(*node.node, attribute) ? Constant(node, attribute) : infinite;
+}
+
+// The function with the node's attributes.
+cuda::Curve CurveOf(const CudaNode& node, Function f) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  switch (f) {
+    case Function::kGelu:
+      return IntegerAttribute(*node.node, "exact") != 0 ? Function::kGeluExact : f;
+    case Function::kElu:
+      return {f, Constant(node, "alpha")};
+    case Function::kLeakyRelu:
+      return {f, Constant(node, "slope")};
+    case Function::kHardSigmoid:
+      return {f, Constant(node, "alpha"), Constant(node, "beta")};
+    case Function::kClip:
+      return {f, Bound(node, "min", -kInfinity), Bound(node, "max", kInfinity)};
+    default:
+      return f;
+  }
 }
 
 template <Function f>
 absl::StatusOr<PlannedNode> PlanFunction(const CudaNode& node) {
-  const Function own = FunctionOf(node, f);
-  return Pointwise(node, {0},
-                   {.prepare = Enqueue([own, n = node.elements(0), type = node.type(0),
-                                        stream = node.context.stream](const NodeMemory& m) {
-                      return cuda::Apply(own, m.outputs[0], m.inputs[0], n, type, stream);
-                    })});
+  return Pointwise(
+      node, {0},
+      {.prepare = Enqueue([own = CurveOf(node, f), n = node.elements(0), type = node.type(0),
+                           stream = node.context.stream](const NodeMemory& m) {
+         return cuda::Apply(own, m.outputs[0], m.inputs[0], n, type, stream);
+       })});
 }
 
 template <Function f>
 absl::StatusOr<PlannedNode> PlanFunctionGrad(const CudaNode& node) {
-  const Function own = FunctionOf(node, f);
   const std::vector<int> inputs =
       f == Function::kNeg ? std::vector<int>{0} : std::vector<int>{0, 1};
-  return Pointwise(node, inputs,
-                   {.prepare = Enqueue([own, n = node.elements(0), type = node.type(0),
+  return Pointwise(
+      node, inputs,
+      {.prepare = Enqueue([own = CurveOf(node, f), n = node.elements(0), type = node.type(0),
+                           stream = node.context.stream](const NodeMemory& m) {
+         return cuda::ApplyGrad(own, m.outputs[0], m.inputs[0], OptionalInput(m, 1), n, type,
+                                stream);
+       })});
+}
+
+absl::StatusOr<PlannedNode> PlanIsNan(const CudaNode& node) {
+  return Pointwise(node, {0},
+                   {.prepare = Enqueue([n = node.elements(0), type = node.type(0),
                                         stream = node.context.stream](const NodeMemory& m) {
-                      return cuda::ApplyGrad(own, m.outputs[0], m.inputs[0], OptionalInput(m, 1), n,
-                                             type, stream);
+                      return cuda::IsNan(IntegerOutput(m), m.inputs[0], n, type, stream);
                     })});
 }
 
@@ -236,6 +268,27 @@ void AddElementwiseKernels(CudaKernelTable& table) {
   table["SqrtGrad"] = PlanFunctionGrad<Function::kSqrt>;
   table["NegGrad"] = PlanFunctionGrad<Function::kNeg>;
   table["GeluGrad"] = PlanFunctionGrad<Function::kGelu>;
+  table["Abs"] = PlanFunction<Function::kAbs>;
+  table["Sin"] = PlanFunction<Function::kSin>;
+  table["Cos"] = PlanFunction<Function::kCos>;
+  table["Softplus"] = PlanFunction<Function::kSoftplus>;
+  table["Elu"] = PlanFunction<Function::kElu>;
+  table["LeakyRelu"] = PlanFunction<Function::kLeakyRelu>;
+  table["HardSigmoid"] = PlanFunction<Function::kHardSigmoid>;
+  table["Clip"] = PlanFunction<Function::kClip>;
+  table["AbsGrad"] = PlanFunctionGrad<Function::kAbs>;
+  table["SinGrad"] = PlanFunctionGrad<Function::kSin>;
+  table["CosGrad"] = PlanFunctionGrad<Function::kCos>;
+  table["SoftplusGrad"] = PlanFunctionGrad<Function::kSoftplus>;
+  table["EluGrad"] = PlanFunctionGrad<Function::kElu>;
+  table["LeakyReluGrad"] = PlanFunctionGrad<Function::kLeakyRelu>;
+  table["HardSigmoidGrad"] = PlanFunctionGrad<Function::kHardSigmoid>;
+  table["ClipGrad"] = PlanFunctionGrad<Function::kClip>;
+  table["Floor"] = PlanFunction<Function::kFloor>;
+  table["Ceil"] = PlanFunction<Function::kCeil>;
+  table["Round"] = PlanFunction<Function::kRound>;
+  table["Sign"] = PlanFunction<Function::kSign>;
+  table["IsNan"] = PlanIsNan;
   table["Add"] = PlanCombination<Combination::kAdd>;
   table["Sub"] = PlanCombination<Combination::kSub>;
   table["Mul"] = PlanCombination<Combination::kMul>;

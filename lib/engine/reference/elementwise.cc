@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 #include <vector>
 
@@ -12,9 +13,14 @@
 namespace muster::reference {
 namespace {
 
+template <typename F>
+Tensor Map(const Tensor& x, F f) {
+  return Generate(x.shape, [&](const Index& index) { return f(x(index)); });
+}
+
 template <auto F>
 std::vector<Tensor> Unary(const Call& call) {
-  return {Generate(call[0].shape, [&](const Index& index) { return F(call[0](index)); })};
+  return {Map(call[0], F)};
 }
 
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -26,6 +32,34 @@ double ExactGelu(double x) { return 0.5 * x * (1 + std::erf(x / std::numbers::sq
 
 std::vector<Tensor> Gelu(const Call& call) {
   return call.Integer("exact", 0) ? Unary<ExactGelu>(call) : Unary<TanhGelu>(call);
+}
+
+std::vector<Tensor> Elu(const Call& call) {
+  return {Map(call[0], [alpha = call.Number("alpha", 1)](double x) {
+    return x > 0 ? x : alpha * std::expm1(x);
+  })};
+}
+
+std::vector<Tensor> LeakyRelu(const Call& call) {
+  return {Map(call[0],
+              [slope = call.Number("slope", 0.01)](double x) { return x > 0 ? x : slope * x; })};
+}
+
+std::vector<Tensor> HardSigmoid(const Call& call) {
+  const double alpha = call.Number("alpha", 0.2), beta = call.Number("beta", 0.5);
+  return {Map(call[0], [&](double x) { return std::clamp(alpha * x + beta, 0.0, 1.0); })};
+}
+
+std::vector<Tensor> Clip(const Call& call) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double low = call.Number("min", -kInfinity), high = call.Number("max", kInfinity);
+  return {Map(call[0], [&](double x) { return std::min(std::max(x, low), high); })};
+}
+
+std::vector<Tensor> IsNan(const Call& call) {
+  Tensor y = Map(call[0], [](double x) { return std::isnan(x) ? 1 : 0; });
+  y.is_integer = true;
+  return {y};
 }
 
 template <auto F>
@@ -82,6 +116,19 @@ void AddElementwise(Operators& operators) {
   operators["Sqrt"] = Unary<[](double x) { return std::sqrt(x); }>;
   operators["Neg"] = Unary<[](double x) { return -x; }>;
   operators["Gelu"] = Gelu;
+  operators["Abs"] = Unary<[](double x) { return std::abs(x); }>;
+  operators["Sin"] = Unary<[](double x) { return std::sin(x); }>;
+  operators["Cos"] = Unary<[](double x) { return std::cos(x); }>;
+  operators["Softplus"] = Unary<[](double x) { return std::log1p(std::exp(x)); }>;
+  operators["Elu"] = Elu;
+  operators["LeakyRelu"] = LeakyRelu;
+  operators["HardSigmoid"] = HardSigmoid;
+  operators["Clip"] = Clip;
+  operators["Floor"] = Unary<[](double x) { return std::floor(x); }>;
+  operators["Ceil"] = Unary<[](double x) { return std::ceil(x); }>;
+  operators["Round"] = Unary<[](double x) { return std::nearbyint(x); }>;
+  operators["Sign"] = Unary<[](double x) { return double(x > 0) - double(x < 0); }>;
+  operators["IsNan"] = IsNan;
   operators["Add"] = Binary<[](double a, double b) { return a + b; }>;
   operators["Sub"] = Binary<[](double a, double b) { return a - b; }>;
   operators["Mul"] = Binary<[](double a, double b) { return a * b; }>;

@@ -1,8 +1,11 @@
 // What depends on single values: ties, kinks, and ids that are not there.
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -69,6 +72,34 @@ TEST(TiesTest, WindowsThatOverlapAddUp) {
 
 TEST(TiesTest, ReluIsFlatAtZero) {
   EXPECT_THAT(Gradient("Relu", {3}, {-1, 0, 1}, {}, {0, 0, 1}), ElementsAre(0, 0, 1));
+}
+
+TEST(TiesTest, BendsHaveTheDerivativesThatOpsMdSays) {
+  EXPECT_THAT(Gradient("Abs", {3}, {-1, 0, 1}, {}, {1, 0, 1}), ElementsAre(-1, 0, 1));
+  EXPECT_THAT(Gradient("LeakyRelu", {3}, {-1, 0, 1}, {{"slope", 0.5}}, {-0.5, 0, 1}),
+              ElementsAre(0.5, 0.5, 1));
+  EXPECT_THAT(Gradient("Clip", {4}, {-2, -1, 1, 2}, {{"min", -1.0}, {"max", 1.0}}, {-1, -1, 1, 1}),
+              ElementsAre(0, 1, 1, 0));
+  EXPECT_THAT(Gradient("HardSigmoid", {3}, {-1, 0, 1}, {{"alpha", 0.5}}, {0, 0.5, 1}),
+              ElementsAre(0, 0.5, 0));
+}
+
+// A NaN is found, and goes through a step and a bound.
+TEST(NanTest, IsNanTellsItFromNumbersAndStepsKeepIt) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [op, of_nan] :
+       {std::pair("IsNan", 1.0), std::pair("Round", kNan), std::pair("Clip", kNan)}) {
+    Sketch s;
+    s.graph.set_logits(s.Add("y", op, {s.Input("x", {2})}));
+    const auto instance = MakeInstance(s.graph, 2);
+    instance->SetInput("x", {0, kNan, std::numeric_limits<double>::infinity(), 0});
+    ASSERT_TRUE(instance->Run().ok());
+    const std::vector<double> y = instance->Output("y");
+    const bool is_flag = std::string(op) == "IsNan";
+    EXPECT_EQ(y[0], 0);
+    EXPECT_TRUE(is_flag ? y[1] == of_nan : std::isnan(y[1])) << op << " " << y[1];
+    EXPECT_EQ(y[2], is_flag ? 0 : std::numeric_limits<double>::infinity());
+  }
 }
 
 // Padding never wins, even where every pixel is below zero.

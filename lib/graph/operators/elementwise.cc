@@ -35,6 +35,19 @@ void AddUnaries(std::vector<Operator>& operators) {
   AddUnary("Silu", "SiluGrad", kX, {}, operators);
   AddUnary("Erf", "ErfGrad", kX, {}, operators);
   AddUnary("Log", "LogGrad", kX, {}, operators);
+  AddUnary("Abs", "AbsGrad", kX, {}, operators);
+  AddUnary("Sin", "SinGrad", kX, {}, operators);
+  AddUnary("Cos", "CosGrad", kX, {}, operators);
+  AddUnary("Softplus", "SoftplusGrad", kX, {}, operators);
+  AddUnary("Elu", "EluGrad", kX, {Number("alpha").Default(1)}, operators);
+  AddUnary("LeakyRelu", "LeakyReluGrad", kX, {Number("slope").Default(0.01)}, operators);
+  AddUnary("HardSigmoid", "HardSigmoidGrad", kX,
+           {Number("alpha").Default(0.2), Number("beta").Default(0.5)}, operators);
+  AddUnary("Clip", "ClipGrad", kX, {Number("min").Optional(), Number("max").Optional()}, operators);
+  for (absl::string_view step : {"Floor", "Ceil", "Round", "Sign"}) {
+    operators.push_back({.name = step, .inputs = {kX}, .outputs = {kY}, .is_step = true});
+  }
+  operators.push_back({.name = "IsNan", .inputs = {kX}, .outputs = {"y i32[...]"}});
 }
 
 // `gradients`: of a, of b.

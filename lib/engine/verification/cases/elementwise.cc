@@ -29,6 +29,14 @@ std::vector<OperatorCase> Cases() {
       {"Where", {ConstantIds({1, 5}, 0, 2), {2, 3, 5}, {3, 1}}},
       {"Where", {Ids({2, 1, 4}, 0, 2), {1}, {3, 1}}},
 
+      {"Elu", {{3, 17}}, {{"alpha", 0.5}}},
+      {"LeakyRelu", {{3, 17}}, {{"slope", 0.25}}},
+      {"HardSigmoid", {{3, 17}}, {{"alpha", 0.5}, {"beta", 0.25}}},
+      {"Clip", {{3, 17}}, {{"min", -0.5}, {"max", 1.25}}},
+      {"Clip", {{3, 17}}, {{"min", 0.1}}},
+      {"Clip", {{3, 17}}, {{"max", 0.1}}},
+      {"IsNan", {{3, 17}}, {}, {}},
+
       {"Cast", {{3, 5}}, {{"to", "f32"}}},
       {"Cast", {Uniform({3, 5}, -9, 9)}, {{"to", "i32"}}, {}},
       {"Cast", {Ids({3, 5}, -9, 9)}, {{"to", "f32"}}, {}},
@@ -39,7 +47,12 @@ std::vector<OperatorCase> Cases() {
       {"Dropout", {{4}}, {{"rate", 0.0}, {"salt", 1}}},
       {"Dropout", {{43, 67}}, {{"rate", 0.1}, {"salt", 2}}},
   };
-  for (const char* op : {"Relu", "Gelu", "Silu", "Tanh", "Sigmoid", "Erf", "Exp", "Neg"}) {
+  for (const char* op : {"Floor", "Ceil", "Round", "Sign"}) {
+    cases.push_back({op, {Uniform({3, 17}, -4, 4)}, {}, {}});
+    cases.push_back({op, {Input({2, 3})}, {}, {}});
+  }
+  for (const char* op : {"Relu", "Gelu", "Silu", "Tanh", "Sigmoid", "Erf", "Exp", "Neg", "Abs",
+                         "Sin", "Cos", "Softplus", "Elu", "LeakyRelu", "HardSigmoid", "Clip"}) {
     cases.push_back({op, {{1}}});
     cases.push_back({op, {{2, 3, 17}}});
     cases.push_back({op, {Uniform({65}, -4, 2)}});
