@@ -22,4 +22,9 @@ struct Operand {
   Dimensions dimensions;
 };
 
+struct IntegerOperand {
+  const int32_t* data;
+  Dimensions dimensions;
+};
+
 }  // namespace muster::kernels

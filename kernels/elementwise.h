@@ -1,5 +1,5 @@
 // Functions of two and three variables with numpy broadcasting, their derivatives, and sums of
-// tensors. Row-major f32, in parallel.
+// tensors. Row-major f32, and i32 where a line says so, in parallel.
 //
 // Operands are aligned at their last dimension; a missing dimension, or one of 1, repeats. The
 // result has the shape that they make together. It may be (start where starts) an operand of that
@@ -21,7 +21,34 @@ void Div(float* y, const Operand& a, const Operand& b);
 // As std::pow, signs, zeros and infinities included; within 1e-6.
 void Pow(float* y, const Operand& a, const Operand& b);
 
-// y = condition ? a : b, where `condition` is i32 of shape `condition_dimensions`, not 0 for true.
+// NaN where either is.
+void Minimum(float* y, const Operand& a, const Operand& b);
+void Maximum(float* y, const Operand& a, const Operand& b);
+
+// y = a - b floor(a / b), of b's sign; NaN where b is 0.
+void Mod(float* y, const Operand& a, const Operand& b);
+
+// y = 1 where it is so, else 0.
+void Equal(int32_t* y, const Operand& a, const Operand& b);
+void Less(int32_t* y, const Operand& a, const Operand& b);
+void LessOrEqual(int32_t* y, const Operand& a, const Operand& b);
+void Equal(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void Less(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void LessOrEqual(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+
+// Of integers, modulo 2^32. Div truncates; Div and Mod by 0 give 0.
+void Add(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void Sub(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void Mul(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void Div(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void Mod(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void Minimum(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void Maximum(int32_t* y, const IntegerOperand& a, const IntegerOperand& b);
+void Neg(int32_t* y, const int32_t* x, int64_t n);
+void Abs(int32_t* y, const int32_t* x, int64_t n);
+
+// y = condition ? a : b, of any 4-byte elements, where `condition` is i32 of shape
+// `condition_dimensions`, not 0 for true.
 void Where(float* y, const int32_t* condition, Dimensions condition_dimensions, const Operand& a,
            const Operand& b);
 
@@ -41,6 +68,10 @@ void PowGradA(float* da, const Operand& dy, const Operand& a, const Operand& b);
 
 // dy aᵇ log a; 0 where a is 0 and b >= 0.
 void PowGradB(float* db, const Operand& dy, const Operand& a, const Operand& b);
+
+// dy where a is the smaller (larger) one, half of it where both are equal. Shape of a.
+void MinimumGrad(float* da, const Operand& dy, const Operand& a, const Operand& b);
+void MaximumGrad(float* da, const Operand& dy, const Operand& a, const Operand& b);
 void WhereGradA(float* da, Dimensions to, const Operand& dy, const int32_t* condition,
                 Dimensions condition_dimensions);
 void WhereGradB(float* db, Dimensions to, const Operand& dy, const int32_t* condition,

@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <numeric>
+#include <tuple>
 
 #include "kernels/comparison.h"
 
@@ -102,6 +103,66 @@ TEST_P(BroadcastTest, EveryFunctionMeetsItsOperandsAsNumpyDoes) {
   ExpectClose(y, Expected([](double a, double b) { return a / b; }));
   Pow(y.data(), a_operand_, b_operand_);
   ExpectClose(y, Expected([](double a, double b) { return std::pow(a, b); }));
+  Minimum(y.data(), a_operand_, b_operand_);
+  ExpectClose(y, Expected([](double a, double b) { return std::min(a, b); }));
+  Maximum(y.data(), a_operand_, b_operand_);
+  ExpectClose(y, Expected([](double a, double b) { return std::max(a, b); }));
+  Mod(y.data(), a_operand_, b_operand_);
+  ExpectClose(y, Expected([](double a, double b) { return a - b * std::floor(a / b); }));
+}
+
+// Of large integers too, which no float tells apart.
+TEST_P(BroadcastTest, IntegersMeetAsNumpyDoesAndWrapAround) {
+  std::vector<int32_t> a = RandomIds(a_.size(), INT32_MAX, 6), b = RandomIds(b_.size(), 7, 7);
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (i % 3 == 0) a[i] = i % 2 == 0 ? INT32_MIN : static_cast<int32_t>(i) % 7 - 3;
+  }
+  for (int32_t& v : b) v = v == 6 ? INT32_MIN : v - 3;
+  const auto expect = [&](const char* name,
+                          void (*kernel)(int32_t*, const IntegerOperand&, const IntegerOperand&),
+                          int64_t (*f)(int64_t, int64_t)) {
+    SCOPED_TRACE(name);
+    std::vector<int32_t> y(dy_.size(), -77);
+    kernel(y.data(), {a.data(), shapes_.a}, {b.data(), shapes_.b});
+    for (size_t i = 0; i < y.size(); ++i) {
+      const int32_t own = a[Broadcast(i, shapes_.result, shapes_.a)];
+      const int32_t other = b[Broadcast(i, shapes_.result, shapes_.b)];
+      ASSERT_EQ(y[i], static_cast<int32_t>(static_cast<uint64_t>(f(own, other))))
+          << own << ", " << other;
+    }
+  };
+  expect("Add", Add, [](int64_t a, int64_t b) { return a + b; });
+  expect("Sub", Sub, [](int64_t a, int64_t b) { return a - b; });
+  expect("Mul", Mul, [](int64_t a, int64_t b) { return a * b; });
+  expect("Div", Div, [](int64_t a, int64_t b) { return b == 0 ? 0 : a / b; });
+  expect("Mod", Mod, [](int64_t a, int64_t b) { return b == 0 ? 0 : (a % b + b) % b; });
+  expect("Minimum", Minimum, [](int64_t a, int64_t b) { return std::min(a, b); });
+  expect("Maximum", Maximum, [](int64_t a, int64_t b) { return std::max(a, b); });
+  expect("Equal", Equal, [](int64_t a, int64_t b) { return int64_t{a == b}; });
+  expect("Less", Less, [](int64_t a, int64_t b) { return int64_t{a < b}; });
+  expect("LessOrEqual", LessOrEqual, [](int64_t a, int64_t b) { return int64_t{a <= b}; });
+}
+
+TEST_P(BroadcastTest, ComparisonsSayOneOrZero) {
+  Floats b = b_;
+  for (size_t i = 0; i < b.size(); i += 2) b[i] = a_[i % a_.size()];
+  if (b.size() > 2) b[2] = NAN;
+  const auto expect = [&](const char* name,
+                          void (*kernel)(int32_t*, const Operand&, const Operand&),
+                          bool (*f)(float, float)) {
+    SCOPED_TRACE(name);
+    std::vector<int32_t> y(dy_.size(), -77);
+    kernel(y.data(), a_operand_, {b.data(), shapes_.b});
+    for (size_t i = 0; i < y.size(); ++i) {
+      ASSERT_EQ(y[i], f(a_[Broadcast(i, shapes_.result, shapes_.a)],
+                        b[Broadcast(i, shapes_.result, shapes_.b)])
+                          ? 1
+                          : 0);
+    }
+  };
+  expect("Equal", Equal, [](float a, float b) { return a == b; });
+  expect("Less", Less, [](float a, float b) { return a < b; });
+  expect("LessOrEqual", LessOrEqual, [](float a, float b) { return a <= b; });
 }
 
 TEST_P(BroadcastTest, DerivativesSumWhatWasBroadcast) {
@@ -134,6 +195,12 @@ TEST_P(BroadcastTest, DerivativesSumWhatWasBroadcast) {
               ExpectedGrad(to_b, [](double d, double a,
                                     double b) { return d * std::pow(a, b) * std::log(a); }),
               4 * TermsOf(to_b));
+  MinimumGrad(da.data(), dy_operand_, a_operand_, b_operand_);
+  ExpectClose(da, ExpectedGrad(to_a, [](double d, double a, double b) { return a < b ? d : 0; }),
+              TermsOf(to_a));
+  MaximumGrad(db.data(), dy_operand_, b_operand_, a_operand_);
+  ExpectClose(db, ExpectedGrad(to_b, [](double d, double a, double b) { return b > a ? d : 0; }),
+              TermsOf(to_b));
 }
 
 TEST_P(BroadcastTest, AConditionChoosesAndItsDerivativesAreApart) {
@@ -198,6 +265,55 @@ TEST(PowTest, SpecialExponentsAndBasesAreThoseOfStdPow) {
       }
     }
   }
+}
+
+TEST(MinimumTest, EqualsShareTheGradientAndNanStays) {
+  const Floats a = {1, 2, 3, NAN, 1}, b = {2, 2, 2, 1, NAN}, dy = {8, 8, 8, 8, 8};
+  const Shape shape = {5};
+  Floats y(5), da(5);
+  Minimum(y.data(), {a.data(), shape}, {b.data(), shape});
+  EXPECT_EQ(Floats(y.begin(), y.begin() + 3), (Floats{1, 2, 2}));
+  EXPECT_TRUE(std::isnan(y[3]) && std::isnan(y[4]));
+  Maximum(y.data(), {a.data(), shape}, {b.data(), shape});
+  EXPECT_EQ(Floats(y.begin(), y.begin() + 3), (Floats{2, 2, 3}));
+  EXPECT_TRUE(std::isnan(y[3]) && std::isnan(y[4]));
+  MinimumGrad(da.data(), {dy.data(), shape}, {a.data(), shape}, {b.data(), shape});
+  EXPECT_EQ(Floats(da.begin(), da.begin() + 3), (Floats{8, 4, 0}));
+  MaximumGrad(da.data(), {dy.data(), shape}, {a.data(), shape}, {b.data(), shape});
+  EXPECT_EQ(Floats(da.begin(), da.begin() + 3), (Floats{0, 4, 8}));
+}
+
+TEST(ModTest, HasTheDivisorsSign) {
+  const Floats a = {5.5f, -5.5f, 5.5f, -5.5f, 6, 0}, b = {2, 2, -2, -2, 3, -3};
+  const Shape shape = {6};
+  Floats y(6);
+  Mod(y.data(), {a.data(), shape}, {b.data(), shape});
+  EXPECT_EQ(y, (Floats{1.5f, 0.5f, -0.5f, -1.5f, 0, 0}));
+  const std::vector<int32_t> c = {5, -5, 5, -5, 6, 0}, d = {3, 3, -3, -3, 0, 3};
+  std::vector<int32_t> z(6);
+  Mod(z.data(), {c.data(), shape}, {d.data(), shape});
+  EXPECT_EQ(z, (std::vector<int32_t>{2, 1, -1, -2, 0, 0}));
+}
+
+TEST(IntegersTest, NegAndAbsWrapAround) {
+  std::vector<int32_t> x(37, -5), y(37);
+  x[0] = INT32_MIN;
+  x[36] = INT32_MAX;
+  Neg(y.data(), x.data(), 37);
+  EXPECT_EQ(std::tuple(y[0], y[1], y[36]), std::tuple(INT32_MIN, 5, -INT32_MAX));
+  Abs(y.data(), x.data(), 37);
+  EXPECT_EQ(std::tuple(y[0], y[1], y[36]), std::tuple(INT32_MIN, 5, INT32_MAX));
+}
+
+// Not a float that arithmetic would quieten or round to zero.
+TEST(WhereTest, PassesAnyBits) {
+  const std::vector<int32_t> condition = {1, 0, 1}, a = {0x7F800001}, b = {1};
+  const Shape three = {3}, one = {1};
+  std::vector<int32_t> y(3);
+  Where(reinterpret_cast<float*>(y.data()), condition.data(), three,
+        {reinterpret_cast<const float*>(a.data()), one},
+        {reinterpret_cast<const float*>(b.data()), one});
+  EXPECT_EQ(y, (std::vector<int32_t>{0x7F800001, 1, 0x7F800001}));
 }
 
 TEST(PowTest, DerivativesAtZeroAreFinite) {

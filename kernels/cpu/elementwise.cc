@@ -16,10 +16,11 @@ void Map2(ElementwiseLoop* loop, float* y, const Operand& a, const Operand& b) {
   MapElements(loop, y, BroadcastShape(a.dimensions, b.dimensions), a, b);
 }
 
-// A condition among floats: the loops look at its bits.
-Operand Bits(const int32_t* data, Dimensions dimensions) {
-  return {reinterpret_cast<const float*>(data), dimensions};
+// Integers among floats: the loops look at their bits.
+Operand Bits(const IntegerOperand& x) {
+  return {reinterpret_cast<const float*>(x.data), x.dimensions};
 }
+float* Bits(int32_t* y) { return reinterpret_cast<float*>(y); }
 
 void SumMapped(ElementwiseLoop* loop, float* y, Dimensions to, const Operand& dy,
                const Operand& other) {
@@ -39,11 +40,63 @@ void Mul(float* y, const Operand& a, const Operand& b) { Map2(Elementwise().mul,
 void Div(float* y, const Operand& a, const Operand& b) { Map2(Elementwise().div, y, a, b); }
 void Pow(float* y, const Operand& a, const Operand& b) { Map2(Elementwise().pow, y, a, b); }
 
+void Minimum(float* y, const Operand& a, const Operand& b) { Map2(Elementwise().minimum, y, a, b); }
+void Maximum(float* y, const Operand& a, const Operand& b) { Map2(Elementwise().maximum, y, a, b); }
+void Mod(float* y, const Operand& a, const Operand& b) { Map2(Elementwise().mod, y, a, b); }
+
+void Equal(int32_t* y, const Operand& a, const Operand& b) {
+  Map2(Elementwise().is_equal, Bits(y), a, b);
+}
+void Less(int32_t* y, const Operand& a, const Operand& b) {
+  Map2(Elementwise().is_less, Bits(y), a, b);
+}
+void LessOrEqual(int32_t* y, const Operand& a, const Operand& b) {
+  Map2(Elementwise().is_less_or_equal, Bits(y), a, b);
+}
+
+void Equal(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().is_equal_i32, Bits(y), Bits(a), Bits(b));
+}
+void Less(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().is_less_i32, Bits(y), Bits(a), Bits(b));
+}
+void LessOrEqual(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().is_less_or_equal_i32, Bits(y), Bits(a), Bits(b));
+}
+void Add(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().add_i32, Bits(y), Bits(a), Bits(b));
+}
+void Sub(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().sub_i32, Bits(y), Bits(a), Bits(b));
+}
+void Mul(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().mul_i32, Bits(y), Bits(a), Bits(b));
+}
+void Div(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().div_i32, Bits(y), Bits(a), Bits(b));
+}
+void Mod(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().mod_i32, Bits(y), Bits(a), Bits(b));
+}
+void Minimum(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().minimum_i32, Bits(y), Bits(a), Bits(b));
+}
+void Maximum(int32_t* y, const IntegerOperand& a, const IntegerOperand& b) {
+  Map2(Elementwise().maximum_i32, Bits(y), Bits(a), Bits(b));
+}
+void Neg(int32_t* y, const int32_t* x, int64_t n) {
+  const int32_t zero = 0;
+  Sub(y, {&zero, {}}, {x, {&n, 1}});
+}
+void Abs(int32_t* y, const int32_t* x, int64_t n) {
+  MapElements(Elementwise().abs_i32, Bits(y), {&n, 1}, Bits({x, {&n, 1}}));
+}
+
 void Where(float* y, const int32_t* condition, Dimensions condition_dimensions, const Operand& a,
            const Operand& b) {
   MapElements(Elementwise().where, y,
               BroadcastShape(condition_dimensions, a.dimensions, b.dimensions),
-              Bits(condition, condition_dimensions), a, b);
+              Bits({condition, condition_dimensions}), a, b);
 }
 
 void Expand(void* y, Dimensions to, const void* x, Dimensions from) {
@@ -81,14 +134,22 @@ void PowGradB(float* db, const Operand& dy, const Operand& a, const Operand& b) 
   SumMapped(Elementwise().pow_grad_b, db, b.dimensions, dy, a, b);
 }
 
+void MinimumGrad(float* da, const Operand& dy, const Operand& a, const Operand& b) {
+  SumMapped(Elementwise().minimum_grad, da, a.dimensions, dy, a, b);
+}
+
+void MaximumGrad(float* da, const Operand& dy, const Operand& a, const Operand& b) {
+  SumMapped(Elementwise().maximum_grad, da, a.dimensions, dy, a, b);
+}
+
 void WhereGradA(float* da, Dimensions to, const Operand& dy, const int32_t* condition,
                 Dimensions condition_dimensions) {
-  SumMapped(Elementwise().where_grad_a, da, to, dy, Bits(condition, condition_dimensions));
+  SumMapped(Elementwise().where_grad_a, da, to, dy, Bits({condition, condition_dimensions}));
 }
 
 void WhereGradB(float* db, Dimensions to, const Operand& dy, const int32_t* condition,
                 Dimensions condition_dimensions) {
-  SumMapped(Elementwise().where_grad_b, db, to, dy, Bits(condition, condition_dimensions));
+  SumMapped(Elementwise().where_grad_b, db, to, dy, Bits({condition, condition_dimensions}));
 }
 
 void Accumulate(float* y, std::span<const float* const> terms, int64_t n) {

@@ -26,6 +26,13 @@ void Run(F f, float* y, int64_t n, S... sources) {
   if (i < n) StoreFirst(y + i, f(sources.LastAt(i, n)...), n - i);
 }
 
+// Bits: a number that is no float must not be computed with.
+Repeat RepeatOf(const float* x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, x, sizeof(bits));
+  return {(Vec)(bits - BitsVec{})};
+}
+
 // Chooses Stream or Repeat for each source in turn.
 template <int kSources, typename F, typename... S>
 void Bind(F f, float* y, const float* const* sources, unsigned repeats, int64_t n, S... bound) {
@@ -33,7 +40,7 @@ void Bind(F f, float* y, const float* const* sources, unsigned repeats, int64_t 
   if constexpr (kBound == kSources) {
     Run(f, y, n, bound...);
   } else if (repeats >> kBound & 1) {
-    Bind<kSources>(f, y, sources, repeats, n, bound..., Repeat{Splat(sources[kBound][0])});
+    Bind<kSources>(f, y, sources, repeats, n, bound..., RepeatOf(sources[kBound]));
   } else {
     Bind<kSources>(f, y, sources, repeats, n, bound..., Stream{sources[kBound]});
   }
@@ -49,15 +56,12 @@ void Each3(float* y, const float* const* sources, unsigned repeats, int64_t n) {
   Bind<3>([](Vec a, Vec b, Vec c) { return F(a, b, c); }, y, sources, repeats, n);
 }
 
-// Bits: a number that is no float must not be computed with.
 void Copy(float* y, const float* const* sources, unsigned repeats, int64_t n) {
   if (repeats == 0) {
     __builtin_memcpy(y, sources[0], n * sizeof(float));
     return;
   }
-  uint32_t bits;
-  __builtin_memcpy(&bits, sources[0], sizeof(bits));
-  Run([](Vec v) { return v; }, y, n, Repeat{(Vec)(bits - BitsVec{})});
+  Run([](Vec v) { return v; }, y, n, RepeatOf(sources[0]));
 }
 
 Vec Add(Vec a, Vec b) { return a + b; }
@@ -108,8 +112,61 @@ Vec PowGradB(Vec dy, Vec a, Vec b) {
 Vec Equal(Vec a, Vec b) { return a == b ? Splat(1.0f) : Vec{}; }
 Vec IfEqual(Vec a, Vec b, Vec c) { return a == b ? c : Vec{}; }
 
+Vec IsEqual(Vec a, Vec b) { return (Vec)((a == b) & 1); }
+Vec IsLess(Vec a, Vec b) { return (Vec)((a < b) & 1); }
+Vec IsLessOrEqual(Vec a, Vec b) { return (Vec)((a <= b) & 1); }
+
+template <Vec (*F)(Vec)>
+void Each1(float* y, const float* const* sources, unsigned repeats, int64_t n) {
+  Bind<1>([](Vec a) { return F(a); }, y, sources, repeats, n);
+}
+
+// The same of integers, whose bits the vectors hold.
+template <IntVec (*F)(IntVec, IntVec)>
+void EachInteger(float* y, const float* const* sources, unsigned repeats, int64_t n) {
+  Bind<2>([](Vec a, Vec b) { return (Vec)F((IntVec)a, (IntVec)b); }, y, sources, repeats, n);
+}
+
+IntVec IsEqual(IntVec a, IntVec b) { return (a == b) & 1; }
+IntVec IsLess(IntVec a, IntVec b) { return (a < b) & 1; }
+IntVec IsLessOrEqual(IntVec a, IntVec b) { return (a <= b) & 1; }
+
+// Unsigned, which wraps.
+IntVec Add(IntVec a, IntVec b) { return (IntVec)((BitsVec)a + (BitsVec)b); }
+IntVec Sub(IntVec a, IntVec b) { return (IntVec)((BitsVec)a - (BitsVec)b); }
+IntVec Mul(IntVec a, IntVec b) { return (IntVec)((BitsVec)a * (BitsVec)b); }
+IntVec Minimum(IntVec a, IntVec b) { return a < b ? a : b; }
+IntVec Maximum(IntVec a, IntVec b) { return a > b ? a : b; }
+Vec AbsOfIntegers(Vec x) { return (Vec)Maximum((IntVec)x, Sub(IntVec{}, (IntVec)x)); }
+
+// By 0 and -1, which the processor may refuse to divide by, apart.
+IntVec Div(IntVec a, IntVec b) {
+  const IntVec negative = Sub(IntVec{}, a);
+  for (int i = 0; i < kLanes; ++i) a[i] = b[i] == 0 ? 0 : b[i] == -1 ? negative[i] : a[i] / b[i];
+  return a;
+}
+IntVec Mod(IntVec a, IntVec b) {
+  for (int i = 0; i < kLanes; ++i) {
+    const int32_t rest = b[i] == 0 || b[i] == -1 ? 0 : a[i] % b[i];
+    a[i] = rest != 0 && (rest < 0) != (b[i] < 0) ? rest + b[i] : rest;
+  }
+  return a;
+}
+
+Vec Mod(Vec a, Vec b) {
+  for (int i = 0; i < kLanes; ++i) {
+    const float rest = __builtin_fmodf(a[i], b[i]);
+    a[i] = rest != 0.0f && (rest < 0.0f) != (b[i] < 0.0f) ? rest + b[i] : rest;
+  }
+  return a;
+}
+
 // A NaN of either stays.
 inline Vec Maximum(Vec a, Vec b) { return ((a > b) | (a != a)) ? a : b; }
+inline Vec Minimum(Vec a, Vec b) { return ((a < b) | (a != a)) ? a : b; }
+
+Vec MaximumGrad(Vec dy, Vec a, Vec b) { return a < b ? Vec{} : a == b ? 0.5f * dy : dy; }
+Vec MinimumGrad(Vec dy, Vec a, Vec b) { return a > b ? Vec{} : a == b ? 0.5f * dy : dy; }
 
 double Sum(const float* x, int64_t n) {
   return Reduce([](Vec v) { return v; }, n, x);
@@ -148,6 +205,11 @@ const ElementwiseLoops kElementwiseLoops = {
     .mul = Each2<Mul>,
     .div = Each2<Div>,
     .pow = Pow,
+    .minimum = Each2<Minimum>,
+    .maximum = Each2<Maximum>,
+    .mod = Each2<Mod>,
+    .minimum_grad = Each3<MinimumGrad>,
+    .maximum_grad = Each3<MaximumGrad>,
     .where = Each3<Where>,
     .where_grad_a = Each2<WhereGradA>,
     .where_grad_b = Each2<WhereGradB>,
@@ -156,6 +218,20 @@ const ElementwiseLoops kElementwiseLoops = {
     .pow_grad_b = Each3<PowGradB>,
     .equal = Each2<Equal>,
     .if_equal = Each3<IfEqual>,
+    .is_equal = Each2<IsEqual>,
+    .is_less = Each2<IsLess>,
+    .is_less_or_equal = Each2<IsLessOrEqual>,
+    .is_equal_i32 = EachInteger<IsEqual>,
+    .is_less_i32 = EachInteger<IsLess>,
+    .is_less_or_equal_i32 = EachInteger<IsLessOrEqual>,
+    .add_i32 = EachInteger<Add>,
+    .sub_i32 = EachInteger<Sub>,
+    .mul_i32 = EachInteger<Mul>,
+    .div_i32 = EachInteger<Div>,
+    .mod_i32 = EachInteger<Mod>,
+    .minimum_i32 = EachInteger<Minimum>,
+    .maximum_i32 = EachInteger<Maximum>,
+    .abs_i32 = Each1<AbsOfIntegers>,
     .sum = Sum,
     .max = MaxOf,
     .add_rows = CombineRows<Add>,

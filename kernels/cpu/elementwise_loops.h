@@ -18,7 +18,12 @@ struct ElementwiseLoops {
   ElementwiseLoop* mul;
   ElementwiseLoop* div;
   ElementwiseLoop* pow;
-  ElementwiseLoop* where;         // condition (i32), a, b
+  ElementwiseLoop* minimum;
+  ElementwiseLoop* maximum;
+  ElementwiseLoop* mod;
+  ElementwiseLoop* minimum_grad;  // dy, a, b; for a
+  ElementwiseLoop* maximum_grad;
+  ElementwiseLoop* where;         // condition (i32), a, b of any 4-byte elements
   ElementwiseLoop* where_grad_a;  // dy, condition (i32)
   ElementwiseLoop* where_grad_b;
   ElementwiseLoop* div_grad_b;  // dy, a, b
@@ -26,6 +31,23 @@ struct ElementwiseLoops {
   ElementwiseLoop* pow_grad_b;
   ElementwiseLoop* equal;     // 1 where a == b, else 0
   ElementwiseLoop* if_equal;  // a, b, c: c where a == b, else 0
+
+  // To i32, of floats and of i32.
+  ElementwiseLoop* is_equal;
+  ElementwiseLoop* is_less;
+  ElementwiseLoop* is_less_or_equal;
+  ElementwiseLoop* is_equal_i32;
+  ElementwiseLoop* is_less_i32;
+  ElementwiseLoop* is_less_or_equal_i32;
+  // Of i32.
+  ElementwiseLoop* add_i32;
+  ElementwiseLoop* sub_i32;
+  ElementwiseLoop* mul_i32;
+  ElementwiseLoop* div_i32;
+  ElementwiseLoop* mod_i32;
+  ElementwiseLoop* minimum_i32;
+  ElementwiseLoop* maximum_i32;
+  ElementwiseLoop* abs_i32;
 
   // Sums of blocks of floats, added in double.
   double (*sum)(const float* x, int64_t n);
