@@ -219,6 +219,7 @@ __global__ void FillAll(T* y, T value, int64_t n) {
 cudaError_t Apply(const Curve& curve, void* y, const void* x, int64_t n, Type type,
                   cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
+  if (type == Type::kI32) return ApplyToIntegers(curve.function, y, x, n, stream);
   const auto map = [&](auto function) { return LaunchMap1(y, x, n, type, stream, function); };
   switch (curve.function) {
     case Function::kRelu:

@@ -50,7 +50,7 @@ struct Curve {
   float b;
 };
 
-// y = f(x).
+// y = f(x). kNeg and kAbs also of i32, modulo 2^32.
 cudaError_t Apply(const Curve& f, void* y, const void* x, int64_t n, Type type,
                   cudaStream_t stream);
 

@@ -101,7 +101,22 @@ __global__ void FindNans(int32_t* y, const T* x, int64_t n) {
   }
 }
 
+__global__ void FlipSigns(int32_t* y, const int32_t* x, int64_t n, bool only_negative) {
+  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
+    const int32_t own = x[i];
+    // Unsigned, which wraps.
+    const auto negative = static_cast<int32_t>(0u - static_cast<uint32_t>(own));
+    y[i] = only_negative && own >= 0 ? own : negative;
+  }
+}
+
 }  // namespace
+
+cudaError_t ApplyToIntegers(Function f, void* y, const void* x, int64_t n, cudaStream_t stream) {
+  if (f != Function::kNeg && f != Function::kAbs) return cudaErrorInvalidValue;
+  return Launch(FlipSigns, Strided(n), kThreads, 0, stream, static_cast<int32_t*>(y),
+                static_cast<const int32_t*>(x), n, f == Function::kAbs);
+}
 
 cudaError_t ApplyElementary(const Curve& f, void* y, const void* x, int64_t n, Type type,
                             cudaStream_t stream) {

@@ -16,4 +16,7 @@ cudaError_t ApplyElementary(const Curve& f, void* y, const void* x, int64_t n, T
 cudaError_t ApplyElementaryGrad(const Curve& f, void* dx, const void* dy, const void* x, int64_t n,
                                 Type type, cudaStream_t stream);
 
+// kNeg and kAbs of i32; n > 0. cudaErrorInvalidValue for others.
+cudaError_t ApplyToIntegers(Function f, void* y, const void* x, int64_t n, cudaStream_t stream);
+
 }  // namespace muster::kernels::cuda

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/launch.cuh"
 
@@ -28,13 +30,89 @@ struct Div {
 struct Pow {
   __device__ float operator()(float a, float b, float) const { return powf(a, b); }
 };
+struct Minimum {
+  template <typename C>
+  __device__ C operator()(C a, C b, C) const {
+    return a < b || a != a ? a : b;
+  }
+};
+struct Maximum {
+  template <typename C>
+  __device__ C operator()(C a, C b, C) const {
+    return a > b || a != a ? a : b;
+  }
+};
+struct Mod {
+  __device__ float operator()(float a, float b, float) const {
+    const float rest = fmodf(a, b);
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+  }
+};
+struct Equal {
+  template <typename C>
+  __device__ bool operator()(C a, C b, C) const {
+    return a == b;
+  }
+};
+struct Less {
+  template <typename C>
+  __device__ bool operator()(C a, C b, C) const {
+    return a < b;
+  }
+};
+struct LessOrEqual {
+  template <typename C>
+  __device__ bool operator()(C a, C b, C) const {
+    return a <= b;
+  }
+};
 struct Where {
-  __device__ float operator()(float condition, float a, float b) const {
+  template <typename C>
+  __device__ C operator()(C condition, C a, C b) const {
     return condition != 0 ? a : b;
   }
 };
+
+// Of integers: unsigned, which wraps.
+struct AddIntegers {
+  __device__ int32_t operator()(int32_t a, int32_t b, int32_t) const {
+    return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  }
+};
+struct SubIntegers {
+  __device__ int32_t operator()(int32_t a, int32_t b, int32_t) const {
+    return static_cast<int32_t>(static_cast<uint32_t>(a) - static_cast<uint32_t>(b));
+  }
+};
+struct MulIntegers {
+  __device__ int32_t operator()(int32_t a, int32_t b, int32_t) const {
+    return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+  }
+};
+struct DivIntegers {
+  __device__ int32_t operator()(int32_t a, int32_t b, int32_t) const {
+    return b == 0 ? 0 : b == -1 ? SubIntegers()(0, a, 0) : a / b;
+  }
+};
+struct ModIntegers {
+  __device__ int32_t operator()(int32_t a, int32_t b, int32_t) const {
+    const int32_t rest = b == 0 || b == -1 ? 0 : a % b;
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+  }
+};
+
 struct DivGradB {
   __device__ float operator()(float dy, float a, float b) const { return -dy * a / (b * b); }
+};
+struct MinimumGrad {
+  __device__ float operator()(float dy, float a, float b) const {
+    return a > b ? 0 : a == b ? 0.5f * dy : dy;
+  }
+};
+struct MaximumGrad {
+  __device__ float operator()(float dy, float a, float b) const {
+    return a < b ? 0 : a == b ? 0.5f * dy : dy;
+  }
 };
 struct PowGradA {
   __device__ float operator()(float dy, float a, float b) const {
@@ -57,19 +135,49 @@ struct WhereGradB {
   }
 };
 
-// V elements of the innermost dimension: in a row, or one that repeats.
-template <int V, typename T>
-__device__ void LoadOperand(float (&to)[V], const T* from, bool repeats) {
+template <typename T>
+__device__ void Assign(float& to, T from) {
+  to = ToFloat(from);
+}
+__device__ inline void Assign(int32_t& to, int32_t from) { to = from; }
+
+// V elements of the innermost dimension, computed with as C: in a row, or one that repeats.
+template <int V, typename C, typename T>
+__device__ void LoadOperand(C (&to)[V], const T* from, bool repeats) {
   if (from == nullptr) return;
-  if (!repeats) return LoadFloats(to, from);
+  Vector<T, V> loaded;
+  if (repeats) {
 #pragma unroll
-  for (float& value : to) value = ToFloat(*from);
+    for (T& lane : loaded.lanes) lane = *from;
+  } else {
+    loaded = *reinterpret_cast<const Vector<T, V>*>(from);
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) Assign(to[i], loaded.lanes[i]);
 }
 
-// A is the type of the first operand, T of the others. Index arithmetic once for V elements.
+// Results of type R, of operands of type T: V of them to element `at` of y.
+template <typename T, int V, typename R>
+__device__ void StoreResults(void* y, bool y_is_f32, int64_t at, const R (&results)[V]) {
+  if constexpr (!std::is_same_v<R, float>) {  // i32, or a comparison's
+    Vector<int32_t, V> stored;
+#pragma unroll
+    for (int i = 0; i < V; ++i) stored.lanes[i] = results[i];
+    *reinterpret_cast<Vector<int32_t, V>*>(static_cast<int32_t*>(y) + at) = stored;
+  } else if (y_is_f32) {
+    StoreFloats(static_cast<float*>(y) + at, results);
+  } else {
+    StoreFloats(static_cast<T*>(y) + at, results);
+  }
+}
+
+// A is the type of the first operand, T of the others; integers are computed with as such. Index
+// arithmetic once for V elements.
 template <int V, typename A, typename T, typename F>
 __global__ void CombineAll(void* y, bool y_is_f32, const A* a, const T* b, const T* c, Walk walk,
                            int64_t vectors, F f) {
+  using C = std::conditional_t<std::is_same_v<T, int32_t>, int32_t, float>;
+  using R = decltype(f(C(), C(), C()));
   for (int64_t v = ThreadIndex(); v < vectors; v += ThreadCount()) {
     int64_t rest = v, offsets[kOperands] = {};
     for (int d = 0; d < walk.dimensions; ++d) {
@@ -80,17 +188,14 @@ __global__ void CombineAll(void* y, bool y_is_f32, const A* a, const T* b, const
 #pragma unroll
       for (int k = 0; k < kOperands; ++k) offsets[k] += index * walk.strides[d][k];
     }
-    float of_a[V], of_b[V] = {}, of_c[V] = {};
+    C of_a[V], of_b[V] = {}, of_c[V] = {};
     LoadOperand(of_a, a + offsets[0], walk.strides[0][0] == 0);
     LoadOperand(of_b, b + offsets[1], walk.strides[0][1] == 0);
     LoadOperand(of_c, c == nullptr ? c : c + offsets[2], walk.strides[0][2] == 0);
+    R results[V];
 #pragma unroll
-    for (int i = 0; i < V; ++i) of_a[i] = f(of_a[i], of_b[i], of_c[i]);
-    if (y_is_f32) {
-      StoreFloats(static_cast<float*>(y) + v * V, of_a);
-    } else {
-      StoreFloats(static_cast<T*>(y) + v * V, of_a);
-    }
+    for (int i = 0; i < V; ++i) results[i] = f(of_a[i], of_b[i], of_c[i]);
+    StoreResults<T>(y, y_is_f32, v * V, results);
   }
 }
 
@@ -145,16 +250,55 @@ cudaError_t LaunchCombine(void* y, bool y_is_f32, const void* const* data, const
                 n, f);
 }
 
+cudaError_t CombineIntegers(Combination f, void* y, const void* const* data, const Walk& walk,
+                            cudaStream_t stream) {
+  const auto launch = [&](auto function) {
+    return LaunchCombine<int32_t, int32_t>(y, /*y_is_f32=*/false, data, walk, stream, function);
+  };
+  switch (f) {
+    case Combination::kAdd:
+      return launch(AddIntegers());
+    case Combination::kSub:
+      return launch(SubIntegers());
+    case Combination::kMul:
+      return launch(MulIntegers());
+    case Combination::kDiv:
+      return launch(DivIntegers());
+    case Combination::kMinimum:
+      return launch(Minimum());
+    case Combination::kMaximum:
+      return launch(Maximum());
+    case Combination::kMod:
+      return launch(ModIntegers());
+    case Combination::kEqual:
+      return launch(Equal());
+    case Combination::kLess:
+      return launch(Less());
+    case Combination::kLessOrEqual:
+      return launch(LessOrEqual());
+    case Combination::kWhere:
+      return launch(Where());
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+bool IsComparison(Combination f) {
+  return f == Combination::kEqual || f == Combination::kLess || f == Combination::kLessOrEqual;
+}
+
 }  // namespace
 
 cudaError_t Combine(Combination f, void* y, Type y_type,
                     const std::vector<BroadcastOperand>& operands, Type type, cudaStream_t stream) {
   if (operands.size() < 2 || operands.size() > kOperands) return cudaErrorInvalidValue;
-  if (y_type != type && y_type != Type::kF32) return cudaErrorInvalidValue;
+  const Type own = IsComparison(f) ? Type::kI32 : type;
+  if (y_type != own && (y_type != Type::kF32 || own == Type::kI32)) return cudaErrorInvalidValue;
   Walk walk;
   MUSTER_RETURN_IF_CUDA_ERROR(MakeWalk(operands, walk));
   const void* data[kOperands] = {};
   for (size_t k = 0; k < operands.size(); ++k) data[k] = operands[k].data;
+  if (type == Type::kI32) return CombineIntegers(f, y, data, walk, stream);
   return ForFloating(type, [&](auto one) {
     using T = decltype(one);
     const auto launch = [&](auto function) {
@@ -174,10 +318,26 @@ cudaError_t Combine(Combination f, void* y, Type y_type,
         return launch(Div());
       case Combination::kPow:
         return launch(Pow());
+      case Combination::kMinimum:
+        return launch(Minimum());
+      case Combination::kMaximum:
+        return launch(Maximum());
+      case Combination::kMod:
+        return launch(Mod());
+      case Combination::kEqual:
+        return launch(Equal());
+      case Combination::kLess:
+        return launch(Less());
+      case Combination::kLessOrEqual:
+        return launch(LessOrEqual());
       case Combination::kWhere:
         return launch_condition(Where());
       case Combination::kDivGradB:
         return launch(DivGradB());
+      case Combination::kMinimumGrad:
+        return launch(MinimumGrad());
+      case Combination::kMaximumGrad:
+        return launch(MaximumGrad());
       case Combination::kPowGradA:
         return launch(PowGradA());
       case Combination::kPowGradB:

@@ -16,13 +16,21 @@ namespace muster::kernels::cuda {
 inline constexpr int kDimensionsMax = 8;
 
 enum class Combination {
-  kAdd,         // a + b
-  kSub,         // a - b
-  kMul,         // a b; also the derivative of it, of dy and the other operand
-  kDiv,         // a / b; also dy / b
-  kPow,         // a to the power of b
-  kWhere,       // a ? b : c, a i32
-  kDivGradB,    // of dy, a, b
+  kAdd,      // a + b
+  kSub,      // a - b
+  kMul,      // a b; also the derivative of it, of dy and the other operand
+  kDiv,      // a / b; also dy / b
+  kPow,      // a to the power of b
+  kMinimum,  // NaN where either is
+  kMaximum,
+  kMod,    // a - b floor(a / b)
+  kEqual,  // these three: 1 or 0, y is i32
+  kLess,
+  kLessOrEqual,
+  kWhere,        // a ? b : c, a i32
+  kDivGradB,     // of dy, a, b
+  kMinimumGrad,  // of dy, a, b, for a: half of dy where both are equal
+  kMaximumGrad,
   kPowGradA,    // of dy, a, b
   kPowGradB,    // of dy, a, b; 0 where a is 0 and b >= 0
   kWhereGradA,  // of condition i32, dy
@@ -35,9 +43,10 @@ struct BroadcastOperand {
 };
 
 // y = combination of two or three operands; y has the shape that they make together and may be an
-// operand of that very shape. Floating operands are of `type`; y is too, or f32 (`y_type`), so that
-// what was broadcast can be summed without rounding before. cudaErrorInvalidValue when more than
-// kDimensionsMax dimensions are left.
+// operand of that very shape. Operands are of `type`, floating; y is too, or f32 (`y_type`), so
+// that what was broadcast can be summed without rounding before. Those down to kWhere but kPow may
+// also be of i32, and then y is: modulo 2^32, kDiv truncates, and what is divided by 0 becomes 0.
+// cudaErrorInvalidValue when more than kDimensionsMax dimensions are left.
 cudaError_t Combine(Combination f, void* y, Type y_type,
                     const std::vector<BroadcastOperand>& operands, Type type, cudaStream_t stream);
 

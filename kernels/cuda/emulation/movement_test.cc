@@ -58,6 +58,74 @@ TEST(CombineTest, OperandsRepeatAlongTheirMissingDimensions) {
   });
 }
 
+TEST(CombineTest, MinimaRemaindersAndComparisons) {
+  ForEveryRun([](Type type) {
+    for (int64_t inner : {3, 8}) {
+      const int64_t n = 5 * inner;
+      Floats a = Rounded(Normals(n, 1), type), b = Rounded(Normals(inner, 2), type);
+      for (int64_t i = 0; i < inner; i += 2) a[i] = b[i];  // equals
+      const Floats dy = Rounded(Normals(n, 3), type);
+      DeviceMemory a_on(a, type), b_on(b, type), dy_on(dy, type);
+      const auto run = [&](Combination f, Type y_type, bool with_dy) {
+        std::vector<BroadcastOperand> operands = {{a_on.data(), {5, inner}},
+                                                  {b_on.data(), {inner}}};
+        if (with_dy) operands.insert(operands.begin(), {dy_on.data(), {5, inner}});
+        DeviceMemory y(n * Bytes(y_type));
+        EXPECT_EQ(Combine(f, y.data(), y_type, operands, type, nullptr), cudaSuccess);
+        return y.Read(y_type);
+      };
+      std::vector<double> minima, rests, gradients;
+      Floats less, equal;
+      for (int64_t i = 0; i < n; ++i) {
+        const double own = a[i], other = b[i % inner];
+        minima.push_back(std::min(own, other));
+        rests.push_back(own - other * std::floor(own / other));
+        gradients.push_back(own > other ? dy[i] : own == other ? 0.5 * dy[i] : 0);
+        less.push_back(own < other ? 1 : 0);
+        equal.push_back(own == other ? 1 : 0);
+      }
+      ExpectRounded(run(Combination::kMinimum, type, false), minima, type);
+      ExpectRounded(run(Combination::kMod, type, false), rests, type);
+      ExpectRounded(run(Combination::kMaximumGrad, type, true), gradients, type);
+      EXPECT_EQ(run(Combination::kLess, Type::kI32, false), less);
+      EXPECT_EQ(run(Combination::kEqual, Type::kI32, false), equal);
+    }
+  });
+}
+
+// Large ones too, which no float tells apart.
+TEST(CombineTest, IntegersWrapAroundAndAreDividedByZero) {
+  const std::vector<int32_t> a = {INT32_MIN, INT32_MAX, -7, 7, 5, INT32_MIN, 100000, 16777217};
+  const std::vector<int32_t> b = {-1, 1, 3, -3, 0, 1, 100000, 16777216};
+  DeviceMemory a_on(a), b_on(b), y(4 * 8);
+  const auto run = [&](Combination f) {
+    EXPECT_EQ(Combine(f, y.data(), Type::kI32, {{a_on.data(), {8}}, {b_on.data(), {8}}}, Type::kI32,
+                      nullptr),
+              cudaSuccess);
+    return std::vector<int32_t>(y.ints(), y.ints() + 8);
+  };
+  using Integers = std::vector<int32_t>;
+  EXPECT_EQ(run(Combination::kAdd),
+            (Integers{INT32_MAX, INT32_MIN, -4, 4, 5, INT32_MIN + 1, 200000, 33554433}));
+  EXPECT_EQ(run(Combination::kSub),
+            (Integers{INT32_MIN + 1, INT32_MAX - 1, -10, 10, 5, INT32_MAX, 0, 1}));
+  EXPECT_EQ(run(Combination::kMul),
+            (Integers{INT32_MIN, INT32_MAX, -21, -21, 0, INT32_MIN, 1410065408, 16777216}));
+  EXPECT_EQ(run(Combination::kDiv), (Integers{INT32_MIN, INT32_MAX, -2, -2, 0, INT32_MIN, 1, 1}));
+  EXPECT_EQ(run(Combination::kMod), (Integers{0, 0, 2, -2, 0, 0, 0, 1}));
+  EXPECT_EQ(run(Combination::kMaximum), (Integers{-1, INT32_MAX, 3, 7, 5, 1, 100000, 16777217}));
+  EXPECT_EQ(run(Combination::kEqual), (Integers{0, 0, 0, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(run(Combination::kLessOrEqual), (Integers{1, 0, 1, 0, 0, 1, 1, 0}));
+  ASSERT_EQ(Apply(Function::kAbs, y.data(), a_on.data(), 8, Type::kI32, nullptr), cudaSuccess);
+  EXPECT_EQ(y.ints()[2], 7);
+  EXPECT_EQ(y.ints()[0], INT32_MIN);
+  ASSERT_EQ(Apply(Function::kNeg, y.data(), a_on.data(), 8, Type::kI32, nullptr), cudaSuccess);
+  EXPECT_EQ(y.ints()[3], -7);
+  EXPECT_EQ(Combine(Combination::kPow, y.data(), Type::kI32,
+                    {{a_on.data(), {8}}, {b_on.data(), {8}}}, Type::kI32, nullptr),
+            cudaErrorInvalidValue);
+}
+
 TEST(ReductionTest, SumsAndMaximaOverInnerAndOuterDimensions) {
   const ReductionShape shapes[] = {{{3, 37, 5}, {false, true, false}},
                                    {{3, 300, 7}, {false, true, true}},
