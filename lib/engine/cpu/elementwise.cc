@@ -212,6 +212,56 @@ PlannedNode PlanBinary(const CpuNode& n) {
   return plan;
 }
 
+bool IsInteger(const CpuNode& n) { return n.inputs[0].dtype == v1::DTYPE_I32; }
+
+// Of elements of 4 bytes, in the plain layout: reordering is for floats.
+template <typename F>
+PlannedNode PlanPlain(const CpuNode& n, F f) {
+  PlannedNode plan;
+  for (int i : {0, 1}) {
+    if (HasShapeOf(n, i, n.outputs[0])) plan.overwritable.push_back(i);
+  }
+  plan.prepare =
+      Call([f, a = n.inputs[0].shape, b = n.inputs[1].shape](const NodeMemory& m) { f(m, a, b); });
+  return plan;
+}
+
+using IntegerFunction = void (*)(int32_t* y, const kernels::IntegerOperand& a,
+                                 const kernels::IntegerOperand& b);
+
+template <IntegerFunction kFunction>
+PlannedNode PlanIntegers(const CpuNode& n) {
+  return PlanPlain(n, [](const NodeMemory& m, kernels::Dimensions a, kernels::Dimensions b) {
+    kFunction(IntegerOutput(m), {Ids(m, 0), a}, {Ids(m, 1), b});
+  });
+}
+
+template <BinaryFunction kFunction, IntegerFunction kOfIntegers, Gaps kGaps = Gaps::kStayZero>
+PlannedNode PlanArithmetic(const CpuNode& n) {
+  return IsInteger(n) ? PlanIntegers<kOfIntegers>(n) : PlanBinary<kFunction, kGaps>(n);
+}
+
+using Comparison = void (*)(int32_t* y, const kernels::Operand& a, const kernels::Operand& b);
+
+template <Comparison kFunction, IntegerFunction kOfIntegers>
+PlannedNode PlanComparison(const CpuNode& n) {
+  if (IsInteger(n)) return PlanIntegers<kOfIntegers>(n);
+  return PlanPlain(n, [](const NodeMemory& m, kernels::Dimensions a, kernels::Dimensions b) {
+    kFunction(IntegerOutput(m), {Input(m, 0), a}, {Input(m, 1), b});
+  });
+}
+
+using IntegerMap = void (*)(int32_t* y, const int32_t* x, int64_t n);
+
+// Of Neg and Abs.
+template <Function kFunction, IntegerMap kOfIntegers>
+PlannedNode PlanSigned(const CpuNode& n) {
+  if (!IsInteger(n)) return PlanFunction<kFunction>(n);
+  return {.overwritable = {0}, .prepare = Call([size = n.elements(0)](const NodeMemory& m) {
+                                 kOfIntegers(IntegerOutput(m), Ids(m, 0), size);
+                               })};
+}
+
 PlannedNode PlanWhere(const CpuNode& n) {
   PlannedNode plan;
   for (int i : {1, 2}) {
@@ -319,7 +369,7 @@ void AddElementwiseKernels(CpuKernelTable& table) {
   table["Exp"] = {PlanFunction<kernels::Exp, Gaps::kWouldChange>};
   table["Log"] = {PlanFunction<kernels::Log, Gaps::kWouldChange>};
   table["Sqrt"] = {PlanFunction<kernels::Sqrt>};
-  table["Neg"] = {PlanFunction<kernels::Neg>};
+  table["Neg"] = {PlanSigned<kernels::Neg, kernels::Neg>};
   table["Gelu"] = {PlanGelu};
   table["ReluGrad"] = {PlanDerivative<kernels::ReluGrad>};
   table["SiluGrad"] = {PlanDerivative<kernels::SiluGrad>};
@@ -331,7 +381,7 @@ void AddElementwiseKernels(CpuKernelTable& table) {
   table["SqrtGrad"] = {PlanDerivative<kernels::SqrtGrad, Gaps::kWouldChange>};
   table["NegGrad"] = {PlanFunction<kernels::Neg>};
   table["GeluGrad"] = {PlanGeluGrad};
-  table["Abs"] = {PlanFunction<kernels::Abs>};
+  table["Abs"] = {PlanSigned<kernels::Abs, kernels::Abs>};
   table["Sin"] = {PlanFunction<kernels::Sin>};
   table["Cos"] = {PlanFunction<kernels::Cos, Gaps::kWouldChange>};
   table["Softplus"] = {PlanFunction<kernels::Softplus, Gaps::kWouldChange>};
@@ -356,10 +406,16 @@ void AddElementwiseKernels(CpuKernelTable& table) {
   table["CastGrad"] = {.plan = PlanCast, .any_type = true};
   table["Dropout"] = {PlanDropout};
   table["DropoutGrad"] = {PlanDropout};
-  table["Add"] = {PlanBinary<kernels::Add>};
-  table["Sub"] = {PlanBinary<kernels::Sub>};
-  table["Mul"] = {PlanBinary<kernels::Mul>};
-  table["Div"] = {PlanBinary<kernels::Div, Gaps::kWouldChange>};
+  table["Add"] = {PlanArithmetic<kernels::Add, kernels::Add>};
+  table["Sub"] = {PlanArithmetic<kernels::Sub, kernels::Sub>};
+  table["Mul"] = {PlanArithmetic<kernels::Mul, kernels::Mul>};
+  table["Div"] = {PlanArithmetic<kernels::Div, kernels::Div, Gaps::kWouldChange>};
+  table["Mod"] = {PlanArithmetic<kernels::Mod, kernels::Mod, Gaps::kWouldChange>};
+  table["Minimum"] = {PlanArithmetic<kernels::Minimum, kernels::Minimum>};
+  table["Maximum"] = {PlanArithmetic<kernels::Maximum, kernels::Maximum>};
+  table["Equal"] = {PlanComparison<kernels::Equal, kernels::Equal>};
+  table["Less"] = {PlanComparison<kernels::Less, kernels::Less>};
+  table["LessOrEqual"] = {PlanComparison<kernels::LessOrEqual, kernels::LessOrEqual>};
   table["Pow"] = {PlanBinary<kernels::Pow, Gaps::kWouldChange>};
   table["Where"] = {PlanWhere};
   table["AddGrad"] = {PlanAddGrad};
@@ -368,6 +424,8 @@ void AddElementwiseKernels(CpuKernelTable& table) {
   table["MulGrad"] = {PlanProductGrad<kernels::MulGrad>};
   table["DivGradA"] = {PlanProductGrad<kernels::DivGradA>};
   table["DivGradB"] = {PlanTernaryGrad<kernels::DivGradB>};
+  table["MinimumGrad"] = {PlanTernaryGrad<kernels::MinimumGrad>};
+  table["MaximumGrad"] = {PlanTernaryGrad<kernels::MaximumGrad>};
   table["PowGradA"] = {PlanTernaryGrad<kernels::PowGradA>};
   table["PowGradB"] = {PlanTernaryGrad<kernels::PowGradB>};
   table["WhereGradA"] = {PlanWhereGrad<kernels::WhereGradA>};

@@ -90,27 +90,26 @@ cuda::ReductionShape BroadcastOf(const Shape& wide, const Shape& narrow) {
 
 template <Combination f>
 absl::StatusOr<PlannedNode> PlanCombination(const CudaNode& node) {
-  std::vector<int> inputs, floating;
+  std::vector<int> inputs, alike;
   std::vector<Shape> shapes;
   for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
     inputs.push_back(i);
-    if (node.type(i) == node.output_type(0)) floating.push_back(i);
+    if (node.type(i) == node.output_type(0)) alike.push_back(i);
     shapes.push_back(node.shape(i));
   }
   const Layout layout = PointwiseLayout(node, inputs);
   for (Shape& shape : shapes) shape = ShapeInMemory(shape, layout);
-  PlannedNode plan =
-      Pointwise(node, inputs,
-                {.prepare = Enqueue([shapes, type = node.output_type(0),
-                                     stream = node.context.stream](const NodeMemory& m) {
-                   std::vector<cuda::BroadcastOperand> operands;
-                   for (size_t i = 0; i < shapes.size(); ++i)
-                     operands.push_back({m.inputs[i], shapes[i]});
-                   return cuda::Combine(f, m.outputs[0], type, operands, type, stream);
-                 })});
+  PlannedNode plan = Pointwise(
+      node, inputs,
+      {.prepare = Enqueue([shapes, y_type = node.output_type(0), type = node.type(inputs.back()),
+                           stream = node.context.stream](const NodeMemory& m) {
+         std::vector<cuda::BroadcastOperand> operands;
+         for (size_t i = 0; i < shapes.size(); ++i) operands.push_back({m.inputs[i], shapes[i]});
+         return cuda::Combine(f, m.outputs[0], y_type, operands, type, stream);
+       })});
   // Only an operand of the result's shape is read where it is written.
   plan.overwritable.clear();
-  for (int i : floating) {
+  for (int i : alike) {
     if (node.shape(i) == node.outputs[0].shape) plan.overwritable.push_back(i);
   }
   return plan;
@@ -294,12 +293,20 @@ void AddElementwiseKernels(CudaKernelTable& table) {
   table["Mul"] = PlanCombination<Combination::kMul>;
   table["Div"] = PlanCombination<Combination::kDiv>;
   table["Pow"] = PlanCombination<Combination::kPow>;
+  table["Minimum"] = PlanCombination<Combination::kMinimum>;
+  table["Maximum"] = PlanCombination<Combination::kMaximum>;
+  table["Mod"] = PlanCombination<Combination::kMod>;
+  table["Equal"] = PlanCombination<Combination::kEqual>;
+  table["Less"] = PlanCombination<Combination::kLess>;
+  table["LessOrEqual"] = PlanCombination<Combination::kLessOrEqual>;
   table["Where"] = PlanCombination<Combination::kWhere>;
   table["AddGrad"] = PlanAddGrad;
   table["SubGradB"] = PlanSubGradB;
   table["MulGrad"] = PlanMulGrad;
   table["DivGradA"] = PlanDivGradA;
   table["DivGradB"] = PlanGradOfThree<Combination::kDivGradB>;
+  table["MinimumGrad"] = PlanGradOfThree<Combination::kMinimumGrad>;
+  table["MaximumGrad"] = PlanGradOfThree<Combination::kMaximumGrad>;
   table["PowGradA"] = PlanGradOfThree<Combination::kPowGradA>;
   table["PowGradB"] = PlanGradOfThree<Combination::kPowGradB>;
   table["WhereGradA"] = PlanWhereGrad<Combination::kWhereGradA>;

@@ -69,11 +69,48 @@ std::vector<Tensor> Binary(const Call& call) {
   })};
 }
 
+double Modulo(double a, double b) { return a - b * std::floor(a / b); }
+
+// Of two i32: the exact result modulo 2^32.
+template <auto F>
+std::vector<Tensor> OfIntegers(const Call& call) {
+  Tensor y =
+      Generate(BroadcastShapes(call[0].shape, call[1].shape), [&](const Index& index) -> double {
+        const int64_t exact = F(static_cast<int64_t>(call[0].Broadcast(index)),
+                                static_cast<int64_t>(call[1].Broadcast(index)));
+        return static_cast<int32_t>(static_cast<uint64_t>(exact));
+      });
+  y.is_integer = true;
+  return {y};
+}
+
+template <auto F, auto OfInt64>
+std::vector<Tensor> Arithmetic(const Call& call) {
+  return call[0].is_integer ? OfIntegers<OfInt64>(call) : Binary<F>(call);
+}
+
+template <auto F>
+std::vector<Tensor> Comparison(const Call& call) {
+  std::vector<Tensor> y = Binary<F>(call);
+  y[0].is_integer = true;
+  return y;
+}
+
+// Of Neg and Abs.
+template <auto F>
+std::vector<Tensor> Signed(const Call& call) {
+  std::vector<Tensor> y = Unary<F>(call);
+  y[0].is_integer = call[0].is_integer;
+  return y;
+}
+
 std::vector<Tensor> Where(const Call& call) {
   const Shape shape = BroadcastShapes(call[0].shape, BroadcastShapes(call[1].shape, call[2].shape));
-  return {Generate(shape, [&](const Index& index) {
+  Tensor y = Generate(shape, [&](const Index& index) {
     return call[call[0].Broadcast(index) != 0 ? 1 : 2].Broadcast(index);
-  })};
+  });
+  y.is_integer = call[1].is_integer;
+  return {y};
 }
 
 // A cast to a narrower floating type does not round here.
@@ -114,9 +151,9 @@ void AddElementwise(Operators& operators) {
   operators["Exp"] = Unary<[](double x) { return std::exp(x); }>;
   operators["Log"] = Unary<[](double x) { return std::log(x); }>;
   operators["Sqrt"] = Unary<[](double x) { return std::sqrt(x); }>;
-  operators["Neg"] = Unary<[](double x) { return -x; }>;
+  operators["Neg"] = Signed<[](double x) { return -x; }>;
   operators["Gelu"] = Gelu;
-  operators["Abs"] = Unary<[](double x) { return std::abs(x); }>;
+  operators["Abs"] = Signed<[](double x) { return std::abs(x); }>;
   operators["Sin"] = Unary<[](double x) { return std::sin(x); }>;
   operators["Cos"] = Unary<[](double x) { return std::cos(x); }>;
   operators["Softplus"] = Unary<[](double x) { return std::log1p(std::exp(x)); }>;
@@ -129,10 +166,23 @@ void AddElementwise(Operators& operators) {
   operators["Round"] = Unary<[](double x) { return std::nearbyint(x); }>;
   operators["Sign"] = Unary<[](double x) { return double(x > 0) - double(x < 0); }>;
   operators["IsNan"] = IsNan;
-  operators["Add"] = Binary<[](double a, double b) { return a + b; }>;
-  operators["Sub"] = Binary<[](double a, double b) { return a - b; }>;
-  operators["Mul"] = Binary<[](double a, double b) { return a * b; }>;
-  operators["Div"] = Binary<[](double a, double b) { return a / b; }>;
+  operators["Add"] = Arithmetic<[](double a, double b) { return a + b; },
+                                [](int64_t a, int64_t b) { return a + b; }>;
+  operators["Sub"] = Arithmetic<[](double a, double b) { return a - b; },
+                                [](int64_t a, int64_t b) { return a - b; }>;
+  operators["Mul"] = Arithmetic<[](double a, double b) { return a * b; },
+                                [](int64_t a, int64_t b) { return a * b; }>;
+  operators["Div"] = Arithmetic<[](double a, double b) { return a / b; },
+                                [](int64_t a, int64_t b) { return b == 0 ? 0 : a / b; }>;
+  operators["Mod"] =
+      Arithmetic<Modulo, [](int64_t a, int64_t b) { return b == 0 ? 0 : (a % b + b) % b; }>;
+  operators["Minimum"] = Arithmetic<[](double a, double b) { return std::min(a, b); },
+                                    [](int64_t a, int64_t b) { return std::min(a, b); }>;
+  operators["Maximum"] = Arithmetic<[](double a, double b) { return std::max(a, b); },
+                                    [](int64_t a, int64_t b) { return std::max(a, b); }>;
+  operators["Equal"] = Comparison<[](double a, double b) { return double(a == b); }>;
+  operators["Less"] = Comparison<[](double a, double b) { return double(a < b); }>;
+  operators["LessOrEqual"] = Comparison<[](double a, double b) { return double(a <= b); }>;
   operators["Pow"] = Binary<[](double a, double b) { return std::pow(a, b); }>;
   operators["Where"] = Where;
   operators["Cast"] = Cast;

@@ -35,7 +35,6 @@ void AddUnaries(std::vector<Operator>& operators) {
   AddUnary("Silu", "SiluGrad", kX, {}, operators);
   AddUnary("Erf", "ErfGrad", kX, {}, operators);
   AddUnary("Log", "LogGrad", kX, {}, operators);
-  AddUnary("Abs", "AbsGrad", kX, {}, operators);
   AddUnary("Sin", "SinGrad", kX, {}, operators);
   AddUnary("Cos", "CosGrad", kX, {}, operators);
   AddUnary("Softplus", "SoftplusGrad", kX, {}, operators);
@@ -51,12 +50,19 @@ void AddUnaries(std::vector<Operator>& operators) {
 }
 
 // `gradients`: of a, of b.
-Operator Binary(absl::string_view name, GradientRule of_a, GradientRule of_b) {
+Operator Binary(absl::string_view name, std::vector<GradientRule> gradients) {
   return {.name = name,
-          .inputs = {"a T[...a]", "b T[...b]"},
-          .outputs = {"y T[...y]"},
+          .inputs = {"a E[...a]", "b E[...b]"},
+          .outputs = {"y E[...y]"},
           .relate = RelateBroadcast,
-          .gradients = {std::move(of_a), std::move(of_b)}};
+          .gradients = std::move(gradients)};
+}
+
+Operator Comparison(absl::string_view name) {
+  return {.name = name,
+          .inputs = {"a E[...a]", "b E[...b]"},
+          .outputs = {"y i32[...y]"},
+          .relate = RelateBroadcast};
 }
 
 // Of one operand, "...a", whatever its name.
@@ -70,19 +76,35 @@ Operator BinaryGradient(absl::string_view name, std::vector<Operand> inputs, con
 void AddBinaries(std::vector<Operator>& operators) {
   operators.insert(
       operators.end(),
-      {Binary("Add", {"AddGrad", {"dy", "a"}, {"a"}, /*identity_if_same_type=*/true},
-              {"AddGrad", {"dy", "b"}, {"b"}, /*identity_if_same_type=*/true}),
-       Binary("Sub", {"AddGrad", {"dy", "a"}, {"a"}, /*identity_if_same_type=*/true},
-              {"SubGradB", {"dy", "b"}, {"b"}}),
-       Binary("Mul", {"MulGrad", {"dy", "a", "b"}, {"a"}}, {"MulGrad", {"dy", "b", "a"}, {"b"}}),
-       Binary("Div", {"DivGradA", {"dy", "a", "b"}, {"a"}}, {"DivGradB", {"dy", "a", "b"}, {"b"}}),
-       Binary("Pow", {"PowGradA", {"dy", "a", "b"}, {"a"}}, {"PowGradB", {"dy", "a", "b"}, {"b"}}),
+      {Binary("Add", {{"AddGrad", {"dy", "a"}, {"a"}, /*identity_if_same_type=*/true},
+                      {"AddGrad", {"dy", "b"}, {"b"}, /*identity_if_same_type=*/true}}),
+       Binary("Sub", {{"AddGrad", {"dy", "a"}, {"a"}, /*identity_if_same_type=*/true},
+                      {"SubGradB", {"dy", "b"}, {"b"}}}),
+       Binary("Mul", {{"MulGrad", {"dy", "a", "b"}, {"a"}}, {"MulGrad", {"dy", "b", "a"}, {"b"}}}),
+       Binary("Div",
+              {{"DivGradA", {"dy", "a", "b"}, {"a"}}, {"DivGradB", {"dy", "a", "b"}, {"b"}}}),
+       Binary("Minimum",
+              {{"MinimumGrad", {"dy", "a", "b"}, {"a"}}, {"MinimumGrad", {"dy", "b", "a"}, {"b"}}}),
+       Binary("Maximum",
+              {{"MaximumGrad", {"dy", "a", "b"}, {"a"}}, {"MaximumGrad", {"dy", "b", "a"}, {"b"}}}),
+       Binary("Mod", {{"AddGrad", {"dy", "a"}, {"a"}, /*identity_if_same_type=*/true}}),
+       {.name = "Pow",
+        .inputs = {"a T[...a]", "b T[...b]"},
+        .outputs = {"y T[...y]"},
+        .relate = RelateBroadcast,
+        .gradients = {{"PowGradA", {"dy", "a", "b"}, {"a"}},
+                      {"PowGradB", {"dy", "a", "b"}, {"b"}}}},
+       Comparison("Equal"),
+       Comparison("Less"),
+       Comparison("LessOrEqual"),
 
        BinaryGradient("AddGrad", {"dy T[...y]", "a(shape) T[...a]"}, "da T[...a]"),
        BinaryGradient("SubGradB", {"dy T[...y]", "b(shape) T[...a]"}, "db T[...a]"),
        BinaryGradient("MulGrad", {"dy T[...y]", "a(shape) T[...a]", "b T[...b]"}, "da T[...a]"),
        BinaryGradient("DivGradA", {"dy T[...y]", "a(shape) T[...a]", "b T[...b]"}, "da T[...a]"),
        BinaryGradient("DivGradB", {"dy T[...y]", "a T[...b]", "b T[...a]"}, "db T[...a]"),
+       BinaryGradient("MinimumGrad", {"dy T[...y]", "a T[...a]", "b T[...b]"}, "da T[...a]"),
+       BinaryGradient("MaximumGrad", {"dy T[...y]", "a T[...a]", "b T[...b]"}, "da T[...a]"),
        BinaryGradient("PowGradA", {"dy T[...y]", "a T[...a]", "b T[...b]"}, "da T[...a]"),
        BinaryGradient("PowGradB", {"dy T[...y]", "a T[...b]", "b T[...a]"}, "db T[...a]")});
 }
@@ -102,13 +124,18 @@ std::vector<Operator> ElementwiseOperators() {
                                               Integer("salt").Within(0, 2147483647.0)};
   std::vector<Operator> operators = {
       {.name = "Neg",
-       .inputs = {"x T[...]"},
-       .outputs = {"y T[...]"},
+       .inputs = {"x E[...]"},
+       .outputs = {"y E[...]"},
        .gradients = {{"NegGrad", {"dy"}, {"x"}}}},
+      {.name = "Abs",
+       .inputs = {"x E[...]"},
+       .outputs = {"y E[...]"},
+       .gradients = {{"AbsGrad", {"dy", "x"}, {"x"}}}},
+      {.name = "AbsGrad", .inputs = {"dy T[...]", "x T[...]"}, .outputs = {"dx T[...]"}},
       {.name = "NegGrad", .inputs = {"dy T[...]"}, .outputs = {"dx T[...]"}},
       {.name = "Where",
-       .inputs = {"condition i32[...condition]", "a T[...a]", "b T[...b]"},
-       .outputs = {"y T[...y]"},
+       .inputs = {"condition i32[...condition]", "a E[...a]", "b E[...b]"},
+       .outputs = {"y E[...y]"},
        .relate = RelateWhere,
        .gradients = {{"WhereGradA", {"dy", "condition", "a"}, {"a"}},
                      {"WhereGradB", {"dy", "condition", "b"}, {"b"}}}},

@@ -37,6 +37,11 @@ std::vector<OperatorCase> Cases() {
       {"Clip", {{3, 17}}, {{"max", 0.1}}},
       {"IsNan", {{3, 17}}, {}, {}},
 
+      {"Where", {Ids({3, 5}, 0, 2), Ids({3, 5}, -9, 9), ConstantIds({5}, -9, 9)}, {}, {}},
+
+      {"Mod", {Uniform({3, 5}, -4, 4), Constant({5}, {2, -0.75, 1, -3, 1.5})}},
+      {"Mod", {Uniform({3, 1}, -4, 4), Constant({2, 1, 5})}},
+
       {"Cast", {{3, 5}}, {{"to", "f32"}}},
       {"Cast", {Uniform({3, 5}, -9, 9)}, {{"to", "i32"}}, {}},
       {"Cast", {Ids({3, 5}, -9, 9)}, {{"to", "f32"}}, {}},
@@ -58,7 +63,18 @@ std::vector<OperatorCase> Cases() {
     cases.push_back({op, {Uniform({65}, -4, 2)}});
     cases.push_back({op, {{2111}}});
   }
-  for (const char* op : {"Add", "Sub", "Mul"}) {
+  for (const char* op : {"Equal", "Less", "LessOrEqual"}) {
+    cases.push_back({op, {Constant({3}, {1, 2, 3}), Constant({2, 3}, {1, 3, 2, 0, 2, 4})}, {}, {}});
+    cases.push_back({op, {{2, 1, 5}, {3, 1}}, {}, {}});
+    cases.push_back({op, {Input({4, 3}), Input({4, 3})}, {}, {}});
+  }
+  for (const char* op :
+       {"Add", "Sub", "Mul", "Div", "Mod", "Minimum", "Maximum", "Equal", "Less", "LessOrEqual"}) {
+    cases.push_back({op, {Ids({4, 5}, -9, 9), Ids({4, 5}, -3, 3)}, {}, {}});
+    cases.push_back({op, {ConstantIds({2, 1, 5}, -9, 9), ConstantIds({3, 1}, -3, 3)}, {}, {}});
+  }
+  for (const char* op : {"Neg", "Abs"}) cases.push_back({op, {Ids({4, 5}, -9, 9)}, {}, {}});
+  for (const char* op : {"Add", "Sub", "Mul", "Minimum", "Maximum"}) {
     cases.push_back({op, {{1}, {1}}});
     cases.push_back({op, {{2, 3, 5}, {2, 3, 5}}});
     cases.push_back({op, {{2, 3, 5}, {5}}});
