@@ -140,4 +140,9 @@ class Conv2dGradWeight {
 void Conv2dGradBias(float* db, const float* dy, int64_t batch, int64_t outputs, int64_t pixels,
                     const Layout& layout);
 
+// y += bias[O] on every pixel of y [B, O, pixels] in `layout`. Reads and writes y once:
+// bandwidth-bound.
+void AddChannelBias(float* y, const float* bias, int64_t batch, int64_t outputs, int64_t pixels,
+                    const Layout& layout);
+
 }  // namespace muster::kernels

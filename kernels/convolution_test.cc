@@ -106,6 +106,20 @@ TEST_P(ConvolutionTest, GradBiasSumsEachChannelInEveryLayout) {
   }
 }
 
+TEST_P(ConvolutionTest, BiasIsAddedToEachChannelInEveryLayout) {
+  Floats expected = dy_;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i] += bias_[i / shape_.pixels() % shape_.outputs];
+  }
+  for (const Layout& layout : ImageLayouts(
+           {shape_.batch, shape_.outputs, shape_.output_height(), shape_.output_width()})) {
+    Floats y = ToLayout(dy_, layout);
+    AddChannelBias(y.data(), bias_.data(), shape_.batch, shape_.outputs, shape_.pixels(), layout);
+    EXPECT_EQ(FromLayout(y, layout, dy_.size()), expected);
+    EXPECT_EQ(y, ToLayout(expected, layout)) << "what lies beyond the channels is no longer zero";
+  }
+}
+
 TEST_P(ConvolutionTest, RunsRepeatToTheBit) {
   EXPECT_EQ(Forward({.bias = true}), Forward({.bias = true}));
 }

@@ -261,4 +261,30 @@ void Conv2dGradBias(float* db, const float* dy, int64_t batch, int64_t outputs, 
   });
 }
 
+void AddChannelBias(float* y, const float* bias, int64_t batch, int64_t outputs, int64_t pixels,
+                    const Layout& layout) {
+  const ImageOrder order = ImageOrder::Of(layout, outputs);
+  const PlaneLoops& loops =
+      ForThisProcessor(baseline::kPlaneLoops, avx2::kPlaneLoops, avx512::kPlaneLoops);
+  constexpr int64_t kStrip = 64;
+  static constexpr std::array<float, kStrip> kZeros = {};
+  static constexpr std::array<float, kStrip> kOnes = [] {
+    std::array<float, kStrip> ones;
+    ones.fill(1);
+    return ones;
+  }();
+  const int64_t strips = (order.lanes + kStrip - 1) / kStrip;
+  ParallelFor(batch * order.blocks * strips, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t plane = i / strips, lane = i % strips * kStrip;
+      const int64_t channel = plane % order.blocks * order.lanes + lane;
+      // What the last block has beyond the channels stays zero.
+      const int64_t lanes = std::min({kStrip, order.lanes - lane, outputs - channel});
+      float* first = y + plane * pixels * order.lanes + lane;
+      loops.normalise(first, first, {kZeros.data(), kOnes.data(), bias + channel},
+                      {pixels, order.lanes, lanes});
+    }
+  });
+}
+
 }  // namespace muster::kernels

@@ -192,6 +192,22 @@ TEST(DifferentiateTest, GradientsFlowThroughLaterOutputsAndIntoOptionalInputs) {
                           "d(shift) = AddGrad(d(shifted), shift)"));
 }
 
+TEST(DifferentiateTest, ATransposedConvolutionIsTheOneOfItsGradientBackwards) {
+  EXPECT_THAT(Backward(R"(
+                  input x f32[-1, 4, 3, 3]
+                  input target f32[-1, 2, 6, 6]
+                  parameter shift [4, 1, 1]
+                  parameter w [4, 2, 2, 2]
+                  parameter bias [2]
+                  a = Add(x, shift)
+                  y = ConvTranspose2d(a, w, bias) strides=[2, 2]
+                  loss = MeanSquaredError(y, target)
+                  loss loss)"),
+              ElementsAre("d(y) = MeanSquaredErrorGrad(y, target)",
+                          "d(bias) = Conv2dGradBias(d(y))", "d(w) = Conv2dGradWeight(a, d(y), w)",
+                          "d(a) = Conv2d(d(y), w)", "d(shift) = AddGrad(d(a), shift)"));
+}
+
 TEST(DifferentiateTest, NormsDifferentiateByTheParametersTheyHave) {
   EXPECT_THAT(
       Backward(Regression(R"(
@@ -429,7 +445,10 @@ TEST(OperatorTableTest, EveryGradientRuleFitsTheOperatorItNames) {
     for (const GradientRule& rule : op.gradients) {
       const Operator* gradient = FindOperator(rule.op);
       ASSERT_NE(gradient, nullptr) << rule.op;
-      ASSERT_EQ(rule.inputs.size(), gradient->inputs.size()) << rule.op;
+      ASSERT_LE(rule.inputs.size(), gradient->inputs.size()) << rule.op;
+      for (size_t i = rule.inputs.size(); i < gradient->inputs.size(); ++i) {
+        EXPECT_EQ(gradient->inputs[i].arity, Operand::Arity::kOptional) << rule.op;
+      }
       ASSERT_EQ(rule.of.size(), gradient->outputs.size()) << rule.op;
       for (absl::string_view input : rule.inputs) {
         EXPECT_TRUE(input == "dy" || has(op.inputs, input) || has(op.outputs, input) ||

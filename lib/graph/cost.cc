@@ -48,6 +48,12 @@ int64_t ConvolutionProducts(const Shaped& s) {
   return s.elements(is_gradient ? s.node.inputs(0) : s.node.outputs(0)) * w[1] * w[2] * w[3];
 }
 
+// Every pixel of x meets the whole of its channel's weights.
+int64_t TransposedConvolutionProducts(const Shaped& s) {
+  const Shape& w = s.input(1);
+  return s.elements(s.node.inputs(0)) * w[1] * w[2] * w[3];
+}
+
 int64_t SelfAttentionProducts(const Shaped& s) {
   const bool is_gradient = s.node.op() == "SelfAttentionGrad";
   const Shape& qkv = s.input(is_gradient ? 1 : 0);
@@ -78,6 +84,7 @@ int64_t Products(const Shaped& s) {
   if (absl::StartsWith(op, "Linear")) return LinearProducts(s);
   if (absl::StartsWith(op, "MatMul")) return MatMulProducts(s);
   if (absl::StartsWith(op, "Conv2d")) return ConvolutionProducts(s);
+  if (op == "ConvTranspose2d") return TransposedConvolutionProducts(s);
   if (absl::StartsWith(op, "SelfAttention")) return SelfAttentionProducts(s);
   if (absl::StartsWith(op, "Attention")) return AttentionProducts(s);
   if (absl::StartsWith(op, "Lstm") || absl::StartsWith(op, "Gru")) return RecurrenceProducts(s);

@@ -123,6 +123,11 @@ TEST(GraphCostTest, BackwardOfConvolutionsMatMulsAttentionAndRecurrencesIsTwiceT
            y = Reshape(c) shape=[0, 12, 12])",
                             R"(
            a = Add(x, shift)
+           b = Reshape(a) shape=[0, 4, 6, 6]
+           c = ConvTranspose2d(b, kernel) padding=[1, 1, 1, 1]
+           y = Reshape(c) shape=[0, 12, 12])",
+                            R"(
+           a = Add(x, shift)
            y = MatMul(a, a))",
                             R"(
            a = Add(x, shift)

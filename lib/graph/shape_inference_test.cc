@@ -46,6 +46,7 @@ constexpr absl::string_view kTensors = R"(
     parameter c100 [100]
     parameter kernel [6, 4, 5, 3]
     parameter grouped [6, 2, 3, 3]
+    parameter upward [4, 6, 3, 2]
     parameter large [1, 1099511627776]
     parameter lstm_w [2, 12, 12]
     parameter lstm_r [2, 12, 3]
@@ -101,6 +102,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Conv2d(image, kernel, c6)", 1, "f32[8, 6, 5, 6]"},
         Case{"Conv2d(image, kernel) strides=[2, 3] padding=[1, 2, 3, 4]", 1, "f32[8, 6, 5, 4]"},
         Case{"Conv2d(image, grouped) groups=2 dilations=[3, 2]", 1, "f32[8, 6, 3, 4]"},
+        Case{"ConvTranspose2d(image, upward, c6)", 1, "f32[8, 6, 11, 9]"},
+        Case{"ConvTranspose2d(image, upward) groups=2 strides=[3, 2] padding=[1, 2, 0, 1] "
+             "dilations=[2, 3] output_padding=[2, 1]",
+             1, "f32[8, 12, 30, 16]"},
         Case{"MaxPool2d(image) kernel=[3, 2]", 2, "f32[8, 4, 3, 4] state"},
         Case{"MaxPool2d(image) kernel=[3, 3] strides=[2, 2] padding=[1, 1, 1, 1]", 2,
              "f32[8, 4, 5, 4] state"},
@@ -278,6 +283,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Conv2d(image, kernel) dilations=[3, 1]", 1,
              "x is f32[8, 4, 9, 8], w is f32[6, 4, 5, 3]: a kernel of 13 does not fit into the "
              "padded height of 9"},
+        Case{"ConvTranspose2d(image, upward) groups=3", 1,
+             "x is f32[8, 4, 9, 8], w is f32[4, 6, 3, 2]: 3 groups do not divide 4 channels"},
+        Case{"ConvTranspose2d(image, upward) strides=[2, 3] output_padding=[2, 0]", 1,
+             "x is f32[8, 4, 9, 8], w is f32[4, 6, 3, 2]: an output padding of 2 is not below the "
+             "stride of 2"},
+        Case{"ConvTranspose2d(image, upward) padding=[6, 0, 5, 0]", 1,
+             "x is f32[8, 4, 9, 8], w is f32[4, 6, 3, 2]: a padding of 11 leaves nothing of an "
+             "output height of 11"},
         Case{"MaxPool2d(image) kernel=[9, 9]", 2,
              "x is f32[8, 4, 9, 8]: a kernel of 9 does not fit into the padded width of 8"},
         Case{"MaxPool2d(image) kernel=[2, 2] padding=[0, 2, 0, 0]", 2,

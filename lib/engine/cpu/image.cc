@@ -81,6 +81,23 @@ PlannedNode PlanConv2dGradInput(const CpuNode& n) {
   return plan;
 }
 
+// x, w, bias? -> y: backwards through the convolution from y to x.
+PlannedNode PlanConvTranspose2d(const CpuNode& n) {
+  const std::vector<int64_t>& y = n.outputs[0].shape;
+  auto conv =
+      std::make_shared<kernels::Conv2dGradInput>(Conv2dShapeOf(n, n.outputs[0], n.inputs[1]));
+  PlannedNode plan = ImagePlan(n, conv->dy_layout(), conv->dx_layout());
+  plan.workspace_bytes = conv->workspace_bytes();
+  plan.prepare =
+      Call([conv, batch = y[0], outputs = y[1], pixels = y[2] * y[3]](const NodeMemory& m) {
+        conv->Run(Output(m), Input(m, 0), Input(m, 1), m.workspace);
+        if (const float* bias = OptionalInput(m, 2)) {
+          kernels::AddChannelBias(Output(m), bias, batch, outputs, pixels, conv->dx_layout());
+        }
+      });
+  return plan;
+}
+
 PlannedNode PlanConv2dGradWeight(const CpuNode& n) {
   auto conv =
       std::make_shared<kernels::Conv2dGradWeight>(Conv2dShapeOf(n, n.inputs[1], n.outputs[0]));
@@ -191,6 +208,7 @@ void AddImageKernels(CpuKernelTable& table) {
   table["Conv2dGradInput"] = {PlanConv2dGradInput};
   table["Conv2dGradWeight"] = {PlanConv2dGradWeight};
   table["Conv2dGradBias"] = {PlanConv2dGradBias};
+  table["ConvTranspose2d"] = {PlanConvTranspose2d};
   table["MaxPool2d"] = {PlanMaxPool2d};
   table["MaxPool2dGrad"] = {PlanMaxPool2dGrad};
   table["AveragePool2d"] = {PlanAveragePool2d};

@@ -260,18 +260,24 @@ class PlacedConvolution {
   std::byte* end_;
 };
 
+// Of a node whose first two inputs are an image and weights, and whose output is an image: which of
+// the images the convolution's x is.
+ConvolutionTensors TensorsOf(cuda::ConvolutionPart part, const NodeMemory& m) {
+  if (part == cuda::ConvolutionPart::kGradInput) return {m.outputs[0], m.inputs[1], m.inputs[0]};
+  return {m.inputs[0], m.inputs[1], m.outputs[0]};
+}
+
 // What is done to y behind the convolution.
 using Finish = std::function<cudaError_t(const NodeMemory& m, std::byte* workspace)>;
 
-// x, w, ... -> y.
+// An image, weights, ... -> an image.
 PlannedNode PlanForward(const CudaNode& node, const PreparedConvolution& prepared,
                         int64_t finish_bytes, Finish finish) {
   PlannedNode planned{.output_layouts = {prepared.layout},
                       .workspace_bytes = prepared.workspace_bytes() + finish_bytes,
                       .prepare = [=, name = node.node->name(), &context = node.context,
                                   stream = node.context.stream](const NodeMemory& m) -> NodeRun {
-                        const PlacedConvolution placed(prepared,
-                                                       {m.inputs[0], m.inputs[1], m.outputs[0]},
+                        const PlacedConvolution placed(prepared, TensorsOf(prepared.part, m),
                                                        m.workspace, stream);
                         placed.Choose(name, context);
                         return [=](const RunNumbers&) -> absl::Status {
@@ -313,6 +319,23 @@ absl::StatusOr<PlannedNode> PlanConv2d(const CudaNode& node) {
                          return cuda::AddChannelBias(y, y, m.inputs[2], shape, workspace, stream);
                        if (activation == cuda::BatchNormActivation::kNone) return cudaSuccess;
                        return cuda::Apply(cuda::Function::kRelu, y, y, n, shape.type, stream);
+                     });
+}
+
+// x, w, bias? -> y: backwards through the convolution from y to x.
+absl::StatusOr<PlannedNode> PlanConvTranspose2d(const CudaNode& node) {
+  const Shape& y = node.outputs[0].shape;
+  ASSIGN_OR_RETURN(
+      const PreparedConvolution prepared,
+      Prepare(node, cuda::ConvolutionPart::kGradInput, y, node.shape(1), node.shape(0)));
+  const cuda::BatchNormShape shape =
+      ChannelsOf(y, prepared.layout, node.type(0), cuda::BatchNormActivation::kNone);
+  const bool has_bias = node.inputs.size() > 2;
+  return PlanForward(node, prepared, cuda::BatchNormStateBytes(shape),
+                     [=, stream = node.context.stream](const NodeMemory& m, std::byte* workspace) {
+                       if (!has_bias) return cudaSuccess;
+                       return cuda::AddChannelBias(m.outputs[0], m.outputs[0], m.inputs[2], shape,
+                                                   workspace, stream);
                      });
 }
 
@@ -483,6 +506,7 @@ void AddImageKernels(CudaKernelTable& table) {
   table["Conv2dGradInput"] = PlanConv2dGradInput;
   table["Conv2dGradWeight"] = PlanConv2dGradWeight;
   table["Conv2dGradBias"] = PlanConv2dGradBias;
+  table["ConvTranspose2d"] = PlanConvTranspose2d;
   table["MaxPool2d"] = PlanMaxPool2d;
   table["MaxPool2dGrad"] = PlanMaxPool2dGrad;
   table["AveragePool2d"] = PlanAveragePool2d;

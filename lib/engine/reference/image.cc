@@ -55,6 +55,33 @@ std::vector<Tensor> Conv2d(const Call& call) {
       })};
 }
 
+// What Conv2d's product of one pixel and one weight adds to y is added to where that pixel was.
+std::vector<Tensor> ConvTranspose2d(const Call& call) {
+  const Tensor &x = call[0], &w = call[1];
+  const auto strides = call.Integers("strides", {1, 1});
+  const auto padding = call.Integers("padding", {0, 0, 0, 0});
+  const auto dilations = call.Integers("dilations", {1, 1});
+  const auto more = call.Integers("output_padding", {0, 0});
+  const int64_t groups = call.Integer("groups", 1);
+  const int64_t group_inputs = x.shape[1] / groups, group_outputs = w.shape[1];
+  auto size = [&](int side) {
+    return (x.shape[2 + side] - 1) * strides[side] + (w.shape[2 + side] - 1) * dilations[side] + 1 +
+           more[side] - padding[side] - padding[2 + side];
+  };
+  Tensor y = Generate({x.shape[0], groups * group_outputs, size(0), size(1)},
+                      [&](const Index& index) { return call.has(2) ? call[2]({index[1]}) : 0; });
+  ForEach(x.shape, [&](const Index& at) {
+    ForEach({group_outputs, w.shape[2], w.shape[3]}, [&](const Index& tap) {
+      const int64_t row = at[2] * strides[0] + tap[1] * dilations[0] - padding[0];
+      const int64_t column = at[3] * strides[1] + tap[2] * dilations[1] - padding[1];
+      if (row < 0 || row >= y.shape[2] || column < 0 || column >= y.shape[3]) return;
+      y.at({at[0], at[1] / group_inputs * group_outputs + tap[0], row, column}) +=
+          x(at) * w({at[1], tap[0], tap[1], tap[2]});
+    });
+  });
+  return {y};
+}
+
 struct Window {
   Slide rows, columns;
 
@@ -135,6 +162,7 @@ std::vector<Tensor> GlobalAveragePool2d(const Call& call) {
 
 void AddImageOperators(Operators& operators) {
   operators["Conv2d"] = Conv2d;
+  operators["ConvTranspose2d"] = ConvTranspose2d;
   operators["MaxPool2d"] = MaxPool2d;
   operators["AveragePool2d"] = AveragePool2d;
   operators["GlobalAveragePool2d"] = GlobalAveragePool2d;

@@ -85,6 +85,17 @@ TEST(ReferenceTest, ConvolutionEqualsPyTorch) {
                {2, 6, 5, 6}, -18.654714910429);
 }
 
+TEST(ReferenceTest, TransposedConvolutionEqualsPyTorch) {
+  ExpectTensor(
+      Apply("ConvTranspose2d", {Wave({2, 4, 5, 3}, 0), Wave({4, 3, 3, 2}, 1), Wave({6}, 2)},
+            {{"strides", {2, 3}},
+             {"padding", {1, 2, 1, 2}},
+             {"output_padding", {1, 2}},
+             {"dilations", {2, 3}},
+             {"groups", 2}})[0],
+      {2, 6, 12, 8}, 1.523084921501);
+}
+
 TEST(ReferenceTest, PoolingEqualsPyTorch) {
   const Tensor x = Wave({2, 3, 7, 6}, 0);
   SketchAttributes attributes = {

@@ -57,6 +57,38 @@ absl::Status RelateConvolution(const v1::Node& node, Dimensions& dimensions) {
   return RelateWindow(ConvolutionWindow(node, weight_shape), Rounding::kFloor, dimensions);
 }
 
+// Backwards through a convolution whose image is y, so that y is as large as the window needs.
+absl::Status RelateTransposedConvolution(const v1::Node& node, Dimensions& dimensions) {
+  const int64_t groups = IntegerAttribute(node, "groups");
+  if (dimensions["channel"] % groups != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(groups, " groups do not divide ", dimensions["channel"], " channels"));
+  }
+  RETURN_IF_ERROR(dimensions.Bind("output channel", groups * dimensions["group output"]));
+  const int64_t weight_shape[] = {dimensions["channel"], dimensions["group output"],
+                                  dimensions["kernel height"], dimensions["kernel width"]};
+  const Window window = ConvolutionWindow(node, weight_shape);
+  const std::vector<int64_t> more = IntegersAttribute(node, "output_padding");
+  for (int side = 0; side < 2; ++side) {
+    // More would be another position of the window.
+    if (more[side] >= window.strides[side]) {
+      return absl::InvalidArgumentError(absl::StrCat("an output padding of ", more[side],
+                                                     " is not below the stride of ",
+                                                     window.strides[side]));
+    }
+    const int64_t kernel = (window.kernel[side] - 1) * window.dilations[side] + 1;
+    const int64_t padding = window.padding_before[side] + window.padding_after[side];
+    const int64_t whole =
+        (dimensions[kSides[side]] - 1) * window.strides[side] + kernel + more[side];
+    if (padding >= whole) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a padding of ", padding, " leaves nothing of an output ", kSides[side], " of ", whole));
+    }
+    RETURN_IF_ERROR(dimensions.Bind(absl::StrCat("output ", kSides[side]), whole - padding));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RelatePooling(const v1::Node& node, Dimensions& dimensions) {
   const Window window = PoolingWindow(node);
   for (int side = 0; side < 2; ++side) {
@@ -85,6 +117,12 @@ std::vector<AttributeRule> ConvolutionAttributes() {
           Integers("padding").Default({0, 0, 0, 0}).Length(4).Within(0, kWindowMax),
           Integers("dilations").Default({1, 1}).Length(2).Within(1, kWindowMax),
           Integer("groups").Default(1).Within(1, kWindowMax)};
+}
+
+std::vector<AttributeRule> TransposedConvolutionAttributes() {
+  std::vector<AttributeRule> attributes = ConvolutionAttributes();
+  attributes.push_back(Integers("output_padding").Default({0, 0}).Length(2).Within(0, kWindowMax));
+  return attributes;
 }
 
 std::vector<AttributeRule> PoolingAttributes() {
@@ -127,6 +165,17 @@ std::vector<Operator> ImageOperators() {
        .inputs = {kConvolvedGradient},
        .outputs = {"db T[output channel]"},
        .attributes = ConvolutionAttributes()},
+      // Its gradients are those of the convolution that it goes backwards through, where x and dy
+      // have each other's places.
+      {.name = "ConvTranspose2d",
+       .inputs = {kImage, "w T[channel, group output, kernel height, kernel width]",
+                  "bias? T[output channel]"},
+       .outputs = {kConvolved},
+       .attributes = TransposedConvolutionAttributes(),
+       .relate = RelateTransposedConvolution,
+       .gradients = {{"Conv2dGradBias", {"dy"}, {"bias"}},
+                     {"Conv2dGradWeight", {"x", "dy", "w"}, {"w"}},
+                     {"Conv2d", {"dy", "w"}, {"x"}}}},
 
       {.name = "MaxPool2d",
        .inputs = {kImage},
