@@ -1,4 +1,5 @@
 #include "kernels/cuda/gather.h"
+#include "kernels/cuda/index_sort.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace muster::kernels::cuda {
@@ -25,87 +26,12 @@ __global__ void GatherWords(W* y, const W* x, const int32_t* index, GatherShape 
   }
 }
 
-// A stable radix sort of (index, place) pairs, kDigitBits at a time. A warp takes a chunk of
-// neighbouring pairs, 32 at a time, in order.
-constexpr int kDigitBits = 8;
-constexpr int kDigits = 1 << kDigitBits;
-constexpr int64_t kChunk = 1024;
-
 __global__ void MakePairs(int32_t* keys, int32_t* places, const int32_t* index, GatherShape shape) {
   for (int64_t i = ThreadIndex(); i < shape.indices; i += ThreadCount()) {
     const int64_t key = Resolve(index[i], shape.size, shape.allows_negative);
     // One out of range has been reported by the forward kernel; it must only not be written to.
     keys[i] = static_cast<int32_t>(min(max(key, int64_t{0}), shape.size - 1));
     places[i] = static_cast<int32_t>(i);
-  }
-}
-
-// counts[digit][chunk].
-__global__ void CountDigits(int32_t* counts, const int32_t* keys, int64_t n, int shift) {
-  __shared__ int32_t of_chunk[kDigits];
-  for (int d = threadIdx.x; d < kDigits; d += kWarp) of_chunk[d] = 0;
-  __syncthreads();
-  const int64_t first = blockIdx.x * kChunk, last = min(first + kChunk, n);
-  for (int64_t i = first + threadIdx.x; i < last; i += kWarp) {
-    atomicAdd(&of_chunk[keys[i] >> shift & (kDigits - 1)], 1);
-  }
-  __syncthreads();
-  for (int d = threadIdx.x; d < kDigits; d += kWarp) {
-    counts[int64_t{d} * gridDim.x + blockIdx.x] = of_chunk[d];
-  }
-}
-
-// Each count becomes the sum of those before it; by one block.
-__global__ void SumBefore(int32_t* counts, int64_t n) {
-  __shared__ int32_t of_threads[kThreads];
-  const int64_t share = (n + kThreads - 1) / kThreads;
-  const int64_t first = threadIdx.x * share, last = min(first + share, n);
-  int32_t sum = 0;
-  for (int64_t i = first; i < last; ++i) sum += counts[i];
-  of_threads[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int32_t before = 0;
-    for (int32_t& of_thread : of_threads) {
-      const int32_t own = of_thread;
-      of_thread = before;
-      before += own;
-    }
-  }
-  __syncthreads();
-  int32_t before = of_threads[threadIdx.x];
-  for (int64_t i = first; i < last; ++i) {
-    const int32_t own = counts[i];
-    counts[i] = before;
-    before += own;
-  }
-}
-
-__global__ void MovePairs(int32_t* to_keys, int32_t* to_places, const int32_t* keys,
-                          const int32_t* places, const int32_t* starts, int64_t n, int shift) {
-  __shared__ int32_t next[kDigits];  // where the chunk's next pair of a digit goes
-  for (int d = threadIdx.x; d < kDigits; d += kWarp) {
-    next[d] = starts[int64_t{d} * gridDim.x + blockIdx.x];
-  }
-  __syncthreads();
-  const int64_t first = blockIdx.x * kChunk, last = min(first + kChunk, n);
-  for (int64_t start = first; start < last; start += kWarp) {
-    const int64_t i = start + threadIdx.x;
-    const bool is_pair = i < last;
-    const int32_t key = is_pair ? keys[i] : 0;
-    // Lanes without a pair share a digit that nobody has.
-    const int digit = is_pair ? key >> shift & (kDigits - 1) : kDigits;
-    const unsigned alike = __match_any_sync(kEveryLane, digit);
-    const int before = __popc(alike & ((1u << threadIdx.x) - 1));
-    int32_t to = 0;
-    if (is_pair) to = next[digit] + before;
-    __syncwarp();
-    if (is_pair && before == 0) next[digit] += __popc(alike);
-    __syncwarp();
-    if (is_pair) {
-      to_keys[to] = key;
-      to_places[to] = places[i];
-    }
   }
 }
 
@@ -142,8 +68,6 @@ __global__ void AddSlices(T* dx, const T* dy, const int32_t* keys, const int32_t
   }
 }
 
-int64_t Chunks(const GatherShape& shape) { return CeilDiv(shape.indices, kChunk); }
-
 template <typename W>
 cudaError_t LaunchGather(void* y, const void* x, const int32_t* index, const GatherShape& shape,
                          int64_t inner_bytes, int* out_of_range, cudaStream_t stream) {
@@ -166,41 +90,25 @@ cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherSha
   return LaunchGather<uint16_t>(y, x, index, shape, bytes, out_of_range, stream);
 }
 
-// Two arrays of pairs, and the counts.
 int64_t GatherGradWorkspaceBytes(const GatherShape& shape) {
-  return (4 * shape.indices + kDigits * Chunks(shape)) * static_cast<int64_t>(sizeof(int32_t));
+  return IndexSortWorkspaceBytes(shape.indices);
 }
 
 cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type,
                        const GatherShape& shape, void* workspace, cudaStream_t stream) {
   const int64_t n = shape.indices;
-  auto* keys = static_cast<int32_t*>(workspace);
-  int32_t* places = keys + n;
-  int32_t* other_keys = places + n;
-  int32_t* other_places = other_keys + n;
-  int32_t* counts = other_places + n;
-  const auto chunks = static_cast<unsigned>(Chunks(shape));
-
   const int64_t bytes = shape.outer * shape.size * shape.inner * Bytes(type);
   MUSTER_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(dx, 0, static_cast<size_t>(bytes), stream));
+  IndexPairs pairs = PairsToSort(workspace, n);
   MUSTER_RETURN_IF_CUDA_ERROR(
-      Launch(MakePairs, Strided(n), kThreads, 0, stream, keys, places, index, shape));
-  for (int shift = 0; shift < 31 && (shape.size - 1) >> shift > 0; shift += kDigitBits) {
-    MUSTER_RETURN_IF_CUDA_ERROR(
-        Launch(CountDigits, chunks, kWarp, 0, stream, counts, keys, n, shift));
-    MUSTER_RETURN_IF_CUDA_ERROR(
-        Launch(SumBefore, 1, kThreads, 0, stream, counts, kDigits * Chunks(shape)));
-    MUSTER_RETURN_IF_CUDA_ERROR(Launch(MovePairs, chunks, kWarp, 0, stream, other_keys,
-                                       other_places, keys, places, counts, n, shift));
-    std::swap(keys, other_keys);
-    std::swap(places, other_places);
-  }
+      Launch(MakePairs, Strided(n), kThreads, 0, stream, pairs.keys, pairs.places, index, shape));
+  MUSTER_RETURN_IF_CUDA_ERROR(SortPairs(pairs, n, shape.size, workspace, stream));
   const auto blocks = static_cast<unsigned>(std::min(n, kBlocksMax));
   const auto outer = static_cast<unsigned>(std::min<int64_t>(shape.outer, 1024));
   return ForFloating(type, [&](auto one) {
     using T = decltype(one);
     return Launch(AddSlices<T>, dim3(blocks, outer), kThreads, 0, stream, static_cast<T*>(dx),
-                  static_cast<const T*>(dy), keys, places, shape);
+                  static_cast<const T*>(dy), pairs.keys, pairs.places, shape);
   });
 }
 
