@@ -101,8 +101,8 @@ int64_t MovedBytes(const Shaped& s) {
   int64_t bytes = 0;
   absl::flat_hash_set<absl::string_view> read;
   for (int i = 0; i < s.node.inputs_size(); ++i) {
-    // Of the table of a Gather or Embedding only rows are read, as many as are written.
-    if ((op == "Gather" && i == 0) || (op == "Embedding" && i == 1)) {
+    // Of the table of a Gather or Embedding only what is written is read.
+    if (((op == "Gather" || op == "GatherElements") && i == 0) || (op == "Embedding" && i == 1)) {
       bytes += s.types.at(s.node.outputs(0)).bytes();
     } else if (!signature.input(i).shape_only && read.insert(s.node.inputs(i)).second) {
       bytes += s.types.at(s.node.inputs(i)).bytes();

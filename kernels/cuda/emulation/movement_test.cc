@@ -4,6 +4,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/gather.h"
+#include "kernels/cuda/indexed_elements.h"
 #include "kernels/cuda/reduction.h"
 #include "kernels/dropout.h"
 
@@ -195,6 +196,80 @@ TEST(GatherTest, SlicesByIndexAndTheirGradientsInTheOrderOfTheIndices) {
       ExpectRounded(dx_on.Read(type), dx, type, 16);
     }
   });
+}
+
+// Shapes of tensor and index, whether they have neighbours alike or not; several chunks to sort.
+struct IndexedShape {
+  std::vector<int64_t> tensor;
+  std::vector<int64_t> index;
+  int64_t axis;
+
+  // The element of the tensor for each of the index, and ids of either sign that say so.
+  std::vector<int64_t> Targets(std::vector<int32_t>& ids) const {
+    int64_t n = 1;
+    for (int64_t size : index) n *= size;
+    ids = RandomIds(n, 2 * tensor[axis], 3);
+    std::vector<int64_t> targets(n);
+    for (int64_t i = 0; i < n; ++i) {
+      ids[i] -= static_cast<int32_t>(tensor[axis]);
+      int64_t rest = i, stride = 1;
+      for (int64_t d = std::ssize(tensor) - 1; d >= 0; --d) {
+        const int64_t place = d == axis ? (ids[i] + tensor[d]) % tensor[d] : rest % index[d];
+        targets[i] += place * stride;
+        rest /= index[d];
+        stride *= tensor[d];
+      }
+    }
+    return targets;
+  }
+};
+
+const IndexedShape kIndexedShapes[] = {{{5}, {1100}, 0},
+                                       {{4, 70, 5}, {4, 33, 5}, 1},
+                                       {{6, 4, 3}, {8, 2, 3}, 0},
+                                       {{4, 3, 6, 5}, {2, 3, 7, 4}, 2},
+                                       {{3, 9}, {3, 4}, 1}};
+
+TEST(IndexedElementsTest, AreTakenAndTheirGradientsSummedInTheOrderOfTheIndex) {
+  ForEveryRun([](Type type) {
+    for (const IndexedShape& shape : kIndexedShapes) {
+      std::vector<int32_t> ids;
+      const std::vector<int64_t> targets = shape.Targets(ids);
+      const IndexedElements elements(shape.tensor, shape.index, shape.axis);
+      ASSERT_EQ(elements.indices, std::ssize(targets));
+      const Floats x = Rounded(Normals(elements.tensor_elements, 1), type);
+      const Floats dy = Rounded(Normals(elements.indices, 2), type);
+      Floats y(dy.size());
+      std::vector<double> dx(x.size(), 0.0);
+      for (size_t i = 0; i < y.size(); ++i) {
+        y[i] = x[targets[i]];
+        dx[targets[i]] += dy[i];
+      }
+      DeviceMemory x_on(x, type), dy_on(dy, type), ids_on(ids), wrong(std::vector<int32_t>{0});
+      DeviceMemory y_on(dy.size() * Bytes(type)), dx_on(x.size() * Bytes(type));
+      DeviceMemory workspace(GatherElementsGradWorkspaceBytes(elements));
+      ASSERT_EQ(GatherElements(y_on.data(), x_on.data(), ids_on.ints(), elements,
+                               static_cast<int>(Bytes(type)), wrong.ints(), nullptr),
+                cudaSuccess);
+      ASSERT_EQ(GatherElementsGrad(dx_on.data(), dy_on.data(), ids_on.ints(), type, elements,
+                                   workspace.data(), nullptr),
+                cudaSuccess);
+      EXPECT_EQ(y_on.Read(type), y);
+      EXPECT_EQ(wrong.ints()[0], 0);
+      ExpectRounded(dx_on.Read(type), dx, type, 256);
+    }
+  });
+}
+
+TEST(IndexedElementsTest, AnIndexOutsideIsReported) {
+  const IndexedElements elements({3}, {2}, 0);
+  for (int32_t id : {3, -4}) {
+    DeviceMemory x(Floats{1, 2, 3}, Type::kF32), y(8), wrong(std::vector<int32_t>{0});
+    DeviceMemory ids(std::vector<int32_t>{-3, id});
+    ASSERT_EQ(GatherElements(y.data(), x.data(), ids.ints(), elements, 4, wrong.ints(), nullptr),
+              cudaSuccess);
+    EXPECT_EQ(wrong.ints()[0], 1);
+  }
 }
 
 TEST(DropoutTest, TheSameElementsAreDroppedAsOnTheCpu) {

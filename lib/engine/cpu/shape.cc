@@ -9,6 +9,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gather.h"
+#include "kernels/indexed_elements.h"
 #include "kernels/slice.h"
 #include "kernels/transpose.h"
 #include "lib/engine/cpu/binding.h"
@@ -191,6 +192,36 @@ PlannedNode PlanGatherGrad(const CpuNode& n) {
       })};
 }
 
+kernels::IndexedElements IndexedElementsOf(const CpuNode& n, const TensorType& x,
+                                           const TensorType& index) {
+  return {x.shape, index.shape, AxisAttribute(*n.node, x.shape.size())};
+}
+
+absl::Status CheckElementIds(const std::string& node, const int32_t* ids,
+                             const kernels::IndexedElements& elements) {
+  return CheckIds(node, ids, elements.indices(), -elements.size(), elements.size());
+}
+
+PlannedNode PlanGatherElements(const CpuNode& n) {
+  return {.prepare =
+              Call([elements = IndexedElementsOf(n, n.inputs[0], n.inputs[1]),
+                    size = ElementBytes(n.inputs[0]), name = n.node->name()](const NodeMemory& m) {
+                absl::Status in_range = CheckElementIds(name, Ids(m, 1), elements);
+                if (in_range.ok()) {
+                  kernels::GatherElements(m.outputs[0], m.inputs[0], Ids(m, 1), elements, size);
+                }
+                return in_range;
+              })};
+}
+
+PlannedNode PlanGatherElementsGrad(const CpuNode& n) {
+  return {.shape_only = {1},
+          .prepare = Call(
+              [elements = IndexedElementsOf(n, n.outputs[0], n.inputs[2])](const NodeMemory& m) {
+                kernels::GatherElementsGrad(Output(m), Input(m, 0), Ids(m, 2), elements);
+              })};
+}
+
 kernels::EmbeddingShape EmbeddingShapeOf(const TensorType& ids, const TensorType& table) {
   return {.rows = ids.elements(), .vocabulary = table.shape[0], .channels = table.shape[1]};
 }
@@ -232,6 +263,8 @@ void AddShapeKernels(CpuKernelTable& table) {
   table["PadGrad"] = {.plan = PlanPadGrad, .any_type = true};
   table["Gather"] = {.plan = PlanGather, .any_type = true};
   table["GatherGrad"] = {PlanGatherGrad};
+  table["GatherElements"] = {.plan = PlanGatherElements, .any_type = true};
+  table["GatherElementsGrad"] = {PlanGatherElementsGrad};
   table["Embedding"] = {PlanEmbedding};
   table["EmbeddingGrad"] = {PlanEmbeddingGrad};
 }

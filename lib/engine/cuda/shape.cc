@@ -1,13 +1,17 @@
 // Other shapes, other places, chosen elements: nothing is computed. Tensors of every type.
+#include <limits>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/gather.h"
+#include "kernels/cuda/indexed_elements.h"
 #include "kernels/cuda/movement.h"
 #include "kernels/cuda/reduction.h"
 #include "lib/engine/cuda/binding.h"
 #include "lib/graph/attributes.h"
 #include "lib/graph/dtype.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
@@ -272,6 +276,43 @@ absl::StatusOr<PlannedNode> PlanEmbeddingGrad(const CudaNode& node) {
   return PlanPutBack(node, EmbeddingShapeOf(node.inputs[1], node.outputs[0].shape), 1, 2);
 }
 
+// The kernels count elements of both tensors in 32 bits.
+absl::StatusOr<cuda::IndexedElements> IndexedElementsOf(const CudaNode& node, const TensorType& x,
+                                                        const TensorType& index) {
+  for (const TensorType& tensor : {x, index}) {
+    if (tensor.elements() > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a tensor of ", tensor.elements(),
+                       " elements; on a GPU those by index have fewer than 2^31"));
+    }
+  }
+  return cuda::IndexedElements(x.shape, index.shape,
+                               AxisAttribute(*node.node, static_cast<int64_t>(x.shape.size())));
+}
+
+absl::StatusOr<PlannedNode> PlanGatherElements(const CudaNode& node) {
+  ASSIGN_OR_RETURN(const cuda::IndexedElements elements,
+                   IndexedElementsOf(node, node.inputs[0], node.inputs[1]));
+  return PlannedNode{.prepare = Enqueue([elements, bytes = ElementBytes(node.outputs[0]),
+                                         flag = node.context.out_of_range,
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::GatherElements(m.outputs[0], m.inputs[0], Ids(m.inputs[1]),
+                                                   elements, bytes, flag, stream);
+                     })};
+}
+
+absl::StatusOr<PlannedNode> PlanGatherElementsGrad(const CudaNode& node) {
+  ASSIGN_OR_RETURN(const cuda::IndexedElements elements,
+                   IndexedElementsOf(node, node.outputs[0], node.inputs[2]));
+  return PlannedNode{.shape_only = {1},
+                     .workspace_bytes = cuda::GatherElementsGradWorkspaceBytes(elements),
+                     .prepare = Enqueue([elements, type = node.type(0),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::GatherElementsGrad(m.outputs[0], m.inputs[0], Ids(m.inputs[2]),
+                                                       type, elements, m.workspace, stream);
+                     })};
+}
+
 }  // namespace
 
 void AddShapeKernels(CudaKernelTable& table) {
@@ -291,6 +332,8 @@ void AddShapeKernels(CudaKernelTable& table) {
   table["PadGrad"] = PlanPadGrad;
   table["Gather"] = PlanGather;
   table["GatherGrad"] = PlanGatherGrad;
+  table["GatherElements"] = PlanGatherElements;
+  table["GatherElementsGrad"] = PlanGatherElementsGrad;
   table["Embedding"] = PlanEmbedding;
   table["EmbeddingGrad"] = PlanEmbeddingGrad;
 }

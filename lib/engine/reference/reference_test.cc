@@ -152,6 +152,9 @@ TEST(ReferenceTest, MovesEqualNumpy) {
                {3, 6}, 0.003502047025);
   ExpectTensor(Apply("Gather", {Wave({4, 5, 3}, 0), Ids({2, 2}, {1, -1, 0, 3})}, {{"axis", 1}})[0],
                {4, 2, 2, 3}, -0.021887574035);
+  ExpectTensor(Apply("GatherElements", {Wave({4, 5}, 0), Ids({3, 2}, {1, -1, 0, 3, -5, 2})},
+                     {{"axis", 1}})[0],
+               {3, 2}, 1.409121417287);
   ExpectTensor(Apply("Transpose", {Wave({2, 3, 4}, 0)}, {{"permutation", {2, 0, 1}}})[0], {4, 2, 3},
                1.413065718352);
 }

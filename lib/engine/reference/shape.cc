@@ -168,6 +168,19 @@ std::vector<Tensor> Gather(const Call& call) {
   });
 }
 
+// The place in x that element `at` of an index of elements stands for.
+Index IndexedPlace(const Index& at, double value, int64_t axis, const Tensor& x) {
+  const auto place = static_cast<int64_t>(value);
+  return With(at, axis, place < 0 ? place + x.shape[axis] : place);
+}
+
+std::vector<Tensor> GatherElements(const Call& call) {
+  const Tensor &x = call[0], &index = call[1];
+  const int64_t axis = Dimension(call.Integer("axis", 0), x.rank());
+  return Moved(x, index.shape,
+               [&](const Index& at) { return x(IndexedPlace(at, index(at), axis, x)); });
+}
+
 std::vector<Tensor> Embedding(const Call& call) {
   const Tensor &ids = call[0], &table = call[1];
   Shape shape = ids.shape;
@@ -208,6 +221,7 @@ void AddShapeOperators(Operators& operators) {
   operators["Slice"] = Slice;
   operators["Pad"] = Pad;
   operators["Gather"] = Gather;
+  operators["GatherElements"] = GatherElements;
   operators["Embedding"] = Embedding;
   operators["Constant"] = Constant;
 }

@@ -126,10 +126,18 @@ TEST(IdsTest, OnesThatAreNotThereAreErrorsOfTheData) {
   embedding.graph.set_logits(
       embedding.Add("y", "Embedding", {"ids", embedding.Parameter("table", {5, 2})}));
 
+  Sketch elements;
+  elements.Ids("ids", {});
+  elements.graph.set_logits(
+      elements.Add("y", "GatherElements", {elements.Parameter("x", {5}), "ids"}));
+
+  EXPECT_TRUE(RunWithIds(elements.graph, {4, -5, 0}).ok());
   EXPECT_TRUE(RunWithIds(gather.graph, {4, -5, 0}).ok());
   EXPECT_TRUE(RunWithIds(embedding.graph, {4, 0, 0}).ok());
   for (const auto& [graph, ids, id] :
-       {std::tuple(gather.graph, std::vector<double>{0, 1, 5}, "5"),
+       {std::tuple(elements.graph, std::vector<double>{0, 1, 5}, "5"),
+        std::tuple(elements.graph, std::vector<double>{-6, 0, 1}, "-6"),
+        std::tuple(gather.graph, std::vector<double>{0, 1, 5}, "5"),
         std::tuple(gather.graph, std::vector<double>{0, -6, 1}, "-6"),
         std::tuple(embedding.graph, std::vector<double>{0, 5, 1}, "5"),
         std::tuple(embedding.graph, std::vector<double>{0, -1, 1}, "-1")}) {

@@ -206,6 +206,26 @@ absl::Status RelateGather(const v1::Node& node, Dimensions& dimensions) {
   return dimensions.Bind("...y", shape);
 }
 
+// An index of elements: of the tensor's rank, and along each dimension but the axis no larger.
+absl::Status CheckElementIndex(const v1::Node& node, absl::Span<const int64_t> x,
+                               absl::Span<const int64_t> index) {
+  if (index.size() != x.size()) {
+    return Invalid("an index of ", index.size(), " dimensions into ", x.size());
+  }
+  RETURN_IF_ERROR(CheckAxis(node, x.size()));
+  const int64_t axis = AxisAttribute(node, x.size());
+  for (int64_t d = 0; d < static_cast<int64_t>(x.size()); ++d) {
+    if (d != axis && index[d] > x[d]) {
+      return Invalid("dimension ", d, " of the index is ", index[d], ", beyond ", x[d]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RelateIndexedElements(const v1::Node& node, Dimensions& dimensions) {
+  return CheckElementIndex(node, dimensions.Run("...x"), dimensions.Run("...index"));
+}
+
 // ---------------------------------------------------------------- constants
 
 absl::Status CheckConstantElements(const v1::Node& node, absl::Span<const int64_t> shape) {
@@ -343,6 +363,17 @@ std::vector<Operator> ShapeOperators() {
        .outputs = {"dx T[...x]"},
        .attributes = gather,
        .relate = RelateGather},
+      {.name = "GatherElements",
+       .inputs = {"x E[...x]", "index i32[...index]"},
+       .outputs = {"y E[...index]"},
+       .attributes = gather,
+       .relate = RelateIndexedElements,
+       .gradients = {{"GatherElementsGrad", {"dy", "x", "index"}, {"x"}}}},
+      {.name = "GatherElementsGrad",
+       .inputs = {"dy T[...index]", "x(shape) T[...x]", "index i32[...index]"},
+       .outputs = {"dx T[...x]"},
+       .attributes = gather,
+       .relate = RelateIndexedElements},
       {.name = "Embedding",
        .inputs = {"ids i32[...]", "table T[vocabulary, channel]"},
        .outputs = {"y T[..., channel]"},

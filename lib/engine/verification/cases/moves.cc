@@ -69,6 +69,13 @@ std::vector<OperatorCase> Cases() {
       {"Gather", {{1, 1}, Ids({1}, {0})}},
       {"Gather", {{3, 50, 21}, Ids({90}, -50, 50)}, {{"axis", 1}}},
 
+      {"GatherElements", {{5, 3}, ConstantIds({4, 3}, -5, 5)}},
+      {"GatherElements", {Rows({3, 5}), Ids({3, 7}, -5, 5)}, {{"axis", 1}}},
+      {"GatherElements", {Rows({2, 4, 9}), Ids({2, 4, 1}, -9, 9)}, {{"axis", -1}}},
+      {"GatherElements", {{4, 5, 6}, ConstantIds({2, 7, 3}, -5, 5)}, {{"axis", 1}}},
+      {"GatherElements", {{1}, ConstantIds({3}, -1, 1)}},
+      {"GatherElements", {{3, 50, 21}, ConstantIds({3, 90, 21}, -50, 50)}, {{"axis", 1}}},
+
       {"Embedding", {Ids({3}, 0, 7), {7, 5}}},
       {"Embedding", {Ids({2, 3}, 0, 4), {4, 17}}},
       {"Embedding", {Ids({2, 2, 2}, {1, 1, 1, 1, 1, 1, 1, 1}), {2, 1}}},

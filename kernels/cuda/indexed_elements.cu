@@ -1,0 +1,147 @@
+#include "kernels/cuda/index_sort.h"
+#include "kernels/cuda/indexed_elements.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace muster::kernels::cuda {
+namespace {
+
+// The tensor's element that the index's element `at` stands for. One out of range is taken for 0
+// and, where there is a flag, reported.
+__device__ int64_t Target(const IndexedElements& elements, const int32_t* index, int64_t at,
+                          int* out_of_range) {
+  int32_t along = index[at];
+  if (along < 0) along += elements.size;
+  if (along < 0 || along >= elements.size) {
+    if (out_of_range != nullptr) *out_of_range = 1;
+    along = 0;
+  }
+  int64_t target = 0;
+  auto rest = static_cast<uint32_t>(at);
+  for (int d = 0; d < elements.rank; ++d) {
+    const uint32_t outer = rest / elements.index_sizes[d];
+    const int64_t place = rest - outer * elements.index_sizes[d];
+    target += (d == elements.axis ? along : place) * elements.tensor_strides[d];
+    rest = outer;
+  }
+  return target;
+}
+
+// W: a word of the elements' size.
+template <typename W>
+__global__ void TakeWords(W* y, const W* x, const int32_t* index, IndexedElements elements,
+                          int* out_of_range) {
+  for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
+    y[i] = x[Target(elements, index, i, out_of_range)];
+  }
+}
+
+__global__ void MakeTargetPairs(int32_t* keys, int32_t* places, const int32_t* index,
+                                IndexedElements elements, int* out_of_range) {
+  for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
+    keys[i] = static_cast<int32_t>(Target(elements, index, i, out_of_range));
+    places[i] = static_cast<int32_t>(i);
+  }
+}
+
+// Sums in f32 of floating types.
+template <typename T>
+struct Summand {
+  using Sum = float;
+  static __device__ float Load(T x) { return ToFloat(x); }
+  static __device__ T Store(float sum) { return FromFloat<T>(sum); }
+};
+
+// y += the terms by key, which are sorted: a thread per sorted place, and the first of equal keys
+// adds all of them. kUnroll loads are under way at once.
+template <typename T>
+__global__ void AddByKey(T* y, const T* terms, const int32_t* keys, const int32_t* places,
+                         int64_t n) {
+  using Of = Summand<T>;
+  constexpr int kUnroll = 4;
+  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
+    const int32_t key = keys[i];
+    if (i > 0 && keys[i - 1] == key) continue;
+    int64_t end = i + 1;
+    while (end < n && keys[end] == key) ++end;
+    typename Of::Sum sum = Of::Load(y[key]);
+    int64_t j = i;
+    for (; j + kUnroll <= end; j += kUnroll) {
+      typename Of::Sum loaded[kUnroll];
+#pragma unroll
+      for (int k = 0; k < kUnroll; ++k) loaded[k] = Of::Load(terms[places[j + k]]);
+#pragma unroll
+      for (int k = 0; k < kUnroll; ++k) sum += loaded[k];
+    }
+    for (; j < end; ++j) sum += Of::Load(terms[places[j]]);
+    y[key] = Of::Store(sum);
+  }
+}
+
+// y += the terms by index.
+template <typename T>
+cudaError_t AddByIndex(void* y, const void* terms, const int32_t* index,
+                       const IndexedElements& elements, void* workspace, int* out_of_range,
+                       cudaStream_t stream) {
+  const int64_t n = elements.indices;
+  IndexPairs pairs = PairsToSort(workspace, n);
+  MUSTER_RETURN_IF_CUDA_ERROR(Launch(MakeTargetPairs, Strided(n), kThreads, 0, stream, pairs.keys,
+                                     pairs.places, index, elements, out_of_range));
+  MUSTER_RETURN_IF_CUDA_ERROR(SortPairs(pairs, n, elements.tensor_elements, workspace, stream));
+  return Launch(AddByKey<T>, Strided(n), kThreads, 0, stream, static_cast<T*>(y),
+                static_cast<const T*>(terms), pairs.keys, pairs.places, n);
+}
+
+}  // namespace
+
+IndexedElements::IndexedElements(const std::vector<int64_t>& tensor,
+                                 const std::vector<int64_t>& index, int64_t index_axis)
+    : indices(1),
+      tensor_elements(1),
+      size(static_cast<int32_t>(tensor[index_axis])),
+      axis(0),
+      rank(0),
+      index_sizes{},
+      tensor_strides{} {
+  bool extends = false;  // the dimension before
+  for (auto d = static_cast<int64_t>(tensor.size()) - 1; d >= 0; --d) {
+    if (d == index_axis) axis = rank;
+    if (extends && d != index_axis) {
+      index_sizes[rank - 1] *= static_cast<uint32_t>(index[d]);
+    } else {
+      index_sizes[rank] = static_cast<uint32_t>(index[d]);
+      tensor_strides[rank] = tensor_elements;
+      ++rank;
+    }
+    extends = d != index_axis && index[d] == tensor[d];
+    indices *= index[d];
+    tensor_elements *= tensor[d];
+  }
+}
+
+cudaError_t GatherElements(void* y, const void* x, const int32_t* index,
+                           const IndexedElements& elements, int element_bytes, int* out_of_range,
+                           cudaStream_t stream) {
+  const dim3 grid = Strided(elements.indices);
+  if (element_bytes == 2) {
+    return Launch(TakeWords<uint16_t>, grid, kThreads, 0, stream, static_cast<uint16_t*>(y),
+                  static_cast<const uint16_t*>(x), index, elements, out_of_range);
+  }
+  return Launch(TakeWords<uint32_t>, grid, kThreads, 0, stream, static_cast<uint32_t*>(y),
+                static_cast<const uint32_t*>(x), index, elements, out_of_range);
+}
+
+int64_t GatherElementsGradWorkspaceBytes(const IndexedElements& elements) {
+  return IndexSortWorkspaceBytes(elements.indices);
+}
+
+cudaError_t GatherElementsGrad(void* dx, const void* dy, const int32_t* index, Type type,
+                               const IndexedElements& elements, void* workspace,
+                               cudaStream_t stream) {
+  const int64_t bytes = elements.tensor_elements * Bytes(type);
+  MUSTER_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(dx, 0, static_cast<size_t>(bytes), stream));
+  return ForFloating(type, [&](auto one) {
+    return AddByIndex<decltype(one)>(dx, dy, index, elements, workspace, nullptr, stream);
+  });
+}
+
+}  // namespace muster::kernels::cuda

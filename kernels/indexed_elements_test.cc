@@ -1,0 +1,76 @@
+#include "kernels/indexed_elements.h"
+
+#include "kernels/comparison.h"
+
+namespace muster::kernels {
+namespace {
+
+struct IndexedShape {
+  std::vector<int64_t> tensor;
+  std::vector<int64_t> index;
+  int64_t axis;
+};
+
+class IndexedElementsTest : public testing::TestWithParam<IndexedShape> {
+ protected:
+  std::vector<int32_t> Indices() const {
+    std::vector<int32_t> index = RandomIds(elements_.indices(), 2 * elements_.size(), 1);
+    for (int32_t& i : index) i -= elements_.size();
+    return index;
+  }
+
+  // Which element of the tensor element `at` of the index stands for.
+  int64_t SourceOf(int64_t at) const {
+    int64_t source = 0, stride = 1, rest = at;
+    for (int64_t d = std::ssize(shape_.tensor) - 1; d >= 0; --d) {
+      int64_t place = rest % shape_.index[d];
+      rest /= shape_.index[d];
+      if (d == shape_.axis) place = (index_[at] + shape_.tensor[d]) % shape_.tensor[d];
+      source += place * stride;
+      stride *= shape_.tensor[d];
+    }
+    return source;
+  }
+
+  const IndexedShape shape_ = GetParam();
+  const IndexedElements elements_{shape_.tensor, shape_.index, shape_.axis};
+  const std::vector<int32_t> index_ = Indices();
+};
+
+INSTANTIATE_TEST_SUITE_P(OddSizes, IndexedElementsTest,
+                         testing::Values(IndexedShape{{1}, {1}, 0}, IndexedShape{{7}, {40}, 0},
+                                         IndexedShape{{5, 3}, {9, 2}, 0},
+                                         IndexedShape{{5, 3}, {4, 8}, 1},
+                                         // Neighbours alike, and not.
+                                         IndexedShape{{4, 3, 6, 5}, {4, 3, 2, 5}, 2},
+                                         IndexedShape{{4, 3, 6, 5, 2}, {2, 3, 7, 4, 2}, 2},
+                                         IndexedShape{{90, 70, 11}, {80, 70, 13}, 2},
+                                         IndexedShape{{3, 200, 130}, {3, 60, 130}, 1}));
+
+TEST_P(IndexedElementsTest, AreTakenFromEitherEnd) {
+  const Floats x = Normals(elements_.tensor_elements(), 2);
+  Floats y(index_.size(), NAN);
+  GatherElements(y.data(), x.data(), index_.data(), elements_, 4);
+  for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], x[SourceOf(i)]);
+
+  std::vector<uint16_t> narrow(x.size()), taken(y.size());
+  for (size_t i = 0; i < narrow.size(); ++i) narrow[i] = i;
+  GatherElements(taken.data(), narrow.data(), index_.data(), elements_, 2);
+  for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(taken[i], narrow[SourceOf(i)]);
+}
+
+TEST_P(IndexedElementsTest, GradientsAreSummedByIndexOnAnyThreads) {
+  const Floats dy = Normals(index_.size(), 2);
+  std::vector<double> expected(elements_.tensor_elements(), 0.0);
+  for (size_t i = 0; i < dy.size(); ++i) expected[SourceOf(i)] += dy[i];
+  Floats dx(expected.size(), NAN);
+  GatherElementsGrad(dx.data(), dy.data(), index_.data(), elements_);
+  ExpectClose(dx, expected, elements_.length());
+  ExpectSameOnAnyThreads([&] {
+    GatherElementsGrad(dx.data(), dy.data(), index_.data(), elements_);
+    return dx;
+  });
+}
+
+}  // namespace
+}  // namespace muster::kernels
