@@ -214,6 +214,10 @@ __global__ void FillAll(T* y, T value, int64_t n) {
   for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) y[i] = value;
 }
 
+__global__ void FillWithPositions(int32_t* y, int64_t n) {
+  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) y[i] = static_cast<int32_t>(i);
+}
+
 }  // namespace
 
 cudaError_t Apply(const Curve& curve, void* y, const void* x, int64_t n, Type type,
@@ -348,6 +352,11 @@ cudaError_t Fill(void* y, double value, int64_t n, Type type, cudaStream_t strea
                     static_cast<int32_t>(value), n);
   }
   return cudaErrorInvalidValue;
+}
+
+cudaError_t FillPositions(int32_t* y, int64_t n, cudaStream_t stream) {
+  if (n == 0) return cudaSuccess;
+  return Launch(FillWithPositions, Strided(n), kThreads, 0, stream, y, n);
 }
 
 }  // namespace muster::kernels::cuda

@@ -84,4 +84,7 @@ cudaError_t WeighStatistic(float* y, const float* x, const RunNumbers* numbers, 
 // n elements of y become `value`.
 cudaError_t Fill(void* y, double value, int64_t n, Type type, cudaStream_t stream);
 
+// n elements of y become 0, 1, 2, ...
+cudaError_t FillPositions(int32_t* y, int64_t n, cudaStream_t stream);
+
 }  // namespace muster::kernels::cuda

@@ -134,7 +134,7 @@ class Differentiation {
       const Operator& op = *FindOperator(node.op());
       RETURN_IF_ERROR(CheckOutputs(node, op));
       for (int x = 0; x < node.inputs_size(); ++x) {
-        if (!active_.contains(node.inputs(x))) continue;
+        if (op.input(x).is_like() || !active_.contains(node.inputs(x))) continue;
         if (std::ranges::none_of(op.gradients, [&](const GradientRule& rule) {
               return std::ranges::count(rule.of, absl::string_view(op.input(x).name)) > 0;
             })) {

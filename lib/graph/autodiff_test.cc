@@ -293,6 +293,25 @@ TEST(DifferentiateTest, NothingFlowsBackThroughASteppedFunction) {
       ElementsAre("d(rest) = MeanSquaredErrorGrad(rest, target)", "d(w) = MulGrad(d(rest), w, x)"));
 }
 
+// A token that each sample begins with: of what it is put before only the batch is asked.
+TEST(DifferentiateTest, ShapesHaveNoGradient) {
+  EXPECT_THAT(Backward(R"(
+                input x f32[-1, 4]
+                input target f32[-1, 2, 4]
+                parameter w [4, 4]
+                parameter token [1, 1, 4]
+                y = Linear(x, w)
+                row = Unsqueeze(y) axes=[1]
+                tokens = Expand(token, y) shape=[-1, 0, 0]
+                rows = Concat(tokens, row) axis=1
+                loss = MeanSquaredError(rows, target)
+                loss loss)"),
+              ElementsAre("d(rows) = MeanSquaredErrorGrad(rows, target)",
+                          "d(tokens), d(row) = ConcatGrad(d(rows), tokens, row)",
+                          "d(token) = ExpandGrad(d(tokens), token)",
+                          "d(y) = ReshapeGrad(d(row), y)", "d(w) = LinearGradWeight(d(y), x)"));
+}
+
 TEST(DifferentiateTest, ATiedTableSumsEmbeddingAndHeadAtTheEnd) {
   const std::vector<std::string> backward = Backward(R"(
       input ids i32[-1, 3]

@@ -1,12 +1,18 @@
 #include "lib/graph/dependence.h"
 
-#include <algorithm>
-
 #include "lib/graph/dtype.h"
 #include "lib/graph/operator.h"
 
 namespace muster {
 namespace {
+
+bool ReadsOneOf(const absl::flat_hash_set<std::string>& tensors, const v1::Node& node) {
+  const Operator& op = *FindOperator(node.op());
+  for (int i = 0; i < node.inputs_size(); ++i) {
+    if (!op.input(i).is_like() && tensors.contains(node.inputs(i))) return true;
+  }
+  return false;
+}
 
 enum class Steps { kPass, kStop };
 
@@ -18,10 +24,7 @@ absl::flat_hash_set<std::string> Reached(const v1::Graph& graph, const TensorTyp
   }
   for (const v1::Node& node : graph.nodes()) {
     if (steps == Steps::kStop && FindOperator(node.op())->is_step) continue;
-    if (std::ranges::none_of(node.inputs(),
-                             [&](const std::string& x) { return dependent.contains(x); })) {
-      continue;
-    }
+    if (!ReadsOneOf(dependent, node)) continue;
     for (const std::string& output : node.outputs()) {
       if (IsFloating(types.at(output).dtype)) dependent.insert(output);
     }

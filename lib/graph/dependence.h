@@ -9,7 +9,7 @@
 
 namespace muster {
 
-// The trained parameters and every floating tensor computed from one.
+// The trained parameters and every floating tensor computed from one, not from its shape alone.
 absl::flat_hash_set<std::string> DependentOnTrained(const v1::Graph& graph,
                                                     const TensorTypes& types);
 

@@ -143,6 +143,25 @@ TEST(PrecisionTest, MasksAndTargetsStayF32AndAConstantIsMadeInEitherType) {
   EXPECT_THAT(NodeLines(graph), Contains("loss = SigmoidCrossEntropy(y, target)"));
 }
 
+TEST(PrecisionTest, AShapeThatIsAskedForIsOfAnyType) {
+  const v1::Graph graph = Training(ParseGraph(R"(
+      input x f32[-1, 4]
+      input target f32[-1, 4]
+      parameter w [4, 4]
+      zeros = Constant() shape=[1, 4] value=0.0
+      y = Linear(x, w)
+      rows = Expand(zeros, y) shape=[-1, 0]
+      sums = Add(x, rows)
+      loss = MeanSquaredError(y, target)
+      loss loss
+      logits sums)"),
+                                   {.precision = v1::FP16, .recompute = false, .fuse = false});
+
+  EXPECT_THAT(NodeLines(graph), Contains("rows = Expand(zeros, y)"));
+  EXPECT_THAT(NodeLines(graph), Contains("sums = Add(x, rows)"));
+  EXPECT_EQ(InferTypes(graph, 3)->at("rows").dtype, v1::DTYPE_F32);
+}
+
 TEST(PrecisionTest, AnInputIsCastOnceForAllThatReadIt) {
   const v1::Graph graph = Training(ParseGraph(R"(
       input x f32[-1, 4]

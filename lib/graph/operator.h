@@ -20,8 +20,8 @@ inline constexpr int kRankMax = 8;  // dimensions of a tensor
 //   name    "bias?" may be left out from the end; an optional output ("dbias?") is there when the
 //           optional input without the d is. "x*" repeats. "x(shape)": only its shape is read
 //   type    f32, i32; T: floating, the same wherever T stands; U: likewise, but another; E:
-//   floating
-//           or i32; @to: what the attribute `to` names; "state" has no dimensions
+//           floating or i32; A: likewise, whatever it is elsewhere; @to: what the attribute `to`
+//           names; "state" has no dimensions
 //   word    stands for one dimension and has the same size wherever it appears in the signature.
 //           "..." (or "...word") stands for any number of dimensions, at most once in a tensor.
 //           "...x#" differs from repeat to repeat: "...x0", "...x1"
@@ -30,10 +30,13 @@ struct Operand {
 
   Operand(const char* signature);  // NOLINT: implicit, so that the table reads like ops.md
 
+  // Any tensor of the graph, asked for its shape: nothing flows back to it, and no type follows it.
+  bool is_like() const { return shape_only && dtype == "A"; }
+
   std::string name;
   Arity arity = Arity::kOne;
   bool shape_only = false;
-  std::string dtype;               // "f32", "i32", "T", "U", "E", "@to", "state"
+  std::string dtype;               // "f32", "i32", "T", "U", "E", "A", "@to", "state"
   std::vector<std::string> words;  // of dimensions
   std::string type;                // as written: "T[..., inner]"
 };

@@ -1,6 +1,5 @@
 #include "lib/graph/precision.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -44,11 +43,14 @@ class Lowering {
  private:
   void Lower(v1::Node& node) {
     const Operator& op = *FindOperator(node.op());
-    const bool is_low = std::ranges::any_of(
-        node.inputs(), [&](const std::string& x) { return dependent_.contains(x); });
+    bool is_low = false;
+    for (int i = 0; i < node.inputs_size(); ++i) {
+      is_low |= !op.input(i).is_like() && dependent_.contains(node.inputs(i));
+    }
     const v1::DType follows = is_low ? low_ : v1::DTYPE_F32;
     if (node.op() == "Cast") return LowerCast(is_low, node);
     for (int i = 0; i < node.inputs_size(); ++i) {
+      if (op.input(i).is_like()) continue;
       const v1::DType dtype = dtypes_.at(node.inputs(i));
       const v1::DType want = op.input(i).dtype == "f32" ? v1::DTYPE_F32 : follows;
       if (IsFloating(dtype) && dtype != want) node.set_inputs(i, As(node.inputs(i), want));

@@ -284,9 +284,11 @@ class SignatureMatch {
     if (operand.dtype.size() != 1) {
       return DTypeName(type.dtype) == operand.dtype ? absl::OkStatus() : Mismatch();
     }
-    const bool fits =
-        IsFloating(type.dtype) || (operand.dtype == "E" && type.dtype == v1::DTYPE_I32);
-    if (!fits) return Mismatch();
+    const bool takes_integers = operand.dtype == "E" || operand.dtype == "A";
+    if (!IsFloating(type.dtype) && !(takes_integers && type.dtype == v1::DTYPE_I32)) {
+      return Mismatch();
+    }
+    if (operand.dtype == "A") return absl::OkStatus();
     const auto [known, added] = dtypes_.try_emplace(operand.dtype, inputs_.size() - 1);
     const Input& first = inputs_[known->second];
     if (first.type->dtype == type.dtype) return absl::OkStatus();

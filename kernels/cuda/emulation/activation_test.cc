@@ -107,6 +107,14 @@ TEST(ActivationTest, NansAreFound) {
   });
 }
 
+TEST(ActivationTest, PositionsCountUp) {
+  for (int64_t n : kSizes) {
+    DeviceMemory y(4 * n);
+    ASSERT_EQ(FillPositions(y.ints(), n, nullptr), cudaSuccess);
+    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(y.ints()[i], i);
+  }
+}
+
 TEST(ActivationTest, TermsAddUpAndGradientsAreExported) {
   ForEveryRun([&](Type type) {
     for (int64_t n : kSizes) {

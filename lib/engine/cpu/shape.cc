@@ -52,9 +52,18 @@ PlannedNode PlanTransposeGrad(const CpuNode& n) {
 }
 
 PlannedNode PlanExpand(const CpuNode& n) {
-  if (n.inputs[0].shape == n.outputs[0].shape) return PlanAlias(n);
-  return {.prepare = Call([to = n.outputs[0].shape, from = n.inputs[0].shape](const NodeMemory& m) {
+  const std::vector<int> like = n.inputs.size() == 2 ? std::vector<int>{1} : std::vector<int>{};
+  if (n.inputs[0].shape == n.outputs[0].shape) return PlanAlias(n, like);
+  return {.shape_only = like,
+          .prepare = Call([to = n.outputs[0].shape, from = n.inputs[0].shape](const NodeMemory& m) {
             kernels::Expand(m.outputs[0], to, m.inputs[0], from);
+          })};
+}
+
+PlannedNode PlanSampleIndex(const CpuNode& n) {
+  return {.shape_only = {0},
+          .prepare = Call([samples = n.outputs[0].elements()](const NodeMemory& m) {
+            std::iota(IntegerOutput(m), IntegerOutput(m) + samples, 0);
           })};
 }
 
@@ -253,6 +262,7 @@ void AddShapeKernels(CpuKernelTable& table) {
   table["Transpose"] = {.plan = PlanTranspose, .any_type = true};
   table["TransposeGrad"] = {.plan = PlanTransposeGrad, .any_type = true};
   table["Expand"] = {PlanExpand};
+  table["SampleIndex"] = {.plan = PlanSampleIndex, .any_type = true};
   table["Concat"] = {.plan = PlanJoin, .any_type = true};
   table["ConcatGrad"] = {.plan = PlanPart, .any_type = true};
   table["Split"] = {.plan = PlanPart, .any_type = true};

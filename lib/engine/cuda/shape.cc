@@ -59,14 +59,25 @@ absl::StatusOr<PlannedNode> PlanTransposeGrad(const CudaNode& node) {
 absl::StatusOr<PlannedNode> PlanExpand(const CudaNode& node) {
   const Shape& x = node.shape(0);
   const Shape& y = node.outputs[0].shape;
-  if (x == y) return PlanAlias(node);
+  const std::vector<int> like = node.inputs.size() == 2 ? std::vector<int>{1} : std::vector<int>{};
+  if (x == y) return PlanAlias(node, like);
   const Shape strides = cuda::RowMajorStrides(x);
   cuda::View from{0, Shape(y.size(), 0)};
   const size_t missing = y.size() - x.size();
   for (size_t d = 0; d < x.size(); ++d) {
     if (x[d] == y[d + missing]) from.strides[d + missing] = strides[d];
   }
-  return PlanCopy(node, {0, cuda::RowMajorStrides(y)}, std::move(from), y);
+  PlannedNode plan = PlanCopy(node, {0, cuda::RowMajorStrides(y)}, std::move(from), y);
+  plan.shape_only = like;
+  return plan;
+}
+
+absl::StatusOr<PlannedNode> PlanSampleIndex(const CudaNode& node) {
+  return PlannedNode{.shape_only = {0},
+                     .prepare = Enqueue([samples = node.outputs[0].elements(),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::FillPositions(IntegerOutput(m), samples, stream);
+                     })};
 }
 
 absl::StatusOr<PlannedNode> PlanExpandGrad(const CudaNode& node) {
@@ -321,6 +332,7 @@ void AddShapeKernels(CudaKernelTable& table) {
   table["Transpose"] = PlanTranspose;
   table["TransposeGrad"] = PlanTransposeGrad;
   table["Expand"] = PlanExpand;
+  table["SampleIndex"] = PlanSampleIndex;
   table["ExpandGrad"] = PlanExpandGrad;
   table["Concat"] = PlanJoin;
   table["ConcatGrad"] = PlanPart;

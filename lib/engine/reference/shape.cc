@@ -84,8 +84,15 @@ std::vector<Tensor> Expand(const Call& call) {
   const Tensor& x = call[0];
   Shape wanted = call.Integers("shape", {});
   std::ranges::replace(wanted, 0, 1);
+  if (call.has(1)) std::ranges::replace(wanted, -1, call[1].shape[0]);
   return Moved(x, BroadcastShapes(x.shape, wanted),
                [&](const Index& index) { return x.Broadcast(index); });
+}
+
+std::vector<Tensor> SampleIndex(const Call& call) {
+  Tensor y = Generate({call[0].shape[0]}, [](const Index& index) { return index[0]; });
+  y.is_integer = true;
+  return {y};
 }
 
 std::vector<Tensor> Concat(const Call& call) {
@@ -216,6 +223,7 @@ void AddShapeOperators(Operators& operators) {
   operators["Unsqueeze"] = Unsqueeze;
   operators["Transpose"] = Transpose;
   operators["Expand"] = Expand;
+  operators["SampleIndex"] = SampleIndex;
   operators["Concat"] = Concat;
   operators["Split"] = Split;
   operators["Slice"] = Slice;

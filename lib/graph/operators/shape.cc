@@ -121,6 +121,12 @@ absl::Status RelateExpand(const v1::Node& node, Dimensions& dimensions) {
   const std::vector<int64_t>& x = dimensions.Run("...x");
   std::vector<int64_t> shape = IntegersAttribute(node, "shape");
   std::ranges::replace(shape, 0, 1);
+  if (std::ranges::count(shape, -1) > 0) {
+    if (!dimensions.contains("...like")) return Invalid("-1 needs the input 'like'");
+    const std::vector<int64_t>& like = dimensions.Run("...like");
+    if (like.empty()) return Invalid("'like' has no first dimension for the -1");
+    std::ranges::replace(shape, -1, like.front());
+  }
   ASSIGN_OR_RETURN(const std::vector<int64_t> y, Broadcast(shape, x));
   return dimensions.Bind("...y", y);
 }
@@ -292,7 +298,6 @@ std::vector<Operator> ShapeOperators() {
   constexpr double kRank = kRankMax;
   const std::vector<AttributeRule> axes = {Integers("axes").Within(-kRank, kRank - 1)};
   const std::vector<AttributeRule> transpose = {Integers("permutation").Within(0, kRank - 1)};
-  const std::vector<AttributeRule> expand = {Integers("shape").Within(0, kSizeMax)};
   const AttributeRule axis = Integer("axis").Within(-kRank, kRank);
   const std::vector<AttributeRule> split = {axis, Integers("sizes").Within(1, kSizeMax)};
   const std::vector<AttributeRule> slice = {Integers("axes").Within(-kRank, kRank - 1),
@@ -317,8 +322,16 @@ std::vector<Operator> ShapeOperators() {
            }},
       Movement("Transpose", transpose, RelateTranspose, "TransposeGrad"),
       MovementGradient("TransposeGrad", transpose, RelateTranspose),
-      Movement("Expand", expand, RelateExpand, "ExpandGrad"),
-      MovementGradient("ExpandGrad", expand, RelateExpand),
+      {.name = "Expand",
+       .inputs = {"x E[...x]", "like?(shape) A[...like]"},
+       .outputs = {"y E[...y]"},
+       .attributes = {Integers("shape").Within(-1, kSizeMax)},
+       .relate = RelateExpand,
+       .gradients = {{"ExpandGrad", {"dy", "x"}, {"x"}}}},
+      {.name = "ExpandGrad",
+       .inputs = {"dy T[...y]", "x(shape) T[...a]"},
+       .outputs = {"dx T[...a]"},
+       .relate = RelateBroadcastGradient},
       Movement("Slice", slice, RelateSlice, "SliceGrad"),
       MovementGradient("SliceGrad", slice, RelateSlice),
       {.name = "Pad",
@@ -382,8 +395,9 @@ std::vector<Operator> ShapeOperators() {
        .inputs = {"dy T[..., channel]", "ids i32[...]", "table(shape) T[vocabulary, channel]"},
        .outputs = {"dtable T[vocabulary, channel]"}},
 
+      {.name = "SampleIndex", .inputs = {"like(shape) A[batch, ...]"}, .outputs = {"y i32[batch]"}},
       {.name = "Constant",
-       .inputs = {"like?(shape) E[...like]"},
+       .inputs = {"like?(shape) A[...like]"},
        .outputs = {"y @dtype[...y]"},
        .attributes = {Integers("shape").Optional().Within(1, kSizeMax),
                       Word("dtype").OneOf({"f32", "bf16", "f16", "i32"}).DefaultFirst(),

@@ -33,6 +33,13 @@ std::vector<OperatorCase> Cases() {
       {"Expand", {{2, 1, 3}}, {{"shape", {0, 4, 1}}}},
       {"Expand", {{4}}, {{"shape", {2, 3, 4}}}},
       {"Expand", {{1}}, {{"shape", {3, 2}}}},
+      {"Expand", {{1, 1, 3}, Input({4, 2})}, {{"shape", {-1, 5, 0}}}},
+      {"Expand", {{3}, Ids({4}, 0, 9)}, {{"shape", {-1, 1}}}},
+      {"Expand", {{2, 3}, Input({1, 2})}, {{"shape", {-1, 0, 0}}}},
+      {"Expand", {ConstantIds({1, 3}, -9, 9), Input({4, 2})}, {{"shape", {-1, 3}}}, {}},
+
+      {"SampleIndex", {Input({4, 3})}, {}, {}},
+      {"SampleIndex", {Ids({1}, 0, 9)}, {}, {}},
 
       {"Concat", {{2, 3}}, {{"axis", 0}}},
       {"Concat", {{2, 3}, {1, 3}, {4, 3}}, {{"axis", 0}}},
