@@ -1,5 +1,5 @@
-// Elements of a tensor taken by index along one dimension (torch.gather), and the derivative.
-// Row-major, in parallel, bandwidth-bound.
+// Elements of a tensor taken or written by index along one dimension (torch.gather, scatter and
+// scatter_add), and the derivatives. Row-major, in parallel, bandwidth-bound.
 #pragma once
 
 #include <cstdint>
@@ -63,5 +63,25 @@ void GatherElements(void* y, const void* x, const int32_t* index, const IndexedE
 // dx = sum of the elements of dy by index, in their order; what no index names is zero.
 void GatherElementsGrad(float* dx, const float* dy, const int32_t* index,
                         const IndexedElements& elements);
+
+// y = data with the elements that the index names replaced by the updates, which have the index's
+// shape: by the last in the index's order where it names one twice. Elements of four bytes. y
+// overlaps nothing.
+void ScatterElements(void* y, const void* data, const int32_t* index, const void* updates,
+                     const IndexedElements& elements);
+
+// The same, but that updates are added, in the index's order. Of float and int32_t.
+template <typename T>
+void ScatterElementsAdd(T* y, const T* data, const int32_t* index, const T* updates,
+                        const IndexedElements& elements);
+
+// Derivatives of ScatterElements: ddata = dy, or zero where the index names an element; dupdates =
+// dy by index, or zero where a later one replaced the update. (Of ScatterElementsAdd they are dy
+// and GatherElements.)
+void ScatterElementsGradData(float* ddata, const float* dy, const int32_t* index,
+                             const IndexedElements& elements);
+// `last`, scratch, one for each of the tensor's elements.
+void ScatterElementsGradUpdates(float* dupdates, const float* dy, const int32_t* index,
+                                const IndexedElements& elements, int64_t* last);
 
 }  // namespace muster::kernels

@@ -72,5 +72,47 @@ TEST_P(IndexedElementsTest, GradientsAreSummedByIndexOnAnyThreads) {
   });
 }
 
+TEST_P(IndexedElementsTest, TheLastUpdateOfAnElementReplacesItAndTakesItsGradient) {
+  const Floats data = Normals(elements_.tensor_elements(), 2), updates = Normals(index_.size(), 3);
+  Floats expected = data;
+  std::vector<int64_t> last(data.size(), -1);
+  for (int64_t i = 0; i < std::ssize(index_); ++i) {
+    expected[SourceOf(i)] = updates[i];
+    last[SourceOf(i)] = i;
+  }
+  Floats y(data.size(), NAN);
+  ScatterElements(y.data(), data.data(), index_.data(), updates.data(), elements_);
+  EXPECT_EQ(y, expected);
+
+  const Floats dy = Normals(data.size(), 4);
+  Floats ddata(data.size(), NAN), dupdates(updates.size(), NAN);
+  std::vector<int64_t> scratch(data.size());
+  ScatterElementsGradData(ddata.data(), dy.data(), index_.data(), elements_);
+  ScatterElementsGradUpdates(dupdates.data(), dy.data(), index_.data(), elements_, scratch.data());
+  for (size_t i = 0; i < ddata.size(); ++i) ASSERT_EQ(ddata[i], last[i] < 0 ? dy[i] : 0);
+  for (int64_t i = 0; i < std::ssize(index_); ++i) {
+    ASSERT_EQ(dupdates[i], last[SourceOf(i)] == i ? dy[SourceOf(i)] : 0);
+  }
+}
+
+TEST_P(IndexedElementsTest, UpdatesAreAddedOnAnyThreads) {
+  const Floats data = Normals(elements_.tensor_elements(), 2), updates = Normals(index_.size(), 3);
+  std::vector<double> expected = Wide(data);
+  std::vector<int32_t> counted(data.size(), 7), counts(data.size()), ones(index_.size(), 1);
+  for (size_t i = 0; i < updates.size(); ++i) {
+    expected[SourceOf(i)] += updates[i];
+    ++counted[SourceOf(i)];
+  }
+  Floats y(data.size(), NAN);
+  ExpectSameOnAnyThreads([&] {
+    ScatterElementsAdd(y.data(), data.data(), index_.data(), updates.data(), elements_);
+    return y;
+  });
+  ExpectClose(y, expected, elements_.length());
+  const std::vector<int32_t> sevens(data.size(), 7);
+  ScatterElementsAdd(counts.data(), sevens.data(), index_.data(), ones.data(), elements_);
+  EXPECT_EQ(counts, counted);
+}
+
 }  // namespace
 }  // namespace muster::kernels

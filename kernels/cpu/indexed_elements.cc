@@ -1,6 +1,7 @@
 #include "kernels/indexed_elements.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/parallel.h"
 
@@ -18,14 +19,27 @@ void ForEachLane(const IndexedElements& elements, F f) {
   });
 }
 
-template <typename T>
-void Take(T* y, const T* x, const int32_t* index, const IndexedElements& elements) {
+// Calls f(element of the index, element of the tensor), in the index's order within a lane.
+template <typename F>
+void ForEachPair(const IndexedElements& elements, const int32_t* index, F f) {
   ForEachLane(elements, [&](const IndexedElements::Lane& lane) {
     for (int64_t i = 0; i < elements.length(); ++i) {
       const int64_t at = lane.IndexAt(i);
-      y[at] = x[lane.TensorAt(elements.Place(index[at]))];
+      f(at, lane.TensorAt(elements.Place(index[at])));
     }
   });
+}
+
+template <typename T>
+void Copy(T* y, const T* x, int64_t n) {
+  ParallelFor(n, kGrain, [=](int64_t begin, int64_t end) {
+    std::memcpy(y + begin, x + begin, (end - begin) * sizeof(T));
+  });
+}
+
+template <typename T>
+void Take(T* y, const T* x, const int32_t* index, const IndexedElements& elements) {
+  ForEachPair(elements, index, [=](int64_t at, int64_t element) { y[at] = x[element]; });
 }
 
 }  // namespace
@@ -77,11 +91,39 @@ void GatherElementsGrad(float* dx, const float* dy, const int32_t* index,
                         const IndexedElements& elements) {
   ParallelFor(elements.tensor_elements(), kGrain,
               [=](int64_t begin, int64_t end) { std::fill(dx + begin, dx + end, 0.0f); });
-  ForEachLane(elements, [&](const IndexedElements::Lane& lane) {
-    for (int64_t i = 0; i < elements.length(); ++i) {
-      const int64_t at = lane.IndexAt(i);
-      dx[lane.TensorAt(elements.Place(index[at]))] += dy[at];
-    }
+  ForEachPair(elements, index, [=](int64_t at, int64_t element) { dx[element] += dy[at]; });
+}
+
+void ScatterElements(void* y, const void* data, const int32_t* index, const void* updates,
+                     const IndexedElements& elements) {
+  auto* to = static_cast<uint32_t*>(y);
+  const auto* from = static_cast<const uint32_t*>(updates);
+  Copy(to, static_cast<const uint32_t*>(data), elements.tensor_elements());
+  ForEachPair(elements, index, [=](int64_t at, int64_t element) { to[element] = from[at]; });
+}
+
+template <typename T>
+void ScatterElementsAdd(T* y, const T* data, const int32_t* index, const T* updates,
+                        const IndexedElements& elements) {
+  Copy(y, data, elements.tensor_elements());
+  ForEachPair(elements, index, [=](int64_t at, int64_t element) { y[element] += updates[at]; });
+}
+template void ScatterElementsAdd(float*, const float*, const int32_t*, const float*,
+                                 const IndexedElements&);
+template void ScatterElementsAdd(int32_t*, const int32_t*, const int32_t*, const int32_t*,
+                                 const IndexedElements&);
+
+void ScatterElementsGradData(float* ddata, const float* dy, const int32_t* index,
+                             const IndexedElements& elements) {
+  Copy(ddata, dy, elements.tensor_elements());
+  ForEachPair(elements, index, [=](int64_t, int64_t element) { ddata[element] = 0; });
+}
+
+void ScatterElementsGradUpdates(float* dupdates, const float* dy, const int32_t* index,
+                                const IndexedElements& elements, int64_t* last) {
+  ForEachPair(elements, index, [=](int64_t at, int64_t element) { last[element] = at; });
+  ForEachPair(elements, index, [=](int64_t at, int64_t element) {
+    dupdates[at] = last[element] == at ? dy[element] : 0;
   });
 }
 

@@ -51,6 +51,14 @@ struct Summand {
   static __device__ T Store(float sum) { return FromFloat<T>(sum); }
 };
 
+// Integers as they are.
+template <>
+struct Summand<int32_t> {
+  using Sum = int32_t;
+  static __device__ int32_t Load(int32_t x) { return x; }
+  static __device__ int32_t Store(int32_t sum) { return sum; }
+};
+
 // y += the terms by key, which are sorted: a thread per sorted place, and the first of equal keys
 // adds all of them. kUnroll loads are under way at once.
 template <typename T>
@@ -91,6 +99,62 @@ cudaError_t AddByIndex(void* y, const void* terms, const int32_t* index,
                 static_cast<const T*>(terms), pairs.keys, pairs.places, n);
 }
 
+// Of the tensor's elements those that the index names become -1. Each thread that comes to one
+// writes the same.
+__global__ void ClearLast(int32_t* last, const int32_t* index, IndexedElements elements,
+                          int* out_of_range) {
+  for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
+    last[Target(elements, index, i, out_of_range)] = -1;
+  }
+}
+
+// Then the last element of the index that names them: a maximum, so that no order of threads
+// matters.
+__global__ void FindLast(int32_t* last, const int32_t* index, IndexedElements elements) {
+  for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
+    atomicMax(&last[Target(elements, index, i, nullptr)], static_cast<int32_t>(i));
+  }
+}
+
+template <typename W>
+__global__ void PutLast(W* y, const W* updates, const int32_t* last, const int32_t* index,
+                        IndexedElements elements) {
+  for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
+    const int64_t target = Target(elements, index, i, nullptr);
+    if (last[target] == i) y[target] = updates[i];
+  }
+}
+
+template <typename W>
+__global__ void TakeWhereLast(W* dupdates, const W* dy, const int32_t* last, const int32_t* index,
+                              IndexedElements elements) {
+  for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
+    const int64_t target = Target(elements, index, i, nullptr);
+    dupdates[i] = last[target] == i ? dy[target] : W{0};
+  }
+}
+
+template <typename W>
+__global__ void PutZeros(W* ddata, const int32_t* index, IndexedElements elements) {
+  for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
+    ddata[Target(elements, index, i, nullptr)] = 0;
+  }
+}
+
+cudaError_t LaunchFindLast(int32_t* last, const int32_t* index, const IndexedElements& elements,
+                           int* out_of_range, cudaStream_t stream) {
+  const dim3 grid = Strided(elements.indices);
+  MUSTER_RETURN_IF_CUDA_ERROR(
+      Launch(ClearLast, grid, kThreads, 0, stream, last, index, elements, out_of_range));
+  return Launch(FindLast, grid, kThreads, 0, stream, last, index, elements);
+}
+
+// Calls f with a word of that many bytes.
+template <typename F>
+cudaError_t ForWord(int element_bytes, F f) {
+  return element_bytes == 2 ? f(uint16_t{}) : f(uint32_t{});
+}
+
 }  // namespace
 
 IndexedElements::IndexedElements(const std::vector<int64_t>& tensor,
@@ -121,13 +185,11 @@ IndexedElements::IndexedElements(const std::vector<int64_t>& tensor,
 cudaError_t GatherElements(void* y, const void* x, const int32_t* index,
                            const IndexedElements& elements, int element_bytes, int* out_of_range,
                            cudaStream_t stream) {
-  const dim3 grid = Strided(elements.indices);
-  if (element_bytes == 2) {
-    return Launch(TakeWords<uint16_t>, grid, kThreads, 0, stream, static_cast<uint16_t*>(y),
-                  static_cast<const uint16_t*>(x), index, elements, out_of_range);
-  }
-  return Launch(TakeWords<uint32_t>, grid, kThreads, 0, stream, static_cast<uint32_t*>(y),
-                static_cast<const uint32_t*>(x), index, elements, out_of_range);
+  return ForWord(element_bytes, [&](auto word) {
+    using W = decltype(word);
+    return Launch(TakeWords<W>, Strided(elements.indices), kThreads, 0, stream, static_cast<W*>(y),
+                  static_cast<const W*>(x), index, elements, out_of_range);
+  });
 }
 
 int64_t GatherElementsGradWorkspaceBytes(const IndexedElements& elements) {
@@ -141,6 +203,60 @@ cudaError_t GatherElementsGrad(void* dx, const void* dy, const int32_t* index, T
   MUSTER_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(dx, 0, static_cast<size_t>(bytes), stream));
   return ForFloating(type, [&](auto one) {
     return AddByIndex<decltype(one)>(dx, dy, index, elements, workspace, nullptr, stream);
+  });
+}
+
+int64_t ScatterElementsWorkspaceBytes(const IndexedElements& elements, ScatterReduction reduction) {
+  if (reduction == ScatterReduction::kAdd) return IndexSortWorkspaceBytes(elements.indices);
+  return elements.tensor_elements * static_cast<int64_t>(sizeof(int32_t));
+}
+
+cudaError_t ScatterElements(void* y, const void* data, const int32_t* index, const void* updates,
+                            Type type, const IndexedElements& elements, ScatterReduction reduction,
+                            void* workspace, int* out_of_range, cudaStream_t stream) {
+  const int64_t bytes = elements.tensor_elements * Bytes(type);
+  MUSTER_RETURN_IF_CUDA_ERROR(
+      cudaMemcpyAsync(y, data, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+  if (reduction == ScatterReduction::kAdd) {
+    if (type == Type::kI32) {
+      return AddByIndex<int32_t>(y, updates, index, elements, workspace, out_of_range, stream);
+    }
+    return ForFloating(type, [&](auto one) {
+      return AddByIndex<decltype(one)>(y, updates, index, elements, workspace, out_of_range,
+                                       stream);
+    });
+  }
+  auto* last = static_cast<int32_t*>(workspace);
+  MUSTER_RETURN_IF_CUDA_ERROR(LaunchFindLast(last, index, elements, out_of_range, stream));
+  return ForWord(static_cast<int>(Bytes(type)), [&](auto word) {
+    using W = decltype(word);
+    return Launch(PutLast<W>, Strided(elements.indices), kThreads, 0, stream, static_cast<W*>(y),
+                  static_cast<const W*>(updates), last, index, elements);
+  });
+}
+
+cudaError_t ScatterElementsGradData(void* ddata, const void* dy, const int32_t* index,
+                                    const IndexedElements& elements, int element_bytes,
+                                    cudaStream_t stream) {
+  const int64_t bytes = elements.tensor_elements * element_bytes;
+  MUSTER_RETURN_IF_CUDA_ERROR(
+      cudaMemcpyAsync(ddata, dy, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+  return ForWord(element_bytes, [&](auto word) {
+    using W = decltype(word);
+    return Launch(PutZeros<W>, Strided(elements.indices), kThreads, 0, stream,
+                  static_cast<W*>(ddata), index, elements);
+  });
+}
+
+cudaError_t ScatterElementsGradUpdates(void* dupdates, const void* dy, const int32_t* index,
+                                       const IndexedElements& elements, int element_bytes,
+                                       void* workspace, cudaStream_t stream) {
+  auto* last = static_cast<int32_t*>(workspace);
+  MUSTER_RETURN_IF_CUDA_ERROR(LaunchFindLast(last, index, elements, nullptr, stream));
+  return ForWord(element_bytes, [&](auto word) {
+    using W = decltype(word);
+    return Launch(TakeWhereLast<W>, Strided(elements.indices), kThreads, 0, stream,
+                  static_cast<W*>(dupdates), static_cast<const W*>(dy), last, index, elements);
   });
 }
 

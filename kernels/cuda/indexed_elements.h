@@ -1,5 +1,5 @@
-// Elements of a tensor taken by index along one dimension, and the derivative: CUDA twins of
-// kernels/indexed_elements.h, where their meaning is.
+// Elements of a tensor taken or written by index along one dimension, and the derivatives: CUDA
+// twins of kernels/indexed_elements.h, where their meaning is.
 //
 // Device memory, aligned to its elements. Asynchronous on `stream`; the launch error, if any, is
 // returned. Bandwidth-bound.
@@ -45,5 +45,23 @@ int64_t GatherElementsGradWorkspaceBytes(const IndexedElements& elements);
 cudaError_t GatherElementsGrad(void* dx, const void* dy, const int32_t* index, Type type,
                                const IndexedElements& elements, void* workspace,
                                cudaStream_t stream);
+
+enum class ScatterReduction { kNone, kAdd };
+
+// kNone: the last update in the index's order wins, whatever thread comes last. kAdd: sums as
+// GatherElementsGrad's, rounded once. Of every type. An index outside sets *out_of_range to 1.
+int64_t ScatterElementsWorkspaceBytes(const IndexedElements& elements, ScatterReduction reduction);
+cudaError_t ScatterElements(void* y, const void* data, const int32_t* index, const void* updates,
+                            Type type, const IndexedElements& elements, ScatterReduction reduction,
+                            void* workspace, int* out_of_range, cudaStream_t stream);
+
+// The derivatives with kNone; with kAdd they are dy and GatherElements. Of `element_bytes` = 2 or
+// 4; the workspace of GradUpdates is that of ScatterElements.
+cudaError_t ScatterElementsGradData(void* ddata, const void* dy, const int32_t* index,
+                                    const IndexedElements& elements, int element_bytes,
+                                    cudaStream_t stream);
+cudaError_t ScatterElementsGradUpdates(void* dupdates, const void* dy, const int32_t* index,
+                                       const IndexedElements& elements, int element_bytes,
+                                       void* workspace, cudaStream_t stream);
 
 }  // namespace muster::kernels::cuda

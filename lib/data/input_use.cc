@@ -43,7 +43,8 @@ void NoteUse(const v1::Node& node, int operand, const TensorTypes& types, InputU
   const absl::string_view op = node.op();
   if (op == "Embedding" && operand == 0) {
     if (const TensorType* table = TypeOfInput(types, node, 1)) Bound(use, 0, table->shape[0]);
-  } else if ((op == "Gather" || op == "GatherElements") && operand == 1) {
+  } else if ((op == "Gather" || op == "GatherElements" || op == "ScatterElements") &&
+             operand == 1) {
     const TensorType* from = TypeOfInput(types, node, 0);
     if (from == nullptr) return;
     const auto rank = static_cast<int64_t>(from->shape.size());

@@ -34,6 +34,7 @@ constexpr absl::string_view kTensors = R"(
     input image f32[-1, 4, 9, 8]
     input ones f32[-1, 1, 3, 1]
     input ids i32[-1, 64]
+    input index i32[-1, 16, 100]
     input labels i32[-1]
     input mask f32[-1, 1, 1, 5]
     input mask3 f32[-1, 3, 1, 5]
@@ -175,6 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Gather(ids, ids)", 1, "i32[8, 64, 64]"},
         Case{"GatherElements(square, ids) axis=1", 1, "f32[8, 64]"},
         Case{"GatherElements(ids, ids)", 1, "i32[8, 64]"},
+        Case{"ScatterElements(x, index, x2) axis=1 reduction=add", 1, "f32[8, 64, 100]"},
+        Case{"ScatterElements(ids, ids, ids) axis=-1", 1, "i32[8, 64]"},
         Case{"Embedding(ids, w100)", 1, "f32[8, 64, 100]"},
         Case{"Constant() shape=[2, 3] value=0.5", 1, "f32[2, 3]"},
         Case{"Constant() shape=[] dtype=i32 integers=[7]", 1, "i32[]"},
@@ -309,6 +312,9 @@ INSTANTIATE_TEST_SUITE_P(
              "x is f32[1, 100], index is i32[8, 64]: dimension 0 of the index is 8, beyond 1"},
         Case{"GatherElements(x, ids) axis=1", 1,
              "x is f32[8, 64, 100], index is i32[8, 64]: an index of 2 dimensions into 3"},
+        Case{"ScatterElements(x, index, x) axis=1", 1,
+             "index is i32[8, 16, 100] but updates is f32[8, 64, 100]: dimensions [8, 16, 100] and "
+             "[8, 64, 100] differ"},
         Case{"ReduceSum(x) axes=[0, 3]", 1,
              "x is f32[8, 64, 100]: there is no dimension 3 among 3"},
         Case{"ReduceSum(x) axes=[2, -1]", 1,

@@ -261,14 +261,99 @@ TEST(IndexedElementsTest, AreTakenAndTheirGradientsSummedInTheOrderOfTheIndex) {
   });
 }
 
+TEST(IndexedElementsTest, TheLastUpdateOfAnElementReplacesItAndTakesItsGradient) {
+  ForEveryRun([](Type type) {
+    const int bytes = static_cast<int>(Bytes(type));
+    for (const IndexedShape& shape : kIndexedShapes) {
+      std::vector<int32_t> ids;
+      const std::vector<int64_t> targets = shape.Targets(ids);
+      const IndexedElements elements(shape.tensor, shape.index, shape.axis);
+      const Floats data = Rounded(Normals(elements.tensor_elements, 1), type);
+      const Floats updates = Rounded(Normals(elements.indices, 2), type);
+      const Floats dy = Rounded(Normals(elements.tensor_elements, 4), type);
+      Floats y = data, ddata = dy, dupdates(updates.size(), 0);
+      std::vector<size_t> last(y.size());
+      for (size_t i = 0; i < updates.size(); ++i) {
+        y[targets[i]] = updates[i];
+        ddata[targets[i]] = 0;
+        last[targets[i]] = i;
+      }
+      for (size_t i = 0; i < updates.size(); ++i) {
+        if (last[targets[i]] == i) dupdates[i] = dy[targets[i]];
+      }
+      DeviceMemory data_on(data, type), updates_on(updates, type), dy_on(dy, type), ids_on(ids);
+      DeviceMemory y_on(data.size() * bytes), ddata_on(data.size() * bytes);
+      DeviceMemory dupdates_on(updates.size() * bytes), wrong(std::vector<int32_t>{0});
+      DeviceMemory workspace(ScatterElementsWorkspaceBytes(elements, ScatterReduction::kNone));
+      ASSERT_EQ(ScatterElements(y_on.data(), data_on.data(), ids_on.ints(), updates_on.data(), type,
+                                elements, ScatterReduction::kNone, workspace.data(), wrong.ints(),
+                                nullptr),
+                cudaSuccess);
+      ASSERT_EQ(ScatterElementsGradData(ddata_on.data(), dy_on.data(), ids_on.ints(), elements,
+                                        bytes, nullptr),
+                cudaSuccess);
+      ASSERT_EQ(ScatterElementsGradUpdates(dupdates_on.data(), dy_on.data(), ids_on.ints(),
+                                           elements, bytes, workspace.data(), nullptr),
+                cudaSuccess);
+      EXPECT_EQ(y_on.Read(type), y);
+      EXPECT_EQ(ddata_on.Read(type), ddata);
+      EXPECT_EQ(dupdates_on.Read(type), dupdates);
+      EXPECT_EQ(wrong.ints()[0], 0);
+    }
+  });
+}
+
+TEST(IndexedElementsTest, UpdatesAreAddedAndRoundedOnce) {
+  ForEveryRun([](Type type) {
+    for (const IndexedShape& shape : kIndexedShapes) {
+      std::vector<int32_t> ids;
+      const std::vector<int64_t> targets = shape.Targets(ids);
+      const IndexedElements elements(shape.tensor, shape.index, shape.axis);
+      const Floats data = Rounded(Normals(elements.tensor_elements, 1), type);
+      const Floats updates = Rounded(Normals(elements.indices, 2), type);
+      std::vector<double> y = Wide(data);
+      std::vector<int32_t> counts(data.size(), 7);
+      for (size_t i = 0; i < updates.size(); ++i) {
+        y[targets[i]] += updates[i];
+        ++counts[targets[i]];
+      }
+      DeviceMemory data_on(data, type), updates_on(updates, type), ids_on(ids);
+      DeviceMemory y_on(data.size() * Bytes(type)), wrong(std::vector<int32_t>{0});
+      DeviceMemory sevens(std::vector<int32_t>(data.size(), 7)), counts_on(4 * data.size());
+      DeviceMemory ones(std::vector<int32_t>(updates.size(), 1));
+      DeviceMemory workspace(ScatterElementsWorkspaceBytes(elements, ScatterReduction::kAdd));
+      ASSERT_EQ(ScatterElements(y_on.data(), data_on.data(), ids_on.ints(), updates_on.data(), type,
+                                elements, ScatterReduction::kAdd, workspace.data(), wrong.ints(),
+                                nullptr),
+                cudaSuccess);
+      ASSERT_EQ(ScatterElements(counts_on.data(), sevens.data(), ids_on.ints(), ones.data(),
+                                Type::kI32, elements, ScatterReduction::kAdd, workspace.data(),
+                                wrong.ints(), nullptr),
+                cudaSuccess);
+      ExpectRounded(y_on.Read(type), y, type, 256);
+      EXPECT_EQ(std::vector<int32_t>(counts_on.ints(), counts_on.ints() + counts.size()), counts);
+      EXPECT_EQ(wrong.ints()[0], 0);
+    }
+  });
+}
+
 TEST(IndexedElementsTest, AnIndexOutsideIsReported) {
+  using enum ScatterReduction;
   const IndexedElements elements({3}, {2}, 0);
   for (int32_t id : {3, -4}) {
-    DeviceMemory x(Floats{1, 2, 3}, Type::kF32), y(8), wrong(std::vector<int32_t>{0});
+    DeviceMemory x(Floats{1, 2, 3}, Type::kF32), updates(Floats{4, 5}, Type::kF32), y(12);
     DeviceMemory ids(std::vector<int32_t>{-3, id});
-    ASSERT_EQ(GatherElements(y.data(), x.data(), ids.ints(), elements, 4, wrong.ints(), nullptr),
+    DeviceMemory wrong(std::vector<int32_t>{0, 0, 0});
+    int* flag = wrong.ints();
+    ASSERT_EQ(GatherElements(y.data(), x.data(), ids.ints(), elements, 4, flag, nullptr),
               cudaSuccess);
-    EXPECT_EQ(wrong.ints()[0], 1);
+    for (ScatterReduction reduction : {kNone, kAdd}) {
+      DeviceMemory workspace(ScatterElementsWorkspaceBytes(elements, reduction));
+      ASSERT_EQ(ScatterElements(y.data(), x.data(), ids.ints(), updates.data(), Type::kF32,
+                                elements, reduction, workspace.data(), ++flag, nullptr),
+                cudaSuccess);
+    }
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(wrong.ints()[i], 1) << i;
   }
 }
 

@@ -231,6 +231,50 @@ PlannedNode PlanGatherElementsGrad(const CpuNode& n) {
               })};
 }
 
+bool AddsUpdates(const CpuNode& n) { return WordAttribute(*n.node, "reduction") == "add"; }
+
+// data, index, updates; elements of four bytes.
+PlannedNode PlanScatterElements(const CpuNode& n) {
+  return {.prepare = Call([elements = IndexedElementsOf(n, n.inputs[0], n.inputs[1]),
+                           adds = AddsUpdates(n), is_integer = n.inputs[0].dtype == v1::DTYPE_I32,
+                           name = n.node->name()](const NodeMemory& m) {
+            absl::Status in_range = CheckElementIds(name, Ids(m, 1), elements);
+            if (!in_range.ok()) return in_range;
+            if (!adds) {
+              kernels::ScatterElements(m.outputs[0], m.inputs[0], Ids(m, 1), m.inputs[2], elements);
+            } else if (is_integer) {
+              kernels::ScatterElementsAdd(reinterpret_cast<int32_t*>(m.outputs[0]), Ids(m, 0),
+                                          Ids(m, 1), Ids(m, 2), elements);
+            } else {
+              kernels::ScatterElementsAdd(Output(m), Input(m, 0), Ids(m, 1), Input(m, 2), elements);
+            }
+            return absl::OkStatus();
+          })};
+}
+
+PlannedNode PlanScatterElementsGradData(const CpuNode& n) {
+  if (AddsUpdates(n)) return PlanAlias(n, {1});
+  return {.prepare = Call(
+              [elements = IndexedElementsOf(n, n.outputs[0], n.inputs[1])](const NodeMemory& m) {
+                kernels::ScatterElementsGradData(Output(m), Input(m, 0), Ids(m, 1), elements);
+              })};
+}
+
+PlannedNode PlanScatterElementsGradUpdates(const CpuNode& n) {
+  const kernels::IndexedElements elements = IndexedElementsOf(n, n.inputs[0], n.inputs[1]);
+  if (AddsUpdates(n)) {
+    return {.prepare = Call([elements](const NodeMemory& m) {
+              kernels::GatherElements(m.outputs[0], m.inputs[0], Ids(m, 1), elements,
+                                      sizeof(float));
+            })};
+  }
+  return {.workspace_bytes = elements.tensor_elements() * int64_t{sizeof(int64_t)},
+          .prepare = Call([elements](const NodeMemory& m) {
+            kernels::ScatterElementsGradUpdates(Output(m), Input(m, 0), Ids(m, 1), elements,
+                                                reinterpret_cast<int64_t*>(m.workspace));
+          })};
+}
+
 kernels::EmbeddingShape EmbeddingShapeOf(const TensorType& ids, const TensorType& table) {
   return {.rows = ids.elements(), .vocabulary = table.shape[0], .channels = table.shape[1]};
 }
@@ -275,6 +319,9 @@ void AddShapeKernels(CpuKernelTable& table) {
   table["GatherGrad"] = {PlanGatherGrad};
   table["GatherElements"] = {.plan = PlanGatherElements, .any_type = true};
   table["GatherElementsGrad"] = {PlanGatherElementsGrad};
+  table["ScatterElements"] = {PlanScatterElements};
+  table["ScatterElementsGradData"] = {PlanScatterElementsGradData};
+  table["ScatterElementsGradUpdates"] = {PlanScatterElementsGradUpdates};
   table["Embedding"] = {PlanEmbedding};
   table["EmbeddingGrad"] = {PlanEmbeddingGrad};
 }

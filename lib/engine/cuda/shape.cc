@@ -324,6 +324,57 @@ absl::StatusOr<PlannedNode> PlanGatherElementsGrad(const CudaNode& node) {
                      })};
 }
 
+cuda::ScatterReduction ReductionOf(const CudaNode& node) {
+  return WordAttribute(*node.node, "reduction") == "add" ? cuda::ScatterReduction::kAdd
+                                                         : cuda::ScatterReduction::kNone;
+}
+
+// data, index, updates.
+absl::StatusOr<PlannedNode> PlanScatterElements(const CudaNode& node) {
+  ASSIGN_OR_RETURN(const cuda::IndexedElements elements,
+                   IndexedElementsOf(node, node.inputs[0], node.inputs[1]));
+  const cuda::ScatterReduction reduction = ReductionOf(node);
+  return PlannedNode{
+      .workspace_bytes = cuda::ScatterElementsWorkspaceBytes(elements, reduction),
+      .prepare =
+          Enqueue([elements, reduction, type = node.type(0), flag = node.context.out_of_range,
+                   stream = node.context.stream](const NodeMemory& m) {
+            return cuda::ScatterElements(m.outputs[0], m.inputs[0], Ids(m.inputs[1]), m.inputs[2],
+                                         type, elements, reduction, m.workspace, flag, stream);
+          })};
+}
+
+absl::StatusOr<PlannedNode> PlanScatterElementsGradData(const CudaNode& node) {
+  if (ReductionOf(node) == cuda::ScatterReduction::kAdd) return PlanAlias(node, {1});
+  ASSIGN_OR_RETURN(const cuda::IndexedElements elements,
+                   IndexedElementsOf(node, node.outputs[0], node.inputs[1]));
+  return PlannedNode{.prepare = Enqueue([elements, bytes = ElementBytes(node.outputs[0]),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::ScatterElementsGradData(
+                           m.outputs[0], m.inputs[0], Ids(m.inputs[1]), elements, bytes, stream);
+                     })};
+}
+
+absl::StatusOr<PlannedNode> PlanScatterElementsGradUpdates(const CudaNode& node) {
+  ASSIGN_OR_RETURN(const cuda::IndexedElements elements,
+                   IndexedElementsOf(node, node.inputs[0], node.inputs[1]));
+  const int bytes = ElementBytes(node.outputs[0]);
+  if (ReductionOf(node) == cuda::ScatterReduction::kAdd) {
+    return PlannedNode{.prepare = Enqueue([elements, bytes, flag = node.context.out_of_range,
+                                           stream = node.context.stream](const NodeMemory& m) {
+                         return cuda::GatherElements(m.outputs[0], m.inputs[0], Ids(m.inputs[1]),
+                                                     elements, bytes, flag, stream);
+                       })};
+  }
+  return PlannedNode{
+      .workspace_bytes =
+          cuda::ScatterElementsWorkspaceBytes(elements, cuda::ScatterReduction::kNone),
+      .prepare = Enqueue([elements, bytes, stream = node.context.stream](const NodeMemory& m) {
+        return cuda::ScatterElementsGradUpdates(m.outputs[0], m.inputs[0], Ids(m.inputs[1]),
+                                                elements, bytes, m.workspace, stream);
+      })};
+}
+
 }  // namespace
 
 void AddShapeKernels(CudaKernelTable& table) {
@@ -346,6 +397,9 @@ void AddShapeKernels(CudaKernelTable& table) {
   table["GatherGrad"] = PlanGatherGrad;
   table["GatherElements"] = PlanGatherElements;
   table["GatherElementsGrad"] = PlanGatherElementsGrad;
+  table["ScatterElements"] = PlanScatterElements;
+  table["ScatterElementsGradData"] = PlanScatterElementsGradData;
+  table["ScatterElementsGradUpdates"] = PlanScatterElementsGradUpdates;
   table["Embedding"] = PlanEmbedding;
   table["EmbeddingGrad"] = PlanEmbeddingGrad;
 }

@@ -155,6 +155,11 @@ TEST(ReferenceTest, MovesEqualNumpy) {
   ExpectTensor(Apply("GatherElements", {Wave({4, 5}, 0), Ids({3, 2}, {1, -1, 0, 3, -5, 2})},
                      {{"axis", 1}})[0],
                {3, 2}, 1.409121417287);
+  const std::vector<Tensor> scatter = {Wave({4, 5}, 0), Ids({3, 2}, {1, 0, 0, 3, 1, 0}),
+                                       Wave({3, 2}, 1)};
+  ExpectTensor(Apply("ScatterElements", scatter)[0], {4, 5}, -1.114393660282);
+  ExpectTensor(Apply("ScatterElements", scatter, {{"reduction", "add"}})[0], {4, 5},
+               0.846385822157);
   ExpectTensor(Apply("Transpose", {Wave({2, 3, 4}, 0)}, {{"permutation", {2, 0, 1}}})[0], {4, 2, 3},
                1.413065718352);
 }

@@ -188,6 +188,18 @@ std::vector<Tensor> GatherElements(const Call& call) {
                [&](const Index& at) { return x(IndexedPlace(at, index(at), axis, x)); });
 }
 
+std::vector<Tensor> ScatterElements(const Call& call) {
+  const Tensor &index = call[1], &updates = call[2];
+  const bool adds = call.Word("reduction", "none") == "add";
+  Tensor y = call[0];
+  const int64_t axis = Dimension(call.Integer("axis", 0), y.rank());
+  ForEach(index.shape, [&](const Index& at) {
+    double& element = y.at(IndexedPlace(at, index(at), axis, y));
+    element = adds ? element + updates(at) : updates(at);
+  });
+  return {y};
+}
+
 std::vector<Tensor> Embedding(const Call& call) {
   const Tensor &ids = call[0], &table = call[1];
   Shape shape = ids.shape;
@@ -230,6 +242,7 @@ void AddShapeOperators(Operators& operators) {
   operators["Pad"] = Pad;
   operators["Gather"] = Gather;
   operators["GatherElements"] = GatherElements;
+  operators["ScatterElements"] = ScatterElements;
   operators["Embedding"] = Embedding;
   operators["Constant"] = Constant;
 }

@@ -113,6 +113,9 @@ TEST(PaddingTest, NeverIsTheMaximum) {
 absl::Status RunWithIds(const v1::Graph& graph, std::vector<double> ids) {
   const auto instance = MakeInstance(graph, static_cast<int64_t>(ids.size()));
   instance->SetInput("ids", ids);
+  if (graph.inputs_size() > 1) {
+    instance->SetInput("updates", std::vector<double>(ids.size(), 1.0));
+  }
   return instance->Run();
 }
 
@@ -131,11 +134,19 @@ TEST(IdsTest, OnesThatAreNotThereAreErrorsOfTheData) {
   elements.graph.set_logits(
       elements.Add("y", "GatherElements", {elements.Parameter("x", {5}), "ids"}));
 
+  Sketch scatter;
+  scatter.Ids("ids", {});
+  scatter.Input("updates", {});
+  scatter.graph.set_logits(
+      scatter.Add("y", "ScatterElements", {scatter.Parameter("x", {5}), "ids", "updates"}));
+
+  EXPECT_TRUE(RunWithIds(scatter.graph, {4, -5, 0}).ok());
   EXPECT_TRUE(RunWithIds(elements.graph, {4, -5, 0}).ok());
   EXPECT_TRUE(RunWithIds(gather.graph, {4, -5, 0}).ok());
   EXPECT_TRUE(RunWithIds(embedding.graph, {4, 0, 0}).ok());
   for (const auto& [graph, ids, id] :
-       {std::tuple(elements.graph, std::vector<double>{0, 1, 5}, "5"),
+       {std::tuple(scatter.graph, std::vector<double>{0, 1, 5}, "5"),
+        std::tuple(elements.graph, std::vector<double>{0, 1, 5}, "5"),
         std::tuple(elements.graph, std::vector<double>{-6, 0, 1}, "-6"),
         std::tuple(gather.graph, std::vector<double>{0, 1, 5}, "5"),
         std::tuple(gather.graph, std::vector<double>{0, -6, 1}, "-6"),

@@ -306,6 +306,8 @@ std::vector<Operator> ShapeOperators() {
   const std::vector<AttributeRule> pad = {Integers("padding").Within(0, kSizeMax),
                                           Number("value").Default(0)};
   const std::vector<AttributeRule> gather = {axis.Default(0)};
+  const std::vector<AttributeRule> scatter = {
+      axis.Default(0), Word("reduction").OneOf({"none", "add"}).DefaultFirst()};
   return {
       Movement("Reshape", {Integers("shape").Within(-1, kSizeMax)}, RelateReshape, "ReshapeGrad"),
       Movement("Flatten", {axis.Default(1)}, RelateFlatten, "ReshapeGrad"),
@@ -386,6 +388,23 @@ std::vector<Operator> ShapeOperators() {
        .inputs = {"dy T[...index]", "x(shape) T[...x]", "index i32[...index]"},
        .outputs = {"dx T[...x]"},
        .attributes = gather,
+       .relate = RelateIndexedElements},
+      {.name = "ScatterElements",
+       .inputs = {"data E[...x]", "index i32[...index]", "updates E[...index]"},
+       .outputs = {"y E[...x]"},
+       .attributes = scatter,
+       .relate = RelateIndexedElements,
+       .gradients = {{"ScatterElementsGradUpdates", {"dy", "index"}, {"updates"}},
+                     {"ScatterElementsGradData", {"dy", "index"}, {"data"}}}},
+      {.name = "ScatterElementsGradData",
+       .inputs = {"dy T[...x]", "index i32[...index]"},
+       .outputs = {"ddata T[...x]"},
+       .attributes = scatter,
+       .relate = RelateIndexedElements},
+      {.name = "ScatterElementsGradUpdates",
+       .inputs = {"dy T[...x]", "index i32[...index]"},
+       .outputs = {"dupdates T[...index]"},
+       .attributes = scatter,
        .relate = RelateIndexedElements},
       {.name = "Embedding",
        .inputs = {"ids i32[...]", "table T[vocabulary, channel]"},

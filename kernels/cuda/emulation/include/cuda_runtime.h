@@ -83,6 +83,13 @@ T atomicAdd(T* to, std::type_identity_t<T> term) {
   return before;
 }
 
+template <typename T>
+T atomicMax(T* to, std::type_identity_t<T> other) {
+  const T before = *to;
+  *to = std::max(before, other);
+  return before;
+}
+
 inline void __syncthreads() { muster::kernels::cuda::emulation::SyncBlock(); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   muster::kernels::cuda::emulation::Exchange(mask, 0);
