@@ -178,7 +178,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"GatherElements(ids, ids)", 1, "i32[8, 64]"},
         Case{"ScatterElements(x, index, x2) axis=1 reduction=add", 1, "f32[8, 64, 100]"},
         Case{"ScatterElements(ids, ids, ids) axis=-1", 1, "i32[8, 64]"},
-        Case{"Embedding(ids, w100)", 1, "f32[8, 64, 100]"},
+        Case{"TopK(x) k=7 largest=0", 2, "f32[8, 64, 7] i32[8, 64, 7]"},
+        Case{"TopK(v) k=8", 2, "f32[8] i32[8]"}, Case{"Embedding(ids, w100)", 1, "f32[8, 64, 100]"},
         Case{"Constant() shape=[2, 3] value=0.5", 1, "f32[2, 3]"},
         Case{"Constant() shape=[] dtype=i32 integers=[7]", 1, "i32[]"},
         Case{"Constant() shape=[3] dtype=bf16 values=[1.0, 2.0, 3.0]", 1, "bf16[3]"},
@@ -315,6 +316,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"ScatterElements(x, index, x) axis=1", 1,
              "index is i32[8, 16, 100] but updates is f32[8, 64, 100]: dimensions [8, 16, 100] and "
              "[8, 64, 100] differ"},
+        Case{"TopK(x) k=101", 2, "x is f32[8, 64, 100]: there are no 101 among 100"},
         Case{"ReduceSum(x) axes=[0, 3]", 1,
              "x is f32[8, 64, 100]: there is no dimension 3 among 3"},
         Case{"ReduceSum(x) axes=[2, -1]", 1,

@@ -6,7 +6,9 @@
 #include "kernels/cuda/gather.h"
 #include "kernels/cuda/indexed_elements.h"
 #include "kernels/cuda/reduction.h"
+#include "kernels/cuda/top_k.h"
 #include "kernels/dropout.h"
+#include "kernels/top_k.h"
 
 namespace muster::kernels::cuda::emulation {
 namespace {
@@ -355,6 +357,37 @@ TEST(IndexedElementsTest, AnIndexOutsideIsReported) {
     }
     for (int i = 0; i < 3; ++i) EXPECT_EQ(wrong.ints()[i], 1) << i;
   }
+}
+
+TEST(TopKTest, ChoosesAsTheCpuDoesAndPutsGradientsBack) {
+  ForEveryRun([](Type type) {
+    for (const TopKShape& shape : {TopKShape{3, 7, 1, true}, TopKShape{2, 300, 300, false},
+                                   TopKShape{3, 700, 40, true}, TopKShape{1, 1, 1, false}}) {
+      Floats x = Rounded(Normals(shape.rows * shape.columns, 1), type);
+      for (float& v : x) v = std::round(8 * v) / 8;  // many are equal, and some are -0
+      if (x.size() > 9) x[9] = NAN, x[4] = -INFINITY, x[6] = 0;
+      const int64_t n = shape.rows * shape.chosen;
+      const Floats dy = Rounded(Normals(n, 2), type);
+      Floats values(n), dx(x.size());
+      std::vector<int32_t> index(n);
+      const kernels::TopKShape cpu = {shape.rows, shape.columns, shape.chosen, shape.largest};
+      kernels::TopK(values.data(), index.data(), x.data(), cpu);
+      kernels::TopKGrad(dx.data(), dy.data(), index.data(), cpu);
+      DeviceMemory x_on(x, type), dy_on(dy, type), index_on(4 * n), values_on(n * Bytes(type));
+      DeviceMemory dx_on(x.size() * Bytes(type)), workspace(TopKWorkspaceBytes(shape));
+      ASSERT_EQ(TopK(values_on.data(), index_on.ints(), x_on.data(), type, shape, workspace.data(),
+                     nullptr),
+                cudaSuccess);
+      ASSERT_EQ(TopKGrad(dx_on.data(), dy_on.data(), index_on.ints(), type, shape, nullptr),
+                cudaSuccess);
+      EXPECT_EQ(std::vector<int32_t>(index_on.ints(), index_on.ints() + n), index);
+      EXPECT_EQ(dx_on.Read(type), dx);
+      const Floats actual = values_on.Read(type);
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_TRUE(actual[i] == values[i] || (std::isnan(actual[i]) && std::isnan(values[i])));
+      }
+    }
+  });
 }
 
 TEST(DropoutTest, TheSameElementsAreDroppedAsOnTheCpu) {

@@ -11,6 +11,7 @@
 #include "kernels/gather.h"
 #include "kernels/indexed_elements.h"
 #include "kernels/slice.h"
+#include "kernels/top_k.h"
 #include "kernels/transpose.h"
 #include "lib/engine/cpu/binding.h"
 #include "lib/engine/element_type.h"
@@ -275,6 +276,26 @@ PlannedNode PlanScatterElementsGradUpdates(const CpuNode& n) {
           })};
 }
 
+kernels::TopKShape TopKShapeOf(const CpuNode& n, const TensorType& x) {
+  return {.rows = x.elements() / x.shape.back(),
+          .columns = x.shape.back(),
+          .chosen = IntegerAttribute(*n.node, "k"),
+          .largest = IntegerAttribute(*n.node, "largest") != 0};
+}
+
+PlannedNode PlanTopK(const CpuNode& n) {
+  return {.prepare = Call([shape = TopKShapeOf(n, n.inputs[0])](const NodeMemory& m) {
+            kernels::TopK(Output(m), reinterpret_cast<int32_t*>(m.outputs[1]), Input(m, 0), shape);
+          })};
+}
+
+PlannedNode PlanTopKGrad(const CpuNode& n) {
+  return {.shape_only = {1},
+          .prepare = Call([shape = TopKShapeOf(n, n.outputs[0])](const NodeMemory& m) {
+            kernels::TopKGrad(Output(m), Input(m, 0), Ids(m, 2), shape);
+          })};
+}
+
 kernels::EmbeddingShape EmbeddingShapeOf(const TensorType& ids, const TensorType& table) {
   return {.rows = ids.elements(), .vocabulary = table.shape[0], .channels = table.shape[1]};
 }
@@ -322,6 +343,8 @@ void AddShapeKernels(CpuKernelTable& table) {
   table["ScatterElements"] = {PlanScatterElements};
   table["ScatterElementsGradData"] = {PlanScatterElementsGradData};
   table["ScatterElementsGradUpdates"] = {PlanScatterElementsGradUpdates};
+  table["TopK"] = {PlanTopK};
+  table["TopKGrad"] = {PlanTopKGrad};
   table["Embedding"] = {PlanEmbedding};
   table["EmbeddingGrad"] = {PlanEmbeddingGrad};
 }

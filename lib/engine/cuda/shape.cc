@@ -8,6 +8,7 @@
 #include "kernels/cuda/indexed_elements.h"
 #include "kernels/cuda/movement.h"
 #include "kernels/cuda/reduction.h"
+#include "kernels/cuda/top_k.h"
 #include "lib/engine/cuda/binding.h"
 #include "lib/graph/attributes.h"
 #include "lib/graph/dtype.h"
@@ -375,6 +376,32 @@ absl::StatusOr<PlannedNode> PlanScatterElementsGradUpdates(const CudaNode& node)
       })};
 }
 
+cuda::TopKShape TopKShapeOf(const CudaNode& node, const TensorType& x) {
+  return {.rows = x.elements() / x.shape.back(),
+          .columns = x.shape.back(),
+          .chosen = IntegerAttribute(*node.node, "k"),
+          .largest = IntegerAttribute(*node.node, "largest") != 0};
+}
+
+absl::StatusOr<PlannedNode> PlanTopK(const CudaNode& node) {
+  const cuda::TopKShape shape = TopKShapeOf(node, node.inputs[0]);
+  return PlannedNode{.workspace_bytes = cuda::TopKWorkspaceBytes(shape),
+                     .prepare = Enqueue([shape, type = node.type(0),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::TopK(m.outputs[0], reinterpret_cast<int32_t*>(m.outputs[1]),
+                                         m.inputs[0], type, shape, m.workspace, stream);
+                     })};
+}
+
+absl::StatusOr<PlannedNode> PlanTopKGrad(const CudaNode& node) {
+  return PlannedNode{
+      .shape_only = {1},
+      .prepare = Enqueue([shape = TopKShapeOf(node, node.outputs[0]), type = node.type(0),
+                          stream = node.context.stream](const NodeMemory& m) {
+        return cuda::TopKGrad(m.outputs[0], m.inputs[0], Ids(m.inputs[2]), type, shape, stream);
+      })};
+}
+
 }  // namespace
 
 void AddShapeKernels(CudaKernelTable& table) {
@@ -400,6 +427,8 @@ void AddShapeKernels(CudaKernelTable& table) {
   table["ScatterElements"] = PlanScatterElements;
   table["ScatterElementsGradData"] = PlanScatterElementsGradData;
   table["ScatterElementsGradUpdates"] = PlanScatterElementsGradUpdates;
+  table["TopK"] = PlanTopK;
+  table["TopKGrad"] = PlanTopKGrad;
   table["Embedding"] = PlanEmbedding;
   table["EmbeddingGrad"] = PlanEmbeddingGrad;
 }

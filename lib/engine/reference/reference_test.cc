@@ -164,6 +164,15 @@ TEST(ReferenceTest, MovesEqualNumpy) {
                1.413065718352);
 }
 
+TEST(ReferenceTest, TheLargestAndTheSmallestEqualPyTorch) {
+  const auto largest = Apply("TopK", {Wave({3, 7}, 0)}, {{"k", 3}}, 2);
+  ExpectTensor(largest[0], {3, 3}, 1.284284328799);
+  ExpectTensor(largest[1], {3, 3}, 5.776091403111);
+  const auto smallest = Apply("TopK", {Wave({3, 7}, 0)}, {{"k", 2}, {"largest", 0}}, 2);
+  ExpectTensor(smallest[0], {3, 2}, 0.363185876990);
+  ExpectTensor(smallest[1], {3, 2}, 6.687893976476);
+}
+
 TEST(ReferenceTest, ShapesFollowTheirAttributes) {
   const Tensor x = Wave({2, 1, 3, 4}, 0);
   EXPECT_EQ(Apply("Reshape", {x}, {{"shape", {0, -1, 2}}})[0].shape, (Shape{2, 6, 2}));

@@ -1,6 +1,7 @@
 // What only moves elements.
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "glog/logging.h"
@@ -200,6 +201,28 @@ std::vector<Tensor> ScatterElements(const Call& call) {
   return {y};
 }
 
+std::vector<Tensor> TopK(const Call& call) {
+  const Tensor& x = call[0];
+  const bool largest = call.Integer("largest", 1);
+  Shape shape = x.shape;
+  shape.back() = call.Integer("k", 0);
+  Tensor values = Zeros(shape), index = Zeros(shape);
+  index.is_integer = true;
+  for (int64_t row = 0; row < Elements(x.shape) / x.last(); ++row) {
+    const double* from = &x.values[row * x.last()];
+    std::vector<int64_t> columns(x.last());
+    std::iota(columns.begin(), columns.end(), 0);
+    std::ranges::stable_sort(columns, [&](int64_t a, int64_t b) {
+      return largest ? from[a] > from[b] : from[a] < from[b];
+    });
+    for (int64_t i = 0; i < shape.back(); ++i) {
+      values.values[row * shape.back() + i] = from[columns[i]];
+      index.values[row * shape.back() + i] = static_cast<double>(columns[i]);
+    }
+  }
+  return {values, index};
+}
+
 std::vector<Tensor> Embedding(const Call& call) {
   const Tensor &ids = call[0], &table = call[1];
   Shape shape = ids.shape;
@@ -243,6 +266,7 @@ void AddShapeOperators(Operators& operators) {
   operators["Gather"] = Gather;
   operators["GatherElements"] = GatherElements;
   operators["ScatterElements"] = ScatterElements;
+  operators["TopK"] = TopK;
   operators["Embedding"] = Embedding;
   operators["Constant"] = Constant;
 }

@@ -64,6 +64,12 @@ TEST(TiesTest, TheFirstMaximumOfAWindowTakesTheGradient) {
               ElementsAre(1, 0, 0, 1, 0, 0, 0, 0));
 }
 
+TEST(TiesTest, TheFirstOfEqualElementsIsChosen) {
+  EXPECT_THAT(Gradient("TopK", {2, 4}, {1, 3, 3, 3, 2, 0, 2, 2}, {{"k", 2}}, {3, 3, 2, 2},
+                       /*outputs=*/2),
+              ElementsAre(0, 1, 1, 0, 1, 0, 1, 0));
+}
+
 TEST(TiesTest, WindowsThatOverlapAddUp) {
   EXPECT_THAT(Gradient("MaxPool2d", {1, 1, 1, 5}, {0, 1, 4, 1, 0},
                        {{"kernel", {1, 3}}, {"strides", {1, 1}}}, {4, 4, 4}, /*outputs=*/2),

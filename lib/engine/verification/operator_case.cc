@@ -132,7 +132,7 @@ int OperatorCase::outputs() const {
   static const auto& counts = *new absl::flat_hash_map<std::string, int>{
       {"MaxPool2d", 2}, {"BatchNorm", 5}, {"LayerNorm", 3},           {"RmsNorm", 2},
       {"GroupNorm", 3}, {"Attention", 2}, {"SelfAttention", 2},       {"Lstm", 4},
-      {"Gru", 3},       {"Split", 0},     {"SoftmaxCrossEntropy", 2},
+      {"Gru", 3},       {"Split", 0},     {"SoftmaxCrossEntropy", 2}, {"TopK", 2},
   };
   const auto count = counts.find(op);
   if (count == counts.end()) return 1;

@@ -232,6 +232,13 @@ absl::Status RelateIndexedElements(const v1::Node& node, Dimensions& dimensions)
   return CheckElementIndex(node, dimensions.Run("...x"), dimensions.Run("...index"));
 }
 
+absl::Status RelateTopK(const v1::Node& node, Dimensions& dimensions) {
+  const int64_t chosen = IntegerAttribute(node, "k"), size = dimensions["size"];
+  if (chosen > size) return Invalid("there are no ", chosen, " among ", size);
+  if (size > std::numeric_limits<int32_t>::max()) return Invalid("an i32 cannot count ", size);
+  return dimensions.Bind("chosen", chosen);
+}
+
 // ---------------------------------------------------------------- constants
 
 absl::Status CheckConstantElements(const v1::Node& node, absl::Span<const int64_t> shape) {
@@ -308,6 +315,8 @@ std::vector<Operator> ShapeOperators() {
   const std::vector<AttributeRule> gather = {axis.Default(0)};
   const std::vector<AttributeRule> scatter = {
       axis.Default(0), Word("reduction").OneOf({"none", "add"}).DefaultFirst()};
+  const std::vector<AttributeRule> top_k = {Integer("k").Within(1, kSizeMax),
+                                            Integer("largest").Default(1).Within(0, 1)};
   return {
       Movement("Reshape", {Integers("shape").Within(-1, kSizeMax)}, RelateReshape, "ReshapeGrad"),
       Movement("Flatten", {axis.Default(1)}, RelateFlatten, "ReshapeGrad"),
@@ -406,6 +415,17 @@ std::vector<Operator> ShapeOperators() {
        .outputs = {"dupdates T[...index]"},
        .attributes = scatter,
        .relate = RelateIndexedElements},
+      {.name = "TopK",
+       .inputs = {"x T[..., size]"},
+       .outputs = {"values T[..., chosen]", "index i32[..., chosen]"},
+       .attributes = top_k,
+       .relate = RelateTopK,
+       .gradients = {{"TopKGrad", {"dy", "x", "index"}, {"x"}}}},
+      {.name = "TopKGrad",
+       .inputs = {"dy T[..., chosen]", "x(shape) T[..., size]", "index i32[..., chosen]"},
+       .outputs = {"dx T[..., size]"},
+       .attributes = top_k,
+       .relate = RelateTopK},
       {.name = "Embedding",
        .inputs = {"ids i32[...]", "table T[vocabulary, channel]"},
        .outputs = {"y T[..., channel]"},

@@ -124,6 +124,16 @@ inline int __any_sync(unsigned mask, bool value) {
   }
   return 0;
 }
+inline unsigned __ballot_sync(unsigned mask, bool value) {
+  muster::kernels::cuda::emulation::Exchange(mask, value);
+  unsigned given = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    if ((mask >> lane & 1) != 0 && muster::kernels::cuda::emulation::Received(mask, lane) != 0) {
+      given |= 1u << lane;
+    }
+  }
+  return given;
+}
 template <typename T>
 unsigned __match_any_sync(unsigned mask, T value) {
   muster::kernels::cuda::emulation::Exchange(mask, static_cast<uint64_t>(value));
