@@ -1,5 +1,6 @@
 #include "kernels/cuda/movement.h"
 
+#include "kernels/cuda/cumulative_sum.h"
 #include "kernels/cuda/dropout.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/emulation/device_memory.h"
@@ -7,6 +8,7 @@
 #include "kernels/cuda/indexed_elements.h"
 #include "kernels/cuda/reduction.h"
 #include "kernels/cuda/top_k.h"
+#include "kernels/cumulative_sum.h"
 #include "kernels/dropout.h"
 #include "kernels/top_k.h"
 
@@ -165,6 +167,35 @@ TEST(ReductionTest, SumsAndMaximaOverInnerAndOuterDimensions) {
       ExpectRounded(maximum.Read(type), maxima, type);
       const Floats actual = spread.Read(type);
       for (int64_t i = 0; i < n; ++i) ASSERT_EQ(actual[i], maxima[output_of[i]]);
+    }
+  });
+}
+
+TEST(CumulativeSumTest, IsThatOfTheCpu) {
+  ForEveryRun([](Type type) {
+    for (CumulativeShape shape : {CumulativeShape{3, 70, 1}, CumulativeShape{2, 33, 5},
+                                  CumulativeShape{2, 7, 37}, CumulativeShape{1, 1, 1}}) {
+      for (int kind = 0; kind < 4; ++kind) {
+        shape.exclusive = kind % 2 == 1;
+        shape.reverse = kind / 2 == 1;
+        const int64_t n = shape.outer * shape.size * shape.inner;
+        const kernels::CumulativeShape on_cpu = {shape.outer, shape.size, shape.inner,
+                                                 shape.exclusive, shape.reverse};
+        const Floats x = Rounded(Normals(n, 1), type);
+        Floats expected(n);
+        kernels::CumulativeSum(expected.data(), x.data(), on_cpu);
+        DeviceMemory x_on(x, type), y(n * Bytes(type));
+        ASSERT_EQ(CumulativeSum(y.data(), x_on.data(), type, shape, nullptr), cudaSuccess);
+        ExpectRounded(y.Read(type), Wide(expected), type, shape.size);
+
+        const std::vector<int32_t> ids = RandomIds(n, INT32_MAX, 2);
+        std::vector<int32_t> sums(n);
+        kernels::CumulativeSum(sums.data(), ids.data(), on_cpu);
+        DeviceMemory ids_on(ids);  // in place
+        ASSERT_EQ(CumulativeSum(ids_on.data(), ids_on.data(), Type::kI32, shape, nullptr),
+                  cudaSuccess);
+        ASSERT_EQ(std::memcmp(ids_on.data(), sums.data(), 4 * n), 0);
+      }
     }
   });
 }
