@@ -1,6 +1,7 @@
 // Reductions and softmax.
 #include "kernels/reduction.h"
 
+#include "kernels/cumulative_sum.h"
 #include "kernels/softmax.h"
 #include "lib/engine/cpu/binding.h"
 #include "lib/graph/attributes.h"
@@ -37,6 +38,29 @@ PlannedNode PlanReduceMaxGrad(const CpuNode& n) {
           })};
 }
 
+enum class Direction { kForward, kBackward };  // the gradient sums from the other end
+
+template <Direction kDirection>
+PlannedNode PlanCumSum(const CpuNode& n) {
+  const std::vector<int64_t>& x = n.inputs[0].shape;
+  const auto axis = x.begin() + AxisAttribute(*n.node, x.size());
+  const kernels::CumulativeShape shape = {
+      .outer = kernels::Elements({x.begin(), axis}),
+      .size = *axis,
+      .inner = kernels::Elements({axis + 1, x.end()}),
+      .exclusive = IntegerAttribute(*n.node, "exclusive") != 0,
+      .reverse = (IntegerAttribute(*n.node, "reverse") != 0) == (kDirection == Direction::kForward),
+  };
+  const bool is_integer = n.inputs[0].dtype == v1::DTYPE_I32;
+  return {.overwritable = {0}, .prepare = Call([shape, is_integer](const NodeMemory& m) {
+                                 if (is_integer) {
+                                   kernels::CumulativeSum(IntegerOutput(m), Ids(m, 0), shape);
+                                 } else {
+                                   kernels::CumulativeSum(Output(m), Input(m, 0), shape);
+                                 }
+                               })};
+}
+
 kernels::SoftmaxShape SoftmaxShapeOf(const CpuNode& n) {
   return {.rows = n.rows(0), .classes = n.columns(0)};
 }
@@ -69,6 +93,8 @@ void AddReductionKernels(CpuKernelTable& table) {
   table["ReduceSumGrad"] = {PlanReductionGrad<kernels::ReduceSumGrad>};
   table["ReduceMeanGrad"] = {PlanReductionGrad<kernels::ReduceMeanGrad>};
   table["ReduceMaxGrad"] = {PlanReduceMaxGrad};
+  table["CumSum"] = {PlanCumSum<Direction::kForward>};
+  table["CumSumGrad"] = {PlanCumSum<Direction::kBackward>};
   table["Softmax"] = {PlanSoftmax<kernels::Softmax>};
   table["LogSoftmax"] = {PlanSoftmax<kernels::LogSoftmax>};
   table["SoftmaxGrad"] = {PlanSoftmaxGrad<kernels::SoftmaxGrad>};

@@ -1,5 +1,6 @@
 #include "kernels/cuda/reduction.h"
 
+#include "kernels/cuda/cumulative_sum.h"
 #include "kernels/cuda/softmax.h"
 #include "lib/engine/cuda/binding.h"
 #include "lib/graph/attributes.h"
@@ -58,6 +59,30 @@ absl::StatusOr<PlannedNode> PlanMaximumGrad(const CudaNode& node) {
                      })};
 }
 
+enum class Direction { kForward, kBackward };  // the gradient sums from the other end
+
+template <Direction direction>
+absl::StatusOr<PlannedNode> PlanCumSum(const CudaNode& node) {
+  const std::vector<int64_t>& x = node.shape(0);
+  const auto rank = static_cast<int64_t>(x.size());
+  const int64_t axis = AxisAttribute(*node.node, rank);
+  cuda::CumulativeShape shape = {
+      .outer = 1,
+      .size = x[axis],
+      .inner = 1,
+      .exclusive = IntegerAttribute(*node.node, "exclusive") != 0,
+      .reverse =
+          (IntegerAttribute(*node.node, "reverse") != 0) == (direction == Direction::kForward),
+  };
+  for (int64_t d = 0; d < axis; ++d) shape.outer *= x[d];
+  for (int64_t d = axis + 1; d < rank; ++d) shape.inner *= x[d];
+  return PlannedNode{.overwritable = {0},
+                     .prepare = Enqueue([shape, type = node.type(0),
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::CumulativeSum(m.outputs[0], m.inputs[0], type, shape, stream);
+                     })};
+}
+
 cuda::SoftmaxShape SoftmaxOf(const CudaNode& node) {
   return {node.rows(0), node.columns(0), node.type(0)};
 }
@@ -90,6 +115,8 @@ void AddReductionKernels(CudaKernelTable& table) {
   table["ReduceSumGrad"] = PlanSumGrad<false>;
   table["ReduceMeanGrad"] = PlanSumGrad<true>;
   table["ReduceMaxGrad"] = PlanMaximumGrad;
+  table["CumSum"] = PlanCumSum<Direction::kForward>;
+  table["CumSumGrad"] = PlanCumSum<Direction::kBackward>;
   table["Softmax"] = PlanSoftmax<cuda::SoftmaxKind::kPlain>;
   table["LogSoftmax"] = PlanSoftmax<cuda::SoftmaxKind::kLog>;
   table["SoftmaxGrad"] = PlanSoftmaxGrad<cuda::SoftmaxKind::kPlain>;

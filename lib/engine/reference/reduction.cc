@@ -50,6 +50,22 @@ std::vector<Tensor> ReduceMax(const Call& call) {
                  [](double a, double b) { return std::max(a, b); })};
 }
 
+std::vector<Tensor> CumSum(const Call& call) {
+  const Tensor& x = call[0];
+  const int64_t axis = Dimension(call.Integer("axis", 0), x.rank());
+  const bool exclusive = call.Integer("exclusive", 0), reverse = call.Integer("reverse", 0);
+  Tensor y = Generate(x.shape, [&](const Index& index) {
+    double sum = 0;
+    for (int64_t k = 0; k < x.shape[axis]; ++k) {
+      const int64_t ahead = reverse ? k - index[axis] : index[axis] - k;
+      if (ahead > 0 || (ahead == 0 && !exclusive)) sum += x(With(index, axis, k));
+    }
+    return sum;
+  });
+  y.is_integer = x.is_integer;
+  return {y};
+}
+
 std::vector<Tensor> LogSoftmax(const Call& call) {
   Tensor y = call[0];
   for (int64_t row = 0; row < Elements(y.shape) / y.last(); ++row) {
@@ -74,6 +90,7 @@ void AddReductions(Operators& operators) {
   operators["ReduceSum"] = ReduceSum;
   operators["ReduceMean"] = ReduceMean;
   operators["ReduceMax"] = ReduceMax;
+  operators["CumSum"] = CumSum;
   operators["Softmax"] = Softmax;
   operators["LogSoftmax"] = LogSoftmax;
 }

@@ -57,7 +57,24 @@ std::vector<Operator> ReductionOperators() {
             .inputs = {"dy T[..., class]", "y T[..., class]"},
             .outputs = {"dx T[..., class]"}};
   };
+  const std::vector<AttributeRule> cumulative = {Integer("axis").Within(-kRankMax, kRankMax - 1),
+                                                 Integer("exclusive").Default(0).Within(0, 1),
+                                                 Integer("reverse").Default(0).Within(0, 1)};
+  const auto check_axis = [](const v1::Node& node, Dimensions& dimensions) {
+    return CheckAxis(node, dimensions.Run("...").size());
+  };
   return {
+      {.name = "CumSum",
+       .inputs = {"x E[...]"},
+       .outputs = {"y E[...]"},
+       .attributes = cumulative,
+       .relate = check_axis,
+       .gradients = {{"CumSumGrad", {"dy"}, {"x"}}}},
+      {.name = "CumSumGrad",
+       .inputs = {"dy T[...]"},
+       .outputs = {"dx T[...]"},
+       .attributes = cumulative,
+       .relate = check_axis},
       reduction("ReduceSum", {"ReduceSumGrad", {"dy", "x"}, {"x"}}),
       reduction("ReduceMean", {"ReduceMeanGrad", {"dy", "x"}, {"x"}}),
       reduction("ReduceMax", {"ReduceMaxGrad", {"dy", "x", "y"}, {"x"}}),

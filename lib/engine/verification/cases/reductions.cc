@@ -31,6 +31,14 @@ std::vector<OperatorCase> Cases() {
     cases.push_back({op, {Uniform({2, 5}, -90, 90)}});
     cases.push_back({op, {{65, 131}}});
   }
+  cases.push_back({"CumSum", {{1}}, {{"axis", 0}}});
+  cases.push_back({"CumSum", {{3, 7}}, {{"axis", -1}}});
+  cases.push_back({"CumSum", {{3, 7}}, {{"axis", 0}, {"exclusive", 1}}});
+  cases.push_back({"CumSum", {{2, 5, 3}}, {{"axis", 1}, {"reverse", 1}}});
+  cases.push_back({"CumSum", {{2, 5, 3}}, {{"axis", 2}, {"exclusive", 1}, {"reverse", 1}}});
+  cases.push_back({"CumSum", {{67, 35}}, {{"axis", 0}}});
+  cases.push_back({"CumSum", {{5, 271}}, {{"axis", 1}, {"reverse", 1}}});
+  cases.push_back({"CumSum", {Ids({4, 40}, -9, 9)}, {{"axis", 1}}, {}});
   return cases;
 }
 
