@@ -202,11 +202,22 @@ __global__ void ExportAll(float* to, const T* from, const RunNumbers* numbers, i
   }
 }
 
+__device__ inline float ShareOf(const RunNumbers* numbers) {
+  return static_cast<float>(static_cast<double>(numbers->samples) /
+                            static_cast<double>(numbers->batch));
+}
+
 __global__ void Weigh(float* y, const float* x, const RunNumbers* numbers, int64_t n) {
-  const float factor = static_cast<float>(static_cast<double>(numbers->samples) /
-                                          static_cast<double>(numbers->batch)) *
-                       numbers->loss_scale;
+  const float factor = ShareOf(numbers) * numbers->loss_scale;
   for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) y[i] = factor * x[i];
+}
+
+// One thread.
+__global__ void TakeShare(float* y, const float* x, const RunNumbers* numbers) {
+  *y = *x * ShareOf(numbers);
+}
+__global__ void TakeShareGrad(float* dx, const RunNumbers* numbers) {
+  *dx = ShareOf(numbers) * numbers->loss_scale;
 }
 
 template <typename T>
@@ -333,6 +344,14 @@ cudaError_t WeighStatistic(float* y, const float* x, const RunNumbers* numbers, 
                            cudaStream_t stream) {
   if (n == 0) return cudaSuccess;
   return Launch(Weigh, Strided(n), kThreads, 0, stream, y, x, numbers, n);
+}
+
+cudaError_t BatchShare(float* y, const float* x, const RunNumbers* numbers, cudaStream_t stream) {
+  return Launch(TakeShare, dim3(1), dim3(1), 0, stream, y, x, numbers);
+}
+
+cudaError_t BatchShareGrad(float* dx, const RunNumbers* numbers, cudaStream_t stream) {
+  return Launch(TakeShareGrad, dim3(1), dim3(1), 0, stream, dx, numbers);
 }
 
 cudaError_t Fill(void* y, double value, int64_t n, Type type, cudaStream_t stream) {

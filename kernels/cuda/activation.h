@@ -81,6 +81,11 @@ cudaError_t ExportGradient(float* to, const void* from, Type type, const RunNumb
 cudaError_t WeighStatistic(float* y, const float* x, const RunNumbers* numbers, int64_t n,
                            cudaStream_t stream);
 
+// y = x * samples of the run / samples of the global batch, of one number; and its derivative times
+// the loss scale, with which backward begins.
+cudaError_t BatchShare(float* y, const float* x, const RunNumbers* numbers, cudaStream_t stream);
+cudaError_t BatchShareGrad(float* dx, const RunNumbers* numbers, cudaStream_t stream);
+
 // n elements of y become `value`.
 cudaError_t Fill(void* y, double value, int64_t n, Type type, cudaStream_t stream);
 

@@ -107,6 +107,19 @@ TEST(ActivationTest, NansAreFound) {
   });
 }
 
+TEST(ActivationTest, SharesAreOfTheGlobalBatchAndTheirGradientsAreScaled) {
+  const RunNumbers numbers = {.loss_scale = 8, .samples = 3, .batch = 12};
+  const Floats x = {6}, ones = {1};
+  DeviceMemory x_on(x, Type::kF32), y(4), dx(4), statistic(4), ones_on(ones, Type::kF32);
+  ASSERT_EQ(BatchShare(y.floats(), x_on.floats(), &numbers, nullptr), cudaSuccess);
+  ASSERT_EQ(BatchShareGrad(dx.floats(), &numbers, nullptr), cudaSuccess);
+  ASSERT_EQ(WeighStatistic(statistic.floats(), ones_on.floats(), &numbers, 1, nullptr),
+            cudaSuccess);
+  EXPECT_EQ(y.floats()[0], 1.5f);
+  EXPECT_EQ(dx.floats()[0], 2);
+  EXPECT_EQ(statistic.floats()[0], 2);
+}
+
 TEST(ActivationTest, PositionsCountUp) {
   for (int64_t n : kSizes) {
     DeviceMemory y(4 * n);

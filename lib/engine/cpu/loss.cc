@@ -119,11 +119,32 @@ PlannedNode PlanElementLossGrad(const CpuNode& n) {
           })};
 }
 
+// --- Losses of the graph's own ------------------------------------------------------------------
+
+double ShareOf(const RunNumbers& numbers) {
+  return double(numbers.samples) / double(numbers.batch);
+}
+
+PlannedNode PlanBatchShare(const CpuNode&) {
+  return {.overwritable = {0}, .prepare = Call([](const NodeMemory& m, const RunNumbers& numbers) {
+                                 *Output(m) = static_cast<float>(*Input(m, 0) * ShareOf(numbers));
+                               })};
+}
+
+PlannedNode PlanBatchShareGrad(const CpuNode&) {
+  return {.shape_only = {0}, .prepare = Call([](const NodeMemory& m, const RunNumbers& numbers) {
+                               *Output(m) =
+                                   static_cast<float>(numbers.loss_scale * ShareOf(numbers));
+                             })};
+}
+
 }  // namespace
 
 void AddLossKernels(CpuKernelTable& table) {
   table["SoftmaxCrossEntropy"] = {PlanSoftmaxCrossEntropy};
   table["SoftmaxCrossEntropyGrad"] = {PlanSoftmaxCrossEntropyGrad};
+  table["BatchShare"] = {PlanBatchShare};
+  table["BatchShareGrad"] = {PlanBatchShareGrad};
   table["CorrectCount"] = {PlanCorrectCount};
   table["SigmoidCrossEntropy"] = {PlanElementLoss<kernels::SigmoidCrossEntropy>};
   table["SigmoidCrossEntropyGrad"] = {PlanElementLossGrad<kernels::SigmoidCrossEntropyGrad>};

@@ -113,6 +113,23 @@ absl::StatusOr<PlannedNode> PlanElementLossGrad(const CudaNode& node) {
       })};
 }
 
+absl::StatusOr<PlannedNode> PlanBatchShare(const CudaNode& node) {
+  return PlannedNode{
+      .overwritable = {0},
+      .prepare = Enqueue(
+          [numbers = node.context.numbers, stream = node.context.stream](const NodeMemory& m) {
+            return cuda::BatchShare(Floats(m.outputs[0]), Floats(m.inputs[0]), numbers, stream);
+          })};
+}
+
+absl::StatusOr<PlannedNode> PlanBatchShareGrad(const CudaNode& node) {
+  return PlannedNode{.shape_only = {0},
+                     .prepare = Enqueue([numbers = node.context.numbers,
+                                         stream = node.context.stream](const NodeMemory& m) {
+                       return cuda::BatchShareGrad(Floats(m.outputs[0]), numbers, stream);
+                     })};
+}
+
 absl::StatusOr<PlannedNode> PlanStatisticGrad(const CudaNode& node) {
   return PlannedNode{.prepare = Enqueue([n = node.elements(0), numbers = node.context.numbers,
                                          stream = node.context.stream](const NodeMemory& m) {
@@ -130,6 +147,8 @@ void AddLossKernels(CudaKernelTable& table) {
   table["SigmoidCrossEntropyGrad"] = PlanElementLossGrad<cuda::ElementLoss::kSigmoidCrossEntropy>;
   table["MeanSquaredError"] = PlanElementLoss<cuda::ElementLoss::kSquaredError>;
   table["MeanSquaredErrorGrad"] = PlanElementLossGrad<cuda::ElementLoss::kSquaredError>;
+  table["BatchShare"] = PlanBatchShare;
+  table["BatchShareGrad"] = PlanBatchShareGrad;
   table["CorrectCount"] = PlanCorrectCount;
   table["StatisticGrad"] = PlanStatisticGrad;
 }

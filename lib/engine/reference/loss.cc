@@ -75,6 +75,10 @@ std::vector<Tensor> MeanSquaredError(const Call& call) {
   return PerElement(call, [](double x, double target) { return (x - target) * (x - target); });
 }
 
+std::vector<Tensor> BatchShare(const Call& call) {
+  return {Scalar(call[0].values[0] / call.Shares())};
+}
+
 std::vector<Tensor> TotalLoss(const Call& call) {
   double sum = 0;
   for (const Tensor* loss : call.inputs) sum += loss->values[0];
@@ -98,6 +102,7 @@ void AddLosses(Operators& operators) {
   operators["SoftmaxCrossEntropy"] = SoftmaxCrossEntropy;
   operators["SigmoidCrossEntropy"] = SigmoidCrossEntropy;
   operators["MeanSquaredError"] = MeanSquaredError;
+  operators["BatchShare"] = BatchShare;
   operators["TotalLoss"] = TotalLoss;
   operators["CorrectCount"] = CorrectCount;
 }

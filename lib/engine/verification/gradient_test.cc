@@ -31,7 +31,8 @@ std::vector<Model> Models() {
           {"Transformer", Transformer(), 11, true},
           {"TransformerOfPlainOps", Transformer({.fused_attention = false}), 11, true},
           {"TransformerWithDropout", Transformer({.dropout = 0.2}), 11, true},
-          {"Recurrent", Recurrent()}};
+          {"Recurrent", Recurrent()},
+          {"LossOfItsOwn", LossOfItsOwn()}};
 }
 
 class GradientTest : public testing::TestWithParam<Model> {};

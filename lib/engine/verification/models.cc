@@ -167,6 +167,22 @@ v1::Graph Recurrent() {
   return s.graph;
 }
 
+v1::Graph LossOfItsOwn() {
+  Sketch s;
+  s.Input("input", {7});
+  s.Input("target", {2});
+  const std::string token =
+      s.Add("tokens", "Expand", {s.Parameter("token", {1, 7}), "input"}, {{"shape", {-1, 0}}});
+  std::string x = s.Add("marked", "Add", {"input", token});
+  x = s.Add("softplus", "Softplus", {Linear(s, "fc0", x, 7, 5)});
+  s.graph.set_logits(Linear(s, "fc1", x, 5, 2));
+  x = s.Add("error", "Sub", {s.graph.logits(), "target"});
+  x = s.Add("squares", "Mul", {x, x});
+  x = s.Add("mean", "ReduceMean", {x}, {{"axes", {0, 1}}, {"keep", 0}});
+  s.graph.set_loss(s.Add("loss", "BatchShare", {x}));
+  return s.graph;
+}
+
 reference::Tensors RandomTensors(const v1::Graph& graph, int64_t batch, int64_t ids, uint64_t seed,
                                  bool ignoring) {
   reference::Tensors tensors;

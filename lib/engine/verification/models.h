@@ -30,6 +30,10 @@ v1::Graph Transformer(const TransformerOptions& options = {});
 // weighted, binary cross-entropy against target "flag" f32[B, 2].
 v1::Graph Recurrent();
 
+// input f32[B, 7], target f32[B, 2]: a token added to each sample, a mean of squares that the graph
+// computes by itself, in the share of the batch.
+v1::Graph LossOfItsOwn();
+
 // Values for the parameters and for all inputs of `batch` samples: normal numbers; ids and classes
 // below `ids`, and one target in five -1 where `ignoring`.
 reference::Tensors RandomTensors(const v1::Graph& graph, int64_t batch, int64_t ids, uint64_t seed,

@@ -110,7 +110,8 @@ std::string AddOperand(const Operand& operand, int index, Sketch& sketch) {
 }
 
 bool IsLoss(const std::string& op) {
-  return op == "SoftmaxCrossEntropy" || op == "SigmoidCrossEntropy" || op == "MeanSquaredError";
+  return op == "SoftmaxCrossEntropy" || op == "SigmoidCrossEntropy" || op == "MeanSquaredError" ||
+         op == "BatchShare";
 }
 
 }  // namespace

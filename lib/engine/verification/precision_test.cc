@@ -107,7 +107,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PrecisionTest,
                          testing::ValuesIn(std::vector<Model>{{"Perceptron", Perceptron()},
                                                               {"ConvolutionNet", ConvolutionNet()},
                                                               {"Transformer", Transformer(), 11},
-                                                              {"Recurrent", Recurrent()}}),
+                                                              {"Recurrent", Recurrent()},
+                                                              {"LossOfItsOwn", LossOfItsOwn()}}),
                          [](const testing::TestParamInfo<Model>& info) { return info.param.name; });
 
 }  // namespace

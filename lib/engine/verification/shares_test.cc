@@ -65,7 +65,8 @@ struct Model {
 std::vector<Model> Models() {
   return {{"Perceptron", Perceptron()},
           {"Transformer", Transformer({.dropout = 0.1}), 11, true},
-          {"Recurrent", Recurrent()}};
+          {"Recurrent", Recurrent()},
+          {"LossOfItsOwn", LossOfItsOwn()}};
 }
 
 class SharesTest : public testing::TestWithParam<Model> {

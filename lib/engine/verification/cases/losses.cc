@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <vector>
 
 #include "lib/engine/verification/operator_case.h"
@@ -36,6 +37,8 @@ std::vector<OperatorCase> Cases() {
        {Rows({2, 4, 2}), Ids({2, 4}, {0, 1, 0, 1, 0, -1, -1, 1})},
        {{"ignore_index", -1}},
        {}},
+
+      {"BatchShare", {std::vector<int64_t>{}}},
   };
 }
 
