@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl.h"
+#include "lib/graph/onnx/function_inlining.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -157,6 +158,9 @@ absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path) {
   if (file.opset_ < kOpsetMin || file.opset_ > kOpsetMax) {
     return Invalid(path, absl::StrCat("is of opset ", file.opset_, "; ", kOpsetMin, " to ",
                                       kOpsetMax, " can be read: export it again with one of them"));
+  }
+  if (absl::Status inlined = InlineFunctions(file.model_); !inlined.ok()) {
+    return Invalid(path, inlined.message());
   }
   return file;
 }

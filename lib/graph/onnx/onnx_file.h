@@ -20,11 +20,12 @@ class OnnxFile {
   static constexpr int64_t kOpsetMin = 13;
   static constexpr int64_t kOpsetMax = 21;
 
-  // NOT_FOUND; INVALID_ARGUMENT for what is no ONNX file, for an opset outside [kOpsetMin,
-  // kOpsetMax] and for subgraphs of other domains. Tensors are read when they are asked for.
+  // NOT_FOUND; INVALID_ARGUMENT for what is no ONNX file and for an opset outside [kOpsetMin,
+  // kOpsetMax]. The file's own functions are written out. Tensors are read when they are asked for.
   static absl::StatusOr<OnnxFile> Open(const std::string& path);
 
   const onnx::GraphProto& graph() const { return model_.graph(); }
+  onnx::GraphProto* mutable_graph() { return model_.mutable_graph(); }
   int64_t opset() const { return opset_; }
 
   // Values of a tensor of the file, widened. INVALID_ARGUMENT for a type of another family, a size
