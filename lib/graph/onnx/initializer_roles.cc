@@ -1,0 +1,183 @@
+#include "lib/graph/onnx/initializer_roles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "lib/graph/glob.h"
+#include "lib/graph/onnx/initializer_uses.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using onnx::TensorProto;
+using Patterns = google::protobuf::RepeatedPtrField<std::string>;
+
+constexpr float kHuge = 1e30f;  // masks hide with the lowest number as well as with -infinity
+
+enum class NameTells { kParameter, kBuffer, kNothing };
+
+// What a name says, by its last component's words: "blocks.0.layer_scale" is a parameter,
+// "attn_mask" and what an exporter numbered ("onnx::Mul_12", "val_3") are buffers.
+NameTells TellOf(absl::string_view name) {
+  static const auto& parameters = *new absl::flat_hash_set<absl::string_view>{
+      "weight",      "weights",   "bias",       "gamma",     "beta",   "gain",   "scale",
+      "embed",       "embedding", "embeddings", "token",     "tokens", "query",  "queries",
+      "table",       "kernel",    "param",      "parameter", "slope",  "biases", "alpha",
+      "temperature", "prompt",    "latents",    "prototypes"};
+  static const auto& buffers = *new absl::flat_hash_set<absl::string_view>{
+      "mean",      "std",      "var",    "variance", "mask",   "tril",    "triu",       "causal",
+      "freq",      "freqs",    "ids",    "pe",       "index",  "indices", "window",     "buffer",
+      "anchor",    "anchors",  "grid",   "cos",      "sin",    "basis",   "filterbank", "mel",
+      "positions", "constant", "tensor", "val",      "coords", "zeros",   "ones",       "full"};
+  if (absl::StrContains(name, "::") || absl::StartsWith(name, "val_") ||
+      absl::StartsWith(name, "/")) {
+    return NameTells::kBuffer;
+  }
+  std::vector<absl::string_view> components = absl::StrSplit(name, absl::ByAnyChar("./"));
+  // Lists of parameters and copies of a merged one end in a number.
+  const auto is_digit = [](char c) { return absl::ascii_isdigit(c); };
+  while (components.size() > 1 && std::ranges::all_of(components.back(), is_digit)) {
+    components.pop_back();
+  }
+  const std::string last = absl::AsciiStrToLower(components.back());
+  std::vector<absl::string_view> words = absl::StrSplit(last, '_', absl::SkipEmpty());
+  std::erase_if(words, [&](absl::string_view word) { return std::ranges::all_of(word, is_digit); });
+  // The last word is the noun; the others qualify it.
+  std::ranges::reverse(words);
+  for (absl::string_view word : words) {
+    if (parameters.contains(word)) return NameTells::kParameter;
+    if (buffers.contains(word)) return NameTells::kBuffer;
+  }
+  return NameTells::kNothing;
+}
+
+const std::string* FindMatch(const Patterns& patterns, const std::string& name) {
+  const auto found = std::ranges::find_if(
+      patterns, [&](const std::string& pattern) { return MatchesGlob(pattern, name); });
+  return found == patterns.end() ? nullptr : &*found;
+}
+
+bool IsWeight(UseKind kind) { return kind != UseKind::kStatistic && kind != UseKind::kElementwise; }
+
+class Decider {
+ public:
+  Decider(const v1::OnnxModel& model, OnnxFile& file)
+      : model_(model),
+        file_(file),
+        uses_(FindInitializerUses(*file.mutable_graph())),
+        names_have_dots_(std::ranges::any_of(
+            file.graph().initializer(),
+            [](const TensorProto& tensor) { return absl::StrContains(tensor.name(), '.'); })) {}
+
+  absl::StatusOr<InitializerDecision> Decide(const TensorProto& tensor) const {
+    InitializerDecision decision{.name = tensor.name(),
+                                 .shape = {tensor.dims().begin(), tensor.dims().end()}};
+    const auto conclude = [&](InitializerRole role, std::string reason, bool doubtful = false) {
+      decision.role = role;
+      decision.reason = std::move(reason);
+      decision.doubtful = doubtful;
+      return decision;
+    };
+    if (const std::string* pattern = FindMatch(model_.freeze(), tensor.name())) {
+      return conclude(InitializerRole::kConstant, absl::StrCat("onnx.freeze: ", *pattern));
+    }
+    if (const std::string* pattern = FindMatch(model_.train(), tensor.name())) {
+      return conclude(InitializerRole::kTrained, absl::StrCat("onnx.train: ", *pattern));
+    }
+    const auto found = uses_.find(tensor.name());
+    if (found == uses_.end()) {
+      return conclude(InitializerRole::kConstant, "meets nothing of the data");
+    }
+    if (tensor.dims_size() == 0) return conclude(InitializerRole::kConstant, "a scalar");
+    const std::vector<InitializerUse>& uses = found->second;
+    const auto find = [&](auto wanted) {
+      return std::ranges::find_if(uses,
+                                  [&](const InitializerUse& use) { return wanted(use.kind); });
+    };
+    const auto statistic = find([](UseKind kind) { return kind == UseKind::kStatistic; });
+    if (statistic != uses.end()) {
+      return conclude(InitializerRole::kStatistic, statistic->ToString());
+    }
+    ASSIGN_OR_RETURN(const std::vector<float> values, file_.Floats(tensor));
+    if (!std::ranges::all_of(values, [](float value) { return std::abs(value) < kHuge; })) {
+      return conclude(InitializerRole::kConstant, "holds infinities, as a mask does");
+    }
+    const NameTells tells = TellOf(tensor.name());
+    if (const auto weight = find(IsWeight); weight != uses.end()) {
+      // Exporters number weights that they transposed: only a word speaks against a weight's place.
+      const bool buffer = tells == NameTells::kBuffer && !IsNumbered(tensor.name());
+      return conclude(buffer ? InitializerRole::kConstant : InitializerRole::kTrained,
+                      absl::StrCat(weight->ToString(), buffer ? ", called as a buffer is" : ""),
+                      /*doubtful=*/buffer);
+    }
+    const InitializerUse& use = uses.front();
+    if (tells != NameTells::kNothing) {
+      const bool parameter = tells == NameTells::kParameter;
+      return conclude(
+          parameter ? InitializerRole::kTrained : InitializerRole::kConstant,
+          absl::StrCat(use.ToString(), ", called as a ", parameter ? "parameter is" : "buffer is"));
+    }
+    // Modules' parameters have dots in their names; what an exporter computed has none.
+    const bool computed = names_have_dots_ && !absl::StrContains(tensor.name(), '.');
+    const bool trained = use.on_activations && !computed;
+    return conclude(trained ? InitializerRole::kTrained : InitializerRole::kConstant,
+                    absl::StrCat(use.ToString(), computed  ? ", computed by the exporter"
+                                                 : trained ? ", behind the first weights"
+                                                           : ", before the first weights"),
+                    /*doubtful=*/true);
+  }
+
+ private:
+  static bool IsNumbered(absl::string_view name) {
+    return absl::StrContains(name, "::") || absl::StartsWith(name, "val_") ||
+           absl::StartsWith(name, "/");
+  }
+
+  const v1::OnnxModel& model_;
+  const OnnxFile& file_;
+  const InitializerUses uses_;
+  const bool names_have_dots_;
+};
+
+absl::Status CheckPatterns(const Patterns& patterns, absl::string_view field,
+                           const OnnxFile& file) {
+  for (const std::string& pattern : patterns) {
+    const auto& tensors = file.graph().initializer();
+    if (std::ranges::none_of(tensors, [&](const TensorProto& tensor) {
+          return IsFloating(tensor.data_type()) && MatchesGlob(pattern, tensor.name());
+        })) {
+      return WithReason(absl::InvalidArgumentError(
+                            absl::StrCat("onnx.", field, ": no floating initialiser matches '",
+                                         pattern, "': muster model describe lists them")),
+                        "MODEL_INVALID");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<InitializerDecision>> DecideRoles(const v1::OnnxModel& model,
+                                                             OnnxFile& file) {
+  RETURN_IF_ERROR(CheckPatterns(model.train(), "train", file));
+  RETURN_IF_ERROR(CheckPatterns(model.freeze(), "freeze", file));
+  RETURN_IF_ERROR(CheckPatterns(model.tie(), "tie", file));
+  RETURN_IF_ERROR(CheckPatterns(model.untie(), "untie", file));
+  const Decider decider(model, file);
+  std::vector<InitializerDecision> decisions;
+  for (const TensorProto& tensor : file.graph().initializer()) {
+    if (!IsFloating(tensor.data_type())) continue;
+    ASSIGN_OR_RETURN(decisions.emplace_back(), decider.Decide(tensor));
+  }
+  return decisions;
+}
+
+}  // namespace muster

@@ -1,0 +1,224 @@
+#include "lib/graph/onnx/initializer_sharing.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lib/graph/glob.h"
+#include "lib/graph/onnx/initializer_uses.h"
+#include "lib/graph/onnx/onnx_node.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using onnx::GraphProto;
+using onnx::NodeProto;
+using onnx::TensorProto;
+
+constexpr size_t kUsesShown = 4;
+
+// The uses that begin at one input of one node.
+struct Edge {
+  NodeProto* node;
+  int input;
+  std::vector<const InitializerUse*> uses;
+};
+
+std::vector<Edge> EdgesOf(const std::vector<InitializerUse>& uses) {
+  std::vector<Edge> edges;
+  for (const InitializerUse& use : uses) {
+    const auto found = std::ranges::find_if(edges, [&](const Edge& edge) {
+      return edge.node == use.first && edge.input == use.first_input;
+    });
+    if (found != edges.end()) {
+      found->uses.push_back(&use);
+    } else {
+      edges.push_back({use.first, use.first_input, {&use}});
+    }
+  }
+  return edges;
+}
+
+bool IsMatrix(const InitializerUse& use) {
+  return use.kind == UseKind::kWeight || use.kind == UseKind::kTable;
+}
+
+// Which input of its node a use is; -1 where other nodes stand between.
+int PlaceOf(const InitializerUse& use) {
+  if (use.first == use.node) return use.first_input;
+  const auto& inputs = use.node->input();
+  const auto found = std::ranges::find(inputs, use.first->output(0));
+  return found == inputs.end() ? -1 : static_cast<int>(found - inputs.begin());
+}
+
+// Whether two uses of a tensor with one value everywhere are uses of one tensor. A norm's gain and
+// bias may be equal and are two.
+bool BelongTogether(const InitializerUse& a, const InitializerUse& b) {
+  if (IsMatrix(a) && IsMatrix(b)) return true;
+  const bool of_norms = a.kind == UseKind::kNorm || a.kind == UseKind::kStatistic;
+  if (a.kind != b.kind || (of_norms && PlaceOf(a) != PlaceOf(b))) return false;
+  return (!a.before.empty() && a.before == b.before) || (!a.behind.empty() && a.behind == b.behind);
+}
+
+bool BelongTogether(const Edge& a, const Edge& b) {
+  return std::ranges::any_of(a.uses, [&](const InitializerUse* x) {
+    return std::ranges::any_of(b.uses,
+                               [&](const InitializerUse* y) { return BelongTogether(*x, *y); });
+  });
+}
+
+// Sets of edges that are one tensor each, by their positions in `edges`, the first edge's first.
+std::vector<std::vector<size_t>> GroupsOf(const std::vector<Edge>& edges, bool all_apart) {
+  std::vector<std::vector<size_t>> groups;
+  for (size_t e = 0; e < edges.size(); ++e) {
+    std::vector<size_t> own = {e};
+    // Joins every group that it belongs to; what belongs to two makes them one.
+    for (auto group = groups.begin(); !all_apart && group != groups.end();) {
+      const bool joins = std::ranges::any_of(
+          *group, [&](size_t other) { return BelongTogether(edges[e], edges[other]); });
+      if (joins) own.insert(own.begin(), group->begin(), group->end());
+      group = joins ? groups.erase(group) : group + 1;
+    }
+    std::ranges::sort(own);
+    groups.push_back(std::move(own));
+  }
+  std::ranges::sort(groups);
+  return groups;
+}
+
+std::string Shown(const std::vector<Edge>& edges) {
+  std::vector<std::string> names;
+  for (const Edge& edge : edges) {
+    if (names.size() == kUsesShown) break;
+    names.push_back(edge.uses.front()->ToString());
+  }
+  const size_t more = edges.size() - names.size();
+  return absl::StrCat(absl::StrJoin(names, ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
+
+class Separator {
+ public:
+  Separator(const v1::OnnxModel& model, OnnxFile& file) : model_(model), file_(file) {
+    const GraphProto& graph = file.graph();
+    for (const TensorProto& tensor : graph.initializer()) names_.insert(tensor.name());
+    for (const onnx::ValueInfoProto& input : graph.input()) names_.insert(input.name());
+    for (const NodeProto& node : graph.node()) {
+      names_.insert(node.output().begin(), node.output().end());
+    }
+  }
+
+  absl::StatusOr<Sharing> Run() && {
+    GraphProto& graph = *file_.mutable_graph();
+    const InitializerUses uses = FindInitializerUses(graph);
+    const int count = graph.initializer_size();
+    std::vector<std::pair<std::string, const TensorProto*>> copies;
+    for (int i = 0; i < count; ++i) {
+      const TensorProto& tensor = graph.initializer(i);
+      const auto own = uses.find(tensor.name());
+      if (own == uses.end()) continue;
+      const std::vector<Edge> edges = EdgesOf(own->second);
+      if (edges.size() < 2 || Matches(model_.tie(), tensor.name())) continue;
+      const bool all_apart = Matches(model_.untie(), tensor.name());
+      if (!all_apart) {
+        ASSIGN_OR_RETURN(const bool plain, HasOneValue(tensor));
+        if (!plain) {
+          NoteOneTensor(tensor, edges);
+          continue;
+        }
+      }
+      Separate(tensor, edges, GroupsOf(edges, all_apart), copies);
+    }
+    for (const auto& [name, from] : copies) {
+      TensorProto copy = *from;
+      copy.set_name(name);
+      *graph.add_initializer() = std::move(copy);
+    }
+    RemoveReplacedIdentities(graph);
+    return std::move(sharing_);
+  }
+
+ private:
+  static bool Matches(const google::protobuf::RepeatedPtrField<std::string>& patterns,
+                      const std::string& name) {
+    return std::ranges::any_of(
+        patterns, [&](const std::string& pattern) { return MatchesGlob(pattern, name); });
+  }
+
+  absl::StatusOr<bool> HasOneValue(const TensorProto& tensor) const {
+    ASSIGN_OR_RETURN(const std::vector<float> values, file_.Floats(tensor));
+    return std::ranges::all_of(values, [&](float value) { return value == values[0]; });
+  }
+
+  void NoteOneTensor(const TensorProto& tensor, const std::vector<Edge>& edges) {
+    std::set<const NodeProto*> places, products;
+    for (const Edge& edge : edges) {
+      for (const InitializerUse* use : edge.uses) {
+        places.insert(use->node);
+        if (use->kind == UseKind::kWeight) products.insert(use->node);
+      }
+    }
+    if (places.size() < 2) return;  // cut and joined again on its way to one
+    const std::string where = absl::StrCat(places.size(), " places: ", Shown(edges));
+    if (products.size() > 1) {
+      sharing_.doubts.push_back(absl::StrCat("'", tensor.name(), "' (", where, ")"));
+    } else {
+      sharing_.notes.push_back(absl::StrCat("'", tensor.name(), "' is one tensor in ", where));
+    }
+  }
+
+  void Separate(const TensorProto& tensor, const std::vector<Edge>& edges,
+                const std::vector<std::vector<size_t>>& groups,
+                std::vector<std::pair<std::string, const TensorProto*>>& copies) {
+    if (groups.size() < 2) return;
+    for (size_t g = 1; g < groups.size(); ++g) {
+      const Edge& first = edges[groups[g][0]];
+      // The exporter's own name for the copy: the Identity that made it goes.
+      const bool renamed = groups[g].size() == 1 && first.node->op_type() == "Identity";
+      std::string name = renamed ? first.node->output(0) : Unused(tensor.name());
+      if (renamed) {
+        replaced_.insert(first.node);
+      } else {
+        for (size_t e : groups[g]) edges[e].node->set_input(edges[e].input, name);
+      }
+      copies.emplace_back(std::move(name), &tensor);
+    }
+    sharing_.notes.push_back(absl::StrCat("'", tensor.name(), "' was written once for ",
+                                          groups.size(),
+                                          " equal tensors, which train apart: ", Shown(edges)));
+  }
+
+  std::string Unused(const std::string& name) {
+    for (int number = 2;; ++number) {
+      std::string candidate = absl::StrCat(name, ".", number);
+      if (names_.insert(candidate).second) return candidate;
+    }
+  }
+
+  void RemoveReplacedIdentities(GraphProto& graph) {
+    google::protobuf::RepeatedPtrField<NodeProto> kept;
+    for (NodeProto& node : *graph.mutable_node()) {
+      if (!replaced_.contains(&node)) kept.Add()->Swap(&node);
+    }
+    graph.mutable_node()->Swap(&kept);
+  }
+
+  const v1::OnnxModel& model_;
+  OnnxFile& file_;
+  absl::flat_hash_set<std::string> names_;
+  absl::flat_hash_set<const NodeProto*> replaced_;
+  Sharing sharing_;
+};
+
+}  // namespace
+
+absl::StatusOr<Sharing> SeparateInitializers(const v1::OnnxModel& model, OnnxFile& file) {
+  return Separator(model, file).Run();
+}
+
+}  // namespace muster

@@ -1,0 +1,33 @@
+// Exporters write equal tensors once, whether the model has one tensor in two places (a head that
+// shares the embedding's weight) or two that are equal because nothing has trained them yet (every
+// fresh bias is zero). The first must train as one, the others apart.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/graph/onnx/onnx_file.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+struct Sharing {
+  std::vector<std::string> notes;  // what was separated, what stays one: for `model describe`
+  std::vector<std::string>
+      doubts;  // weights that stay one tensor in several products: 'NAME' (WHERE)
+};
+
+// Gives each initialiser that only looks shared a copy per use, in the file's graph:
+//
+//   What differs from element to element cannot be equal by chance: it is one tensor in all its
+//   uses. What has one value everywhere (fresh biases, gains, running statistics) is one tensor in
+//   those uses alone that belong to the same weights: biases of products with the same weight,
+//   norms with the same nearest weights before or behind them.
+//
+// A copy is named as the exporter's Identity node calls it, else NAME.2, NAME.3. `model.tie` keeps
+// initialisers together and `model.untie` separates every use. INVALID_ARGUMENT for values that
+// cannot be read.
+absl::StatusOr<Sharing> SeparateInitializers(const v1::OnnxModel& model, OnnxFile& file);
+
+}  // namespace muster

@@ -1,0 +1,241 @@
+#include "lib/graph/onnx/initializer_uses.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "lib/graph/onnx/onnx_file.h"
+#include "lib/graph/onnx/onnx_node.h"
+
+namespace muster {
+namespace {
+
+using onnx::GraphProto;
+using onnx::NodeProto;
+using Names = std::set<std::string>;
+
+constexpr size_t kNeighboursMax = 64;
+
+// The beginning of an initialiser's way.
+struct Edge {
+  std::string initializer;
+  NodeProto* node;
+  int input;
+  friend auto operator<=>(const Edge&, const Edge&) = default;
+};
+
+// What is known of a value.
+struct Value {
+  bool of_data = false;
+  bool of_weights = false;  // of_data, and a weight came before
+  bool is_product = false;  // a product with weights, in whatever shape
+  std::set<Edge> edges;     // !of_data: the initialisers it is made of
+  Names weights;            // of_data: the nearest before
+};
+
+bool IsOneOf(const std::string& op, std::initializer_list<absl::string_view> ops) {
+  return std::ranges::find(ops, op) != ops.end();
+}
+
+bool IsNorm(const std::string& op) {
+  return IsOneOf(op, {"BatchNormalization", "LayerNormalization", "GroupNormalization",
+                      "InstanceNormalization", "RMSNormalization"});
+}
+
+bool IsProduct(const std::string& op) {
+  return IsOneOf(op, {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"});
+}
+
+bool OnlyShapes(const std::string& op) {
+  return IsOneOf(op,
+                 {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast"});
+}
+
+void AddNames(const Names& from, Names& to) {
+  for (const std::string& name : from) {
+    if (to.size() >= kNeighboursMax) return;
+    to.insert(name);
+  }
+}
+
+class Finder {
+ public:
+  explicit Finder(GraphProto& graph) {
+    AddInitializers(graph);
+    for (const onnx::ValueInfoProto& input : graph.input()) {
+      if (!initializers_.contains(input.name())) values_[input.name()].of_data = true;
+    }
+    Forward(graph);
+    Backward(graph);
+  }
+
+  InitializerUses Uses() && {
+    for (auto& [name, uses] : uses_) {
+      for (InitializerUse& use : uses) {
+        for (const std::string& output : use.node->output()) AddNames(behind_[output], use.behind);
+      }
+    }
+    return std::move(uses_);
+  }
+
+ private:
+  void AddInitializers(const GraphProto& graph) {
+    for (const onnx::TensorProto& tensor : graph.initializer()) {
+      if (IsFloating(tensor.data_type())) initializers_.insert(tensor.name());
+    }
+  }
+
+  void Forward(GraphProto& graph) {
+    for (NodeProto& node : *graph.mutable_node()) {
+      Value result;
+      for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+        if (!attribute.has_g()) continue;
+        AddInitializers(attribute.g());
+        Forward(*attribute.mutable_g());
+        for (const onnx::ValueInfoProto& output : attribute.g().output()) {
+          Join(values_[output.name()], result);
+        }
+      }
+      std::vector<Value> in(node.input_size());
+      for (int i = 0; i < node.input_size(); ++i) {
+        in[i] = values_[node.input(i)];
+        if (initializers_.contains(node.input(i))) {
+          in[i].edges.insert({node.input(i), &node, i});
+        }
+        Join(in[i], result);
+      }
+      if (node.op_type() == "Shape" || node.op_type() == "Size") result = {};
+      if (result.of_data) {
+        for (int i = 0; i < node.input_size(); ++i) {
+          if (!in[i].of_data) AddUses(node, i, in);
+        }
+        Conclude(node, in, result);
+      }
+      for (const std::string& output : node.output()) values_[output] = result;
+    }
+  }
+
+  static void Join(const Value& from, Value& to) {
+    to.of_data = to.of_data || from.of_data;
+    to.of_weights = to.of_weights || from.of_weights;
+    to.edges.insert(from.edges.begin(), from.edges.end());
+    AddNames(from.weights, to.weights);
+  }
+
+  // What a node with data makes of what it read.
+  static void Conclude(const NodeProto& node, const std::vector<Value>& in, Value& result) {
+    result.edges.clear();
+    if (in.empty()) return;
+    if (IsProduct(node.op_type())) {
+      Names own = WeightsOf(in);
+      if (!own.empty()) {
+        result.weights = std::move(own);
+        result.is_product = result.of_weights = true;
+      }
+    } else if (node.op_type() == "Gather" && !in[0].of_data) {
+      result.of_weights = true;
+    } else if (IsNorm(node.op_type())) {
+      result.weights.clear();
+      result.of_weights = true;
+    } else if (OnlyShapes(node.op_type())) {
+      result.is_product = in[0].is_product;
+    }
+  }
+
+  // The initialisers among a product's operands, but for its bias.
+  static Names WeightsOf(const std::vector<Value>& in) {
+    Names names;
+    for (size_t i = 0; i < std::min<size_t>(in.size(), 2); ++i) {
+      if (in[i].of_data) continue;
+      for (const Edge& edge : in[i].edges) names.insert(edge.initializer);
+    }
+    return names;
+  }
+
+  void AddUses(NodeProto& node, int input, const std::vector<Value>& in) {
+    InitializerUse use{.kind = KindOf(node, input, in), .node = &node};
+    use.on_activations =
+        std::ranges::any_of(in, [](const Value& other) { return other.of_weights; });
+    if (use.kind == UseKind::kBias) {
+      use.before = WeightsOf(in);
+      for (const Value& other : in) {
+        if (other.is_product) AddNames(other.weights, use.before);
+      }
+    } else {
+      for (const Value& other : in) AddNames(other.weights, use.before);
+    }
+    for (const Edge& edge : in[input].edges) {
+      use.first = edge.node;
+      use.first_input = edge.input;
+      uses_[edge.initializer].push_back(use);
+    }
+  }
+
+  static UseKind KindOf(const NodeProto& node, int input, const std::vector<Value>& in) {
+    const std::string& op = node.op_type();
+    if (op == "BatchNormalization" && input >= 3) return UseKind::kStatistic;
+    if (IsNorm(op)) return UseKind::kNorm;
+    if (op == "PRelu") return UseKind::kSlope;
+    if (op == "Gather" && input == 0) return UseKind::kTable;
+    if (op == "MatMul" || op == "Einsum") return UseKind::kWeight;
+    if (IsOneOf(op, {"Conv", "ConvTranspose", "Gemm"})) {
+      return input == 2 ? UseKind::kBias : UseKind::kWeight;
+    }
+    if (IsOneOf(op, {"LSTM", "GRU", "RNN"}) && input <= 3) {
+      return input == 3 ? UseKind::kBias : UseKind::kWeight;
+    }
+    if (op == "Add" && in.size() == 2 && in[1 - input].is_product) return UseKind::kBias;
+    return UseKind::kElementwise;
+  }
+
+  // The nearest weights behind each value.
+  void Backward(const GraphProto& graph) {
+    for (int n = graph.node_size() - 1; n >= 0; --n) {
+      const NodeProto& node = graph.node(n);
+      Names behind;
+      std::vector<Value> in(node.input_size());
+      for (int i = 0; i < node.input_size(); ++i) {
+        in[i] = values_[node.input(i)];
+        if (initializers_.contains(node.input(i))) in[i].edges.insert({node.input(i), nullptr, i});
+      }
+      if (IsProduct(node.op_type())) behind = WeightsOf(in);
+      if (behind.empty() && !IsNorm(node.op_type())) {
+        for (const std::string& output : node.output()) AddNames(behind_[output], behind);
+      }
+      for (const std::string& input : node.input()) AddNames(behind, behind_[input]);
+    }
+  }
+
+  absl::flat_hash_set<std::string> initializers_;
+  absl::flat_hash_map<std::string, Value> values_;
+  absl::flat_hash_map<std::string, Names> behind_;
+  InitializerUses uses_;
+};
+
+}  // namespace
+
+std::string InitializerUse::ToString() const {
+  const std::string at = absl::StrCat(node->op_type(), " '", NameOf(*node), "'");
+  switch (kind) {
+    case UseKind::kWeight:
+      return absl::StrCat("weight of ", at);
+    case UseKind::kTable:
+      return absl::StrCat("table of ", at);
+    case UseKind::kBias:
+      return absl::StrCat("bias of ", at);
+    case UseKind::kNorm:
+      return absl::StrCat("gain or bias of ", at);
+    case UseKind::kSlope:
+      return absl::StrCat("slope of ", at);
+    case UseKind::kStatistic:
+      return absl::StrCat("running statistic of ", at);
+    case UseKind::kElementwise:
+      break;
+  }
+  return absl::StrCat("operand of ", at);
+}
+
+InitializerUses FindInitializerUses(GraphProto& graph) { return Finder(graph).Uses(); }
+
+}  // namespace muster
