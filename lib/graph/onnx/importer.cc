@@ -1,11 +1,15 @@
 #include "lib/graph/onnx/importer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/graph/onnx/converters/converters.h"
+#include "lib/graph/onnx/folding.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -14,22 +18,23 @@ namespace {
 using onnx::NodeProto;
 using onnx::TensorProto;
 
-constexpr int kNodesListedMax = 50;
+constexpr size_t kFaultsShown = 50;
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
+constexpr int64_t kConstantElementsMax = int64_t{1} << 24;
 
 bool IsDefaultDomain(const NodeProto& node) {
   return node.domain().empty() || node.domain() == "ai.onnx";
 }
 
-std::string NameOf(const NodeProto& node) {
-  if (!node.name().empty()) return node.name();
-  return node.output_size() > 0 ? node.output(0) : node.op_type();
+absl::Status Invalid(absl::string_view what) {
+  return WithReason(absl::InvalidArgumentError(what), "MODEL_INVALID");
 }
 
-const onnx::AttributeProto* FindAttribute(const NodeProto& node, absl::string_view name) {
-  const auto found = std::ranges::find_if(
-      node.attribute(), [&](const onnx::AttributeProto& a) { return a.name() == name; });
-  return found == node.attribute().end() ? nullptr : &*found;
+// The names of the tensors that the nodes of a graph read which they do not make.
+void AddFreeNames(const onnx::GraphProto& graph, std::vector<std::string>& names) {
+  for (const NodeProto& node : graph.node()) {
+    names.insert(names.end(), node.input().begin(), node.input().end());
+  }
 }
 
 }  // namespace
@@ -58,35 +63,7 @@ v1::Attribute IntegersValue(absl::Span<const int64_t> values) {
   return attribute;
 }
 
-absl::Status OnnxImporter::Fault(const NodeProto& node, absl::string_view what) {
-  return WithReason(absl::InvalidArgumentError(
-                        absl::StrCat("node '", NameOf(node), "' (", node.op_type(), ") ", what)),
-                    "MODEL_INVALID");
-}
-
-int64_t OnnxImporter::Integer(const NodeProto& node, absl::string_view name,
-                              int64_t otherwise) const {
-  const onnx::AttributeProto* attribute = FindAttribute(node, name);
-  return attribute == nullptr ? otherwise : attribute->i();
-}
-
-double OnnxImporter::Number(const NodeProto& node, absl::string_view name, double otherwise) const {
-  const onnx::AttributeProto* attribute = FindAttribute(node, name);
-  return attribute == nullptr ? otherwise : attribute->f();
-}
-
-std::string OnnxImporter::Word(const NodeProto& node, absl::string_view name,
-                               absl::string_view otherwise) const {
-  const onnx::AttributeProto* attribute = FindAttribute(node, name);
-  return attribute == nullptr ? std::string(otherwise) : attribute->s();
-}
-
-absl::optional<std::vector<int64_t>> OnnxImporter::Integers(const NodeProto& node,
-                                                            absl::string_view name) const {
-  const onnx::AttributeProto* attribute = FindAttribute(node, name);
-  if (attribute == nullptr) return absl::nullopt;
-  return std::vector<int64_t>(attribute->ints().begin(), attribute->ints().end());
-}
+// ---------------------------------------------------------------- for converters
 
 const FoldedValue* OnnxImporter::Folded(const NodeProto& node, int i) const {
   if (!HasInput(node, i)) return nullptr;
@@ -94,24 +71,81 @@ const FoldedValue* OnnxImporter::Folded(const NodeProto& node, int i) const {
   return found == folded_.end() ? nullptr : &found->second;
 }
 
+absl::StatusOr<double> OnnxImporter::Number(const NodeProto& node, int i, double otherwise) const {
+  if (!HasInput(node, i)) return otherwise;
+  const FoldedValue* folded = Folded(node, i);
+  const absl::optional<double> number = folded == nullptr ? absl::nullopt : folded->Single();
+  if (!number) return NodeFault(node, absl::StrCat("computes input ", i, " while it runs"));
+  return *number;
+}
+
 absl::StatusOr<absl::optional<std::vector<int64_t>>> OnnxImporter::IntegersOf(
     const NodeProto& node, int i, absl::string_view name) const {
   using Result = absl::optional<std::vector<int64_t>>;
   if (!HasInput(node, i)) return Integers(node, name);
   const FoldedValue* folded = Folded(node, i);
-  if (folded == nullptr) return Fault(node, absl::StrCat("computes its ", name, " while it runs"));
-  absl::StatusOr<std::vector<int64_t>> integers = PlainIntegers(*folded);
-  if (!integers.ok()) return Fault(node, integers.status().message());
+  if (folded == nullptr) {
+    return NodeFault(node, absl::StrCat("computes its ", name, " while it runs"));
+  }
+  absl::StatusOr<std::vector<int64_t>> integers = folded->PlainIntegers();
+  if (!integers.ok()) return NodeFault(node, integers.status().message());
   return Result(*std::move(integers));
 }
 
+absl::StatusOr<std::vector<Extent>> OnnxImporter::ExtentsOf(const NodeProto& node, int i) const {
+  const FoldedValue* folded = Folded(node, i);
+  if (folded == nullptr) return NodeFault(node, "has a shape that is computed while it runs");
+  absl::StatusOr<std::vector<Extent>> extents = folded->Extents();
+  if (!extents.ok()) return NodeFault(node, extents.status().message());
+  return extents;
+}
+
 absl::StatusOr<std::string> OnnxImporter::Tensor(const NodeProto& node, int i) {
-  if (!HasInput(node, i)) return Fault(node, absl::StrCat("lacks input ", i));
-  const std::string& value = node.input(i);
-  if (folded_.contains(value)) return Materialize(value, node);
+  if (!HasInput(node, i)) return NodeFault(node, absl::StrCat("lacks input ", i));
+  return TensorOf(node, node.input(i), /*broadcasts=*/false);
+}
+
+absl::StatusOr<std::string> OnnxImporter::Operand(const NodeProto& node, int i) {
+  if (!HasInput(node, i)) return NodeFault(node, absl::StrCat("lacks input ", i));
+  return TensorOf(node, node.input(i), GivesBatch(node, i));
+}
+
+bool OnnxImporter::GivesBatch(const NodeProto& node, int i) const {
+  const FoldedValue* folded = Folded(node, i);
+  if (folded == nullptr || !folded->depends_on_batch()) return false;
+  const absl::StatusOr<std::vector<Extent>> own = folded->Shape();
+  if (!own.ok()) return false;
+  for (int j = 0; j < node.input_size(); ++j) {
+    if (j == i || !HasInput(node, j) || Folded(node, j) != nullptr) continue;
+    const auto alias = alias_.find(node.input(j));
+    const std::string& tensor = alias == alias_.end() ? node.input(j) : alias->second;
+    if (!types_[0].contains(tensor)) continue;
+    const absl::StatusOr<std::vector<Extent>> other = ShapeOf(tensor);
+    if (!other.ok() || other->size() < own->size()) continue;
+    const size_t added = other->size() - own->size();
+    bool covers = true;
+    for (size_t d = 0; d < own->size(); ++d) {
+      covers = covers && (!(*own)[d].of_batch || (*other)[added + d] == (*own)[d]);
+    }
+    if (covers) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::string> OnnxImporter::TensorOf(const NodeProto& node, const std::string& value,
+                                                   bool broadcasts) {
+  if (const auto folded = folded_.find(value); folded != folded_.end()) {
+    const auto key = std::pair(value, broadcasts);
+    if (const auto known = materialized_.find(key); known != materialized_.end()) {
+      return known->second;
+    }
+    ASSIGN_OR_RETURN(std::string name, TensorFor(node, folded->second, broadcasts));
+    materialized_[key] = name;
+    return name;
+  }
   if (const auto alias = alias_.find(value); alias != alias_.end()) return alias->second;
-  if (types2_.contains(value)) return value;
-  return Fault(node, absl::StrCat("reads '", value, "', which nothing makes"));
+  if (types_[0].contains(value)) return value;
+  return NodeFault(node, absl::StrCat("reads '", value, "', which nothing makes"));
 }
 
 absl::StatusOr<std::vector<std::string>> OnnxImporter::Tensors(const NodeProto& node) {
@@ -122,97 +156,44 @@ absl::StatusOr<std::vector<std::string>> OnnxImporter::Tensors(const NodeProto& 
   return tensors;
 }
 
-// Where a constant has the batch's size it is a filling, which broadcasts.
-absl::StatusOr<std::string> OnnxImporter::Materialize(const std::string& value,
-                                                      const NodeProto& node) {
-  if (const auto known = materialized_.find(value); known != materialized_.end()) {
-    return known->second;
-  }
-  const FoldedValue& folded = folded_.at(value);
-  std::vector<int64_t> shape;
-  for (const Extent& extent : folded.shape) shape.push_back(extent.of_batch ? 1 : extent.value);
-  std::vector<std::pair<std::string, v1::Attribute>> attributes = {
-      {"shape", IntegersValue(shape)}, {"dtype", WordValue(folded.floating ? "f32" : "i32")}};
-  if (folded.fill) {
-    attributes.emplace_back("value",
-                            NumberValue(std::clamp(*folded.fill, -kLargestFloat, kLargestFloat)));
-  } else if (folded.floating) {
-    // Masks hide with infinities, attributes are finite: the largest float hides as well.
-    v1::Attribute numbers;
-    for (double number : folded.numbers) {
-      numbers.mutable_numbers()->add_values(std::clamp(number, -kLargestFloat, kLargestFloat));
-    }
-    attributes.emplace_back("values", std::move(numbers));
-  } else {
-    absl::StatusOr<std::vector<int64_t>> integers = PlainIntegers(folded);
-    if (!integers.ok()) return Fault(node, integers.status().message());
-    attributes.emplace_back("integers", IntegersValue(*integers));
-  }
-  std::string name = value;
-  while (!names_.insert(name).second) name += "'";
-  RETURN_IF_ERROR(Add(node, "Constant", {}, {name}, attributes).status());
-  materialized_[value] = name;
-  return name;
-}
-
 absl::Status OnnxImporter::MakeStatistic(const NodeProto& node, int i, double momentum) {
   const auto found = HasInput(node, i) ? parameters_.find(node.input(i)) : parameters_.end();
   if (found == parameters_.end()) {
-    return Fault(node, absl::StrCat("has running statistics (input ", i,
-                                    ") that are no initialiser of the file"));
+    return NodeFault(node, absl::StrCat("has running statistics (input ", i,
+                                        ") that are no initialiser of the file"));
   }
   graph_.mutable_parameters(found->second)->set_statistic_momentum(momentum);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Extent>> OnnxImporter::ShapeOf(const std::string& tensor) const {
-  const std::vector<int64_t>& two = types2_.at(tensor).shape;
-  const std::vector<int64_t>& three = types3_.at(tensor).shape;
   std::vector<Extent> shape;
-  for (size_t d = 0; d < two.size(); ++d) {
-    if (two[d] == three[d]) {
-      shape.push_back({two[d]});
-    } else if (two[d] % 2 == 0 && two[d] / 2 * 3 == three[d]) {
-      shape.push_back({two[d] / 2, true});
-    } else {
+  for (size_t d = 0; d < types_[0].at(tensor).shape.size(); ++d) {
+    std::array<int64_t, kProbes> sizes;
+    for (int p = 0; p < kProbes; ++p) sizes[p] = types_[p].at(tensor).shape[d];
+    const absl::optional<Extent> extent = ExtentOf(sizes);
+    if (!extent) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor '", tensor, "' depends on the batch size in an unusual way"));
+          absl::StrCat("tensor '", tensor, "' has a size that is no multiple of the batch's"));
     }
+    shape.push_back(*extent);
   }
   return shape;
 }
 
-std::string OnnxImporter::Intermediate(const NodeProto& node, absl::string_view what) {
-  std::string name = absl::StrCat(node.output(0), "/", what);
-  while (!names_.insert(name).second) name += "'";
-  return name;
+absl::StatusOr<std::vector<Extent>> OnnxImporter::InputShape(const NodeProto& node, int i) {
+  ASSIGN_OR_RETURN(const std::string x, Tensor(node, i));
+  return ShapeOf(x);
 }
 
-absl::StatusOr<std::string> OnnxImporter::Scalar(const NodeProto& node, double value) {
-  const std::string name = Intermediate(node, "constant");
-  RETURN_IF_ERROR(Add(node, "Constant", {}, {name},
-                      {{"shape", IntegersValue({})}, {"value", NumberValue(value)}})
-                      .status());
-  return name;
+absl::StatusOr<int64_t> OnnxImporter::Rank(const NodeProto& node, int i) {
+  ASSIGN_OR_RETURN(const std::string x, Tensor(node, i));
+  return std::ssize(types_[0].at(x).shape);
 }
 
-std::string OnnxImporter::Output(const NodeProto& node, int i) {
-  if (i < node.output_size() && !node.output(i).empty()) {
-    names_.insert(node.output(i));
-    return node.output(i);
-  }
-  return Intermediate(node, absl::StrCat("output", i));
-}
-
-absl::Status OnnxImporter::Infer(const v1::Node& node) {
-  RETURN_IF_ERROR(InferNode(node, types2_));
-  return InferNode(node, types3_);
-}
-
-absl::StatusOr<v1::Node*> OnnxImporter::Add(
-    const NodeProto& from, absl::string_view op, std::vector<std::string> inputs,
-    std::vector<std::string> outputs,
-    const std::vector<std::pair<std::string, v1::Attribute>>& with) {
+absl::Status OnnxImporter::Add(const NodeProto& from, absl::string_view op,
+                               std::vector<std::string> inputs, std::vector<std::string> outputs,
+                               const Attributes& attributes) {
   v1::Node& node = *graph_.add_nodes();
   std::string name = NameOf(from);
   while (!node_names_.insert(name).second) name += "'";
@@ -220,159 +201,575 @@ absl::StatusOr<v1::Node*> OnnxImporter::Add(
   node.set_op(std::string(op));
   node.mutable_inputs()->Add(inputs.begin(), inputs.end());
   node.mutable_outputs()->Add(outputs.begin(), outputs.end());
-  for (const auto& [key, value] : with) (*node.mutable_attributes())[key] = value;
-  if (absl::Status inferred = Infer(node); !inferred.ok()) {
-    return WithReason(inferred, "MODEL_INVALID");
+  for (const auto& [key, value] : attributes) (*node.mutable_attributes())[key] = value;
+  for (TensorTypes& types : types_) {
+    if (absl::Status inferred = InferNode(node, types); !inferred.ok()) {
+      graph_.mutable_nodes()->RemoveLast();
+      return WithReason(inferred, "MODEL_INVALID");
+    }
   }
-  return &node;
+  return absl::OkStatus();
 }
 
-absl::Status OnnxImporter::ListUnsupported() const {
-  std::vector<std::string> unsupported;
-  for (const NodeProto& node : file_.graph().node()) {
-    if (IsDefaultDomain(node) && FindOnnxConverter(node.op_type()) != nullptr) continue;
-    unsupported.push_back(absl::StrCat(IsDefaultDomain(node) ? "" : node.domain() + ".",
-                                       node.op_type(), " (node '", NameOf(node), "')"));
+absl::StatusOr<std::string> OnnxImporter::Make(const NodeProto& from, absl::string_view op,
+                                               std::vector<std::string> inputs,
+                                               const Attributes& attributes) {
+  std::string name = Intermediate(from, op);
+  RETURN_IF_ERROR(Add(from, op, std::move(inputs), {name}, attributes));
+  return name;
+}
+
+std::string OnnxImporter::Unique(std::string name) {
+  while (!names_.insert(name).second) name += "'";
+  return name;
+}
+
+std::string OnnxImporter::Intermediate(const NodeProto& node, absl::string_view what) {
+  return Unique(absl::StrCat(node.output(0), "/", what));
+}
+
+absl::StatusOr<std::string> OnnxImporter::Scalar(const NodeProto& node, double value,
+                                                 bool floating) {
+  return Constant(node, floating, {{}, {value}});
+}
+
+absl::StatusOr<std::string> OnnxImporter::Constant(const NodeProto& node, bool floating,
+                                                   const NumberArray& array) {
+  if (array.values.empty()) return NodeFault(node, "reads an empty constant");
+  v1::Attribute values;
+  // Masks hide with infinities, attributes are finite: the largest float hides as well.
+  for (double value : array.values) {
+    if (std::isnan(value)) return NodeFault(node, "reads a constant that is not a number");
+    if (floating) {
+      values.mutable_numbers()->add_values(std::clamp(value, -kLargestFloat, kLargestFloat));
+    } else {
+      values.mutable_integers()->add_values(
+          std::clamp<int64_t>(ToInteger(value), std::numeric_limits<int32_t>::min(),
+                              std::numeric_limits<int32_t>::max()));
+    }
   }
-  if (unsupported.empty()) return absl::OkStatus();
-  const size_t count = unsupported.size();
-  if (count > kNodesListedMax) {
-    unsupported.resize(kNodesListedMax);
-    unsupported.push_back(absl::StrCat("and ", count - kNodesListedMax, " more"));
+  Attributes attributes = {{"shape", IntegersValue(array.shape)},
+                           {"dtype", WordValue(floating ? "f32" : "i32")}};
+  const bool filling =
+      std::ranges::all_of(array.values, [&](double value) { return value == array.values[0]; });
+  if (filling && floating) {
+    attributes.emplace_back("value", NumberValue(values.numbers().values(0)));
+  } else {
+    attributes.emplace_back(floating ? "values" : "integers", std::move(values));
   }
-  return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                        count, count == 1 ? " node has an operator" : " nodes have operators",
-                        " that cannot be imported: ", absl::StrJoin(unsupported, ", "))),
-                    "MODEL_INVALID");
+  return Make(node, "Constant", {}, attributes);
+}
+
+absl::StatusOr<std::string> OnnxImporter::Reshaped(const NodeProto& node, const std::string& x,
+                                                   const std::vector<Extent>& shape) {
+  std::vector<int64_t> sizes;
+  for (const Extent& extent : shape) sizes.push_back(extent.of_batch ? -1 : extent.value);
+  if (std::ranges::count(sizes, -1) > 1) {
+    return NodeFault(node, "has the batch in several dimensions");
+  }
+  return Make(node, "Reshape", {x}, {{"shape", IntegersValue(sizes)}});
+}
+
+absl::StatusOr<std::string> OnnxImporter::Transposed(const NodeProto& node, const std::string& x,
+                                                     const std::vector<int64_t>& permutation) {
+  if (std::ranges::is_sorted(permutation)) return x;
+  return Make(node, "Transpose", {x}, {{"permutation", IntegersValue(permutation)}});
+}
+
+absl::StatusOr<std::string> OnnxImporter::Like(const NodeProto& node) const {
+  if (graph_.inputs().empty()) return NodeFault(node, "needs the batch, and the file has no input");
+  return graph_.inputs(0).name();
+}
+
+absl::StatusOr<std::string> OnnxImporter::Expanded(const NodeProto& node, const std::string& x,
+                                                   const std::vector<Extent>& shape) {
+  ASSIGN_OR_RETURN(const std::vector<Extent> own, ShapeOf(x));
+  const int64_t added = std::ssize(shape) - std::ssize(own);
+  if (added < 0) return NodeFault(node, "expands to fewer dimensions");
+  std::vector<int64_t> sizes;
+  bool over_batch = false;
+  for (int64_t d = 0; d < std::ssize(shape); ++d) {
+    const bool is_own = d >= added && own[d - added] == shape[d];
+    if (is_own) {
+      sizes.push_back(0);
+    } else if (!shape[d].of_batch) {
+      sizes.push_back(shape[d].value);
+    } else if (d == 0 && shape[d].value == 1) {
+      sizes.push_back(-1);
+      over_batch = true;
+    } else {
+      return NodeFault(node, "repeats a tensor along the batch other than in its first dimension");
+    }
+  }
+  std::vector<std::string> inputs = {x};
+  if (over_batch) {
+    ASSIGN_OR_RETURN(inputs.emplace_back(), Like(node));
+  }
+  return Make(node, "Expand", std::move(inputs), {{"shape", IntegersValue(sizes)}});
+}
+
+// A tensor that was made for the node takes the name that the file has for it, so that messages and
+// `model describe` speak of what the user knows.
+void OnnxImporter::Alias(const NodeProto& node, int i, const std::string& tensor) {
+  const std::string& name = node.output(i);
+  const bool is_constant = std::ranges::any_of(
+      materialized_, [&](const auto& constant) { return constant.second == tensor; });
+  if (is_constant || !absl::StartsWith(tensor, absl::StrCat(node.output(0), "/")) ||
+      !names_.insert(name).second) {
+    alias_[name] = tensor;
+    return;
+  }
+  const auto rename = [&](std::string& other) {
+    if (other == tensor) other = name;
+  };
+  for (int n = graph_.nodes_size() - 1; n >= 0; --n) {
+    v1::Node& own = *graph_.mutable_nodes(n);
+    std::ranges::for_each(*own.mutable_inputs(), rename);
+    std::ranges::for_each(*own.mutable_outputs(), rename);
+    if (std::ranges::count(own.outputs(), name) > 0) break;  // nothing before it reads it
+  }
+  for (TensorTypes& types : types_) types[name] = types.at(tensor);
+}
+
+std::string OnnxImporter::Output(const NodeProto& node, int i) {
+  if (HasOutput(node, i)) {
+    names_.insert(node.output(i));
+    return node.output(i);
+  }
+  return Intermediate(node, absl::StrCat("output", i));
+}
+
+// ---------------------------------------------------------------- constants as tensors
+
+absl::StatusOr<std::string> OnnxImporter::TensorFor(const NodeProto& node, const FoldedValue& value,
+                                                    bool broadcasts) {
+  if (!value.depends_on_batch()) return Constant(node, value.floating(), value.at(0));
+  const absl::StatusOr<std::vector<Extent>> shape = value.Shape();
+  if (!shape.ok()) return NodeFault(node, shape.status().message());
+  const int64_t dimensions = std::ranges::count_if(*shape, &Extent::of_batch);
+  if (dimensions == 0) return MaterializeNumber(node, value);
+  if (dimensions > 1) return NodeFault(node, "reads a constant with the batch in two dimensions");
+  const int64_t axis = std::ranges::find_if(*shape, &Extent::of_batch) - shape->begin();
+  return MaterializeRows(node, value, axis, (*shape)[axis].value, broadcasts);
+}
+
+// a + c * batch, element by element: the batch's size is a sum of ones.
+absl::StatusOr<std::string> OnnxImporter::MaterializeNumber(const NodeProto& node,
+                                                            const FoldedValue& value) {
+  NumberArray factor = value.at(1), rest = value.at(0);
+  const double step = kProbeBatch[1] - kProbeBatch[0];
+  for (size_t i = 0; i < factor.values.size(); ++i) {
+    factor.values[i] = (factor.values[i] - rest.values[i]) / step;
+    rest.values[i] -= factor.values[i] * kProbeBatch[0];
+    const double expected = rest.values[i] + factor.values[i] * kProbeBatch[2];
+    const double found = value.at(2).values[i];
+    if (!(std::abs(found - expected) <= 1e-6 * std::max(1.0, std::abs(found)))) {
+      return NodeFault(node, "reads a number that depends on the batch in an unusual way");
+    }
+  }
+  ASSIGN_OR_RETURN(const std::string like, Like(node));
+  ASSIGN_OR_RETURN(const std::string index, Make(node, "SampleIndex", {like}));
+  ASSIGN_OR_RETURN(const std::string floats,
+                   Make(node, "Cast", {index}, {{"to", WordValue("f32")}}));
+  // The largest index and one more.
+  ASSIGN_OR_RETURN(
+      const std::string last,
+      Make(node, "ReduceMax", {floats}, {{"axes", IntegersValue({0})}, {"keep", IntegerValue(0)}}));
+  ASSIGN_OR_RETURN(const std::string one, Scalar(node, 1, true));
+  ASSIGN_OR_RETURN(const std::string batch, Make(node, "Add", {last, one}));
+  ASSIGN_OR_RETURN(const std::string c, Constant(node, true, factor));
+  ASSIGN_OR_RETURN(const std::string a, Constant(node, true, rest));
+  ASSIGN_OR_RETURN(const std::string product, Make(node, "Mul", {c, batch}));
+  ASSIGN_OR_RETURN(const std::string sum, Make(node, "Add", {product, a}));
+  if (value.floating()) return sum;
+  return Make(node, "Cast", {sum}, {{"to", WordValue("i32")}});
+}
+
+// A constant with `each` rows per sample along `axis`: the rows of sample s are base + s * step.
+absl::StatusOr<std::string> OnnxImporter::MaterializeRows(const NodeProto& node,
+                                                          const FoldedValue& value, int64_t axis,
+                                                          int64_t each, bool broadcasts) {
+  const std::vector<int64_t>& shape = value.at(0).shape;
+  const int64_t outer = ElementsOf({shape.begin(), shape.begin() + axis});
+  const int64_t inner = each * ElementsOf({shape.begin() + axis + 1, shape.end()});
+  const auto at = [&](int probe, int64_t o, int64_t sample, int64_t i) {
+    return value.at(probe).values[(o * kProbeBatch[probe] + sample) * inner + i];
+  };
+  // [1, outer dimensions, each, inner dimensions]
+  NumberArray base{.shape = {1}};
+  base.shape.insert(base.shape.end(), shape.begin(), shape.begin() + axis);
+  base.shape.push_back(each);
+  base.shape.insert(base.shape.end(), shape.begin() + axis + 1, shape.end());
+  NumberArray step = base;
+  bool moves = false;
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t i = 0; i < inner; ++i) {
+      const double first = at(0, o, 0, i);
+      // Infinities are equal and have no difference.
+      const double difference = at(0, o, 1, i) == first ? 0 : at(0, o, 1, i) - first;
+      base.values.push_back(first);
+      step.values.push_back(difference);
+      moves = moves || difference != 0;
+      for (int p = 0; p < kProbes; ++p) {
+        for (int64_t s = 0; s < kProbeBatch[p]; ++s) {
+          const double expected = difference == 0 ? first : first + difference * s;
+          if (at(p, o, s, i) != expected) {
+            return NodeFault(node, "reads a constant that depends on the batch in an unusual way");
+          }
+        }
+      }
+    }
+  }
+  ASSIGN_OR_RETURN(std::string y, Constant(node, value.floating(), base));
+  std::vector<Extent> wide;
+  for (int64_t size : base.shape) wide.push_back({size});
+  wide[0] = {1, true};
+  if (moves) {
+    ASSIGN_OR_RETURN(const std::string like, Like(node));
+    ASSIGN_OR_RETURN(std::string index, Make(node, "SampleIndex", {like}));
+    if (value.floating()) {
+      ASSIGN_OR_RETURN(index, Make(node, "Cast", {index}, {{"to", WordValue("f32")}}));
+    }
+    std::vector<Extent> column(wide.size(), Extent{1});
+    column[0] = {1, true};
+    ASSIGN_OR_RETURN(index, Reshaped(node, index, column));
+    ASSIGN_OR_RETURN(const std::string steps, Constant(node, value.floating(), step));
+    ASSIGN_OR_RETURN(const std::string moved, Make(node, "Mul", {index, steps}));
+    ASSIGN_OR_RETURN(y, Make(node, "Add", {moved, y}));
+  } else if (!broadcasts || each > 1) {
+    ASSIGN_OR_RETURN(y, Expanded(node, y, wide));
+  } else {
+    wide[0] = {1};
+  }
+  // The batch goes to its place, and `each` joins it.
+  std::vector<int64_t> permutation;
+  for (int64_t d = 1; d <= axis; ++d) permutation.push_back(d);
+  permutation.push_back(0);
+  for (int64_t d = axis + 1; d < std::ssize(wide); ++d) permutation.push_back(d);
+  ASSIGN_OR_RETURN(y, Transposed(node, y, permutation));
+  std::vector<Extent> target;
+  for (int64_t d = 0; d < std::ssize(shape); ++d) target.push_back({shape[d]});
+  target[axis] = {each, wide[0].of_batch};
+  return Reshaped(node, y, target);
+}
+
+// ---------------------------------------------------------------- inputs and initialisers
+
+absl::Status OnnxImporter::AddInput(const onnx::ValueInfoProto& value) {
+  const auto fail = [&](absl::string_view what) {
+    return Invalid(absl::StrCat("input '", value.name(), "' ", what));
+  };
+  const onnx::TypeProto::Tensor& type = value.type().tensor_type();
+  const int rank = type.shape().dim_size();
+  if (!value.type().has_tensor_type() || rank == 0) {
+    return fail("is no tensor with a batch as its first dimension");
+  }
+  // Sequence first: what the file leaves open in the second place is the batch.
+  const auto& dimensions = type.shape().dim();
+  const bool swapped = rank > 1 && dimensions[0].dim_value() > 0 && dimensions[1].dim_value() < 1;
+  std::vector<int64_t> order(rank);
+  for (int d = 0; d < rank; ++d) order[d] = swapped && d < 2 ? 1 - d : d;
+  v1::GraphInput& input = *graph_.add_inputs();
+  input.set_name(value.name());
+  input.set_dtype(IsFloating(type.elem_type()) ? v1::DTYPE_F32 : v1::DTYPE_I32);
+  input.add_shape(-1);
+  for (int d = 1; d < rank; ++d) {
+    const onnx::TensorShapeProto::Dimension& dimension = dimensions[order[d]];
+    if (dimension.dim_value() < 1) {
+      return fail(absl::StrCat("leaves dimension ", order[d], " (", dimension.dim_param(),
+                               ") open: export the model with fixed sizes, but for the batch"));
+    }
+    input.add_shape(dimension.dim_value());
+  }
+  traced_batch_ = std::max(traced_batch_, dimensions[order[0]].dim_value());
+  for (int p = 0; p < kProbes; ++p) {
+    TensorType& own = types_[p][value.name()];
+    own.dtype = input.dtype();
+    own.shape.assign(input.shape().begin(), input.shape().end());
+    own.shape[0] = kProbeBatch[p];
+  }
+  names_.insert(value.name());
+  if (swapped) {
+    NodeProto node;
+    node.set_name(absl::StrCat(value.name(), "/batch_second"));
+    node.add_output(node.name());
+    ASSIGN_OR_RETURN(alias_[value.name()], Transposed(node, value.name(), order));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status OnnxImporter::AddInputs() {
   absl::flat_hash_set<std::string> initializers;
   for (const TensorProto& tensor : file_.graph().initializer()) initializers.insert(tensor.name());
+  std::vector<std::string> faults;
   for (const onnx::ValueInfoProto& value : file_.graph().input()) {
     if (initializers.contains(value.name())) continue;  // files of before IR version 4
-    const auto fail = [&](absl::string_view what) {
-      return WithReason(
-          absl::InvalidArgumentError(absl::StrCat("input '", value.name(), "' ", what)),
-          "MODEL_INVALID");
-    };
-    const onnx::TypeProto::Tensor& type = value.type().tensor_type();
-    if (!value.type().has_tensor_type() || type.shape().dim_size() == 0) {
-      return fail("is no tensor with a batch as its first dimension");
+    if (absl::Status added = AddInput(value); !added.ok()) {
+      faults.push_back(std::string(added.message()));
     }
-    v1::GraphInput& input = *graph_.add_inputs();
-    input.set_name(value.name());
-    input.set_dtype(IsFloating(type.elem_type()) ? v1::DTYPE_F32 : v1::DTYPE_I32);
-    input.add_shape(-1);
-    for (int d = 1; d < type.shape().dim_size(); ++d) {
-      const onnx::TensorShapeProto::Dimension& dimension = type.shape().dim(d);
-      if (dimension.dim_value() < 1) {
-        return fail(absl::StrCat("leaves dimension ", d, " (", dimension.dim_param(),
-                                 ") open: export the model with fixed sizes, but for the batch"));
-      }
-      input.add_shape(dimension.dim_value());
+  }
+  return faults.empty() ? absl::OkStatus() : Invalid(absl::StrJoin(faults, "; "));
+}
+
+absl::Status OnnxImporter::AddParameter(const TensorProto& tensor) {
+  ASSIGN_OR_RETURN(std::vector<float> values, file_.Floats(tensor));
+  parameters_[tensor.name()] = graph_.parameters_size();
+  v1::Parameter& parameter = *graph_.add_parameters();
+  parameter.set_name(tensor.name());
+  parameter.mutable_shape()->Add(tensor.dims().begin(), tensor.dims().end());
+  if (tensor.dims_size() == 0) parameter.add_shape(1);
+  parameter.mutable_initializer()->set_constant(0);  // the values come from the file
+  parameter.set_weight_decay(tensor.dims_size() > 1);
+  values_.push_back(std::move(values));
+  for (TensorTypes& types : types_) {
+    types[tensor.name()] = {.shape = {parameter.shape().begin(), parameter.shape().end()}};
+  }
+  names_.insert(tensor.name());
+  if (tensor.dims_size() > 0) return absl::OkStatus();
+  NodeProto node;
+  node.set_name(absl::StrCat(tensor.name(), "/scalar"));
+  node.add_output(node.name());
+  ASSIGN_OR_RETURN(alias_[tensor.name()], Reshaped(node, tensor.name(), {}));
+  return absl::OkStatus();
+}
+
+absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
+  absl::flat_hash_map<std::string, InitializerRole> roles;
+  for (const InitializerDecision& decision : roles_) roles[decision.name] = decision.role;
+  for (const TensorProto& tensor : graph.initializer()) {
+    const bool floating = IsFloating(tensor.data_type());
+    const auto role = roles.find(tensor.name());
+    NumberArray array{.shape = {tensor.dims().begin(), tensor.dims().end()}};
+    if (ElementsOf(tensor) < 1) {
+      // An empty list of axes, say; an empty weight fails where it is used.
+    } else if (!floating) {
+      ASSIGN_OR_RETURN(const std::vector<int64_t> integers, file_.Integers(tensor));
+      array.values.assign(integers.begin(), integers.end());
+    } else if (role != roles.end() && role->second != InitializerRole::kConstant) {
+      RETURN_IF_ERROR(AddParameter(tensor));
+      continue;
+    } else if (ElementsOf(tensor) > kConstantElementsMax) {
+      return Invalid(absl::StrCat(
+          "initialiser '", tensor.name(), "' would be a constant of ", ElementsOf(tensor),
+          " elements, at most ", kConstantElementsMax,
+          " are possible: list it under onnx.train, and if it must not change give it a "
+          "parameter group with frozen: true"));
+    } else {
+      ASSIGN_OR_RETURN(const std::vector<float> numbers, file_.Floats(tensor));
+      array.values.assign(numbers.begin(), numbers.end());
     }
-    traced_batch_ = std::max(traced_batch_, type.shape().dim(0).dim_value());
-    for (const auto& [types, batch] : {std::pair(&types2_, 2), std::pair(&types3_, 3)}) {
-      TensorType& own = (*types)[value.name()];
-      own.dtype = input.dtype();
-      own.shape.assign(input.shape().begin(), input.shape().end());
-      own.shape[0] = batch;
-    }
-    names_.insert(value.name());
+    folded_.insert_or_assign(tensor.name(), FoldedValue(floating, std::move(array)));
   }
   return absl::OkStatus();
 }
 
-absl::Status OnnxImporter::AddInitializers() {
-  for (const TensorProto& tensor : file_.graph().initializer()) {
-    if (ElementsOf(tensor) < 1) {
-      // An empty list of axes, say; an empty weight fails where it is used.
-      folded_[tensor.name()] = {.shape = {{0}}, .floating = IsFloating(tensor.data_type())};
-      continue;
+// ---------------------------------------------------------------- nodes
+
+void OnnxImporter::Refuse(const NodeProto& node, absl::string_view what) {
+  // "node 'NAME' (OP) WHAT" is what converters say; the node is named once for all that share it.
+  const std::string prefix = absl::StrCat("node '", NameOf(node), "' (", node.op_type(), ") ");
+  if (const size_t at = what.find(prefix); at != absl::string_view::npos) {
+    what = what.substr(at + prefix.size());
+  }
+  Fault& fault =
+      faults_[{absl::StrCat(IsDefaultDomain(node) ? "" : node.domain() + ".", node.op_type()),
+               std::string(what)}];
+  if (fault.count++ == 0) fault.first = NameOf(node);
+  for (const std::string& output : node.output()) failed_.insert(output);
+}
+
+absl::Status OnnxImporter::Faults() const {
+  if (faults_.empty()) return absl::OkStatus();
+  int64_t nodes = 0;
+  std::vector<std::string> lines;
+  for (const auto& [key, fault] : faults_) {
+    nodes += fault.count;
+    if (lines.size() == kFaultsShown) continue;
+    lines.push_back(fault.count == 1
+                        ? absl::StrCat(key.first, " (node '", fault.first, "') ", key.second)
+                        : absl::StrCat(fault.count, " ", key.first, " (first node '", fault.first,
+                                       "') ", key.second));
+  }
+  const size_t more = faults_.size() - lines.size();
+  if (more > 0) lines.push_back(absl::StrCat("and ", more, " more kinds"));
+  std::string message = absl::StrCat(nodes, nodes == 1 ? " node" : " nodes",
+                                     " cannot be imported: ", absl::StrJoin(lines, "; "));
+  if (skipped_ > 0) {
+    absl::StrAppend(&message, "; ", skipped_, " that read them were not looked at");
+  }
+  if (traced_batch_ > 0) {
+    absl::StrAppend(&message, "; the file was exported for a batch of ", traced_batch_,
+                    ", which may be why: export it with a dynamic batch "
+                    "(dynamic_shapes or dynamic_axes of torch.onnx.export)");
+  }
+  return Invalid(message);
+}
+
+// Whether every input is known and the node was computed.
+absl::StatusOr<bool> OnnxImporter::Fold(const NodeProto& node) {
+  if (!IsDefaultDomain(node) || !IsFoldable(node.op_type())) return false;
+  std::vector<const FoldedValue*> inputs;
+  for (int i = 0; i < node.input_size(); ++i) {
+    inputs.push_back(Folded(node, i));
+    if (HasInput(node, i) && inputs.back() == nullptr) return false;
+  }
+  absl::StatusOr<std::vector<FoldedValue>> outputs = FoldNode(node, inputs, file_);
+  if (!outputs.ok()) return NodeFault(node, outputs.status().message());
+  for (int i = 0; i < std::min<int>(node.output_size(), outputs->size()); ++i) {
+    SetFolded(node, i, std::move((*outputs)[i]));
+  }
+  return true;
+}
+
+// Shapes are known where values are not.
+absl::Status OnnxImporter::ConvertShape(const NodeProto& node) {
+  ASSIGN_OR_RETURN(const std::string x, Tensor(node, 0));
+  ASSIGN_OR_RETURN(const FoldedValue blank,
+                   FoldedValue::Make(true, true, [&](int p) -> absl::StatusOr<NumberArray> {
+                     return NumberArray{.shape = types_[p].at(x).shape};
+                   }));
+  const FoldedValue* inputs[] = {&blank};
+  absl::StatusOr<std::vector<FoldedValue>> outputs = FoldNode(node, inputs, file_);
+  if (!outputs.ok()) return NodeFault(node, outputs.status().message());
+  SetFolded(node, 0, std::move(outputs->front()));
+  return absl::OkStatus();
+}
+
+// A condition that is known chooses one of the graphs, whose nodes take the If's place.
+absl::Status OnnxImporter::ConvertIf(const NodeProto& node) {
+  const FoldedValue* condition = Folded(node, 0);
+  const absl::optional<double> chosen = condition == nullptr ? absl::nullopt : condition->Single();
+  if (!chosen) return NodeFault(node, "branches on what is computed while it runs");
+  const onnx::AttributeProto* branch =
+      FindAttribute(node, *chosen != 0 ? "then_branch" : "else_branch");
+  if (branch == nullptr || !branch->has_g() || branch->g().output_size() != node.output_size()) {
+    return NodeFault(node, "lacks a branch");
+  }
+  RETURN_IF_ERROR(AddInitializers(branch->g()));
+  Convert(branch->g());
+  for (int i = 0; i < node.output_size(); ++i) {
+    const std::string& from = branch->g().output(i).name();
+    if (failed_.contains(from)) {
+      failed_.insert(node.output(i));
+    } else if (const auto folded = folded_.find(from); folded != folded_.end()) {
+      SetFolded(node, i, FoldedValue(folded->second));
+    } else {
+      ASSIGN_OR_RETURN(alias_[node.output(i)], TensorOf(node, from, /*broadcasts=*/false));
     }
-    if (!IsFloating(tensor.data_type())) {
-      ASSIGN_OR_RETURN(const std::vector<int64_t> integers, file_.Integers(tensor));
-      FoldedValue& folded = folded_[tensor.name()];
-      for (int64_t size : tensor.dims()) folded.shape.push_back({size});
-      for (int64_t integer : integers) folded.integers.push_back({integer});
-      continue;
-    }
-    ASSIGN_OR_RETURN(std::vector<float> values, file_.Floats(tensor));
-    if (tensor.dims_size() == 0) {
-      folded_[tensor.name()] = {.floating = true, .numbers = {values[0]}};
-      continue;
-    }
-    parameters_[tensor.name()] = graph_.parameters_size();
-    v1::Parameter& parameter = *graph_.add_parameters();
-    parameter.set_name(tensor.name());
-    parameter.mutable_shape()->Add(tensor.dims().begin(), tensor.dims().end());
-    parameter.mutable_initializer()->set_constant(0);  // the values come from the file
-    parameter.set_weight_decay(tensor.dims_size() > 1);
-    values_.push_back(std::move(values));
-    TensorType type{.shape = {tensor.dims().begin(), tensor.dims().end()}};
-    types2_[tensor.name()] = type;
-    types3_[tensor.name()] = std::move(type);
-    names_.insert(tensor.name());
   }
   return absl::OkStatus();
+}
+
+absl::Status OnnxImporter::ConvertNode(const NodeProto& node) {
+  if (node.output_size() == 0) return NodeFault(node, "has no output");
+  ASSIGN_OR_RETURN(const bool folded, Fold(node));
+  if (folded) return absl::OkStatus();
+  if (node.op_type() == "Shape" || node.op_type() == "Size") return ConvertShape(node);
+  if (node.op_type() == "If") return ConvertIf(node);
+  const OnnxConverter convert = FindOnnxConverter(node.op_type());
+  if (!IsDefaultDomain(node) || convert == nullptr) {
+    return NodeFault(node, "is an operator that is not supported");
+  }
+  return convert(*this, node);
+}
+
+void OnnxImporter::Convert(const onnx::GraphProto& graph) {
+  for (const NodeProto& node : graph.node()) {
+    std::vector<std::string> read(node.input().begin(), node.input().end());
+    for (const onnx::AttributeProto& attribute : node.attribute()) {
+      if (attribute.has_g()) AddFreeNames(attribute.g(), read);
+    }
+    if (std::ranges::any_of(read,
+                            [&](const std::string& name) { return failed_.contains(name); })) {
+      ++skipped_;
+      failed_.insert(node.output().begin(), node.output().end());
+      continue;
+    }
+    if (const absl::Status converted = ConvertNode(node); !converted.ok()) {
+      Refuse(node, converted.message());
+    }
+  }
 }
 
 absl::Status OnnxImporter::Run() {
   graph_.set_name(file_.graph().name().empty() ? "onnx" : file_.graph().name());
-  RETURN_IF_ERROR(ListUnsupported());
   RETURN_IF_ERROR(AddInputs());
-  RETURN_IF_ERROR(AddInitializers());
-  for (const NodeProto& node : file_.graph().node()) {
-    if (node.output_size() == 0) return Fault(node, "has no output");
-    RETURN_IF_ERROR(FindOnnxConverter(node.op_type())(*this, node));
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(AddInitializers(file_.graph()));
+  Convert(file_.graph());
+  return Faults();
 }
 
-absl::Status OnnxImporter::AddLoss(const v1::OnnxModel& model) {
-  const auto fail = [](absl::string_view what) {
-    return WithReason(absl::InvalidArgumentError(what), "MODEL_INVALID");
-  };
+// ---------------------------------------------------------------- the loss
+
+absl::StatusOr<std::string> OnnxImporter::LossTensor(const v1::OnnxModel& model) const {
   std::vector<std::string> outputs;
   for (const onnx::ValueInfoProto& output : file_.graph().output()) {
     outputs.push_back(output.name());
   }
-  std::string logits = model.logits();
-  if (logits.empty() && outputs.size() == 1) logits = outputs.front();
-  if (std::ranges::count(outputs, logits) == 0) {
-    return fail(absl::StrCat(
-        "logits: ", logits.empty() ? "must name" : absl::StrCat("'", logits, "' is not"),
-        " one of the file's outputs: ", absl::StrJoin(outputs, ", ")));
+  std::string name = model.logits();
+  if (name.empty() && outputs.size() == 1) name = outputs.front();
+  if (std::ranges::count(outputs, name) == 0) {
+    return Invalid(
+        absl::StrCat("logits: ", name.empty() ? "must name" : absl::StrCat("'", name, "' is not"),
+                     " one of the file's outputs: ", absl::StrJoin(outputs, ", ")));
   }
-  if (const auto alias = alias_.find(logits); alias != alias_.end()) logits = alias->second;
-  if (!types2_.contains(logits)) return fail(absl::StrCat("output '", logits, "' is a constant"));
+  if (const auto alias = alias_.find(name); alias != alias_.end()) return alias->second;
+  if (!types_[0].contains(name)) return Invalid(absl::StrCat("output '", name, "' is a constant"));
+  return name;
+}
 
-  const std::vector<int64_t>& shape = types2_.at(logits).shape;
+// The file computes the mean over what it is given: its share of the global batch's.
+absl::Status OnnxImporter::AddOwnLoss(const std::string& loss) {
+  if (types_[0].at(loss).shape.size() > 1 || types_[0].at(loss).elements() != 1 ||
+      types_[0].at(loss).dtype != v1::DTYPE_F32) {
+    return Invalid(
+        absl::StrCat("loss: output '", loss, "' is ", types_[0].at(loss).ToString(),
+                     ": with \"output\" it must be one number, the mean over the batch"));
+  }
+  NodeProto node;
+  node.set_name("loss");
+  node.add_output(loss);
+  std::string scalar = loss;
+  if (!types_[0].at(loss).shape.empty()) {
+    ASSIGN_OR_RETURN(scalar, Reshaped(node, loss, {}));
+  }
+  graph_.set_loss(Unique("loss"));
+  return Add(node, "BatchShare", {scalar}, {graph_.loss()});
+}
+
+absl::Status OnnxImporter::AddLabels(const std::string& labels, bool of_classes,
+                                     const std::vector<int64_t>& logits) {
+  const auto existing = std::ranges::find_if(
+      graph_.inputs(), [&](const v1::GraphInput& input) { return input.name() == labels; });
+  if (existing != graph_.inputs().end()) return absl::OkStatus();
+  if (names_.contains(labels)) return Invalid(absl::StrCat("labels: '", labels, "' is a tensor"));
+  v1::GraphInput& input = *graph_.add_inputs();
+  input.set_name(labels);
+  input.set_dtype(of_classes ? v1::DTYPE_I32 : v1::DTYPE_F32);
+  input.add_shape(-1);
+  for (size_t d = 1; d + (of_classes ? 1 : 0) < logits.size(); ++d) input.add_shape(logits[d]);
+  return absl::OkStatus();
+}
+
+absl::Status OnnxImporter::AddLoss(const v1::OnnxModel& model) {
+  ASSIGN_OR_RETURN(const std::string logits, LossTensor(model));
+  if (model.loss() == "output") return AddOwnLoss(logits);
+  const std::vector<int64_t> shape = types_[0].at(logits).shape;
   const bool of_classes = model.loss().empty() || model.loss() == "softmax_cross_entropy";
   const bool sigmoid = model.loss() == "sigmoid_cross_entropy";
   if (!of_classes && !sigmoid && model.loss() != "mean_squared_error") {
-    return fail(absl::StrCat("loss: '", model.loss(),
-                             "' is unknown; there are softmax_cross_entropy, "
-                             "sigmoid_cross_entropy, mean_squared_error"));
+    return Invalid(absl::StrCat("loss: '", model.loss(),
+                                "' is unknown; there are softmax_cross_entropy, "
+                                "sigmoid_cross_entropy, mean_squared_error and output"));
   }
-  if (shape.empty() || shape[0] != 2 || types3_.at(logits).shape[0] != 3 ||
-      (of_classes && shape.size() < 2)) {
-    return fail(absl::StrCat("output '", logits, "' is ", types2_.at(logits).ToString(),
-                             " for a batch of 2: a loss needs the batch first",
-                             of_classes ? " and the classes last" : ""));
+  ASSIGN_OR_RETURN(const std::vector<Extent> extents, ShapeOf(logits));
+  if (extents.empty() || extents[0] != Extent{1, true} || (of_classes && shape.size() < 2)) {
+    return Invalid(absl::StrCat("output '", logits, "' is ", types_[0].at(logits).ToString(),
+                                " for a batch of 2: a loss needs the batch first",
+                                of_classes ? " and the classes last" : ""));
   }
   const std::string labels = model.labels().empty() ? "target" : model.labels();
-  const auto existing = std::ranges::find_if(
-      graph_.inputs(), [&](const v1::GraphInput& input) { return input.name() == labels; });
-  if (existing == graph_.inputs().end()) {
-    if (names_.contains(labels)) return fail(absl::StrCat("labels: '", labels, "' is a tensor"));
-    v1::GraphInput& input = *graph_.add_inputs();
-    input.set_name(labels);
-    input.set_dtype(of_classes ? v1::DTYPE_I32 : v1::DTYPE_F32);
-    input.add_shape(-1);
-    for (size_t d = 1; d + (of_classes ? 1 : 0) < shape.size(); ++d) input.add_shape(shape[d]);
-  }
+  RETURN_IF_ERROR(AddLabels(labels, of_classes, shape));
   const auto add = [&](absl::string_view op, std::vector<std::string> node_outputs) {
     v1::Node& node = *graph_.add_nodes();
     node.set_name(node_outputs.front());
@@ -381,16 +778,12 @@ absl::Status OnnxImporter::AddLoss(const v1::OnnxModel& model) {
     node.add_inputs(labels);
     node.mutable_outputs()->Add(node_outputs.begin(), node_outputs.end());
   };
-  const auto unique = [&](std::string name) {
-    while (!names_.insert(name).second) name += "'";
-    return name;
-  };
-  graph_.set_loss(unique("loss"));
+  graph_.set_loss(Unique("loss"));
   if (of_classes) {
-    add("SoftmaxCrossEntropy", {graph_.loss(), unique("loss/lse")});
+    add("SoftmaxCrossEntropy", {graph_.loss(), Unique("loss/lse")});
     graph_.set_logits(logits);
     if (shape.size() == 2) {
-      graph_.set_correct(unique("correct"));
+      graph_.set_correct(Unique("correct"));
       add("CorrectCount", {graph_.correct()});
     }
   } else {
@@ -421,20 +814,10 @@ absl::StatusOr<ImportedModel> OnnxImporter::Finish() && {
     model.graph.mutable_parameters()->Add(std::move(*graph_.mutable_parameters(p)));
     model.initial_values.push_back(std::move(values_[p]));
   }
+  if (model.graph.parameters().empty()) {
+    return Invalid("nothing of the file would be trained: no parameter leads to the loss");
+  }
   return model;
-}
-
-absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model) {
-  ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::Open(model.path()));
-  const auto import = [&]() -> absl::StatusOr<ImportedModel> {
-    OnnxImporter importer(file);
-    RETURN_IF_ERROR(importer.Run());
-    RETURN_IF_ERROR(importer.AddLoss(model));
-    return std::move(importer).Finish();
-  };
-  absl::StatusOr<ImportedModel> imported = import();
-  if (!imported.ok()) return Annotate(imported.status(), model.path());
-  return imported;
 }
 
 }  // namespace muster

@@ -18,7 +18,7 @@ namespace muster {
 class OnnxFile {
  public:
   static constexpr int64_t kOpsetMin = 13;
-  static constexpr int64_t kOpsetMax = 21;
+  static constexpr int64_t kOpsetMax = 24;
 
   // NOT_FOUND; INVALID_ARGUMENT for what is no ONNX file and for an opset outside [kOpsetMin,
   // kOpsetMax]. The file's own functions are written out. Tensors are read when they are asked for.

@@ -4,7 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/graph/onnx/initializer_roles.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -13,18 +16,27 @@ namespace muster {
 struct ImportedModel {
   v1::Graph graph;
   std::vector<std::vector<float>> initial_values;  // by parameter
+  // What each floating initialiser of the file is, and why; those that nothing reads are left out.
+  std::vector<InitializerDecision> initializers;
+  std::vector<std::string> notes;     // what was separated or stays one
+  std::vector<std::string> warnings;  // what may not be as the user means it
 };
 
 // The forward graph of the file's model in training form, with the loss that `model` names.
 //
-//   Initialisers that are floating and not scalars become trained parameters under their names,
-//   running means and variances of batch norms statistics; the others are constants. What depends
-//   on shapes alone is computed here. Dropout and batch norm train whether the file was exported
-//   for training or for inference. The first dimension of every input is the batch, also where the
-//   file gives it a size. Integers and booleans become i32.
+//   Which initialisers are parameters, statistics and constants: DecideRoles; which of them are
+//   one: SeparateInitializers. What depends on shapes and constants alone is computed here. Dropout
+//   and batch norm train whether the file was exported for training or for inference. The first
+//   dimension of every input is the batch (the second where the file leaves that open instead),
+//   also where the file gives it a size. Integers and booleans become i32.
 //
-// NOT_FOUND or INVALID_ARGUMENT, reason "MODEL_NOT_FOUND" or "MODEL_INVALID". Operators that are
-// not supported are named all at once, with their nodes; other faults name the first node.
+// NOT_FOUND or INVALID_ARGUMENT, reason "MODEL_NOT_FOUND" or "MODEL_INVALID". All faults are named,
+// grouped by operator and cause, each with its count and first node.
 absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model);
+
+// Writes the file of `model` to `path` with its parameters' values replaced, as OnnxFile::Save.
+// Copies that ImportOnnx made are in it.
+absl::Status ExportOnnx(const v1::OnnxModel& model, const std::string& path,
+                        const absl::flat_hash_map<std::string, std::vector<float>>& values);
 
 }  // namespace muster
