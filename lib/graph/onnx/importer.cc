@@ -157,7 +157,10 @@ absl::StatusOr<std::vector<std::string>> OnnxImporter::Tensors(const NodeProto& 
 }
 
 absl::Status OnnxImporter::MakeStatistic(const NodeProto& node, int i, double momentum) {
-  const auto found = HasInput(node, i) ? parameters_.find(node.input(i)) : parameters_.end();
+  auto found = HasInput(node, i) ? parameters_.find(node.input(i)) : parameters_.end();
+  if (const auto alias = alias_.find(node.input(i)); alias != alias_.end()) {
+    found = parameters_.find(alias->second);
+  }
   if (found == parameters_.end()) {
     return NodeFault(node, absl::StrCat("has running statistics (input ", i,
                                         ") that are no initialiser of the file"));

@@ -125,7 +125,7 @@ class Separator {
       const std::vector<Edge> edges = EdgesOf(own->second);
       if (edges.size() < 2 || Matches(model_.tie(), tensor.name())) continue;
       const bool all_apart = Matches(model_.untie(), tensor.name());
-      if (!all_apart) {
+      if (!all_apart && !BelongsToProducts(own->second)) {
         ASSIGN_OR_RETURN(const bool plain, HasOneValue(tensor));
         if (!plain) {
           NoteOneTensor(tensor, edges);
@@ -148,6 +148,14 @@ class Separator {
                       const std::string& name) {
     return std::ranges::any_of(
         patterns, [&](const std::string& pattern) { return MatchesGlob(pattern, name); });
+  }
+
+  // Biases and gains alone: the weights beside them tell them apart.
+  static bool BelongsToProducts(const std::vector<InitializerUse>& uses) {
+    return std::ranges::all_of(uses, [](const InitializerUse& use) {
+      return use.kind == UseKind::kBias || use.kind == UseKind::kNorm ||
+             use.kind == UseKind::kStatistic;
+    });
   }
 
   absl::StatusOr<bool> HasOneValue(const TensorProto& tensor) const {

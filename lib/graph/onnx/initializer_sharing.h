@@ -1,6 +1,7 @@
 // Exporters write equal tensors once, whether the model has one tensor in two places (a head that
-// shares the embedding's weight) or two that are equal because nothing has trained them yet (every
-// fresh bias is zero). The first must train as one, the others apart.
+// shares the embedding's weight) or two that are equal because nothing has trained them yet (fresh
+// biases are zero, layers were copied from one another). The first must train as one, the others
+// apart.
 #pragma once
 
 #include <string>
@@ -20,10 +21,10 @@ struct Sharing {
 
 // Gives each initialiser that only looks shared a copy per use, in the file's graph:
 //
-//   What differs from element to element cannot be equal by chance: it is one tensor in all its
-//   uses. What has one value everywhere (fresh biases, gains, running statistics) is one tensor in
-//   those uses alone that belong to the same weights: biases of products with the same weight,
-//   norms with the same nearest weights before or behind them.
+//   Biases, gains of norms and statistics are one tensor in those uses that belong to the same
+//   weights: biases of products with the same weight, norms with the same nearest weights before or
+//   behind them. Of the others, what differs from element to element is taken for one tensor in all
+//   its uses, and what has one value everywhere for one where its uses belong to the same weights.
 //
 // A copy is named as the exporter's Identity node calls it, else NAME.2, NAME.3. `model.tie` keeps
 // initialisers together and `model.untie` separates every use. INVALID_ARGUMENT for values that

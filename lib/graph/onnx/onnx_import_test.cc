@@ -140,6 +140,22 @@ TEST(OnnxImportTest, ABatchThatTheFileFixesIsTheBatchAllTheSame) {
   EXPECT_EQ(ShapeOf(imported->graph, "y", 3), (std::vector<int64_t>{3, 2, 5}));
 }
 
+TEST(OnnxImportTest, ABatchOfOneThatTheFileFixesIsNotMistakenForAnotherSize) {
+  for (const auto& [to, shape] :
+       {std::pair(std::vector<int64_t>{-1, 6}, std::vector<int64_t>{8, 6}),
+        std::pair(std::vector<int64_t>{1, -1, 3}, std::vector<int64_t>{4, 4, 3}),
+        std::pair(std::vector<int64_t>{2, 6}, std::vector<int64_t>{8, 6})}) {
+    Model model;
+    model.Input("x", {1, 2, 6}).Integers("to", to).Weight("w", {shape.back(), 5}).Output("y");
+    model.Node("Reshape", {"x", "to"}, {"z"}).Node("MatMul", {"z", "w"}, {"m"});
+    model.Integers("back", {1, 2, -1}).Node("Reshape", {"m", "back"}, {"y"});
+    const auto imported = model.Import();
+    ASSERT_TRUE(imported.ok()) << imported.status();
+    EXPECT_EQ(ShapeOf(imported->graph, "z", 4), shape);
+    EXPECT_EQ(ShapeOf(imported->graph, "y", 4)[0], 4);
+  }
+}
+
 TEST(OnnxImportTest, OnlyTheBatchMayBeOpen) {
   Model model;
   model.Input("x", {0, -1}).Weight("w", {2, 3}).Output("y").Node("MatMul", {"x", "w"}, {"y"});
@@ -321,6 +337,14 @@ TEST(OnnxSharingTest, EqualTensorsOfDifferentLayersTrainApart) {
   imported = TwoLayers("b.weight").Import(tied);
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->graph.parameters_size(), 3);
+}
+
+TEST(OnnxSharingTest, BiasesOfCopiedLayersTrainApartAlsoWhereTheyAreNotPlain) {
+  Model model = TwoLayers("b.weight");
+  model.proto().mutable_graph()->mutable_initializer(2)->set_float_data(0, 0.5f);
+  const auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_TRUE(IsParameter(*imported, "a.bias.2"));
 }
 
 TEST(OnnxSharingTest, ALayerThatIsUsedTwiceIsOne) {

@@ -30,6 +30,7 @@ void RestoreBatch(const Extent& elements, int64_t traced, std::vector<Extent>& t
   if (traced < 1 || !elements.of_batch || std::ranges::any_of(to, &Extent::of_batch)) return;
   const bool has_rest = std::ranges::count(to, Extent{-1}) > 0;
   for (Extent& extent : to) {
+    if (extent.value == -1) return;  // which takes the batch
     if (extent.value < 1 || extent.value % traced != 0) continue;
     const Extent before = extent;
     extent = {extent.value / traced, true};
