@@ -79,6 +79,7 @@ void Job::Restore(const MetricsHistory& history) {
   if (active()) {
     const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
     nonfinite_noted_ = logged > plan_->first_step() && !std::isfinite(history.edges.back().loss);
+    loss_is_finite_ = !nonfinite_noted_;
     ledger_.Begin(*plan_, std::max(plan_->first_step(), logged));
   }
 }
@@ -373,7 +374,8 @@ void Job::TakeRecords(const std::string& name, const Member& member, const v1::J
 
 // Once per generation: what follows is mostly not finite either.
 void Job::NoteIfNotFinite(const StepSummary& step, absl::Time now) {
-  if (std::isfinite(step.loss) || step.skipped || std::exchange(nonfinite_noted_, true)) return;
+  loss_is_finite_ = std::isfinite(step.loss) || step.skipped;
+  if (loss_is_finite_ || std::exchange(nonfinite_noted_, true)) return;
   Note("NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss), now);
 }
 
@@ -451,6 +453,19 @@ void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
 
 // ---------------------------------------------------------------- progress
 
+// Parameters that are not finite are nobody's success: the reason says so, and `muster` ends with
+// an error.
+void Job::Succeed(absl::Time now) {
+  const std::string trained = absl::StrCat("trained ", total_steps(), " steps");
+  if (loss_is_finite_) return Move(v1::SUCCEEDED, "COMPLETED", trained, now);
+  Move(v1::SUCCEEDED, "NONFINITE_LOSS",
+       absl::StrCat(trained, ", and the last loss is ", record_.progress().loss(),
+                    ": the parameters are of no use. Look for the first NONFINITE_LOSS among the "
+                    "events; try a lower learning rate, a longer warm-up or clip: {global_norm: "
+                    "1}, from a checkpoint before it"),
+       now);
+}
+
 void Job::Advance(absl::Time now) {
   if (state() == v1::PREPARING) {
     const bool prepared = std::ranges::all_of(members_, [](const auto& entry) {
@@ -461,7 +476,7 @@ void Job::Advance(absl::Time now) {
   }
   if (AllWorkersDone()) {
     if (committed_step_ != total_steps()) return AwaitCheckpoint(total_steps(), now);
-    return Move(v1::SUCCEEDED, "COMPLETED", absl::StrCat("trained ", total_steps(), " steps"), now);
+    return Succeed(now);
   }
   if (suspend_at_) {
     // What is known of the next step came after all that there is to know of this one.

@@ -152,6 +152,7 @@ class Job {
   void TakeSnapshots(const v1::JobReport& report, absl::Time now);
 
   void Advance(absl::Time now);
+  void Succeed(absl::Time now);
   void BeginRunning(absl::Time now);
   bool AllWorkersDone() const;
   std::optional<int64_t> StoppedAt() const;
@@ -177,6 +178,7 @@ class Job {
   int snapshots_missed_ = 0;
   int final_failures_ = 0;
   bool nonfinite_noted_ = false;  // in this generation
+  bool loss_is_finite_ = true;    // of the last step that was not skipped
   int skips_in_row_ = 0;
   absl::Time snapshot_not_before_ = absl::InfinitePast();
   std::optional<Accusation> accusation_;

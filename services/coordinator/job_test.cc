@@ -471,6 +471,20 @@ TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithWhatToTry) {
   EXPECT_THAT(alarm[0].message(), HasSubstr("the loss scale at 64. Try precision: bf16"));
 }
 
+TEST_F(JobTest, AJobWhoseLastLossIsNotFiniteSaysSoWhenItSucceeds) {
+  Run();
+  for (const char* name : {"w-0", "w-1"}) {
+    v1::JobReport report = Say(v1::MEMBER_RUNNING, 1);
+    report.add_steps()->set_loss_share(std::nan(""));
+    job_.Report(name, &report, now_);
+  }
+  ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
+  Commit(100);
+  EXPECT_EQ(job_.state(), v1::SUCCEEDED);
+  EXPECT_EQ(job_.record().reason(), "NONFINITE_LOSS");
+  EXPECT_THAT(job_.record().message(), HasSubstr("the last loss is nan"));
+}
+
 TEST_F(JobTest, ALossThatIsNotFiniteIsToldOncePerGenerationAndChangesNoState) {
   Run();
   auto step = [&](int64_t number, double share) {

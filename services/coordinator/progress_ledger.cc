@@ -66,15 +66,22 @@ void ProgressLedger::TakeStep(int rank, const v1::StepRecord& record) {
   parts.step_seconds = std::max(parts.step_seconds, record.step_seconds());
 }
 
+// A generation's first step chooses kernels and touches memory for the first time: it is shown,
+// but the mean does not begin with it. Until the mean's three seconds have gone by every step
+// counts for its time.
 double ProgressLedger::Smooth(const StepParts& parts) {
-  const double elapsed = last_time_ == absl::InfinitePast()
-                             ? parts.step_seconds
-                             : absl::ToDoubleSeconds(parts.time - last_time_);
+  const bool is_first = last_time_ == absl::InfinitePast();
+  const double elapsed =
+      is_first ? parts.step_seconds : absl::ToDoubleSeconds(parts.time - last_time_);
   last_time_ = parts.time;
-  if (!(elapsed > 0)) return seconds_per_step_ > 0 ? batch_size_ / seconds_per_step_ : 0;
-  const double weight = seconds_per_step_ > 0 ? 1 - std::exp(-elapsed / kSmoothingSeconds) : 1;
-  seconds_per_step_ += weight * (elapsed - seconds_per_step_);
-  return batch_size_ / seconds_per_step_;
+  if (elapsed > 0 && !is_first) {
+    smoothed_seconds_ += elapsed;
+    const double weight =
+        std::max(1 - std::exp(-elapsed / kSmoothingSeconds), elapsed / smoothed_seconds_);
+    seconds_per_step_ += weight * (elapsed - seconds_per_step_);
+  }
+  if (seconds_per_step_ > 0) return batch_size_ / seconds_per_step_;
+  return elapsed > 0 ? batch_size_ / elapsed : 0;
 }
 
 std::vector<StepSummary> ProgressLedger::TakeSteps() {

@@ -80,6 +80,7 @@ class ProgressLedger {
   std::map<int64_t, EvaluationParts> evaluations_;
   absl::Time last_time_ = absl::InfinitePast();
   double seconds_per_step_ = 0;  // smoothed; 0: unknown
+  double smoothed_seconds_ = 0;  // that it is made of
 };
 
 // What GetJob shows, brought up to date. `progress.total_steps` must be known already for the
