@@ -16,7 +16,6 @@
 #include "cli/session.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/cluster/resource_name.h"
-#include "lib/graph/onnx/onnx_file.h"
 #include "lib/graph/onnx/onnx_import.h"
 #include "lib/status/status.h"
 
@@ -112,8 +111,7 @@ absl::Status ExportDirectory(const std::string& directory, const ExportOptions& 
     own.resize(imported.initial_values[p].size());
     RETURN_IF_ERROR(checkpoint->Read(name, /*slot=*/"", /*offset=*/0, absl::MakeSpan(own)));
   }
-  ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::Open(model.path()));
-  return file.Save(options.onnx, values);
+  return ExportOnnx(model, options.onnx, values);
 }
 
 absl::Status Export(const ExportOptions& options, const Session& session) {

@@ -35,7 +35,9 @@ struct ValidateOptions {
 absl::Status Validate(const ValidateOptions& options, const Session& session) {
   ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.settings));
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
-  ASSIGN_OR_RETURN(v1::JobSpec spec, CheckJobFile(text, options.file, overrides));
+  ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
+  std::fputs(WarningLines(checked.warnings).c_str(), stderr);
+  v1::JobSpec& spec = checked.spec;
   FillDefaults(spec);
   if (session.output() == OutputFormat::kYaml) {
     std::fputs(ToYaml(spec).c_str(), stdout);  // a job file again, not an API message

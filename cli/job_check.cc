@@ -103,14 +103,15 @@ void CheckResume(const v1::JobSpec& spec, const v1::Graph& graph, std::vector<Fi
   if (!status.ok()) faults.push_back({"checkpoint.resume_from", std::string(status.message())});
 }
 
-std::vector<FieldFault> FaultsOfSpec(const v1::JobSpec& spec) {
+std::vector<FieldFault> FaultsOfSpec(const v1::JobSpec& spec, std::vector<std::string>& warnings) {
   std::vector<FieldFault> faults = ValidateJobSpec(spec);
   if (HasFaultUnder(faults, "model")) return faults;
-  const auto model = LoadModel(spec.model());
+  auto model = LoadModel(spec.model());
   if (!model.ok()) {
     faults.push_back(ModelFault(spec.model(), model.status()));
     return faults;
   }
+  warnings = std::move(model->warnings);
   const v1::Graph& graph = model->graph;
   if (!HasFaultUnder(faults, "chunk_bytes")) CheckChunks(spec, graph, faults);
   CheckParameterGroups(spec, graph, faults);
@@ -151,12 +152,13 @@ absl::StatusOr<JobOverrides> ParseOverrides(const std::vector<std::string>& sett
   return overrides;
 }
 
-absl::StatusOr<v1::JobSpec> CheckJobFile(const std::string& text, const std::string& file,
-                                         const JobOverrides& overrides) {
-  ASSIGN_OR_RETURN(v1::JobSpec spec, ParseJobFile(text, file, overrides));
-  const std::vector<FieldFault> faults = FaultsOfSpec(spec);
+absl::StatusOr<CheckedJob> CheckJobFile(const std::string& text, const std::string& file,
+                                        const JobOverrides& overrides) {
+  CheckedJob checked;
+  ASSIGN_OR_RETURN(checked.spec, ParseJobFile(text, file, overrides));
+  const std::vector<FieldFault> faults = FaultsOfSpec(checked.spec, checked.warnings);
   if (!faults.empty()) return LocateFaults(FaultsToStatus(faults), text, file, overrides);
-  return spec;
+  return checked;
 }
 
 }  // namespace muster

@@ -17,10 +17,15 @@ absl::StatusOr<std::string> ReadJobFile(const std::string& path);
 // "training.steps=500" from the command line. INVALID_ARGUMENT without '='.
 absl::StatusOr<JobOverrides> ParseOverrides(const std::vector<std::string>& settings);
 
+struct CheckedJob {
+  v1::JobSpec spec;  // as it would be submitted
+  std::vector<std::string> warnings;
+};
+
 // Parses, validates, builds the model and opens the data and the checkpoint directory to resume
-// from: the job as it would be submitted, or INVALID_ARGUMENT with every fault, its line and its
-// field path. Data paths are relative to the working directory.
-absl::StatusOr<v1::JobSpec> CheckJobFile(const std::string& text, const std::string& file,
-                                         const JobOverrides& overrides);
+// from. INVALID_ARGUMENT with every fault, its line and its field path. Data paths are relative to
+// the working directory.
+absl::StatusOr<CheckedJob> CheckJobFile(const std::string& text, const std::string& file,
+                                        const JobOverrides& overrides);
 
 }  // namespace muster

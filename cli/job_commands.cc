@@ -91,10 +91,10 @@ absl::StatusOr<v1::Job> Await(const Session& session, CoordinatorClient& client,
   return last;
 }
 
-// Prints how the job ended and makes anything but SUCCEEDED a failure of the command.
+// Prints how the job ended and makes anything but a job that trained well a failure of the command.
 void PrintEnd(Session& session, const v1::Job& job) {
   session.Print(job, JobSummary(job, job.checkpoint()), absl::StrCat(JobIdOf(job.name()), "\n"));
-  if (job.state() == v1::SUCCEEDED) return;
+  if (TrainedWell(job)) return;
   std::fprintf(stderr, "%s: %s\n", job.reason().c_str(), job.message().c_str());
   session.exit_code = kExitJobFailed;
 }
@@ -117,6 +117,7 @@ absl::Status Submit(const SubmitOptions& options, Session& session) {
   CoordinatorClient client = session.Connect();
   auto job = client.CreateJob(request);
   if (!job.ok()) return LocateFaults(job.status(), text, options.file, overrides);
+  std::fputs(WarningLines({job->warnings().begin(), job->warnings().end()}).c_str(), stderr);
   if (!options.wait) {
     PrintJob(session, *job);
     return absl::OkStatus();

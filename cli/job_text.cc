@@ -1,6 +1,7 @@
 #include "cli/job_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,10 @@ std::string StepText(const v1::JobProgress& progress) {
   return absl::StrCat(progress.step(), "/", progress.total_steps());
 }
 
-std::string LossText(double loss) { return absl::StrFormat("%.4g", loss); }
+std::string LossText(double loss) {
+  return std::isfinite(loss) ? absl::StrFormat("%.4g", loss)
+                             : absl::StrFormat("%.4g (not finite)", loss);
+}
 
 int MostWorkers(const v1::Job& job) {
   const v1::WorkerCount& workers = job.spec().resources().workers();
@@ -91,7 +95,9 @@ std::string ProgressLine(const v1::Job& job, int width, bool color) {
         " %3d%% step %s", 100 * progress.step() / progress.total_steps(), StepText(progress)));
   }
   if (progress.step() > 0) {
-    parts.push_back(absl::StrFormat("  loss %.3f", progress.loss()));
+    parts.push_back(std::isfinite(progress.loss())
+                        ? absl::StrFormat("  loss %.3f", progress.loss())
+                        : absl::StrCat("  LOSS NOT FINITE (", progress.loss(), ")"));
   }
   if (job.state() == v1::RUNNING && progress.samples_per_second() > 0) {
     parts.push_back(absl::StrCat("  ", FormatCount(progress.samples_per_second()), " samples/s"));
@@ -192,10 +198,21 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
     }
   }
   AddLine(text, "Checkpoint", job.checkpoint());
+  for (const std::string& warning : job.warnings()) AddLine(text, "Warning", warning);
   absl::StrAppend(&text, "Spec\n", Indented(ToYaml(job.spec())));
   absl::StrAppend(&text, "Events\n");
   for (const v1::JobEvent& event : events) absl::StrAppend(&text, "  ", EventLine(event), "\n");
   return text;
+}
+
+std::string WarningLines(const std::vector<std::string>& warnings) {
+  std::string text;
+  for (const std::string& warning : warnings) absl::StrAppend(&text, "warning: ", warning, "\n");
+  return text;
+}
+
+bool TrainedWell(const v1::Job& job) {
+  return job.state() == v1::SUCCEEDED && job.reason() != "NONFINITE_LOSS";
 }
 
 std::string JobSummary(const v1::Job& job, const std::string& checkpoint) {

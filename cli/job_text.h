@@ -33,4 +33,10 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
 // How a finished job went: state, losses, checkpoint.
 std::string JobSummary(const v1::Job& job, const std::string& checkpoint);
 
+// One line for each, "warning: ...".
+std::string WarningLines(const std::vector<std::string>& warnings);
+
+// Whether the job succeeded with a loss that is a number.
+bool TrainedWell(const v1::Job& job);
+
 }  // namespace muster

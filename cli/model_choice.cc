@@ -34,8 +34,25 @@ void ModelChoice::AddOptions(CLI::App& command) {
   command.add_option("JOB_FILE", job_file, "The model of a job file");
   command.add_option("--zoo", zoo, "Model by name, see docs/job_spec.md");
   command.add_option("--arg", args, "NAME=VALUE for the zoo's model")->allow_extra_args(false);
-  command.add_option("--onnx", onnx, "A model from an ONNX file");
-  command.add_option("--logits", logits, "Its output that the loss reads");
+  command.add_option("--onnx", *onnx.mutable_path(), "A model from an ONNX file");
+  command.add_option("--logits", *onnx.mutable_logits(), "Its output that the loss reads");
+  command.add_option("--labels", *onnx.mutable_labels(), "Its input that holds the labels");
+  command.add_option("--loss", *onnx.mutable_loss(), "As model.onnx.loss of a job file");
+  const auto add_patterns = [&](const char* name, const char* help,
+                                google::protobuf::RepeatedPtrField<std::string>* patterns) {
+    command
+        .add_option_function<std::vector<std::string>>(
+            name,
+            [patterns](const std::vector<std::string>& given) {
+              patterns->Assign(given.begin(), given.end());
+            },
+            help)
+        ->allow_extra_args(false);
+  };
+  add_patterns("--train", "Its tensors that are parameters (* and ?)", onnx.mutable_train());
+  add_patterns("--freeze", "Its tensors that are constants", onnx.mutable_freeze());
+  add_patterns("--tie", "Its tensors that are one in all uses", onnx.mutable_tie());
+  add_patterns("--untie", "Its tensors that are one for each use", onnx.mutable_untie());
   command.add_option("--precision", precision, "fp32, tf32, bf16 or fp16")
       ->check(CLI::IsMember({"fp32", "tf32", "bf16", "fp16"}).description(""));
   command.add_option("--device", device, "cpu or cuda:N");
@@ -46,7 +63,7 @@ void ModelChoice::AddOptions(CLI::App& command) {
 }
 
 absl::StatusOr<v1::ModelSpec> ModelChoice::Spec() const {
-  if (job_file.empty() + zoo.empty() + onnx.empty() != 2) {
+  if (job_file.empty() + zoo.empty() + onnx.path().empty() != 2) {
     return absl::InvalidArgumentError(
         "name one model: a job file, --zoo NAME or --onnx FILE (see --help)");
   }
@@ -56,9 +73,8 @@ absl::StatusOr<v1::ModelSpec> ModelChoice::Spec() const {
     ASSIGN_OR_RETURN(const v1::JobSpec job, ParseJobFile(text, job_file, {}));
     return job.model();
   }
-  if (!onnx.empty()) {
-    spec.mutable_onnx()->set_path(onnx);
-    spec.mutable_onnx()->set_logits(logits);
+  if (!onnx.path().empty()) {
+    *spec.mutable_onnx() = onnx;
     return spec;
   }
   spec.mutable_zoo()->set_name(zoo);

@@ -15,14 +15,14 @@ struct ModelChoice {
   std::string job_file;
   std::string zoo;
   std::vector<std::string> args;  // NAME=VALUE
-  std::string onnx;
-  std::string logits;
+  v1::OnnxModel onnx;
   std::string precision = "fp32";
   std::string device = "cpu";
   int64_t batch = 8;
   int threads = 0;  // of a CPU device; 0: every core that may be used
 
-  // Adds JOB_FILE, --zoo, --arg, --onnx, --logits, --precision, --device, --batch and --threads.
+  // Adds JOB_FILE, --zoo, --arg, --onnx and the fields of model.onnx, --precision, --device,
+  // --batch and --threads.
   void AddOptions(CLI::App& command);
 
   // INVALID_ARGUMENT when not exactly one source is given.

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/model_choice.h"
 #include "cli/session.h"
 #include "google/protobuf/struct.pb.h"
@@ -32,6 +34,9 @@ struct Layer {
 
 struct Description {
   std::vector<Layer> layers;
+  // Of an ONNX file.
+  std::vector<InitializerDecision> initializers;
+  std::vector<std::string> notes, warnings;
   ParameterCount parameters;
   TrainingCost cost;
   int64_t activation_bytes = 0;
@@ -74,6 +79,9 @@ absl::StatusOr<Description> Describe(const ModelChoice& choice) {
   Description description{.parameters = CountParameters(model.graph),
                           .available_bytes = device->available_bytes(),
                           .device = absl::StrCat(device->name(), " (", device->description(), ")")};
+  description.initializers = model.initializers;
+  description.notes = model.notes;
+  description.warnings = model.warnings;
   ASSIGN_OR_RETURN(description.layers, LayersOf(model.graph, choice.batch));
   ASSIGN_OR_RETURN(description.cost, GraphCost(model.graph, choice.batch));
   ASSIGN_OR_RETURN(const v1::Graph training,
@@ -85,6 +93,27 @@ absl::StatusOr<Description> Describe(const ModelChoice& choice) {
   return description;
 }
 
+const char* RoleName(InitializerRole role) {
+  return role == InitializerRole::kTrained     ? "trained"
+         : role == InitializerRole::kStatistic ? "statistic"
+                                               : "constant";
+}
+
+// What the file's tensors are taken for, and what was made of those that it has once.
+std::string InitializerText(const Description& d) {
+  if (d.initializers.empty()) return "";
+  Table table({"TENSOR", "SHAPE", "ROLE", "WHY"});
+  for (const InitializerDecision& tensor : d.initializers) {
+    table.Add({tensor.name, absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]"),
+               absl::StrCat(RoleName(tensor.role), tensor.doubtful ? " ?" : ""), tensor.reason});
+  }
+  std::string text = absl::StrCat("\n", table.ToString());
+  for (const std::string& note : d.notes) absl::StrAppend(&text, "\nnote: ", note);
+  for (const std::string& warning : d.warnings) absl::StrAppend(&text, "\nwarning: ", warning);
+  absl::StrAppend(&text, d.notes.empty() && d.warnings.empty() ? "" : "\n");
+  return text;
+}
+
 std::string Text(const Description& d, const ModelChoice& choice) {
   Table table({"LAYER", "OP", "OUTPUT", "PARAMETERS", "GFLOP"});
   for (const Layer& layer : d.layers) {
@@ -92,7 +121,7 @@ std::string Text(const Description& d, const ModelChoice& choice) {
                layer.parameters == 0 ? "" : FormatCount(static_cast<double>(layer.parameters)),
                layer.flops == 0 ? "" : absl::StrFormat("%.3f", layer.flops / 1e9)});
   }
-  std::string text = table.ToString();
+  std::string text = absl::StrCat(table.ToString(), InitializerText(d));
   absl::StrAppend(&text, "\nparameters    ", FormatCount(static_cast<double>(d.parameters.trained)),
                   " trained");
   if (d.parameters.statistic > 0) {
@@ -136,6 +165,23 @@ google::protobuf::Struct Message(const Description& d, const ModelChoice& choice
     own["output"].set_string_value(layer.output);
     own["parameters"].set_number_value(static_cast<double>(layer.parameters));
     own["forward_flops"].set_number_value(static_cast<double>(layer.flops));
+  }
+  if (d.initializers.empty()) return message;
+  auto& tensors = *fields["initializers"].mutable_list_value();
+  for (const InitializerDecision& tensor : d.initializers) {
+    auto& own = *tensors.add_values()->mutable_struct_value()->mutable_fields();
+    own["name"].set_string_value(tensor.name);
+    own["role"].set_string_value(RoleName(tensor.role));
+    own["reason"].set_string_value(tensor.reason);
+    own["doubtful"].set_bool_value(tensor.doubtful);
+    for (int64_t size : tensor.shape) {
+      own["shape"].mutable_list_value()->add_values()->set_number_value(static_cast<double>(size));
+    }
+  }
+  for (const auto& [name, lines] :
+       {std::pair("notes", &d.notes), std::pair("warnings", &d.warnings)}) {
+    auto& list = *fields[name].mutable_list_value();
+    for (const std::string& line : *lines) list.add_values()->set_string_value(line);
   }
   return message;
 }

@@ -53,7 +53,8 @@ absl::StatusOr<v1::JobSpec> ReadJob(const RunOptions& options) {
     overrides.emplace_back("resources.workers.max", absl::StrCat(options.workers));
   }
   ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
-  return CheckJobFile(text, options.file, overrides);
+  ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
+  return std::move(checked.spec);  // the coordinator will warn of the same
 }
 
 std::string MetricsText(const LocalCluster& cluster) {
@@ -124,6 +125,7 @@ absl::Status RunJob(const RunOptions& options, Session& session) {
   v1::CreateJobRequest request;
   *request.mutable_spec() = spec;
   ASSIGN_OR_RETURN(v1::Job job, client.CreateJob(request));
+  std::fputs(WarningLines({job.warnings().begin(), job.warnings().end()}).c_str(), stderr);
   const std::string id = JobIdOf(job.name());
   ASSIGN_OR_RETURN(job, Follow(client, id, session));
 
@@ -138,6 +140,8 @@ absl::Status RunJob(const RunOptions& options, Session& session) {
                   absl::StrCat(id, "\n"));
   } else {
     session.Print(job, JobSummary(job, directory), absl::StrCat(id, "\n"));
+  }
+  if (!TrainedWell(job)) {
     std::fprintf(stderr, "%s: %s\n%s", job.reason().c_str(), job.message().c_str(),
                  LogPaths(*cluster).c_str());
     session.exit_code = kExitJobFailed;

@@ -34,7 +34,8 @@ constexpr double kRatioMax = 0.5;  // an element that travels costs as much as o
 constexpr int kRankMax = 64;
 constexpr int kParameterGroupsMax = 64;  // each is compared with every parameter's name
 constexpr int kPatternsMax = 64;
-constexpr char kOnnxLosses[] = "softmax_cross_entropy, sigmoid_cross_entropy or mean_squared_error";
+constexpr char kOnnxLosses[] =
+    "softmax_cross_entropy, sigmoid_cross_entropy, mean_squared_error or output";
 
 class SpecCheck {
  public:
@@ -155,9 +156,25 @@ class SpecCheck {
     TensorName("model.onnx.labels", onnx.labels());
     const std::string& loss = onnx.loss();
     if (!loss.empty() && loss != "softmax_cross_entropy" && loss != "sigmoid_cross_entropy" &&
-        loss != "mean_squared_error") {
+        loss != "mean_squared_error" && loss != "output") {
       Add("model.onnx.loss", absl::StrCat("must be ", kOnnxLosses, " (is \"",
                                           loss.substr(0, 2 * limits::kNameBytesMax), "\")"));
+    }
+    OnnxPatterns("model.onnx.train", onnx.train());
+    OnnxPatterns("model.onnx.freeze", onnx.freeze());
+    OnnxPatterns("model.onnx.tie", onnx.tie());
+    OnnxPatterns("model.onnx.untie", onnx.untie());
+  }
+
+  void OnnxPatterns(const std::string& path,
+                    const google::protobuf::RepeatedPtrField<std::string>& patterns) {
+    if (patterns.size() > limits::kOnnxPatternsMax) {
+      Add(path, absl::StrCat("at most ", limits::kOnnxPatternsMax, " (has ", patterns.size(), ")"));
+    }
+    for (int i = 0; i < std::min(patterns.size(), limits::kOnnxPatternsMax); ++i) {
+      const std::string field = absl::StrCat(path, "[", i, "]");
+      if (patterns[i].empty()) Add(field, "an empty pattern matches no name; \"*\" matches all");
+      TensorName(field, patterns[i]);
     }
   }
 

@@ -157,8 +157,14 @@ TEST(JobValidationTest, ChecksAnOnnxModel) {
                 onnx(spec).set_path("model.onnx");
                 onnx(spec).set_loss("hinge");
               }),
-              HasSubstr("model.onnx.loss: must be softmax_cross_entropy, sigmoid_cross_entropy or "
-                        "mean_squared_error (is \"hinge\")"));
+              HasSubstr("model.onnx.loss: must be softmax_cross_entropy, sigmoid_cross_entropy, "
+                        "mean_squared_error or output (is \"hinge\")"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                onnx(spec).set_path("model.onnx");
+                onnx(spec).add_untie("a.*");
+                onnx(spec).add_untie("");
+              }),
+              HasSubstr("model.onnx.untie[1]: an empty pattern matches no name"));
   EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
                 onnx(spec).set_path("model.onnx");
                 onnx(spec).set_logits(std::string(257, 'x'));

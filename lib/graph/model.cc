@@ -14,6 +14,9 @@ absl::StatusOr<Model> LoadModel(const v1::ModelSpec& spec) {
     ASSIGN_OR_RETURN(ImportedModel imported, ImportOnnx(spec.onnx()));
     model.graph = std::move(imported.graph);
     model.initial_values = std::move(imported.initial_values);
+    model.initializers = std::move(imported.initializers);
+    model.notes = std::move(imported.notes);
+    model.warnings = std::move(imported.warnings);
   } else {
     ASSIGN_OR_RETURN(model.graph, BuildModel(spec));
   }

@@ -1,9 +1,11 @@
 // The model that a job asks for: from the zoo, or from an ONNX file.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/graph/onnx/initializer_roles.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -13,6 +15,11 @@ struct Model {
   v1::Graph graph;  // forward, f32, in training form
   // By parameter; empty where the graph's initialisers say how it starts.
   std::vector<std::vector<float>> initial_values;
+  // Of an ONNX file: what its initialisers are and why, which of them are one, and what the user
+  // should look at before the model trains (ImportedModel).
+  std::vector<InitializerDecision> initializers;
+  std::vector<std::string> notes;
+  std::vector<std::string> warnings;
 };
 
 // As BuildModel (lib/graph/zoo) or ImportOnnx (lib/graph/onnx), which reads the file here.

@@ -345,6 +345,7 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
   record.set_message("waits for members");
   *record.mutable_create_time() = ToProto(Now());
   record.mutable_progress()->set_step(checked.origin.first_step);
+  record.mutable_warnings()->Add(checked.warnings.begin(), checked.warnings.end());
   if (request.validate_only()) return record;
   const std::string models = options_.state_dir + "/models";
   if (!checked.initial_values.empty()) {

@@ -150,6 +150,7 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
     return FaultsToStatus(faults, only_request_id ? "INVALID_REQUEST" : "INVALID_SPEC");
   }
   FillDefaults(checked.spec);
+  checked.warnings = std::move(model->warnings);
   if (!model->initial_values.empty()) {
     checked.origin.graph = std::move(model->graph);
     if (checked.origin.restore.empty()) checked.initial_values = std::move(model->initial_values);

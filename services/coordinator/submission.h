@@ -30,6 +30,7 @@ struct CheckedSpec {
   // By parameter, of a model that brings its own and starts anew; else empty. The caller finds them
   // a place and names it in `origin.restore`.
   std::vector<std::vector<float>> initial_values;
+  std::vector<std::string> warnings;  // what may not be as the user means it
 };
 
 // The status of FaultsToStatus() with all faults: of the spec itself, of the model's arguments
