@@ -38,6 +38,8 @@ struct AttentionShape {
   bool causal;  // query t sees keys up to t + S - T
   float scale;  // of the scores
   Type type;
+
+  bool operator==(const AttentionShape&) const = default;
 };
 
 inline constexpr int64_t kHeadMax = 512;  // of C and D

@@ -25,6 +25,12 @@
   F(cublasLtMatrixLayoutSetAttribute)
 
 #define CUDNN_FUNCTIONS(F)                         \
+  F(cudnnBackendCreateDescriptor)                  \
+  F(cudnnBackendDestroyDescriptor)                 \
+  F(cudnnBackendExecute)                           \
+  F(cudnnBackendFinalize)                          \
+  F(cudnnBackendGetAttribute)                      \
+  F(cudnnBackendSetAttribute)                      \
   F(cudnnConvolutionBackwardData)                  \
   F(cudnnConvolutionBackwardFilter)                \
   F(cudnnConvolutionForward)                       \
@@ -43,6 +49,8 @@
   F(cudnnGetConvolutionBackwardFilterAlgorithm_v7) \
   F(cudnnGetConvolutionForwardAlgorithm_v7)        \
   F(cudnnGetErrorString)                           \
+  F(cudnnGetLastErrorString)                       \
+  F(cudnnGetVersion)                               \
   F(cudnnSetConvolution2dDescriptor)               \
   F(cudnnSetConvolutionGroupCount)                 \
   F(cudnnSetConvolutionMathType)                   \
