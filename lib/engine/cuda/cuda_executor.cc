@@ -128,6 +128,7 @@ absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options)
   context_.cudnn = device_.cudnn();
   context_.tf32 = options.tf32;
   context_.deterministic = options.deterministic;
+  context_.has_gradients = graph.gradients_size() > 0;
   CudaKernels kernels(context_);
   // Gradients lie in the arena until they have been added up in f32.
   CompiledGraph::Options compile{.batch = options.batch};

@@ -89,6 +89,18 @@ void CudaContext::ChooseOnce(const std::shared_ptr<cuda::MatMul>& product,
       << "matrix product " << product->shape().ToString() << ": " << product->choice();
 }
 
+std::shared_ptr<const FusedAttentions> CudaContext::Choose(const cuda::AttentionShape& shape,
+                                                           bool has_mask) {
+  const AttentionUse use = {.shape = shape,
+                            .has_mask = has_mask,
+                            .has_gradients = has_gradients,
+                            .deterministic = deterministic};
+  const auto known = std::ranges::find(attentions_, use, &Attention::use);
+  if (known != attentions_.end()) return known->choice;
+  attentions_.push_back({use, ChooseAttention(use, cudnn, stream)});
+  return attentions_.back().choice;
+}
+
 cuda::Type CudaNode::type(int input) const { return TypeOf(inputs[input].dtype); }
 cuda::Type CudaNode::output_type(int output) const { return TypeOf(outputs[output].dtype); }
 

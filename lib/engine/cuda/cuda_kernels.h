@@ -18,6 +18,7 @@
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/type.h"
+#include "lib/engine/cuda/attention_choice.h"
 #include "lib/engine/cuda/cuda_layouts.h"
 #include "lib/engine/kernel.h"
 
@@ -47,6 +48,7 @@ struct CudaContext {
   int* out_of_range = nullptr;               // becomes 1 when data is outside the model's range
   bool tf32 = false;
   bool deterministic = true;
+  bool has_gradients = false;  // the graph
 
   // A product, prepared once for all nodes of its shape.
   absl::StatusOr<std::shared_ptr<cuda::MatMul>> Prepare(const cuda::MatMulShape& shape);
@@ -55,12 +57,20 @@ struct CudaContext {
   void ChooseOnce(const std::shared_ptr<cuda::MatMul>& product,
                   const cuda::MatMulOperands& operands, void* workspace);
 
+  // What ChooseAttention() chooses, once for all nodes of a shape.
+  std::shared_ptr<const FusedAttentions> Choose(const cuda::AttentionShape& shape, bool has_mask);
+
  private:
   struct Product {
     std::shared_ptr<cuda::MatMul> matmul;
     bool is_chosen = false;
   };
+  struct Attention {
+    AttentionUse use;
+    std::shared_ptr<const FusedAttentions> choice;
+  };
   std::vector<Product> products_;
+  std::vector<Attention> attentions_;
 };
 
 // What a node's planning sees. Lives no longer than the call: runs keep copies of what they need.

@@ -63,12 +63,16 @@ Parts PartsOf(std::byte* qkv, const cuda::AttentionShape& shape) {
 class Mask {
  public:
   Mask(const CudaNode& node, int i) : input_(i) {
-    if (i >= static_cast<int>(node.inputs.size())) return;
+    if (!is_there(node)) return;
     const Shape& shape = node.shape(i);  // [B or 1, H or 1, T or 1, S]
     const int64_t of_head = shape[2] * shape[3], of_sample = shape[1] * of_head;
     strides_ = {.batch_stride = shape[0] == 1 ? 0 : of_sample,
                 .head_stride = shape[1] == 1 ? 0 : of_head,
                 .query_stride = shape[2] == 1 ? 0 : shape[3]};
+  }
+
+  bool is_there(const CudaNode& node) const {
+    return input_ < static_cast<int>(node.inputs.size());
   }
 
   cuda::AttentionMask In(const NodeMemory& m) const {
@@ -93,53 +97,96 @@ int64_t WorkspaceBytes(const cuda::AttentionShape& shape) {
   return shape.batch * shape.heads * shape.queries * int64_t{sizeof(float)};
 }
 
+// Outputs y and lse of inputs_of(memory).
+template <typename F>
+absl::StatusOr<PlannedNode> PlanForward(const CudaNode& node, const cuda::AttentionShape& shape,
+                                        const Mask& mask, F inputs_of) {
+  RETURN_IF_ERROR(CheckHeads(shape));
+  if (const auto fused = node.context.Choose(shape, mask.is_there(node))) {
+    return PlannedNode{.workspace_bytes = fused->forward->workspace_bytes() + kWorkspaceAlignment,
+                       .prepare = Enqueue([fused, inputs_of](const NodeMemory& m) {
+                         return fused->forward->Forward(m.outputs[0], Floats(m.outputs[1]),
+                                                        inputs_of(m), Align(m.workspace));
+                       })};
+  }
+  return PlannedNode{
+      .prepare = Enqueue([shape, inputs_of, stream = node.context.stream](const NodeMemory& m) {
+        return cuda::Attention(m.outputs[0], Floats(m.outputs[1]), inputs_of(m), shape, stream);
+      })};
+}
+
+// What a derivative is made from, and where it goes.
+struct Backward {
+  cuda::AttentionGradients gradients;
+  std::byte *dy, *y;
+  float* lse;
+  cuda::AttentionInputs inputs;
+};
+
+template <typename F>
+absl::StatusOr<PlannedNode> PlanBackward(const CudaNode& node, const cuda::AttentionShape& shape,
+                                         const Mask& mask, F operands_of) {
+  const auto fused = node.context.Choose(shape, mask.is_there(node));
+  if (fused != nullptr && fused->backward != nullptr) {
+    return PlannedNode{.workspace_bytes = fused->backward->workspace_bytes() + kWorkspaceAlignment,
+                       .prepare = Enqueue([fused, operands_of](const NodeMemory& m) {
+                         const Backward b = operands_of(m);
+                         return fused->backward->Backward(b.gradients, b.dy, b.y, b.lse, b.inputs,
+                                                          Align(m.workspace));
+                       })};
+  }
+  return PlannedNode{
+      .workspace_bytes = WorkspaceBytes(shape),
+      .prepare = Enqueue([shape, operands_of, stream = node.context.stream](const NodeMemory& m) {
+        const Backward b = operands_of(m);
+        return cuda::AttentionGrad(b.gradients, b.dy, b.y, b.lse, b.inputs, shape,
+                                   Floats(m.workspace), stream);
+      })};
+}
+
 absl::StatusOr<PlannedNode> PlanAttention(const CudaNode& node) {
   const auto shape = AttentionShapeOf(node, node.shape(0), node.shape(1), node.shape(2));
-  RETURN_IF_ERROR(CheckHeads(shape));
-  return PlannedNode{.prepare = Enqueue([shape, mask = Mask(node, 3),
-                                         stream = node.context.stream](const NodeMemory& m) {
-                       return cuda::Attention(m.outputs[0], Floats(m.outputs[1]),
-                                              {m.inputs[0], m.inputs[1], m.inputs[2], mask.In(m)},
-                                              shape, stream);
-                     })};
+  const Mask mask(node, 3);
+  return PlanForward(node, shape, mask, [mask](const NodeMemory& m) {
+    return cuda::AttentionInputs{m.inputs[0], m.inputs[1], m.inputs[2], mask.In(m)};
+  });
 }
 
 // Of dy, q, k, v, y, lse, mask?
 absl::StatusOr<PlannedNode> PlanAttentionGrad(const CudaNode& node) {
   const auto shape = AttentionShapeOf(node, node.shape(1), node.shape(2), node.shape(3));
-  return PlannedNode{.workspace_bytes = WorkspaceBytes(shape),
-                     .prepare = Enqueue([shape, mask = Mask(node, 6),
-                                         stream = node.context.stream](const NodeMemory& m) {
-                       return cuda::AttentionGrad(
-                           {m.outputs[0], m.outputs[1], m.outputs[2]}, m.inputs[0], m.inputs[4],
-                           Floats(m.inputs[5]), {m.inputs[1], m.inputs[2], m.inputs[3], mask.In(m)},
-                           shape, Floats(m.workspace), stream);
-                     })};
+  const Mask mask(node, 6);
+  return PlanBackward(node, shape, mask, [mask](const NodeMemory& m) {
+    return Backward{.gradients = {m.outputs[0], m.outputs[1], m.outputs[2]},
+                    .dy = m.inputs[0],
+                    .y = m.inputs[4],
+                    .lse = Floats(m.inputs[5]),
+                    .inputs = {m.inputs[1], m.inputs[2], m.inputs[3], mask.In(m)}};
+  });
 }
 
 absl::StatusOr<PlannedNode> PlanSelfAttention(const CudaNode& node) {
   const auto shape = SelfAttentionShapeOf(node, node.shape(0));
-  RETURN_IF_ERROR(CheckHeads(shape));
-  return PlannedNode{.prepare = Enqueue([shape, mask = Mask(node, 1),
-                                         stream = node.context.stream](const NodeMemory& m) {
-                       const auto [q, k, v] = PartsOf(m.inputs[0], shape);
-                       return cuda::Attention(m.outputs[0], Floats(m.outputs[1]),
-                                              {q, k, v, mask.In(m)}, shape, stream);
-                     })};
+  const Mask mask(node, 1);
+  return PlanForward(node, shape, mask, [shape, mask](const NodeMemory& m) {
+    const auto [q, k, v] = PartsOf(m.inputs[0], shape);
+    return cuda::AttentionInputs{q, k, v, mask.In(m)};
+  });
 }
 
 // Of dy, qkv, y, lse, mask?
 absl::StatusOr<PlannedNode> PlanSelfAttentionGrad(const CudaNode& node) {
   const auto shape = SelfAttentionShapeOf(node, node.shape(1));
-  return PlannedNode{
-      .workspace_bytes = WorkspaceBytes(shape),
-      .prepare =
-          Enqueue([shape, mask = Mask(node, 4), stream = node.context.stream](const NodeMemory& m) {
-            const auto [q, k, v] = PartsOf(m.inputs[1], shape);
-            const auto [dq, dk, dv] = PartsOf(m.outputs[0], shape);
-            return cuda::AttentionGrad({dq, dk, dv}, m.inputs[0], m.inputs[2], Floats(m.inputs[3]),
-                                       {q, k, v, mask.In(m)}, shape, Floats(m.workspace), stream);
-          })};
+  const Mask mask(node, 4);
+  return PlanBackward(node, shape, mask, [shape, mask](const NodeMemory& m) {
+    const auto [q, k, v] = PartsOf(m.inputs[1], shape);
+    const auto [dq, dk, dv] = PartsOf(m.outputs[0], shape);
+    return Backward{.gradients = {dq, dk, dv},
+                    .dy = m.inputs[0],
+                    .y = m.inputs[2],
+                    .lse = Floats(m.inputs[3]),
+                    .inputs = {q, k, v, mask.In(m)}};
+  });
 }
 
 }  // namespace
