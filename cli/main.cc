@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "cli/interrupt.h"
 #include "cli/session.h"
 #include "glog/logging.h"
@@ -5,7 +7,8 @@
 int main(int argc, char** argv) {
   muster::Interrupt interrupt;  // before any other thread
   FLAGS_logtostderr = true;
-  FLAGS_minloglevel = google::GLOG_WARNING;
+  // What kernels were chosen, say, is told to who asks for it.
+  if (std::getenv("GLOG_minloglevel") == nullptr) FLAGS_minloglevel = google::GLOG_WARNING;
   google::InitGoogleLogging(argv[0]);
   muster::Session session;
   session.interrupt = &interrupt;

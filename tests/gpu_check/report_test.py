@@ -101,6 +101,16 @@ class Models(unittest.TestCase):
         self.assertIn("| Muster | autotuned, resident | failed: SIGSEGV |", table)
         self.assertIn("| PyTorch | torch.compile | 88.00 | 87.00 | 372,364 | 1.00 |  |  |", table)
 
+    def test_the_kernels_of_attention_are_named_below_the_table(self):
+        chosen = "attention bf16 32x12x1024x64, causal: cuDNN 9.19.0, engine 2 and engine 6, as the own kernels to 1.2 roundings"
+        log = f"I1123 01:02:03.4 56 attention_choice.cc:324] {chosen}\n" * 2 + "I1123 01:02:03.5 56 image.cc:197] convolution c: algorithm 1\n"
+        self.assertEqual(report.attention_choices(log), [chosen])
+        refused = "attention bf16 1x2x128x8: own kernels; cuDNN 9.19.0's: a row of y differs by 9 roundings"
+        self.assertEqual(report.attention_choices(f"W1123 01:02:03.4 56 attention_choice.cc:349] {refused}\n"), [refused])
+        rows = self.rows()
+        rows[0]["attention"] = [chosen]
+        self.assertTrue(report.models_table("GPT-2", 32, "tokens", 1024, rows).endswith(f" |\n\n- autotuned, resident: {chosen}\n"))
+
     def test_rounds_give_their_median_and_a_failed_one_does_not_count(self):
         row = {"side": "Muster", "variant": "v"}
         rounds = [[{**row, "step_seconds": s, "fastest_step_seconds": s / 2}] for s in (5.0, 1.0, 3.0)]

@@ -131,7 +131,13 @@ def models_table(title, batch, unit, units_per_sample, rows):
         share = f"{100 * flops / seconds / peak:.0f} %" if flops and peak else ""
         lines.append(f"{head} {seconds * 1e3:.2f} | {row['fastest_step_seconds'] * 1e3:.2f} | "
                      f"{batch * units_per_sample / seconds:,.0f} | {ratio} | {rate} | {share} |")
-    return "\n".join(lines) + "\n"
+    choices = [f"- {row['variant']}: {choice}" for row in rows for choice in row.get("attention", [])]
+    return "\n".join(lines + ([""] + choices if choices else [])) + "\n"
+
+
+def attention_choices(log):
+    """By which kernels Muster computed attention, or why not by cuDNN's, each shape once."""
+    return list(dict.fromkeys(re.findall(r"^[IW]\d+ .*attention_choice\.cc:\d+\] (.*)$", log, re.MULTILINE)))
 
 
 # ---------------------------------------------------------------- profile

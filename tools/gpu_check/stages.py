@@ -161,7 +161,7 @@ class Stage:
         return Outcome(*texts, None if process.returncode == 0 else said)
 
     def muster(self, log, arguments, limit):
-        return self.command(log, [os.path.join(HERE, "muster"), "-o", "json", *arguments], limit, self.environment())
+        return self.command(log, [os.path.join(HERE, "muster"), "-o", "json", *arguments], limit, self.environment(GLOG_minloglevel="0"))
 
     def torch(self, log, arguments, limit):
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or compile_cache()
@@ -300,7 +300,10 @@ def model_row(stage, log, side, variant, options, model):
               "--batch", str(model["batch"]), "--steps", "20"]
     if side == "Muster":
         own = [o for o in options if not rehearse or o not in ("--autotuned", "--values", "resident", "streamed")]  # a CPU's no
-        result = stage.muster(log, ["bench", "model", *model["muster"], *own, *common], 150).json()
+        outcome = stage.muster(log, ["bench", "model", *model["muster"], *own, *common], 150)
+        result = outcome.json()
+        if attention := report.attention_choices(outcome.err):
+            result["attention"] = attention
     else:
         result = stage.torch(log, [*model["torch"], *options, *common], 240).json()
     return {"side": side, "variant": variant, **result}
