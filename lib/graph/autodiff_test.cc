@@ -312,6 +312,24 @@ TEST(DifferentiateTest, ShapesHaveNoGradient) {
                           "d(y) = ReshapeGrad(d(row), y)", "d(w) = LinearGradWeight(d(y), x)"));
 }
 
+// As images are resized by matrices, or blurred by a kernel that nobody trains.
+TEST(DifferentiateTest, NoGradientIsComputedOfConstantWeights) {
+  EXPECT_THAT(
+      Backward(R"(
+                  input x f32[-1, 1, 4, 4]
+                  input target f32[-1, 2, 5, 3]
+                  parameter shift [1, 4, 4]
+                  kernel = Constant() shape=[2, 1, 2, 2] value=0.25
+                  rows = Constant() shape=[5, 3] value=0.5
+                  a = Add(x, shift)
+                  b = Conv2d(a, kernel)
+                  y = MatMul(rows, b)
+                  loss = MeanSquaredError(y, target)
+                  loss loss)"),
+      ElementsAre("d(y) = MeanSquaredErrorGrad(y, target)", "d(b) = MatMulGradB(d(y), rows, b)",
+                  "d(a) = Conv2dGradInput(d(b), kernel, a)", "d(shift) = AddGrad(d(a), shift)"));
+}
+
 TEST(DifferentiateTest, ATiedTableSumsEmbeddingAndHeadAtTheEnd) {
   const std::vector<std::string> backward = Backward(R"(
       input ids i32[-1, 3]

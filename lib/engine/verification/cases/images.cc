@@ -27,7 +27,10 @@ std::vector<OperatorCase> Cases() {
       {"Conv2d", {{1, 3, 31, 33}, {16, 3, 7, 7}}, {{"strides", {2, 2}}, {"padding", {3, 3, 3, 3}}}},
       {"Conv2d", {{2, 48, 9, 7}, {48, 1, 3, 3}, {48}}, {{"groups", 48}, {"padding", {1, 1, 1, 1}}}},
 
+      {"Conv2d", {{2, 3, 5, 7}, Constant({4, 3, 3, 3}), {4}}, {{"strides", {2, 1}}}},
+
       {"ConvTranspose2d", {{1, 1, 1, 1}, {1, 1, 1, 1}, {1}}},
+      {"ConvTranspose2d", {{2, 3, 4, 5}, Constant({3, 2, 4, 4})}, {{"strides", {2, 2}}}},
       {"ConvTranspose2d", {{2, 3, 4, 5}, {3, 4, 3, 2}, {4}}},
       {"ConvTranspose2d", {{2, 3, 4, 5}, {3, 4, 2, 2}}, {{"strides", {2, 2}}}},
       {"ConvTranspose2d",
