@@ -20,11 +20,12 @@ struct PoolShape {
   int64_t width;     // W
   std::array<int64_t, 2> kernel;
   std::array<int64_t, 2> strides;
-  std::array<int64_t, 4> padding = {};  // top, left, bottom, right; each less than the kernel
+  std::array<int64_t, 4> padding = {};  // top, left, bottom, right; no window sees only padding
   // Rounds H' and W' up: a window may stick out of the bottom or right padding, but starts inside
   // the image or the padding before it.
   bool ceil = false;
-  Layout layout;  // of x and dx
+  Layout layout;                              // of x and dx
+  std::array<int64_t, 2> dilations = {1, 1};  // 1, 1 for averages
 
   // Both at least 1.
   int64_t output_height() const { return Outputs(0, height); }
@@ -34,7 +35,8 @@ struct PoolShape {
   int64_t Outputs(int dimension, int64_t size) const {
     const int64_t padded = size + padding[dimension] + padding[dimension + 2];
     const int64_t stride = strides[dimension];
-    const int64_t outputs = (padded - kernel[dimension] + (ceil ? stride - 1 : 0)) / stride + 1;
+    const int64_t extent = (kernel[dimension] - 1) * dilations[dimension] + 1;
+    const int64_t outputs = (padded - extent + (ceil ? stride - 1 : 0)) / stride + 1;
     const bool last_is_outside = (outputs - 1) * stride >= size + padding[dimension];
     return ceil && last_is_outside ? outputs - 1 : outputs;
   }

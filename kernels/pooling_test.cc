@@ -41,7 +41,19 @@ INSTANTIATE_TEST_SUITE_P(
                     // The last window would start in the padding after the image.
                     PoolShape{1, 2, 4, 4, {2, 2}, {3, 3}, {0, 0, 1, 1}, true}));
 
-TEST_P(PoolingTest, TheFirstMaximumOfAWindowTakesItsGradient) {
+// Averages have no dilations.
+class MaxPoolingTest : public PoolingTest {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, MaxPoolingTest,
+    testing::Values(PoolShape{1, 1, 1, 1, {1, 1}, {1, 1}}, PoolShape{2, 3, 5, 7, {2, 2}, {2, 2}},
+                    PoolShape{1, 17, 6, 8, {3, 2}, {1, 2}, {1, 0, 2, 1}},
+                    PoolShape{2, 16, 6, 5, {3, 3}, {2, 2}, {1, 1, 1, 1}, true},
+                    PoolShape{1, 2, 4, 4, {2, 2}, {3, 3}, {0, 0, 1, 1}, true},
+                    PoolShape{2, 17, 9, 8, {3, 2}, {1, 2}, {2, 1, 1, 2}, false, {}, {2, 3}},
+                    PoolShape{1, 16, 7, 7, {2, 2}, {2, 2}, {1, 1, 1, 1}, true, {}, {3, 2}}));
+
+TEST_P(MaxPoolingTest, TheFirstMaximumOfAWindowTakesItsGradient) {
   Floats x = x_;
   for (float& v : x) v = std::round(2 * v);  // so that some are equal
   Floats y(Outputs(), -INFINITY), dx(Inputs(), 0.0f);

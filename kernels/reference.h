@@ -91,8 +91,8 @@ struct Pooling {
         for (int64_t column = 0; column < s.output_width(); ++column, ++out)
           for (int64_t i = 0; i < s.kernel[0]; ++i)
             for (int64_t j = 0; j < s.kernel[1]; ++j) {
-              const int64_t in_row = row * s.strides[0] + i - s.padding[0];
-              const int64_t in_column = column * s.strides[1] + j - s.padding[1];
+              const int64_t in_row = row * s.strides[0] + i * s.dilations[0] - s.padding[0];
+              const int64_t in_column = column * s.strides[1] + j * s.dilations[1] - s.padding[1];
               if (in_row < 0 || in_row >= s.height || in_column < 0 || in_column >= s.width)
                 continue;
               f(out, (plane * s.height + in_row) * s.width + in_column);

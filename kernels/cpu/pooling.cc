@@ -30,7 +30,8 @@ PoolWindows WindowsOf(const PoolShape& s, bool counts_padding) {
           .kernel = {s.kernel[0], s.kernel[1]},
           .strides = {s.strides[0], s.strides[1]},
           .padding = {s.padding[0], s.padding[1], s.padding[2], s.padding[3]},
-          .counts_padding = counts_padding};
+          .counts_padding = counts_padding,
+          .dilations = {s.dilations[0], s.dilations[1]}};
 }
 
 // Values of y, those in the gaps of its layout included.

@@ -59,19 +59,45 @@ inline Range Clip(int64_t begin, int64_t end, int64_t low, int64_t high) {
   return {begin < low ? low : begin, end > high ? high : end};
 }
 
-// The part of an output's window that lies in the image.
+// Where the taps begin that lie in the image, and where they end; `skipped`: how many lie before.
+inline Range ClipTaps(int64_t begin, int64_t taps, int64_t step, int64_t high, int64_t& skipped) {
+  const int64_t end = begin + (taps - 1) * step + 1;
+  for (skipped = 0; begin < 0; ++skipped) begin += step;
+  return {begin, end > high ? high : end};
+}
+
+// The part of an output's window that lies in the image. Without dilations, the usual case, nothing
+// is paid for them.
+template <bool kDilated>
 struct Window {
   Range rows;
   Range columns;
   int64_t top;  // of the whole window
   int64_t left;
+  int64_t rows_before = 0;  // the image, of a window with dilations
+  int64_t columns_before = 0;
 
   Window(const PoolWindows& w, int64_t row, int64_t column)
       : top(row * w.strides[0] - w.padding[0]), left(column * w.strides[1] - w.padding[1]) {
-    rows = Clip(top, top + w.kernel[0], 0, w.height);
-    columns = Clip(left, left + w.kernel[1], 0, w.width);
+    if constexpr (kDilated) {
+      rows = ClipTaps(top, w.kernel[0], w.dilations[0], w.height, rows_before);
+      columns = ClipTaps(left, w.kernel[1], w.dilations[1], w.width, columns_before);
+    } else {
+      rows = Clip(top, top + w.kernel[0], 0, w.height);
+      columns = Clip(left, left + w.kernel[1], 0, w.width);
+    }
   }
 
+  // In the window, of its first pixel.
+  int32_t FirstPlace(const PoolWindows& w) const {
+    if constexpr (kDilated) {
+      return static_cast<int32_t>(rows_before * w.kernel[1] + columns_before);
+    } else {
+      return static_cast<int32_t>((rows.begin - top) * w.kernel[1] + (columns.begin - left));
+    }
+  }
+
+  // Of an average, which has no dilations.
   float Share(const PoolWindows& w) const {
     Range r = rows, c = columns;
     if (w.counts_padding) {
@@ -84,20 +110,33 @@ struct Window {
   // f(pixel of x, place in the window).
   template <typename F>
   void ForEach(const PoolWindows& w, F f) const {
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      for (int64_t c = columns.begin; c < columns.end; ++c) {
-        f(r * w.width + c, static_cast<int32_t>((r - top) * w.kernel[1] + (c - left)));
+    if constexpr (kDilated) {
+      int32_t row_place = FirstPlace(w);
+      for (int64_t r = rows.begin; r < rows.end; r += w.dilations[0]) {
+        int32_t place = row_place;
+        for (int64_t c = columns.begin; c < columns.end; c += w.dilations[1]) {
+          f(r * w.width + c, place++);
+        }
+        row_place += static_cast<int32_t>(w.kernel[1]);
+      }
+    } else {
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        for (int64_t c = columns.begin; c < columns.end; ++c) {
+          f(r * w.width + c, static_cast<int32_t>((r - top) * w.kernel[1] + (c - left)));
+        }
       }
     }
   }
 };
 
+bool IsDilated(const PoolWindows& w) { return w.dilations[0] != 1 || w.dilations[1] != 1; }
+
 // f(Vectors or Scalars, lane, window, pixel of y).
-template <typename F>
+template <bool kDilated, typename F>
 inline void ForEachOutput(const PoolWindows& w, F f) {
   for (int64_t row = 0, out = 0; row < w.output_height; ++row) {
     for (int64_t column = 0; column < w.output_width; ++column, ++out) {
-      const Window window(w, row, column);
+      const Window<kDilated> window(w, row, column);
       int64_t lane = 0;
       for (; lane + kLanes <= w.lanes; lane += kLanes) f(Vectors(), lane, window, out);
       for (; lane < w.lanes; ++lane) f(Scalars(), lane, window, out);
@@ -110,14 +149,14 @@ void Clear(float* dx, const PoolWindows& w) {
   for (int64_t i = 0; i < n; ++i) dx[i] = 0;
 }
 
-void Max(float* y, uint16_t* state, const float* x, const PoolWindows& w) {
-  ForEachOutput(w, [&](auto kind, int64_t lane, const Window& window, int64_t out) {
+template <bool kDilated>
+void MaxOf(float* y, uint16_t* state, const float* x, const PoolWindows& w) {
+  ForEachOutput<kDilated>(w, [&](auto kind, int64_t lane, const auto& window, int64_t out) {
     using Kind = decltype(kind);
     using Value = typename Kind::Value;
     Value best =
         Get<Value>(x + (window.rows.begin * w.width + window.columns.begin) * w.lanes + lane);
-    auto where = Kind::SplatIndex((window.rows.begin - window.top) * w.kernel[1] +
-                                  (window.columns.begin - window.left));
+    auto where = Kind::SplatIndex(window.FirstPlace(w));
     window.ForEach(w, [&](int64_t pixel, int32_t place) {
       const Value v = Get<Value>(x + pixel * w.lanes + lane);
       const auto better = Kind::Both(Kind::Not(v <= best), best == best);
@@ -129,9 +168,10 @@ void Max(float* y, uint16_t* state, const float* x, const PoolWindows& w) {
   });
 }
 
-void MaxGrad(float* dx, const float* dy, const uint16_t* state, const PoolWindows& w) {
+template <bool kDilated>
+void MaxGradOf(float* dx, const float* dy, const uint16_t* state, const PoolWindows& w) {
   Clear(dx, w);
-  ForEachOutput(w, [&](auto kind, int64_t lane, const Window& window, int64_t out) {
+  ForEachOutput<kDilated>(w, [&](auto kind, int64_t lane, const auto& window, int64_t out) {
     using Kind = decltype(kind);
     using Value = typename Kind::Value;
     const Value d = Get<Value>(dy + out * w.lanes + lane);
@@ -143,8 +183,16 @@ void MaxGrad(float* dx, const float* dy, const uint16_t* state, const PoolWindow
   });
 }
 
+void Max(float* y, uint16_t* state, const float* x, const PoolWindows& w) {
+  (IsDilated(w) ? MaxOf<true> : MaxOf<false>)(y, state, x, w);
+}
+
+void MaxGrad(float* dx, const float* dy, const uint16_t* state, const PoolWindows& w) {
+  (IsDilated(w) ? MaxGradOf<true> : MaxGradOf<false>)(dx, dy, state, w);
+}
+
 void Average(float* y, const float* x, const PoolWindows& w) {
-  ForEachOutput(w, [&](auto kind, int64_t lane, const Window& window, int64_t out) {
+  ForEachOutput<false>(w, [&](auto kind, int64_t lane, const auto& window, int64_t out) {
     using Value = typename decltype(kind)::Value;
     Value sum{};
     window.ForEach(w,
@@ -155,7 +203,7 @@ void Average(float* y, const float* x, const PoolWindows& w) {
 
 void AverageGrad(float* dx, const float* dy, const PoolWindows& w) {
   Clear(dx, w);
-  ForEachOutput(w, [&](auto kind, int64_t lane, const Window& window, int64_t out) {
+  ForEachOutput<false>(w, [&](auto kind, int64_t lane, const auto& window, int64_t out) {
     using Value = typename decltype(kind)::Value;
     const Value d = Get<Value>(dy + out * w.lanes + lane) * window.Share(w);
     window.ForEach(w, [&](int64_t pixel, int32_t) {

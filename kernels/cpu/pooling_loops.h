@@ -14,8 +14,9 @@ struct PoolWindows {
   int64_t output_width;
   int64_t kernel[2];
   int64_t strides[2];
-  int64_t padding[4];   // top, left, bottom, right
-  bool counts_padding;  // in an average's divisor
+  int64_t padding[4];    // top, left, bottom, right
+  bool counts_padding;   // in an average's divisor
+  int64_t dilations[2];  // 1, 1 for an average
 };
 
 struct PoolingLoops {

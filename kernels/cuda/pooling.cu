@@ -58,7 +58,8 @@ struct Geometry {
     D rows, columns;
   };
   struct Axis {
-    Index image, output, kernel, before, after;  // padding
+    Index image, output, extent, before, after;  // of a window with its gaps; padding
+    Index dilation;
     D stride;
   };
 
@@ -79,9 +80,13 @@ struct Geometry {
         axes{AxisOf(s, 0), AxisOf(s, 1)} {}
 
   static Axis AxisOf(const PoolShape& s, int d) {
-    return {static_cast<Index>(s.image[d]),       static_cast<Index>(s.output[d]),
-            static_cast<Index>(s.kernel[d]),      static_cast<Index>(s.padding[d]),
-            static_cast<Index>(s.padding[d + 2]), D(s.strides[d])};
+    return {static_cast<Index>(s.image[d]),
+            static_cast<Index>(s.output[d]),
+            static_cast<Index>((s.kernel[d] - 1) * s.dilations[d] + 1),
+            static_cast<Index>(s.padding[d]),
+            static_cast<Index>(s.padding[d + 2]),
+            static_cast<Index>(s.dilations[d]),
+            D(s.strides[d])};
   }
 
   // Vector v of the tensor, in memory order.
@@ -102,17 +107,19 @@ struct Geometry {
                                place.column;
   }
 
-  // The rows (d = 0) or columns of the image under window `at`.
+  // The rows (d = 0) or columns of the image under window `at`, a dilation apart.
   __device__ Range<Index> Window(int d, Index at) const {
     const Axis& axis = axes[d];
-    const Index start = at * axis.stride.divisor - axis.before;
-    return {max(start, Index{0}), min(start + axis.kernel, axis.image)};
+    Index start = at * axis.stride.divisor - axis.before;
+    const Index end = start + axis.extent;
+    while (start < 0) start += axis.dilation;
+    return {start, min(end, axis.image)};
   }
-  // The windows over row or column `position`.
+  // The windows over row or column `position`, in one of their gaps too.
   __device__ Range<Index> WindowsOver(int d, Index position) const {
     const Axis& axis = axes[d];
     const Index padded = position + axis.before;
-    const Index earlier = padded - axis.kernel;  // windows up to here end before the position
+    const Index earlier = padded - axis.extent;  // windows up to here end before the position
     return {earlier < 0 ? 0 : axis.stride.Divide(earlier) + 1,
             min(axis.stride.Divide(padded) + 1, axis.output)};
   }
@@ -124,7 +131,7 @@ struct Geometry {
       if (count_padding) {
         // What sticks out of the padding (ceil) does not count.
         const Index start = at[d] * axis.stride.divisor - axis.before;
-        size *= min(start + axis.kernel, axis.image + axis.after) - start;
+        size *= min(start + axis.extent, axis.image + axis.after) - start;
       } else {
         const Range<Index> window = Window(d, at[d]);
         size *= window.last - window.first;
@@ -180,8 +187,8 @@ __global__ void MaxAll(T* y, int32_t* state, const T* x, Geometry<D, V> g, int64
       best[k] = -INFINITY;
       best_at[k] = -1;
     }
-    for (Index row = rows.first; row < rows.last; ++row) {
-      for (Index column = columns.first; column < columns.last; ++column) {
+    for (Index row = rows.first; row < rows.last; row += g.axes[0].dilation) {
+      for (Index column = columns.first; column < columns.last; column += g.axes[1].dilation) {
         float values[V];
         LoadFloats(values, x + g.IndexOf({to.batch, to.channel, row, column}, g.image));
         const auto at = static_cast<int32_t>(row * g.image.columns.divisor + column);

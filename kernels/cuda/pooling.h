@@ -29,6 +29,7 @@ struct PoolShape {
   bool count_padding = false;      // of an average
   ChannelOrder order;
   Type type;
+  std::array<int64_t, 2> dilations = {1, 1};  // 1, 1 for averages
 };
 
 // The first maximum of each window; a NaN counts as one; padding never does.

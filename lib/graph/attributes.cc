@@ -91,6 +91,9 @@ Window PoolingWindow(const v1::Node& node) {
   Window window{.kernel = Pair(IntegersAttribute(node, "kernel")),
                 .strides = Pair(IntegersAttribute(node, "strides")),
                 .dilations = {1, 1}};
+  if (HasAttribute(node, "dilations")) {
+    window.dilations = Pair(IntegersAttribute(node, "dilations"));
+  }
   SetPadding(node, window);
   return window;
 }

@@ -32,7 +32,7 @@ struct Window {
   std::array<int64_t, 2> strides;
   std::array<int64_t, 2> padding_before;  // top, left
   std::array<int64_t, 2> padding_after;   // bottom, right
-  std::array<int64_t, 2> dilations;       // 1, 1 for pooling
+  std::array<int64_t, 2> dilations;       // 1, 1 for averages
 };
 
 // Of Conv2d, its gradients and its fusions; `weight_shape` is that of w.

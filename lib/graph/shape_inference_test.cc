@@ -110,6 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"MaxPool2d(image) kernel=[3, 2]", 2, "f32[8, 4, 3, 4] state"},
         Case{"MaxPool2d(image) kernel=[3, 3] strides=[2, 2] padding=[1, 1, 1, 1]", 2,
              "f32[8, 4, 5, 4] state"},
+        Case{"MaxPool2d(image) kernel=[3, 2] strides=[1, 1] padding=[2, 0, 1, 0] dilations=[2, 3]",
+             2, "f32[8, 4, 8, 5] state"},
         // Columns: 8 + 0 of kernel 3, stride 2: the fourth window starts inside at 6.
         Case{"AveragePool2d(image) kernel=[3, 3] strides=[2, 2] ceil=1 count_padding=1", 1,
              "f32[8, 4, 4, 4]"},
@@ -304,6 +306,11 @@ INSTANTIATE_TEST_SUITE_P(
              "x is f32[8, 4, 9, 8]: a kernel of 9 does not fit into the padded width of 8"},
         Case{"MaxPool2d(image) kernel=[2, 2] padding=[0, 2, 0, 0]", 2,
              "x is f32[8, 4, 9, 8]: a kernel width of 2 would see nothing but padding"},
+        // Of the first windows' two columns one lies before the image and the other behind it.
+        Case{"MaxPool2d(image) kernel=[1, 2] padding=[0, 2, 0, 2] dilations=[1, 10]", 2,
+             "x is f32[8, 4, 9, 8]: a kernel width of 2 would see nothing but padding"},
+        Case{"AveragePool2d(image) kernel=[1, 2] dilations=[1, 2]", 1,
+             "unknown attribute 'dilations'"},
         Case{"GroupNorm(image, c4, c4) groups=3", 3,
              "x is f32[8, 4, 9, 8], gain is f32[4], bias is f32[4]: 3 groups do not divide 4 "
              "channels"},

@@ -9,13 +9,19 @@ namespace {
 
 using Windows = kernels::PoolShape;
 
-const Windows kShapes[] = {
+const std::vector<Windows> kShapes = {
     {1, 1, 1, 1, {1, 1}, {1, 1}},
     {2, 3, 5, 7, {2, 2}, {2, 2}},
     {2, 8, 9, 10, {3, 3}, {2, 2}, {1, 1, 1, 1}},
     {1, 17, 6, 8, {3, 2}, {1, 2}, {1, 0, 2, 1}},
     {2, 16, 6, 5, {3, 3}, {2, 2}, {1, 1, 1, 1}, true},
     {3, 4, 13, 4, {5, 3}, {3, 1}, {2, 1, 2, 1}},
+};
+
+// Of maxima alone.
+const std::vector<Windows> kDilated = {
+    {2, 16, 9, 8, {3, 2}, {1, 2}, {2, 1, 1, 2}, false, {}, {2, 3}},
+    {1, 3, 7, 7, {2, 2}, {2, 2}, {1, 1, 1, 1}, true, {}, {3, 2}},
 };
 
 int64_t Inputs(const Windows& s) { return s.batch * s.channels * s.height * s.width; }
@@ -38,9 +44,9 @@ Floats Reordered(const Floats& x, const Windows& s, ChannelOrder order, bool bac
 
 // run(windows, the same for a kernel).
 template <typename F>
-void ForEveryShape(F run) {
+void ForEveryShape(const std::vector<Windows>& shapes, F run) {
   ForEveryRun([&](Type type) {
-    for (const Windows& s : kShapes) {
+    for (const Windows& s : shapes) {
       for (ChannelOrder order : {ChannelOrder::kFirst, ChannelOrder::kLast}) {
         SCOPED_TRACE(testing::Message() << "image " << s.height << ", " << s.width << ", channels "
                                         << s.channels << ", order " << static_cast<int>(order));
@@ -52,14 +58,15 @@ void ForEveryShape(F run) {
                          .strides = s.strides,
                          .padding = s.padding,
                          .order = order,
-                         .type = type});
+                         .type = type,
+                         .dilations = s.dilations});
       }
     }
   });
 }
 
 TEST(PoolingTest, TheFirstMaximumOfAWindowTakesItsGradient) {
-  ForEveryShape([](const Windows& s, const PoolShape& shape) {
+  const auto check = [](const Windows& s, const PoolShape& shape) {
     Floats x = Normals(Inputs(s), 1);
     for (float& v : x) v = std::round(2 * v);  // so that some are equal
     const Floats dy = Rounded(Normals(Outputs(s), 2), shape.type);
@@ -83,7 +90,9 @@ TEST(PoolingTest, TheFirstMaximumOfAWindowTakesItsGradient) {
     EXPECT_EQ(Reordered(y_on.Read(shape.type), s, shape.order, true), y);
     ExpectRounded(Reordered(dx_on.Read(shape.type), s, shape.order, true), expected_dx, shape.type,
                   4);
-  });
+  };
+  ForEveryShape(kShapes, check);
+  ForEveryShape(kDilated, check);
 }
 
 TEST(PoolingTest, ANaNIsAMaximum) {
@@ -95,7 +104,7 @@ TEST(PoolingTest, ANaNIsAMaximum) {
 }
 
 TEST(PoolingTest, AnAverageIsOverTheImage) {
-  ForEveryShape([](const Windows& s, const PoolShape& shape) {
+  ForEveryShape(kShapes, [](const Windows& s, const PoolShape& shape) {
     const Floats x = Rounded(Normals(Inputs(s), 1), shape.type);
     const Floats dy = Rounded(Normals(Outputs(s), 2), shape.type);
     std::vector<double> y(Outputs(s)), count(Outputs(s)), dx(Inputs(s));

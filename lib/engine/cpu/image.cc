@@ -131,7 +131,8 @@ kernels::PoolShape PoolShapeOf(const CpuNode& n, const TensorType& x, Layout lay
           .strides = window.strides,
           .padding = PaddingOf(window),
           .ceil = IntegerAttribute(*n.node, "ceil") != 0,
-          .layout = n.layout_table[layout]};
+          .layout = n.layout_table[layout],
+          .dilations = window.dilations};
 }
 
 PlannedNode PlanMaxPool2d(const CpuNode& n) {

@@ -413,7 +413,8 @@ cuda::PoolShape PoolShapeOf(const CudaNode& node, const Shape& x, const Shape& y
           .padding = {window.padding_before[0], window.padding_before[1], window.padding_after[0],
                       window.padding_after[1]},
           .order = OrderOf(layout),
-          .type = node.type(0)};
+          .type = node.type(0),
+          .dilations = window.dilations};
 }
 
 absl::StatusOr<PlannedNode> PlanMaxPool2d(const CudaNode& node) {

@@ -91,8 +91,9 @@ struct Window {
     const auto strides = call.Integers("strides", kernel);
     const auto padding = call.Integers("padding", {0, 0, 0, 0});
     const bool ceil = call.Integer("ceil", 0);
-    rows = {x.shape[2], kernel[0], strides[0], padding[0], padding[2], 1, ceil};
-    columns = {x.shape[3], kernel[1], strides[1], padding[1], padding[3], 1, ceil};
+    const auto dilations = call.Integers("dilations", {1, 1});
+    rows = {x.shape[2], kernel[0], strides[0], padding[0], padding[2], dilations[0], ceil};
+    columns = {x.shape[3], kernel[1], strides[1], padding[1], padding[3], dilations[1], ceil};
   }
 
   Shape output(const Tensor& x) const {

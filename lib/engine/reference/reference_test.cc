@@ -101,6 +101,13 @@ TEST(ReferenceTest, PoolingEqualsPyTorch) {
   SketchAttributes attributes = {
       {"kernel", {3, 2}}, {"strides", {2, 2}}, {"padding", {1, 1, 1, 1}}, {"ceil", 1}};
   ExpectTensor(Apply("MaxPool2d", {x}, attributes, 2)[0], {2, 3, 4, 4}, 1.525500936768);
+  ExpectTensor(Apply("MaxPool2d", {x},
+                     {{"kernel", {3, 2}},
+                      {"strides", {1, 2}},
+                      {"padding", {1, 1, 1, 1}},
+                      {"dilations", {2, 3}}},
+                     2)[0],
+               {2, 3, 5, 3}, 2.974084644078);
   ExpectTensor(Apply("AveragePool2d", {x}, attributes)[0], {2, 3, 4, 4}, 0.437855699575);
   attributes.emplace_back("count_padding", 1);
   ExpectTensor(Apply("AveragePool2d", {x}, attributes)[0], {2, 3, 4, 4}, 0.158346513514);

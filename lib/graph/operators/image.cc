@@ -89,17 +89,41 @@ absl::Status RelateTransposedConvolution(const v1::Node& node, Dimensions& dimen
   return absl::OkStatus();
 }
 
+// Whether every window has a row or column of the image under it.
+bool SeesTheImage(const Window& window, int side, int64_t size, int64_t outputs) {
+  for (int64_t i = 0; i < outputs; ++i) {
+    const int64_t first = i * window.strides[side] - window.padding_before[side];
+    const int64_t skipped =
+        first >= 0 ? 0 : (window.dilations[side] - 1 - first) / window.dilations[side];
+    if (skipped >= window.kernel[side]) return false;
+    if (first + skipped * window.dilations[side] >= size) return false;
+    if (first >= 0) break;  // and so do the others, which begin inside
+  }
+  return true;
+}
+
 absl::Status RelatePooling(const v1::Node& node, Dimensions& dimensions) {
   const Window window = PoolingWindow(node);
+  const auto sees_padding = [&](int side) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a kernel ", kSides[side], " of ", window.kernel[side], " would see nothing but padding"));
+  };
   for (int side = 0; side < 2; ++side) {
-    if (std::max(window.padding_before[side], window.padding_after[side]) >= window.kernel[side]) {
-      return absl::InvalidArgumentError(absl::StrCat("a kernel ", kSides[side], " of ",
-                                                     window.kernel[side],
-                                                     " would see nothing but padding"));
+    const int64_t extent = (window.kernel[side] - 1) * window.dilations[side] + 1;
+    if (std::max(window.padding_before[side], window.padding_after[side]) >= extent) {
+      return sees_padding(side);
     }
   }
-  return RelateWindow(
-      window, IntegerAttribute(node, "ceil") != 0 ? Rounding::kCeil : Rounding::kFloor, dimensions);
+  RETURN_IF_ERROR(
+      RelateWindow(window, IntegerAttribute(node, "ceil") != 0 ? Rounding::kCeil : Rounding::kFloor,
+                   dimensions));
+  for (int side = 0; side < 2; ++side) {
+    if (!SeesTheImage(window, side, dimensions[kSides[side]],
+                      dimensions[absl::StrCat("output ", kSides[side])])) {
+      return sees_padding(side);
+    }
+  }
+  return absl::OkStatus();
 }
 
 constexpr const char* kImage = "x T[batch, channel, height, width]";
@@ -130,6 +154,12 @@ std::vector<AttributeRule> PoolingAttributes() {
           Integers("strides").DefaultOf("kernel").Length(2).Within(1, kWindowMax),
           Integers("padding").Default({0, 0, 0, 0}).Length(4).Within(0, kWindowMax),
           Integer("ceil").Default(0).Within(0, 1)};
+}
+
+std::vector<AttributeRule> MaxPoolingAttributes() {
+  std::vector<AttributeRule> attributes = PoolingAttributes();
+  attributes.push_back(Integers("dilations").Default({1, 1}).Length(2).Within(1, kWindowMax));
+  return attributes;
 }
 
 std::vector<AttributeRule> AveragePoolingAttributes() {
@@ -180,13 +210,13 @@ std::vector<Operator> ImageOperators() {
       {.name = "MaxPool2d",
        .inputs = {kImage},
        .outputs = {kPooled, "state state"},
-       .attributes = PoolingAttributes(),
+       .attributes = MaxPoolingAttributes(),
        .relate = RelatePooling,
        .gradients = {{"MaxPool2dGrad", {"dy", "x", "y", "state"}, {"x"}}}},
       {.name = "MaxPool2dGrad",
        .inputs = {kPooledGradient, kImage, kPooled, "state state"},
        .outputs = {kImageGradient},
-       .attributes = PoolingAttributes(),
+       .attributes = MaxPoolingAttributes(),
        .relate = RelatePooling},
       {.name = "AveragePool2d",
        .inputs = {kImage},
