@@ -43,6 +43,7 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, IndexedElementsTest,
                                          IndexedShape{{5, 3}, {4, 8}, 1},
                                          // Neighbours alike, and not.
                                          IndexedShape{{4, 3, 6, 5}, {4, 3, 2, 5}, 2},
+                                         IndexedShape{{4, 5, 6}, {3, 2, 7}, 2},
                                          IndexedShape{{4, 3, 6, 5, 2}, {2, 3, 7, 4, 2}, 2},
                                          IndexedShape{{90, 70, 11}, {80, 70, 13}, 2},
                                          IndexedShape{{3, 200, 130}, {3, 60, 130}, 1}));

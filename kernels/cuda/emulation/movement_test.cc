@@ -257,11 +257,9 @@ struct IndexedShape {
   }
 };
 
-const IndexedShape kIndexedShapes[] = {{{5}, {1100}, 0},
-                                       {{4, 70, 5}, {4, 33, 5}, 1},
-                                       {{6, 4, 3}, {8, 2, 3}, 0},
-                                       {{4, 3, 6, 5}, {2, 3, 7, 4}, 2},
-                                       {{3, 9}, {3, 4}, 1}};
+const IndexedShape kIndexedShapes[] = {{{5}, {1100}, 0},          {{4, 70, 5}, {4, 33, 5}, 1},
+                                       {{6, 4, 3}, {8, 2, 3}, 0}, {{4, 3, 6, 5}, {2, 3, 7, 4}, 2},
+                                       {{4, 5, 6}, {3, 2, 7}, 2}, {{3, 9}, {3, 4}, 1}};
 
 TEST(IndexedElementsTest, AreTakenAndTheirGradientsSummedInTheOrderOfTheIndex) {
   ForEveryRun([](Type type) {
@@ -396,7 +394,11 @@ TEST(TopKTest, ChoosesAsTheCpuDoesAndPutsGradientsBack) {
                                    TopKShape{3, 700, 40, true}, TopKShape{1, 1, 1, false}}) {
       Floats x = Rounded(Normals(shape.rows * shape.columns, 1), type);
       for (float& v : x) v = std::round(8 * v) / 8;  // many are equal, and some are -0
-      if (x.size() > 9) x[9] = NAN, x[4] = -INFINITY, x[6] = 0;
+      if (x.size() > 9) {
+        x[9] = NAN;
+        x[4] = -INFINITY;
+        x[6] = 0;
+      }
       const int64_t n = shape.rows * shape.chosen;
       const Floats dy = Rounded(Normals(n, 2), type);
       Floats values(n), dx(x.size());

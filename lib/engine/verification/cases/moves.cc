@@ -80,6 +80,7 @@ std::vector<OperatorCase> Cases() {
       {"GatherElements", {Rows({3, 5}), Ids({3, 7}, -5, 5)}, {{"axis", 1}}},
       {"GatherElements", {Rows({2, 4, 9}), Ids({2, 4, 1}, -9, 9)}, {{"axis", -1}}},
       {"GatherElements", {{4, 5, 6}, ConstantIds({2, 7, 3}, -5, 5)}, {{"axis", 1}}},
+      {"GatherElements", {{4, 5, 6}, ConstantIds({3, 2, 7}, -6, 6)}, {{"axis", 2}}},
       {"GatherElements", {{1}, ConstantIds({3}, -1, 1)}},
       {"GatherElements", {{3, 50, 21}, ConstantIds({3, 90, 21}, -50, 50)}, {{"axis", 1}}},
 
