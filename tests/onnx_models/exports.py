@@ -2,7 +2,8 @@
 """Exports the models of recipes.py from PyTorch, and records how they train there.
 
     exports.py export OUT [NAME...]    OUT/NAME.{script,dynamo}.onnx; what an exporter says where it fails
-    exports.py record OUT [NAME...]    OUT/NAME.safetensors: samples, 20 losses, and their noise
+    exports.py record OUT [NAME...]    OUT/NAME.safetensors: samples, 20 losses, and their noise; NAME.folded.safetensors
+                                       the same of the model that the dynamo exporter makes of one with batch norms
     exports.py ops OUT                 for each operator, how many models of each exporter have it
 """
 
@@ -102,11 +103,51 @@ def loss_of(recipe, outputs, target):
     return outputs
 
 
-def train(recipe, dtype, perturbation=0.0, seed=0):
-    """The first batch's output and every step's loss. Weights start (1 + perturbation * normal) times as large."""
+def fold_batch_norms(case):
+    """Folds batch norms into the convolutions before them, as the dynamo exporter does: it ignores that a model trains.
+    How many there were."""
+    import torch
+    from torch import nn
+
+    makers = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+    made, readers, hooks = {}, collections.defaultdict(list), []  # by the identity of a tensor, which `made` keeps alive
+
+    def remember(module, _, output):
+        made[id(output)] = (module, output)
+
+    def read(module, inputs):
+        if id(inputs[0]) in made:
+            readers[id(inputs[0])].append(module)
+
+    for module in case.model.modules():
+        if isinstance(module, makers):
+            hooks.append(module.register_forward_hook(remember))
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) or not list(module.children()):
+            hooks.append(module.register_forward_pre_hook(read))
+    with torch.no_grad():
+        case.model.eval()(*first_batch(case).values())
+    for hook in hooks:
+        hook.remove()
+    pairs = [(made[tensor][0], norms[0]) for tensor, norms in readers.items()
+             if len(norms) == 1 and isinstance(norms[0], nn.modules.batchnorm._BatchNorm)]
+    for convolution, norm in pairs:
+        transposed = isinstance(convolution, (nn.ConvTranspose1d, nn.ConvTranspose2d))
+        convolution.weight, convolution.bias = nn.utils.fuse_conv_bn_weights(
+            convolution.weight, convolution.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias,
+            transposed)
+        rest = nn.Sequential(norm.drop, norm.act) if hasattr(norm, "act") else nn.Identity()  # timm's norms have both
+        norm.forward = rest.forward
+    return len(pairs)
+
+
+def train(recipe, dtype, perturbation=0.0, seed=0, folded=False):
+    """The first batch's output and every step's loss. Weights start (1 + perturbation * normal) times as large. None
+    where there are no batch norms to fold."""
     import torch
 
     case = recipe.make()
+    if folded and fold_batch_norms(case) == 0:
+        return None
     model = case.model.to(dtype).train()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -140,15 +181,23 @@ def save_tensors(path, tensors):
     safetensors.numpy.save_file({name: numpy.ascontiguousarray(tensor) for name, tensor in tensors.items()}, str(path))
 
 
-def record(recipe, out):
+def recordings_name(recipe, folded):
+    return f"{recipe.name}.folded" if folded else recipe.name
+
+
+def record(recipe, out, folded):
     """Double precision says what is right; the noise is how far single precision strays from it when weights start a
-    ten-millionth off, the furthest of NOISE_RUNS runs."""
+    ten-millionth off, the furthest of NOISE_RUNS runs. Nothing where there are no batch norms to fold."""
     import numpy
     import torch
 
     started = time.monotonic()
-    case, logits, losses = train(recipe, torch.float64)
-    noise = noise_of([train(recipe, torch.float32, PERTURBATION, seed)[2] for seed in range(NOISE_RUNS)], losses)
+    right = train(recipe, torch.float64, folded=folded)
+    if right is None:
+        return {}
+    case, logits, losses = right
+    noise = noise_of(
+        [train(recipe, torch.float32, PERTURBATION, seed, folded)[2] for seed in range(NOISE_RUNS)], losses)
     tensors = {
         name: value.numpy().astype("float32" if value.is_floating_point() else "int32")
         for name, value in list(case.inputs.items()) + ([] if case.target is None else [("target", case.target)])
@@ -158,7 +207,7 @@ def record(recipe, out):
     tensors["learning_rate"] = numpy.array([recipe.learning_rate])
     tensors["momentum"] = numpy.array([MOMENTUM])
     tensors["noise"] = numpy.array(noise)
-    save_tensors(out / f"{recipe.name}.safetensors", tensors)
+    save_tensors(out / f"{recordings_name(recipe, folded)}.safetensors", tensors)
     parameters = sum(weights.numel() for weights in case.model.parameters())
     # Batches are taken in turn: the first step's samples come again BATCHES before the end.
     return {"first": losses[0], "last": losses[-BATCHES], "noise": noise[-1], "parameters": parameters,
@@ -194,10 +243,13 @@ def export_all(out, chosen):
 
 
 def record_all(out, chosen):
+    import torch._dynamo  # noqa: F401, or else every process of a recording loads it, for the optimizer
+
     recordings = Record(out / "recordings.json")
     for recipe in chosen:
         importlib.import_module(f"{recipe.family}_models")
-        recordings[recipe.name] = in_own_process(record, recipe, out)
+        for folded in (False, True):
+            recordings[recordings_name(recipe, folded)] = in_own_process(record, recipe, out, folded)
 
 
 def operators(graph, functions):

@@ -17,6 +17,27 @@ sys.dont_write_bytecode = True
 import recipes  # noqa: E402
 from recipes import BATCH, EXPORTERS, OUTPUT, SIGMOID, SOFTMAX, SQUARES  # noqa: E402
 
+PAGE = """\
+# ONNX models
+
+Sixty models as people export them (`tests/onnx_models/recipes.py`), what the importer makes of them, and how they train.
+Made by `tests/onnx_models/judge.py table`; [testing.md](testing.md#onnx-models) says how to run it. All of it ran on one
+thread of a CPU, nothing on a GPU.
+
+- *loss*: PyTorch's, of the first samples, at the start and 18 steps of SGD with momentum later, in double precision.
+- *noise*: the largest relative difference of PyTorch's own losses in single precision when weights start 1e-7 off, over
+  20 steps and four runs.
+- *difference*: the largest of a loss here, relative; *in noises*: in units of the noise up to its step (at least 3e-7).
+  Up to three a model trains right. Where batch norms amplify roundings late steps are hardly judged, but the first ones
+  are as sharply as elsewhere.
+- *saved*: the trained model, written back into its file: onnxruntime's logits against ours, relative to the largest;
+  right up to {logits_difference_max}. Where the loss reads no classes it is the loss that is compared.
+
+The dynamo exporter exports a model that trains as one that does not: batch norms behind convolutions are folded into
+them, and the file trains without them. Its losses are compared with those of the folded model in PyTorch.
+
+With {versions}.
+"""
 REPLAY_SECONDS_MAX = 300
 LOGITS_DIFFERENCE_MAX = 1e-5  # of onnxruntime's, relative to the largest logit
 REASON_LENGTH_MAX = 200
@@ -29,10 +50,16 @@ def replay_flags(recipe):
     return flags + [f"--logits={'loss' if recipe.loss == OUTPUT else 'logits'}"]
 
 
-def replay(program, recipe, exporter, out):
+def recording_of(recipe, exporter, recordings):
+    """Which recording holds for an exporter's file: the dynamo exporter folds batch norms into convolutions."""
+    folded = f"{recipe.name}.folded"
+    return folded if exporter == "dynamo" and recordings.get(folded) else recipe.name
+
+
+def replay(program, recipe, exporter, recording, out):
     """The program's line of JSON, or what it said where there is none."""
     stem = f"{recipe.name}.{exporter}"
-    command = [str(program), f"--onnx={out / stem}.onnx", f"--recording={out / recipe.name}.safetensors",
+    command = [str(program), f"--onnx={out / stem}.onnx", f"--recording={out / recording}.safetensors",
                f"--save={out / 'trained' / stem}.onnx", f"--inference={out / 'trained' / stem}.f32"]
     try:
         ran = subprocess.run(command + replay_flags(recipe), capture_output=True, text=True, timeout=REPLAY_SECONDS_MAX)
@@ -78,8 +105,8 @@ def onnxruntime_difference(recipe, exporter, out):
     return float(difference) if math.isfinite(difference) else None
 
 
-def judge(program, recipe, exporter, out):
-    found = replay(program, recipe, exporter, out)
+def judge(program, recipe, exporter, recording, out):
+    found = replay(program, recipe, exporter, recording, out)
     if found["accepted"] and "save_error" not in found:
         try:
             found["onnxruntime_difference"] = onnxruntime_difference(recipe, exporter, out)
@@ -91,13 +118,14 @@ def judge(program, recipe, exporter, out):
 def judge_all(program, out, chosen):
     path = out / "judgements.json"
     found = json.loads(path.read_text()) if path.exists() else {}
+    recordings = json.loads((out / "recordings.json").read_text())
     (out / "trained").mkdir(exist_ok=True)
     for recipe in chosen:
         for exporter in EXPORTERS:
             name = f"{recipe.name}.{exporter}"
             if not (out / f"{name}.onnx").exists():
                 continue
-            found[name] = judge(program, recipe, exporter, out)
+            found[name] = judge(program, recipe, exporter, recording_of(recipe, exporter, recordings), out)
             path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
             print(f"{name}: {json.dumps(found[name])[:300]}", flush=True)
             for made in (out / "trained").glob(f"{name}.*"):
@@ -123,7 +151,7 @@ def number(value):
     return "not finite" if value is None else f"{value:.1e}"
 
 
-def verdict(judgement):
+def verdict(judgement, folded):
     if not judgement["accepted"]:
         return f"refused: {plain(judgement['message'])}"
     if not trains_right(judgement):
@@ -132,7 +160,8 @@ def verdict(judgement):
         return f"cannot be saved: {plain(judgement['save_error'])}"
     if "onnxruntime_error" in judgement:
         return f"onnxruntime refuses what was saved: {plain(judgement['onnxruntime_error'])}"
-    return "yes" if exports_right(judgement) else "**other logits when saved**"
+    right = "yes, without its batch norms" if folded else "yes"
+    return right if exports_right(judgement) else "**other logits when saved**"
 
 
 def row(recipe, exporter, exports, recordings, judgements):
@@ -141,13 +170,15 @@ def row(recipe, exporter, exports, recordings, judgements):
     if "error" in exported:
         return [recipe.name, exporter, f"the exporter fails: {plain(exported['error'])}"] + [""] * 5
     judgement = judgements.get(name, {"accepted": False, "message": "not judged"})
+    recording = recording_of(recipe, exporter, recordings)
+    cells = [recipe.name, exporter, verdict(judgement, recording != recipe.name)]
     if not judgement["accepted"]:
-        return [recipe.name, exporter, verdict(judgement)] + [""] * 5
+        return cells + [""] * 5
     saved = number(judgement["onnxruntime_difference"]) if "onnxruntime_difference" in judgement else ""
-    losses = recordings[recipe.name]
+    losses = recordings[recording]
     noises = judgement["loss_noises"]
-    return [recipe.name, exporter, verdict(judgement), f"{losses['first']:.3f} to {losses['last']:.3f}",
-            number(losses["noise"]), number(judgement["loss_difference"]), "" if noises is None else f"{noises:.1f}", saved]
+    return cells + [f"{losses['first']:.3f} to {losses['last']:.3f}",
+                    number(losses["noise"]), number(judgement["loss_difference"]), "" if noises is None else f"{noises:.1f}", saved]
 
 
 def summary(exporter, exports, judgements):
@@ -164,19 +195,9 @@ def table(exports, recordings, judgements, versions):
     def line(cells):
         return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
-    lines = [
-        "# ONNX models",
-        "",
-        "Sixty models as people export them (`tests/onnx_models/recipes.py`), what the importer makes of them, and how they train. Made by",
-        "`tests/onnx_models/judge.py table`; [testing.md](testing.md) says how to run it. On one thread of a CPU; none has run on a GPU.",
-        "",
-        "- *loss*: PyTorch's, of the first samples in the first step and 18 steps of SGD with momentum later, in double precision.",
-        "- *noise*: the largest relative difference of PyTorch's own losses in single precision when weights start 1e-7 off, over 20 steps and four runs.",
-        "- *difference*: the largest of a loss here, relative; *in noises*: in units of the noise up to its step (at least 3e-7). Up to three a model",
-        "  trains right. Where batch norms amplify roundings, late steps are hardly judged, and the first ones as sharply as elsewhere.",
-        f"- *saved*: the trained model, written back into its file: onnxruntime's logits against ours, relative to the largest; right up to {LOGITS_DIFFERENCE_MAX:.0e}.",
-        "",
-        "With " + ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) + ".",
+    lines = PAGE.format(logits_difference_max=f"{LOGITS_DIFFERENCE_MAX:.0e}",
+                        versions=", ".join(f"{name} {version}" for name, version in sorted(versions.items()))).splitlines()
+    lines += [
         "",
         line(["exporter", "files", "accepted", "train right", "and are right when saved"]),
         "|---|---:|---:|---:|---:|",

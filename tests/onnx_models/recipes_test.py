@@ -76,7 +76,7 @@ class Replay(unittest.TestCase):
             (out / "unet.script.onnx").symlink_to(os.path.realpath(os.path.join(GOLDENS, name + ".onnx")))
             golden = os.path.join(GOLDENS, (recording or name) + ".safetensors")
             (out / "unet.safetensors").write_bytes(with_noise(pathlib.Path(golden).read_bytes(), noise))
-            found = judge.replay(program, recipes.Recipe("own", "unet", recipes.SOFTMAX, 0.1), "script", out)
+            found = judge.replay(program, recipes.Recipe("own", "unet", recipes.SOFTMAX, 0.1), "script", "unet", out)
             sizes = {path.suffix: path.stat().st_size for path in (out / "trained").iterdir()}
         return found, sizes
 
@@ -130,6 +130,14 @@ class Page(unittest.TestCase):
         refused = {"accepted": False, "message": "/tmp/out/unet.script.onnx: node 'a|b'\nis odd"}
         self.assertEqual(self.row(refused)[2], "refused: unet.script.onnx: node 'a\\|b' is odd")
         self.assertEqual(self.row(self.RIGHT, {"error": "E: no"})[2], "the exporter fails: E: no")
+
+    def test_says_which_files_have_lost_their_batch_norms(self):
+        (recipe,) = recipes.named(["unet"])
+        recordings = {"unet": {}, "unet.folded": {"first": 0.7, "last": 0.6, "noise": 2e-7}}
+        cells = judge.row(recipe, "dynamo", {"unet.dynamo": {}}, recordings, {"unet.dynamo": self.RIGHT})
+        self.assertEqual(cells[2:4], ["yes, without its batch norms", "0.700 to 0.600"])
+        self.assertEqual(judge.recording_of(recipe, "script", recordings), "unet")
+        self.assertEqual(judge.recording_of(recipe, "dynamo", {"unet": {}, "unet.folded": {}}), "unet")
 
     def test_counts_files_and_not_what_exporters_cannot_make(self):
         exports = {"a.script": {}, "b.script": {}, "c.script": {"error": "E"}, "a.dynamo": {}, "d.script": {}}
