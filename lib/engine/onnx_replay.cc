@@ -230,7 +230,7 @@ absl::StatusOr<OnnxReplay> ReplayOnnx(const v1::OnnxModel& model, const std::str
                                             .parameters = memory->parameters(),
                                             .gradients = memory->gradients()}));
   Sgd sgd(graph, *memory, momentum, learning_rate);
-  OnnxReplay replay;
+  OnnxReplay replay{.warnings = imported.warnings};
   for (size_t step = 0; step < losses.size(); ++step) {
     RETURN_IF_ERROR(inputs.Fill(static_cast<int>(step % kBatches), *executor));
     RETURN_IF_ERROR(executor->Run({}, nullptr));
@@ -264,6 +264,7 @@ std::string JudgementLine(const absl::StatusOr<OnnxReplay>& replay) {
     return value && std::isfinite(*value) ? nlohmann::json(*value) : nlohmann::json();
   };
   nlohmann::json line = {{"accepted", true},
+                         {"warnings", replay->warnings},
                          {"loss_difference", number(replay->loss_difference)},
                          {"loss_noises", number(replay->loss_noises)},
                          {"logits_difference", number(replay->logits_difference)}};

@@ -31,6 +31,7 @@ struct OnnxReplay {
   // The largest, relative to the largest recorded logit. Absent where the loss reads no classes.
   absl::optional<double> logits_difference;
 
+  std::vector<std::string> warnings;                                // of the import
   absl::flat_hash_map<std::string, std::vector<float>> parameters;  // trained, by name
   // Of the trained model in inference form for the first batch: logits, or the loss where the graph
   // has none.
@@ -41,8 +42,9 @@ struct OnnxReplay {
 // ReadSafetensorsHeader; INVALID_ARGUMENT for a recording that does not fit the model.
 absl::StatusOr<OnnxReplay> ReplayOnnx(const v1::OnnxModel& model, const std::string& recording);
 
-// An object of JSON: "accepted"; where false "message", else "loss_difference", "loss_noises" and
-// "logits_difference", null where they are absent or not finite, and with noise "passed".
+// An object of JSON: "accepted"; where false "message", else "warnings", "loss_difference",
+// "loss_noises" and "logits_difference", null where they are absent or not finite, and with noise
+// "passed".
 std::string JudgementLine(const absl::StatusOr<OnnxReplay>& replay);
 
 }  // namespace muster

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -9,8 +10,7 @@
 #include "absl/status/status.h"
 #include "glog/logging.h"
 #include "lib/engine/onnx_replay.h"
-#include "lib/graph/onnx/onnx_file.h"
-#include "lib/status/status.h"
+#include "lib/graph/onnx/onnx_import.h"
 #include "proto/muster/v1/job.pb.h"
 
 ABSL_FLAG(std::string, onnx, "", "the model");
@@ -18,6 +18,8 @@ ABSL_FLAG(std::string, recording, "", "its samples and losses: a safetensors fil
 ABSL_FLAG(std::string, loss, "", "as onnx.loss of a job file");
 ABSL_FLAG(std::string, logits, "", "as onnx.logits");
 ABSL_FLAG(std::string, labels, "", "as onnx.labels");
+ABSL_FLAG(std::vector<std::string>, train, {}, "as onnx.train, commas between patterns");
+ABSL_FLAG(std::vector<std::string>, freeze, {}, "as onnx.freeze");
 ABSL_FLAG(std::string, save, "", "write the model with its trained values to this ONNX file");
 ABSL_FLAG(std::string, inference, "", "write the trained model's logits (or loss) here, as f32");
 
@@ -30,6 +32,8 @@ v1::OnnxModel Source() {
   model.set_loss(absl::GetFlag(FLAGS_loss));
   model.set_logits(absl::GetFlag(FLAGS_logits));
   model.set_labels(absl::GetFlag(FLAGS_labels));
+  for (const std::string& name : absl::GetFlag(FLAGS_train)) model.add_train(name);
+  for (const std::string& name : absl::GetFlag(FLAGS_freeze)) model.add_freeze(name);
   return model;
 }
 
@@ -41,8 +45,7 @@ absl::Status Write(const OnnxReplay& replay) {
     if (!file.flush()) return absl::UnavailableError(path + ": cannot be written");
   }
   if (absl::GetFlag(FLAGS_save).empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const OnnxFile file, OnnxFile::Open(absl::GetFlag(FLAGS_onnx)));
-  return file.Save(absl::GetFlag(FLAGS_save), replay.parameters);
+  return ExportOnnx(Source(), absl::GetFlag(FLAGS_save), replay.parameters);
 }
 
 int Main() {
