@@ -3,7 +3,7 @@
 
     exports.py export OUT [NAME...]    OUT/NAME.{script,dynamo}.onnx; what an exporter says where it fails
     exports.py record OUT [NAME...]    OUT/NAME.safetensors: samples, 20 losses, and their noise; NAME.folded.safetensors
-                                       the same of the model that the dynamo exporter makes of one with batch norms
+                                       the same of what the dynamo exporter leaves of the model, after `export`
     exports.py ops OUT                 for each operator, how many models of each exporter have it
 """
 
@@ -140,15 +140,32 @@ def fold_batch_norms(case):
     return len(pairs)
 
 
-def train(recipe, dtype, perturbation=0.0, seed=0, folded=False):
-    """The first batch's output and every step's loss. Weights start (1 + perturbation * normal) times as large. None
-    where there are no batch norms to fold."""
+def freeze_lost_biases(case, path):
+    """Freezes biases that the dynamo exporter has left out of convolutions and products: it does so where they start at
+    zero. How many there were."""
+    import onnx
+
+    weights = {node.input[1] for node in onnx.load(str(path), load_external_data=False).graph.node
+               if node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.input) == 2}
+    lost = [bias for name, bias in case.model.named_parameters()
+            if name.endswith("bias") and name[:-len("bias")] + "weight" in weights and not bias.any()]
+    for bias in lost:
+        bias.requires_grad = False
+    return len(lost)
+
+
+def train(recipe, dtype, perturbation=0.0, seed=0, exported=None):
+    """The first batch's output and every step's loss. Weights start (1 + perturbation * normal) times as large. With
+    `exported`, a file of the dynamo exporter, what is left of the model there; None where that is the whole model."""
     import torch
 
     case = recipe.make()
-    if folded and fold_batch_norms(case) == 0:
+    if exported is not None and freeze_lost_biases(case, exported) + fold_batch_norms(case) == 0:
         return None
     model = case.model.to(dtype).train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.padding_idx = None  # a row without gradients, of which a file says nothing
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weights in model.parameters():
@@ -187,17 +204,20 @@ def recordings_name(recipe, folded):
 
 def record(recipe, out, folded):
     """Double precision says what is right; the noise is how far single precision strays from it when weights start a
-    ten-millionth off, the furthest of NOISE_RUNS runs. Nothing where there are no batch norms to fold."""
+    ten-millionth off, the furthest of NOISE_RUNS runs. Nothing where the dynamo exporter folds nothing."""
     import numpy
     import torch
 
     started = time.monotonic()
-    right = train(recipe, torch.float64, folded=folded)
+    exported = out / f"{recipe.name}.dynamo.onnx" if folded else None
+    if folded and not exported.exists():
+        return {}
+    right = train(recipe, torch.float64, exported=exported)
     if right is None:
         return {}
     case, logits, losses = right
     noise = noise_of(
-        [train(recipe, torch.float32, PERTURBATION, seed, folded)[2] for seed in range(NOISE_RUNS)], losses)
+        [train(recipe, torch.float32, PERTURBATION, seed, exported)[2] for seed in range(NOISE_RUNS)], losses)
     tensors = {
         name: value.numpy().astype("float32" if value.is_floating_point() else "int32")
         for name, value in list(case.inputs.items()) + ([] if case.target is None else [("target", case.target)])
