@@ -33,8 +33,9 @@ thread of a CPU, nothing on a GPU.
 - *saved*: the trained model, written back into its file: onnxruntime's logits against ours, relative to the largest;
   right up to {logits_difference_max}. Where the loss reads no classes it is the loss that is compared.
 
-The dynamo exporter exports a model that trains as one that does not: batch norms behind convolutions are folded into
-them, and the file trains without them. Its losses are compared with those of the folded model in PyTorch.
+The dynamo exporter exports a model that trains as one that does not: it folds batch norms into the convolutions before
+them, and leaves out biases that start at zero. No importer can know of them. *As exported* means that the losses are
+those of the model in PyTorch without them.
 
 With {versions}.
 """
@@ -160,7 +161,7 @@ def verdict(judgement, folded):
         return f"cannot be saved: {plain(judgement['save_error'])}"
     if "onnxruntime_error" in judgement:
         return f"onnxruntime refuses what was saved: {plain(judgement['onnxruntime_error'])}"
-    right = "yes, without its batch norms" if folded else "yes"
+    right = "yes, as exported" if folded else "yes"
     return right if exports_right(judgement) else "**other logits when saved**"
 
 
@@ -217,7 +218,7 @@ def main():
     parser.add_argument("names", nargs="*", help="of recipes; default: all")
     parser.add_argument("--replay", type=pathlib.Path, help="the program of //lib/engine:onnx_replay_main")
     parser.add_argument("--to", type=pathlib.Path, help="the page to write; default: standard output")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.command == "judge":
         if options.replay is None:
             parser.error("judge needs --replay")

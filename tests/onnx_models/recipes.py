@@ -45,7 +45,7 @@ RECIPES = [
     Recipe("torchvision", "densenet", SOFTMAX, 0.001),
     Recipe("torchvision", "googlenet", SOFTMAX, 0.0001),
     Recipe("torchvision", "inception_v3", SOFTMAX, 0.0001),
-    Recipe("torchvision", "mobilenet_v2", SOFTMAX, 0.0001),
+    Recipe("torchvision", "mobilenet_v2", SOFTMAX, 0.00003),
     Recipe("torchvision", "mobilenet_v3", SOFTMAX, 0.003),
     Recipe("torchvision", "efficientnet_b0", SOFTMAX, 0.0003),
     Recipe("torchvision", "regnet_y", SOFTMAX, 0.001),
