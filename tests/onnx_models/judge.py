@@ -47,6 +47,7 @@ REASON_LENGTH_MAX = 200
 def replay_flags(recipe):
     """What a job file would say of the model."""
     flags = [] if recipe.loss == SOFTMAX else [f"--loss={recipe.loss}"]
+    flags += [f"--freeze={','.join(recipe.freeze)}"] if recipe.freeze else []
     # GoogLeNet has auxiliary heads, so that the output must be named; to name the only one does no harm.
     return flags + [f"--logits={'loss' if recipe.loss == OUTPUT else 'logits'}"]
 

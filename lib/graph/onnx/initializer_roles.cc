@@ -28,15 +28,17 @@ enum class NameTells { kParameter, kBuffer, kNothing };
 // "attn_mask" and what an exporter numbered ("onnx::Mul_12", "val_3") are buffers.
 NameTells TellOf(absl::string_view name) {
   static const auto& parameters = *new absl::flat_hash_set<absl::string_view>{
-      "weight",      "weights",   "bias",       "gamma",     "beta",   "gain",   "scale",
-      "embed",       "embedding", "embeddings", "token",     "tokens", "query",  "queries",
-      "table",       "kernel",    "param",      "parameter", "slope",  "biases", "alpha",
-      "temperature", "prompt",    "latents",    "prototypes"};
+      "weight", "weights",   "bias",        "gamma",     "beta",    "gain",      "scale",
+      "embed",  "embedding", "embeddings",  "token",     "tokens",  "query",     "queries",
+      "table",  "kernel",    "param",       "parameter", "slope",   "original0", "original1",
+      "biases", "alpha",     "temperature", "prompt",    "latents", "prototypes"};
   static const auto& buffers = *new absl::flat_hash_set<absl::string_view>{
-      "mean",      "std",      "var",    "variance", "mask",   "tril",    "triu",       "causal",
-      "freq",      "freqs",    "ids",    "pe",       "index",  "indices", "window",     "buffer",
-      "anchor",    "anchors",  "grid",   "cos",      "sin",    "basis",   "filterbank", "mel",
-      "positions", "constant", "tensor", "val",      "coords", "zeros",   "ones",       "full"};
+      "mean",     "std",     "var",  "variance", "mask",  "tril",    "triu",       "causal",
+      "freq",     "freqs",   "ids",  "pe",       "index", "indices", "window",     "buffer",
+      "anchor",   "anchors", "grid", "cos",      "sin",   "basis",   "filterbank", "mel",
+      "constant", "tensor",  "val",  "coords",   "zeros", "ones",    "full"};
+  // A buffer of Hugging Face's BART that every name and use would take for a bias.
+  if (absl::EndsWith(name, "final_logits_bias")) return NameTells::kBuffer;
   if (absl::StrContains(name, "::") || absl::StartsWith(name, "val_") ||
       absl::StartsWith(name, "/")) {
     return NameTells::kBuffer;
@@ -63,6 +65,19 @@ const std::string* FindMatch(const Patterns& patterns, const std::string& name) 
   const auto found = std::ranges::find_if(
       patterns, [&](const std::string& pattern) { return MatchesGlob(pattern, name); });
   return found == patterns.end() ? nullptr : &*found;
+}
+
+// Whether PyTorch's newer exporter made the tensor: it calls those as operators, with a number from
+// the second on. Parameters of modules have dots, and those of the model itself other names.
+bool IsComputed(absl::string_view name) {
+  static const auto& operators = *new absl::flat_hash_set<absl::string_view>{
+      "add",  "arange",    "cat",  "clone",   "contiguous", "cos",     "div", "exp",       "expand",
+      "full", "index",     "mul",  "neg",     "ones",       "permute", "pow", "reshape",   "select",
+      "sin",  "slice",     "sqrt", "squeeze", "sub",        "t",       "to",  "transpose", "tril",
+      "triu", "unsqueeze", "val",  "view",    "where",      "zeros"};
+  while (!name.empty() && absl::ascii_isdigit(name.back())) name.remove_suffix(1);
+  while (!name.empty() && (name.back() == '_' || name.back() == '.')) name.remove_suffix(1);
+  return operators.contains(name);
 }
 
 bool IsWeight(UseKind kind) { return kind != UseKind::kStatistic && kind != UseKind::kElementwise; }
@@ -111,22 +126,18 @@ class Decider {
       return conclude(InitializerRole::kConstant, "holds infinities, as a mask does");
     }
     const NameTells tells = TellOf(tensor.name());
+    const bool computed = names_have_dots_ && IsComputed(tensor.name());
     if (const auto weight = find(IsWeight); weight != uses.end()) {
-      // Exporters number weights that they transposed: only a word speaks against a weight's place.
-      const bool buffer = tells == NameTells::kBuffer && !IsNumbered(tensor.name());
-      return conclude(buffer ? InitializerRole::kConstant : InitializerRole::kTrained,
-                      absl::StrCat(weight->ToString(), buffer ? ", called as a buffer is" : ""),
-                      /*doubtful=*/buffer);
+      return DecideWeight(decision, *weight, tells, computed, values);
     }
     const InitializerUse& use = uses.front();
-    if (tells != NameTells::kNothing) {
+    if (tells == NameTells::kParameter || (tells == NameTells::kBuffer && !computed) ||
+        values.size() == 1) {
       const bool parameter = tells == NameTells::kParameter;
       return conclude(
           parameter ? InitializerRole::kTrained : InitializerRole::kConstant,
           absl::StrCat(use.ToString(), ", called as a ", parameter ? "parameter is" : "buffer is"));
     }
-    // Modules' parameters have dots in their names; what an exporter computed has none.
-    const bool computed = names_have_dots_ && !absl::StrContains(tensor.name(), '.');
     const bool trained = use.on_activations && !computed;
     return conclude(trained ? InitializerRole::kTrained : InitializerRole::kConstant,
                     absl::StrCat(use.ToString(), computed  ? ", computed by the exporter"
@@ -136,6 +147,36 @@ class Decider {
   }
 
  private:
+  // What stands where a weight does is one, but for what a weight is computed of (a permutation, a
+  // sign), for a name that says otherwise, and for the gains of 1 and biases of 0 that an exporter
+  // makes for the instance norm in a group norm.
+  static InitializerDecision DecideWeight(InitializerDecision decision, const InitializerUse& use,
+                                          NameTells tells, bool computed,
+                                          const std::vector<float>& values) {
+    decision.reason = use.ToString();
+    decision.role = InitializerRole::kTrained;
+    const bool plain = std::ranges::all_of(values, [&](float value) { return value == values[0]; });
+    const std::string& op = use.node->op_type();
+    // A number behind a norm scales it; the older exporter keeps the names of gains.
+    const bool is_scale = use.kind == UseKind::kNorm && (op == "Mul" || op == "Add") &&
+                          (values.size() == 1 || absl::StrContains(decision.name, "::"));
+    if (is_scale) {
+      decision.role = InitializerRole::kConstant;
+      absl::StrAppend(&decision.reason, ", a number");
+    } else if (op == "InstanceNormalization" && computed && plain) {
+      decision.role = InitializerRole::kConstant;
+      absl::StrAppend(&decision.reason, ", computed by the exporter");
+    } else if (tells == NameTells::kBuffer && !IsNumbered(decision.name)) {
+      decision.role = InitializerRole::kConstant;
+      absl::StrAppend(&decision.reason, ", called as a buffer is");
+      decision.doubtful = !use.is_derived;
+    } else if (use.is_derived && tells == NameTells::kNothing) {
+      absl::StrAppend(&decision.reason, ", which is computed of it");
+      decision.doubtful = true;
+    }
+    return decision;
+  }
+
   static bool IsNumbered(absl::string_view name) {
     return absl::StrContains(name, "::") || absl::StartsWith(name, "val_") ||
            absl::StartsWith(name, "/");

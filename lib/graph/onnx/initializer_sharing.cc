@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/graph/glob.h"
@@ -48,20 +49,13 @@ bool IsMatrix(const InitializerUse& use) {
   return use.kind == UseKind::kWeight || use.kind == UseKind::kTable;
 }
 
-// Which input of its node a use is; -1 where other nodes stand between.
-int PlaceOf(const InitializerUse& use) {
-  if (use.first == use.node) return use.first_input;
-  const auto& inputs = use.node->input();
-  const auto found = std::ranges::find(inputs, use.first->output(0));
-  return found == inputs.end() ? -1 : static_cast<int>(found - inputs.begin());
-}
-
-// Whether two uses of a tensor with one value everywhere are uses of one tensor. A norm's gain and
-// bias may be equal and are two.
+// Whether two uses of a tensor are uses of one tensor, by what is beside them. What a node reads
+// twice is two: a norm's gain and bias, two tokens that are put before the rows.
 bool BelongTogether(const InitializerUse& a, const InitializerUse& b) {
   if (IsMatrix(a) && IsMatrix(b)) return true;
+  if (a.kind != b.kind || (a.node == b.node && a.input != b.input)) return false;
   const bool of_norms = a.kind == UseKind::kNorm || a.kind == UseKind::kStatistic;
-  if (a.kind != b.kind || (of_norms && PlaceOf(a) != PlaceOf(b))) return false;
+  if (of_norms && a.input != b.input) return false;
   return (!a.before.empty() && a.before == b.before) || (!a.behind.empty() && a.behind == b.behind);
 }
 
@@ -115,13 +109,15 @@ class Separator {
 
   absl::StatusOr<Sharing> Run() && {
     GraphProto& graph = *file_.mutable_graph();
+    RETURN_IF_ERROR(JoinTransposed(graph));
+    RETURN_IF_ERROR(JoinEqual(graph));
     const InitializerUses uses = FindInitializerUses(graph);
     const int count = graph.initializer_size();
     std::vector<std::pair<std::string, const TensorProto*>> copies;
     for (int i = 0; i < count; ++i) {
       const TensorProto& tensor = graph.initializer(i);
       const auto own = uses.find(tensor.name());
-      if (own == uses.end()) continue;
+      if (own == uses.end() || tensor.dims_size() == 0) continue;
       const std::vector<Edge> edges = EdgesOf(own->second);
       if (edges.size() < 2 || Matches(model_.tie(), tensor.name())) continue;
       const bool all_apart = Matches(model_.untie(), tensor.name());
@@ -160,7 +156,117 @@ class Separator {
 
   absl::StatusOr<bool> HasOneValue(const TensorProto& tensor) const {
     ASSIGN_OR_RETURN(const std::vector<float> values, file_.Floats(tensor));
+    return IsPlain(values);
+  }
+
+  // An exporter that folds constants writes the transpose of a table beside it where a head shares
+  // the table's weight. Equal numbers in the other order are no chance: the product reads the table
+  // again, through a Transpose.
+  absl::Status JoinTransposed(GraphProto& graph) {
+    const InitializerUses uses = FindInitializerUses(graph);
+    const auto has_use = [&](const std::string& name, UseKind kind) {
+      const auto found = uses.find(name);
+      return found != uses.end() &&
+             std::ranges::any_of(found->second,
+                                 [&](const InitializerUse& use) { return use.kind == kind; });
+    };
+    std::vector<std::pair<std::string, std::string>> transposed;  // copy, table
+    for (const TensorProto& copy : graph.initializer()) {
+      if (copy.dims_size() != 2 || absl::StrContains(copy.name(), '.') ||
+          !has_use(copy.name(), UseKind::kWeight) || Matches(model_.untie(), copy.name())) {
+        continue;
+      }
+      for (const TensorProto& table : graph.initializer()) {
+        if (table.dims_size() != 2 || table.dims(0) != copy.dims(1) ||
+            table.dims(1) != copy.dims(0) || !has_use(table.name(), UseKind::kTable)) {
+          continue;
+        }
+        ASSIGN_OR_RETURN(const bool equal, IsTransposed(table, copy));
+        if (!equal) continue;
+        transposed.emplace_back(copy.name(), table.name());
+        break;
+      }
+    }
+    for (const auto& [copy, table] : transposed) ReadTransposed(graph, copy, table);
+    return absl::OkStatus();
+  }
+
+  // Weights without a module's name that are equal to the last bit were one, or copies of one
+  // another: the user says which.
+  absl::Status JoinEqual(GraphProto& graph) {
+    const InitializerUses uses = FindInitializerUses(graph);
+    std::vector<std::pair<const TensorProto*, std::vector<float>>> weights;
+    absl::flat_hash_map<std::string, std::string> joined;  // by name, the first of its equals
+    for (const TensorProto& tensor : graph.initializer()) {
+      const bool tied = Matches(model_.tie(), tensor.name());
+      const auto own = uses.find(tensor.name());
+      if (own == uses.end() || tensor.dims_size() < 2 ||
+          !(tied || (!absl::StrContains(tensor.name(), '.') && IsMatrix(own->second.front())))) {
+        continue;
+      }
+      ASSIGN_OR_RETURN(std::vector<float> values, file_.Floats(tensor));
+      if (IsPlain(values)) continue;
+      const auto equal = std::ranges::find_if(weights, [&](const auto& weight) {
+        return std::ranges::equal(weight.first->dims(), tensor.dims()) && weight.second == values;
+      });
+      if (equal == weights.end()) {
+        weights.emplace_back(&tensor, std::move(values));
+      } else if (tied && Matches(model_.tie(), equal->first->name())) {
+        joined[tensor.name()] = equal->first->name();
+      } else if (!Matches(model_.untie(), tensor.name())) {
+        sharing_.doubts.push_back(absl::StrCat("'", tensor.name(), "' equals '",
+                                               equal->first->name(), "' (they train apart)"));
+      }
+    }
+    for (NodeProto& node : *graph.mutable_node()) {
+      for (std::string& input : *node.mutable_input()) {
+        if (const auto one = joined.find(input); one != joined.end()) input = one->second;
+      }
+    }
+    for (const auto& [name, first] : joined) {
+      sharing_.notes.push_back(absl::StrCat("'", name, "' and '", first, "' are one tensor"));
+    }
+    return absl::OkStatus();
+  }
+
+  static bool IsPlain(const std::vector<float>& values) {
     return std::ranges::all_of(values, [&](float value) { return value == values[0]; });
+  }
+
+  absl::StatusOr<bool> IsTransposed(const TensorProto& table, const TensorProto& copy) const {
+    ASSIGN_OR_RETURN(const std::vector<float> a, file_.Floats(table));
+    ASSIGN_OR_RETURN(const std::vector<float> b, file_.Floats(copy));
+    const int64_t rows = table.dims(0), columns = table.dims(1);
+    bool differs = false;  // from element to element
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t column = 0; column < columns; ++column) {
+        if (a[row * columns + column] != b[column * rows + row]) return false;
+        differs = differs || a[row * columns + column] != a[0];
+      }
+    }
+    return differs;
+  }
+
+  void ReadTransposed(GraphProto& graph, const std::string& copy, const std::string& table) {
+    google::protobuf::RepeatedPtrField<TensorProto> kept;
+    for (TensorProto& tensor : *graph.mutable_initializer()) {
+      if (tensor.name() != copy) kept.Add()->Swap(&tensor);
+    }
+    graph.mutable_initializer()->Swap(&kept);
+    google::protobuf::RepeatedPtrField<NodeProto> nodes;
+    NodeProto& transpose = *nodes.Add();
+    transpose.set_op_type("Transpose");
+    transpose.set_name(absl::StrCat(copy, "/transposed"));
+    transpose.add_input(table);
+    transpose.add_output(copy);
+    onnx::AttributeProto& permutation = *transpose.add_attribute();
+    permutation.set_name("perm");
+    permutation.set_type(onnx::AttributeProto::INTS);
+    permutation.add_ints(1);
+    permutation.add_ints(0);
+    for (NodeProto& node : *graph.mutable_node()) nodes.Add()->Swap(&node);
+    graph.mutable_node()->Swap(&nodes);
+    sharing_.notes.push_back(absl::StrCat("'", copy, "' is '", table, "' transposed: one tensor"));
   }
 
   void NoteOneTensor(const TensorProto& tensor, const std::vector<Edge>& edges) {

@@ -14,9 +14,8 @@
 namespace muster {
 
 struct Sharing {
-  std::vector<std::string> notes;  // what was separated, what stays one: for `model describe`
-  std::vector<std::string>
-      doubts;  // weights that stay one tensor in several products: 'NAME' (WHERE)
+  std::vector<std::string> notes;   // what was separated, what stays one: for `model describe`
+  std::vector<std::string> doubts;  // weights that may or may not be one: 'NAME' (WHERE)
 };
 
 // Gives each initialiser that only looks shared a copy per use, in the file's graph:
@@ -26,9 +25,11 @@ struct Sharing {
 //   behind them. Of the others, what differs from element to element is taken for one tensor in all
 //   its uses, and what has one value everywhere for one where its uses belong to the same weights.
 //
+//   A weight without a module's name that is a table transposed is that table.
+//
 // A copy is named as the exporter's Identity node calls it, else NAME.2, NAME.3. `model.tie` keeps
-// initialisers together and `model.untie` separates every use. INVALID_ARGUMENT for values that
-// cannot be read.
+// initialisers together, joins those of them that are equal, and `model.untie` separates every use.
+// INVALID_ARGUMENT for values that cannot be read.
 absl::StatusOr<Sharing> SeparateInitializers(const v1::OnnxModel& model, OnnxFile& file);
 
 }  // namespace muster

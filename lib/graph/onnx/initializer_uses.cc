@@ -30,6 +30,8 @@ struct Value {
   bool of_data = false;
   bool of_weights = false;  // of_data, and a weight came before
   bool is_product = false;  // a product with weights, in whatever shape
+  bool is_norm = false;     // a normalised value, also times a gain
+  bool is_derived = false;  // !of_data: arithmetic lies behind it
   std::set<Edge> edges;     // !of_data: the initialisers it is made of
   Names weights;            // of_data: the nearest before
 };
@@ -45,6 +47,12 @@ bool IsNorm(const std::string& op) {
 
 bool IsProduct(const std::string& op) {
   return IsOneOf(op, {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"});
+}
+
+// Only moves elements about.
+bool Moves(const std::string& op) {
+  return IsOneOf(op, {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast",
+                      "Slice", "Split", "Concat", "Expand", "Gather"});
 }
 
 bool OnlyShapes(const std::string& op) {
@@ -111,6 +119,8 @@ class Finder {
           if (!in[i].of_data) AddUses(node, i, in);
         }
         Conclude(node, in, result);
+      } else if (!Moves(node.op_type())) {
+        result.is_derived = true;
       }
       for (const std::string& output : node.output()) values_[output] = result;
     }
@@ -119,6 +129,7 @@ class Finder {
   static void Join(const Value& from, Value& to) {
     to.of_data = to.of_data || from.of_data;
     to.of_weights = to.of_weights || from.of_weights;
+    to.is_derived = to.is_derived || from.is_derived;
     to.edges.insert(from.edges.begin(), from.edges.end());
     AddNames(from.weights, to.weights);
   }
@@ -126,6 +137,7 @@ class Finder {
   // What a node with data makes of what it read.
   static void Conclude(const NodeProto& node, const std::vector<Value>& in, Value& result) {
     result.edges.clear();
+    result.is_derived = false;
     if (in.empty()) return;
     if (IsProduct(node.op_type())) {
       Names own = WeightsOf(in);
@@ -137,9 +149,12 @@ class Finder {
       result.of_weights = true;
     } else if (IsNorm(node.op_type())) {
       result.weights.clear();
-      result.of_weights = true;
+      result.of_weights = result.is_norm = true;
     } else if (OnlyShapes(node.op_type())) {
       result.is_product = in[0].is_product;
+      result.is_norm = in[0].is_norm;
+    } else if (node.op_type() == "Mul" && in.size() == 2 && in[0].of_data != in[1].of_data) {
+      result.is_norm = in[0].is_norm || in[1].is_norm;
     }
   }
 
@@ -154,7 +169,8 @@ class Finder {
   }
 
   void AddUses(NodeProto& node, int input, const std::vector<Value>& in) {
-    InitializerUse use{.kind = KindOf(node, input, in), .node = &node};
+    InitializerUse use{.kind = KindOf(node, input, in), .node = &node, .input = input};
+    use.is_derived = in[input].is_derived;
     use.on_activations =
         std::ranges::any_of(in, [](const Value& other) { return other.of_weights; });
     if (use.kind == UseKind::kBias) {
@@ -186,6 +202,10 @@ class Finder {
       return input == 3 ? UseKind::kBias : UseKind::kWeight;
     }
     if (op == "Add" && in.size() == 2 && in[1 - input].is_product) return UseKind::kBias;
+    // Exporters write a group norm as an instance norm, then its gain, then its bias.
+    if ((op == "Mul" || op == "Add") && in.size() == 2 && in[1 - input].is_norm) {
+      return UseKind::kNorm;
+    }
     return UseKind::kElementwise;
   }
 

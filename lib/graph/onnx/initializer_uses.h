@@ -27,10 +27,12 @@ struct InitializerUse {
   UseKind kind;
   // Where it meets the data.
   const onnx::NodeProto* node = nullptr;
+  int input = 0;
   // Where the way begins: the input of `first` that is the initialiser itself.
   onnx::NodeProto* first = nullptr;
   int first_input = 0;
   bool on_activations = false;  // weights came before: it does not meet the model's raw input
+  bool is_derived = false;      // it meets the data after arithmetic, not as it lies in the file
   // Weights (by initialiser) that the use belongs to: those of a bias's product, else the nearest
   // before it; the nearest behind. At most 64 of each.
   std::set<std::string> before, behind;

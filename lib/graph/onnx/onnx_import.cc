@@ -70,9 +70,9 @@ std::vector<std::string> WarningsOf(const std::vector<InitializerDecision>& deci
   }
   if (!sharing.doubts.empty()) {
     warnings.push_back(absl::StrCat(
-        "one tensor in several products: ", Shown(sharing.doubts),
-        "; where the model has a tensor for each (layers copied from one another that began "
-        "equal) list it under onnx.untie, else under onnx.tie"));
+        "weights that look like one tensor: ", Shown(sharing.doubts),
+        "; list under onnx.untie what the model has several of (layers copied from one another "
+        "begin equal), under onnx.tie what it has once"));
   }
   if (HasFoldedBatchNorms(graph)) {
     warnings.push_back(

@@ -287,7 +287,8 @@ TEST(OnnxRolesTest, NamesDecideWhereUsesDoNotAndAGuessIsAWarning) {
   for (const auto& [name, trained, doubtful] :
        {std::tuple("block.layer_scale", true, false), std::tuple("block.mask", false, false),
         std::tuple("onnx::Mul_12", false, false), std::tuple("block.thing", true, true),
-        std::tuple("unsqueeze_3", false, true), std::tuple("block.gamma.7", true, false)}) {
+        std::tuple("positions", true, true), std::tuple("unsqueeze_3", false, true),
+        std::tuple("block.gamma.7", true, false)}) {
     const auto imported = WithOperand(name).Import();
     ASSERT_TRUE(imported.ok()) << imported.status();
     EXPECT_EQ(IsParameter(*imported, name), trained) << name;
@@ -374,6 +375,103 @@ TEST(OnnxSharingTest, AHeadThatSharesTheEmbeddingsWeightStaysTied) {
   EXPECT_EQ(imported->graph.parameters_size(), 1);
   EXPECT_TRUE(imported->warnings.empty());
   EXPECT_EQ(imported->notes.size(), 1);
+}
+
+TEST(OnnxSharingTest, ATransposedCopyOfTheEmbeddingIsTheEmbedding) {
+  Model model;
+  model.Input("ids", {0, 4}, TensorProto::INT64)
+      .Weight("wte.weight", {3, 2})
+      .Weight("val_7", {2, 3});
+  const float transposed[] = {0.25f, 0.75f, 1.25f, 0.5f, 1.0f, 1.5f};
+  TensorProto& copy = *model.proto().mutable_graph()->mutable_initializer(1);
+  copy.mutable_float_data()->Assign(std::begin(transposed), std::end(transposed));
+  model.Output("y")
+      .Node("Gather", {"wte.weight", "ids"}, {"e"})
+      .Node("MatMul", {"e", "val_7"}, {"y"});
+  auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.parameters_size(), 1);
+  copy.set_float_data(5, 1.75f);
+  imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.parameters_size(), 2);
+}
+
+TEST(OnnxSharingTest, EqualWeightsThatAnExporterNumberedAreOneWhereTheUserTiesThem) {
+  Model model;
+  model.Input("x", {0, 3})
+      .Weight("val_1", {3, 3})
+      .Weight("val_2", {3, 3})
+      .Weight("a.bias", {3})
+      .Output("y");
+  model.Node("MatMul", {"x", "val_1"}, {"a"}).Node("Add", {"a", "a.bias"}, {"b"});
+  model.Node("MatMul", {"b", "val_2"}, {"y"});
+  auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.parameters_size(), 3);
+  ASSERT_EQ(imported->warnings.size(), 1);
+  EXPECT_TRUE(absl::StrContains(imported->warnings[0], "'val_2' equals 'val_1'"));
+  v1::OnnxModel tied;
+  tied.add_tie("val_*");
+  imported = model.Import(tied);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.parameters_size(), 2);
+  EXPECT_TRUE(imported->warnings.empty());
+}
+
+TEST(OnnxSharingTest, TwoTokensThatBeginEqualAreTwo) {
+  Model model;
+  model.Input("x", {0, 2, 3}).Filled("cls_token", {1, 1, 3}, 0).Integers("sizes", {-1, 1, 3});
+  model.Weight("w", {3, 2})
+      .Output("y")
+      .Integers("three", {3})
+      .Integers("zero", {0})
+      .Integers("one", {1});
+  model.Node("Shape", {"x"}, {"shape"})
+      .Node("Slice", {"shape", "zero", "one"}, {"batch"})
+      .Node("Concat", {"batch", "one", "three"}, {"to"}, {{"axis", {0}}})
+      .Node("Expand", {"cls_token", "to"}, {"a"})
+      .Node("Expand", {"cls_token", "to"}, {"b"})
+      .Node("Concat", {"a", "b", "x"}, {"c"}, {{"axis", {1}}})
+      .Node("MatMul", {"c", "w"}, {"y"});
+  const auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_TRUE(IsParameter(*imported, "cls_token.2"));
+}
+
+TEST(OnnxRolesTest, AGroupNormThatTheExporterTookApartIsTrainedByItsGainAndBias) {
+  Model model;
+  model.Input("x", {0, 2, 4, 4}).Weight("c.weight", {4, 2, 1, 1}).Filled("val_1", {2}, 1);
+  model.Filled("val_2", {2}, 0).Filled("val_3", {4, 1, 1}, 1).Filled("val_4", {4, 1, 1}, 0);
+  model.Integers("groups", {0, 2, -1}).Integers("back", {0, 4, 4, 4}).Output("y");
+  model.Node("Conv", {"x", "c.weight"}, {"a"})
+      .Node("Reshape", {"a", "groups"}, {"b"})
+      .Node("InstanceNormalization", {"b", "val_1", "val_2"}, {"d"})
+      .Node("Reshape", {"d", "back"}, {"e"})
+      .Node("Mul", {"e", "val_3"}, {"f"})
+      .Node("Add", {"f", "val_4"}, {"g"})
+      .Node("GlobalAveragePool", {"g"}, {"p"})
+      .Node("Flatten", {"p"}, {"y"});
+  const auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->graph.parameters_size(), 3);
+  EXPECT_TRUE(IsParameter(*imported, "val_3") && IsParameter(*imported, "val_4"));
+  EXPECT_TRUE(imported->warnings.empty()) << imported->warnings[0];
+}
+
+TEST(OnnxRolesTest, WhatAWeightIsComputedOfIsAGuessUnlessItsNameTells) {
+  Model model;
+  model.Input("x", {0, 3}).Weight("f.permutation", {3, 3}).Weight("f.weight_v", {3, 3}).Output("y");
+  model.Weight("f.mask", {3, 3});
+  model.Node("MatMul", {"f.permutation", "f.weight_v"}, {"p"})
+      .Node("Mul", {"p", "f.mask"}, {"w"})
+      .Node("MatMul", {"x", "w"}, {"y"});
+  const auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_TRUE(Find(*imported, "f.permutation")->doubtful);
+  EXPECT_FALSE(Find(*imported, "f.weight_v")->doubtful);
+  EXPECT_EQ(Find(*imported, "f.mask")->role, InitializerRole::kConstant);
+  EXPECT_EQ(imported->warnings.size(), 1);
 }
 
 TEST(OnnxSharingTest, NormsAndTheirStatisticsAreMadeApartUnderTheExportersNames) {

@@ -185,7 +185,7 @@ absl::Status Pool(OnnxImporter& im, const NodeProto& node) {
                                         " dimensions: signals and images can be imported"));
   }
   ASSIGN_OR_RETURN(Window window, WindowOf(node, {}, {shape.begin() + 2, shape.end()}));
-  if (std::ranges::any_of(window.dilations, [](int64_t d) { return d != 1; })) {
+  if (!is_max && std::ranges::any_of(window.dilations, [](int64_t d) { return d != 1; })) {
     return NodeFault(node, "has dilations");
   }
   if (spatial == 1) {
@@ -196,7 +196,9 @@ absl::Status Pool(OnnxImporter& im, const NodeProto& node) {
                            {"strides", IntegersValue(window.strides)},
                            {"padding", IntegersValue(window.padding)},
                            {"ceil", IntegerValue(Integer(node, "ceil_mode", 0))}};
-  if (!is_max) {
+  if (is_max) {
+    attributes.emplace_back("dilations", IntegersValue(window.dilations));
+  } else {
     attributes.emplace_back("count_padding", IntegerValue(Integer(node, "count_include_pad", 0)));
   }
   const std::string y = spatial == 2 ? im.Output(node, 0) : im.Intermediate(node, "pooled");
