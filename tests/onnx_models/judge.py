@@ -44,10 +44,10 @@ LOGITS_DIFFERENCE_MAX = 1e-5  # of onnxruntime's, relative to the largest logit
 REASON_LENGTH_MAX = 200
 
 
-def replay_flags(recipe):
-    """What a job file would say of the model."""
+def replay_flags(recipe, exporter):
+    """What a job file would say of the model; the newer exporter computes with what is frozen, and its name is gone."""
     flags = [] if recipe.loss == SOFTMAX else [f"--loss={recipe.loss}"]
-    flags += [f"--freeze={','.join(recipe.freeze)}"] if recipe.freeze else []
+    flags += [f"--freeze={','.join(recipe.freeze)}"] if recipe.freeze and exporter == "script" else []
     # GoogLeNet has auxiliary heads, so that the output must be named; to name the only one does no harm.
     return flags + [f"--logits={'loss' if recipe.loss == OUTPUT else 'logits'}"]
 
@@ -64,7 +64,7 @@ def replay(program, recipe, exporter, recording, out):
     command = [str(program), f"--onnx={out / stem}.onnx", f"--recording={out / recording}.safetensors",
                f"--save={out / 'trained' / stem}.onnx", f"--inference={out / 'trained' / stem}.f32"]
     try:
-        ran = subprocess.run(command + replay_flags(recipe), capture_output=True, text=True, timeout=REPLAY_SECONDS_MAX)
+        ran = subprocess.run(command + replay_flags(recipe, exporter), capture_output=True, text=True, timeout=REPLAY_SECONDS_MAX)
     except subprocess.TimeoutExpired:
         return {"accepted": False, "message": f"took more than {REPLAY_SECONDS_MAX} s"}
     if not ran.stdout.startswith("{"):

@@ -71,6 +71,11 @@ absl::StatusOr<FoldedValue> FoldedValue::Make(
 
 absl::StatusOr<std::vector<Extent>> FoldedValue::Shape() const {
   std::vector<Extent> shape;
+  for (const auto& array : arrays_) {
+    if (array->rank() != rank()) {
+      return absl::InvalidArgumentError("has dimensions whose number depends on the batch");
+    }
+  }
   for (int64_t d = 0; d < rank(); ++d) {
     std::array<int64_t, kProbes> sizes;
     for (int p = 0; p < kProbes; ++p) sizes[p] = at(p).shape[d];

@@ -41,6 +41,10 @@ struct Call {
 
 absl::Status Invalid(absl::string_view what) { return absl::InvalidArgumentError(what); }
 
+bool HasAll(const Call& call) {
+  return std::ranges::all_of(call.in, [](const NumberArray* input) { return input != nullptr; });
+}
+
 // The first number of input i.
 absl::StatusOr<double> First(const Call& call, size_t i) {
   if (!call.Has(i) || call.in[i]->values.empty()) return Invalid(absl::StrCat("has no input ", i));
@@ -310,6 +314,7 @@ bool IsComparison(absl::string_view op) {
 
 // Max, Min and Sum take any number of inputs.
 Results Binary(const Call& call) {
+  if (!HasAll(call)) return Invalid("lacks an input");
   const absl::string_view op = call.node.op_type();
   const bool floating = call.floating[0];
   BinaryFunction function = FindBinary(op);
@@ -445,7 +450,9 @@ Results Transpose(const Call& call) {
   const Shape strides = Strides(x.shape);
   Shape shape, taken;
   for (int64_t d : permutation) {
-    if (d < 0 || d >= x.rank()) return Invalid("has an impossible permutation");
+    if (d < 0 || d >= x.rank() || std::ranges::count(permutation, d) != 1) {
+      return Invalid("has an impossible permutation");
+    }
     shape.push_back(x.shape[d]);
     taken.push_back(strides[d]);
   }
@@ -471,6 +478,9 @@ Results Tile(const Call& call) {
   for (int64_t d = 0; d < x.rank(); ++d) {
     split.insert(split.end(), {repeats[d], x.shape[d]});
     strides.insert(strides.end(), {0, own[d]});
+    if (ElementsOf({repeats[d], x.shape[d]}) > kElementsMax) {
+      return Invalid("makes a constant that is too large");
+    }
     shape.push_back(repeats[d] * x.shape[d]);
   }
   if (ElementsOf(shape) > kElementsMax) return Invalid("makes a constant that is too large");
@@ -480,6 +490,7 @@ Results Tile(const Call& call) {
 }
 
 Results Concat(const Call& call) {
+  if (!HasAll(call)) return Invalid("lacks an input");
   const NumberArray& first = *call.in[0];
   ASSIGN_OR_RETURN(const int64_t axis, Axis(Integer(call.node, "axis", 0), first.rank()));
   NumberArray y{.shape = first.shape};
@@ -490,6 +501,7 @@ Results Concat(const Call& call) {
       if (d != axis && x->shape[d] != y.shape[d]) return Invalid("joins constants that do not fit");
     }
     y.shape[axis] += x->shape[axis];
+    if (ElementsOf(y.shape) > kElementsMax) return Invalid("makes a constant that is too large");
   }
   const int64_t outer = ElementsOf({y.shape.begin(), y.shape.begin() + axis});
   for (int64_t o = 0; o < outer; ++o) {
@@ -521,7 +533,7 @@ Results Split(const Call& call) {
   }
   if (std::accumulate(sizes->begin(), sizes->end(), int64_t{0}) != x.shape[axis] ||
       std::ssize(*sizes) != call.node.output_size() ||
-      std::ranges::any_of(*sizes, [](int64_t size) { return size < 0; })) {
+      std::ranges::any_of(*sizes, [&](int64_t size) { return size < 0 || size > x.shape[axis]; })) {
     return Invalid("splits into parts that do not fit");
   }
   std::vector<Result> parts;
@@ -546,10 +558,12 @@ Results Slice(const Call& call) {
   if (axes->size() != starts->size() || steps.size() != starts->size()) {
     return Invalid("has lists of different lengths");
   }
-  Shape shape = x.shape, strides = Strides(x.shape);
+  Shape shape = x.shape, strides = Strides(x.shape), seen;
   int64_t first = 0;
   for (size_t i = 0; i < axes->size(); ++i) {
     ASSIGN_OR_RETURN(const int64_t axis, Axis((*axes)[i], x.rank()));
+    if (std::ranges::count(seen, axis) > 0) return Invalid("cuts a dimension twice");
+    seen.push_back(axis);
     const int64_t size = x.shape[axis], step = steps[i];
     if (step == 0) return Invalid("has a step of 0");
     const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
@@ -657,8 +671,9 @@ absl::StatusOr<std::pair<Shape, int64_t>> Rows(const NumberArray& x, const Numbe
                                                int64_t batch_dims) {
   if (index.rank() == 0) return Invalid("has an index without dimensions");
   const int64_t depth = index.shape.back();
-  if (batch_dims < 0 || batch_dims + depth > x.rank())
-    return Invalid("has an index that is too deep");
+  if (depth < 1 || batch_dims < 0 || batch_dims >= x.rank() || batch_dims + depth > x.rank()) {
+    return Invalid("has an index that does not fit");
+  }
   const Shape strides = Strides(x.shape);
   const int64_t size = ElementsOf({x.shape.begin() + batch_dims + depth, x.shape.end()});
   const int64_t batches = ElementsOf({x.shape.begin(), x.shape.begin() + batch_dims});
@@ -828,6 +843,7 @@ Results Reduce(const Call& call) {
   }
   Shape kept = x.shape;
   for (int64_t axis : *axes) kept[axis] = 1;
+  if (ElementsOf(kept) > kElementsMax) return Invalid("makes a constant that is too large");
   NumberArray y{.shape = kept};
   const double start = op == "ReduceMax"    ? -std::numeric_limits<double>::infinity()
                        : op == "ReduceMin"  ? std::numeric_limits<double>::infinity()
@@ -874,7 +890,10 @@ Results MatMul(const Call& call) {
   Shape of_a = outer, of_b = outer;
   of_a.insert(of_a.end(), {m, k});
   of_b.insert(of_b.end(), {k, n});
-  if (ElementsOf(outer) * m * n * k > (int64_t{1} << 28)) return Invalid("is too much to compute");
+  Shape work = outer;
+  work.insert(work.end(),
+              {std::max<int64_t>(m, 1), std::max<int64_t>(n, 1), std::max<int64_t>(k, 1)});
+  if (ElementsOf(work) > (int64_t{1} << 28)) return Invalid("is too much to compute");
   const NumberArray x = Repeat(a, of_a), w = Repeat(b, of_b);
   NumberArray y{.shape = outer};
   y.shape.insert(y.shape.end(), {m, n});

@@ -138,6 +138,11 @@ TEST_F(FoldingTest, HostileConstantsAreErrors) {
   EXPECT_FALSE(Fold("CumSum", {kMatrix, empty}).ok());
   EXPECT_FALSE(Fold("OneHot", {Integers({1}), Integers({3}), empty}).ok());
   EXPECT_FALSE(Fold("Gather", {kMatrix}).ok());
+  EXPECT_FALSE(Fold("Transpose", {kMatrix}, {{"perm", {0, 0}}}).ok());
+  EXPECT_FALSE(Fold("Slice", {kMatrix, Integers({1, 1}), Integers({2, 2}), Integers({0, 0})}).ok());
+  EXPECT_FALSE(Fold("GatherND", {kMatrix, FoldedValue(false, {{2, 0}, {}})}).ok());
+  EXPECT_FALSE(Fold("Tile", {Integers({1}), Integers({9e18})}).ok());
+  EXPECT_FALSE(Fold("Tile", {kMatrix, Integers({1e12, 1e12})}).ok());
   EXPECT_FALSE(Fold("Concat", {kMatrix, Floats({1, 2}, {1, 2})}).ok());
 }
 

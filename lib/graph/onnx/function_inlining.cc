@@ -20,6 +20,7 @@ using Names = absl::flat_hash_map<std::string, std::string>;
 
 constexpr int kDepthMax = 32;
 constexpr int64_t kNodesMax = 1'000'000;
+constexpr int64_t kBytesMax = int64_t{4} << 30;
 
 class Inliner {
  public:
@@ -46,7 +47,10 @@ class Inliner {
     for (AttributeProto& attribute : *node.mutable_attribute()) {
       if (attribute.has_g()) RETURN_IF_ERROR(Inline(*attribute.mutable_g(), depth));
     }
-    if (++nodes_ > kNodesMax) return NodeFault(node, "is the millionth: the file is too large");
+    bytes_ += static_cast<int64_t>(node.ByteSizeLong());
+    if (++nodes_ > kNodesMax || bytes_ > kBytesMax) {
+      return NodeFault(node, "is one too many: the file grows too large");
+    }
     const auto found = functions_.find(Key(node.domain(), node.op_type(), node.overload()));
     if (found == functions_.end()) {
       *to.Add() = std::move(node);
@@ -131,6 +135,7 @@ class Inliner {
 
   absl::flat_hash_map<Key, const FunctionProto*> functions_;
   int64_t calls_ = 0;
+  int64_t bytes_ = 0;
   int64_t nodes_ = 0;  // calls too, so that functions that only call each other end
 };
 

@@ -9,7 +9,7 @@ namespace muster {
 
 // Replaces each call in the model's graph, and in the graphs inside its nodes, by the function's
 // nodes, and clears model.functions. INVALID_ARGUMENT for functions that call themselves and for a
-// graph that grows beyond a million nodes.
+// graph that grows beyond a million nodes or 4 GiB.
 absl::Status InlineFunctions(onnx::ModelProto& model);
 
 }  // namespace muster

@@ -21,6 +21,7 @@ using onnx::TensorProto;
 constexpr size_t kFaultsShown = 50;
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
 constexpr int64_t kConstantElementsMax = int64_t{1} << 24;
+constexpr int64_t kInputElementsMax = int64_t{1} << 32;  // of one sample
 
 bool IsDefaultDomain(const NodeProto& node) {
   return node.domain().empty() || node.domain() == "ai.onnx";
@@ -156,16 +157,20 @@ absl::StatusOr<std::vector<std::string>> OnnxImporter::Tensors(const NodeProto& 
   return tensors;
 }
 
+int OnnxImporter::ParameterOf(const NodeProto& node, int i) const {
+  if (!HasInput(node, i)) return -1;
+  const auto alias = alias_.find(node.input(i));
+  const auto found = parameters_.find(alias == alias_.end() ? node.input(i) : alias->second);
+  return found == parameters_.end() ? -1 : found->second;
+}
+
 absl::Status OnnxImporter::MakeStatistic(const NodeProto& node, int i, double momentum) {
-  auto found = HasInput(node, i) ? parameters_.find(node.input(i)) : parameters_.end();
-  if (const auto alias = alias_.find(node.input(i)); alias != alias_.end()) {
-    found = parameters_.find(alias->second);
-  }
-  if (found == parameters_.end()) {
+  const int parameter = ParameterOf(node, i);
+  if (parameter < 0) {
     return NodeFault(node, absl::StrCat("has running statistics (input ", i,
                                         ") that are no initialiser of the file"));
   }
-  graph_.mutable_parameters(found->second)->set_statistic_momentum(momentum);
+  graph_.mutable_parameters(parameter)->set_statistic_momentum(momentum);
   return absl::OkStatus();
 }
 
@@ -228,7 +233,9 @@ std::string OnnxImporter::Unique(std::string name) {
 }
 
 std::string OnnxImporter::Intermediate(const NodeProto& node, absl::string_view what) {
-  return Unique(absl::StrCat(node.output(0), "/", what));
+  std::string name = Unique(absl::StrCat(node.output(0), "/", what));
+  own_names_.insert(name);
+  return name;
 }
 
 absl::StatusOr<std::string> OnnxImporter::Scalar(const NodeProto& node, double value,
@@ -314,11 +321,12 @@ absl::StatusOr<std::string> OnnxImporter::Expanded(const NodeProto& node, const 
 // A tensor that was made for the node takes the name that the file has for it, so that messages and
 // `model describe` speak of what the user knows.
 void OnnxImporter::Alias(const NodeProto& node, int i, const std::string& tensor) {
+  if (!HasOutput(node, i)) return;
   const std::string& name = node.output(i);
   const bool is_constant = std::ranges::any_of(
       materialized_, [&](const auto& constant) { return constant.second == tensor; });
-  if (is_constant || !absl::StartsWith(tensor, absl::StrCat(node.output(0), "/")) ||
-      !names_.insert(name).second) {
+  if (is_constant || !own_names_.contains(tensor) ||
+      !absl::StartsWith(tensor, absl::StrCat(node.output(0), "/")) || !names_.insert(name).second) {
     alias_[name] = tensor;
     return;
   }
@@ -331,6 +339,7 @@ void OnnxImporter::Alias(const NodeProto& node, int i, const std::string& tensor
     std::ranges::for_each(*own.mutable_outputs(), rename);
     if (std::ranges::count(own.outputs(), name) > 0) break;  // nothing before it reads it
   }
+  own_names_.erase(tensor);
   for (TensorTypes& types : types_) types[name] = types.at(tensor);
 }
 
@@ -484,7 +493,14 @@ absl::Status OnnxImporter::AddInput(const onnx::ValueInfoProto& value) {
     }
     input.add_shape(dimension.dim_value());
   }
-  traced_batch_ = std::max(traced_batch_, dimensions[order[0]].dim_value());
+  const int64_t traced = dimensions[order[0]].dim_value();
+  if (traced > 0 && traced_batch_ > 0 && traced != traced_batch_) {
+    return fail(absl::StrCat("is for a batch of ", traced, ", another one for ", traced_batch_));
+  }
+  traced_batch_ = std::max(traced_batch_, traced);
+  if (ElementsOf({input.shape().begin() + 1, input.shape().end()}) > kInputElementsMax) {
+    return fail("has samples of an impossible size");
+  }
   for (int p = 0; p < kProbes; ++p) {
     TensorType& own = types_[p][value.name()];
     own.dtype = input.dtype();
@@ -543,7 +559,10 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
     const bool floating = IsFloating(tensor.data_type());
     const auto role = roles.find(tensor.name());
     NumberArray array{.shape = {tensor.dims().begin(), tensor.dims().end()}};
-    if (ElementsOf(tensor) < 1) {
+    if (ElementsOf(tensor) < 0) {
+      return Invalid(absl::StrCat("initialiser '", tensor.name(), "' has an impossible shape"));
+    }
+    if (ElementsOf(tensor) == 0) {
       // An empty list of axes, say; an empty weight fails where it is used.
     } else if (!floating) {
       ASSIGN_OR_RETURN(const std::vector<int64_t> integers, file_.Integers(tensor));
@@ -578,7 +597,9 @@ void OnnxImporter::Refuse(const NodeProto& node, absl::string_view what) {
       faults_[{absl::StrCat(IsDefaultDomain(node) ? "" : node.domain() + ".", node.op_type()),
                std::string(what)}];
   if (fault.count++ == 0) fault.first = NameOf(node);
-  for (const std::string& output : node.output()) failed_.insert(output);
+  for (const std::string& output : node.output()) {
+    if (!output.empty()) failed_.insert(output);
+  }
 }
 
 absl::Status OnnxImporter::Faults() const {
@@ -648,6 +669,11 @@ absl::Status OnnxImporter::ConvertIf(const NodeProto& node) {
   if (branch == nullptr || !branch->has_g() || branch->g().output_size() != node.output_size()) {
     return NodeFault(node, "lacks a branch");
   }
+  for (const TensorProto& tensor : branch->g().initializer()) {
+    if (IsFloating(tensor.data_type()) && tensor.dims_size() > 0) {
+      return NodeFault(node, "holds weights in a branch: export them outside of it");
+    }
+  }
   RETURN_IF_ERROR(AddInitializers(branch->g()));
   Convert(branch->g());
   for (int i = 0; i < node.output_size(); ++i) {
@@ -685,7 +711,9 @@ void OnnxImporter::Convert(const onnx::GraphProto& graph) {
     if (std::ranges::any_of(read,
                             [&](const std::string& name) { return failed_.contains(name); })) {
       ++skipped_;
-      failed_.insert(node.output().begin(), node.output().end());
+      for (const std::string& output : node.output()) {
+        if (!output.empty()) failed_.insert(output);
+      }
       continue;
     }
     if (const absl::Status converted = ConvertNode(node); !converted.ok()) {

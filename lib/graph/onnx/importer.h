@@ -62,7 +62,9 @@ class OnnxImporter {
                                         bool broadcasts = false);
   // Every input, none left out.
   absl::StatusOr<std::vector<std::string>> Tensors(const onnx::NodeProto& node);
-  // Makes the parameter that input i is a statistic.
+  // The parameter that input i is; -1 where it is none.
+  int ParameterOf(const onnx::NodeProto& node, int i) const;
+  // Makes it a statistic.
   absl::Status MakeStatistic(const onnx::NodeProto& node, int i, double momentum);
 
   // Its shape, with what depends on the batch marked.
@@ -97,7 +99,7 @@ class OnnxImporter {
 
   // Output i of the ONNX node is this constant / is this tensor of the graph.
   void SetFolded(const onnx::NodeProto& node, int i, FoldedValue value) {
-    folded_.insert_or_assign(node.output(i), std::move(value));
+    if (HasOutput(node, i)) folded_.insert_or_assign(node.output(i), std::move(value));
   }
   void Alias(const onnx::NodeProto& node, int i, const std::string& tensor);
   // Output i of the node under its own name; "" stands for one that nobody wants.
@@ -153,6 +155,7 @@ class OnnxImporter {
   // ONNX value -> its Constant, exact or with 1 for the batch.
   absl::flat_hash_map<std::pair<std::string, bool>, std::string> materialized_;
   absl::flat_hash_set<std::string> names_;       // of tensors
+  absl::flat_hash_set<std::string> own_names_;   // of those that the importer named
   absl::flat_hash_set<std::string> node_names_;  // of nodes
   std::array<TensorTypes, kProbes> types_;
   int64_t traced_batch_ = 0;

@@ -33,10 +33,11 @@ NameTells TellOf(absl::string_view name) {
       "table",  "kernel",    "param",       "parameter", "slope",   "original0", "original1",
       "biases", "alpha",     "temperature", "prompt",    "latents", "prototypes"};
   static const auto& buffers = *new absl::flat_hash_set<absl::string_view>{
-      "mean",     "std",     "var",  "variance", "mask",  "tril",    "triu",       "causal",
-      "freq",     "freqs",   "ids",  "pe",       "index", "indices", "window",     "buffer",
-      "anchor",   "anchors", "grid", "cos",      "sin",   "basis",   "filterbank", "mel",
-      "constant", "tensor",  "val",  "coords",   "zeros", "ones",    "full"};
+      "mean",     "std",     "var",   "variance", "mask",  "tril",    "triu",       "causal",
+      "freq",     "freqs",   "ids",   "pe",       "index", "indices", "window",     "buffer",
+      "anchor",   "anchors", "grid",  "cos",      "sin",   "basis",   "filterbank", "mel",
+      "constant", "tensor",  "val",   "coords",   "zeros", "ones",    "full",       "filt",
+      "fb",       "blur",    "sobel", "laplacian"};
   // A buffer of Hugging Face's BART that every name and use would take for a bias.
   if (absl::EndsWith(name, "final_logits_bias")) return NameTells::kBuffer;
   if (absl::StrContains(name, "::") || absl::StartsWith(name, "val_") ||
@@ -67,17 +68,30 @@ const std::string* FindMatch(const Patterns& patterns, const std::string& name) 
   return found == patterns.end() ? nullptr : &*found;
 }
 
-// Whether PyTorch's newer exporter made the tensor: it calls those as operators, with a number from
-// the second on. Parameters of modules have dots, and those of the model itself other names.
+// The operator that PyTorch's newer exporter calls what it computed itself, with a number from the
+// second on: "mul" of "mul_44".
+absl::string_view OperatorOf(absl::string_view name) {
+  while (!name.empty() && absl::ascii_isdigit(name.back())) name.remove_suffix(1);
+  while (!name.empty() && (name.back() == '_' || name.back() == '.')) name.remove_suffix(1);
+  return name;
+}
+
+// Whether that exporter computed the tensor: parameters of modules have dots in their names, and
+// those of the model itself other names.
 bool IsComputed(absl::string_view name) {
   static const auto& operators = *new absl::flat_hash_set<absl::string_view>{
       "add",  "arange",    "cat",  "clone",   "contiguous", "cos",     "div", "exp",       "expand",
       "full", "index",     "mul",  "neg",     "ones",       "permute", "pow", "reshape",   "select",
       "sin",  "slice",     "sqrt", "squeeze", "sub",        "t",       "to",  "transpose", "tril",
       "triu", "unsqueeze", "val",  "view",    "where",      "zeros"};
-  while (!name.empty() && absl::ascii_isdigit(name.back())) name.remove_suffix(1);
-  while (!name.empty() && (name.back() == '_' || name.back() == '.')) name.remove_suffix(1);
-  return operators.contains(name);
+  return operators.contains(OperatorOf(name));
+}
+
+// Whether with other numbers than those of a parameter: a weight times its norm, say.
+bool IsComputedByArithmetic(absl::string_view name) {
+  const absl::string_view op = OperatorOf(name);
+  return op == "add" || op == "sub" || op == "mul" || op == "div" || op == "pow" || op == "sqrt" ||
+         op == "exp";
 }
 
 bool IsWeight(UseKind kind) { return kind != UseKind::kStatistic && kind != UseKind::kElementwise; }
@@ -101,42 +115,52 @@ class Decider {
       decision.doubtful = doubtful;
       return decision;
     };
+    const auto found = uses_.find(tensor.name());
+    const auto find = [&](auto wanted) {
+      return std::ranges::find_if(found->second,
+                                  [&](const InitializerUse& use) { return wanted(use.kind); });
+    };
+    // A frozen batch norm keeps its running values by a parameter group, as any model's does.
+    if (found != uses_.end()) {
+      const auto statistic = find([](UseKind kind) { return kind == UseKind::kStatistic; });
+      if (statistic != found->second.end()) {
+        return conclude(InitializerRole::kStatistic, statistic->ToString());
+      }
+    }
     if (const std::string* pattern = FindMatch(model_.freeze(), tensor.name())) {
       return conclude(InitializerRole::kConstant, absl::StrCat("onnx.freeze: ", *pattern));
     }
     if (const std::string* pattern = FindMatch(model_.train(), tensor.name())) {
       return conclude(InitializerRole::kTrained, absl::StrCat("onnx.train: ", *pattern));
     }
-    const auto found = uses_.find(tensor.name());
     if (found == uses_.end()) {
       return conclude(InitializerRole::kConstant, "meets nothing of the data");
     }
-    if (tensor.dims_size() == 0) return conclude(InitializerRole::kConstant, "a scalar");
     const std::vector<InitializerUse>& uses = found->second;
-    const auto find = [&](auto wanted) {
-      return std::ranges::find_if(uses,
-                                  [&](const InitializerUse& use) { return wanted(use.kind); });
-    };
-    const auto statistic = find([](UseKind kind) { return kind == UseKind::kStatistic; });
-    if (statistic != uses.end()) {
-      return conclude(InitializerRole::kStatistic, statistic->ToString());
+    const NameTells tells = TellOf(tensor.name());
+    if (tensor.dims_size() == 0) {
+      return conclude(
+          InitializerRole::kConstant, "a scalar",
+          /*doubtful=*/tells == NameTells::kParameter || OperatorOf(tensor.name()) == "exp");
     }
     ASSIGN_OR_RETURN(const std::vector<float> values, file_.Floats(tensor));
     if (!std::ranges::all_of(values, [](float value) { return std::abs(value) < kHuge; })) {
       return conclude(InitializerRole::kConstant, "holds infinities, as a mask does");
     }
-    const NameTells tells = TellOf(tensor.name());
     const bool computed = names_have_dots_ && IsComputed(tensor.name());
     if (const auto weight = find(IsWeight); weight != uses.end()) {
       return DecideWeight(decision, *weight, tells, computed, values);
     }
     const InitializerUse& use = uses.front();
-    if (tells == NameTells::kParameter || (tells == NameTells::kBuffer && !computed) ||
-        values.size() == 1) {
+    if (tells == NameTells::kParameter || (tells == NameTells::kBuffer && !computed)) {
       const bool parameter = tells == NameTells::kParameter;
       return conclude(
           parameter ? InitializerRole::kTrained : InitializerRole::kConstant,
           absl::StrCat(use.ToString(), ", called as a ", parameter ? "parameter is" : "buffer is"));
+    }
+    // A module's parameter may be one number; what has no module is the number of a scale.
+    if (values.size() == 1 && !absl::StrContains(tensor.name(), '.')) {
+      return conclude(InitializerRole::kConstant, absl::StrCat(use.ToString(), ", a number"));
     }
     const bool trained = use.on_activations && !computed;
     return conclude(trained ? InitializerRole::kTrained : InitializerRole::kConstant,
@@ -157,12 +181,18 @@ class Decider {
     decision.role = InitializerRole::kTrained;
     const bool plain = std::ranges::all_of(values, [&](float value) { return value == values[0]; });
     const std::string& op = use.node->op_type();
+    const auto extents =
+        std::ranges::count_if(decision.shape, [](int64_t size) { return size != 1; });
     // A number behind a norm scales it; the older exporter keeps the names of gains.
     const bool is_scale = use.kind == UseKind::kNorm && (op == "Mul" || op == "Add") &&
                           (values.size() == 1 || absl::StrContains(decision.name, "::"));
     if (is_scale) {
       decision.role = InitializerRole::kConstant;
       absl::StrAppend(&decision.reason, ", a number");
+    } else if (use.kind == UseKind::kBias && op == "Add" && computed && extents > 1) {
+      decision.role = InitializerRole::kConstant;
+      absl::StrAppend(&decision.reason, ", computed by the exporter");
+      decision.doubtful = true;
     } else if (op == "InstanceNormalization" && computed && plain) {
       decision.role = InitializerRole::kConstant;
       absl::StrAppend(&decision.reason, ", computed by the exporter");
@@ -170,6 +200,9 @@ class Decider {
       decision.role = InitializerRole::kConstant;
       absl::StrAppend(&decision.reason, ", called as a buffer is");
       decision.doubtful = !use.is_derived;
+    } else if (computed && IsComputedByArithmetic(decision.name)) {
+      absl::StrAppend(&decision.reason, ", computed by the exporter");
+      decision.doubtful = true;
     } else if (use.is_derived && tells == NameTells::kNothing) {
       absl::StrAppend(&decision.reason, ", which is computed of it");
       decision.doubtful = true;

@@ -49,14 +49,29 @@ bool IsMatrix(const InitializerUse& use) {
   return use.kind == UseKind::kWeight || use.kind == UseKind::kTable;
 }
 
+// Whether two sets of products have the same weights in different places: a layer that is applied
+// twice. The same products are no sign: branches that part or join have those in common.
+bool SameWeightsElsewhere(const Neighbours& a, const Neighbours& b) {
+  std::set<std::string> of_a, of_b;
+  for (const auto& [weight, node] : a) of_a.insert(weight);
+  for (const auto& [weight, node] : b) {
+    of_b.insert(weight);
+    if (a.contains({weight, node})) return false;
+  }
+  return !of_a.empty() && of_a == of_b;
+}
+
 // Whether two uses of a tensor are uses of one tensor, by what is beside them. What a node reads
 // twice is two: a norm's gain and bias, two tokens that are put before the rows.
 bool BelongTogether(const InitializerUse& a, const InitializerUse& b) {
-  if (IsMatrix(a) && IsMatrix(b)) return true;
-  if (a.kind != b.kind || (a.node == b.node && a.input != b.input)) return false;
+  if (a.kind != b.kind) return false;
+  if (a.node == b.node) return a.input == b.input;
+  // What is beside a tensor that goes through arithmetic first says nothing of it.
+  if (a.is_derived || b.is_derived) return true;
+  if (a.kind == UseKind::kBias) return SameWeightsElsewhere(a.before, b.before);
   const bool of_norms = a.kind == UseKind::kNorm || a.kind == UseKind::kStatistic;
   if (of_norms && a.input != b.input) return false;
-  return (!a.before.empty() && a.before == b.before) || (!a.behind.empty() && a.behind == b.behind);
+  return SameWeightsElsewhere(a.before, b.before) || SameWeightsElsewhere(a.behind, b.behind);
 }
 
 bool BelongTogether(const Edge& a, const Edge& b) {
@@ -118,6 +133,7 @@ class Separator {
       const TensorProto& tensor = graph.initializer(i);
       const auto own = uses.find(tensor.name());
       if (own == uses.end() || tensor.dims_size() == 0) continue;
+      DoubtTwice(tensor, own->second);
       const std::vector<Edge> edges = EdgesOf(own->second);
       if (edges.size() < 2 || Matches(model_.tie(), tensor.name())) continue;
       const bool all_apart = Matches(model_.untie(), tensor.name());
@@ -152,6 +168,20 @@ class Separator {
       return use.kind == UseKind::kBias || use.kind == UseKind::kNorm ||
              use.kind == UseKind::kStatistic;
     });
+  }
+
+  // An exporter that joins equal nodes leaves one way to two places: nobody can part them again.
+  void DoubtTwice(const TensorProto& tensor, const std::vector<InitializerUse>& uses) {
+    for (const InitializerUse& use : uses) {
+      const auto twin = std::ranges::find_if(uses, [&](const InitializerUse& other) {
+        return other.node == use.node && other.input > use.input && other.first == use.first &&
+               other.first_input == use.first_input;
+      });
+      if (twin == uses.end() || use.kind != UseKind::kElementwise) continue;
+      sharing_.doubts.push_back(
+          absl::StrCat("'", tensor.name(), "' (twice ", use.ToString(), ", by one node)"));
+      return;
+    }
   }
 
   absl::StatusOr<bool> HasOneValue(const TensorProto& tensor) const {
@@ -253,6 +283,11 @@ class Separator {
       if (tensor.name() != copy) kept.Add()->Swap(&tensor);
     }
     graph.mutable_initializer()->Swap(&kept);
+    google::protobuf::RepeatedPtrField<onnx::ValueInfoProto> inputs;  // of IR versions before 4
+    for (onnx::ValueInfoProto& input : *graph.mutable_input()) {
+      if (input.name() != copy) inputs.Add()->Swap(&input);
+    }
+    graph.mutable_input()->Swap(&inputs);
     google::protobuf::RepeatedPtrField<NodeProto> nodes;
     NodeProto& transpose = *nodes.Add();
     transpose.set_op_type("Transpose");

@@ -13,7 +13,6 @@ namespace {
 
 using onnx::GraphProto;
 using onnx::NodeProto;
-using Names = std::set<std::string>;
 
 constexpr size_t kNeighboursMax = 64;
 
@@ -33,7 +32,7 @@ struct Value {
   bool is_norm = false;     // a normalised value, also times a gain
   bool is_derived = false;  // !of_data: arithmetic lies behind it
   std::set<Edge> edges;     // !of_data: the initialisers it is made of
-  Names weights;            // of_data: the nearest before
+  Neighbours weights;       // of_data: the nearest before
 };
 
 bool IsOneOf(const std::string& op, std::initializer_list<absl::string_view> ops) {
@@ -60,10 +59,10 @@ bool OnlyShapes(const std::string& op) {
                  {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast"});
 }
 
-void AddNames(const Names& from, Names& to) {
-  for (const std::string& name : from) {
+void AddNames(const Neighbours& from, Neighbours& to) {
+  for (const auto& neighbour : from) {
     if (to.size() >= kNeighboursMax) return;
-    to.insert(name);
+    to.insert(neighbour);
   }
 }
 
@@ -72,7 +71,7 @@ class Finder {
   explicit Finder(GraphProto& graph) {
     AddInitializers(graph);
     for (const onnx::ValueInfoProto& input : graph.input()) {
-      if (!initializers_.contains(input.name())) values_[input.name()].of_data = true;
+      if (!known_.contains(input.name())) values_[input.name()].of_data = true;
     }
     Forward(graph);
     Backward(graph);
@@ -90,6 +89,7 @@ class Finder {
  private:
   void AddInitializers(const GraphProto& graph) {
     for (const onnx::TensorProto& tensor : graph.initializer()) {
+      known_.insert(tensor.name());
       if (IsFloating(tensor.data_type())) initializers_.insert(tensor.name());
     }
   }
@@ -122,7 +122,9 @@ class Finder {
       } else if (!Moves(node.op_type())) {
         result.is_derived = true;
       }
-      for (const std::string& output : node.output()) values_[output] = result;
+      for (const std::string& output : node.output()) {
+        if (!output.empty()) values_[output] = result;
+      }
     }
   }
 
@@ -140,7 +142,7 @@ class Finder {
     result.is_derived = false;
     if (in.empty()) return;
     if (IsProduct(node.op_type())) {
-      Names own = WeightsOf(in);
+      Neighbours own = WeightsOf(node, in);
       if (!own.empty()) {
         result.weights = std::move(own);
         result.is_product = result.of_weights = true;
@@ -159,11 +161,11 @@ class Finder {
   }
 
   // The initialisers among a product's operands, but for its bias.
-  static Names WeightsOf(const std::vector<Value>& in) {
-    Names names;
+  static Neighbours WeightsOf(const NodeProto& node, const std::vector<Value>& in) {
+    Neighbours names;
     for (size_t i = 0; i < std::min<size_t>(in.size(), 2); ++i) {
       if (in[i].of_data) continue;
-      for (const Edge& edge : in[i].edges) names.insert(edge.initializer);
+      for (const Edge& edge : in[i].edges) names.emplace(edge.initializer, &node);
     }
     return names;
   }
@@ -174,9 +176,10 @@ class Finder {
     use.on_activations =
         std::ranges::any_of(in, [](const Value& other) { return other.of_weights; });
     if (use.kind == UseKind::kBias) {
-      use.before = WeightsOf(in);
+      // Of an Add, the product that it is added to.
+      if (node.op_type() != "Add") use.before = WeightsOf(node, in);
       for (const Value& other : in) {
-        if (other.is_product) AddNames(other.weights, use.before);
+        if (node.op_type() == "Add" && other.is_product) AddNames(other.weights, use.before);
       }
     } else {
       for (const Value& other : in) AddNames(other.weights, use.before);
@@ -213,23 +216,26 @@ class Finder {
   void Backward(const GraphProto& graph) {
     for (int n = graph.node_size() - 1; n >= 0; --n) {
       const NodeProto& node = graph.node(n);
-      Names behind;
+      Neighbours behind;
       std::vector<Value> in(node.input_size());
       for (int i = 0; i < node.input_size(); ++i) {
         in[i] = values_[node.input(i)];
         if (initializers_.contains(node.input(i))) in[i].edges.insert({node.input(i), nullptr, i});
       }
-      if (IsProduct(node.op_type())) behind = WeightsOf(in);
+      if (IsProduct(node.op_type())) behind = WeightsOf(node, in);
       if (behind.empty() && !IsNorm(node.op_type())) {
         for (const std::string& output : node.output()) AddNames(behind_[output], behind);
       }
-      for (const std::string& input : node.input()) AddNames(behind, behind_[input]);
+      for (const std::string& input : node.input()) {
+        if (!input.empty()) AddNames(behind, behind_[input]);
+      }
     }
   }
 
-  absl::flat_hash_set<std::string> initializers_;
+  absl::flat_hash_set<std::string> initializers_;  // floating
+  absl::flat_hash_set<std::string> known_;         // all
   absl::flat_hash_map<std::string, Value> values_;
-  absl::flat_hash_map<std::string, Names> behind_;
+  absl::flat_hash_map<std::string, Neighbours> behind_;
   InitializerUses uses_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -21,6 +22,8 @@ enum class UseKind {
   kElementwise,  // meets the data in any other way
 };
 
+using Neighbours = std::set<std::pair<std::string, const onnx::NodeProto*>>;
+
 // One way by which an initialiser reaches what is computed from the data: directly, or by nodes
 // that read nothing of the data (a transposed weight).
 struct InitializerUse {
@@ -33,9 +36,9 @@ struct InitializerUse {
   int first_input = 0;
   bool on_activations = false;  // weights came before: it does not meet the model's raw input
   bool is_derived = false;      // it meets the data after arithmetic, not as it lies in the file
-  // Weights (by initialiser) that the use belongs to: those of a bias's product, else the nearest
-  // before it; the nearest behind. At most 64 of each.
-  std::set<std::string> before, behind;
+  // Products that the use belongs to, each by its weight and its node: that of a bias, else the
+  // nearest before it; the nearest behind. At most 64 of each.
+  Neighbours before, behind;
 
   // "weight of Conv 'conv1'"
   std::string ToString() const;

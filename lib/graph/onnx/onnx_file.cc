@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using onnx::TensorProto;
 
 constexpr int64_t kElementsMax = int64_t{1} << 40;
+constexpr char kPartial[] = ".partial";  // of a file that is being written
 
 absl::Status Invalid(const std::string& path, absl::string_view what) {
   return WithReason(absl::InvalidArgumentError(absl::StrCat(path, ": ", what)), "MODEL_INVALID");
@@ -107,6 +108,9 @@ std::string Encode(const std::vector<float>& values, int32_t type) {
 
 void UseForInference(onnx::GraphProto& graph) {
   for (onnx::NodeProto& node : *graph.mutable_node()) {
+    for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+      if (attribute.has_g()) UseForInference(*attribute.mutable_g());
+    }
     if (node.op_type() == "BatchNormalization") {
       node.mutable_output()->DeleteSubrange(1, node.output_size() - 1);
       for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
@@ -224,7 +228,9 @@ absl::StatusOr<std::vector<float>> OnnxFile::Floats(const TensorProto& tensor) c
     return std::vector<float>(tensor.double_data().begin(), tensor.double_data().end());
   }
   std::vector<uint16_t> narrow;
-  if (tensor.int32_data_size() > 0 && tensor.int32_data_size() == ElementsOf(tensor)) {
+  const bool is_narrow =
+      tensor.data_type() == TensorProto::FLOAT16 || tensor.data_type() == TensorProto::BFLOAT16;
+  if (is_narrow && tensor.int32_data_size() > 0 && tensor.int32_data_size() == ElementsOf(tensor)) {
     narrow.assign(tensor.int32_data().begin(), tensor.int32_data().end());
   }
   std::string bytes;
@@ -305,7 +311,7 @@ absl::Status OnnxFile::Save(
       tensor.set_raw_data(std::move(bytes));
       continue;
     }
-    if (!data.is_open()) data.open(data_path, std::ios::binary | std::ios::trunc);
+    if (!data.is_open()) data.open(absl::StrCat(data_path, kPartial), std::ios::binary);
     tensor.clear_external_data();
     for (const auto& [key, value] :
          {std::pair<std::string, std::string>("location", data_name),
@@ -318,13 +324,19 @@ absl::Status OnnxFile::Save(
     data.write(bytes.data(), bytes.size());
     offset += bytes.size();
   }
-  if (data.is_open() && !data.flush()) {
+  const bool has_data = data.is_open();
+  if (has_data && !data.flush()) {
     return absl::UnavailableError(absl::StrCat(data_path, ": cannot be written"));
   }
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+  std::ofstream stream(absl::StrCat(path, kPartial), std::ios::binary);
   if (!stream || !model.SerializeToOstream(&stream) || !stream.flush()) {
     return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
   }
+  // Only now: a file that is written over itself was read until here.
+  std::error_code error;
+  if (has_data) fs::rename(absl::StrCat(data_path, kPartial), data_path, error);
+  if (!error) fs::rename(absl::StrCat(path, kPartial), path, error);
+  if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
   return absl::OkStatus();
 }
 

@@ -56,9 +56,11 @@ std::vector<std::string> WarningsOf(const std::vector<InitializerDecision>& deci
                                     const Sharing& sharing, const onnx::GraphProto& graph) {
   std::vector<std::string> warnings;
   if (const std::string trained = Guessed(decisions, InitializerRole::kTrained); !trained.empty()) {
-    warnings.push_back(
-        absl::StrCat("trained by a guess: ", trained,
-                     "; list what is a constant under onnx.freeze, the rest under onnx.train"));
+    warnings.push_back(absl::StrCat(
+        "trained by a guess: ", trained,
+        "; list what is a constant under onnx.freeze, the rest under onnx.train (what an exporter "
+        "computed of parameters trains as one of its own: optimize=False of torch.onnx.export "
+        "keeps those)"));
   }
   if (const std::string constant = Guessed(decisions, InitializerRole::kConstant);
       !constant.empty()) {

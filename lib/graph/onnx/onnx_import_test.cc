@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/graph/autodiff.h"
 #include "lib/graph/onnx/onnx_file.h"
@@ -154,6 +155,50 @@ TEST(OnnxImportTest, ABatchOfOneThatTheFileFixesIsNotMistakenForAnotherSize) {
     EXPECT_EQ(ShapeOf(imported->graph, "z", 4), shape);
     EXPECT_EQ(ShapeOf(imported->graph, "y", 4)[0], 4);
   }
+}
+
+TEST(OnnxImportTest, AFixedBatchIsFoundWhereItLiesInMemory) {
+  // [1, 5, 6] -> [5, 1, 6] -> [5, 2, 3], as heads are cut off with the sequence first.
+  Model model;
+  model.Input("x", {1, 5, 6}).Integers("heads", {5, 2, 3}).Integers("rest", {-1, 2, 3}).Output("y");
+  model.Weight("w", {3, 4}).Integers("back", {1, -1});
+  model.Node("Transpose", {"x"}, {"t"}, {{"perm", {1, 0, 2}}})
+      .Node("Reshape", {"t", "heads"}, {"h"})
+      .Node("Reshape", {"t", "rest"}, {"r"})
+      .Node("MatMul", {"h", "w"}, {"m"})
+      .Node("MatMul", {"r", "w"}, {"n"})
+      .Node("Add", {"m", "n"}, {"s"})
+      .Node("Transpose", {"s"}, {"u"}, {{"perm", {1, 0, 2}}})
+      .Node("Reshape", {"u", "back"}, {"y"});
+  const auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(ShapeOf(imported->graph, "h", 4), (std::vector<int64_t>{5, 8, 3}));
+  EXPECT_EQ(ShapeOf(imported->graph, "r", 4), (std::vector<int64_t>{5, 8, 3}));
+}
+
+TEST(OnnxImportTest, HostileNodesAreErrors) {
+  const auto message = [](Model model) {
+    const auto imported = model.Import();
+    return std::string(imported.ok() ? "accepted" : imported.status().message());
+  };
+  EXPECT_THAT(message([] {
+                Model model = Linear();
+                model.Node("Loop", {""}, {"", "z"}).Node("Add", {"z"}, {"v"});
+                return model;
+              }()),
+              testing::Not(testing::StrEq("accepted")));
+  Model grouped;
+  grouped.Input("x", {0, 2, 2, 2}).Weight("w", {2, 2}).Output("y");
+  grouped.Node("InstanceNormalization", {}, {"a"}).Node("GroupNormalization", {}, {"b"});
+  grouped.Node("DepthToSpace", {"x"}, {"c"}, {{"blocksize", {int64_t{1} << 32}}});
+  grouped.Node("AveragePool", {"x"}, {"d"}, {{"kernel_shape", {1, 1}}, {"strides", {0, 1}}});
+  grouped.Node("TopK", {"x"}, {"", "e"}).Node("MatMul", {"x", "w"}, {"y"});
+  EXPECT_THAT(message(std::move(grouped)), testing::HasSubstr("4 nodes cannot be imported"));
+  Model tensors = Linear();
+  tensors.proto().mutable_graph()->mutable_initializer(0)->clear_float_data();
+  for (int i = 0; i < 6; ++i)
+    tensors.proto().mutable_graph()->mutable_initializer(0)->add_int32_data(i);
+  EXPECT_THAT(message(std::move(tensors)), testing::HasSubstr("has 0 bytes"));
 }
 
 TEST(OnnxImportTest, OnlyTheBatchMayBeOpen) {
@@ -419,6 +464,27 @@ TEST(OnnxSharingTest, EqualWeightsThatAnExporterNumberedAreOneWhereTheUserTiesTh
   EXPECT_TRUE(imported->warnings.empty());
 }
 
+TEST(OnnxSharingTest, BranchesThatPartOrJoinAreNotOneLayer) {
+  // Queries and keys of one input with biases that the exporter merged; two norms that are added.
+  Model model;
+  model.Input("x", {0, 4, 6}).Weight("q.weight", {6, 6}).Weight("k.weight", {6, 6}).Output("y");
+  model.Filled("q.bias", {6}, 0).Filled("n1.weight", {6}, 1).Filled("n1.bias", {6}, 0);
+  model.Weight("o.weight", {6, 2});
+  model.Node("MatMul", {"x", "q.weight"}, {"q"})
+      .Node("Add", {"q", "q.bias"}, {"qb"})
+      .Node("MatMul", {"x", "k.weight"}, {"k"})
+      .Node("Add", {"k", "q.bias"}, {"kb"})
+      .Node("LayerNormalization", {"qb", "n1.weight", "n1.bias"}, {"qn"})
+      .Node("LayerNormalization", {"kb", "n1.weight", "n1.bias"}, {"kn"})
+      .Node("Add", {"qn", "kn"}, {"sum"})
+      .Node("MatMul", {"sum", "o.weight"}, {"y"});
+  const auto imported = model.Import();
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  for (const char* copy : {"q.bias.2", "n1.weight.2", "n1.bias.2"}) {
+    EXPECT_TRUE(IsParameter(*imported, copy)) << copy;
+  }
+}
+
 TEST(OnnxSharingTest, TwoTokensThatBeginEqualAreTwo) {
   Model model;
   model.Input("x", {0, 2, 3}).Filled("cls_token", {1, 1, 3}, 0).Integers("sizes", {-1, 1, 3});
@@ -457,6 +523,26 @@ TEST(OnnxRolesTest, AGroupNormThatTheExporterTookApartIsTrainedByItsGainAndBias)
   EXPECT_EQ(imported->graph.parameters_size(), 3);
   EXPECT_TRUE(IsParameter(*imported, "val_3") && IsParameter(*imported, "val_4"));
   EXPECT_TRUE(imported->warnings.empty()) << imported->warnings[0];
+}
+
+TEST(OnnxRolesTest, RunningStatisticsStayThatWhateverIsFrozen) {
+  Model model;
+  model.Input("x", {0, 2, 4, 4})
+      .Weight("c.weight", {2, 2, 1, 1})
+      .Weight("n.weight", {2})
+      .Output("y");
+  for (const char* name : {"n.bias", "n.running_mean", "n.running_var"}) model.Weight(name, {2});
+  model.Node("Conv", {"x", "c.weight"}, {"a"})
+      .Node("BatchNormalization", {"a", "n.weight", "n.bias", "n.running_mean", "n.running_var"},
+            {"b"})
+      .Node("GlobalAveragePool", {"b"}, {"p"})
+      .Node("Flatten", {"p"}, {"y"});
+  v1::OnnxModel options;
+  options.add_freeze("n.*");
+  const auto imported = model.Import(options);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(Find(*imported, "n.running_var")->role, InitializerRole::kStatistic);
+  EXPECT_EQ(Find(*imported, "n.weight")->role, InitializerRole::kConstant);
 }
 
 TEST(OnnxRolesTest, WhatAWeightIsComputedOfIsAGuessUnlessItsNameTells) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/graph/onnx/converters/converters.h"
 #include "lib/status/status.h"
@@ -35,12 +36,16 @@ absl::StatusOr<Window> WindowOf(const NodeProto& node, List kernel,
       window.dilations.size() != spatial || window.padding.size() != 2 * spatial) {
     return NodeFault(node, "has a kernel, strides, dilations or pads for other dimensions");
   }
+  for (const List* sizes_of : {&window.kernel, &window.strides, &window.dilations}) {
+    if (std::ranges::any_of(*sizes_of, [](int64_t size) { return size < 1; })) {
+      return NodeFault(node, "has a kernel, stride or dilation below 1");
+    }
+  }
   const std::string automatic = Word(node, "auto_pad", "NOTSET");
   if (automatic == "VALID") window.padding.assign(2 * spatial, 0);
   if (automatic != "SAME_UPPER" && automatic != "SAME_LOWER") return window;
   for (size_t d = 0; d < spatial; ++d) {
     const int64_t size = sizes[d].value, stride = window.strides[d];
-    if (stride < 1) return NodeFault(node, "has a stride below 1");
     const int64_t outputs = (size + stride - 1) / stride;
     const int64_t total = std::max<int64_t>(
         0, (outputs - 1) * stride + (window.kernel[d] - 1) * window.dilations[d] + 1 - size);
@@ -153,8 +158,9 @@ absl::Status Conv(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(Window window, WindowOf(node, sizes, {shape.begin() + 2, shape.end()}));
   if (spatial == 3) return VolumeConv(im, node, x, weight, bias, window);
   List extra = Integers(node, "output_padding").value_or(List(spatial, 0));
-  if (transposed && FindAttribute(node, "output_shape") != nullptr) {
-    return NodeFault(node, "gives its output_shape: export it with pads");
+  const bool is_automatic = absl::StartsWith(Word(node, "auto_pad", "NOTSET"), "SAME");
+  if (transposed && (FindAttribute(node, "output_shape") != nullptr || is_automatic)) {
+    return NodeFault(node, "gives its output_shape or auto_pad: export it with pads");
   }
   if (spatial == 1) {
     window = OverRows(std::move(window));
@@ -226,9 +232,12 @@ absl::Status GlobalPool(OnnxImporter& im, const NodeProto& node) {
 
 // ---------------------------------------------------------------- resizing
 
+constexpr int64_t kResizedMax = int64_t{1} << 24;
+
 // Which input positions an output position is made of, by ONNX's definition of Resize.
 class Sampler {
  public:
+  // `scale` is 0 where the sizes say it.
   Sampler(const NodeProto& node, int64_t from, int64_t to, double scale)
       : from_(from),
         to_(to),
@@ -244,14 +253,17 @@ class Sampler {
            coordinates_ == "align_corners" || coordinates_ == "asymmetric";
   }
 
+  // The one position that nearest takes.
+  double Picked(int64_t i) const {
+    return static_cast<double>(std::clamp<int64_t>(Nearest(Position(i)), 0, from_ - 1));
+  }
+
   // One row of [to, from].
   std::vector<double> Row(int64_t i) const {
     std::vector<double> row(from_, 0.0);
     const double x = Position(i);
     const auto clamp = [&](int64_t at) { return std::clamp<int64_t>(at, 0, from_ - 1); };
-    if (mode_ == "nearest") {
-      row[clamp(Nearest(x))] = 1;
-    } else if (mode_ == "linear") {
+    if (mode_ == "linear") {
       const double at = std::clamp(x, 0.0, static_cast<double>(from_ - 1));
       const auto low = static_cast<int64_t>(std::floor(at));
       row[low] += 1 - (at - low);
@@ -274,12 +286,17 @@ class Sampler {
 
  private:
   double Position(int64_t i) const {
-    if (coordinates_ == "asymmetric") return i / scale_;
+    if (coordinates_ == "asymmetric") return Scaled(static_cast<double>(i));
     if (coordinates_ == "align_corners") {
       return to_ == 1 ? 0 : static_cast<double>(i) * (from_ - 1) / (to_ - 1);
     }
     if (coordinates_ == "pytorch_half_pixel" && to_ == 1) return 0;
-    return (i + 0.5) / scale_ - 0.5;
+    return Scaled(static_cast<double>(i) + 0.5) - 0.5;
+  }
+
+  // Exact where sizes say the scale: a rounded quotient would miss the next row by a hair.
+  double Scaled(double x) const {
+    return scale_ == 0 ? x * static_cast<double>(from_) / static_cast<double>(to_) : x / scale_;
   }
 
   int64_t Nearest(double x) const {
@@ -309,21 +326,24 @@ absl::StatusOr<std::string> Resized(OnnxImporter& im, const NodeProto& node, con
                                     int64_t axis, int64_t to, double scale) {
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
   const int64_t from = shape[axis].value, rank = std::ssize(shape);
-  if (from == to && scale == 1) return x;
+  if (from == to && (scale == 0 || scale == 1)) return x;
   const Sampler sampler(node, from, to, scale);
   if (!sampler.IsKnown()) {
     return NodeFault(node, absl::StrCat("has coordinates '",
                                         Word(node, "coordinate_transformation_mode", ""), "'"));
   }
-  NumberArray matrix{.shape = {to, from}}, picked{.shape = {to}};
+  if (std::max(from, to) > kResizedMax) return NodeFault(node, "resizes more than 2^24 positions");
+  if (Word(node, "mode", "nearest") == "nearest") {
+    NumberArray picked{.shape = {to}};
+    for (int64_t i = 0; i < to; ++i) picked.values.push_back(sampler.Picked(i));
+    ASSIGN_OR_RETURN(const std::string index, im.Constant(node, false, picked));
+    return im.Make(node, "Gather", {x, index}, {{"axis", IntegerValue(axis)}});
+  }
+  if (to > kResizedMax / from) return NodeFault(node, "would need a matrix of over 2^24 elements");
+  NumberArray matrix{.shape = {to, from}};
   for (int64_t i = 0; i < to; ++i) {
     const std::vector<double> row = sampler.Row(i);
     matrix.values.insert(matrix.values.end(), row.begin(), row.end());
-    picked.values.push_back(static_cast<double>(std::ranges::max_element(row) - row.begin()));
-  }
-  if (Word(node, "mode", "nearest") == "nearest") {
-    ASSIGN_OR_RETURN(const std::string index, im.Constant(node, false, picked));
-    return im.Make(node, "Gather", {x, index}, {{"axis", IntegerValue(axis)}});
   }
   ASSIGN_OR_RETURN(const std::string weights, im.Constant(node, true, matrix));
   if (axis == rank - 1) {
@@ -369,13 +389,13 @@ absl::Status Resize(OnnxImporter& im, const NodeProto& node) {
     if (axis < 0 || axis >= std::ssize(shape)) return NodeFault(node, "has an axis outside");
     if (by_scale ? scales->at(0).values[i] == 1 : sizes[i] == shape[axis]) continue;
     if (shape[axis].of_batch) return NodeFault(node, "resizes the batch");
-    const int64_t to =
-        by_scale ? static_cast<int64_t>(std::floor(shape[axis].value * scales->at(0).values[i]))
-                 : sizes[i].value;
+    // By scale the size is a product of floats, as in onnxruntime.
+    const double scale = by_scale ? scales->at(0).values[i] : 0;
+    const int64_t to = by_scale
+                           ? static_cast<int64_t>(std::floor(static_cast<float>(shape[axis].value) *
+                                                             static_cast<float>(scale)))
+                           : sizes[i].value;
     if (to < 1) return NodeFault(node, "makes an empty image");
-    const double scale = by_scale
-                             ? scales->at(0).values[i]
-                             : static_cast<double>(to) / static_cast<double>(shape[axis].value);
     ASSIGN_OR_RETURN(x, Resized(im, node, x, axis, to, scale));
   }
   im.Alias(node, 0, x);
@@ -387,7 +407,7 @@ absl::Status DepthToSpace(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));
   const int64_t n = Integer(node, "blocksize", 1);
-  if (shape.size() != 4 || n < 1) return NodeFault(node, "needs [B, C, H, W]");
+  if (shape.size() != 4 || n < 1 || n > 1024) return NodeFault(node, "needs [B, C, H, W]");
   const Extent &b = shape[0], &h = shape[2], &w = shape[3];
   const int64_t channels = shape[1].value;
   if (node.op_type() == "SpaceToDepth") {

@@ -138,6 +138,7 @@ absl::StatusOr<Places> PlacesOf(OnnxImporter& im, const NodeProto& node,
     ASSIGN_OR_RETURN(places.shape, im.InputShape(node, 1));
   }
   if (places.shape.empty()) return NodeFault(node, "has an index without dimensions");
+  if (places.shape.back().of_batch) return NodeFault(node, "has an index that does not fit");
   places.depth = places.shape.back().value;
   places.shape.pop_back();
   if (places.depth < 1 || places.depth > std::ssize(shape)) {
@@ -212,8 +213,11 @@ absl::Status OneHot(OnnxImporter& im, const NodeProto& node) {
   NumberArray classes{.shape = {ToInteger(depth)}};
   for (int64_t c = 0; c < ToInteger(depth); ++c) classes.values.push_back(static_cast<double>(c));
   ASSIGN_OR_RETURN(const std::string numbers, im.Constant(node, false, classes));
+  // Negative ones count from the end.
+  ASSIGN_OR_RETURN(const std::string size, im.Scalar(node, depth, false));
+  ASSIGN_OR_RETURN(const std::string within, im.Make(node, "Mod", {index, size}));
   ASSIGN_OR_RETURN(const std::string column,
-                   im.Make(node, "Unsqueeze", {index}, {{"axes", IntegersValue({-1})}}));
+                   im.Make(node, "Unsqueeze", {within}, {{"axes", IntegersValue({-1})}}));
   ASSIGN_OR_RETURN(const std::string is_hot, im.Make(node, "Equal", {column, numbers}));
   ASSIGN_OR_RETURN(const std::string off,
                    im.Scalar(node, values->at(0).values[0], values->floating()));
@@ -229,6 +233,9 @@ absl::Status Trilu(OnnxImporter& im, const NodeProto& node) {
   const int64_t rank = std::ssize(shape);
   if (rank < 2 || shape[rank - 1].of_batch || shape[rank - 2].of_batch) {
     return NodeFault(node, "needs a matrix of fixed size");
+  }
+  if (ElementsOf({shape[rank - 2].value, shape[rank - 1].value}) > int64_t{1} << 24) {
+    return NodeFault(node, "needs a mask of over 2^24 elements");
   }
   const bool upper = Integer(node, "upper", 1) != 0;
   NumberArray mask{.shape = {shape[rank - 2].value, shape[rank - 1].value}};

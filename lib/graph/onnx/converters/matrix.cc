@@ -42,7 +42,7 @@ absl::Status Gemm(OnnxImporter& im, const NodeProto& node) {
     if (has_bias) {
       ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(bias));
       ASSIGN_OR_RETURN(const std::vector<Extent> weight, im.ShapeOf(b));
-      vector = shape.size() == 1 && shape[0] == weight[0];
+      vector = shape.size() == 1 && weight.size() == 2 && shape[0] == weight[0];
       inputs.push_back(bias);
     }
     if (vector) return im.Add(node, "Linear", inputs, {im.Output(node, 0)});

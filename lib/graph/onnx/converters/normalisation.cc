@@ -16,21 +16,36 @@ Attributes Epsilon(const NodeProto& node) {
   return {{"epsilon", NumberValue(Number(node, "epsilon", 1e-5))}};
 }
 
-// Over what is there, with nothing that runs along: a function that normalises weights (Brock et
-// al. 2021), say, for which exporters write a batch norm of constants.
-absl::Status StandardNormalization(OnnxImporter& im, const NodeProto& node) {
+// A vector over the channels as [1, C, 1, ...].
+absl::StatusOr<std::string> Column(OnnxImporter& im, const NodeProto& node, int i, int64_t rank) {
+  std::vector<int64_t> column(rank, 1);
+  column[1] = -1;
+  ASSIGN_OR_RETURN(const std::string vector, im.Tensor(node, i));
+  return im.Make(node, "Reshape", {vector}, {{"shape", IntegersValue(column)}});
+}
+
+// A batch norm whose statistics are no parameters of the file: a function that normalises weights
+// (Brock et al. 2021), say. In training form it is over what is there, else with the given mean and
+// variance, which may be computed.
+absl::Status PlainNormalization(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const int64_t rank, im.Rank(node, 0));
-  if (rank < 2) return NodeFault(node, "needs [B, C, ...]");
-  std::vector<int64_t> axes(rank), column(rank, 1);
-  std::iota(axes.begin(), axes.end(), 0);
-  axes.erase(axes.begin() + 1);
-  column[1] = -1;
-  const Attributes over = {{"axes", IntegersValue(axes)}, {"keep", IntegerValue(1)}};
-  ASSIGN_OR_RETURN(const std::string mean, im.Make(node, "ReduceMean", {x}, over));
-  ASSIGN_OR_RETURN(const std::string centred, im.Make(node, "Sub", {x, mean}));
-  ASSIGN_OR_RETURN(const std::string square, im.Make(node, "Mul", {centred, centred}));
-  ASSIGN_OR_RETURN(const std::string variance, im.Make(node, "ReduceMean", {square}, over));
+  if (rank < 2 || node.input_size() != 5) return NodeFault(node, "needs [B, C, ...], five inputs");
+  std::string centred, variance;
+  if (Integer(node, "training_mode", 0) != 0) {
+    std::vector<int64_t> axes(rank);
+    std::iota(axes.begin(), axes.end(), 0);
+    axes.erase(axes.begin() + 1);
+    const Attributes over = {{"axes", IntegersValue(axes)}, {"keep", IntegerValue(1)}};
+    ASSIGN_OR_RETURN(const std::string mean, im.Make(node, "ReduceMean", {x}, over));
+    ASSIGN_OR_RETURN(centred, im.Make(node, "Sub", {x, mean}));
+    ASSIGN_OR_RETURN(const std::string square, im.Make(node, "Mul", {centred, centred}));
+    ASSIGN_OR_RETURN(variance, im.Make(node, "ReduceMean", {square}, over));
+  } else {
+    ASSIGN_OR_RETURN(const std::string mean, Column(im, node, 3, rank));
+    ASSIGN_OR_RETURN(centred, im.Make(node, "Sub", {x, mean}));
+    ASSIGN_OR_RETURN(variance, Column(im, node, 4, rank));
+  }
   ASSIGN_OR_RETURN(const std::string epsilon, im.Scalar(node, Number(node, "epsilon", 1e-5), true));
   ASSIGN_OR_RETURN(const std::string safe, im.Make(node, "Add", {variance, epsilon}));
   ASSIGN_OR_RETURN(const std::string deviation, im.Make(node, "Sqrt", {safe}));
@@ -38,21 +53,19 @@ absl::Status StandardNormalization(OnnxImporter& im, const NodeProto& node) {
   for (int i = 1; i <= 2; ++i) {
     const FoldedValue* known = im.Folded(node, i);
     if (known != nullptr && known->Single() == (i == 1 ? 1.0 : 0.0)) continue;
-    ASSIGN_OR_RETURN(const std::string vector, im.Tensor(node, i));
-    ASSIGN_OR_RETURN(const std::string broadcast,
-                     im.Make(node, "Reshape", {vector}, {{"shape", IntegersValue(column)}}));
-    ASSIGN_OR_RETURN(y, im.Make(node, i == 1 ? "Mul" : "Add", {y, broadcast}));
+    ASSIGN_OR_RETURN(const std::string column, Column(im, node, i, rank));
+    ASSIGN_OR_RETURN(y, im.Make(node, i == 1 ? "Mul" : "Add", {y, column}));
   }
   im.Alias(node, 0, y);
   return absl::OkStatus();
 }
 
 absl::Status BatchNormalization(OnnxImporter& im, const NodeProto& node) {
+  if (im.ParameterOf(node, 3) < 0) return PlainNormalization(im, node);
   const double momentum = 1 - Number(node, "momentum", 0.9);
-  if (im.Folded(node, 3) != nullptr || momentum == 0) return StandardNormalization(im, node);
   ASSIGN_OR_RETURN(const std::vector<std::string> in, im.Tensors(node));
   if (in.size() != 5) return NodeFault(node, "needs five inputs");
-  if (!(momentum > 0 && momentum <= 1)) return NodeFault(node, "has an impossible momentum");
+  if (!(momentum > 0 && momentum <= 1)) return NodeFault(node, "has a momentum of 1");
   RETURN_IF_ERROR(im.MakeStatistic(node, 3, momentum));
   RETURN_IF_ERROR(im.MakeStatistic(node, 4, momentum));
   const std::string y = im.Output(node, 0);
@@ -119,7 +132,7 @@ absl::Status GroupNorm(OnnxImporter& im, const NodeProto& node, int64_t groups,
 // Before opset 21 gain and bias are given by group: each is repeated for the group's channels.
 absl::Status GroupNormalization(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::vector<std::string> inputs, im.Tensors(node));
-  ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(inputs.at(0)));
+  ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.InputShape(node, 0));
   const int64_t groups = Integer(node, "num_groups", 1);
   if (inputs.size() != 3 || shape.size() < 2 || groups < 1 || shape[1].value % groups != 0) {
     return NodeFault(node, "has groups that do not divide its channels");
@@ -139,7 +152,7 @@ absl::Status GroupNormalization(OnnxImporter& im, const NodeProto& node) {
 
 absl::Status InstanceNormalization(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(std::vector<std::string> inputs, im.Tensors(node));
-  ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(inputs.at(0)));
+  ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.InputShape(node, 0));
   if (shape.size() < 3) return NodeFault(node, "needs [B, C, ...]");
   return GroupNorm(im, node, shape[1].value, std::move(inputs));
 }

@@ -38,10 +38,25 @@ bool HasLengths(OnnxImporter& im, const NodeProto& node) {
          lengths->Single() != static_cast<double>((*shape)[0].value);
 }
 
+// Whether the gates have other functions than those of the definition, or a bound.
+bool HasOwnFunctions(const NodeProto& node, std::vector<std::string> usual) {
+  if (FindAttribute(node, "clip") != nullptr) return true;
+  const onnx::AttributeProto* activations = FindAttribute(node, "activations");
+  if (activations == nullptr) return false;
+  for (int i = 0; i < activations->strings_size(); ++i) {
+    if (activations->strings(i) != usual[i % usual.size()]) return true;
+  }
+  return false;
+}
+
 // ONNX: [T, B, I] in, [T, D, B, H] out; ours: [B, T, I] in, [B, T, D H] out.
 absl::Status Recurrent(OnnxImporter& im, const NodeProto& node) {
   const bool is_lstm = node.op_type() == "LSTM";
   const std::string direction = Word(node, "direction", "forward");
+  if (HasOwnFunctions(node, is_lstm ? std::vector<std::string>{"Sigmoid", "Tanh", "Tanh"}
+                                    : std::vector<std::string>{"Sigmoid", "Tanh"})) {
+    return NodeFault(node, "has activations of its own, or a clip");
+  }
   if (Integer(node, "layout", 0) != 0 || HasLengths(im, node) || HasInput(node, 7) ||
       Integer(node, "input_forget", 0) != 0 ||
       (!is_lstm && Integer(node, "linear_before_reset", 0) != 1)) {
@@ -159,8 +174,9 @@ absl::StatusOr<std::vector<std::string>> States(OnnxImporter& im, const NodeProt
 // [T, B, I] in; [T, D, B, H] and the last states [D, B, H] out.
 absl::Status Elman(OnnxImporter& im, const NodeProto& node) {
   const std::string direction = Word(node, "direction", "forward");
-  if (Integer(node, "layout", 0) != 0 || HasLengths(im, node)) {
-    return NodeFault(node, "has sequence lengths or layout 1");
+  if (Integer(node, "layout", 0) != 0 || HasLengths(im, node) ||
+      FindAttribute(node, "clip") != nullptr) {
+    return NodeFault(node, "has sequence lengths, layout 1 or a clip");
   }
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
   ASSIGN_OR_RETURN(const std::vector<Extent> shape, im.ShapeOf(x));

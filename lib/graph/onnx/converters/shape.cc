@@ -15,6 +15,8 @@ namespace {
 using onnx::NodeProto;
 using List = std::vector<int64_t>;
 
+constexpr int64_t kPaddedMax = int64_t{1} << 24;
+
 Extent Product(const std::vector<Extent>& shape) {
   Extent product{1};
   for (const Extent& extent : shape) {
@@ -24,20 +26,30 @@ Extent Product(const std::vector<Extent>& shape) {
   return product;
 }
 
-// A file traced with a fixed batch has that number where the batch belongs: the first dimension
-// with which the elements come out right.
-void RestoreBatch(const Extent& elements, int64_t traced, std::vector<Extent>& to) {
-  if (traced < 1 || !elements.of_batch || std::ranges::any_of(to, &Extent::of_batch)) return;
-  const bool has_rest = std::ranges::count(to, Extent{-1}) > 0;
-  for (Extent& extent : to) {
-    if (extent.value == -1) return;  // which takes the batch
-    if (extent.value < 1 || extent.value % traced != 0) continue;
-    const Extent before = extent;
-    extent = {extent.value / traced, true};
-    const int64_t known = Product(to).value;
-    if (has_rest ? elements.value % known == 0 : elements.value == known) return;
-    extent = before;
+// A file traced with a fixed batch has that number where the batch belongs. It belongs where as
+// many elements lie before it as in the input: elsewhere samples would mix. False where there is no
+// such dimension.
+bool RestoreBatch(const std::vector<Extent>& from, int64_t traced, std::vector<Extent>& to) {
+  int64_t before = 1, elements = 1;
+  bool passed = false;
+  for (const Extent& extent : from) {
+    passed = passed || extent.of_batch;
+    if (!passed) before *= extent.value;
+    elements *= extent.value;
   }
+  int64_t known = 1;
+  for (const Extent& extent : to) known *= extent.value == -1 ? 1 : extent.value;
+  if (known < 1 || elements * traced % known != 0) return false;
+  std::ranges::replace(to, Extent{-1}, Extent{elements * traced / known});
+  int64_t own = 1;
+  for (Extent& extent : to) {
+    if (own == before && extent.value % traced == 0) {
+      extent = {extent.value / traced, true};
+      return true;
+    }
+    own *= extent.value;
+  }
+  return false;
 }
 
 absl::Status Reshape(OnnxImporter& im, const NodeProto& node) {
@@ -49,7 +61,11 @@ absl::Status Reshape(OnnxImporter& im, const NodeProto& node) {
     if (to[d] == Extent{0} && keeps && d < from.size()) to[d] = from[d];
   }
   const Extent elements = Product(from);
-  RestoreBatch(elements, im.traced_batch(), to);
+  const bool has_batch = std::ranges::any_of(to, &Extent::of_batch);
+  if (elements.of_batch && !has_batch && im.traced_batch() > 0 &&
+      !RestoreBatch(from, im.traced_batch(), to)) {
+    return NodeFault(node, "reshapes a tensor so that its batch cannot be found");
+  }
   const Extent known = Product(to);
   if (std::ranges::count(to, Extent{-1}) > 1 || known.value < 1 ||
       elements.value % known.value != 0 || (known.of_batch && !elements.of_batch)) {
@@ -102,7 +118,9 @@ absl::Status Concat(OnnxImporter& im, const NodeProto& node) {
   for (int i = 0; i < node.input_size(); ++i) {
     // Caches begin empty.
     const FoldedValue* folded = im.Folded(node, i);
-    if (folded != nullptr && folded->at(0).values.empty()) continue;
+    bool is_empty = folded != nullptr;
+    for (int p = 0; p < kProbes; ++p) is_empty = is_empty && folded->at(p).values.empty();
+    if (is_empty) continue;
     ASSIGN_OR_RETURN(inputs.emplace_back(), im.Tensor(node, i));
   }
   if (inputs.size() == 1) {
@@ -152,6 +170,7 @@ absl::StatusOr<std::string> Backwards(OnnxImporter& im, const NodeProto& node, c
     return NodeFault(node, "steps backwards along the batch, or outside its input");
   }
   const int64_t size = shape[axis].value;
+  if (size > kPaddedMax) return NodeFault(node, "steps backwards over more than 2^24 positions");
   const auto clamp = [&](int64_t at) {
     return std::clamp<int64_t>(at < 0 ? std::max<int64_t>(at, -size - 1) + size : at, -1, size - 1);
   };
@@ -205,6 +224,9 @@ absl::Status Slice(OnnxImporter& im, const NodeProto& node) {
 absl::StatusOr<List> Mirrored(const NodeProto& node, const std::string& mode, int64_t size,
                               int64_t before, int64_t behind) {
   List positions;
+  if (before > kPaddedMax || behind > kPaddedMax || size > kPaddedMax) {
+    return NodeFault(node, "pads more than 2^24 positions");
+  }
   for (int64_t i = -before; i < size + behind; ++i) {
     int64_t at = i;
     if (mode == "edge") {
