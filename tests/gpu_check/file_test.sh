@@ -46,7 +46,7 @@ fi
 
 echo "== rehearsal of every stage"
 check ./check run tests results --rehearse || { fail tests; cat out err >&2; }
-has "8 passed"
+has "10 passed"
 check ./check run job results --rehearse || { fail job; cat out err >&2; }
 has "| toy GPT, 2 | "
 has "| toy of images, 4 | "
