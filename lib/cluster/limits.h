@@ -38,7 +38,7 @@ inline constexpr int64_t kLinearSamplesMax = int64_t{1}
 inline constexpr int64_t kSyntheticSamplesMax = int64_t{1} << 40;  // made on demand: costs nothing
 inline constexpr int kGraphInputsMax = 64;                         // of data.npy; a file each
 inline constexpr int kTensorNameBytesMax = 256;  // of what a job file names in a model
-inline constexpr int kOnnxPatternsMax = 1024;  // of each kind, in model.onnx
+inline constexpr int kOnnxPatternsMax = 1024;    // of each kind, in model.onnx
 
 // Queues.
 inline constexpr int kMailboxMessagesMax = 1024;  // into a shard or exchange thread

@@ -1,14 +1,19 @@
 #include "lib/telemetry/metrics.h"
 
 #include <dirent.h>
+#include <netdb.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -89,6 +94,24 @@ class ProcessCollector : public prometheus::Collectable {
   const double start_time_ = StartTimeSeconds();
 };
 
+// Connects to a port of this machine and hangs up; whether anybody answers is no matter.
+void Knock(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return;
+  const int socket_fd =
+      socket(found->ai_family, found->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (socket_fd >= 0) {
+    connect(socket_fd, found->ai_addr, found->ai_addrlen);
+    pollfd ready{.fd = socket_fd, .events = POLLOUT};
+    poll(&ready, 1, /*timeout=*/20);
+    close(socket_fd);
+  }
+  freeaddrinfo(found);
+}
+
 void Expose(prometheus::Exposer& exposer,
             const std::shared_ptr<const prometheus::Collectable>& collectable) {
   // It is only asked to Collect(), which is const.
@@ -104,7 +127,22 @@ Metrics::Metrics()
   Gauge("muster_build_info", "1, with the version as a label.", {{"version", Version()}}).Set(1);
 }
 
-Metrics::~Metrics() = default;
+// The HTTP library's listener sees that it is to end when somebody connects, or after two seconds:
+// a process that stops would wait for them. So somebody connects, until it has seen it.
+Metrics::~Metrics() {
+  if (exposer_ == nullptr) return;
+  const std::vector<int> ports = exposer_->GetListeningPorts();
+  std::atomic<bool> ended = false;
+  std::thread visitor([&] {
+    while (!ended && !ports.empty()) {
+      Knock(bound_host_, ports.front());
+      poll(nullptr, 0, /*timeout=*/2);
+    }
+  });
+  exposer_.reset();
+  ended = true;
+  visitor.join();
+}
 
 prometheus::Counter& Metrics::Counter(const std::string& name, const std::string& help,
                                       const MetricLabels& labels) {
@@ -156,6 +194,10 @@ absl::Status Metrics::Serve(const std::string& address) {
   exposer_->RegisterCollectable(registry_);
   for (const auto& other : others_) Expose(*exposer_, other);
   host_ = address.substr(0, colon);
+  // As the resolver takes it: without the brackets of an IPv6 address.
+  bound_host_ = std::string(absl::StripSuffix(absl::StripPrefix(host_, "["), "]"));
+  if (bound_host_ == "0.0.0.0" || bound_host_.empty()) bound_host_ = "127.0.0.1";
+  if (bound_host_ == "::") bound_host_ = "::1";
   if (host_ == "0.0.0.0" || host_ == "[::]" || host_.empty()) {
     char name[256] = "localhost";
     gethostname(name, sizeof(name) - 1);

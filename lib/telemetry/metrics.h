@@ -58,7 +58,8 @@ class Metrics {
   // Beside the registry; the process is the first.
   std::vector<std::shared_ptr<const prometheus::Collectable>> others_;
   std::unique_ptr<prometheus::Exposer> exposer_;
-  std::string host_;
+  std::string host_;        // as others reach it
+  std::string bound_host_;  // as this process does
 };
 
 }  // namespace muster

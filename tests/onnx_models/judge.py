@@ -35,7 +35,8 @@ thread of a CPU, nothing on a GPU.
 
 The dynamo exporter exports a model that trains as one that does not: it folds batch norms into the convolutions before
 them, and leaves out biases that start at zero. No importer can know of them. *As exported* means that the losses are
-those of the model in PyTorch without them.
+those of the model in PyTorch without them. What trains otherwise was joined or computed by the exporter beyond repair;
+the import warns of each.
 
 With {versions}.
 """
