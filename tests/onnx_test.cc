@@ -70,6 +70,25 @@ TEST_F(OnnxTest, AJobStartsFromTheFilesValuesAndNeedsTheFileOnlyWhenItIsCreated)
   }
 }
 
+TEST_F(OnnxTest, WhatTheImportGuessedIsAWarningOfTheJob) {
+  fs::copy_file("tests/goldens/onnx/transformer.onnx", model_,
+                fs::copy_options::overwrite_existing);
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const v1::Job job = cluster.Get(cluster.Run(Job(/*steps=*/1, "0.01")));
+  ASSERT_EQ(job.warnings_size(), 1);
+  EXPECT_THAT(job.warnings(0), testing::HasSubstr("trained by a guess: 'positions'"));
+}
+
+TEST_F(OnnxTest, AJobThatDivergedSaysSoWhenItEnds) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  // Squares of errors that grow a million times a step.
+  std::string diverging = Job(/*steps=*/16, "1e6");
+  diverging.insert(diverging.find("}}"), ", loss: mean_squared_error");
+  const v1::Job job = cluster.Get(cluster.Run(diverging));
+  EXPECT_EQ(job.state(), v1::SUCCEEDED);
+  EXPECT_EQ(job.reason(), "NONFINITE_LOSS");
+}
+
 TEST_F(OnnxTest, AFileThatCannotBeImportedIsAFaultOfTheJob) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   std::ofstream(model_) << "no model";
