@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "lib/graph/onnx/converters/converters.h"
 #include "lib/graph/onnx/folding.h"
 #include "lib/status/status.h"
@@ -351,120 +352,6 @@ std::string OnnxImporter::Output(const NodeProto& node, int i) {
   return Intermediate(node, absl::StrCat("output", i));
 }
 
-// ---------------------------------------------------------------- constants as tensors
-
-absl::StatusOr<std::string> OnnxImporter::TensorFor(const NodeProto& node, const FoldedValue& value,
-                                                    bool broadcasts) {
-  if (!value.depends_on_batch()) return Constant(node, value.floating(), value.at(0));
-  const absl::StatusOr<std::vector<Extent>> shape = value.Shape();
-  if (!shape.ok()) return NodeFault(node, shape.status().message());
-  const int64_t dimensions = std::ranges::count_if(*shape, &Extent::of_batch);
-  if (dimensions == 0) return MaterializeNumber(node, value);
-  if (dimensions > 1) return NodeFault(node, "reads a constant with the batch in two dimensions");
-  const int64_t axis = std::ranges::find_if(*shape, &Extent::of_batch) - shape->begin();
-  return MaterializeRows(node, value, axis, (*shape)[axis].value, broadcasts);
-}
-
-// a + c * batch, element by element: the batch's size is a sum of ones.
-absl::StatusOr<std::string> OnnxImporter::MaterializeNumber(const NodeProto& node,
-                                                            const FoldedValue& value) {
-  NumberArray factor = value.at(1), rest = value.at(0);
-  const double step = kProbeBatch[1] - kProbeBatch[0];
-  for (size_t i = 0; i < factor.values.size(); ++i) {
-    factor.values[i] = (factor.values[i] - rest.values[i]) / step;
-    rest.values[i] -= factor.values[i] * kProbeBatch[0];
-    const double expected = rest.values[i] + factor.values[i] * kProbeBatch[2];
-    const double found = value.at(2).values[i];
-    if (!(std::abs(found - expected) <= 1e-6 * std::max(1.0, std::abs(found)))) {
-      return NodeFault(node, "reads a number that depends on the batch in an unusual way");
-    }
-  }
-  ASSIGN_OR_RETURN(const std::string like, Like(node));
-  ASSIGN_OR_RETURN(const std::string index, Make(node, "SampleIndex", {like}));
-  ASSIGN_OR_RETURN(const std::string floats,
-                   Make(node, "Cast", {index}, {{"to", WordValue("f32")}}));
-  // The largest index and one more.
-  ASSIGN_OR_RETURN(
-      const std::string last,
-      Make(node, "ReduceMax", {floats}, {{"axes", IntegersValue({0})}, {"keep", IntegerValue(0)}}));
-  ASSIGN_OR_RETURN(const std::string one, Scalar(node, 1, true));
-  ASSIGN_OR_RETURN(const std::string batch, Make(node, "Add", {last, one}));
-  ASSIGN_OR_RETURN(const std::string c, Constant(node, true, factor));
-  ASSIGN_OR_RETURN(const std::string a, Constant(node, true, rest));
-  ASSIGN_OR_RETURN(const std::string product, Make(node, "Mul", {c, batch}));
-  ASSIGN_OR_RETURN(const std::string sum, Make(node, "Add", {product, a}));
-  if (value.floating()) return sum;
-  return Make(node, "Cast", {sum}, {{"to", WordValue("i32")}});
-}
-
-// A constant with `each` rows per sample along `axis`: the rows of sample s are base + s * step.
-absl::StatusOr<std::string> OnnxImporter::MaterializeRows(const NodeProto& node,
-                                                          const FoldedValue& value, int64_t axis,
-                                                          int64_t each, bool broadcasts) {
-  const std::vector<int64_t>& shape = value.at(0).shape;
-  const int64_t outer = ElementsOf({shape.begin(), shape.begin() + axis});
-  const int64_t inner = each * ElementsOf({shape.begin() + axis + 1, shape.end()});
-  const auto at = [&](int probe, int64_t o, int64_t sample, int64_t i) {
-    return value.at(probe).values[(o * kProbeBatch[probe] + sample) * inner + i];
-  };
-  // [1, outer dimensions, each, inner dimensions]
-  NumberArray base{.shape = {1}};
-  base.shape.insert(base.shape.end(), shape.begin(), shape.begin() + axis);
-  base.shape.push_back(each);
-  base.shape.insert(base.shape.end(), shape.begin() + axis + 1, shape.end());
-  NumberArray step = base;
-  bool moves = false;
-  for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t i = 0; i < inner; ++i) {
-      const double first = at(0, o, 0, i);
-      // Infinities are equal and have no difference.
-      const double difference = at(0, o, 1, i) == first ? 0 : at(0, o, 1, i) - first;
-      base.values.push_back(first);
-      step.values.push_back(difference);
-      moves = moves || difference != 0;
-      for (int p = 0; p < kProbes; ++p) {
-        for (int64_t s = 0; s < kProbeBatch[p]; ++s) {
-          const double expected = difference == 0 ? first : first + difference * s;
-          if (at(p, o, s, i) != expected) {
-            return NodeFault(node, "reads a constant that depends on the batch in an unusual way");
-          }
-        }
-      }
-    }
-  }
-  ASSIGN_OR_RETURN(std::string y, Constant(node, value.floating(), base));
-  std::vector<Extent> wide;
-  for (int64_t size : base.shape) wide.push_back({size});
-  wide[0] = {1, true};
-  if (moves) {
-    ASSIGN_OR_RETURN(const std::string like, Like(node));
-    ASSIGN_OR_RETURN(std::string index, Make(node, "SampleIndex", {like}));
-    if (value.floating()) {
-      ASSIGN_OR_RETURN(index, Make(node, "Cast", {index}, {{"to", WordValue("f32")}}));
-    }
-    std::vector<Extent> column(wide.size(), Extent{1});
-    column[0] = {1, true};
-    ASSIGN_OR_RETURN(index, Reshaped(node, index, column));
-    ASSIGN_OR_RETURN(const std::string steps, Constant(node, value.floating(), step));
-    ASSIGN_OR_RETURN(const std::string moved, Make(node, "Mul", {index, steps}));
-    ASSIGN_OR_RETURN(y, Make(node, "Add", {moved, y}));
-  } else if (!broadcasts || each > 1) {
-    ASSIGN_OR_RETURN(y, Expanded(node, y, wide));
-  } else {
-    wide[0] = {1};
-  }
-  // The batch goes to its place, and `each` joins it.
-  std::vector<int64_t> permutation;
-  for (int64_t d = 1; d <= axis; ++d) permutation.push_back(d);
-  permutation.push_back(0);
-  for (int64_t d = axis + 1; d < std::ssize(wide); ++d) permutation.push_back(d);
-  ASSIGN_OR_RETURN(y, Transposed(node, y, permutation));
-  std::vector<Extent> target;
-  for (int64_t d = 0; d < std::ssize(shape); ++d) target.push_back({shape[d]});
-  target[axis] = {each, wide[0].of_batch};
-  return Reshaped(node, y, target);
-}
-
 // ---------------------------------------------------------------- inputs and initialisers
 
 absl::Status OnnxImporter::AddInput(const onnx::ValueInfoProto& value) {
@@ -588,10 +475,14 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
 // ---------------------------------------------------------------- nodes
 
 void OnnxImporter::Refuse(const NodeProto& node, absl::string_view what) {
-  // "node 'NAME' (OP) WHAT" is what converters say; the node is named once for all that share it.
-  const std::string prefix = absl::StrCat("node '", NameOf(node), "' (", node.op_type(), ") ");
-  if (const size_t at = what.find(prefix); at != absl::string_view::npos) {
-    what = what.substr(at + prefix.size());
+  // Converters say "node 'NAME' (OP) WHAT" with the file's operator, shape inference with the
+  // graph's and its name, which has ' behind it where several nodes are made of one. The node is
+  // named once for all that share the cause.
+  if (absl::ConsumePrefix(&what, absl::StrCat("node '", NameOf(node)))) {
+    while (absl::ConsumePrefix(&what, "'")) {
+    }
+    absl::ConsumePrefix(&what, " ");
+    absl::ConsumePrefix(&what, absl::StrCat("(", node.op_type(), ") "));
   }
   Fault& fault =
       faults_[{absl::StrCat(IsDefaultDomain(node) ? "" : node.domain() + ".", node.op_type()),
@@ -728,99 +619,6 @@ absl::Status OnnxImporter::Run() {
   RETURN_IF_ERROR(AddInitializers(file_.graph()));
   Convert(file_.graph());
   return Faults();
-}
-
-// ---------------------------------------------------------------- the loss
-
-absl::StatusOr<std::string> OnnxImporter::LossTensor(const v1::OnnxModel& model) const {
-  std::vector<std::string> outputs;
-  for (const onnx::ValueInfoProto& output : file_.graph().output()) {
-    outputs.push_back(output.name());
-  }
-  std::string name = model.logits();
-  if (name.empty() && outputs.size() == 1) name = outputs.front();
-  if (std::ranges::count(outputs, name) == 0) {
-    return Invalid(
-        absl::StrCat("logits: ", name.empty() ? "must name" : absl::StrCat("'", name, "' is not"),
-                     " one of the file's outputs: ", absl::StrJoin(outputs, ", ")));
-  }
-  if (const auto alias = alias_.find(name); alias != alias_.end()) return alias->second;
-  if (!types_[0].contains(name)) return Invalid(absl::StrCat("output '", name, "' is a constant"));
-  return name;
-}
-
-// The file computes the mean over what it is given: its share of the global batch's.
-absl::Status OnnxImporter::AddOwnLoss(const std::string& loss) {
-  if (types_[0].at(loss).shape.size() > 1 || types_[0].at(loss).elements() != 1 ||
-      types_[0].at(loss).dtype != v1::DTYPE_F32) {
-    return Invalid(
-        absl::StrCat("loss: output '", loss, "' is ", types_[0].at(loss).ToString(),
-                     ": with \"output\" it must be one number, the mean over the batch"));
-  }
-  NodeProto node;
-  node.set_name("loss");
-  node.add_output(loss);
-  std::string scalar = loss;
-  if (!types_[0].at(loss).shape.empty()) {
-    ASSIGN_OR_RETURN(scalar, Reshaped(node, loss, {}));
-  }
-  graph_.set_loss(Unique("loss"));
-  return Add(node, "BatchShare", {scalar}, {graph_.loss()});
-}
-
-absl::Status OnnxImporter::AddLabels(const std::string& labels, bool of_classes,
-                                     const std::vector<int64_t>& logits) {
-  const auto existing = std::ranges::find_if(
-      graph_.inputs(), [&](const v1::GraphInput& input) { return input.name() == labels; });
-  if (existing != graph_.inputs().end()) return absl::OkStatus();
-  if (names_.contains(labels)) return Invalid(absl::StrCat("labels: '", labels, "' is a tensor"));
-  v1::GraphInput& input = *graph_.add_inputs();
-  input.set_name(labels);
-  input.set_dtype(of_classes ? v1::DTYPE_I32 : v1::DTYPE_F32);
-  input.add_shape(-1);
-  for (size_t d = 1; d + (of_classes ? 1 : 0) < logits.size(); ++d) input.add_shape(logits[d]);
-  return absl::OkStatus();
-}
-
-absl::Status OnnxImporter::AddLoss(const v1::OnnxModel& model) {
-  ASSIGN_OR_RETURN(const std::string logits, LossTensor(model));
-  if (model.loss() == "output") return AddOwnLoss(logits);
-  const std::vector<int64_t> shape = types_[0].at(logits).shape;
-  const bool of_classes = model.loss().empty() || model.loss() == "softmax_cross_entropy";
-  const bool sigmoid = model.loss() == "sigmoid_cross_entropy";
-  if (!of_classes && !sigmoid && model.loss() != "mean_squared_error") {
-    return Invalid(absl::StrCat("loss: '", model.loss(),
-                                "' is unknown; there are softmax_cross_entropy, "
-                                "sigmoid_cross_entropy, mean_squared_error and output"));
-  }
-  ASSIGN_OR_RETURN(const std::vector<Extent> extents, ShapeOf(logits));
-  if (extents.empty() || extents[0] != Extent{1, true} || (of_classes && shape.size() < 2)) {
-    return Invalid(absl::StrCat("output '", logits, "' is ", types_[0].at(logits).ToString(),
-                                " for a batch of 2: a loss needs the batch first",
-                                of_classes ? " and the classes last" : ""));
-  }
-  const std::string labels = model.labels().empty() ? "target" : model.labels();
-  RETURN_IF_ERROR(AddLabels(labels, of_classes, shape));
-  const auto add = [&](absl::string_view op, std::vector<std::string> node_outputs) {
-    v1::Node& node = *graph_.add_nodes();
-    node.set_name(node_outputs.front());
-    node.set_op(std::string(op));
-    node.add_inputs(logits);
-    node.add_inputs(labels);
-    node.mutable_outputs()->Add(node_outputs.begin(), node_outputs.end());
-  };
-  graph_.set_loss(Unique("loss"));
-  if (of_classes) {
-    add("SoftmaxCrossEntropy", {graph_.loss(), Unique("loss/lse")});
-    graph_.set_logits(logits);
-    if (shape.size() == 2) {
-      graph_.set_correct(Unique("correct"));
-      add("CorrectCount", {graph_.correct()});
-    }
-  } else {
-    add(sigmoid ? "SigmoidCrossEntropy" : "MeanSquaredError", {graph_.loss()});
-  }
-  return absl::OkStatus();
 }
 
 // What does not lead to the loss is not part of the model: a parameter of it would never train.

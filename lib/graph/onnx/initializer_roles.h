@@ -25,11 +25,11 @@ struct InitializerDecision {
   bool doubtful = false;  // nothing but a guess speaks for it
 };
 
-// By initialiser, in the file's order. Patterns of `model` (train, freeze) come first; then
-// infinities, which nothing trains; uses (weights, biases behind products, norms, tables and
-// statistics say what they are); and for what meets the data in another way its name, as PyTorch's
-// modules call things. A scalar is a constant unless a pattern names it. INVALID_ARGUMENT for
-// patterns that match nothing and for values that cannot be read.
+// By initialiser, in the file's order. Running statistics are that whatever patterns say; then come
+// patterns of `model` (freeze, train); then infinities, which nothing trains; uses (weights, biases
+// behind products, norms, tables say what they are); and for what meets the data in another way its
+// name, as PyTorch's modules call things. A scalar is a constant unless a pattern names it.
+// INVALID_ARGUMENT for patterns that match nothing and for values that cannot be read.
 absl::StatusOr<std::vector<InitializerDecision>> DecideRoles(const v1::OnnxModel& model,
                                                              OnnxFile& file);
 

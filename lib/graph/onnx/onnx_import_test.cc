@@ -176,6 +176,16 @@ TEST(OnnxImportTest, AFixedBatchIsFoundWhereItLiesInMemory) {
   EXPECT_EQ(ShapeOf(imported->graph, "r", 4), (std::vector<int64_t>{5, 8, 3}));
 }
 
+TEST(OnnxImportTest, AFaultNamesItsNodeOnce) {
+  // The second operator that the converter makes of the node does not fit.
+  Model model;
+  model.Input("x", {0, 3}).Weight("w", {4, 2}).Weight("b", {7}).Output("y");
+  model.Node("Gemm", {"x", "w", "b"}, {"y"});
+  const std::string message(model.Import().status().message());
+  EXPECT_THAT(message,
+              testing::HasSubstr("1 node cannot be imported: Gemm (node 'the Gemm') (MatMul): "));
+}
+
 TEST(OnnxImportTest, HostileNodesAreErrors) {
   const auto message = [](Model model) {
     const auto imported = model.Import();
