@@ -1,0 +1,77 @@
+// Who is at the other end of a link, and how he proves it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace muster {
+
+// The secret that the members of one generation of a job share: it comes with the plan, over the
+// control plane, and is never written down or printed.
+class SessionToken {
+ public:
+  static constexpr size_t kBytes = 16;
+  using Proof = std::array<std::byte, 32>;
+
+  SessionToken() = default;  // all zero: of nobody, for tests
+  // A new one of the machine's entropy.
+  static SessionToken Random();
+  // `bytes` as in JobPlan.session_token. INVALID_ARGUMENT for another size.
+  static absl::StatusOr<SessionToken> FromBytes(absl::string_view bytes);
+
+  std::string ToBytes() const;
+  // HMAC-SHA256 (RFC 2104) of `message` with this token as the key.
+  Proof Prove(absl::Span<const std::byte> message) const;
+  // Whether `proof` is that of `message`. Takes as long for every wrong proof.
+  bool Believes(absl::Span<const std::byte> message, absl::Span<const std::byte> proof) const;
+  // Takes as long for every other token.
+  bool operator==(const SessionToken& other) const;
+
+ private:
+  std::array<std::byte, kBytes> bytes_ = {};
+};
+
+enum class LinkRole : uint8_t { kWorker = 1, kShard = 2 };
+
+// Who speaks on a link: a worker or a shard of one generation of a job.
+struct LinkIdentity {
+  uint64_t job = 0;  // JobPlan.job_number
+  uint32_t generation = 0;
+  LinkRole role = LinkRole::kWorker;
+  uint32_t index = 0;  // rank of the worker, index of the shard
+
+  friend bool operator==(const LinkIdentity&, const LinkIdentity&) = default;
+};
+
+// "rank 3 of job 42, generation 1"
+std::string NameOf(const LinkIdentity& identity);
+
+// With what a member introduces itself when it connects.
+struct LinkCredentials {
+  LinkIdentity self;
+  SessionToken token;
+};
+
+// The sessions in which a transport takes part: whoever connects must prove to be of one of them.
+// Thread-compatible.
+class SessionTable {
+ public:
+  // Replaces one of the same job and generation.
+  void Open(uint64_t job, uint32_t generation, const SessionToken& token);
+  void Close(uint64_t job, uint32_t generation);
+  // Null: there is none. Valid until the next change.
+  const SessionToken* Find(uint64_t job, uint32_t generation) const;
+
+ private:
+  absl::flat_hash_map<std::pair<uint64_t, uint32_t>, SessionToken> tokens_;
+};
+
+}  // namespace muster
