@@ -1,0 +1,161 @@
+#include "lib/transport/event_loop.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/transport/file_descriptor.h"
+
+namespace muster {
+namespace {
+
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends;
+    EXPECT_EQ(pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC), 0);
+    out = FileDescriptor(ends[0]);
+    in = FileDescriptor(ends[1]);
+  }
+  void Write() const { EXPECT_EQ(write(in.get(), "x", 1), 1); }
+  FileDescriptor out, in;
+};
+
+class Notes : public EventLoop::Handler {
+ public:
+  void Ready(uint32_t events) override {
+    ++calls;
+    last = events;
+  }
+  int calls = 0;
+  uint32_t last = 0;
+};
+
+class Idle : public EventLoop::Sleeper {
+ public:
+  bool HasNews() const override { return news; }
+  bool PrepareToSleep() override {
+    ++prepared;
+    return !news && may_sleep;
+  }
+  absl::Duration SleepMax() const override { return sleep_max; }
+  bool news = false;
+  bool may_sleep = true;
+  int prepared = 0;
+  absl::Duration sleep_max = absl::InfiniteDuration();
+};
+
+class EventLoopTest : public testing::TestWithParam<bool> {  // whether it polls
+ protected:
+  EventLoopTest() {
+    auto made = EventLoop::Create({.regardless = GetParam()});
+    EXPECT_TRUE(made.ok()) << made.status();
+    loop_ = *std::move(made);
+  }
+  std::unique_ptr<EventLoop> loop_;
+};
+
+TEST_P(EventLoopTest, HandlersHearOfTheirDescriptors) {
+  Pipe first, second;
+  Notes one, two;
+  ASSERT_TRUE(loop_->Watch(first.out.get(), EPOLLIN, &one).ok());
+  ASSERT_TRUE(loop_->Watch(second.out.get(), EPOLLIN, &two).ok());
+  EXPECT_EQ(loop_->Look(), 0);
+  second.Write();
+  EXPECT_EQ(loop_->Look(), 1);
+  EXPECT_EQ(one.calls, 0);
+  EXPECT_EQ(two.calls, 1);
+  EXPECT_EQ(two.last, EPOLLIN);
+  loop_->Unwatch(second.out.get(), &two);
+  EXPECT_EQ(loop_->Look(), 0);
+}
+
+TEST_P(EventLoopTest, MoreDescriptorsThanFitIntoOneLookAreAllHeard) {
+  std::array<Pipe, 150> pipes;
+  std::array<Notes, 150> notes;
+  for (size_t i = 0; i < pipes.size(); ++i) {
+    ASSERT_TRUE(loop_->Watch(pipes[i].out.get(), EPOLLIN | EPOLLET, &notes[i]).ok());
+    pipes[i].Write();
+  }
+  EXPECT_EQ(loop_->Look(), 150);
+  for (const Notes& note : notes) EXPECT_EQ(note.calls, 1);
+}
+
+TEST_P(EventLoopTest, ADescriptorEndsAWait) {
+  Pipe pipe;
+  Notes notes;
+  Idle idle;
+  ASSERT_TRUE(loop_->Watch(pipe.out.get(), EPOLLIN | EPOLLET, &notes).ok());
+  std::jthread writer([&pipe] { pipe.Write(); });
+  loop_->Wait(idle, absl::InfiniteDuration());
+  EXPECT_EQ(notes.calls, 1);
+}
+
+TEST_P(EventLoopTest, WakeEndsTheCurrentOrTheNextWaitAndNoOther) {
+  Idle idle;
+  loop_->Wake();
+  loop_->Wait(idle, absl::InfiniteDuration());
+  std::jthread waker([this] { loop_->Wake(); });
+  loop_->Wait(idle, absl::InfiniteDuration());
+  waker.join();
+  const auto begin = std::chrono::steady_clock::now();
+  loop_->Wait(idle, absl::Milliseconds(20));  // may end at once by the bell of the last Wake()
+  loop_->Wait(idle, absl::Milliseconds(20));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(20));
+}
+
+TEST_P(EventLoopTest, WakesOfManyThreadsAreNeverMissed) {
+  Idle idle;
+  std::atomic<int> posted = 0;
+  std::jthread poster([&] {
+    for (int i = 0; i < 20'000; ++i) {
+      posted.fetch_add(1);
+      loop_->Wake();
+    }
+  });
+  while (posted.load() < 20'000) loop_->Wait(idle, absl::InfiniteDuration());
+}
+
+TEST_P(EventLoopTest, NewsNeedNoDescriptor) {
+  Idle idle;
+  idle.news = true;
+  loop_->Wait(idle, absl::InfiniteDuration());
+  idle.news = false;
+  idle.may_sleep = false;  // it comes while the thread prepares to sleep
+  loop_->Wait(idle, absl::InfiniteDuration());
+  EXPECT_GE(idle.prepared, 1);
+}
+
+TEST_P(EventLoopTest, NobodySleepsLongerThanProgressIsDue) {
+  Idle idle;
+  idle.sleep_max = absl::Milliseconds(2);
+  loop_->Wait(idle, absl::InfiniteDuration());
+}
+
+TEST_P(EventLoopTest, ABusyThreadLooksAtIdleDescriptorsNowAndThen) {
+  Pipe pipe;
+  Notes notes;
+  ASSERT_TRUE(loop_->Watch(pipe.out.get(), EPOLLIN | EPOLLET, &notes).ok());
+  for (int i = 0; i < 100; ++i) loop_->LookIfDue(1);
+  pipe.Write();
+  int turns = 0;
+  while (notes.calls == 0 && turns < 100) {
+    loop_->LookIfDue(1);
+    ++turns;
+  }
+  EXPECT_EQ(notes.calls, 1);
+  EXPECT_LE(turns, 16);
+}
+
+INSTANTIATE_TEST_SUITE_P(, EventLoopTest, testing::Bool(), [](const auto& polls) {
+  return polls.param ? "Polling" : "Sleeping";
+});
+
+}  // namespace
+}  // namespace muster
