@@ -1,0 +1,195 @@
+// The one TCP port of a process on which its transports are reached, and its guard.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "lib/transport/doorbell.h"
+#include "lib/transport/file_descriptor.h"
+#include "lib/transport/session.h"
+#include "lib/transport/session_handshake.h"
+#include "lib/transport/tcp_socket.h"
+
+namespace muster {
+
+enum class Checksums {
+  kAuto,  // of payloads that leave this host; memory is trusted, cards and switches are not
+  kOn,
+  kOff,  // unless the other end wants them
+};
+
+struct DataPortOptions {
+  // A name or an address of this host: connections come in there only. "": at all of them.
+  std::string bind_host;
+  // The first free one of this range; 0: any that the kernel gives.
+  uint16_t port_first = 0;
+  uint16_t port_last = 0;
+  // A name or an address under which others reach this host. "": its own addresses.
+  std::string advertise_host;
+  DataSecurity security = DataSecurity::kAuth;
+  Checksums checksums = Checksums::kAuto;
+
+  // How long a stranger may take to become a member.
+  std::chrono::milliseconds handshake_time_max = std::chrono::seconds(5);
+};
+
+// Listens, and lets in who proves to be of a session that is open behind one of the doors: one
+// thread for all handshakes, which hands each proven connection to the transport that it asks for.
+//
+// Of half-open connections there are at most kHalfOpenMax; one more, and the oldest has to go: an
+// honest handshake takes two round trips, so that only a flood of as many within that time keeps
+// members out, while strangers who sit still would keep them out for good if the newest had to go.
+//
+// Thread-safe.
+class DataPort : public std::enable_shared_from_this<DataPort> {
+ public:
+  static constexpr int kHalfOpenMax = 64;
+
+  // Why somebody was turned away.
+  enum class Stranger {
+    kNotMuster,  // what it said is no hello
+    kDiffers,    // another version or security
+    kNotProven,  // a wrong proof, or none: no such session, or another token
+    kHungUp,     // before it had finished
+    kTooSlow,
+    kCrowdedOut,  // by newer ones
+  };
+  static constexpr int kStrangerKinds = 6;
+
+  // A connection that has been let in.
+  struct Member {
+    FileDescriptor socket;
+    LinkHello hello;
+    bool checksums = false;
+    SessionToken::Proof tls_key = {};
+  };
+
+  // What became of a name.
+  struct Resolved {
+    int64_t request;
+    absl::StatusOr<std::vector<SocketAddress>> addresses;
+  };
+
+  // A transport behind the port. Of one thread, but HasNews().
+  class Door {
+   public:
+    // Nobody comes in any more, and `wake` is not called any more.
+    ~Door();
+    Door(const Door&) = delete;
+    Door& operator=(const Door&) = delete;
+
+    DataPort& port() const { return *port_; }
+    uint32_t number() const { return number_; }
+    void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token);
+    void CloseSession(uint64_t job, uint32_t generation);
+
+    // The answer comes as news. The name service may take long.
+    void Resolve(int64_t request, const Endpoint& endpoint);
+
+    // Any thread; no lock.
+    bool HasNews() const { return has_news_.load(std::memory_order_acquire); }
+    struct News {
+      std::vector<Member> members;
+      std::vector<Resolved> resolved;
+    };
+    News Take();
+
+   private:
+    friend class DataPort;
+    Door(std::shared_ptr<DataPort> port, uint32_t number, absl::AnyInvocable<void()> wake)
+        : port_(std::move(port)), number_(number), wake_(std::move(wake)) {}
+    void Announce();  // with the port's lock held
+
+    const std::shared_ptr<DataPort> port_;
+    const uint32_t number_;
+    absl::AnyInvocable<void()> wake_;
+    std::atomic<bool> has_news_ = false;
+    SessionTable sessions_;  // guarded by port_->mu_, as is news_
+    News news_;
+  };
+
+  // UNAVAILABLE, with what to try, where no port of the range can be had.
+  static absl::StatusOr<std::shared_ptr<DataPort>> Open(DataPortOptions options = {});
+  // Waits for a name that is being resolved.
+  ~DataPort();
+  DataPort(const DataPort&) = delete;
+  DataPort& operator=(const DataPort&) = delete;
+
+  // `wake` is called when there is news, on another thread and with a lock held: it only wakes.
+  std::unique_ptr<Door> MakeDoor(absl::AnyInvocable<void()> wake);
+
+  const DataPortOptions& options() const { return options_; }
+  uint64_t id() const { return id_; }  // at random: tells this port from those of other processes
+  uint16_t port() const { return port_; }
+  // Where others may try to reach it, the most likely first.
+  const std::vector<Endpoint>& endpoints() const { return endpoints_; }
+  // Whether checksums are wanted on this connection.
+  bool WantsChecksums(int socket) const;
+
+  int64_t strangers(Stranger why) const { return strangers_[static_cast<int>(why)].load(); }
+  int64_t strangers() const;  // of all kinds
+  int64_t members() const { return members_.load(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct HalfOpen;
+
+  DataPort(DataPortOptions options, FileDescriptor listener, Doorbell bell);
+
+  void Run();
+  void Accept();
+  void GiveUpLate(Clock::time_point now);
+  // Whether it is to be kept.
+  bool Continue(HalfOpen& half);
+  bool Reply(HalfOpen& half);
+  void HandOver(HalfOpen& half);
+  Door* FindDoor(const LinkHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Count(Stranger why, const HalfOpen& half, const absl::Status& fault);
+  void ResolveNames();
+
+  const DataPortOptions options_;
+  const uint64_t id_;
+  const FileDescriptor listener_;
+  const Doorbell bell_;
+  const uint16_t port_;
+  const std::vector<Endpoint> endpoints_;
+
+  std::array<std::atomic<int64_t>, kStrangerKinds> strangers_ = {};
+  std::atomic<int64_t> members_ = 0;
+
+  absl::Mutex mu_;
+  absl::flat_hash_map<uint32_t, Door*> doors_ ABSL_GUARDED_BY(mu_);
+  uint32_t doors_made_ ABSL_GUARDED_BY(mu_) = 0;
+  struct Request {
+    uint32_t door;
+    int64_t number;
+    Endpoint endpoint;
+  };
+  std::deque<Request> requests_ ABSL_GUARDED_BY(mu_);
+  std::thread resolver_ ABSL_GUARDED_BY(mu_);  // started for the first name
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  // Of the thread.
+  std::vector<std::unique_ptr<HalfOpen>> halves_;  // the oldest first
+  Clock::time_point accept_from_;
+  Clock::time_point log_from_;
+  int64_t unlogged_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace muster
