@@ -51,6 +51,16 @@ void FetchTurns::End(Payload* payload) {
   --payload->sender_->fetching;
 }
 
+void FetchTurns::Leave(Payload* payload) {
+  Sender& sender = *payload->sender_;
+  Payload* before = nullptr;
+  Payload* at = sender.first;
+  while (at != payload) before = std::exchange(at, at->next_);
+  (before == nullptr ? sender.first : before->next_) = payload->next_;
+  if (sender.last == payload) sender.last = before;
+  --waiting_;
+}
+
 FetchTurns::Payload* FetchTurns::Abandon() { return waiting_ == 0 ? nullptr : TakeFirst(*Next()); }
 
 bool FetchTurns::MayBegin(Time now) {

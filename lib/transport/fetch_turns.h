@@ -55,6 +55,8 @@ class FetchTurns {
   Payload* Begin(Time now);
   // It was fetched, or cannot be.
   void End(Payload* payload);
+  // It waits, and never will be fetched.
+  void Leave(Payload* payload);
   // One that waits and never will be fetched; null: there is none.
   Payload* Abandon();
 

@@ -118,6 +118,23 @@ TEST_F(FetchTurnsTest, NobodySavesUpTurnsWhileHeSendsNothing) {
   EXPECT_GE(std::ranges::count(ranks, 2), 3) << "rank 1 had nine turns less before";
 }
 
+TEST_F(FetchTurnsTest, WhoeverLeavesHasNoTurnAndTheOthersKeepTheirOrder) {
+  for (const size_t leaves : {0, 1, 3}) {
+    FetchTurns turns({.bytes_max = 1, .fetches_min = 4});
+    std::deque<FetchTurns::Payload> payloads(4);
+    for (auto& payload : payloads) turns.Wait(&payload, 1, 1, kBytes);
+    turns.Leave(&payloads[leaves]);
+    FetchTurns::Payload late;
+    turns.Wait(&late, 1, 1, kBytes);
+    for (size_t i = 0; i < payloads.size(); ++i) {
+      if (i == leaves) continue;
+      EXPECT_EQ(turns.Begin(now_), &payloads[i]);
+    }
+    EXPECT_EQ(turns.Begin(now_), &late);
+    EXPECT_FALSE(turns.waiting());
+  }
+}
+
 TEST_F(FetchTurnsTest, AFewAreFetchedHoweverLargeTheyAre) {
   FetchTurns turns({.bytes_max = 1, .fetches_min = 3});
   std::deque<FetchTurns::Payload> payloads(5);
