@@ -25,7 +25,7 @@
 #include "lib/graph/model.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 constexpr int kWarmupRuns = 3;
@@ -338,4 +338,4 @@ void AddBenchCommands(CLI::App& app, Session& session) {
   AddSyncBench(*bench, session);
 }
 
-}  // namespace muster
+}  // namespace muster::cli

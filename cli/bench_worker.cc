@@ -18,14 +18,17 @@
 #include "lib/cluster/fleet_client.h"
 #include "lib/cluster/limits.h"
 #include "lib/codec/codec.h"
+#include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
+#include "lib/transport/data_port.h"
+#include "lib/transport/session.h"
 #include "lib/transport/shared_slab.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(1);
@@ -161,10 +164,13 @@ class PushLoop : private MessageReceiver {
           absl::StrCat("the plan of ", plan_->job(), " has no worker ", options.member));
     }
     RETURN_IF_ERROR(MakeChunks());
+    // The ps are on this machine.
+    ASSIGN_OR_RETURN(std::shared_ptr<DataPort> port, DataPort::Open({.bind_host = "127.0.0.1"}));
     ASSIGN_OR_RETURN(transport_,
                      RoutingTransport::Create(
                          {.links = options.links,
-                          .polling = PollingOf(options.poll, /*busy_threads=*/0, /*pollers=*/1)}));
+                          .polling = PollingOf(options.poll, /*busy_threads=*/0, /*pollers=*/1),
+                          .port = std::move(port)}));
     transport_->SetReceiver(this);
     ASSIGN_OR_RETURN(gradient_registration_, transport_->RegisterMemory(gradients_->memory()));
     ASSIGN_OR_RETURN(value_registration_, transport_->RegisterMemory(values_->memory()));
@@ -203,15 +209,14 @@ class PushLoop : private MessageReceiver {
 
   // HELLO to all shards, then every chunk's value.
   absl::Status Greet() {
-    greeting_ = absl::StrCat(plan_->session_token(), transport_->address());
+    ASSIGN_OR_RETURN(const LinkCredentials credentials,
+                     CredentialsOf(*plan_, LinkRole::kWorker, static_cast<int>(rank_)));
     for (int shard = 0; shard < plan_->shards_size(); ++shard) {
-      ASSIGN_OR_RETURN(links_[shard].peer, transport_->Connect(plan_->shards(shard).address()));
+      ASSIGN_OR_RETURN(links_[shard].peer,
+                       transport_->Connect(plan_->shards(shard).address(), credentials));
       links_[shard].credit = CreditOf(transport_->Describe(links_[shard].peer));
-      WireHeader hello = HeaderOf(MessageKind::kHello, shard, plan_->first_step());
-      hello.length = greeting_.size();
-      transport_->Send(links_[shard].peer, hello,
-                       {reinterpret_cast<const std::byte*>(greeting_.data()), greeting_.size()},
-                       {});
+      transport_->Send(links_[shard].peer,
+                       HeaderOf(MessageKind::kHello, shard, plan_->first_step()), {}, {});
     }
     RETURN_IF_ERROR(ProgressUntil(
         [this] { return std::ranges::all_of(links_, [](const Link& l) { return l.greeted; }); }));
@@ -309,13 +314,16 @@ class PushLoop : private MessageReceiver {
     PushNext(c);
   }
 
-  PayloadPlace PlacePayload(const WireHeader& header) override {
+  void PeerJoined(PeerId peer, const LinkIdentity&) override { transport_->Disconnect(peer); }
+
+  PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     if (header.kind != MessageKind::kParams || header.chunk >= chunks_.size()) return {};
     const absl::Span<std::byte> values = chunks_[header.chunk].values;
     return header.length == values.size() ? PayloadPlace(values) : PayloadPlace();
   }
 
-  void Received(const WireHeader& header, absl::Span<const std::byte>, PayloadLease) override {
+  void Received(PeerId, const WireHeader& header, absl::Span<const std::byte>,
+                PayloadLease) override {
     ++received_;
     if (header.kind == MessageKind::kHello && header.chunk < links_.size()) {
       links_[header.chunk].greeted = true;
@@ -327,6 +335,11 @@ class PushLoop : private MessageReceiver {
           absl::StrCat("chunk ", header.chunk, " of step ", header.step,
                        " was refused: ", RefusalReasonName(header.reason))));
     }
+  }
+
+  void PayloadLost(PeerId, const WireHeader& header) override {
+    Fail(absl::UnavailableError(
+        absl::StrCat("the value of chunk ", header.chunk, " was lost on its way")));
   }
 
   void PeerLost(PeerId peer, const absl::Status& why) override {
@@ -341,7 +354,6 @@ class PushLoop : private MessageReceiver {
   const std::shared_ptr<const v1::JobPlan> plan_;
   const BenchMember* const member_;
   uint32_t rank_ = 0;
-  std::string greeting_;
   std::vector<Chunk> chunks_;
   std::vector<Link> links_;
   std::shared_ptr<SharedSlab> gradients_, values_;
@@ -394,4 +406,4 @@ absl::StatusOr<BenchWorkerResult> RunBenchWorker(const BenchWorkerOptions& optio
   return result;
 }
 
-}  // namespace muster
+}  // namespace muster::cli

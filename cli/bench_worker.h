@@ -11,7 +11,7 @@
 #include "lib/concurrency/poll_budget.h"
 #include "lib/transport/routing_transport.h"
 
-namespace muster {
+namespace muster::cli {
 
 struct BenchWorkerOptions {
   std::string coordinator;  // host:port
@@ -36,4 +36,4 @@ struct BenchWorkerResult {
 // FAILED_PRECONDITION when a push is refused.
 absl::StatusOr<BenchWorkerResult> RunBenchWorker(const BenchWorkerOptions& options);
 
-}  // namespace muster
+}  // namespace muster::cli

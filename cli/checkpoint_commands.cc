@@ -19,7 +19,7 @@
 #include "lib/graph/onnx/onnx_import.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -162,4 +162,4 @@ void AddCheckpointCommands(CLI::App& app, Session& session) {
   to->callback([options, &session] { session.Fail(Export(*options, session)); });
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 using ::testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(CommandsTest, NobodyAtTheServersAddressIsUnavailable) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cli

@@ -21,7 +21,7 @@
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -273,4 +273,4 @@ absl::Status CoordinatorClient::Watch(
   }
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -14,7 +14,7 @@
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
-namespace muster {
+namespace muster::cli {
 
 // Every call blocks for at most 15 s unless it says otherwise; UNAVAILABLE says which address was
 // tried. Thread-safe.
@@ -59,4 +59,4 @@ class CoordinatorClient {
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
 };
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -1,6 +1,6 @@
 #include "cli/exit_code.h"
 
-namespace muster {
+namespace muster::cli {
 
 int ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
@@ -28,4 +28,4 @@ int ExitCodeOf(const absl::Status& status) {
   }
 }
 
-}  // namespace muster
+}  // namespace muster::cli

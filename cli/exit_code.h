@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 
 enum ExitCode : int {
   kExitOk = 0,
@@ -19,4 +19,4 @@ enum ExitCode : int {
 
 int ExitCodeOf(const absl::Status& status);
 
-}  // namespace muster
+}  // namespace muster::cli

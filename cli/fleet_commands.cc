@@ -15,7 +15,7 @@
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 absl::Status Members(const Session& session) {
@@ -77,4 +77,4 @@ void AddFleetCommands(CLI::App& app, Session& session) {
       ->callback([&session] { PrintVersion(session); });
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -7,7 +7,7 @@
 
 #include "cli/exit_code.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 sigset_t EndingSignals() {
@@ -64,4 +64,4 @@ Interrupt::Registration::~Registration() {
   interrupt_.callbacks_.erase(id_);
 }
 
-}  // namespace muster
+}  // namespace muster::cli

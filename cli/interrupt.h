@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-namespace muster {
+namespace muster::cli {
 
 // Takes SIGINT and SIGTERM for the whole process: construct it before any other thread exists.
 // While nothing is registered a signal ends the process at once with 128 + its number; the second
@@ -54,4 +54,4 @@ class Interrupt {
   std::thread thread_;  // last: uses the others
 };
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -22,7 +22,7 @@
 #include "lib/graph/model.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 constexpr int64_t kFileBytesMax = 1 << 20;  // ParseJobFile's own bound; here so that it is not read
@@ -161,4 +161,4 @@ absl::StatusOr<CheckedJob> CheckJobFile(const std::string& text, const std::stri
   return checked;
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -9,7 +9,7 @@
 #include "lib/cluster/job_file.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cli {
 
 // A job file's text. INVALID_ARGUMENT when it cannot be read or is larger than a job file may be.
 absl::StatusOr<std::string> ReadJobFile(const std::string& path);
@@ -28,4 +28,4 @@ struct CheckedJob {
 absl::StatusOr<CheckedJob> CheckJobFile(const std::string& text, const std::string& file,
                                         const JobOverrides& overrides);
 
-}  // namespace muster
+}  // namespace muster::cli

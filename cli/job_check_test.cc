@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "lib/cluster/field_fault.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 using ::testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST(JobCheckTest, AJobFileThatCannotBeReadIsTheUsersFault) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cli

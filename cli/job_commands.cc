@@ -20,7 +20,7 @@
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 using WatchStep = CoordinatorClient::WatchStep;
@@ -336,4 +336,4 @@ void AddJobCommands(CLI::App& app, Session& session) {
   AddChanging(app, session);
 }
 
-}  // namespace muster
+}  // namespace muster::cli

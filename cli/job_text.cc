@@ -11,7 +11,7 @@
 #include "lib/cluster/job_file.h"
 #include "lib/cluster/resource_name.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 absl::Time ToTime(const google::protobuf::Timestamp& timestamp) {
@@ -237,4 +237,4 @@ std::string JobSummary(const v1::Job& job, const std::string& checkpoint) {
   return text;
 }
 
-}  // namespace muster
+}  // namespace muster::cli

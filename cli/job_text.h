@@ -11,7 +11,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cli {
 
 bool IsTerminal(v1::JobState state);
 
@@ -39,4 +39,4 @@ std::string WarningLines(const std::vector<std::string>& warnings);
 // Whether the job succeeded with a loss that is a number.
 bool TrainedWell(const v1::Job& job);
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -27,7 +27,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -132,6 +132,7 @@ absl::Status LocalCluster::StartAll() {
     argv.push_back(absl::StrCat("--coordinator=", address_));
     argv.push_back(absl::StrCat("--name=", name));
     argv.push_back(PortFlag("metrics"));
+    argv.push_back(PortFlag("data_port"));
     argv.insert(argv.end(), extra.begin(), extra.end());
     members_[name].argv = std::move(argv);
     return Launch(name);
@@ -219,7 +220,7 @@ absl::Status LocalCluster::Kill(const std::string& name, int signal) {
 
 absl::Status LocalCluster::AwaitExit(const std::string& name, absl::Duration timeout) {
   Process& process = members_.at(name).process;
-  RETURN_IF_ERROR(Annotate(muster::AwaitExit({process}, timeout), name));
+  RETURN_IF_ERROR(Annotate(cli::AwaitExit({process}, timeout), name));
   process = {};
   return absl::OkStatus();
 }
@@ -335,4 +336,4 @@ void DetachedCluster::Stop(const std::string& dir, absl::Duration grace) {
   fs::remove(RecordPath(dir), error);
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -12,7 +12,7 @@
 #include "cli/process.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
-namespace muster {
+namespace muster::cli {
 
 // Members are called "coordinator", "ps-0", "ps-1", ..., "worker-0", ... All ports are free ones.
 // Below dir():
@@ -113,4 +113,4 @@ struct DetachedCluster {
 // $HOME/.muster/local
 std::string DefaultLocalDir();
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -10,7 +10,7 @@
 #include "cli/session.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 struct UpOptions {
@@ -96,4 +96,4 @@ void AddLocalCommands(CLI::App& app, Session& session) {
   status->callback([dir, &session] { session.Fail(PrintStatus(*dir, session)); });
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -5,12 +5,12 @@
 #include "glog/logging.h"
 
 int main(int argc, char** argv) {
-  muster::Interrupt interrupt;  // before any other thread
+  muster::cli::Interrupt interrupt;  // before any other thread
   FLAGS_logtostderr = true;
   // What kernels were chosen, say, is told to who asks for it.
   if (std::getenv("GLOG_minloglevel") == nullptr) FLAGS_minloglevel = google::GLOG_WARNING;
   google::InitGoogleLogging(argv[0]);
-  muster::Session session;
+  muster::cli::Session session;
   session.interrupt = &interrupt;
-  return muster::RunCommandLine(argc, argv, session);
+  return muster::cli::RunCommandLine(argc, argv, session);
 }

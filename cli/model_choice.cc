@@ -11,7 +11,7 @@
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 // A number or a truth value where it reads as one, else a word: as YAML would have it.
@@ -99,4 +99,4 @@ v1::Precision ModelChoice::PrecisionValue() const {
 
 int ModelChoice::Threads() const { return threads > 0 ? threads : std::max(1, UsableCpus()); }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -9,7 +9,7 @@
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cli {
 
 struct ModelChoice {
   std::string job_file;
@@ -31,4 +31,4 @@ struct ModelChoice {
   int Threads() const;
 };
 
-}  // namespace muster
+}  // namespace muster::cli

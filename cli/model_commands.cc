@@ -20,7 +20,7 @@
 #include "lib/graph/shape_inference.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 // A node of the forward graph with what it owns and does.
@@ -207,4 +207,4 @@ void AddModelCommands(CLI::App& app, Session& session) {
   describe->callback([choice, &session] { session.Fail(PrintDescription(*choice, session)); });
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 using ::testing::HasSubstr;
@@ -58,7 +58,7 @@ TEST(MusterTest, RunOfATextModelEndsWithASample) {
 }
 
 TEST(MusterTest, BenchSyncMeasuresEverySizeWithRealPs) {
-  for (const char* members : {"--transport shm", "--transport ucx --workers 2 --ps 2"}) {
+  for (const char* members : {"--transport shm", "--transport tcp --workers 2 --ps 2"}) {
     const Outcome bench =
         Muster(absl::StrCat("bench sync --sizes 1K,8M --steps 2 --rounds 1 -o name ", members));
 
@@ -127,4 +127,4 @@ TEST(MusterTest, ALocalClusterTakesJobsUntilItIsTakenDown) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cli

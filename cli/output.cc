@@ -15,7 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "yaml-cpp/yaml.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 std::string JsonText(const google::protobuf::Message& message) {
@@ -126,4 +126,4 @@ Terminal Terminal::Of(int fd) {
   return terminal;
 }
 
-}  // namespace muster
+}  // namespace muster::cli

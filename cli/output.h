@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "google/protobuf/message.h"
 
-namespace muster {
+namespace muster::cli {
 
 enum class OutputFormat { kTable, kJson, kYaml, kName };
 
@@ -44,4 +44,4 @@ struct Terminal {
   static Terminal Of(int fd);
 };
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 using ::testing::HasSubstr;
@@ -163,4 +163,4 @@ TEST(OutputTest, NumbersAndTimes) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cli

@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(10);
@@ -154,4 +154,4 @@ void StopProcesses(absl::Span<const Process> processes, absl::Duration grace) {
   AwaitExit(processes, absl::InfiniteDuration()).IgnoreError();
 }
 
-}  // namespace muster
+}  // namespace muster::cli

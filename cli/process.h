@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
-namespace muster {
+namespace muster::cli {
 
 enum class Lifetime {
   kWithParent,  // killed when the thread that started it ends
@@ -45,4 +45,4 @@ absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeo
 // SIGTERM, `grace` to end, then SIGKILL. Returns once all have ended.
 void StopProcesses(absl::Span<const Process> processes, absl::Duration grace);
 
-}  // namespace muster
+}  // namespace muster::cli

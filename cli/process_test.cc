@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 std::string LogPath(const std::string& name) {
@@ -73,4 +73,4 @@ TEST(ProcessTest, AReusedIdIsAnotherProcess) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cli

@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/job_text.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 constexpr absl::Duration kPlainInterval = absl::Seconds(5);
 }
@@ -44,4 +44,4 @@ void ProgressDisplay::Clear() {
   drawn_ = false;
 }
 
-}  // namespace muster
+}  // namespace muster::cli

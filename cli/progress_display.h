@@ -8,7 +8,7 @@
 #include "cli/output.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
-namespace muster {
+namespace muster::cli {
 
 // On a terminal one line that is redrawn; elsewhere a line at every change of state and every 5 s.
 // Evaluations get lines of their own.
@@ -31,4 +31,4 @@ class ProgressDisplay {
   int64_t last_evaluation_step_ = 0;
 };
 
-}  // namespace muster
+}  // namespace muster::cli

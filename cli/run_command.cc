@@ -21,7 +21,7 @@
 #include "lib/cluster/resource_name.h"
 #include "lib/status/status.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 struct RunOptions {
@@ -167,4 +167,4 @@ void AddRunCommand(CLI::App& app, Session& session) {
   run->callback([options, &session] { session.Fail(RunJob(*options, session)); });
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -12,7 +12,7 @@
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 constexpr char kDefaultServer[] = "127.0.0.1:7070";
@@ -141,4 +141,4 @@ int RunCommandLine(int argc, char** argv, Session& session) {
   }
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -10,7 +10,7 @@
 #include "cli/output.h"
 #include "google/protobuf/message.h"
 
-namespace muster {
+namespace muster::cli {
 
 struct Session {
   std::string
@@ -54,4 +54,4 @@ int RunCommandLine(int argc, char** argv, Session& session);
 // mean 'submit'?". "" when every word is known.
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words);
 
-}  // namespace muster
+}  // namespace muster::cli

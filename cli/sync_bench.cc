@@ -34,7 +34,7 @@
 #include "lib/transport/routing_transport.h"
 #include "proto/muster/v1/job.pb.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -445,7 +445,7 @@ void AddSyncBench(CLI::App& bench, Session& session) {
   sync->add_option("--ps-threads", options->ps_threads, "Shard threads of each ps")
       ->check(CLI::Range(1, limits::kShardThreadsMax).description(""));
   sync->add_option("--sizes", options->sizes, "Of a tensor: 4K,1M or 4K..64M; cut at 4M");
-  sync->add_option("--transport", options->transport, "auto, shm, ucx or rdma");
+  sync->add_option("--transport", options->transport, "auto, shm, tcp or rdma");
   sync->add_option("--poll", options->poll, "auto, always or never");
   sync->add_option("--steps", options->steps, "Of a round; default: by the size")
       ->check(CLI::Range(0, 1000000).description(""));
@@ -457,4 +457,4 @@ void AddSyncBench(CLI::App& bench, Session& session) {
   AddSyncWorker(bench, session);
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -19,7 +19,7 @@
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 // Draws from softmax(logits / temperature).
@@ -109,4 +109,4 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
   return text;
 }
 
-}  // namespace muster
+}  // namespace muster::cli

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 
-namespace muster {
+namespace muster::cli {
 
 struct TextSampling {
   int characters = 256;
@@ -24,4 +24,4 @@ bool HasText(const CheckpointReader& checkpoint);
 absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
                                        const TextSampling& sampling);
 
-}  // namespace muster
+}  // namespace muster::cli

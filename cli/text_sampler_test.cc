@@ -14,7 +14,7 @@
 #include "lib/graph/zoo/zoo.h"
 #include "proto/muster/v1/plan.pb.h"
 
-namespace muster {
+namespace muster::cli {
 namespace {
 
 // A checkpoint of an untrained model.
@@ -84,4 +84,4 @@ TEST(TextSamplerTest, OtherModelsWriteNoText) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::cli

@@ -42,9 +42,9 @@ v1::JobSpec Parse(const std::string& yaml) { return CheckOk(ParseJobFile(yaml, "
 
 }  // namespace
 
-TrainingCluster::TrainingCluster(LocalCluster::Options options) : dir_(FreshFolder("cluster")) {
+TrainingCluster::TrainingCluster(cli::LocalCluster::Options options) : dir_(FreshFolder("cluster")) {
   options.dir = dir_;
-  cluster_ = CheckOk(LocalCluster::Start(options));
+  cluster_ = CheckOk(cli::LocalCluster::Start(options));
   auto channel = DialCoordinator(cluster_->address());
   jobs_ = v1::JobService::NewStub(channel);
   fleet_ = v1::FleetService::NewStub(channel);

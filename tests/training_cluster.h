@@ -30,9 +30,9 @@ struct StepMetrics {
 class TrainingCluster {
  public:
   // Starts in a fresh folder of the test's own; `options.dir` is ignored.
-  explicit TrainingCluster(LocalCluster::Options options);
+  explicit TrainingCluster(cli::LocalCluster::Options options);
 
-  LocalCluster& members() { return *cluster_; }
+  cli::LocalCluster& members() { return *cluster_; }
   v1::JobService::Stub& jobs() { return *jobs_; }
   v1::FleetService::Stub& fleet() { return *fleet_; }
   v1::CheckpointService::Stub& checkpoints() { return *checkpoints_; }
@@ -66,7 +66,7 @@ class TrainingCluster {
 
  private:
   std::string dir_;
-  std::unique_ptr<LocalCluster> cluster_;
+  std::unique_ptr<cli::LocalCluster> cluster_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::FleetService::Stub> fleet_;
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;

@@ -85,7 +85,11 @@ class LendingTransport : public Transport {
   void SetReceiver(MessageReceiver*) override {}
   std::string address() const override { return ""; }
   std::string name() const override { return "lending"; }
-  absl::StatusOr<PeerId> Connect(absl::string_view) override { return PeerId::kNone; }
+  void OpenSession(uint64_t, uint32_t, const SessionToken&) override {}
+  void CloseSession(uint64_t, uint32_t) override {}
+  absl::StatusOr<PeerId> Connect(absl::string_view, const LinkCredentials&) override {
+    return PeerId::kNone;
+  }
   void Disconnect(PeerId) override {}
   void Send(PeerId, const WireHeader&, absl::Span<const std::byte>, SendDone) override {}
   absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
@@ -276,14 +280,14 @@ class Simulation {
       };
       if (header.kind == MessageKind::kSquares) {
         ASSERT_TRUE(copy_to(core->PlaceScalars(header)));
-        core->ScalarsArrived(header, /*token_is_right=*/true);
+        core->ScalarsArrived(header);
       } else if (header.kind == MessageKind::kVerdict) {
         EXPECT_EQ(core->VerdictArrived(header), RefusalReason::kNone);
       } else if (header.kind == MessageKind::kArrived) {
         ASSERT_TRUE(copy_to(core->PlaceRanks(header)));
-        core->RanksArrived(header, /*token_is_right=*/true);
+        core->RanksArrived(header);
       } else {
-        EXPECT_EQ(core->StepClosed(header, payload.subspan(16)), RefusalReason::kNone);
+        EXPECT_EQ(core->StepClosed(header, payload), RefusalReason::kNone);
       }
     }
 

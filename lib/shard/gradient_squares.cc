@@ -6,11 +6,6 @@
 #include "lib/cluster/parameter_group.h"
 
 namespace muster {
-namespace {
-
-constexpr size_t kTokenDoubles = GradientSquares::kTokenBytes / sizeof(double);
-
-}  // namespace
 
 std::vector<int> GradientSquares::ChunksWithGradients(const v1::JobPlan& plan, int shard) {
   std::vector<int> chunks;
@@ -29,10 +24,10 @@ GradientSquares::GradientSquares(const v1::JobPlan& plan, int sums_per_chunk)
     const std::vector<int> chunks = ChunksWithGradients(plan, shard);
     if (chunks.empty()) continue;
     const size_t first = messages_.size();
-    messages_.resize(first + kTokenDoubles + chunks.size() * sums_per_chunk);
+    messages_.resize(first + chunks.size() * sums_per_chunk);
     parts_[shard] = {PartState::kIn, first, (messages_.size() - first) * sizeof(double)};
     for (size_t i = 0; i < chunks.size(); ++i) {
-      place_of_chunk_[chunks[i]] = first + kTokenDoubles + i * sums_per_chunk;
+      place_of_chunk_[chunks[i]] = first + i * sums_per_chunk;
     }
   }
 }

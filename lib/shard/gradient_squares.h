@@ -10,13 +10,12 @@
 
 namespace muster {
 
-// Belongs to shard 0. A shard's part of a step is one message: the session token, then
+// Belongs to shard 0. A shard's part of a step is one message:
 // `sums_per_chunk` f64 for each of its chunks with gradients (ChunksWithGradients()). Totals are
 // taken chunk by chunk in the plan's order, so they do not depend on how chunks are spread over
 // shards. Thread-compatible; after construction nothing is allocated.
 class GradientSquares {
  public:
-  static constexpr size_t kTokenBytes = 16;
   explicit GradientSquares(const v1::JobPlan& plan, int sums_per_chunk = 1);
 
   // Of one shard, in ascending order: all but those of frozen parameters.

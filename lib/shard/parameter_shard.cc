@@ -270,6 +270,14 @@ RefusalReason ParameterShard::Fetch(const WireHeader& header) {
   return RefusalReason::kNone;
 }
 
+void ParameterShard::PushLost(const WireHeader& header) {
+  const int index = store_->Find(header.chunk), rank = static_cast<int>(header.rank);
+  CHECK_GE(index, 0);
+  if (!gate_->IsPlacing(index, rank)) return;  // given up by RankLost
+  gate_->Lost(index, rank);
+  --placing_;
+}
+
 void ParameterShard::RankLost(int rank) {
   for (int index = 0; index < chunk_count(); ++index) {
     if (!gate_->IsPlacing(index, rank)) continue;
@@ -365,7 +373,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   } else {
     Apply(chunk, update, next);
   }
-  if (judged_) chunk.sum_of_squares = squares_[kTokenDoubles + chunk.number];
+  if (judged_) chunk.sum_of_squares = squares_[chunk.number];
   if (pushes_are_updates_) output_->StalePushApplied(update.staleness);
   ReturnLeases(chunk, update);
 
@@ -457,7 +465,7 @@ double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
     chunk.buffers[next.values].encoded = true;
   }
   OptimizerSettings settings = SettingsFor(chunk);
-  if (has_trust_) settings.trust_ratio = trust_[kTokenDoubles + chunk.parameter];
+  if (has_trust_) settings.trust_ratio = trust_[chunk.parameter];
   const double learning_rate = LearningRate(plan_->spec().training(), update.step, total_steps_) *
                                chunk.learning_rate_factor * update.share * update.rate_factor;
   return kernels::ApplyOptimizer(settings, learning_rate, UpdatesBefore(chunk), buffers,

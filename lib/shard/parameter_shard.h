@@ -145,22 +145,26 @@ class ParameterShard {
   void AnswerRepeat(const WireHeader& header);
   // Answers with version `header.step`, or as the gate says, now or when it is there.
   RefusalReason Fetch(const WireHeader& header);
+  // The payload of a push that PlacePush() wanted will not arrive: the rank may push it again.
+  void PushLost(const WireHeader& header);
   // Payloads of this rank that are under way will not arrive; those lent stay.
   void RankLost(int rank);
 
   // Squares and norms of shard `header.rank` to shard 0, trust ratios from it (kSquares, kNorms,
-  // kTrust): where they want to be placed, empty where they are not wanted; then whether the token
-  // in front of them was right.
+  // kTrust): where they want to be placed, empty where they are not wanted; then that they are
+  // there, or will not come.
   absl::Span<std::byte> PlaceScalars(const WireHeader& header);
-  void ScalarsArrived(const WireHeader& header, bool token_is_right);
+  void ScalarsArrived(const WireHeader& header);
+  void ScalarsLost(const WireHeader& header);
   // Likewise what shard `header.rank` says about whose pushes have arrived, to shard 0.
   absl::Span<std::byte> PlaceRanks(const WireHeader& header);
-  void RanksArrived(const WireHeader& header, bool token_is_right);
+  void RanksArrived(const WireHeader& header);
+  void RanksLost(const WireHeader& header);
   // A message of this shard that is under way will not arrive.
   void ShardLost(int shard);
-  // From shard 0, the token checked. kWrongStep: not awaited.
+  // From shard 0. kWrongStep: not awaited.
   RefusalReason VerdictArrived(const WireHeader& header);
-  // From shard 0, the token checked: `ranks` is what follows it. kWrongStep: not awaited.
+  // From shard 0: the step is made of `ranks`. kWrongStep: not awaited.
   RefusalReason StepClosed(const WireHeader& header, absl::Span<const std::byte> ranks);
 
   // ---- life
@@ -231,9 +235,6 @@ class ParameterShard {
     bool complete = true;  // no trust ratio is missing
   };
 
-  // In front of what goes to other shards: the session token, this long.
-  static constexpr size_t kTokenDoubles = GradientSquares::kTokenBytes / sizeof(double);
-
   ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shard,
                  std::unique_ptr<ChunkStore> store);
   std::unique_ptr<Gate> MakeGate();
@@ -278,7 +279,7 @@ class ParameterShard {
   void SendSums(MessageKind kind, const std::vector<double>& message);
   GradientSquares* GatheredOf(MessageKind kind) const;
   absl::Span<std::byte> PlaceTrust(const WireHeader& header);
-  void TrustArrived(bool token_is_right);
+  void TrustArrived();
   void GiveVerdict();
   void Judge(double sum_of_squares);
   void MeasureDirections();
@@ -329,7 +330,7 @@ class ParameterShard {
   int64_t skips_in_row_ = 0;
   std::unique_ptr<GradientSquares> all_squares_;  // of shard 0
 
-  // With lamb and lars. A message is the session token and f64.
+  // With lamb and lars.
   const bool has_trust_;
   std::vector<double> norms_;   // [chunk with gradients, {values, direction}], to shard 0
   std::vector<double> trust_;   // [parameter], from shard 0
@@ -339,7 +340,7 @@ class ParameterShard {
   bool trust_due_ = false;
   int trust_sending_ = 0;
 
-  // With backup workers. A message is the session token and a RankSet.
+  // With backup workers. A message is a RankSet.
   BackupGate* backup_gate_ = nullptr;  // = gate_
   std::vector<uint64_t> arrived_message_;
   int64_t arrived_step_ = -1;  // that the message is about

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_table.h"
-#include "lib/shard/gradient_squares.h"
 #include "lib/shard/loss_scale.h"
 #include "lib/status/status.h"
+#include "lib/transport/session.h"
 
 namespace muster {
 namespace {
@@ -24,7 +24,7 @@ absl::Status CheckMembers(const v1::JobPlan& plan) {
     return BadPlan(plan, absl::StrCat(plan.workers_size(), " workers; 1 to ", limits::kWorkersMax,
                                       " are possible"));
   }
-  if (plan.session_token().size() != GradientSquares::kTokenBytes) {
+  if (plan.session_token().size() != SessionToken::kBytes) {
     return BadPlan(plan, absl::StrCat("a token of ", plan.session_token().size(), " bytes"));
   }
   return absl::OkStatus();

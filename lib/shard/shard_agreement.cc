@@ -15,8 +15,6 @@
 namespace muster {
 namespace {
 
-constexpr size_t kTokenWords = GradientSquares::kTokenBytes / sizeof(uint64_t);
-
 // By shard: whether gradients are pushed to it.
 std::vector<bool> TrainedShards(const v1::JobPlan& plan) {
   std::vector<bool> trained(plan.shards_size());
@@ -25,13 +23,6 @@ std::vector<bool> TrainedShards(const v1::JobPlan& plan) {
     if (!TreatmentOf(plan.spec().training(), parameter).frozen) trained[chunk.shard()] = true;
   }
   return trained;
-}
-
-// The session token and `doubles`.
-std::vector<double> MessageOf(const v1::JobPlan& plan, int64_t doubles) {
-  std::vector<double> message(GradientSquares::kTokenBytes / sizeof(double) + doubles);
-  std::memcpy(message.data(), plan.session_token().data(), GradientSquares::kTokenBytes);
-  return message;
 }
 
 template <typename Word>
@@ -52,10 +43,10 @@ WireHeader ParameterShard::HeaderToShard(MessageKind kind, int64_t step) const {
 // ---------------------------------------------------------------- judged steps
 
 void ParameterShard::PrepareToJudge() {
-  squares_ = MessageOf(*plan_, trained_chunks_);
+  squares_.resize(trained_chunks_);
   if (has_trust_) {
-    norms_ = MessageOf(*plan_, 2 * trained_chunks_);
-    trust_ = MessageOf(*plan_, plan_->graph().parameters_size());
+    norms_.resize(2 * trained_chunks_);
+    trust_.resize(plan_->graph().parameters_size());
   }
   if (shard_ != 0) return;
   all_squares_ = std::make_unique<GradientSquares>(*plan_);
@@ -74,7 +65,7 @@ void ParameterShard::SumIfReady(Chunk& chunk) {
   float* const sum = store_->Gradient(index, update.ranks[0]).data();
   const double squares =
       kernels::SumGradients(sum, gradients_.data(), gathered_, store_->elements(index));
-  squares_[kTokenDoubles + chunk.number] =
+  squares_[chunk.number] =
       PartOfNorm(chunk, squares * update.gradient_factor * update.gradient_factor);
   ReturnLeases(chunk, update);
   chunk.summed = true;
@@ -89,7 +80,7 @@ void ParameterShard::SendSums(MessageKind kind, const std::vector<double>& sums)
     const absl::Span<std::byte> place = PlaceScalars(header);
     CHECK_EQ(place.size(), message.size());
     std::memcpy(place.data(), message.data(), message.size());
-    return ScalarsArrived(header, /*token_is_right=*/true);
+    return ScalarsArrived(header);
   }
   ++sums_sending_;
   ++sending_;
@@ -113,17 +104,35 @@ absl::Span<std::byte> ParameterShard::PlaceScalars(const WireHeader& header) {
   return place;
 }
 
-void ParameterShard::ScalarsArrived(const WireHeader& header, bool token_is_right) {
-  if (header.kind == MessageKind::kTrust) return TrustArrived(token_is_right);
+void ParameterShard::ScalarsArrived(const WireHeader& header) {
+  if (header.kind == MessageKind::kTrust) return TrustArrived();
   GradientSquares* const gathered = GatheredOf(header.kind);
   const int shard = static_cast<int>(header.rank);
   if (!gathered->IsPlacing(shard)) return;  // given up by ShardLost
   --placing_;
-  if (!token_is_right) return gathered->Reject(shard);
   if (!gathered->Accept(shard)) return;
   if (header.kind == MessageKind::kSquares) return GiveVerdict();
   trust_due_ = true;
   GiveTrust();
+}
+
+void ParameterShard::ScalarsLost(const WireHeader& header) {
+  if (header.kind == MessageKind::kTrust) {
+    if (std::exchange(trust_placing_, false)) --placing_;
+    return;
+  }
+  GradientSquares* const gathered = GatheredOf(header.kind);
+  const int shard = static_cast<int>(header.rank);
+  if (!gathered->IsPlacing(shard)) return;
+  --placing_;
+  gathered->Reject(shard);
+}
+
+void ParameterShard::RanksLost(const WireHeader& header) {
+  const int shard = static_cast<int>(header.rank);
+  if (!closing_->IsPlacing(shard)) return;
+  --placing_;
+  closing_->Reject(shard);
 }
 
 void ParameterShard::ShardLost(int shard) {
@@ -143,16 +152,12 @@ void ParameterShard::GiveVerdict() {
   const int64_t step = all_squares_->step();
   WireHeader header = HeaderToShard(MessageKind::kVerdict, step);
   header.scalar = all_squares_->Total();
-  header.length = GradientSquares::kTokenBytes;
   all_squares_->Await(step + 1);
   if (has_trust_ && std::isfinite(header.scalar)) all_norms_->Await(step);
-  const absl::Span<const std::byte> token(
-      reinterpret_cast<const std::byte*>(plan_->session_token().data()),
-      GradientSquares::kTokenBytes);
   for (int shard = 1; shard < plan_->shards_size(); ++shard) {
     if (!all_squares_->Awaits(shard)) continue;
     ++sending_;
-    output_->SendToShard(shard, header, token, [this](const absl::Status&) { --sending_; });
+    output_->SendToShard(shard, header, {}, [this](const absl::Status&) { --sending_; });
   }
   if (trained_chunks_ > 0) Judge(header.scalar);
 }
@@ -205,7 +210,7 @@ void ParameterShard::MeasureDirections() {
                                           BuffersOf(chunk, chunk.current),
                                           store_->elements(IndexOf(chunk)), ClipFor(update));
     }
-    double* const sums = &norms_[kTokenDoubles + 2 * chunk.number];
+    double* const sums = &norms_[2 * chunk.number];
     sums[0] = squares.values;
     sums[1] = squares.direction;
   }
@@ -217,7 +222,7 @@ void ParameterShard::GiveTrust() {
   if (!trust_due_ || trust_sending_ > 0) return;
   trust_due_ = false;
   const absl::Span<const double> ratios = trust_ratios_->Compute(*all_norms_);
-  std::copy(ratios.begin(), ratios.end(), trust_.begin() + kTokenDoubles);
+  std::copy(ratios.begin(), ratios.end(), trust_.begin());
   WireHeader header = HeaderToShard(MessageKind::kTrust, all_norms_->step());
   const absl::Span<const std::byte> message = BytesOf(trust_);
   header.length = message.size();
@@ -244,10 +249,10 @@ absl::Span<std::byte> ParameterShard::PlaceTrust(const WireHeader& header) {
   return place;
 }
 
-void ParameterShard::TrustArrived(bool token_is_right) {
+void ParameterShard::TrustArrived() {
   if (!std::exchange(trust_placing_, false)) return;  // given up by ShardLost
   --placing_;
-  if (token_is_right) Trust();
+  Trust();
 }
 
 void ParameterShard::Trust() {
@@ -258,8 +263,7 @@ void ParameterShard::Trust() {
 // ---------------------------------------------------------------- backup workers
 
 void ParameterShard::PrepareToClose() {
-  arrived_message_.resize(kTokenWords + backup_gate_->arrived().size());
-  std::memcpy(arrived_message_.data(), plan_->session_token().data(), GradientSquares::kTokenBytes);
+  arrived_message_.resize(backup_gate_->arrived().size());
   closed_message_ = arrived_message_;
   if (shard_ == 0) closing_ = std::make_unique<StepClosing>(*plan_, TrainedShards(*plan_));
 }
@@ -268,7 +272,7 @@ void ParameterShard::PrepareToClose() {
 void ParameterShard::TellArrived() {
   if (arrived_sending_ || backup_gate_->closed()) return;
   const absl::Span<const uint64_t> arrived = backup_gate_->arrived();
-  const absl::Span<uint64_t> told = absl::MakeSpan(arrived_message_).subspan(kTokenWords);
+  const absl::Span<uint64_t> told = absl::MakeSpan(arrived_message_);
   const bool step_is_new = arrived_step_ != backup_gate_->open_step();
   if (step_is_new ? RankSet(arrived).size() == 0 : arrived == told) return;
   arrived_step_ = backup_gate_->open_step();
@@ -281,7 +285,7 @@ void ParameterShard::TellArrived() {
     const absl::Span<std::byte> place = PlaceRanks(header);
     CHECK_EQ(place.size(), message.size());
     std::memcpy(place.data(), message.data(), message.size());
-    return RanksArrived(header, /*token_is_right=*/true);
+    return RanksArrived(header);
   }
   arrived_sending_ = true;
   ++sending_;
@@ -299,11 +303,10 @@ absl::Span<std::byte> ParameterShard::PlaceRanks(const WireHeader& header) {
   return place;
 }
 
-void ParameterShard::RanksArrived(const WireHeader& header, bool token_is_right) {
+void ParameterShard::RanksArrived(const WireHeader& header) {
   const int shard = static_cast<int>(header.rank);
   if (!closing_->IsPlacing(shard)) return;  // given up by ShardLost
   --placing_;
-  if (!token_is_right) return closing_->Reject(shard);
   closing_->Accept(shard, header.step);
   CloseIfPossible();
 }
@@ -313,7 +316,7 @@ void ParameterShard::CloseIfPossible() {
   if (retired_ || closed_sending_ > 0 || !closing_->can_close()) return;
   WireHeader header = HeaderToShard(MessageKind::kClosed, closing_->step());
   const absl::Span<const uint64_t> ranks = closing_->Close();
-  std::copy(ranks.begin(), ranks.end(), closed_message_.begin() + kTokenWords);
+  std::copy(ranks.begin(), ranks.end(), closed_message_.begin());
   const absl::Span<const std::byte> message = BytesOf(closed_message_);
   header.length = message.size();
   for (int shard = 1; shard < plan_->shards_size(); ++shard) {
@@ -332,7 +335,7 @@ void ParameterShard::CloseIfPossible() {
 RefusalReason ParameterShard::StepClosed(const WireHeader& header,
                                          absl::Span<const std::byte> ranks) {
   if (backup_gate_ == nullptr || shard_ == 0) return RefusalReason::kWrongStep;
-  const absl::Span<uint64_t> set = absl::MakeSpan(closed_message_).subspan(kTokenWords);
+  const absl::Span<uint64_t> set = absl::MakeSpan(closed_message_);
   if (ranks.size() != set.size() * sizeof(uint64_t)) return RefusalReason::kWrongLength;
   std::memcpy(set.data(), ranks.data(), ranks.size());
   if (!backup_gate_->Close(header.step, set)) return RefusalReason::kWrongStep;

@@ -8,11 +8,6 @@
 #include "lib/shard/rank_set.h"
 
 namespace muster {
-namespace {
-
-constexpr size_t kTokenWords = StepClosing::kTokenBytes / sizeof(uint64_t);
-
-}  // namespace
 
 StepClosing::StepClosing(const v1::JobPlan& plan, const std::vector<bool>& shards)
     : ranks_(plan.workers_size()),
@@ -23,7 +18,7 @@ StepClosing::StepClosing(const v1::JobPlan& plan, const std::vector<bool>& shard
       set_(RankSet::WordsFor(plan.workers_size())) {
   for (size_t shard = 0; shard < parts_.size(); ++shard) {
     parts_[shard].awaited = shards[shard];
-    parts_[shard].message.resize(kTokenWords + set_.size());
+    parts_[shard].message.resize(set_.size());
     parts_[shard].arrived.resize(set_.size());
   }
   order_.reserve(ranks_);
@@ -43,7 +38,7 @@ void StepClosing::Accept(int shard, int64_t step) {
   part.placing = false;
   if (step != step_) return;
   for (size_t word = 0; word < set_.size(); ++word) {
-    part.arrived[word] |= part.message[kTokenWords + word];
+    part.arrived[word] |= part.message[word];
     uint64_t everywhere = ~uint64_t{0};
     for (const Part& other : parts_) {
       if (other.awaited) everywhere &= other.arrived[word];

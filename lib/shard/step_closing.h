@@ -13,11 +13,10 @@ namespace muster {
 // Belongs to shard 0. Every shard with gradients says which ranks' pushes of the step are all
 // there, again whenever there are more. The step is closed with the first ranks that all shards
 // have, all workers but sync.backup_workers; ranks that become complete by the same message count
-// in ascending order. A message is the session token, then the ranks as a RankSet.
+// in ascending order. A message is the ranks as a RankSet.
 // Thread-compatible; after construction nothing is allocated.
 class StepClosing {
  public:
-  static constexpr size_t kTokenBytes = 16;
   // `shards`: which have gradients, by shard.
   StepClosing(const v1::JobPlan& plan, const std::vector<bool>& shards);
 
@@ -45,7 +44,7 @@ class StepClosing {
   struct Part {
     bool awaited = false;
     bool placing = false;
-    std::vector<uint64_t> message;  // with the token in front
+    std::vector<uint64_t> message;
     std::vector<uint64_t> arrived;  // of the step
   };
 

@@ -25,8 +25,8 @@ class StepClosingTest : public testing::Test {
 
   // False where the message is not wanted.
   bool Tell(int64_t step, int shard, const std::vector<int>& ranks) {
-    std::vector<uint64_t> message(2 + RankSet::WordsFor(kWorkers));
-    for (const int rank : ranks) RankSet::Add(absl::MakeSpan(message).subspan(2), rank);
+    std::vector<uint64_t> message(RankSet::WordsFor(kWorkers));
+    for (const int rank : ranks) RankSet::Add(absl::MakeSpan(message), rank);
     const auto place = closing_.Place(step, shard, message.size() * sizeof(uint64_t));
     if (place.empty()) return false;
     std::memcpy(place.data(), message.data(), place.size());
@@ -82,9 +82,9 @@ TEST_F(StepClosingTest, MessagesThatMakeNoSenseFindNoPlace) {
   EXPECT_FALSE(Tell(0, 2, {0})) << "a shard without gradients";
   EXPECT_FALSE(Tell(0, 3, {0})) << "no shard";
   EXPECT_FALSE(Tell(0, -1, {0}));
-  EXPECT_TRUE(closing_.Place(0, 0, 24).empty()) << "another size";
-  EXPECT_FALSE(closing_.Place(0, 0, 32).empty());
-  EXPECT_TRUE(closing_.Place(0, 0, 32).empty()) << "while one is being placed";
+  EXPECT_TRUE(closing_.Place(0, 0, 8).empty()) << "another size";
+  EXPECT_FALSE(closing_.Place(0, 0, 16).empty());
+  EXPECT_TRUE(closing_.Place(0, 0, 16).empty()) << "while one is being placed";
   closing_.Reject(0);
   EXPECT_TRUE(Tell(0, 0, {0}));
 }

@@ -47,7 +47,7 @@ TEST(TrustRatioTest, ATensorWithoutWeightsOrDirectionMovesAsWithoutARatio) {
 void Report(const v1::JobPlan& plan, GradientSquares& squares) {
   squares.Await(/*step=*/7);
   for (int shard = 0; shard < plan.shards_size(); ++shard) {
-    std::vector<double> message(GradientSquares::kTokenBytes / sizeof(double));
+    std::vector<double> message;
     for (int chunk : GradientSquares::ChunksWithGradients(plan, shard)) {
       message.insert(message.end(), {chunk + 1.0, 1.0});
     }

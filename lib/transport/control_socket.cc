@@ -17,6 +17,9 @@
 namespace muster {
 namespace {
 
+using Kind = ControlPacket::Kind;
+using Refusal = ControlPacket::Refusal;
+
 constexpr int kBacklog = 1024;
 
 // Where each field begins; control_socket.h has the widths.
@@ -24,9 +27,11 @@ enum Offset : size_t {
   kMagicAt = 0,
   kVersionAt = 4,
   kKindAt = 6,
-  kSlabAt = 8,
-  kBytesAt = 16,
-  kNonceAt = 24,
+  kRoleAt = 7,
+  kNumberAt = 8,  // slab, refusal, index
+  kGenerationAt = 12,
+  kBytesAt = 16,  // or job
+  kTokenAt = 24,
 };
 
 template <typename T>
@@ -101,9 +106,33 @@ std::array<std::byte, ControlPacket::kBytes> EncodePacket(const ControlPacket& p
   Put(bytes, kMagicAt, ControlPacket::kMagic);
   Put(bytes, kVersionAt, ControlPacket::kVersion);
   Put(bytes, kKindAt, packet.kind);
-  Put(bytes, kSlabAt, packet.slab);
-  Put(bytes, kBytesAt, packet.bytes);
-  Put(bytes, kNonceAt, packet.nonce);
+  switch (packet.kind) {
+    case Kind::kHello:
+      Put(bytes, kBytesAt, packet.bytes);
+      break;
+    case Kind::kIntroduce: {
+      Put(bytes, kRoleAt, packet.who.role);
+      Put(bytes, kNumberAt, packet.who.index);
+      Put(bytes, kGenerationAt, packet.who.generation);
+      Put(bytes, kBytesAt, packet.who.job);
+      const std::string token = packet.token.ToBytes();
+      std::memcpy(bytes.data() + kTokenAt, token.data(), SessionToken::kBytes);
+      break;
+    }
+    case Kind::kRefused:
+      Put(bytes, kNumberAt, packet.refusal);
+      break;
+    case Kind::kSlab:
+      Put(bytes, kNumberAt, packet.slab);
+      Put(bytes, kBytesAt, packet.bytes);
+      break;
+    case Kind::kWithdraw:
+      Put(bytes, kNumberAt, packet.slab);
+      break;
+    case Kind::kBell:
+    case Kind::kBye:
+      break;
+  }
   return bytes;
 }
 
@@ -112,14 +141,33 @@ absl::StatusOr<ControlPacket> DecodePacket(absl::Span<const std::byte> bytes) {
     return absl::InvalidArgumentError(absl::StrCat("control packet: ", bytes.size(),
                                                    " bytes instead of ", ControlPacket::kBytes));
   }
-  const ControlPacket packet{.kind = Get<ControlPacket::Kind>(bytes, kKindAt),
-                             .slab = Get<uint32_t>(bytes, kSlabAt),
-                             .bytes = Get<uint64_t>(bytes, kBytesAt),
-                             .nonce = Get<ControlPacket::Nonce>(bytes, kNonceAt)};
-  const auto kind = static_cast<uint8_t>(packet.kind);
-  if (kind < static_cast<uint8_t>(ControlPacket::Kind::kHello) ||
-      kind > static_cast<uint8_t>(ControlPacket::Kind::kBell)) {
+  const auto kind = Get<uint8_t>(bytes, kKindAt);
+  if (kind < static_cast<uint8_t>(Kind::kHello) || kind > static_cast<uint8_t>(Kind::kBye)) {
     return absl::InvalidArgumentError(absl::StrCat("control packet: unknown kind ", kind));
+  }
+  ControlPacket packet{.kind = static_cast<Kind>(kind)};
+  if (packet.kind == Kind::kIntroduce) {
+    const auto role = Get<LinkRole>(bytes, kRoleAt);
+    if (role != LinkRole::kWorker && role != LinkRole::kShard) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("control packet: unknown role ", static_cast<int>(role)));
+    }
+    packet.who = {.job = Get<uint64_t>(bytes, kBytesAt),
+                  .generation = Get<uint32_t>(bytes, kGenerationAt),
+                  .role = role,
+                  .index = Get<uint32_t>(bytes, kNumberAt)};
+    packet.token = *SessionToken::FromBytes(absl::string_view(
+        reinterpret_cast<const char*>(bytes.data()) + kTokenAt, SessionToken::kBytes));
+  } else if (packet.kind == Kind::kRefused) {
+    const auto refusal = Get<uint32_t>(bytes, kNumberAt);
+    if (refusal != static_cast<uint32_t>(Refusal::kNotLetIn) &&
+        refusal != static_cast<uint32_t>(Refusal::kFull)) {
+      return absl::InvalidArgumentError(absl::StrCat("control packet: unknown refusal ", refusal));
+    }
+    packet.refusal = static_cast<Refusal>(refusal);
+  } else {
+    packet.slab = Get<uint32_t>(bytes, kNumberAt);
+    packet.bytes = Get<uint64_t>(bytes, kBytesAt);
   }
   // The rest are constants: whatever else differs is no packet of this version.
   if (absl::MakeConstSpan(EncodePacket(packet)) != bytes) {

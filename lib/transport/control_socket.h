@@ -12,32 +12,43 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "lib/transport/file_descriptor.h"
+#include "lib/transport/session.h"
 
 namespace muster {
 
 // What is said on a control socket, each in a packet of kBytes bytes with at most one file.
 struct ControlPacket {
   enum class Kind : uint8_t {
-    kHello = 1,     // connector: `file` is the link's memory, of `bytes` bytes; `nonce` is its own
-    kSlab = 2,      // connector: `file` is the slab `slab`, of `bytes` bytes
-    kWithdraw = 3,  // connector: no descriptor will name `slab` any more
-    kBell = 4,      // either side, once: `file` is its Doorbell, to be rung when it sleeps
+    kHello = 1,      // `file` is the speaker's ring, of `bytes` bytes
+    kIntroduce = 2,  // connector, after its HELLO: it is `who`, and knows `token`
+    kBell = 3,       // `file` is the speaker's Doorbell, to be rung when it sleeps
+    kRefused = 4,    // the last that a connector hears: `refusal`
+    kSlab = 5,       // `file` is the slab `slab`, of `bytes` bytes
+    kWithdraw = 6,   // no descriptor will name `slab` any more
+    kBye = 7,        // the speaker has left the link: nothing more will be published
+  };
+  enum class Refusal : uint32_t {
+    kNone = 0,
+    kNotLetIn = 1,  // no such session is open here, or the token is another
+    kFull = 2,      // there are as many links as are allowed
   };
   static constexpr uint32_t kMagic = 0x4b4c534d;  // "MSLK"
-  static constexpr uint16_t kVersion = 2;
+  static constexpr uint16_t kVersion = 3;
   static constexpr size_t kBytes = 40;
-  using Nonce = std::array<std::byte, 16>;
 
   Kind kind = Kind::kHello;
   uint32_t slab = 0;
   uint64_t bytes = 0;
-  Nonce nonce = {};
+  Refusal refusal = Refusal::kNone;
+  LinkIdentity who;
+  SessionToken token;
 
   friend bool operator==(const ControlPacket&, const ControlPacket&) = default;
 };
 
-// Byte layout (offset, width), in the host's order: magic 0,4  version 4,2  kind 6,1  zero 7,1
-// slab 8,4  zero 12,4  bytes 16,8  nonce 24,16
+// Byte layout (offset, width), in the host's order; what a kind does not have is zero: magic 0,4
+// version 4,2  kind 6,1  role 7,1  slab, refusal or index 8,4  generation 12,4  bytes or job 16,8
+// token 24,16
 std::array<std::byte, ControlPacket::kBytes> EncodePacket(const ControlPacket& packet);
 // INVALID_ARGUMENT for bytes that EncodePacket does not make.
 absl::StatusOr<ControlPacket> DecodePacket(absl::Span<const std::byte> bytes);
@@ -64,7 +75,8 @@ class ControlSocket {
     FileDescriptor file;
   };
   // Empty: nothing has come. UNAVAILABLE: the other side is gone, and nothing is left that it said;
-  // INVALID_ARGUMENT: what it said is no packet.
+  // INVALID_ARGUMENT: what it said is no packet, or has more than one file; RESOURCE_EXHAUSTED:
+  // this process could not take the packet's file, and packet and file are lost.
   absl::StatusOr<std::optional<Received>> Receive();
 
   int fd() const { return socket_.get(); }

@@ -74,8 +74,8 @@ bool EventLoop::LookIsDue() {
 // How many descriptors are ready, the bell among them.
 int EventLoop::Dispatch(absl::Duration timeout) {
   turns_without_look_ = 0;
-  int milliseconds = static_cast<int>(absl::ToInt64Milliseconds(
-      absl::Ceil(std::min(timeout, kSleepMax), absl::Milliseconds(1))));
+  int milliseconds = static_cast<int>(
+      absl::ToInt64Milliseconds(absl::Ceil(std::min(timeout, kSleepMax), absl::Milliseconds(1))));
   const int size = static_cast<int>(ready_.size());
   int handled = 0;
   do {
@@ -99,13 +99,10 @@ bool EventLoop::TakeWake() {
 void EventLoop::Wait(Sleeper& sleeper, absl::Duration timeout) {
   timeout = std::max(std::min(timeout, sleeper.SleepMax()), absl::ZeroDuration());
   sleeper.WakePeers();
-  const auto news = [&] {
-    return TakeWake() || sleeper.HasNews() || (LookIsDue() && Look() > 0);
-  };
+  const auto news = [&] { return TakeWake() || sleeper.HasNews() || (LookIsDue() && Look() > 0); };
   const auto limit = std::min<std::chrono::nanoseconds>(absl::ToChronoNanoseconds(timeout),
                                                         std::chrono::hours(24));
-  const PollBudget::Time end =
-      regardless_ ? PollBudget::Clock::now() + limit : PollBudget::Time();
+  const PollBudget::Time end = regardless_ ? PollBudget::Clock::now() + limit : PollBudget::Time();
   do {
     if (budget_.PollUntil(news, std::min(limit, kPollWithoutSleep))) return;
     // Sequentially consistent, as in Wake(): either this thread sees woken_, or the other one

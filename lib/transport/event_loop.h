@@ -58,8 +58,9 @@ class EventLoop {
 
   // Calls the handlers of what is ready. How many.
   int Look();
-  // Look(), where that is due: looking is a system call, so a thread whose descriptors are idle does
-  // so now and then. At the beginning of every Progress(); `events`: what the one before handled.
+  // Look(), where that is due: looking is a system call, so a thread whose descriptors are idle
+  // does so now and then. At the beginning of every Progress(); `events`: what the one before
+  // handled.
   void LookIfDue(int events);
 
   // Until `sleeper` has news, a descriptor is ready, Wake() was called or `timeout` passed: polls

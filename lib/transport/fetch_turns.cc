@@ -23,8 +23,8 @@ FetchTurns::FetchTurns() : FetchTurns(Options()) {}
 FetchTurns::FetchTurns(const Options& options) : options_(options) {}
 FetchTurns::~FetchTurns() = default;
 
-void FetchTurns::Wait(Payload* payload, uint64_t job, uint32_t rank, size_t bytes) {
-  Sender& sender = SenderOf(job, rank);
+void FetchTurns::Wait(Payload* payload, PeerId peer, size_t bytes) {
+  Sender& sender = Find(peer);
   // Nobody saves up turns while he sends nothing.
   if (sender.idle()) sender.bytes_begun = std::max(sender.bytes_begun, LeastBegun());
   payload->sender_ = &sender;
@@ -61,7 +61,11 @@ void FetchTurns::Leave(Payload* payload) {
   --waiting_;
 }
 
-FetchTurns::Payload* FetchTurns::Abandon() { return waiting_ == 0 ? nullptr : TakeFirst(*Next()); }
+FetchTurns::Payload* FetchTurns::Abandon(PeerId peer) {
+  const auto known = senders_.find(peer);
+  if (known == senders_.end() || known->second->first == nullptr) return nullptr;
+  return TakeFirst(*known->second);
+}
 
 bool FetchTurns::MayBegin(Time now) {
   size_t bytes = 0;
@@ -71,19 +75,18 @@ bool FetchTurns::MayBegin(Time now) {
   return std::erase_if(fetching_, [late](const Payload* p) { return p->begin_ < late; }) > 0;
 }
 
-FetchTurns::Sender& FetchTurns::SenderOf(uint64_t job, uint32_t rank) {
-  const std::pair<uint64_t, uint32_t> key(job, rank);
-  const auto known = senders_.find(key);
+FetchTurns::Sender& FetchTurns::Find(PeerId peer) {
+  const auto known = senders_.find(peer);
   if (known != senders_.end()) return *known->second;
   if (senders_.size() >= kSendersMax) {
     absl::erase_if(senders_, [](const auto& sender) { return sender.second->idle(); });
   }
-  return *(senders_[key] = std::make_unique<Sender>());
+  return *(senders_[peer] = std::make_unique<Sender>());
 }
 
 FetchTurns::Sender* FetchTurns::Next() const {
   Sender* next = nullptr;
-  for (const auto& [key, sender] : senders_) {
+  for (const auto& [peer, sender] : senders_) {
     if (sender->first == nullptr) continue;
     if (next == nullptr || sender->bytes_begun < next->bytes_begun) next = sender.get();
   }
@@ -99,7 +102,7 @@ FetchTurns::Payload* FetchTurns::TakeFirst(Sender& sender) {
 
 uint64_t FetchTurns::LeastBegun() const {
   uint64_t least = std::numeric_limits<uint64_t>::max();
-  for (const auto& [key, sender] : senders_) {
+  for (const auto& [peer, sender] : senders_) {
     if (!sender->idle()) least = std::min(least, sender->bytes_begun);
   }
   return least == std::numeric_limits<uint64_t>::max() ? 0 : least;

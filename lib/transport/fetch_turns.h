@@ -5,17 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "lib/transport/transport.h"
 
 namespace muster {
 
 // Connections share a network card unevenly, by a factor of two and more. So of several senders the
 // one of whom least has been fetched is next, and little is fetched at the same time: their
 // payloads arrive side by side, and a shard has the last gradient of a chunk soon after the first.
-// A sender is one rank of one job. What one sends is fetched in order.
+// A sender is a peer. What one sends is fetched in order.
 //
 // Thread-compatible. Allocates for a sender that it has not seen, and while more is being fetched
 // than ever before.
@@ -50,28 +50,28 @@ class FetchTurns {
   ~FetchTurns();
 
   // It is there to be fetched.
-  void Wait(Payload* payload, uint64_t job, uint32_t rank, size_t bytes);
+  void Wait(Payload* payload, PeerId sender, size_t bytes);
   // The one that is fetched from `now` on; null: none waits, or none may be fetched yet.
   Payload* Begin(Time now);
   // It was fetched, or cannot be.
   void End(Payload* payload);
   // It waits, and never will be fetched.
   void Leave(Payload* payload);
-  // One that waits and never will be fetched; null: there is none.
-  Payload* Abandon();
+  // One that waits, of `sender`, and never will be fetched; null: there is none.
+  Payload* Abandon(PeerId sender);
 
   bool waiting() const { return waiting_ > 0; }
   std::chrono::nanoseconds patience() const { return options_.patience; }
 
  private:
   bool MayBegin(Time now);
-  Sender& SenderOf(uint64_t job, uint32_t rank);
+  Sender& Find(PeerId sender);
   Sender* Next() const;
   Payload* TakeFirst(Sender& sender);
   uint64_t LeastBegun() const;
 
   const Options options_;
-  absl::flat_hash_map<std::pair<uint64_t, uint32_t>, std::unique_ptr<Sender>> senders_;
+  absl::flat_hash_map<PeerId, std::unique_ptr<Sender>> senders_;
   int waiting_ = 0;
   std::vector<const Payload*> fetching_;  // but those that take too long
 };

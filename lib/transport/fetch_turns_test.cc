@@ -17,16 +17,16 @@ constexpr size_t kBytes = 100;
 
 class FetchTurnsTest : public testing::Test {
  protected:
-  // A payload that remembers its rank.
+  // A payload that remembers whose it is.
   struct Ranked : FetchTurns::Payload {
-    uint32_t rank = 0;
+    int32_t rank = 0;
   };
 
-  void Wait(uint32_t rank, int payloads) {
+  void Wait(int32_t rank, int payloads) {
     for (int i = 0; i < payloads; ++i) {
       Ranked& payload = payloads_.emplace_back();
       payload.rank = rank;
-      turns_.Wait(&payload, /*job=*/1, rank, kBytes);
+      turns_.Wait(&payload, PeerId(rank), kBytes);
     }
   }
 
@@ -34,7 +34,7 @@ class FetchTurnsTest : public testing::Test {
   std::vector<int> Begin() {
     std::vector<int> ranks;
     while (auto* payload = static_cast<Ranked*>(turns_.Begin(now_))) {
-      ranks.push_back(static_cast<int>(payload->rank));
+      ranks.push_back(payload->rank);
       fetching_.push_back(payload);
     }
     return ranks;
@@ -70,7 +70,7 @@ TEST_F(FetchTurnsTest, WhileOneIsSlowTheOthersDoNotRunAhead) {
   Wait(2, 4);
   Begin();
   std::map<int, int> begun = {{1, 0}, {2, 0}};
-  for (const Ranked* payload : fetching_) ++begun[static_cast<int>(payload->rank)];
+  for (const Ranked* payload : fetching_) ++begun[payload->rank];
   EXPECT_THAT(begun, ElementsAre(testing::Pair(1, 1), testing::Pair(2, 1)));
   // Rank 2's goes on and on; the other's are done at once.
   for (int turn = 0; turn < 6; ++turn) {
@@ -122,10 +122,10 @@ TEST_F(FetchTurnsTest, WhoeverLeavesHasNoTurnAndTheOthersKeepTheirOrder) {
   for (const size_t leaves : {0, 1, 3}) {
     FetchTurns turns({.bytes_max = 1, .fetches_min = 4});
     std::deque<FetchTurns::Payload> payloads(4);
-    for (auto& payload : payloads) turns.Wait(&payload, 1, 1, kBytes);
+    for (auto& payload : payloads) turns.Wait(&payload, PeerId(1), kBytes);
     turns.Leave(&payloads[leaves]);
     FetchTurns::Payload late;
-    turns.Wait(&late, 1, 1, kBytes);
+    turns.Wait(&late, PeerId(1), kBytes);
     for (size_t i = 0; i < payloads.size(); ++i) {
       if (i == leaves) continue;
       EXPECT_EQ(turns.Begin(now_), &payloads[i]);
@@ -138,13 +138,27 @@ TEST_F(FetchTurnsTest, WhoeverLeavesHasNoTurnAndTheOthersKeepTheirOrder) {
 TEST_F(FetchTurnsTest, AFewAreFetchedHoweverLargeTheyAre) {
   FetchTurns turns({.bytes_max = 1, .fetches_min = 3});
   std::deque<FetchTurns::Payload> payloads(5);
-  for (auto& payload : payloads) turns.Wait(&payload, 1, 1, kBytes);
+  for (auto& payload : payloads) turns.Wait(&payload, PeerId(1), kBytes);
   int begun = 0;
   while (turns.Begin(now_) != nullptr) ++begun;
   EXPECT_EQ(begun, 3);
-  EXPECT_NE(turns.Abandon(), nullptr);
-  EXPECT_NE(turns.Abandon(), nullptr);
-  EXPECT_EQ(turns.Abandon(), nullptr);
+}
+
+TEST_F(FetchTurnsTest, WhatIsAbandonedIsThatOfOneSender) {
+  Wait(1, 5);
+  Wait(2, 1);
+  Begin();
+  int abandoned = 0;
+  while (auto* payload = static_cast<Ranked*>(turns_.Abandon(PeerId(1)))) {
+    EXPECT_EQ(payload->rank, 1);
+    ++abandoned;
+  }
+  EXPECT_EQ(abandoned, 4);
+  EXPECT_EQ(turns_.Abandon(PeerId(3)), nullptr);
+  EndOldest();
+  EndOldest();
+  EXPECT_THAT(Begin(), ElementsAre());
+  EXPECT_FALSE(turns_.waiting());
 }
 
 }  // namespace

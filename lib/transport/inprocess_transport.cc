@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/transport/session.h"
 #include "lib/transport/shared_slab.h"
 
 namespace muster {
@@ -28,13 +29,22 @@ namespace {
 constexpr absl::string_view kAddressPrefix = "inprocess:";
 constexpr int64_t kNobody = -1;
 
-// A message on its way. `payload` is the sender's memory, or that of `kept` where the sender has
-// its memory back.
+// One side's end of a link.
+struct LinkEnd {
+  int64_t number = kNobody;     // of the other side's transport; kNobody: lost
+  PeerId peer = PeerId::kNone;  // what the other side calls this one
+};
+
+// Somebody who joined, or a message on its way. `payload` is the sender's memory, or that of `kept`
+// where the sender has its memory back.
 struct Arrival {
-  int64_t from;
-  PeerId peer;  // the sender's name for the receiver
-  std::array<std::byte, WireHeader::kBytes> header;
+  int64_t from;     // number of the sender's transport
+  PeerId receiver;  // what the sender calls the receiver
+  PeerId sender;    // what the receiver calls the sender
+  std::optional<LinkIdentity> joined;
+  std::array<std::byte, WireHeader::kBytes> header = {};
   absl::Span<const std::byte> payload;
+  bool breaks = false;  // the payload is lost after it was placed
   std::vector<std::byte> kept;
   Transport::SendDone done;
 };
@@ -68,12 +78,12 @@ struct InProcessNetwork::Inbox {
     if (done) finished.push_back({std::move(done), std::move(status)});
   }
 
-  // Takes out what `from` sent to the peer it calls `peer` (kNone: any).
-  std::vector<Arrival> Withdraw(int64_t from, PeerId peer) {
+  // Takes out what `from` sent to the peer it calls `receiver` (kNone: any).
+  std::vector<Arrival> Withdraw(int64_t from, PeerId receiver) {
     std::vector<Arrival> withdrawn;
     for (std::deque<Arrival>* queue : {&arrivals, &held}) {
       auto first = std::stable_partition(queue->begin(), queue->end(), [&](const Arrival& arrival) {
-        return arrival.from != from || (peer != PeerId::kNone && arrival.peer != peer);
+        return arrival.from != from || (receiver != PeerId::kNone && arrival.receiver != receiver);
       });
       std::move(first, queue->end(), std::back_inserter(withdrawn));
       queue->erase(first, queue->end());
@@ -89,7 +99,9 @@ struct InProcessNetwork::Inbox {
   // Whose payload is being copied without the lock; its owner waits before it takes the memory
   // back.
   int64_t copying_from = kNobody;
-  absl::flat_hash_map<PeerId, int64_t> peers;  // their numbers; kNobody: lost
+  int32_t peers_made = 0;
+  absl::flat_hash_map<PeerId, LinkEnd> peers;
+  SessionTable sessions;
 };
 
 // Its state is its Inbox, guarded by the network's mutex.
@@ -116,10 +128,12 @@ class InProcessTransport : public Transport {
     }
     network_->inboxes_.erase(number_);
     for (auto& [number, other] : network_->inboxes_) {
-      other->Withdraw(number_, PeerId::kNone);
-      for (auto& [peer, to] : other->peers) {
-        if (to != number_) continue;
-        to = kNobody;
+      for (const Arrival& arrival : other->Withdraw(number_, PeerId::kNone)) {
+        if (arrival.joined.has_value()) other->peers.erase(arrival.sender);  // it never knew
+      }
+      for (auto& [peer, end] : other->peers) {
+        if (end.number != number_) continue;
+        end.number = kNobody;
         other->losses.push_back({peer, why});
       }
     }
@@ -131,7 +145,18 @@ class InProcessTransport : public Transport {
 
   std::string name() const override { return "inprocess"; }
 
-  absl::StatusOr<PeerId> Connect(absl::string_view address) override {
+  void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) override {
+    absl::MutexLock lock(&network_->mu_);
+    inbox_->sessions.Open(job, generation, token);
+  }
+
+  void CloseSession(uint64_t job, uint32_t generation) override {
+    absl::MutexLock lock(&network_->mu_);
+    inbox_->sessions.Close(job, generation);
+  }
+
+  absl::StatusOr<PeerId> Connect(absl::string_view address,
+                                 const LinkCredentials& credentials) override {
     int64_t number = kNobody;
     absl::string_view digits = address;
     if (!absl::ConsumePrefix(&digits, kAddressPrefix) || !absl::SimpleAtoi(digits, &number) ||
@@ -140,27 +165,47 @@ class InProcessTransport : public Transport {
           absl::StrCat("these ", address.size(), " bytes are no in-process address"));
     }
     absl::MutexLock lock(&network_->mu_);
-    const PeerId peer{peers_made_++};
-    const bool there = network_->Find(number) != nullptr;
-    inbox_->peers[peer] = there ? number : kNobody;
-    if (!there) {
+    const PeerId peer{inbox_->peers_made++};
+    inbox_->peers[peer] = {};
+    InProcessNetwork::Inbox* other = network_->Find(number);
+    if (other == nullptr) {
       inbox_->losses.push_back(
           {peer, absl::UnavailableError(absl::StrCat(address, " is not there"))});
+      return peer;
     }
+    const LinkIdentity& self = credentials.self;
+    const SessionToken* token = other->sessions.Find(self.job, self.generation);
+    if (token == nullptr || !(*token == credentials.token)) {
+      inbox_->losses.push_back({peer, NotLetIn(address)});
+      return peer;
+    }
+    const PeerId back{other->peers_made++};
+    inbox_->peers[peer] = {.number = number, .peer = back};
+    other->peers[back] = {.number = number_, .peer = peer};
+    other->arrivals.push_back({.from = number_, .receiver = peer, .sender = back, .joined = self});
     return peer;
   }
 
   void Disconnect(PeerId peer) override {
     absl::MutexLock lock(&network_->mu_);
-    const int64_t number = NumberOf(peer);
-    auto not_copied = [this, number]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
-      InProcessNetwork::Inbox* receiver = network_->Find(number);
-      return receiver == nullptr || receiver == inbox_ || receiver->copying_from != number_;
+    const LinkEnd end = EndOf(peer);
+    auto not_copied = [this, &end]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
+      InProcessNetwork::Inbox* other = network_->Find(end.number);
+      return other == nullptr || other == inbox_ || other->copying_from != number_;
     };
     network_->mu_.Await(absl::Condition(&not_copied));
-    if (InProcessNetwork::Inbox* receiver = network_->Find(number)) {
-      for (Arrival& arrival : receiver->Withdraw(number_, peer)) {
+    if (InProcessNetwork::Inbox* other = network_->Find(end.number)) {
+      for (Arrival& arrival : other->Withdraw(number_, peer)) {
+        if (arrival.joined.has_value()) other->peers.erase(end.peer);  // it never knew
         inbox_->Finish(std::move(arrival.done), absl::CancelledError("disconnected"));
+      }
+      const absl::Status why = absl::UnavailableError(absl::StrCat(address(), " has disconnected"));
+      for (Arrival& arrival : inbox_->Withdraw(end.number, end.peer)) {
+        other->Finish(std::move(arrival.done), why);
+      }
+      if (auto found = other->peers.find(end.peer); found != other->peers.end()) {
+        found->second.number = kNobody;
+        other->losses.push_back({end.peer, why});
       }
     }
     std::erase_if(inbox_->losses, [peer](const Loss& loss) { return loss.peer == peer; });
@@ -171,16 +216,21 @@ class InProcessTransport : public Transport {
             SendDone done) override {
     CHECK_EQ(header.length, payload.size());
     absl::MutexLock lock(&network_->mu_);
-    InProcessNetwork::Inbox* receiver = network_->Find(NumberOf(peer));
+    const LinkEnd end = EndOf(peer);
+    InProcessNetwork::Inbox* receiver = network_->Find(end.number);
     if (receiver == nullptr) {
       inbox_->Finish(std::move(done), absl::UnavailableError("the peer is gone"));
       return;
     }
     using Fate = InProcessNetwork::Fate;
     const Fate fate = network_->fault_ ? network_->fault_(header) : Fate::kDeliver;
-    const auto encoded = EncodeHeader(header);
-    if (fate == Fate::kDeliver) {
-      receiver->arrivals.push_back({number_, peer, encoded, payload, {}, std::move(done)});
+    Arrival arrival{
+        .from = number_, .receiver = peer, .sender = end.peer, .header = EncodeHeader(header)};
+    if (fate == Fate::kDeliver || fate == Fate::kBreak) {
+      arrival.payload = payload;
+      arrival.breaks = fate == Fate::kBreak;
+      arrival.done = std::move(done);
+      receiver->arrivals.push_back(std::move(arrival));
       return;
     }
     std::deque<Arrival>& queue = fate == Fate::kHold ? receiver->held : receiver->arrivals;
@@ -188,8 +238,12 @@ class InProcessTransport : public Transport {
                       : fate == Fate::kDuplicate ? 2
                                                  : 1;
          copies > 0; --copies) {
-      queue.push_back({number_, peer, encoded, {}, {payload.begin(), payload.end()}, {}});
-      queue.back().payload = queue.back().kept;
+      Arrival& copy = queue.emplace_back(Arrival{.from = arrival.from,
+                                                 .receiver = arrival.receiver,
+                                                 .sender = arrival.sender,
+                                                 .header = arrival.header});
+      copy.kept.assign(payload.begin(), payload.end());
+      copy.payload = copy.kept;
     }
     inbox_->Finish(std::move(done), absl::OkStatus());
   }
@@ -239,17 +293,31 @@ class InProcessTransport : public Transport {
   }
 
  private:
-  int64_t NumberOf(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
+  static absl::Status NotLetIn(absl::string_view address) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        address, ": not let in: no such session is open there, or the token is another"));
+  }
+
+  LinkEnd EndOf(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) {
     auto found = inbox_->peers.find(peer);
     CHECK(found != inbox_->peers.end()) << "no peer " << static_cast<int>(peer);
     return found->second;
   }
 
   void Deliver(Arrival& arrival) {
+    if (arrival.joined.has_value()) {
+      LetGo(arrival.from, nullptr);
+      return receiver_->PeerJoined(arrival.sender, *arrival.joined);
+    }
     absl::StatusOr<WireHeader> header = DecodeHeader(arrival.header);
     CHECK(header.ok()) << header.status();
     PayloadPlace place;
-    if (!arrival.payload.empty()) place = receiver_->PlacePayload(*header);
+    if (!arrival.payload.empty()) place = receiver_->PlacePayload(arrival.sender, *header);
+    if (arrival.breaks && !arrival.payload.empty()) {
+      LetGo(arrival.from, std::move(arrival.done));
+      if (!place.memory.empty()) receiver_->PayloadLost(arrival.sender, *header);
+      return;
+    }
     if (place.in_place && !place.memory.empty() && DeliverInPlace(*header, arrival)) return;
     if (!place.memory.empty()) {
       CHECK_EQ(place.memory.size(), arrival.payload.size());
@@ -257,7 +325,7 @@ class InProcessTransport : public Transport {
     }
     LetGo(arrival.from, std::move(arrival.done));
     if (place.memory.size() == arrival.payload.size()) {
-      receiver_->Received(*header, place.memory, {});
+      receiver_->Received(arrival.sender, *header, place.memory, {});
     }
   }
 
@@ -274,7 +342,7 @@ class InProcessTransport : public Transport {
     loans_[loan] = {arrival.from, std::move(arrival.done), std::move(slab),
                     std::move(arrival.kept)};
     LetGo(arrival.from, nullptr);
-    receiver_->Received(header, arrival.payload, PayloadLease(this, loan));
+    receiver_->Received(arrival.sender, header, arrival.payload, PayloadLease(this, loan));
     return true;
   }
 
@@ -309,7 +377,6 @@ class InProcessTransport : public Transport {
   InProcessNetwork::Inbox* const inbox_;
   const int64_t number_;
   MessageReceiver* receiver_ = nullptr;
-  int32_t peers_made_ = 0;
   std::vector<Loan> loans_;
   std::vector<size_t> free_loans_;
 };

@@ -24,12 +24,14 @@ namespace muster {
 // and everyone connected to it hears PeerLost.
 class InProcessNetwork {
  public:
-  // What becomes of one message. Unless it is delivered, the sender's `done` hears OK at once.
+  // What becomes of one message. Unless it is delivered or breaks, the sender's `done` hears OK at
+  // once.
   enum class Fate {
     kDeliver,
     kDrop,
     kDuplicate,  // delivered twice in a row
     kHold,       // delivered after ReleaseHeld()
+    kBreak,      // its payload is lost after the receiver has named memory (PayloadLost)
   };
   using Fault = absl::AnyInvocable<Fate(const WireHeader&)>;
 

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 const LinkDescription kTcp = {
-    .transport = "ucx", .network = "tcp", .device = "eth0", .connections = 4};
+    .transport = "tcp", .network = "tcp", .device = "eth0", .connections = 4};
 const LinkDescription kShared = {.transport = "shm"};
 
 TEST(LinkGaugesTest, ALinkIsShownWithAllThatIsKnownOfIt) {
@@ -23,7 +23,7 @@ TEST(LinkGaugesTest, ALinkIsShownWithAllThatIsKnownOfIt) {
   gauges.Show("job", "ps-0/1", kTcp);
   EXPECT_THAT(metrics.Render(), HasSubstr("muster_transport_info{connections=\"4\",device=\"eth0\","
                                           "device_memory=\"false\",network=\"tcp\",peer=\"ps-0/1\","
-                                          "transport=\"ucx\"} 1"));
+                                          "transport=\"tcp\"} 1"));
 }
 
 TEST(LinkGaugesTest, APeerThatIsReachedInAnotherWayIsShownOnce) {
@@ -32,7 +32,7 @@ TEST(LinkGaugesTest, APeerThatIsReachedInAnotherWayIsShownOnce) {
   gauges.Show("job", "ps-0/1", kTcp);
   gauges.Show("job", "ps-0/1", kShared);
   EXPECT_THAT(metrics.Render(), HasSubstr("transport=\"shm\""));
-  EXPECT_THAT(metrics.Render(), Not(HasSubstr("transport=\"ucx\"")));
+  EXPECT_THAT(metrics.Render(), Not(HasSubstr("transport=\"tcp\"")));
 }
 
 TEST(LinkGaugesTest, LinksDisappearWithTheLastJobThatHasThem) {

@@ -17,7 +17,7 @@
 namespace muster {
 namespace {
 
-constexpr absl::string_view kMark = "MSM2";
+constexpr absl::string_view kMark = "MSM3";
 constexpr size_t kBootIdBytes = 36;
 constexpr size_t kAddressBytes = kBootIdBytes + 8 + 8 + 4 + 16;
 

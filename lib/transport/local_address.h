@@ -1,23 +1,24 @@
 // Where a SharedMemoryTransport is found, by those who share its host.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "lib/transport/control_socket.h"
 
 namespace muster {
 
-// The bytes, in an envelope (address_envelope.h) marked "MSM1": boot id (36 characters), the
+// The bytes, in an envelope (address_envelope.h) marked "MSM3": boot id (36 characters), the
 // network namespace's device and inode (8 + 8), user id (4), nonce (16); numbers little-endian.
 struct LocalAddress {
   std::string boot_id;          // of this boot of this kernel: a host's name that nobody chose
   uint64_t network_device = 0;  // abstract sockets are seen within a network namespace
   uint64_t network_inode = 0;
   uint32_t user = 0;
-  ControlPacket::Nonce nonce = {};  // random: names the socket; nobody guesses it
+  std::array<std::byte, 16> nonce = {};  // random: names the socket; nobody guesses it
 
   // Of this thread, with a fresh nonce. UNAVAILABLE where /proc does not say.
   static absl::StatusOr<LocalAddress> Make();

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 
@@ -21,24 +22,31 @@ namespace muster {
 class Postbox : public MessageReceiver {
  public:
   struct Message {
+    PeerId from;
     WireHeader header;
     absl::Span<const std::byte> payload;
   };
 
-  PayloadPlace PlacePayload(const WireHeader& header) override {
+  void PeerJoined(PeerId peer, const LinkIdentity& who) override { joined.emplace_back(peer, who); }
+  PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     if (refuse_payloads) return {};
     memory_.push_back(std::make_unique<std::byte[]>(header.length));
     return {absl::Span<std::byte>(memory_.back().get(), header.length), read_in_place};
   }
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override {
-    messages.push_back({header, payload});
+    messages.push_back({from, header, payload});
     leases.push_back(std::move(lease));
     if (on_message) on_message(messages.back());
   }
+  void PayloadLost(PeerId from, const WireHeader& header) override {
+    lost_payloads.emplace_back(from, header);
+  }
   void PeerLost(PeerId peer, const absl::Status& why) override { losses.emplace_back(peer, why); }
 
+  std::vector<std::pair<PeerId, LinkIdentity>> joined;
   std::vector<Message> messages;
+  std::vector<std::pair<PeerId, WireHeader>> lost_payloads;
   std::vector<PayloadLease> leases;  // of each message; let go before the transport is
   std::vector<std::pair<PeerId, absl::Status>> losses;
   bool refuse_payloads = false;
@@ -48,6 +56,13 @@ class Postbox : public MessageReceiver {
  private:
   std::vector<std::unique_ptr<std::byte[]>> memory_;
 };
+
+// Of a session that every test transport has open: OpenTestSession().
+inline LinkCredentials CredentialsOf(uint32_t index, LinkRole role = LinkRole::kWorker) {
+  return {.self = {.job = 1, .generation = 1, .role = role, .index = index}, .token = {}};
+}
+
+inline void OpenTestSession(Transport& transport) { transport.OpenSession(1, 1, SessionToken()); }
 
 // Bytes that tell messages and positions apart.
 inline std::vector<std::byte> PatternOf(uint64_t seed, size_t size) {

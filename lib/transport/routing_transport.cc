@@ -3,56 +3,42 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/status/status.h"
 #include "lib/transport/address_envelope.h"
+#include "lib/transport/shared_memory_transport.h"
+#include "lib/transport/tcp_transport.h"
+#include "lib/transport/ucx_transport.h"
 
 namespace muster {
 namespace {
 
-constexpr absl::string_view kAddressMark = "MUR1";
+constexpr absl::string_view kAddressMark = "MUR2";
+constexpr int kWayBits = 2;
 
-// A look at an idle network is a system call, one at shared memory a few loads.
-constexpr int kTurnsPerNetworkLook = 16;
-
-// A closed or a new socket of shared memory shows only in PrepareToSleep().
-constexpr std::chrono::nanoseconds kPollWithoutSockets = std::chrono::milliseconds(1);
-
-// The parts of an address; either may be empty.
-struct Addresses {
-  absl::string_view shared;
-  absl::string_view ucx;
+// A carrier's part of an address.
+struct Part {
+  LinkKind kind;
+  absl::string_view address;
 };
 
-// Sealed: the shared-memory address's length (2 bytes, little-endian), that address, UCX's.
-std::string Join(const Addresses& addresses) {
-  CHECK_LT(addresses.shared.size(), 1u << 16);
-  const char length[] = {static_cast<char>(addresses.shared.size()),
-                         static_cast<char>(addresses.shared.size() >> 8)};
-  return SealAddress(kAddressMark, absl::StrCat(absl::string_view(length, sizeof(length)),
-                                                addresses.shared, addresses.ucx));
-}
-
-absl::StatusOr<Addresses> Split(absl::string_view address) {
-  ASSIGN_OR_RETURN(const absl::string_view body,
-                   OpenAddress(kAddressMark, address, "address of a Muster transport"));
-  const auto byte = [body](size_t i) { return static_cast<uint8_t>(body[i]); };
-  const size_t length = body.size() < 2 ? body.size() : byte(0) | byte(1) << 8;
-  if (body.size() < 2 + length) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("these ", address.size(), " bytes are a truncated address"));
+char LetterOf(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::kSharedMemory:
+      return 's';
+    case LinkKind::kTcp:
+      return 't';
+    case LinkKind::kRdma:
+      return 'r';
+    case LinkKind::kAuto:
+      break;
   }
-  return Addresses{.shared = body.substr(2, length), .ucx = body.substr(2 + length)};
+  LOG(FATAL) << "no carrier is of this kind";
 }
-
-class BothRegistrations : public Transport::MemoryRegistration {
- public:
-  std::unique_ptr<MemoryRegistration> shared, ucx;
-};
 
 absl::string_view NameOf(LinkKind links) {
   switch (links) {
@@ -60,228 +46,241 @@ absl::string_view NameOf(LinkKind links) {
       return "auto";
     case LinkKind::kSharedMemory:
       return "shm";
-    case LinkKind::kUcx:
-      return "ucx";
+    case LinkKind::kTcp:
+      return "tcp";
     case LinkKind::kRdma:
       return "rdma";
   }
   return "";
 }
 
+// Sealed: of each part its letter, its length (2 bytes, little-endian) and its bytes.
+void Append(std::string& address, LinkKind kind, absl::string_view part) {
+  CHECK_LT(part.size(), 1u << 16);
+  absl::StrAppend(&address, std::string(1, LetterOf(kind)),
+                  std::string(1, static_cast<char>(part.size())),
+                  std::string(1, static_cast<char>(part.size() >> 8)), part);
+}
+
+// Parts of kinds that this version does not know are left out.
+absl::StatusOr<std::vector<Part>> Split(absl::string_view address) {
+  ASSIGN_OR_RETURN(absl::string_view rest,
+                   OpenAddress(kAddressMark, address, "address of a Muster transport"));
+  std::vector<Part> parts;
+  while (!rest.empty()) {
+    const auto byte = [rest](size_t i) { return static_cast<uint8_t>(rest[i]); };
+    const size_t length = rest.size() < 3 ? rest.size() : byte(1) | byte(2) << 8;
+    if (rest.size() < 3 + length) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("these ", address.size(), " bytes are a truncated address"));
+    }
+    for (const LinkKind kind : {LinkKind::kSharedMemory, LinkKind::kTcp, LinkKind::kRdma}) {
+      if (rest[0] == LetterOf(kind)) parts.push_back({kind, rest.substr(3, length)});
+    }
+    rest.remove_prefix(3 + length);
+  }
+  return parts;
+}
+
+class AllRegistrations : public Transport::MemoryRegistration {
+ public:
+  std::vector<std::unique_ptr<MemoryRegistration>> parts;
+};
+
 }  // namespace
 
 absl::StatusOr<LinkKind> ParseLinkKind(absl::string_view word) {
   for (LinkKind links :
-       {LinkKind::kAuto, LinkKind::kSharedMemory, LinkKind::kUcx, LinkKind::kRdma}) {
+       {LinkKind::kAuto, LinkKind::kSharedMemory, LinkKind::kTcp, LinkKind::kRdma}) {
     if (word == NameOf(links)) return links;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("must be auto, shm, ucx or rdma (is '", word, "')"));
+      absl::StrCat("must be auto, shm, tcp or rdma (is '", word, "')"));
 }
 
 class RoutingTransport::CarrierReceiver : public MessageReceiver {
  public:
-  explicit CarrierReceiver(bool shared) : shared_(shared) {}
+  explicit CarrierReceiver(int way) : way_(way) {}
 
-  PayloadPlace PlacePayload(const WireHeader& header) override {
-    return receiver->PlacePayload(header);
+  void PeerJoined(PeerId peer, const LinkIdentity& who) override {
+    receiver->PeerJoined(Outer(peer, way_), who);
   }
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override {
+    return receiver->PlacePayload(Outer(from, way_), header);
+  }
+  void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override {
-    receiver->Received(header, payload, std::move(lease));
+    receiver->Received(Outer(from, way_), header, payload, std::move(lease));
+  }
+  void PayloadLost(PeerId from, const WireHeader& header) override {
+    receiver->PayloadLost(Outer(from, way_), header);
   }
   void PeerLost(PeerId peer, const absl::Status& why) override {
-    receiver->PeerLost(Outer(peer, shared_), why);
+    receiver->PeerLost(Outer(peer, way_), why);
   }
 
   MessageReceiver* receiver = nullptr;
 
  private:
-  const bool shared_;
+  const int way_;
 };
 
 absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
     RoutingTransportOptions options) {
-  std::unique_ptr<SharedMemoryTransport> shared;
+  ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Create(options.polling));
+  std::vector<Way> ways;
+  const auto add = [&ways](LinkKind kind, std::unique_ptr<Carrier> carrier) {
+    const int way = static_cast<int>(ways.size());
+    ways.push_back({kind, std::make_unique<CarrierReceiver>(way), std::move(carrier)});
+  };
   if (options.links == LinkKind::kAuto || options.links == LinkKind::kSharedMemory) {
-    auto made = SharedMemoryTransport::Create();
+    auto made = SharedMemoryTransport::Create(loop.get());
     if (made.ok()) {
-      shared = *std::move(made);
+      add(LinkKind::kSharedMemory, *std::move(made));
     } else if (options.links == LinkKind::kSharedMemory) {
       return Annotate(made.status(), "--transport=shm");
     } else {
       LOG(WARNING) << "peers on this host are reached like others: " << made.status();
     }
   }
-  std::unique_ptr<UcxTransport> ucx;
-  if (options.links != LinkKind::kSharedMemory) {
-    ASSIGN_OR_RETURN(ucx, UcxTransport::Create({.connections = options.connections,
-                                                .require_rdma = options.links == LinkKind::kRdma,
-                                                .allow_tcp_fallback = options.allow_tcp_fallback}));
+  if (options.links == LinkKind::kAuto || options.links == LinkKind::kTcp) {
+    CHECK(options.port != nullptr) << "TCP needs a port";
+    ASSIGN_OR_RETURN(auto made,
+                     TcpTransport::Create(loop.get(), {.port = std::move(options.port)}));
+    add(LinkKind::kTcp, std::move(made));
   }
-  return absl::WrapUnique(
-      new RoutingTransport(std::move(options), std::move(shared), std::move(ucx)));
+  if (options.links == LinkKind::kRdma) {
+    auto made = UcxTransport::Create(loop.get());
+    if (!made.ok()) return Annotate(made.status(), "--transport=rdma");
+    add(LinkKind::kRdma, *std::move(made));
+  }
+  return absl::WrapUnique(new RoutingTransport(options.links, std::move(loop), std::move(ways)));
 }
 
-RoutingTransport::RoutingTransport(RoutingTransportOptions options,
-                                   std::unique_ptr<SharedMemoryTransport> shared,
-                                   std::unique_ptr<UcxTransport> ucx)
-    : options_(std::move(options)),
-      shared_receiver_(std::make_unique<CarrierReceiver>(true)),
-      ucx_receiver_(std::make_unique<CarrierReceiver>(false)),
-      shared_(std::move(shared)),
-      ucx_(std::move(ucx)),
-      address_(
-          Join({.shared = shared_ ? shared_->address() : "", .ucx = ucx_ ? ucx_->address() : ""})),
-      budget_(options_.polling) {
-  if (shared_ && ucx_) shared_->AlsoWatch(ucx_->event_fd());
+RoutingTransport::RoutingTransport(LinkKind links, std::unique_ptr<EventLoop> loop,
+                                   std::vector<Way> ways)
+    : Carrier(loop.get()),
+      links_(links),
+      loop_(std::move(loop)),
+      ways_(std::move(ways)),
+      address_([this] {
+        std::string parts;
+        for (const Way& way : ways_) Append(parts, way.kind, way.carrier->address());
+        return SealAddress(kAddressMark, parts);
+      }()) {
+  CHECK(!ways_.empty());
 }
 
 RoutingTransport::~RoutingTransport() = default;
 
 void RoutingTransport::SetReceiver(MessageReceiver* receiver) {
-  shared_receiver_->receiver = ucx_receiver_->receiver = receiver;
-  if (shared_) shared_->SetReceiver(shared_receiver_.get());
-  if (ucx_) ucx_->SetReceiver(ucx_receiver_.get());
+  for (const Way& way : ways_) {
+    way.receiver->receiver = receiver;
+    way.carrier->SetReceiver(way.receiver.get());
+  }
 }
 
 std::string RoutingTransport::name() const {
-  if (!ucx_) return shared_->name();
-  return shared_ ? absl::StrCat(shared_->name(), "+", ucx_->name()) : ucx_->name();
+  return absl::StrJoin(ways_, "+", [](std::string* out, const Way& way) {
+    absl::StrAppend(out, way.carrier->name());
+  });
 }
 
-absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address) {
-  ASSIGN_OR_RETURN(const Addresses peer, Split(address));
+void RoutingTransport::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
+  for (const Way& way : ways_) way.carrier->OpenSession(job, generation, token);
+}
+
+void RoutingTransport::CloseSession(uint64_t job, uint32_t generation) {
+  for (const Way& way : ways_) way.carrier->CloseSession(job, generation);
+}
+
+absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
+                                                 const LinkCredentials& credentials) {
+  ASSIGN_OR_RETURN(const std::vector<Part> parts, Split(address));
   absl::Status unshared;
-  if (shared_ && SharedMemoryTransport::IsLocal(peer.shared)) {
-    absl::StatusOr<PeerId> connected = shared_->Connect(peer.shared);
-    if (connected.ok()) return Outer(*connected, true);
-    unshared = connected.status();
+  for (int i = 0; i < std::ssize(ways_); ++i) {
+    const Way& way = ways_[i];
+    const auto part = std::ranges::find(parts, way.kind, &Part::kind);
+    if (part == parts.end()) continue;
+    if (way.kind == LinkKind::kSharedMemory) {
+      if (!SharedMemoryTransport::IsLocal(part->address)) continue;
+      absl::StatusOr<PeerId> peer = way.carrier->Connect(part->address, credentials);
+      if (peer.ok()) return Outer(*peer, i);
+      unshared = peer.status();
+      LOG(WARNING) << "no shared memory with a peer on this host: " << unshared;
+      continue;
+    }
+    ASSIGN_OR_RETURN(const PeerId peer, way.carrier->Connect(part->address, credentials));
+    return Outer(peer, i);
   }
-  if (ucx_ && !peer.ucx.empty()) {
-    LOG_IF(WARNING, !unshared.ok()) << "no shared memory with a peer on this host: " << unshared;
-    ASSIGN_OR_RETURN(const PeerId connected, ucx_->Connect(peer.ucx));
-    return Outer(connected, false);
-  }
+  const std::string theirs = absl::StrJoin(parts, " and ", [](std::string* out, const Part& part) {
+    absl::StrAppend(out, NameOf(part.kind));
+  });
   return absl::FailedPreconditionError(absl::StrCat(
-      "no way to this peer: this side has --transport=", NameOf(options_.links), ", the peer ",
-      peer.shared.empty() ? "only UCX"
-      : peer.ucx.empty()  ? "only shared memory"
-                          : "both",
+      "no way to this peer: this side has --transport=", NameOf(links_), ", the peer has ",
+      theirs.empty() ? "none that this version knows" : theirs,
       unshared.ok() ? ", and shared memory needs the same host, user and network namespace"
                     : absl::StrCat(", and shared memory failed: ", unshared.message()),
       "; --transport=auto on both sides reaches every peer"));
 }
 
-PeerId RoutingTransport::Outer(PeerId inner, bool shared) {
-  return PeerId{static_cast<int32_t>(inner) * 2 + (shared ? 1 : 0)};
+PeerId RoutingTransport::Outer(PeerId inner, int way) {
+  return PeerId{(static_cast<int32_t>(inner) << kWayBits) | way};
 }
-PeerId RoutingTransport::Inner(PeerId peer) { return PeerId{static_cast<int32_t>(peer) / 2}; }
-
-Transport& RoutingTransport::Carrier(PeerId peer) const {
-  const bool shared = (static_cast<int32_t>(peer) & 1) != 0;
-  Transport* carrier = shared ? static_cast<Transport*>(shared_.get()) : ucx_.get();
-  CHECK(carrier != nullptr && peer != PeerId::kNone) << "no peer " << static_cast<int>(peer);
-  return *carrier;
+PeerId RoutingTransport::Inner(PeerId peer) {
+  return PeerId{static_cast<int32_t>(peer) >> kWayBits};
 }
 
-void RoutingTransport::Disconnect(PeerId peer) { Carrier(peer).Disconnect(Inner(peer)); }
+Carrier& RoutingTransport::CarrierOf(PeerId peer) const {
+  const auto way = static_cast<size_t>(static_cast<int32_t>(peer) & ((1 << kWayBits) - 1));
+  CHECK(peer != PeerId::kNone && way < ways_.size()) << "no peer " << static_cast<int>(peer);
+  return *ways_[way].carrier;
+}
+
+void RoutingTransport::Disconnect(PeerId peer) { CarrierOf(peer).Disconnect(Inner(peer)); }
 
 LinkDescription RoutingTransport::Describe(PeerId peer) const {
-  return Carrier(peer).Describe(Inner(peer));
+  return CarrierOf(peer).Describe(Inner(peer));
 }
 
 void RoutingTransport::Send(PeerId peer, const WireHeader& header,
                             absl::Span<const std::byte> payload, SendDone done) {
-  Carrier(peer).Send(Inner(peer), header, payload, std::move(done));
+  CarrierOf(peer).Send(Inner(peer), header, payload, std::move(done));
 }
 
 absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> RoutingTransport::RegisterMemory(
     absl::Span<std::byte> memory) {
-  auto both = std::make_unique<BothRegistrations>();
-  if (shared_) {
-    ASSIGN_OR_RETURN(both->shared, shared_->RegisterMemory(memory));
+  auto all = std::make_unique<AllRegistrations>();
+  for (const Way& way : ways_) {
+    ASSIGN_OR_RETURN(auto registration, way.carrier->RegisterMemory(memory));
+    all->parts.push_back(std::move(registration));
   }
-  if (ucx_) {
-    ASSIGN_OR_RETURN(both->ucx, ucx_->RegisterMemory(memory));
-  }
-  return both;
+  return all;
 }
 
-int RoutingTransport::Progress() {
-  int events = shared_ ? shared_->Progress() : 0;
-  if (!NetworkIsDue(events)) return events;
-  const int network_events = ucx_->Progress();
-  turns_without_network_ = 0;
-  if (network_events > 0) {
-    network_active_ = true;
-  } else if (events > 0) {
-    network_active_ = false;
-  }
-  return events + network_events;
+int RoutingTransport::Advance() {
+  int events = 0;
+  for (const Way& way : ways_) events += way.carrier->Advance();
+  return events;
 }
 
-bool RoutingTransport::NetworkIsDue(int shared_events) {
-  if (!ucx_) return false;
-  return shared_events == 0 || network_active_ || ucx_->HasNews() ||
-         ++turns_without_network_ >= kTurnsPerNetworkLook;
+bool RoutingTransport::HasNews() const {
+  return std::ranges::any_of(ways_, [](const Way& way) { return way.carrier->HasNews(); });
 }
 
-bool RoutingTransport::News() {
-  if (shared_ && shared_->HasNews()) return true;
-  if (!ucx_) return false;
-  if (ucx_->HasNews()) return true;
-  if (shared_ && !network_active_ && ++turns_without_network_ < kTurnsPerNetworkLook) return false;
-  turns_without_network_ = 0;
-  return ucx_->TakeIn();
+void RoutingTransport::WakePeers() {
+  for (const Way& way : ways_) way.carrier->WakePeers();
 }
 
-bool RoutingTransport::TakeWake() {
-  return woken_.load(std::memory_order_relaxed) && woken_.exchange(false);
-}
-
-// A Wake() either finds sleeping_ and passes it on, or is found by TakeWake().
+// What one carrier has prepared before another has news is undone by its next Advance().
 bool RoutingTransport::PrepareToSleep() {
-  sleeping_ = true;
-  if (!TakeWake() && (!ucx_ || ucx_->PrepareToSleep()) && (!shared_ || shared_->PrepareToSleep())) {
-    return true;
-  }
-  sleeping_ = false;
-  return false;
+  return std::ranges::all_of(ways_, [](const Way& way) { return way.carrier->PrepareToSleep(); });
 }
 
-void RoutingTransport::Wait(absl::Duration timeout) {
-  if (shared_) timeout = std::min(timeout, shared_->SleepMax());
-  if (ucx_) timeout = std::min(timeout, ucx_->SleepMax());
-  timeout = std::max(timeout, absl::ZeroDuration());
-  if (shared_) shared_->WakePeers();
-  const auto news = [this] { return News() || TakeWake(); };
-  const auto limit = std::min<std::chrono::nanoseconds>(absl::ToChronoNanoseconds(timeout),
-                                                        std::chrono::hours(24));
-  const bool regardless = options_.polling.regardless;
-  const PollBudget::Time end = regardless ? PollBudget::Clock::now() + limit : PollBudget::Time();
-  do {
-    if (budget_.PollUntil(news, std::min(limit, kPollWithoutSockets))) return;
-    if (!PrepareToSleep()) return;
-    if (Sleep(regardless ? absl::ZeroDuration() : timeout)) break;
-  } while (regardless && PollBudget::Clock::now() < end);
-  sleeping_ = false;
-  TakeWake();
-}
-
-// Whether one of the carriers has something.
-bool RoutingTransport::Sleep(absl::Duration timeout) {
-  return shared_ ? shared_->Sleep(timeout) : ucx_->Sleep(timeout);
-}
-
-void RoutingTransport::Wake() {
-  woken_ = true;
-  if (!sleeping_) return;
-  if (ucx_) {
-    ucx_->Wake();
-  } else {
-    shared_->Wake();
-  }
+absl::Duration RoutingTransport::SleepMax() const {
+  absl::Duration most = absl::InfiniteDuration();
+  for (const Way& way : ways_) most = std::min(most, way.carrier->SleepMax());
+  return most;
 }
 
 }  // namespace muster

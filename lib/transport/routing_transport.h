@@ -1,10 +1,10 @@
-// One transport over two: shared memory to peers on this host, UCX to all others.
+// One transport over several: shared memory to peers on this host, TCP or RDMA to all others.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,38 +12,37 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/concurrency/poll_budget.h"
-#include "lib/transport/shared_memory_transport.h"
+#include "lib/transport/carrier.h"
+#include "lib/transport/data_port.h"
+#include "lib/transport/event_loop.h"
 #include "lib/transport/transport.h"
-#include "lib/transport/ucx_transport.h"
 #include "lib/transport/wire.h"
 
 namespace muster {
 
 // What links may run over.
 enum class LinkKind {
-  kAuto,          // shared memory to peers on this host, UCX to others
+  kAuto,          // shared memory to peers on this host, TCP to others
   kSharedMemory,  // peers on other hosts are refused
-  kUcx,           // also to peers on this host
-  kRdma,          // UCX, and RDMA it must be
+  kTcp,           // also to peers on this host
+  kRdma,          // likewise, by UCX
 };
 
-// "auto", "shm", "ucx", "rdma"; INVALID_ARGUMENT for another word.
+// "auto", "shm", "tcp", "rdma"; INVALID_ARGUMENT for another word.
 absl::StatusOr<LinkKind> ParseLinkKind(absl::string_view word);
 
 struct RoutingTransportOptions {
   LinkKind links = LinkKind::kAuto;
   PollBudgetOptions polling;
-  int connections = 1;              // of UCX to each peer, see UcxTransportOptions
-  bool allow_tcp_fallback = false;  // where RDMA was asked for
+  std::shared_ptr<DataPort> port;  // for kAuto and kTcp: where this process is reached
 };
 
-// Its address holds those of both, so that whoever connects chooses: shared memory where the peer
-// offers it and its process can be reached on this host (same host, user and network namespace),
-// else UCX. Each side chooses for what it sends.
+// Its address holds those of all of its carriers, so that whoever connects chooses, by what both
+// sides have: shared memory where the peer's process can be reached on this host (same host, user
+// and network namespace), else TCP; or RDMA, where both were told to use it.
 //
-// A thread that waits polls and sleeps for both at once. Traffic over shared memory is not held up
-// by looking at an idle network: that is then done now and then.
-class RoutingTransport : public Transport {
+// All carriers are on one EventLoop: the thread looks at descriptors and sleeps in one place.
+class RoutingTransport : public Carrier {
  public:
   // UNAVAILABLE where what `links` asks for cannot be had.
   static absl::StatusOr<std::unique_ptr<RoutingTransport>> Create(RoutingTransportOptions options);
@@ -51,48 +50,45 @@ class RoutingTransport : public Transport {
 
   void SetReceiver(MessageReceiver* receiver) override;
   std::string address() const override { return address_; }
-  // "shm+ucx:tcp": what is open, with what carries it.
+  // "shm+tcp"
   std::string name() const override;
-  // FAILED_PRECONDITION, besides, for a peer that nothing in common reaches, or not as it must.
-  absl::StatusOr<PeerId> Connect(absl::string_view address) override;
+  void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) override;
+  void CloseSession(uint64_t job, uint32_t generation) override;
+  // FAILED_PRECONDITION, besides, for a peer that nothing in common reaches.
+  absl::StatusOr<PeerId> Connect(absl::string_view address,
+                                 const LinkCredentials& credentials) override;
   void Disconnect(PeerId peer) override;
   LinkDescription Describe(PeerId peer) const override;
   void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
             SendDone done) override;
   absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
       absl::Span<std::byte> memory) override;
-  int Progress() override;
-  void Wait(absl::Duration timeout) override;
-  void Wake() override;
+
+  int Advance() override;
+  bool HasNews() const override;
+  void WakePeers() override;
+  bool PrepareToSleep() override;
+  absl::Duration SleepMax() const override;
 
  private:
   class CarrierReceiver;  // what a carrier calls: knows its peers by our names
+  struct Way {            // to some of the peers
+    LinkKind kind;        // kSharedMemory, kTcp or kRdma
+    std::unique_ptr<CarrierReceiver> receiver;  // outlives the carrier
+    std::unique_ptr<Carrier> carrier;
+  };
 
-  RoutingTransport(RoutingTransportOptions options, std::unique_ptr<SharedMemoryTransport> shared,
-                   std::unique_ptr<UcxTransport> ucx);
+  RoutingTransport(LinkKind links, std::unique_ptr<EventLoop> loop, std::vector<Way> ways);
 
-  // Which of the two carries a peer is its id's lowest bit.
-  static PeerId Outer(PeerId inner, bool shared);
-  Transport& Carrier(PeerId peer) const;
+  // Which way a peer is on is its id's lowest two bits.
+  static PeerId Outer(PeerId inner, int way);
   static PeerId Inner(PeerId peer);
+  Carrier& CarrierOf(PeerId peer) const;
 
-  bool NetworkIsDue(int shared_events);
-  bool News();
-  bool TakeWake();
-  bool PrepareToSleep();
-  bool Sleep(absl::Duration timeout);
-
-  const RoutingTransportOptions options_;
-  // Either may be null, not both. The receivers outlive them.
-  std::unique_ptr<CarrierReceiver> shared_receiver_, ucx_receiver_;
-  const std::unique_ptr<SharedMemoryTransport> shared_;
-  const std::unique_ptr<UcxTransport> ucx_;
+  const LinkKind links_;
+  const std::unique_ptr<EventLoop> loop_;
+  const std::vector<Way> ways_;  // the best first; never empty
   const std::string address_;
-  PollBudget budget_;
-  bool network_active_ = false;  // more so, lately, than shared memory
-  int turns_without_network_ = 0;
-  std::atomic<bool> woken_ = false;
-  std::atomic<bool> sleeping_ = false;  // Wake() has to pass it on
 };
 
 }  // namespace muster

@@ -37,10 +37,9 @@ std::string SessionToken::ToBytes() const {
 SessionToken::Proof SessionToken::Prove(absl::Span<const std::byte> message) const {
   Proof proof;
   unsigned size = 0;
-  const unsigned char* made =
-      HMAC(EVP_sha256(), bytes_.data(), kBytes,
-           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
-           reinterpret_cast<unsigned char*>(proof.data()), &size);
+  const unsigned char* made = HMAC(
+      EVP_sha256(), bytes_.data(), kBytes, reinterpret_cast<const unsigned char*>(message.data()),
+      message.size(), reinterpret_cast<unsigned char*>(proof.data()), &size);
   CHECK(made != nullptr && size == proof.size());
   return proof;
 }

@@ -9,7 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "lib/transport/event_loop.h"
 #include "lib/transport/postbox.h"
+#include "lib/transport/session.h"
 #include "lib/transport/shared_memory_transport.h"
 #include "lib/transport/shared_slab.h"
 #include "lib/transport/transport.h"
@@ -48,14 +50,17 @@ class Reader : public MessageReceiver {
  public:
   explicit Reader(bool in_place) : in_place_(in_place) {}
 
-  PayloadPlace PlacePayload(const WireHeader& header) override {
+  void PeerJoined(PeerId peer, const LinkIdentity&) override { joined = peer; }
+  PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     return {absl::MakeSpan(memory_).first(header.length), in_place_};
   }
-  void Received(const WireHeader&, absl::Span<const std::byte>, PayloadLease) override {
+  void Received(PeerId, const WireHeader&, absl::Span<const std::byte>, PayloadLease) override {
     ++received;
   }
+  void PayloadLost(PeerId, const WireHeader&) override {}
   void PeerLost(PeerId, const absl::Status&) override {}
 
+  PeerId joined = PeerId::kNone;
   int received = 0;
 
  private:
@@ -65,10 +70,15 @@ class Reader : public MessageReceiver {
 
 TEST(SharedMemoryAllocationTest, MessagesBetweenConnectedTransportsAllocateNothing) {
   Reader a_reader(/*in_place=*/false), b_reader(/*in_place=*/true);
-  auto a = *SharedMemoryTransport::Create(), b = *SharedMemoryTransport::Create();
+  const auto a_loop = *EventLoop::Create(), b_loop = *EventLoop::Create();
+  const auto a = *SharedMemoryTransport::Create(a_loop.get());
+  const auto b = *SharedMemoryTransport::Create(b_loop.get());
   a->SetReceiver(&a_reader);
   b->SetReceiver(&b_reader);
-  const PeerId to_b = *a->Connect(b->address()), to_a = *b->Connect(a->address());
+  OpenTestSession(*b);
+  const PeerId to_b = *a->Connect(b->address(), CredentialsOf(0));
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return b_reader.joined != PeerId::kNone; }));
+  const PeerId to_a = b_reader.joined;
   const auto slab = *SharedSlab::Allocate(4 << 20);
   const auto registered_a = *a->RegisterMemory(slab->memory());
   const auto registered_b = *b->RegisterMemory(slab->memory());

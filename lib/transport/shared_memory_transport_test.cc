@@ -6,6 +6,7 @@
 #include <grp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -38,11 +39,13 @@
 #include "lib/transport/child_process.h"
 #include "lib/transport/control_socket.h"
 #include "lib/transport/doorbell.h"
+#include "lib/transport/event_loop.h"
 #include "lib/transport/file_descriptor.h"
 #include "lib/transport/local_address.h"
 #include "lib/transport/message_ring.h"
 #include "lib/transport/postbox.h"
 #include "lib/transport/sealed_memory.h"
+#include "lib/transport/session.h"
 #include "lib/transport/shared_slab.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
@@ -52,12 +55,57 @@ namespace {
 
 using Kind = ControlPacket::Kind;
 
-std::unique_ptr<SharedMemoryTransport> MakeTransport(MessageReceiver& receiver) {
-  auto transport = SharedMemoryTransport::Create();
-  CHECK(transport.ok()) << transport.status();
-  (*transport)->SetReceiver(&receiver);
-  return *std::move(transport);
-}
+// A transport alone on its loop, with the session of the tests open.
+class Member {
+ public:
+  explicit Member(MessageReceiver& receiver, SharedMemoryTransportOptions options = {})
+      : loop_(*EventLoop::Create()),
+        transport_(*SharedMemoryTransport::Create(loop_.get(), options)) {
+    transport_->SetReceiver(&receiver);
+    OpenTestSession(*transport_);
+  }
+
+  SharedMemoryTransport* operator->() const { return transport_.get(); }
+  SharedMemoryTransport& operator*() const { return *transport_; }
+  SharedMemoryTransport* get() const { return transport_.get(); }
+  EventLoop& loop() const { return *loop_; }
+  void reset() { transport_.reset(); }
+
+  PeerId Connect(const Member& to, uint32_t index = 0) const {
+    return *transport_->Connect(to->address(), CredentialsOf(index));
+  }
+  // Falls asleep as Wait() does. False: something keeps it awake.
+  bool FallAsleep() const {
+    for (int tries = 0; tries < 100; ++tries) {
+      if (transport_->PrepareToSleep() && loop_->Look() == 0) return true;
+      transport_->Progress();
+    }
+    return false;
+  }
+  // Whether it would have slept on, had it been asleep.
+  bool IsWoken() const { return loop_->Look() > 0; }
+
+ private:
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<SharedMemoryTransport> transport_;
+};
+
+// Two of them, one of which has connected to the other and been let in: the way is open.
+struct Pair {
+  Pair() : to_b(a.Connect(b)) {
+    CHECK(ProgressUntil({a.get(), b.get()}, [&] { return !b_box.joined.empty(); }));
+    to_a = b_box.joined[0].first;
+    a.loop().Look();
+    a->Progress();
+  }
+  bool Progress(const std::function<bool()>& until) {
+    return ProgressUntil({a.get(), b.get()}, until);
+  }
+
+  Postbox a_box, b_box;
+  Member a{a_box}, b{b_box};
+  PeerId to_b, to_a;
+};
 
 struct RegisteredSlab {
   RegisteredSlab(Transport& transport, size_t size) : slab(*SharedSlab::Allocate(size)) {
@@ -68,19 +116,23 @@ struct RegisteredSlab {
   std::unique_ptr<Transport::MemoryRegistration> registration;
 };
 
-// ---- Roles of this program when it starts itself. Each prints its address, connects to the one
-// that stdin's first line has, and ends with stdin.
+// ---- Roles of this program when it starts itself. Each prints its address, waits for the one that
+// connects to it, and ends with stdin.
 
 constexpr int kSkipped = 77;
 constexpr size_t kLentBytes = 3 << 20;
 
 class Role {
  public:
-  Role() : transport(MakeTransport(postbox)) {
+  Role() : transport(postbox) {
     std::cout << absl::BytesToHexString(transport->address()) << std::endl;
-    std::string line;
-    std::getline(std::cin, line);
-    parent = *transport->Connect(absl::HexStringToBytes(line));
+  }
+
+  PeerId AwaitParent() {
+    while (postbox.joined.empty()) {
+      if (transport->Progress() == 0) transport->Wait(absl::InfiniteDuration());
+    }
+    return postbox.joined[0].first;
   }
 
   int RunUntilStdinEnds() {
@@ -98,8 +150,7 @@ class Role {
   }
 
   Postbox postbox;
-  std::unique_ptr<SharedMemoryTransport> transport;
-  PeerId parent;
+  Member transport;
   std::atomic<bool> ended = false;
 };
 
@@ -108,7 +159,7 @@ int Echo() {
   Role role;
   role.postbox.read_in_place = true;
   role.postbox.on_message = [&](const Postbox::Message& message) {
-    role.transport->Send(role.parent, message.header, message.payload,
+    role.transport->Send(message.from, message.header, message.payload,
                          [&role](const absl::Status&) { role.postbox.leases.clear(); });
   };
   return role.RunUntilStdinEnds();
@@ -119,7 +170,7 @@ int Hold() {
   Role role;
   role.postbox.read_in_place = true;
   role.postbox.on_message = [&](const Postbox::Message& message) {
-    role.transport->Send(role.parent, HeaderOf(message.header.chunk, 0), {}, nullptr);
+    role.transport->Send(message.from, HeaderOf(message.header.chunk, 0), {}, nullptr);
   };
   return role.RunUntilStdinEnds();
 }
@@ -128,7 +179,7 @@ int Hold() {
 int Lend() {
   Role role;
   RegisteredSlab slab(*role.transport, kLentBytes);
-  role.transport->Send(role.parent, HeaderOf(1, kLentBytes), slab.slab->memory(), nullptr);
+  role.transport->Send(role.AwaitParent(), HeaderOf(1, kLentBytes), slab.slab->memory(), nullptr);
   return role.RunUntilStdinEnds();
 }
 
@@ -136,7 +187,7 @@ int Lend() {
 int Pour() {
   Role role;
   const std::vector<std::byte> payload = PatternOf(1, 64 << 20);
-  role.transport->Send(role.parent, HeaderOf(1, payload.size()), payload, nullptr);
+  role.transport->Send(role.AwaitParent(), HeaderOf(1, payload.size()), payload, nullptr);
   return role.RunUntilStdinEnds();
 }
 
@@ -166,8 +217,7 @@ class BetweenProcessesTest : public testing::Test {
  protected:
   void Start(const char* role) {
     child_ = std::make_unique<ChildProcess>(role);
-    peer_ = *transport_->Connect(absl::HexStringToBytes(child_->ReadLine()));
-    child_->WriteLine(absl::BytesToHexString(transport_->address()));
+    peer_ = *transport_->Connect(absl::HexStringToBytes(child_->ReadLine()), CredentialsOf(0));
   }
   void Send(const WireHeader& header, absl::Span<const std::byte> payload) {
     transport_->Send(peer_, header, payload, [this](const absl::Status& status) {
@@ -180,7 +230,7 @@ class BetweenProcessesTest : public testing::Test {
   }
 
   Postbox postbox_;
-  std::unique_ptr<SharedMemoryTransport> transport_ = MakeTransport(postbox_);
+  Member transport_{postbox_};
   std::unique_ptr<ChildProcess> child_;
   PeerId peer_;
   int dones_ = 0, failures_ = 0;
@@ -287,9 +337,9 @@ TEST_F(BetweenProcessesTest, AMessageCutOffByDeathIsNeverDelivered) {
   class Beginning : public Postbox {
    public:
     explicit Beginning(bool& begun) : begun_(begun) {}
-    PayloadPlace PlacePayload(const WireHeader& header) override {
+    PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override {
       begun_ = true;
-      return Postbox::PlacePayload(header);
+      return Postbox::PlacePayload(from, header);
     }
 
    private:
@@ -301,6 +351,9 @@ TEST_F(BetweenProcessesTest, AMessageCutOffByDeathIsNeverDelivered) {
   child_->Kill();
   ASSERT_TRUE(Progress([&] { return !beginning.losses.empty(); }));
   EXPECT_TRUE(beginning.messages.empty());
+  ASSERT_EQ(beginning.lost_payloads.size(), 1u);
+  EXPECT_EQ(beginning.lost_payloads[0].first, peer_);
+  EXPECT_EQ(beginning.lost_payloads[0].second, HeaderOf(1, 64 << 20));
   EXPECT_EQ(transport_->malformed_messages(), 0);
   transport_->SetReceiver(&postbox_);
 }
@@ -324,7 +377,7 @@ TEST_F(BetweenProcessesTest, AStoppedPeerIsNotLost) {
 TEST(SharedMemoryTransportTest, AnotherUserIsTurnedAway) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   Postbox postbox;
-  auto transport = MakeTransport(postbox);
+  const Member transport(postbox);
   ChildProcess stranger("--stranger");
   stranger.WriteLine(absl::BytesToHexString(transport->address()));
   std::atomic<bool> ended = false;
@@ -344,7 +397,7 @@ TEST(SharedMemoryTransportTest, AnotherUserIsTurnedAway) {
 
 TEST(SharedMemoryTransportTest, AnAddressSaysWhetherItIsLocal) {
   Postbox postbox;
-  auto transport = MakeTransport(postbox);
+  const Member transport(postbox);
   const std::string address = transport->address();
   EXPECT_TRUE(SharedMemoryTransport::IsLocal(address));
   for (const std::string& bytes : {std::string(), std::string("x"), address.substr(1)}) {
@@ -362,7 +415,7 @@ TEST(SharedMemoryTransportTest, AnAddressSaysWhetherItIsLocal) {
   ++elsewhere.user;
   EXPECT_FALSE(SharedMemoryTransport::IsLocal(elsewhere.Encode()));
 
-  auto peer = transport->Connect(elsewhere.Encode());
+  auto peer = transport->Connect(elsewhere.Encode(), CredentialsOf(0));
   ASSERT_TRUE(peer.ok()) << peer.status();
   ASSERT_TRUE(ProgressUntil({transport.get()}, [&] { return postbox.losses.size() == 1; }));
   EXPECT_EQ(postbox.losses[0].first, *peer);
@@ -377,8 +430,8 @@ int MappingsOfSlabs() {
 
 TEST(SharedMemoryTransportTest, ASlabThatIsNotRegisteredAnyMoreIsUnmappedByItsReaders) {
   Postbox a_box, b_box;
-  auto a = MakeTransport(a_box), b = MakeTransport(b_box);
-  const PeerId to_b = *a->Connect(b->address());
+  const Member a(a_box), b(b_box);
+  const PeerId to_b = a.Connect(b);
   ASSERT_EQ(MappingsOfSlabs(), 0);
   {
     const RegisteredSlab slab(*a, 100'000);
@@ -393,93 +446,257 @@ TEST(SharedMemoryTransportTest, ASlabThatIsNotRegisteredAnyMoreIsUnmappedByItsRe
 }
 
 TEST(SharedMemoryTransportTest, ASlabIsWithdrawnOnlyOnceItsLastLeaseHasEnded) {
-  Postbox a_box, b_box;
-  b_box.read_in_place = true;
-  auto a = MakeTransport(a_box), b = MakeTransport(b_box);
-  const PeerId to_b = *a->Connect(b->address());
+  Pair pair;
+  pair.b_box.read_in_place = true;
   {
-    const RegisteredSlab slab(*a, 100'000);
-    a->Send(to_b, HeaderOf(1, 100'000), slab.slab->memory(), nullptr);
+    const RegisteredSlab slab(*pair.a, 100'000);
+    pair.a->Send(pair.to_b, HeaderOf(1, 100'000), slab.slab->memory(), nullptr);
   }
-  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return b_box.messages.size() == 1; }));
+  ASSERT_TRUE(pair.Progress([&] { return pair.b_box.messages.size() == 1; }));
   for (int i = 0; i < 100; ++i) {
-    a->Progress();
-    b->Progress();
+    pair.a->Progress();
+    pair.b->Progress();
   }
-  EXPECT_TRUE(b_box.messages[0].payload == absl::MakeConstSpan(PatternOf(1, 100'000)));
-  b_box.leases.clear();
-  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [] { return MappingsOfSlabs() == 0; }));
+  EXPECT_TRUE(pair.b_box.messages[0].payload == absl::MakeConstSpan(PatternOf(1, 100'000)));
+  pair.b_box.leases.clear();
+  ASSERT_TRUE(pair.Progress([] { return MappingsOfSlabs() == 0; }));
 }
 
-TEST(SharedMemoryTransportTest, WhoWaitsForMoreThanThisTransportHearsOfEverything) {
+TEST(SharedMemoryTransportTest, WhoSharesItsLoopWithOthersHearsOfEverything) {
+  class Other : public EventLoop::Handler {
+   public:
+    void Ready(uint32_t) override { ++readies; }
+    int readies = 0;
+  } other;
   Postbox a_box, b_box;
-  auto a = MakeTransport(a_box), b = MakeTransport(b_box);
-  const FileDescriptor other(eventfd(0, EFD_NONBLOCK));
-  b->AlsoWatch(other.get());
-  const auto asleep = [&] {
-    for (int tries = 0; tries < 100; ++tries) {
-      if (b->PrepareToSleep() && !b->Sleep(absl::ZeroDuration())) return true;
-      b->Progress();
-    }
-    return false;
-  };
-  const auto woken = [&] { return b->Sleep(absl::Seconds(10)); };
-  ASSERT_TRUE(asleep());
-  const PeerId to_b = *a->Connect(b->address());
-  EXPECT_TRUE(woken());
-  b->Progress();
-  ASSERT_TRUE(asleep());
+  Member a(a_box);
+  const Member b(b_box);
+  const FileDescriptor event(eventfd(0, EFD_NONBLOCK));
+  ASSERT_TRUE(b.loop().Watch(event.get(), EPOLLIN | EPOLLET, &other).ok());
+  ASSERT_TRUE(b.FallAsleep());
+  const PeerId to_b = a.Connect(b);
+  EXPECT_TRUE(b.IsWoken());
+  EXPECT_TRUE(b->HasNews());
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return !b_box.joined.empty(); }));
+  a->Progress();
+  ASSERT_TRUE(b.FallAsleep());
   a->Send(to_b, HeaderOf(1, 0), {}, nullptr);
   a->Progress();
-  EXPECT_TRUE(woken());
+  EXPECT_TRUE(b.IsWoken());
   EXPECT_TRUE(b->HasNews());
   EXPECT_FALSE(b->PrepareToSleep());
   b->Progress();
   EXPECT_EQ(b_box.messages.size(), 1u);
-  ASSERT_TRUE(asleep());
-  b->Wake();
-  EXPECT_TRUE(woken());
-  EXPECT_FALSE(b->PrepareToSleep());
+  ASSERT_TRUE(b.FallAsleep());
+  const uint64_t count = 1;
+  ASSERT_EQ(write(event.get(), &count, sizeof(count)), sizeof(count));
+  EXPECT_TRUE(b.IsWoken());
+  EXPECT_EQ(other.readies, 1);
   b->Progress();
-  ASSERT_TRUE(asleep());
-  uint64_t count = 1;
-  ASSERT_EQ(write(other.get(), &count, sizeof(count)), sizeof(count));
-  EXPECT_TRUE(woken());
-  ASSERT_EQ(read(other.get(), &count, sizeof(count)), sizeof(count));
-  b->Progress();
-  ASSERT_TRUE(asleep());
+  ASSERT_TRUE(b.FallAsleep());
   a.reset();
-  EXPECT_TRUE(woken());
+  EXPECT_TRUE(b.IsWoken());
 }
 
 TEST(SharedMemoryTransportTest, WaitingTwiceWithoutProgressDoesNotSleepOverWhatTheFirstSaw) {
-  Postbox box;
-  auto transport = MakeTransport(box);
-  while (!transport->PrepareToSleep()) transport->Progress();
-  transport->Wake();
-  ASSERT_TRUE(transport->Sleep(absl::Seconds(10)));
-  transport->Wait(absl::InfiniteDuration());
-  transport->Wait(absl::InfiniteDuration());
-  transport->Progress();
-  EXPECT_TRUE(box.messages.empty());
+  Postbox a_box, b_box;
+  const Member a(a_box), b(b_box);
+  ASSERT_TRUE(b.FallAsleep());
+  a.Connect(b);
+  b->Wait(absl::InfiniteDuration());
+  b->Wait(absl::InfiniteDuration());
+  b->Progress();
+  EXPECT_EQ(b_box.joined.size(), 1u);
 }
 
 TEST(SharedMemoryTransportTest, AWriterThatSleepsIsWokenByWhatIsReturnedWithoutAnAnswer) {
   Postbox a_box, b_box;
   b_box.read_in_place = true;
-  auto a = MakeTransport(a_box), b = MakeTransport(b_box);
-  const PeerId to_b = *a->Connect(b->address());
+  const Member a(a_box), b(b_box);
+  const PeerId to_b = a.Connect(b);
   const RegisteredSlab slab(*a, 100'000);
   bool done = false;
   a->Send(to_b, HeaderOf(1, 100'000), slab.slab->memory(),
           [&](const absl::Status&) { done = true; });
   ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return b_box.messages.size() == 1; }));
-  while (!a->PrepareToSleep() || a->Sleep(absl::ZeroDuration())) a->Progress();
+  ASSERT_TRUE(a.FallAsleep());
   b_box.leases.clear();
   b->Wait(absl::ZeroDuration());
-  EXPECT_TRUE(a->Sleep(absl::Seconds(10)));
+  EXPECT_TRUE(a.IsWoken());
   a->Progress();
   EXPECT_TRUE(done);
+}
+
+// ---- Who is there.
+
+TEST(SharedMemoryTransportTest, WhoConnectsIsKnownBeforeItsFirstMessageAndIsAnsweredOnTheSameLink) {
+  Postbox a_box, b_box;
+  const Member a(a_box), b(b_box);
+  bool known = false;
+  b_box.on_message = [&](const Postbox::Message& message) {
+    known = b_box.joined.size() == 1 && b_box.joined[0].first == message.from;
+    b->Send(message.from, HeaderOf(2, 1000), message.payload, nullptr);
+  };
+  const LinkCredentials credentials = CredentialsOf(5, LinkRole::kShard);
+  const PeerId to_b = *a->Connect(b->address(), credentials);
+  const std::vector<std::byte> payload = PatternOf(1, 1000);
+  a->Send(to_b, HeaderOf(1, 1000), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return a_box.messages.size() == 1; }));
+  EXPECT_TRUE(known);
+  EXPECT_EQ(b_box.joined[0].second, credentials.self);
+  EXPECT_TRUE(a_box.joined.empty());
+  EXPECT_EQ(a_box.messages[0].from, to_b);
+  EXPECT_EQ(a_box.messages[0].header, HeaderOf(2, 1000));
+  EXPECT_TRUE(a_box.messages[0].payload == absl::MakeConstSpan(payload));
+}
+
+TEST(SharedMemoryTransportTest, WhoHasAnotherTokenOrSessionIsNotLetInAndHearsTheSame) {
+  Postbox a_box, b_box;
+  const Member a(a_box), b(b_box);
+  LinkCredentials wrong_token = CredentialsOf(0), wrong_job = wrong_token,
+                  wrong_generation = wrong_token;
+  wrong_token.token = SessionToken::Random();
+  wrong_job.self.job = 2;
+  wrong_generation.self.generation = 2;
+  const std::vector<std::byte> payload = PatternOf(1, 2000);
+  int failed = 0;
+  for (const LinkCredentials& credentials : {wrong_token, wrong_job, wrong_generation}) {
+    const PeerId peer = *a->Connect(b->address(), credentials);
+    a->Send(peer, HeaderOf(1, 2000), payload,
+            [&](const absl::Status& status) { failed += absl::IsPermissionDenied(status); });
+    ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return !a_box.losses.empty(); }));
+    EXPECT_EQ(a_box.losses[0].first, peer);
+    EXPECT_EQ(a_box.losses[0].second,
+              absl::PermissionDeniedError("shared memory: not let in: no such session is open "
+                                          "there, or the token is another"));
+    a_box.losses.clear();
+  }
+  EXPECT_EQ(failed, 3);
+  EXPECT_TRUE(b_box.joined.empty());
+  EXPECT_TRUE(b_box.messages.empty());
+  EXPECT_TRUE(b_box.losses.empty());
+}
+
+TEST(SharedMemoryTransportTest, AClosedSessionLetsNobodyInAndThrowsNobodyOut) {
+  Pair pair;
+  pair.b->CloseSession(1, 1);
+  pair.a.Connect(pair.b);
+  ASSERT_TRUE(pair.Progress([&] { return pair.a_box.losses.size() == 1; }));
+  pair.a->Send(pair.to_b, HeaderOf(1, 0), {}, nullptr);
+  EXPECT_TRUE(pair.Progress([&] { return pair.b_box.messages.size() == 1; }));
+  EXPECT_EQ(pair.b_box.joined.size(), 1u);
+}
+
+TEST(SharedMemoryTransportTest, WhoIsNotKnownMayBeDisconnectedAtOnce) {
+  class Bouncer : public Postbox {
+   public:
+    void PeerJoined(PeerId peer, const LinkIdentity& who) override {
+      Postbox::PeerJoined(peer, who);
+      transport->Disconnect(peer);
+    }
+    Transport* transport = nullptr;
+  } bouncer;
+  Postbox a_box;
+  const Member a(a_box), b(bouncer);
+  bouncer.transport = b.get();
+  const PeerId to_b = a.Connect(b);
+  a->Send(to_b, HeaderOf(1, 0), {}, nullptr);
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return a_box.losses.size() == 1; }));
+  EXPECT_EQ(bouncer.joined.size(), 1u);
+  EXPECT_TRUE(bouncer.messages.empty());
+  EXPECT_TRUE(bouncer.losses.empty());
+}
+
+// ---- The end of a link.
+
+TEST(SharedMemoryTransportTest, TheOtherSideHearsOfADisconnectAfterWhatWasSentBefore) {
+  for (const bool by_who_dialled : {true, false}) {
+    Pair pair;
+    const Member& leaver = by_who_dialled ? pair.a : pair.b;
+    const PeerId peer = by_who_dialled ? pair.to_b : pair.to_a;
+    Postbox& box = by_who_dialled ? pair.b_box : pair.a_box;
+    const std::vector<std::byte> payload = PatternOf(1, 5000);
+    int done = 0;
+    for (uint32_t i = 0; i < 3; ++i) {
+      leaver->Send(peer, HeaderOf(i, payload.size()), payload,
+                   [&](const absl::Status& status) { done += status.ok(); });
+    }
+    ASSERT_TRUE(pair.Progress([&] { return done == 3; }));
+    leaver->Disconnect(peer);
+    ASSERT_TRUE(pair.Progress([&] { return !box.losses.empty(); }));
+    EXPECT_EQ(box.messages.size(), 3u);
+    EXPECT_TRUE(absl::IsUnavailable(box.losses[0].second)) << box.losses[0].second;
+    for (int i = 0; i < 100; ++i) {
+      pair.a->Progress();
+      pair.b->Progress();
+    }
+    EXPECT_EQ(pair.a_box.losses.size() + pair.b_box.losses.size(), 1u);
+  }
+}
+
+TEST(SharedMemoryTransportTest, WhoHoldsAPayloadHearsAtOnceThatItsSenderHasLeft) {
+  Pair pair;
+  pair.b_box.read_in_place = true;
+  const RegisteredSlab slab(*pair.a, 100'000);
+  absl::Status done = absl::UnknownError("not yet");
+  const auto finish = [&](const absl::Status& status) { done = status; };
+  pair.a->Send(pair.to_b, HeaderOf(1, 100'000), slab.slab->memory(), finish);
+  ASSERT_TRUE(pair.Progress([&] { return pair.b_box.messages.size() == 1; }));
+  absl::Status late;
+  pair.a->Disconnect(pair.to_b);
+  ASSERT_TRUE(pair.Progress([&] { return pair.b_box.losses.size() == 1; }));
+  pair.b->Send(pair.to_a, HeaderOf(2, 0), {}, [&](const absl::Status& status) { late = status; });
+  EXPECT_TRUE(absl::IsUnavailable(late)) << late;
+  EXPECT_TRUE(absl::IsUnknown(done)) << done;
+  EXPECT_TRUE(pair.b_box.messages[0].payload == absl::MakeConstSpan(PatternOf(1, 100'000)));
+  pair.b_box.leases.clear();
+  ASSERT_TRUE(pair.Progress([&] { return !absl::IsUnknown(done); }));
+  EXPECT_TRUE(done.ok()) << done;
+  EXPECT_TRUE(pair.a_box.losses.empty());
+}
+
+// Each waits for the other to let go of what it will never look at.
+TEST(SharedMemoryTransportTest, TwoWhoLeaveEachOtherAtOnceBothGetTheirPayloadsBack) {
+  Pair pair;
+  const RegisteredSlab slab(*pair.a, 100'000);
+  const auto registration = *pair.b->RegisterMemory(slab.slab->memory());
+  int dones = 0;
+  const auto count = [&](const absl::Status&) { ++dones; };
+  pair.a->Send(pair.to_b, HeaderOf(1, 100'000), slab.slab->memory(), count);
+  pair.b->Send(pair.to_a, HeaderOf(2, 100'000), slab.slab->memory(), count);
+  pair.a->Disconnect(pair.to_b);
+  pair.b->Disconnect(pair.to_a);
+  EXPECT_TRUE(pair.Progress([&] { return dones == 2; }));
+  EXPECT_TRUE(pair.a_box.messages.empty() && pair.b_box.messages.empty());
+  EXPECT_TRUE(pair.a_box.losses.empty() && pair.b_box.losses.empty());
+}
+
+TEST(SharedMemoryTransportTest, AMessageHalfReceivedWhenItsSenderLeavesIsLost) {
+  Pair pair;
+  const std::vector<std::byte> payload = PatternOf(1, 8 << 20);
+  pair.a->Send(pair.to_b, HeaderOf(1, payload.size()), payload, nullptr);
+  for (int i = 0; i < 2; ++i) pair.a->Progress();
+  pair.b->Progress();
+  ASSERT_TRUE(pair.b_box.messages.empty());
+  pair.a->Disconnect(pair.to_b);
+  ASSERT_TRUE(pair.Progress([&] { return !pair.b_box.losses.empty(); }));
+  EXPECT_TRUE(pair.b_box.messages.empty());
+  ASSERT_EQ(pair.b_box.lost_payloads.size(), 1u);
+  EXPECT_EQ(pair.b_box.lost_payloads[0].first, pair.to_a);
+  EXPECT_EQ(pair.b_box.lost_payloads[0].second, HeaderOf(1, payload.size()));
+}
+
+TEST(SharedMemoryTransportTest, NothingIsHeardOfWhomOneHasLeft) {
+  Pair pair;
+  const std::vector<std::byte> payload = PatternOf(1, 8 << 20);
+  pair.a->Send(pair.to_b, HeaderOf(1, payload.size()), payload, nullptr);
+  for (int i = 0; i < 2; ++i) pair.a->Progress();
+  pair.b->Progress();
+  pair.b->Disconnect(pair.to_a);
+  ASSERT_TRUE(pair.Progress([&] { return pair.a_box.losses.size() == 1; }));
+  EXPECT_TRUE(pair.b_box.messages.empty());
+  EXPECT_TRUE(pair.b_box.lost_payloads.empty());
+  EXPECT_TRUE(pair.b_box.losses.empty());
 }
 
 TEST(ControlSocketTest, WhatWasSaidIsHeardThoughTheSpeakerClosedWithoutListening) {
@@ -516,8 +733,14 @@ class Forger {
     (void)socket_.Send(packet, file);  // may be cut off already
   }
   void SayHello() {
-    Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, memory_.file());
+    SayMemory();
+    SayWho();
     SayBell();
+  }
+  void SayMemory() { Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, memory_.file()); }
+  void SayWho() {
+    const LinkCredentials credentials = CredentialsOf(7);
+    Say({.kind = Kind::kIntroduce, .who = credentials.self, .token = credentials.token});
   }
   void SayBell() { Say({.kind = Kind::kBell}, bell_.fd()); }
   void SaySlab(uint32_t number) {
@@ -533,9 +756,13 @@ class Forger {
   }
   void Publish(const RingDescriptor& descriptor) { Publish(EncodeDescriptor(descriptor, 0)); }
 
+  // Listens until nothing is left to hear.
   bool IsCutOff() {
-    const auto heard = socket_.Receive();
-    return absl::IsUnavailable(heard.status());
+    while (true) {
+      const auto heard = socket_.Receive();
+      if (!heard.ok()) return absl::IsUnavailable(heard.status());
+      if (!heard->has_value()) return false;
+    }
   }
 
   ControlSocket socket_;
@@ -560,8 +787,8 @@ class ForgerTest : public testing::Test {
   // The transport still serves those who behave.
   void ExpectService() {
     Postbox client_box;
-    auto client = MakeTransport(client_box);
-    const PeerId peer = *client->Connect(transport_->address());
+    const Member client(client_box);
+    const PeerId peer = client.Connect(transport_);
     const RegisteredSlab slab(*client, 200'000);
     const size_t before = postbox_.messages.size();
     client->Send(peer, HeaderOf(1, 200'000), slab.slab->memory(), nullptr);
@@ -576,7 +803,7 @@ class ForgerTest : public testing::Test {
   }
 
   Postbox postbox_;
-  std::unique_ptr<SharedMemoryTransport> transport_ = MakeTransport(postbox_);
+  Member transport_{postbox_};
 };
 
 TEST_F(ForgerTest, WhoMisbehavesOnTheSocketIsCutOff) {
@@ -604,8 +831,31 @@ TEST_F(ForgerTest, WhoMisbehavesOnTheSocketIsCutOff) {
     f.SayBell();
   }));
   EXPECT_TRUE(IsCutOff([&](Forger& f) {
-    f.Say(hello(message_ring::kBytes), f.memory_.file());
+    f.SayMemory();
+    f.SayWho();
     f.Say({.kind = Kind::kBell}, f.slab_->fd());
+  }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) { f.SayWho(); }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) {
+    f.SayHello();
+    f.SayWho();
+  }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) {
+    f.SayMemory();
+    f.SayBell();
+  }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) {
+    f.SayMemory();
+    f.SayWho();
+    f.Say({.kind = Kind::kBye});
+  }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) {
+    f.SayHello();
+    f.Say({.kind = Kind::kRefused, .refusal = ControlPacket::Refusal::kNotLetIn});
+  }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) {
+    f.SayMemory();
+    f.Say({.kind = Kind::kRefused, .refusal = ControlPacket::Refusal::kNotLetIn});
   }));
   EXPECT_TRUE(IsCutOff([&](Forger& f) {
     f.SayHello();
@@ -636,7 +886,8 @@ TEST_F(ForgerTest, WhoMisbehavesOnTheSocketIsCutOff) {
 TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedWithoutReadingTheBell) {
   {
     Forger forger(*transport_);
-    forger.Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, forger.memory_.file());
+    forger.SayMemory();
+    forger.SayWho();
     for (int i = 0; i < 200; ++i) transport_->Progress();
     forger.SayBell();
     forger.Publish({.header = HeaderOf(1, 0)});
@@ -648,7 +899,8 @@ TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedWithoutReadingTheBell) {
 TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedBeforeItsOwnBell) {
   {
     Forger forger(*transport_);
-    forger.Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, forger.memory_.file());
+    forger.SayMemory();
+    forger.SayWho();
     for (int i = 0; i < 200; ++i) transport_->Progress();
     forger.Publish({.header = HeaderOf(1, 0)});
   }
@@ -716,36 +968,93 @@ TEST_F(ForgerTest, RandomBytesInTheRingAndOnTheSocketKillNothing) {
       transport_->PrepareToSleep();
       transport_->Progress();
     }
-    ASSERT_TRUE(postbox_.losses.empty()) << "seed " << seed;
+    ASSERT_LE(postbox_.losses.size(), postbox_.joined.size()) << "seed " << seed;
   }
   EXPECT_GT(transport_->malformed_messages(), 100);
   ExpectService();
 }
 
-// The other side of a link: a listener that answers with nonsense.
+// The other side of a link: somebody who was dialled.
+class ForgedListener {
+ public:
+  PeerId BeDialled(const Member& by) {
+    const PeerId peer = *by->Connect(address_.Encode(), CredentialsOf(0));
+    socket_ = std::move(**listener_.Accept());
+    return peer;
+  }
+  // The ring of who dialled.
+  SealedMemory HearHello() {
+    const auto heard = socket_->Receive();
+    CHECK(heard.ok() && heard->has_value()) << heard.status();
+    return *SealedMemory::Map((*heard)->file, message_ring::kBytes,
+                              SealedMemory::Access::kReadWrite);
+  }
+  void Say(const ControlPacket& packet, int file = -1) { CHECK(socket_->Send(packet, file).ok()); }
+  void Answer() {
+    Say({.kind = Kind::kHello, .bytes = message_ring::kBytes}, memory_.file());
+    Say({.kind = Kind::kBell}, bell_.fd());
+  }
+  void HangUp() { socket_.reset(); }
+
+ private:
+  const LocalAddress address_ = *LocalAddress::Make();
+  ControlSocket listener_ = *ControlSocket::Listen(address_.SocketName());
+  std::optional<ControlSocket> socket_;
+  const SealedMemory memory_ =
+      *SealedMemory::Create("forged", message_ring::kBytes, SealedMemory::Others::kWrite);
+  const Doorbell bell_ = *Doorbell::Create();
+};
+
 TEST_F(ForgerTest, AReaderThatReturnsWhatItWasNotLentIsLost) {
-  LocalAddress address = *LocalAddress::Make();
-  auto listener = *ControlSocket::Listen(address.SocketName());
-  const PeerId peer = *transport_->Connect(address.Encode());
+  ForgedListener listener;
+  listener.BeDialled(transport_);
   const RegisteredSlab slab(*transport_, 100'000);
   int failed = 0;
-  transport_->Send(peer, HeaderOf(1, 100'000), slab.slab->memory(),
+  transport_->Send(PeerId{0}, HeaderOf(1, 100'000), slab.slab->memory(),
                    [&](const absl::Status& status) { failed += !status.ok(); });
-  auto accepted = listener.Accept();
-  ASSERT_TRUE(accepted.ok() && accepted->has_value()) << accepted.status();
-  auto hello = (*accepted)->Receive();
-  ASSERT_TRUE(hello.ok() && hello->has_value()) << hello.status();
-  auto memory =
-      SealedMemory::Map((*hello)->file, message_ring::kBytes, SealedMemory::Access::kReadWrite);
-  ASSERT_TRUE(memory.ok()) << memory.status();
+  const SealedMemory memory = listener.HearHello();
+  listener.Answer();
+  ASSERT_TRUE(ProgressUntil({transport_.get()},
+                            [&] { return MessageRingReader(memory.memory()).HasMessage(); }));
 
-  MessageRingReader reader(memory->memory());
+  MessageRingReader reader(memory.memory());
   for (uint32_t i = 1; i <= 600; ++i) reader.Return(4'000'000'000u + i);
 
   ASSERT_TRUE(ProgressUntil({transport_.get()},
                             [&] { return failed == 1 && postbox_.losses.size() == 1; }));
   EXPECT_EQ(transport_->malformed_messages(), 1);
   ExpectService();
+}
+
+TEST_F(ForgerTest, NothingIsSentToWhoWasDialledButHasNotAnswered) {
+  ForgedListener listener;
+  const PeerId peer = listener.BeDialled(transport_);
+  absl::Status sent;
+  transport_->Send(peer, HeaderOf(1, 0), {}, [&](const absl::Status& status) { sent = status; });
+  const SealedMemory memory = listener.HearHello();
+  for (int i = 0; i < 100; ++i) transport_->Progress();
+  EXPECT_FALSE(MessageRingReader(memory.memory()).HasMessage());
+  listener.HangUp();
+  ASSERT_TRUE(ProgressUntil({transport_.get()}, [&] { return postbox_.losses.size() == 1; }));
+  EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
+}
+
+// What answers a link comes over the socket that was dialled: there is no other way to claim it.
+TEST_F(ForgerTest, AStrangerCannotAnswerForWhoWasDialled) {
+  ForgedListener listener;
+  listener.BeDialled(transport_);
+  const SealedMemory memory = listener.HearHello();
+  EXPECT_TRUE(IsCutOff([](Forger& stranger) {
+    stranger.SayMemory();
+    stranger.SayBell();
+  }));
+  for (int i = 0; i < 100; ++i) transport_->Progress();
+  EXPECT_TRUE(postbox_.losses.empty());
+  EXPECT_TRUE(postbox_.joined.empty());
+  listener.Answer();
+  transport_->Send(PeerId{0}, HeaderOf(1, 0), {}, nullptr);
+  EXPECT_TRUE(ProgressUntil({transport_.get()},
+                            [&] { return MessageRingReader(memory.memory()).HasMessage(); }));
 }
 
 }  // namespace

@@ -14,11 +14,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/transport/session.h"
 #include "lib/transport/wire.h"
 
 namespace muster {
 
-// A connection of one Transport to one peer. Never reused within a Transport.
+// A link of one Transport to one peer, in both directions, whichever side connected. Never reused
+// within a Transport.
 enum class PeerId : int32_t { kNone = -1 };
 
 class Transport;
@@ -62,27 +64,37 @@ class MessageReceiver {
  public:
   virtual ~MessageReceiver() = default;
 
-  // A header arrived and is well formed. Returns where its payload (header.length bytes, > 0) is to
-  // be placed, or nowhere to drop it (Received is then not called). The memory must stay
-  // valid until Received or PeerLost. Registered memory (RegisterMemory) is fastest. Not called
-  // when length is 0.
-  virtual PayloadPlace PlacePayload(const WireHeader& header) = 0;
+  // Somebody connected to this transport and has proved to be `who`: a member of a session that is
+  // open here. What comes from `peer` comes from him, and he may be sent to. Whether there is such
+  // a rank or shard is the receiver's to judge; whom it does not know it disconnects.
+  virtual void PeerJoined(PeerId peer, const LinkIdentity& who) = 0;
+
+  // A header arrived from `from` and is well formed. Returns where its payload (header.length
+  // bytes, > 0) is to be placed, or nowhere to drop it (nothing more is heard of it then). The
+  // memory must stay valid until Received or PayloadLost, exactly one of which follows unless the
+  // receiver disconnects `from`. Registered memory (RegisterMemory) is fastest. Not called when
+  // length is 0.
+  virtual PayloadPlace PlacePayload(PeerId from, const WireHeader& header) = 0;
 
   // A whole message is here. `payload` is the memory that PlacePayload named (empty when length is
   // 0); or, only where that said in_place, memory of the sender, 64-byte aligned where the sender's
   // is, that `lease` keeps. What the sender's process does wrong may still change it: read it once
   // or live with that.
-  virtual void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  virtual void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                         PayloadLease lease) = 0;
 
-  // The peer is gone, or could not be reached: sends to it were or will be completed with an error.
-  // Once per peer.
+  // A payload for which PlacePayload named memory will not arrive. The memory may hold a part of
+  // it, and nothing is written there any more.
+  virtual void PayloadLost(PeerId from, const WireHeader& header) = 0;
+
+  // The peer is gone, has disconnected, or could not be reached: sends to it were or will be
+  // completed with an error. Once per peer, as the last that is heard of it.
   virtual void PeerLost(PeerId peer, const absl::Status& why) = 0;
 };
 
 // What carries the messages to one peer; for logs and muster_transport_info.
 struct LinkDescription {
-  std::string transport;  // "ucx", "shm", "inprocess"
+  std::string transport;  // "tcp", "shm", "rdma", "inprocess"
   std::string network;    // "tcp", "rc_mlx5", ...; "" where there is none
   std::string device;     // "eth0", "mlx5_0:1", ...; "" where unknown
   int connections = 1;
@@ -103,16 +115,26 @@ class Transport {
   // Opaque bytes by which others Connect() to this transport. Constant.
   virtual std::string address() const = 0;
 
-  // For metrics and logs: "ucx:tcp", "inprocess".
+  // For metrics and logs: "shm+tcp", "inprocess".
   virtual std::string name() const = 0;
 
-  // Starts a connection; failure to reach the peer comes later as PeerLost. INVALID_ARGUMENT for
-  // bytes that are no address. Both sides may connect to each other; a message does not say on
-  // which connection it came, its header does (job, rank).
-  virtual absl::StatusOr<PeerId> Connect(absl::string_view address) = 0;
+  // Lets in, from now on, who connects and proves to know `token` as a member of this job's
+  // generation. Several sessions may be open; opening one again replaces its token.
+  virtual void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) = 0;
+  // Lets nobody in any more; those who are in stay.
+  virtual void CloseSession(uint64_t job, uint32_t generation) = 0;
+
+  // Starts a connection, as the member of a session that `credentials` name, to a transport in
+  // which that session is open; messages may be sent at once. Failure to reach the peer, or to be
+  // let in, comes later as PeerLost. INVALID_ARGUMENT for bytes that are no address. The peer
+  // answers on the same link: two members need one between them.
+  virtual absl::StatusOr<PeerId> Connect(absl::string_view address,
+                                         const LinkCredentials& credentials) = 0;
+  // Also of one that joined. Payloads that were being received from it are dropped: when this
+  // returns their memory is free, and nothing is heard of the peer any more.
   virtual void Disconnect(PeerId peer) = 0;
 
-  // Of a connected peer; complete once a message has come or gone.
+  // Complete once a message has come or gone.
   virtual LinkDescription Describe(PeerId /*peer*/) const { return {.transport = name()}; }
 
   // Starts sending. The header is copied; `payload` must stay valid and unchanged until `done` (may

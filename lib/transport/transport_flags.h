@@ -3,7 +3,10 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "lib/transport/data_port.h"
 #include "lib/transport/transport.h"
 
 namespace muster {
@@ -14,9 +17,14 @@ struct TransportThreads {
   int busy_threads = 0;
 };
 
-// What --transport, --poll, --connections_per_peer and --allow_tcp_fallback say. INVALID_ARGUMENT
-// names the flag that is wrong.
+// What --transport, --poll and the flags of the data port say; opens the port, which all transports
+// of the factory share, where they use TCP. INVALID_ARGUMENT names the flag that is wrong,
+// UNAVAILABLE the port that cannot be had.
 absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads);
+
+// What --data_port means: [HOST:]PORT or [HOST:]FIRST-LAST, an IPv6 host in brackets; the first
+// free one of a range, 0: any. INVALID_ARGUMENT, without the flag's name.
+absl::Status ParseDataPort(absl::string_view text, DataPortOptions& options);
 
 // What --transport says, for introducing this process to others.
 std::string TransportWord();

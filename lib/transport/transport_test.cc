@@ -19,11 +19,15 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "lib/transport/data_port.h"
+#include "lib/transport/event_loop.h"
 #include "lib/transport/inprocess_transport.h"
 #include "lib/transport/postbox.h"
 #include "lib/transport/routing_transport.h"
+#include "lib/transport/session.h"
 #include "lib/transport/shared_memory_transport.h"
 #include "lib/transport/shared_slab.h"
+#include "lib/transport/tcp_transport.h"
 #include "lib/transport/ucx_transport.h"
 #include "lib/transport/wire.h"
 
@@ -44,37 +48,60 @@ class InProcessFabric : public Fabric {
   InProcessNetwork network_;
 };
 
-class UcxFabric : public Fabric {
+// Of one kind of carrier, each with an event loop of its own.
+class CarrierFabric : public Fabric {
  public:
-  explicit UcxFabric(bool spin) : spin_(spin) {}
+  using Make = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EventLoop*)>;
+
+  CarrierFabric(bool spin, Make make) : spin_(spin), make_(std::move(make)) {}
+
   std::unique_ptr<Transport> MakeTransport() override {
-    auto transport = UcxTransport::Create({.polling = {.regardless = spin_}});
+    auto loop = EventLoop::Create({.regardless = spin_});
+    EXPECT_TRUE(loop.ok()) << loop.status();
+    loops_.push_back(*std::move(loop));
+    auto transport = make_(loops_.back().get());
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);
   }
 
  private:
   const bool spin_;
+  const Make make_;
+  std::vector<std::unique_ptr<EventLoop>> loops_;  // outlive the transports
 };
 
-class SharedMemoryFabric : public Fabric {
- public:
-  explicit SharedMemoryFabric(bool spin) : spin_(spin) {}
-  std::unique_ptr<Transport> MakeTransport() override {
-    auto transport = SharedMemoryTransport::Create({.polling = {.regardless = spin_}});
-    EXPECT_TRUE(transport.ok()) << transport.status();
-    return *std::move(transport);
-  }
+using Made = absl::StatusOr<std::unique_ptr<Transport>>;
 
- private:
-  const bool spin_;
-};
+// Every transport behind a port of its own, as those of different processes.
+std::unique_ptr<Fabric> Tcp(bool spin, DataPortOptions options = {}) {
+  options.bind_host = "127.0.0.1";
+  return std::make_unique<CarrierFabric>(spin, [options](EventLoop* loop) -> Made {
+    auto port = DataPort::Open(options);
+    if (!port.ok()) return port.status();
+    return TcpTransport::Create(loop, {.port = *std::move(port)});
+  });
+}
+
+std::unique_ptr<Fabric> SharedMemory(bool spin) {
+  return std::make_unique<CarrierFabric>(
+      spin, [](EventLoop* loop) -> Made { return SharedMemoryTransport::Create(loop); });
+}
+
+std::unique_ptr<Fabric> Ucx(bool spin) {
+  return std::make_unique<CarrierFabric>(spin, [](EventLoop* loop) -> Made {
+    return UcxTransport::Create(loop, {.networks = UcxTransportOptions::Networks::kAny});
+  });
+}
 
 class RoutingFabric : public Fabric {
  public:
-  explicit RoutingFabric(RoutingTransportOptions options) : options_(options) {}
+  explicit RoutingFabric(RoutingTransportOptions options) : options_(std::move(options)) {}
   std::unique_ptr<Transport> MakeTransport() override {
-    auto transport = RoutingTransport::Create(options_);
+    auto port = DataPort::Open({.bind_host = "127.0.0.1"});
+    EXPECT_TRUE(port.ok()) << port.status();
+    RoutingTransportOptions options = options_;
+    options.port = *std::move(port);  // dies with its transport
+    auto transport = RoutingTransport::Create(std::move(options));
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);
   }
@@ -84,7 +111,7 @@ class RoutingFabric : public Fabric {
 };
 
 std::unique_ptr<Fabric> Routing(RoutingTransportOptions options) {
-  return std::make_unique<RoutingFabric>(options);
+  return std::make_unique<RoutingFabric>(std::move(options));
 }
 
 struct FabricCase {
@@ -106,13 +133,22 @@ class TransportTest : public testing::TestWithParam<FabricCase> {
     auto station = std::make_unique<Station>();
     station->transport = fabric_->MakeTransport();
     station->transport->SetReceiver(&station->postbox);
+    OpenTestSession(*station->transport);
     return station;
   }
 
-  static PeerId Connect(Station& from, Station& to) {
-    auto peer = from.transport->Connect(to.transport->address());
+  static PeerId Connect(Station& from, Station& to, uint32_t index = 0) {
+    auto peer = from.transport->Connect(to.transport->address(), CredentialsOf(index));
     EXPECT_TRUE(peer.ok()) << peer.status();
     return *peer;
+  }
+
+  // What `to` calls the peer that connected last.
+  static PeerId AwaitJoin(Station& from, Station& to) {
+    const size_t before = to.postbox.joined.size();
+    EXPECT_TRUE(ProgressUntil({from.transport.get(), to.transport.get()},
+                              [&] { return to.postbox.joined.size() > before; }));
+    return to.postbox.joined.back().first;
   }
 
   std::unique_ptr<Fabric> fabric_;
@@ -123,7 +159,7 @@ const size_t kSizes[] = {0,     1,     63,    64,    4096,    8100,    8192,    
 
 TEST_P(TransportTest, MessagesOfEverySizeArriveWholeInBothDirections) {
   auto a = MakeStation(), b = MakeStation();
-  const PeerId to_b = Connect(*a, *b), to_a = Connect(*b, *a);
+  const PeerId to_b = Connect(*a, *b), to_a = AwaitJoin(*a, *b);
   uint32_t number = 0;
   for (size_t size : kSizes) {
     ++number;
@@ -154,7 +190,7 @@ TEST_P(TransportTest, MessagesOfEverySizeArriveWholeInBothDirections) {
 TEST_P(TransportTest, ManyMessagesInFlightArriveOnceEach) {
   constexpr uint32_t kMessages = 600;
   auto a = MakeStation(), b = MakeStation();
-  const PeerId to_b = Connect(*a, *b), to_a = Connect(*b, *a);
+  const PeerId to_b = Connect(*a, *b), to_a = AwaitJoin(*a, *b);
   std::vector<std::vector<std::byte>> payloads;
   for (uint32_t i = 0; i < kMessages; ++i) {
     payloads.push_back(PatternOf(i, i % 10 == 0 ? 300'000 : i % 3 == 0 ? 20'000 : 37 * i % 5000));
@@ -228,25 +264,132 @@ TEST_P(TransportTest, AScalarThatIsNoNumberArrivesAsItIs) {
   }
 }
 
-TEST_P(TransportTest, AReceiverMayConnectAndAnswerFromReceived) {
+TEST_P(TransportTest, WhoConnectsIsKnownAndIsAnsweredOnTheSameLink) {
   auto client = MakeStation(), server = MakeStation();
-  const std::string address = client->transport->address();
-  const auto hello =
-      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(address.data()), address.size());
   const std::vector<std::byte> answer = PatternOf(5, 200'000);
   server->postbox.on_message = [&](const Postbox::Message& message) {
-    auto back = server->transport->Connect(absl::string_view(
-        reinterpret_cast<const char*>(message.payload.data()), message.payload.size()));
-    ASSERT_TRUE(back.ok()) << back.status();
-    server->transport->Send(*back, HeaderOf(9, answer.size()), answer, nullptr);
+    ASSERT_EQ(server->postbox.joined.size(), 1u);  // before any message
+    EXPECT_EQ(message.from, server->postbox.joined[0].first);
+    server->transport->Send(message.from, HeaderOf(9, answer.size()), answer, nullptr);
   };
-  const PeerId to_server = Connect(*client, *server);
+  LinkCredentials credentials = CredentialsOf(/*index=*/7, LinkRole::kShard);
+  auto to_server = client->transport->Connect(server->transport->address(), credentials);
+  ASSERT_TRUE(to_server.ok()) << to_server.status();
 
-  client->transport->Send(to_server, HeaderOf(1, hello.size()), hello, nullptr);
+  client->transport->Send(*to_server, HeaderOf(1, 0), {}, nullptr);
 
   ASSERT_TRUE(ProgressUntil({client->transport.get(), server->transport.get()},
                             [&] { return !client->postbox.messages.empty(); }));
+  EXPECT_EQ(server->postbox.joined[0].second, credentials.self);
+  EXPECT_EQ(client->postbox.messages[0].from, *to_server);
   EXPECT_TRUE(client->postbox.messages[0].payload == absl::MakeConstSpan(answer));
+  EXPECT_TRUE(client->postbox.joined.empty());
+}
+
+TEST_P(TransportTest, SeveralPeersAreToldApart) {
+  auto server = MakeStation();
+  std::vector<std::unique_ptr<Station>> clients;
+  std::vector<PeerId> peers;
+  for (uint32_t i = 0; i < 4; ++i) {
+    clients.push_back(MakeStation());
+    peers.push_back(Connect(*clients[i], *server, i));
+    AwaitJoin(*clients[i], *server);
+    EXPECT_EQ(server->postbox.joined[i].second.index, i);
+  }
+  // A second link of the last client is another peer.
+  peers.push_back(Connect(*clients[3], *server, 4));
+  AwaitJoin(*clients[3], *server);
+  const std::vector<std::byte> payload = PatternOf(3, 100'000);
+  for (uint32_t i = 0; i < 5; ++i) {
+    clients[std::min(i, 3u)]->transport->Send(peers[i], HeaderOf(i, payload.size()), payload,
+                                              nullptr);
+    server->transport->Send(server->postbox.joined[i].first, HeaderOf(i, 0), {}, nullptr);
+  }
+  ASSERT_TRUE(ProgressUntil(
+      {server->transport.get(), clients[0]->transport.get(), clients[1]->transport.get(),
+       clients[2]->transport.get(), clients[3]->transport.get()},
+      [&] {
+        return server->postbox.messages.size() == 5 && clients[0]->postbox.messages.size() == 1 &&
+               clients[1]->postbox.messages.size() == 1 &&
+               clients[2]->postbox.messages.size() == 1 && clients[3]->postbox.messages.size() == 2;
+      }));
+  for (const Postbox::Message& message : server->postbox.messages) {
+    EXPECT_EQ(message.from, server->postbox.joined[message.header.chunk].first);
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    for (const Postbox::Message& message : clients[i]->postbox.messages) {
+      EXPECT_EQ(message.from, peers[message.header.chunk]);
+    }
+  }
+}
+
+TEST_P(TransportTest, WhoDoesNotKnowTheTokenIsNotLetIn) {
+  auto stranger = MakeStation(), server = MakeStation(), member = MakeStation();
+  LinkCredentials wrong_token = CredentialsOf(0), wrong_job = wrong_token,
+                  wrong_generation = wrong_token;
+  wrong_token.token = SessionToken::Random();
+  wrong_job.self.job = 2;
+  wrong_generation.self.generation = 2;
+  for (const LinkCredentials& credentials : {wrong_token, wrong_job, wrong_generation}) {
+    auto peer = stranger->transport->Connect(server->transport->address(), credentials);
+    ASSERT_TRUE(peer.ok()) << peer.status();
+    const std::vector<std::byte> payload = PatternOf(1, 50'000);
+    absl::Status sent;
+    bool done = false;
+    stranger->transport->Send(*peer, HeaderOf(1, payload.size()), payload,
+                              [&](const absl::Status& status) {
+                                sent = status;
+                                done = true;
+                              });
+    stranger->postbox.losses.clear();
+    ASSERT_TRUE(ProgressUntil({stranger->transport.get(), server->transport.get()},
+                              [&] { return done && !stranger->postbox.losses.empty(); }));
+    EXPECT_FALSE(sent.ok());
+    EXPECT_EQ(stranger->postbox.losses[0].first, *peer);
+    EXPECT_EQ(stranger->postbox.losses[0].second.code(), absl::StatusCode::kPermissionDenied)
+        << stranger->postbox.losses[0].second;
+  }
+  EXPECT_TRUE(server->postbox.joined.empty());
+  EXPECT_TRUE(server->postbox.messages.empty());
+
+  // A member comes and goes on, also when the session is closed behind it.
+  const PeerId to_server = Connect(*member, *server);
+  AwaitJoin(*member, *server);
+  server->transport->CloseSession(1, 1);
+  member->transport->Send(to_server, HeaderOf(1, 0), {}, nullptr);
+  ASSERT_TRUE(ProgressUntil({member->transport.get(), server->transport.get()},
+                            [&] { return server->postbox.messages.size() == 1; }));
+  Connect(*stranger, *server);
+  stranger->postbox.losses.clear();
+  ASSERT_TRUE(ProgressUntil({stranger->transport.get(), server->transport.get()},
+                            [&] { return !stranger->postbox.losses.empty(); }));
+  EXPECT_EQ(server->postbox.joined.size(), 1u);
+}
+
+TEST_P(TransportTest, BothSidesHearOfADisconnectAndWhatWasDoneArrivesFirst) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = Connect(*a, *b), to_a = AwaitJoin(*a, *b);
+  const std::vector<std::byte> payload = PatternOf(1, 5000);
+  int done = 0;
+  for (uint32_t i = 0; i < 3; ++i) {
+    a->transport->Send(to_b, HeaderOf(i, payload.size()), payload,
+                       [&](const absl::Status& status) { done += status.ok(); });
+  }
+  ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()}, [&] { return done == 3; }));
+  a->transport->Disconnect(to_b);
+  ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
+                            [&] { return !b->postbox.losses.empty(); }));
+  EXPECT_EQ(b->postbox.messages.size(), 3u);
+  EXPECT_EQ(b->postbox.losses[0].first, to_a);
+  EXPECT_EQ(b->postbox.losses[0].second.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(a->postbox.losses.empty());
+  // The one who was connected to may leave as well.
+  const PeerId again = Connect(*a, *b), back = AwaitJoin(*a, *b);
+  b->transport->Disconnect(back);
+  ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
+                            [&] { return !a->postbox.losses.empty(); }));
+  EXPECT_EQ(a->postbox.losses[0].first, again);
+  EXPECT_EQ(b->postbox.losses.size(), 1u);
 }
 
 TEST_P(TransportTest, ATransportReachesItself) {
@@ -265,7 +408,8 @@ TEST_P(TransportTest, BytesThatAreNoAddressAreRefused) {
   flipped[flipped.size() / 2] ^= 1;
   for (const std::string& bytes : {std::string(), std::string("x"), std::string(200, '\0'),
                                    std::string("127.0.0.1:80"), truncated, flipped}) {
-    EXPECT_EQ(a->transport->Connect(bytes).status().code(), absl::StatusCode::kInvalidArgument)
+    EXPECT_EQ(a->transport->Connect(bytes, CredentialsOf(0)).status().code(),
+              absl::StatusCode::kInvalidArgument)
         << bytes.size() << " bytes";
   }
 }
@@ -277,7 +421,7 @@ TEST_P(TransportTest, ADeadAddressIsALostPeerEvenIfNothingIsSent) {
     auto gone = MakeStation();
     address = gone->transport->address();
   }
-  auto peer = a->transport->Connect(address);
+  auto peer = a->transport->Connect(address, CredentialsOf(0));
   ASSERT_TRUE(peer.ok()) << peer.status();
   ASSERT_TRUE(ProgressUntil(
       {a->transport.get()}, [&] { return !a->postbox.losses.empty(); }, std::chrono::seconds(10)));
@@ -299,7 +443,6 @@ TEST_P(TransportTest, ADestroyedPeerIsReportedOnceAndSendsUnderWayEndWithAnError
   auto a = MakeStation(), b = MakeStation(), bystander = MakeStation();
   const PeerId to_b = Connect(*a, *b);
   const PeerId to_bystander = Connect(*a, *bystander);
-  Connect(*b, *a);
   const std::vector<std::byte> payload = PatternOf(1, 2'000'000);
   a->transport->Send(to_b, HeaderOf(0, 0), {}, nullptr);
   ASSERT_TRUE(ProgressUntil({a->transport.get(), b->transport.get()},
@@ -392,14 +535,11 @@ TEST_P(TransportTest, WaitEndsAtItsTimeout) {
 TEST_P(TransportTest, TwoThreadsExchangeMessagesByWaitingOnly) {
   constexpr uint32_t kRounds = 300;
   auto client = MakeStation(), server = MakeStation();
-  const std::string client_address = client->transport->address();
   const PeerId to_server = Connect(*client, *server);
   const std::vector<std::byte> request = PatternOf(1, 4096), answer = PatternOf(2, 50'000);
   std::jthread serving([&](std::stop_token stop) {
-    auto to_client = server->transport->Connect(client_address);
-    ASSERT_TRUE(to_client.ok());
     server->postbox.on_message = [&](const Postbox::Message& message) {
-      server->transport->Send(*to_client, HeaderOf(message.header.chunk, answer.size()), answer,
+      server->transport->Send(message.from, HeaderOf(message.header.chunk, answer.size()), answer,
                               nullptr);
     };
     std::stop_callback wake(stop, [&] { server->transport->Wake(); });
@@ -560,8 +700,7 @@ TEST_P(SlabTest, MemoryOutsideASlabIsCopiedAlsoForThoseWhoWouldReadInPlace) {
 }
 
 TEST_P(SlabTest, WhatIsLentStaysReadableWhenItsSenderIsGone) {
-  const PeerId to_b = Connect(*a_, *b_);
-  const PeerId to_a = Connect(*b_, *a_);
+  const PeerId to_b = Connect(*a_, *b_), to_a = AwaitJoin(*a_, *b_);
   Registered slab = MakeSlab(*a_, 200'000);
   b_->postbox.read_in_place = true;
   a_->transport->Send(to_b, HeaderOf(1, 200'000), slab.slab->memory(), nullptr);
@@ -607,7 +746,7 @@ TEST_P(SlabTest, AThousandRandomMessagesArriveOnceEach) {
   const uint32_t seed = 2024;
   std::mt19937 random(seed);
   b_->postbox.read_in_place = true;
-  const PeerId to_b = Connect(*a_, *b_), to_a = Connect(*b_, *a_);
+  const PeerId to_b = Connect(*a_, *b_), to_a = AwaitJoin(*a_, *b_);
   const Registered slab_a = MakeSlab(*a_, kSlabBytes), slab_b = MakeSlab(*b_, kSlabBytes);
   const std::vector<std::byte> heap = PatternOf(1, kSlabBytes);
   const absl::Span<const std::byte> a_bytes = slab_a.slab->memory(),
@@ -680,13 +819,17 @@ std::string NameOf(const testing::TestParamInfo<FabricCase>& param) { return par
 
 const auto kFabrics = testing::Values(
     FabricCase{"InProcess", [] { return std::make_unique<InProcessFabric>(); }},
-    FabricCase{"SharedMemory", [] { return std::make_unique<SharedMemoryFabric>(false); }},
-    FabricCase{"SharedMemorySpinning", [] { return std::make_unique<SharedMemoryFabric>(true); }},
-    FabricCase{"Ucx", [] { return std::make_unique<UcxFabric>(false); }, /*lends=*/false},
-    FabricCase{"UcxSpinning", [] { return std::make_unique<UcxFabric>(true); }, /*lends=*/false},
+    FabricCase{"SharedMemory", [] { return SharedMemory(/*spin=*/false); }},
+    FabricCase{"SharedMemorySpinning", [] { return SharedMemory(/*spin=*/true); }},
+    FabricCase{"Tcp", [] { return Tcp(/*spin=*/false); }, /*lends=*/false},
+    FabricCase{"TcpSpinning", [] { return Tcp(/*spin=*/true); }, /*lends=*/false},
+    FabricCase{"TcpWithChecksums",
+               [] { return Tcp(/*spin=*/false, {.checksums = Checksums::kOn}); }, /*lends=*/false},
+    FabricCase{"Ucx", [] { return Ucx(/*spin=*/false); }, /*lends=*/false},
+    FabricCase{"UcxSpinning", [] { return Ucx(/*spin=*/true); }, /*lends=*/false},
     FabricCase{"Routing", [] { return Routing({.polling = {.share = 1}}); }},
     FabricCase{"RoutingSpinning", [] { return Routing({.polling = {.regardless = true}}); }},
-    FabricCase{"RoutingOverUcx", [] { return Routing({.links = LinkKind::kUcx}); },
+    FabricCase{"RoutingOverTcp", [] { return Routing({.links = LinkKind::kTcp}); },
                /*lends=*/false});
 INSTANTIATE_TEST_SUITE_P(Fabrics, TransportTest, kFabrics, NameOf);
 INSTANTIATE_TEST_SUITE_P(Fabrics, SlabTest, kFabrics, NameOf);
@@ -702,7 +845,8 @@ TEST(InProcessNetworkTest, AFaultDropsDuplicatesAndHoldsMessages) {
     const Fate fates[] = {Fate::kDeliver, Fate::kDrop, Fate::kDuplicate, Fate::kHold};
     return fates[header.chunk];
   });
-  const PeerId to_b = *a->Connect(b->address());
+  OpenTestSession(*b);
+  const PeerId to_b = *a->Connect(b->address(), CredentialsOf(0));
   int dones = 0;
   for (uint32_t i : {3, 2, 1, 0}) {
     std::vector<std::byte> payload = PatternOf(i, 100);
@@ -721,12 +865,33 @@ TEST(InProcessNetworkTest, AFaultDropsDuplicatesAndHoldsMessages) {
   }
 }
 
+TEST(InProcessNetworkTest, AFaultLosesAPayloadOnItsWay) {
+  InProcessNetwork network;
+  auto a = network.MakeTransport(), b = network.MakeTransport();
+  Postbox inbox_a, inbox_b;
+  a->SetReceiver(&inbox_a);
+  b->SetReceiver(&inbox_b);
+  OpenTestSession(*b);
+  network.SetFault([](const WireHeader& header) {
+    return header.chunk == 1 ? InProcessNetwork::Fate::kBreak : InProcessNetwork::Fate::kDeliver;
+  });
+  const PeerId to_b = *a->Connect(b->address(), CredentialsOf(0));
+  const std::vector<std::byte> payload = PatternOf(1, 100);
+  for (uint32_t i : {0, 1, 2}) a->Send(to_b, HeaderOf(i, 100), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return inbox_b.messages.size() == 2; }));
+  ASSERT_EQ(inbox_b.lost_payloads.size(), 1u);
+  EXPECT_EQ(inbox_b.lost_payloads[0].first, inbox_b.joined[0].first);
+  EXPECT_EQ(inbox_b.lost_payloads[0].second.chunk, 1u);
+}
+
 TEST(InProcessNetworkTest, MessagesOfAllSendersArriveInTheOrderOfSending) {
   InProcessNetwork network;
   auto a = network.MakeTransport(), b = network.MakeTransport(), c = network.MakeTransport();
   Postbox postbox;
   c->SetReceiver(&postbox);
-  const PeerId a_to_c = *a->Connect(c->address()), b_to_c = *b->Connect(c->address());
+  OpenTestSession(*c);
+  const PeerId a_to_c = *a->Connect(c->address(), CredentialsOf(0));
+  const PeerId b_to_c = *b->Connect(c->address(), CredentialsOf(1));
   for (uint32_t i = 0; i < 100; ++i) {
     (i % 3 == 0 ? a : b)->Send(i % 3 == 0 ? a_to_c : b_to_c, HeaderOf(i, 0), {}, nullptr);
   }

@@ -9,7 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "lib/transport/event_loop.h"
 #include "lib/transport/postbox.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/ucx_transport.h"
 #include "lib/transport/wire.h"
@@ -51,14 +53,17 @@ namespace {
 // Places every payload in the same memory, as a shard does.
 class FixedPlace : public MessageReceiver {
  public:
-  PayloadPlace PlacePayload(const WireHeader& header) override {
+  void PeerJoined(PeerId peer, const LinkIdentity&) override { joined = peer; }
+  PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     return absl::MakeSpan(memory_).first(header.length);
   }
-  void Received(const WireHeader&, absl::Span<const std::byte>, PayloadLease) override {
+  void Received(PeerId, const WireHeader&, absl::Span<const std::byte>, PayloadLease) override {
     ++received;
   }
+  void PayloadLost(PeerId, const WireHeader&) override { ++losses; }
   void PeerLost(PeerId, const absl::Status&) override { ++losses; }
 
+  PeerId joined = PeerId::kNone;
   int received = 0;
   int losses = 0;
 
@@ -68,10 +73,16 @@ class FixedPlace : public MessageReceiver {
 
 TEST(UcxAllocationTest, MessagesBetweenConnectedTransportsAllocateNothing) {
   FixedPlace a_place, b_place;
-  auto a = *UcxTransport::Create(), b = *UcxTransport::Create();
+  const UcxTransportOptions options = {.networks = UcxTransportOptions::Networks::kAny};
+  const auto a_loop = *EventLoop::Create(), b_loop = *EventLoop::Create();
+  auto a = *UcxTransport::Create(a_loop.get(), options);
+  auto b = *UcxTransport::Create(b_loop.get(), options);
   a->SetReceiver(&a_place);
   b->SetReceiver(&b_place);
-  const PeerId to_b = *a->Connect(b->address()), to_a = *b->Connect(a->address());
+  OpenTestSession(*b);
+  const PeerId to_b = *a->Connect(b->address(), CredentialsOf(0));
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return b_place.joined != PeerId::kNone; }));
+  const PeerId to_a = b_place.joined;
   const std::vector<std::byte> payload = PatternOf(1, 4 << 20);
   int rounds = 0;
   auto exchange = [&](size_t size) {

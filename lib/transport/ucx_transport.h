@@ -1,10 +1,11 @@
-// The data plane between machines: UCX active messages.
+// The data plane over RDMA: UCX active messages.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,8 +16,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "lib/concurrency/poll_budget.h"
+#include "lib/transport/carrier.h"
+#include "lib/transport/event_loop.h"
 #include "lib/transport/fetch_turns.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 
@@ -27,130 +30,142 @@ struct ucp_worker;
 namespace muster {
 
 struct UcxTransportOptions {
-  PollBudgetOptions polling;  // of Wait()
-
-  // Most connections to each peer, 1 to kConnectionsMax; each is opened when those before are busy,
-  // and messages are spread over them. For fast TCP networks, which one connection does not fill.
-  // UCX 1.13 may abort this process when a peer dies within the milliseconds in which it opens one:
-  // an assertion in ucp_request.c on purging a wire-up reply. Hence no more than one unless asked.
-  int connections = 1;
-
-  // Links must run over RDMA: Connect() refuses a peer that UCX reaches over TCP only. A UCX_TLS
-  // that names rc, dc or ud asks for it as well. With allow_tcp_fallback it is a warning instead.
-  bool require_rdma = false;
-  bool allow_tcp_fallback = false;
+  enum class Networks {
+    kRdmaOnly,  // rc, dc and ud; no TCP socket is opened
+    kAny,       // what UCX_TLS allows, TCP too; for tests, which have no other network
+  };
+  Networks networks = Networks::kRdmaOnly;
 };
 
 // Small payloads travel with their header and are copied once at the receiver. From 16 KiB on they
 // wait at the sender until PlacePayload has named memory and the sender has his turn, and UCX puts
 // them there. Nothing of payload size is allocated or stands in between.
 //
-// Which network carries the links is UCX's choice among what the environment allows (UCX_TLS,
-// UCX_NET_DEVICES, every other UCX_* variable); a variable that is set wins over what is tuned
-// here. Endpoints notice a dead peer, which rules out UCX's shared memory: processes on one host
-// meet over TCP on loopback.
+// Every UCX_* variable that is set wins over what is tuned here, but for a UCX_TLS that names other
+// networks than the options. Endpoints notice a dead peer, which rules out UCX's shared memory.
 //
 // Device memory (of a GPU) may be sent, placed and registered only where Describe() says
 // device_memory; elsewhere the caller stages it through host memory.
 //
 // The receiver's calls, except PlacePayload, and `done` run outside UCX and may call anything here
-// but Progress() and the destructor. PlacePayload only names memory; Wait() may call it too.
+// but Progress() and the destructor. PlacePayload only names memory; Wait() and Disconnect() may
+// call it too. Disconnect() waits for what is being written to memory here at this moment.
 //
-// Disconnect() lets go out what was sent and is done; sends that are not done end with CANCELLED.
-// The destructor does so for every peer, for at most 0.2 s, and calls nothing any more.
+// Disconnect() lets go out what was sent and is done, and gives what is not done 0.2 s; then it
+// ends with CANCELLED. The destructor does so for every peer and calls nothing any more.
 //
-// Messages that are none of ours are dropped and counted. UCX itself trusts its network: keep
-// others away from the data ports (docs/protocol.md).
-class UcxTransport : public Transport {
+// Who may connect is settled above UCX (docs/protocol.md): messages that are none of ours, or of no
+// link, are dropped and counted. Below that an RDMA fabric is trusted: there is no encryption, and
+// whoever speaks UCX's own protocol can end this process or write to its memory. Keep others away
+// from the fabric.
+class UcxTransport : public Carrier, private EventLoop::Handler {
  public:
-  static constexpr int kConnectionsMax = 16;
-
-  // UNAVAILABLE where UCX finds no usable network.
-  static absl::StatusOr<std::unique_ptr<UcxTransport>> Create(UcxTransportOptions options = {});
+  // `loop` outlives the transport. UNAVAILABLE where UCX finds no such network.
+  static absl::StatusOr<std::unique_ptr<UcxTransport>> Create(EventLoop* loop,
+                                                              UcxTransportOptions options = {});
   ~UcxTransport() override;
 
   void SetReceiver(MessageReceiver* receiver) override { receiver_ = receiver; }
   std::string address() const override { return address_; }
-  // "ucx:tcp"; several joined by "+"; "ucx" while nobody is connected.
-  std::string name() const override;
-  // FAILED_PRECONDITION, besides, for a peer that RDMA does not reach where it must.
-  absl::StatusOr<PeerId> Connect(absl::string_view address) override;
+  std::string name() const override { return "rdma"; }
+  void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) override;
+  void CloseSession(uint64_t job, uint32_t generation) override;
+  absl::StatusOr<PeerId> Connect(absl::string_view address,
+                                 const LinkCredentials& credentials) override;
   void Disconnect(PeerId peer) override;
   LinkDescription Describe(PeerId peer) const override;
   void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
             SendDone done) override;
   absl::StatusOr<std::unique_ptr<MemoryRegistration>> RegisterMemory(
       absl::Span<std::byte> memory) override;
-  int Progress() override;
-  void Wait(absl::Duration timeout) override;
-  void Wake() override;
 
-  // For who waits for this transport and something else together:
-  //   while (nothing happens) if (transport.TakeIn() || transport.TakeWake()) return;   polls
-  //   if (transport.PrepareToSleep()) transport.Sleep(timeout);                          blocks
-  // Takes in what the network has; whether Progress() would now hand out or has handed on
-  // something.
-  bool TakeIn();
-  // Whether Progress() would hand out something that is here already. No system call.
-  bool HasNews() const { return !arrived_.empty() || !sent_.empty() || !lost_.empty(); }
-  // Whether Wake() was called since this was last asked.
-  bool TakeWake();
-  // False when there is something for Progress(), or Wake() was called. After true the descriptor
-  // becomes readable when there is, or when Wake() is called. Progress() at most SleepMax() later.
-  bool PrepareToSleep();
-  bool Sleep(absl::Duration timeout);  // whether the descriptor is readable; false: time is up
-  int event_fd() const { return event_fd_; }  // only to poll for POLLIN
-  absl::Duration SleepMax() const;
+  int Advance() override;
+  // Takes in what the network has, which over RDMA needs no system call.
+  bool HasNews() const override;
+  bool PrepareToSleep() override;
+  absl::Duration SleepMax() const override;
 
-  // Messages whose header was malformed or did not fit their size. Any thread.
+  // Messages that were malformed or did not fit their size. Any thread.
   int64_t malformed_messages() const { return malformed_.load(std::memory_order_relaxed); }
+  // Those of no link: also what was under way when a peer was disconnected. Any thread.
+  int64_t stray_messages() const { return stray_.load(std::memory_order_relaxed); }
+  // Those who connected and were not let in. Any thread.
+  int64_t refused_joins() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  // In front of every message: which link of its receiver it belongs to. The receiver has made it
+  // up, of random bytes, and told it to nobody but the sender.
+  using LinkTag = std::array<std::byte, 16>;
+
   struct Callbacks;  // what UCX calls
   struct Outgoing;
   struct Incoming;
-  struct Connection;
   struct Peer;
+  struct JoinRequest;
   struct Arrival {
+    Peer* peer;
     WireHeader header;
     absl::Span<const std::byte> payload;
+    bool whole = true;  // else it was lost
   };
 
-  UcxTransport(UcxTransportOptions options, std::shared_ptr<ucp_context> context,
-               ucp_worker* worker, int event_fd, std::string address);
+  UcxTransport(EventLoop* loop, std::shared_ptr<ucp_context> context, ucp_worker* worker,
+               int event_fd, std::string address);
 
+  void Ready(uint32_t events) override;
+
+  bool HoldsNews() const;  // taken in already
   Peer& Find(PeerId id) const;
-  void Open(Peer& peer);
-  Connection& ConnectionOf(Peer& peer);  // for the next message
-  absl::Status CheckNetwork(const LinkDescription& link) const;
+  Peer* FindLink(const std::byte* tag) const;  // null: there is none
+  Peer& Add(const LinkIdentity& identity, const SessionToken& token);
+  void Open(Peer& peer, absl::string_view ucx_address);
+  void Welcomed(Peer& peer, const LinkTag& theirs, absl::Span<const std::byte> proof);
+  void NoteReady(Peer& peer);
+  void Lose(Peer& peer, absl::Status why);
+  void SayGoodbye(Peer& peer);
+  void LetGo(Peer& peer, std::chrono::nanoseconds time);
+  void Close(Peer& peer, absl::Status unsent);
+  void CutOff(Peer& peer);
+
   Outgoing* TakeOutgoing();
   SendDone Detach(Outgoing* outgoing);
+  bool Post(ucp_ep* endpoint, Outgoing* outgoing);
+  void PostUnheeded(ucp_ep* endpoint, Outgoing* outgoing);
+  void PostControl(ucp_ep* endpoint, uint8_t kind, const LinkTag& to, const LinkTag* own = nullptr,
+                   const SessionToken::Proof* proof = nullptr);
+  void SendJoin(Peer& peer, absl::string_view to);
+
   void Fetch(void* data, const Arrival& arrival);  // receives a large payload, in its turn
   void FetchNext();
   void BeginFetch(Incoming* incoming);
-  void EndFetch(Incoming* incoming);
-  void Close(Peer& peer, absl::Status unsent);
-  void CutOff(Peer& peer);
+  void EndFetch(Incoming* incoming, int status);
+  void AbandonFetches(Peer& peer);
+  void AwaitFetches(Peer& peer);
+
+  int AnswerJoins();
   int Deliver();
   int FinishSends();
   int ReportLosses();
   void ReapClosed();
 
-  const UcxTransportOptions options_;
   const std::shared_ptr<ucp_context> context_;  // shared with the memory registrations
   ucp_worker* const worker_;
   const int event_fd_;  // the worker's
   const std::string address_;
   MessageReceiver* receiver_ = nullptr;
-  PollBudget budget_;
+  SessionTable sessions_;
+  bool signalled_ = false;  // the descriptor stays ready until the worker is armed again
+  bool watched_ = false;
   std::atomic<int64_t> malformed_ = 0;
-  std::atomic<bool> woken_ = false;
-  std::atomic<bool> sleeping_ = false;  // Wake() has to signal
+  std::atomic<int64_t> stray_ = 0;
+  std::atomic<int64_t> refused_ = 0;
 
   int32_t peers_made_ = 0;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
-  std::vector<Peer*> closing_;
-  std::deque<PeerId> lost_;  // to be reported
+  absl::flat_hash_map<LinkTag, Peer*> links_;  // of which messages may come
+  std::vector<Peer*> leaving_, closing_;
+  std::vector<Peer*> lost_;  // to be reported; none that is disconnected
 
   FetchTurns turns_;
 
@@ -163,6 +178,7 @@ class UcxTransport : public Transport {
   // UCX's callbacks fill the first of each pair; what the second holds is being handed out.
   std::vector<Arrival> arrived_, delivering_;
   std::vector<Outgoing*> sent_, finishing_;
+  std::vector<JoinRequest> joins_, answering_;
 };
 
 }  // namespace muster

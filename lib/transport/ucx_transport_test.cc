@@ -13,13 +13,16 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -30,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -39,46 +43,66 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "lib/transport/child_process.h"
+#include "lib/transport/event_loop.h"
 #include "lib/transport/postbox.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 
 namespace muster {
 namespace {
 
-std::unique_ptr<UcxTransport> MakeTransport(MessageReceiver& receiver) {
-  auto transport = UcxTransport::Create();
-  CHECK(transport.ok()) << transport.status();
-  (*transport)->SetReceiver(&receiver);
-  return *std::move(transport);
-}
+using Networks = UcxTransportOptions::Networks;
+
+// A transport with a loop of its own, and the test session open.
+class Station {
+ public:
+  explicit Station(MessageReceiver& receiver) {
+    auto transport = UcxTransport::Create(loop_.get(), {.networks = Networks::kAny});
+    CHECK(transport.ok()) << transport.status();
+    transport_ = *std::move(transport);
+    transport_->SetReceiver(&receiver);
+    OpenTestSession(*transport_);
+  }
+
+  UcxTransport* operator->() const { return transport_.get(); }
+  UcxTransport& operator*() const { return *transport_; }
+  UcxTransport* get() const { return transport_.get(); }
+  void reset() { transport_.reset(); }
+
+  PeerId Connect(const Station& to, const LinkCredentials& credentials = CredentialsOf(0)) {
+    auto peer = transport_->Connect(to->address(), credentials);
+    CHECK(peer.ok()) << peer.status();
+    return *peer;
+  }
+
+ private:
+  const std::unique_ptr<EventLoop> loop_ = *EventLoop::Create();
+  std::unique_ptr<UcxTransport> transport_;
+};
 
 // ---- Roles of this program when it starts itself.
 
 constexpr int kSkipped = 77;
 
-// Sends every message back to the transport whose address (in hex) is the first line of stdin. Ends
-// with stdin.
+// Sends every message back to whom it is from. Its address, in hex, is the first line on stdout.
+// Ends with stdin.
 int Echo() {
   Postbox postbox;
-  auto transport = MakeTransport(postbox);
-  std::cout << absl::BytesToHexString(transport->address()) << std::endl;
-  std::string line;
-  std::getline(std::cin, line);
-  auto peer = transport->Connect(absl::HexStringToBytes(line));
-  CHECK(peer.ok()) << peer.status();
+  Station station(postbox);
   postbox.on_message = [&](const Postbox::Message& message) {
-    transport->Send(*peer, message.header, message.payload, nullptr);
+    station->Send(message.from, message.header, message.payload, nullptr);
   };
-  std::jthread watching([&](std::stop_token) {
-    while (std::getline(std::cin, line)) {
+  std::cout << absl::BytesToHexString(station->address()) << std::endl;
+  std::atomic<bool> ends = false;
+  std::jthread watching([&] {
+    for (std::string line; std::getline(std::cin, line);) {
     }
-    postbox.on_message = nullptr;
-    std::cin.setstate(std::ios::failbit);
-    transport->Wake();
+    ends = true;
+    station->Wake();
   });
-  while (std::cin.good() && postbox.losses.empty()) {
-    if (transport->Progress() == 0) transport->Wait(absl::Seconds(1));
+  while (!ends && postbox.losses.empty()) {
+    if (station->Progress() == 0) station->Wait(absl::Seconds(1));
   }
   return 0;
 }
@@ -92,8 +116,8 @@ int MeetOnLoopbackOnly() {
   request.ifr_flags = IFF_UP;
   if (ioctl(fd, SIOCSIFFLAGS, &request) != 0) return kSkipped;
   Postbox a_box, b_box;
-  auto a = MakeTransport(a_box), b = MakeTransport(b_box);
-  const PeerId to_b = *a->Connect(b->address());
+  Station a(a_box), b(b_box);
+  const PeerId to_b = a.Connect(b);
   const std::vector<std::byte> payload = PatternOf(1, 1'000'000);
   a->Send(to_b, HeaderOf(1, payload.size()), payload, nullptr);
   const bool arrived =
@@ -101,77 +125,318 @@ int MeetOnLoopbackOnly() {
   return arrived && b_box.messages[0].payload == absl::MakeConstSpan(payload) ? 0 : 1;
 }
 
-// ---- Large payloads of several senders.
+// ---- Links.
 
-WireHeader HeaderOfRank(uint32_t rank, size_t length) {
-  WireHeader header = HeaderOf(0, length);
-  header.rank = rank;
-  return header;
+TEST(UcxLinkTest, WhoConnectsIsKnownAndIsAnsweredOnTheSameLink) {
+  Postbox client_box, server_box;
+  Station client(client_box), server(server_box);
+  const LinkCredentials self = CredentialsOf(7, LinkRole::kShard);
+  const PeerId to_server = client.Connect(server, self);
+  const std::vector<std::byte> payload = PatternOf(1, 100'000);
+  client->Send(to_server, HeaderOf(1, payload.size()), payload, nullptr);
+  ASSERT_TRUE(
+      ProgressUntil({client.get(), server.get()}, [&] { return !server_box.messages.empty(); }));
+  ASSERT_EQ(server_box.joined.size(), 1u);
+  const auto& [to_client, identity] = server_box.joined[0];
+  EXPECT_EQ(identity, self.self);
+  EXPECT_EQ(server_box.messages[0].from, to_client);
+
+  server->Send(to_client, HeaderOf(2, payload.size()), payload, nullptr);
+  ASSERT_TRUE(
+      ProgressUntil({client.get(), server.get()}, [&] { return !client_box.messages.empty(); }));
+  EXPECT_EQ(client_box.messages[0].from, to_server);
+  EXPECT_TRUE(client_box.messages[0].payload == absl::MakeConstSpan(payload));
+  EXPECT_TRUE(client_box.joined.empty()) << "who connects knows whom he has asked for";
 }
 
-// Over one connection, which by itself would keep them in order.
-TEST(UcxTurnsTest, RanksAreServedInTurnsWhoeverCameFirst) {
-  constexpr int kMessages = 16;
-  Postbox receiver_box, unused;
-  auto receiver = MakeTransport(receiver_box), sender = MakeTransport(unused);
-  const std::vector<std::byte> payload = PatternOf(1, 1 << 20);
-  std::array<int, 2> arrived = {0, 0};
-  receiver_box.on_message = [&](const Postbox::Message& message) {
-    ++arrived[message.header.rank];
-    EXPECT_EQ(message.payload, absl::MakeConstSpan(payload));
+TEST(UcxLinkTest, WhoJoinsMayBeSentToAtOnceAndNeedNotSayAnything) {
+  Postbox client_box;
+  struct : Postbox {
+    void PeerJoined(PeerId peer, const LinkIdentity&) override { joined(peer); }
+    std::function<void(PeerId)> joined;
+  } server_box;
+  Station client(client_box), server(server_box);
+  const std::vector<std::byte> payload = PatternOf(1, 100'000);
+  server_box.joined = [&](PeerId peer) {
+    for (size_t size : {0, 100, 100'000}) {
+      server->Send(peer, HeaderOf(1, size), absl::MakeConstSpan(payload).first(size), nullptr);
+    }
   };
-  const PeerId peer = *sender->Connect(receiver->address());
-  for (uint32_t rank : {0, 1}) {
-    for (int i = 0; i < kMessages; ++i) {
-      sender->Send(peer, HeaderOfRank(rank, payload.size()), payload, nullptr);
+  client.Connect(server);
+  EXPECT_TRUE(
+      ProgressUntil({client.get(), server.get()}, [&] { return client_box.messages.size() == 3; }));
+}
+
+TEST(UcxLinkTest, AWrongTokenAndASessionThatIsNotOpenAreRefusedAlike) {
+  Postbox client_box, server_box;
+  Station client(client_box), server(server_box);
+  LinkCredentials wrong_token = CredentialsOf(0), other_job = CredentialsOf(0);
+  wrong_token.token = SessionToken::Random();
+  other_job.self.job = 2;
+  const std::vector<std::byte> payload = PatternOf(1, 100'000);
+  std::vector<absl::Status> sent;
+  for (const LinkCredentials& credentials : {wrong_token, other_job}) {
+    const PeerId peer = client.Connect(server, credentials);
+    for (size_t size : {0, 100, 100'000}) {
+      client->Send(peer, HeaderOf(1, size), absl::MakeConstSpan(payload).first(size),
+                   [&](const absl::Status& status) { sent.push_back(status); });
     }
   }
+  ASSERT_TRUE(ProgressUntil({client.get(), server.get()},
+                            [&] { return client_box.losses.size() == 2 && sent.size() == 6; }));
+  const absl::Status expected = absl::PermissionDeniedError(
+      "not let in: no such session is open there, or the token is another");
+  for (const auto& [peer, why] : client_box.losses) EXPECT_EQ(why, expected);
+  for (const absl::Status& status : sent) EXPECT_EQ(status, expected);
+  EXPECT_EQ(server->refused_joins(), 2);
+  EXPECT_TRUE(server_box.joined.empty());
+  EXPECT_TRUE(server_box.messages.empty());
+
+  client.Connect(server);
+  EXPECT_TRUE(
+      ProgressUntil({client.get(), server.get()}, [&] { return !server_box.joined.empty(); }));
+}
+
+TEST(UcxLinkTest, AClosedSessionLetsNobodyInAndKeepsThoseWhoAreIn) {
+  Postbox client_box, server_box;
+  Station client(client_box), server(server_box);
+  const PeerId in = client.Connect(server);
   ASSERT_TRUE(
-      ProgressUntil({receiver.get(), sender.get()}, [&] { return arrived[1] == kMessages / 2; }));
+      ProgressUntil({client.get(), server.get()}, [&] { return !server_box.joined.empty(); }));
+  server->CloseSession(1, 1);
+  const PeerId late = client.Connect(server);
+  client->Send(in, HeaderOf(1, 0), {}, nullptr);
+  ASSERT_TRUE(ProgressUntil({client.get(), server.get()}, [&] {
+    return !server_box.messages.empty() && !client_box.losses.empty();
+  }));
+  EXPECT_EQ(client_box.losses[0].first, late);
+  EXPECT_EQ(server_box.joined.size(), 1u);
+}
+
+TEST(UcxLinkTest, WhoeverDisconnectsTheOtherHearsOfItAfterTheMessages) {
+  const std::vector<std::byte> payload = PatternOf(1, 100'000);
+  for (const bool connector_goes : {true, false}) {
+    Postbox client_box, server_box;
+    Station client(client_box), server(server_box);
+    const PeerId to_server = client.Connect(server);
+    ASSERT_TRUE(
+        ProgressUntil({client.get(), server.get()}, [&] { return !server_box.joined.empty(); }));
+    const PeerId to_client = server_box.joined[0].first;
+    Station& goes = connector_goes ? client : server;
+    Postbox& stays_box = connector_goes ? server_box : client_box;
+    const PeerId peer = connector_goes ? to_server : to_client;
+    int dones = 0;
+    for (size_t size : {100'000, 100, 0, 8000}) {
+      goes->Send(peer, HeaderOf(1, size), absl::MakeConstSpan(payload).first(size),
+                 [&](const absl::Status& status) { dones += status.ok() ? 1 : 0; });
+    }
+    ASSERT_TRUE(ProgressUntil({client.get(), server.get()}, [&] { return dones == 4; }));
+
+    goes->Disconnect(peer);
+
+    ASSERT_TRUE(
+        ProgressUntil({client.get(), server.get()}, [&] { return !stays_box.losses.empty(); }));
+    EXPECT_EQ(stays_box.messages.size(), 4u);
+    EXPECT_EQ(stays_box.losses[0].first, connector_goes ? to_client : to_server);
+    EXPECT_EQ(stays_box.losses[0].second.code(), absl::StatusCode::kUnavailable);
+    EXPECT_TRUE(client_box.losses.size() + server_box.losses.size() == 1) << "not who disconnects";
+  }
+}
+
+TEST(UcxLinkTest, WhoDisconnectsBeforeHeIsLetInIsLostToTheOther) {
+  Postbox client_box, server_box;
+  Station client(client_box), server(server_box);
+  int dones = 0;
+  const PeerId peer = client.Connect(server);
+  client->Send(peer, HeaderOf(1, 0), {}, [&](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+    ++dones;
+  });
+  client->Disconnect(peer);
+  ASSERT_TRUE(ProgressUntil({client.get(), server.get()}, [&] {
+    return dones == 1 && server_box.losses.size() == server_box.joined.size();
+  }));
+  EXPECT_TRUE(server_box.messages.empty());
+  EXPECT_TRUE(client_box.losses.empty());
+}
+
+TEST(UcxLinkTest, ATransportThatConnectsToItselfHasTwoPeers) {
+  Postbox postbox;
+  Station station(postbox);
+  const PeerId out = station.Connect(station);
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return !postbox.joined.empty(); }));
+  const PeerId in = postbox.joined[0].first;
+  EXPECT_NE(in, out);
+  const std::vector<std::byte> payload = PatternOf(1, 100'000);
+  station->Send(out, HeaderOf(1, payload.size()), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return postbox.messages.size() == 1; }));
+  EXPECT_EQ(postbox.messages[0].from, in);
+  station->Send(in, HeaderOf(2, payload.size()), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return postbox.messages.size() == 2; }));
+  EXPECT_EQ(postbox.messages[1].from, out);
+  station->Disconnect(out);
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return !postbox.losses.empty(); }));
+  EXPECT_EQ(postbox.losses[0].first, in);
+}
+
+// ---- Large payloads of several senders.
+
+TEST(UcxTurnsTest, SendersAreServedInTurnsWhoeverCameFirst) {
+  constexpr int kMessages = 16;
+  Postbox receiver_box, unused;
+  Station receiver(receiver_box), first(unused), second(unused);
+  const std::vector<std::byte> payload = PatternOf(1, 1 << 20);
+  std::array<int, 3> arrived = {0, 0, 0};
+  receiver_box.on_message = [&](const Postbox::Message& message) {
+    ++arrived[message.header.chunk];
+    EXPECT_TRUE(message.payload.empty() || message.payload == absl::MakeConstSpan(payload));
+  };
+  const PeerId from_first = first.Connect(receiver), from_second = second.Connect(receiver);
+  first->Send(from_first, HeaderOf(2, 0), {}, nullptr);
+  second->Send(from_second, HeaderOf(2, 0), {}, nullptr);
+  ASSERT_TRUE(ProgressUntil({receiver.get(), first.get(), second.get()},
+                            [&] { return receiver_box.messages.size() == 2; }));
+  for (int i = 0; i < kMessages; ++i) {
+    first->Send(from_first, HeaderOf(0, payload.size()), payload, nullptr);
+  }
+  for (int i = 0; i < kMessages; ++i) {
+    second->Send(from_second, HeaderOf(1, payload.size()), payload, nullptr);
+  }
+  ASSERT_TRUE(ProgressUntil({receiver.get(), first.get(), second.get()},
+                            [&] { return arrived[1] == kMessages / 2; }));
   EXPECT_LE(arrived[0], kMessages / 2 + 5) << "with four under way";
-  ASSERT_TRUE(ProgressUntil({receiver.get(), sender.get()},
+  ASSERT_TRUE(ProgressUntil({receiver.get(), first.get(), second.get()},
                             [&] { return arrived[0] + arrived[1] == 2 * kMessages; }));
 }
 
 TEST(UcxTurnsTest, ASenderThatIsGoneBeforeItsTurnHarmsNobody) {
   constexpr int kMessages = 16;
   Postbox receiver_box, unused;
-  auto receiver = MakeTransport(receiver_box);
-  auto dying = MakeTransport(unused), living = MakeTransport(unused);
+  Station receiver(receiver_box), dying(unused), living(unused);
   const std::vector<std::byte> payload = PatternOf(2, 1 << 20);
-  const PeerId from_dying = *dying->Connect(receiver->address());
+  const PeerId from_dying = dying.Connect(receiver);
   for (int i = 0; i < kMessages; ++i) {
-    dying->Send(from_dying, HeaderOfRank(0, payload.size()), payload, nullptr);
+    dying->Send(from_dying, HeaderOf(0, payload.size()), payload, nullptr);
   }
   ASSERT_TRUE(
       ProgressUntil({receiver.get(), dying.get()}, [&] { return !receiver_box.messages.empty(); }));
   dying.reset();
-  const PeerId from_living = *living->Connect(receiver->address());
+  const PeerId from_living = living.Connect(receiver);
   int of_living = 0;
   receiver_box.on_message = [&](const Postbox::Message& message) {
-    of_living += static_cast<int>(message.header.rank);
+    of_living += static_cast<int>(message.header.chunk);
   };
   for (int i = 0; i < kMessages; ++i) {
-    living->Send(from_living, HeaderOfRank(1, payload.size()), payload, nullptr);
+    living->Send(from_living, HeaderOf(1, payload.size()), payload, nullptr);
   }
-  EXPECT_TRUE(
-      ProgressUntil({receiver.get(), living.get()}, [&] { return of_living == kMessages; }));
+  EXPECT_TRUE(ProgressUntil({receiver.get(), living.get()}, [&] {
+    return of_living == kMessages && !receiver_box.losses.empty();
+  }));
+}
+
+// Counts what it named memory for and has heard no more of.
+class Accounts : public Postbox {
+ public:
+  PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override {
+    ++placed;
+    const PayloadPlace place = Postbox::PlacePayload(from, header);
+    places_.push_back(place.memory);
+    return place;
+  }
+  void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
+                PayloadLease lease) override {
+    --placed;
+    EXPECT_TRUE(losses.empty()) << "of a peer that is lost";
+    Postbox::Received(from, header, payload, std::move(lease));
+  }
+  void PayloadLost(PeerId from, const WireHeader& header) override {
+    --placed;
+    EXPECT_TRUE(losses.empty()) << "of a peer that is lost";
+    Postbox::PayloadLost(from, header);
+  }
+
+  absl::Span<const std::byte> first_place() const { return places_[0]; }
+  // All that was ever named.
+  std::vector<std::vector<std::byte>> CopyOfMemory() const {
+    std::vector<std::vector<std::byte>> copies;
+    for (absl::Span<const std::byte> place : places_) {
+      copies.emplace_back(place.begin(), place.end());
+    }
+    return copies;
+  }
+
+  int placed = 0;
+
+ private:
+  std::vector<absl::Span<std::byte>> places_;
+};
+
+TEST(UcxTurnsTest, EveryPayloadWithAPlaceIsReceivedOrLostBeforeItsPeerIs) {
+  constexpr int kMessages = 16;
+  for (const bool dies : {true, false}) {
+    Accounts accounts;
+    Postbox unused;
+    Station receiver(accounts), sender(unused);
+    const std::vector<std::byte> payload = PatternOf(2, 1 << 20);
+    const PeerId peer = sender.Connect(receiver);
+    for (int i = 0; i < kMessages; ++i) {
+      sender->Send(peer, HeaderOf(0, payload.size()), payload, nullptr);
+    }
+    ASSERT_TRUE(ProgressUntil({receiver.get(), sender.get()}, [&] { return accounts.placed > 4; }));
+    if (dies) {
+      sender.reset();
+      ASSERT_TRUE(ProgressUntil({receiver.get()}, [&] { return !accounts.losses.empty(); }));
+      EXPECT_FALSE(accounts.lost_payloads.empty());
+    } else {
+      sender->Disconnect(peer);
+      ASSERT_TRUE(
+          ProgressUntil({receiver.get(), sender.get()}, [&] { return !accounts.losses.empty(); }));
+    }
+    EXPECT_EQ(accounts.placed, 0);
+  }
+}
+
+TEST(UcxTurnsTest, WhatWasBeingFetchedFromADisconnectedPeerIsNotWrittenAnyMore) {
+  constexpr int kMessages = 8;
+  Accounts accounts;
+  Postbox sender_box;
+  Station receiver(accounts), sender(sender_box);
+  const std::vector<std::byte> payload = PatternOf(2, 8 << 20);
+  const PeerId peer = sender.Connect(receiver);
+  for (int i = 0; i < kMessages; ++i) {
+    sender->Send(peer, HeaderOf(0, payload.size()), payload, nullptr);
+  }
+  ASSERT_TRUE(ProgressUntil({receiver.get(), sender.get()}, [&] {
+    return accounts.placed > 0 && accounts.first_place()[100] == payload[100];
+  }));
+  ASSERT_TRUE(accounts.messages.empty()) << "it is being written";
+
+  const auto start = std::chrono::steady_clock::now();
+  receiver->Disconnect(accounts.joined[0].first);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  const std::vector<std::vector<std::byte>> before = accounts.CopyOfMemory();
+
+  ASSERT_TRUE(
+      ProgressUntil({receiver.get(), sender.get()}, [&] { return !sender_box.losses.empty(); }));
+  EXPECT_TRUE(accounts.CopyOfMemory() == before);
+  EXPECT_TRUE(accounts.messages.empty());
+  EXPECT_TRUE(accounts.lost_payloads.empty());
+  EXPECT_TRUE(accounts.losses.empty());
 }
 
 // ---- Between processes.
 
 class EchoTest : public testing::Test {
  protected:
-  EchoTest() : transport_(MakeTransport(postbox_)) {
-    auto peer = transport_->Connect(absl::HexStringToBytes(child_.ReadLine()));
+  EchoTest() {
+    auto peer = transport_->Connect(absl::HexStringToBytes(child_.ReadLine()), CredentialsOf(0));
     CHECK(peer.ok()) << peer.status();
     peer_ = *peer;
-    child_.WriteLine(absl::BytesToHexString(transport_->address()));
   }
 
   ChildProcess child_{"--echo"};
   Postbox postbox_;
-  std::unique_ptr<UcxTransport> transport_;
+  Station transport_{postbox_};
   PeerId peer_;
 };
 
@@ -187,7 +452,7 @@ TEST_F(EchoTest, MessagesOfEverySizeComeBackWhole) {
     EXPECT_TRUE(postbox_.messages.back().payload == absl::MakeConstSpan(payload)) << size;
   }
   EXPECT_EQ(transport_->malformed_messages(), 0);
-  EXPECT_TRUE(absl::StartsWith(transport_->name(), "ucx:")) << transport_->name();
+  EXPECT_TRUE(absl::StrContains(transport_->Describe(peer_).network, "tcp"));
   child_.CloseInput();
   EXPECT_EQ(child_.Wait(), 0);
 }
@@ -290,7 +555,7 @@ class Intruder {
 
 TEST(UcxTransportTest, GarbageAtTheDataPortKillsNothing) {
   Postbox a_box, b_box;
-  auto a = MakeTransport(a_box), b = MakeTransport(b_box);
+  Station a(a_box), b(b_box);
   const std::vector<uint16_t> ports = ListeningPortsOfThisProcess();
   ASSERT_FALSE(ports.empty());
   const uint32_t seed = 4711;
@@ -317,7 +582,7 @@ TEST(UcxTransportTest, GarbageAtTheDataPortKillsNothing) {
   }
   ASSERT_GT(connected, 0);
 
-  const PeerId to_b = *a->Connect(b->address());
+  const PeerId to_b = a.Connect(b);
   const std::vector<std::byte> payload = PatternOf(1, 1'000'000);
   for (uint32_t i = 1; i <= 20; ++i) {
     a->Send(to_b, HeaderOf(i, payload.size()), payload, nullptr);
@@ -352,10 +617,10 @@ class Forger {
 
   // `meanwhile` is called until the message is sent.
   template <typename Meanwhile>
-  void Send(absl::Span<const std::byte> header, absl::Span<const std::byte> payload,
+  void Send(unsigned id, absl::Span<const std::byte> header, absl::Span<const std::byte> payload,
             Meanwhile meanwhile) {
     ucp_request_param_t param{};
-    void* request = ucp_am_send_nbx(endpoint_, 0, header.data(), header.size(), payload.data(),
+    void* request = ucp_am_send_nbx(endpoint_, id, header.data(), header.size(), payload.data(),
                                     payload.size(), &param);
     CHECK(!UCS_PTR_IS_ERR(request));
     while (UCS_PTR_IS_PTR(request) && ucp_request_check_status(request) == UCS_INPROGRESS) {
@@ -372,29 +637,105 @@ class Forger {
   ucp_ep_h endpoint_;
 };
 
-TEST(UcxTransportTest, MalformedMessagesAreDroppedAndCounted) {
-  Postbox postbox;
-  auto transport = MakeTransport(postbox);
-  Forger forger(transport->address());
-  auto progress = [&] { transport->Progress(); };
+TEST(UcxTransportTest, MalformedAndStrayMessagesAreDroppedAndCounted) {
+  Postbox postbox, peer_box;
+  Station station(postbox), peer(peer_box);
+  Forger forger(station->address());
+  auto progress = [&] { station->Progress(); };
   const std::vector<std::byte> large = PatternOf(1, 500'000);
   const auto small = absl::MakeConstSpan(large).first(100);
-  const auto good = EncodeHeader(HeaderOf(1, small.size()));
+  const auto with_tag = [](const WireHeader& header) {
+    const auto encoded = EncodeHeader(header);
+    std::vector<std::byte> bytes(encoded.begin(), encoded.end());
+    bytes.resize(80, std::byte{7});  // of no link
+    return bytes;
+  };
+  const std::vector<std::byte> good = with_tag(HeaderOf(1, small.size()));
   auto flipped = good;
   flipped[30] ^= std::byte{1};
 
-  forger.Send({}, small, progress);
-  forger.Send(absl::MakeConstSpan(good).first(10), small, progress);
-  forger.Send(absl::MakeConstSpan(large).first(1000), small, progress);
-  forger.Send(flipped, small, progress);
-  forger.Send(good, absl::MakeConstSpan(small).first(99), progress);  // length does not fit
-  forger.Send(good, {}, progress);
-  forger.Send(flipped, large, progress);  // of the kind that is fetched from the sender
-  forger.Send(good, small, progress);
+  forger.Send(0, {}, small, progress);
+  forger.Send(0, absl::MakeConstSpan(good).first(10), small, progress);
+  forger.Send(0, absl::MakeConstSpan(good).first(64), small, progress);
+  forger.Send(0, absl::MakeConstSpan(large).first(1000), small, progress);
+  forger.Send(0, flipped, small, progress);
+  forger.Send(0, good, absl::MakeConstSpan(small).first(99), progress);  // length does not fit
+  forger.Send(0, good, {}, progress);
+  forger.Send(0, flipped, large, progress);  // of the kind that is fetched from the sender
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->malformed_messages() == 8; }));
+  EXPECT_EQ(station->stray_messages(), 0);
 
-  ASSERT_TRUE(ProgressUntil({transport.get()}, [&] { return postbox.messages.size() == 1; }));
-  EXPECT_EQ(transport->malformed_messages(), 7);
+  forger.Send(0, good, small, progress);
+  forger.Send(0, with_tag(HeaderOf(1, large.size())), large, progress);
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->stray_messages() == 2; }));
+
+  const PeerId to_station = peer.Connect(station);
+  peer->Send(to_station, HeaderOf(1, small.size()), small, nullptr);
+  ASSERT_TRUE(
+      ProgressUntil({station.get(), peer.get()}, [&] { return postbox.messages.size() == 1; }));
+  EXPECT_EQ(station->malformed_messages(), 8);
   EXPECT_TRUE(postbox.messages[0].payload == small);
+}
+
+TEST(UcxTransportTest, ForgedJoinsAndControlsLetNobodyInAndEndNothing) {
+  constexpr unsigned kJoin = 1, kControl = 2;
+  Postbox postbox, peer_box;
+  Station station(postbox), peer(peer_box);
+  const PeerId to_station = peer.Connect(station);
+  ASSERT_TRUE(ProgressUntil({station.get(), peer.get()}, [&] { return !postbox.joined.empty(); }));
+  Forger forger(station->address());
+  auto progress = [&] { station->Progress(); };
+  std::vector<std::byte> join(72);
+  join[16] = join[24] = join[32] = std::byte{1};  // a worker of job 1, generation 1
+  const std::vector<std::byte> large = PatternOf(1, 500'000);
+  const auto address = absl::MakeConstSpan(large).first(300);
+  forger.Send(kJoin, join, address, progress);  // no proof
+  forger.Send(kJoin, join, {}, progress);
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->refused_joins() == 2; }));
+  EXPECT_EQ(station->malformed_messages(), 0);
+  forger.Send(kJoin, absl::MakeConstSpan(join).first(71), address, progress);
+  forger.Send(kJoin, join, large, progress);  // no address is as long
+  join[33] = std::byte{1};                    // no such role
+  forger.Send(kJoin, join, address, progress);
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->malformed_messages() == 3; }));
+  for (uint8_t kind = 0; kind < 6; ++kind) {
+    std::vector<std::byte> control(72);
+    control[16] = std::byte{kind};
+    forger.Send(kControl, control, {}, progress);
+  }
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->stray_messages() == 6; }));
+  forger.Send(kControl, absl::MakeConstSpan(join).first(20), {}, progress);
+  forger.Send(kControl, join, address, progress);
+  ASSERT_TRUE(ProgressUntil({station.get()}, [&] { return station->malformed_messages() == 5; }));
+
+  peer->Send(to_station, HeaderOf(1, 0), {}, nullptr);
+  ASSERT_TRUE(
+      ProgressUntil({station.get(), peer.get()}, [&] { return postbox.messages.size() == 1; }));
+  EXPECT_EQ(postbox.joined.size(), 1u);
+  EXPECT_TRUE(postbox.losses.empty());
+}
+
+// ---- Without RDMA.
+
+TEST(UcxTransportTest, RdmaAloneOpensNoTcpSocketAndSaysWhatIsMissing) {
+  const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
+  const auto transport = UcxTransport::Create(loop.get());
+  EXPECT_TRUE(ListeningPortsOfThisProcess().empty());
+  if (transport.ok()) GTEST_SKIP() << "there is RDMA here";
+  EXPECT_EQ(transport.status().code(), absl::StatusCode::kUnavailable);
+  for (const char* hint : {"ucx_info -d", "rdma-core", "/dev/infiniband", "locked memory"}) {
+    EXPECT_TRUE(absl::StrContains(transport.status().message(), hint)) << transport.status();
+  }
+}
+
+TEST(UcxTransportTest, AnEnvironmentThatAsksForTcpDoesNotBringItBack) {
+  for (const char* networks : {"tcp", "all", "^rc", "rc,tcp", ""}) {
+    setenv("UCX_TLS", networks, /*overwrite=*/1);
+    const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
+    const auto transport = UcxTransport::Create(loop.get());
+    EXPECT_TRUE(ListeningPortsOfThisProcess().empty()) << networks;
+  }
+  unsetenv("UCX_TLS");
 }
 
 }  // namespace

@@ -59,8 +59,6 @@ const char* RefusalReasonName(RefusalReason reason) {
       return "NONE";
     case RefusalReason::kUnknownJob:
       return "UNKNOWN_JOB";
-    case RefusalReason::kWrongToken:
-      return "WRONG_TOKEN";
     case RefusalReason::kOldGeneration:
       return "OLD_GENERATION";
     case RefusalReason::kWrongChunk:

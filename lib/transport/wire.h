@@ -11,21 +11,18 @@
 namespace muster {
 
 enum class MessageKind : uint8_t {
-  kHello = 1,    // worker -> ps: session token + the worker's transport address; ps answers kHello
-                 // with no payload
+  kHello = 1,    // worker -> ps, which answers kHello; between workers of a ring: was started
   kPush = 2,     // worker -> ps: gradient of `chunk` for `step`
   kParams = 3,   // ps -> worker: value of `chunk` at version `step`
   kFetch = 4,    // worker -> ps: asks for `chunk` at version `step`; answered by kParams
   kRefused = 5,  // ps -> worker: `reason`; step and chunk as in what was refused
-  kSquares = 6,  // shard -> shard 0: session token + sum of squares of each of its chunks'
-                 // gradients of `step`
-  kVerdict = 7,  // shard 0 -> shard: session token; `scalar`: of the whole gradient of `step`
-  kArrived = 8,  // shard -> shard 0: session token + a bit per rank: all of its gradients of `step`
-                 // are on this shard
-  kClosed =
-      9,  // shard 0 -> shard: session token + a bit per rank: `step` is these ranks' gradients
-  kNorms = 10,  // shard -> shard 0: session token + what the trust ratios of `step` need of it
-  kTrust = 11,  // shard 0 -> shard: session token + f64 trust ratio of every parameter
+  kSquares = 6,  // shard -> shard 0: sum of squares of each of its chunks' gradients of `step`
+  kVerdict = 7,  // shard 0 -> shard: `scalar`: of the whole gradient of `step`
+  kArrived =
+      8,  // shard -> shard 0: a bit per rank: all of its gradients of `step` are on this shard
+  kClosed = 9,  // shard 0 -> shard: a bit per rank: `step` is these ranks' gradients
+  kNorms = 10,  // shard -> shard 0: what the trust ratios of `step` need of it
+  kTrust = 11,  // shard 0 -> shard: f64 trust ratio of every parameter
 };
 
 enum class WireDType : uint8_t { kNone = 0, kF32 = 1, kF16 = 2, kBf16 = 3 };
@@ -34,22 +31,21 @@ enum class WireCodec : uint8_t { kRaw = 0, kInt8 = 1, kTopK = 2, kOneBit = 3, kP
 
 enum class RefusalReason : uint16_t {
   kNone = 0,
-  kUnknownJob = 1,  // released, or not prepared yet: retry after a moment
-  kWrongToken = 2,
-  kOldGeneration = 3,
-  kWrongChunk = 4,  // no such chunk on this shard
-  kWrongLength = 5,
-  kWrongRank = 6,
-  kWrongStep = 7,   // neither the shard's step nor the one before
-  kNotGreeted = 8,  // no HELLO on this connection
-  kBadHeader = 9,
-  kBadPayload = 10,  // bytes that no encoder of the codec makes
+  kUnknownJob = 1,  // released, or not prepared yet
+  kOldGeneration = 2,
+  kWrongChunk = 3,  // no such chunk on this shard
+  kWrongLength = 4,
+  kWrongRank = 5,
+  kWrongStep = 6,   // neither the shard's step nor the one before
+  kNotGreeted = 7,  // no HELLO before it
+  kBadHeader = 8,
+  kBadPayload = 9,  // bytes that no encoder of the codec makes
 };
 const char* RefusalReasonName(RefusalReason reason);
 
 struct WireHeader {
   static constexpr uint32_t kMagic = 0x5453554d;  // "MUST"
-  static constexpr uint16_t kVersion = 1;
+  static constexpr uint16_t kVersion = 2;
   static constexpr size_t kBytes = 64;
 
   MessageKind kind = MessageKind::kHello;

@@ -62,13 +62,13 @@ absl::Status SealedWith(size_t offset, uint8_t value) {
 
 // The worked example of docs/protocol.md.
 TEST(WireTest, APushHasTheBytesThatTheProtocolPageShows) {
-  EXPECT_EQ(Hex(EncodeHeader(Push())), WithoutSpaces("4d 55 53 54  01 00  02  01  00  00  00 00"
+  EXPECT_EQ(Hex(EncodeHeader(Push())), WithoutSpaces("4d 55 53 54  02 00  02  01  00  00  00 00"
                                                      "03 00 00 00  2a 00 00 00 00 00 00 00"
                                                      "e8 03 00 00 00 00 00 00"
                                                      "07 00 00 00  01 00 00 00"
                                                      "00 00 40 00 00 00 00 00"
                                                      "00 00 00 00 00 00 00 00"
-                                                     "00 00 00 00  04 3a b7 bf"));
+                                                     "00 00 00 00  fd 2a 84 18"));
 }
 
 TEST(WireTest, ItsAnswerHasTheBytesThatTheProtocolPageShows) {
@@ -76,13 +76,13 @@ TEST(WireTest, ItsAnswerHasTheBytesThatTheProtocolPageShows) {
   params.kind = MessageKind::kParams;
   params.step = 1001;
   params.scalar = 6.25;
-  EXPECT_EQ(Hex(EncodeHeader(params)), WithoutSpaces("4d 55 53 54  01 00  03  01  00  00  00 00"
+  EXPECT_EQ(Hex(EncodeHeader(params)), WithoutSpaces("4d 55 53 54  02 00  03  01  00  00  00 00"
                                                      "03 00 00 00  2a 00 00 00 00 00 00 00"
                                                      "e9 03 00 00 00 00 00 00"
                                                      "07 00 00 00  01 00 00 00"
                                                      "00 00 40 00 00 00 00 00"
                                                      "00 00 00 00 00 00 19 40"
-                                                     "00 00 00 00  87 1e fd fe"));
+                                                     "00 00 00 00  7e 0e ce 59"));
 }
 
 TEST(WireTest, ARefusalHasTheBytesThatTheProtocolPageShows) {
@@ -91,13 +91,13 @@ TEST(WireTest, ARefusalHasTheBytesThatTheProtocolPageShows) {
   refused.dtype = WireDType::kNone;
   refused.reason = RefusalReason::kWrongStep;
   refused.length = 0;
-  EXPECT_EQ(Hex(EncodeHeader(refused)), WithoutSpaces("4d 55 53 54  01 00  05  00  00  00  07 00"
+  EXPECT_EQ(Hex(EncodeHeader(refused)), WithoutSpaces("4d 55 53 54  02 00  05  00  00  00  06 00"
                                                       "03 00 00 00  2a 00 00 00 00 00 00 00"
                                                       "e8 03 00 00 00 00 00 00"
                                                       "07 00 00 00  01 00 00 00"
                                                       "00 00 00 00 00 00 00 00"
                                                       "00 00 00 00 00 00 00 00"
-                                                      "00 00 00 00  ff f7 60 38"));
+                                                      "00 00 00 00  4f 11 af 7e"));
 }
 
 TEST(WireTest, EveryHeaderComesBackAsItWas) {
@@ -162,7 +162,7 @@ TEST(WireTest, UnknownValuesUnderARightChecksumAreRefused) {
     uint8_t value;
   };
   for (const Case& c : std::vector<Case>{{0, 'm'},
-                                         {4, 2},
+                                         {4, 1},
                                          {5, 1},
                                          {6, 0},
                                          {6, 12},

@@ -1,7 +1,6 @@
 #include "services/coordinator/job_plan.h"
 
 #include <glog/logging.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -13,15 +12,10 @@
 #include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/cluster/resource_name.h"
+#include "lib/transport/session.h"
 
 namespace muster {
 namespace {
-
-std::string SessionToken() {
-  std::string token(16, '\0');
-  PCHECK(getentropy(token.data(), token.size()) == 0);
-  return token;
-}
 
 void ShareBatch(int64_t batch_size, const std::vector<v1::Hello>& workers, v1::JobPlan& plan) {
   const int64_t count = std::ssize(workers);
@@ -108,7 +102,7 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
       planned.set_slot(static_cast<int32_t>(slot));
     }
   }
-  plan->set_session_token(SessionToken());
+  plan->set_session_token(SessionToken::Random().ToBytes());
   plan->set_restore(request.restore);
   return plan;
 }

@@ -10,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -19,6 +18,7 @@
 #include "lib/shard/parameter_shard.h"
 #include "lib/shard/test_plan.h"
 #include "lib/transport/inprocess_transport.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -43,7 +43,19 @@ class FakeWorker : private MessageReceiver {
     transport_->SetReceiver(this);
   }
 
-  void Connect(const std::string& address) { peer_ = *transport_->Connect(address); }
+  // As that member of the plan's session, unless told otherwise.
+  LinkCredentials Credentials() const {
+    return {.self = {.job = plan_.job_number(),
+                     .generation = plan_.generation(),
+                     .role = LinkRole::kWorker,
+                     .index = static_cast<uint32_t>(rank_)},
+            .token = *SessionToken::FromBytes(plan_.session_token())};
+  }
+  void Connect(const std::string& address) { Connect(address, Credentials()); }
+  void Connect(const std::string& address, const LinkCredentials& credentials) {
+    lost_ = absl::OkStatus();
+    peer_ = *transport_->Connect(address, credentials);
+  }
 
   void Send(WireHeader header, const std::string& payload = "") {
     header.length = payload.size();
@@ -52,14 +64,12 @@ class FakeWorker : private MessageReceiver {
                      nullptr);
   }
 
-  void Hello(absl::string_view token) {
+  void Hello() {
     Send({.kind = MessageKind::kHello,
           .generation = plan_.generation(),
           .job = plan_.job_number(),
-          .rank = static_cast<uint32_t>(rank_)},
-         absl::StrCat(token, transport_->address()));
+          .rank = static_cast<uint32_t>(rank_)});
   }
-  void Hello() { Hello(plan_.session_token()); }
 
   void Push(int64_t step, int chunk, float gradient) {
     Push(step, chunk, Values(plan_.chunks(chunk).elements(), gradient));
@@ -81,6 +91,19 @@ class FakeWorker : private MessageReceiver {
     return message;
   }
 
+  // OK while the other side is there.
+  const absl::Status& lost() {
+    transport_->Progress();
+    return lost_;
+  }
+  absl::Status AwaitLost() {
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (lost_.ok() && absl::Now() < deadline) {
+      if (transport_->Progress() == 0) transport_->Wait(deadline - absl::Now());
+    }
+    return lost_;
+  }
+
   void Greet(const std::string& address) {
     Connect(address);
     Hello();
@@ -88,16 +111,20 @@ class FakeWorker : private MessageReceiver {
   }
 
  private:
-  PayloadPlace PlacePayload(const WireHeader& header) override {
+  void PeerJoined(PeerId, const LinkIdentity&) override {}
+  PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     return absl::MakeSpan(buffer_).first(header.length);
   }
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  void Received(PeerId, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease) override {
     Values values(payload.size() / sizeof(float));
     if (!values.empty()) std::memcpy(values.data(), payload.data(), payload.size());
     inbox_.push_back({header, values});
   }
-  void PeerLost(PeerId, const absl::Status&) override {}
+  void PayloadLost(PeerId, const WireHeader&) override {}
+  void PeerLost(PeerId peer, const absl::Status& why) override {
+    if (peer == peer_) lost_ = why;
+  }
 
   const v1::JobPlan plan_;
   const int rank_;
@@ -106,6 +133,7 @@ class FakeWorker : private MessageReceiver {
   std::vector<std::byte> buffer_;
   std::vector<Message> inbox_;
   PeerId peer_ = PeerId::kNone;
+  absl::Status lost_;  // why, once it is
 };
 
 // Counts, and waits for what is to come.
@@ -115,6 +143,7 @@ class FakeListener : public ShardListener {
     absl::MutexLock lock(&mu_);
     ++(status.ok() ? installed_ : refused_);
   }
+  void ShardFailed(int, const absl::Status& status) override { ADD_FAILURE() << status; }
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
     absl::MutexLock lock(&mu_);
     snapshots_.push_back(std::move(snapshot));

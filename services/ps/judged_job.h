@@ -112,6 +112,8 @@ class JudgedJob {
   // By parameter, after the last step.
   const std::vector<Values>& values() const { return values_; }
   float loss_scale() const { return loss_scale_; }
+  // As after its link was cut.
+  void GreetAgain(int rank, int shard) { Worker(rank, shard).Greet(threads_[shard]->address()); }
   double squares() const { return squares_; }
   double skipped() { return ps_metrics_.skipped_steps.Value(); }
   double late() { return ps_metrics_.late_pushes.Value(); }

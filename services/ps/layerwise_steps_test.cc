@@ -267,7 +267,7 @@ TEST(LayerwiseStepsTest, FrozenParametersStayAndAreNoPartOfNorms) {
   }
 }
 
-TEST(LayerwiseStepsTest, StrangersWithoutTheTokenChangeNothing) {
+TEST(LayerwiseStepsTest, AWorkerThatSpeaksForAShardIsCutOffAndChangesNothing) {
   const v1::JobPlan plan = PlanOf(Lamb(), 2);
   JudgedJob job(plan), undisturbed(plan);
   int chunks_of_1 = 0;
@@ -276,16 +276,18 @@ TEST(LayerwiseStepsTest, StrangersWithoutTheTokenChangeNothing) {
   norms.kind = MessageKind::kNorms;
   WireHeader trust = FetchHeader(plan, 0, 0, /*rank=*/0);
   trust.kind = MessageKind::kTrust;
-  job.Worker(0, 0).Send(norms, std::string(16 + 16 * chunks_of_1, 'x'));  // nothing is awaited yet
-  job.Worker(0, 1).Send(trust, std::string(16 + 8 * 3, 'x'));
-  job.Worker(0, 1).Send(trust, "");
+  job.Worker(0, 0).Send(norms, std::string(16 * chunks_of_1, 'x'));
+  job.Worker(0, 1).Send(trust, std::string(8 * 3, 'x'));
+  for (int shard : {0, 1}) {
+    EXPECT_FALSE(job.Worker(0, shard).AwaitLost().ok());
+    job.GreetAgain(0, shard);
+  }
   for (int64_t step = 0; step < 3; ++step) {
     job.Step(step, Wavy);
     undisturbed.Step(step, Wavy);
   }
   EXPECT_EQ(job.values(), undisturbed.values());
-  EXPECT_EQ(job.refused(RefusalReason::kWrongStep), 2);
-  EXPECT_EQ(job.refused(RefusalReason::kWrongLength), 1);
+  EXPECT_EQ(job.refused(RefusalReason::kBadHeader), 2);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
@@ -67,7 +68,7 @@ int Main() {
   const absl::StatusOr<TransportFactory> transport = TransportFromFlags({.pollers = threads});
   if (!transport.ok()) {
     LOG(ERROR) << transport.status().message();
-    return kExitConfig;
+    return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
   }
 
   Metrics metrics;

@@ -18,6 +18,7 @@
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
+#include "lib/transport/session.h"
 
 namespace muster {
 namespace {
@@ -31,15 +32,16 @@ class FakeWorker : private MessageReceiver {
   FakeWorker(InProcessNetwork* network, v1::JobPlan plan, const v1::Hello& ps)
       : plan_(std::move(plan)), transport_(network->MakeTransport()), buffer_(1 << 20) {
     transport_->SetReceiver(this);
-    hello_ = plan_.session_token() + transport_->address();
+    const LinkCredentials credentials{
+        .self = {.job = plan_.job_number(), .generation = plan_.generation()},
+        .token = *SessionToken::FromBytes(plan_.session_token())};
     for (const v1::PlanShard& shard : plan_.shards()) {
-      peers_.push_back(*transport_->Connect(ps.addresses(shard.thread())));
+      peers_.push_back(*transport_->Connect(ps.addresses(shard.thread()), credentials));
       transport_->Send(peers_.back(),
                        {.kind = MessageKind::kHello,
                         .generation = plan_.generation(),
-                        .job = plan_.job_number(),
-                        .length = hello_.size()},
-                       {reinterpret_cast<const std::byte*>(hello_.data()), hello_.size()}, nullptr);
+                        .job = plan_.job_number()},
+                       {}, nullptr);
     }
     Await([this] { return greeted_ == plan_.shards_size(); });
   }
@@ -66,10 +68,11 @@ class FakeWorker : private MessageReceiver {
     }
   }
 
-  PayloadPlace PlacePayload(const WireHeader& header) override {
+  void PeerJoined(PeerId, const LinkIdentity&) override {}
+  PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     return absl::MakeSpan(buffer_).first(header.length);
   }
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  void Received(PeerId, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease) override {
     greeted_ += header.kind == MessageKind::kHello;
     EXPECT_NE(header.kind, MessageKind::kRefused) << RefusalReasonName(header.reason);
@@ -79,6 +82,7 @@ class FakeWorker : private MessageReceiver {
     values.resize(payload.size() / sizeof(float));
     std::memcpy(values.data(), payload.data(), payload.size());
   }
+  void PayloadLost(PeerId, const WireHeader&) override {}
   void PeerLost(PeerId, const absl::Status&) override {}
 
   const v1::JobPlan plan_;
@@ -86,7 +90,6 @@ class FakeWorker : private MessageReceiver {
   std::unique_ptr<Transport> transport_;
   std::vector<std::byte> buffer_;
   std::vector<PeerId> peers_;
-  std::string hello_;
   std::map<int, std::vector<float>> values_;
   int greeted_ = 0;
   int answered_ = 0;

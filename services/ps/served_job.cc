@@ -189,6 +189,10 @@ void ServedJob::ShardInstalled(int shard, const absl::Status& status) {
   environment_.report_soon();
 }
 
+void ServedJob::ShardFailed(int shard, const absl::Status& status) {
+  Fail(Annotate(status, absl::StrCat("shard ", shard)));
+}
+
 void ServedJob::ShardReleased(int) {
   absl::MutexLock lock(&mu_);
   --shards_alive_;

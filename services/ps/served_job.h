@@ -76,6 +76,7 @@ class ServedJob : private ShardListener {
   SnapshotWriter::Options WriterOptions();
 
   void ShardInstalled(int shard, const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
+  void ShardFailed(int shard, const absl::Status& status) override;
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override;
   void SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                         const std::string& message) override;

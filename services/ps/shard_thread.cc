@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_table.h"
-#include "lib/shard/gradient_squares.h"
+#include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
 #include "services/ps/update_timer.h"
 
@@ -23,35 +23,39 @@ namespace {
 constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
 constexpr size_t kUnplacedMax =
     1024;  // refusals in one turn; repeated and late pushes are all answered
-constexpr size_t kTokenBytes = GradientSquares::kTokenBytes;
-// Payloads of HELLO take turns in these: one that is overwritten by a flood of others has a wrong
-// token, no more.
-constexpr size_t kHelloBytesMax = 8 << 10;
-constexpr size_t kHelloPayloads = 64;
+// A bit for each of limits::kWorkersMax ranks.
+constexpr size_t kDecisionBytesMax = limits::kWorkersMax / 8 + 8;
+constexpr size_t kDecisions = 64;
 
 using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
 
-// Takes as long for every wrong token.
-bool SameToken(absl::string_view a, absl::string_view b) {
-  unsigned char difference = a.size() != b.size();
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
-// What one shard of a job says to another: numbers with a place of their own, and short decisions
-// of shard 0.
+// What one shard of a job says to another: numbers with a place of their own.
 bool IsReport(MessageKind kind) {
   using enum MessageKind;
   return kind == kSquares || kind == kArrived || kind == kNorms || kind == kTrust;
 }
-bool IsDecision(MessageKind kind) {
-  return kind == MessageKind::kVerdict || kind == MessageKind::kClosed;
-}
 
-// Whether a payload begins with the plan's session token.
-bool HasToken(absl::Span<const std::byte> payload, const v1::JobPlan& plan) {
-  const absl::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
-  return SameToken(text.substr(0, kTokenBytes), plan.session_token());
+// Whether one who is `role` may say such a thing to a shard of a ps. What shard 0 decides is its
+// own to say.
+bool MaySay(const LinkIdentity& who, MessageKind kind) {
+  switch (kind) {
+    case MessageKind::kHello:
+    case MessageKind::kPush:
+    case MessageKind::kFetch:
+      return who.role == LinkRole::kWorker;
+    case MessageKind::kSquares:
+    case MessageKind::kArrived:
+    case MessageKind::kNorms:
+      return who.role == LinkRole::kShard && who.index != 0;
+    case MessageKind::kVerdict:
+    case MessageKind::kClosed:
+    case MessageKind::kTrust:
+      return who.role == LinkRole::kShard && who.index == 0;
+    case MessageKind::kParams:
+    case MessageKind::kRefused:
+      return false;
+  }
+  return false;
 }
 
 }  // namespace
@@ -59,14 +63,14 @@ bool HasToken(absl::Span<const std::byte> payload, const v1::JobPlan& plan) {
 class ShardThread::Tenant : public ShardOutput {
  public:
   Tenant(ShardThread* thread, std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-         ShardProgress* progress, Registrations registrations, std::vector<PeerId> shards)
+         ShardProgress* progress, Registrations registrations)
       : thread_(thread),
         shard_(std::move(shard)),
         listener_(listener),
         progress_(progress),
         registrations_(std::move(registrations)),
         workers_(shard_->plan().workers_size()),
-        shards_(std::move(shards)) {
+        shards_(shard_->plan().shards_size(), PeerId::kNone) {
     shard_->set_output(this);
     PublishVersion();
   }
@@ -90,36 +94,39 @@ class ShardThread::Tenant : public ShardOutput {
   bool Is(uint64_t job, uint32_t generation) const {
     return plan().job_number() == job && plan().generation() == generation;
   }
-  bool HasRank(uint32_t rank) const { return rank < workers_.size(); }
-  bool Greeted(uint32_t rank) const {
-    return HasRank(rank) && workers_[rank].peer != PeerId::kNone;
+  bool Has(const LinkIdentity& who) const {
+    return who.index < (who.role == LinkRole::kWorker ? workers_.size() : shards_.size());
   }
+  bool Greeted(uint32_t rank) const { return workers_[rank].greeted; }
+  void SetGreeted(uint32_t rank) { workers_[rank].greeted = true; }
 
-  // Connects back to a worker that said HELLO, again if it moved.
-  absl::Status Connect(uint32_t rank, absl::string_view address) {
-    Worker& worker = workers_[rank];
-    if (worker.peer != PeerId::kNone && worker.address == address) return absl::OkStatus();
-    absl::StatusOr<PeerId> peer = thread_->transport_->Connect(address);
-    if (!peer.ok()) return peer.status();
-    Disconnect(rank);
-    worker = {*peer, std::string(address)};
-    if (thread_->transport_->Describe(*peer).shares_memory()) {
+  // Of one who connected. A second link of the same member takes the place of the first.
+  void Join(PeerId peer, const LinkIdentity& who) {
+    if (who.role == LinkRole::kShard) {
+      if (shards_[who.index] != PeerId::kNone) DisconnectShard(static_cast<int>(who.index));
+      shards_[who.index] = peer;
+      return;
+    }
+    Disconnect(who.index);
+    workers_[who.index] = {.peer = peer};
+    if (thread_->transport_->Describe(peer).shares_memory()) {
       update_timer_.set_values_are_read_in_place();
     }
-    return absl::OkStatus();
   }
 
+  // Of another shard that this one connected to.
+  void Joined(int shard, PeerId peer) { shards_[shard] = peer; }
+
   void Disconnect(uint32_t rank) {
-    Worker& worker = workers_[rank];
-    if (worker.peer == PeerId::kNone) return;
-    const PeerId peer = std::exchange(worker.peer, PeerId::kNone);
+    const PeerId peer = std::exchange(workers_[rank], {}).peer;
+    if (peer == PeerId::kNone) return;
+    thread_->Disconnect(peer);
     shard_->RankLost(static_cast<int>(rank));
-    thread_->transport_->Disconnect(peer);
   }
 
   void DisconnectShard(int other) {
+    thread_->Disconnect(std::exchange(shards_[other], PeerId::kNone));
     shard_->ShardLost(other);
-    thread_->transport_->Disconnect(std::exchange(shards_[other], PeerId::kNone));
   }
 
   void DisconnectAll() {
@@ -129,21 +136,8 @@ class ShardThread::Tenant : public ShardOutput {
     }
   }
 
-  // The shard at `peer`; -1 if it is none of this tenant's.
-  int ShardOf(PeerId peer) const {
-    const auto found = std::find(shards_.begin(), shards_.end(), peer);
-    return found == shards_.end() ? -1 : static_cast<int>(found - shards_.begin());
-  }
-
+  bool HasShard(int other) const { return shards_[other] != PeerId::kNone; }
   PeerId PeerOf(uint32_t rank) const { return workers_[rank].peer; }
-
-  // The rank of `peer`; -1 if it is not of this tenant.
-  int RankOf(PeerId peer) const {
-    for (size_t rank = 0; rank < workers_.size(); ++rank) {
-      if (workers_[rank].peer == peer) return static_cast<int>(rank);
-    }
-    return -1;
-  }
 
   void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
               Transport::SendDone done) override {
@@ -198,7 +192,7 @@ class ShardThread::Tenant : public ShardOutput {
  private:
   struct Worker {
     PeerId peer = PeerId::kNone;
-    std::string address;
+    bool greeted = false;  // has said HELLO
   };
 
   void PublishVersion() {
@@ -233,7 +227,7 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(TransportFactory
 ShardThread::ShardThread(TransportFactory factory, PsMetrics* metrics)
     : metrics_(metrics),
       counts_(metrics->AddShardThread()),
-      hello_payloads_(kHelloPayloads * kHelloBytesMax),
+      decisions_(kDecisions * kDecisionBytesMax),
       mailbox_(limits::kMailboxMessagesMax,
                [this] {
                  mail_ = true;
@@ -296,6 +290,7 @@ void ShardThread::Serve() {
     if (mail_.load(std::memory_order_acquire) && mail_.exchange(false)) RunCommands();
     const int events = transport_->Progress();
     AnswerUnplaced();
+    CutOffBreaches();
     DestroyReleased();
     if (events == 0) transport_->Wait(kWaitMax);
   }
@@ -306,8 +301,9 @@ void ShardThread::RunCommands() {
 }
 
 void ShardThread::DestroyReleased() {
-  std::erase_if(tenants_, [](std::unique_ptr<Tenant>& tenant) {
+  std::erase_if(tenants_, [this](std::unique_ptr<Tenant>& tenant) {
     if (!tenant->retired() || !tenant->shard().idle()) return false;
+    transport_->CloseSession(tenant->plan().job_number(), tenant->plan().generation());
     tenant->DisconnectAll();
     return true;
   });
@@ -334,32 +330,33 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
     if (!registered.ok()) return listener->ShardInstalled(number, registered.status());
     registrations.push_back(*std::move(registered));
   }
-  absl::StatusOr<std::vector<PeerId>> shards = ConnectToShards(*shard);
-  if (!shards.ok()) return listener->ShardInstalled(number, shards.status());
+  const v1::JobPlan& plan = shard->plan();
+  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, LinkRole::kShard, number);
+  if (!credentials.ok()) return listener->ShardInstalled(number, credentials.status());
+  transport_->OpenSession(plan.job_number(), plan.generation(), credentials->token);
   tenants_.push_back(std::make_unique<Tenant>(this, std::move(shard), listener, progress,
-                                              std::move(registrations), *std::move(shards)));
+                                              std::move(registrations)));
   listener->ShardInstalled(number, absl::OkStatus());
 }
 
-// By shard: kNone but for those that agree with it, by way of shard 0, on every step.
-absl::StatusOr<std::vector<PeerId>> ShardThread::ConnectToShards(const ParameterShard& shard) {
-  const v1::JobPlan& plan = shard.plan();
-  std::vector<PeerId> peers(plan.shards_size(), PeerId::kNone);
+// Where shards agree on every step, by way of shard 0, every other one has a link to it. When the
+// job starts all of them are there to be connected to.
+void ShardThread::ConnectToFirstShard(Tenant& tenant) {
+  const v1::JobPlan& plan = tenant.plan();
   const bool agree =
       StepsAreJudged(plan.spec().training()) || plan.spec().sync().backup_workers() > 0;
-  if (!agree) return peers;
-  for (int other = 0; other < plan.shards_size(); ++other) {
-    if (other == shard.shard() || (other != 0 && shard.shard() != 0)) continue;
-    absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(other).address());
-    if (!peer.ok()) {
-      for (const PeerId made : peers) {
-        if (made != PeerId::kNone) transport_->Disconnect(made);
-      }
-      return Annotate(peer.status(), absl::StrCat("the address of shard ", other));
-    }
-    peers[other] = *peer;
+  const int self = tenant.shard().shard();
+  if (!agree || self == 0 || tenant.HasShard(0)) return;
+  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, LinkRole::kShard, self);
+  CHECK(credentials.ok()) << credentials.status();
+  const absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(0).address(), *credentials);
+  if (!peer.ok()) {
+    return tenant.listener().ShardFailed(self, Annotate(peer.status(), "the address of shard 0"));
   }
-  return peers;
+  LinkIdentity first = credentials->self;
+  first.index = 0;
+  links_[*peer] = {&tenant, first};
+  tenant.Joined(0, *peer);
 }
 
 void ShardThread::ForTenant(uint64_t job, uint32_t generation,
@@ -370,7 +367,10 @@ void ShardThread::ForTenant(uint64_t job, uint32_t generation,
 }
 
 void ShardThread::StartJob(uint64_t job, uint32_t generation, int64_t total_steps) {
-  ForTenant(job, generation, [total_steps](Tenant& tenant) { tenant.shard().Start(total_steps); });
+  ForTenant(job, generation, [this, total_steps](Tenant& tenant) {
+    ConnectToFirstShard(tenant);
+    tenant.shard().Start(total_steps);
+  });
 }
 
 void ShardThread::TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step) {
@@ -395,192 +395,229 @@ ShardThread::Tenant* ShardThread::Find(uint64_t job, uint32_t generation) {
   return nullptr;
 }
 
-// Whose message it is, or why nobody takes it.
-RefusalReason ShardThread::Route(const WireHeader& header, Tenant*& tenant) {
-  tenant = Find(header.job, header.generation);
-  if (tenant == nullptr) {
-    const bool old = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& other) {
-      return other->plan().job_number() == header.job &&
-             other->plan().generation() > header.generation;
-    });
-    return old ? RefusalReason::kOldGeneration : RefusalReason::kUnknownJob;
+void ShardThread::PeerJoined(PeerId peer, const LinkIdentity& who) {
+  Tenant* tenant = Find(who.job, who.generation);
+  if (tenant == nullptr || !tenant->Has(who)) {
+    LOG_EVERY_T(WARNING, 1) << "turning away " << NameOf(who) << ": "
+                            << (tenant == nullptr ? "the job was released" : "it has no such");
+    metrics_->refused(tenant == nullptr ? RefusalReason::kUnknownJob : RefusalReason::kWrongRank)
+        .Increment();
+    return transport_->Disconnect(peer);
   }
-  if (!tenant->HasRank(header.rank)) return RefusalReason::kWrongRank;
-  if (header.kind != MessageKind::kHello && !tenant->Greeted(header.rank)) {
+  tenant->Join(peer, who);
+  links_[peer] = {tenant, who};
+}
+
+void ShardThread::Disconnect(PeerId peer) {
+  links_.erase(peer);
+  transport_->Disconnect(peer);
+}
+
+// Who speaks, where he may say that: what a header says of job and sender is believed only where it
+// is the link's own. Others are cut off after Progress().
+ShardThread::Link* ShardThread::SenderOf(PeerId from, const WireHeader& header) {
+  const auto found = links_.find(from);
+  if (found == links_.end()) return nullptr;
+  Link& link = found->second;
+  if (link.breach) return nullptr;
+  if (header.job == link.who.job && header.rank == link.who.index &&
+      MaySay(link.who, header.kind)) {
+    return &link;
+  }
+  link.breach = true;
+  breaches_.push_back(from);
+  metrics_->refused(RefusalReason::kBadHeader).Increment();
+  LOG_EVERY_T(WARNING, 1) << "cutting off " << NameOf(link.who) << ", who sent a message of kind "
+                          << static_cast<int>(header.kind) << " as number " << header.rank
+                          << " of job " << header.job << ": nobody in that place does";
+  return nullptr;
+}
+
+// Why its shard does not take a message of a worker.
+RefusalReason ShardThread::Judge(const Link& link, const WireHeader& header) {
+  if (header.generation < link.who.generation) return RefusalReason::kOldGeneration;
+  if (link.tenant->retired() || header.generation > link.who.generation) {
+    return RefusalReason::kUnknownJob;
+  }
+  if (header.kind != MessageKind::kHello && !link.tenant->Greeted(header.rank)) {
     return RefusalReason::kNotGreeted;
   }
   return RefusalReason::kNone;
 }
 
-PayloadPlace ShardThread::PlacePayload(const WireHeader& header) {
-  if (header.kind == MessageKind::kHello && header.length <= kHelloBytesMax) {
-    std::byte* memory = &hello_payloads_[next_hello_++ % kHelloPayloads * kHelloBytesMax];
-    return absl::Span<std::byte>(memory, header.length);
-  }
-  if (IsDecision(header.kind) && header.length <= kHelloBytesMax) {
-    return absl::Span<std::byte>(
-        hello_payloads_.data() + next_hello_++ % kHelloPayloads * kHelloBytesMax, header.length);
-  }
-  if (IsReport(header.kind)) return PlaceReport(header);
+PayloadPlace ShardThread::PlacePayload(PeerId from, const WireHeader& header) {
+  Link* const link = SenderOf(from, header);
+  if (link == nullptr) return {};
+  if (header.kind == MessageKind::kClosed) return PlaceDecision(header);
+  if (IsReport(header.kind)) return PlaceReport(*link, header);
   ParameterShard::Placement placement{.refusal = RefusalReason::kBadHeader};
   if (header.kind == MessageKind::kPush) {
-    Tenant* tenant = nullptr;
-    placement.refusal = Route(header, tenant);
-    if (placement.refusal == RefusalReason::kNone) placement = tenant->shard().PlacePush(header);
+    placement.refusal = Judge(*link, header);
+    if (placement.refusal == RefusalReason::kNone) {
+      placement = link->tenant->shard().PlacePush(header);
+    }
   }
   if (!placement.memory.empty()) return {placement.memory, placement.in_place};
   if (placement.repeat) metrics_->duplicate_pushes.Increment();
   if (placement.refusal != RefusalReason::kNone) metrics_->refused(placement.refusal).Increment();
   if (placement.refusal == RefusalReason::kNone || unplaced_.size() < kUnplacedMax) {
-    unplaced_.push_back({header, placement.refusal});
+    unplaced_.push_back({from, header, placement.refusal});
   }
   return {};
 }
 
 void ShardThread::AnswerUnplaced() {
   for (const UnplacedMessage& message : unplaced_) {
-    Tenant* tenant = nullptr;
+    const auto link = links_.find(message.from);
+    if (link == links_.end()) continue;
     if (message.refusal != RefusalReason::kNone) {
-      SendRefusal(message.header, message.refusal);
-    } else if (Route(message.header, tenant) == RefusalReason::kNone) {
-      tenant->shard().AnswerRepeat(message.header);
+      SendRefusal(link->second, message.header, message.refusal);
+    } else if (Judge(link->second, message.header) == RefusalReason::kNone) {
+      link->second.tenant->shard().AnswerRepeat(message.header);
     }
   }
   unplaced_.clear();
 }
 
-void ShardThread::Received(const WireHeader& header, absl::Span<const std::byte> payload,
-                           PayloadLease lease) {
+void ShardThread::CutOffBreaches() {
+  for (const PeerId peer : breaches_) {
+    const auto link = links_.find(peer);
+    if (link == links_.end()) continue;
+    Tenant& tenant = *link->second.tenant;
+    const LinkIdentity who = link->second.who;
+    if (who.role == LinkRole::kWorker) {
+      tenant.Disconnect(who.index);
+    } else {
+      tenant.DisconnectShard(static_cast<int>(who.index));
+    }
+  }
+  breaches_.clear();
+}
+
+void ShardThread::Received(PeerId from, const WireHeader& header,
+                           absl::Span<const std::byte> payload, PayloadLease lease) {
+  Link* const link = SenderOf(from, header);
+  if (link == nullptr) return;
   switch (header.kind) {
     case MessageKind::kHello:
-      return Greet(header, payload);
+      return Greet(*link, header);
     case MessageKind::kPush:
-      return ReceivedPush(header, payload, std::move(lease));
+      return ReceivedPush(*link, header, payload, std::move(lease));
     case MessageKind::kFetch:
-      return ReceivedFetch(header);
+      return ReceivedFetch(*link, header);
     case MessageKind::kSquares:
     case MessageKind::kArrived:
     case MessageKind::kNorms:
     case MessageKind::kTrust:
-      return ReceivedReport(header, payload);
+      return ReceivedReport(*link, header, payload);
     case MessageKind::kVerdict:
     case MessageKind::kClosed:
-      return ReceivedDecision(header, payload);
+      return ReceivedDecision(*link, header, payload);
     case MessageKind::kParams:
     case MessageKind::kRefused:
-      break;
+      break;  // nobody may say that here
   }
-  Refuse(header, RefusalReason::kBadHeader);
 }
 
-void ShardThread::ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload,
-                               PayloadLease lease) {
+// Also of a tenant that was retired meanwhile: it waits for its payloads.
+void ShardThread::PayloadLost(PeerId from, const WireHeader& header) {
+  const auto found = links_.find(from);
+  if (found == links_.end()) return;
+  ParameterShard& shard = found->second.tenant->shard();
+  if (header.kind == MessageKind::kPush) {
+    shard.PushLost(header);
+  } else if (header.kind == MessageKind::kArrived) {
+    shard.RanksLost(header);
+  } else if (IsReport(header.kind)) {
+    shard.ScalarsLost(header);
+  }
+}
+
+void ShardThread::ReceivedPush(const Link& link, const WireHeader& header,
+                               absl::Span<const std::byte> payload, PayloadLease lease) {
   if (payload.empty()) {
-    Tenant* tenant = nullptr;
-    const RefusalReason unrouted = Route(header, tenant);
-    return Refuse(header,
-                  unrouted != RefusalReason::kNone ? unrouted : RefusalReason::kWrongLength);
+    const RefusalReason refusal = Judge(link, header);
+    return Refuse(link, header,
+                  refusal != RefusalReason::kNone ? refusal : RefusalReason::kWrongLength);
   }
   counts_.pushes.Add(1);
   counts_.push_bytes.Add(static_cast<int64_t>(payload.size()));
-  // Also one that was retired meanwhile: it waits for its payloads.
-  for (const std::unique_ptr<Tenant>& tenant : tenants_) {
-    if (!tenant->Is(header.job, header.generation)) continue;
-    const RefusalReason refusal = tenant->shard().PushArrived(header, payload, std::move(lease));
-    if (refusal != RefusalReason::kNone) Refuse(header, refusal);
-    return;
-  }
+  // Also to a tenant that was retired meanwhile: it waits for its payloads.
+  const RefusalReason refusal = link.tenant->shard().PushArrived(header, payload, std::move(lease));
+  if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
-void ShardThread::ReceivedFetch(const WireHeader& header) {
-  Tenant* tenant = nullptr;
-  RefusalReason refusal = Route(header, tenant);
-  if (refusal == RefusalReason::kNone) refusal = tenant->shard().Fetch(header);
-  if (refusal != RefusalReason::kNone) Refuse(header, refusal);
+void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
+  RefusalReason refusal = Judge(link, header);
+  if (refusal == RefusalReason::kNone) refusal = link.tenant->shard().Fetch(header);
+  if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
-// What one shard says to another is not answered when it is wrong: shards of one job agree, so it
-// is a stranger who speaks.
+// What one shard says to another is not answered when it is wrong: shards of one job agree.
 
-absl::Span<std::byte> ShardThread::PlaceReport(const WireHeader& header) {
-  Tenant* tenant = Find(header.job, header.generation);
+absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeader& header) {
   absl::Span<std::byte> place;
-  if (tenant != nullptr) {
-    place = header.kind == MessageKind::kArrived ? tenant->shard().PlaceRanks(header)
-                                                 : tenant->shard().PlaceScalars(header);
+  if (!link.tenant->retired() && header.generation == link.who.generation) {
+    place = header.kind == MessageKind::kArrived ? link.tenant->shard().PlaceRanks(header)
+                                                 : link.tenant->shard().PlaceScalars(header);
   }
   if (place.empty()) metrics_->refused(RefusalReason::kWrongStep).Increment();
   return place;
 }
 
-void ShardThread::ReceivedReport(const WireHeader& header, absl::Span<const std::byte> payload) {
-  if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
-  // Also of one that was retired meanwhile: it waits for its payloads.
-  for (const std::unique_ptr<Tenant>& tenant : tenants_) {
-    if (!tenant->Is(header.job, header.generation)) continue;
-    const bool token_is_right = HasToken(payload, tenant->plan());
-    if (!token_is_right) metrics_->refused(RefusalReason::kWrongToken).Increment();
-    return header.kind == MessageKind::kArrived
-               ? tenant->shard().RanksArrived(header, token_is_right)
-               : tenant->shard().ScalarsArrived(header, token_is_right);
-  }
+// Decisions take turns in these places; a shard reads one before it is sent the next.
+absl::Span<std::byte> ShardThread::PlaceDecision(const WireHeader& header) {
+  if (header.length > kDecisionBytesMax) return {};
+  return {&decisions_[next_decision_++ % kDecisions * kDecisionBytesMax], header.length};
 }
 
-void ShardThread::ReceivedDecision(const WireHeader& header, absl::Span<const std::byte> payload) {
-  Tenant* tenant = Find(header.job, header.generation);
-  RefusalReason refusal = RefusalReason::kNone;
-  if (tenant == nullptr) {
-    refusal = RefusalReason::kUnknownJob;
-  } else if (!HasToken(payload, tenant->plan())) {
-    refusal = RefusalReason::kWrongToken;
-  } else {
+void ShardThread::ReceivedReport(const Link& link, const WireHeader& header,
+                                 absl::Span<const std::byte> payload) {
+  if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
+  // Also of one that was retired meanwhile: it waits for its payloads.
+  return header.kind == MessageKind::kArrived ? link.tenant->shard().RanksArrived(header)
+                                              : link.tenant->shard().ScalarsArrived(header);
+}
+
+void ShardThread::ReceivedDecision(const Link& link, const WireHeader& header,
+                                   absl::Span<const std::byte> payload) {
+  RefusalReason refusal = RefusalReason::kUnknownJob;
+  if (!link.tenant->retired() && header.generation == link.who.generation) {
     refusal = header.kind == MessageKind::kVerdict
-                  ? tenant->shard().VerdictArrived(header)
-                  : tenant->shard().StepClosed(header, payload.subspan(kTokenBytes));
+                  ? link.tenant->shard().VerdictArrived(header)
+                  : link.tenant->shard().StepClosed(header, payload);
   }
   if (refusal != RefusalReason::kNone) metrics_->refused(refusal).Increment();
 }
 
-void ShardThread::Greet(const WireHeader& header, absl::Span<const std::byte> payload) {
-  Tenant* tenant = nullptr;
-  const absl::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
-  RefusalReason refusal = Route(header, tenant);
-  if (refusal == RefusalReason::kNone && !HasToken(payload, tenant->plan())) {
-    refusal = RefusalReason::kWrongToken;
+void ShardThread::Greet(const Link& link, const WireHeader& header) {
+  if (const RefusalReason refusal = Judge(link, header); refusal != RefusalReason::kNone) {
+    return metrics_->refused(refusal).Increment();
   }
-  if (refusal != RefusalReason::kNone) {
-    LOG_EVERY_T(WARNING, 10) << "dropping a HELLO for job " << header.job << ", generation "
-                             << header.generation << ", rank " << header.rank << ": "
-                             << RefusalReasonName(refusal);
-    metrics_->refused(refusal).Increment();  // never dialled back
+  Tenant& tenant = *link.tenant;
+  tenant.SetGreeted(header.rank);
+  tenant.SendTo(static_cast<int>(header.rank),
+                {.kind = MessageKind::kHello,
+                 .generation = header.generation,
+                 .job = header.job,
+                 .chunk = header.chunk,
+                 .rank = header.rank},
+                {}, nullptr);
+  metrics_->ShowLink(tenant.plan().job(), tenant.plan().workers(header.rank).member(),
+                     transport_->Describe(tenant.PeerOf(header.rank)));
+}
+
+void ShardThread::Refuse(const Link& link, const WireHeader& header, RefusalReason reason) {
+  metrics_->refused(reason).Increment();
+  SendRefusal(link, header, reason);
+}
+
+// Only to a worker that was greeted, and that has not been released with its job.
+void ShardThread::SendRefusal(const Link& link, const WireHeader& header, RefusalReason reason) {
+  if (link.who.role != LinkRole::kWorker || link.tenant->retired() ||
+      !link.tenant->Greeted(header.rank)) {
     return;
   }
-  if (absl::Status connected = tenant->Connect(header.rank, text.substr(kTokenBytes));
-      !connected.ok()) {
-    LOG(WARNING) << tenant->plan().job() << ": cannot answer the HELLO of "
-                 << tenant->plan().workers(header.rank).member() << ": " << connected;
-    return Refuse(header, RefusalReason::kBadHeader);
-  }
-  tenant->SendTo(static_cast<int>(header.rank),
-                 {.kind = MessageKind::kHello,
-                  .generation = header.generation,
-                  .job = header.job,
-                  .chunk = header.chunk,
-                  .rank = header.rank},
-                 {}, nullptr);
-  metrics_->ShowLink(tenant->plan().job(), tenant->plan().workers(header.rank).member(),
-                     transport_->Describe(tenant->PeerOf(header.rank)));
-}
-
-void ShardThread::Refuse(const WireHeader& header, RefusalReason reason) {
-  metrics_->refused(reason).Increment();
-  SendRefusal(header, reason);
-}
-
-// Only to a worker that was greeted for this very generation: nobody else is known.
-void ShardThread::SendRefusal(const WireHeader& header, RefusalReason reason) {
-  Tenant* tenant = Find(header.job, header.generation);
-  if (tenant == nullptr || !tenant->Greeted(header.rank)) return;
   WireHeader refusal = header;
   refusal.kind = MessageKind::kRefused;
   refusal.dtype = WireDType::kNone;
@@ -588,25 +625,24 @@ void ShardThread::SendRefusal(const WireHeader& header, RefusalReason reason) {
   refusal.reason = reason;
   refusal.length = 0;
   refusal.scalar = 0;
-  tenant->SendTo(static_cast<int>(header.rank), refusal, {}, nullptr);
+  link.tenant->SendTo(static_cast<int>(header.rank), refusal, {}, nullptr);
 }
 
 void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
-  for (const std::unique_ptr<Tenant>& tenant : tenants_) {
-    if (const int other = tenant->ShardOf(peer); other >= 0) {
-      LOG_IF(WARNING, !tenant->retired())
-          << tenant->plan().job() << ", shard " << tenant->shard().shard() << ": lost shard "
-          << other << " on " << tenant->plan().shards(other).member() << ": " << why.message();
-      return tenant->DisconnectShard(other);
-    }
-    const int rank = tenant->RankOf(peer);
-    if (rank < 0) continue;
-    LOG_IF(WARNING, !tenant->retired())
-        << tenant->plan().job() << ", shard " << tenant->shard().shard() << ": lost "
-        << tenant->plan().workers(rank).member() << " (rank " << rank << "): " << why.message();
-    return tenant->Disconnect(static_cast<uint32_t>(rank));
-  }
-  transport_->Disconnect(peer);
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return transport_->Disconnect(peer);
+  Tenant& tenant = *found->second.tenant;
+  const LinkIdentity who = found->second.who;
+  const bool worker = who.role == LinkRole::kWorker;
+  LOG_IF(WARNING, !tenant.retired())
+      << tenant.plan().job() << ", shard " << tenant.shard().shard() << ": lost "
+      << (worker ? absl::StrCat(tenant.plan().workers(static_cast<int>(who.index)).member(),
+                                " (rank ", who.index, ")")
+                 : absl::StrCat("shard ", who.index, " on ",
+                                tenant.plan().shards(static_cast<int>(who.index)).member()))
+      << ": " << why.message();
+  if (worker) return tenant.Disconnect(who.index);
+  tenant.DisconnectShard(static_cast<int>(who.index));
 }
 
 }  // namespace muster

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +20,7 @@
 #include "absl/types/span.h"
 #include "lib/concurrency/mailbox.h"
 #include "lib/shard/parameter_shard.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -41,6 +43,8 @@ class ShardListener {
   virtual ~ShardListener() = default;
   // The shard answers messages from here on, or `status` says why it does not exist.
   virtual void ShardInstalled(int shard, const absl::Status& status) = 0;
+  // It was installed and cannot go on.
+  virtual void ShardFailed(int shard, const absl::Status& status) = 0;
   virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
   virtual void SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                                 const std::string& message) = 0;
@@ -52,9 +56,10 @@ class ShardListener {
 // when something was posted; messages are handled from inside Progress(). In the steady state of
 // training the thread takes no lock of ours and allocates nothing (shard_thread_hot_path_test).
 //
-// Messages that are not for a shard here, or not by the plan, are counted and dropped; a greeted
-// worker of the same generation is told why (REFUSED). Every field is checked before memory is
-// touched. A worker that dies is a warning: the coordinator notices by its lease.
+// Who speaks is known by the link, which was proved to be a member's of the job when it was opened;
+// one who says what is not his to say is cut off. Messages that are not by the plan are counted and
+// dropped; a greeted worker of the same generation is told why (REFUSED). Every field is checked
+// before memory is touched. A worker that dies is a warning: the coordinator notices by its lease.
 class ShardThread : private MessageReceiver {
  public:
   // Waits for the thread to have its transport; the factory's error otherwise. `metrics` outlives
@@ -67,7 +72,7 @@ class ShardThread : private MessageReceiver {
   void Stop();
 
   const std::string& address() const { return address_; }
-  // While nobody is connected ("ucx").
+  // While nobody is connected ("shm+tcp").
   const std::string& transport_name() const { return transport_name_; }
 
   // ---- commands, from any thread; carried out in order. Commands for a shard that is not there
@@ -84,7 +89,14 @@ class ShardThread : private MessageReceiver {
 
  private:
   class Tenant;  // a shard and its workers
+  // Who is at the other end of a link.
+  struct Link {
+    Tenant* tenant = nullptr;
+    LinkIdentity who;
+    bool breach = false;  // said what is not his to say, and is about to be cut off
+  };
   struct UnplacedMessage {
+    PeerId from;
     WireHeader header;
     RefusalReason refusal;  // kNone: a repeat
   };
@@ -101,26 +113,34 @@ class ShardThread : private MessageReceiver {
   void ForTenant(uint64_t job, uint32_t generation, absl::AnyInvocable<void(Tenant&)> action);
   void Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
              ShardProgress* progress);
-  absl::StatusOr<std::vector<PeerId>> ConnectToShards(const ParameterShard& shard);
+  void ConnectToFirstShard(Tenant& tenant);
+  void Disconnect(PeerId peer);
   void DestroyReleased();
 
-  PayloadPlace PlacePayload(const WireHeader& header) override;
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  void PeerJoined(PeerId peer, const LinkIdentity& who) override;
+  PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override;
+  void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override;
+  void PayloadLost(PeerId from, const WireHeader& header) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
 
   Tenant* Find(uint64_t job, uint32_t generation);
-  RefusalReason Route(const WireHeader& header, Tenant*& tenant);
-  void ReceivedPush(const WireHeader& header, absl::Span<const std::byte> payload,
+  Link* SenderOf(PeerId from, const WireHeader& header);
+  static RefusalReason Judge(const Link& link, const WireHeader& header);
+  void ReceivedPush(const Link& link, const WireHeader& header, absl::Span<const std::byte> payload,
                     PayloadLease lease);
-  void ReceivedFetch(const WireHeader& header);
-  absl::Span<std::byte> PlaceReport(const WireHeader& header);
-  void ReceivedReport(const WireHeader& header, absl::Span<const std::byte> payload);
-  void ReceivedDecision(const WireHeader& header, absl::Span<const std::byte> payload);
-  void Greet(const WireHeader& header, absl::Span<const std::byte> payload);
+  void ReceivedFetch(const Link& link, const WireHeader& header);
+  absl::Span<std::byte> PlaceReport(const Link& link, const WireHeader& header);
+  absl::Span<std::byte> PlaceDecision(const WireHeader& header);
+  void ReceivedReport(const Link& link, const WireHeader& header,
+                      absl::Span<const std::byte> payload);
+  void ReceivedDecision(const Link& link, const WireHeader& header,
+                        absl::Span<const std::byte> payload);
+  void Greet(const Link& link, const WireHeader& header);
   void AnswerUnplaced();
-  void Refuse(const WireHeader& header, RefusalReason reason);
-  void SendRefusal(const WireHeader& header, RefusalReason reason);
+  void CutOffBreaches();
+  void Refuse(const Link& link, const WireHeader& header, RefusalReason reason);
+  void SendRefusal(const Link& link, const WireHeader& header, RefusalReason reason);
 
   PsMetrics* const metrics_;
   ShardCounts& counts_;  // of this thread
@@ -130,10 +150,12 @@ class ShardThread : private MessageReceiver {
   // The thread's own.
   std::unique_ptr<Transport> transport_;
   std::vector<std::unique_ptr<Tenant>> tenants_;
+  absl::flat_hash_map<PeerId, Link> links_;
+  std::vector<PeerId> breaches_;  // to be cut off after Progress(), which is using them
   std::vector<UnplacedMessage>
       unplaced_;  // answered after Progress(): PlacePayload() must not send
-  std::vector<std::byte> hello_payloads_;
-  size_t next_hello_ = 0;
+  std::vector<std::byte> decisions_;
+  size_t next_decision_ = 0;
 
   std::atomic<bool> mail_ = false;  // spares the loop the mailbox's lock
   std::atomic<bool> stopping_ = false;

@@ -76,7 +76,11 @@ class WorkersTransport : public Transport {
   void SetReceiver(MessageReceiver* receiver) override { receiver_ = receiver; }
   std::string address() const override { return "workers"; }
   std::string name() const override { return "workers"; }
-  absl::StatusOr<PeerId> Connect(absl::string_view) override { return PeerId{peers_++}; }
+  void OpenSession(uint64_t, uint32_t, const SessionToken&) override {}
+  void CloseSession(uint64_t, uint32_t) override {}
+  absl::StatusOr<PeerId> Connect(absl::string_view, const LinkCredentials&) override {
+    return absl::UnimplementedError("nobody is connected to");
+  }
   void Disconnect(PeerId) override {}
 
   void Send(PeerId, const WireHeader& header, absl::Span<const std::byte>, SendDone done) override {
@@ -131,21 +135,24 @@ class WorkersTransport : public Transport {
   };
 
   int Greet() {
-    const std::string hello = plan_.session_token() + "address";
     for (int rank = 0; rank < kWorkers; ++rank) {
+      receiver_->PeerJoined(PeerId{rank}, {.job = plan_.job_number(),
+                                           .generation = plan_.generation(),
+                                           .role = LinkRole::kWorker,
+                                           .index = static_cast<uint32_t>(rank)});
       WireHeader header = FetchHeader(plan_, 0, 0, rank);
       header.kind = MessageKind::kHello;
-      header.length = hello.size();
-      Deliver(header, hello.data());
+      receiver_->Received(PeerId{rank}, header, {}, {});
     }
     return kWorkers;
   }
 
   void Deliver(const WireHeader& header, const void* payload) {
-    const absl::Span<std::byte> place = receiver_->PlacePayload(header).memory;
+    const PeerId from{static_cast<int32_t>(header.rank)};
+    const absl::Span<std::byte> place = receiver_->PlacePayload(from, header).memory;
     if (place.empty()) return;
     std::memcpy(place.data(), payload, place.size());
-    receiver_->Received(header, place, {});
+    receiver_->Received(from, header, place, {});
   }
 
   void Count() {
@@ -167,7 +174,6 @@ class WorkersTransport : public Transport {
   const std::vector<float> gradient_;
   std::vector<Chunk> chunks_;
   MessageReceiver* receiver_ = nullptr;
-  int32_t peers_ = 0;
   int greeted_ = 0;
   std::atomic<bool> ready_ = false;
 };
@@ -177,6 +183,7 @@ class QuietListener : public ShardListener {
   void ShardInstalled(int, const absl::Status& status) override { EXPECT_TRUE(status.ok()); }
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot>) override {}
   void SnapshotDeclined(int, uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
+  void ShardFailed(int, const absl::Status& status) override { ADD_FAILURE() << status; }
   void ShardReleased(int) override {}
 };
 

@@ -130,30 +130,96 @@ TEST_F(ShardThreadTest, DuplicatedMessagesChangeNothing) {
   EXPECT_EQ(ps_metrics_.pushes(), 40);
 }
 
-TEST_F(ShardThreadTest, AHelloWithoutTheTokenIsNotAnswered) {
+TEST_F(ShardThreadTest, WhoDoesNotKnowTheTokenIsNotLetIn) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
   auto stranger = Worker(plan, 0);
-  stranger->Connect(thread_->address());
-  stranger->Hello("0123456789abcdeX");
-  stranger->Hello("short");
-  stranger->Hello("");
+  LinkCredentials credentials = stranger->Credentials();
+  credentials.token = SessionToken::Random();
+  stranger->Connect(thread_->address(), credentials);
+  EXPECT_TRUE(absl::IsPermissionDenied(stranger->AwaitLost()));
+  stranger->Hello();
   stranger->Push(0, 0, 1);
   auto worker = GreetedWorker(plan, 1);
   ExpectAlive(*worker, plan, 1);
-  EXPECT_EQ(Refused(RefusalReason::kWrongToken), 3);
-  EXPECT_EQ(Refused(RefusalReason::kNotGreeted), 1);
+  EXPECT_EQ(ps_metrics_.pushes(), 0);
   EXPECT_EQ(stranger->Receive(absl::ZeroDuration()).header.job, 0);
 }
 
-TEST_F(ShardThreadTest, AHelloFromNowhereIsRefused) {
+TEST_F(ShardThreadTest, AMemberThatTheJobDoesNotHaveIsTurnedAway) {
   const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
+  auto stranger = Worker(plan, 0);
+  for (const LinkRole role : {LinkRole::kWorker, LinkRole::kShard}) {
+    LinkCredentials credentials = stranger->Credentials();
+    credentials.self.role = role;
+    credentials.self.index = 2;
+    stranger->Connect(thread_->address(), credentials);
+    EXPECT_FALSE(stranger->AwaitLost().ok());
+  }
+  EXPECT_EQ(Refused(RefusalReason::kWrongRank), 2);
   auto worker = GreetedWorker(plan, 1);
-  worker->Send({.kind = MessageKind::kHello, .generation = 1, .job = plan.job_number(), .rank = 0},
-               plan.session_token() + "no address");
   ExpectAlive(*worker, plan, 1);
-  EXPECT_EQ(Refused(RefusalReason::kBadHeader), 1);
+}
+
+TEST_F(ShardThreadTest, NothingIsTakenFromAWorkerBeforeItsHello) {
+  const v1::JobPlan plan = MakeTestPlan({});
+  Install(plan);
+  auto worker = Worker(plan, 0);
+  worker->Connect(thread_->address());
+  worker->Push(0, 0, 1);
+  worker->Send(FetchHeader(plan, 0, 0, 0));
+  worker->Hello();
+  EXPECT_EQ(worker->Receive().header.kind, MessageKind::kHello);
+  EXPECT_EQ(Refused(RefusalReason::kNotGreeted), 2);
+  EXPECT_EQ(ps_metrics_.pushes(), 0);
+  ExpectAlive(*worker, plan, 0);
+}
+
+TEST_F(ShardThreadTest, WhoSpeaksForAnotherIsCutOffAndMayComeAgain) {
+  const v1::JobPlan plan = MakeTestPlan({});
+  Install(plan);
+  thread_->StartJob(plan.job_number(), plan.generation(), 50);
+  auto worker = GreetedWorker(plan, 0);
+  auto honest = GreetedWorker(plan, 1);
+  v1::JobPlan other_job = plan;
+  other_job.set_job_number(99);
+  WireHeader params = FetchHeader(plan, 0, 0, 0);
+  for (const MessageKind kind :
+       {MessageKind::kParams, MessageKind::kRefused, MessageKind::kSquares, MessageKind::kVerdict,
+        MessageKind::kArrived, MessageKind::kClosed, MessageKind::kNorms, MessageKind::kTrust}) {
+    params.kind = kind;
+    worker->Send(params, "12345678");
+    EXPECT_FALSE(worker->AwaitLost().ok()) << static_cast<int>(kind);
+    worker->Greet(thread_->address());
+  }
+  for (const WireHeader& push :
+       {PushHeader(plan, 0, 0, /*rank=*/1), PushHeader(other_job, 0, 0, 0)}) {
+    worker->Send(push, std::string(28, 'x'));
+    EXPECT_FALSE(worker->AwaitLost().ok());
+    worker->Greet(thread_->address());
+  }
+  EXPECT_EQ(Refused(RefusalReason::kBadHeader), 10);
+  worker->Push(0, 0, 1);
+  honest->Push(0, 0, 1);
+  EXPECT_EQ(worker->Receive().header.step, 1);
+  EXPECT_EQ(honest->Receive().header.step, 1);
+  EXPECT_TRUE(honest->lost().ok());
+}
+
+TEST_F(ShardThreadTest, APushThatIsLostOnItsWayMayComeAgainAtOnce) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 1});
+  Install(plan);
+  thread_->StartJob(plan.job_number(), plan.generation(), 50);
+  auto worker = GreetedWorker(plan, 0);
+  network_.SetFault([broken = false](const WireHeader& header) mutable {
+    const bool breaks = header.kind == MessageKind::kPush && !std::exchange(broken, true);
+    return breaks ? InProcessNetwork::Fate::kBreak : InProcessNetwork::Fate::kDeliver;
+  });
+  worker->Push(0, 0, 1);
+  worker->Push(0, 0, 1);
+  EXPECT_EQ(worker->Receive().header.step, 1);
+  EXPECT_EQ(ps_metrics_.pushes(), 1);
 }
 
 TEST_F(ShardThreadTest, AWorkerMaySayHelloAgain) {
@@ -166,7 +232,7 @@ TEST_F(ShardThreadTest, AWorkerMaySayHelloAgain) {
   ExpectAlive(*worker, plan, 0);
 }
 
-TEST_F(ShardThreadTest, MessagesOfOtherJobsAndOldGenerationsAreCountedAndDropped) {
+TEST_F(ShardThreadTest, MessagesOfOtherGenerationsAreRefused) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 1, .generation = 3});
   Install(plan);
   auto worker = GreetedWorker(plan, 0);
@@ -174,14 +240,13 @@ TEST_F(ShardThreadTest, MessagesOfOtherJobsAndOldGenerationsAreCountedAndDropped
     v1::JobPlan other = plan;
     other.set_generation(generation);
     worker->Send(FetchHeader(other, 0, 0, 0));
+    EXPECT_EQ(worker->Receive().header.kind, MessageKind::kRefused);
     worker->Send(PushHeader(other, 0, 0, 0), std::string(28, 'x'));
+    EXPECT_EQ(worker->Receive().header.kind, MessageKind::kRefused);
   }
-  v1::JobPlan other = plan;
-  other.set_job_number(99);
-  worker->Send(PushHeader(other, 0, 0, 0), std::string(28, 'x'));
   ExpectAlive(*worker, plan, 0);
   EXPECT_EQ(Refused(RefusalReason::kOldGeneration), 2);
-  EXPECT_EQ(Refused(RefusalReason::kUnknownJob), 3);
+  EXPECT_EQ(Refused(RefusalReason::kUnknownJob), 2);
   EXPECT_EQ(ps_metrics_.pushes(), 0);
 }
 
@@ -212,14 +277,15 @@ TEST_F(ShardThreadTest, GarbageHeadersChangeNothing) {
   constexpr int64_t kNumbers[] = {0, 1, 2, 3, 7, -1, 28, 36, INT32_MAX, INT64_MAX, INT64_MIN};
   auto pick = [&] { return kNumbers[random() % std::size(kNumbers)]; };
   for (int i = 0; i < 20000; ++i) {
-    WireHeader header{.kind = static_cast<MessageKind>(1 + random() % 7),
+    if (!worker->lost().ok()) worker->Greet(thread_->address());
+    WireHeader header{.kind = static_cast<MessageKind>(1 + random() % (random() % 8 == 0 ? 11 : 2)),
                       .dtype = static_cast<WireDType>(random() % 2),
                       .reason = static_cast<RefusalReason>(random() % 10),
                       .generation = random() % 4 != 0 ? 1 : static_cast<uint32_t>(pick()),
-                      .job = random() % 4 != 0 ? 7 : static_cast<uint64_t>(pick()),
+                      .job = random() % 16 != 0 ? 7 : static_cast<uint64_t>(pick()),
                       .step = 1 + pick(),
                       .chunk = static_cast<uint32_t>(pick()),
-                      .rank = static_cast<uint32_t>(pick()),
+                      .rank = random() % 16 != 0 ? 1 : static_cast<uint32_t>(pick()),
                       .scalar = std::numeric_limits<double>::quiet_NaN()};
     worker->Send(header, std::string(random() % 3 == 0 ? 0 : random() % 50, 'g'));
     worker->Receive(absl::ZeroDuration());
@@ -265,6 +331,7 @@ TEST_F(ShardThreadTest, ANewGenerationReplacesTheOld) {
   Install(plan);
   auto old_worker = GreetedWorker(plan, 0);
   thread_->Release(plan.job_number(), plan.generation());
+  EXPECT_FALSE(old_worker->AwaitLost().ok());
   plan.set_generation(2);
   Install(plan);
   auto worker = GreetedWorker(plan, 0);
@@ -272,7 +339,6 @@ TEST_F(ShardThreadTest, ANewGenerationReplacesTheOld) {
   old_worker->Push(0, 0, 100);
   worker->Push(0, 0, 1);
   EXPECT_EQ(worker->Receive().header.scalar, 7);
-  EXPECT_EQ(Refused(RefusalReason::kOldGeneration), 1);
 }
 
 TEST_F(ShardThreadTest, SnapshotsGoToTheListener) {

@@ -19,10 +19,10 @@
 #include "lib/data/dataset.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
+#include "lib/exchange/gradient_exchange.h"
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
-#include "services/worker/gradient_exchange.h"
 #include "services/worker/input_pipeline.h"
 #include "services/worker/tensor_slab.h"
 

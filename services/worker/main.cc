@@ -86,7 +86,7 @@ int Main() {
       TransportFromFlags({.busy_threads = threads * static_cast<int>(devices.size())});
   if (!transport.ok()) {
     LOG(ERROR) << transport.status().message();
-    return kExitConfig;
+    return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
   }
 
   Metrics metrics;

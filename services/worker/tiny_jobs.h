@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "services/worker/fake_ps.h"
+#include "lib/exchange/fake_ps.h"
 
 namespace muster {
 

@@ -11,12 +11,12 @@
 #include "glog/logging.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/data/input_use.h"
+#include "lib/exchange/local_sgd_exchange.h"
+#include "lib/exchange/ps_exchange.h"
+#include "lib/exchange/ring_exchange.h"
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering.h"
 #include "lib/status/status.h"
-#include "services/worker/local_sgd_exchange.h"
-#include "services/worker/ps_exchange.h"
-#include "services/worker/ring_exchange.h"
 
 namespace muster {
 namespace {
@@ -212,7 +212,7 @@ absl::Status Trainer::MakeExchange() {
                               .parameters = parameters_->tensors(),
                               .memory = {parameters_->memory()},
                               .tuning = TuningOfJob(),
-                              .metrics = options_.metrics};
+                              .metrics = &options_.metrics->exchange};
   if (plan.spec().sync().mode() != v1::LOCAL_SGD) {
     options.gradients = lanes_[0]->gradients().tensors();
     options.memory.push_back(lanes_[0]->gradients().memory());
@@ -315,7 +315,7 @@ absl::Status Trainer::MakeRing() {
                             .gradients = lanes_[0]->gradients().tensors(),
                             .memory = {parameters_->memory(), lanes_[0]->gradients().memory()},
                             .tuning = TuningOfJob(),
-                            .metrics = options_.metrics}));
+                            .metrics = &options_.metrics->exchange}));
   return absl::OkStatus();
 }
 

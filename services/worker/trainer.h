@@ -15,16 +15,16 @@
 #include "lib/collective/nccl_communicator.h"
 #include "lib/collective/shared_memory_communicator.h"
 #include "lib/data/dataset.h"
+#include "lib/exchange/gradient_exchange.h"
+#include "lib/exchange/worker_shard.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/worker/device_lane.h"
 #include "services/worker/device_team.h"
-#include "services/worker/gradient_exchange.h"
 #include "services/worker/input_pipeline.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/tensor_slab.h"
 #include "services/worker/worker_metrics.h"
-#include "services/worker/worker_shard.h"
 
 namespace muster {
 

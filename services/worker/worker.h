@@ -14,11 +14,11 @@
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "lib/cluster/fleet_client.h"
+#include "lib/exchange/gradient_exchange.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/worker/gradient_exchange.h"
 #include "services/worker/worker_job.h"
 #include "services/worker/worker_metrics.h"
 

@@ -21,7 +21,7 @@ void WorkerJob::Run() {
   if (!status.ok()) FailWith(status);
   Settle();
   AwaitRelease();
-  options_.metrics->ForgetLinks();
+  options_.metrics->exchange.ForgetLinks();
   std::unique_ptr<WorkerShard> shard;  // outlives the trainer
   std::unique_ptr<Trainer> finished;
   absl::MutexLock lock(&mu_);

@@ -14,15 +14,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/exchange/gradient_exchange.h"
+#include "lib/exchange/worker_shard.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/gradient_exchange.h"
 #include "services/worker/progress_log.h"
 #include "services/worker/trainer.h"
 #include "services/worker/worker_metrics.h"
-#include "services/worker/worker_shard.h"
 
 namespace muster {
 

@@ -3,8 +3,6 @@
 namespace muster {
 namespace {
 
-constexpr char kTheJob[] = "";  // a worker has one at a time
-
 prometheus::Histogram& Phase(Metrics& metrics, const std::string& phase) {
   return metrics.Histogram("muster_worker_step_phase_duration_seconds",
                            "Time of one phase of a training step; phase=evaluate is one evaluation",
@@ -15,7 +13,7 @@ prometheus::Histogram& Phase(Metrics& metrics, const std::string& phase) {
 
 WorkerMetrics::WorkerMetrics(Metrics& metrics)
     : metrics_(metrics),
-      links_(metrics),
+      exchange(metrics),
       steps(metrics.Counter("muster_worker_steps_total", "Training steps computed")),
       missed_steps(metrics.Counter("muster_worker_missed_steps_total",
                                    "Steps that the other workers closed without this one")),
@@ -32,15 +30,6 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
                                   "Norm of the whole batch's gradient of the last finished step")),
       learning_rate(
           metrics.Gauge("muster_worker_learning_rate", "Learning rate of the last finished step")),
-      push_bytes(metrics.Counter("muster_worker_push_bytes_total",
-                                 "Gradient bytes handed to the transport, packed as they travel")),
-      params_bytes(metrics.Counter("muster_worker_params_bytes_total",
-                                   "Parameter bytes received, as they travelled")),
-      queued_chunks(metrics.Gauge("muster_worker_queued_chunks",
-                                  "Chunks that are final and wait for credit of their link")),
-      queued_bytes(metrics.Gauge("muster_worker_queued_bytes", "Bytes of those chunks")),
-      credit_duration(metrics.Histogram("muster_worker_credit_wait_duration_seconds",
-                                        "Time that a final chunk waited for credit of its link")),
       nonfinite_losses(metrics.Counter("muster_worker_nonfinite_losses_total",
                                        "Steps whose loss was infinite or not a number")),
       loss_scale(metrics.Gauge("muster_worker_loss_scale",
@@ -54,23 +43,6 @@ void WorkerMetrics::ShowStartPhase(const std::string& phase, absl::Duration time
              "Time of one phase of the last start: data, graph, memory, compile",
              {{"phase", phase}})
       .Set(absl::ToDoubleSeconds(time));
-}
-
-void WorkerMetrics::ShowLink(const std::string& peer, const LinkDescription& link) {
-  links_.Show(kTheJob, peer, link);
-}
-
-void WorkerMetrics::ForgetLinks() { links_.Forget(kTheJob); }
-
-LinkMetrics WorkerMetrics::Link(const std::string& peer) {
-  const MetricLabels labels = {{"peer", peer}};
-  return {.sent_bytes = metrics_.Counter("muster_worker_link_sent_bytes_total",
-                                         "Gradient bytes handed to one link", labels),
-          .received_bytes = metrics_.Counter("muster_worker_link_received_bytes_total",
-                                             "Parameter bytes received over one link", labels),
-          .inflight_bytes = metrics_.Gauge(
-              "muster_worker_link_inflight_bytes",
-              "Gradient bytes being sent over one link: at most its credit", labels)};
 }
 
 }  // namespace muster

@@ -9,10 +9,10 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/exchange/fake_ps.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
-#include "services/worker/fake_ps.h"
 #include "services/worker/tiny_jobs.h"
 
 namespace muster {

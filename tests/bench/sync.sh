@@ -157,9 +157,9 @@ if [ $what = round-trip ]; then
   round_trip "shared memory, both poll" shm shm always true ''
   round_trip "shared memory, both sleep" shm shm never false ''
   round_trip "shared memory, all on one core" shm shm auto false 'taskset -c 0'
-  round_trip "TCP, both poll" ucx tcp always true ''
-  round_trip "TCP, both sleep" ucx tcp never false ''
-  round_trip "TCP, all on one core" ucx tcp auto false 'taskset -c 0'
+  round_trip "TCP, both poll" tcp tcp always true ''
+  round_trip "TCP, both sleep" tcp tcp never false ''
+  round_trip "TCP, all on one core" tcp tcp auto false 'taskset -c 0'
   exit
 fi
 for count in ${members//,/ }; do
@@ -168,7 +168,7 @@ for count in ${members//,/ }; do
   for link in ${links//,/ }; do
     case $link in
       shm) goodput shm shm "shm ucx-shm" "$count" $poll $bare_poll ;;
-      tcp) goodput tcp ucx "tcp ucx-tcp" "$count" $poll $bare_poll ;;
+      tcp) goodput tcp tcp "tcp ucx-tcp" "$count" $poll $bare_poll ;;
       *) echo "${0##*/}: --links: unknown '$link'; there are shm and tcp" >&2; exit 64 ;;
     esac
   done

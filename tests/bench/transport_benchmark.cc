@@ -1,15 +1,18 @@
-// The Transport interface between two processes on this machine, side by side with ucx_perftest
-// over the same
-// network: once with both sides polling, once with both sleeping while there is nothing to do.
+// The Transport interface between two processes on this machine over TCP on loopback, side by side
+// with plain sockets that do the same: once with both sides polling, once with both sleeping while
+// there is nothing to do.
 #include <fcntl.h>
 #include <glog/logging.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -19,25 +22,28 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/program/program_path.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
-#include "lib/transport/ucx_transport.h"
+#include "lib/transport/transport_flags.h"
 #include "lib/transport/wire.h"
 
+ABSL_DECLARE_FLAG(std::string, transport);
+ABSL_DECLARE_FLAG(std::string, data_port);
+ABSL_DECLARE_FLAG(std::string, poll);
 ABSL_FLAG(int, repeat, 5, "how often each measurement is taken; the median counts");
 ABSL_FLAG(bool, spin, false, "set by the program for its other half");
-ABSL_FLAG(bool, perftest, true, "measure ucx_perftest (package ucx-utils) as well");
 ABSL_FLAG(std::string, role, "", "set by the program when it starts its other half");
 
 namespace muster {
@@ -57,9 +63,13 @@ double Median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-std::unique_ptr<UcxTransport> MakeTransport(bool spin) {
-  auto transport = UcxTransport::Create({.polling = {.regardless = spin}});
+std::unique_ptr<Transport> MakeTransport(bool spin) {
+  absl::SetFlag(&FLAGS_poll, spin ? "always" : "never");
+  const absl::StatusOr<TransportFactory> factory = TransportFromFlags({});
+  CHECK(factory.ok()) << factory.status();
+  absl::StatusOr<std::unique_ptr<Transport>> transport = (*factory)();
   CHECK(transport.ok()) << transport.status();
+  (*transport)->OpenSession(/*job=*/1, /*generation=*/1, SessionToken());
   return *std::move(transport);
 }
 
@@ -94,34 +104,27 @@ class Server : public MessageReceiver {
     }
   }
 
-  PayloadPlace PlacePayload(const WireHeader& header) override {
+  void PeerJoined(PeerId, const LinkIdentity&) override {}
+  PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     return slab_.first(header.length);
   }
-
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte>,
                 PayloadLease) override {
     WireHeader answer = header;
     answer.kind = MessageKind::kParams;
-    if (header.kind == MessageKind::kHello) {
-      auto peer = transport_->Connect(
-          absl::string_view(reinterpret_cast<const char*>(payload.data()), payload.size()));
-      CHECK(peer.ok()) << peer.status();
-      peer_ = *peer;
-      answer.length = 0;
-    } else if (header.rank == 1) {
+    if (header.rank == 1) {
       if (++streamed_ < header.step) return;
       streamed_ = 0;
       answer.length = 0;
     }
-    transport_->Send(peer_, answer, slab_.first(answer.length), nullptr);
+    transport_->Send(from, answer, slab_.first(answer.length), nullptr);
   }
-
+  void PayloadLost(PeerId, const WireHeader&) override {}
   void PeerLost(PeerId, const absl::Status&) override { done_ = true; }
 
  private:
-  std::unique_ptr<UcxTransport> transport_;
+  std::unique_ptr<Transport> transport_;
   Slab slab_;
-  PeerId peer_ = PeerId::kNone;
   int64_t streamed_ = 0;
   bool done_ = false;
 };
@@ -131,14 +134,10 @@ class Client : public MessageReceiver {
   Client(absl::string_view server, bool spin)
       : transport_(MakeTransport(spin)), slab_(*transport_) {
     transport_->SetReceiver(this);
-    auto peer = transport_->Connect(server);
+    auto peer = transport_->Connect(server, {.self = {.job = 1, .generation = 1}, .token = {}});
     CHECK(peer.ok()) << peer.status();
     peer_ = *peer;
-    const std::string address = transport_->address();
-    const auto hello =
-        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(address.data()), address.size());
-    transport_->Send(peer_, {.kind = MessageKind::kHello, .length = hello.size()}, hello, nullptr);
-    AwaitAnswer();
+    RoundTrip(0, 1);
   }
 
   std::string name() const { return transport_->name(); }
@@ -164,12 +163,14 @@ class Client : public MessageReceiver {
     return static_cast<double>(size) * messages / SecondsSince(start);
   }
 
-  PayloadPlace PlacePayload(const WireHeader& header) override {
+  void PeerJoined(PeerId, const LinkIdentity&) override {}
+  PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     return slab_.first(header.length);
   }
-  void Received(const WireHeader&, absl::Span<const std::byte>, PayloadLease) override {
+  void Received(PeerId, const WireHeader&, absl::Span<const std::byte>, PayloadLease) override {
     ++answers_;
   }
+  void PayloadLost(PeerId, const WireHeader&) override { LOG(FATAL) << "a payload was lost"; }
   void PeerLost(PeerId, const absl::Status& why) override {
     LOG(FATAL) << "the other half is gone: " << why;
   }
@@ -203,7 +204,7 @@ class Client : public MessageReceiver {
     while (under_way > 0) ProgressOrWait();
   }
 
-  std::unique_ptr<UcxTransport> transport_;
+  std::unique_ptr<Transport> transport_;
   Slab slab_;
   PeerId peer_ = PeerId::kNone;
   int answers_ = 0;
@@ -248,109 +249,170 @@ class Program {
   FILE* output_;
 };
 
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+// What our messages are, over a socket and nothing else: a header of 64 bytes and a payload.
+class PlainSocket {
+ public:
+  static constexpr size_t kHeaderBytes = WireHeader::kBytes;
+
+  PlainSocket(int fd, bool spin) : fd_(fd), flags_(spin ? MSG_DONTWAIT : 0), memory_(kSlabBytes) {
+    const int on = 1;
+    CHECK_EQ(setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), 0);
+  }
+  ~PlainSocket() { close(fd_); }
+  PlainSocket(const PlainSocket&) = delete;
+
+  void Send(size_t size) {
+    iovec parts[] = {{header_, kHeaderBytes}, {memory_.data(), size}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    for (size_t left = kHeaderBytes + size; left > 0;) {
+      const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | flags_);
+      if (sent < 0) {
+        CHECK(errno == EAGAIN || errno == EPIPE || errno == ECONNRESET);
+        if (errno != EAGAIN) return;
+        continue;
+      }
+      left -= sent;
+      Advance(parts, sent);
+    }
+  }
+  // False: the other side is gone.
+  bool Receive(size_t size) { return Fill(header_, kHeaderBytes) && Fill(memory_.data(), size); }
+
+ private:
+  static void Advance(iovec (&parts)[2], size_t bytes) {
+    for (iovec& part : parts) {
+      const size_t taken = std::min(part.iov_len, bytes);
+      part.iov_base = static_cast<char*>(part.iov_base) + taken;
+      part.iov_len -= taken;
+      bytes -= taken;
+    }
+  }
+  bool Fill(char* memory, size_t size) {
+    while (size > 0) {
+      const ssize_t got = recv(fd_, memory, size, flags_);
+      if (got == 0 || (got < 0 && errno != EAGAIN)) return false;
+      if (got < 0) continue;
+      memory += got;
+      size -= got;
+    }
+    return true;
+  }
+
+  const int fd_;
+  const int flags_;
+  char header_[kHeaderBytes] = {};
+  std::vector<char> memory_;
+};
+
+// The same exchanges as Client's, with a child process at the other end: it answers every message
+// of `size` with one of the same size (a round trip), or the last of `messages` with one of none.
+struct Exchange {
+  size_t size;
+  int messages;
+  bool round_trip;
+};
+
+// Seconds of each exchange: of the median round trip, or of all messages.
+double PlainSeconds(const Exchange& exchange, bool spin) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
-  CHECK_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  CHECK_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-// One column of ucx_perftest's final line: "iterations,50%,average,overall,MB/s,MB/s,msg/s,msg/s".
-// Empty when there is no ucx_perftest.
-std::vector<double> Perftest(const std::string& test, size_t size, int rounds, bool spin) {
-  const std::string port = absl::StrCat(FreePort());
-  // Plain TCP, as our links: with endpoints that notice a dead peer UCX has no shared memory.
-  std::vector<std::string> common = {"env", "UCX_TLS=tcp", "ucx_perftest", "-t", test, "-p", port};
-  for (const char* argument : {"-E", spin ? "poll" : "sleep"}) common.push_back(argument);
-  if (!spin) common.push_back("-I");  // what sleeping needs
-  std::vector<std::string> client = common;
-  for (const std::string& argument :
-       {std::string("-s"), absl::StrCat(size), std::string("-n"), absl::StrCat(rounds),
-        std::string("-w"), absl::StrCat(kWarmUps), std::string("-f"), std::string("-v"),
-        std::string("127.0.0.1")}) {
-    client.push_back(argument);
-  }
-  const Program server(common);
-  for (int attempt = 0; attempt < 50; ++attempt) {  // until the server listens
-    Program program(client);
-    std::string last;
-    for (std::string line = program.ReadLine(); !line.empty(); line = program.ReadLine())
-      last = line;
-    std::vector<double> columns;
-    for (absl::string_view field : absl::StrSplit(last, ',')) {
-      double value = 0;
-      if (absl::SimpleAtod(field, &value)) columns.push_back(value);
+  CHECK_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  CHECK_EQ(listen(listener, 1), 0);
+  CHECK_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const int total = exchange.messages + kWarmUps;
+  const pid_t child = fork();
+  CHECK_GE(child, 0);
+  if (child == 0) {
+    PlainSocket socket(accept(listener, nullptr, nullptr), spin);
+    for (int i = 0; i < total; ++i) {
+      if (!socket.Receive(exchange.size)) _exit(1);
+      if (exchange.round_trip) {
+        socket.Send(exchange.size);
+      } else if (i + 1 == kWarmUps || i + 1 == total) {
+        socket.Send(0);
+      }
     }
-    if (columns.size() == 8) return columns;
-    usleep(20'000);
+    _exit(0);
   }
-  return {};
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  CHECK_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  close(listener);
+  double seconds = 0;
+  {
+    PlainSocket socket(fd, spin);
+    std::vector<double> round_trips;
+    Clock::time_point start;
+    for (int i = -kWarmUps; i < exchange.messages; ++i) {
+      if (exchange.round_trip || i == 0) start = Clock::now();
+      socket.Send(exchange.size);
+      if (exchange.round_trip) {
+        CHECK(socket.Receive(exchange.size));
+        if (i >= 0) round_trips.push_back(SecondsSince(start));
+      } else if (i == -1) {
+        CHECK(socket.Receive(0));
+      }
+    }
+    if (!exchange.round_trip) CHECK(socket.Receive(0));
+    seconds = exchange.round_trip ? Median(std::move(round_trips)) : SecondsSince(start);
+  }
+  waitpid(child, nullptr, 0);
+  return seconds;
 }
 
-void PrintRow(const char* what, const char* unit, std::vector<double> ours,
-              std::vector<double> perftest, bool more_is_better) {
-  const double mine = Median(std::move(ours)), theirs = Median(std::move(perftest));
-  if (theirs == 0) {
-    std::printf("| %-42s | %9.2f %-4s | %14s | %5s |\n", what, mine, unit, "-", "-");
-    return;
-  }
-  std::printf("| %-42s | %9.2f %-4s | %9.2f %-4s | %5.2f |\n", what, mine, unit, theirs, unit,
-              more_is_better ? mine / theirs : theirs / mine);
+void PrintRow(const std::string& what, const char* unit, std::vector<double> ours,
+              std::vector<double> plain, bool more_is_better) {
+  const double mine = Median(std::move(ours)), theirs = Median(std::move(plain));
+  std::printf("| %-32s | %9.2f %-4s | %9.2f %-4s | %5.2f |\n", what.c_str(), mine, unit, theirs,
+              unit, more_is_better ? mine / theirs : theirs / mine);
+}
+
+std::string NameOf(size_t size) {
+  return size < 1 << 20 ? absl::StrCat(size >> 10, " KiB") : absl::StrCat(size >> 20, " MiB");
 }
 
 void Measure(bool spin) {
-  Program server({ProgramPath(), "--role=server", absl::StrCat("--spin=", spin)});
+  std::vector<std::string> arguments = {ProgramPath(), "--role=server",
+                                        absl::StrCat("--spin=", spin)};
+  for (const char* name : {"transport", "data_port", "data_security", "data_checksum"}) {
+    arguments.push_back(
+        absl::StrCat("--", name, "=", absl::FindCommandLineFlag(name)->CurrentValue()));
+  }
+  Program server(arguments);
   Client client(absl::HexStringToBytes(server.ReadLine()), spin);
-  struct Goodput {
-    const char* what;
-    size_t size;
-    int messages;
-    size_t perftest_size;
-    int perftest_messages;
-  };
-  const Goodput goodputs[] = {
-      {"goodput, 4 MiB messages", 4 << 20, 256, 4 << 20, 256},
-      {"goodput, 64 MiB messages", 64 << 20, 16, 64 << 20, 16},
-      {"goodput, 64 MiB in 4 MiB chunks", 4 << 20, 256, 64 << 20, 16},
-  };
   constexpr int kRounds = 3000;
-  std::vector<double> round_trips, perftest_round_trips;
-  std::vector<double> rates[3], perftest_rates[3];
-  const bool perftest = absl::GetFlag(FLAGS_perftest);
+  std::vector<size_t> sizes;
+  for (size_t size = 4 << 10; size <= kSlabBytes; size *= 4) sizes.push_back(size);
+  if (sizes.back() != kSlabBytes) sizes.push_back(kSlabBytes);
+  std::vector<double> round_trips, plain_round_trips;
+  std::vector<std::vector<double>> rates(sizes.size()), plain_rates(sizes.size());
   // Turn by turn, so that a change of the machine's mood meets both.
   for (int turn = 0; turn < absl::GetFlag(FLAGS_repeat); ++turn) {
     round_trips.push_back(client.RoundTrip(4096, kRounds));
-    if (perftest) {
-      // It reports half a round trip.
-      if (auto columns = Perftest("ucp_am_lat", 4096, kRounds, spin); !columns.empty()) {
-        perftest_round_trips.push_back(2 * columns[1]);
-      }
-    }
-    for (int i = 0; i < 3; ++i) {
-      const Goodput& goodput = goodputs[i];
-      rates[i].push_back(client.Goodput(goodput.size, goodput.messages) / 1e9);
-      if (!perftest) continue;
-      if (auto columns =
-              Perftest("ucp_am_bw", goodput.perftest_size, goodput.perftest_messages, spin);
-          !columns.empty()) {
-        perftest_rates[i].push_back(columns[5] * (1 << 20) / 1e9);
-      }
+    plain_round_trips.push_back(1e6 * PlainSeconds({4096, kRounds, true}, spin));
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const int messages =
+          static_cast<int>(std::clamp<size_t>((size_t{1} << 30) / sizes[i], 16, 50'000));
+      rates[i].push_back(client.Goodput(sizes[i], messages) / 1e9);
+      plain_rates[i].push_back(static_cast<double>(sizes[i]) * messages /
+                               PlainSeconds({sizes[i], messages, false}, spin) / 1e9);
     }
   }
   std::printf("\n%s, %s; medians of %d turns; ratio > 1: Muster is faster\n\n",
               client.name().c_str(), spin ? "both poll" : "both sleep while there is nothing to do",
               absl::GetFlag(FLAGS_repeat));
-  std::printf("| %-42s | %-14s | %-14s | %-5s |\n", "two processes, one machine", "Transport",
-              "ucx_perftest", "ratio");
+  std::printf("| %-32s | %-14s | %-14s | %-5s |\n", "two processes, one machine", "Transport",
+              "plain sockets", "ratio");
   std::printf("|---|---|---|---|\n");
-  PrintRow("round trip push -> params, 4 KiB each way", "us", round_trips, perftest_round_trips,
-           false);
-  for (int i = 0; i < 3; ++i) PrintRow(goodputs[i].what, "GB/s", rates[i], perftest_rates[i], true);
+  PrintRow("round trip, 4 KiB each way", "us", round_trips, plain_round_trips, false);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    PrintRow(absl::StrCat("goodput, ", NameOf(sizes[i]), " messages"), "GB/s", rates[i],
+             plain_rates[i], true);
+  }
 }
 
 }  // namespace
@@ -360,7 +422,9 @@ int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
   absl::SetProgramUsageMessage(
-      "Measures the Transport interface between two processes against ucx_perftest.");
+      "Measures the Transport interface between two processes against plain sockets.");
+  absl::SetFlag(&FLAGS_transport, "tcp");
+  absl::SetFlag(&FLAGS_data_port, "127.0.0.1:0");
   absl::ParseCommandLine(argc, argv);
   if (absl::GetFlag(FLAGS_role) == "server") {
     muster::Server().Serve();

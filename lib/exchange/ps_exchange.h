@@ -21,15 +21,16 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/codec/codec.h"
+#include "lib/exchange/chunk_trace.h"
+#include "lib/exchange/exchange_metrics.h"
+#include "lib/exchange/gradient_exchange.h"
+#include "lib/exchange/send_queue.h"
+#include "lib/exchange/send_window.h"
+#include "lib/transport/session.h"
 #include "lib/transport/shared_slab.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/chunk_trace.h"
-#include "services/worker/gradient_exchange.h"
-#include "services/worker/send_queue.h"
-#include "services/worker/send_window.h"
-#include "services/worker/worker_metrics.h"
 
 namespace muster {
 
@@ -65,7 +66,7 @@ class PsExchange : public GradientExchange, private MessageReceiver {
     // other workers may be slow.
     absl::Duration answer_timeout = absl::Minutes(10);
 
-    WorkerMetrics* metrics = nullptr;
+    ExchangeMetrics* metrics = nullptr;
   };
 
   // INVALID_ARGUMENT when the plan's chunks do not cut its parameters, RESOURCE_EXHAUSTED when
@@ -142,9 +143,13 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   WireHeader HeaderOf(MessageKind kind, int chunk, int64_t step) const;
   bool IsOurs(const WireHeader& header) const;
 
-  PayloadPlace PlacePayload(const WireHeader& header) override;
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  int SenderOf(PeerId from, const WireHeader& header);
+
+  void PeerJoined(PeerId peer, const LinkIdentity&) override { transport_->Disconnect(peer); }
+  PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override;
+  void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override;
+  void PayloadLost(PeerId from, const WireHeader& header) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
   void Greet(int shard);
   void Greeted(int shard) ABSL_LOCKS_EXCLUDED(mu_);
@@ -177,7 +182,6 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   // The communication thread's.
   std::unique_ptr<Transport> transport_;
   std::vector<std::unique_ptr<Transport::MemoryRegistration>> registrations_;
-  std::string greeting_;
   std::vector<Link> links_;  // by shard
   std::vector<Chunk> chunks_;
   std::vector<int> unanswered_;  // by parameter: chunks

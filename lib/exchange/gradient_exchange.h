@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/cluster/limits.h"
+#include "lib/exchange/exchange_metrics.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/transport.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/worker_metrics.h"
 
 namespace muster {
 

@@ -1,4 +1,4 @@
-#include "services/worker/ring_exchange.h"
+#include "lib/exchange/ring_exchange.h"
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/cluster/channel.h"
+#include "lib/exchange/worker_shard.h"
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/test_plan.h"
@@ -24,7 +25,6 @@
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/inprocess_transport.h"
-#include "services/worker/worker_shard.h"
 
 namespace muster {
 namespace {
@@ -72,7 +72,7 @@ struct Member {
                  return network->MakeTransport();
                },
                .shard = shard.get(),
-               .metrics = &worker_metrics};
+               .metrics = &exchange_metrics};
     for (Floats& values : parameters) options.parameters.push_back(absl::MakeSpan(values));
     for (Floats& values : gradients) options.gradients.push_back(absl::MakeSpan(values));
   }
@@ -99,14 +99,14 @@ struct Member {
   }
 
   double BytesOut() {
-    return worker_metrics.Link(options.plan->workers((options.rank + 1) % Ranks()).member())
+    return exchange_metrics.Link(options.plan->workers((options.rank + 1) % Ranks()).member())
         .sent_bytes.Value();
   }
   int Ranks() const { return options.plan->workers_size(); }
 
   MemoryBudget budget{int64_t{1} << 30};
   Metrics metrics;
-  WorkerMetrics worker_metrics{metrics};
+  ExchangeMetrics exchange_metrics{metrics};
   std::vector<Floats> parameters, gradients;
   std::unique_ptr<WorkerShard> shard;
   RingExchange::Options options;
@@ -438,7 +438,7 @@ TEST(RingExchangeTest, AWorkerThatWasNotStartedIsNamed) {
   const absl::Status silent = ring.members[0]->exchange->Connect(kSteps, ring.Addresses());
 
   EXPECT_TRUE(absl::IsUnavailable(silent)) << silent;
-  EXPECT_THAT(std::string(silent.message()), HasSubstr("worker-1 (rank 1) has not answered HELLO"));
+  EXPECT_THAT(std::string(silent.message()), HasSubstr("worker-1 (rank 1) has not said HELLO"));
   EXPECT_EQ(ring.members[0]->exchange->culprit(), "worker-1");
 }
 

@@ -1,4 +1,4 @@
-#include "services/worker/ps_exchange.h"
+#include "lib/exchange/ps_exchange.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,9 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/cluster/parameter_group.h"
+#include "lib/exchange/chunk_order.h"
+#include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/trace.h"
-#include "services/worker/chunk_order.h"
 
 namespace muster {
 namespace {
@@ -346,9 +347,10 @@ absl::Status PsExchange::Open() {
     if (span.empty()) continue;
     ASSIGN_OR_RETURN(registrations_.emplace_back(), transport_->RegisterMemory(span));
   }
-  greeting_ = absl::StrCat(plan_.session_token(), transport_->address());
+  ASSIGN_OR_RETURN(const LinkCredentials credentials,
+                   CredentialsOf(plan_, LinkRole::kWorker, options_.rank));
   for (int shard = 0; shard < plan_.shards_size(); ++shard) {
-    absl::StatusOr<PeerId> peer = transport_->Connect(plan_.shards(shard).address());
+    absl::StatusOr<PeerId> peer = transport_->Connect(plan_.shards(shard).address(), credentials);
     if (!peer.ok()) {
       FailBecauseOf(shard, Annotate(peer.status(), NameOfShard(shard)));
       return peer.status();
@@ -466,6 +468,24 @@ bool PsExchange::IsOurs(const WireHeader& header) const {
          header.rank == static_cast<uint32_t>(options_.rank);
 }
 
+// The link says which shard speaks; one that speaks for another is at fault. -1: nobody.
+int PsExchange::SenderOf(PeerId from, const WireHeader& header) {
+  const auto link = std::ranges::find(links_, from, &Link::peer);
+  if (link == links_.end() || !IsOurs(header)) return -1;
+  const int shard = static_cast<int>(link - links_.begin());
+  const bool hello = header.kind == MessageKind::kHello;
+  const uint32_t count = hello ? links_.size() : chunks_.size();
+  if (header.chunk >= count) return -1;
+  const int chunk = static_cast<int>(header.chunk);
+  if ((hello ? chunk : ShardOf(chunk)) == shard) return shard;
+  FailBecauseOf(shard,
+                WithReason(absl::InvalidArgumentError(absl::StrCat(
+                               NameOfShard(shard), " speaks for ",
+                               NameOfShard(hello ? chunk : ShardOf(chunk)), " at step ", step())),
+                           "PS_PROTOCOL"));
+  return -1;
+}
+
 // A negative step would look like the -1 of a chunk that awaits nothing. An answer to a latecomer
 // may be of any later version; one to a worker that catches up may be of an earlier one than it
 // asked for, where this shard is behind the others.
@@ -483,10 +503,8 @@ absl::Status PsExchange::ProtocolFault(int chunk, absl::string_view what) const 
 }
 
 // Stale and repeated messages find no memory: the parameter may be in use by now.
-PayloadPlace PsExchange::PlacePayload(const WireHeader& header) {
-  if (header.kind != MessageKind::kParams || !IsOurs(header) || header.chunk >= chunks_.size()) {
-    return {};
-  }
+PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
+  if (header.kind != MessageKind::kParams || SenderOf(from, header) < 0) return {};
   const int c = static_cast<int>(header.chunk);
   const Chunk& chunk = chunks_[c];
   if (!Wants(chunk, header.step)) return {};
@@ -503,14 +521,11 @@ PayloadPlace PsExchange::PlacePayload(const WireHeader& header) {
   return {chunk.narrow, /*in_place=*/true};
 }
 
-void PsExchange::Received(const WireHeader& header, absl::Span<const std::byte> payload,
-                          PayloadLease) {
-  if (!IsOurs(header)) return;
-  if (header.kind == MessageKind::kHello) {
-    if (header.chunk < links_.size()) Greeted(static_cast<int>(header.chunk));
-    return;
-  }
-  if (header.chunk >= chunks_.size()) return;
+void PsExchange::Received(PeerId from, const WireHeader& header,
+                          absl::Span<const std::byte> payload, PayloadLease) {
+  const int shard = SenderOf(from, header);
+  if (shard < 0) return;
+  if (header.kind == MessageKind::kHello) return Greeted(shard);
   if (header.kind == MessageKind::kRefused) return Refused(header);
   const int c = static_cast<int>(header.chunk);
   Chunk& chunk = chunks_[c];
@@ -530,6 +545,13 @@ void PsExchange::Received(const WireHeader& header, absl::Span<const std::byte> 
   chunk.version.store(header.step, std::memory_order_relaxed);
   chunk.awaited = -1;
   if (!chunk.sending) Answered(c);
+}
+
+// The shard has the value and sends it again.
+void PsExchange::PayloadLost(PeerId from, const WireHeader& header) {
+  if (SenderOf(from, header) < 0 || failed()) return;
+  const int c = static_cast<int>(header.chunk);
+  if (Wants(chunks_[c], header.step)) Fetch(c, header.step);
 }
 
 // Values that travelled as f32 are where they belong.
@@ -612,10 +634,8 @@ void PsExchange::HaveCaughtUp(int64_t version) {
 }
 
 void PsExchange::Greet(int shard) {
-  WireHeader hello = HeaderOf(MessageKind::kHello, shard, plan_.first_step());
-  hello.length = greeting_.size();
-  transport_->Send(links_[shard].peer, hello,
-                   {reinterpret_cast<const std::byte*>(greeting_.data()), greeting_.size()}, {});
+  transport_->Send(links_[shard].peer, HeaderOf(MessageKind::kHello, shard, plan_.first_step()), {},
+                   {});
 }
 
 // The answer's chunk is the shard that gave it.

@@ -1,4 +1,4 @@
-#include "services/worker/local_sgd_exchange.h"
+#include "lib/exchange/local_sgd_exchange.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "lib/exchange/fake_ps.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
-#include "services/worker/fake_ps.h"
 
 namespace muster {
 namespace {
@@ -58,7 +58,7 @@ struct Tensors {
 struct Member {
   Member(InProcessNetwork& network, const FakePs& ps, int rank = 0)
       : plan(*ps.plan()),
-        worker_metrics(metrics),
+        exchange_metrics(metrics),
         values(plan.graph()),
         momentum(plan.graph()),
         gradients(plan.graph()),
@@ -68,7 +68,7 @@ struct Member {
                                    .transport = [&network] { return network.MakeTransport(); },
                                    .parameters = values.spans,
                                    .slots = {momentum.spans},
-                                   .metrics = &worker_metrics},
+                                   .metrics = &exchange_metrics},
                       .gradients = gradients.spans})
                      .value()) {}
 
@@ -87,7 +87,7 @@ struct Member {
 
   const v1::JobPlan& plan;
   Metrics metrics;
-  WorkerMetrics worker_metrics;
+  ExchangeMetrics exchange_metrics;
   Tensors values, momentum, gradients;
   std::unique_ptr<LocalSgdExchange> exchange;
 };
@@ -124,7 +124,7 @@ TEST(LocalSgdExchangeTest, InsideARoundAWorkerTrainsOnItsOwnAndNothingTravels) {
     EXPECT_NEAR(worker.exchange->GradientNorm(step + 1), (step + 1) * std::sqrt(1.0 * kElements),
                 1e-3);
   }
-  EXPECT_EQ(worker.worker_metrics.push_bytes.Value(), 0);
+  EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 0);
 }
 
 TEST(LocalSgdExchangeTest, ARoundEndsWithTheMeanOfValuesAndSlotsWeightedBySamples) {
@@ -170,7 +170,7 @@ TEST(LocalSgdExchangeTest, ARoundEndsWithTheMeanOfValuesAndSlotsWeightedBySample
     EXPECT_EQ(worker->exchange->version(), kSteps);
     EXPECT_EQ(worker->values.memory, workers[0]->values.memory) << "all have the same bits";
     // Three rounds of values and momentum, of both parameters.
-    EXPECT_EQ(worker->worker_metrics.push_bytes.Value(), 3 * 2 * 4 * (kElements + 1));
+    EXPECT_EQ(worker->exchange_metrics.push_bytes.Value(), 3 * 2 * 4 * (kElements + 1));
   }
   ExpectEverywhere(ps.parameter(0), expected[0].value);
 }
@@ -187,7 +187,7 @@ TEST(LocalSgdExchangeTest, FrozenParametersStayAsTheyAre) {
   for (int64_t step = 0; step < kSteps; ++step) worker.Step(step, 1, /*share=*/1);
   ASSERT_TRUE(worker.exchange->AwaitVersion(kSteps).ok());
   ExpectEverywhere(worker.values.memory[1], 1);
-  EXPECT_EQ(worker.worker_metrics.push_bytes.Value(), 3 * 2 * 4 * kElements);
+  EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 3 * 2 * 4 * kElements);
 }
 
 TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {

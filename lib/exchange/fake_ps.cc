@@ -1,4 +1,4 @@
-#include "services/worker/fake_ps.h"
+#include "lib/exchange/fake_ps.h"
 
 #include <algorithm>
 #include <utility>
@@ -27,6 +27,8 @@ FakeShard::FakeShard(InProcessNetwork& network)
 void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps) {
   plan_ = std::move(plan);
   total_steps_ = total_steps;
+  transport_->OpenSession(plan_->job_number(), plan_->generation(),
+                          *SessionToken::FromBytes(plan_->session_token()));
   for (int c = 0; c < plan_->chunks_size(); ++c) {
     const v1::PlanChunk& cut = plan_->chunks(c);
     if (cut.shard() != shard) continue;
@@ -96,21 +98,17 @@ std::vector<float> FakeShard::values(int chunk) const {
 
 void FakeShard::RefuseChunk(int chunk, RefusalReason reason) { refusals_[chunk] = reason; }
 
-PayloadPlace FakeShard::PlacePayload(const WireHeader& header) {
+PayloadPlace FakeShard::PlacePayload(PeerId, const WireHeader& header) {
   if (header.kind == MessageKind::kPush) ++pushes_placed_;
   incoming_.resize(header.length);
   return absl::MakeSpan(incoming_);
 }
 
-void FakeShard::Received(const WireHeader& header, absl::Span<const std::byte> payload,
+void FakeShard::Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                          PayloadLease) {
+  CHECK(from == workers_.at(header.rank));
   if (header.kind == MessageKind::kHello) {
-    const absl::string_view greeting(reinterpret_cast<const char*>(payload.data()), payload.size());
-    CHECK_EQ(greeting.substr(0, kToken.size()), kToken);
-    workers_[header.rank] = transport_->Connect(greeting.substr(kToken.size())).value();
-    WireHeader answer = header;
-    answer.length = 0;
-    transport_->Send(workers_[header.rank], answer, {}, {});
+    transport_->Send(from, header, {}, {});
     return;
   }
   const int index = static_cast<int>(header.chunk);

@@ -16,9 +16,9 @@
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/cluster/parameter_group.h"
+#include "lib/exchange/gradient_exchange.h"
+#include "lib/exchange/ps_exchange.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/gradient_exchange.h"
-#include "services/worker/ps_exchange.h"
 
 namespace muster {
 

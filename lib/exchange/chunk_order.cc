@@ -1,4 +1,4 @@
-#include "services/worker/chunk_order.h"
+#include "lib/exchange/chunk_order.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "services/worker/local_sgd_exchange.h"
+#include "lib/exchange/local_sgd_exchange.h"
 
 #include <algorithm>
 #include <cmath>

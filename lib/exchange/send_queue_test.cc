@@ -1,4 +1,4 @@
-#include "services/worker/send_queue.h"
+#include "lib/exchange/send_queue.h"
 
 #include <algorithm>
 #include <random>

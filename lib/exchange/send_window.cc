@@ -1,4 +1,4 @@
-#include "services/worker/send_window.h"
+#include "lib/exchange/send_window.h"
 
 #include "glog/logging.h"
 

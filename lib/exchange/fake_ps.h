@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "lib/transport/inprocess_transport.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -60,9 +61,11 @@ class FakeShard : private MessageReceiver {
   };
 
   void Run();
-  PayloadPlace PlacePayload(const WireHeader& header) override;
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  void PeerJoined(PeerId peer, const LinkIdentity& who) override { workers_[who.index] = peer; }
+  PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override;
+  void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease) override;
+  void PayloadLost(PeerId, const WireHeader&) override {}
   void PeerLost(PeerId, const absl::Status&) override {}
   v1::SyncMode mode() const;
   void Average(Chunk& chunk);

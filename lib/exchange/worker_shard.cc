@@ -1,4 +1,4 @@
-#include "services/worker/worker_shard.h"
+#include "lib/exchange/worker_shard.h"
 
 #include <utility>
 

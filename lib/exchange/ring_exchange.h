@@ -21,16 +21,17 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/exchange/chunk_trace.h"
+#include "lib/exchange/exchange_metrics.h"
+#include "lib/exchange/gradient_exchange.h"
+#include "lib/exchange/send_queue.h"
+#include "lib/exchange/worker_shard.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
+#include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/plan.pb.h"
-#include "services/worker/chunk_trace.h"
-#include "services/worker/gradient_exchange.h"
-#include "services/worker/send_queue.h"
-#include "services/worker/worker_metrics.h"
-#include "services/worker/worker_shard.h"
 
 namespace muster {
 
@@ -65,11 +66,11 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
     std::vector<absl::Span<std::byte>> memory;  // what holds them, to be registered
 
     ExchangeTuning tuning;
-    absl::Duration hello_timeout = absl::Seconds(60);  // a neighbour answers after its own Start
+    absl::Duration hello_timeout = absl::Seconds(60);  // a neighbour says it after its own Start
     // The last resort, as in PsExchange.
     absl::Duration answer_timeout = absl::Minutes(10);
 
-    WorkerMetrics* metrics = nullptr;
+    ExchangeMetrics* metrics = nullptr;
   };
 
   // Opens the transport, so that address() is known (a ring of one sleeps on it). INVALID_ARGUMENT
@@ -78,7 +79,7 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   static absl::StatusOr<std::unique_ptr<RingExchange>> Create(Options options);
   ~RingExchange() override;  // joins the thread; drops what is in flight
 
-  // `addresses`: of all shards. Waits until both neighbours have answered HELLO.
+  // `addresses`: of all shards. Waits until both neighbours have said HELLO.
   absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override
       ABSL_LOCKS_EXCLUDED(mu_);
   std::string address() const override { return address_; }
@@ -118,11 +119,6 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
     std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
     float loss_scale = 0;                // that came with the value
   };
-  // Another worker that this one is connected to.
-  struct Peer {
-    PeerId id = PeerId::kNone;
-    bool greeted = false;  // it has said HELLO with the right token
-  };
   enum class Payload : uint8_t { kValue, kSum };
 
   explicit RingExchange(Options options);
@@ -142,7 +138,7 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   void Join();
   bool IsPeer(int rank) const;
   bool Dial(int rank, const std::string& address);
-  void AnswerHello(int rank);
+  void Greet(int rank);
   void OpenIfAnswered();
   void TakePushed() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -157,22 +153,21 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   WireHeader HeaderOf(MessageKind kind) const;
 
   // MessageReceiver.
-  PayloadPlace PlacePayload(const WireHeader& header) override;
-  void Received(const WireHeader& header, absl::Span<const std::byte> payload,
+  void PeerJoined(PeerId peer, const LinkIdentity& who) override;
+  PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override;
+  void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override;
+  void PayloadLost(PeerId from, const WireHeader& header) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
-  bool IsForUs(const WireHeader& header) const;
+  int SenderOf(PeerId from, const WireHeader& header);
   bool AwaitsValue(int chunk, int64_t step) const;
   bool IsWhole(const WireHeader& header, int chunk);
-  bool HasToken(absl::Span<const std::byte> payload) const;
   PayloadPlace PlaceSum(const WireHeader& header);
   PayloadPlace PlaceValue(const WireHeader& header);
-  absl::Span<std::byte> PlaceControl(uint64_t length);
-  void ReceivedHello(const WireHeader& header, absl::Span<const std::byte> payload);
+  void ReceivedHello(int rank);
   void ReceivedSum(const WireHeader& header, absl::Span<const std::byte> payload,
                    PayloadLease lease);
   void ReceivedValue(const WireHeader& header, absl::Span<const std::byte> payload);
-  void ReceivedFromShard(const WireHeader& header, absl::Span<const std::byte> payload);
 
   // ShardOutput: the shard believes to have one worker, rank 0.
   void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
@@ -208,11 +203,10 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   std::unique_ptr<Transport> transport_;
   std::shared_ptr<Slab> slab_;  // where sums come in
   std::vector<std::unique_ptr<Transport::MemoryRegistration>> registrations_;
-  std::vector<Peer> peers_;         // by rank
-  bool joined_ = false;             // Connect() was called, and all peers are dialled
-  bool open_ = false;               // they have answered
-  std::vector<std::byte> control_;  // tokens of HELLO and VERDICT and what comes with them, in turn
-  size_t next_control_ = 0;
+  LinkCredentials credentials_;
+  std::vector<PeerId> peers_;  // by rank
+  bool joined_ = false;        // Connect() was called: peers of higher ranks are connected to
+  bool open_ = false;          // all have said HELLO
   std::vector<Chunk> chunks_;
   std::vector<int> chunks_of_parameter_;  // how many
   std::vector<int> unanswered_;           // by parameter: chunks
@@ -231,7 +225,7 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   Transport* waking_ ABSL_GUARDED_BY(mu_) = nullptr;  // transport_, while it may be woken
   bool opened_ ABSL_GUARDED_BY(mu_) = false;          // address_ is set, or failure_
   std::vector<std::string> addresses_ ABSL_GUARDED_BY(mu_);
-  std::vector<char> awaited_hello_ ABSL_GUARDED_BY(mu_);  // by rank: 1: its answer is missing
+  std::vector<char> hello_ ABSL_GUARDED_BY(mu_);  // by rank: 1: it has said HELLO
   int64_t total_steps_ ABSL_GUARDED_BY(mu_) = 0;
   bool connecting_ ABSL_GUARDED_BY(mu_) = false;
   bool connected_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,4 +1,4 @@
-#include "services/worker/ps_exchange.h"
+#include "lib/exchange/ps_exchange.h"
 
 #include <algorithm>
 #include <array>
@@ -13,11 +13,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/codec/codec.h"
+#include "lib/exchange/fake_ps.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/inprocess_transport.h"
-#include "services/worker/fake_ps.h"
 
 namespace muster {
 namespace {
@@ -65,7 +65,7 @@ FakePs::Options Job(int workers = 1, int shards = 2) {
 struct Member {
   Member(InProcessNetwork& network, const FakePs& ps,
          absl::FunctionRef<void(PsExchange::Options&)> adjust, int rank = 0)
-      : worker_metrics(metrics) {
+      : exchange_metrics(metrics) {
     const int count = ps.plan()->graph().parameters_size();
     parameters.assign(count, std::vector<float>(512));
     gradients.assign(count, std::vector<float>(512));
@@ -73,7 +73,7 @@ struct Member {
                                 .rank = rank,
                                 .transport = [&network] { return network.MakeTransport(); },
                                 .answer_timeout = absl::Seconds(30),
-                                .metrics = &worker_metrics};
+                                .metrics = &exchange_metrics};
     for (auto& parameter : parameters) options.parameters.push_back(absl::MakeSpan(parameter));
     for (auto& gradient : gradients) options.gradients.push_back(absl::MakeSpan(gradient));
     adjust(options);
@@ -84,7 +84,7 @@ struct Member {
             network, ps, [](PsExchange::Options&) {}, rank) {}
 
   Metrics metrics;
-  WorkerMetrics worker_metrics;
+  ExchangeMetrics exchange_metrics;
   std::vector<std::vector<float>> parameters, gradients;
   std::unique_ptr<PsExchange> exchange;
 };
@@ -452,13 +452,13 @@ TEST(PsExchangeTest, GradientsAndValuesTravelPackedAndAreCountedToTheByte) {
       params_bytes += ValuesFormat(*ps.plan(), c).bytes;
     }
     EXPECT_LT(push_bytes + params_bytes, 2 * 6 << 10) << "something is packed";
-    EXPECT_EQ(worker.worker_metrics.push_bytes.Value(), 3 * push_bytes);
-    EXPECT_EQ(worker.worker_metrics.params_bytes.Value(), 4 * params_bytes) << "with the fetch";
+    EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 3 * push_bytes);
+    EXPECT_EQ(worker.exchange_metrics.params_bytes.Value(), 4 * params_bytes) << "with the fetch";
     EXPECT_EQ(ps.shard(0).push_bytes() + ps.shard(1).push_bytes(), 3 * push_bytes);
     double of_links = 0;
     for (const char* peer : {"ps-0/0", "ps-1/0"}) {
-      of_links += worker.worker_metrics.Link(peer).sent_bytes.Value();
-      EXPECT_EQ(worker.worker_metrics.Link(peer).inflight_bytes.Value(), 0);
+      of_links += worker.exchange_metrics.Link(peer).sent_bytes.Value();
+      EXPECT_EQ(worker.exchange_metrics.Link(peer).inflight_bytes.Value(), 0);
     }
     EXPECT_EQ(of_links, 3 * push_bytes);
   }

@@ -1,4 +1,4 @@
-#include "services/worker/ring_exchange.h"
+#include "lib/exchange/ring_exchange.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,18 +12,13 @@
 #include "kernels/optimizer/optimizer.h"
 #include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
-#include "lib/shard/gradient_squares.h"
+#include "lib/exchange/chunk_order.h"
+#include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
-#include "services/worker/chunk_order.h"
 
 namespace muster {
 namespace {
 
-constexpr size_t kTokenBytes = GradientSquares::kTokenBytes;
-// Payloads of HELLO and VERDICT take turns in these: one that is overwritten by a flood of others
-// has a wrong token, no more.
-constexpr size_t kControlBytesMax = 64;
-constexpr size_t kControlPayloads = 64;
 constexpr int64_t kEveryVersion = std::numeric_limits<int64_t>::max();  // of a frozen parameter
 constexpr int64_t kFloatsPerLine = 16;                                  // 64 bytes
 // Beyond the urgency of every value.
@@ -31,10 +26,6 @@ constexpr int64_t kUrgencyOfSums = int64_t{1} << 40;
 
 absl::Span<std::byte> BytesOf(absl::Span<float> elements) {
   return {reinterpret_cast<std::byte*>(elements.data()), elements.size() * sizeof(float)};
-}
-
-absl::Span<const std::byte> BytesOf(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
 int64_t PaddedFloats(int64_t elements) {
@@ -71,8 +62,7 @@ RingExchange::RingExchange(Options options)
       judged_(StepsAreJudged(plan_.spec().training())),
       trace_(options_.tuning.trace, plan_.chunks_size()),
       place_in_order_(plan_.chunks_size()),
-      peers_(plan_.workers_size()),
-      control_(kControlPayloads * kControlBytesMax),
+      peers_(plan_.workers_size(), PeerId::kNone),
       chunks_(plan_.chunks_size()),
       chunks_of_parameter_(plan_.graph().parameters_size(), 0),
       parameters_behind_(plan_.graph().parameters_size()),
@@ -102,7 +92,7 @@ RingExchange::RingExchange(Options options)
     previous_link_.emplace(options_.metrics->Link(plan_.workers(previous()).member()));
   }
   absl::MutexLock lock(&mu_);
-  awaited_hello_.resize(ranks(), 0);
+  hello_.resize(ranks(), 0);
   pushed_.reserve(chunks_.size());
 }
 
@@ -121,16 +111,15 @@ absl::Status RingExchange::Connect(int64_t total_steps, std::vector<std::string>
   }
   addresses_ = std::move(addresses);
   total_steps_ = total_steps;
-  for (int rank = 0; rank < ranks(); ++rank) awaited_hello_[rank] = IsPeer(rank);
   connecting_ = true;
   if (waking_ != nullptr) waking_->Wake();
   auto settled = [this]()
                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return connected_ || !failure_.ok(); };
   if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.hello_timeout)) return failure_;
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (awaited_hello_[rank] == 0) continue;
+    if (!IsPeer(rank) || hello_[rank] != 0) continue;
     SetFailure(WithReason(absl::UnavailableError(absl::StrCat(
-                              NameOfRank(rank), " has not answered HELLO for ",
+                              NameOfRank(rank), " has not said HELLO for ",
                               absl::FormatDuration(options_.hello_timeout), " at step ", step())),
                           "PEER_UNREACHABLE"),
                plan_.workers(rank).member());
@@ -291,8 +280,10 @@ void RingExchange::Serve() {
 }
 
 absl::Status RingExchange::Open() {
+  ASSIGN_OR_RETURN(credentials_, CredentialsOf(plan_, LinkRole::kWorker, options_.rank));
   ASSIGN_OR_RETURN(transport_, options_.transport());
   transport_->SetReceiver(this);
+  transport_->OpenSession(plan_.job_number(), plan_.generation(), credentials_.token);
   address_ = transport_->address();
   {
     absl::MutexLock lock(&mu_);
@@ -328,7 +319,8 @@ absl::StatusOr<absl::Span<std::byte>> RingExchange::AllocateSlab() {
   return slab_->memory();
 }
 
-// Once Connect() was called: dials the others, and answers those who have dialled before.
+// Once Connect() was called: connects to the peers of higher ranks (those of lower ranks connect to
+// us, perhaps have already) and greets everybody who is connected.
 void RingExchange::Join() {
   if (joined_) return;
   std::vector<std::string> addresses;
@@ -342,7 +334,8 @@ void RingExchange::Join() {
   joined_ = true;
   options_.shard->parameters().Start(total_steps);
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (IsPeer(rank) && !Dial(rank, addresses[rank])) return;
+    if (IsPeer(rank) && rank > options_.rank && !Dial(rank, addresses[rank])) return;
+    if (peers_[rank] != PeerId::kNone) Greet(rank);
   }
   OpenIfAnswered();
 }
@@ -355,33 +348,45 @@ bool RingExchange::IsPeer(int rank) const {
 }
 
 bool RingExchange::Dial(int rank, const std::string& address) {
-  absl::StatusOr<PeerId> peer = transport_->Connect(address);
+  absl::StatusOr<PeerId> peer = transport_->Connect(address, credentials_);
   if (!peer.ok()) {
     FailBecauseOf(rank, Annotate(peer.status(), absl::StrCat("the address of ", NameOfRank(rank))));
     return false;
   }
-  peers_[rank].id = *peer;
-  WireHeader hello = HeaderOf(MessageKind::kHello);
-  hello.length = plan_.session_token().size();
-  transport_->Send(*peer, hello, BytesOf(plan_.session_token()), {});
-  if (peers_[rank].greeted) AnswerHello(rank);
+  peers_[rank] = *peer;
   return true;
 }
 
-void RingExchange::AnswerHello(int rank) {
-  transport_->Send(peers_[rank].id, HeaderOf(MessageKind::kHello), {}, {});
+// Says that this worker was started.
+void RingExchange::Greet(int rank) {
+  transport_->Send(peers_[rank], HeaderOf(MessageKind::kHello), {}, {});
+}
+
+// A peer of a lower rank, once; others have no business here.
+void RingExchange::PeerJoined(PeerId peer, const LinkIdentity& who) {
+  const int rank = static_cast<int>(std::min<uint32_t>(who.index, ranks()));
+  if (who.role != LinkRole::kWorker || rank >= options_.rank || !IsPeer(rank) ||
+      peers_[rank] != PeerId::kNone) {
+    LOG_EVERY_T(WARNING, 1) << plan_.job() << ": rank " << options_.rank << " turns away "
+                            << NameOf(who);
+    return transport_->Disconnect(peer);
+  }
+  peers_[rank] = peer;
+  if (joined_) Greet(rank);
 }
 
 void RingExchange::OpenIfAnswered() {
   {
     absl::MutexLock lock(&mu_);
-    if (open_ || std::ranges::count(awaited_hello_, 1) > 0) return;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      if (open_ || (IsPeer(rank) && hello_[rank] == 0)) return;
+    }
     connected_ = true;
   }
   open_ = true;
   for (int rank = 0; rank < ranks(); ++rank) {
     if (!IsPeer(rank)) continue;
-    options_.metrics->ShowLink(plan_.workers(rank).member(), transport_->Describe(peers_[rank].id));
+    options_.metrics->ShowLink(plan_.workers(rank).member(), transport_->Describe(peers_[rank]));
   }
   LOG(INFO) << plan_.job() << ": rank " << options_.rank << " of a ring of " << ranks()
             << " exchanges " << chunks_.size() << " chunks over " << transport_->name();
@@ -542,7 +547,7 @@ void RingExchange::SendReady() {
       trace_.Sent(c, header.step, entry->bytes, to_next_.credit_left());
     }
     next_link_->sent_bytes.Increment(static_cast<double>(entry->bytes));
-    transport_->Send(peers_[next()].id, header,
+    transport_->Send(peers_[next()], header,
                      BytesOf(payload == Payload::kSum ? GradientOf(c) : ValuesOf(c)),
                      [this, c, payload](const absl::Status& status) { Sent(c, payload, status); });
   }
@@ -567,15 +572,25 @@ void RingExchange::Sent(int c, Payload payload, const absl::Status& status) {
 
 // ---------------------------------------------------------------- messages
 
-bool RingExchange::IsForUs(const WireHeader& header) const {
-  return header.job == plan_.job_number() && header.generation == plan_.generation() &&
-         header.rank < peers_.size() && IsPeer(static_cast<int>(header.rank));
+// Which rank speaks, by the link; one that speaks for another is at fault. -1: nobody.
+int RingExchange::SenderOf(PeerId from, const WireHeader& header) {
+  const auto peer = std::ranges::find(peers_, from);
+  if (peer == peers_.end() || header.job != plan_.job_number() ||
+      header.generation != plan_.generation()) {
+    return -1;
+  }
+  const int rank = static_cast<int>(peer - peers_.begin());
+  if (header.rank == static_cast<uint32_t>(rank)) return rank;
+  FailBecauseOf(
+      rank,
+      WithReason(absl::InvalidArgumentError(absl::StrCat(NameOfRank(rank), " speaks for rank ",
+                                                         header.rank, " at step ", step())),
+                 "PEER_PROTOCOL"));
+  return -1;
 }
 
-PayloadPlace RingExchange::PlacePayload(const WireHeader& header) {
-  if (!IsForUs(header)) return {};
-  if (header.kind == MessageKind::kHello) return PlaceControl(header.length);
-  if (!peers_[header.rank].greeted) return {};
+PayloadPlace RingExchange::PlacePayload(PeerId from, const WireHeader& header) {
+  if (SenderOf(from, header) < 0) return {};
   switch (header.kind) {
     case MessageKind::kPush:
       return PlaceSum(header);
@@ -585,16 +600,9 @@ PayloadPlace RingExchange::PlacePayload(const WireHeader& header) {
     case MessageKind::kNorms:
     case MessageKind::kTrust:
       return options_.shard->parameters().PlaceScalars(header);
-    case MessageKind::kVerdict:
-      return PlaceControl(header.length);
     default:
       return {};
   }
-}
-
-absl::Span<std::byte> RingExchange::PlaceControl(uint64_t length) {
-  if (length > kControlBytesMax) return {};
-  return {&control_[next_control_++ % kControlPayloads * kControlBytesMax], length};
 }
 
 // Of the step that this worker is at, or the next: who began the sum has its values, which may
@@ -639,11 +647,16 @@ bool RingExchange::IsWhole(const WireHeader& header, int c) {
   return false;
 }
 
-void RingExchange::Received(const WireHeader& header, absl::Span<const std::byte> payload,
-                            PayloadLease lease) {
-  if (!IsForUs(header)) return;
-  if (header.kind == MessageKind::kHello) return ReceivedHello(header, payload);
-  if (payload.empty() || !peers_[header.rank].greeted) return;
+void RingExchange::Received(PeerId from, const WireHeader& header,
+                            absl::Span<const std::byte> payload, PayloadLease lease) {
+  const int rank = SenderOf(from, header);
+  if (rank < 0) return;
+  if (header.kind == MessageKind::kHello) return ReceivedHello(rank);
+  if (header.kind == MessageKind::kVerdict) {
+    if (rank == 0) options_.shard->parameters().VerdictArrived(header);
+    return;
+  }
+  if (payload.empty()) return;
   switch (header.kind) {
     case MessageKind::kPush:
       return ReceivedSum(header, payload, std::move(lease));
@@ -652,36 +665,33 @@ void RingExchange::Received(const WireHeader& header, absl::Span<const std::byte
     case MessageKind::kSquares:
     case MessageKind::kNorms:
     case MessageKind::kTrust:
-    case MessageKind::kVerdict:
-      return ReceivedFromShard(header, payload);
+      return options_.shard->parameters().ScalarsArrived(header);
     default:
       return;
   }
 }
 
-bool RingExchange::HasToken(absl::Span<const std::byte> payload) const {
-  return payload.size() >= kTokenBytes &&
-         std::memcmp(payload.data(), plan_.session_token().data(), kTokenBytes) == 0;
+// Nobody sends it again: the round cannot be finished.
+void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
+  const int rank = SenderOf(from, header);
+  if (rank < 0 || closing_) return;
+  if (header.kind != MessageKind::kPush && header.kind != MessageKind::kParams) {
+    options_.shard->parameters().ScalarsLost(header);
+  }
+  FailBecauseOf(rank,
+                WithReason(absl::UnavailableError(absl::StrCat(
+                               "a payload of ", NameOfRank(rank), " was lost on its way, of ",
+                               NameOfChunk(static_cast<int>(header.chunk)), " at step ", step())),
+                           "PEER_UNREACHABLE"));
 }
 
-// With a token: another worker has dialled us. Without payload: it has heard that we dialled it.
-void RingExchange::ReceivedHello(const WireHeader& header, absl::Span<const std::byte> payload) {
-  const auto rank = static_cast<int>(header.rank);
-  if (payload.empty()) {
-    {
-      absl::MutexLock lock(&mu_);
-      awaited_hello_[rank] = 0;
-    }
-    if (joined_) OpenIfAnswered();
-    return;
+// It was started.
+void RingExchange::ReceivedHello(int rank) {
+  {
+    absl::MutexLock lock(&mu_);
+    hello_[rank] = 1;
   }
-  if (!HasToken(payload)) {
-    LOG_EVERY_T(WARNING, 10) << plan_.job() << ": dropping a HELLO for rank " << options_.rank
-                             << " with a wrong token";
-    return;
-  }
-  peers_[rank].greeted = true;
-  if (peers_[rank].id != PeerId::kNone) AnswerHello(rank);
+  if (joined_) OpenIfAnswered();
 }
 
 void RingExchange::ReceivedSum(const WireHeader& header, absl::Span<const std::byte> payload,
@@ -710,20 +720,10 @@ void RingExchange::ReceivedValue(const WireHeader& header, absl::Span<const std:
   ValueHere(c, header);
 }
 
-// What one shard says to another is not answered when it is wrong: shards of one job agree, so it
-// is a stranger who speaks.
-void RingExchange::ReceivedFromShard(const WireHeader& header,
-                                     absl::Span<const std::byte> payload) {
-  ParameterShard& shard = options_.shard->parameters();
-  const bool token_is_right = HasToken(payload);
-  if (header.kind != MessageKind::kVerdict) return shard.ScalarsArrived(header, token_is_right);
-  if (token_is_right) shard.VerdictArrived(header);
-}
-
 void RingExchange::SendToShard(int shard, const WireHeader& header,
                                absl::Span<const std::byte> payload, Transport::SendDone done) {
-  if (peers_[shard].id == PeerId::kNone) return done(absl::UnavailableError("not connected"));
-  transport_->Send(peers_[shard].id, header, payload, std::move(done));
+  if (peers_[shard] == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+  transport_->Send(peers_[shard], header, payload, std::move(done));
 }
 
 void RingExchange::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {
@@ -736,7 +736,7 @@ void RingExchange::SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutco
 }
 
 void RingExchange::PeerLost(PeerId peer, const absl::Status& why) {
-  const auto lost = std::ranges::find(peers_, peer, &Peer::id);
+  const auto lost = std::ranges::find(peers_, peer);
   if (lost == peers_.end() || closing_) return;
   const int rank = static_cast<int>(lost - peers_.begin());
   const int missing = FirstChunkBehind(version() + 1);

@@ -1,0 +1,40 @@
+#include "lib/exchange/exchange_metrics.h"
+
+namespace muster {
+namespace {
+
+constexpr char kTheJob[] = "";  // a worker has one at a time
+
+}  // namespace
+
+ExchangeMetrics::ExchangeMetrics(Metrics& metrics)
+    : metrics_(metrics),
+      links_(metrics),
+      push_bytes(metrics.Counter("muster_worker_push_bytes_total",
+                                 "Gradient bytes handed to the transport, packed as they travel")),
+      params_bytes(metrics.Counter("muster_worker_params_bytes_total",
+                                   "Parameter bytes received, as they travelled")),
+      queued_chunks(metrics.Gauge("muster_worker_queued_chunks",
+                                  "Chunks that are final and wait for credit of their link")),
+      queued_bytes(metrics.Gauge("muster_worker_queued_bytes", "Bytes of those chunks")),
+      credit_duration(metrics.Histogram("muster_worker_credit_wait_duration_seconds",
+                                        "Time that a final chunk waited for credit of its link")) {}
+
+void ExchangeMetrics::ShowLink(const std::string& peer, const LinkDescription& link) {
+  links_.Show(kTheJob, peer, link);
+}
+
+void ExchangeMetrics::ForgetLinks() { links_.Forget(kTheJob); }
+
+LinkMetrics ExchangeMetrics::Link(const std::string& peer) {
+  const MetricLabels labels = {{"peer", peer}};
+  return {.sent_bytes = metrics_.Counter("muster_worker_link_sent_bytes_total",
+                                         "Gradient bytes handed to one link", labels),
+          .received_bytes = metrics_.Counter("muster_worker_link_received_bytes_total",
+                                             "Parameter bytes received over one link", labels),
+          .inflight_bytes = metrics_.Gauge(
+              "muster_worker_link_inflight_bytes",
+              "Gradient bytes being sent over one link: at most its credit", labels)};
+}
+
+}  // namespace muster

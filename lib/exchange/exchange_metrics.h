@@ -1,0 +1,46 @@
+// What an exchange exports at /metrics.
+#pragma once
+
+#include <string>
+
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/link_gauges.h"
+#include "lib/transport/transport.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+
+namespace muster {
+
+// Of one link: to a shard, or to a neighbour in the ring.
+struct LinkMetrics {
+  prometheus::Counter& sent_bytes;
+  prometheus::Counter& received_bytes;
+  prometheus::Gauge& inflight_bytes;
+};
+
+// References into `metrics`, which outlives this: looked up once, observed without a lock.
+class ExchangeMetrics {
+ public:
+  explicit ExchangeMetrics(Metrics& metrics);
+
+  // What carries the messages to `peer` ("ps-0/1": the member and which of its shard threads).
+  // Logs it once.
+  void ShowLink(const std::string& peer, const LinkDescription& link);
+  void ForgetLinks();  // the job has ended
+  // The same objects for the same peer.
+  LinkMetrics Link(const std::string& peer);
+
+ private:
+  Metrics& metrics_;
+  LinkGauges links_;
+
+ public:
+  prometheus::Counter& push_bytes;         // payloads, as they are on the wire
+  prometheus::Counter& params_bytes;       // likewise
+  prometheus::Gauge& queued_chunks;        // wait for credit
+  prometheus::Gauge& queued_bytes;         // that they have to send
+  prometheus::Histogram& credit_duration;  // from final to sent, of a chunk
+};
+
+}  // namespace muster

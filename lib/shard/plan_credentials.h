@@ -1,0 +1,14 @@
+// How a member of a job introduces itself to the others.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "lib/transport/session.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// As rank or shard `index` of the plan's generation, with the plan's token. INVALID_ARGUMENT
+// (reason "BAD_PLAN") where the plan has no proper one.
+absl::StatusOr<LinkCredentials> CredentialsOf(const v1::JobPlan& plan, LinkRole role, int index);
+
+}  // namespace muster

@@ -1,0 +1,440 @@
+#include "lib/transport/shared_memory_link.h"
+
+#include <glog/logging.h>
+#include <sys/epoll.h>
+
+#include <array>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using Kind = ControlPacket::Kind;
+using Refusal = ControlPacket::Refusal;
+
+constexpr int kOpeningPackets = 3;  // HELLO, INTRODUCE (of who dialled), BELL
+// Whoever is woken for less, on the only processor perhaps, would rather find all of the turn's.
+constexpr uint64_t kWorthASwitch = 64 << 10;
+
+}  // namespace
+
+uint64_t LeaseTable::Add(Lease lease) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<uint32_t>(leases_.size()));
+    leases_.emplace_back();
+  }
+  const uint32_t number = free_.back();
+  free_.pop_back();
+  leases_[number] = std::move(lease);
+  return number;
+}
+
+LeaseTable::Lease LeaseTable::Take(uint64_t number) {
+  free_.push_back(static_cast<uint32_t>(number));
+  return std::exchange(leases_[number], {});
+}
+
+void LeaseTable::Forget(const SharedMemoryLink* link) {
+  for (Lease& lease : leases_) {
+    if (lease.link == link) lease.link = nullptr;
+  }
+}
+
+SharedMemoryLink::SharedMemoryLink(LinkCommons* commons, LocalAddress to,
+                                   LinkCredentials credentials)
+    : commons_(*commons),
+      dialled_(true),
+      to_(std::move(to)),
+      credentials_(std::move(credentials)),
+      id_(commons->NewPeer(this)),
+      writer_(commons->slabs.get(), &commons->sends),
+      told_joined_(true) {}
+
+SharedMemoryLink::SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time deadline)
+    : commons_(*commons),
+      dialled_(false),
+      deadline_(deadline),
+      id_(PeerId::kNone),
+      socket_(std::move(accepted)),
+      writer_(commons->slabs.get(), &commons->sends),
+      told_joined_(false) {}
+
+SharedMemoryLink::~SharedMemoryLink() {
+  Close(absl::CancelledError("disconnected"));
+  commons_.leases.Forget(this);
+  if (id_ != PeerId::kNone) commons_.peers.erase(id_);
+  std::erase(commons_.published, this);
+  std::erase(commons_.returned, this);
+}
+
+// ---- Opening.
+
+absl::Status SharedMemoryLink::Watch() {
+  noted_ = commons_.sockets_due = true;  // it may have something already
+  return commons_.loop->Watch(socket_->fd(), EPOLLIN | EPOLLET, this);
+}
+
+bool SharedMemoryLink::GoOn() {
+  const auto done = [this] {
+    return said_ == kOpeningPackets || left_ || !why_ended_.ok() || !failed_.ok() ||
+           id_ == PeerId::kNone;
+  };
+  if (done()) return true;
+  if (!socket_.has_value()) Dial();
+  if (socket_.has_value() && !writer_.has_memory()) {
+    if (const absl::Status made = writer_.MakeMemory(); !made.ok()) GiveUp(made);
+  }
+  while (socket_.has_value() && !done()) {
+    const absl::Status said = SayNext();
+    if (absl::IsResourceExhausted(said)) break;
+    if (said.ok()) {
+      ++said_;
+    } else {
+      Fail(said);
+    }
+  }
+  SeeWhetherOpen();
+  return done();
+}
+
+void SharedMemoryLink::Dial() {
+  absl::StatusOr<ControlSocket> socket = ControlSocket::Connect(to_->SocketName());
+  if (absl::IsResourceExhausted(socket.status())) return;
+  if (!socket.ok()) return End(socket.status());
+  socket_ = *std::move(socket);
+  if (const absl::Status watched = Watch(); !watched.ok()) GiveUp(watched);
+}
+
+absl::Status SharedMemoryLink::SayNext() {
+  switch (said_) {
+    case 0:
+      return socket_->Send({.kind = Kind::kHello, .bytes = message_ring::kBytes}, writer_.file());
+    case 1:
+      if (!dialled_) return absl::OkStatus();
+      return socket_->Send(
+          {.kind = Kind::kIntroduce, .who = credentials_.self, .token = credentials_.token});
+    default:
+      return socket_->Send({.kind = Kind::kBell}, commons_.loop->bell().fd());
+  }
+}
+
+void SharedMemoryLink::SeeWhetherOpen() {
+  open_ = said_ == kOpeningPackets && reader_.mapped() && bell_.has_value();
+}
+
+void SharedMemoryLink::TurnAway(Refusal refusal) {
+  if (refusal != Refusal::kNone) (void)socket_->Send({.kind = Kind::kRefused, .refusal = refusal});
+  Close(absl::OkStatus());
+  commons_.ends_due = true;
+}
+
+// ---- The socket.
+
+void SharedMemoryLink::Ready(uint32_t) { noted_ = commons_.sockets_due = true; }
+
+// Not watched for otherwise: the peer's every look into its socket would wake us.
+void SharedMemoryLink::WatchForRoom(bool watch) {
+  if (std::exchange(socket_full_, watch) == watch) return;
+  commons_.loop->Change(socket_->fd(), EPOLLIN | EPOLLET | (watch ? uint32_t{EPOLLOUT} : 0), this);
+}
+
+// Its other end is closed. What it said before that, and perhaps why, is still to be read.
+void SharedMemoryLink::Fail(const absl::Status& why) {
+  failed_ = why;
+  noted_ = commons_.sockets_due = true;
+}
+
+void SharedMemoryLink::ReadSocket() {
+  noted_ = false;
+  if (socket_.has_value()) WatchForRoom(false);
+  while (socket_.has_value()) {
+    absl::StatusOr<std::optional<ControlSocket::Received>> heard = socket_->Receive();
+    if (heard.ok() && !heard->has_value()) {
+      if (failed_.ok()) return;
+      heard = failed_;
+    }
+    const absl::Status believed = heard.ok() ? Hear(**std::move(heard)) : heard.status();
+    if (absl::IsInvalidArgument(believed)) return Break(believed);
+    if (!believed.ok()) return GiveUp(believed);
+  }
+}
+
+absl::Status SharedMemoryLink::Hear(ControlSocket::Received received) {
+  const ControlPacket& packet = received.packet;
+  if (packet.kind == Kind::kHello) {
+    if (reader_.mapped()) return absl::InvalidArgumentError("a HELLO too many");
+    return reader_.Map(received.file);
+  }
+  if (packet.kind == Kind::kRefused) return HearRefusal(packet.refusal);
+  if (!reader_.mapped()) return absl::InvalidArgumentError("it speaks before its HELLO");
+  if (packet.kind == Kind::kIntroduce) return HearIntroduction(packet);
+  if (id_ == PeerId::kNone) return absl::InvalidArgumentError("it has not introduced itself");
+  if (packet.kind == Kind::kSlab) return reader_.AddSlab(packet.slab, packet.bytes, received.file);
+  if (packet.kind == Kind::kWithdraw) return reader_.RemoveSlab(packet.slab);
+  if (packet.kind == Kind::kBell) {
+    if (bell_.has_value()) return absl::InvalidArgumentError("a BELL too many");
+    ASSIGN_OR_RETURN(bell_, Doorbell::Adopt(std::move(received.file)));
+    SeeWhetherOpen();
+    return absl::OkStatus();
+  }
+  if (!open_ || !why_ended_.ok()) return absl::InvalidArgumentError("a BYE too early, or too many");
+  End(absl::UnavailableError("the peer disconnected"));
+  return absl::OkStatus();
+}
+
+// The socket is private to two processes of one user, or of root, as the kernel says: the token may
+// be said there as it is.
+absl::Status SharedMemoryLink::HearIntroduction(const ControlPacket& packet) {
+  if (id_ != PeerId::kNone) return absl::InvalidArgumentError("an introduction too many");
+  const SessionToken* token = commons_.sessions.Find(packet.who.job, packet.who.generation);
+  if (token == nullptr || !(*token == packet.token)) {
+    LOG(WARNING) << "shared memory: " << NameOf(packet.who) << " is not let in";
+    TurnAway(Refusal::kNotLetIn);
+    return absl::OkStatus();
+  }
+  who_ = packet.who;
+  id_ = commons_.NewPeer(this);
+  return absl::OkStatus();
+}
+
+absl::Status SharedMemoryLink::HearRefusal(Refusal refusal) const {
+  if (!dialled_ || reader_.mapped()) return absl::InvalidArgumentError("a refusal too late");
+  if (refusal == Refusal::kFull) {
+    return absl::ResourceExhaustedError("the peer has as many links as it takes");
+  }
+  return absl::PermissionDeniedError(
+      "not let in: no such session is open there, or the token is another");
+}
+
+// ---- The end.
+
+void SharedMemoryLink::End(absl::Status why) {
+  commons_.ends_due = true;
+  if (!why_ended_.ok()) return;
+  why_ended_ = Annotate(why, "shared memory");
+  writer_.CancelWaiting(why_ended_);
+}
+
+void SharedMemoryLink::Close(const absl::Status& why) {
+  if (!socket_.has_value()) return;
+  (void)writer_.TakeReturns();  // what came before the end
+  commons_.loop->Unwatch(socket_->fd(), this);
+  socket_.reset();
+  writer_.CancelWaiting(why);
+  writer_.EndLoans(why);
+}
+
+// Nobody else hears what became of somebody who has not introduced himself.
+void SharedMemoryLink::GiveUp(const absl::Status& why) {
+  if (id_ == PeerId::kNone && !absl::IsUnavailable(why)) {
+    LOG(WARNING) << "shared memory: who connected is turned away: " << why;
+  }
+  End(why);
+  Close(why_ended_);
+}
+
+// The other side hears of it by its closed socket.
+void SharedMemoryLink::Break(const absl::Status& why) {
+  commons_.malformed.fetch_add(1, std::memory_order_relaxed);
+  LOG(WARNING) << "shared memory: a peer breaks the protocol and is cut off: " << why;
+  End(absl::UnavailableError(absl::StrCat("the peer breaks the protocol: ", why.message())));
+  broken_ = true;
+  Close(why_ended_);
+}
+
+void SharedMemoryLink::Disconnect() {
+  left_ = true;
+  const absl::Status why = absl::CancelledError("disconnected");
+  writer_.CancelWaiting(why);
+  (void)reader_.DropArriving();
+  if (!open_) Close(why);
+  commons_.ends_due = true;
+}
+
+int SharedMemoryLink::TellEnd() {
+  if (why_ended_.ok() || Muted()) return 0;
+  int events = Receive(message_ring::kEntries);
+  const std::optional<WireHeader> lost = reader_.DropArriving();
+  if (lost.has_value()) {
+    commons_.receiver->PayloadLost(id_, *lost);
+    ++events;
+  }
+  if (Muted()) return events;
+  told_end_ = true;
+  if (!told_joined_) return events;  // it came to nothing before anybody heard of it
+  commons_.receiver->PeerLost(id_, why_ended_);
+  return events + 1;
+}
+
+// Whom nothing is owed on either side is told by the closed socket alone.
+bool SharedMemoryLink::Settle() {
+  if (!Muted()) return id_ == PeerId::kNone && !connected();
+  if (!connected()) return true;
+  if (writer_.loans_out() == 0 && leases_ == 0) {
+    Close(absl::CancelledError("disconnected"));
+    return true;
+  }
+  if (!left_ || said_bye_ || !why_ended_.ok() || !failed_.ok()) return false;
+  const absl::Status said = socket_->Send({.kind = Kind::kBye});
+  said_bye_ = said.ok();
+  if (absl::IsResourceExhausted(said)) {
+    WatchForRoom(true);
+  } else if (!said.ok()) {
+    Fail(said);
+  }
+  return false;
+}
+
+// ---- Sending.
+
+void SharedMemoryLink::Send(PendingSend* send) {
+  if (!why_ended_.ok()) return commons_.sends.Finish(send, why_ended_);
+  writer_.Add(send);
+  SendWaiting();
+}
+
+bool SharedMemoryLink::MaySend() const {
+  return IsOpen() && failed_.ok() && why_ended_.ok() && !left_;
+}
+
+// `done` may send more, and disconnect.
+void SharedMemoryLink::SendWaiting() {
+  while (writer_.first() != nullptr && MaySend()) {
+    PendingSend* send = writer_.first();
+    const LinkWriter::Published published = writer_.Publish(*socket_);
+    if (!std::exchange(published_, true)) commons_.published.push_back(this);
+    const bool lent = send->slab != 0;
+    if (send->header.length >= kWorthASwitch) RingForReader();
+    switch (published) {
+      case LinkWriter::Published::kAll:
+        if (!lent) commons_.sends.Finish(send, absl::OkStatus());
+        break;
+      case LinkWriter::Published::kPart:
+        return;
+      case LinkWriter::Published::kSocketFull:
+        return WatchForRoom(true);
+      case LinkWriter::Published::kSocketDead:
+        return Fail(absl::UnavailableError("its socket takes nothing any more"));
+    }
+  }
+}
+
+int SharedMemoryLink::Pump() {
+  if (!IsOpen()) return 0;
+  const int returns = writer_.loans_out() > 0 ? TakeReturns() : 0;
+  if (writer_.first() != nullptr) SendWaiting();
+  return returns;
+}
+
+int SharedMemoryLink::TakeReturns() {
+  const absl::StatusOr<int> taken = writer_.TakeReturns();
+  if (!taken.ok()) {
+    Break(taken.status());
+    return 0;
+  }
+  if (Muted() && writer_.loans_out() == 0) commons_.ends_due = true;
+  return *taken;
+}
+
+void SharedMemoryLink::Withdraw() {
+  if (IsOpen() && failed_.ok()) writer_.Withdraw(*socket_);
+}
+
+// ---- Receiving.
+
+// What the other side left when it closed its socket needs no bell any more.
+bool SharedMemoryLink::Readable() const {
+  if (broken_ || id_ == PeerId::kNone) return false;
+  return connected() ? open_ : reader_.mapped();
+}
+
+int SharedMemoryLink::Receive(int messages_max) {
+  if (!Readable()) return 0;
+  int events = 0;
+  if (!told_joined_ && !Muted()) {
+    told_joined_ = true;
+    commons_.receiver->PeerJoined(id_, who_);
+    ++events;
+  }
+  std::array<std::byte, RingDescriptor::kBytes> bytes;
+  for (int taken = 0; taken < messages_max && Readable() && reader_.Next(bytes); ++taken) {
+    ++events;
+    const absl::StatusOr<RingDescriptor> descriptor = DecodeDescriptor(bytes);
+    const absl::Status believed = descriptor.ok() ? Take(*descriptor) : descriptor.status();
+    if (!believed.ok()) Break(believed);
+  }
+  return events;
+}
+
+absl::Status SharedMemoryLink::Take(const RingDescriptor& descriptor) {
+  MarkReturned();
+  const bool in_slab = descriptor.slab != 0;
+  if (in_slab && !reader_.Knows(descriptor.slab)) ReadSocket();  // announced before it was used
+  // Whoever closed the socket may have its payloads for his own again.
+  if (Muted() || (in_slab && !connected())) {
+    reader_.Drop(descriptor);
+    return absl::OkStatus();
+  }
+  return reader_.Take(
+      descriptor, id_, *commons_.receiver, [this](uint32_t loan, LinkReader::Slab slab) {
+        ++leases_;
+        return PayloadLease(commons_.transport, commons_.leases.Add({this, loan, std::move(slab)}));
+      });
+}
+
+void SharedMemoryLink::Return(uint32_t loan) {
+  --leases_;
+  reader_.Return(loan);
+  MarkReturned();
+  if (Muted() && leases_ == 0) commons_.ends_due = true;
+}
+
+void SharedMemoryLink::MarkReturned() {
+  if (!std::exchange(returned_, true)) commons_.returned.push_back(this);
+}
+
+// ---- Sleeping.
+
+bool SharedMemoryLink::HasNews() const {
+  if (Readable() && reader_.HasMessage()) return true;
+  if (!IsOpen()) return false;
+  return writer_.HasReturn() || (MaySend() && writer_.CanPublish(socket_full_));
+}
+
+void SharedMemoryLink::SetSleeps() {
+  if (!IsOpen()) return;
+  reader_.SetSleeps(true);
+  if (writer_.first() != nullptr || writer_.loans_out() > 0) writer_.SetSleeps(true);
+}
+
+void SharedMemoryLink::StayAwake() {
+  if (!IsOpen()) return;
+  reader_.SetSleeps(false);
+  writer_.SetSleeps(false);
+}
+
+// One ring wakes the other side's thread, which then looks at both directions: whoever takes one of
+// its flags takes the other as well, and rings once.
+void SharedMemoryLink::RingForReader() {
+  if (!IsOpen() || !writer_.TakeReaderSleeps()) return;
+  (void)reader_.TakeWriterSleeps();
+  bell_->Ring();
+}
+
+void SharedMemoryLink::WakeReader() {
+  published_ = false;
+  RingForReader();
+}
+
+void SharedMemoryLink::WakeWriter() {
+  returned_ = false;
+  if (!IsOpen() || !reader_.TakeWriterSleeps()) return;
+  (void)writer_.TakeReaderSleeps();
+  bell_->Ring();
+}
+
+}  // namespace muster

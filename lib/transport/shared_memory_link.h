@@ -1,0 +1,200 @@
+// A link between two processes of one host, in both directions.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "lib/transport/control_socket.h"
+#include "lib/transport/doorbell.h"
+#include "lib/transport/event_loop.h"
+#include "lib/transport/link_reader.h"
+#include "lib/transport/link_writer.h"
+#include "lib/transport/local_address.h"
+#include "lib/transport/pending_sends.h"
+#include "lib/transport/registered_slabs.h"
+#include "lib/transport/session.h"
+#include "lib/transport/transport.h"
+
+namespace muster {
+
+class SharedMemoryLink;
+
+// Payloads lent to the receiver, of all links of a transport. Numbers are used again, so that none
+// allocates. Thread-compatible.
+class LeaseTable {
+ public:
+  struct Lease {
+    SharedMemoryLink* link = nullptr;  // null: gone
+    uint32_t loan = 0;                 // the sender's number
+    LinkReader::Slab slab;
+  };
+
+  uint64_t Add(Lease lease);
+  Lease Take(uint64_t number);
+  // `link` is going.
+  void Forget(const SharedMemoryLink* link);
+  bool empty() const { return leases_.size() == free_.size(); }
+
+ private:
+  std::vector<Lease> leases_;
+  std::vector<uint32_t> free_;
+};
+
+// What the links of one transport have in common; used on its thread.
+struct LinkCommons {
+  Transport* transport;  // that leases are of
+  EventLoop* loop;
+  MessageReceiver* receiver = nullptr;
+  SessionTable sessions;
+  absl::flat_hash_map<PeerId, SharedMemoryLink*> peers;
+  int32_t peers_made = 0;
+  PendingSends sends;
+  std::shared_ptr<RegisteredSlabs> slabs = std::make_shared<RegisteredSlabs>();
+  LeaseTable leases;
+  std::atomic<int64_t> malformed = 0;  // any thread reads it
+
+  // What the transport has to look after.
+  bool sockets_due = false;                  // a link's socket may have something
+  bool ends_due = false;                     // a link has ended, or has nothing left to wait for
+  std::vector<SharedMemoryLink*> published;  // their readers may be asleep and wait for that
+  std::vector<SharedMemoryLink*> returned;   // likewise their writers, for room and returns
+
+  PeerId NewPeer(SharedMemoryLink* link) {
+    const PeerId id{peers_made++};
+    peers[id] = link;
+    return id;
+  }
+};
+
+// One end of it: a socket, and a ring for each direction. docs/protocol.md has what is said.
+//
+//   opening   until each side has the other's ring and bell; nothing is published before
+//   open      messages go both ways
+//   ended     the other side has left, or its socket has been closed: what it had published whole
+//             still arrives, then PayloadLost and PeerLost are told, and nothing comes any more
+//   left      our caller has disconnected: nothing of it is heard any more
+//
+// After the last two the socket stays until neither side holds a payload of the other. Thread-
+// compatible; calls the receiver from Receive() and TellEnd() only, `done` also from Send() and
+// Pump(). It may call Send() and Disconnect() here then.
+class SharedMemoryLink : public EventLoop::Handler {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Dials `to`, as `credentials` say. `commons` outlives it.
+  SharedMemoryLink(LinkCommons* commons, LocalAddress to, LinkCredentials credentials);
+  // Somebody dialled us, and has until `deadline` to introduce himself.
+  SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time deadline);
+  ~SharedMemoryLink() override;
+
+  // kNone: of somebody who has not introduced himself.
+  PeerId id() const { return id_; }
+  bool dialled() const { return dialled_; }
+  bool left() const { return left_; }
+  // Somebody who has not introduced himself.
+  bool ungreeted() const { return id_ == PeerId::kNone && connected(); }
+  Time deadline() const { return deadline_; }
+  const absl::Status& why_ended() const { return why_ended_; }
+
+  // Of one that was accepted, before anything else. RESOURCE_EXHAUSTED: it cannot be.
+  absl::Status Watch();
+  // Says what opens the link, as far as that is possible now. False: try again soon; nothing
+  // announces when.
+  bool GoOn();
+  // The socket has something, perhaps.
+  bool noted() const { return noted_; }
+  void ReadSocket();
+  // Of somebody who has not introduced himself. kNone: without a word.
+  void TurnAway(ControlPacket::Refusal refusal);
+
+  void Send(PendingSend* send);
+  void Disconnect();
+  // Ends it because of `why`, which is nobody's fault.
+  void GiveUp(const absl::Status& why);
+
+  // At most so many messages or fragments. How many.
+  int Receive(int messages_max);
+  // Returns taken, and more sent where there is room. How many returns.
+  int Pump();
+  void Withdraw();
+  // Of an ended link, once: what is left arrives, PayloadLost, PeerLost. How many events.
+  int TellEnd();
+  // Of a link that has ended or was left: closes it when nobody holds a payload any more. True: it
+  // may go.
+  bool Settle();
+  // A lease has ended.
+  void Return(uint32_t loan);
+  int loans_out() const { return writer_.loans_out(); }
+
+  bool HasNews() const;
+  void SetSleeps();
+  void StayAwake();
+  // Wakes the other side if it sleeps; see message_ring::Settle().
+  void WakeReader();
+  void WakeWriter();
+
+ private:
+  void Ready(uint32_t) override;
+
+  bool connected() const { return socket_.has_value(); }
+  bool IsOpen() const { return open_ && connected(); }
+  bool MaySend() const;
+  bool Readable() const;
+  bool Muted() const { return left_ || told_end_; }
+
+  void Dial();
+  absl::Status SayNext();
+  void SeeWhetherOpen();
+  absl::Status Hear(ControlSocket::Received received);
+  absl::Status HearIntroduction(const ControlPacket& packet);
+  // Never OK.
+  absl::Status HearRefusal(ControlPacket::Refusal refusal) const;
+  void WatchForRoom(bool watch);
+  void Fail(const absl::Status& why);
+
+  absl::Status Take(const RingDescriptor& descriptor);
+  void SendWaiting();
+  int TakeReturns();
+  void MarkReturned();
+  void RingForReader();
+
+  void End(absl::Status why);
+  void Close(const absl::Status& why);
+  void Break(const absl::Status& why);
+
+  LinkCommons& commons_;
+  const bool dialled_;  // by us
+  const std::optional<LocalAddress> to_;
+  const LinkCredentials credentials_;
+  const Time deadline_ = {};  // for the introduction of who dialled us
+  PeerId id_;
+  LinkIdentity who_;
+
+  std::optional<ControlSocket> socket_;
+  std::optional<Doorbell> bell_;  // the other side's
+  LinkWriter writer_;
+  LinkReader reader_;
+
+  int said_ = 0;  // of what opens the link
+  bool open_ = false;
+  bool told_joined_;
+  bool noted_ = false;
+  bool socket_full_ = false;
+  absl::Status failed_;     // the socket takes nothing any more; what it brings says why
+  absl::Status why_ended_;  // OK: it has not
+  bool told_end_ = false;
+  bool broken_ = false;  // nothing that lies in its ring is believed any more
+  bool left_ = false;
+  bool said_bye_ = false;
+  bool published_ = false;  // in commons_.published
+  bool returned_ = false;   // in commons_.returned
+  int leases_ = 0;
+};
+
+}  // namespace muster

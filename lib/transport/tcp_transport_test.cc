@@ -1,0 +1,358 @@
+#include "lib/transport/tcp_transport.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "lib/transport/data_port.h"
+#include "lib/transport/event_loop.h"
+#include "lib/transport/postbox.h"
+#include "lib/transport/session.h"
+#include "lib/transport/session_handshake.h"
+#include "lib/transport/transport.h"
+#include "lib/transport/wire.h"
+
+namespace muster {
+namespace {
+
+std::shared_ptr<DataPort> OpenPort(DataPortOptions options = {.bind_host = "127.0.0.1"}) {
+  auto port = DataPort::Open(std::move(options));
+  EXPECT_TRUE(port.ok()) << port.status();
+  return *std::move(port);
+}
+
+class Inbox : public Postbox {
+ public:
+  PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override {
+    ++placed;
+    return Postbox::PlacePayload(from, header);
+  }
+  int placed = 0;
+};
+
+// A process with one transport.
+struct Station {
+  explicit Station(std::shared_ptr<DataPort> at = OpenPort(), bool spin = false)
+      : port(std::move(at)) {
+    auto made_loop = EventLoop::Create({.regardless = spin});
+    EXPECT_TRUE(made_loop.ok()) << made_loop.status();
+    loop = *std::move(made_loop);
+    auto made = TcpTransport::Create(loop.get(), {.port = port});
+    EXPECT_TRUE(made.ok()) << made.status();
+    transport = *std::move(made);
+    transport->SetReceiver(&postbox);
+    OpenTestSession(*transport);
+  }
+
+  PeerId Connect(const Station& to, uint32_t index = 3) {
+    auto peer = transport->Connect(to.transport->address(), CredentialsOf(index));
+    EXPECT_TRUE(peer.ok()) << peer.status();
+    return *peer;
+  }
+
+  Inbox postbox;  // outlives the transport
+  std::shared_ptr<DataPort> port;
+  std::unique_ptr<EventLoop> loop;
+  std::unique_ptr<TcpTransport> transport;
+};
+
+template <typename Condition>
+bool Until(Station& a, Station& b, const Condition& condition) {
+  return ProgressUntil({a.transport.get(), b.transport.get()}, condition);
+}
+
+struct Setting {
+  std::string name;
+  DataPortOptions port;
+  bool spin = false;
+};
+
+void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+
+class TcpLinkTest : public testing::TestWithParam<Setting> {
+ protected:
+  std::unique_ptr<Station> MakeStation() {
+    return std::make_unique<Station>(OpenPort(GetParam().port), GetParam().spin);
+  }
+};
+
+TEST_P(TcpLinkTest, MessagesOfEverySizeArriveWholeInBothDirectionsOfOneLink) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = a->Connect(*b);
+  ASSERT_TRUE(Until(*a, *b, [&] { return !b->postbox.joined.empty(); }));
+  EXPECT_EQ(b->postbox.joined[0].second, CredentialsOf(3).self);
+  const PeerId to_a = b->postbox.joined[0].first;
+  uint32_t number = 0;
+  for (const size_t size :
+       std::initializer_list<size_t>{0, 1, 63, 64, 4096, 16383, 16384, 16385, 65536, 65537, 70000,
+                                     1000003, 4 << 20, 20 << 20}) {
+    ++number;
+    const std::vector<std::byte> payload = PatternOf(number, size);
+    int dones = 0;
+    const auto count = [&dones](const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      ++dones;
+    };
+    a->transport->Send(to_b, HeaderOf(number, size), payload, count);
+    b->transport->Send(to_a, HeaderOf(number, size), payload, count);
+    ASSERT_TRUE(Until(*a, *b, [&] {
+      return dones == 2 && a->postbox.messages.size() == number &&
+             b->postbox.messages.size() == number;
+    })) << size;
+    for (const auto& [station, from] : {std::pair(a.get(), to_b), std::pair(b.get(), to_a)}) {
+      const Postbox::Message& message = station->postbox.messages.back();
+      EXPECT_EQ(message.from, from);
+      EXPECT_EQ(message.header, HeaderOf(number, size));
+      EXPECT_TRUE(message.payload == absl::MakeConstSpan(payload)) << size;
+    }
+  }
+}
+
+TEST_P(TcpLinkTest, ManyMessagesOfManyPeersArriveOnceEachAndInOrder) {
+  constexpr uint32_t kMessages = 400;
+  auto server = MakeStation();
+  std::vector<std::unique_ptr<Station>> clients;
+  std::vector<PeerId> to_server;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(MakeStation());
+    to_server.push_back(clients.back()->Connect(*server, i));
+  }
+  std::vector<std::vector<std::byte>> payloads;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    payloads.push_back(PatternOf(i, i % 10 == 0 ? 300'000 : i % 3 == 0 ? 20'000 : 37 * i % 5000));
+  }
+  uint32_t dones = 0;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    for (size_t c = 0; c < clients.size(); ++c) {
+      WireHeader header = HeaderOf(i, payloads[i].size());
+      header.rank = c;
+      clients[c]->transport->Send(to_server[c], header, payloads[i],
+                                  [&dones](const absl::Status& status) {
+                                    EXPECT_TRUE(status.ok()) << status;
+                                    ++dones;
+                                  });
+    }
+  }
+  ASSERT_TRUE(ProgressUntil(
+      {server->transport.get(), clients[0]->transport.get(), clients[1]->transport.get(),
+       clients[2]->transport.get()},
+      [&] { return dones == 3 * kMessages && server->postbox.messages.size() >= 3 * kMessages; }));
+  EXPECT_EQ(server->postbox.messages.size(), 3 * kMessages);
+  std::vector<uint32_t> next(3);
+  for (const Postbox::Message& message : server->postbox.messages) {
+    EXPECT_EQ(message.header.chunk, next[message.header.rank]++);
+    EXPECT_TRUE(message.payload == absl::MakeConstSpan(payloads[message.header.chunk]));
+  }
+}
+
+TEST_P(TcpLinkTest, APayloadThatIsNotWantedIsThrownAwayAndTheNextOneArrives) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = a->Connect(*b);
+  for (const size_t size : {100, 20'000, 3'000'000}) {
+    b->postbox.messages.clear();
+    b->postbox.refuse_payloads = true;
+    const std::vector<std::byte> payload = PatternOf(size, size);
+    a->transport->Send(to_b, HeaderOf(1, size), payload, nullptr);
+    a->transport->Send(to_b, HeaderOf(2, 0), {}, nullptr);
+    ASSERT_TRUE(Until(*a, *b, [&] { return !b->postbox.messages.empty(); }));
+    b->postbox.refuse_payloads = false;
+    a->transport->Send(to_b, HeaderOf(3, size), payload, nullptr);
+    ASSERT_TRUE(Until(*a, *b, [&] { return b->postbox.messages.size() >= 2; }));
+    EXPECT_EQ(b->postbox.messages[0].header.chunk, 2u);
+    EXPECT_EQ(b->postbox.messages[1].header.chunk, 3u);
+    EXPECT_TRUE(b->postbox.messages[1].payload == absl::MakeConstSpan(payload));
+  }
+  EXPECT_TRUE(b->postbox.lost_payloads.empty());
+}
+
+TEST_P(TcpLinkTest, WhatWasSentBeforeADisconnectArrivesBeforeTheLoss) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = a->Connect(*b);
+  ASSERT_TRUE(Until(*a, *b, [&] { return !b->postbox.joined.empty(); }));
+  const PeerId to_a = b->postbox.joined[0].first;
+  const std::vector<std::byte> payload = PatternOf(1, 30'000);
+  // Unread bytes at the one that parts would make its kernel reset the connection.
+  const std::vector<std::byte> unread = PatternOf(2, 1000);
+  b->transport->Send(to_a, HeaderOf(9, unread.size()), unread, nullptr);
+  int dones = 0;
+  for (uint32_t i = 0; i < 8; ++i) {
+    a->transport->Send(to_b, HeaderOf(i, payload.size()), payload,
+                       [&dones](const absl::Status& status) { dones += status.ok(); });
+  }
+  ASSERT_TRUE(ProgressUntil({a->transport.get()}, [&] { return dones == 8; }));
+  a->transport->Disconnect(to_b);
+  ASSERT_TRUE(Until(*a, *b, [&] { return !b->postbox.losses.empty(); }));
+  EXPECT_EQ(b->postbox.messages.size(), 8u);
+  EXPECT_EQ(b->postbox.losses[0].first, to_a);
+  EXPECT_TRUE(absl::IsUnavailable(b->postbox.losses[0].second)) << b->postbox.losses[0].second;
+  EXPECT_TRUE(a->postbox.losses.empty()) << "whoever disconnects is told nothing";
+}
+
+TEST_P(TcpLinkTest, ASendUnderWayEndsWithADisconnectAndItsReceiverIsTold) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = a->Connect(*b);
+  const std::vector<std::byte> payload = PatternOf(1, 20 << 20);
+  std::vector<absl::Status> dones;
+  a->transport->Send(to_b, HeaderOf(1, payload.size()), payload,
+                     [&dones](const absl::Status& status) { dones.push_back(status); });
+  ASSERT_TRUE(Until(*a, *b, [&] { return b->postbox.placed == 1; }));
+  ASSERT_TRUE(dones.empty());
+  a->transport->Disconnect(to_b);
+  EXPECT_TRUE(dones.empty()) << "called from inside Disconnect";
+  ASSERT_TRUE(Until(*a, *b, [&] { return !dones.empty() && !b->postbox.losses.empty(); }));
+  EXPECT_TRUE(absl::IsCancelled(dones[0])) << dones[0];
+  ASSERT_EQ(b->postbox.lost_payloads.size(), 1u);
+  EXPECT_EQ(b->postbox.lost_payloads[0].second.chunk, 1u);
+  EXPECT_TRUE(b->postbox.messages.empty());
+}
+
+TEST_P(TcpLinkTest, ADestroyedPeerIsReportedOnceAndSendsEndWithItsError) {
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = a->Connect(*b);
+  const std::vector<std::byte> payload = PatternOf(1, 20 << 20);
+  std::vector<absl::Status> dones;
+  const auto note = [&dones](const absl::Status& status) { dones.push_back(status); };
+  a->transport->Send(to_b, HeaderOf(1, payload.size()), payload, note);
+  a->transport->Send(to_b, HeaderOf(2, 0), {}, note);
+  ASSERT_TRUE(Until(*a, *b, [&] { return !b->postbox.joined.empty(); }));
+  b->transport.reset();
+  ASSERT_TRUE(ProgressUntil({a->transport.get()},
+                            [&] { return dones.size() == 2 && !a->postbox.losses.empty(); }));
+  a->transport->Send(to_b, HeaderOf(3, 0), {}, note);
+  EXPECT_EQ(dones.size(), 3u);
+  for (const absl::Status& status : dones) EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  for (int i = 0; i < 10; ++i) a->transport->Progress();
+  EXPECT_EQ(a->postbox.losses.size(), 1u);
+}
+
+TEST_P(TcpLinkTest, ATransportReachesItselfAsTwoPeers) {
+  auto a = MakeStation();
+  const PeerId out = a->Connect(*a);
+  const std::vector<std::byte> payload = PatternOf(1, 100'000);
+  a->transport->Send(out, HeaderOf(1, payload.size()), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({a->transport.get()}, [&] { return !a->postbox.messages.empty(); }));
+  ASSERT_EQ(a->postbox.joined.size(), 1u);
+  EXPECT_NE(a->postbox.joined[0].first, out);
+  EXPECT_EQ(a->postbox.messages[0].from, a->postbox.joined[0].first);
+  a->transport->Send(a->postbox.joined[0].first, HeaderOf(2, 0), {}, nullptr);
+  ASSERT_TRUE(ProgressUntil({a->transport.get()}, [&] { return a->postbox.messages.size() == 2; }));
+  EXPECT_EQ(a->postbox.messages[1].from, out);
+}
+
+TEST_P(TcpLinkTest, TwoThreadsExchangeMessagesByWaitingOnly) {
+  constexpr int kRounds = 300;
+  auto a = MakeStation(), b = MakeStation();
+  const PeerId to_b = a->Connect(*b);
+  const std::vector<std::byte> payload = PatternOf(1, 40'000);
+  b->postbox.on_message = [&](const Postbox::Message& message) {
+    b->transport->Send(message.from, message.header, payload, nullptr);
+  };
+  std::jthread other([&](std::stop_token stop) {
+    while (!stop.stop_requested()) {
+      if (b->transport->Progress() == 0) b->transport->Wait(absl::Milliseconds(50));
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    a->transport->Send(to_b, HeaderOf(i, payload.size()), payload, nullptr);
+    while (a->postbox.messages.size() <= i) {
+      ASSERT_TRUE(a->postbox.losses.empty()) << a->postbox.losses[0].second;
+      if (a->transport->Progress() == 0) a->transport->Wait(absl::InfiniteDuration());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, TcpLinkTest,
+    testing::Values(Setting{"Auth", {.bind_host = "127.0.0.1"}},
+                    Setting{"AuthPolling", {.bind_host = "127.0.0.1"}, /*spin=*/true},
+                    Setting{"Checksums", {.bind_host = "127.0.0.1", .checksums = Checksums::kOn}},
+                    Setting{"None", {.bind_host = "127.0.0.1", .security = DataSecurity::kNone}},
+                    Setting{"EveryAddress", {}}, Setting{"V6", {.bind_host = "::1"}},
+                    Setting{"Name", {.bind_host = "127.0.0.1", .advertise_host = "localhost"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(TcpTransportTest, AWrongTokenAndAnUnknownSessionAreRefusedWithOneText) {
+  Station a, b;
+  LinkCredentials stranger = CredentialsOf(1);
+  stranger.token = SessionToken::Random();
+  LinkCredentials lost = CredentialsOf(1);
+  lost.self.generation = 2;
+  for (const LinkCredentials& credentials : {stranger, lost}) {
+    auto peer = a.transport->Connect(b.transport->address(), credentials);
+    ASSERT_TRUE(peer.ok()) << peer.status();
+    absl::Status done;
+    a.transport->Send(*peer, HeaderOf(1, 0), {},
+                      [&done](const absl::Status& status) { done = status; });
+    a.postbox.losses.clear();
+    ASSERT_TRUE(Until(a, b, [&] { return !a.postbox.losses.empty(); }));
+    EXPECT_EQ(a.postbox.losses[0].first, *peer);
+    EXPECT_TRUE(absl::IsPermissionDenied(a.postbox.losses[0].second));
+    EXPECT_TRUE(absl::StrContains(a.postbox.losses[0].second.message(), NotLetIn().message()))
+        << a.postbox.losses[0].second;
+    EXPECT_EQ(done, a.postbox.losses[0].second);
+  }
+  EXPECT_TRUE(b.postbox.joined.empty());
+}
+
+TEST(TcpTransportTest, ASessionThatWasClosedLetsNobodyInAndKeepsWhoIsIn) {
+  Station a, b;
+  const PeerId in = a.Connect(b);
+  ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.joined.empty(); }));
+  b.transport->CloseSession(1, 1);
+  const PeerId out = a.Connect(b);
+  ASSERT_TRUE(Until(a, b, [&] { return !a.postbox.losses.empty(); }));
+  EXPECT_EQ(a.postbox.losses[0].first, out);
+  a.transport->Send(in, HeaderOf(1, 0), {}, nullptr);
+  ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.messages.empty(); }));
+}
+
+TEST(TcpTransportTest, NobodyAtTheAddressIsALossThatNamesIt) {
+  Station a;
+  auto b = std::make_unique<Station>();
+  const std::string address = b->transport->address();
+  const uint16_t port = b->port->port();
+  b.reset();
+  auto peer = a.transport->Connect(address, CredentialsOf(1));
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  EXPECT_TRUE(a.postbox.losses.empty()) << "called from inside Connect";
+  ASSERT_TRUE(ProgressUntil({a.transport.get()}, [&] { return !a.postbox.losses.empty(); }));
+  EXPECT_TRUE(absl::IsUnavailable(a.postbox.losses[0].second));
+  EXPECT_TRUE(
+      absl::StrContains(a.postbox.losses[0].second.message(), "127.0.0.1:" + std::to_string(port)))
+      << a.postbox.losses[0].second;
+}
+
+TEST(TcpTransportTest, AnotherSecurityIsALossThatNamesBoth) {
+  Station a, b(OpenPort({.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt}));
+  a.Connect(b);
+  ASSERT_TRUE(Until(a, b, [&] { return !a.postbox.losses.empty(); }));
+  EXPECT_TRUE(absl::IsFailedPrecondition(a.postbox.losses[0].second));
+  EXPECT_TRUE(absl::StrContains(a.postbox.losses[0].second.message(), "auth here, encrypt there"))
+      << a.postbox.losses[0].second;
+}
+
+TEST(TcpTransportTest, BytesThatAreNoAddressAreRefused) {
+  Station a;
+  std::string address = a.transport->address();
+  for (const std::string& wrong : {std::string(), std::string("x"), address.substr(1),
+                                   address.substr(0, address.size() - 1), address + "x"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(a.transport->Connect(wrong, CredentialsOf(1)).status()));
+  }
+}
+
+}  // namespace
+}  // namespace muster
