@@ -1,9 +1,4 @@
 // Bad input is refused with one clear error and leaves nothing behind; hostile bytes kill nothing.
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -28,6 +23,7 @@
 #include "gtest/gtest.h"
 #include "lib/cluster/field_fault.h"
 #include "lib/cluster/grpc_status.h"
+#include "tests/listeners.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
@@ -115,54 +111,6 @@ TEST(BadInputTest, AllFaultsOfARequestComeAtOnceWithTheirFields) {
   }
 }
 
-// Where a process listens: its sockets' inodes looked up in /proc/net/tcp. UCX binds a port of its
-// own on each network interface.
-std::vector<sockaddr_in> Listeners(pid_t pid) {
-  std::set<std::string> inodes;
-  const std::string folder = absl::StrCat("/proc/", pid, "/fd");
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    std::error_code error;
-    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
-    if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
-  }
-  std::vector<sockaddr_in> listeners;
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(table);
-    for (std::string line; std::getline(file, line);) {
-      const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
-      if (fields.size() < 10 || fields[3] != "0A" || !inodes.contains(fields[9])) continue;
-      // "0100007F:1F90"; the last word of an IPv6 address is the IPv4 address mapped into it.
-      const size_t colon = fields[1].rfind(':');
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_addr.s_addr =
-          static_cast<uint32_t>(std::stoul(fields[1].substr(colon - 8, 8), nullptr, 16));
-      address.sin_port =
-          htons(static_cast<uint16_t>(std::stoul(fields[1].substr(colon + 1), nullptr, 16)));
-      listeners.push_back(address);
-    }
-  }
-  return listeners;
-}
-
-// False when nobody accepts the connection.
-bool SendBytes(const sockaddr_in& address, const std::string& bytes) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  const timeval patience{.tv_sec = 5};
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-  const bool connected =
-      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  // The peer may close before everything is sent: that is an answer too.
-  for (size_t sent = 0; connected && sent < bytes.size();) {
-    const ssize_t n = send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (n <= 0) break;
-    sent += static_cast<size_t>(n);
-  }
-  close(fd);
-  return connected;
-}
-
-// Nothing here begins with UCX's own magic number: who knows that is trusted (docs/protocol.md).
 TEST(BadInputTest, GarbageAtEveryPortKillsNothingAndTrainingGoesOn) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   const std::string job = cluster.Submit(R"(

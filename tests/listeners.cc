@@ -1,0 +1,74 @@
+#include "tests/listeners.h"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace muster {
+
+// Its sockets' inodes, looked up in /proc/net/tcp.
+std::vector<sockaddr_in> Listeners(pid_t pid) {
+  std::set<std::string> inodes;
+  const std::string folder = absl::StrCat("/proc/", pid, "/fd");
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::error_code error;
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  std::vector<sockaddr_in> listeners;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    for (std::string line; std::getline(file, line);) {
+      const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+      if (fields.size() < 10 || fields[3] != "0A" || !inodes.contains(fields[9])) continue;
+      // "0100007F:1F90"; the last word of an IPv6 address is the IPv4 address mapped into it.
+      const size_t colon = fields[1].rfind(':');
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr =
+          static_cast<uint32_t>(std::stoul(fields[1].substr(colon - 8, 8), nullptr, 16));
+      address.sin_port =
+          htons(static_cast<uint16_t>(std::stoul(fields[1].substr(colon + 1), nullptr, 16)));
+      listeners.push_back(address);
+    }
+  }
+  return listeners;
+}
+
+int ConnectTo(const sockaddr_in& address) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval patience{.tv_sec = 5};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+// The peer may close before everything is sent: that is an answer too.
+void SendAll(int socket, const std::string& bytes) {
+  for (size_t sent = 0; sent < bytes.size();) {
+    const ssize_t n = send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (n <= 0) return;
+    sent += static_cast<size_t>(n);
+  }
+}
+
+bool SendBytes(const sockaddr_in& address, const std::string& bytes) {
+  const int fd = ConnectTo(address);
+  if (fd < 0) return false;
+  SendAll(fd, bytes);
+  close(fd);
+  return true;
+}
+
+}  // namespace muster

@@ -1,0 +1,244 @@
+// Strangers at every port while a job trains: nothing dies, nothing grows, no bit changes.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/transport/session.h"
+#include "lib/transport/session_handshake.h"
+#include "tests/listeners.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+constexpr uint64_t kSeed = 20261123;
+
+// Over TCP, though everybody is on this machine.
+const cli::LocalCluster::Options kCluster = {.ps = 1,
+                                             .workers = 1,
+                                             .ps_threads = 1,
+                                             .ps_flags = {"--transport=tcp"},
+                                             .worker_flags = {"--transport=tcp"}};
+
+std::string JobOf(int steps) {
+  return absl::StrCat(R"(
+name: besieged
+model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32}}}
+data: {text: {path: examples/data/licences}, batch_size: 8}
+training: {optimizer: {adamw: {learning_rate: 0.001}}, steps: )",
+                      steps, "}\n");
+}
+
+// In CI few; docs/testing.md has the command for a hundred thousand.
+int Connections() {
+  int connections = 2000;
+  if (const char* wanted = std::getenv("STRANGERS")) {
+    EXPECT_TRUE(absl::SimpleAtoi(wanted, &connections)) << "STRANGERS=" << wanted;
+  }
+  return connections;
+}
+
+int64_t ResidentKilobytes(pid_t pid) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (absl::StartsWith(line, "VmRSS:")) return std::atoll(line.c_str() + 6);
+  }
+  return -1;
+}
+
+int64_t Descriptors(pid_t pid) {
+  const std::filesystem::directory_iterator folder(absl::StrCat("/proc/", pid, "/fd"));
+  return std::distance(begin(folder), end(folder));
+}
+
+class Siege {
+ public:
+  explicit Siege(std::vector<sockaddr_in> ports) : ports_(std::move(ports)), random_(kSeed) {
+    for (const sockaddr_in& port : ports_) {
+      const int fd = ConnectTo(port);
+      if (fd >= 0 && WholeHandshakeWithAnotherToken(fd)) data_ports_.push_back(port);
+      close(fd);
+    }
+  }
+  ~Siege() { LiftHeld(); }
+
+  // One stranger, of every kind in turn. False: nobody accepted.
+  bool Knock() {
+    const int64_t kind = knocks_++ % 8;
+    // At other ports nobody answers a hello, and waiting for that would take its time.
+    const std::vector<sockaddr_in>& ports = kind == 4 ? data_ports_ : ports_;
+    const int fd = ConnectTo(ports[random_() % ports.size()]);
+    if (fd < 0) return false;
+    switch (kind) {
+      case 0:
+        SendAll(fd, RandomBytes(1 + random_() % 4096));
+        break;
+      case 1:  // UCX's magic number, and what looks like the request that used to end a ps
+        SendAll(fd, std::string("\x78\x56\x34\x12\xbe\xba\xfe\xca", 8) + RandomBytes(29));
+        break;
+      case 2:
+        SendAll(fd,
+                std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + RandomBytes(500));
+        break;
+      case 3:
+        SendAll(fd, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + RandomBytes(100));
+        break;
+      case 4:
+        EXPECT_TRUE(WholeHandshakeWithAnotherToken(fd));
+        break;
+      case 5:
+        SendAll(fd, MutatedHello());
+        break;
+      case 6:  // never says all of it
+        SendAll(fd, HelloBytes().substr(0, random_() % 96));
+        held_.push_back(fd);
+        if (held_.size() > 200) {
+          close(held_.front());
+          held_.erase(held_.begin());
+        }
+        return true;
+      case 7:  // byte by byte, one more with each of these knocks
+        dripping_.push_back(fd);
+        for (const int slow : dripping_) SendAll(slow, RandomBytes(1));
+        if (dripping_.size() > 20) {
+          close(dripping_.front());
+          dripping_.erase(dripping_.begin());
+        }
+        return true;
+    }
+    close(fd);
+    return true;
+  }
+
+  int data_ports() const { return static_cast<int>(data_ports_.size()); }
+
+  void LiftHeld() {
+    for (std::vector<int>* fds : {&held_, &dripping_}) {
+      for (const int fd : *fds) close(fd);
+      fds->clear();
+    }
+  }
+
+ private:
+  std::string RandomBytes(size_t size) {
+    std::string bytes(size, 0);
+    for (char& byte : bytes) byte = static_cast<char>(random_());
+    return bytes;
+  }
+
+  // As rank 0 of one of the first jobs: all that a stranger could guess.
+  HandshakeConnector Connector() {
+    return HandshakeConnector({.who = {.job = 1 + random_() % 3, .generation = 1}},
+                              SessionToken::Random(), DataSecurity::kAuth);
+  }
+
+  std::string HelloBytes() {
+    HandshakeConnector connector = Connector();
+    const auto hello = connector.TakeReply();
+    return std::string(reinterpret_cast<const char*>(hello.data()), hello.size());
+  }
+
+  std::string MutatedHello() {
+    std::string hello = HelloBytes();
+    hello[random_() % hello.size()] ^= static_cast<char>(1 + random_() % 255);
+    return hello + RandomBytes(random_() % 100);
+  }
+
+  // Says all that there is to say, and is not let in. Whether it is told so.
+  bool WholeHandshakeWithAnotherToken(int fd) {
+    HandshakeConnector connector = Connector();
+    while (connector.fault().ok()) {
+      const auto reply = connector.TakeReply();
+      SendAll(fd, std::string(reinterpret_cast<const char*>(reply.data()), reply.size()));
+      if (connector.wants() == 0) break;
+      std::array<std::byte, 256> bytes;
+      const ssize_t size = recv(fd, bytes.data(), std::min(bytes.size(), connector.wants()), 0);
+      if (size <= 0) return false;
+      connector.Take(absl::MakeConstSpan(bytes).first(size));
+    }
+    EXPECT_FALSE(connector.let_in());
+    return absl::IsPermissionDenied(connector.fault());
+  }
+
+  const std::vector<sockaddr_in> ports_;
+  std::vector<sockaddr_in> data_ports_;
+  std::mt19937_64 random_;
+  int64_t knocks_ = 0;
+  std::vector<int> held_, dripping_;
+};
+
+TEST(StrangerTest, ABesiegedJobTrainsToTheSameBitsAndNothingGrows) {
+  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
+  const int connections = Connections();
+  const int steps = std::max(400, connections / 10);
+  TrainingCluster cluster(kCluster);
+  const std::string undisturbed = cluster.Run(JobOf(steps));
+  const std::string job = cluster.Submit(JobOf(steps));
+  cluster.AwaitStep(job, 5);
+
+  std::map<std::string, pid_t> pids;
+  std::map<std::string, int64_t> resident, descriptors;
+  std::vector<sockaddr_in> ports;
+  for (const std::string& name : cluster.members().names()) {
+    const pid_t pid = cluster.members().pid(name);
+    pids[name] = pid;
+    resident[name] = ResidentKilobytes(pid);
+    descriptors[name] = Descriptors(pid);
+    const std::vector<sockaddr_in> listeners = Listeners(pid);
+    EXPECT_GE(listeners.size(), 2) << name << ": metrics, and gRPC or the job's data";
+    ports.insert(ports.end(), listeners.begin(), listeners.end());
+  }
+
+  const absl::Time begin = absl::Now();
+  Siege siege(ports);
+  EXPECT_EQ(siege.data_ports(), 2) << "one of the ps, one of the worker";
+  int refused = 0;
+  for (int i = 0; i < connections; ++i) refused += !siege.Knock();
+  const absl::Duration took = absl::Now() - begin;
+  EXPECT_LT(refused, connections / 100);
+  EXPECT_NE(cluster.Get(job).state(), v1::FAILED);
+  // Those who are held open still are when somebody honest wants in.
+  cluster.AwaitState(job, v1::SUCCEEDED);
+  cluster.Run(JobOf(20));
+  siege.LiftHeld();
+
+  EXPECT_EQ(cluster.Hashes(job, steps), cluster.Hashes(undisturbed, steps));
+  for (const auto& [name, pid] : pids) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(cluster.members().pid(name), pid);
+    EXPECT_LT(ResidentKilobytes(pid), resident[name] + (64 << 10));
+    // The last ones are gone once their 5 s are over.
+    const absl::Time patience = absl::Now() + absl::Seconds(20);
+    while (Descriptors(pid) > descriptors[name] + 8 && absl::Now() < patience) {
+      cluster.Get(job);
+    }
+    EXPECT_LE(Descriptors(pid), descriptors[name] + 8);
+  }
+  // At most a line a second about them, in each member's log.
+  for (const std::string& name : {std::string("ps-0"), std::string("worker-0")}) {
+    std::ifstream log(absl::StrCat(cluster.state_dir(), "/../logs/", name, ".log"));
+    int lines = 0;
+    for (std::string line; std::getline(log, line);) lines += absl::StrContains(line, "data port");
+    EXPECT_LE(lines, absl::ToInt64Seconds(took) + 30) << name;
+  }
+}
+
+}  // namespace
+}  // namespace muster
