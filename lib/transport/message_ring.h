@@ -35,7 +35,17 @@ struct RingDescriptor {
 // more for changes. Both only meet if no load overtakes the store before it, and a barrier that
 // sees to it costs as much as fetching a cache line from the other processor. So a look
 // (Take...Sleeps) has none: right after a change it may miss a side that falls asleep at this
-// moment. After message_ring::Settle(), once for many changes, it does not.
+// moment. After message_ring::Settle(), once for many changes, it does not: Settle() is a
+// sequentially consistent fence on both sides, and there is one order of all such fences.
+//   changing side:  c: store the change      F: fence   t: look at the flag, take it (exchange)
+//   sleeping side:  s: store the flag        G: fence   l: look for changes
+// If F comes before G in that order, l sees c or something newer ([atomics.order] 4.4: c is
+// sequenced before F, G before l). If G comes before F, t sees s or something newer: the flag, so
+// that it rings; or 0, which either another one stored who took the flag and rings, or the sleeper
+// itself, who is awake then and looks again behind a later fence before he sleeps. An exchange
+// reads the last value, so that of two who look one rings. No access needs more than to be atomic
+// for this; that the change's own bytes are there is what release and acquire of its number are
+// for.
 //
 // The ring's memory, kBytes bytes and zero at first, in the host's byte order:
 //   0      u32 the writer sleeps

@@ -1,12 +1,15 @@
 #include "lib/transport/message_ring.h"
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <optional>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -235,6 +238,42 @@ TEST_F(MessageRingTest, ASleeperIsToBeWokenOnce) {
   reader_.SetSleeps(true);
   reader_.SetSleeps(false);
   EXPECT_FALSE(writer_.TakeReaderSleeps());
+}
+
+// Both do their part at the same moment, round after round. Without the fence in Settle() both
+// miss each other within some hundred rounds, where two processors are free for it.
+TEST_F(MessageRingTest, WhoFallsAsleepWhileSomethingIsPublishedSeesItOrIsWoken) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  std::atomic<int> begun = 0, written = 0;
+  std::atomic<bool> ended = false;
+  bool rang = false;
+  const auto await = [&](const std::atomic<int>& count, int round) {
+    for (int spins = 1; count.load() < round && !ended.load(); ++spins) {
+      if (spins % 1000 == 0) std::this_thread::yield();
+    }
+  };
+  std::jthread writing([&] {
+    for (int round = 1; !ended.load(); ++round) {
+      await(begun, round);
+      writer_.Publish({.header = HeaderOf(0)});
+      Settle();
+      rang = writer_.TakeReaderSleeps();
+      written = round;
+    }
+  });
+  for (int round = 1; std::chrono::steady_clock::now() < deadline; ++round) {
+    begun = round;
+    for (volatile int i = round % 512; i > 0;) i = i - 1;  // as long as publishing may take
+    reader_.SetSleeps(true);
+    Settle();
+    const bool seen = reader_.HasMessage();
+    await(written, round);
+    EXPECT_TRUE(seen || rang) << "round " << round;
+    reader_.SetSleeps(false);
+    reader_.Release(*Take());
+    if (HasFailure()) break;
+  }
+  ended = true;
 }
 
 // Both sides, against memory that the other one scribbles over: they may come to a halt.
