@@ -81,22 +81,36 @@ Address AbstractAddress(absl::string_view name) {
   return made;
 }
 
-// Room for the one file that a packet may carry.
+// Room for `files` descriptors beside a packet.
+template <int files>
 union FileBuffer {
-  char bytes[CMSG_SPACE(sizeof(int))];
+  char bytes[CMSG_SPACE(files * sizeof(int))];
   cmsghdr aligned;
 };
 
-FileDescriptor FileOf(msghdr& message) {
-  FileDescriptor file;
+// As many as the kernel lets anybody send at once (SCM_MAX_FD): where not all are received it is
+// not for want of room here.
+constexpr int kFilesReceivedMax = 253;
+
+struct ReceivedFiles {
+  FileDescriptor first;
+  int count = 0;  // the others are closed again
+};
+
+ReceivedFiles FilesOf(msghdr& message) {
+  ReceivedFiles files;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-    file = FileDescriptor(fd);
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(fd), sizeof(fd));
+      FileDescriptor file(fd);
+      if (files.count++ == 0) files.first = std::move(file);
+    }
   }
-  return file;
+  return files;
 }
 
 }  // namespace
@@ -226,7 +240,7 @@ absl::Status ControlSocket::Send(const ControlPacket& packet, int file) {
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  FileBuffer buffer{};
+  FileBuffer<1> buffer{};
   if (file >= 0) {
     message.msg_control = buffer.bytes;
     message.msg_controllen = sizeof(buffer.bytes);
@@ -243,7 +257,7 @@ absl::Status ControlSocket::Send(const ControlPacket& packet, int file) {
 absl::StatusOr<std::optional<ControlSocket::Received>> ControlSocket::Receive() {
   std::array<std::byte, ControlPacket::kBytes + 1> bytes;  // shows a packet that is too long
   iovec data{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  FileBuffer buffer{};
+  FileBuffer<kFilesReceivedMax> buffer;
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
@@ -254,15 +268,20 @@ absl::StatusOr<std::optional<ControlSocket::Received>> ControlSocket::Receive() 
   if (size < 0 && errno == ECONNRESET) size = recvmsg(fd(), &message, MSG_CMSG_CLOEXEC);
   if (size < 0 && errno == EAGAIN) return std::nullopt;
   if (size < 0) return absl::UnavailableError(absl::StrCat("its socket: ", std::strerror(errno)));
-  FileDescriptor file = FileOf(message);
+  ReceivedFiles files = FilesOf(message);
   if (size == 0) return absl::UnavailableError("its process closed the connection or ended");
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+  if (files.count > 1) {
     return absl::InvalidArgumentError(
-        "control packet: more files than one, or no file descriptor is left for it");
+        absl::StrCat("control packet: ", files.count, " files instead of at most one"));
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return absl::ResourceExhaustedError(
+        "control socket: this process has no file descriptor left for what the peer hands over: "
+        "raise its limit (ulimit -n)");
   }
   ASSIGN_OR_RETURN(ControlPacket packet,
                    DecodePacket(absl::MakeConstSpan(bytes).first(static_cast<size_t>(size))));
-  return Received{packet, std::move(file)};
+  return Received{packet, std::move(files.first)};
 }
 
 }  // namespace muster

@@ -215,13 +215,13 @@ absl::Status SharedMemoryLink::HearRefusal(Refusal refusal) const {
 void SharedMemoryLink::End(absl::Status why) {
   commons_.ends_due = true;
   if (!why_ended_.ok()) return;
+  (void)writer_.TakeReturns();  // what came before the end
   why_ended_ = Annotate(why, "shared memory");
   writer_.CancelWaiting(why_ended_);
 }
 
 void SharedMemoryLink::Close(const absl::Status& why) {
   if (!socket_.has_value()) return;
-  (void)writer_.TakeReturns();  // what came before the end
   commons_.loop->Unwatch(socket_->fd(), this);
   socket_.reset();
   writer_.CancelWaiting(why);
@@ -375,7 +375,8 @@ absl::Status SharedMemoryLink::Take(const RingDescriptor& descriptor) {
   const bool in_slab = descriptor.slab != 0;
   if (in_slab && !reader_.Knows(descriptor.slab)) ReadSocket();  // announced before it was used
   // Whoever closed the socket may have its payloads for his own again.
-  if (Muted() || (in_slab && !connected())) {
+  if (in_slab && !connected()) return absl::OkStatus();
+  if (Muted()) {
     reader_.Drop(descriptor);
     return absl::OkStatus();
   }
