@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(
   # build
   bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git protobuf-compiler protobuf-compiler-grpc
-  # libraries
+  # libraries; of UCX the build needs the headers, the library is loaded where there is RDMA
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev
   libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev
 )

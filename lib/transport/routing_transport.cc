@@ -10,9 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "lib/status/status.h"
 #include "lib/transport/address_envelope.h"
+#include "lib/transport/rdma_carrier.h"
 #include "lib/transport/shared_memory_transport.h"
 #include "lib/transport/tcp_transport.h"
-#include "lib/transport/ucx_transport.h"
 
 namespace muster {
 namespace {
@@ -150,7 +150,7 @@ absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
     add(LinkKind::kTcp, std::move(made));
   }
   if (options.links == LinkKind::kRdma) {
-    auto made = UcxTransport::Create(loop.get());
+    absl::StatusOr<std::unique_ptr<Carrier>> made = MakeRdmaCarrier(loop.get());
     if (!made.ok()) return Annotate(made.status(), "--transport=rdma");
     add(LinkKind::kRdma, *std::move(made));
   }

@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "lib/status/status.h"
 #include "lib/transport/address_envelope.h"
+#include "lib/transport/ucx_library.h"
 
 namespace muster {
 namespace {
@@ -517,6 +518,7 @@ struct UcxTransport::Callbacks {
 
 absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(EventLoop* loop,
                                                                    UcxTransportOptions options) {
+  RETURN_IF_ERROR(LoadUcx());
   static std::once_flag log_once;
   std::call_once(log_once, [] {
     if (std::getenv("UCX_LOG_FILE") == nullptr) ucs_log_push_handler(LogToGlog);

@@ -60,7 +60,7 @@ struct UcxTransportOptions {
 // from the fabric.
 class UcxTransport : public Carrier, private EventLoop::Handler {
  public:
-  // `loop` outlives the transport. UNAVAILABLE where UCX finds no such network.
+  // `loop` outlives the transport. UNAVAILABLE where UCX is not installed or finds no such network.
   static absl::StatusOr<std::unique_ptr<UcxTransport>> Create(EventLoop* loop,
                                                               UcxTransportOptions options = {});
   ~UcxTransport() override;

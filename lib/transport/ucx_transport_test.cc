@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -42,9 +43,11 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "lib/transport/carrier.h"
 #include "lib/transport/child_process.h"
 #include "lib/transport/event_loop.h"
 #include "lib/transport/postbox.h"
+#include "lib/transport/rdma_carrier.h"
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
@@ -715,11 +718,11 @@ TEST(UcxTransportTest, ForgedJoinsAndControlsLetNobodyInAndEndNothing) {
   EXPECT_TRUE(postbox.losses.empty());
 }
 
-// ---- Without RDMA.
+// ---- What daemons get.
 
 TEST(UcxTransportTest, RdmaAloneOpensNoTcpSocketAndSaysWhatIsMissing) {
   const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
-  const auto transport = UcxTransport::Create(loop.get());
+  const absl::StatusOr<std::unique_ptr<Carrier>> transport = MakeRdmaCarrier(loop.get());
   EXPECT_TRUE(ListeningPortsOfThisProcess().empty());
   if (transport.ok()) GTEST_SKIP() << "there is RDMA here";
   EXPECT_EQ(transport.status().code(), absl::StatusCode::kUnavailable);
@@ -732,7 +735,7 @@ TEST(UcxTransportTest, AnEnvironmentThatAsksForTcpDoesNotBringItBack) {
   for (const char* networks : {"tcp", "all", "^rc", "rc,tcp", ""}) {
     setenv("UCX_TLS", networks, /*overwrite=*/1);
     const std::unique_ptr<EventLoop> loop = *EventLoop::Create();
-    const auto transport = UcxTransport::Create(loop.get());
+    const auto transport = MakeRdmaCarrier(loop.get());
     EXPECT_TRUE(ListeningPortsOfThisProcess().empty()) << networks;
   }
   unsetenv("UCX_TLS");
