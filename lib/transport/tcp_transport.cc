@@ -28,6 +28,10 @@ namespace {
 constexpr absl::string_view kAddressMark = "MUT1";
 constexpr size_t kEndpointsMax = 8;
 
+// One payload at a time is enough, unlike where the receiver fetches: what others send meanwhile
+// already waits in the receive buffers of their sockets.
+constexpr FetchTurns::Options kTurns = {.fetches_min = 1};
+
 // Read from one connection before others get a turn.
 constexpr size_t kReadMax = 2 << 20;
 constexpr auto kLingerTime = std::chrono::seconds(5);
@@ -171,6 +175,9 @@ struct TcpTransport::Peer {
 absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(EventLoop* loop,
                                                                    TcpTransportOptions options) {
   CHECK(options.port != nullptr) << "a TcpTransport needs a DataPort";
+  if (options.port->options().security == DataSecurity::kEncrypt) {
+    return absl::UnimplementedError("links cannot be encrypted yet; use auth");
+  }
   return absl::WrapUnique(new TcpTransport(loop, std::move(options)));
 }
 
@@ -180,7 +187,8 @@ TcpTransport::TcpTransport(EventLoop* loop, TcpTransportOptions options)
       door_(options_.port->MakeDoor([loop] { loop->Wake(); })),
       address_(Encode({.port = options_.port->id(),
                        .transport = door_->number(),
-                       .endpoints = options_.port->endpoints()})) {}
+                       .endpoints = options_.port->endpoints()})),
+      turns_(kTurns) {}
 
 TcpTransport::~TcpTransport() {
   door_.reset();
