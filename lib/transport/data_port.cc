@@ -336,8 +336,27 @@ DataPort::Door* DataPort::FindDoor(const LinkHello& hello) {
   return found == doors_.end() ? nullptr : found->second;
 }
 
+absl::string_view DataPort::NameOf(Stranger why) {
+  switch (why) {
+    case Stranger::kNotMuster:
+      return "not_muster";
+    case Stranger::kDiffers:
+      return "differs";
+    case Stranger::kNotProven:
+      return "not_proven";
+    case Stranger::kHungUp:
+      return "hung_up";
+    case Stranger::kTooSlow:
+      return "too_slow";
+    case Stranger::kCrowdedOut:
+      return "crowded_out";
+  }
+  return "";
+}
+
 void DataPort::Count(Stranger why, const HalfOpen& half, const absl::Status& fault) {
   strangers_[static_cast<int>(why)].fetch_add(1);
+  if (options_.turned_away) options_.turned_away(NameOf(why));
   ++unlogged_;
   const auto now = Clock::now();
   if (now < log_from_) return;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "lib/transport/doorbell.h"
 #include "lib/transport/file_descriptor.h"
@@ -43,6 +45,9 @@ struct DataPortOptions {
   std::string advertise_host;
   DataSecurity security = DataSecurity::kAuth;
   Checksums checksums = Checksums::kAuto;
+
+  // Hears of everybody who is turned away, by NameOf(Stranger): on the port's thread.
+  std::function<void(absl::string_view why)> turned_away;
 
   // How long a stranger may take to become a member.
   std::chrono::milliseconds handshake_time_max = std::chrono::seconds(5);
@@ -70,6 +75,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     kCrowdedOut,  // by newer ones
   };
   static constexpr int kStrangerKinds = 6;
+  static absl::string_view NameOf(Stranger why);  // "not_muster", ...: for metrics
 
   // A connection that has been let in.
   struct Member {

@@ -17,14 +17,16 @@
 #include "lib/concurrency/poll_budget.h"
 #include "lib/status/status.h"
 #include "lib/transport/routing_transport.h"
+#include "prometheus/counter.h"
 
 ABSL_FLAG(std::string, transport, "auto",
           "auto: shared memory to members on this host, TCP to others; shm: shared memory only; "
           "tcp: TCP only; rdma: RDMA only, by UCX");
-ABSL_FLAG(std::string, data_port, "0",
-          "where members on other hosts reach this process over TCP: [HOST:]PORT or "
-          "[HOST:]FIRST-LAST, the first free one; 0: any port. With a HOST (a name or an address of "
-          "this machine; [::1] for IPv6) connections come in there only");
+ABSL_FLAG(
+    std::string, data_port, "0",
+    "where members on other hosts reach this process over TCP: [HOST:]PORT or "
+    "[HOST:]FIRST-LAST, the first free one; 0: any port. With a HOST (a name or an address of "
+    "this machine; [::1] for IPv6) connections come in there only");
 ABSL_FLAG(std::string, advertise, "",
           "the name or address under which others reach this machine, where that is none of its "
           "own addresses (NAT, a load balancer)");
@@ -70,8 +72,20 @@ absl::StatusOr<Checksums> ParseChecksums(absl::string_view word) {
   return absl::InvalidArgumentError(absl::StrCat("must be auto, on or off (is '", word, "')"));
 }
 
-absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags() {
+prometheus::Counter& StrangersOf(Metrics& metrics, absl::string_view why) {
+  return metrics.Counter("muster_data_port_strangers_total",
+                         "Connections to the data port that were turned away",
+                         {{"reason", std::string(why)}});
+}
+
+absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags(Metrics& metrics) {
   DataPortOptions options;
+  for (int why = 0; why < DataPort::kStrangerKinds; ++why) {
+    StrangersOf(metrics, DataPort::NameOf(static_cast<DataPort::Stranger>(why)));
+  }
+  options.turned_away = [&metrics](absl::string_view why) {
+    StrangersOf(metrics, why).Increment();
+  };
   const absl::Status port = ParseDataPort(absl::GetFlag(FLAGS_data_port), options);
   if (!port.ok()) return Annotate(port, "--data_port");
   options.advertise_host = absl::GetFlag(FLAGS_advertise);
@@ -102,7 +116,7 @@ absl::Status ParseDataPort(absl::string_view text, DataPortOptions& options) {
   return ParsePorts(text.substr(colon + 1), options);
 }
 
-absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads) {
+absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Metrics& metrics) {
   RoutingTransportOptions options;
   absl::StatusOr<LinkKind> links = ParseLinkKind(absl::GetFlag(FLAGS_transport));
   if (!links.ok()) return Annotate(links.status(), "--transport");
@@ -111,7 +125,7 @@ absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads) {
   if (!mode.ok()) return Annotate(mode.status(), "--poll");
   options.polling = PollingOf(*mode, threads.busy_threads, threads.pollers);
   if (*links == LinkKind::kAuto || *links == LinkKind::kTcp) {
-    ASSIGN_OR_RETURN(options.port, PortFromFlags());
+    ASSIGN_OR_RETURN(options.port, PortFromFlags(metrics));
   }
   return TransportFactory([options]() -> absl::StatusOr<std::unique_ptr<Transport>> {
     return RoutingTransport::Create(options);

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "lib/telemetry/metrics.h"
 #include "lib/transport/data_port.h"
 #include "lib/transport/transport.h"
 
@@ -18,9 +19,10 @@ struct TransportThreads {
 };
 
 // What --transport, --poll and the flags of the data port say; opens the port, which all transports
-// of the factory share, where they use TCP. INVALID_ARGUMENT names the flag that is wrong,
-// UNAVAILABLE the port that cannot be had.
-absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads);
+// of the factory share, where they use TCP, and exports who is turned away there. `metrics`
+// outlives the factory. INVALID_ARGUMENT names the flag that is wrong, UNAVAILABLE the port that
+// cannot be had.
+absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Metrics& metrics);
 
 // What --data_port means: [HOST:]PORT or [HOST:]FIRST-LAST, an IPv6 host in brackets; the first
 // free one of a range, 0: any. INVALID_ARGUMENT, without the flag's name.

@@ -65,16 +65,17 @@ int Main() {
     return kExitConfig;
   }
   if (memory_bytes == 0) memory_bytes = DefaultMemoryBytes();
-  const absl::StatusOr<TransportFactory> transport = TransportFromFlags({.pollers = threads});
-  if (!transport.ok()) {
-    LOG(ERROR) << transport.status().message();
-    return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
-  }
-
   Metrics metrics;
   if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;
+  }
+
+  const absl::StatusOr<TransportFactory> transport =
+      TransportFromFlags({.pollers = threads}, metrics);
+  if (!transport.ok()) {
+    LOG(ERROR) << transport.status().message();
+    return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
   }
 
   std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set

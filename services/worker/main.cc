@@ -82,17 +82,17 @@ int Main() {
   // One core stays free for communication: the math library's threads wait for one another by
   // spinning, and one that is preempted stalls them all.
   if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices.size()));
-  const absl::StatusOr<TransportFactory> transport =
-      TransportFromFlags({.busy_threads = threads * static_cast<int>(devices.size())});
-  if (!transport.ok()) {
-    LOG(ERROR) << transport.status().message();
-    return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
-  }
-
   Metrics metrics;
   if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;
+  }
+
+  const absl::StatusOr<TransportFactory> transport =
+      TransportFromFlags({.busy_threads = threads * static_cast<int>(devices.size())}, metrics);
+  if (!transport.ok()) {
+    LOG(ERROR) << transport.status().message();
+    return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
   }
 
   std::unique_ptr<Trace> trace;

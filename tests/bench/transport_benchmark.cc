@@ -34,6 +34,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/program/program_path.h"
+#include "lib/telemetry/metrics.h"
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/transport_flags.h"
@@ -65,7 +66,8 @@ double Median(std::vector<double> values) {
 
 std::unique_ptr<Transport> MakeTransport(bool spin) {
   absl::SetFlag(&FLAGS_poll, spin ? "always" : "never");
-  const absl::StatusOr<TransportFactory> factory = TransportFromFlags({});
+  const absl::StatusOr<TransportFactory> factory =
+      TransportFromFlags({}, *new Metrics);  // lives as long as the process
   CHECK(factory.ok()) << factory.status();
   absl::StatusOr<std::unique_ptr<Transport>> transport = (*factory)();
   CHECK(transport.ok()) << transport.status();
