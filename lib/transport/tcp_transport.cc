@@ -21,6 +21,7 @@
 #include "lib/transport/address_envelope.h"
 #include "lib/transport/frame_reader.h"
 #include "lib/transport/session_handshake.h"
+#include "lib/transport/tls_stream.h"
 
 namespace muster {
 namespace {
@@ -112,7 +113,7 @@ bool AllAcknowledged(int socket) {
 }  // namespace
 
 struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::Payload {
-  enum class State { kConnecting, kShaking, kOpen, kLingering, kClosed };
+  enum class State { kConnecting, kShaking, kEncrypting, kOpen, kLingering, kClosed };
   enum class Turn { kNone, kWaiting, kReading };
 
   void Ready(uint32_t events) override {
@@ -129,6 +130,8 @@ struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::
       case State::kShaking:
       case State::kLingering:
         return readable;
+      case State::kEncrypting:
+        return tls_wants_write ? writable : readable;
       case State::kOpen:
         return (readable && turn != Turn::kWaiting) || (writable && !writer->empty());
       case State::kClosed:
@@ -138,6 +141,18 @@ struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::
   }
 
   bool open() const { return state == State::kOpen; }
+
+  // As readv(2) and writev(2), encrypted or not.
+  ssize_t ReadInto(absl::Span<const iovec> room) const {
+    return tls ? tls->Read(room) : readv(socket.get(), room.data(), static_cast<int>(room.size()));
+  }
+  ssize_t WriteFrom(absl::Span<iovec> pieces) const {
+    if (tls) return tls->Write(pieces);
+    msghdr message = {};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = pieces.size();
+    return sendmsg(socket.get(), &message, MSG_NOSIGNAL);
+  }
 
   TcpTransport* transport = nullptr;
   Peer* peer = nullptr;  // null while lingering and closed
@@ -153,6 +168,9 @@ struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::
   int64_t sent_in_turn = -1;
   Clock::time_point deadline;
   std::unique_ptr<HandshakeConnector> handshake;
+  std::unique_ptr<TlsStream> tls;  // null: not encrypted
+  bool tls_wants_write = false;
+  bool checksums = false;
   std::optional<FrameReader> reader;
   std::optional<FrameWriter> writer;
 };
@@ -163,6 +181,7 @@ struct TcpTransport::Peer {
   LinkHello hello;   // its own or, where this side has connected, ours
   Connection* connection = nullptr;
   absl::Status lost;                         // OK while it is not
+  bool joins = false;                        // the receiver has not heard of it yet
   FrameWriter waiting{/*checksums=*/false};  // until the connection is open
 
   // Where this side connects.
@@ -175,9 +194,6 @@ struct TcpTransport::Peer {
 absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(EventLoop* loop,
                                                                    TcpTransportOptions options) {
   CHECK(options.port != nullptr) << "a TcpTransport needs a DataPort";
-  if (options.port->options().security == DataSecurity::kEncrypt) {
-    return absl::UnimplementedError("links cannot be encrypted yet; use auth");
-  }
   return absl::WrapUnique(new TcpTransport(loop, std::move(options)));
 }
 
@@ -318,7 +334,10 @@ void TcpTransport::ShakeHands(Connection& connection) {
       return FailAttempt(connection, hung_up());
     }
     if (!handshake.fault().ok()) return FailAttempt(connection, handshake.fault());
-    if (handshake.let_in()) return OpenConnection(connection, handshake.checksums());
+    if (handshake.let_in()) {
+      connection.checksums = handshake.checksums();
+      return Encrypt(connection, TlsStream::Side::kConnector, handshake.TlsKey());
+    }
     std::array<std::byte, SessionHandshake::kChallengeBytes> bytes;
     const ssize_t size = recv(socket, bytes.data(), handshake.wants(), 0);
     if (size < 0 && errno == EINTR) continue;
@@ -331,8 +350,43 @@ void TcpTransport::ShakeHands(Connection& connection) {
   }
 }
 
+// Opens it where the links are not encrypted.
+void TcpTransport::Encrypt(Connection& connection, TlsStream::Side side,
+                           const SessionToken::Proof& key) {
+  if (door_->port().options().security != DataSecurity::kEncrypt) {
+    return OpenConnection(connection);
+  }
+  connection.state = Connection::State::kEncrypting;
+  connection.tls = std::make_unique<TlsStream>(side, key, connection.socket.get());
+  connection.readable = connection.writable = true;  // to be found out
+  ShakeTls(connection);
+}
+
+void TcpTransport::ShakeTls(Connection& connection) {
+  switch (connection.tls->Shake()) {
+    case TlsStream::Progress::kDone:
+      return OpenConnection(connection);
+    case TlsStream::Progress::kWantsRead:
+      connection.tls_wants_write = connection.readable = false;
+      return;
+    case TlsStream::Progress::kWantsWrite:
+      connection.tls_wants_write = true;
+      connection.writable = false;
+      return;
+    case TlsStream::Progress::kFailed:
+      return FailAttempt(connection, absl::UnavailableError(connection.tls->fault()));
+  }
+}
+
 void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.peer;
+  if (peer.joins) {
+    LOG(WARNING) << NameOf(peer.hello.who) << " at " << connection.remote.ToString()
+                 << " cannot be let in: " << why.message();
+    Close(connection);
+    peers_.erase(peer.id);
+    return;
+  }
   const absl::Status fault = Annotate(why, connection.remote.ToString());
   if (peer.fault.ok() || Weight(fault) > Weight(peer.fault)) {
     peer.fault = fault;
@@ -344,19 +398,22 @@ void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) 
   Approach(peer);
 }
 
-void TcpTransport::OpenConnection(Connection& connection, bool checksums) {
+void TcpTransport::OpenConnection(Connection& connection) {
   Peer& peer = *connection.peer;
   std::erase(timed_, &connection);
   connection.handshake = nullptr;
   connection.state = Connection::State::kOpen;
-  connection.reader.emplace(checksums);
-  connection.writer.emplace(checksums);
+  connection.reader.emplace(connection.checksums);
+  connection.writer.emplace(connection.checksums);
   connection.readable = connection.writable = true;  // to be found out
   peer.name = connection.remote.ToString();
   peer.endpoints.clear();
   peer.addresses.clear();
   while (OutgoingMessage* message = peer.waiting.TakeAny()) connection.writer->Push(message);
   Activate(connection);
+  if (!std::exchange(peer.joins, false)) return;
+  peer.name = absl::StrCat(NameOf(peer.hello.who), " at ", peer.name);
+  receiver_->PeerJoined(peer.id, peer.hello.who);
 }
 
 int TcpTransport::TakeDoorNews() {
@@ -391,17 +448,20 @@ void TcpTransport::TakeMember(DataPort::Member member) {
   Peer& peer = AddPeer();
   peer.hello = member.hello;
   peer.connection = connection.get();
+  peer.joins = true;
   connection->peer = &peer;
-  Connection& opened = *connection;
+  connection->checksums = member.checksums;
+  connection->deadline = Clock::now() + options_.attempt_time_max;
+  Connection& added = *connection;
+  timed_.push_back(&added);
   connections_.push_back(std::move(connection));
-  OpenConnection(opened, member.checksums);
-  peer.name = absl::StrCat(NameOf(member.hello.who), " at ", peer.name);
-  receiver_->PeerJoined(peer.id, member.hello.who);
+  Encrypt(added, TlsStream::Side::kAcceptor, member.tls_key);
 }
 
 LinkDescription TcpTransport::Describe(PeerId id) const {
   const Peer& peer = Find(id);
-  LinkDescription link{.transport = "tcp", .network = "tcp"};
+  const bool encrypted = door_->port().options().security == DataSecurity::kEncrypt;
+  LinkDescription link{.transport = "tcp", .network = encrypted ? "tls" : "tcp"};
   if (peer.connection != nullptr) {
     link.device = InterfaceOf(SocketAddress::LocalOf(peer.connection->socket.get()));
   }
@@ -506,6 +566,9 @@ int TcpTransport::Step(Connection& connection) {
     case Connection::State::kShaking:
       ShakeHands(connection);
       return 1;
+    case Connection::State::kEncrypting:
+      ShakeTls(connection);
+      return 1;
     case Connection::State::kOpen: {
       int events = 0;
       if (connection.readable && connection.turn != Connection::Turn::kWaiting) {
@@ -535,7 +598,7 @@ int TcpTransport::Read(Connection& connection) {
     const int pieces = connection.reader->Room(room);
     size_t asked = 0;
     for (int i = 0; i < pieces; ++i) asked += room[i].iov_len;
-    const ssize_t size = readv(connection.socket.get(), room.data(), pieces);
+    const ssize_t size = connection.ReadInto(absl::MakeConstSpan(room).first(pieces));
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && IsRetry(errno)) {
       connection.readable = false;
@@ -601,12 +664,10 @@ void TcpTransport::Flush(Connection& connection) {
   FrameWriter& writer = *connection.writer;
   std::array<iovec, FrameWriter::kPiecesMax> pieces;
   while (!writer.empty()) {
-    msghdr message = {};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = writer.Pieces(pieces);
+    const int count = writer.Pieces(pieces);
     size_t asked = 0;
-    for (size_t i = 0; i < message.msg_iovlen; ++i) asked += pieces[i].iov_len;
-    const ssize_t size = sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL);
+    for (int i = 0; i < count; ++i) asked += pieces[i].iov_len;
+    const ssize_t size = connection.WriteFrom(absl::MakeSpan(pieces).first(count));
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && IsRetry(errno)) {
       connection.writable = false;

@@ -21,6 +21,7 @@
 #include "lib/transport/frame_writer.h"
 #include "lib/transport/session.h"
 #include "lib/transport/tcp_socket.h"
+#include "lib/transport/tls_stream.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 
@@ -99,7 +100,9 @@ class TcpTransport : public Carrier {
   absl::Status Dial(Peer& peer, const SocketAddress& address);
   void ShakeHands(Connection& connection);
   void FailAttempt(Connection& connection, const absl::Status& why);
-  void OpenConnection(Connection& connection, bool checksums);
+  void Encrypt(Connection& connection, TlsStream::Side side, const SessionToken::Proof& key);
+  void ShakeTls(Connection& connection);
+  void OpenConnection(Connection& connection);
 
   // Moving messages.
   void Activate(Connection& connection);

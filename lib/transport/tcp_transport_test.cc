@@ -294,6 +294,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"AuthPolling", {.bind_host = "127.0.0.1"}, /*spin=*/true},
                     Setting{"Checksums", {.bind_host = "127.0.0.1", .checksums = Checksums::kOn}},
                     Setting{"None", {.bind_host = "127.0.0.1", .security = DataSecurity::kNone}},
+                    Setting{"Encrypt",
+                            {.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt}},
+                    Setting{"EncryptPolling",
+                            {.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt},
+                            /*spin=*/true},
                     Setting{"EveryAddress", {}}, Setting{"V6", {.bind_host = "::1"}},
                     Setting{"Name", {.bind_host = "127.0.0.1", .advertise_host = "localhost"}}),
     [](const auto& info) { return info.param.name; });
@@ -349,6 +354,15 @@ TEST(TcpTransportTest, NobodyAtTheAddressIsALossThatNamesIt) {
       << a.postbox.losses[0].second;
 }
 
+TEST(TcpTransportTest, AnotherSecurityIsALossThatNamesBoth) {
+  Station a, b(OpenPort({.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt}));
+  a.Connect(b);
+  ASSERT_TRUE(Until(a, b, [&] { return !a.postbox.losses.empty(); }));
+  EXPECT_TRUE(absl::IsFailedPrecondition(a.postbox.losses[0].second));
+  EXPECT_TRUE(absl::StrContains(a.postbox.losses[0].second.message(), "auth here, encrypt there"))
+      << a.postbox.losses[0].second;
+}
+
 TEST(TcpTransportTest, BytesThatAreNoAddressAreRefused) {
   Station a;
   std::string address = a.transport->address();
@@ -389,6 +403,7 @@ class Impostor {
       : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const auto address = SocketAddress::Numeric("127.0.0.1", station.port->port());
     EXPECT_EQ(connect(socket_.get(), address->data(), address->size()), 0);
+    TuneLinkSocket(socket_.get());
     HandshakeConnector handshake(
         {.who = CredentialsOf(9).self, .port = station.port->id(), .checksums = checksums},
         SessionToken(), DataSecurity::kAuth);

@@ -1,0 +1,157 @@
+#include "lib/transport/tls_stream.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "lib/transport/file_descriptor.h"
+#include "lib/transport/session.h"
+
+namespace muster {
+namespace {
+
+using Progress = TlsStream::Progress;
+
+struct Wire {
+  Wire() {
+    std::array<int, 2> ends;
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+    end = FileDescriptor(ends[0]);
+    middle = FileDescriptor(ends[1]);
+  }
+  FileDescriptor end, middle;
+};
+
+// Two ends, and between them somebody who reads along and may change what passes.
+class TlsStreamTest : public testing::Test {
+ protected:
+  static SessionToken::Proof KeyOf(int number) {
+    SessionToken::Proof key;
+    key.fill(static_cast<std::byte>(number));
+    return key;
+  }
+
+  void Start(int connectors_key, int acceptors_key) {
+    connector_ = std::make_unique<TlsStream>(TlsStream::Side::kConnector, KeyOf(connectors_key),
+                                             left_.end.get());
+    acceptor_ = std::make_unique<TlsStream>(TlsStream::Side::kAcceptor, KeyOf(acceptors_key),
+                                            right_.end.get());
+    for (int turn = 0; turn < 10; ++turn) {
+      if (connected_ == Progress::kWantsRead) connected_ = connector_->Shake();
+      Pass(left_, right_);
+      if (accepted_ == Progress::kWantsRead) accepted_ = acceptor_->Shake();
+      Pass(right_, left_);
+    }
+  }
+
+  void Pass(const Wire& from, const Wire& to, size_t change = SIZE_MAX) {
+    std::array<char, 64 << 10> bytes;
+    const ssize_t size = recv(from.middle.get(), bytes.data(), bytes.size(), 0);
+    if (size <= 0) return;
+    if (change < static_cast<size_t>(size)) bytes[change] ^= 1;
+    overheard_.append(bytes.data(), size);
+    EXPECT_EQ(send(to.middle.get(), bytes.data(), size, MSG_NOSIGNAL), size);
+  }
+
+  static ssize_t Write(TlsStream& stream, std::vector<std::string> pieces) {
+    std::vector<iovec> vectors;
+    for (std::string& piece : pieces) vectors.push_back({piece.data(), piece.size()});
+    return stream.Write(vectors);
+  }
+
+  static std::string Read(TlsStream& stream, size_t room) {
+    std::string bytes(room, '\0');
+    const iovec vectors[] = {{bytes.data(), room / 2}, {bytes.data() + room / 2, room - room / 2}};
+    const ssize_t size = stream.Read(vectors);
+    bytes.resize(std::max<ssize_t>(size, 0));
+    return bytes;
+  }
+
+  Wire left_, right_;
+  std::unique_ptr<TlsStream> connector_, acceptor_;
+  Progress connected_ = Progress::kWantsRead, accepted_ = Progress::kWantsRead;
+  std::string overheard_;
+};
+
+TEST_F(TlsStreamTest, WhatIsWrittenIsReadAtTheOtherEndAndNowhereElse) {
+  Start(7, 7);
+  ASSERT_EQ(connected_, Progress::kDone) << connector_->fault();
+  ASSERT_EQ(accepted_, Progress::kDone) << acceptor_->fault();
+  const std::string header = "a header of a message", payload(50'000, 'p');
+  EXPECT_EQ(Write(*connector_, {header, payload, header}), 50'000 + 2 * header.size());
+  Pass(left_, right_);
+  EXPECT_EQ(Read(*acceptor_, 100'000), header + payload + header);
+  EXPECT_EQ(Write(*acceptor_, {header}), header.size());
+  Pass(right_, left_);
+  EXPECT_EQ(Read(*connector_, 10), header.substr(0, 10));
+  EXPECT_EQ(Read(*connector_, 100), header.substr(10));
+  EXPECT_FALSE(absl::StrContains(overheard_, "header"));
+  EXPECT_FALSE(absl::StrContains(overheard_, "pppp"));
+}
+
+TEST_F(TlsStreamTest, AnEmptySocketIsToBeTriedAgainAndAClosedOneIsTheEnd) {
+  Start(7, 7);
+  std::array<char, 10> bytes;
+  const iovec room = {bytes.data(), bytes.size()};
+  EXPECT_EQ(acceptor_->Read({&room, 1}), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  right_.middle = FileDescriptor();
+  EXPECT_EQ(acceptor_->Read({&room, 1}), 0);
+  EXPECT_EQ(Write(*acceptor_, {"x"}), -1);
+  EXPECT_EQ(errno, EPIPE);
+}
+
+// The rest of a full socket's record is offered again, with more behind it.
+TEST_F(TlsStreamTest, WhatAFullSocketDidNotTakeIsWrittenLater) {
+  Start(7, 7);
+  std::string text(4 << 20, ' ');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * i >> 5);
+  size_t written = 0;
+  std::string read;
+  for (int turn = 0; turn < 1000 && read.size() < text.size(); ++turn) {
+    const size_t middle = std::min(text.size(), written + 100);
+    const ssize_t size =
+        written == text.size()
+            ? 0
+            : Write(*connector_, {text.substr(written, middle - written), text.substr(middle)});
+    if (size < 0) {
+      ASSERT_EQ(errno, EAGAIN);
+    } else {
+      written += size;
+    }
+    Pass(left_, right_);
+    read += Read(*acceptor_, 100'000);
+    ASSERT_EQ(text.compare(0, read.size(), read), 0);
+  }
+  EXPECT_EQ(read.size(), text.size());
+}
+
+TEST_F(TlsStreamTest, AnotherKeyEndsTheHandshake) {
+  Start(7, 8);
+  EXPECT_NE(connected_, Progress::kDone);
+  EXPECT_EQ(accepted_, Progress::kFailed);
+  EXPECT_FALSE(acceptor_->fault().empty());
+}
+
+TEST_F(TlsStreamTest, AChangedByteIsNotRead) {
+  Start(7, 7);
+  Write(*connector_, {"a message"});
+  Pass(left_, right_, /*change=*/8);
+  std::array<char, 10> bytes;
+  const iovec room = {bytes.data(), bytes.size()};
+  EXPECT_EQ(acceptor_->Read({&room, 1}), -1);
+  EXPECT_EQ(errno, EBADMSG);
+}
+
+}  // namespace
+}  // namespace muster
