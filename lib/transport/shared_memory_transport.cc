@@ -56,7 +56,7 @@ SharedMemoryTransport::SharedMemoryTransport(EventLoop* loop, LocalAddress addre
     : Carrier(loop),
       local_(std::move(address)),
       address_(local_.Encode()),
-      greeting_time_(options.greeting_time),
+      options_(options),
       listener_(std::move(listener)),
       commons_{.transport = this, .loop = loop} {}
 
@@ -228,7 +228,7 @@ int SharedMemoryTransport::CountUngreeted() const {
 }
 
 void SharedMemoryTransport::AcceptAll() {
-  const auto deadline = Clock::now() + absl::ToChronoNanoseconds(greeting_time_);
+  const auto deadline = Clock::now() + absl::ToChronoNanoseconds(options_.greeting_time);
   while (CountUngreeted() < kUngreetedMax) {
     absl::StatusOr<std::optional<ControlSocket>> accepted = listener_.Accept();
     if (absl::IsResourceExhausted(accepted.status())) {
@@ -248,7 +248,8 @@ void SharedMemoryTransport::AcceptAll() {
                                     [](const auto& link) { return !link->dialled(); });
     auto link = std::make_unique<SharedMemoryLink>(&commons_, **std::move(accepted), deadline);
     absl::Status taken = link->Watch();
-    if (kept >= kAcceptedMax) taken = absl::ResourceExhaustedError("there are too many links");
+    if (kept >= options_.accepted_max)
+      taken = absl::ResourceExhaustedError("there are too many links");
     if (!taken.ok()) {
       LOG_EVERY_N(WARNING, 100) << "shared memory: who connected is turned away: " << taken;
       link->TurnAway(ControlPacket::Refusal::kFull);

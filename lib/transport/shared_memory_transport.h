@@ -29,6 +29,8 @@ namespace muster {
 struct SharedMemoryTransportOptions {
   // Who connects has to introduce himself within it.
   absl::Duration greeting_time = absl::Seconds(5);
+  // Links of those who connected that are kept; more hear that there are too many.
+  int accepted_max = 1024;
 };
 
 // A link is a Unix socket, which the kernel closes when either process dies, and a ring of message
@@ -47,8 +49,7 @@ struct SharedMemoryTransportOptions {
 // busy one.
 //
 // A peer is a process of the same user or of root; others are turned away. What a peer writes is
-// checked before it is believed; one that breaks the protocol loses its link and kills nobody. At
-// most kAcceptedMax links of those who connected are kept.
+// checked before it is believed; one that breaks the protocol loses its link and kills nobody.
 //
 // The receiver's calls, except PlacePayload, and `done` may call anything here but Progress() and
 // the destructor. PlacePayload only names memory.
@@ -61,8 +62,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
  public:
   // Larger payloads in a registered slab are not copied to the link.
   static constexpr size_t kCopiedBytesMax = LinkWriter::kCopiedBytesMax;
-  static constexpr int kAcceptedMax = 1024;
-  // Of them, that have not introduced themselves; more wait to be accepted.
+  // Of those who connected and have not introduced themselves; more wait to be accepted.
   static constexpr int kUngreetedMax = 64;
 
   // `loop` outlives it. UNAVAILABLE where the kernel lacks what this needs (Linux 3.17, /proc),
@@ -121,7 +121,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
 
   const LocalAddress local_;
   const std::string address_;
-  const absl::Duration greeting_time_;
+  const SharedMemoryTransportOptions options_;
   ControlSocket listener_;
   LinkCommons commons_;
   std::vector<std::unique_ptr<SharedMemoryLink>> links_;

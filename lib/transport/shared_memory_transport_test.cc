@@ -1124,6 +1124,73 @@ TEST_F(ForgerTest, NothingIsSentToWhoWasDialledButHasNotAnswered) {
   EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
 }
 
+TEST_F(ForgerTest, WhoSaysNothingHoldsUpNobodyForLong) {
+  std::vector<std::unique_ptr<Forger>> silent;
+  for (int i = 0; i < SharedMemoryTransport::kUngreetedMax; ++i) {
+    silent.push_back(std::make_unique<Forger>(*transport_));
+  }
+  Postbox client_box;
+  const Member client(client_box);
+  client.Connect(transport_);
+  for (int i = 0; i < 200; ++i) transport_->Progress();
+  EXPECT_TRUE(postbox_.joined.empty());
+  EXPECT_TRUE(transport_.FallAsleep());
+  silent.pop_back();
+  EXPECT_TRUE(ProgressUntil({transport_.get()}, [&] { return !postbox_.joined.empty(); }));
+}
+
+TEST(SharedMemoryTransportTest, WhoDoesNotIntroduceHimselfInTimeIsTurnedAway) {
+  Postbox box;
+  const Member member(box, {.greeting_time = absl::Milliseconds(20)});
+  Forger silent(*member);
+  Forger greeted(*member);
+  greeted.SayHello();
+  const auto start = std::chrono::steady_clock::now();
+  while (!silent.IsCutOff() && std::chrono::steady_clock::now() - start < std::chrono::seconds(9)) {
+    member->Wait(absl::Seconds(10));
+    member->Progress();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(9));
+  EXPECT_EQ(box.joined.size(), 1u);
+  EXPECT_TRUE(box.losses.empty());
+  EXPECT_EQ(member->SleepMax(), absl::InfiniteDuration());
+}
+
+TEST(SharedMemoryTransportTest, WhoConnectsWhenThereAreTooManyLinksHearsIt) {
+  Postbox box, client_box;
+  const Member member(box, {.accepted_max = 2}), client(client_box);
+  for (uint32_t i = 0; i < 3; ++i) client.Connect(member, i);
+  ASSERT_TRUE(ProgressUntil({member.get(), client.get()}, [&] {
+    return box.joined.size() == 2 && client_box.losses.size() == 1;
+  }));
+  EXPECT_EQ(client_box.losses[0].first, PeerId{2});
+  EXPECT_TRUE(absl::IsResourceExhausted(client_box.losses[0].second))
+      << client_box.losses[0].second;
+  client->Disconnect(PeerId{0});
+  ASSERT_TRUE(ProgressUntil({member.get(), client.get()}, [&] { return box.losses.size() == 1; }));
+  client.Connect(member, 4);
+  EXPECT_TRUE(ProgressUntil({member.get(), client.get()}, [&] { return box.joined.size() == 3; }));
+}
+
+TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForAPeerSleepsAndTriesAgain) {
+  Postbox a_box, b_box;
+  const Member a(a_box), b(b_box);
+  a.Connect(b);
+  {
+    const NoDescriptorsLeft none;
+    EXPECT_TRUE(b.FallAsleep());
+    EXPECT_EQ(b->SleepMax(), absl::Milliseconds(100));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  while (b_box.joined.empty() &&
+         std::chrono::steady_clock::now() - start < std::chrono::seconds(9)) {
+    b->Wait(absl::Seconds(10));
+    b->Progress();
+  }
+  EXPECT_EQ(b_box.joined.size(), 1u);
+  EXPECT_EQ(b->SleepMax(), absl::InfiniteDuration());
+}
+
 // What answers a link comes over the socket that was dialled: there is no other way to claim it.
 TEST_F(ForgerTest, AStrangerCannotAnswerForWhoWasDialled) {
   ForgedListener listener;
