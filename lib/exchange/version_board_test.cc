@@ -1,0 +1,209 @@
+#include "lib/exchange/version_board.h"
+
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr int kTwoChunks = 0, kFrozen = 1, kOneChunk = 2;  // parameters
+constexpr int64_t kFirst = 5;
+
+v1::JobPlan Plan() {
+  v1::JobPlan plan;
+  plan.set_first_step(kFirst);
+  for (const char* name : {"a", "b", "c"}) plan.mutable_graph()->add_parameters()->set_name(name);
+  v1::ParameterGroup& group = *plan.mutable_spec()->mutable_training()->add_parameter_groups();
+  group.add_match("b");
+  group.set_frozen(true);
+  for (const int parameter : {kTwoChunks, kTwoChunks, kFrozen, kOneChunk}) {
+    plan.add_chunks()->set_parameter(parameter);
+  }
+  return plan;
+}
+
+std::string NotAsked() {
+  ADD_FAILURE() << "nobody's time is up";
+  return "";
+}
+
+// All chunks of the parameters that are not frozen.
+void AnswerAll(VersionBoard& board, int64_t version) {
+  for (const int parameter : {kTwoChunks, kTwoChunks, kOneChunk}) {
+    board.Answered(parameter, version);
+  }
+}
+
+// A board on which the values of the first version are.
+struct Started {
+  explicit Started(VersionBoard::Options options = {}) : board(Plan(), options) {
+    AnswerAll(board, kFirst);
+    board.Answered(kFrozen, kFirst);
+  }
+  VersionBoard board;
+};
+
+TEST(VersionBoardTest, AParameterIsHereWithItsLastChunkAndAVersionWithItsLastParameter) {
+  VersionBoard board(Plan(), {});
+  board.Answered(kTwoChunks, kFirst);
+  EXPECT_FALSE(board.HasParameter(kTwoChunks, kFirst));
+  board.Answered(kTwoChunks, kFirst);
+  EXPECT_TRUE(board.HasParameter(kTwoChunks, kFirst));
+  board.Answered(kFrozen, kFirst);
+  EXPECT_EQ(board.version(), kFirst - 1);
+  EXPECT_EQ(board.step(), kFirst);
+  board.Answered(kOneChunk, kFirst);
+  EXPECT_EQ(board.version(), kFirst);
+  EXPECT_EQ(board.chunks_awaited(), 0);
+
+  board.Expect(3);
+  AnswerAll(board, kFirst + 4);
+  EXPECT_EQ(board.version(), kFirst + 4) << "frozen parameters are not waited for";
+  EXPECT_FALSE(board.HasParameter(kOneChunk, kFirst)) << "it is another version's now";
+}
+
+TEST(VersionBoardTest, AFrozenParameterHasEveryVersionOnceItIsHere) {
+  VersionBoard board(Plan(), {});
+  EXPECT_FALSE(board.HasParameter(kFrozen, kFirst));
+  board.Answered(kFrozen, kFirst);
+  EXPECT_TRUE(board.HasParameter(kFrozen, kFirst));
+  EXPECT_TRUE(board.HasParameter(kFrozen, kFirst + 100));
+}
+
+TEST(VersionBoardTest, WithoutOverlapNoParameterIsHereBeforeAllAre) {
+  VersionBoard board(Plan(), {.overlap = false});
+  board.Answered(kOneChunk, kFirst);
+  EXPECT_FALSE(board.HasParameter(kOneChunk, kFirst));
+  for (const int parameter : {kTwoChunks, kTwoChunks, kFrozen}) board.Answered(parameter, kFirst);
+  EXPECT_TRUE(board.HasParameter(kOneChunk, kFirst));
+}
+
+TEST(VersionBoardTest, EveryWaitEndsWithWhatItWaitsFor) {
+  Started started;
+  VersionBoard& board = started.board;
+  board.Expect(3);
+  absl::Status parameter, version, answers;
+  absl::StatusOr<float> loss_scale;
+  {
+    std::jthread first([&] { parameter = board.AwaitParameter(kOneChunk, kFirst + 1, NotAsked); });
+    std::jthread second([&] { version = board.AwaitVersion(kFirst + 1, NotAsked); });
+    std::jthread third([&] { loss_scale = board.AwaitLossScale(kFirst + 1, NotAsked); });
+    std::jthread fourth([&] { answers = board.AwaitAnswers(); });
+    board.SetLossScale(kFirst + 1, 1024);
+    AnswerAll(board, kFirst + 1);
+  }
+  EXPECT_TRUE(parameter.ok()) << parameter;
+  EXPECT_TRUE(version.ok()) << version;
+  EXPECT_TRUE(answers.ok()) << answers;
+  ASSERT_TRUE(loss_scale.ok()) << loss_scale.status();
+  EXPECT_EQ(*loss_scale, 1024);
+}
+
+TEST(VersionBoardTest, TheFirstLossScaleOfAVersionCounts) {
+  Started started;
+  started.board.SetLossScale(kFirst + 1, 8);
+  started.board.SetLossScale(kFirst + 1, 4);
+  started.board.SetLossScale(kFirst, 2);
+  EXPECT_EQ(*started.board.AwaitLossScale(kFirst + 1, NotAsked), 8);
+}
+
+TEST(VersionBoardTest, ATimeoutNamesWhatIsMissingAndForHowLong) {
+  Started started({.answer_timeout = absl::Milliseconds(1)});
+  const absl::Status late =
+      started.board.AwaitVersion(kFirst + 1, [] { return std::string("the moon is missing"); });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_EQ(ReasonOf(late), "STEP_TIMEOUT");
+  EXPECT_EQ(late.message(), "step 6: the moon is missing for 1ms");
+}
+
+// The lock is not re-entrant, and whoever names what is missing may look at the board.
+TEST(VersionBoardTest, WhatIsMissingIsNamedUnderNoLock) {
+  Started started({.answer_timeout = absl::Milliseconds(1)});
+  const absl::Status late = started.board.AwaitVersion(
+      kFirst + 1, [&] { return "culprit '" + started.board.culprit() + "'"; });
+  EXPECT_EQ(late.message(), "step 6: culprit '' for 1ms");
+}
+
+TEST(VersionBoardTest, AnInterruptionEndsWaitsForOthersButNotForAnswers) {
+  Started started;
+  VersionBoard& board = started.board;
+  board.Expect(3);
+  absl::Status answers;
+  {
+    std::jthread pausing([&] { answers = board.AwaitAnswers(); });
+    board.Interrupt();
+    const absl::Status version = board.AwaitVersion(kFirst + 1, NotAsked);
+    EXPECT_TRUE(absl::IsAborted(version)) << version;
+    EXPECT_EQ(version.message(), "interrupted before step 6");
+    EXPECT_TRUE(absl::IsAborted(board.AwaitLossScale(kFirst + 1, NotAsked).status()));
+    AnswerAll(board, kFirst + 1);
+  }
+  EXPECT_TRUE(answers.ok()) << answers;
+  EXPECT_TRUE(board.AwaitVersion(kFirst + 1, NotAsked).ok()) << "nothing to wait for";
+}
+
+TEST(VersionBoardTest, TheFirstFailureIsFinalAndEndsEveryWait) {
+  Started started;
+  VersionBoard& board = started.board;
+  EXPECT_TRUE(board.failure().ok());
+  board.Expect(1);
+  board.BeginCatchUp();
+  absl::Status version, answers, caught_up;
+  {
+    std::jthread first([&] { version = board.AwaitVersion(kFirst + 1, NotAsked); });
+    std::jthread second([&] { answers = board.AwaitAnswers(); });
+    std::jthread third([&] { caught_up = board.AwaitCaughtUp(); });
+    std::jthread fourth([&] { EXPECT_TRUE(board.AwaitConnected(absl::InfiniteDuration())); });
+    board.Fail(absl::UnavailableError("gone"), "ps-1");
+  }
+  board.Fail(absl::InternalError("later"), "ps-2");
+  const absl::Status gone = absl::UnavailableError("gone");
+  EXPECT_EQ(version, gone);
+  EXPECT_EQ(answers, gone);
+  EXPECT_EQ(caught_up, gone);
+  EXPECT_EQ(board.failure(), gone);
+  EXPECT_EQ(board.culprit(), "ps-1");
+  EXPECT_EQ(board.AwaitParameter(kOneChunk, kFirst, NotAsked), gone) << "also of what is here";
+}
+
+TEST(VersionBoardTest, AConnectionIsWaitedForUntilItsTimeIsUp) {
+  VersionBoard board(Plan(), {});
+  EXPECT_FALSE(board.AwaitConnected(absl::Milliseconds(1)));
+  std::jthread thread([&] { board.SetConnected(); });
+  EXPECT_TRUE(board.AwaitConnected(absl::InfiniteDuration()));
+  EXPECT_TRUE(board.failure().ok());
+}
+
+TEST(VersionBoardTest, WhoIsOvertakenHasNothingNewBeforeItHasCaughtUp) {
+  Started started;
+  VersionBoard& board = started.board;
+  board.Expect(3);
+  board.Answered(kTwoChunks, kFirst + 1);
+  board.SetOvertaken();
+  const absl::Status forward = board.AwaitVersion(kFirst + 1, NotAsked);
+  EXPECT_TRUE(absl::IsAborted(forward)) << forward;
+  EXPECT_EQ(forward.message(), "overtaken at step 6");
+  board.Answered(kTwoChunks, kFirst + 3);
+  board.Answered(kOneChunk, kFirst + 3);
+  EXPECT_EQ(board.chunks_awaited(), 0);
+  EXPECT_FALSE(board.HasParameter(kOneChunk, kFirst + 3));
+
+  board.BeginCatchUp();
+  EXPECT_TRUE(board.catching_up());
+  std::jthread thread([&] { board.HaveCaughtUp(kFirst + 3); });
+  EXPECT_TRUE(board.AwaitCaughtUp().ok());
+  EXPECT_FALSE(board.overtaken());
+  EXPECT_EQ(board.version(), kFirst + 3);
+  EXPECT_TRUE(board.HasParameter(kTwoChunks, kFirst + 3));
+  EXPECT_TRUE(board.HasParameter(kFrozen, kFirst + 3));
+
+  board.Expect(3);
+  AnswerAll(board, kFirst + 4);
+  EXPECT_EQ(board.version(), kFirst + 4) << "the half step before is forgotten";
+}
+
+}  // namespace
+}  // namespace muster
