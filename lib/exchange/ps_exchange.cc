@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
-#include "lib/cluster/parameter_group.h"
+#include "lib/exchange/chunk_name.h"
 #include "lib/exchange/chunk_order.h"
 #include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
@@ -63,34 +63,20 @@ PsExchange::PsExchange(Options options)
       has_loss_scale_(plan_.spec().training().precision() == v1::FP16),
       may_be_overtaken_(plan_.spec().sync().backup_workers() > 0),
       averages_(plan_.spec().sync().mode() == v1::LOCAL_SGD),
-      chunks_of_parameter_(plan_.graph().parameters_size()),
+      board_(plan_,
+             {.overlap = options_.tuning.overlap, .answer_timeout = options_.answer_timeout}),
       chunks_(plan_.chunks_size()),
-      unanswered_(plan_.graph().parameters_size(), 0),
-      parameters_behind_(plan_.graph().parameters_size()),
+      greeted_(plan_.shards_size()),
       window_(options_.tuning.inflight_bytes_max, plan_.chunks_size()),
-      parameter_versions_(plan_.graph().parameters_size()),
-      version_(plan_.first_step() - 1),
-      chunks_awaited_(plan_.chunks_size()),
-      loss_scale_version_(plan_.first_step() - 1) {
-  CHECK_EQ(options_.parameters.size(), chunks_of_parameter_.size());
-  CHECK_EQ(options_.gradients.size(), averages_ ? 0 : chunks_of_parameter_.size());
+      thread_(options_.transport, plan_.chunks_size(), this) {
+  CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
+  CHECK_EQ(std::ssize(options_.gradients), averages_ ? 0 : plan_.graph().parameters_size());
   CHECK(options_.metrics != nullptr);
-  for (std::atomic<int64_t>& version : parameter_versions_) version = plan_.first_step() - 1;
-  std::vector<bool> frozen;
-  for (const v1::Parameter& parameter : plan_.graph().parameters()) {
-    frozen.push_back(TreatmentOf(plan_.spec().training(), parameter).frozen);
-  }
-  trained_ = static_cast<int>(std::ranges::count(frozen, false));
   std::vector<int> chunks_of_shard(plan_.shards_size(), 0);
   for (int c = 0; c < plan_.chunks_size(); ++c) {
-    const int parameter = plan_.chunks(c).parameter();
-    Chunk& chunk = chunks_[c];
-    chunk.version = plan_.first_step() - 1;
-    chunk.frozen = frozen[parameter];
-    chunk.push_format = PushFormat(plan_, c);
-    chunk.values_format = ValuesFormat(plan_, c);
-    chunks_of_parameter_[parameter].push_back(c);
-    ++unanswered_[parameter];
+    chunks_[c].version = plan_.first_step() - 1;
+    chunks_[c].push_format = PushFormat(plan_, c);
+    chunks_[c].values_format = ValuesFormat(plan_, c);
     ++chunks_of_shard[ShardOf(c)];
   }
   const std::vector<int> order = ChunksByFirstUse(plan_);
@@ -100,17 +86,14 @@ PsExchange::PsExchange(Options options)
         {.queue = SendQueue(options_.tuning.inflight_bytes_max, chunks_of_shard[shard]),
          .metrics = options_.metrics->Link(NameOfLink(plan_.shards(shard)))});
   }
-  taken_.reserve(chunks_.size());
-  absl::MutexLock lock(&mu_);
-  pushed_.reserve(chunks_.size());
-  greeted_.resize(plan_.shards_size());
 }
 
 // One piece of memory for all payloads that are made here: sent without a copy over shared memory.
 absl::Status PsExchange::AllocatePayloads() {
   int64_t bytes = 0;
-  for (const Chunk& chunk : chunks_) {
-    if (!chunk.frozen && !IsPlain(chunk.push_format)) bytes += Aligned(chunk.push_format.bytes);
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    const Chunk& chunk = chunks_[c];
+    if (!IsFrozen(c) && !IsPlain(chunk.push_format)) bytes += Aligned(chunk.push_format.bytes);
     if (!IsPlain(chunk.values_format)) bytes += Aligned(chunk.values_format.bytes);
   }
   ASSIGN_OR_RETURN(payloads_, SharedSlab::Allocate(bytes));
@@ -122,7 +105,7 @@ absl::Status PsExchange::AllocatePayloads() {
   };
   for (int c = 0; c < plan_.chunks_size(); ++c) {
     Chunk& chunk = chunks_[c];
-    if (!chunk.frozen && !IsPlain(chunk.push_format)) {
+    if (!IsFrozen(c) && !IsPlain(chunk.push_format)) {
       chunk.packed = take(chunk.push_format.bytes);
       chunk.encoder = ChunkEncoder::Create(chunk.push_format, plan_.spec().training().seed() + c);
     }
@@ -132,26 +115,25 @@ absl::Status PsExchange::AllocatePayloads() {
 }
 
 PsExchange::~PsExchange() {
-  closing_.store(true, std::memory_order_release);
-  absl::MutexLock lock(&mu_);
-  if (waking_ != nullptr) waking_->Wake();
+  thread_.Close();
+  for (const Link& link : links_) link.metrics.inflight_bytes.Set(0);
 }
 
 absl::Status PsExchange::Connect(int64_t total_steps, std::vector<std::string>) {
   total_steps_ = total_steps;
-  thread_ = std::jthread([this] { Serve(); });
-  absl::MutexLock lock(&mu_);
-  auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return greetings_ == plan_.shards_size() || !failure_.ok();
-  };
-  if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.hello_timeout)) return failure_;
-  const int silent = static_cast<int>(std::ranges::find(greeted_, false) - greeted_.begin());
-  SetFailure(WithReason(absl::UnavailableError(absl::StrCat(
-                            NameOfShard(silent), " has not answered HELLO for ",
-                            absl::FormatDuration(options_.hello_timeout), " at step ", step())),
-                        "PS_UNREACHABLE"),
-             plan_.shards(silent).member());
-  return failure_;
+  std::vector<absl::Span<std::byte>> memory = options_.memory;
+  memory.push_back(payloads_->memory());
+  if (absl::Status opened = thread_.Start(std::move(memory)); !opened.ok()) Fail(std::move(opened));
+  if (board_.AwaitConnected(options_.hello_timeout)) return failure();
+  for (int shard = 0; shard < plan_.shards_size(); ++shard) {
+    if (greeted_[shard]) continue;
+    FailBecauseOf(
+        shard, WithReason(absl::UnavailableError(absl::StrCat(
+                              NameOfShard(shard), " has not answered HELLO for ",
+                              absl::FormatDuration(options_.hello_timeout), " at step ", step())),
+                          "PS_UNREACHABLE"));
+  }
+  return failure();
 }
 
 int64_t PsExchange::VersionAfter(int64_t version) const {
@@ -162,86 +144,32 @@ int64_t PsExchange::VersionAfter(int64_t version) const {
 
 // ---------------------------------------------------------------- any thread
 
-absl::Status PsExchange::Await(absl::FunctionRef<bool()> reached, int64_t version) {
-  absl::MutexLock lock(&mu_);
-  auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return reached() || overtaken() || interrupted_ || !failure_.ok();
-  };
-  const bool in_time = mu_.AwaitWithTimeout(absl::Condition(&settled), options_.answer_timeout);
-  if (!failure_.ok()) return failure_;
-  if (reached()) return absl::OkStatus();
-  if (overtaken()) return absl::AbortedError(absl::StrCat("overtaken at step ", version));
-  if (in_time) return absl::AbortedError(absl::StrCat("interrupted before step ", version));
-  const int missing = FirstChunkBehind(version, kAnyShard);
-  const std::string what = missing < 0 ? "a gradient could not be sent"
-                                       : absl::StrCat(NameOfChunk(missing), " has not come from ",
-                                                      NameOfShard(ShardOf(missing)));
-  return WithReason(
-      absl::DeadlineExceededError(absl::StrCat("step ", version, ": ", what, " for ",
-                                               absl::FormatDuration(options_.answer_timeout))),
-      "STEP_TIMEOUT");
-}
-
-bool PsExchange::HasParameter(int parameter, int64_t version) const {
-  const int64_t has = parameter_versions_[parameter].load(std::memory_order_acquire);
-  if (has != version && has != kEveryVersion) return false;
-  return options_.tuning.overlap || this->version() >= version;
-}
-
 absl::Status PsExchange::AwaitParameter(int parameter, int64_t version) {
-  if (HasParameter(parameter, version) && !failed()) return absl::OkStatus();
-  return Await([&] { return HasParameter(parameter, version); }, version);
+  return board_.AwaitParameter(parameter, version, [&] { return NameOfMissing(version); });
 }
 
 absl::Status PsExchange::AwaitVersion(int64_t version) {
-  return Await([&] { return this->version() >= version; }, version);
+  return board_.AwaitVersion(version, [&] { return NameOfMissing(version); });
 }
 
 absl::StatusOr<float> PsExchange::AwaitLossScale(int64_t version) {
-  float loss_scale = 0;
-  RETURN_IF_ERROR(Await(
-      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        loss_scale = loss_scale_;
-        return loss_scale_version_ >= version;
-      },
-      version));
-  return loss_scale;
-}
-
-absl::Status PsExchange::AwaitAnswers() {
-  absl::MutexLock lock(&mu_);
-  auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return chunks_awaited_ == 0 || !failure_.ok();
-  };
-  mu_.Await(absl::Condition(&settled));
-  return failure_;
+  return board_.AwaitLossScale(version, [&] { return NameOfMissing(version); });
 }
 
 absl::Status PsExchange::Push(int chunk, int64_t version) {
-  if (chunks_[chunk].frozen) return absl::OkStatus();
+  if (IsFrozen(chunk)) return absl::OkStatus();
   CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), version) << NameOfChunk(chunk);
   trace_.Begin(chunk, version, ShardOf(chunk));
-  Transport* to_wake = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    if (!failure_.ok()) return failure_;
-    if (pushed_.empty()) to_wake = waking_;
-    pushed_.push_back(chunk);
-    chunks_awaited_.fetch_add(1, std::memory_order_relaxed);
-    posted_.store(true, std::memory_order_release);
-  }
-  if (to_wake != nullptr) to_wake->Wake();
+  RETURN_IF_ERROR(failure());
+  board_.Expect(1);
+  thread_.Post(chunk);
   return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> PsExchange::CatchUp() {
-  absl::MutexLock lock(&mu_);
-  catching_up_.store(true, std::memory_order_release);
-  if (waking_ != nullptr) waking_->Wake();
-  auto settled = [this]()
-                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !catching_up_ || !failure_.ok(); };
-  mu_.Await(absl::Condition(&settled));
-  if (!failure_.ok()) return failure_;
+  board_.BeginCatchUp();
+  thread_.Wake();
+  RETURN_IF_ERROR(board_.AwaitCaughtUp());
   return version();
 }
 
@@ -251,47 +179,20 @@ double PsExchange::GradientNorm(int64_t version) const {
   return static_cast<float>(std::sqrt(squares));  // the sum's last bits depend on the cut
 }
 
-void PsExchange::Interrupt() {
-  absl::MutexLock lock(&mu_);
-  interrupted_ = true;
-}
-
-void PsExchange::Fail(absl::Status why) {
-  absl::MutexLock lock(&mu_);
-  SetFailure(std::move(why), "");
-}
-
 void PsExchange::FailBecauseOf(int shard, absl::Status why) {
-  absl::MutexLock lock(&mu_);
-  SetFailure(std::move(why), plan_.shards(shard).member());
-}
-
-void PsExchange::SetFailure(absl::Status why, absl::string_view culprit) {
-  CHECK(!why.ok());
-  if (!failure_.ok()) return;
-  failure_ = std::move(why);
-  culprit_ = std::string(culprit);
-  failed_.store(true, std::memory_order_release);
-}
-
-std::string PsExchange::culprit() const {
-  absl::MutexLock lock(&mu_);
-  return culprit_;
-}
-
-absl::Status PsExchange::failure() const {
-  if (!failed()) return absl::OkStatus();
-  absl::MutexLock lock(&mu_);
-  return failure_;
+  board_.Fail(std::move(why), plan_.shards(shard).member());
 }
 
 std::string PsExchange::NameOfShard(int shard) const {
   return absl::StrCat("shard ", shard, " of ", plan_.shards(shard).member());
 }
 
-std::string PsExchange::NameOfChunk(int chunk) const {
-  return absl::StrCat("chunk ", chunk, " of parameter '",
-                      plan_.graph().parameters(plan_.chunks(chunk).parameter()).name(), "'");
+std::string PsExchange::NameOfChunk(int chunk) const { return muster::NameOfChunk(plan_, chunk); }
+
+std::string PsExchange::NameOfMissing(int64_t version) const {
+  const int missing = FirstChunkBehind(version, kAnyShard);
+  if (missing < 0) return "a gradient could not be sent";
+  return absl::StrCat(NameOfChunk(missing), " has not come from ", NameOfShard(ShardOf(missing)));
 }
 
 int PsExchange::FirstChunkBehind(int64_t version, int shard) const {
@@ -317,36 +218,8 @@ absl::Span<const float> PsExchange::PushedOf(int chunk) const {
 
 // ---------------------------------------------------------------- the communication thread
 
-void PsExchange::Serve() {
-  if (absl::Status opened = Open(); !opened.ok()) Fail(std::move(opened));
-  while (transport_ != nullptr && !closing_.load(std::memory_order_acquire)) {
-    if (posted_.load(std::memory_order_acquire)) TakePushed();
-    if (catching_up_.load(std::memory_order_acquire) && chunks_awaited_ == 0) FetchWhatIsBehind();
-    if (waiting_chunks_ > 0 && !failed()) SendReady();
-    if (transport_->Progress() == 0) transport_->Wait(absl::Seconds(1));
-  }
-  {
-    absl::MutexLock lock(&mu_);
-    waking_ = nullptr;
-  }
-  transport_.reset();  // first: a transfer under way still uses the memory
-  registrations_.clear();
-  for (const Link& link : links_) link.metrics.inflight_bytes.Set(0);
-}
-
-absl::Status PsExchange::Open() {
-  ASSIGN_OR_RETURN(transport_, options_.transport());
-  transport_->SetReceiver(this);
-  {
-    absl::MutexLock lock(&mu_);
-    waking_ = transport_.get();
-  }
-  std::vector<absl::Span<std::byte>> memory = options_.memory;
-  memory.push_back(payloads_->memory());
-  for (const absl::Span<std::byte> span : memory) {
-    if (span.empty()) continue;
-    ASSIGN_OR_RETURN(registrations_.emplace_back(), transport_->RegisterMemory(span));
-  }
+absl::Status PsExchange::Open(Transport& transport) {
+  transport_ = &transport;
   ASSIGN_OR_RETURN(const LinkCredentials credentials,
                    CredentialsOf(plan_, LinkRole::kWorker, options_.rank));
   for (int shard = 0; shard < plan_.shards_size(); ++shard) {
@@ -375,14 +248,15 @@ WireHeader PsExchange::HeaderOf(MessageKind kind, int chunk, int64_t step) const
   return header;
 }
 
-void PsExchange::TakePushed() {
-  {
-    absl::MutexLock lock(&mu_);
-    taken_.swap(pushed_);
-    posted_.store(false, std::memory_order_relaxed);
-  }
+void PsExchange::Turn(absl::Span<const int> posted) {
+  if (!posted.empty()) Enqueue(posted);
+  if (board_.catching_up() && board_.chunks_awaited() == 0) FetchWhatIsBehind();
+  if (waiting_chunks_ > 0 && !failed()) SendReady();
+}
+
+void PsExchange::Enqueue(absl::Span<const int> chunks) {
   const int64_t now = Trace::Now();
-  for (const int c : taken_) {
+  for (const int c : chunks) {
     Chunk& chunk = chunks_[c];
     SendQueue& queue = links_[ShardOf(c)].queue;
     chunk.awaited = VersionAfter(chunk.version.load(std::memory_order_relaxed));
@@ -393,8 +267,7 @@ void PsExchange::TakePushed() {
     options_.metrics->queued_bytes.Increment(static_cast<double>(chunk.push_format.bytes));
     trace_.Queued(c, chunk.version, urgency, queue.credit_left());
   }
-  waiting_chunks_ += static_cast<int>(taken_.size());
-  taken_.clear();
+  waiting_chunks_ += static_cast<int>(chunks.size());
 }
 
 void PsExchange::SendReady() {
@@ -451,7 +324,7 @@ void PsExchange::Sent(int chunk, const absl::Status& status) {
   link.metrics.inflight_bytes.Set(static_cast<double>(link.queue.inflight_bytes()));
   chunks_[chunk].sending = false;
   if (!status.ok()) {
-    if (closing_) return;
+    if (thread_.closing()) return;
     FailBecauseOf(
         ShardOf(chunk),
         WithReason(absl::UnavailableError(absl::StrCat("cannot push ", NameOfChunk(chunk), " to ",
@@ -492,7 +365,7 @@ int PsExchange::SenderOf(PeerId from, const WireHeader& header) {
 bool PsExchange::Wants(const Chunk& chunk, int64_t version) const {
   if (version < 0 || chunk.awaited < 0) return false;
   if (version == chunk.awaited || !may_be_overtaken_) return version == chunk.awaited;
-  return version > chunk.awaited || (catching_up_ && version >= chunk.version);
+  return version > chunk.awaited || (board_.catching_up() && version >= chunk.version);
 }
 
 absl::Status PsExchange::ProtocolFault(int chunk, absl::string_view what) const {
@@ -537,10 +410,7 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
   options_.metrics->params_bytes.Increment(static_cast<double>(payload.size()));
   links_[ShardOf(c)].metrics.received_bytes.Increment(static_cast<double>(payload.size()));
   if (chunk.version >= plan_.first_step()) trace_.End(c, chunk.version);
-  if (header.step != chunk.awaited && !overtaken()) {
-    absl::MutexLock lock(&mu_);  // ends waits
-    overtaken_.store(true, std::memory_order_release);
-  }
+  if (header.step != chunk.awaited && !overtaken()) board_.SetOvertaken();
   chunk.squares[header.step & 1] = header.scalar;
   chunk.version.store(header.step, std::memory_order_relaxed);
   chunk.awaited = -1;
@@ -562,45 +432,20 @@ absl::Status PsExchange::TakeValues(int chunk, absl::Span<const std::byte> paylo
   return decoded.ok() ? decoded : ProtocolFault(chunk, decoded.message());
 }
 
-// It is the same in all values of a version: the first one brings it. False: it is none.
+// False: it is none.
 bool PsExchange::TakeLossScale(const WireHeader& header) {
   if (!(header.loss_scale >= 1 && std::isfinite(header.loss_scale))) {
     const int c = static_cast<int>(header.chunk);
     FailBecauseOf(ShardOf(c), ProtocolFault(c, absl::StrCat("the loss scale ", header.loss_scale)));
     return false;
   }
-  absl::MutexLock lock(&mu_);
-  if (loss_scale_version_ < header.step) {
-    loss_scale_version_ = header.step;
-    loss_scale_ = header.loss_scale;
-  }
+  board_.SetLossScale(header.step, header.loss_scale);
   return true;
 }
 
-// The chunk has its new values and the memory that was sent is free. What an overtaken worker has
-// is counted when it has caught up.
+// The chunk has its new values and the memory that was sent is free.
 void PsExchange::Answered(int chunk) {
-  const int parameter = plan_.chunks(chunk).parameter();
-  if (!overtaken() && --unanswered_[parameter] == 0) ParameterIsBehindNoMore(parameter);
-  AnswerIsIn();
-}
-
-void PsExchange::ParameterIsBehindNoMore(int parameter) {
-  const bool frozen = chunks_[chunks_of_parameter_[parameter][0]].frozen;
-  const int64_t before = version();
-  const int64_t version = before < plan_.first_step() ? plan_.first_step() : VersionAfter(before);
-  unanswered_[parameter] = static_cast<int>(chunks_of_parameter_[parameter].size());
-  absl::MutexLock lock(&mu_);  // ends waits
-  if (--parameters_behind_ == 0) {
-    parameters_behind_ = trained_;
-    version_.store(version, std::memory_order_release);
-  }
-  parameter_versions_[parameter].store(frozen ? kEveryVersion : version, std::memory_order_release);
-}
-
-void PsExchange::AnswerIsIn() {
-  if (chunks_awaited_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-  absl::MutexLock lock(&mu_);  // ends waits
+  board_.Answered(plan_.chunks(chunk).parameter(), chunks_[chunk].version);
 }
 
 // Everything that was pushed has been answered: once more asks for the newest version that was
@@ -610,27 +455,14 @@ void PsExchange::FetchWhatIsBehind() {
   int64_t newest = plan_.first_step();
   for (const Chunk& chunk : chunks_) newest = std::max<int64_t>(newest, chunk.version);
   int64_t behind = 0;
-  for (const Chunk& chunk : chunks_) behind += !chunk.frozen && chunk.version < newest;
-  if (behind == 0) return HaveCaughtUp(newest);
-  chunks_awaited_.fetch_add(behind, std::memory_order_relaxed);
   for (int c = 0; c < plan_.chunks_size(); ++c) {
-    if (!chunks_[c].frozen && chunks_[c].version < newest) Fetch(c, newest);
+    behind += !IsFrozen(c) && chunks_[c].version < newest;
   }
-}
-
-void PsExchange::HaveCaughtUp(int64_t version) {
-  for (size_t p = 0; p < chunks_of_parameter_.size(); ++p) {
-    unanswered_[p] = static_cast<int>(chunks_of_parameter_[p].size());
+  if (behind == 0) return board_.HaveCaughtUp(newest);
+  board_.Expect(behind);
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    if (!IsFrozen(c) && chunks_[c].version < newest) Fetch(c, newest);
   }
-  parameters_behind_ = trained_;
-  absl::MutexLock lock(&mu_);  // ends waits
-  for (size_t p = 0; p < chunks_of_parameter_.size(); ++p) {
-    const bool frozen = chunks_[chunks_of_parameter_[p][0]].frozen;
-    parameter_versions_[p].store(frozen ? kEveryVersion : version, std::memory_order_release);
-  }
-  version_.store(version, std::memory_order_release);
-  overtaken_.store(false, std::memory_order_release);
-  catching_up_.store(false, std::memory_order_release);
 }
 
 void PsExchange::Greet(int shard) {
@@ -640,13 +472,9 @@ void PsExchange::Greet(int shard) {
 
 // The answer's chunk is the shard that gave it.
 void PsExchange::Greeted(int shard) {
-  bool all = false;
-  {
-    absl::MutexLock lock(&mu_);
-    if (greeted_[shard]) return;
-    greeted_[shard] = true;
-    all = ++greetings_ == plan_.shards_size();
-  }
+  if (greeted_[shard].exchange(true)) return;
+  const bool all = ++greetings_ == plan_.shards_size();
+  if (all) board_.SetConnected();
   options_.metrics->ShowLink(NameOfLink(plan_.shards(shard)),
                              transport_->Describe(links_[shard].peer));
   for (int c = 0; c < plan_.chunks_size(); ++c) {
@@ -673,7 +501,7 @@ void PsExchange::Refused(const WireHeader& header) {
 
 void PsExchange::PeerLost(PeerId peer, const absl::Status& why) {
   const int shard = static_cast<int>(std::ranges::find(links_, peer, &Link::peer) - links_.begin());
-  if (shard == std::ssize(links_) || closing_) return;
+  if (shard == std::ssize(links_) || thread_.closing()) return;
   const int missing = FirstChunkBehind(version() + 1, shard);
   FailBecauseOf(
       shard, WithReason(absl::UnavailableError(absl::StrCat(

@@ -1,31 +1,27 @@
 // The exchange with parameter servers: gradients out, parameters in.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/codec/codec.h"
 #include "lib/exchange/chunk_trace.h"
+#include "lib/exchange/communication_thread.h"
 #include "lib/exchange/exchange_metrics.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/send_queue.h"
 #include "lib/exchange/send_window.h"
+#include "lib/exchange/version_board.h"
 #include "lib/transport/session.h"
 #include "lib/transport/shared_slab.h"
 #include "lib/transport/transport.h"
@@ -46,7 +42,7 @@ namespace muster {
 // Of a local_sgd job values and optimizer slots are what is pushed, from the memory that the answer
 // goes to: Push(chunk, v) says that a chunk, which may be that of a slot, is scaled by the worker's
 // share and ready to be summed, and the version after v is that of the round's end.
-class PsExchange : public GradientExchange, private MessageReceiver {
+class PsExchange : public GradientExchange, private CommunicationThread::Work {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
@@ -75,32 +71,31 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   ~PsExchange() override;  // joins the thread; drops what is in flight
 
   // Starts the thread and waits until every shard has answered HELLO.
-  absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override
-      ABSL_LOCKS_EXCLUDED(mu_);
-  bool HasParameter(int parameter, int64_t version) const override;
-  absl::Status AwaitParameter(int parameter, int64_t version) override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status AwaitVersion(int64_t version) override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<float> AwaitLossScale(int64_t version) override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status AwaitAnswers() override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Push(int chunk, int64_t version) override ABSL_LOCKS_EXCLUDED(mu_);
-  bool overtaken() const override { return overtaken_.load(std::memory_order_acquire); }
-  absl::StatusOr<int64_t> CatchUp() override ABSL_LOCKS_EXCLUDED(mu_);
-  int64_t version() const override { return version_.load(std::memory_order_acquire); }
+  absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override;
+  bool HasParameter(int parameter, int64_t version) const override {
+    return board_.HasParameter(parameter, version);
+  }
+  absl::Status AwaitParameter(int parameter, int64_t version) override;
+  absl::Status AwaitVersion(int64_t version) override;
+  absl::StatusOr<float> AwaitLossScale(int64_t version) override;
+  absl::Status AwaitAnswers() override { return board_.AwaitAnswers(); }
+  absl::Status Push(int chunk, int64_t version) override;
+  bool overtaken() const override { return board_.overtaken(); }
+  absl::StatusOr<int64_t> CatchUp() override;
+  int64_t version() const override { return board_.version(); }
   double GradientNorm(int64_t version) const override;
-  void Interrupt() override ABSL_LOCKS_EXCLUDED(mu_);
-  void Fail(absl::Status why) override ABSL_LOCKS_EXCLUDED(mu_);
-  bool failed() const override { return failed_.load(std::memory_order_acquire); }
-  int64_t step() const override { return std::max(version(), plan_.first_step()); }
-  std::string culprit() const override ABSL_LOCKS_EXCLUDED(mu_);
+  void Interrupt() override { board_.Interrupt(); }
+  void Fail(absl::Status why) override { board_.Fail(std::move(why), ""); }
+  bool failed() const override { return board_.failed(); }
+  int64_t step() const override { return board_.step(); }
+  std::string culprit() const override { return board_.culprit(); }
 
   // The failure; OK when there is none.
-  absl::Status failure() const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status failure() const { return board_.failure(); }
   // The version that a push turns `version` into: the next one, or that of the end of its round.
   int64_t VersionAfter(int64_t version) const;
 
  private:
-  static constexpr int64_t kEveryVersion = std::numeric_limits<int64_t>::max();  // of frozen ones
-
   // Of the communication thread alone, but for what is const and `version`.
   struct Chunk {
     std::atomic<int64_t> version;  // read by others to name what they wait for
@@ -110,8 +105,7 @@ class PsExchange : public GradientExchange, private MessageReceiver {
     int64_t ready_time = 0;              // when it joined its link's queue, Trace::Now()
     std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
 
-    bool frozen = false;  // const from here on
-    int64_t urgency = 0;  // its place in the order of the forward pass
+    int64_t urgency = 0;  // its place in the order of the forward pass; const from here on
     WireFormat push_format, values_format;
     std::unique_ptr<ChunkEncoder> encoder;  // null: sent as it is
     absl::Span<std::byte> packed;           // where it packs to
@@ -126,9 +120,12 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   explicit PsExchange(Options options);
   absl::Status AllocatePayloads();
 
-  void Serve();
-  absl::Status Open();
-  void TakePushed() ABSL_LOCKS_EXCLUDED(mu_);
+  // CommunicationThread::Work.
+  absl::Status Open(Transport& transport) override;
+  void Turn(absl::Span<const int> posted) override;
+  void Closing() override {}
+
+  void Enqueue(absl::Span<const int> chunks);
   void SendReady();
   Link* MostUrgentLink();
   void SendPush(Link& link, const SendQueue::Entry& entry);
@@ -136,10 +133,7 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   bool Wants(const Chunk& chunk, int64_t version) const;
   absl::Status TakeValues(int chunk, absl::Span<const std::byte> payload);
   void Answered(int chunk);
-  void ParameterIsBehindNoMore(int parameter) ABSL_LOCKS_EXCLUDED(mu_);
-  void AnswerIsIn() ABSL_LOCKS_EXCLUDED(mu_);
-  void FetchWhatIsBehind() ABSL_LOCKS_EXCLUDED(mu_);
-  void HaveCaughtUp(int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
+  void FetchWhatIsBehind();
   WireHeader HeaderOf(MessageKind kind, int chunk, int64_t step) const;
   bool IsOurs(const WireHeader& header) const;
 
@@ -152,17 +146,17 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   void PayloadLost(PeerId from, const WireHeader& header) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
   void Greet(int shard);
-  void Greeted(int shard) ABSL_LOCKS_EXCLUDED(mu_);
+  void Greeted(int shard);
   void Fetch(int chunk, int64_t version);
   void Refused(const WireHeader& header);
-  bool TakeLossScale(const WireHeader& header) ABSL_LOCKS_EXCLUDED(mu_);
+  bool TakeLossScale(const WireHeader& header);
 
-  absl::Status Await(absl::FunctionRef<bool()> reached, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
-  void SetFailure(absl::Status why, absl::string_view culprit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FailBecauseOf(int shard, absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsFrozen(int chunk) const { return board_.frozen(plan_.chunks(chunk).parameter()); }
+  void FailBecauseOf(int shard, absl::Status why);
   absl::Status ProtocolFault(int chunk, absl::string_view what) const;
   std::string NameOfShard(int shard) const;
   std::string NameOfChunk(int chunk) const;
+  std::string NameOfMissing(int64_t version) const;
   int ShardOf(int chunk) const { return plan_.chunks(chunk).shard(); }
   int FirstChunkBehind(int64_t version, int shard) const;
   absl::Span<float> ValuesOf(int chunk) const;
@@ -175,43 +169,20 @@ class PsExchange : public GradientExchange, private MessageReceiver {
   const bool may_be_overtaken_;
   const bool averages_;  // local_sgd
   int64_t total_steps_ = 0;
-  std::vector<std::vector<int>> chunks_of_parameter_;
-  int trained_ = 0;                       // parameters that are not frozen
   std::shared_ptr<SharedSlab> payloads_;  // packed gradients and narrow values
+  VersionBoard board_;
 
   // The communication thread's.
-  std::unique_ptr<Transport> transport_;
-  std::vector<std::unique_ptr<Transport::MemoryRegistration>> registrations_;
+  Transport* transport_ = nullptr;
   std::vector<Link> links_;  // by shard
   std::vector<Chunk> chunks_;
-  std::vector<int> unanswered_;  // by parameter: chunks
-  int parameters_behind_;        // that do not have the version after version() yet
-  int waiting_chunks_ = 0;       // in all queues
-  SendWindow window_;            // over all links that have a credit
+  std::vector<std::atomic<bool>> greeted_;  // by shard; read by others to name who is silent
+  int greetings_ = 0;
+  int waiting_chunks_ = 0;  // in all queues
+  SendWindow window_;       // over all links that have a credit
   int64_t pushes_taken_ = 0;
-  std::vector<int> taken_;  // chunks from pushed_, being looked at
 
-  std::vector<std::atomic<int64_t>> parameter_versions_;
-  std::atomic<int64_t> version_;
-  std::atomic<int64_t> chunks_awaited_;  // pushed or fetched and not answered
-  std::atomic<bool> posted_ = false;     // spares the thread the lock: pushed_ is not empty
-  std::atomic<bool> overtaken_ = false;
-  std::atomic<bool> catching_up_ = false;
-  std::atomic<bool> failed_ = false;
-  std::atomic<bool> closing_ = false;
-
-  mutable absl::Mutex mu_;
-  Transport* waking_ ABSL_GUARDED_BY(mu_) = nullptr;  // transport_, while it may be woken
-  std::vector<int> pushed_ ABSL_GUARDED_BY(mu_);      // chunks whose gradients are final
-  std::vector<bool> greeted_ ABSL_GUARDED_BY(mu_);    // by shard
-  int greetings_ ABSL_GUARDED_BY(mu_) = 0;
-  float loss_scale_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t loss_scale_version_ ABSL_GUARDED_BY(mu_);  // whose it is
-  bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  std::string culprit_ ABSL_GUARDED_BY(mu_);
-
-  std::jthread thread_;  // last: it uses all of the above
+  CommunicationThread thread_;  // last: it uses all of the above
 };
 
 }  // namespace muster

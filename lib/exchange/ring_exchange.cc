@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "kernels/optimizer/optimizer.h"
-#include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
+#include "lib/exchange/chunk_name.h"
 #include "lib/exchange/chunk_order.h"
 #include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
@@ -19,8 +18,7 @@
 namespace muster {
 namespace {
 
-constexpr int64_t kEveryVersion = std::numeric_limits<int64_t>::max();  // of a frozen parameter
-constexpr int64_t kFloatsPerLine = 16;                                  // 64 bytes
+constexpr int64_t kFloatsPerLine = 16;  // 64 bytes
 // Beyond the urgency of every value.
 constexpr int64_t kUrgencyOfSums = int64_t{1} << 40;
 
@@ -48,10 +46,10 @@ absl::Status CheckRing(const v1::JobPlan& plan) {
 absl::StatusOr<std::unique_ptr<RingExchange>> RingExchange::Create(Options options) {
   RETURN_IF_ERROR(CheckRing(*options.plan));
   auto exchange = absl::WrapUnique(new RingExchange(std::move(options)));
-  exchange->thread_ = std::jthread([ring = exchange.get()] { ring->Serve(); });
-  absl::MutexLock lock(&exchange->mu_);
-  exchange->mu_.Await(absl::Condition(&exchange->opened_));
-  RETURN_IF_ERROR(exchange->failure_);
+  RETURN_IF_ERROR(exchange->AllocateSlab());
+  std::vector<absl::Span<std::byte>> memory = exchange->options_.memory;
+  memory.push_back(exchange->slab_->memory());
+  RETURN_IF_ERROR(exchange->thread_.Start(std::move(memory)));
   return exchange;
 }
 
@@ -62,132 +60,91 @@ RingExchange::RingExchange(Options options)
       judged_(StepsAreJudged(plan_.spec().training())),
       trace_(options_.tuning.trace, plan_.chunks_size()),
       place_in_order_(plan_.chunks_size()),
+      board_(plan_,
+             {.overlap = options_.tuning.overlap, .answer_timeout = options_.answer_timeout}),
       peers_(plan_.workers_size(), PeerId::kNone),
+      hello_(plan_.workers_size()),
       chunks_(plan_.chunks_size()),
-      chunks_of_parameter_(plan_.graph().parameters_size(), 0),
-      parameters_behind_(plan_.graph().parameters_size()),
       to_next_(options_.tuning.inflight_bytes_max, 2 * plan_.chunks_size()),
-      parameter_versions_(plan_.graph().parameters_size()),
-      version_(plan_.first_step() - 1),
-      chunks_awaited_(plan_.chunks_size()),
-      loss_scale_version_(plan_.first_step() - 1) {
-  CHECK_EQ(options_.parameters.size(), chunks_of_parameter_.size());
-  CHECK_EQ(options_.gradients.size(), chunks_of_parameter_.size());
+      thread_(options_.transport, plan_.chunks_size(), this) {
+  CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
+  CHECK_EQ(std::ssize(options_.gradients), plan_.graph().parameters_size());
   CHECK(options_.shard != nullptr && options_.metrics != nullptr);
-  for (std::atomic<int64_t>& version : parameter_versions_) version = plan_.first_step() - 1;
   for (int c = 0; c < plan_.chunks_size(); ++c) {
     chunks_[c].version = plan_.first_step() - 1;
     chunks_[c].sum_step = plan_.first_step();
-    ++chunks_of_parameter_[plan_.chunks(c).parameter()];
-  }
-  unanswered_ = chunks_of_parameter_;
-  for (const v1::Parameter& parameter : plan_.graph().parameters()) {
-    frozen_.push_back(TreatmentOf(plan_.spec().training(), parameter).frozen);
   }
   const std::vector<int> order = ChunksByFirstUse(plan_);
   for (int place = 0; place < std::ssize(order); ++place) place_in_order_[order[place]] = place;
-  taken_.reserve(chunks_.size());
   if (ranks() > 1) {
     next_link_.emplace(options_.metrics->Link(plan_.workers(next()).member()));
     previous_link_.emplace(options_.metrics->Link(plan_.workers(previous()).member()));
   }
-  absl::MutexLock lock(&mu_);
-  hello_.resize(ranks(), 0);
-  pushed_.reserve(chunks_.size());
 }
 
-RingExchange::~RingExchange() {
-  closing_.store(true, std::memory_order_release);
-  absl::MutexLock lock(&mu_);
-  if (waking_ != nullptr) waking_->Wake();
+// For every chunk whose sum comes in here, one place.
+absl::Status RingExchange::AllocateSlab() {
+  int64_t floats = 0;
+  auto receives = [this](int c) { return ranks() > 1 && !BeginsSum(c); };
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    if (receives(c)) floats += PaddedFloats(plan_.chunks(c).elements());
+  }
+  ASSIGN_OR_RETURN(slab_, Slab::Allocate(floats * static_cast<int64_t>(sizeof(float)),
+                                         /*reservation=*/nullptr));
+  auto* next = reinterpret_cast<float*>(slab_->memory().data());
+  for (int c = 0; c < plan_.chunks_size(); ++c) {
+    if (!receives(c)) continue;
+    chunks_[c].slab = next;
+    next += PaddedFloats(plan_.chunks(c).elements());
+  }
+  return absl::OkStatus();
 }
+
+RingExchange::~RingExchange() { thread_.Close(); }
 
 absl::Status RingExchange::Connect(int64_t total_steps, std::vector<std::string> addresses) {
-  absl::MutexLock lock(&mu_);
-  RETURN_IF_ERROR(failure_);
+  RETURN_IF_ERROR(board_.failure());
   if (std::ssize(addresses) != ranks()) {
     return absl::InvalidArgumentError(
         absl::StrCat("started with ", addresses.size(), " addresses of ", ranks(), " shards"));
   }
   addresses_ = std::move(addresses);
   total_steps_ = total_steps;
-  connecting_ = true;
-  if (waking_ != nullptr) waking_->Wake();
-  auto settled = [this]()
-                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return connected_ || !failure_.ok(); };
-  if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.hello_timeout)) return failure_;
+  connecting_.store(true, std::memory_order_release);
+  thread_.Wake();
+  if (board_.AwaitConnected(options_.hello_timeout)) return board_.failure();
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (!IsPeer(rank) || hello_[rank] != 0) continue;
-    SetFailure(WithReason(absl::UnavailableError(absl::StrCat(
-                              NameOfRank(rank), " has not said HELLO for ",
-                              absl::FormatDuration(options_.hello_timeout), " at step ", step())),
-                          "PEER_UNREACHABLE"),
-               plan_.workers(rank).member());
+    if (!IsPeer(rank) || hello_[rank]) continue;
+    FailBecauseOf(
+        rank, WithReason(absl::UnavailableError(absl::StrCat(
+                             NameOfRank(rank), " has not said HELLO for ",
+                             absl::FormatDuration(options_.hello_timeout), " at step ", step())),
+                         "PEER_UNREACHABLE"));
   }
-  return failure_;
+  return board_.failure();
 }
 
 // ---------------------------------------------------------------- any thread
 
-absl::Status RingExchange::Await(absl::FunctionRef<bool()> reached, int64_t version) {
-  absl::MutexLock lock(&mu_);
-  auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return reached() || interrupted_ || !failure_.ok();
-  };
-  const bool in_time = mu_.AwaitWithTimeout(absl::Condition(&settled), options_.answer_timeout);
-  if (!failure_.ok()) return failure_;
-  if (reached()) return absl::OkStatus();
-  if (in_time) return absl::AbortedError(absl::StrCat("interrupted before step ", version));
-  const int missing = FirstChunkBehind(version);
-  const std::string what =
-      missing < 0
-          ? "a gradient could not be sent"
-          : absl::StrCat(NameOfChunk(missing), " of ", NameOfRank(plan_.chunks(missing).shard()),
-                         " has not come from ", NameOfRank(previous()));
-  return WithReason(
-      absl::DeadlineExceededError(absl::StrCat("step ", version, ": ", what, " for ",
-                                               absl::FormatDuration(options_.answer_timeout))),
-      "STEP_TIMEOUT");
-}
-
 absl::Status RingExchange::AwaitParameter(int parameter, int64_t version) {
-  if (HasParameter(parameter, version) && !failed()) return absl::OkStatus();
-  return Await([&] { return HasParameter(parameter, version); }, version);
+  return board_.AwaitParameter(parameter, version, [&] { return NameOfMissing(version); });
 }
 
 absl::Status RingExchange::AwaitVersion(int64_t version) {
-  return Await([&] { return this->version() >= version; }, version);
+  return board_.AwaitVersion(version, [&] { return NameOfMissing(version); });
 }
 
 absl::StatusOr<float> RingExchange::AwaitLossScale(int64_t version) {
-  float loss_scale = 0;
-  RETURN_IF_ERROR(Await(
-      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        loss_scale = loss_scale_;
-        return loss_scale_version_ >= version;
-      },
-      version));
-  return loss_scale;
-}
-
-absl::Status RingExchange::AwaitAnswers() {
-  absl::MutexLock lock(&mu_);
-  auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return chunks_awaited_ == 0 || !failure_.ok();
-  };
-  mu_.Await(absl::Condition(&settled));
-  return failure_;
+  return board_.AwaitLossScale(version, [&] { return NameOfMissing(version); });
 }
 
 absl::Status RingExchange::Push(int chunk, int64_t step) {
-  if (frozen_[plan_.chunks(chunk).parameter()]) return absl::OkStatus();
+  if (board_.frozen(plan_.chunks(chunk).parameter())) return absl::OkStatus();
   CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), step) << NameOfChunk(chunk);
   trace_.Begin(chunk, step, plan_.chunks(chunk).shard());
-  absl::MutexLock lock(&mu_);
-  RETURN_IF_ERROR(failure_);
-  if (pushed_.empty() && waking_ != nullptr) waking_->Wake();
-  pushed_.push_back(chunk);
-  ++chunks_awaited_;
+  RETURN_IF_ERROR(board_.failure());
+  board_.Expect(1);
+  thread_.Post(chunk);
   return absl::OkStatus();
 }
 
@@ -198,46 +155,26 @@ double RingExchange::GradientNorm(int64_t version) const {
   return static_cast<float>(std::sqrt(squares));
 }
 
-void RingExchange::Interrupt() {
-  absl::MutexLock lock(&mu_);
-  interrupted_ = true;
-}
-
-void RingExchange::Fail(absl::Status why) {
-  absl::MutexLock lock(&mu_);
-  SetFailure(std::move(why), "");
-}
-
 void RingExchange::FailBecauseOf(int rank, absl::Status why) {
-  absl::MutexLock lock(&mu_);
-  SetFailure(std::move(why), plan_.workers(rank).member());
-}
-
-void RingExchange::SetFailure(absl::Status why, absl::string_view culprit) {
-  CHECK(!why.ok());
-  if (!failure_.ok()) return;
-  failure_ = std::move(why);
-  culprit_ = std::string(culprit);
-  failed_.store(true, std::memory_order_release);
-}
-
-std::string RingExchange::culprit() const {
-  absl::MutexLock lock(&mu_);
-  return culprit_;
+  board_.Fail(std::move(why), plan_.workers(rank).member());
 }
 
 std::string RingExchange::NameOfRank(int rank) const {
   return absl::StrCat(plan_.workers(rank).member(), " (rank ", rank, ")");
 }
 
-std::string RingExchange::NameOfChunk(int chunk) const {
-  return absl::StrCat("chunk ", chunk, " of parameter '",
-                      plan_.graph().parameters(plan_.chunks(chunk).parameter()).name(), "'");
+std::string RingExchange::NameOfChunk(int chunk) const { return muster::NameOfChunk(plan_, chunk); }
+
+std::string RingExchange::NameOfMissing(int64_t version) const {
+  const int missing = FirstChunkBehind(version);
+  if (missing < 0) return "a gradient could not be sent";
+  return absl::StrCat(NameOfChunk(missing), " of ", NameOfRank(plan_.chunks(missing).shard()),
+                      " has not come from ", NameOfRank(previous()));
 }
 
 int RingExchange::FirstChunkBehind(int64_t version) const {
   for (int c = 0; c < plan_.chunks_size(); ++c) {
-    const bool frozen = frozen_[plan_.chunks(c).parameter()];
+    const bool frozen = board_.frozen(plan_.chunks(c).parameter());
     if (chunks_[c].version < (frozen ? plan_.first_step() : version)) return c;
   }
   return -1;
@@ -255,86 +192,40 @@ absl::Span<float> RingExchange::ValuesOf(int chunk) const {
 
 // ---------------------------------------------------------------- the communication thread
 
-void RingExchange::Serve() {
-  absl::Status opened = Open();
-  {
-    absl::MutexLock lock(&mu_);
-    if (!opened.ok()) SetFailure(std::move(opened), "");
-    opened_ = true;
-  }
-  while (transport_ != nullptr && !closing_.load(std::memory_order_acquire)) {
-    Join();
-    options_.shard->RunOrders();
-    TakePushed();
-    SendReady();
-    if (transport_->Progress() == 0) transport_->Wait(absl::Seconds(1));
-  }
-  options_.shard->WakeBy(nullptr);
-  {
-    absl::MutexLock lock(&mu_);
-    waking_ = nullptr;
-  }
-  for (Chunk& chunk : chunks_) chunk.lease = PayloadLease();
-  transport_.reset();  // before the memory: a transfer under way still uses it
-  registrations_.clear();
-}
-
-absl::Status RingExchange::Open() {
+absl::Status RingExchange::Open(Transport& transport) {
   ASSIGN_OR_RETURN(credentials_, CredentialsOf(plan_, LinkRole::kWorker, options_.rank));
-  ASSIGN_OR_RETURN(transport_, options_.transport());
-  transport_->SetReceiver(this);
-  transport_->OpenSession(plan_.job_number(), plan_.generation(), credentials_.token);
-  address_ = transport_->address();
-  {
-    absl::MutexLock lock(&mu_);
-    waking_ = transport_.get();
-  }
-  options_.shard->WakeBy([transport = transport_.get()] { transport->Wake(); });
+  transport_ = &transport;
+  transport.OpenSession(plan_.job_number(), plan_.generation(), credentials_.token);
+  address_ = transport.address();
+  options_.shard->WakeBy([this] { thread_.Wake(); });
   options_.shard->parameters().set_output(this);
-  ASSIGN_OR_RETURN(const absl::Span<std::byte> slab, AllocateSlab());
-  std::vector<absl::Span<std::byte>> memory = options_.memory;
-  if (!slab.empty()) memory.push_back(slab);
-  for (const absl::Span<std::byte> part : memory) {
-    ASSIGN_OR_RETURN(auto registration, transport_->RegisterMemory(part));
-    registrations_.push_back(std::move(registration));
-  }
   return absl::OkStatus();
 }
 
-// For every chunk whose sum comes in here, one place.
-absl::StatusOr<absl::Span<std::byte>> RingExchange::AllocateSlab() {
-  int64_t floats = 0;
-  auto receives = [this](int c) { return ranks() > 1 && !BeginsSum(c); };
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
-    if (receives(c)) floats += PaddedFloats(plan_.chunks(c).elements());
+void RingExchange::Turn(absl::Span<const int> posted) {
+  Join();
+  options_.shard->RunOrders();
+  for (const int c : posted) {
+    chunks_[c].pushed = true;
+    chunks_[c].answered = false;
+    Combine(c);
   }
-  ASSIGN_OR_RETURN(slab_, Slab::Allocate(floats * static_cast<int64_t>(sizeof(float)),
-                                         /*reservation=*/nullptr));
-  auto* next = reinterpret_cast<float*>(slab_->memory().data());
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
-    if (!receives(c)) continue;
-    chunks_[c].slab = next;
-    next += PaddedFloats(plan_.chunks(c).elements());
-  }
-  return slab_->memory();
+  SendReady();
+}
+
+void RingExchange::Closing() {
+  options_.shard->WakeBy(nullptr);
+  for (Chunk& chunk : chunks_) chunk.lease = PayloadLease();
 }
 
 // Once Connect() was called: connects to the peers of higher ranks (those of lower ranks connect to
 // us, perhaps have already) and greets everybody who is connected.
 void RingExchange::Join() {
-  if (joined_) return;
-  std::vector<std::string> addresses;
-  int64_t total_steps = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    if (!connecting_ || !failure_.ok()) return;
-    addresses = addresses_;
-    total_steps = total_steps_;
-  }
+  if (joined_ || !connecting_.load(std::memory_order_acquire) || failed()) return;
   joined_ = true;
-  options_.shard->parameters().Start(total_steps);
+  options_.shard->parameters().Start(total_steps_);
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (IsPeer(rank) && rank > options_.rank && !Dial(rank, addresses[rank])) return;
+    if (IsPeer(rank) && rank > options_.rank && !Dial(rank, addresses_[rank])) return;
     if (peers_[rank] != PeerId::kNone) Greet(rank);
   }
   OpenIfAnswered();
@@ -376,13 +267,10 @@ void RingExchange::PeerJoined(PeerId peer, const LinkIdentity& who) {
 }
 
 void RingExchange::OpenIfAnswered() {
-  {
-    absl::MutexLock lock(&mu_);
-    for (int rank = 0; rank < ranks(); ++rank) {
-      if (open_ || (IsPeer(rank) && hello_[rank] == 0)) return;
-    }
-    connected_ = true;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (open_ || (IsPeer(rank) && !hello_[rank])) return;
   }
+  board_.SetConnected();
   open_ = true;
   for (int rank = 0; rank < ranks(); ++rank) {
     if (!IsPeer(rank)) continue;
@@ -407,19 +295,6 @@ WireHeader RingExchange::HeaderOf(MessageKind kind) const {
   header.job = plan_.job_number();
   header.rank = static_cast<uint32_t>(options_.rank);
   return header;
-}
-
-void RingExchange::TakePushed() {
-  {
-    absl::MutexLock lock(&mu_);
-    taken_.swap(pushed_);
-  }
-  for (const int c : taken_) {
-    chunks_[c].pushed = true;
-    chunks_[c].answered = false;
-    Combine(c);
-  }
-  taken_.clear();
 }
 
 // ---------------------------------------------------------------- a chunk's way
@@ -480,13 +355,7 @@ void RingExchange::ValueHere(int c, const WireHeader& header) {
   if (header.step > plan_.first_step()) trace_.End(c, header.step - 1);
   chunk.squares[header.step & 1] = header.scalar;
   chunk.loss_scale = header.loss_scale;
-  if (has_loss_scale_) {
-    absl::MutexLock lock(&mu_);
-    if (loss_scale_version_ < header.step) {
-      loss_scale_version_ = header.step;
-      loss_scale_ = header.loss_scale;
-    }
-  }
+  if (has_loss_scale_) board_.SetLossScale(header.step, header.loss_scale);
   chunk.version.store(header.step, std::memory_order_relaxed);
   chunk.answered = true;
   if (ranks() > 1 && !EndsGather(c)) Enqueue(c, Payload::kValue);
@@ -495,21 +364,7 @@ void RingExchange::ValueHere(int c, const WireHeader& header) {
 
 // The chunk has its new values and its gradient's memory is free.
 void RingExchange::Answered(int c) {
-  const int parameter = plan_.chunks(c).parameter();
-  absl::MutexLock lock(&mu_);
-  --chunks_awaited_;
-  if (--unanswered_[parameter] > 0) return;
-  unanswered_[parameter] = chunks_of_parameter_[parameter];
-  // Before the parameter's own: who sees that every parameter has a version sees it of the whole.
-  if (--parameters_behind_ == 0) {
-    parameters_behind_ = static_cast<int>(std::ranges::count(frozen_, false));
-    version_.fetch_add(1, std::memory_order_release);
-  }
-  if (frozen_[parameter]) {
-    parameter_versions_[parameter].store(kEveryVersion, std::memory_order_release);
-  } else {
-    parameter_versions_[parameter].fetch_add(1, std::memory_order_release);
-  }
+  board_.Answered(plan_.chunks(c).parameter(), chunks_[c].version);
 }
 
 // Values go before sums: whoever still lacks one cannot compute the gradient that a sum waits for,
@@ -559,7 +414,7 @@ void RingExchange::Sent(int c, Payload payload, const absl::Status& status) {
   to_next_.Sent(plan_.chunks(c).elements() * static_cast<int64_t>(sizeof(float)));
   (payload == Payload::kSum ? chunk.sending_sum : chunk.sending_value) = false;
   if (!status.ok()) {
-    if (closing_) return;
+    if (thread_.closing()) return;
     return FailBecauseOf(next(),
                          WithReason(absl::UnavailableError(absl::StrCat(
                                         "cannot send ", NameOfChunk(c), " to ", NameOfRank(next()),
@@ -674,7 +529,7 @@ void RingExchange::Received(PeerId from, const WireHeader& header,
 // Nobody sends it again: the round cannot be finished.
 void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
   const int rank = SenderOf(from, header);
-  if (rank < 0 || closing_) return;
+  if (rank < 0 || thread_.closing()) return;
   if (header.kind != MessageKind::kPush && header.kind != MessageKind::kParams) {
     options_.shard->parameters().ScalarsLost(header);
   }
@@ -687,10 +542,7 @@ void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
 
 // It was started.
 void RingExchange::ReceivedHello(int rank) {
-  {
-    absl::MutexLock lock(&mu_);
-    hello_[rank] = 1;
-  }
+  hello_[rank] = true;
   if (joined_) OpenIfAnswered();
 }
 
@@ -737,7 +589,7 @@ void RingExchange::SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutco
 
 void RingExchange::PeerLost(PeerId peer, const absl::Status& why) {
   const auto lost = std::ranges::find(peers_, peer);
-  if (lost == peers_.end() || closing_) return;
+  if (lost == peers_.end() || thread_.closing()) return;
   const int rank = static_cast<int>(lost - peers_.begin());
   const int missing = FirstChunkBehind(version() + 1);
   FailBecauseOf(

@@ -2,7 +2,6 @@
 // around a ring.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -10,21 +9,19 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/exchange/chunk_trace.h"
+#include "lib/exchange/communication_thread.h"
 #include "lib/exchange/exchange_metrics.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/send_queue.h"
+#include "lib/exchange/version_board.h"
 #include "lib/exchange/worker_shard.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
@@ -51,7 +48,9 @@ namespace muster {
 //
 // Owns the communication thread, which owns the transport, the connections to both neighbours and
 // (where steps are judged) between rank 0 and all, and uses the worker's shard.
-class RingExchange : public GradientExchange, private MessageReceiver, private ShardOutput {
+class RingExchange : public GradientExchange,
+                     private CommunicationThread::Work,
+                     private ShardOutput {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
@@ -80,26 +79,23 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   ~RingExchange() override;  // joins the thread; drops what is in flight
 
   // `addresses`: of all shards. Waits until both neighbours have said HELLO.
-  absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Connect(int64_t total_steps, std::vector<std::string> addresses) override;
   std::string address() const override { return address_; }
   bool HasParameter(int parameter, int64_t version) const override {
-    const std::atomic<int64_t>& here =
-        options_.tuning.overlap ? parameter_versions_[parameter] : version_;
-    return here.load(std::memory_order_acquire) >= version;
+    return board_.HasParameter(parameter, version);
   }
-  absl::Status AwaitParameter(int parameter, int64_t version) override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status AwaitVersion(int64_t version) override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<float> AwaitLossScale(int64_t version) override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status AwaitAnswers() override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Push(int chunk, int64_t step) override ABSL_LOCKS_EXCLUDED(mu_);
-  int64_t version() const override { return version_.load(std::memory_order_acquire); }
+  absl::Status AwaitParameter(int parameter, int64_t version) override;
+  absl::Status AwaitVersion(int64_t version) override;
+  absl::StatusOr<float> AwaitLossScale(int64_t version) override;
+  absl::Status AwaitAnswers() override { return board_.AwaitAnswers(); }
+  absl::Status Push(int chunk, int64_t step) override;
+  int64_t version() const override { return board_.version(); }
   double GradientNorm(int64_t version) const override;
-  void Interrupt() override ABSL_LOCKS_EXCLUDED(mu_);
-  void Fail(absl::Status why) override ABSL_LOCKS_EXCLUDED(mu_);
-  bool failed() const override { return failed_.load(std::memory_order_acquire); }
-  int64_t step() const override { return std::max(version(), plan_.first_step()); }
-  std::string culprit() const override ABSL_LOCKS_EXCLUDED(mu_);
+  void Interrupt() override { board_.Interrupt(); }
+  void Fail(absl::Status why) override { board_.Fail(std::move(why), ""); }
+  bool failed() const override { return board_.failed(); }
+  int64_t step() const override { return board_.step(); }
+  std::string culprit() const override { return board_.culprit(); }
 
  private:
   // The sum of the ranks before this one, of step `sum_step`.
@@ -132,21 +128,24 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   absl::Span<float> GradientOf(int chunk) const;
   absl::Span<float> ValuesOf(int chunk) const;
 
-  void Serve();
-  absl::Status Open();
-  absl::StatusOr<absl::Span<std::byte>> AllocateSlab();
+  absl::Status AllocateSlab();
+
+  // CommunicationThread::Work.
+  absl::Status Open(Transport& transport) override;
+  void Turn(absl::Span<const int> posted) override;
+  void Closing() override;
+
   void Join();
   bool IsPeer(int rank) const;
   bool Dial(int rank, const std::string& address);
   void Greet(int rank);
   void OpenIfAnswered();
-  void TakePushed() ABSL_LOCKS_EXCLUDED(mu_);
 
   void Combine(int chunk);
   void AddIncoming(int chunk);
   void GiveToShard(int chunk);
   void ValueHere(int chunk, const WireHeader& header);
-  void Answered(int chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  void Answered(int chunk);
   void Enqueue(int chunk, Payload payload);
   void SendReady();
   void Sent(int chunk, Payload payload, const absl::Status& status);
@@ -183,11 +182,10 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                         const std::string& message) override;
 
-  absl::Status Await(absl::FunctionRef<bool()> reached, int64_t version) ABSL_LOCKS_EXCLUDED(mu_);
-  void SetFailure(absl::Status why, absl::string_view culprit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FailBecauseOf(int rank, absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
+  void FailBecauseOf(int rank, absl::Status why);
   std::string NameOfRank(int rank) const;
   std::string NameOfChunk(int chunk) const;
+  std::string NameOfMissing(int64_t version) const;
   int FirstChunkBehind(int64_t version) const;
 
   const Options options_;
@@ -196,48 +194,29 @@ class RingExchange : public GradientExchange, private MessageReceiver, private S
   const bool judged_;
   const ChunkTrace trace_;           // of sums; values pass on unseen
   std::vector<int> place_in_order_;  // by chunk: those that a forward reads first are low
-  std::vector<bool> frozen_;         // by parameter
-  std::string address_;              // set before Create() returns
+  std::shared_ptr<Slab> slab_;       // where sums come in
+  VersionBoard board_;
+
+  // Written before the thread reads them: by Open() on it, and by Connect(), which then sets
+  // `connecting_`.
+  std::string address_;
+  std::vector<std::string> addresses_;
+  int64_t total_steps_ = 0;
+  std::atomic<bool> connecting_ = false;
 
   // The communication thread's.
-  std::unique_ptr<Transport> transport_;
-  std::shared_ptr<Slab> slab_;  // where sums come in
-  std::vector<std::unique_ptr<Transport::MemoryRegistration>> registrations_;
+  Transport* transport_ = nullptr;
   LinkCredentials credentials_;
-  std::vector<PeerId> peers_;  // by rank
-  bool joined_ = false;        // Connect() was called: peers of higher ranks are connected to
-  bool open_ = false;          // all have said HELLO
+  std::vector<PeerId> peers_;             // by rank
+  std::vector<std::atomic<bool>> hello_;  // by rank; read by others to name who has not said it
+  bool joined_ = false;  // Connect() was called: peers of higher ranks are connected to
+  bool open_ = false;    // all have said HELLO
   std::vector<Chunk> chunks_;
-  std::vector<int> chunks_of_parameter_;  // how many
-  std::vector<int> unanswered_;           // by parameter: chunks
-  int parameters_behind_;                 // that do not have version() + 1 yet
-  std::vector<int> taken_;                // chunks from pushed_, being looked at
   SendQueue to_next_;
   int64_t enqueued_ = 0;                                  // chunks, so far
   std::optional<LinkMetrics> next_link_, previous_link_;  // of a ring of more than one
 
-  std::vector<std::atomic<int64_t>> parameter_versions_;
-  std::atomic<int64_t> version_;
-  std::atomic<bool> failed_ = false;
-  std::atomic<bool> closing_ = false;
-
-  mutable absl::Mutex mu_;
-  Transport* waking_ ABSL_GUARDED_BY(mu_) = nullptr;  // transport_, while it may be woken
-  bool opened_ ABSL_GUARDED_BY(mu_) = false;          // address_ is set, or failure_
-  std::vector<std::string> addresses_ ABSL_GUARDED_BY(mu_);
-  std::vector<char> hello_ ABSL_GUARDED_BY(mu_);  // by rank: 1: it has said HELLO
-  int64_t total_steps_ ABSL_GUARDED_BY(mu_) = 0;
-  bool connecting_ ABSL_GUARDED_BY(mu_) = false;
-  bool connected_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<int> pushed_ ABSL_GUARDED_BY(mu_);  // chunks whose gradients are final
-  int64_t chunks_awaited_ ABSL_GUARDED_BY(mu_);   // pushed, or not here at first
-  float loss_scale_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t loss_scale_version_ ABSL_GUARDED_BY(mu_);  // whose it is
-  bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  std::string culprit_ ABSL_GUARDED_BY(mu_);
-
-  std::jthread thread_;  // last: it uses all of the above
+  CommunicationThread thread_;  // last: it uses all of the above
 };
 
 }  // namespace muster

@@ -1,0 +1,17 @@
+// A chunk of a plan in words, for messages.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// "chunk 7 of parameter 'w1'"
+inline std::string NameOfChunk(const v1::JobPlan& plan, int chunk) {
+  return absl::StrCat("chunk ", chunk, " of parameter '",
+                      plan.graph().parameters(plan.chunks(chunk).parameter()).name(), "'");
+}
+
+}  // namespace muster
