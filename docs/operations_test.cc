@@ -28,13 +28,13 @@ std::string ReadAll(const fs::path& path) {
 // placeholders of the command line's help.
 bool IsSomethingElse(const std::string& word) {
   static const std::set<std::string> kOthers = {
-      "NO_COLOR",   "F8_E4M3",     "F8_E5M2",     "F_ADD_SEALS", "SO_PEERCRED",
-      "CONN_NB",    "RNDV_THRESH", "RX_SEG_SIZE", "TX_SEG_SIZE", "SAME_UPPER",
-      "SAME_LOWER", "JOB_FILE",    "PATH_OR_NAME"};
+      "NO_COLOR",    "F8_E4M3",     "F8_E5M2",    "F_ADD_SEALS", "CONN_NB",  "RNDV_THRESH",
+      "RX_SEG_SIZE", "TX_SEG_SIZE", "SAME_UPPER", "SAME_LOWER",  "JOB_FILE", "PATH_OR_NAME"};
   return kOthers.contains(word) || absl::StartsWith(word, "MUSTER_") ||
          absl::StartsWith(word, "TEST_") || absl::StartsWith(word, "UCX_") ||
          absl::StartsWith(word, "CUDA_") || absl::StartsWith(word, "CUDNN_") ||
-         absl::StartsWith(word, "NCCL_");
+         absl::StartsWith(word, "NCCL_") || absl::StartsWith(word, "SO_") ||
+         absl::StartsWith(word, "TCP_") || absl::StartsWith(word, "TLS_");
 }
 
 // What stands between the parenthesis at `open` and the one that closes it.
