@@ -306,7 +306,7 @@ void SharedMemoryLink::SendWaiting() {
   while (writer_.first() != nullptr && MaySend()) {
     PendingSend* send = writer_.first();
     const LinkWriter::Published published = writer_.Publish(*socket_);
-    if (!std::exchange(published_, true)) commons_.published.push_back(this);
+    MarkPublished();
     const bool lent = send->slab != 0;
     if (send->header.length >= kWorthASwitch) RingForReader();
     switch (published) {
@@ -394,8 +394,14 @@ void SharedMemoryLink::Return(uint32_t loan) {
   if (Muted() && leases_ == 0) commons_.ends_due = true;
 }
 
+void SharedMemoryLink::MarkPublished() {
+  published_ = true;
+  if (!std::exchange(listed_published_, true)) commons_.published.push_back(this);
+}
+
 void SharedMemoryLink::MarkReturned() {
-  if (!std::exchange(returned_, true)) commons_.returned.push_back(this);
+  returned_ = true;
+  if (!std::exchange(listed_returned_, true)) commons_.returned.push_back(this);
 }
 
 // ---- Sleeping.
@@ -418,23 +424,26 @@ void SharedMemoryLink::StayAwake() {
   writer_.SetSleeps(false);
 }
 
-// One ring wakes the other side's thread, which then looks at both directions: whoever takes one of
-// its flags takes the other as well, and rings once.
-void SharedMemoryLink::RingForReader() {
-  if (!IsOpen() || !writer_.TakeReaderSleeps()) return;
-  (void)reader_.TakeWriterSleeps();
-  bell_->Ring();
-}
-
 void SharedMemoryLink::WakeReader() {
-  published_ = false;
-  RingForReader();
+  listed_published_ = false;
+  if (std::exchange(published_, false)) RingForReader();
 }
 
 void SharedMemoryLink::WakeWriter() {
-  returned_ = false;
-  if (!IsOpen() || !reader_.TakeWriterSleeps()) return;
+  listed_returned_ = false;
+  if (std::exchange(returned_, false) && IsOpen() && reader_.TakeWriterSleeps()) Ring();
+}
+
+void SharedMemoryLink::RingForReader() {
+  if (IsOpen() && writer_.TakeReaderSleeps()) Ring();
+}
+
+// One ring wakes the other side's thread, which then looks at both directions: it sees all that was
+// done here before, and may sleep again, waiting for more, before this side comes to look.
+void SharedMemoryLink::Ring() {
   (void)writer_.TakeReaderSleeps();
+  (void)reader_.TakeWriterSleeps();
+  published_ = returned_ = false;
   bell_->Ring();
 }
 

@@ -161,8 +161,10 @@ class SharedMemoryLink : public EventLoop::Handler {
   absl::Status Take(const RingDescriptor& descriptor);
   void SendWaiting();
   int TakeReturns();
+  void MarkPublished();
   void MarkReturned();
   void RingForReader();
+  void Ring();
 
   void End(absl::Status why);
   void Close(const absl::Status& why);
@@ -192,8 +194,11 @@ class SharedMemoryLink : public EventLoop::Handler {
   bool broken_ = false;  // nothing that lies in its ring is believed any more
   bool left_ = false;
   bool said_bye_ = false;
-  bool published_ = false;  // in commons_.published
-  bool returned_ = false;   // in commons_.returned
+  // Since the other side was rung for last: it may be asleep and wait for that.
+  bool published_ = false;
+  bool returned_ = false;
+  bool listed_published_ = false;  // in commons_.published
+  bool listed_returned_ = false;   // in commons_.returned
   int leases_ = 0;
 };
 

@@ -529,6 +529,29 @@ TEST(SharedMemoryTransportTest, AWriterThatSleepsIsWokenByWhatIsReturnedWithoutA
   EXPECT_TRUE(done);
 }
 
+TEST(SharedMemoryTransportTest, WhoIsWokenByAnAnswerIsNotWokenAgainForWhatWasReturnedBefore) {
+  Pair pair;
+  pair.b_box.read_in_place = true;
+  pair.b_box.on_message = [&](const Postbox::Message& message) {
+    pair.b_box.leases.clear();
+    pair.b->Send(message.from, HeaderOf(2, 0), {}, nullptr);
+  };
+  const RegisteredSlab slab(*pair.a, 100'000);
+  const auto send = [&] {
+    pair.a->Send(pair.to_b, HeaderOf(1, 100'000), slab.slab->memory(), nullptr);
+  };
+  send();
+  ASSERT_TRUE(pair.a.FallAsleep());
+  pair.b->Progress();
+  EXPECT_TRUE(pair.a.IsWoken());
+  pair.a->Progress();
+  EXPECT_EQ(pair.a_box.messages.size(), 1u);
+  send();
+  ASSERT_TRUE(pair.a.FallAsleep());
+  pair.b->WakePeers();
+  EXPECT_FALSE(pair.a.IsWoken());
+}
+
 // ---- Who is there.
 
 TEST(SharedMemoryTransportTest, WhoConnectsIsKnownBeforeItsFirstMessageAndIsAnsweredOnTheSameLink) {
