@@ -62,6 +62,19 @@ TEST(Crc32cTest, TableAndInstructionAgreeOnEveryLengthAndAlignment) {
   }
 }
 
+// Parts of 256 and of 4096 bytes are summed three at a time.
+TEST(Crc32cTest, TableAndInstructionAgreeAroundTheEndsOfParts) {
+  std::mt19937 random(2);
+  std::vector<std::byte> bytes(40'000);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (const size_t end : {256, 768, 1536, 4096, 12288, 12288 + 768, 24576, 36864 + 1536}) {
+    for (size_t size = end - 9; size <= end + 9; ++size) {
+      const auto part = absl::MakeConstSpan(bytes).subspan(size % 16, size);
+      ASSERT_EQ(Crc32c(part, 7), Crc32cByTable(part, 7)) << size;
+    }
+  }
+}
+
 TEST(Crc32cTest, OfTwoPiecesIsThatOfTheWhole) {
   const std::vector<std::byte> bytes = Ramp(3, 5);
   const absl::Span<const std::byte> whole(bytes);

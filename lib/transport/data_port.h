@@ -30,7 +30,10 @@
 namespace muster {
 
 enum class Checksums {
-  kAuto,  // of payloads that leave this host; memory is trusted, cards and switches are not
+  // Of payloads that leave this host. Its memory is trusted; cards and switches are known to change
+  // bits, and TCP's own sum of 16 bits misses some of that. Not of encrypted ones, which cannot
+  // change unnoticed.
+  kAuto,
   kOn,
   kOff,  // unless the other end wants them
 };
