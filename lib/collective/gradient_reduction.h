@@ -87,12 +87,12 @@ class GradientReduction {
   std::vector<std::vector<int>> pieces_of_parameter_;
   std::vector<int> order_;                            // pieces by where they begin
   std::vector<std::atomic<int64_t>> missing_floats_;  // by piece: not reduced yet
-  std::vector<std::unique_ptr<Lane>> lanes_;
   // Full buckets over all devices, of even and of odd steps: no more than two are under way.
   std::array<std::atomic<int>, 2> under_way_ = {};
   std::atomic<bool> is_aborted_ = false;
   mutable absl::Mutex mu_;
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<Lane>> lanes_;  // last: their threads use all of the above
 };
 
 }  // namespace muster

@@ -154,6 +154,14 @@ TEST(GradientReductionTest, AbortStopsTheOtherDevicesAlsoInsideAReduction) {
   EXPECT_THAT(node.counts(), Each(0));
 }
 
+TEST(GradientReductionTest, ItMayBeDestroyedInTheMiddleOfAReduction) {
+  Node node(3, {40, 4000});
+  GradientReduction reduction(node.Options());
+  for (const int device : {0, 2}) {  // their threads wait for device 1
+    for (int p = 1; p >= 0; --p) ASSERT_TRUE(reduction.Contribute(device, p, 0).ok());
+  }
+}
+
 TEST(GradientReductionTest, AFailureToPassOnASumComesBackToTheDevices) {
   Node node(1, {10});
   auto options = node.Options();
