@@ -1,5 +1,7 @@
 #include "lib/exchange/worker_shard.h"
 
+#include <glog/logging.h>
+
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -55,12 +57,14 @@ absl::StatusOr<std::unique_ptr<WorkerShard>> WorkerShard::Create(Options options
 WorkerShard::WorkerShard(Options options, std::unique_ptr<ParameterShard> parameters)
     : options_(std::move(options)),
       parameters_(std::move(parameters)),
-      orders_(limits::kMailboxMessagesMax) {
+      orders_(limits::kMailboxMessagesMax),
+      written_(1) {
   if (options_.checkpoints == nullptr) return;
   auto written = [this](const ShardSnapshot& snapshot, absl::Duration) {
-    Give([id = snapshot.id, step = snapshot.step](ParameterShard& shard) {
+    CHECK(written_.TryPost([id = snapshot.id, step = snapshot.step](ParameterShard& shard) {
       shard.SnapshotWritten(id, step);
-    });
+    })) << "two snapshots of one shard";
+    TellOfOrders();
   };
   writer_ = std::make_unique<SnapshotWriter>(SnapshotWriter::Options{
       .plan = options_.plan,
@@ -70,8 +74,7 @@ WorkerShard::WorkerShard(Options options, std::unique_ptr<ParameterShard> parame
   });
 }
 
-void WorkerShard::Give(Order order) {
-  if (!orders_.TryPost(std::move(order))) return;  // a snapshot is asked for again
+void WorkerShard::TellOfOrders() {
   has_orders_.store(true, std::memory_order_release);
   absl::MutexLock lock(&mu_);
   if (wake_) wake_();
@@ -84,11 +87,15 @@ void WorkerShard::WakeBy(std::function<void()> wake) {
 
 void WorkerShard::RunOrders() {
   if (!has_orders_.exchange(false, std::memory_order_acquire)) return;
+  for (Order& order : written_.TakeAll()) order(*parameters_);
   for (Order& order : orders_.TakeAll()) order(*parameters_);
 }
 
 void WorkerShard::TakeSnapshot(uint64_t id, int64_t step) {
-  Give([id, step](ParameterShard& shard) { shard.TakeSnapshot(id, step); });
+  // Where there is no room it is asked for again.
+  if (orders_.TryPost([id, step](ParameterShard& shard) { shard.TakeSnapshot(id, step); })) {
+    TellOfOrders();
+  }
 }
 
 std::vector<v1::SnapshotReport> WorkerShard::SnapshotReports() const {

@@ -63,12 +63,15 @@ class WorkerShard {
   using Order = absl::AnyInvocable<void(ParameterShard&)>;
 
   WorkerShard(Options options, std::unique_ptr<ParameterShard> parameters);
-  void Give(Order order) ABSL_LOCKS_EXCLUDED(mu_);
+  void TellOfOrders() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
   const std::unique_ptr<ParameterShard> parameters_;
   Mailbox<Order> orders_;
-  std::atomic<bool> has_orders_ = false;  // spares the thread the mailbox's lock
+  // What no longer needs its memory. Apart, because the shard holds one snapshot and its chunks
+  // stand still until it hears of this: there is room for it however many orders wait.
+  Mailbox<Order> written_;
+  std::atomic<bool> has_orders_ = false;  // spares the thread the mailboxes' locks
   absl::Mutex mu_;
   std::function<void()> wake_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<SnapshotWriter> writer_;  // last: its thread uses the rest; null without a client

@@ -1,0 +1,76 @@
+#include "lib/exchange/worker_shard.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "lib/cluster/channel.h"
+#include "lib/cluster/limits.h"
+#include "lib/shard/checkpoint_client.h"
+#include "lib/shard/memory_budget.h"
+#include "lib/shard/parameter_shard.h"
+#include "lib/shard/test_plan.h"
+
+namespace muster {
+namespace {
+
+class FakeOutput : public ShardOutput {
+ public:
+  void SendTo(int, const WireHeader&, absl::Span<const std::byte>,
+              Transport::SendDone done) override {
+    done(absl::OkStatus());
+  }
+  void SendToShard(int, const WireHeader&, absl::Span<const std::byte>,
+                   Transport::SendDone done) override {
+    done(absl::OkStatus());
+  }
+  void StepJudged(const StepVerdict&) override {}
+  kernels::OutgoingStores UpdateBegins(int64_t) override {
+    return kernels::OutgoingStores::kDirect;
+  }
+  void UpdateEnds(double) override {}
+  void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
+    taken.push_back(snapshot->id);
+  }
+  void SnapshotDeclined(uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
+
+  std::vector<uint64_t> taken;
+};
+
+TEST(WorkerShardTest, AWrittenSnapshotIsHeardOfHoweverManyOrdersWait) {
+  v1::JobPlan plan = MakeTestPlan({.workers = 1, .shards = 1});
+  plan.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
+  plan.mutable_shards(0)->set_member(plan.workers(0).member());
+  MemoryBudget budget(1 << 20);
+  CheckpointClient unused(DialCoordinator("127.0.0.1:1"));  // nothing is written without pieces
+  auto made = WorkerShard::Create({.plan = std::make_shared<const v1::JobPlan>(plan),
+                                   .budget = &budget,
+                                   .checkpoints = &unused},
+                                  {});
+  ASSERT_TRUE(made.ok()) << made.status();
+  WorkerShard& shard = **made;
+  FakeOutput output;
+  shard.parameters().set_output(&output);
+  shard.parameters().Start(/*total_steps=*/10);
+  shard.TakeSnapshot(1, 0);
+  shard.RunOrders();
+  ASSERT_EQ(output.taken, std::vector<uint64_t>{1});
+
+  for (int i = 0; i <= limits::kMailboxMessagesMax; ++i) shard.TakeSnapshot(1, 0);
+  auto snapshot = std::make_shared<const ShardSnapshot>(ShardSnapshot{.id = 1});
+  const std::weak_ptr<const ShardSnapshot> writing = snapshot;
+  shard.Taken(std::move(snapshot));
+  while (!writing.expired()) std::this_thread::yield();
+
+  shard.RunOrders();
+  shard.TakeSnapshot(2, 0);
+  shard.RunOrders();
+  EXPECT_EQ(output.taken, (std::vector<uint64_t>{1, 2}));
+}
+
+}  // namespace
+}  // namespace muster
