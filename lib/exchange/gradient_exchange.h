@@ -61,8 +61,8 @@ class GradientExchange {
   // the gradients of step `version`. Codes as AwaitParameter.
   virtual absl::StatusOr<float> AwaitLossScale(int64_t version) = 0;
 
-  // Blocks until everything that was pushed or fetched has been answered, even when interrupted and
-  // however long it takes; ends early only with a failure.
+  // Blocks until everything that was pushed or fetched has been answered, even when interrupted.
+  // Ends early only with a failure or, as above, after a timeout.
   virtual absl::Status AwaitAnswers() = 0;
 
   // The gradient of `chunk` of `step` is final in its memory, and nobody reads the chunk's values
@@ -73,7 +73,8 @@ class GradientExchange {
   // With backup workers: the others closed a step of which this worker's gradient was no part and
   // are beyond the version that it awaited; some of its parameters are, too. CatchUp() is called
   // when nobody computes with them and every chunk of the last step was pushed: it returns when all
-  // parameters have one version, and which. Interrupt() does not end it.
+  // parameters have one version, and which. Interrupt() does not end it; DEADLINE_EXCEEDED as above
+  // when nothing came for as long as the timeout is.
   virtual bool overtaken() const { return false; }
   virtual absl::StatusOr<int64_t> CatchUp() { return version(); }
 

@@ -156,6 +156,10 @@ absl::StatusOr<float> PsExchange::AwaitLossScale(int64_t version) {
   return board_.AwaitLossScale(version, [&] { return NameOfMissing(version); });
 }
 
+absl::Status PsExchange::AwaitAnswers() {
+  return board_.AwaitAnswers([this] { return NameOfUnanswered(); });
+}
+
 absl::Status PsExchange::Push(int chunk, int64_t version) {
   if (IsFrozen(chunk)) return absl::OkStatus();
   CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), version) << NameOfChunk(chunk);
@@ -169,7 +173,7 @@ absl::Status PsExchange::Push(int chunk, int64_t version) {
 absl::StatusOr<int64_t> PsExchange::CatchUp() {
   board_.BeginCatchUp();
   thread_.Wake();
-  RETURN_IF_ERROR(board_.AwaitCaughtUp());
+  RETURN_IF_ERROR(board_.AwaitCaughtUp([this] { return NameOfUnanswered(); }));
   return version();
 }
 
@@ -190,9 +194,20 @@ std::string PsExchange::NameOfShard(int shard) const {
 std::string PsExchange::NameOfChunk(int chunk) const { return muster::NameOfChunk(plan_, chunk); }
 
 std::string PsExchange::NameOfMissing(int64_t version) const {
-  const int missing = FirstChunkBehind(version, kAnyShard);
-  if (missing < 0) return "a gradient could not be sent";
-  return absl::StrCat(NameOfChunk(missing), " has not come from ", NameOfShard(ShardOf(missing)));
+  return NameOfMissingChunk(FirstChunkBehind(version, kAnyShard));
+}
+
+std::string PsExchange::NameOfUnanswered() const {
+  auto awaited = [](const Chunk& chunk) { return chunk.awaited >= 0; };
+  const auto first = std::ranges::find_if(chunks_, awaited);
+  return NameOfMissingChunk(first == chunks_.end() ? -1
+                                                   : static_cast<int>(first - chunks_.begin()));
+}
+
+// -1: the values are all here.
+std::string PsExchange::NameOfMissingChunk(int chunk) const {
+  if (chunk < 0) return "a gradient could not be sent";
+  return absl::StrCat(NameOfChunk(chunk), " has not come from ", NameOfShard(ShardOf(chunk)));
 }
 
 int PsExchange::FirstChunkBehind(int64_t version, int shard) const {

@@ -78,7 +78,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   absl::Status AwaitParameter(int parameter, int64_t version) override;
   absl::Status AwaitVersion(int64_t version) override;
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
-  absl::Status AwaitAnswers() override { return board_.AwaitAnswers(); }
+  absl::Status AwaitAnswers() override;
   absl::Status Push(int chunk, int64_t version) override;
   bool overtaken() const override { return board_.overtaken(); }
   absl::StatusOr<int64_t> CatchUp() override;
@@ -96,10 +96,11 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   int64_t VersionAfter(int64_t version) const;
 
  private:
-  // Of the communication thread alone, but for what is const and `version`.
+  // Of the communication thread alone, but for what is const and what others read to name what they
+  // wait for: `version` and `awaited`.
   struct Chunk {
-    std::atomic<int64_t> version;  // read by others to name what they wait for
-    int64_t awaited = -1;          // version asked for and not here yet; -1: none
+    std::atomic<int64_t> version;
+    std::atomic<int64_t> awaited = -1;  // version asked for and not here yet; -1: none
     bool sending = false;
     int64_t ticket = 0;                  // of the push that is being sent, see SendWindow
     int64_t ready_time = 0;              // when it joined its link's queue, Trace::Now()
@@ -157,6 +158,8 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   std::string NameOfShard(int shard) const;
   std::string NameOfChunk(int chunk) const;
   std::string NameOfMissing(int64_t version) const;
+  std::string NameOfUnanswered() const;
+  std::string NameOfMissingChunk(int chunk) const;
   int ShardOf(int chunk) const { return plan_.chunks(chunk).shard(); }
   int FirstChunkBehind(int64_t version, int shard) const;
   absl::Span<float> ValuesOf(int chunk) const;

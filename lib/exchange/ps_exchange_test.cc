@@ -330,6 +330,25 @@ TEST(PsExchangeTest, AWaitHasADeadlineThatNamesWhatIsMissing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("step 1"));
 }
 
+TEST(PsExchangeTest, AnAnswerThatNeverComesIsNamedWithStepChunkAndShard) {
+  InProcessNetwork network;
+  FakePs ps(network, Job());
+  Member worker(network, ps,
+                [](auto& options) { options.answer_timeout = absl::Milliseconds(200); });
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+  network.SetFault([](const WireHeader& header) {
+    const bool lost = header.kind == MessageKind::kParams && header.chunk == 2 * kA + 1;
+    return lost ? Fate::kDrop : Fate::kDeliver;
+  });
+  ASSERT_TRUE(PushParameter(*worker.exchange, kA, 0).ok());  // the others are never pushed
+  const absl::Status status = worker.exchange->AwaitAnswers();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "STEP_TIMEOUT");
+  EXPECT_EQ(status.message(),
+            "step 0: chunk 3 of parameter 'a' has not come from shard 1 of ps-1 for 200ms");
+}
+
 TEST(PsExchangeTest, InterruptEndsWaitsForOthersButNotForAnswers) {
   InProcessNetwork network;
   FakePs ps(network, Job());
@@ -496,6 +515,28 @@ TEST(PsExchangeTest, AnOvertakenWorkerCatchesUpWithTheOthersToOneVersion) {
     EXPECT_TRUE(worker.exchange->HasParameter(p, 4));
     EXPECT_EQ(worker.parameters[p], ps.parameter(p));
   }
+}
+
+TEST(PsExchangeTest, CatchingUpHasADeadlineThatNamesWhatIsMissing) {
+  InProcessNetwork network;
+  FakePs ps(network, JobWithABackup());
+  Member worker(network, ps,
+                [](auto& options) { options.answer_timeout = absl::Milliseconds(200); });
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+  ASSERT_TRUE(PushParameter(*worker.exchange, kC, 0).ok());  // in time
+  ASSERT_TRUE(worker.exchange->AwaitAnswers().ok());
+  for (int s = 0; s < 2; ++s) ps.shard(s).Overtake(4);
+  for (int p : {kB, kA}) ASSERT_TRUE(PushParameter(*worker.exchange, p, 0).ok());  // too late
+  network.SetFault([](const WireHeader& header) {
+    const bool lost = header.kind == MessageKind::kFetch && header.chunk == 2 * kC;
+    return lost ? Fate::kDrop : Fate::kDeliver;
+  });
+  const absl::Status status = worker.exchange->CatchUp().status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "STEP_TIMEOUT");
+  EXPECT_EQ(status.message(),
+            "step 0: chunk 0 of parameter 'c' has not come from shard 0 of ps-0 for 200ms");
 }
 
 TEST(PsExchangeTest, AfterCatchingUpAWorkerTakesPartAgain) {

@@ -138,6 +138,10 @@ absl::StatusOr<float> RingExchange::AwaitLossScale(int64_t version) {
   return board_.AwaitLossScale(version, [&] { return NameOfMissing(version); });
 }
 
+absl::Status RingExchange::AwaitAnswers() {
+  return board_.AwaitAnswers([this] { return NameOfUnanswered(); });
+}
+
 absl::Status RingExchange::Push(int chunk, int64_t step) {
   if (board_.frozen(plan_.chunks(chunk).parameter())) return absl::OkStatus();
   CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), step) << NameOfChunk(chunk);
@@ -166,9 +170,22 @@ std::string RingExchange::NameOfRank(int rank) const {
 std::string RingExchange::NameOfChunk(int chunk) const { return muster::NameOfChunk(plan_, chunk); }
 
 std::string RingExchange::NameOfMissing(int64_t version) const {
-  const int missing = FirstChunkBehind(version);
-  if (missing < 0) return "a gradient could not be sent";
-  return absl::StrCat(NameOfChunk(missing), " of ", NameOfRank(plan_.chunks(missing).shard()),
+  return NameOfMissingChunk(FirstChunkBehind(version));
+}
+
+std::string RingExchange::NameOfUnanswered() const {
+  auto awaited = [this](const Chunk& chunk) {
+    return !chunk.answered || chunk.version < plan_.first_step();
+  };
+  const auto first = std::ranges::find_if(chunks_, awaited);
+  return NameOfMissingChunk(first == chunks_.end() ? -1
+                                                   : static_cast<int>(first - chunks_.begin()));
+}
+
+// -1: the values are all here.
+std::string RingExchange::NameOfMissingChunk(int chunk) const {
+  if (chunk < 0) return "a gradient could not be sent";
+  return absl::StrCat(NameOfChunk(chunk), " of ", NameOfRank(plan_.chunks(chunk).shard()),
                       " has not come from ", NameOfRank(previous()));
 }
 

@@ -87,7 +87,7 @@ class RingExchange : public GradientExchange,
   absl::Status AwaitParameter(int parameter, int64_t version) override;
   absl::Status AwaitVersion(int64_t version) override;
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
-  absl::Status AwaitAnswers() override { return board_.AwaitAnswers(); }
+  absl::Status AwaitAnswers() override;
   absl::Status Push(int chunk, int64_t step) override;
   int64_t version() const override { return board_.version(); }
   double GradientNorm(int64_t version) const override;
@@ -100,9 +100,10 @@ class RingExchange : public GradientExchange,
  private:
   // The sum of the ranks before this one, of step `sum_step`.
   enum class Incoming : uint8_t { kAwaited, kPlacing, kHere };
-  // Of the communication thread alone, but for `version`.
+  // Of the communication thread alone, but for what others read to name what they wait for:
+  // `version` and `answered`.
   struct Chunk {
-    std::atomic<int64_t> version;  // of the values here; read by others to name what they wait for
+    std::atomic<int64_t> version;  // of the values here
     bool pushed = false;           // this worker's gradient of step `version` waits for the sum
     Incoming incoming = Incoming::kAwaited;
     int64_t sum_step = 0;
@@ -111,7 +112,7 @@ class RingExchange : public GradientExchange,
     PayloadLease lease;                  // of what is lent
     bool sending_sum = false;            // or waiting to be sent
     bool sending_value = false;          // likewise
-    bool answered = true;                // the values have `version`, and everybody may know
+    std::atomic<bool> answered = true;   // the values have `version`, and everybody may know
     std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
     float loss_scale = 0;                // that came with the value
   };
@@ -186,6 +187,8 @@ class RingExchange : public GradientExchange,
   std::string NameOfRank(int rank) const;
   std::string NameOfChunk(int chunk) const;
   std::string NameOfMissing(int64_t version) const;
+  std::string NameOfUnanswered() const;
+  std::string NameOfMissingChunk(int chunk) const;
   int FirstChunkBehind(int64_t version) const;
 
   const Options options_;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -428,6 +429,33 @@ TEST(RingExchangeTest, ADeadNeighbourIsNamedWithStepAndChunk) {
     EXPECT_THAT(std::string(lost.message()), HasSubstr("chunk "));
     EXPECT_EQ(exchange.culprit(), "worker-1");
   }
+}
+
+TEST(RingExchangeTest, ARoundThatIsNeverFinishedIsNamedWithStepChunkAndRanks) {
+  Ring ring(RingPlan(3));
+  for (const auto& member : ring.members) {
+    member->options.answer_timeout = absl::Milliseconds(300);
+  }
+  ring.Connect();
+  const v1::PlanChunk& chunk = ring.plan->chunks(1);
+  const int owner = chunk.shard(), last = (owner + 2) % 3;
+  ring.network.SetFault([last](const WireHeader& header) {
+    const bool to_last = header.rank == static_cast<uint32_t>((last + 2) % 3);
+    const bool lost = to_last && header.kind == MessageKind::kParams && header.chunk == 1;
+    return lost ? Fate::kDrop : Fate::kDeliver;
+  });
+  for (const auto& member : ring.members) ASSERT_TRUE(member->exchange->Push(1, 0).ok());
+
+  const absl::Status status = ring.members[last]->exchange->AwaitAnswers();
+
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "STEP_TIMEOUT");
+  auto name = [](int rank) { return absl::StrCat("worker-", rank, " (rank ", rank, ")"); };
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr(absl::StrCat(
+          "step 0: chunk 1 of parameter '", ring.plan->graph().parameters(chunk.parameter()).name(),
+          "' of ", name(owner), " has not come from ", name((last + 2) % 3), " for 300ms")));
 }
 
 TEST(RingExchangeTest, AWorkerThatWasNotStartedIsNamed) {

@@ -42,6 +42,10 @@ absl::Status VersionBoard::Await(absl::FunctionRef<bool()> reached, int64_t vers
     if (overtaken()) return absl::AbortedError(absl::StrCat("overtaken at step ", version));
     if (in_time) return absl::AbortedError(absl::StrCat("interrupted before step ", version));
   }
+  return TimeIsUp(version, missing);
+}
+
+absl::Status VersionBoard::TimeIsUp(int64_t version, Missing missing) const {
   return WithReason(
       absl::DeadlineExceededError(absl::StrCat("step ", version, ": ", missing(), " for ",
                                                absl::FormatDuration(options_.answer_timeout))),
@@ -68,13 +72,15 @@ absl::StatusOr<float> VersionBoard::AwaitLossScale(int64_t version, Missing miss
   return loss_scale;
 }
 
-absl::Status VersionBoard::AwaitAnswers() {
-  absl::MutexLock lock(&mu_);
-  auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return chunks_awaited() == 0 || !failure_.ok();
-  };
-  mu_.Await(absl::Condition(&settled));
-  return failure_;
+absl::Status VersionBoard::AwaitAnswers(Missing missing) {
+  {
+    absl::MutexLock lock(&mu_);
+    auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return chunks_awaited() == 0 || !failure_.ok();
+    };
+    if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.answer_timeout)) return failure_;
+  }
+  return TimeIsUp(step(), missing);
 }
 
 bool VersionBoard::AwaitConnected(absl::Duration timeout) {
@@ -84,13 +90,17 @@ bool VersionBoard::AwaitConnected(absl::Duration timeout) {
   return mu_.AwaitWithTimeout(absl::Condition(&settled), timeout);
 }
 
-absl::Status VersionBoard::AwaitCaughtUp() {
-  absl::MutexLock lock(&mu_);
-  auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !catching_up() || !failure_.ok();
-  };
-  mu_.Await(absl::Condition(&settled));
-  return failure_;
+absl::Status VersionBoard::AwaitCaughtUp(Missing missing) {
+  int64_t came = 0;
+  do {
+    came = answers_.load(std::memory_order_relaxed);
+    absl::MutexLock lock(&mu_);
+    auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return !catching_up() || !failure_.ok();
+    };
+    if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.answer_timeout)) return failure_;
+  } while (answers_.load(std::memory_order_relaxed) != came);
+  return TimeIsUp(step(), missing);
 }
 
 void VersionBoard::Interrupt() {
@@ -136,6 +146,7 @@ void VersionBoard::Answered(int parameter, int64_t version) {
     }
     SetParameter(parameter, version);
   }
+  answers_.fetch_add(1, std::memory_order_relaxed);
   // What was counted above is seen by whoever sees that nothing is awaited.
   if (chunks_awaited_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
   absl::MutexLock lock(&mu_);  // ends waits

@@ -58,7 +58,7 @@ class VersionBoard {
   void Expect(int64_t chunks) { chunks_awaited_.fetch_add(chunks, std::memory_order_relaxed); }
   int64_t chunks_awaited() const { return chunks_awaited_.load(std::memory_order_acquire); }
   // Until none is awaited.
-  absl::Status AwaitAnswers() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AwaitAnswers(Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
   // False: neither was SetConnected() called nor did anything fail for `timeout`.
   bool AwaitConnected(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
@@ -68,7 +68,9 @@ class VersionBoard {
   // From BeginCatchUp() to HaveCaughtUp().
   bool catching_up() const { return catching_up_.load(std::memory_order_acquire); }
   void BeginCatchUp() { catching_up_.store(true, std::memory_order_release); }
-  absl::Status AwaitCaughtUp() ABSL_LOCKS_EXCLUDED(mu_);
+  // Its time is up when no answer at all came for so long: one who is slow catches up in many
+  // rounds.
+  absl::Status AwaitCaughtUp(Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the waits for versions and loss scales, now and from now on.
   void Interrupt() ABSL_LOCKS_EXCLUDED(mu_);
@@ -96,6 +98,7 @@ class VersionBoard {
   void SetParameter(int parameter, int64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Await(absl::FunctionRef<bool()> reached, int64_t version, Missing missing)
       ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status TimeIsUp(int64_t version, Missing missing) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
   const int64_t first_version_;
@@ -111,6 +114,7 @@ class VersionBoard {
   std::vector<std::atomic<int64_t>> parameter_versions_;
   std::atomic<int64_t> version_;
   std::atomic<int64_t> chunks_awaited_;
+  std::atomic<int64_t> answers_ = 0;  // that have come
   std::atomic<bool> overtaken_ = false;
   std::atomic<bool> catching_up_ = false;
   std::atomic<bool> failed_ = false;

@@ -3,6 +3,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
@@ -91,7 +92,7 @@ TEST(VersionBoardTest, EveryWaitEndsWithWhatItWaitsFor) {
     std::jthread first([&] { parameter = board.AwaitParameter(kOneChunk, kFirst + 1, NotAsked); });
     std::jthread second([&] { version = board.AwaitVersion(kFirst + 1, NotAsked); });
     std::jthread third([&] { loss_scale = board.AwaitLossScale(kFirst + 1, NotAsked); });
-    std::jthread fourth([&] { answers = board.AwaitAnswers(); });
+    std::jthread fourth([&] { answers = board.AwaitAnswers(NotAsked); });
     board.SetLossScale(kFirst + 1, 1024);
     AnswerAll(board, kFirst + 1);
   }
@@ -119,6 +120,37 @@ TEST(VersionBoardTest, ATimeoutNamesWhatIsMissingAndForHowLong) {
   EXPECT_EQ(late.message(), "step 6: the moon is missing for 1ms");
 }
 
+TEST(VersionBoardTest, AnswersHaveATimeoutToo) {
+  Started started({.answer_timeout = absl::Milliseconds(1)});
+  started.board.Expect(1);
+  const absl::Status late =
+      started.board.AwaitAnswers([] { return std::string("a word is missing"); });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_EQ(ReasonOf(late), "STEP_TIMEOUT");
+  EXPECT_EQ(late.message(), "step 5: a word is missing for 1ms");
+}
+
+TEST(VersionBoardTest, CatchingUpTimesOutWhenNoAnswerComesAtAll) {
+  constexpr absl::Duration kTimeout = absl::Milliseconds(100);
+  Started started({.answer_timeout = kTimeout});
+  VersionBoard& board = started.board;
+  board.SetOvertaken();
+  board.BeginCatchUp();
+  const absl::Status late = board.AwaitCaughtUp([] { return std::string("all is missing"); });
+  EXPECT_EQ(ReasonOf(late), "STEP_TIMEOUT") << late;
+  EXPECT_EQ(late.message(), "step 5: all is missing for 100ms");
+
+  std::jthread slow([&] {
+    for (const absl::Time end = absl::Now() + 3 * kTimeout; absl::Now() < end;) {
+      board.Expect(1);
+      board.Answered(kOneChunk, kFirst + 3);
+      std::this_thread::yield();
+    }
+    board.HaveCaughtUp(kFirst + 3);
+  });
+  EXPECT_TRUE(board.AwaitCaughtUp(NotAsked).ok()) << "answers come, however slowly";
+}
+
 // The lock is not re-entrant, and whoever names what is missing may look at the board.
 TEST(VersionBoardTest, WhatIsMissingIsNamedUnderNoLock) {
   Started started({.answer_timeout = absl::Milliseconds(1)});
@@ -133,7 +165,7 @@ TEST(VersionBoardTest, AnInterruptionEndsWaitsForOthersButNotForAnswers) {
   board.Expect(3);
   absl::Status answers;
   {
-    std::jthread pausing([&] { answers = board.AwaitAnswers(); });
+    std::jthread pausing([&] { answers = board.AwaitAnswers(NotAsked); });
     board.Interrupt();
     const absl::Status version = board.AwaitVersion(kFirst + 1, NotAsked);
     EXPECT_TRUE(absl::IsAborted(version)) << version;
@@ -154,8 +186,8 @@ TEST(VersionBoardTest, TheFirstFailureIsFinalAndEndsEveryWait) {
   absl::Status version, answers, caught_up;
   {
     std::jthread first([&] { version = board.AwaitVersion(kFirst + 1, NotAsked); });
-    std::jthread second([&] { answers = board.AwaitAnswers(); });
-    std::jthread third([&] { caught_up = board.AwaitCaughtUp(); });
+    std::jthread second([&] { answers = board.AwaitAnswers(NotAsked); });
+    std::jthread third([&] { caught_up = board.AwaitCaughtUp(NotAsked); });
     std::jthread fourth([&] { EXPECT_TRUE(board.AwaitConnected(absl::InfiniteDuration())); });
     board.Fail(absl::UnavailableError("gone"), "ps-1");
   }
@@ -194,7 +226,7 @@ TEST(VersionBoardTest, WhoIsOvertakenHasNothingNewBeforeItHasCaughtUp) {
   board.BeginCatchUp();
   EXPECT_TRUE(board.catching_up());
   std::jthread thread([&] { board.HaveCaughtUp(kFirst + 3); });
-  EXPECT_TRUE(board.AwaitCaughtUp().ok());
+  EXPECT_TRUE(board.AwaitCaughtUp(NotAsked).ok());
   EXPECT_FALSE(board.overtaken());
   EXPECT_EQ(board.version(), kFirst + 3);
   EXPECT_TRUE(board.HasParameter(kTwoChunks, kFirst + 3));
