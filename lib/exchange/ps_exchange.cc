@@ -212,7 +212,8 @@ std::string PsExchange::NameOfMissingChunk(int chunk) const {
 
 int PsExchange::FirstChunkBehind(int64_t version, int shard) const {
   for (int c = 0; c < plan_.chunks_size(); ++c) {
-    if ((shard == kAnyShard || ShardOf(c) == shard) && chunks_[c].version < version) return c;
+    if (shard != kAnyShard && ShardOf(c) != shard) continue;
+    if (chunks_[c].version < board_.ChunkVersionFor(plan_.chunks(c).parameter(), version)) return c;
   }
   return -1;
 }

@@ -330,6 +330,23 @@ TEST(PsExchangeTest, AWaitHasADeadlineThatNamesWhatIsMissing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("step 1"));
 }
 
+TEST(PsExchangeTest, AFrozenParameterIsNeverWhatIsMissing) {
+  InProcessNetwork network;
+  FakePs::Options job = Job(/*workers=*/2);
+  v1::ParameterGroup& group = *job.spec.mutable_training()->add_parameter_groups();
+  group.add_match("c");  // the first of the plan
+  group.set_frozen(true);
+  FakePs ps(network, job);
+  Member worker(network, ps,
+                [](auto& options) { options.answer_timeout = absl::Milliseconds(200); });
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+  for (int p : {kC, kB, kA}) ASSERT_TRUE(PushParameter(*worker.exchange, p, 0).ok());
+  const absl::Status status = worker.exchange->AwaitVersion(1);  // rank 1 never pushes
+  EXPECT_EQ(ReasonOf(status), "STEP_TIMEOUT") << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("chunk 2 of parameter 'a'"));
+}
+
 TEST(PsExchangeTest, AnAnswerThatNeverComesIsNamedWithStepChunkAndShard) {
   InProcessNetwork network;
   FakePs ps(network, Job());

@@ -191,8 +191,7 @@ std::string RingExchange::NameOfMissingChunk(int chunk) const {
 
 int RingExchange::FirstChunkBehind(int64_t version) const {
   for (int c = 0; c < plan_.chunks_size(); ++c) {
-    const bool frozen = board_.frozen(plan_.chunks(c).parameter());
-    if (chunks_[c].version < (frozen ? plan_.first_step() : version)) return c;
+    if (chunks_[c].version < board_.ChunkVersionFor(plan_.chunks(c).parameter(), version)) return c;
   }
   return -1;
 }

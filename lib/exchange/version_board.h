@@ -48,6 +48,11 @@ class VersionBoard {
   // The first step whose answers are not all in.
   int64_t step() const { return std::max(version(), first_version_); }
   bool frozen(int parameter) const { return frozen_[parameter]; }
+  // What the values of the parameter's chunks must have for it to have `version`: frozen ones come
+  // once.
+  int64_t ChunkVersionFor(int parameter, int64_t version) const {
+    return frozen_[parameter] ? first_version_ : version;
+  }
 
   absl::Status AwaitParameter(int parameter, int64_t version, Missing missing)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -72,6 +72,8 @@ TEST(VersionBoardTest, AFrozenParameterHasEveryVersionOnceItIsHere) {
   board.Answered(kFrozen, kFirst);
   EXPECT_TRUE(board.HasParameter(kFrozen, kFirst));
   EXPECT_TRUE(board.HasParameter(kFrozen, kFirst + 100));
+  EXPECT_EQ(board.ChunkVersionFor(kFrozen, kFirst + 100), kFirst);
+  EXPECT_EQ(board.ChunkVersionFor(kOneChunk, kFirst + 100), kFirst + 100);
 }
 
 TEST(VersionBoardTest, WithoutOverlapNoParameterIsHereBeforeAllAre) {
