@@ -441,8 +441,6 @@ void SharedMemoryLink::RingForReader() {
 // One ring wakes the other side's thread, which then looks at both directions: it sees all that was
 // done here before, and may sleep again, waiting for more, before this side comes to look.
 void SharedMemoryLink::Ring() {
-  (void)writer_.TakeReaderSleeps();
-  (void)reader_.TakeWriterSleeps();
   published_ = returned_ = false;
   bell_->Ring();
 }
