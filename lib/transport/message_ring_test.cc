@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #include <optional>
 #include <random>
 #include <thread>
@@ -16,8 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "lib/transport/control_socket.h"
-#include "lib/transport/session.h"
 #include "lib/transport/wire.h"
 
 namespace muster {
@@ -307,96 +304,6 @@ TEST_F(MessageRingTest, NoBytesInTheMemoryLeadOutOfIt) {
     reader_.Release(*decoded);
     reader_.Return(static_cast<uint32_t>(random()));
   }
-}
-
-ControlPacket PacketOf(ControlPacket::Kind kind) {
-  ControlPacket packet{.kind = kind};
-  switch (kind) {
-    case ControlPacket::Kind::kHello:
-      packet.bytes = 1 << 20;
-      break;
-    case ControlPacket::Kind::kIntroduce:
-      packet.who = {.job = uint64_t{42} << 40,
-                    .generation = 3,
-                    .role = LinkRole::kShard,
-                    .index = 0xfffffffe};
-      packet.token = *SessionToken::FromBytes("0123456789abcdef");
-      break;
-    case ControlPacket::Kind::kRefused:
-      packet.refusal = ControlPacket::Refusal::kNotLetIn;
-      break;
-    case ControlPacket::Kind::kSlab:
-      packet.bytes = 1 << 20;
-      [[fallthrough]];
-    case ControlPacket::Kind::kWithdraw:
-      packet.slab = 7;
-      break;
-    case ControlPacket::Kind::kBell:
-    case ControlPacket::Kind::kBye:
-      break;
-  }
-  return packet;
-}
-
-TEST(ControlPacketTest, WhatIsEncodedIsDecodedAndNothingElse) {
-  using Kind = ControlPacket::Kind;
-  const uint32_t seed = 5;
-  std::mt19937_64 random(seed);
-  for (const Kind kind : {Kind::kHello, Kind::kIntroduce, Kind::kBell, Kind::kRefused, Kind::kSlab,
-                          Kind::kWithdraw, Kind::kBye}) {
-    const ControlPacket packet = PacketOf(kind);
-    const auto bytes = EncodePacket(packet);
-    auto decoded = DecodePacket(bytes);
-    ASSERT_TRUE(decoded.ok()) << decoded.status();
-    EXPECT_EQ(*decoded, packet);
-
-    EXPECT_FALSE(DecodePacket(absl::MakeConstSpan(bytes).first(39)).ok());
-    for (size_t at : {0, 1, 2, 3, 4, 5, 6, 7}) {
-      auto wrong = bytes;
-      wrong[at] ^= std::byte{0x80};
-      EXPECT_TRUE(absl::IsInvalidArgument(DecodePacket(wrong).status())) << at;
-    }
-    for (int draw = 0; draw < 5000; ++draw) {
-      auto noise = bytes;
-      for (int i = 0; i < 3; ++i) noise[random() % noise.size()] = static_cast<std::byte>(random());
-      const auto made = DecodePacket(noise);
-      ASSERT_TRUE(!made.ok() || EncodePacket(*made) == noise) << "seed " << seed;
-    }
-  }
-  EXPECT_FALSE(DecodePacket({}).ok());
-}
-
-TEST(ControlPacketTest, WhatAKindDoesNotHaveIsZero) {
-  using Kind = ControlPacket::Kind;
-  const auto refused = [](Kind kind, std::initializer_list<size_t> places) {
-    for (size_t at : places) {
-      auto wrong = EncodePacket(PacketOf(kind));
-      wrong[at] = std::byte{1};
-      EXPECT_TRUE(absl::IsInvalidArgument(DecodePacket(wrong).status())) << at;
-    }
-  };
-  refused(Kind::kHello, {7, 8, 12, 24, 39});
-  refused(Kind::kBell, {7, 8, 12, 16, 24, 39});
-  refused(Kind::kRefused, {7, 11, 12, 16, 24, 39});
-  refused(Kind::kSlab, {7, 12, 24, 39});
-  refused(Kind::kWithdraw, {7, 12, 16, 24, 39});
-  refused(Kind::kBye, {7, 8, 12, 16, 24, 39});
-  auto no_role = EncodePacket(PacketOf(Kind::kIntroduce));
-  no_role[7] = std::byte{3};
-  EXPECT_TRUE(absl::IsInvalidArgument(DecodePacket(no_role).status()));
-}
-
-// docs/protocol.md shows these bytes.
-TEST(ControlPacketTest, AnIntroductionHasTheBytesOfTheProtocol) {
-  const uint8_t expected[ControlPacket::kBytes] = {
-      0x4d, 0x53, 0x4c, 0x4b, 3,    0,    2,    1,    1,    0,    0,    0,    3,    0,
-      0,    0,    42,   0,    0,    0,    0,    0,    0,    0,    0x30, 0x31, 0x32, 0x33,
-      0x34, 0x35, 0x36, 0x37, 0x38, 0x39, 0x61, 0x62, 0x63, 0x64, 0x65, 0x66};
-  const auto bytes =
-      EncodePacket({.kind = ControlPacket::Kind::kIntroduce,
-                    .who = {.job = 42, .generation = 3, .role = LinkRole::kWorker, .index = 1},
-                    .token = *SessionToken::FromBytes("0123456789abcdef")});
-  EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof(expected)), 0);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // Transport must do is in transport_test.cc.
 #include "lib/transport/shared_memory_transport.h"
 
-#include <fcntl.h>
 #include <glog/logging.h>
 #include <grp.h>
 #include <poll.h>
@@ -10,7 +9,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -45,6 +43,7 @@
 #include "lib/transport/file_descriptor.h"
 #include "lib/transport/local_address.h"
 #include "lib/transport/message_ring.h"
+#include "lib/transport/no_descriptors_left.h"
 #include "lib/transport/postbox.h"
 #include "lib/transport/sealed_memory.h"
 #include "lib/transport/session.h"
@@ -722,91 +721,6 @@ TEST(SharedMemoryTransportTest, NothingIsHeardOfWhomOneHasLeft) {
   EXPECT_TRUE(pair.b_box.messages.empty());
   EXPECT_TRUE(pair.b_box.lost_payloads.empty());
   EXPECT_TRUE(pair.b_box.losses.empty());
-}
-
-int OpenDescriptors() {
-  int count = 0;
-  for (int fd = 0; fd < 4096; ++fd) count += fcntl(fd, F_GETFD) >= 0;
-  return count;
-}
-
-// This process can open nothing more, as long as it lives.
-class NoDescriptorsLeft {
- public:
-  NoDescriptorsLeft() {
-    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const FileDescriptor lowest(dup(STDERR_FILENO));
-    rlimit none = before_;
-    none.rlim_cur = static_cast<rlim_t>(lowest.get());
-    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  }
-  ~NoDescriptorsLeft() { CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
-
- private:
-  rlimit before_;
-};
-
-// Two ends of a control connection.
-struct SocketPair {
-  const std::string name = LocalAddress::Make()->SocketName();
-  ControlSocket listener = *ControlSocket::Listen(name);
-  ControlSocket speaker = *ControlSocket::Connect(name);
-  ControlSocket listening = std::move(**listener.Accept());
-};
-
-TEST(ControlSocketTest, WhatWasSaidIsHeardThoughTheSpeakerClosedWithoutListening) {
-  SocketPair sockets;
-  ASSERT_TRUE(sockets.listening.Send({.kind = Kind::kBell}).ok());
-  for (uint32_t slab = 1; slab <= 2; ++slab) {
-    ASSERT_TRUE(sockets.speaker.Send({.kind = Kind::kWithdraw, .slab = slab}).ok());
-  }
-  { const ControlSocket closed = std::move(sockets.speaker); }
-
-  for (uint32_t slab = 1; slab <= 2; ++slab) {
-    auto heard = sockets.listening.Receive();
-    ASSERT_TRUE(heard.ok() && heard->has_value()) << heard.status();
-    EXPECT_EQ((*heard)->packet.slab, slab);
-  }
-  EXPECT_TRUE(absl::IsUnavailable(sockets.listening.Receive().status()));
-}
-
-TEST(ControlSocketTest, APacketWithMoreFilesThanOneIsRefusedAndLeaksNone) {
-  SocketPair sockets;
-  for (const size_t count : {2, 3, 100, 253}) {
-    auto bytes = EncodePacket({.kind = Kind::kBell});
-    iovec data{.iov_base = bytes.data(), .iov_len = bytes.size()};
-    std::vector<std::byte> buffer(CMSG_SPACE(count * sizeof(int)));
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = buffer.data();
-    message.msg_controllen = buffer.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    *header = {.cmsg_len = CMSG_LEN(count * sizeof(int)),
-               .cmsg_level = SOL_SOCKET,
-               .cmsg_type = SCM_RIGHTS};
-    const std::vector<int> files(count, STDERR_FILENO);
-    std::memcpy(CMSG_DATA(header), files.data(), count * sizeof(int));
-    const int before = OpenDescriptors();
-    ASSERT_EQ(sendmsg(sockets.speaker.fd(), &message, 0), static_cast<ssize_t>(bytes.size()));
-    const auto heard = sockets.listening.Receive();
-    EXPECT_TRUE(absl::IsInvalidArgument(heard.status())) << heard.status();
-    EXPECT_EQ(OpenDescriptors(), before) << count;
-  }
-}
-
-TEST(ControlSocketTest, WhoHasNoDescriptorLeftForAFileDoesNotBlameItsSender) {
-  SocketPair sockets;
-  ASSERT_TRUE(sockets.speaker.Send({.kind = Kind::kBell}, STDERR_FILENO).ok());
-  ASSERT_TRUE(sockets.speaker.Send({.kind = Kind::kWithdraw, .slab = 1}).ok());
-  {
-    const NoDescriptorsLeft none;
-    const auto heard = sockets.listening.Receive();
-    EXPECT_TRUE(absl::IsResourceExhausted(heard.status())) << heard.status();
-  }
-  const auto heard = sockets.listening.Receive();
-  ASSERT_TRUE(heard.ok() && heard->has_value()) << heard.status();
-  EXPECT_EQ((*heard)->packet.slab, 1u);
 }
 
 TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForASlabLosesTheLinkAndSaysWhy) {
