@@ -30,7 +30,7 @@ struct ControlPacket {
   enum class Refusal : uint32_t {
     kNone = 0,
     kNotLetIn = 1,  // no such session is open here, or the token is another
-    kFull = 2,      // there are as many links as are allowed
+    kFull = 2,      // there are as many links as are allowed, or as this process can have
   };
   static constexpr uint32_t kMagic = 0x4b4c534d;  // "MSLK"
   static constexpr uint16_t kVersion = 3;

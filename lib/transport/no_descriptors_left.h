@@ -5,18 +5,22 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <vector>
+
 #include "lib/transport/file_descriptor.h"
 
 namespace muster {
 
-// This process can open nothing more, as long as it lives.
+// This process can open nothing more, or only so many, as long as it lives.
 class NoDescriptorsLeft {
  public:
-  NoDescriptorsLeft() {
+  explicit NoDescriptorsLeft(size_t but = 0) {
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const FileDescriptor lowest(dup(STDERR_FILENO));
+    std::vector<FileDescriptor> lowest;
+    while (lowest.size() <= but) lowest.emplace_back(dup(STDERR_FILENO));
     rlimit none = before_;
-    none.rlim_cur = static_cast<rlim_t>(lowest.get());
+    none.rlim_cur = static_cast<rlim_t>(lowest.back().get());
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   }
   ~NoDescriptorsLeft() { CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }

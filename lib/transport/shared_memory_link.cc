@@ -196,6 +196,7 @@ absl::Status SharedMemoryLink::HearIntroduction(const ControlPacket& packet) {
     TurnAway(Refusal::kNotLetIn);
     return absl::OkStatus();
   }
+  RETURN_IF_ERROR(writer_.MakeMemory());
   who_ = packet.who;
   id_ = commons_.NewPeer(this);
   return absl::OkStatus();
@@ -204,7 +205,9 @@ absl::Status SharedMemoryLink::HearIntroduction(const ControlPacket& packet) {
 absl::Status SharedMemoryLink::HearRefusal(Refusal refusal) const {
   if (!dialled_ || reader_.mapped()) return absl::InvalidArgumentError("a refusal too late");
   if (refusal == Refusal::kFull) {
-    return absl::ResourceExhaustedError("the peer has as many links as it takes");
+    return absl::ResourceExhaustedError(
+        "the peer takes no link more: it has too many, or no file descriptor or memory is left "
+        "there");
   }
   return absl::PermissionDeniedError(
       "not let in: no such session is open there, or the token is another");
@@ -228,10 +231,11 @@ void SharedMemoryLink::Close(const absl::Status& why) {
   writer_.EndLoans(why);
 }
 
-// Nobody else hears what became of somebody who has not introduced himself.
+// Of somebody who has not introduced himself nobody else hears; he hears that it was not his fault.
 void SharedMemoryLink::GiveUp(const absl::Status& why) {
-  if (id_ == PeerId::kNone && !absl::IsUnavailable(why)) {
-    LOG(WARNING) << "shared memory: who connected is turned away: " << why;
+  if (ungreeted() && !absl::IsUnavailable(why)) {
+    LOG_EVERY_N(WARNING, 100) << "shared memory: who connected is turned away: " << why;
+    return TurnAway(Refusal::kFull);
   }
   End(why);
   Close(why_ended_);

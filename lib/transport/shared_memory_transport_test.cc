@@ -1109,6 +1109,20 @@ TEST(SharedMemoryTransportTest, WhoConnectsWhenThereAreTooManyLinksHearsIt) {
   EXPECT_TRUE(ProgressUntil({member.get(), client.get()}, [&] { return box.joined.size() == 3; }));
 }
 
+TEST(SharedMemoryTransportTest, WhoIsTurnedAwayForWantOfDescriptorsHearsSo) {
+  Postbox a_box, b_box;
+  const Member a(a_box), b(b_box);
+  a.Connect(b);
+  {
+    const NoDescriptorsLeft none(/*but=*/1);  // for the socket, not for the ring that it brings
+    EXPECT_TRUE(b.FallAsleep());
+  }
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return a_box.losses.size() == 1; }));
+  EXPECT_TRUE(absl::IsResourceExhausted(a_box.losses[0].second)) << a_box.losses[0].second;
+  EXPECT_TRUE(b_box.joined.empty());
+  EXPECT_EQ(b->malformed_messages(), 0);
+}
+
 TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForAPeerSleepsAndTriesAgain) {
   Postbox a_box, b_box;
   const Member a(a_box), b(b_box);
