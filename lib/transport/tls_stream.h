@@ -20,7 +20,8 @@ namespace muster {
 // ephemeral Diffie-Hellman exchange: who learns the session's token later cannot read what was
 // recorded. No certificates, no tickets, one cipher: TLS_AES_128_GCM_SHA256.
 //
-// Over a socket that does not block and that it does not own. Thread-compatible.
+// Over a socket that does not block and that it does not own. Thread-compatible. OpenSSL allocates
+// a little for each record of 16 KiB.
 class TlsStream {
  public:
   enum class Side { kConnector, kAcceptor };
