@@ -71,6 +71,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
       pushes_are_updates_(PushesAreUpdates(*plan_)),
       chunks_(store_->size()),
       pushes_(store_->size() * plan_->workers_size()),
+      fetching_(pushes_.size()),
       gradients_(plan_->workers_size()),
       states_{VersionState{LossScale(plan_->spec().training())},
               VersionState{LossScale(plan_->spec().training())},
@@ -249,25 +250,47 @@ void ParameterShard::AnswerRepeat(const WireHeader& header) {
 RefusalReason ParameterShard::Fetch(const WireHeader& header) {
   Chunk* chunk = Find(header.chunk);
   if (chunk == nullptr) return RefusalReason::kWrongChunk;
-  const int index = IndexOf(*chunk), rank = static_cast<int>(header.rank);
-  if (!chunk->trained) {
-    if (header.step < plan_->first_step()) return RefusalReason::kWrongStep;
-    SendParams(*chunk, chunk->current, rank, header.step);
+  return AnswerFetch(*chunk, static_cast<int>(header.rank), header.step);
+}
+
+// A rank may ask faster than its link carries, and answers under way keep values from being
+// overwritten.
+RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, int rank, int64_t step) {
+  const int index = IndexOf(chunk);
+  const ChunkStore::Version* version = &chunk.current;
+  int64_t answer = step;
+  if (!chunk.trained) {
+    if (step < plan_->first_step()) return RefusalReason::kWrongStep;
+  } else {
+    switch (gate_->Fetch(index, rank, step)) {
+      case FetchFate::kCurrent:
+        answer = gate_->AnswerStep(index, rank);
+        break;
+      case FetchFate::kPrevious:
+        version = &chunk.previous;
+        break;
+      case FetchFate::kLater:
+        return RefusalReason::kNone;
+      case FetchFate::kWrongStep:
+        return RefusalReason::kWrongStep;
+    }
+  }
+  Fetching& fetching = FetchingOf(index, rank);
+  if (fetching.answering) {
+    fetching.waiting = step;
     return RefusalReason::kNone;
   }
-  switch (gate_->Fetch(index, rank, header.step)) {
-    case FetchFate::kCurrent:
-      SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
-      break;
-    case FetchFate::kPrevious:
-      SendParams(*chunk, chunk->previous, rank, header.step);
-      break;
-    case FetchFate::kLater:
-      break;
-    case FetchFate::kWrongStep:
-      return RefusalReason::kWrongStep;
-  }
+  fetching.answering = true;
+  SendParams(chunk, *version, rank, answer, /*fetched=*/true);
   return RefusalReason::kNone;
+}
+
+void ParameterShard::FetchAnswered(int index, int rank) {
+  Fetching& fetching = FetchingOf(index, rank);
+  fetching.answering = false;
+  const int64_t step = std::exchange(fetching.waiting, -1);
+  // What it waited for may be gone by now: then the rank has gone on as well.
+  if (step >= 0 && !retired_) AnswerFetch(chunks_[index], rank, step);
 }
 
 void ParameterShard::PushLost(const WireHeader& header) {
@@ -280,6 +303,7 @@ void ParameterShard::PushLost(const WireHeader& header) {
 
 void ParameterShard::RankLost(int rank) {
   for (int index = 0; index < chunk_count(); ++index) {
+    FetchingOf(index, rank).waiting = -1;
     if (!gate_->IsPlacing(index, rank)) continue;
     gate_->Lost(index, rank);
     --placing_;
@@ -287,7 +311,7 @@ void ParameterShard::RankLost(int rank) {
 }
 
 void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank,
-                                int64_t step) {
+                                int64_t step, bool fetched) {
   const int index = IndexOf(chunk);
   const absl::Span<const std::byte> values = WireValues(chunk, version);
   const WireHeader header{
@@ -306,10 +330,12 @@ void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version
   ++sending_;
   // Two words, which AnyInvocable keeps inside itself.
   output_->SendTo(rank, header, values,
-                  [this, index, buffer = version.values](const absl::Status&) {
+                  [this, index, buffer = static_cast<int16_t>(version.values),
+                   fetcher = static_cast<int16_t>(fetched ? rank : -1)](const absl::Status&) {
                     Chunk& chunk = chunks_[index];
                     --sending_;
                     if (--chunk.buffers[buffer].sending == 0) UpdateIfReady(chunk);
+                    if (fetcher >= 0) FetchAnswered(index, fetcher);
                   });
 }
 

@@ -143,7 +143,9 @@ class ParameterShard {
                             PayloadLease lease);
   // After a Placement that is `repeat` or `late`: sends the value if it does not come anyhow.
   void AnswerRepeat(const WireHeader& header);
-  // Answers with version `header.step`, or as the gate says, now or when it is there.
+  // Answers with version `header.step`, or as the gate says, now or when it is there. Of a chunk
+  // one answer at a time is under way to a rank; of what it asks for meanwhile the last is
+  // answered.
   RefusalReason Fetch(const WireHeader& header);
   // The payload of a push that PlacePush() wanted will not arrive: the rank may push it again.
   void PushLost(const WireHeader& header);
@@ -224,6 +226,11 @@ class ParameterShard {
     PayloadLease lease;
     double sum_of_squares = 0;  // ssp, asp: of the rank's last one
   };
+  // What a rank asked for of a chunk.
+  struct Fetching {
+    bool answering = false;
+    int64_t waiting = -1;  // the version to be answered with next; -1: none
+  };
   // What belongs to a version beside values and slots.
   struct VersionState {
     LossScale loss_scale;
@@ -243,10 +250,14 @@ class ParameterShard {
   int IndexOf(const Chunk& chunk) const { return static_cast<int>(&chunk - chunks_.data()); }
   int64_t VersionOf(const Chunk& chunk) const { return gate_->version(IndexOf(chunk)); }
   Push& PushOf(const Chunk& chunk, int rank) { return pushes_[IndexOf(chunk) * ranks() + rank]; }
+  Fetching& FetchingOf(int index, int rank) { return fetching_[index * ranks() + rank]; }
   Chunk* Find(uint32_t id);
   bool TakeGradient(const Chunk& chunk, int rank, absl::Span<const std::byte> payload,
                     PayloadLease lease);
-  void SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank, int64_t step);
+  void SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank, int64_t step,
+                  bool fetched = false);
+  RefusalReason AnswerFetch(Chunk& chunk, int rank, int64_t step);
+  void FetchAnswered(int index, int rank);
   double SquaresFor(const Chunk& chunk, int rank);
   absl::Span<const std::byte> WireValues(Chunk& chunk, const ChunkStore::Version& version);
 
@@ -303,6 +314,7 @@ class ParameterShard {
   const bool pushes_are_updates_;  // ssp, asp
   std::vector<Chunk> chunks_;
   std::vector<Push> pushes_;                  // [chunk, rank]
+  std::vector<Fetching> fetching_;            // [chunk, rank]
   std::vector<kernels::Gradient> gradients_;  // of the chunk being summed or updated
   int gathered_ = 0;                          // of gradients_
   int trained_chunks_ = 0;

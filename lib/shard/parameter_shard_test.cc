@@ -321,6 +321,31 @@ TEST_F(ParameterShardTest, HoldsTwoVersions) {
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kWrongStep);
 }
 
+TEST_F(ParameterShardTest, OfWhatARankAsksForFasterThanItReadsOneAnswerIsUnderWay) {
+  Make({.workers = 2});
+  shard_->Start(10);
+  output_.hold_sends = true;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kNone);
+  }
+  EXPECT_EQ(output_.sent.size(), 1u);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 1)), RefusalReason::kNone);
+  EXPECT_EQ(output_.sent.size(), 2u) << "others do not wait for it";
+
+  output_.FinishSends();
+  EXPECT_EQ(output_.sent.size(), 3u) << "it is answered once more";
+  EXPECT_EQ(output_.sent[2].rank, 0);
+  output_.FinishSends();
+  EXPECT_EQ(output_.sent.size(), 3u);
+  EXPECT_TRUE(shard_->idle());
+
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kNone);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kNone);
+  shard_->RankLost(0);
+  output_.FinishSends();
+  EXPECT_EQ(output_.sent.size(), 4u) << "whoever is gone waits for nothing";
+}
+
 TEST_F(ParameterShardTest, AValueThatIsStillBeingSentIsNotOverwritten) {
   Make({});
   shard_->Start(10);
