@@ -89,8 +89,9 @@ absl::Status RingExchange::AllocateSlab() {
   for (int c = 0; c < plan_.chunks_size(); ++c) {
     if (receives(c)) floats += PaddedFloats(plan_.chunks(c).elements());
   }
-  ASSIGN_OR_RETURN(slab_, Slab::Allocate(floats * static_cast<int64_t>(sizeof(float)),
-                                         /*reservation=*/nullptr));
+  const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
+  ASSIGN_OR_RETURN(auto reservation, options_.shard->Reserve(bytes));
+  ASSIGN_OR_RETURN(slab_, Slab::Allocate(bytes, std::move(reservation)));
   auto* next = reinterpret_cast<float*>(slab_->memory().data());
   for (int c = 0; c < plan_.chunks_size(); ++c) {
     if (!receives(c)) continue;

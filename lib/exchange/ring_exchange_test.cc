@@ -532,5 +532,20 @@ TEST(RingExchangeTest, EveryShardWritesItsPartOfAPeriodicAndOfAnOrderedCheckpoin
                                                      std::pair(3, 0), std::pair(3, 1)));
 }
 
+TEST(RingExchangeTest, WhereSumsComeInIsPartOfTheMemoryBudget) {
+  Ring ring(RingPlan(2));
+  const int64_t of_shard = ParameterShard::BytesNeeded(PlanOfRingShard(*ring.plan), 0);
+  MemoryBudget budget(of_shard);
+  const auto shard = WorkerShard::Create({.plan = ring.plan, .budget = &budget}, {});
+  ASSERT_TRUE(shard.ok()) << shard.status();
+  RingExchange::Options options = ring.members[0]->options;
+  options.shard = shard->get();
+
+  const auto exchange = RingExchange::Create(options);
+
+  EXPECT_EQ(exchange.status().code(), absl::StatusCode::kResourceExhausted) << exchange.status();
+  EXPECT_EQ(ReasonOf(exchange.status()), "MEMORY_EXHAUSTED");
+}
+
 }  // namespace
 }  // namespace muster

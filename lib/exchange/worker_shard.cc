@@ -74,6 +74,10 @@ WorkerShard::WorkerShard(Options options, std::unique_ptr<ParameterShard> parame
   });
 }
 
+absl::StatusOr<std::shared_ptr<MemoryBudget::Reservation>> WorkerShard::Reserve(int64_t bytes) {
+  return options_.budget->Reserve(bytes, kMemoryPatience);
+}
+
 void WorkerShard::TellOfOrders() {
   has_orders_.store(true, std::memory_order_release);
   absl::MutexLock lock(&mu_);

@@ -49,6 +49,9 @@ class WorkerShard {
   std::vector<v1::SnapshotReport> SnapshotReports() const;
   // Gives up what is being written.
   void Close();
+  // Memory beside the shard's own that its exchange is going to allocate. RESOURCE_EXHAUSTED,
+  // reason "MEMORY_EXHAUSTED", where the budget has no room.
+  absl::StatusOr<std::shared_ptr<MemoryBudget::Reservation>> Reserve(int64_t bytes);
 
   // ---- the exchange's thread
   ParameterShard& parameters() { return *parameters_; }
