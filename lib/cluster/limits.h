@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "absl/time/time.h"
+
 namespace muster::limits {
 
 // Control plane.
@@ -46,5 +48,9 @@ inline constexpr int64_t kInflightBytesMax =
     512 << 10;  // worker: gradients being sent; more would only wait where nothing overtakes
 inline constexpr int kPrefetchBatchesMax = 4;
 inline constexpr int64_t kTraceEventsMax = 1 << 18;  // 25 MB; what a person can look at
+
+// Waits. Who waits longer says for what.
+inline constexpr absl::Duration kReductionWaitMax =
+    absl::Minutes(10);  // one step's gradients among the devices of a node; milliseconds, mostly
 
 }  // namespace muster::limits

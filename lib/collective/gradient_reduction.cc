@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
 #include "lib/status/status.h"
@@ -69,9 +71,11 @@ absl::Status GradientReduction::Contribute(int device, int parameter, int64_t st
 void GradientReduction::ReduceBuckets(int device) {
   FullBucket full;
   while (lanes_[device]->full.Take(full, absl::InfiniteDuration())) {
+    lanes_[device]->reducing = full.bucket;
     if (status().ok()) {
       if (absl::Status reduced = Reduce(device, full); !reduced.ok()) Abort(std::move(reduced));
     }
+    lanes_[device]->reducing = -1;
     absl::MutexLock lock(&mu_);  // wakes AwaitAnnounced()
     under_way_[full.step & 1].fetch_sub(1);
   }
@@ -82,8 +86,23 @@ absl::Status GradientReduction::AwaitAnnounced(int64_t step) {
   auto settled = [this, step]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return under_way_[step & 1].load() == 0 || !aborted_.ok();
   };
-  mu_.Await(absl::Condition(&settled));
-  return aborted_;
+  if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.announce_timeout)) return aborted_;
+  return WithReason(
+      absl::DeadlineExceededError(absl::StrCat(
+          "the gradients of step ", step, " were not summed among the devices of this process in ",
+          absl::FormatDuration(options_.announce_timeout), ": ", NamesOfReducing())),
+      "COLLECTIVE_TIMEOUT");
+}
+
+std::string GradientReduction::NamesOfReducing() const {
+  std::vector<std::string> names;
+  for (int device = 0; device < std::ssize(lanes_); ++device) {
+    const int bucket = lanes_[device]->reducing;
+    if (bucket < 0) continue;
+    names.push_back(absl::StrCat("device ", device, " is at bucket ", bucket, " of ",
+                                 options_.layout.buckets.size()));
+  }
+  return names.empty() ? "no device is at a bucket" : absl::StrJoin(names, ", ");
 }
 
 absl::Status GradientReduction::Reduce(int device, const FullBucket& full) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -12,7 +13,9 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/cluster/limits.h"
 #include "lib/collective/communicator.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/concurrency/mailbox.h"
@@ -44,6 +47,7 @@ class GradientReduction {
     // The sum of a piece over all devices is final in device 0's memory. On any thread, for several
     // pieces at once. Its first error ends the reduction.
     absl::AnyInvocable<absl::Status(int piece, int64_t step)> reduced;
+    absl::Duration announce_timeout = limits::kReductionWaitMax;
   };
   explicit GradientReduction(Options options);
   ~GradientReduction();  // aborts what is under way
@@ -57,7 +61,9 @@ class GradientReduction {
   absl::Status SliceReduced(int device, int bucket, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Blocks until the full buckets of `step`, which all devices have contributed, are announced, or
-  // the reduction has ended. Some devices may have begun the next step.
+  // the reduction has ended. Some devices may have begun the next step. DEADLINE_EXCEEDED, reason
+  // "COLLECTIVE_TIMEOUT", after `announce_timeout`; it names the devices and the buckets that they
+  // are at.
   absl::Status AwaitAnnounced(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
 
   const GradientLayout& layout() const { return options_.layout; }
@@ -73,13 +79,15 @@ class GradientReduction {
   };
   struct Lane {  // of a device
     explicit Lane(size_t buckets) : full(buckets + 1) {}
-    std::vector<int> missing;  // by bucket: gradients of this step, the device's thread alone
-    Mailbox<FullBucket> full;  // to be reduced
-    std::jthread thread;       // last
+    std::vector<int> missing;        // by bucket: gradients of this step, the device's thread alone
+    std::atomic<int> reducing = -1;  // a bucket; -1: none
+    Mailbox<FullBucket> full;        // to be reduced
+    std::jthread thread;             // last
   };
 
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
   void ReduceBuckets(int device);
+  std::string NamesOfReducing() const;
   absl::Status Reduce(int device, const FullBucket& full);
   absl::Status Announce(int64_t begin, int64_t end, int64_t step);
 

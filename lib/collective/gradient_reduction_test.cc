@@ -5,9 +5,13 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/collective/shared_memory_communicator.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
@@ -124,6 +128,24 @@ TEST(GradientReductionTest, AwaitAnnouncedReturnsOnceEveryFullBucketOfTheStepHas
   ASSERT_TRUE(reduction.Contribute(1, 19, /*step=*/1).ok());  // has no say in it
   ASSERT_TRUE(reduction.AwaitAnnounced(0).ok());
   EXPECT_THAT(node.counts(), Each(1));
+}
+
+TEST(GradientReductionTest, WhoWaitsTooLongForASumIsToldWhereTheDevicesAre) {
+  Node node(2, {40});
+  GradientReduction::Options options = node.Options();
+  options.announce_timeout = absl::Milliseconds(20);
+  GradientReduction reduction(std::move(options));
+  ASSERT_TRUE(reduction.Contribute(1, 0, 7).ok());  // device 0 does not come
+
+  absl::Status late = reduction.AwaitAnnounced(7);
+  while (!absl::StrContains(late.message(), "device 1 is at bucket 0 of 1")) {
+    late = reduction.AwaitAnnounced(7);  // its thread had not begun
+  }
+
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+  EXPECT_EQ(ReasonOf(late), "COLLECTIVE_TIMEOUT");
+  EXPECT_THAT(std::string(late.message()), testing::HasSubstr("step 7"));
+  EXPECT_THAT(std::string(late.message()), testing::HasSubstr("20ms"));
 }
 
 TEST(GradientReductionTest, ASingleDeviceAnnouncesEachParameterAtOnce) {
