@@ -52,5 +52,8 @@ inline constexpr int64_t kTraceEventsMax = 1 << 18;  // 25 MB; what a person can
 // Waits. Who waits longer says for what.
 inline constexpr absl::Duration kReductionWaitMax =
     absl::Minutes(10);  // one step's gradients among the devices of a node; milliseconds, mostly
+inline constexpr absl::Duration kCheckpointCallMax =
+    absl::Minutes(10);  // and what the bytes take: a write ends with the slowest shard's
+inline constexpr int64_t kCheckpointBytesPerSecondMin = 1 << 20;  // slower is taken for broken
 
 }  // namespace muster::limits

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/sync_stream.h"
 #include "lib/cluster/grpc_status.h"
@@ -36,20 +37,30 @@ void PauseUnlessStopped(std::chrono::milliseconds time, const std::stop_token& s
 
 }  // namespace
 
-CheckpointClient::CheckpointClient(std::shared_ptr<grpc::Channel> channel)
-    : stub_(v1::CheckpointService::NewStub(std::move(channel))) {}
+CheckpointClient::CheckpointClient(std::shared_ptr<grpc::Channel> channel, absl::Duration call_max)
+    : stub_(v1::CheckpointService::NewStub(std::move(channel))), call_max_(call_max) {}
 
-absl::Status CheckpointClient::Retry(const Attempt& attempt, const std::stop_token& stop) {
+absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, const Attempt& attempt,
+                                     const std::stop_token& stop) const {
+  const absl::Duration timeout =
+      call_max_ + absl::Seconds(bytes / limits::kCheckpointBytesPerSecondMin);
   auto backoff = kBackoffMin;
   while (!stop.stop_requested()) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
     absl::Status status;
     {
       std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
       status = attempt(context);
     }
-    if (status.ok() || stop.stop_requested() || !CoordinatorAway(status)) return status;
-    LOG_EVERY_T(WARNING, 10) << "checkpoint transfer broke off, retrying: " << status.message();
+    if (status.ok() || !CoordinatorAway(status)) return status;
+    if (stop.stop_requested()) break;
+    const bool late = absl::IsDeadlineExceeded(status);
+    LOG_EVERY_T(WARNING, 10) << what
+                             << (late ? absl::StrCat(" has not ended after ",
+                                                     absl::FormatDuration(timeout))
+                                      : absl::StrCat(" broke off (", status.message(), ")"))
+                             << ", trying again from the beginning";
     PauseUnlessStopped(backoff, stop);
     backoff = std::min(backoff * 2, kBackoffMax);
   }
@@ -57,7 +68,11 @@ absl::Status CheckpointClient::Retry(const Attempt& attempt, const std::stop_tok
 }
 
 absl::Status CheckpointClient::ReadShard(ParameterShard& shard, std::stop_token stop) {
-  return Retry([&](grpc::ClientContext& context) { return ReadOnce(shard, context); }, stop);
+  const v1::JobPlan& plan = shard.plan();
+  return Retry(
+      absl::StrCat("reading shard ", shard.shard(), " of ", plan.job(), " from ", plan.restore()),
+      ParameterShard::BytesNeeded(plan, shard.shard()),
+      [&](grpc::ClientContext& context) { return ReadOnce(shard, context); }, stop);
 }
 
 absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientContext& context) {
@@ -80,8 +95,14 @@ absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientConte
 
 absl::Status CheckpointClient::WriteShard(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
                                           std::stop_token stop) {
-  return Retry([&](grpc::ClientContext& context) { return WriteOnce(plan, snapshot, context); },
-               stop);
+  int64_t bytes = 0;
+  for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
+    bytes += static_cast<int64_t>(piece.elements.size() * sizeof(float));
+  }
+  return Retry(
+      absl::StrCat("writing shard ", snapshot.shard, " of ", plan.job(), ", step ", snapshot.step),
+      bytes, [&](grpc::ClientContext& context) { return WriteOnce(plan, snapshot, context); },
+      stop);
 }
 
 absl::Status CheckpointClient::WriteOnce(const v1::JobPlan& plan, const ShardSnapshot& snapshot,

@@ -1,12 +1,16 @@
 // The ps side of CheckpointService: reads what a shard starts from, writes what it keeps.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <stop_token>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "grpcpp/channel.h"
+#include "lib/cluster/limits.h"
 #include "lib/shard/parameter_shard.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
@@ -14,12 +18,14 @@
 
 namespace muster {
 
-// Thread-safe; calls block. While the coordinator is away (UNAVAILABLE, or a call that it broke
-// off) both retry with back-off, from the beginning, for as long as it takes; CANCELLED once `stop`
-// is requested.
+// Thread-safe; calls block. While the coordinator is away (UNAVAILABLE, a call that it broke off or
+// that it did not end in time) both retry with back-off, from the beginning, for as long as it
+// takes; CANCELLED once `stop` is requested.
 class CheckpointClient {
  public:
-  explicit CheckpointClient(std::shared_ptr<grpc::Channel> channel);
+  // A call may take `call_max`, and what its bytes take at limits::kCheckpointBytesPerSecondMin.
+  explicit CheckpointClient(std::shared_ptr<grpc::Channel> channel,
+                            absl::Duration call_max = limits::kCheckpointCallMax);
 
   // Fills `shard` from the plan's checkpoint. DATA_LOSS when a slice's checksum is wrong or bytes
   // are missing.
@@ -32,12 +38,15 @@ class CheckpointClient {
  private:
   using Attempt = std::function<absl::Status(grpc::ClientContext&)>;
 
-  static absl::Status Retry(const Attempt& attempt, const std::stop_token& stop);
+  // `what` of `bytes` bytes is tried, for the log.
+  absl::Status Retry(absl::string_view what, int64_t bytes, const Attempt& attempt,
+                     const std::stop_token& stop) const;
   absl::Status ReadOnce(ParameterShard& shard, grpc::ClientContext& context);
   absl::Status WriteOnce(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
                          grpc::ClientContext& context);
 
   const std::unique_ptr<v1::CheckpointService::Stub> stub_;
+  const absl::Duration call_max_;
 };
 
 }  // namespace muster

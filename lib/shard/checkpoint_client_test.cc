@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "lib/cluster/channel.h"
 #include "lib/shard/fake_checkpoint_service.h"
@@ -68,6 +69,16 @@ TEST_F(CheckpointClientTest, WritesASnapshotInSlicesThatFitAMessage) {
   EXPECT_EQ(std::memcmp(slot0.data(), large.data(), slot0.size()), 0);
   EXPECT_EQ(slot0.size(), large.size() * sizeof(float));
   EXPECT_EQ(last.size(), 12);
+}
+
+TEST_F(CheckpointClientTest, ACoordinatorThatDoesNotAnswerInTimeIsAskedAgain) {
+  CheckpointClient client(DialCoordinator(service_.address()),
+                          /*call_max=*/absl::Milliseconds(200));
+  service_.StallNextWrite();
+  const std::vector<float> values = {1, 2, 3};
+  ASSERT_TRUE(client.WriteShard(plan_, {.pieces = {{0, 0, values}}}, {}).ok());
+  EXPECT_EQ(service_.calls(), 2);
+  EXPECT_EQ(service_.AwaitWritten(1).size(), 1);
 }
 
 TEST_F(CheckpointClientTest, WritesAgainFromTheBeginningWhenTheCoordinatorComesBack) {

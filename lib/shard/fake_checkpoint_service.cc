@@ -33,6 +33,11 @@ void FakeCheckpointService::FailNext(std::vector<grpc::Status> statuses) {
   faults_ = std::move(statuses);
 }
 
+void FakeCheckpointService::StallNextWrite() {
+  absl::MutexLock lock(&mu_);
+  stalls_ = true;
+}
+
 void FakeCheckpointService::SetSlices(std::vector<v1::ShardSlice> slices) {
   absl::MutexLock lock(&mu_);
   slices_ = std::move(slices);
@@ -70,8 +75,13 @@ grpc::Status FakeCheckpointService::WriteShard(grpc::ServerContext* context,
     if (request.has_header()) written.header = request.header();
     if (request.has_slice()) written.slices.push_back(request.slice());
   }
-  if (context->IsCancelled()) return grpc::Status::CANCELLED;
   absl::MutexLock lock(&mu_);
+  if (std::exchange(stalls_, false)) {
+    const auto ended = [context] { return context->IsCancelled(); };  // which wakes nobody
+    while (!mu_.AwaitWithTimeout(absl::Condition(&ended), absl::Milliseconds(1))) {
+    }
+  }
+  if (context->IsCancelled()) return grpc::Status::CANCELLED;
   written_.push_back(std::move(written));
   return grpc::Status::OK;
 }

@@ -30,6 +30,8 @@ class FakeCheckpointService : public v1::CheckpointService::Service {
 
   // The next calls fail with these, each after it has taken or given one message.
   void FailNext(std::vector<grpc::Status> statuses) ABSL_LOCKS_EXCLUDED(mu_);
+  // The next WriteShard takes everything and never answers.
+  void StallNextWrite() ABSL_LOCKS_EXCLUDED(mu_);
   // What ReadShard gives.
   void SetSlices(std::vector<v1::ShardSlice> slices) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -48,6 +50,7 @@ class FakeCheckpointService : public v1::CheckpointService::Service {
   mutable absl::Mutex mu_;
   int calls_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<grpc::Status> faults_ ABSL_GUARDED_BY(mu_);
+  bool stalls_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<v1::ShardSlice> slices_ ABSL_GUARDED_BY(mu_);
   std::vector<Written> written_ ABSL_GUARDED_BY(mu_);
   std::string address_;
