@@ -98,6 +98,11 @@ std::vector<float> FakeShard::values(int chunk) const {
 
 void FakeShard::RefuseChunk(int chunk, RefusalReason reason) { refusals_[chunk] = reason; }
 
+void FakeShard::Claim(int shard, int chunk) {
+  claimed_shard_ = shard;
+  claimed_chunk_ = chunk;
+}
+
 PayloadPlace FakeShard::PlacePayload(PeerId, const WireHeader& header) {
   if (header.kind == MessageKind::kPush) ++pushes_placed_;
   incoming_.resize(header.length);
@@ -108,7 +113,9 @@ void FakeShard::Received(PeerId from, const WireHeader& header, absl::Span<const
                          PayloadLease) {
   CHECK(from == workers_.at(header.rank));
   if (header.kind == MessageKind::kHello) {
-    transport_->Send(from, header, {}, {});
+    WireHeader answer = header;
+    if (const int claimed = claimed_shard_; claimed >= 0) answer.chunk = claimed;
+    transport_->Send(from, answer, {}, {});
     return;
   }
   const int index = static_cast<int>(header.chunk);
@@ -208,7 +215,8 @@ void FakeShard::Answer(uint32_t rank, int index, const Chunk& chunk) {
     const auto own = chunk.versions.find(rank);
     params.step = own == chunk.versions.end() ? plan_->first_step() : own->second;
   }
-  params.chunk = static_cast<uint32_t>(index);
+  const int claimed = claimed_chunk_;
+  params.chunk = static_cast<uint32_t>(claimed < 0 ? index : claimed);
   params.rank = rank;
   params.length = format.bytes;
   params.scalar = chunk.squares;

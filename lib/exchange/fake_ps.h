@@ -50,6 +50,9 @@ class FakeShard : private MessageReceiver {
   void AwaitPushes(int64_t pushes) const;
   std::vector<float> values(int chunk) const;
   void RefuseChunk(int chunk, RefusalReason reason);
+  // Every HELLO from now on says that it is of `shard`, every value that it is of `chunk`: -1 is
+  // the right one.
+  void Claim(int shard, int chunk);
 
  private:
   struct Chunk {
@@ -81,6 +84,8 @@ class FakeShard : private MessageReceiver {
   std::atomic<int64_t> pushes_placed_ = 0;
   std::atomic<int64_t> push_bytes_ = 0;
   std::atomic<int64_t> late_pushes_ = 0;
+  std::atomic<int> claimed_shard_ = -1;
+  std::atomic<int> claimed_chunk_ = -1;
   std::map<int, RefusalReason> refusals_;
 
   mutable absl::Mutex mu_;

@@ -315,6 +315,61 @@ TEST(PsExchangeTest, ARefusalIsNamed) {
   EXPECT_EQ(worker.exchange->culprit(), "ps-0");
 }
 
+TEST(PsExchangeTest, AShardThatSpeaksForAnotherFailsTheJob) {
+  enum class Lie { kHello, kValue };
+  for (const Lie lie : {Lie::kHello, Lie::kValue}) {
+    InProcessNetwork network;
+    FakePs ps(network, Job());
+    Member worker(network, ps);
+    absl::Status status;
+    if (lie == Lie::kHello) {
+      ps.shard(0).Claim(/*shard=*/1, /*chunk=*/-1);
+      status = worker.exchange->Connect(kSteps, {});
+    } else {
+      ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+      ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+      ASSERT_EQ(ps.plan()->chunks(2 * kA + 1).shard(), 1);
+      ps.shard(0).Claim(/*shard=*/-1, /*chunk=*/2 * kA + 1);
+      const std::vector<float> before = worker.parameters[kA];
+      ASSERT_TRUE(PushParameter(*worker.exchange, kA, 0).ok());
+      status = worker.exchange->AwaitVersion(1);
+      EXPECT_EQ(worker.parameters[kA], before) << "nothing of it was placed";
+    }
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(ReasonOf(status), "PS_PROTOCOL");
+    EXPECT_EQ(status.message(), "shard 0 of ps-0 speaks for shard 1 of ps-1 at step 0");
+    EXPECT_EQ(worker.exchange->culprit(), "ps-0");
+  }
+}
+
+TEST(PsExchangeTest, AValueThatIsLostOnItsWayIsFetchedAgain) {
+  std::vector<std::vector<float>> with_losses, without;
+  for (const bool lossy : {false, true}) {
+    InProcessNetwork network;
+    FakePs ps(network, Job());
+    std::atomic<int> lost = 0, fetches = 0;
+    network.SetFault([&](const WireHeader& header) {
+      if (header.kind == MessageKind::kFetch) ++fetches;
+      if (header.kind != MessageKind::kParams || !lossy) return Fate::kDeliver;
+      return ++lost % 3 == 0 ? Fate::kBreak : Fate::kDeliver;
+    });
+    Member worker(network, ps);
+    ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+    for (int64_t step = 0; step < 5; ++step) {
+      ASSERT_TRUE(worker.exchange->AwaitVersion(step).ok());
+      for (int p : {kC, kB, kA}) {
+        for (int i = 0; i < 512; ++i) worker.gradients[p][i] = std::sin(0.1 * i + step);
+        ASSERT_TRUE(PushParameter(*worker.exchange, p, step).ok());
+      }
+    }
+    ASSERT_TRUE(worker.exchange->AwaitVersion(5).ok());
+    EXPECT_EQ(fetches, 6 + lost / 3);
+    (lossy ? with_losses : without) = worker.parameters;
+    network.SetFault(nullptr);
+  }
+  EXPECT_EQ(with_losses, without);
+}
+
 TEST(PsExchangeTest, AWaitHasADeadlineThatNamesWhatIsMissing) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/2));

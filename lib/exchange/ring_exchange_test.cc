@@ -21,11 +21,14 @@
 #include "lib/exchange/worker_shard.h"
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/memory_budget.h"
+#include "lib/shard/plan_credentials.h"
 #include "lib/shard/test_plan.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/inprocess_transport.h"
+#include "lib/transport/postbox.h"
+#include "lib/transport/session.h"
 
 namespace muster {
 namespace {
@@ -172,6 +175,13 @@ struct Ring {
   InProcessNetwork network;
   std::vector<std::unique_ptr<Member>> members;
 };
+
+// With which worker `rank` of the ring would introduce itself.
+LinkCredentials CredentialsIn(const Ring& ring, uint32_t rank) {
+  LinkCredentials credentials = *CredentialsOf(*ring.plan, LinkRole::kWorker, 0);
+  credentials.self.index = rank;
+  return credentials;
+}
 
 int Occurrences(const std::string& what, const std::string& text) {
   int count = 0;
@@ -485,6 +495,89 @@ TEST(RingExchangeTest, AWorkerWithAnotherTokenIsNotAnswered) {
     EXPECT_TRUE(absl::IsUnavailable(ring.members[0]->exchange->Connect(kSteps, addresses)));
   });
   EXPECT_TRUE(absl::IsUnavailable(stranger.exchange->Connect(kSteps, addresses)));
+}
+
+TEST(RingExchangeTest, ANeighbourThatSpeaksForAnotherRankFailsTheJob) {
+  Ring ring(RingPlan(3));
+  Member& member = *ring.members[1];
+  member.Open();
+  Postbox impostor_mail;
+  const auto impostor = ring.network.MakeTransport();
+  impostor->SetReceiver(&impostor_mail);
+  const LinkCredentials rank_0 = CredentialsIn(ring, 0);
+  impostor->OpenSession(rank_0.self.job, rank_0.self.generation, rank_0.token);
+  absl::Status status;
+  std::jthread job([&] {
+    status = member.exchange->Connect(kSteps, {impostor->address(), "", impostor->address()});
+  });
+  const PeerId peer = *impostor->Connect(member.exchange->address(), rank_0);
+  WireHeader hello{.kind = MessageKind::kHello,
+                   .generation = ring.plan->generation(),
+                   .job = ring.plan->job_number(),
+                   .rank = 2};
+  impostor->Send(peer, hello, {}, {});
+  job.join();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(ReasonOf(status), "PEER_PROTOCOL");
+  EXPECT_EQ(status.message(), "worker-0 (rank 0) speaks for rank 2 at step 0");
+  EXPECT_EQ(member.exchange->culprit(), "worker-0");
+}
+
+TEST(RingExchangeTest, StrangersWithTheRightTokenAreTurnedAwayAndTheRingGoesOn) {
+  Ring ring(RingPlan(4));
+  for (const auto& member : ring.members) member->Open();
+  const std::vector<std::string> addresses = ring.Addresses();
+  std::vector<LinkCredentials> strangers;
+  strangers.push_back(CredentialsIn(ring, 1));           // its own rank
+  strangers.push_back(CredentialsIn(ring, 2));           // whom it connects to itself
+  strangers.push_back(CredentialsIn(ring, 3));           // no neighbour
+  strangers.push_back(CredentialsIn(ring, 4));           // no worker
+  strangers.push_back(CredentialsIn(ring, 4294967295));  // far from it
+  strangers.push_back(CredentialsIn(ring, 0));
+  strangers.back().self.role = LinkRole::kShard;
+  for (const LinkCredentials& who : strangers) {
+    Postbox mail;
+    const auto stranger = ring.network.MakeTransport();
+    stranger->SetReceiver(&mail);
+    ASSERT_TRUE(stranger->Connect(addresses[1], who).ok());
+    EXPECT_TRUE(ProgressUntil({stranger.get()}, [&] { return !mail.losses.empty(); }))
+        << NameOf(who.self);
+  }
+  ring.OnEach([&](Member& member) { return member.exchange->Connect(kSteps, addresses); });
+  {
+    Postbox mail;
+    const auto second = ring.network.MakeTransport();
+    second->SetReceiver(&mail);
+    ASSERT_TRUE(second->Connect(addresses[1], CredentialsIn(ring, 0)).ok());
+    EXPECT_TRUE(ProgressUntil({second.get()}, [&] { return !mail.losses.empty(); }))
+        << "there is a rank 0 already";
+  }
+  ring.OnEach([](Member& member) { return member.exchange->AwaitVersion(0); });
+  ring.Step(0);
+  for (const auto& member : ring.members) {
+    EXPECT_EQ(member->parameters, ring.members[0]->parameters);
+  }
+}
+
+TEST(RingExchangeTest, APayloadThatIsLostOnItsWayFailsTheJobAndNamesTheNeighbour) {
+  for (const MessageKind kind : {MessageKind::kPush, MessageKind::kParams}) {
+    Ring ring(RingPlan(3));
+    ring.Connect();
+    ring.network.SetFault([kind](const WireHeader& header) {
+      return header.kind == kind && header.rank == 0 ? Fate::kBreak : Fate::kDeliver;
+    });
+    for (const auto& member : ring.members) {
+      member->FillGradients(0);
+      ASSERT_TRUE(member->PushAll(0).ok());
+    }
+    const absl::Status status = ring.members[1]->exchange->AwaitVersion(1);
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(ReasonOf(status), "PEER_UNREACHABLE");
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("a payload of worker-0 (rank 0) was lost on its way, of chunk "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("at step 0"));
+    EXPECT_EQ(ring.members[1]->exchange->culprit(), "worker-0");
+  }
 }
 
 TEST(RingExchangeTest, StartWithTooFewAddressesIsRefused) {
