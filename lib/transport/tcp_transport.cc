@@ -33,9 +33,14 @@ constexpr size_t kEndpointsMax = 8;
 // already waits in the receive buffers of their sockets.
 constexpr FetchTurns::Options kTurns = {.fetches_min = 1};
 
+// So much under way on every connection of a link is reason to open another.
+constexpr size_t kBusyBytes = 1 << 20;
+
 // Read from one connection before others get a turn.
 constexpr size_t kReadMax = 2 << 20;
 constexpr auto kLingerTime = std::chrono::seconds(5);
+// When one connection of a link has ended, for what is on its way in the others.
+constexpr auto kEndTime = std::chrono::seconds(2);
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 constexpr auto kLingerLook = absl::Milliseconds(10);
 constexpr auto kVanishedLook = std::chrono::seconds(2);
@@ -158,6 +163,7 @@ struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::
   Peer* peer = nullptr;  // null while lingering and closed
   FileDescriptor socket;
   SocketAddress remote;
+  uint32_t number = 0;  // in its link
   State state = State::kConnecting;
   Turn turn = Turn::kNone;
   bool active = false;
@@ -165,6 +171,7 @@ struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::
   bool writable = false;
   bool hung_up = false;  // an end is in the stream: to be read up to it
   bool write_failed = false;
+  bool ending = false;  // another of its link has ended
   int64_t sent_in_turn = -1;
   Clock::time_point deadline;
   std::unique_ptr<HandshakeConnector> handshake;
@@ -179,10 +186,26 @@ struct TcpTransport::Peer {
   PeerId id;
   std::string name;  // for errors: who it is, where known
   LinkHello hello;   // its own or, where this side has connected, ours
-  Connection* connection = nullptr;
-  absl::Status lost;                         // OK while it is not
-  bool joins = false;                        // the receiver has not heard of it yet
+  std::vector<Connection*> connections;
+  absl::Status lost;  // OK while it is not
+  std::vector<WireHeader> payloads_lost;
+  bool incoming = false;  // it has connected
+  bool joins = false;     // the receiver has not heard of it yet
+  bool may_open_more = false;
+  uint32_t connections_made = 0;
   FrameWriter waiting{/*checksums=*/false};  // until the connection is open
+
+  // The open connection with the least under way; null: none is open.
+  Connection* LeastBusy() const {
+    Connection* least = nullptr;
+    for (Connection* connection : connections) {
+      if (!connection->open()) continue;
+      if (least == nullptr || connection->writer->bytes() < least->writer->bytes()) {
+        least = connection;
+      }
+    }
+    return least;
+  }
 
   // Where this side connects.
   SessionToken token;
@@ -267,7 +290,7 @@ void TcpTransport::Approach(Peer& peer) {
     if (!peer.addresses.empty()) {
       const SocketAddress address = peer.addresses.front();
       peer.addresses.pop_front();
-      const absl::Status dialed = Dial(peer, address);
+      const absl::Status dialed = Dial(peer, address, /*number=*/0);
       if (dialed.ok()) return;
       peer.fault.Update(dialed);
       continue;
@@ -283,7 +306,7 @@ void TcpTransport::Approach(Peer& peer) {
   }
 }
 
-absl::Status TcpTransport::Dial(Peer& peer, const SocketAddress& address) {
+absl::Status TcpTransport::Dial(Peer& peer, const SocketAddress& address, uint32_t number) {
   const auto fault = [&address](int error) {
     return absl::UnavailableError(absl::StrCat(address.ToString(), ": ", std::strerror(error)));
   };
@@ -299,10 +322,11 @@ absl::Status TcpTransport::Dial(Peer& peer, const SocketAddress& address) {
   connection->peer = &peer;
   connection->socket = std::move(socket);
   connection->remote = address;
+  connection->number = number;
   connection->deadline = Clock::now() + options_.attempt_time_max;
   RETURN_IF_ERROR(loop().Watch(connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                                connection.get()));
-  peer.connection = connection.get();
+  peer.connections.push_back(connection.get());
   timed_.push_back(connection.get());
   connections_.push_back(std::move(connection));
   return absl::OkStatus();
@@ -317,6 +341,7 @@ void TcpTransport::ShakeHands(Connection& connection) {
     getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return FailAttempt(connection, absl::UnavailableError(std::strerror(error)));
     LinkHello hello = connection.peer->hello;
+    hello.connection = connection.number;
     hello.checksums = door_->port().WantsChecksums(socket);
     connection.handshake = std::make_unique<HandshakeConnector>(hello, connection.peer->token,
                                                                 door_->port().options().security);
@@ -380,21 +405,22 @@ void TcpTransport::ShakeTls(Connection& connection) {
 
 void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.peer;
-  if (peer.joins) {
-    LOG(WARNING) << NameOf(peer.hello.who) << " at " << connection.remote.ToString()
-                 << " cannot be let in: " << why.message();
-    Close(connection);
-    peers_.erase(peer.id);
+  const absl::Status fault = Annotate(why, connection.remote.ToString());
+  Close(connection);
+  if (connection.number > 0) {  // the link does without it
+    peer.may_open_more = false;
     return;
   }
-  const absl::Status fault = Annotate(why, connection.remote.ToString());
+  if (peer.joins) {
+    LOG(WARNING) << NameOf(peer.hello.who) << " cannot be let in: " << fault.message();
+    return Forget(peer);
+  }
   if (peer.fault.ok() || Weight(fault) > Weight(peer.fault)) {
     peer.fault = fault;
   } else if (Weight(fault) == Weight(peer.fault)) {
     peer.fault =
         absl::Status(peer.fault.code(), absl::StrCat(peer.fault.message(), "; ", fault.message()));
   }
-  Close(connection);
   Approach(peer);
 }
 
@@ -406,9 +432,13 @@ void TcpTransport::OpenConnection(Connection& connection) {
   connection.reader.emplace(connection.checksums);
   connection.writer.emplace(connection.checksums);
   connection.readable = connection.writable = true;  // to be found out
-  peer.name = connection.remote.ToString();
-  peer.endpoints.clear();
-  peer.addresses.clear();
+  if (connection.number == 0) {
+    peer.name = connection.remote.ToString();
+    peer.connections_made = 1;
+    peer.may_open_more = !peer.incoming;
+    peer.endpoints.clear();
+    peer.addresses.clear();
+  }
   while (OutgoingMessage* message = peer.waiting.TakeAny()) connection.writer->Push(message);
   Activate(connection);
   if (!std::exchange(peer.joins, false)) return;
@@ -439,33 +469,73 @@ void TcpTransport::TakeMember(DataPort::Member member) {
   connection->transport = this;
   connection->socket = std::move(member.socket);
   connection->remote = SocketAddress::RemoteOf(connection->socket.get());
-  const absl::Status watched = loop().Watch(
-      connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, connection.get());
-  if (!watched.ok()) {
-    LOG(WARNING) << NameOf(member.hello.who) << " cannot be let in: " << watched;
-    return;
-  }
-  Peer& peer = AddPeer();
-  peer.hello = member.hello;
-  peer.connection = connection.get();
-  peer.joins = true;
-  connection->peer = &peer;
+  connection->number = member.hello.connection;
   connection->checksums = member.checksums;
   connection->deadline = Clock::now() + options_.attempt_time_max;
+  Peer* peer = PeerOf(member.hello);
+  const absl::Status watched =
+      peer == nullptr ? absl::FailedPreconditionError("its connection is of no link")
+                      : loop().Watch(connection->socket.get(),
+                                     EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, connection.get());
+  if (!watched.ok()) {
+    LOG(WARNING) << NameOf(member.hello.who) << " at " << connection->remote.ToString()
+                 << " cannot be let in: " << watched.message();
+    if (peer != nullptr && peer->connections.empty()) Forget(*peer);
+    return;
+  }
+  connection->peer = peer;
+  peer->connections.push_back(connection.get());
   Connection& added = *connection;
   timed_.push_back(&added);
   connections_.push_back(std::move(connection));
   Encrypt(added, TlsStream::Side::kAcceptor, member.tls_key);
 }
 
+// The peer of whose link the connection is: a new one for the first. Null: there is none.
+TcpTransport::Peer* TcpTransport::PeerOf(const LinkHello& hello) {
+  const auto known = links_.find(hello.link);
+  if (hello.connection > 0) {
+    if (known == links_.end()) return nullptr;
+    Peer& peer = Find(known->second);
+    return peer.hello.who == hello.who && peer.lost.ok() ? &peer : nullptr;
+  }
+  if (known != links_.end()) return nullptr;
+  Peer& peer = AddPeer();
+  links_[hello.link] = peer.id;
+  peer.hello = hello;
+  peer.incoming = peer.joins = true;
+  return &peer;
+}
+
+// Of which nothing is heard any more.
+void TcpTransport::Forget(Peer& peer) {
+  while (!peer.connections.empty()) Close(*peer.connections.back());
+  if (peer.incoming) links_.erase(peer.hello.link);
+  peers_.erase(peer.id);
+}
+
 LinkDescription TcpTransport::Describe(PeerId id) const {
   const Peer& peer = Find(id);
   const bool encrypted = door_->port().options().security == DataSecurity::kEncrypt;
   LinkDescription link{.transport = "tcp", .network = encrypted ? "tls" : "tcp"};
-  if (peer.connection != nullptr) {
-    link.device = InterfaceOf(SocketAddress::LocalOf(peer.connection->socket.get()));
+  link.connections = static_cast<int>(std::ranges::count_if(peer.connections, &Connection::open));
+  if (const Connection* connection = peer.LeastBusy(); connection != nullptr) {
+    link.device = InterfaceOf(SocketAddress::LocalOf(connection->socket.get()));
   }
   return link;
+}
+
+// The least busy one, and another one for later messages where all have enough to do. Null: none
+// is open yet.
+TcpTransport::Connection* TcpTransport::ConnectionFor(Peer& peer) {
+  Connection* const least = peer.LeastBusy();
+  if (least == nullptr || !peer.may_open_more || least->writer->bytes() < kBusyBytes ||
+      std::ssize(peer.connections) >= options_.connections ||
+      !std::ranges::all_of(peer.connections, &Connection::open)) {
+    return least;
+  }
+  peer.may_open_more = Dial(peer, least->remote, peer.connections_made++).ok();
+  return least;
 }
 
 void TcpTransport::Send(PeerId id, const WireHeader& header, absl::Span<const std::byte> payload,
@@ -481,8 +551,8 @@ void TcpTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
   message->payload = payload;
   message->done = std::move(done);
   message->status = absl::OkStatus();
-  Connection* connection = peer.connection;
-  if (connection == nullptr || !connection->open()) return peer.waiting.Push(message);
+  Connection* connection = ConnectionFor(peer);
+  if (connection == nullptr) return peer.waiting.Push(message);
   const bool at_once = connection->writable && connection->writer->empty() &&
                        std::exchange(connection->sent_in_turn, turn_) != turn_;
   connection->writer->Push(message);
@@ -653,7 +723,7 @@ int TcpTransport::Deliver(Connection& connection) {
         ++malformed_;
         LOG(WARNING) << "the link with " << connection.peer->name
                      << " is closed: " << reader.fault().message();
-        EndStream(connection, reader.fault());
+        BreakLink(connection, reader.fault());
         break;
     }
   }
@@ -727,45 +797,63 @@ int TcpTransport::FinishSends() {
   return finished;
 }
 
+// What the other end sent before over other connections of the link is still handed out, for a
+// while: it closes them as well, or hears from this side.
 void TcpTransport::EndStream(Connection& connection, const absl::Status& why) {
+  Peer& peer = *connection.peer;
+  if (peer.lost.ok()) peer.lost = Annotate(why, absl::StrCat("the link with ", peer.name));
+  if (peer.connections.size() == 1) return EndLink(peer, peer.lost);
+  FailSends(peer, peer.lost);
+  if (connection.reader->receiving()) peer.payloads_lost.push_back(connection.reader->header());
+  Close(connection);
+  for (Connection* other : std::vector<Connection*>(peer.connections)) {
+    if (!other->open()) {
+      Close(*other);
+    } else if (!std::exchange(other->ending, true)) {
+      shutdown(other->socket.get(), SHUT_WR);
+      other->deadline = Clock::now() + kEndTime;
+      timed_.push_back(other);
+    }
+  }
+  if (peer.connections.empty()) EndLink(peer, peer.lost);
+}
+
+void TcpTransport::BreakLink(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.peer;
   EndLink(peer, Annotate(why, absl::StrCat("the link with ", peer.name)));
 }
 
 // PeerLost and what goes before it are called at the end of the turn.
 void TcpTransport::EndLink(Peer& peer, const absl::Status& why) {
-  Loss& loss = losses_.emplace_back(Loss{.peer = peer.id});
-  if (Connection* connection = peer.connection; connection != nullptr) {
-    if (connection->open() && connection->reader->receiving()) {
-      loss.payloads.push_back(connection->reader->header());
-    }
-    FailSends(peer, why);
-    Close(*connection);
-  } else {
-    FailSends(peer, why);
-  }
-  loss.why = why;
   peer.lost = why;
+  FailSends(peer, why);
+  while (!peer.connections.empty()) {
+    Connection& connection = *peer.connections.back();
+    if (connection.open() && connection.reader->receiving()) {
+      peer.payloads_lost.push_back(connection.reader->header());
+    }
+    Close(connection);
+  }
+  if (peer.incoming) links_.erase(peer.hello.link);
+  losses_.push_back({peer.id, std::move(peer.payloads_lost), peer.lost});
 }
 
 void TcpTransport::FailSends(Peer& peer, const absl::Status& why) {
   while (OutgoingMessage* message = peer.waiting.TakeAny()) Finish(message, why);
-  if (peer.connection == nullptr || !peer.connection->open()) return;
-  while (OutgoingMessage* message = peer.connection->writer->TakeAny()) Finish(message, why);
+  for (Connection* connection : peer.connections) {
+    if (!connection->open()) continue;
+    while (OutgoingMessage* message = connection->writer->TakeAny()) Finish(message, why);
+  }
 }
 
 void TcpTransport::Disconnect(PeerId id) {
   Peer& peer = Find(id);
   FailSends(peer, absl::CancelledError("disconnected"));
-  if (Connection* connection = peer.connection; connection != nullptr) {
-    if (connection->open()) {
-      Linger(*connection);
-    } else {
-      Close(*connection);
-    }
+  for (Connection* connection : std::vector<Connection*>(peer.connections)) {
+    if (connection->open()) Linger(*connection);
   }
   std::erase_if(losses_, [id](const Loss& loss) { return loss.peer == id; });
-  peers_.erase(id);
+  Forget(peer);
 }
 
 // What was sent is acknowledged before the socket is closed: closing one with unread bytes makes
@@ -773,11 +861,11 @@ void TcpTransport::Disconnect(PeerId id) {
 void TcpTransport::Linger(Connection& connection) {
   EndTurn(connection);
   shutdown(connection.socket.get(), SHUT_WR);
-  connection.peer->connection = nullptr;
-  connection.peer = nullptr;
+  std::erase(std::exchange(connection.peer, nullptr)->connections, &connection);
   connection.state = Connection::State::kLingering;
   connection.deadline = Clock::now() + kLingerTime;
   connection.readable = true;
+  std::erase(timed_, &connection);
   timed_.push_back(&connection);
   Activate(connection);
 }
@@ -802,7 +890,7 @@ void TcpTransport::Close(Connection& connection) {
   connection.socket = FileDescriptor();
   connection.state = Connection::State::kClosed;
   std::erase(timed_, &connection);
-  if (connection.peer != nullptr) connection.peer->connection = nullptr;
+  if (connection.peer != nullptr) std::erase(connection.peer->connections, &connection);
   connection.peer = nullptr;
   const auto owner =
       std::ranges::find(connections_, &connection, &std::unique_ptr<Connection>::get);
@@ -835,6 +923,8 @@ void TcpTransport::LookAtClock() {
       if (now >= connection.deadline || AllAcknowledged(connection.socket.get())) {
         Close(connection);
       }
+    } else if (now >= connection.deadline && connection.open()) {
+      EndLink(*connection.peer, connection.peer->lost);
     } else if (now >= connection.deadline) {
       std::erase(timed_, &connection);
       FailAttempt(connection, absl::UnavailableError("no answer in time"));
@@ -846,7 +936,7 @@ void TcpTransport::LookAtClock() {
   for (size_t i = 0; i < connections_.size();) {
     Connection& connection = *connections_[i];
     if (connection.open() && HasVanished(connection.socket.get())) {
-      EndStream(connection, absl::UnavailableError("its machine does not answer any more"));
+      BreakLink(connection, absl::UnavailableError("its machine does not answer any more"));
     } else {
       ++i;
     }

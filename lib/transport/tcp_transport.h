@@ -1,6 +1,7 @@
 // The data plane between hosts: messages over TCP connections between members of a session.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "lib/transport/fetch_turns.h"
 #include "lib/transport/frame_writer.h"
 #include "lib/transport/session.h"
+#include "lib/transport/session_handshake.h"
 #include "lib/transport/tcp_socket.h"
 #include "lib/transport/tls_stream.h"
 #include "lib/transport/transport.h"
@@ -30,6 +32,10 @@ namespace muster {
 struct TcpTransportOptions {
   // Where this process is reached; its security and checksums are those of the links.
   std::shared_ptr<DataPort> port;
+
+  // Most connections to each peer that this side connects to; the next one is opened when all have
+  // 1 MiB to send. For networks that one connection does not fill.
+  int connections = 1;
 
   // For each of the addresses under which a peer may be found, to be connected and let in.
   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5);
@@ -97,7 +103,8 @@ class TcpTransport : public Carrier {
   int TakeDoorNews();
   void TakeMember(DataPort::Member member);
   void Approach(Peer& peer);  // tries the next address
-  absl::Status Dial(Peer& peer, const SocketAddress& address);
+  absl::Status Dial(Peer& peer, const SocketAddress& address, uint32_t number);
+  Peer* PeerOf(const LinkHello& hello);
   void ShakeHands(Connection& connection);
   void FailAttempt(Connection& connection, const absl::Status& why);
   void Encrypt(Connection& connection, TlsStream::Side side, const SessionToken::Proof& key);
@@ -105,6 +112,7 @@ class TcpTransport : public Carrier {
   void OpenConnection(Connection& connection);
 
   // Moving messages.
+  Connection* ConnectionFor(Peer& peer);
   void Activate(Connection& connection);
   int Step(Connection& connection);
   int Read(Connection& connection);
@@ -118,6 +126,8 @@ class TcpTransport : public Carrier {
 
   // Parting.
   void EndStream(Connection& connection, const absl::Status& why);
+  void BreakLink(Connection& connection, const absl::Status& why);
+  void Forget(Peer& peer);
   void EndLink(Peer& peer, const absl::Status& why);
   void FailSends(Peer& peer, const absl::Status& why);
   void Linger(Connection& connection);
@@ -135,6 +145,7 @@ class TcpTransport : public Carrier {
 
   int32_t peers_made_ = 0;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
+  absl::flat_hash_map<std::array<std::byte, 16>, PeerId> links_;  // of those that joined
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<std::unique_ptr<Connection>> closed_;  // until nothing refers to them
   // Those with something to do, in the next turn and in this one.

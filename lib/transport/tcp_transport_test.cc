@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -60,12 +61,13 @@ class Inbox : public Postbox {
 
 // A process with one transport.
 struct Station {
-  explicit Station(std::shared_ptr<DataPort> at = OpenPort(), bool spin = false)
+  explicit Station(std::shared_ptr<DataPort> at = OpenPort(), bool spin = false,
+                   int connections = 1)
       : port(std::move(at)) {
     auto made_loop = EventLoop::Create({.regardless = spin});
     EXPECT_TRUE(made_loop.ok()) << made_loop.status();
     loop = *std::move(made_loop);
-    auto made = TcpTransport::Create(loop.get(), {.port = port});
+    auto made = TcpTransport::Create(loop.get(), {.port = port, .connections = connections});
     EXPECT_TRUE(made.ok()) << made.status();
     transport = *std::move(made);
     transport->SetReceiver(&postbox);
@@ -89,10 +91,57 @@ bool Until(Station& a, Station& b, const Condition& condition) {
   return ProgressUntil({a.transport.get(), b.transport.get()}, condition);
 }
 
+// A member that speaks by hand.
+class Impostor {
+ public:
+  explicit Impostor(const Station& station, bool checksums = false, uint32_t connection = 0)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const auto address = SocketAddress::Numeric("127.0.0.1", station.port->port());
+    EXPECT_EQ(connect(socket_.get(), address->data(), address->size()), 0);
+    TuneLinkSocket(socket_.get());
+    LinkHello hello{.who = CredentialsOf(9).self,
+                    .port = station.port->id(),
+                    .connection = connection,
+                    .checksums = checksums};
+    const std::string link = SessionToken::Random().ToBytes();
+    std::memcpy(hello.link.data(), link.data(), link.size());
+    HandshakeConnector handshake(hello, SessionToken(), DataSecurity::kAuth);
+    while (!handshake.let_in()) {
+      Say(handshake.TakeReply());
+      std::array<std::byte, SessionHandshake::kHelloBytes> bytes;
+      const ssize_t size = recv(socket_.get(), bytes.data(), handshake.wants(), MSG_WAITALL);
+      EXPECT_GT(size, 0) << handshake.fault();
+      if (size <= 0) return;
+      handshake.Take(absl::MakeConstSpan(bytes).first(size));
+    }
+  }
+
+  void Say(absl::Span<const std::byte> bytes) const {
+    send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+
+  bool IsHungUpOn() const {
+    std::byte byte;
+    return recv(socket_.get(), &byte, 1, MSG_DONTWAIT) == 0;
+  }
+
+ private:
+  const FileDescriptor socket_;
+};
+
+int OpenDescriptors() {
+  DIR* directory = opendir("/proc/self/fd");
+  int count = 0;
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count;
+}
+
 struct Setting {
   std::string name;
   DataPortOptions port;
   bool spin = false;
+  int connections = 1;
 };
 
 void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
@@ -100,7 +149,8 @@ void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; 
 class TcpLinkTest : public testing::TestWithParam<Setting> {
  protected:
   std::unique_ptr<Station> MakeStation() {
-    return std::make_unique<Station>(OpenPort(GetParam().port), GetParam().spin);
+    return std::make_unique<Station>(OpenPort(GetParam().port), GetParam().spin,
+                                     GetParam().connections);
   }
 };
 
@@ -290,17 +340,22 @@ TEST_P(TcpLinkTest, TwoThreadsExchangeMessagesByWaitingOnly) {
 
 INSTANTIATE_TEST_SUITE_P(
     Settings, TcpLinkTest,
-    testing::Values(Setting{"Auth", {.bind_host = "127.0.0.1"}},
-                    Setting{"AuthPolling", {.bind_host = "127.0.0.1"}, /*spin=*/true},
-                    Setting{"Checksums", {.bind_host = "127.0.0.1", .checksums = Checksums::kOn}},
-                    Setting{"None", {.bind_host = "127.0.0.1", .security = DataSecurity::kNone}},
-                    Setting{"Encrypt",
-                            {.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt}},
-                    Setting{"EncryptPolling",
-                            {.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt},
-                            /*spin=*/true},
-                    Setting{"EveryAddress", {}}, Setting{"V6", {.bind_host = "::1"}},
-                    Setting{"Name", {.bind_host = "127.0.0.1", .advertise_host = "localhost"}}),
+    testing::Values(
+        Setting{"Auth", {.bind_host = "127.0.0.1"}},
+        Setting{"AuthPolling", {.bind_host = "127.0.0.1"}, /*spin=*/true},
+        Setting{"Checksums", {.bind_host = "127.0.0.1", .checksums = Checksums::kOn}},
+        Setting{"None", {.bind_host = "127.0.0.1", .security = DataSecurity::kNone}},
+        Setting{"Encrypt", {.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt}},
+        Setting{"EncryptPolling",
+                {.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt},
+                /*spin=*/true},
+        Setting{"Connections", {.bind_host = "127.0.0.1"}, /*spin=*/false, /*connections=*/3},
+        Setting{"EncryptConnections",
+                {.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt},
+                /*spin=*/false,
+                /*connections=*/3},
+        Setting{"EveryAddress", {}}, Setting{"V6", {.bind_host = "::1"}},
+        Setting{"Name", {.bind_host = "127.0.0.1", .advertise_host = "localhost"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(TcpTransportTest, AWrongTokenAndAnUnknownSessionAreRefusedWithOneText) {
@@ -372,6 +427,63 @@ TEST(TcpTransportTest, BytesThatAreNoAddressAreRefused) {
   }
 }
 
+TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenThoseBeforeHaveEnoughToDo) {
+  constexpr uint32_t kMessages = 40;
+  const auto port = OpenPort();
+  Station a(port, /*spin=*/false, /*connections=*/3), b;
+  const PeerId to_b = a.Connect(b);
+  ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.joined.empty(); }));
+  const PeerId to_a = b.postbox.joined[0].first;
+  const std::vector<std::byte> small = PatternOf(1, 1000), large = PatternOf(2, 3 << 20);
+  for (int i = 0; i < 10; ++i) a.transport->Send(to_b, HeaderOf(i, 1000), small, nullptr);
+  ASSERT_TRUE(Until(a, b, [&] { return b.postbox.messages.size() == 10; }));
+  EXPECT_EQ(a.transport->Describe(to_b).connections, 1);
+  b.postbox.messages.clear();
+
+  const int before = OpenDescriptors();
+  uint32_t dones = 0;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    a.transport->Send(to_b, HeaderOf(i, large.size()), large,
+                      [&dones](const absl::Status& status) { dones += status.ok(); });
+    a.transport->Progress();
+    b.transport->Progress();
+  }
+  ASSERT_TRUE(Until(a, b, [&] { return b.postbox.messages.size() == kMessages; }));
+  EXPECT_EQ(a.transport->Describe(to_b).connections, 3);
+  EXPECT_EQ(b.transport->Describe(to_a).connections, 3);
+  EXPECT_EQ(OpenDescriptors(), before + 4) << "two at each end";
+  EXPECT_EQ(b.postbox.joined.size(), 1u);
+  std::vector<int> seen(kMessages);
+  for (const Postbox::Message& message : b.postbox.messages) {
+    EXPECT_EQ(message.from, to_a);
+    EXPECT_EQ(++seen[message.header.chunk], 1);
+    EXPECT_TRUE(message.payload == absl::MakeConstSpan(large));
+  }
+
+  // All that is done when a peer leaves arrives, over whichever connection, before the one loss.
+  b.postbox.messages.clear();
+  dones = 0;
+  for (uint32_t i = 0; i < 6; ++i) {
+    a.transport->Send(to_b, HeaderOf(i, 100'000), absl::MakeConstSpan(large).first(100'000),
+                      [&dones](const absl::Status& status) { dones += status.ok(); });
+  }
+  ASSERT_TRUE(ProgressUntil({a.transport.get()}, [&] { return dones == 6; }));
+  a.transport->Disconnect(to_b);
+  ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.losses.empty(); }));
+  EXPECT_EQ(b.postbox.messages.size(), 6u);
+  for (int i = 0; i < 10; ++i) b.transport->Progress(), a.transport->Progress();
+  EXPECT_EQ(b.postbox.losses.size(), 1u);
+  EXPECT_EQ(OpenDescriptors(), before - 2);
+}
+
+// A stranger to the link, though a member of the session.
+TEST(TcpTransportTest, AConnectionOfNoLinkIsHungUpOn) {
+  Station server;
+  const Impostor impostor(server, /*checksums=*/false, /*connection=*/1);
+  EXPECT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.IsHungUpOn(); }));
+  EXPECT_TRUE(server.postbox.joined.empty());
+}
+
 TEST(TcpTransportTest, TheOneOfWhomLeastHasComeIsReadNext) {
   constexpr int kEach = 12;
   Station server, eager, late;
@@ -394,43 +506,6 @@ TEST(TcpTransportTest, TheOneOfWhomLeastHasComeIsReadNext) {
     ahead += message.header.rank == 1 ? 1 : -1;
     EXPECT_LE(std::abs(ahead), 2);
   }
-}
-
-// A member that speaks by hand.
-class Impostor {
- public:
-  explicit Impostor(const Station& station, bool checksums = false)
-      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const auto address = SocketAddress::Numeric("127.0.0.1", station.port->port());
-    EXPECT_EQ(connect(socket_.get(), address->data(), address->size()), 0);
-    TuneLinkSocket(socket_.get());
-    HandshakeConnector handshake(
-        {.who = CredentialsOf(9).self, .port = station.port->id(), .checksums = checksums},
-        SessionToken(), DataSecurity::kAuth);
-    while (!handshake.let_in()) {
-      Say(handshake.TakeReply());
-      std::array<std::byte, SessionHandshake::kHelloBytes> bytes;
-      const ssize_t size = recv(socket_.get(), bytes.data(), handshake.wants(), MSG_WAITALL);
-      EXPECT_GT(size, 0) << handshake.fault();
-      if (size <= 0) return;
-      handshake.Take(absl::MakeConstSpan(bytes).first(size));
-    }
-  }
-
-  void Say(absl::Span<const std::byte> bytes) const {
-    send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
-
- private:
-  const FileDescriptor socket_;
-};
-
-int OpenDescriptors() {
-  DIR* directory = opendir("/proc/self/fd");
-  int count = 0;
-  while (readdir(directory) != nullptr) ++count;
-  closedir(directory);
-  return count;
 }
 
 TEST(TcpTransportTest, AMemberWhoseBytesAreNoMessageLosesItsLinkAndNobodyElseDoes) {
