@@ -54,6 +54,7 @@ class FakeWorker : private MessageReceiver {
   void Connect(const std::string& address) { Connect(address, Credentials()); }
   void Connect(const std::string& address, const LinkCredentials& credentials) {
     lost_ = absl::OkStatus();
+    inbox_.clear();  // of the link before
     peer_ = *transport_->Connect(address, credentials);
   }
 
