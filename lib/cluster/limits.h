@@ -55,5 +55,7 @@ inline constexpr absl::Duration kReductionWaitMax =
 inline constexpr absl::Duration kCheckpointCallMax =
     absl::Minutes(10);  // and what the bytes take: a write ends with the slowest shard's
 inline constexpr int64_t kCheckpointBytesPerSecondMin = 1 << 20;  // slower is taken for broken
+inline constexpr absl::Duration kReleaseWaitMax =
+    absl::Minutes(1);  // for the last transfers of a released shard, which take milliseconds
 
 }  // namespace muster::limits

@@ -8,7 +8,9 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/shard/plan_check.h"
 #include "lib/status/status.h"
@@ -71,11 +73,29 @@ void ServedJob::Run(const std::stop_token& stop) {
   }
   {
     absl::MutexLock lock(&mu_);
-    auto none_alive = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return shards_alive_ == 0; };
-    mu_.Await(absl::Condition(&none_alive));
+    AwaitShardsGone();
     reservation_.reset();
   }
   gone_ = true;
+}
+
+// A shard's memory cannot be had back while somebody reads it: whoever waits for that is told
+// where.
+void ServedJob::AwaitShardsGone() {
+  const auto is_alive = [](const auto& shard) { return shard->alive; };
+  auto none_alive = [&] { return std::ranges::none_of(shards_, is_alive); };
+  absl::Duration waited;
+  while (!mu_.AwaitWithTimeout(absl::Condition(&none_alive), 2 * limits::kReleaseWaitMax)) {
+    waited += 2 * limits::kReleaseWaitMax;
+    std::vector<int> alive;
+    for (const auto& shard : shards_) {
+      if (shard->alive) alive.push_back(shard->number);
+    }
+    LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": was released "
+               << absl::FormatDuration(waited) << " ago, and something still reads or writes shard "
+               << absl::StrJoin(alive, ", ")
+               << "; their memory comes back when the processes that hold it end";
+  }
 }
 
 absl::Status ServedJob::Prepare(const std::stop_token& stop) {
@@ -92,7 +112,7 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
     ASSIGN_OR_RETURN(auto made, MakeShard(shard->number, reservation, stop));
     {
       absl::MutexLock lock(&mu_);
-      ++shards_alive_;
+      shard->alive = true;
     }
     shard->thread->Install(std::move(made), this, &shard->progress);
   }
@@ -119,9 +139,9 @@ SnapshotWriter::Options ServedJob::WriterOptions() {
           .written =
               [this](const ShardSnapshot& snapshot, absl::Duration took) {
                 environment_.metrics->snapshot_duration.Observe(absl::ToDoubleSeconds(took));
-                ThreadOf(snapshot.shard)
-                    ->SnapshotWritten(plan_->job_number(), plan_->generation(), snapshot.id,
-                                      snapshot.step);
+                Local(snapshot.shard)
+                    .thread->SnapshotWritten(plan_->job_number(), plan_->generation(), snapshot.id,
+                                             snapshot.step);
               },
           .report_soon = environment_.report_soon};
 }
@@ -178,7 +198,7 @@ void ServedJob::ShardInstalled(int shard, const absl::Status& status) {
   if (!status.ok()) {
     Fail(Annotate(status, absl::StrCat("shard ", shard)));
     absl::MutexLock lock(&mu_);
-    --shards_alive_;
+    Local(shard).alive = false;
     return;
   }
   {
@@ -193,9 +213,9 @@ void ServedJob::ShardFailed(int shard, const absl::Status& status) {
   Fail(Annotate(status, absl::StrCat("shard ", shard)));
 }
 
-void ServedJob::ShardReleased(int) {
+void ServedJob::ShardReleased(int shard) {
   absl::MutexLock lock(&mu_);
-  --shards_alive_;
+  Local(shard).alive = false;
 }
 
 void ServedJob::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {
@@ -221,10 +241,9 @@ void ServedJob::Fail(const absl::Status& status) {
   environment_.report_soon();
 }
 
-ShardThread* ServedJob::ThreadOf(int shard) {
-  return (*std::find_if(shards_.begin(), shards_.end(),
-                        [shard](const auto& local) { return local->number == shard; }))
-      ->thread;
+ServedJob::LocalShard& ServedJob::Local(int shard) const {
+  return **std::ranges::find_if(shards_,
+                                [shard](const auto& local) { return local->number == shard; });
 }
 
 void ServedJob::ShowProgress() const {

@@ -61,6 +61,7 @@ class ServedJob : private ShardListener {
     int number;  // in the plan
     ShardThread* thread;
     ShardProgress progress;
+    bool alive = false;  // posted to its thread and not yet destroyed; guarded by mu_
   };
 
   // Of its chunks here.
@@ -72,7 +73,8 @@ class ServedJob : private ShardListener {
       int number, std::shared_ptr<MemoryBudget::Reservation> reservation,
       const std::stop_token& stop);
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
-  ShardThread* ThreadOf(int shard);
+  LocalShard& Local(int shard) const;
+  void AwaitShardsGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SnapshotWriter::Options WriterOptions();
 
   void ShardInstalled(int shard, const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -95,7 +97,6 @@ class ServedJob : private ShardListener {
   std::shared_ptr<MemoryBudget::Reservation> reservation_ ABSL_GUARDED_BY(mu_);
   bool released_ ABSL_GUARDED_BY(mu_) = false;
   int shards_awaited_ ABSL_GUARDED_BY(mu_) = 0;  // posted to their threads and not yet there
-  int shards_alive_ ABSL_GUARDED_BY(mu_) = 0;    // posted and not yet destroyed
 
   std::jthread thread_;  // last: starts when everything else is there
 };

@@ -9,6 +9,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "lib/cluster/limits.h"
@@ -27,6 +28,7 @@ constexpr size_t kUnplacedMax =
 constexpr size_t kDecisionBytesMax = limits::kWorkersMax / 8 + 8;
 constexpr size_t kDecisions = 64;
 
+using Clock = std::chrono::steady_clock;
 using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
 
 // What one shard of a job says to another: numbers with a place of their own.
@@ -86,7 +88,9 @@ class ShardThread::Tenant : public ShardOutput {
   ShardListener& listener() { return *listener_; }
   const v1::JobPlan& plan() const { return shard_->plan(); }
   bool retired() const { return retired_; }
+  Clock::time_point retired_at() const { return retired_at_; }
   void Retire() {
+    if (!retired_) retired_at_ = Clock::now();
     retired_ = true;
     shard_->Retire();
   }
@@ -134,6 +138,24 @@ class ShardThread::Tenant : public ShardOutput {
     for (int other = 0; other < std::ssize(shards_); ++other) {
       if (shards_[other] != PeerId::kNone) DisconnectShard(other);
     }
+  }
+
+  // Whoever holds up the end of the shard.
+  void CutOff() {
+    std::vector<std::string> members;
+    for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
+      if (workers_[rank].peer != PeerId::kNone) {
+        members.push_back(plan().workers(static_cast<int>(rank)).member());
+      }
+    }
+    for (int other = 0; other < std::ssize(shards_); ++other) {
+      if (HasShard(other)) members.push_back(plan().shards(other).member());
+    }
+    if (members.empty()) return;  // it was done before
+    LOG(WARNING) << plan().job() << ", shard " << shard_->shard()
+                 << ": was released and still sends to or receives from one of "
+                 << absl::StrJoin(members, ", ") << "; disconnecting them";
+    DisconnectAll();
   }
 
   bool HasShard(int other) const { return shards_[other] != PeerId::kNone; }
@@ -211,6 +233,7 @@ class ShardThread::Tenant : public ShardOutput {
   std::vector<Worker> workers_;  // by rank
   std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
   bool retired_ = false;
+  Clock::time_point retired_at_;
   UpdateTimer update_timer_;
   int64_t late_pushes_ = 0;  // counted in the metrics
 };
@@ -218,15 +241,17 @@ class ShardThread::Tenant : public ShardOutput {
 // ---------------------------------------------------------------- life
 
 absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(TransportFactory factory,
-                                                                PsMetrics* metrics) {
-  auto thread = absl::WrapUnique(new ShardThread(std::move(factory), metrics));
+                                                                PsMetrics* metrics,
+                                                                absl::Duration release_wait) {
+  auto thread = absl::WrapUnique(new ShardThread(std::move(factory), metrics, release_wait));
   RETURN_IF_ERROR(thread->AwaitTransport());
   return thread;
 }
 
-ShardThread::ShardThread(TransportFactory factory, PsMetrics* metrics)
+ShardThread::ShardThread(TransportFactory factory, PsMetrics* metrics, absl::Duration release_wait)
     : metrics_(metrics),
       counts_(metrics->AddShardThread()),
+      release_wait_(absl::ToChronoNanoseconds(release_wait)),
       decisions_(kDecisions * kDecisionBytesMax),
       mailbox_(limits::kMailboxMessagesMax,
                [this] {
@@ -302,7 +327,11 @@ void ShardThread::RunCommands() {
 
 void ShardThread::DestroyReleased() {
   std::erase_if(tenants_, [this](std::unique_ptr<Tenant>& tenant) {
-    if (!tenant->retired() || !tenant->shard().idle()) return false;
+    if (!tenant->retired()) return false;
+    if (!tenant->shard().idle()) {
+      if (Clock::now() >= tenant->retired_at() + release_wait_) tenant->CutOff();
+      return false;
+    }
     transport_->CloseSession(tenant->plan().job_number(), tenant->plan().generation());
     tenant->DisconnectAll();
     return true;

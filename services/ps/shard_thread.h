@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,7 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/cluster/limits.h"
 #include "lib/concurrency/mailbox.h"
 #include "lib/shard/parameter_shard.h"
 #include "lib/transport/session.h"
@@ -63,9 +66,11 @@ class ShardListener {
 class ShardThread : private MessageReceiver {
  public:
   // Waits for the thread to have its transport; the factory's error otherwise. `metrics` outlives
-  // the thread.
-  static absl::StatusOr<std::unique_ptr<ShardThread>> Start(TransportFactory factory,
-                                                            PsMetrics* metrics);
+  // the thread. Peers that still send to or receive from a shard `release_wait` after its release
+  // are disconnected, so that it comes to its end.
+  static absl::StatusOr<std::unique_ptr<ShardThread>> Start(
+      TransportFactory factory, PsMetrics* metrics,
+      absl::Duration release_wait = limits::kReleaseWaitMax);
   ~ShardThread() override;  // stops
   // Destroys the transport, then every shard (each listener hears so), and joins. From then on
   // commands are refused.
@@ -102,7 +107,7 @@ class ShardThread : private MessageReceiver {
   };
   using Command = absl::AnyInvocable<void()>;
 
-  ShardThread(TransportFactory factory, PsMetrics* metrics);
+  ShardThread(TransportFactory factory, PsMetrics* metrics, absl::Duration release_wait);
 
   absl::Status AwaitTransport() ABSL_LOCKS_EXCLUDED(mu_);
   void Run(const TransportFactory& factory);
@@ -144,6 +149,7 @@ class ShardThread : private MessageReceiver {
 
   PsMetrics* const metrics_;
   ShardCounts& counts_;  // of this thread
+  const std::chrono::nanoseconds release_wait_;
   std::string address_;
   std::string transport_name_;
 

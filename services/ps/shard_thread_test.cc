@@ -326,6 +326,21 @@ TEST_F(ShardThreadTest, ReleaseFreesTheMemory) {
   EXPECT_EQ(budget_.used_bytes(), 0);
 }
 
+TEST_F(ShardThreadTest, AReleasedShardDoesNotWaitForAPeerThatStandsStill) {
+  thread_ = *ShardThread::Start(
+      [this]() -> absl::StatusOr<std::unique_ptr<Transport>> { return network_.MakeTransport(); },
+      &ps_metrics_, /*release_wait=*/absl::ZeroDuration());
+  const v1::JobPlan plan = MakeTestPlan({});
+  Install(plan);
+  auto standing = GreetedWorker(plan, 0);
+  auto other = GreetedWorker(plan, 1);
+  standing->Send(FetchHeader(plan, 0, 0, 0));  // and does not take the answer
+  ExpectAlive(*other, plan, 1);
+  thread_->Release(plan.job_number(), plan.generation());
+  listener_.AwaitReleased(1);
+  EXPECT_EQ(budget_.used_bytes(), 0);
+}
+
 TEST_F(ShardThreadTest, ANewGenerationReplacesTheOld) {
   v1::JobPlan plan = MakeTestPlan({.workers = 1});
   Install(plan);
