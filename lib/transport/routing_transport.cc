@@ -146,7 +146,8 @@ absl::StatusOr<std::unique_ptr<RoutingTransport>> RoutingTransport::Create(
   if (options.links == LinkKind::kAuto || options.links == LinkKind::kTcp) {
     CHECK(options.port != nullptr) << "TCP needs a port";
     ASSIGN_OR_RETURN(auto made,
-                     TcpTransport::Create(loop.get(), {.port = std::move(options.port)}));
+                     TcpTransport::Create(loop.get(), {.port = std::move(options.port),
+                                                       .connections = options.connections}));
     add(LinkKind::kTcp, std::move(made));
   }
   if (options.links == LinkKind::kRdma) {

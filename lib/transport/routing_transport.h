@@ -35,6 +35,7 @@ struct RoutingTransportOptions {
   LinkKind links = LinkKind::kAuto;
   PollBudgetOptions polling;
   std::shared_ptr<DataPort> port;  // for kAuto and kTcp: where this process is reached
+  int connections = 1;             // of TCP to each peer, see TcpTransportOptions
 };
 
 // Its address holds those of all of its carriers, so that whoever connects chooses, by what both

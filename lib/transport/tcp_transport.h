@@ -58,6 +58,8 @@ struct TcpTransportOptions {
 // it had something to acknowledge, or 6 s while nothing is sent.
 class TcpTransport : public Carrier {
  public:
+  static constexpr int kConnectionsMax = 16;  // of TcpTransportOptions::connections
+
   // `loop` outlives it. UNAVAILABLE where a resource of the machine is missing.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Create(EventLoop* loop,
                                                               TcpTransportOptions options);

@@ -17,6 +17,7 @@
 #include "lib/concurrency/poll_budget.h"
 #include "lib/status/status.h"
 #include "lib/transport/routing_transport.h"
+#include "lib/transport/tcp_transport.h"
 #include "prometheus/counter.h"
 
 ABSL_FLAG(std::string, transport, "auto",
@@ -35,6 +36,10 @@ ABSL_FLAG(std::string, data_security, "auth",
           "well; none: whoever reaches the port is believed. The same for all members");
 ABSL_FLAG(std::string, data_checksum, "auto",
           "whether payloads over TCP carry a CRC-32C: auto (between hosts), on, off");
+ABSL_FLAG(
+    int, connections_per_peer, 1,
+    "most TCP connections of a thread to each peer that it connects to; more than 1 where one "
+    "does not fill the network");
 ABSL_FLAG(std::string, poll, "auto",
           "whether threads that wait for messages poll before they sleep: auto (while processors "
           "are idle and the cgroup's quota allows), always, never");
@@ -125,6 +130,12 @@ absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Me
   if (!mode.ok()) return Annotate(mode.status(), "--poll");
   options.polling = PollingOf(*mode, threads.busy_threads, threads.pollers);
   if (*links == LinkKind::kAuto || *links == LinkKind::kTcp) {
+    options.connections = absl::GetFlag(FLAGS_connections_per_peer);
+    if (options.connections < 1 || options.connections > TcpTransport::kConnectionsMax) {
+      return absl::InvalidArgumentError(absl::StrCat("--connections_per_peer: must be in [1, ",
+                                                     TcpTransport::kConnectionsMax, "] (is ",
+                                                     options.connections, ")"));
+    }
     ASSIGN_OR_RETURN(options.port, PortFromFlags(metrics));
   }
   return TransportFactory([options]() -> absl::StatusOr<std::unique_ptr<Transport>> {

@@ -16,6 +16,7 @@ ABSL_DECLARE_FLAG(std::string, transport);
 ABSL_DECLARE_FLAG(std::string, data_port);
 ABSL_DECLARE_FLAG(std::string, data_security);
 ABSL_DECLARE_FLAG(std::string, data_checksum);
+ABSL_DECLARE_FLAG(int, connections_per_peer);
 ABSL_DECLARE_FLAG(std::string, poll);
 
 namespace muster {
@@ -66,6 +67,8 @@ TEST_F(TransportFlagsTest, AFaultyFlagIsNamed) {
   expect_named("--data_security");
   absl::SetFlag(&FLAGS_data_port, "web");
   expect_named("--data_port");
+  absl::SetFlag(&FLAGS_connections_per_peer, 0);
+  expect_named("--connections_per_peer");
   absl::SetFlag(&FLAGS_poll, "sometimes");
   expect_named("--poll");
   absl::SetFlag(&FLAGS_transport, "ucx");
