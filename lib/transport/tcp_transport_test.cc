@@ -45,6 +45,11 @@ std::shared_ptr<DataPort> OpenPort(DataPortOptions options = {.bind_host = "127.
   return *std::move(port);
 }
 
+// Faster than ==, which a sanitizer watches byte by byte.
+bool Same(absl::Span<const std::byte> a, absl::Span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
 class Inbox : public Postbox {
  public:
   PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override {
@@ -162,7 +167,7 @@ TEST_P(TcpLinkTest, MessagesOfEverySizeArriveWholeInBothDirectionsOfOneLink) {
   const PeerId to_a = b->postbox.joined[0].first;
   uint32_t number = 0;
   for (const size_t size : std::initializer_list<size_t>{0, 1, 63, 64, 4096, 16383, 16384, 16385,
-                                                         65536, 65537, 70000, 1000003, 9 << 20}) {
+                                                         65536, 65537, 70000, 1000003, 3 << 20}) {
     ++number;
     const std::vector<std::byte> payload = PatternOf(number, size);
     int dones = 0;
@@ -180,13 +185,13 @@ TEST_P(TcpLinkTest, MessagesOfEverySizeArriveWholeInBothDirectionsOfOneLink) {
       const Postbox::Message& message = station->postbox.messages.back();
       EXPECT_EQ(message.from, from);
       EXPECT_EQ(message.header, HeaderOf(number, size));
-      EXPECT_TRUE(message.payload == absl::MakeConstSpan(payload)) << size;
+      EXPECT_TRUE(Same(message.payload, payload)) << size;
     }
   }
 }
 
 TEST_P(TcpLinkTest, ManyMessagesOfManyPeersArriveOnceEachAndInOrder) {
-  constexpr uint32_t kMessages = 200;
+  constexpr uint32_t kMessages = 100;
   auto server = MakeStation();
   std::vector<std::unique_ptr<Station>> clients;
   std::vector<PeerId> to_server;
@@ -218,7 +223,7 @@ TEST_P(TcpLinkTest, ManyMessagesOfManyPeersArriveOnceEachAndInOrder) {
   std::vector<uint32_t> next(3);
   for (const Postbox::Message& message : server->postbox.messages) {
     EXPECT_EQ(message.header.chunk, next[message.header.rank]++);
-    EXPECT_TRUE(message.payload == absl::MakeConstSpan(payloads[message.header.chunk]));
+    EXPECT_TRUE(Same(message.payload, payloads[message.header.chunk]));
   }
 }
 
@@ -237,7 +242,7 @@ TEST_P(TcpLinkTest, APayloadThatIsNotWantedIsThrownAwayAndTheNextOneArrives) {
     ASSERT_TRUE(Until(*a, *b, [&] { return b->postbox.messages.size() >= 2; }));
     EXPECT_EQ(b->postbox.messages[0].header.chunk, 2u);
     EXPECT_EQ(b->postbox.messages[1].header.chunk, 3u);
-    EXPECT_TRUE(b->postbox.messages[1].payload == absl::MakeConstSpan(payload));
+    EXPECT_TRUE(Same(b->postbox.messages[1].payload, payload));
   }
   EXPECT_TRUE(b->postbox.lost_payloads.empty());
 }
@@ -353,10 +358,23 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{"EncryptConnections",
                 {.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt},
                 /*spin=*/false,
-                /*connections=*/3},
-        Setting{"EveryAddress", {}}, Setting{"V6", {.bind_host = "::1"}},
-        Setting{"Name", {.bind_host = "127.0.0.1", .advertise_host = "localhost"}}),
+                /*connections=*/3}),
     [](const auto& info) { return info.param.name; });
+
+// Kept apart: the address makes no difference to what travels.
+TEST(TcpTransportTest, APeerIsFoundByAddressesOfBothKindsAndByName) {
+  for (const DataPortOptions& options :
+       {DataPortOptions{}, DataPortOptions{.bind_host = "::1"},
+        DataPortOptions{.bind_host = "127.0.0.1", .advertise_host = "localhost"}}) {
+    Station a(OpenPort(options)), b(OpenPort(options));
+    const PeerId to_b = a.Connect(b);
+    const std::vector<std::byte> payload = PatternOf(1, 100'000);
+    a.transport->Send(to_b, HeaderOf(1, payload.size()), payload, nullptr);
+    ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.messages.empty(); }))
+        << ToString(b.port->endpoints()[0]);
+    EXPECT_TRUE(Same(b.postbox.messages[0].payload, payload));
+  }
+}
 
 TEST(TcpTransportTest, AWrongTokenAndAnUnknownSessionAreRefusedWithOneText) {
   Station a, b;
@@ -457,7 +475,7 @@ TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenThoseBeforeHaveEnoughToDo) {
   for (const Postbox::Message& message : b.postbox.messages) {
     EXPECT_EQ(message.from, to_a);
     EXPECT_EQ(++seen[message.header.chunk], 1);
-    EXPECT_TRUE(message.payload == absl::MakeConstSpan(large));
+    EXPECT_TRUE(Same(message.payload, large));
   }
 
   // All that is done when a peer leaves arrives, over whichever connection, before the one loss.
@@ -587,7 +605,7 @@ TEST(TcpTransportTest, AMessageMayComeByteByByte) {
   }
   ASSERT_TRUE(
       ProgressUntil({server.transport.get()}, [&] { return !server.postbox.messages.empty(); }));
-  EXPECT_TRUE(server.postbox.messages[0].payload == absl::MakeConstSpan(payload));
+  EXPECT_TRUE(Same(server.postbox.messages[0].payload, payload));
 }
 
 // A connection that waits for its turn and dies takes its place in the row with it.
