@@ -67,12 +67,15 @@ class Inbox : public Postbox {
 // A process with one transport.
 struct Station {
   explicit Station(std::shared_ptr<DataPort> at = OpenPort(), bool spin = false,
-                   int connections = 1)
+                   int connections = 1,
+                   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5))
       : port(std::move(at)) {
     auto made_loop = EventLoop::Create({.regardless = spin});
     EXPECT_TRUE(made_loop.ok()) << made_loop.status();
     loop = *std::move(made_loop);
-    auto made = TcpTransport::Create(loop.get(), {.port = port, .connections = connections});
+    auto made = TcpTransport::Create(
+        loop.get(),
+        {.port = port, .connections = connections, .attempt_time_max = attempt_time_max});
     EXPECT_TRUE(made.ok()) << made.status();
     transport = *std::move(made);
     transport->SetReceiver(&postbox);
@@ -99,7 +102,8 @@ bool Until(Station& a, Station& b, const Condition& condition) {
 // A member that speaks by hand.
 class Impostor {
  public:
-  explicit Impostor(const Station& station, bool checksums = false, uint32_t connection = 0)
+  explicit Impostor(const Station& station, bool checksums = false, uint32_t connection = 0,
+                    DataSecurity security = DataSecurity::kAuth)
       : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const auto address = SocketAddress::Numeric("127.0.0.1", station.port->port());
     EXPECT_EQ(connect(socket_.get(), address->data(), address->size()), 0);
@@ -110,7 +114,7 @@ class Impostor {
                     .checksums = checksums};
     const std::string link = SessionToken::Random().ToBytes();
     std::memcpy(hello.link.data(), link.data(), link.size());
-    HandshakeConnector handshake(hello, SessionToken(), DataSecurity::kAuth);
+    HandshakeConnector handshake(hello, SessionToken(), security);
     while (!handshake.let_in()) {
       Say(handshake.TakeReply());
       std::array<std::byte, SessionHandshake::kHelloBytes> bytes;
@@ -492,6 +496,22 @@ TEST(TcpTransportTest, AnotherConnectionIsOpenedWhenThoseBeforeHaveEnoughToDo) {
   for (int i = 0; i < 10; ++i) b.transport->Progress(), a.transport->Progress();
   EXPECT_EQ(b.postbox.losses.size(), 1u);
   EXPECT_EQ(OpenDescriptors(), before - 2);
+}
+
+TEST(TcpTransportTest, WhoDoesNotEncryptIsNotHeardAndLetGo) {
+  Station server(OpenPort({.bind_host = "127.0.0.1", .security = DataSecurity::kEncrypt}),
+                 /*spin=*/false, /*connections=*/1, std::chrono::milliseconds(50));
+  const int before = OpenDescriptors();
+  {
+    const Impostor plain(server, false, 0, DataSecurity::kEncrypt);
+    const Impostor silent(server, false, 0, DataSecurity::kEncrypt);
+    plain.Say(EncodeHeader(HeaderOf(1, 0)));
+    ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return silent.IsHungUpOn(); }));
+    EXPECT_EQ(OpenDescriptors(), before + 2) << "those of the impostors";
+  }
+  EXPECT_TRUE(server.postbox.joined.empty());
+  EXPECT_TRUE(server.postbox.messages.empty());
+  EXPECT_TRUE(server.postbox.losses.empty());
 }
 
 // A stranger to the link, though a member of the session.
