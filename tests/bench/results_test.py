@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""record.py reads what sync.sh prints, and the committed results are written as it writes them."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, str(HERE))
+sys.dont_write_bytecode = True
+
+import record  # noqa: E402
+
+# Instead of `muster bench sync -o name` and of the bare loop: their figures, and 64 bytes there and back in 0.2 us.
+MUSTER = "#!/bin/sh\necho SIZE 30.25 1.5\n"
+BARE_LOOP = "#!/bin/sh\ncase \"$*\" in *--bytes=64\\ *) echo 1 0.2 ;; *) echo 40 0.75 ;; esac\n"
+
+
+def printed_by_sync(*arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in (("cli/muster", MUSTER), ("tests/bench/bare_loop", BARE_LOOP)):
+            program = pathlib.Path(folder) / name
+            program.parent.mkdir(parents=True)
+            program.write_text(text, encoding="utf-8")
+            program.chmod(0o755)
+        return subprocess.run([HERE / "sync.sh", "--turns", "2", *arguments], env={**os.environ, "BIN": folder},
+                              check=True, capture_output=True, text=True).stdout
+
+
+def recorded_from(printed):
+    flags = ["--command", "sync.sh", "--machine", "here", "--commit", "c0ffee", "--date", "2026-11-22", "--time", "12:00"]
+    return subprocess.run([sys.executable, HERE / "record.py", *flags], input=printed, capture_output=True, text=True, check=False)
+
+
+class Record(unittest.TestCase):
+    def test_reads_the_goodput_that_sync_prints(self):
+        result = json.loads(recorded_from(printed_by_sync("--members", "1,2", "--links", "tcp", "--sizes", "4K,1M")).stdout)
+        self.assertEqual((result["what"], result["unit"], result["commit"]), ("goodput", "Gb/s", "c0ffee"))
+        self.assertEqual([(table["link"], table["workers"], table["ps"], table["processors"]) for table in result["tables"]],
+                         [("tcp", 1, 1, "near"), ("tcp", 2, 2, "near")])
+        rows = result["tables"][0]["rows"]
+        self.assertEqual([row["bytes"] for row in rows], [4096, 1 << 20])
+        self.assertEqual(rows[1]["muster"], {"value": 30.25, "runs": 2})
+        self.assertEqual(rows[1]["bare_tcp"], {"value": 40.0, "runs": 2, "ratio": 0.76})
+        self.assertEqual(rows[1]["peer"], {"value": 10.0, "ratio": 3.02})
+
+    def test_reads_the_round_trips_that_sync_prints(self):
+        result = json.loads(recorded_from(printed_by_sync("--round-trip")).stdout)
+        self.assertEqual((result["what"], result["unit"]), ("round_trip", "us"))
+        self.assertEqual(result["tables"][0]["rows"][0], {"case": "shared memory, both poll", "processors": "near",
+                                                          "muster": {"value": 1.5, "runs": 2}, "bare_loop": {"value": 0.75, "runs": 2, "ratio": 2.0}})
+
+    def test_leaves_out_what_was_not_measured(self):
+        table = ["1 workers, 1 ps, tcp, poll auto: Gb/s, medians (runs), processors far", "| size | Muster | bare tcp | ratio | peer | ratio |",
+                 "|---:|---:|---:|---:|---:|---:|", "| 1 MiB | 46.85 (1) |  |  | 10 | 4.69 |", "| 2 MiB |  | 31.82 (5) |  | | |"]
+        rows = record.tables(table)[1][0]["rows"]
+        self.assertEqual(rows[0], {"bytes": 1 << 20, "muster": {"value": 46.85, "runs": 1}, "peer": {"value": 10.0, "ratio": 4.69}})
+        self.assertEqual(rows[1], {"bytes": 2 << 20, "bare_tcp": {"value": 31.82, "runs": 5}})
+
+    def test_refuses_what_it_cannot_read_and_says_where(self):
+        title = "1 workers, 1 ps, tcp, poll auto: Gb/s, medians (runs), processors far\n"
+        head = title + "| size | Muster | peer | ratio |\n|---:|---:|---:|---:|\n"
+        for printed, reason in (("", "no table"),
+                                ("sync.sh: no bazel-bin\n", "line 1: 'sync.sh: no bazel-bin' is no title"),
+                                ("| 4 KiB | 1 |\n", "line 1: a row without"),
+                                ("| size | Muster |\n", "line 1: a table of goodput without a title"),
+                                (head + "| 4 KiB | fast (3) | | |\n", "line 4: 'fast (3)' under 'Muster'"),
+                                (head + "| 4 KiB | 1 (3) | | 2 |\n", "line 4: '2' under 'ratio'"),
+                                (head + "| four | 1 (3) | | |\n", "line 4: 'four' is no size"),
+                                (head + "| 4 KiB | 1 (3) |\n", "line 4: 2 cells under 4 names")):
+            with self.subTest(printed=printed):
+                run = recorded_from(printed)
+                self.assertEqual((run.returncode, run.stdout), (65, ""))
+                self.assertIn(reason, run.stderr)
+
+
+class Results(unittest.TestCase):
+    def test_are_written_as_record_writes_them(self):
+        paths = sorted((HERE / "results").glob("*.json"))
+        self.assertGreater(len(paths), 5)
+        for path in paths:
+            with self.subTest(path=path.name):
+                written = path.read_text(encoding="utf-8")
+                result = json.loads(written)
+                self.assertEqual(written, record.dump(result))
+                self.assertEqual(set(result), {"what", "date", "time", "machine", "command", "commit", "note", "unit", "tables"})
+                self.assertTrue(path.name.startswith(result["date"]))
+                self.assertRegex(result["commit"], "^[0-9a-f]{7,40}$")
+
+
+if __name__ == "__main__":
+    unittest.main()
