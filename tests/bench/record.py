@@ -2,7 +2,7 @@
 """Turns what tests/bench/sync.sh prints into one result of tests/bench/results, whose README.md has the schema:
 
     tests/bench/sync.sh --links tcp | tests/bench/record.py --command "tests/bench/sync.sh --links tcp" \\
-      > tests/bench/results/2026-11-22-goodput-tcp.json
+      > tests/bench/results/2026-11-22-goodput-tcp.json && tests/bench/plot.py
 
 Date, time, machine and commit are those of this moment and place unless flags say otherwise. Exits with 65 and the line that it cannot read.
 """

@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""record.py reads what sync.sh prints, and the committed results are written as it writes them."""
+"""record.py reads what sync.sh prints, and the committed pictures are what plot.py makes of the committed results."""
 
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 HERE = pathlib.Path(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 
+import plot  # noqa: E402
 import record  # noqa: E402
+
+FIGURES = HERE / ".." / ".." / "docs" / "figures"
 
 # Instead of `muster bench sync -o name` and of the bare loop: their figures, and 64 bytes there and back in 0.2 us.
 MUSTER = "#!/bin/sh\necho SIZE 30.25 1.5\n"
@@ -90,6 +95,42 @@ class Results(unittest.TestCase):
                 self.assertEqual(set(result), {"what", "date", "time", "machine", "command", "commit", "note", "unit", "tables"})
                 self.assertTrue(path.name.startswith(result["date"]))
                 self.assertRegex(result["commit"], "^[0-9a-f]{7,40}$")
+
+
+class Pictures(unittest.TestCase):
+    def test_are_what_plot_makes_of_the_results(self):
+        drawn = plot.pictures(plot.read(HERE / "results"))
+        self.assertEqual(set(drawn), {path.name for path in FIGURES.glob("*.svg")})
+        for name, svg in drawn.items():
+            with self.subTest(picture=name):
+                self.assertEqual((FIGURES / name).read_text(encoding="utf-8"), svg, f"docs/figures/{name} is out of date: tests/bench/plot.py")
+
+    def test_are_xml_that_asks_for_nothing_outside(self):
+        for name, svg in plot.pictures(plot.read(HERE / "results")).items():
+            with self.subTest(picture=name):
+                xml.etree.ElementTree.fromstring(svg)
+                self.assertNotIn("href", svg)
+                self.assertIsNone(re.search(r"url\(|@import", svg))
+
+    def test_take_results_in_the_order_of_their_time(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, date, time in (("a", "2026-11-23", "09:00"), ("b", "2026-11-22", "10:00"), ("c", "2026-11-22", None)):
+                (pathlib.Path(folder) / (name + ".json")).write_text(json.dumps({"date": date, "time": time, "note": name}), encoding="utf-8")
+            self.assertEqual([result["note"] for result in plot.read(folder)], ["c", "b", "a"])
+
+    def test_are_of_the_newest_result_of_each_link_and_members(self):
+        old, new = ({"what": "goodput", "tables": [{"link": "tcp", "workers": count, "ps": count, "processors": "near", "rows": [{"bytes": 4096, "muster": {"value": value}}]}
+                                                   for count in counts]} for value, counts in ((7, (1, 2)), (3, (2,))))
+        svg = plot.goodput([old, new], "tcp")
+        self.assertEqual(svg, plot.goodput([{"what": "goodput", "tables": [old["tables"][0], new["tables"][0]]}], "tcp"))
+        self.assertNotEqual(svg, plot.goodput([old], "tcp"))
+
+    def test_leave_a_gap_where_nothing_was_measured(self):
+        rows = [{"bytes": 4096 << shift, "muster": {"value": 5}} for shift in range(4)]
+        del rows[1]["muster"]
+        svg = plot.goodput([{"what": "goodput", "tables": [{"link": "tcp", "workers": 1, "ps": 1, "processors": "far", "rows": rows}]}], "tcp")
+        paths = [path for path in re.findall(r'<path d="([^"]+)" class="line a"/>', svg) if path.count("M") > 1]
+        self.assertEqual([path.count("L") for path in paths], [1])
 
 
 if __name__ == "__main__":
