@@ -2,6 +2,7 @@
 """Draws docs/figures/*.svg from tests/bench/results/*.json (README.md there has the schema). Needs Python alone.
 
     tests/bench/plot.py [--results FOLDER] [--figures FOLDER]
+    tests/bench/plot.py --table shm | tcp    prints what docs/benchmarks.md has below the picture
 
 Where several results are of the same kind, members and link, the newest is drawn. The same results make the same bytes: plot_test.py
 holds the committed pictures to the committed results.
@@ -115,8 +116,8 @@ def panel(x, y, width, height, table, top, lines):
     return parts
 
 
-def goodput(results, link):
-    """Goodput against message size over one link: a row of panels for each number of members. None where nothing was measured."""
+def newest_goodput(results, link):
+    """{(workers, ps): tables} over one link, of the newest result that has these members."""
     newest = {}
     for result in results:
         if result["what"] != "goodput":
@@ -126,6 +127,29 @@ def goodput(results, link):
             if table["link"] == link:
                 here.setdefault((table["workers"], table["ps"]), []).append(table)
         newest.update(here)  # results are in the order of their time
+    return dict(sorted(newest.items()))
+
+
+def goodput_table(results, link):
+    """The same in Markdown, as docs/benchmarks.md has it: Muster's goodput, in brackets its ratio to the bare loop."""
+    names, cells = [], {}
+    for (workers, ps), tables in newest_goodput(results, link).items():
+        for table in tables:
+            names.append(f"{workers} + {ps}" + (f", {table['processors']}" if table["processors"] != "unknown" else ""))
+            for row in table["rows"]:
+                if "muster" in row:
+                    ratio = row.get("bare_" + link, {}).get("ratio")
+                    cells[row["bytes"], len(names)] = f"{row['muster']['value']:.2f}" + (f" ({ratio:.2f})" if ratio else "")
+    line_of = lambda texts: "|" + "|".join(f" {text} " if text else " " for text in texts) + "|\n"  # noqa: E731
+    lines = [line_of(["", *names]), "|" + "---:|" * (len(names) + 1) + "\n"]
+    for size in sorted({size for size, _ in cells}):
+        lines.append(line_of([size_words(size), *(cells.get((size, column + 1), "") for column in range(len(names)))]))
+    return "".join(lines)
+
+
+def goodput(results, link):
+    """Goodput against message size over one link: a row of panels for each number of members. None where nothing was measured."""
+    newest = newest_goodput(results, link)
     if not newest:
         return None
     lines = [("c", "peer"), ("b", "bare_" + link), ("a", "muster")]
@@ -137,8 +161,8 @@ def goodput(results, link):
     width, height, left, first = 370, 190, 48, 88
     parts = [text(left, 24, title, kind="title"),
              *legend(left, 48, [("a", "Muster", 90), ("b", "bare loop, one thread per side", 240), ("c", "best peer (ps-lite or BytePS)", 0)])]
-    for row, members in enumerate(sorted(newest)):
-        for column, table in enumerate(newest[members]):
+    for row, tables in enumerate(newest.values()):
+        for column, table in enumerate(tables):
             parts += panel(left + column * (width + 54), first + row * (height + 66), width, height, table, top, lines)
     columns = max(len(tables) for tables in newest.values())
     return picture(left + columns * (width + 54) - 30, first + len(newest) * (height + 66) - 32, title, parts)
@@ -207,7 +231,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "tests/bench/results")
     parser.add_argument("--figures", type=pathlib.Path, default=ROOT / "docs/figures")
+    parser.add_argument("--table", choices=["shm", "tcp"])
     flags = parser.parse_args()
+    if flags.table:
+        print(goodput_table(read(flags.results), flags.table), end="")
+        return
     flags.figures.mkdir(parents=True, exist_ok=True)
     for name, svg in pictures(read(flags.results)).items():
         (flags.figures / name).write_text(svg, encoding="utf-8")

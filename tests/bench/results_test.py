@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""record.py reads what sync.sh prints, and the committed pictures are what plot.py makes of the committed results."""
+"""record.py reads what sync.sh prints, and the committed pictures and the page's tables are what plot.py makes of the
+committed results."""
 
 import json
 import os
@@ -18,7 +19,8 @@ sys.dont_write_bytecode = True
 import plot  # noqa: E402
 import record  # noqa: E402
 
-FIGURES = HERE / ".." / ".." / "docs" / "figures"
+DOCS = HERE / ".." / ".." / "docs"
+FIGURES = DOCS / "figures"
 
 # Instead of `muster bench sync -o name` and of the bare loop: their figures, and 64 bytes there and back in 0.2 us.
 MUSTER = "#!/bin/sh\necho SIZE 30.25 1.5\n"
@@ -104,6 +106,15 @@ class Pictures(unittest.TestCase):
         for name, svg in drawn.items():
             with self.subTest(picture=name):
                 self.assertEqual((FIGURES / name).read_text(encoding="utf-8"), svg, f"docs/figures/{name} is out of date: tests/bench/plot.py")
+
+    def test_stand_on_the_page_with_their_tables(self):
+        page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+        for name in plot.pictures(plot.read(HERE / "results")):
+            self.assertIn(f"(figures/{name})", page)
+        for link in ("shm", "tcp"):
+            with self.subTest(link=link):
+                self.assertIn("\n\n" + plot.goodput_table(plot.read(HERE / "results"), link) + "\n", page,
+                              f"docs/benchmarks.md lacks the table of tests/bench/plot.py --table {link}")
 
     def test_are_xml_that_asks_for_nothing_outside(self):
         for name, svg in plot.pictures(plot.read(HERE / "results")).items():
