@@ -22,20 +22,23 @@ import record  # noqa: E402
 DOCS = HERE / ".." / ".." / "docs"
 FIGURES = DOCS / "figures"
 
-# Instead of `muster bench sync -o name` and of the bare loop: their figures, and 64 bytes there and back in 0.2 us.
+# Instead of `muster bench sync -o name` and of the bare loop: their figures, and 64 bytes there and back in 0.2 us. Processor 0, to which
+# taskset would bind them, need not be among those that a test may use.
 MUSTER = "#!/bin/sh\necho SIZE 30.25 1.5\n"
 BARE_LOOP = "#!/bin/sh\ncase \"$*\" in *--bytes=64\\ *) echo 1 0.2 ;; *) echo 40 0.75 ;; esac\n"
+TASKSET = "#!/bin/sh\nshift 2\nexec \"$@\"\n"
 
 
 def printed_by_sync(*arguments):
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in (("cli/muster", MUSTER), ("tests/bench/bare_loop", BARE_LOOP)):
+        for name, text in (("cli/muster", MUSTER), ("tests/bench/bare_loop", BARE_LOOP), ("path/taskset", TASKSET)):
             program = pathlib.Path(folder) / name
             program.parent.mkdir(parents=True)
             program.write_text(text, encoding="utf-8")
             program.chmod(0o755)
-        return subprocess.run([HERE / "sync.sh", "--turns", "2", *arguments], env={**os.environ, "BIN": folder},
-                              check=True, capture_output=True, text=True).stdout
+        environment = {**os.environ, "BIN": folder, "PATH": f"{folder}/path:{os.environ['PATH']}"}
+        return subprocess.run([HERE / "sync.sh", "--turns", "2", *arguments], env=environment, check=True,
+                              capture_output=True, text=True).stdout
 
 
 def recorded_from(printed):
