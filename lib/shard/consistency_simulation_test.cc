@@ -513,11 +513,11 @@ class Simulation {
   int64_t total_steps_ = 0;
   const v1::JobPlan plan_;
   MemoryBudget budget_{1 << 24};
-  EventQueue queue_;
   LendingTransport lender_;
   std::vector<std::shared_ptr<Values>> lent_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  EventQueue queue_;  // messages under way are gone before the shards
   std::map<std::pair<int, uint32_t>, int64_t> connections_;  // by shard and rank: which one it is
   uint64_t snapshots_ = 0;
   // By step and rank, with backup workers: whether the push is part of the step.

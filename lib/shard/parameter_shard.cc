@@ -182,7 +182,7 @@ ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
   const int rank = static_cast<int>(header.rank);
   switch (gate_->Admit(index, rank, header.step)) {
     case PushFate::kTake:
-      ++placing_;
+      PushOf(chunks_[index], rank).receiving = tickets_.Take();
       // What has to be decoded is copied: its sender must not change it between check and use.
       return {.memory = store_->PushMemory(index, rank),
               .in_place = format.codec == WireCodec::kRaw};
@@ -201,14 +201,15 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
   Chunk* chunk = Find(header.chunk);
   CHECK(chunk != nullptr);
   const int index = IndexOf(*chunk), rank = static_cast<int>(header.rank);
-  if (!gate_->IsPlacing(index, rank)) return RefusalReason::kNone;  // given up by RankLost
-  --placing_;
+  Push& push = PushOf(*chunk, rank);
+  if (!push.receiving) return RefusalReason::kNone;  // given up by RankLost
+  push.receiving.GiveBack();
   if (retired_ || !TakeGradient(*chunk, rank, payload, std::move(lease))) {
     gate_->Lost(index, rank);
     return retired_ ? RefusalReason::kNone : RefusalReason::kBadPayload;
   }
   if (gate_->Arrived(index, rank) == PushFate::kLate) {
-    PushOf(*chunk, rank).lease = {};
+    push.lease = {};
     SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
     return RefusalReason::kNone;
   }
@@ -296,18 +297,21 @@ void ParameterShard::FetchAnswered(int index, int rank) {
 void ParameterShard::PushLost(const WireHeader& header) {
   const int index = store_->Find(header.chunk), rank = static_cast<int>(header.rank);
   CHECK_GE(index, 0);
-  if (!gate_->IsPlacing(index, rank)) return;  // given up by RankLost
-  gate_->Lost(index, rank);
-  --placing_;
+  GiveUpPush(index, rank);
 }
 
 void ParameterShard::RankLost(int rank) {
   for (int index = 0; index < chunk_count(); ++index) {
     FetchingOf(index, rank).waiting = -1;
-    if (!gate_->IsPlacing(index, rank)) continue;
-    gate_->Lost(index, rank);
-    --placing_;
+    GiveUpPush(index, rank);
   }
+}
+
+void ParameterShard::GiveUpPush(int index, int rank) {
+  Push& push = PushOf(chunks_[index], rank);
+  if (!push.receiving) return;
+  gate_->Lost(index, rank);
+  push.receiving.GiveBack();
 }
 
 void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank,
@@ -327,16 +331,22 @@ void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version
       .loss_scale = StateOfVersion(step).loss_scale.value(),
   };
   ++chunk.buffers[version.values].sending;
-  ++sending_;
   // Two words, which AnyInvocable keeps inside itself.
-  output_->SendTo(rank, header, values,
-                  [this, index, buffer = static_cast<int16_t>(version.values),
-                   fetcher = static_cast<int16_t>(fetched ? rank : -1)](const absl::Status&) {
-                    Chunk& chunk = chunks_[index];
-                    --sending_;
-                    if (--chunk.buffers[buffer].sending == 0) UpdateIfReady(chunk);
-                    if (fetcher >= 0) FetchAnswered(index, fetcher);
-                  });
+  output_->SendTo(
+      rank, header, values,
+      [ticket = tickets_.Take(), index, buffer = static_cast<int16_t>(version.values),
+       fetcher = static_cast<int16_t>(fetched ? rank : -1)](const absl::Status&) mutable {
+        ParameterShard& shard = ticket.owner();
+        ticket.GiveBack();
+        shard.ValuesSent(index, buffer, fetcher);
+      });
+}
+
+// `fetcher`: the rank that is answered by them, -1 where they are no answer to a fetch.
+void ParameterShard::ValuesSent(int index, int buffer, int fetcher) {
+  Chunk& chunk = chunks_[index];
+  if (--chunk.buffers[buffer].sending == 0) UpdateIfReady(chunk);
+  if (fetcher >= 0) FetchAnswered(index, fetcher);
 }
 
 double ParameterShard::SquaresFor(const Chunk& chunk, int rank) {

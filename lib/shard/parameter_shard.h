@@ -20,6 +20,7 @@
 #include "lib/shard/gradient_squares.h"
 #include "lib/shard/loss_scale.h"
 #include "lib/shard/memory_budget.h"
+#include "lib/shard/payload_tickets.h"
 #include "lib/shard/snapshot_queue.h"
 #include "lib/shard/step_closing.h"
 #include "lib/shard/trust_ratio.h"
@@ -182,7 +183,7 @@ class ParameterShard {
   // On the thread of the transport that lent it, while there is one.
   void Retire();
   // No payload is being received and none sent.
-  bool idle() const { return placing_ == 0 && sending_ == 0; }
+  bool idle() const { return tickets_.all_back() && placing_ == 0 && sending_ == 0; }
 
   void set_output(ShardOutput* output) { output_ = output; }
   const v1::JobPlan& plan() const { return *plan_; }
@@ -200,6 +201,8 @@ class ParameterShard {
   absl::Span<const float> values(int index) const;
 
  private:
+  using Tickets = PayloadTickets<ParameterShard>;
+
   // Of what goes out of a version.
   struct ValueBuffer {
     int sending = 0;       // payloads under way from it
@@ -220,8 +223,9 @@ class ParameterShard {
     double sum_of_squares = 0;
     std::unique_ptr<ChunkEncoder> encoder;  // of values that go out in 16 bits
   };
-  // A gradient that is in.
+  // A gradient that is in or under way.
   struct Push {
+    Tickets::Ticket receiving;
     kernels::Gradient gradient;
     PayloadLease lease;
     double sum_of_squares = 0;  // ssp, asp: of the rank's last one
@@ -257,7 +261,9 @@ class ParameterShard {
   void SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank, int64_t step,
                   bool fetched = false);
   RefusalReason AnswerFetch(Chunk& chunk, int rank, int64_t step);
+  void ValuesSent(int index, int buffer, int fetcher);
   void FetchAnswered(int index, int rank);
+  void GiveUpPush(int index, int rank);
   double SquaresFor(const Chunk& chunk, int rank);
   absl::Span<const std::byte> WireValues(Chunk& chunk, const ChunkStore::Version& version);
 
@@ -309,6 +315,7 @@ class ParameterShard {
   const int shard_;
   const std::unique_ptr<ChunkStore> store_;
   ShardOutput* output_ = nullptr;
+  Tickets tickets_{this};  // outlives who holds them below
   kernels::OptimizerSettings settings_;
   const bool averages_;            // local_sgd: sums values instead of applying gradients
   const bool pushes_are_updates_;  // ssp, asp
@@ -327,6 +334,8 @@ class ParameterShard {
   int64_t highest_ = 0;
   int64_t furthest_ = 0;  // step one past the last push that is part of a chunk
   int chunks_at_lowest_ = 0;
+
+  // Messages between shards.
   int64_t placing_ = 0;
   int64_t sending_ = 0;
 

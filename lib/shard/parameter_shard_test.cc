@@ -136,8 +136,8 @@ class ParameterShardTest : public testing::Test {
 
   MemoryBudget budget_{int64_t{1} << 30};
   v1::JobPlan plan_;
-  FakeOutput output_;
   std::unique_ptr<ParameterShard> shard_;
+  FakeOutput output_;  // gone before the shard, as transports are
 };
 
 // Learning rate 0.5 and two gradients of 0.25: every update subtracts 0.25, exactly.
