@@ -409,16 +409,30 @@ struct UcxTransport::Callbacks {
       transport->arrived_.push_back({peer, *decoded, {}});
       return UCS_OK;
     }
-    const absl::Span<std::byte> place =
-        transport->receiver_->PlacePayload(peer->id, *decoded).memory;
+    const bool at_sender = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    if (!transport->deferring_) return Place(transport, peer, *decoded, data, at_sender);
+    Deferred& later = transport->deferred_.emplace_back(Deferred{peer, *decoded});
+    if (at_sender) {
+      later.fetched_by = data;
+      return UCS_INPROGRESS;
+    }
+    const auto* const here = static_cast<const std::byte*>(data);
+    later.payload.assign(here, here + length);
+    return UCS_OK;
+  }
+
+  // UCS_OK: UCX need not keep `data`.
+  static ucs_status_t Place(UcxTransport* transport, Peer* peer, const WireHeader& header,
+                            void* data, bool at_sender) {
+    const absl::Span<std::byte> place = transport->receiver_->PlacePayload(peer->id, header).memory;
     if (place.empty()) return UCS_OK;
-    CHECK_EQ(place.size(), length);
-    if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
-      std::memcpy(place.data(), data, length);
-      transport->arrived_.push_back({peer, *decoded, place});
+    CHECK_EQ(place.size(), header.length);
+    if (!at_sender) {
+      std::memcpy(place.data(), data, header.length);
+      transport->arrived_.push_back({peer, header, place});
       return UCS_OK;
     }
-    transport->Fetch(data, {peer, *decoded, place});
+    transport->Fetch(data, {peer, header, place});
     return UCS_INPROGRESS;
   }
 
@@ -662,6 +676,23 @@ void UcxTransport::SendJoin(Peer& peer, absl::string_view to) {
   PostUnheeded(peer.endpoint, join);
 }
 
+void UcxTransport::PlaceDeferred() {
+  for (Deferred& later : std::exchange(deferred_, {})) {
+    const bool at_sender = later.fetched_by != nullptr;
+    void* const data = at_sender ? later.fetched_by : later.payload.data();
+    const ucs_status_t status = Callbacks::Place(this, later.peer, later.header, data, at_sender);
+    if (at_sender && status == UCS_OK) ucp_am_data_release(worker_, data);
+  }
+}
+
+void UcxTransport::DropDeferred(const Peer& peer) {
+  std::erase_if(deferred_, [&](const Deferred& later) {
+    if (later.peer != &peer) return false;
+    if (later.fetched_by != nullptr) ucp_am_data_release(worker_, later.fetched_by);
+    return true;
+  });
+}
+
 int UcxTransport::AnswerJoins() {
   answering_.swap(joins_);
   for (const JoinRequest& request : answering_) {
@@ -795,6 +826,7 @@ void UcxTransport::Ready(uint32_t) { signalled_ = true; }
 
 int UcxTransport::Advance() {
   CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
+  PlaceDeferred();
   int events = static_cast<int>(ucp_worker_progress(worker_));
   if (signalled_ && events == 0) signalled_ = ucp_worker_arm(worker_) != UCS_OK;
   events += AnswerJoins();
@@ -813,7 +845,7 @@ int UcxTransport::Advance() {
 bool UcxTransport::HasNews() const { return ucp_worker_progress(worker_) != 0 || HoldsNews(); }
 
 bool UcxTransport::HoldsNews() const {
-  return !arrived_.empty() || !sent_.empty() || !joins_.empty() ||
+  return !arrived_.empty() || !sent_.empty() || !joins_.empty() || !deferred_.empty() ||
          std::ranges::any_of(lost_, [](const Peer* peer) { return peer->fetches == 0; });
 }
 
@@ -919,12 +951,14 @@ void UcxTransport::AbandonFetches(Peer& peer) {
 // off.
 void UcxTransport::AwaitFetches(Peer& peer) {
   const auto start = Clock::now();
+  deferring_ = true;
   while (peer.fetches > 0) {
     ucp_worker_progress(worker_);
     const auto waited = Clock::now() - start;
     CHECK(waited < kFetchEndMax) << "UCX goes on fetching from an endpoint that it has closed";
     if (waited > kFetchEndTime && peer.open()) Close(peer, absl::CancelledError("disconnected"));
   }
+  deferring_ = false;
 }
 
 void UcxTransport::Lose(Peer& peer, absl::Status why) {
@@ -941,6 +975,7 @@ void UcxTransport::Disconnect(PeerId id) {
   SayGoodbye(peer);
   AbandonFetches(peer);
   AwaitFetches(peer);
+  DropDeferred(peer);
   std::erase_if(arrived_, [&peer](const Arrival& arrival) { return arrival.peer == &peer; });
   if (peer.open()) {
     LetGo(peer, kGoodbyeTime);
@@ -1017,7 +1052,8 @@ int UcxTransport::FinishSends() {
 int UcxTransport::ReportLosses() {
   const auto done_with = [this](const Peer* peer) {
     return peer->fetches == 0 &&
-           std::ranges::find(arrived_, peer, &Arrival::peer) == arrived_.end();
+           std::ranges::find(arrived_, peer, &Arrival::peer) == arrived_.end() &&
+           std::ranges::find(deferred_, peer, &Deferred::peer) == deferred_.end();
   };
   int reported = 0;
   for (;;) {

@@ -48,8 +48,8 @@ struct UcxTransportOptions {
 // device_memory; elsewhere the caller stages it through host memory.
 //
 // The receiver's calls, except PlacePayload, and `done` run outside UCX and may call anything here
-// but Progress() and the destructor. PlacePayload only names memory; Wait() and Disconnect() may
-// call it too. Disconnect() waits for what is being written to memory here at this moment.
+// but Progress() and the destructor. PlacePayload only names memory; Wait() may call it too.
+// Disconnect() waits for what is being written to memory here at this moment.
 //
 // Disconnect() lets go out what was sent and is done, and gives what is not done 0.2 s; then it
 // ends with CANCELLED. The destructor does so for every peer and calls nothing any more.
@@ -109,6 +109,13 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
     absl::Span<const std::byte> payload;
     bool whole = true;  // else it was lost
   };
+  // A payload that has no place yet: here, or with its sender where UCX knows it.
+  struct Deferred {
+    Peer* peer;
+    WireHeader header;
+    void* fetched_by = nullptr;
+    std::vector<std::byte> payload;
+  };
 
   UcxTransport(EventLoop* loop, std::shared_ptr<ucp_context> context, ucp_worker* worker,
                int event_fd, std::string address);
@@ -143,6 +150,9 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
   void AbandonFetches(Peer& peer);
   void AwaitFetches(Peer& peer);
 
+  void PlaceDeferred();
+  void DropDeferred(const Peer& peer);
+
   int AnswerJoins();
   int Deliver();
   int FinishSends();
@@ -168,6 +178,10 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
   std::vector<Peer*> lost_;  // to be reported; none that is disconnected
 
   FetchTurns turns_;
+
+  // While Disconnect() waits for UCX the receiver is not asked for places.
+  bool deferring_ = false;
+  std::vector<Deferred> deferred_;
 
   // Pools: as large as the largest number of messages that were under way together.
   std::vector<std::unique_ptr<Outgoing>> outgoing_;

@@ -341,6 +341,7 @@ TEST(UcxTurnsTest, ASenderThatIsGoneBeforeItsTurnHarmsNobody) {
 class Accounts : public Postbox {
  public:
   PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override {
+    EXPECT_FALSE(disconnects);
     ++placed;
     const PayloadPlace place = Postbox::PlacePayload(from, header);
     places_.push_back(place.memory);
@@ -348,7 +349,7 @@ class Accounts : public Postbox {
   }
   void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override {
-    --placed;
+    if (!payload.empty()) --placed;
     EXPECT_TRUE(losses.empty()) << "of a peer that is lost";
     Postbox::Received(from, header, payload, std::move(lease));
   }
@@ -369,6 +370,7 @@ class Accounts : public Postbox {
   }
 
   int placed = 0;
+  bool disconnects = false;  // the receiver does, and is not to be asked for places
 
  private:
   std::vector<absl::Span<std::byte>> places_;
@@ -425,6 +427,37 @@ TEST(UcxTurnsTest, WhatWasBeingFetchedFromADisconnectedPeerIsNotWrittenAnyMore) 
   EXPECT_TRUE(accounts.messages.empty());
   EXPECT_TRUE(accounts.lost_payloads.empty());
   EXPECT_TRUE(accounts.losses.empty());
+}
+
+TEST(UcxTurnsTest, WhatComesWhileAPeerIsDisconnectedFindsItsPlaceLater) {
+  Accounts accounts;
+  Postbox unused;
+  Station receiver(accounts), leaving(unused), staying(unused);
+  const std::vector<std::byte> payload = PatternOf(2, 8 << 20);
+  const PeerId from_leaving = leaving.Connect(receiver);
+  ASSERT_TRUE(
+      ProgressUntil({receiver.get(), leaving.get()}, [&] { return !accounts.joined.empty(); }));
+  const PeerId from_staying = staying.Connect(receiver);
+  staying->Send(from_staying, HeaderOf(0, 0), {}, nullptr);
+  ASSERT_TRUE(
+      ProgressUntil({receiver.get(), staying.get()}, [&] { return !accounts.messages.empty(); }));
+  leaving->Send(from_leaving, HeaderOf(0, payload.size()), payload, nullptr);
+  ASSERT_TRUE(ProgressUntil({receiver.get(), leaving.get()}, [&] { return accounts.placed > 0; }));
+  for (size_t size : {100, 0, 100'000}) {  // in the sockets of the receiver, who does not look
+    staying->Send(from_staying, HeaderOf(1, size), absl::MakeConstSpan(payload).first(size),
+                  nullptr);
+  }
+
+  accounts.disconnects = true;
+  receiver->Disconnect(accounts.joined[0].first);
+  accounts.disconnects = false;
+
+  ASSERT_TRUE(ProgressUntil({receiver.get(), staying.get()},
+                            [&] { return accounts.messages.size() == 4; }));
+  for (const Postbox::Message& message : accounts.messages) {
+    EXPECT_EQ(message.from, accounts.joined[1].first);
+    EXPECT_TRUE(message.payload == absl::MakeConstSpan(payload).first(message.payload.size()));
+  }
 }
 
 // ---- Between processes.
