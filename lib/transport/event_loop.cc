@@ -77,7 +77,7 @@ int EventLoop::Dispatch(absl::Duration timeout) {
   int milliseconds = static_cast<int>(
       absl::ToInt64Milliseconds(absl::Ceil(std::min(timeout, kSleepMax), absl::Milliseconds(1))));
   const int size = static_cast<int>(ready_.size());
-  int handled = 0;
+  int handled = 0, count = 0;
   do {
     ready_count_ = std::max(0, epoll_wait(epoll_.get(), ready_.data(), size, milliseconds));
     milliseconds = 0;
@@ -87,8 +87,9 @@ int EventLoop::Dispatch(absl::Duration timeout) {
       handler->Ready(ready_[i].events);
       descriptors_active_ = true;
     }
-    handled += std::exchange(ready_count_, 0);
-  } while (handled > 0 && handled % size == 0);
+    count = std::exchange(ready_count_, 0);
+    handled += count;
+  } while (count == size);  // there may be more
   return handled;
 }
 
