@@ -18,6 +18,9 @@ namespace {
 
 constexpr int kBacklog = 256;
 constexpr auto kListenerPause = std::chrono::milliseconds(200);
+// Nobody is crowded out sooner: what an honest handshake takes at most, two round trips of far away
+// and a busy processor.
+constexpr auto kUndisturbedTime = std::chrono::milliseconds(500);
 constexpr auto kLogInterval = std::chrono::seconds(1);
 constexpr size_t kEndpointsMax = 8;
 
@@ -108,11 +111,15 @@ int MillisecondsUntil(std::chrono::steady_clock::time_point time,
 }  // namespace
 
 struct DataPort::HalfOpen {
-  HalfOpen(FileDescriptor socket, Clock::time_point deadline, DataSecurity security, bool checksums)
-      : socket(std::move(socket)), deadline(deadline), handshake(security, checksums) {}
+  HalfOpen(FileDescriptor socket, Clock::time_point begin, Clock::time_point deadline,
+           DataSecurity security, bool checksums)
+      : socket(std::move(socket)),
+        begin(begin),
+        deadline(deadline),
+        handshake(security, checksums) {}
 
   FileDescriptor socket;
-  Clock::time_point deadline;
+  Clock::time_point begin, deadline;
   HandshakeAcceptor handshake;
 };
 
@@ -207,6 +214,10 @@ void DataPort::Run() {
   while (true) {
     const auto now = Clock::now();
     GiveUpLate(now);
+    const bool crowded = IsCrowded(now);
+    if (crowded) {
+      accept_from_ = std::max(accept_from_, halves_.front()->begin + kUndisturbedTime);
+    }
     const bool accepts = now >= accept_from_;
     polled.clear();
     polled.push_back({.fd = bell_.fd(), .events = POLLIN, .revents = 0});
@@ -229,9 +240,15 @@ void DataPort::Run() {
         std::swap(halves_[kept++], halves_[i]);
       }
     }
+    if (crowded && kept < halves_.size()) accept_from_ = now;  // there is room
     halves_.resize(kept);
     if (polled[1].revents != 0) Accept();
   }
+}
+
+// As many as may be, and none of them has had its time: the others wait in the kernel's queue.
+bool DataPort::IsCrowded(Clock::time_point now) const {
+  return halves_.size() >= kHalfOpenMax && now < halves_.front()->begin + kUndisturbedTime;
 }
 
 void DataPort::GiveUpLate(Clock::time_point now) {
@@ -244,7 +261,7 @@ void DataPort::GiveUpLate(Clock::time_point now) {
 
 // At most as many at a time as there is room for, so that handshakes go on under a flood.
 void DataPort::Accept() {
-  for (int i = 0; i < kHalfOpenMax; ++i) {
+  for (int i = 0; i < kHalfOpenMax && !IsCrowded(Clock::now()); ++i) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       if (errno == ECONNABORTED || errno == EINTR) continue;
@@ -262,9 +279,9 @@ void DataPort::Accept() {
       halves_.erase(halves_.begin());
     }
     const bool checksums = WantsChecksums(socket.get());
-    halves_.push_back(std::make_unique<HalfOpen>(std::move(socket),
-                                                 Clock::now() + options_.handshake_time_max,
-                                                 options_.security, checksums));
+    const auto now = Clock::now();
+    halves_.push_back(std::make_unique<HalfOpen>(
+        std::move(socket), now, now + options_.handshake_time_max, options_.security, checksums));
   }
 }
 

@@ -59,9 +59,10 @@ struct DataPortOptions {
 // Listens, and lets in who proves to be of a session that is open behind one of the doors: one
 // thread for all handshakes, which hands each proven connection to the transport that it asks for.
 //
-// Of half-open connections there are at most kHalfOpenMax; one more, and the oldest has to go: an
-// honest handshake takes two round trips, so that only a flood of as many within that time keeps
-// members out, while strangers who sit still would keep them out for good if the newest had to go.
+// Of half-open connections there are at most kHalfOpenMax. Where one more wants in, the oldest has
+// to go once it has had half a second; until then the newcomer waits in the kernel's queue. So
+// members who all come at once are let in one after another, and strangers who sit still keep
+// nobody out for longer than that.
 //
 // Thread-safe.
 class DataPort : public std::enable_shared_from_this<DataPort> {
@@ -162,6 +163,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
 
   void Run();
   void Accept();
+  bool IsCrowded(Clock::time_point now) const;
   void GiveUpLate(Clock::time_point now);
   // Whether it is to be kept.
   bool Continue(HalfOpen& half);

@@ -300,6 +300,23 @@ TEST_F(DataPortTest, ManyWhoSitStillKeepNobodyOutAndTheOldestHaveToGo) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
+// As at the start of a job with many workers: all have said hello before the first is answered.
+TEST_F(DataPortTest, MembersWhoAllComeAtOnceAreAllLetIn) {
+  constexpr int kMembers = 3 * DataPort::kHalfOpenMax;
+  std::vector<std::unique_ptr<Visitor>> visitors;
+  std::vector<HandshakeConnector> handshakes;
+  for (int i = 0; i < kMembers; ++i) {
+    visitors.push_back(std::make_unique<Visitor>(*port_));
+    handshakes.push_back(MakeHandshake());
+    visitors[i]->Say(handshakes[i].TakeReply());
+  }
+  for (int i = 0; i < kMembers; ++i) {
+    visitors[i]->Shake(handshakes[i]);
+    EXPECT_TRUE(handshakes[i].let_in()) << i << ": " << handshakes[i].fault();
+  }
+  EXPECT_EQ(port_->strangers(Stranger::kCrowdedOut), 0);
+}
+
 TEST_F(DataPortTest, WhoTakesTooLongIsHungUpOn) {
   Open({.handshake_time_max = std::chrono::milliseconds(30)});
   const Visitor silent(*port_);
