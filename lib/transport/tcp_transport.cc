@@ -28,6 +28,7 @@ namespace {
 
 constexpr absl::string_view kAddressMark = "MUT1";
 constexpr size_t kEndpointsMax = 8;
+constexpr int kRepeatsMax = 3;
 
 // One payload at a time is enough, unlike where the receiver fetches: what others send meanwhile
 // already waits in the receive buffers of their sockets.
@@ -212,6 +213,7 @@ struct TcpTransport::Peer {
   std::deque<Endpoint> endpoints;       // to be tried yet
   std::deque<SocketAddress> addresses;  // before those
   absl::Status fault;                   // of those that were
+  int repeats = 0;                      // of attempts that ended without a word
 };
 
 absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(EventLoop* loop,
@@ -406,7 +408,12 @@ void TcpTransport::ShakeTls(Connection& connection) {
 void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.peer;
   const absl::Status fault = Annotate(why, connection.remote.ToString());
+  // A port that is crowded, or that was about to be taken over, hangs up without a word.
+  const bool again = connection.state == Connection::State::kShaking && absl::IsUnavailable(why) &&
+                     !peer.joins && connection.number == 0 && peer.repeats++ < kRepeatsMax;
+  if (again) peer.addresses.push_front(connection.remote);
   Close(connection);
+  if (again) return Approach(peer);
   if (connection.number > 0) {  // the link does without it
     peer.may_open_more = false;
     return;
