@@ -241,7 +241,8 @@ absl::Status PsExchange::Open(Transport& transport) {
   for (int shard = 0; shard < plan_.shards_size(); ++shard) {
     absl::StatusOr<PeerId> peer = transport_->Connect(plan_.shards(shard).address(), credentials);
     if (!peer.ok()) {
-      FailBecauseOf(shard, Annotate(peer.status(), NameOfShard(shard)));
+      FailBecauseOf(shard,
+                    WithReason(Annotate(peer.status(), NameOfShard(shard)), "PS_UNREACHABLE"));
       return peer.status();
     }
     links_[shard].peer = *peer;
@@ -360,19 +361,28 @@ bool PsExchange::IsOurs(const WireHeader& header) const {
 // The link says which shard speaks; one that speaks for another is at fault. -1: nobody.
 int PsExchange::SenderOf(PeerId from, const WireHeader& header) {
   const auto link = std::ranges::find(links_, from, &Link::peer);
-  if (link == links_.end() || !IsOurs(header)) return -1;
+  if (link == links_.end()) return -1;
   const int shard = static_cast<int>(link - links_.begin());
+  const auto fault = [&](const std::string& what) {
+    FailBecauseOf(shard, WithReason(absl::InvalidArgumentError(absl::StrCat(
+                                        NameOfShard(shard), what, " at step ", step())),
+                                    "PS_PROTOCOL"));
+    return -1;
+  };
   const bool hello = header.kind == MessageKind::kHello;
-  const uint32_t count = hello ? links_.size() : chunks_.size();
-  if (header.chunk >= count) return -1;
-  const int chunk = static_cast<int>(header.chunk);
-  if ((hello ? chunk : ShardOf(chunk)) == shard) return shard;
-  FailBecauseOf(shard,
-                WithReason(absl::InvalidArgumentError(absl::StrCat(
-                               NameOfShard(shard), " speaks for ",
-                               NameOfShard(hello ? chunk : ShardOf(chunk)), " at step ", step())),
-                           "PS_PROTOCOL"));
-  return -1;
+  const bool answer = header.kind == MessageKind::kParams || header.kind == MessageKind::kRefused;
+  if (!IsOurs(header) || (!hello && !answer)) {
+    return fault(absl::StrCat(" sent a message of kind ", static_cast<int>(header.kind),
+                              " for rank ", header.rank, " of job ", header.job, ", generation ",
+                              header.generation));
+  }
+  if (header.chunk >= (hello ? links_.size() : chunks_.size())) {
+    return fault(absl::StrCat(" names ", hello ? "shard " : "chunk ", header.chunk));
+  }
+  const int named =
+      hello ? static_cast<int>(header.chunk) : ShardOf(static_cast<int>(header.chunk));
+  if (named != shard) return fault(absl::StrCat(" speaks for ", NameOfShard(named)));
+  return shard;
 }
 
 // A negative step would look like the -1 of a chunk that awaits nothing. An answer to a latecomer
@@ -393,7 +403,7 @@ absl::Status PsExchange::ProtocolFault(int chunk, absl::string_view what) const 
 
 // Stale and repeated messages find no memory: the parameter may be in use by now.
 PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
-  if (header.kind != MessageKind::kParams || SenderOf(from, header) < 0) return {};
+  if (SenderOf(from, header) < 0 || header.kind != MessageKind::kParams) return {};
   const int c = static_cast<int>(header.chunk);
   const Chunk& chunk = chunks_[c];
   if (!Wants(chunk, header.step)) return {};

@@ -258,7 +258,9 @@ bool RingExchange::IsPeer(int rank) const {
 bool RingExchange::Dial(int rank, const std::string& address) {
   absl::StatusOr<PeerId> peer = transport_->Connect(address, credentials_);
   if (!peer.ok()) {
-    FailBecauseOf(rank, Annotate(peer.status(), absl::StrCat("the address of ", NameOfRank(rank))));
+    FailBecauseOf(
+        rank, WithReason(Annotate(peer.status(), absl::StrCat("the address of ", NameOfRank(rank))),
+                         "PEER_UNREACHABLE"));
     return false;
   }
   peers_[rank] = *peer;
@@ -444,20 +446,40 @@ void RingExchange::Sent(int c, Payload payload, const absl::Status& status) {
 
 // ---------------------------------------------------------------- messages
 
-// Which rank speaks, by the link; one that speaks for another is at fault. -1: nobody.
+// Payloads go around the ring; shards agree by way of rank 0's.
+bool RingExchange::MaySay(int rank, MessageKind kind) const {
+  switch (kind) {
+    case MessageKind::kHello:
+      return true;
+    case MessageKind::kPush:
+    case MessageKind::kParams:
+      return rank == previous();
+    case MessageKind::kSquares:
+    case MessageKind::kNorms:
+      return judged_ && options_.rank == 0;
+    case MessageKind::kVerdict:
+    case MessageKind::kTrust:
+      return judged_ && rank == 0;
+    default:
+      return false;
+  }
+}
+
+// Which rank speaks, by the link; one that says what is not its to say is at fault. -1: nobody.
 int RingExchange::SenderOf(PeerId from, const WireHeader& header) {
   const auto peer = std::ranges::find(peers_, from);
-  if (peer == peers_.end() || header.job != plan_.job_number() ||
-      header.generation != plan_.generation()) {
-    return -1;
-  }
+  if (peer == peers_.end()) return -1;
   const int rank = static_cast<int>(peer - peers_.begin());
-  if (header.rank == static_cast<uint32_t>(rank)) return rank;
-  FailBecauseOf(
-      rank,
-      WithReason(absl::InvalidArgumentError(absl::StrCat(NameOfRank(rank), " speaks for rank ",
-                                                         header.rank, " at step ", step())),
-                 "PEER_PROTOCOL"));
+  if (header.job == plan_.job_number() && header.generation == plan_.generation() &&
+      header.rank == static_cast<uint32_t>(rank) && MaySay(rank, header.kind)) {
+    return rank;
+  }
+  FailBecauseOf(rank,
+                WithReason(absl::InvalidArgumentError(absl::StrCat(
+                               NameOfRank(rank), " sent a message of kind ",
+                               static_cast<int>(header.kind), " as rank ", header.rank, " of job ",
+                               header.job, " at step ", step(), ": that is not its to say")),
+                           "PEER_PROTOCOL"));
   return -1;
 }
 
@@ -525,7 +547,7 @@ void RingExchange::Received(PeerId from, const WireHeader& header,
   if (rank < 0) return;
   if (header.kind == MessageKind::kHello) return ReceivedHello(rank);
   if (header.kind == MessageKind::kVerdict) {
-    if (rank == 0) options_.shard->parameters().VerdictArrived(header);
+    options_.shard->parameters().VerdictArrived(header);
     return;
   }
   if (payload.empty()) return;
@@ -547,14 +569,15 @@ void RingExchange::Received(PeerId from, const WireHeader& header,
 void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
   const int rank = SenderOf(from, header);
   if (rank < 0 || thread_.closing()) return;
-  if (header.kind != MessageKind::kPush && header.kind != MessageKind::kParams) {
-    options_.shard->parameters().ScalarsLost(header);
-  }
-  FailBecauseOf(rank,
-                WithReason(absl::UnavailableError(absl::StrCat(
-                               "a payload of ", NameOfRank(rank), " was lost on its way, of ",
-                               NameOfChunk(static_cast<int>(header.chunk)), " at step ", step())),
-                           "PEER_UNREACHABLE"));
+  // What shards say to each other names no chunk.
+  const bool of_chunk = header.kind == MessageKind::kPush || header.kind == MessageKind::kParams;
+  if (!of_chunk) options_.shard->parameters().ScalarsLost(header);
+  FailBecauseOf(
+      rank, WithReason(absl::UnavailableError(absl::StrCat(
+                           "a payload of ", NameOfRank(rank), " was lost on its way, of ",
+                           of_chunk ? NameOfChunk(static_cast<int>(header.chunk)) : "the verdict",
+                           " at step ", step())),
+                       "PEER_UNREACHABLE"));
 }
 
 // It was started.

@@ -159,6 +159,7 @@ class RingExchange : public GradientExchange,
                 PayloadLease lease) override;
   void PayloadLost(PeerId from, const WireHeader& header) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
+  bool MaySay(int rank, MessageKind kind) const;
   int SenderOf(PeerId from, const WireHeader& header);
   bool AwaitsValue(int chunk, int64_t step) const;
   bool IsWhole(const WireHeader& header, int chunk);

@@ -497,30 +497,53 @@ TEST(RingExchangeTest, AWorkerWithAnotherTokenIsNotAnswered) {
   EXPECT_TRUE(absl::IsUnavailable(stranger.exchange->Connect(kSteps, addresses)));
 }
 
-TEST(RingExchangeTest, ANeighbourThatSpeaksForAnotherRankFailsTheJob) {
-  Ring ring(RingPlan(3));
-  Member& member = *ring.members[1];
-  member.Open();
-  Postbox impostor_mail;
-  const auto impostor = ring.network.MakeTransport();
-  impostor->SetReceiver(&impostor_mail);
-  const LinkCredentials rank_0 = CredentialsIn(ring, 0);
-  impostor->OpenSession(rank_0.self.job, rank_0.self.generation, rank_0.token);
-  absl::Status status;
-  std::jthread job([&] {
-    status = member.exchange->Connect(kSteps, {impostor->address(), "", impostor->address()});
+TEST(RingExchangeTest, WhatShardsSayThatIsLostIsNoChunksPayload) {
+  Ring ring(RingPlan(3, {.parameters = {4096, 700, 3}, .clip_norm = 1}));
+  ring.Connect();
+  ring.network.SetFault([](const WireHeader& header) {
+    return header.kind == MessageKind::kSquares ? Fate::kBreak : Fate::kDeliver;
   });
-  const PeerId peer = *impostor->Connect(member.exchange->address(), rank_0);
-  WireHeader hello{.kind = MessageKind::kHello,
-                   .generation = ring.plan->generation(),
-                   .job = ring.plan->job_number(),
-                   .rank = 2};
-  impostor->Send(peer, hello, {}, {});
-  job.join();
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_EQ(ReasonOf(status), "PEER_PROTOCOL");
-  EXPECT_EQ(status.message(), "worker-0 (rank 0) speaks for rank 2 at step 0");
-  EXPECT_EQ(member.exchange->culprit(), "worker-0");
+  for (const auto& member : ring.members) {
+    member->FillGradients(0);
+    ASSERT_TRUE(member->PushAll(0).ok());
+  }
+  const absl::Status status = ring.members[0]->exchange->AwaitVersion(1);
+  EXPECT_EQ(ReasonOf(status), "PEER_UNREACHABLE");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("was lost on its way, of the verdict"));
+}
+
+// As rank 0, to rank 1 of a ring of three.
+TEST(RingExchangeTest, ANeighbourThatSaysWhatIsNotItsToSayFailsTheJob) {
+  for (const bool judged : {false, true}) {
+    for (const MessageKind kind : {MessageKind::kHello, MessageKind::kTrust, MessageKind::kSquares,
+                                   MessageKind::kFetch, MessageKind::kClosed}) {
+      if (judged && kind == MessageKind::kTrust) continue;  // rank 0 may
+      Ring ring(RingPlan(3, {.clip_norm = judged ? 1.0 : 0.0}));
+      Member& member = *ring.members[1];
+      member.Open();
+      Postbox impostor_mail;
+      const auto impostor = ring.network.MakeTransport();
+      impostor->SetReceiver(&impostor_mail);
+      const LinkCredentials rank_0 = CredentialsIn(ring, 0);
+      impostor->OpenSession(rank_0.self.job, rank_0.self.generation, rank_0.token);
+      absl::Status status;
+      std::jthread job([&] {
+        status = member.exchange->Connect(kSteps, {impostor->address(), "", impostor->address()});
+      });
+      const PeerId peer = *impostor->Connect(member.exchange->address(), rank_0);
+      const WireHeader header{.kind = kind,
+                              .generation = ring.plan->generation(),
+                              .job = ring.plan->job_number(),
+                              .rank = kind == MessageKind::kHello ? 2u : 0u};
+      impostor->Send(peer, header, {}, {});
+      job.join();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_EQ(ReasonOf(status), "PEER_PROTOCOL");
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("worker-0 (rank 0) sent a message of kind"));
+      EXPECT_EQ(member.exchange->culprit(), "worker-0");
+    }
+  }
 }
 
 TEST(RingExchangeTest, StrangersWithTheRightTokenAreTurnedAwayAndTheRingGoesOn) {
