@@ -185,6 +185,9 @@ class ParameterShard {
   // No payload is being received and none sent.
   bool idle() const { return tickets_.all_back() && placing_ == 0 && sending_ == 0; }
 
+  // All steps are part of all chunks.
+  bool finished() const { return started_ && lowest_ >= total_steps_; }
+
   void set_output(ShardOutput* output) { output_ = output; }
   const v1::JobPlan& plan() const { return *plan_; }
   int shard() const { return shard_; }

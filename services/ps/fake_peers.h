@@ -144,7 +144,10 @@ class FakeListener : public ShardListener {
     absl::MutexLock lock(&mu_);
     ++(status.ok() ? installed_ : refused_);
   }
-  void ShardFailed(int, const absl::Status& status) override { ADD_FAILURE() << status; }
+  void ShardFailed(int, const absl::Status&, const std::string& culprit) override {
+    absl::MutexLock lock(&mu_);
+    culprits_.push_back(culprit);
+  }
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
     absl::MutexLock lock(&mu_);
     snapshots_.push_back(std::move(snapshot));
@@ -172,6 +175,11 @@ class FakeListener : public ShardListener {
     absl::MutexLock lock(&mu_);
     return snapshots_.empty() ? nullptr : snapshots_.back();
   }
+  std::vector<std::string> AwaitCulprits(size_t count) {
+    Await([=, this] { return culprits_.size() >= count; });
+    absl::MutexLock lock(&mu_);
+    return culprits_;
+  }
   int refused() {
     absl::MutexLock lock(&mu_);
     return refused_;
@@ -192,6 +200,7 @@ class FakeListener : public ShardListener {
   int refused_ = 0;
   int released_ = 0;
   int declined_ = 0;
+  std::vector<std::string> culprits_;  // of shards that failed
   std::vector<std::shared_ptr<const ShardSnapshot>> snapshots_;
 };
 

@@ -112,6 +112,9 @@ class JudgedJob {
   // By parameter, after the last step.
   const std::vector<Values>& values() const { return values_; }
   float loss_scale() const { return loss_scale_; }
+  // Its process dies, as far as the others see.
+  void StopShard(int shard) { threads_[shard]->Stop(); }
+  FakeListener& listener() { return listener_; }
   // As after its link was cut.
   void GreetAgain(int rank, int shard) { Worker(rank, shard).Greet(threads_[shard]->address()); }
   double squares() const { return squares_; }

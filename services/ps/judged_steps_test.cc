@@ -205,5 +205,15 @@ TEST(JudgedStepsTest, AWorkerThatSpeaksForAShardIsCutOffAndChangesNothing) {
   EXPECT_EQ(job.refused(RefusalReason::kBadHeader), 2);
 }
 
+TEST(JudgedStepsTest, AShardThatIsLostIsNamedByTheOthers) {
+  TestPlanOptions options = Adam(2);
+  options.clip_norm = 1;
+  const v1::JobPlan plan = MakeTestPlan(options);
+  JudgedJob job(plan);
+  job.Step(0, Wavy);
+  job.StopShard(1);
+  EXPECT_EQ(job.listener().AwaitCulprits(1), std::vector<std::string>{plan.shards(1).member()});
+}
+
 }  // namespace
 }  // namespace muster

@@ -209,8 +209,8 @@ void ServedJob::ShardInstalled(int shard, const absl::Status& status) {
   environment_.report_soon();
 }
 
-void ServedJob::ShardFailed(int shard, const absl::Status& status) {
-  Fail(Annotate(status, absl::StrCat("shard ", shard)));
+void ServedJob::ShardFailed(int shard, const absl::Status& status, const std::string& culprit) {
+  Fail(Annotate(status, absl::StrCat("shard ", shard)), culprit);
 }
 
 void ServedJob::ShardReleased(int shard) {
@@ -227,7 +227,7 @@ void ServedJob::SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::Snaps
   snapshots_.Declined(shard, id, step, outcome, message);
 }
 
-void ServedJob::Fail(const absl::Status& status) {
+void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
   LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": " << status;
   {
     absl::MutexLock lock(&mu_);
@@ -236,7 +236,8 @@ void ServedJob::Fail(const absl::Status& status) {
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
     error_.set_message(absl::StrCat(environment_.member, ": ", status.message()));
-    error_.set_step(plan_->first_step());
+    error_.set_step(LowestVersion());
+    error_.set_culprit(culprit == environment_.member ? "" : culprit);
   }
   environment_.report_soon();
 }

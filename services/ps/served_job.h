@@ -72,13 +72,13 @@ class ServedJob : private ShardListener {
   absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(
       int number, std::shared_ptr<MemoryBudget::Reservation> reservation,
       const std::stop_token& stop);
-  void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  void Fail(const absl::Status& status, const std::string& culprit = "") ABSL_LOCKS_EXCLUDED(mu_);
   LocalShard& Local(int shard) const;
   void AwaitShardsGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SnapshotWriter::Options WriterOptions();
 
   void ShardInstalled(int shard, const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
-  void ShardFailed(int shard, const absl::Status& status) override;
+  void ShardFailed(int shard, const absl::Status& status, const std::string& culprit) override;
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override;
   void SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                         const std::string& message) override;

@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -26,7 +27,7 @@ constexpr size_t kUnplacedMax =
     1024;  // refusals in one turn; repeated and late pushes are all answered
 // A bit for each of limits::kWorkersMax ranks.
 constexpr size_t kDecisionBytesMax = limits::kWorkersMax / 8 + 8;
-constexpr size_t kDecisions = 64;
+constexpr size_t kDecisions = 4;  // shard 0 sends the next one when all have had the last
 
 using Clock = std::chrono::steady_clock;
 using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
@@ -133,6 +134,12 @@ class ShardThread::Tenant : public ShardOutput {
     shard_->ShardLost(other);
   }
 
+  // Where shard 0's decision is to be placed. They take turns in these places.
+  absl::Span<std::byte> PlaceDecision(const WireHeader& header) {
+    if (retired_ || header.length > kDecisionBytesMax) return {};
+    return {&decisions_[next_decision_++ % kDecisions * kDecisionBytesMax], header.length};
+  }
+
   void DisconnectAll() {
     for (uint32_t rank = 0; rank < workers_.size(); ++rank) Disconnect(rank);
     for (int other = 0; other < std::ssize(shards_); ++other) {
@@ -232,6 +239,8 @@ class ShardThread::Tenant : public ShardOutput {
   Registrations registrations_;
   std::vector<Worker> workers_;  // by rank
   std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
+  std::array<std::byte, kDecisions * kDecisionBytesMax> decisions_;
+  size_t next_decision_ = 0;
   bool retired_ = false;
   Clock::time_point retired_at_;
   UpdateTimer update_timer_;
@@ -252,7 +261,6 @@ ShardThread::ShardThread(TransportFactory factory, PsMetrics* metrics, absl::Dur
     : metrics_(metrics),
       counts_(metrics->AddShardThread()),
       release_wait_(absl::ToChronoNanoseconds(release_wait)),
-      decisions_(kDecisions * kDecisionBytesMax),
       mailbox_(limits::kMailboxMessagesMax,
                [this] {
                  mail_ = true;
@@ -332,7 +340,10 @@ void ShardThread::DestroyReleased() {
       if (Clock::now() >= tenant->retired_at() + release_wait_) tenant->CutOff();
       return false;
     }
-    transport_->CloseSession(tenant->plan().job_number(), tenant->plan().generation());
+    // One of the same generation may have been installed since.
+    if (Find(tenant->plan().job_number(), tenant->plan().generation()) == nullptr) {
+      transport_->CloseSession(tenant->plan().job_number(), tenant->plan().generation());
+    }
     tenant->DisconnectAll();
     return true;
   });
@@ -380,7 +391,9 @@ void ShardThread::ConnectToFirstShard(Tenant& tenant) {
   CHECK(credentials.ok()) << credentials.status();
   const absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(0).address(), *credentials);
   if (!peer.ok()) {
-    return tenant.listener().ShardFailed(self, Annotate(peer.status(), "the address of shard 0"));
+    return tenant.listener().ShardFailed(
+        self, WithReason(Annotate(peer.status(), "the address of shard 0"), "PS_UNREACHABLE"),
+        plan.shards(0).member());
   }
   LinkIdentity first = credentials->self;
   first.index = 0;
@@ -477,7 +490,7 @@ RefusalReason ShardThread::Judge(const Link& link, const WireHeader& header) {
 PayloadPlace ShardThread::PlacePayload(PeerId from, const WireHeader& header) {
   Link* const link = SenderOf(from, header);
   if (link == nullptr) return {};
-  if (header.kind == MessageKind::kClosed) return PlaceDecision(header);
+  if (header.kind == MessageKind::kClosed) return link->tenant->PlaceDecision(header);
   if (IsReport(header.kind)) return PlaceReport(*link, header);
   ParameterShard::Placement placement{.refusal = RefusalReason::kBadHeader};
   if (header.kind == MessageKind::kPush) {
@@ -594,12 +607,6 @@ absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeade
   return place;
 }
 
-// Decisions take turns in these places; a shard reads one before it is sent the next.
-absl::Span<std::byte> ShardThread::PlaceDecision(const WireHeader& header) {
-  if (header.length > kDecisionBytesMax) return {};
-  return {&decisions_[next_decision_++ % kDecisions * kDecisionBytesMax], header.length};
-}
-
 void ShardThread::ReceivedReport(const Link& link, const WireHeader& header,
                                  absl::Span<const std::byte> payload) {
   if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
@@ -671,7 +678,17 @@ void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
                                 tenant.plan().shards(static_cast<int>(who.index)).member()))
       << ": " << why.message();
   if (worker) return tenant.Disconnect(who.index);
-  tenant.DisconnectShard(static_cast<int>(who.index));
+  const int shard = static_cast<int>(who.index);
+  tenant.DisconnectShard(shard);
+  if (tenant.retired() || tenant.shard().finished()) return;
+  // No step can be agreed on any more, and nobody connects again.
+  const std::string& member = tenant.plan().shards(shard).member();
+  tenant.listener().ShardFailed(
+      tenant.shard().shard(),
+      WithReason(absl::UnavailableError(
+                     absl::StrCat("lost shard ", shard, " of ", member, ": ", why.message())),
+                 "PS_UNREACHABLE"),
+      member);
 }
 
 }  // namespace muster

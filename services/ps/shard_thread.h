@@ -46,8 +46,8 @@ class ShardListener {
   virtual ~ShardListener() = default;
   // The shard answers messages from here on, or `status` says why it does not exist.
   virtual void ShardInstalled(int shard, const absl::Status& status) = 0;
-  // It was installed and cannot go on.
-  virtual void ShardFailed(int shard, const absl::Status& status) = 0;
+  // It was installed and cannot go on, for which `culprit`, another member, is to blame.
+  virtual void ShardFailed(int shard, const absl::Status& status, const std::string& culprit) = 0;
   virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
   virtual void SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                                 const std::string& message) = 0;
@@ -136,7 +136,6 @@ class ShardThread : private MessageReceiver {
                     PayloadLease lease);
   void ReceivedFetch(const Link& link, const WireHeader& header);
   absl::Span<std::byte> PlaceReport(const Link& link, const WireHeader& header);
-  absl::Span<std::byte> PlaceDecision(const WireHeader& header);
   void ReceivedReport(const Link& link, const WireHeader& header,
                       absl::Span<const std::byte> payload);
   void ReceivedDecision(const Link& link, const WireHeader& header,
@@ -160,8 +159,6 @@ class ShardThread : private MessageReceiver {
   std::vector<PeerId> breaches_;  // to be cut off after Progress(), which is using them
   std::vector<UnplacedMessage>
       unplaced_;  // answered after Progress(): PlacePayload() must not send
-  std::vector<std::byte> decisions_;
-  size_t next_decision_ = 0;
 
   std::atomic<bool> mail_ = false;  // spares the loop the mailbox's lock
   std::atomic<bool> stopping_ = false;

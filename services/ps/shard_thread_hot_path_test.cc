@@ -183,7 +183,9 @@ class QuietListener : public ShardListener {
   void ShardInstalled(int, const absl::Status& status) override { EXPECT_TRUE(status.ok()); }
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot>) override {}
   void SnapshotDeclined(int, uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
-  void ShardFailed(int, const absl::Status& status) override { ADD_FAILURE() << status; }
+  void ShardFailed(int, const absl::Status& status, const std::string&) override {
+    ADD_FAILURE() << status;
+  }
   void ShardReleased(int) override {}
 };
 
