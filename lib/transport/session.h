@@ -15,7 +15,7 @@
 namespace muster {
 
 // The secret that the members of one generation of a job share: it comes with the plan, over the
-// control plane, and is never written down or printed.
+// control plane, and is never printed. The coordinator's store keeps it, with the plan.
 class SessionToken {
  public:
   static constexpr size_t kBytes = 16;

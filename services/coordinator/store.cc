@@ -4,6 +4,7 @@
 #include <glog/logging.h>
 #include <sqlite3.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -152,6 +153,12 @@ absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name)
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(
     const std::string& path, std::function<void(absl::Duration)> observe_commit) {
   ASSIGN_OR_RETURN(const int lock_file, Lock(path + ".lock"));
+  // Plans are in it, and with them the sessions' tokens. What SQLite puts beside it has its mode.
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (file >= 0) {
+    fchmod(file, S_IRUSR | S_IWUSR);
+    close(file);
+  }
   sqlite3* database = nullptr;
   const int opened =
       sqlite3_open_v2(path.c_str(), &database,

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "lib/status/status.h"
@@ -87,6 +88,18 @@ TEST_F(StoreTest, KeepsJobsEventsPlansAndCheckpointsOverReopening) {
   EXPECT_EQ((*events)[0].reason(), "SUBMITTED");
   EXPECT_EQ(store->Events(1, 1)->size(), 1);
   EXPECT_EQ(store->Checkpoints(1)->at(0).step(), 20);
+}
+
+TEST_F(StoreTest, NobodyElseReadsIt) {
+  { std::ofstream(path_).flush(); }  // as one of an earlier version, readable to all
+  std::filesystem::permissions(path_, std::filesystem::perms::all);
+  const auto store = Open();
+  ASSERT_TRUE(store->AddJob(Submission()).ok());
+  for (const char* part : {"", "-wal", "-shm"}) {
+    EXPECT_EQ(std::filesystem::status(path_ + part).permissions(),
+              std::filesystem::perms::owner_read | std::filesystem::perms::owner_write)
+        << part;
+  }
 }
 
 TEST_F(StoreTest, LosesNothingWhenItsProcessIsKilled) {
