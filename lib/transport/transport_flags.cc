@@ -17,6 +17,7 @@
 #include "lib/concurrency/poll_budget.h"
 #include "lib/status/status.h"
 #include "lib/transport/routing_transport.h"
+#include "lib/transport/tcp_socket.h"
 #include "lib/transport/tcp_transport.h"
 #include "prometheus/counter.h"
 
@@ -62,6 +63,16 @@ absl::Status ParsePorts(absl::string_view text, DataPortOptions& options) {
   return absl::OkStatus();
 }
 
+// A name or an address and nothing besides: the port is that of --data_port.
+absl::Status CheckAdvertised(const std::string& host) {
+  const bool is_address = SocketAddress::Numeric(host, /*port=*/1).has_value();
+  if (host.size() <= 255 && (is_address || host.find_first_of(":[]/ ") == std::string::npos)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--advertise: must be a name or an address without a port or brackets (is '", host, "')"));
+}
+
 absl::StatusOr<DataSecurity> ParseDataSecurity(absl::string_view word) {
   if (word == "auth") return DataSecurity::kAuth;
   if (word == "encrypt") return DataSecurity::kEncrypt;
@@ -94,6 +105,7 @@ absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags(Metrics& metrics) {
   const absl::Status port = ParseDataPort(absl::GetFlag(FLAGS_data_port), options);
   if (!port.ok()) return Annotate(port, "--data_port");
   options.advertise_host = absl::GetFlag(FLAGS_advertise);
+  if (const absl::Status host = CheckAdvertised(options.advertise_host); !host.ok()) return host;
   const absl::StatusOr<DataSecurity> security =
       ParseDataSecurity(absl::GetFlag(FLAGS_data_security));
   if (!security.ok()) return Annotate(security.status(), "--data_security");

@@ -13,6 +13,7 @@
 #include "lib/transport/data_port.h"
 
 ABSL_DECLARE_FLAG(std::string, transport);
+ABSL_DECLARE_FLAG(std::string, advertise);
 ABSL_DECLARE_FLAG(std::string, data_port);
 ABSL_DECLARE_FLAG(std::string, data_security);
 ABSL_DECLARE_FLAG(std::string, data_checksum);
@@ -65,6 +66,10 @@ TEST_F(TransportFlagsTest, AFaultyFlagIsNamed) {
   expect_named("--data_checksum");
   absl::SetFlag(&FLAGS_data_security, "tls");
   expect_named("--data_security");
+  for (const char* host : {"here:9500", "[fd00::7]", "http://here"}) {
+    absl::SetFlag(&FLAGS_advertise, host);
+    expect_named("--advertise");
+  }
   absl::SetFlag(&FLAGS_data_port, "web");
   expect_named("--data_port");
   absl::SetFlag(&FLAGS_connections_per_peer, 0);
