@@ -44,9 +44,9 @@ std::vector<sockaddr_in> Listeners(pid_t pid) {
   return listeners;
 }
 
-int ConnectTo(const sockaddr_in& address) {
+int ConnectTo(const sockaddr_in& address, int seconds) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const timeval patience{.tv_sec = 5};
+  const timeval patience{.tv_sec = seconds};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return fd;

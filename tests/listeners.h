@@ -12,8 +12,8 @@ namespace muster {
 // IPv4 addresses of its listening TCP sockets, those of IPv6 that hold one among them.
 std::vector<sockaddr_in> Listeners(pid_t pid);
 
-// A connected socket with a patience of 5 s in both directions; -1: nobody accepts.
-int ConnectTo(const sockaddr_in& address);
+// A connected socket with a patience of so many seconds in both directions; -1: nobody accepts.
+int ConnectTo(const sockaddr_in& address, int seconds = 5);
 
 // Sends until the peer does not want any more.
 void SendAll(int socket, const std::string& bytes);

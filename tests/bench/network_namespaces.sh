@@ -94,12 +94,11 @@ shape() {
   [ -z "$rate" ] || ip netns exec "$namespace" tc qdisc add dev "$device" root tbf rate "$rate" burst 256kb latency 50ms
 }
 
-# UCX is told the card: it would also offer the namespace's loopback, which is no way to anybody.
 on_host() {
   local name=$1
   shift
   ip netns exec "$(namespace_of "$name")" unshare --uts sh -c 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"' "$name" \
-    env UCX_NET_DEVICES=eth0 "$@" {network_guard}>&-
+    "$@" {network_guard}>&-
 }
 
 start_on() {
