@@ -198,17 +198,11 @@ void RoutingTransport::CloseSession(uint64_t job, uint32_t generation) {
 absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
                                                  const LinkCredentials& credentials) {
   ASSIGN_OR_RETURN(const std::vector<Part> parts, Split(address));
-  absl::Status unshared;
   for (int i = 0; i < std::ssize(ways_); ++i) {
     const Way& way = ways_[i];
     const auto part = std::ranges::find(parts, way.kind, &Part::kind);
     if (part == parts.end()) continue;
-    if (way.kind == LinkKind::kSharedMemory) {
-      if (!SharedMemoryTransport::IsLocal(part->address)) continue;
-      absl::StatusOr<PeerId> peer = way.carrier->Connect(part->address, credentials);
-      if (peer.ok()) return Outer(*peer, i);
-      unshared = peer.status();
-      LOG(WARNING) << "no shared memory with a peer on this host: " << unshared;
+    if (way.kind == LinkKind::kSharedMemory && !SharedMemoryTransport::IsLocal(part->address)) {
       continue;
     }
     ASSIGN_OR_RETURN(const PeerId peer, way.carrier->Connect(part->address, credentials));
@@ -217,12 +211,11 @@ absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
   const std::string theirs = absl::StrJoin(parts, " and ", [](std::string* out, const Part& part) {
     absl::StrAppend(out, NameOf(part.kind));
   });
-  return absl::FailedPreconditionError(absl::StrCat(
-      "no way to this peer: this side has --transport=", NameOf(links_), ", the peer has ",
-      theirs.empty() ? "none that this version knows" : theirs,
-      unshared.ok() ? ", and shared memory needs the same host, user and network namespace"
-                    : absl::StrCat(", and shared memory failed: ", unshared.message()),
-      "; --transport=auto on both sides reaches every peer"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("no way to this peer: this side has --transport=", NameOf(links_),
+                   ", the peer has ", theirs.empty() ? "none that this version knows" : theirs,
+                   "; shared memory needs the same host, user and network namespace; "
+                   "--transport=auto on both sides reaches every peer"));
 }
 
 PeerId RoutingTransport::Outer(PeerId inner, int way) {

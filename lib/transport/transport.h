@@ -72,8 +72,8 @@ class MessageReceiver {
   // A header arrived from `from` and is well formed. Returns where its payload (header.length
   // bytes, > 0) is to be placed, or nowhere to drop it (nothing more is heard of it then). The
   // memory must stay valid until Received or PayloadLost, exactly one of which follows unless the
-  // receiver disconnects `from`. Registered memory (RegisterMemory) is fastest. Not called when
-  // length is 0.
+  // receiver disconnects `from`. May not call the transport. Registered memory (RegisterMemory) is
+  // fastest. Not called when length is 0.
   virtual PayloadPlace PlacePayload(PeerId from, const WireHeader& header) = 0;
 
   // A whole message is here. `payload` is the memory that PlacePayload named (empty when length is
