@@ -42,21 +42,23 @@ void GradientSquares::Await(int64_t step) {
   step_ = step;
 }
 
-absl::Span<std::byte> GradientSquares::Place(int64_t step, int shard, uint64_t bytes) {
-  if (step != step_ || shard < 0 || shard >= std::ssize(parts_)) return {};
-  Part& part = parts_[shard];
-  if (part.state != PartState::kAwaited || bytes != part.bytes) return {};
-  part.state = PartState::kPlacing;
-  return {reinterpret_cast<std::byte*>(&messages_[part.first]), part.bytes};
+std::vector<absl::Span<std::byte>> GradientSquares::places() {
+  std::vector<absl::Span<std::byte>> places(parts_.size());
+  for (size_t shard = 0; shard < parts_.size(); ++shard) {
+    const Part& part = parts_[shard];
+    if (part.state == PartState::kNone) continue;
+    places[shard] = {reinterpret_cast<std::byte*>(&messages_[part.first]), part.bytes};
+  }
+  return places;
 }
 
-void GradientSquares::Reject(int shard) {
-  CHECK(parts_[shard].state == PartState::kPlacing);
-  parts_[shard].state = PartState::kAwaited;
+bool GradientSquares::Wants(int64_t step, int shard) const {
+  return step == step_ && shard >= 0 && shard < std::ssize(parts_) &&
+         parts_[shard].state == PartState::kAwaited;
 }
 
 bool GradientSquares::Accept(int shard) {
-  CHECK(parts_[shard].state == PartState::kPlacing);
+  CHECK(parts_[shard].state == PartState::kAwaited);
   parts_[shard].state = PartState::kIn;
   return --parts_missing_ == 0;
 }

@@ -10,10 +10,10 @@
 
 namespace muster {
 
-// Belongs to shard 0. A shard's part of a step is one message:
-// `sums_per_chunk` f64 for each of its chunks with gradients (ChunksWithGradients()). Totals are
-// taken chunk by chunk in the plan's order, so they do not depend on how chunks are spread over
-// shards. Thread-compatible; after construction nothing is allocated.
+// Belongs to shard 0, where a ShardAssembly places the messages. A shard's part of a step is one
+// message: `sums_per_chunk` f64 for each of its chunks with gradients (ChunksWithGradients()).
+// Totals are taken chunk by chunk in the plan's order, so they do not depend on how chunks are
+// spread over shards. Thread-compatible; after construction nothing is allocated.
 class GradientSquares {
  public:
   explicit GradientSquares(const v1::JobPlan& plan, int sums_per_chunk = 1);
@@ -23,20 +23,15 @@ class GradientSquares {
 
   // Whose parts are being gathered, or were last.
   int64_t step() const { return step_; }
-  // Whether the shard has chunks with gradients, and so a part.
-  bool Awaits(int shard) const { return parts_[shard].state != PartState::kNone; }
+  // Where the message of every shard lies, by shard; empty for one without gradients, which has no
+  // part.
+  std::vector<absl::Span<std::byte>> places();
 
   // Gathers those of `step` from here on; none before the first call, and none that is incomplete.
   void Await(int64_t step);
-
-  // Where the message of `shard` for `step` is to be placed; empty where none is wanted: another
-  // step, no such shard, another size, or a repeat.
-  absl::Span<std::byte> Place(int64_t step, int shard, uint64_t bytes);
-  // Placed, and neither accepted nor rejected yet.
-  bool IsPlacing(int shard) const { return parts_[shard].state == PartState::kPlacing; }
-  // What was placed is no such message, or will not arrive: it may come again.
-  void Reject(int shard);
-  // What was placed is the message. True when it was the last one that was missing.
+  // Whether the message of `shard` about `step` is missing.
+  bool Wants(int64_t step, int shard) const;
+  // It is in its place. True when it was the last one that was missing.
   bool Accept(int shard);
 
   // Once all parts are in.
@@ -47,7 +42,7 @@ class GradientSquares {
   double Total(int which = 0) const;
 
  private:
-  enum class PartState : uint8_t { kNone, kAwaited, kPlacing, kIn };  // kNone: has no part
+  enum class PartState : uint8_t { kNone, kAwaited, kIn };  // kNone: has no part
   struct Part {
     PartState state = PartState::kNone;
     size_t first = 0;  // double of its message

@@ -14,6 +14,7 @@
 #include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
+#include "lib/shard/backup_gate.h"
 #include "lib/shard/bsp_gate.h"
 #include "lib/shard/optimizer_settings.h"
 #include "lib/shard/staleness_gate.h"
@@ -76,8 +77,6 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
       states_{VersionState{LossScale(plan_->spec().training())},
               VersionState{LossScale(plan_->spec().training())},
               VersionState{LossScale(plan_->spec().training())}},
-      judged_(StepsAreJudged(plan_->spec().training())),
-      has_trust_(HasTrustRatios(plan_->spec().training().optimizer())),
       snapshots_(store_->size(), plan_->spec().checkpoint().every_steps()) {
   for (Chunk& chunk : chunks_) {
     const int index = IndexOf(chunk);
@@ -100,12 +99,19 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
   // Without gradients there is nothing to wait for.
   highest_ = lowest_;
   chunks_at_lowest_ = trained_chunks_;
-  gate_ = MakeGate();
-  if (judged_) PrepareToJudge();
-  if (backup_gate_ != nullptr) PrepareToClose();
+  const ShardAssembly::Send send = [this](int to, const WireHeader& header,
+                                          absl::Span<const std::byte> payload,
+                                          Transport::SendDone done) {
+    output_->SendToShard(to, header, payload, std::move(done));
+  };
+  MakeGate(send);
+  if (StepsAreJudged(plan_->spec().training())) {
+    JudgedShard* const judged = this;  // a base that is nobody else's business
+    agreement_ = std::make_unique<StepAgreement>(*plan_, shard_, send, judged);
+  }
 }
 
-std::unique_ptr<Gate> ParameterShard::MakeGate() {
+void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
   const v1::SyncSpec& sync = plan_->spec().sync();
   const std::vector<int64_t> samples = SamplesOf(*plan_);
   if (pushes_are_updates_) {
@@ -117,21 +123,22 @@ std::unique_ptr<Gate> ParameterShard::MakeGate() {
       options.shares.push_back(static_cast<double>(share) / batch);
     }
     if (sync.mode() == v1::SSP) options.staleness = sync.staleness();
-    return std::make_unique<StalenessGate>(std::move(options));
-  }
-  if (sync.backup_workers() > 0) {
+    gate_ = std::make_unique<StalenessGate>(std::move(options));
+  } else if (sync.backup_workers() > 0) {
     auto gate =
         std::make_unique<BackupGate>(BackupGate::Options{.chunks = chunk_count(),
                                                          .trained_chunks = trained_chunks_,
                                                          .samples = samples,
                                                          .first_step = plan_->first_step()});
-    backup_gate_ = gate.get();
-    return gate;
+    closing_ = std::make_unique<ClosingExchange>(*plan_, shard_, gate.get(), send,
+                                                 [this] { UpdateAllReady(); });
+    gate_ = std::move(gate);
+  } else {
+    gate_ = std::make_unique<BspGate>(BspGate::Options{.chunks = chunk_count(),
+                                                       .ranks = ranks(),
+                                                       .first_step = plan_->first_step(),
+                                                       .every = averages_ ? sync.every() : 1});
   }
-  return std::make_unique<BspGate>(BspGate::Options{.chunks = chunk_count(),
-                                                    .ranks = ranks(),
-                                                    .first_step = plan_->first_step(),
-                                                    .every = averages_ ? sync.every() : 1});
 }
 
 ParameterShard::Chunk* ParameterShard::Find(uint32_t id) {
@@ -213,7 +220,7 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
     SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
     return RefusalReason::kNone;
   }
-  if (backup_gate_ != nullptr) TellArrived();
+  if (closing_ != nullptr) closing_->TellArrived();
   UpdateIfReady(*chunk);
   return RefusalReason::kNone;
 }
@@ -366,11 +373,43 @@ absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk,
   return wire;
 }
 
+// ---------------------------------------------------------------- messages of other shards
+
+absl::Span<std::byte> ParameterShard::PlaceScalars(const WireHeader& header) {
+  return agreement_ == nullptr ? absl::Span<std::byte>() : agreement_->Place(header);
+}
+
+void ParameterShard::ScalarsArrived(const WireHeader& header) { agreement_->Arrived(header); }
+
+void ParameterShard::ScalarsLost(const WireHeader& header) { agreement_->Lost(header); }
+
+absl::Span<std::byte> ParameterShard::PlaceRanks(const WireHeader& header) {
+  return closing_ == nullptr ? absl::Span<std::byte>() : closing_->Place(header);
+}
+
+void ParameterShard::RanksArrived(const WireHeader& header) { closing_->Arrived(header); }
+
+void ParameterShard::RanksLost(const WireHeader& header) { closing_->Lost(header); }
+
+void ParameterShard::ShardLost(int shard) {
+  if (agreement_ != nullptr) agreement_->ShardLost(shard);
+  if (closing_ != nullptr) closing_->ShardLost(shard);
+}
+
+RefusalReason ParameterShard::VerdictArrived(const WireHeader& header) {
+  return agreement_ == nullptr ? RefusalReason::kWrongStep : agreement_->VerdictArrived(header);
+}
+
+RefusalReason ParameterShard::StepClosed(const WireHeader& header,
+                                         absl::Span<const std::byte> ranks) {
+  return closing_ == nullptr ? RefusalReason::kWrongStep : closing_->StepClosed(header, ranks);
+}
+
 // ---------------------------------------------------------------- updates
 
 bool ParameterShard::MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const {
   if (!started_ || update.ranks.empty()) return false;
-  if (judged_ && (!judgement_ || !judgement_->complete || !chunk.summed)) return false;
+  if (agreement_ != nullptr && !(agreement_->agreed() && chunk.summed)) return false;
   if (FreeBuffer(chunk) < 0) return false;  // all memory is still being read
   return update.step < snapshots_.Barrier(IndexOf(chunk));
 }
@@ -389,7 +428,7 @@ int ParameterShard::FreeBuffer(const Chunk& chunk) {
 void ParameterShard::UpdateIfReady(Chunk& chunk) {
   if (std::exchange(chunk.updating, true)) return;  // sends may end inside of what follows
   while (true) {
-    if (judged_) SumIfReady(chunk);
+    if (agreement_ != nullptr) SumIfReady(chunk);
     const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
     if (!MayUpdate(chunk, update)) break;
     Update(chunk, update);
@@ -404,12 +443,12 @@ void ParameterShard::UpdateAllReady() {
 void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   const int index = IndexOf(chunk);
   const ChunkStore::Version next = {.values = FreeBuffer(chunk), .slots = 1 - chunk.current.slots};
-  if (judgement_ && judgement_->skip) {
+  if (agreement_ != nullptr && agreement_->judgement()->skip) {
     Skip(chunk, next);
   } else {
     Apply(chunk, update, next);
   }
-  if (judged_) chunk.sum_of_squares = squares_[chunk.number];
+  if (agreement_ != nullptr) chunk.sum_of_squares = agreement_->squares(chunk.number);
   if (pushes_are_updates_) output_->StalePushApplied(update.staleness);
   ReturnLeases(chunk, update);
 
@@ -418,10 +457,8 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   chunk.summed = false;
   gate_->Updated(index);
   CountVersion(chunk, version_before);
-  if (lowest_ > lowest_before) {
-    judgement_.reset();
-    chunks_summed_ = 0;
-  }
+  const bool step_ends = agreement_ != nullptr && lowest_ > lowest_before;
+  if (step_ends) agreement_->BeginStep(lowest_);
   gate_->TakeAnswers(index, [&](int rank) {
     SendParams(chunk, chunk.current, rank, gate_->AnswerStep(index, rank));
   });
@@ -430,7 +467,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   } else if (HoldIfWanted(chunk)) {
     SnapshotIsTaken();
   }
-  if (judged_ && lowest_ > lowest_before) UpdateAllReady();  // what came early is summed now
+  if (step_ends) UpdateAllReady();  // what came early is summed now
 }
 
 void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
@@ -501,7 +538,9 @@ double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
     chunk.buffers[next.values].encoded = true;
   }
   OptimizerSettings settings = SettingsFor(chunk);
-  if (has_trust_) settings.trust_ratio = trust_[chunk.parameter];
+  if (agreement_ != nullptr && agreement_->has_trust()) {
+    settings.trust_ratio = agreement_->trust_ratio(chunk.parameter);
+  }
   const double learning_rate = LearningRate(plan_->spec().training(), update.step, total_steps_) *
                                chunk.learning_rate_factor * update.share * update.rate_factor;
   return kernels::ApplyOptimizer(settings, learning_rate, UpdatesBefore(chunk), buffers,
@@ -531,7 +570,7 @@ OptimizerSettings ParameterShard::SettingsFor(const Chunk& chunk) const {
 
 kernels::GradientClip ParameterShard::ClipFor(const ChunkUpdate& update) const {
   kernels::GradientClip clip{.factor = update.gradient_factor};
-  if (judgement_) clip.factor *= judgement_->factor;
+  if (agreement_ != nullptr) clip.factor *= agreement_->judgement()->factor;
   const v1::Clip& wanted = plan_->spec().training().clip();
   if (wanted.has_value()) clip.limit = wanted.value();
   return clip;
@@ -584,7 +623,62 @@ void ParameterShard::Start(int64_t total_steps) {
 void ParameterShard::Retire() {
   started_ = false;
   retired_ = true;
+  if (closing_ != nullptr) closing_->Retire();
   for (Push& push : pushes_) push.lease = {};
+}
+
+bool ParameterShard::idle() const {
+  return tickets_.all_back() && (agreement_ == nullptr || agreement_->idle()) &&
+         (closing_ == nullptr || closing_->idle());
+}
+
+// ---------------------------------------------------------------- judged steps
+
+void ParameterShard::SumIfReady(Chunk& chunk) {
+  if (!started_ || chunk.summed || !agreement_->takes_sums() || VersionOf(chunk) != lowest_) return;
+  const int index = IndexOf(chunk);
+  const ChunkUpdate update = gate_->NextUpdate(index);
+  if (update.ranks.empty()) return;
+  GatherGradients(chunk, update);
+  float* const sum = store_->Gradient(index, update.ranks[0]).data();
+  const double squares =
+      kernels::SumGradients(sum, gradients_.data(), gathered_, store_->elements(index));
+  ReturnLeases(chunk, update);
+  chunk.summed = true;
+  agreement_->ChunkSummed(
+      chunk.number, PartOfNorm(chunk, squares * update.gradient_factor * update.gradient_factor));
+}
+
+void ParameterShard::StepJudged(int64_t step, bool skipped, int64_t skips_in_row) {
+  VersionState next = StateOfVersion(step);
+  if (skipped) {
+    next.loss_scale.StepOverflowed();
+    ++next.skipped;
+  } else {
+    next.loss_scale.StepWasClean();
+  }
+  StateOfVersion(step + 1) = next;
+  output_->StepJudged({.step = step,
+                       .skipped = skipped,
+                       .skips_in_row = skips_in_row,
+                       .loss_scale = next.loss_scale.value()});
+}
+
+// A statistic has no direction.
+void ParameterShard::MeasureDirections(absl::Span<double> squares) {
+  for (const Chunk& chunk : chunks_) {
+    if (!chunk.trained) continue;
+    kernels::DirectionSquares measured;
+    if (chunk.statistic_momentum == 0) {
+      const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
+      GatherGradients(chunk, update);
+      measured = kernels::MeasureDirection(SettingsFor(chunk), UpdatesBefore(chunk),
+                                           BuffersOf(chunk, chunk.current),
+                                           store_->elements(IndexOf(chunk)), ClipFor(update));
+    }
+    squares[2 * chunk.number] = measured.values;
+    squares[2 * chunk.number + 1] = measured.direction;
+  }
 }
 
 // ---------------------------------------------------------------- snapshots

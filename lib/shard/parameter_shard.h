@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,16 +13,14 @@
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/codec/codec.h"
-#include "lib/shard/backup_gate.h"
 #include "lib/shard/chunk_store.h"
+#include "lib/shard/closing_exchange.h"
 #include "lib/shard/gate.h"
-#include "lib/shard/gradient_squares.h"
 #include "lib/shard/loss_scale.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/payload_tickets.h"
 #include "lib/shard/snapshot_queue.h"
-#include "lib/shard/step_closing.h"
-#include "lib/shard/trust_ratio.h"
+#include "lib/shard/step_agreement.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/checkpoint.pb.h"
@@ -87,20 +84,15 @@ class ShardOutput {
 // a run repeats to the bit.
 //
 // Where steps are judged (StepsAreJudged), a chunk's gradients are summed as soon as the gate has
-// an update. When a shard has summed all of its chunks it sends their sums of squares to shard 0,
-// which adds up those of all shards and tells the total to everyone. Only then is the step applied,
-// clipped by the norm, or skipped everywhere when that is not finite. With lamb and lars there is
-// one more exchange of that kind before it is applied: of every chunk's norms, and of the trust
-// ratio of every parameter.
-//
-// With backup workers shard 0 also closes the steps: every shard tells it whose pushes are all
-// there (kArrived), and it tells every shard whose the step is made of (kClosed).
+// an update, and applied, or skipped everywhere, when the shards have agreed on the step
+// (StepAgreement). With backup workers they also agree on whose pushes it is made of
+// (ClosingExchange).
 //
 // Parameters that are frozen are fetched and never pushed: they have every version.
 //
 // Thread-compatible. No clock, no I/O, no lock; after Create() nothing is allocated but for
 // snapshots.
-class ParameterShard {
+class ParameterShard : private JudgedShard {
  public:
   // What Create() will allocate. The plan is good (CheckPlan).
   static int64_t BytesNeeded(const v1::JobPlan& plan, int shard) {
@@ -183,7 +175,7 @@ class ParameterShard {
   // On the thread of the transport that lent it, while there is one.
   void Retire();
   // No payload is being received and none sent.
-  bool idle() const { return tickets_.all_back() && placing_ == 0 && sending_ == 0; }
+  bool idle() const;
 
   // All steps are part of all chunks.
   bool finished() const { return started_ && lowest_ >= total_steps_; }
@@ -243,15 +235,11 @@ class ParameterShard {
     LossScale loss_scale;
     int64_t skipped = 0;  // steps before it that changed nothing
   };
-  struct Judgement {
-    bool skip = false;
-    double factor = 1;     // on the gradient
-    bool complete = true;  // no trust ratio is missing
-  };
 
   ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shard,
                  std::unique_ptr<ChunkStore> store);
-  std::unique_ptr<Gate> MakeGate();
+  // And what closes the steps, where something does.
+  void MakeGate(const ShardAssembly::Send& send);
 
   int ranks() const { return plan_->workers_size(); }
   int IndexOf(const Chunk& chunk) const { return static_cast<int>(&chunk - chunks_.data()); }
@@ -292,23 +280,11 @@ class ParameterShard {
   VersionState& StateOfVersion(int64_t version) { return states_[version % states_.size()]; }
   absl::Status RestoreState(const v1::UpdateState& state);
 
-  // In shard_agreement.cc.
-  WireHeader HeaderToShard(MessageKind kind, int64_t step) const;
-  void PrepareToJudge();
+  // Of judged steps.
   void SumIfReady(Chunk& chunk);
-  void SendSums(MessageKind kind, const std::vector<double>& message);
-  GradientSquares* GatheredOf(MessageKind kind) const;
-  absl::Span<std::byte> PlaceTrust(const WireHeader& header);
-  void TrustArrived();
-  void GiveVerdict();
-  void Judge(double sum_of_squares);
-  void MeasureDirections();
-  void GiveTrust();
-  void Trust();
-
-  void PrepareToClose();
-  void TellArrived();
-  void CloseIfPossible();
+  void StepJudged(int64_t step, bool skipped, int64_t skips_in_row) override;
+  void MeasureDirections(absl::Span<double> squares) override;
+  void GoOn() override { UpdateAllReady(); }
 
   void BeginSnapshot();
   bool HoldIfWanted(const Chunk& chunk);
@@ -338,40 +314,11 @@ class ParameterShard {
   int64_t furthest_ = 0;  // step one past the last push that is part of a chunk
   int chunks_at_lowest_ = 0;
 
-  // Messages between shards.
-  int64_t placing_ = 0;
-  int64_t sending_ = 0;
-
   // Of the versions that a chunk may have, the one before and the next.
   std::array<VersionState, 3> states_;
 
-  // Where steps are judged: of step lowest_.
-  const bool judged_;
-  int chunks_summed_ = 0;
-  std::vector<double> squares_;  // the message to shard 0
-  int sums_sending_ = 0;         // messages of these or the norms
-  std::optional<Judgement> judgement_;
-  int64_t skips_in_row_ = 0;
-  std::unique_ptr<GradientSquares> all_squares_;  // of shard 0
-
-  // With lamb and lars.
-  const bool has_trust_;
-  std::vector<double> norms_;   // [chunk with gradients, {values, direction}], to shard 0
-  std::vector<double> trust_;   // [parameter], from shard 0
-  bool trust_placing_ = false;  // it is being received
-  std::unique_ptr<TrustRatios> trust_ratios_;  // of shard 0
-  std::unique_ptr<GradientSquares> all_norms_;
-  bool trust_due_ = false;
-  int trust_sending_ = 0;
-
-  // With backup workers. A message is a RankSet.
-  BackupGate* backup_gate_ = nullptr;  // = gate_
-  std::vector<uint64_t> arrived_message_;
-  int64_t arrived_step_ = -1;  // that the message is about
-  bool arrived_sending_ = false;
-  std::unique_ptr<StepClosing> closing_;  // of shard 0
-  std::vector<uint64_t> closed_message_;
-  int closed_sending_ = 0;
+  std::unique_ptr<StepAgreement> agreement_;  // where steps are judged
+  std::unique_ptr<ClosingExchange> closing_;  // with backup workers
 
   SnapshotQueue snapshots_;
 };

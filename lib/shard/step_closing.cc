@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
 
 #include "glog/logging.h"
 #include "lib/shard/rank_set.h"
@@ -24,18 +23,20 @@ StepClosing::StepClosing(const v1::JobPlan& plan, const std::vector<bool>& shard
   order_.reserve(ranks_);
 }
 
-absl::Span<std::byte> StepClosing::Place(int64_t step, int shard, uint64_t bytes) {
-  if (step > step_ || shard < 0 || shard >= std::ssize(parts_)) return {};
-  Part& part = parts_[shard];
-  if (!part.awaited || part.placing || bytes != part.message.size() * sizeof(uint64_t)) return {};
-  part.placing = true;
-  return {reinterpret_cast<std::byte*>(part.message.data()), bytes};
+std::vector<absl::Span<std::byte>> StepClosing::places() {
+  std::vector<absl::Span<std::byte>> places(parts_.size());
+  for (size_t shard = 0; shard < parts_.size(); ++shard) {
+    if (!parts_[shard].awaited) continue;
+    std::vector<uint64_t>& message = parts_[shard].message;
+    places[shard] = {reinterpret_cast<std::byte*>(message.data()),
+                     message.size() * sizeof(uint64_t)};
+  }
+  return places;
 }
 
 void StepClosing::Accept(int shard, int64_t step) {
   Part& part = parts_[shard];
-  CHECK(part.placing);
-  part.placing = false;
+  CHECK(part.awaited);
   if (step != step_) return;
   for (size_t word = 0; word < set_.size(); ++word) {
     part.arrived[word] |= part.message[word];

@@ -10,10 +10,10 @@
 
 namespace muster {
 
-// Belongs to shard 0. Every shard with gradients says which ranks' pushes of the step are all
-// there, again whenever there are more. The step is closed with the first ranks that all shards
-// have, all workers but sync.backup_workers; ranks that become complete by the same message count
-// in ascending order. A message is the ranks as a RankSet.
+// Belongs to shard 0, where a ShardAssembly places the messages. Every shard with gradients says
+// which ranks' pushes of the step are all there, again whenever there are more. The step is closed
+// with the first ranks that all shards have, all workers but sync.backup_workers; ranks that become
+// complete by the same message count in ascending order. A message is the ranks as a RankSet.
 // Thread-compatible; after construction nothing is allocated.
 class StepClosing {
  public:
@@ -24,16 +24,13 @@ class StepClosing {
   int64_t step() const { return step_; }
   // All workers but the backup ones are complete.
   bool can_close() const { return static_cast<int>(order_.size()) >= wanted_; }
-  bool Awaits(int shard) const { return parts_[shard].awaited; }
 
-  // Where the message of `shard` is to be placed; empty where none is wanted: a step that is not
-  // open yet, no such shard, another size, or one is being placed already. A message about a step
-  // that was closed meanwhile is wanted and changes nothing.
-  absl::Span<std::byte> Place(int64_t step, int shard, uint64_t bytes);
-  bool IsPlacing(int shard) const { return parts_[shard].placing; }
-  // What was placed is no such message, or will not arrive.
-  void Reject(int shard) { parts_[shard].placing = false; }
-  // What was placed is the message, of that step.
+  // Where the message of every shard lies, by shard; empty for one without gradients.
+  std::vector<absl::Span<std::byte>> places();
+  // Whether a message about `step` may be placed: not about one that is not open yet. One about a
+  // step that was closed meanwhile changes nothing.
+  bool Wants(int64_t step) const { return step <= step_; }
+  // The message of `shard`, about that step, is in its place.
   void Accept(int shard, int64_t step);
 
   // The ranks of the step, as a RankSet, once it can be closed; the next step begins. Valid until
@@ -43,7 +40,6 @@ class StepClosing {
  private:
   struct Part {
     bool awaited = false;
-    bool placing = false;
     std::vector<uint64_t> message;
     std::vector<uint64_t> arrived;  // of the step
   };

@@ -27,8 +27,8 @@ class StepClosingTest : public testing::Test {
   bool Tell(int64_t step, int shard, const std::vector<int>& ranks) {
     std::vector<uint64_t> message(RankSet::WordsFor(kWorkers));
     for (const int rank : ranks) RankSet::Add(absl::MakeSpan(message), rank);
-    const auto place = closing_.Place(step, shard, message.size() * sizeof(uint64_t));
-    if (place.empty()) return false;
+    const auto place = closing_.places()[shard];
+    if (!closing_.Wants(step) || place.size() != message.size() * sizeof(uint64_t)) return false;
     std::memcpy(place.data(), message.data(), place.size());
     closing_.Accept(shard, step);
     return true;
@@ -75,18 +75,12 @@ TEST_F(StepClosingTest, WhatIsSaidAboutAClosedStepChangesNothing) {
   EXPECT_EQ(Close(), (std::vector<int>{1, 2}));
 }
 
-TEST_F(StepClosingTest, MessagesThatMakeNoSenseFindNoPlace) {
-  EXPECT_TRUE(closing_.Awaits(1));
-  EXPECT_FALSE(closing_.Awaits(2));
-  EXPECT_FALSE(Tell(1, 0, {0})) << "a step that is not open";
-  EXPECT_FALSE(Tell(0, 2, {0})) << "a shard without gradients";
-  EXPECT_FALSE(Tell(0, 3, {0})) << "no shard";
-  EXPECT_FALSE(Tell(0, -1, {0}));
-  EXPECT_TRUE(closing_.Place(0, 0, 8).empty()) << "another size";
-  EXPECT_FALSE(closing_.Place(0, 0, 16).empty());
-  EXPECT_TRUE(closing_.Place(0, 0, 16).empty()) << "while one is being placed";
-  closing_.Reject(0);
-  EXPECT_TRUE(Tell(0, 0, {0}));
+TEST_F(StepClosingTest, OnlyShardsWithGradientsSpeakAndOnlyOfStepsThatAreOpenOrClosed) {
+  ASSERT_EQ(closing_.places().size(), 3u);
+  EXPECT_EQ(closing_.places()[1].size(), 16u);
+  EXPECT_TRUE(closing_.places()[2].empty());
+  EXPECT_TRUE(closing_.Wants(0));
+  EXPECT_FALSE(closing_.Wants(1));
 }
 
 }  // namespace
