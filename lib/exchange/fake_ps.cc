@@ -26,7 +26,8 @@ FakeShard::FakeShard(InProcessNetwork& network)
 
 void FakeShard::Serve(std::shared_ptr<const v1::JobPlan> plan, int shard, int64_t total_steps) {
   plan_ = std::move(plan);
-  total_steps_ = total_steps;
+  rounds_ = RoundSchedule::Of(*plan_);
+  rounds_.total_steps = total_steps;
   transport_->OpenSession(plan_->job_number(), plan_->generation(),
                           *SessionToken::FromBytes(plan_->session_token()));
   for (int c = 0; c < plan_->chunks_size(); ++c) {
@@ -172,8 +173,7 @@ void FakeShard::Average(Chunk& chunk) {
     for (size_t i = 0; i < part.size(); ++i) chunk.values[i] += part[i];
   }
   chunk.gradients.clear();
-  const int64_t every = plan_->spec().sync().every();
-  chunk.version = std::min((chunk.version / every + 1) * every, total_steps_);
+  chunk.version = rounds_.EndAfter(chunk.version);
 }
 
 void FakeShard::Overtake(int64_t version) {

@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "lib/shard/round_schedule.h"
 #include "lib/transport/inprocess_transport.h"
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
@@ -80,7 +81,7 @@ class FakeShard : private MessageReceiver {
   std::shared_ptr<const v1::JobPlan> plan_;
   std::map<uint32_t, PeerId> workers_;  // by rank
   std::vector<std::byte> incoming_;
-  int64_t total_steps_ = 0;
+  RoundSchedule rounds_;
   std::atomic<int64_t> pushes_placed_ = 0;
   std::atomic<int64_t> push_bytes_ = 0;
   std::atomic<int64_t> late_pushes_ = 0;

@@ -38,6 +38,7 @@ LocalSgdExchange::LocalSgdExchange(Options options, std::unique_ptr<PsExchange> 
       share_(static_cast<double>(plan_.workers(options_.exchange.rank).samples()) /
              static_cast<double>(plan_.spec().data().batch_size())),
       settings_(OptimizerSettingsOf(plan_.spec().training().optimizer())),
+      rounds_(RoundSchedule::Of(plan_)),
       chunks_(plan_.chunks_size()),
       chunks_of_parameter_(plan_.graph().parameters_size(), 0),
       parameter_updates_(plan_.graph().parameters_size()),
@@ -65,19 +66,15 @@ LocalSgdExchange::LocalSgdExchange(Options options, std::unique_ptr<PsExchange> 
 }
 
 absl::Status LocalSgdExchange::Connect(int64_t total_steps, std::vector<std::string> addresses) {
-  total_steps_ = total_steps;
+  rounds_.total_steps = total_steps;
   return averaging_->Connect(total_steps, std::move(addresses));
 }
 
 // ---------------------------------------------------------------- versions
 
-bool LocalSgdExchange::EndsRound(int64_t version) const {
-  return version % plan_.spec().sync().every() == 0 || version == total_steps_;
-}
-
 // Whether the shards make `version`; the others are made here.
 bool LocalSgdExchange::IsAveraged(int64_t version) const {
-  return version <= plan_.first_step() || EndsRound(version);
+  return version <= plan_.first_step() || rounds_.EndsAt(version);
 }
 
 bool LocalSgdExchange::HasParameter(int parameter, int64_t version) const {
@@ -135,7 +132,7 @@ absl::Status LocalSgdExchange::Push(int chunk, int64_t step) {
   if (treatments_[parameter].frozen) return absl::OkStatus();
   RETURN_IF_ERROR(averaging_->failure());
   Update(chunk, step);
-  if (EndsRound(step + 1)) RETURN_IF_ERROR(Average(chunk));
+  if (rounds_.EndsAt(step + 1)) RETURN_IF_ERROR(Average(chunk));
   absl::MutexLock lock(&mu_);  // ends waits
   parameter_updates_[parameter].fetch_add(1, std::memory_order_release);
   updates_.fetch_add(1, std::memory_order_release);
@@ -176,7 +173,7 @@ double LocalSgdExchange::ApplyOptimizer(int chunk, int64_t step,
   kernels::OptimizerSettings settings = settings_;
   if (!treatment.weight_decay) settings.weight_decay = 0;
   const double learning_rate =
-      LearningRate(training, step, total_steps_) * treatment.learning_rate_factor;
+      LearningRate(training, step, rounds_.total_steps) * treatment.learning_rate_factor;
   kernels::GradientClip clip{.factor = 1 / share_};
   if (training.clip().has_value()) clip.limit = training.clip().value();
 

@@ -18,6 +18,7 @@
 #include "lib/cluster/parameter_group.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/ps_exchange.h"
+#include "lib/shard/round_schedule.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {
@@ -65,7 +66,6 @@ class LocalSgdExchange : public GradientExchange {
 
   LocalSgdExchange(Options options, std::unique_ptr<PsExchange> averaging);
 
-  bool EndsRound(int64_t version) const;
   bool IsAveraged(int64_t version) const;
   absl::Status AwaitOwn(absl::FunctionRef<bool()> reached) ABSL_LOCKS_EXCLUDED(mu_);
   void Update(int chunk, int64_t step);
@@ -78,9 +78,9 @@ class LocalSgdExchange : public GradientExchange {
   const double share_;  // of the batch
   const kernels::OptimizerSettings settings_;
   std::vector<ParameterTreatment> treatments_;  // by parameter
-  int64_t total_steps_ = 0;
-  std::vector<Chunk> chunks_;             // by the plan's chunk id; of values
-  std::vector<int> chunks_of_parameter_;  // how many, of values
+  RoundSchedule rounds_;                        // its end comes with Connect()
+  std::vector<Chunk> chunks_;                   // by the plan's chunk id; of values
+  std::vector<int> chunks_of_parameter_;        // how many, of values
   int64_t trained_chunks_ = 0;
   std::vector<std::atomic<int64_t>> parameter_updates_;  // chunks of it, since the start
   std::atomic<int64_t> updates_ = 0;                     // chunks of all of them

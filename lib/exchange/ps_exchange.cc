@@ -63,6 +63,7 @@ PsExchange::PsExchange(Options options)
       has_loss_scale_(plan_.spec().training().precision() == v1::FP16),
       may_be_overtaken_(plan_.spec().sync().backup_workers() > 0),
       averages_(plan_.spec().sync().mode() == v1::LOCAL_SGD),
+      rounds_(RoundSchedule::Of(plan_)),
       board_(plan_,
              {.overlap = options_.tuning.overlap, .answer_timeout = options_.answer_timeout}),
       chunks_(plan_.chunks_size()),
@@ -120,7 +121,7 @@ PsExchange::~PsExchange() {
 }
 
 absl::Status PsExchange::Connect(int64_t total_steps, std::vector<std::string>) {
-  total_steps_ = total_steps;
+  rounds_.total_steps = total_steps;
   std::vector<absl::Span<std::byte>> memory = options_.memory;
   memory.push_back(payloads_->memory());
   if (absl::Status opened = thread_.Start(std::move(memory)); !opened.ok()) Fail(std::move(opened));
@@ -134,12 +135,6 @@ absl::Status PsExchange::Connect(int64_t total_steps, std::vector<std::string>) 
                           "PS_UNREACHABLE"));
   }
   return failure();
-}
-
-int64_t PsExchange::VersionAfter(int64_t version) const {
-  if (!averages_) return version + 1;
-  const int64_t every = plan_.spec().sync().every();
-  return std::min((version / every + 1) * every, total_steps_);
 }
 
 // ---------------------------------------------------------------- any thread
@@ -276,7 +271,7 @@ void PsExchange::Enqueue(absl::Span<const int> chunks) {
   for (const int c : chunks) {
     Chunk& chunk = chunks_[c];
     SendQueue& queue = links_[ShardOf(c)].queue;
-    chunk.awaited = VersionAfter(chunk.version.load(std::memory_order_relaxed));
+    chunk.awaited = rounds_.EndAfter(chunk.version.load(std::memory_order_relaxed));
     chunk.sending = true;
     chunk.ready_time = now;
     const int64_t urgency = options_.tuning.priority ? chunk.urgency : pushes_taken_++;

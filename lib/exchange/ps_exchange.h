@@ -22,6 +22,7 @@
 #include "lib/exchange/send_queue.h"
 #include "lib/exchange/send_window.h"
 #include "lib/exchange/version_board.h"
+#include "lib/shard/round_schedule.h"
 #include "lib/transport/session.h"
 #include "lib/transport/shared_slab.h"
 #include "lib/transport/transport.h"
@@ -94,7 +95,6 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   // The failure; OK when there is none.
   absl::Status failure() const { return board_.failure(); }
   // The version that a push turns `version` into: the next one, or that of the end of its round.
-  int64_t VersionAfter(int64_t version) const;
 
  private:
   // Of the communication thread alone, but for what is const and what others read to name what they
@@ -171,8 +171,8 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   const ChunkTrace trace_;
   const bool has_loss_scale_;
   const bool may_be_overtaken_;
-  const bool averages_;  // local_sgd
-  int64_t total_steps_ = 0;
+  const bool averages_;                   // local_sgd
+  RoundSchedule rounds_;                  // its end comes with Connect()
   std::shared_ptr<SharedSlab> payloads_;  // packed gradients and narrow values
   VersionBoard board_;
 

@@ -8,25 +8,24 @@
 namespace muster {
 
 BspGate::BspGate(const Options& options)
-    : first_step_(options.first_step),
-      every_(options.every),
+    : rounds_(options.rounds),
       ranks_(options.ranks),
-      chunks_(options.chunks, {.version = options.first_step}),
+      chunks_(options.chunks, {.version = options.rounds.first_step}),
       states_(static_cast<size_t>(options.chunks) * options.ranks, PushState::kAwaited) {
   std::iota(ranks_.begin(), ranks_.end(), 0);
 }
 
-int64_t BspGate::VersionAfter(int64_t version) const {
-  return std::min((version / every_ + 1) * every_, total_steps_);
+RoundSchedule BspGate::rounds() const {
+  RoundSchedule rounds = rounds_;
+  rounds.total_steps = total_steps_;
+  return rounds;
 }
 
-bool BspGate::IsVersion(int64_t step) const {
-  return step % every_ == 0 || step == first_step_ || step == total_steps_;
-}
+bool BspGate::IsVersion(int64_t step) const { return rounds().IsVersion(step); }
 
 PushFate BspGate::Admit(int chunk, int rank, int64_t step) {
   const Chunk& c = chunks_[chunk];
-  if (step == c.previous && step >= first_step_) return PushFate::kRepeat;
+  if (step == c.previous && step >= rounds_.first_step) return PushFate::kRepeat;
   if (step != c.version || step == total_steps_) return PushFate::kWrongStep;
   PushState& state = StateOf(chunk, rank);
   if (state != PushState::kAwaited) return PushFate::kRepeat;
@@ -59,7 +58,7 @@ ChunkUpdate BspGate::NextUpdate(int chunk) const {
 void BspGate::Updated(int chunk) {
   Chunk& c = chunks_[chunk];
   c.previous = c.version;
-  c.version = VersionAfter(c.version);
+  c.version = rounds().EndAfter(c.version);
   c.pushes_in = 0;
   c.answers_owed = true;
   std::fill_n(&StateOf(chunk, 0), ranks_.size(), PushState::kAwaited);
@@ -78,7 +77,8 @@ bool BspGate::AnswersAgain(int chunk, int /*rank*/, int64_t step) const {
 FetchFate BspGate::Fetch(int chunk, int /*rank*/, int64_t step) {
   const Chunk& c = chunks_[chunk];
   if (step == c.version) return FetchFate::kCurrent;
-  return step == c.previous && step >= first_step_ ? FetchFate::kPrevious : FetchFate::kWrongStep;
+  return step == c.previous && step >= rounds_.first_step ? FetchFate::kPrevious
+                                                          : FetchFate::kWrongStep;
 }
 
 int64_t BspGate::AnswerStep(int chunk, int /*rank*/) const { return chunks_[chunk].version; }

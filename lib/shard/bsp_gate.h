@@ -5,22 +5,22 @@
 #include <vector>
 
 #include "lib/shard/gate.h"
+#include "lib/shard/round_schedule.h"
 
 namespace muster {
 
 // An update of a chunk takes one push of every rank, of the step that is the chunk's version; the
 // value served at step s has seen exactly the pushes of the steps before s (I4).
 //
-// Versions are first_step, the multiples of `every` and the last step: `every` > 1 is local SGD,
-// where a push of step v ends the round from v to the next version.
+// Versions are those of `rounds`: in local SGD a push of version v ends the round from v to the
+// next one, and bears all of its steps.
 //   Source of local SGD: S. Stich, "Local SGD converges fast and communicates little", ICLR 2019
 class BspGate : public Gate {
  public:
   struct Options {
     int chunks = 0;
     int ranks = 1;
-    int64_t first_step = 0;
-    int64_t every = 1;
+    RoundSchedule rounds;  // without the end, which comes with Start()
   };
   explicit BspGate(const Options& options);
 
@@ -37,7 +37,7 @@ class BspGate : public Gate {
   int64_t AnswerStep(int chunk, int rank) const override;
   int64_t version(int chunk) const override { return chunks_[chunk].version; }
   bool IsVersion(int64_t step) const override;
-  int64_t UpdatesUntil(int64_t version) const override { return version - first_step_; }
+  int64_t UpdatesUntil(int64_t version) const override { return version - rounds_.first_step; }
 
  private:
   enum class PushState : uint8_t { kAwaited, kPlacing, kIn };
@@ -49,10 +49,10 @@ class BspGate : public Gate {
   };
 
   PushState& StateOf(int chunk, int rank) { return states_[chunk * ranks_.size() + rank]; }
-  int64_t VersionAfter(int64_t version) const;
+  // With the end.
+  RoundSchedule rounds() const;
 
-  const int64_t first_step_;
-  const int64_t every_;
+  const RoundSchedule rounds_;
   std::vector<int> ranks_;  // 0, 1, ...
   std::vector<Chunk> chunks_;
   std::vector<PushState> states_;  // [chunk, rank]

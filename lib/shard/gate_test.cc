@@ -63,7 +63,7 @@ TEST(BspGateTest, APushThatGotLostMayComeAgain) {
 }
 
 TEST(BspGateTest, RoundsOfLocalSgdEndAtMultiplesAndAtTheEnd) {
-  BspGate gate({.chunks = 1, .ranks = 1, .first_step = 3, .every = 4});
+  BspGate gate({.chunks = 1, .ranks = 1, .rounds = {.first_step = 3, .every = 4}});
   gate.Start(10);
   for (int64_t version : {3, 4, 8}) {
     EXPECT_EQ(gate.version(kChunk), version);

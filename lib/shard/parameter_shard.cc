@@ -17,6 +17,7 @@
 #include "lib/shard/backup_gate.h"
 #include "lib/shard/bsp_gate.h"
 #include "lib/shard/optimizer_settings.h"
+#include "lib/shard/round_schedule.h"
 #include "lib/shard/staleness_gate.h"
 #include "lib/status/status.h"
 
@@ -134,10 +135,8 @@ void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
                                                  [this] { UpdateAllReady(); });
     gate_ = std::move(gate);
   } else {
-    gate_ = std::make_unique<BspGate>(BspGate::Options{.chunks = chunk_count(),
-                                                       .ranks = ranks(),
-                                                       .first_step = plan_->first_step(),
-                                                       .every = averages_ ? sync.every() : 1});
+    gate_ = std::make_unique<BspGate>(BspGate::Options{
+        .chunks = chunk_count(), .ranks = ranks(), .rounds = RoundSchedule::Of(*plan_)});
   }
 }
 
@@ -696,7 +695,7 @@ void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
   if (!gate_->IsVersion(step)) {
     return decline(v1::SNAPSHOT_MISSED,
                    absl::StrCat("no average is made at step ", step, ", only every ",
-                                plan_->spec().sync().every()));
+                                RoundSchedule::Of(*plan_).every));
   }
   if (started_ && step > total_steps_) {
     return decline(v1::SNAPSHOT_FAILED, absl::StrCat("version ", step, " of ", total_steps_));

@@ -7,7 +7,7 @@
 namespace muster {
 
 void SnapshotQueue::Start(int64_t first_step, int64_t total_steps) {
-  total_steps_ = total_steps;
+  due_.total_steps = total_steps;
   if (first_step == total_steps) {
     waiting_.push_back({0, total_steps});  // resumed at its end
   } else {
@@ -17,9 +17,7 @@ void SnapshotQueue::Start(int64_t first_step, int64_t total_steps) {
 
 // At most one periodic or final one waits: those after it come later.
 void SnapshotQueue::Plan(int64_t after) {
-  if (after >= total_steps_) return;
-  const int64_t next = every_steps_ > 0 ? (after / every_steps_ + 1) * every_steps_ : total_steps_;
-  waiting_.push_back({0, std::min(next, total_steps_)});
+  if (after < due_.total_steps) waiting_.push_back({0, due_.EndAfter(after)});
 }
 
 bool SnapshotQueue::Knows(uint64_t id) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "lib/shard/round_schedule.h"
 
 namespace muster {
 
@@ -26,7 +27,7 @@ class SnapshotQueue {
   static constexpr int64_t kNoBarrier = std::numeric_limits<int64_t>::max();
 
   // every_steps 0: no periodic ones.
-  SnapshotQueue(int chunks, int64_t every_steps) : every_steps_(every_steps), held_(chunks) {}
+  SnapshotQueue(int chunks, int64_t every_steps) : due_{.every = every_steps}, held_(chunks) {}
 
   // The periodic ones after first_step and the final one are owed from here on.
   void Start(int64_t first_step, int64_t total_steps);
@@ -61,8 +62,7 @@ class SnapshotQueue {
     return a.step != b.step ? a.step < b.step : a.id > b.id;
   }
 
-  const int64_t every_steps_;
-  int64_t total_steps_ = 0;
+  RoundSchedule due_;  // the periodic ones and the final one
   absl::InlinedVector<Request, 8> waiting_;
   std::optional<Request> current_;
   std::vector<char> held_;  // by chunk: copied for current_
