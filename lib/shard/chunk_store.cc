@@ -12,13 +12,6 @@
 #include "lib/transport/crc32c.h"
 
 namespace muster {
-namespace {
-
-constexpr int64_t kLineBytes = 64;
-
-int64_t RoundedToLines(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
-
-}  // namespace
 
 int ChunkStore::ArraysOf(const v1::JobPlan& plan) {
   if (plan.spec().sync().mode() == v1::LOCAL_SGD) return 1;
@@ -39,16 +32,12 @@ ChunkStore::Chunk ChunkStore::Lay(const v1::JobPlan& plan, int id) {
   Chunk chunk{.id = id,
               .first_slot = planned.slot(),
               .elements = planned.elements(),
-              .push_format = PushFormat(plan, id),
               .values_format = ValuesFormat(plan, id)};
   chunk.stride = RoundedToLines(chunk.elements * static_cast<int64_t>(sizeof(float)));
-  if (chunk.push_format.codec != WireCodec::kRaw) {
-    chunk.payload_stride = RoundedToLines(chunk.push_format.bytes);
-  }
   chunk.outgoing_stride = RoundedToLines(chunk.values_format.bytes);
   const int slots = ArraysOf(plan) - 1;
   const int arrays = 3 * slots + (chunk.sends_values() ? 1 : 3);
-  chunk.bytes = arrays * chunk.stride + plan.workers_size() * (chunk.stride + chunk.payload_stride);
+  chunk.bytes = arrays * chunk.stride;
   return chunk;
 }
 
@@ -108,7 +97,7 @@ int ChunkStore::Find(int64_t id) const {
 // ---------------------------------------------------------------- where things are
 
 // In a chunk's memory: the slots of each version and of the snapshot, the snapshot's values, the
-// values of each version where they are not what goes out, gradients, encoded pushes.
+// values of each version where they are not what goes out.
 float* ChunkStore::Array(int index, const Version& version, int array) const {
   const Chunk& chunk = chunks_[index];
   const int slots = arrays_ - 1;
@@ -125,33 +114,11 @@ float* ChunkStore::Array(int index, const Version& version, int array) const {
   return reinterpret_cast<float*>(at);
 }
 
-int ChunkStore::ArraysInMemory(const Chunk& chunk) const {
-  return 3 * (arrays_ - 1) + (chunk.sends_values() ? 1 : 3);
-}
-
 void ChunkStore::Copy(int index, const Version& from, const Version& to) {
   const int64_t stride = chunks_[index].stride;
   std::memcpy(Array(index, to, 0), Array(index, from, 0), stride);
   if (arrays_ == 1) return;
   std::memcpy(Array(index, to, 1), Array(index, from, 1), (arrays_ - 1) * stride);
-}
-
-absl::Span<float> ChunkStore::Gradient(int index, int rank) const {
-  const Chunk& chunk = chunks_[index];
-  return {reinterpret_cast<float*>(ArrayNumber(chunk, ArraysInMemory(chunk) + rank)),
-          static_cast<size_t>(chunk.elements)};
-}
-
-absl::Span<std::byte> ChunkStore::PushMemory(int index, int rank) const {
-  const Chunk& chunk = chunks_[index];
-  const auto bytes = static_cast<size_t>(chunk.push_format.bytes);
-  if (chunk.payload_stride == 0) {
-    const absl::Span<float> gradient = Gradient(index, rank);
-    auto* const end = reinterpret_cast<std::byte*>(gradient.data() + gradient.size());
-    return {end - bytes, bytes};
-  }
-  std::byte* const payloads = ArrayNumber(chunk, ArraysInMemory(chunk) + plan_->workers_size());
-  return {payloads + rank * chunk.payload_stride, bytes};
 }
 
 absl::Span<std::byte> ChunkStore::WireValues(int index, const Version& version) const {

@@ -1,4 +1,4 @@
-// The memory of one shard: values and optimizer slots of its chunks, and where pushes land.
+// The values and optimizer slots of the chunks of one shard.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ namespace muster {
 // local_sgd job a chunk has one array, which is that of its slot. There are two versions of each,
 // and a copy that a snapshot holds. Of what goes out of a version, the values or, where they travel
 // in 16 bits, those, there are more than two (ValueBuffersOf), so that a receiver which stands
-// still in the middle of one does not hold up everybody else's next. Beside them lie a gradient per
-// rank and the bytes of an encoded push per rank.
+// still in the middle of one does not hold up everybody else's next. Where pushes land is
+// GradientStore's.
 //
-// What goes out lies in a SharedSlab, which workers on this host read; slots and gradients are in
-// memory that nobody else sees. Pages that are never written cost nothing.
+// What goes out lies in a SharedSlab, which workers on this host read; slots are in memory that
+// nobody else sees. Pages that are never written cost nothing.
 //
 // Chunks are numbered from 0 in the plan's order. Thread-compatible; after Create() nothing is
 // allocated.
@@ -59,7 +59,6 @@ class ChunkStore {
   int SlotOf(int index, int array) const { return chunks_[index].first_slot + array; }
   // What goes out of this many versions has a place.
   int value_buffers() const { return value_buffers_; }
-  const WireFormat& push_format(int index) const { return chunks_[index].push_format; }
   const WireFormat& values_format(int index) const { return chunks_[index].values_format; }
 
   // f32[elements], 64-byte aligned.
@@ -69,11 +68,6 @@ class ChunkStore {
   }
   void Copy(int index, const Version& from, const Version& to);
 
-  // f32[elements], the shard's own copy of a rank's gradient.
-  absl::Span<float> Gradient(int index, int rank) const;
-  // Where the payload of a push lands: push_format(index).bytes. For an f32 push that is
-  // Gradient(), for one of 16 bits its second half.
-  absl::Span<std::byte> PushMemory(int index, int rank) const;
   // What goes out of a version: values_format(index).bytes, Array(index, version, 0) for f32.
   absl::Span<std::byte> WireValues(int index, const Version& version) const;
 
@@ -97,10 +91,8 @@ class ChunkStore {
     int id = 0;
     int first_slot = 0;
     int64_t elements = 0;
-    WireFormat push_format;
     WireFormat values_format;
     int64_t stride = 0;           // bytes from one array to the next
-    int64_t payload_stride = 0;   // of encoded pushes; 0: not encoded
     int64_t outgoing_stride = 0;  // of what goes out of a version
     int64_t bytes = 0;            // of all but that
     std::byte* memory = nullptr;
@@ -119,7 +111,6 @@ class ChunkStore {
   std::byte* ArrayNumber(const Chunk& chunk, int64_t number) const {
     return chunk.memory + number * chunk.stride;
   }
-  int ArraysInMemory(const Chunk& chunk) const;
 
   const std::shared_ptr<const v1::JobPlan> plan_;
   const int shard_;

@@ -17,15 +17,12 @@ namespace {
 
 class ChunkStoreTest : public testing::Test {
  protected:
-  // Of matrices, which may be compressed.
-  void Make(v1::CompressionKind kind, v1::WireValues values) {
+  void Make(v1::WireValues values) {
     TestPlanOptions options{.parameters = {35, 640}, .chunk_bytes = 1 << 20, .workers = 3};
     options.optimizer.mutable_adam()->set_learning_rate(1);
-    options.sync.mutable_compression()->set_kind(kind);
     options.sync.set_values(values);
     options.sync.set_backup_workers(2);
-    v1::JobPlan plan = MakeTestPlan(options);
-    for (auto& parameter : *plan.mutable_graph()->mutable_parameters()) parameter.add_shape(1);
+    const v1::JobPlan plan = MakeTestPlan(options);
     const int64_t bytes = ChunkStore::BytesNeeded(plan, 0);
     store_ = *ChunkStore::Create(std::make_shared<v1::JobPlan>(plan), 0,
                                  *budget_.Reserve(bytes, absl::ZeroDuration()));
@@ -45,59 +42,49 @@ class ChunkStoreTest : public testing::Test {
 };
 
 TEST_F(ChunkStoreTest, NothingOverlaps) {
-  for (v1::CompressionKind kind :
-       {v1::COMPRESSION_NONE, v1::COMPRESSION_FP16, v1::COMPRESSION_INT8, v1::COMPRESSION_TOPK}) {
-    for (v1::WireValues values : {v1::VALUES_FP32, v1::VALUES_BF16}) {
-      Make(kind, values);
-      std::vector<Range> ranges;
-      for (int chunk = 0; chunk < store_->size(); ++chunk) {
-        const auto elements = static_cast<size_t>(store_->elements(chunk));
-        for (const Version& version : {Version{0, 0}, Version{1, 1}, ChunkStore::kHeld}) {
-          for (int array = 0; array < store_->arrays(); ++array) {
-            ranges.push_back(
-                RangeOf(absl::MakeSpan(store_->Array(chunk, version, array), elements)));
-          }
+  for (v1::WireValues values : {v1::VALUES_FP32, v1::VALUES_BF16}) {
+    Make(values);
+    std::vector<Range> ranges;
+    for (int chunk = 0; chunk < store_->size(); ++chunk) {
+      const auto elements = static_cast<size_t>(store_->elements(chunk));
+      for (const Version& version : {Version{0, 0}, Version{1, 1}, ChunkStore::kHeld}) {
+        for (int array = 0; array < store_->arrays(); ++array) {
+          ranges.push_back(RangeOf(absl::MakeSpan(store_->Array(chunk, version, array), elements)));
         }
-        ASSERT_EQ(store_->value_buffers(), 4);
-        for (int spare : {2, 3}) ranges.push_back(RangeOf(store_->WireValues(chunk, {spare, 0})));
-        for (int rank = 0; rank < 3; ++rank) {
-          ranges.push_back(RangeOf(store_->Gradient(chunk, rank)));
-          if (store_->push_format(chunk).codec == WireCodec::kRaw) continue;
-          ranges.push_back(RangeOf(store_->PushMemory(chunk, rank)));
-        }
-        if (store_->values_format(chunk).dtype == WireDType::kF32) continue;
-        for (int i : {0, 1}) ranges.push_back(RangeOf(store_->WireValues(chunk, {i, i})));
       }
-      std::ranges::sort(ranges);
-      for (size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
-      const Range own = RangeOf(store_->slab()->memory()), out = RangeOf(store_->outgoing());
-      for (const Range& range : ranges) {
-        const bool is_own = range.first >= own.first && range.second <= own.second;
-        const bool is_out = range.first >= out.first && range.second <= out.second;
-        EXPECT_TRUE(is_own || is_out);
-      }
-      for (int chunk = 0; chunk < store_->size(); ++chunk) {
-        for (int buffer = 0; buffer < store_->value_buffers(); ++buffer) {
-          EXPECT_NE(SharedSlab::Find(store_->WireValues(chunk, {buffer, 0})), nullptr)
-              << "a worker on this host could not read it in place";
-        }
-        EXPECT_EQ(SharedSlab::Find(store_->PushMemory(chunk, 0)), nullptr);
+      ASSERT_EQ(store_->value_buffers(), 4);
+      for (int spare : {2, 3}) ranges.push_back(RangeOf(store_->WireValues(chunk, {spare, 0})));
+      if (store_->values_format(chunk).dtype == WireDType::kF32) continue;
+      for (int i : {0, 1}) ranges.push_back(RangeOf(store_->WireValues(chunk, {i, i})));
+    }
+    std::ranges::sort(ranges);
+    for (size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
+    const Range own = RangeOf(store_->slab()->memory()), out = RangeOf(store_->outgoing());
+    for (const Range& range : ranges) {
+      const bool is_own = range.first >= own.first && range.second <= own.second;
+      const bool is_out = range.first >= out.first && range.second <= out.second;
+      EXPECT_TRUE(is_own || is_out);
+    }
+    for (int chunk = 0; chunk < store_->size(); ++chunk) {
+      for (int buffer = 0; buffer < store_->value_buffers(); ++buffer) {
+        EXPECT_NE(SharedSlab::Find(store_->WireValues(chunk, {buffer, 0})), nullptr)
+            << "a worker on this host could not read it in place";
       }
     }
   }
 }
 
-TEST_F(ChunkStoreTest, ASixteenBitPushLandsWhereItsSumMayBeWrittenOverIt) {
-  Make(v1::COMPRESSION_BF16, v1::VALUES_FP32);
-  for (int chunk : {0, 1}) {
-    ASSERT_EQ(store_->push_format(chunk).bytes, 2 * store_->elements(chunk));
-    EXPECT_EQ(RangeOf(store_->PushMemory(chunk, 1)).second,
-              RangeOf(store_->Gradient(chunk, 1)).second);
-  }
+TEST_F(ChunkStoreTest, ItsSizeDoesNotFollowTheNumberOfWorkers) {
+  const auto bytes_for = [](int workers) {
+    TestPlanOptions options{.parameters = {35, 640}, .workers = workers};
+    options.optimizer.mutable_adam()->set_learning_rate(1);
+    return ChunkStore::BytesNeeded(MakeTestPlan(options), 0);
+  };
+  EXPECT_EQ(bytes_for(8), bytes_for(1));
 }
 
 TEST_F(ChunkStoreTest, ValuesOfThirtyTwoBitsGoOutAsTheyAre) {
-  Make(v1::COMPRESSION_NONE, v1::VALUES_FP32);
+  Make(v1::VALUES_FP32);
   for (const Version& version : {Version{0, 0}, Version{1, 1}, Version{3, 0}}) {
     EXPECT_EQ(RangeOf(store_->WireValues(0, version)), RangeOf(store_->Values(0, version)));
   }

@@ -54,6 +54,12 @@ class MemoryBudget {
   int64_t retiring_ ABSL_GUARDED_BY(mu_) = 0;  // part of used_
 };
 
+// Rounded up to whole cache lines, so that what follows in a slab begins at one.
+constexpr int64_t RoundedToLines(int64_t bytes) {
+  constexpr int64_t kLineBytes = 64;
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
 // Zeroed memory straight from the operating system, page-aligned, in huge pages where there are
 // any. Holds its job's reservation, so that the budget has the memory back when it really is free.
 class Slab {

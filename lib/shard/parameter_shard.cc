@@ -59,15 +59,19 @@ std::vector<int64_t> SamplesOf(const v1::JobPlan& plan) {
 absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
     std::shared_ptr<const v1::JobPlan> plan, int shard,
     std::shared_ptr<MemoryBudget::Reservation> reservation) {
-  ASSIGN_OR_RETURN(auto store, ChunkStore::Create(plan, shard, std::move(reservation)));
-  return absl::WrapUnique(new ParameterShard(std::move(plan), shard, std::move(store)));
+  ASSIGN_OR_RETURN(auto store, ChunkStore::Create(plan, shard, reservation));
+  ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(reservation)));
+  return absl::WrapUnique(
+      new ParameterShard(std::move(plan), shard, std::move(store), std::move(pushed)));
 }
 
 ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shard,
-                               std::unique_ptr<ChunkStore> store)
+                               std::unique_ptr<ChunkStore> store,
+                               std::unique_ptr<GradientStore> pushed)
     : plan_(std::move(plan)),
       shard_(shard),
       store_(std::move(store)),
+      pushed_(std::move(pushed)),
       settings_(OptimizerSettingsOf(plan_->spec().training().optimizer())),
       averages_(plan_->spec().sync().mode() == v1::LOCAL_SGD),
       pushes_are_updates_(PushesAreUpdates(*plan_)),
@@ -178,7 +182,7 @@ absl::Status ParameterShard::RestoreState(const v1::UpdateState& state) {
 ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
   const int index = store_->Find(header.chunk);
   if (index < 0 || !chunks_[index].trained) return {.refusal = RefusalReason::kWrongChunk};
-  const WireFormat& format = store_->push_format(index);
+  const WireFormat& format = pushed_->format(index);
   if (header.dtype != format.dtype || header.codec != format.codec) {
     return {.refusal = RefusalReason::kBadHeader};
   }
@@ -190,7 +194,7 @@ ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
     case PushFate::kTake:
       PushOf(chunks_[index], rank).receiving = tickets_.Take();
       // What has to be decoded is copied: its sender must not change it between check and use.
-      return {.memory = store_->PushMemory(index, rank),
+      return {.memory = pushed_->PushMemory(index, rank),
               .in_place = format.codec == WireCodec::kRaw};
     case PushFate::kRepeat:
       return {.repeat = true};
@@ -228,9 +232,9 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
 bool ParameterShard::TakeGradient(const Chunk& chunk, int rank, absl::Span<const std::byte> payload,
                                   PayloadLease lease) {
   const int index = IndexOf(chunk);
-  const WireFormat& format = store_->push_format(index);
+  const WireFormat& format = pushed_->format(index);
   if (reinterpret_cast<uintptr_t>(payload.data()) % alignof(float) != 0 && lease) {
-    const absl::Span<std::byte> own = store_->PushMemory(index, rank);
+    const absl::Span<std::byte> own = pushed_->PushMemory(index, rank);
     std::memcpy(own.data(), payload.data(), own.size());
     payload = own;
     lease = {};
@@ -241,7 +245,7 @@ bool ParameterShard::TakeGradient(const Chunk& chunk, int rank, absl::Span<const
     push.lease = std::move(lease);
     return true;
   }
-  const absl::Span<float> own = store_->Gradient(index, rank);
+  const absl::Span<float> own = pushed_->Gradient(index, rank);
   push.gradient = {.elements = own.data()};
   return Decode(format, payload, own).ok();
 }
@@ -501,7 +505,7 @@ void ParameterShard::GatherGradients(const Chunk& chunk, const ChunkUpdate& upda
   gathered_ = 0;
   if (chunk.summed) {
     gradients_[gathered_++] = {.elements =
-                                   store_->Gradient(IndexOf(chunk), update.ranks[0]).data()};
+                                   pushed_->Gradient(IndexOf(chunk), update.ranks[0]).data()};
     return;
   }
   for (const int rank : update.ranks) gradients_[gathered_++] = PushOf(chunk, rank).gradient;
@@ -513,7 +517,7 @@ double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& u
   const int index = IndexOf(chunk);
   const int64_t elements = store_->elements(index);
   if (update.gradient_factor != 1) {
-    const absl::Span<float> mean = store_->Gradient(index, update.ranks[0]);
+    const absl::Span<float> mean = pushed_->Gradient(index, update.ranks[0]);
     kernels::SumGradients(mean.data(), gradients_.data(), gathered_, elements);
     for (float& element : mean) element *= static_cast<float>(update.gradient_factor);
     gradients_[0] = {.elements = mean.data()};
@@ -553,7 +557,8 @@ kernels::OptimizerBuffers ParameterShard::BuffersOf(const Chunk& chunk,
                                     .ranks = gathered_,
                                     .values_in = store_->Array(index, chunk.current, 0),
                                     .values_out = store_->Array(index, next, 0)};
-  if (store_->bytes() > kCachedBytes) buffers.streaming = Streaming::kSlots;
+  if (store_->bytes() + pushed_->memory().size() > kCachedBytes)
+    buffers.streaming = Streaming::kSlots;
   for (int slot = 0; slot < store_->arrays() - 1; ++slot) {
     buffers.slots_in[slot] = store_->Array(index, chunk.current, 1 + slot);
     buffers.slots_out[slot] = store_->Array(index, next, 1 + slot);
@@ -639,7 +644,7 @@ void ParameterShard::SumIfReady(Chunk& chunk) {
   const ChunkUpdate update = gate_->NextUpdate(index);
   if (update.ranks.empty()) return;
   GatherGradients(chunk, update);
-  float* const sum = store_->Gradient(index, update.ranks[0]).data();
+  float* const sum = pushed_->Gradient(index, update.ranks[0]).data();
   const double squares =
       kernels::SumGradients(sum, gradients_.data(), gathered_, store_->elements(index));
   ReturnLeases(chunk, update);

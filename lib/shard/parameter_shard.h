@@ -16,6 +16,7 @@
 #include "lib/shard/chunk_store.h"
 #include "lib/shard/closing_exchange.h"
 #include "lib/shard/gate.h"
+#include "lib/shard/gradient_store.h"
 #include "lib/shard/loss_scale.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/payload_tickets.h"
@@ -96,7 +97,7 @@ class ParameterShard : private JudgedShard {
  public:
   // What Create() will allocate. The plan is good (CheckPlan).
   static int64_t BytesNeeded(const v1::JobPlan& plan, int shard) {
-    return ChunkStore::BytesNeeded(plan, shard);
+    return ChunkStore::BytesNeeded(plan, shard) + GradientStore::BytesNeeded(plan, shard);
   }
 
   // Allocates; values are zero until Initialize() or RestoreSlice(). The plan is good.
@@ -186,7 +187,7 @@ class ParameterShard : private JudgedShard {
   int chunk_count() const { return store_->size(); }
   // All that payloads are sent from and received into.
   std::array<absl::Span<std::byte>, 2> memory() const {
-    return {store_->outgoing(), store_->slab()->memory()};
+    return {store_->outgoing(), pushed_->memory()};
   }
   // Lowest version of the chunks with gradients; INT64_MAX without any.
   int64_t lowest_version() const { return lowest_; }
@@ -237,7 +238,7 @@ class ParameterShard : private JudgedShard {
   };
 
   ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shard,
-                 std::unique_ptr<ChunkStore> store);
+                 std::unique_ptr<ChunkStore> store, std::unique_ptr<GradientStore> pushed);
   // And what closes the steps, where something does.
   void MakeGate(const ShardAssembly::Send& send);
 
@@ -293,6 +294,7 @@ class ParameterShard : private JudgedShard {
   const std::shared_ptr<const v1::JobPlan> plan_;
   const int shard_;
   const std::unique_ptr<ChunkStore> store_;
+  const std::unique_ptr<GradientStore> pushed_;
   ShardOutput* output_ = nullptr;
   Tickets tickets_{this};  // outlives who holds them below
   kernels::OptimizerSettings settings_;

@@ -1,0 +1,64 @@
+#include "lib/shard/gradient_store.h"
+
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "lib/status/status.h"
+
+namespace muster {
+
+GradientStore::Chunk GradientStore::Lay(const v1::JobPlan& plan, int id) {
+  Chunk chunk{.elements = plan.chunks(id).elements(), .format = PushFormat(plan, id)};
+  chunk.stride = RoundedToLines(chunk.elements * static_cast<int64_t>(sizeof(float)));
+  if (chunk.format.codec != WireCodec::kRaw) {
+    chunk.payload_stride = RoundedToLines(chunk.format.bytes);
+  }
+  return chunk;
+}
+
+int64_t GradientStore::BytesNeeded(const v1::JobPlan& plan, int shard) {
+  int64_t bytes = 0;
+  for (int id = 0; id < plan.chunks_size(); ++id) {
+    if (plan.chunks(id).shard() != shard) continue;
+    const Chunk chunk = Lay(plan, id);
+    bytes += plan.workers_size() * (chunk.stride + chunk.payload_stride);
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<GradientStore>> GradientStore::Create(
+    const v1::JobPlan& plan, int shard, std::shared_ptr<MemoryBudget::Reservation> reservation) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Slab> slab,
+                   Slab::Allocate(BytesNeeded(plan, shard), std::move(reservation)));
+  return absl::WrapUnique(new GradientStore(plan, shard, std::move(slab)));
+}
+
+GradientStore::GradientStore(const v1::JobPlan& plan, int shard, std::shared_ptr<Slab> slab)
+    : slab_(std::move(slab)), ranks_(plan.workers_size()) {
+  std::byte* memory = slab_->memory().data();
+  for (int id = 0; id < plan.chunks_size(); ++id) {
+    if (plan.chunks(id).shard() != shard) continue;
+    Chunk& chunk = chunks_.emplace_back(Lay(plan, id));
+    chunk.memory = memory;
+    memory += ranks_ * (chunk.stride + chunk.payload_stride);
+  }
+}
+
+absl::Span<float> GradientStore::Gradient(int index, int rank) const {
+  const Chunk& chunk = chunks_[index];
+  return {reinterpret_cast<float*>(chunk.memory + rank * chunk.stride),
+          static_cast<size_t>(chunk.elements)};
+}
+
+absl::Span<std::byte> GradientStore::PushMemory(int index, int rank) const {
+  const Chunk& chunk = chunks_[index];
+  const auto bytes = static_cast<size_t>(chunk.format.bytes);
+  if (chunk.payload_stride == 0) {
+    const absl::Span<float> gradient = Gradient(index, rank);
+    auto* const end = reinterpret_cast<std::byte*>(gradient.data() + gradient.size());
+    return {end - bytes, bytes};
+  }
+  return {chunk.memory + ranks_ * chunk.stride + rank * chunk.payload_stride, bytes};
+}
+
+}  // namespace muster

@@ -1,0 +1,74 @@
+#include "lib/shard/gradient_store.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "lib/shard/test_plan.h"
+#include "lib/transport/shared_slab.h"
+
+namespace muster {
+namespace {
+
+constexpr int kWorkers = 3;
+
+class GradientStoreTest : public testing::Test {
+ protected:
+  // Of matrices, which may be compressed.
+  void Make(v1::CompressionKind kind) {
+    TestPlanOptions options{.parameters = {35, 640}, .chunk_bytes = 1 << 20, .workers = kWorkers};
+    options.sync.mutable_compression()->set_kind(kind);
+    v1::JobPlan plan = MakeTestPlan(options);
+    for (auto& parameter : *plan.mutable_graph()->mutable_parameters()) parameter.add_shape(1);
+    store_ = *GradientStore::Create(
+        plan, 0, *budget_.Reserve(GradientStore::BytesNeeded(plan, 0), absl::ZeroDuration()));
+  }
+
+  using Range = std::pair<const std::byte*, const std::byte*>;
+
+  template <typename T>
+  static Range RangeOf(absl::Span<T> memory) {
+    const auto* const first = reinterpret_cast<const std::byte*>(memory.data());
+    return {first, first + memory.size() * sizeof(T)};
+  }
+
+  MemoryBudget budget_{1 << 24};
+  std::unique_ptr<GradientStore> store_;
+};
+
+TEST_F(GradientStoreTest, NothingOverlaps) {
+  for (v1::CompressionKind kind :
+       {v1::COMPRESSION_NONE, v1::COMPRESSION_FP16, v1::COMPRESSION_INT8, v1::COMPRESSION_TOPK}) {
+    Make(kind);
+    std::vector<Range> ranges;
+    for (int chunk : {0, 1}) {
+      for (int rank = 0; rank < kWorkers; ++rank) {
+        ranges.push_back(RangeOf(store_->Gradient(chunk, rank)));
+        if (store_->format(chunk).codec == WireCodec::kRaw) continue;
+        ranges.push_back(RangeOf(store_->PushMemory(chunk, rank)));
+      }
+      EXPECT_EQ(SharedSlab::Find(store_->PushMemory(chunk, 0)), nullptr) << "nobody else sees it";
+    }
+    std::ranges::sort(ranges);
+    for (size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
+    const Range own = RangeOf(store_->memory());
+    EXPECT_GE(ranges.front().first, own.first);
+    EXPECT_LE(ranges.back().second, own.second);
+  }
+}
+
+TEST_F(GradientStoreTest, ASixteenBitPushLandsWhereItsSumMayBeWrittenOverIt) {
+  Make(v1::COMPRESSION_BF16);
+  for (int chunk : {0, 1}) {
+    const absl::Span<float> gradient = store_->Gradient(chunk, 1);
+    ASSERT_EQ(store_->format(chunk).bytes, 2 * std::ssize(gradient));
+    EXPECT_EQ(RangeOf(store_->PushMemory(chunk, 1)).second, RangeOf(gradient).second);
+  }
+}
+
+}  // namespace
+}  // namespace muster
