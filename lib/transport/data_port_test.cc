@@ -1,6 +1,7 @@
 #include "lib/transport/data_port.h"
 
 #include <dirent.h>
+#include <linux/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -403,6 +405,45 @@ TEST(SocketAddressTest, AddressesOfBothKindsAreWrittenAsPeopleDo) {
   EXPECT_TRUE(SocketAddress::Numeric("::ffff:127.0.0.1", 1)->is_loopback());
   EXPECT_TRUE(SocketAddress::Numeric("::1", 1)->is_loopback());
   EXPECT_FALSE(SocketAddress::Numeric("192.0.2.2", 1)->is_loopback());
+}
+
+TEST(HasVanishedTest, AMachineIsGoneThatNeitherAcknowledgesNorAnswersProbesForSeconds) {
+  tcp_info unacknowledged = {};
+  unacknowledged.tcpi_unacked = 3;
+  unacknowledged.tcpi_retransmits = 4;
+  // A window that was closed before has everything acknowledged.
+  tcp_info behind_a_closed_window = {};
+  behind_a_closed_window.tcpi_probes = 2;
+  for (tcp_info& silent : {std::ref(unacknowledged), std::ref(behind_a_closed_window)}) {
+    silent.tcpi_last_ack_recv = 7'900;
+    EXPECT_FALSE(HasVanished(silent));
+    silent.tcpi_last_ack_recv = 8'000;
+    EXPECT_TRUE(HasVanished(silent));
+  }
+}
+
+TEST(HasVanishedTest, AMachineThatAnswersOrHasNothingToAnswerIsThere) {
+  tcp_info idle = {};
+  idle.tcpi_last_ack_recv = 3'600'000;
+  EXPECT_FALSE(HasVanished(idle));
+
+  tcp_info sent_just_now = idle;
+  sent_just_now.tcpi_unacked = 1;
+  EXPECT_FALSE(HasVanished(sent_just_now));
+
+  // The window has been closed for minutes, and probes are as far apart; the last one is on its
+  // way.
+  tcp_info does_not_read = idle;
+  does_not_read.tcpi_probes = 1;
+  does_not_read.tcpi_backoff = 9;
+  EXPECT_FALSE(HasVanished(does_not_read));
+
+  tcp_info loses_packets = {};
+  loses_packets.tcpi_unacked = 100;
+  loses_packets.tcpi_retransmits = 2;
+  loses_packets.tcpi_probes = 2;
+  loses_packets.tcpi_last_ack_recv = 1'000;
+  EXPECT_FALSE(HasVanished(loses_packets));
 }
 
 }  // namespace

@@ -243,8 +243,16 @@ bool HasVanished(int socket) {
   tcp_info info = {};
   socklen_t size = sizeof(info);
   if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  return info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 &&
-         info.tcpi_last_ack_recv >= kSilenceMaxMilliseconds;
+  return HasVanished(info);
+}
+
+// Behind a closed window everything that was sent is acknowledged, and the kernel sends probes
+// instead of keepalives. A receiver that is alive answers them whether it reads or not, and its
+// answer sets their count back. One probe may be lost.
+bool HasVanished(const tcp_info& info) {
+  const bool unacknowledged = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+  const bool unanswered = info.tcpi_probes >= 2;
+  return (unacknowledged || unanswered) && info.tcpi_last_ack_recv >= kSilenceMaxMilliseconds;
 }
 
 }  // namespace muster

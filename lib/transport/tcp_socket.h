@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+struct tcp_info;
+
 namespace muster {
 
 // Where a data port listens, as others are told: an address or a name, and a port.
@@ -65,8 +67,10 @@ void SizeReceiveBuffer(int socket);
 // Of a connection that is to carry messages.
 void TuneLinkSocket(int socket);
 
-// Whether the other host has been silent for so long, though it was to acknowledge something, that
-// it must be gone. Keepalive sees to connections that wait for nothing.
+// Whether the other host has been silent for so long, though it was to acknowledge something or to
+// answer the probes of its closed window, that it must be gone. Keepalive sees to connections that
+// wait for nothing.
 bool HasVanished(int socket);
+bool HasVanished(const tcp_info& info);
 
 }  // namespace muster
