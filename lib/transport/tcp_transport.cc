@@ -691,8 +691,9 @@ int TcpTransport::Read(Connection& connection) {
     total += size;
     ++events;
     // A short read has emptied the socket: what comes later announces itself. Not so an end of the
-    // stream that was announced before.
-    if (static_cast<size_t>(size) < asked && !connection.hung_up) connection.readable = false;
+    // stream that was announced before, or that was found behind the last good record.
+    const bool ended = connection.hung_up || (connection.tls && connection.tls->ended());
+    if (static_cast<size_t>(size) < asked && !ended) connection.readable = false;
     events += Deliver(connection);
     if (!connection.readable) break;
   }

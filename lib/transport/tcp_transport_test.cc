@@ -1,7 +1,9 @@
 #include "lib/transport/tcp_transport.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -33,6 +35,7 @@
 #include "lib/transport/session.h"
 #include "lib/transport/session_handshake.h"
 #include "lib/transport/tcp_socket.h"
+#include "lib/transport/tls_stream.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 
@@ -103,7 +106,8 @@ bool Until(Station& a, Station& b, const Condition& condition) {
 class Impostor {
  public:
   explicit Impostor(const Station& station, bool checksums = false, uint32_t connection = 0,
-                    DataSecurity security = DataSecurity::kAuth)
+                    DataSecurity security = DataSecurity::kAuth,
+                    const std::string& link = SessionToken::Random().ToBytes())
       : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const auto address = SocketAddress::Numeric("127.0.0.1", station.port->port());
     EXPECT_EQ(connect(socket_.get(), address->data(), address->size()), 0);
@@ -112,7 +116,6 @@ class Impostor {
                     .port = station.port->id(),
                     .connection = connection,
                     .checksums = checksums};
-    const std::string link = SessionToken::Random().ToBytes();
     std::memcpy(hello.link.data(), link.data(), link.size());
     HandshakeConnector handshake(hello, SessionToken(), security);
     while (!handshake.let_in()) {
@@ -123,6 +126,21 @@ class Impostor {
       if (size <= 0) return;
       handshake.Take(absl::MakeConstSpan(bytes).first(size));
     }
+    if (security == DataSecurity::kEncrypt) {
+      fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
+      tls_.emplace(TlsStream::Side::kConnector, handshake.TlsKey(), socket_.get());
+    }
+  }
+
+  // Where the links are encrypted: whether the other end is through with that as well.
+  bool Encrypt() {
+    const TlsStream::Progress progress = tls_->Shake();
+    EXPECT_NE(progress, TlsStream::Progress::kFailed) << tls_->fault();
+    return progress == TlsStream::Progress::kDone;
+  }
+  void SayEncrypted(absl::Span<const std::byte> bytes) {
+    const iovec piece = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+    EXPECT_EQ(tls_->Write({&piece, 1}), bytes.size());
   }
 
   void Say(absl::Span<const std::byte> bytes) const {
@@ -136,6 +154,7 @@ class Impostor {
 
  private:
   const FileDescriptor socket_;
+  std::optional<TlsStream> tls_;
 };
 
 int OpenDescriptors() {
@@ -512,6 +531,25 @@ TEST(TcpTransportTest, WhoDoesNotEncryptIsNotHeardAndLetGo) {
   EXPECT_TRUE(server.postbox.joined.empty());
   EXPECT_TRUE(server.postbox.messages.empty());
   EXPECT_TRUE(server.postbox.losses.empty());
+}
+
+// One look at the socket finds both records, and nothing more comes that would call for another.
+TEST(TcpTransportTest, AnEncryptedLinkEndsWithTheFirstBadRecordAfterWhatCameBefore) {
+  constexpr DataSecurity kEncrypt = DataSecurity::kEncrypt;
+  Station server(OpenPort({.bind_host = "127.0.0.1", .security = kEncrypt}));
+  Impostor impostor(server, /*checksums=*/false, /*connection=*/0, kEncrypt);
+  ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.Encrypt(); }));
+  ASSERT_TRUE(
+      ProgressUntil({server.transport.get()}, [&] { return !server.postbox.joined.empty(); }));
+  std::array<std::byte, 5 + 40> bad = {std::byte{23}, std::byte{3}, std::byte{3}, std::byte{0},
+                                       std::byte{40}};
+  impostor.SayEncrypted(EncodeHeader(HeaderOf(1, 0)));
+  impostor.Say(bad);
+  ASSERT_TRUE(
+      ProgressUntil({server.transport.get()}, [&] { return !server.postbox.losses.empty(); }));
+  EXPECT_EQ(server.postbox.messages.size(), 1u);
+  EXPECT_TRUE(absl::IsUnavailable(server.postbox.losses[0].second))
+      << server.postbox.losses[0].second;
 }
 
 // A stranger to the link, though a member of the session.

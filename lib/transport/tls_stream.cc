@@ -194,6 +194,10 @@ ssize_t TlsStream::Explain(int result) {
 }
 
 ssize_t TlsStream::Read(absl::Span<const iovec> room) {
+  if (end_) {
+    errno = *end_;
+    return errno == 0 ? 0 : -1;
+  }
   size_t total = 0;
   for (const iovec& piece : room) {
     auto* bytes = static_cast<std::byte*>(piece.iov_base);
@@ -202,8 +206,15 @@ ssize_t TlsStream::Read(absl::Span<const iovec> room) {
       ERR_clear_error();
       errno = 0;
       const int result = SSL_read_ex(ssl_.get(), bytes + at, piece.iov_len - at, &size);
-      // An end or an error comes again with the next call.
-      if (result != 1) return total > 0 ? static_cast<ssize_t>(total) : Explain(result);
+      if (result != 1) {
+        const ssize_t why = Explain(result);
+        if (why == 0) {
+          end_ = 0;
+        } else if (errno != EAGAIN) {
+          end_ = errno;
+        }
+        return total > 0 ? static_cast<ssize_t>(total) : why;
+      }
       at += size;
       total += size;
     }

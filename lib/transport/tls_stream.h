@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/types/span.h"
@@ -36,8 +37,12 @@ class TlsStream {
   Progress Shake();
   const std::string& fault() const { return fault_; }
 
-  // As readv(2): fewer bytes than there is room for mean that the socket is empty.
+  // As readv(2): fewer bytes than there is room for mean that the socket is empty, or that reading
+  // has ended().
   ssize_t Read(absl::Span<const iovec> room);
+  // Nothing more will be read: what every further Read() returns is the end of the stream or an
+  // error, of which the socket tells nothing.
+  bool ended() const { return end_.has_value(); }
   // As writev(2). What was not taken comes first in the next call.
   ssize_t Write(absl::Span<const iovec> pieces);
 
@@ -54,7 +59,8 @@ class TlsStream {
 
   const SessionToken::Proof key_;
   const int socket_;
-  int write_error_ = 0;  // the end of writing; OpenSSL does not hear of it, so as to read on
+  std::optional<int> end_;  // of reading: errno; 0: the other end has closed
+  int write_error_ = 0;     // the end of writing; OpenSSL does not hear of it, so as to read on
   std::string fault_;
   std::unique_ptr<ssl_st, Deleter> ssl_;
   std::array<std::byte, kRecordBytes> record_;  // of several pieces

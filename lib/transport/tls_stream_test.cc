@@ -153,5 +153,32 @@ TEST_F(TlsStreamTest, AChangedByteIsNotRead) {
   EXPECT_EQ(errno, EBADMSG);
 }
 
+TEST_F(TlsStreamTest, WhatCameBeforeAChangedByteIsReadAndTheErrorIsRemembered) {
+  Start(7, 7);
+  Write(*connector_, {"a message"});
+  Pass(left_, right_);
+  Write(*connector_, {"another"});
+  Pass(left_, right_, /*change=*/8);
+  EXPECT_EQ(Read(*acceptor_, 100), "a message");
+  EXPECT_TRUE(acceptor_->ended()) << "nothing more announces itself";
+  std::array<char, 10> bytes;
+  const iovec room = {bytes.data(), bytes.size()};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(acceptor_->Read({&room, 1}), -1);
+    EXPECT_EQ(errno, EBADMSG);
+  }
+}
+
+TEST_F(TlsStreamTest, AnEmptySocketIsNoEnd) {
+  Start(7, 7);
+  Write(*connector_, {"a message"});
+  Pass(left_, right_);
+  EXPECT_EQ(Read(*acceptor_, 100), "a message");
+  EXPECT_FALSE(acceptor_->ended());
+  Write(*connector_, {"another"});
+  Pass(left_, right_);
+  EXPECT_EQ(Read(*acceptor_, 100), "another");
+}
+
 }  // namespace
 }  // namespace muster
