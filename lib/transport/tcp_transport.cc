@@ -147,6 +147,8 @@ struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::
   }
 
   bool open() const { return state == State::kOpen; }
+  // Its link loses nothing with it.
+  bool dispensable() const { return number > 0 && !carried; }
 
   // As readv(2) and writev(2), encrypted or not.
   ssize_t ReadInto(absl::Span<const iovec> room) const {
@@ -172,7 +174,8 @@ struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::
   bool writable = false;
   bool hung_up = false;  // an end is in the stream: to be read up to it
   bool write_failed = false;
-  bool ending = false;  // another of its link has ended
+  bool ending = false;   // another of its link has ended
+  bool carried = false;  // a byte, in either direction
   int64_t sent_in_turn = -1;
   Clock::time_point deadline;
   std::unique_ptr<HandshakeConnector> handshake;
@@ -192,15 +195,18 @@ struct TcpTransport::Peer {
   std::vector<WireHeader> payloads_lost;
   bool incoming = false;  // it has connected
   bool joins = false;     // the receiver has not heard of it yet
-  bool may_open_more = false;
+  Clock::time_point open_more_from = Clock::time_point::max();
   uint32_t connections_made = 0;
   FrameWriter waiting{/*checksums=*/false};  // until the connection is open
 
-  // The open connection with the least under way; null: none is open.
+  // The open connection with the least under way; null: none is open. Who was connected to speaks
+  // on an additional one when he has heard something there: until then he does not know whether the
+  // other end has it.
   Connection* LeastBusy() const {
     Connection* least = nullptr;
     for (Connection* connection : connections) {
       if (!connection->open()) continue;
+      if (incoming && connection->number > 0 && !connection->carried) continue;
       if (least == nullptr || connection->writer->bytes() < least->writer->bytes()) {
         least = connection;
       }
@@ -414,10 +420,7 @@ void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) 
   if (again) peer.addresses.push_front(connection.remote);
   Close(connection);
   if (again) return Approach(peer);
-  if (connection.number > 0) {  // the link does without it
-    peer.may_open_more = false;
-    return;
-  }
+  if (connection.number > 0) return PauseOpening(peer);  // the link does without it
   if (peer.joins) {
     LOG(WARNING) << NameOf(peer.hello.who) << " cannot be let in: " << fault.message();
     return Forget(peer);
@@ -442,7 +445,7 @@ void TcpTransport::OpenConnection(Connection& connection) {
   if (connection.number == 0) {
     peer.name = connection.remote.ToString();
     peer.connections_made = 1;
-    peer.may_open_more = !peer.incoming;
+    if (!peer.incoming) peer.open_more_from = Clock::time_point::min();
     peer.endpoints.clear();
     peer.addresses.clear();
   }
@@ -536,13 +539,18 @@ LinkDescription TcpTransport::Describe(PeerId id) const {
 // is open yet.
 TcpTransport::Connection* TcpTransport::ConnectionFor(Peer& peer) {
   Connection* const least = peer.LeastBusy();
-  if (least == nullptr || !peer.may_open_more || least->writer->bytes() < kBusyBytes ||
+  if (least == nullptr || least->writer->bytes() < kBusyBytes ||
       std::ssize(peer.connections) >= options_.connections ||
-      !std::ranges::all_of(peer.connections, &Connection::open)) {
+      !std::ranges::all_of(peer.connections, &Connection::open) ||
+      Clock::now() < peer.open_more_from) {
     return least;
   }
-  peer.may_open_more = Dial(peer, least->remote, peer.connections_made++).ok();
+  if (!Dial(peer, least->remote, peer.connections_made++).ok()) PauseOpening(peer);
   return least;
+}
+
+void TcpTransport::PauseOpening(Peer& peer) {
+  if (!peer.incoming) peer.open_more_from = Clock::now() + options_.attempt_time_max;
 }
 
 void TcpTransport::Send(PeerId id, const WireHeader& header, absl::Span<const std::byte> payload,
@@ -688,6 +696,7 @@ int TcpTransport::Read(Connection& connection) {
       break;
     }
     connection.reader->Took(size);
+    connection.carried = true;
     total += size;
     ++events;
     // A short read has emptied the socket: what comes later announces itself. Not so an end of the
@@ -758,11 +767,14 @@ void TcpTransport::Flush(Connection& connection) {
                                         absl::StrCat("sending to ", connection.peer->name));
       connection.write_failed = connection.hung_up = connection.readable = true;
       connection.writable = false;
-      connection.peer->lost = why;
-      FailSends(*connection.peer, why);
+      if (!connection.dispensable()) {
+        connection.peer->lost = why;
+        FailSends(*connection.peer, why);
+      }
       if (connection.HasWork()) Activate(connection);
       return;
     }
+    connection.carried = true;
     writer.Wrote(size);
     while (OutgoingMessage* gone = writer.TakeGone()) finished_.push_back(gone);
     if (static_cast<size_t>(size) < asked) {
@@ -805,10 +817,24 @@ int TcpTransport::FinishSends() {
   return finished;
 }
 
+// The other end has not opened it, or let it in, as a part of the link.
+void TcpTransport::DoWithout(Connection& connection, const absl::Status& why) {
+  Peer& peer = *connection.peer;
+  LOG(WARNING) << "the link with " << peer.name
+               << " does without another connection: " << why.message();
+  Close(connection);
+  PauseOpening(peer);
+  Connection* const other = peer.LeastBusy();
+  FrameWriter& writer = other == nullptr ? peer.waiting : *other->writer;
+  while (OutgoingMessage* message = connection.writer->TakeAny()) writer.Push(message);
+  if (other != nullptr && other->HasWork()) Activate(*other);
+}
+
 // What the other end sent before over other connections of the link is still handed out, for a
 // while: it closes them as well, or hears from this side.
 void TcpTransport::EndStream(Connection& connection, const absl::Status& why) {
   Peer& peer = *connection.peer;
+  if (connection.dispensable() && peer.lost.ok()) return DoWithout(connection, why);
   if (peer.lost.ok()) peer.lost = Annotate(why, absl::StrCat("the link with ", peer.name));
   if (peer.connections.size() == 1) return EndLink(peer, peer.lost);
   FailSends(peer, peer.lost);

@@ -37,7 +37,8 @@ struct TcpTransportOptions {
   // 1 MiB to send. For networks that one connection does not fill.
   int connections = 1;
 
-  // For each of the addresses under which a peer may be found, to be connected and let in.
+  // For each of the addresses under which a peer may be found, to be connected and let in. So long
+  // no additional connection of a link is tried after one that failed.
   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5);
 };
 
@@ -115,6 +116,7 @@ class TcpTransport : public Carrier {
 
   // Moving messages.
   Connection* ConnectionFor(Peer& peer);
+  void PauseOpening(Peer& peer);  // more connections
   void Activate(Connection& connection);
   int Step(Connection& connection);
   int Read(Connection& connection);
@@ -127,6 +129,7 @@ class TcpTransport : public Carrier {
   int FinishSends();
 
   // Parting.
+  void DoWithout(Connection& connection, const absl::Status& why);
   void EndStream(Connection& connection, const absl::Status& why);
   void BreakLink(Connection& connection, const absl::Status& why);
   void Forget(Peer& peer);

@@ -147,6 +147,10 @@ class Impostor {
     send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
 
+  bool HasHeard() const {
+    std::byte byte;
+    return recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
+  }
   bool IsHungUpOn() const {
     std::byte byte;
     return recv(socket_.get(), &byte, 1, MSG_DONTWAIT) == 0;
@@ -558,6 +562,74 @@ TEST(TcpTransportTest, AConnectionOfNoLinkIsHungUpOn) {
   const Impostor impostor(server, /*checksums=*/false, /*connection=*/1);
   EXPECT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.IsHungUpOn(); }));
   EXPECT_TRUE(server.postbox.joined.empty());
+}
+
+// Its connector gave it up when it had been let in already.
+TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedNothingIsLostAlone) {
+  Station server;
+  const std::string link = SessionToken::Random().ToBytes();
+  const Impostor first(server, false, /*connection=*/0, DataSecurity::kAuth, link);
+  ASSERT_TRUE(
+      ProgressUntil({server.transport.get()}, [&] { return !server.postbox.joined.empty(); }));
+  const PeerId peer = server.postbox.joined[0].first;
+  const auto connections = [&] { return server.transport->Describe(peer).connections; };
+  {
+    const Impostor second(server, false, /*connection=*/1, DataSecurity::kAuth, link);
+    ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return connections() == 2; }));
+    int dones = 0;
+    for (uint32_t i = 0; i < 3; ++i) {
+      server.transport->Send(peer, HeaderOf(i, 0), {},
+                             [&dones](const absl::Status& status) { dones += status.ok(); });
+    }
+    ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return dones == 3; }));
+    EXPECT_FALSE(second.HasHeard()) << "perhaps nobody listens there";
+  }
+  ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return connections() == 1; }));
+  first.Say(EncodeHeader(HeaderOf(1, 0)));
+  ASSERT_TRUE(
+      ProgressUntil({server.transport.get()}, [&] { return !server.postbox.messages.empty(); }));
+  EXPECT_TRUE(server.postbox.losses.empty());
+}
+
+TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedSomethingEndsItsLink) {
+  Station server;
+  const std::string link = SessionToken::Random().ToBytes();
+  const Impostor first(server, false, /*connection=*/0, DataSecurity::kAuth, link);
+  ASSERT_TRUE(
+      ProgressUntil({server.transport.get()}, [&] { return !server.postbox.joined.empty(); }));
+  {
+    const Impostor second(server, false, /*connection=*/1, DataSecurity::kAuth, link);
+    second.Say(EncodeHeader(HeaderOf(1, 0)));
+    ASSERT_TRUE(
+        ProgressUntil({server.transport.get()}, [&] { return !server.postbox.messages.empty(); }));
+  }
+  EXPECT_TRUE(ProgressUntil({server.transport.get()}, [&] { return first.IsHungUpOn(); }));
+}
+
+TEST(TcpTransportTest, AnAdditionalConnectionThatWasTurnedAwayIsTriedAgainLater) {
+  Station a(OpenPort(), /*spin=*/false, /*connections=*/2, std::chrono::seconds(1)), b;
+  const PeerId to_b = a.Connect(b);
+  ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.joined.empty(); }));
+  const std::vector<std::byte> payload = PatternOf(1, 2 << 20);
+  b.postbox.refuse_payloads = true;
+  const auto send = [&] {
+    int dones = 0;
+    for (uint32_t i = 0; i < 8; ++i) {
+      a.transport->Send(to_b, HeaderOf(i, payload.size()), payload,
+                        [&dones](const absl::Status& status) { dones += status.ok(); });
+    }
+    return Until(a, b, [&] { return dones == 8; });
+  };
+  b.transport->CloseSession(1, 1);
+  ASSERT_TRUE(send());
+  ASSERT_TRUE(Until(a, b, [&] { return b.port->strangers() == 1; }));
+  OpenTestSession(*b.transport);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (b.transport->Describe(b.postbox.joined[0].first).connections < 2) {
+    ASSERT_TRUE(send());
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
+  }
+  EXPECT_TRUE(a.postbox.losses.empty());
 }
 
 TEST(TcpTransportTest, TheOneOfWhomLeastHasComeIsReadNext) {
