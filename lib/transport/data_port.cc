@@ -138,6 +138,12 @@ void DataPort::Door::CloseSession(uint64_t job, uint32_t generation) {
   sessions_.Close(job, generation);
 }
 
+bool DataPort::Door::IsOpen(uint64_t job, uint32_t generation, const SessionToken& token) const {
+  absl::MutexLock lock(&port_->mu_);
+  const SessionToken* open = sessions_.Find(job, generation);
+  return open != nullptr && *open == token;
+}
+
 void DataPort::Door::Resolve(int64_t request, const Endpoint& endpoint) {
   absl::MutexLock lock(&port_->mu_);
   port_->requests_.push_back({number_, request, endpoint});
@@ -335,13 +341,16 @@ void DataPort::HandOver(HalfOpen& half) {
   TuneLinkSocket(half.socket.get());
   Member member{.socket = std::move(half.socket),
                 .hello = half.handshake.hello(),
+                .token = half.handshake.token(),
                 .checksums = half.handshake.checksums(),
                 .tls_key = half.handshake.TlsKey()};
   absl::MutexLock lock(&mu_);
   Door* door = FindDoor(member.hello);
+  if (door == nullptr) return;
   const LinkIdentity& who = member.hello.who;
-  // Closed meanwhile: the connection is cut off.
-  if (door == nullptr || door->sessions_.Find(who.job, who.generation) == nullptr) return;
+  const SessionToken* open = door->sessions_.Find(who.job, who.generation);
+  // Closed meanwhile, or opened with another token: the connection is cut off.
+  if (open == nullptr || !(*open == member.token)) return;
   door->news_.members.push_back(std::move(member));
   members_.fetch_add(1);
   door->Announce();

@@ -85,6 +85,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   struct Member {
     FileDescriptor socket;
     LinkHello hello;
+    SessionToken token;  // of the session, as it was then
     bool checksums = false;
     SessionToken::Proof tls_key = {};
   };
@@ -107,6 +108,8 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     uint32_t number() const { return number_; }
     void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token);
     void CloseSession(uint64_t job, uint32_t generation);
+    // Whether that session is open, and with this token.
+    bool IsOpen(uint64_t job, uint32_t generation, const SessionToken& token) const;
 
     // The answer comes as news. The name service may take long.
     void Resolve(int64_t request, const Endpoint& endpoint);

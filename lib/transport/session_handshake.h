@@ -136,6 +136,8 @@ class HandshakeAcceptor : public SessionHandshake {
 
   // After the challenge was made.
   const LinkHello& hello() const { return hello_; }
+  // That of the session, of which the connector has proved to be.
+  const SessionToken& token() const { return token_; }
 
  private:
   enum class State { kPrologue, kHello, kProof, kProven };

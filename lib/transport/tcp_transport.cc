@@ -214,8 +214,9 @@ struct TcpTransport::Peer {
     return least;
   }
 
+  SessionToken token;  // of the session, as it was proved or is to be
+
   // Where this side connects.
-  SessionToken token;
   std::deque<Endpoint> endpoints;       // to be tried yet
   std::deque<SocketAddress> addresses;  // before those
   absl::Status fault;                   // of those that were
@@ -436,6 +437,12 @@ void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) 
 
 void TcpTransport::OpenConnection(Connection& connection) {
   Peer& peer = *connection.peer;
+  // It has proved that before it came here, or began to encrypt.
+  if (peer.joins && !door_->IsOpen(peer.hello.who.job, peer.hello.who.generation, peer.token)) {
+    LOG(WARNING) << NameOf(peer.hello.who) << " at " << connection.remote.ToString()
+                 << " cannot be let in: its session was closed meanwhile";
+    return Forget(peer);
+  }
   std::erase(timed_, &connection);
   connection.handshake = nullptr;
   connection.state = Connection::State::kOpen;
@@ -482,7 +489,7 @@ void TcpTransport::TakeMember(DataPort::Member member) {
   connection->number = member.hello.connection;
   connection->checksums = member.checksums;
   connection->deadline = Clock::now() + options_.attempt_time_max;
-  Peer* peer = PeerOf(member.hello);
+  Peer* peer = PeerOf(member);
   const absl::Status watched =
       peer == nullptr ? absl::FailedPreconditionError("its connection is of no link")
                       : loop().Watch(connection->socket.get(),
@@ -502,7 +509,8 @@ void TcpTransport::TakeMember(DataPort::Member member) {
 }
 
 // The peer of whose link the connection is: a new one for the first. Null: there is none.
-TcpTransport::Peer* TcpTransport::PeerOf(const LinkHello& hello) {
+TcpTransport::Peer* TcpTransport::PeerOf(const DataPort::Member& member) {
+  const LinkHello& hello = member.hello;
   const auto known = links_.find(hello.link);
   if (hello.connection > 0) {
     if (known == links_.end()) return nullptr;
@@ -513,6 +521,7 @@ TcpTransport::Peer* TcpTransport::PeerOf(const LinkHello& hello) {
   Peer& peer = AddPeer();
   links_[hello.link] = peer.id;
   peer.hello = hello;
+  peer.token = member.token;
   peer.incoming = peer.joins = true;
   return &peer;
 }

@@ -107,7 +107,7 @@ class TcpTransport : public Carrier {
   void TakeMember(DataPort::Member member);
   void Approach(Peer& peer);  // tries the next address
   absl::Status Dial(Peer& peer, const SocketAddress& address, uint32_t number);
-  Peer* PeerOf(const LinkHello& hello);
+  Peer* PeerOf(const DataPort::Member& member);
   void ShakeHands(Connection& connection);
   void FailAttempt(Connection& connection, const absl::Status& why);
   void Encrypt(Connection& connection, TlsStream::Side side, const SessionToken::Proof& key);

@@ -438,6 +438,32 @@ TEST(TcpTransportTest, ASessionThatWasClosedLetsNobodyInAndKeepsWhoIsIn) {
   ASSERT_TRUE(Until(a, b, [&] { return !b.postbox.messages.empty(); }));
 }
 
+// The data port has let it in, and the transport has not heard of it or still shakes hands.
+TEST(TcpTransportTest, WhoIsNotInWhenItsSessionEndsOrChangesStaysOut) {
+  for (const DataSecurity security : {DataSecurity::kAuth, DataSecurity::kEncrypt}) {
+    for (const bool changes : {false, true}) {
+      Station server(OpenPort({.bind_host = "127.0.0.1", .security = security}));
+      Impostor impostor(server, /*checksums=*/false, /*connection=*/0, security);
+      while (server.port->members() == 0) std::this_thread::yield();
+      if (security == DataSecurity::kEncrypt) {
+        ASSERT_FALSE(impostor.Encrypt());
+        ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.HasHeard(); }));
+      }
+      if (changes) {
+        server.transport->OpenSession(1, 1, SessionToken::Random());
+      } else {
+        server.transport->CloseSession(1, 1);
+      }
+      if (security == DataSecurity::kEncrypt) {
+        ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.Encrypt(); }));
+      }
+      EXPECT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.IsHungUpOn(); }));
+      EXPECT_TRUE(server.postbox.joined.empty());
+      EXPECT_TRUE(server.postbox.losses.empty());
+    }
+  }
+}
+
 TEST(TcpTransportTest, NobodyAtTheAddressIsALossThatNamesIt) {
   Station a;
   auto b = std::make_unique<Station>();
