@@ -460,7 +460,10 @@ void TcpTransport::OpenConnection(Connection& connection) {
   Activate(connection);
   if (!std::exchange(peer.joins, false)) return;
   peer.name = absl::StrCat(NameOf(peer.hello.who), " at ", peer.name);
-  receiver_->PeerJoined(peer.id, peer.hello.who);
+  // Copies: the receiver may disconnect the peer.
+  const PeerId id = peer.id;
+  const LinkIdentity who = peer.hello.who;
+  receiver_->PeerJoined(id, who);
 }
 
 int TcpTransport::TakeDoorNews() {
@@ -567,7 +570,8 @@ void TcpTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
   CHECK_EQ(header.length, payload.size());
   Peer& peer = Find(id);
   if (!peer.lost.ok()) {
-    if (done) done(peer.lost);
+    const absl::Status lost = peer.lost;  // which `done` may disconnect
+    if (done) done(lost);
     return;
   }
   OutgoingMessage* message = TakeOutgoing();

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -59,12 +60,17 @@ class Inbox : public Postbox {
     ++placed;
     return Postbox::PlacePayload(from, header);
   }
+  void PeerJoined(PeerId peer, const LinkIdentity& who) override {
+    if (on_joined) on_joined(peer);
+    Postbox::PeerJoined(peer, who);
+  }
   void PeerLost(PeerId peer, const absl::Status& why) override {
     payloads_lost_before_peer.push_back(lost_payloads.size());
     Postbox::PeerLost(peer, why);
   }
   int placed = 0;
   std::vector<size_t> payloads_lost_before_peer;
+  std::function<void(PeerId)> on_joined;
 };
 
 // A process with one transport.
@@ -462,6 +468,22 @@ TEST(TcpTransportTest, WhoIsNotInWhenItsSessionEndsOrChangesStaysOut) {
       EXPECT_TRUE(server.postbox.losses.empty());
     }
   }
+}
+
+// What a receiver is given outlives the peer that it disconnects meanwhile (a sanitizer looks).
+TEST(TcpTransportTest, AReceiverMayDisconnectAPeerThatJoinsOrIsLost) {
+  Station a, b;
+  b.postbox.on_joined = [&b](PeerId peer) { b.transport->Disconnect(peer); };
+  const PeerId to_b = a.Connect(b);
+  ASSERT_TRUE(Until(a, b, [&] { return !a.postbox.losses.empty(); }));
+  ASSERT_EQ(b.postbox.joined.size(), 1u);
+  EXPECT_EQ(b.postbox.joined[0].second, CredentialsOf(3).self);
+  absl::Status told;
+  a.transport->Send(to_b, HeaderOf(1, 0), {}, [&](const absl::Status& status) {
+    a.transport->Disconnect(to_b);
+    told = status;
+  });
+  EXPECT_EQ(told, a.postbox.losses[0].second);
 }
 
 TEST(TcpTransportTest, NobodyAtTheAddressIsALossThatNamesIt) {
