@@ -299,7 +299,7 @@ bool DataPort::Continue(HalfOpen& half) {
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
     if (size <= 0) {
-      Count(Stranger::kHungUp, half, absl::UnavailableError("hung up during the handshake"));
+      CountHangUp(half);
       return false;
     }
     handshake.Take(absl::MakeConstSpan(bytes).first(size), [this](const LinkHello& hello) {
@@ -324,13 +324,22 @@ bool DataPort::Continue(HalfOpen& half) {
   }
 }
 
+void DataPort::CountHangUp(const HalfOpen& half) {
+  if (half.handshake.awaits_no_proof()) {
+    return Count(Stranger::kNotProven, half,
+                 absl::PermissionDeniedError("it named a session that is not open here"));
+  }
+  Count(Stranger::kHungUp, half,
+        absl::UnavailableError("hung up during the handshake (another token there?)"));
+}
+
 // A fresh socket has room for the few bytes of a reply.
 bool DataPort::Reply(HalfOpen& half) {
   const auto reply = half.handshake.TakeReply();
   if (reply.empty()) return true;
   const ssize_t sent = send(half.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(reply.size())) return true;
-  Count(Stranger::kHungUp, half, absl::UnavailableError("hung up during the handshake"));
+  CountHangUp(half);
   return false;
 }
 

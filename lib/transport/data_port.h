@@ -69,12 +69,13 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
  public:
   static constexpr int kHalfOpenMax = 64;
 
-  // Why somebody was turned away.
+  // Why somebody was turned away. A member checks the challenge before it proves anything, and
+  // hangs up where that is not made with its token.
   enum class Stranger {
     kNotMuster,  // what it said is no hello
     kDiffers,    // another version or security
-    kNotProven,  // a wrong proof, or none: no such session, or another token
-    kHungUp,     // before it had finished
+    kNotProven,  // a wrong proof, or none after it had named no session that is open here
+    kHungUp,     // before it had finished, as a member with another token does
     kTooSlow,
     kCrowdedOut,  // by newer ones
   };
@@ -173,6 +174,7 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   bool Reply(HalfOpen& half);
   void HandOver(HalfOpen& half);
   Door* FindDoor(const LinkHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountHangUp(const HalfOpen& half);
   void Count(Stranger why, const HalfOpen& half, const absl::Status& fault);
   void ResolveNames();
 

@@ -221,6 +221,21 @@ TEST_F(DataPortTest, WhoDoesNotProveToBeOfASessionThatIsOpenIsNotLetIn) {
   ExpectTheHonestToBeLetIn();
 }
 
+// A member checks first: it never proves anything to a port that has not proved itself.
+TEST_F(DataPortTest, AMemberOfNoOpenSessionIsCountedAsNotProvenAndOneOfAnotherTokenAsHangingUp) {
+  {
+    HandshakeConnector handshake = MakeHandshake(token_, /*job=*/2);
+    Visitor(*port_).Shake(handshake);
+    AwaitStrangers(Stranger::kNotProven, 1);
+  }
+  {
+    HandshakeConnector handshake = MakeHandshake(SessionToken::Random());
+    Visitor(*port_).Shake(handshake);
+    AwaitStrangers(Stranger::kHungUp, 1);
+  }
+  EXPECT_EQ(port_->strangers(), 2);
+}
+
 TEST_F(DataPortTest, AClosedSessionLetsNobodyIn) {
   door_->CloseSession(1, 1);
   const Visitor visitor(*port_);

@@ -134,6 +134,8 @@ class HandshakeAcceptor : public SessionHandshake {
   void LetIn();     // the reply is the good verdict
   void TurnAway();  // the reply is that of a wrong proof
 
+  // Whether it waits for a proof that nobody can give: the connector named no session that is open.
+  bool awaits_no_proof() const { return state_ == State::kProof && !known_; }
   // After the challenge was made.
   const LinkHello& hello() const { return hello_; }
   // That of the session, of which the connector has proved to be.
