@@ -11,6 +11,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -68,31 +69,6 @@ absl::StatusOr<FileDescriptor> ListenInRange(const DataPortOptions& options) {
                              ? absl::StrCat("no data port from ", options.port_first, " to ",
                                             options.port_last, " can be had (a wider range?)")
                              : "the data port cannot be had");
-}
-
-std::vector<Endpoint> EndpointsOf(const DataPortOptions& options, int listener) {
-  const SocketAddress bound = SocketAddress::LocalOf(listener);
-  const bool everywhere =
-      options.bind_host.empty() || bound.host() == "::" || bound.host() == "0.0.0.0";
-  std::vector<std::string> hosts;
-  if (!options.advertise_host.empty()) {
-    hosts = {options.advertise_host};
-  } else if (everywhere) {
-    hosts = AddressesOfThisHost();
-  } else {
-    hosts = {bound.host()};
-  }
-  std::vector<Endpoint> endpoints;
-  for (std::string& host : hosts) {
-    if (endpoints.size() == kEndpointsMax) break;
-    // A listener of IPv4 alone is not to be found at other addresses.
-    const auto numeric = SocketAddress::Numeric(host, 0);
-    if (everywhere && numeric && numeric->family() == AF_INET6 && bound.family() == AF_INET) {
-      continue;
-    }
-    endpoints.push_back({.host = std::move(host), .port = bound.port()});
-  }
-  return endpoints;
 }
 
 uint64_t RandomId() {
@@ -169,17 +145,54 @@ absl::StatusOr<std::shared_ptr<DataPort>> DataPort::Open(DataPortOptions options
                                "without proof (security: none)";
   }
   ASSIGN_OR_RETURN(FileDescriptor listener, ListenInRange(options));
+  ASSIGN_OR_RETURN(
+      std::vector<Endpoint> endpoints,
+      EndpointsOf(options, SocketAddress::LocalOf(listener.get()), AddressesOfThisHost()));
   ASSIGN_OR_RETURN(Doorbell bell, Doorbell::Create());
-  return absl::WrapUnique(new DataPort(std::move(options), std::move(listener), std::move(bell)));
+  return absl::WrapUnique(
+      new DataPort(std::move(options), std::move(listener), std::move(endpoints), std::move(bell)));
 }
 
-DataPort::DataPort(DataPortOptions options, FileDescriptor listener, Doorbell bell)
+absl::StatusOr<std::vector<Endpoint>> DataPort::EndpointsOf(const DataPortOptions& options,
+                                                            const SocketAddress& bound,
+                                                            std::vector<std::string> own_hosts) {
+  const bool everywhere =
+      options.bind_host.empty() || bound.host() == "::" || bound.host() == "0.0.0.0";
+  std::vector<std::string> hosts;
+  if (!options.advertise_host.empty()) {
+    hosts = {options.advertise_host};
+  } else if (everywhere) {
+    hosts = std::move(own_hosts);
+  } else {
+    hosts = {bound.host()};
+  }
+  const std::string all = absl::StrJoin(hosts, ", ");
+  std::vector<Endpoint> endpoints;
+  for (std::string& host : hosts) {
+    if (endpoints.size() == kEndpointsMax) break;
+    // A listener of IPv4 alone is not to be found at other addresses.
+    const auto numeric = SocketAddress::Numeric(host, 0);
+    if (everywhere && numeric && numeric->family() == AF_INET6 && bound.family() == AF_INET) {
+      continue;
+    }
+    if (host.size() > Endpoint::kHostBytesMax) continue;
+    endpoints.push_back({.host = std::move(host), .port = bound.port()});
+  }
+  if (!endpoints.empty()) return endpoints;
+  return absl::UnavailableError(absl::StrCat(
+      "others cannot reach the data port, which listens at ", bound.ToString(), ", at: ", all,
+      " (does this host allow IPv6? Else say with --advertise by which ", "name of at most ",
+      Endpoint::kHostBytesMax, " bytes or IPv4 address it can be ", "reached)"));
+}
+
+DataPort::DataPort(DataPortOptions options, FileDescriptor listener,
+                   std::vector<Endpoint> endpoints, Doorbell bell)
     : options_(std::move(options)),
       id_(RandomId()),
       listener_(std::move(listener)),
       bell_(std::move(bell)),
       port_(SocketAddress::LocalOf(listener_.get()).port()),
-      endpoints_(EndpointsOf(options_, listener_.get())),
+      endpoints_(std::move(endpoints)),
       thread_([this] { Run(); }) {}
 
 DataPort::~DataPort() {

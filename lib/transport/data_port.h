@@ -137,7 +137,8 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     News news_;
   };
 
-  // UNAVAILABLE, with what to try, where no port of the range can be had.
+  // UNAVAILABLE, with what to try, where no port of the range can be had, or where others could not
+  // find it: it has no endpoints().
   static absl::StatusOr<std::shared_ptr<DataPort>> Open(DataPortOptions options = {});
   // Waits for a name that is being resolved.
   ~DataPort();
@@ -150,8 +151,12 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   const DataPortOptions& options() const { return options_; }
   uint64_t id() const { return id_; }  // at random: tells this port from those of other processes
   uint16_t port() const { return port_; }
-  // Where others may try to reach it, the most likely first.
+  // Where others may try to reach it, the most likely first; 1 to 8.
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }
+  // What endpoints() are of a port that listens at `bound` on a host with these addresses.
+  static absl::StatusOr<std::vector<Endpoint>> EndpointsOf(const DataPortOptions& options,
+                                                           const SocketAddress& bound,
+                                                           std::vector<std::string> own_hosts);
   // Whether checksums are wanted on this connection.
   bool WantsChecksums(int socket) const;
 
@@ -163,7 +168,8 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
   using Clock = std::chrono::steady_clock;
   struct HalfOpen;
 
-  DataPort(DataPortOptions options, FileDescriptor listener, Doorbell bell);
+  DataPort(DataPortOptions options, FileDescriptor listener, std::vector<Endpoint> endpoints,
+           Doorbell bell);
 
   void Run();
   void Accept();

@@ -411,6 +411,22 @@ TEST_F(DataPortTest, ItIsFoundWhereItListensOrIsSaidToBe) {
   }
 }
 
+TEST_F(DataPortTest, APortThatNobodyCanFindIsNotOpened) {
+  const std::vector<std::string> v6 = {"fd00::2"}, both = {"fd00::2", "192.0.2.2"};
+  const SocketAddress v4_alone = SocketAddress::AnyV4(7000);
+  const auto unfindable = DataPort::EndpointsOf({}, v4_alone, v6);
+  EXPECT_TRUE(absl::IsUnavailable(unfindable.status())) << unfindable.status();
+  EXPECT_TRUE(absl::StrContains(unfindable.status().message(), "fd00::2")) << unfindable.status();
+  EXPECT_TRUE(absl::StrContains(unfindable.status().message(), "--advertise"));
+  const auto found = DataPort::EndpointsOf({}, v4_alone, both);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(*found, (std::vector<Endpoint>{{"192.0.2.2", 7000}}));
+  EXPECT_TRUE(DataPort::EndpointsOf({}, SocketAddress::AnyV6(7000), v6).ok());
+
+  const auto longer = DataPort::Open({.advertise_host = std::string(256, 'x')});
+  EXPECT_TRUE(absl::IsUnavailable(longer.status())) << longer.status();
+}
+
 TEST(SocketAddressTest, AddressesOfBothKindsAreWrittenAsPeopleDo) {
   EXPECT_EQ(SocketAddress::Numeric("192.0.2.2", 7000)->ToString(), "192.0.2.2:7000");
   EXPECT_EQ(SocketAddress::Numeric("fd00::2", 7000)->ToString(), "[fd00::2]:7000");

@@ -19,6 +19,8 @@ namespace muster {
 
 // Where a data port listens, as others are told: an address or a name, and a port.
 struct Endpoint {
+  static constexpr size_t kHostBytesMax = 255;
+
   std::string host;
   uint16_t port = 0;
 

@@ -72,7 +72,7 @@ std::string Encode(const TcpAddress& address) {
   Append(bytes, address.port, 8);
   Append(bytes, address.transport, 4);
   for (const Endpoint& endpoint : address.endpoints) {
-    if (endpoint.host.size() > 255) continue;
+    CHECK_LE(endpoint.host.size(), Endpoint::kHostBytesMax);
     Append(bytes, endpoint.port, 2);
     Append(bytes, endpoint.host.size(), 1);
     bytes += endpoint.host;
