@@ -102,6 +102,7 @@ struct DataPort::HalfOpen {
 DataPort::Door::~Door() {
   absl::MutexLock lock(&port_->mu_);
   port_->doors_.erase(number_);
+  std::erase_if(port_->requests_, [this](const Request& one) { return one.door == number_; });
 }
 
 void DataPort::Door::OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) {
@@ -126,6 +127,12 @@ void DataPort::Door::Resolve(int64_t request, const Endpoint& endpoint) {
   if (!port_->resolver_.joinable()) {
     port_->resolver_ = std::thread([port = port_.get()] { port->ResolveNames(); });
   }
+}
+
+void DataPort::Door::CancelResolve(int64_t request) {
+  absl::MutexLock lock(&port_->mu_);
+  std::erase_if(port_->requests_,
+                [&](const Request& one) { return one.door == number_ && one.number == request; });
 }
 
 DataPort::Door::News DataPort::Door::Take() {
@@ -427,7 +434,7 @@ void DataPort::ResolveNames() {
       request = std::move(requests_.front());
       requests_.pop_front();
     }
-    auto addresses = SocketAddress::Resolve(request.endpoint.host, request.endpoint.port);
+    auto addresses = options_.resolve(request.endpoint.host, request.endpoint.port);
     absl::MutexLock lock(&mu_);
     const auto door = doors_.find(request.door);
     if (door == doors_.end()) continue;

@@ -52,6 +52,10 @@ struct DataPortOptions {
   // Hears of everybody who is turned away, by NameOf(Stranger): on the port's thread.
   std::function<void(absl::string_view why)> turned_away;
 
+  // The name service: asked on a thread of its own, for one name at a time.
+  std::function<absl::StatusOr<std::vector<SocketAddress>>(const std::string& host, uint16_t port)>
+      resolve = SocketAddress::Resolve;
+
   // How long a stranger may take to become a member.
   std::chrono::milliseconds handshake_time_max = std::chrono::seconds(5);
 };
@@ -112,8 +116,10 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     // Whether that session is open, and with this token.
     bool IsOpen(uint64_t job, uint32_t generation, const SessionToken& token) const;
 
-    // The answer comes as news. The name service may take long.
+    // The answer comes as news. The name service may take long, and other names wait meanwhile.
     void Resolve(int64_t request, const Endpoint& endpoint);
+    // Nobody waits for the answer any more, which may come all the same.
+    void CancelResolve(int64_t request);
 
     // Any thread; no lock.
     bool HasNews() const { return has_news_.load(std::memory_order_acquire); }

@@ -383,6 +383,39 @@ TEST_F(DataPortTest, NamesAreResolvedElsewhere) {
   EXPECT_EQ(news.resolved[0].addresses->front().port(), 99);
 }
 
+TEST_F(DataPortTest, NamesThatNobodyWaitsForAreNotResolved) {
+  absl::Notification asked, answered;
+  std::vector<std::string> names;  // of the resolver's thread until it has ended
+  Open({.resolve = [&](const std::string& host, uint16_t) {
+    names.push_back(host);
+    if (host == "slow") {
+      asked.Notify();
+      answered.WaitForNotification();
+    }
+    return absl::StatusOr<std::vector<SocketAddress>>(absl::UnavailableError(host));
+  }});
+  door_->Resolve(1, {.host = "slow"});
+  asked.WaitForNotification();
+  {
+    const auto other = port_->MakeDoor([] {});
+    other->Resolve(1, {.host = "of a door that is gone"});
+    door_->Resolve(2, {.host = "cancelled"});
+    door_->Resolve(3, {.host = "wanted"});
+    door_->CancelResolve(2);
+  }
+  answered.Notify();
+  std::vector<int64_t> heard;
+  while (heard.size() < 2) {
+    for (const DataPort::Resolved& resolved : AwaitNews().resolved) {
+      heard.push_back(resolved.request);
+    }
+  }
+  EXPECT_EQ(heard, (std::vector<int64_t>{1, 3}));
+  door_ = nullptr;
+  port_ = nullptr;
+  EXPECT_EQ(names, (std::vector<std::string>{"slow", "wanted"}));
+}
+
 TEST_F(DataPortTest, APortThatIsTakenIsPassedOverInARange) {
   const uint16_t taken = port_->port();
   const DataPortOptions only{.bind_host = "127.0.0.1", .port_first = taken, .port_last = taken};

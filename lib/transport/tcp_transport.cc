@@ -239,6 +239,7 @@ TcpTransport::TcpTransport(EventLoop* loop, TcpTransportOptions options)
       turns_(kTurns) {}
 
 TcpTransport::~TcpTransport() {
+  questions_.clear();  // the door takes its own away
   door_.reset();
   while (!peers_.empty()) Disconnect(peers_.begin()->first);
   const auto end = Clock::now() + kGoodbyeTime;
@@ -301,7 +302,7 @@ void TcpTransport::Approach(Peer& peer) {
       peer.addresses.pop_front();
       const absl::Status dialed = Dial(peer, address, /*number=*/0);
       if (dialed.ok()) return;
-      peer.fault.Update(dialed);
+      Blame(peer, dialed);
       continue;
     }
     if (peer.endpoints.empty()) return EndLink(peer, peer.fault);
@@ -310,8 +311,41 @@ void TcpTransport::Approach(Peer& peer) {
     if (const auto numeric = SocketAddress::Numeric(endpoint.host, endpoint.port)) {
       peer.addresses.push_back(*numeric);
     } else {
-      return door_->Resolve(static_cast<int64_t>(peer.id), endpoint);
+      return Resolve(peer, endpoint);
     }
+  }
+}
+
+void TcpTransport::Resolve(Peer& peer, const Endpoint& endpoint) {
+  const int64_t number = questions_asked_++;
+  questions_.push_back({.number = number,
+                        .peer = peer.id,
+                        .host = endpoint.host,
+                        .deadline = Clock::now() + options_.attempt_time_max});
+  door_->Resolve(number, endpoint);
+}
+
+// One that comes too late was given up.
+void TcpTransport::TakeResolved(DataPort::Resolved resolved) {
+  const auto question = std::ranges::find(questions_, resolved.request, &Question::number);
+  if (question == questions_.end()) return;
+  Peer& peer = Find(question->peer);
+  questions_.erase(question);
+  if (resolved.addresses.ok()) {
+    peer.addresses.assign(resolved.addresses->begin(), resolved.addresses->end());
+  } else {
+    Blame(peer, resolved.addresses.status());
+  }
+  Approach(peer);
+}
+
+// What several addresses of a peer said is told together, where none of it tells more.
+void TcpTransport::Blame(Peer& peer, const absl::Status& fault) {
+  if (peer.fault.ok() || Weight(fault) > Weight(peer.fault)) {
+    peer.fault = fault;
+  } else if (Weight(fault) == Weight(peer.fault)) {
+    peer.fault =
+        absl::Status(peer.fault.code(), absl::StrCat(peer.fault.message(), "; ", fault.message()));
   }
 }
 
@@ -426,12 +460,7 @@ void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) 
     LOG(WARNING) << NameOf(peer.hello.who) << " cannot be let in: " << fault.message();
     return Forget(peer);
   }
-  if (peer.fault.ok() || Weight(fault) > Weight(peer.fault)) {
-    peer.fault = fault;
-  } else if (Weight(fault) == Weight(peer.fault)) {
-    peer.fault =
-        absl::Status(peer.fault.code(), absl::StrCat(peer.fault.message(), "; ", fault.message()));
-  }
+  Blame(peer, fault);
   Approach(peer);
 }
 
@@ -470,17 +499,7 @@ int TcpTransport::TakeDoorNews() {
   if (!door_->HasNews()) return 0;
   DataPort::Door::News news = door_->Take();
   for (DataPort::Member& member : news.members) TakeMember(std::move(member));
-  for (DataPort::Resolved& resolved : news.resolved) {
-    const auto found = peers_.find(static_cast<PeerId>(resolved.request));
-    if (found == peers_.end()) continue;
-    Peer& peer = *found->second;
-    if (resolved.addresses.ok()) {
-      peer.addresses.assign(resolved.addresses->begin(), resolved.addresses->end());
-    } else {
-      peer.fault.Update(resolved.addresses.status());
-    }
-    Approach(peer);
-  }
+  for (DataPort::Resolved& resolved : news.resolved) TakeResolved(std::move(resolved));
   return static_cast<int>(news.members.size() + news.resolved.size());
 }
 
@@ -533,6 +552,11 @@ TcpTransport::Peer* TcpTransport::PeerOf(const DataPort::Member& member) {
 void TcpTransport::Forget(Peer& peer) {
   while (!peer.connections.empty()) Close(*peer.connections.back());
   if (peer.incoming) links_.erase(peer.hello.link);
+  const auto asked = std::ranges::find(questions_, peer.id, &Question::peer);
+  if (asked != questions_.end()) {
+    door_->CancelResolve(asked->number);
+    questions_.erase(asked);
+  }
   peers_.erase(peer.id);
 }
 
@@ -648,6 +672,9 @@ absl::Duration TcpTransport::SleepMax() const {
     most = std::min(most, connection->state == Connection::State::kLingering
                               ? kLingerLook
                               : absl::FromChrono(connection->deadline - now));
+  }
+  if (!questions_.empty()) {
+    most = std::min(most, absl::FromChrono(questions_.front().deadline - now));
   }
   if (turns_.waiting()) most = std::min(most, absl::FromChrono(turns_.patience()));
   return most;
@@ -977,6 +1004,16 @@ void TcpTransport::LookAtClock() {
       FailAttempt(connection, absl::UnavailableError("no answer in time"));
     }
     if (i < timed_.size() && timed_[i] == &connection) ++i;
+  }
+  while (!questions_.empty() && now >= questions_.front().deadline) {
+    const Question late = std::move(questions_.front());
+    questions_.erase(questions_.begin());
+    door_->CancelResolve(late.number);
+    Peer& peer = Find(late.peer);
+    Blame(peer, absl::UnavailableError(absl::StrCat(
+                    "the name '", late.host, "' is not resolved in time (is the name service ",
+                    "there? The other end's --advertise may be an address)")));
+    Approach(peer);
   }
   if (now < look_for_vanished_) return;
   look_for_vanished_ = now + kVanishedLook;

@@ -37,8 +37,9 @@ struct TcpTransportOptions {
   // 1 MiB to send. For networks that one connection does not fill.
   int connections = 1;
 
-  // For each of the addresses under which a peer may be found, to be connected and let in. So long
-  // no additional connection of a link is tried after one that failed.
+  // For each of the addresses under which a peer may be found, to be connected and let in, and for
+  // each name, to be resolved. So long no additional connection of a link is tried after one that
+  // failed.
   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5);
 };
 
@@ -97,6 +98,14 @@ class TcpTransport : public Carrier {
     absl::Status why;
   };
 
+  // A name that is being resolved.
+  struct Question {
+    int64_t number;
+    PeerId peer;
+    std::string host;
+    Clock::time_point deadline;
+  };
+
   TcpTransport(EventLoop* loop, TcpTransportOptions options);
 
   Peer& Find(PeerId id) const;
@@ -106,6 +115,9 @@ class TcpTransport : public Carrier {
   int TakeDoorNews();
   void TakeMember(DataPort::Member member);
   void Approach(Peer& peer);  // tries the next address
+  void Resolve(Peer& peer, const Endpoint& endpoint);
+  void TakeResolved(DataPort::Resolved resolved);
+  static void Blame(Peer& peer, const absl::Status& fault);
   absl::Status Dial(Peer& peer, const SocketAddress& address, uint32_t number);
   Peer* PeerOf(const DataPort::Member& member);
   void ShakeHands(Connection& connection);
@@ -156,6 +168,8 @@ class TcpTransport : public Carrier {
   // Those with something to do, in the next turn and in this one.
   std::vector<Connection*> active_, stepping_;
   std::vector<Connection*> timed_;  // those with a deadline
+  int64_t questions_asked_ = 0;
+  std::vector<Question> questions_;  // the oldest first
   Clock::time_point look_for_vanished_;
   int64_t turn_ = 0;
 

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
@@ -499,6 +500,29 @@ TEST(TcpTransportTest, NobodyAtTheAddressIsALossThatNamesIt) {
   EXPECT_TRUE(absl::IsUnavailable(a.postbox.losses[0].second));
   EXPECT_TRUE(
       absl::StrContains(a.postbox.losses[0].second.message(), "127.0.0.1:" + std::to_string(port)))
+      << a.postbox.losses[0].second;
+}
+
+TEST(TcpTransportTest, ANameThatIsNotResolvedInTimeIsALossThatNamesIt) {
+  absl::Notification over;
+  Station b(OpenPort({.bind_host = "127.0.0.1", .advertise_host = "ps-0.muster"}));
+  // Lets go of the name service before its port waits for that.
+  Station a(OpenPort({.bind_host = "127.0.0.1",
+                      .resolve =
+                          [&over](const std::string&, uint16_t port) {
+                            over.WaitForNotification();
+                            return absl::StatusOr<std::vector<SocketAddress>>(
+                                {*SocketAddress::Numeric("127.0.0.1", port)});
+                          }}),
+            /*spin=*/false, /*connections=*/1, std::chrono::milliseconds(50));
+  const PeerId late = a.Connect(b), given_up = a.Connect(b);
+  a.transport->Disconnect(given_up);
+  const bool lost = ProgressUntil({a.transport.get()}, [&] { return !a.postbox.losses.empty(); });
+  over.Notify();
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(a.postbox.losses[0].first, late);
+  EXPECT_TRUE(absl::IsUnavailable(a.postbox.losses[0].second));
+  EXPECT_TRUE(absl::StrContains(a.postbox.losses[0].second.message(), "'ps-0.muster'"))
       << a.postbox.losses[0].second;
 }
 
