@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "lib/transport/address_envelope.h"
 #include "lib/transport/crc32c.h"
 #include "lib/transport/data_port.h"
 #include "lib/transport/event_loop.h"
@@ -676,6 +677,54 @@ TEST(TcpTransportTest, AnAdditionalConnectionThatCarriedSomethingEndsItsLink) {
         ProgressUntil({server.transport.get()}, [&] { return !server.postbox.messages.empty(); }));
   }
   EXPECT_TRUE(ProgressUntil({server.transport.get()}, [&] { return first.IsHungUpOn(); }));
+}
+
+// As where the other end could not watch it: the message that found it gone goes over another.
+TEST(TcpTransportTest, WhatAnAdditionalConnectionDidNotTakeGoesOverAnother) {
+  const auto port = OpenPort();
+  const auto door = port->MakeDoor([] {});
+  door->OpenSession(1, 1, SessionToken());
+  std::string inside;
+  const auto append = [&inside](uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) inside.push_back(static_cast<char>(value >> (8 * i)));
+  };
+  append(port->id(), 8);
+  append(door->number(), 4);
+  append(port->port(), 2);
+  append(9, 1);
+  Station a(OpenPort(), /*spin=*/false, /*connections=*/2);
+  const auto to = a.transport->Connect(SealAddress("MUT1", inside + "127.0.0.1"), CredentialsOf(3));
+  ASSERT_TRUE(to.ok()) << to.status();
+
+  const std::vector<std::byte> payload = PatternOf(1, 8 << 20);
+  size_t dones = 0;
+  const auto count = [&dones](const absl::Status& status) { dones += status.ok(); };
+  std::vector<DataPort::Member> members;
+  const auto come = [&](size_t wanted) {
+    return ProgressUntil({a.transport.get()}, [&] {
+      for (DataPort::Member& member : door->Take().members) members.push_back(std::move(member));
+      return members.size() == wanted && a.transport->Describe(*to).connections == wanted;
+    });
+  };
+  ASSERT_TRUE(come(1));
+  for (int i = 0; i < 2; ++i) a.transport->Send(*to, HeaderOf(i, payload.size()), payload, count);
+  ASSERT_TRUE(come(2));
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  setsockopt(members[1].socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  members[1].socket = FileDescriptor();
+  a.transport->Send(*to, HeaderOf(2, 0), {}, count);
+  EXPECT_EQ(dones, 0u);
+
+  const size_t all = 3 * WireHeader::kBytes + 2 * payload.size();
+  std::vector<std::byte> room(1 << 20);
+  size_t heard = 0;
+  ASSERT_TRUE(ProgressUntil({a.transport.get()}, [&] {
+    const ssize_t size = recv(members[0].socket.get(), room.data(), room.size(), 0);
+    heard += std::max<ssize_t>(size, 0);
+    return heard == all && dones == 3;
+  }));
+  EXPECT_EQ(a.transport->Describe(*to).connections, 1);
+  EXPECT_TRUE(a.postbox.losses.empty());
 }
 
 TEST(TcpTransportTest, AnAdditionalConnectionThatWasTurnedAwayIsTriedAgainLater) {
