@@ -45,7 +45,7 @@ bool LinkWriter::CanPublish(bool socket_full) const {
   if (first_ == nullptr || !ring_.HasRoom()) return false;
   if (MayLend(*first_) && slabs_->Holding(first_->payload) != nullptr) return !socket_full;
   const size_t bytes = std::min(first_->payload.size() - first_->copied, kFragmentBytesMax);
-  return ring_.PlaceInArea(bytes).memory.size() == bytes;
+  return ring_.PlaceInArea(bytes).has_value();
 }
 
 LinkWriter::Published LinkWriter::Lend(PendingSend& send, uint32_t number, ControlSocket& socket) {
@@ -70,11 +70,11 @@ LinkWriter::Published LinkWriter::Lend(PendingSend& send, uint32_t number, Contr
 LinkWriter::Published LinkWriter::Copy(PendingSend& send) {
   do {
     const auto fragment = send.payload.subspan(send.copied, kFragmentBytesMax);
-    const MessageRingWriter::Place place = ring_.PlaceInArea(fragment.size());
-    if (place.memory.size() != fragment.size() || !ring_.HasRoom()) return Published::kPart;
-    if (!fragment.empty()) std::memcpy(place.memory.data(), fragment.data(), fragment.size());
+    const std::optional<MessageRingWriter::Place> place = ring_.PlaceInArea(fragment.size());
+    if (!place.has_value()) return Published::kPart;
+    if (!fragment.empty()) std::memcpy(place->memory.data(), fragment.data(), fragment.size());
     ring_.Publish({.header = send.header,
-                   .offset = place.offset,
+                   .offset = place->offset,
                    .length = fragment.size(),
                    .position = send.copied});
     send.copied += fragment.size();

@@ -171,16 +171,17 @@ uint64_t MessageRingWriter::Released() const {
   return std::max(Load(memory_, kReleasedAt), skipped_);
 }
 
-// An empty area is used from its beginning, which both processors then have in their caches.
-MessageRingWriter::Place MessageRingWriter::PlaceInArea(size_t bytes) const {
+// An empty area is used from its beginning, which both processors then have in their caches. No
+// bytes fit into a full one, though its end, rounded up, is beyond what is free.
+std::optional<MessageRingWriter::Place> MessageRingWriter::PlaceInArea(size_t bytes) const {
   CHECK_LE(bytes, kFragmentBytesMax);
-  if (!HasRoom()) return {};
+  if (!HasRoom()) return std::nullopt;
   const uint64_t released = Released();
   const bool empty = released == area_used_;
   uint64_t offset = RoundUp(area_used_, kAlignment);
   if (empty || offset % kAreaBytes + bytes > kAreaBytes) offset = RoundUp(offset, kAreaBytes);
-  if (!empty && offset + bytes - released > kAreaBytes) return {};
-  return {{memory_ + kAreaAt + offset % kAreaBytes, bytes}, offset};
+  if (bytes > 0 && !empty && offset + bytes - released > kAreaBytes) return std::nullopt;
+  return Place{{memory_ + kAreaAt + offset % kAreaBytes, bytes}, offset};
 }
 
 void MessageRingWriter::Publish(const RingDescriptor& descriptor) {

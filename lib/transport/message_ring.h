@@ -87,13 +87,13 @@ class MessageRingWriter {
   explicit MessageRingWriter(absl::Span<std::byte> memory);
 
   bool HasRoom() const;  // for one more descriptor
-  // Where the next `bytes` (at most kFragmentBytesMax) may be put, and the `offset` to publish them
-  // with; empty memory where there is no room. Publish() or forget.
+  // Where the next `bytes` (at most kFragmentBytesMax, or none) may be put, and the `offset` to
+  // publish them with. Nothing: there is no room for them. Publish() or forget.
   struct Place {
     absl::Span<std::byte> memory;
     uint64_t offset = 0;
   };
-  Place PlaceInArea(size_t bytes) const;
+  std::optional<Place> PlaceInArea(size_t bytes) const;
   // There must be room.
   void Publish(const RingDescriptor& descriptor);
 

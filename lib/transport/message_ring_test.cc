@@ -156,10 +156,10 @@ class MessageRingTest : public testing::Test {
     return *decoded;
   }
   bool Write(size_t bytes, std::byte fill) {
-    const MessageRingWriter::Place place = writer_.PlaceInArea(bytes);
-    if (place.memory.size() != bytes) return false;
-    std::memset(place.memory.data(), std::to_integer<int>(fill), bytes);
-    writer_.Publish({.header = HeaderOf(bytes), .offset = place.offset, .length = bytes});
+    const auto place = writer_.PlaceInArea(bytes);
+    if (!place.has_value()) return false;
+    std::memset(place->memory.data(), std::to_integer<int>(fill), bytes);
+    writer_.Publish({.header = HeaderOf(bytes), .offset = place->offset, .length = bytes});
     return true;
   }
 
@@ -194,7 +194,8 @@ TEST_F(MessageRingTest, AFullRingTakesNoMoreUntilSomethingIsReleased) {
     ++written;
   }
   EXPECT_EQ(written, kEntries);
-  EXPECT_TRUE(writer_.PlaceInArea(64).memory.empty());
+  EXPECT_FALSE(writer_.PlaceInArea(64).has_value());
+  EXPECT_FALSE(writer_.PlaceInArea(0).has_value());
   const auto taken = Take();
   EXPECT_FALSE(writer_.HasRoom());
   reader_.Release(*taken);
@@ -210,6 +211,26 @@ TEST_F(MessageRingTest, AFullAreaTakesNoMoreUntilSomethingIsReleased) {
   reader_.Release(*Take());
   EXPECT_TRUE(Write(kFragmentBytesMax, std::byte{1}));
   EXPECT_FALSE(Write(1, std::byte{1}));
+}
+
+// Once round the area, equal payloads that are no multiple of the alignment fill it to its last
+// bytes: the place after them, rounded up, is beyond what is free.
+TEST_F(MessageRingTest, AMessageWithoutPayloadPassesAFullAreaAndHarmsNothing) {
+  constexpr size_t kPayload = 10'000;
+  ASSERT_TRUE(Write(1, std::byte{1}));  // so that the rest does not begin at offset 0
+  reader_.Release(*Take());
+  while (Write(kPayload, std::byte{1})) {
+  }
+  reader_.Release(*Take());
+  ASSERT_TRUE(Write(kPayload, std::byte{2}));
+  ASSERT_FALSE(Write(1, std::byte{3}));
+  EXPECT_TRUE(Write(0, std::byte{}));
+  EXPECT_FALSE(Write(1, std::byte{3}));
+  while (const auto taken = Take()) reader_.Release(*taken);
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(Write(kPayload, std::byte{4})) << i;
+    reader_.Release(*Take());
+  }
 }
 
 TEST_F(MessageRingTest, ReturnsComeBackInTheirOrderForManyLaps) {
@@ -284,12 +305,11 @@ TEST_F(MessageRingTest, NoBytesInTheMemoryLeadOutOfIt) {
       std::memcpy(memory_.data() + random() % words * 8, &word, 8);
     }
     const size_t bytes = random() % (kFragmentBytesMax + 1);
-    const MessageRingWriter::Place place = writer_.PlaceInArea(bytes);
-    if (!place.memory.empty()) {
-      ASSERT_GE(place.memory.data(), memory_.data() + kAreaAt);
-      ASSERT_LE(place.memory.data() + bytes, memory_.data() + kBytes);
-      std::memset(place.memory.data(), draw, bytes);
-      writer_.Publish({.header = HeaderOf(bytes), .offset = place.offset, .length = bytes});
+    if (const auto place = writer_.PlaceInArea(bytes); place.has_value()) {
+      ASSERT_GE(place->memory.data(), memory_.data() + kAreaAt);
+      ASSERT_LE(place->memory.data() + bytes, memory_.data() + kBytes);
+      std::memset(place->memory.data(), draw, bytes);
+      writer_.Publish({.header = HeaderOf(bytes), .offset = place->offset, .length = bytes});
     }
     writer_.TakeReturn();
     Bytes taken;
