@@ -159,7 +159,11 @@ void SharedMemoryLink::ReadSocket() {
     }
     const absl::Status believed = heard.ok() ? Hear(**std::move(heard)) : heard.status();
     if (absl::IsInvalidArgument(believed)) return Break(believed);
-    if (!believed.ok()) return GiveUp(believed);
+    if (absl::IsUnavailable(believed)) {
+      End(believed);
+      return Close(why_ended_);
+    }
+    if (!believed.ok()) GiveUp(believed);
   }
 }
 
@@ -173,15 +177,19 @@ absl::Status SharedMemoryLink::Hear(ControlSocket::Received received) {
   if (!reader_.mapped()) return absl::InvalidArgumentError("it speaks before its HELLO");
   if (packet.kind == Kind::kIntroduce) return HearIntroduction(packet);
   if (id_ == PeerId::kNone) return absl::InvalidArgumentError("it has not introduced itself");
-  if (packet.kind == Kind::kSlab) return reader_.AddSlab(packet.slab, packet.bytes, received.file);
-  if (packet.kind == Kind::kWithdraw) return reader_.RemoveSlab(packet.slab);
+  if (packet.kind == Kind::kSlab || packet.kind == Kind::kWithdraw) {
+    if (gave_up_) return absl::OkStatus();  // of slabs, not all are known here any more
+    if (packet.kind == Kind::kWithdraw) return reader_.RemoveSlab(packet.slab);
+    return reader_.AddSlab(packet.slab, packet.bytes, received.file);
+  }
   if (packet.kind == Kind::kBell) {
     if (bell_.has_value()) return absl::InvalidArgumentError("a BELL too many");
     ASSIGN_OR_RETURN(bell_, Doorbell::Adopt(std::move(received.file)));
     SeeWhetherOpen();
     return absl::OkStatus();
   }
-  if (!open_ || !why_ended_.ok()) return absl::InvalidArgumentError("a BYE too early, or too many");
+  if (!open_ || heard_bye_) return absl::InvalidArgumentError("a BYE too early, or too many");
+  heard_bye_ = true;
   End(absl::UnavailableError("the peer disconnected"));
   return absl::OkStatus();
 }
@@ -218,7 +226,6 @@ absl::Status SharedMemoryLink::HearRefusal(Refusal refusal) const {
 void SharedMemoryLink::End(absl::Status why) {
   commons_.ends_due = true;
   if (!why_ended_.ok()) return;
-  (void)writer_.TakeReturns();  // what came before the end
   why_ended_ = Annotate(why, "shared memory");
   writer_.CancelWaiting(why_ended_);
 }
@@ -228,20 +235,28 @@ void SharedMemoryLink::Close(const absl::Status& why) {
   commons_.loop->Unwatch(socket_->fd(), this);
   socket_.reset();
   writer_.CancelWaiting(why);
+  (void)writer_.TakeReturns();  // what came back before the end
   writer_.EndLoans(why);
 }
 
 // Of somebody who has not introduced himself nobody else hears; he hears that it was not his fault.
+// To close the socket is to give back all that is lent, and its owners would write there while it
+// is still read: while anything is lent, Settle() says BYE instead.
 void SharedMemoryLink::GiveUp(const absl::Status& why) {
-  if (ungreeted() && !absl::IsUnavailable(why)) {
+  if (ungreeted()) {
     LOG_EVERY_N(WARNING, 100) << "shared memory: who connected is turned away: " << why;
     return TurnAway(Refusal::kFull);
   }
   End(why);
-  Close(why_ended_);
+  if (IsOpen() && failed_.ok() && !HoldsNothing()) {
+    gave_up_ = true;
+  } else {
+    Close(why_ended_);
+  }
 }
 
-// The other side hears of it by its closed socket.
+// The other side hears of it by its closed socket, at once: what it lent, or was lent, may change
+// under the reader then, but whoever breaks the protocol can do that anyway.
 void SharedMemoryLink::Break(const absl::Status& why) {
   commons_.malformed.fetch_add(1, std::memory_order_relaxed);
   LOG(WARNING) << "shared memory: a peer breaks the protocol and is cut off: " << why;
@@ -278,11 +293,11 @@ int SharedMemoryLink::TellEnd() {
 bool SharedMemoryLink::Settle() {
   if (!Muted()) return id_ == PeerId::kNone && !connected();
   if (!connected()) return true;
-  if (writer_.loans_out() == 0 && leases_ == 0) {
+  if (HoldsNothing()) {
     Close(absl::CancelledError("disconnected"));
     return true;
   }
-  if (!left_ || said_bye_ || !why_ended_.ok() || !failed_.ok()) return false;
+  if (said_bye_ || heard_bye_ || !failed_.ok()) return false;
   const absl::Status said = socket_->Send({.kind = Kind::kBye});
   said_bye_ = said.ok();
   if (absl::IsResourceExhausted(said)) {
@@ -380,7 +395,7 @@ absl::Status SharedMemoryLink::Take(const RingDescriptor& descriptor) {
   if (in_slab && !reader_.Knows(descriptor.slab)) ReadSocket();  // announced before it was used
   // Whoever closed the socket may have its payloads for his own again.
   if (in_slab && !connected()) return absl::OkStatus();
-  if (Muted()) {
+  if (Muted() || (in_slab && gave_up_)) {
     reader_.Drop(descriptor);
     return absl::OkStatus();
   }

@@ -76,8 +76,9 @@ struct LinkCommons {
 //
 //   opening   until each side has the other's ring and bell; nothing is published before
 //   open      messages go both ways
-//   ended     the other side has left, or its socket has been closed: what it had published whole
-//             still arrives, then PayloadLost and PeerLost are told, and nothing comes any more
+//   ended     the other side has left, its socket has been closed, or we have given the link up:
+//             what it had published whole still arrives, then PayloadLost and PeerLost are told,
+//             and nothing comes any more
 //   left      our caller has disconnected: nothing of it is heard any more
 //
 // After the last two the socket stays until neither side holds a payload of the other. Thread-
@@ -115,7 +116,8 @@ class SharedMemoryLink : public EventLoop::Handler {
 
   void Send(PendingSend* send);
   void Disconnect();
-  // Ends it because of `why`, which is nobody's fault.
+  // Ends it because of `why`, which is nobody's fault. Where payloads are lent, on either side, the
+  // socket stays until they have come back.
   void GiveUp(const absl::Status& why);
 
   // At most so many messages or fragments. How many.
@@ -147,6 +149,7 @@ class SharedMemoryLink : public EventLoop::Handler {
   bool MaySend() const;
   bool Readable() const;
   bool Muted() const { return left_ || told_end_; }
+  bool HoldsNothing() const { return writer_.loans_out() == 0 && leases_ == 0; }
 
   void Dial();
   absl::Status SayNext();
@@ -193,7 +196,9 @@ class SharedMemoryLink : public EventLoop::Handler {
   bool told_end_ = false;
   bool broken_ = false;  // nothing that lies in its ring is believed any more
   bool left_ = false;
+  bool gave_up_ = false;  // though the socket is open: something that came over it was lost
   bool said_bye_ = false;
+  bool heard_bye_ = false;
   // Since the other side was rung for last: it may be asleep and wait for that.
   bool published_ = false;
   bool returned_ = false;

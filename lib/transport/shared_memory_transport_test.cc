@@ -740,6 +740,50 @@ TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForASlabLosesTheLinkAndSay
   EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
 }
 
+// The memory of a payload belongs to its reader until he lets go, whatever becomes of the link.
+TEST(SharedMemoryTransportTest, WhatIsLentStaysLentWhenALinkIsGivenUp) {
+  Pair pair;
+  pair.a_box.read_in_place = pair.b_box.read_in_place = true;
+  const RegisteredSlab of_a(*pair.a, 100'000), of_b(*pair.b, 100'000);
+  auto unannounced = std::make_unique<RegisteredSlab>(*pair.a, 100'000);
+  absl::Status a_done = absl::UnknownError("not yet"), b_done = a_done, last_done = a_done;
+  pair.a->Send(pair.to_b, HeaderOf(1, 100'000), of_a.slab->memory(),
+               [&](const absl::Status& status) { a_done = status; });
+  pair.b->Send(pair.to_a, HeaderOf(2, 100'000), of_b.slab->memory(),
+               [&](const absl::Status& status) { b_done = status; });
+  ASSERT_TRUE(pair.Progress(
+      [&] { return pair.a_box.messages.size() == 1 && pair.b_box.messages.size() == 1; }));
+
+  pair.a->Send(pair.to_b, HeaderOf(3, 100'000), unannounced->slab->memory(),
+               [&](const absl::Status& status) { last_done = status; });
+  {
+    const NoDescriptorsLeft none;
+    ASSERT_TRUE(pair.Progress([&] { return pair.b_box.losses.size() == 1; }));
+  }
+  ASSERT_TRUE(pair.Progress([&] { return pair.a_box.losses.size() == 1; }));
+  ASSERT_TRUE(pair.Progress([&] { return !absl::IsUnknown(last_done); }));
+  unannounced.reset();
+  for (int i = 0; i < 100; ++i) {
+    pair.a->Progress();
+    pair.b->Progress();
+  }
+
+  EXPECT_TRUE(absl::IsResourceExhausted(pair.b_box.losses[0].second))
+      << pair.b_box.losses[0].second;
+  EXPECT_TRUE(absl::IsUnknown(a_done)) << a_done;
+  EXPECT_TRUE(absl::IsUnknown(b_done)) << b_done;
+  EXPECT_EQ(pair.b_box.messages.size(), 1u);
+  pair.b_box.leases.clear();
+  ASSERT_TRUE(pair.Progress([&] { return !absl::IsUnknown(a_done); }));
+  EXPECT_TRUE(a_done.ok()) << a_done;
+  EXPECT_TRUE(absl::IsUnknown(b_done)) << b_done;
+  pair.a_box.leases.clear();
+  ASSERT_TRUE(pair.Progress([&] { return !absl::IsUnknown(b_done); }));
+  EXPECT_TRUE(b_done.ok()) << b_done;
+  EXPECT_EQ(pair.a->malformed_messages() + pair.b->malformed_messages(), 0);
+  EXPECT_EQ(pair.a_box.losses.size() + pair.b_box.losses.size(), 2u);
+}
+
 // ---- Against those who speak the protocol to break it.
 
 // Connects to a transport by hand.
