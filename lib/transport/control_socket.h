@@ -63,7 +63,8 @@ class ControlSocket {
   static absl::StatusOr<ControlSocket> Connect(absl::string_view name);
 
   // Of a listener. Empty: nobody is waiting. PERMISSION_DENIED: somebody of another user was, and
-  // was turned away. RESOURCE_EXHAUSTED: no file descriptors are left.
+  // was turned away. RESOURCE_EXHAUSTED: no file descriptors are left. Others: who was waiting is
+  // gone, perhaps; somebody else may wait.
   absl::StatusOr<std::optional<ControlSocket>> Accept();
 
   // `file` -1: none. RESOURCE_EXHAUSTED: the other side does not read, try again when the socket is

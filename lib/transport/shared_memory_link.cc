@@ -127,6 +127,7 @@ void SharedMemoryLink::SeeWhetherOpen() {
 }
 
 void SharedMemoryLink::TurnAway(Refusal refusal) {
+  commons_.turned_away.fetch_add(1, std::memory_order_relaxed);
   if (refusal != Refusal::kNone) (void)socket_->Send({.kind = Kind::kRefused, .refusal = refusal});
   Close(absl::OkStatus());
   commons_.ends_due = true;
@@ -200,7 +201,7 @@ absl::Status SharedMemoryLink::HearIntroduction(const ControlPacket& packet) {
   if (id_ != PeerId::kNone) return absl::InvalidArgumentError("an introduction too many");
   const SessionToken* token = commons_.sessions.Find(packet.who.job, packet.who.generation);
   if (token == nullptr || !(*token == packet.token)) {
-    LOG(WARNING) << "shared memory: " << NameOf(packet.who) << " is not let in";
+    LOG_EVERY_T(WARNING, 1) << "shared memory: " << NameOf(packet.who) << " is not let in";
     TurnAway(Refusal::kNotLetIn);
     return absl::OkStatus();
   }
@@ -244,7 +245,7 @@ void SharedMemoryLink::Close(const absl::Status& why) {
 // is still read: while anything is lent, Settle() says BYE instead.
 void SharedMemoryLink::GiveUp(const absl::Status& why) {
   if (ungreeted()) {
-    LOG_EVERY_N(WARNING, 100) << "shared memory: who connected is turned away: " << why;
+    LOG_EVERY_T(WARNING, 1) << "shared memory: who connected is turned away: " << why;
     return TurnAway(Refusal::kFull);
   }
   End(why);
@@ -259,7 +260,7 @@ void SharedMemoryLink::GiveUp(const absl::Status& why) {
 // under the reader then, but whoever breaks the protocol can do that anyway.
 void SharedMemoryLink::Break(const absl::Status& why) {
   commons_.malformed.fetch_add(1, std::memory_order_relaxed);
-  LOG(WARNING) << "shared memory: a peer breaks the protocol and is cut off: " << why;
+  LOG_EVERY_T(WARNING, 1) << "shared memory: a peer breaks the protocol and is cut off: " << why;
   End(absl::UnavailableError(absl::StrCat("the peer breaks the protocol: ", why.message())));
   broken_ = true;
   Close(why_ended_);

@@ -57,7 +57,8 @@ struct LinkCommons {
   PendingSends sends;
   std::shared_ptr<RegisteredSlabs> slabs = std::make_shared<RegisteredSlabs>();
   LeaseTable leases;
-  std::atomic<int64_t> malformed = 0;  // any thread reads it
+  std::atomic<int64_t> malformed = 0;    // any thread reads them
+  std::atomic<int64_t> turned_away = 0;  // of those who connected
 
   // What the transport has to look after.
   bool sockets_due = false;                  // a link's socket may have something

@@ -210,11 +210,12 @@ void SharedMemoryTransport::LookAtSockets() {
     if (link->noted()) link->ReadSocket();
     openings_due_ |= !link->GoOn();
   }
-  if (accept_due_ && now >= accept_at_) AcceptAll();
+  if (accept_due_ && now >= accept_at_) AcceptSome();
   for (auto& link : links_) {
     if (!link->ungreeted()) continue;
     if (now >= link->deadline()) {
-      LOG(WARNING) << "shared memory: who connected does not say who he is and is turned away";
+      LOG_EVERY_T(WARNING, 1)
+          << "shared memory: who connected does not say who he is and is turned away";
       link->TurnAway(ControlPacket::Refusal::kNone);
     } else {
       next_deadline_ = std::min(next_deadline_, link->deadline());
@@ -227,20 +228,27 @@ int SharedMemoryTransport::CountUngreeted() const {
                                         [](const auto& link) { return link->ungreeted(); }));
 }
 
-void SharedMemoryTransport::AcceptAll() {
+// The listener announces newcomers only (EPOLLET): until nobody waits there, somebody is due.
+void SharedMemoryTransport::AcceptSome() {
   const auto deadline = Clock::now() + absl::ToChronoNanoseconds(options_.greeting_time);
-  while (CountUngreeted() < kUngreetedMax) {
+  for (int accepts = 0; CountUngreeted() < kUngreetedMax; ++accepts) {
+    if (accepts == kAcceptsMax) {
+      commons_.sockets_due = true;  // the others in the next turn, which comes at once
+      return;
+    }
     absl::StatusOr<std::optional<ControlSocket>> accepted = listener_.Accept();
-    if (absl::IsResourceExhausted(accepted.status())) {
-      LOG_EVERY_N(WARNING, 100) << "shared memory: nobody can connect: " << accepted.status();
+    if (absl::IsPermissionDenied(accepted.status())) {
+      commons_.turned_away.fetch_add(1, std::memory_order_relaxed);
+      LOG_EVERY_T(WARNING, 1) << "shared memory: who connected is turned away: "
+                              << accepted.status();
+      continue;
+    }
+    if (!accepted.ok()) {
+      LOG_EVERY_T(WARNING, 1) << "shared memory: nobody can connect: " << accepted.status();
       accept_at_ = Clock::now() + kAcceptRetryTime;
       return;
     }
-    if (absl::IsPermissionDenied(accepted.status())) {
-      LOG(WARNING) << "shared memory: " << accepted.status();
-      continue;
-    }
-    if (!accepted.ok() || !accepted->has_value()) {
+    if (!accepted->has_value()) {
       accept_due_ = false;
       return;
     }
@@ -251,7 +259,7 @@ void SharedMemoryTransport::AcceptAll() {
     if (kept >= options_.accepted_max)
       taken = absl::ResourceExhaustedError("there are too many links");
     if (!taken.ok()) {
-      LOG_EVERY_N(WARNING, 100) << "shared memory: who connected is turned away: " << taken;
+      LOG_EVERY_T(WARNING, 1) << "shared memory: who connected is turned away: " << taken;
       link->TurnAway(ControlPacket::Refusal::kFull);
       continue;
     }

@@ -64,6 +64,8 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   static constexpr size_t kCopiedBytesMax = LinkWriter::kCopiedBytesMax;
   // Of those who connected and have not introduced themselves; more wait to be accepted.
   static constexpr int kUngreetedMax = 64;
+  // That one Progress() accepts: who knocks without end holds up nobody else.
+  static constexpr int kAcceptsMax = 64;
 
   // `loop` outlives it. UNAVAILABLE where the kernel lacks what this needs (Linux 3.17, /proc),
   // RESOURCE_EXHAUSTED where it has no descriptor left.
@@ -99,6 +101,9 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
 
   // Messages, and descriptors of messages, that no Muster process sends. Any thread.
   int64_t malformed_messages() const { return commons_.malformed.load(std::memory_order_relaxed); }
+  // Of those who connected: of another user, not let in, silent, or too many. Logged at most once a
+  // second. Any thread.
+  int64_t turned_away() const { return commons_.turned_away.load(std::memory_order_relaxed); }
 
  private:
   using Time = SharedMemoryLink::Time;
@@ -111,7 +116,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   void Ready(uint32_t) override;  // the listener
 
   void LookAtSockets();
-  void AcceptAll();
+  void AcceptSome();
   int CountUngreeted() const;
   void StayAwake();
   void WakeReaders();
@@ -130,7 +135,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
 
   bool asleep_ = false;               // the links say so
   bool openings_due_ = false;         // some could not say all that opens them
-  bool accept_due_ = false;           // somebody waits at the listener
+  bool accept_due_ = false;           // somebody waits at the listener, perhaps
   Time accept_at_ = {};               // not before
   Time next_deadline_ = Time::max();  // of somebody who has not introduced himself
   bool leaving_ = false;              // some links wait for payloads to come back

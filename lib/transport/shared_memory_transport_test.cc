@@ -392,6 +392,7 @@ TEST(SharedMemoryTransportTest, AnotherUserIsTurnedAway) {
   waiting.join();
   if (status == kSkipped) GTEST_SKIP() << "cannot become another user here";
   EXPECT_EQ(status, 0);
+  EXPECT_EQ(transport->turned_away(), 1);
 }
 
 // ---- Addresses and memory.
@@ -596,6 +597,7 @@ TEST(SharedMemoryTransportTest, WhoHasAnotherTokenOrSessionIsNotLetInAndHearsThe
     a_box.losses.clear();
   }
   EXPECT_EQ(failed, 3);
+  EXPECT_EQ(b->turned_away(), 3);
   EXPECT_TRUE(b_box.joined.empty());
   EXPECT_TRUE(b_box.messages.empty());
   EXPECT_TRUE(b_box.losses.empty());
@@ -1151,6 +1153,22 @@ TEST(SharedMemoryTransportTest, WhoConnectsWhenThereAreTooManyLinksHearsIt) {
   ASSERT_TRUE(ProgressUntil({member.get(), client.get()}, [&] { return box.losses.size() == 1; }));
   client.Connect(member, 4);
   EXPECT_TRUE(ProgressUntil({member.get(), client.get()}, [&] { return box.joined.size() == 3; }));
+}
+
+TEST(SharedMemoryTransportTest, ManyWhoKnockAtOnceAreTurnedAwaySomeInEveryTurn) {
+  constexpr int kKnocks = 3 * SharedMemoryTransport::kAcceptsMax / 2;
+  Postbox box;
+  const Member member(box, {.accepted_max = 0});
+  std::vector<std::unique_ptr<Forger>> knocking;
+  for (int i = 0; i < kKnocks; ++i) knocking.push_back(std::make_unique<Forger>(*member));
+
+  member->Progress();
+  EXPECT_EQ(member->turned_away(), SharedMemoryTransport::kAcceptsMax);
+  EXPECT_TRUE(member->HasNews());  // nothing tells of those who wait already
+  member->Progress();
+  EXPECT_EQ(member->turned_away(), kKnocks);
+  EXPECT_TRUE(member.FallAsleep());
+  EXPECT_EQ(member->SleepMax(), absl::InfiniteDuration());
 }
 
 TEST(SharedMemoryTransportTest, WhoIsTurnedAwayForWantOfDescriptorsHearsSo) {
