@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -45,11 +46,12 @@ void LeaseTable::Forget(const SharedMemoryLink* link) {
 }
 
 SharedMemoryLink::SharedMemoryLink(LinkCommons* commons, LocalAddress to,
-                                   LinkCredentials credentials)
+                                   LinkCredentials credentials, Time deadline)
     : commons_(*commons),
       dialled_(true),
       to_(std::move(to)),
       credentials_(std::move(credentials)),
+      deadline_(deadline),
       id_(commons->NewPeer(this)),
       writer_(commons->slabs.get(), &commons->sends),
       told_joined_(true) {}
@@ -78,19 +80,24 @@ absl::Status SharedMemoryLink::Watch() {
   return commons_.loop->Watch(socket_->fd(), EPOLLIN | EPOLLET, this);
 }
 
-bool SharedMemoryLink::GoOn() {
+void SharedMemoryLink::GoOn(Time now) {
+  if (retry_at_.has_value() && now < *retry_at_) {
+    commons_.retry_at = std::min(commons_.retry_at, *retry_at_);
+    return;
+  }
+  retry_at_.reset();
   const auto done = [this] {
     return said_ == kOpeningPackets || left_ || !why_ended_.ok() || !failed_.ok() ||
            id_ == PeerId::kNone;
   };
-  if (done()) return true;
-  if (!socket_.has_value()) Dial();
+  if (done()) return;
+  if (!socket_.has_value()) Dial(now);
   if (socket_.has_value() && !writer_.has_memory()) {
     if (const absl::Status made = writer_.MakeMemory(); !made.ok()) GiveUp(made);
   }
   while (socket_.has_value() && !done()) {
     const absl::Status said = SayNext();
-    if (absl::IsResourceExhausted(said)) break;
+    if (absl::IsResourceExhausted(said)) return TryLater(said);
     if (said.ok()) {
       ++said_;
     } else {
@@ -98,12 +105,23 @@ bool SharedMemoryLink::GoOn() {
     }
   }
   SeeWhetherOpen();
-  return done();
 }
 
-void SharedMemoryLink::Dial() {
+void SharedMemoryLink::TryLater(const absl::Status& why) {
+  LOG_EVERY_T(WARNING, 1) << "shared memory: a link has to wait: " << why;
+  retry_at_ = std::chrono::steady_clock::now() + LinkCommons::kRetryTime;
+  commons_.retry_at = std::min(commons_.retry_at, *retry_at_);
+}
+
+void SharedMemoryLink::Dial(Time now) {
   absl::StatusOr<ControlSocket> socket = ControlSocket::Connect(to_->SocketName());
-  if (absl::IsResourceExhausted(socket.status())) return;
+  if (absl::IsResourceExhausted(socket.status())) {
+    if (now < deadline_) return TryLater(socket.status());
+    return GiveUp(absl::ResourceExhaustedError(
+        absl::StrCat("the peer could not be dialled for want of file descriptors or memory here, "
+                     "or because too many wait there: ",
+                     socket.status().message(), ": raise this process's limit (ulimit -n)")));
+  }
   if (!socket.ok()) return End(socket.status());
   socket_ = *std::move(socket);
   if (const absl::Status watched = Watch(); !watched.ok()) GiveUp(watched);

@@ -48,6 +48,11 @@ class LeaseTable {
 
 // What the links of one transport have in common; used on its thread.
 struct LinkCommons {
+  using Time = std::chrono::steady_clock::time_point;
+  // What fails for want of descriptors or memory is tried again after it: they come free when
+  // something else is closed, of which nobody tells.
+  static constexpr std::chrono::milliseconds kRetryTime{100};
+
   Transport* transport;  // that leases are of
   EventLoop* loop;
   MessageReceiver* receiver = nullptr;
@@ -62,6 +67,7 @@ struct LinkCommons {
 
   // What the transport has to look after.
   bool sockets_due = false;                  // a link's socket may have something
+  Time retry_at = Time::max();               // some link is to GoOn() then
   bool ends_due = false;                     // a link has ended, or has nothing left to wait for
   std::vector<SharedMemoryLink*> published;  // their readers may be asleep and wait for that
   std::vector<SharedMemoryLink*> returned;   // likewise their writers, for room and returns
@@ -87,10 +93,12 @@ struct LinkCommons {
 // Pump(). It may call Send() and Disconnect() here then.
 class SharedMemoryLink : public EventLoop::Handler {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = LinkCommons::Time;
 
-  // Dials `to`, as `credentials` say. `commons` outlives it.
-  SharedMemoryLink(LinkCommons* commons, LocalAddress to, LinkCredentials credentials);
+  // Dials `to`, as `credentials` say: where no descriptor is left for it, again and again until
+  // `deadline`. `commons` outlives it.
+  SharedMemoryLink(LinkCommons* commons, LocalAddress to, LinkCredentials credentials,
+                   Time deadline);
   // Somebody dialled us, and has until `deadline` to introduce himself.
   SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time deadline);
   ~SharedMemoryLink() override;
@@ -106,9 +114,9 @@ class SharedMemoryLink : public EventLoop::Handler {
 
   // Of one that was accepted, before anything else. RESOURCE_EXHAUSTED: it cannot be.
   absl::Status Watch();
-  // Says what opens the link, as far as that is possible now. False: try again soon; nothing
-  // announces when.
-  bool GoOn();
+  // Says what opens the link, as far as that is possible now; for the rest it is to be called again
+  // from commons.retry_at on.
+  void GoOn(Time now);
   // The socket has something, perhaps.
   bool noted() const { return noted_; }
   void ReadSocket();
@@ -152,7 +160,8 @@ class SharedMemoryLink : public EventLoop::Handler {
   bool Muted() const { return left_ || told_end_; }
   bool HoldsNothing() const { return writer_.loans_out() == 0 && leases_ == 0; }
 
-  void Dial();
+  void Dial(Time now);
+  void TryLater(const absl::Status& why);
   absl::Status SayNext();
   void SeeWhetherOpen();
   absl::Status Hear(ControlSocket::Received received);
@@ -178,7 +187,7 @@ class SharedMemoryLink : public EventLoop::Handler {
   const bool dialled_;  // by us
   const std::optional<LocalAddress> to_;
   const LinkCredentials credentials_;
-  const Time deadline_ = {};  // for the introduction of who dialled us
+  const Time deadline_;  // for the introduction of who dialled us; or of our dialling
   PeerId id_;
   LinkIdentity who_;
 
@@ -191,6 +200,7 @@ class SharedMemoryLink : public EventLoop::Handler {
   bool open_ = false;
   bool told_joined_;
   bool noted_ = false;
+  std::optional<Time> retry_at_;  // what could not be said waits until then
   bool socket_full_ = false;
   absl::Status failed_;     // the socket takes nothing any more; what it brings says why
   absl::Status why_ended_;  // OK: it has not

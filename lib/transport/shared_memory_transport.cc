@@ -20,9 +20,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
-constexpr absl::Duration kOpeningRetryTime = absl::Milliseconds(1);
-// Descriptors come free when something else is closed, of which nobody tells.
-constexpr auto kAcceptRetryTime = std::chrono::milliseconds(100);
 constexpr int kMessagesPerTurn = 16;  // of one link, before the next has its turn
 constexpr int kBusyTurnsMax = 8;      // that a writer who waits for room sleeps on
 
@@ -108,13 +105,16 @@ absl::StatusOr<PeerId> SharedMemoryTransport::Connect(absl::string_view address,
                                                       const LinkCredentials& credentials) {
   ASSIGN_OR_RETURN(LocalAddress decoded, LocalAddress::Decode(address));
   const bool reached = local_.Reaches(decoded);
-  links_.push_back(std::make_unique<SharedMemoryLink>(&commons_, std::move(decoded), credentials));
+  const Time now = Clock::now();
+  links_.push_back(
+      std::make_unique<SharedMemoryLink>(&commons_, std::move(decoded), credentials,
+                                         now + absl::ToChronoNanoseconds(options_.greeting_time)));
   SharedMemoryLink& link = *links_.back();
   if (!reached) {
     link.GiveUp(
         absl::UnavailableError("the address is of another host, network namespace or user"));
-  } else if (!link.GoOn()) {
-    openings_due_ = true;
+  } else {
+    link.GoOn(now);
   }
   return link.id();
 }
@@ -161,7 +161,8 @@ void SharedMemoryTransport::Return(uint64_t loan) {
 int SharedMemoryTransport::Advance() {
   CHECK(commons_.receiver != nullptr) << "SetReceiver comes before Progress";
   StayAwake();
-  if (commons_.sockets_due || openings_due_ || accept_due_ || next_deadline_ != Time::max()) {
+  if (commons_.sockets_due || accept_due_ || next_deadline_ != Time::max() ||
+      commons_.retry_at != Time::max()) {
     LookAtSockets();
   }
   int events = 0;
@@ -203,14 +204,15 @@ void SharedMemoryTransport::Settle() {
 void SharedMemoryTransport::Ready(uint32_t) { accept_due_ = commons_.sockets_due = true; }
 
 void SharedMemoryTransport::LookAtSockets() {
-  commons_.sockets_due = openings_due_ = false;
+  commons_.sockets_due = false;
+  commons_.retry_at = Time::max();
   const Time now = Clock::now();
   next_deadline_ = Time::max();
   for (auto& link : links_) {
     if (link->noted()) link->ReadSocket();
-    openings_due_ |= !link->GoOn();
+    link->GoOn(now);
   }
-  if (accept_due_ && now >= accept_at_) AcceptSome();
+  if (accept_due_ && now >= accept_at_) AcceptSome(now);
   for (auto& link : links_) {
     if (!link->ungreeted()) continue;
     if (now >= link->deadline()) {
@@ -229,8 +231,8 @@ int SharedMemoryTransport::CountUngreeted() const {
 }
 
 // The listener announces newcomers only (EPOLLET): until nobody waits there, somebody is due.
-void SharedMemoryTransport::AcceptSome() {
-  const auto deadline = Clock::now() + absl::ToChronoNanoseconds(options_.greeting_time);
+void SharedMemoryTransport::AcceptSome(Time now) {
+  const auto deadline = now + absl::ToChronoNanoseconds(options_.greeting_time);
   for (int accepts = 0; CountUngreeted() < kUngreetedMax; ++accepts) {
     if (accepts == kAcceptsMax) {
       commons_.sockets_due = true;  // the others in the next turn, which comes at once
@@ -245,7 +247,7 @@ void SharedMemoryTransport::AcceptSome() {
     }
     if (!accepted.ok()) {
       LOG_EVERY_T(WARNING, 1) << "shared memory: nobody can connect: " << accepted.status();
-      accept_at_ = Clock::now() + kAcceptRetryTime;
+      accept_at_ = now + LinkCommons::kRetryTime;
       return;
     }
     if (!accepted->has_value()) {
@@ -264,7 +266,7 @@ void SharedMemoryTransport::AcceptSome() {
       continue;
     }
     link->ReadSocket();
-    openings_due_ |= !link->GoOn();
+    link->GoOn(now);
     links_.push_back(std::move(link));
   }
 }
@@ -291,12 +293,10 @@ void SharedMemoryTransport::StayAwake() {
 }
 
 absl::Duration SharedMemoryTransport::SleepMax() const {
-  if (openings_due_) return kOpeningRetryTime;
   absl::Duration max = absl::InfiniteDuration();
-  if (accept_due_) max = absl::FromChrono(kAcceptRetryTime);
-  if (next_deadline_ != Time::max()) {
-    max = std::min(max, absl::FromChrono(next_deadline_ - Clock::now()));
-  }
+  if (accept_due_) max = absl::FromChrono(LinkCommons::kRetryTime);
+  const Time next = std::min(next_deadline_, commons_.retry_at);
+  if (next != Time::max()) max = std::min(max, absl::FromChrono(next - Clock::now()));
   return std::max(max, absl::ZeroDuration());
 }
 

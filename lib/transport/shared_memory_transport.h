@@ -27,7 +27,8 @@
 namespace muster {
 
 struct SharedMemoryTransportOptions {
-  // Who connects has to introduce himself within it.
+  // Who connects has to introduce himself within it. So long Connect() dials again where no
+  // descriptor is left here; the peer is lost then, with RESOURCE_EXHAUSTED.
   absl::Duration greeting_time = absl::Seconds(5);
   // Links of those who connected that are kept; more hear that there are too many.
   int accepted_max = 1024;
@@ -116,7 +117,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   void Ready(uint32_t) override;  // the listener
 
   void LookAtSockets();
-  void AcceptSome();
+  void AcceptSome(Time now);
   int CountUngreeted() const;
   void StayAwake();
   void WakeReaders();
@@ -134,7 +135,6 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   absl::flat_hash_map<PeerId, absl::Status> lost_;
 
   bool asleep_ = false;               // the links say so
-  bool openings_due_ = false;         // some could not say all that opens them
   bool accept_due_ = false;           // somebody waits at the listener, perhaps
   Time accept_at_ = {};               // not before
   Time next_deadline_ = Time::max();  // of somebody who has not introduced himself

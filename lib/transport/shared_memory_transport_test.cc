@@ -1204,6 +1204,28 @@ TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForAPeerSleepsAndTriesAgai
   EXPECT_EQ(b->SleepMax(), absl::InfiniteDuration());
 }
 
+TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftToDialTriesAgainLaterAndGivesUpInTheEnd) {
+  Postbox a_box, b_box, hasty_box;
+  const Member a(a_box), b(b_box), hasty(hasty_box, {.greeting_time = absl::Milliseconds(20)});
+  {
+    const NoDescriptorsLeft none;
+    a.Connect(b);
+    const PeerId peer = hasty.Connect(b);
+    EXPECT_TRUE(a.FallAsleep());
+    EXPECT_GT(a->SleepMax(), absl::Milliseconds(50));
+    EXPECT_LE(a->SleepMax(), absl::Milliseconds(100));
+    ASSERT_TRUE(ProgressUntil(
+        {hasty.get()}, [&] { return hasty_box.losses.size() == 1; }, std::chrono::seconds(5)));
+    EXPECT_EQ(hasty_box.losses[0].first, peer);
+    const absl::Status& why = hasty_box.losses[0].second;
+    EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
+    EXPECT_TRUE(absl::StrContains(why.message(), "ulimit -n")) << why;
+  }
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return !b_box.joined.empty(); }));
+  EXPECT_TRUE(a_box.losses.empty());
+  EXPECT_EQ(a->SleepMax(), absl::InfiniteDuration());
+}
+
 // What answers a link comes over the socket that was dialled: there is no other way to claim it.
 TEST_F(ForgerTest, AStrangerCannotAnswerForWhoWasDialled) {
   ForgedListener listener;
