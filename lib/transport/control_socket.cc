@@ -250,8 +250,12 @@ absl::Status ControlSocket::Send(const ControlPacket& packet, int file) {
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &file, sizeof(file));
   }
-  if (sendmsg(fd(), &message, MSG_NOSIGNAL) < 0) return SocketError("sendmsg");
-  return absl::OkStatus();
+  if (sendmsg(fd(), &message, MSG_NOSIGNAL) >= 0) return absl::OkStatus();
+  // The socket may be writable all the while, so nobody must wait for that.
+  const bool full = errno == EAGAIN;
+  absl::Status why = SocketError("sendmsg");
+  if (full || !absl::IsResourceExhausted(why)) return why;
+  return absl::AbortedError(why.message());
 }
 
 absl::StatusOr<std::optional<ControlSocket::Received>> ControlSocket::Receive() {

@@ -68,7 +68,8 @@ class ControlSocket {
   absl::StatusOr<std::optional<ControlSocket>> Accept();
 
   // `file` -1: none. RESOURCE_EXHAUSTED: the other side does not read, try again when the socket is
-  // writable; UNAVAILABLE: the other side is gone.
+  // writable; ABORTED: the kernel has no memory, or too many files of this user are on their way:
+  // try again some time, nothing tells when; UNAVAILABLE: the other side is gone.
   absl::Status Send(const ControlPacket& packet, int file = -1);
 
   struct Received {

@@ -52,7 +52,8 @@ LinkWriter::Published LinkWriter::Lend(PendingSend& send, uint32_t number, Contr
   if (!ring_.HasRoom()) return Published::kPart;
   const absl::Status announced = Announce(number, socket);
   if (!announced.ok()) {
-    return absl::IsResourceExhausted(announced) ? Published::kSocketFull : Published::kSocketDead;
+    if (absl::IsResourceExhausted(announced)) return Published::kSocketFull;
+    return absl::IsAborted(announced) ? Published::kTryLater : Published::kSocketDead;
   }
   const std::byte* slab = slabs_->Numbered(number)->slab->memory().data();
   const uint32_t loan = free_loans_.back();
@@ -101,8 +102,9 @@ void LinkWriter::Withdraw(ControlSocket& socket) {
   std::erase_if(announced_, [&](const Announced& announced) {
     if (announced.loans > 0 || slabs_->Numbered(announced.slab) != nullptr) return false;
     const absl::Status said = socket.Send({.kind = Kind::kWithdraw, .slab = announced.slab});
-    if (absl::IsResourceExhausted(said)) slabs_->Remind();
-    return !absl::IsResourceExhausted(said);
+    const bool later = absl::IsResourceExhausted(said) || absl::IsAborted(said);
+    if (later) slabs_->Remind();
+    return !later;
   });
 }
 

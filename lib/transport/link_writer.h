@@ -41,11 +41,12 @@ class LinkWriter {
   enum class Published {
     kAll,         // it waits no more: to be finished unless it was lent (`slab`)
     kPart,        // or nothing: there is no room
-    kSocketFull,  // a slab could not be announced yet
-    kSocketDead,  // nor can it ever be
+    kSocketFull,  // a slab can be announced when the socket is writable
+    kTryLater,    // or some time: the kernel has no room for it
+    kSocketDead,  // or never
   };
   Published Publish(ControlSocket& socket);
-  // Whether that would do something.
+  // Whether that would do something, unless it has to be tried later.
   bool CanPublish(bool socket_full) const;
 
   int loans_out() const;

@@ -97,7 +97,7 @@ void SharedMemoryLink::GoOn(Time now) {
   }
   while (socket_.has_value() && !done()) {
     const absl::Status said = SayNext();
-    if (absl::IsResourceExhausted(said)) return TryLater(said);
+    if (absl::IsResourceExhausted(said) || absl::IsAborted(said)) return TryLater(said);
     if (said.ok()) {
       ++said_;
     } else {
@@ -316,11 +316,13 @@ bool SharedMemoryLink::Settle() {
     Close(absl::CancelledError("disconnected"));
     return true;
   }
-  if (said_bye_ || heard_bye_ || !failed_.ok()) return false;
+  if (said_bye_ || heard_bye_ || !failed_.ok() || retry_at_.has_value()) return false;
   const absl::Status said = socket_->Send({.kind = Kind::kBye});
   said_bye_ = said.ok();
   if (absl::IsResourceExhausted(said)) {
     WatchForRoom(true);
+  } else if (absl::IsAborted(said)) {
+    TryLater(said);
   } else if (!said.ok()) {
     Fail(said);
   }
@@ -336,7 +338,7 @@ void SharedMemoryLink::Send(PendingSend* send) {
 }
 
 bool SharedMemoryLink::MaySend() const {
-  return IsOpen() && failed_.ok() && why_ended_.ok() && !left_;
+  return IsOpen() && failed_.ok() && why_ended_.ok() && !left_ && !retry_at_.has_value();
 }
 
 // `done` may send more, and disconnect.
@@ -355,6 +357,10 @@ void SharedMemoryLink::SendWaiting() {
         return;
       case LinkWriter::Published::kSocketFull:
         return WatchForRoom(true);
+      case LinkWriter::Published::kTryLater:
+        return TryLater(
+            absl::AbortedError("too many files are on their way between this user's processes, or "
+                               "no memory is left: a slab cannot be handed over yet"));
       case LinkWriter::Published::kSocketDead:
         return Fail(absl::UnavailableError("its socket takes nothing any more"));
     }

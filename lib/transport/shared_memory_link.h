@@ -200,7 +200,7 @@ class SharedMemoryLink : public EventLoop::Handler {
   bool open_ = false;
   bool told_joined_;
   bool noted_ = false;
-  std::optional<Time> retry_at_;  // what could not be said waits until then
+  std::optional<Time> retry_at_;  // what could not be said, or sent, waits until then
   bool socket_full_ = false;
   absl::Status failed_;     // the socket takes nothing any more; what it brings says why
   absl::Status why_ended_;  // OK: it has not

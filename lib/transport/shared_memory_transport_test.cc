@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -740,6 +741,61 @@ TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftForASlabLosesTheLinkAndSay
   EXPECT_EQ(pair.b->malformed_messages(), 0);
   ASSERT_TRUE(pair.Progress([&] { return pair.a_box.losses.size() == 1; }));
   EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
+}
+
+// As many files on their way between this user's sockets as the kernel allows a process without
+// privileges, as long as it lives.
+class FilesUnderWay {
+ public:
+  FilesUnderWay() {
+    int ends[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    from_ = FileDescriptor(ends[0]);
+    to_ = FileDescriptor(ends[1]);
+    alignas(cmsghdr) char control[CMSG_SPACE(kFiles * sizeof(int))] = {};
+    char letter = 'x';
+    iovec data{.iov_base = &letter, .iov_len = 1};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(kFiles * sizeof(int));
+    const std::vector<int> files(kFiles, STDERR_FILENO);
+    std::memcpy(CMSG_DATA(header), files.data(), kFiles * sizeof(int));
+    CHECK_EQ(sendmsg(from_.get(), &message, MSG_NOSIGNAL), 1) << std::strerror(errno);
+    // The limit is that of open files: all that are open stay open.
+    none_.emplace();
+    refuses_ = sendmsg(from_.get(), &message, MSG_NOSIGNAL) < 0 && errno == ETOOMANYREFS;
+  }
+  // False: the kernel lets this process send more, whatever the limit.
+  bool refuses_more() const { return refuses_; }
+
+ private:
+  static constexpr int kFiles = 250;
+  FileDescriptor from_, to_;
+  std::optional<NoDescriptorsLeft> none_;
+  bool refuses_;
+};
+
+// The socket is writable all the while.
+TEST(SharedMemoryTransportTest, WhoCannotHandOverASlabYetSleepsAndTriesAgain) {
+  Pair pair;
+  const RegisteredSlab slab(*pair.a, 100'000);
+  {
+    const FilesUnderWay many;
+    if (!many.refuses_more()) GTEST_SKIP() << "this process may send files without a limit";
+    pair.a->Send(pair.to_b, HeaderOf(1, 100'000), slab.slab->memory(), nullptr);
+    EXPECT_TRUE(pair.a.FallAsleep());
+    EXPECT_GT(pair.a->SleepMax(), absl::ZeroDuration());
+    EXPECT_LE(pair.a->SleepMax(), absl::Milliseconds(100));
+  }
+  ASSERT_TRUE(pair.Progress([&] { return pair.b_box.messages.size() == 1; }));
+  EXPECT_EQ(pair.a->SleepMax(), absl::InfiniteDuration());
+  EXPECT_TRUE(pair.a_box.losses.empty());
 }
 
 // The memory of a payload belongs to its reader until he lets go, whatever becomes of the link.
