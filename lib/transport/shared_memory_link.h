@@ -106,6 +106,8 @@ class SharedMemoryLink : public EventLoop::Handler {
   // kNone: of somebody who has not introduced himself.
   PeerId id() const { return id_; }
   bool dialled() const { return dialled_; }
+  // Whether the receiver has heard of it, or our caller dialled: only they can disconnect it.
+  bool known() const { return told_joined_; }
   bool left() const { return left_; }
   // Somebody who has not introduced himself.
   bool ungreeted() const { return id_ == PeerId::kNone && connected(); }

@@ -194,7 +194,7 @@ void SharedMemoryTransport::Settle() {
       leaving_ |= link->left() || !link->why_ended().ok();
       return false;
     }
-    if (link->id() != PeerId::kNone && !link->left()) lost_[link->id()] = link->why_ended();
+    if (link->known() && !link->left()) lost_[link->id()] = link->why_ended();
     return true;
   });
 }

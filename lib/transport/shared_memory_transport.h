@@ -131,7 +131,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   ControlSocket listener_;
   LinkCommons commons_;
   std::vector<std::unique_ptr<SharedMemoryLink>> links_;
-  // Of those who are lost, until they are disconnected.
+  // Of those who were told as lost, until they are disconnected.
   absl::flat_hash_map<PeerId, absl::Status> lost_;
 
   bool asleep_ = false;               // the links say so

@@ -1031,6 +1031,17 @@ TEST_F(ForgerTest, WhatASenderLeftArrivesThoughItDiedBeforeItsOwnBell) {
   EXPECT_TRUE(ProgressUntil({transport_.get()}, [&] { return postbox_.messages.size() == 1; }));
 }
 
+TEST_F(ForgerTest, OfWhoIsCutOffBeforeAnybodyHeardOfHimNothingIsKept) {
+  EXPECT_TRUE(IsCutOff([](Forger& f) {
+    f.SayMemory();
+    f.SayWho();
+    f.SayMemory();
+  }));
+  for (int i = 0; i < 100; ++i) transport_->Progress();
+  EXPECT_TRUE(postbox_.joined.empty() && postbox_.losses.empty());
+  EXPECT_DEATH(transport_->Disconnect(PeerId{0}), "no peer 0");
+}
+
 TEST_F(ForgerTest, WhoPublishesWhatCannotBeIsCutOff) {
   const auto published = [&](const RingDescriptor& descriptor) {
     return IsCutOff([&](Forger& f) {

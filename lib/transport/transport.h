@@ -88,7 +88,8 @@ class MessageReceiver {
   virtual void PayloadLost(PeerId from, const WireHeader& header) = 0;
 
   // The peer is gone, has disconnected, or could not be reached: sends to it were or will be
-  // completed with an error. Once per peer, as the last that is heard of it.
+  // completed with an error. Once per peer, as the last that is heard of it; what the transport
+  // keeps of it, so that sends to it fail, is kept until the receiver disconnects it.
   virtual void PeerLost(PeerId peer, const absl::Status& why) = 0;
 };
 
