@@ -50,9 +50,9 @@ SharedMemoryLink::SharedMemoryLink(LinkCommons* commons, LocalAddress to,
     : commons_(*commons),
       dialled_(true),
       to_(std::move(to)),
-      credentials_(std::move(credentials)),
       deadline_(deadline),
       id_(commons->NewPeer(this)),
+      credentials_(std::move(credentials)),
       writer_(commons->slabs.get(), &commons->sends),
       told_joined_(true) {}
 
@@ -190,6 +190,10 @@ absl::Status SharedMemoryLink::Hear(ControlSocket::Received received) {
   const ControlPacket& packet = received.packet;
   if (packet.kind == Kind::kHello) {
     if (reader_.mapped()) return absl::InvalidArgumentError("a HELLO too many");
+    if (packet.bytes != message_ring::kBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("a HELLO with a ring of ", packet.bytes,
+                                                     " bytes instead of ", message_ring::kBytes));
+    }
     return reader_.Map(received.file);
   }
   if (packet.kind == Kind::kRefused) return HearRefusal(packet.refusal);
@@ -217,16 +221,34 @@ absl::Status SharedMemoryLink::Hear(ControlSocket::Received received) {
 // be said there as it is.
 absl::Status SharedMemoryLink::HearIntroduction(const ControlPacket& packet) {
   if (id_ != PeerId::kNone) return absl::InvalidArgumentError("an introduction too many");
-  const SessionToken* token = commons_.sessions.Find(packet.who.job, packet.who.generation);
-  if (token == nullptr || !(*token == packet.token)) {
+  credentials_ = {.self = packet.who, .token = packet.token};
+  if (!IsLetIn()) {
     LOG_EVERY_T(WARNING, 1) << "shared memory: " << NameOf(packet.who) << " is not let in";
     TurnAway(Refusal::kNotLetIn);
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(writer_.MakeMemory());
-  who_ = packet.who;
   id_ = commons_.NewPeer(this);
   return absl::OkStatus();
+}
+
+bool SharedMemoryLink::IsLetIn() const {
+  const LinkIdentity& who = credentials_.self;
+  const SessionToken* token = commons_.sessions.Find(who.job, who.generation);
+  return token != nullptr && *token == credentials_.token;
+}
+
+// The session may have been closed since he introduced himself: then he is left before anybody has
+// heard of him, and sees his socket closed.
+void SharedMemoryLink::TellJoined() {
+  if (IsLetIn()) {
+    told_joined_ = true;
+    return commons_.receiver->PeerJoined(id_, credentials_.self);
+  }
+  LOG_EVERY_T(WARNING, 1) << "shared memory: " << NameOf(credentials_.self)
+                          << " is not let in any more";
+  commons_.turned_away.fetch_add(1, std::memory_order_relaxed);
+  Disconnect();
 }
 
 absl::Status SharedMemoryLink::HearRefusal(Refusal refusal) const {
@@ -400,8 +422,7 @@ int SharedMemoryLink::Receive(int messages_max) {
   if (!Readable()) return 0;
   int events = 0;
   if (!told_joined_ && !Muted()) {
-    told_joined_ = true;
-    commons_.receiver->PeerJoined(id_, who_);
+    TellJoined();
     ++events;
   }
   std::array<std::byte, RingDescriptor::kBytes> bytes;

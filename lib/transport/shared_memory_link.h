@@ -168,6 +168,8 @@ class SharedMemoryLink : public EventLoop::Handler {
   void SeeWhetherOpen();
   absl::Status Hear(ControlSocket::Received received);
   absl::Status HearIntroduction(const ControlPacket& packet);
+  bool IsLetIn() const;
+  void TellJoined();
   // Never OK.
   absl::Status HearRefusal(ControlPacket::Refusal refusal) const;
   void WatchForRoom(bool watch);
@@ -188,10 +190,9 @@ class SharedMemoryLink : public EventLoop::Handler {
   LinkCommons& commons_;
   const bool dialled_;  // by us
   const std::optional<LocalAddress> to_;
-  const LinkCredentials credentials_;
   const Time deadline_;  // for the introduction of who dialled us; or of our dialling
   PeerId id_;
-  LinkIdentity who_;
+  LinkCredentials credentials_;  // of who dialled: ours, or those that he introduced himself with
 
   std::optional<ControlSocket> socket_;
   std::optional<Doorbell> bell_;  // the other side's

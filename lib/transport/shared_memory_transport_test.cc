@@ -944,6 +944,7 @@ TEST_F(ForgerTest, WhoMisbehavesOnTheSocketIsCutOff) {
     f.Say(hello(message_ring::kBytes), unsealed(message_ring::kBytes).get());
   }));
   EXPECT_TRUE(IsCutOff([&](Forger& f) { f.Say(hello(100'000), f.slab_->fd()); }));
+  EXPECT_TRUE(IsCutOff([&](Forger& f) { f.Say(hello(100'000), f.memory_.file()); }));
   EXPECT_TRUE(IsCutOff([&](Forger& f) { f.SaySlab(1); }));
   EXPECT_TRUE(IsCutOff([&](Forger& f) {
     f.SayHello();
@@ -1040,6 +1041,21 @@ TEST_F(ForgerTest, OfWhoIsCutOffBeforeAnybodyHeardOfHimNothingIsKept) {
   for (int i = 0; i < 100; ++i) transport_->Progress();
   EXPECT_TRUE(postbox_.joined.empty() && postbox_.losses.empty());
   EXPECT_DEATH(transport_->Disconnect(PeerId{0}), "no peer 0");
+}
+
+TEST_F(ForgerTest, WhoIsNotThereYetWhenItsSessionIsClosedIsNotLetInAnyMore) {
+  Forger forger(*transport_);
+  forger.SayMemory();
+  forger.SayWho();
+  for (int i = 0; i < 100; ++i) transport_->Progress();
+  ASSERT_FALSE(forger.IsCutOff());
+  transport_->CloseSession(1, 1);
+  forger.SayBell();
+  forger.Publish({.header = HeaderOf(1, 0)});
+  EXPECT_TRUE(ProgressUntil({transport_.get()}, [&] { return forger.IsCutOff(); }));
+  EXPECT_TRUE(postbox_.joined.empty() && postbox_.messages.empty() && postbox_.losses.empty());
+  EXPECT_EQ(transport_->turned_away(), 1);
+  EXPECT_EQ(transport_->malformed_messages(), 0);
 }
 
 TEST_F(ForgerTest, WhoPublishesWhatCannotBeIsCutOff) {
