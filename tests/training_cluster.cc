@@ -42,7 +42,8 @@ v1::JobSpec Parse(const std::string& yaml) { return CheckOk(ParseJobFile(yaml, "
 
 }  // namespace
 
-TrainingCluster::TrainingCluster(cli::LocalCluster::Options options) : dir_(FreshFolder("cluster")) {
+TrainingCluster::TrainingCluster(cli::LocalCluster::Options options)
+    : dir_(FreshFolder("cluster")) {
   options.dir = dir_;
   cluster_ = CheckOk(cli::LocalCluster::Start(options));
   auto channel = DialCoordinator(cluster_->address());
