@@ -59,7 +59,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
 
     ExchangeTuning tuning;
     // More than the transport takes to try all addresses of a ps, each for 5 s.
-  absl::Duration hello_timeout = absl::Seconds(60);
+    absl::Duration hello_timeout = absl::Seconds(60);
     // The last resort: a lost peer is noticed by the transport or the coordinator long before, and
     // other workers may be slow.
     absl::Duration answer_timeout = absl::Minutes(10);
