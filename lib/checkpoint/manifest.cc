@@ -14,7 +14,7 @@
 #include "lib/checkpoint/checkpoint_layout.h"
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/strict_json.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_layout.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 namespace {

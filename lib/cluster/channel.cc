@@ -3,7 +3,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 

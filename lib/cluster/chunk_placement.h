@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 

@@ -8,9 +8,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/graph/zoo/zoo.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "lib/cluster/limits.h"
 #include "lib/cluster/resource_name.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 namespace {

@@ -5,7 +5,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "gtest/gtest.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 namespace {

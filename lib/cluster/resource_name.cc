@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 namespace {

@@ -15,10 +15,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "lib/cluster/limits.h"
 #include "lib/collective/communicator.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/concurrency/mailbox.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 

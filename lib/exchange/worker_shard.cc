@@ -7,7 +7,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "lib/shard/plan_check.h"
 #include "lib/status/status.h"
 

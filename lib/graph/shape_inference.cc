@@ -13,10 +13,10 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "glog/logging.h"
-#include "lib/cluster/limits.h"
 #include "lib/graph/attributes.h"
 #include "lib/graph/dtype.h"
 #include "lib/graph/operator.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -12,7 +12,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/sync_stream.h"
 #include "lib/cluster/grpc_status.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "lib/shard/parameter_shard.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"

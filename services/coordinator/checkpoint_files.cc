@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "lib/checkpoint/safetensors.h"
 #include "lib/cluster/field_fault.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 

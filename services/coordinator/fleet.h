@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "lib/cluster/limits.h"
 #include "lib/concurrency/mailbox.h"
+#include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/stream_waker.h"
 

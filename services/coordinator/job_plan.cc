@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "lib/cluster/chunk_placement.h"
-#include "lib/cluster/limits.h"
 #include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/cluster/resource_name.h"
+#include "lib/limits/limits.h"
 #include "lib/transport/session.h"
 
 namespace muster {

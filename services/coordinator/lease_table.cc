@@ -5,7 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {

@@ -11,9 +11,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "lib/cluster/limits.h"
 #include "lib/data/dataset.h"
 #include "lib/data/input_use.h"
+#include "lib/limits/limits.h"
 #include "proto/muster/v1/graph.pb.h"
 
 namespace muster {

@@ -7,7 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "lib/cluster/limits.h"
+#include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {

@@ -12,11 +12,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "lib/cluster/limits.h"
 #include "lib/graph/attributes.h"
 #include "lib/graph/operators/axes.h"
 #include "lib/graph/operators/broadcast.h"
 #include "lib/graph/operators/families.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
 namespace muster {

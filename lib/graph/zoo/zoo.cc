@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "lib/cluster/limits.h"
 #include "lib/graph/shape_inference.h"
 #include "lib/graph/zoo/models.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -1,5 +1,6 @@
-// Every bound in one place, each with its reason. What exceeds one is refused with an error that
-// names the limit, the value and the culprit.
+// Every bound that a user or an operator can meet, in one place, each with its reason. What exceeds
+// one is refused with an error that names the limit, the value and the culprit. Bounds that only
+// our own code can meet (a buffer, a retry) stand where they are used.
 #pragma once
 
 #include <cstdint>
