@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/field_fault.h"
+#include "lib/status/field_fault.h"
 
 namespace muster::cli {
 namespace {

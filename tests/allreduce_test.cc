@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/grpc_status.h"
+#include "lib/status/grpc_status.h"
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 

@@ -21,8 +21,8 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/field_fault.h"
-#include "lib/cluster/grpc_status.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/grpc_status.h"
 #include "tests/listeners.h"
 #include "tests/training_cluster.h"
 

@@ -15,7 +15,7 @@
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
 #include "lib/cluster/channel.h"
-#include "lib/cluster/grpc_status.h"
+#include "lib/status/grpc_status.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 #include "tests/training_cluster.h"
 

@@ -20,7 +20,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/struct.pb.h"
-#include "lib/cluster/field_fault.h"
+#include "lib/status/field_fault.h"
 #include "lib/suggestion/suggestion.h"
 #include "yaml-cpp/yaml.h"
 

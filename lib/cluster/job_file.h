@@ -19,7 +19,7 @@ using JobOverrides = std::vector<std::pair<std::string, std::string>>;
 // where the file says steps). Unknown keys, wrong types, duplicate keys, two members of a oneof and
 // enum names that do not exist are refused, all at once: INVALID_ARGUMENT with one line per fault,
 // "char_gpt.yaml:12: training.step: unknown field; did you mean 'steps'?", also as FieldFaults
-// (lib/cluster/field_fault.h). A fault in an override says "--set training.step" for file and line.
+// (lib/status/field_fault.h). A fault in an override says "--set training.step" for file and line.
 // `file` is only for messages. Oneofs are written by their member's key, as in the proto; enum
 // values in lower case and without what all of the enum begin with ("bsp", "int8" for
 // COMPRESSION_INT8); a message with an enum `kind` also as the kind alone ("compression: int8").

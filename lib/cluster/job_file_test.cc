@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/field_fault.h"
+#include "lib/status/field_fault.h"
 
 namespace muster {
 namespace {

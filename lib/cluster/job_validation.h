@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "lib/cluster/field_fault.h"
+#include "lib/status/field_fault.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {

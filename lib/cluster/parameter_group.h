@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/cluster/field_fault.h"
+#include "lib/status/field_fault.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 

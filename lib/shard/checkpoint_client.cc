@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/sync_stream.h"
-#include "lib/cluster/grpc_status.h"
 #include "lib/limits/limits.h"
+#include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 

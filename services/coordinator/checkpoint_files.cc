@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/checkpoint/safetensors.h"
-#include "lib/cluster/field_fault.h"
 #include "lib/limits/limits.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "lib/cluster/grpc_status.h"
+#include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "services/coordinator/checkpoint_files.h"
 #include "services/coordinator/shard_restore.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "lib/cluster/grpc_status.h"
+#include "lib/status/grpc_status.h"
 
 namespace muster {
 namespace {

@@ -10,13 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/checkpoint/checkpoint_reader.h"
-#include "lib/cluster/field_fault.h"
 #include "lib/cluster/job_validation.h"
 #include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
 #include "lib/data/dataset.h"
 #include "lib/graph/model.h"
 #include "lib/limits/limits.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 
 namespace muster {

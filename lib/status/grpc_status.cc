@@ -1,10 +1,10 @@
-#include "lib/cluster/grpc_status.h"
+#include "lib/status/grpc_status.h"
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "lib/cluster/field_fault.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "proto/third_party/google/rpc/error_details.pb.h"
 

@@ -1,4 +1,4 @@
-#include "lib/cluster/field_fault.h"
+#include "lib/status/field_fault.h"
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"

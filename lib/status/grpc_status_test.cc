@@ -1,8 +1,8 @@
-#include "lib/cluster/grpc_status.h"
+#include "lib/status/grpc_status.h"
 
 #include "gtest/gtest.h"
-#include "lib/cluster/field_fault.h"
 #include "lib/cluster/resource_name.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 
 namespace muster {
