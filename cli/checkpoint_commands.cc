@@ -15,8 +15,8 @@
 #include "cli/job_text.h"
 #include "cli/session.h"
 #include "lib/checkpoint/checkpoint_reader.h"
-#include "lib/cluster/resource_name.h"
 #include "lib/graph/onnx/onnx_import.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {

@@ -16,7 +16,7 @@
 #include "cli/job_text.h"
 #include "grpcpp/client_context.h"
 #include "lib/cluster/channel.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"

@@ -10,8 +10,8 @@
 #include "cli/job_text.h"
 #include "cli/session.h"
 #include "google/protobuf/struct.pb.h"
-#include "lib/cluster/job_file.h"
-#include "lib/cluster/job_validation.h"
+#include "lib/job/job_file.h"
+#include "lib/job/job_validation.h"
 #include "lib/status/status.h"
 #include "lib/version/build.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/cluster/job_file.h"
+#include "lib/job/job_file.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster::cli {

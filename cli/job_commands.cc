@@ -15,8 +15,8 @@
 #include "cli/job_text.h"
 #include "cli/progress_display.h"
 #include "cli/session.h"
-#include "lib/cluster/job_file.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/job_file.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
 

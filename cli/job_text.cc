@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "lib/cluster/job_file.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/job_file.h"
+#include "lib/job/resource_name.h"
 
 namespace muster::cli {
 namespace {

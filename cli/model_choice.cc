@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/job_check.h"
-#include "lib/cluster/job_file.h"
 #include "lib/concurrency/cpu_quota.h"
+#include "lib/job/job_file.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {

@@ -18,7 +18,7 @@
 #include "cli/session.h"
 #include "cli/text_sampler.h"
 #include "lib/checkpoint/checkpoint_reader.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {

@@ -15,7 +15,7 @@
 #include "absl/strings/strip.h"
 #include "google/protobuf/util/time_util.h"
 #include "lib/cluster/parameter_table.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 
 namespace muster {

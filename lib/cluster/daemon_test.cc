@@ -3,7 +3,7 @@
 #include <csignal>
 
 #include "gtest/gtest.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 
 namespace muster {
 namespace {

@@ -1,7 +1,7 @@
 #include "lib/status/grpc_status.h"
 
 #include "gtest/gtest.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 

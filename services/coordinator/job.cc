@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/cluster/parameter_table.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "services/coordinator/proto_time.h"
 

@@ -10,7 +10,7 @@
 #include "lib/cluster/chunk_placement.h"
 #include "lib/cluster/parameter_group.h"
 #include "lib/cluster/parameter_table.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/transport/session.h"
 

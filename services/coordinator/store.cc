@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/store.h"
 

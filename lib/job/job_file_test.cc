@@ -1,4 +1,4 @@
-#include "lib/cluster/job_file.h"
+#include "lib/job/job_file.h"
 
 #include <map>
 #include <string>

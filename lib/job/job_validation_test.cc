@@ -1,4 +1,4 @@
-#include "lib/cluster/job_validation.h"
+#include "lib/job/job_validation.h"
 
 #include <cmath>
 #include <functional>

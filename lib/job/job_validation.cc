@@ -1,4 +1,4 @@
-#include "lib/cluster/job_validation.h"
+#include "lib/job/job_validation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "lib/cluster/resource_name.h"
+#include "lib/job/resource_name.h"
 
 #include <algorithm>
 #include <vector>
