@@ -10,12 +10,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/graph/lowering.h"
 #include "lib/graph/zoo/zoo.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 

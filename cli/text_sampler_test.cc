@@ -9,9 +9,9 @@
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/checkpoint_writer.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/graph/initializer.h"
 #include "lib/graph/zoo/zoo.h"
+#include "lib/plan/parameter_table.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster::cli {

@@ -17,10 +17,10 @@
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/cluster/channel.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/graph/model.h"
 #include "lib/job/job_file.h"
 #include "lib/job/resource_name.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/grpc_status.h"
 
 namespace muster {

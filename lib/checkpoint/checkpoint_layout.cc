@@ -14,8 +14,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "google/protobuf/util/time_util.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/job/resource_name.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -19,7 +19,7 @@
 #include "lib/checkpoint/coverage.h"
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -12,7 +12,7 @@
 #include "glog/logging.h"
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_reader.h"
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 
 namespace muster {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/philox.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/codec/feedback_encoder.h"
+#include "lib/plan/parameter_table.h"
 
 namespace muster {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 
 namespace muster {
 namespace {

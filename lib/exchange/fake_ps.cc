@@ -7,10 +7,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "glog/logging.h"
-#include "lib/cluster/chunk_placement.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/codec/codec.h"
 #include "lib/graph/initializer.h"
+#include "lib/plan/chunk_placement.h"
+#include "lib/plan/parameter_table.h"
 
 namespace muster {
 namespace {

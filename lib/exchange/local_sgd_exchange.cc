@@ -9,7 +9,7 @@
 #include "absl/memory/memory.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/shard/optimizer_settings.h"
 #include "lib/status/status.h"
 

@@ -15,9 +15,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
-#include "lib/cluster/parameter_group.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/ps_exchange.h"
+#include "lib/plan/parameter_group.h"
 #include "lib/shard/round_schedule.h"
 #include "proto/muster/v1/plan.pb.h"
 

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "kernels/optimizer/optimizer.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/exchange/chunk_name.h"
 #include "lib/exchange/chunk_order.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
-#include "lib/cluster/parameter_group.h"
+#include "lib/plan/parameter_group.h"
 #include "lib/status/status.h"
 
 namespace muster {

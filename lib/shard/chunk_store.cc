@@ -6,8 +6,8 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/graph/initializer.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 

@@ -11,9 +11,9 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "lib/cluster/parameter_group.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/parameter_group.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/shard/backup_gate.h"
 #include "lib/shard/bsp_gate.h"
 #include "lib/shard/optimizer_settings.h"

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/shard/loss_scale.h"
 #include "lib/status/status.h"
 #include "lib/transport/session.h"

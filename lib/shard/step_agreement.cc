@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 
 namespace muster {
 namespace {

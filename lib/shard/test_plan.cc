@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "lib/cluster/chunk_placement.h"
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/chunk_placement.h"
+#include "lib/plan/parameter_table.h"
 
 namespace muster {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/cluster/parameter_group.h"
+#include "lib/plan/parameter_group.h"
 
 namespace muster {
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/checkpoint/checkpoint_reader.h"
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"

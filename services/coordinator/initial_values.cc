@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/checkpoint_writer.h"
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/plan.pb.h"
 

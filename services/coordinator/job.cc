@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/job/resource_name.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "services/coordinator/proto_time.h"
 

@@ -7,11 +7,11 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/cluster/chunk_placement.h"
-#include "lib/cluster/parameter_group.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/chunk_placement.h"
+#include "lib/plan/parameter_group.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/transport/session.h"
 
 namespace muster {

@@ -22,7 +22,7 @@ struct PlanRequest {
 // Shares of the batch are as even as possible, the remainder goes to the lower ranks. Workers must
 // not outnumber the samples of a batch. The session token comes from the system's random source.
 //
-// Chunks are cut and placed as lib/cluster/chunk_placement.h says, by the hosts of workers and ps.
+// Chunks are cut and placed as lib/plan/chunk_placement.h says, by the hosts of workers and ps.
 // Shards of ps with larger shares come first, else in the order given: shard 0, which judges steps,
 // has chunks whenever any shard has. With allreduce shard r is worker r's, all shares are equal and
 // the shards have no address yet. With local_sgd every optimizer slot has the chunks of the values

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/parameter_group.h"
+#include "lib/plan/parameter_group.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
 #include "lib/shard/test_plan.h"

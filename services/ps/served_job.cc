@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/shard/plan_check.h"
 #include "lib/status/status.h"
 

@@ -9,13 +9,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/data/input_use.h"
 #include "lib/exchange/local_sgd_exchange.h"
 #include "lib/exchange/ps_exchange.h"
 #include "lib/exchange/ring_exchange.h"
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 
 namespace muster {

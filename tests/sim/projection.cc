@@ -10,7 +10,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "glog/logging.h"
-#include "lib/cluster/chunk_placement.h"
+#include "lib/plan/chunk_placement.h"
 #include "tests/sim/model_layers.h"
 #include "tests/sim/sync_simulation.h"
 

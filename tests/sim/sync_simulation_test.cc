@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/chunk_placement.h"
+#include "lib/plan/chunk_placement.h"
 #include "tests/sim/measurements.h"
 #include "tests/sim/model_layers.h"
 

@@ -1,4 +1,4 @@
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lib/cluster/chunk_placement.h"
+#include "lib/plan/chunk_placement.h"
 
 #include <algorithm>
 #include <functional>
@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "lib/cluster/parameter_table.h"
+#include "lib/plan/parameter_table.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/cluster/parameter_group.h"
+#include "lib/plan/parameter_group.h"
 
 #include <string>
 #include <utility>

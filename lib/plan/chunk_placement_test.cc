@@ -1,4 +1,4 @@
-#include "lib/cluster/chunk_placement.h"
+#include "lib/plan/chunk_placement.h"
 
 #include <algorithm>
 #include <map>
@@ -8,9 +8,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/parameter_table.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/parameter_table.h"
 
 namespace muster {
 namespace {
