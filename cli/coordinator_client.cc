@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "cli/job_text.h"
 #include "grpcpp/client_context.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"

@@ -14,7 +14,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 #include "lib/status/grpc_status.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 #include "tests/training_cluster.h"

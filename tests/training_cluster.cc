@@ -16,7 +16,7 @@
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "lib/checkpoint/checkpoint_reader.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 #include "lib/graph/model.h"
 #include "lib/job/job_file.h"
 #include "lib/job/resource_name.h"

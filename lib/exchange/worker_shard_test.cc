@@ -8,7 +8,7 @@
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 
 namespace muster {
 

@@ -6,7 +6,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/test_plan.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/channel.h"
-#include "lib/cluster/fleet_client.h"
+#include "lib/fleet/fleet_client.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
 #include "proto/muster/v1/coordinator.pb.h"

@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"

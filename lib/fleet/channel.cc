@@ -1,4 +1,4 @@
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"

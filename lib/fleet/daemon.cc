@@ -1,4 +1,4 @@
-#include "lib/cluster/daemon.h"
+#include "lib/fleet/daemon.h"
 
 #include <glog/logging.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "lib/cluster/fleet_client.h"
+#include "lib/fleet/fleet_client.h"
 
 #include <glog/logging.h>
 
@@ -9,7 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "grpcpp/client_context.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "lib/cluster/daemon.h"
+#include "lib/fleet/daemon.h"
 
 #include <csignal>
 

@@ -1,4 +1,4 @@
-#include "lib/cluster/fleet_client.h"
+#include "lib/fleet/fleet_client.h"
 
 #include <deque>
 #include <memory>
@@ -9,7 +9,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "gtest/gtest.h"
-#include "lib/cluster/channel.h"
+#include "lib/fleet/channel.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
 namespace muster {
