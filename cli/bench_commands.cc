@@ -16,6 +16,7 @@
 #include "cli/sync_bench.h"
 #include "google/protobuf/struct.pb.h"
 #include "lib/data/dataset.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
@@ -77,14 +78,14 @@ class Bench {
     auto bench = std::make_unique<Bench>(graph, options.resident);
     ASSIGN_OR_RETURN(bench->memory_, ModelMemory::Create(bench->graph_, device, kSeed));
     ASSIGN_OR_RETURN(bench->executor_,
-                     Executor::Create(bench->graph_, {.batch = options.batch,
-                                                      .device = &device,
-                                                      .parameters = bench->memory_->parameters(),
-                                                      .gradients = bench->memory_->gradients(),
-                                                      .micro_batches = options.resident,
-                                                      .tf32 = options.tf32,
-                                                      .deterministic = options.deterministic,
-                                                      .profile = options.profile}));
+                     CreateExecutor(bench->graph_, {.batch = options.batch,
+                                                    .device = &device,
+                                                    .parameters = bench->memory_->parameters(),
+                                                    .gradients = bench->memory_->gradients(),
+                                                    .micro_batches = options.resident,
+                                                    .tf32 = options.tf32,
+                                                    .deterministic = options.deterministic,
+                                                    .profile = options.profile}));
     v1::DataSpec data;
     data.mutable_synthetic()->set_samples(options.batch);
     ASSIGN_OR_RETURN(const auto dataset, Dataset::Open(data, bench->graph_));
@@ -204,7 +205,7 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
   const ModelChoice& choice = options.model;
   ASSIGN_OR_RETURN(const v1::ModelSpec spec, choice.Spec());
   ASSIGN_OR_RETURN(const Model model, LoadModel(spec));
-  ASSIGN_OR_RETURN(const auto device, Device::Create(choice.device, choice.Threads()));
+  ASSIGN_OR_RETURN(const auto device, CreateDevice(choice.device, choice.Threads()));
   RETURN_IF_ERROR(CheckGpuOptions(options, *device));
   BenchResult result{.device = absl::StrCat(device->name(), " (", device->description(), ")"),
                      .batch = choice.batch};

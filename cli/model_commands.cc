@@ -12,7 +12,7 @@
 #include "cli/model_choice.h"
 #include "cli/session.h"
 #include "google/protobuf/struct.pb.h"
-#include "lib/engine/device.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/executor.h"
 #include "lib/graph/cost.h"
 #include "lib/graph/lowering.h"
@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<Layer>> LayersOf(const v1::Graph& graph, int64_t batc
 absl::StatusOr<Description> Describe(const ModelChoice& choice) {
   ASSIGN_OR_RETURN(const v1::ModelSpec spec, choice.Spec());
   ASSIGN_OR_RETURN(const Model model, LoadModel(spec));
-  ASSIGN_OR_RETURN(const auto device, Device::Create(choice.device, choice.Threads()));
+  ASSIGN_OR_RETURN(const auto device, CreateDevice(choice.device, choice.Threads()));
   Description description{.parameters = CountParameters(model.graph),
                           .available_bytes = device->available_bytes(),
                           .device = absl::StrCat(device->name(), " (", device->description(), ")")};
@@ -87,7 +87,7 @@ absl::StatusOr<Description> Describe(const ModelChoice& choice) {
   ASSIGN_OR_RETURN(const v1::Graph training,
                    TrainingGraph(model.graph, {.precision = choice.PrecisionValue()}));
   ASSIGN_OR_RETURN(const Executor::MemoryNeed need,
-                   Executor::PlanMemory(training, {.batch = choice.batch, .device = device.get()}));
+                   MemoryNeedOf(training, {.batch = choice.batch, .device = device.get()}));
   description.activation_bytes = need.arena_bytes;
   description.parameter_bytes = need.parameter_bytes;
   return description;

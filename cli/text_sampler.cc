@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/concurrency/cpu_quota.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/graph/lowering.h"
@@ -68,7 +69,7 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
     return absl::InvalidArgumentError(
         absl::StrCat("model '", graph.name(), "' does not write text"));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::Create("cpu", UsableCpus()));
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateDevice("cpu", UsableCpus()));
   std::vector<Device::Memory> memory;
   std::vector<float*> parameters;
   for (const v1::Parameter& parameter : graph.parameters()) {
@@ -82,7 +83,7 @@ absl::StatusOr<std::string> SampleText(const CheckpointReader& checkpoint,
   }
   ASSIGN_OR_RETURN(
       std::unique_ptr<Executor> executor,
-      Executor::Create(graph, {.batch = 1, .device = device.get(), .parameters = parameters}));
+      CreateExecutor(graph, {.batch = 1, .device = device.get(), .parameters = parameters}));
   const absl::Span<std::byte> input = executor->input("input");
   const absl::Span<std::byte> target = executor->input("target");
   std::fill(target.begin(), target.end(), std::byte{0});

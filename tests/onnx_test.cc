@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/device.h"
-#include "lib/engine/executor.h"
 #include "lib/graph/lowering.h"
 #include "lib/graph/onnx/onnx_import.h"
 #include "tests/training_cluster.h"
@@ -102,7 +102,7 @@ TEST_F(OnnxTest, AFileThatCannotBeImportedIsAFaultOfTheJob) {
 std::vector<float> Logits(const v1::Graph& forward,
                           const std::map<std::string, std::vector<float>>& parameters) {
   const v1::Graph graph = InferenceGraph(forward, {}).value();
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   std::vector<Device::Memory> memory;
   std::vector<float*> pointers;
   for (const v1::Parameter& parameter : graph.parameters()) {
@@ -112,7 +112,7 @@ std::vector<float> Logits(const v1::Graph& forward,
     std::memcpy(pointers.back(), values.data(), values.size() * sizeof(float));
   }
   const auto executor =
-      Executor::Create(graph, {.batch = kSamples, .device = device.get(), .parameters = pointers})
+      CreateExecutor(graph, {.batch = kSamples, .device = device.get(), .parameters = pointers})
           .value();
   const absl::Span<std::byte> input = executor->input("input");
   auto* floats = reinterpret_cast<float*>(input.data());

@@ -8,8 +8,7 @@
 #include <new>
 
 #include "absl/status/status.h"
-#include "lib/engine/device.h"
-#include "lib/engine/executor.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/lowering.h"
 #include "lib/graph/zoo/zoo.h"
@@ -46,12 +45,12 @@ TEST_P(AllocationTest, ARunAllocatesNoTensor) {
   v1::ModelSpec spec;
   ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(GetParam(), spec.mutable_zoo()));
   const v1::Graph graph = TrainingGraph(BuildModel(spec).value(), {}).value();
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   const ModelMemory memory(graph, *device, /*seed=*/1);
-  const auto executor = Executor::Create(graph, {.batch = 2,
-                                                 .device = device.get(),
-                                                 .parameters = memory.parameters(),
-                                                 .gradients = memory.gradients()})
+  const auto executor = CreateExecutor(graph, {.batch = 2,
+                                               .device = device.get(),
+                                               .parameters = memory.parameters(),
+                                               .gradients = memory.gradients()})
                             .value();
   FillInputs(graph, /*ids_max=*/10, /*seed=*/2, *executor);
   const int64_t before = large_allocations;

@@ -18,10 +18,6 @@ class Device {
  public:
   enum class Kind { kCpu, kCuda };
 
-  // "cpu", "cpu:N" or "cuda:N" (the N-th GPU this process sees). INVALID_ARGUMENT for another name,
-  // UNAVAILABLE with the reason where there is no such GPU; INTERNAL, reason "DEVICE_LOST", where
-  // this process had it and lost it. `threads`: of the math libraries on a CPU device (>= 1).
-  static absl::StatusOr<std::unique_ptr<Device>> Create(absl::string_view name, int threads);
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;

@@ -11,7 +11,7 @@
 namespace muster {
 
 struct DeviceList {
-  std::vector<std::string> names;  // for Device::Create, at least one, each once
+  std::vector<std::string> names;  // for CreateDevice, at least one, each once
   // Why they are not the devices asked for, in one line to log; empty when they are.
   std::string substitution;
 };

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -89,19 +88,10 @@ class Executor {
     Profile* profile = nullptr;  // takes the time of every node of every run; outlives the executor
   };
 
-  // Plans memory, chooses algorithms, compiles kernels: the first Run() is no slower than the next.
-  // INVALID_ARGUMENT when the graph does not check (see InferTypes) or an op has no kernel on the
-  // device; RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the activations do not fit.
-  static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Graph& graph,
-                                                          const Options& options);
-
-  // What a run would need of the device, without taking it; `parameters` and `gradients` of the
-  // options are not looked at. INVALID_ARGUMENT as Create().
   struct MemoryNeed {
     int64_t arena_bytes = 0;      // activations and temporaries
     int64_t parameter_bytes = 0;  // values and gradients, in every copy that the device holds
   };
-  static absl::StatusOr<MemoryNeed> PlanMemory(const v1::Graph& graph, const Options& options);
 
   virtual ~Executor() = default;
 

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/cpu/cpu_device.h"
 #include "lib/engine/device.h"
 #include "lib/engine/model_memory.h"
@@ -68,15 +69,15 @@ class Instance {
   };
 
   Instance(v1::Graph graph, const Options& options)
-      : device_(Device::Create("cpu", options.threads).value()),
+      : device_(CreateDevice("cpu", options.threads).value()),
         graph_(std::move(graph)),
         memory_(graph_, *device_, /*seed=*/1) {
     absl::StatusOr<std::unique_ptr<Executor>> executor =
-        Executor::Create(graph_, {.batch = options.batch,
-                                  .device = device_.get(),
-                                  .parameters = memory_.parameters(),
-                                  .gradients = memory_.gradients(),
-                                  .micro_batches = options.micro_batches});
+        CreateExecutor(graph_, {.batch = options.batch,
+                                .device = device_.get(),
+                                .parameters = memory_.parameters(),
+                                .gradients = memory_.gradients(),
+                                .micro_batches = options.micro_batches});
     EXPECT_TRUE(executor.ok()) << executor.status();
     executor_ = std::move(executor).value();
     FillInputs(graph_, options.ids_max, /*seed=*/2, *executor_);
@@ -310,12 +311,12 @@ TEST(ExecutorTest, UnequalMicroBatchesAddUpToTheGradientsOfTheBatch) {
 
   // Both parts write to the memory of the first.
   Instance first(graph, {.batch = 3, .micro_batches = true});
-  const auto device = Device::Create("cpu", 1).value();
-  const auto second = Executor::Create(graph, {.batch = 2,
-                                               .device = device.get(),
-                                               .parameters = first.memory().parameters(),
-                                               .gradients = first.memory().gradients(),
-                                               .micro_batches = true})
+  const auto device = CreateDevice("cpu", 1).value();
+  const auto second = CreateExecutor(graph, {.batch = 2,
+                                             .device = device.get(),
+                                             .parameters = first.memory().parameters(),
+                                             .gradients = first.memory().gradients(),
+                                             .micro_batches = true})
                           .value();
   TakeSamples(graph, whole.executor(), 5, 0, first.executor());
   TakeSamples(graph, whole.executor(), 5, 3, *second);
@@ -546,33 +547,33 @@ TEST(ExecutorTest, AnIdBeyondTheVocabularyIsRefusedByName) {
 TEST(ExecutorTest, AGraphThatDoesNotCheckIsRefused) {
   v1::Graph graph = SmallGpt();
   graph.mutable_nodes(0)->set_op("Convolve");
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   const ModelMemory memory(graph, *device, 1);
-  const auto executor = Executor::Create(
+  const auto executor = CreateExecutor(
       graph, {.batch = 1, .device = device.get(), .parameters = memory.parameters()});
   EXPECT_TRUE(absl::IsInvalidArgument(executor.status()));
 }
 
 TEST(ExecutorTest, ABatchBeyondTheMachinesMemoryIsRefused) {
   const v1::Graph graph = Model("name: 'mlp'");
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   const ModelMemory memory(graph, *device, 1);
-  const auto executor = Executor::Create(
+  const auto executor = CreateExecutor(
       graph, {.batch = 1 << 30, .device = device.get(), .parameters = memory.parameters()});
   EXPECT_TRUE(absl::IsResourceExhausted(executor.status())) << executor.status();
   EXPECT_EQ(ReasonOf(executor.status()), "MEMORY_EXHAUSTED");
 }
 
 TEST(DeviceTest, NamesOtherThanTheCpuAreRefused) {
-  EXPECT_TRUE(Device::Create("cpu", 1).ok());
-  EXPECT_TRUE(Device::Create("cpu:3", 2).ok());
+  EXPECT_TRUE(CreateDevice("cpu", 1).ok());
+  EXPECT_TRUE(CreateDevice("cpu:3", 2).ok());
   for (const char* name : {"", "gpu", "cpu:", "cpu:x", "cpu:-1", "cpus"}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(Device::Create(name, 1).status())) << name;
+    EXPECT_TRUE(absl::IsInvalidArgument(CreateDevice(name, 1).status())) << name;
   }
 }
 
 TEST(DeviceTest, MemoryIsAlignedAndZeroed) {
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   for (size_t bytes : {0, 1, 64, 1000}) {
     const Device::Memory memory = device->Allocate(bytes, "numbers").value();
     EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0);
@@ -582,7 +583,7 @@ TEST(DeviceTest, MemoryIsAlignedAndZeroed) {
 }
 
 TEST(DeviceTest, MoreThanIsAvailableIsNotGiven) {
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   EXPECT_GT(device->available_bytes(), 0);
   const size_t bytes = 2 * device->available_bytes();
   const absl::Status status = device->Allocate(bytes, "numbers").status();
@@ -609,10 +610,10 @@ TEST(ShortOfMemoryTest, AnExecutorSaysWhichMemoryItHasNotGotAndHowMuch) {
   const ModelMemory memory(graph, device, /*seed=*/1);
   const auto create = [&](int pieces) {
     ShortOfMemory poor(pieces);
-    const absl::Status status = Executor::Create(graph, {.batch = 4,
-                                                         .device = &poor,
-                                                         .parameters = memory.parameters(),
-                                                         .gradients = memory.gradients()})
+    const absl::Status status = CreateExecutor(graph, {.batch = 4,
+                                                       .device = &poor,
+                                                       .parameters = memory.parameters(),
+                                                       .gradients = memory.gradients()})
                                     .status();
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << pieces << ": " << status;
     EXPECT_EQ(ReasonOf(status), "MEMORY_EXHAUSTED");
@@ -629,10 +630,10 @@ TEST(ShortOfMemoryTest, AnOutputThatNobodyAsksForTakesNoMemory) {
   CpuDevice device("cpu", /*threads=*/1);
   const ModelMemory memory(graph, device, /*seed=*/1);
   ShortOfMemory poor(/*pieces=*/2);  // activations and parameters
-  const auto executor = Executor::Create(graph, {.batch = 4,
-                                                 .device = &poor,
-                                                 .parameters = memory.parameters(),
-                                                 .gradients = memory.gradients()})
+  const auto executor = CreateExecutor(graph, {.batch = 4,
+                                               .device = &poor,
+                                               .parameters = memory.parameters(),
+                                               .gradients = memory.gradients()})
                             .value();
   FillInputs(graph, /*ids_max=*/10, /*seed=*/2, *executor);
   ASSERT_TRUE(executor->Run({}, nullptr).ok());

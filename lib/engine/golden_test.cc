@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/checkpoint/safetensors.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
@@ -84,10 +85,10 @@ class Model {
  public:
   Model(const v1::ZooModel& zoo, int64_t batch)
       : graph_(BuildGraph(zoo)), memory_(graph_, *device_, /*seed=*/1) {
-    executor_ = Executor::Create(graph_, {.batch = batch,
-                                          .device = device_.get(),
-                                          .parameters = memory_.parameters(),
-                                          .gradients = memory_.gradients()})
+    executor_ = CreateExecutor(graph_, {.batch = batch,
+                                        .device = device_.get(),
+                                        .parameters = memory_.parameters(),
+                                        .gradients = memory_.gradients()})
                     .value();
   }
 
@@ -132,7 +133,7 @@ class Model {
     return TrainingGraph(BuildModel(spec).value(), {}).value();
   }
 
-  const std::unique_ptr<Device> device_ = Device::Create("cpu", 1).value();
+  const std::unique_ptr<Device> device_ = CreateDevice("cpu", 1).value();
   const v1::Graph graph_;
   const ModelMemory memory_;
   std::unique_ptr<Executor> executor_;

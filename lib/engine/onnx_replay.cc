@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/checkpoint/safetensors.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
@@ -194,7 +195,7 @@ absl::StatusOr<std::vector<float>> Infer(const v1::Graph& forward, const Recordi
   ASSIGN_OR_RETURN(const RecordedInputs inputs, RecordedInputs::Create(graph, recording));
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Executor> executor,
-      Executor::Create(
+      CreateExecutor(
           graph, {.batch = inputs.batch(), .device = &device, .parameters = memory.parameters()}));
   RETURN_IF_ERROR(inputs.Fill(/*batch=*/0, *executor));
   RETURN_IF_ERROR(executor->Run({}, nullptr));
@@ -219,16 +220,16 @@ absl::StatusOr<OnnxReplay> ReplayOnnx(const v1::OnnxModel& model, const std::str
   ASSIGN_OR_RETURN(const double momentum, recording.Number("momentum"));
   ASSIGN_OR_RETURN(const double learning_rate, recording.Number("learning_rate"));
 
-  ASSIGN_OR_RETURN(const auto device, Device::Create("cpu", 1));
+  ASSIGN_OR_RETURN(const auto device, CreateDevice("cpu", 1));
   ASSIGN_OR_RETURN(const auto memory, ModelMemory::Create(graph, *device, /*seed=*/1));
   for (int p = 0; p < graph.parameters_size(); ++p) {
     std::ranges::copy(imported.initial_values[p], memory->parameter(p).begin());
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Executor> executor,
-                   Executor::Create(graph, {.batch = inputs.batch(),
-                                            .device = device.get(),
-                                            .parameters = memory->parameters(),
-                                            .gradients = memory->gradients()}));
+                   CreateExecutor(graph, {.batch = inputs.batch(),
+                                          .device = device.get(),
+                                          .parameters = memory->parameters(),
+                                          .gradients = memory->gradients()}));
   Sgd sgd(graph, *memory, momentum, learning_rate);
   OnnxReplay replay{.warnings = imported.warnings};
   for (size_t step = 0; step < losses.size(); ++step) {

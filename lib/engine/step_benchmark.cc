@@ -9,7 +9,7 @@
 #include <string>
 
 #include "glog/logging.h"
-#include "lib/engine/executor.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/model_memory.h"
 #include "lib/engine/profile.h"
 #include "lib/graph/lowering.h"
@@ -28,16 +28,16 @@ v1::Graph Training(const std::string& zoo_model) {
 // `zoo_model`: a ZooModel in text form.
 void Step(benchmark::State& state, const std::string& zoo_model) {
   const v1::Graph graph = Training(zoo_model);
-  const auto device = Device::Create("cpu", static_cast<int>(state.range(1))).value();
+  const auto device = CreateDevice("cpu", static_cast<int>(state.range(1))).value();
   const ModelMemory memory(graph, *device, /*seed=*/1);
   Profile profile;
   const bool is_profiled = std::getenv("MUSTER_PROFILE") != nullptr;
   const auto start = std::chrono::steady_clock::now();
-  const auto executor = Executor::Create(graph, {.batch = state.range(0),
-                                                 .device = device.get(),
-                                                 .parameters = memory.parameters(),
-                                                 .gradients = memory.gradients(),
-                                                 .profile = is_profiled ? &profile : nullptr})
+  const auto executor = CreateExecutor(graph, {.batch = state.range(0),
+                                               .device = device.get(),
+                                               .parameters = memory.parameters(),
+                                               .gradients = memory.gradients(),
+                                               .profile = is_profiled ? &profile : nullptr})
                             .value();
   const std::chrono::duration<double> create_time = std::chrono::steady_clock::now() - start;
   FillInputs(graph, /*ids_max=*/10, /*seed=*/2, *executor);

@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "lib/engine/backends.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -25,7 +26,7 @@ SampleRange PartOf(SampleRange range, int index, int parts) {
 
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) {
   auto lane = std::unique_ptr<DeviceLane>(new DeviceLane(std::move(options)));
-  ASSIGN_OR_RETURN(lane->device_, Device::Create(lane->options_.device, lane->options_.threads));
+  ASSIGN_OR_RETURN(lane->device_, CreateDevice(lane->options_.device, lane->options_.threads));
   return lane;
 }
 
@@ -74,15 +75,15 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
     const v1::Graph& graph, int64_t samples, absl::Span<float* const> parameters,
     absl::Span<float* const> gradients) {
   const v1::TrainingSpec& training = options_.training;
-  return Executor::Create(
-      graph, {.batch = samples,
-              .device = device_.get(),
-              .parameters = parameters,
-              .gradients = gradients,
-              .micro_batches = !gradients.empty() && micro_batches() > 1,
-              .tf32 = training.precision() == v1::TF32,
-              .deterministic = !training.has_deterministic() || training.deterministic(),
-              .peers = peers_ ? &*peers_ : nullptr});
+  return CreateExecutor(graph,
+                        {.batch = samples,
+                         .device = device_.get(),
+                         .parameters = parameters,
+                         .gradients = gradients,
+                         .micro_batches = !gradients.empty() && micro_batches() > 1,
+                         .tf32 = training.precision() == v1::TF32,
+                         .deterministic = !training.has_deterministic() || training.deterministic(),
+                         .peers = peers_ ? &*peers_ : nullptr});
 }
 
 void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reduction) {

@@ -48,7 +48,7 @@ class DeviceLane : private ParameterFlow {
  public:
   struct Options {
     int index = 0;       // among the worker's devices
-    std::string device;  // "cpu", see Device::Create
+    std::string device;  // "cpu", see CreateDevice
     int threads = 1;
     std::shared_ptr<const LaneGraphs> graphs;
     v1::TrainingSpec training;
@@ -72,7 +72,7 @@ class DeviceLane : private ParameterFlow {
   // Build(), on every lane at once: each waits for the others. Errors as in NcclGroup::Join.
   absl::Status JoinPeers(NcclGroup& group, const GradientLayout& layout, float* parameters);
   // Makes the executors over the parameters' memory (see Executor::Options). Once, before the
-  // rest. Errors as in Executor::Create.
+  // rest. Errors as in CreateExecutor.
   absl::Status Build(absl::Span<float* const> parameters);
   const TensorSlab& gradients() const { return *gradients_; }
 

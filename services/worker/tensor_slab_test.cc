@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "lib/engine/backends.h"
 #include "lib/status/status.h"
 #include "lib/transport/shared_slab.h"
 
@@ -32,7 +33,7 @@ absl::StatusOr<std::unique_ptr<TensorSlab>> MakeSlab(Device& device, const v1::G
 }
 
 TEST(TensorSlabTest, HoldsEveryParameterAlignedAndZeroed) {
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   const auto slab = MakeSlab(*device, GraphOf({3, 100, 16}));
   ASSERT_TRUE(slab.ok()) << slab.status();
 
@@ -46,13 +47,13 @@ TEST(TensorSlabTest, HoldsEveryParameterAlignedAndZeroed) {
 }
 
 TEST(TensorSlabTest, OfACpuDeviceCanBeSharedWithTheProcessesOfTheHost) {
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   const auto slab = MakeSlab(*device, GraphOf({1000, 7})).value();
   EXPECT_NE(SharedSlab::Find(slab->memory()), nullptr);
 }
 
 TEST(TensorSlabTest, ParametersBeyondTheMachinesMemoryAreRefused) {
-  const auto device = Device::Create("cpu", 1).value();
+  const auto device = CreateDevice("cpu", 1).value();
   const auto slab = MakeSlab(*device, GraphOf({int64_t{1} << 40, int64_t{1} << 40}));
 
   EXPECT_TRUE(absl::IsResourceExhausted(slab.status())) << slab.status();

@@ -42,7 +42,7 @@ class Trainer {
     ProgressLog* log = nullptr;  // of this job; these two outlive the trainer
     WorkerMetrics* metrics = nullptr;
   };
-  // Opens the data, plans executors, allocates. Errors as in Dataset::Open, Executor::Create and
+  // Opens the data, plans executors, allocates. Errors as in Dataset::Open, CreateExecutor and
   // TensorSlab::Create.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
   ~Trainer();

@@ -29,7 +29,7 @@ class Worker : public FleetMember {
  public:
   struct Options {
     std::string member;                // its name in the fleet
-    std::vector<std::string> devices;  // for Device::Create
+    std::vector<std::string> devices;  // for CreateDevice
     int threads_per_device = 1;
     TransportFactory transport;
     std::shared_ptr<grpc::Channel> coordinator;         // for checkpoints of allreduce jobs

@@ -9,12 +9,12 @@
 
 namespace muster {
 
-// Executor::Create() for a device of kind kCpu. f32 parameters are read, and without micro-batches
+// CreateExecutor() for a device of kind kCpu. f32 parameters are read, and without micro-batches
 // f32 gradients written, where the caller has them: nothing is copied.
 absl::StatusOr<std::unique_ptr<Executor>> CreateCpuExecutor(const v1::Graph& graph,
                                                             const Executor::Options& options);
 
-// Executor::PlanMemory() for a device of kind kCpu.
+// MemoryNeedOf() for a device of kind kCpu.
 absl::StatusOr<Executor::MemoryNeed> PlanCpuMemory(const v1::Graph& graph,
                                                    const Executor::Options& options);
 

@@ -18,11 +18,11 @@ absl::StatusOr<int> CountCudaDevices();
 // GPU `number` of those visible; UNAVAILABLE with the reason when there is none such.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int number);
 
-// Executor::Create() for a device of kind kCuda.
+// CreateExecutor() for a device of kind kCuda.
 absl::StatusOr<std::unique_ptr<Executor>> CreateCudaExecutor(const v1::Graph& graph,
                                                              const Executor::Options& options);
 
-// Executor::PlanMemory() for a device of kind kCuda.
+// MemoryNeedOf() for a device of kind kCuda.
 absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
                                                     const Executor::Options& options);
 

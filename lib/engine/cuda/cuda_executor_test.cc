@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
@@ -64,7 +65,7 @@ class Instance {
  public:
   Instance(v1::Graph graph, const std::string& device, const Model& model,
            bool micro_batches = false)
-      : device_(Device::Create(device, /*threads=*/1).value()),
+      : device_(CreateDevice(device, /*threads=*/1).value()),
         graph_(std::move(graph)),
         memory_(std::make_unique<ModelMemory>(graph_, *device_, /*seed=*/1)) {
     executor_ = Make(model.batch, micro_batches);
@@ -73,11 +74,11 @@ class Instance {
 
   // Another executor of the same graph and memory.
   std::unique_ptr<Executor> Make(int64_t batch, bool micro_batches = false) {
-    auto executor = Executor::Create(graph_, {.batch = batch,
-                                              .device = device_.get(),
-                                              .parameters = memory_->parameters(),
-                                              .gradients = memory_->gradients(),
-                                              .micro_batches = micro_batches});
+    auto executor = CreateExecutor(graph_, {.batch = batch,
+                                            .device = device_.get(),
+                                            .parameters = memory_->parameters(),
+                                            .gradients = memory_->gradients(),
+                                            .micro_batches = micro_batches});
     EXPECT_TRUE(executor.ok()) << executor.status();
     return *std::move(executor);
   }
@@ -118,7 +119,7 @@ double Distance(absl::Span<const float> a, absl::Span<const float> b) {
 class CudaExecutorTest : public testing::TestWithParam<Model> {
  protected:
   void SetUp() override {
-    const auto device = Device::Create("cuda:0", 1);
+    const auto device = CreateDevice("cuda:0", 1);
     if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
     ASSERT_TRUE(device.ok()) << device.status();
   }

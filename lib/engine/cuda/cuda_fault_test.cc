@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/cuda/activation.h"
-#include "lib/engine/device.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
 #include "lib/graph/lowering.h"
@@ -40,15 +40,15 @@ class Saboteur : public ParameterFlow {
 };
 
 TEST(CudaFaultTest, AFaultFailsTheRunAndLaterJobsButNotTheProcess) {
-  auto device = Device::Create("cuda:0", /*threads=*/1);
+  auto device = CreateDevice("cuda:0", /*threads=*/1);
   if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
   ASSERT_TRUE(device.ok()) << device.status();
   const v1::Graph graph = Training();
   auto memory = std::make_unique<ModelMemory>(graph, **device, /*seed=*/1);
-  auto executor = Executor::Create(graph, {.batch = 4,
-                                           .device = device->get(),
-                                           .parameters = memory->parameters(),
-                                           .gradients = memory->gradients()});
+  auto executor = CreateExecutor(graph, {.batch = 4,
+                                         .device = device->get(),
+                                         .parameters = memory->parameters(),
+                                         .gradients = memory->gradients()});
   ASSERT_TRUE(executor.ok()) << executor.status();
 
   Saboteur saboteur;
@@ -62,7 +62,7 @@ TEST(CudaFaultTest, AFaultFailsTheRunAndLaterJobsButNotTheProcess) {
   executor->reset();
   memory.reset();
   device->reset();
-  EXPECT_EQ(ReasonOf(Device::Create("cuda:0", /*threads=*/1).status()), "DEVICE_LOST");
+  EXPECT_EQ(ReasonOf(CreateDevice("cuda:0", /*threads=*/1).status()), "DEVICE_LOST");
 }
 
 }  // namespace

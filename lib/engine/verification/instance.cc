@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "glog/logging.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
@@ -39,18 +40,17 @@ absl::StatusOr<std::unique_ptr<Instance>> Instance::Create(v1::Graph graph,
     device = options.memory_of->device_;
     memory = options.memory_of->memory_;
   } else {
-    ASSIGN_OR_RETURN(device, Device::Create(options.device, options.threads));
+    ASSIGN_OR_RETURN(device, CreateDevice(options.device, options.threads));
     ASSIGN_OR_RETURN(memory, ModelMemory::Create(graph, *device, /*seed=*/1));
   }
   std::unique_ptr<Instance> instance(
       new Instance(std::move(graph), std::move(device), std::move(memory)));
-  ASSIGN_OR_RETURN(
-      instance->executor_,
-      Executor::Create(instance->graph_, {.batch = options.batch,
-                                          .device = instance->device_.get(),
-                                          .parameters = instance->memory_->parameters(),
-                                          .gradients = instance->memory_->gradients(),
-                                          .micro_batches = options.micro_batches}));
+  ASSIGN_OR_RETURN(instance->executor_,
+                   CreateExecutor(instance->graph_, {.batch = options.batch,
+                                                     .device = instance->device_.get(),
+                                                     .parameters = instance->memory_->parameters(),
+                                                     .gradients = instance->memory_->gradients(),
+                                                     .micro_batches = options.micro_batches}));
   return instance;
 }
 

@@ -31,7 +31,7 @@ class Instance {
     std::string device = TestedDevice();
   };
 
-  // Errors are those of Device::Create, ModelMemory::Create and Executor::Create.
+  // Errors are those of CreateDevice, ModelMemory::Create and CreateExecutor.
   static absl::StatusOr<std::unique_ptr<Instance>> Create(v1::Graph graph, const Options& options);
 
   // Parameters and inputs by name, those that the graph has.

@@ -3,13 +3,13 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/engine/device.h"
+#include "lib/engine/backends.h"
 #include "lib/engine/verification/instance.h"
 
 namespace muster::verification {
 namespace {
 
-absl::Status Availability() { return Device::Create(TestedDevice(), /*threads=*/1).status(); }
+absl::Status Availability() { return CreateDevice(TestedDevice(), /*threads=*/1).status(); }
 
 TEST(TestedDeviceTest, IsThere) {
   const absl::Status status = Availability();

@@ -1,4 +1,4 @@
-#include "lib/engine/device.h"
+#include "lib/engine/backends.h"
 
 #include <memory>
 #include <optional>
@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "glog/logging.h"
 #include "lib/engine/cpu/cpu_device.h"
+#include "lib/engine/cpu/cpu_executor.h"
 #include "lib/engine/cuda/cuda_backend.h"
 
 namespace muster {
@@ -28,7 +29,7 @@ std::optional<int> NumberOf(absl::string_view name, absl::string_view kind) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> Device::Create(absl::string_view name, int threads) {
+absl::StatusOr<std::unique_ptr<Device>> CreateDevice(absl::string_view name, int threads) {
   CHECK_GE(threads, 1);
   if (const std::optional<int> gpu = NumberOf(name, "cuda")) return CreateCudaDevice(*gpu);
   if (name == "cpu" || NumberOf(name, "cpu")) {
@@ -36,6 +37,21 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Create(absl::string_view name, i
   }
   return absl::InvalidArgumentError(
       absl::StrCat("device '", name, "' is unknown: expected \"cpu\", \"cpu:0\" or \"cuda:0\""));
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> CreateExecutor(const v1::Graph& graph,
+                                                         const Executor::Options& options) {
+  CHECK(options.device != nullptr);
+  CHECK_EQ(options.parameters.size(), graph.parameters_size());
+  CHECK_EQ(options.gradients.size(), graph.gradients_size());
+  return options.device->is_cpu() ? CreateCpuExecutor(graph, options)
+                                  : CreateCudaExecutor(graph, options);
+}
+
+absl::StatusOr<Executor::MemoryNeed> MemoryNeedOf(const v1::Graph& graph,
+                                                  const Executor::Options& options) {
+  CHECK(options.device != nullptr);
+  return options.device->is_cpu() ? PlanCpuMemory(graph, options) : PlanCudaMemory(graph, options);
 }
 
 }  // namespace muster
