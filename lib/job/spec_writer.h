@@ -1,0 +1,12 @@
+// JobSpec -> a job file that reads back as the same spec.
+#pragma once
+
+#include <string>
+
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+std::string WriteSpec(const v1::JobSpec& spec);
+
+}  // namespace muster
