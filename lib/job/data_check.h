@@ -1,0 +1,12 @@
+// Checks the data section of a job spec, and the batch against the workers.
+#pragma once
+
+#include "lib/job/field_checks.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// The files themselves are checked by Dataset::Open.
+void CheckData(const v1::JobSpec& spec, FieldChecks& faults);
+
+}  // namespace muster

@@ -1,0 +1,75 @@
+#include "lib/job/field_checks.h"
+
+#include <cmath>
+#include <limits>
+
+#include "lib/limits/limits.h"
+
+namespace muster {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRateMin = 1e-30;  // a smaller one may be 0 as a float
+constexpr double kRateMax = 1e6;
+
+}  // namespace
+
+bool FieldChecks::AtLeast(std::string field, int64_t value, int64_t min, absl::string_view advice) {
+  if (value >= min) return true;
+  Add(std::move(field), absl::StrCat("must be at least ", min, " (is ", value, ")",
+                                     advice.empty() ? "" : "; ", advice));
+  return false;
+}
+
+void FieldChecks::Finite(std::string field, double value) {
+  if (!std::isfinite(value)) {
+    Add(std::move(field), absl::StrCat("must be a finite number (is ", value, ")"));
+  }
+}
+
+bool FieldChecks::Positive(std::string field, double value, absl::string_view advice) {
+  if (value > 0 && value < kInfinity) return true;
+  Add(std::move(field), absl::StrCat("must be greater than 0 and finite (is ", value, ")",
+                                     advice.empty() ? "" : "; ", advice));
+  return false;
+}
+
+void FieldChecks::Rate(const std::string& field, double value, absl::string_view advice) {
+  if (Positive(field, value, advice)) InRange(field, value, kRateMin, kRateMax, advice);
+}
+
+void FieldChecks::WeightDecay(const std::string& field, double value) {
+  if (NotNegative(field, value)) InRange(field, value, 0.0, kRateMax);
+}
+
+bool FieldChecks::NotNegative(std::string field, double value) {
+  if (value >= 0 && value < kInfinity) return true;
+  Add(std::move(field), absl::StrCat("must be 0 or more and finite (is ", value, ")"));
+  return false;
+}
+
+void FieldChecks::Decay(std::string field, double value, absl::string_view advice) {
+  if (value >= 0 && value < 1) return;
+  Add(std::move(field),
+      absl::StrCat("must be at least 0 and less than 1 (is ", value, "); ", advice));
+}
+
+void FieldChecks::Path(const std::string& field, const std::string& path, absl::string_view what) {
+  if (path.empty()) {
+    Add(field, absl::StrCat("required: ", what));
+  } else if (path.size() > limits::kPathBytesMax) {
+    Add(field, absl::StrCat("a path may have at most ", limits::kPathBytesMax, " bytes (has ",
+                            path.size(), ")"));
+  } else if (path.find('\0') != std::string::npos) {
+    Add(field, "a path cannot hold a NUL byte");
+  }
+}
+
+void FieldChecks::TensorName(std::string field, const std::string& name) {
+  if (name.size() > limits::kTensorNameBytesMax) {
+    Add(std::move(field), absl::StrCat("a name may have at most ", limits::kTensorNameBytesMax,
+                                       " bytes (has ", name.size(), ")"));
+  }
+}
+
+}  // namespace muster

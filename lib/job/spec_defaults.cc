@@ -1,0 +1,95 @@
+#include <cstdint>
+
+#include "lib/job/job_validation.h"
+#include "lib/limits/limits.h"
+
+namespace muster {
+namespace {
+
+constexpr double kLossScaleDefault = 65536;
+constexpr int64_t kGrowthStepsDefault = 2000;
+
+// v1::Adam or v1::Lamb.
+template <typename AdamLike>
+void FillAdam(AdamLike& adam, double epsilon) {
+  if (!adam.has_beta1()) adam.set_beta1(0.9);
+  if (!adam.has_beta2()) adam.set_beta2(0.999);
+  if (!adam.has_epsilon()) adam.set_epsilon(epsilon);
+}
+
+void FillOptimizer(v1::Optimizer& optimizer) {
+  if (optimizer.has_adam()) FillAdam(*optimizer.mutable_adam(), 1e-8);
+  if (optimizer.has_adamw()) FillAdam(*optimizer.mutable_adamw(), 1e-8);
+  if (optimizer.has_lamb()) FillAdam(*optimizer.mutable_lamb(), 1e-6);
+  if (optimizer.has_lars()) {
+    v1::Lars& lars = *optimizer.mutable_lars();
+    if (!lars.has_trust()) lars.set_trust(0.001);
+    if (!lars.has_epsilon()) lars.set_epsilon(1e-8);
+  }
+  if (optimizer.has_adagrad() && !optimizer.adagrad().has_epsilon()) {
+    optimizer.mutable_adagrad()->set_epsilon(1e-10);
+  }
+  if (optimizer.has_rmsprop()) {
+    v1::Rmsprop& rmsprop = *optimizer.mutable_rmsprop();
+    if (!rmsprop.has_alpha()) rmsprop.set_alpha(0.99);
+    if (!rmsprop.has_epsilon()) rmsprop.set_epsilon(1e-8);
+  }
+}
+
+void FillTraining(v1::TrainingSpec& training) {
+  for (v1::ParameterGroup& group : *training.mutable_parameter_groups()) {
+    if (!group.frozen() && !group.has_learning_rate_factor()) group.set_learning_rate_factor(1);
+  }
+  if (training.precision() == v1::PRECISION_UNSPECIFIED) training.set_precision(v1::FP32);
+  if (!training.has_deterministic()) training.set_deterministic(true);
+  if (training.precision() != v1::FP16) return;
+  v1::LossScale& scale = *training.mutable_loss_scale();
+  if (!scale.has_initial()) scale.set_initial(kLossScaleDefault);
+  if (scale.growth_steps() == 0) scale.set_growth_steps(kGrowthStepsDefault);
+}
+
+void FillOnnx(v1::OnnxModel& onnx) {
+  if (onnx.labels().empty()) onnx.set_labels("target");
+  if (onnx.loss().empty()) onnx.set_loss("softmax_cross_entropy");
+}
+
+void FillSchedule(v1::Schedule& schedule) {
+  if (schedule.kind_case() == v1::Schedule::KIND_NOT_SET) schedule.mutable_constant();
+  if (schedule.has_poly() && schedule.poly().power() == 0) schedule.mutable_poly()->set_power(1);
+}
+
+void FillSync(v1::SyncSpec& sync) {
+  if (sync.mode() == v1::SYNC_MODE_UNSPECIFIED) sync.set_mode(v1::BSP);
+  if (sync.mode() == v1::SSP && sync.staleness() == 0) sync.set_staleness(1);
+  if (sync.values() == v1::WIRE_VALUES_UNSPECIFIED) sync.set_values(v1::VALUES_FP32);
+  v1::Compression& compression = *sync.mutable_compression();
+  if (compression.kind() == v1::COMPRESSION_KIND_UNSPECIFIED) {
+    compression.set_kind(v1::COMPRESSION_NONE);
+  }
+  if (compression.kind() == v1::COMPRESSION_TOPK && compression.ratio() == 0) {
+    compression.set_ratio(0.01);
+  }
+  if (compression.kind() == v1::COMPRESSION_POWERSGD && compression.rank() == 0) {
+    compression.set_rank(4);
+  }
+}
+
+}  // namespace
+
+void FillDefaults(v1::JobSpec& spec) {
+  FillOptimizer(*spec.mutable_training()->mutable_optimizer());
+  FillSchedule(*spec.mutable_training()->mutable_schedule());
+  FillTraining(*spec.mutable_training());
+  if (spec.model().has_onnx()) FillOnnx(*spec.mutable_model()->mutable_onnx());
+  FillSync(*spec.mutable_sync());
+  v1::WorkerCount& workers = *spec.mutable_resources()->mutable_workers();
+  if (workers.min() == 0) workers.set_min(1);
+  if (workers.max() == 0) workers.set_max(workers.min());
+  if (spec.resources().ps() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
+    spec.mutable_resources()->set_ps(1);
+  }
+  if (!spec.checkpoint().has_keep_last()) spec.mutable_checkpoint()->set_keep_last(3);
+  if (spec.chunk_bytes() == 0) spec.set_chunk_bytes(limits::kChunkBytesDefault);
+}
+
+}  // namespace muster
