@@ -1,9 +1,7 @@
 #include "lib/transport/tcp_transport.h"
 
 #include <glog/logging.h>
-#include <linux/sockios.h>
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -11,24 +9,18 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <deque>
-#include <optional>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
-#include "lib/transport/address_envelope.h"
+#include "lib/transport/connect_attempts.h"
 #include "lib/transport/frame_reader.h"
 #include "lib/transport/session_handshake.h"
-#include "lib/transport/tls_stream.h"
+#include "lib/transport/tcp_address.h"
 
 namespace muster {
 namespace {
-
-constexpr absl::string_view kAddressMark = "MUT1";
-constexpr size_t kEndpointsMax = 8;
-constexpr int kRepeatsMax = 3;
 
 // One payload at a time is enough, unlike where the receiver fetches: what others send meanwhile
 // already waits in the receive buffers of their sockets.
@@ -46,182 +38,9 @@ constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 constexpr auto kLingerLook = absl::Milliseconds(10);
 constexpr auto kVanishedLook = std::chrono::seconds(2);
 
-// What is inside the envelope: port id (8), transport (4), then of each endpoint its port (2), the
-// length of its host (1) and the host; numbers little-endian.
-struct TcpAddress {
-  uint64_t port = 0;
-  uint32_t transport = 0;
-  std::vector<Endpoint> endpoints;
-};
-
-void Append(std::string& bytes, uint64_t value, size_t width) {
-  for (size_t i = 0; i < width; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
-}
-
-uint64_t Remove(absl::string_view& bytes, size_t width) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < width; ++i) {
-    value |= static_cast<uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
-  }
-  bytes.remove_prefix(width);
-  return value;
-}
-
-std::string Encode(const TcpAddress& address) {
-  std::string bytes;
-  Append(bytes, address.port, 8);
-  Append(bytes, address.transport, 4);
-  for (const Endpoint& endpoint : address.endpoints) {
-    CHECK_LE(endpoint.host.size(), Endpoint::kHostBytesMax);
-    Append(bytes, endpoint.port, 2);
-    Append(bytes, endpoint.host.size(), 1);
-    bytes += endpoint.host;
-  }
-  return SealAddress(kAddressMark, bytes);
-}
-
-absl::StatusOr<TcpAddress> Decode(absl::string_view sealed) {
-  ASSIGN_OR_RETURN(absl::string_view bytes, OpenAddress(kAddressMark, sealed, "TCP address"));
-  const auto wrong = [&sealed] {
-    return absl::InvalidArgumentError(
-        absl::StrCat("these ", sealed.size(), " bytes are no TCP address"));
-  };
-  if (bytes.size() < 12) return wrong();
-  TcpAddress address;
-  address.port = Remove(bytes, 8);
-  address.transport = static_cast<uint32_t>(Remove(bytes, 4));
-  while (!bytes.empty()) {
-    if (bytes.size() < 3 || address.endpoints.size() == kEndpointsMax) return wrong();
-    Endpoint& endpoint = address.endpoints.emplace_back();
-    endpoint.port = static_cast<uint16_t>(Remove(bytes, 2));
-    const size_t size = Remove(bytes, 1);
-    if (bytes.size() < size || size == 0) return wrong();
-    endpoint.host = std::string(bytes.substr(0, size));
-    bytes.remove_prefix(size);
-  }
-  if (address.endpoints.empty()) return wrong();
-  return address;
-}
-
-// Of what several addresses of a peer said, what tells most: somebody who turned us away was there.
-int Weight(const absl::Status& status) {
-  return absl::IsPermissionDenied(status) ? 2 : absl::IsFailedPrecondition(status) ? 1 : 0;
-}
-
 bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
-// Whether the other host has acknowledged all that was sent.
-bool AllAcknowledged(int socket) {
-  int bytes = 0;
-  return ioctl(socket, SIOCOUTQ, &bytes) != 0 || bytes == 0;
-}
-
 }  // namespace
-
-struct TcpTransport::Connection : public EventLoop::Handler, public FetchTurns::Payload {
-  enum class State { kConnecting, kShaking, kEncrypting, kOpen, kLingering, kClosed };
-  enum class Turn { kNone, kWaiting, kReading };
-
-  void Ready(uint32_t events) override {
-    if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) readable = true;
-    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) hung_up = true;
-    if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) writable = !write_failed;
-    if (HasWork()) transport->Activate(*this);
-  }
-
-  bool HasWork() const {
-    switch (state) {
-      case State::kConnecting:
-        return writable || hung_up;
-      case State::kShaking:
-      case State::kLingering:
-        return readable;
-      case State::kEncrypting:
-        return tls_wants_write ? writable : readable;
-      case State::kOpen:
-        return (readable && turn != Turn::kWaiting) || (writable && !writer->empty());
-      case State::kClosed:
-        return false;
-    }
-    return false;
-  }
-
-  bool open() const { return state == State::kOpen; }
-  // Its link loses nothing with it.
-  bool dispensable() const { return number > 0 && !carried; }
-
-  // As readv(2) and writev(2), encrypted or not.
-  ssize_t ReadInto(absl::Span<const iovec> room) const {
-    return tls ? tls->Read(room) : readv(socket.get(), room.data(), static_cast<int>(room.size()));
-  }
-  ssize_t WriteFrom(absl::Span<iovec> pieces) const {
-    if (tls) return tls->Write(pieces);
-    msghdr message = {};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = pieces.size();
-    return sendmsg(socket.get(), &message, MSG_NOSIGNAL);
-  }
-
-  TcpTransport* transport = nullptr;
-  Peer* peer = nullptr;  // null while lingering and closed
-  FileDescriptor socket;
-  SocketAddress remote;
-  uint32_t number = 0;  // in its link
-  State state = State::kConnecting;
-  Turn turn = Turn::kNone;
-  bool active = false;
-  bool readable = false;
-  bool writable = false;
-  bool hung_up = false;  // an end is in the stream: to be read up to it
-  bool write_failed = false;
-  bool ending = false;   // another of its link has ended
-  bool carried = false;  // a byte, in either direction
-  int64_t sent_in_turn = -1;
-  Clock::time_point deadline;
-  std::unique_ptr<HandshakeConnector> handshake;
-  std::unique_ptr<TlsStream> tls;  // null: not encrypted
-  bool tls_wants_write = false;
-  bool checksums = false;
-  std::optional<FrameReader> reader;
-  std::optional<FrameWriter> writer;
-};
-
-struct TcpTransport::Peer {
-  PeerId id;
-  std::string name;  // for errors: who it is, where known
-  LinkHello hello;   // its own or, where this side has connected, ours
-  std::vector<Connection*> connections;
-  absl::Status lost;  // OK while it is not
-  std::vector<WireHeader> payloads_lost;
-  bool incoming = false;  // it has connected
-  bool joins = false;     // the receiver has not heard of it yet
-  Clock::time_point open_more_from = Clock::time_point::max();
-  uint32_t connections_made = 0;
-  FrameWriter waiting{/*checksums=*/false};  // until the connection is open
-
-  // The open connection with the least under way; null: none is open. Who was connected to speaks
-  // on an additional one when he has heard something there: until then he does not know whether the
-  // other end has it.
-  Connection* LeastBusy() const {
-    Connection* least = nullptr;
-    for (Connection* connection : connections) {
-      if (!connection->open()) continue;
-      if (incoming && connection->number > 0 && !connection->carried) continue;
-      if (least == nullptr || connection->writer->bytes() < least->writer->bytes()) {
-        least = connection;
-      }
-    }
-    return least;
-  }
-
-  SessionToken token;  // of the session, as it was proved or is to be
-
-  // Where this side connects.
-  std::deque<Endpoint> endpoints;       // to be tried yet
-  std::deque<SocketAddress> addresses;  // before those
-  absl::Status fault;                   // of those that were
-  int repeats = 0;                      // of attempts that ended without a word
-};
 
 absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Create(EventLoop* loop,
                                                                    TcpTransportOptions options) {
@@ -233,9 +52,9 @@ TcpTransport::TcpTransport(EventLoop* loop, TcpTransportOptions options)
     : Carrier(loop),
       options_(std::move(options)),
       door_(options_.port->MakeDoor([loop] { loop->Wake(); })),
-      address_(Encode({.port = options_.port->id(),
-                       .transport = door_->number(),
-                       .endpoints = options_.port->endpoints()})),
+      address_(EncodeTcpAddress({.port = options_.port->id(),
+                                 .transport = door_->number(),
+                                 .endpoints = options_.port->endpoints()})),
       turns_(kTurns) {}
 
 TcpTransport::~TcpTransport() {
@@ -279,7 +98,7 @@ void TcpTransport::CloseSession(uint64_t job, uint32_t generation) {
 
 absl::StatusOr<PeerId> TcpTransport::Connect(absl::string_view address,
                                              const LinkCredentials& credentials) {
-  ASSIGN_OR_RETURN(const TcpAddress to, Decode(address));
+  ASSIGN_OR_RETURN(const TcpAddress to, DecodeTcpAddress(address));
   Peer& peer = AddPeer();
   peer.name = ToString(to.endpoints.front());
   peer.hello.who = credentials.self;
@@ -289,7 +108,7 @@ absl::StatusOr<PeerId> TcpTransport::Connect(absl::string_view address,
   static_assert(SessionToken::kBytes == sizeof(peer.hello.link));
   std::memcpy(peer.hello.link.data(), link.data(), link.size());
   peer.token = credentials.token;
-  peer.endpoints.assign(to.endpoints.begin(), to.endpoints.end());
+  peer.attempts = ConnectAttempts(to.endpoints);
   const PeerId id = peer.id;
   Approach(peer);
   return id;
@@ -297,22 +116,12 @@ absl::StatusOr<PeerId> TcpTransport::Connect(absl::string_view address,
 
 void TcpTransport::Approach(Peer& peer) {
   while (true) {
-    if (!peer.addresses.empty()) {
-      const SocketAddress address = peer.addresses.front();
-      peer.addresses.pop_front();
-      const absl::Status dialed = Dial(peer, address, /*number=*/0);
-      if (dialed.ok()) return;
-      Blame(peer, dialed);
-      continue;
-    }
-    if (peer.endpoints.empty()) return EndLink(peer, peer.fault);
-    const Endpoint endpoint = std::move(peer.endpoints.front());
-    peer.endpoints.pop_front();
-    if (const auto numeric = SocketAddress::Numeric(endpoint.host, endpoint.port)) {
-      peer.addresses.push_back(*numeric);
-    } else {
-      return Resolve(peer, endpoint);
-    }
+    const ConnectAttempts::Next next = peer.attempts.Take();
+    if (const auto* name = absl::get_if<Endpoint>(&next)) return Resolve(peer, *name);
+    if (const auto* fault = absl::get_if<absl::Status>(&next)) return EndLink(peer, *fault);
+    const absl::Status dialed = Dial(peer, absl::get<SocketAddress>(next), /*number=*/0);
+    if (dialed.ok()) return;
+    peer.attempts.Failed(dialed);
   }
 }
 
@@ -332,127 +141,46 @@ void TcpTransport::TakeResolved(DataPort::Resolved resolved) {
   Peer& peer = Find(question->peer);
   questions_.erase(question);
   if (resolved.addresses.ok()) {
-    peer.addresses.assign(resolved.addresses->begin(), resolved.addresses->end());
+    peer.attempts.Resolved(*resolved.addresses);
   } else {
-    Blame(peer, resolved.addresses.status());
+    peer.attempts.Failed(resolved.addresses.status());
   }
   Approach(peer);
 }
 
-// What several addresses of a peer said is told together, where none of it tells more.
-void TcpTransport::Blame(Peer& peer, const absl::Status& fault) {
-  if (peer.fault.ok() || Weight(fault) > Weight(peer.fault)) {
-    peer.fault = fault;
-  } else if (Weight(fault) == Weight(peer.fault)) {
-    peer.fault =
-        absl::Status(peer.fault.code(), absl::StrCat(peer.fault.message(), "; ", fault.message()));
-  }
+absl::Status TcpTransport::Dial(Peer& peer, const SocketAddress& address, uint32_t number) {
+  LinkHello hello = peer.hello;
+  hello.connection = number;
+  ASSIGN_OR_RETURN(auto connection,
+                   TcpConnection::Dial(address, hello, peer.token, door_->port(), this));
+  RETURN_IF_ERROR(Add(peer, std::move(connection)));
+  return absl::OkStatus();
 }
 
-absl::Status TcpTransport::Dial(Peer& peer, const SocketAddress& address, uint32_t number) {
-  const auto fault = [&address](int error) {
-    return absl::UnavailableError(absl::StrCat(address.ToString(), ": ", std::strerror(error)));
-  };
-  FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!socket) return fault(errno);
-  SizeReceiveBuffer(socket.get());
-  TuneLinkSocket(socket.get());
-  if (connect(socket.get(), address.data(), address.size()) != 0 && errno != EINPROGRESS) {
-    return fault(errno);
-  }
-  auto connection = std::make_unique<Connection>();
-  connection->transport = this;
-  connection->peer = &peer;
-  connection->socket = std::move(socket);
-  connection->remote = address;
-  connection->number = number;
-  connection->deadline = Clock::now() + options_.attempt_time_max;
+absl::Status TcpTransport::Add(Peer& peer, std::unique_ptr<Connection> connection) {
   RETURN_IF_ERROR(loop().Watch(connection->socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                                connection.get()));
+  connection->link = &peer;
+  connection->deadline = Clock::now() + options_.attempt_time_max;
   peer.connections.push_back(connection.get());
   timed_.push_back(connection.get());
   connections_.push_back(std::move(connection));
   return absl::OkStatus();
 }
 
-void TcpTransport::ShakeHands(Connection& connection) {
-  using State = Connection::State;
-  const int socket = connection.socket.get();
-  if (connection.state == State::kConnecting) {
-    int error = 0;
-    socklen_t size = sizeof(error);
-    getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return FailAttempt(connection, absl::UnavailableError(std::strerror(error)));
-    LinkHello hello = connection.peer->hello;
-    hello.connection = connection.number;
-    hello.checksums = door_->port().WantsChecksums(socket);
-    connection.handshake = std::make_unique<HandshakeConnector>(hello, connection.peer->token,
-                                                                door_->port().options().security);
-    connection.state = State::kShaking;
-  }
-  HandshakeConnector& handshake = *connection.handshake;
-  const auto hung_up = [] {
-    return absl::UnavailableError("the connection was closed during the handshake");
-  };
-  while (true) {
-    const auto reply = handshake.TakeReply();
-    // A fresh socket has room for the few bytes of a reply.
-    if (!reply.empty() && send(socket, reply.data(), reply.size(), MSG_NOSIGNAL) !=
-                              static_cast<ssize_t>(reply.size())) {
-      return FailAttempt(connection, hung_up());
-    }
-    if (!handshake.fault().ok()) return FailAttempt(connection, handshake.fault());
-    if (handshake.let_in()) {
-      connection.checksums = handshake.checksums();
-      return Encrypt(connection, TlsStream::Side::kConnector, handshake.TlsKey());
-    }
-    std::array<std::byte, SessionHandshake::kChallengeBytes> bytes;
-    const ssize_t size = recv(socket, bytes.data(), handshake.wants(), 0);
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && IsRetry(errno)) {
-      connection.readable = false;
-      return;
-    }
-    if (size <= 0) return FailAttempt(connection, hung_up());
-    handshake.Take(absl::MakeConstSpan(bytes).first(size));
-  }
-}
-
-// Opens it where the links are not encrypted.
-void TcpTransport::Encrypt(Connection& connection, TlsStream::Side side,
-                           const SessionToken::Proof& key) {
-  if (door_->port().options().security != DataSecurity::kEncrypt) {
-    return OpenConnection(connection);
-  }
-  connection.state = Connection::State::kEncrypting;
-  connection.tls = std::make_unique<TlsStream>(side, key, connection.socket.get());
-  connection.readable = connection.writable = true;  // to be found out
-  ShakeTls(connection);
-}
-
-void TcpTransport::ShakeTls(Connection& connection) {
-  switch (connection.tls->Shake()) {
-    case TlsStream::Progress::kDone:
-      return OpenConnection(connection);
-    case TlsStream::Progress::kWantsRead:
-      connection.tls_wants_write = connection.readable = false;
-      return;
-    case TlsStream::Progress::kWantsWrite:
-      connection.tls_wants_write = true;
-      connection.writable = false;
-      return;
-    case TlsStream::Progress::kFailed:
-      return FailAttempt(connection, absl::UnavailableError(connection.tls->fault()));
-  }
+void TcpTransport::Shake(Connection& connection) {
+  const absl::StatusOr<bool> done = connection.Shake();
+  if (!done.ok()) return FailAttempt(connection, done.status());
+  if (*done) OpenConnection(connection);
 }
 
 void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) {
-  Peer& peer = *connection.peer;
+  Peer& peer = *connection.link;
   const absl::Status fault = Annotate(why, connection.remote.ToString());
   // A port that is crowded, or that was about to be taken over, hangs up without a word.
   const bool again = connection.state == Connection::State::kShaking && absl::IsUnavailable(why) &&
-                     !peer.joins && connection.number == 0 && peer.repeats++ < kRepeatsMax;
-  if (again) peer.addresses.push_front(connection.remote);
+                     !peer.joins && connection.number == 0 &&
+                     peer.attempts.Repeat(connection.remote);
   Close(connection);
   if (again) return Approach(peer);
   if (connection.number > 0) return PauseOpening(peer);  // the link does without it
@@ -460,12 +188,12 @@ void TcpTransport::FailAttempt(Connection& connection, const absl::Status& why) 
     LOG(WARNING) << NameOf(peer.hello.who) << " cannot be let in: " << fault.message();
     return Forget(peer);
   }
-  Blame(peer, fault);
+  peer.attempts.Failed(fault);
   Approach(peer);
 }
 
 void TcpTransport::OpenConnection(Connection& connection) {
-  Peer& peer = *connection.peer;
+  Peer& peer = *connection.link;
   // It has proved that before it came here, or began to encrypt.
   if (peer.joins && !door_->IsOpen(peer.hello.who.job, peer.hello.who.generation, peer.token)) {
     LOG(WARNING) << NameOf(peer.hello.who) << " at " << connection.remote.ToString()
@@ -473,17 +201,12 @@ void TcpTransport::OpenConnection(Connection& connection) {
     return Forget(peer);
   }
   std::erase(timed_, &connection);
-  connection.handshake = nullptr;
-  connection.state = Connection::State::kOpen;
-  connection.reader.emplace(connection.checksums);
-  connection.writer.emplace(connection.checksums);
-  connection.readable = connection.writable = true;  // to be found out
+  connection.Open();
   if (connection.number == 0) {
     peer.name = connection.remote.ToString();
     peer.connections_made = 1;
     if (!peer.incoming) peer.open_more_from = Clock::time_point::min();
-    peer.endpoints.clear();
-    peer.addresses.clear();
+    peer.attempts.Stop();
   }
   while (OutgoingMessage* message = peer.waiting.TakeAny()) connection.writer->Push(message);
   Activate(connection);
@@ -504,30 +227,17 @@ int TcpTransport::TakeDoorNews() {
 }
 
 void TcpTransport::TakeMember(DataPort::Member member) {
-  auto connection = std::make_unique<Connection>();
-  connection->transport = this;
-  connection->socket = std::move(member.socket);
-  connection->remote = SocketAddress::RemoteOf(connection->socket.get());
-  connection->number = member.hello.connection;
-  connection->checksums = member.checksums;
-  connection->deadline = Clock::now() + options_.attempt_time_max;
-  Peer* peer = PeerOf(member);
-  const absl::Status watched =
-      peer == nullptr ? absl::FailedPreconditionError("its connection is of no link")
-                      : loop().Watch(connection->socket.get(),
-                                     EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, connection.get());
-  if (!watched.ok()) {
-    LOG(WARNING) << NameOf(member.hello.who) << " at " << connection->remote.ToString()
-                 << " cannot be let in: " << watched.message();
-    if (peer != nullptr && peer->connections.empty()) Forget(*peer);
-    return;
-  }
-  connection->peer = peer;
-  peer->connections.push_back(connection.get());
+  const LinkIdentity who = member.hello.who;
+  Peer* const peer = PeerOf(member);
+  auto connection = TcpConnection::Accept(std::move(member), door_->port(), this);
   Connection& added = *connection;
-  timed_.push_back(&added);
-  connections_.push_back(std::move(connection));
-  Encrypt(added, TlsStream::Side::kAcceptor, member.tls_key);
+  const std::string remote = connection->remote.ToString();
+  const absl::Status taken = peer == nullptr
+                                 ? absl::FailedPreconditionError("its connection is of no link")
+                                 : Add(*peer, std::move(connection));
+  if (taken.ok()) return Shake(added);
+  LOG(WARNING) << NameOf(who) << " at " << remote << " cannot be let in: " << taken.message();
+  if (peer != nullptr && peer->connections.empty()) Forget(*peer);
 }
 
 // The peer of whose link the connection is: a new one for the first. Null: there is none.
@@ -689,10 +399,8 @@ int TcpTransport::Step(Connection& connection) {
   switch (connection.state) {
     case Connection::State::kConnecting:
     case Connection::State::kShaking:
-      ShakeHands(connection);
-      return 1;
     case Connection::State::kEncrypting:
-      ShakeTls(connection);
+      Shake(connection);
       return 1;
     case Connection::State::kOpen: {
       int events = 0;
@@ -741,8 +449,9 @@ int TcpTransport::Read(Connection& connection) {
     ++events;
     // A short read has emptied the socket: what comes later announces itself. Not so an end of the
     // stream that was announced before, or that was found behind the last good record.
-    const bool ended = connection.hung_up || (connection.tls && connection.tls->ended());
-    if (static_cast<size_t>(size) < asked && !ended) connection.readable = false;
+    if (static_cast<size_t>(size) < asked && !connection.end_is_near()) {
+      connection.readable = false;
+    }
     events += Deliver(connection);
     if (!connection.readable) break;
   }
@@ -754,7 +463,7 @@ int TcpTransport::Deliver(Connection& connection) {
   int events = 0;
   while (connection.open() && connection.turn != Connection::Turn::kWaiting) {
     FrameReader& reader = *connection.reader;
-    const PeerId from = connection.peer->id;
+    const PeerId from = connection.link->id;
     switch (reader.Next()) {
       case FrameReader::Event::kMore:
         return events;
@@ -765,7 +474,7 @@ int TcpTransport::Deliver(Connection& connection) {
         reader.Place(place.memory);
         if (reader.receiving() && header.length >= FrameReader::kLargeBytes &&
             reader.missing() > 0) {
-          turns_.Wait(&connection, connection.peer->id, header.length);
+          turns_.Wait(&connection, connection.link->id, header.length);
           connection.turn = Connection::Turn::kWaiting;
           BeginFetches();
         }
@@ -778,7 +487,7 @@ int TcpTransport::Deliver(Connection& connection) {
         break;
       case FrameReader::Event::kBroken:
         ++malformed_;
-        LOG(WARNING) << "the link with " << connection.peer->name
+        LOG(WARNING) << "the link with " << connection.link->name
                      << " is closed: " << reader.fault().message();
         BreakLink(connection, reader.fault());
         break;
@@ -804,12 +513,12 @@ void TcpTransport::Flush(Connection& connection) {
       // What the other end sent before may still be there to be read; the end of that ends the
       // link.
       const absl::Status why = Annotate(absl::UnavailableError(std::strerror(errno)),
-                                        absl::StrCat("sending to ", connection.peer->name));
+                                        absl::StrCat("sending to ", connection.link->name));
       connection.write_failed = connection.hung_up = connection.readable = true;
       connection.writable = false;
       if (!connection.dispensable()) {
-        connection.peer->lost = why;
-        FailSends(*connection.peer, why);
+        connection.link->lost = why;
+        FailSends(*connection.link, why);
       }
       if (connection.HasWork()) Activate(connection);
       return;
@@ -859,7 +568,7 @@ int TcpTransport::FinishSends() {
 
 // The other end has not opened it, or let it in, as a part of the link.
 void TcpTransport::DoWithout(Connection& connection, const absl::Status& why) {
-  Peer& peer = *connection.peer;
+  Peer& peer = *connection.link;
   LOG(WARNING) << "the link with " << peer.name
                << " does without another connection: " << why.message();
   Close(connection);
@@ -873,7 +582,7 @@ void TcpTransport::DoWithout(Connection& connection, const absl::Status& why) {
 // What the other end sent before over other connections of the link is still handed out, for a
 // while: it closes them as well, or hears from this side.
 void TcpTransport::EndStream(Connection& connection, const absl::Status& why) {
-  Peer& peer = *connection.peer;
+  Peer& peer = *connection.link;
   if (connection.dispensable() && peer.lost.ok()) return DoWithout(connection, why);
   if (peer.lost.ok()) peer.lost = Annotate(why, absl::StrCat("the link with ", peer.name));
   if (peer.connections.size() == 1) return EndLink(peer, peer.lost);
@@ -893,7 +602,7 @@ void TcpTransport::EndStream(Connection& connection, const absl::Status& why) {
 }
 
 void TcpTransport::BreakLink(Connection& connection, const absl::Status& why) {
-  Peer& peer = *connection.peer;
+  Peer& peer = *connection.link;
   EndLink(peer, Annotate(why, absl::StrCat("the link with ", peer.name)));
 }
 
@@ -935,7 +644,7 @@ void TcpTransport::Disconnect(PeerId id) {
 void TcpTransport::Linger(Connection& connection) {
   EndTurn(connection);
   shutdown(connection.socket.get(), SHUT_WR);
-  std::erase(std::exchange(connection.peer, nullptr)->connections, &connection);
+  std::erase(std::exchange(connection.link, nullptr)->connections, &connection);
   connection.state = Connection::State::kLingering;
   connection.deadline = Clock::now() + kLingerTime;
   connection.readable = true;
@@ -944,18 +653,9 @@ void TcpTransport::Linger(Connection& connection) {
   Activate(connection);
 }
 
-// Reads and throws away; closes the socket at its end, or when all that was sent has arrived.
+// Closes the socket at its end, or when all that was sent has arrived.
 void TcpTransport::Discard(Connection& connection) {
-  std::array<std::byte, 16 << 10> nowhere;
-  for (int i = 0; i < 64; ++i) {
-    if (AllAcknowledged(connection.socket.get())) return Close(connection);
-    const ssize_t size = recv(connection.socket.get(), nowhere.data(), nowhere.size(), 0);
-    if (size < 0 && IsRetry(errno)) {
-      connection.readable = false;
-      return;
-    }
-    if (size == 0 || (size < 0 && errno != EINTR)) return Close(connection);
-  }
+  if (connection.Drain()) Close(connection);
 }
 
 void TcpTransport::Close(Connection& connection) {
@@ -964,8 +664,8 @@ void TcpTransport::Close(Connection& connection) {
   connection.socket = FileDescriptor();
   connection.state = Connection::State::kClosed;
   std::erase(timed_, &connection);
-  if (connection.peer != nullptr) std::erase(connection.peer->connections, &connection);
-  connection.peer = nullptr;
+  if (connection.link != nullptr) std::erase(connection.link->connections, &connection);
+  connection.link = nullptr;
   const auto owner =
       std::ranges::find(connections_, &connection, &std::unique_ptr<Connection>::get);
   CHECK(owner != connections_.end());
@@ -994,11 +694,11 @@ void TcpTransport::LookAtClock() {
   for (size_t i = 0; i < timed_.size();) {
     Connection& connection = *timed_[i];
     if (connection.state == Connection::State::kLingering) {
-      if (now >= connection.deadline || AllAcknowledged(connection.socket.get())) {
+      if (now >= connection.deadline || connection.AllAcknowledged()) {
         Close(connection);
       }
     } else if (now >= connection.deadline && connection.open()) {
-      EndLink(*connection.peer, connection.peer->lost);
+      EndLink(*connection.link, connection.link->lost);
     } else if (now >= connection.deadline) {
       std::erase(timed_, &connection);
       FailAttempt(connection, absl::UnavailableError("no answer in time"));
@@ -1010,9 +710,9 @@ void TcpTransport::LookAtClock() {
     questions_.erase(questions_.begin());
     door_->CancelResolve(late.number);
     Peer& peer = Find(late.peer);
-    Blame(peer, absl::UnavailableError(absl::StrCat(
-                    "the name '", late.host, "' is not resolved in time (is the name service ",
-                    "there? The other end's --advertise may be an address)")));
+    peer.attempts.Failed(absl::UnavailableError(
+        absl::StrCat("the name '", late.host, "' is not resolved in time (is the name service ",
+                     "there? The other end's --advertise may be an address)")));
     Approach(peer);
   }
   if (now < look_for_vanished_) return;

@@ -21,9 +21,9 @@
 #include "lib/transport/fetch_turns.h"
 #include "lib/transport/frame_writer.h"
 #include "lib/transport/session.h"
-#include "lib/transport/session_handshake.h"
+#include "lib/transport/tcp_connection.h"
+#include "lib/transport/tcp_link.h"
 #include "lib/transport/tcp_socket.h"
-#include "lib/transport/tls_stream.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 
@@ -58,7 +58,7 @@ struct TcpTransportOptions {
 //
 // A peer whose bytes are no message is lost, as is one whose machine is silent for about 8 s though
 // it had something to acknowledge, or 6 s while nothing is sent.
-class TcpTransport : public Carrier {
+class TcpTransport : public Carrier, private TcpConnection::Owner {
  public:
   static constexpr int kConnectionsMax = 16;  // of TcpTransportOptions::connections
 
@@ -90,8 +90,8 @@ class TcpTransport : public Carrier {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Connection;
-  struct Peer;
+  using Connection = TcpConnection;
+  using Peer = TcpLink;
   struct Loss {
     PeerId peer;
     std::vector<WireHeader> payloads;
@@ -117,19 +117,17 @@ class TcpTransport : public Carrier {
   void Approach(Peer& peer);  // tries the next address
   void Resolve(Peer& peer, const Endpoint& endpoint);
   void TakeResolved(DataPort::Resolved resolved);
-  static void Blame(Peer& peer, const absl::Status& fault);
   absl::Status Dial(Peer& peer, const SocketAddress& address, uint32_t number);
+  absl::Status Add(Peer& peer, std::unique_ptr<Connection> connection);
   Peer* PeerOf(const DataPort::Member& member);
-  void ShakeHands(Connection& connection);
+  void Shake(Connection& connection);
   void FailAttempt(Connection& connection, const absl::Status& why);
-  void Encrypt(Connection& connection, TlsStream::Side side, const SessionToken::Proof& key);
-  void ShakeTls(Connection& connection);
   void OpenConnection(Connection& connection);
 
   // Moving messages.
   Connection* ConnectionFor(Peer& peer);
   void PauseOpening(Peer& peer);  // more connections
-  void Activate(Connection& connection);
+  void Activate(Connection& connection) override;
   int Step(Connection& connection);
   int Read(Connection& connection);
   int Deliver(Connection& connection);
