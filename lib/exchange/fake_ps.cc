@@ -251,14 +251,8 @@ FakePs::FakePs(InProcessNetwork& network, const Options& options) {
   }
   std::vector<v1::PlanChunk> chunks = CutIntoChunks(options.graph, options.chunk_bytes);
   PlaceChunks(absl::MakeSpan(chunks), options.shards);
-  const bool has_slots = options.spec.sync().mode() == v1::LOCAL_SGD;
-  const auto slots = OptimizerSlotNames(options.spec.training().optimizer()).size();
-  for (size_t slot = 0; slot <= (has_slots ? slots : 0); ++slot) {
-    for (v1::PlanChunk& chunk : chunks) {
-      chunk.set_slot(static_cast<int32_t>(slot));
-      *plan->add_chunks() = chunk;
-    }
-  }
+  chunks = WithAveragedSlots(options.spec, std::move(chunks));
+  plan->mutable_chunks()->Assign(chunks.begin(), chunks.end());
   plan_ = plan;
   for (int i = 0; i < options.shards; ++i) shards_[i]->Serve(plan_, i, options.total_steps);
 }

@@ -52,6 +52,25 @@ std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer) {
   return {};
 }
 
+int AveragedSlots(const v1::JobSpec& spec) {
+  if (spec.sync().mode() != v1::LOCAL_SGD) return 0;
+  return static_cast<int>(OptimizerSlotNames(spec.training().optimizer()).size());
+}
+
+std::vector<v1::PlanChunk> WithAveragedSlots(const v1::JobSpec& spec,
+                                             std::vector<v1::PlanChunk> values) {
+  const size_t count = values.size();
+  const int slots = AveragedSlots(spec);
+  values.reserve(count * (1 + slots));
+  for (int slot = 1; slot <= slots; ++slot) {
+    for (size_t i = 0; i < count; ++i) {
+      v1::PlanChunk& chunk = values.emplace_back(values[i]);
+      chunk.set_slot(slot);
+    }
+  }
+  return values;
+}
+
 bool HasTrustRatios(const v1::Optimizer& optimizer) {
   return optimizer.has_lamb() || optimizer.has_lars();
 }

@@ -24,6 +24,13 @@ std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_b
 // for adagrad, {"square_average"} for rmsprop.
 std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer);
 
+// Optimizer slots that have chunks of their own beside those of the values: all of a local_sgd job,
+// whose workers keep them and average them; of other jobs none.
+int AveragedSlots(const v1::JobSpec& spec);
+// The chunks of the values, and after them the same ones of every slot that is averaged.
+std::vector<v1::PlanChunk> WithAveragedSlots(const v1::JobSpec& spec,
+                                             std::vector<v1::PlanChunk> values);
+
 // Whether every parameter's update is scaled by a trust ratio, which needs the norms of the whole
 // parameter: lamb and lars.
 bool HasTrustRatios(const v1::Optimizer& optimizer);

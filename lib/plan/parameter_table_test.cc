@@ -30,6 +30,24 @@ TEST(ParameterTableTest, ChunksCoverEveryElementOnce) {
   }
 }
 
+TEST(ParameterTableTest, OfALocalSgdJobEverySlotIsCutLikeTheValues) {
+  v1::JobSpec spec;
+  spec.mutable_training()->mutable_optimizer()->mutable_adam()->set_learning_rate(1);
+  const std::vector<v1::PlanChunk> values = CutIntoChunks(GraphOf({{6}, {}}), 16);
+  EXPECT_EQ(WithAveragedSlots(spec, values).size(), values.size());
+
+  spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
+  const std::vector<v1::PlanChunk> chunks = WithAveragedSlots(spec, values);
+  ASSERT_EQ(chunks.size(), 3 * values.size());
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const v1::PlanChunk& like = values[i % values.size()];
+    EXPECT_EQ(chunks[i].slot(), i / values.size());
+    EXPECT_EQ(chunks[i].parameter(), like.parameter());
+    EXPECT_EQ(chunks[i].offset(), like.offset());
+    EXPECT_EQ(chunks[i].elements(), like.elements());
+  }
+}
+
 TEST(ParameterTableTest, SchedulesFollowTheirFormulas) {
   v1::TrainingSpec training;
   training.mutable_optimizer()->mutable_sgd()->set_learning_rate(2.0);

@@ -1,6 +1,5 @@
 #include "lib/shard/test_plan.h"
 
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -15,22 +14,6 @@ v1::Optimizer TestPlanOptions::PlainSgd(double learning_rate) {
   optimizer.mutable_sgd()->set_learning_rate(learning_rate);
   return optimizer;
 }
-
-namespace {
-
-// The same chunks for every slot of the optimizer, after those of the values.
-void AddSlots(const v1::JobSpec& spec, std::vector<v1::PlanChunk>& chunks) {
-  const std::vector<v1::PlanChunk> values = chunks;
-  const auto slots = std::ssize(OptimizerSlotNames(spec.training().optimizer()));
-  for (int slot = 1; slot <= slots; ++slot) {
-    for (v1::PlanChunk chunk : values) {
-      chunk.set_slot(slot);
-      chunks.push_back(chunk);
-    }
-  }
-}
-
-}  // namespace
 
 v1::JobPlan MakeTestPlan(const TestPlanOptions& options) {
   v1::JobPlan plan;
@@ -66,8 +49,8 @@ v1::JobPlan MakeTestPlan(const TestPlanOptions& options) {
     plan.add_shards()->set_member(options.member);
     plan.mutable_shards(shard)->set_thread(shard % options.threads);
   }
-  std::vector<v1::PlanChunk> chunks = CutIntoChunks(plan.graph(), options.chunk_bytes);
-  if (options.sync.mode() == v1::LOCAL_SGD) AddSlots(plan.spec(), chunks);
+  std::vector<v1::PlanChunk> chunks =
+      WithAveragedSlots(plan.spec(), CutIntoChunks(plan.graph(), options.chunk_bytes));
   PlaceChunks(absl::MakeSpan(chunks), options.shards);
   plan.mutable_chunks()->Assign(chunks.begin(), chunks.end());
   return plan;

@@ -23,18 +23,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::Status WriteChunk(const v1::PlanChunk& chunk, int id, int slots,
-                        const std::vector<float>& values, CheckpointWriter& writer) {
+absl::Status WriteChunk(const v1::JobPlan& plan, int id, const std::vector<float>& values,
+                        CheckpointWriter& writer) {
+  const v1::PlanChunk& chunk = plan.chunks(id);
   const absl::Span<const float> own =
       absl::MakeConstSpan(values).subspan(chunk.offset(), chunk.elements());
-  const std::vector<float> zeros(slots > 0 ? chunk.elements() : 0);
-  const auto bytes = [](absl::Span<const float> floats) {
-    return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(floats.data()),
-                               floats.size() * sizeof(float));
-  };
-  RETURN_IF_ERROR(writer.WriteSlice(id, /*slot=*/0, /*offset_bytes=*/0, bytes(own)));
-  for (int slot = 1; slot <= slots; ++slot) {
-    RETURN_IF_ERROR(writer.WriteSlice(id, slot, /*offset_bytes=*/0, bytes(zeros)));
+  const SlotRange slots = SlotsOfChunk(plan, chunk);
+  const std::vector<float> zeros(slots.last > 0 ? chunk.elements() : 0);
+  for (int slot = slots.first; slot <= slots.last; ++slot) {
+    const absl::Span<const float> floats = slot == 0 ? own : absl::MakeConstSpan(zeros);
+    RETURN_IF_ERROR(writer.WriteSlice(
+        id, slot, /*offset_bytes=*/0,
+        {reinterpret_cast<const std::byte*>(floats.data()), floats.size() * sizeof(float)}));
   }
   return absl::OkStatus();
 }
@@ -57,14 +57,15 @@ absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
   plan.set_job(spec.name());
   *plan.mutable_spec() = spec;
   *plan.mutable_graph() = model.graph;
-  const std::vector<v1::PlanChunk> chunks = CutIntoChunks(model.graph, spec.chunk_bytes());
+  plan.add_shards();  // of everything
+  const std::vector<v1::PlanChunk> chunks =
+      WithAveragedSlots(spec, CutIntoChunks(model.graph, spec.chunk_bytes()));
   plan.mutable_chunks()->Add(chunks.begin(), chunks.end());
   ASSIGN_OR_RETURN(const auto writer,
                    CheckpointWriter::Create(plan, {.directory = folder, .id = "initial"}));
-  const auto slots = static_cast<int>(OptimizerSlotNames(spec.training().optimizer()).size());
-  for (size_t id = 0; id < chunks.size(); ++id) {
-    RETURN_IF_ERROR(WriteChunk(chunks[id], static_cast<int>(id), slots,
-                               model.initial_values[chunks[id].parameter()], *writer));
+  for (int id = 0; id < plan.chunks_size(); ++id) {
+    RETURN_IF_ERROR(
+        WriteChunk(plan, id, model.initial_values[plan.chunks(id).parameter()], *writer));
   }
   RETURN_IF_ERROR(writer->Commit().status());
   std::move(remove).Cancel();

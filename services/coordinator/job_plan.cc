@@ -91,17 +91,10 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   for (const v1::Parameter& parameter : plan->graph().parameters()) {
     frozen.push_back(TreatmentOf(training, parameter).frozen);
   }
-  const auto slots = mode == v1::LOCAL_SGD ? OptimizerSlotNames(training.optimizer()).size() : 0;
-  const std::vector<v1::PlanChunk> chunks =
-      CutAndPlaceChunks(plan->graph(), plan->spec().chunk_bytes(), shares, frozen,
-                        limits::kChunksMax / static_cast<int64_t>(1 + slots));
-  for (size_t slot = 0; slot <= slots; ++slot) {
-    for (const v1::PlanChunk& chunk : chunks) {
-      v1::PlanChunk& planned = *plan->add_chunks();
-      planned = chunk;
-      planned.set_slot(static_cast<int32_t>(slot));
-    }
-  }
+  const std::vector<v1::PlanChunk> chunks = WithAveragedSlots(
+      plan->spec(), CutAndPlaceChunks(plan->graph(), plan->spec().chunk_bytes(), shares, frozen,
+                                      limits::kChunksMax / (1 + AveragedSlots(plan->spec()))));
+  plan->mutable_chunks()->Assign(chunks.begin(), chunks.end());
   plan->set_session_token(SessionToken::Random().ToBytes());
   plan->set_restore(request.restore);
   return plan;
