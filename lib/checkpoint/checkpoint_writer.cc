@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "lib/checkpoint/coverage.h"
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
+#include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 
@@ -42,35 +42,6 @@ absl::Status CheckId(const std::string& id) {
     return absl::InvalidArgumentError(absl::StrCat("checkpoint id '", id, "' is not 1 to ",
                                                    kIdBytesMax, " letters, digits, '-' and '_'"));
   }
-  return absl::OkStatus();
-}
-
-// Every element of every parameter and slot belongs to exactly one chunk.
-absl::Status CheckChunks(const v1::JobPlan& plan, int slot) {
-  std::vector<const v1::PlanChunk*> chunks;
-  for (const v1::PlanChunk& chunk : plan.chunks()) {
-    const SlotRange slots = SlotsOfChunk(plan, chunk);
-    if (slots.first <= slot && slot <= slots.last) chunks.push_back(&chunk);
-  }
-  std::sort(chunks.begin(), chunks.end(), [](const auto* a, const auto* b) {
-    return std::tuple(a->parameter(), a->offset()) < std::tuple(b->parameter(), b->offset());
-  });
-  size_t next = 0;
-  for (int p = 0; p < plan.graph().parameters_size(); ++p) {
-    int64_t covered = 0;
-    for (; next < chunks.size() && chunks[next]->parameter() == p; ++next) {
-      if (chunks[next]->offset() != covered || chunks[next]->elements() < 1) break;
-      covered += chunks[next]->elements();
-    }
-    const v1::Parameter& parameter = plan.graph().parameters(p);
-    if (covered != ElementCount(parameter)) {
-      return absl::InvalidArgumentError(absl::StrCat("the plan's chunks of '", parameter.name(),
-                                                     "' do not cover its ", ElementCount(parameter),
-                                                     " elements once each"));
-    }
-  }
-  if (next != chunks.size())
-    return absl::InvalidArgumentError("the plan has chunks of no parameter");
   return absl::OkStatus();
 }
 
@@ -234,8 +205,8 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
   RETURN_IF_ERROR(CheckId(options.id));
   if (options.step < 0)
     return absl::InvalidArgumentError(absl::StrCat("checkpoint of step ", options.step));
+  RETURN_IF_ERROR(CheckChunks(plan));
   const std::vector<std::string> slots = OptimizerSlotNames(plan.spec().training().optimizer());
-  for (int slot = 0; slot <= std::ssize(slots); ++slot) RETURN_IF_ERROR(CheckChunks(plan, slot));
   // The job's name and not its id, so that the same job run twice writes the same bytes.
   ASSIGN_OR_RETURN(CheckpointLayout layout, LayOutCheckpoint(plan.graph(), slots,
                                                              {{"format", "pt"},

@@ -71,6 +71,7 @@ v1::JobPlan KnownPlan(const std::vector<std::vector<int64_t>>& shapes, bool slot
     parameter.set_name(absl::StrCat("p", plan.graph().parameters_size() - 1));
     parameter.mutable_shape()->Add(shape.begin(), shape.end());
   }
+  plan.add_shards();
   for (v1::PlanChunk& chunk : CutIntoChunks(plan.graph(), 1024))
     *plan.add_chunks() = std::move(chunk);
   return plan;

@@ -1,13 +1,10 @@
 #include "lib/exchange/chunk_order.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
-#include "lib/plan/parameter_table.h"
 
 namespace muster {
 namespace {
@@ -26,39 +23,7 @@ std::vector<int> FirstReaders(const v1::Graph& graph) {
   return reader;
 }
 
-// Optimizer slots that travel beside the values.
-int SlotsExchanged(const v1::JobPlan& plan) {
-  if (plan.spec().sync().mode() != v1::LOCAL_SGD) return 0;
-  return static_cast<int>(std::ssize(OptimizerSlotNames(plan.spec().training().optimizer())));
-}
-
 }  // namespace
-
-absl::Status CheckChunks(const v1::JobPlan& plan) {
-  const int slots = SlotsExchanged(plan);
-  std::vector<int64_t> covered(plan.graph().parameters_size() * (1 + slots), 0);
-  for (int c = 0; c < plan.chunks_size(); ++c) {
-    const v1::PlanChunk& chunk = plan.chunks(c);
-    if (chunk.shard() < 0 || chunk.shard() >= plan.shards_size() || chunk.parameter() < 0 ||
-        chunk.parameter() >= plan.graph().parameters_size() || chunk.slot() < 0 ||
-        chunk.slot() > slots || chunk.elements() < 1 ||
-        chunk.offset() != covered[chunk.parameter() * (1 + slots) + chunk.slot()]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("plan of ", plan.job(), ": chunk ", c, " is not the next part of parameter ",
-                       chunk.parameter(), " on a shard of the plan: ", chunk.ShortDebugString()));
-    }
-    covered[chunk.parameter() * (1 + slots) + chunk.slot()] += chunk.elements();
-  }
-  for (size_t i = 0; i < covered.size(); ++i) {
-    const v1::Parameter& parameter = plan.graph().parameters(static_cast<int>(i / (1 + slots)));
-    if (covered[i] != ElementCount(parameter)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "plan of ", plan.job(), ": chunks of slot ", i % (1 + slots), " hold ", covered[i],
-          " elements, parameter '", parameter.name(), "' has ", ElementCount(parameter)));
-    }
-  }
-  return absl::OkStatus();
-}
 
 std::vector<int> ChunksByFirstUse(const v1::JobPlan& plan) {
   const std::vector<int> reader = FirstReaders(plan.graph());

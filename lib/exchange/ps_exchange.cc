@@ -8,6 +8,7 @@
 #include "glog/logging.h"
 #include "lib/exchange/chunk_name.h"
 #include "lib/exchange/chunk_order.h"
+#include "lib/plan/chunk_check.h"
 #include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/trace.h"
@@ -47,9 +48,7 @@ std::string NameOfLink(const v1::PlanShard& shard) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PsExchange>> PsExchange::Create(Options options) {
-  if (options.plan->shards().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("plan of ", options.plan->job(), ": no shards"));
-  }
+  if (options.plan->shards().empty()) return BadPlan(*options.plan, "no shards");
   RETURN_IF_ERROR(CheckChunks(*options.plan));
   auto exchange = std::unique_ptr<PsExchange>(new PsExchange(std::move(options)));
   RETURN_IF_ERROR(exchange->AllocatePayloads());

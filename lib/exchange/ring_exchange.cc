@@ -11,6 +11,7 @@
 #include "kernels/optimizer/optimizer.h"
 #include "lib/exchange/chunk_name.h"
 #include "lib/exchange/chunk_order.h"
+#include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/chunk_check.h"
 #include "lib/shard/plan_check.h"
 #include "lib/status/status.h"
 
@@ -34,10 +35,8 @@ absl::StatusOr<std::unique_ptr<WorkerShard>> WorkerShard::Create(Options options
                                                                  std::stop_token stop) {
   const v1::JobPlan& plan = *options.plan;
   if (plan.shards_size() != plan.workers_size()) {
-    return WithReason(
-        absl::InvalidArgumentError(absl::StrCat("plan of ", plan.job(), ": ", plan.shards_size(),
-                                                " shards of ", plan.workers_size(), " workers")),
-        "BAD_PLAN");
+    return BadPlan(
+        plan, absl::StrCat(plan.shards_size(), " shards of ", plan.workers_size(), " workers"));
   }
   const auto view = std::make_shared<const v1::JobPlan>(PlanOfRingShard(plan));
   RETURN_IF_ERROR(CheckPlan(*view));

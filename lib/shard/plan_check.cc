@@ -1,10 +1,10 @@
 #include "lib/shard/plan_check.h"
 
 #include <cstdint>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/loss_scale.h"
 #include "lib/status/status.h"
@@ -12,12 +12,6 @@
 
 namespace muster {
 namespace {
-
-absl::Status BadPlan(const v1::JobPlan& plan, std::string why) {
-  return WithReason(absl::InvalidArgumentError(absl::StrCat("plan of ", plan.job(), ", generation ",
-                                                            plan.generation(), ": ", why)),
-                    "BAD_PLAN");
-}
 
 absl::Status CheckMembers(const v1::JobPlan& plan) {
   if (plan.workers_size() < 1 || plan.workers_size() > limits::kWorkersMax) {
@@ -45,50 +39,13 @@ absl::Status CheckTraining(const v1::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CheckParameter(const v1::JobPlan& plan, const v1::Parameter& parameter) {
-  const double momentum = parameter.statistic_momentum();
-  if (!parameter.has_statistic_momentum() || (momentum > 0 && momentum <= 1)) {
-    return absl::OkStatus();
-  }
-  return BadPlan(plan, absl::StrCat("parameter '", parameter.name(), "': statistic momentum ",
-                                    momentum, " is not in (0, 1]"));
-}
-
-absl::Status CheckChunk(const v1::JobPlan& plan, int id, int64_t slots) {
-  const v1::PlanChunk& chunk = plan.chunks(id);
-  if (chunk.parameter() < 0 || chunk.parameter() >= plan.graph().parameters_size()) {
-    return BadPlan(plan, absl::StrCat("chunk ", id, " is of parameter ", chunk.parameter(), " of ",
-                                      plan.graph().parameters_size()));
-  }
-  const int64_t elements = ElementCount(plan.graph().parameters(chunk.parameter()));
-  if (chunk.elements() < 1 || chunk.elements() > limits::kChunkBytesMax / 4 || chunk.offset() < 0 ||
-      chunk.offset() > elements - chunk.elements()) {
-    return BadPlan(plan, absl::StrCat("chunk ", id, " is elements [", chunk.offset(), ", +",
-                                      chunk.elements(), ") of ", elements));
-  }
-  if (chunk.shard() < 0 || chunk.shard() >= plan.shards_size()) {
-    return BadPlan(plan, absl::StrCat("chunk ", id, " is on shard ", chunk.shard(), " of ",
-                                      plan.shards_size()));
-  }
-  if (chunk.slot() < 0 || chunk.slot() > slots) {
-    return BadPlan(plan, absl::StrCat("chunk ", id, " is of slot ", chunk.slot(), "; ", slots,
-                                      " slots travel in this mode"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckChunks(const v1::JobPlan& plan) {
-  if (plan.chunks_size() > limits::kChunksMax) {
-    return BadPlan(plan,
-                   absl::StrCat(plan.chunks_size(), " chunks; the limit is ", limits::kChunksMax));
-  }
+absl::Status CheckStatistics(const v1::JobPlan& plan) {
   for (const v1::Parameter& parameter : plan.graph().parameters()) {
-    RETURN_IF_ERROR(CheckParameter(plan, parameter));
+    const double momentum = parameter.statistic_momentum();
+    if (!parameter.has_statistic_momentum() || (momentum > 0 && momentum <= 1)) continue;
+    return BadPlan(plan, absl::StrCat("parameter '", parameter.name(), "': statistic momentum ",
+                                      momentum, " is not in (0, 1]"));
   }
-  const int64_t slots = plan.spec().sync().mode() == v1::LOCAL_SGD
-                            ? std::ssize(OptimizerSlotNames(plan.spec().training().optimizer()))
-                            : 0;
-  for (int id = 0; id < plan.chunks_size(); ++id) RETURN_IF_ERROR(CheckChunk(plan, id, slots));
   return absl::OkStatus();
 }
 
@@ -162,6 +119,7 @@ absl::Status CheckMode(const v1::JobPlan& plan) {
 absl::Status CheckPlan(const v1::JobPlan& plan) {
   RETURN_IF_ERROR(CheckMembers(plan));
   RETURN_IF_ERROR(CheckTraining(plan));
+  RETURN_IF_ERROR(CheckStatistics(plan));
   RETURN_IF_ERROR(CheckChunks(plan));
   return CheckMode(plan);
 }

@@ -19,10 +19,6 @@ TEST(PlanCheckTest, APlanThatContradictsItselfIsRefused) {
   EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.set_first_step(-1); }));
   EXPECT_TRUE(refused(
       [](v1::JobPlan& plan) { plan.mutable_spec()->mutable_training()->clear_optimizer(); }));
-  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_parameter(1); }));
-  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_offset(1); }));
-  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_elements(0); }));
-  EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_elements(INT64_MAX); }));
   EXPECT_TRUE(refused([](v1::JobPlan& plan) { plan.mutable_chunks(0)->set_shard(1); }));
   EXPECT_TRUE(refused([](v1::JobPlan& plan) {
     plan.mutable_graph()->mutable_parameters(0)->set_statistic_momentum(1.5);
@@ -86,19 +82,6 @@ TEST(PlanCheckTest, SharesOfTheBatchAreNeededWhereGradientsAreScaledByThem) {
   EXPECT_FALSE(CheckPlan(plan).ok());
   plan.mutable_spec()->mutable_sync()->set_mode(v1::BSP);
   EXPECT_TRUE(CheckPlan(plan).ok());
-}
-
-TEST(PlanCheckTest, OnlyLocalSgdHasChunksOfSlots) {
-  v1::JobPlan plan = MakeTestPlan({});
-  plan.mutable_spec()->mutable_training()->mutable_optimizer()->mutable_adam()->set_learning_rate(
-      1);
-  plan.mutable_chunks(0)->set_slot(2);
-  EXPECT_FALSE(CheckPlan(plan).ok());
-  plan.mutable_spec()->mutable_sync()->set_mode(v1::LOCAL_SGD);
-  plan.mutable_spec()->mutable_sync()->set_every(2);
-  EXPECT_TRUE(CheckPlan(plan).ok());
-  plan.mutable_chunks(0)->set_slot(3);
-  EXPECT_FALSE(CheckPlan(plan).ok());
 }
 
 }  // namespace

@@ -1,0 +1,19 @@
+// Whether the chunks of a plan are what shards, workers and checkpoints take for granted.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// INVALID_ARGUMENT, reason "BAD_PLAN"; the message names the plan and its generation before `why`.
+absl::Status BadPlan(const v1::JobPlan& plan, absl::string_view why);
+
+// Whether every element of every parameter, and of every slot that is averaged (AveragedSlots), is
+// in exactly one chunk; every chunk is on a shard of the plan; slots are cut like their values; and
+// all sizes and counts are within their limits. Chunks may come in any order. For plans of another
+// process: BadPlan() names chunk and parameter.
+absl::Status CheckChunks(const v1::JobPlan& plan);
+
+}  // namespace muster
