@@ -16,9 +16,8 @@
 #include "lib/data/dataset.h"
 #include "lib/graph/model.h"
 #include "lib/job/job_validation.h"
-#include "lib/limits/limits.h"
+#include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_group.h"
-#include "lib/plan/parameter_table.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 
@@ -55,21 +54,6 @@ FieldFault DataFault(const absl::Status& status) {
     return {"data", std::string(status.message())};
   }
   return {parts.first, parts.second};
-}
-
-void CheckChunks(const v1::JobSpec& spec, const v1::Graph& graph, std::vector<FieldFault>& faults) {
-  const int64_t chunk_bytes =
-      spec.chunk_bytes() == 0 ? limits::kChunkBytesDefault : spec.chunk_bytes();
-  int64_t chunks = 0;
-  for (const v1::Parameter& parameter : graph.parameters()) {
-    const int64_t bytes = ElementCount(parameter) * static_cast<int64_t>(sizeof(float));
-    chunks += (bytes + chunk_bytes - 1) / chunk_bytes;
-  }
-  if (chunks > limits::kChunksMax) {
-    faults.push_back(
-        {"chunk_bytes", absl::StrCat("cuts the model into ", chunks, " chunks, at most ",
-                                     limits::kChunksMax, " are allowed; make it larger")});
-  }
 }
 
 void CheckParameterGroups(const v1::JobSpec& spec, const v1::Graph& graph,
@@ -113,7 +97,9 @@ std::vector<FieldFault> FaultsOfSpec(const v1::JobSpec& spec, std::vector<std::s
   }
   warnings = std::move(model->warnings);
   const v1::Graph& graph = model->graph;
-  if (!HasFaultUnder(faults, "chunk_bytes")) CheckChunks(spec, graph, faults);
+  if (!HasFaultUnder(faults, "chunk_bytes")) {
+    if (auto fault = ChunkCountFault(spec, graph)) faults.push_back(*std::move(fault));
+  }
   CheckParameterGroups(spec, graph, faults);
   if (!HasFaultUnder(faults, "data")) CheckData(spec, graph, faults);
   if (!HasFaultUnder(faults, "checkpoint")) CheckResume(spec, graph, faults);

@@ -143,4 +143,14 @@ absl::Status CheckChunks(const v1::JobPlan& plan) {
   return CheckSlotsAreCutAlike(plan);
 }
 
+std::optional<FieldFault> ChunkCountFault(const v1::JobSpec& spec, const v1::Graph& graph) {
+  const int64_t chunk_bytes =
+      spec.chunk_bytes() > 0 ? spec.chunk_bytes() : limits::kChunkBytesDefault;
+  const int64_t chunks = (1 + AveragedSlots(spec)) * ChunkCount(graph, chunk_bytes);
+  if (chunks <= limits::kChunksMax) return std::nullopt;
+  return FieldFault{"chunk_bytes",
+                    absl::StrCat("cuts the model into ", chunks, " chunks, at most ",
+                                 limits::kChunksMax, " are possible: choose larger ones")};
+}
+
 }  // namespace muster

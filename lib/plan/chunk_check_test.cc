@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -149,6 +150,23 @@ TEST(ChunkCheckTest, SizesBeyondTheirLimitsAreRefused) {
                       plan.mutable_chunks(3)->set_elements(kElements);
                     }),
               HasSubstr("of parameter 'b', does not have 1 to "));
+}
+
+TEST(ChunkCheckTest, AJobMayHaveSoManyChunksAndNoMore) {
+  v1::Graph graph;
+  v1::Parameter& parameter = *graph.add_parameters();
+  parameter.add_shape(limits::kChunksMax);
+  v1::JobSpec spec = Spec(v1::BSP);
+  spec.set_chunk_bytes(4);
+  EXPECT_EQ(ChunkCountFault(spec, graph), std::nullopt);
+  EXPECT_EQ(ChunkCountFault(Spec(v1::BSP), graph), std::nullopt) << "the default is larger";
+
+  spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
+  EXPECT_EQ(ChunkCountFault(spec, graph)->field, "chunk_bytes") << "each slot has as many";
+
+  spec.mutable_sync()->set_mode(v1::BSP);
+  parameter.add_shape(2);
+  EXPECT_THAT(ChunkCountFault(spec, graph)->description, HasSubstr("into 2097152 chunks"));
 }
 
 }  // namespace

@@ -8,6 +8,13 @@
 #include "lib/limits/limits.h"
 
 namespace muster {
+namespace {
+
+int64_t ChunkElements(int64_t chunk_bytes) {
+  return std::max<int64_t>(1, chunk_bytes / static_cast<int64_t>(sizeof(float)));
+}
+
+}  // namespace
 
 int64_t ElementCount(const v1::Parameter& parameter) {
   return std::accumulate(parameter.shape().begin(), parameter.shape().end(), int64_t{1},
@@ -15,7 +22,7 @@ int64_t ElementCount(const v1::Parameter& parameter) {
 }
 
 std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_bytes) {
-  const int64_t chunk_elements = std::max<int64_t>(1, chunk_bytes / sizeof(float));
+  const int64_t chunk_elements = ChunkElements(chunk_bytes);
   std::vector<v1::PlanChunk> chunks;
   for (int p = 0; p < graph.parameters_size(); ++p) {
     const int64_t elements = ElementCount(graph.parameters(p));
@@ -25,6 +32,15 @@ std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_b
       chunk.set_offset(offset);
       chunk.set_elements(std::min(chunk_elements, elements - offset));
     }
+  }
+  return chunks;
+}
+
+int64_t ChunkCount(const v1::Graph& graph, int64_t chunk_bytes) {
+  const int64_t chunk_elements = ChunkElements(chunk_bytes);
+  int64_t chunks = 0;
+  for (const v1::Parameter& parameter : graph.parameters()) {
+    chunks += (ElementCount(parameter) + chunk_elements - 1) / chunk_elements;
   }
   return chunks;
 }

@@ -18,6 +18,8 @@ int64_t ElementCount(const v1::Parameter& parameter);
 // Chunks of every parameter in order, each of at most `chunk_bytes` of f32, shard not yet set. A
 // parameter is cut into equal chunks but for the last.
 std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_bytes);
+// How many those are.
+int64_t ChunkCount(const v1::Graph& graph, int64_t chunk_bytes);
 
 // What the optimizer keeps beside every value, in slot order (slot 0 is the value itself): {"m",
 // "v"} for adam, adamw and lamb, {"momentum"} for sgd and lars with momentum, {} without, {"sum"}

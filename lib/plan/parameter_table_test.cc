@@ -26,6 +26,7 @@ TEST(ParameterTableTest, ChunksCoverEveryElementOnce) {
       EXPECT_LE(chunk.elements() * 4, chunk_bytes);
       next[chunk.parameter()] += chunk.elements();
     }
+    EXPECT_EQ(ChunkCount(graph, chunk_bytes), std::ssize(CutIntoChunks(graph, chunk_bytes)));
     EXPECT_EQ(next, (std::map<int, int64_t>{{0, 700}, {1, 1}, {2, 16}}));
   }
 }

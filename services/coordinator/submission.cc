@@ -14,6 +14,7 @@
 #include "lib/graph/model.h"
 #include "lib/job/job_validation.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/field_fault.h"
@@ -39,17 +40,7 @@ std::optional<Model> CheckModel(const v1::JobSpec& spec, Faults& faults) {
     return std::nullopt;
   }
   if (HasFaultUnder(faults, "chunk_bytes")) return *std::move(model);
-  const int64_t chunk_bytes =
-      spec.chunk_bytes() > 0 ? spec.chunk_bytes() : limits::kChunkBytesDefault;
-  int64_t chunks = 0;
-  for (const v1::Parameter& parameter : model->graph.parameters()) {
-    chunks += ElementCount(parameter) / std::max<int64_t>(1, chunk_bytes / 4) + 1;
-  }
-  if (chunks > limits::kChunksMax) {
-    faults.push_back(
-        {"chunk_bytes", absl::StrCat("cuts the model into ", chunks, " chunks, at most ",
-                                     limits::kChunksMax, " are possible: choose larger ones")});
-  }
+  if (auto fault = ChunkCountFault(spec, model->graph)) faults.push_back(*std::move(fault));
   return *std::move(model);
 }
 
