@@ -9,6 +9,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/concurrency/steady_wait.h"
 
 namespace muster {
 
@@ -58,7 +59,7 @@ class Mailbox {
     absl::MutexLock lock(&mu_);
     auto ready = [this]()
                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closed_ || !messages_.empty(); };
-    mu_.AwaitWithTimeout(absl::Condition(&ready), timeout);
+    AwaitFor(&mu_, absl::Condition(&ready), timeout);
     if (messages_.empty()) return false;
     message = std::move(messages_.front());
     messages_.pop_front();

@@ -1,0 +1,132 @@
+#include "lib/concurrency/steady_wait.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace muster {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Longer is for ever; keeps deadlines from overflowing.
+constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
+
+// One call of AwaitFor(), on its stack.
+struct Waiter {
+  absl::Mutex* mu;
+  const absl::Condition* condition;
+  Clock::time_point deadline;
+  bool expired = false;  // guarded by *mu
+
+  // The alarm clock's.
+  enum class State { kWaiting, kBeingWoken, kWoken } state = State::kWaiting;
+  Waiter* previous = nullptr;
+  Waiter* next = nullptr;
+};
+
+bool IsOver(Waiter* waiter) { return waiter->expired || waiter->condition->Eval(); }
+
+// Wakes waiters when their time is up. Its own mutex is taken by waiters under theirs; so its
+// thread, which takes theirs, does that without its own.
+class AlarmClock {
+ public:
+  // Is never destroyed: threads may wait while the process ends.
+  static AlarmClock& Instance() {
+    static AlarmClock* const instance = new AlarmClock();
+    return *instance;
+  }
+
+  void Add(Waiter& waiter) {
+    std::lock_guard lock(mu_);
+    // Most deadlines are later than all others: waits of one kind have one length.
+    Waiter* before = last_;
+    while (before != nullptr && waiter.deadline < before->deadline) before = before->previous;
+    waiter.previous = before;
+    waiter.next = before == nullptr ? first_ : before->next;
+    (waiter.next == nullptr ? last_ : waiter.next->previous) = &waiter;
+    (before == nullptr ? first_ : before->next) = &waiter;
+    if (before == nullptr) changed_.notify_one();
+  }
+
+  // False: it is being woken, and AwaitWoken() must follow, without its mutex.
+  bool Remove(Waiter& waiter) {
+    std::lock_guard lock(mu_);
+    if (waiter.state == Waiter::State::kWoken) return true;
+    if (waiter.state == Waiter::State::kBeingWoken) return false;
+    Unlink(waiter);
+    return true;
+  }
+
+  void AwaitWoken(const Waiter& waiter) {
+    std::unique_lock lock(mu_);
+    woken_.wait(lock, [&] { return waiter.state == Waiter::State::kWoken; });
+  }
+
+ private:
+  AlarmClock() {
+    std::thread([this] { Run(); }).detach();
+  }
+
+  void Unlink(Waiter& waiter) {
+    (waiter.previous == nullptr ? first_ : waiter.previous->next) = waiter.next;
+    (waiter.next == nullptr ? last_ : waiter.next->previous) = waiter.previous;
+  }
+
+  void Run() {
+    std::unique_lock lock(mu_);
+    for (;;) {
+      if (first_ == nullptr) {
+        changed_.wait(lock);
+      } else if (first_->deadline > Clock::now()) {
+        changed_.wait_until(lock, first_->deadline);
+      } else {
+        Waiter& due = *first_;
+        Unlink(due);
+        due.state = Waiter::State::kBeingWoken;
+        lock.unlock();
+        {
+          absl::MutexLock waiters(due.mu);
+          due.expired = true;
+        }
+        lock.lock();
+        due.state = Waiter::State::kWoken;
+        woken_.notify_all();
+      }
+    }
+  }
+
+  std::mutex mu_;
+  std::condition_variable changed_;  // the first waiter is another
+  std::condition_variable woken_;
+  Waiter* first_ = nullptr;  // by deadline
+  Waiter* last_ = nullptr;
+};
+
+}  // namespace
+
+absl::Duration SteadyNow() { return absl::FromChrono(Clock::now().time_since_epoch()); }
+
+bool AwaitFor(absl::Mutex* mu, const absl::Condition& condition, absl::Duration timeout) {
+  if (condition.Eval()) return true;
+  if (timeout <= absl::ZeroDuration()) return false;
+  if (timeout > kTimeoutMax) {
+    mu->Await(condition);
+    return true;
+  }
+  Waiter waiter{.mu = mu,
+                .condition = &condition,
+                .deadline = Clock::now() + absl::ToChronoNanoseconds(timeout)};
+  AlarmClock& alarm = AlarmClock::Instance();
+  alarm.Add(waiter);
+  mu->Await(absl::Condition(IsOver, &waiter));
+  if (!alarm.Remove(waiter)) {
+    mu->Unlock();
+    alarm.AwaitWoken(waiter);
+    mu->Lock();
+  }
+  return condition.Eval();
+}
+
+}  // namespace muster

@@ -1,0 +1,117 @@
+#include "lib/concurrency/steady_wait.h"
+
+#include <gtest/gtest.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+
+namespace {
+std::atomic<int64_t> wall_clock_is_ahead_by = 0;  // seconds
+}  // namespace
+
+// The wall clock of this process, so that a test can step it. Timed waits of absl::Mutex compute
+// their deadline from it and sleep by the machine's own.
+extern "C" int gettimeofday(timeval* time, void* /*zone*/) noexcept {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  time->tv_sec = now.tv_sec + wall_clock_is_ahead_by;
+  time->tv_usec = now.tv_nsec / 1000;
+  return 0;
+}
+
+namespace muster {
+namespace {
+
+class SteadyWaitTest : public ::testing::Test {
+ protected:
+  ~SteadyWaitTest() override { wall_clock_is_ahead_by = 0; }
+
+  bool AwaitNever(absl::Duration timeout) {
+    absl::MutexLock lock(&mu_);
+    bool never = false;
+    return AwaitFor(&mu_, absl::Condition(&never), timeout);
+  }
+
+  absl::Mutex mu_;
+  bool flag_ = false;  // guarded by mu_
+};
+
+TEST_F(SteadyWaitTest, EndsWhenTheConditionHolds) {
+  std::thread setter([&] {
+    absl::MutexLock lock(&mu_);
+    flag_ = true;
+  });
+  {
+    absl::MutexLock lock(&mu_);
+    EXPECT_TRUE(AwaitFor(&mu_, absl::Condition(&flag_), absl::Hours(1)));
+    EXPECT_TRUE(AwaitFor(&mu_, absl::Condition(&flag_), absl::ZeroDuration()));
+  }
+  setter.join();
+}
+
+TEST_F(SteadyWaitTest, EndsAtTheDeadlineAndNotBefore) {
+  const absl::Duration begin = SteadyNow();
+  EXPECT_FALSE(AwaitNever(absl::Milliseconds(20)));
+  EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(20));
+  EXPECT_FALSE(AwaitNever(absl::ZeroDuration()));
+  EXPECT_FALSE(AwaitNever(-absl::InfiniteDuration()));
+}
+
+// A clock that is ahead of the machine's is what a waiter sees after a step back.
+TEST_F(SteadyWaitTest, AStepOfTheWallClockDoesNotLengthenIt) {
+  wall_clock_is_ahead_by = 3600;
+  const absl::Duration begin = SteadyNow();
+  EXPECT_FALSE(AwaitNever(absl::Milliseconds(5)));
+  EXPECT_LT(SteadyNow() - begin, absl::Minutes(1));
+}
+
+TEST_F(SteadyWaitTest, AStepOfTheWallClockDoesNotCutItShort) {
+  wall_clock_is_ahead_by = -3600;
+  const absl::Duration begin = SteadyNow();
+  EXPECT_FALSE(AwaitNever(absl::Milliseconds(20)));
+  EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(20));
+}
+
+// Deadlines that pass while the condition becomes true, and waiters that come and go in any order:
+// the setter naps so that some of its rounds come before the deadline and some after.
+TEST_F(SteadyWaitTest, ManyWaitersThatRaceWithTheirDeadlines) {
+  constexpr int kThreads = 8, kRounds = 200;
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::atomic<int> met = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(seed + t);
+      for (int round = 0; round < kRounds; ++round) {
+        absl::Mutex mu;
+        bool flag = false;
+        std::thread setter([&] {
+          absl::SleepFor(absl::Microseconds(random() % 300));
+          absl::MutexLock lock(&mu);
+          flag = true;
+        });
+        {
+          absl::MutexLock lock(&mu);
+          const bool in_time =
+              AwaitFor(&mu, absl::Condition(&flag), absl::Microseconds(100 + round));
+          EXPECT_EQ(in_time, flag);
+          met += in_time;
+        }
+        setter.join();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(met, 0);
+}
+
+}  // namespace
+}  // namespace muster
