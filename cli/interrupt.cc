@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/exit_code.h"
+#include "lib/concurrency/steady_wait.h"
 
 namespace muster::cli {
 namespace {
@@ -48,7 +49,7 @@ void Interrupt::Run() {
 bool Interrupt::WaitFor(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   auto signalled = [this] { return signal_ != 0; };
-  return mu_.AwaitWithTimeout(absl::Condition(&signalled), timeout);
+  return AwaitFor(&mu_, absl::Condition(&signalled), timeout);
 }
 
 Interrupt::Registration::Registration(Interrupt& interrupt, std::function<void()> on_signal)

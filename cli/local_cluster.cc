@@ -20,6 +20,7 @@
 #include "glog/logging.h"
 #include "grpcpp/client_context.h"
 #include "lib/concurrency/cpu_quota.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
 #include "lib/program/program_path.h"
 #include "lib/status/grpc_status.h"
@@ -49,9 +50,9 @@ std::string PortFlag(const char* name) { return absl::StrCat("--", name, "=127.0
 
 // Polls until `done` or the deadline; false at the deadline.
 bool Poll(absl::Duration timeout, const std::function<bool()>& done) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Duration deadline = SteadyNow() + timeout;
   while (!done()) {
-    if (absl::Now() >= deadline) return false;
+    if (SteadyNow() >= deadline) return false;
     absl::SleepFor(kPollInterval);
   }
   return true;

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 
 namespace muster::cli {
@@ -129,10 +130,10 @@ absl::StatusOr<Process> StartProcess(const ProcessCommand& command) {
 }
 
 absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Duration deadline = SteadyNow() + timeout;
   for (const Process& process : processes) {
     while (process.alive()) {
-      if (absl::Now() >= deadline) {
+      if (SteadyNow() >= deadline) {
         return absl::DeadlineExceededError(absl::StrCat(
             "process ", process.pid, " still runs after ", absl::FormatDuration(timeout)));
       }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -86,7 +87,7 @@ absl::Status GradientReduction::AwaitAnnounced(int64_t step) {
   auto settled = [this, step]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return under_way_[step & 1].load() == 0 || !aborted_.ok();
   };
-  if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.announce_timeout)) return aborted_;
+  if (AwaitFor(&mu_, absl::Condition(&settled), options_.announce_timeout)) return aborted_;
   return WithReason(
       absl::DeadlineExceededError(absl::StrCat(
           "the gradients of step ", step, " were not summed among the devices of this process in ",

@@ -9,7 +9,7 @@ namespace muster {
 
 absl::Status PolledWait::Await(absl::FunctionRef<absl::StatusOr<bool>()> finished,
                                absl::FunctionRef<absl::Status()> timed_out) const {
-  const absl::Time deadline = options_.now() + options_.timeout;
+  const absl::Duration deadline = options_.now() + options_.timeout;
   for (;;) {
     const absl::StatusOr<bool> is_finished = finished();
     if (!is_finished.ok()) return is_finished.status();

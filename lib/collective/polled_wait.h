@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "lib/concurrency/steady_wait.h"
 
 namespace muster {
 
@@ -22,7 +23,7 @@ class PolledWait {
   struct Options {
     absl::Duration timeout;
     absl::Duration interval = absl::Microseconds(50);  // between two questions
-    std::function<absl::Time()> now = absl::Now;
+    std::function<absl::Duration()> now = SteadyNow;
     std::function<void(absl::Duration)> sleep = absl::SleepFor;
   };
   explicit PolledWait(Options options) : options_(std::move(options)) {}

@@ -27,8 +27,8 @@ class PolledWaitTest : public testing::Test {
 
   static absl::Status TimedOut() { return absl::DeadlineExceededError("bucket 3"); }
 
-  const absl::Time start_ = absl::FromUnixSeconds(1000);
-  absl::Time now_ = start_;
+  const absl::Duration start_ = absl::Seconds(1000);
+  absl::Duration now_ = start_;
 };
 
 TEST_F(PolledWaitTest, EndsWhenTheWorkHasEnded) {

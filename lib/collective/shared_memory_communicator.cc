@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "kernels/optimizer/optimizer.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -185,7 +186,7 @@ absl::Status SharedMemoryGroup::Meet(int rank, Operation operation) {
   const uint32_t meeting = self.meetings.load(std::memory_order_relaxed) + 1;
   self.meetings.store(meeting);  // before `sleepers` is read: who goes to sleep now sees it
   if (self.sleepers.load() > 0) WakeAll(self.meetings);
-  const absl::Time deadline = absl::Now() + timeout_;
+  const absl::Duration deadline = SteadyNow() + timeout_;
   for (int other = 0; other < world_size(); ++other) {
     RETURN_IF_ERROR(AwaitRank(rank, other, meeting, operation, deadline));
   }
@@ -193,7 +194,7 @@ absl::Status SharedMemoryGroup::Meet(int rank, Operation operation) {
 }
 
 absl::Status SharedMemoryGroup::AwaitRank(int rank, int other, uint32_t meeting,
-                                          Operation operation, absl::Time deadline) {
+                                          Operation operation, absl::Duration deadline) {
   static constexpr const char* kNames[] = {"AllReduce", "ReduceScatter", "AllGather", "Broadcast"};
   Rank& awaited = ranks_[other];
   if (HasReached(awaited.meetings.load(std::memory_order_acquire), meeting)) {
@@ -205,7 +206,7 @@ absl::Status SharedMemoryGroup::AwaitRank(int rank, int other, uint32_t meeting,
     const uint32_t seen = awaited.meetings.load();
     if (HasReached(seen, meeting)) break;
     status = aborted();
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - SteadyNow();
     if (status.ok() && left <= absl::ZeroDuration()) {
       std::vector<int> missing;
       for (int r = 0; r < world_size(); ++r) {

@@ -58,7 +58,7 @@ class SharedMemoryGroup {
 
   absl::Status Meet(int rank, Operation operation);
   absl::Status AwaitRank(int rank, int other, uint32_t meeting, Operation operation,
-                         absl::Time deadline);
+                         absl::Duration deadline);
   absl::Status aborted() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const absl::Duration timeout_;

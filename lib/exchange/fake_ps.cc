@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "glog/logging.h"
 #include "lib/codec/codec.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/graph/initializer.h"
 #include "lib/plan/chunk_placement.h"
 #include "lib/plan/parameter_table.h"
@@ -88,7 +89,7 @@ std::vector<int> FakeShard::pushed_chunks() const {
 void FakeShard::AwaitPushes(int64_t pushes) const {
   absl::MutexLock lock(&mu_);
   auto came = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pushes_ >= pushes; };
-  CHECK(mu_.AwaitWithTimeout(absl::Condition(&came), absl::Seconds(30)))
+  CHECK(AwaitFor(&mu_, absl::Condition(&came), absl::Seconds(30)))
       << pushes_ << " pushes of " << pushes;
 }
 

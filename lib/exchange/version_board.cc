@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/status/status.h"
 
@@ -36,7 +37,7 @@ absl::Status VersionBoard::Await(absl::FunctionRef<bool()> reached, int64_t vers
     auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return reached() || overtaken() || interrupted_ || !failure_.ok();
     };
-    const bool in_time = mu_.AwaitWithTimeout(absl::Condition(&settled), options_.answer_timeout);
+    const bool in_time = AwaitFor(&mu_, absl::Condition(&settled), options_.answer_timeout);
     if (!failure_.ok()) return failure_;
     if (reached()) return absl::OkStatus();
     if (overtaken()) return absl::AbortedError(absl::StrCat("overtaken at step ", version));
@@ -78,7 +79,7 @@ absl::Status VersionBoard::AwaitAnswers(Missing missing) {
     auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return chunks_awaited() == 0 || !failure_.ok();
     };
-    if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.answer_timeout)) return failure_;
+    if (AwaitFor(&mu_, absl::Condition(&settled), options_.answer_timeout)) return failure_;
   }
   return TimeIsUp(step(), missing);
 }
@@ -87,7 +88,7 @@ bool VersionBoard::AwaitConnected(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   auto settled = [this]()
                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return connected_ || !failure_.ok(); };
-  return mu_.AwaitWithTimeout(absl::Condition(&settled), timeout);
+  return AwaitFor(&mu_, absl::Condition(&settled), timeout);
 }
 
 absl::Status VersionBoard::AwaitCaughtUp(Missing missing) {
@@ -98,7 +99,7 @@ absl::Status VersionBoard::AwaitCaughtUp(Missing missing) {
     auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return !catching_up() || !failure_.ok();
     };
-    if (mu_.AwaitWithTimeout(absl::Condition(&settled), options_.answer_timeout)) return failure_;
+    if (AwaitFor(&mu_, absl::Condition(&settled), options_.answer_timeout)) return failure_;
   } while (answers_.load(std::memory_order_relaxed) != came);
   return TimeIsUp(step(), missing);
 }

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "grpcpp/client_context.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
@@ -44,7 +44,7 @@ class FleetClient::Session {
   void Detach(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
-    if (!mu_.AwaitWithTimeout(absl::Condition(&finished_), timeout) && context_ != nullptr) {
+    if (!AwaitFor(&mu_, absl::Condition(&finished_), timeout) && context_ != nullptr) {
       context_->TryCancel();
     }
   }
@@ -59,16 +59,16 @@ class FleetClient::Session {
 
   void Run() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::Duration backoff = kBackoffMin;
-    absl::Time lost_since = absl::Now();
+    absl::Duration lost_since = SteadyNow();
     bool lost_told = false;
     while (!stopping()) {
       const bool welcomed = AttachOnce();
       if (welcomed) {
-        lost_since = absl::Now();
+        lost_since = SteadyNow();
         lost_told = false;
         backoff = kBackoffMin;
       }
-      if (!lost_told && absl::Now() - lost_since > options_.coordinator_grace) {
+      if (!lost_told && SteadyNow() - lost_since > options_.coordinator_grace) {
         LOG(ERROR) << "no coordinator at " << options_.coordinator << " for "
                    << options_.coordinator_grace << ": dropping all jobs";
         absl::MutexLock lock(&member_mu_);
@@ -157,14 +157,14 @@ class FleetClient::Session {
     auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return report_due_ || broken_ || stopping_;
     };
-    mu_.AwaitWithTimeout(absl::Condition(&due), report_interval_);
+    AwaitFor(&mu_, absl::Condition(&due), report_interval_);
     report_due_ = false;
     return !broken_ && !stopping_;
   }
 
   void WaitStopping(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    mu_.AwaitWithTimeout(absl::Condition(&stopping_), timeout);
+    AwaitFor(&mu_, absl::Condition(&stopping_), timeout);
   }
 
   bool stopping() const ABSL_LOCKS_EXCLUDED(mu_) {

@@ -9,6 +9,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "gtest/gtest.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
@@ -66,7 +67,7 @@ class FakeCoordinator : public v1::FleetService::Service {
   bool AwaitReports(size_t count) {
     absl::MutexLock lock(&mu_);
     auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reports_.size() >= count; };
-    return mu_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+    return AwaitFor(&mu_, absl::Condition(&enough), kPatience);
   }
 
   v1::MemberReport report(size_t index) {
@@ -76,7 +77,7 @@ class FakeCoordinator : public v1::FleetService::Service {
 
   bool AwaitClosedInOrder() {
     absl::MutexLock lock(&mu_);
-    return mu_.AwaitWithTimeout(absl::Condition(&closed_in_order_), kPatience);
+    return AwaitFor(&mu_, absl::Condition(&closed_in_order_), kPatience);
   }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
@@ -112,11 +113,11 @@ class RecordingMember : public FleetMember {
   bool AwaitHandled(const std::vector<std::string>& jobs) {
     absl::MutexLock lock(&mu_);
     auto equal = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return handled_ == jobs; };
-    return mu_.AwaitWithTimeout(absl::Condition(&equal), kPatience);
+    return AwaitFor(&mu_, absl::Condition(&equal), kPatience);
   }
   bool AwaitLost() {
     absl::MutexLock lock(&mu_);
-    return mu_.AwaitWithTimeout(absl::Condition(&lost_), kPatience);
+    return AwaitFor(&mu_, absl::Condition(&lost_), kPatience);
   }
 
  private:

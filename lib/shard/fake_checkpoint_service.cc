@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
 
 namespace muster {
@@ -46,7 +47,7 @@ void FakeCheckpointService::SetSlices(std::vector<v1::ShardSlice> slices) {
 std::vector<FakeCheckpointService::Written> FakeCheckpointService::AwaitWritten(size_t count) {
   absl::MutexLock lock(&mu_);
   auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return written_.size() >= count; };
-  CHECK(mu_.AwaitWithTimeout(absl::Condition(&enough), absl::Seconds(20)))
+  CHECK(AwaitFor(&mu_, absl::Condition(&enough), absl::Seconds(20)))
       << written_.size() << " of " << count << " streams";
   return written_;
 }
@@ -78,7 +79,7 @@ grpc::Status FakeCheckpointService::WriteShard(grpc::ServerContext* context,
   absl::MutexLock lock(&mu_);
   if (std::exchange(stalls_, false)) {
     const auto ended = [context] { return context->IsCancelled(); };  // which wakes nobody
-    while (!mu_.AwaitWithTimeout(absl::Condition(&ended), absl::Milliseconds(1))) {
+    while (!AwaitFor(&mu_, absl::Condition(&ended), absl::Milliseconds(1))) {
     }
   }
   if (context->IsCancelled()) return grpc::Status::CANCELLED;

@@ -11,6 +11,7 @@
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -49,7 +50,7 @@ absl::StatusOr<std::shared_ptr<MemoryBudget::Reservation>> MemoryBudget::Reserve
   auto decided = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return used_ + bytes <= capacity_ || used_ - retiring_ + bytes > capacity_;
   };
-  mu_.AwaitWithTimeout(absl::Condition(&decided), patience);
+  AwaitFor(&mu_, absl::Condition(&decided), patience);
   if (used_ + bytes > capacity_) {
     return Exhausted(absl::StrCat("the shards need ", bytes, " bytes; the budget of ", capacity_,
                                   " bytes (--memory_bytes) has ", capacity_ - used_, " left"));

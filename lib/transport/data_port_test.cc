@@ -28,6 +28,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/transport/file_descriptor.h"
 #include "lib/transport/session.h"
 #include "lib/transport/session_handshake.h"
@@ -128,7 +129,7 @@ class DataPortTest : public testing::Test {
     auto woken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return wakes_ > 0; };
     {
       absl::MutexLock lock(&mu_);
-      EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&woken), absl::Seconds(20)));
+      EXPECT_TRUE(AwaitFor(&mu_, absl::Condition(&woken), absl::Seconds(20)));
       wakes_ = 0;
     }
     return door_->Take();

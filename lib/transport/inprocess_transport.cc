@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/transport/session.h"
 #include "lib/transport/shared_slab.h"
 
@@ -283,7 +284,7 @@ class InProcessTransport : public Transport {
   void Wait(absl::Duration timeout) override {
     absl::MutexLock lock(&network_->mu_);
     auto news = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(network_->mu_) { return inbox_->HasNews(); };
-    network_->mu_.AwaitWithTimeout(absl::Condition(&news), timeout);
+    AwaitFor(&network_->mu_, absl::Condition(&news), timeout);
     inbox_->woken = false;
   }
 

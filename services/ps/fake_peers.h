@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/shard/parameter_shard.h"
 #include "lib/shard/test_plan.h"
 #include "lib/transport/inprocess_transport.h"
@@ -192,7 +193,7 @@ class FakeListener : public ShardListener {
  private:
   void Await(std::function<bool()> condition) {
     absl::MutexLock lock(&mu_);
-    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&condition), kPatience));
+    EXPECT_TRUE(AwaitFor(&mu_, absl::Condition(&condition), kPatience));
   }
 
   absl::Mutex mu_;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/plan_check.h"
@@ -85,7 +86,7 @@ void ServedJob::AwaitShardsGone() {
   const auto is_alive = [](const auto& shard) { return shard->alive; };
   auto none_alive = [&] { return std::ranges::none_of(shards_, is_alive); };
   absl::Duration waited;
-  while (!mu_.AwaitWithTimeout(absl::Condition(&none_alive), 2 * limits::kReleaseWaitMax)) {
+  while (!AwaitFor(&mu_, absl::Condition(&none_alive), 2 * limits::kReleaseWaitMax)) {
     waited += 2 * limits::kReleaseWaitMax;
     std::vector<int> alive;
     for (const auto& shard : shards_) {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/engine/backends.h"
 #include "lib/status/status.h"
 
@@ -148,19 +148,19 @@ void DeviceLane::TraceStep(int64_t begin) const {
 
 absl::StatusOr<float> DeviceLane::AwaitLossScale(int64_t step) {
   if (options_.training.precision() != v1::FP16) return 0.0f;
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
   absl::StatusOr<float> scale = exchange_->AwaitLossScale(step);
-  wait_ += absl::Now() - begin;
+  wait_ += SteadyNow() - begin;
   return scale;
 }
 
 absl::Status DeviceLane::AwaitParameter(int p) {
   absl::Status awaited;
   if (!exchange_->HasParameter(p, step_)) {
-    const absl::Time begin = absl::Now();
+    const absl::Duration begin = SteadyNow();
     const int64_t trace_begin = options_.trace != nullptr ? Trace::Now() : 0;
     awaited = exchange_->AwaitParameter(p, step_);
-    wait_ += absl::Now() - begin;
+    wait_ += SteadyNow() - begin;
     if (options_.trace != nullptr) {
       options_.trace->Span(options_.index, "wait", trace_begin, Trace::Now(),
                            {{{"step", step_}, {"parameter", p}}});

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
 #include "lib/exchange/local_sgd_exchange.h"
 #include "lib/exchange/ps_exchange.h"
@@ -38,7 +39,7 @@ class StartPhases {
 
   // What happened since the last end was `phase`.
   void End(const std::string& phase) {
-    const absl::Time now = absl::Now();
+    const absl::Duration now = SteadyNow();
     metrics_->ShowStartPhase(phase, now - last_);
     absl::StrAppend(&text_, text_.empty() ? "" : ", ", phase, " ",
                     absl::FormatDuration(absl::Trunc(now - last_, absl::Milliseconds(1))));
@@ -53,8 +54,8 @@ class StartPhases {
 
  private:
   WorkerMetrics* const metrics_;
-  const absl::Time begin_ = absl::Now();
-  absl::Time last_ = begin_;
+  const absl::Duration begin_ = SteadyNow();
+  absl::Duration last_ = begin_;
   std::string text_;
 };
 
@@ -329,9 +330,9 @@ InputBatch Trainer::NextBatch() {
 
 absl::Status Trainer::Step() {
   CHECK(!done());
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
   const InputBatch batch = NextBatch();
-  const absl::Time have_data = absl::Now();
+  const absl::Duration have_data = SteadyNow();
 
   std::vector<DeviceLane::StepResult> results(lanes_.size());
   const absl::Status run = team_->Run([&](int i) {
@@ -344,7 +345,7 @@ absl::Status Trainer::Step() {
     return CatchUp();
   }
   RETURN_IF_ERROR(run);
-  const absl::Time end = absl::Now();
+  const absl::Duration end = SteadyNow();
 
   // Forward waited for version `step` of every parameter, so that the step before is finished.
   RETURN_IF_ERROR(FinishStep());
@@ -464,7 +465,7 @@ bool Trainer::EvaluationIsDue(int64_t version) const {
 }
 
 absl::Status Trainer::Evaluate(int64_t version) {
-  const absl::Time begin = absl::Now();
+  const absl::Duration begin = SteadyNow();
   std::vector<DeviceLane::EvaluationSums> sums(lanes_.size());
   RETURN_IF_ERROR(team_->Run([&](int i) {
     auto evaluated = lanes_[i]->Evaluate(
@@ -483,7 +484,7 @@ absl::Status Trainer::Evaluate(int64_t version) {
     record.set_correct(record.correct() + sums[i].correct * all / evaluation_labels_);
     record.set_samples(record.samples() + lanes_[i]->evaluation_samples());
   }
-  Observe(options_.metrics->evaluate_duration, absl::Now() - begin);
+  Observe(options_.metrics->evaluate_duration, SteadyNow() - begin);
   return options_.log->Append(std::move(record));
 }
 

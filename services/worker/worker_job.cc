@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -172,7 +173,7 @@ bool WorkerJob::released() const {
 void WorkerJob::FinishStep(absl::Duration timeout) {
   Pause();
   absl::MutexLock lock(&mu_);
-  mu_.AwaitWithTimeout(absl::Condition(&settled_), timeout);
+  AwaitFor(&mu_, absl::Condition(&settled_), timeout);
 }
 
 v1::JobReport WorkerJob::Report() const {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/telemetry/metrics.h"
@@ -71,7 +72,7 @@ class Driven {
       {
         absl::MutexLock lock(&mu_);
         auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return changes_ > seen; };
-        if (!mu_.AwaitWithTimeout(absl::Condition(&changed), absl::Seconds(30))) {
+        if (!AwaitFor(&mu_, absl::Condition(&changed), absl::Seconds(30))) {
           ADD_FAILURE() << "no such report; the last is "
                         << (worker_.Report().empty() ? "none"
                                                      : worker_.Report()[0].ShortDebugString());
