@@ -24,6 +24,7 @@
 #include "services/coordinator/checkpoint_round.h"
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/fleet.h"
+#include "services/coordinator/fleet_clock.h"
 #include "services/coordinator/job.h"
 #include "services/coordinator/lease_table.h"
 #include "services/coordinator/metrics_log.h"
@@ -57,7 +58,10 @@ class Coordinator {
     bool data_visible = false;  // CreateJob opens the data sets
     absl::Duration lease = absl::Seconds(5);
     Metrics* metrics = nullptr;  // outlives the coordinator
-    std::function<absl::Time()> clock = absl::Now;
+    // Neither jumps nor runs backwards.
+    std::function<absl::Time()> clock = [clock = std::make_shared<FleetClock>()] {
+      return clock->Now();
+    };
   };
   // Opens the store (see Store::Open for the codes) and takes up its jobs and the checkpoints found
   // on disk.

@@ -93,13 +93,13 @@ absl::StatusOr<LeaseTable::Arrival> LeaseTable::Attach(const v1::Hello& hello, a
     if (!same) replaced_[hello.member()].insert(it->second.hello.incarnation());
   }
   members_[hello.member()] = {
-      .hello = hello, .attach_time = now, .report_time = now, .attached = true};
+      .hello = hello, .attach_time = now, .report_time = now, .lease_begin = now, .attached = true};
   return arrival;
 }
 
 void LeaseTable::Renew(const std::string& member, std::vector<std::string> jobs, absl::Time now) {
   AttachedMember& known = members_.at(member);
-  known.report_time = now;
+  known.report_time = known.lease_begin = now;
   known.jobs = std::move(jobs);
 }
 
@@ -108,9 +108,12 @@ void LeaseTable::Disconnect(const std::string& member) {
 }
 
 std::vector<std::string> LeaseTable::TakeExpired(absl::Time now) {
+  const absl::Duration late =
+      std::max(now - std::exchange(last_check_, now) - kCheckInterval, absl::ZeroDuration());
   std::vector<std::string> expired;
-  for (const auto& [name, member] : members_) {
-    if (now - member.report_time > lease_) expired.push_back(name);
+  for (auto& [name, member] : members_) {
+    member.lease_begin = std::min(member.lease_begin + late, now);
+    if (now - member.lease_begin > lease_) expired.push_back(name);
   }
   for (const std::string& name : expired) members_.erase(name);
   return expired;

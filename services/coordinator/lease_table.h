@@ -17,6 +17,7 @@ struct AttachedMember {
   v1::Hello hello;
   absl::Time attach_time;
   absl::Time report_time;
+  absl::Time lease_begin;         // report_time, and what the coordinator was late since
   bool attached = false;          // its stream is open
   std::vector<std::string> jobs;  // that it reported last
 };
@@ -44,7 +45,10 @@ class LeaseTable {
   // The member left in order.
   void Remove(const std::string& member) { members_.erase(member); }
 
-  // Forgets and returns those whose lease ran out.
+  // Forgets and returns those whose lease ran out. Call at least every kCheckInterval: what a call
+  // is later than that is added to every lease, because whoever could not look, stopped, on a disk
+  // that stands still or behind a lock, could not hear either.
+  static constexpr absl::Duration kCheckInterval = absl::Milliseconds(500);
   std::vector<std::string> TakeExpired(absl::Time now);
 
   const AttachedMember* Find(const std::string& member) const;
@@ -53,6 +57,7 @@ class LeaseTable {
 
  private:
   const absl::Duration lease_;
+  absl::Time last_check_ = absl::InfiniteFuture();
   absl::btree_map<std::string, AttachedMember> members_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<std::string>>
       replaced_;  // incarnations by member

@@ -32,6 +32,37 @@ TEST(LeaseTableTest, AMemberIsGoneOnceItWasSilentForLongerThanItsLease) {
   EXPECT_EQ(table.Find("w"), nullptr);
 }
 
+// As after SIGSTOP: reports lie in the sockets, and the first thing that runs may be the check.
+TEST(LeaseTableTest, WhatTheCheckItselfIsLateIsAddedToEveryLease) {
+  LeaseTable table(kLease);
+  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_THAT(table.TakeExpired(kStart + absl::Seconds(2)), IsEmpty());
+
+  absl::Time now = kStart + absl::Seconds(32);
+  EXPECT_THAT(table.TakeExpired(now), IsEmpty());
+  EXPECT_EQ(table.Find("w")->report_time, kStart) << "what is shown is the report";
+  for (int check = 0; check < 5; ++check) {
+    now += LeaseTable::kCheckInterval;
+    ASSERT_THAT(table.TakeExpired(now), IsEmpty()) << now - kStart;
+  }
+  EXPECT_THAT(table.TakeExpired(now + LeaseTable::kCheckInterval), ElementsAre("w"));
+}
+
+TEST(LeaseTableTest, NobodyGainsMoreThanHeLost) {
+  LeaseTable table(kLease);
+  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  ASSERT_THAT(table.TakeExpired(kStart), IsEmpty());
+  absl::Time now = kStart + absl::Seconds(30);
+  table.Renew("w", {}, now);  // before the check
+
+  ASSERT_THAT(table.TakeExpired(now), IsEmpty());
+  while (now < kStart + absl::Seconds(35)) {
+    now += LeaseTable::kCheckInterval;
+    ASSERT_THAT(table.TakeExpired(now), IsEmpty()) << now - kStart;
+  }
+  EXPECT_THAT(table.TakeExpired(now + absl::Milliseconds(1)), ElementsAre("w"));
+}
+
 TEST(LeaseTableTest, TheSameIncarnationReturnsAfterABreak) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());

@@ -1,0 +1,35 @@
+// The time by which the coordinator judges its fleet.
+#pragma once
+
+#include <functional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "lib/concurrency/steady_wait.h"
+
+namespace muster {
+
+// Shows the time of day and neither jumps nor runs backwards: it goes by the steady clock, and runs
+// a tenth faster or slower while it is behind the wall clock or ahead of it. A step of the wall
+// clock by seconds, as of a time service that begins, is made good within a minute; leases and
+// deadlines are wrong by a tenth at most meanwhile, and times that are shown by what is left of the
+// step. Thread-safe.
+class FleetClock {
+ public:
+  explicit FleetClock(std::function<absl::Duration()> steady = SteadyNow,
+                      std::function<absl::Time()> wall = absl::Now)
+      : steady_(std::move(steady)), wall_(std::move(wall)), last_(steady_()), now_(wall_()) {}
+
+  absl::Time Now() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const std::function<absl::Duration()> steady_;
+  const std::function<absl::Time()> wall_;
+  absl::Mutex mu_;
+  absl::Duration last_ ABSL_GUARDED_BY(mu_);  // steady_() at `now_`
+  absl::Time now_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster
