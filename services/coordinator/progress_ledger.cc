@@ -30,7 +30,24 @@ void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
   last_time_ = absl::InfinitePast();
 }
 
+void ProgressLedger::SkipStepsBefore(int64_t step) {
+  if (step <= steps_before_) return;
+  gap_ = {.first = gap_ ? gap_->first : steps_before_, .last = step - 1};
+  steps_.erase(steps_.begin(), steps_.lower_bound(step));
+  steps_before_ = step;
+}
+
+void ProgressLedger::SkipEvaluationsWithout(int rank, int64_t before) {
+  std::erase_if(evaluations_, [&](const auto& evaluation) {
+    return evaluation.first < before && !evaluation.second.ranks[rank];
+  });
+}
+
 void ProgressLedger::Take(int rank, const v1::JobReport& report) {
+  if (!report.steps().empty()) SkipStepsBefore(report.steps(0).step());
+  if (!report.evaluations().empty()) {
+    SkipEvaluationsWithout(rank, report.evaluations(0).step());
+  }
   for (const v1::StepRecord& record : report.steps()) {
     if (record.step() < steps_before_) continue;
     if (record.step() - steps_before_ >= limits::kStepRecordsHeldMax) continue;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -31,6 +32,12 @@ struct EvaluationSummary {
   std::optional<double> accuracy;
 };
 
+// Steps of which no loss will ever be known, [first, last].
+struct StepGap {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
 // Pure; not thread-safe. Parts are added in rank order, so that sums do not depend on who reported
 // first. What a worker sends again is recognised by its step and not counted twice.
 class ProgressLedger {
@@ -42,11 +49,15 @@ class ProgressLedger {
   // As if evaluations of steps < `step` were known already (they are in the metrics log).
   void SkipEvaluationsBefore(int64_t step) { evaluations_before_ = step; }
 
+  // A report holds, in order, all records that the worker has not been told to forget. So what
+  // comes before its first one, and is not known here, is lost: it is skipped.
   void Take(int rank, const v1::JobReport& report);
 
   // The steps and evaluations that have become complete, in order, each once.
   std::vector<StepSummary> TakeSteps();
   std::vector<EvaluationSummary> TakeEvaluations();
+  // What was skipped since it was last asked for.
+  std::optional<StepGap> TakeGap() { return std::exchange(gap_, std::nullopt); }
 
   // Everything before these has been taken and need not be sent again.
   int64_t steps_before() const { return steps_before_; }
@@ -69,6 +80,8 @@ class ProgressLedger {
     std::vector<std::optional<v1::EvaluationRecord>> ranks;
   };
 
+  void SkipStepsBefore(int64_t step);
+  void SkipEvaluationsWithout(int rank, int64_t before);
   void TakeStep(int rank, const v1::StepRecord& record);
   double Smooth(const StepParts& parts);
 
@@ -78,6 +91,7 @@ class ProgressLedger {
   int64_t evaluations_before_ = 0;
   std::map<int64_t, StepParts> steps_;
   std::map<int64_t, EvaluationParts> evaluations_;
+  std::optional<StepGap> gap_;
   absl::Time last_time_ = absl::InfinitePast();
   double seconds_per_step_ = 0;  // smoothed; 0: unknown
   double smoothed_seconds_ = 0;  // that it is made of
