@@ -1,13 +1,17 @@
 #include "services/coordinator/metrics_log.h"
 
 #include <fcntl.h>
+#include <glog/logging.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
-#include <sstream>
+#include <optional>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/status/status.h"
@@ -25,27 +29,37 @@ double NumberOr(const nlohmann::json& line, const char* key) {
   return it != line.end() && it->is_number() ? it->get<double>() : std::nan("");
 }
 
-template <typename T>
-void KeepEdges(std::vector<T>& edges, T value) {
-  if (edges.size() == 2) edges.pop_back();
-  edges.push_back(std::move(value));
+struct Line {
+  std::optional<StepSummary> step;
+  std::optional<EvaluationSummary> evaluation;
+};
+
+// Of a finished line; nullopt: it is not one of ours.
+std::optional<Line> Parse(absl::string_view text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  const auto step = json.find("step");
+  if (step == json.end() || !step->is_number_integer()) return std::nullopt;
+  if (!json.contains("evaluation_loss")) {
+    return Line{.step = StepSummary{
+                    step->get<int64_t>(), NumberOr(json, "loss"), NumberOr(json, "gradient_norm"),
+                    NumberOr(json, "learning_rate"), NumberOr(json, "samples_per_second")}};
+  }
+  Line line{.evaluation =
+                EvaluationSummary{step->get<int64_t>(), NumberOr(json, "evaluation_loss"), {}}};
+  if (json.contains("evaluation_accuracy")) {
+    line.evaluation->accuracy = NumberOr(json, "evaluation_accuracy");
+  }
+  return line;
 }
 
-void Remember(const nlohmann::json& line, MetricsHistory& history) {
-  const auto step = line.find("step");
-  if (step == line.end() || !step->is_number_integer()) return;
-  if (line.contains("evaluation_loss")) {
-    EvaluationSummary evaluation{step->get<int64_t>(), NumberOr(line, "evaluation_loss"), {}};
-    if (line.contains("evaluation_accuracy")) {
-      evaluation.accuracy = NumberOr(line, "evaluation_accuracy");
-    }
-    KeepEdges(history.evaluation_edges, std::move(evaluation));
-  } else {
-    KeepEdges(
-        history.edges,
-        StepSummary{step->get<int64_t>(), NumberOr(line, "loss"), NumberOr(line, "gradient_norm"),
-                    NumberOr(line, "learning_rate"), NumberOr(line, "samples_per_second")});
-  }
+bool IsEvaluation(absl::string_view text) { return absl::StrContains(text, "\"evaluation_loss\""); }
+
+// The first of a log and its last.
+template <typename T>
+std::vector<T> Edges(const std::optional<T>& first, const std::optional<T>& last) {
+  if (!first || !last) return {};
+  return first->step == last->step ? std::vector<T>{*last} : std::vector<T>{*first, *last};
 }
 
 absl::Status FileError(const std::string& path) {
@@ -62,22 +76,77 @@ absl::Status WriteAll(int file, absl::string_view bytes, const std::string& path
   return absl::OkStatus();
 }
 
+// Calls `visit` with the finished lines before `end`, the last one first, and where each ends in
+// the file, until it returns false.
+absl::Status VisitBackward(int file, const std::string& path, int64_t end,
+                           absl::FunctionRef<bool(int64_t, absl::string_view)> visit) {
+  constexpr int64_t kBlockBytes = 64 << 10;
+  std::string text;  // from `begin` to what is visited already
+  int64_t begin = end;
+  bool finished = false;  // a newline has been seen: what comes before it is a line
+  while (begin > 0) {
+    const int64_t size = std::min(kBlockBytes, begin);
+    std::string block(size, '\0');
+    for (int64_t have = 0; have < size;) {
+      const ssize_t got = pread(file, &block[have], size - have, begin - size + have);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return FileError(path);
+      have += got;
+    }
+    begin -= size;
+    text.insert(0, block);
+    for (size_t newline; (newline = text.rfind('\n')) != std::string::npos; finished = true) {
+      const int64_t line_begin = static_cast<int64_t>(newline) + 1;
+      if (finished &&
+          !visit(begin + std::ssize(text) + 1, absl::string_view(text).substr(line_begin))) {
+        return absl::OkStatus();
+      }
+      text.resize(newline);
+    }
+  }
+  if (finished) visit(std::ssize(text) + 1, text);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path) {
-  MetricsHistory history;
-  int64_t whole = 0;  // bytes of finished lines
-  std::ifstream existing(path);
-  for (std::string line; std::getline(existing, line) && !existing.eof();) {
-    whole += line.size() + 1;
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object()) Remember(json, history);
-  }
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) return FileError(path);
-  std::unique_ptr<MetricsLog> log(new MetricsLog(path, file, std::move(history)));
-  if (ftruncate(file, whole) != 0) return FileError(path);
+  std::unique_ptr<MetricsLog> log(new MetricsLog(path, file));
+  RETURN_IF_ERROR(log->ReadHistory());
   return log;
+}
+
+absl::Status MetricsLog::ReadHistory() {
+  const int64_t file_size = lseek(file_, 0, SEEK_END);
+  if (file_size < 0) return FileError(path_);
+  std::optional<StepSummary> last_step, first_step;
+  std::optional<EvaluationSummary> last_evaluation, first_evaluation;
+  RETURN_IF_ERROR(VisitBackward(file_, path_, file_size, [&](int64_t end, absl::string_view text) {
+    // Steps are many between two evaluations; most lines are looked at and not parsed.
+    if (last_step && !IsEvaluation(text)) return true;
+    const std::optional<Line> line = Parse(text);
+    if (!line) return true;
+    size_ = std::max(size_, end);
+    if (!last_step) last_step = line->step;
+    if (!last_evaluation) last_evaluation = line->evaluation;
+    return !(last_step && last_evaluation);
+  }));
+  std::ifstream forward(path_);
+  auto wanted = [&] {
+    return (last_step && !first_step) || (last_evaluation && !first_evaluation);
+  };
+  for (std::string text; wanted() && std::getline(forward, text);) {
+    if (first_step && !IsEvaluation(text)) continue;
+    const std::optional<Line> line = Parse(text);
+    if (!line) continue;
+    if (!first_step) first_step = line->step;
+    if (!first_evaluation) first_evaluation = line->evaluation;
+  }
+  history_ = {.edges = Edges(first_step, last_step),
+              .evaluation_edges = Edges(first_evaluation, last_evaluation)};
+  return ftruncate(file_, size_) == 0 ? absl::OkStatus() : FileError(path_);
 }
 
 MetricsLog::~MetricsLog() { close(file_); }
@@ -99,7 +168,17 @@ absl::Status MetricsLog::Append(absl::Span<const StepSummary> steps,
     if (e.accuracy) absl::StrAppend(&lines, ",\"evaluation_accuracy\":", Number(*e.accuracy));
     absl::StrAppend(&lines, "}\n");
   }
-  return WriteAll(file_, lines, path_);
+  const absl::Status written = WriteAll(file_, lines, path_);
+  if (written.ok()) {
+    size_ += std::ssize(lines);
+  } else if (ftruncate(file_, size_) != 0) {
+    PLOG(ERROR) << path_ << " may have an unfinished line";
+  }
+  return written;
+}
+
+absl::Status MetricsLog::Sync() {
+  return fdatasync(file_) == 0 ? absl::OkStatus() : FileError(path_);
 }
 
 }  // namespace muster

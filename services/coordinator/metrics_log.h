@@ -23,26 +23,31 @@ struct MetricsHistory {
 };
 
 // Not thread-safe. Doubles have 17 significant digits (they read back to the bit); a value that is
-// not finite is null.
+// not finite is null. Errors have reason METRICS_LOG_FAILED.
 class MetricsLog {
  public:
-  // Opens or makes the file; cuts off a line that a crash left unfinished.
+  // Opens or makes the file; cuts off lines at its end that a crash left unfinished. Reads from the
+  // ends until it knows the history: a log of millions of steps is not parsed.
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& path);
   ~MetricsLog();
 
   const MetricsHistory& history() const { return history_; }
 
-  // In one write, so that a crash leaves at most one unfinished line.
+  // All of it or, after an error, nothing.
   absl::Status Append(absl::Span<const StepSummary> steps,
                       absl::Span<const EvaluationSummary> evaluations);
+  // Everything appended survives a power cut once this returns OK.
+  absl::Status Sync();
 
  private:
-  MetricsLog(std::string path, int file, MetricsHistory history)
-      : path_(std::move(path)), file_(file), history_(std::move(history)) {}
+  MetricsLog(std::string path, int file) : path_(std::move(path)), file_(file) {}
+
+  absl::Status ReadHistory();
 
   const std::string path_;
   const int file_;
-  const MetricsHistory history_;
+  int64_t size_ = 0;  // of whole lines
+  MetricsHistory history_;
 };
 
 }  // namespace muster

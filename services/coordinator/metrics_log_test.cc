@@ -2,12 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/match.h"
+#include "lib/status/status.h"
 #include "services/coordinator/progress_ledger.h"
 
 namespace muster {
@@ -71,6 +75,92 @@ TEST(MetricsLogTest, ReopeningCutsOffAnUnfinishedLineAndKnowsWhereToGoOn) {
   EXPECT_EQ(history.edges[1].step, 2);
   ASSERT_EQ(history.evaluation_edges.size(), 1);
   EXPECT_EQ(history.evaluation_edges[0].step, 2);
+}
+
+// Larger than the blocks that are read, with evaluations far from both ends.
+TEST(MetricsLogTest, ALongLogKeepsItsEdges) {
+  const std::string path = FreshFile();
+  {
+    auto log = MetricsLog::Open(path);
+    ASSERT_TRUE(log.ok());
+    for (int block = 0; block < 40; ++block) {
+      std::vector<StepSummary> steps;
+      for (int i = 0; i < 100; ++i) {
+        steps.push_back({.step = block * 100 + i, .loss = 1.0 / (block * 100 + i + 3)});
+      }
+      ASSERT_TRUE((*log)->Append(steps, {}).ok());
+      if (block == 10 || block == 20 || block == 25) {
+        ASSERT_TRUE((*log)->Append({}, {{.step = block * 100, .loss = block + 0.5}}).ok());
+      }
+    }
+    ASSERT_TRUE((*log)->Sync().ok());
+  }
+  const std::string whole = Contents(path);
+  ASSERT_GT(whole.size(), 300'000);
+
+  auto log = MetricsLog::Open(path);
+
+  ASSERT_TRUE(log.ok());
+  EXPECT_EQ(Contents(path), whole);
+  const MetricsHistory& history = (*log)->history();
+  ASSERT_EQ(history.edges.size(), 2);
+  EXPECT_EQ(history.edges[0].step, 0);
+  EXPECT_EQ(history.edges[1].step, 3999);
+  EXPECT_EQ(history.edges[1].loss, 1.0 / 4002);
+  ASSERT_EQ(history.evaluation_edges.size(), 2);
+  EXPECT_EQ(history.evaluation_edges[0].step, 1000);
+  EXPECT_EQ(history.evaluation_edges[1].loss, 25.5);
+}
+
+// A power cut can leave a file as long as it was to be, with nothing in its end.
+TEST(MetricsLogTest, ReopeningCutsOffAnEndThatIsNoLine) {
+  for (const std::string& end : {std::string(100, '\0'), std::string("\0\0\n", 3),
+                                 std::string("garbage\n{\"step\":"), std::string("\n\n")}) {
+    const std::string path = FreshFile();
+    {
+      auto log = MetricsLog::Open(path);
+      ASSERT_TRUE((*log)->Append({{.step = 0, .loss = 1}, {.step = 1, .loss = 2}}, {}).ok());
+    }
+    const std::string whole = Contents(path);
+    std::ofstream(path, std::ios::app) << end;
+
+    auto log = MetricsLog::Open(path);
+
+    ASSERT_TRUE(log.ok());
+    EXPECT_EQ(Contents(path), whole);
+    EXPECT_EQ((*log)->history().edges.back().step, 1);
+  }
+}
+
+TEST(MetricsLogTest, AFileOfGarbageIsBegunAnew) {
+  const std::string path = FreshFile();
+  std::ofstream(path) << "not a line of ours\n";
+  auto log = MetricsLog::Open(path);
+  ASSERT_TRUE(log.ok());
+  EXPECT_TRUE((*log)->history().edges.empty());
+  EXPECT_EQ(Contents(path), "");
+}
+
+// RLIMIT_FSIZE is the full disk that every machine has.
+TEST(MetricsLogTest, AWriteThatTheDiskDoesNotTakeLeavesNothingBehind) {
+  const std::string path = FreshFile();
+  auto log = MetricsLog::Open(path);
+  ASSERT_TRUE((*log)->Append({{.step = 0, .loss = 1}}, {}).ok());
+  const std::string before = Contents(path);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit unlimited;
+  getrlimit(RLIMIT_FSIZE, &unlimited);
+  rlimit full = unlimited;
+  full.rlim_cur = before.size() + 20;
+  setrlimit(RLIMIT_FSIZE, &full);
+
+  const absl::Status refused = (*log)->Append({{.step = 1, .loss = 2}}, {});
+
+  setrlimit(RLIMIT_FSIZE, &unlimited);
+  EXPECT_EQ(ReasonOf(refused), "METRICS_LOG_FAILED");
+  EXPECT_EQ(Contents(path), before);
+  EXPECT_TRUE((*log)->Append({{.step = 1, .loss = 2}}, {}).ok());
+  EXPECT_TRUE(absl::StartsWith(Contents(path), before + "{\"step\":1,"));
 }
 
 }  // namespace
