@@ -168,17 +168,16 @@ absl::Status MetricsLog::Append(absl::Span<const StepSummary> steps,
     if (e.accuracy) absl::StrAppend(&lines, ",\"evaluation_accuracy\":", Number(*e.accuracy));
     absl::StrAppend(&lines, "}\n");
   }
-  const absl::Status written = WriteAll(file_, lines, path_);
+  absl::Status written = WriteAll(file_, lines, path_);
+  // What a failed sync leaves on the disk nobody knows, and the next one may say OK all the same
+  // (Linux tells an error once): so the lines are taken back, and written anew when tried again.
+  if (written.ok() && fdatasync(file_) != 0) written = FileError(path_);
   if (written.ok()) {
     size_ += std::ssize(lines);
   } else if (ftruncate(file_, size_) != 0) {
     PLOG(ERROR) << path_ << " may have an unfinished line";
   }
   return written;
-}
-
-absl::Status MetricsLog::Sync() {
-  return fdatasync(file_) == 0 ? absl::OkStatus() : FileError(path_);
 }
 
 }  // namespace muster

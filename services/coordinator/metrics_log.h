@@ -33,11 +33,9 @@ class MetricsLog {
 
   const MetricsHistory& history() const { return history_; }
 
-  // All of it or, after an error, nothing.
+  // All of it, safe from a power cut; or, after an error, nothing.
   absl::Status Append(absl::Span<const StepSummary> steps,
                       absl::Span<const EvaluationSummary> evaluations);
-  // Everything appended survives a power cut once this returns OK.
-  absl::Status Sync();
 
  private:
   MetricsLog(std::string path, int file) : path_(std::move(path)), file_(file) {}

@@ -1,0 +1,153 @@
+#include "services/coordinator/metrics_writer.h"
+
+#include <glog/logging.h>
+
+#include <iterator>
+#include <utility>
+
+#include "lib/concurrency/steady_wait.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+template <typename T>
+void AppendAll(std::vector<T>& to, std::vector<T> from) {
+  if (to.empty()) {
+    to = std::move(from);
+  } else {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  }
+}
+
+// `from`, and what came since.
+template <typename T>
+void Restore(std::vector<T>& to, std::vector<T> from) {
+  AppendAll(from, std::exchange(to, {}));
+  to = std::move(from);
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(Options options)
+    : options_(std::move(options)), thread_([this] { Run(); }) {}
+
+MetricsWriter::~MetricsWriter() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void MetricsWriter::Append(uint64_t job, const std::string& path, std::vector<StepSummary> steps,
+                           std::vector<EvaluationSummary> evaluations, const Durable& up_to) {
+  absl::MutexLock lock(&mu_);
+  Log& log = logs_[job];
+  log.path = path;
+  log.closing = false;
+  AppendAll(log.pending.steps, std::move(steps));
+  AppendAll(log.pending.evaluations, std::move(evaluations));
+  log.pending.up_to = up_to;
+  work_ = true;
+}
+
+void MetricsWriter::Close(uint64_t job) {
+  absl::MutexLock lock(&mu_);
+  const auto log = logs_.find(job);
+  if (log == logs_.end()) return;
+  log->second.closing = true;
+  work_ = true;
+}
+
+void MetricsWriter::Discard(uint64_t job) {
+  absl::MutexLock lock(&mu_);
+  const auto found = logs_.find(job);
+  if (found == logs_.end()) return;
+  Log& log = found->second;
+  log.discarding = true;
+  auto idle = [&log] { return !log.writing; };
+  mu_.Await(absl::Condition(&idle));
+  logs_.erase(found);
+}
+
+absl::Status MetricsWriter::Trouble(uint64_t job) const {
+  absl::MutexLock lock(&mu_);
+  const auto log = logs_.find(job);
+  return log == logs_.end() ? absl::OkStatus() : log->second.trouble;
+}
+
+absl::Status MetricsWriter::Write(Log& log, const std::string& path, const Pending& pending) {
+  if (log.file == nullptr) {
+    ASSIGN_OR_RETURN(log.file, MetricsLog::Open(path));
+  }
+  return log.file->Append(pending.steps, pending.evaluations);
+}
+
+bool MetricsWriter::WriteAll(bool again) {
+  bool all = true;
+  std::vector<uint64_t> jobs;  // by number: the map changes while the lock is not held
+  for (const auto& [job, log] : logs_) jobs.push_back(job);
+  for (const uint64_t job : jobs) {
+    const auto found = logs_.find(job);
+    if (found == logs_.end() || found->second.discarding) continue;
+    Log& log = found->second;
+    if (!log.trouble.ok() && !again) {
+      all = false;
+      continue;
+    }
+    if (log.pending.any()) {
+      Pending pending = std::exchange(log.pending, {});
+      const std::string path = log.path;
+      log.writing = true;
+      mu_.Unlock();
+      absl::Status written = Write(log, path, pending);
+      mu_.Lock();
+      log.writing = false;
+      const bool first = log.trouble.ok();
+      log.trouble = written;
+      if (log.discarding) continue;
+      if (!written.ok()) {
+        LOG_IF(ERROR, first)
+            << "steps are not recorded, and not acknowledged, until the disk takes "
+               "them: "
+            << written;
+        all = false;
+        const Durable newest = log.pending.any() ? log.pending.up_to : pending.up_to;
+        Restore(log.pending.steps, std::move(pending.steps));
+        Restore(log.pending.evaluations, std::move(pending.evaluations));
+        log.pending.up_to = newest;
+        continue;
+      }
+      LOG_IF(INFO, !first) << path << ": steps are recorded again";
+      if (!log.closing) {
+        mu_.Unlock();
+        options_.durable(job, pending.up_to);
+        mu_.Lock();
+      }
+    }
+    // Not by `log`: it may have been discarded while the lock was not held.
+    const auto now = logs_.find(job);
+    if (now != logs_.end() && now->second.closing && !now->second.pending.any()) logs_.erase(now);
+  }
+  return all;
+}
+
+void MetricsWriter::Run() {
+  absl::MutexLock lock(&mu_);
+  auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return work_ || stopping_; };
+  bool all = true;
+  absl::Duration tried = SteadyNow();
+  for (;;) {
+    AwaitFor(&mu_, absl::Condition(&due),
+             all ? absl::InfiniteDuration() : tried + options_.retry - SteadyNow());
+    const bool last = stopping_;
+    work_ = false;
+    const bool again = all || last || SteadyNow() - tried >= options_.retry;
+    if (again) tried = SteadyNow();
+    all = WriteAll(again);
+    if (last) return;
+  }
+}
+
+}  // namespace muster
