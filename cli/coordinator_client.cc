@@ -3,18 +3,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "cli/job_text.h"
 #include "grpcpp/client_context.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/grpc_status.h"
@@ -28,7 +34,8 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(15);
 constexpr absl::Duration kSaveTimeout = absl::Minutes(10);
-constexpr absl::Duration kDownloadTimeout = absl::Hours(1);
+constexpr absl::Duration kCreateTimeout = absl::Minutes(10);
+constexpr int kCreateAttempts = 3;
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(200);
 constexpr absl::Duration kBackoffMax = absl::Seconds(2);
 constexpr int kPageSize = 500;
@@ -114,17 +121,67 @@ class FileDownload {
   int64_t expected_ = 0;
 };
 
+// Cancels a call in which nothing happens for `stall_max` (at most twice that passes).
+class StallGuard {
+ public:
+  StallGuard(grpc::ClientContext* context, absl::Duration stall_max)
+      : context_(context), stall_max_(stall_max), thread_([this] { Watch(); }) {}
+  ~StallGuard() {
+    absl::MutexLock lock(&mu_);
+    over_ = true;
+  }
+
+  void Advance() { advances_.fetch_add(1, std::memory_order_relaxed); }
+  bool stalled() const { return stalled_; }
+
+ private:
+  void Watch() {
+    absl::MutexLock lock(&mu_);
+    int64_t seen = -1;
+    while (!AwaitFor(&mu_, absl::Condition(&over_), stall_max_)) {
+      const int64_t advances = advances_.load(std::memory_order_relaxed);
+      if (advances == seen) {
+        stalled_ = true;
+        return context_->TryCancel();
+      }
+      seen = advances;
+    }
+  }
+
+  grpc::ClientContext* const context_;
+  const absl::Duration stall_max_;
+  std::atomic<int64_t> advances_ = 0;
+  std::atomic<bool> stalled_ = false;
+  absl::Mutex mu_;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  std::jthread thread_;  // last: it uses the others
+};
+
+// 128 random bits: no other call has them.
+std::string RandomRequestId() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
+}
+
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(const std::string& address) : address_(address) {
+CoordinatorClient::CoordinatorClient(const std::string& address, absl::Duration stall_max)
+    : address_(address), stall_max_(stall_max) {
   auto channel = DialCoordinator(address);
   jobs_ = v1::JobService::NewStub(channel);
   fleet_ = v1::FleetService::NewStub(channel);
   checkpoints_ = v1::CheckpointService::NewStub(channel);
 }
 
-absl::StatusOr<v1::Job> CoordinatorClient::CreateJob(const v1::CreateJobRequest& request) {
-  return Call(*jobs_, &v1::JobService::Stub::CreateJob, request, address_);
+absl::StatusOr<v1::Job> CoordinatorClient::CreateJob(v1::CreateJobRequest request) {
+  if (request.request_id().empty()) request.set_request_id(RandomRequestId());
+  absl::Duration backoff = kBackoffMin;
+  for (int attempt = 1;; ++attempt) {
+    auto job = Call(*jobs_, &v1::JobService::Stub::CreateJob, request, address_, kCreateTimeout);
+    if (!absl::IsUnavailable(job.status()) || attempt == kCreateAttempts) return job;
+    absl::SleepFor(backoff);
+    backoff *= 2;
+  }
 }
 
 absl::StatusOr<v1::Job> CoordinatorClient::GetJob(const std::string& job) {
@@ -200,16 +257,24 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
         absl::StrCat(partial, ": cannot make the folder: ", error.message()));
   }
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kDownloadTimeout));
   v1::ReadCheckpointRequest request;
   request.set_name(name);
   auto reader = checkpoints_->ReadCheckpoint(&context, request);
   FileDownload download;
   v1::ReadCheckpointResponse part;
   absl::Status status;
-  while (status.ok() && reader->Read(&part)) status = download.Append(partial, part);
+  StallGuard guard(&context, stall_max_);
+  while (status.ok() && reader->Read(&part)) {
+    status = download.Append(partial, part);
+    guard.Advance();
+  }
   if (!status.ok()) context.TryCancel();
   const grpc::Status finished = reader->Finish();
+  if (status.ok() && guard.stalled()) {
+    status = absl::DeadlineExceededError(absl::StrCat(
+        name, ": nothing came from the coordinator at ", address_, " for ",
+        absl::FormatDuration(stall_max_), "; is its disk or the network stuck? Try again"));
+  }
   if (status.ok()) status = finished.ok() ? download.Finish() : Explained(finished, address_);
   if (status.ok()) {
     fs::rename(partial, directory, error);

@@ -20,9 +20,13 @@ namespace muster::cli {
 // tried. Thread-safe.
 class CoordinatorClient {
  public:
-  explicit CoordinatorClient(const std::string& address);
+  // A download of which nothing came for `stall_max` is given up.
+  explicit CoordinatorClient(const std::string& address,
+                             absl::Duration stall_max = absl::Minutes(1));
 
-  absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request);
+  // Up to 10 min: the coordinator imports the model and opens the data. Where the connection breaks
+  // it is tried again, and makes one job all the same: a request without an id is given one.
+  absl::StatusOr<v1::Job> CreateJob(v1::CreateJobRequest request);
   absl::StatusOr<v1::Job> GetJob(const std::string& job);
   // All pages.
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
@@ -36,7 +40,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(const std::string& job);  // up to 10 min
 
   // Downloads every file of a checkpoint into `directory` (made; must not exist), verifying each
-  // message's checksum. The folder appears complete or not at all. Up to an hour.
+  // message's checksum. The folder appears complete or not at all. As long as something comes.
   absl::Status DownloadCheckpoint(const std::string& name, const std::string& directory);
 
   enum class WatchStep { kContinue, kStop };
@@ -54,6 +58,7 @@ class CoordinatorClient {
 
  private:
   std::string address_;
+  absl::Duration stall_max_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::FleetService::Stub> fleet_;
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
