@@ -3,9 +3,8 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cmath>
+#include <cstddef>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -17,7 +16,6 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/plan_credentials.h"
 #include "lib/status/status.h"
-#include "services/ps/update_timer.h"
 
 namespace muster {
 namespace {
@@ -25,12 +23,8 @@ namespace {
 constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
 constexpr size_t kUnplacedMax =
     1024;  // refusals in one turn; repeated and late pushes are all answered
-// A bit for each of limits::kWorkersMax ranks.
-constexpr size_t kDecisionBytesMax = limits::kWorkersMax / 8 + 8;
-constexpr size_t kDecisions = 4;  // shard 0 sends the next one when all have had the last
 
-using Clock = std::chrono::steady_clock;
-using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
+using Clock = InstalledShard::Clock;
 
 // What one shard of a job says to another: numbers with a place of their own.
 bool IsReport(MessageKind kind) {
@@ -61,191 +55,9 @@ bool MaySay(const LinkIdentity& who, MessageKind kind) {
   return false;
 }
 
+ParameterShard& ShardOf(const JobLinks::Link& link) { return link.job->shard().shard(); }
+
 }  // namespace
-
-class ShardThread::Tenant : public ShardOutput {
- public:
-  Tenant(ShardThread* thread, std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-         ShardProgress* progress, Registrations registrations)
-      : thread_(thread),
-        shard_(std::move(shard)),
-        listener_(listener),
-        progress_(progress),
-        registrations_(std::move(registrations)),
-        workers_(shard_->plan().workers_size()),
-        shards_(shard_->plan().shards_size(), PeerId::kNone) {
-    shard_->set_output(this);
-    PublishVersion();
-  }
-
-  ~Tenant() override {
-    const int number = shard_->shard();
-    registrations_.clear();
-    shard_.reset();
-    listener_->ShardReleased(number);
-  }
-
-  ParameterShard& shard() { return *shard_; }
-  ShardListener& listener() { return *listener_; }
-  const v1::JobPlan& plan() const { return shard_->plan(); }
-  bool retired() const { return retired_; }
-  Clock::time_point retired_at() const { return retired_at_; }
-  void Retire() {
-    if (!retired_) retired_at_ = Clock::now();
-    retired_ = true;
-    shard_->Retire();
-  }
-
-  bool Is(uint64_t job, uint32_t generation) const {
-    return plan().job_number() == job && plan().generation() == generation;
-  }
-  bool Has(const LinkIdentity& who) const {
-    return who.index < (who.role == LinkRole::kWorker ? workers_.size() : shards_.size());
-  }
-  bool Greeted(uint32_t rank) const { return workers_[rank].greeted; }
-  void SetGreeted(uint32_t rank) { workers_[rank].greeted = true; }
-
-  // Of one who connected. A second link of the same member takes the place of the first.
-  void Join(PeerId peer, const LinkIdentity& who) {
-    if (who.role == LinkRole::kShard) {
-      if (shards_[who.index] != PeerId::kNone) DisconnectShard(static_cast<int>(who.index));
-      shards_[who.index] = peer;
-      return;
-    }
-    Disconnect(who.index);
-    workers_[who.index] = {.peer = peer};
-    if (thread_->transport_->Describe(peer).shares_memory()) {
-      update_timer_.set_values_are_read_in_place();
-    }
-  }
-
-  // Of another shard that this one connected to.
-  void Joined(int shard, PeerId peer) { shards_[shard] = peer; }
-
-  void Disconnect(uint32_t rank) {
-    const PeerId peer = std::exchange(workers_[rank], {}).peer;
-    if (peer == PeerId::kNone) return;
-    thread_->Disconnect(peer);
-    shard_->RankLost(static_cast<int>(rank));
-  }
-
-  void DisconnectShard(int other) {
-    thread_->Disconnect(std::exchange(shards_[other], PeerId::kNone));
-    shard_->ShardLost(other);
-  }
-
-  // Where shard 0's decision is to be placed. They take turns in these places.
-  absl::Span<std::byte> PlaceDecision(const WireHeader& header) {
-    if (retired_ || header.length > kDecisionBytesMax) return {};
-    return {&decisions_[next_decision_++ % kDecisions * kDecisionBytesMax], header.length};
-  }
-
-  void DisconnectAll() {
-    for (uint32_t rank = 0; rank < workers_.size(); ++rank) Disconnect(rank);
-    for (int other = 0; other < std::ssize(shards_); ++other) {
-      if (shards_[other] != PeerId::kNone) DisconnectShard(other);
-    }
-  }
-
-  // Whoever holds up the end of the shard.
-  void CutOff() {
-    std::vector<std::string> members;
-    for (uint32_t rank = 0; rank < workers_.size(); ++rank) {
-      if (workers_[rank].peer != PeerId::kNone) {
-        members.push_back(plan().workers(static_cast<int>(rank)).member());
-      }
-    }
-    for (int other = 0; other < std::ssize(shards_); ++other) {
-      if (HasShard(other)) members.push_back(plan().shards(other).member());
-    }
-    if (members.empty()) return;  // it was done before
-    LOG(WARNING) << plan().job() << ", shard " << shard_->shard()
-                 << ": was released and still sends to or receives from one of "
-                 << absl::StrJoin(members, ", ") << "; disconnecting them";
-    DisconnectAll();
-  }
-
-  bool HasShard(int other) const { return shards_[other] != PeerId::kNone; }
-  PeerId PeerOf(uint32_t rank) const { return workers_[rank].peer; }
-
-  void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
-              Transport::SendDone done) override {
-    PublishVersion();
-    const PeerId peer = workers_[rank].peer;
-    if (peer == PeerId::kNone) {
-      if (done) done(absl::UnavailableError("not connected"));
-      return;
-    }
-    thread_->counts_.params_bytes.Add(static_cast<int64_t>(payload.size()));
-    thread_->transport_->Send(peer, header, payload, std::move(done));
-  }
-
-  void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
-                   Transport::SendDone done) override {
-    if (shards_[shard] == PeerId::kNone) return done(absl::UnavailableError("not connected"));
-    thread_->transport_->Send(shards_[shard], header, payload, std::move(done));
-  }
-
-  void StepJudged(const StepVerdict& verdict) override {
-    progress_->loss_scale.store(verdict.loss_scale, std::memory_order_relaxed);
-    progress_->skips_in_row.store(verdict.skips_in_row, std::memory_order_relaxed);
-    // By one shard, so that the sum over parameter servers is right.
-    if (verdict.skipped && shard_->shard() == 0) thread_->metrics_->skipped_steps.Increment();
-  }
-
-  kernels::OutgoingStores UpdateBegins(int64_t elements) override {
-    return update_timer_.Begin(elements);
-  }
-
-  void UpdateEnds(double sum_of_squares) override {
-    const UpdateTimer::Sample sample = update_timer_.End();
-    if (sample.updates > 0) {
-      thread_->counts_.apply_duration.Observe(sample.nanoseconds, sample.updates);
-    }
-    if (!std::isfinite(sum_of_squares)) thread_->metrics_->nonfinite_gradients.Increment();
-  }
-
-  void StalePushApplied(int64_t staleness) override {
-    thread_->counts_.push_staleness.Observe(staleness);
-  }
-
-  void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override {
-    listener_->SnapshotTaken(std::move(snapshot));
-  }
-
-  void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
-                        const std::string& message) override {
-    listener_->SnapshotDeclined(shard_->shard(), id, step, outcome, message);
-  }
-
- private:
-  struct Worker {
-    PeerId peer = PeerId::kNone;
-    bool greeted = false;  // has said HELLO
-  };
-
-  void PublishVersion() {
-    progress_->lowest_version.store(shard_->lowest_version(), std::memory_order_relaxed);
-    const int64_t late = shard_->late_pushes();
-    if (late == late_pushes_) return;
-    thread_->metrics_->late_pushes.Increment(static_cast<double>(late - late_pushes_));
-    late_pushes_ = late;
-  }
-
-  ShardThread* const thread_;
-  std::unique_ptr<ParameterShard> shard_;
-  ShardListener* const listener_;
-  ShardProgress* const progress_;
-  Registrations registrations_;
-  std::vector<Worker> workers_;  // by rank
-  std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
-  std::array<std::byte, kDecisions * kDecisionBytesMax> decisions_;
-  size_t next_decision_ = 0;
-  bool retired_ = false;
-  Clock::time_point retired_at_;
-  UpdateTimer update_timer_;
-  int64_t late_pushes_ = 0;  // counted in the metrics
-};
 
 // ---------------------------------------------------------------- life
 
@@ -313,9 +125,10 @@ void ShardThread::Run(const TransportFactory& factory) {
     absl::MutexLock lock(&mu_);
     awake_ = nullptr;
   }
-  for (const std::unique_ptr<Tenant>& tenant : tenants_) tenant->Retire();  // returns leases
+  for (const auto& installed : shards_) installed->Retire();  // returns leases
   transport_.reset();  // before the memory that it may still be using
-  tenants_.clear();
+  shards_.clear();
+  jobs_.clear();
 }
 
 void ShardThread::Serve() {
@@ -334,19 +147,52 @@ void ShardThread::RunCommands() {
 }
 
 void ShardThread::DestroyReleased() {
-  std::erase_if(tenants_, [this](std::unique_ptr<Tenant>& tenant) {
-    if (!tenant->retired()) return false;
-    if (!tenant->shard().idle()) {
-      if (Clock::now() >= tenant->retired_at() + release_wait_) tenant->CutOff();
-      return false;
+  for (size_t i = 0; i < shards_.size();) {
+    InstalledShard& installed = *shards_[i];
+    const bool idle = installed.retired() && installed.shard().idle();
+    if (!idle) {
+      if (installed.retired() && Clock::now() >= installed.retired_at() + release_wait_) {
+        CutOff(installed);
+      }
+      ++i;
+      continue;
     }
+    JobLinks& links = installed.links();
     // One of the same generation may have been installed since.
-    if (Find(tenant->plan().job_number(), tenant->plan().generation()) == nullptr) {
-      transport_->CloseSession(tenant->plan().job_number(), tenant->plan().generation());
-    }
-    tenant->DisconnectAll();
-    return true;
-  });
+    if (Find(links.job(), links.generation()) == nullptr) links.Close();
+    RemoveLinks(links);
+    shards_.erase(shards_.begin() + static_cast<std::ptrdiff_t>(i));
+    std::erase_if(jobs_, [&](const auto& kept) { return kept.get() == &links; });
+  }
+}
+
+// Whoever holds up the end of the shard.
+void ShardThread::CutOff(InstalledShard& installed) {
+  const std::vector<std::string> members = installed.SeatedMembers();
+  if (members.empty()) return;  // it was done before
+  LOG(WARNING) << installed.plan().job() << ", shard " << installed.shard().shard()
+               << ": was released and still sends to or receives from one of "
+               << absl::StrJoin(members, ", ") << "; disconnecting them";
+  RemoveLinks(installed.links());
+}
+
+void ShardThread::AddLink(JobLinks& links, PeerId peer, const LinkIdentity& who) {
+  links_[peer] = &links.Add(peer, who);
+  links.shard().Take({who.role, who.index}, peer);
+}
+
+// Nothing is sent to him from here on, also not from inside of Disconnect().
+void ShardThread::RemoveLink(Link& link) {
+  InstalledShard& installed = link.job->shard();
+  const PeerId peer = link.peer;
+  const auto seat = installed.Leave(peer);
+  links_.erase(peer);
+  link.job->Remove(peer);
+  if (seat.has_value()) installed.Lost(*seat);
+}
+
+void ShardThread::RemoveLinks(const JobLinks& links) {
+  for (const PeerId peer : links.peers()) RemoveLink(*links_.at(peer));
 }
 
 // ---------------------------------------------------------------- commands
@@ -363,7 +209,7 @@ void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* 
 void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                         ShardProgress* progress) {
   const int number = shard->shard();
-  Registrations registrations;
+  InstalledShard::Registrations registrations;
   for (const absl::Span<std::byte> memory : shard->memory()) {
     if (memory.empty()) continue;
     auto registered = transport_->RegisterMemory(memory);
@@ -373,86 +219,91 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
   const v1::JobPlan& plan = shard->plan();
   const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, LinkRole::kShard, number);
   if (!credentials.ok()) return listener->ShardInstalled(number, credentials.status());
-  transport_->OpenSession(plan.job_number(), plan.generation(), credentials->token);
-  tenants_.push_back(std::make_unique<Tenant>(this, std::move(shard), listener, progress,
-                                              std::move(registrations)));
+  JobLinks& links = *jobs_.emplace_back(std::make_unique<JobLinks>(
+      transport_.get(), plan.job_number(), plan.generation(), credentials->token));
+  links.Open();
+  const InstalledShard::Environment environment{transport_.get(), metrics_, &counts_};
+  links.set_shard(
+      shards_
+          .emplace_back(std::make_unique<InstalledShard>(
+              environment, std::move(shard), listener, progress, std::move(registrations), &links))
+          .get());
   listener->ShardInstalled(number, absl::OkStatus());
 }
 
 // Where shards agree on every step, by way of shard 0, every other one has a link to it. When the
 // job starts all of them are there to be connected to.
-void ShardThread::ConnectToFirstShard(Tenant& tenant) {
-  const v1::JobPlan& plan = tenant.plan();
+void ShardThread::ConnectToFirstShard(InstalledShard& installed) {
+  const v1::JobPlan& plan = installed.plan();
   const bool agree =
       StepsAreJudged(plan.spec().training()) || plan.spec().sync().backup_workers() > 0;
-  const int self = tenant.shard().shard();
-  if (!agree || self == 0 || tenant.HasShard(0)) return;
+  const int self = installed.shard().shard();
+  if (!agree || self == 0 || installed.PeerAt({LinkRole::kShard, 0}) != PeerId::kNone) return;
   const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, LinkRole::kShard, self);
   CHECK(credentials.ok()) << credentials.status();
   const absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(0).address(), *credentials);
   if (!peer.ok()) {
-    return tenant.listener().ShardFailed(
+    return installed.listener().ShardFailed(
         self, WithReason(Annotate(peer.status(), "the address of shard 0"), "PS_UNREACHABLE"),
         plan.shards(0).member());
   }
   LinkIdentity first = credentials->self;
   first.index = 0;
-  links_[*peer] = {&tenant, first};
-  tenant.Joined(0, *peer);
+  AddLink(installed.links(), *peer, first);
 }
 
-void ShardThread::ForTenant(uint64_t job, uint32_t generation,
-                            absl::AnyInvocable<void(Tenant&)> action) {
+void ShardThread::ForShard(uint64_t job, uint32_t generation,
+                           absl::AnyInvocable<void(InstalledShard&)> action) {
   mailbox_.Post([this, job, generation, action = std::move(action)]() mutable {
-    if (Tenant* tenant = Find(job, generation)) action(*tenant);
+    if (InstalledShard* installed = Find(job, generation)) action(*installed);
   });
 }
 
 void ShardThread::StartJob(uint64_t job, uint32_t generation, int64_t total_steps) {
-  ForTenant(job, generation, [this, total_steps](Tenant& tenant) {
-    ConnectToFirstShard(tenant);
-    tenant.shard().Start(total_steps);
+  ForShard(job, generation, [this, total_steps](InstalledShard& installed) {
+    ConnectToFirstShard(installed);
+    installed.shard().Start(total_steps);
   });
 }
 
 void ShardThread::TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step) {
-  ForTenant(job, generation, [id, step](Tenant& tenant) { tenant.shard().TakeSnapshot(id, step); });
+  ForShard(job, generation,
+           [id, step](InstalledShard& installed) { installed.shard().TakeSnapshot(id, step); });
 }
 
 void ShardThread::SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step) {
-  ForTenant(job, generation,
-            [id, step](Tenant& tenant) { tenant.shard().SnapshotWritten(id, step); });
+  ForShard(job, generation,
+           [id, step](InstalledShard& installed) { installed.shard().SnapshotWritten(id, step); });
 }
 
 void ShardThread::Release(uint64_t job, uint32_t generation) {
-  ForTenant(job, generation, [](Tenant& tenant) { tenant.Retire(); });
+  ForShard(job, generation, [](InstalledShard& installed) { installed.Retire(); });
 }
 
 // ---------------------------------------------------------------- messages
 
-ShardThread::Tenant* ShardThread::Find(uint64_t job, uint32_t generation) {
-  for (const std::unique_ptr<Tenant>& tenant : tenants_) {
-    if (tenant->Is(job, generation) && !tenant->retired()) return tenant.get();
+InstalledShard* ShardThread::Find(uint64_t job, uint32_t generation) {
+  for (const auto& installed : shards_) {
+    if (installed->Is(job, generation) && !installed->retired()) return installed.get();
   }
   return nullptr;
 }
 
+// A second link of the same member takes the place of the first.
 void ShardThread::PeerJoined(PeerId peer, const LinkIdentity& who) {
-  Tenant* tenant = Find(who.job, who.generation);
-  if (tenant == nullptr || !tenant->Has(who)) {
+  const InstalledShard::Seat seat{who.role, who.index};
+  InstalledShard* installed = Find(who.job, who.generation);
+  if (installed == nullptr || !installed->HasSeat(seat)) {
     LOG_EVERY_T(WARNING, 1) << "turning away " << NameOf(who) << ": "
-                            << (tenant == nullptr ? "the job was released" : "it has no such");
-    metrics_->refused(tenant == nullptr ? RefusalReason::kUnknownJob : RefusalReason::kWrongRank)
+                            << (installed == nullptr ? "the job was released" : "it has no such");
+    metrics_->refused(installed == nullptr ? RefusalReason::kUnknownJob : RefusalReason::kWrongRank)
         .Increment();
     return transport_->Disconnect(peer);
   }
-  tenant->Join(peer, who);
-  links_[peer] = {tenant, who};
-}
-
-void ShardThread::Disconnect(PeerId peer) {
-  links_.erase(peer);
-  transport_->Disconnect(peer);
+  if (const PeerId before = installed->PeerAt(seat); before != PeerId::kNone) {
+    RemoveLink(*links_.at(before));
+  }
+  AddLink(installed->links(), peer, who);
 }
 
 // Who speaks, where he may say that: what a header says of job and sender is believed only where it
@@ -460,7 +311,7 @@ void ShardThread::Disconnect(PeerId peer) {
 ShardThread::Link* ShardThread::SenderOf(PeerId from, const WireHeader& header) {
   const auto found = links_.find(from);
   if (found == links_.end()) return nullptr;
-  Link& link = found->second;
+  Link& link = *found->second;
   if (link.breach) return nullptr;
   if (header.job == link.who.job && header.rank == link.who.index &&
       MaySay(link.who, header.kind)) {
@@ -478,10 +329,10 @@ ShardThread::Link* ShardThread::SenderOf(PeerId from, const WireHeader& header) 
 // Why its shard does not take a message of a worker.
 RefusalReason ShardThread::Judge(const Link& link, const WireHeader& header) {
   if (header.generation < link.who.generation) return RefusalReason::kOldGeneration;
-  if (link.tenant->retired() || header.generation > link.who.generation) {
+  if (link.job->shard().retired() || header.generation > link.who.generation) {
     return RefusalReason::kUnknownJob;
   }
-  if (header.kind != MessageKind::kHello && !link.tenant->Greeted(header.rank)) {
+  if (header.kind != MessageKind::kHello && !link.greeted) {
     return RefusalReason::kNotGreeted;
   }
   return RefusalReason::kNone;
@@ -490,13 +341,16 @@ RefusalReason ShardThread::Judge(const Link& link, const WireHeader& header) {
 PayloadPlace ShardThread::PlacePayload(PeerId from, const WireHeader& header) {
   Link* const link = SenderOf(from, header);
   if (link == nullptr) return {};
-  if (header.kind == MessageKind::kClosed) return link->tenant->PlaceDecision(header);
+  if (header.kind == MessageKind::kClosed) {
+    if (link->job->shard().retired()) return {};
+    return link->job->PlaceDecision(header.length);
+  }
   if (IsReport(header.kind)) return PlaceReport(*link, header);
   ParameterShard::Placement placement{.refusal = RefusalReason::kBadHeader};
   if (header.kind == MessageKind::kPush) {
     placement.refusal = Judge(*link, header);
     if (placement.refusal == RefusalReason::kNone) {
-      placement = link->tenant->shard().PlacePush(header);
+      placement = ShardOf(*link).PlacePush(header);
     }
   }
   if (!placement.memory.empty()) return {placement.memory, placement.in_place};
@@ -513,9 +367,9 @@ void ShardThread::AnswerUnplaced() {
     const auto link = links_.find(message.from);
     if (link == links_.end()) continue;
     if (message.refusal != RefusalReason::kNone) {
-      SendRefusal(link->second, message.header, message.refusal);
-    } else if (Judge(link->second, message.header) == RefusalReason::kNone) {
-      link->second.tenant->shard().AnswerRepeat(message.header);
+      SendRefusal(*link->second, message.header, message.refusal);
+    } else if (Judge(*link->second, message.header) == RefusalReason::kNone) {
+      ShardOf(*link->second).AnswerRepeat(message.header);
     }
   }
   unplaced_.clear();
@@ -524,14 +378,7 @@ void ShardThread::AnswerUnplaced() {
 void ShardThread::CutOffBreaches() {
   for (const PeerId peer : breaches_) {
     const auto link = links_.find(peer);
-    if (link == links_.end()) continue;
-    Tenant& tenant = *link->second.tenant;
-    const LinkIdentity who = link->second.who;
-    if (who.role == LinkRole::kWorker) {
-      tenant.Disconnect(who.index);
-    } else {
-      tenant.DisconnectShard(static_cast<int>(who.index));
-    }
+    if (link != links_.end()) RemoveLink(*link->second);
   }
   breaches_.clear();
 }
@@ -561,11 +408,11 @@ void ShardThread::Received(PeerId from, const WireHeader& header,
   }
 }
 
-// Also of a tenant that was retired meanwhile: it waits for its payloads.
+// Also of a shard that was retired meanwhile: it waits for its payloads.
 void ShardThread::PayloadLost(PeerId from, const WireHeader& header) {
   const auto found = links_.find(from);
   if (found == links_.end()) return;
-  ParameterShard& shard = found->second.tenant->shard();
+  ParameterShard& shard = ShardOf(*found->second);
   if (header.kind == MessageKind::kPush) {
     shard.PushLost(header);
   } else if (header.kind == MessageKind::kArrived) {
@@ -584,14 +431,14 @@ void ShardThread::ReceivedPush(const Link& link, const WireHeader& header,
   }
   counts_.pushes.Add(1);
   counts_.push_bytes.Add(static_cast<int64_t>(payload.size()));
-  // Also to a tenant that was retired meanwhile: it waits for its payloads.
-  const RefusalReason refusal = link.tenant->shard().PushArrived(header, payload, std::move(lease));
+  // Also to a shard that was retired meanwhile: it waits for its payloads.
+  const RefusalReason refusal = ShardOf(link).PushArrived(header, payload, std::move(lease));
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
 void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
   RefusalReason refusal = Judge(link, header);
-  if (refusal == RefusalReason::kNone) refusal = link.tenant->shard().Fetch(header);
+  if (refusal == RefusalReason::kNone) refusal = ShardOf(link).Fetch(header);
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
@@ -599,9 +446,9 @@ void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
 
 absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeader& header) {
   absl::Span<std::byte> place;
-  if (!link.tenant->retired() && header.generation == link.who.generation) {
-    place = header.kind == MessageKind::kArrived ? link.tenant->shard().PlaceRanks(header)
-                                                 : link.tenant->shard().PlaceScalars(header);
+  if (!link.job->shard().retired() && header.generation == link.who.generation) {
+    place = header.kind == MessageKind::kArrived ? ShardOf(link).PlaceRanks(header)
+                                                 : ShardOf(link).PlaceScalars(header);
   }
   if (place.empty()) metrics_->refused(RefusalReason::kWrongStep).Increment();
   return place;
@@ -611,36 +458,35 @@ void ShardThread::ReceivedReport(const Link& link, const WireHeader& header,
                                  absl::Span<const std::byte> payload) {
   if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
   // Also of one that was retired meanwhile: it waits for its payloads.
-  return header.kind == MessageKind::kArrived ? link.tenant->shard().RanksArrived(header)
-                                              : link.tenant->shard().ScalarsArrived(header);
+  return header.kind == MessageKind::kArrived ? ShardOf(link).RanksArrived(header)
+                                              : ShardOf(link).ScalarsArrived(header);
 }
 
 void ShardThread::ReceivedDecision(const Link& link, const WireHeader& header,
                                    absl::Span<const std::byte> payload) {
   RefusalReason refusal = RefusalReason::kUnknownJob;
-  if (!link.tenant->retired() && header.generation == link.who.generation) {
-    refusal = header.kind == MessageKind::kVerdict
-                  ? link.tenant->shard().VerdictArrived(header)
-                  : link.tenant->shard().StepClosed(header, payload);
+  if (!link.job->shard().retired() && header.generation == link.who.generation) {
+    refusal = header.kind == MessageKind::kVerdict ? ShardOf(link).VerdictArrived(header)
+                                                   : ShardOf(link).StepClosed(header, payload);
   }
   if (refusal != RefusalReason::kNone) metrics_->refused(refusal).Increment();
 }
 
-void ShardThread::Greet(const Link& link, const WireHeader& header) {
+void ShardThread::Greet(Link& link, const WireHeader& header) {
   if (const RefusalReason refusal = Judge(link, header); refusal != RefusalReason::kNone) {
     return metrics_->refused(refusal).Increment();
   }
-  Tenant& tenant = *link.tenant;
-  tenant.SetGreeted(header.rank);
-  tenant.SendTo(static_cast<int>(header.rank),
-                {.kind = MessageKind::kHello,
-                 .generation = header.generation,
-                 .job = header.job,
-                 .chunk = header.chunk,
-                 .rank = header.rank},
-                {}, nullptr);
-  metrics_->ShowLink(tenant.plan().job(), tenant.plan().workers(header.rank).member(),
-                     transport_->Describe(tenant.PeerOf(header.rank)));
+  link.greeted = true;
+  InstalledShard& installed = link.job->shard();
+  installed.SendTo(static_cast<int>(header.rank),
+                   {.kind = MessageKind::kHello,
+                    .generation = header.generation,
+                    .job = header.job,
+                    .chunk = header.chunk,
+                    .rank = header.rank},
+                   {}, nullptr);
+  metrics_->ShowLink(installed.plan().job(), installed.plan().workers(header.rank).member(),
+                     transport_->Describe(link.peer));
 }
 
 void ShardThread::Refuse(const Link& link, const WireHeader& header, RefusalReason reason) {
@@ -650,8 +496,7 @@ void ShardThread::Refuse(const Link& link, const WireHeader& header, RefusalReas
 
 // Only to a worker that was greeted, and that has not been released with its job.
 void ShardThread::SendRefusal(const Link& link, const WireHeader& header, RefusalReason reason) {
-  if (link.who.role != LinkRole::kWorker || link.tenant->retired() ||
-      !link.tenant->Greeted(header.rank)) {
+  if (link.who.role != LinkRole::kWorker || link.job->shard().retired() || !link.greeted) {
     return;
   }
   WireHeader refusal = header;
@@ -661,32 +506,32 @@ void ShardThread::SendRefusal(const Link& link, const WireHeader& header, Refusa
   refusal.reason = reason;
   refusal.length = 0;
   refusal.scalar = 0;
-  link.tenant->SendTo(static_cast<int>(header.rank), refusal, {}, nullptr);
+  link.job->shard().SendTo(static_cast<int>(header.rank), refusal, {}, nullptr);
 }
 
 void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
   const auto found = links_.find(peer);
   if (found == links_.end()) return transport_->Disconnect(peer);
-  Tenant& tenant = *found->second.tenant;
-  const LinkIdentity who = found->second.who;
+  Link& link = *found->second;
+  InstalledShard& installed = link.job->shard();
+  const v1::JobPlan& plan = installed.plan();
+  const LinkIdentity who = link.who;
   const bool worker = who.role == LinkRole::kWorker;
-  LOG_IF(WARNING, !tenant.retired())
-      << tenant.plan().job() << ", shard " << tenant.shard().shard() << ": lost "
-      << (worker ? absl::StrCat(tenant.plan().workers(static_cast<int>(who.index)).member(),
-                                " (rank ", who.index, ")")
+  LOG_IF(WARNING, !installed.retired())
+      << plan.job() << ", shard " << installed.shard().shard() << ": lost "
+      << (worker ? absl::StrCat(plan.workers(static_cast<int>(who.index)).member(), " (rank ",
+                                who.index, ")")
                  : absl::StrCat("shard ", who.index, " on ",
-                                tenant.plan().shards(static_cast<int>(who.index)).member()))
+                                plan.shards(static_cast<int>(who.index)).member()))
       << ": " << why.message();
-  if (worker) return tenant.Disconnect(who.index);
-  const int shard = static_cast<int>(who.index);
-  tenant.DisconnectShard(shard);
-  if (tenant.retired() || tenant.shard().finished()) return;
+  RemoveLink(link);
+  if (worker || installed.retired() || installed.shard().finished()) return;
   // No step can be agreed on any more, and nobody connects again.
-  const std::string& member = tenant.plan().shards(shard).member();
-  tenant.listener().ShardFailed(
-      tenant.shard().shard(),
+  const std::string& member = plan.shards(static_cast<int>(who.index)).member();
+  installed.listener().ShardFailed(
+      installed.shard().shard(),
       WithReason(absl::UnavailableError(
-                     absl::StrCat("lost shard ", shard, " of ", member, ": ", why.message())),
+                     absl::StrCat("lost shard ", who.index, " of ", member, ": ", why.message())),
                  "PS_UNREACHABLE"),
       member);
 }

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,34 +25,12 @@
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
-#include "proto/muster/v1/coordinator.pb.h"
+#include "services/ps/installed_shard.h"
+#include "services/ps/job_links.h"
 #include "services/ps/ps_metrics.h"
+#include "services/ps/shard_listener.h"
 
 namespace muster {
-
-// How far a shard has come, kept up to date by its thread. Any thread may read.
-struct ShardProgress {
-  std::atomic<int64_t> lowest_version = 0;
-  // Where steps are judged, as of the last verdict.
-  std::atomic<float> loss_scale = 0;
-  std::atomic<int64_t> skips_in_row = 0;
-};
-
-// Hears what becomes of a shard. Called on the shard's thread, never in the steady state of
-// training; must not block.
-class ShardListener {
- public:
-  virtual ~ShardListener() = default;
-  // The shard answers messages from here on, or `status` says why it does not exist.
-  virtual void ShardInstalled(int shard, const absl::Status& status) = 0;
-  // It was installed and cannot go on, for which `culprit`, another member, is to blame.
-  virtual void ShardFailed(int shard, const absl::Status& status, const std::string& culprit) = 0;
-  virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
-  virtual void SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
-                                const std::string& message) = 0;
-  // The shard is destroyed; the last call.
-  virtual void ShardReleased(int shard) = 0;
-};
 
 // The loop: commands, Progress(), Wait(). Commands come through a mailbox that is looked into only
 // when something was posted; messages are handled from inside Progress(). In the steady state of
@@ -93,13 +70,7 @@ class ShardThread : private MessageReceiver {
   void Release(uint64_t job, uint32_t generation);
 
  private:
-  class Tenant;  // a shard and its workers
-  // Who is at the other end of a link.
-  struct Link {
-    Tenant* tenant = nullptr;
-    LinkIdentity who;
-    bool breach = false;  // said what is not his to say, and is about to be cut off
-  };
+  using Link = JobLinks::Link;
   struct UnplacedMessage {
     PeerId from;
     WireHeader header;
@@ -115,12 +86,18 @@ class ShardThread : private MessageReceiver {
   void Serve();
   void Wake() ABSL_LOCKS_EXCLUDED(mu_);
   void RunCommands();
-  void ForTenant(uint64_t job, uint32_t generation, absl::AnyInvocable<void(Tenant&)> action);
+  void ForShard(uint64_t job, uint32_t generation,
+                absl::AnyInvocable<void(InstalledShard&)> action);
   void Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
              ShardProgress* progress);
-  void ConnectToFirstShard(Tenant& tenant);
-  void Disconnect(PeerId peer);
+  void ConnectToFirstShard(InstalledShard& installed);
   void DestroyReleased();
+  void CutOff(InstalledShard& installed);
+
+  // The links of all jobs.
+  void AddLink(JobLinks& links, PeerId peer, const LinkIdentity& who);
+  void RemoveLink(Link& link);
+  void RemoveLinks(const JobLinks& links);
 
   void PeerJoined(PeerId peer, const LinkIdentity& who) override;
   PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override;
@@ -129,7 +106,7 @@ class ShardThread : private MessageReceiver {
   void PayloadLost(PeerId from, const WireHeader& header) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
 
-  Tenant* Find(uint64_t job, uint32_t generation);
+  InstalledShard* Find(uint64_t job, uint32_t generation);
   Link* SenderOf(PeerId from, const WireHeader& header);
   static RefusalReason Judge(const Link& link, const WireHeader& header);
   void ReceivedPush(const Link& link, const WireHeader& header, absl::Span<const std::byte> payload,
@@ -140,7 +117,7 @@ class ShardThread : private MessageReceiver {
                       absl::Span<const std::byte> payload);
   void ReceivedDecision(const Link& link, const WireHeader& header,
                         absl::Span<const std::byte> payload);
-  void Greet(const Link& link, const WireHeader& header);
+  void Greet(Link& link, const WireHeader& header);
   void AnswerUnplaced();
   void CutOffBreaches();
   void Refuse(const Link& link, const WireHeader& header, RefusalReason reason);
@@ -154,9 +131,10 @@ class ShardThread : private MessageReceiver {
 
   // The thread's own.
   std::unique_ptr<Transport> transport_;
-  std::vector<std::unique_ptr<Tenant>> tenants_;
-  absl::flat_hash_map<PeerId, Link> links_;
-  std::vector<PeerId> breaches_;  // to be cut off after Progress(), which is using them
+  std::vector<std::unique_ptr<JobLinks>> jobs_;  // outlive the shards
+  std::vector<std::unique_ptr<InstalledShard>> shards_;
+  absl::flat_hash_map<PeerId, Link*> links_;  // of all jobs
+  std::vector<PeerId> breaches_;              // to be cut off after Progress(), which is using them
   std::vector<UnplacedMessage>
       unplaced_;  // answered after Progress(): PlacePayload() must not send
 

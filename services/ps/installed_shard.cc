@@ -1,0 +1,147 @@
+#include "services/ps/installed_shard.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+namespace muster {
+
+InstalledShard::InstalledShard(const Environment& environment,
+                               std::unique_ptr<ParameterShard> shard, ShardListener* listener,
+                               ShardProgress* progress, Registrations registrations,
+                               JobLinks* links)
+    : environment_(environment),
+      shard_(std::move(shard)),
+      listener_(listener),
+      progress_(progress),
+      registrations_(std::move(registrations)),
+      links_(links),
+      workers_(shard_->plan().workers_size(), PeerId::kNone),
+      shards_(shard_->plan().shards_size(), PeerId::kNone) {
+  shard_->set_output(this);
+  PublishVersion();
+}
+
+InstalledShard::~InstalledShard() {
+  const int number = shard_->shard();
+  registrations_.clear();
+  shard_.reset();
+  listener_->ShardReleased(number);
+}
+
+void InstalledShard::Retire() {
+  if (!retired_) retired_at_ = Clock::now();
+  retired_ = true;
+  shard_->Retire();
+}
+
+bool InstalledShard::HasSeat(const Seat& seat) const {
+  return seat.index < (seat.role == LinkRole::kWorker ? workers_.size() : shards_.size());
+}
+
+PeerId InstalledShard::PeerAt(const Seat& seat) const {
+  return seat.role == LinkRole::kWorker ? workers_[seat.index] : shards_[seat.index];
+}
+
+void InstalledShard::Take(const Seat& seat, PeerId peer) {
+  CHECK(PeerAt(seat) == PeerId::kNone);
+  SeatsOf(seat.role)[seat.index] = peer;
+  if (seat.role == LinkRole::kWorker && environment_.transport->Describe(peer).shares_memory()) {
+    update_timer_.set_values_are_read_in_place();
+  }
+}
+
+std::optional<InstalledShard::Seat> InstalledShard::Leave(PeerId peer) {
+  for (const LinkRole role : {LinkRole::kWorker, LinkRole::kShard}) {
+    std::vector<PeerId>& seats = SeatsOf(role);
+    const auto found = std::ranges::find(seats, peer);
+    if (found == seats.end()) continue;
+    *found = PeerId::kNone;
+    return Seat{role, static_cast<uint32_t>(found - seats.begin())};
+  }
+  return std::nullopt;
+}
+
+void InstalledShard::Lost(const Seat& seat) {
+  if (seat.role == LinkRole::kWorker) {
+    shard_->RankLost(static_cast<int>(seat.index));
+  } else {
+    shard_->ShardLost(static_cast<int>(seat.index));
+  }
+}
+
+std::vector<std::string> InstalledShard::SeatedMembers() const {
+  std::vector<std::string> members;
+  for (int rank = 0; rank < std::ssize(workers_); ++rank) {
+    if (workers_[rank] != PeerId::kNone) members.push_back(plan().workers(rank).member());
+  }
+  for (int other = 0; other < std::ssize(shards_); ++other) {
+    if (shards_[other] != PeerId::kNone) members.push_back(plan().shards(other).member());
+  }
+  return members;
+}
+
+// ---------------------------------------------------------------- what the shard says
+
+void InstalledShard::SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+                            Transport::SendDone done) {
+  PublishVersion();
+  const PeerId peer = workers_[rank];
+  if (peer == PeerId::kNone) {
+    if (done) done(absl::UnavailableError("not connected"));
+    return;
+  }
+  environment_.counts->params_bytes.Add(static_cast<int64_t>(payload.size()));
+  environment_.transport->Send(peer, header, payload, std::move(done));
+}
+
+void InstalledShard::SendToShard(int shard, const WireHeader& header,
+                                 absl::Span<const std::byte> payload, Transport::SendDone done) {
+  if (shards_[shard] == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+  environment_.transport->Send(shards_[shard], header, payload, std::move(done));
+}
+
+void InstalledShard::StepJudged(const StepVerdict& verdict) {
+  progress_->loss_scale.store(verdict.loss_scale, std::memory_order_relaxed);
+  progress_->skips_in_row.store(verdict.skips_in_row, std::memory_order_relaxed);
+  // By one shard, so that the sum over parameter servers is right.
+  if (verdict.skipped && shard_->shard() == 0) environment_.metrics->skipped_steps.Increment();
+}
+
+kernels::OutgoingStores InstalledShard::UpdateBegins(int64_t elements) {
+  return update_timer_.Begin(elements);
+}
+
+void InstalledShard::UpdateEnds(double sum_of_squares) {
+  const UpdateTimer::Sample sample = update_timer_.End();
+  if (sample.updates > 0) {
+    environment_.counts->apply_duration.Observe(sample.nanoseconds, sample.updates);
+  }
+  if (!std::isfinite(sum_of_squares)) environment_.metrics->nonfinite_gradients.Increment();
+}
+
+void InstalledShard::StalePushApplied(int64_t staleness) {
+  environment_.counts->push_staleness.Observe(staleness);
+}
+
+void InstalledShard::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {
+  listener_->SnapshotTaken(std::move(snapshot));
+}
+
+void InstalledShard::SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                                      const std::string& message) {
+  listener_->SnapshotDeclined(shard_->shard(), id, step, outcome, message);
+}
+
+void InstalledShard::PublishVersion() {
+  progress_->lowest_version.store(shard_->lowest_version(), std::memory_order_relaxed);
+  const int64_t late = shard_->late_pushes();
+  if (late == late_pushes_) return;
+  environment_.metrics->late_pushes.Increment(static_cast<double>(late - late_pushes_));
+  late_pushes_ = late;
+}
+
+}  // namespace muster

@@ -1,0 +1,115 @@
+// A shard on its shard thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/optimizer/optimizer.h"
+#include "lib/shard/parameter_shard.h"
+#include "lib/transport/session.h"
+#include "lib/transport/transport.h"
+#include "lib/transport/wire.h"
+#include "proto/muster/v1/plan.pb.h"
+#include "services/ps/job_links.h"
+#include "services/ps/ps_metrics.h"
+#include "services/ps/shard_listener.h"
+#include "services/ps/update_timer.h"
+
+namespace muster {
+
+// A shard with all that the plan of its generation fixes: who of those who are connected has which
+// seat (the rank of a worker, the number of another shard), where its memory is registered, and who
+// hears of it. Sends what the shard has to say to whoever has the seat, and counts.
+//
+// Of the transport's thread. Destroyed when the transport does not use the shard's memory any more:
+// after it, or when shard().idle().
+class InstalledShard : public ShardOutput {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
+
+  // What it has in common with the others of its thread. All outlive it but the transport.
+  struct Environment {
+    Transport* transport;
+    PsMetrics* metrics;
+    ShardCounts* counts;
+  };
+
+  // `registrations` are of the shard's memory. `listener` and `progress` outlive this; so do
+  // `links`.
+  InstalledShard(const Environment& environment, std::unique_ptr<ParameterShard> shard,
+                 ShardListener* listener, ShardProgress* progress, Registrations registrations,
+                 JobLinks* links);
+  ~InstalledShard() override;  // the listener hears so when the memory is free
+
+  ParameterShard& shard() { return *shard_; }
+  ShardListener& listener() { return *listener_; }
+  JobLinks& links() { return *links_; }
+  const v1::JobPlan& plan() const { return shard_->plan(); }
+  bool Is(uint64_t job, uint32_t generation) const {
+    return plan().job_number() == job && plan().generation() == generation;
+  }
+
+  // Its life ends: it takes and says nothing more, and waits to be idle.
+  void Retire();
+  bool retired() const { return retired_; }
+  Clock::time_point retired_at() const { return retired_at_; }
+
+  // The rank of a worker, the number of another shard.
+  struct Seat {
+    LinkRole role;
+    uint32_t index;
+  };
+  bool HasSeat(const Seat& seat) const;  // the plan has such a member
+  // Who has the seat; kNone: nobody.
+  PeerId PeerAt(const Seat& seat) const;
+  // Gives `peer` a seat that nobody has.
+  void Take(const Seat& seat, PeerId peer);
+  // Before `peer` is disconnected: nothing is sent to him any more. Returns the seat that he had.
+  std::optional<Seat> Leave(PeerId peer);
+  // After who had the seat was disconnected: what was under way from him will not arrive.
+  void Lost(const Seat& seat);
+  // The members in whose seats somebody is.
+  std::vector<std::string> SeatedMembers() const;
+
+  // ShardOutput.
+  void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+              Transport::SendDone done) override;
+  void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
+                   Transport::SendDone done) override;
+  void StepJudged(const StepVerdict& verdict) override;
+  kernels::OutgoingStores UpdateBegins(int64_t elements) override;
+  void UpdateEnds(double sum_of_squares) override;
+  void StalePushApplied(int64_t staleness) override;
+  void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override;
+  void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+                        const std::string& message) override;
+
+ private:
+  std::vector<PeerId>& SeatsOf(LinkRole role) {
+    return role == LinkRole::kWorker ? workers_ : shards_;
+  }
+  void PublishVersion();
+
+  const Environment environment_;
+  std::unique_ptr<ParameterShard> shard_;
+  ShardListener* const listener_;
+  ShardProgress* const progress_;
+  Registrations registrations_;
+  JobLinks* const links_;
+  std::vector<PeerId> workers_;  // by rank
+  std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
+  bool retired_ = false;
+  Clock::time_point retired_at_;
+  UpdateTimer update_timer_;
+  int64_t late_pushes_ = 0;  // counted in the metrics
+};
+
+}  // namespace muster

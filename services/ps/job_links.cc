@@ -1,0 +1,34 @@
+#include "services/ps/job_links.h"
+
+namespace muster {
+
+JobLinks::JobLinks(Transport* transport, uint64_t job, uint32_t generation,
+                   const SessionToken& token)
+    : transport_(transport), job_(job), generation_(generation), token_(token) {}
+
+void JobLinks::Open() { transport_->OpenSession(job_, generation_, token_); }
+
+void JobLinks::Close() { transport_->CloseSession(job_, generation_); }
+
+JobLinks::Link& JobLinks::Add(PeerId peer, const LinkIdentity& who) {
+  return links_.try_emplace(peer, Link{.job = this, .peer = peer, .who = who}).first->second;
+}
+
+void JobLinks::Remove(PeerId peer) {
+  links_.erase(peer);
+  transport_->Disconnect(peer);
+}
+
+std::vector<PeerId> JobLinks::peers() const {
+  std::vector<PeerId> peers;
+  peers.reserve(links_.size());
+  for (const auto& [peer, link] : links_) peers.push_back(peer);
+  return peers;
+}
+
+absl::Span<std::byte> JobLinks::PlaceDecision(uint64_t bytes) {
+  if (bytes > kDecisionBytesMax) return {};
+  return {&decisions_[next_decision_++ % kDecisions * kDecisionBytesMax], bytes};
+}
+
+}  // namespace muster
