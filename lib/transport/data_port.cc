@@ -146,6 +146,14 @@ void DataPort::Door::Announce() {
   wake_();
 }
 
+// One more connection of a link names the generation with which the link was let in, and the link
+// may have outlived it. Whether there is such a link is for the transport to see.
+const SessionToken* DataPort::Door::TokenFor(const LinkHello& hello) const {
+  const LinkIdentity& who = hello.who;
+  return hello.connection > 0 ? sessions_.FindSince(who.job, who.generation)
+                              : sessions_.Find(who.job, who.generation);
+}
+
 absl::StatusOr<std::shared_ptr<DataPort>> DataPort::Open(DataPortOptions options) {
   if (options.security == DataSecurity::kNone) {
     LOG_FIRST_N(WARNING, 1) << "the data port lets in whoever names a session that is open here, "
@@ -325,8 +333,7 @@ bool DataPort::Continue(HalfOpen& half) {
     handshake.Take(absl::MakeConstSpan(bytes).first(size), [this](const LinkHello& hello) {
       absl::MutexLock lock(&mu_);
       const Door* door = FindDoor(hello);
-      const SessionToken* token =
-          door == nullptr ? nullptr : door->sessions_.Find(hello.who.job, hello.who.generation);
+      const SessionToken* token = door == nullptr ? nullptr : door->TokenFor(hello);
       return token == nullptr ? std::nullopt : std::optional<SessionToken>(*token);
     });
     if (handshake.proven()) {
@@ -376,8 +383,7 @@ void DataPort::HandOver(HalfOpen& half) {
   absl::MutexLock lock(&mu_);
   Door* door = FindDoor(member.hello);
   if (door == nullptr) return;
-  const LinkIdentity& who = member.hello.who;
-  const SessionToken* open = door->sessions_.Find(who.job, who.generation);
+  const SessionToken* open = door->TokenFor(member.hello);
   // Closed meanwhile, or opened with another token: the connection is cut off.
   if (open == nullptr || !(*open == member.token)) return;
   door->news_.members.push_back(std::move(member));

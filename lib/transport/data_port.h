@@ -133,7 +133,10 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
     friend class DataPort;
     Door(std::shared_ptr<DataPort> port, uint32_t number, absl::AnyInvocable<void()> wake)
         : port_(std::move(port)), number_(number), wake_(std::move(wake)) {}
-    void Announce();  // with the port's lock held
+    // Both with the port's lock held.
+    void Announce();
+    // Of the session that it names: null, where it is not let in.
+    const SessionToken* TokenFor(const LinkHello& hello) const;
 
     const std::shared_ptr<DataPort> port_;
     const uint32_t number_;

@@ -237,6 +237,23 @@ TEST_F(DataPortTest, AMemberOfNoOpenSessionIsCountedAsNotProvenAndOneOfAnotherTo
   EXPECT_EQ(port_->strangers(), 2);
 }
 
+TEST_F(DataPortTest, ALinkThatOutlivedItsGenerationMayHaveMoreConnections) {
+  door_->OpenSession(1, 2, token_);
+  const auto shake = [this](uint32_t generation, uint32_t connection) {
+    HandshakeConnector handshake({.who = {.job = 1, .generation = generation, .index = 5},
+                                  .port = port_->id(),
+                                  .transport = door_->number(),
+                                  .connection = connection},
+                                 token_, DataSecurity::kAuth);
+    Visitor(*port_).Shake(handshake);
+    return handshake.let_in();
+  };
+  EXPECT_FALSE(shake(/*generation=*/1, /*connection=*/0));
+  EXPECT_TRUE(shake(/*generation=*/1, /*connection=*/1));
+  EXPECT_FALSE(shake(/*generation=*/3, /*connection=*/1));
+  EXPECT_TRUE(shake(/*generation=*/2, /*connection=*/0));
+}
+
 TEST_F(DataPortTest, AClosedSessionLetsNobodyIn) {
   door_->CloseSession(1, 1);
   const Visitor visitor(*port_);

@@ -61,14 +61,23 @@ std::string NameOf(const LinkIdentity& identity) {
 }
 
 void SessionTable::Open(uint64_t job, uint32_t generation, const SessionToken& token) {
-  tokens_[{job, generation}] = token;
+  sessions_[job] = {generation, token};
 }
 
-void SessionTable::Close(uint64_t job, uint32_t generation) { tokens_.erase({job, generation}); }
+void SessionTable::Close(uint64_t job, uint32_t generation) {
+  if (Find(job, generation) != nullptr) sessions_.erase(job);
+}
 
 const SessionToken* SessionTable::Find(uint64_t job, uint32_t generation) const {
-  const auto found = tokens_.find({job, generation});
-  return found == tokens_.end() ? nullptr : &found->second;
+  const auto found = sessions_.find(job);
+  return found != sessions_.end() && found->second.generation == generation ? &found->second.token
+                                                                            : nullptr;
+}
+
+const SessionToken* SessionTable::FindSince(uint64_t job, uint32_t generation) const {
+  const auto found = sessions_.find(job);
+  return found != sessions_.end() && found->second.generation >= generation ? &found->second.token
+                                                                            : nullptr;
 }
 
 }  // namespace muster

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -14,8 +13,9 @@
 
 namespace muster {
 
-// The secret that the members of one generation of a job share: it comes with the plan, over the
-// control plane, and is never printed. The coordinator's store keeps it, with the plan.
+// The secret that the members of a job share, for one generation or several: it comes with the
+// plan, over the control plane, and is never printed. The coordinator's store keeps it, with the
+// plan.
 class SessionToken {
  public:
   static constexpr size_t kBytes = 16;
@@ -61,17 +61,25 @@ struct LinkCredentials {
 };
 
 // The sessions in which a transport takes part: whoever connects must prove to be of one of them.
-// Thread-compatible.
+// Of a job at most one generation is open. Thread-compatible.
 class SessionTable {
  public:
-  // Replaces one of the same job and generation.
+  // Replaces one of the same job, of whichever generation.
   void Open(uint64_t job, uint32_t generation, const SessionToken& token);
+  // Does nothing where another generation of the job is open.
   void Close(uint64_t job, uint32_t generation);
-  // Null: there is none. Valid until the next change.
+  // Null: that generation is not open. Valid until the next change.
   const SessionToken* Find(uint64_t job, uint32_t generation) const;
+  // Likewise, but also where a later generation is open: for what belongs to a link that was let in
+  // before that.
+  const SessionToken* FindSince(uint64_t job, uint32_t generation) const;
 
  private:
-  absl::flat_hash_map<std::pair<uint64_t, uint32_t>, SessionToken> tokens_;
+  struct Session {
+    uint32_t generation;
+    SessionToken token;
+  };
+  absl::flat_hash_map<uint64_t, Session> sessions_;  // by job
 };
 
 }  // namespace muster

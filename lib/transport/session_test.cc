@@ -46,20 +46,37 @@ TEST(SessionTokenTest, IsSixteenBytesThatTravel) {
   }
 }
 
-TEST(SessionTableTest, KnowsWhatIsOpen) {
+TEST(SessionTableTest, OfAJobOneGenerationIsOpen) {
   SessionTable table;
   const SessionToken first = SessionToken::Random(), second = SessionToken::Random();
   EXPECT_EQ(table.Find(1, 1), nullptr);
   table.Open(1, 1, first);
-  table.Open(1, 2, second);
+  table.Open(2, 1, second);
   ASSERT_NE(table.Find(1, 1), nullptr);
   EXPECT_TRUE(*table.Find(1, 1) == first);
-  EXPECT_TRUE(*table.Find(1, 2) == second);
-  table.Open(1, 1, second);
-  EXPECT_TRUE(*table.Find(1, 1) == second);
-  table.Close(1, 1);
+  EXPECT_TRUE(*table.Find(2, 1) == second);
+  table.Open(1, 2, second);
   EXPECT_EQ(table.Find(1, 1), nullptr);
+  ASSERT_NE(table.Find(1, 2), nullptr);
+  EXPECT_TRUE(*table.Find(1, 2) == second);
+  table.Close(1, 1);
   EXPECT_NE(table.Find(1, 2), nullptr);
+  table.Close(1, 2);
+  EXPECT_EQ(table.Find(1, 2), nullptr);
+  EXPECT_NE(table.Find(2, 1), nullptr);
+}
+
+TEST(SessionTableTest, RemembersWhoCameBeforeTheGenerationThatIsOpen) {
+  SessionTable table;
+  const SessionToken token = SessionToken::Random();
+  EXPECT_EQ(table.FindSince(1, 1), nullptr);
+  table.Open(1, 2, token);
+  for (const uint32_t generation : {1u, 2u}) {
+    ASSERT_NE(table.FindSince(1, generation), nullptr) << generation;
+    EXPECT_TRUE(*table.FindSince(1, generation) == token);
+  }
+  EXPECT_EQ(table.FindSince(1, 3), nullptr);
+  EXPECT_EQ(table.FindSince(2, 1), nullptr);
 }
 
 }  // namespace

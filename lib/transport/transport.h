@@ -120,9 +120,12 @@ class Transport {
   virtual std::string name() const = 0;
 
   // Lets in, from now on, who connects and proves to know `token` as a member of this job's
-  // generation. Several sessions may be open; opening one again replaces its token.
+  // generation. Sessions of several jobs may be open, of each job one: opening another generation,
+  // or the same one with another token, lets nobody in any more who means the one before. Those who
+  // are in stay.
   virtual void OpenSession(uint64_t job, uint32_t generation, const SessionToken& token) = 0;
-  // Lets nobody in any more; those who are in stay.
+  // Lets nobody in any more; those who are in stay. Does nothing where another generation of the
+  // job is open.
   virtual void CloseSession(uint64_t job, uint32_t generation) = 0;
 
   // Starts a connection, as the member of a session that `credentials` name, to a transport in

@@ -366,6 +366,41 @@ TEST_P(TransportTest, WhoDoesNotKnowTheTokenIsNotLetIn) {
   EXPECT_EQ(server->postbox.joined.size(), 1u);
 }
 
+TEST_P(TransportTest, ALinkOutlivesTheGenerationThatLetItIn) {
+  auto client = MakeStation(), server = MakeStation(), late = MakeStation();
+  const PeerId to_server = Connect(*client, *server), to_client = AwaitJoin(*client, *server);
+  server->transport->OpenSession(1, 2, SessionToken());
+
+  // Both ways, with payloads large and small.
+  for (const size_t size : {size_t{0}, size_t{100}, size_t{1'000'000}}) {
+    const std::vector<std::byte> payload = PatternOf(size, size);
+    server->postbox.messages.clear();
+    client->postbox.messages.clear();
+    client->transport->Send(to_server, HeaderOf(1, size), payload, nullptr);
+    server->transport->Send(to_client, HeaderOf(2, size), payload, nullptr);
+    ASSERT_TRUE(ProgressUntil({client->transport.get(), server->transport.get()}, [&] {
+      return !server->postbox.messages.empty() && !client->postbox.messages.empty();
+    })) << size;
+    EXPECT_TRUE(server->postbox.messages[0].payload == absl::MakeConstSpan(payload));
+    EXPECT_TRUE(client->postbox.messages[0].payload == absl::MakeConstSpan(payload));
+  }
+
+  // Who comes now has to mean the new one, also once somebody closes the old one.
+  server->transport->CloseSession(1, 1);
+  Connect(*late, *server);
+  ASSERT_TRUE(ProgressUntil({late->transport.get(), server->transport.get()},
+                            [&] { return !late->postbox.losses.empty(); }));
+  EXPECT_EQ(late->postbox.losses[0].second.code(), absl::StatusCode::kPermissionDenied)
+      << late->postbox.losses[0].second;
+  EXPECT_EQ(server->postbox.joined.size(), 1u);
+  LinkCredentials credentials = CredentialsOf(0);
+  credentials.self.generation = 2;
+  ASSERT_TRUE(late->transport->Connect(server->transport->address(), credentials).ok());
+  AwaitJoin(*late, *server);
+  EXPECT_EQ(server->postbox.joined.back().second, credentials.self);
+  EXPECT_TRUE(client->postbox.losses.empty());
+}
+
 TEST_P(TransportTest, BothSidesHearOfADisconnectAndWhatWasDoneArrivesFirst) {
   auto a = MakeStation(), b = MakeStation();
   const PeerId to_b = Connect(*a, *b), to_a = AwaitJoin(*a, *b);
