@@ -15,12 +15,26 @@ inline constexpr int64_t kControlMessageBytesMax =
 inline constexpr int64_t kSliceBytesMax = 2 << 20;  // gRPC's sweet spot; its default limit is 4 MiB
 inline constexpr int64_t kReadChunkBytesMax = 1 << 20;  // ReadCheckpoint
 inline constexpr int kAttachedMembersMax = 4096;        // one stream and a few KB each
+inline constexpr int64_t kRequestBytesMax =
+    4 << 20;  // what the coordinator takes in one message; a slice is 2 MiB, a report less
+inline constexpr int kServerThreadsMax =
+    1024;  // of the coordinator, for calls that block: those of the five next lines, and short ones
+inline constexpr int kCreateCallsMax = 64;
+inline constexpr int kDownloadCallsMax = 32;  // a disk serves no more at once
+inline constexpr int kSaveCallsMax = 64;
+inline constexpr int kShardCallsMax = 256;   // WriteShard, and as many ReadShard
+inline constexpr int kWatchCallsMax = 1024;  // these hold no thread
+inline constexpr absl::Duration kFirstMessageMax =
+    absl::Seconds(10);  // until a stream says what it is about
+inline constexpr absl::Duration kStreamStallMax =
+    absl::Minutes(1);  // without a message that its client sends, or reads
 inline constexpr int kPageSizeDefault = 50;
 inline constexpr int kPageSizeMax = 500;
 inline constexpr int kRequestIdBytesMax = 64;
 inline constexpr int kJobsQueuedMax = 10000;  // one row each; a runaway script stops here
 inline constexpr int kStepRecordsHeldMax =
     65536;  // worker: about 5 MB while the coordinator is away
+inline constexpr int kStepRecordsReportedMax = 16384;  // in one report: below kRequestBytesMax
 
 // Jobs.
 inline constexpr int kNameBytesMax = 40;  // a Kubernetes label holds 63: name + "-" + number

@@ -1,0 +1,89 @@
+// How many calls the coordinator takes at once: each call that may take long, or hold memory or a
+// thread, is counted by its kind and its client.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+
+namespace muster {
+
+// The kinds of calls that are counted; limits::kCalls says how many there may be.
+enum class CallKind : uint8_t {
+  kCreate,    // CreateJob: imports a model, opens data
+  kWatch,     // WatchJob
+  kDownload,  // ReadCheckpoint
+  kSave,      // SaveCheckpoint, which waits
+  kAttach,    // a member's stream
+  kUpload,    // WriteShard
+  kRestore,   // ReadShard
+};
+inline constexpr int kCallKinds = 7;
+
+// Thread-safe; outlives its tickets.
+class Admission {
+ public:
+  struct Limit {
+    int total = 0;
+    int per_client = 0;  // a client is a connection
+  };
+  using LimitsByKind = std::array<Limit, kCallKinds>;
+  static LimitsByKind DefaultLimits();
+
+  explicit Admission(const LimitsByKind& limits = DefaultLimits()) : limits_(limits) {}
+
+  // A call that is under way. Move-only.
+  class Ticket {
+   public:
+    Ticket() = default;
+    Ticket(Ticket&& other) noexcept
+        : admission_(std::exchange(other.admission_, nullptr)),
+          kind_(other.kind_),
+          client_(std::move(other.client_)) {}
+    Ticket& operator=(Ticket&& other) noexcept {
+      std::swap(admission_, other.admission_);
+      std::swap(kind_, other.kind_);
+      std::swap(client_, other.client_);
+      return *this;
+    }
+    ~Ticket() {
+      if (admission_ != nullptr) admission_->Leave(kind_, client_);
+    }
+
+   private:
+    friend class Admission;
+    Ticket(Admission* admission, CallKind kind, std::string client)
+        : admission_(admission), kind_(kind), client_(std::move(client)) {}
+
+    Admission* admission_ = nullptr;
+    CallKind kind_ = CallKind::kCreate;
+    std::string client_;
+  };
+
+  // `client` as grpc::ServerContext::peer() has it. RESOURCE_EXHAUSTED, reason "TOO_MANY_CALLS",
+  // names the limit that is reached.
+  absl::StatusOr<Ticket> Enter(CallKind kind, absl::string_view client) ABSL_LOCKS_EXCLUDED(mu_);
+
+  int under_way(CallKind kind) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Count {
+    int total = 0;
+    absl::flat_hash_map<std::string, int> of_client;
+  };
+
+  void Leave(CallKind kind, const std::string& client) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const LimitsByKind limits_;
+  mutable absl::Mutex mu_;
+  std::array<Count, kCallKinds> counts_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster
