@@ -1,6 +1,7 @@
 #include "lib/fleet/channel.h"
 
 #include "grpcpp/create_channel.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "lib/limits/limits.h"
@@ -23,12 +24,18 @@ std::shared_ptr<grpc::Channel> DialCoordinator(const std::string& address) {
 }
 
 void ConfigureServer(grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(limits::kControlMessageBytesMax);
+  builder.SetMaxReceiveMessageSize(limits::kRequestBytesMax);
   builder.SetMaxSendMessageSize(limits::kControlMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // A connection that asks for more at once waits with the rest.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kStreamsOfConnectionMax);
+  // Calls that find no thread are answered RESOURCE_EXHAUSTED.
+  grpc::ResourceQuota quota;
+  quota.SetMaxThreads(limits::kServerThreadsMax);
+  builder.SetResourceQuota(quota);
   // Two servers on one port would each see half of the members.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }

@@ -14,7 +14,8 @@ namespace muster {
 // Never blocks.
 std::shared_ptr<grpc::Channel> DialCoordinator(const std::string& address);
 
-// The matching server side. Plaintext: security comes with its own issue.
+// The matching server side: requests up to limits::kRequestBytesMax, limits::kServerThreadsMax
+// threads for calls that block. Plaintext: security comes with its own issue.
 void ConfigureServer(grpc::ServerBuilder& builder);
 
 }  // namespace muster

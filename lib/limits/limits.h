@@ -19,6 +19,7 @@ inline constexpr int64_t kRequestBytesMax =
     4 << 20;  // what the coordinator takes in one message; a slice is 2 MiB, a report less
 inline constexpr int kServerThreadsMax =
     1024;  // of the coordinator, for calls that block: those of the five next lines, and short ones
+inline constexpr int kStreamsOfConnectionMax = 128;
 inline constexpr int kCreateCallsMax = 64;
 inline constexpr int kDownloadCallsMax = 32;  // a disk serves no more at once
 inline constexpr int kSaveCallsMax = 64;

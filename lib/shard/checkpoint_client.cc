@@ -22,10 +22,13 @@ namespace {
 constexpr auto kBackoffMin = std::chrono::milliseconds(100);
 constexpr auto kBackoffMax = std::chrono::milliseconds(2000);
 
-// Not the coordinator's verdict, but the connection's.
+// Not the coordinator's verdict, but the connection's, or that of a coordinator who is busy: its
+// own refusal, or gRPC's, which gives no reason.
 bool CoordinatorAway(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
   return absl::IsUnavailable(status) || absl::IsCancelled(status) || absl::IsAborted(status) ||
-         absl::IsDeadlineExceeded(status);
+         absl::IsDeadlineExceeded(status) ||
+         (absl::IsResourceExhausted(status) && (reason.empty() || reason == "TOO_MANY_CALLS"));
 }
 
 void PauseUnlessStopped(std::chrono::milliseconds time, const std::stop_token& stop) {

@@ -8,7 +8,7 @@
 
 namespace muster {
 
-CallWatch::CallWatch(absl::Duration interval) : interval_(interval), thread_([this] { Run(); }) {}
+CallWatch::CallWatch(const Options& options) : options_(options), thread_([this] { Run(); }) {}
 
 CallWatch::~CallWatch() {
   {
@@ -21,7 +21,7 @@ CallWatch::~CallWatch() {
 
 void CallWatch::Run() {
   absl::MutexLock lock(&mu_);
-  while (!AwaitFor(&mu_, absl::Condition(&stopping_), interval_)) {
+  while (!AwaitFor(&mu_, absl::Condition(&stopping_), options_.interval)) {
     const int64_t now = absl::ToInt64Nanoseconds(SteadyNow());
     for (Guard* guard : guards_) {
       if (guard->cancelled() || now - guard->advanced_nanos_ <= guard->patience_nanos_) continue;

@@ -11,14 +11,24 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 
 // One thread looks at all calls. Thread-safe; outlives what it watches.
 class CallWatch {
  public:
-  explicit CallWatch(absl::Duration interval = absl::Seconds(1));
+  struct Options {
+    absl::Duration interval = absl::Seconds(1);
+    absl::Duration first_message_max = limits::kFirstMessageMax;
+    absl::Duration stall_max = limits::kStreamStallMax;
+  };
+  explicit CallWatch(const Options& options);
   ~CallWatch();
+
+  // The patience with a stream that has not said what it is about, and with one that has.
+  absl::Duration first_message_max() const { return options_.first_message_max; }
+  absl::Duration stall_max() const { return options_.stall_max; }
 
   // A call that is watched while this exists.
   class Guard {
@@ -49,7 +59,7 @@ class CallWatch {
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
-  const absl::Duration interval_;
+  const Options options_;
   absl::Mutex mu_;
   std::list<Guard*> guards_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -8,7 +8,7 @@ namespace muster {
 namespace {
 
 TEST(CallWatchTest, ACallThatStandsStillIsCancelledOnce) {
-  CallWatch watch(absl::Milliseconds(1));
+  CallWatch watch({.interval = absl::Milliseconds(1)});
   absl::Notification cancelled, looked_again;
   int calls = 0;  // of the watch's thread
   CallWatch::Guard stuck(&watch, absl::ZeroDuration(), [&] {
@@ -23,7 +23,7 @@ TEST(CallWatchTest, ACallThatStandsStillIsCancelledOnce) {
 }
 
 TEST(CallWatchTest, ACallWithinItsPatienceIsNot) {
-  CallWatch watch(absl::Milliseconds(1));
+  CallWatch watch({.interval = absl::Milliseconds(1)});
   absl::Notification looked;
   CallWatch::Guard patient(&watch, absl::Hours(1), [] { FAIL() << "was not stuck"; });
   CallWatch::Guard stuck(&watch, absl::ZeroDuration(), [&] { looked.Notify(); });
@@ -32,7 +32,7 @@ TEST(CallWatchTest, ACallWithinItsPatienceIsNot) {
 }
 
 TEST(CallWatchTest, PatienceMayEndEarlierOrLater) {
-  CallWatch watch(absl::Milliseconds(1));
+  CallWatch watch({.interval = absl::Milliseconds(1)});
   absl::Notification cancelled;
   CallWatch::Guard call(&watch, absl::Hours(1), [&] { cancelled.Notify(); });
   call.Advance(absl::ZeroDuration());

@@ -25,24 +25,40 @@ absl::Status OutOfOrder(absl::string_view what) {
                     "INVALID_REQUEST");
 }
 
+absl::Status Stalled(absl::string_view what, absl::Duration stall_max) {
+  return WithReason(
+      absl::DeadlineExceededError(absl::StrCat(what, " for ", absl::FormatDuration(stall_max))),
+      "STREAM_STALLED");
+}
+
 // Everything that `source` has, into the stream.
 template <typename Source, typename Message>
-absl::Status SendAll(Source& source, grpc::ServerWriter<Message>& writer) {
+absl::Status SendAll(Source& source, grpc::ServerWriter<Message>& writer, CallWatch::Guard& guard,
+                     absl::Duration stall_max) {
   while (true) {
+    guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
     ASSIGN_OR_RETURN(const std::optional<Message> next, source.Next());
     if (!next) return absl::OkStatus();
-    if (!writer.Write(*next)) return CallerGone();
+    guard.Advance(stall_max);
+    if (!writer.Write(*next)) {
+      return guard.cancelled() ? Stalled("the caller has read nothing", stall_max) : CallerGone();
+    }
   }
 }
 
 absl::Status TakeSlices(const grpc::ServerContext& context,
-                        grpc::ServerReader<v1::WriteShardRequest>& reader, ShardUpload& upload) {
-  for (v1::WriteShardRequest request; reader.Read(&request);) {
+                        grpc::ServerReader<v1::WriteShardRequest>& reader, CallWatch::Guard& guard,
+                        absl::Duration stall_max, ShardUpload& upload) {
+  guard.Advance(stall_max);
+  for (v1::WriteShardRequest request; reader.Read(&request); guard.Advance(stall_max)) {
+    guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
     if (!request.has_slice()) {
       return OutOfOrder("after the header only slices may follow");
     }
     RETURN_IF_ERROR(upload.Write(request.slice()));
   }
+  if (guard.cancelled()) return Stalled("no slice has come", stall_max);
+  guard.Advance(absl::InfiniteDuration());
   return context.IsCancelled() ? CallerGone() : absl::OkStatus();
 }
 
@@ -79,6 +95,8 @@ grpc::Status CheckpointService::GetCheckpoint(grpc::ServerContext*,
 grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
                                                const v1::SaveCheckpointRequest* request,
                                                v1::Checkpoint* response) {
+  const auto ticket = admission_->Enter(CallKind::kSave, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
   const auto step = coordinator_->RequestCheckpoint(request->job());
   if (!step.ok()) return ToGrpc(step.status());
   while (!context->IsCancelled()) {
@@ -92,17 +110,24 @@ grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
 }
 
 grpc::Status CheckpointService::ReadCheckpoint(
-    grpc::ServerContext*, const v1::ReadCheckpointRequest* request,
+    grpc::ServerContext* context, const v1::ReadCheckpointRequest* request,
     grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) {
+  const auto ticket = admission_->Enter(CallKind::kDownload, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
   const auto checkpoint = coordinator_->GetCheckpoint(request->name());
   if (!checkpoint.ok()) return ToGrpc(checkpoint.status());
   auto files = CheckpointFiles::Open(*checkpoint, *request);
-  return ToGrpc(files.ok() ? SendAll(*files, *writer) : files.status());
+  if (!files.ok()) return ToGrpc(files.status());
+  CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
+  return ToGrpc(SendAll(*files, *writer, guard, watch_->stall_max()));
 }
 
 grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
                                            grpc::ServerReader<v1::WriteShardRequest>* reader,
                                            v1::WriteShardResponse*) {
+  const auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
+  CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
   v1::WriteShardRequest first;
   if (!reader->Read(&first)) return ToGrpc(CallerGone());
   if (!first.has_header()) {
@@ -111,17 +136,22 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
   auto upload = coordinator_->BeginShard(first.header());
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
-  const absl::Status ended =
-      coordinator_->EndShard(**upload, TakeSlices(*context, *reader, **upload));
+  const absl::Status ended = coordinator_->EndShard(
+      **upload, TakeSlices(*context, *reader, guard, watch_->stall_max(), **upload));
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }
 
-grpc::Status CheckpointService::ReadShard(grpc::ServerContext*, const v1::ReadShardRequest* request,
+grpc::Status CheckpointService::ReadShard(grpc::ServerContext* context,
+                                          const v1::ReadShardRequest* request,
                                           grpc::ServerWriter<v1::ShardSlice>* writer) {
+  const auto ticket = admission_->Enter(CallKind::kRestore, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
   const auto source = coordinator_->FindRestore(*request);
   if (!source.ok()) return ToGrpc(source.status());
   auto restore = ShardRestore::Open(source->plan, source->directory, request->shard());
-  return ToGrpc(restore.ok() ? SendAll(**restore, *writer) : restore.status());
+  if (!restore.ok()) return ToGrpc(restore.status());
+  CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
+  return ToGrpc(SendAll(**restore, *writer, guard, watch_->stall_max()));
 }
 
 }  // namespace muster

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
+#include "services/coordinator/admission.h"
+#include "services/coordinator/call_watch.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
@@ -10,7 +12,9 @@ namespace muster {
 // the service.
 class CheckpointService final : public v1::CheckpointService::Service {
  public:
-  explicit CheckpointService(Coordinator* coordinator) : coordinator_(coordinator) {}
+  // All outlive the service.
+  CheckpointService(Coordinator* coordinator, Admission* admission, CallWatch* watch)
+      : coordinator_(coordinator), admission_(admission), watch_(watch) {}
 
   grpc::Status ListCheckpoints(grpc::ServerContext* context,
                                const v1::ListCheckpointsRequest* request,
@@ -31,6 +35,8 @@ class CheckpointService final : public v1::CheckpointService::Service {
 
  private:
   Coordinator* const coordinator_;
+  Admission* const admission_;
+  CallWatch* const watch_;
 };
 
 }  // namespace muster

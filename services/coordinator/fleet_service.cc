@@ -15,9 +15,17 @@ namespace {
 // independently; the stream ends only between writes.
 class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::Directive> {
  public:
-  explicit AttachStream(Coordinator* coordinator)
-      : coordinator_(coordinator), waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
-    StartRead(&report_);
+  AttachStream(Coordinator* coordinator, absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,
+               grpc::CallbackServerContext* context)
+      : coordinator_(coordinator),
+        ticket_(std::move(ticket)),
+        waker_(std::make_shared<StreamWaker>([this] { Continue(); })),
+        guard_(watch, watch->first_message_max(), [context] { context->TryCancel(); }) {
+    if (ticket_.ok()) {
+      StartRead(&report_);
+    } else {
+      End(ticket_.status());
+    }
   }
 
   void OnReadDone(bool ok) override {
@@ -49,6 +57,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
     auto attachment = coordinator_->Attach(report_, waker_);
     if (!attachment.ok()) return attachment.status();
     attachment_ = *std::move(attachment);
+    guard_.Advance(absl::InfiniteDuration());  // its lease counts from here on
     absl::MutexLock lock(&mu_);
     outbox_ = attachment_;
     SendNext();
@@ -81,7 +90,9 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
   }
 
   Coordinator* const coordinator_;
+  const absl::StatusOr<Admission::Ticket> ticket_;
   const std::shared_ptr<StreamWaker> waker_;
+  CallWatch::Guard guard_;
   std::atomic<bool> cancelled_ = false;
 
   // Only reading touches these.
@@ -99,8 +110,9 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
 }  // namespace
 
 grpc::ServerBidiReactor<v1::MemberReport, v1::Directive>* FleetService::Attach(
-    grpc::CallbackServerContext*) {
-  return new AttachStream(coordinator_);
+    grpc::CallbackServerContext* context) {
+  return new AttachStream(coordinator_, admission_->Enter(CallKind::kAttach, context->peer()),
+                          watch_, context);
 }
 
 grpc::ServerUnaryReactor* FleetService::ListMembers(grpc::CallbackServerContext* context,

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/admission.h"
+#include "services/coordinator/call_watch.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
@@ -10,7 +12,9 @@ namespace muster {
 // service and its server.
 class FleetService final : public v1::FleetService::CallbackService {
  public:
-  explicit FleetService(Coordinator* coordinator) : coordinator_(coordinator) {}
+  // All outlive the service.
+  FleetService(Coordinator* coordinator, Admission* admission, CallWatch* watch)
+      : coordinator_(coordinator), admission_(admission), watch_(watch) {}
 
   grpc::ServerBidiReactor<v1::MemberReport, v1::Directive>* Attach(
       grpc::CallbackServerContext* context) override;
@@ -20,6 +24,8 @@ class FleetService final : public v1::FleetService::CallbackService {
 
  private:
   Coordinator* const coordinator_;
+  Admission* const admission_;
+  CallWatch* const watch_;
 };
 
 }  // namespace muster

@@ -19,9 +19,14 @@ grpc::Status Answer(absl::StatusOr<T> result, T* response) {
 // One WatchJob stream; deletes itself when gRPC is done with it.
 class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
  public:
-  WatchStream(Coordinator* coordinator, const v1::WatchJobRequest& request)
-      : coordinator_(coordinator), waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
-    auto watch = coordinator_->WatchJob(request, waker_);
+  WatchStream(Coordinator* coordinator, absl::StatusOr<Admission::Ticket> ticket,
+              const v1::WatchJobRequest& request)
+      : coordinator_(coordinator),
+        ticket_(std::move(ticket)),
+        waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
+    absl::StatusOr<std::shared_ptr<JobWatch>> watch =
+        ticket_.ok() ? coordinator_->WatchJob(request, waker_)
+                     : absl::StatusOr<std::shared_ptr<JobWatch>>(ticket_.status());
     absl::MutexLock lock(&mu_);
     if (watch.ok()) {
       watch_ = *std::move(watch);
@@ -69,6 +74,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> 
   }
 
   Coordinator* const coordinator_;
+  const absl::StatusOr<Admission::Ticket> ticket_;
   const std::shared_ptr<StreamWaker> waker_;
   absl::Mutex mu_;
   std::shared_ptr<JobWatch> watch_ ABSL_GUARDED_BY(mu_);
@@ -81,8 +87,10 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> 
 
 }  // namespace
 
-grpc::Status JobService::CreateJob(grpc::ServerContext*, const v1::CreateJobRequest* request,
-                                   v1::Job* response) {
+grpc::Status JobService::CreateJob(grpc::ServerContext* context,
+                                   const v1::CreateJobRequest* request, v1::Job* response) {
+  const auto ticket = admission_->Enter(CallKind::kCreate, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
   return Answer(coordinator_->CreateJob(*request), response);
 }
 
@@ -117,8 +125,9 @@ grpc::Status JobService::ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequ
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
-    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
-  return new WatchStream(coordinator_, *request);
+    grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
+  return new WatchStream(coordinator_, admission_->Enter(CallKind::kWatch, context->peer()),
+                         *request);
 }
 
 }  // namespace muster

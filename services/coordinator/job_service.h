@@ -2,6 +2,7 @@
 #pragma once
 
 #include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/admission.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
@@ -11,7 +12,9 @@ namespace muster {
 class JobService final
     : public v1::JobService::WithCallbackMethod_WatchJob<v1::JobService::Service> {
  public:
-  explicit JobService(Coordinator* coordinator) : coordinator_(coordinator) {}
+  // Both outlive the service.
+  JobService(Coordinator* coordinator, Admission* admission)
+      : coordinator_(coordinator), admission_(admission) {}
 
   grpc::Status CreateJob(grpc::ServerContext* context, const v1::CreateJobRequest* request,
                          v1::Job* response) override;
@@ -32,6 +35,7 @@ class JobService final
 
  private:
   Coordinator* const coordinator_;
+  Admission* const admission_;
 };
 
 }  // namespace muster

@@ -105,9 +105,11 @@ int Main() {
     return ExitCodeOf(coordinator.status());
   }
 
-  JobService jobs(coordinator->get());
-  FleetService fleet(coordinator->get());
-  CheckpointService checkpoints(coordinator->get());
+  Admission admission;
+  CallWatch watch({});
+  JobService jobs(coordinator->get(), &admission);
+  FleetService fleet(coordinator->get(), &admission, &watch);
+  CheckpointService checkpoints(coordinator->get(), &admission, &watch);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   if (absl::GetFlag(FLAGS_reflection)) {

@@ -41,17 +41,26 @@ v1::JobSpec LinearJob() {
   return spec;
 }
 
+// Two calls of a kind and connection, three in all.
+Admission::LimitsByKind Limits() {
+  Admission::LimitsByKind limits;
+  limits.fill({.total = 3, .per_client = 2});
+  return limits;
+}
+
 class ServicesTest : public ::testing::Test {
  protected:
-  ServicesTest() {
+  explicit ServicesTest(const CallWatch::Options& options = {.interval = absl::Milliseconds(10)})
+      : watch_(options) {
     std::string folder = ::testing::TempDir() + "/services-XXXXXX";
     EXPECT_NE(mkdtemp(folder.data()), nullptr);
     auto opened = Coordinator::Open({.state_dir = folder, .metrics = &metrics_});
     EXPECT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
-    job_service_ = std::make_unique<JobService>(coordinator_.get());
-    fleet_service_ = std::make_unique<FleetService>(coordinator_.get());
-    checkpoint_service_ = std::make_unique<CheckpointService>(coordinator_.get());
+    job_service_ = std::make_unique<JobService>(coordinator_.get(), &admission_);
+    fleet_service_ = std::make_unique<FleetService>(coordinator_.get(), &admission_, &watch_);
+    checkpoint_service_ =
+        std::make_unique<CheckpointService>(coordinator_.get(), &admission_, &watch_);
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -84,6 +93,8 @@ class ServicesTest : public ::testing::Test {
     return job;
   }
 
+  Admission admission_{Limits()};
+  CallWatch watch_;
   Metrics metrics_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<JobService> job_service_;
@@ -282,6 +293,55 @@ TEST_F(ServicesTest, CheckpointsThatDoNotExistAreNotFound) {
   const absl::Status saved =
       Call(&v1::CheckpointService::Stub::SaveCheckpoint, *checkpoints_, save, &checkpoint);
   EXPECT_EQ(ReasonOf(saved), "JOB_NOT_RUNNING");
+}
+
+TEST_F(ServicesTest, WhoWatchesTooMuchIsRefusedUntilHeStops) {
+  ASSERT_TRUE(Create(LinearJob()).ok());
+  v1::WatchJobRequest request;
+  request.set_name("line-1");
+  v1::WatchJobResponse response;
+  grpc::ClientContext contexts[3];
+  auto first = jobs_->WatchJob(&contexts[0], request);
+  auto second = jobs_->WatchJob(&contexts[1], request);
+  ASSERT_TRUE(first->Read(&response));
+  ASSERT_TRUE(second->Read(&response));
+
+  auto third = jobs_->WatchJob(&contexts[2], request);
+  EXPECT_FALSE(third->Read(&response));
+  EXPECT_EQ(ReasonOf(FromGrpc(third->Finish())), "TOO_MANY_CALLS");
+  EXPECT_TRUE(Create(LinearJob()).ok()) << "other calls are served";
+
+  contexts[0].TryCancel();
+  contexts[1].TryCancel();
+  (void)first->Finish();
+  (void)second->Finish();
+  for (bool served = false; !served;) {  // once the coordinator has heard of it
+    grpc::ClientContext context;
+    auto again = jobs_->WatchJob(&context, request);
+    served = again->Read(&response);
+    context.TryCancel();
+    (void)again->Finish();
+  }
+}
+
+class ImpatientServicesTest : public ServicesTest {
+ protected:
+  ImpatientServicesTest()
+      : ServicesTest({.interval = absl::Milliseconds(5),
+                      .first_message_max = absl::ZeroDuration(),
+                      .stall_max = absl::ZeroDuration()}) {}
+};
+
+TEST_F(ImpatientServicesTest, AStreamThatDoesNotSayWhatItIsAboutIsEnded) {
+  grpc::ClientContext attach, upload;
+  auto member = fleet_->Attach(&attach);
+  v1::Directive directive;
+  EXPECT_FALSE(member->Read(&directive));
+  EXPECT_TRUE(absl::IsCancelled(FromGrpc(member->Finish())));
+
+  v1::WriteShardResponse response;
+  auto shard = checkpoints_->WriteShard(&upload, &response);
+  EXPECT_TRUE(absl::IsCancelled(FromGrpc(shard->Finish())));
 }
 
 TEST_F(ServicesTest, GarbageAtThePortKillsNothing) {

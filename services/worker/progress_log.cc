@@ -45,8 +45,14 @@ void ProgressLog::Acknowledge(const v1::Acknowledge& acknowledge) {
 
 void ProgressLog::AddTo(v1::JobReport& report) const {
   absl::MutexLock lock(&mu_);
-  for (const v1::StepRecord& record : steps_) *report.add_steps() = record;
-  for (const v1::EvaluationRecord& record : evaluations_) *report.add_evaluations() = record;
+  int room = limits::kStepRecordsReportedMax;
+  for (auto record = steps_.begin(); record != steps_.end() && room > 0; ++record, --room) {
+    *report.add_steps() = *record;
+  }
+  for (auto record = evaluations_.begin(); record != evaluations_.end() && room > 0;
+       ++record, --room) {
+    *report.add_evaluations() = *record;
+  }
 }
 
 void ProgressLog::Close() {

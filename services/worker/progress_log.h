@@ -25,7 +25,8 @@ class ProgressLog {
   // Forgets what the coordinator has.
   void Acknowledge(const v1::Acknowledge& acknowledge) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Adds everything that is not acknowledged.
+  // Adds what is not acknowledged, the oldest first: limits::kStepRecordsReportedMax records at
+  // most, so that a report stays small when a coordinator that was away comes back.
   void AddTo(v1::JobReport& report) const ABSL_LOCKS_EXCLUDED(mu_);
 
   void Close() ABSL_LOCKS_EXCLUDED(mu_);

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 namespace {
@@ -42,6 +43,25 @@ TEST(ProgressLogTest, TellsEverythingAgainUntilItIsAcknowledged) {
     ASSERT_EQ(report.evaluations_size(), 1);
     EXPECT_EQ(report.evaluations(0).step(), 4);
   }
+}
+
+TEST(ProgressLogTest, AReportHoldsNoMoreThanItsShareAndTheOldestFirst) {
+  ProgressLog log;
+  constexpr int kShare = limits::kStepRecordsReportedMax;
+  for (int64_t step = 0; step < kShare + 2; ++step) ASSERT_TRUE(log.Append(StepOf(step)).ok());
+  ASSERT_TRUE(log.Append(EvaluationOf(2)).ok());
+  v1::JobReport full, rest;
+
+  log.AddTo(full);
+  log.Acknowledge(Before(kShare, 0));
+  log.AddTo(rest);
+
+  EXPECT_EQ(full.steps_size(), kShare);
+  EXPECT_EQ(full.steps(0).step(), 0);
+  EXPECT_EQ(full.evaluations_size(), 0);
+  EXPECT_EQ(rest.steps_size(), 2);
+  EXPECT_EQ(rest.evaluations_size(), 1);
+  EXPECT_LT(full.ByteSizeLong(), limits::kRequestBytesMax / 2);
 }
 
 TEST(ProgressLogTest, AFullLogMakesTrainingWaitForTheCoordinator) {
