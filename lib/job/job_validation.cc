@@ -12,6 +12,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/job/sync_check.h"
 #include "lib/job/training_check.h"
+#include "lib/job/unknown_fields.h"
 #include "lib/limits/limits.h"
 
 namespace muster {
@@ -89,6 +90,12 @@ void CheckChunkBytes(const v1::JobSpec& spec, FieldChecks& faults) {
 
 std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) {
   FieldChecks faults;
+  if (const auto bytes = static_cast<int64_t>(spec.ByteSizeLong()); bytes > limits::kSpecBytesMax) {
+    faults.Add("spec", absl::StrCat("must be at most ", limits::kSpecBytesMax, " bytes (is ", bytes,
+                                    "): data and models are named by path"));
+    return std::move(faults).Take();
+  }
+  CheckUnknownFields(spec, faults);
   CheckName(spec, faults);
   CheckModel(spec, faults);
   CheckData(spec, faults);

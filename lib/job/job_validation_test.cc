@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "gtest/gtest.h"
 #include "lib/status/field_fault.h"
 
@@ -45,6 +47,27 @@ TEST(JobValidationTest, AnEmptySpecMissesEverythingThatIsRequired) {
 
   EXPECT_THAT(fields, ::testing::ElementsAre("name", "model", "data", "data.batch_size", "training",
                                              "training.optimizer"));
+}
+
+TEST(JobValidationTest, FieldsOfANewerClientAreRefusedWhereTheyStand) {
+  auto add_unknown = [](google::protobuf::Message& message, int number) {
+    message.GetReflection()->MutableUnknownFields(&message)->AddVarint(number, 1);
+  };
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) { add_unknown(spec, 9001); }),
+              HasSubstr("spec: has field number 9001, which this coordinator does not know"));
+  EXPECT_THAT(FaultAfter([&](v1::JobSpec& spec) {
+                auto& sgd = *spec.mutable_training()->mutable_optimizer()->mutable_sgd();
+                add_unknown(sgd, 9002);
+                add_unknown(sgd, 9001);
+              }),
+              HasSubstr("training.optimizer.sgd: has field numbers 9001, 9002,"));
+}
+
+TEST(JobValidationTest, ASpecIsNoPlaceForData) {
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_checkpoint()->set_resume_from(std::string(2 << 20, 'x'));
+              }),
+              HasSubstr("spec: must be at most 1048576 bytes (is 2097"));
 }
 
 TEST(JobValidationTest, NamesAreKubernetesLabels) {

@@ -38,7 +38,9 @@ inline constexpr int kStepRecordsHeldMax =
 inline constexpr int kStepRecordsReportedMax = 16384;  // in one report: below kRequestBytesMax
 
 // Jobs.
-inline constexpr int kNameBytesMax = 40;  // a Kubernetes label holds 63: name + "-" + number
+inline constexpr int64_t kSpecBytesMax = 1
+                                         << 20;  // the store keeps it, and every watcher is sent it
+inline constexpr int kNameBytesMax = 40;         // a Kubernetes label holds 63: name + "-" + number
 inline constexpr int64_t kBatchSizeMax = 1 << 20;
 inline constexpr int64_t kStepsMax = 1'000'000'000'000;  // int64 sample positions must not overflow
 inline constexpr int kWorkersMax = 1024;  // rank is 16 bits on the wire with room to spare
