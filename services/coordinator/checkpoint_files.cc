@@ -1,13 +1,11 @@
 #include "services/coordinator/checkpoint_files.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "lib/checkpoint/safetensors.h"
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
@@ -18,65 +16,68 @@ namespace {
 
 constexpr char kManifest[] = "manifest.json";
 
-// Every file of the checkpoint, the manifest last: whoever has it has all.
-absl::StatusOr<std::vector<v1::CheckpointFile>> FilesOf(const v1::Checkpoint& checkpoint) {
-  std::vector<v1::CheckpointFile> files;
+// The manifest last: whoever has it has all.
+std::vector<std::string> NamesOf(const v1::Checkpoint& checkpoint) {
+  std::vector<std::string> names;
   for (const v1::CheckpointFile& file : checkpoint.files()) {
-    if (file.name() != kManifest) files.push_back(file);
+    if (file.name() != kManifest) names.push_back(file.name());
   }
-  std::error_code error;
-  v1::CheckpointFile& manifest = files.emplace_back();
-  manifest.set_name(kManifest);
-  const auto bytes =
-      std::filesystem::file_size(std::filesystem::path(checkpoint.directory()) / kManifest, error);
-  if (error) {
-    return WithReason(absl::NotFoundError(absl::StrCat(checkpoint.name(), ": ", error.message())),
-                      "CHECKPOINT_NOT_FOUND");
-  }
-  manifest.set_size_bytes(bytes);
-  return files;
+  names.push_back(kManifest);
+  return names;
 }
 
 }  // namespace
 
 absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const v1::Checkpoint& checkpoint,
                                                       const v1::ReadCheckpointRequest& request) {
-  ASSIGN_OR_RETURN(std::vector<v1::CheckpointFile> files, FilesOf(checkpoint));
-  if (request.file().empty()) {
-    if (request.offset() != 0)
-      return FaultsToStatus({{"offset", "needs a file"}}, "INVALID_REQUEST");
-    return CheckpointFiles(checkpoint.directory(), std::move(files), 0);
+  std::vector<std::string> names = NamesOf(checkpoint);
+  if (!request.file().empty()) {
+    if (!std::ranges::count(names, request.file())) {
+      return WithReason(absl::NotFoundError(
+                            absl::StrCat(checkpoint.name(), " has no file '", request.file(), "'")),
+                        "FILE_NOT_FOUND");
+    }
+    names = {request.file()};
+  } else if (request.offset() != 0) {
+    return FaultsToStatus({{"offset", "needs a file"}}, "INVALID_REQUEST");
   }
-  const auto file = std::ranges::find(files, request.file(), &v1::CheckpointFile::name);
-  if (file == files.end()) {
-    return WithReason(
-        absl::NotFoundError(absl::StrCat(checkpoint.name(), " has no file '", request.file(), "'")),
-        "FILE_NOT_FOUND");
+  std::vector<File> files;
+  for (const std::string& name : names) {
+    absl::StatusOr<DiskFile> content =
+        DiskFile::OpenToRead(absl::StrCat(checkpoint.directory(), "/", name));
+    if (absl::IsNotFound(content.status())) {
+      return WithReason(
+          absl::NotFoundError(absl::StrCat(checkpoint.name(), ": ", content.status().message())),
+          "CHECKPOINT_NOT_FOUND");
+    }
+    RETURN_IF_ERROR(content.status());
+    ASSIGN_OR_RETURN(const int64_t bytes, content->Size());
+    files.push_back({.name = name, .bytes = bytes, .content = *std::move(content)});
   }
-  if (request.offset() < 0 || request.offset() > file->size_bytes()) {
-    return FaultsToStatus({{"offset", absl::StrCat("must be 0 to ", file->size_bytes(), " (is ",
-                                                   request.offset(), ")")}},
-                          "INVALID_REQUEST");
+  if (request.offset() < 0 || request.offset() > files[0].bytes) {
+    return FaultsToStatus(
+        {{"offset", absl::StrCat("must be 0 to ", files[0].bytes, " (is ", request.offset(), ")")}},
+        "INVALID_REQUEST");
   }
-  return CheckpointFiles(checkpoint.directory(), {*file}, request.offset());
+  return CheckpointFiles(std::move(files), request.offset());
 }
 
 absl::StatusOr<std::optional<v1::ReadCheckpointResponse>> CheckpointFiles::Next() {
   if (file_ == files_.size()) return std::nullopt;
-  const v1::CheckpointFile& file = files_[file_];
-  const int64_t bytes = std::min(limits::kReadChunkBytesMax, file.size_bytes() - offset_);
+  const File& file = files_[file_];
+  const int64_t bytes = std::min(limits::kReadChunkBytesMax, file.bytes - offset_);
   v1::ReadCheckpointResponse piece;
-  piece.set_file(file.name());
+  piece.set_file(file.name);
   piece.set_offset(offset_);
-  piece.set_file_bytes(file.size_bytes());
+  piece.set_file_bytes(file.bytes);
   std::string& data = *piece.mutable_data();
   data.resize(bytes);
-  RETURN_IF_ERROR(
-      ReadFileRange(absl::StrCat(directory_, "/", file.name()), offset_, bytes, data.data()));
+  RETURN_IF_ERROR(file.content.ReadAt(
+      offset_, absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size())));
   piece.set_crc32c(
       Crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(data.data()), data.size())));
   offset_ += bytes;
-  if (offset_ == file.size_bytes()) {
+  if (offset_ == file.bytes) {
     offset_ = 0;
     ++file_;
   }

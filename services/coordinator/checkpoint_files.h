@@ -1,16 +1,20 @@
 // The bytes of a checkpoint's files, for a user who fetches them.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/checkpoint/disk_file.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 
 namespace muster {
 
-// Pieces of at most limits::kReadChunkBytesMax, the manifest last. Not thread-safe.
+// Pieces of at most limits::kReadChunkBytesMax, the manifest last. Holds the files open: a download
+// ends well though the checkpoint is pruned meanwhile. Not thread-safe.
 class CheckpointFiles {
  public:
   // Only files that the checkpoint lists can be named. NOT_FOUND (reason "FILE_NOT_FOUND") for any
@@ -23,11 +27,15 @@ class CheckpointFiles {
   absl::StatusOr<std::optional<v1::ReadCheckpointResponse>> Next();
 
  private:
-  CheckpointFiles(std::string directory, std::vector<v1::CheckpointFile> files, int64_t offset)
-      : directory_(std::move(directory)), files_(std::move(files)), offset_(offset) {}
+  struct File {
+    std::string name;
+    int64_t bytes = 0;
+    DiskFile content;
+  };
+  CheckpointFiles(std::vector<File> files, int64_t offset)
+      : files_(std::move(files)), offset_(offset) {}
 
-  std::string directory_;
-  std::vector<v1::CheckpointFile> files_;
+  std::vector<File> files_;
   size_t file_ = 0;
   int64_t offset_ = 0;
 };
