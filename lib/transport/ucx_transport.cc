@@ -3,26 +3,19 @@
 #include <glog/logging.h>
 #include <openssl/rand.h>
 #include <ucp/api/ucp.h>
-#include <ucs/debug/log_def.h>
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <set>
+#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "lib/status/status.h"
 #include "lib/transport/address_envelope.h"
-#include "lib/transport/ucx_library.h"
+#include "lib/transport/ucx_context.h"
+#include "lib/transport/ucx_greeting.h"
 
 namespace muster {
 namespace {
@@ -43,274 +36,9 @@ constexpr absl::string_view kAddressMark = "MUX1";
 constexpr absl::string_view kNotLetIn =
     "not let in: no such session is open there, or the token is another";
 
-// Who joins, and what of it is proved (docs/protocol.md): offsets in the header of a JOIN, whose
-// payload is the sealed address of the connector.
-constexpr size_t kTagBytes = 16;
-constexpr size_t kIdentityBytes = 24;
-constexpr size_t kProofBytes = sizeof(SessionToken::Proof);
-constexpr size_t kJoinBytes = kTagBytes + kIdentityBytes + kProofBytes;
-
-// Control: to the link with this tag, kind, zeros, and of a WELCOME its own tag and the proof.
-enum ControlKind : uint8_t { kWelcome = 1, kRefused = 2, kReady = 3, kBye = 4 };
-constexpr size_t kControlKindBytes = 8;
-constexpr size_t kControlBytes = kTagBytes + kControlKindBytes + kTagBytes + kProofBytes;
-
+constexpr size_t kTagBytes = sizeof(LinkTag);
 constexpr size_t kMessageBytes = WireHeader::kBytes + kTagBytes;
-constexpr size_t kHeaderBytesMax = std::max({kJoinBytes, kControlBytes, kMessageBytes});
-
-void PutNumber(std::byte* to, uint64_t value, size_t width) {
-  for (size_t i = 0; i < width; ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-uint64_t GetNumber(const std::byte* from, size_t width) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < width; ++i) value |= static_cast<uint64_t>(from[i]) << (8 * i);
-  return value;
-}
-
-void PutIdentity(std::byte* to, const LinkIdentity& identity) {
-  PutNumber(to, identity.job, 8);
-  PutNumber(to + 8, identity.generation, 4);
-  PutNumber(to + 12, identity.index, 4);
-  PutNumber(to + 16, static_cast<uint64_t>(identity.role), 8);
-}
-
-// Whether they were that of an identity.
-bool GetIdentity(const std::byte* from, LinkIdentity* identity) {
-  const uint64_t role = GetNumber(from + 16, 8);
-  *identity = {.job = GetNumber(from, 8),
-               .generation = static_cast<uint32_t>(GetNumber(from + 8, 4)),
-               .role = static_cast<LinkRole>(role),
-               .index = static_cast<uint32_t>(GetNumber(from + 12, 4))};
-  return role == static_cast<uint64_t>(LinkRole::kWorker) ||
-         role == static_cast<uint64_t>(LinkRole::kShard);
-}
-
-absl::Span<const std::byte> BytesOf(absl::string_view text) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
-}
-
-absl::string_view TextOf(absl::Span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// What the proof of a JOIN is of: `join` without the proof, and both addresses, which have their
-// length in front so that no two pairs look alike.
-std::string JoinStatement(absl::Span<const std::byte> join, absl::string_view from,
-                          absl::string_view to) {
-  std::byte length[8];
-  PutNumber(length, from.size(), sizeof(length));
-  return absl::StrCat("muster ucx 1 join", TextOf(join.first(kTagBytes + kIdentityBytes)),
-                      TextOf(length), from, to);
-}
-
-absl::Status ToStatus(ucs_status_t status) {
-  if (status == UCS_OK) return absl::OkStatus();
-  if (status == UCS_ERR_CANCELED) return absl::CancelledError("UCX: cancelled");
-  return absl::UnavailableError(absl::StrCat("UCX: ", ucs_status_string(status)));
-}
-
-// UCX warns of what is as it should be: that it finds not all networks that it is asked to look
-// for, and that a worker ends with unfinished requests.
-thread_local bool warnings_are_expected = false;
-
-// UCX writes to stdout by itself, which belongs to the program.
-ucs_log_func_rc_t LogToGlog(const char* file, unsigned line, const char*, ucs_log_level_t level,
-                            const ucs_log_component_config_t*, const char* format,
-                            va_list arguments) {
-  char text[1024];
-  std::vsnprintf(text, sizeof(text), format, arguments);
-  const int severity = warnings_are_expected          ? google::GLOG_INFO
-                       : level <= UCS_LOG_LEVEL_ERROR ? google::GLOG_ERROR
-                       : level == UCS_LOG_LEVEL_WARN  ? google::GLOG_WARNING
-                                                      : google::GLOG_INFO;
-  google::LogMessage(file, static_cast<int>(line), severity).stream() << "UCX: " << text;
-  return UCS_LOG_FUNC_RC_STOP;
-}
-
-bool IsRdma(absl::string_view network) {
-  for (absl::string_view prefix : {"rc", "dc", "ud"}) {
-    if (absl::StartsWith(network, prefix)) return true;
-  }
-  return false;
-}
-
-// Besides these a transport needs what reaches itself, and what knows GPU memory.
-constexpr const char* kRdmaNetworks = "rc,dc,ud,self,cuda";
-
-bool OpensNoSocket(absl::string_view network) {
-  for (absl::string_view prefix : {"ib", "self", "cuda", "gdr"}) {
-    if (absl::StartsWith(network, prefix)) return true;
-  }
-  return IsRdma(network);
-}
-
-// UCX_TLS, a list of what UCX may use ("rc,cuda_copy"), or with ^ of what it may not.
-absl::string_view WantedNetworks() {
-  const char* value = std::getenv("UCX_TLS");
-  return value == nullptr ? "" : value;
-}
-
-// The user may choose among the RDMA networks, and not leave them.
-bool WantsRdmaOnly() {
-  for (absl::string_view network : absl::StrSplit(WantedNetworks(), ',')) {
-    if (!OpensNoSocket(network)) return false;
-  }
-  return true;
-}
-
-struct Setting {
-  const char* variable;  // the user's, which wins
-  const char* name;      // UCX 1.13 takes those of a transport without the transport's prefix
-  const char* value;
-};
-
-constexpr Setting kSettings[] = {
-    // The default connects blockingly: one unreachable peer would stop a shard thread for minutes.
-    {"UCX_TCP_CONN_NB", "CONN_NB", "y"},
-    // An idle connection to a machine that vanished is noticed within about 6 s instead of 16 s.
-    {"UCX_TCP_KEEPIDLE", "KEEPIDLE", "3s"},
-    // Above one segment an eager message is assembled in freshly allocated memory; rendezvous
-    // places it at once.
-    {"UCX_RNDV_THRESH", "RNDV_THRESH", "16k"},
-    // With peer error handling UCX 1.13 moves large payloads over TCP in segments of this size,
-    // each
-    // a wake-up where the receiver sleeps. On loopback 64 MiB messages went from 1.7 GB/s with the
-    // default of 64k to 2.8 with 256k and 4.2 with 512k; 1m is no better, it falls out of caches.
-    {"UCX_TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "512k"},
-    // Lets a message just below that threshold travel in one segment.
-    {"UCX_TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "32k"},
-};
-
-// What UCX prints of itself; it has no other way to ask, as of 1.13.
-template <typename Print>
-std::string PrintedBy(const Print& print) {
-  char* text = nullptr;
-  size_t size = 0;
-  FILE* stream = open_memstream(&text, &size);
-  CHECK(stream != nullptr);
-  print(stream);
-  std::fclose(stream);
-  absl::Cleanup release = [text] { std::free(text); };
-  return std::string(text, size);
-}
-
-// It has a line for each network: "resource 2  :  md 1  dev 2  flags -- tcp/eth0".
-bool HasRdma(ucp_context_h context) {
-  const std::string printed =
-      PrintedBy([context](FILE* stream) { ucp_context_print_info(context, stream); });
-  for (absl::string_view line : absl::StrSplit(printed, '\n')) {
-    const size_t network = line.rfind(' ');
-    if (absl::StrContains(line, "resource ") && network != absl::string_view::npos &&
-        IsRdma(line.substr(network + 1))) {
-      return true;
-    }
-  }
-  return false;
-}
-
-absl::Status NoRdma(absl::string_view why) {
-  return absl::UnavailableError(absl::StrCat(
-      "no RDMA device that UCX can use", why,
-      ": `ucx_info -d` must list an rc, dc or ud transport (", "UCX_TLS='", WantedNetworks(),
-      "', UCX_NET_DEVICES may leave it out). It takes the drivers of ",
-      "the card (Debian: rdma-core, ibverbs-providers, libucx0); in a container also "
-      "/dev/infiniband ",
-      "and unlimited locked memory. Without RDMA: --transport=auto"));
-}
-
-absl::StatusOr<std::shared_ptr<ucp_context>> MakeContext(UcxTransportOptions::Networks networks) {
-  const bool rdma_only = networks == UcxTransportOptions::Networks::kRdmaOnly;
-  ucp_config_t* config = nullptr;
-  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
-  if (status != UCS_OK) return ToStatus(status);
-  absl::Cleanup release = [config] { ucp_config_release(config); };
-  for (const Setting& setting : kSettings) {
-    if (std::getenv(setting.variable) != nullptr) continue;
-    status = ucp_config_modify(config, setting.name, setting.value);
-    LOG_IF(WARNING, status != UCS_OK)
-        << "UCX does not take " << setting.variable << ": " << ToStatus(status);
-  }
-  if (rdma_only && (WantedNetworks().empty() || !WantsRdmaOnly())) {
-    static std::once_flag warn_once;
-    if (!WantedNetworks().empty())
-      std::call_once(warn_once, [] {
-        LOG(WARNING) << "UCX_TLS=" << WantedNetworks() << " names more than RDMA: " << kRdmaNetworks
-                     << " is used instead";
-      });
-    CHECK_EQ(ucp_config_modify(config, "TLS", kRdmaNetworks), UCS_OK);
-  }
-  ucp_params_t params{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-  ucp_context_h context = nullptr;
-  warnings_are_expected = true;
-  status = ucp_init(&params, config, &context);
-  warnings_are_expected = false;
-  if (status != UCS_OK && rdma_only)
-    return NoRdma(absl::StrCat(" (", ucs_status_string(status), ")"));
-  if (status != UCS_OK) {
-    return Annotate(ToStatus(status),
-                    absl::StrCat("UCX finds no network to use (UCX_TLS='", WantedNetworks(),
-                                 "'; `ucx_info -d` lists what is here)"));
-  }
-  std::shared_ptr<ucp_context> owned(context, ucp_cleanup);
-  if (rdma_only && !HasRdma(context)) return NoRdma("");
-  return owned;
-}
-
-absl::StatusOr<std::string> AddressOf(ucp_worker_h worker) {
-  ucp_address_t* address = nullptr;
-  size_t size = 0;
-  const ucs_status_t status = ucp_worker_get_address(worker, &address, &size);
-  if (status != UCS_OK) return ToStatus(status);
-  std::string sealed = SealAddress(kAddressMark, {reinterpret_cast<const char*>(address), size});
-  ucp_worker_release_address(worker, address);
-  return sealed;
-}
-
-// What UCX prints of an endpoint's lanes: "lane[0]:  1:tcp/lo.0 md[1]  -> md[1]/...".
-struct Lanes {
-  std::set<std::string> networks;  // "tcp"
-  std::set<std::string> devices;   // "lo"
-};
-
-Lanes LanesOf(ucp_ep_h endpoint) {
-  const std::string printed =
-      PrintedBy([endpoint](FILE* stream) { ucp_ep_print_info(endpoint, stream); });
-  Lanes lanes;
-  for (absl::string_view line : absl::StrSplit(printed, '\n')) {
-    if (!absl::StrContains(line, "lane[")) continue;
-    const std::vector<absl::string_view> by_colon = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (by_colon.size() < 3) continue;
-    const absl::string_view resource = by_colon[2].substr(0, by_colon[2].find(' '));
-    const size_t slash = resource.find('/');
-    if (slash == absl::string_view::npos) continue;
-    lanes.networks.emplace(resource.substr(0, slash));
-    const absl::string_view device = resource.substr(slash + 1);
-    lanes.devices.emplace(device.substr(0, device.rfind('.')));  // ".0": the path on it
-  }
-  return lanes;
-}
-
-// GPU memory that UCX can read and write by itself.
-bool TakesDeviceMemory(ucp_context_h context) {
-  ucp_context_attr_t attributes{};
-  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  if (ucp_context_query(context, &attributes) != UCS_OK) return false;
-  return UCS_BIT(UCS_MEMORY_TYPE_CUDA) & attributes.memory_types;
-}
-
-class UcxMemoryRegistration : public Transport::MemoryRegistration {
- public:
-  UcxMemoryRegistration(std::shared_ptr<ucp_context> context, ucp_mem_h memory)
-      : context_(std::move(context)), memory_(memory) {}
-  ~UcxMemoryRegistration() override { ucp_mem_unmap(context_.get(), memory_); }
-
- private:
-  const std::shared_ptr<ucp_context> context_;
-  const ucp_mem_h memory_;
-};
+constexpr size_t kHeaderBytesMax = std::max({UcxJoin::kBytes, UcxControl::kBytes, kMessageBytes});
 
 }  // namespace
 
@@ -328,6 +56,11 @@ struct UcxTransport::Outgoing {
   SendDone done;
   size_t header_bytes = 0;
   std::array<std::byte, kHeaderBytesMax> header;
+
+  void SetHeader(absl::Span<const std::byte> bytes) {
+    header_bytes = bytes.size();
+    std::memcpy(header.data(), bytes.data(), bytes.size());
+  }
 };
 
 // A large payload being received, or to be.
@@ -351,8 +84,6 @@ struct UcxTransport::JoinRequest {
 struct UcxTransport::Peer {
   bool open() const { return endpoint != nullptr; }
   bool Closed();  // UCX has closed its endpoint
-  // What a WELCOME proves, with the tags of connector and acceptor.
-  SessionToken::Proof WelcomeProof(const LinkTag& connector, const LinkTag& acceptor) const;
 
   UcxTransport* transport;
   PeerId id;
@@ -378,7 +109,7 @@ struct UcxTransport::Callbacks {
   static void OnError(void* argument, ucp_ep_h, ucs_status_t status) {
     auto* peer = static_cast<Peer*>(argument);
     peer->broken = true;
-    peer->transport->Lose(*peer, ToStatus(status == UCS_OK ? UCS_ERR_CONNECTION_RESET : status));
+    peer->transport->Lose(*peer, UcxStatus(status == UCS_OK ? UCS_ERR_CONNECTION_RESET : status));
   }
 
   static void OnSent(void* request, ucs_status_t status, void* argument) {
@@ -389,7 +120,7 @@ struct UcxTransport::Callbacks {
       return;
     }
     outgoing->sent = true;
-    outgoing->status = ToStatus(status);
+    outgoing->status = UcxStatus(status);
     outgoing->transport->sent_.push_back(outgoing);
   }
 
@@ -402,7 +133,9 @@ struct UcxTransport::Callbacks {
     if (bytes.size() != kMessageBytes) return Malformed(transport);
     const absl::StatusOr<WireHeader> decoded = DecodeHeader(bytes.first(WireHeader::kBytes));
     if (!decoded.ok() || decoded->length != length) return Malformed(transport);
-    Peer* const peer = transport->FindLink(bytes.data() + WireHeader::kBytes);
+    LinkTag tag;
+    std::memcpy(tag.data(), bytes.data() + WireHeader::kBytes, kTagBytes);
+    Peer* const peer = transport->FindLink(tag);
     if (peer == nullptr || !peer->greeted) return Stray(transport);
     transport->NoteReady(*peer);
     if (length == 0) {
@@ -449,27 +182,25 @@ struct UcxTransport::Callbacks {
     auto* transport = static_cast<UcxTransport*>(argument);
     if (transport->receiver_ == nullptr) return UCS_OK;
     const auto join = absl::MakeConstSpan(static_cast<const std::byte*>(header), header_bytes);
-    JoinRequest request;
-    if (join.size() != kJoinBytes || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ||
-        !GetIdentity(join.data() + kTagBytes, &request.identity)) {
+    const std::optional<UcxJoin> decoded = UcxJoin::Decode(join);
+    if (!decoded.has_value() || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
       return Malformed(transport);
     }
-    std::memcpy(request.tag.data(), join.data(), kTagBytes);
     const absl::string_view address(static_cast<const char*>(data), length);
     const SessionToken* const token =
-        transport->sessions_.Find(request.identity.job, request.identity.generation);
-    const std::string statement = JoinStatement(join, address, transport->address_);
+        transport->sessions_.Find(decoded->identity.job, decoded->identity.generation);
     // Nothing of the address is read before it is known who has sent it.
-    if (token == nullptr || !token->Believes(BytesOf(statement), join.last(kProofBytes))) {
+    if (token == nullptr || !UcxJoin::IsProven(join, *token, address, transport->address_)) {
       transport->refused_.fetch_add(1, std::memory_order_relaxed);
-      Reply(transport, param, kRefused, request.tag);
+      Reply(transport, param, UcxControl::Kind::kRefused, decoded->tag);
       return UCS_OK;
     }
     const auto ucx_address = OpenAddress(kAddressMark, address, "UCX address");
     if (!ucx_address.ok()) return Malformed(transport);
-    request.token = *token;
-    request.ucx_address = std::string(*ucx_address);
-    transport->joins_.push_back(std::move(request));
+    transport->joins_.push_back({.identity = decoded->identity,
+                                 .token = *token,
+                                 .tag = decoded->tag,
+                                 .ucx_address = std::string(*ucx_address)});
     return UCS_OK;
   }
 
@@ -477,28 +208,28 @@ struct UcxTransport::Callbacks {
                                 size_t length, const ucp_am_recv_param_t* param) {
     auto* transport = static_cast<UcxTransport*>(argument);
     if (transport->receiver_ == nullptr) return UCS_OK;
-    const auto control = absl::MakeConstSpan(static_cast<const std::byte*>(header), header_bytes);
-    if (control.size() != kControlBytes || length != 0) return Malformed(transport);
-    Peer* const peer = transport->FindLink(control.data());
-    const uint64_t kind = GetNumber(control.data() + kTagBytes, kControlKindBytes);
-    LinkTag theirs;
-    std::memcpy(theirs.data(), control.data() + kTagBytes + kControlKindBytes, kTagBytes);
+    const auto bytes = absl::MakeConstSpan(static_cast<const std::byte*>(header), header_bytes);
+    const std::optional<UcxControl> control = UcxControl::Decode(bytes);
+    if (!control.has_value() || length != 0) return Malformed(transport);
+    Peer* const peer = transport->FindLink(control->to);
     if (peer == nullptr) {
       // It was disconnected before it could be told so.
-      if (kind == kWelcome) Reply(transport, param, kBye, theirs);
+      if (control->kind == UcxControl::Kind::kWelcome) {
+        Reply(transport, param, UcxControl::Kind::kBye, control->own);
+      }
       return Stray(transport);
     }
-    switch (kind) {
-      case kWelcome:
-        transport->Welcomed(*peer, theirs, control.last(kProofBytes));
+    switch (control->kind) {
+      case UcxControl::Kind::kWelcome:
+        transport->Welcomed(*peer, *control);
         return UCS_OK;
-      case kRefused:
+      case UcxControl::Kind::kRefused:
         if (!peer->greeted) transport->Lose(*peer, absl::PermissionDeniedError(kNotLetIn));
         return UCS_OK;
-      case kReady:
+      case UcxControl::Kind::kReady:
         transport->NoteReady(*peer);
         return UCS_OK;
-      case kBye:
+      case UcxControl::Kind::kBye:
         transport->Lose(*peer, absl::UnavailableError("the peer has disconnected"));
         return UCS_OK;
       default:
@@ -523,37 +254,32 @@ struct UcxTransport::Callbacks {
   }
 
   // To somebody with whom there is no link.
-  static void Reply(UcxTransport* transport, const ucp_am_recv_param_t* param, ControlKind kind,
-                    const LinkTag& to) {
+  static void Reply(UcxTransport* transport, const ucp_am_recv_param_t* param,
+                    UcxControl::Kind kind, const LinkTag& to) {
     if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return;
-    transport->PostControl(param->reply_ep, kind, to);
+    transport->PostControl(param->reply_ep, {.to = to, .kind = kind});
   }
 };
 
 absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(EventLoop* loop,
                                                                    UcxTransportOptions options) {
-  RETURN_IF_ERROR(LoadUcx());
-  static std::once_flag log_once;
-  std::call_once(log_once, [] {
-    if (std::getenv("UCX_LOG_FILE") == nullptr) ucs_log_push_handler(LogToGlog);
-  });
-  ASSIGN_OR_RETURN(std::shared_ptr<ucp_context> context, MakeContext(options.networks));
+  ASSIGN_OR_RETURN(std::shared_ptr<ucp_context> context, MakeUcxContext(options.networks));
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
   ucp_worker_h worker = nullptr;
   if (ucs_status_t status = ucp_worker_create(context.get(), &params, &worker); status != UCS_OK) {
-    return ToStatus(status);
+    return UcxStatus(status);
   }
   absl::Cleanup destroy = [worker] { ucp_worker_destroy(worker); };
   int event_fd = -1;
   if (ucs_status_t status = ucp_worker_get_efd(worker, &event_fd); status != UCS_OK) {
-    return ToStatus(status);
+    return UcxStatus(status);
   }
-  ASSIGN_OR_RETURN(std::string address, AddressOf(worker));
+  ASSIGN_OR_RETURN(const std::string ucx_address, UcxAddressOf(worker));
   std::move(destroy).Cancel();
-  auto transport = absl::WrapUnique(
-      new UcxTransport(loop, std::move(context), worker, event_fd, std::move(address)));
+  auto transport = absl::WrapUnique(new UcxTransport(loop, std::move(context), worker, event_fd,
+                                                     SealAddress(kAddressMark, ucx_address)));
   const std::pair<unsigned, ucp_am_recv_callback_t> handlers[] = {
       {kMessageId, Callbacks::OnMessage},
       {kJoinId, Callbacks::OnJoin},
@@ -566,7 +292,7 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(EventLoop* lo
     handler.cb = callback;
     handler.arg = transport.get();
     if (auto status = ucp_worker_set_am_recv_handler(worker, &handler); status != UCS_OK) {
-      return ToStatus(status);
+      return UcxStatus(status);
     }
   }
   RETURN_IF_ERROR(loop->Watch(event_fd, EPOLLIN, transport.get()));
@@ -603,16 +329,14 @@ UcxTransport::~UcxTransport() {
   for (Peer* peer : closing_) {
     if (peer->close_request != nullptr) ucp_request_free(peer->close_request);
   }
-  warnings_are_expected = true;
-  ucp_worker_destroy(worker_);
-  warnings_are_expected = false;
+  DestroyUcxWorker(worker_);
 }
 
 LinkDescription UcxTransport::Describe(PeerId id) const {
   const Peer& peer = Find(id);
   LinkDescription link = {.transport = "rdma", .device_memory = TakesDeviceMemory(context_.get())};
   if (!peer.open()) return link;
-  const Lanes lanes = LanesOf(peer.endpoint);
+  const UcxLanes lanes = LanesOf(peer.endpoint);
   link.network = absl::StrJoin(lanes.networks, "+");
   link.device = absl::StrJoin(lanes.devices, "+");
   return link;
@@ -658,21 +382,17 @@ void UcxTransport::Open(Peer& peer, absl::string_view ucx_address) {
   const ucs_status_t status = ucp_ep_create(worker_, &params, &peer.endpoint);
   if (status == UCS_OK) return;
   peer.endpoint = nullptr;
-  Lose(peer, ToStatus(status));
+  Lose(peer, UcxStatus(status));
 }
 
 void UcxTransport::SendJoin(Peer& peer, absl::string_view to) {
   Outgoing* const join = TakeOutgoing();
   join->id = kJoinId;
   join->flags = UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY;
-  join->payload = BytesOf(address_);
-  join->header_bytes = kJoinBytes;
-  std::byte* const bytes = join->header.data();
-  std::memcpy(bytes, peer.tag.data(), kTagBytes);
-  PutIdentity(bytes + kTagBytes, peer.identity);
-  const SessionToken::Proof proof = peer.token.Prove(
-      BytesOf(JoinStatement(absl::MakeConstSpan(bytes, kJoinBytes), address_, to)));
-  std::memcpy(bytes + kTagBytes + kIdentityBytes, proof.data(), kProofBytes);
+  join->payload =
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(address_.data()), address_.size());
+  const UcxJoin words = {.tag = peer.tag, .identity = peer.identity};
+  join->SetHeader(words.Encode(peer.token, address_, to));
   PostUnheeded(peer.endpoint, join);
 }
 
@@ -701,8 +421,11 @@ int UcxTransport::AnswerJoins() {
     peer.greeted = true;
     Open(peer, request.ucx_address);
     if (peer.open()) {
-      const SessionToken::Proof proof = peer.WelcomeProof(request.tag, peer.tag);
-      PostControl(peer.endpoint, kWelcome, peer.to, &peer.tag, &proof);
+      PostControl(peer.endpoint,
+                  {.to = peer.to,
+                   .kind = UcxControl::Kind::kWelcome,
+                   .own = peer.tag,
+                   .proof = ProveWelcome(peer.token, peer.identity, request.tag, peer.tag)});
     }
     receiver_->PeerJoined(peer.id, peer.identity);
   }
@@ -711,24 +434,15 @@ int UcxTransport::AnswerJoins() {
   return answered;
 }
 
-SessionToken::Proof UcxTransport::Peer::WelcomeProof(const LinkTag& connector,
-                                                     const LinkTag& acceptor) const {
-  std::byte encoded[kIdentityBytes];
-  PutIdentity(encoded, identity);
-  return token.Prove(BytesOf(
-      absl::StrCat("muster ucx 1 welcome", TextOf(encoded), TextOf(connector), TextOf(acceptor))));
-}
-
-void UcxTransport::Welcomed(Peer& peer, const LinkTag& theirs, absl::Span<const std::byte> proof) {
+void UcxTransport::Welcomed(Peer& peer, const UcxControl& welcome) {
   if (peer.greeted || !peer.lost.ok()) return;
-  const SessionToken::Proof expected = peer.WelcomeProof(peer.tag, theirs);
-  if (TextOf(expected) != TextOf(proof)) {
+  if (!IsWelcomeProven(welcome.proof, peer.token, peer.identity, peer.tag, welcome.own)) {
     Lose(peer, absl::PermissionDeniedError("who answers there does not know the session's token"));
     return;
   }
-  peer.to = theirs;
+  peer.to = welcome.own;
   peer.greeted = true;
-  PostControl(peer.endpoint, kReady, peer.to);
+  PostControl(peer.endpoint, {.to = peer.to, .kind = UcxControl::Kind::kReady});
   NoteReady(peer);
 }
 
@@ -784,7 +498,7 @@ bool UcxTransport::Post(ucp_ep* endpoint, Outgoing* outgoing) {
       ucp_am_send_nbx(endpoint, outgoing->id, outgoing->header.data(), outgoing->header_bytes,
                       outgoing->payload.data(), outgoing->payload.size(), &param);
   outgoing->posted = UCS_PTR_IS_PTR(request);
-  if (!outgoing->posted) outgoing->status = ToStatus(UCS_PTR_STATUS(request));
+  if (!outgoing->posted) outgoing->status = UcxStatus(UCS_PTR_STATUS(request));
   return outgoing->posted;
 }
 
@@ -793,33 +507,17 @@ void UcxTransport::PostUnheeded(ucp_ep* endpoint, Outgoing* outgoing) {
   if (!Post(endpoint, outgoing)) free_outgoing_.push_back(outgoing);
 }
 
-void UcxTransport::PostControl(ucp_ep* endpoint, uint8_t kind, const LinkTag& to,
-                               const LinkTag* own, const SessionToken::Proof* proof) {
-  Outgoing* const control = TakeOutgoing();
-  control->id = kControlId;
-  control->flags = kind == kWelcome ? UCP_AM_SEND_FLAG_REPLY : 0;
-  control->header_bytes = kControlBytes;
-  std::byte* at = control->header.data();
-  std::memset(at, 0, kControlBytes);
-  std::memcpy(at, to.data(), kTagBytes);
-  PutNumber(at += kTagBytes, kind, kControlKindBytes);
-  at += kControlKindBytes;
-  if (own != nullptr) std::memcpy(at, own->data(), kTagBytes);
-  if (proof != nullptr) std::memcpy(at + kTagBytes, proof->data(), kProofBytes);
-  PostUnheeded(endpoint, control);
+void UcxTransport::PostControl(ucp_ep* endpoint, const UcxControl& control) {
+  Outgoing* const outgoing = TakeOutgoing();
+  outgoing->id = kControlId;
+  outgoing->flags = control.kind == UcxControl::Kind::kWelcome ? UCP_AM_SEND_FLAG_REPLY : 0;
+  outgoing->SetHeader(control.Encode());
+  PostUnheeded(endpoint, outgoing);
 }
 
 absl::StatusOr<std::unique_ptr<Transport::MemoryRegistration>> UcxTransport::RegisterMemory(
     absl::Span<std::byte> memory) {
-  ucp_mem_map_params_t params{};
-  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
-  params.address = memory.data();
-  params.length = memory.size();
-  ucp_mem_h handle = nullptr;
-  if (ucs_status_t status = ucp_mem_map(context_.get(), &params, &handle); status != UCS_OK) {
-    return Annotate(ToStatus(status), absl::StrCat("registering ", memory.size(), " bytes"));
-  }
-  return std::make_unique<UcxMemoryRegistration>(context_, handle);
+  return RegisterWithUcx(context_, memory);
 }
 
 void UcxTransport::Ready(uint32_t) { signalled_ = true; }
@@ -864,10 +562,8 @@ UcxTransport::Peer& UcxTransport::Find(PeerId id) const {
   return *found->second;
 }
 
-UcxTransport::Peer* UcxTransport::FindLink(const std::byte* tag) const {
-  LinkTag key;
-  std::memcpy(key.data(), tag, kTagBytes);
-  const auto found = links_.find(key);
+UcxTransport::Peer* UcxTransport::FindLink(const LinkTag& tag) const {
+  const auto found = links_.find(tag);
   return found == links_.end() ? nullptr : found->second;
 }
 
@@ -986,7 +682,8 @@ void UcxTransport::Disconnect(PeerId id) {
 
 // The other side may see nothing of an endpoint that closes, for as long as it says nothing itself.
 void UcxTransport::SayGoodbye(Peer& peer) {
-  if (peer.open() && peer.greeted && peer.lost.ok()) PostControl(peer.endpoint, kBye, peer.to);
+  if (!peer.open() || !peer.greeted || !peer.lost.ok()) return;
+  PostControl(peer.endpoint, {.to = peer.to, .kind = UcxControl::Kind::kBye});
 }
 
 // Closes once what was sent is out, or when the time is over.

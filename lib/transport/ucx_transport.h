@@ -1,7 +1,6 @@
 // The data plane over RDMA: UCX active messages.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -21,6 +20,8 @@
 #include "lib/transport/fetch_turns.h"
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
+#include "lib/transport/ucx_context.h"
+#include "lib/transport/ucx_greeting.h"
 #include "lib/transport/wire.h"
 
 struct ucp_context;
@@ -30,10 +31,7 @@ struct ucp_worker;
 namespace muster {
 
 struct UcxTransportOptions {
-  enum class Networks {
-    kRdmaOnly,  // rc, dc and ud; no TCP socket is opened
-    kAny,       // what UCX_TLS allows, TCP too; for tests, which have no other network
-  };
+  using Networks = UcxNetworks;
   Networks networks = Networks::kRdmaOnly;
 };
 
@@ -94,9 +92,6 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // In front of every message: which link of its receiver it belongs to. The receiver has made it
-  // up, of random bytes, and told it to nobody but the sender.
-  using LinkTag = std::array<std::byte, 16>;
 
   struct Callbacks;  // what UCX calls
   struct Outgoing;
@@ -124,10 +119,10 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
 
   bool HoldsNews() const;  // taken in already
   Peer& Find(PeerId id) const;
-  Peer* FindLink(const std::byte* tag) const;  // null: there is none
+  Peer* FindLink(const LinkTag& tag) const;  // null: there is none
   Peer& Add(const LinkIdentity& identity, const SessionToken& token);
   void Open(Peer& peer, absl::string_view ucx_address);
-  void Welcomed(Peer& peer, const LinkTag& theirs, absl::Span<const std::byte> proof);
+  void Welcomed(Peer& peer, const UcxControl& welcome);
   void NoteReady(Peer& peer);
   void Lose(Peer& peer, absl::Status why);
   void SayGoodbye(Peer& peer);
@@ -139,8 +134,7 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
   SendDone Detach(Outgoing* outgoing);
   bool Post(ucp_ep* endpoint, Outgoing* outgoing);
   void PostUnheeded(ucp_ep* endpoint, Outgoing* outgoing);
-  void PostControl(ucp_ep* endpoint, uint8_t kind, const LinkTag& to, const LinkTag* own = nullptr,
-                   const SessionToken::Proof* proof = nullptr);
+  void PostControl(ucp_ep* endpoint, const UcxControl& control);
   void SendJoin(Peer& peer, absl::string_view to);
 
   void Fetch(void* data, const Arrival& arrival);  // receives a large payload, in its turn
