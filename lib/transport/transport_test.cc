@@ -25,6 +25,7 @@
 #include "lib/transport/postbox.h"
 #include "lib/transport/routing_transport.h"
 #include "lib/transport/session.h"
+#include "lib/transport/session_handshake.h"
 #include "lib/transport/shared_memory_transport.h"
 #include "lib/transport/shared_slab.h"
 #include "lib/transport/tcp_transport.h"
@@ -860,6 +861,9 @@ const auto kFabrics = testing::Values(
     FabricCase{"TcpSpinning", [] { return Tcp(/*spin=*/true); }, /*lends=*/false},
     FabricCase{"TcpWithChecksums",
                [] { return Tcp(/*spin=*/false, {.checksums = Checksums::kOn}); }, /*lends=*/false},
+    FabricCase{"TcpEncrypted",
+               [] { return Tcp(/*spin=*/false, {.security = DataSecurity::kEncrypt}); },
+               /*lends=*/false},
     FabricCase{"Ucx", [] { return Ucx(/*spin=*/false); }, /*lends=*/false},
     FabricCase{"UcxSpinning", [] { return Ucx(/*spin=*/true); }, /*lends=*/false},
     FabricCase{"Routing", [] { return Routing({.polling = {.share = 1}}); }},
