@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/time/time.h"
 #include "glog/logging.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/optimizer_settings.h"
@@ -85,26 +84,17 @@ bool LocalSgdExchange::HasParameter(int parameter, int64_t version) const {
 }
 
 // Nobody else is waited for inside a round, but another thread of this worker may still be at it.
-absl::Status LocalSgdExchange::AwaitOwn(absl::FunctionRef<bool()> reached) {
-  constexpr absl::Duration kLookAgain = absl::Milliseconds(50);  // whether the exchange has failed
-  absl::MutexLock lock(&mu_);
-  while (!mu_.AwaitWithTimeout(absl::Condition(&reached), kLookAgain)) {
-    RETURN_IF_ERROR(averaging_->failure());
-  }
-  return averaging_->failure();
-}
-
 absl::Status LocalSgdExchange::AwaitParameter(int parameter, int64_t version) {
   if (treatments_[parameter].frozen) {
     return averaging_->AwaitParameter(parameter, plan_.first_step());
   }
   if (IsAveraged(version)) return averaging_->AwaitParameter(parameter, version);
-  return AwaitOwn([&] { return HasParameter(parameter, version); });
+  return averaging_->AwaitChange([&] { return HasParameter(parameter, version); });
 }
 
 absl::Status LocalSgdExchange::AwaitVersion(int64_t version) {
   if (IsAveraged(version)) return averaging_->AwaitVersion(version);
-  return AwaitOwn([&] { return this->version() >= version; });
+  return averaging_->AwaitChange([&] { return this->version() >= version; });
 }
 
 absl::StatusOr<float> LocalSgdExchange::AwaitLossScale(int64_t version) {
@@ -133,9 +123,10 @@ absl::Status LocalSgdExchange::Push(int chunk, int64_t step) {
   RETURN_IF_ERROR(averaging_->failure());
   Update(chunk, step);
   if (rounds_.EndsAt(step + 1)) RETURN_IF_ERROR(Average(chunk));
-  absl::MutexLock lock(&mu_);  // ends waits
-  parameter_updates_[parameter].fetch_add(1, std::memory_order_release);
-  updates_.fetch_add(1, std::memory_order_release);
+  averaging_->Change([&] {
+    parameter_updates_[parameter].fetch_add(1, std::memory_order_release);
+    updates_.fetch_add(1, std::memory_order_release);
+  });
   return absl::OkStatus();
 }
 

@@ -8,11 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/exchange/gradient_exchange.h"
@@ -48,7 +45,7 @@ class LocalSgdExchange : public GradientExchange {
   absl::Status AwaitVersion(int64_t version) override;
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
   absl::Status AwaitAnswers() override { return averaging_->AwaitAnswers(); }
-  absl::Status Push(int chunk, int64_t step) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Push(int chunk, int64_t step) override;
   // Inside a round, of the worker's own updates.
   int64_t version() const override;
   double GradientNorm(int64_t version) const override;
@@ -67,7 +64,6 @@ class LocalSgdExchange : public GradientExchange {
   LocalSgdExchange(Options options, std::unique_ptr<PsExchange> averaging);
 
   bool IsAveraged(int64_t version) const;
-  absl::Status AwaitOwn(absl::FunctionRef<bool()> reached) ABSL_LOCKS_EXCLUDED(mu_);
   void Update(int chunk, int64_t step);
   double ApplyOptimizer(int chunk, int64_t step, absl::Span<const float> gradient) const;
   absl::Status Average(int chunk);
@@ -82,9 +78,9 @@ class LocalSgdExchange : public GradientExchange {
   std::vector<Chunk> chunks_;                   // by the plan's chunk id; of values
   std::vector<int> chunks_of_parameter_;        // how many, of values
   int64_t trained_chunks_ = 0;
-  std::vector<std::atomic<int64_t>> parameter_updates_;  // chunks of it, since the start
+  // Since the start; PsExchange::Change() counts them, so that those who wait for them see it.
+  std::vector<std::atomic<int64_t>> parameter_updates_;  // chunks of each
   std::atomic<int64_t> updates_ = 0;                     // chunks of all of them
-  absl::Mutex mu_;                                       // wakes those who wait for the updates
   const std::unique_ptr<PsExchange> averaging_;
 };
 

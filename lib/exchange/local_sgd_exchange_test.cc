@@ -190,6 +190,21 @@ TEST(LocalSgdExchangeTest, FrozenParametersStayAsTheyAre) {
   EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 3 * 2 * 4 * kElements);
 }
 
+TEST(LocalSgdExchangeTest, WhoWaitsInsideARoundGoesOnWithTheLastUpdateOfAnotherThread) {
+  InProcessNetwork network;
+  FakePs ps(network, Job(/*workers=*/1));
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  absl::Status version, parameter;
+  {
+    std::jthread first([&] { version = worker.exchange->AwaitVersion(1); });
+    std::jthread second([&] { parameter = worker.exchange->AwaitParameter(1, 1); });
+    worker.Step(0, 1, /*share=*/1);
+  }
+  EXPECT_EQ(version, absl::OkStatus());
+  EXPECT_EQ(parameter, absl::OkStatus());
+}
+
 TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {
   InProcessNetwork network;
   FakePs ps(network, Job(/*workers=*/1));
@@ -199,6 +214,19 @@ TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {
   worker.exchange->Fail(absl::CancelledError("released"));
   EXPECT_EQ(worker.exchange->Push(0, 1), absl::CancelledError("released"));
   EXPECT_EQ(worker.exchange->AwaitVersion(3), absl::CancelledError("released"));
+}
+
+TEST(LocalSgdExchangeTest, AFailureEndsAWaitInsideARound) {
+  InProcessNetwork network;
+  FakePs ps(network, Job(/*workers=*/1));
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  absl::Status version;
+  {
+    std::jthread waiting([&] { version = worker.exchange->AwaitVersion(1); });
+    worker.exchange->Fail(absl::CancelledError("released"));
+  }
+  EXPECT_EQ(version, absl::CancelledError("released"));
 }
 
 }  // namespace

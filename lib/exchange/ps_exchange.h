@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -94,7 +95,12 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
 
   // The failure; OK when there is none.
   absl::Status failure() const { return board_.failure(); }
-  // The version that a push turns `version` into: the next one, or that of the end of its round.
+  // What wraps the exchange makes `change` and waits until `reached`, or for the failure: see
+  // VersionBoard.
+  void Change(absl::FunctionRef<void()> change) { board_.Change(change); }
+  absl::Status AwaitChange(absl::FunctionRef<bool()> reached) {
+    return board_.AwaitChange(reached);
+  }
 
  private:
   // Of the communication thread alone, but for what is const and what others read to name what they

@@ -84,6 +84,18 @@ absl::Status VersionBoard::AwaitAnswers(Missing missing) {
   return TimeIsUp(step(), missing);
 }
 
+void VersionBoard::Change(absl::FunctionRef<void()> change) {
+  absl::MutexLock lock(&mu_);  // ends waits
+  change();
+}
+
+absl::Status VersionBoard::AwaitChange(absl::FunctionRef<bool()> reached) {
+  absl::MutexLock lock(&mu_);
+  auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reached() || !failure_.ok(); };
+  mu_.Await(absl::Condition(&settled));
+  return failure_;
+}
+
 bool VersionBoard::AwaitConnected(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   auto settled = [this]()

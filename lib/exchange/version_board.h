@@ -65,6 +65,12 @@ class VersionBoard {
   // Until none is awaited.
   absl::Status AwaitAnswers(Missing missing) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // For what an exchange knows besides and has threads wait for: `change` is made, and `reached` is
+  // looked at, under the board's lock, so that whoever waits sees every change. They call nothing
+  // here that takes it. The wait ends with a failure, and not with Interrupt().
+  void Change(absl::FunctionRef<void()> change) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AwaitChange(absl::FunctionRef<bool()> reached) ABSL_LOCKS_EXCLUDED(mu_);
+
   // False: neither was SetConnected() called nor did anything fail for `timeout`.
   bool AwaitConnected(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
 

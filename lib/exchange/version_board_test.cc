@@ -203,6 +203,24 @@ TEST(VersionBoardTest, TheFirstFailureIsFinalAndEndsEveryWait) {
   EXPECT_EQ(board.AwaitParameter(kOneChunk, kFirst, NotAsked), gone) << "also of what is here";
 }
 
+TEST(VersionBoardTest, WhatIsKnownBesidesIsWaitedForUntilItChangesOrSomethingFails) {
+  Started started;
+  VersionBoard& board = started.board;
+  int updates = 0;
+  absl::Status two, three;
+  {
+    std::jthread first([&] { two = board.AwaitChange([&] { return updates >= 2; }); });
+    std::jthread second([&] { three = board.AwaitChange([&] { return updates >= 3; }); });
+    board.Change([&] { ++updates; });
+    board.Change([&] { ++updates; });
+    first.join();
+    board.Interrupt();
+    board.Fail(absl::CancelledError("released"), "");
+  }
+  EXPECT_EQ(two, absl::OkStatus());
+  EXPECT_EQ(three, absl::CancelledError("released"));
+}
+
 TEST(VersionBoardTest, AConnectionIsWaitedForUntilItsTimeIsUp) {
   VersionBoard board(Plan(), {});
   EXPECT_FALSE(board.AwaitConnected(absl::Milliseconds(1)));
