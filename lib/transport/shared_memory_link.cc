@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -46,20 +48,20 @@ void LeaseTable::Forget(const SharedMemoryLink* link) {
 }
 
 SharedMemoryLink::SharedMemoryLink(LinkCommons* commons, LocalAddress to,
-                                   LinkCredentials credentials, Time deadline)
+                                   LinkCredentials credentials, Time now)
     : commons_(*commons),
       dialled_(true),
       to_(std::move(to)),
-      deadline_(deadline),
+      deadline_(now + absl::ToChronoNanoseconds(commons->greeting_time)),
       id_(commons->NewPeer(this)),
       credentials_(std::move(credentials)),
       writer_(commons->slabs.get(), &commons->sends),
       told_joined_(true) {}
 
-SharedMemoryLink::SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time deadline)
+SharedMemoryLink::SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time now)
     : commons_(*commons),
       dialled_(false),
-      deadline_(deadline),
+      deadline_(now + absl::ToChronoNanoseconds(commons->greeting_time)),
       id_(PeerId::kNone),
       socket_(std::move(accepted)),
       writer_(commons->slabs.get(), &commons->sends),
@@ -124,6 +126,7 @@ void SharedMemoryLink::Dial(Time now) {
   }
   if (!socket.ok()) return End(socket.status());
   socket_ = *std::move(socket);
+  deadline_ = now + absl::ToChronoNanoseconds(commons_.greeting_time);
   if (const absl::Status watched = Watch(); !watched.ok()) GiveUp(watched);
 }
 
@@ -149,6 +152,20 @@ void SharedMemoryLink::TurnAway(Refusal refusal) {
   if (refusal != Refusal::kNone) (void)socket_->Send({.kind = Kind::kRefused, .refusal = refusal});
   Close(absl::OkStatus());
   commons_.ends_due = true;
+}
+
+// The kernel accepts for a process that is stopped or hangs: only its answer shows that it is
+// there.
+void SharedMemoryLink::GiveUpOpening() {
+  const std::string time = absl::FormatDuration(commons_.greeting_time);
+  GiveUp(said_ == kOpeningPackets
+             ? absl::UnavailableError(
+                   absl::StrCat("the process there was dialled and did not answer within ", time,
+                                ": is it stopped, or does its thread hang?"))
+             : absl::ResourceExhaustedError(absl::StrCat(
+                   "what opens the link could not be said within ", time,
+                   ", for want of memory or because too many files are on their way between this "
+                   "user's processes")));
 }
 
 // ---- The socket.

@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "lib/transport/control_socket.h"
 #include "lib/transport/doorbell.h"
 #include "lib/transport/event_loop.h"
@@ -55,6 +56,7 @@ struct LinkCommons {
 
   Transport* transport;  // that leases are of
   EventLoop* loop;
+  absl::Duration greeting_time;  // see SharedMemoryTransportOptions
   MessageReceiver* receiver = nullptr;
   SessionTable sessions;
   absl::flat_hash_map<PeerId, SharedMemoryLink*> peers;
@@ -95,12 +97,11 @@ class SharedMemoryLink : public EventLoop::Handler {
  public:
   using Time = LinkCommons::Time;
 
-  // Dials `to`, as `credentials` say: where no descriptor is left for it, again and again until
-  // `deadline`. `commons` outlives it.
-  SharedMemoryLink(LinkCommons* commons, LocalAddress to, LinkCredentials credentials,
-                   Time deadline);
-  // Somebody dialled us, and has until `deadline` to introduce himself.
-  SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time deadline);
+  // Dials `to`, as `credentials` say: where no descriptor is left for it, again and again until the
+  // greeting time is over. Who was dialled has that time to answer. `commons` outlives the link.
+  SharedMemoryLink(LinkCommons* commons, LocalAddress to, LinkCredentials credentials, Time now);
+  // Somebody dialled us, and has the greeting time to introduce himself.
+  SharedMemoryLink(LinkCommons* commons, ControlSocket accepted, Time now);
   ~SharedMemoryLink() override;
 
   // kNone: of somebody who has not introduced himself.
@@ -111,7 +112,9 @@ class SharedMemoryLink : public EventLoop::Handler {
   bool left() const { return left_; }
   // Somebody who has not introduced himself.
   bool ungreeted() const { return id_ == PeerId::kNone && connected(); }
-  Time deadline() const { return deadline_; }
+  // Whom we dialled, and who has not answered.
+  bool unanswered() const { return dialled_ && connected() && !open_ && why_ended_.ok() && !left_; }
+  Time deadline() const { return deadline_; }  // of both
   const absl::Status& why_ended() const { return why_ended_; }
 
   // Of one that was accepted, before anything else. RESOURCE_EXHAUSTED: it cannot be.
@@ -124,6 +127,8 @@ class SharedMemoryLink : public EventLoop::Handler {
   void ReadSocket();
   // Of somebody who has not introduced himself. kNone: without a word.
   void TurnAway(ControlPacket::Refusal refusal);
+  // Of an unanswered() one, whose time is over.
+  void GiveUpOpening();
 
   void Send(PendingSend* send);
   void Disconnect();
@@ -190,7 +195,7 @@ class SharedMemoryLink : public EventLoop::Handler {
   LinkCommons& commons_;
   const bool dialled_;  // by us
   const std::optional<LocalAddress> to_;
-  const Time deadline_;  // for the introduction of who dialled us; or of our dialling
+  Time deadline_;  // for the introduction of who dialled us; or for our dialling, then its answer
   PeerId id_;
   LinkCredentials credentials_;  // of who dialled: ours, or those that he introduced himself with
 

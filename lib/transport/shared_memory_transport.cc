@@ -55,7 +55,7 @@ SharedMemoryTransport::SharedMemoryTransport(EventLoop* loop, LocalAddress addre
       address_(local_.Encode()),
       options_(options),
       listener_(std::move(listener)),
-      commons_{.transport = this, .loop = loop} {}
+      commons_{.transport = this, .loop = loop, .greeting_time = options.greeting_time} {}
 
 // What is lent is waited for, because its owner will take it for his own again.
 SharedMemoryTransport::~SharedMemoryTransport() {
@@ -107,8 +107,7 @@ absl::StatusOr<PeerId> SharedMemoryTransport::Connect(absl::string_view address,
   const bool reached = local_.Reaches(decoded);
   const Time now = Clock::now();
   links_.push_back(
-      std::make_unique<SharedMemoryLink>(&commons_, std::move(decoded), credentials,
-                                         now + absl::ToChronoNanoseconds(options_.greeting_time)));
+      std::make_unique<SharedMemoryLink>(&commons_, std::move(decoded), credentials, now));
   SharedMemoryLink& link = *links_.back();
   if (!reached) {
     link.GiveUp(
@@ -214,13 +213,15 @@ void SharedMemoryTransport::LookAtSockets() {
   }
   if (accept_due_ && now >= accept_at_) AcceptSome(now);
   for (auto& link : links_) {
-    if (!link->ungreeted()) continue;
-    if (now >= link->deadline()) {
+    if (!link->ungreeted() && !link->unanswered()) continue;
+    if (now < link->deadline()) {
+      next_deadline_ = std::min(next_deadline_, link->deadline());
+    } else if (link->unanswered()) {
+      link->GiveUpOpening();
+    } else {
       LOG_EVERY_T(WARNING, 1)
           << "shared memory: who connected does not say who he is and is turned away";
       link->TurnAway(ControlPacket::Refusal::kNone);
-    } else {
-      next_deadline_ = std::min(next_deadline_, link->deadline());
     }
   }
 }
@@ -232,7 +233,6 @@ int SharedMemoryTransport::CountUngreeted() const {
 
 // The listener announces newcomers only (EPOLLET): until nobody waits there, somebody is due.
 void SharedMemoryTransport::AcceptSome(Time now) {
-  const auto deadline = now + absl::ToChronoNanoseconds(options_.greeting_time);
   for (int accepts = 0; CountUngreeted() < kUngreetedMax; ++accepts) {
     if (accepts == kAcceptsMax) {
       commons_.sockets_due = true;  // the others in the next turn, which comes at once
@@ -256,7 +256,7 @@ void SharedMemoryTransport::AcceptSome(Time now) {
     }
     const auto kept = std::count_if(links_.begin(), links_.end(),
                                     [](const auto& link) { return !link->dialled(); });
-    auto link = std::make_unique<SharedMemoryLink>(&commons_, **std::move(accepted), deadline);
+    auto link = std::make_unique<SharedMemoryLink>(&commons_, **std::move(accepted), now);
     absl::Status taken = link->Watch();
     if (kept >= options_.accepted_max)
       taken = absl::ResourceExhaustedError("there are too many links");

@@ -27,8 +27,9 @@
 namespace muster {
 
 struct SharedMemoryTransportOptions {
-  // Who connects has to introduce himself within it. So long Connect() dials again where no
-  // descriptor is left here; the peer is lost then, with RESOURCE_EXHAUSTED.
+  // Who connects has to introduce himself within it, and who was dialled to answer: he is lost
+  // then, with UNAVAILABLE. So long Connect() dials again where no descriptor is left here; the
+  // peer is lost then, with RESOURCE_EXHAUSTED.
   absl::Duration greeting_time = absl::Seconds(5);
   // Links of those who connected that are kept; more hear that there are too many.
   int accepted_max = 1024;
@@ -58,7 +59,8 @@ struct SharedMemoryTransportOptions {
 // Disconnect() lets arrive what is done and what a receiver may already have seen; the `done` of
 // the latter comes when it has let go, until when the payload belongs to it. What was still waiting
 // here ends with CANCELLED. The destructor does so for every peer, for at most 0.2 s, and calls
-// nothing any more. A process that is stopped is not dead: its messages wait.
+// nothing any more. A process that is stopped, when its link is open, is not dead: its messages
+// wait.
 class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
  public:
   // Larger payloads in a registered slab are not copied to the link.
@@ -137,7 +139,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   bool asleep_ = false;               // the links say so
   bool accept_due_ = false;           // somebody waits at the listener, perhaps
   Time accept_at_ = {};               // not before
-  Time next_deadline_ = Time::max();  // of somebody who has not introduced himself
+  Time next_deadline_ = Time::max();  // of somebody who has not introduced himself, or answered
   bool leaving_ = false;              // some links wait for payloads to come back
   int busy_turns_ = 0;                // since writers were woken
 };

@@ -1222,6 +1222,27 @@ TEST(SharedMemoryTransportTest, WhoDoesNotIntroduceHimselfInTimeIsTurnedAway) {
   EXPECT_EQ(member->SleepMax(), absl::InfiniteDuration());
 }
 
+TEST(SharedMemoryTransportTest, WhoIsDialledAndDoesNotAnswerInTimeIsLost) {
+  Postbox box;
+  const Member member(box, {.greeting_time = absl::Milliseconds(20)});
+  ForgedListener silent;
+  const PeerId peer = silent.BeDialled(member);
+  absl::Status sent;
+  member->Send(peer, HeaderOf(1, 0), {}, [&](const absl::Status& status) { sent = status; });
+  const auto start = std::chrono::steady_clock::now();
+  while (box.losses.empty() && std::chrono::steady_clock::now() - start < std::chrono::seconds(9)) {
+    member->Wait(absl::Seconds(10));
+    member->Progress();
+  }
+  ASSERT_EQ(box.losses.size(), 1u);
+  EXPECT_EQ(box.losses[0].first, peer);
+  const absl::Status& why = box.losses[0].second;
+  EXPECT_TRUE(absl::IsUnavailable(why)) << why;
+  EXPECT_TRUE(absl::StrContains(why.message(), "did not answer within 20ms")) << why;
+  EXPECT_EQ(sent, why);
+  EXPECT_EQ(member->SleepMax(), absl::InfiniteDuration());
+}
+
 TEST(SharedMemoryTransportTest, WhoConnectsWhenThereAreTooManyLinksHearsIt) {
   Postbox box, client_box;
   const Member member(box, {.accepted_max = 2}), client(client_box);
@@ -1304,9 +1325,10 @@ TEST(SharedMemoryTransportTest, WhoHasNoDescriptorLeftToDialTriesAgainLaterAndGi
     EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
     EXPECT_TRUE(absl::StrContains(why.message(), "ulimit -n")) << why;
   }
-  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] { return !b_box.joined.empty(); }));
+  ASSERT_TRUE(ProgressUntil({a.get(), b.get()}, [&] {
+    return !b_box.joined.empty() && a->SleepMax() == absl::InfiniteDuration();
+  }));
   EXPECT_TRUE(a_box.losses.empty());
-  EXPECT_EQ(a->SleepMax(), absl::InfiniteDuration());
 }
 
 // What answers a link comes over the socket that was dialled: there is no other way to claim it.
