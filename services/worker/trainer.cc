@@ -361,7 +361,7 @@ absl::Status Trainer::Step() {
   pending_->set_loss_share(loss_share);
   pending_->set_learning_rate(
       LearningRate(options_.plan->spec().training(), batch.step, total_steps_));
-  SetTime(end, *pending_->mutable_time());
+  SetTime(absl::Now(), *pending_->mutable_time());
   pending_->set_step_seconds(absl::ToDoubleSeconds(end - begin));
   pending_->set_wait_seconds(absl::ToDoubleSeconds(wait));
   pending_->set_loss_scale(results[0].loss_scale);
