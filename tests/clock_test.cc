@@ -1,0 +1,101 @@
+// Time that does what it likes: steps of the wall clock, and a coordinator that stands still, are
+// nobody's death.
+#include "absl/time/clock.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/concurrency/steady_wait.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kLease = absl::Seconds(1);
+
+// Runs until it is cancelled.
+std::string EndlessJob() {
+  return R"(
+name: endless
+model: {zoo: {name: gpt, args: {layers: 1, heads: 1, channels: 16, context: 16}}}
+data: {text: {path: examples/data/licences}, batch_size: 4, seed: 1}
+training: {steps: 100000000, optimizer: {sgd: {learning_rate: 1e-3}}, seed: 9}
+resources: {workers: {min: 2, max: 2}, ps: 1}
+)";
+}
+
+// The wall clock of the processes that are started while this exists.
+class ShiftedClock {
+ public:
+  ShiftedClock() : path_(::testing::TempDir() + "/shift-XXXXXX") {
+    const int file = mkstemp(path_.data());
+    EXPECT_EQ(ftruncate(file, sizeof(int64_t)), 0);
+    shift_ = static_cast<std::atomic<int64_t>*>(
+        mmap(nullptr, sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+    close(file);
+    const std::string library = std::string(getenv("TEST_SRCDIR")) + "/" +
+                                getenv("TEST_WORKSPACE") + "/tests/libwall_clock_shift.so";
+    EXPECT_EQ(access(library.c_str(), R_OK), 0) << library;
+    setenv("MUSTER_TEST_WALL_CLOCK", path_.c_str(), 1);
+    setenv("LD_PRELOAD", library.c_str(), 1);
+  }
+  ~ShiftedClock() { munmap(shift_, sizeof(int64_t)); }
+
+  // Processes that are started from now on have the machine's clock.
+  void Release() { unsetenv("LD_PRELOAD"); }
+  void Set(absl::Duration ahead) { *shift_ = absl::ToInt64Seconds(ahead); }
+
+ private:
+  std::string path_;
+  std::atomic<int64_t>* shift_;
+};
+
+// Until the job has trained on for `time`.
+void TrainFor(TrainingCluster& cluster, const std::string& job, absl::Duration time) {
+  const absl::Duration begin = SteadyNow();
+  const int64_t step = cluster.Get(job).progress().step();
+  cluster.Await(job, [&](const v1::Job& now) {
+    return SteadyNow() - begin > time && now.progress().step() > step;
+  });
+}
+
+TEST(ClockTest, AStepOfTheWallClockByAnHourIsNobodysDeath) {
+  ShiftedClock clock;
+  TrainingCluster cluster({.ps = 1, .workers = 2, .ps_threads = 1, .lease = kLease});
+  clock.Release();
+  const std::string job = cluster.Submit(EndlessJob());
+  cluster.AwaitStep(job, 10);
+
+  for (const absl::Duration ahead : {absl::Hours(1), absl::ZeroDuration(), -absl::Hours(1)}) {
+    clock.Set(ahead);
+    TrainFor(cluster, job, 3 * kLease);
+    EXPECT_EQ(cluster.Get(job).state(), v1::RUNNING) << cluster.Logs();
+  }
+  EXPECT_EQ(cluster.Get(job).generation(), 1);
+}
+
+TEST(ClockTest, ACoordinatorThatStoodStillTakesNobodyForDead) {
+  TrainingCluster cluster({.ps = 1, .workers = 2, .ps_threads = 1, .lease = kLease});
+  const std::string job = cluster.Submit(EndlessJob());
+  cluster.AwaitStep(job, 10);
+
+  ASSERT_TRUE(cluster.members().Kill("coordinator", SIGSTOP).ok());
+  absl::SleepFor(4 * kLease);  // what is tested is that time passes
+  ASSERT_TRUE(cluster.members().Kill("coordinator", SIGCONT).ok());
+
+  TrainFor(cluster, job, 3 * kLease);
+  EXPECT_EQ(cluster.Get(job).state(), v1::RUNNING) << cluster.Logs();
+  EXPECT_EQ(cluster.Get(job).generation(), 1);
+}
+
+}  // namespace
+}  // namespace muster
