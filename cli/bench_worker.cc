@@ -209,8 +209,7 @@ class PushLoop : private MessageReceiver {
 
   // HELLO to all shards, then every chunk's value.
   absl::Status Greet() {
-    ASSIGN_OR_RETURN(const LinkCredentials credentials,
-                     CredentialsOf(*plan_, LinkRole::kWorker, static_cast<int>(rank_)));
+    ASSIGN_OR_RETURN(const LinkCredentials credentials, CredentialsOf(*plan_, Rank(rank_)));
     for (int shard = 0; shard < plan_->shards_size(); ++shard) {
       ASSIGN_OR_RETURN(links_[shard].peer,
                        transport_->Connect(plan_->shards(shard).address(), credentials));

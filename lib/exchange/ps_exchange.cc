@@ -230,8 +230,7 @@ absl::Span<const float> PsExchange::PushedOf(int chunk) const {
 
 absl::Status PsExchange::Open(Transport& transport) {
   transport_ = &transport;
-  ASSIGN_OR_RETURN(const LinkCredentials credentials,
-                   CredentialsOf(plan_, LinkRole::kWorker, options_.rank));
+  ASSIGN_OR_RETURN(const LinkCredentials credentials, CredentialsOf(plan_, Rank(options_.rank)));
   for (int shard = 0; shard < plan_.shards_size(); ++shard) {
     absl::StatusOr<PeerId> peer = transport_->Connect(plan_.shards(shard).address(), credentials);
     if (!peer.ok()) {

@@ -211,7 +211,7 @@ absl::Span<float> RingExchange::ValuesOf(int chunk) const {
 // ---------------------------------------------------------------- the communication thread
 
 absl::Status RingExchange::Open(Transport& transport) {
-  ASSIGN_OR_RETURN(credentials_, CredentialsOf(plan_, LinkRole::kWorker, options_.rank));
+  ASSIGN_OR_RETURN(credentials_, CredentialsOf(plan_, Rank(options_.rank)));
   transport_ = &transport;
   transport.OpenSession(plan_.job_number(), plan_.generation(), credentials_.token);
   address_ = transport.address();

@@ -178,7 +178,7 @@ struct Ring {
 
 // With which worker `rank` of the ring would introduce itself.
 LinkCredentials CredentialsIn(const Ring& ring, uint32_t rank) {
-  LinkCredentials credentials = *CredentialsOf(*ring.plan, LinkRole::kWorker, 0);
+  LinkCredentials credentials = *CredentialsOf(*ring.plan, Rank(0));
   credentials.self.index = rank;
   return credentials;
 }

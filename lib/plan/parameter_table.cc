@@ -45,6 +45,14 @@ int64_t ChunkCount(const v1::Graph& graph, int64_t chunk_bytes) {
   return chunks;
 }
 
+NumberedVector<LocalChunk, ChunkId> ChunksOfShard(const v1::JobPlan& plan, ShardIndex shard) {
+  NumberedVector<LocalChunk, ChunkId> chunks;
+  for (const ChunkId id : NumbersBelow<ChunkId>(plan.chunks_size())) {
+    if (ShardIndex(plan.chunks(ToInt(id)).shard()) == shard) chunks.emplace_back(id);
+  }
+  return chunks;
+}
+
 std::vector<std::string> OptimizerSlotNames(const v1::Optimizer& optimizer) {
   switch (optimizer.kind_case()) {
     case v1::Optimizer::kSgd:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/plan/numbers.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -20,6 +21,9 @@ int64_t ElementCount(const v1::Parameter& parameter);
 std::vector<v1::PlanChunk> CutIntoChunks(const v1::Graph& graph, int64_t chunk_bytes);
 // How many those are.
 int64_t ChunkCount(const v1::Graph& graph, int64_t chunk_bytes);
+
+// The chunks of one shard, in the plan's order.
+NumberedVector<LocalChunk, ChunkId> ChunksOfShard(const v1::JobPlan& plan, ShardIndex shard);
 
 // What the optimizer keeps beside every value, in slot order (slot 0 is the value itself): {"m",
 // "v"} for adam, adamw and lamb, {"momentum"} for sgd and lars with momentum, {} without, {"sum"}

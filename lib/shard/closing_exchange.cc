@@ -16,18 +16,18 @@ absl::Span<const std::byte> BytesOf(const std::vector<uint64_t>& ranks) {
   return {reinterpret_cast<const std::byte*>(ranks.data()), ranks.size() * sizeof(uint64_t)};
 }
 
-// By shard: whether gradients are pushed to it.
-std::vector<bool> ShardsWithGradients(const v1::JobPlan& plan) {
-  std::vector<bool> shards;
-  for (int shard = 0; shard < plan.shards_size(); ++shard) {
-    shards.push_back(!GradientSquares::ChunksWithGradients(plan, shard).empty());
+// Whether gradients are pushed to it.
+NumberedVector<ShardIndex, bool> ShardsWithGradients(const v1::JobPlan& plan) {
+  NumberedVector<ShardIndex, bool> shards;
+  for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan.shards_size())) {
+    shards.emplace_back(!GradientSquares::ChunksWithGradients(plan, shard).empty());
   }
   return shards;
 }
 
 }  // namespace
 
-ClosingExchange::ClosingExchange(const v1::JobPlan& plan, int shard, BackupGate* gate,
+ClosingExchange::ClosingExchange(const v1::JobPlan& plan, ShardIndex shard, BackupGate* gate,
                                  ShardAssembly::Send send, std::function<void()> closed)
     : shard_(shard),
       gate_(gate),
@@ -39,13 +39,13 @@ ClosingExchange::ClosingExchange(const v1::JobPlan& plan, int shard, BackupGate*
                                  .decision = MessageKind::kClosed,
                                  .send = std::move(send),
                                  .arrived =
-                                     [this](int from, int64_t step) {
+                                     [this](ShardIndex from, int64_t step) {
                                        closing_->Accept(from, step);
                                        CloseIfPossible();
                                      },
                                  .reported = [this] { TellArrived(); },
                                  .told = [this] { CloseIfPossible(); }};
-  if (shard == 0) {
+  if (shard == kFirstShard) {
     closing_ = std::make_unique<StepClosing>(plan, ShardsWithGradients(plan));
     options.places = closing_->places();
   }
@@ -64,16 +64,14 @@ void ClosingExchange::TellArrived() {
 
 absl::Span<std::byte> ClosingExchange::Place(const WireHeader& header) {
   if (closing_ == nullptr || !closing_->Wants(header.step)) return {};
-  return assembly_->Place(static_cast<int>(header.rank), header.length);
+  return assembly_->Place(ShardIndex(header.rank), header.length);
 }
 
 void ClosingExchange::Arrived(const WireHeader& header) {
-  assembly_->Arrived(static_cast<int>(header.rank), header.step);
+  assembly_->Arrived(ShardIndex(header.rank), header.step);
 }
 
-void ClosingExchange::Lost(const WireHeader& header) {
-  assembly_->Lost(static_cast<int>(header.rank));
-}
+void ClosingExchange::Lost(const WireHeader& header) { assembly_->Lost(ShardIndex(header.rank)); }
 
 void ClosingExchange::CloseIfPossible() {
   if (retired_ || assembly_->telling() || !closing_->can_close()) return;
@@ -87,7 +85,7 @@ void ClosingExchange::CloseIfPossible() {
 
 RefusalReason ClosingExchange::StepClosed(const WireHeader& header,
                                           absl::Span<const std::byte> ranks) {
-  if (shard_ == 0) return RefusalReason::kWrongStep;
+  if (shard_ == kFirstShard) return RefusalReason::kWrongStep;
   if (ranks.size() != set_.size() * sizeof(uint64_t)) return RefusalReason::kWrongLength;
   std::memcpy(set_.data(), ranks.data(), ranks.size());
   if (!gate_->Close(header.step, set_)) return RefusalReason::kWrongStep;

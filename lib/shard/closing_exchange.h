@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/backup_gate.h"
 #include "lib/shard/shard_assembly.h"
 #include "lib/shard/step_closing.h"
@@ -26,8 +27,8 @@ class ClosingExchange {
  public:
   // Of shard `shard` of the plan. `gate` is that shard's and outlives the exchange. `closed` is
   // called when the gate's open step was closed.
-  ClosingExchange(const v1::JobPlan& plan, int shard, BackupGate* gate, ShardAssembly::Send send,
-                  std::function<void()> closed);
+  ClosingExchange(const v1::JobPlan& plan, ShardIndex shard, BackupGate* gate,
+                  ShardAssembly::Send send, std::function<void()> closed);
 
   // To be called when a push has arrived.
   void TellArrived();
@@ -40,7 +41,7 @@ class ClosingExchange {
   // From shard 0: the step is made of `ranks`. kWrongStep: not awaited; kWrongLength.
   RefusalReason StepClosed(const WireHeader& header, absl::Span<const std::byte> ranks);
   // What is under way from `shard` will not arrive.
-  void ShardLost(int shard) { assembly_->ShardLost(shard); }
+  void ShardLost(ShardIndex shard) { assembly_->ShardLost(shard); }
 
   // No step is closed any more.
   void Retire() { retired_ = true; }
@@ -50,7 +51,7 @@ class ClosingExchange {
  private:
   void CloseIfPossible();
 
-  const int shard_;
+  const ShardIndex shard_;
   BackupGate* const gate_;
   const std::function<void()> closed_;
   const bool has_gradients_;

@@ -17,7 +17,7 @@ namespace {
 constexpr int kWorkers = 3;
 
 struct Message {
-  int to = 0;
+  ShardIndex to{};
   WireHeader header;
   absl::Span<const std::byte> payload;
   Transport::SendDone done;
@@ -42,8 +42,8 @@ class ClosingExchangeTest : public testing::Test {
           BackupGate::Options{.chunks = 1, .trained_chunks = 1, .samples = {1, 1, 1}});
       shard.gate->Start(/*total_steps=*/10);
       shard.exchange = std::make_unique<ClosingExchange>(
-          plan, number, shard.gate.get(),
-          [this](int to, const WireHeader& header, absl::Span<const std::byte> payload,
+          plan, ShardIndex(number), shard.gate.get(),
+          [this](ShardIndex to, const WireHeader& header, absl::Span<const std::byte> payload,
                  Transport::SendDone done) {
             sent_.push_back({to, header, payload, std::move(done)});
           },
@@ -74,7 +74,7 @@ class ClosingExchangeTest : public testing::Test {
   }
   // False where it is not wanted.
   bool Deliver(const Message& message) {
-    ClosingExchange& to = At(message.to);
+    ClosingExchange& to = At(ToInt(message.to));
     if (message.header.kind == MessageKind::kClosed) {
       return to.StepClosed(message.header, message.payload) == RefusalReason::kNone;
     }
@@ -198,7 +198,7 @@ TEST_F(ClosingExchangeTest, AReportThatIsLostOnItsWayMayComeAgain) {
     EXPECT_FALSE(At(0).Place(arrived.header).empty());
     EXPECT_TRUE(At(0).Place(arrived.header).empty()) << "while it is being received";
     EXPECT_FALSE(At(0).idle());
-    whole_shard ? At(0).ShardLost(1) : At(0).Lost(arrived.header);
+    whole_shard ? At(0).ShardLost(ShardIndex(1)) : At(0).Lost(arrived.header);
     EXPECT_TRUE(At(0).idle());
   }
   At(0).Arrived(arrived.header);  // too late

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "lib/plan/numbers.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {
@@ -18,26 +19,27 @@ class GradientSquares {
  public:
   explicit GradientSquares(const v1::JobPlan& plan, int sums_per_chunk = 1);
 
-  // Of one shard, in ascending order: all but those of frozen parameters.
-  static std::vector<int> ChunksWithGradients(const v1::JobPlan& plan, int shard);
+  // Of one shard: all but those of frozen parameters.
+  static NumberedVector<TrainedChunk, ChunkId> ChunksWithGradients(const v1::JobPlan& plan,
+                                                                   ShardIndex shard);
 
   // Whose parts are being gathered, or were last.
   int64_t step() const { return step_; }
-  // Where the message of every shard lies, by shard; empty for one without gradients, which has no
+  // Where the message of every shard lies; empty for one without gradients, which has no
   // part.
-  std::vector<absl::Span<std::byte>> places();
+  NumberedVector<ShardIndex, absl::Span<std::byte>> places();
 
   // Gathers those of `step` from here on; none before the first call, and none that is incomplete.
   void Await(int64_t step);
   // Whether the message of `shard` about `step` is missing.
-  bool Wants(int64_t step, int shard) const;
+  bool Wants(int64_t step, ShardIndex shard) const;
   // It is in its place. True when it was the last one that was missing.
-  bool Accept(int shard);
+  bool Accept(ShardIndex shard);
 
   // Once all parts are in.
   bool complete() const { return parts_missing_ == 0; }
   // A chunk's, 0 for one without gradients.
-  double Sum(int chunk, int which = 0) const;
+  double Sum(ChunkId chunk, int which = 0) const;
   // Over all chunks.
   double Total(int which = 0) const;
 
@@ -50,9 +52,9 @@ class GradientSquares {
   };
   static constexpr size_t kNowhere = -1;
 
-  std::vector<Part> parts_;  // by shard
+  NumberedVector<ShardIndex, Part> parts_;
   std::vector<double> messages_;
-  std::vector<size_t> place_of_chunk_;  // in messages_
+  NumberedVector<ChunkId, size_t> place_of_chunk_;  // in messages_
   int64_t step_ = 0;
   int parts_missing_ = 0;
 };

@@ -94,7 +94,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
     chunk.statistic_momentum = parameter.statistic_momentum();
     chunk.buffers.resize(store_->value_buffers());
     chunk.previous = {.values = 1, .slots = 1};
-    if (chunk.trained) chunk.number = trained_chunks_++;
+    if (chunk.trained) chunk.number = TrainedChunk(trained_chunks_++);
     if (store_->values_format(index).dtype != WireDType::kF32) {
       chunk.encoder = ChunkEncoder::Create(store_->values_format(index), /*seed=*/0);
     }
@@ -104,15 +104,15 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
   // Without gradients there is nothing to wait for.
   highest_ = lowest_;
   chunks_at_lowest_ = trained_chunks_;
-  const ShardAssembly::Send send = [this](int to, const WireHeader& header,
+  const ShardAssembly::Send send = [this](ShardIndex to, const WireHeader& header,
                                           absl::Span<const std::byte> payload,
                                           Transport::SendDone done) {
-    output_->SendToShard(to, header, payload, std::move(done));
+    output_->SendToShard(ToInt(to), header, payload, std::move(done));
   };
   MakeGate(send);
   if (StepsAreJudged(plan_->spec().training())) {
     JudgedShard* const judged = this;  // a base that is nobody else's business
-    agreement_ = std::make_unique<StepAgreement>(*plan_, shard_, send, judged);
+    agreement_ = std::make_unique<StepAgreement>(*plan_, ShardIndex(shard_), send, judged);
   }
 }
 
@@ -135,7 +135,7 @@ void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
                                                          .trained_chunks = trained_chunks_,
                                                          .samples = samples,
                                                          .first_step = plan_->first_step()});
-    closing_ = std::make_unique<ClosingExchange>(*plan_, shard_, gate.get(), send,
+    closing_ = std::make_unique<ClosingExchange>(*plan_, ShardIndex(shard_), gate.get(), send,
                                                  [this] { UpdateAllReady(); });
     gate_ = std::move(gate);
   } else {
@@ -395,8 +395,8 @@ void ParameterShard::RanksArrived(const WireHeader& header) { closing_->Arrived(
 void ParameterShard::RanksLost(const WireHeader& header) { closing_->Lost(header); }
 
 void ParameterShard::ShardLost(int shard) {
-  if (agreement_ != nullptr) agreement_->ShardLost(shard);
-  if (closing_ != nullptr) closing_->ShardLost(shard);
+  if (agreement_ != nullptr) agreement_->ShardLost(ShardIndex(shard));
+  if (closing_ != nullptr) closing_->ShardLost(ShardIndex(shard));
 }
 
 RefusalReason ParameterShard::VerdictArrived(const WireHeader& header) {
@@ -680,8 +680,9 @@ void ParameterShard::MeasureDirections(absl::Span<double> squares) {
                                            BuffersOf(chunk, chunk.current),
                                            store_->elements(IndexOf(chunk)), ClipFor(update));
     }
-    squares[2 * chunk.number] = measured.values;
-    squares[2 * chunk.number + 1] = measured.direction;
+    const int at = 2 * ToInt(chunk.number);
+    squares[at] = measured.values;
+    squares[at + 1] = measured.direction;
   }
 }
 

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/codec/codec.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/chunk_store.h"
 #include "lib/shard/closing_exchange.h"
 #include "lib/shard/gate.h"
@@ -205,8 +206,8 @@ class ParameterShard : private JudgedShard {
     bool encoded = false;  // up to date
   };
   struct Chunk {
-    bool trained = true;  // has gradients: not frozen
-    int number = 0;       // among the shard's chunks with gradients
+    bool trained = true;    // has gradients: not frozen
+    TrainedChunk number{};  // of one that is trained
     int parameter = 0;
     double learning_rate_factor = 1;
     bool weight_decay = false;

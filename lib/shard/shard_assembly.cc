@@ -3,12 +3,11 @@
 #include <glog/logging.h>
 
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 namespace muster {
 
-ShardAssembly::ShardAssembly(const v1::JobPlan& plan, int shard, Options options)
+ShardAssembly::ShardAssembly(const v1::JobPlan& plan, ShardIndex shard, Options options)
     : options_(std::move(options)),
       header_{.generation = plan.generation(),
               .job = plan.job_number(),
@@ -25,14 +24,14 @@ WireHeader ShardAssembly::Header(MessageKind kind, int64_t step, size_t bytes) c
 
 void ShardAssembly::Report(int64_t step, absl::Span<const std::byte> report) {
   CHECK(!reporting_);
-  if (header_.rank == 0) {
-    const absl::Span<std::byte> place = Place(/*shard=*/0, report.size());
+  if (is_first()) {
+    const absl::Span<std::byte> place = Place(kFirstShard, report.size());
     CHECK_EQ(place.size(), report.size());
     std::memcpy(place.data(), report.data(), report.size());
-    return Arrived(/*shard=*/0, step);
+    return Arrived(kFirstShard, step);
   }
   reporting_ = true;
-  options_.send(/*shard=*/0, Header(options_.report, step, report.size()), report,
+  options_.send(kFirstShard, Header(options_.report, step, report.size()), report,
                 [ticket = tickets_.Take()](const absl::Status&) mutable {
                   ShardAssembly& assembly = ticket.owner();
                   ticket.GiveBack();
@@ -52,27 +51,27 @@ bool ShardAssembly::DecisionArrived() {
   return static_cast<bool>(received);
 }
 
-absl::Span<std::byte> ShardAssembly::Place(int shard, uint64_t bytes) {
-  if (shard < 0 || shard >= std::ssize(receiving_) || receiving_[shard]) return {};
+absl::Span<std::byte> ShardAssembly::Place(ShardIndex shard, uint64_t bytes) {
+  if (!receiving_.Has(shard) || receiving_[shard]) return {};
   const absl::Span<std::byte> place = options_.places[shard];
   if (bytes != place.size() || place.empty()) return {};
   receiving_[shard] = tickets_.Take();
   return place;
 }
 
-void ShardAssembly::Arrived(int shard, int64_t step) {
+void ShardAssembly::Arrived(ShardIndex shard, int64_t step) {
   if (!receiving_[shard]) return;  // given up by ShardLost
   receiving_[shard].GiveBack();
   options_.arrived(shard, step);
 }
 
-void ShardAssembly::Lost(int shard) { receiving_[shard].GiveBack(); }
+void ShardAssembly::Lost(ShardIndex shard) { receiving_[shard].GiveBack(); }
 
 void ShardAssembly::Tell(int64_t step, double scalar, absl::Span<const std::byte> decision) {
   WireHeader header = Header(options_.decision, step, decision.size());
   header.scalar = scalar;
-  for (int shard = 1; shard < std::ssize(options_.places); ++shard) {
-    if (options_.places[shard].empty()) continue;
+  for (const ShardIndex shard : options_.places.numbers()) {
+    if (shard == kFirstShard || options_.places[shard].empty()) continue;
     ++telling_;
     options_.send(shard, header, decision, [ticket = tickets_.Take()](const absl::Status&) mutable {
       ShardAssembly& assembly = ticket.owner();
@@ -82,9 +81,9 @@ void ShardAssembly::Tell(int64_t step, double scalar, absl::Span<const std::byte
   }
 }
 
-void ShardAssembly::ShardLost(int shard) {
-  if (shard < std::ssize(receiving_)) receiving_[shard].GiveBack();
-  if (shard == 0) receiving_decision_.GiveBack();
+void ShardAssembly::ShardLost(ShardIndex shard) {
+  if (receiving_.Has(shard)) receiving_[shard].GiveBack();
+  if (shard == kFirstShard) receiving_decision_.GiveBack();
 }
 
 }  // namespace muster

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "absl/types/span.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/payload_tickets.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
@@ -23,22 +23,23 @@ namespace muster {
 class ShardAssembly {
  public:
   // As ShardOutput::SendToShard().
-  using Send = std::function<void(int shard, const WireHeader& header,
+  using Send = std::function<void(ShardIndex shard, const WireHeader& header,
                                   absl::Span<const std::byte> payload, Transport::SendDone done)>;
   struct Options {
     MessageKind report = MessageKind::kSquares;
     MessageKind decision = MessageKind::kVerdict;
-    // Of shard 0: where each shard's report is to lie, by shard; empty for those without gradients,
+    // Of shard 0: where each shard's report is to lie; empty for those without gradients,
     // which report nothing and are told nothing.
-    std::vector<absl::Span<std::byte>> places;
+    NumberedVector<ShardIndex, absl::Span<std::byte>> places;
     Send send;
-    std::function<void(int shard, int64_t step)> arrived;  // of shard 0: a report is in its place
-    std::function<void()> reported = [] {};                // the report's memory is free again
-    std::function<void()> told = [] {};                    // of shard 0: the decision's is
+    std::function<void(ShardIndex shard, int64_t step)>
+        arrived;                             // of shard 0: a report is in its place
+    std::function<void()> reported = [] {};  // the report's memory is free again
+    std::function<void()> told = [] {};      // of shard 0: the decision's is
   };
 
   // Of shard `shard` of the plan.
-  ShardAssembly(const v1::JobPlan& plan, int shard, Options options);
+  ShardAssembly(const v1::JobPlan& plan, ShardIndex shard, Options options);
 
   // ---- every shard
 
@@ -57,11 +58,11 @@ class ShardAssembly {
 
   // Where the report of `shard` is to be placed; empty where none is wanted: no such shard, another
   // size, or one is being placed already.
-  absl::Span<std::byte> Place(int shard, uint64_t bytes);
+  absl::Span<std::byte> Place(ShardIndex shard, uint64_t bytes);
   // It is there; ignored if it was given up before.
-  void Arrived(int shard, int64_t step);
+  void Arrived(ShardIndex shard, int64_t step);
   // It will not arrive, and may come again.
-  void Lost(int shard);
+  void Lost(ShardIndex shard);
 
   // Tells all other shards with gradients. A payload stays as it is while telling().
   void Tell(int64_t step, double scalar, absl::Span<const std::byte> decision);
@@ -70,19 +71,20 @@ class ShardAssembly {
   // ---- life
 
   // What is under way from `shard` will not arrive.
-  void ShardLost(int shard);
+  void ShardLost(ShardIndex shard);
   // No message is being received and none sent.
   bool idle() const { return tickets_.all_back(); }
 
  private:
   using Tickets = PayloadTickets<ShardAssembly>;
 
+  bool is_first() const { return header_.rank == static_cast<uint32_t>(kFirstShard); }
   WireHeader Header(MessageKind kind, int64_t step, size_t bytes) const;
 
   const Options options_;
-  const WireHeader header_;                 // what all messages of the shard have in common
-  Tickets tickets_{this};                   // outlives who holds them below
-  std::vector<Tickets::Ticket> receiving_;  // reports, by shard
+  const WireHeader header_;  // what all messages of the shard have in common
+  Tickets tickets_{this};    // outlives who holds them below
+  NumberedVector<ShardIndex, Tickets::Ticket> receiving_;  // reports
   Tickets::Ticket receiving_decision_;
   bool reporting_ = false;
   int telling_ = 0;  // messages

@@ -21,24 +21,25 @@ std::optional<double> GlobalNormOf(const v1::JobPlan& plan) {
 
 }  // namespace
 
-StepAgreement::Round::Round(const v1::JobPlan& plan, int shard, int sums_per_chunk)
+StepAgreement::Round::Round(const v1::JobPlan& plan, ShardIndex shard, int sums_per_chunk)
     : report(sums_per_chunk * GradientSquares::ChunksWithGradients(plan, shard).size()) {
-  if (shard == 0) all = std::make_unique<GradientSquares>(plan, sums_per_chunk);
+  if (shard == kFirstShard) all = std::make_unique<GradientSquares>(plan, sums_per_chunk);
 }
 
-StepAgreement::StepAgreement(const v1::JobPlan& plan, int shard, ShardAssembly::Send send,
+StepAgreement::StepAgreement(const v1::JobPlan& plan, ShardIndex shard, ShardAssembly::Send send,
                              JudgedShard* judged)
     : shard_(shard),
       global_norm_(GlobalNormOf(plan)),
       judged_(judged),
       squares_(plan, shard, /*sums_per_chunk=*/1) {
   step_ = squares_.report.empty() ? std::numeric_limits<int64_t>::max() : plan.first_step();
-  ShardAssembly::Options verdicts{.report = MessageKind::kSquares,
-                                  .decision = MessageKind::kVerdict,
-                                  .send = send,
-                                  .arrived = [this](int from, int64_t) { SquaresArrived(from); },
-                                  .reported = [this] { judged_->GoOn(); }};
-  if (shard == 0) {
+  ShardAssembly::Options verdicts{
+      .report = MessageKind::kSquares,
+      .decision = MessageKind::kVerdict,
+      .send = send,
+      .arrived = [this](ShardIndex from, int64_t) { SquaresArrived(from); },
+      .reported = [this] { judged_->GoOn(); }};
+  if (shard == kFirstShard) {
     verdicts.places = squares_.all->places();
     squares_.all->Await(plan.first_step());
   }
@@ -50,10 +51,10 @@ StepAgreement::StepAgreement(const v1::JobPlan& plan, int shard, ShardAssembly::
   ShardAssembly::Options trusts{.report = MessageKind::kNorms,
                                 .decision = MessageKind::kTrust,
                                 .send = std::move(send),
-                                .arrived = [this](int from, int64_t) { NormsArrived(from); },
+                                .arrived = [this](ShardIndex from, int64_t) { NormsArrived(from); },
                                 .reported = [this] { judged_->GoOn(); },
                                 .told = [this] { TellTrust(); }};
-  if (shard == 0) {
+  if (shard == kFirstShard) {
     trusts.places = norms_->all->places();
     ratios_ = std::make_unique<TrustRatios>(plan);
   }
@@ -66,8 +67,8 @@ bool StepAgreement::takes_sums() const {
   return !squares_.assembly->reporting() && (norms_ == nullptr || !norms_->assembly->reporting());
 }
 
-void StepAgreement::ChunkSummed(int number, double squares) {
-  squares_.report[number] = squares;
+void StepAgreement::ChunkSummed(TrainedChunk chunk, double squares) {
+  squares_.report[ToInt(chunk)] = squares;
   if (++chunks_summed_ < static_cast<int>(squares_.report.size())) return;
   squares_.assembly->Report(step_, BytesOf(squares_.report));
 }
@@ -78,7 +79,7 @@ void StepAgreement::BeginStep(int64_t step) {
   judgement_.reset();
 }
 
-void StepAgreement::SquaresArrived(int shard) {
+void StepAgreement::SquaresArrived(ShardIndex shard) {
   if (!squares_.all->Accept(shard)) return;
   const int64_t step = squares_.all->step();
   const double total = squares_.all->Total();
@@ -89,7 +90,7 @@ void StepAgreement::SquaresArrived(int shard) {
 }
 
 RefusalReason StepAgreement::VerdictArrived(const WireHeader& header) {
-  const bool awaited = shard_ != 0 && !judgement_ && header.step == step_ &&
+  const bool awaited = shard_ != kFirstShard && !judgement_ && header.step == step_ &&
                        chunks_summed_ == static_cast<int>(squares_.report.size());
   if (!awaited) return RefusalReason::kWrongStep;
   Judge(header.scalar);
@@ -112,7 +113,7 @@ void StepAgreement::Judge(double sum_of_squares) {
 
 // ---------------------------------------------------------------- trust ratios
 
-void StepAgreement::NormsArrived(int shard) {
+void StepAgreement::NormsArrived(ShardIndex shard) {
   if (!norms_->all->Accept(shard)) return;
   trust_due_ = true;
   TellTrust();
@@ -131,7 +132,8 @@ void StepAgreement::TellTrust() {
 absl::Span<std::byte> StepAgreement::PlaceTrust(const WireHeader& header) {
   const absl::Span<std::byte> place(reinterpret_cast<std::byte*>(trust_.data()),
                                     trust_.size() * sizeof(double));
-  const bool awaited = shard_ != 0 && judgement_ && !judgement_->complete && header.step == step_;
+  const bool awaited =
+      shard_ != kFirstShard && judgement_ && !judgement_->complete && header.step == step_;
   if (!awaited || header.length != place.size()) return {};
   return norms_->assembly->PlaceDecision(place);
 }
@@ -146,7 +148,7 @@ void StepAgreement::CompleteJudgement() {
 absl::Span<std::byte> StepAgreement::Place(const WireHeader& header) {
   if (header.kind == MessageKind::kTrust) return PlaceTrust(header);
   Round* const round = RoundOf(header.kind);
-  const int shard = static_cast<int>(header.rank);
+  const auto shard = ShardIndex(header.rank);
   const bool wanted =
       round != nullptr && round->all != nullptr && round->all->Wants(header.step, shard);
   return wanted ? round->assembly->Place(shard, header.length) : absl::Span<std::byte>();
@@ -157,15 +159,15 @@ void StepAgreement::Arrived(const WireHeader& header) {
     if (norms_->assembly->DecisionArrived()) CompleteJudgement();
     return;
   }
-  RoundOf(header.kind)->assembly->Arrived(static_cast<int>(header.rank), header.step);
+  RoundOf(header.kind)->assembly->Arrived(ShardIndex(header.rank), header.step);
 }
 
 void StepAgreement::Lost(const WireHeader& header) {
   if (header.kind == MessageKind::kTrust) return norms_->assembly->DecisionLost();
-  RoundOf(header.kind)->assembly->Lost(static_cast<int>(header.rank));
+  RoundOf(header.kind)->assembly->Lost(ShardIndex(header.rank));
 }
 
-void StepAgreement::ShardLost(int shard) {
+void StepAgreement::ShardLost(ShardIndex shard) {
   squares_.assembly->ShardLost(shard);
   if (norms_ != nullptr) norms_->assembly->ShardLost(shard);
 }

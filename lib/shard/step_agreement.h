@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/gradient_squares.h"
 #include "lib/shard/shard_assembly.h"
 #include "lib/shard/trust_ratio.h"
@@ -54,15 +55,16 @@ class StepAgreement {
   };
 
   // Of shard `shard` of the plan. `judged` outlives the agreement.
-  StepAgreement(const v1::JobPlan& plan, int shard, ShardAssembly::Send send, JudgedShard* judged);
+  StepAgreement(const v1::JobPlan& plan, ShardIndex shard, ShardAssembly::Send send,
+                JudgedShard* judged);
 
   // ---- the step
 
   // Whether the next chunk may be summed: reports about the step before are gone.
   bool takes_sums() const;
-  // Chunk `number`, counted among those with gradients, is summed: its part of the squared norm.
-  void ChunkSummed(int number, double squares);
-  double squares(int number) const { return squares_.report[number]; }
+  // A chunk is summed: its part of the squared norm.
+  void ChunkSummed(TrainedChunk chunk, double squares);
+  double squares(TrainedChunk chunk) const { return squares_.report[ToInt(chunk)]; }
   // Of the step, once there is one.
   const std::optional<Judgement>& judgement() const { return judgement_; }
   // The step may be applied, or skipped.
@@ -83,7 +85,7 @@ class StepAgreement {
   // kWrongStep: not awaited.
   RefusalReason VerdictArrived(const WireHeader& header);
   // What is under way from `shard` will not arrive.
-  void ShardLost(int shard);
+  void ShardLost(ShardIndex shard);
 
   // No message is being received and none sent.
   bool idle() const;
@@ -91,7 +93,7 @@ class StepAgreement {
  private:
   // Reports of numbers for each chunk, and the decision that follows from all.
   struct Round {
-    Round(const v1::JobPlan& plan, int shard, int sums_per_chunk);
+    Round(const v1::JobPlan& plan, ShardIndex shard, int sums_per_chunk);
 
     std::vector<double> report;
     std::unique_ptr<GradientSquares> all;  // of shard 0
@@ -101,14 +103,14 @@ class StepAgreement {
   Round* RoundOf(MessageKind kind) {
     return kind == MessageKind::kSquares ? &squares_ : norms_.get();
   }
-  void SquaresArrived(int shard);
+  void SquaresArrived(ShardIndex shard);
   void Judge(double sum_of_squares);
-  void NormsArrived(int shard);
+  void NormsArrived(ShardIndex shard);
   void TellTrust();
   absl::Span<std::byte> PlaceTrust(const WireHeader& header);
   void CompleteJudgement();
 
-  const int shard_;
+  const ShardIndex shard_;
   const std::optional<double> global_norm_;  // clipped to
   JudgedShard* const judged_;
   int64_t step_;

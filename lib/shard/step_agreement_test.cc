@@ -18,7 +18,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Message {
-  int to = 0;
+  ShardIndex to{};
   WireHeader header;
   absl::Span<const std::byte> payload;
   Transport::SendDone done;
@@ -65,8 +65,8 @@ class StepAgreementTest : public testing::Test {
     frozen.set_frozen(true);
     for (int number = 0; number < 3; ++number) {
       shards_[number].agreement = std::make_unique<StepAgreement>(
-          plan_, number,
-          [this](int to, const WireHeader& header, absl::Span<const std::byte> payload,
+          plan_, ShardIndex(number),
+          [this](ShardIndex to, const WireHeader& header, absl::Span<const std::byte> payload,
                  Transport::SendDone done) {
             sent_.push_back({to, header, payload, std::move(done)});
           },
@@ -89,7 +89,7 @@ class StepAgreementTest : public testing::Test {
   }
   // False where it is not wanted.
   bool Deliver(const Message& message) {
-    StepAgreement& to = At(message.to);
+    StepAgreement& to = At(ToInt(message.to));
     if (message.payload.empty()) return to.VerdictArrived(message.header) == RefusalReason::kNone;
     const absl::Span<std::byte> place = to.Place(message.header);
     if (place.empty()) return false;
@@ -107,8 +107,8 @@ class StepAgreementTest : public testing::Test {
   static int KindOf(const Message& message) { return static_cast<int>(message.header.kind); }
 
   void Sum(double first, double second) {
-    At(1).ChunkSummed(0, second);
-    At(0).ChunkSummed(0, first);
+    At(1).ChunkSummed(TrainedChunk(0), second);
+    At(0).ChunkSummed(TrainedChunk(0), first);
   }
   void BeginStep(int64_t step) {
     for (int shard : {0, 1}) At(shard).BeginStep(step);
@@ -143,8 +143,8 @@ TEST_F(StepAgreementTest, AllShardsDrawTheSameConclusionFromTheWholeGradient) {
     EXPECT_EQ(shards_[shard].judged, (std::vector<Judged>{{0, false, 0}}));
   }
   EXPECT_TRUE(shards_[2].judged.empty()) << "has no gradients";
-  EXPECT_EQ(At(0).squares(0), 36);
-  EXPECT_EQ(At(1).squares(0), 64);
+  EXPECT_EQ(At(0).squares(TrainedChunk(0)), 36);
+  EXPECT_EQ(At(1).squares(TrainedChunk(0)), 64);
   EXPECT_TRUE(AllIdle());
 }
 
@@ -271,7 +271,7 @@ TEST_F(StepAgreementTest, WhatIsLostOnItsWayMayComeAgain) {
     EXPECT_FALSE(At(0).Place(squares.header).empty());
     EXPECT_TRUE(At(0).Place(squares.header).empty()) << "while it is being received";
     EXPECT_FALSE(At(0).idle());
-    whole_shard ? At(0).ShardLost(1) : At(0).Lost(squares.header);
+    whole_shard ? At(0).ShardLost(ShardIndex(1)) : At(0).Lost(squares.header);
     EXPECT_TRUE(sent_.empty());
   }
   At(0).Arrived(squares.header);  // too late
@@ -288,7 +288,7 @@ TEST_F(StepAgreementTest, WhatIsLostOnItsWayMayComeAgain) {
   for (const bool whole_shard : {false, true}) {
     EXPECT_FALSE(At(1).Place(trust.header).empty());
     EXPECT_FALSE(At(1).idle());
-    whole_shard ? At(1).ShardLost(0) : At(1).Lost(trust.header);
+    whole_shard ? At(1).ShardLost(ShardIndex(0)) : At(1).Lost(trust.header);
     EXPECT_TRUE(At(1).idle());
   }
   At(1).Arrived(trust.header);  // too late

@@ -8,14 +8,14 @@
 
 namespace muster {
 
-StepClosing::StepClosing(const v1::JobPlan& plan, const std::vector<bool>& shards)
+StepClosing::StepClosing(const v1::JobPlan& plan, const NumberedVector<ShardIndex, bool>& shards)
     : ranks_(plan.workers_size()),
       wanted_(plan.workers_size() - plan.spec().sync().backup_workers()),
       step_(plan.first_step()),
       parts_(plan.shards_size()),
       complete_(RankSet::WordsFor(plan.workers_size())),
       set_(RankSet::WordsFor(plan.workers_size())) {
-  for (size_t shard = 0; shard < parts_.size(); ++shard) {
+  for (const ShardIndex shard : parts_.numbers()) {
     parts_[shard].awaited = shards[shard];
     parts_[shard].message.resize(set_.size());
     parts_[shard].arrived.resize(set_.size());
@@ -23,9 +23,9 @@ StepClosing::StepClosing(const v1::JobPlan& plan, const std::vector<bool>& shard
   order_.reserve(ranks_);
 }
 
-std::vector<absl::Span<std::byte>> StepClosing::places() {
-  std::vector<absl::Span<std::byte>> places(parts_.size());
-  for (size_t shard = 0; shard < parts_.size(); ++shard) {
+NumberedVector<ShardIndex, absl::Span<std::byte>> StepClosing::places() {
+  NumberedVector<ShardIndex, absl::Span<std::byte>> places(parts_.size());
+  for (const ShardIndex shard : parts_.numbers()) {
     if (!parts_[shard].awaited) continue;
     std::vector<uint64_t>& message = parts_[shard].message;
     places[shard] = {reinterpret_cast<std::byte*>(message.data()),
@@ -34,7 +34,7 @@ std::vector<absl::Span<std::byte>> StepClosing::places() {
   return places;
 }
 
-void StepClosing::Accept(int shard, int64_t step) {
+void StepClosing::Accept(ShardIndex shard, int64_t step) {
   Part& part = parts_[shard];
   CHECK(part.awaited);
   if (step != step_) return;

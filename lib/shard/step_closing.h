@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "lib/plan/numbers.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {
@@ -17,21 +18,21 @@ namespace muster {
 // Thread-compatible; after construction nothing is allocated.
 class StepClosing {
  public:
-  // `shards`: which have gradients, by shard.
-  StepClosing(const v1::JobPlan& plan, const std::vector<bool>& shards);
+  // `shards`: which have gradients.
+  StepClosing(const v1::JobPlan& plan, const NumberedVector<ShardIndex, bool>& shards);
 
   // That is being gathered; plan.first_step at first.
   int64_t step() const { return step_; }
   // All workers but the backup ones are complete.
   bool can_close() const { return static_cast<int>(order_.size()) >= wanted_; }
 
-  // Where the message of every shard lies, by shard; empty for one without gradients.
-  std::vector<absl::Span<std::byte>> places();
+  // Where the message of every shard lies; empty for one without gradients.
+  NumberedVector<ShardIndex, absl::Span<std::byte>> places();
   // Whether a message about `step` may be placed: not about one that is not open yet. One about a
   // step that was closed meanwhile changes nothing.
   bool Wants(int64_t step) const { return step <= step_; }
   // The message of `shard`, about that step, is in its place.
-  void Accept(int shard, int64_t step);
+  void Accept(ShardIndex shard, int64_t step);
 
   // The ranks of the step, as a RankSet, once it can be closed; the next step begins. Valid until
   // the next call.
@@ -47,7 +48,7 @@ class StepClosing {
   const int ranks_;
   const int wanted_;
   int64_t step_;
-  std::vector<Part> parts_;         // by shard
+  NumberedVector<ShardIndex, Part> parts_;
   std::vector<uint64_t> complete_;  // ranks that all shards have
   std::vector<int> order_;          // the same in the order in which they became so
   std::vector<uint64_t> set_;

@@ -27,10 +27,10 @@ class StepClosingTest : public testing::Test {
   bool Tell(int64_t step, int shard, const std::vector<int>& ranks) {
     std::vector<uint64_t> message(RankSet::WordsFor(kWorkers));
     for (const int rank : ranks) RankSet::Add(absl::MakeSpan(message), rank);
-    const auto place = closing_.places()[shard];
+    const auto place = closing_.places()[ShardIndex(shard)];
     if (!closing_.Wants(step) || place.size() != message.size() * sizeof(uint64_t)) return false;
     std::memcpy(place.data(), message.data(), place.size());
-    closing_.Accept(shard, step);
+    closing_.Accept(ShardIndex(shard), step);
     return true;
   }
 
@@ -77,8 +77,8 @@ TEST_F(StepClosingTest, WhatIsSaidAboutAClosedStepChangesNothing) {
 
 TEST_F(StepClosingTest, OnlyShardsWithGradientsSpeakAndOnlyOfStepsThatAreOpenOrClosed) {
   ASSERT_EQ(closing_.places().size(), 3u);
-  EXPECT_EQ(closing_.places()[1].size(), 16u);
-  EXPECT_TRUE(closing_.places()[2].empty());
+  EXPECT_EQ(closing_.places()[ShardIndex(1)].size(), 16u);
+  EXPECT_TRUE(closing_.places()[ShardIndex(2)].empty());
   EXPECT_TRUE(closing_.Wants(0));
   EXPECT_FALSE(closing_.Wants(1));
 }

@@ -22,7 +22,7 @@ TrustRatios::TrustRatios(const v1::JobPlan& plan)
       squares_(plan.graph().parameters_size()),
       ratios_(plan.graph().parameters_size()) {
   for (const v1::PlanChunk& chunk : plan.chunks()) {
-    parameter_of_chunk_.push_back(chunk.parameter());
+    parameter_of_chunk_.emplace_back(chunk.parameter());
   }
   for (const v1::Parameter& parameter : plan.graph().parameters()) {
     const ParameterTreatment treatment = TreatmentOf(plan.spec().training(), parameter);
@@ -32,10 +32,10 @@ TrustRatios::TrustRatios(const v1::JobPlan& plan)
 
 absl::Span<const double> TrustRatios::Compute(const GradientSquares& squares) {
   std::fill(squares_.begin(), squares_.end(), kernels::DirectionSquares{});
-  for (size_t chunk = 0; chunk < parameter_of_chunk_.size(); ++chunk) {
+  for (const ChunkId chunk : parameter_of_chunk_.numbers()) {
     kernels::DirectionSquares& sum = squares_[parameter_of_chunk_[chunk]];
-    sum.values += squares.Sum(static_cast<int>(chunk), 0);
-    sum.direction += squares.Sum(static_cast<int>(chunk), 1);
+    sum.values += squares.Sum(chunk, 0);
+    sum.direction += squares.Sum(chunk, 1);
   }
   for (size_t p = 0; p < ratios_.size(); ++p) {
     ratios_[p] = adapts_[p] ? TrustRatio(optimizer_, squares_[p]) : 1;

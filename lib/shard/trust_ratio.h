@@ -8,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/gradient_squares.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -32,7 +33,7 @@ class TrustRatios {
 
  private:
   const v1::Optimizer optimizer_;
-  std::vector<int> parameter_of_chunk_;
+  NumberedVector<ChunkId, int> parameter_of_chunk_;
   std::vector<bool> adapts_;  // by parameter
   std::vector<kernels::DirectionSquares> squares_;
   std::vector<double> ratios_;

@@ -46,10 +46,10 @@ TEST(TrustRatioTest, ATensorWithoutWeightsOrDirectionMovesAsWithoutARatio) {
 // Says for every chunk that its values' squares are its number + 1, and its direction's are 1.
 void Report(const v1::JobPlan& plan, GradientSquares& squares) {
   squares.Await(/*step=*/7);
-  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+  for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan.shards_size())) {
     std::vector<double> message;
-    for (int chunk : GradientSquares::ChunksWithGradients(plan, shard)) {
-      message.insert(message.end(), {chunk + 1.0, 1.0});
+    for (const ChunkId chunk : GradientSquares::ChunksWithGradients(plan, shard)) {
+      message.insert(message.end(), {ToInt(chunk) + 1.0, 1.0});
     }
     const size_t bytes = message.size() * sizeof(double);
     const absl::Span<std::byte> place = squares.places()[shard];
@@ -101,9 +101,10 @@ TEST(TrustRatioTest, TensorsWithoutWeightDecayStatisticsAndFrozenOnesHaveNone) {
   frozen.add_match(plan.graph().parameters(2).name());
   frozen.set_frozen(true);
   GradientSquares squares(plan, /*sums_per_chunk=*/2);
-  EXPECT_TRUE(squares.places()[plan.chunks(2).shard()].empty()) << "has frozen chunks alone";
+  EXPECT_TRUE(squares.places()[ShardIndex(plan.chunks(2).shard())].empty())
+      << "has frozen chunks alone";
   Report(plan, squares);
-  EXPECT_EQ(squares.Sum(2), 0);
+  EXPECT_EQ(squares.Sum(ChunkId(2)), 0);
   EXPECT_EQ(RatiosOf(plan, squares), (std::vector<double>{1, 1, 1, 2}));
 }
 

@@ -217,7 +217,7 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
     registrations.push_back(*std::move(registered));
   }
   const v1::JobPlan& plan = shard->plan();
-  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, LinkRole::kShard, number);
+  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, ShardIndex(number));
   if (!credentials.ok()) return listener->ShardInstalled(number, credentials.status());
   JobLinks& links = *jobs_.emplace_back(std::make_unique<JobLinks>(
       transport_.get(), plan.job_number(), plan.generation(), credentials->token));
@@ -239,7 +239,7 @@ void ShardThread::ConnectToFirstShard(InstalledShard& installed) {
       StepsAreJudged(plan.spec().training()) || plan.spec().sync().backup_workers() > 0;
   const int self = installed.shard().shard();
   if (!agree || self == 0 || installed.PeerAt({LinkRole::kShard, 0}) != PeerId::kNone) return;
-  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, LinkRole::kShard, self);
+  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, ShardIndex(self));
   CHECK(credentials.ok()) << credentials.status();
   const absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(0).address(), *credentials);
   if (!peer.ok()) {
