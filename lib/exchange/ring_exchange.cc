@@ -359,7 +359,7 @@ void RingExchange::GiveToShard(int c) {
 }
 
 // The shard's answer: it goes around the ring.
-void RingExchange::SendTo(int, const WireHeader& header, absl::Span<const std::byte> payload,
+void RingExchange::SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
                           Transport::SendDone done) {
   const auto c = static_cast<int>(header.chunk);
   const absl::Span<std::byte> values = BytesOf(ValuesOf(c));
@@ -613,10 +613,11 @@ void RingExchange::ReceivedValue(const WireHeader& header, absl::Span<const std:
   ValueHere(c, header);
 }
 
-void RingExchange::SendToShard(int shard, const WireHeader& header,
+void RingExchange::SendToShard(ShardIndex shard, const WireHeader& header,
                                absl::Span<const std::byte> payload, Transport::SendDone done) {
-  if (peers_[shard] == PeerId::kNone) return done(absl::UnavailableError("not connected"));
-  transport_->Send(peers_[shard], header, payload, std::move(done));
+  const PeerId peer = peers_[ToInt(shard)];  // shard r is on rank r
+  if (peer == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+  transport_->Send(peer, header, payload, std::move(done));
 }
 
 void RingExchange::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {

@@ -171,9 +171,9 @@ class RingExchange : public GradientExchange,
   void ReceivedValue(const WireHeader& header, absl::Span<const std::byte> payload);
 
   // ShardOutput: the shard believes to have one worker, rank 0.
-  void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+  void SendTo(Rank rank, const WireHeader& header, absl::Span<const std::byte> payload,
               Transport::SendDone done) override;
-  void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
+  void SendToShard(ShardIndex shard, const WireHeader& header, absl::Span<const std::byte> payload,
                    Transport::SendDone done) override;
   void StepJudged(const StepVerdict&) override {}  // the trainer sees it by the norm
   kernels::OutgoingStores UpdateBegins(int64_t) override {

@@ -650,7 +650,7 @@ TEST(RingExchangeTest, EveryShardWritesItsPartOfAPeriodicAndOfAnOrderedCheckpoin
 
 TEST(RingExchangeTest, WhereSumsComeInIsPartOfTheMemoryBudget) {
   Ring ring(RingPlan(2));
-  const int64_t of_shard = ParameterShard::BytesNeeded(PlanOfRingShard(*ring.plan), 0);
+  const int64_t of_shard = ParameterShard::BytesNeeded(PlanOfRingShard(*ring.plan), kFirstShard);
   MemoryBudget budget(of_shard);
   const auto shard = WorkerShard::Create({.plan = ring.plan, .budget = &budget}, {});
   ASSERT_TRUE(shard.ok()) << shard.status();

@@ -38,15 +38,15 @@ absl::StatusOr<std::unique_ptr<WorkerShard>> WorkerShard::Create(Options options
     return BadPlan(
         plan, absl::StrCat(plan.shards_size(), " shards of ", plan.workers_size(), " workers"));
   }
+  const auto shard = ShardIndex(options.rank);
   const auto view = std::make_shared<const v1::JobPlan>(PlanOfRingShard(plan));
   RETURN_IF_ERROR(CheckPlan(*view));
   ASSIGN_OR_RETURN(
       auto reservation,
-      options.budget->Reserve(ParameterShard::BytesNeeded(*view, options.rank), kMemoryPatience));
-  ASSIGN_OR_RETURN(auto parameters,
-                   ParameterShard::Create(view, options.rank, std::move(reservation)));
+      options.budget->Reserve(ParameterShard::BytesNeeded(*view, shard), kMemoryPatience));
+  ASSIGN_OR_RETURN(auto parameters, ParameterShard::Create(view, shard, std::move(reservation)));
   if (plan.restore().empty()) {
-    for (int i = 0; i < parameters->chunk_count(); ++i) parameters->Initialize(i);
+    for (const LocalChunk chunk : parameters->chunks()) parameters->Initialize(chunk);
   } else if (parameters->chunk_count() > 0) {
     RETURN_IF_ERROR(options.checkpoints->ReadShard(*parameters, stop));
   }
@@ -115,7 +115,7 @@ void WorkerShard::Taken(std::shared_ptr<const ShardSnapshot> snapshot) {
 
 void WorkerShard::Declined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                            const std::string& message) {
-  if (writer_ != nullptr) writer_->Declined(options_.rank, id, step, outcome, message);
+  if (writer_ != nullptr) writer_->Declined(parameters_->shard(), id, step, outcome, message);
 }
 
 }  // namespace muster

@@ -20,11 +20,11 @@ namespace {
 
 class FakeOutput : public ShardOutput {
  public:
-  void SendTo(int, const WireHeader&, absl::Span<const std::byte>,
+  void SendTo(Rank, const WireHeader&, absl::Span<const std::byte>,
               Transport::SendDone done) override {
     done(absl::OkStatus());
   }
-  void SendToShard(int, const WireHeader&, absl::Span<const std::byte>,
+  void SendToShard(ShardIndex, const WireHeader&, absl::Span<const std::byte>,
                    Transport::SendDone done) override {
     done(absl::OkStatus());
   }

@@ -13,16 +13,16 @@ BackupGate::BackupGate(const Options& options)
       samples_(options.samples),
       first_step_(options.first_step),
       chunks_(options.chunks, {.version = options.first_step}),
-      seats_(static_cast<size_t>(options.chunks) * options.samples.size()),
+      seats_(options.chunks, options.samples.size()),
       open_step_(options.first_step),
       chunks_behind_(options.trained_chunks),
       pushes_in_(options.samples.size()),
-      arrived_(RankSet::WordsFor(ranks())) {
-  set_.reserve(ranks());
+      arrived_(RankSet::WordsFor(options.samples.size())) {
+  set_.reserve(options.samples.size());
 }
 
-PushFate BackupGate::Admit(int chunk, int rank, int64_t step) {
-  Seat& seat = SeatOf(chunk, rank);
+PushFate BackupGate::Admit(LocalChunk chunk, Rank rank, int64_t step) {
+  Seat& seat = seats_(chunk, rank);
   const int64_t version = chunks_[chunk].version;
   if (step < first_step_ || step > version || step == total_steps_) return PushFate::kWrongStep;
   if (step < version) {
@@ -36,9 +36,9 @@ PushFate BackupGate::Admit(int chunk, int rank, int64_t step) {
   return PushFate::kTake;
 }
 
-PushFate BackupGate::Arrived(int chunk, int rank) {
+PushFate BackupGate::Arrived(LocalChunk chunk, Rank rank) {
   CHECK(IsPlacing(chunk, rank));
-  Seat& seat = SeatOf(chunk, rank);
+  Seat& seat = seats_(chunk, rank);
   if (seat.step < chunks_[chunk].version) {
     seat.state = PushState::kAwaited;
     CountLate(seat, seat.step);
@@ -54,13 +54,13 @@ PushFate BackupGate::Arrived(int chunk, int rank) {
   return PushFate::kTake;
 }
 
-void BackupGate::Lost(int chunk, int rank) {
+void BackupGate::Lost(LocalChunk chunk, Rank rank) {
   CHECK(IsPlacing(chunk, rank));
-  SeatOf(chunk, rank).state = PushState::kAwaited;
+  seats_(chunk, rank).state = PushState::kAwaited;
 }
 
-bool BackupGate::IsPlacing(int chunk, int rank) const {
-  return SeatOf(chunk, rank).state == PushState::kPlacing;
+bool BackupGate::IsPlacing(LocalChunk chunk, Rank rank) const {
+  return seats_(chunk, rank).state == PushState::kPlacing;
 }
 
 void BackupGate::CountLate(Seat& seat, int64_t step) {
@@ -74,7 +74,7 @@ bool BackupGate::Close(int64_t step, absl::Span<const uint64_t> set) {
   if (set.size() != arrived_.size() || members.size() == 0) return false;
   int64_t samples = 0;
   set_.clear();
-  for (int rank = 0; rank < ranks(); ++rank) {
+  for (const Rank rank : ranks()) {
     if (!members.Has(rank)) continue;
     if (!arrived.Has(rank)) return false;
     set_.push_back(rank);
@@ -86,22 +86,22 @@ bool BackupGate::Close(int64_t step, absl::Span<const uint64_t> set) {
   return true;
 }
 
-ChunkUpdate BackupGate::NextUpdate(int chunk) const {
+ChunkUpdate BackupGate::NextUpdate(LocalChunk chunk) const {
   const int64_t version = chunks_[chunk].version;
   if (!closed_ || version != open_step_ || version >= total_steps_) return {};
   return {.ranks = set_, .step = version, .gradient_factor = factor_};
 }
 
-void BackupGate::Updated(int chunk) {
+void BackupGate::Updated(LocalChunk chunk) {
   Chunk& c = chunks_[chunk];
   CHECK(closed_ && c.version == open_step_);
   ++c.version;
   c.updated = true;
   auto member = set_.begin();
-  for (int rank = 0; rank < ranks(); ++rank) {
+  for (const Rank rank : ranks()) {
     const bool in_set = member != set_.end() && *member == rank;
     if (in_set) ++member;
-    Seat& seat = SeatOf(chunk, rank);
+    Seat& seat = seats_(chunk, rank);
     if (seat.state != PushState::kIn) continue;  // one that is still under way will be late
     seat.state = PushState::kAwaited;
     if (!in_set) ++late_pushes_;
@@ -117,28 +117,28 @@ void BackupGate::OpenNextStep() {
   std::fill(arrived_.begin(), arrived_.end(), 0);
 }
 
-void BackupGate::TakeAnswers(int chunk, absl::FunctionRef<void(int rank)> answer) {
+void BackupGate::TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) {
   if (!chunks_[chunk].updated) return;
   chunks_[chunk].updated = false;
-  for (int rank = 0; rank < ranks(); ++rank) {
-    Seat& seat = SeatOf(chunk, rank);
+  for (const Rank rank : ranks()) {
+    Seat& seat = seats_(chunk, rank);
     if (!seat.answer_owed) continue;
     seat.answer_owed = false;
     answer(rank);
   }
 }
 
-bool BackupGate::AnswersAgain(int chunk, int /*rank*/, int64_t step) const {
+bool BackupGate::AnswersAgain(LocalChunk chunk, Rank /*rank*/, int64_t step) const {
   return step < chunks_[chunk].version;
 }
 
-FetchFate BackupGate::Fetch(int chunk, int rank, int64_t step) {
+FetchFate BackupGate::Fetch(LocalChunk chunk, Rank rank, int64_t step) {
   const int64_t version = chunks_[chunk].version;
   const bool ends_before = total_steps_ != kNotStarted && step > total_steps_;
   if (step < first_step_ || ends_before) return FetchFate::kWrongStep;
   if (step == version - 1) return FetchFate::kPrevious;
   if (step <= version) return FetchFate::kCurrent;
-  SeatOf(chunk, rank).answer_owed = true;
+  seats_(chunk, rank).answer_owed = true;
   return FetchFate::kLater;
 }
 

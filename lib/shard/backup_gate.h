@@ -23,26 +23,28 @@ class BackupGate : public Gate {
  public:
   struct Options {
     int chunks = 0;
-    int trained_chunks = 0;        // with gradients
-    std::vector<int64_t> samples;  // of a batch, by rank
+    int trained_chunks = 0;                 // with gradients
+    NumberedVector<Rank, int64_t> samples;  // of a batch
     int64_t first_step = 0;
   };
   explicit BackupGate(const Options& options);
 
-  PushFate Admit(int chunk, int rank, int64_t step) override;
-  PushFate Arrived(int chunk, int rank) override;
-  void Lost(int chunk, int rank) override;
-  bool IsPlacing(int chunk, int rank) const override;
+  PushFate Admit(LocalChunk chunk, Rank rank, int64_t step) override;
+  PushFate Arrived(LocalChunk chunk, Rank rank) override;
+  void Lost(LocalChunk chunk, Rank rank) override;
+  bool IsPlacing(LocalChunk chunk, Rank rank) const override;
   // None before Close().
-  ChunkUpdate NextUpdate(int chunk) const override;
-  void Updated(int chunk) override;
-  void TakeAnswers(int chunk, absl::FunctionRef<void(int rank)> answer) override;
-  bool AnswersAgain(int chunk, int rank, int64_t step) const override;
+  ChunkUpdate NextUpdate(LocalChunk chunk) const override;
+  void Updated(LocalChunk chunk) override;
+  void TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) override;
+  bool AnswersAgain(LocalChunk chunk, Rank rank, int64_t step) const override;
   // "At least": the version asked for where it is the chunk's or the one before, the current one
   // for older ones, the next one for newer ones.
-  FetchFate Fetch(int chunk, int rank, int64_t step) override;
-  int64_t AnswerStep(int chunk, int /*rank*/) const override { return chunks_[chunk].version; }
-  int64_t version(int chunk) const override { return chunks_[chunk].version; }
+  FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) override;
+  int64_t AnswerStep(LocalChunk chunk, Rank /*rank*/) const override {
+    return chunks_[chunk].version;
+  }
+  int64_t version(LocalChunk chunk) const override { return chunks_[chunk].version; }
   int64_t UpdatesUntil(int64_t version) const override { return version - first_step_; }
   int64_t late_pushes() const override { return late_pushes_; }
 
@@ -68,26 +70,24 @@ class BackupGate : public Gate {
     bool answer_owed = false;
   };
 
-  int ranks() const { return static_cast<int>(samples_.size()); }
-  Seat& SeatOf(int chunk, int rank) { return seats_[chunk * ranks() + rank]; }
-  const Seat& SeatOf(int chunk, int rank) const { return seats_[chunk * ranks() + rank]; }
+  NumbersBelow<Rank> ranks() const { return samples_.numbers(); }
   void CountLate(Seat& seat, int64_t step);
   void OpenNextStep();
 
   const int trained_chunks_;
-  const std::vector<int64_t> samples_;
+  const NumberedVector<Rank, int64_t> samples_;
   const int64_t first_step_;
-  std::vector<Chunk> chunks_;
-  std::vector<Seat> seats_;  // [chunk, rank]
+  NumberedVector<LocalChunk, Chunk> chunks_;
+  NumberedTable<LocalChunk, Rank, Seat> seats_;
   int64_t late_pushes_ = 0;
 
   int64_t open_step_;
-  int chunks_behind_;           // that the open step is not yet applied to
-  std::vector<int> pushes_in_;  // by rank: chunks that have its push of the open step
+  int chunks_behind_;                    // that the open step is not yet applied to
+  NumberedVector<Rank, int> pushes_in_;  // chunks that have its push of the open step
   std::vector<uint64_t> arrived_;
   bool closed_ = false;
-  std::vector<int> set_;  // that the open step was closed with
-  double factor_ = 1;     // batch over samples of the set
+  std::vector<Rank> set_;  // that the open step was closed with
+  double factor_ = 1;      // batch over samples of the set
 };
 
 }  // namespace muster

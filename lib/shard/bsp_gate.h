@@ -24,18 +24,18 @@ class BspGate : public Gate {
   };
   explicit BspGate(const Options& options);
 
-  PushFate Admit(int chunk, int rank, int64_t step) override;
-  PushFate Arrived(int chunk, int rank) override;
-  void Lost(int chunk, int rank) override;
-  bool IsPlacing(int chunk, int rank) const override;
-  ChunkUpdate NextUpdate(int chunk) const override;
-  void Updated(int chunk) override;
-  void TakeAnswers(int chunk, absl::FunctionRef<void(int rank)> answer) override;
-  bool AnswersAgain(int chunk, int rank, int64_t step) const override;
+  PushFate Admit(LocalChunk chunk, Rank rank, int64_t step) override;
+  PushFate Arrived(LocalChunk chunk, Rank rank) override;
+  void Lost(LocalChunk chunk, Rank rank) override;
+  bool IsPlacing(LocalChunk chunk, Rank rank) const override;
+  ChunkUpdate NextUpdate(LocalChunk chunk) const override;
+  void Updated(LocalChunk chunk) override;
+  void TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) override;
+  bool AnswersAgain(LocalChunk chunk, Rank rank, int64_t step) const override;
   // The current version or the one before.
-  FetchFate Fetch(int chunk, int rank, int64_t step) override;
-  int64_t AnswerStep(int chunk, int rank) const override;
-  int64_t version(int chunk) const override { return chunks_[chunk].version; }
+  FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) override;
+  int64_t AnswerStep(LocalChunk chunk, Rank rank) const override;
+  int64_t version(LocalChunk chunk) const override { return chunks_[chunk].version; }
   bool IsVersion(int64_t step) const override;
   int64_t UpdatesUntil(int64_t version) const override { return version - rounds_.first_step; }
 
@@ -48,14 +48,13 @@ class BspGate : public Gate {
     bool answers_owed = false;
   };
 
-  PushState& StateOf(int chunk, int rank) { return states_[chunk * ranks_.size() + rank]; }
   // With the end.
   RoundSchedule rounds() const;
 
   const RoundSchedule rounds_;
-  std::vector<int> ranks_;  // 0, 1, ...
-  std::vector<Chunk> chunks_;
-  std::vector<PushState> states_;  // [chunk, rank]
+  const std::vector<Rank> ranks_;  // all of them
+  NumberedVector<LocalChunk, Chunk> chunks_;
+  NumberedTable<LocalChunk, Rank, PushState> states_;
 };
 
 }  // namespace muster

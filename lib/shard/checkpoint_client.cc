@@ -73,7 +73,8 @@ absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, cons
 absl::Status CheckpointClient::ReadShard(ParameterShard& shard, std::stop_token stop) {
   const v1::JobPlan& plan = shard.plan();
   return Retry(
-      absl::StrCat("reading shard ", shard.shard(), " of ", plan.job(), " from ", plan.restore()),
+      absl::StrCat("reading shard ", ToInt(shard.shard()), " of ", plan.job(), " from ",
+                   plan.restore()),
       ParameterShard::BytesNeeded(plan, shard.shard()),
       [&](grpc::ClientContext& context) { return ReadOnce(shard, context); }, stop);
 }
@@ -82,7 +83,7 @@ absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientConte
   v1::ReadShardRequest request;
   request.set_job(shard.plan().job());
   request.set_generation(shard.plan().generation());
-  request.set_shard(shard.shard());
+  request.set_shard(ToInt(shard.shard()));
   shard.BeginRestore();
   auto reader = stub_->ReadShard(&context, request);
   for (v1::ShardSlice slice; reader->Read(&slice);) {
@@ -103,7 +104,8 @@ absl::Status CheckpointClient::WriteShard(const v1::JobPlan& plan, const ShardSn
     bytes += static_cast<int64_t>(piece.elements.size() * sizeof(float));
   }
   return Retry(
-      absl::StrCat("writing shard ", snapshot.shard, " of ", plan.job(), ", step ", snapshot.step),
+      absl::StrCat("writing shard ", ToInt(snapshot.shard), " of ", plan.job(), ", step ",
+                   snapshot.step),
       bytes, [&](grpc::ClientContext& context) { return WriteOnce(plan, snapshot, context); },
       stop);
 }
@@ -117,7 +119,7 @@ absl::Status CheckpointClient::WriteOnce(const v1::JobPlan& plan, const ShardSna
   header.set_job(plan.job());
   header.set_generation(plan.generation());
   header.set_step(snapshot.step);
-  header.set_shard(snapshot.shard);
+  header.set_shard(ToInt(snapshot.shard));
   header.set_snapshot(snapshot.id);
   *header.mutable_update_state() = snapshot.update_state;
   bool open = writer->Write(request);
@@ -128,7 +130,7 @@ absl::Status CheckpointClient::WriteOnce(const v1::JobPlan& plan, const ShardSna
     for (size_t offset = 0; open && offset < bytes.size(); offset += limits::kSliceBytesMax) {
       const auto data = bytes.subspan(offset, limits::kSliceBytesMax);
       v1::ShardSlice& slice = *request.mutable_slice();
-      slice.set_chunk(piece.chunk);
+      slice.set_chunk(ToInt(piece.chunk));
       slice.set_slot(piece.slot);
       slice.set_offset_bytes(static_cast<int64_t>(offset));
       slice.set_data(data.data(), data.size());

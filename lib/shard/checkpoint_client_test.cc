@@ -21,8 +21,8 @@ class CheckpointClientTest : public testing::Test {
  protected:
   std::unique_ptr<ParameterShard> MakeShard() {
     return *ParameterShard::Create(
-        std::make_shared<v1::JobPlan>(plan_), 0,
-        *budget_.Reserve(ParameterShard::BytesNeeded(plan_, 0), absl::ZeroDuration()));
+        std::make_shared<v1::JobPlan>(plan_), kFirstShard,
+        *budget_.Reserve(ParameterShard::BytesNeeded(plan_, kFirstShard), absl::ZeroDuration()));
   }
 
   static v1::ShardSlice Slice(int64_t offset, const std::vector<float>& values) {
@@ -45,7 +45,10 @@ TEST_F(CheckpointClientTest, WritesASnapshotInSlicesThatFitAMessage) {
   std::vector<float> large(1'000'000), small = {1, 2, 3};
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<float>(i);
   const ShardSnapshot snapshot{
-      .shard = 3, .id = 9, .step = 40, .pieces = {{0, 0, large}, {0, 1, large}, {6, 0, small}}};
+      .shard = ShardIndex(3),
+      .id = 9,
+      .step = 40,
+      .pieces = {{ChunkId(0), 0, large}, {ChunkId(0), 1, large}, {ChunkId(6), 0, small}}};
   ASSERT_TRUE(client_.WriteShard(plan_, snapshot, {}).ok());
 
   const auto written = service_.AwaitWritten(1);
@@ -76,7 +79,7 @@ TEST_F(CheckpointClientTest, ACoordinatorThatDoesNotAnswerInTimeIsAskedAgain) {
                           /*call_max=*/absl::Milliseconds(200));
   service_.StallNextWrite();
   const std::vector<float> values = {1, 2, 3};
-  ASSERT_TRUE(client.WriteShard(plan_, {.pieces = {{0, 0, values}}}, {}).ok());
+  ASSERT_TRUE(client.WriteShard(plan_, {.pieces = {{ChunkId(0), 0, values}}}, {}).ok());
   EXPECT_EQ(service_.calls(), 2);
   EXPECT_EQ(service_.AwaitWritten(1).size(), 1);
 }
@@ -84,7 +87,7 @@ TEST_F(CheckpointClientTest, ACoordinatorThatDoesNotAnswerInTimeIsAskedAgain) {
 TEST_F(CheckpointClientTest, WritesAgainFromTheBeginningWhenTheCoordinatorComesBack) {
   service_.FailNext({kAway, kAway});
   const std::vector<float> values = {1, 2, 3};
-  ASSERT_TRUE(client_.WriteShard(plan_, {.pieces = {{0, 0, values}}}, {}).ok());
+  ASSERT_TRUE(client_.WriteShard(plan_, {.pieces = {{ChunkId(0), 0, values}}}, {}).ok());
   EXPECT_EQ(service_.calls(), 3);
   EXPECT_EQ(service_.AwaitWritten(1)[0].slices.size(), 1);
 }
@@ -92,7 +95,7 @@ TEST_F(CheckpointClientTest, WritesAgainFromTheBeginningWhenTheCoordinatorComesB
 TEST_F(CheckpointClientTest, GivesUpWhenTheCoordinatorDoesNotWantTheSnapshot) {
   service_.FailNext({{grpc::StatusCode::FAILED_PRECONDITION, "old generation"}});
   const std::vector<float> values = {1, 2, 3};
-  const absl::Status status = client_.WriteShard(plan_, {.pieces = {{0, 0, values}}}, {});
+  const absl::Status status = client_.WriteShard(plan_, {.pieces = {{ChunkId(0), 0, values}}}, {});
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_EQ(service_.calls(), 1);
 }
@@ -105,8 +108,8 @@ TEST_F(CheckpointClientTest, StopsRetryingOnRequest) {
     stop.request_stop();
   });
   const std::vector<float> values = {1, 2, 3};
-  EXPECT_TRUE(
-      absl::IsCancelled(client_.WriteShard(plan_, {.pieces = {{0, 0, values}}}, stop.get_token())));
+  EXPECT_TRUE(absl::IsCancelled(
+      client_.WriteShard(plan_, {.pieces = {{ChunkId(0), 0, values}}}, stop.get_token())));
 }
 
 TEST_F(CheckpointClientTest, RestoresAShardAlsoAfterABreak) {
@@ -114,8 +117,9 @@ TEST_F(CheckpointClientTest, RestoresAShardAlsoAfterABreak) {
   service_.FailNext({kAway});
   auto shard = MakeShard();
   ASSERT_TRUE(client_.ReadShard(*shard, {}).ok());
-  EXPECT_EQ(std::vector<float>(shard->values(0).begin(), shard->values(0).end()),
-            (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(
+      std::vector<float>(shard->values(LocalChunk(0)).begin(), shard->values(LocalChunk(0)).end()),
+      (std::vector<float>{1, 2, 3, 4}));
 }
 
 TEST_F(CheckpointClientTest, RefusesADamagedOrIncompleteCheckpoint) {

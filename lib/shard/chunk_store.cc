@@ -27,12 +27,12 @@ int ChunkStore::ValueBuffersOf(const v1::JobPlan& plan) {
   return 2 + (asynchronous ? 1 : static_cast<int>(sync.backup_workers()));
 }
 
-ChunkStore::Chunk ChunkStore::Lay(const v1::JobPlan& plan, int id) {
-  const v1::PlanChunk& planned = plan.chunks(id);
+ChunkStore::Chunk ChunkStore::Lay(const v1::JobPlan& plan, ChunkId id) {
+  const v1::PlanChunk& planned = plan.chunks(ToInt(id));
   Chunk chunk{.id = id,
               .first_slot = planned.slot(),
               .elements = planned.elements(),
-              .values_format = ValuesFormat(plan, id)};
+              .values_format = ValuesFormat(plan, ToInt(id))};
   chunk.stride = RoundedToLines(chunk.elements * static_cast<int64_t>(sizeof(float)));
   chunk.outgoing_stride = RoundedToLines(chunk.values_format.bytes);
   const int slots = ArraysOf(plan) - 1;
@@ -41,10 +41,9 @@ ChunkStore::Chunk ChunkStore::Lay(const v1::JobPlan& plan, int id) {
   return chunk;
 }
 
-int64_t ChunkStore::BytesNeeded(const v1::JobPlan& plan, int shard) {
+int64_t ChunkStore::BytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
   int64_t bytes = 0;
-  for (int id = 0; id < plan.chunks_size(); ++id) {
-    if (plan.chunks(id).shard() != shard) continue;
+  for (const ChunkId id : ChunksOfShard(plan, shard)) {
     const Chunk chunk = Lay(plan, id);
     bytes += chunk.bytes + ValueBuffersOf(plan) * chunk.outgoing_stride;
   }
@@ -52,11 +51,10 @@ int64_t ChunkStore::BytesNeeded(const v1::JobPlan& plan, int shard) {
 }
 
 absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
-    std::shared_ptr<const v1::JobPlan> plan, int shard,
+    std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
     std::shared_ptr<MemoryBudget::Reservation> reservation) {
   int64_t outgoing_bytes = 0;
-  for (int id = 0; id < plan->chunks_size(); ++id) {
-    if (plan->chunks(id).shard() != shard) continue;
+  for (const ChunkId id : ChunksOfShard(*plan, shard)) {
     outgoing_bytes += ValueBuffersOf(*plan) * Lay(*plan, id).outgoing_stride;
   }
   ASSIGN_OR_RETURN(std::shared_ptr<SharedSlab> outgoing, SharedSlab::Allocate(outgoing_bytes));
@@ -67,7 +65,7 @@ absl::StatusOr<std::unique_ptr<ChunkStore>> ChunkStore::Create(
       new ChunkStore(std::move(plan), shard, std::move(outgoing), std::move(slab)));
 }
 
-ChunkStore::ChunkStore(std::shared_ptr<const v1::JobPlan> plan, int shard,
+ChunkStore::ChunkStore(std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
                        std::shared_ptr<SharedSlab> outgoing, std::shared_ptr<Slab> slab)
     : plan_(std::move(plan)),
       shard_(shard),
@@ -75,12 +73,11 @@ ChunkStore::ChunkStore(std::shared_ptr<const v1::JobPlan> plan, int shard,
       slab_(std::move(slab)),
       arrays_(ArraysOf(*plan_)),
       value_buffers_(ValueBuffersOf(*plan_)),
-      index_of_(plan_->chunks_size(), -1) {
+      index_of_(plan_->chunks_size(), kElsewhere) {
   std::byte* memory = slab_->memory().data();
   std::byte* out = outgoing_->memory().data();
-  for (int id = 0; id < plan_->chunks_size(); ++id) {
-    if (plan_->chunks(id).shard() != shard) continue;
-    index_of_[id] = size();
+  for (const ChunkId id : ChunksOfShard(*plan_, shard)) {
+    index_of_[id] = LocalChunk(size());
     Chunk& chunk = chunks_.emplace_back(Lay(*plan_, id));
     chunk.memory = memory;
     memory += chunk.bytes;
@@ -90,15 +87,16 @@ ChunkStore::ChunkStore(std::shared_ptr<const v1::JobPlan> plan, int shard,
   BeginRestore();
 }
 
-int ChunkStore::Find(int64_t id) const {
-  return id >= 0 && id < std::ssize(index_of_) ? index_of_[id] : -1;
+std::optional<LocalChunk> ChunkStore::Find(ChunkId id) const {
+  if (!index_of_.Has(id) || index_of_[id] == kElsewhere) return std::nullopt;
+  return index_of_[id];
 }
 
 // ---------------------------------------------------------------- where things are
 
 // In a chunk's memory: the slots of each version and of the snapshot, the snapshot's values, the
 // values of each version where they are not what goes out.
-float* ChunkStore::Array(int index, const Version& version, int array) const {
+float* ChunkStore::Array(LocalChunk index, const Version& version, int array) const {
   const Chunk& chunk = chunks_[index];
   const int slots = arrays_ - 1;
   std::byte* at = nullptr;
@@ -114,14 +112,14 @@ float* ChunkStore::Array(int index, const Version& version, int array) const {
   return reinterpret_cast<float*>(at);
 }
 
-void ChunkStore::Copy(int index, const Version& from, const Version& to) {
+void ChunkStore::Copy(LocalChunk index, const Version& from, const Version& to) {
   const int64_t stride = chunks_[index].stride;
   std::memcpy(Array(index, to, 0), Array(index, from, 0), stride);
   if (arrays_ == 1) return;
   std::memcpy(Array(index, to, 1), Array(index, from, 1), (arrays_ - 1) * stride);
 }
 
-absl::Span<std::byte> ChunkStore::WireValues(int index, const Version& version) const {
+absl::Span<std::byte> ChunkStore::WireValues(LocalChunk index, const Version& version) const {
   const Chunk& chunk = chunks_[index];
   return {chunk.outgoing + version.values * chunk.outgoing_stride,
           static_cast<size_t>(chunk.values_format.bytes)};
@@ -129,10 +127,10 @@ absl::Span<std::byte> ChunkStore::WireValues(int index, const Version& version) 
 
 // ---------------------------------------------------------------- initial values
 
-void ChunkStore::Initialize(int index, const Version& version) {
+void ChunkStore::Initialize(LocalChunk index, const Version& version) {
   const Chunk& chunk = chunks_[index];
   if (chunk.first_slot != 0) return;  // zero as it is
-  const v1::PlanChunk& planned = plan_->chunks(chunk.id);
+  const v1::PlanChunk& planned = plan_->chunks(ToInt(chunk.id));
   FillInitialValues(plan_->graph().parameters(planned.parameter()).initializer(),
                     plan_->spec().training().seed(), planned.parameter(), planned.offset(),
                     {Array(index, version, 0), static_cast<size_t>(chunk.elements)});
@@ -141,15 +139,16 @@ void ChunkStore::Initialize(int index, const Version& version) {
 void ChunkStore::BeginRestore() { restored_bytes_.assign(chunks_.size() * arrays_, 0); }
 
 absl::Status ChunkStore::RestoreSlice(const v1::ShardSlice& slice, const Version& version) {
-  const int index = Find(slice.chunk());
-  const int array = index < 0 ? -1 : slice.slot() - chunks_[index].first_slot;
+  const std::optional<LocalChunk> found = Find(ChunkId(slice.chunk()));
+  const int array = found ? slice.slot() - chunks_[*found].first_slot : -1;
   if (array < 0 || array >= arrays_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shard ", shard_, " has no chunk ", slice.chunk(), ", slot ", slice.slot()));
+    return absl::InvalidArgumentError(absl::StrCat("shard ", ToInt(shard_), " has no chunk ",
+                                                   slice.chunk(), ", slot ", slice.slot()));
   }
+  const LocalChunk index = *found;
   const auto size = static_cast<int64_t>(slice.data().size());
   const int64_t bytes = elements(index) * static_cast<int64_t>(sizeof(float));
-  int64_t& restored = restored_bytes_[index * arrays_ + array];
+  int64_t& restored = restored_bytes_[RestoredAt(index, array)];
   if (slice.offset_bytes() != restored || size > bytes - restored) {
     return absl::InvalidArgumentError(absl::StrCat(
         "chunk ", slice.chunk(), ", slot ", slice.slot(), ": bytes [", slice.offset_bytes(), ", +",
@@ -169,14 +168,14 @@ absl::Status ChunkStore::RestoreSlice(const v1::ShardSlice& slice, const Version
 }
 
 absl::Status ChunkStore::FinishRestore() const {
-  for (int index = 0; index < size(); ++index) {
+  for (const LocalChunk index : chunks()) {
     const int64_t expected = elements(index) * static_cast<int64_t>(sizeof(float));
     for (int array = 0; array < arrays_; ++array) {
-      const int64_t restored = restored_bytes_[index * arrays_ + array];
+      const int64_t restored = restored_bytes_[RestoredAt(index, array)];
       if (restored == expected) continue;
-      return absl::DataLossError(absl::StrCat("chunk ", id(index), ", slot ", SlotOf(index, array),
-                                              ": ", restored, " bytes of ", expected,
-                                              " in the checkpoint"));
+      return absl::DataLossError(absl::StrCat("chunk ", ToInt(id(index)), ", slot ",
+                                              SlotOf(index, array), ": ", restored, " bytes of ",
+                                              expected, " in the checkpoint"));
     }
   }
   return absl::OkStatus();

@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/codec/codec.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/transport/shared_slab.h"
 #include "proto/muster/v1/checkpoint.pb.h"
@@ -27,8 +29,7 @@ namespace muster {
 // What goes out lies in a SharedSlab, which workers on this host read; slots are in memory that
 // nobody else sees. Pages that are never written cost nothing.
 //
-// Chunks are numbered from 0 in the plan's order. Thread-compatible; after Create() nothing is
-// allocated.
+// Thread-compatible; after Create() nothing is allocated.
 class ChunkStore {
  public:
   // Where a version lies.
@@ -41,38 +42,39 @@ class ChunkStore {
   static constexpr Version kHeld = {.values = -1, .slots = 2};  // the snapshot's copy
 
   // The plan is good.
-  static int64_t BytesNeeded(const v1::JobPlan& plan, int shard);
+  static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard);
   // Values are zero. RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED".
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(
-      std::shared_ptr<const v1::JobPlan> plan, int shard,
+      std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
       std::shared_ptr<MemoryBudget::Reservation> reservation);
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
 
-  int size() const { return static_cast<int>(chunks_.size()); }
-  int id(int index) const { return chunks_[index].id; }  // in the plan
-  // -1: of another shard.
-  int Find(int64_t id) const;
-  int64_t elements(int index) const { return chunks_[index].elements; }
+  int size() const { return chunks_.size(); }
+  NumbersBelow<LocalChunk> chunks() const { return chunks_.numbers(); }
+  ChunkId id(LocalChunk index) const { return chunks_[index].id; }
+  // Nothing: the plan has no such chunk, or on another shard.
+  std::optional<LocalChunk> Find(ChunkId id) const;
+  int64_t elements(LocalChunk index) const { return chunks_[index].elements; }
   int arrays() const { return arrays_; }
   // What array `array` of the chunk is in a checkpoint: 0 for values.
-  int SlotOf(int index, int array) const { return chunks_[index].first_slot + array; }
+  int SlotOf(LocalChunk index, int array) const { return chunks_[index].first_slot + array; }
   // What goes out of this many versions has a place.
   int value_buffers() const { return value_buffers_; }
-  const WireFormat& values_format(int index) const { return chunks_[index].values_format; }
+  const WireFormat& values_format(LocalChunk index) const { return chunks_[index].values_format; }
 
   // f32[elements], 64-byte aligned.
-  float* Array(int index, const Version& version, int array) const;
-  absl::Span<const float> Values(int index, const Version& version) const {
+  float* Array(LocalChunk index, const Version& version, int array) const;
+  absl::Span<const float> Values(LocalChunk index, const Version& version) const {
     return {Array(index, version, 0), static_cast<size_t>(elements(index))};
   }
-  void Copy(int index, const Version& from, const Version& to);
+  void Copy(LocalChunk index, const Version& from, const Version& to);
 
   // What goes out of a version: values_format(index).bytes, Array(index, version, 0) for f32.
-  absl::Span<std::byte> WireValues(int index, const Version& version) const;
+  absl::Span<std::byte> WireValues(LocalChunk index, const Version& version) const;
 
   // Fills values with initial ones, slots with zeros.
-  void Initialize(int index, const Version& version);
+  void Initialize(LocalChunk index, const Version& version);
   // Begins a restore, also after one that broke off.
   void BeginRestore();
   // One slice of the checkpoint; those of a chunk's slot come in order. DATA_LOSS on a checksum
@@ -88,7 +90,7 @@ class ChunkStore {
 
  private:
   struct Chunk {
-    int id = 0;
+    ChunkId id{};
     int first_slot = 0;
     int64_t elements = 0;
     WireFormat values_format;
@@ -102,25 +104,30 @@ class ChunkStore {
     bool sends_values() const { return values_format.dtype == WireDType::kF32; }
   };
 
-  ChunkStore(std::shared_ptr<const v1::JobPlan> plan, int shard,
+  static constexpr LocalChunk kElsewhere{-1};
+
+  ChunkStore(std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
              std::shared_ptr<SharedSlab> outgoing, std::shared_ptr<Slab> slab);
 
   static int ArraysOf(const v1::JobPlan& plan);
   static int ValueBuffersOf(const v1::JobPlan& plan);
-  static Chunk Lay(const v1::JobPlan& plan, int id);
+  static Chunk Lay(const v1::JobPlan& plan, ChunkId id);
+  size_t RestoredAt(LocalChunk index, int array) const {
+    return size_t{1} * ToInt(index) * arrays_ + array;
+  }
   std::byte* ArrayNumber(const Chunk& chunk, int64_t number) const {
     return chunk.memory + number * chunk.stride;
   }
 
   const std::shared_ptr<const v1::JobPlan> plan_;
-  const int shard_;
+  const ShardIndex shard_;
   const std::shared_ptr<SharedSlab> outgoing_;
   const std::shared_ptr<Slab> slab_;
   const int arrays_;
   const int value_buffers_;
-  std::vector<Chunk> chunks_;
-  std::vector<int32_t> index_of_;        // by the plan's chunk id; -1: of another shard
-  std::vector<int64_t> restored_bytes_;  // [chunk, array]
+  NumberedVector<LocalChunk, Chunk> chunks_;
+  NumberedVector<ChunkId, LocalChunk> index_of_;  // kElsewhere: of another shard
+  std::vector<int64_t> restored_bytes_;           // [chunk, array]
 };
 
 }  // namespace muster

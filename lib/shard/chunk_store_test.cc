@@ -23,8 +23,8 @@ class ChunkStoreTest : public testing::Test {
     options.sync.set_values(values);
     options.sync.set_backup_workers(2);
     const v1::JobPlan plan = MakeTestPlan(options);
-    const int64_t bytes = ChunkStore::BytesNeeded(plan, 0);
-    store_ = *ChunkStore::Create(std::make_shared<v1::JobPlan>(plan), 0,
+    const int64_t bytes = ChunkStore::BytesNeeded(plan, kFirstShard);
+    store_ = *ChunkStore::Create(std::make_shared<v1::JobPlan>(plan), kFirstShard,
                                  *budget_.Reserve(bytes, absl::ZeroDuration()));
   }
 
@@ -45,7 +45,7 @@ TEST_F(ChunkStoreTest, NothingOverlaps) {
   for (v1::WireValues values : {v1::VALUES_FP32, v1::VALUES_BF16}) {
     Make(values);
     std::vector<Range> ranges;
-    for (int chunk = 0; chunk < store_->size(); ++chunk) {
+    for (const LocalChunk chunk : store_->chunks()) {
       const auto elements = static_cast<size_t>(store_->elements(chunk));
       for (const Version& version : {Version{0, 0}, Version{1, 1}, ChunkStore::kHeld}) {
         for (int array = 0; array < store_->arrays(); ++array) {
@@ -65,7 +65,7 @@ TEST_F(ChunkStoreTest, NothingOverlaps) {
       const bool is_out = range.first >= out.first && range.second <= out.second;
       EXPECT_TRUE(is_own || is_out);
     }
-    for (int chunk = 0; chunk < store_->size(); ++chunk) {
+    for (const LocalChunk chunk : store_->chunks()) {
       for (int buffer = 0; buffer < store_->value_buffers(); ++buffer) {
         EXPECT_NE(SharedSlab::Find(store_->WireValues(chunk, {buffer, 0})), nullptr)
             << "a worker on this host could not read it in place";
@@ -78,7 +78,7 @@ TEST_F(ChunkStoreTest, ItsSizeDoesNotFollowTheNumberOfWorkers) {
   const auto bytes_for = [](int workers) {
     TestPlanOptions options{.parameters = {35, 640}, .workers = workers};
     options.optimizer.mutable_adam()->set_learning_rate(1);
-    return ChunkStore::BytesNeeded(MakeTestPlan(options), 0);
+    return ChunkStore::BytesNeeded(MakeTestPlan(options), kFirstShard);
   };
   EXPECT_EQ(bytes_for(8), bytes_for(1));
 }
@@ -86,7 +86,8 @@ TEST_F(ChunkStoreTest, ItsSizeDoesNotFollowTheNumberOfWorkers) {
 TEST_F(ChunkStoreTest, ValuesOfThirtyTwoBitsGoOutAsTheyAre) {
   Make(v1::VALUES_FP32);
   for (const Version& version : {Version{0, 0}, Version{1, 1}, Version{3, 0}}) {
-    EXPECT_EQ(RangeOf(store_->WireValues(0, version)), RangeOf(store_->Values(0, version)));
+    EXPECT_EQ(RangeOf(store_->WireValues(LocalChunk(0), version)),
+              RangeOf(store_->Values(LocalChunk(0), version)));
   }
 }
 

@@ -15,6 +15,7 @@ namespace muster {
 namespace {
 
 constexpr int kWorkers = 3;
+constexpr LocalChunk kChunk{0};
 
 struct Message {
   ShardIndex to{};
@@ -55,16 +56,18 @@ class ClosingExchangeTest : public testing::Test {
 
   void Push(int shard, int rank, int64_t step) {
     BackupGate& gate = *shards_[shard].gate;
-    ASSERT_EQ(gate.Admit(/*chunk=*/0, rank, step), PushFate::kTake);
-    ASSERT_EQ(gate.Arrived(/*chunk=*/0, rank), PushFate::kTake);
+    ASSERT_EQ(gate.Admit(kChunk, Rank(rank), step), PushFate::kTake);
+    ASSERT_EQ(gate.Arrived(kChunk, Rank(rank)), PushFate::kTake);
     At(shard).TellArrived();
   }
   std::vector<int> RanksOf(int shard) {
-    const ChunkUpdate update = shards_[shard].gate->NextUpdate(/*chunk=*/0);
-    return {update.ranks.begin(), update.ranks.end()};
+    const ChunkUpdate update = shards_[shard].gate->NextUpdate(kChunk);
+    std::vector<int> ranks;
+    for (const Rank rank : update.ranks) ranks.push_back(ToInt(rank));
+    return ranks;
   }
   void Apply() {
-    for (Shard& shard : shards_) shard.gate->Updated(/*chunk=*/0);
+    for (Shard& shard : shards_) shard.gate->Updated(kChunk);
   }
 
   Message TakeMessage() {

@@ -117,8 +117,8 @@ class Simulation {
   Simulation(const Mode& mode, uint32_t seed) : mode_(mode), random_(seed), plan_(MakePlan()) {
     EXPECT_TRUE(CheckPlan(plan_).ok()) << CheckPlan(plan_);
     const auto shared = std::make_shared<v1::JobPlan>(plan_);
-    for (int number = 0; number < plan_.shards_size(); ++number) {
-      shards_.push_back(std::make_unique<Shard>(this, shared, number));
+    for (const ShardIndex number : NumbersBelow<ShardIndex>(plan_.shards_size())) {
+      shards_.emplace_back(std::make_unique<Shard>(this, shared, number));
     }
     for (int rank = 0; rank < plan_.workers_size(); ++rank) {
       workers_.push_back(std::make_unique<Worker>(this, rank));
@@ -242,16 +242,16 @@ class Simulation {
   // ---- shards
 
   struct Shard : public ShardOutput {
-    Shard(Simulation* simulation, std::shared_ptr<const v1::JobPlan> plan, int number)
+    Shard(Simulation* simulation, std::shared_ptr<const v1::JobPlan> plan, ShardIndex number)
         : sim(*simulation) {
       const int64_t bytes = ParameterShard::BytesNeeded(*plan, number);
       core =
           *ParameterShard::Create(plan, number, *sim.budget_.Reserve(bytes, absl::ZeroDuration()));
       core->set_output(this);
-      for (int i = 0; i < core->chunk_count(); ++i) core->Initialize(i);
+      for (const LocalChunk chunk : core->chunks()) core->Initialize(chunk);
     }
 
-    void SendTo(int, const WireHeader& header, absl::Span<const std::byte> payload,
+    void SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
                 Transport::SendDone done) override {
       const auto* values = reinterpret_cast<const float*>(payload.data());
       Values sent(values, values + payload.size() / sizeof(float));
@@ -264,8 +264,8 @@ class Simulation {
       });
     }
 
-    void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
-                     Transport::SendDone done) override {
+    void SendToShard(ShardIndex shard, const WireHeader& header,
+                     absl::Span<const std::byte> payload, Transport::SendDone done) override {
       auto shared_done = std::make_shared<Transport::SendDone>(std::move(done));
       sim.Soon([this, shard, header, payload, shared_done] {
         sim.shards_[shard]->Deliver(header, payload);
@@ -315,8 +315,8 @@ class Simulation {
   void CheckSnapshot(const ShardSnapshot& snapshot) {
     for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
       ExpectExactly({piece.elements.begin(), piece.elements.end()}, snapshot.step,
-                    absl::StrCat("I5: snapshot ", snapshot.id, " of chunk ", piece.chunk, " at ",
-                                 snapshot.step));
+                    absl::StrCat("I5: snapshot ", snapshot.id, " of chunk ", ToInt(piece.chunk),
+                                 " at ", snapshot.step));
     }
     const int64_t updates_per_step = IsAsync() ? plan_.workers_size() : 1;
     EXPECT_EQ(snapshot.update_state.updates(), snapshot.step * updates_per_step);
@@ -424,7 +424,7 @@ class Simulation {
 
   // A message to the shard of its chunk. A push's payload comes a while after its header.
   void Carry(const WireHeader& header, Values gradient) {
-    Shard& shard = *shards_[plan_.chunks(static_cast<int>(header.chunk)).shard()];
+    Shard& shard = *shards_[ShardIndex(plan_.chunks(static_cast<int>(header.chunk)).shard())];
     // Only what nobody waits for any more may be refused.
     const Worker& worker = *workers_[header.rank];
     if (header.kind == MessageKind::kFetch) {
@@ -438,11 +438,11 @@ class Simulation {
       return;
     }
     if (placement.memory.empty()) return shard.core->AnswerRepeat(header);
-    const int64_t connection = connections_[{shard.core->shard(), header.rank}];
+    const int64_t connection = connections_[{shard.core->shard(), Rank(header.rank)}];
     const bool lent = Chance(0.5);
     auto payload = std::make_shared<Values>(std::move(gradient));
     Soon([=, this, &shard] {
-      if (connections_[{shard.core->shard(), header.rank}] != connection) return;  // lost
+      if (connections_[{shard.core->shard(), Rank(header.rank)}] != connection) return;  // lost
       PayloadLease lease;
       absl::Span<const std::byte> bytes = placement.memory;
       if (lent) {
@@ -471,8 +471,8 @@ class Simulation {
       });
     } else {
       After(when, [this] {
-        const auto rank = static_cast<int>(Pick(0, plan_.workers_size() - 1));
-        Shard& shard = *shards_[Pick(0, plan_.shards_size() - 1)];
+        const auto rank = Rank(Pick(0, plan_.workers_size() - 1));
+        Shard& shard = *shards_[ShardIndex(Pick(0, plan_.shards_size() - 1))];
         ++connections_[{shard.core->shard(), rank}];
         shard.core->RankLost(rank);
       });
@@ -486,8 +486,8 @@ class Simulation {
     for (const auto& shard : shards_) {
       EXPECT_EQ(shard->core->lowest_version(), total_steps_);
       EXPECT_TRUE(shard->core->idle());
-      for (int i = 0; i < shard->core->chunk_count(); ++i) {
-        const auto values = shard->core->values(i);
+      for (const LocalChunk chunk : shard->core->chunks()) {
+        const auto values = shard->core->values(chunk);
         ExpectExactly({values.begin(), values.end()}, total_steps_, "I1, I2: at the end");
       }
       ExpectEverySnapshot(*shard);
@@ -515,10 +515,10 @@ class Simulation {
   MemoryBudget budget_{1 << 24};
   LendingTransport lender_;
   std::vector<std::shared_ptr<Values>> lent_;
-  std::vector<std::unique_ptr<Shard>> shards_;
+  NumberedVector<ShardIndex, std::unique_ptr<Shard>> shards_;
   std::vector<std::unique_ptr<Worker>> workers_;
   EventQueue queue_;  // messages under way are gone before the shards
-  std::map<std::pair<int, uint32_t>, int64_t> connections_;  // by shard and rank: which one it is
+  std::map<std::pair<ShardIndex, Rank>, int64_t> connections_;  // which one it is
   uint64_t snapshots_ = 0;
   // By step and rank, with backup workers: whether the push is part of the step.
   std::map<std::pair<int64_t, int>, bool> counted_;

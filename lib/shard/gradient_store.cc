@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 
 namespace muster {
 
-GradientStore::Chunk GradientStore::Lay(const v1::JobPlan& plan, int id) {
-  Chunk chunk{.elements = plan.chunks(id).elements(), .format = PushFormat(plan, id)};
+GradientStore::Chunk GradientStore::Lay(const v1::JobPlan& plan, ChunkId id) {
+  Chunk chunk{.elements = plan.chunks(ToInt(id)).elements(), .format = PushFormat(plan, ToInt(id))};
   chunk.stride = RoundedToLines(chunk.elements * static_cast<int64_t>(sizeof(float)));
   if (chunk.format.codec != WireCodec::kRaw) {
     chunk.payload_stride = RoundedToLines(chunk.format.bytes);
@@ -16,10 +17,9 @@ GradientStore::Chunk GradientStore::Lay(const v1::JobPlan& plan, int id) {
   return chunk;
 }
 
-int64_t GradientStore::BytesNeeded(const v1::JobPlan& plan, int shard) {
+int64_t GradientStore::BytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
   int64_t bytes = 0;
-  for (int id = 0; id < plan.chunks_size(); ++id) {
-    if (plan.chunks(id).shard() != shard) continue;
+  for (const ChunkId id : ChunksOfShard(plan, shard)) {
     const Chunk chunk = Lay(plan, id);
     bytes += plan.workers_size() * (chunk.stride + chunk.payload_stride);
   }
@@ -27,30 +27,30 @@ int64_t GradientStore::BytesNeeded(const v1::JobPlan& plan, int shard) {
 }
 
 absl::StatusOr<std::unique_ptr<GradientStore>> GradientStore::Create(
-    const v1::JobPlan& plan, int shard, std::shared_ptr<MemoryBudget::Reservation> reservation) {
+    const v1::JobPlan& plan, ShardIndex shard,
+    std::shared_ptr<MemoryBudget::Reservation> reservation) {
   ASSIGN_OR_RETURN(std::shared_ptr<Slab> slab,
                    Slab::Allocate(BytesNeeded(plan, shard), std::move(reservation)));
   return absl::WrapUnique(new GradientStore(plan, shard, std::move(slab)));
 }
 
-GradientStore::GradientStore(const v1::JobPlan& plan, int shard, std::shared_ptr<Slab> slab)
+GradientStore::GradientStore(const v1::JobPlan& plan, ShardIndex shard, std::shared_ptr<Slab> slab)
     : slab_(std::move(slab)), ranks_(plan.workers_size()) {
   std::byte* memory = slab_->memory().data();
-  for (int id = 0; id < plan.chunks_size(); ++id) {
-    if (plan.chunks(id).shard() != shard) continue;
+  for (const ChunkId id : ChunksOfShard(plan, shard)) {
     Chunk& chunk = chunks_.emplace_back(Lay(plan, id));
     chunk.memory = memory;
     memory += ranks_ * (chunk.stride + chunk.payload_stride);
   }
 }
 
-absl::Span<float> GradientStore::Gradient(int index, int rank) const {
+absl::Span<float> GradientStore::Gradient(LocalChunk index, Rank rank) const {
   const Chunk& chunk = chunks_[index];
-  return {reinterpret_cast<float*>(chunk.memory + rank * chunk.stride),
+  return {reinterpret_cast<float*>(chunk.memory + ToInt(rank) * chunk.stride),
           static_cast<size_t>(chunk.elements)};
 }
 
-absl::Span<std::byte> GradientStore::PushMemory(int index, int rank) const {
+absl::Span<std::byte> GradientStore::PushMemory(LocalChunk index, Rank rank) const {
   const Chunk& chunk = chunks_[index];
   const auto bytes = static_cast<size_t>(chunk.format.bytes);
   if (chunk.payload_stride == 0) {
@@ -58,7 +58,7 @@ absl::Span<std::byte> GradientStore::PushMemory(int index, int rank) const {
     auto* const end = reinterpret_cast<std::byte*>(gradient.data() + gradient.size());
     return {end - bytes, bytes};
   }
-  return {chunk.memory + ranks_ * chunk.stride + rank * chunk.payload_stride, bytes};
+  return {chunk.memory + ranks_ * chunk.stride + ToInt(rank) * chunk.payload_stride, bytes};
 }
 
 }  // namespace muster

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "lib/codec/codec.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/memory_budget.h"
 #include "proto/muster/v1/plan.pb.h"
 
@@ -19,25 +19,25 @@ namespace muster {
 // push. Pages that are never written cost nothing: most pushes are read where their sender has
 // them.
 //
-// Chunks are numbered from 0 in the plan's order, as in ChunkStore. Thread-compatible; after
-// Create() nothing is allocated.
+// Thread-compatible; after Create() nothing is allocated.
 class GradientStore {
  public:
   // The plan is good.
-  static int64_t BytesNeeded(const v1::JobPlan& plan, int shard);
+  static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard);
   // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED".
   static absl::StatusOr<std::unique_ptr<GradientStore>> Create(
-      const v1::JobPlan& plan, int shard, std::shared_ptr<MemoryBudget::Reservation> reservation);
+      const v1::JobPlan& plan, ShardIndex shard,
+      std::shared_ptr<MemoryBudget::Reservation> reservation);
   GradientStore(const GradientStore&) = delete;
   GradientStore& operator=(const GradientStore&) = delete;
 
   // Of pushes for the chunk.
-  const WireFormat& format(int index) const { return chunks_[index].format; }
+  const WireFormat& format(LocalChunk index) const { return chunks_[index].format; }
   // f32[elements], 64-byte aligned: the shard's own copy of a rank's gradient.
-  absl::Span<float> Gradient(int index, int rank) const;
+  absl::Span<float> Gradient(LocalChunk index, Rank rank) const;
   // Where the payload of a push lands: format(index).bytes. For an f32 push that is Gradient(), for
   // one of 16 bits its second half.
-  absl::Span<std::byte> PushMemory(int index, int rank) const;
+  absl::Span<std::byte> PushMemory(LocalChunk index, Rank rank) const;
 
   absl::Span<std::byte> memory() const { return slab_->memory(); }
 
@@ -50,13 +50,13 @@ class GradientStore {
     std::byte* memory = nullptr;
   };
 
-  GradientStore(const v1::JobPlan& plan, int shard, std::shared_ptr<Slab> slab);
+  GradientStore(const v1::JobPlan& plan, ShardIndex shard, std::shared_ptr<Slab> slab);
 
-  static Chunk Lay(const v1::JobPlan& plan, int id);
+  static Chunk Lay(const v1::JobPlan& plan, ChunkId id);
 
   const std::shared_ptr<Slab> slab_;
   const int ranks_;
-  std::vector<Chunk> chunks_;
+  NumberedVector<LocalChunk, Chunk> chunks_;
 };
 
 }  // namespace muster

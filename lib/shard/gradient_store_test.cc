@@ -25,7 +25,8 @@ class GradientStoreTest : public testing::Test {
     v1::JobPlan plan = MakeTestPlan(options);
     for (auto& parameter : *plan.mutable_graph()->mutable_parameters()) parameter.add_shape(1);
     store_ = *GradientStore::Create(
-        plan, 0, *budget_.Reserve(GradientStore::BytesNeeded(plan, 0), absl::ZeroDuration()));
+        plan, kFirstShard,
+        *budget_.Reserve(GradientStore::BytesNeeded(plan, kFirstShard), absl::ZeroDuration()));
   }
 
   using Range = std::pair<const std::byte*, const std::byte*>;
@@ -45,13 +46,14 @@ TEST_F(GradientStoreTest, NothingOverlaps) {
        {v1::COMPRESSION_NONE, v1::COMPRESSION_FP16, v1::COMPRESSION_INT8, v1::COMPRESSION_TOPK}) {
     Make(kind);
     std::vector<Range> ranges;
-    for (int chunk : {0, 1}) {
-      for (int rank = 0; rank < kWorkers; ++rank) {
+    for (const LocalChunk chunk : NumbersBelow<LocalChunk>(2)) {
+      for (const Rank rank : NumbersBelow<Rank>(kWorkers)) {
         ranges.push_back(RangeOf(store_->Gradient(chunk, rank)));
         if (store_->format(chunk).codec == WireCodec::kRaw) continue;
         ranges.push_back(RangeOf(store_->PushMemory(chunk, rank)));
       }
-      EXPECT_EQ(SharedSlab::Find(store_->PushMemory(chunk, 0)), nullptr) << "nobody else sees it";
+      EXPECT_EQ(SharedSlab::Find(store_->PushMemory(chunk, Rank(0))), nullptr)
+          << "nobody else sees it";
     }
     std::ranges::sort(ranges);
     for (size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
@@ -63,10 +65,10 @@ TEST_F(GradientStoreTest, NothingOverlaps) {
 
 TEST_F(GradientStoreTest, ASixteenBitPushLandsWhereItsSumMayBeWrittenOverIt) {
   Make(v1::COMPRESSION_BF16);
-  for (int chunk : {0, 1}) {
-    const absl::Span<float> gradient = store_->Gradient(chunk, 1);
+  for (const LocalChunk chunk : NumbersBelow<LocalChunk>(2)) {
+    const absl::Span<float> gradient = store_->Gradient(chunk, Rank(1));
     ASSERT_EQ(store_->format(chunk).bytes, 2 * std::ssize(gradient));
-    EXPECT_EQ(RangeOf(store_->PushMemory(chunk, 1)).second, RangeOf(gradient).second);
+    EXPECT_EQ(RangeOf(store_->PushMemory(chunk, Rank(1))).second, RangeOf(gradient).second);
   }
 }
 

@@ -31,6 +31,8 @@ using kernels::Streaming;
 // A shard larger than this finds nothing of the last step in a cache but what it has just sent.
 constexpr size_t kCachedBytes = size_t{64} << 20;
 
+constexpr Rank kNobody{-1};
+
 FloatType TypeOf(WireDType dtype) {
   switch (dtype) {
     case WireDType::kF16:
@@ -48,16 +50,16 @@ bool PushesAreUpdates(const v1::JobPlan& plan) {
   return plan.spec().sync().mode() == v1::SSP || plan.spec().sync().mode() == v1::ASP;
 }
 
-std::vector<int64_t> SamplesOf(const v1::JobPlan& plan) {
-  std::vector<int64_t> samples;
-  for (const v1::PlanWorker& worker : plan.workers()) samples.push_back(worker.samples());
+NumberedVector<Rank, int64_t> SamplesOf(const v1::JobPlan& plan) {
+  NumberedVector<Rank, int64_t> samples;
+  for (const v1::PlanWorker& worker : plan.workers()) samples.emplace_back(worker.samples());
   return samples;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
-    std::shared_ptr<const v1::JobPlan> plan, int shard,
+    std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
     std::shared_ptr<MemoryBudget::Reservation> reservation) {
   ASSIGN_OR_RETURN(auto store, ChunkStore::Create(plan, shard, reservation));
   ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(reservation)));
@@ -65,7 +67,7 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
       new ParameterShard(std::move(plan), shard, std::move(store), std::move(pushed)));
 }
 
-ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shard,
+ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
                                std::unique_ptr<ChunkStore> store,
                                std::unique_ptr<GradientStore> pushed)
     : plan_(std::move(plan)),
@@ -76,16 +78,16 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
       averages_(plan_->spec().sync().mode() == v1::LOCAL_SGD),
       pushes_are_updates_(PushesAreUpdates(*plan_)),
       chunks_(store_->size()),
-      pushes_(store_->size() * plan_->workers_size()),
-      fetching_(pushes_.size()),
+      pushes_(store_->size(), plan_->workers_size()),
+      fetching_(store_->size(), plan_->workers_size()),
       gradients_(plan_->workers_size()),
       states_{VersionState{LossScale(plan_->spec().training())},
               VersionState{LossScale(plan_->spec().training())},
               VersionState{LossScale(plan_->spec().training())}},
       snapshots_(store_->size(), plan_->spec().checkpoint().every_steps()) {
   for (Chunk& chunk : chunks_) {
-    const int index = IndexOf(chunk);
-    chunk.parameter = plan_->chunks(store_->id(index)).parameter();
+    const LocalChunk index = IndexOf(chunk);
+    chunk.parameter = plan_->chunks(ToInt(store_->id(index))).parameter();
     const v1::Parameter& parameter = plan_->graph().parameters(chunk.parameter);
     const ParameterTreatment treatment = TreatmentOf(plan_->spec().training(), parameter);
     chunk.trained = !treatment.frozen;
@@ -107,25 +109,25 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shar
   const ShardAssembly::Send send = [this](ShardIndex to, const WireHeader& header,
                                           absl::Span<const std::byte> payload,
                                           Transport::SendDone done) {
-    output_->SendToShard(ToInt(to), header, payload, std::move(done));
+    output_->SendToShard(to, header, payload, std::move(done));
   };
   MakeGate(send);
   if (StepsAreJudged(plan_->spec().training())) {
     JudgedShard* const judged = this;  // a base that is nobody else's business
-    agreement_ = std::make_unique<StepAgreement>(*plan_, ShardIndex(shard_), send, judged);
+    agreement_ = std::make_unique<StepAgreement>(*plan_, shard_, send, judged);
   }
 }
 
 void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
   const v1::SyncSpec& sync = plan_->spec().sync();
-  const std::vector<int64_t> samples = SamplesOf(*plan_);
+  const NumberedVector<Rank, int64_t> samples = SamplesOf(*plan_);
   if (pushes_are_updates_) {
     const auto batch = std::accumulate(samples.begin(), samples.end(), 0.0);
     StalenessGate::Options options{.chunks = chunk_count(),
                                    .first_step = plan_->first_step(),
                                    .aware = sync.staleness_aware()};
     for (const int64_t share : samples) {
-      options.shares.push_back(static_cast<double>(share) / batch);
+      options.shares.emplace_back(static_cast<double>(share) / batch);
     }
     if (sync.mode() == v1::SSP) options.staleness = sync.staleness();
     gate_ = std::make_unique<StalenessGate>(std::move(options));
@@ -135,7 +137,7 @@ void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
                                                          .trained_chunks = trained_chunks_,
                                                          .samples = samples,
                                                          .first_step = plan_->first_step()});
-    closing_ = std::make_unique<ClosingExchange>(*plan_, ShardIndex(shard_), gate.get(), send,
+    closing_ = std::make_unique<ClosingExchange>(*plan_, shard_, gate.get(), send,
                                                  [this] { UpdateAllReady(); });
     gate_ = std::move(gate);
   } else {
@@ -144,18 +146,20 @@ void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
   }
 }
 
-ParameterShard::Chunk* ParameterShard::Find(uint32_t id) {
-  const int index = store_->Find(id);
-  return index < 0 ? nullptr : &chunks_[index];
+ParameterShard::Chunk* ParameterShard::Find(const WireHeader& header) {
+  const std::optional<LocalChunk> index = store_->Find(ChunkId(header.chunk));
+  return index ? &chunks_[*index] : nullptr;
 }
 
-absl::Span<const float> ParameterShard::values(int index) const {
+absl::Span<const float> ParameterShard::values(LocalChunk index) const {
   return store_->Values(index, chunks_[index].current);
 }
 
 // ---------------------------------------------------------------- initial values
 
-void ParameterShard::Initialize(int index) { store_->Initialize(index, chunks_[index].current); }
+void ParameterShard::Initialize(LocalChunk index) {
+  store_->Initialize(index, chunks_[index].current);
+}
 
 void ParameterShard::BeginRestore() { store_->BeginRestore(); }
 
@@ -180,8 +184,9 @@ absl::Status ParameterShard::RestoreState(const v1::UpdateState& state) {
 // ---------------------------------------------------------------- messages
 
 ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
-  const int index = store_->Find(header.chunk);
-  if (index < 0 || !chunks_[index].trained) return {.refusal = RefusalReason::kWrongChunk};
+  const Chunk* const chunk = Find(header);
+  if (chunk == nullptr || !chunk->trained) return {.refusal = RefusalReason::kWrongChunk};
+  const LocalChunk index = IndexOf(*chunk);
   const WireFormat& format = pushed_->format(index);
   if (header.dtype != format.dtype || header.codec != format.codec) {
     return {.refusal = RefusalReason::kBadHeader};
@@ -189,10 +194,10 @@ ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
   if (header.length != static_cast<uint64_t>(format.bytes)) {
     return {.refusal = RefusalReason::kWrongLength};
   }
-  const int rank = static_cast<int>(header.rank);
+  const auto rank = Rank(header.rank);
   switch (gate_->Admit(index, rank, header.step)) {
     case PushFate::kTake:
-      PushOf(chunks_[index], rank).receiving = tickets_.Take();
+      PushOf(*chunk, rank).receiving = tickets_.Take();
       // What has to be decoded is copied: its sender must not change it between check and use.
       return {.memory = pushed_->PushMemory(index, rank),
               .in_place = format.codec == WireCodec::kRaw};
@@ -208,9 +213,10 @@ ParameterShard::Placement ParameterShard::PlacePush(const WireHeader& header) {
 
 RefusalReason ParameterShard::PushArrived(const WireHeader& header,
                                           absl::Span<const std::byte> payload, PayloadLease lease) {
-  Chunk* chunk = Find(header.chunk);
+  Chunk* chunk = Find(header);
   CHECK(chunk != nullptr);
-  const int index = IndexOf(*chunk), rank = static_cast<int>(header.rank);
+  const LocalChunk index = IndexOf(*chunk);
+  const auto rank = Rank(header.rank);
   Push& push = PushOf(*chunk, rank);
   if (!push.receiving) return RefusalReason::kNone;  // given up by RankLost
   push.receiving.GiveBack();
@@ -229,9 +235,9 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
 }
 
 // Leaves the gradient where it is if it can be read there.
-bool ParameterShard::TakeGradient(const Chunk& chunk, int rank, absl::Span<const std::byte> payload,
-                                  PayloadLease lease) {
-  const int index = IndexOf(chunk);
+bool ParameterShard::TakeGradient(const Chunk& chunk, Rank rank,
+                                  absl::Span<const std::byte> payload, PayloadLease lease) {
+  const LocalChunk index = IndexOf(chunk);
   const WireFormat& format = pushed_->format(index);
   if (reinterpret_cast<uintptr_t>(payload.data()) % alignof(float) != 0 && lease) {
     const absl::Span<std::byte> own = pushed_->PushMemory(index, rank);
@@ -251,23 +257,24 @@ bool ParameterShard::TakeGradient(const Chunk& chunk, int rank, absl::Span<const
 }
 
 void ParameterShard::AnswerRepeat(const WireHeader& header) {
-  Chunk* chunk = Find(header.chunk);
+  Chunk* chunk = Find(header);
   if (chunk == nullptr) return;
-  const int index = IndexOf(*chunk), rank = static_cast<int>(header.rank);
+  const LocalChunk index = IndexOf(*chunk);
+  const auto rank = Rank(header.rank);
   if (!gate_->AnswersAgain(index, rank, header.step)) return;
   SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
 }
 
 RefusalReason ParameterShard::Fetch(const WireHeader& header) {
-  Chunk* chunk = Find(header.chunk);
+  Chunk* chunk = Find(header);
   if (chunk == nullptr) return RefusalReason::kWrongChunk;
-  return AnswerFetch(*chunk, static_cast<int>(header.rank), header.step);
+  return AnswerFetch(*chunk, Rank(header.rank), header.step);
 }
 
 // A rank may ask faster than its link carries, and answers under way keep values from being
 // overwritten.
-RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, int rank, int64_t step) {
-  const int index = IndexOf(chunk);
+RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, Rank rank, int64_t step) {
+  const LocalChunk index = IndexOf(chunk);
   const ChunkStore::Version* version = &chunk.current;
   int64_t answer = step;
   if (!chunk.trained) {
@@ -286,7 +293,7 @@ RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, int rank, int64_t step) 
         return RefusalReason::kWrongStep;
     }
   }
-  Fetching& fetching = FetchingOf(index, rank);
+  Fetching& fetching = fetching_(index, rank);
   if (fetching.answering) {
     fetching.waiting = step;
     return RefusalReason::kNone;
@@ -296,8 +303,8 @@ RefusalReason ParameterShard::AnswerFetch(Chunk& chunk, int rank, int64_t step) 
   return RefusalReason::kNone;
 }
 
-void ParameterShard::FetchAnswered(int index, int rank) {
-  Fetching& fetching = FetchingOf(index, rank);
+void ParameterShard::FetchAnswered(LocalChunk index, Rank rank) {
+  Fetching& fetching = fetching_(index, rank);
   fetching.answering = false;
   const int64_t step = std::exchange(fetching.waiting, -1);
   // What it waited for may be gone by now: then the rank has gone on as well.
@@ -305,28 +312,28 @@ void ParameterShard::FetchAnswered(int index, int rank) {
 }
 
 void ParameterShard::PushLost(const WireHeader& header) {
-  const int index = store_->Find(header.chunk), rank = static_cast<int>(header.rank);
-  CHECK_GE(index, 0);
-  GiveUpPush(index, rank);
+  const Chunk* const chunk = Find(header);
+  CHECK(chunk != nullptr);
+  GiveUpPush(IndexOf(*chunk), Rank(header.rank));
 }
 
-void ParameterShard::RankLost(int rank) {
-  for (int index = 0; index < chunk_count(); ++index) {
-    FetchingOf(index, rank).waiting = -1;
+void ParameterShard::RankLost(Rank rank) {
+  for (const LocalChunk index : chunks()) {
+    fetching_(index, rank).waiting = -1;
     GiveUpPush(index, rank);
   }
 }
 
-void ParameterShard::GiveUpPush(int index, int rank) {
+void ParameterShard::GiveUpPush(LocalChunk index, Rank rank) {
   Push& push = PushOf(chunks_[index], rank);
   if (!push.receiving) return;
   gate_->Lost(index, rank);
   push.receiving.GiveBack();
 }
 
-void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank,
+void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version, Rank rank,
                                 int64_t step, bool fetched) {
-  const int index = IndexOf(chunk);
+  const LocalChunk index = IndexOf(chunk);
   const absl::Span<const std::byte> values = WireValues(chunk, version);
   const WireHeader header{
       .kind = MessageKind::kParams,
@@ -342,31 +349,31 @@ void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version
   };
   ++chunk.buffers[version.values].sending;
   // Two words, which AnyInvocable keeps inside itself.
-  output_->SendTo(
-      rank, header, values,
-      [ticket = tickets_.Take(), index, buffer = static_cast<int16_t>(version.values),
-       fetcher = static_cast<int16_t>(fetched ? rank : -1)](const absl::Status&) mutable {
-        ParameterShard& shard = ticket.owner();
-        ticket.GiveBack();
-        shard.ValuesSent(index, buffer, fetcher);
-      });
+  output_->SendTo(rank, header, values,
+                  [ticket = tickets_.Take(), index, buffer = static_cast<int16_t>(version.values),
+                   fetcher = static_cast<int16_t>(ToInt(fetched ? rank : kNobody))](
+                      const absl::Status&) mutable {
+                    ParameterShard& shard = ticket.owner();
+                    ticket.GiveBack();
+                    shard.ValuesSent(index, buffer, Rank(fetcher));
+                  });
 }
 
-// `fetcher`: the rank that is answered by them, -1 where they are no answer to a fetch.
-void ParameterShard::ValuesSent(int index, int buffer, int fetcher) {
+// `fetcher`: the rank that is answered by them, or kNobody where they are no answer to a fetch.
+void ParameterShard::ValuesSent(LocalChunk index, int buffer, Rank fetcher) {
   Chunk& chunk = chunks_[index];
   if (--chunk.buffers[buffer].sending == 0) UpdateIfReady(chunk);
-  if (fetcher >= 0) FetchAnswered(index, fetcher);
+  if (fetcher != kNobody) FetchAnswered(index, fetcher);
 }
 
-double ParameterShard::SquaresFor(const Chunk& chunk, int rank) {
+double ParameterShard::SquaresFor(const Chunk& chunk, Rank rank) {
   return pushes_are_updates_ ? PushOf(chunk, rank).sum_of_squares : chunk.sum_of_squares;
 }
 
 // The optimizer has rounded them on its way; of other values there are few.
 absl::Span<const std::byte> ParameterShard::WireValues(Chunk& chunk,
                                                        const ChunkStore::Version& version) {
-  const int index = IndexOf(chunk);
+  const LocalChunk index = IndexOf(chunk);
   const absl::Span<std::byte> wire = store_->WireValues(index, version);
   ValueBuffer& buffer = chunk.buffers[version.values];
   if (chunk.encoder != nullptr && !buffer.encoded) {
@@ -394,9 +401,9 @@ void ParameterShard::RanksArrived(const WireHeader& header) { closing_->Arrived(
 
 void ParameterShard::RanksLost(const WireHeader& header) { closing_->Lost(header); }
 
-void ParameterShard::ShardLost(int shard) {
-  if (agreement_ != nullptr) agreement_->ShardLost(ShardIndex(shard));
-  if (closing_ != nullptr) closing_->ShardLost(ShardIndex(shard));
+void ParameterShard::ShardLost(ShardIndex shard) {
+  if (agreement_ != nullptr) agreement_->ShardLost(shard);
+  if (closing_ != nullptr) closing_->ShardLost(shard);
 }
 
 RefusalReason ParameterShard::VerdictArrived(const WireHeader& header) {
@@ -444,7 +451,7 @@ void ParameterShard::UpdateAllReady() {
 }
 
 void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
-  const int index = IndexOf(chunk);
+  const LocalChunk index = IndexOf(chunk);
   const ChunkStore::Version next = {.values = FreeBuffer(chunk), .slots = 1 - chunk.current.slots};
   if (agreement_ != nullptr && agreement_->judgement()->skip) {
     Skip(chunk, next);
@@ -462,7 +469,7 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   CountVersion(chunk, version_before);
   const bool step_ends = agreement_ != nullptr && lowest_ > lowest_before;
   if (step_ends) agreement_->BeginStep(lowest_);
-  gate_->TakeAnswers(index, [&](int rank) {
+  gate_->TakeAnswers(index, [&](Rank rank) {
     SendParams(chunk, chunk.current, rank, gate_->AnswerStep(index, rank));
   });
   if (!snapshots_.current()) {
@@ -480,7 +487,7 @@ void ParameterShard::Apply(Chunk& chunk, const ChunkUpdate& update,
   chunk.buffers[next.values].encoded = false;
   double sum_of_squares = 0;
   if (averages_) {
-    const int index = IndexOf(chunk);
+    const LocalChunk index = IndexOf(chunk);
     sum_of_squares = kernels::SumGradients(store_->Array(index, next, 0), gradients_.data(),
                                            gathered_, store_->elements(index));
   } else if (chunk.statistic_momentum > 0) {
@@ -508,13 +515,13 @@ void ParameterShard::GatherGradients(const Chunk& chunk, const ChunkUpdate& upda
                                    pushed_->Gradient(IndexOf(chunk), update.ranks[0]).data()};
     return;
   }
-  for (const int rank : update.ranks) gradients_[gathered_++] = PushOf(chunk, rank).gradient;
+  for (const Rank rank : update.ranks) gradients_[gathered_++] = PushOf(chunk, rank).gradient;
 }
 
 // A statistic moves towards the mean of the contributions. Slots stay 0 in both buffers.
 double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& update,
                                         const ChunkStore::Version& next) {
-  const int index = IndexOf(chunk);
+  const LocalChunk index = IndexOf(chunk);
   const int64_t elements = store_->elements(index);
   if (update.gradient_factor != 1) {
     const absl::Span<float> mean = pushed_->Gradient(index, update.ranks[0]);
@@ -531,7 +538,7 @@ double ParameterShard::ApplyToStatistic(const Chunk& chunk, const ChunkUpdate& u
 double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
                                       const ChunkStore::Version& next,
                                       kernels::OutgoingStores stores) {
-  const int index = IndexOf(chunk);
+  const LocalChunk index = IndexOf(chunk);
   kernels::OptimizerBuffers buffers = BuffersOf(chunk, next);
   buffers.outgoing_stores = stores;
   if (chunk.encoder != nullptr) {
@@ -552,7 +559,7 @@ double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
 
 kernels::OptimizerBuffers ParameterShard::BuffersOf(const Chunk& chunk,
                                                     const ChunkStore::Version& next) const {
-  const int index = IndexOf(chunk);
+  const LocalChunk index = IndexOf(chunk);
   kernels::OptimizerBuffers buffers{.gradients = gradients_.data(),
                                     .ranks = gathered_,
                                     .values_in = store_->Array(index, chunk.current, 0),
@@ -597,7 +604,7 @@ void ParameterShard::ReturnLeases(const Chunk& chunk, const ChunkUpdate& update)
     PushOf(chunk, update.ranks[0]).lease = {};
     return;
   }
-  for (int rank = 0; rank < ranks(); ++rank) PushOf(chunk, rank).lease = {};
+  for (const Rank rank : NumbersBelow<Rank>(ranks())) PushOf(chunk, rank).lease = {};
 }
 
 void ParameterShard::CountVersion(const Chunk& chunk, int64_t before) {
@@ -640,7 +647,7 @@ bool ParameterShard::idle() const {
 
 void ParameterShard::SumIfReady(Chunk& chunk) {
   if (!started_ || chunk.summed || !agreement_->takes_sums() || VersionOf(chunk) != lowest_) return;
-  const int index = IndexOf(chunk);
+  const LocalChunk index = IndexOf(chunk);
   const ChunkUpdate update = gate_->NextUpdate(index);
   if (update.ranks.empty()) return;
   GatherGradients(chunk, update);
@@ -696,7 +703,7 @@ void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
   };
   if (furthest_ > step) {
     return decline(v1::SNAPSHOT_MISSED,
-                   absl::StrCat("shard ", shard_, " is at version ", furthest_));
+                   absl::StrCat("shard ", ToInt(shard_), " is at version ", furthest_));
   }
   if (!gate_->IsVersion(step)) {
     return decline(v1::SNAPSHOT_MISSED,
@@ -718,7 +725,7 @@ void ParameterShard::BeginSnapshot() {
 }
 
 bool ParameterShard::HoldIfWanted(const Chunk& chunk) {
-  const int index = IndexOf(chunk);
+  const LocalChunk index = IndexOf(chunk);
   const int64_t version = chunk.trained ? VersionOf(chunk) : snapshots_.current()->step;
   if (!snapshots_.Wants(index, version)) return false;
   store_->Copy(index, chunk.current, ChunkStore::kHeld);
@@ -734,7 +741,7 @@ void ParameterShard::SnapshotIsTaken() {
                                   state.skipped);
   taken->update_state.set_loss_scale(state.loss_scale.value());
   taken->update_state.set_clean_steps(state.loss_scale.clean_steps());
-  for (int index = 0; index < chunk_count(); ++index) {
+  for (const LocalChunk index : chunks()) {
     for (int array = 0; array < store_->arrays(); ++array) {
       taken->pieces.push_back({store_->id(index),
                                store_->SlotOf(index, array),

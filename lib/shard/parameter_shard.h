@@ -35,11 +35,11 @@ namespace muster {
 // SnapshotWritten(); keeps its memory.
 struct ShardSnapshot {
   struct Piece {
-    int chunk;
+    ChunkId chunk;
     int slot;  // 0: values
     absl::Span<const float> elements;
   };
-  int shard = 0;
+  ShardIndex shard{};
   uint64_t id = 0;  // 0: periodic or final
   int64_t step = 0;
   v1::UpdateState update_state;
@@ -61,11 +61,11 @@ class ShardOutput {
   virtual ~ShardOutput() = default;
   // As Transport::Send, to the worker of that rank. Without a connection `done` gets an error at
   // once.
-  virtual void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+  virtual void SendTo(Rank rank, const WireHeader& header, absl::Span<const std::byte> payload,
                       Transport::SendDone done) = 0;
   // Likewise to another shard of the job.
-  virtual void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
-                           Transport::SendDone done) = 0;
+  virtual void SendToShard(ShardIndex shard, const WireHeader& header,
+                           absl::Span<const std::byte> payload, Transport::SendDone done) = 0;
   // Of every judged step, the same on every shard.
   virtual void StepJudged(const StepVerdict& verdict) = 0;
   // Around every optimizer update, of so many elements. Says how values are to be stored.
@@ -97,21 +97,21 @@ class ShardOutput {
 class ParameterShard : private JudgedShard {
  public:
   // What Create() will allocate. The plan is good (CheckPlan).
-  static int64_t BytesNeeded(const v1::JobPlan& plan, int shard) {
+  static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
     return ChunkStore::BytesNeeded(plan, shard) + GradientStore::BytesNeeded(plan, shard);
   }
 
   // Allocates; values are zero until Initialize() or RestoreSlice(). The plan is good.
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Create(
-      std::shared_ptr<const v1::JobPlan> plan, int shard,
+      std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
       std::shared_ptr<MemoryBudget::Reservation> reservation);
   ParameterShard(const ParameterShard&) = delete;
   ParameterShard& operator=(const ParameterShard&) = delete;
 
   // ---- before the first message, on any one thread
 
-  // Fills chunk `index` of [0, chunk_count()) with initial values.
-  void Initialize(int index);
+  // Fills a chunk with initial values.
+  void Initialize(LocalChunk index);
   // Begins a restore, also after one that broke off.
   void BeginRestore();
   // One slice of the checkpoint; those of a chunk's slot come in order. DATA_LOSS on a checksum
@@ -145,7 +145,7 @@ class ParameterShard : private JudgedShard {
   // The payload of a push that PlacePush() wanted will not arrive: the rank may push it again.
   void PushLost(const WireHeader& header);
   // Payloads of this rank that are under way will not arrive; those lent stay.
-  void RankLost(int rank);
+  void RankLost(Rank rank);
 
   // Squares and norms of shard `header.rank` to shard 0, trust ratios from it (kSquares, kNorms,
   // kTrust): where they want to be placed, empty where they are not wanted; then that they are
@@ -158,7 +158,7 @@ class ParameterShard : private JudgedShard {
   void RanksArrived(const WireHeader& header);
   void RanksLost(const WireHeader& header);
   // A message of this shard that is under way will not arrive.
-  void ShardLost(int shard);
+  void ShardLost(ShardIndex shard);
   // From shard 0. kWrongStep: not awaited.
   RefusalReason VerdictArrived(const WireHeader& header);
   // From shard 0: the step is made of `ranks`. kWrongStep: not awaited.
@@ -184,8 +184,9 @@ class ParameterShard : private JudgedShard {
 
   void set_output(ShardOutput* output) { output_ = output; }
   const v1::JobPlan& plan() const { return *plan_; }
-  int shard() const { return shard_; }
+  ShardIndex shard() const { return shard_; }
   int chunk_count() const { return store_->size(); }
+  NumbersBelow<LocalChunk> chunks() const { return store_->chunks(); }
   // All that payloads are sent from and received into.
   std::array<absl::Span<std::byte>, 2> memory() const {
     return {store_->outgoing(), pushed_->memory()};
@@ -194,8 +195,8 @@ class ParameterShard : private JudgedShard {
   int64_t lowest_version() const { return lowest_; }
   // Dropped because their step was closed without them.
   int64_t late_pushes() const { return gate_->late_pushes(); }
-  // Current value of chunk `index`, for tests and benchmarks.
-  absl::Span<const float> values(int index) const;
+  // Current value of a chunk, for tests and benchmarks.
+  absl::Span<const float> values(LocalChunk index) const;
 
  private:
   using Tickets = PayloadTickets<ParameterShard>;
@@ -238,26 +239,25 @@ class ParameterShard : private JudgedShard {
     int64_t skipped = 0;  // steps before it that changed nothing
   };
 
-  ParameterShard(std::shared_ptr<const v1::JobPlan> plan, int shard,
+  ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
                  std::unique_ptr<ChunkStore> store, std::unique_ptr<GradientStore> pushed);
   // And what closes the steps, where something does.
   void MakeGate(const ShardAssembly::Send& send);
 
   int ranks() const { return plan_->workers_size(); }
-  int IndexOf(const Chunk& chunk) const { return static_cast<int>(&chunk - chunks_.data()); }
+  LocalChunk IndexOf(const Chunk& chunk) const { return chunks_.NumberOf(chunk); }
   int64_t VersionOf(const Chunk& chunk) const { return gate_->version(IndexOf(chunk)); }
-  Push& PushOf(const Chunk& chunk, int rank) { return pushes_[IndexOf(chunk) * ranks() + rank]; }
-  Fetching& FetchingOf(int index, int rank) { return fetching_[index * ranks() + rank]; }
-  Chunk* Find(uint32_t id);
-  bool TakeGradient(const Chunk& chunk, int rank, absl::Span<const std::byte> payload,
+  Push& PushOf(const Chunk& chunk, Rank rank) { return pushes_(IndexOf(chunk), rank); }
+  Chunk* Find(const WireHeader& header);
+  bool TakeGradient(const Chunk& chunk, Rank rank, absl::Span<const std::byte> payload,
                     PayloadLease lease);
-  void SendParams(Chunk& chunk, const ChunkStore::Version& version, int rank, int64_t step,
+  void SendParams(Chunk& chunk, const ChunkStore::Version& version, Rank rank, int64_t step,
                   bool fetched = false);
-  RefusalReason AnswerFetch(Chunk& chunk, int rank, int64_t step);
-  void ValuesSent(int index, int buffer, int fetcher);
-  void FetchAnswered(int index, int rank);
-  void GiveUpPush(int index, int rank);
-  double SquaresFor(const Chunk& chunk, int rank);
+  RefusalReason AnswerFetch(Chunk& chunk, Rank rank, int64_t step);
+  void ValuesSent(LocalChunk index, int buffer, Rank fetcher);
+  void FetchAnswered(LocalChunk index, Rank rank);
+  void GiveUpPush(LocalChunk index, Rank rank);
+  double SquaresFor(const Chunk& chunk, Rank rank);
   absl::Span<const std::byte> WireValues(Chunk& chunk, const ChunkStore::Version& version);
 
   bool MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const;
@@ -293,7 +293,7 @@ class ParameterShard : private JudgedShard {
   void SnapshotIsTaken();
 
   const std::shared_ptr<const v1::JobPlan> plan_;
-  const int shard_;
+  const ShardIndex shard_;
   const std::unique_ptr<ChunkStore> store_;
   const std::unique_ptr<GradientStore> pushed_;
   ShardOutput* output_ = nullptr;
@@ -301,9 +301,9 @@ class ParameterShard : private JudgedShard {
   kernels::OptimizerSettings settings_;
   const bool averages_;            // local_sgd: sums values instead of applying gradients
   const bool pushes_are_updates_;  // ssp, asp
-  std::vector<Chunk> chunks_;
-  std::vector<Push> pushes_;                  // [chunk, rank]
-  std::vector<Fetching> fetching_;            // [chunk, rank]
+  NumberedVector<LocalChunk, Chunk> chunks_;
+  NumberedTable<LocalChunk, Rank, Push> pushes_;
+  NumberedTable<LocalChunk, Rank, Fetching> fetching_;
   std::vector<kernels::Gradient> gradients_;  // of the chunk being summed or updated
   int gathered_ = 0;                          // of gradients_
   int trained_chunks_ = 0;

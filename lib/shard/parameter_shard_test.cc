@@ -20,13 +20,13 @@ namespace {
 using Values = std::vector<float>;
 
 struct Sent {
-  int rank;
+  Rank rank;
   WireHeader header;
   Values payload;
 };
 
 struct SentToShard {
-  int shard;
+  ShardIndex shard;
   WireHeader header;
   std::vector<std::byte> payload;
 };
@@ -40,14 +40,14 @@ struct Declined {
 // Keeps what the shard says. Sends are done at once, or when FinishSends() is called.
 class FakeOutput : public ShardOutput {
  public:
-  void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+  void SendTo(Rank rank, const WireHeader& header, absl::Span<const std::byte> payload,
               Transport::SendDone done) override {
     const auto* values = reinterpret_cast<const float*>(payload.data());
     sent.push_back({rank, header, {values, values + payload.size() / sizeof(float)}});
     if (!hold_sends) return done(absl::OkStatus());
     held.push_back(std::move(done));
   }
-  void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
+  void SendToShard(ShardIndex shard, const WireHeader& header, absl::Span<const std::byte> payload,
                    Transport::SendDone done) override {
     to_shards.push_back({shard, header, {payload.begin(), payload.end()}});
     done(absl::OkStatus());
@@ -83,13 +83,13 @@ class FakeOutput : public ShardOutput {
 
 class ParameterShardTest : public testing::Test {
  protected:
-  void Make(const TestPlanOptions& options, int shard = 0) {
+  void Make(const TestPlanOptions& options, ShardIndex shard = kFirstShard) {
     plan_ = MakeTestPlan(options);
     MakeShard(shard);
   }
 
   // By plan_.
-  void MakeShard(int shard = 0) {
+  void MakeShard(ShardIndex shard = kFirstShard) {
     ASSERT_TRUE(CheckPlan(plan_).ok()) << CheckPlan(plan_);
     output_ = FakeOutput();
     auto made = ParameterShard::Create(
@@ -98,7 +98,7 @@ class ParameterShardTest : public testing::Test {
     ASSERT_TRUE(made.ok());
     shard_ = *std::move(made);
     shard_->set_output(&output_);
-    for (int i = 0; i < shard_->chunk_count(); ++i) shard_->Initialize(i);
+    for (const LocalChunk chunk : shard_->chunks()) shard_->Initialize(chunk);
   }
 
   // False when the shard does not want it.
@@ -121,7 +121,8 @@ class ParameterShardTest : public testing::Test {
   RefusalReason RefusalOf(WireHeader header) { return shard_->PlacePush(header).refusal; }
 
   Values ValuesOf(int index) const {
-    return {shard_->values(index).begin(), shard_->values(index).end()};
+    const absl::Span<const float> values = shard_->values(LocalChunk(index));
+    return {values.begin(), values.end()};
   }
 
   static Values Joined(Values first, const Values& second) {
@@ -155,7 +156,7 @@ TEST_F(ParameterShardTest, UpdatesOnceEveryRankHasPushedAndAnswersAll) {
   ASSERT_EQ(output_.sent.size(), 2);
   for (int rank : {0, 1}) {
     const Sent& answer = output_.sent[rank];
-    EXPECT_EQ(answer.rank, rank);
+    EXPECT_EQ(answer.rank, Rank(rank));
     EXPECT_EQ(answer.payload, Plus(before, kUpdate));
     EXPECT_EQ(answer.header, (WireHeader{.kind = MessageKind::kParams,
                                          .dtype = WireDType::kF32,
@@ -238,10 +239,10 @@ TEST_F(ParameterShardTest, WeightDecayAppliesOnlyWhereTheParameterSaysSo) {
   options.optimizer.mutable_sgd()->set_weight_decay(1);
   plan_ = MakeTestPlan(options);
   plan_.mutable_graph()->mutable_parameters(1)->set_weight_decay(true);
-  shard_ = *ParameterShard::Create(std::make_shared<v1::JobPlan>(plan_), 0,
+  shard_ = *ParameterShard::Create(std::make_shared<v1::JobPlan>(plan_), kFirstShard,
                                    *budget_.Reserve(1 << 20, absl::ZeroDuration()));
   shard_->set_output(&output_);
-  for (int i : {0, 1}) shard_->Initialize(i);
+  for (const LocalChunk chunk : shard_->chunks()) shard_->Initialize(chunk);
   const Values kept = ValuesOf(0);
   Values halved = ValuesOf(1);
   for (float& value : halved) value -= 0.5f * value;
@@ -261,7 +262,7 @@ TEST_F(ParameterShardTest, ARepeatOfTheLastStepIsAnsweredAndNotApplied) {
   EXPECT_TRUE(placement.repeat);
   shard_->AnswerRepeat(PushHeader(plan_, 0, 0, 1));
   ASSERT_EQ(output_.sent.size(), 1);
-  EXPECT_EQ(output_.sent[0].rank, 1);
+  EXPECT_EQ(output_.sent[0].rank, Rank(1));
   EXPECT_EQ(output_.sent[0].header.step, 1);
   EXPECT_EQ(output_.sent[0].header.scalar, 7 * 0.25);
   EXPECT_EQ(output_.sent[0].payload, ValuesOf(0));
@@ -334,14 +335,14 @@ TEST_F(ParameterShardTest, OfWhatARankAsksForFasterThanItReadsOneAnswerIsUnderWa
 
   output_.FinishSends();
   EXPECT_EQ(output_.sent.size(), 3u) << "it is answered once more";
-  EXPECT_EQ(output_.sent[2].rank, 0);
+  EXPECT_EQ(output_.sent[2].rank, Rank(0));
   output_.FinishSends();
   EXPECT_EQ(output_.sent.size(), 3u);
   EXPECT_TRUE(shard_->idle());
 
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kNone);
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kNone);
-  shard_->RankLost(0);
+  shard_->RankLost(Rank(0));
   output_.FinishSends();
   EXPECT_EQ(output_.sent.size(), 4u) << "whoever is gone waits for nothing";
 }
@@ -367,7 +368,7 @@ TEST_F(ParameterShardTest, ALostWorkersUnfinishedPushMayComeAgain) {
   shard_->Start(10);
   ASSERT_FALSE(shard_->PlacePush(PushHeader(plan_, 0, 0, 1)).memory.empty());
   EXPECT_FALSE(shard_->idle());
-  shard_->RankLost(1);
+  shard_->RankLost(Rank(1));
   EXPECT_TRUE(shard_->idle());
   shard_->PushArrived(PushHeader(plan_, 0, 0, 1), {}, {});  // too late
   PushAll(0, 0);
@@ -417,7 +418,7 @@ TEST_F(ParameterShardTest, TheLowestVersionIsThatOfTheSlowestChunk) {
 // ---------------------------------------------------------------- snapshots
 
 Values Concatenated(const ShardSnapshot& snapshot, int slot) {
-  std::map<int, absl::Span<const float>> by_chunk;
+  std::map<ChunkId, absl::Span<const float>> by_chunk;
   for (const auto& piece : snapshot.pieces) {
     if (piece.slot == slot) by_chunk[piece.chunk] = piece.elements;
   }
@@ -526,7 +527,7 @@ TEST_F(ParameterShardTest, AJobThatIsResumedAtItsEndKeepsItsFinalSnapshot) {
 }
 
 TEST_F(ParameterShardTest, AShardWithoutChunksAnswersEverySnapshotWithNothing) {
-  Make({.parameters = {3}, .shards = 2}, /*shard=*/1);
+  Make({.parameters = {3}, .shards = 2}, ShardIndex(1));
   shard_->Start(10);
   shard_->TakeSnapshot(3, 4);
   ASSERT_EQ(output_.snapshots.size(), 1);
@@ -596,7 +597,7 @@ TEST_F(ParameterShardTest, RestoresHowManyUpdatesWereAppliedAndTheLossScale) {
 TEST_F(ParameterShardTest, ClippingByValueNeedsNoVerdict) {
   plan_ = MakeTestPlan({.parameters = {4, 4}});
   plan_.mutable_spec()->mutable_training()->mutable_clip()->set_value(0.25);
-  shard_ = *ParameterShard::Create(std::make_shared<v1::JobPlan>(plan_), 0,
+  shard_ = *ParameterShard::Create(std::make_shared<v1::JobPlan>(plan_), kFirstShard,
                                    *budget_.Reserve(1 << 20, absl::ZeroDuration()));
   shard_->set_output(&output_);
   shard_->Start(10);
@@ -607,7 +608,7 @@ TEST_F(ParameterShardTest, ClippingByValueNeedsNoVerdict) {
 }
 
 TEST_F(ParameterShardTest, AShardApartFromTheFirstAsksForAVerdictAndWaitsForIt) {
-  Make({.parameters = {5, 4}, .shards = 2, .clip_norm = 1e9}, /*shard=*/1);
+  Make({.parameters = {5, 4}, .shards = 2, .clip_norm = 1e9}, ShardIndex(1));
   shard_->Start(10);
   int chunk = 0;
   while (plan_.chunks(chunk).shard() != 1) ++chunk;
@@ -616,7 +617,7 @@ TEST_F(ParameterShardTest, AShardApartFromTheFirstAsksForAVerdictAndWaitsForIt) 
   EXPECT_EQ(output_.updates, 0);
   ASSERT_EQ(output_.to_shards.size(), 1);
   const SentToShard& squares = output_.to_shards[0];
-  EXPECT_EQ(squares.shard, 0);
+  EXPECT_EQ(squares.shard, kFirstShard);
   EXPECT_EQ(squares.header.kind, MessageKind::kSquares);
   EXPECT_EQ(squares.header.rank, 1);
   ASSERT_EQ(squares.payload.size(), 8);
@@ -689,14 +690,14 @@ TEST_F(ParameterShardTest, AnAsynchronousPushIsAnsweredToItsRankAlone) {
   const Values before = ValuesOf(0);
   ASSERT_TRUE(Push(0, 0, 1, Values(7, 0.25f)));
   ASSERT_EQ(output_.sent.size(), 1);
-  EXPECT_EQ(output_.sent[0].rank, 1);
+  EXPECT_EQ(output_.sent[0].rank, Rank(1));
   EXPECT_EQ(output_.sent[0].header.step, 1);
   EXPECT_EQ(output_.sent[0].payload, Plus(before, -0.125f)) << "twice the gradient, half the rate";
   EXPECT_EQ(output_.sent[0].header.scalar, 7 * 0.25) << "of the whole batch, had all pushed so";
   EXPECT_EQ(shard_->lowest_version(), 0);
   ASSERT_TRUE(Push(1, 0, 1, Values(7, 0.25f)));
   ASSERT_TRUE(Push(0, 0, 0, Values(7, 0.25f)));
-  EXPECT_EQ(output_.sent.back().rank, 0);
+  EXPECT_EQ(output_.sent.back().rank, Rank(0));
   EXPECT_EQ(output_.sent.back().header.step, 1);
   EXPECT_EQ(output_.sent.back().payload, Plus(before, -0.375f)) << "the newest there is";
   EXPECT_EQ(shard_->lowest_version(), 1);
@@ -768,7 +769,7 @@ TEST_F(ParameterShardTest, LocalSgdAveragesValuesAndSlotsAndAppliesNothing) {
   EXPECT_EQ(output_.snapshots[0]->update_state.updates(), 8);
   ASSERT_EQ(output_.snapshots[0]->pieces.size(), 2);
   for (int chunk : {0, 1}) {
-    EXPECT_EQ(output_.snapshots[0]->pieces[chunk].chunk, chunk);
+    EXPECT_EQ(output_.snapshots[0]->pieces[chunk].chunk, ChunkId(chunk));
     EXPECT_EQ(output_.snapshots[0]->pieces[chunk].slot, chunk);
   }
 }
@@ -801,7 +802,7 @@ TEST_F(ParameterShardTest, AStepWithBackupWorkersIsScaledToTheWholeBatch) {
     EXPECT_FALSE(Push(0, 0, 1, Values(4, 0.5f)));
     EXPECT_EQ(shard_->late_pushes(), 1);
     shard_->AnswerRepeat(PushHeader(plan_, 0, 0, 1));
-    EXPECT_EQ(output_.sent.back().rank, 1);
+    EXPECT_EQ(output_.sent.back().rank, Rank(1));
     EXPECT_EQ(output_.sent.back().header.step, 1);
   }
 }
@@ -822,7 +823,7 @@ TEST_F(ParameterShardTest, AWorkerThatStandsStillStopsNobodyElse) {
       ASSERT_EQ(held.size(), output_.sent.size());
       Transport::SendDone stuck;
       for (size_t i = 0; i < held.size(); ++i) {
-        if (output_.sent[i].rank == 2) {
+        if (output_.sent[i].rank == Rank(2)) {
           stuck = std::move(held[i]);
         } else {
           held[i](absl::OkStatus());
@@ -858,10 +859,10 @@ TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedButNeverChange) {
 }
 
 TEST_F(ParameterShardTest, AShardOfFrozenParametersHasEverySnapshotAtOnce) {
-  Make({.parameters = {3, 4}, .shards = 2, .checkpoint_every = 6}, /*shard=*/1);
+  Make({.parameters = {3, 4}, .shards = 2, .checkpoint_every = 6}, ShardIndex(1));
   plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p0");
   plan_.mutable_spec()->mutable_training()->mutable_parameter_groups(0)->set_frozen(true);
-  MakeShard(/*shard=*/1);
+  MakeShard(ShardIndex(1));
   EXPECT_EQ(shard_->lowest_version(), INT64_MAX);
   shard_->Start(10);
   shard_->SnapshotWritten(0, 6);

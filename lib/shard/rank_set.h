@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "lib/plan/numbers.h"
 
 namespace muster {
 
@@ -15,15 +16,15 @@ class RankSet {
 
   explicit RankSet(absl::Span<const uint64_t> words) : words_(words) {}
 
-  bool Has(int rank) const { return words_[rank / 64] >> (rank % 64) & 1; }
+  bool Has(Rank rank) const { return words_[ToInt(rank) / 64] >> (ToInt(rank) % 64) & 1; }
   int size() const {
     int count = 0;
     for (const uint64_t word : words_) count += std::popcount(word);
     return count;
   }
 
-  static void Add(absl::Span<uint64_t> words, int rank) {
-    words[rank / 64] |= uint64_t{1} << (rank % 64);
+  static void Add(absl::Span<uint64_t> words, Rank rank) {
+    words[ToInt(rank) / 64] |= uint64_t{1} << (ToInt(rank) % 64);
   }
 
  private:

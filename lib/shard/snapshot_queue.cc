@@ -33,7 +33,7 @@ void SnapshotQueue::Demand(uint64_t id, int64_t step) {
   waiting_.push_back({id, step});
 }
 
-int64_t SnapshotQueue::Barrier(int index) const {
+int64_t SnapshotQueue::Barrier(LocalChunk index) const {
   int64_t barrier = kNoBarrier;
   if (current_ && held_[index] == 0) barrier = current_->step;
   for (const Request& request : waiting_) barrier = std::min(barrier, request.step);
@@ -52,14 +52,14 @@ bool SnapshotQueue::Begin(int64_t highest) {
   return true;
 }
 
-bool SnapshotQueue::Wants(int index, int64_t version) const {
+bool SnapshotQueue::Wants(LocalChunk index, int64_t version) const {
   return current_ && current_->step == version && held_[index] == 0;
 }
 
-bool SnapshotQueue::Held(int index) {
+bool SnapshotQueue::Held(LocalChunk index) {
   CHECK(current_ && held_[index] == 0);
   held_[index] = 1;
-  return ++chunks_held_ == static_cast<int>(held_.size());
+  return ++chunks_held_ == held_.size();
 }
 
 bool SnapshotQueue::Written(uint64_t id, int64_t step) {

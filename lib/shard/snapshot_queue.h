@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/round_schedule.h"
 
 namespace muster {
@@ -40,18 +40,18 @@ class SnapshotQueue {
   void Decline(uint64_t id) { last_answered_ = id; }
 
   // The first step whose pushes chunk `index` may not see yet.
-  int64_t Barrier(int index) const;
+  int64_t Barrier(LocalChunk index) const;
   // Begins with the next one if the last was written and some chunk, at version `highest`, has come
   // to it. True if it did.
   bool Begin(int64_t highest);
   // Between Begin() and Written().
   const std::optional<Request>& current() const { return current_; }
   // Whether the chunk, at this version, is to be copied now.
-  bool Wants(int index, int64_t version) const;
+  bool Wants(LocalChunk index, int64_t version) const;
   // It was copied. True when it was the last.
-  bool Held(int index);
+  bool Held(LocalChunk index);
   // All chunks are held: what remains is to write.
-  bool taken() const { return current_ && chunks_held_ == static_cast<int>(held_.size()); }
+  bool taken() const { return current_ && chunks_held_ == held_.size(); }
   // The snapshot that was taken is not needed any more. False when it is another one.
   bool Written(uint64_t id, int64_t step);
 
@@ -65,7 +65,7 @@ class SnapshotQueue {
   RoundSchedule due_;  // the periodic ones and the final one
   absl::InlinedVector<Request, 8> waiting_;
   std::optional<Request> current_;
-  std::vector<char> held_;  // by chunk: copied for current_
+  NumberedVector<LocalChunk, char> held_;  // copied for current_
   int chunks_held_ = 0;
   uint64_t last_answered_ = 0;
 };

@@ -9,49 +9,50 @@ namespace {
 
 TEST(SnapshotQueueTest, TheNextDueStepIsABarrierUntilTheChunkIsHeld) {
   SnapshotQueue queue(/*chunks=*/2, /*every_steps=*/4);
-  EXPECT_EQ(queue.Barrier(0), SnapshotQueue::kNoBarrier) << "nothing is owed before the start";
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), SnapshotQueue::kNoBarrier)
+      << "nothing is owed before the start";
   queue.Start(/*first_step=*/5, /*total_steps=*/14);
-  EXPECT_EQ(queue.Barrier(0), 8);
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 8);
   EXPECT_FALSE(queue.Begin(/*highest=*/7));
   ASSERT_TRUE(queue.Begin(8));
-  EXPECT_TRUE(queue.Wants(0, 8));
-  EXPECT_FALSE(queue.Wants(1, 7)) << "it is not there yet";
-  EXPECT_FALSE(queue.Held(0));
-  EXPECT_EQ(queue.Barrier(0), 12);
-  EXPECT_EQ(queue.Barrier(1), 8);
-  EXPECT_TRUE(queue.Held(1));
+  EXPECT_TRUE(queue.Wants(LocalChunk(0), 8));
+  EXPECT_FALSE(queue.Wants(LocalChunk(1), 7)) << "it is not there yet";
+  EXPECT_FALSE(queue.Held(LocalChunk(0)));
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 12);
+  EXPECT_EQ(queue.Barrier(LocalChunk(1)), 8);
+  EXPECT_TRUE(queue.Held(LocalChunk(1)));
   EXPECT_TRUE(queue.taken());
   EXPECT_FALSE(queue.Begin(12)) << "there is memory for one";
   EXPECT_FALSE(queue.Written(0, 12)) << "another one";
   EXPECT_TRUE(queue.Written(0, 8));
   EXPECT_TRUE(queue.Begin(12));
-  for (int chunk : {0, 1}) queue.Held(chunk);
-  EXPECT_EQ(queue.Barrier(0), 14) << "the final one";
+  for (int chunk : {0, 1}) queue.Held(LocalChunk(chunk));
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 14) << "the final one";
 }
 
 TEST(SnapshotQueueTest, NothingIsOwedAfterTheEnd) {
   SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/0);
   queue.Start(0, 3);
-  EXPECT_EQ(queue.Barrier(0), 3);
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 3);
   ASSERT_TRUE(queue.Begin(3));
-  queue.Held(0);
+  queue.Held(LocalChunk(0));
   EXPECT_TRUE(queue.Written(0, 3));
   EXPECT_FALSE(queue.Begin(3));
-  EXPECT_EQ(queue.Barrier(0), SnapshotQueue::kNoBarrier);
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), SnapshotQueue::kNoBarrier);
 }
 
 TEST(SnapshotQueueTest, ADemandSupersedesTheLastAndComesBeforeAPeriodicOneOfItsStep) {
   SnapshotQueue queue(/*chunks=*/1, /*every_steps=*/4);
   queue.Start(0, 100);
   queue.Demand(7, 2);
-  EXPECT_EQ(queue.Barrier(0), 2);
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 2);
   queue.Demand(8, 4);
   EXPECT_FALSE(queue.Knows(7));
   EXPECT_TRUE(queue.Knows(8));
   ASSERT_TRUE(queue.Begin(4));
   EXPECT_EQ(queue.current()->id, 8);
-  queue.Held(0);
-  EXPECT_EQ(queue.Barrier(0), 4) << "the periodic one";
+  queue.Held(LocalChunk(0));
+  EXPECT_EQ(queue.Barrier(LocalChunk(0)), 4) << "the periodic one";
   EXPECT_TRUE(queue.Written(8, 4));
   EXPECT_TRUE(queue.Knows(8)) << "a directive that comes again";
   ASSERT_TRUE(queue.Begin(4));

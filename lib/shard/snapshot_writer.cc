@@ -34,8 +34,8 @@ void SnapshotWriter::Taken(std::shared_ptr<const ShardSnapshot> snapshot) {
   snapshots_.TryPost(std::move(snapshot));
 }
 
-void SnapshotWriter::Declined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
-                              const std::string& message) {
+void SnapshotWriter::Declined(ShardIndex shard, uint64_t id, int64_t step,
+                              v1::SnapshotOutcome outcome, const std::string& message) {
   Note(shard, id, step, outcome, message);
 }
 
@@ -65,16 +65,16 @@ void SnapshotWriter::Write(const std::stop_token& stop) {
   }
 }
 
-void SnapshotWriter::Note(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+void SnapshotWriter::Note(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                           const std::string& message) {
   {
     absl::MutexLock lock(&mu_);
     auto same = std::ranges::find_if(reports_, [&](const v1::SnapshotReport& report) {
-      return report.shard() == shard && (report.snapshot() == 0) == (id == 0);
+      return ShardIndex(report.shard()) == shard && (report.snapshot() == 0) == (id == 0);
     });
     if (same != reports_.end() && same->snapshot() > id) return;  // superseded
     v1::SnapshotReport& report = same != reports_.end() ? *same : reports_.emplace_back();
-    report.set_shard(shard);
+    report.set_shard(ToInt(shard));
     report.set_snapshot(id);
     report.set_step(step);
     report.set_outcome(outcome);

@@ -39,7 +39,7 @@ class SnapshotWriter {
 
   // From ShardOutput; never block.
   void Taken(std::shared_ptr<const ShardSnapshot> snapshot) ABSL_LOCKS_EXCLUDED(mu_);
-  void Declined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+  void Declined(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                 const std::string& message) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The last answer of every shard, apart for periodic and other snapshots.
@@ -52,7 +52,7 @@ class SnapshotWriter {
 
  private:
   void Write(const std::stop_token& stop);
-  void Note(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+  void Note(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
             const std::string& message = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;

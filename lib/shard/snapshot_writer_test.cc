@@ -15,9 +15,12 @@ namespace {
 
 class SnapshotWriterTest : public ::testing::Test {
  protected:
-  std::shared_ptr<const ShardSnapshot> Snapshot(int shard, uint64_t id, int64_t step) const {
-    return std::make_shared<ShardSnapshot>(ShardSnapshot{
-        .shard = shard, .id = id, .step = step, .pieces = {{0, 0, absl::MakeSpan(values_)}}});
+  std::shared_ptr<const ShardSnapshot> Snapshot(ShardIndex shard, uint64_t id, int64_t step) const {
+    return std::make_shared<ShardSnapshot>(
+        ShardSnapshot{.shard = shard,
+                      .id = id,
+                      .step = step,
+                      .pieces = {{ChunkId(0), 0, absl::MakeSpan(values_)}}});
   }
 
   std::unique_ptr<SnapshotWriter> Make(int shards = 1) {
@@ -49,7 +52,7 @@ class SnapshotWriterTest : public ::testing::Test {
 
 TEST_F(SnapshotWriterTest, WhatWasTakenIsWrittenAndReported) {
   auto writer = Make();
-  writer->Taken(Snapshot(0, /*id=*/5, /*step=*/40));
+  writer->Taken(Snapshot(kFirstShard, /*id=*/5, /*step=*/40));
 
   EXPECT_EQ(AwaitWritten(1), std::vector<int64_t>{40});
   ASSERT_EQ(writer->reports().size(), 1);
@@ -61,7 +64,7 @@ TEST_F(SnapshotWriterTest, WhatWasTakenIsWrittenAndReported) {
 TEST_F(SnapshotWriterTest, AWriteThatTheCoordinatorRefusesIsReportedWithItsReason) {
   service_.FailNext({grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "not wanted any more")});
   auto writer = Make();
-  writer->Taken(Snapshot(0, 5, 40));
+  writer->Taken(Snapshot(kFirstShard, 5, 40));
 
   AwaitWritten(1);  // the shard goes on all the same
 
@@ -71,10 +74,10 @@ TEST_F(SnapshotWriterTest, AWriteThatTheCoordinatorRefusesIsReportedWithItsReaso
 
 TEST_F(SnapshotWriterTest, TheLastAnswerOfEveryShardIsKeptApartForPeriodicSnapshots) {
   auto writer = Make(2);
-  writer->Declined(0, /*id=*/7, 30, v1::SNAPSHOT_MISSED, "at version 31");
-  writer->Declined(0, /*id=*/6, 20, v1::SNAPSHOT_MISSED, "older: superseded");
-  writer->Declined(1, /*id=*/7, 30, v1::SNAPSHOT_FAILED, "no");
-  writer->Taken(Snapshot(0, /*id=*/0, 50));
+  writer->Declined(kFirstShard, /*id=*/7, 30, v1::SNAPSHOT_MISSED, "at version 31");
+  writer->Declined(kFirstShard, /*id=*/6, 20, v1::SNAPSHOT_MISSED, "older: superseded");
+  writer->Declined(ShardIndex(1), /*id=*/7, 30, v1::SNAPSHOT_FAILED, "no");
+  writer->Taken(Snapshot(kFirstShard, /*id=*/0, 50));
   AwaitWritten(1);
 
   const auto reports = writer->reports();
@@ -90,7 +93,7 @@ TEST_F(SnapshotWriterTest, CloseGivesUpAWriteThatIsRetried) {
   service_.FailNext(std::vector<grpc::Status>(
       1000, grpc::Status(grpc::StatusCode::UNAVAILABLE, "the coordinator restarts")));
   auto writer = Make();
-  writer->Taken(Snapshot(0, 5, 40));
+  writer->Taken(Snapshot(kFirstShard, 5, 40));
   writer->Close();
   writer.reset();  // would hang otherwise
   EXPECT_LT(service_.calls(), 1000);

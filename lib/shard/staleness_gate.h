@@ -26,7 +26,7 @@ class StalenessGate : public Gate {
   static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();  // asynchronous
   struct Options {
     int chunks = 0;
-    std::vector<double> shares;  // of the batch, by rank
+    NumberedVector<Rank, double> shares;  // of the batch
     int64_t first_step = 0;
     int64_t staleness = kUnbounded;
     bool aware = false;
@@ -34,24 +34,26 @@ class StalenessGate : public Gate {
   explicit StalenessGate(Options options);
 
   // A push of step s before s was answered is kWrongStep: nobody can have computed it.
-  PushFate Admit(int chunk, int rank, int64_t step) override;
-  PushFate Arrived(int chunk, int rank) override;
-  void Lost(int chunk, int rank) override;
-  bool IsPlacing(int chunk, int rank) const override;
+  PushFate Admit(LocalChunk chunk, Rank rank, int64_t step) override;
+  PushFate Arrived(LocalChunk chunk, Rank rank) override;
+  void Lost(LocalChunk chunk, Rank rank) override;
+  bool IsPlacing(LocalChunk chunk, Rank rank) const override;
   // Of the pushes that are in, that of the earliest step.
-  ChunkUpdate NextUpdate(int chunk) const override;
-  void Updated(int chunk) override;
-  void TakeAnswers(int chunk, absl::FunctionRef<void(int rank)> answer) override;
-  bool AnswersAgain(int chunk, int rank, int64_t step) const override;
+  ChunkUpdate NextUpdate(LocalChunk chunk) const override;
+  void Updated(LocalChunk chunk) override;
+  void TakeAnswers(LocalChunk chunk, absl::FunctionRef<void(Rank rank)> answer) override;
+  bool AnswersAgain(LocalChunk chunk, Rank rank, int64_t step) const override;
   // Only the rank's own next step.
-  FetchFate Fetch(int chunk, int rank, int64_t step) override;
-  int64_t AnswerStep(int chunk, int rank) const override { return SeatOf(chunk, rank).step; }
-  int64_t version(int chunk) const override { return chunks_[chunk].version; }
-  int64_t furthest(int chunk) const override { return chunks_[chunk].furthest; }
+  FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) override;
+  int64_t AnswerStep(LocalChunk chunk, Rank rank) const override {
+    return seats_(chunk, rank).step;
+  }
+  int64_t version(LocalChunk chunk) const override { return chunks_[chunk].version; }
+  int64_t furthest(LocalChunk chunk) const override { return chunks_[chunk].furthest; }
   int64_t UpdatesUntil(int64_t version) const override {
     return (version - options_.first_step) * ranks();
   }
-  int64_t updates(int chunk) const override { return chunks_[chunk].updates; }
+  int64_t updates(LocalChunk chunk) const override { return chunks_[chunk].updates; }
 
  private:
   enum class PushState : uint8_t { kAwaited, kPlacing, kIn };
@@ -68,18 +70,16 @@ class StalenessGate : public Gate {
     bool answer_owed = false;
   };
 
-  int64_t ranks() const { return static_cast<int64_t>(options_.shares.size()); }
-  Seat& SeatOf(int chunk, int rank) { return seats_[chunk * ranks() + rank]; }
-  const Seat& SeatOf(int chunk, int rank) const { return seats_[chunk * ranks() + rank]; }
-  int RankOfNext(int chunk) const;
+  int64_t ranks() const { return options_.shares.size(); }
+  Rank RankOfNext(LocalChunk chunk) const;
   bool Admits(const Chunk& chunk, const Seat& seat) const {
     return chunk.version >= seat.step - options_.staleness;
   }
 
   const Options options_;
-  std::vector<int> ranks_;  // 0, 1, ...
-  std::vector<Chunk> chunks_;
-  std::vector<Seat> seats_;  // [chunk, rank]
+  const std::vector<Rank> ranks_;  // all of them
+  NumberedVector<LocalChunk, Chunk> chunks_;
+  NumberedTable<LocalChunk, Rank, Seat> seats_;
 };
 
 }  // namespace muster

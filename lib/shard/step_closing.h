@@ -50,7 +50,7 @@ class StepClosing {
   int64_t step_;
   NumberedVector<ShardIndex, Part> parts_;
   std::vector<uint64_t> complete_;  // ranks that all shards have
-  std::vector<int> order_;          // the same in the order in which they became so
+  std::vector<Rank> order_;         // the same in the order in which they became so
   std::vector<uint64_t> set_;
 };
 

@@ -26,7 +26,7 @@ class StepClosingTest : public testing::Test {
   // False where the message is not wanted.
   bool Tell(int64_t step, int shard, const std::vector<int>& ranks) {
     std::vector<uint64_t> message(RankSet::WordsFor(kWorkers));
-    for (const int rank : ranks) RankSet::Add(absl::MakeSpan(message), rank);
+    for (const int rank : ranks) RankSet::Add(absl::MakeSpan(message), Rank(rank));
     const auto place = closing_.places()[ShardIndex(shard)];
     if (!closing_.Wants(step) || place.size() != message.size() * sizeof(uint64_t)) return false;
     std::memcpy(place.data(), message.data(), place.size());
@@ -38,7 +38,7 @@ class StepClosingTest : public testing::Test {
     const RankSet set(closing_.Close());
     std::vector<int> ranks;
     for (int rank = 0; rank < kWorkers; ++rank) {
-      if (set.Has(rank)) ranks.push_back(rank);
+      if (set.Has(Rank(rank))) ranks.push_back(rank);
     }
     return ranks;
   }

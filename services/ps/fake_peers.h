@@ -141,11 +141,11 @@ class FakeWorker : private MessageReceiver {
 // Counts, and waits for what is to come.
 class FakeListener : public ShardListener {
  public:
-  void ShardInstalled(int, const absl::Status& status) override {
+  void ShardInstalled(ShardIndex, const absl::Status& status) override {
     absl::MutexLock lock(&mu_);
     ++(status.ok() ? installed_ : refused_);
   }
-  void ShardFailed(int, const absl::Status&, const std::string& culprit) override {
+  void ShardFailed(ShardIndex, const absl::Status&, const std::string& culprit) override {
     absl::MutexLock lock(&mu_);
     culprits_.push_back(culprit);
   }
@@ -153,11 +153,12 @@ class FakeListener : public ShardListener {
     absl::MutexLock lock(&mu_);
     snapshots_.push_back(std::move(snapshot));
   }
-  void SnapshotDeclined(int, uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {
+  void SnapshotDeclined(ShardIndex, uint64_t, int64_t, v1::SnapshotOutcome,
+                        const std::string&) override {
     absl::MutexLock lock(&mu_);
     ++declined_;
   }
-  void ShardReleased(int) override {
+  void ShardReleased(ShardIndex) override {
     absl::MutexLock lock(&mu_);
     ++released_;
   }

@@ -26,7 +26,7 @@ InstalledShard::InstalledShard(const Environment& environment,
 }
 
 InstalledShard::~InstalledShard() {
-  const int number = shard_->shard();
+  const ShardIndex number = shard_->shard();
   registrations_.clear();
   shard_.reset();
   listener_->ShardReleased(number);
@@ -67,9 +67,9 @@ std::optional<InstalledShard::Seat> InstalledShard::Leave(PeerId peer) {
 
 void InstalledShard::Lost(const Seat& seat) {
   if (seat.role == LinkRole::kWorker) {
-    shard_->RankLost(static_cast<int>(seat.index));
+    shard_->RankLost(Rank(seat.index));
   } else {
-    shard_->ShardLost(static_cast<int>(seat.index));
+    shard_->ShardLost(ShardIndex(seat.index));
   }
 }
 
@@ -86,10 +86,10 @@ std::vector<std::string> InstalledShard::SeatedMembers() const {
 
 // ---------------------------------------------------------------- what the shard says
 
-void InstalledShard::SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
-                            Transport::SendDone done) {
+void InstalledShard::SendTo(Rank rank, const WireHeader& header,
+                            absl::Span<const std::byte> payload, Transport::SendDone done) {
   PublishVersion();
-  const PeerId peer = workers_[rank];
+  const PeerId peer = workers_[ToInt(rank)];
   if (peer == PeerId::kNone) {
     if (done) done(absl::UnavailableError("not connected"));
     return;
@@ -98,17 +98,19 @@ void InstalledShard::SendTo(int rank, const WireHeader& header, absl::Span<const
   environment_.transport->Send(peer, header, payload, std::move(done));
 }
 
-void InstalledShard::SendToShard(int shard, const WireHeader& header,
+void InstalledShard::SendToShard(ShardIndex shard, const WireHeader& header,
                                  absl::Span<const std::byte> payload, Transport::SendDone done) {
-  if (shards_[shard] == PeerId::kNone) return done(absl::UnavailableError("not connected"));
-  environment_.transport->Send(shards_[shard], header, payload, std::move(done));
+  const PeerId peer = shards_[ToInt(shard)];
+  if (peer == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+  environment_.transport->Send(peer, header, payload, std::move(done));
 }
 
 void InstalledShard::StepJudged(const StepVerdict& verdict) {
   progress_->loss_scale.store(verdict.loss_scale, std::memory_order_relaxed);
   progress_->skips_in_row.store(verdict.skips_in_row, std::memory_order_relaxed);
   // By one shard, so that the sum over parameter servers is right.
-  if (verdict.skipped && shard_->shard() == 0) environment_.metrics->skipped_steps.Increment();
+  if (verdict.skipped && shard_->shard() == kFirstShard)
+    environment_.metrics->skipped_steps.Increment();
 }
 
 kernels::OutgoingStores InstalledShard::UpdateBegins(int64_t elements) {

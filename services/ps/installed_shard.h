@@ -80,9 +80,9 @@ class InstalledShard : public ShardOutput {
   std::vector<std::string> SeatedMembers() const;
 
   // ShardOutput.
-  void SendTo(int rank, const WireHeader& header, absl::Span<const std::byte> payload,
+  void SendTo(Rank rank, const WireHeader& header, absl::Span<const std::byte> payload,
               Transport::SendDone done) override;
-  void SendToShard(int shard, const WireHeader& header, absl::Span<const std::byte> payload,
+  void SendToShard(ShardIndex shard, const WireHeader& header, absl::Span<const std::byte> payload,
                    Transport::SendDone done) override;
   void StepJudged(const StepVerdict& verdict) override;
   kernels::OutgoingStores UpdateBegins(int64_t elements) override;

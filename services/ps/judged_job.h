@@ -48,9 +48,10 @@ class JudgedJob {
     progress_ = std::vector<ShardProgress>(plan_.shards_size());
     for (int number = 0; number < plan_.shards_size(); ++number) {
       auto shard = *ParameterShard::Create(
-          std::make_shared<v1::JobPlan>(plan_), number,
-          *budget_.Reserve(ParameterShard::BytesNeeded(plan_, number), absl::ZeroDuration()));
-      for (int i = 0; i < shard->chunk_count(); ++i) shard->Initialize(i);
+          std::make_shared<v1::JobPlan>(plan_), ShardIndex(number),
+          *budget_.Reserve(ParameterShard::BytesNeeded(plan_, ShardIndex(number)),
+                           absl::ZeroDuration()));
+      for (const LocalChunk chunk : shard->chunks()) shard->Initialize(chunk);
       threads_[number]->Install(std::move(shard), &listener_, &progress_[number]);
     }
     listener_.AwaitInstalled(plan_.shards_size());

@@ -39,13 +39,13 @@ ServedJob::~ServedJob() {
 
 absl::Status ServedJob::FindShards() {
   RETURN_IF_ERROR(CheckPlan(*plan_));
-  for (int number = 0; number < plan_->shards_size(); ++number) {
-    const v1::PlanShard& shard = plan_->shards(number);
+  for (const ShardIndex number : NumbersBelow<ShardIndex>(plan_->shards_size())) {
+    const v1::PlanShard& shard = plan_->shards(ToInt(number));
     if (shard.member() != environment_.member) continue;
     if (shard.thread() < 0 || shard.thread() >= std::ssize(environment_.threads)) {
-      return WithReason(absl::InvalidArgumentError(absl::StrCat(plan_->job(), ", shard ", number,
-                                                                ": ", environment_.member,
-                                                                " has no thread ", shard.thread())),
+      return WithReason(absl::InvalidArgumentError(
+                            absl::StrCat(plan_->job(), ", shard ", ToInt(number), ": ",
+                                         environment_.member, " has no thread ", shard.thread())),
                         "BAD_PLAN");
     }
     shards_.push_back(
@@ -90,7 +90,7 @@ void ServedJob::AwaitShardsGone() {
     waited += 2 * limits::kReleaseWaitMax;
     std::vector<int> alive;
     for (const auto& shard : shards_) {
-      if (shard->alive) alive.push_back(shard->number);
+      if (shard->alive) alive.push_back(ToInt(shard->number));
     }
     LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": was released "
                << absl::FormatDuration(waited) << " ago, and something still reads or writes shard "
@@ -121,11 +121,14 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
 }
 
 absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(
-    int number, std::shared_ptr<MemoryBudget::Reservation> reservation,
+    ShardIndex number, std::shared_ptr<MemoryBudget::Reservation> reservation,
     const std::stop_token& stop) {
   ASSIGN_OR_RETURN(auto shard, ParameterShard::Create(plan_, number, std::move(reservation)));
   if (plan_->restore().empty()) {
-    for (int i = 0; i < shard->chunk_count() && !stop.stop_requested(); ++i) shard->Initialize(i);
+    for (const LocalChunk chunk : shard->chunks()) {
+      if (stop.stop_requested()) break;
+      shard->Initialize(chunk);
+    }
   } else if (shard->chunk_count() > 0) {
     RETURN_IF_ERROR(environment_.checkpoints->ReadShard(*shard, stop));
   }
@@ -195,9 +198,9 @@ v1::JobReport ServedJob::Report() {
 
 // ---------------------------------------------------------------- what the shards say
 
-void ServedJob::ShardInstalled(int shard, const absl::Status& status) {
+void ServedJob::ShardInstalled(ShardIndex shard, const absl::Status& status) {
   if (!status.ok()) {
-    Fail(Annotate(status, absl::StrCat("shard ", shard)));
+    Fail(Annotate(status, absl::StrCat("shard ", ToInt(shard))));
     absl::MutexLock lock(&mu_);
     Local(shard).alive = false;
     return;
@@ -210,11 +213,12 @@ void ServedJob::ShardInstalled(int shard, const absl::Status& status) {
   environment_.report_soon();
 }
 
-void ServedJob::ShardFailed(int shard, const absl::Status& status, const std::string& culprit) {
-  Fail(Annotate(status, absl::StrCat("shard ", shard)), culprit);
+void ServedJob::ShardFailed(ShardIndex shard, const absl::Status& status,
+                            const std::string& culprit) {
+  Fail(Annotate(status, absl::StrCat("shard ", ToInt(shard))), culprit);
 }
 
-void ServedJob::ShardReleased(int shard) {
+void ServedJob::ShardReleased(ShardIndex shard) {
   absl::MutexLock lock(&mu_);
   Local(shard).alive = false;
 }
@@ -223,8 +227,8 @@ void ServedJob::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {
   snapshots_.Taken(std::move(snapshot));
 }
 
-void ServedJob::SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
-                                 const std::string& message) {
+void ServedJob::SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
+                                 v1::SnapshotOutcome outcome, const std::string& message) {
   snapshots_.Declined(shard, id, step, outcome, message);
 }
 
@@ -243,7 +247,7 @@ void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
   environment_.report_soon();
 }
 
-ServedJob::LocalShard& ServedJob::Local(int shard) const {
+ServedJob::LocalShard& ServedJob::Local(ShardIndex shard) const {
   return **std::ranges::find_if(shards_,
                                 [shard](const auto& local) { return local->number == shard; });
 }

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
@@ -58,7 +59,7 @@ class ServedJob : private ShardListener {
 
  private:
   struct LocalShard {
-    int number;  // in the plan
+    ShardIndex number;
     ShardThread* thread;
     ShardProgress progress;
     bool alive = false;  // posted to its thread and not yet destroyed; guarded by mu_
@@ -70,19 +71,21 @@ class ServedJob : private ShardListener {
   absl::Status FindShards();
   absl::Status Prepare(const std::stop_token& stop);
   absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(
-      int number, std::shared_ptr<MemoryBudget::Reservation> reservation,
+      ShardIndex number, std::shared_ptr<MemoryBudget::Reservation> reservation,
       const std::stop_token& stop);
   void Fail(const absl::Status& status, const std::string& culprit = "") ABSL_LOCKS_EXCLUDED(mu_);
-  LocalShard& Local(int shard) const;
+  LocalShard& Local(ShardIndex shard) const;
   void AwaitShardsGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SnapshotWriter::Options WriterOptions();
 
-  void ShardInstalled(int shard, const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_);
-  void ShardFailed(int shard, const absl::Status& status, const std::string& culprit) override;
+  void ShardInstalled(ShardIndex shard, const absl::Status& status) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void ShardFailed(ShardIndex shard, const absl::Status& status,
+                   const std::string& culprit) override;
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override;
-  void SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
+  void SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                         const std::string& message) override;
-  void ShardReleased(int shard) override ABSL_LOCKS_EXCLUDED(mu_);
+  void ShardReleased(ShardIndex shard) override ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::shared_ptr<const v1::JobPlan> plan_;
   const Environment& environment_;

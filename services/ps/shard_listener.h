@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/parameter_shard.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
@@ -26,14 +27,15 @@ class ShardListener {
  public:
   virtual ~ShardListener() = default;
   // The shard answers messages from here on, or `status` says why it does not exist.
-  virtual void ShardInstalled(int shard, const absl::Status& status) = 0;
+  virtual void ShardInstalled(ShardIndex shard, const absl::Status& status) = 0;
   // It was installed and cannot go on, for which `culprit`, another member, is to blame.
-  virtual void ShardFailed(int shard, const absl::Status& status, const std::string& culprit) = 0;
+  virtual void ShardFailed(ShardIndex shard, const absl::Status& status,
+                           const std::string& culprit) = 0;
   virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
-  virtual void SnapshotDeclined(int shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
-                                const std::string& message) = 0;
+  virtual void SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
+                                v1::SnapshotOutcome outcome, const std::string& message) = 0;
   // The shard is destroyed; the last call.
-  virtual void ShardReleased(int shard) = 0;
+  virtual void ShardReleased(ShardIndex shard) = 0;
 };
 
 }  // namespace muster

@@ -199,7 +199,7 @@ void ShardThread::RemoveLinks(const JobLinks& links) {
 
 void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                           ShardProgress* progress) {
-  const int number = shard->shard();
+  const ShardIndex number = shard->shard();
   const bool posted = mailbox_.Post([this, shard = std::move(shard), listener, progress]() mutable {
     Admit(std::move(shard), listener, progress);
   });
@@ -208,7 +208,7 @@ void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* 
 
 void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                         ShardProgress* progress) {
-  const int number = shard->shard();
+  const ShardIndex number = shard->shard();
   InstalledShard::Registrations registrations;
   for (const absl::Span<std::byte> memory : shard->memory()) {
     if (memory.empty()) continue;
@@ -217,7 +217,7 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
     registrations.push_back(*std::move(registered));
   }
   const v1::JobPlan& plan = shard->plan();
-  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, ShardIndex(number));
+  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, number);
   if (!credentials.ok()) return listener->ShardInstalled(number, credentials.status());
   JobLinks& links = *jobs_.emplace_back(std::make_unique<JobLinks>(
       transport_.get(), plan.job_number(), plan.generation(), credentials->token));
@@ -237,9 +237,10 @@ void ShardThread::ConnectToFirstShard(InstalledShard& installed) {
   const v1::JobPlan& plan = installed.plan();
   const bool agree =
       StepsAreJudged(plan.spec().training()) || plan.spec().sync().backup_workers() > 0;
-  const int self = installed.shard().shard();
-  if (!agree || self == 0 || installed.PeerAt({LinkRole::kShard, 0}) != PeerId::kNone) return;
-  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, ShardIndex(self));
+  const ShardIndex self = installed.shard().shard();
+  if (!agree || self == kFirstShard) return;
+  if (installed.PeerAt({LinkRole::kShard, 0}) != PeerId::kNone) return;
+  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, self);
   CHECK(credentials.ok()) << credentials.status();
   const absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(0).address(), *credentials);
   if (!peer.ok()) {
@@ -478,7 +479,7 @@ void ShardThread::Greet(Link& link, const WireHeader& header) {
   }
   link.greeted = true;
   InstalledShard& installed = link.job->shard();
-  installed.SendTo(static_cast<int>(header.rank),
+  installed.SendTo(Rank(header.rank),
                    {.kind = MessageKind::kHello,
                     .generation = header.generation,
                     .job = header.job,
@@ -506,7 +507,7 @@ void ShardThread::SendRefusal(const Link& link, const WireHeader& header, Refusa
   refusal.reason = reason;
   refusal.length = 0;
   refusal.scalar = 0;
-  link.job->shard().SendTo(static_cast<int>(header.rank), refusal, {}, nullptr);
+  link.job->shard().SendTo(Rank(header.rank), refusal, {}, nullptr);
 }
 
 void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {

@@ -180,13 +180,14 @@ class WorkersTransport : public Transport {
 
 class QuietListener : public ShardListener {
  public:
-  void ShardInstalled(int, const absl::Status& status) override { EXPECT_TRUE(status.ok()); }
+  void ShardInstalled(ShardIndex, const absl::Status& status) override { EXPECT_TRUE(status.ok()); }
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot>) override {}
-  void SnapshotDeclined(int, uint64_t, int64_t, v1::SnapshotOutcome, const std::string&) override {}
-  void ShardFailed(int, const absl::Status& status, const std::string&) override {
+  void SnapshotDeclined(ShardIndex, uint64_t, int64_t, v1::SnapshotOutcome,
+                        const std::string&) override {}
+  void ShardFailed(ShardIndex, const absl::Status& status, const std::string&) override {
     ADD_FAILURE() << status;
   }
-  void ShardReleased(int) override {}
+  void ShardReleased(ShardIndex) override {}
 };
 
 void ExpectQuietSteps(TestPlanOptions options) {
@@ -209,8 +210,8 @@ void ExpectQuietSteps(TestPlanOptions options) {
       },
       &ps_metrics);
   auto shard = *ParameterShard::Create(
-      std::make_shared<v1::JobPlan>(plan), 0,
-      *budget.Reserve(ParameterShard::BytesNeeded(plan, 0), absl::ZeroDuration()));
+      std::make_shared<v1::JobPlan>(plan), kFirstShard,
+      *budget.Reserve(ParameterShard::BytesNeeded(plan, kFirstShard), absl::ZeroDuration()));
   thread->Install(std::move(shard), &listener, &progress);
   thread->StartJob(plan.job_number(), plan.generation(), 2 * kSteps);
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(60)));

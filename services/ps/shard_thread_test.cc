@@ -28,9 +28,9 @@ class ShardThreadTest : public testing::Test {
 
   void Install(const v1::JobPlan& plan) {
     auto shard = *ParameterShard::Create(
-        std::make_shared<v1::JobPlan>(plan), 0,
-        *budget_.Reserve(ParameterShard::BytesNeeded(plan, 0), absl::ZeroDuration()));
-    for (int i = 0; i < shard->chunk_count(); ++i) shard->Initialize(i);
+        std::make_shared<v1::JobPlan>(plan), kFirstShard,
+        *budget_.Reserve(ParameterShard::BytesNeeded(plan, kFirstShard), absl::ZeroDuration()));
+    for (const LocalChunk chunk : shard->chunks()) shard->Initialize(chunk);
     thread_->Install(std::move(shard), &listener_, &progress_);
     listener_.AwaitInstalled(++installed_);
   }
@@ -389,7 +389,7 @@ TEST_F(ShardThreadTest, StoppingReleasesEveryShardAndRefusesNewOnes) {
   EXPECT_EQ(listener_.released(), 1);
   EXPECT_EQ(budget_.used_bytes(), 0);
 
-  thread_->Install(*ParameterShard::Create(std::make_shared<v1::JobPlan>(plan), 0,
+  thread_->Install(*ParameterShard::Create(std::make_shared<v1::JobPlan>(plan), kFirstShard,
                                            *budget_.Reserve(0, absl::ZeroDuration())),
                    &listener_, &progress_);
   EXPECT_EQ(listener_.refused(), 1);
