@@ -183,9 +183,9 @@ class PushLoop : private MessageReceiver {
     for (int c = 0; c < plan_->chunks_size(); ++c) {
       Chunk& chunk = chunks_.emplace_back();
       chunk.shard = plan_->chunks(c).shard();
-      chunk.push = PushFormat(*plan_, c);
+      chunk.push = PushFormat(*plan_, ChunkId(c));
       payload_bytes += Aligned(chunk.push.bytes);
-      value_bytes += Aligned(ValuesFormat(*plan_, c).bytes);
+      value_bytes += Aligned(ValuesFormat(*plan_, ChunkId(c)).bytes);
     }
     ASSIGN_OR_RETURN(gradients_, SharedSlab::Allocate(payload_bytes));
     ASSIGN_OR_RETURN(values_, SharedSlab::Allocate(value_bytes));
@@ -200,7 +200,7 @@ class PushLoop : private MessageReceiver {
           ->Encode(gradient, payloads.first(chunk.push.bytes));
       chunk.payload = payloads.first(chunk.push.bytes);
       payloads.remove_prefix(Aligned(chunk.push.bytes));
-      const int64_t bytes = ValuesFormat(*plan_, c).bytes;
+      const int64_t bytes = ValuesFormat(*plan_, ChunkId(c)).bytes;
       chunk.values = values.first(bytes);
       values.remove_prefix(Aligned(bytes));
     }

@@ -72,7 +72,7 @@ Traffic Expected(const v1::JobSpec& spec) {
     *plan.add_chunks() = chunk;
   }
   double gradients = 0, values = 0;
-  for (int c = 0; c < plan.chunks_size(); ++c) {
+  for (const ChunkId c : NumbersBelow<ChunkId>(plan.chunks_size())) {
     gradients += static_cast<double>(PushFormat(plan, c).bytes);
     values += static_cast<double>(ValuesFormat(plan, c).bytes);
   }

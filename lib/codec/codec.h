@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "lib/plan/numbers.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/plan.pb.h"
 
@@ -29,8 +30,8 @@ struct WireFormat {
 
 // Of pushes and of answers. Statistics, one-dimensional parameters and chunks that would not become
 // smaller travel as f32 whatever the job says; so does everything of a local_sgd or allreduce job.
-WireFormat PushFormat(const v1::JobPlan& plan, int chunk);
-WireFormat ValuesFormat(const v1::JobPlan& plan, int chunk);
+WireFormat PushFormat(const v1::JobPlan& plan, ChunkId chunk);
+WireFormat ValuesFormat(const v1::JobPlan& plan, ChunkId chunk);
 
 // Packs one chunk's gradients, step after step. Holds what error feedback needs (the residual, and
 // for kPowerSgd the last factor), allocated at construction: nothing is afterwards. Bits of kOneBit

@@ -50,7 +50,7 @@ Floats Normal(int64_t n, int seed = 1) {
 }
 
 WireFormat FormatOf(const v1::Compression& compression, std::vector<int64_t> shape) {
-  return PushFormat(OneChunkPlan(compression, shape), 0);
+  return PushFormat(OneChunkPlan(compression, shape), ChunkId(0));
 }
 
 WireFormat FormatOf(v1::CompressionKind kind, std::vector<int64_t> shape) {
@@ -110,18 +110,18 @@ TEST(WireFormatTest, StatisticsVectorsAndLocalSgdTravelAsTheyAre) {
 
   v1::JobPlan plan = OneChunkPlan(CompressionOf(v1::COMPRESSION_ONEBIT), {10, 100});
   plan.mutable_spec()->mutable_sync()->set_values(v1::VALUES_BF16);
-  EXPECT_EQ(PushFormat(plan, 0).codec, WireCodec::kOneBit);
-  EXPECT_EQ(ValuesFormat(plan, 0).dtype, WireDType::kBf16);
-  EXPECT_EQ(ValuesFormat(plan, 0).bytes, 2000);
+  EXPECT_EQ(PushFormat(plan, ChunkId(0)).codec, WireCodec::kOneBit);
+  EXPECT_EQ(ValuesFormat(plan, ChunkId(0)).dtype, WireDType::kBf16);
+  EXPECT_EQ(ValuesFormat(plan, ChunkId(0)).bytes, 2000);
   for (const v1::SyncMode mode : {v1::LOCAL_SGD, v1::ALLREDUCE}) {
     plan.mutable_spec()->mutable_sync()->set_mode(mode);
-    EXPECT_EQ(PushFormat(plan, 0), plain);
-    EXPECT_EQ(ValuesFormat(plan, 0), plain);
+    EXPECT_EQ(PushFormat(plan, ChunkId(0)), plain);
+    EXPECT_EQ(ValuesFormat(plan, ChunkId(0)), plain);
   }
   plan.mutable_spec()->mutable_sync()->set_mode(v1::SSP);
   plan.mutable_graph()->mutable_parameters(0)->set_statistic_momentum(0.1);
-  EXPECT_EQ(PushFormat(plan, 0), plain);
-  EXPECT_EQ(ValuesFormat(plan, 0), plain);
+  EXPECT_EQ(PushFormat(plan, ChunkId(0)), plain);
+  EXPECT_EQ(ValuesFormat(plan, ChunkId(0)), plain);
 }
 
 TEST(WireFormatTest, ChunksThatWouldNotShrinkTravelAsTheyAre) {
@@ -135,11 +135,11 @@ TEST(WireFormatTest, PowerSgdTakesWholeRowsOrNearlyASquare) {
   v1::JobPlan plan = OneChunkPlan(CompressionOf(v1::COMPRESSION_POWERSGD), {64, 16, 3, 3});
   plan.mutable_chunks(0)->set_offset(144 * 10);
   plan.mutable_chunks(0)->set_elements(144 * 20);
-  EXPECT_EQ(PushFormat(plan, 0).rows, 20);
-  EXPECT_EQ(PushFormat(plan, 0).columns, 144);
+  EXPECT_EQ(PushFormat(plan, ChunkId(0)).rows, 20);
+  EXPECT_EQ(PushFormat(plan, ChunkId(0)).columns, 144);
   plan.mutable_chunks(0)->set_elements(1000);
-  EXPECT_EQ(PushFormat(plan, 0).rows, 32);  // the last of 8
-  EXPECT_EQ(PushFormat(plan, 0).columns, 32);
+  EXPECT_EQ(PushFormat(plan, ChunkId(0)).rows, 32);  // the last of 8
+  EXPECT_EQ(PushFormat(plan, ChunkId(0)).columns, 32);
 }
 
 // ---------------------------------------------------------------- round trips
@@ -303,7 +303,7 @@ TEST(CodecTest, PowerSgdFindsTheLargestDirectionsStepByStep) {
 TEST(CodecTest, PowerSgdOfAShortLastRowTouchesOnlyItsElements) {
   v1::JobPlan plan = OneChunkPlan(CompressionOf(v1::COMPRESSION_POWERSGD), {64, 100});
   plan.mutable_chunks(0)->set_elements(1003);
-  const WireFormat format = PushFormat(plan, 0);
+  const WireFormat format = PushFormat(plan, ChunkId(0));
   ASSERT_EQ(format.rows * format.columns, 32 * 32);
   const Floats gradient = Normal(1003);
   const double lost = Norm(Minus(RoundTrip(format, gradient), gradient));

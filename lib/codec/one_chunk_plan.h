@@ -43,7 +43,7 @@ struct NamedFormat {
 // Every codec, for a matrix of the shape. Small ones may say raw where nothing would be gained.
 inline std::vector<NamedFormat> FormatsOf(int64_t rows, int64_t columns) {
   auto format = [&](const v1::Compression& compression) {
-    return PushFormat(OneChunkPlan(compression, {rows, columns}), 0);
+    return PushFormat(OneChunkPlan(compression, {rows, columns}), ChunkId(0));
   };
   return {{"none", format(CompressionOf(v1::COMPRESSION_NONE))},
           {"fp16", format(CompressionOf(v1::COMPRESSION_FP16))},

@@ -71,8 +71,8 @@ bool TravelsAsItIs(const v1::JobPlan& plan, const v1::Parameter& parameter) {
 
 }  // namespace
 
-WireFormat PushFormat(const v1::JobPlan& plan, int chunk) {
-  const v1::PlanChunk& cut = plan.chunks(chunk);
+WireFormat PushFormat(const v1::JobPlan& plan, ChunkId chunk) {
+  const v1::PlanChunk& cut = plan.chunks(ToInt(chunk));
   const v1::Parameter& parameter = plan.graph().parameters(cut.parameter());
   const WireFormat plain = Raw(WireDType::kF32, cut.elements());
   if (TravelsAsItIs(plan, parameter)) return plain;
@@ -80,8 +80,8 @@ WireFormat PushFormat(const v1::JobPlan& plan, int chunk) {
   return format.bytes < plain.bytes ? format : plain;
 }
 
-WireFormat ValuesFormat(const v1::JobPlan& plan, int chunk) {
-  const v1::PlanChunk& cut = plan.chunks(chunk);
+WireFormat ValuesFormat(const v1::JobPlan& plan, ChunkId chunk) {
+  const v1::PlanChunk& cut = plan.chunks(ToInt(chunk));
   if (TravelsAsItIs(plan, plan.graph().parameters(cut.parameter()))) {
     return Raw(WireDType::kF32, cut.elements());
   }

@@ -1,7 +1,6 @@
 #include "lib/exchange/chunk_order.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
@@ -25,11 +24,12 @@ std::vector<int> FirstReaders(const v1::Graph& graph) {
 
 }  // namespace
 
-std::vector<int> ChunksByFirstUse(const v1::JobPlan& plan) {
+std::vector<ChunkId> ChunksByFirstUse(const v1::JobPlan& plan) {
   const std::vector<int> reader = FirstReaders(plan.graph());
-  std::vector<int> order(plan.chunks_size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int c) { return reader[plan.chunks(c).parameter()]; });
+  std::vector<ChunkId> order;
+  for (const ChunkId id : NumbersBelow<ChunkId>(plan.chunks_size())) order.push_back(id);
+  std::ranges::stable_sort(order, {},
+                           [&](ChunkId id) { return reader[plan.chunks(ToInt(id)).parameter()]; });
   return order;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "lib/plan/numbers.h"
 #include "lib/telemetry/trace.h"
 
 namespace muster {
@@ -15,27 +16,27 @@ class ChunkTrace {
     if (trace_ != nullptr) trace_->NameTrack(kTrack, "exchange");
   }
 
-  void Begin(int chunk, int64_t step, int shard) const {
+  void Begin(ChunkId chunk, int64_t step, ShardIndex shard) const {
     if (trace_ == nullptr) return;
     trace_->Begin(kTrack, "chunk", IdOf(chunk, step),
-                  {{{"chunk", chunk}, {"step", step}, {"shard", shard}}});
+                  {{{"chunk", ToInt(chunk)}, {"step", step}, {"shard", ToInt(shard)}}});
   }
   // `credit`: bytes that may still go out before others have arrived.
-  void Queued(int chunk, int64_t step, int64_t urgency, int64_t credit) const {
+  void Queued(ChunkId chunk, int64_t step, int64_t urgency, int64_t credit) const {
     Mark("queued", chunk, step, {{{"urgency", urgency}, {"credit", credit}}});
   }
-  void Sent(int chunk, int64_t step, int64_t bytes, int64_t credit) const {
+  void Sent(ChunkId chunk, int64_t step, int64_t bytes, int64_t credit) const {
     Mark("sent", chunk, step, {{{"bytes", bytes}, {"credit", credit}}});
   }
-  void End(int chunk, int64_t step) const {
+  void End(ChunkId chunk, int64_t step) const {
     if (trace_ != nullptr) trace_->End(kTrack, "chunk", IdOf(chunk, step));
   }
 
  private:
   static constexpr int kTrack = 100;  // devices come before
 
-  int64_t IdOf(int chunk, int64_t step) const { return step * chunks_ + chunk; }
-  void Mark(const char* what, int chunk, int64_t step, const TraceArguments& arguments) const {
+  int64_t IdOf(ChunkId chunk, int64_t step) const { return step * chunks_ + ToInt(chunk); }
+  void Mark(const char* what, ChunkId chunk, int64_t step, const TraceArguments& arguments) const {
     if (trace_ != nullptr) trace_->Mark(kTrack, "chunk", what, IdOf(chunk, step), arguments);
   }
 

@@ -22,7 +22,7 @@ absl::Status CommunicationThread::Start(std::vector<absl::Span<std::byte>> memor
   return open_error_;
 }
 
-void CommunicationThread::Post(int chunk) {
+void CommunicationThread::Post(ChunkId chunk) {
   bool first = false;
   {
     absl::MutexLock lock(&mu_);
@@ -79,7 +79,7 @@ absl::Status CommunicationThread::Open() {
   return work_->Open(*transport_);
 }
 
-absl::Span<const int> CommunicationThread::TakePosted() {
+absl::Span<const ChunkId> CommunicationThread::TakePosted() {
   taken_.clear();
   if (!has_posts_.load(std::memory_order_acquire)) return taken_;
   absl::MutexLock lock(&mu_);

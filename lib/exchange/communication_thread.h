@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "lib/plan/numbers.h"
 #include "lib/transport/transport.h"
 
 namespace muster {
@@ -25,7 +26,7 @@ class CommunicationThread {
     // Once, before the first turn. After a failure, which Start() returns, nothing is called.
     virtual absl::Status Open(Transport& transport) = 0;
     // Before messages are moved, each time: `posted`, in order, is what came since the last turn.
-    virtual void Turn(absl::Span<const int> posted) = 0;
+    virtual void Turn(absl::Span<const ChunkId> posted) = 0;
     // After the last turn, before the transport goes: returns all leases.
     virtual void Closing() = 0;
   };
@@ -41,7 +42,7 @@ class CommunicationThread {
   absl::Status Start(std::vector<absl::Span<std::byte>> memory) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Hands `chunk` to a turn. Any thread; wakes the thread for the first of several.
-  void Post(int chunk) ABSL_LOCKS_EXCLUDED(mu_);
+  void Post(ChunkId chunk) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Has a turn done soon. Does nothing before the first turn, which sees all that came before. Any
   // thread, until Closing() or Close() is called.
@@ -61,7 +62,7 @@ class CommunicationThread {
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Open();
-  absl::Span<const int> TakePosted() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Span<const ChunkId> TakePosted() ABSL_LOCKS_EXCLUDED(mu_);
 
   const TransportFactory make_transport_;
   Work* const work_;
@@ -70,14 +71,14 @@ class CommunicationThread {
   // The thread's.
   std::unique_ptr<Transport> transport_;
   std::vector<std::unique_ptr<Transport::MemoryRegistration>> registrations_;
-  std::vector<int> taken_;  // from posted_, being looked at
+  std::vector<ChunkId> taken_;  // from posted_, being looked at
 
   std::atomic<Transport*> waking_ = nullptr;  // transport_, from the first turn on
   std::atomic<bool> has_posts_ = false;       // spares the thread the lock: posted_ is not empty
   std::atomic<bool> closing_ = false;
 
   absl::Mutex mu_;
-  std::vector<int> posted_ ABSL_GUARDED_BY(mu_);
+  std::vector<ChunkId> posted_ ABSL_GUARDED_BY(mu_);
   bool opened_ ABSL_GUARDED_BY(mu_) = false;  // or failed to: `open_error_`
   absl::Status open_error_ ABSL_GUARDED_BY(mu_);
 

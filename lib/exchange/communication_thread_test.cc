@@ -23,7 +23,7 @@ class Recorder : public CommunicationThread::Work {
     address = transport.address();
     return open_error;
   }
-  void Turn(absl::Span<const int> came) override {
+  void Turn(absl::Span<const ChunkId> came) override {
     EXPECT_EQ(std::this_thread::get_id(), thread);
     posted.insert(posted.end(), came.begin(), came.end());
     if (posted.size() == awaited && !all.HasBeenNotified()) all.Notify();
@@ -41,7 +41,7 @@ class Recorder : public CommunicationThread::Work {
   absl::Status open_error;
   std::thread::id thread;
   std::string address;
-  std::vector<int> posted;
+  std::vector<ChunkId> posted;
   int turns = 0;
   bool closed = false;
   absl::Notification all;
@@ -113,7 +113,7 @@ TEST(CommunicationThreadTest, WhatManyThreadsPostArrivesOnceAndInTheirOrder) {
     std::vector<std::jthread> posters;
     for (int t = 0; t < kThreads; ++t) {
       posters.emplace_back([&thread, t] {
-        for (int i = 0; i < kPosts; ++i) thread.Post(t * kPosts + i);
+        for (int i = 0; i < kPosts; ++i) thread.Post(ChunkId(t * kPosts + i));
       });
     }
   }
@@ -121,7 +121,10 @@ TEST(CommunicationThreadTest, WhatManyThreadsPostArrivesOnceAndInTheirOrder) {
   thread.Close();
   ASSERT_EQ(work.posted.size(), kThreads * kPosts);
   std::vector<int> next(kThreads, 0);
-  for (const int post : work.posted) EXPECT_EQ(post % kPosts, next[post / kPosts]++);
+  for (const ChunkId chunk : work.posted) {
+    const int post = ToInt(chunk);
+    EXPECT_EQ(post % kPosts, next[post / kPosts]++);
+  }
 }
 
 TEST(CommunicationThreadTest, WhatIsPostedBeforeTheStartIsInTheFirstTurn) {
@@ -129,18 +132,18 @@ TEST(CommunicationThreadTest, WhatIsPostedBeforeTheStartIsInTheFirstTurn) {
   Recorder work;
   work.awaited = 2;
   CommunicationThread thread(network.factory, /*posts_max=*/1, &work);
-  thread.Post(7);
-  thread.Post(8);
+  thread.Post(ChunkId(7));
+  thread.Post(ChunkId(8));
   ASSERT_TRUE(thread.Start({}).ok());
   work.all.WaitForNotification();
   thread.Close();
-  EXPECT_THAT(work.posted, ElementsAre(7, 8));
+  EXPECT_THAT(work.posted, ElementsAre(ChunkId(7), ChunkId(8)));
 }
 
 TEST(CommunicationThreadTest, AWakeIsATurn) {
   Network network;
   struct : Recorder {
-    void Turn(absl::Span<const int> came) override {
+    void Turn(absl::Span<const ChunkId> came) override {
       Recorder::Turn(came);
       if (asked.HasBeenNotified() && !seen.HasBeenNotified()) seen.Notify();
     }
@@ -171,7 +174,7 @@ TEST(CommunicationThreadTest, AFailureToOpenIsReturnedAndNothingFollows) {
   work.open_error = absl::UnavailableError("nobody there");
   CommunicationThread unopened(network.factory, /*posts_max=*/1, &work);
   EXPECT_EQ(unopened.Start({}), work.open_error);
-  unopened.Post(1);
+  unopened.Post(ChunkId(1));
   unopened.Close();
   EXPECT_EQ(work.turns, 0);
   EXPECT_FALSE(work.closed);

@@ -136,7 +136,7 @@ void FakeShard::Received(PeerId from, const WireHeader& header, absl::Span<const
     transport_->Send(workers_.at(header.rank), refusal, {}, {});
     return;
   }
-  const WireFormat format = PushFormat(*plan_, index);
+  const WireFormat format = PushFormat(*plan_, ChunkId(index));
   CHECK(header.dtype == format.dtype && header.codec == format.codec);
   CHECK_EQ(header.length, format.bytes);
   push_bytes_ += static_cast<int64_t>(header.length);
@@ -207,7 +207,7 @@ void FakeShard::Apply(int index, Chunk& chunk) {
 void FakeShard::Answer(uint32_t rank, int index, const Chunk& chunk) {
   WireHeader params;
   params.kind = MessageKind::kParams;
-  const WireFormat format = ValuesFormat(*plan_, index);
+  const WireFormat format = ValuesFormat(*plan_, ChunkId(index));
   params.dtype = format.dtype;
   params.generation = plan_->generation();
   params.job = plan_->job_number();

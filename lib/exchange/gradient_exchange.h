@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "lib/exchange/exchange_metrics.h"
 #include "lib/limits/limits.h"
+#include "lib/plan/numbers.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/transport.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -68,7 +69,7 @@ class GradientExchange {
   // The gradient of `chunk` of `step` is final in its memory, and nobody reads the chunk's values
   // until they have version step + 1. Their version must be `step`. Never waits for others. Of a
   // frozen parameter: does nothing.
-  virtual absl::Status Push(int chunk, int64_t step) = 0;
+  virtual absl::Status Push(ChunkId chunk, int64_t step) = 0;
 
   // With backup workers: the others closed a step of which this worker's gradient was no part and
   // are beyond the version that it awaited; some of its parameters are, too. CatchUp() is called

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<LocalSgdExchange>> LocalSgdExchange::Create(Optio
 LocalSgdExchange::LocalSgdExchange(Options options, std::unique_ptr<PsExchange> averaging)
     : options_(std::move(options)),
       plan_(*options_.exchange.plan),
-      share_(static_cast<double>(plan_.workers(options_.exchange.rank).samples()) /
+      share_(static_cast<double>(plan_.workers(ToInt(options_.exchange.rank)).samples()) /
              static_cast<double>(plan_.spec().data().batch_size())),
       settings_(OptimizerSettingsOf(plan_.spec().training().optimizer())),
       rounds_(RoundSchedule::Of(plan_)),
@@ -46,19 +46,19 @@ LocalSgdExchange::LocalSgdExchange(Options options, std::unique_ptr<PsExchange> 
   for (const v1::Parameter& parameter : plan_.graph().parameters()) {
     treatments_.push_back(TreatmentOf(plan_.spec().training(), parameter));
   }
-  std::map<std::pair<int, int64_t>, int> at;  // chunks of values
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
-    const v1::PlanChunk& chunk = plan_.chunks(c);
+  std::map<std::pair<int, int64_t>, ChunkId> at;  // chunks of values
+  for (const ChunkId c : chunks_.numbers()) {
+    const v1::PlanChunk& chunk = plan_.chunks(ToInt(c));
     if (chunk.slot() > 0) continue;
     at[{chunk.parameter(), chunk.offset()}] = c;
     ++chunks_of_parameter_[chunk.parameter()];
     if (!treatments_[chunk.parameter()].frozen) ++trained_chunks_;
   }
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
-    const v1::PlanChunk& chunk = plan_.chunks(c);
+  for (const ChunkId c : chunks_.numbers()) {
+    const v1::PlanChunk& chunk = plan_.chunks(ToInt(c));
     if (chunk.slot() == 0) continue;
     const auto values = at.find({chunk.parameter(), chunk.offset()});
-    CHECK(values != at.end() && plan_.chunks(values->second).elements() == chunk.elements())
+    CHECK(values != at.end() && plan_.chunks(ToInt(values->second)).elements() == chunk.elements())
         << "chunk " << c << ": slots are cut like their values";
     chunks_[values->second].slots.push_back(c);
   }
@@ -117,8 +117,8 @@ double LocalSgdExchange::GradientNorm(int64_t version) const {
 
 // ---------------------------------------------------------------- updates
 
-absl::Status LocalSgdExchange::Push(int chunk, int64_t step) {
-  const int parameter = plan_.chunks(chunk).parameter();
+absl::Status LocalSgdExchange::Push(ChunkId chunk, int64_t step) {
+  const int parameter = plan_.chunks(ToInt(chunk)).parameter();
   if (treatments_[parameter].frozen) return absl::OkStatus();
   RETURN_IF_ERROR(averaging_->failure());
   Update(chunk, step);
@@ -130,16 +130,16 @@ absl::Status LocalSgdExchange::Push(int chunk, int64_t step) {
   return absl::OkStatus();
 }
 
-absl::Span<float> LocalSgdExchange::TensorOf(int chunk) const {
-  const v1::PlanChunk& planned = plan_.chunks(chunk);
+absl::Span<float> LocalSgdExchange::TensorOf(ChunkId chunk) const {
+  const v1::PlanChunk& planned = plan_.chunks(ToInt(chunk));
   const PsExchange::Options& exchange = options_.exchange;
   const auto& tensors =
       planned.slot() == 0 ? exchange.parameters : exchange.slots[planned.slot() - 1];
   return tensors[planned.parameter()].subspan(planned.offset(), planned.elements());
 }
 
-void LocalSgdExchange::Update(int chunk, int64_t step) {
-  const v1::PlanChunk& planned = plan_.chunks(chunk);
+void LocalSgdExchange::Update(ChunkId chunk, int64_t step) {
+  const v1::PlanChunk& planned = plan_.chunks(ToInt(chunk));
   const v1::Parameter& parameter = plan_.graph().parameters(planned.parameter());
   const absl::Span<float> gradient =
       options_.gradients[planned.parameter()].subspan(planned.offset(), planned.elements());
@@ -157,10 +157,10 @@ void LocalSgdExchange::Update(int chunk, int64_t step) {
 }
 
 // The sum of squares of the gradient as it came.
-double LocalSgdExchange::ApplyOptimizer(int chunk, int64_t step,
+double LocalSgdExchange::ApplyOptimizer(ChunkId chunk, int64_t step,
                                         absl::Span<const float> gradient) const {
   const v1::TrainingSpec& training = plan_.spec().training();
-  const ParameterTreatment& treatment = treatments_[plan_.chunks(chunk).parameter()];
+  const ParameterTreatment& treatment = treatments_[plan_.chunks(ToInt(chunk)).parameter()];
   kernels::OptimizerSettings settings = settings_;
   if (!treatment.weight_decay) settings.weight_decay = 0;
   const double learning_rate =
@@ -169,7 +169,7 @@ double LocalSgdExchange::ApplyOptimizer(int chunk, int64_t step,
   if (training.clip().has_value()) clip.limit = training.clip().value();
 
   std::vector<absl::Span<float>> tensors = {TensorOf(chunk)};
-  for (const int slot : chunks_[chunk].slots) tensors.push_back(TensorOf(slot));
+  for (const ChunkId slot : chunks_[chunk].slots) tensors.push_back(TensorOf(slot));
   alignas(64) float before[1 + kernels::kOptimizerSlotsMax][kBlockElements];
   double squares = 0;
   for (int64_t begin = 0; begin < std::ssize(gradient); begin += kBlockElements) {
@@ -192,11 +192,11 @@ double LocalSgdExchange::ApplyOptimizer(int chunk, int64_t step,
 }
 
 // What is sent is scaled where it is: the mean overwrites it.
-absl::Status LocalSgdExchange::Average(int chunk) {
+absl::Status LocalSgdExchange::Average(ChunkId chunk) {
   const int64_t round = averaging_->version();  // its chunks are all at its first version
   Scale(TensorOf(chunk), share_);
   RETURN_IF_ERROR(averaging_->Push(chunk, round));
-  for (const int slot : chunks_[chunk].slots) {
+  for (const ChunkId slot : chunks_[chunk].slots) {
     Scale(TensorOf(slot), share_);
     RETURN_IF_ERROR(averaging_->Push(slot, round));
   }

@@ -45,7 +45,7 @@ class LocalSgdExchange : public GradientExchange {
   absl::Status AwaitVersion(int64_t version) override;
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
   absl::Status AwaitAnswers() override { return averaging_->AwaitAnswers(); }
-  absl::Status Push(int chunk, int64_t step) override;
+  absl::Status Push(ChunkId chunk, int64_t step) override;
   // Inside a round, of the worker's own updates.
   int64_t version() const override;
   double GradientNorm(int64_t version) const override;
@@ -57,17 +57,17 @@ class LocalSgdExchange : public GradientExchange {
 
  private:
   struct Chunk {
-    std::vector<int> slots;              // the plan's chunks of the same elements in every slot
+    std::vector<ChunkId> slots;          // the plan's chunks of the same elements in every slot
     std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
   };
 
   LocalSgdExchange(Options options, std::unique_ptr<PsExchange> averaging);
 
   bool IsAveraged(int64_t version) const;
-  void Update(int chunk, int64_t step);
-  double ApplyOptimizer(int chunk, int64_t step, absl::Span<const float> gradient) const;
-  absl::Status Average(int chunk);
-  absl::Span<float> TensorOf(int chunk) const;
+  void Update(ChunkId chunk, int64_t step);
+  double ApplyOptimizer(ChunkId chunk, int64_t step, absl::Span<const float> gradient) const;
+  absl::Status Average(ChunkId chunk);
+  absl::Span<float> TensorOf(ChunkId chunk) const;
 
   const Options options_;
   const v1::JobPlan& plan_;
@@ -75,7 +75,7 @@ class LocalSgdExchange : public GradientExchange {
   const kernels::OptimizerSettings settings_;
   std::vector<ParameterTreatment> treatments_;  // by parameter
   RoundSchedule rounds_;                        // its end comes with Connect()
-  std::vector<Chunk> chunks_;                   // by the plan's chunk id; of values
+  NumberedVector<ChunkId, Chunk> chunks_;       // of values
   std::vector<int> chunks_of_parameter_;        // how many, of values
   int64_t trained_chunks_ = 0;
   // Since the start; PsExchange::Change() counts them, so that those who wait for them see it.

@@ -64,7 +64,7 @@ struct Member {
         gradients(plan.graph()),
         exchange(LocalSgdExchange::Create(
                      {.exchange = {.plan = ps.plan(),
-                                   .rank = rank,
+                                   .rank = Rank(rank),
                                    .transport = [&network] { return network.MakeTransport(); },
                                    .parameters = values.spans,
                                    .slots = {momentum.spans},
@@ -81,7 +81,7 @@ struct Member {
     }
     for (int c = 0; c < plan.chunks_size(); ++c) {
       if (plan.chunks(c).slot() > 0) continue;
-      ASSERT_TRUE(exchange->Push(c, step).ok());
+      ASSERT_TRUE(exchange->Push(ChunkId(c), step).ok());
     }
   }
 
@@ -212,7 +212,7 @@ TEST(LocalSgdExchangeTest, AFailureEndsTheRoundEarly) {
   ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
   worker.Step(0, 1, /*share=*/1);
   worker.exchange->Fail(absl::CancelledError("released"));
-  EXPECT_EQ(worker.exchange->Push(0, 1), absl::CancelledError("released"));
+  EXPECT_EQ(worker.exchange->Push(ChunkId(0), 1), absl::CancelledError("released"));
   EXPECT_EQ(worker.exchange->AwaitVersion(3), absl::CancelledError("released"));
 }
 

@@ -16,7 +16,6 @@
 namespace muster {
 namespace {
 
-constexpr int kAnyShard = -1;
 constexpr int64_t kPayloadAlignment = 64;
 
 template <typename T>
@@ -72,26 +71,26 @@ PsExchange::PsExchange(Options options)
   CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
   CHECK_EQ(std::ssize(options_.gradients), averages_ ? 0 : plan_.graph().parameters_size());
   CHECK(options_.metrics != nullptr);
-  std::vector<int> chunks_of_shard(plan_.shards_size(), 0);
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  NumberedVector<ShardIndex, int> chunks_of_shard(plan_.shards_size(), 0);
+  for (const ChunkId c : chunks_.numbers()) {
     chunks_[c].version = plan_.first_step() - 1;
     chunks_[c].push_format = PushFormat(plan_, c);
     chunks_[c].values_format = ValuesFormat(plan_, c);
     ++chunks_of_shard[ShardOf(c)];
   }
-  const std::vector<int> order = ChunksByFirstUse(plan_);
+  const std::vector<ChunkId> order = ChunksByFirstUse(plan_);
   for (size_t place = 0; place < order.size(); ++place) chunks_[order[place]].urgency = place;
-  for (int shard = 0; shard < plan_.shards_size(); ++shard) {
-    links_.push_back(
-        {.queue = SendQueue(options_.tuning.inflight_bytes_max, chunks_of_shard[shard]),
-         .metrics = options_.metrics->Link(NameOfLink(plan_.shards(shard)))});
+  for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan_.shards_size())) {
+    links_.emplace_back(
+        Link{.queue = SendQueue(options_.tuning.inflight_bytes_max, chunks_of_shard[shard]),
+             .metrics = options_.metrics->Link(NameOfLink(plan_.shards(ToInt(shard))))});
   }
 }
 
 // One piece of memory for all payloads that are made here: sent without a copy over shared memory.
 absl::Status PsExchange::AllocatePayloads() {
   int64_t bytes = 0;
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  for (const ChunkId c : chunks_.numbers()) {
     const Chunk& chunk = chunks_[c];
     if (!IsFrozen(c) && !IsPlain(chunk.push_format)) bytes += Aligned(chunk.push_format.bytes);
     if (!IsPlain(chunk.values_format)) bytes += Aligned(chunk.values_format.bytes);
@@ -103,11 +102,12 @@ absl::Status PsExchange::AllocatePayloads() {
     rest.remove_prefix(Aligned(size));
     return taken;
   };
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  for (const ChunkId c : chunks_.numbers()) {
     Chunk& chunk = chunks_[c];
     if (!IsFrozen(c) && !IsPlain(chunk.push_format)) {
       chunk.packed = take(chunk.push_format.bytes);
-      chunk.encoder = ChunkEncoder::Create(chunk.push_format, plan_.spec().training().seed() + c);
+      chunk.encoder =
+          ChunkEncoder::Create(chunk.push_format, plan_.spec().training().seed() + ToInt(c));
     }
     if (!IsPlain(chunk.values_format)) chunk.narrow = take(chunk.values_format.bytes);
   }
@@ -125,7 +125,7 @@ absl::Status PsExchange::Connect(int64_t total_steps, std::vector<std::string>) 
   memory.push_back(payloads_->memory());
   if (absl::Status opened = thread_.Start(std::move(memory)); !opened.ok()) Fail(std::move(opened));
   if (board_.AwaitConnected(options_.hello_timeout)) return failure();
-  for (int shard = 0; shard < plan_.shards_size(); ++shard) {
+  for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan_.shards_size())) {
     if (greeted_[shard]) continue;
     FailBecauseOf(
         shard, WithReason(absl::UnavailableError(absl::StrCat(
@@ -154,7 +154,7 @@ absl::Status PsExchange::AwaitAnswers() {
   return board_.AwaitAnswers([this] { return NameOfUnanswered(); });
 }
 
-absl::Status PsExchange::Push(int chunk, int64_t version) {
+absl::Status PsExchange::Push(ChunkId chunk, int64_t version) {
   if (IsFrozen(chunk)) return absl::OkStatus();
   CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), version) << NameOfChunk(chunk);
   trace_.Begin(chunk, version, ShardOf(chunk));
@@ -177,52 +177,55 @@ double PsExchange::GradientNorm(int64_t version) const {
   return static_cast<float>(std::sqrt(squares));  // the sum's last bits depend on the cut
 }
 
-void PsExchange::FailBecauseOf(int shard, absl::Status why) {
-  board_.Fail(std::move(why), plan_.shards(shard).member());
+void PsExchange::FailBecauseOf(ShardIndex shard, absl::Status why) {
+  board_.Fail(std::move(why), plan_.shards(ToInt(shard)).member());
 }
 
-std::string PsExchange::NameOfShard(int shard) const {
-  return absl::StrCat("shard ", shard, " of ", plan_.shards(shard).member());
+std::string PsExchange::NameOfShard(ShardIndex shard) const {
+  return absl::StrCat("shard ", ToInt(shard), " of ", plan_.shards(ToInt(shard)).member());
 }
 
-std::string PsExchange::NameOfChunk(int chunk) const { return muster::NameOfChunk(plan_, chunk); }
+std::string PsExchange::NameOfChunk(ChunkId chunk) const {
+  return muster::NameOfChunk(plan_, chunk);
+}
 
 std::string PsExchange::NameOfMissing(int64_t version) const {
-  return NameOfMissingChunk(FirstChunkBehind(version, kAnyShard));
+  return NameOfMissingChunk(FirstChunkBehind(version));
 }
 
 std::string PsExchange::NameOfUnanswered() const {
-  auto awaited = [](const Chunk& chunk) { return chunk.awaited >= 0; };
-  const auto first = std::ranges::find_if(chunks_, awaited);
-  return NameOfMissingChunk(first == chunks_.end() ? -1
-                                                   : static_cast<int>(first - chunks_.begin()));
-}
-
-// -1: the values are all here.
-std::string PsExchange::NameOfMissingChunk(int chunk) const {
-  if (chunk < 0) return "a gradient could not be sent";
-  return absl::StrCat(NameOfChunk(chunk), " has not come from ", NameOfShard(ShardOf(chunk)));
-}
-
-int PsExchange::FirstChunkBehind(int64_t version, int shard) const {
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
-    if (shard != kAnyShard && ShardOf(c) != shard) continue;
-    if (chunks_[c].version < board_.ChunkVersionFor(plan_.chunks(c).parameter(), version)) return c;
+  for (const ChunkId c : chunks_.numbers()) {
+    if (chunks_[c].awaited >= 0) return NameOfMissingChunk(c);
   }
-  return -1;
+  return NameOfMissingChunk(std::nullopt);
 }
 
-absl::Span<float> PsExchange::ValuesOf(int chunk) const {
-  const v1::PlanChunk& planned = plan_.chunks(chunk);
+// Nothing: the values are all here.
+std::string PsExchange::NameOfMissingChunk(std::optional<ChunkId> chunk) const {
+  if (!chunk) return "a gradient could not be sent";
+  return absl::StrCat(NameOfChunk(*chunk), " has not come from ", NameOfShard(ShardOf(*chunk)));
+}
+
+std::optional<ChunkId> PsExchange::FirstChunkBehind(int64_t version,
+                                                    std::optional<ShardIndex> shard) const {
+  for (const ChunkId c : chunks_.numbers()) {
+    if (shard && ShardOf(c) != *shard) continue;
+    if (chunks_[c].version < board_.ChunkVersionFor(Planned(c).parameter(), version)) return c;
+  }
+  return std::nullopt;
+}
+
+absl::Span<float> PsExchange::ValuesOf(ChunkId chunk) const {
+  const v1::PlanChunk& planned = Planned(chunk);
   const auto& tensors =
       planned.slot() == 0 ? options_.parameters : options_.slots[planned.slot() - 1];
   return PartOf(tensors[planned.parameter()], planned);
 }
 
 // What a push sends, before it is packed.
-absl::Span<const float> PsExchange::PushedOf(int chunk) const {
+absl::Span<const float> PsExchange::PushedOf(ChunkId chunk) const {
   if (averages_) return ValuesOf(chunk);
-  const v1::PlanChunk& planned = plan_.chunks(chunk);
+  const v1::PlanChunk& planned = Planned(chunk);
   return PartOf(options_.gradients[planned.parameter()], planned);
 }
 
@@ -230,9 +233,10 @@ absl::Span<const float> PsExchange::PushedOf(int chunk) const {
 
 absl::Status PsExchange::Open(Transport& transport) {
   transport_ = &transport;
-  ASSIGN_OR_RETURN(const LinkCredentials credentials, CredentialsOf(plan_, Rank(options_.rank)));
-  for (int shard = 0; shard < plan_.shards_size(); ++shard) {
-    absl::StatusOr<PeerId> peer = transport_->Connect(plan_.shards(shard).address(), credentials);
+  ASSIGN_OR_RETURN(const LinkCredentials credentials, CredentialsOf(plan_, options_.rank));
+  for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan_.shards_size())) {
+    absl::StatusOr<PeerId> peer =
+        transport_->Connect(plan_.shards(ToInt(shard)).address(), credentials);
     if (!peer.ok()) {
       FailBecauseOf(shard,
                     WithReason(Annotate(peer.status(), NameOfShard(shard)), "PS_UNREACHABLE"));
@@ -243,11 +247,11 @@ absl::Status PsExchange::Open(Transport& transport) {
     // is in. Ranks that push in different orders would wait for each other's credit.
     if (transport_->Describe(*peer).shares_memory()) links_[shard].queue.Unlimit();
   }
-  for (int shard = 0; shard < plan_.shards_size(); ++shard) Greet(shard);
+  for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan_.shards_size())) Greet(shard);
   return absl::OkStatus();
 }
 
-WireHeader PsExchange::HeaderOf(MessageKind kind, int chunk, int64_t step) const {
+WireHeader PsExchange::HeaderOf(MessageKind kind, ChunkId chunk, int64_t step) const {
   WireHeader header;
   header.kind = kind;
   header.generation = plan_.generation();
@@ -258,15 +262,15 @@ WireHeader PsExchange::HeaderOf(MessageKind kind, int chunk, int64_t step) const
   return header;
 }
 
-void PsExchange::Turn(absl::Span<const int> posted) {
+void PsExchange::Turn(absl::Span<const ChunkId> posted) {
   if (!posted.empty()) Enqueue(posted);
   if (board_.catching_up() && board_.chunks_awaited() == 0) FetchWhatIsBehind();
   if (waiting_chunks_ > 0 && !failed()) SendReady();
 }
 
-void PsExchange::Enqueue(absl::Span<const int> chunks) {
+void PsExchange::Enqueue(absl::Span<const ChunkId> chunks) {
   const int64_t now = Trace::Now();
-  for (const int c : chunks) {
+  for (const ChunkId c : chunks) {
     Chunk& chunk = chunks_[c];
     SendQueue& queue = links_[ShardOf(c)].queue;
     chunk.awaited = rounds_.EndAfter(chunk.version.load(std::memory_order_relaxed));
@@ -302,7 +306,7 @@ PsExchange::Link* PsExchange::MostUrgentLink() {
 }
 
 void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
-  const int c = entry.chunk;
+  const ChunkId c = entry.chunk;
   Chunk& chunk = chunks_[c];
   --waiting_chunks_;
   if (link.queue.limited()) chunk.ticket = window_.Begin(entry.bytes);
@@ -327,7 +331,7 @@ void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
                    [this, c](const absl::Status& status) { Sent(c, status); });
 }
 
-void PsExchange::Sent(int chunk, const absl::Status& status) {
+void PsExchange::Sent(ChunkId chunk, const absl::Status& status) {
   Link& link = links_[ShardOf(chunk)];
   link.queue.Sent(chunks_[chunk].push_format.bytes);
   if (link.queue.limited()) window_.End(chunks_[chunk].ticket);
@@ -351,16 +355,16 @@ bool PsExchange::IsOurs(const WireHeader& header) const {
          header.rank == static_cast<uint32_t>(options_.rank);
 }
 
-// The link says which shard speaks; one that speaks for another is at fault. -1: nobody.
-int PsExchange::SenderOf(PeerId from, const WireHeader& header) {
+// The link says which shard speaks; one that speaks for another is at fault. Nothing: nobody.
+std::optional<ShardIndex> PsExchange::SenderOf(PeerId from, const WireHeader& header) {
   const auto link = std::ranges::find(links_, from, &Link::peer);
-  if (link == links_.end()) return -1;
-  const int shard = static_cast<int>(link - links_.begin());
+  if (link == links_.end()) return std::nullopt;
+  const ShardIndex shard = links_.NumberOf(*link);
   const auto fault = [&](const std::string& what) {
     FailBecauseOf(shard, WithReason(absl::InvalidArgumentError(absl::StrCat(
                                         NameOfShard(shard), what, " at step ", step())),
                                     "PS_PROTOCOL"));
-    return -1;
+    return std::nullopt;
   };
   const bool hello = header.kind == MessageKind::kHello;
   const bool answer = header.kind == MessageKind::kParams || header.kind == MessageKind::kRefused;
@@ -369,11 +373,10 @@ int PsExchange::SenderOf(PeerId from, const WireHeader& header) {
                               " for rank ", header.rank, " of job ", header.job, ", generation ",
                               header.generation));
   }
-  if (header.chunk >= (hello ? links_.size() : chunks_.size())) {
+  if (hello ? !links_.Has(ShardIndex(header.chunk)) : !chunks_.Has(ChunkId(header.chunk))) {
     return fault(absl::StrCat(" names ", hello ? "shard " : "chunk ", header.chunk));
   }
-  const int named =
-      hello ? static_cast<int>(header.chunk) : ShardOf(static_cast<int>(header.chunk));
+  const ShardIndex named = hello ? ShardIndex(header.chunk) : ShardOf(ChunkId(header.chunk));
   if (named != shard) return fault(absl::StrCat(" speaks for ", NameOfShard(named)));
   return shard;
 }
@@ -387,7 +390,7 @@ bool PsExchange::Wants(const Chunk& chunk, int64_t version) const {
   return version > chunk.awaited || (board_.catching_up() && version >= chunk.version);
 }
 
-absl::Status PsExchange::ProtocolFault(int chunk, absl::string_view what) const {
+absl::Status PsExchange::ProtocolFault(ChunkId chunk, absl::string_view what) const {
   return WithReason(
       absl::InvalidArgumentError(absl::StrCat(NameOfShard(ShardOf(chunk)), " sent ", what, " for ",
                                               NameOfChunk(chunk), " at step ", step())),
@@ -396,8 +399,8 @@ absl::Status PsExchange::ProtocolFault(int chunk, absl::string_view what) const 
 
 // Stale and repeated messages find no memory: the parameter may be in use by now.
 PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
-  if (SenderOf(from, header) < 0 || header.kind != MessageKind::kParams) return {};
-  const int c = static_cast<int>(header.chunk);
+  if (!SenderOf(from, header) || header.kind != MessageKind::kParams) return {};
+  const auto c = ChunkId(header.chunk);
   const Chunk& chunk = chunks_[c];
   if (!Wants(chunk, header.step)) return {};
   const WireFormat& format = chunk.values_format;
@@ -415,11 +418,11 @@ PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
 
 void PsExchange::Received(PeerId from, const WireHeader& header,
                           absl::Span<const std::byte> payload, PayloadLease) {
-  const int shard = SenderOf(from, header);
-  if (shard < 0) return;
-  if (header.kind == MessageKind::kHello) return Greeted(shard);
+  const std::optional<ShardIndex> shard = SenderOf(from, header);
+  if (!shard) return;
+  if (header.kind == MessageKind::kHello) return Greeted(*shard);
   if (header.kind == MessageKind::kRefused) return Refused(header);
-  const int c = static_cast<int>(header.chunk);
+  const auto c = ChunkId(header.chunk);
   Chunk& chunk = chunks_[c];
   if (header.kind != MessageKind::kParams || payload.empty() || !Wants(chunk, header.step)) return;
   if (has_loss_scale_ && !TakeLossScale(header)) return;
@@ -438,13 +441,13 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
 
 // The shard has the value and sends it again.
 void PsExchange::PayloadLost(PeerId from, const WireHeader& header) {
-  if (SenderOf(from, header) < 0 || failed()) return;
-  const int c = static_cast<int>(header.chunk);
+  if (!SenderOf(from, header) || failed()) return;
+  const auto c = ChunkId(header.chunk);
   if (Wants(chunks_[c], header.step)) Fetch(c, header.step);
 }
 
 // Values that travelled as f32 are where they belong.
-absl::Status PsExchange::TakeValues(int chunk, absl::Span<const std::byte> payload) {
+absl::Status PsExchange::TakeValues(ChunkId chunk, absl::Span<const std::byte> payload) {
   const WireFormat& format = chunks_[chunk].values_format;
   if (IsPlain(format)) return absl::OkStatus();
   absl::Status decoded = Decode(format, payload, ValuesOf(chunk));
@@ -454,7 +457,7 @@ absl::Status PsExchange::TakeValues(int chunk, absl::Span<const std::byte> paylo
 // False: it is none.
 bool PsExchange::TakeLossScale(const WireHeader& header) {
   if (!(header.loss_scale >= 1 && std::isfinite(header.loss_scale))) {
-    const int c = static_cast<int>(header.chunk);
+    const auto c = ChunkId(header.chunk);
     FailBecauseOf(ShardOf(c), ProtocolFault(c, absl::StrCat("the loss scale ", header.loss_scale)));
     return false;
   }
@@ -463,8 +466,8 @@ bool PsExchange::TakeLossScale(const WireHeader& header) {
 }
 
 // The chunk has its new values and the memory that was sent is free.
-void PsExchange::Answered(int chunk) {
-  board_.Answered(plan_.chunks(chunk).parameter(), chunks_[chunk].version);
+void PsExchange::Answered(ChunkId chunk) {
+  board_.Answered(Planned(chunk).parameter(), chunks_[chunk].version);
 }
 
 // Everything that was pushed has been answered: once more asks for the newest version that was
@@ -474,43 +477,44 @@ void PsExchange::FetchWhatIsBehind() {
   int64_t newest = plan_.first_step();
   for (const Chunk& chunk : chunks_) newest = std::max<int64_t>(newest, chunk.version);
   int64_t behind = 0;
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  for (const ChunkId c : chunks_.numbers()) {
     behind += !IsFrozen(c) && chunks_[c].version < newest;
   }
   if (behind == 0) return board_.HaveCaughtUp(newest);
   board_.Expect(behind);
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  for (const ChunkId c : chunks_.numbers()) {
     if (!IsFrozen(c) && chunks_[c].version < newest) Fetch(c, newest);
   }
 }
 
-void PsExchange::Greet(int shard) {
-  transport_->Send(links_[shard].peer, HeaderOf(MessageKind::kHello, shard, plan_.first_step()), {},
-                   {});
+void PsExchange::Greet(ShardIndex shard) {
+  WireHeader hello = HeaderOf(MessageKind::kHello, ChunkId(), plan_.first_step());
+  hello.chunk = static_cast<uint32_t>(shard);  // HELLO names no chunk, but the shard
+  transport_->Send(links_[shard].peer, hello, {}, {});
 }
 
 // The answer's chunk is the shard that gave it.
-void PsExchange::Greeted(int shard) {
+void PsExchange::Greeted(ShardIndex shard) {
   if (greeted_[shard].exchange(true)) return;
   const bool all = ++greetings_ == plan_.shards_size();
   if (all) board_.SetConnected();
-  options_.metrics->ShowLink(NameOfLink(plan_.shards(shard)),
+  options_.metrics->ShowLink(NameOfLink(plan_.shards(ToInt(shard))),
                              transport_->Describe(links_[shard].peer));
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  for (const ChunkId c : chunks_.numbers()) {
     if (ShardOf(c) == shard) Fetch(c, plan_.first_step());
   }
   LOG_IF(INFO, all) << plan_.job() << ": rank " << options_.rank << " exchanges " << chunks_.size()
                     << " chunks with " << links_.size() << " shards over " << transport_->name();
 }
 
-void PsExchange::Fetch(int chunk, int64_t version) {
+void PsExchange::Fetch(ChunkId chunk, int64_t version) {
   chunks_[chunk].awaited = version;
   transport_->Send(links_[ShardOf(chunk)].peer, HeaderOf(MessageKind::kFetch, chunk, version), {},
                    {});
 }
 
 void PsExchange::Refused(const WireHeader& header) {
-  const int c = static_cast<int>(header.chunk);
+  const auto c = ChunkId(header.chunk);
   FailBecauseOf(ShardOf(c),
                 WithReason(absl::FailedPreconditionError(absl::StrCat(
                                NameOfShard(ShardOf(c)), " refused ", NameOfChunk(c), " of step ",
@@ -519,15 +523,16 @@ void PsExchange::Refused(const WireHeader& header) {
 }
 
 void PsExchange::PeerLost(PeerId peer, const absl::Status& why) {
-  const int shard = static_cast<int>(std::ranges::find(links_, peer, &Link::peer) - links_.begin());
-  if (shard == std::ssize(links_) || thread_.closing()) return;
-  const int missing = FirstChunkBehind(version() + 1, shard);
-  FailBecauseOf(
-      shard, WithReason(absl::UnavailableError(absl::StrCat(
-                            "lost ", NameOfShard(shard), " at step ", step(),
-                            missing < 0 ? "" : absl::StrCat(", waiting for ", NameOfChunk(missing)),
-                            ": ", why.message())),
-                        "PS_UNREACHABLE"));
+  const auto link = std::ranges::find(links_, peer, &Link::peer);
+  if (link == links_.end() || thread_.closing()) return;
+  const ShardIndex shard = links_.NumberOf(*link);
+  const std::optional<ChunkId> missing = FirstChunkBehind(version() + 1, shard);
+  FailBecauseOf(shard,
+                WithReason(absl::UnavailableError(absl::StrCat(
+                               "lost ", NameOfShard(shard), " at step ", step(),
+                               missing ? absl::StrCat(", waiting for ", NameOfChunk(*missing)) : "",
+                               ": ", why.message())),
+                           "PS_UNREACHABLE"));
 }
 
 }  // namespace muster

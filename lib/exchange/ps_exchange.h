@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "lib/exchange/send_queue.h"
 #include "lib/exchange/send_window.h"
 #include "lib/exchange/version_board.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/round_schedule.h"
 #include "lib/transport/session.h"
 #include "lib/transport/shared_slab.h"
@@ -48,7 +50,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
-    int rank = 0;
+    Rank rank{};
     TransportFactory transport;  // called on the communication thread
 
     // By parameter, f32[elements]. These and `memory` outlive the exchange.
@@ -82,7 +84,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   absl::Status AwaitVersion(int64_t version) override;
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
   absl::Status AwaitAnswers() override;
-  absl::Status Push(int chunk, int64_t version) override;
+  absl::Status Push(ChunkId chunk, int64_t version) override;
   bool overtaken() const override { return board_.overtaken(); }
   absl::StatusOr<int64_t> CatchUp() override;
   int64_t version() const override { return board_.version(); }
@@ -130,22 +132,22 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
 
   // CommunicationThread::Work.
   absl::Status Open(Transport& transport) override;
-  void Turn(absl::Span<const int> posted) override;
+  void Turn(absl::Span<const ChunkId> posted) override;
   void Closing() override {}
 
-  void Enqueue(absl::Span<const int> chunks);
+  void Enqueue(absl::Span<const ChunkId> chunks);
   void SendReady();
   Link* MostUrgentLink();
   void SendPush(Link& link, const SendQueue::Entry& entry);
-  void Sent(int chunk, const absl::Status& status);
+  void Sent(ChunkId chunk, const absl::Status& status);
   bool Wants(const Chunk& chunk, int64_t version) const;
-  absl::Status TakeValues(int chunk, absl::Span<const std::byte> payload);
-  void Answered(int chunk);
+  absl::Status TakeValues(ChunkId chunk, absl::Span<const std::byte> payload);
+  void Answered(ChunkId chunk);
   void FetchWhatIsBehind();
-  WireHeader HeaderOf(MessageKind kind, int chunk, int64_t step) const;
+  WireHeader HeaderOf(MessageKind kind, ChunkId chunk, int64_t step) const;
   bool IsOurs(const WireHeader& header) const;
 
-  int SenderOf(PeerId from, const WireHeader& header);
+  std::optional<ShardIndex> SenderOf(PeerId from, const WireHeader& header);
 
   void PeerJoined(PeerId peer, const LinkIdentity&) override { transport_->Disconnect(peer); }
   PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override;
@@ -153,24 +155,27 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
                 PayloadLease lease) override;
   void PayloadLost(PeerId from, const WireHeader& header) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
-  void Greet(int shard);
-  void Greeted(int shard);
-  void Fetch(int chunk, int64_t version);
+  void Greet(ShardIndex shard);
+  void Greeted(ShardIndex shard);
+  void Fetch(ChunkId chunk, int64_t version);
   void Refused(const WireHeader& header);
   bool TakeLossScale(const WireHeader& header);
 
-  bool IsFrozen(int chunk) const { return board_.frozen(plan_.chunks(chunk).parameter()); }
-  void FailBecauseOf(int shard, absl::Status why);
-  absl::Status ProtocolFault(int chunk, absl::string_view what) const;
-  std::string NameOfShard(int shard) const;
-  std::string NameOfChunk(int chunk) const;
+  bool IsFrozen(ChunkId chunk) const { return board_.frozen(Planned(chunk).parameter()); }
+  void FailBecauseOf(ShardIndex shard, absl::Status why);
+  absl::Status ProtocolFault(ChunkId chunk, absl::string_view what) const;
+  std::string NameOfShard(ShardIndex shard) const;
+  std::string NameOfChunk(ChunkId chunk) const;
   std::string NameOfMissing(int64_t version) const;
   std::string NameOfUnanswered() const;
-  std::string NameOfMissingChunk(int chunk) const;
-  int ShardOf(int chunk) const { return plan_.chunks(chunk).shard(); }
-  int FirstChunkBehind(int64_t version, int shard) const;
-  absl::Span<float> ValuesOf(int chunk) const;
-  absl::Span<const float> PushedOf(int chunk) const;
+  std::string NameOfMissingChunk(std::optional<ChunkId> chunk) const;
+  const v1::PlanChunk& Planned(ChunkId chunk) const { return plan_.chunks(ToInt(chunk)); }
+  ShardIndex ShardOf(ChunkId chunk) const { return ShardIndex(Planned(chunk).shard()); }
+  // Of one shard, or of all.
+  std::optional<ChunkId> FirstChunkBehind(int64_t version,
+                                          std::optional<ShardIndex> shard = std::nullopt) const;
+  absl::Span<float> ValuesOf(ChunkId chunk) const;
+  absl::Span<const float> PushedOf(ChunkId chunk) const;
 
   const Options options_;
   const v1::JobPlan& plan_;
@@ -184,9 +189,10 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
 
   // The communication thread's.
   Transport* transport_ = nullptr;
-  std::vector<Link> links_;  // by shard
-  std::vector<Chunk> chunks_;
-  std::vector<std::atomic<bool>> greeted_;  // by shard; read by others to name who is silent
+  NumberedVector<ShardIndex, Link> links_;
+  NumberedVector<ChunkId, Chunk> chunks_;
+  // Read by others to name who is silent.
+  NumberedVector<ShardIndex, std::atomic<bool>> greeted_;
   int greetings_ = 0;
   int waiting_chunks_ = 0;  // in all queues
   SendWindow window_;       // over all links that have a credit

@@ -49,8 +49,8 @@ constexpr int64_t kSteps = 1000;
 
 // Parameter p is chunks 2p and 2p + 1.
 absl::Status PushParameter(PsExchange& exchange, int p, int64_t step) {
-  absl::Status first = exchange.Push(2 * p, step);
-  absl::Status second = exchange.Push(2 * p + 1, step);
+  absl::Status first = exchange.Push(ChunkId(2 * p), step);
+  absl::Status second = exchange.Push(ChunkId(2 * p + 1), step);
   return first.ok() ? second : first;
 }
 
@@ -70,7 +70,7 @@ struct Member {
     parameters.assign(count, std::vector<float>(512));
     gradients.assign(count, std::vector<float>(512));
     PsExchange::Options options{.plan = ps.plan(),
-                                .rank = rank,
+                                .rank = Rank(rank),
                                 .transport = [&network] { return network.MakeTransport(); },
                                 .answer_timeout = absl::Seconds(30),
                                 .metrics = &exchange_metrics};
@@ -539,8 +539,8 @@ TEST(PsExchangeTest, GradientsAndValuesTravelPackedAndAreCountedToTheByte) {
     }
     int64_t push_bytes = 0, params_bytes = 0;
     for (int c = 0; c < ps.plan()->chunks_size(); ++c) {
-      push_bytes += PushFormat(*ps.plan(), c).bytes;
-      params_bytes += ValuesFormat(*ps.plan(), c).bytes;
+      push_bytes += PushFormat(*ps.plan(), ChunkId(c)).bytes;
+      params_bytes += ValuesFormat(*ps.plan(), ChunkId(c)).bytes;
     }
     EXPECT_LT(push_bytes + params_bytes, 2 * 6 << 10) << "something is packed";
     EXPECT_EQ(worker.exchange_metrics.push_bytes.Value(), 3 * push_bytes);

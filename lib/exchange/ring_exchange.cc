@@ -71,33 +71,33 @@ RingExchange::RingExchange(Options options)
   CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
   CHECK_EQ(std::ssize(options_.gradients), plan_.graph().parameters_size());
   CHECK(options_.shard != nullptr && options_.metrics != nullptr);
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  for (const ChunkId c : chunks_.numbers()) {
     chunks_[c].version = plan_.first_step() - 1;
     chunks_[c].sum_step = plan_.first_step();
   }
-  const std::vector<int> order = ChunksByFirstUse(plan_);
+  const std::vector<ChunkId> order = ChunksByFirstUse(plan_);
   for (int place = 0; place < std::ssize(order); ++place) place_in_order_[order[place]] = place;
   if (ranks() > 1) {
-    next_link_.emplace(options_.metrics->Link(plan_.workers(next()).member()));
-    previous_link_.emplace(options_.metrics->Link(plan_.workers(previous()).member()));
+    next_link_.emplace(options_.metrics->Link(MemberOf(next())));
+    previous_link_.emplace(options_.metrics->Link(MemberOf(previous())));
   }
 }
 
 // For every chunk whose sum comes in here, one place.
 absl::Status RingExchange::AllocateSlab() {
   int64_t floats = 0;
-  auto receives = [this](int c) { return ranks() > 1 && !BeginsSum(c); };
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
-    if (receives(c)) floats += PaddedFloats(plan_.chunks(c).elements());
+  auto receives = [this](ChunkId c) { return ranks() > 1 && !BeginsSum(c); };
+  for (const ChunkId c : chunks_.numbers()) {
+    if (receives(c)) floats += PaddedFloats(Planned(c).elements());
   }
   const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
   ASSIGN_OR_RETURN(auto reservation, options_.shard->Reserve(bytes));
   ASSIGN_OR_RETURN(slab_, Slab::Allocate(bytes, std::move(reservation)));
   auto* next = reinterpret_cast<float*>(slab_->memory().data());
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  for (const ChunkId c : chunks_.numbers()) {
     if (!receives(c)) continue;
     chunks_[c].slab = next;
-    next += PaddedFloats(plan_.chunks(c).elements());
+    next += PaddedFloats(Planned(c).elements());
   }
   return absl::OkStatus();
 }
@@ -115,7 +115,7 @@ absl::Status RingExchange::Connect(int64_t total_steps, std::vector<std::string>
   connecting_.store(true, std::memory_order_release);
   thread_.Wake();
   if (board_.AwaitConnected(options_.hello_timeout)) return board_.failure();
-  for (int rank = 0; rank < ranks(); ++rank) {
+  for (const Rank rank : peers_.numbers()) {
     if (!IsPeer(rank) || hello_[rank]) continue;
     FailBecauseOf(
         rank, WithReason(absl::UnavailableError(absl::StrCat(
@@ -144,10 +144,10 @@ absl::Status RingExchange::AwaitAnswers() {
   return board_.AwaitAnswers([this] { return NameOfUnanswered(); });
 }
 
-absl::Status RingExchange::Push(int chunk, int64_t step) {
-  if (board_.frozen(plan_.chunks(chunk).parameter())) return absl::OkStatus();
+absl::Status RingExchange::Push(ChunkId chunk, int64_t step) {
+  if (board_.frozen(Planned(chunk).parameter())) return absl::OkStatus();
   CHECK_EQ(chunks_[chunk].version.load(std::memory_order_acquire), step) << NameOfChunk(chunk);
-  trace_.Begin(chunk, step, plan_.chunks(chunk).shard());
+  trace_.Begin(chunk, step, ShardIndex(Planned(chunk).shard()));
   RETURN_IF_ERROR(board_.failure());
   board_.Expect(1);
   thread_.Post(chunk);
@@ -161,57 +161,58 @@ double RingExchange::GradientNorm(int64_t version) const {
   return static_cast<float>(std::sqrt(squares));
 }
 
-void RingExchange::FailBecauseOf(int rank, absl::Status why) {
-  board_.Fail(std::move(why), plan_.workers(rank).member());
+void RingExchange::FailBecauseOf(Rank rank, absl::Status why) {
+  board_.Fail(std::move(why), MemberOf(rank));
 }
 
-std::string RingExchange::NameOfRank(int rank) const {
-  return absl::StrCat(plan_.workers(rank).member(), " (rank ", rank, ")");
+std::string RingExchange::NameOfRank(Rank rank) const {
+  return absl::StrCat(MemberOf(rank), " (rank ", ToInt(rank), ")");
 }
 
-std::string RingExchange::NameOfChunk(int chunk) const { return muster::NameOfChunk(plan_, chunk); }
+std::string RingExchange::NameOfChunk(ChunkId chunk) const {
+  return muster::NameOfChunk(plan_, chunk);
+}
 
 std::string RingExchange::NameOfMissing(int64_t version) const {
   return NameOfMissingChunk(FirstChunkBehind(version));
 }
 
 std::string RingExchange::NameOfUnanswered() const {
-  auto awaited = [this](const Chunk& chunk) {
-    return !chunk.answered || chunk.version < plan_.first_step();
-  };
-  const auto first = std::ranges::find_if(chunks_, awaited);
-  return NameOfMissingChunk(first == chunks_.end() ? -1
-                                                   : static_cast<int>(first - chunks_.begin()));
+  for (const ChunkId c : chunks_.numbers()) {
+    const Chunk& chunk = chunks_[c];
+    if (!chunk.answered || chunk.version < plan_.first_step()) return NameOfMissingChunk(c);
+  }
+  return NameOfMissingChunk(std::nullopt);
 }
 
-// -1: the values are all here.
-std::string RingExchange::NameOfMissingChunk(int chunk) const {
-  if (chunk < 0) return "a gradient could not be sent";
-  return absl::StrCat(NameOfChunk(chunk), " of ", NameOfRank(plan_.chunks(chunk).shard()),
+// Nothing: the values are all here.
+std::string RingExchange::NameOfMissingChunk(std::optional<ChunkId> chunk) const {
+  if (!chunk) return "a gradient could not be sent";
+  return absl::StrCat(NameOfChunk(*chunk), " of ", NameOfRank(OwnerOf(*chunk)),
                       " has not come from ", NameOfRank(previous()));
 }
 
-int RingExchange::FirstChunkBehind(int64_t version) const {
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
-    if (chunks_[c].version < board_.ChunkVersionFor(plan_.chunks(c).parameter(), version)) return c;
+std::optional<ChunkId> RingExchange::FirstChunkBehind(int64_t version) const {
+  for (const ChunkId c : chunks_.numbers()) {
+    if (chunks_[c].version < board_.ChunkVersionFor(Planned(c).parameter(), version)) return c;
   }
-  return -1;
+  return std::nullopt;
 }
 
-absl::Span<float> RingExchange::GradientOf(int chunk) const {
-  const v1::PlanChunk& planned = plan_.chunks(chunk);
+absl::Span<float> RingExchange::GradientOf(ChunkId chunk) const {
+  const v1::PlanChunk& planned = Planned(chunk);
   return options_.gradients[planned.parameter()].subspan(planned.offset(), planned.elements());
 }
 
-absl::Span<float> RingExchange::ValuesOf(int chunk) const {
-  const v1::PlanChunk& planned = plan_.chunks(chunk);
+absl::Span<float> RingExchange::ValuesOf(ChunkId chunk) const {
+  const v1::PlanChunk& planned = Planned(chunk);
   return options_.parameters[planned.parameter()].subspan(planned.offset(), planned.elements());
 }
 
 // ---------------------------------------------------------------- the communication thread
 
 absl::Status RingExchange::Open(Transport& transport) {
-  ASSIGN_OR_RETURN(credentials_, CredentialsOf(plan_, Rank(options_.rank)));
+  ASSIGN_OR_RETURN(credentials_, CredentialsOf(plan_, options_.rank));
   transport_ = &transport;
   transport.OpenSession(plan_.job_number(), plan_.generation(), credentials_.token);
   address_ = transport.address();
@@ -220,10 +221,10 @@ absl::Status RingExchange::Open(Transport& transport) {
   return absl::OkStatus();
 }
 
-void RingExchange::Turn(absl::Span<const int> posted) {
+void RingExchange::Turn(absl::Span<const ChunkId> posted) {
   Join();
   options_.shard->RunOrders();
-  for (const int c : posted) {
+  for (const ChunkId c : posted) {
     chunks_[c].pushed = true;
     chunks_[c].answered = false;
     Combine(c);
@@ -242,21 +243,22 @@ void RingExchange::Join() {
   if (joined_ || !connecting_.load(std::memory_order_acquire) || failed()) return;
   joined_ = true;
   options_.shard->parameters().Start(total_steps_);
-  for (int rank = 0; rank < ranks(); ++rank) {
-    if (IsPeer(rank) && rank > options_.rank && !Dial(rank, addresses_[rank])) return;
+  for (const Rank rank : peers_.numbers()) {
+    if (IsPeer(rank) && rank > options_.rank && !Dial(rank, addresses_[ToInt(rank)])) return;
     if (peers_[rank] != PeerId::kNone) Greet(rank);
   }
   OpenIfAnswered();
 }
 
 // The relation is symmetric.
-bool RingExchange::IsPeer(int rank) const {
+bool RingExchange::IsPeer(Rank rank) const {
   if (rank == options_.rank) return false;
-  const bool verdicts = judged_ && (rank == 0 || options_.rank == 0);
+  const Rank judge = OwnerOf(kFirstShard);
+  const bool verdicts = judged_ && (rank == judge || options_.rank == judge);
   return rank == next() || rank == previous() || verdicts;
 }
 
-bool RingExchange::Dial(int rank, const std::string& address) {
+bool RingExchange::Dial(Rank rank, const std::string& address) {
   absl::StatusOr<PeerId> peer = transport_->Connect(address, credentials_);
   if (!peer.ok()) {
     FailBecauseOf(
@@ -269,15 +271,15 @@ bool RingExchange::Dial(int rank, const std::string& address) {
 }
 
 // Says that this worker was started.
-void RingExchange::Greet(int rank) {
+void RingExchange::Greet(Rank rank) {
   transport_->Send(peers_[rank], HeaderOf(MessageKind::kHello), {}, {});
 }
 
 // A peer of a lower rank, once; others have no business here.
 void RingExchange::PeerJoined(PeerId peer, const LinkIdentity& who) {
-  const int rank = static_cast<int>(std::min<uint32_t>(who.index, ranks()));
-  if (who.role != LinkRole::kWorker || rank >= options_.rank || !IsPeer(rank) ||
-      peers_[rank] != PeerId::kNone) {
+  const auto rank = Rank(who.index);
+  if (who.role != LinkRole::kWorker || !peers_.Has(rank) || rank >= options_.rank ||
+      !IsPeer(rank) || peers_[rank] != PeerId::kNone) {
     LOG_EVERY_T(WARNING, 1) << plan_.job() << ": rank " << options_.rank << " turns away "
                             << NameOf(who);
     return transport_->Disconnect(peer);
@@ -287,18 +289,18 @@ void RingExchange::PeerJoined(PeerId peer, const LinkIdentity& who) {
 }
 
 void RingExchange::OpenIfAnswered() {
-  for (int rank = 0; rank < ranks(); ++rank) {
+  for (const Rank rank : peers_.numbers()) {
     if (open_ || (IsPeer(rank) && !hello_[rank])) return;
   }
   board_.SetConnected();
   open_ = true;
-  for (int rank = 0; rank < ranks(); ++rank) {
+  for (const Rank rank : peers_.numbers()) {
     if (!IsPeer(rank)) continue;
-    options_.metrics->ShowLink(plan_.workers(rank).member(), transport_->Describe(peers_[rank]));
+    options_.metrics->ShowLink(MemberOf(rank), transport_->Describe(peers_[rank]));
   }
   LOG(INFO) << plan_.job() << ": rank " << options_.rank << " of a ring of " << ranks()
             << " exchanges " << chunks_.size() << " chunks over " << transport_->name();
-  for (int c = 0; c < plan_.chunks_size(); ++c) {
+  for (const ChunkId c : chunks_.numbers()) {
     if (!Owns(c)) continue;
     WireHeader fetch = HeaderOf(MessageKind::kFetch);
     fetch.step = plan_.first_step();
@@ -321,7 +323,7 @@ WireHeader RingExchange::HeaderOf(MessageKind kind) const {
 
 // Adds this worker's gradient to the sum once both are here. Not before the chunk's last value is
 // out: the next one, which cannot come without this gradient, takes its memory.
-void RingExchange::Combine(int c) {
+void RingExchange::Combine(ChunkId c) {
   Chunk& chunk = chunks_[c];
   const bool complete = ranks() == 1 || BeginsSum(c) || chunk.incoming == Incoming::kHere;
   if (!chunk.pushed || !complete || chunk.sending_value || failed()) return;
@@ -333,7 +335,7 @@ void RingExchange::Combine(int c) {
 }
 
 // This worker's gradient becomes the sum; what came in is not needed any more.
-void RingExchange::AddIncoming(int c) {
+void RingExchange::AddIncoming(ChunkId c) {
   Chunk& chunk = chunks_[c];
   const absl::Span<float> own = GradientOf(c);
   const kernels::Gradient terms[] = {{.elements = chunk.sum}, {.elements = own.data()}};
@@ -344,7 +346,7 @@ void RingExchange::AddIncoming(int c) {
 }
 
 // Where it is: its memory stays as it is until the new value is here.
-void RingExchange::GiveToShard(int c) {
+void RingExchange::GiveToShard(ChunkId c) {
   ParameterShard& shard = options_.shard->parameters();
   const absl::Span<const std::byte> sum = BytesOf(GradientOf(c));
   WireHeader push = HeaderOf(MessageKind::kPush);
@@ -361,7 +363,7 @@ void RingExchange::GiveToShard(int c) {
 // The shard's answer: it goes around the ring.
 void RingExchange::SendTo(Rank, const WireHeader& header, absl::Span<const std::byte> payload,
                           Transport::SendDone done) {
-  const auto c = static_cast<int>(header.chunk);
+  const auto c = ChunkId(header.chunk);
   const absl::Span<std::byte> values = BytesOf(ValuesOf(c));
   CHECK_EQ(values.size(), payload.size()) << NameOfChunk(c);
   std::memcpy(values.data(), payload.data(), payload.size());
@@ -370,7 +372,7 @@ void RingExchange::SendTo(Rank, const WireHeader& header, absl::Span<const std::
 }
 
 // The chunk's values have version header.step.
-void RingExchange::ValueHere(int c, const WireHeader& header) {
+void RingExchange::ValueHere(ChunkId c, const WireHeader& header) {
   Chunk& chunk = chunks_[c];
   if (header.step > plan_.first_step()) trace_.End(c, header.step - 1);
   chunk.squares[header.step & 1] = header.scalar;
@@ -383,19 +385,19 @@ void RingExchange::ValueHere(int c, const WireHeader& header) {
 }
 
 // The chunk has its new values and its gradient's memory is free.
-void RingExchange::Answered(int c) {
-  board_.Answered(plan_.chunks(c).parameter(), chunks_[c].version);
+void RingExchange::Answered(ChunkId c) {
+  board_.Answered(Planned(c).parameter(), chunks_[c].version);
 }
 
 // Values go before sums: whoever still lacks one cannot compute the gradient that a sum waits for,
 // and what is sent may wait there.
-void RingExchange::Enqueue(int c, Payload payload) {
+void RingExchange::Enqueue(ChunkId c, Payload payload) {
   (payload == Payload::kSum ? chunks_[c].sending_sum : chunks_[c].sending_value) = true;
   const int64_t place = options_.tuning.priority ? place_in_order_[c] : enqueued_++;
   const int64_t urgency = place + (payload == Payload::kSum ? kUrgencyOfSums : 0);
   to_next_.Add({.urgency = urgency,
                 .chunk = c,
-                .bytes = plan_.chunks(c).elements() * static_cast<int64_t>(sizeof(float))});
+                .bytes = Planned(c).elements() * static_cast<int64_t>(sizeof(float))});
   if (payload == Payload::kSum) {
     trace_.Queued(c, chunks_[c].version, urgency, to_next_.credit_left());
   }
@@ -405,7 +407,7 @@ void RingExchange::SendReady() {
   while (open_ && !failed()) {
     const std::optional<SendQueue::Entry> entry = to_next_.Take();
     if (!entry) break;
-    const int c = entry->chunk;
+    const ChunkId c = entry->chunk;
     const Chunk& chunk = chunks_[c];
     const Payload payload = entry->urgency < kUrgencyOfSums ? Payload::kValue : Payload::kSum;
     WireHeader header =
@@ -429,9 +431,9 @@ void RingExchange::SendReady() {
   if (next_link_) next_link_->inflight_bytes.Set(static_cast<double>(to_next_.inflight_bytes()));
 }
 
-void RingExchange::Sent(int c, Payload payload, const absl::Status& status) {
+void RingExchange::Sent(ChunkId c, Payload payload, const absl::Status& status) {
   Chunk& chunk = chunks_[c];
-  to_next_.Sent(plan_.chunks(c).elements() * static_cast<int64_t>(sizeof(float)));
+  to_next_.Sent(Planned(c).elements() * static_cast<int64_t>(sizeof(float)));
   (payload == Payload::kSum ? chunk.sending_sum : chunk.sending_value) = false;
   if (!status.ok()) {
     if (thread_.closing()) return;
@@ -448,7 +450,7 @@ void RingExchange::Sent(int c, Payload payload, const absl::Status& status) {
 // ---------------------------------------------------------------- messages
 
 // Payloads go around the ring; shards agree by way of rank 0's.
-bool RingExchange::MaySay(int rank, MessageKind kind) const {
+bool RingExchange::MaySay(Rank rank, MessageKind kind) const {
   switch (kind) {
     case MessageKind::kHello:
       return true;
@@ -457,20 +459,21 @@ bool RingExchange::MaySay(int rank, MessageKind kind) const {
       return rank == previous();
     case MessageKind::kSquares:
     case MessageKind::kNorms:
-      return judged_ && options_.rank == 0;
+      return judged_ && options_.rank == OwnerOf(kFirstShard);
     case MessageKind::kVerdict:
     case MessageKind::kTrust:
-      return judged_ && rank == 0;
+      return judged_ && rank == OwnerOf(kFirstShard);
     default:
       return false;
   }
 }
 
-// Which rank speaks, by the link; one that says what is not its to say is at fault. -1: nobody.
-int RingExchange::SenderOf(PeerId from, const WireHeader& header) {
+// Which rank speaks, by the link; one that says what is not its to say is at fault. Nothing:
+// nobody.
+std::optional<Rank> RingExchange::SenderOf(PeerId from, const WireHeader& header) {
   const auto peer = std::ranges::find(peers_, from);
-  if (peer == peers_.end()) return -1;
-  const int rank = static_cast<int>(peer - peers_.begin());
+  if (peer == peers_.end()) return std::nullopt;
+  const Rank rank = peers_.NumberOf(*peer);
   if (header.job == plan_.job_number() && header.generation == plan_.generation() &&
       header.rank == static_cast<uint32_t>(rank) && MaySay(rank, header.kind)) {
     return rank;
@@ -481,11 +484,11 @@ int RingExchange::SenderOf(PeerId from, const WireHeader& header) {
                                static_cast<int>(header.kind), " as rank ", header.rank, " of job ",
                                header.job, " at step ", step(), ": that is not its to say")),
                            "PEER_PROTOCOL"));
-  return -1;
+  return std::nullopt;
 }
 
 PayloadPlace RingExchange::PlacePayload(PeerId from, const WireHeader& header) {
-  if (SenderOf(from, header) < 0) return {};
+  if (!SenderOf(from, header)) return {};
   switch (header.kind) {
     case MessageKind::kPush:
       return PlaceSum(header);
@@ -503,33 +506,33 @@ PayloadPlace RingExchange::PlacePayload(PeerId from, const WireHeader& header) {
 // Of the step that this worker is at, or the next: who began the sum has its values, which may
 // still be on their way to us. Stale and repeated messages find no memory.
 PayloadPlace RingExchange::PlaceSum(const WireHeader& header) {
-  if (header.rank != static_cast<uint32_t>(previous()) || header.chunk >= chunks_.size()) return {};
-  const auto c = static_cast<int>(header.chunk);
+  const auto c = ChunkId(header.chunk);
+  if (Rank(header.rank) != previous() || !chunks_.Has(c)) return {};
   Chunk& chunk = chunks_[c];
   if (chunk.slab == nullptr || header.step != chunk.sum_step ||
       chunk.incoming != Incoming::kAwaited || !IsWhole(header, c)) {
     return {};
   }
   chunk.incoming = Incoming::kPlacing;
-  return {BytesOf(absl::MakeSpan(chunk.slab, plan_.chunks(c).elements())), /*in_place=*/true};
+  return {BytesOf(absl::MakeSpan(chunk.slab, Planned(c).elements())), /*in_place=*/true};
 }
 
 PayloadPlace RingExchange::PlaceValue(const WireHeader& header) {
-  if (header.rank != static_cast<uint32_t>(previous()) || header.chunk >= chunks_.size()) return {};
-  const auto c = static_cast<int>(header.chunk);
+  const auto c = ChunkId(header.chunk);
+  if (Rank(header.rank) != previous() || !chunks_.Has(c)) return {};
   if (Owns(c) || !AwaitsValue(c, header.step) || !IsWhole(header, c)) return {};
   return BytesOf(ValuesOf(c));
 }
 
 // A value of step s + 1 has this worker's gradient of step s in it.
-bool RingExchange::AwaitsValue(int c, int64_t step) const {
+bool RingExchange::AwaitsValue(ChunkId c, int64_t step) const {
   const Chunk& chunk = chunks_[c];
   return step == chunk.version.load(std::memory_order_relaxed) + 1 && step == chunk.sum_step;
 }
 
 // The sender keeps to the plan; otherwise it is at fault.
-bool RingExchange::IsWhole(const WireHeader& header, int c) {
-  const size_t bytes = plan_.chunks(c).elements() * sizeof(float);
+bool RingExchange::IsWhole(const WireHeader& header, ChunkId c) {
+  const size_t bytes = Planned(c).elements() * sizeof(float);
   if (header.length == bytes && header.dtype == WireDType::kF32 &&
       header.codec == WireCodec::kRaw) {
     return true;
@@ -544,9 +547,9 @@ bool RingExchange::IsWhole(const WireHeader& header, int c) {
 
 void RingExchange::Received(PeerId from, const WireHeader& header,
                             absl::Span<const std::byte> payload, PayloadLease lease) {
-  const int rank = SenderOf(from, header);
-  if (rank < 0) return;
-  if (header.kind == MessageKind::kHello) return ReceivedHello(rank);
+  const std::optional<Rank> rank = SenderOf(from, header);
+  if (!rank) return;
+  if (header.kind == MessageKind::kHello) return ReceivedHello(*rank);
   if (header.kind == MessageKind::kVerdict) {
     options_.shard->parameters().VerdictArrived(header);
     return;
@@ -568,40 +571,41 @@ void RingExchange::Received(PeerId from, const WireHeader& header,
 
 // Nobody sends it again: the round cannot be finished.
 void RingExchange::PayloadLost(PeerId from, const WireHeader& header) {
-  const int rank = SenderOf(from, header);
-  if (rank < 0 || thread_.closing()) return;
+  const std::optional<Rank> rank = SenderOf(from, header);
+  if (!rank || thread_.closing()) return;
   // What shards say to each other names no chunk.
   const bool of_chunk = header.kind == MessageKind::kPush || header.kind == MessageKind::kParams;
   if (!of_chunk) options_.shard->parameters().ScalarsLost(header);
-  FailBecauseOf(
-      rank, WithReason(absl::UnavailableError(absl::StrCat(
-                           "a payload of ", NameOfRank(rank), " was lost on its way, of ",
-                           of_chunk ? NameOfChunk(static_cast<int>(header.chunk)) : "the verdict",
-                           " at step ", step())),
-                       "PEER_UNREACHABLE"));
+  FailBecauseOf(*rank,
+                WithReason(absl::UnavailableError(absl::StrCat(
+                               "a payload of ", NameOfRank(*rank), " was lost on its way, of ",
+                               of_chunk ? NameOfChunk(ChunkId(header.chunk)) : "the verdict",
+                               " at step ", step())),
+                           "PEER_UNREACHABLE"));
 }
 
 // It was started.
-void RingExchange::ReceivedHello(int rank) {
+void RingExchange::ReceivedHello(Rank rank) {
   hello_[rank] = true;
   if (joined_) OpenIfAnswered();
 }
 
 void RingExchange::ReceivedSum(const WireHeader& header, absl::Span<const std::byte> payload,
                                PayloadLease lease) {
-  if (header.chunk >= chunks_.size()) return;
-  Chunk& chunk = chunks_[header.chunk];
+  const auto c = ChunkId(header.chunk);
+  if (!chunks_.Has(c)) return;
+  Chunk& chunk = chunks_[c];
   if (chunk.incoming != Incoming::kPlacing || header.step != chunk.sum_step) return;
   previous_link_->received_bytes.Increment(static_cast<double>(payload.size()));
   chunk.incoming = Incoming::kHere;
   chunk.sum = reinterpret_cast<const float*>(payload.data());
   chunk.lease = std::move(lease);
-  Combine(static_cast<int>(header.chunk));
+  Combine(c);
 }
 
 void RingExchange::ReceivedValue(const WireHeader& header, absl::Span<const std::byte> payload) {
-  const auto c = static_cast<int>(header.chunk);
-  if (header.chunk >= chunks_.size() || !AwaitsValue(c, header.step)) return;
+  const auto c = ChunkId(header.chunk);
+  if (!chunks_.Has(c) || !AwaitsValue(c, header.step)) return;
   if (has_loss_scale_ && !(header.loss_scale >= 1 && std::isfinite(header.loss_scale))) {
     return FailBecauseOf(previous(), WithReason(absl::InvalidArgumentError(absl::StrCat(
                                                     NameOfRank(previous()), " sent the loss scale ",
@@ -615,7 +619,7 @@ void RingExchange::ReceivedValue(const WireHeader& header, absl::Span<const std:
 
 void RingExchange::SendToShard(ShardIndex shard, const WireHeader& header,
                                absl::Span<const std::byte> payload, Transport::SendDone done) {
-  const PeerId peer = peers_[ToInt(shard)];  // shard r is on rank r
+  const PeerId peer = peers_[OwnerOf(shard)];
   if (peer == PeerId::kNone) return done(absl::UnavailableError("not connected"));
   transport_->Send(peer, header, payload, std::move(done));
 }
@@ -632,14 +636,14 @@ void RingExchange::SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutco
 void RingExchange::PeerLost(PeerId peer, const absl::Status& why) {
   const auto lost = std::ranges::find(peers_, peer);
   if (lost == peers_.end() || thread_.closing()) return;
-  const int rank = static_cast<int>(lost - peers_.begin());
-  const int missing = FirstChunkBehind(version() + 1);
-  FailBecauseOf(
-      rank, WithReason(absl::UnavailableError(absl::StrCat(
-                           "lost ", NameOfRank(rank), " at step ", step(),
-                           missing < 0 ? "" : absl::StrCat(", waiting for ", NameOfChunk(missing)),
-                           ": ", why.message())),
-                       "PEER_UNREACHABLE"));
+  const Rank rank = peers_.NumberOf(*lost);
+  const std::optional<ChunkId> missing = FirstChunkBehind(version() + 1);
+  FailBecauseOf(rank,
+                WithReason(absl::UnavailableError(absl::StrCat(
+                               "lost ", NameOfRank(rank), " at step ", step(),
+                               missing ? absl::StrCat(", waiting for ", NameOfChunk(*missing)) : "",
+                               ": ", why.message())),
+                           "PEER_UNREACHABLE"));
 }
 
 }  // namespace muster

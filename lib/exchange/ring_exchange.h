@@ -23,6 +23,7 @@
 #include "lib/exchange/send_queue.h"
 #include "lib/exchange/version_board.h"
 #include "lib/exchange/worker_shard.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
 #include "lib/transport/session.h"
@@ -54,7 +55,7 @@ class RingExchange : public GradientExchange,
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
-    int rank = 0;
+    Rank rank{};
     TransportFactory transport;    // called on the communication thread
     WorkerShard* shard = nullptr;  // of this rank; outlives the exchange
 
@@ -88,7 +89,7 @@ class RingExchange : public GradientExchange,
   absl::Status AwaitVersion(int64_t version) override;
   absl::StatusOr<float> AwaitLossScale(int64_t version) override;
   absl::Status AwaitAnswers() override;
-  absl::Status Push(int chunk, int64_t step) override;
+  absl::Status Push(ChunkId chunk, int64_t step) override;
   int64_t version() const override { return board_.version(); }
   double GradientNorm(int64_t version) const override;
   void Interrupt() override { board_.Interrupt(); }
@@ -121,35 +122,39 @@ class RingExchange : public GradientExchange,
   explicit RingExchange(Options options);
 
   int ranks() const { return plan_.workers_size(); }
-  int next() const { return (options_.rank + 1) % ranks(); }
-  int previous() const { return (options_.rank + ranks() - 1) % ranks(); }
-  bool Owns(int chunk) const { return plan_.chunks(chunk).shard() == options_.rank; }
-  bool BeginsSum(int chunk) const { return plan_.chunks(chunk).shard() == previous(); }
-  bool EndsGather(int chunk) const { return plan_.chunks(chunk).shard() == next(); }
-  absl::Span<float> GradientOf(int chunk) const;
-  absl::Span<float> ValuesOf(int chunk) const;
+  Rank next() const { return Rank((ToInt(options_.rank) + 1) % ranks()); }
+  Rank previous() const { return Rank((ToInt(options_.rank) + ranks() - 1) % ranks()); }
+  const v1::PlanChunk& Planned(ChunkId chunk) const { return plan_.chunks(ToInt(chunk)); }
+  Rank OwnerOf(ChunkId chunk) const { return OwnerOf(ShardIndex(Planned(chunk).shard())); }
+  static Rank OwnerOf(ShardIndex shard) { return Rank(ToInt(shard)); }
+  bool Owns(ChunkId chunk) const { return OwnerOf(chunk) == options_.rank; }
+  bool BeginsSum(ChunkId chunk) const { return OwnerOf(chunk) == previous(); }
+  bool EndsGather(ChunkId chunk) const { return OwnerOf(chunk) == next(); }
+  const std::string& MemberOf(Rank rank) const { return plan_.workers(ToInt(rank)).member(); }
+  absl::Span<float> GradientOf(ChunkId chunk) const;
+  absl::Span<float> ValuesOf(ChunkId chunk) const;
 
   absl::Status AllocateSlab();
 
   // CommunicationThread::Work.
   absl::Status Open(Transport& transport) override;
-  void Turn(absl::Span<const int> posted) override;
+  void Turn(absl::Span<const ChunkId> posted) override;
   void Closing() override;
 
   void Join();
-  bool IsPeer(int rank) const;
-  bool Dial(int rank, const std::string& address);
-  void Greet(int rank);
+  bool IsPeer(Rank rank) const;
+  bool Dial(Rank rank, const std::string& address);
+  void Greet(Rank rank);
   void OpenIfAnswered();
 
-  void Combine(int chunk);
-  void AddIncoming(int chunk);
-  void GiveToShard(int chunk);
-  void ValueHere(int chunk, const WireHeader& header);
-  void Answered(int chunk);
-  void Enqueue(int chunk, Payload payload);
+  void Combine(ChunkId chunk);
+  void AddIncoming(ChunkId chunk);
+  void GiveToShard(ChunkId chunk);
+  void ValueHere(ChunkId chunk, const WireHeader& header);
+  void Answered(ChunkId chunk);
+  void Enqueue(ChunkId chunk, Payload payload);
   void SendReady();
-  void Sent(int chunk, Payload payload, const absl::Status& status);
+  void Sent(ChunkId chunk, Payload payload, const absl::Status& status);
   WireHeader HeaderOf(MessageKind kind) const;
 
   // MessageReceiver.
@@ -159,13 +164,13 @@ class RingExchange : public GradientExchange,
                 PayloadLease lease) override;
   void PayloadLost(PeerId from, const WireHeader& header) override;
   void PeerLost(PeerId peer, const absl::Status& why) override;
-  bool MaySay(int rank, MessageKind kind) const;
-  int SenderOf(PeerId from, const WireHeader& header);
-  bool AwaitsValue(int chunk, int64_t step) const;
-  bool IsWhole(const WireHeader& header, int chunk);
+  bool MaySay(Rank rank, MessageKind kind) const;
+  std::optional<Rank> SenderOf(PeerId from, const WireHeader& header);
+  bool AwaitsValue(ChunkId chunk, int64_t step) const;
+  bool IsWhole(const WireHeader& header, ChunkId chunk);
   PayloadPlace PlaceSum(const WireHeader& header);
   PayloadPlace PlaceValue(const WireHeader& header);
-  void ReceivedHello(int rank);
+  void ReceivedHello(Rank rank);
   void ReceivedSum(const WireHeader& header, absl::Span<const std::byte> payload,
                    PayloadLease lease);
   void ReceivedValue(const WireHeader& header, absl::Span<const std::byte> payload);
@@ -184,21 +189,21 @@ class RingExchange : public GradientExchange,
   void SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                         const std::string& message) override;
 
-  void FailBecauseOf(int rank, absl::Status why);
-  std::string NameOfRank(int rank) const;
-  std::string NameOfChunk(int chunk) const;
+  void FailBecauseOf(Rank rank, absl::Status why);
+  std::string NameOfRank(Rank rank) const;
+  std::string NameOfChunk(ChunkId chunk) const;
   std::string NameOfMissing(int64_t version) const;
   std::string NameOfUnanswered() const;
-  std::string NameOfMissingChunk(int chunk) const;
-  int FirstChunkBehind(int64_t version) const;
+  std::string NameOfMissingChunk(std::optional<ChunkId> chunk) const;
+  std::optional<ChunkId> FirstChunkBehind(int64_t version) const;
 
   const Options options_;
   const v1::JobPlan& plan_;
   const bool has_loss_scale_;
   const bool judged_;
-  const ChunkTrace trace_;           // of sums; values pass on unseen
-  std::vector<int> place_in_order_;  // by chunk: those that a forward reads first are low
-  std::shared_ptr<Slab> slab_;       // where sums come in
+  const ChunkTrace trace_;                       // of sums; values pass on unseen
+  NumberedVector<ChunkId, int> place_in_order_;  // those that a forward reads first are low
+  std::shared_ptr<Slab> slab_;                   // where sums come in
   VersionBoard board_;
 
   // Written before the thread reads them: by Open() on it, and by Connect(), which then sets
@@ -211,11 +216,11 @@ class RingExchange : public GradientExchange,
   // The communication thread's.
   Transport* transport_ = nullptr;
   LinkCredentials credentials_;
-  std::vector<PeerId> peers_;             // by rank
-  std::vector<std::atomic<bool>> hello_;  // by rank; read by others to name who has not said it
+  NumberedVector<Rank, PeerId> peers_;
+  NumberedVector<Rank, std::atomic<bool>> hello_;  // read by others to name who has not said it
   bool joined_ = false;  // Connect() was called: peers of higher ranks are connected to
   bool open_ = false;    // all have said HELLO
-  std::vector<Chunk> chunks_;
+  NumberedVector<ChunkId, Chunk> chunks_;
   SendQueue to_next_;
   int64_t enqueued_ = 0;                                  // chunks, so far
   std::optional<LinkMetrics> next_link_, previous_link_;  // of a ring of more than one

@@ -67,11 +67,11 @@ struct Member {
       gradients.emplace_back(parameter.shape(0));
     }
     auto made = WorkerShard::Create(
-        {.plan = plan, .rank = rank, .budget = &budget, .checkpoints = checkpoints}, {});
+        {.plan = plan, .rank = Rank(rank), .budget = &budget, .checkpoints = checkpoints}, {});
     EXPECT_TRUE(made.ok()) << made.status();
     shard = *std::move(made);
     options = {.plan = plan,
-               .rank = rank,
+               .rank = Rank(rank),
                .transport = [network]() -> absl::StatusOr<std::unique_ptr<Transport>> {
                  return network->MakeTransport();
                },
@@ -90,20 +90,21 @@ struct Member {
   void FillGradients(int64_t step) {
     for (size_t p = 0; p < gradients.size(); ++p) {
       for (size_t i = 0; i < gradients[p].size(); ++i) {
-        gradients[p][i] = GradientAt(options.rank, step, static_cast<int>(p), i);
+        gradients[p][i] = GradientAt(ToInt(options.rank), step, static_cast<int>(p), i);
       }
     }
   }
 
   absl::Status PushAll(int64_t step) {
     for (int c = 0; c < options.plan->chunks_size(); ++c) {
-      if (absl::Status pushed = exchange->Push(c, step); !pushed.ok()) return pushed;
+      if (absl::Status pushed = exchange->Push(ChunkId(c), step); !pushed.ok()) return pushed;
     }
     return absl::OkStatus();
   }
 
   double BytesOut() {
-    return exchange_metrics.Link(options.plan->workers((options.rank + 1) % Ranks()).member())
+    return exchange_metrics
+        .Link(options.plan->workers((ToInt(options.rank) + 1) % Ranks()).member())
         .sent_bytes.Value();
   }
   int Ranks() const { return options.plan->workers_size(); }
@@ -340,9 +341,9 @@ TEST_P(RingOfTest, ALateChunkHoldsBackOnlyItself) {
   const int late = ring.plan->chunks_size() - 1;  // the only chunk of the last parameter
   for (const auto& member : ring.members) member->FillGradients(0);
   for (const auto& member : ring.members) {
-    for (int c = 0; c < late; ++c) ASSERT_TRUE(member->exchange->Push(c, 0).ok());
+    for (int c = 0; c < late; ++c) ASSERT_TRUE(member->exchange->Push(ChunkId(c), 0).ok());
     if (member == ring.members.back()) continue;
-    ASSERT_TRUE(member->exchange->Push(late, 0).ok());
+    ASSERT_TRUE(member->exchange->Push(ChunkId(late), 0).ok());
   }
 
   ring.OnEach([](Member& member) { return member.exchange->AwaitParameter(0, 1); });
@@ -351,7 +352,7 @@ TEST_P(RingOfTest, ALateChunkHoldsBackOnlyItself) {
     EXPECT_FALSE(member->exchange->HasParameter(2, 1));
     EXPECT_EQ(member->exchange->version(), 0);
   }
-  ASSERT_TRUE(ring.members.back()->exchange->Push(late, 0).ok());
+  ASSERT_TRUE(ring.members.back()->exchange->Push(ChunkId(late), 0).ok());
   ring.OnEach([](Member& member) { return member.exchange->AwaitVersion(1); });
 }
 
@@ -380,13 +381,13 @@ TEST(RingExchangeTest, ASumMayOvertakeTheValueThatItWasComputedFrom) {
   });
   for (const auto& member : ring.members) {
     member->FillGradients(0);
-    ASSERT_TRUE(member->exchange->Push(0, 0).ok());
+    ASSERT_TRUE(member->exchange->Push(ChunkId(0), 0).ok());
   }
   for (int rank : {0, 1}) {
     Member& ahead = *ring.members[rank];
     ASSERT_TRUE(ahead.exchange->AwaitVersion(1).ok());
     ahead.FillGradients(1);
-    ASSERT_TRUE(ahead.exchange->Push(0, 1).ok());
+    ASSERT_TRUE(ahead.exchange->Push(ChunkId(0), 1).ok());
   }
   overtaken.WaitForNotification();
   EXPECT_EQ(ring.members[2]->exchange->version(), 0);
@@ -396,7 +397,7 @@ TEST(RingExchangeTest, ASumMayOvertakeTheValueThatItWasComputedFrom) {
   Member& behind = *ring.members[2];
   ASSERT_TRUE(behind.exchange->AwaitVersion(1).ok());
   behind.FillGradients(1);
-  ASSERT_TRUE(behind.exchange->Push(0, 1).ok());
+  ASSERT_TRUE(behind.exchange->Push(ChunkId(0), 1).ok());
   ring.OnEach([](Member& member) { return member.exchange->AwaitVersion(2); });
   ring.Apply(0, expected);
   ring.Apply(1, expected);
@@ -454,7 +455,7 @@ TEST(RingExchangeTest, ARoundThatIsNeverFinishedIsNamedWithStepChunkAndRanks) {
     const bool lost = to_last && header.kind == MessageKind::kParams && header.chunk == 1;
     return lost ? Fate::kDrop : Fate::kDeliver;
   });
-  for (const auto& member : ring.members) ASSERT_TRUE(member->exchange->Push(1, 0).ok());
+  for (const auto& member : ring.members) ASSERT_TRUE(member->exchange->Push(ChunkId(1), 0).ok());
 
   const absl::Status status = ring.members[last]->exchange->AwaitAnswers();
 

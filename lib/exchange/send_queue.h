@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "lib/plan/numbers.h"
+
 namespace muster {
 
 // Bytes count from Take() to Sent(). A chunk larger than the credit goes alone. Thread-compatible.
@@ -15,7 +17,7 @@ class SendQueue {
  public:
   struct Entry {
     int64_t urgency = 0;  // the lowest goes first; no two are equal
-    int chunk = 0;
+    ChunkId chunk{};
     int64_t bytes = 0;
   };
 

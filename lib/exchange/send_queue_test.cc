@@ -11,16 +11,17 @@ namespace {
 
 std::vector<int> TakeAll(SendQueue& queue) {
   std::vector<int> chunks;
-  while (const auto entry = queue.Take()) chunks.push_back(entry->chunk);
+  while (const auto entry = queue.Take()) chunks.push_back(ToInt(entry->chunk));
   return chunks;
 }
 
 TEST(SendQueueTest, TheMostUrgentOvertakes) {
   SendQueue queue(/*credit_bytes=*/1000, /*chunks=*/8);
-  for (const int chunk : {5, 1, 3}) queue.Add({.urgency = chunk, .chunk = chunk, .bytes = 10});
+  for (const int chunk : {5, 1, 3})
+    queue.Add({.urgency = chunk, .chunk = ChunkId(chunk), .bytes = 10});
   EXPECT_EQ(queue.waiting(), 3);
-  EXPECT_EQ(queue.Take()->chunk, 1);
-  queue.Add({.urgency = 2, .chunk = 2, .bytes = 10});
+  EXPECT_EQ(queue.Take()->chunk, ChunkId(1));
+  queue.Add({.urgency = 2, .chunk = ChunkId(2), .bytes = 10});
   EXPECT_EQ(TakeAll(queue), std::vector<int>({2, 3, 5}));
   EXPECT_EQ(queue.waiting(), 0);
   EXPECT_EQ(queue.inflight_bytes(), 40);
@@ -28,9 +29,9 @@ TEST(SendQueueTest, TheMostUrgentOvertakes) {
 
 TEST(SendQueueTest, WaitsForCreditAndDoesNotLetLessUrgentOnesPass) {
   SendQueue queue(/*credit_bytes=*/100, /*chunks=*/8);
-  queue.Add({.urgency = 0, .chunk = 0, .bytes = 60});
-  queue.Add({.urgency = 1, .chunk = 1, .bytes = 60});
-  queue.Add({.urgency = 2, .chunk = 2, .bytes = 10});
+  queue.Add({.urgency = 0, .chunk = ChunkId(0), .bytes = 60});
+  queue.Add({.urgency = 1, .chunk = ChunkId(1), .bytes = 60});
+  queue.Add({.urgency = 2, .chunk = ChunkId(2), .bytes = 10});
   EXPECT_EQ(TakeAll(queue), std::vector<int>({0})) << "2 would fit, and delay 1";
   queue.Sent(60);
   EXPECT_EQ(TakeAll(queue), std::vector<int>({1, 2}));
@@ -38,7 +39,8 @@ TEST(SendQueueTest, WaitsForCreditAndDoesNotLetLessUrgentOnesPass) {
 
 TEST(SendQueueTest, AChunkLargerThanTheCreditGoesAlone) {
   SendQueue queue(/*credit_bytes=*/1, /*chunks=*/8);
-  for (const int chunk : {0, 1}) queue.Add({.urgency = chunk, .chunk = chunk, .bytes = 64});
+  for (const int chunk : {0, 1})
+    queue.Add({.urgency = chunk, .chunk = ChunkId(chunk), .bytes = 64});
   EXPECT_EQ(TakeAll(queue), std::vector<int>({0}));
   EXPECT_EQ(queue.credit_left(), -63);
   queue.Sent(64);
@@ -55,7 +57,7 @@ TEST(SendQueueTest, InAnyOrderOfEventsNothingIsLostAndTheCreditHolds) {
     while (taken < 64) {
       if (added < 64 && random() % 2 == 0) {
         queue.Add({.urgency = (added * 37) % 64,
-                   .chunk = added,
+                   .chunk = ChunkId(added),
                    .bytes = int64_t{1} + static_cast<int64_t>(random() % 100)});
         ++added;
       } else if (const auto entry = queue.Take()) {

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<WorkerShard>> WorkerShard::Create(Options options
     return BadPlan(
         plan, absl::StrCat(plan.shards_size(), " shards of ", plan.workers_size(), " workers"));
   }
-  const auto shard = ShardIndex(options.rank);
+  const auto shard = ShardIndex(ToInt(options.rank));
   const auto view = std::make_shared<const v1::JobPlan>(PlanOfRingShard(plan));
   RETURN_IF_ERROR(CheckPlan(*view));
   ASSIGN_OR_RETURN(

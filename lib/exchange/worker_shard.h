@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "lib/concurrency/mailbox.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
@@ -35,7 +36,7 @@ class WorkerShard {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
-    int rank = 0;
+    Rank rank{};
     MemoryBudget* budget = nullptr;           // these two outlive the shard
     CheckpointClient* checkpoints = nullptr;  // null: neither restores nor writes (tests)
     std::function<void()> report_soon = [] {};

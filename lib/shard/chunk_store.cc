@@ -32,7 +32,7 @@ ChunkStore::Chunk ChunkStore::Lay(const v1::JobPlan& plan, ChunkId id) {
   Chunk chunk{.id = id,
               .first_slot = planned.slot(),
               .elements = planned.elements(),
-              .values_format = ValuesFormat(plan, ToInt(id))};
+              .values_format = ValuesFormat(plan, id)};
   chunk.stride = RoundedToLines(chunk.elements * static_cast<int64_t>(sizeof(float)));
   chunk.outgoing_stride = RoundedToLines(chunk.values_format.bytes);
   const int slots = ArraysOf(plan) - 1;

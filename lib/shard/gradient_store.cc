@@ -9,7 +9,7 @@
 namespace muster {
 
 GradientStore::Chunk GradientStore::Lay(const v1::JobPlan& plan, ChunkId id) {
-  Chunk chunk{.elements = plan.chunks(ToInt(id)).elements(), .format = PushFormat(plan, ToInt(id))};
+  Chunk chunk{.elements = plan.chunks(ToInt(id)).elements(), .format = PushFormat(plan, id)};
   chunk.stride = RoundedToLines(chunk.elements * static_cast<int64_t>(sizeof(float)));
   if (chunk.format.codec != WireCodec::kRaw) {
     chunk.payload_stride = RoundedToLines(chunk.format.bytes);

@@ -77,7 +77,7 @@ Trainer::~Trainer() {
 
 absl::Status Trainer::Open() {
   const v1::JobPlan& plan = *options_.plan;
-  const v1::PlanWorker& self = plan.workers(options_.rank);
+  const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
   next_step_ = plan.first_step();
   step_ = plan.first_step();
   StartPhases phases(options_.metrics);
@@ -94,7 +94,7 @@ absl::Status Trainer::Open() {
   phases.End("graph");
 
   const SampleRange held_out =
-      PartOf({0, dataset_->evaluation_samples()}, options_.rank, plan.workers_size());
+      PartOf({0, dataset_->evaluation_samples()}, ToInt(options_.rank), plan.workers_size());
   team_ = std::make_unique<DeviceTeam>(devices);
   lanes_.resize(devices);
   RETURN_IF_ERROR(team_->Run([&](int i) {
@@ -169,13 +169,13 @@ GradientLayout Trainer::LayOut(const v1::Graph& graph, int devices) const {
 void Trainer::MakeReduction() {
   const v1::JobPlan& plan = *options_.plan;
   GradientReduction::Options reduction{.layout = layout_};
-  std::vector<int> chunks;  // by piece
-  for (int c = 0; c < plan.chunks_size(); ++c) {
-    const v1::PlanChunk& chunk = plan.chunks(c);
+  std::vector<ChunkId> chunks;  // by piece
+  for (const ChunkId id : NumbersBelow<ChunkId>(plan.chunks_size())) {
+    const v1::PlanChunk& chunk = plan.chunks(ToInt(id));
     if (chunk.slot() != 0) continue;
     const int64_t begin = layout_.offsets[chunk.parameter()] + chunk.offset();
     reduction.pieces.push_back({begin, begin + chunk.elements()});
-    chunks.push_back(c);
+    chunks.push_back(id);
   }
   reduction.reduced = [this, chunks = std::move(chunks)](int piece, int64_t step) {
     return exchange_->Push(chunks[piece], step);
@@ -285,15 +285,16 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
     return absl::InvalidArgumentError(absl::StrCat("data.batch_size: ", batch_size, " exceeds the ",
                                                    dataset_->samples(), " training samples"));
   }
-  ASSIGN_OR_RETURN(pipeline_, InputPipeline::Create({
-                                  .dataset = dataset_.get(),
-                                  .graph = &plan.graph(),
-                                  .seed = plan.spec().data().seed(),
-                                  .batch_size = batch_size,
-                                  .first_position = plan.workers(options_.rank).first_position(),
-                                  .samples = plan.workers(options_.rank).samples(),
-                                  .first_step = plan.first_step(),
-                              }));
+  ASSIGN_OR_RETURN(pipeline_,
+                   InputPipeline::Create({
+                       .dataset = dataset_.get(),
+                       .graph = &plan.graph(),
+                       .seed = plan.spec().data().seed(),
+                       .batch_size = batch_size,
+                       .first_position = plan.workers(ToInt(options_.rank)).first_position(),
+                       .samples = plan.workers(ToInt(options_.rank)).samples(),
+                       .first_step = plan.first_step(),
+                   }));
   return exchange_->Connect(total_steps, std::move(addresses));
 }
 
@@ -383,7 +384,7 @@ absl::Status Trainer::AfterStep(int64_t version) {
 
 void Trainer::ShowStep(const v1::StepRecord& record) {
   const v1::JobPlan& plan = *options_.plan;
-  const auto samples = static_cast<double>(plan.workers(options_.rank).samples());
+  const auto samples = static_cast<double>(plan.workers(ToInt(options_.rank)).samples());
   WorkerMetrics& metrics = *options_.metrics;
   const double loss_share = record.loss_share();
   if (!std::isfinite(loss_share)) {

@@ -17,6 +17,7 @@
 #include "lib/data/dataset.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/worker_shard.h"
+#include "lib/plan/numbers.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/worker/device_lane.h"
@@ -33,7 +34,7 @@ class Trainer {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
-    int rank = 0;
+    Rank rank{};
     std::vector<std::string> devices;  // those beyond the worker's share of samples stay idle
     int threads_per_device = 1;
     TransportFactory transport;

@@ -33,7 +33,7 @@ Trained Train(const FakePs::Options& options, int64_t total_steps, int devices) 
     WorkerMetrics worker_metrics(metrics);
     ProgressLog log;
     auto trainer = Trainer::Create({.plan = ps.plan(),
-                                    .rank = rank,
+                                    .rank = Rank(rank),
                                     .devices = std::vector<std::string>(devices, "cpu"),
                                     .transport = [&network] { return network.MakeTransport(); },
                                     .log = &log,

@@ -100,7 +100,7 @@ void Worker::Prepare(const v1::Directive& directive) {
   }
   next_ = std::make_shared<WorkerJob>(WorkerJob::Options{
       .plan = std::make_shared<const v1::JobPlan>(plan),
-      .rank = static_cast<int>(self - plan.workers().begin()),
+      .rank = Rank(self - plan.workers().begin()),
       .devices = options_.devices,
       .threads_per_device = options_.threads_per_device,
       .transport = options_.transport,

@@ -121,8 +121,8 @@ void WorkerJob::FailWith(const absl::Status& status) {
     const int64_t step = trainer_ ? trainer_->failed_step() : options_.plan->first_step();
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
-    error_.set_message(absl::StrCat(options_.plan->workers(options_.rank).member(), ", step ", step,
-                                    ": ", status.message()));
+    error_.set_message(absl::StrCat(options_.plan->workers(ToInt(options_.rank)).member(),
+                                    ", step ", step, ": ", status.message()));
     error_.set_step(step);
     if (trainer_) error_.set_culprit(trainer_->culprit());
     LOG(ERROR) << job() << " generation " << generation() << ": " << error_.reason() << ": "

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/worker_shard.h"
+#include "lib/plan/numbers.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -31,7 +32,7 @@ class WorkerJob {
  public:
   struct Options {
     std::shared_ptr<const v1::JobPlan> plan;
-    int rank = 0;
+    Rank rank{};
     std::vector<std::string> devices;
     int threads_per_device = 1;
     TransportFactory transport;
