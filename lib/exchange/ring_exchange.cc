@@ -38,8 +38,7 @@ absl::Status CheckRing(const v1::JobPlan& plan) {
     same = plan.shards(r).member() == plan.workers(r).member();
   }
   if (same) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan of ", plan.job(), ": its shards are not its workers'"));
+  return BadPlan(plan, "its shards are not its workers'");
 }
 
 }  // namespace
