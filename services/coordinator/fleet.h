@@ -1,53 +1,77 @@
-// One member's open Attach stream, as the core sees it: an outbox of directives.
+// Who is in the fleet now: the leases of members and the open streams that directives go down.
 #pragma once
 
-#include <deque>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "lib/concurrency/mailbox.h"
-#include "lib/limits/limits.h"
+#include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
-#include "services/coordinator/stream_waker.h"
+#include "services/coordinator/attachment.h"
+#include "services/coordinator/lease_table.h"
 
 namespace muster {
 
-// Thread-safe. The core fills the outbox in order and wakes the stream afterwards; the stream
-// takes.
-class Attachment {
+// Thread-safe. Its mutex guards memory only and is the last one taken: nothing is stored, parsed or
+// woken under it, so a lease is renewed whatever else the coordinator does. What a member's coming
+// or going means for jobs is FleetDesk's business.
+class Fleet {
  public:
-  Attachment(std::string member, std::shared_ptr<StreamWaker> waker)
-      : member_(std::move(member)),
-        waker_(std::move(waker)),
-        outbox_(limits::kMailboxMessagesMax) {}
+  // `term` is written into every directive.
+  Fleet(uint64_t term, absl::Duration lease) : term_(term), leases_(lease) {}
 
-  const std::string& member() const { return member_; }
-  const std::shared_ptr<StreamWaker>& waker() const { return waker_; }
+  struct Arrival {
+    std::shared_ptr<Attachment> attachment;  // the welcome is its first directive
+    std::shared_ptr<Attachment> displaced;   // an older stream of this name, closed; or null
+    bool replaces_member = false;            // by another process: what that one did is lost
+  };
+  // For the codes see LeaseTable::Attach. The caller wakes what was displaced.
+  absl::StatusOr<Arrival> Attach(const v1::Hello& hello, std::shared_ptr<StreamWaker> waker,
+                                 absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A directive that finds the outbox full is dropped: what still is wanted will be sent again.
-  void Send(v1::Directive directive) { outbox_.TryPost(std::move(directive)); }
-  std::deque<v1::Directive> TakeDirectives() { return outbox_.TakeAll(); }
+  // A report came, with these jobs. The status with which the stream was closed, if it was.
+  absl::Status Renew(const Attachment& attachment, std::vector<std::string> jobs, absl::Time now)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The stream is to end with `status`: its member has another, or is no member any more.
-  void Close(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    closed_ = std::move(status);
-  }
-  // OK while open.
-  absl::Status closed() const ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    return closed_;
-  }
+  enum class Departure {
+    kOrderly,  // the member said good-bye: it is gone at once
+    kBroken,   // it has its lease to come back
+  };
+  // The stream has ended. True when its member is gone with it.
+  bool Detach(const Attachment& attachment, Departure departure) ABSL_LOCKS_EXCLUDED(mu_);
+
+  struct Expiry {
+    std::string member;
+    std::string why;
+    std::shared_ptr<Attachment> attachment;  // closed, to be woken by the caller; or null
+  };
+  // Forgets the members whose lease has run out.
+  std::vector<Expiry> TakeExpired(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Puts a directive into the member's stream and wakes it; one for a member without a stream is
+  // dropped. Call it without any lock.
+  void Send(const std::string& member, v1::Directive directive) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Whether the very process that said `hello` has an open stream.
+  bool IsAttached(const v1::Hello& hello) const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::btree_map<std::string, AttachedMember> members() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  const std::string member_;
-  const std::shared_ptr<StreamWaker> waker_;
-  Mailbox<v1::Directive> outbox_;
+  // The member's stream, no longer known here; null where there is none.
+  std::shared_ptr<Attachment> TakeAttachment(const std::string& member)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const uint64_t term_;
   mutable absl::Mutex mu_;
-  absl::Status closed_ ABSL_GUARDED_BY(mu_);
+  LeaseTable leases_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, std::shared_ptr<Attachment>> attachments_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster

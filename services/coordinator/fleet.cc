@@ -1,0 +1,116 @@
+#include "services/coordinator/fleet.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kReportInterval = absl::Seconds(1);
+
+v1::Directive Welcome(uint64_t term, absl::Duration lease) {
+  v1::Directive directive;
+  directive.set_term(term);
+  v1::Welcome& welcome = *directive.mutable_welcome();
+  welcome.set_lease_millis(absl::ToInt64Milliseconds(lease));
+  welcome.set_report_millis(absl::ToInt64Milliseconds(std::min(kReportInterval, lease / 3)));
+  return directive;
+}
+
+}  // namespace
+
+absl::StatusOr<Fleet::Arrival> Fleet::Attach(const v1::Hello& hello,
+                                             std::shared_ptr<StreamWaker> waker, absl::Time now) {
+  const std::string& member = hello.member();
+  absl::MutexLock lock(&mu_);
+  ASSIGN_OR_RETURN(const LeaseTable::Arrival kind, leases_.Attach(hello, now));
+  Arrival arrival{.attachment = std::make_shared<Attachment>(member, std::move(waker)),
+                  .displaced = TakeAttachment(member),
+                  .replaces_member = kind == LeaseTable::Arrival::kReplaced};
+  if (arrival.displaced != nullptr) {
+    arrival.displaced->Close(
+        WithReason(absl::FailedPreconditionError(
+                       absl::StrCat(member, ": a newer stream has taken the place of this one")),
+                   "REPLACED"));
+  }
+  arrival.attachment->Send(Welcome(term_, leases_.lease()));
+  attachments_[member] = arrival.attachment;
+  return arrival;
+}
+
+std::shared_ptr<Attachment> Fleet::TakeAttachment(const std::string& member) {
+  auto it = attachments_.find(member);
+  if (it == attachments_.end()) return nullptr;
+  std::shared_ptr<Attachment> attachment = std::move(it->second);
+  attachments_.erase(it);
+  return attachment;
+}
+
+absl::Status Fleet::Renew(const Attachment& attachment, std::vector<std::string> jobs,
+                          absl::Time now) {
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(attachment.closed());
+  leases_.Renew(attachment.member(), std::move(jobs), now);
+  return absl::OkStatus();
+}
+
+bool Fleet::Detach(const Attachment& attachment, Departure departure) {
+  const std::string& member = attachment.member();
+  absl::MutexLock lock(&mu_);
+  auto it = attachments_.find(member);
+  if (it == attachments_.end() || it->second.get() != &attachment) return false;
+  attachments_.erase(it);
+  if (departure == Departure::kOrderly) {
+    leases_.Remove(member);
+    return true;
+  }
+  leases_.Disconnect(member);
+  return false;
+}
+
+std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {
+  absl::MutexLock lock(&mu_);
+  std::vector<Expiry> expiries;
+  for (std::string& member : leases_.TakeExpired(now)) {
+    Expiry& expiry = expiries.emplace_back();
+    expiry.why = absl::StrCat("nothing was heard of it for its lease of ",
+                              absl::FormatDuration(leases_.lease()));
+    expiry.attachment = TakeAttachment(member);
+    if (expiry.attachment != nullptr) {
+      expiry.attachment->Close(WithReason(
+          absl::DeadlineExceededError(absl::StrCat(member, ": ", expiry.why)), "LEASE_EXPIRED"));
+    }
+    expiry.member = std::move(member);
+  }
+  return expiries;
+}
+
+void Fleet::Send(const std::string& member, v1::Directive directive) {
+  std::shared_ptr<Attachment> attachment;
+  {
+    absl::MutexLock lock(&mu_);
+    auto it = attachments_.find(member);
+    if (it == attachments_.end()) return;
+    attachment = it->second;
+  }
+  directive.set_term(term_);
+  attachment->Send(std::move(directive));
+  attachment->waker()->Wake();
+}
+
+bool Fleet::IsAttached(const v1::Hello& hello) const {
+  absl::MutexLock lock(&mu_);
+  const AttachedMember* member = leases_.Find(hello.member());
+  return member != nullptr && member->attached &&
+         member->hello.incarnation() == hello.incarnation();
+}
+
+absl::btree_map<std::string, AttachedMember> Fleet::members() const {
+  absl::MutexLock lock(&mu_);
+  return leases_.members();
+}
+
+}  // namespace muster

@@ -1,0 +1,103 @@
+#include "services/coordinator/fleet.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kLease = absl::Seconds(5);
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+v1::Hello Worker(const std::string& incarnation) {
+  v1::Hello hello;
+  hello.set_member("w-0");
+  hello.set_role(v1::WORKER);
+  hello.set_incarnation(incarnation);
+  return hello;
+}
+
+std::shared_ptr<StreamWaker> Waker(int* wakes) {
+  return std::make_shared<StreamWaker>([wakes] { ++*wakes; });
+}
+
+v1::Directive Release() {
+  v1::Directive directive;
+  directive.set_job("line-1");
+  directive.mutable_release();
+  return directive;
+}
+
+TEST(FleetTest, TheFirstDirectiveOfAStreamIsTheWelcomeWithTermAndLease) {
+  Fleet fleet(/*term=*/7, kLease);
+  int wakes = 0;
+
+  const auto arrival = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
+  fleet.Send("w-0", Release());
+
+  ASSERT_TRUE(arrival.ok()) << arrival.status();
+  const auto directives = arrival->attachment->TakeDirectives();
+  ASSERT_EQ(directives.size(), 2);
+  EXPECT_EQ(directives[0].welcome().lease_millis(), 5000);
+  EXPECT_EQ(directives[0].welcome().report_millis(), 1000);
+  EXPECT_TRUE(directives[1].has_release());
+  for (const v1::Directive& directive : directives) EXPECT_EQ(directive.term(), 7);
+  EXPECT_EQ(wakes, 1) << "who attaches looks into its outbox by itself";
+}
+
+TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneHearsWhyItEnds) {
+  Fleet fleet(/*term=*/1, kLease);
+  int old_wakes = 0, new_wakes = 0;
+  const auto older = fleet.Attach(Worker("1"), Waker(&old_wakes), kStart);
+
+  const auto newer = fleet.Attach(Worker("1"), Waker(&new_wakes), kStart);
+  fleet.Send("w-0", Release());
+
+  ASSERT_TRUE(newer.ok()) << newer.status();
+  EXPECT_FALSE(newer->replaces_member) << "the same process came back";
+  EXPECT_EQ(newer->displaced, older->attachment);
+  EXPECT_EQ(ReasonOf(older->attachment->closed()), "REPLACED");
+  EXPECT_EQ(ReasonOf(fleet.Renew(*older->attachment, {}, kStart)), "REPLACED");
+  EXPECT_EQ(older->attachment->TakeDirectives().size(), 1) << "its welcome";
+  EXPECT_EQ(new_wakes, 1);
+  EXPECT_EQ(old_wakes, 0) << "waking it is the caller's, once it holds no lock";
+  EXPECT_FALSE(fleet.Detach(*older->attachment, Fleet::Departure::kOrderly));
+  EXPECT_TRUE(fleet.IsAttached(Worker("1"))) << "the older stream's end is not the newer one's";
+}
+
+TEST(FleetTest, ABrokenStreamLeavesTheLeaseAGoodByeDoesNot) {
+  Fleet fleet(/*term=*/1, kLease);
+  int wakes = 0;
+  const auto first = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
+  EXPECT_FALSE(fleet.Detach(*first->attachment, Fleet::Departure::kBroken));
+  EXPECT_FALSE(fleet.IsAttached(Worker("1")));
+  EXPECT_EQ(fleet.members().size(), 1);
+
+  const auto second = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
+  EXPECT_TRUE(fleet.IsAttached(Worker("1")));
+  EXPECT_FALSE(fleet.IsAttached(Worker("2"))) << "that would be another process";
+
+  EXPECT_TRUE(fleet.Detach(*second->attachment, Fleet::Departure::kOrderly));
+  EXPECT_TRUE(fleet.members().empty());
+}
+
+TEST(FleetTest, AMemberIsForgottenWhenItsLeaseRunsOutAndNotBefore) {
+  Fleet fleet(/*term=*/1, kLease);
+  int wakes = 0;
+  const auto arrival = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
+  ASSERT_TRUE(fleet.Renew(*arrival->attachment, {"line-1"}, kStart + absl::Seconds(3)).ok());
+
+  EXPECT_TRUE(fleet.TakeExpired(kStart + absl::Seconds(8)).empty());
+  const auto expiries = fleet.TakeExpired(kStart + absl::Seconds(9));
+
+  ASSERT_EQ(expiries.size(), 1);
+  EXPECT_EQ(expiries[0].member, "w-0");
+  EXPECT_EQ(expiries[0].attachment, arrival->attachment);
+  EXPECT_EQ(arrival->attachment->closed().message(),
+            "w-0: nothing was heard of it for its lease of 5s");
+  EXPECT_TRUE(fleet.members().empty());
+}
+
+}  // namespace
+}  // namespace muster
