@@ -33,6 +33,10 @@ inline constexpr int kPageSizeDefault = 50;
 inline constexpr int kPageSizeMax = 500;
 inline constexpr int kRequestIdBytesMax = 64;
 inline constexpr int kJobsQueuedMax = 10000;  // one row each; a runaway script stops here
+inline constexpr int kChangesQueuedMax =
+    4096;  // coordinator: for its disk; beyond it reports only renew leases, and are repeated
+inline constexpr absl::Duration kChangeWaitMax =
+    absl::Seconds(10);  // of a user, for the store's disk; the CLI's calls have 15 s
 inline constexpr int kStepRecordsHeldMax =
     65536;  // worker: about 5 MB while the coordinator is away
 inline constexpr int kStepRecordsReportedMax = 16384;  // in one report: below kRequestBytesMax
