@@ -1,0 +1,57 @@
+#include "services/coordinator/state_folder.h"
+
+#include <glog/logging.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kAsideSuffix[] = ".deleted";
+
+absl::Status FromCode(const std::error_code& error, const std::string& path) {
+  if (!error) return absl::OkStatus();
+  return WithReason(absl::ErrnoToStatus(error.value(), path), "STATE_DIR_FAILED");
+}
+
+}  // namespace
+
+absl::StatusOr<StateFolder> StateFolder::Open(const std::string& path) {
+  std::error_code error;
+  const std::string absolute = fs::absolute(path, error).lexically_normal().string();
+  if (!error) fs::create_directories(fs::path(absolute) / "jobs", error);
+  RETURN_IF_ERROR(FromCode(error, error && absolute.empty() ? path : absolute));
+  return StateFolder(absolute);
+}
+
+absl::Status StateFolder::MakeJob(const std::string& id) const {
+  std::error_code error;
+  fs::create_directories(job(id), error);
+  return FromCode(error, job(id));
+}
+
+absl::Status StateFolder::SetJobAside(const std::string& id) const {
+  std::error_code error;
+  if (fs::exists(job(id), error)) fs::rename(job(id), job(id) + kAsideSuffix, error);
+  return FromCode(error, job(id));
+}
+
+void StateFolder::RemoveJobSetAside(const std::string& id) const {
+  std::error_code error;
+  fs::remove_all(job(id) + kAsideSuffix, error);
+  if (error) LOG(ERROR) << job(id) << kAsideSuffix << " is left over: " << error.message();
+}
+
+void StateFolder::RemoveAllSetAside() const {
+  std::error_code error;
+  for (const auto& folder : fs::directory_iterator(path_ + "/jobs", error)) {
+    if (folder.path().extension() == kAsideSuffix) fs::remove_all(folder.path(), error);
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,44 @@
+// Where the coordinator keeps what must survive it: the store, the jobs' folders, models' values.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace muster {
+
+// Paths, and what is done to whole folders. Thread-safe; errors have the reason "STATE_DIR_FAILED".
+//
+//   coordinator.db                    the store
+//   jobs/ID/metrics.jsonl             every step of a job
+//   jobs/ID/checkpoints/              see docs/checkpoint_format.md
+//   jobs/ID.deleted/                  of a deleted job, on its way out
+//   models/                           values that models' files brought along
+class StateFolder {
+ public:
+  // Makes the folder if it is missing and makes its path absolute.
+  static absl::StatusOr<StateFolder> Open(const std::string& path);
+
+  std::string store() const { return path_ + "/coordinator.db"; }
+  std::string models() const { return path_ + "/models"; }
+  std::string job(const std::string& id) const { return path_ + "/jobs/" + id; }
+  std::string checkpoints(const std::string& id) const { return job(id) + "/checkpoints"; }
+  std::string metrics_log(const std::string& id) const { return job(id) + "/metrics.jsonl"; }
+
+  absl::Status MakeJob(const std::string& id) const;
+  // In two steps, since the second takes its time: after the first nobody finds the job's files.
+  // A job without a folder has none to remove.
+  absl::Status SetJobAside(const std::string& id) const;
+  void RemoveJobSetAside(const std::string& id) const;
+  // What a crash left between the two.
+  void RemoveAllSetAside() const;
+
+ private:
+  explicit StateFolder(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+};
+
+}  // namespace muster

@@ -1,0 +1,52 @@
+#include "services/coordinator/state_folder.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string NewPath() {
+  std::string path = ::testing::TempDir() + "/state-XXXXXX";
+  EXPECT_NE(mkdtemp(path.data()), nullptr);
+  return path;
+}
+
+TEST(StateFolderTest, AJobsFilesAreOutOfSightAtOnceAndGoneInTheEndCrashOrNot) {
+  const std::string path = NewPath() + "/deeper/still";
+  const auto folder = StateFolder::Open(path);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  for (const char* id : {"a-1", "b-2"}) {
+    ASSERT_TRUE(folder->MakeJob(id).ok());
+    std::ofstream(folder->metrics_log(id)) << "{}\n";
+    ASSERT_TRUE(folder->SetJobAside(id).ok());
+    EXPECT_FALSE(fs::exists(folder->job(id)));
+  }
+
+  folder->RemoveJobSetAside("a-1");
+  EXPECT_EQ(std::distance(fs::directory_iterator(path + "/jobs"), fs::directory_iterator()), 1);
+  folder->RemoveAllSetAside();
+
+  EXPECT_TRUE(fs::is_empty(path + "/jobs"));
+  EXPECT_TRUE(folder->SetJobAside("never-ran-3").ok());
+}
+
+TEST(StateFolderTest, APathThatCannotBeMadeIsNamed) {
+  const std::string path = NewPath() + "/file";
+  std::ofstream(path) << "in the way";
+
+  const auto folder = StateFolder::Open(path + "/state");
+
+  EXPECT_EQ(ReasonOf(folder.status()), "STATE_DIR_FAILED");
+  EXPECT_NE(folder.status().message().find("/file/state: "), std::string::npos) << folder.status();
+}
+
+}  // namespace
+}  // namespace muster
