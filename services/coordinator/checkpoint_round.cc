@@ -22,15 +22,12 @@ absl::Status InvalidSlice(const absl::Status& status) {
 
 }  // namespace
 
-CheckpointRound::CheckpointRound(Options options) : options_(std::move(options)) {
-  absl::flat_hash_set<int> owners;
-  for (const v1::PlanChunk& chunk : plan().chunks()) owners.insert(chunk.shard());
-  shards_with_bytes_ = std::ssize(owners);
-}
-
 absl::Status CheckpointRound::Open() {
   absl::MutexLock lock(&mu_);
   if (writer_ != nullptr || !opened_.ok()) return opened_;
+  absl::flat_hash_set<int> owners;
+  for (const v1::PlanChunk& chunk : plan().chunks()) owners.insert(chunk.shard());
+  shards_with_bytes_ = std::ssize(owners);
   auto writer = CheckpointWriter::Create(*options_.plan, options_.writer);
   opened_ = writer.status();
   if (writer.ok()) writer_ = *std::move(writer);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
@@ -18,7 +19,8 @@
 
 namespace muster {
 
-// Thread-safe; every method but the constructor may wait for the disk.
+// Thread-safe; Open(), Write(), Commit() and whoever comes meanwhile may wait for the disk. The
+// constructor does not even look at the plan.
 class CheckpointRound {
  public:
   struct Options {
@@ -27,7 +29,7 @@ class CheckpointRound {
     uint64_t snapshot = 0;  // 0: periodic or final
     absl::Time start;
   };
-  explicit CheckpointRound(Options options);
+  explicit CheckpointRound(Options options) : options_(std::move(options)) {}
 
   const v1::JobPlan& plan() const { return *options_.plan; }
   int64_t step() const { return options_.writer.step; }
@@ -61,8 +63,8 @@ class CheckpointRound {
   std::shared_ptr<CheckpointWriter> writer() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
-  int64_t shards_with_bytes_ = 0;
   mutable absl::Mutex mu_;
+  int64_t shards_with_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // known once it is open
   absl::Status opened_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<CheckpointWriter> writer_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_set<int> finished_ ABSL_GUARDED_BY(mu_);  // shards

@@ -1,0 +1,78 @@
+// The checkpoints of one job that are being written now, and what became of the others of its
+// generation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/coordinator/checkpoint_round.h"
+
+namespace muster {
+
+// Bookkeeping only: no disk, no clock; not thread-safe. Whoever waits for a round's outcome hears
+// it from who calls TakeEnded(): telling it may wait for the disk.
+class CheckpointRounds {
+ public:
+  struct Key {
+    int64_t step = 0;
+    uint64_t snapshot = 0;  // 0: periodic or final
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  struct Ended {
+    std::shared_ptr<CheckpointRound> round;
+    absl::Status outcome;
+  };
+
+  // A new generation: what the one before committed and gave up says nothing about it.
+  void Begin();
+
+  // The open round of `key`, made by `make` where there is none. FAILED_PRECONDITION (reason
+  // "CHECKPOINT_ABANDONED") when this generation has given it up.
+  absl::StatusOr<std::shared_ptr<CheckpointRound>> Join(
+      Key key, const std::function<CheckpointRound::Options()>& make);
+  bool IsOpen(const CheckpointRound& round) const;
+  bool HasCommitted(int64_t step) const { return committed_.contains(step); }
+
+  // The step's checkpoint is on the disk. A periodic round and one on demand of the same step hold
+  // the same bytes, so this answers both.
+  void Commit(int64_t step);
+  // Ends the round for good; false if there is none.
+  bool Abandon(Key key, const absl::Status& why);
+  // Rounds on demand that the job no longer wants (a shard missed the step) hold files.
+  void DropUnwanted(const std::function<bool(uint64_t snapshot)>& wants);
+  // The job does not run any more.
+  void Clear();
+
+  // Streams of shards that are open, in all rounds.
+  void BeginStream() { ++streams_; }
+  void EndStream() { --streams_; }
+  bool writing() const { return streams_ > 0; }
+
+  // The rounds that have ended since the last call, with the status with which each shall be
+  // resolved.
+  std::vector<Ended> TakeEnded() { return std::exchange(ended_, {}); }
+
+ private:
+  using Open = absl::btree_map<Key, std::shared_ptr<CheckpointRound>>;
+  Open::iterator End(Open::iterator round, absl::Status outcome);
+
+  Open open_;
+  absl::btree_set<Key> abandoned_;      // in this generation
+  absl::btree_set<int64_t> committed_;  // steps, by this generation
+  int streams_ = 0;
+  std::vector<Ended> ended_;
+};
+
+// The error of a round, or of a shard's stream, that comes too late.
+absl::Status CheckpointNotWanted(const CheckpointRound& round);
+
+}  // namespace muster
