@@ -1,0 +1,41 @@
+#include "services/coordinator/watch_hub.h"
+
+namespace muster {
+
+std::shared_ptr<JobWatch> WatchHub::Add(uint64_t number, std::string name, uint64_t revision,
+                                        std::shared_ptr<StreamWaker> waker) {
+  std::shared_ptr<JobWatch> watch(new JobWatch(number, std::move(name), std::move(waker)));
+  watch->revision = revision;
+  absl::MutexLock lock(&mu_);
+  auto& watches = watches_[number];
+  std::erase_if(watches, [](const auto& other) { return other.expired(); });
+  watches.push_back(watch);
+  return watch;
+}
+
+void WatchHub::Wake(absl::Span<const uint64_t> numbers) {
+  std::vector<std::shared_ptr<StreamWaker>> wakers;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const uint64_t number : numbers) {
+      auto it = watches_.find(number);
+      if (it == watches_.end()) continue;
+      std::erase_if(it->second, [](const auto& watch) { return watch.expired(); });
+      for (const auto& weak : it->second) {
+        if (const auto watch = weak.lock()) {
+          watch->due_ = true;
+          wakers.push_back(watch->waker_);
+        }
+      }
+      if (it->second.empty()) watches_.erase(it);
+    }
+  }
+  for (const auto& waker : wakers) waker->Wake();
+}
+
+bool WatchHub::TakeDue(JobWatch& watch) {
+  absl::MutexLock lock(&mu_);
+  return std::exchange(watch.due_, false);
+}
+
+}  // namespace muster

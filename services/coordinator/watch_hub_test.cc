@@ -1,0 +1,50 @@
+#include "services/coordinator/watch_hub.h"
+
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+TEST(WatchHubTest, AWatchIsDueAtOnceAndAgainAfterEachChangeOfItsJob) {
+  WatchHub hub;
+  int wakes = 0;
+  const auto watch =
+      hub.Add(3, "jobs/line-3", /*revision=*/5, std::make_shared<StreamWaker>([&] { ++wakes; }));
+  EXPECT_EQ(watch->revision, 5);
+  EXPECT_TRUE(hub.TakeDue(*watch));
+  EXPECT_FALSE(hub.TakeDue(*watch));
+
+  hub.Wake({4});
+  EXPECT_FALSE(hub.TakeDue(*watch)) << "another job";
+  hub.Wake({2, 3});
+
+  EXPECT_EQ(wakes, 1);
+  EXPECT_TRUE(hub.TakeDue(*watch));
+}
+
+// What a stream does when it is woken: it looks, and so calls the hub.
+TEST(WatchHubTest, WhoIsWokenMayCallTheHub) {
+  WatchHub hub;
+  std::shared_ptr<JobWatch> watch;
+  bool due = false;
+  watch = hub.Add(1, "jobs/line-1", 0,
+                  std::make_shared<StreamWaker>([&] { due = hub.TakeDue(*watch); }));
+  ASSERT_TRUE(hub.TakeDue(*watch));
+
+  hub.Wake({1});
+
+  EXPECT_TRUE(due);
+}
+
+TEST(WatchHubTest, AWatchIsForgottenWithItsStream) {
+  WatchHub hub;
+  int wakes = 0;
+  hub.Add(1, "jobs/line-1", 0, std::make_shared<StreamWaker>([&] { ++wakes; }));
+
+  hub.Wake({1});
+
+  EXPECT_EQ(wakes, 0);
+}
+
+}  // namespace
+}  // namespace muster
