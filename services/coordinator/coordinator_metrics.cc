@@ -31,6 +31,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
 
 void CoordinatorMetrics::CountTransition(v1::JobState from, v1::JobState to,
                                          const std::string& reason) {
+  absl::MutexLock lock(&mu_);
   if (IsToken(reason) && reasons_.size() < kReasonsMax) reasons_.insert(reason);
   metrics_
       ->Counter("muster_job_transitions_total", "Changes of job states.",
@@ -62,6 +63,7 @@ prometheus::Gauge& CoordinatorMetrics::JobGauge(const char* name, const char* he
 }
 
 void CoordinatorMetrics::SetJobProgress(const std::string& job, const v1::JobProgress& progress) {
+  absl::MutexLock lock(&mu_);
   JobGauge("muster_job_step", "Updates applied.", job).Set(progress.step());
   JobGauge("muster_job_steps_planned", "Updates of the whole job.", job)
       .Set(progress.total_steps());
@@ -76,6 +78,7 @@ void CoordinatorMetrics::SetJobProgress(const std::string& job, const v1::JobPro
 }
 
 void CoordinatorMetrics::SetHeartbeatAge(v1::Role role, const std::string& member, double seconds) {
+  absl::MutexLock lock(&mu_);
   prometheus::Gauge*& gauge = heartbeat_ages_[member];
   if (gauge == nullptr) {
     gauge = &metrics_->Gauge(
@@ -86,6 +89,7 @@ void CoordinatorMetrics::SetHeartbeatAge(v1::Role role, const std::string& membe
 }
 
 void CoordinatorMetrics::ForgetMember(const std::string& member) {
+  absl::MutexLock lock(&mu_);
   auto it = heartbeat_ages_.find(member);
   if (it == heartbeat_ages_.end()) return;
   metrics_->RemoveGauge(kHeartbeatAge, *it->second);
@@ -94,6 +98,7 @@ void CoordinatorMetrics::ForgetMember(const std::string& member) {
 
 void CoordinatorMetrics::CheckpointCommitted(const std::string& job, int64_t step,
                                              double unix_seconds) {
+  absl::MutexLock lock(&mu_);
   JobGauge("muster_checkpoint_last_success_step", "Step of the job's last committed checkpoint.",
            job)
       .Set(static_cast<double>(step));
@@ -103,6 +108,7 @@ void CoordinatorMetrics::CheckpointCommitted(const std::string& job, int64_t ste
 }
 
 void CoordinatorMetrics::ForgetJob(const std::string& job) {
+  absl::MutexLock lock(&mu_);
   auto it = by_job_.find(job);
   if (it == by_job_.end()) return;
   for (auto& [name, gauge] : it->second) metrics_->RemoveGauge(name, *gauge);

@@ -4,28 +4,34 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
 #include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {
 
-// Not thread-safe but for the public references, which are.
+// Thread-safe.
 class CoordinatorMetrics {
  public:
   explicit CoordinatorMetrics(Metrics* metrics);
 
   // `reason` may come from a member: what is no token, or one too many, counts as "OTHER".
-  void CountTransition(v1::JobState from, v1::JobState to, const std::string& reason);
+  void CountTransition(v1::JobState from, v1::JobState to, const std::string& reason)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void SetJobs(v1::JobState state, int count);
   void SetMembers(v1::Role role, int count);
-  void SetJobProgress(const std::string& job, const v1::JobProgress& progress);
-  void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds);
-  void ForgetMember(const std::string& member);
-  void CheckpointCommitted(const std::string& job, int64_t step, double unix_seconds);
-  void ForgetJob(const std::string& job);
+  void SetJobProgress(const std::string& job, const v1::JobProgress& progress)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void ForgetMember(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
+  void CheckpointCommitted(const std::string& job, int64_t step, double unix_seconds)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void ForgetJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   prometheus::Gauge& term;
   prometheus::Histogram& store_commit_seconds;
@@ -34,15 +40,18 @@ class CoordinatorMetrics {
   prometheus::Counter& checkpoint_failures;
 
  private:
-  prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job);
+  prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   static constexpr size_t kReasonsMax = 64;  // we and the members have about half as many
 
   Metrics* const metrics_;
-  absl::flat_hash_set<std::string> reasons_;
-  absl::flat_hash_map<std::string, prometheus::Gauge*> heartbeat_ages_;  // by member
-  // By job, then by metric name.
-  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_;
+  absl::Mutex mu_;
+  absl::flat_hash_set<std::string> reasons_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, prometheus::Gauge*> heartbeat_ages_
+      ABSL_GUARDED_BY(mu_);  // by member
+  absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_
+      ABSL_GUARDED_BY(mu_);  // then by metric name
 };
 
 }  // namespace muster
