@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
@@ -92,7 +93,7 @@ void CheckpointRound::Resolve(absl::Status outcome) {
 std::optional<absl::Status> CheckpointRound::AwaitOutcome(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return outcome_.has_value(); };
-  mu_.AwaitWithTimeout(absl::Condition(&ended), timeout);
+  AwaitFor(&mu_, absl::Condition(&ended), timeout);
   return outcome_;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
@@ -41,7 +42,7 @@ absl::Status CommitQueue::Await(Ticket ticket, absl::Duration timeout) const {
   CHECK(std::this_thread::get_id() != thread_.get_id()) << "the queue would wait for itself";
   absl::MutexLock lock(&mu_);
   auto settled = [this, ticket]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return settled_ >= ticket; };
-  if (mu_.AwaitWithTimeout(absl::Condition(&settled), timeout)) return absl::OkStatus();
+  if (AwaitFor(&mu_, absl::Condition(&settled), timeout)) return absl::OkStatus();
   constexpr char kLater[] = "the change is made as soon as the store takes it";
   if (!trouble_.ok()) return Annotate(trouble_, kLater);
   return WithReason(absl::DeadlineExceededError(absl::StrCat(
@@ -75,7 +76,7 @@ bool CommitQueue::StoreWhenThereIsRoom(const Change& change) {
     }
     LOG_EVERY_N(ERROR, 60) << change.record->name() << " cannot be stored yet: " << stored
                            << ". Make room; nothing is lost, and nothing goes on until then";
-    if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), kFullDiskRetry)) return false;
+    if (AwaitFor(&mu_, absl::Condition(&stopping_), kFullDiskRetry)) return false;
   }
 }
 

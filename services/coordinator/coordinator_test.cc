@@ -143,6 +143,7 @@ class CoordinatorTest : public ::testing::Test {
         coordinator_->Attach(report, std::make_shared<StreamWaker>(std::function<void()>()));
     ASSERT_TRUE(attached.ok()) << attached.status();
     member.attachment = *std::move(attached);
+    coordinator_->Settle();
   }
 
   // Everybody reports and obeys, twice, then time passes.
@@ -152,6 +153,7 @@ class CoordinatorTest : public ::testing::Test {
         if (member.attachment == nullptr) continue;
         for (const v1::Directive& d : member.attachment->TakeDirectives()) member.Obey(d);
         (void)coordinator_->Report(*member.attachment, member.Report());
+        coordinator_->Settle();
         for (const v1::Directive& d : member.attachment->TakeDirectives()) member.Obey(d);
       }
     }
@@ -163,6 +165,7 @@ class CoordinatorTest : public ::testing::Test {
     for (const absl::Time end = now_ + time; now_ < end;) {
       now_ = std::min(now_ + LeaseTable::kCheckInterval, end);
       coordinator_->Tick();
+      coordinator_->Settle();
     }
   }
 

@@ -1,0 +1,284 @@
+#include "services/coordinator/checkpoint_desk.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/limits/limits.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// Errors that are the sender's: the round goes on without that stream.
+bool HarmsOnlyTheStream(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsCancelled(status) || absl::IsDataLoss(status) ||
+         absl::IsFailedPrecondition(status);
+}
+
+CheckpointRounds::Key KeyOf(const CheckpointRound& round) {
+  return {round.step(), round.snapshot()};
+}
+
+bool HasCommitted(const JobRegistry::Entry& entry, uint32_t generation, int64_t step) {
+  return generation == entry.job.record().generation() && entry.rounds.HasCommitted(step);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- users
+
+absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointDesk::List(const std::string& parent) {
+  std::vector<uint64_t> numbers;
+  {
+    JobRegistry::Turn turn(registry_);
+    if (parent.empty()) {
+      for (const auto& [number, entry] : turn.jobs()) numbers.push_back(number);
+    } else {
+      ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(parent));
+      numbers.push_back(entry->published->number());
+    }
+  }
+  std::vector<v1::Checkpoint> all;
+  for (const uint64_t number : numbers) {
+    ASSIGN_OR_RETURN(const auto some, registry_->store().Checkpoints(number));
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+absl::StatusOr<v1::Checkpoint> CheckpointDesk::Find(const CheckpointRef& reference) {
+  uint64_t number;
+  {
+    JobRegistry::Turn turn(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(reference.job));
+    number = entry->published->number();
+  }
+  ASSIGN_OR_RETURN(const auto checkpoints, registry_->store().Checkpoints(number));
+  for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
+    if (!reference.step || it->step() == *reference.step) return *it;
+  }
+  return WithReason(
+      absl::NotFoundError(reference.step
+                              ? absl::StrCat("job '", reference.job, "' has no checkpoint of step ",
+                                             *reference.step)
+                              : absl::StrCat("job '", reference.job, "' has no checkpoint yet")),
+      "CHECKPOINT_NOT_FOUND");
+}
+
+absl::StatusOr<v1::Checkpoint> CheckpointDesk::Get(const std::string& name) {
+  const auto reference = ParseCheckpointRef(name);
+  if (!reference) {
+    return FaultsToStatus(
+        {{"name", absl::StrCat("'", name, "' is not jobs/J/checkpoints/S, J@S or J")}},
+        "INVALID_REQUEST");
+  }
+  return Find(*reference);
+}
+
+absl::StatusOr<int64_t> CheckpointDesk::Request(const std::string& job) {
+  JobRegistry::Turn turn(registry_);
+  ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
+  absl::StatusOr<int64_t> step = entry->job.RequestCheckpoint(registry_->Now());
+  turn.Perform(*entry);
+  return step;
+}
+
+absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(const std::string& job,
+                                                                    int64_t step,
+                                                                    absl::Duration timeout) {
+  std::string newest_name;
+  {
+    JobRegistry::Turn turn(registry_);
+    auto newest = [](const v1::Job& record) -> int64_t {
+      const auto reference = ParseCheckpointRef(record.checkpoint());
+      return reference ? reference->step.value_or(-1) : -1;
+    };
+    auto settled = [&]() {
+      const auto entry = turn.Find(job);
+      if (!entry.ok()) return true;
+      const v1::Job& record = *(*entry)->published;
+      return record.state() != v1::RUNNING || newest(record) >= step;
+    };
+    turn.AwaitFor(absl::Condition(&settled), timeout);
+    if (!settled()) return std::nullopt;
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
+    const v1::Job& record = *entry->published;
+    if (newest(record) < step) {
+      return WithReason(
+          absl::AbortedError(absl::StrCat(record.name(), " stopped before step ", step, " (",
+                                          v1::JobState_Name(record.state()), ")")),
+          "JOB_NOT_RUNNING");
+    }
+    newest_name = record.checkpoint();
+  }
+  return Find(*ParseCheckpointRef(newest_name));
+}
+
+// ---------------------------------------------------------------- shards
+
+absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
+    const v1::WriteShardHeader& header) {
+  std::shared_ptr<CheckpointRound> round;
+  {
+    JobRegistry::Turn turn(registry_);
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(header.job()));
+    const Job& job = entry->job;
+    if (HasCommitted(*entry, header.generation(), header.step())) return std::nullopt;
+    RETURN_IF_ERROR(job.AdmitShard(header));
+    auto make = [&] {
+      CheckpointRound::Options options{
+          .plan = job.plan(),
+          .writer = {.directory = registry_->folder().checkpoints(job.plan()->job()),
+                     .id = absl::StrCat(registry_->store().term(), "-", header.snapshot()),
+                     .step = header.step(),
+                     .total_steps = job.record().progress().total_steps()},
+          .snapshot = header.snapshot(),
+          .start = registry_->Now()};
+      if (header.has_update_state()) options.writer.update_state = header.update_state();
+      return options;
+    };
+    ASSIGN_OR_RETURN(round, entry->rounds.Join({header.step(), header.snapshot()}, make));
+    entry->rounds.BeginStream();
+  }
+  ShardUpload upload(round, header.shard());
+  if (absl::Status opened = round->Open(); !opened.ok()) return EndShard(upload, opened);
+  return upload;
+}
+
+absl::Status CheckpointDesk::EndShard(const ShardUpload& upload, absl::Status stream) {
+  CheckpointRound& round = *upload.round();
+  bool committing = false;
+  if (stream.ok()) {
+    const absl::StatusOr<bool> last = round.FinishShard(upload.shard(), upload.bytes());
+    committing = last.ok() && *last;
+    stream = committing ? Commit(round) : last.status();
+  }
+  JobRegistry::Turn turn(registry_);
+  ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(round.plan().job()));
+  entry->rounds.EndStream();
+  // Another round of the same step may have been faster.
+  if (committing && HasCommitted(*entry, round.plan().generation(), round.step())) {
+    return absl::OkStatus();
+  }
+  if (stream.ok() || (!committing && HarmsOnlyTheStream(stream))) return stream;
+  if (!entry->rounds.IsOpen(round)) return stream;
+  Abandon(*entry, KeyOf(round), stream);
+  turn.Perform(*entry);
+  return stream;
+}
+
+void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& member,
+                                  const v1::JobReport& report) {
+  if (!entry.job.Uses(member) || report.generation() != entry.job.record().generation()) return;
+  for (const v1::SnapshotReport& snapshot : report.snapshots()) {
+    if (snapshot.outcome() != v1::SNAPSHOT_FAILED || snapshot.snapshot() != 0) continue;
+    Abandon(entry, {snapshot.step(), 0},
+            WithReason(absl::FailedPreconditionError(absl::StrCat(
+                           member, ", shard ", snapshot.shard(), ": ", snapshot.message())),
+                       "SNAPSHOT_FAILED"));
+  }
+}
+
+void CheckpointDesk::Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key,
+                             const absl::Status& why) {
+  if (!entry.rounds.Abandon(key, why)) return;
+  metrics_->checkpoint_failures.Increment();
+  entry.job.CheckpointFailed(key.step, key.snapshot, why, registry_->Now());
+}
+
+// The rename inside of round.Commit() is what counts: a store that does not hear of it in time
+// finds the checkpoint at the next start.
+absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
+  const std::string& job = round.plan().job();
+  {
+    JobRegistry::Turn turn(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
+    if (!entry->rounds.IsOpen(round)) return CheckpointNotWanted(round);
+  }
+  ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, round.Commit());
+  CommitQueue::Ticket stored;
+  {
+    JobRegistry::Turn turn(registry_);
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
+    if (entry->job.active() && entry->job.record().generation() == round.plan().generation()) {
+      entry->rounds.Commit(round.step());
+    }
+    const absl::Time now = registry_->Now();
+    metrics_->checkpoint_seconds.Observe(absl::ToDoubleSeconds(now - round.start()));
+    metrics_->checkpoint_bytes.Increment(static_cast<double>(checkpoint.size_bytes()));
+    metrics_->CheckpointCommitted(job, round.step(),
+                                  absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+    entry->job.CheckpointCommitted(checkpoint, now);
+    stored = turn.Perform(*entry, {.checkpoint = checkpoint});
+  }
+  AwaitStored(job, stored);
+  PruneAfter(round);
+  return absl::OkStatus();
+}
+
+void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
+  const std::string& job = round.plan().job();
+  auto removed = PruneCheckpoints(registry_->folder().checkpoints(job),
+                                  round.plan().spec().checkpoint().keep_last());
+  if (!removed.ok()) {
+    LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << removed.status();
+    return;
+  }
+  if (removed->empty()) return;
+  CommitQueue::Ticket stored = 0;
+  {
+    JobRegistry::Turn turn(registry_);
+    if (const auto entry = turn.Find(job); entry.ok()) {
+      stored = turn.Perform(**entry, {.checkpoints_removed = *std::move(removed)});
+    }
+  }
+  AwaitStored(job, stored);
+}
+
+// So that whoever hears of the shard's end finds it in the store. If the disk is late, the next
+// start finds it in the job's folder.
+void CheckpointDesk::AwaitStored(const std::string& job, CommitQueue::Ticket change) {
+  const absl::Status late = registry_->changes().Await(change, limits::kChangeWaitMax);
+  if (!late.ok()) LOG(ERROR) << JobName(job) << ": " << late;
+}
+
+absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
+    const v1::ReadShardRequest& request) {
+  std::shared_ptr<const v1::JobPlan> plan;
+  {
+    JobRegistry::Turn turn(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.job()));
+    const Job& job = entry->job;
+    if (!job.active() || job.record().generation() != request.generation()) {
+      return WithReason(absl::FailedPreconditionError(
+                            absl::StrCat(job.record().name(), ": generation ", request.generation(),
+                                         " is not the current one (", job.record().generation(),
+                                         ", ", v1::JobState_Name(job.state()), ")")),
+                        "STALE_GENERATION");
+    }
+    plan = job.plan();
+  }
+  const std::string name = JobName(plan->job());
+  if (request.shard() < 0 || request.shard() >= plan->shards_size()) {
+    return WithReason(
+        absl::InvalidArgumentError(absl::StrCat(name, ": no shard ", request.shard(), " (",
+                                                plan->shards_size(), " shards)")),
+        "SHARD_NOT_FOUND");
+  }
+  if (plan->restore().empty()) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(name, " starts from initial values")),
+        "NOTHING_TO_RESTORE");
+  }
+  if (plan->restore().front() == '/') return RestoreSource{plan, plan->restore()};
+  const auto reference = ParseCheckpointRef(plan->restore());
+  CHECK(reference.has_value()) << plan->restore();
+  ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, Find(*reference));
+  return RestoreSource{plan, checkpoint.directory()};
+}
+
+}  // namespace muster

@@ -1,0 +1,156 @@
+#include "services/coordinator/fleet_desk.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "lib/job/resource_name.h"
+#include "lib/status/status.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+
+// By job, since a member may still hold an older generation beside the newest.
+struct FleetDesk::Newest {
+  explicit Newest(const v1::MemberReport& report) {
+    for (const v1::JobReport& job : report.jobs()) {
+      const v1::JobReport*& known = by_job[job.job()];
+      if (known == nullptr || known->generation() < job.generation()) known = &job;
+    }
+  }
+  std::vector<std::string> jobs() const {
+    std::vector<std::string> jobs;
+    for (const auto& [id, job] : by_job) jobs.push_back(id);
+    return jobs;
+  }
+
+  absl::btree_map<std::string, const v1::JobReport*> by_job;
+};
+
+namespace {
+
+// Of jobs that nobody here knows.
+v1::Directive ForgetDirective(const v1::JobReport& job) {
+  v1::Directive directive;
+  directive.set_job(job.job());
+  directive.set_generation(job.generation());
+  directive.mutable_release();
+  return directive;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberReport& report,
+                                                              std::shared_ptr<StreamWaker> waker) {
+  if (!report.has_hello()) {
+    return WithReason(absl::InvalidArgumentError("the first report of a stream must carry hello"),
+                      "HELLO_INVALID");
+  }
+  const v1::Hello& hello = report.hello();
+  const Newest newest(report);
+  std::shared_ptr<Attachment> attachment;
+  {
+    JobRegistry::Turn turn(&registry());
+    ASSIGN_OR_RETURN(Fleet::Arrival arrival,
+                     options_.fleet->Attach(hello, std::move(waker), registry().Now()));
+    attachment = std::move(arrival.attachment);
+    if (arrival.displaced != nullptr) turn.WakeLater(arrival.displaced->waker());
+    if (arrival.replaces_member) {
+      LoseMember(turn, hello.member(), "a new process has taken its place");
+    }
+    LOG(INFO) << hello.member() << " attached (" << v1::Role_Name(hello.role()) << ", "
+              << hello.host() << ", pid " << hello.pid() << ")";
+    for (JobRegistry::Entry* entry : turn.Active()) entry->job.Reattached(hello.member());
+    RETURN_IF_ERROR(options_.fleet->Renew(*attachment, newest.jobs(), registry().Now()));
+    TakeReport(turn, hello.member(), newest);
+  }
+  return attachment;
+}
+
+absl::Status FleetDesk::Report(const Attachment& attachment, const v1::MemberReport& report) {
+  const Newest newest(report);
+  RETURN_IF_ERROR(options_.fleet->Renew(attachment, newest.jobs(), registry().Now()));
+  if (registry().changes().full()) {
+    LOG_EVERY_N(WARNING, 1000) << "the store's disk is far behind: reports only renew leases";
+    return absl::OkStatus();
+  }
+  JobRegistry::Turn turn(&registry());
+  // The member may have been lost, or replaced, since its lease was renewed: its jobs know that
+  // already, and what the process before said would be taken for the new one's.
+  RETURN_IF_ERROR(attachment.closed());
+  TakeReport(turn, attachment.member(), newest);
+  return absl::OkStatus();
+}
+
+void FleetDesk::TakeReport(JobRegistry::Turn& turn, const std::string& member,
+                           const Newest& newest) {
+  const absl::Time now = registry().Now();
+  for (const auto& [id, job] : newest.by_job) {
+    if (auto entry = turn.Find(id); entry.ok()) {
+      (*entry)->job.Report(member, job, now);
+      options_.checkpoints->TakeFailures(**entry, member, *job);
+      turn.Perform(**entry);
+    } else {
+      turn.SendLater(member, ForgetDirective(*job));
+    }
+  }
+  for (JobRegistry::Entry* entry : turn.Active()) {
+    const bool silent =
+        entry->job.Uses(member) && !newest.by_job.contains(JobIdOf(entry->job.record().name()));
+    if (!silent) continue;
+    entry->job.Report(member, nullptr, now);
+    turn.Perform(*entry);
+  }
+}
+
+void FleetDesk::LoseMember(JobRegistry::Turn& turn, const std::string& member,
+                           const std::string& why) {
+  LOG(WARNING) << member << " lost: " << why;
+  options_.metrics->ForgetMember(member);
+  for (JobRegistry::Entry* entry : turn.Active()) {
+    entry->job.MemberLost(member, why, registry().Now());
+    turn.Perform(*entry);
+  }
+}
+
+void FleetDesk::Detach(const Attachment& attachment, Fleet::Departure departure) {
+  JobRegistry::Turn turn(&registry());
+  if (options_.fleet->Detach(attachment, departure)) {
+    LoseMember(turn, attachment.member(), "it left the fleet");
+  } else if (departure == Fleet::Departure::kBroken) {
+    LOG(WARNING) << attachment.member() << ": stream broken";
+  }
+}
+
+void FleetDesk::ExpireLeases() {
+  JobRegistry::Turn turn(&registry());
+  for (Fleet::Expiry& expiry : options_.fleet->TakeExpired(registry().Now())) {
+    if (expiry.attachment != nullptr) turn.WakeLater(expiry.attachment->waker());
+    LoseMember(turn, expiry.member, expiry.why);
+  }
+}
+
+v1::ListMembersResponse FleetDesk::ListMembers() const {
+  v1::ListMembersResponse response;
+  for (const auto& [name, known] : options_.fleet->members()) {
+    const v1::Hello& hello = known.hello;
+    v1::Member& member = *response.add_members();
+    member.set_name(name);
+    member.set_role(hello.role());
+    member.set_host(hello.host());
+    member.set_pid(hello.pid());
+    member.set_incarnation(hello.incarnation());
+    *member.mutable_devices() = hello.devices();
+    for (const std::string& job : known.jobs) member.add_jobs(job);
+    *member.mutable_attach_time() = ToProto(known.attach_time);
+    *member.mutable_report_time() = ToProto(known.report_time);
+    member.set_metrics_url(hello.metrics_url());
+    member.set_version(hello.version());
+    member.set_transport(hello.transport());
+  }
+  return response;
+}
+
+}  // namespace muster

@@ -1,0 +1,290 @@
+#include "services/coordinator/job_registry.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/concurrency/steady_wait.h"
+#include "lib/job/resource_name.h"
+#include "lib/status/status.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+namespace {
+
+// What a job's folder says of its checkpoints, held against the store. A checkpoint exists once its
+// folder is renamed: the store may not have heard of it, or of its removal.
+struct CheckpointsFound {
+  std::vector<int64_t> on_disk;              // that can be read
+  std::vector<v1::Checkpoint> unknown;       // to the store, by step
+  std::optional<v1::Checkpoint> last_known;  // to the store, and still there
+};
+
+absl::StatusOr<CheckpointsFound> FindCheckpoints(const v1::Job& record, const StateFolder& folder,
+                                                 Store& store) {
+  const std::string id = JobIdOf(record.name());
+  CheckpointsFound found;
+  ASSIGN_OR_RETURN(found.on_disk, ListCheckpointSteps(folder.checkpoints(id)));
+  ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> stored, store.Checkpoints(record.number()));
+  std::vector<int64_t> gone;
+  std::set<int64_t> known;
+  for (const v1::Checkpoint& checkpoint : stored) {
+    known.insert(checkpoint.step());
+    if (std::ranges::binary_search(found.on_disk, checkpoint.step())) {
+      found.last_known = checkpoint;
+    } else {
+      gone.push_back(checkpoint.step());
+    }
+  }
+  if (!gone.empty()) {
+    RETURN_IF_ERROR(store.Commit({.record = &record, .checkpoints_removed = gone}));
+  }
+  std::erase_if(found.on_disk, [&](int64_t step) {
+    if (known.contains(step)) return false;
+    const auto reader = CheckpointReader::Open(CheckpointPath(folder.checkpoints(id), step));
+    if (reader.ok()) {
+      found.unknown.push_back((*reader)->ToProto(id));
+      return false;
+    }
+    LOG(ERROR) << record.name() << ": checkpoint of step " << step
+               << " left alone: " << reader.status();
+    return true;
+  });
+  return found;
+}
+
+}  // namespace
+
+v1::Job JobRegistry::Entry::View() const {
+  v1::Job view = *published;
+  *view.mutable_progress() = job.record().progress();
+  return view;
+}
+
+// ---------------------------------------------------------------- loading
+
+JobRegistry::JobRegistry(Options options)
+    : options_(std::move(options)),
+      changes_([this](const Store::Change& change) { return store().Commit(change); }) {}
+
+absl::Status JobRegistry::Load() {
+  ASSIGN_OR_RETURN(std::vector<StoredJob> stored, store().LoadJobs());
+  for (StoredJob& job : stored) {
+    const std::string name = job.record.name();
+    RETURN_IF_ERROR(Annotate(LoadJob(std::move(job)), name));
+  }
+  changes_.AwaitAll();
+  folder().RemoveAllSetAside();
+  absl::MutexLock lock(&mu_);
+  LOG(INFO) << "term " << store().term() << ": " << jobs_.size() << " jobs, " << active_.size()
+            << " of them active";
+  return absl::OkStatus();
+}
+
+absl::Status JobRegistry::LoadJob(StoredJob stored) {
+  const v1::Job& record = stored.record;
+  const std::string id = JobIdOf(record.name());
+  std::unique_ptr<MetricsLog> metrics_log;
+  if (!IsTerminal(record.state()) && record.generation() > 0) {
+    RETURN_IF_ERROR(folder().MakeJob(id));
+    ASSIGN_OR_RETURN(metrics_log, MetricsLog::Open(folder().metrics_log(id)));
+  }
+  ASSIGN_OR_RETURN(const CheckpointsFound found, FindCheckpoints(record, folder(), store()));
+  auto graph = stored.origin.graph.nodes().empty()
+                   ? nullptr
+                   : std::make_shared<const v1::Graph>(std::move(stored.origin.graph));
+  stored.origin.graph.Clear();
+
+  Turn turn(this);
+  Entry& entry =
+      turn.Add(record, std::move(stored.origin), std::move(graph), std::move(stored.plan));
+  if (metrics_log != nullptr) {
+    entry.job.Restore(metrics_log->history());
+    if (entry.job.active()) entry.metrics_log = std::move(metrics_log);
+  }
+  if (entry.job.active()) {
+    for (const int64_t step : found.on_disk) {
+      if (step > entry.job.plan()->first_step()) entry.rounds.Commit(step);
+    }
+    const v1::Checkpoint* newest = found.last_known ? &*found.last_known : nullptr;
+    for (const v1::Checkpoint& unknown : found.unknown) {
+      if (newest == nullptr || unknown.step() > newest->step()) newest = &unknown;
+    }
+    if (newest != nullptr) {
+      options_.metrics->CheckpointCommitted(
+          id, newest->step(),
+          absl::ToDoubleSeconds(FromProto(newest->create_time()) - absl::UnixEpoch()));
+    }
+  }
+  for (const v1::Checkpoint& checkpoint : found.unknown) {
+    entry.job.CheckpointCommitted(checkpoint, Now());
+    turn.Perform(entry, {.checkpoint = checkpoint});
+  }
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- publishing
+
+void JobRegistry::Publish(News news, const CommitQueue::Change& change) {
+  if (change.record != nullptr) {
+    std::shared_ptr<const v1::Job> before;
+    {
+      absl::MutexLock lock(&mu_);
+      if (auto it = jobs_.find(news.number); it != jobs_.end()) {
+        before = std::exchange(it->second->published, change.record);
+      }
+    }
+    if (before != nullptr) CountTransitions(*before, change);
+  }
+  if (news.metrics_log != nullptr) {
+    const absl::Status appended =
+        news.metrics_log->Append(news.effects.steps, news.effects.evaluations);
+    if (!appended.ok()) {
+      LOG_EVERY_N(ERROR, 100) << "metrics.jsonl: " << appended;
+    }
+  }
+  for (Job::Outgoing& outgoing : news.effects.directives) {
+    options_.fleet->Send(outgoing.member, std::move(outgoing.directive));
+  }
+  for (CheckpointRounds::Ended& ended : news.ended_rounds) {
+    ended.round->Resolve(std::move(ended.outcome));
+  }
+  if (!change.events.empty()) options_.watches->Wake({news.number});
+}
+
+void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Change& change) {
+  v1::JobState state = before.state();
+  for (const v1::JobEvent& event : change.events) {
+    LOG(INFO) << before.name() << " " << v1::JobState_Name(event.state()) << " " << event.reason()
+              << ": " << event.message();
+    if (event.state() != state) {
+      options_.metrics->CountTransition(state, event.state(), event.reason());
+    }
+    state = event.state();
+  }
+  const bool ended = state != v1::PREPARING && state != v1::RUNNING && state != v1::RECOVERING;
+  if (ended) options_.metrics->ForgetJob(JobIdOf(before.name()));
+}
+
+// ---------------------------------------------------------------- turns
+
+JobRegistry::Turn::Turn(JobRegistry* registry) : registry_(registry) { registry_->mu_.Lock(); }
+
+JobRegistry::Turn::~Turn() {
+  registry_->mu_.Unlock();
+  for (const auto& waker : to_wake_) waker->Wake();
+  for (Job::Outgoing& outgoing : to_send_) {
+    registry_->options_.fleet->Send(outgoing.member, std::move(outgoing.directive));
+  }
+}
+
+absl::StatusOr<JobRegistry::Entry*> JobRegistry::Turn::Find(const std::string& name) const {
+  registry_->mu_.AssertHeld();
+  auto number = registry_->number_by_id_.find(JobIdOf(name));
+  if (number == registry_->number_by_id_.end()) {
+    return WithReason(absl::NotFoundError(absl::StrCat("no job '", JobIdOf(name), "'")),
+                      "JOB_NOT_FOUND");
+  }
+  return registry_->jobs_.at(number->second).get();
+}
+
+JobRegistry::Entry* JobRegistry::Turn::FindNumber(uint64_t number) const {
+  registry_->mu_.AssertHeld();
+  auto it = registry_->jobs_.find(number);
+  return it == registry_->jobs_.end() ? nullptr : it->second.get();
+}
+
+const absl::btree_map<uint64_t, std::unique_ptr<JobRegistry::Entry>>& JobRegistry::Turn::jobs()
+    const {
+  registry_->mu_.AssertHeld();
+  return registry_->jobs_;
+}
+
+std::vector<JobRegistry::Entry*> JobRegistry::Turn::Active() const {
+  registry_->mu_.AssertHeld();
+  std::vector<Entry*> jobs;
+  for (const uint64_t number : registry_->active_)
+    jobs.push_back(registry_->jobs_.at(number).get());
+  return jobs;
+}
+
+JobRegistry::Entry& JobRegistry::Turn::Add(const v1::Job& record, JobOrigin origin,
+                                           std::shared_ptr<const v1::Graph> graph,
+                                           std::shared_ptr<const v1::JobPlan> plan) {
+  const absl::Time now = registry_->Now();
+  auto entry = std::make_unique<Entry>(
+      Entry{.job = Job(record, std::move(plan), registry_->store().term(), now),
+            .published = std::make_shared<v1::Job>(record),
+            .origin = std::move(origin),
+            .graph = std::move(graph),
+            .queued_since = now});
+  Entry& added = *entry;
+  PutBack(std::move(entry));
+  return added;
+}
+
+std::unique_ptr<JobRegistry::Entry> JobRegistry::Turn::Take(Entry& entry) {
+  registry_->mu_.AssertHeld();
+  const uint64_t number = entry.published->number();
+  registry_->number_by_id_.erase(JobIdOf(entry.published->name()));
+  registry_->active_.erase(number);
+  auto it = registry_->jobs_.find(number);
+  std::unique_ptr<Entry> taken = std::move(it->second);
+  registry_->jobs_.erase(it);
+  return taken;
+}
+
+void JobRegistry::Turn::PutBack(std::unique_ptr<Entry> entry) {
+  registry_->mu_.AssertHeld();
+  const uint64_t number = entry->published->number();
+  registry_->number_by_id_[JobIdOf(entry->published->name())] = number;
+  if (entry->job.active()) registry_->active_.insert(number);
+  registry_->jobs_[number] = std::move(entry);
+}
+
+CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
+  registry_->mu_.AssertHeld();
+  const v1::Job& record = entry.job.record();
+  News news{.number = record.number(), .effects = entry.job.TakeEffects()};
+  CommitQueue::Change change{.events = std::exchange(news.effects.events, {}),
+                             .plan = std::move(extra.plan),
+                             .checkpoint = std::move(extra.checkpoint),
+                             .checkpoints_removed = std::move(extra.checkpoints_removed)};
+  if (!news.effects.steps.empty() || !news.effects.evaluations.empty()) {
+    news.metrics_log = entry.metrics_log;
+  }
+  if (!change.events.empty()) {
+    if (entry.job.state() == v1::QUEUED) entry.queued_since = registry_->Now();
+    if (entry.job.active()) {
+      registry_->active_.insert(record.number());
+    } else {
+      registry_->active_.erase(record.number());
+      entry.rounds.Clear();
+      entry.metrics_log.reset();
+    }
+  }
+  entry.rounds.DropUnwanted([&](uint64_t snapshot) { return entry.job.Wants(snapshot); });
+  news.ended_rounds = entry.rounds.TakeEnded();
+  if (!change.events.empty() || !change.checkpoints_removed.empty()) {
+    change.record = std::make_shared<v1::Job>(record);
+  }
+  const bool silent = change.record == nullptr && news.effects.directives.empty() &&
+                      news.metrics_log == nullptr && news.ended_rounds.empty();
+  if (silent) return entry.last_change;
+  change.publish = [registry = registry_,
+                    news = std::move(news)](const CommitQueue::Change& stored) mutable {
+    registry->Publish(std::move(news), stored);
+  };
+  return entry.last_change = registry_->changes_.Push(std::move(change));
+}
+
+void JobRegistry::Turn::AwaitFor(const absl::Condition& condition, absl::Duration timeout) {
+  registry_->mu_.AssertHeld();
+  muster::AwaitFor(&registry_->mu_, condition, timeout);
+}
+
+}  // namespace muster

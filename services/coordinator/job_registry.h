@@ -1,0 +1,142 @@
+// Every job that the coordinator knows, and the one way to change one: in memory first, then on the
+// disk, then in public.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "services/coordinator/checkpoint_rounds.h"
+#include "services/coordinator/commit_queue.h"
+#include "services/coordinator/coordinator_metrics.h"
+#include "services/coordinator/fleet.h"
+#include "services/coordinator/job.h"
+#include "services/coordinator/metrics_log.h"
+#include "services/coordinator/state_folder.h"
+#include "services/coordinator/store.h"
+#include "services/coordinator/watch_hub.h"
+
+namespace muster {
+
+// Thread-safe. Jobs are looked at and changed in a Turn, which holds the registry's mutex: reports
+// wait for it, so nothing in a turn waits for a disk, parses or plans. What a change leaves to do
+// goes through the commit queue: it is stored first, and only then its directives are sent, its
+// steps logged, its watches woken and its rounds resolved.
+class JobRegistry {
+ public:
+  struct Options {
+    StateFolder folder;
+    Store* store;  // these four outlive the registry
+    Fleet* fleet;  // takes directives
+    WatchHub* watches;
+    CoordinatorMetrics* metrics;
+    std::function<absl::Time()> clock;
+  };
+  explicit JobRegistry(Options options);
+
+  // Takes up what the store has and what lies on the disk: jobs, checkpoints, metrics logs. Call it
+  // once, before anything else.
+  absl::Status Load();
+
+  struct Entry {
+    Job job;                                   // may be ahead of what is stored
+    std::shared_ptr<const v1::Job> published;  // the record as it is stored
+    JobOrigin origin;                          // without its graph
+    std::shared_ptr<const v1::Graph> graph;    // as it was submitted; null: it must be built
+    absl::Time queued_since;
+    std::shared_ptr<MetricsLog> metrics_log;  // while the job is active
+    CheckpointRounds rounds;
+    CommitQueue::Ticket last_change = 0;
+
+    // What users may see: nothing that is not stored but the progress, which never is.
+    v1::Job View() const;
+  };
+  class Turn;
+
+  const StateFolder& folder() const { return options_.folder; }
+  Store& store() const { return *options_.store; }
+  const CommitQueue& changes() const { return changes_; }
+  absl::Time Now() const { return options_.clock(); }
+
+ private:
+  absl::Status LoadJob(StoredJob stored) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What is told once a change is stored.
+  struct News {
+    uint64_t number = 0;
+    std::shared_ptr<MetricsLog> metrics_log;
+    Job::Effects effects;  // without events: the change has them
+    std::vector<CheckpointRounds::Ended> ended_rounds;
+  };
+  void Publish(News news, const CommitQueue::Change& change) ABSL_LOCKS_EXCLUDED(mu_);
+  void CountTransitions(const v1::Job& before, const CommitQueue::Change& change);
+
+  const Options options_;
+  absl::Mutex mu_;
+  absl::btree_map<uint64_t, std::unique_ptr<Entry>> jobs_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, uint64_t> number_by_id_ ABSL_GUARDED_BY(mu_);
+  absl::btree_set<uint64_t> active_ ABSL_GUARDED_BY(mu_);
+  CommitQueue changes_;  // last: its thread uses the others
+};
+
+// One look at the jobs, or one change: holds the registry's mutex from its beginning to its end.
+// Entries that it gives out live no longer than it. Not thread-safe, not to be nested.
+class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
+ public:
+  explicit Turn(JobRegistry* registry)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(registry->mu_) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  ~Turn() ABSL_UNLOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  // By "jobs/ID" or "ID". NOT_FOUND (reason "JOB_NOT_FOUND").
+  absl::StatusOr<Entry*> Find(const std::string& name) const;
+  Entry* FindNumber(uint64_t number) const;  // or null
+  const absl::btree_map<uint64_t, std::unique_ptr<Entry>>& jobs() const;
+  std::vector<Entry*> Active() const;  // by number
+
+  // A job that is stored already.
+  Entry& Add(const v1::Job& record, JobOrigin origin, std::shared_ptr<const v1::Graph> graph,
+             std::shared_ptr<const v1::JobPlan> plan);
+  // The registry forgets the job, until it is put back.
+  std::unique_ptr<Entry> Take(Entry& entry);
+  void PutBack(std::unique_ptr<Entry> entry);
+
+  // Sends on its way what the entry's job has to say, and what else belongs to that change. The
+  // ticket is of this change, or of the job's last one if nothing has changed.
+  struct Extra {
+    std::shared_ptr<const v1::JobPlan> plan = nullptr;
+    std::optional<v1::Checkpoint> checkpoint = std::nullopt;
+    std::vector<int64_t> checkpoints_removed = {};
+  };
+  CommitQueue::Ticket Perform(Entry& entry, Extra extra);
+  CommitQueue::Ticket Perform(Entry& entry) { return Perform(entry, Extra()); }
+
+  // Lets others have their turns until the condition, which may use this turn, is true or `timeout`
+  // has passed.
+  void AwaitFor(const absl::Condition& condition, absl::Duration timeout);
+
+  // When the turn is over: a stream that was closed, and a directive that is no job's.
+  void WakeLater(std::shared_ptr<StreamWaker> waker) { to_wake_.push_back(std::move(waker)); }
+  void SendLater(std::string member, v1::Directive directive) {
+    to_send_.push_back({std::move(member), std::move(directive)});
+  }
+
+ private:
+  JobRegistry* const registry_;
+  std::vector<std::shared_ptr<StreamWaker>> to_wake_;
+  std::vector<Job::Outgoing> to_send_;
+};
+
+}  // namespace muster

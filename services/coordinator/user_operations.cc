@@ -1,0 +1,277 @@
+#include "services/coordinator/user_operations.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "lib/job/job_validation.h"
+#include "lib/job/resource_name.h"
+#include "lib/limits/limits.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/status.h"
+#include "services/coordinator/initial_values.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+namespace {
+
+// The same spec is the same bytes, whatever the order of its maps.
+std::string Fingerprint(const v1::JobSpec& spec) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  spec.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
+
+v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
+  v1::Job record;
+  *record.mutable_spec() = std::move(checked.spec);
+  record.set_state(v1::QUEUED);
+  record.set_reason("SUBMITTED");
+  record.set_message("waits for members");
+  *record.mutable_create_time() = ToProto(now);
+  record.mutable_progress()->set_step(checked.origin.first_step);
+  record.mutable_warnings()->Add(checked.warnings.begin(), checked.warnings.end());
+  return record;
+}
+
+absl::Status CheckQueue(const JobRegistry::Turn& turn) {
+  const int64_t queued = std::ranges::count_if(
+      turn.jobs(), [](const auto& job) { return job.second->job.state() == v1::QUEUED; });
+  if (queued < limits::kJobsQueuedMax) return absl::OkStatus();
+  return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                        queued, " jobs are queued already (the limit): cancel some or wait")),
+                    "QUEUE_FULL");
+}
+
+absl::Status NotFinished(const v1::Job& record) {
+  return WithReason(absl::FailedPreconditionError(absl::StrCat(record.name(), " has not ended (",
+                                                               v1::JobState_Name(record.state()),
+                                                               "): cancel it first")),
+                    "JOB_NOT_FINISHED");
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- creating
+
+absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
+    const v1::CreateJobRequest& request) {
+  if (request.request_id().empty() || request.validate_only()) return std::nullopt;
+  ASSIGN_OR_RETURN(const auto earlier, registry().store().FindRequest(request.request_id()));
+  if (!earlier) return std::nullopt;
+  if (earlier->fingerprint != Fingerprint(request.spec())) {
+    return WithReason(absl::AlreadyExistsError(
+                          absl::StrCat("request_id '", request.request_id(), "' was used for ",
+                                       JobName(earlier->job), " with another spec")),
+                      "REQUEST_ID_REUSED");
+  }
+  return GetJob(earlier->job);
+}
+
+absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& request) {
+  const SubmissionContext context{
+      .data_visible = options_.data_visible,
+      .find_checkpoint =
+          [this](const CheckpointRef& reference) -> absl::StatusOr<SubmissionContext::Found> {
+        ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, options_.checkpoints->Find(reference));
+        return SubmissionContext::Found{checkpoint.name(), checkpoint.directory()};
+      }};
+  return CheckSubmission(request.spec(), request.request_id(), context);
+}
+
+absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& request) {
+  ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
+  if (earlier) return *std::move(earlier);
+  ASSIGN_OR_RETURN(CheckedSpec checked, Check(request));
+  v1::Job record = QueuedRecord(checked, registry().Now());
+  if (request.validate_only()) return record;
+  const std::string models = registry().folder().models();
+  if (!checked.initial_values.empty()) {
+    ASSIGN_OR_RETURN(checked.origin.restore,
+                     WriteInitialValues(models, record.spec(),
+                                        {.graph = checked.origin.graph,
+                                         .initial_values = std::move(checked.initial_values)}));
+  }
+  absl::Cleanup forget = [models, values = checked.origin.restore] {
+    RemoveInitialValues(models, values);
+  };
+  absl::MutexLock lock(&creating_);
+  ASSIGN_OR_RETURN(earlier, FindRequest(request));
+  if (earlier) return *std::move(earlier);
+  ASSIGN_OR_RETURN(record, Enter(request, std::move(record), std::move(checked.origin)));
+  std::move(forget).Cancel();
+  return record;
+}
+
+absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& request, v1::Job record,
+                                              JobOrigin origin) {
+  {
+    JobRegistry::Turn turn(&registry());
+    RETURN_IF_ERROR(CheckQueue(turn));
+  }
+  ASSIGN_OR_RETURN(record, registry().store().AddJob({.record = std::move(record),
+                                                      .origin = origin,
+                                                      .request_id = request.request_id(),
+                                                      .fingerprint = Fingerprint(request.spec())}));
+  std::shared_ptr<const v1::Graph> graph;
+  if (!origin.graph.nodes().empty()) graph = std::make_shared<v1::Graph>(std::move(origin.graph));
+  origin.graph.Clear();
+  JobRegistry::Turn turn(&registry());
+  turn.Add(record, std::move(origin), std::move(graph), /*plan=*/nullptr);
+  LOG(INFO) << record.name() << " QUEUED SUBMITTED";
+  return record;
+}
+
+// ---------------------------------------------------------------- looking
+
+absl::StatusOr<v1::Job> UserOperations::GetJob(const std::string& name) {
+  JobRegistry::Turn turn(&registry());
+  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(name));
+  return entry->View();
+}
+
+absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobsRequest& request) {
+  uint64_t before = std::numeric_limits<uint64_t>::max();
+  std::vector<FieldFault> faults;
+  if (request.page_size() < 0) {
+    faults.push_back(
+        {"page_size", absl::StrCat("must not be negative (is ", request.page_size(), ")")});
+  }
+  if (!request.page_token().empty() && !absl::SimpleAtoi(request.page_token(), &before)) {
+    faults.push_back({"page_token", "is not from an answer of ListJobs"});
+  }
+  if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
+  const int page_size = request.page_size() == 0
+                            ? limits::kPageSizeDefault
+                            : std::min(request.page_size(), limits::kPageSizeMax);
+  JobRegistry::Turn turn(&registry());
+  v1::ListJobsResponse response;
+  for (auto it = turn.jobs().rbegin(); it != turn.jobs().rend(); ++it) {
+    const JobRegistry::Entry& entry = *it->second;
+    if (it->first >= before) continue;
+    if (!request.states().empty() &&
+        std::ranges::count(request.states(), static_cast<int>(entry.published->state())) == 0) {
+      continue;
+    }
+    if (response.jobs_size() == page_size) {
+      response.set_next_page_token(absl::StrCat(response.jobs().rbegin()->number()));
+      break;
+    }
+    *response.add_jobs() = entry.View();
+  }
+  return response;
+}
+
+absl::StatusOr<std::shared_ptr<JobWatch>> UserOperations::WatchJob(
+    const v1::WatchJobRequest& request, std::shared_ptr<StreamWaker> waker) {
+  JobRegistry::Turn turn(&registry());
+  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+  const v1::Job& record = *entry->published;
+  return options_.watches->Add(record.number(), record.name(), request.revision(),
+                               std::move(waker));
+}
+
+absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextOf(JobWatch& watch) {
+  const bool due = options_.watches->TakeDue(watch);
+  WatchAnswer answer;
+  v1::Job& record = *answer.response.mutable_job();
+  {
+    JobRegistry::Turn turn(&registry());
+    const JobRegistry::Entry* const entry = turn.FindNumber(watch.number());
+    if (entry == nullptr) {
+      return WithReason(absl::NotFoundError(absl::StrCat(watch.name(), " was deleted")),
+                        "JOB_NOT_FOUND");
+    }
+    if (!due) return std::nullopt;
+    record = entry->View();
+  }
+  answer.last = IsTerminal(record.state());
+  if (record.revision() <= watch.revision) return answer;  // progress only
+  ASSIGN_OR_RETURN(const auto events, registry().store().Events(watch.number(), watch.revision));
+  for (const v1::JobEvent& event : events) {
+    if (event.revision() > record.revision()) break;  // stored, and not public yet
+    *answer.response.add_events() = event;
+    watch.revision = event.revision();
+  }
+  return answer;
+}
+
+// ---------------------------------------------------------------- changing
+
+absl::StatusOr<v1::Job> UserOperations::Change(const std::string& name,
+                                               const std::function<absl::Status(Job&)>& change) {
+  v1::Job changed;
+  CommitQueue::Ticket stored;
+  {
+    JobRegistry::Turn turn(&registry());
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(name));
+    RETURN_IF_ERROR(change(entry->job));
+    stored = turn.Perform(*entry);
+    changed = entry->job.record();
+  }
+  RETURN_IF_ERROR(registry().changes().Await(stored, limits::kChangeWaitMax));
+  return changed;
+}
+
+absl::StatusOr<v1::Job> UserOperations::CancelJob(const std::string& name) {
+  return Change(name, [this](Job& job) { return job.Cancel(registry().Now()); });
+}
+
+absl::StatusOr<v1::Job> UserOperations::SuspendJob(const std::string& name) {
+  return Change(name, [this](Job& job) { return job.Suspend(registry().Now()); });
+}
+
+absl::StatusOr<v1::Job> UserOperations::ResumeJob(const v1::ResumeJobRequest& request) {
+  return Change(request.name(), [&](Job& job) -> absl::Status {
+    if (!request.has_resources()) return job.Resume(nullptr, registry().Now());
+    v1::JobSpec spec = job.record().spec();
+    *spec.mutable_resources() = request.resources();
+    if (auto faults = ValidateJobSpec(spec); !faults.empty()) return FaultsToStatus(faults);
+    FillDefaults(spec);
+    return job.Resume(&spec.resources(), registry().Now());
+  });
+}
+
+absl::Status UserOperations::DeleteJob(const std::string& name) {
+  std::unique_ptr<JobRegistry::Entry> doomed;
+  {
+    JobRegistry::Turn turn(&registry());
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(name));
+    if (!IsTerminal(entry->published->state())) return NotFinished(*entry->published);
+    doomed = turn.Take(*entry);
+  }
+  const v1::Job& record = *doomed->published;
+  const absl::Status deleted = Erase(*doomed);
+  if (!deleted.ok()) {
+    JobRegistry::Turn turn(&registry());
+    turn.PutBack(std::move(doomed));
+    return deleted;
+  }
+  LOG(INFO) << record.name() << " deleted";
+  options_.watches->Wake({record.number()});
+  RemoveInitialValues(registry().folder().models(), doomed->origin.restore);
+  registry().folder().RemoveJobSetAside(JobIdOf(record.name()));
+  return absl::OkStatus();
+}
+
+// What is on its way to the store comes before: a record of a job that is not there any more cannot
+// be stored.
+absl::Status UserOperations::Erase(const JobRegistry::Entry& entry) {
+  RETURN_IF_ERROR(registry().changes().Await(entry.last_change, limits::kChangeWaitMax));
+  RETURN_IF_ERROR(registry().folder().SetJobAside(JobIdOf(entry.published->name())));
+  return registry().store().DeleteJob(entry.published->number());
+}
+
+}  // namespace muster

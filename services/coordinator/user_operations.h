@@ -1,0 +1,72 @@
+// What users ask of jobs: create, look, list, cancel, suspend, resume, delete, watch.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/checkpoint_desk.h"
+#include "services/coordinator/job_registry.h"
+#include "services/coordinator/submission.h"
+#include "services/coordinator/watch_hub.h"
+
+namespace muster {
+
+// Thread-safe; see JobService for what each does. A change is answered once it is stored: calls
+// wait for the disk, up to limits::kChangeWaitMax, and then say that the change is on its way
+// (RESOURCE_EXHAUSTED with reason "STORE_FULL", DEADLINE_EXCEEDED with "STORE_SLOW"). What is only
+// looked at is what is stored, and waits for nothing.
+class UserOperations {
+ public:
+  struct Options {
+    JobRegistry* registry;  // all three outlive this
+    CheckpointDesk* checkpoints;
+    WatchHub* watches;
+    bool data_visible = false;  // CreateJob opens the data sets
+  };
+  explicit UserOperations(Options options) : options_(options) {}
+
+  absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request)
+      ABSL_LOCKS_EXCLUDED(creating_);
+  absl::StatusOr<v1::Job> GetJob(const std::string& name);
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
+  absl::StatusOr<v1::Job> CancelJob(const std::string& name);
+  absl::Status DeleteJob(const std::string& name);
+  absl::StatusOr<v1::Job> SuspendJob(const std::string& name);
+  absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
+
+  absl::StatusOr<std::shared_ptr<JobWatch>> WatchJob(const v1::WatchJobRequest& request,
+                                                     std::shared_ptr<StreamWaker> waker);
+  struct WatchAnswer {
+    v1::WatchJobResponse response;
+    bool last = false;
+  };
+  // What is to be sent now; nullopt: nothing, the waker will tell. NOT_FOUND: the job was deleted.
+  // One call at a time for each watch.
+  absl::StatusOr<std::optional<WatchAnswer>> NextOf(JobWatch& watch);
+
+ private:
+  // Checks the spec, reads the model and keeps its values: may take long, holds no lock.
+  absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request);
+  // Stores a checked job, and lets the registry know it.
+  absl::StatusOr<v1::Job> Enter(const v1::CreateJobRequest& request, v1::Job record,
+                                JobOrigin origin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(creating_);
+  // The job that an earlier call with the same request id made.
+  absl::StatusOr<std::optional<v1::Job>> FindRequest(const v1::CreateJobRequest& request);
+  absl::StatusOr<v1::Job> Change(const std::string& name,
+                                 const std::function<absl::Status(Job&)>& change);
+  // Of a job that the registry has forgotten: out of the store, its folder set aside.
+  absl::Status Erase(const JobRegistry::Entry& entry);
+  JobRegistry& registry() const { return *options_.registry; }
+
+  const Options options_;
+  absl::Mutex creating_;  // one at a time between the look for the request id and its row
+};
+
+}  // namespace muster
