@@ -21,6 +21,12 @@ absl::Status Precondition(const std::string& message, absl::string_view reason) 
 
 std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
 
+// Of the job's last checkpoint; -1: it has none.
+int64_t CommittedStep(const v1::Job& record) {
+  const auto reference = ParseCheckpointRef(record.checkpoint());
+  return reference ? reference->step.value_or(-1) : -1;
+}
+
 v1::Directive ReleaseDirective() {
   v1::Directive directive;
   directive.mutable_release();
@@ -51,15 +57,14 @@ bool IsTerminal(v1::JobState state) {
 }
 
 Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now)
-    : record_(std::move(record)), plan_(std::move(plan)), next_snapshot_((term << 32) + 1) {
-  if (auto ref = ParseCheckpointRef(record_.checkpoint()); ref && ref->step) {
-    committed_step_ = *ref->step;
-  }
+    : record_(std::move(record)),
+      plan_(std::move(plan)),
+      checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)) {
   if (!active()) return;
   CHECK(plan_ != nullptr) << record_.name();
   Enlist();
-  grace_until_ = now + kRestartGrace;
-  if (state() == v1::PREPARING) prepare_until_ = now + kPrepareDeadline;
+  if (state() == v1::PREPARING) judge_.BeginPreparing(now);
+  judge_.BeginGrace(now);
 }
 
 void Job::Restore(const MetricsHistory& history) {
@@ -93,14 +98,8 @@ bool Job::Uses(const std::string& member) const { return active() && members_.co
 Job::Effects Job::TakeEffects() { return std::exchange(effects_, {}); }
 
 void Job::Enlist() {
-  members_.clear();
-  for (int rank = 0; rank < plan_->workers_size(); ++rank) {
-    members_[plan_->workers(rank).member()].rank = rank;
-  }
-  for (const v1::PlanShard& shard : plan_->shards()) members_[shard.member()];
-  for (const v1::PlanChunk& chunk : plan_->chunks()) {
-    members_[plan_->shards(chunk.shard()).member()].shards.insert(chunk.shard());
-  }
+  members_.Enlist(*plan_);
+  checkpoints_.Begin(*plan_);
   // A step may have been recorded just before the suspension that repeats it.
   ledger_.Begin(*plan_, std::max(plan_->first_step(), ledger_.steps_before()));
 }
@@ -121,10 +120,9 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
                               << StateName(to);
   if (active() && to != v1::RUNNING) {
     ReleaseAll();
-    snapshot_.reset();
-    awaited_step_.reset();
+    checkpoints_.Stop();
     suspend_at_.reset();
-    accusation_.reset();
+    judge_.Acquit();
     record_.mutable_progress()->clear_remaining();
   }
   record_.set_state(to);
@@ -149,10 +147,10 @@ void Job::Send(const std::string& member, v1::Directive directive) {
 }
 
 void Job::ReleaseAll() {
-  for (const auto& [name, member] : members_) Send(name, ReleaseDirective());
+  for (const std::string& name : members_.names()) Send(name, ReleaseDirective());
 }
 
-std::optional<v1::Directive> Job::Wanted(const Member& member) const {
+std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const {
   v1::Directive directive;
   if (state() == v1::PREPARING) {
     if (member.serving) return std::nullopt;
@@ -163,16 +161,13 @@ std::optional<v1::Directive> Job::Wanted(const Member& member) const {
   if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
     return StartDirective();
   }
-  if (member.rank >= 0 && record_.suspend_requested() && member.state == v1::MEMBER_RUNNING &&
+  if (member.is_worker() && record_.suspend_requested() && member.state == v1::MEMBER_RUNNING &&
       !SuspendsAtSnapshot()) {
     directive.mutable_pause();
     return directive;
   }
-  if (snapshot_ && std::ranges::any_of(member.shards, [&](int shard) {
-        return !snapshot_->answered.contains(shard);
-      })) {
-    directive.mutable_snapshot()->set_snapshot(snapshot_->id);
-    directive.mutable_snapshot()->set_step(snapshot_->step);
+  if (auto snapshot = checkpoints_.WantedOf(member.shards)) {
+    *directive.mutable_snapshot() = *std::move(snapshot);
     return directive;
   }
   return std::nullopt;
@@ -193,20 +188,13 @@ std::optional<v1::Directive> Job::StartDirective() const {
   return directive;
 }
 
-void Job::SendWanted(const std::string& name, Member& member, absl::Time now) {
-  std::optional<v1::Directive> wanted = Wanted(member);
-  if (!wanted) return;
-  const bool same =
-      member.sent == wanted->kind_case() && member.sent_snapshot == wanted->snapshot().snapshot();
-  if (same && now - member.sent_time < kResend) return;
-  member.sent = wanted->kind_case();
-  member.sent_snapshot = wanted->snapshot().snapshot();
-  member.sent_time = now;
-  Send(name, *std::move(wanted));
+void Job::SendWanted(const std::string& name, absl::Time now) {
+  std::optional<v1::Directive> wanted = Wanted(members_.at(name));
+  if (wanted && members_.IsDue(name, *wanted, now)) Send(name, *std::move(wanted));
 }
 
 void Job::SendWantedToAll(absl::Time now) {
-  for (auto& [name, member] : members_) SendWanted(name, member, now);
+  for (const std::string& name : members_.names()) SendWanted(name, now);
 }
 
 // ---------------------------------------------------------------- scheduling and users
@@ -220,15 +208,14 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   record_.clear_ps();
   for (const v1::PlanWorker& worker : plan_->workers()) record_.add_workers(worker.member());
   for (const v1::PlanShard& shard : plan_->shards()) {
-    if (members_.at(shard.member()).rank < 0 && !std::ranges::count(record_.ps(), shard.member())) {
+    if (!members_.at(shard.member()).is_worker() &&
+        !std::ranges::count(record_.ps(), shard.member())) {
       record_.add_ps(shard.member());
     }
   }
   record_.mutable_progress()->set_step(plan_->first_step());
-  snapshots_missed_ = final_failures_ = 0;
   nonfinite_noted_ = false;
-  grace_until_ = absl::InfiniteFuture();
-  prepare_until_ = now + kPrepareDeadline;
+  judge_.BeginPreparing(now);
   Move(
       v1::PREPARING, "SCHEDULED",
       absl::StrCat("generation ", plan_->generation(), " on ", record_.workers_size(),
@@ -263,8 +250,8 @@ absl::Status Job::Suspend(absl::Time now) {
   record_.set_suspend_requested(true);
   if (SuspendsAtSnapshot()) {
     Note("SUSPEND_REQUESTED", "workers go on to a checkpoint a little ahead", now);
-    snapshots_missed_ = 0;
-    if (!snapshot_) StartSnapshot(NewestStep(), now);
+    checkpoints_.ForgetMisses();
+    if (!checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
     return absl::OkStatus();
   }
   Note("SUSPEND_REQUESTED", "workers pause at the next step boundary", now);
@@ -303,18 +290,17 @@ absl::StatusOr<int64_t> Job::RequestCheckpoint(absl::Time now) {
                                      record_.suspend_requested() ? ", being suspended)" : ")"),
                         "JOB_NOT_RUNNING");
   }
-  if (!snapshot_ && !awaited_step_) {
-    snapshots_missed_ = 0;
-    StartSnapshot(NewestStep(), now);
+  if (!checkpoints_.asking() && !checkpoints_.awaiting()) {
+    checkpoints_.ForgetMisses();
+    if (checkpoints_.Ask(Pace())) SendWantedToAll(now);
   }
-  return snapshot_ ? snapshot_->step : total_steps();
+  return checkpoints_.asking() ? checkpoints_.asked_step() : total_steps();
 }
 
 // ---------------------------------------------------------------- reports
 
 void Job::Report(const std::string& name, const v1::JobReport* report, absl::Time now) {
-  auto it = members_.find(name);
-  if (!active() || it == members_.end()) {
+  if (!Uses(name)) {
     if (report != nullptr) {
       Send(name, ReleaseDirective());
       // What it holds may be older than the job's generation.
@@ -322,40 +308,33 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     }
     return;
   }
-  Member& member = it->second;
-  member.heard = true;
   if (report == nullptr || report->generation() != record_.generation()) {
+    const JobMembers::Member& member = members_.Take(name, nullptr);
     if (state() == v1::RUNNING) {
       return Fail("MEMBER_FORGOT_JOB",
                   absl::StrCat(name, " no longer serves the job at step ", member.next_step,
                                ": it was restarted or gave up waiting for the coordinator"),
                   now);
     }
-    member.serving = false;
-    return SendWanted(name, member, now);
+    return SendWanted(name, now);
   }
-  member.serving = true;
-  member.state = report->state();
-  member.next_step = report->next_step();
-  if (!report->address().empty()) member.address = report->address();
-  if (report->has_dataset()) member.dataset = report->dataset();
-  if (member.rank >= 0) TakeRecords(name, member, *report, now);
-  if (report->state() == v1::MEMBER_FAILED) return TakeFailure(name, report->error(), now);
+  if (members_.Take(name, report).is_worker()) TakeRecords(name, *report, now);
+  if (report->state() == v1::MEMBER_FAILED) {
+    if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
+      Fail(verdict->reason, verdict->message, now);
+    }
+    return;
+  }
   TakeSnapshots(*report, now);
   if (active()) Advance(now);
-  if (active()) SendWanted(name, member, now);
+  if (active()) SendWanted(name, now);
 }
 
-void Job::Reattached(const std::string& member) {
-  if (auto it = members_.find(member); it != members_.end()) {
-    it->second.sent = v1::Directive::KIND_NOT_SET;
-  }
-}
+void Job::Reattached(const std::string& member) { members_.Reattached(member); }
 
-void Job::TakeRecords(const std::string& name, const Member& member, const v1::JobReport& report,
-                      absl::Time now) {
+void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now) {
   if (report.steps().empty() && report.evaluations().empty()) return;
-  ledger_.Take(member.rank, report);
+  ledger_.Take(members_.at(name).rank, report);
   for (StepSummary& step : ledger_.TakeSteps()) {
     ApplyStep(step, record_.spec().data().batch_size(), now, *record_.mutable_progress());
     NoteIfNotFinite(step, now);
@@ -400,48 +379,26 @@ void Job::NoteIfSkippedInRow(const StepSummary& step, absl::Time now) {
   }
 }
 
-void Job::TakeFailure(const std::string& name, const v1::MemberError& error, absl::Time now) {
-  const std::string reason = error.reason().empty() ? "MEMBER_FAILED" : error.reason();
-  const bool accuses = error.culprit() != name && members_.contains(error.culprit());
-  if (!accuses) {
-    return Fail(reason, absl::StrCat(name, " failed at step ", error.step(), ": ", error.message()),
-                now);
-  }
-  if (accusation_) return;
-  accusation_ = Accusation{.culprit = error.culprit(),
-                           .reporter = name,
-                           .reason = reason,
-                           .message = error.message(),
-                           .step = error.step(),
-                           .time = now};
-}
-
 void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
   if (!Uses(name)) return;
-  const Member& member = members_.at(name);
-  int64_t step = std::max(member.next_step, record_.progress().step());
-  std::string message = why;
-  if (accusation_ && accusation_->culprit == name) {
-    step = accusation_->step;
-    absl::StrAppend(&message, " (", accusation_->reporter, ": ", accusation_->message, ")");
-  }
-  Fail("MEMBER_LOST", absl::StrCat(name, " was lost at step ", step, ": ", message), now);
+  const FailureJudge::Verdict verdict = judge_.Lost(name, why, members_, record_.progress().step());
+  Fail(verdict.reason, verdict.message, now);
 }
 
 void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
   for (const v1::SnapshotReport& answer : report.snapshots()) {
-    if (!snapshot_ || answer.snapshot() != snapshot_->id) continue;
+    if (!checkpoints_.Wants(answer.snapshot())) continue;
     switch (answer.outcome()) {
       case v1::SNAPSHOT_TAKEN:
       case v1::SNAPSHOT_WRITTEN:
-        snapshot_->answered.insert(answer.shard());
+        checkpoints_.Answered(answer.shard());
         break;
       case v1::SNAPSHOT_MISSED:
-        SnapshotMissed(now);
+        if (checkpoints_.Missed(Pace(), now)) SendWantedToAll(now);
         break;
       case v1::SNAPSHOT_FAILED:
         CheckpointFailed(
-            snapshot_->step, snapshot_->id,
+            checkpoints_.asked_step(), answer.snapshot(),
             absl::InternalError(absl::StrCat("shard ", answer.shard(), ": ", answer.message())),
             now);
         break;
@@ -468,29 +425,23 @@ void Job::Succeed(absl::Time now) {
 
 void Job::Advance(absl::Time now) {
   if (state() == v1::PREPARING) {
-    const bool prepared = std::ranges::all_of(members_, [](const auto& entry) {
-      return entry.second.serving && entry.second.state >= v1::MEMBER_PREPARED;
-    });
-    if (prepared) BeginRunning(now);
+    if (members_.AllPrepared()) BeginRunning(now);
     return;
   }
-  if (AllWorkersDone()) {
-    if (committed_step_ != total_steps()) return AwaitCheckpoint(total_steps(), now);
-    return Succeed(now);
+  if (members_.AllWorkersDone()) {
+    if (checkpoints_.committed_step() == total_steps()) return Succeed(now);
+    return AwaitCheckpoint(total_steps(), now);
   }
   if (suspend_at_) {
     // What is known of the next step came after all that there is to know of this one.
     if (ledger_.steps_before() <= *suspend_at_) return;
     return Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *suspend_at_), now);
   }
-  const std::optional<int64_t> stopped = StoppedAt();
-  if (!record_.suspend_requested() || !stopped) {
-    awaited_step_.reset();
-    return;
-  }
+  const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());
+  if (!record_.suspend_requested() || !stopped) return checkpoints_.StopAwaiting();
   // At its first step nothing has been trained since the checkpoint (or the beginning) that it
   // started from.
-  if (*stopped != plan_->first_step() && *stopped != committed_step_) {
+  if (*stopped != plan_->first_step() && *stopped != checkpoints_.committed_step()) {
     return AwaitCheckpoint(*stopped, now);
   }
   Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *stopped), now);
@@ -519,7 +470,8 @@ void Job::BeginRunning(absl::Time now) {
                 now);
   }
   const int64_t total = TotalSteps(plan_->spec(), facts->samples());
-  if (plan_->first_step() > total || (plan_->first_step() == total && committed_step_ != total)) {
+  if (plan_->first_step() > total ||
+      (plan_->first_step() == total && checkpoints_.committed_step() != total)) {
     return Fail(
         "NOTHING_TO_TRAIN",
         absl::StrCat("the checkpoint is of step ", plan_->first_step(), ", the job ends at step ",
@@ -531,72 +483,18 @@ void Job::BeginRunning(absl::Time now) {
   SendWantedToAll(now);
 }
 
-bool Job::AllWorkersDone() const {
-  return std::ranges::all_of(members_, [](const auto& entry) {
-    return entry.second.rank < 0 || entry.second.state == v1::MEMBER_DONE;
-  });
-}
-
-std::optional<int64_t> Job::StoppedAt() const {
-  std::optional<int64_t> step;
-  for (const auto& [name, member] : members_) {
-    if (member.rank < 0) continue;
-    const bool stopped = member.state == v1::MEMBER_PAUSED || member.state == v1::MEMBER_DONE;
-    const int64_t at = member.state == v1::MEMBER_DONE ? total_steps() : member.next_step;
-    if (!stopped || (step && *step != at)) return std::nullopt;
-    step = at;
-  }
-  return step;
-}
-
-bool Job::IsPeriodic(int64_t step) const {
-  const int64_t every = plan_->spec().checkpoint().every_steps();
-  return step > plan_->first_step() && (step == total_steps() || (every > 0 && step % every == 0));
-}
-
-int64_t Job::NewestStep() const {
-  int64_t newest = record_.progress().step();
-  for (const auto& [name, member] : members_) newest = std::max(newest, member.next_step);
-  return newest;
+CheckpointPolicy::Pace Job::Pace() const {
+  const v1::JobProgress& progress = record_.progress();
+  return {.newest_step = std::max(progress.step(), members_.NewestStep()),
+          .steps_per_second = progress.samples_per_second() /
+                              std::max<int64_t>(1, record_.spec().data().batch_size()),
+          .total_steps = total_steps()};
 }
 
 // ---------------------------------------------------------------- checkpoints
 
 void Job::AwaitCheckpoint(int64_t step, absl::Time now) {
-  if (awaited_step_ != step) {
-    awaited_step_ = step;
-    awaited_since_ = now;
-    if (snapshot_ && snapshot_->step != step) snapshot_.reset();  // nobody will get there
-  }
-  // A periodic one comes by itself; after a restart it may have been lost, which Tick() notices.
-  if (!snapshot_ && !IsPeriodic(step) && now >= snapshot_not_before_) StartSnapshot(step, now);
-}
-
-void Job::StartSnapshot(int64_t step, absl::Time now) {
-  if (!awaited_step_) {
-    // Workers go on while the directive travels: aim ahead of them, further after every miss.
-    const v1::JobProgress& progress = record_.progress();
-    const double steps_per_second =
-        progress.samples_per_second() / std::max<int64_t>(1, record_.spec().data().batch_size());
-    const int64_t lead = 2 + std::llround(std::min(1e9, 1.5 * steps_per_second));
-    step += lead << std::min(snapshots_missed_, 10);
-    if (plan_->spec().sync().mode() == v1::LOCAL_SGD) {  // shards have versions at rounds' ends
-      const int64_t every = plan_->spec().sync().every();
-      step = (step + every - 1) / every * every;
-    }
-    if (step >= total_steps()) return;  // the final checkpoint will do
-  }
-  snapshot_ = SnapshotAttempt{.id = next_snapshot_++, .step = step};
-  SendWantedToAll(now);
-}
-
-void Job::SnapshotMissed(absl::Time now) {
-  snapshot_.reset();
-  ++snapshots_missed_;
-  if (!awaited_step_) return StartSnapshot(NewestStep(), now);
-  // The step at which the workers stood was an old one: their next reports tell.
-  awaited_step_.reset();
-  snapshot_not_before_ = now + absl::Seconds(1);
+  if (checkpoints_.Await(step, total_steps(), now)) SendWantedToAll(now);
 }
 
 absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
@@ -615,30 +513,15 @@ absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
                                                 plan_->shards_size(), " shards)")),
         "SHARD_NOT_FOUND");
   }
-  if (header.snapshot() == 0) {
-    if (IsPeriodic(header.step()) && header.step() <= total_steps()) return absl::OkStatus();
-    return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                          record_.name(), ": no checkpoint is due at step ", header.step())),
-                      "CHECKPOINT_NOT_DUE");
-  }
-  if (!snapshot_ || header.snapshot() != snapshot_->id || header.step() != snapshot_->step) {
-    return Precondition(absl::StrCat(record_.name(), ": snapshot ", header.snapshot(), " of step ",
-                                     header.step(), " is not wanted any more"),
-                        "STALE_SNAPSHOT");
-  }
-  return absl::OkStatus();
+  return checkpoints_.Admit(header, total_steps(), record_.name());
 }
 
 void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) {
-  if (checkpoint.step() >= committed_step_) {
-    committed_step_ = checkpoint.step();
-    record_.set_checkpoint(checkpoint.name());
-  }
+  if (checkpoints_.Committed(checkpoint.step())) record_.set_checkpoint(checkpoint.name());
   Note("CHECKPOINT_COMMITTED",
        absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
-  if (snapshot_ && snapshot_->step <= checkpoint.step()) snapshot_.reset();
   if (state() != v1::RUNNING) return;
-  if (record_.suspend_requested() && SuspendsAtSnapshot() && !snapshot_ &&
+  if (record_.suspend_requested() && SuspendsAtSnapshot() && !checkpoints_.asking() &&
       checkpoint.step() < total_steps()) {
     suspend_at_ = checkpoint.step();
   }
@@ -649,55 +532,26 @@ void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& 
                            absl::Time now) {
   if (state() != v1::RUNNING) return;
   Note("CHECKPOINT_FAILED", absl::StrCat("step ", step, ": ", why.message()), now);
-  if (snapshot_ && snapshot_->id == snapshot) snapshot_.reset();
-  snapshot_not_before_ = now + kCheckpointPatience;
-  awaited_since_ = now;
-  if (step == total_steps() && ++final_failures_ == kFinalCheckpointAttempts) {
+  if (checkpoints_.Failed(step, snapshot, total_steps(), now)) {
     Fail("CHECKPOINT_FAILED",
          absl::StrCat("the final checkpoint (step ", step, ") could not be written ",
-                      final_failures_, " times: ", why.message()),
+                      CheckpointPolicy::kFinalAttempts, " times: ", why.message()),
          now);
   }
 }
 
 void Job::Tick(bool writing, absl::Time now) {
   if (!active()) return;
-  if (accusation_ && now - accusation_->time >= kAccusationSettles) {
-    const Accusation a = *accusation_;
-    return Fail(a.reason,
-                absl::StrCat(a.culprit, " is at fault at step ", a.step, ", says ", a.reporter,
-                             ": ", a.message),
-                now);
+  const FailureJudge::Situation situation{.preparing = state() == v1::PREPARING,
+                                          .first_step = plan_->first_step(),
+                                          .step = record_.progress().step()};
+  if (auto verdict = judge_.Tick(situation, members_, now)) {
+    return Fail(verdict->reason, verdict->message, now);
   }
-  if (now >= grace_until_) {
-    grace_until_ = absl::InfiniteFuture();
-    for (const auto& [name, member] : members_) {
-      if (member.heard) continue;
-      return MemberLost(
-          name,
-          absl::StrCat("it did not come back within ", absl::FormatDuration(kRestartGrace),
-                       " after the coordinator's restart"),
-          now);
-    }
-  }
-  if (state() == v1::PREPARING && now >= prepare_until_) {
-    for (const auto& [name, member] : members_) {
-      if (member.serving && member.state != v1::MEMBER_PREPARING) continue;
-      return Fail("PREPARE_TIMEOUT",
-                  absl::StrCat(name, " was not ready for step ", plan_->first_step(), " within ",
-                               absl::FormatDuration(kPrepareDeadline)),
-                  now);
-    }
-  }
-  if (state() == v1::RUNNING && record_.suspend_requested() && SuspendsAtSnapshot() && !snapshot_ &&
-      !suspend_at_ && !awaited_step_ && now >= snapshot_not_before_) {
-    StartSnapshot(NewestStep(), now);  // the last attempt failed, or the coordinator was restarted
-  }
-  if (!awaited_step_) return;
-  if (writing) awaited_since_ = now;
-  if (!snapshot_ && now >= snapshot_not_before_ && now - awaited_since_ >= kCheckpointPatience) {
-    StartSnapshot(*awaited_step_, now);
-  }
+  // The last attempt failed, or the coordinator was restarted.
+  const bool suspending =
+      state() == v1::RUNNING && record_.suspend_requested() && SuspendsAtSnapshot() && !suspend_at_;
+  if (checkpoints_.Tick(writing, suspending, Pace(), now)) SendWantedToAll(now);
 }
 
 }  // namespace muster

@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -19,6 +17,9 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
+#include "services/coordinator/checkpoint_policy.h"
+#include "services/coordinator/failure_judge.h"
+#include "services/coordinator/job_members.h"
 #include "services/coordinator/metrics_log.h"
 #include "services/coordinator/progress_ledger.h"
 
@@ -34,16 +35,6 @@ bool IsTerminal(v1::JobState state);
 // repeat.
 class Job {
  public:
-  static constexpr absl::Duration kResend = absl::Seconds(2);
-  static constexpr absl::Duration kRestartGrace = absl::Seconds(30);
-  static constexpr absl::Duration kPrepareDeadline = absl::Minutes(10);
-  // A member that accuses another is believed after this long: the accused, or its lease, may tell
-  // the first cause.
-  static constexpr absl::Duration kAccusationSettles = absl::Seconds(2);
-  // How long the job waits for a checkpoint that it needs, while nobody writes, before it asks for
-  // another.
-  static constexpr absl::Duration kCheckpointPatience = absl::Seconds(10);
-  static constexpr int kFinalCheckpointAttempts = 3;
   // A loss scale that is too high comes down by 2^10 meanwhile: the cause is another.
   static constexpr int kSkipsAlarming = 10;
 
@@ -62,7 +53,7 @@ class Job {
 
   // `record` as stored. `plan` of its generation; null when it has never had one. `term` makes
   // snapshot ids unique over restarts. Members of a job found in PREPARING or RUNNING have
-  // kRestartGrace to come back.
+  // FailureJudge::kRestartGrace to come back.
   Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now);
 
   // Takes up progress where the metrics log ends.
@@ -73,7 +64,7 @@ class Job {
   const std::shared_ptr<const v1::JobPlan>& plan() const { return plan_; }
   bool active() const;                         // members are assigned to it
   bool Uses(const std::string& member) const;  // as one of them
-  bool Wants(uint64_t snapshot) const { return snapshot_ && snapshot_->id == snapshot; }
+  bool Wants(uint64_t snapshot) const { return checkpoints_.Wants(snapshot); }
   Effects TakeEffects();
 
   // ---- the scheduler
@@ -109,81 +100,41 @@ class Job {
   void Fail(const std::string& reason, const std::string& message, absl::Time now);
 
  private:
-  struct Member {
-    int rank = -1;                // -1: a ps
-    absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
-    std::string address;          // of a worker's shard with allreduce, once it is prepared
-    bool heard = false;    // has reported at all since this object was made or the job scheduled
-    bool serving = false;  // has reported this generation
-    v1::MemberJobState state = v1::MEMBER_JOB_STATE_UNSPECIFIED;
-    int64_t next_step = 0;
-    v1::DatasetFacts dataset;
-    v1::Directive::KindCase sent = v1::Directive::KIND_NOT_SET;
-    uint64_t sent_snapshot = 0;
-    absl::Time sent_time = absl::InfinitePast();
-  };
-  struct SnapshotAttempt {
-    uint64_t id = 0;
-    int64_t step = 0;
-    absl::btree_set<int> answered;  // shards
-  };
-  struct Accusation {
-    std::string culprit, reporter, reason, message;
-    int64_t step = 0;
-    absl::Time time;
-  };
-
   void Enlist();
   void Note(const std::string& reason, const std::string& message, absl::Time now);
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);
   void ReleaseAll();
   bool SuspendsAtSnapshot() const;
-  std::optional<v1::Directive> Wanted(const Member& member) const;
+  std::optional<v1::Directive> Wanted(const JobMembers::Member& member) const;
   std::optional<v1::Directive> StartDirective() const;
-  void SendWanted(const std::string& name, Member& member, absl::Time now);
+  void SendWanted(const std::string& name, absl::Time now);
   void SendWantedToAll(absl::Time now);
 
-  void TakeRecords(const std::string& name, const Member& member, const v1::JobReport& report,
-                   absl::Time now);
+  void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
   void NoteIfNotFinite(const StepSummary& step, absl::Time now);
   void NoteIfSkippedInRow(const StepSummary& step, absl::Time now);
-  void TakeFailure(const std::string& name, const v1::MemberError& error, absl::Time now);
   void TakeSnapshots(const v1::JobReport& report, absl::Time now);
 
   void Advance(absl::Time now);
   void Succeed(absl::Time now);
   void BeginRunning(absl::Time now);
-  bool AllWorkersDone() const;
-  std::optional<int64_t> StoppedAt() const;
-  bool IsPeriodic(int64_t step) const;
-  int64_t NewestStep() const;
+  CheckpointPolicy::Pace Pace() const;
   void AwaitCheckpoint(int64_t step, absl::Time now);
-  void StartSnapshot(int64_t step, absl::Time now);
-  void SnapshotMissed(absl::Time now);
   int64_t total_steps() const { return record_.progress().total_steps(); }
 
   v1::Job record_;
   std::shared_ptr<const v1::JobPlan> plan_;
-  absl::btree_map<std::string, Member> members_;
+  JobMembers members_;
   ProgressLedger ledger_;
+  CheckpointPolicy checkpoints_;
+  FailureJudge judge_;
   Effects effects_;
 
-  int64_t committed_step_ = -1;          // of record_.checkpoint
-  std::optional<int64_t> awaited_step_;  // members stand still until it is committed
-  absl::Time awaited_since_;
   std::optional<int64_t> suspend_at_;  // that checkpoint is committed; records are awaited
-  std::optional<SnapshotAttempt> snapshot_;
-  uint64_t next_snapshot_;
-  int snapshots_missed_ = 0;
-  int final_failures_ = 0;
-  bool nonfinite_noted_ = false;  // in this generation
-  bool loss_is_finite_ = true;    // of the last step that was not skipped
+  bool nonfinite_noted_ = false;       // in this generation
+  bool loss_is_finite_ = true;         // of the last step that was not skipped
   int skips_in_row_ = 0;
-  absl::Time snapshot_not_before_ = absl::InfinitePast();
-  std::optional<Accusation> accusation_;
-  absl::Time grace_until_ = absl::InfiniteFuture();  // for members to come back after a restart
-  absl::Time prepare_until_ = absl::InfiniteFuture();
 };
 
 }  // namespace muster

@@ -8,6 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
+#include "services/coordinator/checkpoint_policy.h"
+#include "services/coordinator/failure_judge.h"
+#include "services/coordinator/job_members.h"
 #include "services/coordinator/job_plan.h"
 
 namespace muster {
@@ -193,7 +196,7 @@ TEST_F(AllreduceJobTest, SnapshotsAreAskedOfWorkers) {
 
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 snapshot", "w-1 snapshot"));
   Answer("w-0", 0, snapshot_.snapshot(), v1::SNAPSHOT_TAKEN);
-  Pass(Job::kResend);
+  Pass(JobMembers::kResend);
   Report("w-0", v1::MEMBER_RUNNING);
   Report("w-1", v1::MEMBER_RUNNING);
   EXPECT_THAT(Sent(), ElementsAre("w-1 snapshot"));
@@ -292,13 +295,13 @@ TEST_F(JobTest, PrepareIsSentAgainUntilAMemberHasIt) {
 
   job_.Report("w-0", nullptr, now_);
   EXPECT_THAT(Sent(), IsEmpty()) << "too soon";
-  now_ += Job::kResend;
+  now_ += JobMembers::kResend;
   job_.Report("w-0", nullptr, now_);
   EXPECT_THAT(Sent(), ElementsAre("w-0 prepare"));
   job_.Reattached("w-1");
   job_.Report("w-1", nullptr, now_);
   EXPECT_THAT(Sent(), ElementsAre("w-1 prepare"));
-  now_ += Job::kResend;
+  now_ += JobMembers::kResend;
   Report("w-0", v1::MEMBER_PREPARING);
   EXPECT_THAT(Sent(), IsEmpty());
 }
@@ -390,7 +393,7 @@ TEST_F(JobTest, AnAccusationStandsWhenNothingBetterIsHeard) {
   report.mutable_error()->set_culprit("p-1");
   job_.Report("w-0", &report, now_);
 
-  Pass(Job::kAccusationSettles);
+  Pass(FailureJudge::kAccusationSettles);
 
   EXPECT_EQ(job_.state(), v1::FAILED);
   EXPECT_THAT(job_.record().message(), HasSubstr("p-1 is at fault at step 57, says w-0"));
@@ -568,7 +571,7 @@ TEST_F(JobTest, SuspendingAtAPeriodicStepWaitsForItsCheckpointAndAsksOnlyIfItDoe
   for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 50);
   EXPECT_THAT(Sent(), IsEmpty());
 
-  Pass(Job::kCheckpointPatience);
+  Pass(CheckpointPolicy::kPatience);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   EXPECT_EQ(snapshot_.step(), 50);
 }
@@ -644,7 +647,7 @@ TEST_F(JobTest, AFinalCheckpointThatFailsIsTriedAgainThenFailsTheJob) {
 
   job_.CheckpointFailed(100, 0, full, now_);
   Sent();
-  Pass(Job::kCheckpointPatience);
+  Pass(CheckpointPolicy::kPatience);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   EXPECT_EQ(snapshot_.step(), 100);
   job_.CheckpointFailed(100, snapshot_.snapshot(), full, now_);
@@ -674,7 +677,7 @@ TEST_F(JobTest, AfterARestartMembersReattachAndTrainingGoesOn) {
   EXPECT_EQ(job_.record().progress().first_loss(), 4);
 
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 30);
-  Pass(Job::kRestartGrace);
+  Pass(FailureJudge::kRestartGrace);
 
   EXPECT_EQ(job_.state(), v1::RUNNING);
   EXPECT_THAT(Sent(), IsEmpty());
@@ -685,7 +688,7 @@ TEST_F(JobTest, AfterARestartAMemberThatStaysAwayFailsTheJobWhenTheGraceEnds) {
   job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_RUNNING, 30);
 
-  Pass(Job::kRestartGrace - absl::Seconds(1));
+  Pass(FailureJudge::kRestartGrace - absl::Seconds(1));
   EXPECT_EQ(job_.state(), v1::RUNNING);
   Pass(absl::Seconds(1));
 
@@ -711,7 +714,7 @@ TEST_F(JobTest, MembersThatNeverGetReadyFailItInTheEnd) {
   Schedule();
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED);
 
-  Pass(Job::kPrepareDeadline);
+  Pass(FailureJudge::kPrepareDeadline);
 
   EXPECT_EQ(job_.record().reason(), "PREPARE_TIMEOUT");
   EXPECT_THAT(job_.record().message(), HasSubstr("p-1"));

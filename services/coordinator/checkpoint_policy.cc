@@ -1,0 +1,113 @@
+#include "services/coordinator/checkpoint_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "lib/status/status.h"
+
+namespace muster {
+
+void CheckpointPolicy::Begin(const v1::JobPlan& plan) {
+  const v1::SyncSpec& sync = plan.spec().sync();
+  first_step_ = plan.first_step();
+  every_steps_ = plan.spec().checkpoint().every_steps();
+  round_steps_ = sync.mode() == v1::LOCAL_SGD ? std::max<int64_t>(1, sync.every()) : 1;
+  misses_ = final_failures_ = 0;
+}
+
+void CheckpointPolicy::Stop() {
+  snapshot_.reset();
+  awaited_step_.reset();
+}
+
+bool CheckpointPolicy::IsPeriodic(int64_t step, int64_t total_steps) const {
+  return step > first_step_ &&
+         (step == total_steps || (every_steps_ > 0 && step % every_steps_ == 0));
+}
+
+std::optional<v1::Snapshot> CheckpointPolicy::WantedOf(const absl::btree_set<int>& shards) const {
+  if (!snapshot_ || std::ranges::all_of(shards, [this](int shard) {
+        return snapshot_->answered.contains(shard);
+      })) {
+    return std::nullopt;
+  }
+  v1::Snapshot wanted;
+  wanted.set_snapshot(snapshot_->id);
+  wanted.set_step(snapshot_->step);
+  return wanted;
+}
+
+bool CheckpointPolicy::AskAt(int64_t step) {
+  snapshot_ = Attempt{.id = next_snapshot_++, .step = step};
+  return true;
+}
+
+bool CheckpointPolicy::Ask(const Pace& pace) {
+  if (awaited_step_) return AskAt(pace.newest_step);
+  const int64_t lead = 2 + std::llround(std::min(1e9, 1.5 * pace.steps_per_second));
+  int64_t step = pace.newest_step + (lead << std::min(misses_, 10));
+  step = (step + round_steps_ - 1) / round_steps_ * round_steps_;
+  return step < pace.total_steps && AskAt(step);
+}
+
+bool CheckpointPolicy::Missed(const Pace& pace, absl::Time now) {
+  snapshot_.reset();
+  ++misses_;
+  if (!awaited_step_) return Ask(pace);
+  // The step at which the workers stood was an old one: their next reports tell.
+  awaited_step_.reset();
+  not_before_ = now + absl::Seconds(1);
+  return false;
+}
+
+bool CheckpointPolicy::Await(int64_t step, int64_t total_steps, absl::Time now) {
+  if (awaited_step_ != step) {
+    awaited_step_ = step;
+    awaited_since_ = now;
+    if (snapshot_ && snapshot_->step != step) snapshot_.reset();  // nobody will get there
+  }
+  return !snapshot_ && !IsPeriodic(step, total_steps) && now >= not_before_ && AskAt(step);
+}
+
+absl::Status CheckpointPolicy::Admit(const v1::WriteShardHeader& header, int64_t total_steps,
+                                     const std::string& job) const {
+  if (header.snapshot() == 0) {
+    if (IsPeriodic(header.step(), total_steps) && header.step() <= total_steps) {
+      return absl::OkStatus();
+    }
+    return WithReason(absl::InvalidArgumentError(
+                          absl::StrCat(job, ": no checkpoint is due at step ", header.step())),
+                      "CHECKPOINT_NOT_DUE");
+  }
+  if (Wants(header.snapshot()) && header.step() == snapshot_->step) return absl::OkStatus();
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat(job, ": snapshot ", header.snapshot(), " of step ",
+                                                 header.step(), " is not wanted any more")),
+      "STALE_SNAPSHOT");
+}
+
+bool CheckpointPolicy::Committed(int64_t step) {
+  if (snapshot_ && snapshot_->step <= step) snapshot_.reset();
+  if (step < committed_step_) return false;
+  committed_step_ = step;
+  return true;
+}
+
+bool CheckpointPolicy::Failed(int64_t step, uint64_t snapshot, int64_t total_steps,
+                              absl::Time now) {
+  if (Wants(snapshot)) snapshot_.reset();
+  not_before_ = now + kPatience;
+  awaited_since_ = now;
+  return step == total_steps && ++final_failures_ == kFinalAttempts;
+}
+
+bool CheckpointPolicy::Tick(bool writing, bool needs_one, const Pace& pace, absl::Time now) {
+  const bool may_ask = !snapshot_ && now >= not_before_;
+  if (!awaited_step_) return may_ask && needs_one && Ask(pace);
+  if (writing) awaited_since_ = now;
+  return may_ask && now - awaited_since_ >= kPatience && AskAt(*awaited_step_);
+}
+
+}  // namespace muster

@@ -1,0 +1,109 @@
+// When a job asks for a checkpoint, at which step, and when it asks again.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/container/btree_set.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// Periodic checkpoints and the final one come by themselves: shards know when they are due. Others
+// are asked for as snapshots, at a step that the workers either stand at or have not reached yet;
+// one attempt at a time. Methods that may begin an attempt return whether they did: the members are
+// to be told. Pure; time comes in; not thread-safe.
+class CheckpointPolicy {
+ public:
+  // How long the job waits for a checkpoint that it needs, while nobody writes, before it asks for
+  // another.
+  static constexpr absl::Duration kPatience = absl::Seconds(10);
+  static constexpr int kFinalAttempts = 3;
+
+  // `first_snapshot`: ids count from it. `committed_step`: of the job's last checkpoint; -1: none.
+  CheckpointPolicy(uint64_t first_snapshot, int64_t committed_step)
+      : next_snapshot_(first_snapshot), committed_step_(committed_step) {}
+
+  // What is known of how far the job is.
+  struct Pace {
+    int64_t newest_step = 0;  // that anybody begins next
+    double steps_per_second = 0;
+    int64_t total_steps = 0;
+  };
+
+  // A new generation, or one that goes on after a restart.
+  void Begin(const v1::JobPlan& plan);
+  // The generation is over: nothing is wanted of it any more.
+  void Stop();
+
+  int64_t committed_step() const { return committed_step_; }
+  bool IsPeriodic(int64_t step, int64_t total_steps) const;
+
+  // ---- one on demand
+  bool asking() const { return snapshot_.has_value(); }
+  bool Wants(uint64_t snapshot) const { return snapshot_ && snapshot_->id == snapshot; }
+  // The step at which it is asked for; only while asking().
+  int64_t asked_step() const { return snapshot_->step; }
+  // What to ask of a member with these shards.
+  std::optional<v1::Snapshot> WantedOf(const absl::btree_set<int>& shards) const;
+
+  // At the step at which members stand, or, while they run, a little ahead of them, further after
+  // each miss. None if that would be behind the end: the final one will do.
+  bool Ask(const Pace& pace);
+  // From now on a miss counts as the first.
+  void ForgetMisses() { misses_ = 0; }
+  // A shard has taken its snapshot.
+  void Answered(int shard) { snapshot_->answered.insert(shard); }
+  // A shard was beyond the step already.
+  bool Missed(const Pace& pace, absl::Time now);
+
+  // ---- one that the job needs
+  bool awaiting() const { return awaited_step_.has_value(); }
+  // Members stand still at `step` until it is committed. A periodic one comes by itself; after a
+  // restart it may have been lost, which Tick() notices.
+  bool Await(int64_t step, int64_t total_steps, absl::Time now);
+  // They go on, or stand elsewhere.
+  void StopAwaiting() { awaited_step_.reset(); }
+
+  // ---- what becomes of them
+  // Whether a shard may write this now. FAILED_PRECONDITION (reason "STALE_SNAPSHOT"): not wanted
+  // any more; INVALID_ARGUMENT (reason "CHECKPOINT_NOT_DUE"). `job` is named in errors.
+  absl::Status Admit(const v1::WriteShardHeader& header, int64_t total_steps,
+                     const std::string& job) const;
+  // True if no later one has been committed before.
+  bool Committed(int64_t step);
+  // True when the final one has failed kFinalAttempts times.
+  bool Failed(int64_t step, uint64_t snapshot, int64_t total_steps, absl::Time now);
+
+  // Time has passed. `writing`: some shard's stream is open. `needs_one`: the job waits for one on
+  // demand while members run.
+  bool Tick(bool writing, bool needs_one, const Pace& pace, absl::Time now);
+
+ private:
+  struct Attempt {
+    uint64_t id = 0;
+    int64_t step = 0;
+    absl::btree_set<int> answered;  // shards
+  };
+  bool AskAt(int64_t step);
+
+  // Of the plan.
+  int64_t first_step_ = 0;
+  int64_t every_steps_ = 0;  // 0: none but the last
+  int64_t round_steps_ = 1;  // shards have versions at their ends only (local SGD)
+
+  uint64_t next_snapshot_;
+  int64_t committed_step_;
+  std::optional<Attempt> snapshot_;
+  int misses_ = 0;
+  int final_failures_ = 0;
+  std::optional<int64_t> awaited_step_;
+  absl::Time awaited_since_;
+  absl::Time not_before_ = absl::InfinitePast();  // the next attempt
+};
+
+}  // namespace muster

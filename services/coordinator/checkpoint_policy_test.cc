@@ -1,0 +1,131 @@
+#include "services/coordinator/checkpoint_policy.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+constexpr CheckpointPolicy::Pace kPace{
+    .newest_step = 10, .steps_per_second = 2, .total_steps = 100};
+
+class CheckpointPolicyTest : public ::testing::Test {
+ protected:
+  CheckpointPolicyTest() { policy_.Begin(Plan()); }
+
+  static v1::JobPlan Plan() {
+    v1::JobPlan plan;
+    plan.set_first_step(4);
+    plan.mutable_spec()->mutable_checkpoint()->set_every_steps(25);
+    return plan;
+  }
+  std::string Admit(int64_t step, uint64_t snapshot) const {
+    v1::WriteShardHeader header;
+    header.set_step(step);
+    header.set_snapshot(snapshot);
+    return ReasonOf(policy_.Admit(header, kPace.total_steps, "jobs/line-1"));
+  }
+
+  CheckpointPolicy policy_{/*first_snapshot=*/7, /*committed_step=*/4};
+};
+
+TEST_F(CheckpointPolicyTest, PeriodicOnesAndTheLastAreAdmittedUnasked) {
+  EXPECT_EQ(Admit(25, 0), "");
+  EXPECT_EQ(Admit(100, 0), "");
+  EXPECT_EQ(Admit(26, 0), "CHECKPOINT_NOT_DUE");
+  EXPECT_EQ(Admit(125, 0), "CHECKPOINT_NOT_DUE") << "behind the end";
+  EXPECT_EQ(Admit(25, 7), "STALE_SNAPSHOT") << "nobody asked";
+}
+
+TEST_F(CheckpointPolicyTest, OneOnDemandAimsAheadOfTheWorkersAndFurtherAfterEachMiss) {
+  ASSERT_TRUE(policy_.Ask(kPace));
+  EXPECT_EQ(policy_.asked_step(), 10 + 2 + 3) << "a second and a half ahead, and two steps";
+  EXPECT_TRUE(policy_.Wants(7));
+  EXPECT_EQ(Admit(15, 7), "");
+
+  ASSERT_TRUE(policy_.Missed(kPace, kStart));
+
+  EXPECT_FALSE(policy_.Wants(7));
+  EXPECT_TRUE(policy_.Wants(8));
+  EXPECT_EQ(policy_.asked_step(), 10 + 2 * 5);
+  EXPECT_EQ(Admit(15, 7), "STALE_SNAPSHOT");
+  EXPECT_FALSE(
+      policy_.Missed({.newest_step = 95, .steps_per_second = 2, .total_steps = 100}, kStart))
+      << "the final one will do";
+}
+
+TEST_F(CheckpointPolicyTest, WithRoundsItAimsAtTheEndOfOne) {
+  v1::JobPlan plan = Plan();
+  plan.mutable_spec()->mutable_sync()->set_mode(v1::LOCAL_SGD);
+  plan.mutable_spec()->mutable_sync()->set_every(8);
+  policy_.Begin(plan);
+
+  ASSERT_TRUE(policy_.Ask(kPace));
+
+  EXPECT_EQ(policy_.asked_step(), 16);
+}
+
+TEST_F(CheckpointPolicyTest, IsWantedOfMembersWithShardsThatHaveNotAnswered) {
+  ASSERT_TRUE(policy_.Ask(kPace));
+  EXPECT_EQ(policy_.WantedOf({0, 1})->snapshot(), 7);
+  policy_.Answered(0);
+  EXPECT_FALSE(policy_.WantedOf({0}).has_value());
+  EXPECT_TRUE(policy_.WantedOf({0, 1}).has_value());
+  EXPECT_FALSE(policy_.WantedOf({}).has_value()) << "it owns nothing";
+
+  policy_.Stop();
+
+  EXPECT_FALSE(policy_.WantedOf({0, 1}).has_value());
+}
+
+TEST_F(CheckpointPolicyTest, WhereMembersStandOneIsAskedForUnlessItComesByItself) {
+  EXPECT_TRUE(policy_.Await(12, kPace.total_steps, kStart));
+  EXPECT_EQ(policy_.asked_step(), 12);
+  EXPECT_FALSE(policy_.Await(12, kPace.total_steps, kStart)) << "it is under way";
+  EXPECT_FALSE(policy_.Await(25, kPace.total_steps, kStart)) << "a periodic one";
+  EXPECT_FALSE(policy_.asking()) << "nobody gets to step 12 any more";
+
+  EXPECT_FALSE(policy_.Tick(/*writing=*/true, /*needs_one=*/false, kPace, kStart));
+  const absl::Time later = kStart + CheckpointPolicy::kPatience;
+  EXPECT_FALSE(policy_.Tick(/*writing=*/true, false, kPace, later)) << "it comes";
+  EXPECT_TRUE(policy_.Tick(/*writing=*/false, false, kPace, later + CheckpointPolicy::kPatience))
+      << "it was lost";
+  EXPECT_EQ(policy_.asked_step(), 25);
+}
+
+TEST_F(CheckpointPolicyTest, AMissWhereMembersSeemedToStandWaitsForTheirReports) {
+  ASSERT_TRUE(policy_.Await(12, kPace.total_steps, kStart));
+
+  EXPECT_FALSE(policy_.Missed(kPace, kStart));
+
+  EXPECT_FALSE(policy_.awaiting());
+  EXPECT_FALSE(policy_.Await(13, kPace.total_steps, kStart)) << "at once";
+  EXPECT_TRUE(policy_.Await(13, kPace.total_steps, kStart + absl::Seconds(1)));
+}
+
+TEST_F(CheckpointPolicyTest, AFailureIsTriedAgainAfterAWhileAndTheFinalOneThreeTimes) {
+  ASSERT_TRUE(policy_.Ask(kPace));
+  EXPECT_FALSE(policy_.Failed(15, 7, kPace.total_steps, kStart));
+  EXPECT_FALSE(policy_.asking());
+  EXPECT_FALSE(policy_.Tick(false, /*needs_one=*/true, kPace, kStart));
+  EXPECT_TRUE(policy_.Tick(false, true, kPace, kStart + CheckpointPolicy::kPatience));
+
+  EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, kStart));
+  EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, kStart));
+  EXPECT_TRUE(policy_.Failed(100, 0, kPace.total_steps, kStart));
+}
+
+TEST_F(CheckpointPolicyTest, ACommitAnswersWhatWasAskedForUpToItsStep) {
+  ASSERT_TRUE(policy_.Ask(kPace));
+  EXPECT_TRUE(policy_.Committed(14));
+  EXPECT_TRUE(policy_.asking());
+  EXPECT_TRUE(policy_.Committed(15));
+  EXPECT_FALSE(policy_.asking());
+  EXPECT_FALSE(policy_.Committed(14)) << "an older one";
+  EXPECT_EQ(policy_.committed_step(), 15);
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,63 @@
+// Why a job fails when one of its members does: who is to blame, and since which step.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/job_members.h"
+
+namespace muster {
+
+// A member that fails is at fault unless it names another. That one may be dead: its lease, or its
+// own report, may tell the first cause, so an accusation is believed only after a while. Members
+// that do not come, back after a restart of the coordinator or to the end of preparing, fail too.
+// Pure; time comes in; not thread-safe.
+class FailureJudge {
+ public:
+  static constexpr absl::Duration kAccusationSettles = absl::Seconds(2);
+  static constexpr absl::Duration kRestartGrace = absl::Seconds(30);
+  static constexpr absl::Duration kPrepareDeadline = absl::Minutes(10);
+
+  struct Verdict {
+    std::string reason;
+    std::string message;
+  };
+
+  // The coordinator has just started: members have kRestartGrace to come back.
+  void BeginGrace(absl::Time now) { grace_until_ = now + kRestartGrace; }
+  // A generation has just been given to its members, who have kPrepareDeadline for it.
+  void BeginPreparing(absl::Time now);
+  // The generation is over: accusations of it are void.
+  void Acquit() { accusation_.reset(); }
+
+  // A member has failed. No verdict yet: it accuses another member.
+  std::optional<Verdict> Hear(const std::string& name, const v1::MemberError& error,
+                              const JobMembers& members, absl::Time now);
+  // A member is gone. `step`: the job's progress.
+  Verdict Lost(const std::string& name, const std::string& why, const JobMembers& members,
+               int64_t step) const;
+  // Time has passed.
+  struct Situation {
+    bool preparing = false;
+    int64_t first_step = 0;  // of the generation
+    int64_t step = 0;        // the job's progress
+  };
+  std::optional<Verdict> Tick(const Situation& situation, const JobMembers& members,
+                              absl::Time now);
+
+ private:
+  struct Accusation {
+    std::string culprit, reporter, reason, message;
+    int64_t step = 0;
+    absl::Time time;
+  };
+
+  std::optional<Accusation> accusation_;  // the first
+  absl::Time grace_until_ = absl::InfiniteFuture();
+  absl::Time prepare_until_ = absl::InfiniteFuture();
+};
+
+}  // namespace muster

@@ -1,0 +1,106 @@
+#include "services/coordinator/failure_judge.h"
+
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+class FailureJudgeTest : public ::testing::Test {
+ protected:
+  FailureJudgeTest() {
+    v1::JobPlan plan;
+    for (const char* name : {"w-0", "w-1"}) plan.add_workers()->set_member(name);
+    plan.add_shards()->set_member("p-0");
+    members_.Enlist(plan);
+  }
+
+  void Report(const std::string& name, v1::MemberJobState state, int64_t next_step = 0) {
+    v1::JobReport report;
+    report.set_state(state);
+    report.set_next_step(next_step);
+    members_.Take(name, &report);
+  }
+  static v1::MemberError Error(const std::string& culprit) {
+    v1::MemberError error;
+    error.set_culprit(culprit);
+    error.set_reason("PEER_LOST");
+    error.set_message("connection reset");
+    error.set_step(7);
+    return error;
+  }
+
+  JobMembers members_;
+  FailureJudge judge_;
+};
+
+TEST_F(FailureJudgeTest, WhoFailsAndNamesNobodyElseOfTheJobIsToBlame) {
+  for (const char* culprit : {"", "w-0", "a stranger"}) {
+    const auto verdict = judge_.Hear("w-0", Error(culprit), members_, kStart);
+    ASSERT_TRUE(verdict.has_value()) << culprit;
+    EXPECT_EQ(verdict->reason, "PEER_LOST");
+    EXPECT_EQ(verdict->message, "w-0 failed at step 7: connection reset");
+  }
+  EXPECT_EQ(judge_.Hear("w-0", v1::MemberError(), members_, kStart)->reason, "MEMBER_FAILED");
+}
+
+TEST_F(FailureJudgeTest, AnAccusationIsBelievedAfterAWhileUnlessTheGenerationIsOver) {
+  EXPECT_FALSE(judge_.Hear("w-0", Error("p-0"), members_, kStart).has_value());
+  EXPECT_FALSE(judge_.Hear("w-1", Error("w-0"), members_, kStart).has_value()) << "a later one";
+  const absl::Time settled = kStart + FailureJudge::kAccusationSettles;
+  EXPECT_FALSE(judge_.Tick({}, members_, settled - absl::Milliseconds(1)).has_value());
+
+  const auto verdict = judge_.Tick({}, members_, settled);
+
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->message, "p-0 is at fault at step 7, says w-0: connection reset");
+  judge_.Acquit();
+  EXPECT_FALSE(judge_.Tick({}, members_, settled).has_value());
+}
+
+TEST_F(FailureJudgeTest, TheLossOfTheAccusedIsTheFirstCause) {
+  Report("p-0", v1::MEMBER_RUNNING, 9);
+  EXPECT_EQ(judge_.Lost("p-0", "its lease ran out", members_, /*step=*/8).message,
+            "p-0 was lost at step 9: its lease ran out");
+  judge_.Hear("w-0", Error("p-0"), members_, kStart);
+
+  const FailureJudge::Verdict verdict =
+      judge_.Lost("p-0", "its lease ran out", members_, /*step=*/8);
+
+  EXPECT_EQ(verdict.reason, "MEMBER_LOST");
+  EXPECT_EQ(verdict.message, "p-0 was lost at step 7: its lease ran out (w-0: connection reset)");
+}
+
+TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {
+  judge_.BeginGrace(kStart);
+  Report("w-0", v1::MEMBER_RUNNING);
+  Report("p-0", v1::MEMBER_RUNNING);
+  const absl::Time end = kStart + FailureJudge::kRestartGrace;
+  EXPECT_FALSE(judge_.Tick({.step = 5}, members_, end - absl::Seconds(1)).has_value());
+
+  const auto verdict = judge_.Tick({.step = 5}, members_, end);
+
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->message,
+            "w-1 was lost at step 5: it did not come back within 30s after the coordinator's "
+            "restart");
+  EXPECT_FALSE(judge_.Tick({.step = 5}, members_, end).has_value()) << "said once";
+}
+
+TEST_F(FailureJudgeTest, WhoIsNotPreparedInTimeIsNamed) {
+  judge_.BeginPreparing(kStart);
+  for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_PREPARED);
+  Report("w-1", v1::MEMBER_PREPARING);
+  const absl::Time end = kStart + FailureJudge::kPrepareDeadline;
+  EXPECT_FALSE(judge_.Tick({.preparing = false}, members_, end).has_value());
+
+  const auto verdict = judge_.Tick({.preparing = true, .first_step = 4}, members_, end);
+
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->reason, "PREPARE_TIMEOUT");
+  EXPECT_EQ(verdict->message, "w-1 was not ready for step 4 within 10m");
+}
+
+}  // namespace
+}  // namespace muster

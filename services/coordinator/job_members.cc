@@ -1,0 +1,94 @@
+#include "services/coordinator/job_members.h"
+
+#include <algorithm>
+
+namespace muster {
+
+void JobMembers::Enlist(const v1::JobPlan& plan) {
+  members_.clear();
+  sent_.clear();
+  for (int rank = 0; rank < plan.workers_size(); ++rank) {
+    members_[plan.workers(rank).member()].rank = rank;
+  }
+  for (const v1::PlanShard& shard : plan.shards()) members_[shard.member()];
+  for (const v1::PlanChunk& chunk : plan.chunks()) {
+    members_[plan.shards(chunk.shard()).member()].shards.insert(chunk.shard());
+  }
+}
+
+std::vector<std::string> JobMembers::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, member] : members_) names.push_back(name);
+  return names;
+}
+
+const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::JobReport* report) {
+  Member& member = members_.at(name);
+  member.heard = true;
+  member.serving = report != nullptr;
+  if (report == nullptr) return member;
+  member.state = report->state();
+  member.next_step = report->next_step();
+  if (!report->address().empty()) member.address = report->address();
+  if (report->has_dataset()) member.dataset = report->dataset();
+  return member;
+}
+
+bool JobMembers::IsDue(const std::string& name, const v1::Directive& directive, absl::Time now) {
+  Sent& last = sent_[name];
+  const uint64_t snapshot = directive.snapshot().snapshot();
+  const bool same = last.kind == directive.kind_case() && last.snapshot == snapshot;
+  if (same && now - last.time < kResend) return false;
+  last = {.kind = directive.kind_case(), .snapshot = snapshot, .time = now};
+  return true;
+}
+
+void JobMembers::Reattached(const std::string& name) { sent_.erase(name); }
+
+bool JobMembers::AllPrepared() const {
+  return std::ranges::all_of(members_, [](const auto& entry) {
+    const Member& member = entry.second;
+    return member.serving && member.state >= v1::MEMBER_PREPARED;
+  });
+}
+
+bool JobMembers::AllWorkersDone() const {
+  return std::ranges::all_of(members_, [](const auto& entry) {
+    const Member& member = entry.second;
+    return !member.is_worker() || member.state == v1::MEMBER_DONE;
+  });
+}
+
+std::optional<int64_t> JobMembers::StoppedAt(int64_t total_steps) const {
+  std::optional<int64_t> step;
+  for (const auto& [name, member] : members_) {
+    if (!member.is_worker()) continue;
+    const bool stopped = member.state == v1::MEMBER_PAUSED || member.state == v1::MEMBER_DONE;
+    const int64_t at = member.state == v1::MEMBER_DONE ? total_steps : member.next_step;
+    if (!stopped || (step && *step != at)) return std::nullopt;
+    step = at;
+  }
+  return step;
+}
+
+int64_t JobMembers::NewestStep() const {
+  int64_t newest = 0;
+  for (const auto& [name, member] : members_) newest = std::max(newest, member.next_step);
+  return newest;
+}
+
+const std::string* JobMembers::FirstSilent() const {
+  for (const auto& [name, member] : members_) {
+    if (!member.heard) return &name;
+  }
+  return nullptr;
+}
+
+const std::string* JobMembers::FirstUnprepared() const {
+  for (const auto& [name, member] : members_) {
+    if (!member.serving || member.state == v1::MEMBER_PREPARING) return &name;
+  }
+  return nullptr;
+}
+
+}  // namespace muster

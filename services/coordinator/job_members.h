@@ -1,0 +1,74 @@
+// Who takes part in a job's generation, and what each of them said last.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/time/time.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+
+// Pure; time comes in; not thread-safe. Members that are not of the generation are not here.
+class JobMembers {
+ public:
+  // A directive that is still wanted is sent again after this long: it may have been lost.
+  static constexpr absl::Duration kResend = absl::Seconds(2);
+
+  struct Member {
+    int rank = -1;                // -1: a ps
+    absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
+    std::string address;          // of a worker's shard with allreduce, once it is prepared
+    bool heard = false;           // has reported at all since it was enlisted here
+    bool serving = false;         // has reported this generation
+    v1::MemberJobState state = v1::MEMBER_JOB_STATE_UNSPECIFIED;
+    int64_t next_step = 0;
+    v1::DatasetFacts dataset;
+
+    bool is_worker() const { return rank >= 0; }
+  };
+
+  // The members of a plan; what was known of others is forgotten.
+  void Enlist(const v1::JobPlan& plan);
+
+  bool contains(const std::string& name) const { return members_.contains(name); }
+  const Member& at(const std::string& name) const { return members_.at(name); }
+  std::vector<std::string> names() const;
+
+  // A report of this generation; or, null, one that has none of it. Returns the member.
+  const Member& Take(const std::string& name, const v1::JobReport* report);
+
+  // Whether the directive is to be sent to the member now, which counts it as sent: not while the
+  // same one is still young.
+  bool IsDue(const std::string& name, const v1::Directive& directive, absl::Time now);
+  // The member's stream is new: whatever was sent before may be lost.
+  void Reattached(const std::string& name);
+
+  bool AllPrepared() const;
+  bool AllWorkersDone() const;
+  // The step at which all workers stand still; those that are done stand at `total_steps`.
+  std::optional<int64_t> StoppedAt(int64_t total_steps) const;
+  // The furthest step that anybody begins next.
+  int64_t NewestStep() const;
+  // Somebody who has not been heard of, or not come to the end of preparing; null: nobody.
+  const std::string* FirstSilent() const;
+  const std::string* FirstUnprepared() const;
+
+ private:
+  // The directive that was sent last.
+  struct Sent {
+    v1::Directive::KindCase kind = v1::Directive::KIND_NOT_SET;
+    uint64_t snapshot = 0;
+    absl::Time time = absl::InfinitePast();
+  };
+
+  absl::btree_map<std::string, Member> members_;
+  absl::btree_map<std::string, Sent> sent_;  // by member
+};
+
+}  // namespace muster

@@ -1,0 +1,100 @@
+#include "services/coordinator/job_members.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+class JobMembersTest : public ::testing::Test {
+ protected:
+  // Two workers; a ps with two shards, the second of which owns nothing.
+  JobMembersTest() {
+    v1::JobPlan plan;
+    for (const char* name : {"w-0", "w-1"}) plan.add_workers()->set_member(name);
+    for (int shard = 0; shard < 2; ++shard) plan.add_shards()->set_member("p-0");
+    plan.add_chunks()->set_shard(0);
+    members_.Enlist(plan);
+  }
+
+  void Report(const std::string& name, v1::MemberJobState state, int64_t next_step = 0) {
+    v1::JobReport report;
+    report.set_state(state);
+    report.set_next_step(next_step);
+    members_.Take(name, &report);
+  }
+
+  JobMembers members_;
+};
+
+TEST_F(JobMembersTest, EnlistsWorkersByRankAndPsByShardsThatOwnChunks) {
+  EXPECT_THAT(members_.names(), ElementsAre("p-0", "w-0", "w-1"));
+  EXPECT_EQ(members_.at("w-1").rank, 1);
+  EXPECT_FALSE(members_.at("p-0").is_worker());
+  EXPECT_THAT(members_.at("p-0").shards, ElementsAre(0));
+  EXPECT_FALSE(members_.contains("w-2"));
+
+  v1::JobPlan next;
+  next.add_workers()->set_member("w-1");
+  members_.Enlist(next);
+
+  EXPECT_THAT(members_.names(), ElementsAre("w-1"));
+  EXPECT_EQ(members_.at("w-1").rank, 0);
+}
+
+TEST_F(JobMembersTest, IsPreparedOnceEverybodyServesAndIsPrepared) {
+  Report("w-0", v1::MEMBER_PREPARED);
+  Report("p-0", v1::MEMBER_RUNNING);
+  Report("w-1", v1::MEMBER_PREPARING);
+  EXPECT_FALSE(members_.AllPrepared());
+  EXPECT_EQ(*members_.FirstUnprepared(), "w-1");
+  Report("w-1", v1::MEMBER_PREPARED);
+  EXPECT_TRUE(members_.AllPrepared());
+  EXPECT_EQ(members_.FirstUnprepared(), nullptr);
+
+  members_.Take("w-0", nullptr);
+
+  EXPECT_FALSE(members_.AllPrepared()) << "it has forgotten the job";
+  EXPECT_EQ(members_.FirstSilent(), nullptr) << "and yet was heard of";
+}
+
+TEST_F(JobMembersTest, WorkersHaveStoppedOnceAllStandAtOneStep) {
+  Report("w-0", v1::MEMBER_PAUSED, 7);
+  Report("w-1", v1::MEMBER_RUNNING, 7);
+  EXPECT_EQ(members_.StoppedAt(/*total_steps=*/8), std::nullopt) << "one is running";
+  Report("w-1", v1::MEMBER_PAUSED, 6);
+  EXPECT_EQ(members_.StoppedAt(8), std::nullopt) << "one is a step behind";
+  Report("w-1", v1::MEMBER_PAUSED, 7);
+  EXPECT_EQ(members_.StoppedAt(8), 7);
+  EXPECT_EQ(members_.NewestStep(), 7);
+
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_DONE, 8);
+
+  EXPECT_TRUE(members_.AllWorkersDone());
+  EXPECT_EQ(members_.StoppedAt(8), 8);
+}
+
+TEST_F(JobMembersTest, ADirectiveIsSentAgainWhenItIsOldAnotherOneOrTheStreamIsNew) {
+  v1::Directive pause, snapshot;
+  pause.mutable_pause();
+  snapshot.mutable_snapshot()->set_snapshot(1);
+  EXPECT_TRUE(members_.IsDue("w-0", pause, kStart));
+  EXPECT_FALSE(members_.IsDue("w-0", pause, kStart + absl::Seconds(1)));
+  EXPECT_TRUE(members_.IsDue("w-1", pause, kStart + absl::Seconds(1))) << "somebody else";
+  EXPECT_TRUE(members_.IsDue("w-0", pause, kStart + JobMembers::kResend));
+
+  EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
+  EXPECT_FALSE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
+  snapshot.mutable_snapshot()->set_snapshot(2);
+  EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
+
+  members_.Reattached("w-0");
+  EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
+}
+
+}  // namespace
+}  // namespace muster
