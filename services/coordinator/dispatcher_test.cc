@@ -1,0 +1,98 @@
+#include "services/coordinator/dispatcher.h"
+
+#include "services/coordinator/registry_fixture.h"
+
+namespace muster {
+namespace {
+
+class DispatcherTest : public RegistryFixture {
+ protected:
+  // As Tick() does, and waits for what comes of it.
+  void Dispatch() {
+    dispatcher_.Dispatch();
+    Settle();
+  }
+  void Settle() {
+    dispatcher_.AwaitIdle();
+    registry_->changes().AwaitAll();
+  }
+
+  Dispatcher dispatcher_{registry_.get(), fleet_.get()};
+};
+
+TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsThere) {
+  const uint64_t job = AddJob();
+  Attach("w-0");
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::QUEUED);
+
+  Attach("p-0");
+  Dispatch();
+
+  const v1::Job view = View(job);
+  EXPECT_EQ(view.state(), v1::PREPARING) << view.message();
+  EXPECT_EQ(view.workers(0), "w-0");
+  EXPECT_EQ(view.ps(0), "p-0");
+  JobRegistry::Turn turn(registry_.get());
+  EXPECT_EQ(turn.FindNumber(job)->job.plan()->graph().parameters_size(), 2)
+      << "the model is built from the spec";
+}
+
+TEST_F(DispatcherTest, MembersOfAPlanThatIsBeingMadeAreTaken) {
+  Attach("w-0");
+  Attach("p-0");
+  const uint64_t first = AddJob();
+  absl::Notification go;
+  const auto watch = HoldQueue(first, &go);
+  dispatcher_.Dispatch();
+  const uint64_t second = AddJob();
+
+  dispatcher_.Dispatch();
+  go.Notify();
+  Settle();
+
+  EXPECT_EQ(View(first).state(), v1::PREPARING);
+  EXPECT_EQ(View(second).state(), v1::QUEUED);
+}
+
+TEST_F(DispatcherTest, AJobThatIsCancelledWhileItIsPlannedDoesNotStart) {
+  Attach("w-0");
+  Attach("p-0");
+  const uint64_t job = AddJob();
+  absl::Notification go;
+  const auto watch = HoldQueue(job, &go);
+  dispatcher_.Dispatch();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job);
+    EXPECT_TRUE(entry.job.Cancel(now_).ok());
+    turn.Perform(entry);
+  }
+  go.Notify();
+  Settle();
+
+  EXPECT_EQ(View(job).state(), v1::CANCELLED);
+  EXPECT_EQ(View(job).generation(), 0);
+}
+
+TEST_F(DispatcherTest, AJobThatLosesAMemberWhileItIsPlannedWaitsForAnother) {
+  const auto worker = Attach("w-0");
+  Attach("p-0");
+  const uint64_t job = AddJob();
+  absl::Notification go;
+  const auto watch = HoldQueue(job, &go);
+  dispatcher_.Dispatch();
+  EXPECT_TRUE(fleet_->Detach(*worker, Fleet::Departure::kOrderly));
+  go.Notify();
+  Settle();
+  EXPECT_EQ(View(job).state(), v1::QUEUED);
+
+  Attach("w-1");
+  Dispatch();
+
+  EXPECT_EQ(View(job).state(), v1::PREPARING);
+  EXPECT_EQ(View(job).workers(0), "w-1");
+}
+
+}  // namespace
+}  // namespace muster

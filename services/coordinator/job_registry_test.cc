@@ -1,0 +1,124 @@
+#include "services/coordinator/job_registry.h"
+
+#include "lib/status/status.h"
+#include "services/coordinator/job_plan.h"
+#include "services/coordinator/registry_fixture.h"
+
+namespace muster {
+namespace {
+
+class JobRegistryTest : public RegistryFixture {
+ protected:
+  // Gives the job to w-0 and p-0, in somebody's turn.
+  CommitQueue::Ticket Schedule(JobRegistry::Turn& turn, JobRegistry::Entry& entry) {
+    PlanRequest request{.job = entry.job.record(), .workers = {Hello("w-0")}, .ps = {Hello("p-0")}};
+    v1::Parameter& parameter = *request.graph.add_parameters();
+    parameter.set_name("weight");
+    parameter.add_shape(4);
+    const auto plan = MakePlan(std::move(request));
+    entry.job.Schedule(plan, now_);
+    return turn.Perform(entry, {.plan = plan});
+  }
+};
+
+// Publishing needs a turn, so as long as the change's own lasts nobody can have heard of it.
+TEST_F(JobRegistryTest, WhatIsNotStoredIsNotPublic) {
+  const uint64_t number = AddJob();
+  const auto worker = Attach("w-0");
+  CommitQueue::Ticket ticket;
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    ticket = Schedule(turn, entry);
+    EXPECT_EQ(entry.job.state(), v1::PREPARING);
+    EXPECT_EQ(entry.View().state(), v1::QUEUED);
+    EXPECT_TRUE(worker->TakeDirectives().empty());
+    EXPECT_EQ(turn.Active().size(), 1);
+  }
+
+  ASSERT_TRUE(registry_->changes().Await(ticket, absl::InfiniteDuration()).ok());
+
+  EXPECT_EQ(View(number).state(), v1::PREPARING);
+  const auto directives = worker->TakeDirectives();
+  ASSERT_EQ(directives.size(), 1);
+  EXPECT_TRUE(directives[0].has_prepare());
+}
+
+TEST_F(JobRegistryTest, ARestartFindsWhatWasPublic) {
+  const uint64_t number = AddJob();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    Schedule(turn, *turn.FindNumber(number));
+  }
+  registry_->changes().AwaitAll();
+  const v1::Job before = View(number);
+
+  Reopen();
+
+  EXPECT_EQ(View(number).SerializeAsString(), before.SerializeAsString());
+  JobRegistry::Turn turn(registry_.get());
+  ASSERT_EQ(turn.Active().size(), 1);
+  EXPECT_EQ(turn.Active()[0]->job.plan()->generation(), 1);
+  EXPECT_TRUE(turn.Find("line-1").ok());
+  EXPECT_TRUE(turn.Find("jobs/line-1").ok());
+  EXPECT_EQ(ReasonOf(turn.Find("line-2").status()), "JOB_NOT_FOUND");
+}
+
+TEST_F(JobRegistryTest, WhoIsWokenByAChangeFindsItInPublicAndInTheStore) {
+  const uint64_t number = AddJob();
+  v1::JobState seen = v1::JOB_STATE_UNSPECIFIED;
+  size_t events = 0;
+  const auto watch = watches_.Add(number, "jobs/line-1", 0, std::make_shared<StreamWaker>([&] {
+                                    seen = View(number).state();
+                                    events = store_->Events(number, 0)->size();
+                                  }));
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    EXPECT_TRUE(entry.job.Cancel(now_).ok());
+    turn.Perform(entry);
+  }
+  registry_->changes().AwaitAll();
+
+  EXPECT_EQ(seen, v1::CANCELLED);
+  EXPECT_EQ(events, 2) << "submitted and cancelled";
+}
+
+TEST_F(JobRegistryTest, AJobThatStopsRunningEndsItsRounds) {
+  const uint64_t number = AddJob();
+  std::shared_ptr<CheckpointRound> round;
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    Schedule(turn, entry);
+    auto make = [&] {
+      return CheckpointRound::Options{.plan = entry.job.plan(), .writer = {.step = 4}};
+    };
+    round = *entry.rounds.Join({.step = 4}, make);
+    EXPECT_TRUE(entry.job.Cancel(now_).ok());
+    turn.Perform(entry);
+    EXPECT_TRUE(turn.Active().empty());
+  }
+  registry_->changes().AwaitAll();
+
+  const auto outcome = round->AwaitOutcome(absl::ZeroDuration());
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(ReasonOf(*outcome), "STALE_SNAPSHOT");
+}
+
+TEST_F(JobRegistryTest, AJobThatWasTakenOutIsKnownAgainWhenItIsPutBack) {
+  AddJob();
+  std::unique_ptr<JobRegistry::Entry> taken;
+  {
+    JobRegistry::Turn turn(registry_.get());
+    taken = turn.Take(**turn.Find("line-1"));
+    EXPECT_FALSE(turn.Find("line-1").ok());
+    EXPECT_TRUE(turn.jobs().empty());
+  }
+  JobRegistry::Turn turn(registry_.get());
+  turn.PutBack(std::move(taken));
+  EXPECT_TRUE(turn.Find("line-1").ok());
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,117 @@
+// What tests of the coordinator's rooms stand on: a registry on a fresh state folder, a clock, and
+// a way to hold the commit queue up.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "lib/telemetry/metrics.h"
+#include "services/coordinator/coordinator_metrics.h"
+#include "services/coordinator/fleet.h"
+#include "services/coordinator/job_registry.h"
+#include "services/coordinator/store.h"
+#include "services/coordinator/watch_hub.h"
+
+namespace muster {
+
+class RegistryFixture : public ::testing::Test {
+ protected:
+  RegistryFixture() {
+    path_ = ::testing::TempDir() + "/registry-XXXXXX";
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+    Reopen();
+  }
+
+  // As after a restart of the coordinator.
+  void Reopen() {
+    registry_.reset();
+    store_.reset();
+    auto folder = StateFolder::Open(path_);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    auto store = Store::Open(folder->store());
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    fleet_ = std::make_unique<Fleet>(store_->term(), absl::Seconds(5));
+    registry_ =
+        std::make_unique<JobRegistry>(JobRegistry::Options{.folder = *std::move(folder),
+                                                           .store = store_.get(),
+                                                           .fleet = fleet_.get(),
+                                                           .watches = &watches_,
+                                                           .metrics = &coordinator_metrics_,
+                                                           .clock = [this] { return now_; }});
+    const absl::Status loaded = registry_->Load();
+    ASSERT_TRUE(loaded.ok()) << loaded;
+  }
+
+  // A job of one worker and one ps, stored and queued, that waits for nobody. Its number.
+  uint64_t AddJob() {
+    v1::Job record;
+    v1::JobSpec& spec = *record.mutable_spec();
+    spec.set_name("line");
+    spec.mutable_model()->mutable_zoo()->set_name("linear");
+    spec.mutable_data()->set_batch_size(8);
+    spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
+    spec.mutable_training()->set_steps(10);
+    spec.mutable_resources()->mutable_workers()->set_min(1);
+    spec.mutable_resources()->mutable_workers()->set_max(1);
+    spec.mutable_resources()->set_ps(1);
+    spec.set_chunk_bytes(1024);
+    record.set_state(v1::QUEUED);
+    auto stored = store_->AddJob({.record = std::move(record), .origin = {}});
+    EXPECT_TRUE(stored.ok()) << stored.status();
+    JobRegistry::Turn turn(registry_.get());
+    turn.Add(*stored, {}, /*graph=*/nullptr, /*plan=*/nullptr);
+    return stored->number();
+  }
+  v1::Job View(uint64_t number) {
+    JobRegistry::Turn turn(registry_.get());
+    return turn.FindNumber(number)->View();
+  }
+
+  v1::Hello Hello(const std::string& name) const {
+    v1::Hello hello;
+    hello.set_member(name);
+    hello.set_incarnation(name + "-1");
+    hello.set_role(name.starts_with("w") ? v1::WORKER : v1::PS);
+    if (hello.role() == v1::PS) hello.add_addresses("address");
+    return hello;
+  }
+  std::shared_ptr<Attachment> Attach(const std::string& name) {
+    auto arrival =
+        fleet_->Attach(Hello(name), std::make_shared<StreamWaker>(std::function<void()>()), now_);
+    EXPECT_TRUE(arrival.ok()) << arrival.status();
+    arrival->attachment->TakeDirectives();  // the welcome
+    return arrival->attachment;
+  }
+
+  // Holds the queue up at a change of this job, by a watcher that takes its time, until `go` is
+  // notified. The job must not have been suspended.
+  std::shared_ptr<JobWatch> HoldQueue(uint64_t number, absl::Notification* go) {
+    auto watch = watches_.Add(number, "slow", 0,
+                              std::make_shared<StreamWaker>([go] { go->WaitForNotification(); }));
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    EXPECT_TRUE(entry.job.Suspend(now_).ok());
+    EXPECT_TRUE(entry.job.Resume(nullptr, now_).ok());
+    turn.Perform(entry);
+    return watch;
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+  std::string path_;
+  Metrics metrics_;
+  CoordinatorMetrics coordinator_metrics_{&metrics_};
+  WatchHub watches_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Fleet> fleet_;
+  std::unique_ptr<JobRegistry> registry_;
+};
+
+}  // namespace muster
