@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/data/dataset.h"
@@ -46,16 +46,6 @@ FieldFault ModelFault(const v1::ModelSpec& model, const absl::Status& status) {
           message};
 }
 
-// Dataset::Open begins its message with the field path: "data.text.path: /nope: no such file".
-FieldFault DataFault(const absl::Status& status) {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(status.message(), absl::MaxSplits(": ", 1));
-  if (parts.second.empty() || !absl::StartsWith(parts.first, "data")) {
-    return {"data", std::string(status.message())};
-  }
-  return {parts.first, parts.second};
-}
-
 void CheckParameterGroups(const v1::JobSpec& spec, const v1::Graph& graph,
                           std::vector<FieldFault>& faults) {
   const bool are_faulty = std::any_of(faults.begin(), faults.end(), [](const FieldFault& fault) {
@@ -70,7 +60,7 @@ void CheckParameterGroups(const v1::JobSpec& spec, const v1::Graph& graph,
 void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, std::vector<FieldFault>& faults) {
   auto data = Dataset::Open(spec.data(), graph);
   if (!data.ok()) {
-    faults.push_back(DataFault(data.status()));
+    std::ranges::move(FaultsOf(data.status()), std::back_inserter(faults));
   } else if (spec.data().batch_size() > (*data)->samples()) {
     faults.push_back(
         {"data.batch_size", absl::StrCat("must be at most the ", (*data)->samples(),

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -20,21 +21,20 @@ absl::Status DataNotFound(absl::string_view field, absl::string_view path, int e
     std::error_code error;
     absl::StrAppend(&why, " in ", std::filesystem::current_path(error).native());
   }
-  return WithReason(absl::NotFoundError(absl::StrCat(field, ": ", path, ": ", why)),
-                    "DATA_NOT_FOUND");
+  return AtField(WithReason(absl::NotFoundError(absl::StrCat(path, ": ", why)), "DATA_NOT_FOUND"),
+                 field);
 }
 
 absl::Status DataTruncated(absl::string_view field, absl::string_view message) {
-  return WithReason(absl::DataLossError(absl::StrCat(field, ": ", message)), "DATA_TRUNCATED");
+  return AtField(WithReason(absl::DataLossError(message), "DATA_TRUNCATED"), field);
 }
 
 absl::Status DataInvalid(absl::string_view field, absl::string_view message) {
-  return WithReason(absl::InvalidArgumentError(absl::StrCat(field, ": ", message)), "DATA_INVALID");
+  return AtField(WithReason(absl::InvalidArgumentError(message), "DATA_INVALID"), field);
 }
 
 absl::Status DataTooSmall(absl::string_view field, absl::string_view message) {
-  return WithReason(absl::InvalidArgumentError(absl::StrCat(field, ": ", message)),
-                    "DATA_TOO_SMALL");
+  return AtField(WithReason(absl::InvalidArgumentError(message), "DATA_TOO_SMALL"), field);
 }
 
 const v1::GraphInput* FindInput(const v1::Graph& graph, absl::string_view name) {

@@ -1,5 +1,5 @@
-// What can be wrong with data, in one form: a reason, and a message that starts with the field
-// path.
+// What can be wrong with data, in one form: a reason, and the field at fault (see FaultsOf()),
+// whose path begins the message.
 #pragma once
 
 #include <string>

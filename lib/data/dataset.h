@@ -23,8 +23,8 @@ class Dataset {
   // the model's (see InputUse). Text needs "input" and "target" i32[-1, T], idx "input"
   // f32[-1, channels, rows, columns] (or [-1, product]) and "target" i32[-1], linear f32[-1, 1]
   // twice, and no further input; npy and synthetic fill whatever there is. Fails with a reason
-  // (DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID, DATA_TOO_SMALL) and a message that starts with
-  // the field path ("data.text.path: /nope: no such file or directory").
+  // (DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID, DATA_TOO_SMALL) and names the field at fault,
+  // in the message ("data.text.path: /nope: no such file or directory") and for FaultsOf().
   static absl::StatusOr<std::unique_ptr<const Dataset>> Open(const v1::DataSpec& spec,
                                                              const v1::Graph& graph);
   virtual ~Dataset() = default;

@@ -8,24 +8,37 @@
 
 namespace muster {
 namespace {
-constexpr absl::string_view kFaultsUrl = "type.googleapis.com/google.rpc.BadRequest";
-}
 
-absl::Status FaultsToStatus(const std::vector<FieldFault>& faults, absl::string_view reason) {
+constexpr absl::string_view kFaultsUrl = "type.googleapis.com/google.rpc.BadRequest";
+
+void Attach(const std::vector<FieldFault>& faults, absl::Status& status) {
   google::rpc::BadRequest request;
   for (const FieldFault& fault : faults) {
     auto& violation = *request.add_field_violations();
     violation.set_field(fault.field);
     violation.set_description(fault.description);
   }
+  status.SetPayload(kFaultsUrl, absl::Cord(request.SerializeAsString()));
+}
+
+}  // namespace
+
+absl::Status FaultsToStatus(const std::vector<FieldFault>& faults, absl::string_view reason) {
   absl::Status status = WithReason(absl::InvalidArgumentError(absl::StrJoin(
                                        faults, "\n",
                                        [](std::string* out, const FieldFault& fault) {
                                          absl::StrAppend(out, fault.field, ": ", fault.description);
                                        })),
                                    reason);
-  status.SetPayload(kFaultsUrl, absl::Cord(request.SerializeAsString()));
+  Attach(faults, status);
   return status;
+}
+
+absl::Status AtField(const absl::Status& status, absl::string_view field) {
+  if (status.ok()) return status;
+  absl::Status at = Annotate(status, field);
+  Attach({{std::string(field), std::string(status.message())}}, at);
+  return at;
 }
 
 std::vector<FieldFault> FaultsOf(const absl::Status& status) {

@@ -22,7 +22,11 @@ struct FieldFault {
 absl::Status FaultsToStatus(const std::vector<FieldFault>& faults,
                             absl::string_view reason = "INVALID_SPEC");
 
-// The faults of such a status; empty for others.
+// `status` of one field: its path and ": " come before the message, code and reason stay. OK stays
+// OK.
+absl::Status AtField(const absl::Status& status, absl::string_view field);
+
+// The faults of either; empty for other statuses.
 std::vector<FieldFault> FaultsOf(const absl::Status& status);
 
 }  // namespace muster

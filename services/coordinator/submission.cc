@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -55,22 +56,11 @@ void CheckParameterGroups(const v1::TrainingSpec& training, const v1::Graph& gra
   }
 }
 
-// Messages of Dataset::Open() begin with the field's path.
-FieldFault DataFault(const absl::Status& status) {
-  const std::string message(status.message());
-  const size_t colon = message.find(": ");
-  if (absl::StartsWith(message, "data.") && colon != std::string::npos &&
-      message.find(' ') > colon) {
-    return {message.substr(0, colon), message.substr(colon + 2)};
-  }
-  return {"data", message};
-}
-
 void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, Faults& faults) {
   if (HasFaultUnder(faults, "data")) return;
   auto dataset = Dataset::Open(spec.data(), graph);
   if (!dataset.ok()) {
-    faults.push_back(DataFault(dataset.status()));
+    std::ranges::move(FaultsOf(dataset.status()), std::back_inserter(faults));
   } else if ((*dataset)->samples() < spec.data().batch_size()) {
     faults.push_back(
         {"data.batch_size", absl::StrCat("must be at most the data set's ", (*dataset)->samples(),
