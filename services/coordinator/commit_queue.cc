@@ -38,6 +38,11 @@ bool CommitQueue::full() const {
   return std::ssize(waiting_) >= limits::kChangesQueuedMax;
 }
 
+absl::Status CommitQueue::trouble() const {
+  absl::MutexLock lock(&mu_);
+  return trouble_;
+}
+
 absl::Status CommitQueue::Await(Ticket ticket, absl::Duration timeout) const {
   CHECK(std::this_thread::get_id() != thread_.get_id()) << "the queue would wait for itself";
   absl::MutexLock lock(&mu_);

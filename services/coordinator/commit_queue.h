@@ -52,6 +52,9 @@ class CommitQueue {
   // caller who can do without (a report comes again) or must not (a member was lost).
   bool full() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Why the disk does not take the oldest change; OK: it does.
+  absl::Status trouble() const ABSL_LOCKS_EXCLUDED(mu_);
+
   // Waits until the change is stored and published. RESOURCE_EXHAUSTED (reason "STORE_FULL") or
   // DEADLINE_EXCEEDED (reason "STORE_SLOW") after `timeout`: it will be, once the disk lets it.
   // Never to be called by what a change publishes.

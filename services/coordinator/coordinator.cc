@@ -82,7 +82,7 @@ void Coordinator::TickJobs() {
 
 void Coordinator::Settle() {
   dispatcher_.AwaitIdle();
-  registry_.changes().AwaitAll();
+  registry_.Settle();
 }
 
 void Coordinator::WakeWatches() {

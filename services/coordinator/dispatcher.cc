@@ -149,7 +149,6 @@ void Dispatcher::Carry(const Start& start) {
   v1::Job record;
   JobOrigin origin;
   std::shared_ptr<const v1::Graph> graph;
-  CommitQueue::Ticket before;
   {
     JobRegistry::Turn turn(registry_);
     const JobRegistry::Entry* const entry = FindUnchanged(turn, start);
@@ -157,34 +156,29 @@ void Dispatcher::Carry(const Start& start) {
     record = entry->job.record();
     origin = entry->origin;
     graph = entry->graph;
-    before = entry->last_change;
   }
-  // The steps of the generation before are in its log when it is opened again.
-  if (!registry_->changes().Await(before, limits::kChangeWaitMax).ok()) return;
-  absl::StatusOr<Prepared> prepared = Prepare(start, record, origin, std::move(graph));
+  absl::StatusOr<std::shared_ptr<const v1::JobPlan>> plan =
+      Prepare(start, record, origin, std::move(graph));
 
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
   if (entry == nullptr || !AllAttached(start)) return;
-  if (!prepared.ok()) {
-    entry->job.Fail(ReasonOf(prepared.status()), std::string(prepared.status().message()),
+  if (!plan.ok()) {
+    entry->job.Fail(ReasonOf(plan.status()), std::string(plan.status().message()),
                     registry_->Now());
     turn.Perform(*entry);
     return;
   }
   entry->rounds.Begin();
-  entry->metrics_log = std::move(prepared->metrics_log);
-  entry->job.Schedule(prepared->plan, registry_->Now());
-  turn.Perform(*entry, {.plan = std::move(prepared->plan)});
+  entry->job.Schedule(*plan, registry_->Now());
+  turn.Perform(*entry, {.plan = *std::move(plan)});
 }
 
-absl::StatusOr<Dispatcher::Prepared> Dispatcher::Prepare(const Start& start, const v1::Job& record,
-                                                         const JobOrigin& origin,
-                                                         std::shared_ptr<const v1::Graph> graph) {
+absl::StatusOr<std::shared_ptr<const v1::JobPlan>> Dispatcher::Prepare(
+    const Start& start, const v1::Job& record, const JobOrigin& origin,
+    std::shared_ptr<const v1::Graph> graph) {
   const std::string id = JobIdOf(record.name());
   RETURN_IF_ERROR(registry_->folder().MakeJob(id));
-  ASSIGN_OR_RETURN(std::shared_ptr<MetricsLog> metrics_log,
-                   MetricsLog::Open(registry_->folder().metrics_log(id)));
   PlanRequest request{.job = record,
                       .workers = start.workers,
                       .ps = start.ps,
@@ -199,7 +193,7 @@ absl::StatusOr<Dispatcher::Prepared> Dispatcher::Prepare(const Start& start, con
     request.restore = record.checkpoint();
     request.first_step = *own->step;
   }
-  return Prepared{MakePlan(std::move(request)), std::move(metrics_log)};
+  return MakePlan(std::move(request));
 }
 
 }  // namespace muster

@@ -43,10 +43,6 @@ class Dispatcher {
     std::vector<v1::Hello> workers;  // by rank
     std::vector<v1::Hello> ps;       // in plan order
   };
-  struct Prepared {
-    std::shared_ptr<const v1::JobPlan> plan;
-    std::shared_ptr<MetricsLog> metrics_log;
-  };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
 
   Starts starting() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -58,8 +54,9 @@ class Dispatcher {
   // Null: the job was changed or deleted meanwhile.
   JobRegistry::Entry* FindUnchanged(JobRegistry::Turn& turn, const Start& start) const;
   void Carry(const Start& start);
-  absl::StatusOr<Prepared> Prepare(const Start& start, const v1::Job& record,
-                                   const JobOrigin& origin, std::shared_ptr<const v1::Graph> graph);
+  absl::StatusOr<std::shared_ptr<const v1::JobPlan>> Prepare(
+      const Start& start, const v1::Job& record, const JobOrigin& origin,
+      std::shared_ptr<const v1::Graph> graph);
   bool AllAttached(const Start& start) const;
 
   JobRegistry* const registry_;

@@ -87,6 +87,7 @@ void Job::Restore(const MetricsHistory& history) {
     loss_is_finite_ = !nonfinite_noted_;
     ledger_.Begin(*plan_, std::max(plan_->first_step(), logged));
   }
+  durable_ = ledger_.known();
 }
 
 bool Job::active() const {
@@ -101,7 +102,9 @@ void Job::Enlist() {
   members_.Enlist(*plan_);
   checkpoints_.Begin(*plan_);
   // A step may have been recorded just before the suspension that repeats it.
+  const bool all_durable = durable_ == ledger_.known();
   ledger_.Begin(*plan_, std::max(plan_->first_step(), ledger_.steps_before()));
+  if (all_durable) durable_ = ledger_.known();
 }
 
 void Job::Note(const std::string& reason, const std::string& message, absl::Time now) {
@@ -345,10 +348,34 @@ void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl
     ApplyEvaluation(evaluation, *record_.mutable_progress());
     effects_.evaluations.push_back(std::move(evaluation));
   }
+  if (const std::optional<StepGap> gap = ledger_.TakeGap()) {
+    Note("STEPS_LOST",
+         absl::StrCat("what steps ", gap->first, " to ", gap->last,
+                      " came to is not known: a coordinator that had heard of them lost it"),
+         now);
+  }
+  if (ledger_.known() != durable_) effects_.records = ledger_.known();
+  const bool repeats =
+      (!report.steps().empty() && report.steps(0).step() < durable_.steps) ||
+      (!report.evaluations().empty() && report.evaluations(0).step() < durable_.evaluations);
+  if (repeats) Send(name, AcknowledgeDirective());
+}
+
+v1::Directive Job::AcknowledgeDirective() const {
   v1::Directive directive;
-  directive.mutable_acknowledge()->set_steps_before(ledger_.steps_before());
-  directive.mutable_acknowledge()->set_evaluations_before(ledger_.evaluations_before());
-  Send(name, std::move(directive));
+  directive.mutable_acknowledge()->set_steps_before(durable_.steps);
+  directive.mutable_acknowledge()->set_evaluations_before(durable_.evaluations);
+  return directive;
+}
+
+void Job::RecordsDurable(const RecordsBefore& durable, absl::Time now) {
+  durable_ = {.steps = std::max(durable_.steps, durable.steps),
+              .evaluations = std::max(durable_.evaluations, durable.evaluations)};
+  if (!active()) return;
+  for (const std::string& name : members_.names()) {
+    if (members_.at(name).is_worker()) Send(name, AcknowledgeDirective());
+  }
+  if (state() == v1::RUNNING) Advance(now);
 }
 
 // Once per generation: what follows is mostly not finite either.
@@ -428,13 +455,15 @@ void Job::Advance(absl::Time now) {
     if (members_.AllPrepared()) BeginRunning(now);
     return;
   }
+  const bool all_durable = durable_ == ledger_.known();  // else RecordsDurable() comes back here
   if (members_.AllWorkersDone()) {
-    if (checkpoints_.committed_step() == total_steps()) return Succeed(now);
-    return AwaitCheckpoint(total_steps(), now);
+    if (checkpoints_.committed_step() != total_steps()) return AwaitCheckpoint(total_steps(), now);
+    if (all_durable) Succeed(now);
+    return;
   }
   if (suspend_at_) {
     // What is known of the next step came after all that there is to know of this one.
-    if (ledger_.steps_before() <= *suspend_at_) return;
+    if (ledger_.steps_before() <= *suspend_at_ || !all_durable) return;
     return Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *suspend_at_), now);
   }
   const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());
@@ -444,6 +473,7 @@ void Job::Advance(absl::Time now) {
   if (*stopped != plan_->first_step() && *stopped != checkpoints_.committed_step()) {
     return AwaitCheckpoint(*stopped, now);
   }
+  if (!all_durable) return;
   Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *stopped), now);
 }
 

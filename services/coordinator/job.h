@@ -48,6 +48,9 @@ class Job {
         events;  // each with its revision; none: the record need not be stored
     std::vector<StepSummary> steps;
     std::vector<EvaluationSummary> evaluations;
+    // With the records above all before these are known: RecordsDurable() is to be called with this
+    // once they are on the disk.
+    std::optional<RecordsBefore> records;
     std::vector<Outgoing> directives;
   };
 
@@ -75,6 +78,8 @@ class Job {
   void Report(const std::string& member, const v1::JobReport* report, absl::Time now);
   // The member's stream is new: whatever was sent before may be lost.
   void Reattached(const std::string& member);
+  // What workers have told is safe: they may forget it, and the job may end.
+  void RecordsDurable(const RecordsBefore& durable, absl::Time now);
   void MemberLost(const std::string& member, const std::string& why, absl::Time now);
 
   // ---- users. FAILED_PRECONDITION with a reason where the state does not allow it; see
@@ -111,6 +116,7 @@ class Job {
   void SendWanted(const std::string& name, absl::Time now);
   void SendWantedToAll(absl::Time now);
 
+  v1::Directive AcknowledgeDirective() const;
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
   void NoteIfNotFinite(const StepSummary& step, absl::Time now);
   void NoteIfSkippedInRow(const StepSummary& step, absl::Time now);
@@ -127,6 +133,7 @@ class Job {
   std::shared_ptr<const v1::JobPlan> plan_;
   JobMembers members_;
   ProgressLedger ledger_;
+  RecordsBefore durable_;  // of the ledger's records
   CheckpointPolicy checkpoints_;
   FailureJudge judge_;
   Effects effects_;

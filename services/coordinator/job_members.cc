@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/limits/limits.h"
+
 namespace muster {
 
 void JobMembers::Enlist(const v1::JobPlan& plan) {
@@ -29,6 +31,8 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   if (report == nullptr) return member;
   member.state = report->state();
   member.next_step = report->next_step();
+  member.has_more_records =
+      report->steps_size() + report->evaluations_size() >= limits::kStepRecordsReportedMax;
   if (!report->address().empty()) member.address = report->address();
   if (report->has_dataset()) member.dataset = report->dataset();
   return member;
@@ -55,7 +59,7 @@ bool JobMembers::AllPrepared() const {
 bool JobMembers::AllWorkersDone() const {
   return std::ranges::all_of(members_, [](const auto& entry) {
     const Member& member = entry.second;
-    return !member.is_worker() || member.state == v1::MEMBER_DONE;
+    return !member.is_worker() || (member.state == v1::MEMBER_DONE && !member.has_more_records);
   });
 }
 

@@ -28,6 +28,7 @@ class JobMembers {
     bool serving = false;         // has reported this generation
     v1::MemberJobState state = v1::MEMBER_JOB_STATE_UNSPECIFIED;
     int64_t next_step = 0;
+    bool has_more_records = false;  // than its last report could hold
     v1::DatasetFacts dataset;
 
     bool is_worker() const { return rank >= 0; }

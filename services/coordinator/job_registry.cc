@@ -10,7 +10,9 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/metrics_log.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
@@ -59,17 +61,14 @@ absl::StatusOr<CheckpointsFound> FindCheckpoints(const v1::Job& record, const St
 
 }  // namespace
 
-v1::Job JobRegistry::Entry::View() const {
-  v1::Job view = *published;
-  *view.mutable_progress() = job.record().progress();
-  return view;
-}
-
 // ---------------------------------------------------------------- loading
 
 JobRegistry::JobRegistry(Options options)
     : options_(std::move(options)),
-      changes_([this](const Store::Change& change) { return store().Commit(change); }) {}
+      changes_([this](const Store::Change& change) { return store().Commit(change); }),
+      metrics_({.durable = [this](uint64_t job, const RecordsBefore& durable) {
+        RecordsDurable(job, durable);
+      }}) {}
 
 absl::Status JobRegistry::Load() {
   ASSIGN_OR_RETURN(std::vector<StoredJob> stored, store().LoadJobs());
@@ -88,7 +87,7 @@ absl::Status JobRegistry::Load() {
 absl::Status JobRegistry::LoadJob(StoredJob stored) {
   const v1::Job& record = stored.record;
   const std::string id = JobIdOf(record.name());
-  std::unique_ptr<MetricsLog> metrics_log;
+  std::unique_ptr<const MetricsLog> metrics_log;
   if (!IsTerminal(record.state()) && record.generation() > 0) {
     RETURN_IF_ERROR(folder().MakeJob(id));
     ASSIGN_OR_RETURN(metrics_log, MetricsLog::Open(folder().metrics_log(id)));
@@ -104,7 +103,6 @@ absl::Status JobRegistry::LoadJob(StoredJob stored) {
       turn.Add(record, std::move(stored.origin), std::move(graph), std::move(stored.plan));
   if (metrics_log != nullptr) {
     entry.job.Restore(metrics_log->history());
-    if (entry.job.active()) entry.metrics_log = std::move(metrics_log);
   }
   if (entry.job.active()) {
     for (const int64_t step : found.on_disk) {
@@ -140,13 +138,6 @@ void JobRegistry::Publish(News news, const CommitQueue::Change& change) {
     }
     if (before != nullptr) CountTransitions(*before, change);
   }
-  if (news.metrics_log != nullptr) {
-    const absl::Status appended =
-        news.metrics_log->Append(news.effects.steps, news.effects.evaluations);
-    if (!appended.ok()) {
-      LOG_EVERY_N(ERROR, 100) << "metrics.jsonl: " << appended;
-    }
-  }
   for (Job::Outgoing& outgoing : news.effects.directives) {
     options_.fleet->Send(outgoing.member, std::move(outgoing.directive));
   }
@@ -154,6 +145,19 @@ void JobRegistry::Publish(News news, const CommitQueue::Change& change) {
     ended.round->Resolve(std::move(ended.outcome));
   }
   if (!change.events.empty()) options_.watches->Wake({news.number});
+}
+
+void JobRegistry::RecordsDurable(uint64_t number, const RecordsBefore& durable) {
+  Turn turn(this);
+  Entry* const entry = turn.FindNumber(number);
+  if (entry == nullptr) return;
+  entry->job.RecordsDurable(durable, Now());
+  turn.Perform(*entry);
+}
+
+void JobRegistry::Settle() {
+  metrics_.Settle();
+  changes_.AwaitAll();
 }
 
 void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Change& change) {
@@ -227,6 +231,23 @@ JobRegistry::Entry& JobRegistry::Turn::Add(const v1::Job& record, JobOrigin orig
   return added;
 }
 
+v1::Job JobRegistry::Turn::View(const Entry& entry) const {
+  registry_->mu_.AssertHeld();
+  v1::Job view = *entry.published;
+  *view.mutable_progress() = entry.job.record().progress();
+  const absl::Status unrecorded = registry_->metrics_.Trouble(view.number());
+  const absl::Status unstored = registry_->changes_.trouble();
+  const absl::Status& trouble = unstored.ok() ? unrecorded : unstored;
+  if (!trouble.ok() && !IsTerminal(view.state())) {
+    view.set_message(absl::StrCat(
+        view.message(), view.message().empty() ? "" : "; ",
+        "the coordinator cannot write to its state folder (", trouble.message(),
+        "): training pauses once ", limits::kStepRecordsHeldMax,
+        " steps wait to be recorded, and goes on when there is room; nothing is lost"));
+  }
+  return view;
+}
+
 std::unique_ptr<JobRegistry::Entry> JobRegistry::Turn::Take(Entry& entry) {
   registry_->mu_.AssertHeld();
   const uint64_t number = entry.published->number();
@@ -254,8 +275,11 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
                              .plan = std::move(extra.plan),
                              .checkpoint = std::move(extra.checkpoint),
                              .checkpoints_removed = std::move(extra.checkpoints_removed)};
-  if (!news.effects.steps.empty() || !news.effects.evaluations.empty()) {
-    news.metrics_log = entry.metrics_log;
+  if (const auto records = std::exchange(news.effects.records, std::nullopt)) {
+    registry_->metrics_.Append(record.number(),
+                               registry_->folder().metrics_log(JobIdOf(record.name())),
+                               std::exchange(news.effects.steps, {}),
+                               std::exchange(news.effects.evaluations, {}), *records);
   }
   if (!change.events.empty()) {
     if (entry.job.state() == v1::QUEUED) entry.queued_since = registry_->Now();
@@ -264,7 +288,7 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
     } else {
       registry_->active_.erase(record.number());
       entry.rounds.Clear();
-      entry.metrics_log.reset();
+      registry_->metrics_.Close(record.number());
     }
   }
   entry.rounds.DropUnwanted([&](uint64_t snapshot) { return entry.job.Wants(snapshot); });
@@ -272,8 +296,8 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   if (!change.events.empty() || !change.checkpoints_removed.empty()) {
     change.record = std::make_shared<v1::Job>(record);
   }
-  const bool silent = change.record == nullptr && news.effects.directives.empty() &&
-                      news.metrics_log == nullptr && news.ended_rounds.empty();
+  const bool silent =
+      change.record == nullptr && news.effects.directives.empty() && news.ended_rounds.empty();
   if (silent) return entry.last_change;
   change.publish = [registry = registry_,
                     news = std::move(news)](const CommitQueue::Change& stored) mutable {

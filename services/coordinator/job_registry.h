@@ -22,7 +22,7 @@
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job.h"
-#include "services/coordinator/metrics_log.h"
+#include "services/coordinator/metrics_writer.h"
 #include "services/coordinator/state_folder.h"
 #include "services/coordinator/store.h"
 #include "services/coordinator/watch_hub.h"
@@ -55,18 +55,20 @@ class JobRegistry {
     JobOrigin origin;                          // without its graph
     std::shared_ptr<const v1::Graph> graph;    // as it was submitted; null: it must be built
     absl::Time queued_since;
-    std::shared_ptr<MetricsLog> metrics_log;  // while the job is active
     CheckpointRounds rounds;
     CommitQueue::Ticket last_change = 0;
-
-    // What users may see: nothing that is not stored but the progress, which never is.
-    v1::Job View() const;
   };
   class Turn;
 
   const StateFolder& folder() const { return options_.folder; }
   Store& store() const { return *options_.store; }
   const CommitQueue& changes() const { return changes_; }
+  // Waits until what was begun until now is recorded, stored and published, but for what the disk
+  // does not take.
+  void Settle();
+  // The steps of a job whose folder is about to go need not be recorded any more. Waits for a write
+  // that is under way: not to be called in a turn.
+  void DiscardMetrics(uint64_t job) { metrics_.Discard(job); }
   absl::Time Now() const { return options_.clock(); }
 
  private:
@@ -75,10 +77,10 @@ class JobRegistry {
   // What is told once a change is stored.
   struct News {
     uint64_t number = 0;
-    std::shared_ptr<MetricsLog> metrics_log;
-    Job::Effects effects;  // without events: the change has them
+    Job::Effects effects;  // directives alone: the change has the events
     std::vector<CheckpointRounds::Ended> ended_rounds;
   };
+  void RecordsDurable(uint64_t number, const RecordsBefore& durable) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(News news, const CommitQueue::Change& change) ABSL_LOCKS_EXCLUDED(mu_);
   void CountTransitions(const v1::Job& before, const CommitQueue::Change& change);
 
@@ -87,7 +89,8 @@ class JobRegistry {
   absl::btree_map<uint64_t, std::unique_ptr<Entry>> jobs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, uint64_t> number_by_id_ ABSL_GUARDED_BY(mu_);
   absl::btree_set<uint64_t> active_ ABSL_GUARDED_BY(mu_);
-  CommitQueue changes_;  // last: its thread uses the others
+  CommitQueue changes_;    // its thread uses the others
+  MetricsWriter metrics_;  // last: its thread uses all of them
 };
 
 // One look at the jobs, or one change: holds the registry's mutex from its beginning to its end.
@@ -105,6 +108,9 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   Entry* FindNumber(uint64_t number) const;  // or null
   const absl::btree_map<uint64_t, std::unique_ptr<Entry>>& jobs() const;
   std::vector<Entry*> Active() const;  // by number
+  // What users may see of a job: nothing that is not stored but its progress, which never is; and
+  // what keeps it from being recorded or stored.
+  v1::Job View(const Entry& entry) const;
 
   // A job that is stored already.
   Entry& Add(const v1::Job& record, JobOrigin origin, std::shared_ptr<const v1::Graph> graph,

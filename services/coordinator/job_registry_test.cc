@@ -1,11 +1,18 @@
 #include "services/coordinator/job_registry.h"
 
+#include <algorithm>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/registry_fixture.h"
 
 namespace muster {
 namespace {
+
+using ::testing::HasSubstr;
 
 class JobRegistryTest : public RegistryFixture {
  protected:
@@ -31,7 +38,7 @@ TEST_F(JobRegistryTest, WhatIsNotStoredIsNotPublic) {
     JobRegistry::Entry& entry = *turn.FindNumber(number);
     ticket = Schedule(turn, entry);
     EXPECT_EQ(entry.job.state(), v1::PREPARING);
-    EXPECT_EQ(entry.View().state(), v1::QUEUED);
+    EXPECT_EQ(turn.View(entry).state(), v1::QUEUED);
     EXPECT_TRUE(worker->TakeDirectives().empty());
     EXPECT_EQ(turn.Active().size(), 1);
   }
@@ -118,6 +125,47 @@ TEST_F(JobRegistryTest, AJobThatWasTakenOutIsKnownAgainWhenItIsPutBack) {
   JobRegistry::Turn turn(registry_.get());
   turn.PutBack(std::move(taken));
   EXPECT_TRUE(turn.Find("line-1").ok());
+}
+
+// Without its folder the disk does not take the job's steps.
+TEST_F(JobRegistryTest, StepsThatTheDiskDoesNotTakeAreSaidAndAcknowledgedOnceItDoes) {
+  const uint64_t number = AddJob();
+  const auto worker = Attach("w-0");
+  std::string id;
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    Schedule(turn, entry);
+    id = JobIdOf(entry.job.record().name());
+    v1::JobReport report;
+    report.set_job(id);
+    report.set_generation(1);
+    report.set_state(v1::MEMBER_PREPARED);
+    report.mutable_dataset()->set_samples(1000);
+    for (const char* name : {"w-0", "p-0"}) entry.job.Report(name, &report, now_);
+    ASSERT_EQ(entry.job.state(), v1::RUNNING);
+    report.set_state(v1::MEMBER_RUNNING);
+    report.add_steps()->set_loss_share(1);
+    entry.job.Report("w-0", &report, now_);
+    turn.Perform(entry);
+  }
+  registry_->Settle();
+  EXPECT_THAT(View(number).message(), HasSubstr("cannot write to its state folder"));
+  for (const v1::Directive& directive : worker->TakeDirectives()) {
+    EXPECT_FALSE(directive.has_acknowledge());
+  }
+
+  ASSERT_TRUE(registry_->folder().MakeJob(id).ok());
+
+  int64_t acknowledged = 0;
+  while (acknowledged == 0) {  // it is tried again every second
+    for (const v1::Directive& directive : worker->TakeDirectives()) {
+      acknowledged = std::max(acknowledged, directive.acknowledge().steps_before());
+    }
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(acknowledged, 1);
+  EXPECT_EQ(View(number).message(), "steps 0 to 10");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/failure_judge.h"
@@ -87,6 +88,12 @@ class JobTest : public ::testing::Test {
     answer.set_snapshot(snapshot);
     answer.set_outcome(outcome);
     job_.Report(ps, &report, now_);
+  }
+  // What the job has to say, and its steps are on the disk.
+  Job::Effects TakeEffects() {
+    Job::Effects effects = job_.TakeEffects();
+    if (effects.records) job_.RecordsDurable(*effects.records, now_);
+    return effects;
   }
   void Commit(int64_t step) {
     v1::Checkpoint checkpoint;
@@ -236,9 +243,11 @@ TEST_F(StalenessJobTest, SuspendsAtACheckpointAheadOfItsWorkersWithoutPausingThe
   EXPECT_EQ(job_.state(), v1::RUNNING);
   Commit(snapshot_.step());
   RecordStepsBefore(snapshot_.step());
+  TakeEffects();
   EXPECT_EQ(job_.state(), v1::RUNNING) << "an evaluation may be on its way";
-  job_.TakeEffects();
   RecordStepsBefore(snapshot_.step() + 1);
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "they are not durable";
+  TakeEffects();
 
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_THAT(job_.record().message(), HasSubstr(absl::StrCat("at step ", snapshot_.step())));
@@ -265,6 +274,7 @@ TEST_F(StalenessJobTest, ASuspensionWhoseSnapshotWasMissedAimsFurtherAhead) {
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
   Commit(snapshot_.step());
   RecordStepsBefore(snapshot_.step() + 1);
+  TakeEffects();
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
@@ -415,7 +425,7 @@ TEST_F(JobTest, LosingAStrangerChangesNothing) {
   EXPECT_EQ(job_.state(), v1::RUNNING);
 }
 
-TEST_F(JobTest, StepsOfAllRanksAddUpAndAreAcknowledged) {
+TEST_F(JobTest, StepsOfAllRanksAddUpAndAreAcknowledgedOnceTheyAreDurable) {
   Run();
   auto report = [&](const std::string& name, double share) {
     v1::JobReport r = Say(v1::MEMBER_RUNNING, 1);
@@ -430,11 +440,66 @@ TEST_F(JobTest, StepsOfAllRanksAddUpAndAreAcknowledged) {
 
   ASSERT_EQ(effects.steps.size(), 1);
   EXPECT_EQ(effects.steps[0].loss, 4.0);
-  ASSERT_EQ(effects.directives.size(), 2);
-  EXPECT_EQ(effects.directives[0].directive.acknowledge().steps_before(), 0);
-  EXPECT_EQ(effects.directives[1].directive.acknowledge().steps_before(), 1);
+  EXPECT_TRUE(effects.directives.empty());
+  ASSERT_TRUE(effects.records.has_value());
+  EXPECT_EQ(effects.records->steps, 1);
   EXPECT_EQ(job_.record().progress().step(), 1);
   EXPECT_EQ(job_.record().progress().loss(), 4.0);
+
+  job_.RecordsDurable(*effects.records, now_);
+  const auto told = job_.TakeEffects().directives;
+  ASSERT_EQ(told.size(), 2);
+  for (const Job::Outgoing& out : told) {
+    EXPECT_EQ(out.directive.acknowledge().steps_before(), 1) << out.member;
+  }
+
+  report("w-0", 1.5);  // the acknowledgement was lost
+  EXPECT_THAT(Sent(), ElementsAre("w-0 acknowledge"));
+}
+
+TEST_F(JobTest, AJobEndsOnceItsStepsAreDurable) {
+  Run();
+  Commit(100);
+  for (const char* name : {"w-0", "w-1"}) {
+    v1::JobReport report = Say(v1::MEMBER_DONE, 100);
+    report.add_steps()->set_loss_share(1);
+    job_.Report(name, &report, now_);
+  }
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+
+  job_.RecordsDurable(*job_.TakeEffects().records, now_);
+
+  EXPECT_EQ(job_.state(), v1::SUCCEEDED);
+}
+
+TEST_F(JobTest, AWorkerThatIsDoneAndHasMoreToTellIsHeardFirst) {
+  Run();
+  Commit(100);
+  v1::JobReport report = Say(v1::MEMBER_DONE, 100);
+  Report("w-0", v1::MEMBER_DONE, 100);
+  for (int step = 0; step < limits::kStepRecordsReportedMax; ++step) {
+    report.add_steps()->set_step(step);
+  }
+  job_.Report("w-1", &report, now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+
+  Report("w-1", v1::MEMBER_DONE, 100);
+
+  EXPECT_EQ(job_.state(), v1::SUCCEEDED);
+}
+
+TEST_F(JobTest, StepsThatNobodyHoldsAnyMoreAreAnEvent) {
+  Run();
+  for (const char* name : {"w-0", "w-1"}) {
+    v1::JobReport report = Say(v1::MEMBER_RUNNING, 6);
+    report.add_steps()->set_step(5);
+    job_.Report(name, &report, now_);
+  }
+  const Job::Effects effects = job_.TakeEffects();
+  ASSERT_EQ(effects.events.size(), 1);
+  EXPECT_EQ(effects.events[0].reason(), "STEPS_LOST");
+  EXPECT_THAT(effects.events[0].message(), HasSubstr("steps 0 to 4"));
+  EXPECT_EQ(effects.steps.size(), 1);
 }
 
 TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithWhatToTry) {
@@ -481,6 +546,7 @@ TEST_F(JobTest, AJobWhoseLastLossIsNotFiniteSaysSoWhenItSucceeds) {
     report.add_steps()->set_loss_share(std::nan(""));
     job_.Report(name, &report, now_);
   }
+  TakeEffects();
   ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
   Commit(100);
   EXPECT_EQ(job_.state(), v1::SUCCEEDED);
@@ -498,7 +564,7 @@ TEST_F(JobTest, ALossThatIsNotFiniteIsToldOncePerGenerationAndChangesNoState) {
       record.set_loss_share(share);
       job_.Report(name, &report, now_);
     }
-    return job_.TakeEffects().events;
+    return TakeEffects().events;
   };
   EXPECT_THAT(step(0, 1.0), IsEmpty());
 

@@ -41,14 +41,15 @@ MetricsWriter::~MetricsWriter() {
 }
 
 void MetricsWriter::Append(uint64_t job, const std::string& path, std::vector<StepSummary> steps,
-                           std::vector<EvaluationSummary> evaluations, const Durable& up_to) {
+                           std::vector<EvaluationSummary> evaluations, const RecordsBefore& up_to) {
   absl::MutexLock lock(&mu_);
   Log& log = logs_[job];
   log.path = path;
   log.closing = false;
   AppendAll(log.pending.steps, std::move(steps));
   AppendAll(log.pending.evaluations, std::move(evaluations));
-  log.pending.up_to = up_to;
+  log.up_to = up_to;
+  log.told = false;
   work_ = true;
 }
 
@@ -77,11 +78,39 @@ absl::Status MetricsWriter::Trouble(uint64_t job) const {
   return log == logs_.end() ? absl::OkStatus() : log->second.trouble;
 }
 
+void MetricsWriter::Settle() {
+  absl::MutexLock lock(&mu_);
+  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !work_ && !working_; };
+  mu_.Await(absl::Condition(&idle));
+}
+
 absl::Status MetricsWriter::Write(Log& log, const std::string& path, const Pending& pending) {
   if (log.file == nullptr) {
     ASSIGN_OR_RETURN(log.file, MetricsLog::Open(path));
   }
   return log.file->Append(pending.steps, pending.evaluations);
+}
+
+bool MetricsWriter::WritePending(Log& log) {
+  if (!log.pending.any()) return true;
+  Pending pending = std::exchange(log.pending, {});
+  const std::string path = log.path;
+  log.writing = true;
+  mu_.Unlock();
+  const absl::Status written = Write(log, path, pending);
+  mu_.Lock();
+  log.writing = false;
+  const bool was_well = std::exchange(log.trouble, written).ok();
+  if (written.ok()) {
+    LOG_IF(INFO, !was_well) << path << ": steps are recorded again";
+    return true;
+  }
+  LOG_IF(ERROR, was_well) << "steps are not recorded, nor acknowledged to workers, until the disk "
+                             "takes them: "
+                          << written;
+  Restore(log.pending.steps, std::move(pending.steps));
+  Restore(log.pending.evaluations, std::move(pending.evaluations));
+  return false;
 }
 
 bool MetricsWriter::WriteAll(bool again) {
@@ -92,39 +121,21 @@ bool MetricsWriter::WriteAll(bool again) {
     const auto found = logs_.find(job);
     if (found == logs_.end() || found->second.discarding) continue;
     Log& log = found->second;
-    if (!log.trouble.ok() && !again) {
+    if (!again && !log.trouble.ok()) {
       all = false;
       continue;
     }
-    if (log.pending.any()) {
-      Pending pending = std::exchange(log.pending, {});
-      const std::string path = log.path;
-      log.writing = true;
+    const RecordsBefore up_to = log.up_to;  // what comes meanwhile is not written yet
+    if (!WritePending(log)) {
+      all = false;
+      continue;
+    }
+    if (log.discarding) continue;
+    if (!log.told && !log.closing) {
+      log.told = log.up_to == up_to;
       mu_.Unlock();
-      absl::Status written = Write(log, path, pending);
+      options_.durable(job, up_to);
       mu_.Lock();
-      log.writing = false;
-      const bool first = log.trouble.ok();
-      log.trouble = written;
-      if (log.discarding) continue;
-      if (!written.ok()) {
-        LOG_IF(ERROR, first)
-            << "steps are not recorded, and not acknowledged, until the disk takes "
-               "them: "
-            << written;
-        all = false;
-        const Durable newest = log.pending.any() ? log.pending.up_to : pending.up_to;
-        Restore(log.pending.steps, std::move(pending.steps));
-        Restore(log.pending.evaluations, std::move(pending.evaluations));
-        log.pending.up_to = newest;
-        continue;
-      }
-      LOG_IF(INFO, !first) << path << ": steps are recorded again";
-      if (!log.closing) {
-        mu_.Unlock();
-        options_.durable(job, pending.up_to);
-        mu_.Lock();
-      }
     }
     // Not by `log`: it may have been discarded while the lock was not held.
     const auto now = logs_.find(job);
@@ -143,9 +154,11 @@ void MetricsWriter::Run() {
              all ? absl::InfiniteDuration() : tried + options_.retry - SteadyNow());
     const bool last = stopping_;
     work_ = false;
+    working_ = true;
     const bool again = all || last || SteadyNow() - tried >= options_.retry;
     if (again) tried = SteadyNow();
     all = WriteAll(again);
+    working_ = false;
     if (last) return;
   }
 }

@@ -24,24 +24,19 @@ namespace muster {
 // bounded by what workers hold back, limits::kStepRecordsHeldMax of a job. Thread-safe.
 class MetricsWriter {
  public:
-  // Everything before these is on the disk.
-  struct Durable {
-    int64_t steps_before = 0;
-    int64_t evaluations_before = 0;
-  };
   struct Options {
     // Called on the writer's thread, without any lock.
-    std::function<void(uint64_t job, const Durable& durable)> durable;
+    std::function<void(uint64_t job, const RecordsBefore& durable)> durable;
     absl::Duration retry = absl::Seconds(1);
   };
   explicit MetricsWriter(Options options);
   // Writes what waits, but for what the disk does not take.
   ~MetricsWriter();
 
-  // Records of a job, whose log is at `path`; `up_to` is told once they and all before them are
-  // durable.
+  // Records of a job, whose log is at `path`, or none: `up_to` is told once all that was given for
+  // the job is durable.
   void Append(uint64_t job, const std::string& path, std::vector<StepSummary> steps,
-              std::vector<EvaluationSummary> evaluations, const Durable& up_to)
+              std::vector<EvaluationSummary> evaluations, const RecordsBefore& up_to)
       ABSL_LOCKS_EXCLUDED(mu_);
   // No more records will come: its file is closed once it has those that wait. Nothing is told of
   // them.
@@ -52,17 +47,20 @@ class MetricsWriter {
 
   // Why what was given for the job is not on the disk; OK: it is, or is about to be.
   absl::Status Trouble(uint64_t job) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until all that was given is durable, and told, but for what the disk does not take.
+  void Settle() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Pending {
     std::vector<StepSummary> steps;
     std::vector<EvaluationSummary> evaluations;
-    Durable up_to;
     bool any() const { return !steps.empty() || !evaluations.empty(); }
   };
   struct Log {
     std::string path;
     Pending pending;
+    RecordsBefore up_to;  // of `pending`
+    bool told = true;     // that all before `up_to` are durable
     bool closing = false;
     bool discarding = false;
     bool writing = false;  // the thread uses `file`, without the lock
@@ -73,12 +71,15 @@ class MetricsWriter {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   // False: nothing could be written.
   bool WriteAll(bool again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Write(Log& log, const std::string& path, const Pending& pending);
+  // False: the disk does not take it. Lets go of the lock while it writes.
+  bool WritePending(Log& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static absl::Status Write(Log& log, const std::string& path, const Pending& pending);
 
   const Options options_;
   mutable absl::Mutex mu_;
   std::map<uint64_t, Log> logs_ ABSL_GUARDED_BY(mu_);
   bool work_ ABSL_GUARDED_BY(mu_) = false;
+  bool working_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: it uses the others
 };

@@ -39,7 +39,7 @@ class MetricsWriterTest : public ::testing::Test {
     return static_cast<int>(std::count(contents.begin(), contents.end(), '\n'));
   }
   void AppendStep(uint64_t job, int64_t step) {
-    writer_->Append(job, Path(job), {{.step = step, .loss = 1}}, {}, {.steps_before = step + 1});
+    writer_->Append(job, Path(job), {{.step = step, .loss = 1}}, {}, {.steps = step + 1});
   }
 
   struct Told {
@@ -56,10 +56,10 @@ class MetricsWriterTest : public ::testing::Test {
   Mailbox<Told> told_{1024};
   std::unique_ptr<MetricsWriter> writer_ = std::make_unique<MetricsWriter>(
       MetricsWriter::Options{.durable =
-                                 [this](uint64_t job, const MetricsWriter::Durable& durable) {
+                                 [this](uint64_t job, const RecordsBefore& durable) {
                                    // The log holds it already.
-                                   EXPECT_EQ(Lines(job), durable.steps_before);
-                                   told_.TryPost({job, durable.steps_before});
+                                   EXPECT_EQ(Lines(job), durable.steps);
+                                   told_.TryPost({job, durable.steps});
                                  },
                              .retry = absl::Milliseconds(5)});
 };

@@ -32,6 +32,13 @@ struct EvaluationSummary {
   std::optional<double> accuracy;
 };
 
+// The records of all steps, and of all evaluations, before these.
+struct RecordsBefore {
+  int64_t steps = 0;
+  int64_t evaluations = 0;
+  friend bool operator==(const RecordsBefore&, const RecordsBefore&) = default;
+};
+
 // Steps of which no loss will ever be known, [first, last].
 struct StepGap {
   int64_t first = 0;
@@ -59,9 +66,10 @@ class ProgressLedger {
   // What was skipped since it was last asked for.
   std::optional<StepGap> TakeGap() { return std::exchange(gap_, std::nullopt); }
 
-  // Everything before these has been taken and need not be sent again.
+  // What has been taken, or skipped.
   int64_t steps_before() const { return steps_before_; }
   int64_t evaluations_before() const { return evaluations_before_; }
+  RecordsBefore known() const { return {steps_before_, evaluations_before_}; }
 
  private:
   struct StepParts {

@@ -72,7 +72,7 @@ class RegistryFixture : public ::testing::Test {
   }
   v1::Job View(uint64_t number) {
     JobRegistry::Turn turn(registry_.get());
-    return turn.FindNumber(number)->View();
+    return turn.View(*turn.FindNumber(number));
   }
 
   v1::Hello Hello(const std::string& name) const {

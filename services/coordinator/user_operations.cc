@@ -139,7 +139,7 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
 absl::StatusOr<v1::Job> UserOperations::GetJob(const std::string& name) {
   JobRegistry::Turn turn(&registry());
   ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(name));
-  return entry->View();
+  return turn.View(*entry);
 }
 
 absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobsRequest& request) {
@@ -169,7 +169,7 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
       response.set_next_page_token(absl::StrCat(response.jobs().rbegin()->number()));
       break;
     }
-    *response.add_jobs() = entry.View();
+    *response.add_jobs() = turn.View(entry);
   }
   return response;
 }
@@ -195,7 +195,7 @@ absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextO
                         "JOB_NOT_FOUND");
     }
     if (!due) return std::nullopt;
-    record = entry->View();
+    record = turn.View(*entry);
   }
   answer.last = IsTerminal(record.state());
   if (record.revision() <= watch.revision) return answer;  // progress only
@@ -270,6 +270,7 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
 // be stored.
 absl::Status UserOperations::Erase(const JobRegistry::Entry& entry) {
   RETURN_IF_ERROR(registry().changes().Await(entry.last_change, limits::kChangeWaitMax));
+  registry().DiscardMetrics(entry.published->number());
   RETURN_IF_ERROR(registry().folder().SetJobAside(JobIdOf(entry.published->name())));
   return registry().store().DeleteJob(entry.published->number());
 }
