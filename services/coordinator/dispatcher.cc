@@ -156,6 +156,9 @@ void Dispatcher::Carry(const Start& start) {
     record = entry->job.record();
     origin = entry->origin;
     graph = entry->graph;
+    if (graph == nullptr && entry->job.plan() != nullptr) {  // of the generation before
+      graph = {entry->job.plan(), &entry->job.plan()->graph()};
+    }
   }
   absl::StatusOr<std::shared_ptr<const v1::JobPlan>> plan =
       Prepare(start, record, origin, std::move(graph));
@@ -170,6 +173,7 @@ void Dispatcher::Carry(const Start& start) {
     return;
   }
   entry->rounds.Begin();
+  entry->graph.reset();
   entry->job.Schedule(*plan, registry_->Now());
   turn.Perform(*entry, {.plan = *std::move(plan)});
 }

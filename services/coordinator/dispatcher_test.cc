@@ -38,6 +38,34 @@ TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsThere) {
       << "the model is built from the spec";
 }
 
+TEST_F(DispatcherTest, AModelThatWasBuiltWhenItWasSubmittedIsNotBuiltAgain) {
+  auto graph = std::make_shared<v1::Graph>();
+  v1::Parameter& parameter = *graph->add_parameters();
+  parameter.set_name("as submitted");
+  parameter.add_shape(4);
+  const uint64_t job = AddJob(graph);
+  Attach("w-0");
+  Attach("p-0");
+  Dispatch();
+  ASSERT_EQ(View(job).state(), v1::PREPARING);
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job);
+    EXPECT_EQ(entry.job.plan()->graph().parameters(0).name(), "as submitted");
+    EXPECT_EQ(entry.graph, nullptr) << "the plan has it";
+    EXPECT_TRUE(entry.job.Suspend(now_).ok());
+    EXPECT_TRUE(entry.job.Resume(nullptr, now_).ok());
+    turn.Perform(entry);
+  }
+
+  Dispatch();
+
+  JobRegistry::Turn turn(registry_.get());
+  const Job& again = turn.FindNumber(job)->job;
+  ASSERT_EQ(again.plan()->generation(), 2);
+  EXPECT_EQ(again.plan()->graph().parameters(0).name(), "as submitted");
+}
+
 TEST_F(DispatcherTest, MembersOfAPlanThatIsBeingMadeAreTaken) {
   Attach("w-0");
   Attach("p-0");

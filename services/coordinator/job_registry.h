@@ -53,7 +53,7 @@ class JobRegistry {
     Job job;                                   // may be ahead of what is stored
     std::shared_ptr<const v1::Job> published;  // the record as it is stored
     JobOrigin origin;                          // without its graph
-    std::shared_ptr<const v1::Graph> graph;    // as it was submitted; null: it must be built
+    std::shared_ptr<const v1::Graph> graph;    // until there is a plan with it; null: to be built
     absl::Time queued_since;
     CheckpointRounds rounds;
     CommitQueue::Ticket last_change = 0;

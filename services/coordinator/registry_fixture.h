@@ -50,8 +50,9 @@ class RegistryFixture : public ::testing::Test {
     ASSERT_TRUE(loaded.ok()) << loaded;
   }
 
-  // A job of one worker and one ps, stored and queued, that waits for nobody. Its number.
-  uint64_t AddJob() {
+  // A job of one worker and one ps, stored and queued, that waits for nobody. Its number. `graph`:
+  // null: it is still to be built.
+  uint64_t AddJob(std::shared_ptr<const v1::Graph> graph = nullptr) {
     v1::Job record;
     v1::JobSpec& spec = *record.mutable_spec();
     spec.set_name("line");
@@ -67,7 +68,7 @@ class RegistryFixture : public ::testing::Test {
     auto stored = store_->AddJob({.record = std::move(record), .origin = {}});
     EXPECT_TRUE(stored.ok()) << stored.status();
     JobRegistry::Turn turn(registry_.get());
-    turn.Add(*stored, {}, /*graph=*/nullptr, /*plan=*/nullptr);
+    turn.Add(*stored, {}, std::move(graph), /*plan=*/nullptr);
     return stored->number();
   }
   v1::Job View(uint64_t number) {

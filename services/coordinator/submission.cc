@@ -132,8 +132,9 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
   }
   FillDefaults(checked.spec);
   checked.warnings = std::move(model->warnings);
+  checked.graph = std::make_shared<const v1::Graph>(std::move(model->graph));
   if (!model->initial_values.empty()) {
-    checked.origin.graph = std::move(model->graph);
+    checked.origin.graph = *checked.graph;
     if (checked.origin.restore.empty()) checked.initial_values = std::move(model->initial_values);
   }
   return checked;

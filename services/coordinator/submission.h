@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ struct SubmissionContext {
 };
 
 struct CheckedSpec {
-  v1::JobSpec spec;  // defaults filled in
-  JobOrigin origin;
+  v1::JobSpec spec;                        // defaults filled in
+  JobOrigin origin;                        // with a graph where the spec alone does not tell it
+  std::shared_ptr<const v1::Graph> graph;  // the model, built
   // By parameter, of a model that brings its own and starts anew; else empty. The caller finds them
   // a place and names it in `origin.restore`.
   std::vector<std::vector<float>> initial_values;

@@ -46,10 +46,13 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
   return record;
 }
 
-absl::Status CheckQueue(const JobRegistry::Turn& turn) {
+// Of how many waiting jobs the built model is held: up to a megabyte each.
+constexpr int64_t kGraphsHeldMax = 128;
+
+absl::StatusOr<int64_t> CountQueued(const JobRegistry::Turn& turn) {
   const int64_t queued = std::ranges::count_if(
       turn.jobs(), [](const auto& job) { return job.second->job.state() == v1::QUEUED; });
-  if (queued < limits::kJobsQueuedMax) return absl::OkStatus();
+  if (queued < limits::kJobsQueuedMax) return queued;
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
                         queued, " jobs are queued already (the limit): cancel some or wait")),
                     "QUEUE_FULL");
@@ -110,26 +113,28 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   absl::MutexLock lock(&creating_);
   ASSIGN_OR_RETURN(earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
-  ASSIGN_OR_RETURN(record, Enter(request, std::move(record), std::move(checked.origin)));
+  ASSIGN_OR_RETURN(record, Enter(request, std::move(record), std::move(checked)));
   std::move(forget).Cancel();
   return record;
 }
 
 absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& request, v1::Job record,
-                                              JobOrigin origin) {
+                                              CheckedSpec checked) {
+  int64_t queued;
   {
     JobRegistry::Turn turn(&registry());
-    RETURN_IF_ERROR(CheckQueue(turn));
+    ASSIGN_OR_RETURN(queued, CountQueued(turn));
   }
+  JobOrigin& origin = checked.origin;
   ASSIGN_OR_RETURN(record, registry().store().AddJob({.record = std::move(record),
                                                       .origin = origin,
                                                       .request_id = request.request_id(),
                                                       .fingerprint = Fingerprint(request.spec())}));
-  std::shared_ptr<const v1::Graph> graph;
-  if (!origin.graph.nodes().empty()) graph = std::make_shared<v1::Graph>(std::move(origin.graph));
+  // One that the spec tells can be built again.
+  if (origin.graph.nodes().empty() && queued >= kGraphsHeldMax) checked.graph.reset();
   origin.graph.Clear();
   JobRegistry::Turn turn(&registry());
-  turn.Add(record, std::move(origin), std::move(graph), /*plan=*/nullptr);
+  turn.Add(record, std::move(origin), std::move(checked.graph), /*plan=*/nullptr);
   LOG(INFO) << record.name() << " QUEUED SUBMITTED";
   return record;
 }

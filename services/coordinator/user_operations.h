@@ -56,7 +56,7 @@ class UserOperations {
   absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request);
   // Stores a checked job, and lets the registry know it.
   absl::StatusOr<v1::Job> Enter(const v1::CreateJobRequest& request, v1::Job record,
-                                JobOrigin origin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(creating_);
+                                CheckedSpec checked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(creating_);
   // The job that an earlier call with the same request id made.
   absl::StatusOr<std::optional<v1::Job>> FindRequest(const v1::CreateJobRequest& request);
   absl::StatusOr<v1::Job> Change(const std::string& name,

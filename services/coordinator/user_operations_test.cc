@@ -1,0 +1,78 @@
+#include "services/coordinator/user_operations.h"
+
+#include <gmock/gmock.h>
+
+#include "lib/status/status.h"
+#include "services/coordinator/registry_fixture.h"
+
+namespace muster {
+namespace {
+
+class UserOperationsTest : public RegistryFixture {
+ protected:
+  static v1::CreateJobRequest Request() {
+    v1::CreateJobRequest request;
+    v1::JobSpec& spec = *request.mutable_spec();
+    spec.set_name("line");
+    spec.mutable_model()->mutable_zoo()->set_name("linear");
+    spec.mutable_data()->mutable_linear()->set_samples(64);
+    spec.mutable_data()->set_batch_size(8);
+    spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
+    spec.mutable_training()->set_steps(10);
+    spec.mutable_resources()->mutable_workers()->set_min(1);
+    spec.mutable_resources()->set_ps(1);
+    return request;
+  }
+
+  CheckpointDesk checkpoints_{registry_.get(), &coordinator_metrics_};
+  UserOperations users_{
+      {.registry = registry_.get(), .checkpoints = &checkpoints_, .watches = &watches_}};
+};
+
+TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndHeldForThePlan) {
+  const auto job = users_.CreateJob(Request());
+  ASSERT_TRUE(job.ok()) << job.status();
+
+  JobRegistry::Turn turn(registry_.get());
+  const JobRegistry::Entry* const entry = turn.FindNumber(job->number());
+  ASSERT_NE(entry, nullptr);
+  ASSERT_NE(entry->graph, nullptr);
+  EXPECT_EQ(entry->graph->parameters_size(), 2);
+}
+
+TEST_F(UserOperationsTest, AChangeIsAnsweredWhenItIsStored) {
+  const auto job = users_.CreateJob(Request());
+  ASSERT_TRUE(job.ok()) << job.status();
+
+  const auto cancelled = users_.CancelJob(job->name());
+
+  ASSERT_TRUE(cancelled.ok()) << cancelled.status();
+  EXPECT_EQ(cancelled->state(), v1::CANCELLED);
+  const auto stored = store_->LoadJobs();
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(stored->at(0).record.state(), v1::CANCELLED);
+}
+
+TEST_F(UserOperationsTest, LookingShowsWhatIsStoredAndWaitsForNothing) {
+  const auto job = users_.CreateJob(Request());
+  ASSERT_TRUE(job.ok()) << job.status();
+  absl::Notification go;
+  const auto slow = HoldQueue(job->number(), &go);
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job->number());
+    EXPECT_TRUE(entry.job.Cancel(now_).ok());
+    turn.Perform(entry);
+  }
+
+  EXPECT_NE(users_.GetJob("line-1")->state(), v1::CANCELLED);
+  EXPECT_EQ(ReasonOf(users_.DeleteJob("line-1")), "JOB_NOT_FINISHED");
+
+  go.Notify();
+  registry_->changes().AwaitAll();
+  EXPECT_EQ(users_.GetJob("line-1")->state(), v1::CANCELLED);
+  EXPECT_TRUE(users_.DeleteJob("line-1").ok());
+}
+
+}  // namespace
+}  // namespace muster
