@@ -29,6 +29,8 @@ inline constexpr absl::Duration kFirstMessageMax =
     absl::Seconds(10);  // until a stream says what it is about
 inline constexpr absl::Duration kStreamStallMax =
     absl::Minutes(1);  // without a message that its client sends, or reads
+inline constexpr int kMembersRememberedMax =
+    4 * kAttachedMembersMax;  // names, so that a process that was replaced is known when it comes back
 inline constexpr int kPageSizeDefault = 50;
 inline constexpr int kPageSizeMax = 500;
 inline constexpr int kRequestIdBytesMax = 64;

@@ -65,21 +65,23 @@ void CommitQueue::AwaitAll() const {
 }
 
 bool CommitQueue::StoreWhenThereIsRoom(const Change& change) {
-  if (change.record == nullptr) return true;
+  if (change.record == nullptr && !change.seat) return true;
+  const std::string& what = change.record != nullptr ? change.record->name() : change.seat->member;
   while (true) {
     const absl::Status stored =
         commit_({.record = change.record.get(),
                  .events = change.events,
                  .plan = change.plan.get(),
                  .checkpoint = change.checkpoint ? &*change.checkpoint : nullptr,
-                 .checkpoints_removed = change.checkpoints_removed});
+                 .checkpoints_removed = change.checkpoints_removed,
+                 .seat = change.seat ? &*change.seat : nullptr});
     absl::MutexLock lock(&mu_);
     trouble_ = stored;
     if (stored.ok()) return true;
     if (!absl::IsResourceExhausted(stored)) {
-      LOG(FATAL) << change.record->name() << " cannot be stored: " << stored;
+      LOG(FATAL) << what << " cannot be stored: " << stored;
     }
-    LOG_EVERY_N(ERROR, 60) << change.record->name() << " cannot be stored yet: " << stored
+    LOG_EVERY_N(ERROR, 60) << what << " cannot be stored yet: " << stored
                            << ". Make room; nothing is lost, and nothing goes on until then";
     if (AwaitFor(&mu_, absl::Condition(&stopping_), kFullDiskRetry)) return false;
   }

@@ -29,11 +29,12 @@ namespace muster {
 class CommitQueue {
  public:
   struct Change {
-    std::shared_ptr<const v1::Job> record;  // null: there is nothing to store
+    std::shared_ptr<const v1::Job> record;  // null: nothing of a job is to be stored
     std::vector<v1::JobEvent> events;
     std::shared_ptr<const v1::JobPlan> plan;   // a new generation; or null
     std::optional<v1::Checkpoint> checkpoint;  // committed now
     std::vector<int64_t> checkpoints_removed;  // steps
+    std::optional<Store::Seat> seat;           // of a member; needs no record
     // Is told the change itself, on the queue's thread, without any lock.
     absl::AnyInvocable<void(const Change&)&&> publish = {};
   };

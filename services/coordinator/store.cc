@@ -4,15 +4,19 @@
 #include <glog/logging.h>
 #include <sqlite3.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "lib/job/resource_name.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -36,6 +40,24 @@ constexpr char kSchema[] = R"sql(
 
 // From schema 1, which knew no models but the zoo's.
 constexpr char kGraphColumn[] = "ALTER TABLE jobs ADD COLUMN graph BLOB NOT NULL DEFAULT x''";
+
+// From schema 2, which knew neither the cluster nor its members.
+constexpr char kIdentityTables[] = R"sql(
+  CREATE TABLE cluster(id TEXT NOT NULL);
+  CREATE TABLE seats(member TEXT PRIMARY KEY, ordinal INTEGER NOT NULL) WITHOUT ROWID;
+)sql";
+
+// A random UUID (RFC 9562, version 4).
+std::string NewClusterId() {
+  std::array<unsigned char, 16> bytes;
+  CHECK_EQ(getrandom(bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  std::string id = absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  for (const int dash : {20, 16, 12, 8}) id.insert(dash, "-");
+  return id;
+}
 
 absl::Status SqlError(sqlite3* database) {
   const std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));
@@ -210,12 +232,23 @@ absl::Status Store::Initialize(const std::string& path) {
     } else if (version == 1) {
       RETURN_IF_ERROR(Execute(database_, kGraphColumn));
     }
+    if (version < 3) {
+      RETURN_IF_ERROR(Execute(database_, kIdentityTables));
+      RETURN_IF_ERROR(
+          Statement(database_, "INSERT INTO cluster VALUES (?)").BindText(NewClusterId()).Run());
+    }
     if (version < kSchemaVersion) {
       RETURN_IF_ERROR(
           Execute(database_, absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
     }
     ASSIGN_OR_RETURN(const int64_t term, RaiseCounter(database_, "term"));
     term_ = term;
+    Statement identity(database_, "SELECT id FROM cluster");
+    ASSIGN_OR_RETURN(const bool found, identity.Step());
+    if (!found) {
+      return WithReason(absl::DataLossError("store: the cluster's id is missing"), "STORE_CORRUPT");
+    }
+    cluster_ = identity.Bytes(0);
     return absl::OkStatus();
   });
 }
@@ -276,10 +309,24 @@ absl::StatusOr<std::optional<Store::Request>> Store::FindRequest(
   return Request{find.Bytes(0), JobIdOf(record.name())};
 }
 
+absl::Status Store::TakeSeat(const Seat& seat) {
+  RETURN_IF_ERROR(Statement(database_, "INSERT OR REPLACE INTO seats VALUES (?, ?)")
+                      .BindText(seat.member)
+                      .Bind(seat.ordinal)
+                      .Run());
+  return Statement(database_,
+                   "DELETE FROM seats WHERE ordinal <= "
+                   "(SELECT ordinal FROM seats ORDER BY ordinal DESC LIMIT 1 OFFSET ?)")
+      .Bind(limits::kMembersRememberedMax)
+      .Run();
+}
+
 absl::Status Store::Commit(const Change& change) {
   absl::MutexLock lock(&mu_);
-  const v1::Job& record = *change.record;
   return InTransaction([&]() -> absl::Status {
+    if (change.seat != nullptr) RETURN_IF_ERROR(TakeSeat(*change.seat));
+    if (change.record == nullptr) return absl::OkStatus();
+    const v1::Job& record = *change.record;
     RETURN_IF_ERROR(Statement(database_, "UPDATE jobs SET record = ? WHERE number = ?")
                         .BindBlob(record.SerializeAsString())
                         .Bind(record.number())
@@ -340,6 +387,17 @@ absl::StatusOr<std::vector<StoredJob>> Store::LoadJobs() const {
     job.plan = std::move(plan);
   }
   return jobs;
+}
+
+absl::StatusOr<std::vector<Store::Seat>> Store::Seats() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<Seat> seats;
+  Statement all(database_, "SELECT member, ordinal FROM seats");
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, all.Step());
+    if (!row) return seats;
+    seats.push_back({.member = all.Bytes(0), .ordinal = static_cast<uint64_t>(all.Integer(1))});
+  }
 }
 
 absl::StatusOr<std::vector<v1::JobEvent>> Store::Events(uint64_t number,

@@ -41,7 +41,7 @@ struct StoredJob {
 // full), DATA_LOSS (damaged file), else INTERNAL.
 class Store {
  public:
-  static constexpr int kSchemaVersion = 2;
+  static constexpr int kSchemaVersion = 3;
 
   // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
   // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;
@@ -52,6 +52,8 @@ class Store {
   ~Store();
 
   uint64_t term() const { return term_; }
+  // Made with the file: who has it is the same cluster, wherever it runs.
+  const std::string& cluster() const { return cluster_; }
 
   struct Submission {
     v1::Job record;  // without name and number
@@ -69,12 +71,18 @@ class Store {
   };
   absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const;
 
+  // The newest process of a name; see Hello.ordinal.
+  struct Seat {
+    std::string member;
+    uint64_t ordinal = 0;
+  };
   struct Change {
-    const v1::Job* record = nullptr;
+    const v1::Job* record = nullptr;  // null: only a seat is taken
     absl::Span<const v1::JobEvent> events;
     const v1::JobPlan* plan = nullptr;              // a new generation
     const v1::Checkpoint* checkpoint = nullptr;     // committed now
     absl::Span<const int64_t> checkpoints_removed;  // steps
+    const Seat* seat = nullptr;
   };
   absl::Status Commit(const Change& change);
 
@@ -84,11 +92,13 @@ class Store {
   absl::StatusOr<std::vector<StoredJob>> LoadJobs() const;  // by number
   absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision) const;
   absl::StatusOr<std::vector<v1::Checkpoint>> Checkpoints(uint64_t number) const;  // by step
+  absl::StatusOr<std::vector<Seat>> Seats() const;
 
  private:
   Store(sqlite3* database, int lock_file, std::function<void(absl::Duration)> observe_commit);
 
   absl::Status Initialize(const std::string& path);
+  absl::Status TakeSeat(const Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status InTransaction(const std::function<absl::Status()>& body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -97,6 +107,7 @@ class Store {
   const int lock_file_;
   const std::function<void(absl::Duration)> observe_commit_;
   uint64_t term_ = 0;
+  std::string cluster_;
 };
 
 }  // namespace muster

@@ -157,6 +157,49 @@ TEST_F(StoreTest, CannotBeSharedByTwoCoordinators) {
   EXPECT_EQ(ReasonOf(second.status()), "STORE_LOCKED");
 }
 
+TEST_F(StoreTest, TheClusterKeepsItsIdForAsLongAsItsFile) {
+  const std::string id = Open()->cluster();
+  EXPECT_EQ(id.size(), 36) << id;
+  EXPECT_EQ(id[14], '4') << "a random UUID: " << id;
+
+  EXPECT_EQ(Open()->cluster(), id);
+  std::filesystem::remove_all(std::filesystem::path(path_).parent_path());
+  std::filesystem::create_directory(std::filesystem::path(path_).parent_path());
+  EXPECT_NE(Open()->cluster(), id);
+}
+
+// As schema 2 left them.
+TEST_F(StoreTest, AnOlderStoreIsGivenAnId) {
+  Open();
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "DROP TABLE cluster; DROP TABLE seats; PRAGMA user_version = 2",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(database);
+
+  const std::string id = Open()->cluster();
+
+  EXPECT_EQ(id.size(), 36);
+  EXPECT_EQ(Open()->cluster(), id);
+}
+
+TEST_F(StoreTest, RemembersTheNewestProcessOfEachName) {
+  auto store = Open();
+  for (const Store::Seat& seat : {Store::Seat{"w-0", 7}, {"w-1", 8}, {"w-0", 9}}) {
+    ASSERT_TRUE(store->Commit({.seat = &seat}).ok());
+  }
+  store.reset();
+
+  const auto seats = Open()->Seats();
+
+  ASSERT_TRUE(seats.ok()) << seats.status();
+  ASSERT_EQ(seats->size(), 2);
+  EXPECT_EQ(seats->at(0).member, "w-0");
+  EXPECT_EQ(seats->at(0).ordinal, 9);
+  EXPECT_EQ(seats->at(1).ordinal, 8);
+}
+
 TEST_F(StoreTest, RefusesANewerSchema) {
   Open();
   sqlite3* database = nullptr;
