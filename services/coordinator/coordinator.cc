@@ -24,18 +24,26 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
                      commits.Observe(absl::ToDoubleSeconds(took));
                    }));
   metrics->term.Set(store->term());
+  ASSIGN_OR_RETURN(const std::vector<Store::Seat> seats, store->Seats());
+  LeaseTable::Ordinals ordinals;
+  for (const Store::Seat& seat : seats) ordinals[seat.member] = seat.ordinal;
   std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options), *std::move(folder),
-                                                           std::move(metrics), std::move(store)));
+                                                           std::move(metrics), std::move(store),
+                                                           std::move(ordinals)));
   RETURN_IF_ERROR(coordinator->registry_.Load());
   return coordinator;
 }
 
 Coordinator::Coordinator(Options options, StateFolder folder,
-                         std::unique_ptr<CoordinatorMetrics> metrics, std::unique_ptr<Store> store)
+                         std::unique_ptr<CoordinatorMetrics> metrics, std::unique_ptr<Store> store,
+                         LeaseTable::Ordinals ordinals)
     : options_(std::move(options)),
       metrics_(std::move(metrics)),
       store_(std::move(store)),
-      fleet_(store_->term(), options_.lease),
+      fleet_({.cluster = store_->cluster(),
+              .term = store_->term(),
+              .lease = options_.lease,
+              .ordinals = std::move(ordinals)}),
       registry_({.folder = std::move(folder),
                  .store = store_.get(),
                  .fleet = &fleet_,

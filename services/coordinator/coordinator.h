@@ -22,6 +22,7 @@
 #include "services/coordinator/fleet_clock.h"
 #include "services/coordinator/fleet_desk.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/lease_table.h"
 #include "services/coordinator/state_folder.h"
 #include "services/coordinator/store.h"
 #include "services/coordinator/user_operations.h"
@@ -119,7 +120,7 @@ class Coordinator {
 
  private:
   Coordinator(Options options, StateFolder folder, std::unique_ptr<CoordinatorMetrics> metrics,
-              std::unique_ptr<Store> store);
+              std::unique_ptr<Store> store, LeaseTable::Ordinals ordinals);
 
   void TickJobs();
   void WakeWatches();

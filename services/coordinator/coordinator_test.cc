@@ -70,6 +70,12 @@ struct FakeMember {
   }
 
   void Obey(const v1::Directive& directive) {
+    if (directive.has_welcome()) {
+      hello.set_cluster(directive.welcome().cluster());
+      hello.set_ordinal(directive.welcome().ordinal());
+      hello.set_term(directive.term());
+      return;
+    }
     v1::JobReport& job = jobs[directive.job()];
     job.set_job(directive.job());
     job.set_generation(directive.generation());
@@ -91,7 +97,7 @@ struct FakeMember {
                                    return record.step() < directive.acknowledge().steps_before();
                                  }),
                   steps.end());
-    } else if (directive.has_release() || directive.has_welcome()) {
+    } else if (directive.has_release()) {
       jobs.erase(directive.job());
     }
   }
@@ -135,6 +141,12 @@ class CoordinatorTest : public ::testing::Test {
     member.hello.set_incarnation(name + "-1");
     if (role == v1::PS) member.hello.add_addresses("address of " + name);
     Attach(member);
+  }
+  absl::Status TryAttach(const v1::Hello& hello) {
+    v1::MemberReport report;
+    *report.mutable_hello() = hello;
+    auto waker = std::make_shared<StreamWaker>(std::function<void()>());
+    return coordinator_->Attach(report, std::move(waker)).status();
   }
   void Attach(FakeMember& member) {
     v1::MemberReport report = member.Report();
@@ -547,14 +559,53 @@ TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameFailsTheJobOfTheOldOne) {
   CreateRunning();
   FakeMember& member = members_.at("w-1");
   const std::shared_ptr<Attachment> old = member.attachment;
+  coordinator_->Detach(*old, Coordinator::Departure::kBroken);
   member.hello.set_incarnation("w-1-2");
+  member.hello.clear_ordinal();
   member.jobs.clear();
 
   Attach(member);
 
   EXPECT_EQ(Get().state(), v1::FAILED);
   EXPECT_THAT(Get().message(), HasSubstr("w-1"));
-  EXPECT_FALSE(old->closed().ok());
+}
+
+// Seen in life: one false hello took the real worker out of the fleet until it was restarted.
+TEST_F(CoordinatorTest, AFalseHelloHarmsNobody) {
+  CreateRunning();
+  v1::Hello hello = members_.at("w-1").hello;
+  hello.set_incarnation("false");
+  hello.clear_ordinal();
+
+  EXPECT_EQ(ReasonOf(TryAttach(hello)), "NAME_IN_USE");
+
+  for (int i = 0; i < 7; ++i) Exchange(absl::Seconds(1));
+  EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
+}
+
+TEST_F(CoordinatorTest, WhoWasReplacedIsRefusedAfterTheLeaseAndAfterARestart) {
+  Exchange();
+  FakeMember& member = members_.at("w-1");
+  const v1::Hello zombie = member.hello;
+  coordinator_->Detach(*member.attachment, Coordinator::Departure::kBroken);
+  member.hello.set_incarnation("w-1-2");
+  member.hello.clear_ordinal();
+  Attach(member);
+  coordinator_->Detach(*member.attachment, Coordinator::Departure::kOrderly);
+
+  EXPECT_EQ(ReasonOf(TryAttach(zombie)), "REPLACED");
+  Restart();
+  EXPECT_EQ(ReasonOf(TryAttach(zombie)), "REPLACED");
+}
+
+TEST_F(CoordinatorTest, AMemberIsToldWhenTheStateFolderWasWiped) {
+  Exchange();
+  const v1::Hello member = members_.at("w-1").hello;
+  std::filesystem::remove_all(state_dir_);
+
+  Restart();
+
+  EXPECT_EQ(ReasonOf(TryAttach(member)), "CLUSTER_CHANGED");
 }
 
 TEST_F(CoordinatorTest, ACheckpointOnDemandIsCommittedAndFound) {

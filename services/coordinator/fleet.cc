@@ -11,32 +11,66 @@ namespace {
 
 constexpr absl::Duration kReportInterval = absl::Seconds(1);
 
-v1::Directive Welcome(uint64_t term, absl::Duration lease) {
-  v1::Directive directive;
-  directive.set_term(term);
-  v1::Welcome& welcome = *directive.mutable_welcome();
+v1::Welcome Terms(absl::Duration lease) {
+  v1::Welcome welcome;
   welcome.set_lease_millis(absl::ToInt64Milliseconds(lease));
   welcome.set_report_millis(absl::ToInt64Milliseconds(std::min(kReportInterval, lease / 3)));
-  return directive;
+  return welcome;
 }
 
 }  // namespace
 
+// Ordinals count within a term, so that they rise over restarts without being stored first.
+Fleet::Fleet(Options options)
+    : cluster_(std::move(options.cluster)),
+      term_(options.term),
+      leases_(options.lease, std::move(options.ordinals), (options.term << 32) + 1) {}
+
+absl::Status Fleet::CheckCluster(const v1::Hello& hello) const {
+  if (!hello.cluster().empty() && hello.cluster() != cluster_) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            hello.member(), " belongs to cluster ", hello.cluster(), ", this is cluster ", cluster_,
+            ": the coordinator's --state_dir was wiped or replaced, or its address leads "
+            "to another coordinator. Put the folder back, or start the member again to join this "
+            "cluster")),
+        "CLUSTER_CHANGED");
+  }
+  if (hello.term() > term_) {
+    return WithReason(
+        absl::UnavailableError(absl::StrCat(
+            hello.member(), " has seen term ", hello.term(), ", this coordinator is of term ",
+            term_,
+            ": it was replaced by a later one and must be stopped, or its --state_dir was put back "
+            "to an older copy; then start the members again")),
+        "COORDINATOR_OUTDATED");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Fleet::Arrival> Fleet::Attach(const v1::Hello& hello,
                                              std::shared_ptr<StreamWaker> waker, absl::Time now) {
   const std::string& member = hello.member();
+  RETURN_IF_ERROR(CheckCluster(hello));
   absl::MutexLock lock(&mu_);
   ASSIGN_OR_RETURN(const LeaseTable::Arrival kind, leases_.Attach(hello, now));
   Arrival arrival{.attachment = std::make_shared<Attachment>(member, std::move(waker)),
                   .displaced = TakeAttachment(member),
-                  .replaces_member = kind == LeaseTable::Arrival::kReplaced};
+                  .replaces_member = kind == LeaseTable::Arrival::kReplaced,
+                  .ordinal = leases_.Find(member)->ordinal};
+  arrival.is_first = arrival.ordinal != hello.ordinal();
   if (arrival.displaced != nullptr) {
     arrival.displaced->Close(
         WithReason(absl::FailedPreconditionError(
                        absl::StrCat(member, ": a newer stream has taken the place of this one")),
                    "REPLACED"));
   }
-  arrival.attachment->Send(Welcome(term_, leases_.lease()));
+  v1::Directive directive;
+  directive.set_term(term_);
+  v1::Welcome& welcome = *directive.mutable_welcome() = Terms(leases_.lease());
+  welcome.set_cluster(cluster_);
+  welcome.set_ordinal(arrival.ordinal);
+  arrival.attachment->Send(std::move(directive));
   attachments_[member] = arrival.attachment;
   return arrival;
 }

@@ -24,15 +24,25 @@ namespace muster {
 // or going means for jobs is FleetDesk's business.
 class Fleet {
  public:
-  // `term` is written into every directive.
-  Fleet(uint64_t term, absl::Duration lease) : term_(term), leases_(lease) {}
+  // What members are told of, and what is remembered of them.
+  struct Options {
+    std::string cluster;
+    uint64_t term = 0;  // written into every directive
+    absl::Duration lease;
+    LeaseTable::Ordinals ordinals;
+  };
+  explicit Fleet(Options options);
 
   struct Arrival {
     std::shared_ptr<Attachment> attachment;  // the welcome is its first directive
     std::shared_ptr<Attachment> displaced;   // an older stream of this name, closed; or null
     bool replaces_member = false;            // by another process: what that one did is lost
+    uint64_t ordinal = 0;
+    bool is_first = false;  // of this process: its ordinal is new
   };
-  // For the codes see LeaseTable::Attach. The caller wakes what was displaced.
+  // For the codes see LeaseTable::Attach; besides FAILED_PRECONDITION (reason "CLUSTER_CHANGED"):
+  // the member belongs to another cluster; UNAVAILABLE (reason "COORDINATOR_OUTDATED"): it has seen
+  // a later term than this one. The caller wakes what was displaced.
   absl::StatusOr<Arrival> Attach(const v1::Hello& hello, std::shared_ptr<StreamWaker> waker,
                                  absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -68,6 +78,9 @@ class Fleet {
   std::shared_ptr<Attachment> TakeAttachment(const std::string& member)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  absl::Status CheckCluster(const v1::Hello& hello) const;
+
+  const std::string cluster_;
   const uint64_t term_;
   mutable absl::Mutex mu_;
   LeaseTable leases_ ABSL_GUARDED_BY(mu_);

@@ -57,6 +57,9 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
                      options_.fleet->Attach(hello, std::move(waker), registry().Now()));
     attachment = std::move(arrival.attachment);
     if (arrival.displaced != nullptr) turn.WakeLater(arrival.displaced->waker());
+    if (arrival.is_first) {
+      turn.Seat({.member = hello.member(), .ordinal = arrival.ordinal});
+    }
     if (arrival.replaces_member) {
       LoseMember(turn, hello.member(), "a new process has taken its place");
     }

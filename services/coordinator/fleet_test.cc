@@ -18,6 +18,8 @@ v1::Hello Worker(const std::string& incarnation) {
   return hello;
 }
 
+Fleet::Options Terms(uint64_t term) { return {.cluster = "c-1", .term = term, .lease = kLease}; }
+
 std::shared_ptr<StreamWaker> Waker(int* wakes) {
   return std::make_shared<StreamWaker>([wakes] { ++*wakes; });
 }
@@ -30,7 +32,7 @@ v1::Directive Release() {
 }
 
 TEST(FleetTest, TheFirstDirectiveOfAStreamIsTheWelcomeWithTermAndLease) {
-  Fleet fleet(/*term=*/7, kLease);
+  Fleet fleet(Terms(7));
   int wakes = 0;
 
   const auto arrival = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
@@ -41,13 +43,16 @@ TEST(FleetTest, TheFirstDirectiveOfAStreamIsTheWelcomeWithTermAndLease) {
   ASSERT_EQ(directives.size(), 2);
   EXPECT_EQ(directives[0].welcome().lease_millis(), 5000);
   EXPECT_EQ(directives[0].welcome().report_millis(), 1000);
+  EXPECT_EQ(directives[0].welcome().cluster(), "c-1");
+  EXPECT_EQ(directives[0].welcome().ordinal(), arrival->ordinal);
+  EXPECT_TRUE(arrival->is_first);
   EXPECT_TRUE(directives[1].has_release());
   for (const v1::Directive& directive : directives) EXPECT_EQ(directive.term(), 7);
   EXPECT_EQ(wakes, 1) << "who attaches looks into its outbox by itself";
 }
 
 TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneHearsWhyItEnds) {
-  Fleet fleet(/*term=*/1, kLease);
+  Fleet fleet(Terms(1));
   int old_wakes = 0, new_wakes = 0;
   const auto older = fleet.Attach(Worker("1"), Waker(&old_wakes), kStart);
 
@@ -67,7 +72,7 @@ TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneHearsWhyItEnds) {
 }
 
 TEST(FleetTest, ABrokenStreamLeavesTheLeaseAGoodByeDoesNot) {
-  Fleet fleet(/*term=*/1, kLease);
+  Fleet fleet(Terms(1));
   int wakes = 0;
   const auto first = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
   EXPECT_FALSE(fleet.Detach(*first->attachment, Fleet::Departure::kBroken));
@@ -83,7 +88,7 @@ TEST(FleetTest, ABrokenStreamLeavesTheLeaseAGoodByeDoesNot) {
 }
 
 TEST(FleetTest, AMemberIsForgottenWhenItsLeaseRunsOutAndNotBefore) {
-  Fleet fleet(/*term=*/1, kLease);
+  Fleet fleet(Terms(1));
   int wakes = 0;
   const auto arrival = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
   ASSERT_TRUE(fleet.Renew(*arrival->attachment, {"line-1"}, kStart + absl::Seconds(3)).ok());
@@ -97,6 +102,42 @@ TEST(FleetTest, AMemberIsForgottenWhenItsLeaseRunsOutAndNotBefore) {
   EXPECT_EQ(arrival->attachment->closed().message(),
             "w-0: nothing was heard of it for its lease of 5s");
   EXPECT_TRUE(fleet.members().empty());
+}
+
+TEST(FleetTest, AMemberOfAnotherClusterOrOfALaterTermIsToldWhatToDo) {
+  Fleet fleet(Terms(5));
+  int wakes = 0;
+  v1::Hello hello = Worker("1");
+  hello.set_cluster("c-2");
+  const absl::Status changed = fleet.Attach(hello, Waker(&wakes), kStart).status();
+  EXPECT_EQ(ReasonOf(changed), "CLUSTER_CHANGED");
+  EXPECT_TRUE(absl::IsFailedPrecondition(changed));
+
+  hello.set_cluster("c-1");
+  hello.set_term(6);
+  const absl::Status outdated = fleet.Attach(hello, Waker(&wakes), kStart).status();
+  EXPECT_EQ(ReasonOf(outdated), "COORDINATOR_OUTDATED");
+  EXPECT_TRUE(absl::IsUnavailable(outdated)) << "the later one may come back";
+
+  hello.set_term(4);
+  EXPECT_TRUE(fleet.Attach(hello, Waker(&wakes), kStart).ok());
+}
+
+TEST(FleetTest, AMemberThatComesAgainHasItsOrdinalAlready) {
+  Fleet fleet(Terms(2));
+  int wakes = 0;
+  const auto first = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
+  v1::Hello again = Worker("1");
+  again.set_ordinal(first->ordinal);
+
+  Fleet restarted(Terms(3));
+  const auto second = restarted.Attach(again, Waker(&wakes), kStart);
+  const auto another = restarted.Attach(Worker("1"), Waker(&wakes), kStart);
+
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->ordinal, first->ordinal);
+  EXPECT_FALSE(second->is_first);
+  EXPECT_EQ(another->ordinal, first->ordinal) << "the same process without knowing it";
 }
 
 }  // namespace

@@ -306,6 +306,10 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   return entry.last_change = registry_->changes_.Push(std::move(change));
 }
 
+void JobRegistry::Turn::Seat(Store::Seat seat) {
+  registry_->changes_.Push({.seat = std::move(seat)});
+}
+
 void JobRegistry::Turn::AwaitFor(const absl::Condition& condition, absl::Duration timeout) {
   registry_->mu_.AssertHeld();
   muster::AwaitFor(&registry_->mu_, condition, timeout);

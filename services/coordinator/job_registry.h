@@ -129,6 +129,9 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   CommitQueue::Ticket Perform(Entry& entry, Extra extra);
   CommitQueue::Ticket Perform(Entry& entry) { return Perform(entry, Extra()); }
 
+  // A member has come; the store remembers the newest process of each name.
+  void Seat(Store::Seat seat);
+
   // Lets others have their turns until the condition, which may use this turn, is true or `timeout`
   // has passed.
   void AwaitFor(const absl::Condition& condition, absl::Duration timeout);

@@ -54,6 +54,7 @@ absl::Status CheckHello(const v1::Hello& hello) {
   RETURN_IF_ERROR(CheckText("metrics_url", hello.metrics_url(), kUrlBytesMax));
   RETURN_IF_ERROR(CheckText("version", hello.version(), kWordBytesMax));
   RETURN_IF_ERROR(CheckText("transport", hello.transport(), kWordBytesMax));
+  RETURN_IF_ERROR(CheckText("cluster", hello.cluster(), kWordBytesMax));
   if (hello.devices_size() > kDevicesMax) {
     return Refuse(
         absl::StrCat("at most ", kDevicesMax, " devices (has ", hello.devices_size(), ")"));
@@ -72,14 +73,44 @@ absl::Status CheckHello(const v1::Hello& hello) {
 
 }  // namespace
 
-absl::StatusOr<LeaseTable::Arrival> LeaseTable::Attach(const v1::Hello& hello, absl::Time now) {
-  RETURN_IF_ERROR(CheckHello(hello));
-  if (auto replaced = replaced_.find(hello.member());
-      replaced != replaced_.end() && replaced->second.contains(hello.incarnation())) {
+// The very process that holds the name may always come again; only what it has not heard of yet is
+// missing in its hello.
+absl::Status LeaseTable::CheckName(const v1::Hello& hello) const {
+  const std::string& name = hello.member();
+  if (hello.ordinal() >= next_ordinal_) {
+    return Refuse(absl::StrCat("ordinal ", hello.ordinal(), " was never given"));
+  }
+  const AttachedMember* const holder = Find(name);
+  if (holder != nullptr && holder->hello.incarnation() == hello.incarnation()) {
+    return absl::OkStatus();
+  }
+  const auto newest = newest_.find(name);
+  if (hello.ordinal() != 0 && newest != newest_.end() && hello.ordinal() < newest->second) {
     return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          "another process has taken the name '", hello.member(), "'")),
+                          "a newer process has taken the name '", name, "' (it is number ",
+                          newest->second, " of this cluster, this one is number ", hello.ordinal(),
+                          "): start this one again, under a name of its own if both shall run")),
                       "REPLACED");
   }
+  if (holder != nullptr && holder->attached && hello.ordinal() <= holder->ordinal) {
+    return WithReason(absl::UnavailableError(absl::StrCat(
+                          "the name '", name, "' is in use: its process (pid ", holder->hello.pid(),
+                          " on '", holder->hello.host(),
+                          "') is attached. Stop that one, or give this one another --name")),
+                      "NAME_IN_USE");
+  }
+  return absl::OkStatus();
+}
+
+void LeaseTable::Remember(const std::string& member, uint64_t ordinal) {
+  newest_[member] = ordinal;
+  if (newest_.size() <= limits::kMembersRememberedMax) return;
+  newest_.erase(std::ranges::min_element(newest_, {}, &Ordinals::value_type::second));
+}
+
+absl::StatusOr<LeaseTable::Arrival> LeaseTable::Attach(const v1::Hello& hello, absl::Time now) {
+  RETURN_IF_ERROR(CheckHello(hello));
+  RETURN_IF_ERROR(CheckName(hello));
   auto it = members_.find(hello.member());
   if (it == members_.end() && members_.size() >= limits::kAttachedMembersMax) {
     return WithReason(absl::ResourceExhaustedError(absl::StrCat(
@@ -87,13 +118,20 @@ absl::StatusOr<LeaseTable::Arrival> LeaseTable::Attach(const v1::Hello& hello, a
                       "FLEET_FULL");
   }
   Arrival arrival = Arrival::kNew;
+  uint64_t ordinal = hello.ordinal();
   if (it != members_.end()) {
     const bool same = it->second.hello.incarnation() == hello.incarnation();
     arrival = same ? Arrival::kReturned : Arrival::kReplaced;
-    if (!same) replaced_[hello.member()].insert(it->second.hello.incarnation());
+    if (same) ordinal = it->second.ordinal;
   }
-  members_[hello.member()] = {
-      .hello = hello, .attach_time = now, .report_time = now, .lease_begin = now, .attached = true};
+  if (ordinal == 0) ordinal = next_ordinal_++;
+  Remember(hello.member(), ordinal);
+  members_[hello.member()] = {.hello = hello,
+                              .attach_time = now,
+                              .report_time = now,
+                              .lease_begin = now,
+                              .attached = true,
+                              .ordinal = ordinal};
   return arrival;
 }
 

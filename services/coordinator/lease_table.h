@@ -1,12 +1,13 @@
 // Who is in the fleet: every member's hello, its last report, and until when it may be away.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -20,20 +21,29 @@ struct AttachedMember {
   absl::Time lease_begin;         // report_time, and what the coordinator was late since
   bool attached = false;          // its stream is open
   std::vector<std::string> jobs;  // that it reported last
+  uint64_t ordinal = 0;           // see Hello.ordinal
 };
 
+// Who holds a name keeps it while its stream is open. Processes are ordered: each is given an
+// ordinal when it comes for the first time, and whoever has a lower one than another of its name
+// has been replaced for good, however long ago and whatever was restarted since.
+//
 // Pure; time comes in; not thread-safe.
 class LeaseTable {
  public:
-  explicit LeaseTable(absl::Duration lease) : lease_(lease) {}
+  // Ordinals by name that earlier terms gave, and the first one to give in this term.
+  using Ordinals = absl::flat_hash_map<std::string, uint64_t>;
+  explicit LeaseTable(absl::Duration lease, Ordinals known = {}, uint64_t next_ordinal = 1)
+      : lease_(lease), newest_(std::move(known)), next_ordinal_(next_ordinal) {}
 
   enum class Arrival {
     kNew,
     kReturned,  // the same incarnation, after a break
     kReplaced,  // a new process under a name that another held: what that one did is lost
   };
-  // INVALID_ARGUMENT: a hello that cannot be; FAILED_PRECONDITION (reason "REPLACED"): an
-  // incarnation that a newer one has replaced; RESOURCE_EXHAUSTED: the fleet is full.
+  // INVALID_ARGUMENT: a hello that cannot be; FAILED_PRECONDITION (reason "REPLACED"): a newer
+  // process of that name has been here; UNAVAILABLE (reason "NAME_IN_USE"): another one has an open
+  // stream, try again; RESOURCE_EXHAUSTED: the fleet is full.
   absl::StatusOr<Arrival> Attach(const v1::Hello& hello, absl::Time now);
 
   // A report came. The member must be known.
@@ -56,11 +66,14 @@ class LeaseTable {
   absl::Duration lease() const { return lease_; }
 
  private:
+  absl::Status CheckName(const v1::Hello& hello) const;
+  void Remember(const std::string& member, uint64_t ordinal);
+
   const absl::Duration lease_;
   absl::Time last_check_ = absl::InfiniteFuture();
   absl::btree_map<std::string, AttachedMember> members_;
-  absl::flat_hash_map<std::string, absl::flat_hash_set<std::string>>
-      replaced_;  // incarnations by member
+  Ordinals newest_;  // by member; of the last limits::kMembersRememberedMax
+  uint64_t next_ordinal_;
 };
 
 }  // namespace muster

@@ -73,15 +73,59 @@ TEST(LeaseTableTest, TheSameIncarnationReturnsAfterABreak) {
   EXPECT_TRUE(table.Find("w")->attached);
 }
 
-TEST(LeaseTableTest, ANewerIncarnationReplacesTheOlderForGood) {
+v1::Hello WithOrdinal(v1::Hello hello, uint64_t ordinal) {
+  hello.set_ordinal(ordinal);
+  return hello;
+}
+
+TEST(LeaseTableTest, WhoHasAnOpenStreamKeepsTheName) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
 
+  const auto refused = table.Attach(Worker("w", "b"), kStart);
+
+  EXPECT_TRUE(absl::IsUnavailable(refused.status())) << "to be tried again";
+  EXPECT_EQ(ReasonOf(refused.status()), "NAME_IN_USE");
+  EXPECT_EQ(table.Find("w")->hello.incarnation(), "a");
+  table.Disconnect("w");
   EXPECT_EQ(*table.Attach(Worker("w", "b"), kStart), LeaseTable::Arrival::kReplaced);
-  const auto late = table.Attach(Worker("w", "a"), kStart);
+}
+
+TEST(LeaseTableTest, WhoWasReplacedIsRefusedForGood) {
+  LeaseTable table(kLease);
+  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  const v1::Hello zombie = WithOrdinal(Worker("w", "a"), table.Find("w")->ordinal);
+  table.Disconnect("w");
+  ASSERT_TRUE(table.Attach(Worker("w", "b"), kStart).ok());
+  EXPECT_EQ(ReasonOf(table.Attach(zombie, kStart).status()), "REPLACED");
+  table.Remove("w");
+
+  const auto late = table.Attach(zombie, kStart);
 
   EXPECT_TRUE(absl::IsFailedPrecondition(late.status()));
-  EXPECT_EQ(ReasonOf(late.status()), "REPLACED");
+  EXPECT_EQ(ReasonOf(late.status()), "REPLACED") << "though the name is free";
+}
+
+TEST(LeaseTableTest, ProcessesStayInOrderOverARestart) {
+  const v1::Hello older = WithOrdinal(Worker("w", "a"), 3),
+                  newer = WithOrdinal(Worker("w", "b"), 4);
+  LeaseTable remembers(kLease, {{"w", 4}}, /*next_ordinal=*/1000);
+  EXPECT_EQ(ReasonOf(remembers.Attach(older, kStart).status()), "REPLACED");
+  ASSERT_TRUE(remembers.Attach(newer, kStart).ok());
+  EXPECT_EQ(remembers.Find("w")->ordinal, 4) << "it keeps its own";
+
+  LeaseTable forgot(kLease, {}, /*next_ordinal=*/1000);  // it was not stored in time
+  ASSERT_TRUE(forgot.Attach(older, kStart).ok());
+  EXPECT_EQ(*forgot.Attach(newer, kStart), LeaseTable::Arrival::kReplaced)
+      << "whatever the older one's stream";
+  EXPECT_EQ(ReasonOf(forgot.Attach(older, kStart).status()), "REPLACED");
+}
+
+TEST(LeaseTableTest, RefusesAnOrdinalThatWasNeverGiven) {
+  LeaseTable table(kLease);
+
+  EXPECT_EQ(ReasonOf(table.Attach(WithOrdinal(Worker("w", "a"), ~uint64_t{0}), kStart).status()),
+            "HELLO_INVALID");
 }
 
 TEST(LeaseTableTest, RefusesHellosThatCannotBe) {

@@ -38,7 +38,8 @@ class RegistryFixture : public ::testing::Test {
     auto store = Store::Open(folder->store());
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
-    fleet_ = std::make_unique<Fleet>(store_->term(), absl::Seconds(5));
+    fleet_ = std::make_unique<Fleet>(Fleet::Options{
+        .cluster = store_->cluster(), .term = store_->term(), .lease = absl::Seconds(5)});
     registry_ =
         std::make_unique<JobRegistry>(JobRegistry::Options{.folder = *std::move(folder),
                                                            .store = store_.get(),
