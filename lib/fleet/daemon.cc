@@ -68,6 +68,8 @@ int StopSignal::Await() const {
   return signal;
 }
 
+void StopSignal::Raise() { kill(getpid(), SIGTERM); }
+
 std::string DefaultMemberName(v1::Role role) {
   std::string host = Host().substr(0, 24);
   std::transform(host.begin(), host.end(), host.begin(), [](unsigned char c) {

@@ -16,6 +16,7 @@ enum ExitCode : int {
   kExitData = 65,
   kExitUnavailable = 69,
   kExitInternal = 70,
+  kExitRefused = 77,  // the coordinator refuses this process for good
   kExitConfig = 78,
 };
 
@@ -33,6 +34,8 @@ class StopSignal {
   int Await(absl::Duration timeout) const;
   // Waits for one.
   int Await() const;
+  // Ends a wait of this process as SIGTERM does: for what happens on another thread.
+  static void Raise();
 
  private:
   sigset_t signals_;

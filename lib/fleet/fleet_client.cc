@@ -6,10 +6,13 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/client_context.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
+#include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
 namespace muster {
@@ -18,6 +21,12 @@ namespace {
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
 constexpr absl::Duration kBackoffMax = absl::Seconds(2);
 constexpr absl::Duration kReportInterval = absl::Seconds(1);  // until Welcome says otherwise
+
+// Whether no later attempt can fare better.
+bool IsForGood(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return reason == "REPLACED" || reason == "CLUSTER_CHANGED" || reason == "HELLO_INVALID";
+}
 
 }  // namespace
 
@@ -54,6 +63,11 @@ class FleetClient::Session {
     return attached_;
   }
 
+  absl::Status refusal() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return refusal_;
+  }
+
  private:
   using Stream = grpc::ClientReaderWriter<v1::MemberReport, v1::Directive>;
 
@@ -68,11 +82,18 @@ class FleetClient::Session {
         lost_told = false;
         backoff = kBackoffMin;
       }
+      if (const absl::Status refused = refusal(); !refused.ok()) {
+        LOG(ERROR) << "the coordinator at " << options_.coordinator
+                   << " refuses this process for good: " << ReasonOf(refused) << ": "
+                   << refused.message();
+        LoseCoordinator();
+        if (options_.refused) options_.refused();
+        break;
+      }
       if (!lost_told && SteadyNow() - lost_since > options_.coordinator_grace) {
-        LOG(ERROR) << "no coordinator at " << options_.coordinator << " for "
-                   << options_.coordinator_grace << ": dropping all jobs";
-        absl::MutexLock lock(&member_mu_);
-        member_->CoordinatorLost();
+        LOG(ERROR) << "not attached to the coordinator at " << options_.coordinator << " for "
+                   << options_.coordinator_grace << " (" << last_error() << "): dropping all jobs";
+        LoseCoordinator();
         lost_told = true;
       }
       WaitStopping(backoff);
@@ -80,6 +101,16 @@ class FleetClient::Session {
     }
     absl::MutexLock lock(&mu_);
     finished_ = true;
+  }
+
+  void LoseCoordinator() ABSL_LOCKS_EXCLUDED(member_mu_) {
+    absl::MutexLock lock(&member_mu_);
+    member_->CoordinatorLost();
+  }
+
+  std::string last_error() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return last_error_;
   }
 
   // Holds one stream until it breaks or Detach(). True if the coordinator welcomed us.
@@ -95,7 +126,10 @@ class FleetClient::Session {
     std::unique_ptr<Stream> stream = stub_->Attach(&context);
     std::thread reader([&] { Read(*stream); });
     v1::MemberReport report = MakeReport();
-    *report.mutable_hello() = options_.hello;
+    v1::Hello& hello = *report.mutable_hello() = options_.hello;
+    hello.set_cluster(cluster_);
+    hello.set_ordinal(ordinal_);
+    hello.set_term(term_);
     bool open = stream->Write(report);
     while (open && WaitForReport()) open = stream->Write(MakeReport());
     if (open && stopping()) {
@@ -105,43 +139,76 @@ class FleetClient::Session {
       context.TryCancel();
     }
     reader.join();
-    const grpc::Status status = stream->Finish();
+    absl::Status status = FromGrpc(stream->Finish());
+    if (!mistrust_.ok()) status = std::exchange(mistrust_, absl::OkStatus());
+    const std::string error(status.message());
     absl::MutexLock lock(&mu_);
     context_ = nullptr;
     const bool welcomed = std::exchange(attached_, false);
-    if (!stopping_ && (welcomed || status.error_message() != last_error_)) {
+    if (IsForGood(status)) refusal_ = status;
+    if (!stopping_ && refusal_.ok() && (welcomed || error != last_error_)) {
       LOG(WARNING) << (welcomed ? "lost the coordinator at "
                                 : "cannot attach to the coordinator at ")
-                   << options_.coordinator << ": " << status.error_message() << "; retrying";
+                   << options_.coordinator << ": " << error << "; retrying";
     }
-    last_error_ = status.error_message();
+    last_error_ = error;
     return welcomed;
   }
 
   void Read(Stream& stream) ABSL_LOCKS_EXCLUDED(mu_, member_mu_) {
     v1::Directive directive;
     while (stream.Read(&directive)) {
-      if (directive.term() < term_) {
+      if (directive.has_welcome()) {
+        mistrust_ = CheckWelcome(directive);
+        if (!mistrust_.ok()) break;
+        TakeWelcome(directive);
+      } else if (directive.term() < term_) {
         LOG(WARNING) << "ignoring a directive of term " << directive.term() << ", term is "
                      << term_;
-        continue;
+      } else {
+        absl::MutexLock lock(&member_mu_);
+        member_->Handle(directive);
       }
-      term_ = directive.term();
-      if (directive.has_welcome()) {
-        LOG(INFO) << "attached to the coordinator at " << options_.coordinator << ", term "
-                  << term_;
-        absl::MutexLock lock(&mu_);
-        attached_ = true;
-        if (directive.welcome().report_millis() > 0) {
-          report_interval_ = absl::Milliseconds(directive.welcome().report_millis());
-        }
-        continue;
-      }
-      absl::MutexLock lock(&member_mu_);
-      member_->Handle(directive);
     }
     absl::MutexLock lock(&mu_);
     broken_ = true;
+  }
+
+  // The coordinator checks the same of our hello, unless it is an older program.
+  absl::Status CheckWelcome(const v1::Directive& directive) const {
+    const std::string& cluster = directive.welcome().cluster();
+    if (!cluster_.empty() && !cluster.empty() && cluster != cluster_) {
+      return WithReason(
+          absl::FailedPreconditionError(absl::StrCat(
+              "it is of cluster ", cluster, ", this process belongs to ", cluster_,
+              ": its --state_dir was wiped or replaced, or the address leads to another "
+              "coordinator. Put the folder back, or start this process again to join that "
+              "cluster")),
+          "CLUSTER_CHANGED");
+    }
+    if (directive.term() < term_) {
+      return WithReason(
+          absl::UnavailableError(absl::StrCat(
+              "it is of term ", directive.term(), ", this process has seen term ", term_,
+              ": it was replaced by a later coordinator and must be stopped, or its --state_dir "
+              "was "
+              "put back to an older copy; then start this process again")),
+          "COORDINATOR_OUTDATED");
+    }
+    return absl::OkStatus();
+  }
+
+  void TakeWelcome(const v1::Directive& directive) ABSL_LOCKS_EXCLUDED(mu_) {
+    const v1::Welcome& welcome = directive.welcome();
+    term_ = directive.term();
+    if (!welcome.cluster().empty()) cluster_ = welcome.cluster();
+    if (welcome.ordinal() != 0) ordinal_ = welcome.ordinal();
+    LOG(INFO) << "attached to the coordinator at " << options_.coordinator << ", term " << term_;
+    absl::MutexLock lock(&mu_);
+    attached_ = true;
+    if (welcome.report_millis() > 0) {
+      report_interval_ = absl::Milliseconds(welcome.report_millis());
+    }
   }
 
   v1::MemberReport MakeReport() ABSL_LOCKS_EXCLUDED(member_mu_) {
@@ -175,7 +242,13 @@ class FleetClient::Session {
   const Options options_;
   FleetMember* const member_;
   const std::unique_ptr<v1::FleetService::Stub> stub_;
-  uint64_t term_ = 0;  // reader threads only, one at a time
+  // The reader threads', one at a time, and the client's while there is none. What the last Welcome
+  // said, and why the present one is not believed.
+  uint64_t term_ = 0;
+  std::string cluster_;
+  uint64_t ordinal_ = 0;
+  absl::Status mistrust_;
+
   absl::Mutex member_mu_;
   mutable absl::Mutex mu_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;
@@ -186,6 +259,7 @@ class FleetClient::Session {
   bool report_due_ ABSL_GUARDED_BY(mu_) = false;
   absl::Duration report_interval_ ABSL_GUARDED_BY(mu_) = kReportInterval;
   std::string last_error_ ABSL_GUARDED_BY(mu_);
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;  // last: starts when everything else is there
 };
 
@@ -199,5 +273,7 @@ void FleetClient::ReportSoon() { session_->ReportSoon(); }
 void FleetClient::Detach(absl::Duration timeout) { session_->Detach(timeout); }
 
 bool FleetClient::attached() const { return session_->attached(); }
+
+absl::Status FleetClient::refusal() const { return session_->refusal(); }
 
 }  // namespace muster

@@ -34,6 +34,9 @@ class FleetClient {
     std::string coordinator;  // host:port
     v1::Hello hello;
     absl::Duration coordinator_grace = absl::Minutes(5);
+    // Told once, on the client's thread, when the coordinator refuses this process for good: see
+    // refusal(). The member has dropped its jobs then and nobody tries to attach any more.
+    std::function<void()> refused;
   };
   // Starts its thread at once. `member` outlives the client.
   FleetClient(Options options, FleetMember* member);
@@ -47,6 +50,12 @@ class FleetClient {
   void Detach(absl::Duration timeout);
 
   bool attached() const;
+
+  // OK, or why no attempt to attach can succeed any more, with a reason: "REPLACED" (another
+  // process has the name), "CLUSTER_CHANGED" (another coordinator, or another store),
+  // "HELLO_INVALID". Any other error is retried: the coordinator may be away, or the name in use
+  // for a while.
+  absl::Status refusal() const;
 
  private:
   class Session;

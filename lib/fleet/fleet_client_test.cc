@@ -2,15 +2,20 @@
 
 #include <deque>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "gtest/gtest.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
+#include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
 namespace muster {
@@ -21,7 +26,8 @@ constexpr absl::Duration kPatience = absl::Seconds(20);
 // Welcomes every member, keeps its reports and sends what it is told to.
 class FakeCoordinator : public v1::FleetService::Service {
  public:
-  explicit FakeCoordinator(uint64_t term, int port = 0) : term_(term), port_(port) {
+  explicit FakeCoordinator(uint64_t term, int port = 0, std::string cluster = "c-1")
+      : term_(term), cluster_(std::move(cluster)), port_(port) {
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
     builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
@@ -40,9 +46,17 @@ class FakeCoordinator : public v1::FleetService::Service {
 
   grpc::Status Attach(grpc::ServerContext* context,
                       grpc::ServerReaderWriter<v1::Directive, v1::MemberReport>* stream) override {
+    absl::Status refuse;
     v1::Directive welcome;
+    {
+      absl::MutexLock lock(&mu_);
+      refuse = refuse_;
+    }
+    if (!refuse.ok()) return ToGrpc(refuse);
     welcome.set_term(term_);
+    welcome.mutable_welcome()->set_cluster(cluster_);
     welcome.mutable_welcome()->set_report_millis(20);
+    welcome.mutable_welcome()->set_ordinal(5);
     stream->Write(welcome);
     v1::MemberReport report;
     while (stream->Read(&report)) {
@@ -53,6 +67,12 @@ class FakeCoordinator : public v1::FleetService::Service {
     absl::MutexLock lock(&mu_);
     closed_in_order_ = !context->IsCancelled();
     return grpc::Status::OK;
+  }
+
+  // From the next stream on.
+  void Refuse(absl::Status status) {
+    absl::MutexLock lock(&mu_);
+    refuse_ = std::move(status);
   }
 
   void Send(uint64_t term, const std::string& job) {
@@ -85,10 +105,12 @@ class FakeCoordinator : public v1::FleetService::Service {
 
  private:
   const uint64_t term_;
+  const std::string cluster_;
   int port_;
   absl::Mutex mu_;
   std::deque<v1::MemberReport> reports_ ABSL_GUARDED_BY(mu_);
   std::deque<v1::Directive> outbox_ ABSL_GUARDED_BY(mu_);
+  absl::Status refuse_ ABSL_GUARDED_BY(mu_);
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_in_order_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<grpc::Server> server_;
@@ -170,6 +192,73 @@ TEST(FleetClientTest, MemberLearnsWhenTheCoordinatorStaysAway) {
 
   EXPECT_TRUE(member.AwaitLost());
   EXPECT_FALSE(client.attached());
+}
+
+TEST(FleetClientTest, SaysAgainWhatItWasWelcomedWith) {
+  RecordingMember member;
+  auto first = std::make_unique<FakeCoordinator>(7);
+  const int port = first->port();
+  FleetClient client(OptionsFor(*first), &member);
+  ASSERT_TRUE(first->AwaitReports(2));
+  EXPECT_EQ(first->report(0).hello().ordinal(), 0);
+  EXPECT_EQ(first->report(0).hello().cluster(), "");
+  first.reset();
+
+  FakeCoordinator second(8, port);
+  ASSERT_TRUE(second.AwaitReports(1));
+
+  EXPECT_EQ(second.report(0).hello().ordinal(), 5);
+  EXPECT_EQ(second.report(0).hello().cluster(), "c-1");
+  EXPECT_EQ(second.report(0).hello().term(), 7);
+}
+
+TEST(FleetClientTest, ARefusalForGoodEndsTheAttemptsAndTheJobs) {
+  for (const char* reason : {"REPLACED", "CLUSTER_CHANGED", "HELLO_INVALID"}) {
+    FakeCoordinator coordinator(1);
+    coordinator.Refuse(WithReason(absl::FailedPreconditionError("no"), reason));
+    RecordingMember member;
+    absl::Notification refused;
+    FleetClient::Options options = OptionsFor(coordinator);
+    options.refused = [&] { refused.Notify(); };
+    FleetClient client(std::move(options), &member);
+
+    refused.WaitForNotification();
+
+    EXPECT_EQ(ReasonOf(client.refusal()), reason);
+    EXPECT_TRUE(member.AwaitLost()) << reason;
+  }
+}
+
+TEST(FleetClientTest, ANameThatIsInUseIsAskedForAgain) {
+  FakeCoordinator coordinator(1);
+  coordinator.Refuse(WithReason(absl::UnavailableError("another pid"), "NAME_IN_USE"));
+  RecordingMember member;
+  FleetClient::Options options = OptionsFor(coordinator);
+  options.coordinator_grace = absl::Milliseconds(1);
+  FleetClient client(std::move(options), &member);
+  ASSERT_TRUE(member.AwaitLost()) << "refused for longer than its grace";
+  EXPECT_TRUE(client.refusal().ok());
+
+  coordinator.Refuse(absl::OkStatus());
+
+  EXPECT_TRUE(coordinator.AwaitReports(1));
+}
+
+TEST(FleetClientTest, ACoordinatorOfAnotherClusterIsNotObeyed) {
+  RecordingMember member;
+  auto first = std::make_unique<FakeCoordinator>(7);
+  const int port = first->port();
+  absl::Notification refused;
+  FleetClient::Options options = OptionsFor(*first);
+  options.refused = [&] { refused.Notify(); };
+  FleetClient client(std::move(options), &member);
+  ASSERT_TRUE(first->AwaitReports(2));
+  first.reset();
+
+  FakeCoordinator second(9, port, "c-2");
+
+  refused.WaitForNotification();
+  EXPECT_EQ(ReasonOf(client.refusal()), "CLUSTER_CHANGED");
 }
 
 TEST(FleetClientTest, DetachClosesTheStreamInOrder) {

@@ -93,18 +93,21 @@ int Main() {
     LOG(ERROR) << "cannot open the transport: " << server.status();
     return kExitUnavailable;
   }
-  FleetClient client({.coordinator = coordinator, .hello = HelloOf(**server, name, metrics)},
+  FleetClient client({.coordinator = coordinator,
+                      .hello = HelloOf(**server, name, metrics),
+                      .refused = StopSignal::Raise},
                      server->get());
   reporter = &client;
   LOG(INFO) << name << ": " << threads << " shard threads, " << memory_bytes
             << " bytes for shards, metrics at " << metrics.url();
 
   const int signal = stop.Await();
-  LOG(INFO) << name << ": " << strsignal(signal) << ", leaving";
+  const bool refused = !client.refusal().ok();
+  LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", leaving";
   client.Detach(kDetachMax);
   (*server)->Stop();
   reporter = nullptr;
-  return kExitOk;
+  return refused ? kExitRefused : kExitOk;
 }
 
 }  // namespace

@@ -119,19 +119,21 @@ int Main() {
                  .report_soon = [&reporter] {
                    if (FleetClient* client = reporter) client->ReportSoon();
                  }});
-  FleetClient client(
-      {.coordinator = absl::GetFlag(FLAGS_coordinator), .hello = HelloOf(name, devices, metrics)},
-      &worker);
+  FleetClient client({.coordinator = absl::GetFlag(FLAGS_coordinator),
+                      .hello = HelloOf(name, devices, metrics),
+                      .refused = StopSignal::Raise},
+                     &worker);
   reporter = &client;
   LOG(INFO) << name << ": " << devices.size() << " devices with " << threads
             << " threads each, metrics at " << metrics.url();
 
   const int signal = stop.Await();
-  LOG(INFO) << name << ": " << strsignal(signal) << ", finishing the step";
+  const bool refused = !client.refusal().ok();
+  LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", finishing the step";
   worker.FinishStep(kFinishStepMax);
   client.Detach(kDetachMax);
   reporter = nullptr;
-  return kExitOk;
+  return refused ? kExitRefused : kExitOk;
 }
 
 }  // namespace
