@@ -246,11 +246,16 @@ absl::Status Job::Suspend(absl::Time now) {
         absl::StrCat(record_.name(), " has ended already (", StateName(state()), ")"),
         "JOB_FINISHED");
   }
-  if (state() != v1::RUNNING) {  // nothing was trained in this generation
+  if (state() == v1::QUEUED ||
+      state() == v1::PREPARING) {  // nothing was trained in this generation
     Move(v1::SUSPENDED, "SUSPENDED", "suspended before it ran", now);
     return absl::OkStatus();
   }
   record_.set_suspend_requested(true);
+  if (state() == v1::RECOVERING) {
+    Note("SUSPEND_REQUESTED", "workers pause once the job has recovered", now);
+    return absl::OkStatus();
+  }
   if (SuspendsAtSnapshot()) {
     Note("SUSPEND_REQUESTED", "workers go on to a checkpoint a little ahead", now);
     checkpoints_.ForgetMisses();
@@ -455,6 +460,7 @@ void Job::Advance(absl::Time now) {
     if (members_.AllPrepared()) BeginRunning(now);
     return;
   }
+  if (state() != v1::RUNNING) return;
   const bool all_durable = durable_ == ledger_.known();  // else RecordsDurable() comes back here
   if (members_.AllWorkersDone()) {
     if (checkpoints_.committed_step() != total_steps()) return AwaitCheckpoint(total_steps(), now);

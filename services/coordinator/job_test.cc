@@ -651,6 +651,22 @@ TEST_F(JobTest, SuspendedBeforeTheFirstStepNeedsNoCheckpoint) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
+TEST_F(JobTest, SuspendedWhileItRecoversItPausesOnceItRunsAgain) {
+  Run();
+  v1::Job record = job_.record();
+  record.set_state(v1::RECOVERING);
+  job_ = Job(record, job_.plan(), /*term=*/2, now_);
+
+  EXPECT_TRUE(job_.Suspend(now_).ok());
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 34);
+
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_TRUE(job_.record().suspend_requested());
+  EXPECT_EQ(ReasonOf(job_.RequestCheckpoint(now_).status()), "JOB_NOT_RUNNING");
+  EXPECT_EQ(ReasonOf(job_.Resume(nullptr, now_)), "JOB_SUSPENDING");
+  EXPECT_TRUE(job_.Cancel(now_).ok());
+}
+
 TEST_F(JobTest, ResumedItIsQueuedAndGoesOnInANewGeneration) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());
