@@ -19,6 +19,9 @@ namespace {
 // A job that could have more workers than are there waits this long for those that are still
 // attaching.
 constexpr absl::Duration kGatherTime = absl::Seconds(2);
+// From then on members that come free are kept for a job that does not fit yet. A shorter time
+// idles them for longer; a longer one lets more small jobs pass.
+constexpr absl::Duration kReserveAfter = absl::Minutes(1);
 
 }  // namespace
 
@@ -54,7 +57,8 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
          .workers_max = static_cast<int>(std::max<int64_t>(
              workers.min(), std::min<int64_t>(workers.max(), spec.data().batch_size()))),
          .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
-         .settle_for_fewer = registry_->Now() - entry->queued_since >= kGatherTime});
+         .settle_for_fewer = registry_->Now() - entry->queued_since >= kGatherTime,
+         .reserves = registry_->Now() - entry->queued_since >= kReserveAfter});
   }
   return waiting;
 }
@@ -77,8 +81,9 @@ FreeMembers Dispatcher::FindFreeMembers(
                                          }));
     if (member.hello.role() == v1::PS) {
       free.ps.push_back({name, serving});
-    } else if (serving == 0 && member.jobs.empty()) {
-      free.workers.push_back(name);
+    } else {
+      ++free.workers_attached;
+      if (serving == 0 && member.jobs.empty()) free.workers.push_back(name);
     }
   }
   return free;

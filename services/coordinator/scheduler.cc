@@ -28,7 +28,12 @@ std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMember
   for (const WaitingJob& job : order) {
     const int workers = std::min<int>(job.workers_max, free.workers.size());
     const int enough = job.settle_for_fewer ? job.workers_min : job.workers_max;
-    if (workers < enough || std::ssize(free.ps) < job.ps) continue;
+    if (workers < enough || std::ssize(free.ps) < job.ps) {
+      const bool could_fit =
+          free.workers_attached >= job.workers_min && std::ssize(free.ps) >= job.ps;
+      if (job.reserves && could_fit) break;
+      continue;
+    }
 
     Placement& placement = placements.emplace_back();
     placement.number = job.number;

@@ -69,6 +69,30 @@ TEST(SchedulerTest, AJobThatExpectsMoreWorkersDoesNotSettleForFewer) {
   EXPECT_THAT(Numbers(Schedule({job}, Fleet({"w-0"}, {"p-0"}))), ElementsAre(1));
 }
 
+TEST(SchedulerTest, WhatComesFreeIsKeptForAGangThatHasWaitedForLong) {
+  const std::vector<WaitingJob> jobs = {
+      {.number = 1, .workers_min = 3, .workers_max = 3, .reserves = true},
+      {.number = 2},
+      {.number = 3, .priority = 1}};
+  FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
+  free.workers_attached = 3;  // one serves a job
+
+  EXPECT_THAT(Numbers(Schedule(jobs, free)), ElementsAre(3)) << "before it in the order";
+  free.workers.push_back("w-2");
+  EXPECT_THAT(Numbers(Schedule({jobs[0], jobs[1]}, free)), ElementsAre(1));
+}
+
+TEST(SchedulerTest, NothingIsKeptForAGangThatTheFleetIsTooSmallFor) {
+  const std::vector<WaitingJob> jobs = {
+      {.number = 1, .workers_min = 3, .workers_max = 3, .reserves = true},
+      {.number = 2, .ps = 2, .reserves = true},
+      {.number = 3}};
+  FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
+  free.workers_attached = 2;
+
+  EXPECT_THAT(Numbers(Schedule(jobs, free)), ElementsAre(3));
+}
+
 TEST(SchedulerTest, PsWithTheFewestJobsAreChosenAndShared) {
   FreeMembers free{.workers = {"w-0", "w-1"}, .ps = {{"p-0", 2}, {"p-1", 0}, {"p-2", 1}}};
   const std::vector<WaitingJob> jobs = {{.number = 1, .ps = 2}, {.number = 2, .ps = 1}};
