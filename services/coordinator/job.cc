@@ -286,7 +286,15 @@ absl::Status Job::Resume(const v1::ResourceSpec* resources, absl::Time now) {
         absl::StrCat(record_.name(), " is being suspended; resume it once it is SUSPENDED"),
         "JOB_SUSPENDING");
   }
-  if (state() != v1::SUSPENDED) return absl::OkStatus();
+  if (state() != v1::SUSPENDED) {
+    const v1::ResourceSpec& own = record_.spec().resources();
+    if (resources == nullptr || resources->SerializeAsString() == own.SerializeAsString()) {
+      return absl::OkStatus();  // a repeated call
+    }
+    return Precondition(absl::StrCat(record_.name(), " is ", StateName(state()),
+                                     ": it takes other resources only while it is SUSPENDED"),
+                        "JOB_NOT_SUSPENDED");
+  }
   if (resources != nullptr) *record_.mutable_spec()->mutable_resources() = *resources;
   Move(v1::QUEUED, "RESUMED", "waits for members", now);
   return absl::OkStatus();

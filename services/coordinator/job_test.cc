@@ -667,6 +667,20 @@ TEST_F(JobTest, SuspendedWhileItRecoversItPausesOnceItRunsAgain) {
   EXPECT_TRUE(job_.Cancel(now_).ok());
 }
 
+TEST_F(JobTest, OtherResourcesAreTakenOnlyWhileItIsSuspended) {
+  v1::ResourceSpec larger;
+  larger.mutable_workers()->set_min(4);
+  Schedule();
+  EXPECT_EQ(ReasonOf(job_.Resume(&larger, now_)), "JOB_NOT_SUSPENDED");
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+
+  ASSERT_TRUE(job_.Resume(&larger, now_).ok());
+
+  EXPECT_EQ(job_.record().spec().resources().workers().min(), 4);
+  EXPECT_EQ(job_.state(), v1::QUEUED);
+  EXPECT_TRUE(job_.Resume(&larger, now_).ok()) << "the same call again";
+}
+
 TEST_F(JobTest, ResumedItIsQueuedAndGoesOnInANewGeneration) {
   Run();
   ASSERT_TRUE(job_.Suspend(now_).ok());

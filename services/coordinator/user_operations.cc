@@ -239,13 +239,17 @@ absl::StatusOr<v1::Job> UserOperations::SuspendJob(const std::string& name) {
 }
 
 absl::StatusOr<v1::Job> UserOperations::ResumeJob(const v1::ResumeJobRequest& request) {
-  return Change(request.name(), [&](Job& job) -> absl::Status {
-    if (!request.has_resources()) return job.Resume(nullptr, registry().Now());
-    v1::JobSpec spec = job.record().spec();
+  std::optional<v1::ResourceSpec> resources;
+  if (request.has_resources()) {
+    ASSIGN_OR_RETURN(v1::Job job, GetJob(request.name()));
+    v1::JobSpec& spec = *job.mutable_spec();
     *spec.mutable_resources() = request.resources();
     if (auto faults = ValidateJobSpec(spec); !faults.empty()) return FaultsToStatus(faults);
     FillDefaults(spec);
-    return job.Resume(&spec.resources(), registry().Now());
+    resources = spec.resources();
+  }
+  return Change(request.name(), [&](Job& job) {
+    return job.Resume(resources ? &*resources : nullptr, registry().Now());
   });
 }
 
