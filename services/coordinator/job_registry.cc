@@ -12,24 +12,20 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
-#include "services/coordinator/metrics_log.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
 namespace {
 
-// What a job's folder says of its checkpoints, held against the store. A checkpoint exists once its
-// folder is renamed: the store may not have heard of it, or of its removal.
-struct CheckpointsFound {
-  std::vector<int64_t> on_disk;              // that can be read
-  std::vector<v1::Checkpoint> unknown;       // to the store, by step
-  std::optional<v1::Checkpoint> last_known;  // to the store, and still there
-};
+bool IsActive(v1::JobState state) {
+  return state == v1::PREPARING || state == v1::RUNNING || state == v1::RECOVERING;
+}
 
-absl::StatusOr<CheckpointsFound> FindCheckpoints(const v1::Job& record, const StateFolder& folder,
-                                                 Store& store) {
+absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& record,
+                                                              const StateFolder& folder,
+                                                              Store& store) {
   const std::string id = JobIdOf(record.name());
-  CheckpointsFound found;
+  JobRegistry::CheckpointsFound found;
   ASSIGN_OR_RETURN(found.on_disk, ListCheckpointSteps(folder.checkpoints(id)));
   ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> stored, store.Checkpoints(record.number()));
   std::vector<int64_t> gone;
@@ -73,8 +69,16 @@ JobRegistry::JobRegistry(Options options)
 absl::Status JobRegistry::Load() {
   ASSIGN_OR_RETURN(std::vector<StoredJob> stored, store().LoadJobs());
   for (StoredJob& job : stored) {
-    const std::string name = job.record.name();
-    RETURN_IF_ERROR(Annotate(LoadJob(std::move(job)), name));
+    absl::StatusOr<Findings> found = job.damage;
+    if (job.damage.ok()) found = Look(job.record);
+    if (found.ok() && IsActive(job.record.state()) && job.plan == nullptr) {
+      found = absl::DataLossError("its plan is not in the store");
+    }
+    if (found.ok()) {
+      Enter(std::move(job), *std::move(found));
+    } else {
+      RETURN_IF_ERROR(EnterDamaged(std::move(job), found.status()));
+    }
   }
   changes_.AwaitAll();
   folder().RemoveAllSetAside();
@@ -84,15 +88,49 @@ absl::Status JobRegistry::Load() {
   return absl::OkStatus();
 }
 
-absl::Status JobRegistry::LoadJob(StoredJob stored) {
-  const v1::Job& record = stored.record;
+absl::StatusOr<JobRegistry::Findings> JobRegistry::Look(const v1::Job& record) {
   const std::string id = JobIdOf(record.name());
-  std::unique_ptr<const MetricsLog> metrics_log;
+  Findings found;
   if (!IsTerminal(record.state()) && record.generation() > 0) {
     RETURN_IF_ERROR(folder().MakeJob(id));
-    ASSIGN_OR_RETURN(metrics_log, MetricsLog::Open(folder().metrics_log(id)));
+    ASSIGN_OR_RETURN(found.metrics_log, MetricsLog::Open(folder().metrics_log(id)));
   }
-  ASSIGN_OR_RETURN(const CheckpointsFound found, FindCheckpoints(record, folder(), store()));
+  ASSIGN_OR_RETURN(found.checkpoints, FindCheckpoints(record, folder(), store()));
+  return found;
+}
+
+// One damaged job must not keep the others from running: it has failed, with the reason, and what
+// lies on the disk of it is left alone. A record that cannot be read stays as it is in the store.
+absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& damage) {
+  v1::Job& record = stored.record;
+  const bool readable = !record.name().empty();
+  if (!readable) record.set_name(JobName(absl::StrCat("damaged-", record.number())));
+  LOG(ERROR) << record.name() << " is damaged: " << damage;
+  if (!IsTerminal(record.state())) {
+    record.set_state(v1::FAILED);
+    record.set_reason("JOB_DAMAGED");
+    record.set_message(
+        absl::StrCat("what the coordinator keeps of it is damaged: ", damage.message()));
+    record.set_revision(record.revision() + 1);
+    record.set_suspend_requested(false);
+    *record.mutable_end_time() = ToProto(Now());
+    v1::JobEvent event;
+    event.set_revision(record.revision());
+    *event.mutable_time() = record.end_time();
+    event.set_state(record.state());
+    event.set_reason(record.reason());
+    event.set_message(record.message());
+    if (readable) {
+      RETURN_IF_ERROR(
+          store().Commit({.record = &record, .events = absl::MakeConstSpan(&event, 1)}));
+    }
+  }
+  Turn turn(this);
+  turn.Add(record, std::move(stored.origin), /*graph=*/nullptr, /*plan=*/nullptr);
+  return absl::OkStatus();
+}
+
+void JobRegistry::Enter(StoredJob stored, Findings found) {
   auto graph = stored.origin.graph.nodes().empty()
                    ? nullptr
                    : std::make_shared<const v1::Graph>(std::move(stored.origin.graph));
@@ -100,29 +138,29 @@ absl::Status JobRegistry::LoadJob(StoredJob stored) {
 
   Turn turn(this);
   Entry& entry =
-      turn.Add(record, std::move(stored.origin), std::move(graph), std::move(stored.plan));
-  if (metrics_log != nullptr) {
-    entry.job.Restore(metrics_log->history());
+      turn.Add(stored.record, std::move(stored.origin), std::move(graph), std::move(stored.plan));
+  if (found.metrics_log != nullptr) {
+    entry.job.Restore(found.metrics_log->history());
   }
+  const CheckpointsFound& checkpoints = found.checkpoints;
   if (entry.job.active()) {
-    for (const int64_t step : found.on_disk) {
+    for (const int64_t step : checkpoints.on_disk) {
       if (step > entry.job.plan()->first_step()) entry.rounds.Commit(step);
     }
-    const v1::Checkpoint* newest = found.last_known ? &*found.last_known : nullptr;
-    for (const v1::Checkpoint& unknown : found.unknown) {
+    const v1::Checkpoint* newest = checkpoints.last_known ? &*checkpoints.last_known : nullptr;
+    for (const v1::Checkpoint& unknown : checkpoints.unknown) {
       if (newest == nullptr || unknown.step() > newest->step()) newest = &unknown;
     }
     if (newest != nullptr) {
       options_.metrics->CheckpointCommitted(
-          id, newest->step(),
+          JobIdOf(stored.record.name()), newest->step(),
           absl::ToDoubleSeconds(FromProto(newest->create_time()) - absl::UnixEpoch()));
     }
   }
-  for (const v1::Checkpoint& checkpoint : found.unknown) {
+  for (const v1::Checkpoint& checkpoint : checkpoints.unknown) {
     entry.job.CheckpointCommitted(checkpoint, Now());
     turn.Perform(entry, {.checkpoint = checkpoint});
   }
-  return absl::OkStatus();
 }
 
 // ---------------------------------------------------------------- publishing
@@ -170,8 +208,7 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
     }
     state = event.state();
   }
-  const bool ended = state != v1::PREPARING && state != v1::RUNNING && state != v1::RECOVERING;
-  if (ended) options_.metrics->ForgetJob(JobIdOf(before.name()));
+  if (!IsActive(state)) options_.metrics->ForgetJob(JobIdOf(before.name()));
 }
 
 // ---------------------------------------------------------------- turns

@@ -22,6 +22,7 @@
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job.h"
+#include "services/coordinator/metrics_log.h"
 #include "services/coordinator/metrics_writer.h"
 #include "services/coordinator/state_folder.h"
 #include "services/coordinator/store.h"
@@ -45,9 +46,18 @@ class JobRegistry {
   };
   explicit JobRegistry(Options options);
 
-  // Takes up what the store has and what lies on the disk: jobs, checkpoints, metrics logs. Call it
-  // once, before anything else.
+  // Takes up what the store has and what lies on the disk: jobs, checkpoints, metrics logs. A job
+  // of which something cannot be read is FAILED from then on (reason "JOB_DAMAGED"). Call it once,
+  // before anything else.
   absl::Status Load();
+
+  // What a job's folder says of its checkpoints, held against the store. A checkpoint exists once
+  // its folder is renamed: the store may not have heard of it, or of its removal.
+  struct CheckpointsFound {
+    std::vector<int64_t> on_disk;              // that can be read
+    std::vector<v1::Checkpoint> unknown;       // to the store, by step
+    std::optional<v1::Checkpoint> last_known;  // to the store, and still there
+  };
 
   struct Entry {
     Job job;                                   // may be ahead of what is stored
@@ -72,7 +82,14 @@ class JobRegistry {
   absl::Time Now() const { return options_.clock(); }
 
  private:
-  absl::Status LoadJob(StoredJob stored) ABSL_LOCKS_EXCLUDED(mu_);
+  // What lies on the disk of a job.
+  struct Findings {
+    CheckpointsFound checkpoints;
+    std::unique_ptr<const MetricsLog> metrics_log;  // of one that may go on
+  };
+  absl::StatusOr<Findings> Look(const v1::Job& record);
+  void Enter(StoredJob stored, Findings found) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status EnterDamaged(StoredJob stored, const absl::Status& damage) ABSL_LOCKS_EXCLUDED(mu_);
 
   // What is told once a change is stored.
   struct News {

@@ -1,6 +1,7 @@
 #include "services/coordinator/job_registry.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -69,6 +70,26 @@ TEST_F(JobRegistryTest, ARestartFindsWhatWasPublic) {
   EXPECT_TRUE(turn.Find("line-1").ok());
   EXPECT_TRUE(turn.Find("jobs/line-1").ok());
   EXPECT_EQ(ReasonOf(turn.Find("line-2").status()), "JOB_NOT_FOUND");
+}
+
+TEST_F(JobRegistryTest, OneDamagedJobIsFailedAndTheOthersRun) {
+  const uint64_t damaged = AddJob(), sound = AddJob();
+  for (const uint64_t number : {damaged, sound}) {
+    JobRegistry::Turn turn(registry_.get());
+    Schedule(turn, *turn.FindNumber(number));
+  }
+  registry_->changes().AwaitAll();
+  std::filesystem::create_directories(registry_->folder().metrics_log("line-1"));
+
+  for (int restart = 0; restart < 2; ++restart) {
+    Reopen();
+    EXPECT_EQ(View(damaged).state(), v1::FAILED);
+    EXPECT_EQ(View(damaged).reason(), "JOB_DAMAGED");
+    EXPECT_EQ(View(damaged).revision(), 3) << "said once";
+    EXPECT_EQ(View(sound).state(), v1::PREPARING);
+  }
+  JobRegistry::Turn turn(registry_.get());
+  EXPECT_EQ(turn.Active().size(), 1);
 }
 
 TEST_F(JobRegistryTest, WhoIsWokenByAChangeFindsItInPublicAndInTheStore) {

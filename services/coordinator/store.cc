@@ -368,14 +368,17 @@ absl::Status Store::DeleteJob(uint64_t number) {
 absl::StatusOr<std::vector<StoredJob>> Store::LoadJobs() const {
   absl::MutexLock lock(&mu_);
   std::vector<StoredJob> jobs;
-  Statement all(database_, "SELECT record, restore, first_step, graph FROM jobs ORDER BY number");
+  Statement all(database_,
+                "SELECT record, restore, first_step, graph, number FROM jobs ORDER BY number");
   while (true) {
     ASSIGN_OR_RETURN(const bool row, all.Step());
     if (!row) break;
     StoredJob& job = jobs.emplace_back();
-    RETURN_IF_ERROR(all.Parse(0, job.record));
+    job.damage = all.Parse(0, job.record);
+    if (!job.damage.ok()) job.record.Clear();
+    job.record.set_number(all.Integer(4));
     job.origin = {.restore = all.Bytes(1), .first_step = all.Integer(2)};
-    RETURN_IF_ERROR(all.Parse(3, job.origin.graph));
+    job.damage.Update(all.Parse(3, job.origin.graph));
   }
   for (StoredJob& job : jobs) {
     Statement find(database_, "SELECT plan FROM plans WHERE job = ? AND generation = ?");
@@ -383,8 +386,11 @@ absl::StatusOr<std::vector<StoredJob>> Store::LoadJobs() const {
                      find.Bind(job.record.number()).Bind(job.record.generation()).Step());
     if (!found) continue;
     auto plan = std::make_shared<v1::JobPlan>();
-    RETURN_IF_ERROR(find.Parse(0, *plan));
-    job.plan = std::move(plan);
+    if (const absl::Status parsed = find.Parse(0, *plan); parsed.ok()) {
+      job.plan = std::move(plan);
+    } else {
+      job.damage.Update(parsed);
+    }
   }
   return jobs;
 }

@@ -34,6 +34,7 @@ struct StoredJob {
   v1::Job record;
   JobOrigin origin;
   std::shared_ptr<const v1::JobPlan> plan;  // of the record's generation; null: never scheduled
+  absl::Status damage;  // what of it cannot be read; the record has its number at least
 };
 
 // WAL with synchronous=FULL: what a call has answered survives kill -9 and power loss, and every
@@ -89,7 +90,8 @@ class Store {
   // The job with its events, plans, checkpoint records and request ids.
   absl::Status DeleteJob(uint64_t number);
 
-  absl::StatusOr<std::vector<StoredJob>> LoadJobs() const;  // by number
+  // By number. A job that is damaged is among them.
+  absl::StatusOr<std::vector<StoredJob>> LoadJobs() const;
   absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision) const;
   absl::StatusOr<std::vector<v1::Checkpoint>> Checkpoints(uint64_t number) const;  // by step
   absl::StatusOr<std::vector<Seat>> Seats() const;

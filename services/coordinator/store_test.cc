@@ -200,6 +200,36 @@ TEST_F(StoreTest, RemembersTheNewestProcessOfEachName) {
   EXPECT_EQ(seats->at(1).ordinal, 8);
 }
 
+TEST_F(StoreTest, ADamagedJobIsLoadedWithWhatIsLeftOfItAndHarmsNoOther) {
+  {
+    auto store = Open();
+    for (int job = 0; job < 3; ++job) {
+      v1::Job record = *store->AddJob(Submission());
+      ASSERT_TRUE(Advance(*store, record).ok());
+    }
+  }
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database,
+                         "UPDATE jobs SET record = x'ff' WHERE number = 1;"
+                         "UPDATE plans SET plan = x'ff' WHERE job = 2",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(database);
+
+  const auto jobs = Open()->LoadJobs();
+
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->size(), 3);
+  EXPECT_EQ(jobs->at(0).record.number(), 1);
+  EXPECT_EQ(ReasonOf(jobs->at(0).damage), "STORE_CORRUPT");
+  EXPECT_EQ(jobs->at(1).record.name(), "jobs/net-2");
+  EXPECT_EQ(ReasonOf(jobs->at(1).damage), "STORE_CORRUPT");
+  EXPECT_EQ(jobs->at(1).plan, nullptr);
+  EXPECT_TRUE(jobs->at(2).damage.ok());
+  EXPECT_NE(jobs->at(2).plan, nullptr);
+}
+
 TEST_F(StoreTest, RefusesANewerSchema) {
   Open();
   sqlite3* database = nullptr;
