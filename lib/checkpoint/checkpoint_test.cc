@@ -1,10 +1,13 @@
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <latch>
 #include <limits>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -265,13 +268,13 @@ TEST(PruneTest, KeepsTheNewestAndNeverNone) {
   for (int64_t step : {5, 30, 10, 20})
     ASSERT_TRUE(WriteKnownCheckpoint(folder, plan, step, 1).ok());
 
-  EXPECT_EQ(*PruneCheckpoints(folder, 0), std::vector<int64_t>{});
-  EXPECT_EQ(*PruneCheckpoints(folder, 3), std::vector<int64_t>{5});
+  EXPECT_EQ(PruneCheckpoints(folder, 0).steps, std::vector<int64_t>{});
+  EXPECT_EQ(PruneCheckpoints(folder, 3).steps, std::vector<int64_t>{5});
   EXPECT_EQ(*ListCheckpointSteps(folder), (std::vector<int64_t>{10, 20, 30}));
-  EXPECT_EQ(*PruneCheckpoints(folder, 1), (std::vector<int64_t>{10, 20}));
-  EXPECT_EQ(*PruneCheckpoints(folder, 1), std::vector<int64_t>{});
+  EXPECT_EQ(PruneCheckpoints(folder, 1).steps, (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(PruneCheckpoints(folder, 1).steps, std::vector<int64_t>{});
   EXPECT_EQ(NamesIn(folder), std::vector<std::string>{"step-00000030"});
-  EXPECT_TRUE(PruneCheckpoints(folder + "/absent", 1)->empty());
+  EXPECT_TRUE(PruneCheckpoints(folder + "/absent", 1).status.ok());
 }
 
 TEST(PruneTest, RemovesWhatDeadWritersLeftAndNothingElse) {
@@ -283,13 +286,51 @@ TEST(PruneTest, RemovesWhatDeadWritersLeftAndNothingElse) {
   std::filesystem::create_directories(folder + "/step-00000007");  // no manifest: not ours to judge
   WriteWhole(folder + "/notes.txt", "mine");
 
-  ASSERT_TRUE(PruneCheckpoints(folder, 1).ok());
+  ASSERT_TRUE(PruneCheckpoints(folder, 1).status.ok());
 
   EXPECT_EQ(NamesIn(folder),
             (std::vector<std::string>{"notes.txt", "step-00000005", TemporaryFolderName(6, "test"),
                                       "step-00000007"}));
   ASSERT_TRUE(WriteKnownSlices(*living, plan, 2).ok());
   EXPECT_TRUE(living->Commit().ok());
+}
+
+TEST(PruneTest, AnErrorDoesNotMakeItForgetWhatIsGone) {
+  const std::string folder = TestFolder();
+  const v1::JobPlan plan = KnownPlan({{3}});
+  for (int64_t step : {5, 10, 20}) ASSERT_TRUE(WriteKnownCheckpoint(folder, plan, step, 1).ok());
+  std::filesystem::create_directories(
+      absl::StrCat(folder, "/", TemporaryFolderName(10, "pruned"), "/in the way"));
+
+  const Pruned pruned = PruneCheckpoints(folder, 1);
+
+  EXPECT_FALSE(pruned.status.ok());
+  EXPECT_EQ(pruned.steps, std::vector<int64_t>{5});
+  EXPECT_EQ(*ListCheckpointSteps(folder), (std::vector<int64_t>{10, 20}));
+}
+
+TEST(PruneTest, TwoAtOnceRemoveEachCheckpointOnce) {
+  const std::string folder = TestFolder();
+  const v1::JobPlan plan = KnownPlan({{3}});
+  constexpr int kSteps = 40;
+  for (int step = 1; step <= kSteps; ++step) {
+    ASSERT_TRUE(WriteKnownCheckpoint(folder, plan, step, 1).ok());
+  }
+  std::array<Pruned, 2> pruned;
+  {
+    std::latch both(2);
+    std::vector<std::jthread> threads;
+    for (Pruned& one : pruned) {
+      threads.emplace_back([&] {
+        both.arrive_and_wait();
+        one = PruneCheckpoints(folder, 1);
+      });
+    }
+  }
+
+  for (const Pruned& one : pruned) EXPECT_TRUE(one.status.ok()) << one.status;
+  EXPECT_EQ(pruned[0].steps.size() + pruned[1].steps.size(), kSteps - 1);
+  EXPECT_EQ(*ListCheckpointSteps(folder), std::vector<int64_t>{kSteps});
 }
 
 TEST(PruneTest, AnOpenCheckpointCanBeReadToItsEnd) {
@@ -300,7 +341,7 @@ TEST(PruneTest, AnOpenCheckpointCanBeReadToItsEnd) {
   auto reader = CheckpointReader::Open(CheckpointPath(folder, 5));
   ASSERT_TRUE(reader.ok());
 
-  ASSERT_EQ(*PruneCheckpoints(folder, 1), std::vector<int64_t>{5});
+  ASSERT_EQ(PruneCheckpoints(folder, 1).steps, std::vector<int64_t>{5});
 
   std::vector<float> values(3);
   EXPECT_TRUE((*reader)->Read("p0", "", 0, absl::MakeSpan(values)).ok());

@@ -49,7 +49,11 @@ class CheckpointWriter {
 };
 
 // Deletes all but the newest `keep_last` committed checkpoints (0: keep all) and temporary folders
-// of dead writers. Never deletes the newest. Returns the steps removed.
-absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(const std::string& directory, int keep_last);
+// of dead writers. Never deletes the newest. May run several times at once.
+struct Pruned {
+  std::vector<int64_t> steps;  // of which there is no checkpoint any more; complete, error or not
+  absl::Status status;
+};
+Pruned PruneCheckpoints(const std::string& directory, int keep_last);
 
 }  // namespace muster

@@ -148,7 +148,7 @@ class CommitTest : public testing::Test {
   // Everything in the folder after tidying up, "step-00000010=1" for a checkpoint that holds
   // edition 1.
   std::string Contents() {
-    EXPECT_TRUE(PruneCheckpoints(folder_, 0).ok());
+    EXPECT_TRUE(PruneCheckpoints(folder_, 0).status.ok());
     std::vector<std::string> contents;
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
       absl::StatusOr<int> edition = ReadKnownCheckpoint(entry.path(), plan_);
@@ -231,7 +231,7 @@ TEST_F(CommitTest, ADeathWhilePruningLeavesTheNewest) {
       [&] {
         StartWith({{10, 1}, {20, 1}, {30, 2}});
       },
-      [&] { return PruneCheckpoints(folder_, 1).status(); },
+      [&] { return PruneCheckpoints(folder_, 1).status; },
       {.before = {"step-00000010=1 step-00000020=1 step-00000030=2",
                   "step-00000020=1 step-00000030=2"},
        .after = "step-00000030=2"});

@@ -17,22 +17,29 @@ absl::Status RemoveLeftovers(const std::string& directory) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(const std::string& directory, int keep_last) {
+absl::Status Prune(const std::string& directory, int keep_last, std::vector<int64_t>& pruned) {
   RETURN_IF_ERROR(RemoveLeftovers(directory));
   ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListCheckpointSteps(directory));
-  std::vector<int64_t> removed;
-  if (keep_last < 1) return removed;
+  if (keep_last < 1) return absl::OkStatus();
   for (size_t i = 0; i + keep_last < steps.size(); ++i) {
     // Away under its name at once: a half-removed folder must not look like a checkpoint.
     const std::string doomed =
         absl::StrCat(directory, "/", TemporaryFolderName(steps[i], "pruned"));
-    RETURN_IF_ERROR(RenameFolder(CheckpointPath(directory, steps[i]), doomed));
+    const absl::Status renamed = RenameFolder(CheckpointPath(directory, steps[i]), doomed);
+    if (absl::IsNotFound(renamed)) continue;  // somebody else prunes, and has it
+    RETURN_IF_ERROR(renamed);
+    pruned.push_back(steps[i]);
     RETURN_IF_ERROR(RemoveFolder(doomed));
-    removed.push_back(steps[i]);
   }
-  return removed;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Pruned PruneCheckpoints(const std::string& directory, int keep_last) {
+  Pruned pruned;
+  pruned.status = Prune(directory, keep_last, pruned.steps);
+  return pruned;
 }
 
 }  // namespace muster

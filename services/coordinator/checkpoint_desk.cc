@@ -222,18 +222,17 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
 
 void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   const std::string& job = round.plan().job();
-  auto removed = PruneCheckpoints(registry_->folder().checkpoints(job),
-                                  round.plan().spec().checkpoint().keep_last());
-  if (!removed.ok()) {
-    LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << removed.status();
-    return;
+  Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job),
+                                   round.plan().spec().checkpoint().keep_last());
+  if (!pruned.status.ok()) {
+    LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << pruned.status;
   }
-  if (removed->empty()) return;
+  if (pruned.steps.empty()) return;
   CommitQueue::Ticket stored = 0;
   {
     JobRegistry::Turn turn(registry_);
     if (const auto entry = turn.Find(job); entry.ok()) {
-      stored = turn.Perform(**entry, {.checkpoints_removed = *std::move(removed)});
+      stored = turn.Perform(**entry, {.checkpoints_removed = std::move(pruned.steps)});
     }
   }
   AwaitStored(job, stored);
