@@ -79,17 +79,16 @@ absl::StatusOr<v1::Checkpoint> CheckpointDesk::Get(const std::string& name) {
   return Find(*reference);
 }
 
-absl::StatusOr<int64_t> CheckpointDesk::Request(const std::string& job) {
+absl::StatusOr<Job::CheckpointRequest> CheckpointDesk::Request(const std::string& job) {
   JobRegistry::Turn turn(registry_);
   ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
-  absl::StatusOr<int64_t> step = entry->job.RequestCheckpoint(registry_->Now());
+  auto request = entry->job.RequestCheckpoint(registry_->Now());
   turn.Perform(*entry);
-  return step;
+  return request;
 }
 
-absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(const std::string& job,
-                                                                    int64_t step,
-                                                                    absl::Duration timeout) {
+absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
+    const std::string& job, const Job::CheckpointRequest& request, absl::Duration timeout) {
   std::string newest_name;
   {
     JobRegistry::Turn turn(registry_);
@@ -101,16 +100,24 @@ absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(const std::s
       const auto entry = turn.Find(job);
       if (!entry.ok()) return true;
       const v1::Job& record = *(*entry)->published;
-      return record.state() != v1::RUNNING || newest(record) >= step;
+      return record.state() != v1::RUNNING || newest(record) >= request.step ||
+             !(*entry)->job.OutcomeOf(request.request).ok();
     };
     turn.AwaitFor(absl::Condition(&settled), timeout);
     if (!settled()) return std::nullopt;
     ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
     const v1::Job& record = *entry->published;
-    if (newest(record) < step) {
+    if (newest(record) < request.step) {
+      const absl::Status why = entry->job.OutcomeOf(request.request);
+      if (!why.ok() && record.state() == v1::RUNNING) {
+        return WithReason(
+            absl::AbortedError(absl::StrCat(record.name(), ": the checkpoint of step ",
+                                            request.step, " failed: ", why.message())),
+            "CHECKPOINT_FAILED");
+      }
       return WithReason(
-          absl::AbortedError(absl::StrCat(record.name(), " stopped before step ", step, " (",
-                                          v1::JobState_Name(record.state()), ")")),
+          absl::AbortedError(absl::StrCat(record.name(), " stopped before step ", request.step,
+                                          " (", v1::JobState_Name(record.state()), ")")),
           "JOB_NOT_RUNNING");
     }
     newest_name = record.checkpoint();

@@ -33,10 +33,12 @@ class CheckpointDesk {
   absl::StatusOr<v1::Checkpoint> Get(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Find(const CheckpointRef& reference);
   // Asks a running job for a checkpoint; Await() with the answer waits for it.
-  absl::StatusOr<int64_t> Request(const std::string& job);
-  // The first checkpoint of at least `step`; nullopt when `timeout` passed; ABORTED when the job
-  // stopped running before.
-  absl::StatusOr<std::optional<v1::Checkpoint>> Await(const std::string& job, int64_t step,
+  absl::StatusOr<Job::CheckpointRequest> Request(const std::string& job);
+  // The first checkpoint of at least the step that was asked for; nullopt when `timeout` passed;
+  // ABORTED when the job stopped running before, or (reason "CHECKPOINT_FAILED") when none came of
+  // the request.
+  absl::StatusOr<std::optional<v1::Checkpoint>> Await(const std::string& job,
+                                                      const Job::CheckpointRequest& request,
                                                       absl::Duration timeout);
 
   // ---- shards

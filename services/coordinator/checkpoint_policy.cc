@@ -8,6 +8,12 @@
 #include "lib/status/status.h"
 
 namespace muster {
+namespace {
+
+// Who waits for one asks every second what became of it.
+constexpr size_t kFailuresHeldMax = 16;
+
+}  // namespace
 
 void CheckpointPolicy::Begin(const v1::JobPlan& plan) {
   const v1::SyncSpec& sync = plan.spec().sync();
@@ -39,23 +45,33 @@ std::optional<v1::Snapshot> CheckpointPolicy::WantedOf(const absl::btree_set<int
   return wanted;
 }
 
-bool CheckpointPolicy::AskAt(int64_t step) {
-  snapshot_ = Attempt{.id = next_snapshot_++, .step = step};
+// `request`: of the attempt that this one takes the place of; 0: of its own.
+bool CheckpointPolicy::AskAt(int64_t step, uint64_t request) {
+  const uint64_t id = next_snapshot_++;
+  snapshot_ = Attempt{.id = id, .request = request != 0 ? request : id, .step = step};
   return true;
 }
 
-bool CheckpointPolicy::Ask(const Pace& pace) {
-  if (awaited_step_) return AskAt(pace.newest_step);
+absl::Status CheckpointPolicy::Outcome(uint64_t request) const {
+  for (const auto& [failed, why] : failures_) {
+    if (failed == request) return why;
+  }
+  return absl::OkStatus();
+}
+
+bool CheckpointPolicy::Ask(const Pace& pace, uint64_t request) {
+  if (awaited_step_) return AskAt(pace.newest_step, request);
   const int64_t lead = 2 + std::llround(std::min(1e9, 1.5 * pace.steps_per_second));
   int64_t step = pace.newest_step + (lead << std::min(misses_, 10));
   step = (step + round_steps_ - 1) / round_steps_ * round_steps_;
-  return step < pace.total_steps && AskAt(step);
+  return step < pace.total_steps && AskAt(step, request);
 }
 
 bool CheckpointPolicy::Missed(const Pace& pace, absl::Time now) {
+  const uint64_t request = snapshot_->request;
   snapshot_.reset();
   ++misses_;
-  if (!awaited_step_) return Ask(pace);
+  if (!awaited_step_) return Ask(pace, request);
   // The step at which the workers stood was an old one: their next reports tell.
   awaited_step_.reset();
   not_before_ = now + absl::Seconds(1);
@@ -96,8 +112,12 @@ bool CheckpointPolicy::Committed(int64_t step) {
 }
 
 bool CheckpointPolicy::Failed(int64_t step, uint64_t snapshot, int64_t total_steps,
-                              absl::Time now) {
-  if (Wants(snapshot)) snapshot_.reset();
+                              const absl::Status& why, absl::Time now) {
+  if (Wants(snapshot)) {
+    failures_.emplace_back(snapshot_->request, why);
+    if (failures_.size() > kFailuresHeldMax) failures_.pop_front();
+    snapshot_.reset();
+  }
   not_before_ = now + kPatience;
   awaited_since_ = now;
   return step == total_steps && ++final_failures_ == kFinalAttempts;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
+#include <utility>
 
 #include "absl/container/btree_set.h"
 #include "absl/status/status.h"
@@ -48,12 +50,17 @@ class CheckpointPolicy {
   bool Wants(uint64_t snapshot) const { return snapshot_ && snapshot_->id == snapshot; }
   // The step at which it is asked for; only while asking().
   int64_t asked_step() const { return snapshot_->step; }
+  // What several attempts at one checkpoint have in common: the first one's id; only while
+  // asking().
+  uint64_t request() const { return snapshot_->request; }
+  // Why none came of a request; OK: it did, or may still, or that was too long ago to be known.
+  absl::Status Outcome(uint64_t request) const;
   // What to ask of a member with these shards.
   std::optional<v1::Snapshot> WantedOf(const absl::btree_set<int>& shards) const;
 
   // At the step at which members stand, or, while they run, a little ahead of them, further after
   // each miss. None if that would be behind the end: the final one will do.
-  bool Ask(const Pace& pace);
+  bool Ask(const Pace& pace) { return Ask(pace, /*request=*/0); }
   // From now on a miss counts as the first.
   void ForgetMisses() { misses_ = 0; }
   // A shard has taken its snapshot.
@@ -77,7 +84,8 @@ class CheckpointPolicy {
   // True if no later one has been committed before.
   bool Committed(int64_t step);
   // True when the final one has failed kFinalAttempts times.
-  bool Failed(int64_t step, uint64_t snapshot, int64_t total_steps, absl::Time now);
+  bool Failed(int64_t step, uint64_t snapshot, int64_t total_steps, const absl::Status& why,
+              absl::Time now);
 
   // Time has passed. `writing`: some shard's stream is open. `needs_one`: the job waits for one on
   // demand while members run.
@@ -86,10 +94,12 @@ class CheckpointPolicy {
  private:
   struct Attempt {
     uint64_t id = 0;
+    uint64_t request = 0;
     int64_t step = 0;
     absl::btree_set<int> answered;  // shards
   };
-  bool AskAt(int64_t step);
+  bool AskAt(int64_t step, uint64_t request = 0);
+  bool Ask(const Pace& pace, uint64_t request);
 
   // Of the plan.
   int64_t first_step_ = 0;
@@ -99,6 +109,7 @@ class CheckpointPolicy {
   uint64_t next_snapshot_;
   int64_t committed_step_;
   std::optional<Attempt> snapshot_;
+  std::deque<std::pair<uint64_t, absl::Status>> failures_;  // the last few, by request
   int misses_ = 0;
   int final_failures_ = 0;
   std::optional<int64_t> awaited_step_;

@@ -11,6 +11,8 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 constexpr CheckpointPolicy::Pace kPace{
     .newest_step = 10, .steps_per_second = 2, .total_steps = 100};
 
+const absl::Status kFault = absl::UnavailableError("disk");
+
 class CheckpointPolicyTest : public ::testing::Test {
  protected:
   CheckpointPolicyTest() { policy_.Begin(Plan()); }
@@ -107,14 +109,29 @@ TEST_F(CheckpointPolicyTest, AMissWhereMembersSeemedToStandWaitsForTheirReports)
 
 TEST_F(CheckpointPolicyTest, AFailureIsTriedAgainAfterAWhileAndTheFinalOneThreeTimes) {
   ASSERT_TRUE(policy_.Ask(kPace));
-  EXPECT_FALSE(policy_.Failed(15, 7, kPace.total_steps, kStart));
+  EXPECT_FALSE(policy_.Failed(15, 7, kPace.total_steps, kFault, kStart));
   EXPECT_FALSE(policy_.asking());
   EXPECT_FALSE(policy_.Tick(false, /*needs_one=*/true, kPace, kStart));
   EXPECT_TRUE(policy_.Tick(false, true, kPace, kStart + CheckpointPolicy::kPatience));
 
-  EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, kStart));
-  EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, kStart));
-  EXPECT_TRUE(policy_.Failed(100, 0, kPace.total_steps, kStart));
+  EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, kFault, kStart));
+  EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, kFault, kStart));
+  EXPECT_TRUE(policy_.Failed(100, 0, kPace.total_steps, kFault, kStart));
+}
+
+TEST_F(CheckpointPolicyTest, AttemptsAtOneCheckpointAreOneRequestWhoseFailureIsRemembered) {
+  ASSERT_TRUE(policy_.Ask(kPace));
+  const uint64_t request = policy_.request();
+  ASSERT_TRUE(policy_.Missed(kPace, kStart));
+  EXPECT_EQ(policy_.request(), request);
+  EXPECT_TRUE(policy_.Outcome(request).ok());
+
+  policy_.Failed(policy_.asked_step(), /*snapshot=*/8, kPace.total_steps, kFault, kStart);
+  ASSERT_TRUE(policy_.Ask(kPace));
+
+  EXPECT_EQ(policy_.Outcome(request), kFault);
+  EXPECT_NE(policy_.request(), request);
+  EXPECT_TRUE(policy_.Outcome(policy_.request()).ok());
 }
 
 TEST_F(CheckpointPolicyTest, ACommitAnswersWhatWasAskedForUpToItsStep) {

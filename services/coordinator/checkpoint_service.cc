@@ -97,10 +97,10 @@ grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
                                                v1::Checkpoint* response) {
   const auto ticket = admission_->Enter(CallKind::kSave, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
-  const auto step = coordinator_->RequestCheckpoint(request->job());
-  if (!step.ok()) return ToGrpc(step.status());
+  const auto asked = coordinator_->RequestCheckpoint(request->job());
+  if (!asked.ok()) return ToGrpc(asked.status());
   while (!context->IsCancelled()) {
-    auto checkpoint = coordinator_->AwaitCheckpoint(request->job(), *step, kCallerCheck);
+    auto checkpoint = coordinator_->AwaitCheckpoint(request->job(), *asked, kCallerCheck);
     if (!checkpoint.ok()) return ToGrpc(checkpoint.status());
     if (!checkpoint->has_value()) continue;
     *response = **std::move(checkpoint);

@@ -85,13 +85,12 @@ class Coordinator {
   absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name) {
     return checkpoints_.Get(name);
   }
-  absl::StatusOr<int64_t> RequestCheckpoint(const std::string& job) {
+  absl::StatusOr<Job::CheckpointRequest> RequestCheckpoint(const std::string& job) {
     return checkpoints_.Request(job);
   }
-  absl::StatusOr<std::optional<v1::Checkpoint>> AwaitCheckpoint(const std::string& job,
-                                                                int64_t step,
-                                                                absl::Duration timeout) {
-    return checkpoints_.Await(job, step, timeout);
+  absl::StatusOr<std::optional<v1::Checkpoint>> AwaitCheckpoint(
+      const std::string& job, const Job::CheckpointRequest& request, absl::Duration timeout) {
+    return checkpoints_.Await(job, request, timeout);
   }
 
   // ---- members; see FleetDesk and CheckpointDesk.

@@ -610,17 +610,37 @@ TEST_F(CoordinatorTest, AMemberIsToldWhenTheStateFolderWasWiped) {
 
 TEST_F(CoordinatorTest, ACheckpointOnDemandIsCommittedAndFound) {
   CreateRunning();
-  const auto step = coordinator_->RequestCheckpoint("line-1");
-  ASSERT_TRUE(step.ok()) << step.status();
+  const auto asked = coordinator_->RequestCheckpoint("line-1");
+  ASSERT_TRUE(asked.ok()) << asked.status();
   Exchange();
   ASSERT_EQ(members_.at("p-1").snapshots.size(), 1);
-  EXPECT_FALSE(coordinator_->AwaitCheckpoint("line-1", *step, absl::ZeroDuration())->has_value());
+  EXPECT_FALSE(coordinator_->AwaitCheckpoint("line-1", *asked, absl::ZeroDuration())->has_value());
 
-  WriteShards(*step, members_.at("p-1").snapshots[0].snapshot());
+  WriteShards(asked->step, members_.at("p-1").snapshots[0].snapshot());
 
-  const auto saved = coordinator_->AwaitCheckpoint("line-1", *step, absl::ZeroDuration());
+  const auto saved = coordinator_->AwaitCheckpoint("line-1", *asked, absl::ZeroDuration());
   ASSERT_TRUE(saved.ok() && saved->has_value()) << saved.status();
-  EXPECT_EQ((*saved)->step(), *step);
+  EXPECT_EQ((*saved)->step(), asked->step);
+}
+
+TEST_F(CoordinatorTest, ACheckpointOnDemandThatFailsIsAnsweredAtOnceWithTheReason) {
+  CreateRunning();
+  const auto asked = coordinator_->RequestCheckpoint("line-1");
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  Exchange();
+  v1::SnapshotReport& failed = *members_.at("p-1").jobs.at("line-1").add_snapshots();
+  failed.set_shard(1);
+  failed.set_snapshot(members_.at("p-1").snapshots.at(0).snapshot());
+  failed.set_outcome(v1::SNAPSHOT_FAILED);
+  failed.set_message("no room for a copy");
+  Exchange();
+
+  const auto saved = coordinator_->AwaitCheckpoint("line-1", *asked, absl::ZeroDuration());
+
+  EXPECT_TRUE(absl::IsAborted(saved.status())) << saved.status();
+  EXPECT_EQ(ReasonOf(saved.status()), "CHECKPOINT_FAILED");
+  EXPECT_THAT(std::string(saved.status().message()), HasSubstr("no room for a copy"));
+  EXPECT_EQ(Get().state(), v1::RUNNING) << "training goes on";
 }
 
 // A ps that waits for the outcome of a round must always hear one.
@@ -664,7 +684,7 @@ TEST_F(CoordinatorTest, ACommitAnswersEveryRoundOfItsStep) {
   CreateRunning();
   members_.at("w-0").jobs.at("line-1").set_next_step(2);
   Exchange();
-  ASSERT_EQ(*coordinator_->RequestCheckpoint("line-1"), 4) << "a periodic step, too";
+  ASSERT_EQ(coordinator_->RequestCheckpoint("line-1")->step, 4) << "a periodic step, too";
   Exchange();
   const auto periodic = (*BeginShard(0, 4))->round();
 

@@ -300,7 +300,7 @@ absl::Status Job::Resume(const v1::ResourceSpec* resources, absl::Time now) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> Job::RequestCheckpoint(absl::Time now) {
+absl::StatusOr<Job::CheckpointRequest> Job::RequestCheckpoint(absl::Time now) {
   if (state() != v1::RUNNING || record_.suspend_requested()) {
     return Precondition(absl::StrCat(record_.name(), " is not running (", StateName(state()),
                                      record_.suspend_requested() ? ", being suspended)" : ")"),
@@ -310,7 +310,8 @@ absl::StatusOr<int64_t> Job::RequestCheckpoint(absl::Time now) {
     checkpoints_.ForgetMisses();
     if (checkpoints_.Ask(Pace())) SendWantedToAll(now);
   }
-  return checkpoints_.asking() ? checkpoints_.asked_step() : total_steps();
+  if (!checkpoints_.asking()) return CheckpointRequest{.step = total_steps()};
+  return CheckpointRequest{.step = checkpoints_.asked_step(), .request = checkpoints_.request()};
 }
 
 // ---------------------------------------------------------------- reports
@@ -576,7 +577,7 @@ void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& 
                            absl::Time now) {
   if (state() != v1::RUNNING) return;
   Note("CHECKPOINT_FAILED", absl::StrCat("step ", step, ": ", why.message()), now);
-  if (checkpoints_.Failed(step, snapshot, total_steps(), now)) {
+  if (checkpoints_.Failed(step, snapshot, total_steps(), why, now)) {
     Fail("CHECKPOINT_FAILED",
          absl::StrCat("the final checkpoint (step ", step, ") could not be written ",
                       CheckpointPolicy::kFinalAttempts, " times: ", why.message()),

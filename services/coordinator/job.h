@@ -88,7 +88,13 @@ class Job {
   absl::Status Suspend(absl::Time now);
   absl::Status Resume(const v1::ResourceSpec* resources, absl::Time now);
   // Asks for a checkpoint soon; its step, or a later one, is what will be committed.
-  absl::StatusOr<int64_t> RequestCheckpoint(absl::Time now);
+  struct CheckpointRequest {
+    int64_t step = 0;
+    uint64_t request = 0;  // 0: the final checkpoint will do
+  };
+  absl::StatusOr<CheckpointRequest> RequestCheckpoint(absl::Time now);
+  // See CheckpointPolicy::Outcome().
+  absl::Status OutcomeOf(uint64_t request) const { return checkpoints_.Outcome(request); }
 
   // ---- checkpoints
   // Whether a shard may write this now. FAILED_PRECONDITION: another generation, an abandoned

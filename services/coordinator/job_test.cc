@@ -282,10 +282,10 @@ TEST_F(LocalSgdJobTest, SnapshotsAreTakenAtTheEndOfARound) {
   Run();
   Report("w-0", v1::MEMBER_RUNNING, 10);
   job_.TakeEffects();
-  const absl::StatusOr<int64_t> step = job_.RequestCheckpoint(now_);
-  ASSERT_TRUE(step.ok()) << step.status();
-  EXPECT_EQ(*step % 7, 0);
-  EXPECT_GT(*step, 10);
+  const auto asked = job_.RequestCheckpoint(now_);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(asked->step % 7, 0);
+  EXPECT_GT(asked->step, 10);
 }
 
 TEST_F(JobTest, ScheduledItPreparesEveryMember) {
@@ -701,15 +701,15 @@ TEST_F(JobTest, ResumedItIsQueuedAndGoesOnInANewGeneration) {
 TEST_F(JobTest, ACheckpointOnDemandAimsAheadAndFurtherAfterAMiss) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 10);
-  const auto step = job_.RequestCheckpoint(now_);
-  ASSERT_TRUE(step.ok());
-  EXPECT_GT(*step, 10);
+  const auto asked = job_.RequestCheckpoint(now_);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_GT(asked->step, 10);
   Sent();
-  EXPECT_EQ(snapshot_.step(), *step);
+  EXPECT_EQ(snapshot_.step(), asked->step);
 
   Answer("p-0", 0, snapshot_.snapshot(), v1::SNAPSHOT_MISSED);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
-  EXPECT_GT(snapshot_.step(), *step);
+  EXPECT_GT(snapshot_.step(), asked->step);
 
   Commit(snapshot_.step());
   Report("p-0", v1::MEMBER_RUNNING, 20);
