@@ -964,7 +964,7 @@ class CodedPushesTest : public ParameterShardTest {
     for (int dimension : {20, 32})
       plan_.mutable_graph()->mutable_parameters(0)->add_shape(dimension);
     MakeShard();
-    format_ = PushFormat(plan_, 0);
+    format_ = PushFormat(plan_, ChunkId(0));
   }
 
   WireHeader CodedHeader(int rank) const {
@@ -1040,9 +1040,9 @@ TEST_F(CodedPushesTest, ValuesGoOutInSixteenBitsAndStayInThirtyTwo) {
     EXPECT_EQ(output_.sent.back().header.dtype, WireDType::kBf16);
     ASSERT_EQ(output_.sent.back().header.length, 2 * 640);
     Values sent(640);
-    ASSERT_TRUE(
-        Decode(ValuesFormat(plan_, 0), BytesOf(output_.sent.back().payload), absl::MakeSpan(sent))
-            .ok());
+    ASSERT_TRUE(Decode(ValuesFormat(plan_, ChunkId(0)), BytesOf(output_.sent.back().payload),
+                       absl::MakeSpan(sent))
+                    .ok());
     for (int i = 0; i < 640; ++i) ASSERT_NEAR(sent[i], ValuesOf(0)[i], std::abs(sent[i]) / 256);
   };
   EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 0, 0, 0)), RefusalReason::kNone);
