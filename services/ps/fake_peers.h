@@ -59,6 +59,12 @@ class FakeWorker : private MessageReceiver {
     peer_ = *transport_->Connect(address, credentials);
   }
 
+  // What it says from here on is said as `rank` of `plan`, on the link that it has.
+  void Become(const v1::JobPlan& plan, int rank) {
+    plan_ = plan;
+    rank_ = rank;
+  }
+
   void Send(WireHeader header, const std::string& payload = "") {
     header.length = payload.size();
     const auto& kept = sent_.emplace_back(payload);
@@ -128,8 +134,8 @@ class FakeWorker : private MessageReceiver {
     if (peer == peer_) lost_ = why;
   }
 
-  const v1::JobPlan plan_;
-  const int rank_;
+  v1::JobPlan plan_;
+  int rank_;
   std::deque<std::string> sent_;
   std::unique_ptr<Transport> transport_;
   std::vector<std::byte> buffer_;
@@ -165,6 +171,9 @@ class FakeListener : public ShardListener {
 
   void AwaitInstalled(int count) {
     Await([=, this] { return installed_ >= count; });
+  }
+  void AwaitRefused(int count) {
+    Await([=, this] { return refused_ >= count; });
   }
   void AwaitReleased(int count) {
     Await([=, this] { return released_ >= count; });

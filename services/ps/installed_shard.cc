@@ -73,15 +73,17 @@ void InstalledShard::Lost(const Seat& seat) {
   }
 }
 
-std::vector<std::string> InstalledShard::SeatedMembers() const {
-  std::vector<std::string> members;
+std::vector<InstalledShard::Seated> InstalledShard::seated() const {
+  std::vector<Seated> seated;
   for (int rank = 0; rank < std::ssize(workers_); ++rank) {
-    if (workers_[rank] != PeerId::kNone) members.push_back(plan().workers(rank).member());
+    if (workers_[rank] == PeerId::kNone) continue;
+    seated.push_back({workers_[rank], plan().workers(rank).member()});
   }
   for (int other = 0; other < std::ssize(shards_); ++other) {
-    if (shards_[other] != PeerId::kNone) members.push_back(plan().shards(other).member());
+    if (shards_[other] == PeerId::kNone) continue;
+    seated.push_back({shards_[other], plan().shards(other).member()});
   }
-  return members;
+  return seated;
 }
 
 // ---------------------------------------------------------------- what the shard says

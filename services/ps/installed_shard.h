@@ -1,7 +1,6 @@
 // A shard on its shard thread.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,7 +31,7 @@ namespace muster {
 // after it, or when shard().idle().
 class InstalledShard : public ShardOutput {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = JobLinks::Clock;
   using Registrations = std::vector<std::unique_ptr<Transport::MemoryRegistration>>;
 
   // What it has in common with the others of its thread. All outlive it but the transport.
@@ -51,8 +50,9 @@ class InstalledShard : public ShardOutput {
 
   ParameterShard& shard() { return *shard_; }
   ShardListener& listener() { return *listener_; }
-  JobLinks& links() { return *links_; }
+  JobLinks& links() const { return *links_; }
   const v1::JobPlan& plan() const { return shard_->plan(); }
+  ShardIndex number() const { return shard_->shard(); }
   bool Is(uint64_t job, uint32_t generation) const {
     return plan().job_number() == job && plan().generation() == generation;
   }
@@ -76,8 +76,12 @@ class InstalledShard : public ShardOutput {
   std::optional<Seat> Leave(PeerId peer);
   // After who had the seat was disconnected: what was under way from him will not arrive.
   void Lost(const Seat& seat);
-  // The members in whose seats somebody is.
-  std::vector<std::string> SeatedMembers() const;
+  // Who has seats.
+  struct Seated {
+    PeerId peer;
+    std::string member;
+  };
+  std::vector<Seated> seated() const;
 
   // ShardOutput.
   void SendTo(Rank rank, const WireHeader& header, absl::Span<const std::byte> payload,

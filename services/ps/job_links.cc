@@ -1,14 +1,27 @@
 #include "services/ps/job_links.h"
 
+#include <utility>
+
 namespace muster {
 
-JobLinks::JobLinks(Transport* transport, uint64_t job, uint32_t generation,
-                   const SessionToken& token)
-    : transport_(transport), job_(job), generation_(generation), token_(token) {}
+JobLinks::JobLinks(Transport* transport, uint64_t job, const SessionToken& token)
+    : transport_(transport), job_(job), token_(token) {}
 
-void JobLinks::Open() { transport_->OpenSession(job_, generation_, token_); }
+void JobLinks::Open(uint32_t generation, InstalledShard* shard) {
+  transport_->OpenSession(job_, generation, token_);
+  generation_ = generation;
+  shard_ = shard;
+  open_ = true;
+  released_at_.reset();
+}
 
-void JobLinks::Close() { transport_->CloseSession(job_, generation_); }
+void JobLinks::Close() {
+  if (std::exchange(open_, false)) transport_->CloseSession(job_, generation_);
+}
+
+void JobLinks::Release() {
+  if (!released()) released_at_ = Clock::now();
+}
 
 JobLinks::Link& JobLinks::Add(PeerId peer, const LinkIdentity& who) {
   return links_.try_emplace(peer, Link{.job = this, .peer = peer, .who = who}).first->second;

@@ -1,6 +1,7 @@
 // A whole job on shard threads, for tests of steps that all shards decide together.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -46,24 +47,44 @@ class JudgedJob {
       plan_.mutable_shards(shard)->set_address(threads_[shard]->address());
     }
     progress_ = std::vector<ShardProgress>(plan_.shards_size());
-    for (int number = 0; number < plan_.shards_size(); ++number) {
-      auto shard = *ParameterShard::Create(
-          std::make_shared<v1::JobPlan>(plan_), ShardIndex(number),
-          *budget_.Reserve(ParameterShard::BytesNeeded(plan_, ShardIndex(number)),
-                           absl::ZeroDuration()));
-      for (const LocalChunk chunk : shard->chunks()) shard->Initialize(chunk);
-      threads_[number]->Install(std::move(shard), &listener_, &progress_[number]);
-    }
-    listener_.AwaitInstalled(plan_.shards_size());
+    Install();
     for (int rank = 0; rank < plan_.workers_size(); ++rank) {
       for (int shard = 0; shard < plan_.shards_size(); ++shard) {
         workers_.push_back(std::make_unique<FakeWorker>(&network_, plan_, rank));
         workers_.back()->Greet(threads_[shard]->address());
       }
     }
-    for (auto& thread : threads_) {
-      thread->StartJob(plan_.job_number(), plan_.generation(), /*total_steps=*/1000);
+    Start();
+  }
+
+  // From its first values on, in the next generation and on the links that there are. Every rank is
+  // another one there.
+  void BeginNextGeneration() {
+    plan_.set_generation(plan_.generation() + 1);
+    Install();
+    std::rotate(workers_.begin(), workers_.begin() + plan_.shards_size(), workers_.end());
+    for (int rank = 0; rank < plan_.workers_size(); ++rank) {
+      for (int shard = 0; shard < plan_.shards_size(); ++shard) {
+        Worker(rank, shard).Become(plan_, rank);
+        Worker(rank, shard).Hello();
+        EXPECT_EQ(Worker(rank, shard).Receive().header.kind, MessageKind::kHello);
+      }
     }
+    Start();
+  }
+
+  // The shard answers a fetch of that version.
+  void ExpectAlive(int shard, int64_t version) {
+    const auto chunk = std::ranges::find(plan_.chunks(), shard, &v1::PlanChunk::shard);
+    const auto index = static_cast<int>(chunk - plan_.chunks().begin());
+    Worker(0, shard).Send(FetchHeader(plan_, version, index, 0));
+    EXPECT_EQ(Worker(0, shard).Receive().header.kind, MessageKind::kParams);
+  }
+
+  // Returns when its memory is free.
+  void ReleaseShard(int shard) {
+    threads_[shard]->Release(plan_.job_number(), plan_.generation());
+    listener_.AwaitReleased(++released_);
   }
 
   // What the shards have at `version`.
@@ -126,6 +147,24 @@ class JudgedJob {
   FakeWorker& Worker(int rank, int shard) { return *workers_[rank * plan_.shards_size() + shard]; }
 
  private:
+  void Install() {
+    for (int number = 0; number < plan_.shards_size(); ++number) {
+      auto shard = *ParameterShard::Create(
+          std::make_shared<v1::JobPlan>(plan_), ShardIndex(number),
+          *budget_.Reserve(ParameterShard::BytesNeeded(plan_, ShardIndex(number)),
+                           absl::ZeroDuration()));
+      for (const LocalChunk chunk : shard->chunks()) shard->Initialize(chunk);
+      threads_[number]->Install(std::move(shard), &listener_, &progress_[number]);
+    }
+    installed_ += plan_.shards_size();
+    listener_.AwaitInstalled(installed_);
+  }
+  void Start() {
+    for (auto& thread : threads_) {
+      thread->StartJob(plan_.job_number(), plan_.generation(), /*total_steps=*/1000);
+    }
+  }
+
   bool IsFrozen(const v1::PlanChunk& chunk) const {
     return TreatmentOf(plan_.spec().training(), plan_.graph().parameters(chunk.parameter())).frozen;
   }
@@ -154,6 +193,8 @@ class JudgedJob {
   std::vector<std::unique_ptr<ShardThread>> threads_;
   std::vector<std::unique_ptr<FakeWorker>> workers_;  // [rank, shard]
   std::vector<Values> values_;
+  int installed_ = 0;
+  int released_ = 0;
   float loss_scale_ = 0;
   double squares_ = 0;
 };

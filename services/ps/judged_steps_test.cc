@@ -215,5 +215,35 @@ TEST(JudgedStepsTest, AShardThatIsLostIsNamedByTheOthers) {
   EXPECT_EQ(job.listener().AwaitCulprits(1), std::vector<std::string>{plan.shards(1).member()});
 }
 
+TEST(JudgedStepsTest, TheNextGenerationAgreesOnTheLinksThatThereAre) {
+  TestPlanOptions options = Adam(3);
+  options.clip_norm = 1;
+  const v1::JobPlan plan = MakeTestPlan(options);
+  JudgedJob undisturbed(plan), job(plan);
+  for (int64_t step = 0; step < 3; ++step) job.Step(step, Wavy);
+  job.BeginNextGeneration();
+  for (int64_t step = 0; step < 5; ++step) {
+    job.Step(step, Wavy);
+    undisturbed.Step(step, Wavy);
+  }
+  EXPECT_EQ(job.values(), undisturbed.values());
+  EXPECT_TRUE(job.listener().AwaitCulprits(0).empty());
+}
+
+// Whichever is released first: the others hear of its release a moment later.
+TEST(JudgedStepsTest, AShardThatIsReleasedFirstIsNotLost) {
+  for (const int first : {0, 1}) {
+    TestPlanOptions options = Adam(2);
+    options.clip_norm = 1;
+    JudgedJob job(MakeTestPlan(options));
+    job.Step(0, Wavy);
+    job.ReleaseShard(first);
+    // What one shard had to say to the other is heard before the second of two fetches.
+    for (int i = 0; i < 2; ++i) job.ExpectAlive(1 - first, /*version=*/1);
+    EXPECT_TRUE(job.listener().AwaitCulprits(0).empty()) << first;
+    job.ReleaseShard(1 - first);
+  }
+}
+
 }  // namespace
 }  // namespace muster

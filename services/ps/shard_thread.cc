@@ -55,8 +55,6 @@ bool MaySay(const LinkIdentity& who, MessageKind kind) {
   return false;
 }
 
-ParameterShard& ShardOf(const JobLinks::Link& link) { return link.job->shard().shard(); }
-
 }  // namespace
 
 // ---------------------------------------------------------------- life
@@ -138,6 +136,7 @@ void ShardThread::Serve() {
     AnswerUnplaced();
     CutOffBreaches();
     DestroyReleased();
+    LeaveReleased();
     if (events == 0) transport_->Wait(kWaitMax);
   }
 }
@@ -146,53 +145,117 @@ void ShardThread::RunCommands() {
   for (Command& command : mailbox_.TakeAll()) command();
 }
 
+void ShardThread::Retire(InstalledShard& installed) {
+  installed.Retire();
+  if (installed.links().shard() == &installed) installed.links().Release();
+}
+
 void ShardThread::DestroyReleased() {
   for (size_t i = 0; i < shards_.size();) {
     InstalledShard& installed = *shards_[i];
-    const bool idle = installed.retired() && installed.shard().idle();
-    if (!idle) {
+    if (!installed.retired() || !installed.shard().idle()) {
       if (installed.retired() && Clock::now() >= installed.retired_at() + release_wait_) {
         CutOff(installed);
       }
       ++i;
       continue;
     }
-    JobLinks& links = installed.links();
-    // One of the same generation may have been installed since.
-    if (Find(links.job(), links.generation()) == nullptr) links.Close();
-    RemoveLinks(links);
+    if (installed.links().shard() == &installed) installed.links().ShardDestroyed();
     shards_.erase(shards_.begin() + static_cast<std::ptrdiff_t>(i));
-    std::erase_if(jobs_, [&](const auto& kept) { return kept.get() == &links; });
   }
 }
 
-// Whoever holds up the end of the shard.
-void ShardThread::CutOff(InstalledShard& installed) {
-  const std::vector<std::string> members = installed.SeatedMembers();
-  if (members.empty()) return;  // it was done before
-  LOG(WARNING) << installed.plan().job() << ", shard " << installed.shard().shard()
+// Those whose job was released, once their owners have left, or after a while. Who is released
+// later than this shard would take an earlier end for its death.
+void ShardThread::LeaveReleased() {
+  for (size_t i = 0; i < jobs_.size();) {
+    JobLinks& links = *jobs_[i];
+    if (!links.released() || HasShard(links) ||
+        (!links.empty() && Clock::now() < links.released_at() + release_wait_)) {
+      ++i;
+      continue;
+    }
+    links.Close();
+    RemoveLinks(links, [](const Link&) { return true; });
+    jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+// Whoever holds up the end of the shard. One who has gone on to a later generation is not cut off
+// for that: if he stands still, he holds up that one as well.
+void ShardThread::CutOff(const InstalledShard& installed) {
+  std::vector<std::string> members;
+  std::vector<PeerId> peers;
+  for (const InstalledShard::Seated& seated : installed.seated()) {
+    if (links_.at(seated.peer)->who.generation > installed.plan().generation()) continue;
+    peers.push_back(seated.peer);
+    members.push_back(seated.member);
+  }
+  if (peers.empty()) return;  // it was done before
+  LOG(WARNING) << installed.plan().job() << ", shard " << installed.number()
                << ": was released and still sends to or receives from one of "
                << absl::StrJoin(members, ", ") << "; disconnecting them";
-  RemoveLinks(installed.links());
+  for (const PeerId peer : peers) RemoveLink(*links_.at(peer));
 }
 
+// ---------------------------------------------------------------- links
+
+// Those that members of the job are let in to; null: there are none.
+JobLinks* ShardThread::FindLinks(uint64_t job) {
+  const auto found = std::ranges::find_if(
+      jobs_, [job](const auto& links) { return links->job() == job && links->open(); });
+  return found == jobs_.end() ? nullptr : found->get();
+}
+
+// The links of the generations before pass on to the plan's. Who did not come along to the last one
+// will not come to this one either.
+JobLinks& ShardThread::LinksFor(const v1::JobPlan& plan, const SessionToken& token) {
+  JobLinks* const before = FindLinks(plan.job_number());
+  if (before != nullptr) {
+    for (const auto& installed : shards_) {
+      if (&installed->links() == before && !installed->retired()) Retire(*installed);
+    }
+    if (before->token() == token && before->generation() < plan.generation()) {
+      RemoveLinks(*before,
+                  [&](const Link& link) { return link.who.generation < before->generation(); });
+      return *before;
+    }
+    before->Close();
+  }
+  return *jobs_.emplace_back(
+      std::make_unique<JobLinks>(transport_.get(), plan.job_number(), token));
+}
+
+bool ShardThread::HasShard(const JobLinks& links) const {
+  return std::ranges::any_of(shards_,
+                             [&](const auto& installed) { return &installed->links() == &links; });
+}
+
+// Where the job was released nobody has a seat any more.
 void ShardThread::AddLink(JobLinks& links, PeerId peer, const LinkIdentity& who) {
   links_[peer] = &links.Add(peer, who);
-  links.shard().Take({who.role, who.index}, peer);
+  if (!links.released()) links.shard()->Take({who.role, who.index}, peer);
 }
 
-// Nothing is sent to him from here on, also not from inside of Disconnect().
-void ShardThread::RemoveLink(Link& link) {
-  InstalledShard& installed = link.job->shard();
+// Nothing is sent to him from here on, also not from inside of Disconnect(). A shard of a
+// generation before may still receive what he has sent.
+void ShardThread::RemoveLink(const Link& link) {
   const PeerId peer = link.peer;
-  const auto seat = installed.Leave(peer);
+  JobLinks& links = *link.job;
+  std::vector<std::pair<InstalledShard*, InstalledShard::Seat>> left;
+  for (const auto& installed : shards_) {
+    if (&installed->links() != &links) continue;
+    if (const auto seat = installed->Leave(peer)) left.emplace_back(installed.get(), *seat);
+  }
   links_.erase(peer);
-  link.job->Remove(peer);
-  if (seat.has_value()) installed.Lost(*seat);
+  links.Remove(peer);
+  for (const auto& [installed, seat] : left) installed->Lost(seat);
 }
 
-void ShardThread::RemoveLinks(const JobLinks& links) {
-  for (const PeerId peer : links.peers()) RemoveLink(*links_.at(peer));
+void ShardThread::RemoveLinks(const JobLinks& links, absl::FunctionRef<bool(const Link&)> which) {
+  for (const PeerId peer : links.peers()) {
+    if (const Link& link = *links_.at(peer); which(link)) RemoveLink(link);
+  }
 }
 
 // ---------------------------------------------------------------- commands
@@ -209,6 +272,13 @@ void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* 
 void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                         ShardProgress* progress) {
   const ShardIndex number = shard->shard();
+  // The threads that prepare two generations of a job do not wait for each other.
+  const JobLinks* const there = FindLinks(shard->plan().job_number());
+  if (there != nullptr && !there->released() && there->generation() >= shard->plan().generation()) {
+    return listener->ShardInstalled(number, absl::FailedPreconditionError(absl::StrCat(
+                                                "generation ", there->generation(), " of ",
+                                                shard->plan().job(), " is here already")));
+  }
   InstalledShard::Registrations registrations;
   for (const absl::Span<std::byte> memory : shard->memory()) {
     if (memory.empty()) continue;
@@ -219,25 +289,23 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
   const v1::JobPlan& plan = shard->plan();
   const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, number);
   if (!credentials.ok()) return listener->ShardInstalled(number, credentials.status());
-  JobLinks& links = *jobs_.emplace_back(std::make_unique<JobLinks>(
-      transport_.get(), plan.job_number(), plan.generation(), credentials->token));
-  links.Open();
+  JobLinks& links = LinksFor(plan, credentials->token);
   const InstalledShard::Environment environment{transport_.get(), metrics_, &counts_};
-  links.set_shard(
-      shards_
-          .emplace_back(std::make_unique<InstalledShard>(
-              environment, std::move(shard), listener, progress, std::move(registrations), &links))
-          .get());
+  InstalledShard& installed = *shards_.emplace_back(std::make_unique<InstalledShard>(
+      environment, std::move(shard), listener, progress, std::move(registrations), &links));
+  links.Open(installed.plan().generation(), &installed);
   listener->ShardInstalled(number, absl::OkStatus());
 }
 
 // Where shards agree on every step, by way of shard 0, every other one has a link to it. When the
-// job starts all of them are there to be connected to.
+// job starts all of them are there to be connected to, and none needs the links of the generation
+// before. These are not renamed: a report may overtake the HELLO before it, and a shard waits for
+// no answer.
 void ShardThread::ConnectToFirstShard(InstalledShard& installed) {
   const v1::JobPlan& plan = installed.plan();
   const bool agree =
       StepsAreJudged(plan.spec().training()) || plan.spec().sync().backup_workers() > 0;
-  const ShardIndex self = installed.shard().shard();
+  const ShardIndex self = installed.number();
   if (!agree || self == kFirstShard) return;
   if (installed.PeerAt({LinkRole::kShard, 0}) != PeerId::kNone) return;
   const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, self);
@@ -261,7 +329,10 @@ void ShardThread::ForShard(uint64_t job, uint32_t generation,
 }
 
 void ShardThread::StartJob(uint64_t job, uint32_t generation, int64_t total_steps) {
-  ForShard(job, generation, [this, total_steps](InstalledShard& installed) {
+  ForShard(job, generation, [this, generation, total_steps](InstalledShard& installed) {
+    RemoveLinks(installed.links(), [generation](const Link& link) {
+      return link.who.role == LinkRole::kShard && link.who.generation < generation;
+    });
     ConnectToFirstShard(installed);
     installed.shard().Start(total_steps);
   });
@@ -278,7 +349,7 @@ void ShardThread::SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id
 }
 
 void ShardThread::Release(uint64_t job, uint32_t generation) {
-  ForShard(job, generation, [](InstalledShard& installed) { installed.Retire(); });
+  ForShard(job, generation, [](InstalledShard& installed) { Retire(installed); });
 }
 
 // ---------------------------------------------------------------- messages
@@ -290,31 +361,37 @@ InstalledShard* ShardThread::Find(uint64_t job, uint32_t generation) {
   return nullptr;
 }
 
-// A second link of the same member takes the place of the first.
+// A second link of the same member takes the place of the first. Also where the job was released
+// somebody is let in: he hears nothing, but he has not heard of the release yet either.
 void ShardThread::PeerJoined(PeerId peer, const LinkIdentity& who) {
   const InstalledShard::Seat seat{who.role, who.index};
-  InstalledShard* installed = Find(who.job, who.generation);
-  if (installed == nullptr || !installed->HasSeat(seat)) {
+  JobLinks* links = FindLinks(who.job);
+  if (links != nullptr && links->generation() != who.generation) links = nullptr;  // just replaced
+  if (links == nullptr || (!links->released() && !links->shard()->HasSeat(seat))) {
     LOG_EVERY_T(WARNING, 1) << "turning away " << NameOf(who) << ": "
-                            << (installed == nullptr ? "the job was released" : "it has no such");
-    metrics_->refused(installed == nullptr ? RefusalReason::kUnknownJob : RefusalReason::kWrongRank)
+                            << (links == nullptr ? "no such generation is here"
+                                                 : "it has no such member");
+    metrics_->refused(links == nullptr ? RefusalReason::kUnknownJob : RefusalReason::kWrongRank)
         .Increment();
     return transport_->Disconnect(peer);
   }
-  if (const PeerId before = installed->PeerAt(seat); before != PeerId::kNone) {
-    RemoveLink(*links_.at(before));
+  if (!links->released()) {
+    const PeerId before = links->shard()->PeerAt(seat);
+    if (before != PeerId::kNone) RemoveLink(*links_.at(before));
   }
-  AddLink(installed->links(), peer, who);
+  AddLink(*links, peer, who);
 }
 
 // Who speaks, where he may say that: what a header says of job and sender is believed only where it
-// is the link's own. Others are cut off after Progress().
+// is the link's own. Others are cut off after Progress(). In another generation than the link's its
+// owner may have another rank: what he says there is refused, or is the HELLO that renames him.
 ShardThread::Link* ShardThread::SenderOf(PeerId from, const WireHeader& header) {
   const auto found = links_.find(from);
   if (found == links_.end()) return nullptr;
   Link& link = *found->second;
   if (link.breach) return nullptr;
-  if (header.job == link.who.job && header.rank == link.who.index &&
+  if (header.job == link.who.job &&
+      (header.rank == link.who.index || header.generation != link.who.generation) &&
       MaySay(link.who, header.kind)) {
     return &link;
   }
@@ -327,23 +404,42 @@ ShardThread::Link* ShardThread::SenderOf(PeerId from, const WireHeader& header) 
   return nullptr;
 }
 
-// Why its shard does not take a message of a worker.
+// Why the job's shard does not take a message of a worker.
 RefusalReason ShardThread::Judge(const Link& link, const WireHeader& header) {
-  if (header.generation < link.who.generation) return RefusalReason::kOldGeneration;
-  if (link.job->shard().retired() || header.generation > link.who.generation) {
-    return RefusalReason::kUnknownJob;
+  const uint32_t generation = link.job->generation();
+  if (header.generation < generation) return RefusalReason::kOldGeneration;
+  if (header.generation > generation || link.job->released()) return RefusalReason::kUnknownJob;
+  if (header.kind == MessageKind::kHello) {
+    return link.job->shard()->HasSeat({LinkRole::kWorker, header.rank}) ? RefusalReason::kNone
+                                                                        : RefusalReason::kWrongRank;
   }
-  if (header.kind != MessageKind::kHello && !link.greeted) {
-    return RefusalReason::kNotGreeted;
-  }
-  return RefusalReason::kNone;
+  return link.greeted && link.who.generation == generation ? RefusalReason::kNone
+                                                           : RefusalReason::kNotGreeted;
+}
+
+// To which shard of his own generation somebody speaks; null: it was released or replaced.
+InstalledShard* ShardThread::LiveShardOf(const Link& link, const WireHeader& header) {
+  const bool now = header.generation == link.who.generation &&
+                   header.generation == link.job->generation() && !link.job->released();
+  return now ? link.job->shard() : nullptr;
+}
+
+// That has named memory for the payload: also one that was retired meanwhile, which waits for it,
+// and one of the generation before of somebody who has been renamed.
+InstalledShard& ShardThread::ShardPlaced(const Link& link, const WireHeader& header) {
+  if (header.generation == link.job->generation()) return *link.job->shard();
+  const auto found = std::ranges::find_if(shards_, [&](const auto& installed) {
+    return &installed->links() == link.job && installed->plan().generation() == header.generation;
+  });
+  CHECK(found != shards_.end()) << "a payload outlived its shard";
+  return **found;
 }
 
 PayloadPlace ShardThread::PlacePayload(PeerId from, const WireHeader& header) {
   Link* const link = SenderOf(from, header);
   if (link == nullptr) return {};
   if (header.kind == MessageKind::kClosed) {
-    if (link->job->shard().retired()) return {};
+    if (LiveShardOf(*link, header) == nullptr) return {};
     return link->job->PlaceDecision(header.length);
   }
   if (IsReport(header.kind)) return PlaceReport(*link, header);
@@ -351,7 +447,7 @@ PayloadPlace ShardThread::PlacePayload(PeerId from, const WireHeader& header) {
   if (header.kind == MessageKind::kPush) {
     placement.refusal = Judge(*link, header);
     if (placement.refusal == RefusalReason::kNone) {
-      placement = ShardOf(*link).PlacePush(header);
+      placement = link->job->shard()->shard().PlacePush(header);
     }
   }
   if (!placement.memory.empty()) return {placement.memory, placement.in_place};
@@ -370,7 +466,7 @@ void ShardThread::AnswerUnplaced() {
     if (message.refusal != RefusalReason::kNone) {
       SendRefusal(*link->second, message.header, message.refusal);
     } else if (Judge(*link->second, message.header) == RefusalReason::kNone) {
-      ShardOf(*link->second).AnswerRepeat(message.header);
+      link->second->job->shard()->shard().AnswerRepeat(message.header);
     }
   }
   unplaced_.clear();
@@ -409,16 +505,16 @@ void ShardThread::Received(PeerId from, const WireHeader& header,
   }
 }
 
-// Also of a shard that was retired meanwhile: it waits for its payloads.
+// A decision's place is nobody's.
 void ShardThread::PayloadLost(PeerId from, const WireHeader& header) {
   const auto found = links_.find(from);
-  if (found == links_.end()) return;
-  ParameterShard& shard = ShardOf(*found->second);
+  if (found == links_.end() || header.kind == MessageKind::kClosed) return;
+  ParameterShard& shard = ShardPlaced(*found->second, header).shard();
   if (header.kind == MessageKind::kPush) {
     shard.PushLost(header);
   } else if (header.kind == MessageKind::kArrived) {
     shard.RanksLost(header);
-  } else if (IsReport(header.kind)) {
+  } else {
     shard.ScalarsLost(header);
   }
 }
@@ -432,14 +528,14 @@ void ShardThread::ReceivedPush(const Link& link, const WireHeader& header,
   }
   counts_.pushes.Add(1);
   counts_.push_bytes.Add(static_cast<int64_t>(payload.size()));
-  // Also to a shard that was retired meanwhile: it waits for its payloads.
-  const RefusalReason refusal = ShardOf(link).PushArrived(header, payload, std::move(lease));
+  const RefusalReason refusal =
+      ShardPlaced(link, header).shard().PushArrived(header, payload, std::move(lease));
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
 void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
   RefusalReason refusal = Judge(link, header);
-  if (refusal == RefusalReason::kNone) refusal = ShardOf(link).Fetch(header);
+  if (refusal == RefusalReason::kNone) refusal = link.job->shard()->shard().Fetch(header);
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
@@ -447,9 +543,9 @@ void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
 
 absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeader& header) {
   absl::Span<std::byte> place;
-  if (!link.job->shard().retired() && header.generation == link.who.generation) {
-    place = header.kind == MessageKind::kArrived ? ShardOf(link).PlaceRanks(header)
-                                                 : ShardOf(link).PlaceScalars(header);
+  if (InstalledShard* const installed = LiveShardOf(link, header)) {
+    place = header.kind == MessageKind::kArrived ? installed->shard().PlaceRanks(header)
+                                                 : installed->shard().PlaceScalars(header);
   }
   if (place.empty()) metrics_->refused(RefusalReason::kWrongStep).Increment();
   return place;
@@ -458,27 +554,28 @@ absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeade
 void ShardThread::ReceivedReport(const Link& link, const WireHeader& header,
                                  absl::Span<const std::byte> payload) {
   if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
-  // Also of one that was retired meanwhile: it waits for its payloads.
-  return header.kind == MessageKind::kArrived ? ShardOf(link).RanksArrived(header)
-                                              : ShardOf(link).ScalarsArrived(header);
+  ParameterShard& shard = ShardPlaced(link, header).shard();
+  return header.kind == MessageKind::kArrived ? shard.RanksArrived(header)
+                                              : shard.ScalarsArrived(header);
 }
 
 void ShardThread::ReceivedDecision(const Link& link, const WireHeader& header,
                                    absl::Span<const std::byte> payload) {
   RefusalReason refusal = RefusalReason::kUnknownJob;
-  if (!link.job->shard().retired() && header.generation == link.who.generation) {
-    refusal = header.kind == MessageKind::kVerdict ? ShardOf(link).VerdictArrived(header)
-                                                   : ShardOf(link).StepClosed(header, payload);
+  if (InstalledShard* const installed = LiveShardOf(link, header)) {
+    refusal = header.kind == MessageKind::kVerdict ? installed->shard().VerdictArrived(header)
+                                                   : installed->shard().StepClosed(header, payload);
   }
   if (refusal != RefusalReason::kNone) metrics_->refused(refusal).Increment();
 }
 
 void ShardThread::Greet(Link& link, const WireHeader& header) {
   if (const RefusalReason refusal = Judge(link, header); refusal != RefusalReason::kNone) {
-    return metrics_->refused(refusal).Increment();
+    return Refuse(link, header, refusal);
   }
+  if (link.who.generation != header.generation) Rename(link, header);
   link.greeted = true;
-  InstalledShard& installed = link.job->shard();
+  InstalledShard& installed = *link.job->shard();
   installed.SendTo(Rank(header.rank),
                    {.kind = MessageKind::kHello,
                     .generation = header.generation,
@@ -490,6 +587,18 @@ void ShardThread::Greet(Link& link, const WireHeader& header) {
                      transport_->Describe(link.peer));
 }
 
+// The owner of a link comes along to the generation that is here now, in which he has the rank that
+// he says: who knows the job's token could as well have connected with it.
+void ShardThread::Rename(Link& link, const WireHeader& hello) {
+  InstalledShard& installed = *link.job->shard();
+  const InstalledShard::Seat seat{LinkRole::kWorker, hello.rank};
+  const PeerId before = installed.PeerAt(seat);
+  if (before != PeerId::kNone) RemoveLink(*links_.at(before));
+  link.who.generation = hello.generation;
+  link.who.index = hello.rank;
+  installed.Take(seat, link.peer);
+}
+
 void ShardThread::Refuse(const Link& link, const WireHeader& header, RefusalReason reason) {
   metrics_->refused(reason).Increment();
   SendRefusal(link, header, reason);
@@ -497,9 +606,7 @@ void ShardThread::Refuse(const Link& link, const WireHeader& header, RefusalReas
 
 // Only to a worker that was greeted, and that has not been released with its job.
 void ShardThread::SendRefusal(const Link& link, const WireHeader& header, RefusalReason reason) {
-  if (link.who.role != LinkRole::kWorker || link.job->shard().retired() || !link.greeted) {
-    return;
-  }
+  if (link.who.role != LinkRole::kWorker || link.job->released() || !link.greeted) return;
   WireHeader refusal = header;
   refusal.kind = MessageKind::kRefused;
   refusal.dtype = WireDType::kNone;
@@ -507,32 +614,32 @@ void ShardThread::SendRefusal(const Link& link, const WireHeader& header, Refusa
   refusal.reason = reason;
   refusal.length = 0;
   refusal.scalar = 0;
-  link.job->shard().SendTo(Rank(header.rank), refusal, {}, nullptr);
+  transport_->Send(link.peer, refusal, {}, nullptr);
 }
 
 void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
   const auto found = links_.find(peer);
   if (found == links_.end()) return transport_->Disconnect(peer);
-  Link& link = *found->second;
-  InstalledShard& installed = link.job->shard();
-  const v1::JobPlan& plan = installed.plan();
+  const Link& link = *found->second;
   const LinkIdentity who = link.who;
-  const bool worker = who.role == LinkRole::kWorker;
-  LOG_IF(WARNING, !installed.retired())
-      << plan.job() << ", shard " << installed.shard().shard() << ": lost "
-      << (worker ? absl::StrCat(plan.workers(static_cast<int>(who.index)).member(), " (rank ",
-                                who.index, ")")
-                 : absl::StrCat("shard ", who.index, " on ",
-                                plan.shards(static_cast<int>(who.index)).member()))
-      << ": " << why.message();
+  const bool counts = !link.job->released() && who.generation == link.job->generation();
+  if (!counts) return RemoveLink(link);  // nothing of what is here now depends on him
+  InstalledShard& installed = *link.job->shard();
   RemoveLink(link);
-  if (worker || installed.retired() || installed.shard().finished()) return;
+  const v1::JobPlan& plan = installed.plan();
+  const int index = static_cast<int>(who.index);
+  const bool worker = who.role == LinkRole::kWorker;
+  const std::string& member = worker ? plan.workers(index).member() : plan.shards(index).member();
+  LOG(WARNING) << plan.job() << ", shard " << installed.number() << ": lost "
+               << (worker ? absl::StrCat(member, " (rank ", index, ")")
+                          : absl::StrCat("shard ", index, " on ", member))
+               << ": " << why.message();
+  if (worker || installed.shard().finished()) return;
   // No step can be agreed on any more, and nobody connects again.
-  const std::string& member = plan.shards(static_cast<int>(who.index)).member();
   installed.listener().ShardFailed(
-      installed.shard().shard(),
+      installed.number(),
       WithReason(absl::UnavailableError(
-                     absl::StrCat("lost shard ", who.index, " of ", member, ": ", why.message())),
+                     absl::StrCat("lost shard ", index, " of ", member, ": ", why.message())),
                  "PS_UNREACHABLE"),
       member);
 }

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -25,6 +26,8 @@
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
 #include "services/ps/installed_shard.h"
 #include "services/ps/job_links.h"
 #include "services/ps/ps_metrics.h"
@@ -38,13 +41,13 @@ namespace muster {
 //
 // Who speaks is known by the link, which was proved to be a member's of the job when it was opened;
 // one who says what is not his to say is cut off. Messages that are not by the plan are counted and
-// dropped; a greeted worker of the same generation is told why (REFUSED). Every field is checked
-// before memory is touched. A worker that dies is a warning: the coordinator notices by its lease.
+// dropped; a greeted worker is told why (REFUSED). Every field is checked before memory is touched.
+// A worker that dies is a warning: the coordinator notices by its lease.
 class ShardThread : private MessageReceiver {
  public:
   // Waits for the thread to have its transport; the factory's error otherwise. `metrics` outlives
-  // the thread. Peers that still send to or receive from a shard `release_wait` after its release
-  // are disconnected, so that it comes to its end.
+  // the thread. Peers that have not left a shard `release_wait` after its release are disconnected,
+  // so that what they still send to it or receive from it comes to its end.
   static absl::StatusOr<std::unique_ptr<ShardThread>> Start(
       TransportFactory factory, PsMetrics* metrics,
       absl::Duration release_wait = limits::kReleaseWaitMax);
@@ -60,13 +63,18 @@ class ShardThread : private MessageReceiver {
   // ---- commands, from any thread; carried out in order. Commands for a shard that is not there
   // are ignored.
 
-  // `listener` and `progress` outlive the shard.
+  // `listener` and `progress` outlive the shard. A shard of an earlier generation of the job is
+  // released; where both plans have the same token its links pass on to this one, and a worker
+  // comes along when he says HELLO of it. FAILED_PRECONDITION where this generation or a later one
+  // is installed.
   void Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                ShardProgress* progress);
   void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
   void TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
   void SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
   // Drops the shard at once; its memory is free as soon as the transport does not use it any more.
+  // Who is connected stays so until he leaves or `release_wait` is over, and hears nothing: he is
+  // being released as well, perhaps later, and would take an end of the link for a death.
   void Release(uint64_t job, uint32_t generation);
 
  private:
@@ -91,13 +99,17 @@ class ShardThread : private MessageReceiver {
   void Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
              ShardProgress* progress);
   void ConnectToFirstShard(InstalledShard& installed);
+  static void Retire(InstalledShard& installed);
   void DestroyReleased();
-  void CutOff(InstalledShard& installed);
+  void LeaveReleased();
+  void CutOff(const InstalledShard& installed);
 
-  // The links of all jobs.
+  JobLinks* FindLinks(uint64_t job);
+  JobLinks& LinksFor(const v1::JobPlan& plan, const SessionToken& token);
+  bool HasShard(const JobLinks& links) const;
   void AddLink(JobLinks& links, PeerId peer, const LinkIdentity& who);
-  void RemoveLink(Link& link);
-  void RemoveLinks(const JobLinks& links);
+  void RemoveLink(const Link& link);
+  void RemoveLinks(const JobLinks& links, absl::FunctionRef<bool(const Link&)> which);
 
   void PeerJoined(PeerId peer, const LinkIdentity& who) override;
   PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override;
@@ -109,6 +121,8 @@ class ShardThread : private MessageReceiver {
   InstalledShard* Find(uint64_t job, uint32_t generation);
   Link* SenderOf(PeerId from, const WireHeader& header);
   static RefusalReason Judge(const Link& link, const WireHeader& header);
+  static InstalledShard* LiveShardOf(const Link& link, const WireHeader& header);
+  InstalledShard& ShardPlaced(const Link& link, const WireHeader& header);
   void ReceivedPush(const Link& link, const WireHeader& header, absl::Span<const std::byte> payload,
                     PayloadLease lease);
   void ReceivedFetch(const Link& link, const WireHeader& header);
@@ -118,6 +132,7 @@ class ShardThread : private MessageReceiver {
   void ReceivedDecision(const Link& link, const WireHeader& header,
                         absl::Span<const std::byte> payload);
   void Greet(Link& link, const WireHeader& header);
+  void Rename(Link& link, const WireHeader& hello);
   void AnswerUnplaced();
   void CutOffBreaches();
   void Refuse(const Link& link, const WireHeader& header, RefusalReason reason);

@@ -5,7 +5,10 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "lib/shard/memory_budget.h"
@@ -46,6 +49,11 @@ class ShardThreadTest : public testing::Test {
   }
 
   double Refused(RefusalReason reason) { return ps_metrics_.refused(reason).Value(); }
+  void AwaitRefused(RefusalReason reason, double count) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (Refused(reason) < count && absl::Now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(Refused(reason), count);
+  }
 
   // A fetch is answered after everything that the worker sent before was handled.
   void ExpectAlive(FakeWorker& worker, const v1::JobPlan& plan, int rank) {
@@ -341,19 +349,255 @@ TEST_F(ShardThreadTest, AReleasedShardDoesNotWaitForAPeerThatStandsStill) {
   EXPECT_EQ(budget_.used_bytes(), 0);
 }
 
-TEST_F(ShardThreadTest, ANewGenerationReplacesTheOld) {
-  v1::JobPlan plan = MakeTestPlan({.workers = 1});
+TEST_F(ShardThreadTest, AReleasedShardKeepsItsLinksUntilTheirOwnersLeave) {
+  const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
-  auto old_worker = GreetedWorker(plan, 0);
+  auto first = GreetedWorker(plan, 0);
+  auto second = GreetedWorker(plan, 1);
   thread_->Release(plan.job_number(), plan.generation());
-  EXPECT_FALSE(old_worker->AwaitLost().ok());
-  plan.set_generation(2);
+  listener_.AwaitReleased(1);
+  EXPECT_EQ(budget_.used_bytes(), 0);
+  // Neither is told anything, nor is who has not heard of the release and comes only now.
+  first->Push(0, 0, 1);
+  second->Send(FetchHeader(plan, 0, 0, 1));
+  auto late = Worker(plan, 1);
+  late->Connect(thread_->address());
+  late->Hello();
+  AwaitRefused(RefusalReason::kUnknownJob, 3);
+  for (FakeWorker* worker : {first.get(), second.get(), late.get()}) {
+    EXPECT_EQ(worker->Receive(absl::ZeroDuration()).header.job, 0);
+    EXPECT_TRUE(worker->lost().ok()) << worker->lost();
+  }
+  // When all have left nobody is let in any more.
+  first.reset();
+  second.reset();
+  late.reset();
+  // The thread hears of that before it has carried out the second of two commands.
+  for (const uint64_t job : {8, 9}) Install(MakeTestPlan({.job_number = job}));
+  auto stranger = Worker(plan, 0);
+  stranger->Connect(thread_->address());
+  EXPECT_TRUE(absl::IsPermissionDenied(stranger->AwaitLost()));
+}
+
+TEST_F(ShardThreadTest, AReleasedShardKeepsItsLinksForSomeTimeOnly) {
+  thread_ = *ShardThread::Start(
+      [this]() -> absl::StatusOr<std::unique_ptr<Transport>> { return network_.MakeTransport(); },
+      &ps_metrics_, /*release_wait=*/absl::ZeroDuration());
+  const v1::JobPlan plan = MakeTestPlan({});
   Install(plan);
   auto worker = GreetedWorker(plan, 0);
-  thread_->StartJob(plan.job_number(), 2, 10);
-  old_worker->Push(0, 0, 100);
-  worker->Push(0, 0, 1);
-  EXPECT_EQ(worker->Receive().header.scalar, 7);
+  thread_->Release(plan.job_number(), plan.generation());
+  EXPECT_FALSE(worker->AwaitLost().ok());
+}
+
+TEST_F(ShardThreadTest, LinksPassOnToTheNextGeneration) {
+  const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
+  Install(first);
+  thread_->StartJob(first.job_number(), 1, 50);
+  auto a = GreetedWorker(first, 0);
+  auto b = GreetedWorker(first, 1);
+  a->Push(0, 0, 1);
+  b->Push(0, 0, 1);
+  EXPECT_EQ(a->Receive().header.step, 1);
+  EXPECT_EQ(b->Receive().header.step, 1);
+
+  Install(second);
+  listener_.AwaitReleased(1);
+  thread_->StartJob(second.job_number(), 2, 50);
+  a->Become(second, 1);
+  b->Become(second, 0);
+  for (FakeWorker* worker : {a.get(), b.get()}) {
+    worker->Hello();
+    const WireHeader answer = worker->Receive().header;
+    EXPECT_EQ(answer.kind, MessageKind::kHello);
+    EXPECT_EQ(answer.generation, 2);
+  }
+  b->Send(FetchHeader(second, 0, 0, 0));
+  const Values initial = b->Receive().payload;
+  a->Push(0, 0, 1);
+  b->Push(0, 0, 3);
+  for (FakeWorker* worker : {a.get(), b.get()}) {
+    const FakeWorker::Message answer = worker->Receive();
+    EXPECT_EQ(answer.header.step, 1);
+    EXPECT_EQ(answer.header.rank, worker == a.get() ? 1 : 0);
+    EXPECT_EQ(answer.header.generation, 2);
+    EXPECT_FLOAT_EQ(answer.payload[0], initial[0] - 0.5f * 4);
+  }
+  EXPECT_TRUE(a->lost().ok());
+  EXPECT_TRUE(b->lost().ok());
+}
+
+// The server releases the one generation when it begins to prepare the next.
+TEST_F(ShardThreadTest, LinksPassOnAlsoAfterARelease) {
+  const v1::JobPlan first = MakeTestPlan({.workers = 1});
+  const v1::JobPlan second = MakeTestPlan({.workers = 1, .generation = 2});
+  Install(first);
+  auto worker = GreetedWorker(first, 0);
+  thread_->Release(first.job_number(), 1);
+  listener_.AwaitReleased(1);
+  Install(second);
+  worker->Become(second, 0);
+  worker->Hello();
+  EXPECT_EQ(worker->Receive().header.kind, MessageKind::kHello);
+  ExpectAlive(*worker, second, 0);
+}
+
+TEST_F(ShardThreadTest, WhatIsOfAnotherGenerationThanTheInstalledOneIsRefused) {
+  const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
+  const v1::JobPlan third = MakeTestPlan({.generation = 3});
+  Install(first);
+  auto worker = GreetedWorker(first, 0);
+  auto other = GreetedWorker(first, 1);
+  Install(second);
+  auto refusal_of = [&](const v1::JobPlan& plan, int rank, MessageKind kind) {
+    WireHeader header = FetchHeader(plan, 0, 0, rank);
+    header.kind = kind;
+    if (kind == MessageKind::kPush) header.dtype = WireDType::kF32;
+    worker->Send(header, std::string(kind == MessageKind::kPush ? 28 : 0, 'x'));
+    const WireHeader answer = worker->Receive().header;
+    EXPECT_EQ(answer.kind, MessageKind::kRefused);
+    EXPECT_EQ(answer.generation, plan.generation());
+    return answer.reason;
+  };
+  using enum MessageKind;
+  for (const MessageKind kind : {kHello, kPush, kFetch}) {
+    EXPECT_EQ(refusal_of(first, 0, kind), RefusalReason::kOldGeneration);
+    EXPECT_EQ(refusal_of(third, 0, kind), RefusalReason::kUnknownJob);
+  }
+  // Before it says HELLO, it has no rank in this one.
+  EXPECT_EQ(refusal_of(second, 1, kPush), RefusalReason::kNotGreeted);
+  EXPECT_EQ(refusal_of(second, 1, kFetch), RefusalReason::kNotGreeted);
+  EXPECT_EQ(refusal_of(second, 2, kHello), RefusalReason::kWrongRank);
+  worker->Become(second, 1);
+  worker->Hello();
+  EXPECT_EQ(worker->Receive().header.kind, kHello);
+  // And what it had said under its old rank may still come.
+  for (const MessageKind kind : {kHello, kPush, kFetch}) {
+    EXPECT_EQ(refusal_of(first, 0, kind), RefusalReason::kOldGeneration);
+  }
+
+  EXPECT_EQ(ps_metrics_.pushes(), 0);
+  ExpectAlive(*worker, second, 1);
+  EXPECT_TRUE(other->lost().ok());
+  EXPECT_EQ(Refused(RefusalReason::kBadHeader), 0);
+}
+
+TEST_F(ShardThreadTest, WhoMeansTheGenerationBeforeIsNotLetIn) {
+  const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
+  Install(first);
+  Install(second);
+  auto zombie = Worker(first, 0);
+  zombie->Connect(thread_->address());
+  EXPECT_TRUE(absl::IsPermissionDenied(zombie->AwaitLost()));
+  auto worker = GreetedWorker(second, 0);
+  ExpectAlive(*worker, second, 0);
+}
+
+TEST_F(ShardThreadTest, WhoDoesNotComeAlongIsCutOffAtTheGenerationAfter) {
+  const v1::JobPlan first = MakeTestPlan({});
+  const v1::JobPlan second = MakeTestPlan({.generation = 2});
+  const v1::JobPlan third = MakeTestPlan({.generation = 3});
+  Install(first);
+  auto survivor = GreetedWorker(first, 0);
+  auto zombie = GreetedWorker(first, 1);
+  Install(second);
+  survivor->Become(second, 0);
+  survivor->Hello();
+  EXPECT_EQ(survivor->Receive().header.kind, MessageKind::kHello);
+  EXPECT_TRUE(zombie->lost().ok());
+  Install(third);
+  EXPECT_FALSE(zombie->AwaitLost().ok());
+  survivor->Become(third, 0);
+  survivor->Hello();
+  EXPECT_EQ(survivor->Receive().header.kind, MessageKind::kHello);
+  ExpectAlive(*survivor, third, 0);
+}
+
+TEST_F(ShardThreadTest, WhoComesAlongTakesTheRankThatHeSaysFromWhoeverHadIt) {
+  const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
+  Install(first);
+  auto worker = GreetedWorker(first, 0);
+  Install(second);
+  auto before = GreetedWorker(second, 1);
+  worker->Become(second, 1);
+  worker->Hello();
+  EXPECT_EQ(worker->Receive().header.kind, MessageKind::kHello);
+  EXPECT_FALSE(before->AwaitLost().ok());
+  ExpectAlive(*worker, second, 1);
+}
+
+TEST_F(ShardThreadTest, AnotherTokenEndsTheLinksOfTheGenerationBefore) {
+  v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
+  second.set_session_token("another-token-16");
+  Install(first);
+  auto worker = GreetedWorker(first, 0);
+  Install(second);
+  worker->Become(second, 0);
+  worker->Hello();
+  AwaitRefused(RefusalReason::kUnknownJob, 1);
+  EXPECT_EQ(worker->Receive(absl::ZeroDuration()).header.job, 0);
+  worker->Greet(thread_->address());
+  ExpectAlive(*worker, second, 0);
+}
+
+TEST_F(ShardThreadTest, AnOlderGenerationIsNotInstalledBesideALaterOne) {
+  const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
+  Install(second);
+  auto worker = GreetedWorker(second, 0);
+  for (const v1::JobPlan& plan : {first, second}) {
+    thread_->Install(*ParameterShard::Create(std::make_shared<v1::JobPlan>(plan), kFirstShard,
+                                             *budget_.Reserve(0, absl::ZeroDuration())),
+                     &listener_, &progress_);
+  }
+  listener_.AwaitRefused(2);
+  ExpectAlive(*worker, second, 0);
+  EXPECT_EQ(listener_.released(), 0);
+}
+
+// A sanitizer looks: the memory of the generation before is read after the next one is installed.
+TEST_F(ShardThreadTest, WhatIsUnderWayAtTheChangeComesToItsEndFirst) {
+  const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
+  Install(first);
+  auto slow = GreetedWorker(first, 0);
+  auto other = GreetedWorker(first, 1);
+  slow->Send(FetchHeader(first, 0, 0, 0));
+  other->Push(0, 0, 1);
+  ExpectAlive(*other, first, 1);
+  const int64_t bytes = budget_.used_bytes();
+
+  Install(second);
+  other->Become(second, 0);
+  other->Hello();
+  EXPECT_EQ(other->Receive().header.kind, MessageKind::kHello);
+  ExpectAlive(*other, second, 0);
+  EXPECT_EQ(listener_.released(), 0);
+  EXPECT_GT(budget_.used_bytes(), bytes);
+
+  const FakeWorker::Message answer = slow->Receive();
+  EXPECT_EQ(answer.header.generation, 1);
+  EXPECT_EQ(answer.payload.size(), first.chunks(0).elements());
+  listener_.AwaitReleased(1);
+  EXPECT_EQ(budget_.used_bytes(), bytes);
+  slow->Become(second, 1);
+  slow->Hello();
+  EXPECT_EQ(slow->Receive().header.kind, MessageKind::kHello);
+}
+
+TEST_F(ShardThreadTest, WhoHoldsUpTheGenerationBeforeIsCutOff) {
+  thread_ = *ShardThread::Start(
+      [this]() -> absl::StatusOr<std::unique_ptr<Transport>> { return network_.MakeTransport(); },
+      &ps_metrics_, /*release_wait=*/absl::ZeroDuration());
+  const v1::JobPlan first = MakeTestPlan({}), second = MakeTestPlan({.generation = 2});
+  Install(first);
+  auto standing = GreetedWorker(first, 0);
+  auto other = GreetedWorker(first, 1);
+  standing->Send(FetchHeader(first, 0, 0, 0));  // and does not take the answer
+  ExpectAlive(*other, first, 1);
+  Install(second);
+  listener_.AwaitReleased(1);
+  EXPECT_FALSE(standing->AwaitLost().ok());
+  auto worker = GreetedWorker(second, 0);
+  ExpectAlive(*worker, second, 0);
 }
 
 TEST_F(ShardThreadTest, SnapshotsGoToTheListener) {
