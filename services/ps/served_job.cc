@@ -232,8 +232,8 @@ void ServedJob::SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
   snapshots_.Declined(shard, id, step, outcome, message);
 }
 
+// Of a released job it is nobody's concern any more.
 void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
-  LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": " << status;
   {
     absl::MutexLock lock(&mu_);
     if (released_) return;
@@ -244,6 +244,7 @@ void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
     error_.set_step(LowestVersion());
     error_.set_culprit(culprit == environment_.member ? "" : culprit);
   }
+  LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": " << status;
   environment_.report_soon();
 }
 
