@@ -27,6 +27,7 @@ InstalledShard::InstalledShard(const Environment& environment,
 
 InstalledShard::~InstalledShard() {
   const ShardIndex number = shard_->shard();
+  links_->ShardDestroyed(this);
   registrations_.clear();
   shard_.reset();
   listener_->ShardReleased(number);

@@ -1,42 +1,146 @@
 #include "services/ps/job_links.h"
 
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <string>
 #include <utility>
+
+#include "absl/strings/str_join.h"
+#include "services/ps/installed_shard.h"
 
 namespace muster {
 
-JobLinks::JobLinks(Transport* transport, uint64_t job, const SessionToken& token)
-    : transport_(transport), job_(job), token_(token) {}
+JobLinks::JobLinks(Transport* transport, Index* index, uint64_t job, const SessionToken& token)
+    : transport_(transport), index_(*index), job_(job), token_(token) {}
 
-void JobLinks::Open(uint32_t generation, InstalledShard* shard) {
-  transport_->OpenSession(job_, generation, token_);
-  generation_ = generation;
+// ---------------------------------------------------------------- life
+
+void JobLinks::Open(InstalledShard* shard) {
+  if (shard_ != nullptr) shard_->Retire();
+  RemoveIf([this](const Link& link) { return link.who.generation < generation_; });
+  generation_ = shard->plan().generation();
   shard_ = shard;
-  open_ = true;
+  shards_.push_back(shard);
   released_at_.reset();
+  transport_->OpenSession(job_, generation_, token_);
+  open_ = true;
+}
+
+void JobLinks::ShardDestroyed(InstalledShard* shard) {
+  std::erase(shards_, shard);
+  if (shard == shard_) shard_ = nullptr;
+}
+
+void JobLinks::Release() {
+  if (released()) return;
+  shard_->Retire();
+  released_at_ = Clock::now();
 }
 
 void JobLinks::Close() {
   if (std::exchange(open_, false)) transport_->CloseSession(job_, generation_);
 }
 
-void JobLinks::Release() {
-  if (!released()) released_at_ = Clock::now();
+// ---------------------------------------------------------------- links
+
+// Also where the job was released somebody is let in: he hears nothing, but he has not heard of the
+// release yet either.
+RefusalReason JobLinks::Join(PeerId peer, const LinkIdentity& who) {
+  if (who.generation != generation_) return RefusalReason::kUnknownJob;
+  if (!released()) {
+    if (!shard_->HasSeat({who.role, who.index})) return RefusalReason::kWrongRank;
+    RemoveFrom(who);
+  }
+  Add(peer, who);
+  return RefusalReason::kNone;
 }
 
-JobLinks::Link& JobLinks::Add(PeerId peer, const LinkIdentity& who) {
-  return links_.try_emplace(peer, Link{.job = this, .peer = peer, .who = who}).first->second;
+void JobLinks::Add(PeerId peer, const LinkIdentity& who) {
+  const auto added = links_.try_emplace(peer, Link{.job = this, .peer = peer, .who = who}).first;
+  index_[peer] = &added->second;
+  if (!released()) shard_->Take({who.role, who.index}, peer);
 }
 
-void JobLinks::Remove(PeerId peer) {
+void JobLinks::RemoveFrom(const LinkIdentity& who) {
+  const PeerId before = shard_->PeerAt({who.role, who.index});
+  if (before != PeerId::kNone) Remove(links_.at(before));
+}
+
+// Nothing is sent to him from here on, also not from inside of Disconnect(). A shard of an earlier
+// generation may still be receiving what he has sent.
+void JobLinks::Remove(const Link& link) {
+  const PeerId peer = link.peer;
+  std::vector<std::pair<InstalledShard*, InstalledShard::Seat>> left;
+  for (InstalledShard* shard : shards_) {
+    if (const auto seat = shard->Leave(peer)) left.emplace_back(shard, *seat);
+  }
+  index_.erase(peer);
   links_.erase(peer);
   transport_->Disconnect(peer);
+  for (const auto& [shard, seat] : left) shard->Lost(seat);
 }
 
-std::vector<PeerId> JobLinks::peers() const {
-  std::vector<PeerId> peers;
-  peers.reserve(links_.size());
-  for (const auto& [peer, link] : links_) peers.push_back(peer);
-  return peers;
+void JobLinks::RemoveIf(absl::FunctionRef<bool(const Link&)> which) {
+  std::vector<const Link*> removed;
+  for (const auto& [peer, link] : links_) {
+    if (which(link)) removed.push_back(&link);
+  }
+  for (const Link* link : removed) Remove(*link);
+}
+
+void JobLinks::CutOff(const InstalledShard& shard) {
+  std::vector<std::string> members;
+  std::vector<const Link*> links;
+  for (const InstalledShard::Seated& seated : shard.seated()) {
+    const Link& link = links_.at(seated.peer);
+    if (link.who.generation > shard.plan().generation()) continue;
+    members.push_back(seated.member);
+    links.push_back(&link);
+  }
+  if (links.empty()) return;  // it was done before
+  LOG(WARNING) << shard.plan().job() << ", shard " << shard.number()
+               << ": was released and still sends to or receives from one of "
+               << absl::StrJoin(members, ", ") << "; disconnecting them";
+  for (const Link* link : links) Remove(*link);
+}
+
+// ---------------------------------------------------------------- messages
+
+RefusalReason JobLinks::Judge(const Link& link, const WireHeader& header) const {
+  if (header.generation < generation_) return RefusalReason::kOldGeneration;
+  if (header.generation > generation_ || released()) return RefusalReason::kUnknownJob;
+  if (header.kind == MessageKind::kHello) {
+    return shard_->HasSeat({LinkRole::kWorker, header.rank}) ? RefusalReason::kNone
+                                                             : RefusalReason::kWrongRank;
+  }
+  return link.greeted && link.who.generation == generation_ ? RefusalReason::kNone
+                                                            : RefusalReason::kNotGreeted;
+}
+
+InstalledShard* JobLinks::Addressed(const Link& link, const WireHeader& header) const {
+  const bool now = header.generation == generation_ && link.who.generation == generation_;
+  return now ? shard() : nullptr;
+}
+
+InstalledShard& JobLinks::Placed(const WireHeader& header) const {
+  if (header.generation == generation_) return *shard_;
+  const auto found = std::ranges::find_if(shards_, [&](const InstalledShard* shard) {
+    return shard->plan().generation() == header.generation;
+  });
+  CHECK(found != shards_.end()) << "a payload outlived its shard";
+  return **found;
+}
+
+void JobLinks::Greet(Link& link, const WireHeader& hello) {
+  link.greeted = true;
+  if (link.who.generation == hello.generation) return;
+  LinkIdentity who = link.who;
+  who.generation = hello.generation;
+  who.index = hello.rank;
+  RemoveFrom(who);
+  link.who = who;
+  shard_->Take({who.role, who.index}, link.peer);
 }
 
 absl::Span<std::byte> JobLinks::PlaceDecision(uint64_t bytes) {

@@ -8,11 +8,14 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "lib/limits/limits.h"
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
+#include "lib/transport/wire.h"
 
 namespace muster {
 
@@ -40,37 +43,66 @@ class JobLinks {
     bool greeted = false;  // has said HELLO
     bool breach = false;   // said what is not his to say, and is about to be cut off
   };
+  // The links of all jobs of a thread.
+  using Index = absl::flat_hash_map<PeerId, Link*>;
 
-  JobLinks(Transport* transport, uint64_t job, const SessionToken& token);
+  // Keeps its links in `index` as well, which outlives it.
+  JobLinks(Transport* transport, Index* index, uint64_t job, const SessionToken& token);
   JobLinks(const JobLinks&) = delete;
   JobLinks& operator=(const JobLinks&) = delete;
 
   uint64_t job() const { return job_; }
   const SessionToken& token() const { return token_; }
 
-  // Lets in members of this generation, instead of those of the one before, who then have to be
-  // added. They belong to `shard`.
-  void Open(uint32_t generation, InstalledShard* shard);
+  // ---- life
+
+  // Lets in members of the shard's generation, and nobody any more who means the one before, whose
+  // shard is retired. Who has not come along to that one will not come to this one either, and is
+  // disconnected. The shard says when it is destroyed.
+  void Open(InstalledShard* shard);
+  void ShardDestroyed(InstalledShard* shard);
+  // The generation that was opened last, and its shard until that is retired.
+  uint32_t generation() const { return generation_; }
+  InstalledShard* shard() const { return released() ? nullptr : shard_; }
+  // Some shard, perhaps of an earlier generation, is not yet destroyed.
+  bool has_shards() const { return !shards_.empty(); }
+
+  // Retires the shard. Members are let in as before, and hear nothing.
+  void Release();
+  bool released() const { return released_at_.has_value(); }
+  Clock::time_point released_at() const { return *released_at_; }
   // Lets nobody in any more.
   void Close();
   bool open() const { return open_; }
-  // That was opened last.
-  uint32_t generation() const { return generation_; }
-  // Of that generation; null when it is destroyed.
-  InstalledShard* shard() const { return shard_; }
-  void ShardDestroyed() { shard_ = nullptr; }
 
-  // The job was released here, and no other generation has been opened.
-  bool released() const { return released_at_.has_value(); }
-  Clock::time_point released_at() const { return *released_at_; }
-  void Release();
+  // ---- links, which stay where they are until they are removed
 
-  // The link stays where it is until it is removed.
-  Link& Add(PeerId peer, const LinkIdentity& who);
-  // Also disconnects the peer: when this returns, memory that it was sending to is free.
-  void Remove(PeerId peer);
+  // Of one who connected; a second link of a member takes the place of the first. kUnknownJob,
+  // kWrongRank: there is no such member, and the caller disconnects him.
+  RefusalReason Join(PeerId peer, const LinkIdentity& who);
+  // Of a member to whom nobody is connected.
+  void Add(PeerId peer, const LinkIdentity& who);
+  // Disconnects. When this returns, memory that the peer was sending to is free.
+  void Remove(const Link& link);
+  void RemoveIf(absl::FunctionRef<bool(const Link&)> which);
   bool empty() const { return links_.empty(); }
-  std::vector<PeerId> peers() const;
+  // Removes those that hold up the end of `shard`. One who has gone on to a later generation is not
+  // cut off for that: if he stands still, he holds up that one as well.
+  void CutOff(const InstalledShard& shard);
+
+  // ---- messages; `header` bears this job's number and the rank of its sender in its generation
+
+  // Why the shard does not take a message of a worker; kNone: it is there and does.
+  RefusalReason Judge(const Link& link, const WireHeader& header) const;
+  // The shard, where somebody speaks to it in his own generation; else null.
+  InstalledShard* Addressed(const Link& link, const WireHeader& header) const;
+  // The shard that has named memory for a payload: also one that was retired meanwhile, and waits
+  // for it.
+  InstalledShard& Placed(const WireHeader& header) const;
+  // After a HELLO that is to be taken, see Judge(). If it is of a later generation than the link's,
+  // its owner comes along to that, and has the rank there that he says: who knows the job's token
+  // could as well have connected with it.
+  void Greet(Link& link, const WireHeader& hello);
 
   // Where shard 0's decision of `bytes` bytes is to be placed; nowhere for more than any has.
   // Decisions take turns in a few places: shard 0 makes the next one when all have had the last.
@@ -80,11 +112,15 @@ class JobLinks {
   static constexpr size_t kDecisionBytesMax = limits::kWorkersMax / 8 + 8;  // a bit for each rank
   static constexpr size_t kDecisions = 4;
 
+  void RemoveFrom(const LinkIdentity& who);  // whoever has that member's seat
+
   Transport* const transport_;
+  Index& index_;
   const uint64_t job_;
   const SessionToken token_;
   uint32_t generation_ = 0;
-  InstalledShard* shard_ = nullptr;
+  InstalledShard* shard_ = nullptr;      // of that generation, until it is destroyed
+  std::vector<InstalledShard*> shards_;  // it and earlier ones
   bool open_ = false;
   std::optional<Clock::time_point> released_at_;
   absl::node_hash_map<PeerId, Link> links_;

@@ -145,23 +145,17 @@ void ShardThread::RunCommands() {
   for (Command& command : mailbox_.TakeAll()) command();
 }
 
-void ShardThread::Retire(InstalledShard& installed) {
-  installed.Retire();
-  if (installed.links().shard() == &installed) installed.links().Release();
-}
-
 void ShardThread::DestroyReleased() {
   for (size_t i = 0; i < shards_.size();) {
     InstalledShard& installed = *shards_[i];
-    if (!installed.retired() || !installed.shard().idle()) {
-      if (installed.retired() && Clock::now() >= installed.retired_at() + release_wait_) {
-        CutOff(installed);
-      }
-      ++i;
+    if (installed.retired() && installed.shard().idle()) {
+      shards_.erase(shards_.begin() + static_cast<std::ptrdiff_t>(i));
       continue;
     }
-    if (installed.links().shard() == &installed) installed.links().ShardDestroyed();
-    shards_.erase(shards_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (installed.retired() && Clock::now() >= installed.retired_at() + release_wait_) {
+      installed.links().CutOff(installed);
+    }
+    ++i;
   }
 }
 
@@ -170,35 +164,16 @@ void ShardThread::DestroyReleased() {
 void ShardThread::LeaveReleased() {
   for (size_t i = 0; i < jobs_.size();) {
     JobLinks& links = *jobs_[i];
-    if (!links.released() || HasShard(links) ||
+    if (!links.released() || links.has_shards() ||
         (!links.empty() && Clock::now() < links.released_at() + release_wait_)) {
       ++i;
       continue;
     }
     links.Close();
-    RemoveLinks(links, [](const Link&) { return true; });
+    links.RemoveIf([](const Link&) { return true; });
     jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
-
-// Whoever holds up the end of the shard. One who has gone on to a later generation is not cut off
-// for that: if he stands still, he holds up that one as well.
-void ShardThread::CutOff(const InstalledShard& installed) {
-  std::vector<std::string> members;
-  std::vector<PeerId> peers;
-  for (const InstalledShard::Seated& seated : installed.seated()) {
-    if (links_.at(seated.peer)->who.generation > installed.plan().generation()) continue;
-    peers.push_back(seated.peer);
-    members.push_back(seated.member);
-  }
-  if (peers.empty()) return;  // it was done before
-  LOG(WARNING) << installed.plan().job() << ", shard " << installed.number()
-               << ": was released and still sends to or receives from one of "
-               << absl::StrJoin(members, ", ") << "; disconnecting them";
-  for (const PeerId peer : peers) RemoveLink(*links_.at(peer));
-}
-
-// ---------------------------------------------------------------- links
 
 // Those that members of the job are let in to; null: there are none.
 JobLinks* ShardThread::FindLinks(uint64_t job) {
@@ -207,55 +182,15 @@ JobLinks* ShardThread::FindLinks(uint64_t job) {
   return found == jobs_.end() ? nullptr : found->get();
 }
 
-// The links of the generations before pass on to the plan's. Who did not come along to the last one
-// will not come to this one either.
+// The links of the generations before pass on to the plan's, unless it has another token.
 JobLinks& ShardThread::LinksFor(const v1::JobPlan& plan, const SessionToken& token) {
-  JobLinks* const before = FindLinks(plan.job_number());
-  if (before != nullptr) {
-    for (const auto& installed : shards_) {
-      if (&installed->links() == before && !installed->retired()) Retire(*installed);
-    }
-    if (before->token() == token && before->generation() < plan.generation()) {
-      RemoveLinks(*before,
-                  [&](const Link& link) { return link.who.generation < before->generation(); });
-      return *before;
-    }
+  if (JobLinks* const before = FindLinks(plan.job_number())) {
+    if (before->token() == token && before->generation() < plan.generation()) return *before;
+    before->Release();
     before->Close();
   }
   return *jobs_.emplace_back(
-      std::make_unique<JobLinks>(transport_.get(), plan.job_number(), token));
-}
-
-bool ShardThread::HasShard(const JobLinks& links) const {
-  return std::ranges::any_of(shards_,
-                             [&](const auto& installed) { return &installed->links() == &links; });
-}
-
-// Where the job was released nobody has a seat any more.
-void ShardThread::AddLink(JobLinks& links, PeerId peer, const LinkIdentity& who) {
-  links_[peer] = &links.Add(peer, who);
-  if (!links.released()) links.shard()->Take({who.role, who.index}, peer);
-}
-
-// Nothing is sent to him from here on, also not from inside of Disconnect(). A shard of a
-// generation before may still receive what he has sent.
-void ShardThread::RemoveLink(const Link& link) {
-  const PeerId peer = link.peer;
-  JobLinks& links = *link.job;
-  std::vector<std::pair<InstalledShard*, InstalledShard::Seat>> left;
-  for (const auto& installed : shards_) {
-    if (&installed->links() != &links) continue;
-    if (const auto seat = installed->Leave(peer)) left.emplace_back(installed.get(), *seat);
-  }
-  links_.erase(peer);
-  links.Remove(peer);
-  for (const auto& [installed, seat] : left) installed->Lost(seat);
-}
-
-void ShardThread::RemoveLinks(const JobLinks& links, absl::FunctionRef<bool(const Link&)> which) {
-  for (const PeerId peer : links.peers()) {
-    if (const Link& link = *links_.at(peer); which(link)) RemoveLink(link);
-  }
+      std::make_unique<JobLinks>(transport_.get(), &links_, plan.job_number(), token));
 }
 
 // ---------------------------------------------------------------- commands
@@ -293,7 +228,7 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
   const InstalledShard::Environment environment{transport_.get(), metrics_, &counts_};
   InstalledShard& installed = *shards_.emplace_back(std::make_unique<InstalledShard>(
       environment, std::move(shard), listener, progress, std::move(registrations), &links));
-  links.Open(installed.plan().generation(), &installed);
+  links.Open(&installed);
   listener->ShardInstalled(number, absl::OkStatus());
 }
 
@@ -318,7 +253,7 @@ void ShardThread::ConnectToFirstShard(InstalledShard& installed) {
   }
   LinkIdentity first = credentials->self;
   first.index = 0;
-  AddLink(installed.links(), *peer, first);
+  installed.links().Add(*peer, first);
 }
 
 void ShardThread::ForShard(uint64_t job, uint32_t generation,
@@ -330,7 +265,7 @@ void ShardThread::ForShard(uint64_t job, uint32_t generation,
 
 void ShardThread::StartJob(uint64_t job, uint32_t generation, int64_t total_steps) {
   ForShard(job, generation, [this, generation, total_steps](InstalledShard& installed) {
-    RemoveLinks(installed.links(), [generation](const Link& link) {
+    installed.links().RemoveIf([generation](const Link& link) {
       return link.who.role == LinkRole::kShard && link.who.generation < generation;
     });
     ConnectToFirstShard(installed);
@@ -349,7 +284,7 @@ void ShardThread::SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id
 }
 
 void ShardThread::Release(uint64_t job, uint32_t generation) {
-  ForShard(job, generation, [](InstalledShard& installed) { Retire(installed); });
+  ForShard(job, generation, [](InstalledShard& installed) { installed.links().Release(); });
 }
 
 // ---------------------------------------------------------------- messages
@@ -361,25 +296,14 @@ InstalledShard* ShardThread::Find(uint64_t job, uint32_t generation) {
   return nullptr;
 }
 
-// A second link of the same member takes the place of the first. Also where the job was released
-// somebody is let in: he hears nothing, but he has not heard of the release yet either.
 void ShardThread::PeerJoined(PeerId peer, const LinkIdentity& who) {
-  const InstalledShard::Seat seat{who.role, who.index};
-  JobLinks* links = FindLinks(who.job);
-  if (links != nullptr && links->generation() != who.generation) links = nullptr;  // just replaced
-  if (links == nullptr || (!links->released() && !links->shard()->HasSeat(seat))) {
-    LOG_EVERY_T(WARNING, 1) << "turning away " << NameOf(who) << ": "
-                            << (links == nullptr ? "no such generation is here"
-                                                 : "it has no such member");
-    metrics_->refused(links == nullptr ? RefusalReason::kUnknownJob : RefusalReason::kWrongRank)
-        .Increment();
-    return transport_->Disconnect(peer);
-  }
-  if (!links->released()) {
-    const PeerId before = links->shard()->PeerAt(seat);
-    if (before != PeerId::kNone) RemoveLink(*links_.at(before));
-  }
-  AddLink(*links, peer, who);
+  JobLinks* const links = FindLinks(who.job);
+  const RefusalReason refusal =
+      links == nullptr ? RefusalReason::kUnknownJob : links->Join(peer, who);
+  if (refusal == RefusalReason::kNone) return;
+  LOG_EVERY_T(WARNING, 1) << "turning away " << NameOf(who) << ": " << RefusalReasonName(refusal);
+  metrics_->refused(refusal).Increment();
+  transport_->Disconnect(peer);
 }
 
 // Who speaks, where he may say that: what a header says of job and sender is believed only where it
@@ -404,48 +328,17 @@ ShardThread::Link* ShardThread::SenderOf(PeerId from, const WireHeader& header) 
   return nullptr;
 }
 
-// Why the job's shard does not take a message of a worker.
-RefusalReason ShardThread::Judge(const Link& link, const WireHeader& header) {
-  const uint32_t generation = link.job->generation();
-  if (header.generation < generation) return RefusalReason::kOldGeneration;
-  if (header.generation > generation || link.job->released()) return RefusalReason::kUnknownJob;
-  if (header.kind == MessageKind::kHello) {
-    return link.job->shard()->HasSeat({LinkRole::kWorker, header.rank}) ? RefusalReason::kNone
-                                                                        : RefusalReason::kWrongRank;
-  }
-  return link.greeted && link.who.generation == generation ? RefusalReason::kNone
-                                                           : RefusalReason::kNotGreeted;
-}
-
-// To which shard of his own generation somebody speaks; null: it was released or replaced.
-InstalledShard* ShardThread::LiveShardOf(const Link& link, const WireHeader& header) {
-  const bool now = header.generation == link.who.generation &&
-                   header.generation == link.job->generation() && !link.job->released();
-  return now ? link.job->shard() : nullptr;
-}
-
-// That has named memory for the payload: also one that was retired meanwhile, which waits for it,
-// and one of the generation before of somebody who has been renamed.
-InstalledShard& ShardThread::ShardPlaced(const Link& link, const WireHeader& header) {
-  if (header.generation == link.job->generation()) return *link.job->shard();
-  const auto found = std::ranges::find_if(shards_, [&](const auto& installed) {
-    return &installed->links() == link.job && installed->plan().generation() == header.generation;
-  });
-  CHECK(found != shards_.end()) << "a payload outlived its shard";
-  return **found;
-}
-
 PayloadPlace ShardThread::PlacePayload(PeerId from, const WireHeader& header) {
   Link* const link = SenderOf(from, header);
   if (link == nullptr) return {};
   if (header.kind == MessageKind::kClosed) {
-    if (LiveShardOf(*link, header) == nullptr) return {};
+    if (link->job->Addressed(*link, header) == nullptr) return {};
     return link->job->PlaceDecision(header.length);
   }
   if (IsReport(header.kind)) return PlaceReport(*link, header);
   ParameterShard::Placement placement{.refusal = RefusalReason::kBadHeader};
   if (header.kind == MessageKind::kPush) {
-    placement.refusal = Judge(*link, header);
+    placement.refusal = link->job->Judge(*link, header);
     if (placement.refusal == RefusalReason::kNone) {
       placement = link->job->shard()->shard().PlacePush(header);
     }
@@ -461,12 +354,13 @@ PayloadPlace ShardThread::PlacePayload(PeerId from, const WireHeader& header) {
 
 void ShardThread::AnswerUnplaced() {
   for (const UnplacedMessage& message : unplaced_) {
-    const auto link = links_.find(message.from);
-    if (link == links_.end()) continue;
+    const auto found = links_.find(message.from);
+    if (found == links_.end()) continue;
+    const Link& link = *found->second;
     if (message.refusal != RefusalReason::kNone) {
-      SendRefusal(*link->second, message.header, message.refusal);
-    } else if (Judge(*link->second, message.header) == RefusalReason::kNone) {
-      link->second->job->shard()->shard().AnswerRepeat(message.header);
+      SendRefusal(link, message.header, message.refusal);
+    } else if (link.job->Judge(link, message.header) == RefusalReason::kNone) {
+      link.job->shard()->shard().AnswerRepeat(message.header);
     }
   }
   unplaced_.clear();
@@ -475,7 +369,7 @@ void ShardThread::AnswerUnplaced() {
 void ShardThread::CutOffBreaches() {
   for (const PeerId peer : breaches_) {
     const auto link = links_.find(peer);
-    if (link != links_.end()) RemoveLink(*link->second);
+    if (link != links_.end()) link->second->job->Remove(*link->second);
   }
   breaches_.clear();
 }
@@ -509,7 +403,7 @@ void ShardThread::Received(PeerId from, const WireHeader& header,
 void ShardThread::PayloadLost(PeerId from, const WireHeader& header) {
   const auto found = links_.find(from);
   if (found == links_.end() || header.kind == MessageKind::kClosed) return;
-  ParameterShard& shard = ShardPlaced(*found->second, header).shard();
+  ParameterShard& shard = found->second->job->Placed(header).shard();
   if (header.kind == MessageKind::kPush) {
     shard.PushLost(header);
   } else if (header.kind == MessageKind::kArrived) {
@@ -522,19 +416,19 @@ void ShardThread::PayloadLost(PeerId from, const WireHeader& header) {
 void ShardThread::ReceivedPush(const Link& link, const WireHeader& header,
                                absl::Span<const std::byte> payload, PayloadLease lease) {
   if (payload.empty()) {
-    const RefusalReason refusal = Judge(link, header);
+    const RefusalReason refusal = link.job->Judge(link, header);
     return Refuse(link, header,
                   refusal != RefusalReason::kNone ? refusal : RefusalReason::kWrongLength);
   }
   counts_.pushes.Add(1);
   counts_.push_bytes.Add(static_cast<int64_t>(payload.size()));
   const RefusalReason refusal =
-      ShardPlaced(link, header).shard().PushArrived(header, payload, std::move(lease));
+      link.job->Placed(header).shard().PushArrived(header, payload, std::move(lease));
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
 void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
-  RefusalReason refusal = Judge(link, header);
+  RefusalReason refusal = link.job->Judge(link, header);
   if (refusal == RefusalReason::kNone) refusal = link.job->shard()->shard().Fetch(header);
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
@@ -543,7 +437,7 @@ void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
 
 absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeader& header) {
   absl::Span<std::byte> place;
-  if (InstalledShard* const installed = LiveShardOf(link, header)) {
+  if (InstalledShard* const installed = link.job->Addressed(link, header)) {
     place = header.kind == MessageKind::kArrived ? installed->shard().PlaceRanks(header)
                                                  : installed->shard().PlaceScalars(header);
   }
@@ -554,7 +448,7 @@ absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeade
 void ShardThread::ReceivedReport(const Link& link, const WireHeader& header,
                                  absl::Span<const std::byte> payload) {
   if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
-  ParameterShard& shard = ShardPlaced(link, header).shard();
+  ParameterShard& shard = link.job->Placed(header).shard();
   return header.kind == MessageKind::kArrived ? shard.RanksArrived(header)
                                               : shard.ScalarsArrived(header);
 }
@@ -562,7 +456,7 @@ void ShardThread::ReceivedReport(const Link& link, const WireHeader& header,
 void ShardThread::ReceivedDecision(const Link& link, const WireHeader& header,
                                    absl::Span<const std::byte> payload) {
   RefusalReason refusal = RefusalReason::kUnknownJob;
-  if (InstalledShard* const installed = LiveShardOf(link, header)) {
+  if (InstalledShard* const installed = link.job->Addressed(link, header)) {
     refusal = header.kind == MessageKind::kVerdict ? installed->shard().VerdictArrived(header)
                                                    : installed->shard().StepClosed(header, payload);
   }
@@ -570,11 +464,11 @@ void ShardThread::ReceivedDecision(const Link& link, const WireHeader& header,
 }
 
 void ShardThread::Greet(Link& link, const WireHeader& header) {
-  if (const RefusalReason refusal = Judge(link, header); refusal != RefusalReason::kNone) {
+  if (const RefusalReason refusal = link.job->Judge(link, header);
+      refusal != RefusalReason::kNone) {
     return Refuse(link, header, refusal);
   }
-  if (link.who.generation != header.generation) Rename(link, header);
-  link.greeted = true;
+  link.job->Greet(link, header);
   InstalledShard& installed = *link.job->shard();
   installed.SendTo(Rank(header.rank),
                    {.kind = MessageKind::kHello,
@@ -585,18 +479,6 @@ void ShardThread::Greet(Link& link, const WireHeader& header) {
                    {}, nullptr);
   metrics_->ShowLink(installed.plan().job(), installed.plan().workers(header.rank).member(),
                      transport_->Describe(link.peer));
-}
-
-// The owner of a link comes along to the generation that is here now, in which he has the rank that
-// he says: who knows the job's token could as well have connected with it.
-void ShardThread::Rename(Link& link, const WireHeader& hello) {
-  InstalledShard& installed = *link.job->shard();
-  const InstalledShard::Seat seat{LinkRole::kWorker, hello.rank};
-  const PeerId before = installed.PeerAt(seat);
-  if (before != PeerId::kNone) RemoveLink(*links_.at(before));
-  link.who.generation = hello.generation;
-  link.who.index = hello.rank;
-  installed.Take(seat, link.peer);
 }
 
 void ShardThread::Refuse(const Link& link, const WireHeader& header, RefusalReason reason) {
@@ -622,10 +504,12 @@ void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
   if (found == links_.end()) return transport_->Disconnect(peer);
   const Link& link = *found->second;
   const LinkIdentity who = link.who;
-  const bool counts = !link.job->released() && who.generation == link.job->generation();
-  if (!counts) return RemoveLink(link);  // nothing of what is here now depends on him
-  InstalledShard& installed = *link.job->shard();
-  RemoveLink(link);
+  // Null: nothing of what is here now depends on him.
+  InstalledShard* const shard =
+      who.generation == link.job->generation() ? link.job->shard() : nullptr;
+  link.job->Remove(link);
+  if (shard == nullptr) return;
+  InstalledShard& installed = *shard;
   const v1::JobPlan& plan = installed.plan();
   const int index = static_cast<int>(who.index);
   const bool worker = who.role == LinkRole::kWorker;

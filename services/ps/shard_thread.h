@@ -12,9 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -26,7 +24,6 @@
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
-#include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/ps/installed_shard.h"
 #include "services/ps/job_links.h"
@@ -99,17 +96,10 @@ class ShardThread : private MessageReceiver {
   void Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
              ShardProgress* progress);
   void ConnectToFirstShard(InstalledShard& installed);
-  static void Retire(InstalledShard& installed);
   void DestroyReleased();
   void LeaveReleased();
-  void CutOff(const InstalledShard& installed);
-
   JobLinks* FindLinks(uint64_t job);
   JobLinks& LinksFor(const v1::JobPlan& plan, const SessionToken& token);
-  bool HasShard(const JobLinks& links) const;
-  void AddLink(JobLinks& links, PeerId peer, const LinkIdentity& who);
-  void RemoveLink(const Link& link);
-  void RemoveLinks(const JobLinks& links, absl::FunctionRef<bool(const Link&)> which);
 
   void PeerJoined(PeerId peer, const LinkIdentity& who) override;
   PayloadPlace PlacePayload(PeerId from, const WireHeader& header) override;
@@ -120,9 +110,6 @@ class ShardThread : private MessageReceiver {
 
   InstalledShard* Find(uint64_t job, uint32_t generation);
   Link* SenderOf(PeerId from, const WireHeader& header);
-  static RefusalReason Judge(const Link& link, const WireHeader& header);
-  static InstalledShard* LiveShardOf(const Link& link, const WireHeader& header);
-  InstalledShard& ShardPlaced(const Link& link, const WireHeader& header);
   void ReceivedPush(const Link& link, const WireHeader& header, absl::Span<const std::byte> payload,
                     PayloadLease lease);
   void ReceivedFetch(const Link& link, const WireHeader& header);
@@ -132,7 +119,6 @@ class ShardThread : private MessageReceiver {
   void ReceivedDecision(const Link& link, const WireHeader& header,
                         absl::Span<const std::byte> payload);
   void Greet(Link& link, const WireHeader& header);
-  void Rename(Link& link, const WireHeader& hello);
   void AnswerUnplaced();
   void CutOffBreaches();
   void Refuse(const Link& link, const WireHeader& header, RefusalReason reason);
@@ -148,8 +134,8 @@ class ShardThread : private MessageReceiver {
   std::unique_ptr<Transport> transport_;
   std::vector<std::unique_ptr<JobLinks>> jobs_;  // outlive the shards
   std::vector<std::unique_ptr<InstalledShard>> shards_;
-  absl::flat_hash_map<PeerId, Link*> links_;  // of all jobs
-  std::vector<PeerId> breaches_;              // to be cut off after Progress(), which is using them
+  JobLinks::Index links_;
+  std::vector<PeerId> breaches_;  // to be cut off after Progress(), which is using them
   std::vector<UnplacedMessage>
       unplaced_;  // answered after Progress(): PlacePayload() must not send
 
