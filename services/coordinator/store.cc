@@ -53,10 +53,11 @@ std::string NewClusterId() {
   CHECK_EQ(getrandom(bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   bytes[6] = (bytes[6] & 0x0f) | 0x40;
   bytes[8] = (bytes[8] & 0x3f) | 0x80;
-  std::string id = absl::BytesToHexString(
+  const std::string hex = absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  for (const int dash : {20, 16, 12, 8}) id.insert(dash, "-");
-  return id;
+  const absl::string_view id = hex;
+  return absl::StrCat(id.substr(0, 8), "-", id.substr(8, 4), "-", id.substr(12, 4), "-",
+                      id.substr(16, 4), "-", id.substr(20));
 }
 
 absl::Status SqlError(sqlite3* database) {
