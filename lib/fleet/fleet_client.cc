@@ -123,21 +123,21 @@ class FleetClient::Session {
       broken_ = false;
       report_interval_ = kReportInterval;
     }
-    std::unique_ptr<Stream> stream = stub_->Attach(&context);
-    std::thread reader([&] { Read(*stream); });
     v1::MemberReport report = MakeReport();
     v1::Hello& hello = *report.mutable_hello() = options_.hello;
     hello.set_cluster(cluster_);
     hello.set_ordinal(ordinal_);
     hello.set_term(term_);
+    std::unique_ptr<Stream> stream = stub_->Attach(&context);
+    std::thread reader([&] { Read(*stream); });
     bool open = stream->Write(report);
     while (open && WaitForReport()) open = stream->Write(MakeReport());
     if (open && stopping()) {
       stream->Write(MakeReport());
       stream->WritesDone();
-    } else {
-      context.TryCancel();
     }
+    // Else the stream has ended, by the coordinator's status (which a TryCancel() could hide behind
+    // CANCELLED) or by ours.
     reader.join();
     absl::Status status = FromGrpc(stream->Finish());
     if (!mistrust_.ok()) status = std::exchange(mistrust_, absl::OkStatus());
@@ -172,6 +172,7 @@ class FleetClient::Session {
     }
     absl::MutexLock lock(&mu_);
     broken_ = true;
+    if (!mistrust_.ok()) context_->TryCancel();
   }
 
   // The coordinator checks the same of our hello, unless it is an older program.
