@@ -69,11 +69,7 @@ JobRegistry::JobRegistry(Options options)
 absl::Status JobRegistry::Load() {
   ASSIGN_OR_RETURN(std::vector<StoredJob> stored, store().LoadJobs());
   for (StoredJob& job : stored) {
-    absl::StatusOr<Findings> found = job.damage;
-    if (job.damage.ok()) found = Look(job.record);
-    if (found.ok() && IsActive(job.record.state()) && job.plan == nullptr) {
-      found = absl::DataLossError("its plan is not in the store");
-    }
+    absl::StatusOr<Findings> found = Look(job);
     if (found.ok()) {
       Enter(std::move(job), *std::move(found));
     } else {
@@ -88,7 +84,12 @@ absl::Status JobRegistry::Load() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<JobRegistry::Findings> JobRegistry::Look(const v1::Job& record) {
+absl::StatusOr<JobRegistry::Findings> JobRegistry::Look(const StoredJob& job) {
+  RETURN_IF_ERROR(job.damage);
+  const v1::Job& record = job.record;
+  if (IsActive(record.state()) && job.plan == nullptr) {
+    return absl::DataLossError("its plan is not in the store");
+  }
   const std::string id = JobIdOf(record.name());
   Findings found;
   if (!IsTerminal(record.state()) && record.generation() > 0) {

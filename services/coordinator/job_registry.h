@@ -82,12 +82,12 @@ class JobRegistry {
   absl::Time Now() const { return options_.clock(); }
 
  private:
-  // What lies on the disk of a job.
+  // What lies on the disk of a job that is not damaged.
   struct Findings {
     CheckpointsFound checkpoints;
     std::unique_ptr<const MetricsLog> metrics_log;  // of one that may go on
   };
-  absl::StatusOr<Findings> Look(const v1::Job& record);
+  absl::StatusOr<Findings> Look(const StoredJob& job);
   void Enter(StoredJob stored, Findings found) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status EnterDamaged(StoredJob stored, const absl::Status& damage) ABSL_LOCKS_EXCLUDED(mu_);
 
