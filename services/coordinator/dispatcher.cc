@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "lib/graph/zoo/zoo.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
@@ -25,8 +24,11 @@ constexpr absl::Duration kReserveAfter = absl::Minutes(1);
 
 }  // namespace
 
-Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet)
-    : registry_(registry), fleet_(fleet), thread_([this] { Run(); }) {}
+Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model)
+    : registry_(registry),
+      fleet_(fleet),
+      build_model_(std::move(build_model)),
+      thread_([this] { Run(); }) {}
 
 Dispatcher::~Dispatcher() {
   {
@@ -196,7 +198,7 @@ absl::StatusOr<std::shared_ptr<const v1::JobPlan>> Dispatcher::Prepare(
   if (graph != nullptr) {
     request.graph = *graph;
   } else {
-    ASSIGN_OR_RETURN(request.graph, BuildModel(record.spec().model()));
+    ASSIGN_OR_RETURN(request.graph, build_model_(record.spec().model()));
   }
   if (const auto own = ParseCheckpointRef(record.checkpoint()); own && own->step) {
     request.restore = record.checkpoint();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "lib/graph/zoo/zoo.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/scheduler.h"
@@ -24,8 +26,9 @@ namespace muster {
 // members is not started: it waits for the next Dispatch(), as if nothing had been planned.
 class Dispatcher {
  public:
+  using ModelBuilder = std::function<absl::StatusOr<v1::Graph>(const v1::ModelSpec&)>;
   // Both outlive the dispatcher.
-  Dispatcher(JobRegistry* registry, Fleet* fleet);
+  Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_model = BuildModel);
   // Finishes the plan that is being made; drops those that wait.
   ~Dispatcher();
 
@@ -61,6 +64,7 @@ class Dispatcher {
 
   JobRegistry* const registry_;
   Fleet* const fleet_;
+  const ModelBuilder build_model_;
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<const Start>> queue_ ABSL_GUARDED_BY(mu_);  // of starting_, to be done

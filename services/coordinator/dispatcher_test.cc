@@ -1,5 +1,7 @@
 #include "services/coordinator/dispatcher.h"
 
+#include "absl/synchronization/notification.h"
+#include "lib/graph/zoo/zoo.h"
 #include "services/coordinator/registry_fixture.h"
 
 namespace muster {
@@ -7,8 +9,13 @@ namespace {
 
 class DispatcherTest : public RegistryFixture {
  protected:
+  ~DispatcherTest() override {
+    if (!go_.HasBeenNotified()) go_.Notify();
+  }
+
   // As Tick() does, and waits for what comes of it.
   void Dispatch() {
+    if (!go_.HasBeenNotified()) go_.Notify();
     dispatcher_.Dispatch();
     Settle();
   }
@@ -17,7 +24,11 @@ class DispatcherTest : public RegistryFixture {
     registry_->changes().AwaitAll();
   }
 
-  Dispatcher dispatcher_{registry_.get(), fleet_.get()};
+  absl::Notification go_;  // until then no model is built, and so no plan made
+  Dispatcher dispatcher_{registry_.get(), fleet_.get(), [this](const v1::ModelSpec& spec) {
+                           go_.WaitForNotification();
+                           return BuildModel(spec);
+                         }};
 };
 
 TEST_F(DispatcherTest, AJobStartsWhenItsWholeGangIsThere) {
@@ -70,13 +81,11 @@ TEST_F(DispatcherTest, MembersOfAPlanThatIsBeingMadeAreTaken) {
   Attach("w-0");
   Attach("p-0");
   const uint64_t first = AddJob();
-  absl::Notification go;
-  const auto watch = HoldQueue(first, &go);
   dispatcher_.Dispatch();
   const uint64_t second = AddJob();
 
   dispatcher_.Dispatch();
-  go.Notify();
+  go_.Notify();
   Settle();
 
   EXPECT_EQ(View(first).state(), v1::PREPARING);
@@ -87,8 +96,6 @@ TEST_F(DispatcherTest, AJobThatIsCancelledWhileItIsPlannedDoesNotStart) {
   Attach("w-0");
   Attach("p-0");
   const uint64_t job = AddJob();
-  absl::Notification go;
-  const auto watch = HoldQueue(job, &go);
   dispatcher_.Dispatch();
   {
     JobRegistry::Turn turn(registry_.get());
@@ -96,7 +103,7 @@ TEST_F(DispatcherTest, AJobThatIsCancelledWhileItIsPlannedDoesNotStart) {
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
     turn.Perform(entry);
   }
-  go.Notify();
+  go_.Notify();
   Settle();
 
   EXPECT_EQ(View(job).state(), v1::CANCELLED);
@@ -107,11 +114,9 @@ TEST_F(DispatcherTest, AJobThatLosesAMemberWhileItIsPlannedWaitsForAnother) {
   const auto worker = Attach("w-0");
   Attach("p-0");
   const uint64_t job = AddJob();
-  absl::Notification go;
-  const auto watch = HoldQueue(job, &go);
   dispatcher_.Dispatch();
   EXPECT_TRUE(fleet_->Detach(*worker, Fleet::Departure::kOrderly));
-  go.Notify();
+  go_.Notify();
   Settle();
   EXPECT_EQ(View(job).state(), v1::QUEUED);
 
