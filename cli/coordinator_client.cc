@@ -284,6 +284,10 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
   return status;
 }
 
+bool CoordinatorClient::MoreEventsFollow(const v1::WatchJobResponse& update) {
+  return !update.events().empty() && update.events().rbegin()->revision() < update.job().revision();
+}
+
 absl::Status CoordinatorClient::Watch(
     const std::string& job, const WatchOptions& options,
     const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update) {
@@ -310,7 +314,8 @@ absl::Status CoordinatorClient::Watch(
       for (const v1::JobEvent& event : response.events()) {
         request.set_revision(std::max(request.revision(), event.revision()));
       }
-      done = on_update(response) == WatchStep::kStop || IsTerminal(response.job().state());
+      const bool ended = IsTerminal(response.job().state()) && !MoreEventsFollow(response);
+      done = on_update(response) == WatchStep::kStop || ended;
     }
     if (done) context.TryCancel();
     const grpc::Status finished = reader->Finish();

@@ -44,6 +44,8 @@ class CoordinatorClient {
   absl::Status DownloadCheckpoint(const std::string& name, const std::string& directory);
 
   enum class WatchStep { kContinue, kStop };
+  // A message holds so many events; whether those of this state of the job are not all yet.
+  static bool MoreEventsFollow(const v1::WatchJobResponse& update);
   struct WatchOptions {
     absl::Time deadline = absl::InfiniteFuture();
     absl::Duration away_max = absl::Minutes(5);          // how long the coordinator may be away

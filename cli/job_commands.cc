@@ -148,11 +148,13 @@ absl::Status List(const std::vector<std::string>& states, const Session& session
 
 absl::Status Describe(const std::string& id, const Session& session) {
   v1::WatchJobResponse first;
-  RETURN_IF_ERROR(session.Connect().Watch(id, {.interrupt = session.interrupt},
-                                          [&](const v1::WatchJobResponse& update) {
-                                            first = update;
-                                            return WatchStep::kStop;
-                                          }));
+  RETURN_IF_ERROR(session.Connect().Watch(
+      id, {.interrupt = session.interrupt}, [&](const v1::WatchJobResponse& update) {
+        *first.mutable_job() = update.job();
+        first.mutable_events()->MergeFrom(update.events());
+        return CoordinatorClient::MoreEventsFollow(update) ? WatchStep::kContinue
+                                                           : WatchStep::kStop;
+      }));
   const std::vector<v1::JobEvent> events(first.events().begin(), first.events().end());
   session.Print(first, DescribeJob(first.job(), events, absl::Now()), absl::StrCat(id, "\n"));
   return absl::OkStatus();

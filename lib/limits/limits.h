@@ -30,11 +30,14 @@ inline constexpr absl::Duration kFirstMessageMax =
 inline constexpr absl::Duration kStreamStallMax =
     absl::Minutes(1);  // without a message that its client sends, or reads
 inline constexpr int kMembersRememberedMax =
-    4 * kAttachedMembersMax;  // names, so that a process that was replaced is known when it comes back
+    4 *
+    kAttachedMembersMax;  // names, so that a process that was replaced is known when it comes back
 inline constexpr int kPageSizeDefault = 50;
 inline constexpr int kPageSizeMax = 500;
 inline constexpr int kRequestIdBytesMax = 64;
 inline constexpr int kJobsQueuedMax = 10000;  // one row each; a runaway script stops here
+inline constexpr int kJobEventsKeptMax = 1000;  // of one job; a watcher is told how many are gone
+inline constexpr int kWatchEventsMax = 500;     // in one message of WatchJob
 inline constexpr int kChangesQueuedMax =
     4096;  // coordinator: for its disk; beyond it reports only renew leases, and are repeated
 inline constexpr absl::Duration kChangeWaitMax =

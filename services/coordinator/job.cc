@@ -134,6 +134,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   if (to == v1::RUNNING && !record_.has_start_time()) *record_.mutable_start_time() = ToProto(now);
   if (IsTerminal(to)) *record_.mutable_end_time() = ToProto(now);
   if (to == v1::SUSPENDED || IsTerminal(to)) record_.set_suspend_requested(false);
+  if (IsTerminal(to)) plan_.reset();  // up to megabytes, and nobody asks for it any more
   Note(reason, message, now);
 }
 

@@ -64,6 +64,7 @@ class Job {
 
   const v1::Job& record() const { return record_; }
   v1::JobState state() const { return record_.state(); }
+  // Of the present generation, or the last one; null once the job has ended.
   const std::shared_ptr<const v1::JobPlan>& plan() const { return plan_; }
   bool active() const;                         // members are assigned to it
   bool Uses(const std::string& member) const;  // as one of them

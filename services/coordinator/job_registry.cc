@@ -326,6 +326,7 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
     } else {
       registry_->active_.erase(record.number());
       entry.rounds.Clear();
+      if (IsTerminal(entry.job.state())) entry.graph.reset();
       registry_->metrics_.Close(record.number());
     }
   }

@@ -63,7 +63,8 @@ class JobRegistry {
     Job job;                                   // may be ahead of what is stored
     std::shared_ptr<const v1::Job> published;  // the record as it is stored
     JobOrigin origin;                          // without its graph
-    std::shared_ptr<const v1::Graph> graph;    // until there is a plan with it; null: to be built
+    // Until there is a plan with it, or the job has ended; null: to be built.
+    std::shared_ptr<const v1::Graph> graph;
     absl::Time queued_since;
     CheckpointRounds rounds;
     CommitQueue::Ticket last_change = 0;

@@ -98,7 +98,7 @@ TEST_F(JobRegistryTest, WhoIsWokenByAChangeFindsItInPublicAndInTheStore) {
   size_t events = 0;
   const auto watch = watches_.Add(number, "jobs/line-1", 0, std::make_shared<StreamWaker>([&] {
                                     seen = View(number).state();
-                                    events = store_->Events(number, 0)->size();
+                                    events = store_->Events(number, 0, /*max=*/100)->size();
                                   }));
   {
     JobRegistry::Turn turn(registry_.get());

@@ -336,7 +336,17 @@ absl::Status Store::Commit(const Change& change) {
     for (const v1::JobEvent& event : change.events) {
       RETURN_IF_ERROR(InsertEvent(database_, record.number(), event));
     }
-    if (change.plan != nullptr) {
+    if (!change.events.empty()) {
+      RETURN_IF_ERROR(Statement(database_, "DELETE FROM events WHERE job = ? AND revision <= ?")
+                          .Bind(record.number())
+                          .Bind(static_cast<int64_t>(record.revision()) - limits::kJobEventsKeptMax)
+                          .Run());
+    }
+    if (change.plan != nullptr || record.has_end_time()) {
+      RETURN_IF_ERROR(
+          Statement(database_, "DELETE FROM plans WHERE job = ?").Bind(record.number()).Run());
+    }
+    if (change.plan != nullptr && !record.has_end_time()) {
       RETURN_IF_ERROR(Statement(database_, "INSERT INTO plans VALUES (?, ?, ?)")
                           .Bind(record.number())
                           .Bind(change.plan->generation())
@@ -382,6 +392,7 @@ absl::StatusOr<std::vector<StoredJob>> Store::LoadJobs() const {
     job.damage.Update(all.Parse(3, job.origin.graph));
   }
   for (StoredJob& job : jobs) {
+    if (job.record.has_end_time()) continue;
     Statement find(database_, "SELECT plan FROM plans WHERE job = ? AND generation = ?");
     ASSIGN_OR_RETURN(const bool found,
                      find.Bind(job.record.number()).Bind(job.record.generation()).Step());
@@ -407,13 +418,14 @@ absl::StatusOr<std::vector<Store::Seat>> Store::Seats() const {
   }
 }
 
-absl::StatusOr<std::vector<v1::JobEvent>> Store::Events(uint64_t number,
-                                                        uint64_t after_revision) const {
+absl::StatusOr<std::vector<v1::JobEvent>> Store::Events(uint64_t number, uint64_t after_revision,
+                                                        int max) const {
   absl::MutexLock lock(&mu_);
   std::vector<v1::JobEvent> events;
-  Statement some(database_,
-                 "SELECT event FROM events WHERE job = ? AND revision > ? ORDER BY revision");
-  some.Bind(number).Bind(after_revision);
+  Statement some(
+      database_,
+      "SELECT event FROM events WHERE job = ? AND revision > ? ORDER BY revision LIMIT ?");
+  some.Bind(number).Bind(after_revision).Bind(max);
   while (true) {
     ASSIGN_OR_RETURN(const bool row, some.Step());
     if (!row) return events;

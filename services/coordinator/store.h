@@ -33,7 +33,8 @@ struct JobOrigin {
 struct StoredJob {
   v1::Job record;
   JobOrigin origin;
-  std::shared_ptr<const v1::JobPlan> plan;  // of the record's generation; null: never scheduled
+  // Of the record's generation; null: it was never scheduled, or it has ended.
+  std::shared_ptr<const v1::JobPlan> plan;
   absl::Status damage;  // what of it cannot be read; the record has its number at least
 };
 
@@ -85,6 +86,8 @@ class Store {
     absl::Span<const int64_t> checkpoints_removed;  // steps
     const Seat* seat = nullptr;
   };
+  // Keeps the job's newest limits::kJobEventsKeptMax events and the plan of its last generation; of
+  // a job that has ended (its record has an end time) no plan.
   absl::Status Commit(const Change& change);
 
   // The job with its events, plans, checkpoint records and request ids.
@@ -92,7 +95,9 @@ class Store {
 
   // By number. A job that is damaged is among them.
   absl::StatusOr<std::vector<StoredJob>> LoadJobs() const;
-  absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision) const;
+  // The first events after a revision, at most so many.
+  absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision,
+                                                   int max) const;
   absl::StatusOr<std::vector<v1::Checkpoint>> Checkpoints(uint64_t number) const;  // by step
   absl::StatusOr<std::vector<Seat>> Seats() const;
 

@@ -9,10 +9,13 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 
 namespace muster {
 namespace {
+
+constexpr int kAll = 1 << 20;  // events
 
 class StoreTest : public ::testing::Test {
  protected:
@@ -56,6 +59,20 @@ class StoreTest : public ::testing::Test {
                          .checkpoint = &checkpoint});
   }
 
+  // Looks past the store.
+  int CountRows(const std::string& table) const {
+    sqlite3* database = nullptr;
+    EXPECT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+    sqlite3_stmt* count = nullptr;
+    const std::string sql = "SELECT count(*) FROM " + table;
+    EXPECT_EQ(sqlite3_prepare_v2(database, sql.c_str(), -1, &count, nullptr), SQLITE_OK);
+    EXPECT_EQ(sqlite3_step(count), SQLITE_ROW);
+    const int rows = sqlite3_column_int(count, 0);
+    sqlite3_finalize(count);
+    sqlite3_close(database);
+    return rows;
+  }
+
   std::string path_;
 };
 
@@ -83,10 +100,10 @@ TEST_F(StoreTest, KeepsJobsEventsPlansAndCheckpointsOverReopening) {
   EXPECT_EQ(job.origin.first_step, 10);
   ASSERT_NE(job.plan, nullptr);
   EXPECT_EQ(job.plan->session_token(), "token");
-  const auto events = store->Events(1, 0);
+  const auto events = store->Events(1, 0, kAll);
   ASSERT_EQ(events->size(), 2);
   EXPECT_EQ((*events)[0].reason(), "SUBMITTED");
-  EXPECT_EQ(store->Events(1, 1)->size(), 1);
+  EXPECT_EQ(store->Events(1, 1, kAll)->size(), 1);
   EXPECT_EQ(store->Checkpoints(1)->at(0).step(), 20);
 }
 
@@ -117,7 +134,7 @@ TEST_F(StoreTest, LosesNothingWhenItsProcessIsKilled) {
   auto store = Open();
   EXPECT_EQ(store->term(), 2);
   EXPECT_EQ(store->LoadJobs()->at(0).record.state(), v1::RUNNING);
-  EXPECT_EQ(store->Events(1, 0)->size(), 2);
+  EXPECT_EQ(store->Events(1, 0, kAll)->size(), 2);
   EXPECT_EQ((*store->FindRequest("request"))->job, "net-1");
 }
 
@@ -129,7 +146,7 @@ TEST_F(StoreTest, ForgetsADeletedJobButNeverReusesItsNumber) {
   ASSERT_TRUE(store->DeleteJob(1).ok());
 
   EXPECT_TRUE(store->LoadJobs()->empty());
-  EXPECT_TRUE(store->Events(1, 0)->empty());
+  EXPECT_TRUE(store->Events(1, 0, kAll)->empty());
   EXPECT_TRUE(store->Checkpoints(1)->empty());
   EXPECT_FALSE(store->FindRequest("request")->has_value());
   EXPECT_EQ(store->AddJob(Submission())->number(), 2);
@@ -256,6 +273,46 @@ TEST_F(StoreTest, SaysWhereItCannotWrite) {
 
   EXPECT_EQ(ReasonOf(store.status()), "STORE_UNWRITABLE");
   EXPECT_NE(store.status().message().find("/proc/no/such"), absl::string_view::npos);
+}
+
+TEST_F(StoreTest, KeepsTheNewestEventsOfAJobAndGivesThemOutInPages) {
+  auto store = Open();
+  v1::Job record = *store->AddJob(Submission());
+  std::vector<v1::JobEvent> events(limits::kJobEventsKeptMax + 6);
+  for (v1::JobEvent& event : events) {
+    record.set_revision(record.revision() + 1);
+    event.set_revision(record.revision());
+  }
+  ASSERT_TRUE(store->Commit({.record = &record, .events = events}).ok());
+
+  const auto all = store->Events(1, 0, kAll);
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_EQ(all->size(), limits::kJobEventsKeptMax);
+  EXPECT_EQ(all->front().revision(), 8);
+  EXPECT_EQ(all->back().revision(), record.revision());
+  const auto page = store->Events(1, 10, 3);
+  ASSERT_EQ(page->size(), 3);
+  EXPECT_EQ(page->front().revision(), 11);
+  EXPECT_EQ(page->back().revision(), 13);
+}
+
+TEST_F(StoreTest, KeepsThePlanOfTheLastGenerationUntilTheJobHasEnded) {
+  auto store = Open();
+  v1::Job record = *store->AddJob(Submission());
+  ASSERT_TRUE(Advance(*store, record).ok());
+  record.set_generation(2);
+  v1::JobPlan plan;
+  plan.set_generation(2);
+  ASSERT_TRUE(store->Commit({.record = &record, .plan = &plan}).ok());
+  EXPECT_EQ(store->LoadJobs()->front().plan->generation(), 2);
+  EXPECT_EQ(CountRows("plans"), 1) << "the one before is of no use";
+
+  record.set_state(v1::SUCCEEDED);
+  record.mutable_end_time()->set_seconds(1);
+  ASSERT_TRUE(store->Commit({.record = &record}).ok());
+
+  EXPECT_EQ(CountRows("plans"), 0);
+  EXPECT_EQ(store->LoadJobs()->front().plan, nullptr);
 }
 
 }  // namespace

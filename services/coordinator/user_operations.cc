@@ -58,6 +58,12 @@ absl::StatusOr<int64_t> CountQueued(const JobRegistry::Turn& turn) {
                     "QUEUE_FULL");
 }
 
+// Revisions count a job's events, so a hole is as long as what is not kept any more.
+void NoteDropped(uint64_t events, v1::JobEvent& oldest_kept) {
+  oldest_kept.set_message(
+      absl::StrCat("(", events, " earlier events are not kept) ", oldest_kept.message()));
+}
+
 absl::Status NotFinished(const v1::Job& record) {
   return WithReason(absl::FailedPreconditionError(absl::StrCat(record.name(), " has not ended (",
                                                                v1::JobState_Name(record.state()),
@@ -189,7 +195,8 @@ absl::StatusOr<std::shared_ptr<JobWatch>> UserOperations::WatchJob(
 }
 
 absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextOf(JobWatch& watch) {
-  const bool due = options_.watches->TakeDue(watch);
+  const bool woken = options_.watches->TakeDue(watch);
+  const bool due = std::exchange(watch.has_more, false) || woken;
   WatchAnswer answer;
   v1::Job& record = *answer.response.mutable_job();
   {
@@ -204,12 +211,18 @@ absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextO
   }
   answer.last = IsTerminal(record.state());
   if (record.revision() <= watch.revision) return answer;  // progress only
-  ASSIGN_OR_RETURN(const auto events, registry().store().Events(watch.number(), watch.revision));
-  for (const v1::JobEvent& event : events) {
+  ASSIGN_OR_RETURN(auto events, registry().store().Events(watch.number(), watch.revision,
+                                                          limits::kWatchEventsMax));
+  const uint64_t first = events.empty() ? 0 : events.front().revision();
+  if (first > watch.revision + 1) NoteDropped(first - watch.revision - 1, events.front());
+  const bool full = events.size() == limits::kWatchEventsMax;
+  for (v1::JobEvent& event : events) {
     if (event.revision() > record.revision()) break;  // stored, and not public yet
-    *answer.response.add_events() = event;
     watch.revision = event.revision();
+    *answer.response.add_events() = std::move(event);
   }
+  watch.has_more = full && watch.revision < record.revision();
+  if (watch.has_more) answer.last = false;
   return answer;
 }
 

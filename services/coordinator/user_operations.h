@@ -48,7 +48,8 @@ class UserOperations {
     bool last = false;
   };
   // What is to be sent now; nullopt: nothing, the waker will tell. NOT_FOUND: the job was deleted.
-  // One call at a time for each watch.
+  // One call at a time for each watch. At most limits::kWatchEventsMax events: ask again until
+  // nullopt.
   absl::StatusOr<std::optional<WatchAnswer>> NextOf(JobWatch& watch);
 
  private:

@@ -2,11 +2,15 @@
 
 #include <gmock/gmock.h>
 
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/registry_fixture.h"
 
 namespace muster {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class UserOperationsTest : public RegistryFixture {
  protected:
@@ -72,6 +76,49 @@ TEST_F(UserOperationsTest, LookingShowsWhatIsStoredAndWaitsForNothing) {
   registry_->changes().AwaitAll();
   EXPECT_EQ(users_.GetJob("line-1")->state(), v1::CANCELLED);
   EXPECT_TRUE(users_.DeleteJob("line-1").ok());
+}
+
+// A job that was suspended and resumed so often, each of which is an event of its own.
+TEST_F(UserOperationsTest, AWatcherIsSentManyEventsInPagesAndToldWhichAreNotKept) {
+  const auto job = users_.CreateJob(Request());
+  ASSERT_TRUE(job.ok()) << job.status();
+  uint64_t newest;
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job->number());
+    for (int i = 0; i < 600; ++i) {
+      EXPECT_TRUE(entry.job.Suspend(now_).ok());
+      EXPECT_TRUE(entry.job.Resume(nullptr, now_).ok());
+    }
+    EXPECT_TRUE(entry.job.Cancel(now_).ok());
+    newest = entry.job.record().revision();
+    turn.Perform(entry);
+  }
+  registry_->changes().AwaitAll();
+  v1::WatchJobRequest request;
+  request.set_name(job->name());
+  const auto watch =
+      users_.WatchJob(request, std::make_shared<StreamWaker>(std::function<void()>()));
+  ASSERT_TRUE(watch.ok()) << watch.status();
+
+  std::vector<v1::JobEvent> events;
+  bool last = false;
+  while (true) {
+    const auto next = users_.NextOf(**watch);
+    ASSERT_TRUE(next.ok()) << next.status();
+    if (!next->has_value()) break;
+    EXPECT_FALSE(last) << "something came after the last message";
+    EXPECT_LE((*next)->response.events_size(), limits::kWatchEventsMax);
+    last = (*next)->last;
+    for (const v1::JobEvent& event : (*next)->response.events()) events.push_back(event);
+  }
+
+  EXPECT_TRUE(last);
+  ASSERT_EQ(events.size(), limits::kJobEventsKeptMax);
+  EXPECT_EQ(events.back().revision(), newest);
+  EXPECT_EQ(events.front().revision(), newest - limits::kJobEventsKeptMax + 1);
+  EXPECT_THAT(events.front().message(), HasSubstr("202 earlier events are not kept"));
+  EXPECT_THAT(events[1].message(), Not(HasSubstr("earlier events")));
 }
 
 }  // namespace

@@ -21,8 +21,10 @@ class JobWatch {
   uint64_t number() const { return number_; }
   const std::string& name() const { return name_; }
 
-  // Of the last event sent; the stream's own.
+  // Of the last event sent, and whether the next message need not wait for a change, because more
+  // events are stored than the last one could hold; both are the stream's own.
   uint64_t revision = 0;
+  bool has_more = false;
 
  private:
   friend class WatchHub;
@@ -52,7 +54,7 @@ class WatchHub {
  private:
   absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, std::vector<std::weak_ptr<JobWatch>>> watches_
-      ABSL_GUARDED_BY(mu_);  // by job number
+      ABSL_GUARDED_BY(mu_);             // by job number
 };
 
 }  // namespace muster
