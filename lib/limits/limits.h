@@ -36,6 +36,9 @@ inline constexpr int kPageSizeDefault = 50;
 inline constexpr int kPageSizeMax = 500;
 inline constexpr int kRequestIdBytesMax = 64;
 inline constexpr int kJobsQueuedMax = 10000;  // one row each; a runaway script stops here
+inline constexpr int64_t kEndedJobsKept =
+    10000;  // --ended_jobs_keep: some KB each, and a start of the coordinator looks at all of them
+inline constexpr absl::Duration kEndedJobsKeptFor = absl::Hours(30 * 24);  // --ended_jobs_ttl
 inline constexpr int kJobEventsKeptMax = 1000;  // of one job; a watcher is told how many are gone
 inline constexpr int kWatchEventsMax = 500;     // in one message of WatchJob
 inline constexpr int kChangesQueuedMax =

@@ -10,6 +10,7 @@ namespace muster {
 namespace {
 
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+constexpr absl::Duration kSweepInterval = absl::Minutes(1);
 
 }  // namespace
 
@@ -59,7 +60,8 @@ Coordinator::Coordinator(Options options, StateFolder folder,
                 .fleet = &fleet_,
                 .checkpoints = &checkpoints_,
                 .metrics = metrics_.get()}),
-      dispatcher_(&registry_, &fleet_) {}
+      dispatcher_(&registry_, &fleet_),
+      ended_jobs_({.registry = &registry_, .users = &users_, .retention = options_.retention}) {}
 
 v1::ListMembersResponse Coordinator::ListMembers() const {
   v1::ListMembersResponse response = members_.ListMembers();
@@ -72,6 +74,10 @@ void Coordinator::Tick() {
   members_.ExpireLeases();
   TickJobs();
   dispatcher_.Dispatch();
+  if (registry_.Now() - last_sweep_ >= kSweepInterval) {
+    last_sweep_ = registry_.Now();
+    ended_jobs_.SweepSoon();
+  }
   if (registry_.Now() - last_progress_ < kWatchInterval) return;
   last_progress_ = registry_.Now();
   WakeWatches();

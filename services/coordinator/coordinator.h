@@ -18,6 +18,7 @@
 #include "services/coordinator/checkpoint_desk.h"
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/dispatcher.h"
+#include "services/coordinator/ended_jobs.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/fleet_clock.h"
 #include "services/coordinator/fleet_desk.h"
@@ -39,6 +40,7 @@ class Coordinator {
     std::string state_dir;      // made if missing
     bool data_visible = false;  // CreateJob opens the data sets
     absl::Duration lease = absl::Seconds(5);
+    EndedJobs::Retention retention;
     Metrics* metrics = nullptr;  // outlives the coordinator
     // Neither jumps nor runs backwards.
     std::function<absl::Time()> clock = [clock = std::make_shared<FleetClock>()] {
@@ -135,7 +137,9 @@ class Coordinator {
   UserOperations users_;
   FleetDesk members_;
   Dispatcher dispatcher_;
+  EndedJobs ended_jobs_;
   absl::Time last_progress_ = absl::InfinitePast();  // the ticking thread's
+  absl::Time last_sweep_ = absl::InfinitePast();     // likewise
 };
 
 }  // namespace muster

@@ -20,9 +20,11 @@
 #include "grpcpp/server_builder.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
+#include "lib/limits/limits.h"
 #include "lib/telemetry/metrics.h"
 #include "services/coordinator/checkpoint_service.h"
 #include "services/coordinator/coordinator.h"
+#include "services/coordinator/ended_jobs.h"
 #include "services/coordinator/fleet_service.h"
 #include "services/coordinator/job_service.h"
 
@@ -37,6 +39,13 @@ ABSL_FLAG(bool, data_visible, false,
 ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, for grpcurl and the like");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "how long a member may be silent before it counts as lost; at least 1s");
+ABSL_FLAG(int64_t, ended_jobs_keep, muster::limits::kEndedJobsKept,
+          "how many jobs that have ended are kept, the newest; 0: all");
+ABSL_FLAG(absl::Duration, ended_jobs_ttl, muster::limits::kEndedJobsKeptFor,
+          "how long jobs that have ended are kept; 0: for ever");
+ABSL_FLAG(bool, ended_jobs_checkpoints, false,
+          "whether jobs that are not kept go with their checkpoints; else those that have "
+          "checkpoints stay until somebody deletes them");
 
 namespace muster {
 namespace {
@@ -91,6 +100,15 @@ int Main() {
     LOG(ERROR) << "--lease: must be at least " << kLeaseMin << " (is " << lease << ")";
     return kExitConfig;
   }
+  const EndedJobs::Retention retention{
+      .keep = absl::GetFlag(FLAGS_ended_jobs_keep),
+      .ttl = absl::GetFlag(FLAGS_ended_jobs_ttl),
+      .with_checkpoints = absl::GetFlag(FLAGS_ended_jobs_checkpoints)};
+  if (retention.keep < 0 || retention.ttl < absl::ZeroDuration()) {
+    LOG(ERROR) << "--ended_jobs_keep and --ended_jobs_ttl: must not be negative (are "
+               << retention.keep << " and " << retention.ttl << "); 0 keeps all, for ever";
+    return kExitConfig;
+  }
   Metrics metrics;
   if (const absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served;
@@ -99,6 +117,7 @@ int Main() {
   auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
                                         .data_visible = absl::GetFlag(FLAGS_data_visible),
                                         .lease = absl::GetFlag(FLAGS_lease),
+                                        .retention = retention,
                                         .metrics = &metrics});
   if (!coordinator.ok()) {
     LOG(ERROR) << coordinator.status();

@@ -7,10 +7,25 @@ std::shared_ptr<JobWatch> WatchHub::Add(uint64_t number, std::string name, uint6
   std::shared_ptr<JobWatch> watch(new JobWatch(number, std::move(name), std::move(waker)));
   watch->revision = revision;
   absl::MutexLock lock(&mu_);
+  if (++added_ > kForgottenMax) ForgetGone();
   auto& watches = watches_[number];
   std::erase_if(watches, [](const auto& other) { return other.expired(); });
   watches.push_back(watch);
   return watch;
+}
+
+// Nobody wakes the watches of a job that has ended, so nobody would notice that they are gone.
+void WatchHub::ForgetGone() {
+  added_ = 0;
+  absl::erase_if(watches_, [](auto& job) {
+    std::erase_if(job.second, [](const auto& watch) { return watch.expired(); });
+    return job.second.empty();
+  });
+}
+
+int64_t WatchHub::jobs_held() const {
+  absl::MutexLock lock(&mu_);
+  return std::ssize(watches_);
 }
 
 void WatchHub::Wake(absl::Span<const uint64_t> numbers) {

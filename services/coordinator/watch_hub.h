@@ -51,10 +51,18 @@ class WatchHub {
   // Whether something is to be sent. What changes after this call makes the watch due again.
   bool TakeDue(JobWatch& watch) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Jobs of which something is held: of all that were ever watched no more than kForgottenMax
+  // beyond those that are watched now.
+  static constexpr int kForgottenMax = 1024;
+  int64_t jobs_held() const ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
-  absl::Mutex mu_;
+  void ForgetGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  mutable absl::Mutex mu_;
   absl::flat_hash_map<uint64_t, std::vector<std::weak_ptr<JobWatch>>> watches_
       ABSL_GUARDED_BY(mu_);             // by job number
+  int added_ ABSL_GUARDED_BY(mu_) = 0;  // since the last ForgetGone()
 };
 
 }  // namespace muster

@@ -46,5 +46,20 @@ TEST(WatchHubTest, AWatchIsForgottenWithItsStream) {
   EXPECT_EQ(wakes, 0);
 }
 
+TEST(WatchHubTest, WatchesOfJobsThatNobodyWakesDoNotPileUp) {
+  WatchHub hub;
+  auto waker = std::make_shared<StreamWaker>(std::function<void()>());
+  const auto held = hub.Add(1, "jobs/line-1", 0, waker);
+
+  for (uint64_t number = 2; number < 5 * WatchHub::kForgottenMax; ++number) {
+    hub.Add(number, "ended", 0, waker);
+    ASSERT_LE(hub.jobs_held(), WatchHub::kForgottenMax + 2);
+  }
+
+  hub.TakeDue(*held);
+  hub.Wake({1});
+  EXPECT_TRUE(hub.TakeDue(*held)) << "one whose stream is there is not forgotten";
+}
+
 }  // namespace
 }  // namespace muster

@@ -1,0 +1,100 @@
+#include "services/coordinator/ended_jobs.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/job/resource_name.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+
+EndedJobs::EndedJobs(const Options& options) : options_(options), thread_([this] { Run(); }) {}
+
+EndedJobs::~EndedJobs() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+// The record of a job that has a checkpoint names one; only for the others the disk is asked, which
+// knows of checkpoints that nobody could read.
+std::vector<std::string> EndedJobs::FindSurplus() const {
+  struct Ended {
+    absl::Time time;
+    uint64_t number;
+    std::string id;
+    bool expendable;
+  };
+  const Retention& retention = options_.retention;
+  JobRegistry::Turn turn(options_.registry);
+  std::vector<Ended> ended;
+  for (const auto& [number, entry] : turn.jobs()) {
+    const v1::Job& record = *entry->published;
+    if (!IsTerminal(record.state())) continue;
+    const bool has_checkpoint = !record.checkpoint().empty();
+    ended.push_back({.time = FromProto(record.end_time()),
+                     .number = number,
+                     .id = JobIdOf(record.name()),
+                     .expendable = record.reason() != "JOB_DAMAGED" &&
+                                   (retention.with_checkpoints || !has_checkpoint)});
+  }
+  std::ranges::sort(ended, std::greater<>(),
+                    [](const Ended& job) { return std::tuple(job.time, job.number); });
+  const absl::Time now = options_.registry->Now();
+  std::vector<std::string> surplus;
+  for (size_t i = 0; i < ended.size(); ++i) {
+    const bool too_many = retention.keep > 0 && static_cast<int64_t>(i) >= retention.keep;
+    const bool too_old =
+        retention.ttl > absl::ZeroDuration() && now - ended[i].time >= retention.ttl;
+    if (ended[i].expendable && (too_many || too_old)) surplus.push_back(ended[i].id);
+  }
+  return surplus;
+}
+
+// What cannot be looked at may hold one.
+bool EndedJobs::HasCheckpointsOnDisk(const std::string& id) const {
+  const auto steps = ListCheckpointSteps(options_.registry->folder().checkpoints(id));
+  return !steps.ok() || !steps->empty();
+}
+
+void EndedJobs::Sweep() {
+  for (const std::string& id : FindSurplus()) {
+    if (stopping()) return;
+    if (!options_.retention.with_checkpoints && HasCheckpointsOnDisk(id)) continue;
+    const absl::Status deleted = options_.users->DeleteJob(id);
+    if (deleted.ok() || absl::IsNotFound(deleted) || absl::IsFailedPrecondition(deleted)) continue;
+    LOG(ERROR) << JobName(id) << " ended long ago and cannot be deleted: " << deleted;
+    return;  // the disk's trouble is the next job's too
+  }
+}
+
+void EndedJobs::SweepSoon() {
+  absl::MutexLock lock(&mu_);
+  due_ = true;
+}
+
+bool EndedJobs::stopping() const {
+  absl::MutexLock lock(&mu_);
+  return stopping_;
+}
+
+void EndedJobs::Run() {
+  auto something = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return due_ || stopping_; };
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&something));
+      if (stopping_) return;
+      due_ = false;
+    }
+    Sweep();
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+// Which of the jobs that have ended are still kept, so that they do not grow for ever.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "lib/limits/limits.h"
+#include "services/coordinator/job_registry.h"
+#include "services/coordinator/user_operations.h"
+
+namespace muster {
+
+// Deletes ended jobs as a user would with DeleteJob. A job that has a checkpoint stays, unless the
+// operator has said otherwise: what was trained is never deleted silently. Damaged jobs stay too:
+// somebody may want to look at them. Thread-safe.
+class EndedJobs {
+ public:
+  struct Retention {
+    int64_t keep = limits::kEndedJobsKept;           // the newest; 0: all
+    absl::Duration ttl = limits::kEndedJobsKeptFor;  // since a job's end; 0: for ever
+    bool with_checkpoints = false;                   // jobs that have checkpoints go as well
+  };
+  struct Options {
+    JobRegistry* registry;  // both outlive this
+    UserOperations* users;
+    Retention retention;
+  };
+  explicit EndedJobs(const Options& options);
+  // Finishes the deletion that is under way.
+  ~EndedJobs();
+
+  // Deletes what is not kept any more. Waits for the disk.
+  void Sweep() ABSL_LOCKS_EXCLUDED(mu_);
+  // The same on a thread of its own; returns at once.
+  void SweepSoon() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  std::vector<std::string> FindSurplus() const;  // ids of jobs
+  bool HasCheckpointsOnDisk(const std::string& id) const;
+  bool stopping() const ABSL_LOCKS_EXCLUDED(mu_);
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  mutable absl::Mutex mu_;
+  bool due_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace muster

@@ -1,0 +1,103 @@
+#include "services/coordinator/ended_jobs.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "services/coordinator/registry_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class EndedJobsTest : public RegistryFixture {
+ protected:
+  // A job that ends now.
+  uint64_t AddEnded() {
+    const uint64_t number = AddJob();
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    EXPECT_TRUE(entry.job.Cancel(now_).ok());
+    turn.Perform(entry);
+    return number;
+  }
+  void CommitCheckpoint(uint64_t number) {
+    v1::Checkpoint checkpoint;
+    checkpoint.set_step(4);
+    checkpoint.set_name(View(number).name() + "/checkpoints/4");
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    entry.job.CheckpointCommitted(checkpoint, now_);
+    turn.Perform(entry, {.checkpoint = checkpoint});
+  }
+  // The numbers of the jobs that are left.
+  std::vector<uint64_t> Sweep(const EndedJobs::Retention& retention) {
+    registry_->changes().AwaitAll();
+    EndedJobs({.registry = registry_.get(), .users = &users_, .retention = retention}).Sweep();
+    JobRegistry::Turn turn(registry_.get());
+    std::vector<uint64_t> numbers;
+    for (const auto& [number, entry] : turn.jobs()) numbers.push_back(number);
+    return numbers;
+  }
+
+  CheckpointDesk checkpoints_{registry_.get(), &coordinator_metrics_};
+  UserOperations users_{
+      {.registry = registry_.get(), .checkpoints = &checkpoints_, .watches = &watches_}};
+};
+
+TEST_F(EndedJobsTest, KeepsTheNewestThatEndedAndEveryOneThatHasNot) {
+  AddJob();
+  AddEnded();
+  now_ += absl::Seconds(1);
+  AddEnded();
+  now_ += absl::Seconds(1);
+  AddEnded();
+
+  EXPECT_THAT(Sweep({.keep = 2, .ttl = absl::ZeroDuration()}), ElementsAre(1, 3, 4));
+  EXPECT_EQ(store_->LoadJobs()->size(), 3);
+}
+
+TEST_F(EndedJobsTest, ForgetsWhatEndedTooLongAgo) {
+  AddEnded();
+  now_ += absl::Hours(1);
+  AddEnded();
+  EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::Hours(2)}), ElementsAre(1, 2));
+
+  now_ += absl::Hours(1);
+
+  EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::ZeroDuration()}), ElementsAre(1, 2)) << "0: for ever";
+  EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::Hours(2)}), ElementsAre(2));
+}
+
+TEST_F(EndedJobsTest, AJobWithACheckpointGoesOnlyWhereTheOperatorSaidSo) {
+  const uint64_t trained = AddEnded();
+  CommitCheckpoint(trained);
+  const uint64_t unknown_to_the_store = AddEnded();
+  std::filesystem::create_directories(registry_->folder().checkpoints("line-2") + "/step-00000004");
+  AddEnded();
+
+  EXPECT_THAT(Sweep({.ttl = absl::Nanoseconds(1)}), ElementsAre(trained, unknown_to_the_store, 3))
+      << "they end now";
+  now_ += absl::Seconds(1);
+  EXPECT_THAT(Sweep({.ttl = absl::Nanoseconds(1)}), ElementsAre(trained, unknown_to_the_store));
+  EXPECT_THAT(Sweep({.ttl = absl::Nanoseconds(1), .with_checkpoints = true}), IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(registry_->folder().job("line-2")));
+}
+
+TEST_F(EndedJobsTest, ADamagedJobIsLeftToBeLookedAt) {
+  const uint64_t job = AddJob();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job);
+    entry.job.Fail("JOB_DAMAGED", "its plan does not parse", now_);
+    turn.Perform(entry);
+  }
+  now_ += absl::Hours(1);
+
+  EXPECT_THAT(Sweep({.ttl = absl::Hours(1)}), ElementsAre(job));
+}
+
+}  // namespace
+}  // namespace muster
