@@ -3,14 +3,17 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_plan.h"
+#include "services/coordinator/plan_memory.h"
 
 namespace muster {
 namespace {
@@ -21,6 +24,9 @@ constexpr absl::Duration kGatherTime = absl::Seconds(2);
 // From then on members that come free are kept for a job that does not fit yet. A shorter time
 // idles them for longer; a longer one lets more small jobs pass.
 constexpr absl::Duration kReserveAfter = absl::Minutes(1);
+
+constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
+constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
 
 }  // namespace
 
@@ -38,15 +44,121 @@ Dispatcher::~Dispatcher() {
   thread_.join();
 }
 
-// ---------------------------------------------------------------- choosing
-
 Dispatcher::Starts Dispatcher::starting() const {
   absl::MutexLock lock(&mu_);
   return starting_;
 }
 
+// ---------------------------------------------------------------- memory of ps
+
+Dispatcher::Taken Dispatcher::TakenBy(const v1::JobPlan& plan,
+                                      const absl::btree_map<std::string, PsMemory>& memory) {
+  Taken taken{.generation = plan.generation()};
+  for (const auto& [ps, bytes] : memory) taken.bytes[ps] = bytes.With(plan.workers_size());
+  return taken;
+}
+
+void Dispatcher::LearnWhatIsTaken() {
+  std::vector<std::shared_ptr<const v1::JobPlan>> unknown;
+  {
+    JobRegistry::Turn turn(registry_);
+    const std::vector<JobRegistry::Entry*> active = turn.Active();
+    absl::MutexLock lock(&mu_);
+    absl::erase_if(taken_, [&](const auto& job) {
+      return std::ranges::none_of(active, [&](const JobRegistry::Entry* entry) {
+        return entry->job.record().number() == job.first;
+      });
+    });
+    for (const JobRegistry::Entry* entry : active) {
+      const auto taken = taken_.find(entry->job.record().number());
+      if (taken == taken_.end() || taken->second.generation != entry->job.plan()->generation()) {
+        unknown.push_back(entry->job.plan());
+      }
+    }
+  }
+  for (const auto& plan : unknown) {
+    Taken taken = TakenBy(*plan, MemoryOfPs(*plan));
+    absl::MutexLock lock(&mu_);
+    taken_[plan->job_number()] = std::move(taken);
+  }
+}
+
+int64_t Dispatcher::RoomOf(const v1::Hello& ps,
+                           const std::vector<JobRegistry::Entry*>& active) const {
+  if (ps.memory_bytes() == 0) return std::numeric_limits<int64_t>::max();
+  int64_t room = ps.memory_bytes();
+  absl::MutexLock lock(&mu_);
+  for (const JobRegistry::Entry* entry : active) {
+    const auto job = taken_.find(entry->job.record().number());
+    if (job == taken_.end()) continue;
+    const auto bytes = job->second.bytes.find(ps.member());
+    if (bytes != job->second.bytes.end()) room -= bytes->second;
+  }
+  return room;
+}
+
+bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Turn& turn,
+                         const absl::btree_map<std::string, PsMemory>& memory) const {
+  const std::vector<JobRegistry::Entry*> active = turn.Active();
+  return std::ranges::all_of(start.ps, [&](const v1::Hello& ps) {
+    const auto needed = memory.find(ps.member());
+    return needed == memory.end() ||
+           needed->second.With(static_cast<int>(start.workers.size())) <= RoomOf(ps, active);
+  });
+}
+
+// An event tells when the answer changes, not when the figures do.
+void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& waiting,
+                                     const std::vector<FreeMembers::Ps>& ps) {
+  JobRegistry::Entry& entry = *turn.FindNumber(waiting.number);
+  const std::string& told = entry.job.record().reason();
+  const bool told_of_memory = told == kWaitsForMemory || told == kMemoryTooSmall;
+  const MemoryFit fit = FitOf(waiting, ps);
+  if (fit == MemoryFit::kFits && !told_of_memory) return;  // as most of thousands
+  const absl::Time now = registry_->Now();
+  const absl::Time queued_since = entry.queued_since;
+  const std::string need =
+      absl::StrCat("its shards need up to ", waiting.ps_memory.With(waiting.workers_min),
+                   " bytes on each of ", waiting.ps, " ps with ", waiting.workers_min, " workers");
+  switch (fit) {
+    case MemoryFit::kFits:
+      entry.job.Wait("WAITS_FOR_MEMBERS", "waits for members", now);
+      break;
+    case MemoryFit::kWaits: {
+      const auto roomiest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::room_bytes);
+      entry.job.Wait(kWaitsForMemory,
+                     absl::StrCat("waits for memory of ps: ", need, "; the most that is left is ",
+                                  roomiest->room_bytes, " of ", roomiest->capacity_bytes,
+                                  " bytes, on ", roomiest->name),
+                     now);
+      break;
+    }
+    case MemoryFit::kTooLittle: {
+      const auto largest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::capacity_bytes);
+      entry.job.Wait(
+          kMemoryTooSmall,
+          absl::StrCat("too few ps of the fleet are large enough: ", need, "; the largest, ",
+                       largest->name, ", has ", largest->capacity_bytes,
+                       " (--memory_bytes). Start ps with more memory, or suspend the "
+                       "job and resume it with more resources.ps"),
+          now);
+      break;
+    }
+  }
+  turn.Perform(entry);
+  entry.queued_since = queued_since;  // it has waited before it was told for what
+}
+
+// ---------------------------------------------------------------- choosing
+
 std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
-                                                const Starts& starting) const {
+                                                const Starts& starting) {
+  absl::MutexLock lock(&mu_);
+  absl::erase_if(needs_, [&](const auto& need) {
+    const JobRegistry::Entry* const entry = turn.FindNumber(need.first);
+    return entry == nullptr || entry->job.state() != v1::QUEUED ||
+           entry->job.record().spec().resources().ps() != need.second.ps;
+  });
   std::vector<WaitingJob> waiting;
   for (const auto& [number, entry] : turn.jobs()) {
     if (entry->job.state() != v1::QUEUED || starting.contains(number)) continue;
@@ -59,6 +171,7 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
          .workers_max = static_cast<int>(std::max<int64_t>(
              workers.min(), std::min<int64_t>(workers.max(), spec.data().batch_size()))),
          .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
+         .ps_memory = needs_.contains(number) ? needs_.at(number).memory : PsMemory{},
          .settle_for_fewer = registry_->Now() - entry->queued_since >= kGatherTime,
          .reserves = registry_->Now() - entry->queued_since >= kReserveAfter});
   }
@@ -82,7 +195,12 @@ FreeMembers Dispatcher::FindFreeMembers(
                                            return entry->job.Uses(name);
                                          }));
     if (member.hello.role() == v1::PS) {
-      free.ps.push_back({name, serving});
+      const int64_t bytes = member.hello.memory_bytes();
+      free.ps.push_back(
+          {.name = name,
+           .jobs = serving,
+           .room_bytes = RoomOf(member.hello, active),
+           .capacity_bytes = bytes > 0 ? bytes : std::numeric_limits<int64_t>::max()});
     } else {
       ++free.workers_attached;
       if (serving == 0 && member.jobs.empty()) free.workers.push_back(name);
@@ -92,6 +210,7 @@ FreeMembers Dispatcher::FindFreeMembers(
 }
 
 void Dispatcher::Dispatch() {
+  LearnWhatIsTaken();
   const Starts starting = this->starting();
   std::vector<std::shared_ptr<const Start>> starts;
   {
@@ -99,7 +218,9 @@ void Dispatcher::Dispatch() {
     const std::vector<WaitingJob> waiting = WaitingJobs(turn, starting);
     if (waiting.empty()) return;
     const auto members = fleet_->members();
-    for (const Placement& placement : Schedule(waiting, FindFreeMembers(turn, starting, members))) {
+    const FreeMembers free = FindFreeMembers(turn, starting, members);
+    for (const WaitingJob& job : waiting) TellWhatIsWaitedFor(turn, job, free.ps);
+    for (const Placement& placement : Schedule(waiting, free)) {
       auto start = std::make_shared<Start>();
       start->number = placement.number;
       start->revision = turn.FindNumber(placement.number)->job.record().revision();
@@ -169,6 +290,8 @@ void Dispatcher::Carry(const Start& start) {
   }
   absl::StatusOr<std::shared_ptr<const v1::JobPlan>> plan =
       Prepare(start, record, origin, std::move(graph));
+  absl::btree_map<std::string, PsMemory> memory;
+  if (plan.ok()) memory = MemoryOfPs(**plan);
 
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
@@ -178,6 +301,22 @@ void Dispatcher::Carry(const Start& start) {
                     registry_->Now());
     turn.Perform(*entry);
     return;
+  }
+  if (!HasRoom(start, turn, memory)) {
+    // The next Dispatch() finds other ps, or tells what the job waits for.
+    Need need{.ps = static_cast<int>(start.ps.size())};
+    for (const auto& [ps, bytes] : memory) {
+      need.memory.bytes = std::max(need.memory.bytes, bytes.bytes);
+      need.memory.bytes_per_worker = std::max(need.memory.bytes_per_worker, bytes.bytes_per_worker);
+    }
+    absl::MutexLock lock(&mu_);
+    needs_[start.number] = need;
+    return;
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    needs_.erase(start.number);
+    taken_[start.number] = TakenBy(**plan, memory);
   }
   entry->rounds.Begin();
   entry->graph.reset();

@@ -24,6 +24,10 @@ namespace muster {
 // of the dispatcher's own makes them, outside of the registry's turns; meanwhile their members
 // count as taken. A job that was changed in between (cancelled, suspended) or lost one of its
 // members is not started: it waits for the next Dispatch(), as if nothing had been planned.
+//
+// What a job's shards take of its ps is known once it was planned. If they do not fit the job stays
+// QUEUED, says so (reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" where no ps would ever do) and
+// is planned again when they would.
 class Dispatcher {
  public:
   using ModelBuilder = std::function<absl::StatusOr<v1::Graph>(const v1::ModelSpec&)>;
@@ -47,9 +51,30 @@ class Dispatcher {
     std::vector<v1::Hello> ps;       // in plan order
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
+  // What a job that could not start needs of each of so many ps, at most.
+  struct Need {
+    int ps = 0;
+    PsMemory memory;
+  };
+  // What the plan of a job that runs takes, by ps.
+  struct Taken {
+    uint32_t generation = 0;
+    absl::btree_map<std::string, int64_t> bytes;
+  };
 
   Starts starting() const ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting) const;
+  // Of plans that this dispatcher did not make: those from before a restart.
+  void LearnWhatIsTaken() ABSL_LOCKS_EXCLUDED(mu_);
+  static Taken TakenBy(const v1::JobPlan& plan,
+                       const absl::btree_map<std::string, PsMemory>& memory);
+  // What the jobs that run leave of a ps.
+  int64_t RoomOf(const v1::Hello& ps, const std::vector<JobRegistry::Entry*>& active) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  bool HasRoom(const Start& start, const JobRegistry::Turn& turn,
+               const absl::btree_map<std::string, PsMemory>& memory) const;
+  void TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& job,
+                           const std::vector<FreeMembers::Ps>& ps);
+  std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting);
   FreeMembers FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
                               const absl::btree_map<std::string, AttachedMember>& members) const;
 
@@ -68,6 +93,8 @@ class Dispatcher {
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<const Start>> queue_ ABSL_GUARDED_BY(mu_);  // of starting_, to be done
+  absl::btree_map<uint64_t, Need> needs_ ABSL_GUARDED_BY(mu_);           // of jobs that wait
+  absl::btree_map<uint64_t, Taken> taken_ ABSL_GUARDED_BY(mu_);          // by active jobs
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: it uses the others
 };

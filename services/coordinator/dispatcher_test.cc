@@ -1,11 +1,18 @@
 #include "services/coordinator/dispatcher.h"
 
+#include <gmock/gmock.h>
+
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "lib/graph/zoo/zoo.h"
+#include "services/coordinator/plan_memory.h"
 #include "services/coordinator/registry_fixture.h"
 
 namespace muster {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class DispatcherTest : public RegistryFixture {
  protected:
@@ -24,6 +31,28 @@ class DispatcherTest : public RegistryFixture {
     registry_->changes().AwaitAll();
   }
 
+  void AttachPs(const std::string& name, int64_t memory_bytes) {
+    v1::Hello hello = Hello(name);
+    hello.set_memory_bytes(memory_bytes);
+    const auto arrival =
+        fleet_->Attach(hello, std::make_shared<StreamWaker>(std::function<void()>()), now_);
+    ASSERT_TRUE(arrival.ok()) << arrival.status();
+    attached_.push_back(arrival->attachment);
+  }
+  // Of a job that was started, on its ps.
+  int64_t NeedOf(uint64_t number) {
+    JobRegistry::Turn turn(registry_.get());
+    const v1::JobPlan& plan = *turn.FindNumber(number)->job.plan();
+    return MemoryOfPs(plan).begin()->second.With(plan.workers_size());
+  }
+  void Cancel(uint64_t number) {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    EXPECT_TRUE(entry.job.Cancel(now_).ok());
+    turn.Perform(entry);
+  }
+
+  std::vector<std::shared_ptr<Attachment>> attached_;
   absl::Notification go_;  // until then no model is built, and so no plan made
   Dispatcher dispatcher_{registry_.get(), fleet_.get(), [this](const v1::ModelSpec& spec) {
                            go_.WaitForNotification();
@@ -125,6 +154,67 @@ TEST_F(DispatcherTest, AJobThatLosesAMemberWhileItIsPlannedWaitsForAnother) {
 
   EXPECT_EQ(View(job).state(), v1::PREPARING);
   EXPECT_EQ(View(job).workers(0), "w-1");
+}
+
+TEST_F(DispatcherTest, AJobThatNoPsIsLargeEnoughForSaysSoAndWaitsForOneThatIs) {
+  const uint64_t job = AddJob();
+  Attach("w-0");
+  AttachPs("p-0", /*memory_bytes=*/64);
+  Dispatch();
+  Dispatch();
+
+  EXPECT_EQ(View(job).state(), v1::QUEUED);
+  EXPECT_EQ(View(job).reason(), "MEMORY_TOO_SMALL");
+  EXPECT_THAT(View(job).message(), HasSubstr("the largest, p-0, has 64 (--memory_bytes)"));
+  const uint64_t revision = View(job).revision();
+  Dispatch();
+  EXPECT_EQ(View(job).revision(), revision) << "said once";
+
+  AttachPs("p-1", 1 << 20);
+  Dispatch();
+
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+  EXPECT_EQ(View(job).ps(0), "p-1");
+}
+
+// The second job starts when the first has ended, and so it does after a restart, when the plan of
+// the first comes from the store.
+TEST_F(DispatcherTest, AJobWaitsWhileOthersHaveThePsMemory) {
+  Attach("w-0");
+  Attach("w-1");
+  const auto unbounded = Attach("p-0");
+  const uint64_t probe = AddJob();
+  Dispatch();
+  const int64_t need = NeedOf(probe);
+  ASSERT_GT(need, 0);
+  Cancel(probe);
+  EXPECT_TRUE(fleet_->Detach(*unbounded, Fleet::Departure::kOrderly));
+  AttachPs("p-1", 2 * need - 1);
+
+  const uint64_t first = AddJob();
+  Dispatch();
+  const uint64_t second = AddJob();
+  Dispatch();
+  Dispatch();
+
+  EXPECT_EQ(View(first).state(), v1::PREPARING);
+  EXPECT_EQ(View(second).state(), v1::QUEUED);
+  EXPECT_EQ(View(second).reason(), "WAITS_FOR_MEMORY");
+  EXPECT_THAT(View(second).message(),
+              AllOf(HasSubstr(absl::StrCat("need up to ", need, " bytes on each of 1 ps")),
+                    HasSubstr(absl::StrCat(need - 1, " of ", 2 * need - 1, " bytes, on p-1"))));
+
+  Dispatcher restarted(registry_.get(), fleet_.get());
+  for (int i = 0; i < 2; ++i) {
+    restarted.Dispatch();
+    restarted.AwaitIdle();
+  }
+  EXPECT_EQ(View(second).state(), v1::QUEUED);
+
+  Cancel(first);
+  Dispatch();
+
+  EXPECT_EQ(View(second).state(), v1::PREPARING) << View(second).message();
 }
 
 }  // namespace

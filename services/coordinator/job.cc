@@ -203,6 +203,14 @@ void Job::SendWantedToAll(absl::Time now) {
 
 // ---------------------------------------------------------------- scheduling and users
 
+void Job::Wait(const std::string& reason, const std::string& message, absl::Time now) {
+  CHECK_EQ(state(), v1::QUEUED) << record_.name();
+  if (record_.reason() == reason) return;
+  record_.set_reason(reason);
+  record_.set_message(message);
+  Note(reason, message, now);
+}
+
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
   plan_ = std::move(plan);

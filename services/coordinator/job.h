@@ -73,6 +73,8 @@ class Job {
 
   // ---- the scheduler
   void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
+  // What a queued job waits for; nothing happens if it is told so already.
+  void Wait(const std::string& reason, const std::string& message, absl::Time now);
 
   // ---- members
   // What a member says of this job; null: its full list does not have it.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,21 @@
 
 namespace muster {
 
+// What a job's shards take of one ps.
+struct PsMemory {
+  int64_t bytes = 0;
+  int64_t bytes_per_worker = 0;  // and this for each of its workers
+
+  int64_t With(int workers) const { return bytes + bytes_per_worker * workers; }
+};
+
 struct WaitingJob {
   uint64_t number = 0;  // submission order
   int32_t priority = 0;
   int workers_min = 1;
   int workers_max = 1;
   int ps = 1;                    // 0: workers own the shards
+  PsMemory ps_memory = {};       // of each of them at most; zeros: not known yet
   bool settle_for_fewer = true;  // false: only with workers_max, more may be about to come
   bool reserves = false;         // it has waited for long: what comes free is kept for it
 };
@@ -23,6 +33,9 @@ struct FreeMembers {
   struct Ps {
     std::string name;
     int jobs = 0;  // that it serves already
+    // Left of its memory, and all of it.
+    int64_t room_bytes = std::numeric_limits<int64_t>::max();
+    int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
   };
   std::vector<std::string> workers;  // that serve no job
   std::vector<Ps> ps;                // every one attached: a ps serves several jobs
@@ -39,7 +52,16 @@ struct Placement {
 // order; a job that does not fit is passed over and later ones may start before it (backfill),
 // unless it reserves and the fleet is large enough for it: small jobs that come one after the other
 // would keep a large gang waiting for ever.
-// Workers in natural name order ("w-2" before "w-10"), ps by fewest jobs, then name. Pure.
+// Workers in natural name order ("w-2" before "w-10"), ps by fewest jobs, then name, among those
+// that have room for the job's shards; where too few have it, fewer workers need less. Pure.
 std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free);
+
+// Whether it is memory of ps that a job waits for.
+enum class MemoryFit {
+  kFits,       // it is not, or that is not known
+  kWaits,      // until other jobs end
+  kTooLittle,  // and too few of the ps that are attached would have it even if they served no job
+};
+MemoryFit FitOf(const WaitingJob& job, absl::Span<const FreeMembers::Ps> ps);
 
 }  // namespace muster

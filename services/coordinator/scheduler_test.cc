@@ -104,5 +104,68 @@ TEST(SchedulerTest, PsWithTheFewestJobsAreChosenAndShared) {
   EXPECT_THAT(placements[1].ps, ElementsAre("p-1"));
 }
 
+TEST(SchedulerTest, PsWithoutRoomForTheShardsArePassedOver) {
+  FreeMembers free{.workers = {"w-0", "w-1"},
+                   .ps = {{"p-0", 0, /*room_bytes=*/99, /*capacity_bytes=*/500},
+                          {"p-1", 5, /*room_bytes=*/250, /*capacity_bytes=*/500}}};
+  const WaitingJob job{.number = 1, .ps_memory = {.bytes = 60, .bytes_per_worker = 40}};
+  WaitingJob second = job;
+  second.number = 2;
+
+  const auto placements = Schedule({job, second}, free);
+
+  ASSERT_THAT(Numbers(placements), ElementsAre(1, 2)) << "the second finds 150 left";
+  EXPECT_THAT(placements[0].ps, ElementsAre("p-1"));
+  EXPECT_THAT(placements[1].ps, ElementsAre("p-1"));
+  free.workers.push_back("w-2");
+  WaitingJob third = job;
+  third.number = 3;
+  EXPECT_THAT(Numbers(Schedule({job, second, third}, free)), ElementsAre(1, 2))
+      << "and the third 50";
+}
+
+TEST(SchedulerTest, WhereMemoryIsShortAJobSettlesForFewerWorkers) {
+  FreeMembers free{.workers = {"w-0", "w-1", "w-2"}, .ps = {{"p-0", 0, 150, 500}}};
+  WaitingJob job{.number = 1,
+                 .workers_min = 1,
+                 .workers_max = 3,
+                 .ps_memory = {.bytes = 50, .bytes_per_worker = 50}};
+
+  const auto placements = Schedule({job}, free);
+
+  ASSERT_EQ(placements.size(), 1);
+  EXPECT_THAT(placements[0].workers, ElementsAre("w-0", "w-1"));
+  job.workers_min = 3;
+  EXPECT_THAT(Schedule({job}, free), IsEmpty());
+}
+
+TEST(SchedulerTest, NothingIsKeptForAJobThatNoPsIsLargeEnoughFor) {
+  const FreeMembers free{.workers = {"w-0"}, .ps = {{"p-0", 1, 50, 100}}, .workers_attached = 1};
+  WaitingJob large{.number = 1, .ps_memory = {.bytes = 101}, .reserves = true};
+  const WaitingJob small{.number = 2, .ps_memory = {.bytes = 10}};
+
+  EXPECT_THAT(Numbers(Schedule({large, small}, free)), ElementsAre(2));
+  large.ps_memory.bytes = 100;
+  EXPECT_THAT(Schedule({large, small}, free), IsEmpty()) << "it fits when the other job has ended";
+}
+
+TEST(SchedulerTest, TellsWhetherAJobWaitsForMemoryOfPs) {
+  const std::vector<FreeMembers::Ps> ps = {{"p-0", 1, 50, 100}, {"p-1", 0, 80, 80}};
+  WaitingJob job{.number = 1, .ps = 1};
+
+  EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits) << "not known";
+  job.ps_memory.bytes = 80;
+  EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits);
+  job.ps_memory.bytes = 81;
+  EXPECT_EQ(FitOf(job, ps), MemoryFit::kWaits);
+  job.ps_memory.bytes = 101;
+  EXPECT_EQ(FitOf(job, ps), MemoryFit::kTooLittle);
+  job.ps_memory.bytes = 81;
+  job.ps = 2;
+  EXPECT_EQ(FitOf(job, ps), MemoryFit::kTooLittle);
+  job.ps = 3;
+  EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits) << "it waits for a third ps";
+}
+
 }  // namespace
 }  // namespace muster
