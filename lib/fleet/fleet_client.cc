@@ -11,6 +11,7 @@
 #include "grpcpp/client_context.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
+#include "lib/limits/limits.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
@@ -19,7 +20,6 @@ namespace muster {
 namespace {
 
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
-constexpr absl::Duration kBackoffMax = absl::Seconds(2);
 constexpr absl::Duration kReportInterval = absl::Seconds(1);  // until Welcome says otherwise
 
 // Whether no later attempt can fare better.
@@ -97,7 +97,7 @@ class FleetClient::Session {
         lost_told = true;
       }
       WaitStopping(backoff);
-      backoff = std::min(backoff * 2, kBackoffMax);
+      backoff = std::min(backoff * 2, limits::kAttachBackoffMax);
     }
     absl::MutexLock lock(&mu_);
     finished_ = true;

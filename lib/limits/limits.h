@@ -29,6 +29,8 @@ inline constexpr absl::Duration kFirstMessageMax =
     absl::Seconds(10);  // until a stream says what it is about
 inline constexpr absl::Duration kStreamStallMax =
     absl::Minutes(1);  // without a message that its client sends, or reads
+inline constexpr absl::Duration kAttachBackoffMax =
+    absl::Seconds(2);  // of a member, between two attempts to reach the coordinator
 inline constexpr int kMembersRememberedMax =
     4 *
     kAttachedMembersMax;  // names, so that a process that was replaced is known when it comes back

@@ -21,6 +21,9 @@ namespace {
 // A job that could have more workers than are there waits this long for those that are still
 // attaching.
 constexpr absl::Duration kGatherTime = absl::Seconds(2);
+// After the coordinator's start a member that has just begun to back off comes too, and has this
+// long to connect: a job that starts without it runs with fewer workers to its end.
+constexpr absl::Duration kConnectTime = absl::Seconds(3);
 // From then on members that come free are kept for a job that does not fit yet. A shorter time
 // idles them for longer; a longer one lets more small jobs pass.
 constexpr absl::Duration kReserveAfter = absl::Minutes(1);
@@ -34,6 +37,7 @@ Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_m
     : registry_(registry),
       fleet_(fleet),
       build_model_(std::move(build_model)),
+      start_(registry->Now()),
       thread_([this] { Run(); }) {}
 
 Dispatcher::~Dispatcher() {
@@ -153,6 +157,7 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
 
 std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
                                                 const Starts& starting) {
+  const absl::Time now = registry_->Now();
   absl::MutexLock lock(&mu_);
   absl::erase_if(needs_, [&](const auto& need) {
     const JobRegistry::Entry* const entry = turn.FindNumber(need.first);
@@ -172,8 +177,9 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
              workers.min(), std::min<int64_t>(workers.max(), spec.data().batch_size()))),
          .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
          .ps_memory = needs_.contains(number) ? needs_.at(number).memory : PsMemory{},
-         .settle_for_fewer = registry_->Now() - entry->queued_since >= kGatherTime,
-         .reserves = registry_->Now() - entry->queued_since >= kReserveAfter});
+         .settle_for_fewer = now - entry->queued_since >= kGatherTime &&
+                             now - start_ >= limits::kAttachBackoffMax + kConnectTime,
+         .reserves = now - entry->queued_since >= kReserveAfter});
   }
   return waiting;
 }

@@ -13,6 +13,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "lib/graph/zoo/zoo.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job_registry.h"
@@ -90,6 +91,7 @@ class Dispatcher {
   JobRegistry* const registry_;
   Fleet* const fleet_;
   const ModelBuilder build_model_;
+  const absl::Time start_;
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<const Start>> queue_ ABSL_GUARDED_BY(mu_);  // of starting_, to be done

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "lib/graph/zoo/zoo.h"
+#include "lib/limits/limits.h"
 #include "services/coordinator/plan_memory.h"
 #include "services/coordinator/registry_fixture.h"
 
@@ -38,6 +39,18 @@ class DispatcherTest : public RegistryFixture {
         fleet_->Attach(hello, std::make_shared<StreamWaker>(std::function<void()>()), now_);
     ASSERT_TRUE(arrival.ok()) << arrival.status();
     attached_.push_back(arrival->attachment);
+  }
+  // For one worker or two.
+  uint64_t AddElasticJob() {
+    const uint64_t number = AddJob();
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    v1::ResourceSpec resources = entry.job.record().spec().resources();
+    resources.mutable_workers()->set_max(2);
+    EXPECT_TRUE(entry.job.Suspend(now_).ok());
+    EXPECT_TRUE(entry.job.Resume(&resources, now_).ok());
+    turn.Perform(entry);
+    return number;
   }
   // Of a job that was started, on its ps.
   int64_t NeedOf(uint64_t number) {
@@ -104,6 +117,34 @@ TEST_F(DispatcherTest, AModelThatWasBuiltWhenItWasSubmittedIsNotBuiltAgain) {
   const Job& again = turn.FindNumber(job)->job;
   ASSERT_EQ(again.plan()->generation(), 2);
   EXPECT_EQ(again.plan()->graph().parameters(0).name(), "as submitted");
+}
+
+// A member that failed to attach just before the coordinator came tries again after
+// kAttachBackoffMax.
+TEST_F(DispatcherTest, AfterAStartAJobWaitsForMembersThatBackOff) {
+  const uint64_t job = AddElasticJob();
+  Attach("p-0");
+  Attach("w-0");
+  now_ += limits::kAttachBackoffMax + absl::Seconds(1);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::QUEUED);
+
+  Attach("w-1");
+  Dispatch();
+
+  ASSERT_EQ(View(job).state(), v1::PREPARING);
+  EXPECT_EQ(View(job).workers_size(), 2);
+}
+
+TEST_F(DispatcherTest, AJobDoesNotWaitForeverForMoreMembersThanItNeeds) {
+  const uint64_t job = AddElasticJob();
+  Attach("p-0");
+  Attach("w-0");
+  now_ += limits::kAttachBackoffMax + absl::Seconds(3);
+
+  Dispatch();
+
+  EXPECT_EQ(View(job).state(), v1::PREPARING);
 }
 
 TEST_F(DispatcherTest, MembersOfAPlanThatIsBeingMadeAreTaken) {
