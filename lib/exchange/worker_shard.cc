@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<WorkerShard>> WorkerShard::Create(Options options
   if (plan.restore().empty()) {
     for (const LocalChunk chunk : parameters->chunks()) parameters->Initialize(chunk);
   } else if (parameters->chunk_count() > 0) {
-    RETURN_IF_ERROR(options.checkpoints->ReadShard(*parameters, stop));
+    RETURN_IF_ERROR(options.checkpoints->ReadShard(*parameters, stop, options.restored));
   }
   return absl::WrapUnique(new WorkerShard(std::move(options), std::move(parameters)));
 }

@@ -40,6 +40,7 @@ class WorkerShard {
     MemoryBudget* budget = nullptr;           // these two outlive the shard
     CheckpointClient* checkpoints = nullptr;  // null: neither restores nor writes (tests)
     std::function<void()> report_soon = [] {};
+    std::function<void(int64_t bytes)> restored = nullptr;  // told of what Create() reads
   };
   // Blocks while the checkpoint is read; CANCELLED once `stop` is requested. INVALID_ARGUMENT
   // (reason "BAD_PLAN"), RESOURCE_EXHAUSTED (reason "MEMORY_EXHAUSTED"), DATA_LOSS.

@@ -70,21 +70,29 @@ absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, cons
   return absl::CancelledError("the job was released");
 }
 
-absl::Status CheckpointClient::ReadShard(ParameterShard& shard, std::stop_token stop) {
+absl::Status CheckpointClient::ReadShard(ParameterShard& shard, std::stop_token stop,
+                                         const std::function<void(int64_t bytes)>& advanced) {
   const v1::JobPlan& plan = shard.plan();
+  int64_t most = 0;  // of all attempts
+  auto read = [&](int64_t bytes) {
+    if (advanced && bytes > most) advanced(bytes - most);
+    most = std::max(most, bytes);
+  };
   return Retry(
       absl::StrCat("reading shard ", ToInt(shard.shard()), " of ", plan.job(), " from ",
                    plan.restore()),
       ParameterShard::BytesNeeded(plan, shard.shard()),
-      [&](grpc::ClientContext& context) { return ReadOnce(shard, context); }, stop);
+      [&](grpc::ClientContext& context) { return ReadOnce(shard, context, read); }, stop);
 }
 
-absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientContext& context) {
+absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientContext& context,
+                                        absl::FunctionRef<void(int64_t bytes)> read) {
   v1::ReadShardRequest request;
   request.set_job(shard.plan().job());
   request.set_generation(shard.plan().generation());
   request.set_shard(ToInt(shard.shard()));
   shard.BeginRestore();
+  int64_t bytes = 0;
   auto reader = stub_->ReadShard(&context, request);
   for (v1::ShardSlice slice; reader->Read(&slice);) {
     if (absl::Status restored = shard.RestoreSlice(slice); !restored.ok()) {
@@ -92,6 +100,8 @@ absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientConte
       reader->Finish();
       return Annotate(restored, shard.plan().restore());
     }
+    bytes += static_cast<int64_t>(slice.data().size());
+    read(bytes);
   }
   RETURN_IF_ERROR(FromGrpc(reader->Finish()));
   return Annotate(shard.FinishRestore(), shard.plan().restore());

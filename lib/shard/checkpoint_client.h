@@ -6,6 +6,7 @@
 #include <memory>
 #include <stop_token>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -28,8 +29,10 @@ class CheckpointClient {
                             absl::Duration call_max = limits::kCheckpointCallMax);
 
   // Fills `shard` from the plan's checkpoint. DATA_LOSS when a slice's checksum is wrong or bytes
-  // are missing.
-  absl::Status ReadShard(ParameterShard& shard, std::stop_token stop);
+  // are missing. `advanced` is told of bytes when they have come for the first time, whatever is
+  // read again; it may be null.
+  absl::Status ReadShard(ParameterShard& shard, std::stop_token stop,
+                         const std::function<void(int64_t bytes)>& advanced = nullptr);
 
   // OK once the coordinator acknowledged.
   absl::Status WriteShard(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
@@ -41,7 +44,9 @@ class CheckpointClient {
   // `what` of `bytes` bytes is tried, for the log.
   absl::Status Retry(absl::string_view what, int64_t bytes, const Attempt& attempt,
                      const std::stop_token& stop) const;
-  absl::Status ReadOnce(ParameterShard& shard, grpc::ClientContext& context);
+  // `read` is told how many bytes of the shard have come by now.
+  absl::Status ReadOnce(ParameterShard& shard, grpc::ClientContext& context,
+                        absl::FunctionRef<void(int64_t bytes)> read);
   absl::Status WriteOnce(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
                          grpc::ClientContext& context);
 

@@ -122,6 +122,16 @@ TEST_F(CheckpointClientTest, RestoresAShardAlsoAfterABreak) {
       (std::vector<float>{1, 2, 3, 4}));
 }
 
+TEST_F(CheckpointClientTest, TellsOfBytesThatAreReadForTheFirstTime) {
+  int64_t told = 0;
+  auto advanced = [&](int64_t bytes) { told += bytes; };
+  auto shard = MakeShard();
+  service_.SetSlices({Slice(0, {1, 2}), Slice(8, {3, 4})});
+  service_.FailNext({kAway});
+  ASSERT_TRUE(client_.ReadShard(*shard, {}, advanced).ok());
+  EXPECT_EQ(told, 16);
+}
+
 TEST_F(CheckpointClientTest, RefusesADamagedOrIncompleteCheckpoint) {
   auto shard = MakeShard();
   service_.SetSlices({Slice(0, {1, 2})});

@@ -6,11 +6,6 @@
 
 namespace muster {
 
-void FailureJudge::BeginPreparing(absl::Time now) {
-  grace_until_ = absl::InfiniteFuture();
-  prepare_until_ = now + kPrepareDeadline;
-}
-
 std::optional<FailureJudge::Verdict> FailureJudge::Hear(const std::string& name,
                                                         const v1::MemberError& error,
                                                         const JobMembers& members, absl::Time now) {
@@ -58,11 +53,12 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                   members, situation.step);
     }
   }
-  if (situation.preparing && now >= prepare_until_) {
-    if (const std::string* late = members.FirstUnprepared()) {
-      return Verdict{"PREPARE_TIMEOUT",
-                     absl::StrCat(*late, " was not ready for step ", situation.first_step,
-                                  " within ", absl::FormatDuration(kPrepareDeadline))};
+  if (situation.preparing) {
+    if (const std::string* stalled = members.FirstStalled(now - kPrepareStallMax)) {
+      return Verdict{
+          "PREPARE_TIMEOUT",
+          absl::StrCat(*stalled, " is not ready for step ", situation.first_step,
+                       " and has shown no progress for ", absl::FormatDuration(kPrepareStallMax))};
     }
   }
   return std::nullopt;

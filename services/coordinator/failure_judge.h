@@ -13,13 +13,13 @@ namespace muster {
 
 // A member that fails is at fault unless it names another. That one may be dead: its lease, or its
 // own report, may tell the first cause, so an accusation is believed only after a while. Members
-// that do not come, back after a restart of the coordinator or to the end of preparing, fail too.
+// that do not come, back after a restart of the coordinator or any further in preparing, fail too.
 // Pure; time comes in; not thread-safe.
 class FailureJudge {
  public:
   static constexpr absl::Duration kAccusationSettles = absl::Seconds(2);
   static constexpr absl::Duration kRestartGrace = absl::Seconds(30);
-  static constexpr absl::Duration kPrepareDeadline = absl::Minutes(10);
+  static constexpr absl::Duration kPrepareStallMax = absl::Minutes(10);
 
   struct Verdict {
     std::string reason;
@@ -28,8 +28,9 @@ class FailureJudge {
 
   // The coordinator has just started: members have kRestartGrace to come back.
   void BeginGrace(absl::Time now) { grace_until_ = now + kRestartGrace; }
-  // A generation has just been given to its members, who have kPrepareDeadline for it.
-  void BeginPreparing(absl::Time now);
+  // A generation has just been given to its members. Each may take as long as it needs, but no
+  // longer than kPrepareStallMax without showing something new.
+  void BeginPreparing() { grace_until_ = absl::InfiniteFuture(); }
   // The generation is over: accusations of it are void.
   void Acquit() { accusation_.reset(); }
 
@@ -57,7 +58,6 @@ class FailureJudge {
 
   std::optional<Accusation> accusation_;  // the first
   absl::Time grace_until_ = absl::InfiniteFuture();
-  absl::Time prepare_until_ = absl::InfiniteFuture();
 };
 
 }  // namespace muster

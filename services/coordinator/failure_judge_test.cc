@@ -13,14 +13,16 @@ class FailureJudgeTest : public ::testing::Test {
     v1::JobPlan plan;
     for (const char* name : {"w-0", "w-1"}) plan.add_workers()->set_member(name);
     plan.add_shards()->set_member("p-0");
-    members_.Enlist(plan);
+    members_.Enlist(plan, kStart);
   }
 
-  void Report(const std::string& name, v1::MemberJobState state, int64_t next_step = 0) {
+  void Report(const std::string& name, v1::MemberJobState state, int64_t next_step = 0,
+              uint64_t prepare_progress = 0) {
     v1::JobReport report;
+    report.set_prepare_progress(prepare_progress);
     report.set_state(state);
     report.set_next_step(next_step);
-    members_.Take(name, &report);
+    members_.Take(name, &report, now_);
   }
   static v1::MemberError Error(const std::string& culprit) {
     v1::MemberError error;
@@ -31,6 +33,7 @@ class FailureJudgeTest : public ::testing::Test {
     return error;
   }
 
+  absl::Time now_ = kStart;
   JobMembers members_;
   FailureJudge judge_;
 };
@@ -88,18 +91,23 @@ TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {
   EXPECT_FALSE(judge_.Tick({.step = 5}, members_, end).has_value()) << "said once";
 }
 
-TEST_F(FailureJudgeTest, WhoIsNotPreparedInTimeIsNamed) {
-  judge_.BeginPreparing(kStart);
+TEST_F(FailureJudgeTest, WhoShowsNoProgressInPreparingIsNamed) {
+  judge_.BeginPreparing();
   for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_PREPARED);
   Report("w-1", v1::MEMBER_PREPARING);
-  const absl::Time end = kStart + FailureJudge::kPrepareDeadline;
-  EXPECT_FALSE(judge_.Tick({.preparing = false}, members_, end).has_value());
+  const FailureJudge::Situation preparing{.preparing = true, .first_step = 4};
+  now_ += FailureJudge::kPrepareStallMax;
+  EXPECT_FALSE(judge_.Tick({.preparing = false}, members_, now_).has_value());
+  Report("w-1", v1::MEMBER_PREPARING, 0, /*prepare_progress=*/1 << 20);
+  EXPECT_FALSE(judge_.Tick(preparing, members_, now_).has_value()) << "it restores";
+  now_ += FailureJudge::kPrepareStallMax;
+  Report("w-1", v1::MEMBER_PREPARING, 0, /*prepare_progress=*/1 << 20);
 
-  const auto verdict = judge_.Tick({.preparing = true, .first_step = 4}, members_, end);
+  const auto verdict = judge_.Tick(preparing, members_, now_);
 
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->reason, "PREPARE_TIMEOUT");
-  EXPECT_EQ(verdict->message, "w-1 was not ready for step 4 within 10m");
+  EXPECT_EQ(verdict->message, "w-1 is not ready for step 4 and has shown no progress for 10m");
 }
 
 }  // namespace

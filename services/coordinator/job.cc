@@ -62,8 +62,8 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
       checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)) {
   if (!active()) return;
   CHECK(plan_ != nullptr) << record_.name();
-  Enlist();
-  if (state() == v1::PREPARING) judge_.BeginPreparing(now);
+  Enlist(now);
+  if (state() == v1::PREPARING) judge_.BeginPreparing();
   judge_.BeginGrace(now);
 }
 
@@ -98,8 +98,8 @@ bool Job::Uses(const std::string& member) const { return active() && members_.co
 
 Job::Effects Job::TakeEffects() { return std::exchange(effects_, {}); }
 
-void Job::Enlist() {
-  members_.Enlist(*plan_);
+void Job::Enlist(absl::Time now) {
+  members_.Enlist(*plan_, now);
   checkpoints_.Begin(*plan_);
   // A step may have been recorded just before the suspension that repeats it.
   const bool all_durable = durable_ == ledger_.known();
@@ -215,7 +215,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
   plan_ = std::move(plan);
   record_.set_generation(plan_->generation());
-  Enlist();
+  Enlist(now);
   record_.clear_workers();
   record_.clear_ps();
   for (const v1::PlanWorker& worker : plan_->workers()) record_.add_workers(worker.member());
@@ -227,7 +227,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   }
   record_.mutable_progress()->set_step(plan_->first_step());
   nonfinite_noted_ = false;
-  judge_.BeginPreparing(now);
+  judge_.BeginPreparing();
   Move(
       v1::PREPARING, "SCHEDULED",
       absl::StrCat("generation ", plan_->generation(), " on ", record_.workers_size(),
@@ -335,7 +335,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     return;
   }
   if (report == nullptr || report->generation() != record_.generation()) {
-    const JobMembers::Member& member = members_.Take(name, nullptr);
+    const JobMembers::Member& member = members_.Take(name, nullptr, now);
     if (state() == v1::RUNNING) {
       return Fail("MEMBER_FORGOT_JOB",
                   absl::StrCat(name, " no longer serves the job at step ", member.next_step,
@@ -344,7 +344,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     }
     return SendWanted(name, now);
   }
-  if (members_.Take(name, report).is_worker()) TakeRecords(name, *report, now);
+  if (members_.Take(name, report, now).is_worker()) TakeRecords(name, *report, now);
   if (report->state() == v1::MEMBER_FAILED) {
     if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
       Fail(verdict->reason, verdict->message, now);

@@ -114,7 +114,7 @@ class Job {
   void Fail(const std::string& reason, const std::string& message, absl::Time now);
 
  private:
-  void Enlist();
+  void Enlist(absl::Time now);
   void Note(const std::string& reason, const std::string& message, absl::Time now);
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);

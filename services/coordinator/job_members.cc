@@ -6,7 +6,7 @@
 
 namespace muster {
 
-void JobMembers::Enlist(const v1::JobPlan& plan) {
+void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   members_.clear();
   sent_.clear();
   for (int rank = 0; rank < plan.workers_size(); ++rank) {
@@ -16,6 +16,7 @@ void JobMembers::Enlist(const v1::JobPlan& plan) {
   for (const v1::PlanChunk& chunk : plan.chunks()) {
     members_[plan.shards(chunk.shard()).member()].shards.insert(chunk.shard());
   }
+  for (auto& [name, member] : members_) member.advanced = now;
 }
 
 std::vector<std::string> JobMembers::names() const {
@@ -24,11 +25,16 @@ std::vector<std::string> JobMembers::names() const {
   return names;
 }
 
-const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::JobReport* report) {
+const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::JobReport* report,
+                                           absl::Time now) {
   Member& member = members_.at(name);
   member.heard = true;
   member.serving = report != nullptr;
   if (report == nullptr) return member;
+  if (report->state() != member.state || report->prepare_progress() > member.prepare_progress) {
+    member.advanced = now;
+  }
+  member.prepare_progress = std::max(member.prepare_progress, report->prepare_progress());
   member.state = report->state();
   member.next_step = report->next_step();
   member.has_more_records =
@@ -88,9 +94,10 @@ const std::string* JobMembers::FirstSilent() const {
   return nullptr;
 }
 
-const std::string* JobMembers::FirstUnprepared() const {
+const std::string* JobMembers::FirstStalled(absl::Time since) const {
   for (const auto& [name, member] : members_) {
-    if (!member.serving || member.state == v1::MEMBER_PREPARING) return &name;
+    const bool unprepared = !member.serving || member.state == v1::MEMBER_PREPARING;
+    if (unprepared && member.advanced <= since) return &name;
   }
   return nullptr;
 }

@@ -30,19 +30,21 @@ class JobMembers {
     int64_t next_step = 0;
     bool has_more_records = false;  // than its last report could hold
     v1::DatasetFacts dataset;
+    uint64_t prepare_progress = 0;
+    absl::Time advanced;  // when it last showed something new on its way to being prepared
 
     bool is_worker() const { return rank >= 0; }
   };
 
   // The members of a plan; what was known of others is forgotten.
-  void Enlist(const v1::JobPlan& plan);
+  void Enlist(const v1::JobPlan& plan, absl::Time now);
 
   bool contains(const std::string& name) const { return members_.contains(name); }
   const Member& at(const std::string& name) const { return members_.at(name); }
   std::vector<std::string> names() const;
 
   // A report of this generation; or, null, one that has none of it. Returns the member.
-  const Member& Take(const std::string& name, const v1::JobReport* report);
+  const Member& Take(const std::string& name, const v1::JobReport* report, absl::Time now);
 
   // Whether the directive is to be sent to the member now, which counts it as sent: not while the
   // same one is still young.
@@ -56,9 +58,11 @@ class JobMembers {
   std::optional<int64_t> StoppedAt(int64_t total_steps) const;
   // The furthest step that anybody begins next.
   int64_t NewestStep() const;
-  // Somebody who has not been heard of, or not come to the end of preparing; null: nobody.
+  // Somebody who has not been heard of; null: nobody.
   const std::string* FirstSilent() const;
-  const std::string* FirstUnprepared() const;
+  // Somebody who has not come to the end of preparing and shown nothing new since then; null:
+  // nobody.
+  const std::string* FirstStalled(absl::Time since) const;
 
  private:
   // The directive that was sent last.

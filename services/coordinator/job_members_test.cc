@@ -18,16 +18,17 @@ class JobMembersTest : public ::testing::Test {
     for (const char* name : {"w-0", "w-1"}) plan.add_workers()->set_member(name);
     for (int shard = 0; shard < 2; ++shard) plan.add_shards()->set_member("p-0");
     plan.add_chunks()->set_shard(0);
-    members_.Enlist(plan);
+    members_.Enlist(plan, kStart);
   }
 
   void Report(const std::string& name, v1::MemberJobState state, int64_t next_step = 0) {
     v1::JobReport report;
     report.set_state(state);
     report.set_next_step(next_step);
-    members_.Take(name, &report);
+    members_.Take(name, &report, now_);
   }
 
+  absl::Time now_ = kStart;
   JobMembers members_;
 };
 
@@ -40,7 +41,7 @@ TEST_F(JobMembersTest, EnlistsWorkersByRankAndPsByShardsThatOwnChunks) {
 
   v1::JobPlan next;
   next.add_workers()->set_member("w-1");
-  members_.Enlist(next);
+  members_.Enlist(next, kStart);
 
   EXPECT_THAT(members_.names(), ElementsAre("w-1"));
   EXPECT_EQ(members_.at("w-1").rank, 0);
@@ -51,12 +52,10 @@ TEST_F(JobMembersTest, IsPreparedOnceEverybodyServesAndIsPrepared) {
   Report("p-0", v1::MEMBER_RUNNING);
   Report("w-1", v1::MEMBER_PREPARING);
   EXPECT_FALSE(members_.AllPrepared());
-  EXPECT_EQ(*members_.FirstUnprepared(), "w-1");
   Report("w-1", v1::MEMBER_PREPARED);
   EXPECT_TRUE(members_.AllPrepared());
-  EXPECT_EQ(members_.FirstUnprepared(), nullptr);
 
-  members_.Take("w-0", nullptr);
+  members_.Take("w-0", nullptr, now_);
 
   EXPECT_FALSE(members_.AllPrepared()) << "it has forgotten the job";
   EXPECT_EQ(members_.FirstSilent(), nullptr) << "and yet was heard of";
@@ -94,6 +93,27 @@ TEST_F(JobMembersTest, ADirectiveIsSentAgainWhenItIsOldAnotherOneOrTheStreamIsNe
 
   members_.Reattached("w-0");
   EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
+}
+
+TEST_F(JobMembersTest, WhoShowsNothingNewWhilePreparingHasStalled) {
+  EXPECT_EQ(members_.FirstStalled(kStart - absl::Seconds(1)), nullptr);
+  EXPECT_EQ(*members_.FirstStalled(kStart), "p-0") << "not heard of";
+  auto report = [&](const std::string& name, v1::MemberJobState state, uint64_t progress) {
+    v1::JobReport report;
+    report.set_state(state);
+    report.set_prepare_progress(progress);
+    members_.Take(name, &report, now_);
+  };
+  report("w-0", v1::MEMBER_PREPARED, 3);
+  for (const char* name : {"p-0", "w-1"}) report(name, v1::MEMBER_PREPARING, 5);
+  now_ += absl::Minutes(1);
+  report("p-0", v1::MEMBER_PREPARING, 6);
+  report("w-1", v1::MEMBER_PREPARING, 5);
+
+  EXPECT_EQ(*members_.FirstStalled(kStart), "w-1");
+  report("w-1", v1::MEMBER_PREPARED, 5);
+  EXPECT_EQ(members_.FirstStalled(kStart), nullptr);
+  EXPECT_EQ(*members_.FirstStalled(now_), "p-0");
 }
 
 }  // namespace

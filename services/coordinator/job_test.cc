@@ -810,7 +810,7 @@ TEST_F(JobTest, MembersThatNeverGetReadyFailItInTheEnd) {
   Schedule();
   for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED);
 
-  Pass(FailureJudge::kPrepareDeadline);
+  Pass(FailureJudge::kPrepareStallMax);
 
   EXPECT_EQ(job_.record().reason(), "PREPARE_TIMEOUT");
   EXPECT_THAT(job_.record().message(), HasSubstr("p-1"));

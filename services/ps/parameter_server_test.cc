@@ -17,6 +17,7 @@
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
+#include "lib/transport/crc32c.h"
 #include "lib/transport/inprocess_transport.h"
 #include "lib/transport/session.h"
 
@@ -362,6 +363,25 @@ TEST_F(ParameterServerTest, AReleaseDuringARestoreDropsTheJob) {
   EXPECT_EQ(ReportOf(plan)->state(), v1::MEMBER_PREPARING);
   Release(plan);
   EXPECT_TRUE(server_->Report().empty());
+}
+
+// The coordinator breaks off again and again after the first of two slices.
+TEST_F(ParameterServerTest, TellsHowFarARestoreHasCome) {
+  const std::vector<float> values = {1, 2};
+  const auto bytes = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), 8);
+  v1::ShardSlice slice;
+  slice.set_data(bytes.data(), bytes.size());
+  slice.set_crc32c(Crc32c(bytes));
+  service_.SetSlices({slice});
+  service_.FailNext(
+      std::vector<grpc::Status>(10000, {grpc::StatusCode::UNAVAILABLE, "restarting"}));
+  const v1::JobPlan plan = MakeTestPlan({.parameters = {4}, .restore = "jobs/job-7/checkpoints/4"});
+  Prepare(plan);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (service_.calls() < 3 && absl::Now() < deadline) continue;
+
+  EXPECT_EQ(ReportOf(plan)->state(), v1::MEMBER_PREPARING);
+  EXPECT_EQ(ReportOf(plan)->prepare_progress(), bytes.size());
 }
 
 TEST_F(ParameterServerTest, ALostCoordinatorMeansNoJobs) {

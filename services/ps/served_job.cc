@@ -128,9 +128,11 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(
     for (const LocalChunk chunk : shard->chunks()) {
       if (stop.stop_requested()) break;
       shard->Initialize(chunk);
+      ++prepared_;
     }
   } else if (shard->chunk_count() > 0) {
-    RETURN_IF_ERROR(environment_.checkpoints->ReadShard(*shard, stop));
+    RETURN_IF_ERROR(environment_.checkpoints->ReadShard(
+        *shard, stop, [this](int64_t bytes) { prepared_ += bytes; }));
   }
   if (stop.stop_requested()) return absl::CancelledError("the job was released");
   return shard;
@@ -192,6 +194,7 @@ v1::JobReport ServedJob::Report() {
   report.mutable_snapshots()->Assign(snapshots.begin(), snapshots.end());
   absl::MutexLock lock(&mu_);
   report.set_state(state_);
+  if (state_ == v1::MEMBER_PREPARING) report.set_prepare_progress(prepared_);
   if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
   return report;
 }

@@ -93,6 +93,7 @@ class ServedJob : private ShardListener {
   const absl::Status found_;  // of FindShards(), which fills shards_
   SnapshotWriter snapshots_;
   std::atomic<bool> gone_ = false;
+  std::atomic<uint64_t> prepared_ = 0;  // chunks made and bytes restored, for JobReport
 
   absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;

@@ -35,7 +35,9 @@ void SetTime(absl::Time time, google::protobuf::Timestamp& to) {
 // Takes the times of a start's phases.
 class StartPhases {
  public:
-  explicit StartPhases(WorkerMetrics* metrics) : metrics_(metrics) {}
+  // Both outlive this; `ended`, which may be empty, is told of every end.
+  StartPhases(WorkerMetrics* metrics, const std::function<void()>* ended)
+      : metrics_(metrics), ended_(ended) {}
 
   // What happened since the last end was `phase`.
   void End(const std::string& phase) {
@@ -44,6 +46,7 @@ class StartPhases {
     absl::StrAppend(&text_, text_.empty() ? "" : ", ", phase, " ",
                     absl::FormatDuration(absl::Trunc(now - last_, absl::Milliseconds(1))));
     last_ = now;
+    if (*ended_) (*ended_)();
   }
 
   // "1.2s (data 20ms, graph 5ms)"
@@ -54,6 +57,7 @@ class StartPhases {
 
  private:
   WorkerMetrics* const metrics_;
+  const std::function<void()>* const ended_;
   const absl::Duration begin_ = SteadyNow();
   absl::Duration last_ = begin_;
   std::string text_;
@@ -80,7 +84,7 @@ absl::Status Trainer::Open() {
   const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
   next_step_ = plan.first_step();
   step_ = plan.first_step();
-  StartPhases phases(options_.metrics);
+  StartPhases phases(options_.metrics, &options_.phase_ended);
   ASSIGN_OR_RETURN(dataset_, Dataset::Open(plan.spec().data(), plan.graph()));
   counted_evaluation_targets_ = CountEvaluationTargets(*dataset_, plan.graph());
   evaluation_labels_ = CountEvaluationLabels();

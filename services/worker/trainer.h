@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,7 @@ class Trainer {
     ExchangeTuning tuning;
     ProgressLog* log = nullptr;  // of this job; these two outlive the trainer
     WorkerMetrics* metrics = nullptr;
+    std::function<void()> phase_ended = nullptr;  // told of each phase of Create()
   };
   // Opens the data, plans executors, allocates. Errors as in Dataset::Open, CreateExecutor and
   // TensorSlab::Create.

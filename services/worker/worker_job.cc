@@ -44,6 +44,7 @@ absl::Status WorkerJob::Prepare() {
                        .tuning = options_.tuning,
                        .log = &log_,
                        .metrics = options_.metrics,
+                       .phase_ended = [this] { ++prepared_; },
                    }));
   {
     absl::MutexLock lock(&mu_);
@@ -56,12 +57,14 @@ absl::Status WorkerJob::Prepare() {
 }
 
 absl::Status WorkerJob::MakeShard() {
-  ASSIGN_OR_RETURN(auto shard, WorkerShard::Create({.plan = options_.plan,
-                                                    .rank = options_.rank,
-                                                    .budget = options_.budget,
-                                                    .checkpoints = options_.checkpoints,
-                                                    .report_soon = options_.report_soon},
-                                                   restoring_.get_token()));
+  ASSIGN_OR_RETURN(auto shard,
+                   WorkerShard::Create({.plan = options_.plan,
+                                        .rank = options_.rank,
+                                        .budget = options_.budget,
+                                        .checkpoints = options_.checkpoints,
+                                        .report_soon = options_.report_soon,
+                                        .restored = [this](int64_t bytes) { prepared_ += bytes; }},
+                                       restoring_.get_token()));
   absl::MutexLock lock(&mu_);
   shard_ = std::move(shard);
   return absl::OkStatus();
@@ -182,6 +185,7 @@ v1::JobReport WorkerJob::Report() const {
   report.set_generation(generation());
   absl::MutexLock lock(&mu_);
   report.set_state(state_);
+  if (state_ == v1::MEMBER_PREPARING) report.set_prepare_progress(prepared_);
   report.set_next_step(options_.plan->first_step());
   if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
   if (trainer_) {

@@ -1,6 +1,7 @@
 // One generation of one job on this worker, from Prepare to Release.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -83,7 +84,8 @@ class WorkerJob {
   // Made and destroyed by the job thread, under mu_; the job thread also reads them without.
   std::unique_ptr<WorkerShard> shard_;  // of an allreduce job
   std::unique_ptr<Trainer> trainer_;
-  std::stop_source restoring_;                           // stopped by Release()
+  std::stop_source restoring_;          // stopped by Release()
+  std::atomic<uint64_t> prepared_ = 0;  // bytes restored and phases ended, for JobReport
   std::optional<v1::Start> start_ ABSL_GUARDED_BY(mu_);  // since Start()
   bool pausing_ ABSL_GUARDED_BY(mu_) = false;
   bool settled_ ABSL_GUARDED_BY(mu_) = false;  // nothing more will happen before Release()
