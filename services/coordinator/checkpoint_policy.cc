@@ -120,7 +120,8 @@ bool CheckpointPolicy::Failed(int64_t step, uint64_t snapshot, int64_t total_ste
   }
   not_before_ = now + kPatience;
   awaited_since_ = now;
-  return step == total_steps && ++final_failures_ == kFinalAttempts;
+  const bool can_wait = ReasonOf(why) == "STORAGE_FULL";
+  return step == total_steps && !can_wait && ++final_failures_ == kFinalAttempts;
 }
 
 bool CheckpointPolicy::Tick(bool writing, bool needs_one, const Pace& pace, absl::Time now) {

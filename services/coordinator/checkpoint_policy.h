@@ -83,7 +83,8 @@ class CheckpointPolicy {
                      const std::string& job) const;
   // True if no later one has been committed before.
   bool Committed(int64_t step);
-  // True when the final one has failed kFinalAttempts times.
+  // True when the final one has failed kFinalAttempts times. A disk that is full is waited for: it
+  // does not count.
   bool Failed(int64_t step, uint64_t snapshot, int64_t total_steps, const absl::Status& why,
               absl::Time now);
 

@@ -144,5 +144,16 @@ TEST_F(CheckpointPolicyTest, ACommitAnswersWhatWasAskedForUpToItsStep) {
   EXPECT_EQ(policy_.committed_step(), 15);
 }
 
+TEST_F(CheckpointPolicyTest, AFullDiskIsWaitedForAndAnyOtherFaultOfTheLastOneIsNot) {
+  const absl::Status full = WithReason(absl::ResourceExhaustedError("disk"), "STORAGE_FULL");
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, full, kStart));
+  }
+  for (int attempt = 1; attempt < CheckpointPolicy::kFinalAttempts; ++attempt) {
+    EXPECT_FALSE(policy_.Failed(100, 0, kPace.total_steps, kFault, kStart));
+  }
+  EXPECT_TRUE(policy_.Failed(100, 0, kPace.total_steps, kFault, kStart));
+}
+
 }  // namespace
 }  // namespace muster

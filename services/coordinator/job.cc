@@ -571,6 +571,7 @@ absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
 }
 
 void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) {
+  storage_full_noted_ = false;
   if (checkpoints_.Committed(checkpoint.step())) record_.set_checkpoint(checkpoint.name());
   Note("CHECKPOINT_COMMITTED",
        absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
@@ -585,7 +586,10 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
 void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why,
                            absl::Time now) {
   if (state() != v1::RUNNING) return;
-  Note("CHECKPOINT_FAILED", absl::StrCat("step ", step, ": ", why.message()), now);
+  const bool full = ReasonOf(why) == "STORAGE_FULL";
+  if (!full || !std::exchange(storage_full_noted_, true)) {
+    Note("CHECKPOINT_FAILED", absl::StrCat("step ", step, ": ", why.message()), now);
+  }
   if (checkpoints_.Failed(step, snapshot, total_steps(), why, now)) {
     Fail("CHECKPOINT_FAILED",
          absl::StrCat("the final checkpoint (step ", step, ") could not be written ",

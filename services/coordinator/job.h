@@ -151,6 +151,7 @@ class Job {
   bool nonfinite_noted_ = false;       // in this generation
   bool loss_is_finite_ = true;         // of the last step that was not skipped
   int skips_in_row_ = 0;
+  bool storage_full_noted_ = false;  // since the last checkpoint
 };
 
 }  // namespace muster
