@@ -80,7 +80,9 @@ class AlarmClock {
       if (first_ == nullptr) {
         changed_.wait(lock);
       } else if (first_->deadline > Clock::now()) {
-        changed_.wait_until(lock, first_->deadline);
+        // A copy: the wait looks at it once more when it ends, and the waiter may be gone by then.
+        const Clock::time_point deadline = first_->deadline;
+        changed_.wait_until(lock, deadline);
       } else {
         Waiter& due = *first_;
         Unlink(due);

@@ -1,6 +1,8 @@
 #include "lib/concurrency/steady_wait.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
 
@@ -62,6 +64,41 @@ TEST_F(SteadyWaitTest, EndsAtTheDeadlineAndNotBefore) {
   EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(20));
   EXPECT_FALSE(AwaitNever(absl::ZeroDuration()));
   EXPECT_FALSE(AwaitNever(-absl::InfiniteDuration()));
+}
+
+// The thread that watches all deadlines sleeps until that of a waiter who is gone by then, and his
+// stack with him. It is woken by the next waiter (a sanitizer looks).
+TEST_F(SteadyWaitTest, AWaiterMayBeGoneBeforeItsDeadline) {
+  constexpr size_t kStackBytes = 1 << 20;
+  void* const stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+  ASSERT_NE(stack, MAP_FAILED);
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstack(&attributes, stack, kStackBytes), 0);
+  struct Wait {
+    absl::Mutex mu;
+    bool begun = false;
+    bool over = false;
+  } wait;
+  const auto await = [](void* it) -> void* {
+    Wait& wait = *static_cast<Wait*>(it);
+    absl::MutexLock lock(&wait.mu);
+    wait.begun = true;
+    AwaitFor(&wait.mu, absl::Condition(&wait.over), absl::Hours(1));
+    return nullptr;
+  };
+  pthread_t waiter;
+  ASSERT_EQ(pthread_create(&waiter, &attributes, await, &wait), 0);
+  {
+    absl::MutexLock lock(&wait.mu);
+    wait.mu.Await(absl::Condition(&wait.begun));
+    wait.over = true;
+  }
+  ASSERT_EQ(pthread_join(waiter, nullptr), 0);
+  pthread_attr_destroy(&attributes);
+  ASSERT_EQ(munmap(stack, kStackBytes), 0);
+  EXPECT_FALSE(AwaitNever(absl::Milliseconds(1)));
 }
 
 // A clock that is ahead of the machine's is what a waiter sees after a step back.
