@@ -48,12 +48,14 @@ class CheckpointWriter {
   virtual absl::StatusOr<v1::Checkpoint> Commit() = 0;
 };
 
-// Deletes all but the newest `keep_last` committed checkpoints (0: keep all) and temporary folders
-// of dead writers. Never deletes the newest. May run several times at once.
+// Deletes all but the newest `keep_last` committed checkpoints (0: keep all) and those of `needed`
+// steps, and temporary folders of dead writers. Never deletes the newest. May run several times at
+// once.
 struct Pruned {
   std::vector<int64_t> steps;  // of which there is no checkpoint any more; complete, error or not
   absl::Status status;
 };
-Pruned PruneCheckpoints(const std::string& directory, int keep_last);
+Pruned PruneCheckpoints(const std::string& directory, int keep_last,
+                        absl::Span<const int64_t> needed = {});
 
 }  // namespace muster

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "lib/checkpoint/checkpoint_layout.h"
 #include "lib/checkpoint/checkpoint_reader.h"
@@ -17,11 +19,13 @@ absl::Status RemoveLeftovers(const std::string& directory) {
   return absl::OkStatus();
 }
 
-absl::Status Prune(const std::string& directory, int keep_last, std::vector<int64_t>& pruned) {
+absl::Status Prune(const std::string& directory, int keep_last, absl::Span<const int64_t> needed,
+                   std::vector<int64_t>& pruned) {
   RETURN_IF_ERROR(RemoveLeftovers(directory));
   ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListCheckpointSteps(directory));
   if (keep_last < 1) return absl::OkStatus();
   for (size_t i = 0; i + keep_last < steps.size(); ++i) {
+    if (std::ranges::count(needed, steps[i]) > 0) continue;
     // Away under its name at once: a half-removed folder must not look like a checkpoint.
     const std::string doomed =
         absl::StrCat(directory, "/", TemporaryFolderName(steps[i], "pruned"));
@@ -36,9 +40,10 @@ absl::Status Prune(const std::string& directory, int keep_last, std::vector<int6
 
 }  // namespace
 
-Pruned PruneCheckpoints(const std::string& directory, int keep_last) {
+Pruned PruneCheckpoints(const std::string& directory, int keep_last,
+                        absl::Span<const int64_t> needed) {
   Pruned pruned;
-  pruned.status = Prune(directory, keep_last, pruned.steps);
+  pruned.status = Prune(directory, keep_last, needed, pruned.steps);
   return pruned;
 }
 

@@ -4,8 +4,10 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
@@ -25,6 +27,12 @@ CheckpointRounds::Key KeyOf(const CheckpointRound& round) {
 
 bool HasCommitted(const JobRegistry::Entry& entry, uint32_t generation, int64_t step) {
   return generation == entry.job.record().generation() && entry.rounds.HasCommitted(step);
+}
+
+// The checkpoint that a job starts from as long as it has none of its own.
+std::string NeededBy(const JobRegistry::Entry& entry) {
+  const v1::Job& record = *entry.published;
+  return IsTerminal(record.state()) || !record.checkpoint().empty() ? "" : entry.origin.restore;
 }
 
 }  // namespace
@@ -67,6 +75,84 @@ absl::StatusOr<v1::Checkpoint> CheckpointDesk::Find(const CheckpointRef& referen
                                              *reference.step)
                               : absl::StrCat("job '", reference.job, "' has no checkpoint yet")),
       "CHECKPOINT_NOT_FOUND");
+}
+
+// ---------------------------------------------------------------- who needs which
+
+CheckpointDesk::Pin::Pin(CheckpointDesk* desk, std::string job, int64_t step)
+    : desk_(desk), job_(std::move(job)), step_(step) {
+  absl::MutexLock lock(&desk_->mu_);
+  ++desk_->pins_[{job_, step_}];
+}
+
+CheckpointDesk::Pin::~Pin() {
+  absl::MutexLock lock(&desk_->mu_);
+  const auto pin = desk_->pins_.find({job_, step_});
+  if (--pin->second == 0) desk_->pins_.erase(pin);
+}
+
+// A pruning that began before the pin has not seen it, so it may take the checkpoint yet; those
+// that begin later leave it.
+absl::StatusOr<CheckpointDesk::Pinned> CheckpointDesk::FindAndPin(const CheckpointRef& reference) {
+  ASSIGN_OR_RETURN(const v1::Checkpoint found, Find(reference));
+  Pinned pinned{.pin = std::make_unique<Pin>(this, reference.job, found.step())};
+  {
+    absl::MutexLock lock(&mu_);
+    auto still = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return !pruning_.contains(reference.job);
+    };
+    if (!AwaitFor(&mu_, absl::Condition(&still), 2 * limits::kChangeWaitMax)) {
+      return WithReason(
+          absl::DeadlineExceededError(absl::StrCat(JobName(reference.job),
+                                                   ": its older checkpoints are being pruned: the "
+                                                   "coordinator's disk is slow; try again")),
+          "STORE_SLOW");
+    }
+  }
+  ASSIGN_OR_RETURN(pinned.checkpoint, Find({.job = reference.job, .step = found.step()}));
+  return pinned;
+}
+
+std::vector<int64_t> CheckpointDesk::NeededSteps(const JobRegistry::Turn& turn,
+                                                 const std::string& job) const {
+  std::vector<int64_t> steps;
+  for (const auto& [pinned, count] : pins_) {
+    if (pinned.first == job) steps.push_back(pinned.second);
+  }
+  for (const auto& [number, entry] : turn.jobs()) {
+    const std::string needed = NeededBy(*entry);
+    if (needed.empty()) continue;
+    const auto reference = ParseCheckpointRef(needed);
+    if (reference && reference->job == job && reference->step) steps.push_back(*reference->step);
+  }
+  return steps;
+}
+
+absl::Status CheckpointDesk::CheckUnneeded(const JobRegistry::Turn& turn,
+                                           const JobRegistry::Entry& entry) {
+  const std::string id = JobIdOf(entry.published->name());
+  auto needed = [&](absl::string_view by) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          entry.published->name(), " has the checkpoint that ", by,
+                          " starts from: wait until that has one of its own, or cancel it first")),
+                      "CHECKPOINT_NEEDED");
+  };
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [pinned, count] : pins_) {
+      if (pinned.first == id) return needed("a job that is being submitted");
+    }
+  }
+  for (const auto& [number, other] : turn.jobs()) {
+    const std::string source = NeededBy(*other);
+    if (source.empty()) continue;
+    const auto reference = ParseCheckpointRef(source);
+    if (reference && reference->job == id) {
+      return needed(absl::StrCat(other->published->name(), " (",
+                                 v1::JobState_Name(other->published->state()), ")"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<v1::Checkpoint> CheckpointDesk::Get(const std::string& name) {
@@ -229,8 +315,20 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
 
 void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   const std::string& job = round.plan().job();
+  std::vector<int64_t> needed;
+  {
+    JobRegistry::Turn turn(registry_);
+    absl::MutexLock lock(&mu_);
+    needed = NeededSteps(turn, job);
+    ++pruning_[job];
+  }
+  // Until the store has heard of it: whoever finds a checkpoint there has its files.
+  absl::Cleanup done = [&] {
+    absl::MutexLock lock(&mu_);
+    if (--pruning_[job] == 0) pruning_.erase(job);
+  };
   Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job),
-                                   round.plan().spec().checkpoint().keep_last());
+                                   round.plan().spec().checkpoint().keep_last(), needed);
   if (!pruned.status.ok()) {
     LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << pruned.status;
   }

@@ -6,10 +6,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "lib/job/resource_name.h"
 #include "proto/muster/v1/checkpoint.pb.h"
@@ -22,6 +26,9 @@ namespace muster {
 
 // Thread-safe. Bytes of checkpoints are read and written outside of the registry's turns; calls of
 // users and shards wait for the disk, reports do not.
+//
+// A job that starts from another job's checkpoint needs it until it has one of its own or has
+// ended: it is neither pruned nor deleted before.
 class CheckpointDesk {
  public:
   // Both outlive the desk.
@@ -32,6 +39,30 @@ class CheckpointDesk {
   absl::StatusOr<std::vector<v1::Checkpoint>> List(const std::string& parent);
   absl::StatusOr<v1::Checkpoint> Get(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Find(const CheckpointRef& reference);
+
+  // Keeps a checkpoint for a job that is still being made, while this exists.
+  class Pin {
+   public:
+    Pin(CheckpointDesk* desk, std::string job, int64_t step);
+    ~Pin();
+    Pin(const Pin&) = delete;
+    Pin& operator=(const Pin&) = delete;
+
+   private:
+    CheckpointDesk* const desk_;
+    const std::string job_;
+    const int64_t step_;
+  };
+  struct Pinned {
+    v1::Checkpoint checkpoint;
+    std::unique_ptr<Pin> pin;
+  };
+  // As Find(); waits for a pruning that is under way.
+  absl::StatusOr<Pinned> FindAndPin(const CheckpointRef& reference) ABSL_LOCKS_EXCLUDED(mu_);
+  // FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED") while another job needs one of the job's
+  // checkpoints. Inside somebody's turn.
+  absl::Status CheckUnneeded(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Asks a running job for a checkpoint; Await() with the answer waits for it.
   absl::StatusOr<Job::CheckpointRequest> Request(const std::string& job);
   // The first checkpoint of at least the step that was asked for; nullopt when `timeout` passed;
@@ -68,8 +99,16 @@ class CheckpointDesk {
   void PruneAfter(const CheckpointRound& round);
   void AwaitStored(const std::string& job, CommitQueue::Ticket change);
 
+  // Of a job's checkpoints, those that others need.
+  std::vector<int64_t> NeededSteps(const JobRegistry::Turn& turn, const std::string& job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   JobRegistry* const registry_;
   CoordinatorMetrics* const metrics_;
+  absl::Mutex mu_;
+  absl::btree_map<std::pair<std::string, int64_t>, int> pins_
+      ABSL_GUARDED_BY(mu_);                                         // by job and step
+  absl::btree_map<std::string, int> pruning_ ABSL_GUARDED_BY(mu_);  // by job: prunings under way
 };
 
 }  // namespace muster

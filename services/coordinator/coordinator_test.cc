@@ -795,6 +795,37 @@ TEST_F(CoordinatorTest, DeletingForgetsAFinishedJobAndItsFolder) {
   EXPECT_EQ(Create().name(), "jobs/line-2") << "numbers are never used again";
 }
 
+TEST_F(CoordinatorTest, ACheckpointThatAJobStartsFromIsNeitherPrunedNorDeleted) {
+  v1::JobSpec spec = LinearJob();
+  spec.mutable_checkpoint()->set_every_steps(1);
+  spec.mutable_checkpoint()->set_keep_last(1);
+  Create(spec);
+  for (int i = 0; i < 3; ++i) Exchange();
+  auto advance = [&](int64_t step) {
+    StepWorkers(1);
+    Exchange();
+    WriteShards(step);
+  };
+  advance(1);
+  v1::JobSpec next = LinearJob();
+  next.mutable_checkpoint()->set_resume_from("line-1@1");
+  Create(next);
+  for (int64_t step = 2; step <= 3; ++step) advance(step);
+  const std::string folder = state_dir_ + "/jobs/line-1/checkpoints";
+  EXPECT_THAT(*ListCheckpointSteps(folder), ElementsAre(1, 3));
+  ASSERT_TRUE(coordinator_->CancelJob("line-1").ok());
+  coordinator_->Settle();
+
+  const absl::Status refused = coordinator_->DeleteJob("line-1");
+  EXPECT_EQ(ReasonOf(refused), "CHECKPOINT_NEEDED");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("jobs/line-2 (QUEUED)"));
+  Restart();
+  EXPECT_EQ(ReasonOf(coordinator_->DeleteJob("line-1")), "CHECKPOINT_NEEDED");
+
+  ASSERT_TRUE(coordinator_->CancelJob("line-2").ok());
+  EXPECT_TRUE(coordinator_->DeleteJob("line-1").ok());
+}
+
 TEST_F(CoordinatorTest, OlderCheckpointsArePrunedAfterANewerIsCommitted) {
   v1::JobSpec spec = LinearJob();
   spec.mutable_checkpoint()->set_every_steps(1);

@@ -89,13 +89,15 @@ absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
   return GetJob(earlier->job);
 }
 
-absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& request) {
+absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& request,
+                                                  std::unique_ptr<CheckpointDesk::Pin>& source) {
   const SubmissionContext context{
       .data_visible = options_.data_visible,
       .find_checkpoint =
-          [this](const CheckpointRef& reference) -> absl::StatusOr<SubmissionContext::Found> {
-        ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, options_.checkpoints->Find(reference));
-        return SubmissionContext::Found{checkpoint.name(), checkpoint.directory()};
+          [&](const CheckpointRef& reference) -> absl::StatusOr<SubmissionContext::Found> {
+        ASSIGN_OR_RETURN(auto pinned, options_.checkpoints->FindAndPin(reference));
+        source = std::move(pinned.pin);
+        return SubmissionContext::Found{pinned.checkpoint.name(), pinned.checkpoint.directory()};
       }};
   return CheckSubmission(request.spec(), request.request_id(), context);
 }
@@ -103,7 +105,8 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
 absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& request) {
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
-  ASSIGN_OR_RETURN(CheckedSpec checked, Check(request));
+  std::unique_ptr<CheckpointDesk::Pin> source;  // until the registry has the job
+  ASSIGN_OR_RETURN(CheckedSpec checked, Check(request, source));
   v1::Job record = QueuedRecord(checked, registry().Now());
   if (request.validate_only()) return record;
   const std::string models = registry().folder().models();
@@ -272,6 +275,7 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
     JobRegistry::Turn turn(&registry());
     ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(name));
     if (!IsTerminal(entry->published->state())) return NotFinished(*entry->published);
+    RETURN_IF_ERROR(options_.checkpoints->CheckUnneeded(turn, *entry));
     doomed = turn.Take(*entry);
   }
   const v1::Job& record = *doomed->published;

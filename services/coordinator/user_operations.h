@@ -54,7 +54,9 @@ class UserOperations {
 
  private:
   // Checks the spec, reads the model and keeps its values: may take long, holds no lock.
-  absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request);
+  // `source` keeps the checkpoint that the job starts from.
+  absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request,
+                                    std::unique_ptr<CheckpointDesk::Pin>& source);
   // Stores a checked job, and lets the registry know it.
   absl::StatusOr<v1::Job> Enter(const v1::CreateJobRequest& request, v1::Job record,
                                 CheckedSpec checked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(creating_);
