@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
                                                            std::move(metrics), std::move(store),
                                                            std::move(ordinals)));
   RETURN_IF_ERROR(coordinator->registry_.Load());
+  coordinator->users_.RemoveOrphans();
   return coordinator;
 }
 

@@ -1,5 +1,7 @@
 #include "services/coordinator/initial_values.h"
 
+#include <glog/logging.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -10,6 +12,8 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/checkpoint/checkpoint_reader.h"
@@ -22,6 +26,15 @@ namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr char kFolderPrefix[] = "model-";
+
+// The name of the folder in which a path was made; "" for what WriteInitialValues() cannot have
+// made.
+std::string FolderOf(const std::string& path) {
+  const std::string name = fs::path(path).parent_path().filename().string();
+  return absl::StartsWith(name, kFolderPrefix) ? name : "";
+}
 
 absl::Status WriteChunk(const v1::JobPlan& plan, int id, const std::vector<float>& values,
                         CheckpointWriter& writer) {
@@ -45,7 +58,7 @@ absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
                                                const v1::JobSpec& spec, const Model& model) {
   std::error_code error;
   fs::create_directories(directory, error);
-  std::string folder = fs::absolute(directory, error).string() + "/model-XXXXXX";
+  std::string folder = fs::absolute(directory, error).string() + "/" + kFolderPrefix + "XXXXXX";
   if (error || mkdtemp(folder.data()) == nullptr) {
     return WithReason(absl::UnavailableError(absl::StrCat(
                           folder, ": ", error ? error.message() : std::strerror(errno))),
@@ -74,9 +87,27 @@ absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
 
 void RemoveInitialValues(const std::string& directory, const std::string& path) {
   std::error_code error;
-  const fs::path folder = fs::path(path).parent_path();
-  if (path.empty() || folder.parent_path() != fs::absolute(directory, error)) return;
-  fs::remove_all(folder, error);
+  const std::string folder = FolderOf(path);
+  if (!folder.empty()) fs::remove_all(fs::path(directory) / folder, error);
+  if (error) LOG(ERROR) << directory << "/" << folder << " is left over: " << error.message();
+}
+
+void RemoveOrphanedValues(const std::string& directory, absl::Span<const std::string> used) {
+  absl::flat_hash_set<std::string> kept;
+  for (const std::string& path : used) kept.insert(FolderOf(path));
+  std::error_code error;
+  std::vector<fs::path> orphans;
+  for (const auto& folder : fs::directory_iterator(directory, error)) {
+    const std::string name = folder.path().filename().string();
+    if (absl::StartsWith(name, kFolderPrefix) && !kept.contains(name)) {
+      orphans.push_back(folder.path());
+    }
+  }
+  for (const fs::path& orphan : orphans) {
+    LOG(INFO) << orphan.string() << " belongs to no job: removed";
+    fs::remove_all(orphan, error);
+    if (error) LOG(ERROR) << orphan.string() << " is left over: " << error.message();
+  }
 }
 
 }  // namespace muster

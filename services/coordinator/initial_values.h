@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "lib/graph/model.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -15,7 +16,12 @@ namespace muster {
 absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
                                                const v1::JobSpec& spec, const Model& model);
 
-// Removes what WriteInitialValues() made at `path` below `directory`; any other path is left alone.
+// Removes the folder below `directory` in which WriteInitialValues() made `path`, which may have
+// had another name above that folder then: a state folder may be moved. Whether it made it the
+// caller knows.
 void RemoveInitialValues(const std::string& directory, const std::string& path);
+
+// Removes what WriteInitialValues() made below `directory`, but for what is in `used`.
+void RemoveOrphanedValues(const std::string& directory, absl::Span<const std::string> used);
 
 }  // namespace muster

@@ -71,9 +71,25 @@ absl::Status NotFinished(const v1::Job& record) {
                     "JOB_NOT_FINISHED");
 }
 
+// Whether the values that the job starts from came with its model: with nothing to resume from
+// there is nowhere else that they could have come from.
+bool BroughtItsValues(const JobRegistry::Entry& entry) {
+  return entry.published->spec().checkpoint().resume_from().empty() &&
+         !entry.origin.restore.empty();
+}
+
 }  // namespace
 
 // ---------------------------------------------------------------- creating
+
+void UserOperations::RemoveOrphans() {
+  std::vector<std::string> used;
+  {
+    JobRegistry::Turn turn(&registry());
+    for (const auto& [number, entry] : turn.jobs()) used.push_back(entry->origin.restore);
+  }
+  RemoveOrphanedValues(registry().folder().models(), used);
+}
 
 absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
     const v1::CreateJobRequest& request) {
@@ -110,14 +126,16 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   v1::Job record = QueuedRecord(checked, registry().Now());
   if (request.validate_only()) return record;
   const std::string models = registry().folder().models();
+  std::string written;
   if (!checked.initial_values.empty()) {
-    ASSIGN_OR_RETURN(checked.origin.restore,
+    ASSIGN_OR_RETURN(written,
                      WriteInitialValues(models, record.spec(),
                                         {.graph = checked.origin.graph,
                                          .initial_values = std::move(checked.initial_values)}));
+    checked.origin.restore = written;
   }
-  absl::Cleanup forget = [models, values = checked.origin.restore] {
-    RemoveInitialValues(models, values);
+  absl::Cleanup forget = [&] {
+    if (!written.empty()) RemoveInitialValues(models, written);
   };
   absl::MutexLock lock(&creating_);
   ASSIGN_OR_RETURN(earlier, FindRequest(request));
@@ -287,7 +305,9 @@ absl::Status UserOperations::DeleteJob(const std::string& name) {
   }
   LOG(INFO) << record.name() << " deleted";
   options_.watches->Wake({record.number()});
-  RemoveInitialValues(registry().folder().models(), doomed->origin.restore);
+  if (BroughtItsValues(*doomed)) {
+    RemoveInitialValues(registry().folder().models(), doomed->origin.restore);
+  }
   registry().folder().RemoveJobSetAside(JobIdOf(record.name()));
   return absl::OkStatus();
 }

@@ -32,6 +32,10 @@ class UserOperations {
   };
   explicit UserOperations(Options options) : options_(options) {}
 
+  // What a crash left of calls of CreateJob and DeleteJob: values of models that no job starts
+  // from. To be called before any other method.
+  void RemoveOrphans();
+
   absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request)
       ABSL_LOCKS_EXCLUDED(creating_);
   absl::StatusOr<v1::Job> GetJob(const std::string& name);

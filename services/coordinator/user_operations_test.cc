@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/registry_fixture.h"
@@ -26,6 +28,23 @@ class UserOperationsTest : public RegistryFixture {
     spec.mutable_resources()->mutable_workers()->set_min(1);
     spec.mutable_resources()->set_ps(1);
     return request;
+  }
+
+  // A job that was cancelled, and starts from the values in a folder of models/.
+  void AddWithValues(const std::string& folder, const std::string& resume_from) {
+    const std::string path = registry_->folder().models() + "/" + folder + "/step-00000000";
+    std::filesystem::create_directories(path);
+    v1::Job record;
+    *record.mutable_spec() = Request().spec();
+    record.mutable_spec()->mutable_checkpoint()->set_resume_from(resume_from);
+    record.set_state(v1::CANCELLED);
+    const auto stored = store_->AddJob({.record = record, .origin = {.restore = path}});
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    JobRegistry::Turn turn(registry_.get());
+    turn.Add(*stored, {.restore = path}, /*graph=*/nullptr, /*plan=*/nullptr);
+  }
+  bool HasValues(const std::string& folder) const {
+    return std::filesystem::exists(registry_->folder().models() + "/" + folder);
   }
 
   CheckpointDesk checkpoints_{registry_.get(), &coordinator_metrics_};
@@ -76,6 +95,28 @@ TEST_F(UserOperationsTest, LookingShowsWhatIsStoredAndWaitsForNothing) {
   registry_->changes().AwaitAll();
   EXPECT_EQ(users_.GetJob("line-1")->state(), v1::CANCELLED);
   EXPECT_TRUE(users_.DeleteJob("line-1").ok());
+}
+
+TEST_F(UserOperationsTest, ValuesThatNoJobStartsFromAreRemovedAtTheStart) {
+  AddWithValues("model-kept", "");
+  std::filesystem::create_directories(registry_->folder().models() + "/model-orphan/step-00000000");
+  std::filesystem::create_directories(registry_->folder().models() + "/of a user");
+
+  users_.RemoveOrphans();
+
+  EXPECT_TRUE(HasValues("model-kept"));
+  EXPECT_FALSE(HasValues("model-orphan"));
+  EXPECT_TRUE(HasValues("of a user"));
+}
+
+TEST_F(UserOperationsTest, ValuesGoWithTheJobWhoseModelBroughtThem) {
+  AddWithValues("model-1", "");
+  AddWithValues("model-1", registry_->folder().models() + "/model-1/step-00000000");
+
+  ASSERT_TRUE(users_.DeleteJob("line-2").ok());
+  EXPECT_TRUE(HasValues("model-1")) << "it only resumed from them";
+  ASSERT_TRUE(users_.DeleteJob("line-1").ok());
+  EXPECT_FALSE(HasValues("model-1"));
 }
 
 // A job that was suspended and resumed so often, each of which is an event of its own.
