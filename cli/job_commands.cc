@@ -134,6 +134,7 @@ absl::Status Submit(const SubmitOptions& options, Session& session) {
 
 absl::Status List(const std::vector<std::string>& states, const Session& session) {
   v1::ListJobsRequest request;
+  request.set_view(v1::JOB_VIEW_BASIC);
   for (const std::string& name : states) {
     ASSIGN_OR_RETURN(const v1::JobState state, ParseState(name));
     request.add_states(state);

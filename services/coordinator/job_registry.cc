@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/field_mask.pb.h"
+#include "google/protobuf/util/field_mask_util.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
@@ -19,6 +21,30 @@ namespace {
 
 bool IsActive(v1::JobState state) {
   return state == v1::PREPARING || state == v1::RUNNING || state == v1::RECOVERING;
+}
+
+// Everything but the spec, of which it has what tells jobs apart.
+const google::protobuf::FieldMask& BasicFields() {
+  static const auto* const kFields = [] {
+    auto* fields = new google::protobuf::FieldMask;
+    const google::protobuf::Descriptor& job = *v1::Job::descriptor();
+    for (int i = 0; i < job.field_count(); ++i) {
+      if (job.field(i)->number() != v1::Job::kSpecFieldNumber) {
+        fields->add_paths(job.field(i)->name());
+      }
+    }
+    for (const char* path : {"spec.name", "spec.resources", "spec.priority"}) {
+      fields->add_paths(path);
+    }
+    return fields;
+  }();
+  return *kFields;
+}
+
+v1::Job BasicView(const v1::Job& record) {
+  v1::Job view;
+  google::protobuf::util::FieldMaskUtil::MergeMessageTo(record, BasicFields(), {}, &view);
+  return view;
 }
 
 absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& record,
@@ -269,9 +295,9 @@ JobRegistry::Entry& JobRegistry::Turn::Add(const v1::Job& record, JobOrigin orig
   return added;
 }
 
-v1::Job JobRegistry::Turn::View(const Entry& entry) const {
+v1::Job JobRegistry::Turn::View(const Entry& entry, v1::JobView wanted) const {
   registry_->mu_.AssertHeld();
-  v1::Job view = *entry.published;
+  v1::Job view = wanted == v1::JOB_VIEW_BASIC ? BasicView(*entry.published) : *entry.published;
   *view.mutable_progress() = entry.job.record().progress();
   const absl::Status unrecorded = registry_->metrics_.Trouble(view.number());
   const absl::Status unstored = registry_->changes_.trouble();

@@ -17,6 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/checkpoint_rounds.h"
 #include "services/coordinator/commit_queue.h"
 #include "services/coordinator/coordinator_metrics.h"
@@ -128,7 +130,8 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   std::vector<Entry*> Active() const;  // by number
   // What users may see of a job: nothing that is not stored but its progress, which never is; and
   // what keeps it from being recorded or stored.
-  v1::Job View(const Entry& entry) const;
+  // BASIC: of the spec only name, resources and priority; nothing of the rest is copied.
+  v1::Job View(const Entry& entry, v1::JobView view = v1::JOB_VIEW_FULL) const;
 
   // A job that is stored already.
   Entry& Add(const v1::Job& record, JobOrigin origin, std::shared_ptr<const v1::Graph> graph,

@@ -201,7 +201,7 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
       response.set_next_page_token(absl::StrCat(response.jobs().rbegin()->number()));
       break;
     }
-    *response.add_jobs() = turn.View(entry);
+    *response.add_jobs() = turn.View(entry, request.view());
   }
   return response;
 }

@@ -63,6 +63,28 @@ TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndHeldForThePlan) {
   EXPECT_EQ(entry->graph->parameters_size(), 2);
 }
 
+TEST_F(UserOperationsTest, ABasicListHasOfTheSpecOnlyWhatTellsJobsApart) {
+  v1::CreateJobRequest request = Request();
+  request.mutable_spec()->set_priority(7);
+  const auto job = users_.CreateJob(request);
+  ASSERT_TRUE(job.ok()) << job.status();
+
+  const auto full = users_.ListJobs({});
+  v1::ListJobsRequest basic_request;
+  basic_request.set_view(v1::JOB_VIEW_BASIC);
+  const auto basic = users_.ListJobs(basic_request);
+
+  ASSERT_TRUE(full.ok() && basic.ok());
+  v1::Job expected = full->jobs(0);
+  EXPECT_TRUE(expected.spec().has_model()) << "who does not ask gets all";
+  const v1::JobSpec spec = expected.spec();
+  expected.clear_spec();
+  expected.mutable_spec()->set_name("line");
+  expected.mutable_spec()->set_priority(7);
+  *expected.mutable_spec()->mutable_resources() = spec.resources();
+  EXPECT_EQ(basic->jobs(0).SerializeAsString(), expected.SerializeAsString());
+}
+
 TEST_F(UserOperationsTest, AChangeIsAnsweredWhenItIsStored) {
   const auto job = users_.CreateJob(Request());
   ASSERT_TRUE(job.ok()) << job.status();
