@@ -21,6 +21,7 @@ inline constexpr int kServerThreadsMax =
     1024;  // of the coordinator, for calls that block: those of the five next lines, and short ones
 inline constexpr int kStreamsOfConnectionMax = 128;
 inline constexpr int kCreateCallsMax = 64;
+inline constexpr int kModelImportsMax = 2;    // at once; each holds its model's values
 inline constexpr int kDownloadCallsMax = 32;  // a disk serves no more at once
 inline constexpr int kSaveCallsMax = 64;
 inline constexpr int kShardCallsMax = 256;   // WriteShard, and as many ReadShard

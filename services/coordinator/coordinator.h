@@ -60,8 +60,10 @@ class Coordinator {
   void Settle();
 
   // ---- users; see UserOperations and CheckpointDesk.
-  absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request) {
-    return users_.CreateJob(request);
+  absl::StatusOr<v1::Job> CreateJob(
+      const v1::CreateJobRequest& request,
+      const UserOperations::CallerGone& caller_gone = [] { return false; }) {
+    return users_.CreateJob(request, caller_gone);
   }
   absl::StatusOr<v1::Job> GetJob(const std::string& name) { return users_.GetJob(name); }
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) {

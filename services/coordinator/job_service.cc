@@ -91,7 +91,8 @@ grpc::Status JobService::CreateJob(grpc::ServerContext* context,
                                    const v1::CreateJobRequest* request, v1::Job* response) {
   const auto ticket = admission_->Enter(CallKind::kCreate, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
-  return Answer(coordinator_->CreateJob(*request), response);
+  return Answer(coordinator_->CreateJob(*request, [context] { return context->IsCancelled(); }),
+                response);
 }
 
 grpc::Status JobService::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,

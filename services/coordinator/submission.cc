@@ -118,13 +118,19 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
     faults.push_back({"request_id", absl::StrCat("must be at most ", limits::kRequestIdBytesMax,
                                                  " bytes (is ", request_id.size(), ")")});
   }
+  const absl::Status gone = absl::CancelledError("the caller is gone");
   std::optional<Model> model = CheckModel(spec, faults);
+  if (context.caller_gone()) return gone;
   if (model) CheckParameterGroups(spec.training(), model->graph, faults);
-  if (model && context.data_visible) CheckData(spec, model->graph, faults);
+  if (model && context.data_visible) {
+    CheckData(spec, model->graph, faults);
+    if (context.caller_gone()) return gone;
+  }
   CheckedSpec checked{.spec = spec};
   if (!spec.checkpoint().resume_from().empty() &&
       !HasFaultUnder(faults, "checkpoint.resume_from")) {
     checked.origin = CheckResume(spec, model, context, faults);
+    if (context.caller_gone()) return gone;
   }
   if (!faults.empty()) {
     const bool only_request_id = faults.size() == 1 && faults[0].field == "request_id";

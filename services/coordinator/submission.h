@@ -23,6 +23,8 @@ struct SubmissionContext {
     std::string directory;
   };
   std::function<absl::StatusOr<Found>(const CheckpointRef&)> find_checkpoint;
+  // Asked between the model, the data and the checkpoint: nobody waits for the answer any more.
+  std::function<bool()> caller_gone = [] { return false; };
 };
 
 struct CheckedSpec {
@@ -38,7 +40,7 @@ struct CheckedSpec {
 // The status of FaultsToStatus() with all faults: of the spec itself, of the model's arguments
 // ("model"), of the data set where it is visible ("data..."), of the checkpoint to start from
 // ("checkpoint.resume_from"), and of the request id (alone at fault: "INVALID_REQUEST"). Reads data
-// and checkpoint headers; leaves nothing behind.
+// and checkpoint headers; leaves nothing behind. CANCELLED: the caller is gone.
 absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::string& request_id,
                                             const SubmissionContext& context);
 

@@ -106,6 +106,7 @@ absl::StatusOr<std::optional<v1::Job>> UserOperations::FindRequest(
 }
 
 absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& request,
+                                                  const CallerGone& caller_gone,
                                                   std::unique_ptr<CheckpointDesk::Pin>& source) {
   const SubmissionContext context{
       .data_visible = options_.data_visible,
@@ -114,15 +115,21 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
         ASSIGN_OR_RETURN(auto pinned, options_.checkpoints->FindAndPin(reference));
         source = std::move(pinned.pin);
         return SubmissionContext::Found{pinned.checkpoint.name(), pinned.checkpoint.directory()};
-      }};
+      },
+      .caller_gone = caller_gone};
   return CheckSubmission(request.spec(), request.request_id(), context);
 }
 
-absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& request) {
+absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& request,
+                                                  const CallerGone& caller_gone) {
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
+  std::unique_ptr<ImportGate::Slot> slot;  // until the model's values are out of memory
+  if (request.spec().model().has_onnx()) {
+    ASSIGN_OR_RETURN(slot, imports_.Enter(caller_gone));
+  }
   std::unique_ptr<CheckpointDesk::Pin> source;  // until the registry has the job
-  ASSIGN_OR_RETURN(CheckedSpec checked, Check(request, source));
+  ASSIGN_OR_RETURN(CheckedSpec checked, Check(request, caller_gone, source));
   v1::Job record = QueuedRecord(checked, registry().Now());
   if (request.validate_only()) return record;
   const std::string models = registry().folder().models();
@@ -137,7 +144,9 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   absl::Cleanup forget = [&] {
     if (!written.empty()) RemoveInitialValues(models, written);
   };
+  slot.reset();
   absl::MutexLock lock(&creating_);
+  if (caller_gone()) return absl::CancelledError("the caller is gone");
   ASSIGN_OR_RETURN(earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
   ASSIGN_OR_RETURN(record, Enter(request, std::move(record), std::move(checked)));

@@ -10,8 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/checkpoint_desk.h"
+#include "services/coordinator/import_gate.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/submission.h"
 #include "services/coordinator/watch_hub.h"
@@ -36,7 +38,11 @@ class UserOperations {
   // from. To be called before any other method.
   void RemoveOrphans();
 
-  absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request)
+  // CANCELLED, and nothing is left behind, where the caller is gone before the job is stored:
+  // `caller_gone` is asked between the phases and while other models are imported.
+  using CallerGone = std::function<bool()>;
+  absl::StatusOr<v1::Job> CreateJob(
+      const v1::CreateJobRequest& request, const CallerGone& caller_gone = [] { return false; })
       ABSL_LOCKS_EXCLUDED(creating_);
   absl::StatusOr<v1::Job> GetJob(const std::string& name);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
@@ -60,6 +66,7 @@ class UserOperations {
   // Checks the spec, reads the model and keeps its values: may take long, holds no lock.
   // `source` keeps the checkpoint that the job starts from.
   absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request,
+                                    const CallerGone& caller_gone,
                                     std::unique_ptr<CheckpointDesk::Pin>& source);
   // Stores a checked job, and lets the registry know it.
   absl::StatusOr<v1::Job> Enter(const v1::CreateJobRequest& request, v1::Job record,
@@ -73,6 +80,7 @@ class UserOperations {
   JobRegistry& registry() const { return *options_.registry; }
 
   const Options options_;
+  ImportGate imports_{limits::kModelImportsMax};
   absl::Mutex creating_;  // one at a time between the look for the request id and its row
 };
 

@@ -63,6 +63,24 @@ TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndHeldForThePlan) {
   EXPECT_EQ(entry->graph->parameters_size(), 2);
 }
 
+TEST_F(UserOperationsTest, WhereItsCallerGoesAtAnyPhaseNothingIsLeftOfAJob) {
+  int phases = 0;
+  absl::StatusOr<v1::Job> job;
+  do {
+    const auto jobs = users_.ListJobs({});
+    ASSERT_TRUE(jobs.ok()) << jobs.status();
+    ASSERT_EQ(jobs->jobs_size(), 0);
+    ++phases;
+    int asked = 0;
+    job = users_.CreateJob(Request(), [&] { return ++asked >= phases; });
+    ASSERT_TRUE(job.ok() || absl::IsCancelled(job.status())) << job.status();
+  } while (!job.ok());
+
+  EXPECT_EQ(phases, 3) << "after the model and before the job is stored it could have gone";
+  EXPECT_EQ(store_->LoadJobs()->size(), 1);
+  EXPECT_EQ(job->name(), "jobs/line-1");
+}
+
 TEST_F(UserOperationsTest, ABasicListHasOfTheSpecOnlyWhatTellsJobsApart) {
   v1::CreateJobRequest request = Request();
   request.mutable_spec()->set_priority(7);
