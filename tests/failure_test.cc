@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -120,26 +121,58 @@ TEST(FailureTest, AStoppedWorkerIsNamedWithinTenSeconds) {
 
 TEST(FailureTest, AStoppedPsIsNamedWithinTenSeconds) { ExpectNamedFailure("ps-0", SIGSTOP); }
 
-// Sends SIGTERM and expects exit code 0 within 20 seconds.
+// A running member, whose end can be awaited with its exit code.
+class MemberExit {
+ public:
+  MemberExit(TrainingCluster* cluster, const std::string& member)
+      : cluster_(cluster), member_(member) {
+    // (glibc declares pidfd_open for C only.)
+    process_ = static_cast<int>(syscall(SYS_pidfd_open, cluster->members().pid(member), 0));
+    EXPECT_GE(process_, 0);
+  }
+  ~MemberExit() { close(process_); }
+
+  // Within 20 seconds.
+  void Expect(int code) {
+    SCOPED_TRACE(member_);
+    pollfd process{.fd = process_, .events = POLLIN};
+    siginfo_t end{};
+    EXPECT_EQ(poll(&process, 1, 20'000), 1) << cluster_->Logs();
+    EXPECT_EQ(waitid(P_PIDFD, process_, &end, WEXITED | WNOHANG | WNOWAIT), 0);
+    EXPECT_EQ(end.si_code, CLD_EXITED);
+    EXPECT_EQ(end.si_status, code);
+    ASSERT_TRUE(cluster_->members().AwaitExit(member_, absl::ZeroDuration()).ok());
+  }
+
+ private:
+  TrainingCluster* const cluster_;
+  const std::string member_;
+  int process_;
+};
+
 void ExpectOrderlyExit(TrainingCluster& cluster, const std::string& member) {
-  SCOPED_TRACE(member);
-  const pid_t pid = cluster.members().pid(member);
+  MemberExit exit(&cluster, member);
   ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
-  // (glibc declares pidfd_open for C only.)
-  pollfd process{.fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), .events = POLLIN};
-  ASSERT_GE(process.fd, 0);
-  siginfo_t end{};
-  EXPECT_EQ(poll(&process, 1, 20'000), 1) << cluster.Logs();
-  EXPECT_EQ(waitid(P_PIDFD, process.fd, &end, WEXITED | WNOHANG | WNOWAIT), 0);
-  close(process.fd);
-  EXPECT_EQ(end.si_code, CLD_EXITED);
-  EXPECT_EQ(end.si_status, 0);
-  ASSERT_TRUE(cluster.members().AwaitExit(member, absl::ZeroDuration()).ok());
+  exit.Expect(0);
 }
 
 TEST(FailureTest, SigtermEndsEveryIdleRoleInOrder) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   for (const char* member : {"worker-0", "ps-0", "coordinator"}) ExpectOrderlyExit(cluster, member);
+}
+
+// They looked attached and ignored every directive, since the new coordinator's term is an old one.
+TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
+  TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
+  MemberExit worker(&cluster, "worker-0"), ps(&cluster, "ps-0");
+  ASSERT_TRUE(cluster.members().Kill("coordinator", SIGKILL).ok());
+  std::filesystem::remove_all(cluster.state_dir());
+
+  ASSERT_TRUE(cluster.members().Restart("coordinator").ok());
+
+  worker.Expect(77);
+  ps.Expect(77);
+  EXPECT_THAT(cluster.Logs(), HasSubstr("CLUSTER_CHANGED"));
 }
 
 // A member that leaves in mid-run ends in order all the same, and its job fails by its name.
