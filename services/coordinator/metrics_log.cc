@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
 
@@ -115,6 +116,12 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   if (file < 0) return FileError(path);
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, file));
   RETURN_IF_ERROR(log->ReadHistory());
+  // What a killed process has written without a sync is told as history, so it must be durable; and
+  // so must the file's name, if the file is new.
+  if (fdatasync(file) != 0) return FileError(path);
+  if (absl::Status synced = SyncFolder(ParentOf(path)); !synced.ok()) {
+    return WithReason(synced, "METRICS_LOG_FAILED");
+  }
   return log;
 }
 

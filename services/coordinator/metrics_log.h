@@ -27,7 +27,8 @@ struct MetricsHistory {
 class MetricsLog {
  public:
   // Opens or makes the file; cuts off lines at its end that a crash left unfinished. Reads from the
-  // ends until it knows the history: a log of millions of steps is not parsed.
+  // ends until it knows the history: a log of millions of steps is not parsed. What it tells is
+  // safe from a power cut, as is the file.
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& path);
   ~MetricsLog();
 

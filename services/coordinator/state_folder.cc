@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -19,21 +20,23 @@ absl::Status FromCode(const std::error_code& error, const std::string& path) {
   return WithReason(absl::ErrnoToStatus(error.value(), path), "STATE_DIR_FAILED");
 }
 
+// What is synced in a folder is worth nothing while a power cut can take the folder's own name.
+absl::Status MakeDurable(const std::string& path) {
+  const absl::Status made = MakeFolders(path);
+  return made.ok() ? made : WithReason(made, "STATE_DIR_FAILED");
+}
+
 }  // namespace
 
 absl::StatusOr<StateFolder> StateFolder::Open(const std::string& path) {
   std::error_code error;
   const std::string absolute = fs::absolute(path, error).lexically_normal().string();
-  if (!error) fs::create_directories(fs::path(absolute) / "jobs", error);
-  RETURN_IF_ERROR(FromCode(error, error && absolute.empty() ? path : absolute));
+  RETURN_IF_ERROR(FromCode(error, path));
+  RETURN_IF_ERROR(MakeDurable(absolute + "/jobs"));
   return StateFolder(absolute);
 }
 
-absl::Status StateFolder::MakeJob(const std::string& id) const {
-  std::error_code error;
-  fs::create_directories(job(id), error);
-  return FromCode(error, job(id));
-}
+absl::Status StateFolder::MakeJob(const std::string& id) const { return MakeDurable(job(id)); }
 
 absl::Status StateFolder::SetJobAside(const std::string& id) const {
   std::error_code error;

@@ -18,7 +18,8 @@ namespace muster {
 //   models/                           values that models' files brought along
 class StateFolder {
  public:
-  // Makes the folder if it is missing and makes its path absolute.
+  // Makes the folder if it is missing and makes its path absolute. A folder that was made survives
+  // a power cut, here and below.
   static absl::StatusOr<StateFolder> Open(const std::string& path);
 
   std::string store() const { return path_ + "/coordinator.db"; }

@@ -45,7 +45,7 @@ TEST(StateFolderTest, APathThatCannotBeMadeIsNamed) {
   const auto folder = StateFolder::Open(path + "/state");
 
   EXPECT_EQ(ReasonOf(folder.status()), "STATE_DIR_FAILED");
-  EXPECT_NE(folder.status().message().find("/file/state: "), std::string::npos) << folder.status();
+  EXPECT_NE(folder.status().message().find("/file: "), std::string::npos) << folder.status();
 }
 
 }  // namespace

@@ -1,0 +1,374 @@
+// The power is cut after every single write of a job's life, and what was said before still holds.
+#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/transport/crc32c.h"
+#include "services/coordinator/coordinator.h"
+#include "services/coordinator/fake_member.h"
+#include "services/coordinator/recorded_disk.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+using Change = CachedTree::Change;
+using Loss = CachedTree::Loss;
+
+constexpr int kSteps = 50;
+constexpr char kJob[] = "cut-1";
+
+v1::JobSpec Spec() {
+  v1::JobSpec spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"pb(
+        name: "cut"
+        model { zoo { name: "linear" } }
+        data {
+          linear { slope: 2 intercept: 1 samples: 64 }
+          batch_size: 8
+        }
+        training {
+          steps: 50
+          optimizer { sgd { learning_rate: 0.1 } }
+        }
+        resources {
+          workers { min: 1 max: 1 }
+          ps: 2
+        }
+        checkpoint { every_steps: 10 keep_last: 2 }
+      )pb",
+      &spec));
+  return spec;
+}
+
+// What somebody outside of the coordinator knows.
+struct Heard {
+  uint64_t revision = 0;     // of the job; 0: nothing of it
+  int64_t steps_before = 0;  // which the worker has forgotten, since they were acknowledged
+  int64_t checkpoint = 0;    // of which step the ps were told that it is committed
+
+  void Add(const Heard& other) {
+    revision = std::max(revision, other.revision);
+    steps_before = std::max(steps_before, other.steps_before);
+    checkpoint = std::max(checkpoint, other.checkpoint);
+  }
+};
+
+// A coordinator on a disk that is recorded, its members, and a job from its beginning to its end.
+class RecordedJob {
+ public:
+  explicit RecordedJob(const std::string& root) : disk_(root), state_dir_(root + "/state") {
+    for (const char* name : {"w-0", "p-0", "p-1"}) {
+      v1::Hello& hello = members_[name].fake.hello;
+      hello.set_member(name);
+      hello.set_role(name[0] == 'w' ? v1::WORKER : v1::PS);
+      hello.set_incarnation(absl::StrCat(name, "-1"));
+      if (hello.role() == v1::PS) hello.add_addresses(absl::StrCat("address of ", name));
+    }
+  }
+  ~RecordedJob() { Stop(); }
+
+  void Run() {
+    Start();
+    v1::CreateJobRequest request;
+    *request.mutable_spec() = Spec();
+    ASSERT_TRUE(coordinator_->CreateJob(request).ok());
+    for (int i = 0; i < 3; ++i) Exchange();
+    ASSERT_EQ(Get().state(), v1::RUNNING) << Get().message();
+    for (int step = 0; step < kSteps; ++step) {
+      members_.at("w-0").fake.Step(kJob);
+      if (step + 1 == kSteps) members_.at("w-0").fake.jobs.at(kJob).set_state(v1::MEMBER_DONE);
+      if (step == kSteps / 2) {  // with steps that nobody has heard of
+        Stop();
+        Start();
+      }
+      Exchange();
+      if ((step + 1) % 10 == 0) WriteShards(step + 1);
+    }
+    Exchange();
+    ASSERT_EQ(Get().state(), v1::SUCCEEDED) << Get().message();
+    v1::WatchJobRequest watch;
+    watch.set_name(kJob);
+    const auto events =
+        coordinator_->WatchJob(watch, std::make_shared<StreamWaker>(std::function<void()>()));
+    const auto answer = coordinator_->NextOf(**events);
+    for (const v1::JobEvent& event : (*answer)->response.events()) {
+      states_[event.revision()] = event.state();
+    }
+    Stop();
+  }
+
+  std::vector<Change> TakeChanges() { return disk_.Take(); }
+  // What was heard after as many changes of the disk, and not before.
+  const std::multimap<int64_t, Heard>& heard() const { return heard_; }
+  const std::map<uint64_t, v1::JobState>& states() const { return states_; }
+
+ private:
+  struct Member {
+    FakeMember fake;
+    std::mutex mu;
+    std::deque<v1::Directive> directives;
+
+    // The directives that wait, and none that come later.
+    std::deque<v1::Directive> Take() {
+      const std::lock_guard<std::mutex> lock(mu);
+      return std::exchange(directives, {});
+    }
+  };
+
+  void Start() {
+    metrics_ = std::make_unique<Metrics>();
+    auto opened = Coordinator::Open(
+        {.state_dir = state_dir_, .metrics = metrics_.get(), .clock = [this] { return now_; }});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    coordinator_ = *std::move(opened);
+    for (auto& [name, member] : members_) Attach(member);
+  }
+  void Stop() {
+    for (auto& [name, member] : members_) {
+      if (member.fake.attachment != nullptr) member.fake.attachment->waker()->Disarm();
+      member.fake.attachment.reset();
+    }
+    coordinator_.reset();
+  }
+  void Attach(Member& member) {
+    v1::MemberReport report = member.fake.Report();
+    *report.mutable_hello() = member.fake.hello;
+    auto attached = coordinator_->Attach(
+        report, std::make_shared<StreamWaker>([this, &member] { Receive(member); }));
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    {
+      const std::lock_guard<std::mutex> lock(member.mu);
+      member.fake.attachment = *std::move(attached);
+    }
+    Receive(member);
+  }
+  // On any thread: a directive counts from when it leaves the coordinator.
+  void Receive(Member& member) {
+    const std::lock_guard<std::mutex> lock(member.mu);
+    if (member.fake.attachment == nullptr) return;
+    for (v1::Directive& directive : member.fake.attachment->TakeDirectives()) {
+      if (directive.has_acknowledge()) {
+        Hear({.steps_before = directive.acknowledge().steps_before()});
+      }
+      member.directives.push_back(std::move(directive));
+    }
+  }
+  void Hear(const Heard& heard) {
+    const std::lock_guard<std::mutex> lock(heard_mu_);
+    heard_.emplace(disk_.count(), heard);
+  }
+
+  void Exchange() {
+    for (int round = 0; round < 2; ++round) {
+      for (auto& [name, member] : members_) {
+        for (const v1::Directive& directive : member.Take()) member.fake.Obey(directive);
+        ASSERT_TRUE(coordinator_->Report(*member.fake.attachment, member.fake.Report()).ok());
+      }
+      now_ += LeaseTable::kCheckInterval;
+      coordinator_->Tick();
+      coordinator_->Settle();
+    }
+    for (auto& [name, member] : members_) {
+      for (const v1::Directive& directive : member.Take()) member.fake.Obey(directive);
+    }
+    if (const auto job = coordinator_->GetJob(kJob); job.ok()) Hear({.revision = job->revision()});
+  }
+  v1::Job Get() { return *coordinator_->GetJob(kJob); }
+
+  void WriteShards(int64_t step) {
+    const v1::JobPlan& plan = members_.at("p-0").fake.plans.at(kJob);
+    for (int shard = 0; shard < plan.shards_size(); ++shard) {
+      v1::WriteShardHeader header;
+      header.set_job(kJob);
+      header.set_generation(plan.generation());
+      header.set_step(step);
+      header.set_shard(shard);
+      auto upload = coordinator_->BeginShard(header);
+      ASSERT_TRUE(upload.ok()) << upload.status();
+      ASSERT_TRUE(upload->has_value());
+      const absl::Status sent = SendShard(plan, shard, step, **upload);
+      const absl::Status ended = coordinator_->EndShard(**upload, sent);
+      ASSERT_TRUE(ended.ok()) << ended;
+    }
+    Hear({.checkpoint = step});
+  }
+  static absl::Status SendShard(const v1::JobPlan& plan, int shard, int64_t step,
+                                ShardUpload& upload) {
+    for (int chunk = 0; chunk < plan.chunks_size(); ++chunk) {
+      if (plan.chunks(chunk).shard() != shard) continue;
+      const std::vector<float> values(plan.chunks(chunk).elements(), static_cast<float>(step));
+      const auto bytes = std::as_bytes(std::span(values));
+      v1::ShardSlice slice;
+      slice.set_chunk(chunk);
+      slice.set_data(bytes.data(), bytes.size());
+      slice.set_crc32c(Crc32c(bytes));
+      if (absl::Status written = upload.Write(slice); !written.ok()) return written;
+    }
+    return absl::OkStatus();
+  }
+
+  RecordedDisk disk_;
+  const std::string state_dir_;
+  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+  std::mutex heard_mu_;
+  std::multimap<int64_t, Heard> heard_;
+  std::map<uint64_t, v1::JobState> states_;
+  std::map<std::string, Member> members_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+int64_t StepsRecorded(const std::string& path) {
+  std::ifstream file(path);
+  int64_t steps = 0;
+  for (std::string line; std::getline(file, line); ++steps) {
+    EXPECT_TRUE(absl::StartsWith(line, absl::StrCat("{\"step\":", steps, ","))) << line;
+    EXPECT_TRUE(absl::EndsWith(line, "}")) << line;
+  }
+  return steps;
+}
+
+// Values are those of the step that the checkpoint is of.
+void CheckCheckpoint(const std::string& path, int64_t step) {
+  const auto reader = CheckpointReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_TRUE((*reader)->Verify().ok()) << (*reader)->Verify();
+  float value = -1;
+  EXPECT_TRUE((*reader)->Read("weight", "", 0, absl::MakeSpan(&value, 1)).ok());
+  EXPECT_EQ(value, static_cast<float>(step));
+}
+
+class PowerCutTest : public ::testing::Test {
+ protected:
+  PowerCutTest() {
+    FLAGS_minloglevel = google::GLOG_FATAL;  // every start has something to tell
+    root_ = ::testing::TempDir() + "/disk-XXXXXX";
+    EXPECT_NE(mkdtemp(root_.data()), nullptr);
+  }
+
+  // A coordinator that finds the disk as it was left there contradicts nothing that was heard.
+  void Check(const Heard& heard, const std::map<uint64_t, v1::JobState>& states) {
+    Metrics metrics;
+    auto opened = Coordinator::Open({.state_dir = root_ + "/state", .metrics = &metrics});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    Coordinator& coordinator = **opened;
+    const auto job = coordinator.GetJob(kJob);
+    if (!job.ok()) {
+      EXPECT_EQ(heard.revision, 0) << job.status();
+      return;
+    }
+    std::set<v1::JobState> possible;
+    for (const auto& [revision, state] : states) {
+      if (revision >= heard.revision) possible.insert(state);
+    }
+    EXPECT_THAT(possible, ::testing::Contains(job->state())) << job->DebugString();
+
+    const int64_t steps = StepsRecorded(root_ + "/state/jobs/" + kJob + "/metrics.jsonl");
+    EXPECT_GE(steps, heard.steps_before);
+    if (job->state() == v1::SUCCEEDED) {
+      EXPECT_EQ(steps, kSteps);
+    }
+
+    const auto checkpoints = coordinator.ListCheckpoints(kJob);
+    ASSERT_TRUE(checkpoints.ok()) << checkpoints.status();
+    std::vector<int64_t> listed;
+    std::set<std::string> names;
+    for (const v1::Checkpoint& checkpoint : *checkpoints) {
+      listed.push_back(checkpoint.step());
+      names.insert(checkpoint.name());
+      CheckCheckpoint(checkpoint.directory(), checkpoint.step());
+    }
+    EXPECT_EQ(listed, *ListCheckpointSteps(root_ + "/state/jobs/" + kJob + "/checkpoints"));
+    EXPECT_GE(listed.empty() ? 0 : listed.back(), heard.checkpoint);
+    if (!job->checkpoint().empty()) {
+      EXPECT_THAT(names, ::testing::Contains(job->checkpoint()));
+    }
+  }
+
+  void Cut(const CachedTree& tree, Loss loss) {
+    fs::remove_all(root_);
+    tree.Leave(loss, root_);
+    ++cuts_;
+  }
+
+  std::string root_;
+  int cuts_ = 0;
+};
+
+std::map<std::string, std::string> FilesBelow(const std::string& root) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    if (absl::EndsWith(entry.path().native(), "-shm"))
+      continue;  // mapped, and made anew at a start
+    std::ifstream file(entry.path(), std::ios::binary);
+    files[entry.path().native()] =
+        entry.is_directory() ? "folder" : std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  return files;
+}
+
+TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackByACutAtAnyWrite) {
+  RecordedJob job(root_);
+  ASSERT_NO_FATAL_FAILURE(job.Run());
+  const std::vector<Change> changes = job.TakeChanges();
+  const auto files = FilesBelow(root_);
+  CachedTree whole;
+  for (const Change& change : changes) whole.Apply(change);
+  Cut(whole, Loss::kNothing);
+  ASSERT_TRUE(FilesBelow(root_) == files) << "the recording has not seen every change";
+
+  CachedTree tree;
+  Heard heard;
+  for (int64_t i = 0; i < std::ssize(changes) && !HasFailure(); ++i) {
+    const Change& change = changes[i];
+    SCOPED_TRACE(absl::StrCat("cut ", i + 1, " of ", changes.size(), ", after a change of kind ",
+                              static_cast<int>(change.kind), " '", change.name, "'"));
+    if (change.kind == Change::Kind::kWrite) {
+      Change torn = change;
+      torn.data.resize(torn.data.size() / 2);
+      tree.Apply(torn);
+      Cut(tree, Loss::kNothing);
+      Check(heard, job.states());
+    }
+    tree.Apply(change);
+    const auto [first, last] = job.heard().equal_range(i + 1);
+    for (auto it = first; it != last; ++it) heard.Add(it->second);
+    if (change.kind == Change::Kind::kSync || first != last) {
+      SCOPED_TRACE("what was not synced is lost");
+      Cut(tree, Loss::kWhatWasNotSynced);
+      Check(heard, job.states());
+    }
+    if (change.kind != Change::Kind::kWrite) {
+      SCOPED_TRACE("names are kept, content that was not synced is lost");
+      Cut(tree, Loss::kContentThatWasNotSynced);
+      Check(heard, job.states());
+    }
+  }
+
+  EXPECT_EQ(heard.steps_before, kSteps);
+  EXPECT_EQ(heard.checkpoint, kSteps);
+  EXPECT_GT(cuts_, 400);
+}
+
+}  // namespace
+}  // namespace muster

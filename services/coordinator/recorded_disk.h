@@ -1,0 +1,75 @@
+// What power cuts leave of a folder: every change below it is recorded and can be made again, up to
+// the cut.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace muster {
+
+// A tree of files as the page cache has it, and as the device has it. A sync of a file brings its
+// content to the device, a sync of a folder its entries; nothing else does, though file systems are
+// often kinder. Not thread-safe.
+class CachedTree {
+ public:
+  struct Change {
+    enum class Kind { kCreate, kMakeFolder, kWrite, kResize, kMove, kExchange, kRemove, kSync };
+    Kind kind;
+    int node = 0;      // of kWrite, kResize and kSync; else the folder that holds the entry
+    std::string name;  // of the entry
+    int to_node = 0;   // kMove and kExchange: the other folder and entry
+    std::string to_name;
+    int64_t offset = 0;  // kWrite: in bytes; kResize: the new size in bytes
+    std::string data;    // kWrite
+  };
+  enum class Loss {
+    kWhatWasNotSynced,
+    kContentThatWasNotSynced,  // as where the journal has names only: new files are there, and
+                               // empty
+    kNothing,
+  };
+
+  CachedTree() { nodes_.push_back({.folder = true}); }
+
+  void Apply(const Change& change);
+  // Makes `folder`, which must not exist, as it would be found after a power cut now.
+  void Leave(Loss loss, const std::string& folder) const;
+  // The node of a path below the root, whose path is ""; -1: none.
+  int Find(const std::string& path) const;
+
+ private:
+  struct Node {
+    bool folder = false;
+    std::string data = {}, data_synced = {};
+    std::map<std::string, int> entries = {}, entries_synced = {};
+  };
+
+  void LeaveNode(int node, Loss loss, const std::string& path) const;
+
+  std::vector<Node> nodes_;  // the first is the root; a number is never used twice
+};
+
+// Records what this process does below `root` by the calls of libc that Muster and SQLite make, in
+// the order in which it is done, from construction to Take(). What is written to mapped memory is
+// not seen. One at a time. In a program that links this no fsync waits for a disk, ever.
+class RecordedDisk {
+ public:
+  explicit RecordedDisk(const std::string& root);  // an empty folder
+  ~RecordedDisk();
+
+  // How many changes there were until now. Thread-safe.
+  int64_t count() const;
+  std::vector<CachedTree::Change> Take();
+
+ private:
+  friend class RecordedCall;
+
+  const std::string root_;
+  CachedTree tree_;  // as it is now; guarded by the recorder's lock, as are the changes
+  std::vector<CachedTree::Change> changes_;
+};
+
+}  // namespace muster
