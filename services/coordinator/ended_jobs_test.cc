@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "services/coordinator/registry_fixture.h"
 
@@ -75,7 +76,9 @@ TEST_F(EndedJobsTest, AJobWithACheckpointGoesOnlyWhereTheOperatorSaidSo) {
   const uint64_t trained = AddEnded();
   CommitCheckpoint(trained);
   const uint64_t unknown_to_the_store = AddEnded();
-  std::filesystem::create_directories(registry_->folder().checkpoints("line-2") + "/step-00000004");
+  const std::string folder = registry_->folder().checkpoints("line-2") + "/step-00000004";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/manifest.json") << "damaged";
   AddEnded();
 
   EXPECT_THAT(Sweep({.ttl = absl::Nanoseconds(1)}), ElementsAre(trained, unknown_to_the_store, 3))
