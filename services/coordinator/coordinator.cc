@@ -97,6 +97,7 @@ void Coordinator::TickJobs() {
 
 void Coordinator::Settle() {
   dispatcher_.AwaitIdle();
+  ended_jobs_.AwaitIdle();
   registry_.Settle();
 }
 

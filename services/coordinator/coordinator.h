@@ -56,7 +56,7 @@ class Coordinator {
   // Lets time pass: leases, grace periods, scheduling, progress of watches. Call several times a
   // second, from one thread.
   void Tick();
-  // Waits until what was begun until now is planned, stored and published.
+  // Waits until what was begun until now is planned, stored and published, or deleted.
   void Settle();
 
   // ---- users; see UserOperations and CheckpointDesk.

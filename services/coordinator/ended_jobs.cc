@@ -79,6 +79,12 @@ void EndedJobs::SweepSoon() {
   due_ = true;
 }
 
+void EndedJobs::AwaitIdle() const {
+  absl::MutexLock lock(&mu_);
+  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !due_ && !sweeping_; };
+  mu_.Await(absl::Condition(&idle));
+}
+
 bool EndedJobs::stopping() const {
   absl::MutexLock lock(&mu_);
   return stopping_;
@@ -92,8 +98,11 @@ void EndedJobs::Run() {
       mu_.Await(absl::Condition(&something));
       if (stopping_) return;
       due_ = false;
+      sweeping_ = true;
     }
     Sweep();
+    absl::MutexLock lock(&mu_);
+    sweeping_ = false;
   }
 }
 

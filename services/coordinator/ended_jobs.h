@@ -38,6 +38,8 @@ class EndedJobs {
   void Sweep() ABSL_LOCKS_EXCLUDED(mu_);
   // The same on a thread of its own; returns at once.
   void SweepSoon() ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until that thread has nothing to do.
+  void AwaitIdle() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   std::vector<std::string> FindSurplus() const;  // ids of jobs
@@ -48,6 +50,7 @@ class EndedJobs {
   const Options options_;
   mutable absl::Mutex mu_;
   bool due_ ABSL_GUARDED_BY(mu_) = false;
+  bool sweeping_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: it uses the others
 };
