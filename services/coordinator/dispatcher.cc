@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -27,6 +28,20 @@ constexpr absl::Duration kConnectTime = absl::Seconds(3);
 // From then on members that come free are kept for a job that does not fit yet. A shorter time
 // idles them for longer; a longer one lets more small jobs pass.
 constexpr absl::Duration kReserveAfter = absl::Minutes(1);
+
+// A ps that does not say how much memory it has is taken to have enough.
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+int64_t CapacityOf(const v1::Hello& ps) {
+  return ps.memory_bytes() > 0 ? ps.memory_bytes() : kUnlimited;
+}
+
+// What running jobs, which take so much of each ps, leave of this one.
+int64_t RoomOf(const v1::Hello& ps, const absl::btree_map<std::string, int64_t>& taken) {
+  const auto bytes = taken.find(ps.member());
+  if (CapacityOf(ps) == kUnlimited || bytes == taken.end()) return CapacityOf(ps);
+  return CapacityOf(ps) - bytes->second;
+}
 
 constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
 constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
@@ -69,9 +84,8 @@ void Dispatcher::LearnWhatIsTaken() {
     const std::vector<JobRegistry::Entry*> active = turn.Active();
     absl::MutexLock lock(&mu_);
     absl::erase_if(taken_, [&](const auto& job) {
-      return std::ranges::none_of(active, [&](const JobRegistry::Entry* entry) {
-        return entry->job.record().number() == job.first;
-      });
+      const JobRegistry::Entry* const entry = turn.FindNumber(job.first);
+      return entry == nullptr || !entry->job.active();
     });
     for (const JobRegistry::Entry* entry : active) {
       const auto taken = taken_.find(entry->job.record().number());
@@ -87,27 +101,24 @@ void Dispatcher::LearnWhatIsTaken() {
   }
 }
 
-int64_t Dispatcher::RoomOf(const v1::Hello& ps,
-                           const std::vector<JobRegistry::Entry*>& active) const {
-  if (ps.memory_bytes() == 0) return std::numeric_limits<int64_t>::max();
-  int64_t room = ps.memory_bytes();
+Dispatcher::BytesByPs Dispatcher::SumOfTaken(const std::vector<JobRegistry::Entry*>& active) const {
+  BytesByPs sum;
   absl::MutexLock lock(&mu_);
   for (const JobRegistry::Entry* entry : active) {
     const auto job = taken_.find(entry->job.record().number());
     if (job == taken_.end()) continue;
-    const auto bytes = job->second.bytes.find(ps.member());
-    if (bytes != job->second.bytes.end()) room -= bytes->second;
+    for (const auto& [ps, bytes] : job->second.bytes) sum[ps] += bytes;
   }
-  return room;
+  return sum;
 }
 
 bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Turn& turn,
                          const absl::btree_map<std::string, PsMemory>& memory) const {
-  const std::vector<JobRegistry::Entry*> active = turn.Active();
+  const BytesByPs taken = SumOfTaken(turn.Active());
   return std::ranges::all_of(start.ps, [&](const v1::Hello& ps) {
     const auto needed = memory.find(ps.member());
     return needed == memory.end() ||
-           needed->second.With(static_cast<int>(start.workers.size())) <= RoomOf(ps, active);
+           needed->second.With(static_cast<int>(start.workers.size())) <= RoomOf(ps, taken);
   });
 }
 
@@ -193,6 +204,7 @@ FreeMembers Dispatcher::FindFreeMembers(
     for (const v1::Hello& hello : start->ps) ++jobs[hello.member()];
   }
   const std::vector<JobRegistry::Entry*> active = turn.Active();
+  const BytesByPs taken = SumOfTaken(active);
   FreeMembers free;
   for (const auto& [name, member] : members) {
     if (!member.attached) continue;
@@ -201,12 +213,10 @@ FreeMembers Dispatcher::FindFreeMembers(
                                            return entry->job.Uses(name);
                                          }));
     if (member.hello.role() == v1::PS) {
-      const int64_t bytes = member.hello.memory_bytes();
-      free.ps.push_back(
-          {.name = name,
-           .jobs = serving,
-           .room_bytes = RoomOf(member.hello, active),
-           .capacity_bytes = bytes > 0 ? bytes : std::numeric_limits<int64_t>::max()});
+      free.ps.push_back({.name = name,
+                         .jobs = serving,
+                         .room_bytes = RoomOf(member.hello, taken),
+                         .capacity_bytes = CapacityOf(member.hello)});
     } else {
       ++free.workers_attached;
       if (serving == 0 && member.jobs.empty()) free.workers.push_back(name);
@@ -225,8 +235,13 @@ void Dispatcher::Dispatch() {
     if (waiting.empty()) return;
     const auto members = fleet_->members();
     const FreeMembers free = FindFreeMembers(turn, starting, members);
-    for (const WaitingJob& job : waiting) TellWhatIsWaitedFor(turn, job, free.ps);
-    for (const Placement& placement : Schedule(waiting, free)) {
+    const std::vector<Placement> placements = Schedule(waiting, free);
+    absl::flat_hash_set<uint64_t> placed;
+    for (const Placement& placement : placements) placed.insert(placement.number);
+    for (const WaitingJob& job : waiting) {
+      if (!placed.contains(job.number)) TellWhatIsWaitedFor(turn, job, free.ps);
+    }
+    for (const Placement& placement : placements) {
       auto start = std::make_shared<Start>();
       start->number = placement.number;
       start->revision = turn.FindNumber(placement.number)->job.record().revision();

@@ -58,9 +58,10 @@ class Dispatcher {
     PsMemory memory;
   };
   // What the plan of a job that runs takes, by ps.
+  using BytesByPs = absl::btree_map<std::string, int64_t>;
   struct Taken {
     uint32_t generation = 0;
-    absl::btree_map<std::string, int64_t> bytes;
+    BytesByPs bytes;
   };
 
   Starts starting() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -68,8 +69,8 @@ class Dispatcher {
   void LearnWhatIsTaken() ABSL_LOCKS_EXCLUDED(mu_);
   static Taken TakenBy(const v1::JobPlan& plan,
                        const absl::btree_map<std::string, PsMemory>& memory);
-  // What the jobs that run leave of a ps.
-  int64_t RoomOf(const v1::Hello& ps, const std::vector<JobRegistry::Entry*>& active) const
+  // Of every ps, by these jobs.
+  BytesByPs SumOfTaken(const std::vector<JobRegistry::Entry*>& active) const
       ABSL_LOCKS_EXCLUDED(mu_);
   bool HasRoom(const Start& start, const JobRegistry::Turn& turn,
                const absl::btree_map<std::string, PsMemory>& memory) const;

@@ -759,6 +759,7 @@ TEST_F(JobTest, CancellingEndsAnyJobThatHasNotEnded) {
   Run();
   ASSERT_TRUE(job_.Cancel(now_).ok());
   EXPECT_EQ(job_.state(), v1::CANCELLED);
+  EXPECT_EQ(job_.plan(), nullptr) << "up to megabytes, and of no use any more";
   EXPECT_TRUE(job_.Cancel(now_).ok()) << "a no-op";
   EXPECT_EQ(ReasonOf(job_.Suspend(now_)), "JOB_FINISHED");
   EXPECT_EQ(ReasonOf(job_.Resume(nullptr, now_)), "JOB_FINISHED");
