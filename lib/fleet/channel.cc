@@ -30,8 +30,10 @@ void ConfigureServer(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  // A connection that asks for more at once waits with the rest.
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kStreamsOfConnectionMax);
+  // A connection that asks for more at once waits with the rest. A ps has a stream for each of its
+  // shards, which wait for one another.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             limits::kStreamsOfConnectionMax + limits::kShardThreadsMax);
   // Calls that find no thread are answered RESOURCE_EXHAUSTED.
   grpc::ResourceQuota quota;
   quota.SetMaxThreads(limits::kServerThreadsMax);

@@ -214,6 +214,12 @@ void SharedMemoryTransport::LookAtSockets() {
   if (accept_due_ && now >= accept_at_) AcceptSome(now);
   for (auto& link : links_) {
     if (!link->ungreeted() && !link->unanswered()) continue;
+    if (now >= link->deadline()) {
+      // What we did not look at while this thread stood still is not the other side's silence.
+      link->ReadSocket();
+      link->GoOn(now);
+      if (!link->ungreeted() && !link->unanswered()) continue;
+    }
     if (now < link->deadline()) {
       next_deadline_ = std::min(next_deadline_, link->deadline());
     } else if (link->unanswered()) {

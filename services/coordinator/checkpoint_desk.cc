@@ -186,7 +186,8 @@ absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
       const auto entry = turn.Find(job);
       if (!entry.ok()) return true;
       const v1::Job& record = *(*entry)->published;
-      return record.state() != v1::RUNNING || newest(record) >= request.step ||
+      const bool runs = record.state() == v1::RUNNING || (*entry)->job.state() == v1::RUNNING;
+      return !runs || newest(record) >= request.step ||
              !(*entry)->job.OutcomeOf(request.request).ok();
     };
     turn.AwaitFor(absl::Condition(&settled), timeout);
@@ -195,7 +196,7 @@ absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
     const v1::Job& record = *entry->published;
     if (newest(record) < request.step) {
       const absl::Status why = entry->job.OutcomeOf(request.request);
-      if (!why.ok() && record.state() == v1::RUNNING) {
+      if (!why.ok()) {
         return WithReason(
             absl::AbortedError(absl::StrCat(record.name(), ": the checkpoint of step ",
                                             request.step, " failed: ", why.message())),

@@ -125,7 +125,7 @@ grpc::Status CheckpointService::ReadCheckpoint(
 grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
                                            grpc::ServerReader<v1::WriteShardRequest>* reader,
                                            v1::WriteShardResponse*) {
-  const auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
+  auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
   CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
   v1::WriteShardRequest first;
@@ -138,6 +138,8 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
   if (!upload->has_value()) return grpc::Status::OK;
   const absl::Status ended = coordinator_->EndShard(
       **upload, TakeSlices(*context, *reader, guard, watch_->stall_max(), **upload));
+  // Who waits for the other shards must not keep them out.
+  *ticket = Admission::Ticket();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }
 

@@ -86,10 +86,16 @@ void Coordinator::Tick() {
 }
 
 // Deadlines of jobs do not pass while the disk is behind: what they lead to could not be stored.
+// Nor while the coordinator starts, before anybody can report.
 void Coordinator::TickJobs() {
-  if (registry_.changes().full()) return;
+  if (registry_.changes().full() || !registry_.changes().trouble().ok()) {
+    stood_still_ = true;
+    return;
+  }
   JobRegistry::Turn turn(&registry_);
+  const bool went_on = std::exchange(stood_still_, false);
   for (JobRegistry::Entry* entry : turn.Active()) {
+    if (went_on) entry->job.WentOn(registry_.Now());
     entry->job.Tick(entry->rounds.writing(), registry_.Now());
     turn.Perform(*entry);
   }

@@ -140,6 +140,7 @@ class Coordinator {
   FleetDesk members_;
   Dispatcher dispatcher_;
   EndedJobs ended_jobs_;
+  bool stood_still_ = true;  // the ticking thread's: time has not passed for jobs
   absl::Time last_progress_ = absl::InfinitePast();  // the ticking thread's
   absl::Time last_sweep_ = absl::InfinitePast();     // likewise
 };

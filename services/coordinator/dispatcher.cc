@@ -43,6 +43,9 @@ int64_t RoomOf(const v1::Hello& ps, const absl::btree_map<std::string, int64_t>&
   return CapacityOf(ps) - bytes->second;
 }
 
+// How long a job that did not fit is judged by what it needed then.
+constexpr absl::Duration kNeedAge = absl::Seconds(30);
+
 constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
 constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
 
@@ -52,7 +55,6 @@ Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_m
     : registry_(registry),
       fleet_(fleet),
       build_model_(std::move(build_model)),
-      start_(registry->Now()),
       thread_([this] { Run(); }) {}
 
 Dispatcher::~Dispatcher() {
@@ -173,7 +175,8 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
   absl::erase_if(needs_, [&](const auto& need) {
     const JobRegistry::Entry* const entry = turn.FindNumber(need.first);
     return entry == nullptr || entry->job.state() != v1::QUEUED ||
-           entry->job.record().spec().resources().ps() != need.second.ps;
+           entry->job.record().spec().resources().ps() != need.second.ps ||
+           now - need.second.learnt >= kNeedAge;
   });
   std::vector<WaitingJob> waiting;
   for (const auto& [number, entry] : turn.jobs()) {
@@ -226,6 +229,9 @@ FreeMembers Dispatcher::FindFreeMembers(
 }
 
 void Dispatcher::Dispatch() {
+  // What the disk does not take could not be started.
+  if (!registry_->changes().trouble().ok()) return;
+  start_ = std::min(start_, registry_->Now());
   LearnWhatIsTaken();
   const Starts starting = this->starting();
   std::vector<std::shared_ptr<const Start>> starts;
@@ -317,6 +323,10 @@ void Dispatcher::Carry(const Start& start) {
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
   if (entry == nullptr || !AllAttached(start)) return;
+  if (absl::IsResourceExhausted(plan.status())) {  // the next Dispatch() tries again
+    LOG_EVERY_N(ERROR, 300) << record.name() << " cannot be started yet: " << plan.status();
+    return;
+  }
   if (!plan.ok()) {
     entry->job.Fail(ReasonOf(plan.status()), std::string(plan.status().message()),
                     registry_->Now());
@@ -325,7 +335,7 @@ void Dispatcher::Carry(const Start& start) {
   }
   if (!HasRoom(start, turn, memory)) {
     // The next Dispatch() finds other ps, or tells what the job waits for.
-    Need need{.ps = static_cast<int>(start.ps.size())};
+    Need need{.ps = static_cast<int>(start.ps.size()), .learnt = registry_->Now()};
     for (const auto& [ps, bytes] : memory) {
       need.memory.bytes = std::max(need.memory.bytes, bytes.bytes);
       need.memory.bytes_per_worker = std::max(need.memory.bytes_per_worker, bytes.bytes_per_worker);

@@ -52,9 +52,11 @@ class Dispatcher {
     std::vector<v1::Hello> ps;       // in plan order
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
-  // What a job that could not start needs of each of so many ps, at most.
+  // What a job that could not start needs of each of so many ps, at most. Shares differ with the ps
+  // that are chosen: so a need that is old is forgotten, and learnt anew.
   struct Need {
     int ps = 0;
+    absl::Time learnt;
     PsMemory memory;
   };
   // What the plan of a job that runs takes, by ps.
@@ -92,7 +94,7 @@ class Dispatcher {
   JobRegistry* const registry_;
   Fleet* const fleet_;
   const ModelBuilder build_model_;
-  const absl::Time start_;
+  absl::Time start_ = absl::InfiniteFuture();  // of the first Dispatch(); its thread's
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<const Start>> queue_ ABSL_GUARDED_BY(mu_);  // of starting_, to be done

@@ -28,6 +28,10 @@ class FailureJudge {
 
   // The coordinator has just started: members have kRestartGrace to come back.
   void BeginGrace(absl::Time now) { grace_until_ = now + kRestartGrace; }
+  // Time stood still until `now`: a grace that has begun begins anew.
+  void WentOn(absl::Time now) {
+    if (grace_until_ != absl::InfiniteFuture()) BeginGrace(now);
+  }
   // A generation has just been given to its members. Each may take as long as it needs, but no
   // longer than kPrepareStallMax without showing something new.
   void BeginPreparing() { grace_until_ = absl::InfiniteFuture(); }

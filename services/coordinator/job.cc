@@ -81,11 +81,14 @@ void Job::Restore(const MetricsHistory& history) {
   if (!history.evaluation_edges.empty()) {
     ledger_.SkipEvaluationsBefore(history.evaluation_edges.back().step + 1);
   }
+  const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
   if (active()) {
-    const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
-    nonfinite_noted_ = logged > plan_->first_step() && !std::isfinite(history.edges.back().loss);
+    nonfinite_noted_ = logged > plan_->first_step() && !std::isfinite(history.edges.back().loss) &&
+                       !history.edges.back().skipped;
     loss_is_finite_ = !nonfinite_noted_;
     ledger_.Begin(*plan_, std::max(plan_->first_step(), logged));
+  } else {
+    ledger_.SkipKnownStepsBefore(logged);
   }
   durable_ = ledger_.known();
 }
@@ -480,6 +483,7 @@ void Job::Advance(absl::Time now) {
   }
   if (state() != v1::RUNNING) return;
   const bool all_durable = durable_ == ledger_.known();  // else RecordsDurable() comes back here
+  const bool all_told = all_durable && !members_.AnyHasMoreRecords();
   if (members_.AllWorkersDone()) {
     if (checkpoints_.committed_step() != total_steps()) return AwaitCheckpoint(total_steps(), now);
     if (all_durable) Succeed(now);
@@ -487,7 +491,7 @@ void Job::Advance(absl::Time now) {
   }
   if (suspend_at_) {
     // What is known of the next step came after all that there is to know of this one.
-    if (ledger_.steps_before() <= *suspend_at_ || !all_durable) return;
+    if (ledger_.steps_before() <= *suspend_at_ || !all_told) return;
     return Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *suspend_at_), now);
   }
   const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());
@@ -497,7 +501,7 @@ void Job::Advance(absl::Time now) {
   if (*stopped != plan_->first_step() && *stopped != checkpoints_.committed_step()) {
     return AwaitCheckpoint(*stopped, now);
   }
-  if (!all_durable) return;
+  if (!all_told) return;
   Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *stopped), now);
 }
 
@@ -596,6 +600,11 @@ void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& 
                       CheckpointPolicy::kFinalAttempts, " times: ", why.message()),
          now);
   }
+}
+
+void Job::WentOn(absl::Time now) {
+  members_.WentOn(now);
+  judge_.WentOn(now);
 }
 
 void Job::Tick(bool writing, absl::Time now) {

@@ -107,7 +107,9 @@ class Job {
   void CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now);
   void CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why, absl::Time now);
 
-  // ---- time. `writing`: some shard's stream is open.
+  // ---- time. It stood still until `now`: whoever is waited for has his time anew.
+  void WentOn(absl::Time now);
+  // `writing`: some shard's stream is open.
   void Tick(bool writing, absl::Time now);
 
   // Ends the job for a cause that is not a member's.

@@ -19,6 +19,10 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   for (auto& [name, member] : members_) member.advanced = now;
 }
 
+void JobMembers::WentOn(absl::Time now) {
+  for (auto& [name, member] : members_) member.advanced = now;
+}
+
 std::vector<std::string> JobMembers::names() const {
   std::vector<std::string> names;
   for (const auto& [name, member] : members_) names.push_back(name);
@@ -67,6 +71,11 @@ bool JobMembers::AllWorkersDone() const {
     const Member& member = entry.second;
     return !member.is_worker() || (member.state == v1::MEMBER_DONE && !member.has_more_records);
   });
+}
+
+bool JobMembers::AnyHasMoreRecords() const {
+  return std::ranges::any_of(members_,
+                             [](const auto& entry) { return entry.second.has_more_records; });
 }
 
 std::optional<int64_t> JobMembers::StoppedAt(int64_t total_steps) const {

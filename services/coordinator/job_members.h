@@ -49,11 +49,15 @@ class JobMembers {
   // Whether the directive is to be sent to the member now, which counts it as sent: not while the
   // same one is still young.
   bool IsDue(const std::string& name, const v1::Directive& directive, absl::Time now);
+  // Time stood still until `now`.
+  void WentOn(absl::Time now);
   // The member's stream is new: whatever was sent before may be lost.
   void Reattached(const std::string& name);
 
   bool AllPrepared() const;
   bool AllWorkersDone() const;
+  // A worker's last report could not hold all that it has to tell.
+  bool AnyHasMoreRecords() const;
   // The step at which all workers stand still; those that are done stand at `total_steps`.
   std::optional<int64_t> StoppedAt(int64_t total_steps) const;
   // The furthest step that anybody begins next.

@@ -98,6 +98,8 @@ absl::Status JobRegistry::Load() {
     absl::StatusOr<Findings> found = Look(job);
     if (found.ok()) {
       Enter(std::move(job), *std::move(found));
+    } else if (absl::IsResourceExhausted(found.status())) {
+      return Annotate(found.status(), job.record.name());  // a full disk is no damage
     } else {
       RETURN_IF_ERROR(EnterDamaged(std::move(job), found.status()));
     }

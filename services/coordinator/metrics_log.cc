@@ -44,7 +44,8 @@ std::optional<Line> Parse(absl::string_view text) {
   if (!json.contains("evaluation_loss")) {
     return Line{.step = StepSummary{
                     step->get<int64_t>(), NumberOr(json, "loss"), NumberOr(json, "gradient_norm"),
-                    NumberOr(json, "learning_rate"), NumberOr(json, "samples_per_second")}};
+                    NumberOr(json, "learning_rate"), NumberOr(json, "samples_per_second"),
+                    /*loss_scale=*/0, json.contains("skipped")}};
   }
   Line line{.evaluation =
                 EvaluationSummary{step->get<int64_t>(), NumberOr(json, "evaluation_loss"), {}}};

@@ -2,6 +2,7 @@
 // told its part.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -55,6 +56,8 @@ class ProgressLedger {
 
   // As if evaluations of steps < `step` were known already (they are in the metrics log).
   void SkipEvaluationsBefore(int64_t step) { evaluations_before_ = step; }
+  // The same of steps, before the next Begin().
+  void SkipKnownStepsBefore(int64_t step) { steps_before_ = std::max(steps_before_, step); }
 
   // A report holds, in order, all records that the worker has not been told to forget. So what
   // comes before its first one, and is not known here, is lost: it is skipped.

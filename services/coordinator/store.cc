@@ -63,6 +63,13 @@ std::string NewClusterId() {
 absl::Status SqlError(sqlite3* database) {
   const std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));
   switch (sqlite3_errcode(database) & 0xff) {
+    case SQLITE_IOERR:
+      // A quota, and room that is missing for anything but a page, are errors of input and output
+      // to SQLite.
+      if (const int error = sqlite3_system_errno(database); error != ENOSPC && error != EDQUOT) {
+        return WithReason(absl::InternalError(message), "STORE_FAILED");
+      }
+      [[fallthrough]];
     case SQLITE_FULL:
       return WithReason(absl::ResourceExhaustedError(message), "STORE_FULL");
     case SQLITE_CORRUPT:
