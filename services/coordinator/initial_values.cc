@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/checkpoint_writer.h"
+#include "lib/checkpoint/folder.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -56,8 +57,10 @@ absl::Status WriteChunk(const v1::JobPlan& plan, int id, const std::vector<float
 
 absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
                                                const v1::JobSpec& spec, const Model& model) {
+  if (absl::Status made = MakeFolders(directory); !made.ok()) {
+    return WithReason(absl::UnavailableError(made.message()), "STATE_UNWRITABLE");
+  }
   std::error_code error;
-  fs::create_directories(directory, error);
   std::string folder = fs::absolute(directory, error).string() + "/" + kFolderPrefix + "XXXXXX";
   if (error || mkdtemp(folder.data()) == nullptr) {
     return WithReason(absl::UnavailableError(absl::StrCat(
@@ -81,6 +84,7 @@ absl::StatusOr<std::string> WriteInitialValues(const std::string& directory,
         WriteChunk(plan, id, model.initial_values[plan.chunks(id).parameter()], *writer));
   }
   RETURN_IF_ERROR(writer->Commit().status());
+  RETURN_IF_ERROR(SyncFolder(directory));  // else a power cut takes the new folder's name
   std::move(remove).Cancel();
   return CheckpointPath(folder, /*step=*/0);
 }

@@ -24,6 +24,7 @@
 #include "lib/transport/crc32c.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/fake_member.h"
+#include "services/coordinator/initial_values.h"
 #include "services/coordinator/recorded_disk.h"
 
 namespace muster {
@@ -368,6 +369,25 @@ TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackByACutAtAnyWrite) {
   EXPECT_EQ(heard.steps_before, kSteps);
   EXPECT_EQ(heard.checkpoint, kSteps);
   EXPECT_GT(cuts_, 400);
+}
+
+TEST_F(PowerCutTest, TheValuesThatASubmittedModelBringsAreThereAfterACut) {
+  Model model;
+  v1::Parameter& parameter = *model.graph.add_parameters();
+  parameter.set_name("weight");
+  parameter.add_shape(1);
+  model.initial_values = {{0}};
+  v1::JobSpec spec = Spec();
+  spec.set_chunk_bytes(1024);
+  RecordedDisk disk(root_);
+
+  const auto path = WriteInitialValues(root_ + "/models", spec, model);
+  CachedTree tree;
+  for (const Change& change : disk.Take()) tree.Apply(change);
+  Cut(tree, Loss::kWhatWasNotSynced);
+
+  ASSERT_TRUE(path.ok()) << path.status();
+  CheckCheckpoint(*path, /*step=*/0);
 }
 
 }  // namespace

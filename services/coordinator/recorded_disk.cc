@@ -10,6 +10,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -328,6 +331,14 @@ int fallocate64(int file, int mode, off64_t offset, off64_t size) {
 
 int mkdir(const char* path, mode_t mode) noexcept {
   return MakeFolderRecorded(AT_FDCWD, path, mode);
+}
+char* mkdtemp(char* path) noexcept {
+  static std::atomic<int> made = 0;
+  char* const name = path + strlen(path) - 6;
+  do {
+    std::snprintf(name, 7, "%06d", made++);
+  } while (mkdir(path, 0700) != 0 && errno == EEXIST);
+  return path;
 }
 int rename(const char* from, const char* to) noexcept {
   return MoveRecorded(AT_FDCWD, from, AT_FDCWD, to, 0);
