@@ -16,17 +16,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kSteps = 400;
+constexpr int kSteps = 1500;  // a few seconds
 
 std::string Job() {
   return R"(
 name: net
-model: {zoo: {name: gpt, args: {layers: 1, heads: 1, channels: 16, context: 16}}}
-data: {text: {path: examples/data/licences}, batch_size: 4, seed: 1}
+model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32}}}
+data: {text: {path: examples/data/licences}, batch_size: 8, seed: 1}
 training: {steps: )" +
          std::to_string(kSteps) + R"(, optimizer: {adam: {learning_rate: 1e-3}}, seed: 9}
 resources: {workers: {min: 2, max: 2}, ps: 1}
-checkpoint: {every_steps: 50}
+checkpoint: {every_steps: 100}
 )";
 }
 

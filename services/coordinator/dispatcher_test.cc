@@ -140,6 +140,8 @@ TEST_F(DispatcherTest, AJobDoesNotWaitForeverForMoreMembersThanItNeeds) {
   const uint64_t job = AddElasticJob();
   Attach("p-0");
   Attach("w-0");
+  Dispatch();  // from here on members can come back
+  EXPECT_EQ(View(job).state(), v1::QUEUED);
   now_ += limits::kAttachBackoffMax + absl::Seconds(3);
 
   Dispatch();

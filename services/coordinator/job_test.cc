@@ -488,6 +488,52 @@ TEST_F(JobTest, AWorkerThatIsDoneAndHasMoreToTellIsHeardFirst) {
   EXPECT_EQ(job_.state(), v1::SUCCEEDED);
 }
 
+TEST_F(JobTest, ASuspensionHearsAWorkerThatHasMoreToTellFirst) {
+  Run();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  v1::JobReport full = Say(v1::MEMBER_PAUSED, 34);
+  for (int step = 0; step < limits::kStepRecordsReportedMax; ++step) full.add_steps();
+  job_.Report("w-0", &full, now_);
+  Report("w-1", v1::MEMBER_PAUSED, 34);
+  Commit(34);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+
+  Report("w-0", v1::MEMBER_PAUSED, 34);
+
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
+TEST_F(JobTest, ARestartWhileAJobIsSuspendedRepeatsNoStep) {
+  v1::Job record = Record();
+  record.set_state(v1::SUSPENDED);
+  record.set_generation(0);
+  job_ = Job(record, nullptr, /*term=*/2, now_);
+  job_.Restore({.edges = {{.step = 0, .loss = 2}, {.step = 40, .loss = 1}}});
+  ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
+  Run(/*first_step=*/30, "jobs/net-1/checkpoints/30");
+
+  for (const char* name : {"w-0", "w-1"}) {
+    v1::JobReport report = Say(v1::MEMBER_RUNNING, 43);
+    for (int64_t step = 30; step < 43; ++step) report.add_steps()->set_step(step);
+    job_.Report(name, &report, now_);
+  }
+
+  const Job::Effects effects = job_.TakeEffects();
+  ASSERT_EQ(effects.steps.size(), 2);
+  EXPECT_EQ(effects.steps[0].step, 41);
+}
+
+TEST_F(JobTest, TimeThatStoodStillIsNobodysFault) {
+  Schedule();
+  const absl::Duration nearly = FailureJudge::kPrepareStallMax - absl::Seconds(1);
+  now_ += nearly;
+  job_.WentOn(now_);
+  Pass(nearly);
+  EXPECT_EQ(job_.state(), v1::PREPARING);
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(job_.state(), v1::FAILED);
+}
+
 TEST_F(JobTest, StepsThatNobodyHoldsAnyMoreAreAnEvent) {
   Run();
   for (const char* name : {"w-0", "w-1"}) {
