@@ -331,7 +331,7 @@ absl::Status Store::TakeSeat(const Seat& seat) {
 
 absl::Status Store::Commit(const Change& change) {
   absl::MutexLock lock(&mu_);
-  return InTransaction([&]() -> absl::Status {
+  return InTransaction([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (change.seat != nullptr) RETURN_IF_ERROR(TakeSeat(*change.seat));
     if (change.record == nullptr) return absl::OkStatus();
     const v1::Job& record = *change.record;
