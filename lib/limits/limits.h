@@ -17,14 +17,14 @@ inline constexpr int64_t kReadChunkBytesMax = 1 << 20;  // ReadCheckpoint
 inline constexpr int kAttachedMembersMax = 4096;        // one stream and a few KB each
 inline constexpr int64_t kRequestBytesMax =
     4 << 20;  // what the coordinator takes in one message; a slice is 2 MiB, a report less
-inline constexpr int kServerThreadsMax =
-    1024;  // of the coordinator, for calls that block: those of the five next lines, and short ones
-inline constexpr int kStreamsOfConnectionMax = 128;
+inline constexpr int kServerThreadsMax = 1024;  // of the coordinator, for calls that block:
+                                                // creates, downloads, saves, shards, short ones
+inline constexpr int kStreamsOfConnectionMax = 128;  // and one for each shard that a ps may have
 inline constexpr int kCreateCallsMax = 64;
 inline constexpr int kModelImportsMax = 2;    // at once; each holds its model's values
 inline constexpr int kDownloadCallsMax = 32;  // a disk serves no more at once
 inline constexpr int kSaveCallsMax = 64;
-inline constexpr int kShardCallsMax = 256;   // WriteShard, and as many ReadShard
+inline constexpr int kShardCallsMax = 256;   // WriteShard that is being read; as many ReadShard
 inline constexpr int kWatchCallsMax = 1024;  // these hold no thread
 inline constexpr absl::Duration kFirstMessageMax =
     absl::Seconds(10);  // until a stream says what it is about
@@ -89,6 +89,7 @@ inline constexpr absl::Duration kCheckpointCallMax =
     absl::Minutes(10);  // and what the bytes take: a write ends with the slowest shard's
 inline constexpr int64_t kCheckpointBytesPerSecondMin = 1 << 20;  // slower is taken for broken
 inline constexpr absl::Duration kReleaseWaitMax =
-    absl::Minutes(1);  // for the last transfers of a released shard, which take milliseconds
+    absl::Minutes(1);  // for the last transfers of a released shard, which take milliseconds, and
+                       // for its peers to leave
 
 }  // namespace muster::limits

@@ -14,7 +14,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
@@ -262,14 +262,14 @@ absl::Status Store::Initialize(const std::string& path) {
 }
 
 absl::Status Store::InTransaction(const std::function<absl::Status()>& body) {
-  const absl::Time start = absl::Now();
+  const absl::Duration start = SteadyNow();
   RETURN_IF_ERROR(Execute(database_, "BEGIN IMMEDIATE"));
   absl::Status status = body();
   if (status.ok()) status = Execute(database_, "COMMIT");
   if (!status.ok() && sqlite3_get_autocommit(database_) == 0) {
     Execute(database_, "ROLLBACK").IgnoreError();
   }
-  if (observe_commit_) observe_commit_(absl::Now() - start);
+  if (observe_commit_) observe_commit_(SteadyNow() - start);
   return status;
 }
 
