@@ -18,6 +18,11 @@ RoundSchedule BspGate::rounds() const {
   return rounds;
 }
 
+int64_t BspGate::oldest(LocalChunk chunk) const {
+  const Chunk& c = chunks_[chunk];
+  return c.previous >= rounds_.first_step ? c.previous : c.version;
+}
+
 bool BspGate::IsVersion(int64_t step) const { return rounds().IsVersion(step); }
 
 PushFate BspGate::Admit(LocalChunk chunk, Rank rank, int64_t step) {

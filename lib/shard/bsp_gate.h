@@ -36,6 +36,7 @@ class BspGate : public Gate {
   FetchFate Fetch(LocalChunk chunk, Rank rank, int64_t step) override;
   int64_t AnswerStep(LocalChunk chunk, Rank rank) const override;
   int64_t version(LocalChunk chunk) const override { return chunks_[chunk].version; }
+  int64_t oldest(LocalChunk chunk) const override;
   bool IsVersion(int64_t step) const override;
   int64_t UpdatesUntil(int64_t version) const override { return version - rounds_.first_step; }
 

@@ -87,6 +87,31 @@ ChunkStore::ChunkStore(std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard
   BeginRestore();
 }
 
+bool ChunkStore::PassOnTo(std::shared_ptr<const v1::JobPlan> plan) {
+  if (ArraysOf(*plan) != arrays_ || ValueBuffersOf(*plan) != value_buffers_ ||
+      plan->chunks_size() != plan_->chunks_size()) {
+    return false;
+  }
+  LocalChunk next{0};
+  for (const ChunkId id : ChunksOfShard(*plan, shard_)) {
+    if (index_of_[id] != next) return false;
+    const Chunk laid = Lay(*plan, id);
+    const Chunk& chunk = chunks_[next];
+    const v1::PlanChunk& now = plan->chunks(ToInt(id));
+    const v1::PlanChunk& before = plan_->chunks(ToInt(id));
+    if (now.parameter() != before.parameter() || now.offset() != before.offset() ||
+        laid.first_slot != chunk.first_slot || laid.elements != chunk.elements ||
+        laid.values_format.dtype != chunk.values_format.dtype ||
+        laid.values_format.codec != chunk.values_format.codec || laid.bytes != chunk.bytes) {
+      return false;
+    }
+    next = LocalChunk(ToInt(next) + 1);
+  }
+  if (ToInt(next) != size()) return false;
+  plan_ = std::move(plan);
+  return true;
+}
+
 std::optional<LocalChunk> ChunkStore::Find(ChunkId id) const {
   if (!index_of_.Has(id) || index_of_[id] == kElsewhere) return std::nullopt;
   return index_of_[id];

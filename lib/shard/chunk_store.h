@@ -50,6 +50,10 @@ class ChunkStore {
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
 
+  // Of the next generation of the job, where the shard has the same chunks and their values travel
+  // alike; false, and nothing is changed, where it has not.
+  bool PassOnTo(std::shared_ptr<const v1::JobPlan> plan);
+
   int size() const { return chunks_.size(); }
   NumbersBelow<LocalChunk> chunks() const { return chunks_.numbers(); }
   ChunkId id(LocalChunk index) const { return chunks_[index].id; }
@@ -119,7 +123,7 @@ class ChunkStore {
     return chunk.memory + number * chunk.stride;
   }
 
-  const std::shared_ptr<const v1::JobPlan> plan_;
+  std::shared_ptr<const v1::JobPlan> plan_;
   const ShardIndex shard_;
   const std::shared_ptr<SharedSlab> outgoing_;
   const std::shared_ptr<Slab> slab_;

@@ -79,6 +79,8 @@ class Gate {
   // Every rank's push of the steps before it is part of the chunk, unless its step was closed
   // without it.
   virtual int64_t version(LocalChunk chunk) const = 0;
+  // The lowest version of the chunk that is still there: this one or the one before.
+  virtual int64_t oldest(LocalChunk chunk) const { return version(chunk); }
   // Whether a chunk may stop at this version.
   virtual bool IsVersion(int64_t /*step*/) const { return true; }
   // One past the last step whose push is part of the chunk.

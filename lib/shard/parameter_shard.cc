@@ -67,6 +67,48 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
       new ParameterShard(std::move(plan), shard, std::move(store), std::move(pushed)));
 }
 
+absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Continue(
+    std::shared_ptr<const v1::JobPlan> plan, std::unique_ptr<ParameterShard> before,
+    std::shared_ptr<MemoryBudget::Reservation> reservation) {
+  CHECK(before->retired_ && before->idle());
+  const ShardIndex shard = before->shard_;
+  auto refusal = [&](absl::string_view why) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          plan->job(), ", shard ", ToInt(shard), ": what generation ",
+                          before->plan_->generation(), " left cannot be carried on: ", why)),
+                      "SHARDS_NOT_HELD");
+  };
+  if (!before->store_->PassOnTo(plan)) return refusal("its chunks are not those of the plan");
+  before->pushed_.reset();
+  ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(reservation)));
+  auto next = absl::WrapUnique(
+      new ParameterShard(plan, shard, std::move(before->store_), std::move(pushed)));
+  if (!next->TakeUp(*before)) {
+    const HeldVersions held = before->held_versions();
+    return refusal(absl::StrCat("step ", plan->first_step(), " is not within [", held.oldest, ", ",
+                                held.newest, "]"));
+  }
+  return next;
+}
+
+bool ParameterShard::TakeUp(const ParameterShard& before) {
+  const int64_t version = plan_->first_step();
+  const HeldVersions held = before.held_versions();
+  if (version < held.oldest || version > held.newest) return false;
+  for (Chunk& chunk : chunks_) {
+    const LocalChunk index = IndexOf(chunk);
+    const Chunk& old = before.chunks_[index];
+    const bool steps_back = chunk.trained && before.gate_->version(index) != version;
+    chunk.current = steps_back ? old.previous : old.current;
+    chunk.previous = steps_back ? old.current : old.previous;
+    for (size_t i = 0; i < chunk.buffers.size(); ++i) {
+      chunk.buffers[i].encoded = old.buffers[i].encoded;
+    }
+  }
+  states_.fill(before.states_[version % before.states_.size()]);
+  return true;
+}
+
 ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
                                std::unique_ptr<ChunkStore> store,
                                std::unique_ptr<GradientStore> pushed)
@@ -149,6 +191,16 @@ void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
 ParameterShard::Chunk* ParameterShard::Find(const WireHeader& header) {
   const std::optional<LocalChunk> index = store_->Find(ChunkId(header.chunk));
   return index ? &chunks_[*index] : nullptr;
+}
+
+ParameterShard::HeldVersions ParameterShard::held_versions() const {
+  HeldVersions held;
+  for (const Chunk& chunk : chunks_) {
+    if (!chunk.trained) continue;
+    held.oldest = std::max(held.oldest, gate_->oldest(IndexOf(chunk)));
+    held.newest = std::min(held.newest, VersionOf(chunk));
+  }
+  return held;
 }
 
 absl::Span<const float> ParameterShard::values(LocalChunk index) const {

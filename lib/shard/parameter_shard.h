@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -105,6 +106,12 @@ class ParameterShard : private JudgedShard {
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Create(
       std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
       std::shared_ptr<MemoryBudget::Reservation> reservation);
+  // Goes on at plan->first_step() with what `before` holds of it, a shard of the same number in an
+  // earlier generation of the job that is retired and idle. Only the gradients' memory is allocated
+  // anew. FAILED_PRECONDITION (reason "SHARDS_NOT_HELD"): it has other chunks, or not that version.
+  static absl::StatusOr<std::unique_ptr<ParameterShard>> Continue(
+      std::shared_ptr<const v1::JobPlan> plan, std::unique_ptr<ParameterShard> before,
+      std::shared_ptr<MemoryBudget::Reservation> reservation);
   ParameterShard(const ParameterShard&) = delete;
   ParameterShard& operator=(const ParameterShard&) = delete;
 
@@ -193,6 +200,13 @@ class ParameterShard : private JudgedShard {
   }
   // Lowest version of the chunks with gradients; INT64_MAX without any.
   int64_t lowest_version() const { return lowest_; }
+  // The versions that every chunk with gradients can be had at; all of them without any. Under BSP
+  // there is one at least.
+  struct HeldVersions {
+    int64_t oldest = 0;
+    int64_t newest = std::numeric_limits<int64_t>::max();
+  };
+  HeldVersions held_versions() const;
   // Dropped because their step was closed without them.
   int64_t late_pushes() const { return gate_->late_pushes(); }
   // Current value of a chunk, for tests and benchmarks.
@@ -241,6 +255,8 @@ class ParameterShard : private JudgedShard {
 
   ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
                  std::unique_ptr<ChunkStore> store, std::unique_ptr<GradientStore> pushed);
+  // Takes up chunks, which its own are, where `before` had them. False: not all had this version.
+  bool TakeUp(const ParameterShard& before);
   // And what closes the steps, where something does.
   void MakeGate(const ShardAssembly::Send& send);
 
@@ -294,8 +310,8 @@ class ParameterShard : private JudgedShard {
 
   const std::shared_ptr<const v1::JobPlan> plan_;
   const ShardIndex shard_;
-  const std::unique_ptr<ChunkStore> store_;
-  const std::unique_ptr<GradientStore> pushed_;
+  std::unique_ptr<ChunkStore> store_;  // given away to who continues this
+  std::unique_ptr<GradientStore> pushed_;
   ShardOutput* output_ = nullptr;
   Tickets tickets_{this};  // outlives who holds them below
   kernels::OptimizerSettings settings_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <random>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "lib/codec/codec.h"
 #include "lib/shard/plan_check.h"
 #include "lib/shard/test_plan.h"
+#include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 
 namespace muster {
@@ -397,6 +399,122 @@ TEST_F(ParameterShardTest, ARetiredShardUpdatesNothing) {
   ASSERT_TRUE(Push(0, 0, 1, Values(7, 0.25f)));
   EXPECT_EQ(output_.updates, 0);
   EXPECT_TRUE(shard_->idle());
+}
+
+// A job whose last worker is lost in the middle of a step, and goes on with one that has the same
+// rank: what it computes is what it would have computed.
+class ContinuedShardTest : public ParameterShardTest {
+ protected:
+  static TestPlanOptions Options() {
+    TestPlanOptions options{.parameters = {4, 300}};
+    options.optimizer.mutable_adam()->set_learning_rate(0.5);
+    return options;
+  }
+
+  void PushSteps(int64_t from, int64_t before) {
+    for (int64_t step = from; step < before; ++step) {
+      for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) PushStep(step, chunk);
+    }
+  }
+
+  void PushStep(int64_t step, int chunk) {
+    const auto gradient = 0.125f * static_cast<float>(1 + step % 3 + chunk);
+    for (int rank = 0; rank < plan_.workers_size(); ++rank) {
+      ASSERT_TRUE(Push(step, chunk, rank, Values(plan_.chunks(chunk).elements(), gradient)));
+    }
+  }
+
+  // The shard of the next generation, from this one.
+  absl::Status Continue(int64_t first_step) {
+    shard_->Retire();
+    plan_.set_generation(plan_.generation() + 1);
+    plan_.set_first_step(first_step);
+    auto next = ParameterShard::Continue(
+        std::make_shared<v1::JobPlan>(plan_), std::move(shard_),
+        *budget_.Reserve(ParameterShard::BytesNeeded(plan_, kFirstShard), absl::ZeroDuration()));
+    if (!next.ok()) return next.status();
+    shard_ = *std::move(next);
+    output_ = FakeOutput();
+    shard_->set_output(&output_);
+    return absl::OkStatus();
+  }
+
+  std::vector<Values> AllValues() const {
+    std::vector<Values> all;
+    for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) all.push_back(ValuesOf(chunk));
+    return all;
+  }
+};
+
+TEST_F(ContinuedShardTest, GoesOnWhereTheStepThatAllHaveEnded) {
+  Make(Options());
+  shard_->Start(10);
+  PushSteps(0, 10);
+  const std::vector<Values> undisturbed = AllValues();
+
+  Make(Options());
+  shard_->Start(10);
+  PushSteps(0, 5);
+  PushStep(5, 0);  // chunk 0 is at version 6, chunk 1 has half of what it needs for that
+  ASSERT_TRUE(Push(5, 1, 0, Values(plan_.chunks(1).elements(), 7)));
+  EXPECT_EQ(shard_->held_versions().oldest, 5);
+  EXPECT_EQ(shard_->held_versions().newest, 5);
+  ASSERT_TRUE(Continue(5).ok());
+  EXPECT_EQ(shard_->lowest_version(), 5);
+  shard_->Start(10);
+  PushSteps(5, 7);
+  ASSERT_TRUE(Continue(6).ok()) << "and another death: here both chunks are stepped back";
+  EXPECT_EQ(shard_->held_versions().oldest, 6) << "of the version before nothing is known";
+  shard_->Start(10);
+  PushSteps(6, 10);
+
+  EXPECT_EQ(AllValues(), undisturbed);
+}
+
+TEST_F(ContinuedShardTest, ServesItsFirstVersionToWhoeverComes) {
+  Make(Options());
+  shard_->Start(10);
+  PushSteps(0, 3);
+  const Values version2 = [&] {
+    EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 2, 0, 0)), RefusalReason::kNone);
+    return output_.sent.back().payload;
+  }();
+  plan_.mutable_workers()->RemoveLast();  // the one that was left
+  plan_.mutable_workers(0)->set_samples(2);
+  ASSERT_TRUE(Continue(2).ok());
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 2, 0, 0)), RefusalReason::kNone);
+  EXPECT_EQ(output_.sent.back().payload, version2);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 1, 0, 0)), RefusalReason::kWrongStep);
+}
+
+TEST_F(ContinuedShardTest, TheLossScaleStepsBackToo) {
+  TestPlanOptions options{.parameters = {4}, .workers = 1};
+  options.optimizer.mutable_adam()->set_learning_rate(1);
+  options.precision = v1::FP16;
+  Make(options);
+  shard_->Start(10);
+  ASSERT_TRUE(Push(0, 0, 0, Values(4, 0.5f)));
+  const float scale = output_.sent.back().header.loss_scale;
+  const Values version1 = ValuesOf(0);
+  ASSERT_TRUE(Push(1, 0, 0, Values(4, std::numeric_limits<float>::infinity())));
+  ASSERT_EQ(output_.sent.back().header.loss_scale, scale / 2);
+  ASSERT_TRUE(Continue(1).ok());
+  shard_->Start(10);
+  EXPECT_EQ(shard_->Fetch(FetchHeader(plan_, 1, 0, 0)), RefusalReason::kNone);
+  EXPECT_EQ(output_.sent.back().header.loss_scale, scale);
+  EXPECT_EQ(output_.sent.back().payload, version1);
+}
+
+TEST_F(ContinuedShardTest, RefusesWhatItDoesNotHold) {
+  Make(Options());
+  shard_->Start(10);
+  PushSteps(0, 5);
+  EXPECT_EQ(ReasonOf(Continue(3)), "SHARDS_NOT_HELD");
+  Make(Options());
+  plan_.mutable_chunks(0)->set_elements(3);
+  plan_.mutable_chunks(1)->set_elements(301);
+  const absl::Status other_chunks = Continue(0);
+  EXPECT_EQ(ReasonOf(other_chunks), "SHARDS_NOT_HELD") << other_chunks;
 }
 
 TEST_F(ParameterShardTest, TheLowestVersionIsThatOfTheSlowestChunk) {
