@@ -164,8 +164,14 @@ class FakeListener : public ShardListener {
     absl::MutexLock lock(&mu_);
     ++declined_;
   }
-  void ShardReleased(ShardIndex) override {
+  void LinkLost(ShardIndex, const std::string& member) override {
     absl::MutexLock lock(&mu_);
+    lost_links_.push_back(member);
+  }
+  void ShardReleased(std::unique_ptr<ParameterShard> shard) override {
+    absl::MutexLock lock(&mu_);
+    if (keeps_shard_) shard_ = std::move(shard);
+    shard.reset();
     ++released_;
   }
 
@@ -177,6 +183,20 @@ class FakeListener : public ShardListener {
   }
   void AwaitReleased(int count) {
     Await([=, this] { return released_ >= count; });
+  }
+  // From now on; those before are destroyed.
+  void KeepReleasedShard() {
+    absl::MutexLock lock(&mu_);
+    keeps_shard_ = true;
+  }
+  std::unique_ptr<ParameterShard> TakeShard() {
+    absl::MutexLock lock(&mu_);
+    return std::move(shard_);
+  }
+  std::vector<std::string> AwaitLostLinks(size_t count) {
+    Await([=, this] { return lost_links_.size() >= count; });
+    absl::MutexLock lock(&mu_);
+    return lost_links_;
   }
   void AwaitDeclined(int count) {
     Await([=, this] { return declined_ >= count; });
@@ -212,6 +232,9 @@ class FakeListener : public ShardListener {
   int released_ = 0;
   int declined_ = 0;
   std::vector<std::string> culprits_;  // of shards that failed
+  std::vector<std::string> lost_links_;
+  bool keeps_shard_ = false;
+  std::unique_ptr<ParameterShard> shard_;  // the one that was released last
   std::vector<std::shared_ptr<const ShardSnapshot>> snapshots_;
 };
 

@@ -26,11 +26,10 @@ InstalledShard::InstalledShard(const Environment& environment,
 }
 
 InstalledShard::~InstalledShard() {
-  const ShardIndex number = shard_->shard();
   links_->ShardDestroyed(this);
   registrations_.clear();
-  shard_.reset();
-  listener_->ShardReleased(number);
+  shard_->set_output(nullptr);
+  listener_->ShardReleased(std::move(shard_));
 }
 
 void InstalledShard::Retire() {

@@ -46,7 +46,7 @@ class InstalledShard : public ShardOutput {
   InstalledShard(const Environment& environment, std::unique_ptr<ParameterShard> shard,
                  ShardListener* listener, ShardProgress* progress, Registrations registrations,
                  JobLinks* links);
-  ~InstalledShard() override;  // the listener hears so when the memory is free
+  ~InstalledShard() override;  // gives the shard to the listener
 
   ParameterShard& shard() { return *shard_; }
   ShardListener& listener() { return *listener_; }

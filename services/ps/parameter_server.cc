@@ -71,6 +71,7 @@ void ParameterServer::Handle(const v1::Directive& directive) {
   ServedJob* job = Find(directive.job());
   if (job == nullptr || job->plan().generation() != directive.generation()) return;
   if (directive.has_start()) return job->Start(directive.start().total_steps());
+  if (directive.has_halt()) return job->Halt();
   if (directive.has_snapshot()) {
     job->TakeSnapshot(directive.snapshot().snapshot(), directive.snapshot().step());
   }
@@ -84,14 +85,16 @@ void ParameterServer::CoordinatorLost() {
 }
 
 void ParameterServer::Prepare(const v1::JobPlan& plan) {
+  HeldShards held;
   if (ServedJob* job = Find(plan.job())) {
     if (job->plan().generation() >= plan.generation()) return;
+    if (job->plan().generation() == plan.carries()) held = job->TakeHeld();
     Release(plan.job(), job->plan().generation());
   }
   LOG(INFO) << options_.member << ": preparing " << plan.job() << ", generation "
             << plan.generation();
-  jobs_.push_back(
-      std::make_unique<ServedJob>(std::make_shared<const v1::JobPlan>(plan), &environment_));
+  jobs_.push_back(std::make_unique<ServedJob>(std::make_shared<const v1::JobPlan>(plan),
+                                              &environment_, std::move(held)));
   options_.report_soon();
 }
 

@@ -149,6 +149,12 @@ class ParameterServerTest : public testing::Test {
     server_->Handle(directive);
   }
 
+  void Halt(const v1::JobPlan& plan) {
+    v1::Directive directive = For(plan);
+    directive.mutable_halt();
+    server_->Handle(directive);
+  }
+
   std::optional<v1::JobReport> ReportOf(const v1::JobPlan& plan) {
     for (const v1::JobReport& report : server_->Report()) {
       if (report.job() == plan.job()) return report;
@@ -349,6 +355,66 @@ TEST_F(ParameterServerTest, ANewGenerationTakesOver) {
   Start(plan, 10);
   FakeWorker worker(&network_, plan, hello_);
   worker.Step(0);
+}
+
+TEST_F(ParameterServerTest, WhatIsHaltedGoesOnInTheNextGeneration) {
+  v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  auto worker = std::make_unique<FakeWorker>(&network_, plan, hello_);
+  worker->Step(0);
+  worker->Step(1);
+  const std::vector<float> before = worker->values(0);
+  Halt(plan);
+  Halt(plan);
+  const v1::JobReport halted = AwaitState(plan, v1::MEMBER_HALTED);
+  EXPECT_EQ(halted.oldest_version(), 1);
+  EXPECT_EQ(halted.next_step(), 2);
+  EXPECT_GT(UsedBytes(), 0);
+
+  plan.set_carries(plan.generation());
+  plan.set_generation(plan.generation() + 1);
+  plan.set_first_step(2);
+  plan.set_session_token(std::string(SessionToken::kBytes, 'n'));
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  FakeWorker next(&network_, plan, hello_);
+  next.Step(2);
+  EXPECT_EQ(next.values(0)[0], before[0] - 0.25f) << "one more step of the same values";
+
+  Halt(plan);
+  AwaitState(plan, v1::MEMBER_HALTED);
+  Release(plan);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (UsedBytes() > 0 && absl::Now() < deadline) continue;
+  EXPECT_EQ(UsedBytes(), 0);
+}
+
+TEST_F(ParameterServerTest, WhatIsNotThereIsNotCarriedOn) {
+  v1::JobPlan plan = MakeTestPlan(Options());
+  plan.set_generation(2);
+  plan.set_carries(1);
+  Prepare(plan);
+  EXPECT_EQ(AwaitState(plan, v1::MEMBER_FAILED).error().reason(), "SHARDS_NOT_HELD");
+  Halt(plan);
+  const v1::JobReport halted = AwaitState(plan, v1::MEMBER_HALTED);
+  EXPECT_GT(halted.oldest_version(), halted.next_step()) << "nothing";
+}
+
+TEST_F(ParameterServerTest, TellsWhoseLinksBroke) {
+  const v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  auto worker = std::make_unique<FakeWorker>(&network_, plan, hello_);
+  EXPECT_TRUE(ReportOf(plan)->lost_links().empty());
+  worker.reset();
+  const v1::JobReport report =
+      AwaitReport(plan, [](const v1::JobReport& report) { return !report.lost_links().empty(); });
+  EXPECT_EQ(report.state(), v1::MEMBER_RUNNING);
+  EXPECT_EQ(report.lost_links(0), "worker-0");
 }
 
 TEST_F(ParameterServerTest, AReleaseDuringARestoreDropsTheJob) {

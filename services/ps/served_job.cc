@@ -25,11 +25,16 @@ constexpr absl::Duration kMemoryPatience = absl::Seconds(5);
 
 }  // namespace
 
-ServedJob::ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment* environment)
+ServedJob::ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment* environment,
+                     HeldShards held)
     : plan_(std::move(plan)),
       environment_(*environment),
       found_(FindShards()),
       snapshots_(WriterOptions()),
+      reservations_(std::move(held.reservations)),
+      reserved_bytes_(held.reserved_bytes),
+      carried_(std::move(held.shards)),
+      shards_missing_(static_cast<int>(shards_.size())),
       thread_([this](std::stop_token stop) { Run(stop); }) {}
 
 ServedJob::~ServedJob() {
@@ -63,21 +68,69 @@ absl::Status ServedJob::FindShards() {
 void ServedJob::Run(const std::stop_token& stop) {
   const absl::Status prepared = found_.ok() ? Prepare(stop) : found_;
   if (!prepared.ok() && !stop.stop_requested()) Fail(prepared);
+  bool halts = false;
+  {
+    absl::MutexLock lock(&mu_);
+    auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return released_ || TakesHalt(); };
+    mu_.Await(absl::Condition(&over));
+    halts = !released_;
+  }
+  if (halts) HaltShards();
   {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(&released_));
   }
-  snapshots_.Join();
+  if (!halts) snapshots_.Join();
   // Again, for shards that were installed after Release() had posted its own.
   for (const auto& shard : shards_) {
     shard->thread->Release(plan_->job_number(), plan_->generation());
   }
+  carried_.clear();
   {
     absl::MutexLock lock(&mu_);
     AwaitShardsGone();
-    reservation_.reset();
+    for (const auto& shard : shards_) shard->held.reset();
+    reservations_.clear();
   }
   gone_ = true;
+}
+
+// Every shard that is on its way to its thread is there: it can be called back.
+bool ServedJob::TakesHalt() const {
+  return halting_ &&
+         std::ranges::none_of(shards_, [](const auto& shard) { return shard->awaited; });
+}
+
+// What a snapshot has copied is the next generation's to overwrite: nobody writes it any more when
+// this is reported.
+void ServedJob::HaltShards() {
+  for (const auto& shard : shards_) {
+    shard->thread->Halt(plan_->job_number(), plan_->generation());
+  }
+  snapshots_.Close();
+  snapshots_.Join();
+  {
+    absl::MutexLock lock(&mu_);
+    AwaitShardsGone();
+    if (released_) return;
+    state_ = v1::MEMBER_HALTED;
+    const ParameterShard::HeldVersions held = VersionsHeld();
+    LOG(INFO) << plan_->job() << ", generation " << plan_->generation() << ": halted with versions "
+              << held.oldest << " to " << held.newest;
+  }
+  environment_.report_soon();
+}
+
+// None, which is said as an empty range, where a shard never came to be.
+ParameterShard::HeldVersions ServedJob::VersionsHeld() const {
+  ParameterShard::HeldVersions held;
+  for (const auto& shard : shards_) {
+    if (shard->held == nullptr) return {.oldest = 1, .newest = 0};
+    const ParameterShard::HeldVersions own = shard->held->held_versions();
+    held.oldest = std::max(held.oldest, own.oldest);
+    held.newest = std::min(held.newest, own.newest);
+  }
+  return held;
 }
 
 // A shard's memory cannot be had back while somebody reads it: whoever waits for that is told
@@ -102,17 +155,22 @@ void ServedJob::AwaitShardsGone() {
 absl::Status ServedJob::Prepare(const std::stop_token& stop) {
   int64_t bytes = 0;
   for (const auto& shard : shards_) bytes += ParameterShard::BytesNeeded(*plan_, shard->number);
+  {
+    absl::MutexLock lock(&mu_);
+    bytes = std::max<int64_t>(0, bytes - reserved_bytes_);
+  }
   ASSIGN_OR_RETURN(auto reservation, environment_.budget->Reserve(bytes, kMemoryPatience));
   {
     absl::MutexLock lock(&mu_);
-    reservation_ = reservation;
-    if (released_) reservation_->Retire();
-    shards_awaited_ = static_cast<int>(shards_.size());
+    reservations_.push_back(reservation);
+    reserved_bytes_ += bytes;
+    if (released_) reservation->Retire();
   }
   for (const auto& shard : shards_) {
     ASSIGN_OR_RETURN(auto made, MakeShard(shard->number, reservation, stop));
     {
       absl::MutexLock lock(&mu_);
+      shard->awaited = true;
       shard->alive = true;
     }
     shard->thread->Install(std::move(made), this, &shard->progress);
@@ -123,6 +181,19 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
 absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(
     ShardIndex number, std::shared_ptr<MemoryBudget::Reservation> reservation,
     const std::stop_token& stop) {
+  if (plan_->carries() > 0) {
+    const auto held = std::ranges::find_if(carried_, [number](const auto& shard) {
+      return shard != nullptr && shard->shard() == number;
+    });
+    if (held == carried_.end()) {
+      return WithReason(
+          absl::FailedPreconditionError(absl::StrCat(
+              plan_->job(), ", shard ", ToInt(number), ": ", environment_.member,
+              " holds nothing of generation ", plan_->carries(), ", which is to be carried on")),
+          "SHARDS_NOT_HELD");
+    }
+    return ParameterShard::Continue(plan_, std::move(*held), std::move(reservation));
+  }
   ASSIGN_OR_RETURN(auto shard, ParameterShard::Create(plan_, number, std::move(reservation)));
   if (plan_->restore().empty()) {
     for (const LocalChunk chunk : shard->chunks()) {
@@ -157,7 +228,7 @@ SnapshotWriter::Options ServedJob::WriterOptions() {
 void ServedJob::Start(int64_t total_steps) {
   {
     absl::MutexLock lock(&mu_);
-    if (released_ || state_ != v1::MEMBER_PREPARED) return;  // sent again once we report so
+    if (released_ || halting_ || state_ != v1::MEMBER_PREPARED) return;  // sent again once it is
     state_ = v1::MEMBER_RUNNING;
   }
   for (const auto& shard : shards_) {
@@ -172,11 +243,27 @@ void ServedJob::TakeSnapshot(uint64_t id, int64_t step) {
   }
 }
 
+void ServedJob::Halt() {
+  absl::MutexLock lock(&mu_);
+  halting_ = true;
+}
+
+HeldShards ServedJob::TakeHeld() {
+  absl::MutexLock lock(&mu_);
+  if (state_ != v1::MEMBER_HALTED) return {};
+  HeldShards held{.reservations = std::move(reservations_), .reserved_bytes = reserved_bytes_};
+  reservations_.clear();
+  for (const auto& shard : shards_) {
+    if (shard->held != nullptr) held.shards.push_back(std::move(shard->held));
+  }
+  return held;
+}
+
 void ServedJob::Release() {
   {
     absl::MutexLock lock(&mu_);
     if (std::exchange(released_, true)) return;
-    if (reservation_ != nullptr) reservation_->Retire();
+    for (const auto& reservation : reservations_) reservation->Retire();
   }
   thread_.request_stop();
   snapshots_.Close();
@@ -196,21 +283,30 @@ v1::JobReport ServedJob::Report() {
   report.set_state(state_);
   if (state_ == v1::MEMBER_PREPARING) report.set_prepare_progress(prepared_);
   if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
+  if (state_ == v1::MEMBER_HALTED) {
+    const ParameterShard::HeldVersions held = VersionsHeld();
+    report.set_oldest_version(held.oldest);
+    report.set_next_step(held.newest);
+  }
+  for (const std::string& member : lost_links_) report.add_lost_links(member);
   return report;
 }
 
 // ---------------------------------------------------------------- what the shards say
 
-void ServedJob::ShardInstalled(ShardIndex shard, const absl::Status& status) {
+void ServedJob::ShardInstalled(ShardIndex number, const absl::Status& status) {
   if (!status.ok()) {
-    Fail(Annotate(status, absl::StrCat("shard ", ToInt(shard))));
+    Fail(Annotate(status, absl::StrCat("shard ", ToInt(number))));
     absl::MutexLock lock(&mu_);
-    Local(shard).alive = false;
+    LocalShard& shard = Local(number);
+    shard.awaited = false;
+    shard.alive = false;
     return;
   }
   {
     absl::MutexLock lock(&mu_);
-    if (--shards_awaited_ > 0 || state_ != v1::MEMBER_PREPARING) return;
+    Local(number).awaited = false;
+    if (--shards_missing_ > 0 || state_ != v1::MEMBER_PREPARING) return;
     state_ = v1::MEMBER_PREPARED;
   }
   environment_.report_soon();
@@ -221,9 +317,23 @@ void ServedJob::ShardFailed(ShardIndex shard, const absl::Status& status,
   Fail(Annotate(status, absl::StrCat("shard ", ToInt(shard))), culprit);
 }
 
-void ServedJob::ShardReleased(ShardIndex shard) {
+void ServedJob::LinkLost(ShardIndex /*shard*/, const std::string& member) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (halting_ || released_ || !lost_links_.insert(member).second) return;
+  }
+  environment_.report_soon();
+}
+
+void ServedJob::ShardReleased(std::unique_ptr<ParameterShard> shard) {
+  LocalShard& local = Local(shard->shard());
+  {
+    absl::MutexLock lock(&mu_);
+    if (halting_ && !released_) local.held = std::move(shard);
+  }
+  shard.reset();  // before it counts as gone
   absl::MutexLock lock(&mu_);
-  Local(shard).alive = false;
+  local.alive = false;
 }
 
 void ServedJob::SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) {
@@ -235,11 +345,11 @@ void ServedJob::SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
   snapshots_.Declined(shard, id, step, outcome, message);
 }
 
-// Of a released job it is nobody's concern any more.
+// Of a job that was halted or released it is nobody's concern any more.
 void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
   {
     absl::MutexLock lock(&mu_);
-    if (released_) return;
+    if (released_ || halting_) return;
     state_ = v1::MEMBER_FAILED;
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));

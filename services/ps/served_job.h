@@ -7,10 +7,12 @@
 #include <functional>
 #include <memory>
 #include <stop_token>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "lib/plan/numbers.h"
@@ -25,8 +27,15 @@
 
 namespace muster {
 
+// What a halted generation leaves to the next one.
+struct HeldShards {
+  std::vector<std::unique_ptr<ParameterShard>> shards;
+  std::vector<std::shared_ptr<MemoryBudget::Reservation>> reservations;
+  int64_t reserved_bytes = 0;
+};
+
 // Thread-safe; no method waits for the network, for memory or for another job. A failure is
-// reported as MEMBER_FAILED and nothing else happens until Release().
+// reported as MEMBER_FAILED and nothing else happens until Halt() or Release().
 class ServedJob : private ShardListener {
  public:
   // All outlive the job.
@@ -39,8 +48,9 @@ class ServedJob : private ShardListener {
     std::function<void()> report_soon;
   };
 
-  // Begins to prepare.
-  ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment* environment);
+  // Begins to prepare. `held`: of the generation that the plan carries on, if it does.
+  ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment* environment,
+            HeldShards held = {});
   ~ServedJob() override;  // waits until the shards are gone
 
   const v1::JobPlan& plan() const { return *plan_; }
@@ -48,6 +58,11 @@ class ServedJob : private ShardListener {
   // Idempotent.
   void Start(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mu_);
   void TakeSnapshot(uint64_t id, int64_t step);
+  // The generation is over: stops everything, however far it is, and keeps the shards. Reported as
+  // MEMBER_HALTED when nobody uses them any more. Idempotent.
+  void Halt() ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a job that is halted; nothing otherwise. To be released then.
+  HeldShards TakeHeld() ABSL_LOCKS_EXCLUDED(mu_);
   // Drops everything, at once.
   void Release() ABSL_LOCKS_EXCLUDED(mu_);
   // Nothing is left after Release(): the destructor will not wait.
@@ -62,14 +77,20 @@ class ServedJob : private ShardListener {
     ShardIndex number;
     ShardThread* thread;
     ShardProgress progress;
-    bool alive = false;  // posted to its thread and not yet destroyed; guarded by mu_
+    // Guarded by mu_.
+    bool awaited = false;                  // posted to its thread, which has not answered yet
+    bool alive = false;                    // posted and not yet released
+    std::unique_ptr<ParameterShard> held;  // after Halt()
   };
 
   // Of its chunks here.
   int64_t LowestVersion() const;
   void Run(const std::stop_token& stop);
   absl::Status FindShards();
-  absl::Status Prepare(const std::stop_token& stop);
+  absl::Status Prepare(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
+  bool TakesHalt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HaltShards() ABSL_LOCKS_EXCLUDED(mu_);
+  ParameterShard::HeldVersions VersionsHeld() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(
       ShardIndex number, std::shared_ptr<MemoryBudget::Reservation> reservation,
       const std::stop_token& stop);
@@ -85,7 +106,8 @@ class ServedJob : private ShardListener {
   void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) override;
   void SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
                         const std::string& message) override;
-  void ShardReleased(ShardIndex shard) override ABSL_LOCKS_EXCLUDED(mu_);
+  void LinkLost(ShardIndex shard, const std::string& member) override ABSL_LOCKS_EXCLUDED(mu_);
+  void ShardReleased(std::unique_ptr<ParameterShard> shard) override ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::shared_ptr<const v1::JobPlan> plan_;
   const Environment& environment_;
@@ -98,9 +120,14 @@ class ServedJob : private ShardListener {
   absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<MemoryBudget::Reservation> reservation_ ABSL_GUARDED_BY(mu_);
+  // Of the generations before too: what is carried on lies in their memory.
+  std::vector<std::shared_ptr<MemoryBudget::Reservation>> reservations_ ABSL_GUARDED_BY(mu_);
+  int64_t reserved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::unique_ptr<ParameterShard>> carried_;  // of the job's thread
+  absl::btree_set<std::string> lost_links_ ABSL_GUARDED_BY(mu_);
+  bool halting_ ABSL_GUARDED_BY(mu_) = false;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
-  int shards_awaited_ ABSL_GUARDED_BY(mu_) = 0;  // posted to their threads and not yet there
+  int shards_missing_ ABSL_GUARDED_BY(mu_) = 0;  // to be prepared
 
   std::jthread thread_;  // last: starts when everything else is there
 };

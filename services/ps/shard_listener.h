@@ -34,8 +34,11 @@ class ShardListener {
   virtual void SnapshotTaken(std::shared_ptr<const ShardSnapshot> snapshot) = 0;
   virtual void SnapshotDeclined(ShardIndex shard, uint64_t id, int64_t step,
                                 v1::SnapshotOutcome outcome, const std::string& message) = 0;
-  // The shard is destroyed; the last call.
-  virtual void ShardReleased(ShardIndex shard) = 0;
+  // The link of a worker broke while the shard was in use. Others may go on, and he may come back.
+  virtual void LinkLost(ShardIndex shard, const std::string& member) = 0;
+  // The shard has left its thread, and nobody uses its memory any more: it is the listener's, to be
+  // destroyed or to be continued. The last call.
+  virtual void ShardReleased(std::unique_ptr<ParameterShard> shard) = 0;
 };
 
 }  // namespace muster

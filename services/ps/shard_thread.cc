@@ -287,6 +287,13 @@ void ShardThread::Release(uint64_t job, uint32_t generation) {
   ForShard(job, generation, [](InstalledShard& installed) { installed.links().Release(); });
 }
 
+void ShardThread::Halt(uint64_t job, uint32_t generation) {
+  ForShard(job, generation, [](InstalledShard& installed) {
+    installed.links().Release();
+    installed.links().RemoveIf([](const Link&) { return true; });
+  });
+}
+
 // ---------------------------------------------------------------- messages
 
 InstalledShard* ShardThread::Find(uint64_t job, uint32_t generation) {
@@ -518,7 +525,8 @@ void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
                << (worker ? absl::StrCat(member, " (rank ", index, ")")
                           : absl::StrCat("shard ", index, " on ", member))
                << ": " << why.message();
-  if (worker || installed.shard().finished()) return;
+  if (installed.shard().finished()) return;
+  if (worker) return installed.listener().LinkLost(installed.number(), member);
   // No step can be agreed on any more, and nobody connects again.
   installed.listener().ShardFailed(
       installed.number(),

@@ -69,6 +69,9 @@ class ShardThread : private MessageReceiver {
   void StartJob(uint64_t job, uint32_t generation, int64_t total_steps);
   void TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
   void SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step);
+  // Stops the shard where it is and disconnects everybody, so that nothing holds up its end: the
+  // listener gets it as soon as the transport does not use its memory any more.
+  void Halt(uint64_t job, uint32_t generation);
   // Drops the shard at once; its memory is free as soon as the transport does not use it any more.
   // Who is connected stays so until he leaves or `release_wait` is over, and hears nothing: he is
   // being released as well, perhaps later, and would take an end of the link for a death.

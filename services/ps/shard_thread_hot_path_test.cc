@@ -187,7 +187,8 @@ class QuietListener : public ShardListener {
   void ShardFailed(ShardIndex, const absl::Status& status, const std::string&) override {
     ADD_FAILURE() << status;
   }
-  void ShardReleased(ShardIndex) override {}
+  void LinkLost(ShardIndex, const std::string&) override {}
+  void ShardReleased(std::unique_ptr<ParameterShard>) override {}
 };
 
 void ExpectQuietSteps(TestPlanOptions options) {

@@ -324,6 +324,15 @@ TEST_F(ShardThreadTest, AWorkerThatDiesDoesNotDisturbOtherJobs) {
   EXPECT_EQ(worker1->Receive().header.step, 1);
 }
 
+TEST_F(ShardThreadTest, TheListenerHearsWhoseLinkBroke) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 2});
+  Install(plan);
+  auto worker = GreetedWorker(plan, 1);
+  thread_->StartJob(plan.job_number(), plan.generation(), 10);
+  worker.reset();
+  EXPECT_EQ(listener_.AwaitLostLinks(1), std::vector<std::string>{"worker-1"});
+}
+
 TEST_F(ShardThreadTest, ReleaseFreesTheMemory) {
   const v1::JobPlan plan = MakeTestPlan({.workers = 1});
   Install(plan);
@@ -347,6 +356,21 @@ TEST_F(ShardThreadTest, AReleasedShardDoesNotWaitForAPeerThatStandsStill) {
   thread_->Release(plan.job_number(), plan.generation());
   listener_.AwaitReleased(1);
   EXPECT_EQ(budget_.used_bytes(), 0);
+}
+
+TEST_F(ShardThreadTest, AHaltedShardIsHandedOverThoughAPeerStandsStill) {
+  const v1::JobPlan plan = MakeTestPlan({.workers = 2});
+  Install(plan);
+  auto sleeper = GreetedWorker(plan, 0);
+  thread_->StartJob(plan.job_number(), plan.generation(), 10);
+  sleeper->Send(FetchHeader(plan, 0, 0, 0));  // and never takes the answer
+  listener_.KeepReleasedShard();
+  thread_->Halt(plan.job_number(), plan.generation());
+  listener_.AwaitReleased(1);
+  const std::unique_ptr<ParameterShard> shard = listener_.TakeShard();
+  ASSERT_NE(shard, nullptr);
+  EXPECT_TRUE(shard->idle());
+  EXPECT_EQ(shard->held_versions().newest, 0);
 }
 
 TEST_F(ShardThreadTest, AReleasedShardKeepsItsLinksUntilTheirOwnersLeave) {
