@@ -299,7 +299,12 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                        .samples = plan.workers(ToInt(options_.rank)).samples(),
                        .first_step = plan.first_step(),
                    }));
-  return exchange_->Connect(total_steps, std::move(addresses));
+  RETURN_IF_ERROR(exchange_->Connect(total_steps, std::move(addresses)));
+  if (!plan.evaluate_first() || !EvaluationIsDue(step_)) return absl::OkStatus();
+  const absl::Status awaited = exchange_->AwaitVersion(step_);
+  if (absl::IsAborted(awaited)) return absl::OkStatus();  // paused: the generation ends here
+  RETURN_IF_ERROR(awaited);
+  return Evaluate(step_);
 }
 
 // Two chunks at least, so that one is on its way while word of the other goes around.
@@ -491,6 +496,16 @@ absl::Status Trainer::Evaluate(int64_t version) {
   }
   Observe(options_.metrics->evaluate_duration, SteadyNow() - begin);
   return options_.log->Append(std::move(record));
+}
+
+void Trainer::Halt(absl::Status why) {
+  cancelled_ = true;
+  exchange_->Fail(std::move(why));
+}
+
+absl::Status Trainer::GiveUp() {
+  if (!pending_) return absl::OkStatus();
+  return RecordStep(std::numeric_limits<double>::quiet_NaN());
 }
 
 void Trainer::Cancel(absl::Status why) {

@@ -52,7 +52,8 @@ class Trainer {
 
   v1::DatasetFacts dataset() const;
 
-  // Connects to the shards and begins to fetch. `total_steps`: updates of the whole job;
+  // Connects to the shards and begins to fetch; makes the evaluation that the plan wants first.
+  // `total_steps`: updates of the whole job;
   // `addresses`: as in GradientExchange::Connect.
   absl::Status Start(int64_t total_steps, std::vector<std::string> addresses = {});
   // Where the other workers of an allreduce job reach this one; else "".
@@ -82,6 +83,10 @@ class Trainer {
 
   // Everything returns `why` (an error) as soon as possible.
   void Cancel(absl::Status why);
+  // Likewise, but what was computed is still recorded: call GiveUp() when Step() has returned.
+  void Halt(absl::Status why);
+  // Records the step whose answers will not come any more, without the gradient's norm.
+  absl::Status GiveUp();
 
   // Where it went wrong: the step that was being run, or the one whose answers are missing.
   int64_t failed_step() const { return exchange_->failed() ? exchange_->step() : step_.load(); }

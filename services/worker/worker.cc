@@ -61,6 +61,8 @@ void Worker::Handle(const v1::Directive& directive) {
       return job->TakeSnapshot(directive.snapshot());
     case v1::Directive::kPause:
       return job->Pause();
+    case v1::Directive::kHalt:
+      return job->Halt();
     case v1::Directive::kAcknowledge:
       return job->Acknowledge(directive.acknowledge());
     case v1::Directive::kRelease:

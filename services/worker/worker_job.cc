@@ -11,6 +11,7 @@ namespace muster {
 namespace {
 
 absl::Status Released() { return absl::CancelledError("the job was released"); }
+absl::Status Halted() { return absl::CancelledError("the generation was halted"); }
 
 }  // namespace
 
@@ -19,7 +20,10 @@ WorkerJob::WorkerJob(Options options) : options_(std::move(options)) {}
 void WorkerJob::Run() {
   absl::Status status = Prepare();
   if (status.ok()) status = Train();
-  if (!status.ok()) FailWith(status);
+  // What was computed is known, whoever was lost. There may be more than the log holds: then this
+  // waits until some was acknowledged.
+  if (!status.ok() && trainer_ != nullptr && !released()) trainer_->GiveUp().IgnoreError();
+  if (!status.ok() && !halting()) FailWith(status);
   Settle();
   AwaitRelease();
   options_.metrics->exchange.ForgetLinks();
@@ -50,6 +54,7 @@ absl::Status WorkerJob::Prepare() {
     absl::MutexLock lock(&mu_);
     if (released_) return Released();
     trainer_ = std::move(trainer);
+    if (halting_) return Halted();
     if (pausing_) trainer_->Pause();
   }
   Enter(v1::MEMBER_PREPARED);
@@ -96,10 +101,11 @@ absl::Status WorkerJob::Train() {
 absl::StatusOr<std::optional<v1::Start>> WorkerJob::AwaitStart() {
   absl::MutexLock lock(&mu_);
   auto told = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return start_.has_value() || pausing_ || released_;
+    return start_.has_value() || pausing_ || halting_ || released_;
   };
   mu_.Await(absl::Condition(&told));
   if (released_) return Released();
+  if (halting_) return Halted();
   return start_;
 }
 
@@ -139,7 +145,15 @@ void WorkerJob::Settle() {
   settled_ = true;
 }
 
+// One that was done, paused or had failed before is halted as it is.
 void WorkerJob::AwaitRelease() {
+  {
+    absl::MutexLock lock(&mu_);
+    auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return released_ || halting_; };
+    mu_.Await(absl::Condition(&over));
+    if (released_) return;
+  }
+  Enter(v1::MEMBER_HALTED);
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&released_));
 }
@@ -160,12 +174,24 @@ void WorkerJob::Pause() {
   if (trainer_) trainer_->Pause();
 }
 
+void WorkerJob::Halt() {
+  absl::MutexLock lock(&mu_);
+  if (std::exchange(halting_, true)) return;
+  restoring_.request_stop();
+  if (trainer_) trainer_->Halt(Halted());
+}
+
 void WorkerJob::Release() {
   absl::MutexLock lock(&mu_);
   released_ = true;
   restoring_.request_stop();
   if (shard_) shard_->Close();
   if (trainer_) trainer_->Cancel(Released());
+}
+
+bool WorkerJob::halting() const {
+  absl::MutexLock lock(&mu_);
+  return halting_;
 }
 
 bool WorkerJob::released() const {

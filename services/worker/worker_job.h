@@ -28,7 +28,8 @@
 
 namespace muster {
 
-// The job thread calls Run(); the rest returns at once and is for any thread.
+// The job thread calls Run(); the rest returns at once and is for any thread. When it has failed or
+// is halted the records that were not acknowledged are still reported.
 class WorkerJob {
  public:
   struct Options {
@@ -45,13 +46,14 @@ class WorkerJob {
   };
   explicit WorkerJob(Options options);
 
-  // Prepares, trains from Start() on, then stays (done, paused or failed) until Release().
+  // Prepares, trains from Start() on, then stays (done, paused, failed or halted) until Release().
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Directives, each for this generation. Repeats do nothing.
   void Start(const v1::Start& start) ABSL_LOCKS_EXCLUDED(mu_);
   void TakeSnapshot(const v1::Snapshot& snapshot) ABSL_LOCKS_EXCLUDED(mu_);
   void Pause() ABSL_LOCKS_EXCLUDED(mu_);
+  void Halt() ABSL_LOCKS_EXCLUDED(mu_);
   void Release() ABSL_LOCKS_EXCLUDED(mu_);
   void Acknowledge(const v1::Acknowledge& acknowledge) { log_.Acknowledge(acknowledge); }
 
@@ -75,6 +77,7 @@ class WorkerJob {
   void Settle() ABSL_LOCKS_EXCLUDED(mu_);
   void FailWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   void AwaitRelease() ABSL_LOCKS_EXCLUDED(mu_);
+  bool halting() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
   ProgressLog log_;
@@ -89,6 +92,7 @@ class WorkerJob {
   std::optional<v1::Start> start_ ABSL_GUARDED_BY(mu_);  // since Start()
   bool pausing_ ABSL_GUARDED_BY(mu_) = false;
   bool settled_ ABSL_GUARDED_BY(mu_) = false;  // nothing more will happen before Release()
+  bool halting_ ABSL_GUARDED_BY(mu_) = false;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -1,5 +1,6 @@
 #include "services/worker/worker.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -58,6 +59,11 @@ class Driven {
   void Pause() {
     v1::Directive directive = Directive();
     directive.mutable_pause();
+    worker_.Handle(directive);
+  }
+  void Halt() {
+    v1::Directive directive = Directive();
+    directive.mutable_halt();
     worker_.Handle(directive);
   }
   void Release() {
@@ -226,6 +232,66 @@ TEST(WorkerTest, ALostPsFailsTheJobWithTheCulpritsName) {
   EXPECT_EQ(failed.error().step(), 3);
   EXPECT_THAT(failed.error().message(), HasSubstr("worker-0, step 3: "));
   EXPECT_EQ(failed.error().code(), static_cast<int>(absl::StatusCode::kUnavailable));
+}
+
+TEST(WorkerTest, HaltEndsTheStepThatIsUnderWayAndTellsWhatItCameTo) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  HoldAnswersTo(network, 3);
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  driven.Start(1000);
+  const int64_t chunks = ps.plan()->chunks_size();
+  ps.shard(0).AwaitPushes(4);
+  ps.shard(1).AwaitPushes(4 * (chunks - 1));
+  driven.Halt();
+  driven.Halt();
+  const v1::JobReport halted = driven.Await(v1::MEMBER_HALTED);
+  EXPECT_FALSE(halted.has_error());
+  EXPECT_EQ(halted.next_step(), 3);
+  ASSERT_EQ(halted.steps_size(), 4);
+  EXPECT_EQ(halted.steps(3).step(), 3);
+  EXPECT_TRUE(std::isfinite(halted.steps(3).loss_share()));
+  EXPECT_TRUE(std::isnan(halted.steps(3).gradient_norm())) << "nobody told it";
+}
+
+TEST(WorkerTest, WhoHasFailedOrWaitsIsHaltedAsWell) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven waiting(network, ps.plan());
+  waiting.Prepare();
+  waiting.Await(v1::MEMBER_PREPARED);
+  waiting.Halt();
+  waiting.Await(v1::MEMBER_HALTED);
+
+  Driven failing(network, ps.plan());
+  failing.Prepare();
+  failing.Await(v1::MEMBER_PREPARED);
+  ps.shard(1).Stop();
+  failing.Start(1000);
+  failing.Await(v1::MEMBER_FAILED);
+  failing.Halt();
+  failing.Await(v1::MEMBER_HALTED);
+  failing.Release();
+  EXPECT_THAT(failing.worker().Report(), IsEmpty());
+}
+
+TEST(WorkerTest, AnEvaluationThatWasNotMadeComesFirst) {
+  InProcessNetwork network;
+  FakePs::Options options = TextJob(testing::TempDir() + "/worker_test_first.txt", /*workers=*/1);
+  options.spec.mutable_training()->set_evaluate_every_steps(4);
+  FakePs ps(network, options);
+  auto plan = std::make_shared<v1::JobPlan>(*ps.plan());
+  plan->set_evaluate_first(true);
+  Driven driven(network, plan);
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  driven.Start(4);
+  const v1::JobReport done = driven.Await(v1::MEMBER_DONE);
+  ASSERT_EQ(done.evaluations_size(), 2);
+  EXPECT_EQ(done.evaluations(0).step(), 0);
+  EXPECT_EQ(done.evaluations(1).step(), 4);
 }
 
 TEST(WorkerTest, MissingDataFailsThePreparation) {
