@@ -19,6 +19,7 @@ namespace muster {
 namespace {
 
 constexpr int kPriorityMax = 1000;
+constexpr int kMaxRestartsMax = 1000;
 constexpr int64_t kChunkBytesMultiple = 64;  // chunks start on cache lines
 
 void CheckName(const v1::JobSpec& spec, FieldChecks& faults) {
@@ -76,6 +77,11 @@ void CheckCheckpoint(const v1::JobSpec& spec, FieldChecks& faults) {
   }
 }
 
+void CheckRestart(const v1::JobSpec& spec, FieldChecks& faults) {
+  faults.InRange<int64_t>("restart.max_restarts", spec.restart().max_restarts(), 0, kMaxRestartsMax,
+                          "0: the first failure of a member ends the job");
+}
+
 void CheckChunkBytes(const v1::JobSpec& spec, FieldChecks& faults) {
   const int64_t bytes = spec.chunk_bytes();
   if (bytes == 0) return;
@@ -103,6 +109,7 @@ std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) {
   CheckSync(spec, faults);
   CheckResources(spec, faults);
   CheckCheckpoint(spec, faults);
+  CheckRestart(spec, faults);
   faults.InRange<int64_t>("priority", spec.priority(), -kPriorityMax, kPriorityMax);
   CheckChunkBytes(spec, faults);
   return std::move(faults).Take();

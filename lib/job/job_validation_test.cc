@@ -520,6 +520,8 @@ TEST(JobValidationTest, ChecksResourcesCheckpointsAndLimits) {
               HasSubstr("chunk_bytes: must be between 1024 and 67108864 (is 100)"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_checkpoint()->set_keep_last(-1); }),
               HasSubstr("checkpoint.keep_last: must be at least 0 (is -1)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_restart()->set_max_restarts(-1); }),
+              HasSubstr("restart.max_restarts: must be between 0 and 1000 (is -1)"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
                 spec.mutable_checkpoint()->set_resume_from("No Such Job!");
               }),
@@ -560,6 +562,7 @@ TEST(JobValidationTest, FillsEveryDocumentedDefault) {
   EXPECT_EQ(spec.resources().workers().max(), 1);
   EXPECT_EQ(spec.resources().ps(), 1);
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
+  EXPECT_EQ(spec.restart().max_restarts(), 10);
   EXPECT_EQ(spec.chunk_bytes(), 4 << 20);
   EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
 }
@@ -608,6 +611,7 @@ TEST(JobValidationTest, HalfPrecisionGetsALossScale) {
 TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
   v1::JobSpec spec = GoodSpec();
   spec.mutable_checkpoint()->set_keep_last(0);
+  spec.mutable_restart()->set_max_restarts(0);
   spec.mutable_resources()->mutable_workers()->set_min(2);
   spec.mutable_training()->mutable_schedule()->mutable_poly();
   spec.mutable_training()->mutable_optimizer()->mutable_rmsprop();
@@ -615,6 +619,7 @@ TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
   FillDefaults(spec);
 
   EXPECT_EQ(spec.checkpoint().keep_last(), 0);
+  EXPECT_EQ(spec.restart().max_restarts(), 0);
   EXPECT_EQ(spec.resources().workers().max(), 2);
   EXPECT_EQ(spec.training().schedule().poly().power(), 1);
   EXPECT_EQ(spec.training().optimizer().rmsprop().alpha(), 0.99);

@@ -88,6 +88,7 @@ void FillDefaults(v1::JobSpec& spec) {
   if (spec.resources().ps() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
     spec.mutable_resources()->set_ps(1);
   }
+  if (!spec.restart().has_max_restarts()) spec.mutable_restart()->set_max_restarts(10);
   if (!spec.checkpoint().has_keep_last()) spec.mutable_checkpoint()->set_keep_last(3);
   if (spec.chunk_bytes() == 0) spec.set_chunk_bytes(limits::kChunkBytesDefault);
 }
