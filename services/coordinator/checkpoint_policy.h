@@ -44,6 +44,11 @@ class CheckpointPolicy {
 
   int64_t committed_step() const { return committed_step_; }
   bool IsPeriodic(int64_t step, int64_t total_steps) const;
+  // A periodic one was due at `step` or before, and none has been committed since.
+  bool IsBehind(int64_t step) const {
+    return every_steps_ > 0 && step >= every_steps_ &&
+           committed_step_ < step / every_steps_ * every_steps_;
+  }
 
   // ---- one on demand
   bool asking() const { return snapshot_.has_value(); }

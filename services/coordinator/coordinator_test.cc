@@ -461,7 +461,7 @@ TEST_F(CoordinatorTest, AJobMayStartFromAnotherJobsCheckpointOrADirectory) {
               HasSubstr("checkpoint.resume_from"));
 }
 
-TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutFailsItsJob) {
+TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutIsLostToItsJob) {
   CreateRunning();
   StepWorkers(2);
   Exchange();
@@ -471,7 +471,7 @@ TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutFailsItsJob) {
 
   for (int i = 0; i < 7; ++i) Exchange(absl::Seconds(1));
 
-  EXPECT_EQ(Get().state(), v1::FAILED);
+  EXPECT_EQ(Get().state(), v1::RECOVERING);
   EXPECT_EQ(Get().reason(), "MEMBER_LOST");
   EXPECT_THAT(Get().message(), HasSubstr("p-1 was lost at step 2"));
   EXPECT_EQ(coordinator_->ListMembers().members_size(), 3);
@@ -498,7 +498,7 @@ TEST_F(CoordinatorTest, AMemberThatComesBackWithinItsLeaseHasLostNothing) {
   EXPECT_EQ(Get().state(), v1::RUNNING);
 }
 
-TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameFailsTheJobOfTheOldOne) {
+TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameMeansThatTheOldOneIsLost) {
   CreateRunning();
   FakeMember& member = members_.at("w-1");
   const std::shared_ptr<Attachment> old = member.attachment;
@@ -509,7 +509,7 @@ TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameFailsTheJobOfTheOldOne) {
 
   Attach(member);
 
-  EXPECT_EQ(Get().state(), v1::FAILED);
+  EXPECT_EQ(Get().state(), v1::RECOVERING);
   EXPECT_THAT(Get().message(), HasSubstr("w-1"));
 }
 

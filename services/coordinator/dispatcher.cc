@@ -15,6 +15,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/plan_memory.h"
+#include "services/coordinator/recovery_placement.h"
 
 namespace muster {
 namespace {
@@ -48,6 +49,18 @@ constexpr absl::Duration kNeedAge = absl::Seconds(30);
 
 constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
 constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
+
+// What was evaluated at the checkpoint that the job came from is not evaluated again.
+void Resume(const Job::Resumption& resumption, int64_t origin_step, int64_t evaluations_before,
+            std::shared_ptr<const v1::JobPlan> before, PlanRequest& request) {
+  if (resumption.carries) {
+    request.carried = std::move(before);
+    request.restore.clear();
+    request.first_step = resumption.first_step;
+  }
+  request.evaluate_first =
+      request.first_step > origin_step && evaluations_before <= request.first_step;
+}
 
 }  // namespace
 
@@ -108,7 +121,7 @@ Dispatcher::BytesByPs Dispatcher::SumOfTaken(const std::vector<JobRegistry::Entr
   absl::MutexLock lock(&mu_);
   for (const JobRegistry::Entry* entry : active) {
     const auto job = taken_.find(entry->job.record().number());
-    if (job == taken_.end()) continue;
+    if (job == taken_.end() || !entry->job.KeepsShards()) continue;
     for (const auto& [ps, bytes] : job->second.bytes) sum[ps] += bytes;
   }
   return sum;
@@ -228,6 +241,56 @@ FreeMembers Dispatcher::FindFreeMembers(
   return free;
 }
 
+std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
+    JobRegistry::Turn& turn, const Starts& starting,
+    const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free) {
+  const absl::Time now = registry_->Now();
+  std::vector<std::shared_ptr<const Start>> starts;
+  for (JobRegistry::Entry* entry : turn.Active()) {
+    const v1::Job& record = entry->job.record();
+    if (starting.contains(record.number())) continue;
+    const std::optional<Job::Resumption> resumption = entry->job.ResumesAt(now);
+    if (!resumption) continue;
+    auto unless_lost = [&](const std::string& member) {
+      const auto known = members.find(member);
+      const bool there = known != members.end() && known->second.attached;
+      return there && entry->job.Uses(member) ? member : "";
+    };
+    const v1::WorkerCount& workers = record.spec().resources().workers();
+    RecoveringJob job{
+        .workers_min = workers.min(),
+        .workers_max = static_cast<int>(std::max<int64_t>(
+            workers.min(), std::min<int64_t>(workers.max(), record.spec().data().batch_size()))),
+        .settle_for_fewer = now - resumption->since >= kGatherTime &&
+                            now - start_ >= limits::kAttachBackoffMax + kConnectTime,
+        .keeps_ps = resumption->carries};
+    for (const std::string& worker : record.workers()) job.workers.push_back(unless_lost(worker));
+    for (const std::string& ps : record.ps()) job.ps.push_back(unless_lost(ps));
+    const std::optional<Placement> placement = PlaceAgain(job, free);
+    if (!placement) {
+      if (now - resumption->since < kGatherTime) continue;
+      const auto is_there = [](const std::string& name) { return !name.empty(); };
+      entry->job.Wait(
+          "WAITS_FOR_MEMBERS",
+          absl::StrCat(record.message(), "; waits for members: it has ",
+                       std::ranges::count_if(job.workers, is_there), " workers and needs ",
+                       workers.min(), ", it has ", std::ranges::count_if(job.ps, is_there),
+                       " of its ", job.ps.size(), " ps"),
+          now);
+      turn.Perform(*entry);
+      continue;
+    }
+    auto start = std::make_shared<Start>();
+    start->number = record.number();
+    start->revision = record.revision();
+    start->resumption = *resumption;
+    for (const auto& name : placement->workers) start->workers.push_back(members.at(name).hello);
+    for (const auto& name : placement->ps) start->ps.push_back(members.at(name).hello);
+    starts.push_back(std::move(start));
+  }
+  return starts;
+}
+
 void Dispatcher::Dispatch() {
   // What the disk does not take could not be started.
   if (!registry_->changes().trouble().ok()) return;
@@ -238,9 +301,12 @@ void Dispatcher::Dispatch() {
   {
     JobRegistry::Turn turn(registry_);
     const std::vector<WaitingJob> waiting = WaitingJobs(turn, starting);
-    if (waiting.empty()) return;
+    const bool recovering = std::ranges::any_of(
+        turn.Active(), [](const auto* entry) { return entry->job.state() == v1::RECOVERING; });
+    if (waiting.empty() && !recovering) return;
     const auto members = fleet_->members();
-    const FreeMembers free = FindFreeMembers(turn, starting, members);
+    FreeMembers free = FindFreeMembers(turn, starting, members);
+    if (recovering) starts = Recoveries(turn, starting, members, free);
     const std::vector<Placement> placements = Schedule(waiting, free);
     absl::flat_hash_set<uint64_t> placed;
     for (const Placement& placement : placements) placed.insert(placement.number);
@@ -291,7 +357,8 @@ void Dispatcher::Run() {
 
 JobRegistry::Entry* Dispatcher::FindUnchanged(JobRegistry::Turn& turn, const Start& start) const {
   JobRegistry::Entry* const entry = turn.FindNumber(start.number);
-  if (entry == nullptr || entry->job.state() != v1::QUEUED) return nullptr;
+  const v1::JobState state = start.resumption ? v1::RECOVERING : v1::QUEUED;
+  if (entry == nullptr || entry->job.state() != state) return nullptr;
   return entry->job.record().revision() == start.revision ? entry : nullptr;
 }
 
@@ -304,6 +371,8 @@ void Dispatcher::Carry(const Start& start) {
   v1::Job record;
   JobOrigin origin;
   std::shared_ptr<const v1::Graph> graph;
+  std::shared_ptr<const v1::JobPlan> before;
+  int64_t evaluations_before = 0;
   {
     JobRegistry::Turn turn(registry_);
     const JobRegistry::Entry* const entry = FindUnchanged(turn, start);
@@ -311,29 +380,36 @@ void Dispatcher::Carry(const Start& start) {
     record = entry->job.record();
     origin = entry->origin;
     graph = entry->graph;
-    if (graph == nullptr && entry->job.plan() != nullptr) {  // of the generation before
-      graph = {entry->job.plan(), &entry->job.plan()->graph()};
-    }
+    before = entry->job.plan();
+    if (graph == nullptr && before != nullptr) graph = {before, &before->graph()};
+    evaluations_before = entry->job.evaluations_before();
   }
-  absl::StatusOr<std::shared_ptr<const v1::JobPlan>> plan =
-      Prepare(start, record, origin, std::move(graph));
+  absl::StatusOr<PlanRequest> request = Prepare(start, record, origin, std::move(graph));
+  std::shared_ptr<const v1::JobPlan> plan;
   absl::btree_map<std::string, PsMemory> memory;
-  if (plan.ok()) memory = MemoryOfPs(**plan);
+  if (request.ok()) {
+    if (start.resumption) {
+      Resume(*start.resumption, origin.first_step, evaluations_before, before, *request);
+    }
+    plan = MakePlan(*std::move(request));
+    memory = MemoryOfPs(*plan);
+  }
 
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
   if (entry == nullptr || !AllAttached(start)) return;
-  if (absl::IsResourceExhausted(plan.status())) {  // the next Dispatch() tries again
-    LOG_EVERY_N(ERROR, 300) << record.name() << " cannot be started yet: " << plan.status();
+  if (absl::IsResourceExhausted(request.status())) {  // the next Dispatch() tries again
+    LOG_EVERY_N(ERROR, 300) << record.name() << " cannot be started yet: " << request.status();
     return;
   }
-  if (!plan.ok()) {
-    entry->job.Fail(ReasonOf(plan.status()), std::string(plan.status().message()),
+  if (!request.ok()) {
+    entry->job.Fail(ReasonOf(request.status()), std::string(request.status().message()),
                     registry_->Now());
     turn.Perform(*entry);
     return;
   }
-  if (!HasRoom(start, turn, memory)) {
+  const bool holds_memory = start.resumption && start.resumption->carries;
+  if (!holds_memory && !HasRoom(start, turn, memory)) {
     // The next Dispatch() finds other ps, or tells what the job waits for.
     Need need{.ps = static_cast<int>(start.ps.size()), .learnt = registry_->Now()};
     for (const auto& [ps, bytes] : memory) {
@@ -347,17 +423,17 @@ void Dispatcher::Carry(const Start& start) {
   {
     absl::MutexLock lock(&mu_);
     needs_.erase(start.number);
-    taken_[start.number] = TakenBy(**plan, memory);
+    taken_[start.number] = TakenBy(*plan, memory);
   }
   entry->rounds.Begin();
   entry->graph.reset();
-  entry->job.Schedule(*plan, registry_->Now());
-  turn.Perform(*entry, {.plan = *std::move(plan)});
+  entry->job.Schedule(plan, registry_->Now());
+  turn.Perform(*entry, {.plan = std::move(plan)});
 }
 
-absl::StatusOr<std::shared_ptr<const v1::JobPlan>> Dispatcher::Prepare(
-    const Start& start, const v1::Job& record, const JobOrigin& origin,
-    std::shared_ptr<const v1::Graph> graph) {
+absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Job& record,
+                                                const JobOrigin& origin,
+                                                std::shared_ptr<const v1::Graph> graph) {
   const std::string id = JobIdOf(record.name());
   RETURN_IF_ERROR(registry_->folder().MakeJob(id));
   PlanRequest request{.job = record,
@@ -374,7 +450,7 @@ absl::StatusOr<std::shared_ptr<const v1::JobPlan>> Dispatcher::Prepare(
     request.restore = record.checkpoint();
     request.first_step = *own->step;
   }
-  return MakePlan(std::move(request));
+  return request;
 }
 
 }  // namespace muster

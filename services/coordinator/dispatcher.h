@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,11 +17,16 @@
 #include "absl/time/time.h"
 #include "lib/graph/zoo/zoo.h"
 #include "services/coordinator/fleet.h"
+#include "services/coordinator/job.h"
+#include "services/coordinator/job_plan.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/scheduler.h"
 
 namespace muster {
 
+// A job that has lost members goes before all that wait: it has what is left of its own, and takes
+// from the others what is free.
+//
 // Thread-safe. Plans take their time (a model is built, 100,000 chunks are placed), so one thread
 // of the dispatcher's own makes them, outside of the registry's turns; meanwhile their members
 // count as taken. A job that was changed in between (cancelled, suspended) or lost one of its
@@ -50,6 +56,8 @@ class Dispatcher {
     uint64_t revision = 0;           // of the job: it has not been changed since
     std::vector<v1::Hello> workers;  // by rank
     std::vector<v1::Hello> ps;       // in plan order
+    // Of one that recovers; nothing else starts from a halted generation.
+    std::optional<Job::Resumption> resumption = std::nullopt;
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
   // What a job that could not start needs of each of so many ps, at most. Shares differ with the ps
@@ -79,6 +87,10 @@ class Dispatcher {
   void TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& job,
                            const std::vector<FreeMembers::Ps>& ps);
   std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting);
+  // Places the jobs that recover; those that cannot go on yet are told what they wait for.
+  std::vector<std::shared_ptr<const Start>> Recoveries(
+      JobRegistry::Turn& turn, const Starts& starting,
+      const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);
   FreeMembers FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
                               const absl::btree_map<std::string, AttachedMember>& members) const;
 
@@ -86,9 +98,9 @@ class Dispatcher {
   // Null: the job was changed or deleted meanwhile.
   JobRegistry::Entry* FindUnchanged(JobRegistry::Turn& turn, const Start& start) const;
   void Carry(const Start& start);
-  absl::StatusOr<std::shared_ptr<const v1::JobPlan>> Prepare(
-      const Start& start, const v1::Job& record, const JobOrigin& origin,
-      std::shared_ptr<const v1::Graph> graph);
+  absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
+                                      const JobOrigin& origin,
+                                      std::shared_ptr<const v1::Graph> graph);
   bool AllAttached(const Start& start) const;
 
   JobRegistry* const registry_;

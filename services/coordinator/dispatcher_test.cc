@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "lib/graph/zoo/zoo.h"
+#include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "services/coordinator/plan_memory.h"
 #include "services/coordinator/registry_fixture.h"
@@ -187,7 +188,7 @@ TEST_F(DispatcherTest, AJobThatLosesAMemberWhileItIsPlannedWaitsForAnother) {
   Attach("p-0");
   const uint64_t job = AddJob();
   dispatcher_.Dispatch();
-  EXPECT_TRUE(fleet_->Detach(*worker, Fleet::Departure::kOrderly));
+  EXPECT_EQ(fleet_->Detach(*worker, Fleet::Departure::kOrderly), Fleet::Loss::kMember);
   go_.Notify();
   Settle();
   EXPECT_EQ(View(job).state(), v1::QUEUED);
@@ -231,7 +232,7 @@ TEST_F(DispatcherTest, AJobWaitsWhileOthersHaveThePsMemory) {
   const int64_t need = NeedOf(probe);
   ASSERT_GT(need, 0);
   Cancel(probe);
-  EXPECT_TRUE(fleet_->Detach(*unbounded, Fleet::Departure::kOrderly));
+  EXPECT_EQ(fleet_->Detach(*unbounded, Fleet::Departure::kOrderly), Fleet::Loss::kMember);
   AttachPs("p-1", 2 * need - 1);
 
   const uint64_t first = AddJob();
@@ -258,6 +259,77 @@ TEST_F(DispatcherTest, AJobWaitsWhileOthersHaveThePsMemory) {
   Dispatch();
 
   EXPECT_EQ(View(second).state(), v1::PREPARING) << View(second).message();
+}
+
+// A job that has lost its only worker.
+class RecoveringDispatcherTest : public DispatcherTest {
+ protected:
+  RecoveringDispatcherTest() {
+    job_ = AddJob();
+    const auto worker = Attach("w-0");
+    Attach("p-0");
+    Dispatch();
+    Say("w-0", v1::MEMBER_PREPARED);
+    Say("p-0", v1::MEMBER_PREPARED);
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    EXPECT_EQ(entry.job.state(), v1::RUNNING);
+    EXPECT_EQ(fleet_->Detach(*worker, Fleet::Departure::kOrderly), Fleet::Loss::kMember);
+    entry.job.MemberLost("w-0", "gone", now_);
+    EXPECT_EQ(entry.job.state(), v1::RECOVERING);
+    turn.Perform(entry);
+  }
+
+  void Say(const std::string& member, v1::MemberJobState state, int64_t step = 0) {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    v1::JobReport report;
+    report.set_job(JobIdOf(entry.job.record().name()));
+    report.set_generation(entry.job.record().generation());
+    report.set_state(state);
+    report.set_next_step(step);
+    report.set_oldest_version(step);
+    report.mutable_dataset()->set_samples(1000);
+    entry.job.Report(member, &report, now_);
+    turn.Perform(entry);
+  }
+  std::shared_ptr<const v1::JobPlan> Plan() {
+    JobRegistry::Turn turn(registry_.get());
+    return turn.FindNumber(job_)->job.plan();
+  }
+
+  uint64_t job_ = 0;
+};
+
+TEST_F(RecoveringDispatcherTest, GoesOnWithWhoIsFreeAndTheShardsThatWereHalted) {
+  const uint64_t other = AddJob();
+  Attach("w-7");
+  Say("p-0", v1::MEMBER_HALTED, 3);
+  const auto before = Plan();
+  Dispatch();
+
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_EQ(View(job_).workers(0), "w-7");
+  EXPECT_EQ(View(other).state(), v1::QUEUED) << "who recovers goes before who waits";
+  EXPECT_EQ(Plan()->generation(), 2);
+  EXPECT_EQ(Plan()->carries(), 1);
+  EXPECT_EQ(Plan()->first_step(), 3);
+  EXPECT_EQ(Plan()->chunks_size(), before->chunks_size());
+  EXPECT_EQ(Plan()->shards(0).SerializeAsString(), before->shards(0).SerializeAsString());
+  EXPECT_NE(Plan()->session_token(), before->session_token());
+}
+
+TEST_F(RecoveringDispatcherTest, TellsWhatItWaitsFor) {
+  Dispatch();
+  EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "p-0 has not stopped yet";
+  Say("p-0", v1::MEMBER_HALTED, 3);
+  Dispatch();
+  EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "somebody may come";
+  now_ += absl::Seconds(3);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
+  EXPECT_THAT(View(job_).message(), HasSubstr("it has 0 workers and needs 1"));
 }
 
 }  // namespace

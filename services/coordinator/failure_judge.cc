@@ -6,14 +6,32 @@
 
 namespace muster {
 
+namespace {
+
+// What another process, or another place to start from, may do better.
+bool IsRecoverable(const v1::MemberError& error) {
+  switch (static_cast<absl::StatusCode>(error.code())) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+      return true;
+    default:
+      return error.reason() == "SHARDS_NOT_HELD";
+  }
+}
+
+}  // namespace
+
 std::optional<FailureJudge::Verdict> FailureJudge::Hear(const std::string& name,
                                                         const v1::MemberError& error,
                                                         const JobMembers& members, absl::Time now) {
   const std::string reason = error.reason().empty() ? "MEMBER_FAILED" : error.reason();
   const bool accuses = error.culprit() != name && members.contains(error.culprit());
   if (!accuses) {
-    return Verdict{reason,
-                   absl::StrCat(name, " failed at step ", error.step(), ": ", error.message())};
+    return Verdict{
+        .reason = reason,
+        .message = absl::StrCat(name, " failed at step ", error.step(), ": ", error.message()),
+        .recoverable = IsRecoverable(error)};
   }
   if (!accusation_) {
     accusation_ = Accusation{.culprit = error.culprit(),
@@ -34,15 +52,30 @@ FailureJudge::Verdict FailureJudge::Lost(const std::string& name, const std::str
     step = accusation_->step;
     absl::StrAppend(&message, " (", accusation_->reporter, ": ", accusation_->message, ")");
   }
-  return {"MEMBER_LOST", absl::StrCat(name, " was lost at step ", step, ": ", message)};
+  return {.reason = "MEMBER_LOST",
+          .message = absl::StrCat(name, " was lost at step ", step, ": ", message),
+          .recoverable = true,
+          .lost = name};
+}
+
+std::optional<FailureJudge::Verdict> FailureJudge::Suspect(const JobMembers& members,
+                                                           int64_t step) const {
+  if (accusation_ && !members.at(accusation_->culprit).has_stream) {
+    return Lost(accusation_->culprit, "its stream broke", members, step);
+  }
+  const std::string* const lost = members.FirstLostByAll();
+  if (lost == nullptr) return std::nullopt;
+  return Lost(*lost, "its stream broke, and so did its link to a ps", members, step);
 }
 
 std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situation,
                                                         const JobMembers& members, absl::Time now) {
   if (accusation_ && now - accusation_->time >= kAccusationSettles) {
     const Accusation& a = *accusation_;
-    return Verdict{a.reason, absl::StrCat(a.culprit, " is at fault at step ", a.step, ", says ",
-                                          a.reporter, ": ", a.message)};
+    return Verdict{.reason = a.reason,
+                   .message = absl::StrCat(a.culprit, " is at fault at step ", a.step, ", says ",
+                                           a.reporter, ": ", a.message),
+                   .recoverable = true};
   }
   if (now >= grace_until_) {
     grace_until_ = absl::InfiniteFuture();
@@ -56,9 +89,10 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
   if (situation.preparing) {
     if (const std::string* stalled = members.FirstStalled(now - kPrepareStallMax)) {
       return Verdict{
-          "PREPARE_TIMEOUT",
-          absl::StrCat(*stalled, " is not ready for step ", situation.first_step,
-                       " and has shown no progress for ", absl::FormatDuration(kPrepareStallMax))};
+          .reason = "PREPARE_TIMEOUT",
+          .message = absl::StrCat(*stalled, " is not ready for step ", situation.first_step,
+                                  " and has shown no progress for ",
+                                  absl::FormatDuration(kPrepareStallMax))};
     }
   }
   return std::nullopt;

@@ -1,4 +1,5 @@
-// Why a job fails when one of its members does: who is to blame, and since which step.
+// What a job makes of a failure of one of its members: who is to blame, since which step, and
+// whether the others can go on.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,9 @@ class FailureJudge {
   struct Verdict {
     std::string reason;
     std::string message;
+    // The others could go on: it is a member that failed, and not what the job wants of it.
+    bool recoverable = false;
+    std::string lost;  // the member that is gone; "": nobody is
   };
 
   // The coordinator has just started: members have kRestartGrace to come back.
@@ -44,6 +48,9 @@ class FailureJudge {
   // A member is gone. `step`: the job's progress.
   Verdict Lost(const std::string& name, const std::string& why, const JobMembers& members,
                int64_t step) const;
+  // A member's stream has broken, or a ps has lost a member: who is cut off from both, or whose
+  // accuser is believed by that, is gone, and his lease need not be awaited.
+  std::optional<Verdict> Suspect(const JobMembers& members, int64_t step) const;
   // Time has passed.
   struct Situation {
     bool preparing = false;

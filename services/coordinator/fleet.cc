@@ -91,18 +91,18 @@ absl::Status Fleet::Renew(const Attachment& attachment, std::vector<std::string>
   return absl::OkStatus();
 }
 
-bool Fleet::Detach(const Attachment& attachment, Departure departure) {
+Fleet::Loss Fleet::Detach(const Attachment& attachment, Departure departure) {
   const std::string& member = attachment.member();
   absl::MutexLock lock(&mu_);
   auto it = attachments_.find(member);
-  if (it == attachments_.end() || it->second.get() != &attachment) return false;
+  if (it == attachments_.end() || it->second.get() != &attachment) return Loss::kNothing;
   attachments_.erase(it);
   if (departure == Departure::kOrderly) {
     leases_.Remove(member);
-    return true;
+    return Loss::kMember;
   }
   leases_.Disconnect(member);
-  return false;
+  return Loss::kStream;
 }
 
 std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {

@@ -54,8 +54,10 @@ class Fleet {
     kOrderly,  // the member said good-bye: it is gone at once
     kBroken,   // it has its lease to come back
   };
-  // The stream has ended. True when its member is gone with it.
-  bool Detach(const Attachment& attachment, Departure departure) ABSL_LOCKS_EXCLUDED(mu_);
+  // What went with a stream: nothing, where the member had another one already.
+  enum class Loss { kNothing, kStream, kMember };
+  // The stream has ended.
+  Loss Detach(const Attachment& attachment, Departure departure) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Expiry {
     std::string member;

@@ -120,11 +120,20 @@ void FleetDesk::LoseMember(JobRegistry::Turn& turn, const std::string& member,
 }
 
 void FleetDesk::Detach(const Attachment& attachment, Fleet::Departure departure) {
+  const std::string& member = attachment.member();
   JobRegistry::Turn turn(&registry());
-  if (options_.fleet->Detach(attachment, departure)) {
-    LoseMember(turn, attachment.member(), "it left the fleet");
-  } else if (departure == Fleet::Departure::kBroken) {
-    LOG(WARNING) << attachment.member() << ": stream broken";
+  switch (options_.fleet->Detach(attachment, departure)) {
+    case Fleet::Loss::kMember:
+      return LoseMember(turn, member, "it left the fleet");
+    case Fleet::Loss::kStream:
+      LOG(WARNING) << member << ": stream broken";
+      for (JobRegistry::Entry* entry : turn.Active()) {
+        entry->job.StreamBroken(member, registry().Now());
+        turn.Perform(*entry);
+      }
+      return;
+    case Fleet::Loss::kNothing:
+      return;
   }
 }
 

@@ -67,7 +67,7 @@ TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneHearsWhyItEnds) {
   EXPECT_EQ(older->attachment->TakeDirectives().size(), 1) << "its welcome";
   EXPECT_EQ(new_wakes, 1);
   EXPECT_EQ(old_wakes, 0) << "waking it is the caller's, once it holds no lock";
-  EXPECT_FALSE(fleet.Detach(*older->attachment, Fleet::Departure::kOrderly));
+  EXPECT_EQ(fleet.Detach(*older->attachment, Fleet::Departure::kOrderly), Fleet::Loss::kNothing);
   EXPECT_TRUE(fleet.IsAttached(Worker("1"))) << "the older stream's end is not the newer one's";
 }
 
@@ -75,7 +75,7 @@ TEST(FleetTest, ABrokenStreamLeavesTheLeaseAGoodByeDoesNot) {
   Fleet fleet(Terms(1));
   int wakes = 0;
   const auto first = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
-  EXPECT_FALSE(fleet.Detach(*first->attachment, Fleet::Departure::kBroken));
+  EXPECT_EQ(fleet.Detach(*first->attachment, Fleet::Departure::kBroken), Fleet::Loss::kStream);
   EXPECT_FALSE(fleet.IsAttached(Worker("1")));
   EXPECT_EQ(fleet.members().size(), 1);
 
@@ -83,7 +83,7 @@ TEST(FleetTest, ABrokenStreamLeavesTheLeaseAGoodByeDoesNot) {
   EXPECT_TRUE(fleet.IsAttached(Worker("1")));
   EXPECT_FALSE(fleet.IsAttached(Worker("2"))) << "that would be another process";
 
-  EXPECT_TRUE(fleet.Detach(*second->attachment, Fleet::Departure::kOrderly));
+  EXPECT_EQ(fleet.Detach(*second->attachment, Fleet::Departure::kOrderly), Fleet::Loss::kMember);
   EXPECT_TRUE(fleet.members().empty());
 }
 

@@ -40,16 +40,21 @@ bool CanMove(v1::JobState from, v1::JobState to) {
     case v1::QUEUED:
       return to == v1::PREPARING || to == v1::SUSPENDED || to == v1::FAILED || to == v1::CANCELLED;
     case v1::PREPARING:
-      return to == v1::RUNNING || to == v1::SUSPENDED || to == v1::FAILED || to == v1::CANCELLED;
+      return to == v1::RUNNING || to == v1::RECOVERING || to == v1::SUSPENDED || to == v1::FAILED ||
+             to == v1::CANCELLED;
     case v1::RUNNING:
       return to == v1::RECOVERING || to == v1::SUSPENDED || IsTerminal(to);
     case v1::RECOVERING:
-      return to == v1::RUNNING || to == v1::FAILED || to == v1::CANCELLED;
+      return to == v1::PREPARING || to == v1::FAILED || to == v1::CANCELLED;
     case v1::SUSPENDED:
       return to == v1::QUEUED || to == v1::CANCELLED;
     default:
       return false;
   }
+}
+
+bool IsActive(v1::JobState state) {
+  return state == v1::PREPARING || state == v1::RUNNING || state == v1::RECOVERING;
 }
 
 bool IsTerminal(v1::JobState state) {
@@ -64,6 +69,7 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
   if (state() == v1::PREPARING) judge_.BeginPreparing();
+  carries_ = state() == v1::RECOVERING && ShardsAreCarried();
   judge_.BeginGrace(now);
 }
 
@@ -93,11 +99,11 @@ void Job::Restore(const MetricsHistory& history) {
   durable_ = ledger_.known();
 }
 
-bool Job::active() const {
-  return state() == v1::PREPARING || state() == v1::RUNNING || state() == v1::RECOVERING;
-}
+bool Job::active() const { return IsActive(state()); }
 
-bool Job::Uses(const std::string& member) const { return active() && members_.contains(member); }
+bool Job::Uses(const std::string& member) const {
+  return active() && members_.contains(member) && !members_.at(member).lost;
+}
 
 Job::Effects Job::TakeEffects() { return std::exchange(effects_, {}); }
 
@@ -124,13 +130,15 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
                absl::Time now) {
   CHECK(CanMove(state(), to)) << record_.name() << ": " << StateName(state()) << " -> "
                               << StateName(to);
-  if (active() && to != v1::RUNNING) {
-    ReleaseAll();
-    checkpoints_.Stop();
-    suspend_at_.reset();
-    judge_.Acquit();
-    record_.mutable_progress()->clear_remaining();
+  if (state() == v1::PREPARING || state() == v1::RUNNING) {
+    if (to != v1::RUNNING) {
+      checkpoints_.Stop();
+      suspend_at_.reset();
+      judge_.Acquit();
+      record_.mutable_progress()->clear_remaining();
+    }
   }
+  if (active() && !IsActive(to)) ReleaseAll();
   record_.set_state(to);
   record_.set_reason(reason);
   record_.set_message(message);
@@ -157,12 +165,28 @@ void Job::ReleaseAll() {
   for (const std::string& name : members_.names()) Send(name, ReleaseDirective());
 }
 
+// Of a generation that is over: what has nothing to tell and nothing to keep is let go.
+v1::Directive Job::StopDirective(const JobMembers::Member& member) const {
+  const bool has_nothing = member.is_worker() ? member.state == v1::MEMBER_PREPARING : !carries_;
+  if (has_nothing) return ReleaseDirective();
+  v1::Directive directive;
+  directive.mutable_halt();
+  return directive;
+}
+
 std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const {
   v1::Directive directive;
   if (state() == v1::PREPARING) {
     if (member.serving) return std::nullopt;
     *directive.mutable_prepare()->mutable_plan() = *plan_;
     return directive;
+  }
+  if (state() == v1::RECOVERING) {
+    if (member.lost || !member.serving ||
+        (member.state == v1::MEMBER_HALTED && member.has_stopped())) {
+      return std::nullopt;
+    }
+    return StopDirective(member);
   }
   if (state() != v1::RUNNING || !member.serving) return std::nullopt;
   if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
@@ -207,7 +231,7 @@ void Job::SendWantedToAll(absl::Time now) {
 // ---------------------------------------------------------------- scheduling and users
 
 void Job::Wait(const std::string& reason, const std::string& message, absl::Time now) {
-  CHECK_EQ(state(), v1::QUEUED) << record_.name();
+  CHECK(state() == v1::QUEUED || state() == v1::RECOVERING) << record_.name();
   if (record_.reason() == reason) return;
   record_.set_reason(reason);
   record_.set_message(message);
@@ -216,6 +240,7 @@ void Job::Wait(const std::string& reason, const std::string& message, absl::Time
 
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
+  if (state() == v1::RECOVERING) CloseRecords(plan->first_step(), now);
   plan_ = std::move(plan);
   record_.set_generation(plan_->generation());
   Enlist(now);
@@ -340,20 +365,31 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   if (report == nullptr || report->generation() != record_.generation()) {
     const JobMembers::Member& member = members_.Take(name, nullptr, now);
     if (state() == v1::RUNNING) {
-      return Fail("MEMBER_FORGOT_JOB",
-                  absl::StrCat(name, " no longer serves the job at step ", member.next_step,
-                               ": it was restarted or gave up waiting for the coordinator"),
-                  now);
+      return Judge(
+          {.reason = "MEMBER_FORGOT_JOB",
+           .message = absl::StrCat(name, " no longer serves the job at step ", member.next_step,
+                                   ": it was restarted or gave up waiting for the coordinator"),
+           .recoverable = true,
+           .lost = name},
+          now);
     }
+    if (state() == v1::RECOVERING) NoteStopped(now);
     return SendWanted(name, now);
   }
   if (members_.Take(name, report, now).is_worker()) TakeRecords(name, *report, now);
   if (report->state() == v1::MEMBER_FAILED) {
+    if (state() == v1::RECOVERING) return SendWanted(name, now);
     if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
-      Fail(verdict->reason, verdict->message, now);
+      return Judge(*verdict, now);
     }
-    return;
+    return Suspect(now);
   }
+  if (state() == v1::RECOVERING) {
+    NoteStopped(now);
+    return SendWanted(name, now);
+  }
+  if (!report->lost_links().empty()) Suspect(now);
+  if (state() == v1::RECOVERING) return;
   TakeSnapshots(*report, now);
   if (active()) Advance(now);
   if (active()) SendWanted(name, now);
@@ -361,30 +397,125 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
 
 void Job::Reattached(const std::string& member) { members_.Reattached(member); }
 
+void Job::StreamBroken(const std::string& member, absl::Time now) {
+  if (!Uses(member)) return;
+  members_.StreamBroken(member);
+  Suspect(now);
+}
+
+void Job::Suspect(absl::Time now) {
+  if (state() != v1::RUNNING) return;
+  if (auto verdict = judge_.Suspect(members_, record_.progress().step())) Judge(*verdict, now);
+}
+
+// ---------------------------------------------------------------- recovery
+
+void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
+  if (!verdict.recoverable) return Fail(verdict.reason, verdict.message, now);
+  if (state() != v1::RECOVERING) return Recover(verdict, now);
+  // One more.
+  if (!verdict.lost.empty()) {
+    if (members_.at(verdict.lost).lost) return;
+    members_.SetLost(verdict.lost);
+    carries_ = carries_ && members_.at(verdict.lost).is_worker();
+  }
+  Note(verdict.reason, verdict.message, now);
+  NoteStopped(now);
+  SendWantedToAll(now);
+}
+
+// How many in a row counts from the last one that was followed by a step that nobody had made.
+void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
+  v1::JobRecovery recovery = record_.recovery();
+  const int64_t step = ledger_.steps_before();
+  const bool in_row = recovery.count() > 0 && step <= recovery.step();
+  recovery.set_in_row(in_row ? recovery.in_row() + 1 : 1);
+  recovery.set_step(step);
+  const int max = record_.spec().restart().max_restarts();
+  if (recovery.in_row() > max) {
+    const std::string& why = verdict.message;
+    return Fail(verdict.reason,
+                max == 0 ? why
+                         : absl::StrCat(why, "; ", max,
+                                        " recoveries in a row have brought no new step "
+                                        "(restart.max_restarts)"),
+                now);
+  }
+  recovery.set_count(recovery.count() + 1);
+  const bool was_preparing = state() == v1::PREPARING;
+  if (!verdict.lost.empty()) members_.SetLost(verdict.lost);
+  carries_ = ShardsAreCarried() && (!was_preparing || plan_->carries() > 0) &&
+             (verdict.lost.empty() || members_.at(verdict.lost).is_worker());
+  *record_.mutable_recovery() = recovery;
+  resumes_not_before_ = absl::InfinitePast();
+  if (recovery.in_row() > 1) {
+    resumes_not_before_ =
+        now + std::min(kBackoffMax, kFirstBackoff * std::exp2(recovery.in_row() - 2));
+  }
+  stopped_since_ = absl::InfiniteFuture();
+  Move(v1::RECOVERING, verdict.reason, verdict.message, now);
+  NoteStopped(now);
+  SendWantedToAll(now);
+}
+
+// Only where all chunks are within a step of each other, at versions that every worker has helped
+// to make, is there one that all shards can step back to.
+bool Job::ShardsAreCarried() const {
+  const v1::SyncSpec& sync = plan_->spec().sync();
+  const bool is_bsp = sync.mode() == v1::BSP || sync.mode() == v1::SYNC_MODE_UNSPECIFIED;
+  return is_bsp && sync.backup_workers() == 0;
+}
+
+void Job::NoteStopped(absl::Time now) {
+  if (members_.AllStopped()) stopped_since_ = std::min(stopped_since_, now);
+}
+
+std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
+  if (state() != v1::RECOVERING || !members_.AllStopped() || now < resumes_not_before_) {
+    return std::nullopt;
+  }
+  Resumption resumption{.since = stopped_since_};
+  if (const auto held = members_.VersionsHeld(); carries_ && held) {
+    resumption.carries = true;
+    resumption.first_step = held->newest;
+  }
+  return resumption;
+}
+
+// What the lost ones did not tell of the steps that were made is not known any more.
+void Job::CloseRecords(int64_t first_step, absl::Time now) {
+  Record(ledger_.CloseSteps(first_step), ledger_.CloseEvaluations(first_step), now);
+}
+
 void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now) {
   if (report.steps().empty() && report.evaluations().empty()) return;
   ledger_.Take(members_.at(name).rank, report);
-  for (StepSummary& step : ledger_.TakeSteps()) {
+  Record(ledger_.TakeSteps(), ledger_.TakeEvaluations(), now);
+  const bool repeats =
+      (!report.steps().empty() && report.steps(0).step() < durable_.steps) ||
+      (!report.evaluations().empty() && report.evaluations(0).step() < durable_.evaluations);
+  if (repeats) Send(name, AcknowledgeDirective());
+}
+
+void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
+                 absl::Time now) {
+  for (StepSummary& step : steps) {
     ApplyStep(step, record_.spec().data().batch_size(), now, *record_.mutable_progress());
     NoteIfNotFinite(step, now);
     NoteIfSkippedInRow(step, now);
     effects_.steps.push_back(std::move(step));
   }
-  for (EvaluationSummary& evaluation : ledger_.TakeEvaluations()) {
+  for (EvaluationSummary& evaluation : evaluations) {
     ApplyEvaluation(evaluation, *record_.mutable_progress());
     effects_.evaluations.push_back(std::move(evaluation));
   }
   if (const std::optional<StepGap> gap = ledger_.TakeGap()) {
     Note("STEPS_LOST",
          absl::StrCat("what steps ", gap->first, " to ", gap->last,
-                      " came to is not known: a coordinator that had heard of them lost it"),
+                      " came to is not known: who had heard of them is lost"),
          now);
   }
   if (ledger_.known() != durable_) effects_.records = ledger_.known();
-  const bool repeats =
-      (!report.steps().empty() && report.steps(0).step() < durable_.steps) ||
-      (!report.evaluations().empty() && report.evaluations(0).step() < durable_.evaluations);
-  if (repeats) Send(name, AcknowledgeDirective());
 }
 
 v1::Directive Job::AcknowledgeDirective() const {
@@ -434,8 +565,7 @@ void Job::NoteIfSkippedInRow(const StepSummary& step, absl::Time now) {
 
 void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
   if (!Uses(name)) return;
-  const FailureJudge::Verdict verdict = judge_.Lost(name, why, members_, record_.progress().step());
-  Fail(verdict.reason, verdict.message, now);
+  Judge(judge_.Lost(name, why, members_, record_.progress().step()), now);
 }
 
 void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
@@ -528,8 +658,9 @@ void Job::BeginRunning(absl::Time now) {
                 now);
   }
   const int64_t total = TotalSteps(plan_->spec(), facts->samples());
-  if (plan_->first_step() > total ||
-      (plan_->first_step() == total && checkpoints_.committed_step() != total)) {
+  const bool ends_here = plan_->first_step() == total &&
+                         (plan_->carries() > 0 || checkpoints_.committed_step() == total);
+  if (plan_->first_step() >= total && !ends_here) {
     return Fail(
         "NOTHING_TO_TRAIN",
         absl::StrCat("the checkpoint is of step ", plan_->first_step(), ", the job ends at step ",
@@ -538,6 +669,10 @@ void Job::BeginRunning(absl::Time now) {
   }
   record_.mutable_progress()->set_total_steps(total);
   Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", total), now);
+  // A periodic one that was being written when the generation before was halted is made up for.
+  if (plan_->carries() > 0 && checkpoints_.IsBehind(plan_->first_step())) {
+    checkpoints_.Ask(Pace());
+  }
   SendWantedToAll(now);
 }
 
@@ -612,9 +747,8 @@ void Job::Tick(bool writing, absl::Time now) {
   const FailureJudge::Situation situation{.preparing = state() == v1::PREPARING,
                                           .first_step = plan_->first_step(),
                                           .step = record_.progress().step()};
-  if (auto verdict = judge_.Tick(situation, members_, now)) {
-    return Fail(verdict->reason, verdict->message, now);
-  }
+  if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
+  if (state() == v1::RECOVERING) return;
   // The last attempt failed, or the coordinator was restarted.
   const bool suspending =
       state() == v1::RUNNING && record_.suspend_requested() && SuspendsAtSnapshot() && !suspend_at_;

@@ -1,6 +1,7 @@
 // One training job's life, as a pure state machine: events in, durable changes and directives out.
 //
-//   QUEUED -> PREPARING -> RUNNING -> (RECOVERING -> RUNNING)* -> SUCCEEDED | FAILED | CANCELLED
+//   QUEUED -> PREPARING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED
+//   PREPARING | RUNNING -> RECOVERING -> PREPARING
 //   QUEUED | PREPARING | RUNNING -> SUSPENDED -> QUEUED
 #pragma once
 
@@ -28,6 +29,8 @@ namespace muster {
 // Whether the table above has this arrow.
 bool CanMove(v1::JobState from, v1::JobState to);
 bool IsTerminal(v1::JobState state);
+// Members are assigned to a job in this state.
+bool IsActive(v1::JobState state);
 
 // No threads, no clock, no RPC; not thread-safe. Copyable: a caller that must store a change before
 // it counts changes a copy, stores it, and keeps it. What is wanted of a member follows from the
@@ -37,6 +40,9 @@ class Job {
  public:
   // A loss scale that is too high comes down by 2^10 meanwhile: the cause is another.
   static constexpr int kSkipsAlarming = 10;
+  // The wait before the second recovery in a row that brought no new step; it doubles with each.
+  static constexpr absl::Duration kFirstBackoff = absl::Seconds(1);
+  static constexpr absl::Duration kBackoffMax = absl::Seconds(30);
 
   struct Outgoing {
     std::string member;
@@ -66,14 +72,31 @@ class Job {
   v1::JobState state() const { return record_.state(); }
   // Of the present generation, or the last one; null once the job has ended.
   const std::shared_ptr<const v1::JobPlan>& plan() const { return plan_; }
-  bool active() const;                         // members are assigned to it
-  bool Uses(const std::string& member) const;  // as one of them
+  bool active() const;
+  // As one of them, and not as one that was lost.
+  bool Uses(const std::string& member) const;
   bool Wants(uint64_t snapshot) const { return checkpoints_.Wants(snapshot); }
   Effects TakeEffects();
 
   // ---- the scheduler
   void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
-  // What a queued job waits for; nothing happens if it is told so already.
+  // Where a recovering job goes on.
+  struct Resumption {
+    // The shards of plan()'s generation are to be carried on at first_step. False: from the last
+    // checkpoint, or from the beginning.
+    bool carries = false;
+    int64_t first_step = 0;
+    absl::Time since;  // it is known
+  };
+  // Its ps hold memory for it: all of an active job do but those of one that recovers from a
+  // checkpoint.
+  bool KeepsShards() const { return state() != v1::RECOVERING || carries_; }
+  // Nothing while the job is not RECOVERING, its members have not stopped, or it is too early for
+  // another attempt.
+  std::optional<Resumption> ResumesAt(absl::Time now) const;
+  // The first version whose evaluation is not known.
+  int64_t evaluations_before() const { return ledger_.evaluations_before(); }
+  // What a queued or recovering job waits for; nothing happens if it is told so already.
   void Wait(const std::string& reason, const std::string& message, absl::Time now);
 
   // ---- members
@@ -83,6 +106,7 @@ class Job {
   void Reattached(const std::string& member);
   // What workers have told is safe: they may forget it, and the job may end.
   void RecordsDurable(const RecordsBefore& durable, absl::Time now);
+  void StreamBroken(const std::string& member, absl::Time now);
   void MemberLost(const std::string& member, const std::string& why, absl::Time now);
 
   // ---- users. FAILED_PRECONDITION with a reason where the state does not allow it; see
@@ -117,6 +141,15 @@ class Job {
 
  private:
   void Enlist(absl::Time now);
+  v1::Directive StopDirective(const JobMembers::Member& member) const;
+  void Suspect(absl::Time now);
+  void NoteStopped(absl::Time now);
+  void Judge(const FailureJudge::Verdict& verdict, absl::Time now);
+  void Recover(const FailureJudge::Verdict& verdict, absl::Time now);
+  bool ShardsAreCarried() const;
+  void CloseRecords(int64_t first_step, absl::Time now);
+  void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
+              absl::Time now);
   void Note(const std::string& reason, const std::string& message, absl::Time now);
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);
@@ -149,6 +182,9 @@ class Job {
   FailureJudge judge_;
   Effects effects_;
 
+  bool carries_ = false;  // while RECOVERING: nothing was lost that the shards' next step needs
+  absl::Time resumes_not_before_ = absl::InfinitePast();
+  absl::Time stopped_since_ = absl::InfiniteFuture();  // all members, while RECOVERING
   std::optional<int64_t> suspend_at_;  // that checkpoint is committed; records are awaited
   bool nonfinite_noted_ = false;       // in this generation
   bool loss_is_finite_ = true;         // of the last step that was not skipped

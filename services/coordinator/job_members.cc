@@ -1,6 +1,7 @@
 #include "services/coordinator/job_members.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "lib/limits/limits.h"
 
@@ -43,6 +44,8 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   member.next_step = report->next_step();
   member.has_more_records =
       report->steps_size() + report->evaluations_size() >= limits::kStepRecordsReportedMax;
+  member.oldest_version = report->oldest_version();
+  member.lost_links.assign(report->lost_links().begin(), report->lost_links().end());
   if (!report->address().empty()) member.address = report->address();
   if (report->has_dataset()) member.dataset = report->dataset();
   return member;
@@ -57,7 +60,47 @@ bool JobMembers::IsDue(const std::string& name, const v1::Directive& directive, 
   return true;
 }
 
-void JobMembers::Reattached(const std::string& name) { sent_.erase(name); }
+void JobMembers::Reattached(const std::string& name) {
+  sent_.erase(name);
+  if (const auto member = members_.find(name); member != members_.end()) {
+    member->second.has_stream = true;
+  }
+}
+
+void JobMembers::StreamBroken(const std::string& name) {
+  if (const auto member = members_.find(name); member != members_.end()) {
+    member->second.has_stream = false;
+  }
+}
+
+bool JobMembers::AllStopped() const {
+  return std::ranges::all_of(members_,
+                             [](const auto& entry) { return entry.second.has_stopped(); });
+}
+
+const std::string* JobMembers::FirstLostByAll() const {
+  for (const auto& [reporter, member] : members_) {
+    for (const std::string& name : member.lost_links) {
+      const auto lost = members_.find(name);
+      if (lost != members_.end() && !lost->second.has_stream) return &lost->first;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<JobMembers::HeldVersions> JobMembers::VersionsHeld() const {
+  HeldVersions held{.oldest = 0, .newest = std::numeric_limits<int64_t>::max()};
+  for (const auto& [name, member] : members_) {
+    if (member.is_worker()) continue;
+    if (member.lost || !member.serving || member.state != v1::MEMBER_HALTED) return std::nullopt;
+    held.oldest = std::max(held.oldest, member.oldest_version);
+    held.newest = std::min(held.newest, member.next_step);
+  }
+  if (held.newest < held.oldest || held.newest == std::numeric_limits<int64_t>::max()) {
+    return std::nullopt;
+  }
+  return held;
+}
 
 bool JobMembers::AllPrepared() const {
   return std::ranges::all_of(members_, [](const auto& entry) {
@@ -98,7 +141,7 @@ int64_t JobMembers::NewestStep() const {
 
 const std::string* JobMembers::FirstSilent() const {
   for (const auto& [name, member] : members_) {
-    if (!member.heard) return &name;
+    if (!member.heard && !member.lost) return &name;
   }
   return nullptr;
 }

@@ -28,12 +28,21 @@ class JobMembers {
     bool serving = false;         // has reported this generation
     v1::MemberJobState state = v1::MEMBER_JOB_STATE_UNSPECIFIED;
     int64_t next_step = 0;
-    bool has_more_records = false;  // than its last report could hold
+    int64_t oldest_version = 0;           // of a ps that is halted
+    std::vector<std::string> lost_links;  // whose links of this job broke at a ps
+    bool has_stream = true;               // to the coordinator
+    bool lost = false;                    // in this generation
+    bool has_more_records = false;        // than its last report could hold
     v1::DatasetFacts dataset;
     uint64_t prepare_progress = 0;
     absl::Time advanced;  // when it last showed something new on its way to being prepared
 
     bool is_worker() const { return rank >= 0; }
+    // Nothing of the generation goes on there any more, and all that it had to tell is told.
+    bool has_stopped() const {
+      if (lost || (heard && !serving)) return true;
+      return serving && state == v1::MEMBER_HALTED && !has_more_records;
+    }
   };
 
   // The members of a plan; what was known of others is forgotten.
@@ -53,6 +62,9 @@ class JobMembers {
   void WentOn(absl::Time now);
   // The member's stream is new: whatever was sent before may be lost.
   void Reattached(const std::string& name);
+  void StreamBroken(const std::string& name);
+  // Not to be waited for any more in this generation.
+  void SetLost(const std::string& name) { members_.at(name).lost = true; }
 
   bool AllPrepared() const;
   bool AllWorkersDone() const;
@@ -62,7 +74,17 @@ class JobMembers {
   std::optional<int64_t> StoppedAt(int64_t total_steps) const;
   // The furthest step that anybody begins next.
   int64_t NewestStep() const;
-  // Somebody who has not been heard of; null: nobody.
+  bool AllStopped() const;
+  // Somebody without a stream whom a ps has lost as well; null: nobody.
+  const std::string* FirstLostByAll() const;
+  // The versions that the shards of all ps can be had at, once all have stopped; nothing where
+  // some are gone, or too far apart.
+  struct HeldVersions {
+    int64_t oldest = 0;
+    int64_t newest = 0;
+  };
+  std::optional<HeldVersions> VersionsHeld() const;
+  // Somebody who has not been heard of and is not lost; null: nobody.
   const std::string* FirstSilent() const;
   // Somebody who has not come to the end of preparing and shown nothing new since then; null:
   // nobody.

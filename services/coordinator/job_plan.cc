@@ -72,6 +72,21 @@ std::vector<double> AddShardsOfWorkers(v1::JobPlan& plan) {
   return EqualShares(plan.workers_size());
 }
 
+void PlaceShards(const std::vector<v1::Hello>& ps, v1::JobPlan& plan) {
+  const v1::SyncMode mode = plan.spec().sync().mode();
+  const std::vector<double> shares =
+      mode == v1::ALLREDUCE ? AddShardsOfWorkers(plan) : AddShardsOfPs(ps, plan);
+  const v1::TrainingSpec& training = plan.spec().training();
+  std::vector<bool> frozen;
+  for (const v1::Parameter& parameter : plan.graph().parameters()) {
+    frozen.push_back(TreatmentOf(training, parameter).frozen);
+  }
+  const std::vector<v1::PlanChunk> chunks = WithAveragedSlots(
+      plan.spec(), CutAndPlaceChunks(plan.graph(), plan.spec().chunk_bytes(), shares, frozen,
+                                     limits::kChunksMax / (1 + AveragedSlots(plan.spec()))));
+  plan.mutable_chunks()->Assign(chunks.begin(), chunks.end());
+}
+
 }  // namespace
 
 std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
@@ -83,18 +98,14 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   *plan->mutable_spec() = request.job.spec();
   *plan->mutable_graph() = std::move(request.graph);
   ShareBatch(plan->spec().data().batch_size(), request.workers, *plan);
-  const v1::SyncMode mode = plan->spec().sync().mode();
-  const std::vector<double> shares =
-      mode == v1::ALLREDUCE ? AddShardsOfWorkers(*plan) : AddShardsOfPs(request.ps, *plan);
-  const v1::TrainingSpec& training = plan->spec().training();
-  std::vector<bool> frozen;
-  for (const v1::Parameter& parameter : plan->graph().parameters()) {
-    frozen.push_back(TreatmentOf(training, parameter).frozen);
+  if (request.carried != nullptr) {
+    plan->set_carries(request.carried->generation());
+    *plan->mutable_shards() = request.carried->shards();
+    *plan->mutable_chunks() = request.carried->chunks();
+  } else {
+    PlaceShards(request.ps, *plan);
   }
-  const std::vector<v1::PlanChunk> chunks = WithAveragedSlots(
-      plan->spec(), CutAndPlaceChunks(plan->graph(), plan->spec().chunk_bytes(), shares, frozen,
-                                      limits::kChunksMax / (1 + AveragedSlots(plan->spec()))));
-  plan->mutable_chunks()->Assign(chunks.begin(), chunks.end());
+  plan->set_evaluate_first(request.evaluate_first);
   plan->set_session_token(SessionToken::Random().ToBytes());
   plan->set_restore(request.restore);
   return plan;

@@ -17,6 +17,10 @@ struct PlanRequest {
   std::vector<v1::Hello> ps;       // every thread of each becomes a shard; none with allreduce
   std::string restore;             // as in JobPlan
   int64_t first_step = 0;
+  // The plan of a halted generation whose shards are carried on: this one's are the same. Null: of
+  // none.
+  std::shared_ptr<const v1::JobPlan> carried;
+  bool evaluate_first = false;  // as in JobPlan
 };
 
 // Shares of the batch are as even as possible, the remainder goes to the lower ranks. Workers must

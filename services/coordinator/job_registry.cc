@@ -19,10 +19,6 @@
 namespace muster {
 namespace {
 
-bool IsActive(v1::JobState state) {
-  return state == v1::PREPARING || state == v1::RUNNING || state == v1::RECOVERING;
-}
-
 // Everything but the spec, of which it has what tells jobs apart.
 const google::protobuf::FieldMask& BasicFields() {
   static const auto* const kFields = [] {
@@ -351,6 +347,7 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
     if (entry.job.state() == v1::QUEUED) entry.queued_since = registry_->Now();
     if (entry.job.active()) {
       registry_->active_.insert(record.number());
+      if (entry.job.state() == v1::RECOVERING) entry.rounds.Clear();
     } else {
       registry_->active_.erase(record.number());
       entry.rounds.Clear();

@@ -144,6 +144,34 @@ std::vector<EvaluationSummary> ProgressLedger::TakeEvaluations() {
   return complete;
 }
 
+std::vector<StepSummary> ProgressLedger::CloseSteps(int64_t step) {
+  std::vector<StepSummary> closed;
+  while (steps_before_ < step) {
+    const auto told = steps_.find(steps_before_);
+    if (told == steps_.end()) {
+      SkipStepsBefore(steps_before_ + 1);
+      continue;
+    }
+    for (std::optional<double>& share : told->second.loss_shares) {
+      if (share) continue;
+      share = 0;
+      told->second.is_missed_by_some = true;
+    }
+    for (StepSummary& summary : TakeSteps()) closed.push_back(std::move(summary));
+  }
+  return closed;
+}
+
+std::vector<EvaluationSummary> ProgressLedger::CloseEvaluations(int64_t step) {
+  evaluations_.erase(evaluations_.lower_bound(step), evaluations_.end());
+  for (auto& [version, parts] : evaluations_) {
+    for (std::optional<v1::EvaluationRecord>& record : parts.ranks) {
+      if (!record) record.emplace();
+    }
+  }
+  return TakeEvaluations();
+}
+
 void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
                v1::JobProgress& progress) {
   if (!progress.has_update_time()) progress.set_first_loss(step.loss);

@@ -66,6 +66,12 @@ class ProgressLedger {
   // The steps and evaluations that have become complete, in order, each once.
   std::vector<StepSummary> TakeSteps();
   std::vector<EvaluationSummary> TakeEvaluations();
+  // The generation is over, and the next one begins at `step`: what was told of the steps before is
+  // all that will ever be. The loss of a step that not every worker told of is the mean of those
+  // who did; one that nobody told of is skipped. Evaluations of `step` and later ones are made
+  // again.
+  std::vector<StepSummary> CloseSteps(int64_t step);
+  std::vector<EvaluationSummary> CloseEvaluations(int64_t step);
   // What was skipped since it was last asked for.
   std::optional<StepGap> TakeGap() { return std::exchange(gap_, std::nullopt); }
 

@@ -65,6 +65,7 @@ class RegistryFixture : public ::testing::Test {
     spec.mutable_resources()->mutable_workers()->set_max(1);
     spec.mutable_resources()->set_ps(1);
     spec.set_chunk_bytes(1024);
+    spec.mutable_restart()->set_max_restarts(3);
     record.set_state(v1::QUEUED);
     auto stored = store_->AddJob({.record = std::move(record), .origin = {}});
     EXPECT_TRUE(stored.ok()) << stored.status();

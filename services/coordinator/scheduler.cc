@@ -4,7 +4,6 @@
 #include <tuple>
 
 namespace muster {
-namespace {
 
 bool NaturalLess(const std::string& a, const std::string& b) {
   return std::tuple(a.size(), a) < std::tuple(b.size(), b);
@@ -14,6 +13,8 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b) {
   if (a.jobs != b.jobs) return a.jobs < b.jobs;
   return NaturalLess(a.name, b.name);
 }
+
+namespace {
 
 // A need that is not known is nothing, which is cheap to look for: thousands of jobs may wait.
 bool HasRoom(const FreeMembers::Ps& ps, int64_t bytes) {

@@ -48,6 +48,11 @@ struct Placement {
   std::vector<std::string> ps;       // in plan order
 };
 
+// "w-2" before "w-10".
+bool NaturalLess(const std::string& a, const std::string& b);
+// By fewest jobs, then name.
+bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
+
 // Gang scheduling: all of a job's members at once or none. Higher priority first, then submission
 // order; a job that does not fit is passed over and later ones may start before it (backfill),
 // unless it reserves and the fleet is large enough for it: small jobs that come one after the other

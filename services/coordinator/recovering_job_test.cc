@@ -1,0 +1,323 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "lib/limits/limits.h"
+#include "services/coordinator/failure_judge.h"
+#include "services/coordinator/job.h"
+#include "services/coordinator/job_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+class RecoveringJobTest : public JobTest {
+ protected:
+  RecoveringJobTest() { Begin(Record()); }
+
+  static v1::Job Record() {
+    v1::Job record = JobTest::Record();
+    record.mutable_spec()->mutable_restart()->set_max_restarts(3);
+    return record;
+  }
+  void Begin(const v1::Job& record) { job_ = Job(record, nullptr, /*term=*/1, now_); }
+
+  // Steps of one worker, as it reports them; a loss of 1 for all of the batch.
+  v1::JobReport Steps(v1::MemberJobState state, int64_t first, int64_t count) const {
+    v1::JobReport report = Say(state, first + count);
+    for (int64_t step = first; step < first + count; ++step) {
+      report.add_steps()->set_step(step);
+      report.mutable_steps()->rbegin()->set_loss_share(0.5);
+    }
+    return report;
+  }
+  void Tell(const std::string& member, const v1::JobReport& report) {
+    job_.Report(member, &report, now_);
+  }
+  void SayHalted(const std::string& ps, int64_t oldest, int64_t newest) {
+    v1::JobReport report = Say(v1::MEMBER_HALTED, newest);
+    report.set_oldest_version(oldest);
+    Tell(ps, report);
+  }
+  // The three that are left when w-1 is lost.
+  void HaltAll(int64_t oldest, int64_t newest) {
+    Report("w-0", v1::MEMBER_HALTED, newest);
+    SayHalted("p-0", oldest, newest);
+    SayHalted("p-1", newest, newest + 1);
+  }
+  // From the shards that were halted, with everybody.
+  void GoOn() {
+    const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
+    ASSERT_TRUE(resumption.has_value());
+    Schedule(resumption->first_step, "", resumption->carries ? job_.plan() : nullptr);
+    ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, resumption->first_step);
+    ASSERT_EQ(job_.state(), v1::RUNNING);
+    ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, resumption->first_step);
+  }
+};
+
+TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobGoesOnAtTheStepThatAllShardsHave) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
+  TakeEffects();
+
+  job_.MemberLost("w-1", "its lease ran out", now_);
+
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
+  EXPECT_EQ(job_.record().message(), "w-1 was lost at step 7: its lease ran out");
+  EXPECT_EQ(job_.record().recovery().count(), 1);
+  EXPECT_FALSE(job_.Uses("w-1"));
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "p-0 halt", "p-1 halt"));
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "nobody has stopped";
+
+  Report("w-0", v1::MEMBER_HALTED, 8);
+  SayHalted("p-0", 7, 8);
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  SayHalted("p-1", 8, 9);
+  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
+  ASSERT_TRUE(resumption.has_value());
+  EXPECT_TRUE(resumption->carries);
+  EXPECT_EQ(resumption->first_step, 8);
+  EXPECT_THAT(Sent(), IsEmpty());
+
+  GoOn();
+  EXPECT_EQ(job_.plan()->carries(), 1);
+  EXPECT_EQ(job_.record().generation(), 2);
+  EXPECT_TRUE(job_.Uses("w-1"));
+}
+
+TEST_F(RecoveringJobTest, WithoutWhatALostPsHeldItGoesOnFromTheCheckpoint) {
+  Run();
+  job_.MemberLost("p-1", "gone", now_);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 release"));
+  EXPECT_FALSE(job_.KeepsShards());
+  Report("w-0", v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_HALTED);
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  job_.Report("p-0", nullptr, now_);
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(RecoveringJobTest, ShardsThatAreTooFarApartOrGoneAreNotCarriedOn) {
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  SayHalted("p-0", 3, 4);
+  SayHalted("p-1", 5, 6);
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+  SayHalted("p-1", 4, 5);
+  EXPECT_EQ(job_.ResumesAt(now_)->first_step, 4);
+  job_.MemberLost("p-0", "gone too", now_);
+  EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(RecoveringJobTest, OnlyBspCarriesItsShardsOn) {
+  for (const auto mode : {v1::SSP, v1::ASP, v1::LOCAL_SGD}) {
+    v1::Job record = Record();
+    record.mutable_spec()->mutable_sync()->set_mode(mode);
+    record.mutable_spec()->mutable_sync()->set_every(2);
+    Begin(record);
+    Run();
+    job_.MemberLost("w-1", "gone", now_);
+    EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "p-0 release", "p-1 release"));
+  }
+}
+
+TEST_F(RecoveringJobTest, WhoIsCutOffFromCoordinatorAndPsIsGoneAtOnce) {
+  Run();
+  Report("w-1", v1::MEMBER_RUNNING, 3);
+  v1::JobReport report = Say(v1::MEMBER_RUNNING, 3);
+  report.add_lost_links("w-1");
+  Tell("p-0", report);
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "its stream is there";
+  job_.StreamBroken("w-0", now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "it has its lease to come back";
+  job_.Reattached("w-0");
+  job_.StreamBroken("w-1", now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_THAT(job_.record().message(), HasSubstr("w-1 was lost at step 3"));
+}
+
+TEST_F(RecoveringJobTest, AnAccusedMemberWithoutAStreamIsGoneAtOnce) {
+  Run();
+  v1::JobReport report = Say(v1::MEMBER_FAILED, 3);
+  report.mutable_error()->set_reason("PS_UNREACHABLE");
+  report.mutable_error()->set_culprit("p-1");
+  report.mutable_error()->set_step(3);
+  report.mutable_error()->set_message("connection reset");
+  job_.StreamBroken("p-1", now_);
+  Tell("w-0", report);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 was lost at step 3"));
+  EXPECT_THAT(job_.record().message(), HasSubstr("w-0: connection reset"));
+}
+
+TEST_F(RecoveringJobTest, AFailureThatAnotherAttemptWouldRepeatEndsTheJob) {
+  Run();
+  v1::JobReport report = Say(v1::MEMBER_FAILED, 3);
+  report.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kNotFound));
+  report.mutable_error()->set_reason("DATA_NOT_FOUND");
+  Tell("w-0", report);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+}
+
+TEST_F(RecoveringJobTest, AnAccusationThatIsBelievedIsRecoveredFromWithEverybody) {
+  Run();
+  v1::JobReport report = Say(v1::MEMBER_FAILED, 3);
+  report.mutable_error()->set_reason("PS_UNREACHABLE");
+  report.mutable_error()->set_culprit("p-1");
+  Tell("w-0", report);
+  Pass(FailureJudge::kAccusationSettles);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_TRUE(job_.Uses("p-1"));
+  Report("w-0", v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_HALTED);
+  SayHalted("p-0", 2, 3);
+  SayHalted("p-1", 3, 3);
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+}
+
+// What one worker had not told is lost with it; what the others tell is kept.
+TEST_F(RecoveringJobTest, TheStepsThatWereMadeAreRecordedByThoseWhoAreLeft) {
+  Run();
+  Tell("w-0", Steps(v1::MEMBER_RUNNING, 0, 2));
+  Tell("w-1", Steps(v1::MEMBER_RUNNING, 0, 1));
+  EXPECT_EQ(TakeEffects().steps.size(), 1);
+  job_.MemberLost("w-1", "gone", now_);
+  TakeEffects();
+  Tell("w-0", Steps(v1::MEMBER_HALTED, 1, 3));  // step 3 was computed and not made
+  HaltAll(2, 3);
+  GoOn();
+
+  const Job::Effects effects = TakeEffects();
+  ASSERT_EQ(effects.steps.size(), 2);
+  for (const StepSummary& step : effects.steps)
+    EXPECT_EQ(step.loss, 1) << "the mean of what is known";
+  EXPECT_EQ(effects.steps[1].step, 2);
+  Tell("w-0", Steps(v1::MEMBER_RUNNING, 3, 1));
+  Tell("w-1", Steps(v1::MEMBER_RUNNING, 3, 1));
+  EXPECT_EQ(TakeEffects().steps.at(0).step, 3) << "computed again by both";
+}
+
+TEST_F(RecoveringJobTest, RecoveriesThatBringNothingAreMadeEverMoreSlowlyAndEnd) {
+  Run();
+  absl::Duration backoff = absl::ZeroDuration();
+  for (int i = 0; i < 3; ++i) {
+    job_.MemberLost("w-1", "crashed", now_);
+    HaltAll(0, 0);
+    SayHalted("p-1", 0, 0);
+    EXPECT_EQ(job_.record().recovery().in_row(), i + 1);
+    EXPECT_EQ(job_.ResumesAt(now_).has_value(), i == 0);
+    now_ += backoff;
+    GoOn();
+    backoff = i == 0 ? Job::kFirstBackoff : 2 * backoff;
+  }
+  job_.MemberLost("w-1", "crashed", now_);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_THAT(job_.record().message(),
+              HasSubstr("3 recoveries in a row have brought no new step (restart.max_restarts)"));
+}
+
+TEST_F(RecoveringJobTest, ARecoveryThatBringsAStepForgetsThoseBefore) {
+  Run();
+  for (int64_t step = 0; step < 8; ++step) {
+    Tell("w-0", Steps(v1::MEMBER_RUNNING, step, 1));
+    Tell("w-1", Steps(v1::MEMBER_RUNNING, step, 1));
+    job_.MemberLost("w-1", "crashed", now_);
+    EXPECT_EQ(job_.record().recovery().in_row(), 1);
+    HaltAll(step, step + 1);
+    GoOn();
+  }
+  EXPECT_EQ(job_.record().recovery().count(), 8);
+}
+
+TEST_F(RecoveringJobTest, AMemberThatIsLostWhileShardsAreCarriedOnHaltsThemAgain) {
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  HaltAll(4, 5);
+  Schedule(5, "", job_.plan());
+  Report("p-0", v1::MEMBER_PREPARED, 5);
+  Report("p-1", v1::MEMBER_PREPARING, 5);
+  Report("w-0", v1::MEMBER_PREPARING, 5);
+  job_.TakeEffects();
+  job_.MemberLost("w-1", "crashed again", now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 release", "p-0 halt", "p-1 halt"));
+  job_.Report("w-0", nullptr, now_);
+  SayHalted("p-0", 5, 5);
+  SayHalted("p-1", 5, 5);
+  now_ += Job::kFirstBackoff;
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(RecoveringJobTest, AMemberThatIsLostBeforeTheFirstStepIsReplaced) {
+  Schedule();
+  Report("p-0", v1::MEMBER_PREPARED);
+  Report("w-0", v1::MEMBER_PREPARING);
+  job_.TakeEffects();
+  job_.MemberLost("w-1", "crashed", now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 release", "p-0 release"));
+}
+
+TEST_F(RecoveringJobTest, TheRestartedCoordinatorGoesOnWithTheRecovery) {
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  SayHalted("p-0", 4, 5);
+  SayHalted("p-1", 5, 5);
+  Report("w-0", v1::MEMBER_HALTED);
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "nothing is known of w-1";
+  Pass(FailureJudge::kRestartGrace);
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(RecoveringJobTest, AWorkerWithMoreToTellIsWaitedFor) {
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  SayHalted("p-0", 0, 5000);
+  SayHalted("p-1", 0, 5000);
+  Tell("w-0", Steps(v1::MEMBER_HALTED, 0, limits::kStepRecordsReportedMax));
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  Tell("w-0", Steps(v1::MEMBER_HALTED, limits::kStepRecordsReportedMax, 1));
+  EXPECT_TRUE(job_.ResumesAt(now_).has_value());
+}
+
+TEST_F(RecoveringJobTest, AllStepsMadeAndTheLastCheckpointNotWrittenIsMadeUpFor) {
+  Run();
+  ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
+  job_.MemberLost("w-1", "crashed", now_);
+  HaltAll(99, 100);
+  SayHalted("p-1", 99, 100);
+  GoOn();
+  TakeEffects();
+  ReportAll(v1::MEMBER_DONE, v1::MEMBER_RUNNING, 100);
+  EXPECT_THAT(Sent(), ::testing::IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}));
+  EXPECT_EQ(snapshot_.step(), 100);
+  Commit(100);
+  EXPECT_EQ(job_.state(), v1::SUCCEEDED);
+}
+
+TEST_F(RecoveringJobTest, CancellingReleasesWhoIsHalted) {
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  HaltAll(4, 5);
+  job_.TakeEffects();
+  ASSERT_TRUE(job_.Cancel(now_).ok());
+  EXPECT_THAT(Sent(), ::testing::IsSupersetOf({"w-0 release", "p-0 release", "p-1 release"}));
+}
+
+}  // namespace
+}  // namespace muster

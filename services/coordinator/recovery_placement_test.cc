@@ -1,0 +1,57 @@
+#include "services/coordinator/recovery_placement.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+
+FreeMembers Free(std::vector<std::string> workers, std::vector<FreeMembers::Ps> ps = {}) {
+  return {.workers = std::move(workers), .ps = std::move(ps)};
+}
+
+TEST(RecoveryPlacementTest, WhoIsFreeTakesTheRankOfWhoIsLost) {
+  FreeMembers free = Free({"w-10", "w-2"});
+  const auto placement = PlaceAgain(
+      {.workers = {"w-0", "", "w-5"}, .workers_min = 3, .workers_max = 3, .ps = {"p-0"}}, free);
+  ASSERT_TRUE(placement.has_value());
+  EXPECT_THAT(placement->workers, ElementsAre("w-0", "w-2", "w-5"));
+  EXPECT_THAT(placement->ps, ElementsAre("p-0"));
+  EXPECT_THAT(free.workers, ElementsAre("w-10")) << "left to the others";
+}
+
+TEST(RecoveryPlacementTest, FewerAreSettledForDownToTheMinimumAndMoveUp) {
+  RecoveringJob job{.workers = {"", "w-1", "w-2"}, .workers_min = 2, .workers_max = 3};
+  FreeMembers nobody;
+  EXPECT_FALSE(PlaceAgain(job, nobody).has_value()) << "somebody may come";
+  job.settle_for_fewer = true;
+  EXPECT_THAT(PlaceAgain(job, nobody)->workers, ElementsAre("w-1", "w-2"));
+  job.workers_min = 3;
+  EXPECT_FALSE(PlaceAgain(job, nobody).has_value());
+}
+
+TEST(RecoveryPlacementTest, WhoIsFreeJoinsBelowTheMaximum) {
+  FreeMembers free = Free({"w-3", "w-4"});
+  const auto placement =
+      PlaceAgain({.workers = {"w-0", ""}, .workers_min = 1, .workers_max = 3}, free);
+  EXPECT_THAT(placement->workers, ElementsAre("w-0", "w-3", "w-4"));
+}
+
+TEST(RecoveryPlacementTest, ALostPsIsReplacedByTheLightestUnlessWhatItHeldIsNeeded) {
+  const std::vector<FreeMembers::Ps> others = {
+      {.name = "p-0"}, {.name = "p-2", .jobs = 3}, {.name = "p-3", .jobs = 1}};
+  RecoveringJob job{.workers = {"w-0"}, .ps = {"p-0", ""}};
+  FreeMembers free = Free({}, others);
+  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-0", "p-3"));
+  job.keeps_ps = true;
+  free = Free({}, others);
+  EXPECT_FALSE(PlaceAgain(job, free).has_value());
+  job = {.workers = {"w-0"}, .ps = {"", ""}};
+  free = Free({}, {{.name = "p-7"}});
+  EXPECT_FALSE(PlaceAgain(job, free).has_value());
+}
+
+}  // namespace
+}  // namespace muster
