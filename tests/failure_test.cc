@@ -1,5 +1,5 @@
-// What happens when processes die: the coordinator's death is survived, any other is a prompt error
-// that names the culprit.
+// What happens when processes die and nobody is to recover from it: the coordinator's death is
+// survived, any other is a prompt error that names the culprit. recovery_test has the rest.
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -32,6 +32,7 @@ data: {text: {path: examples/data/licences}, batch_size: 8, seed: 1}
 training: {steps: $1, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
 resources: {workers: {min: 2, max: 2}, ps: 2}
 checkpoint: {every_steps: 50, keep_last: 0}
+restart: {max_restarts: 0}
 )",
                           name, steps);
 }

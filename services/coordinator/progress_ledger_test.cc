@@ -207,5 +207,71 @@ TEST(ProgressLedgerOfRanksTest, AnEvaluationThatARankDoesNotHoldAnyMoreHoldsUpNo
   EXPECT_EQ(evaluations[0].step, 20);
 }
 
+// A generation of two workers that ends when one of them is lost.
+class ClosedGenerationTest : public ProgressLedgerTest {
+ protected:
+  ClosedGenerationTest() {
+    plan_.mutable_workers(0)->set_samples(6);
+    plan_.add_workers()->set_samples(2);
+    ledger_.Begin(plan_, 0);
+  }
+  void Tell(int rank, int64_t first, int64_t count, double loss_share) {
+    v1::JobReport report;
+    for (int64_t step = first; step < first + count; ++step) {
+      v1::StepRecord& record = *report.add_steps();
+      record.set_step(step);
+      record.set_loss_share(loss_share);
+    }
+    ledger_.Take(rank, report);
+  }
+  void TellEvaluation(int rank, int64_t step, double loss_sum, int64_t samples) {
+    v1::JobReport report;
+    v1::EvaluationRecord& record = *report.add_evaluations();
+    record.set_step(step);
+    record.set_loss_sum(loss_sum);
+    record.set_samples(samples);
+    ledger_.Take(rank, report);
+  }
+};
+
+TEST_F(ClosedGenerationTest, StepsOfWhichSomeToldAreTheMeanOfThose) {
+  Tell(0, 0, 5, 1.5);
+  Tell(1, 0, 2, 0.25);
+  EXPECT_EQ(ledger_.TakeSteps().size(), 2);
+
+  const std::vector<StepSummary> closed = ledger_.CloseSteps(4);
+
+  ASSERT_EQ(closed.size(), 2);
+  EXPECT_EQ(closed[0].step, 2);
+  EXPECT_EQ(closed[1].loss, 2) << "1.5 of three quarters of the batch";
+  EXPECT_EQ(ledger_.steps_before(), 4) << "step 4 is computed again";
+  EXPECT_FALSE(ledger_.TakeGap().has_value());
+}
+
+TEST_F(ClosedGenerationTest, StepsOfWhichNobodyToldAreSkippedAndNamed) {
+  Tell(0, 0, 1, 1);
+  Tell(1, 0, 1, 1);
+  EXPECT_EQ(ledger_.TakeSteps().size(), 1);
+  EXPECT_TRUE(ledger_.CloseSteps(3).empty());
+  const std::optional<StepGap> gap = ledger_.TakeGap();
+  ASSERT_TRUE(gap.has_value());
+  EXPECT_EQ(gap->first, 1);
+  EXPECT_EQ(gap->last, 2);
+}
+
+TEST_F(ClosedGenerationTest, AnEvaluationOfTheNextGenerationsFirstVersionIsMadeAgain) {
+  TellEvaluation(0, 10, 30, 15);
+  TellEvaluation(0, 20, 8, 15);
+  const std::vector<EvaluationSummary> closed = ledger_.CloseEvaluations(20);
+  ASSERT_EQ(closed.size(), 1);
+  EXPECT_EQ(closed[0].step, 10);
+  EXPECT_EQ(closed[0].loss, 2) << "over the samples that are known";
+  EXPECT_EQ(ledger_.evaluations_before(), 11);
+  ledger_.Begin(plan_, 20);
+  TellEvaluation(0, 20, 9, 15);
+  TellEvaluation(1, 20, 1, 5);
+  EXPECT_EQ(ledger_.TakeEvaluations().at(0).loss, 0.5);
+}
+
 }  // namespace
 }  // namespace muster

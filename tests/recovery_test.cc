@@ -1,0 +1,142 @@
+// What happens when processes die or stand still in mid-run: the job goes on without them or with
+// their successors, and comes to the same parameters.
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
+#include "gtest/gtest.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 3000;  // of three milliseconds
+
+// Adam has slots and dropout random numbers: both have to be where they were.
+std::string Job(const std::string& name, int workers_min = 2, const std::string& more = "") {
+  return absl::Substitute(R"(
+name: $0
+model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}
+data: {text: {path: examples/data/licences, holdout: 0.05}, batch_size: 8, seed: 1}
+training: {steps: $1, optimizer: {adamw: {learning_rate: 1e-3}}, evaluate_every_steps: 400, seed: 9$3}
+resources: {workers: {min: $2, max: 2}, ps: 2}
+checkpoint: {every_steps: 500, keep_last: 0}
+)",
+                          name, kSteps, workers_min, more);
+}
+
+class RecoveryTest : public testing::Test {
+ protected:
+  void Kill(const std::string& member, int signal = SIGKILL) {
+    ASSERT_TRUE(cluster_.members().Kill(member, signal).ok()) << member;
+  }
+  void Restart(const std::string& member) {
+    ASSERT_TRUE(cluster_.members().Restart(member).ok()) << member;
+  }
+  v1::Job AwaitRecovery(const std::string& job, int count) {
+    return cluster_.Await(
+        job, [count](const v1::Job& seen) { return seen.recovery().count() >= count; },
+        absl::Seconds(30));
+  }
+  void ExpectSame(const std::string& job, const std::string& undisturbed) {
+    EXPECT_EQ(cluster_.Parameters(job, kSteps), cluster_.Parameters(undisturbed, kSteps));
+    const std::vector<StepMetrics> expected = cluster_.Metrics(undisturbed);
+    const std::vector<StepMetrics> metrics = cluster_.Metrics(job);
+    ASSERT_FALSE(metrics.empty());
+    EXPECT_EQ(metrics.back().step, kSteps - 1);
+    EXPECT_EQ(metrics.back().loss, expected.back().loss);
+    EXPECT_TRUE(std::ranges::is_sorted(metrics, {}, &StepMetrics::step)) << "none twice";
+  }
+
+  TrainingCluster cluster_{{.ps = 2, .workers = 2, .ps_threads = 1}};
+};
+
+TEST_F(RecoveryTest, WhoeverDiesTheJobComesToTheSameParameters) {
+  const std::string undisturbed = cluster_.Run(Job("undisturbed"));
+  const std::string job = cluster_.Submit(Job("disturbed"));
+  int recoveries = 0;
+  struct Death {
+    std::string member;
+    int64_t step;
+  };
+  for (const Death& death : {Death{"worker-1", 200}, Death{"worker-0", 800}, Death{"ps-1", 1200},
+                             Death{"worker-1", 1700}, Death{"ps-0", 2200}}) {
+    SCOPED_TRACE(absl::StrCat(death.member, " at step ", death.step));
+    cluster_.AwaitStep(job, death.step);
+    Kill(death.member);
+    const v1::Job recovering = AwaitRecovery(job, ++recoveries);
+    Restart(death.member);
+    EXPECT_EQ(recovering.recovery().count(), recoveries);
+    EXPECT_THAT(recovering.message(), HasSubstr(death.member));
+    EXPECT_THAT(recovering.message(), HasSubstr("step "));
+  }
+  const v1::Job done = cluster_.AwaitState(job, v1::SUCCEEDED);
+  EXPECT_EQ(done.recovery().count(), recoveries);
+  EXPECT_EQ(done.generation(), recoveries + 1);
+  ExpectSame(job, undisturbed);
+}
+
+TEST_F(RecoveryTest, ADeathOfTheCoordinatorInBetweenChangesNothing) {
+  const std::string undisturbed = cluster_.Run(Job("undisturbed"));
+  const std::string job = cluster_.Submit(Job("disturbed"));
+  cluster_.AwaitStep(job, 300);
+  Kill("worker-1");
+  AwaitRecovery(job, 1);
+  Kill("coordinator");
+  Restart("coordinator");
+  Restart("worker-1");
+  cluster_.AwaitState(job, v1::SUCCEEDED);
+  ExpectSame(job, undisturbed);
+}
+
+TEST_F(RecoveryTest, TheOthersGoOnWithoutAWorkerThatStaysAway) {
+  const std::string job = cluster_.Submit(Job("lonely", /*workers_min=*/1));
+  cluster_.AwaitStep(job, 300);
+  Kill("worker-1");
+  const v1::Job done = cluster_.AwaitState(job, v1::SUCCEEDED);
+  EXPECT_EQ(done.workers_size(), 1);
+  EXPECT_EQ(done.workers(0), "worker-0");
+  Restart("worker-1");
+  cluster_.Run(Job("next"));
+}
+
+// One that stands still is noticed by its lease, and what it does when it wakes is nobody's
+// concern.
+TEST_F(RecoveryTest, AMemberThatStandsStillAndWakesUpDisturbsNobody) {
+  const std::string undisturbed = cluster_.Run(Job("undisturbed"));
+  const std::string job = cluster_.Submit(Job("disturbed"));
+  cluster_.AwaitStep(job, 300);
+  Kill("worker-0", SIGSTOP);
+  AwaitRecovery(job, 1);
+  Kill("worker-0", SIGCONT);
+  cluster_.AwaitStep(job, 1500);
+  Kill("ps-1", SIGSTOP);
+  AwaitRecovery(job, 2);
+  Kill("ps-1", SIGCONT);
+  cluster_.AwaitState(job, v1::SUCCEEDED);
+  ExpectSame(job, undisturbed);
+}
+
+TEST_F(RecoveryTest, StepsThatAreJudgedTogetherRecoverToo) {
+  const std::string more = ", precision: fp16, clip: {global_norm: 1}";
+  const std::string undisturbed = cluster_.Run(Job("undisturbed", 2, more));
+  const std::string job = cluster_.Submit(Job("disturbed", 2, more));
+  cluster_.AwaitStep(job, 300);
+  Kill("worker-1");
+  AwaitRecovery(job, 1);
+  Restart("worker-1");
+  cluster_.AwaitState(job, v1::SUCCEEDED);
+  ExpectSame(job, undisturbed);
+}
+
+}  // namespace
+}  // namespace muster
