@@ -82,8 +82,6 @@ Trainer::~Trainer() {
 absl::Status Trainer::Open() {
   const v1::JobPlan& plan = *options_.plan;
   const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
-  next_step_ = plan.first_step();
-  step_ = plan.first_step();
   StartPhases phases(options_.metrics, &options_.phase_ended);
   ASSIGN_OR_RETURN(dataset_, Dataset::Open(plan.spec().data(), plan.graph()));
   counted_evaluation_targets_ = CountEvaluationTargets(*dataset_, plan.graph());
@@ -127,12 +125,53 @@ absl::Status Trainer::Open() {
   RETURN_IF_ERROR(team_->Run([&](int i) { return lanes_[i]->Build(parameters); }));
   phases.End("compile");
 
-  RETURN_IF_ERROR(MakeExchange());
-  MakeReduction();
-  for (const auto& lane : lanes_) lane->Connect(exchange_.get(), reduction_.get());
+  RETURN_IF_ERROR(Connect());
   LOG(INFO) << plan.job() << " generation " << plan.generation() << ": ready after "
             << phases.Text() << " on " << devices << " x " << lanes_[0]->device().description();
   return absl::OkStatus();
+}
+
+absl::Status Trainer::Connect() {
+  next_step_ = options_.plan->first_step();
+  step_ = options_.plan->first_step();
+  RETURN_IF_ERROR(MakeExchange());
+  MakeReduction();
+  for (const auto& lane : lanes_) lane->Connect(exchange_.get(), reduction_.get());
+  return absl::OkStatus();
+}
+
+// A job's model, data and training never change; who computes which samples does. GPUs that reduce
+// among themselves may wait for each other in the middle of the step that was given up, and a
+// ring's memory is its shard's.
+bool Trainer::ComputesTheSameIn(const Options& next) const {
+  if (gpus_ != nullptr || options_.shard != nullptr || next.shard != nullptr) return false;
+  const v1::JobPlan& before = *options_.plan;
+  const v1::JobPlan& now = *next.plan;
+  if (before.job_number() != now.job_number() || options_.rank != next.rank ||
+      before.workers_size() != now.workers_size() || options_.devices != next.devices) {
+    return false;
+  }
+  const v1::PlanWorker& share_before = before.workers(ToInt(options_.rank));
+  const v1::PlanWorker& share = now.workers(ToInt(next.rank));
+  return share_before.first_position() == share.first_position() &&
+         share_before.samples() == share.samples();
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Trainer> before,
+                                                           Options options) {
+  if (!before->ComputesTheSameIn(options)) return nullptr;
+  before->reduction_.reset();  // feeds the exchange
+  before->exchange_.reset();
+  before->slots_.clear();
+  before->pipeline_.reset();
+  before->pending_.reset();
+  before->cancelled_ = false;
+  before->loss_was_nonfinite_ = false;
+  before->options_ = std::move(options);
+  RETURN_IF_ERROR(before->Connect());
+  LOG(INFO) << before->options_.plan->job() << " generation " << before->options_.plan->generation()
+            << ": goes on with what it has";
+  return before;
 }
 
 // GPUs share one host memory for the gradients, of which each fills its slices; other devices have

@@ -48,6 +48,11 @@ class Trainer {
   // Opens the data, plans executors, allocates. Errors as in Dataset::Open, CreateExecutor and
   // TensorSlab::Create.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
+  // One whose Step() has returned goes on in another generation of its job: data, devices, compiled
+  // graphs and memory stay. Null: what it has to compute there is not the same, or it was stopped
+  // where its devices cannot begin anew; Create() one.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Continue(std::unique_ptr<Trainer> before,
+                                                           Options options);
   ~Trainer();
 
   v1::DatasetFacts dataset() const;
@@ -97,6 +102,8 @@ class Trainer {
   explicit Trainer(Options options) : options_(std::move(options)) {}
 
   absl::Status Open();
+  bool ComputesTheSameIn(const Options& next) const;
+  absl::Status Connect();
   absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
   absl::Status CheckSynchronised(int devices) const;
   double CountEvaluationLabels() const;
@@ -116,7 +123,7 @@ class Trainer {
   void ShowStep(const v1::StepRecord& record);
   bool EvaluationIsDue(int64_t version) const;
 
-  const Options options_;
+  Options options_;  // changed only by Continue()
   std::unique_ptr<const Dataset> dataset_;
   std::vector<int64_t> counted_evaluation_targets_;  // see DeviceLane::EvaluationWhole
   std::unique_ptr<DeviceTeam> team_;

@@ -89,6 +89,49 @@ TEST(TrainerTest, TwoWorkersLearnALine) {
             trained.reports[1].steps(50).gradient_norm());
 }
 
+// Two devices: one of them may have contributed to the step that was given up.
+TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
+  const std::string path = testing::TempDir() + "/trainer_test_continue.txt";
+  const Trained undisturbed = Train(TextJob(path, /*workers=*/1), 6, /*devices=*/2);
+  InProcessNetwork network;
+  FakePs lost(network, TextJob(path, /*workers=*/1)), ps(network, TextJob(path, /*workers=*/1));
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log, next_log;
+  Trainer::Options options{.plan = lost.plan(),
+                           .devices = {"cpu", "cpu"},
+                           .transport = [&network] { return network.MakeTransport(); },
+                           .log = &log,
+                           .metrics = &worker_metrics};
+  auto trainer = *Trainer::Create(options);
+  ASSERT_TRUE(trainer->Start(100).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(trainer->Step().ok());
+  for (int i = 0; i < 2; ++i) lost.shard(i).Stop();
+  ASSERT_FALSE(trainer->Step().ok());
+  trainer->Halt(absl::CancelledError("halted"));
+  ASSERT_TRUE(trainer->GiveUp().ok());
+
+  options.plan = ps.plan();
+  options.log = &next_log;
+  const Trainer* const same = trainer.get();
+  trainer = *Trainer::Continue(std::move(trainer), options);
+  ASSERT_EQ(trainer.get(), same);
+  EXPECT_EQ(trainer->next_step(), 0);
+  ASSERT_TRUE(trainer->Start(6).ok());
+  while (!trainer->done()) ASSERT_TRUE(trainer->Step().ok());
+  v1::JobReport report;
+  next_log.AddTo(report);
+  EXPECT_EQ(report.steps_size(), 6);
+  for (size_t p = 0; p < undisturbed.parameters.size(); ++p) {
+    EXPECT_EQ(ps.parameter(p), undisturbed.parameters[p]) << p;
+  }
+
+  auto other_share = std::make_shared<v1::JobPlan>(*ps.plan());
+  other_share->mutable_workers(0)->set_samples(other_share->workers(0).samples() - 1);
+  options.plan = other_share;
+  EXPECT_EQ(*Trainer::Continue(std::move(trainer), options), nullptr);
+}
+
 TEST(TrainerTest, TheFirstGradientNormIsThatOfTheBatch) {
   const Trained trained = Train(LinearJob(/*workers=*/1), 1, /*devices=*/1);
   const Trained untrained = Train(LinearJob(/*workers=*/1), 1, /*devices=*/1);

@@ -25,6 +25,7 @@ void Worker::Serve() {
   auto something_to_do = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return next_ != nullptr || stopping_;
   };
+  std::unique_ptr<Trainer> trainer;  // of the generation before, where there is a next one
   for (;;) {
     std::shared_ptr<WorkerJob> job;
     {
@@ -34,10 +35,15 @@ void Worker::Serve() {
       current_ = std::exchange(next_, nullptr);
       job = current_;
     }
-    job->Run();
+    trainer = job->Run(std::move(trainer));
     LOG(INFO) << job->job() << " generation " << job->generation() << ": released";
-    absl::MutexLock lock(&mu_);
-    current_ = nullptr;
+    bool goes_on = false;
+    {
+      absl::MutexLock lock(&mu_);
+      current_ = nullptr;
+      goes_on = next_ != nullptr && next_->job() == job->job();
+    }
+    if (!goes_on) trainer.reset();
   }
 }
 

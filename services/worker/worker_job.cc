@@ -17,8 +17,8 @@ absl::Status Halted() { return absl::CancelledError("the generation was halted")
 
 WorkerJob::WorkerJob(Options options) : options_(std::move(options)) {}
 
-void WorkerJob::Run() {
-  absl::Status status = Prepare();
+std::unique_ptr<Trainer> WorkerJob::Run(std::unique_ptr<Trainer> before) {
+  absl::Status status = Prepare(std::move(before));
   if (status.ok()) status = Train();
   // What was computed is known, whoever was lost. There may be more than the log holds: then this
   // waits until some was acknowledged.
@@ -29,27 +29,19 @@ void WorkerJob::Run() {
   options_.metrics->exchange.ForgetLinks();
   std::unique_ptr<WorkerShard> shard;  // outlives the trainer
   std::unique_ptr<Trainer> finished;
-  absl::MutexLock lock(&mu_);
-  finished = std::move(trainer_);
-  shard = std::move(shard_);
+  {
+    absl::MutexLock lock(&mu_);
+    finished = std::move(trainer_);
+    shard = std::move(shard_);
+  }
+  if (shard != nullptr) finished.reset();
+  return finished;
 }
 
-absl::Status WorkerJob::Prepare() {
+absl::Status WorkerJob::Prepare(std::unique_ptr<Trainer> before) {
   if (released()) return Released();
   if (options_.plan->spec().sync().mode() == v1::ALLREDUCE) RETURN_IF_ERROR(MakeShard());
-  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                   Trainer::Create({
-                       .plan = options_.plan,
-                       .rank = options_.rank,
-                       .devices = options_.devices,
-                       .threads_per_device = options_.threads_per_device,
-                       .transport = options_.transport,
-                       .shard = shard_.get(),
-                       .tuning = options_.tuning,
-                       .log = &log_,
-                       .metrics = options_.metrics,
-                       .phase_ended = [this] { ++prepared_; },
-                   }));
+  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, MakeTrainer(std::move(before)));
   {
     absl::MutexLock lock(&mu_);
     if (released_) return Released();
@@ -59,6 +51,27 @@ absl::Status WorkerJob::Prepare() {
   }
   Enter(v1::MEMBER_PREPARED);
   return absl::OkStatus();
+}
+
+// What cannot be gone on with is given back before anything new is asked for.
+absl::StatusOr<std::unique_ptr<Trainer>> WorkerJob::MakeTrainer(std::unique_ptr<Trainer> before) {
+  Trainer::Options options{
+      .plan = options_.plan,
+      .rank = options_.rank,
+      .devices = options_.devices,
+      .threads_per_device = options_.threads_per_device,
+      .transport = options_.transport,
+      .shard = shard_.get(),
+      .tuning = options_.tuning,
+      .log = &log_,
+      .metrics = options_.metrics,
+      .phase_ended = [this] { ++prepared_; },
+  };
+  if (before != nullptr) {
+    ASSIGN_OR_RETURN(auto trainer, Trainer::Continue(std::move(before), options));
+    if (trainer != nullptr) return trainer;
+  }
+  return Trainer::Create(std::move(options));
 }
 
 absl::Status WorkerJob::MakeShard() {

@@ -47,7 +47,9 @@ class WorkerJob {
   explicit WorkerJob(Options options);
 
   // Prepares, trains from Start() on, then stays (done, paused, failed or halted) until Release().
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  // `before`: the trainer of the job's last generation here, or null, for this one to go on with;
+  // returns its own.
+  std::unique_ptr<Trainer> Run(std::unique_ptr<Trainer> before) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Directives, each for this generation. Repeats do nothing.
   void Start(const v1::Start& start) ABSL_LOCKS_EXCLUDED(mu_);
@@ -67,7 +69,8 @@ class WorkerJob {
   bool released() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  absl::Status Prepare() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Prepare(std::unique_ptr<Trainer> before) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(std::unique_ptr<Trainer> before);
   absl::Status MakeShard() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Train() ABSL_LOCKS_EXCLUDED(mu_);
   // Nothing when paused before Start().
