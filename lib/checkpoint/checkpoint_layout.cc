@@ -22,6 +22,7 @@ namespace muster {
 namespace {
 
 constexpr char kTemporary[] = ".tmp-";
+constexpr char kDamaged[] = ".damaged";
 
 // Different in every process, in containers too, where every process id is 1. The id tells a forked
 // child from its parent.
@@ -104,6 +105,12 @@ bool IsTemporaryFolderName(absl::string_view name) {
 
 bool IsTemporaryFolderOfThisProcess(absl::string_view name) {
   return IsTemporaryFolderName(name) && absl::EndsWith(name, absl::StrCat(".", ProcessToken()));
+}
+
+std::string DamagedFolderName(int64_t step) { return absl::StrCat(StepFolderName(step), kDamaged); }
+
+std::optional<int64_t> ParseDamagedFolderName(absl::string_view name) {
+  return absl::ConsumeSuffix(&name, kDamaged) ? ParseStepFolderName(name) : std::nullopt;
 }
 
 bool IsCheckpointFileName(absl::string_view name) {

@@ -31,6 +31,11 @@ std::string TemporaryFolderName(int64_t step, absl::string_view id);
 bool IsTemporaryFolderName(absl::string_view name);
 bool IsTemporaryFolderOfThisProcess(absl::string_view name);
 
+// "step-00001000.damaged": what is left of a checkpoint that is damaged.
+std::string DamagedFolderName(int64_t step);
+// The step of such a name; nothing for any other name.
+std::optional<int64_t> ParseDamagedFolderName(absl::string_view name);
+
 // "model-00001-of-00002.safetensors" or "optimizer-...".
 bool IsCheckpointFileName(absl::string_view name);
 

@@ -22,6 +22,10 @@ namespace {
 
 constexpr int64_t kManifestBytesMax = 16 << 20;  // a spec and a few file names are kilobytes
 
+absl::Status NamingDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) ? WithReason(status, "CHECKPOINT_DAMAGED") : status;
+}
+
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/", kManifestName);
   absl::StatusOr<DiskFile> file = DiskFile::OpenToRead(path);
@@ -47,8 +51,16 @@ class FolderReader : public CheckpointReader {
       : path_(std::move(path)), manifest_(std::move(manifest)) {}
 
   absl::Status OpenFiles() {
+    const auto step = ParseStepFolderName(std::filesystem::path(path_).filename().native());
+    if (step && *step != manifest_.step) {
+      return absl::DataLossError(
+          absl::StrCat(path_, "/", kManifestName, ": is of step ", manifest_.step));
+    }
     for (const v1::CheckpointFile& file : manifest_.files) RETURN_IF_ERROR(OpenFile(file));
-    return CheckSlots();
+    const absl::Status fitting = CheckSlots();
+    // Tensors that do not fit together are of two files: the hashes tell which is damaged.
+    if (!fitting.ok()) RETURN_IF_ERROR(Verify(/*stop=*/nullptr));
+    return fitting;
   }
 
   const Manifest& manifest() const override { return manifest_; }
@@ -57,13 +69,14 @@ class FolderReader : public CheckpointReader {
     return DescribeCheckpoint(manifest_, job, path_);
   }
 
-  absl::Status Verify() const override {
+  absl::Status Verify(const std::function<bool()>& stop) const override {
     for (size_t i = 0; i < files_.size(); ++i) {
-      ASSIGN_OR_RETURN(std::string sha256, files_[i].Sha256());
-      if (sha256 != manifest_.files[i].sha256()) {
-        return absl::DataLossError(absl::StrCat(files_[i].path(), ": SHA-256 is ", sha256,
-                                                ", the manifest says ",
-                                                manifest_.files[i].sha256()));
+      const absl::StatusOr<std::string> sha256 = files_[i].Sha256(stop);
+      if (!sha256.ok()) return NamingDamage(sha256.status());
+      if (*sha256 != manifest_.files[i].sha256()) {
+        return NamingDamage(absl::DataLossError(absl::StrCat(
+            files_[i].path(), ": SHA-256 over ", manifest_.files[i].size_bytes(), " bytes is ",
+            *sha256, ", the manifest says ", manifest_.files[i].sha256())));
       }
     }
     return absl::OkStatus();
@@ -103,9 +116,9 @@ class FolderReader : public CheckpointReader {
                                                      ") of '", parameter, "', which has ",
                                                      elements));
     }
-    return files_[tensor->file].ReadAt(
+    return NamingDamage(files_[tensor->file].ReadAt(
         tensor->offset + offset * static_cast<int64_t>(sizeof(float)),
-        {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(float)});
+        {reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(float)}));
   }
 
  private:
@@ -207,9 +220,10 @@ absl::StatusOr<std::vector<int64_t>> ListCheckpointSteps(const std::string& dire
 
 absl::StatusOr<std::unique_ptr<const CheckpointReader>> CheckpointReader::Open(
     const std::string& path) {
-  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(path));
-  auto reader = std::make_unique<FolderReader>(path, std::move(manifest));
-  RETURN_IF_ERROR(reader->OpenFiles());
+  absl::StatusOr<Manifest> manifest = ReadManifest(path);
+  if (!manifest.ok()) return NamingDamage(manifest.status());
+  auto reader = std::make_unique<FolderReader>(path, *std::move(manifest));
+  if (absl::Status opened = reader->OpenFiles(); !opened.ok()) return NamingDamage(opened);
   return reader;
 }
 

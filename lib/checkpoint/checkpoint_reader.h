@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,19 +25,21 @@ absl::StatusOr<std::vector<int64_t>> ListCheckpointSteps(const std::string& dire
 std::string CheckpointPath(const std::string& directory, int64_t step);
 
 // One committed checkpoint directory, opened: manifest and headers read and sizes checked (not the
-// hashes: Verify()). Thread-safe after Open().
+// hashes: Verify()). Thread-safe after Open(). Damage is DATA_LOSS with the reason
+// "CHECKPOINT_DAMAGED", naming the file and where in it.
 class CheckpointReader {
  public:
-  // NOT_FOUND: no directory or no manifest ("not a committed checkpoint"); DATA_LOSS: damaged,
-  // naming file and offset.
+  // NOT_FOUND: no directory or no manifest ("not a committed checkpoint"); DATA_LOSS: damaged, or a
+  // step folder with the checkpoint of another step.
   static absl::StatusOr<std::unique_ptr<const CheckpointReader>> Open(const std::string& path);
   virtual ~CheckpointReader() = default;
 
   virtual const Manifest& manifest() const = 0;
   virtual v1::Checkpoint ToProto(absl::string_view job) const = 0;  // name, sizes, files, directory
 
-  // Recomputes every file's SHA-256.
-  virtual absl::Status Verify() const = 0;
+  // Recomputes every file's SHA-256, at one to two gigabytes a second. CANCELLED once `stop`, which
+  // may be null, says so.
+  virtual absl::Status Verify(const std::function<bool()>& stop = nullptr) const = 0;
 
   // INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH") naming the first parameter that is missing or
   // has another shape.

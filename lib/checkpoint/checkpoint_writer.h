@@ -49,8 +49,8 @@ class CheckpointWriter {
 };
 
 // Deletes all but the newest `keep_last` committed checkpoints (0: keep all) and those of `needed`
-// steps, and temporary folders of dead writers. Never deletes the newest. May run several times at
-// once.
+// steps, temporary folders of dead writers, and what is left of damaged checkpoints that are older
+// than all that are kept. Never deletes the newest. May run several times at once.
 struct Pruned {
   std::vector<int64_t> steps;  // of which there is no checkpoint any more; complete, error or not
   absl::Status status;

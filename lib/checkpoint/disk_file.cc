@@ -125,7 +125,9 @@ absl::Status DiskFile::ReadAt(int64_t offset, absl::Span<std::byte> data) const 
     const ssize_t got = pread(descriptor_, data.data(), data.size(), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      return StorageError(path_, absl::StrCat("read ", data.size(), " bytes at ", offset), errno);
+      const std::string action = absl::StrCat("read ", data.size(), " bytes at ", offset);
+      const absl::Status error = StorageError(path_, action, errno);
+      return errno == EIO ? absl::DataLossError(error.message()) : error;
     }
     if (got == 0) {
       return absl::DataLossError(
@@ -142,11 +144,12 @@ absl::Status DiskFile::Sync() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> DiskFile::Sha256() const {
+absl::StatusOr<std::string> DiskFile::Sha256(const std::function<bool()>& stop) const {
   ASSIGN_OR_RETURN(const int64_t bytes, Size());
   std::vector<std::byte> buffer(std::min<int64_t>(bytes, kHashBytes));
   Sha256Sum sum;
   for (int64_t offset = 0; offset < bytes; offset += buffer.size()) {
+    if (stop && stop()) return absl::CancelledError(absl::StrCat(path_, ": no longer wanted"));
     auto part = absl::MakeSpan(buffer).first(std::min<int64_t>(buffer.size(), bytes - offset));
     RETURN_IF_ERROR(ReadAt(offset, part));
     sum.Add(part);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -36,15 +37,17 @@ class DiskFile {
   // write fails later.
   absl::Status Reserve(int64_t bytes);
 
-  // All of `data`. DATA_LOSS when the file ends inside the range read.
+  // All of `data`. DATA_LOSS when the file ends inside the range read, or the device cannot read
+  // it.
   absl::Status WriteAt(int64_t offset, absl::Span<const std::byte> data);
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> data) const;
 
   // Returns once the content is on the device.
   absl::Status Sync();
 
-  // SHA-256 of the whole content, lower-case hex.
-  absl::StatusOr<std::string> Sha256() const;
+  // SHA-256 of the whole content, lower-case hex. Asks `stop`, unless it is null, every few
+  // megabytes: CANCELLED once it says so.
+  absl::StatusOr<std::string> Sha256(const std::function<bool()>& stop = nullptr) const;
 
  private:
   DiskFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}

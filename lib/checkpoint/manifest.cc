@@ -142,17 +142,17 @@ absl::StatusOr<Manifest> Parse(const std::string& text) {
 
   ObjectReader reader(json, "");
   const int64_t version = reader.Integer("format_version");
+  const std::string checksum = reader.String(kChecksumKey);
   RETURN_IF_ERROR(reader.status());
+  json.erase(kChecksumKey);
+  // Before anything of the content is believed, the version included.
+  if (Sha256Of(Canonical(json)) != checksum) {
+    return absl::DataLossError(absl::StrCat("'", kChecksumKey, "' does not match the content"));
+  }
   if (version > Manifest::kFormatVersion) {
     return absl::FailedPreconditionError(absl::StrCat("format version ", version, " is newer than ",
                                                       Manifest::kFormatVersion,
                                                       "; use a newer Muster"));
-  }
-  const std::string checksum = reader.String(kChecksumKey);
-  RETURN_IF_ERROR(reader.status());
-  json.erase(kChecksumKey);
-  if (Sha256Of(Canonical(json)) != checksum) {
-    return absl::DataLossError(absl::StrCat("'", kChecksumKey, "' does not match the content"));
   }
 
   Manifest manifest;

@@ -1,4 +1,8 @@
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/checkpoint/checkpoint_layout.h"
@@ -14,6 +18,17 @@ absl::Status RemoveLeftovers(const std::string& directory) {
   ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(directory));
   for (const std::string& name : names) {
     if (!IsTemporaryFolderName(name) || IsTemporaryFolderOfThisProcess(name)) continue;
+    RETURN_IF_ERROR(RemoveFolder(absl::StrCat(directory, "/", name)));
+  }
+  return absl::OkStatus();
+}
+
+// What is left of damaged checkpoints goes when they would have been pruned.
+absl::Status RemoveDamagedBefore(const std::string& directory, int64_t first_kept) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, ListFolder(directory));
+  for (const std::string& name : names) {
+    const std::optional<int64_t> step = ParseDamagedFolderName(name);
+    if (!step || *step >= first_kept) continue;
     RETURN_IF_ERROR(RemoveFolder(absl::StrCat(directory, "/", name)));
   }
   return absl::OkStatus();
@@ -35,7 +50,8 @@ absl::Status Prune(const std::string& directory, int keep_last, absl::Span<const
     pruned.push_back(steps[i]);
     RETURN_IF_ERROR(RemoveFolder(doomed));
   }
-  return absl::OkStatus();
+  if (steps.size() < static_cast<size_t>(keep_last)) return absl::OkStatus();
+  return RemoveDamagedBefore(directory, steps[steps.size() - keep_last]);
 }
 
 }  // namespace
