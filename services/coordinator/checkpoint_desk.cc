@@ -11,6 +11,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
+#include "services/coordinator/restore_choice.h"
 
 namespace muster {
 namespace {
@@ -379,11 +380,7 @@ absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
         absl::FailedPreconditionError(absl::StrCat(name, " starts from initial values")),
         "NOTHING_TO_RESTORE");
   }
-  if (plan->restore().front() == '/') return RestoreSource{plan, plan->restore()};
-  const auto reference = ParseCheckpointRef(plan->restore());
-  CHECK(reference.has_value()) << plan->restore();
-  ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, Find(*reference));
-  return RestoreSource{plan, checkpoint.directory()};
+  return RestoreSource{plan, PathOfRestore(plan->restore(), registry_->folder())};
 }
 
 }  // namespace muster

@@ -86,6 +86,8 @@ class CheckpointPolicy {
   // any more; INVALID_ARGUMENT (reason "CHECKPOINT_NOT_DUE"). `job` is named in errors.
   absl::Status Admit(const v1::WriteShardHeader& header, int64_t total_steps,
                      const std::string& job) const;
+  // What was committed after `step` cannot be used any more; `step` itself is the last one then.
+  void FallBackTo(int64_t step) { committed_step_ = step; }
   // True if no later one has been committed before.
   bool Committed(int64_t step);
   // True when the final one has failed kFinalAttempts times. A disk that is full is waited for: it

@@ -397,7 +397,7 @@ void Dispatcher::Carry(const Start& start) {
 
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
-  if (entry == nullptr || !AllAttached(start)) return;
+  if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(request.status())) return;
   if (absl::IsResourceExhausted(request.status())) {  // the next Dispatch() tries again
     LOG_EVERY_N(ERROR, 300) << record.name() << " cannot be started yet: " << request.status();
     return;
@@ -436,21 +436,41 @@ absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Jo
                                                 std::shared_ptr<const v1::Graph> graph) {
   const std::string id = JobIdOf(record.name());
   RETURN_IF_ERROR(registry_->folder().MakeJob(id));
-  PlanRequest request{.job = record,
-                      .workers = start.workers,
-                      .ps = start.ps,
-                      .restore = origin.restore,
-                      .first_step = origin.first_step};
+  PlanRequest request{.job = record, .workers = start.workers, .ps = start.ps};
   if (graph != nullptr) {
     request.graph = *graph;
   } else {
     ASSIGN_OR_RETURN(request.graph, build_model_(record.spec().model()));
   }
-  if (const auto own = ParseCheckpointRef(record.checkpoint()); own && own->step) {
-    request.restore = record.checkpoint();
-    request.first_step = *own->step;
+  if (start.resumption && start.resumption->carries) return request;  // from its own shards
+  auto stopping = [this] {
+    absl::MutexLock lock(&mu_);
+    return stopping_;
+  };
+  ASSIGN_OR_RETURN(const RestoreChoice choice,
+                   ChooseRestore(record, origin, registry_->folder(), stopping));
+  if (!choice.damaged.empty()) {
+    TellDamage(start.number, choice);
+    return absl::CancelledError("the job has changed");
   }
+  request.restore = choice.restore;
+  request.first_step = choice.first_step;
   return request;
+}
+
+// A change of the job, like any other while it is planned: the next Dispatch() starts it.
+void Dispatcher::TellDamage(uint64_t number, const RestoreChoice& choice) {
+  JobRegistry::Turn turn(registry_);
+  JobRegistry::Entry* const entry = turn.FindNumber(number);
+  if (entry == nullptr) return;
+  const absl::Time queued_since = entry->queued_since;
+  std::vector<int64_t> steps;
+  for (const RestoreChoice::Damaged& damaged : choice.damaged) {
+    entry->job.CheckpointDamaged(damaged.step, damaged.what, choice.first_step, registry_->Now());
+    steps.push_back(damaged.step);
+  }
+  turn.Perform(*entry, {.checkpoints_removed = std::move(steps)});
+  entry->queued_since = queued_since;
 }
 
 }  // namespace muster

@@ -20,6 +20,7 @@
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/restore_choice.h"
 #include "services/coordinator/scheduler.h"
 
 namespace muster {
@@ -31,6 +32,10 @@ namespace muster {
 // of the dispatcher's own makes them, outside of the registry's turns; meanwhile their members
 // count as taken. A job that was changed in between (cancelled, suspended) or lost one of its
 // members is not started: it waits for the next Dispatch(), as if nothing had been planned.
+//
+// A plan is made from a checkpoint that was read to its last byte. A damaged one is passed over for
+// the one before, which is an event of the job ("CHECKPOINT_DAMAGED"); where none is left, or
+// somebody chose it for the job, the job has failed.
 //
 // What a job's shards take of its ps is known once it was planned. If they do not fit the job stays
 // QUEUED, says so (reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" where no ps would ever do) and
@@ -101,6 +106,7 @@ class Dispatcher {
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);
+  void TellDamage(uint64_t number, const RestoreChoice& choice);
   bool AllAttached(const Start& start) const;
 
   JobRegistry* const registry_;

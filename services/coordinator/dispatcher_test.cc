@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/known_checkpoint.h"
 #include "lib/graph/zoo/zoo.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -14,6 +18,7 @@ namespace muster {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class DispatcherTest : public RegistryFixture {
@@ -64,6 +69,31 @@ class DispatcherTest : public RegistryFixture {
     JobRegistry::Entry& entry = *turn.FindNumber(number);
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
     turn.Perform(entry);
+  }
+
+  // Commits a checkpoint of the job at each of these steps.
+  void GiveCheckpoints(uint64_t number, const std::vector<int64_t>& steps) {
+    v1::JobPlan plan = KnownPlan({{3}});
+    plan.set_job(JobIdOf(View(number).name()));
+    for (const int64_t step : steps) {
+      const auto committed = WriteKnownCheckpoint(CheckpointsOf(number), plan, step, 1);
+      ASSERT_TRUE(committed.ok()) << committed.status();
+      JobRegistry::Turn turn(registry_.get());
+      JobRegistry::Entry& entry = *turn.FindNumber(number);
+      entry.job.CheckpointCommitted(*committed, now_);
+      turn.Perform(entry, {.checkpoint = *committed});
+    }
+    registry_->changes().AwaitAll();
+  }
+  std::string CheckpointsOf(uint64_t number) {
+    return registry_->folder().checkpoints(JobIdOf(View(number).name()));
+  }
+  std::vector<int64_t> StoredSteps(uint64_t number) {
+    std::vector<int64_t> steps;
+    const auto stored = store_->Checkpoints(number);
+    EXPECT_TRUE(stored.ok()) << stored.status();
+    for (const v1::Checkpoint& checkpoint : *stored) steps.push_back(checkpoint.step());
+    return steps;
   }
 
   std::vector<std::shared_ptr<Attachment>> attached_;
@@ -219,6 +249,48 @@ TEST_F(DispatcherTest, AJobThatNoPsIsLargeEnoughForSaysSoAndWaitsForOneThatIs) {
 
   EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
   EXPECT_EQ(View(job).ps(0), "p-1");
+}
+
+TEST_F(DispatcherTest, AJobWhoseLastCheckpointIsDamagedStartsFromTheOneBefore) {
+  const uint64_t job = AddJob();
+  GiveCheckpoints(job, {2, 4, 6});
+  const std::string damaged = CheckpointPath(CheckpointsOf(job), 6) + "/manifest.json";
+  WriteWhole(damaged, "{}");
+  Attach("w-0");
+  Attach("p-0");
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::QUEUED) << "it has changed while it was planned";
+  EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4");
+
+  Dispatch();
+
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+  EXPECT_THAT(StoredSteps(job), ElementsAre(2, 4));
+  const auto events = store_->Events(job, 0, 100);
+  ASSERT_TRUE(events.ok()) << events.status();
+  const auto event = std::ranges::find_if(
+      *events, [](const auto& event) { return event.reason() == "CHECKPOINT_DAMAGED"; });
+  ASSERT_NE(event, events->end());
+  EXPECT_THAT(event->message(), AllOf(HasSubstr(damaged), HasSubstr("/checkpoints/4 is used")));
+  JobRegistry::Turn turn(registry_.get());
+  const Job& started = turn.FindNumber(job)->job;
+  EXPECT_EQ(started.plan()->restore(), "jobs/line-1/checkpoints/4");
+  EXPECT_EQ(started.plan()->first_step(), 4);
+}
+
+TEST_F(DispatcherTest, AJobThatHasOnlyDamagedCheckpointsHasFailed) {
+  const uint64_t job = AddJob();
+  GiveCheckpoints(job, {2});
+  WriteWhole(CheckpointPath(CheckpointsOf(job), 2) + "/manifest.json", "{}");
+  Attach("w-0");
+  Attach("p-0");
+
+  Dispatch();
+
+  EXPECT_EQ(View(job).state(), v1::FAILED);
+  EXPECT_EQ(View(job).reason(), "CHECKPOINT_DAMAGED");
+  EXPECT_THAT(View(job).message(), HasSubstr("manifest.json"));
+  EXPECT_THAT(StoredSteps(job), ElementsAre(2));
 }
 
 // The second job starts when the first has ended, and so it does after a restart, when the plan of

@@ -737,6 +737,17 @@ void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& 
   }
 }
 
+void Job::CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step,
+                            absl::Time now) {
+  const std::string id = JobIdOf(record_.name()), sound = CheckpointName(id, sound_step);
+  record_.set_checkpoint(sound);
+  checkpoints_.FallBackTo(sound_step);
+  Note("CHECKPOINT_DAMAGED",
+       absl::StrCat(CheckpointName(id, step), " is damaged and set aside (", what, "); ", sound,
+                    " is used instead: steps ", sound_step, " to ", step, " are trained again"),
+       now);
+}
+
 void Job::WentOn(absl::Time now) {
   members_.WentOn(now);
   judge_.WentOn(now);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -130,6 +131,9 @@ class Job {
   absl::Status AdmitShard(const v1::WriteShardHeader& header) const;
   void CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now);
   void CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why, absl::Time now);
+  // The checkpoint of `step` is damaged, as `what` tells, and set aside: the one of `sound_step` is
+  // the job's last one now. Between two generations.
+  void CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step, absl::Time now);
 
   // ---- time. It stood still until `now`: whoever is waited for has his time anew.
   void WentOn(absl::Time now);

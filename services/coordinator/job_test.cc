@@ -646,6 +646,30 @@ TEST_F(JobTest, ResumedItIsQueuedAndGoesOnInANewGeneration) {
   EXPECT_EQ(job_.plan()->first_step(), 34);
 }
 
+TEST_F(JobTest, WhereItsLastCheckpointIsDamagedTheOneBeforeIsItsLast) {
+  Run();
+  Commit(30);
+  Commit(50);
+  EXPECT_TRUE(job_.Suspend(now_).ok());
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, /*next_step=*/50);
+  ASSERT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_TRUE(job_.Resume(nullptr, now_).ok());
+  job_.TakeEffects();
+
+  job_.CheckpointDamaged(50, "step-00000050/manifest.json: is odd", 30, now_);
+
+  EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/30");
+  const Job::Effects effects = job_.TakeEffects();
+  ASSERT_EQ(effects.events.size(), 1);
+  EXPECT_EQ(effects.events[0].reason(), "CHECKPOINT_DAMAGED");
+  EXPECT_EQ(effects.events[0].message(),
+            "jobs/net-1/checkpoints/50 is damaged and set aside (step-00000050/manifest.json: is "
+            "odd); jobs/net-1/checkpoints/30 is used instead: steps 30 to 50 are trained again");
+  Run(30, "jobs/net-1/checkpoints/30");
+  Commit(40);
+  EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/40");
+}
+
 TEST_F(JobTest, ACheckpointOnDemandAimsAheadAndFurtherAfterAMiss) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 10);

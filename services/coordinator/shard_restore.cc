@@ -25,9 +25,14 @@ std::vector<std::string> SlotsOf(const v1::JobPlan& plan) {
 
 absl::StatusOr<std::unique_ptr<ShardRestore>> ShardRestore::Open(
     std::shared_ptr<const v1::JobPlan> plan, const std::string& directory, int shard) {
-  ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(directory));
-  RETURN_IF_ERROR(reader->CheckFits(plan->graph()));
-  return std::unique_ptr<ShardRestore>(new ShardRestore(std::move(plan), std::move(reader), shard));
+  auto reader = CheckpointReader::Open(directory);
+  if (absl::IsNotFound(reader.status())) {  // it was there when the plan was made
+    return WithReason(absl::DataLossError(reader.status().message()), "CHECKPOINT_DAMAGED");
+  }
+  RETURN_IF_ERROR(reader.status());
+  RETURN_IF_ERROR((*reader)->CheckFits(plan->graph()));
+  return std::unique_ptr<ShardRestore>(
+      new ShardRestore(std::move(plan), *std::move(reader), shard));
 }
 
 ShardRestore::ShardRestore(std::shared_ptr<const v1::JobPlan> plan,

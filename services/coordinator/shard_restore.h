@@ -17,13 +17,13 @@ namespace muster {
 // slice carries the update state. Not thread-safe.
 class ShardRestore {
  public:
-  // INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH"): the checkpoint is not of this model;
-  // NOT_FOUND, DATA_LOSS as CheckpointReader::Open.
+  // INVALID_ARGUMENT (reason "CHECKPOINT_MISMATCH"): the checkpoint is not of this model; DATA_LOSS
+  // (reason "CHECKPOINT_DAMAGED"): it was found sound when the plan was made, and is not any more.
   static absl::StatusOr<std::unique_ptr<ShardRestore>> Open(std::shared_ptr<const v1::JobPlan> plan,
                                                             const std::string& directory,
                                                             int shard);
 
-  // The next slice; nullopt after the last.
+  // The next slice; nullopt after the last. Errors as Open()'s.
   absl::StatusOr<std::optional<v1::ShardSlice>> Next();
 
  private:

@@ -1,0 +1,84 @@
+#include "services/coordinator/restore_choice.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/sound_checkpoints.h"
+#include "lib/job/resource_name.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+absl::Status Damaged(absl::string_view message) {
+  return WithReason(absl::DataLossError(message), "CHECKPOINT_DAMAGED");
+}
+
+absl::StatusOr<RestoreChoice> FromOrigin(const v1::Job& record, const JobOrigin& origin,
+                                         const StateFolder& folder,
+                                         const std::function<bool()>& stop) {
+  RestoreChoice choice{.restore = origin.restore, .first_step = origin.first_step};
+  if (origin.restore.empty()) return choice;
+  const std::string path = PathOfRestore(origin.restore, folder);
+  const absl::Status verified = VerifyCheckpoint(path, stop);
+  if (absl::IsDataLoss(verified)) {
+    return Damaged(absl::StrCat("what ", record.name(), " starts from is damaged: ",
+                                verified.message(), SoundOnesBeside(path, stop),
+                                ". Submit the job again, with checkpoint.resume_from for one that "
+                                "is sound"));
+  }
+  RETURN_IF_ERROR(verified);
+  return choice;
+}
+
+// From its last one down, newest first. The last one is among them though its folder be gone.
+absl::StatusOr<std::vector<int64_t>> OwnSteps(const std::string& directory, int64_t last) {
+  ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListCheckpointSteps(directory));
+  std::erase_if(steps, [last](int64_t step) { return step >= last; });
+  steps.push_back(last);
+  std::ranges::reverse(steps);
+  return steps;
+}
+
+}  // namespace
+
+absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrigin& origin,
+                                            const StateFolder& folder,
+                                            const std::function<bool()>& stop) {
+  const auto last = ParseCheckpointRef(record.checkpoint());
+  if (!last || !last->step) return FromOrigin(record, origin, folder, stop);
+  const std::string id = JobIdOf(record.name()), directory = folder.checkpoints(id);
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, OwnSteps(directory, *last->step));
+  RestoreChoice choice;
+  for (const int64_t step : steps) {
+    const absl::Status verified = VerifyCheckpoint(CheckpointPath(directory, step), stop);
+    if (absl::IsDataLoss(verified)) {
+      choice.damaged.push_back({.step = step, .what = std::string(verified.message())});
+      continue;
+    }
+    RETURN_IF_ERROR(verified);
+    choice.restore = CheckpointName(id, step);
+    choice.first_step = step;
+    for (const RestoreChoice::Damaged& damaged : choice.damaged) {
+      RETURN_IF_ERROR(SetDamagedAside(directory, damaged.step));
+    }
+    return choice;
+  }
+  return Damaged(absl::StrCat("none of the ", choice.damaged.size(), " checkpoints of ",
+                              record.name(), " is sound, the newest: ", choice.damaged[0].what,
+                              ". Submit the job again to train it from its beginning"));
+}
+
+std::string PathOfRestore(absl::string_view restore, const StateFolder& folder) {
+  const auto reference = ParseCheckpointRef(restore);
+  if (!reference) return std::string(restore);
+  CHECK(reference->step.has_value()) << restore;
+  return CheckpointPath(folder.checkpoints(reference->job), *reference->step);
+}
+
+}  // namespace muster

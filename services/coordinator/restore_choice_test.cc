@@ -1,0 +1,157 @@
+#include "services/coordinator/restore_choice.h"
+
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/known_checkpoint.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RestoreChoiceTest : public ::testing::Test {
+ protected:
+  RestoreChoiceTest() : folder_(*StateFolder::Open(TestFolder())) {
+    record_.set_name("jobs/known-1");
+    for (const int64_t step : {10, 20, 30}) {
+      EXPECT_TRUE(WriteKnownCheckpoint(own_, KnownPlan({{3}}), step, 1).ok());
+    }
+  }
+
+  std::string FileOf(int64_t step) const {
+    return CheckpointPath(own_, step) + "/optimizer-00001-of-00001.safetensors";
+  }
+  // One bit, in the last byte of a slot.
+  void Damage(int64_t step) const {
+    std::string content = ReadWhole(FileOf(step));
+    content.back() ^= 1;
+    WriteWhole(FileOf(step), content);
+  }
+
+  const StateFolder folder_;
+  const std::string own_ = folder_.checkpoints("known-1");
+  v1::Job record_;
+};
+
+TEST_F(RestoreChoiceTest, AJobGoesOnFromItsLastCheckpoint) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+
+  const auto choice =
+      ChooseRestore(record_, {.restore = "jobs/other-2/checkpoints/5", .first_step = 5}, folder_);
+
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->restore, "jobs/known-1/checkpoints/30");
+  EXPECT_EQ(choice->first_step, 30);
+  EXPECT_TRUE(choice->damaged.empty());
+}
+
+TEST_F(RestoreChoiceTest, DamagedOnesArePassedOverForTheNewestThatIsSound) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+  Damage(30);
+  std::filesystem::resize_file(FileOf(20), 100);
+
+  const auto choice = ChooseRestore(record_, {}, folder_);
+
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->restore, "jobs/known-1/checkpoints/10");
+  EXPECT_EQ(choice->first_step, 10);
+  ASSERT_EQ(choice->damaged.size(), 2);
+  EXPECT_EQ(choice->damaged[0].step, 30);
+  EXPECT_THAT(choice->damaged[0].what, AllOf(HasSubstr(FileOf(30)), HasSubstr("SHA-256")));
+  EXPECT_EQ(choice->damaged[1].step, 20);
+  EXPECT_THAT(choice->damaged[1].what, HasSubstr(FileOf(20) + ": ends at offset 100"));
+  EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10)) << "the others are set aside";
+  EXPECT_TRUE(std::filesystem::exists(own_ + "/step-00000030.damaged/manifest.json"));
+}
+
+TEST_F(RestoreChoiceTest, ALastCheckpointThatIsGoneIsPassedOver) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/40");
+
+  const auto choice = ChooseRestore(record_, {}, folder_);
+
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->first_step, 30);
+  ASSERT_EQ(choice->damaged.size(), 1);
+  EXPECT_THAT(choice->damaged[0].what, HasSubstr("step-00000040: not a committed checkpoint"));
+}
+
+TEST_F(RestoreChoiceTest, WhatWasCommittedAfterItsLastOneIsNotAJobs) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/20");
+  EXPECT_EQ(ChooseRestore(record_, {}, folder_)->first_step, 20);
+}
+
+TEST_F(RestoreChoiceTest, WhereNoneIsSoundNothingIsTouched) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+  for (const int64_t step : {10, 20, 30}) Damage(step);
+
+  const absl::Status status = ChooseRestore(record_, {}, folder_).status();
+
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_EQ(ReasonOf(status), "CHECKPOINT_DAMAGED") << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("none of the 3 checkpoints of jobs/known-1 is sound"),
+                    HasSubstr(FileOf(30))));
+  EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
+}
+
+TEST_F(RestoreChoiceTest, OneThatSomebodyChoseIsNotReplacedByAnother) {
+  const JobOrigin origin{.restore = "jobs/known-1/checkpoints/20", .first_step = 20};
+  v1::Job other;
+  other.set_name("jobs/other-2");
+  const auto sound = ChooseRestore(other, origin, folder_);
+  ASSERT_TRUE(sound.ok()) << sound.status();
+  EXPECT_EQ(sound->restore, origin.restore);
+  EXPECT_EQ(sound->first_step, 20);
+
+  Damage(20);
+  Damage(10);
+  for (const std::string& restore : {origin.restore, CheckpointPath(own_, 20)}) {
+    const absl::Status status =
+        ChooseRestore(other, {.restore = restore, .first_step = 20}, folder_).status();
+
+    EXPECT_EQ(ReasonOf(status), "CHECKPOINT_DAMAGED") << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("what jobs/other-2 starts from is damaged: " + FileOf(20)),
+                      HasSubstr("; sound beside it: step 30.")));
+  }
+  EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
+}
+
+TEST_F(RestoreChoiceTest, AJobWithoutAnyStartsAnew) {
+  const auto choice = ChooseRestore(record_, {}, folder_);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->restore, "");
+  EXPECT_EQ(choice->first_step, 0);
+}
+
+TEST_F(RestoreChoiceTest, AStateFolderMayBeMoved) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+  const std::string moved = ::testing::TempDir() + "moved";
+  std::filesystem::remove_all(moved);
+  std::filesystem::create_directories(moved + "/jobs/known-1");
+  std::filesystem::copy(own_, moved + "/jobs/known-1/checkpoints",
+                        std::filesystem::copy_options::recursive);
+  std::filesystem::remove_all(own_);
+  const StateFolder there = *StateFolder::Open(moved);
+
+  EXPECT_EQ(ChooseRestore(record_, {}, there)->first_step, 30);
+  EXPECT_EQ(PathOfRestore(record_.checkpoint(), there),
+            moved + "/jobs/known-1/checkpoints/step-00000030");
+}
+
+TEST_F(RestoreChoiceTest, AStopIsNoVerdict) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+  EXPECT_TRUE(absl::IsCancelled(ChooseRestore(record_, {}, folder_, [] { return true; }).status()));
+}
+
+}  // namespace
+}  // namespace muster
