@@ -24,6 +24,7 @@
 namespace muster {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -459,6 +460,38 @@ TEST_F(CoordinatorTest, AJobMayStartFromAnotherJobsCheckpointOrADirectory) {
   *misfit.mutable_spec() = spec;
   EXPECT_THAT(std::string(coordinator_->CreateJob(misfit).status().message()),
               HasSubstr("checkpoint.resume_from"));
+}
+
+TEST_F(CoordinatorTest, ADamagedCheckpointThatSomebodyChoseIsRefusedAndTheSoundOnesAreNamed) {
+  CreateRunning();
+  StepWorkers(4);
+  Exchange();
+  WriteShards(4);
+  FinishJob();
+  const std::string directory = coordinator_->GetCheckpoint("line-1@6")->directory();
+  const std::string file = directory + "/model-00001-of-00001.safetensors";
+  std::filesystem::resize_file(file, 100);
+  v1::CreateJobRequest request;
+  *request.mutable_spec() = LinearJob();
+  request.mutable_spec()->mutable_training()->set_steps(10);
+  v1::CheckpointSpec& checkpoint = *request.mutable_spec()->mutable_checkpoint();
+
+  for (const std::string& from : {std::string("line-1@6"), directory}) {
+    checkpoint.set_resume_from(from);
+    const absl::Status refused = coordinator_->CreateJob(request).status();
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(file + ": ends at offset 100"),
+                                                      HasSubstr("; sound beside it: step 4")));
+  }
+
+  checkpoint.set_resume_from("line-1");
+  const auto job = coordinator_->CreateJob(request);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->progress().step(), 4);
+  ASSERT_EQ(job->warnings_size(), 1);
+  EXPECT_THAT(job->warnings(0),
+              AllOf(HasSubstr(file), HasSubstr("jobs/line-1/checkpoints/4 is used instead")));
+  for (int i = 0; i < 3; ++i) Exchange();
+  EXPECT_EQ(members_.at("w-0").plans.at("line-2").first_step(), 4);
 }
 
 TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutIsLostToItsJob) {

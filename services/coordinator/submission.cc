@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/folder.h"
+#include "lib/checkpoint/sound_checkpoints.h"
 #include "lib/data/dataset.h"
 #include "lib/graph/model.h"
 #include "lib/job/job_validation.h"
@@ -79,14 +81,42 @@ absl::StatusOr<SubmissionContext::Found> FindCheckpoint(const std::string& resum
   return SubmissionContext::Found{directory, directory};
 }
 
+// The checkpoint that `resume_from` means. Where it means a job's last one and that is damaged, the
+// last that is sound, which is worth a warning.
+absl::StatusOr<SubmissionContext::Found> FindSoundCheckpoint(const std::string& resume_from,
+                                                             const SubmissionContext& context,
+                                                             std::vector<std::string>& warnings) {
+  ASSIGN_OR_RETURN(SubmissionContext::Found found, FindCheckpoint(resume_from, context));
+  const absl::Status verified = VerifyCheckpoint(found.directory, context.caller_gone);
+  if (!absl::IsDataLoss(verified)) {
+    RETURN_IF_ERROR(verified);
+    return found;
+  }
+  auto reference = ParseCheckpointRef(resume_from);
+  if (reference && !reference->step) {
+    const std::string folder = ParentOf(found.directory);
+    for (const int64_t step : SoundSteps(folder, /*except=*/-1, context.caller_gone)) {
+      reference->step = step;
+      auto earlier = context.find_checkpoint(*reference);
+      if (!earlier.ok()) continue;
+      warnings.push_back(absl::StrCat("checkpoint.resume_from: ", verified.message(), "; ",
+                                      earlier->name, " is used instead"));
+      return earlier;
+    }
+  }
+  return absl::DataLossError(
+      absl::StrCat(verified.message(), SoundOnesBeside(found.directory, context.caller_gone)));
+}
+
 JobOrigin CheckResume(const v1::JobSpec& spec, const std::optional<Model>& model,
-                      const SubmissionContext& context, Faults& faults) {
+                      const SubmissionContext& context, Faults& faults,
+                      std::vector<std::string>& warnings) {
   const std::string& resume_from = spec.checkpoint().resume_from();
   auto fault = [&](absl::string_view what) {
     faults.push_back({"checkpoint.resume_from", absl::StrCat("'", resume_from, "': ", what)});
     return JobOrigin{};
   };
-  const auto found = FindCheckpoint(resume_from, context);
+  const auto found = FindSoundCheckpoint(resume_from, context, warnings);
   if (!found.ok()) return fault(found.status().message());
   const auto reader = CheckpointReader::Open(found->directory);
   if (!reader.ok()) return fault(reader.status().message());
@@ -129,7 +159,7 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
   CheckedSpec checked{.spec = spec};
   if (!spec.checkpoint().resume_from().empty() &&
       !HasFaultUnder(faults, "checkpoint.resume_from")) {
-    checked.origin = CheckResume(spec, model, context, faults);
+    checked.origin = CheckResume(spec, model, context, faults, checked.warnings);
     if (context.caller_gone()) return gone;
   }
   if (!faults.empty()) {
@@ -137,7 +167,7 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
     return FaultsToStatus(faults, only_request_id ? "INVALID_REQUEST" : "INVALID_SPEC");
   }
   FillDefaults(checked.spec);
-  checked.warnings = std::move(model->warnings);
+  std::ranges::move(model->warnings, std::back_inserter(checked.warnings));
   checked.graph = std::make_shared<const v1::Graph>(std::move(model->graph));
   if (!model->initial_values.empty()) {
     checked.origin.graph = *checked.graph;

@@ -40,7 +40,7 @@ struct CheckedSpec {
 // The status of FaultsToStatus() with all faults: of the spec itself, of the model's arguments
 // ("model"), of the data set where it is visible ("data..."), of the checkpoint to start from
 // ("checkpoint.resume_from"), and of the request id (alone at fault: "INVALID_REQUEST"). Reads data
-// and checkpoint headers; leaves nothing behind. CANCELLED: the caller is gone.
+// headers and all of the checkpoint; leaves nothing behind. CANCELLED: the caller is gone.
 absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::string& request_id,
                                             const SubmissionContext& context);
 
