@@ -1,10 +1,17 @@
 // Suspend, resume and resume_from go on exactly where a run stopped, on other numbers of members.
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <fstream>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/substitute.h"
+#include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "lib/status/grpc_status.h"
@@ -13,6 +20,9 @@
 
 namespace muster {
 namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
 
 constexpr int kSteps = 400;
 
@@ -33,6 +43,60 @@ chunk_bytes: 65536
                           kSteps, workers, ps, checkpoint);
 }
 
+// Each sample is a feature of its own, so its weight tells how often it was trained: every time a
+// sixteenth of what the weight lacks of kTarget goes. The bias, which all share, stays as it is.
+namespace counting {
+
+constexpr int kSamples = 512;
+constexpr int kBatch = 8;
+constexpr int kEpochs = 30;
+constexpr int kStepsPerEpoch = kSamples / kBatch;
+constexpr float kTarget = 1024;
+
+void WriteNpy(const std::string& path, int columns, const std::vector<float>& values) {
+  std::string header = absl::StrFormat(
+      "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }", kSamples, columns);
+  header.resize(128 - 10 - 1, ' ');
+  header += '\n';
+  std::ofstream file(path, std::ios::binary);
+  file.write("\x93NUMPY\x01\x00\x76\x00", 10) << header;
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(float)));
+  ASSERT_TRUE(file.good()) << path;
+}
+
+std::string Job(int workers) {
+  const std::string input = ::testing::TempDir() + "one_hot.npy",
+                    target = ::testing::TempDir() + "targets.npy";
+  std::vector<float> one_hot(kSamples * kSamples);
+  for (int i = 0; i < kSamples; ++i) one_hot[i * kSamples + i] = 1;
+  WriteNpy(input, kSamples, one_hot);
+  WriteNpy(target, 1, std::vector<float>(kSamples, kTarget));
+  return absl::Substitute(R"(
+name: count
+model: {zoo: {name: linear, args: {inputs: $0}}}
+data: {npy: {inputs: {input: $1, target: $2}}, batch_size: $3, seed: 5}
+training:
+  epochs: $4
+  optimizer: {sgd: {learning_rate: $5}}
+  parameter_groups: [{match: ["bias"], frozen: true}]
+resources: {workers: {min: $6, max: $6}, ps: 2}
+)",
+                          kSamples, input, target, kBatch, kEpochs, kBatch / 32.0, workers);
+}
+
+// By sample, in the parameters after a step.
+std::vector<int> TimesTrained(const std::map<std::string, std::vector<float>>& parameters) {
+  std::vector<int> times;
+  for (const float weight : parameters.at("weight")) {
+    const double lacking = (kTarget - weight - parameters.at("bias")[0]) / kTarget;
+    times.push_back(static_cast<int>(std::lround(std::log(lacking) / std::log(15.0 / 16))));
+  }
+  return times;
+}
+
+}  // namespace counting
+
 class ResumeTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -42,7 +106,7 @@ class ResumeTest : public ::testing::Test {
   static void TearDownTestSuite() { delete cluster_; }
 
   // Suspends after a few steps; returns the first step that was not done.
-  static int64_t Suspend(const std::string& job) {
+  static int64_t Suspend(const std::string& job, int64_t steps = kSteps) {
     AwaitMoreSteps(*cluster_, job, 20);
     grpc::ClientContext context;
     v1::SuspendJobRequest request;
@@ -50,7 +114,7 @@ class ResumeTest : public ::testing::Test {
     request.set_name(job);
     EXPECT_TRUE(cluster_->jobs().SuspendJob(&context, request, &answer).ok());
     const v1::Job suspended = cluster_->AwaitState(job, v1::SUSPENDED);
-    EXPECT_LT(suspended.progress().step(), kSteps)
+    EXPECT_LT(suspended.progress().step(), steps)
         << "suspended too late for this test to show anything";
     EXPECT_GE(suspended.progress().step(), 20) << "suspended too early";
     return suspended.progress().step();
@@ -66,6 +130,21 @@ class ResumeTest : public ::testing::Test {
     request.mutable_resources()->set_ps(ps);
     const absl::Status status = FromGrpc(cluster_->jobs().ResumeJob(&context, request, &answer));
     EXPECT_TRUE(status.ok()) << status;
+  }
+
+  // Of a job that has ended; "" if it has no such event.
+  static std::string MessageOfEvent(const std::string& job, const std::string& reason) {
+    grpc::ClientContext context;
+    v1::WatchJobRequest request;
+    request.set_name(job);
+    auto stream = cluster_->jobs().WatchJob(&context, request);
+    std::string message;
+    for (v1::WatchJobResponse response; stream->Read(&response);) {
+      for (const v1::JobEvent& event : response.events()) {
+        if (event.reason() == reason) message = event.message();
+      }
+    }
+    return message;
   }
 
   static TrainingCluster* cluster_;
@@ -113,6 +192,54 @@ TEST_F(ResumeTest, SuspendingTwiceStillGivesTheUndisturbedBits) {
   cluster_->AwaitState(job, v1::SUCCEEDED);
 
   EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed_));
+}
+
+TEST_F(ResumeTest, EverySampleIsTrainedOncePerEpochWhoeverTrainsIt) {
+  const std::string job = cluster_->Submit(counting::Job(/*workers=*/3));
+  constexpr int kSteps = counting::kEpochs * counting::kStepsPerEpoch;
+  int64_t stopped_at = 0;
+  for (const auto& [workers, ps] : std::vector<std::pair<int, int>>{{2, 3}, {1, 1}}) {
+    stopped_at = Suspend(job, kSteps);
+    const int epoch = static_cast<int>(stopped_at) / counting::kStepsPerEpoch;
+    const std::vector<int> times = counting::TimesTrained(cluster_->Parameters(job, stopped_at));
+    EXPECT_EQ(std::ranges::count(times, epoch + 1),
+              stopped_at % counting::kStepsPerEpoch * counting::kBatch);
+    EXPECT_EQ(std::ranges::count(times, epoch) + std::ranges::count(times, epoch + 1),
+              counting::kSamples)
+        << "in the middle of an epoch, at step " << stopped_at;
+    Resume(job, workers, ps);
+  }
+  cluster_->AwaitState(job, v1::SUCCEEDED);
+
+  EXPECT_THAT(counting::TimesTrained(cluster_->Parameters(job, kSteps)), Each(counting::kEpochs));
+}
+
+// One bit of the newest checkpoint is another while the job is suspended.
+TEST_F(ResumeTest, FromADamagedCheckpointTheJobFallsBackToTheOneBeforeAndTheBitsStayTheSame) {
+  const std::string job = cluster_->Submit(Job(2, 2, "{every_steps: 10, keep_last: 0}"));
+  const int64_t stopped_at = Suspend(job);
+  const std::string checkpoints = absl::StrCat("jobs/", job, "/checkpoints/");
+  ASSERT_EQ(cluster_->Get(job).checkpoint(), absl::StrCat(checkpoints, stopped_at));
+  const std::string name =
+      absl::StrFormat("/step-%08d/optimizer-00001-of-00001.safetensors", stopped_at);
+  const std::string file = cluster_->checkpoint_directory(job) + name;
+  {
+    std::fstream bytes(file, std::ios::binary | std::ios::in | std::ios::out);
+    bytes.seekg(-1, std::ios::end);
+    const char last = static_cast<char>(bytes.get());
+    bytes.seekp(-1, std::ios::end).put(static_cast<char>(last ^ 1));
+    ASSERT_TRUE(bytes.flush().good()) << file;
+  }
+
+  Resume(job, 2, 3);
+  cluster_->AwaitState(job, v1::SUCCEEDED);
+
+  const int64_t sound = (stopped_at - 1) / 10 * 10;
+  const std::string event = MessageOfEvent(job, "CHECKPOINT_DAMAGED");
+  EXPECT_THAT(event, HasSubstr(name));
+  EXPECT_THAT(event, HasSubstr(absl::StrCat(checkpoints, sound, " is used instead")));
+  EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed_));
+  EXPECT_EQ(cluster_->Hashes(job, kSteps), cluster_->Hashes(undisturbed_, kSteps));
 }
 
 TEST_F(ResumeTest, ANewJobContinuesFromAnotherJobsCheckpoint) {
