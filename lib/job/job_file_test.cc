@@ -307,7 +307,15 @@ TEST(JobFileTest, NamesTheLineOfSyntaxErrors) {
   EXPECT_THAT(FaultsIn("just text"), HasSubstr("a job file is a map"));
   EXPECT_THAT(FaultsIn("name: a\n---\nname: b\n"), HasSubstr("one job per file"));
   EXPECT_THAT(FaultsIn("name: *nowhere\n"), HasSubstr("job.yaml:1: not YAML"));
+  EXPECT_EQ(FaultsIn("name: a\n\n\"\xff\": 1\n"),
+            "job.yaml:3: not UTF-8: save the file in that encoding");
   EXPECT_THAT(FaultsIn("[a, b]: c\n"), HasSubstr("a key must be a name"));
+}
+
+// yaml-cpp sees an empty document before such a comma, and never gets past it.
+TEST(JobFileTest, AFileThatBeginsWithACommaIsRefused) {
+  EXPECT_THAT(FaultsIn("# a comment\n, name: a\n"), HasSubstr("job.yaml:2: one job per file"));
+  EXPECT_THAT(FaultsIn(","), HasSubstr("job.yaml:1: one job per file"));
 }
 
 TEST(JobFileTest, BoundsHostileFiles) {

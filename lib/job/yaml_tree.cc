@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "lib/status/utf8.h"
+#include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
 
 namespace muster {
@@ -17,6 +20,18 @@ constexpr size_t kFileBytesMax = 1 << 20;
 constexpr int kValuesMax = 10'000;  // aliases expand: a few lines can stand for billions
 constexpr int kDepthMax = 32;
 constexpr size_t kQuotedBytesMax = 60;  // of a value inside a message
+
+// The line of the first byte that is not UTF-8; 0: there is none.
+int LineNotUtf8(absl::string_view text) {
+  int line = 1;
+  while (!text.empty()) {
+    const size_t size = Utf8CharacterBytes(text);
+    if (size == 0) return line;
+    if (text[0] == '\n') ++line;
+    text.remove_prefix(size);
+  }
+  return 0;
+}
 
 // Turns yaml-cpp's nodes into YamlValues, counting them.
 class TreeBuilder {
@@ -100,6 +115,44 @@ int LineIndentedByTab(const std::string& text) {
   return 0;
 }
 
+// Counts documents and keeps nothing of them.
+class DocumentStarts : public YAML::EventHandler {
+ public:
+  int count() const { return count_; }
+  int last_line() const { return last_line_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    ++count_;
+    last_line_ = std::max(0, mark.line) + 1;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  int count_ = 0;
+  int last_line_ = 0;
+};
+
+// 0: there is none. Not by YAML::LoadAll(), which finds documents without end, and keeps them all,
+// where one begins with a comma.
+int LineOfSecondDocument(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  while (starts.count() < 2 && parser.HandleNextDocument(starts)) {
+  }
+  return starts.count() < 2 ? 0 : starts.last_line();
+}
+
 std::optional<LocatedFault> ReadYaml(const std::string& text, const std::string& file,
                                      YamlValue& root) {
   auto fault = [&](int line, std::string description) {
@@ -109,19 +162,21 @@ std::optional<LocatedFault> ReadYaml(const std::string& text, const std::string&
     return fault(1, absl::StrCat("a job file may have at most ", kFileBytesMax, " bytes (has ",
                                  text.size(), ")"));
   }
+  if (const int line = LineNotUtf8(text); line > 0) {
+    return fault(line, "not UTF-8: save the file in that encoding");
+  }
   if (const int line = LineIndentedByTab(text); line > 0) {
     return fault(line, "a tab in the indentation; YAML wants spaces");
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.empty() || documents[0].IsNull()) {
+    if (const int line = LineOfSecondDocument(text); line > 0) {
+      return fault(line, "one job per file: a second document begins here");
+    }
+    const YAML::Node document = YAML::Load(text);
+    if (document.IsNull()) {
       return fault(1, "the file is empty; examples/linear.yaml is a short complete one");
     }
-    if (documents.size() > 1) {
-      return fault(documents[1].Mark().line + 1,
-                   absl::StrCat("one job per file (this has ", documents.size(), " documents)"));
-    }
-    const std::string problem = TreeBuilder(file, "").Build(documents[0], root);
+    const std::string problem = TreeBuilder(file, "").Build(document, root);
     if (!problem.empty()) return fault(1, problem);
   } catch (const YAML::Exception& error) {
     return fault(std::max(0, error.mark.line) + 1, absl::StrCat("not YAML: ", error.msg));
@@ -145,6 +200,7 @@ YamlEntry& EntryFor(YamlValue& map, const std::string& key, const std::string& p
 
 std::optional<LocatedFault> ApplyOverride(const std::string& path, const std::string& text,
                                           YamlValue& root) {
+  if (LineNotUtf8(path) > 0) return LocatedFault{"--set", {"", "the field is not UTF-8"}};
   const std::string place = absl::StrCat("--set ", path);
   auto fault = [&](std::string description) {
     return LocatedFault{place, {"", std::move(description)}};
@@ -154,6 +210,7 @@ std::optional<LocatedFault> ApplyOverride(const std::string& path, const std::st
     return fault("not a field path; write for example --set training.steps=500");
   }
   if (text.size() > kFileBytesMax) return fault("the value is too long");
+  if (LineNotUtf8(text) > 0) return fault("the value is not UTF-8");
   YamlValue value;
   if (text.empty()) {  // YAML would say null; on a command line it is empty text
     value = {.kind = YamlValue::Kind::kScalar, .quoted = true};

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 #include "proto/third_party/google/rpc/error_details.pb.h"
 
 namespace muster {
@@ -15,8 +16,8 @@ void Attach(const std::vector<FieldFault>& faults, absl::Status& status) {
   google::rpc::BadRequest request;
   for (const FieldFault& fault : faults) {
     auto& violation = *request.add_field_violations();
-    violation.set_field(fault.field);
-    violation.set_description(fault.description);
+    violation.set_field(ValidUtf8(fault.field));
+    violation.set_description(ValidUtf8(fault.description));
   }
   status.SetPayload(kFaultsUrl, absl::Cord(request.SerializeAsString()));
 }

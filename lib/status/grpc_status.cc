@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 #include "proto/third_party/google/rpc/error_details.pb.h"
 
 namespace muster {
@@ -14,7 +15,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));
-  details.set_message(std::string(status.message()));
+  details.set_message(ValidUtf8(status.message()));
   google::rpc::ErrorInfo info;
   info.set_reason(ReasonOf(status));
   info.set_domain("muster.io");

@@ -38,6 +38,15 @@ TEST(GrpcStatusTest, AttachedReasonBecomesErrorInfo) {
   EXPECT_TRUE(FromGrpc(ToGrpc(absl::OkStatus())).ok());
 }
 
+// As a message that was cut: without this the other side could not read the reason either.
+TEST(GrpcStatusTest, HalfACharacterCostsNoReasonAndNoFault) {
+  const absl::Status received =
+      FromGrpc(ToGrpc(FaultsToStatus({{"name", "is \"\xe2\x82"}}, "INVALID_SPEC")));
+
+  EXPECT_EQ(ReasonOf(received), "INVALID_SPEC");
+  EXPECT_EQ(FaultsOf(received), (std::vector<FieldFault>{{"name", "is \"??"}}));
+}
+
 TEST(GrpcStatusTest, GarbageInDetailsIsIgnored) {
   absl::Status received =
       FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, "m", std::string("\xff\xfe\x01", 3)));

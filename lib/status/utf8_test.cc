@@ -1,0 +1,32 @@
+#include "lib/status/utf8.h"
+
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+TEST(Utf8Test, CharactersAreOfOneToFourBytes) {
+  EXPECT_EQ(Utf8CharacterBytes("ab"), 1);
+  EXPECT_EQ(Utf8CharacterBytes("\xc3\xa4z"), 2);
+  EXPECT_EQ(Utf8CharacterBytes("\xe2\x82\xac"), 3);
+  EXPECT_EQ(Utf8CharacterBytes("\xf0\x9f\x98\x80"), 4);
+  EXPECT_EQ(Utf8CharacterBytes("\xf4\x8f\xbf\xbf"), 4);
+}
+
+TEST(Utf8Test, OtherBytesAreNone) {
+  for (const char* text : {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80",
+                           "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff",
+                           "\xc3", "\xe2\x82", "\xe2\x82z", "\xf0\x9f\x98"}) {
+    EXPECT_EQ(Utf8CharacterBytes(text), 0) << text;
+  }
+}
+
+TEST(Utf8Test, WhatIsNoCharacterBecomesAQuestionMark) {
+  EXPECT_EQ(ValidUtf8(""), "");
+  EXPECT_EQ(ValidUtf8("\xe2\x82\xac 5"), "\xe2\x82\xac 5");
+  EXPECT_EQ(ValidUtf8("cut \xe2\x82"), "cut ??");
+  EXPECT_EQ(ValidUtf8("\xff\xc3\xa4\xc3"), "?\xc3\xa4?");
+}
+
+}  // namespace
+}  // namespace muster
