@@ -391,6 +391,38 @@ TEST_F(RecoveringDispatcherTest, GoesOnWithWhoIsFreeAndTheShardsThatWereHalted) 
   EXPECT_NE(Plan()->session_token(), before->session_token());
 }
 
+TEST_F(RecoveringDispatcherTest, ShardsThatAreCarriedOnNeedNoCheckpoint) {
+  GiveCheckpoints(job_, {2});
+  WriteWhole(CheckpointPath(CheckpointsOf(job_), 2) + "/manifest.json", "{}");
+  Attach("w-7");
+  Say("p-0", v1::MEMBER_HALTED, 3);
+
+  Dispatch();
+
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_EQ(Plan()->carries(), 1);
+}
+
+TEST_F(RecoveringDispatcherTest, WithoutItsShardsItGoesOnFromTheNewestSoundCheckpoint) {
+  GiveCheckpoints(job_, {2, 4});
+  WriteWhole(CheckpointPath(CheckpointsOf(job_), 4) + "/manifest.json", "{}");
+  Attach("w-7");
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    entry.job.Report("p-0", nullptr, now_);
+    turn.Perform(entry);
+  }
+
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "it has changed while it was planned";
+  Dispatch();
+
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_EQ(Plan()->restore(), "jobs/line-1/checkpoints/2");
+  EXPECT_EQ(Plan()->first_step(), 2);
+}
+
 TEST_F(RecoveringDispatcherTest, TellsWhatItWaitsFor) {
   Dispatch();
   EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "p-0 has not stopped yet";

@@ -16,7 +16,8 @@ bool IsRecoverable(const v1::MemberError& error) {
     case absl::StatusCode::kAborted:
       return true;
     default:
-      return error.reason() == "SHARDS_NOT_HELD";
+      // Of a damaged checkpoint the dispatcher knows an older one, or that there is none.
+      return error.reason() == "SHARDS_NOT_HELD" || error.reason() == "CHECKPOINT_DAMAGED";
   }
 }
 

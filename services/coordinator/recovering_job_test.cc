@@ -172,6 +172,23 @@ TEST_F(RecoveringJobTest, AFailureThatAnotherAttemptWouldRepeatEndsTheJob) {
   EXPECT_EQ(job_.state(), v1::FAILED);
 }
 
+// The dispatcher looks at the checkpoint again, and passes it over or fails the job.
+TEST_F(RecoveringJobTest, ACheckpointThatAMemberFindsDamagedIsChosenAnew) {
+  Schedule(50, "jobs/net-1/checkpoints/50");
+  v1::JobReport report = Say(v1::MEMBER_FAILED, 50);
+  report.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kDataLoss));
+  report.mutable_error()->set_reason("CHECKPOINT_DAMAGED");
+  Tell("p-0", report);
+  ASSERT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "CHECKPOINT_DAMAGED");
+  for (const char* name : {"w-0", "w-1", "p-0", "p-1"}) job_.Report(name, nullptr, now_);
+
+  const auto resumption = job_.ResumesAt(now_);
+
+  ASSERT_TRUE(resumption.has_value());
+  EXPECT_FALSE(resumption->carries);
+}
+
 TEST_F(RecoveringJobTest, AnAccusationThatIsBelievedIsRecoveredFromWithEverybody) {
   Run();
   v1::JobReport report = Say(v1::MEMBER_FAILED, 3);
