@@ -176,6 +176,10 @@ absl::StatusOr<Manifest> Parse(const std::string& text) {
   }
   if (!json.contains("spec")) return absl::DataLossError("'spec' is missing");
   ASSIGN_OR_RETURN(manifest.spec, ParseSpec(json["spec"]));
+  int64_t samples_read;
+  if (__builtin_mul_overflow(manifest.step, manifest.spec.data().batch_size(), &samples_read)) {
+    return absl::DataLossError("'step' batches have more samples than can be counted");
+  }
   return manifest;
 }
 

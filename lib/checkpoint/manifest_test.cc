@@ -107,6 +107,18 @@ TEST(ManifestTest, ANewerFormatAsksForANewerMuster) {
   EXPECT_TRUE(absl::StrContains(status.message(), "newer")) << status;
 }
 
+TEST(ManifestTest, MoreSamplesThanCanBeCountedAreDataLoss) {
+  nlohmann::json json = nlohmann::json::parse(KnownManifest().ToJson());
+  json["step"] = int64_t{1} << 62;
+  json.erase("manifest_sha256");
+  json["manifest_sha256"] = Sha256Of(json.dump());
+
+  absl::Status status = Manifest::FromJson(json.dump(), "m").status();
+
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "m: 'step' batches")) << status;
+}
+
 TEST(ManifestTest, FileNamesCannotLeaveTheFolder) {
   for (std::string name :
        {"../model-00001-of-00001.safetensors", "/etc/passwd", "", "manifest.json",
