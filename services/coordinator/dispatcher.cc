@@ -68,14 +68,14 @@ Dispatcher::Dispatcher(JobRegistry* registry, Fleet* fleet, ModelBuilder build_m
     : registry_(registry),
       fleet_(fleet),
       build_model_(std::move(build_model)),
-      thread_([this] { Run(); }) {}
+      threads_{std::thread([this] { Run(kCarried); }), std::thread([this] { Run(kOthers); })} {}
 
 Dispatcher::~Dispatcher() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 Dispatcher::Starts Dispatcher::starting() const {
@@ -135,6 +135,12 @@ bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Turn& turn,
     return needed == memory.end() ||
            needed->second.With(static_cast<int>(start.workers.size())) <= RoomOf(ps, taken);
   });
+}
+
+bool Dispatcher::HasRoomNow(const Start& start,
+                            const absl::btree_map<std::string, PsMemory>& memory) const {
+  JobRegistry::Turn turn(registry_);
+  return HasRoom(start, turn, memory);
 }
 
 // An event tells when the answer changes, not when the figures do.
@@ -325,7 +331,8 @@ void Dispatcher::Dispatch() {
   absl::MutexLock lock(&mu_);
   for (auto& start : starts) {
     starting_[start->number] = start;
-    queue_.push_back(std::move(start));
+    const bool carries = start->resumption && start->resumption->carries;
+    queues_[carries ? kCarried : kOthers].push_back(std::move(start));
   }
 }
 
@@ -337,17 +344,18 @@ void Dispatcher::AwaitIdle() const {
 
 // ---------------------------------------------------------------- starting
 
-void Dispatcher::Run() {
-  auto something = [this]()
-                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !queue_.empty() || stopping_; };
+void Dispatcher::Run(Lane lane) {
+  auto something = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !queues_[lane].empty() || stopping_;
+  };
   while (true) {
     std::shared_ptr<const Start> start;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&something));
       if (stopping_) return;
-      start = std::move(queue_.front());
-      queue_.pop_front();
+      start = std::move(queues_[lane].front());
+      queues_[lane].pop_front();
     }
     Carry(*start);
     absl::MutexLock lock(&mu_);
@@ -394,6 +402,14 @@ void Dispatcher::Carry(const Start& start) {
     plan = MakePlan(*std::move(request));
     memory = MemoryOfPs(*plan);
   }
+  const bool holds_memory = start.resumption && start.resumption->carries;
+  // What a job starts from is read once there is room for it: one that waits is planned again and
+  // again.
+  const bool may_start = request.ok() && (holds_memory || HasRoomNow(start, memory));
+  if (may_start && !plan->restore().empty()) {
+    const absl::Status verified = Verify(start.number, record, origin);
+    if (!verified.ok()) request = verified;
+  }
 
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
@@ -408,8 +424,7 @@ void Dispatcher::Carry(const Start& start) {
     turn.Perform(*entry);
     return;
   }
-  const bool holds_memory = start.resumption && start.resumption->carries;
-  if (!holds_memory && !HasRoom(start, turn, memory)) {
+  if (!may_start || (!holds_memory && !HasRoom(start, turn, memory))) {
     // The next Dispatch() finds other ps, or tells what the job waits for.
     Need need{.ps = static_cast<int>(start.ps.size()), .learnt = registry_->Now()};
     for (const auto& [ps, bytes] : memory) {
@@ -436,26 +451,33 @@ absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Jo
                                                 std::shared_ptr<const v1::Graph> graph) {
   const std::string id = JobIdOf(record.name());
   RETURN_IF_ERROR(registry_->folder().MakeJob(id));
-  PlanRequest request{.job = record, .workers = start.workers, .ps = start.ps};
+  PlanRequest request{.job = record,
+                      .workers = start.workers,
+                      .ps = start.ps,
+                      .restore = origin.restore,
+                      .first_step = origin.first_step};
   if (graph != nullptr) {
     request.graph = *graph;
   } else {
     ASSIGN_OR_RETURN(request.graph, build_model_(record.spec().model()));
   }
-  if (start.resumption && start.resumption->carries) return request;  // from its own shards
+  if (const auto own = ParseCheckpointRef(record.checkpoint()); own && own->step) {
+    request.restore = record.checkpoint();
+    request.first_step = *own->step;
+  }
+  return request;
+}
+
+absl::Status Dispatcher::Verify(uint64_t number, const v1::Job& record, const JobOrigin& origin) {
   auto stopping = [this] {
     absl::MutexLock lock(&mu_);
     return stopping_;
   };
   ASSIGN_OR_RETURN(const RestoreChoice choice,
                    ChooseRestore(record, origin, registry_->folder(), stopping));
-  if (!choice.damaged.empty()) {
-    TellDamage(start.number, choice);
-    return absl::CancelledError("the job has changed");
-  }
-  request.restore = choice.restore;
-  request.first_step = choice.first_step;
-  return request;
+  if (choice.damaged.empty()) return absl::OkStatus();
+  TellDamage(number, choice);
+  return absl::CancelledError("the job has changed");
 }
 
 // A change of the job, like any other while it is planned: the next Dispatch() starts it.

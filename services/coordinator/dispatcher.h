@@ -1,6 +1,7 @@
 // Decides which waiting job starts now and on which members, draws up its plan and starts it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -28,14 +29,16 @@ namespace muster {
 // A job that has lost members goes before all that wait: it has what is left of its own, and takes
 // from the others what is free.
 //
-// Thread-safe. Plans take their time (a model is built, 100,000 chunks are placed), so one thread
-// of the dispatcher's own makes them, outside of the registry's turns; meanwhile their members
-// count as taken. A job that was changed in between (cancelled, suspended) or lost one of its
-// members is not started: it waits for the next Dispatch(), as if nothing had been planned.
+// Thread-safe. Plans take their time (a model is built, 100,000 chunks are placed, a checkpoint is
+// read), so two threads of the dispatcher's own make them, outside of the registry's turns: one for
+// jobs that recover with the shards they have, which read nothing and wait for nobody else, one for
+// all others. Meanwhile their members count as taken. A job that was changed in between (cancelled,
+// suspended) or lost one of its members is not started: it waits for the next Dispatch(), as if
+// nothing had been planned.
 //
-// A plan is made from a checkpoint that was read to its last byte. A damaged one is passed over for
-// the one before, which is an event of the job ("CHECKPOINT_DAMAGED"); where none is left, or
-// somebody chose it for the job, the job has failed.
+// A job starts from a checkpoint that was read to its last byte just before. A damaged one is
+// passed over for the one before, which is an event of the job ("CHECKPOINT_DAMAGED"); where none
+// is left, or somebody chose it for the job, the job has failed.
 //
 // What a job's shards take of its ps is known once it was planned. If they do not fit the job stays
 // QUEUED, says so (reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" where no ps would ever do) and
@@ -89,6 +92,7 @@ class Dispatcher {
       ABSL_LOCKS_EXCLUDED(mu_);
   bool HasRoom(const Start& start, const JobRegistry::Turn& turn,
                const absl::btree_map<std::string, PsMemory>& memory) const;
+  bool HasRoomNow(const Start& start, const absl::btree_map<std::string, PsMemory>& memory) const;
   void TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& job,
                            const std::vector<FreeMembers::Ps>& ps);
   std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting);
@@ -99,13 +103,17 @@ class Dispatcher {
   FreeMembers FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
                               const absl::btree_map<std::string, AttachedMember>& members) const;
 
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  enum Lane { kCarried, kOthers, kLanes };
+  void Run(Lane lane) ABSL_LOCKS_EXCLUDED(mu_);
   // Null: the job was changed or deleted meanwhile.
   JobRegistry::Entry* FindUnchanged(JobRegistry::Turn& turn, const Start& start) const;
   void Carry(const Start& start);
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);
+  // What a plan starts from. CANCELLED: it was damaged and the job has another now, or the
+  // dispatcher stops; else as ChooseRestore().
+  absl::Status Verify(uint64_t number, const v1::Job& record, const JobOrigin& origin);
   void TellDamage(uint64_t number, const RestoreChoice& choice);
   bool AllAttached(const Start& start) const;
 
@@ -115,11 +123,12 @@ class Dispatcher {
   absl::Time start_ = absl::InfiniteFuture();  // of the first Dispatch(); its thread's
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::shared_ptr<const Start>> queue_ ABSL_GUARDED_BY(mu_);  // of starting_, to be done
-  absl::btree_map<uint64_t, Need> needs_ ABSL_GUARDED_BY(mu_);           // of jobs that wait
-  absl::btree_map<uint64_t, Taken> taken_ ABSL_GUARDED_BY(mu_);          // by active jobs
+  std::array<std::deque<std::shared_ptr<const Start>>, kLanes> queues_
+      ABSL_GUARDED_BY(mu_);                                      // of starting_, to be done
+  absl::btree_map<uint64_t, Need> needs_ ABSL_GUARDED_BY(mu_);   // of jobs that wait
+  absl::btree_map<uint64_t, Taken> taken_ ABSL_GUARDED_BY(mu_);  // by active jobs
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::array<std::thread, kLanes> threads_;  // last: they use the others
 };
 
 }  // namespace muster

@@ -278,6 +278,23 @@ TEST_F(DispatcherTest, AJobWhoseLastCheckpointIsDamagedStartsFromTheOneBefore) {
   EXPECT_EQ(started.plan()->first_step(), 4);
 }
 
+TEST_F(DispatcherTest, AJobThatWaitsForMemoryDoesNotReadItsCheckpointAgainAndAgain) {
+  const uint64_t job = AddJob();
+  GiveCheckpoints(job, {2, 4});
+  WriteWhole(CheckpointPath(CheckpointsOf(job), 4) + "/manifest.json", "{}");
+  Attach("w-0");
+  AttachPs("p-0", /*memory_bytes=*/64);
+  for (int i = 0; i < 3; ++i) Dispatch();
+  EXPECT_EQ(View(job).reason(), "MEMORY_TOO_SMALL");
+  EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4") << "nobody has looked at it";
+
+  AttachPs("p-1", 1 << 20);
+  for (int i = 0; i < 2; ++i) Dispatch();
+
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+  EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/2");
+}
+
 TEST_F(DispatcherTest, AJobThatHasOnlyDamagedCheckpointsHasFailed) {
   const uint64_t job = AddJob();
   GiveCheckpoints(job, {2});
@@ -389,6 +406,30 @@ TEST_F(RecoveringDispatcherTest, GoesOnWithWhoIsFreeAndTheShardsThatWereHalted) 
   EXPECT_EQ(Plan()->chunks_size(), before->chunks_size());
   EXPECT_EQ(Plan()->shards(0).SerializeAsString(), before->shards(0).SerializeAsString());
   EXPECT_NE(Plan()->session_token(), before->session_token());
+}
+
+TEST_F(RecoveringDispatcherTest, WhoCarriesItsShardsOnWaitsForNobodysPlan) {
+  absl::Notification go;
+  Dispatcher busy(registry_.get(), fleet_.get(), [&](const v1::ModelSpec& spec) {
+    go.WaitForNotification();
+    return BuildModel(spec);
+  });
+  Attach("w-6");
+  const uint64_t other = AddJob();
+  busy.Dispatch();  // begins to plan the other; the ps of the first has not halted yet
+  Attach("w-7");
+  Say("p-0", v1::MEMBER_HALTED, 3);
+
+  busy.Dispatch();
+
+  {
+    JobRegistry::Turn turn(registry_.get());
+    auto prepares = [&] { return turn.FindNumber(job_)->job.state() == v1::PREPARING; };
+    turn.AwaitFor(absl::Condition(&prepares), absl::Seconds(30));
+    EXPECT_TRUE(prepares());
+  }
+  EXPECT_EQ(View(other).state(), v1::QUEUED);
+  go.Notify();
 }
 
 TEST_F(RecoveringDispatcherTest, ShardsThatAreCarriedOnNeedNoCheckpoint) {
