@@ -304,7 +304,8 @@ absl::Status CoordinatorClient::Watch(
     if (options.interrupt != nullptr) {
       registration.emplace(*options.interrupt, [&context] { context.TryCancel(); });
     }
-    auto reader = jobs_->WatchJob(&context, request);
+    const auto jobs = v1::JobService::NewStub(DialCoordinator(address_));
+    auto reader = jobs->WatchJob(&context, request);
     v1::WatchJobResponse response;
     bool done = false;
     while (!done && reader->Read(&response)) {

@@ -35,10 +35,7 @@ bool IsForGood(const absl::Status& status) {
 class FleetClient::Session {
  public:
   Session(Options options, FleetMember* member)
-      : options_(std::move(options)),
-        member_(member),
-        stub_(v1::FleetService::NewStub(DialCoordinator(options_.coordinator))),
-        thread_([this] { Run(); }) {}
+      : options_(std::move(options)), member_(member), thread_([this] { Run(); }) {}
 
   ~Session() {
     Detach(absl::ZeroDuration());
@@ -113,7 +110,8 @@ class FleetClient::Session {
     return last_error_;
   }
 
-  // Holds one stream until it breaks or Detach(). True if the coordinator welcomed us.
+  // Holds one stream until it breaks or Detach(), over a channel of its own (DialCoordinator() says
+  // why). True if the coordinator welcomed us.
   bool AttachOnce() ABSL_LOCKS_EXCLUDED(mu_) {
     grpc::ClientContext context;
     {
@@ -128,7 +126,8 @@ class FleetClient::Session {
     hello.set_cluster(cluster_);
     hello.set_ordinal(ordinal_);
     hello.set_term(term_);
-    std::unique_ptr<Stream> stream = stub_->Attach(&context);
+    const auto stub = v1::FleetService::NewStub(DialCoordinator(options_.coordinator));
+    std::unique_ptr<Stream> stream = stub->Attach(&context);
     std::thread reader([&] { Read(*stream); });
     bool open = stream->Write(report);
     while (open && WaitForReport()) open = stream->Write(MakeReport());
@@ -242,7 +241,6 @@ class FleetClient::Session {
 
   const Options options_;
   FleetMember* const member_;
-  const std::unique_ptr<v1::FleetService::Stub> stub_;
   // The reader threads', one at a time, and the client's while there is none. What the last Welcome
   // said, and why the present one is not believed.
   uint64_t term_ = 0;
