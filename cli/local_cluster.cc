@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -45,6 +46,8 @@ std::string ReadFile(const std::string& path) {
 }
 
 std::string RecordPath(const std::string& dir) { return dir + "/cluster.json"; }
+
+std::string AddressPath(const std::string& dir) { return dir + "/coordinator.address"; }
 
 std::string PortFlag(const char* name) { return absl::StrCat("--", name, "=127.0.0.1:0"); }
 
@@ -113,6 +116,7 @@ absl::Status LocalCluster::StartAll() {
         absl::StrCat(options_.dir, ": cannot make the folder: ", error.message()));
   }
   options_.dir = fs::absolute(options_.dir).lexically_normal().string();
+  directory_ = fs::current_path(error).string();
   ASSIGN_OR_RETURN(const std::string coordinator, FindBinary("coordinator"));
   ASSIGN_OR_RETURN(const std::string ps, FindBinary("ps"));
   ASSIGN_OR_RETURN(const std::string worker, FindBinary("worker"));
@@ -126,8 +130,17 @@ absl::Status LocalCluster::StartAll() {
   const int worker_threads = options_.threads_per_device > 0
                                  ? options_.threads_per_device
                                  : std::max(1, (cores - 1) / std::max(1, options_.workers));
-  members_["coordinator"].argv = {coordinator};
-  RETURN_IF_ERROR(StartCoordinator("127.0.0.1:0"));
+  std::vector<std::string>& argv = members_["coordinator"].argv;
+  argv = {coordinator,
+          PortFlag("listen"),
+          PortFlag("metrics"),
+          absl::StrCat("--state_dir=", options_.dir, "/state"),
+          absl::StrCat("--address_file=", AddressPath(options_.dir)),
+          "--data_visible=true",
+          absl::StrCat("--lease=", absl::FormatDuration(options_.lease))};
+  argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
+  RETURN_IF_ERROR(StartCoordinator());
+  argv[1] = absl::StrCat("--listen=", address_);  // where members look for it from now on
   auto add = [&](const std::string& name, std::vector<std::string> argv,
                  const std::vector<std::string>& extra) {
     argv.push_back(absl::StrCat("--coordinator=", address_));
@@ -152,18 +165,8 @@ absl::Status LocalCluster::StartAll() {
   return options_.lifetime == Lifetime::kDetached ? SaveRecord() : absl::OkStatus();
 }
 
-absl::Status LocalCluster::StartCoordinator(const std::string& listen) {
-  const std::string address_file = options_.dir + "/coordinator.address";
-  MemberProcess& coordinator = members_["coordinator"];
-  coordinator.argv = {coordinator.argv[0],
-                      absl::StrCat("--listen=", listen),
-                      PortFlag("metrics"),
-                      absl::StrCat("--state_dir=", options_.dir, "/state"),
-                      absl::StrCat("--address_file=", address_file),
-                      "--data_visible=true",
-                      absl::StrCat("--lease=", absl::FormatDuration(options_.lease))};
-  coordinator.argv.insert(coordinator.argv.end(), options_.coordinator_flags.begin(),
-                          options_.coordinator_flags.end());
+absl::Status LocalCluster::StartCoordinator() {
+  const std::string address_file = AddressPath(options_.dir);
   std::error_code error;
   fs::remove(address_file, error);
   RETURN_IF_ERROR(Launch("coordinator"));
@@ -184,6 +187,7 @@ absl::Status LocalCluster::Launch(const std::string& name) {
   MemberProcess& member = members_.at(name);
   ASSIGN_OR_RETURN(member.process, StartProcess({.argv = member.argv,
                                                  .log_path = log_path(name),
+                                                 .directory = directory_,
                                                  .lifetime = options_.lifetime}));
   return absl::OkStatus();
 }
@@ -231,7 +235,21 @@ absl::Status LocalCluster::Restart(const std::string& name) {
     return absl::NotFoundError(absl::StrCat("no member '", name, "'"));
   }
   if (running(name)) RETURN_IF_ERROR(Kill(name, SIGKILL));
-  return name == "coordinator" ? StartCoordinator(address_) : Launch(name);
+  RETURN_IF_ERROR(name == "coordinator" ? StartCoordinator() : Launch(name));
+  return options_.lifetime == Lifetime::kDetached ? SaveRecord() : absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<LocalCluster::Revival>> LocalCluster::Heal() {
+  std::vector<Revival> revivals;
+  for (auto& [name, member] : members_) {
+    if (member.process.alive()) continue;
+    Revival& revival = revivals.emplace_back();
+    revival = {.name = name, .before = member.process.pid, .end = DescribeEnd(member.process)};
+    RETURN_IF_ERROR(cli::AwaitExit({member.process}, absl::ZeroDuration()));
+    RETURN_IF_ERROR(Restart(name));
+    revival.pid = member.process.pid;
+  }
+  return revivals;
 }
 
 absl::StatusOr<v1::ListMembersResponse> LocalCluster::ListMembers() const {
@@ -280,18 +298,22 @@ void LocalCluster::Shutdown(absl::Duration grace) {
   if (members_.count("coordinator") > 0) {
     StopProcesses({members_["coordinator"].process}, grace);
   }
+  std::error_code error;
+  fs::remove(RecordPath(options_.dir), error);
 }
 
 // ---------------------------------------------------------------- detached clusters
 
 absl::Status LocalCluster::SaveRecord() const {
   nlohmann::ordered_json record = {{"address", address_},
+                                   {"directory", directory_},
+                                   {"devices", options_.devices},
                                    {"members", nlohmann::ordered_json::array()}};
   for (const auto& [name, member] : members_) {
     record["members"].push_back({{"name", name},
                                  {"pid", member.process.pid},
                                  {"start_ticks", member.process.start_ticks},
-                                 {"log", log_path(name)}});
+                                 {"argv", member.argv}});
   }
   const std::string path = RecordPath(options_.dir);
   std::ofstream(path + ".new") << record.dump(2) << "\n";
@@ -301,40 +323,36 @@ absl::Status LocalCluster::SaveRecord() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DetachedCluster> DetachedCluster::Load(const std::string& dir) {
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::string& dir) {
   const std::string path = RecordPath(dir);
   std::error_code error;
   if (!fs::exists(path, error)) {
     return absl::NotFoundError(absl::StrCat("no local cluster in ", dir, "; muster local up"));
   }
+  std::unique_ptr<LocalCluster> cluster(
+      new LocalCluster({.dir = fs::absolute(dir).lexically_normal().string(),
+                        .ps = 0,
+                        .workers = 0,
+                        .lifetime = Lifetime::kDetached}));
   try {
     const auto record = nlohmann::json::parse(ReadFile(path));
-    DetachedCluster cluster;
-    cluster.address = record.at("address").get<std::string>();
+    cluster->address_ = record.at("address").get<std::string>();
+    cluster->directory_ = record.at("directory").get<std::string>();
+    cluster->options_.devices = record.at("devices").get<std::string>();
     for (const auto& member : record.at("members")) {
-      cluster.members.push_back(
-          {.name = member.at("name").get<std::string>(),
-           .process = {.pid = member.at("pid").get<pid_t>(),
-                       .start_ticks = member.at("start_ticks").get<uint64_t>()},
-           .log = member.at("log").get<std::string>()});
+      const auto name = member.at("name").get<std::string>();
+      cluster->members_[name] = {
+          .argv = member.at("argv").get<std::vector<std::string>>(),
+          .process = {.pid = member.at("pid").get<pid_t>(),
+                      .start_ticks = member.at("start_ticks").get<uint64_t>()}};
+      if (absl::StartsWith(name, "ps-")) ++cluster->options_.ps;
+      if (absl::StartsWith(name, "worker-")) ++cluster->options_.workers;
     }
-    return cluster;
   } catch (const nlohmann::json::exception& damaged) {
-    return absl::DataLossError(absl::StrCat(path, ": ", damaged.what()));
+    return absl::DataLossError(absl::StrCat(path, ": ", damaged.what(),
+                                            "; end what still runs by hand and remove the file"));
   }
-}
-
-bool DetachedCluster::coordinator_alive() const {
-  return !members.empty() && members.front().process.alive();
-}
-
-void DetachedCluster::Stop(const std::string& dir, absl::Duration grace) {
-  std::vector<Process> processes;
-  for (size_t i = 1; i < members.size(); ++i) processes.push_back(members[i].process);
-  StopProcesses(processes, grace);
-  if (!members.empty()) StopProcesses({members.front().process}, grace);
-  std::error_code error;
-  fs::remove(RecordPath(dir), error);
+  return cluster;
 }
 
 }  // namespace muster::cli

@@ -19,9 +19,9 @@ namespace muster::cli {
 //   state/                 the coordinator's (jobs, checkpoints)
 //   logs/<name>.log        appended to by every start of the member
 //   coordinator.address    "127.0.0.1:43121"
-//   cluster.json           of a detached cluster: what DetachedCluster reads
+//   cluster.json           of a detached cluster: what Open() reads
 // Thread-compatible. Members started with Lifetime::kWithParent die with the thread that called
-// Start() or Restart().
+// Start(), Restart() or Heal().
 class LocalCluster {
  public:
   struct Options {
@@ -43,12 +43,16 @@ class LocalCluster {
   // fault) when one does not come up; NOT_FOUND when the binaries are missing (see FindBinary).
   // Everything started is stopped then.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
+  // The detached cluster that an earlier process started in `dir`, whatever of it still runs.
+  // NOT_FOUND when there is no record of one, DATA_LOSS when the record is damaged.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Open(const std::string& dir);
   ~LocalCluster();  // Shutdown() of what dies with the parent; detached members go on
 
   const std::string& address() const { return address_; }  // of the coordinator's gRPC port
   const std::string& dir() const { return options_.dir; }
-  std::vector<std::string> names() const;    // coordinator first
-  pid_t pid(const std::string& name) const;  // 0: does not run
+  const Options& options() const { return options_; }  // after Open(): dir, ps, workers, devices
+  std::vector<std::string> names() const;              // coordinator first
+  pid_t pid(const std::string& name) const;            // 0: does not run
   bool running(const std::string& name) const { return pid(name) != 0; }
   std::string log_path(const std::string& name) const;
 
@@ -57,10 +61,19 @@ class LocalCluster {
   absl::Status Kill(const std::string& name, int signal);
   // Waits for a member to end by itself (after SIGTERM, say). DEADLINE_EXCEEDED.
   absl::Status AwaitExit(const std::string& name, absl::Duration timeout);
-  // Starts a member again with the same flags (after SIGKILL if it still runs). The coordinator
-  // comes back on the same port with the same state and has its port open on return; a ps or worker
-  // may not be attached yet.
+  // Starts a member again with the same flags in the same folder (after SIGKILL if it still runs).
+  // The coordinator comes back on the same port with the same state and has its port open on
+  // return; a ps or worker may not be attached yet.
   absl::Status Restart(const std::string& name);
+
+  struct Revival {
+    std::string name;
+    pid_t before = 0;  // 0: it was ended by Kill() or AwaitExit()
+    std::string end;   // DescribeEnd() of that process
+    pid_t pid = 0;
+  };
+  // Restart() of every member that does not run, the coordinator first.
+  absl::StatusOr<std::vector<Revival>> Heal();
 
   // Waits until every member that was started and not ended by Kill() or AwaitExit() is attached;
   // UNAVAILABLE when one does not come or has ended.
@@ -68,6 +81,7 @@ class LocalCluster {
   absl::StatusOr<v1::ListMembersResponse> ListMembers() const;
 
   // Workers and ps first, then the coordinator: SIGTERM, and SIGKILL for what runs after `grace`.
+  // The record of a detached cluster is removed.
   void Shutdown(absl::Duration grace = absl::Seconds(10));
 
  private:
@@ -78,12 +92,13 @@ class LocalCluster {
 
   explicit LocalCluster(Options options) : options_(std::move(options)) {}
   absl::Status StartAll();
-  absl::Status StartCoordinator(const std::string& listen);
+  absl::Status StartCoordinator();
   absl::Status Launch(const std::string& name);
   absl::Status SaveRecord() const;
   std::string LogTail(const std::string& name) const;
 
   Options options_;
+  std::string directory_;  // that members work in: paths of a job's data are relative to it
   std::string address_;
   std::map<std::string, MemberProcess> members_;
 };
@@ -92,23 +107,6 @@ class LocalCluster {
 // runfiles, beside this program and in the folders above it, as <folder>/<role> and
 // <folder>/services/<role>/main. NOT_FOUND names the places.
 absl::StatusOr<std::string> FindBinary(const std::string& role);
-
-// A cluster that `muster local up` left running.
-struct DetachedCluster {
-  struct Member {
-    std::string name;
-    Process process;
-    std::string log;
-  };
-  std::string address;
-  std::vector<Member> members;  // coordinator first
-
-  // NOT_FOUND when there is no record in `dir`.
-  static absl::StatusOr<DetachedCluster> Load(const std::string& dir);
-  bool coordinator_alive() const;
-  // Stops all members and removes the record.
-  void Stop(const std::string& dir, absl::Duration grace);
-};
 
 // $HOME/.muster/local
 std::string DefaultLocalDir();

@@ -1,7 +1,9 @@
 // muster local: a cluster that stays on this machine.
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/exit_code.h"
@@ -15,55 +17,101 @@ namespace {
 
 struct UpOptions {
   std::string dir = DefaultLocalDir();
-  int ps = 2;
-  int workers = 2;
-  std::string devices = "cpu";
+  // Unset: as the cluster in `dir` is, else the default.
+  std::optional<int> ps;
+  std::optional<int> workers;
+  std::optional<std::string> devices;
 };
 
+constexpr int kPsDefault = 2;
+constexpr int kWorkersDefault = 2;
+constexpr absl::Duration kAttachTimeout = absl::Seconds(60);
 constexpr absl::Duration kStopGrace = absl::Seconds(15);
 
-absl::Status Up(const UpOptions& options) {
-  if (auto running = DetachedCluster::Load(options.dir);
-      running.ok() && running->coordinator_alive()) {
-    return WithReason(
-        absl::AlreadyExistsError(absl::StrCat("a local cluster runs already at ", running->address,
-                                              "; muster local down stops it")),
-        "ALREADY_RUNNING");
+std::string SizeText(const LocalCluster& cluster) {
+  return absl::StrCat(cluster.options().ps, " ps and ", cluster.options().workers,
+                      " workers (devices ", cluster.options().devices, ")");
+}
+
+bool IsAsWanted(const LocalCluster& cluster, const UpOptions& options) {
+  const LocalCluster::Options& has = cluster.options();
+  return options.ps.value_or(has.ps) == has.ps &&
+         options.workers.value_or(has.workers) == has.workers &&
+         options.devices.value_or(has.devices) == has.devices;
+}
+
+bool AnyRuns(const LocalCluster& cluster) {
+  for (const std::string& name : cluster.names()) {
+    if (cluster.running(name)) return true;
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster,
+  return false;
+}
+
+absl::Status StartNew(const UpOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster,
                    LocalCluster::Start({.dir = options.dir,
-                                        .ps = options.ps,
-                                        .workers = options.workers,
-                                        .devices = options.devices,
+                                        .ps = options.ps.value_or(kPsDefault),
+                                        .workers = options.workers.value_or(kWorkersDefault),
+                                        .devices = options.devices.value_or("cpu"),
                                         .lifetime = Lifetime::kDetached}));
   std::printf("%s\n", cluster->address().c_str());
   std::fprintf(stderr,
-               "%d ps and %d workers are up; state and logs in %s\n"
+               "%s are up; state and logs in %s\n"
                "  muster submit examples/linear.yaml --wait\n"
                "  muster local down\n",
-               options.ps, options.workers, cluster->dir().c_str());
+               SizeText(*cluster).c_str(), cluster->dir().c_str());
   if (options.dir != DefaultLocalDir()) {
     std::fprintf(stderr, "  export MUSTER_SERVER=%s\n", cluster->address().c_str());
   }
   return absl::OkStatus();
 }
 
+// What has ended is started again, as it was.
+absl::Status Heal(LocalCluster& cluster) {
+  ASSIGN_OR_RETURN(const std::vector<LocalCluster::Revival> revivals, cluster.Heal());
+  for (const LocalCluster::Revival& revival : revivals) {
+    std::fprintf(stderr, "%s (pid %d) %s: started again, pid %d\n", revival.name.c_str(),
+                 revival.before, revival.end.c_str(), revival.pid);
+  }
+  RETURN_IF_ERROR(cluster.AwaitAttached(kAttachTimeout));
+  std::printf("%s\n", cluster.address().c_str());
+  std::fprintf(stderr, "%s are up; state and logs in %s\n", SizeText(cluster).c_str(),
+               cluster.dir().c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Up(const UpOptions& options) {
+  auto cluster = LocalCluster::Open(options.dir);
+  if (absl::IsNotFound(cluster.status())) return StartNew(options);
+  RETURN_IF_ERROR(cluster.status());
+  if (IsAsWanted(**cluster, options)) return Heal(**cluster);
+  if (!AnyRuns(**cluster)) return StartNew(options);
+  return WithReason(absl::AlreadyExistsError(absl::StrCat(
+                        "a local cluster with ", SizeText(**cluster), " runs already at ",
+                        (*cluster)->address(), "; muster local down stops it")),
+                    "ALREADY_RUNNING");
+}
+
 absl::Status Down(const std::string& dir) {
-  ASSIGN_OR_RETURN(DetachedCluster cluster, DetachedCluster::Load(dir));
-  cluster.Stop(dir, kStopGrace);
+  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
+  cluster->Shutdown(kStopGrace);
   std::fprintf(stderr, "the local cluster is down; its state stays in %s\n", dir.c_str());
   return absl::OkStatus();
 }
 
 absl::Status PrintStatus(const std::string& dir, Session& session) {
-  ASSIGN_OR_RETURN(const DetachedCluster cluster, DetachedCluster::Load(dir));
+  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
   Table table({"NAME", "STATE", "PID", "LOG"});
-  for (const DetachedCluster::Member& member : cluster.members) {
-    table.Add({member.name, member.process.alive() ? "running" : "ended",
-               absl::StrCat(member.process.pid), member.log});
+  bool all_run = true;
+  for (const std::string& name : cluster->names()) {
+    const pid_t pid = cluster->pid(name);
+    all_run &= pid != 0;
+    table.Add({name, pid != 0 ? "running" : "ended", pid != 0 ? absl::StrCat(pid) : "-",
+               cluster->log_path(name)});
   }
-  std::printf("%s\n%s", cluster.address.c_str(), table.ToString().c_str());
-  if (!cluster.coordinator_alive()) session.exit_code = kExitUnavailable;
+  std::printf("%s\n%s", cluster->address().c_str(), table.ToString().c_str());
+  if (!all_run) std::fprintf(stderr, "muster local up starts what has ended again\n");
+  if (!cluster->running("coordinator")) session.exit_code = kExitUnavailable;
   return absl::OkStatus();
 }
 
@@ -75,7 +123,7 @@ void AddLocalCommands(CLI::App& app, Session& session) {
   local->require_subcommand(1);
 
   auto options = std::make_shared<UpOptions>();
-  CLI::App* up = AddCommand(*local, "up", "Start coordinator, ps and workers",
+  CLI::App* up = AddCommand(*local, "up", "Start coordinator, ps and workers that do not run",
                             "muster local up --ps 1 --workers 4");
   up->add_option("--dir", options->dir, "State and logs; default: ~/.muster/local");
   up->add_option("--ps", options->ps, "Parameter servers; default: 2")

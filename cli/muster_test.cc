@@ -13,6 +13,7 @@ namespace muster::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Outcome {
   int exit_code = -1;
@@ -110,7 +111,9 @@ TEST(MusterTest, AFaultyJobStartsNothing) {
 TEST(MusterTest, ALocalClusterTakesJobsUntilItIsTakenDown) {
   setenv("HOME", Folder("home").c_str(), 1);
   ASSERT_EQ(Muster("local up --ps 1 --workers 1").exit_code, 0);
-  EXPECT_EQ(Muster("local up --ps 1 --workers 1").exit_code, 6);
+  const Outcome larger = Muster("local up --ps 2 2>&1");
+  EXPECT_EQ(larger.exit_code, 6);
+  EXPECT_THAT(larger.output, HasSubstr("a local cluster with 1 ps and 1 workers"));
 
   EXPECT_EQ(Muster("members -o name").output, "ps-0\nworker-0\n");
   EXPECT_EQ(Muster("submit examples/linear.yaml --wait -o name").output, "linear-1\n");
@@ -124,6 +127,41 @@ TEST(MusterTest, ALocalClusterTakesJobsUntilItIsTakenDown) {
 
   EXPECT_EQ(Muster("local down").exit_code, 0);
   EXPECT_EQ(Muster("local status").exit_code, 3);
+}
+
+// Kills the member of the local cluster and waits until it is gone.
+void KillMember(const std::string& name) {
+  ASSERT_EQ(
+      Muster(absl::StrCat("local status | awk '$1 == \"", name, "\" {print $3}' | xargs kill -9"))
+          .exit_code,
+      0);
+  while (Muster(absl::StrCat("local status | grep -q '^", name, " *ended'")).exit_code != 0) {
+  }
+}
+
+TEST(MusterTest, LocalUpStartsWhatEndedAgainAsItWas) {
+  setenv("HOME", Folder("healing").c_str(), 1);
+  const Outcome up = Muster("local up --ps 1 --workers 2");
+  ASSERT_EQ(up.exit_code, 0);
+
+  KillMember("worker-1");
+  const Outcome healed = Muster("local up 2>&1");
+
+  EXPECT_EQ(healed.exit_code, 0);
+  EXPECT_THAT(healed.output, HasSubstr("worker-1 (pid "));
+  EXPECT_THAT(healed.output, HasSubstr("ended: started again, pid "));
+  EXPECT_THAT(healed.output, Not(HasSubstr("worker-0")));
+  EXPECT_EQ(Muster("members -o name").output, "ps-0\nworker-0\nworker-1\n");
+
+  KillMember("coordinator");
+  KillMember("ps-0");
+  EXPECT_EQ(Muster("local up --workers 2").output, up.output) << "the address stays";
+  EXPECT_EQ(Muster("submit examples/linear.yaml --wait -o name").output, "linear-1\n");
+
+  const Outcome whole = Muster("local up 2>&1");
+  EXPECT_EQ(whole.exit_code, 0);
+  EXPECT_THAT(whole.output, Not(HasSubstr("started again")));
+  EXPECT_EQ(Muster("local down").exit_code, 0);
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ bool ReadStat(pid_t pid, char& state, uint64_t& start_ticks) {
 }
 
 // Between fork and exec: only async-signal-safe calls. Writes errno to `error_fd` when it fails.
-[[noreturn]] void Become(char* const* argv, int log_fd, int null_fd, int error_fd,
-                         Lifetime lifetime, pid_t parent) {
+[[noreturn]] void Become(char* const* argv, const char* directory, int log_fd, int null_fd,
+                         int error_fd, Lifetime lifetime, pid_t parent) {
   if (lifetime == Lifetime::kDetached) {
     setsid();
   } else {
@@ -55,7 +55,7 @@ bool ReadStat(pid_t pid, char& state, uint64_t& start_ticks) {
   dup2(log_fd, STDOUT_FILENO);
   dup2(log_fd, STDERR_FILENO);
   close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
-  execv(argv[0], argv);
+  if (chdir(directory) == 0) execv(argv[0], argv);
   const int error = errno;
   [[maybe_unused]] ssize_t written = write(error_fd, &error, sizeof(error));
   _exit(127);
@@ -104,13 +104,15 @@ absl::StatusOr<Process> StartProcess(const ProcessCommand& command) {
     argv.push_back(const_cast<char*>(argument.c_str()));
   }
   argv.push_back(nullptr);
+  const char* directory = command.directory.empty() ? "." : command.directory.c_str();
   const pid_t parent = getpid();
   pid_t pid;
   {
     FileDescriptor write_end(ends[1]);  // the child's exec closes the other copy
     pid = fork();
     if (pid == 0) {
-      Become(argv.data(), log.get(), null.get(), write_end.get(), command.lifetime, parent);
+      Become(argv.data(), directory, log.get(), null.get(), write_end.get(), command.lifetime,
+             parent);
     }
   }
   if (pid < 0) {
@@ -119,7 +121,8 @@ absl::StatusOr<Process> StartProcess(const ProcessCommand& command) {
   int error = 0;
   if (read(read_end.get(), &error, sizeof(error)) == sizeof(error)) {
     waitpid(pid, nullptr, 0);
-    return absl::NotFoundError(absl::StrCat(binary, ": cannot run: ", std::strerror(error)));
+    return absl::NotFoundError(
+        absl::StrCat(binary, ": cannot run in ", directory, ": ", std::strerror(error)));
   }
   Process process{.pid = pid};
   char state = 0;
@@ -142,6 +145,16 @@ absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeo
     waitpid(process.pid, nullptr, WNOHANG);  // fails harmlessly for what is no child
   }
   return absl::OkStatus();
+}
+
+std::string DescribeEnd(const Process& process) {
+  siginfo_t end{};
+  if (waitid(P_PID, process.pid, &end, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      end.si_pid != process.pid) {
+    return "ended";
+  }
+  return end.si_code == CLD_EXITED ? absl::StrCat("ended with exit code ", end.si_status)
+                                   : absl::StrCat("was killed by signal ", end.si_status);
 }
 
 void StopProcesses(absl::Span<const Process> processes, absl::Duration grace) {

@@ -22,6 +22,7 @@ enum class Lifetime {
 struct ProcessCommand {
   std::vector<std::string> argv;  // argv[0]: path of the binary
   std::string log_path;           // stdout and stderr are appended to it
+  std::string directory;          // that it works in; "": this process's
   Lifetime lifetime = Lifetime::kWithParent;
 };
 
@@ -41,6 +42,10 @@ absl::StatusOr<Process> StartProcess(const ProcessCommand& command);
 // Waits until all have ended and reaps those that are children. DEADLINE_EXCEEDED when one still
 // runs after `timeout`.
 absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeout);
+
+// How it ended, "was killed by signal 9" or "ended with exit code 77", as far as this can be known:
+// of a child that was not waited for yet. "ended" otherwise.
+std::string DescribeEnd(const Process& process);
 
 // SIGTERM, `grace` to end, then SIGKILL. Returns once all have ended.
 void StopProcesses(absl::Span<const Process> processes, absl::Duration grace);

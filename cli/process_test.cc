@@ -42,6 +42,34 @@ TEST(ProcessTest, AnExecThatFailsIsAnError) {
   EXPECT_TRUE(absl::IsNotFound(process.status())) << process.status();
 }
 
+TEST(ProcessTest, WorksWhereItIsToldTo) {
+  const std::string log = LogPath("directory");
+
+  auto process =
+      StartProcess({.argv = {"/bin/sh", "-c", "pwd"}, .log_path = log, .directory = "/"});
+  ASSERT_TRUE(process.ok()) << process.status();
+  EXPECT_EQ(AwaitExit({*process}, absl::Seconds(10)), absl::OkStatus());
+  EXPECT_EQ(Contents(log), "/\n");
+
+  auto nowhere =
+      StartProcess({.argv = {"/bin/sh"}, .log_path = log, .directory = "/no/such/folder"});
+  EXPECT_TRUE(absl::IsNotFound(nowhere.status())) << nowhere.status();
+}
+
+TEST(ProcessTest, SaysHowAChildEnded) {
+  auto killed = StartProcess({.argv = {"/bin/sleep", "1000"}, .log_path = LogPath("killed")});
+  auto failed = StartProcess({.argv = {"/bin/sh", "-c", "exit 77"}, .log_path = LogPath("failed")});
+  ASSERT_TRUE(killed.ok() && failed.ok());
+  kill(killed->pid, SIGKILL);
+  while (killed->alive() || failed->alive()) {
+  }
+
+  EXPECT_EQ(DescribeEnd(*killed), "was killed by signal 9");
+  EXPECT_EQ(DescribeEnd(*failed), "ended with exit code 77");
+  ASSERT_EQ(AwaitExit({*killed, *failed}, absl::ZeroDuration()), absl::OkStatus());
+  EXPECT_EQ(DescribeEnd(*killed), "ended");
+}
+
 TEST(ProcessTest, StopsWithSigtermOrElseSigkill) {
   auto gentle = StartProcess({.argv = {"/bin/sleep", "1000"}, .log_path = LogPath("gentle")});
   auto stubborn = StartProcess(

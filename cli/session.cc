@@ -35,8 +35,8 @@ OutputFormat Session::output() const {
 
 CoordinatorClient Session::Connect() const {
   if (!server.empty()) return CoordinatorClient(server);
-  auto local = DetachedCluster::Load(DefaultLocalDir());
-  if (local.ok() && local->coordinator_alive()) return CoordinatorClient(local->address);
+  auto local = LocalCluster::Open(DefaultLocalDir());
+  if (local.ok() && (*local)->running("coordinator")) return CoordinatorClient((*local)->address());
   return CoordinatorClient(kDefaultServer);
 }
 
