@@ -1,17 +1,13 @@
 // muster run: a job from a file on a cluster of its own, from start to shutdown.
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/exit_code.h"
-#include "cli/job_check.h"
+#include "cli/job_cluster.h"
 #include "cli/job_text.h"
 #include "cli/local_cluster.h"
 #include "cli/progress_display.h"
@@ -23,39 +19,6 @@
 
 namespace muster::cli {
 namespace {
-
-struct RunOptions {
-  std::string file;
-  std::vector<std::string> settings;
-  std::string dir;
-  int ps = 0;
-  int workers = 0;
-  std::string devices = "cpu";
-};
-
-absl::StatusOr<std::string> RunDirectory(const std::string& dir, const std::string& job) {
-  if (!dir.empty()) return dir;
-  std::error_code error;
-  std::string pattern = absl::StrCat(std::filesystem::temp_directory_path(error).string(),
-                                     "/muster-", job, "-XXXXXX");
-  if (mkdtemp(pattern.data()) == nullptr) {
-    return absl::UnavailableError(absl::StrCat(pattern, ": cannot make the folder; try --dir"));
-  }
-  return pattern;
-}
-
-// The job with the numbers of processes that the command line asks for.
-absl::StatusOr<v1::JobSpec> ReadJob(const RunOptions& options) {
-  ASSIGN_OR_RETURN(JobOverrides overrides, ParseOverrides(options.settings));
-  if (options.ps > 0) overrides.emplace_back("resources.ps", absl::StrCat(options.ps));
-  if (options.workers > 0) {
-    overrides.emplace_back("resources.workers.min", absl::StrCat(options.workers));
-    overrides.emplace_back("resources.workers.max", absl::StrCat(options.workers));
-  }
-  ASSIGN_OR_RETURN(const std::string text, ReadJobFile(options.file));
-  ASSIGN_OR_RETURN(CheckedJob checked, CheckJobFile(text, options.file, overrides));
-  return std::move(checked.spec);  // the coordinator will warn of the same
-}
 
 std::string MetricsText(const LocalCluster& cluster) {
   auto fleet = cluster.ListMembers();
@@ -103,19 +66,11 @@ absl::StatusOr<v1::Job> Follow(CoordinatorClient& client, const std::string& id,
   return last;
 }
 
-absl::Status RunJob(const RunOptions& options, Session& session) {
+absl::Status RunJob(const JobClusterOptions& options, Session& session) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJob(options));
-  const v1::WorkerCount& workers = spec.resources().workers();
-  ASSIGN_OR_RETURN(const std::string dir, RunDirectory(options.dir, spec.name()));
   // From here on a signal must not end this process before its children.
   Interrupt::Registration registration(*session.interrupt, [] {});
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<LocalCluster> cluster,
-      LocalCluster::Start(
-          {.dir = dir,
-           .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
-           .workers = std::max({1, workers.min(), workers.max()}),
-           .devices = options.devices}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, StartClusterFor(spec, options));
   const std::string metrics = MetricsText(*cluster);
   std::fprintf(stderr, "coordinator %s, state and logs in %s\n%s", cluster->address().c_str(),
                cluster->dir().c_str(), metrics.c_str());
@@ -152,7 +107,7 @@ absl::Status RunJob(const RunOptions& options, Session& session) {
 }  // namespace
 
 void AddRunCommand(CLI::App& app, Session& session) {
-  auto options = std::make_shared<RunOptions>();
+  auto options = std::make_shared<JobClusterOptions>();
   CLI::App* run = AddCommand(app, "run", "Train a job on a cluster of its own, here",
                              "muster run examples/char_gpt.yaml --set training.steps=200");
   run->add_option("FILE", options->file, "Job file (docs/job_spec.md)")->required();
