@@ -9,6 +9,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
@@ -304,6 +305,7 @@ absl::Status CoordinatorClient::Watch(
     if (options.interrupt != nullptr) {
       registration.emplace(*options.interrupt, [&context] { context.TryCancel(); });
     }
+    const std::stop_callback on_stop(options.stop, [&context] { context.TryCancel(); });
     const auto jobs = v1::JobService::NewStub(DialCoordinator(address_));
     auto reader = jobs->WatchJob(&context, request);
     v1::WatchJobResponse response;
@@ -324,6 +326,7 @@ absl::Status CoordinatorClient::Watch(
     if (options.interrupt != nullptr && options.interrupt->signal() != 0) {
       return absl::CancelledError("interrupted");
     }
+    if (options.stop.stop_requested()) return absl::CancelledError("the watch was stopped");
     if (!finished.ok() && (!answered || finished.error_code() != grpc::StatusCode::UNAVAILABLE)) {
       return Explained(finished, address_);
     }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
@@ -51,10 +52,11 @@ class CoordinatorClient {
     absl::Duration away_max = absl::Minutes(5);          // how long the coordinator may be away
     std::function<void(const absl::Status&)> on_outage;  // called once per outage; may be empty
     Interrupt* interrupt = nullptr;                      // may be null
+    std::stop_token stop;                                // ends the watch from another thread
   };
   // Calls `on_update` for every state of the job and events after the ones before, across breaks of
-  // the connection. OK after kStop or a terminal state; DEADLINE_EXCEEDED; CANCELLED on a signal;
-  // the error otherwise.
+  // the connection. OK after kStop or a terminal state; DEADLINE_EXCEEDED; CANCELLED on a signal
+  // and after a stop (at most two seconds later); the error otherwise.
   absl::Status Watch(const std::string& job, const WatchOptions& options,
                      const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update);
 

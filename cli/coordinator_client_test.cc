@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <stop_token>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -29,8 +31,19 @@ class BreakingJobs final : public v1::JobService::Service {
     return grpc::Status::OK;
   }
 
+  // One state of the job, and then nothing more.
+  grpc::Status WatchJob(grpc::ServerContext*, const v1::WatchJobRequest*,
+                        grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
+    v1::WatchJobResponse running;
+    running.mutable_job()->set_state(v1::RUNNING);
+    writer->Write(running);
+    gone.WaitForNotification();
+    return grpc::Status::OK;
+  }
+
   int breaks = 0;
   std::vector<std::string> request_ids;
+  absl::Notification gone;
 };
 
 // Sends the first part of a file and then nothing more.
@@ -62,6 +75,7 @@ class CoordinatorClientTest : public ::testing::Test {
   }
   ~CoordinatorClientTest() override {
     if (!checkpoints_.cancelled.HasBeenNotified()) checkpoints_.cancelled.Notify();
+    jobs_.gone.Notify();
   }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
@@ -100,6 +114,21 @@ TEST_F(CoordinatorClientTest, ACoordinatorThatIsNeverThereIsNamed) {
   const auto job = client.CreateJob({});
   EXPECT_TRUE(absl::IsUnavailable(job.status()));
   EXPECT_THAT(std::string(job.status().message()), HasSubstr(address()));
+}
+
+TEST_F(CoordinatorClientTest, AWatchInWhichNothingHappensEndsWhenItIsStopped) {
+  CoordinatorClient client(address());
+  std::stop_source stop;
+  std::jthread other;
+
+  const absl::Status status =
+      client.Watch("line-1", {.stop = stop.get_token()}, [&](const v1::WatchJobResponse& update) {
+        EXPECT_EQ(update.job().state(), v1::RUNNING);
+        other = std::jthread([&stop] { stop.request_stop(); });
+        return CoordinatorClient::WatchStep::kContinue;
+      });
+
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
 TEST_F(CoordinatorClientTest, ADownloadThatIsStuckIsGivenUpAndLeavesNothing) {

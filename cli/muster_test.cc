@@ -164,5 +164,29 @@ TEST(MusterTest, LocalUpStartsWhatEndedAgainAsItWas) {
   EXPECT_EQ(Muster("local down").exit_code, 0);
 }
 
+TEST(MusterTest, ChaosKillsTheCoordinatorAndTheModelIsTheSame) {
+  const Outcome chaos = Muster(absl::StrCat(
+      "chaos examples/linear.yaml --set resources.workers.min=2 --set training.epochs=500 --roles ",
+      "coordinator --kill-every 200ms --for 2s --seed 7 -o json --dir ", Folder("chaos")));
+
+  EXPECT_EQ(chaos.exit_code, 0) << chaos.output;
+  EXPECT_THAT(chaos.output, HasSubstr("\"identical\": true"));
+  EXPECT_THAT(chaos.output, HasSubstr("\"member\": \"coordinator\""));
+  EXPECT_THAT(chaos.output, HasSubstr("\"fault\": \"\""));
+}
+
+TEST(MusterTest, ChaosRefusesWhatCannotProveAnything) {
+  const std::string linear = "chaos examples/linear.yaml ";
+  EXPECT_EQ(Muster("chaos 2>&1").exit_code, 2);
+  EXPECT_EQ(Muster("chaos --job linear-1 --compare 2>&1").exit_code, 2);
+  EXPECT_EQ(Muster(linear + "--roles ps,king 2>&1").exit_code, 2);
+  EXPECT_EQ(Muster(linear + "--kill-every soon 2>&1").exit_code, 2);
+  EXPECT_EQ(Muster(linear + "--signal STOP --stop-for 2m 2>&1").exit_code, 2);
+  const Outcome peaceful =
+      Muster(absl::StrCat(linear, "--no-compare --dir ", Folder("peaceful"), " 2>&1"));
+  EXPECT_EQ(peaceful.exit_code, 6);
+  EXPECT_THAT(peaceful.output, HasSubstr("ended before anybody was struck"));
+}
+
 }  // namespace
 }  // namespace muster::cli

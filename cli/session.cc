@@ -96,6 +96,7 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   AddFleetCommands(app, session);
   AddModelCommands(app, session);
   AddBenchCommands(app, session);
+  AddChaosCommand(app, session);
 }
 
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words) {

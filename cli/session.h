@@ -43,6 +43,7 @@ void AddCheckpointCommands(CLI::App& app, Session& session);
 void AddFleetCommands(CLI::App& app, Session& session);
 void AddModelCommands(CLI::App& app, Session& session);
 void AddBenchCommands(CLI::App& app, Session& session);
+void AddChaosCommand(CLI::App& app, Session& session);
 
 // Adds every command and the options they share. `session` outlives `app`.
 void BuildCommandLine(CLI::App& app, Session& session);
