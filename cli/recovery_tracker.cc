@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -81,25 +82,25 @@ void RecoveryTracker::Returned(const std::string& member) {
 void RecoveryTracker::Take(const v1::WatchJobResponse& update, absl::Duration now) {
   const uint32_t generation_before = job_.generation();
   job_ = update.job();
-  for (const v1::JobEvent& event : update.events()) {
-    if (event.state() == v1::RECOVERING && last_event_state_ != v1::RECOVERING) {
-      ++recoveries_[event.reason()];
-    }
-    last_event_state_ = event.state();
-  }
+  for (const v1::JobEvent& event : update.events()) TakeEvent(event);
   if (job_.generation() != generation_before) first_step_.reset();
-  const int64_t step = job_.progress().step();
-  if (!first_step_ && job_.state() == v1::RUNNING) {
-    first_step_ = step;
-    steps_again_ += std::max<int64_t>(0, last_step_ - step);
-    last_step_ = step;
-  }
-  last_step_ = std::max(last_step_, step);
+  if (!first_step_ && job_.state() == v1::RUNNING) first_step_ = job_.progress().step();
   std::erase_if(open_, [&](const Open& open) {
     if (!IsOver(open)) return false;
     strikes_[open.strike].recovery = now - strikes_[open.strike].at;
     return true;
   });
+}
+
+void RecoveryTracker::TakeEvent(const v1::JobEvent& event) {
+  const v1::JobState before = std::exchange(last_event_state_, event.state());
+  if (event.state() == v1::RECOVERING && before != v1::RECOVERING) ++recoveries_[event.reason()];
+  // Where it goes on only the message tells: "steps 40 to 200".
+  long first = 0;
+  if (event.reason() == "STARTED" && job_.has_recovery() &&
+      std::sscanf(event.message().c_str(), "steps %ld to", &first) == 1) {
+    steps_again_ += std::max<int64_t>(0, job_.recovery().step() - first);
+  }
 }
 
 bool RecoveryTracker::IsOver(const Open& open) const {

@@ -49,7 +49,7 @@ struct Strike {
   std::string member;
   absl::Duration at;                                   // since the beginning
   int64_t step = 0;                                    // of which had been heard then
-  absl::Duration recovery = absl::InfiniteDuration();  // until the next step was heard of
+  absl::Duration recovery = absl::InfiniteDuration();  // until a new step was heard of
   bool recovered() const { return recovery != absl::InfiniteDuration(); }
 };
 
@@ -59,8 +59,8 @@ class RecoveryTracker {
  public:
   // How a strike is known to be over.
   enum class Until {
-    kNextGeneration,  // a step of a later generation: earlier ones may be of before the strike
-    kNextStep,        // that, or a further step after Returned(): the generation may have gone on
+    kNextGeneration,  // a new step in a later generation: others may be of before the strike
+    kNextStep,        // that, or a new step after Returned(): the generation may have gone on
   };
   void Struck(ChaosRole role, const std::string& member, Until until, absl::Duration now);
   // The member runs again.
@@ -73,7 +73,7 @@ class RecoveryTracker {
   const Strike* pending() const;
   // How often the job began to recover, by the reason of that event.
   const std::map<std::string, int>& recoveries() const { return recoveries_; }
-  // Steps that were made, heard of, and made once more because a generation went back.
+  // Steps that were made once more because a recovery went back to before them.
   int64_t steps_again() const { return steps_again_; }
 
  private:
@@ -84,13 +84,13 @@ class RecoveryTracker {
     std::optional<int64_t> step_at_return;
   };
 
+  void TakeEvent(const v1::JobEvent& event);
   bool IsOver(const Open& open) const;
 
   v1::Job job_;
   std::vector<Strike> strikes_;
   std::vector<Open> open_;
   std::optional<int64_t> first_step_;  // heard of in this generation since it runs
-  int64_t last_step_ = 0;              // that was made, of those that still count
   v1::JobState last_event_state_ = v1::JOB_STATE_UNSPECIFIED;
   std::map<std::string, int> recoveries_;
   int64_t steps_again_ = 0;
