@@ -1,0 +1,113 @@
+// Members that are killed or stand still at random points of a job, as `muster chaos` does it: the
+// model comes out the same to the bit, and every recovery has its reason.
+#include "cli/chaos.h"
+
+#include <signal.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "cli/coordinator_client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::IsEmpty;
+
+// Of three milliseconds a step. (The name stands in the files of a checkpoint.) Adam has slots and
+// dropout random numbers: both have to be where they were.
+std::string Job(int64_t steps) {
+  return absl::Substitute(R"(
+name: chaos
+model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}
+data: {text: {path: examples/data/licences, holdout: 0.05}, batch_size: 8, seed: 1}
+training: {steps: $0, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
+resources: {workers: {min: 2, max: 2}, ps: 2}
+checkpoint: {every_steps: 100, keep_last: 2}
+)",
+                          steps);
+}
+
+// CHAOS_SEED=4 CHAOS_STRIKES=1000 bazel test //tests/chaos:chaos_test --test_env=CHAOS_SEED
+// --test_env=CHAOS_STRIKES: others, and as many, however long it takes.
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  int64_t value = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
+cli::ChaosOptions Strikes(int most) {
+  return {.seed = static_cast<uint64_t>(FromEnvironment("CHAOS_SEED", 14)),
+          .every = absl::Milliseconds(100),
+          .duration = std::getenv("CHAOS_STRIKES") != nullptr ? absl::InfiniteDuration()
+                                                              : absl::Seconds(35),
+          .strikes_max = static_cast<int>(FromEnvironment("CHAOS_STRIKES", most)),
+          .away = absl::Milliseconds(50),
+          .awaits_end = false,
+          .say = [](const std::string& line) { std::cerr << line << std::endl; }};
+}
+
+// Disturbs a job that has no end, suspends it where it is then, and compares it with one that was
+// told to come just as far.
+cli::ChaosReport ExpectTheSameModel(TrainingCluster& cluster, const cli::ChaosOptions& options) {
+  SCOPED_TRACE(absl::StrCat("seed ", options.seed));
+  cli::CoordinatorClient client(cluster.members().address());
+  const std::string job = cluster.Submit(Job(1'000'000'000));
+
+  auto report = cli::RunChaos(job, cluster.members(), client, options);
+
+  EXPECT_TRUE(report.ok()) << report.status();
+  if (!report.ok()) return {};
+  EXPECT_EQ(report->fault, "") << cluster.Logs();
+  EXPECT_THAT(report->other_ends, IsEmpty()) << "nobody dies but who was struck";
+  for (const cli::Strike& strike : report->strikes) EXPECT_TRUE(strike.recovered());
+
+  EXPECT_TRUE(client.SuspendJob(job).ok());
+  const int64_t step = cluster.AwaitState(job, v1::SUSPENDED).progress().step();
+  const std::string undisturbed = cluster.Run(Job(step));
+  EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
+  return *std::move(report);
+}
+
+int StrikesAtMembers(const cli::ChaosReport& report) {
+  return cli::FiguresOf(report.strikes, cli::ChaosRole::kPs).strikes +
+         cli::FiguresOf(report.strikes, cli::ChaosRole::kWorker).strikes;
+}
+
+TEST(ChaosTest, WhoeverIsKilledTheModelIsTheSameToTheBit) {
+  TrainingCluster cluster(
+      {.ps = 2, .workers = 2, .ps_threads = 1, .lease = absl::Milliseconds(1500)});
+
+  const cli::ChaosReport report = ExpectTheSameModel(cluster, Strikes(60));
+
+  EXPECT_GE(report.strikes.size(), 10);
+  EXPECT_EQ(report.recoveries,
+            (std::map<std::string, int>{{"MEMBER_LOST", StrikesAtMembers(report)}}));
+}
+
+// Somebody else has taken the place of one that stands still when it wakes up, and goes on where it
+// was.
+TEST(ChaosTest, WhoStandsStillBeyondItsLeaseDisturbsNobodyWhenItWakesUp) {
+  TrainingCluster cluster({.ps = 3, .workers = 3, .ps_threads = 1, .lease = absl::Seconds(1)});
+  cli::ChaosOptions options = Strikes(10);
+  options.signal = SIGSTOP;
+  options.stop_for = absl::Milliseconds(1500);
+
+  cli::ChaosReport report = ExpectTheSameModel(cluster, options);
+
+  EXPECT_GE(report.strikes.size(), 5);
+  EXPECT_GE(report.recoveries["MEMBER_LOST"], StrikesAtMembers(report) / 2)
+      << "they stood still for too short";
+}
+
+}  // namespace
+}  // namespace muster
