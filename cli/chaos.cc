@@ -122,8 +122,9 @@ class ChaosRun {
     const absl::Duration until = Now() + options_->duration;
     for (int strikes = 0; strikes < options_->strikes_max; ++strikes) {
       const ChaosDice::Throw next = dice.Next();
-      RETURN_IF_ERROR(Wait(absl::InfiniteDuration(), [](const RecoveryTracker& tracker) {
-        return tracker.pending() == nullptr && tracker.job().state() == v1::RUNNING;
+      RETURN_IF_ERROR(Wait(absl::InfiniteDuration(), [this](const RecoveryTracker& tracker) {
+        return options_->overlaps ||
+               (tracker.pending() == nullptr && tracker.job().state() == v1::RUNNING);
       }));
       SayRecovered();
       RETURN_IF_ERROR(

@@ -30,9 +30,10 @@ struct ChaosOptions {
   absl::Duration stop_for = absl::Seconds(8);     // the lease is 5 s
   absl::Duration away = absl::Milliseconds(300);  // from a death to the start of the next process
   absl::Duration deadline = absl::Seconds(60);    // of a recovery
-  bool awaits_end = true;                         // of the job; else returns when it has recovered
-  Interrupt* interrupt = nullptr;                 // may be null
-  std::function<void(const std::string&)> say;    // a line of what happens; may be empty
+  bool overlaps = false;   // strikes while the job recovers, too: `every` is from one to the next
+  bool awaits_end = true;  // of the job; else returns when it has recovered
+  Interrupt* interrupt = nullptr;               // may be null
+  std::function<void(const std::string&)> say;  // a line of what happens; may be empty
 };
 
 struct ChaosReport {

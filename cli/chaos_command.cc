@@ -31,6 +31,7 @@ struct ChaosCommand {
   JobClusterOptions job;
   std::string running;  // --job
   bool local = false;
+  bool overlap = false;
   std::string roles = "ps,worker,coordinator";
   std::string every = "10s";
   std::string duration = "5m";
@@ -64,20 +65,29 @@ absl::StatusOr<ChaosOptions> OptionsOf(const ChaosCommand& command, const Sessio
         "--deadline ", command.deadline, ": must be longer than --stop-for ", command.stop_for));
   }
   options.seed = command.seed ? *command.seed : std::random_device()();
+  options.overlaps = command.overlap;
   options.interrupt = session.interrupt;
   options.say = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   return options;
 }
 
-// Whether a run of the job repeats to the bit, whatever dies: every step waits for the same
-// workers.
+// Whether the job comes to the same bits whoever dies (docs/architecture.md, section 8): it goes on
+// from a version that all its shards have, with as many workers, and nothing that only the dead one
+// had counts.
 bool RepeatsToTheBit(const v1::JobSpec& spec) {
   const v1::SyncSpec& sync = spec.sync();
   const v1::WorkerCount& workers = spec.resources().workers();
-  const bool waits_for_all = sync.mode() == v1::SYNC_MODE_UNSPECIFIED || sync.mode() == v1::BSP ||
-                             sync.mode() == v1::ALLREDUCE;
-  return waits_for_all && sync.backup_workers() == 0 &&
-         (workers.max() == 0 || workers.max() == std::max(1, workers.min()));
+  if (workers.max() != 0 && workers.max() != std::max(1, workers.min())) return false;
+  if (sync.mode() == v1::SSP || sync.mode() == v1::ASP || sync.backup_workers() > 0) return false;
+  switch (sync.compression().kind()) {  // the others feed back their error
+    case v1::COMPRESSION_KIND_UNSPECIFIED:
+    case v1::COMPRESSION_NONE:
+    case v1::COMPRESSION_FP16:
+    case v1::COMPRESSION_BF16:
+      return true;
+    default:
+      return false;
+  }
 }
 
 // ---------------------------------------------------------------- the final checkpoint
@@ -329,15 +339,15 @@ void AddChaosCommand(CLI::App& app, Session& session) {
       ->check(CLI::Range(1, 64).description(""));
   chaos->add_option("--roles", command->roles, "Who; default: ps,worker,coordinator");
   chaos->add_option("--kill-every", command->every, "On average, once recovered; default: 10s");
+  chaos->add_flag("--overlap", command->overlap, "Strike while it still recovers, too");
   chaos->add_option("--for", command->duration, "Then it may end in peace; default: 5m");
   chaos->add_option("--signal", command->signal, "KILL, or STOP for a while; default: KILL")
       ->check(CLI::IsMember({"KILL", "STOP"}).description(""));
   chaos->add_option("--stop-for", command->stop_for, "With STOP, until CONT; default: 8s");
   chaos->add_option("--deadline", command->deadline, "Of a recovery; default: 60s");
   chaos->add_option("--seed", command->seed, "Of who and when; default: a random one");
-  const CLI::Option* compare =
-      chaos->add_flag("--compare,!--no-compare", command->compare_flag,
-                      "Undisturbed run first; default: bsp, fixed workers");
+  const CLI::Option* compare = chaos->add_flag("--compare,!--no-compare", command->compare_flag,
+                                               "Undisturbed run first; default: if it repeats");
   chaos->callback([command, compare, &session] {
     if (compare->count() > 0) command->compare = command->compare_flag;
     session.Fail(Chaos(*command, session));
