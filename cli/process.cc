@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -22,20 +23,27 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(10);
 
-// Fields 3 (state) and 22 (start time) of /proc/<pid>/stat; the name in field 2 may hold anything
-// but ends with ')'.
-bool ReadStat(pid_t pid, char& state, uint64_t& start_ticks) {
+struct ProcessStat {
+  char state = 0;            // field 3 of /proc/<pid>/stat
+  int threads = 0;           // 20
+  uint64_t start_ticks = 0;  // 22
+};
+
+// Nullopt: there is no such process. The name in field 2 may hold anything but ends with ')'.
+std::optional<ProcessStat> ReadStat(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::stringstream text;
   text << file.rdbuf();
   const std::string stat = text.str();
   const size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) return false;
+  if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(stat.substr(name_end + 1));
-  fields >> state;
+  ProcessStat read;
   std::string skipped;
-  for (int field = 4; field < 22; ++field) fields >> skipped;
-  return static_cast<bool>(fields >> start_ticks);
+  fields >> read.state;
+  for (int field = 4; field < 20; ++field) fields >> skipped;
+  fields >> read.threads >> skipped >> read.start_ticks;
+  return fields ? std::optional(read) : std::nullopt;
 }
 
 // Between fork and exec: only async-signal-safe calls. Writes errno to `error_fd` when it fails.
@@ -78,10 +86,12 @@ class FileDescriptor {
 }  // namespace
 
 bool Process::alive() const {
-  char state = 0;
-  uint64_t ticks = 0;
-  return pid > 0 && ReadStat(pid, state, ticks) && ticks == start_ticks && state != 'Z' &&
-         state != 'X';
+  if (pid <= 0) return false;
+  const std::optional<ProcessStat> stat = ReadStat(pid);
+  if (!stat || stat->start_ticks != start_ticks || stat->state == 'X') return false;
+  // The first thread of a killed process may have ended before the others, which hold its locks and
+  // ports while they finish a write.
+  return stat->state != 'Z' || stat->threads > 1;
 }
 
 absl::StatusOr<Process> StartProcess(const ProcessCommand& command) {
@@ -124,12 +134,11 @@ absl::StatusOr<Process> StartProcess(const ProcessCommand& command) {
     return absl::NotFoundError(
         absl::StrCat(binary, ": cannot run in ", directory, ": ", std::strerror(error)));
   }
-  Process process{.pid = pid};
-  char state = 0;
-  if (!ReadStat(pid, state, process.start_ticks)) {
+  const std::optional<ProcessStat> stat = ReadStat(pid);
+  if (!stat) {
     return absl::UnavailableError(absl::StrCat(binary, " ended at once; see ", command.log_path));
   }
-  return process;
+  return Process{.pid = pid, .start_ticks = stat->start_ticks};
 }
 
 absl::Status AwaitExit(absl::Span<const Process> processes, absl::Duration timeout) {

@@ -1,12 +1,18 @@
 #include "cli/process.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -85,6 +91,36 @@ TEST(ProcessTest, StopsWithSigtermOrElseSigkill) {
 
   EXPECT_FALSE(gentle->alive());
   EXPECT_FALSE(stubborn->alive());
+}
+
+// Fields of /proc/<pid>/stat behind the name: [0] is the state, [19] the start time.
+std::vector<std::string> StatOf(pid_t pid) {
+  const std::string stat = Contents(absl::StrCat("/proc/", pid, "/stat"));
+  return absl::StrSplit(stat.substr(stat.rfind(')') + 2), ' ');
+}
+
+TEST(ProcessTest, LivesUntilItsLastThreadHasEnded) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(ends[1]);
+    std::thread([fd = ends[0]] {
+      char end;
+      (void)!read(fd, &end, 1);
+      _exit(0);
+    }).detach();
+    syscall(SYS_exit, 0);  // of this thread alone
+  }
+  while (StatOf(pid)[0] != "Z") {
+  }
+  Process process{.pid = pid};
+  ASSERT_TRUE(absl::SimpleAtoi(StatOf(pid)[19], &process.start_ticks));
+
+  EXPECT_TRUE(process.alive());
+  close(ends[0]);
+  close(ends[1]);
+  EXPECT_EQ(AwaitExit({process}, absl::Seconds(10)), absl::OkStatus());
 }
 
 TEST(ProcessTest, AReusedIdIsAnotherProcess) {
