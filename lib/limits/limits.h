@@ -20,6 +20,20 @@ inline constexpr int64_t kRequestBytesMax =
 inline constexpr int kServerThreadsMax = 1024;  // of the coordinator, for calls that block:
                                                 // creates, downloads, saves, shards, short ones
 inline constexpr int kStreamsOfConnectionMax = 128;  // and one for each shard that a ps may have
+
+// The coordinator's port, where nobody has to prove who he is.
+inline constexpr int64_t kResidentBytesMax =
+    768 << 20;  // of the coordinator; beyond it only who has not begun many calls begins another
+inline constexpr int kConnectionsMax = kAttachedMembersMax + 1024;
+inline constexpr double kConnectionsPerSecond = 200;  // 4,096 members are back in 17 s
+inline constexpr int kCallsOpenMax = 16384;           // of all connections; some 10 KB each
+inline constexpr int kCallsOfNewConnectionMax = 128;  // that it may begin at once
+inline constexpr double kCallsOfConnectionPerSecond =
+    50;  // beyond those that the server ends: so fast two slow cores clear them away, of 64 clients
+inline constexpr double kCallsEndedPerSecond =
+    4000;  // likewise; of all connections, beyond which what ends counts as if it were abandoned
+
+// The calls themselves.
 inline constexpr int kCreateCallsMax = 64;
 inline constexpr int kModelImportsMax = 2;    // at once; each holds its model's values
 inline constexpr int kDownloadCallsMax = 32;  // a disk serves no more at once

@@ -16,8 +16,8 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/impl/server_builder_plugin.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "grpcpp/server_posix.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
 #include "lib/limits/limits.h"
@@ -26,6 +26,7 @@
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/ended_jobs.h"
 #include "services/coordinator/fleet_service.h"
+#include "services/coordinator/front_door.h"
 #include "services/coordinator/job_service.h"
 
 ABSL_FLAG(std::string, listen, "0.0.0.0:7070", "host:port of the gRPC services; port 0 picks one");
@@ -138,19 +139,22 @@ int Main() {
     builder.SetOption(std::make_unique<WithoutReflection>());
   }
   ConfigureServer(builder);
-  int port = 0;
-  builder.AddListeningPort(absl::GetFlag(FLAGS_listen), grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&jobs);
   builder.RegisterService(&fleet);
   builder.RegisterService(&checkpoints);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    LOG(ERROR) << "cannot listen on " << absl::GetFlag(FLAGS_listen)
-               << ": is another process using the port, and is the host one of this machine? Give "
+  CHECK(server != nullptr) << "it listens nowhere: what could be in its way?";
+  const auto door = FrontDoor::Listen(absl::GetFlag(FLAGS_listen), {});
+  if (!door.ok()) {
+    LOG(ERROR) << "cannot listen on " << absl::GetFlag(FLAGS_listen) << " ("
+               << door.status().message()
+               << "): is another process using the port, and is the host one of this machine? Give "
                   "another --listen=host:port; port 0 picks a free one";
-    return kExitUnavailable;
+    return ExitCodeOf(door.status());
   }
-  const std::string address = absl::StrCat(HostOf(absl::GetFlag(FLAGS_listen)), ":", port);
+  (*door)->Open([&server](int socket) { grpc::AddInsecureChannelFromFd(server.get(), socket); });
+  const std::string address =
+      absl::StrCat(HostOf(absl::GetFlag(FLAGS_listen)), ":", (*door)->port());
   LOG(INFO) << "serving on " << address << ", metrics at " << metrics.url();
   if (const std::string path = absl::GetFlag(FLAGS_address_file);
       !path.empty() && !WriteAddressFile(path, address)) {
@@ -162,6 +166,7 @@ int Main() {
 
   LOG(INFO) << "stopping";
   server->GetHealthCheckService()->SetServingStatus(false);
+  (*door)->StopAccepting();
   server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   return kExitOk;
 }

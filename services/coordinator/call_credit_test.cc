@@ -1,0 +1,145 @@
+#include "services/coordinator/call_credit.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster {
+namespace {
+
+constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+constexpr CallCredit::Limits kLimits = {
+    .first = 2, .most = 3, .per_second = 1, .message_bytes_max = 10};
+constexpr CallCredit::Terms kTerms = {.open_max = 100};
+constexpr absl::Duration kStart = absl::Seconds(1000);
+
+std::string Frame(int type, int flags, uint32_t stream, const std::string& payload = "") {
+  std::string frame = {0, 0, static_cast<char>(payload.size()), static_cast<char>(type),
+                       static_cast<char>(flags)};
+  for (int shift = 24; shift >= 0; shift -= 8) frame.push_back(static_cast<char>(stream >> shift));
+  return frame + payload;
+}
+std::string Begin(uint32_t stream) { return Frame(1, 4, stream, "headers"); }
+std::string Reset(uint32_t stream) { return Frame(3, 0, stream, "code"); }
+std::string Trailers(uint32_t stream) { return Frame(1, 5, stream, "status"); }
+
+// A connection that has sent its preface.
+class CallCreditTest : public ::testing::Test {
+ protected:
+  CallCreditTest() { EXPECT_EQ(Up(kPreface), 24); }
+
+  size_t Up(const std::string& bytes, const CallCredit::Terms& terms = kTerms,
+            absl::Duration now = kStart) {
+    const auto passed = credit_.PassToServer(bytes, terms, now);
+    EXPECT_TRUE(passed.ok()) << passed.status();
+    return passed.value_or(0);
+  }
+  size_t Down(const std::string& bytes) { return credit_.PassToClient(bytes, returns_); }
+
+  CallCredit credit_{kLimits, kStart};
+  double returns_ = 100;
+};
+
+TEST_F(CallCreditTest, ACallWithoutCreditWaitsForTime) {
+  const std::string calls = Begin(1) + Begin(3) + Begin(5);
+  EXPECT_EQ(Up(calls), Begin(1).size() * 2);
+  EXPECT_TRUE(credit_.waiting());
+  EXPECT_EQ(credit_.open(), 2);
+
+  EXPECT_EQ(Up(Begin(5), kTerms, kStart + absl::Milliseconds(900)), 0);
+  EXPECT_EQ(Up(Begin(5), kTerms, kStart + absl::Milliseconds(1100)), Begin(5).size());
+  EXPECT_FALSE(credit_.waiting());
+}
+
+TEST_F(CallCreditTest, WhatTheClientAbandonsGivesNoCreditBack) {
+  const std::string calls = Begin(1) + Reset(1) + Begin(3) + Reset(3);
+  EXPECT_EQ(Up(calls + Begin(5)), calls.size());
+  EXPECT_EQ(credit_.open(), 0);
+  EXPECT_TRUE(credit_.waiting());
+}
+
+TEST_F(CallCreditTest, WhatTheServerEndsGivesItsCreditBackAtOnce) {
+  for (uint32_t stream = 1; stream < 99; stream += 2) {
+    EXPECT_EQ(Up(Begin(stream)), Begin(stream).size());
+    EXPECT_EQ(Down(Trailers(stream)), Trailers(stream).size());
+  }
+  EXPECT_EQ(credit_.open(), 0);
+}
+
+TEST_F(CallCreditTest, AServerThatEndsTooManyCallsGivesNoCreditBack) {
+  returns_ = 1;
+  EXPECT_GT(Up(Begin(1) + Begin(3)), 0);
+  Down(Trailers(1) + Reset(3));
+
+  EXPECT_EQ(credit_.open(), 0);
+  EXPECT_EQ(Up(Begin(5) + Begin(7)), Begin(5).size());
+}
+
+TEST_F(CallCreditTest, NoMoreIsSavedUpThanTheMost) {
+  const absl::Duration later = kStart + absl::Hours(1);
+  EXPECT_EQ(Up(Begin(1) + Begin(3) + Begin(5) + Begin(7), kTerms, later), 3 * Begin(1).size());
+}
+
+TEST_F(CallCreditTest, NoMoreCallsAreOpenThanTheTermsAllow) {
+  EXPECT_EQ(Up(Begin(1) + Begin(3), {.open_max = 1}), Begin(1).size());
+  Down(Trailers(1));
+  EXPECT_EQ(Up(Begin(3), {.open_max = 1}), Begin(3).size());
+}
+
+TEST_F(CallCreditTest, InHardTimesOnlyWhoHasSavedMayBegin) {
+  EXPECT_EQ(Up(Begin(1) + Begin(3), {.open_max = 100, .above = 1}), Begin(1).size());
+}
+
+TEST_F(CallCreditTest, EndsOfMessagesAndOfTheClientsSideAreNoEndsOfCalls) {
+  EXPECT_GT(Up(Begin(1) + Frame(0, 1, 1, "message") + Frame(1, 5, 1, "trailers")), 0);
+  Down(Frame(1, 4, 1, "headers") + Frame(0, 0, 1, "message"));
+  EXPECT_EQ(credit_.open(), 1);
+}
+
+TEST_F(CallCreditTest, CountsWhatOpenCallsHaveSentUpToAMessageEach) {
+  EXPECT_GT(Up(Begin(1) + Frame(0, 0, 1, "12345") + Begin(3) + Frame(0, 0, 3, "123456")), 0);
+  EXPECT_EQ(credit_.message_bytes(), 11);
+  EXPECT_GT(Up(Frame(0, 0, 3, "123456") + Frame(0, 0, 99, "of no call")), 0);
+  EXPECT_EQ(credit_.message_bytes(), 5 + kLimits.message_bytes_max);
+  Down(Trailers(3));
+  EXPECT_EQ(credit_.message_bytes(), 5);
+  Up(Reset(1));
+  EXPECT_EQ(credit_.message_bytes(), 0);
+}
+
+TEST_F(CallCreditTest, BytesMayComeOneByOne) {
+  const std::string calls = Frame(4, 0, 0) + Begin(1) + Frame(0, 0, 1, "message") + Begin(3);
+  CallCredit credit(kLimits, kStart);
+  std::string held;
+  size_t passed = 0;
+  for (const char byte : kPreface + calls) {
+    held.push_back(byte);
+    const auto some = credit.PassToServer(held, kTerms, kStart);
+    ASSERT_TRUE(some.ok());
+    passed += *some;
+    held.erase(0, *some);
+  }
+  EXPECT_EQ(passed, 24 + calls.size());
+  EXPECT_EQ(credit.open(), 2);
+
+  const std::string ends = Trailers(1) + Trailers(3);
+  for (const char byte : ends) {
+    held.push_back(byte);
+    held.erase(0, credit.PassToClient(held, returns_));
+  }
+  EXPECT_EQ(held, "");
+  EXPECT_EQ(credit.open(), 0);
+}
+
+TEST(CallCreditGreetingTest, WhatDoesNotBeginAsHttp2DoesIsRefused) {
+  CallCredit credit(kLimits, kStart);
+  EXPECT_TRUE(credit.PassToServer("PRI * HT", kTerms, kStart).ok());
+  EXPECT_FALSE(credit.greeted());
+  EXPECT_TRUE(absl::IsInvalidArgument(credit.PassToServer("TP/1.1", kTerms, kStart).status()));
+}
+
+}  // namespace
+}  // namespace muster

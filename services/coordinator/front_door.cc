@@ -1,0 +1,435 @@
+#include "services/coordinator/front_door.h"
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "lib/concurrency/steady_wait.h"
+#include "lib/status/status.h"
+#include "lib/transport/tcp_socket.h"
+
+namespace muster {
+namespace {
+
+constexpr size_t kPieceBytes = 16 << 10;
+constexpr int kPiecesAtOnce = 8;  // of one connection, before others have their turn
+constexpr int kBacklog = 1024;
+constexpr absl::Duration kTick = absl::Milliseconds(20);
+// So long a client may still read what a server that has hung up said last.
+constexpr absl::Duration kFarewellMax = absl::Seconds(10);
+constexpr absl::Duration kReliefInterval = absl::Milliseconds(200);
+constexpr int kDescriptorsOfConnection = 3;
+constexpr int kOtherDescriptors = 512;  // of the store, checkpoints, logs
+
+// Keys of what is watched: a listener, or a connection's number, with a mark for its server's side.
+constexpr uint64_t kListener = 0;
+constexpr uint64_t kServerSide = uint64_t{1} << 63;
+
+struct Wanted {
+  bool in, out;
+};
+uint32_t Events(Wanted wanted) {
+  return (wanted.in ? uint32_t{EPOLLIN} : 0) | (wanted.out ? uint32_t{EPOLLOUT} : 0);
+}
+
+absl::StatusOr<FileDescriptor> ListenAt(const SocketAddress& address) {
+  FileDescriptor listener(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int on = 1, off = 0;
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.family() == AF_INET6) {
+    setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (bind(listener.get(), address.data(), address.size()) != 0 ||
+      listen(listener.get(), kBacklog) != 0) {
+    return absl::UnavailableError(absl::StrCat(address.ToString(), ": ", std::strerror(errno)));
+  }
+  return listener;
+}
+
+absl::StatusOr<std::vector<FileDescriptor>> ListenAtAll(const std::string& host, uint16_t port) {
+  std::vector<FileDescriptor> listeners;
+  if (host == "0.0.0.0" || host == "::") {  // one that takes both, where the kernel has IPv6
+    auto listener = ListenAt(SocketAddress::AnyV6(port));
+    if (!listener.ok()) listener = ListenAt(SocketAddress::AnyV4(port));
+    RETURN_IF_ERROR(listener.status());
+    listeners.push_back(*std::move(listener));
+    return listeners;
+  }
+  ASSIGN_OR_RETURN(const auto addresses, SocketAddress::Resolve(host, port));
+  absl::Status fault = absl::UnavailableError("it has no address");
+  for (const SocketAddress& address : addresses) {
+    auto listener = ListenAt(address);
+    if (!listener.ok()) {
+      fault = listener.status();
+    } else {
+      listeners.push_back(*std::move(listener));
+      if (port == 0) break;  // at another address the same port need not be free
+    }
+  }
+  if (listeners.empty()) return fault;
+  return listeners;
+}
+
+// As many as this process may have.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Strangers must not take the descriptors that the store and checkpoints need.
+int ConnectionsFor(int wanted) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  const auto descriptors = static_cast<int64_t>(limit.rlim_cur);
+  return static_cast<int>(
+      std::clamp<int64_t>((descriptors - kOtherDescriptors) / kDescriptorsOfConnection, 1, wanted));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Listen(const std::string& host_port,
+                                                             const Options& options) {
+  const size_t colon = host_port.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || !absl::SimpleAtoi(host_port.substr(colon + 1), &port) ||
+      port < 0 || port > std::numeric_limits<uint16_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", host_port, "' is no host:port"));
+  }
+  absl::string_view host = absl::string_view(host_port).substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  ASSIGN_OR_RETURN(auto listeners, ListenAtAll(host.empty() ? "0.0.0.0" : std::string(host),
+                                               static_cast<uint16_t>(port)));
+  RaiseDescriptorLimit();
+  Options possible = options;
+  possible.connections_max = ConnectionsFor(options.connections_max);
+  if (possible.connections_max < options.connections_max) {
+    LOG(WARNING) << "at most " << possible.connections_max << " connections, for want of file "
+                 << "descriptors: raise the limit (ulimit -n)";
+  }
+  FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));
+  if (!events) return absl::ResourceExhaustedError(absl::StrCat("epoll: ", std::strerror(errno)));
+  return std::unique_ptr<FrontDoor>(
+      new FrontDoor(possible, std::move(listeners), std::move(events)));
+}
+
+FrontDoor::FrontDoor(const Options& options, std::vector<FileDescriptor> listeners,
+                     FileDescriptor events)
+    : options_(options),
+      listeners_(std::move(listeners)),
+      events_(std::move(events)),
+      port_(SocketAddress::LocalOf(listeners_.front().get()).port()),
+      now_(SteadyNow()),
+      accepts_(options.connections_per_second * absl::ToDoubleSeconds(kSaved)),
+      returns_(options.returns_per_second * absl::ToDoubleSeconds(kSaved)),
+      saved_(now_),
+      piece_(2 * kPieceBytes) {}
+
+FrontDoor::~FrontDoor() {
+  {
+    absl::MutexLock lock(&mu_);
+    wanted_ = State::kClosed;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void FrontDoor::Open(std::function<void(int)> serve) {
+  CHECK(!thread_.joinable()) << "a door is opened once";
+  thread_ = std::thread([this, serve = std::move(serve)] { Run(serve); });
+}
+
+void FrontDoor::StopAccepting() {
+  absl::MutexLock lock(&mu_);
+  wanted_ = State::kStaying;
+  auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return is_ == State::kStaying; };
+  if (thread_.joinable()) mu_.Await(absl::Condition(&stopped));
+}
+
+void FrontDoor::Run(const std::function<void(int)>& serve) {
+  std::array<epoll_event, 256> events;
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      is_ = wanted_;
+      if (is_ == State::kClosed) return connections_.clear();
+      accepting_ = is_ == State::kAccepting;
+    }
+    LookAtClock();
+    const int count = epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()),
+                                 static_cast<int>(absl::ToInt64Milliseconds(kTick)));
+    now_ = SteadyNow();
+    for (int i = 0; i < count; ++i) {
+      const uint64_t key = events[i].data.u64;
+      if (key == kListener) {
+        Accept(serve);
+      } else {
+        HandleEvent(key & ~kServerSide, (key & kServerSide) != 0, events[i].events);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- coming in
+
+void FrontDoor::Accept(const std::function<void(int)>& serve) {
+  for (const FileDescriptor& listener : listeners_) {
+    while (accepts_ >= 1) {
+      FileDescriptor client(
+          accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!client) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+          PLOG_EVERY_N(WARNING, 100) << "a connection cannot be accepted yet";
+          accepts_ = 0;  // others may hang up meanwhile
+        }
+        break;
+      }
+      accepts_ -= 1;
+      if (static_cast<int>(connections_.size()) >= options_.connections_max && !MakeRoom()) {
+        LOG_EVERY_N(WARNING, 100) << "a connection is refused: " << connections_.size()
+                                  << " are open, the limit, and all have calls";
+        continue;
+      }
+      Admit(std::move(client), serve);
+    }
+  }
+}
+
+// Who has no calls open can come again.
+bool FrontDoor::MakeRoom() {
+  const Connections::value_type* idlest = nullptr;
+  for (const auto& entry : connections_) {
+    if (entry.second->credit.open() > 0) continue;
+    if (idlest == nullptr || entry.second->active < idlest->second->active) idlest = &entry;
+  }
+  if (idlest == nullptr) return false;
+  Close(idlest->first);
+  return true;
+}
+
+void FrontDoor::Admit(FileDescriptor client, const std::function<void(int)>& serve) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
+    PLOG_EVERY_N(WARNING, 100) << "a connection is refused";
+    return;
+  }
+  const int on = 1;
+  setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  const uint64_t number = next_number_++;
+  Connection& connection = *connections_
+                                .emplace(number, std::unique_ptr<Connection>(new Connection{
+                                                     .client = std::move(client),
+                                                     .server = FileDescriptor(pair[0]),
+                                                     .credit = CallCredit(options_.credit, now_),
+                                                     .opened = now_,
+                                                     .active = now_}))
+                                .first->second;
+  for (const auto& [fd, key] : {std::pair(connection.client.get(), number),
+                                std::pair(connection.server.get(), number | kServerSide)}) {
+    epoll_event event = {.events = EPOLLIN, .data = {.u64 = key}};
+    PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+  }
+  connection.client_events = connection.server_events = EPOLLIN;
+  serve(pair[1]);
+}
+
+// ---------------------------------------------------------------- passing on
+
+void FrontDoor::HandleEvent(uint64_t number, bool server_side, uint32_t events) {
+  const auto found = connections_.find(number);
+  if (found == connections_.end()) return;  // closed by an event before this one
+  Connection& connection = *found->second;
+  connection.active = now_;
+  const bool hung_up = (events & (EPOLLHUP | EPOLLERR)) != 0;
+  if (hung_up && !server_side) return Close(number);
+  if (hung_up) connection.server_gone = true;
+  const bool readable = (events & EPOLLIN) != 0, writable = (events & EPOLLOUT) != 0;
+  PassOn(number, connection,
+         {.up = server_side ? writable : readable,
+          .down = server_side ? readable || hung_up : writable});
+}
+
+void FrontDoor::PassOn(uint64_t number, Connection& connection, Ways ways) {
+  const int before = connection.credit.open();
+  // First what ends calls.
+  bool stays = !ways.down || PassDown(connection) == Fate::kStays;
+  ways.up |= connection.credit.waiting();
+  if (stays && ways.up && !connection.server_gone) stays = PassUp(connection) == Fate::kStays;
+  calls_ += connection.credit.open() - before;
+  if (!stays) return Close(number);
+  Watch(number, connection);
+}
+
+FrontDoor::Fate FrontDoor::PassUp(Connection& connection) {
+  const CallCredit::Terms terms = {
+      .open_max = calls_ < options_.calls_max ? options_.credit.most : kCallsAlways,
+      .above = memory_short_ ? options_.credit.first - kCallsAlways : 0.0};
+  return Pass(
+      connection.client.get(), connection.server.get(), connection.up,
+      [&](absl::string_view bytes) { return connection.credit.PassToServer(bytes, terms, now_); });
+}
+
+FrontDoor::Fate FrontDoor::PassDown(Connection& connection) {
+  return Pass(connection.server.get(), connection.client.get(), connection.down,
+              [&](absl::string_view bytes) -> absl::StatusOr<size_t> {
+                return connection.credit.PassToClient(bytes, returns_);
+              });
+}
+
+template <typename Judge>
+FrontDoor::Fate FrontDoor::Pass(int from, int to, Way& way, Judge judge) {
+  char* const piece = piece_.data();
+  size_t size = way.held.size();
+  std::memcpy(piece, way.held.data(), size);
+  size_t passed = way.passed;
+  for (int pieces = 0; pieces <= kPiecesAtOnce; ++pieces) {
+    const auto more = judge(absl::string_view(piece + passed, size - passed));
+    if (!more.ok()) return Fate::kEnds;
+    passed += *more;
+    if (passed > 0) {
+      const ssize_t sent = send(to, piece, passed, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) return Fate::kEnds;
+      const size_t gone = static_cast<size_t>(std::max<ssize_t>(sent, 0));
+      passed -= gone;
+      size -= gone;
+      std::memmove(piece, piece + gone, size);
+    }
+    // What may not pass, but for a part of a header, is a call that waits for credit.
+    if (passed > 0 || size >= CallCredit::kHeaderBytes || pieces == kPiecesAtOnce) break;
+    const ssize_t read = recv(from, piece + size, kPieceBytes, MSG_DONTWAIT);
+    if (read < 0 && (errno == EAGAIN || errno == EINTR)) break;
+    if (read <= 0) return Fate::kEnds;
+    size += static_cast<size_t>(read);
+  }
+  if (way.held.capacity() > kPieceBytes / 16 && size < CallCredit::kHeaderBytes) way.held = {};
+  way.held.assign(piece, size);
+  way.passed = passed;
+  return Fate::kStays;
+}
+
+// A client that takes nothing more is not listened to: what it asked for could only pile up.
+void FrontDoor::Watch(uint64_t number, Connection& connection) {
+  auto watch = [&](const FileDescriptor& fd, uint64_t key, uint32_t events, uint32_t& watched) {
+    if (std::exchange(watched, events) == events) return;
+    epoll_event event = {.events = events, .data = {.u64 = key}};
+    PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_MOD, fd.get(), &event) == 0);
+  };
+  const bool up_stands =
+      connection.up.passed > 0 || connection.up.held.size() >= CallCredit::kHeaderBytes;
+  const bool down_stands = connection.down.passed > 0;
+  watch(connection.client, number,
+        Events({.in = !up_stands && !down_stands && !connection.server_gone,
+                .out = down_stands || connection.server_gone}),
+        connection.client_events);
+  if (connection.server_gone) {
+    // Its hanging up would be news for ever.
+    epoll_ctl(events_.get(), EPOLL_CTL_DEL, connection.server.get(), nullptr);
+    return;
+  }
+  watch(connection.server, number | kServerSide,
+        Events({.in = !down_stands, .out = connection.up.passed > 0}), connection.server_events);
+}
+
+void FrontDoor::Close(uint64_t number) {
+  const auto found = connections_.find(number);
+  calls_ -= found->second->credit.open();
+  connections_.erase(found);
+}
+
+// ---------------------------------------------------------------- time
+
+void FrontDoor::LookAtClock() {
+  now_ = SteadyNow();
+  LookAtMemory();
+  auto save = [&](double saved, double per_second) {
+    return std::min(saved + per_second * absl::ToDoubleSeconds(now_ - saved_),
+                    per_second * absl::ToDoubleSeconds(kSaved));
+  };
+  accepts_ = save(accepts_, options_.connections_per_second);
+  returns_ = save(returns_, options_.returns_per_second);
+  saved_ = now_;
+  WatchListeners(accepting_ && accepts_ >= 1);
+
+  std::vector<uint64_t> waiting, late;
+  for (const auto& [number, connection] : connections_) {
+    const bool silent =
+        !connection->credit.greeted() && now_ - connection->opened > options_.greeting_max;
+    const bool gone = connection->server_gone && now_ - connection->active > kFarewellMax;
+    if (silent || gone) {
+      late.push_back(number);
+    } else if (connection->credit.waiting()) {
+      waiting.push_back(number);
+    }
+  }
+  for (const uint64_t number : late) Close(number);
+  for (const uint64_t number : waiting) PassOn(number, *connections_.at(number), {.up = true});
+}
+
+void FrontDoor::LookAtMemory() {
+  const int64_t most = options_.resident_bytes_max;
+  memory_short_ = options_.resident_bytes() > most;
+  if (!memory_short_ || now_ - relieved_ < kReliefInterval) return;
+  // What was freed counts as the process's until malloc gives it back.
+  malloc_trim(0);
+  const int64_t resident = options_.resident_bytes();
+  LOG_EVERY_N(WARNING, 100) << "short of memory: " << resident << " bytes of " << most << ", "
+                            << connections_.size() << " connections have " << calls_ << " calls";
+  if (resident > most) HangUpOnLargest(resident - most * 3 / 4);
+  relieved_ = now_;
+}
+
+void FrontDoor::HangUpOnLargest(int64_t bytes) {
+  std::vector<std::pair<int64_t, uint64_t>> large;
+  for (const auto& [number, connection] : connections_) {
+    const int64_t has = connection->credit.message_bytes();
+    if (has > options_.spared_bytes) large.emplace_back(has, number);
+  }
+  std::sort(large.rbegin(), large.rend());
+  for (size_t i = 0; i < large.size() && bytes > 0; ++i) {
+    bytes -= large[i].first;
+    LOG_EVERY_N(WARNING, 100) << "short of memory: hung up on a connection with up to "
+                              << large[i].first << " bytes of messages under way";
+    Close(large[i].second);
+  }
+}
+
+int64_t FrontDoor::ResidentBytes() {
+  char text[64] = {};
+  const FileDescriptor file(open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+  long long size = 0, resident = 0;
+  if (read(file.get(), text, sizeof(text) - 1) <= 0 ||
+      sscanf(text, "%lld %lld", &size, &resident) != 2) {
+    return 0;
+  }
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+void FrontDoor::WatchListeners(bool on) {
+  if (std::exchange(listening_, on) == on) return;
+  for (const FileDescriptor& listener : listeners_) {
+    epoll_event event = {.events = EPOLLIN, .data = {.u64 = kListener}};
+    PCHECK(epoll_ctl(events_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listener.get(), &event) ==
+           0);
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,139 @@
+// The coordinator's port: takes connections in and passes on what they carry, no faster than the
+// gRPC server behind it can clear it away.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "lib/limits/limits.h"
+#include "lib/transport/file_descriptor.h"
+#include "services/coordinator/call_credit.h"
+
+namespace muster {
+
+// gRPC 1.51 bounds neither the calls that a client has abandoned and the server has not cleared
+// away yet, nor those of a client that acknowledges no settings, nor answers that nobody reads, nor
+// connections. Behind this door a connection has what its CallCredit allows, all together have
+// `calls_max` calls, and who does not read is not heard.
+//
+// One thread passes on what all connections carry. Of each it keeps one piece at most, and only
+// while the other side takes no more. Not thread-safe itself.
+class FrontDoor {
+ public:
+  struct Options {
+    CallCredit::Limits credit = {.first = limits::kCallsOfNewConnectionMax,
+                                 .most = limits::kStreamsOfConnectionMax + limits::kShardThreadsMax,
+                                 .per_second = limits::kCallsOfConnectionPerSecond};
+    // Beyond these a connection may still have kCallsAlways.
+    int calls_max = limits::kCallsOpenMax;
+    // So many calls of all connections give their credit back when they end; as many as in kSaved
+    // at once.
+    double returns_per_second = limits::kCallsEndedPerSecond;
+    int connections_max = limits::kConnectionsMax;
+    double connections_per_second = limits::kConnectionsPerSecond;  // likewise
+    // While the process has more memory, only connections begin calls that have not lately begun
+    // many, and those are hung up on whose messages under way may have the most of it.
+    int64_t resident_bytes_max = limits::kResidentBytesMax;
+    std::function<int64_t()> resident_bytes = ResidentBytes;  // often: must be cheap
+    int64_t spared_bytes = 2 * limits::kRequestBytesMax;      // nobody who has less is
+    absl::Duration greeting_max = limits::kFirstMessageMax;
+  };
+  static constexpr int kCallsAlways = 4;
+  // Of this process.
+  static int64_t ResidentBytes();
+  static constexpr absl::Duration kSaved = absl::Seconds(4);
+
+  // Listens at host:port, where 0.0.0.0 and [::] are all addresses of this host and port 0 is one
+  // that is free. UNAVAILABLE: nobody can listen there; INVALID_ARGUMENT: no host:port.
+  static absl::StatusOr<std::unique_ptr<FrontDoor>> Listen(const std::string& host_port,
+                                                           const Options& options);
+  // Hangs up on everybody.
+  ~FrontDoor();
+
+  int port() const { return port_; }
+
+  // Lets connections in. `serve` is given the server's end of each, a stream socket that does not
+  // block and is the server's own from then on; on the door's thread. Once.
+  void Open(std::function<void(int socket)> serve);
+  // Lets nobody in any more; who is in stays. `serve` is not called once this has returned.
+  void StopAccepting();
+
+ private:
+  // What goes one way and could not go on.
+  struct Way {
+    std::string held;
+    size_t passed = 0;  // so much of it waits for nothing but the other side
+  };
+  struct Connection {
+    FileDescriptor client, server;
+    CallCredit credit;
+    absl::Duration opened;
+    absl::Duration active;  // when something last happened at it
+    Way up = {}, down = {};
+    uint32_t client_events = 0, server_events = 0;  // that are watched
+    bool server_gone = false;                       // what it said last is still passed on
+  };
+  using Connections = absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>>;
+  struct Ways {
+    bool up = false, down = false;
+  };
+  enum class Fate { kStays, kEnds };
+  enum class State { kAccepting, kStaying, kClosed };
+
+  FrontDoor(const Options& options, std::vector<FileDescriptor> listeners, FileDescriptor events);
+
+  // All of the door's thread.
+  void Run(const std::function<void(int)>& serve) ABSL_LOCKS_EXCLUDED(mu_);
+  void Accept(const std::function<void(int)>& serve);
+  bool MakeRoom();
+  void Admit(FileDescriptor client, const std::function<void(int)>& serve);
+  void HandleEvent(uint64_t number, bool server_side, uint32_t events);
+  void PassOn(uint64_t number, Connection& connection, Ways ways);
+  Fate PassUp(Connection& connection);
+  Fate PassDown(Connection& connection);
+  template <typename Judge>
+  Fate Pass(int from, int to, Way& way, Judge judge);
+  void Watch(uint64_t number, Connection& connection);
+  void Close(uint64_t number);
+  void LookAtClock();
+  void LookAtMemory();
+  void HangUpOnLargest(int64_t bytes);
+  void WatchListeners(bool on);
+
+  const Options options_;
+  const std::vector<FileDescriptor> listeners_;
+  const FileDescriptor events_;
+  const int port_;
+
+  absl::Mutex mu_;
+  State wanted_ ABSL_GUARDED_BY(mu_) = State::kAccepting;
+  State is_ ABSL_GUARDED_BY(mu_) = State::kAccepting;  // as the thread knows it
+
+  // All of the door's thread.
+  Connections connections_;
+  uint64_t next_number_ = 1;
+  int calls_ = 0;  // open, of all connections
+  absl::Duration now_;
+  bool accepting_ = false;
+  bool listening_ = false;
+  bool memory_short_ = false;
+  absl::Duration relieved_ = -absl::InfiniteDuration();
+  double accepts_, returns_;  // that are saved up
+  absl::Duration saved_;      // until when they are
+  std::vector<char> piece_;
+
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace muster
