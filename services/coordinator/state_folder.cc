@@ -40,8 +40,15 @@ absl::Status StateFolder::MakeJob(const std::string& id) const { return MakeDura
 
 absl::Status StateFolder::SetJobAside(const std::string& id) const {
   std::error_code error;
-  if (fs::exists(job(id), error)) fs::rename(job(id), job(id) + kAsideSuffix, error);
-  return FromCode(error, job(id));
+  if (!fs::exists(job(id), error)) return FromCode(error, job(id));
+  fs::rename(job(id), job(id) + kAsideSuffix, error);
+  RETURN_IF_ERROR(FromCode(error, job(id)));
+  // Or else, when the store has forgotten the job, a power cut could bring its folder back for
+  // good.
+  const absl::Status synced = SyncFolder(path_ + "/jobs");
+  if (synced.ok()) return synced;
+  fs::rename(job(id) + kAsideSuffix, job(id), error);
+  return WithReason(synced, "STATE_DIR_FAILED");
 }
 
 void StateFolder::RemoveJobSetAside(const std::string& id) const {

@@ -29,8 +29,8 @@ class StateFolder {
   std::string metrics_log(const std::string& id) const { return job(id) + "/metrics.jsonl"; }
 
   absl::Status MakeJob(const std::string& id) const;
-  // In two steps, since the second takes its time: after the first nobody finds the job's files.
-  // A job without a folder has none to remove.
+  // In two steps, since the second takes its time: after the first nobody finds the job's files,
+  // not even after a power cut. A job without a folder has none to remove.
   absl::Status SetJobAside(const std::string& id) const;
   void RemoveJobSetAside(const std::string& id) const;
   // What a crash left between the two.

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "lib/status/status.h"
+#include "services/coordinator/recorded_disk.h"
 
 namespace muster {
 namespace {
@@ -36,6 +37,23 @@ TEST(StateFolderTest, AJobsFilesAreOutOfSightAtOnceAndGoneInTheEndCrashOrNot) {
 
   EXPECT_TRUE(fs::is_empty(path + "/jobs"));
   EXPECT_TRUE(folder->SetJobAside("never-ran-3").ok());
+}
+
+TEST(StateFolderTest, APowerCutDoesNotBringBackWhatWasSetAside) {
+  const std::string path = NewPath();
+  RecordedDisk disk(path);
+  const auto folder = StateFolder::Open(path);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE(folder->MakeJob("a-1").ok());
+  ASSERT_TRUE(folder->SetJobAside("a-1").ok());
+
+  CachedTree tree;
+  for (const CachedTree::Change& change : disk.Take()) tree.Apply(change);
+  const std::string found = NewPath() + "/found";
+  tree.Leave(CachedTree::Loss::kWhatWasNotSynced, found);
+
+  EXPECT_FALSE(fs::exists(found + "/jobs/a-1"));
+  EXPECT_TRUE(fs::exists(found + "/jobs/a-1.deleted"));
 }
 
 TEST(StateFolderTest, APathThatCannotBeMadeIsNamed) {
