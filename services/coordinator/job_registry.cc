@@ -118,7 +118,11 @@ absl::StatusOr<JobRegistry::Findings> JobRegistry::Look(const StoredJob& job) {
   Findings found;
   if (!IsTerminal(record.state()) && record.generation() > 0) {
     RETURN_IF_ERROR(folder().MakeJob(id));
-    ASSIGN_OR_RETURN(found.metrics_log, MetricsLog::Open(folder().metrics_log(id)));
+    const bool often = record.spec().training().evaluate_every_steps() > 0;
+    ASSIGN_OR_RETURN(
+        found.metrics_log,
+        MetricsLog::Open(folder().metrics_log(id), often ? MetricsLog::Evaluations::kAnywhere
+                                                         : MetricsLog::Evaluations::kAtTheEnd));
   }
   ASSIGN_OR_RETURN(found.checkpoints, FindCheckpoints(record, folder(), store()));
   return found;

@@ -21,6 +21,9 @@
 namespace muster {
 namespace {
 
+// What counts as a log's end.
+constexpr int64_t kEndBytes = 64 << 10;
+
 std::string Number(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.17g", value) : "null";
 }
@@ -112,11 +115,12 @@ absl::Status VisitBackward(int file, const std::string& path, int64_t end,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
+                                                             Evaluations evaluations) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) return FileError(path);
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, file));
-  RETURN_IF_ERROR(log->ReadHistory());
+  RETURN_IF_ERROR(log->ReadHistory(evaluations));
   // What a killed process has written without a sync is told as history, so it must be durable; and
   // so must the file's name, if the file is new.
   if (fdatasync(file) != 0) return FileError(path);
@@ -126,14 +130,16 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   return log;
 }
 
-absl::Status MetricsLog::ReadHistory() {
+absl::Status MetricsLog::ReadHistory(Evaluations evaluations) {
   const int64_t file_size = lseek(file_, 0, SEEK_END);
   if (file_size < 0) return FileError(path_);
   std::optional<StepSummary> last_step, first_step;
   std::optional<EvaluationSummary> last_evaluation, first_evaluation;
   RETURN_IF_ERROR(VisitBackward(file_, path_, file_size, [&](int64_t end, absl::string_view text) {
     // Steps are many between two evaluations; most lines are looked at and not parsed.
-    if (last_step && !IsEvaluation(text)) return true;
+    if (last_step && !IsEvaluation(text)) {
+      return evaluations == Evaluations::kAnywhere || file_size - end < kEndBytes;
+    }
     const std::optional<Line> line = Parse(text);
     if (!line) return true;
     size_ = std::max(size_, end);

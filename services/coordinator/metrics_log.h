@@ -26,10 +26,15 @@ struct MetricsHistory {
 // not finite is null. Errors have reason METRICS_LOG_FAILED.
 class MetricsLog {
  public:
+  // Where evaluations may stand: of a job that evaluates only when it ends, or where nobody asks
+  // for the history, a log of millions of steps need not be searched for one.
+  enum class Evaluations { kAnywhere, kAtTheEnd };
+
   // Opens or makes the file; cuts off lines at its end that a crash left unfinished. Reads from the
   // ends until it knows the history: a log of millions of steps is not parsed. What it tells is
   // safe from a power cut, as is the file.
-  static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(
+      const std::string& path, Evaluations evaluations = Evaluations::kAnywhere);
   ~MetricsLog();
 
   const MetricsHistory& history() const { return history_; }
@@ -41,7 +46,7 @@ class MetricsLog {
  private:
   MetricsLog(std::string path, int file) : path_(std::move(path)), file_(file) {}
 
-  absl::Status ReadHistory();
+  absl::Status ReadHistory(Evaluations evaluations);
 
   const std::string path_;
   const int file_;

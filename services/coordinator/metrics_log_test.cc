@@ -111,6 +111,27 @@ TEST(MetricsLogTest, ALongLogKeepsItsEdges) {
   EXPECT_EQ(history.evaluation_edges[1].loss, 25.5);
 }
 
+TEST(MetricsLogTest, WhereEvaluationsStandAtTheEndALogIsNotSearchedForThem) {
+  const std::string path = FreshFile();
+  {
+    auto log = MetricsLog::Open(path);
+    ASSERT_TRUE((*log)->Append({}, {{.step = 0, .loss = 0.5}}).ok());
+    std::vector<StepSummary> steps;
+    for (int i = 0; i < 2000; ++i) steps.push_back({.step = i, .loss = 1.0 / (i + 3)});
+    ASSERT_TRUE((*log)->Append(steps, {}).ok());
+  }
+  {
+    auto log = MetricsLog::Open(path, MetricsLog::Evaluations::kAtTheEnd);
+    ASSERT_TRUE(log.ok());
+    EXPECT_TRUE((*log)->history().evaluation_edges.empty());
+    ASSERT_EQ((*log)->history().edges.size(), 2);
+    EXPECT_EQ((*log)->history().edges[1].step, 1999);
+    ASSERT_TRUE((*log)->Append({}, {{.step = 2000, .loss = 0.25}}).ok());
+  }
+  auto log = MetricsLog::Open(path, MetricsLog::Evaluations::kAtTheEnd);
+  EXPECT_EQ((*log)->history().evaluation_edges.back().step, 2000);
+}
+
 // A power cut can leave a file as long as it was to be, with nothing in its end.
 TEST(MetricsLogTest, ReopeningCutsOffAnEndThatIsNoLine) {
   for (const std::string& end : {std::string(100, '\0'), std::string("\0\0\n", 3),

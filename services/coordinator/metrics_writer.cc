@@ -86,7 +86,7 @@ void MetricsWriter::Settle() {
 
 absl::Status MetricsWriter::Write(Log& log, const std::string& path, const Pending& pending) {
   if (log.file == nullptr) {
-    ASSIGN_OR_RETURN(log.file, MetricsLog::Open(path));
+    ASSIGN_OR_RETURN(log.file, MetricsLog::Open(path, MetricsLog::Evaluations::kAtTheEnd));
   }
   return log.file->Append(pending.steps, pending.evaluations);
 }
