@@ -43,6 +43,20 @@ v1::Job BasicView(const v1::Job& record) {
   return view;
 }
 
+// Whether it is the disk that failed, or who may read it, and not what lies there that is wrong.
+bool IsOfTheDisk(const absl::Status& fault) {
+  switch (fault.code()) {
+    case absl::StatusCode::kUnknown:            // EIO: errno has no code for it
+    case absl::StatusCode::kPermissionDenied:   // a backup that was restored as another user
+    case absl::StatusCode::kResourceExhausted:  // a full disk, no descriptors
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kInternal:  // of the store
+      return true;
+    default:
+      return false;
+  }
+}
+
 absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& record,
                                                               const StateFolder& folder,
                                                               Store& store) {
@@ -94,8 +108,8 @@ absl::Status JobRegistry::Load() {
     absl::StatusOr<Findings> found = Look(job);
     if (found.ok()) {
       Enter(std::move(job), *std::move(found));
-    } else if (absl::IsResourceExhausted(found.status())) {
-      return Annotate(found.status(), job.record.name());  // a full disk is no damage
+    } else if (IsOfTheDisk(found.status())) {
+      return Annotate(found.status(), absl::StrCat(job.record.name(), " cannot be read"));
     } else {
       RETURN_IF_ERROR(EnterDamaged(std::move(job), found.status()));
     }

@@ -49,8 +49,9 @@ class JobRegistry {
   explicit JobRegistry(Options options);
 
   // Takes up what the store has and what lies on the disk: jobs, checkpoints, metrics logs. A job
-  // of which something cannot be read is FAILED from then on (reason "JOB_DAMAGED"). Call it once,
-  // before anything else.
+  // of which something is damaged is FAILED from then on (reason "JOB_DAMAGED"). An error: the disk
+  // failed, was full or may not be read; no job was touched for that. Call it once, before anything
+  // else.
   absl::Status Load();
 
   // What a job's folder says of its checkpoints, held against the store. A checkpoint exists once

@@ -1,14 +1,36 @@
 #include "services/coordinator/job_registry.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <filesystem>
+#include <string>
+#include <system_error>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/registry_fixture.h"
+
+// Whether the disk fails where it is to keep a metrics log.
+static std::atomic<bool> logs_fail = false;
+
+// In place of libc's, in this whole program.
+extern "C" int fdatasync(int file) {
+  std::error_code error;
+  const std::string link = absl::StrCat("/proc/self/fd/", file);
+  if (logs_fail && std::filesystem::read_symlink(link, error).extension() == ".jsonl") {
+    errno = EIO;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_fdatasync, file));
+}
 
 namespace muster {
 namespace {
@@ -90,6 +112,24 @@ TEST_F(JobRegistryTest, OneDamagedJobIsFailedAndTheOthersRun) {
   }
   JobRegistry::Turn turn(registry_.get());
   EXPECT_EQ(turn.Active().size(), 1);
+}
+
+TEST_F(JobRegistryTest, AJobThatTheDiskCannotReadStopsTheStartAndIsNotDamaged) {
+  const uint64_t number = AddJob();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    Schedule(turn, *turn.FindNumber(number));
+  }
+  registry_->changes().AwaitAll();
+
+  logs_fail = true;
+  const absl::Status failed = TryToReopen();
+  logs_fail = false;
+
+  EXPECT_THAT(failed.ToString(), HasSubstr("jobs/line-1 cannot be read"));
+  EXPECT_THAT(failed.ToString(), HasSubstr("metrics.jsonl"));
+  Reopen();
+  EXPECT_EQ(View(number).state(), v1::PREPARING);
 }
 
 TEST_F(JobRegistryTest, WhoIsWokenByAChangeFindsItInPublicAndInTheStore) {

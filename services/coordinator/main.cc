@@ -61,6 +61,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kDataLoss:
       return kExitData;
     case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kUnknown:            // of the disk: another try may go well
     case absl::StatusCode::kResourceExhausted:  // a full disk: there may be room at the next start
       return kExitUnavailable;
     case absl::StatusCode::kInternal:
