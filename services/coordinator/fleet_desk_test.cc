@@ -1,0 +1,110 @@
+#include "services/coordinator/fleet_desk.h"
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gmock/gmock.h"
+#include "lib/status/status.h"
+#include "services/coordinator/checkpoint_desk.h"
+#include "services/coordinator/registry_fixture.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kLease = absl::Seconds(5);  // of the fixture's fleet
+
+class FleetDeskTest : public RegistryFixture {
+ protected:
+  absl::StatusOr<std::shared_ptr<Attachment>> Attach(const v1::Hello& hello) {
+    v1::MemberReport report;
+    *report.mutable_hello() = hello;
+    return desk_.Attach(report, std::make_shared<StreamWaker>([this] { ++woken_; }));
+  }
+  static v1::MemberReport ReportOf(const std::string& job) {
+    v1::MemberReport report;
+    report.add_jobs()->set_job(job);
+    return report;
+  }
+  int members() const { return desk_.ListMembers().members_size(); }
+
+  CheckpointDesk checkpoints_{registry_.get(), &coordinator_metrics_};
+  FleetDesk desk_{{.registry = registry_.get(),
+                   .fleet = fleet_.get(),
+                   .checkpoints = &checkpoints_,
+                   .metrics = &coordinator_metrics_}};
+  int woken_ = 0;
+};
+
+TEST_F(FleetDeskTest, AStreamThatDoesNotSayWhoItIsIsRefused) {
+  const auto attached = desk_.Attach(ReportOf("line-1"), nullptr);
+  EXPECT_EQ(ReasonOf(attached.status()), "HELLO_INVALID");
+  EXPECT_EQ(members(), 0);
+}
+
+TEST_F(FleetDeskTest, AReportRenewsTheLease) {
+  const auto worker = Attach(Hello("w-0"));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  for (int i = 0; i < 3; ++i) {
+    now_ += kLease * 0.9;
+    EXPECT_TRUE(desk_.Report(**worker, {}).ok());
+    desk_.ExpireLeases();
+  }
+  EXPECT_EQ(members(), 1);
+  EXPECT_EQ(woken_, 0);
+}
+
+TEST_F(FleetDeskTest, WhoIsSilentForItsLeaseIsLostAndItsStreamEnds) {
+  const auto worker = Attach(Hello("w-0"));
+  now_ += kLease * 1.1;
+
+  desk_.ExpireLeases();
+
+  EXPECT_EQ(members(), 0);
+  EXPECT_EQ(woken_, 1);
+  EXPECT_EQ(ReasonOf((*worker)->closed()), "LEASE_EXPIRED");
+  EXPECT_EQ(ReasonOf(desk_.Report(**worker, {})), "LEASE_EXPIRED");
+}
+
+TEST_F(FleetDeskTest, WhoSaysGoodByeIsGoneAtOnceAndABrokenStreamHasItsLease) {
+  const auto polite = Attach(Hello("w-0")), broken = Attach(Hello("w-1"));
+  desk_.Detach(**polite, Fleet::Departure::kOrderly);
+  desk_.Detach(**broken, Fleet::Departure::kBroken);
+
+  EXPECT_EQ(members(), 1);
+  now_ += kLease * 1.1;
+  desk_.ExpireLeases();
+  EXPECT_EQ(members(), 0);
+}
+
+TEST_F(FleetDeskTest, AStreamThatIsDisplacedIsWokenAndHeardNoMore) {
+  const auto before = Attach(Hello("w-0"));
+  desk_.Detach(**before, Fleet::Departure::kBroken);
+  v1::Hello again = Hello("w-0");
+  again.set_incarnation("w-0-2");
+
+  const auto after = Attach(again);
+
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_TRUE(desk_.Report(**after, {}).ok());
+  ASSERT_EQ(members(), 1);
+  EXPECT_EQ(desk_.ListMembers().members(0).incarnation(), "w-0-2");
+  desk_.Detach(**before, Fleet::Departure::kOrderly);
+  EXPECT_EQ(members(), 1) << "what the old stream says is not the new process's";
+}
+
+TEST_F(FleetDeskTest, AMemberIsToldToForgetAJobThatNobodyKnows) {
+  const auto worker = Attach(Hello("w-0"));
+  (*worker)->TakeDirectives();  // the welcome
+  ASSERT_TRUE(desk_.Report(**worker, ReportOf("gone-7")).ok());
+
+  const std::deque<v1::Directive> directives = (*worker)->TakeDirectives();
+
+  ASSERT_EQ(directives.size(), 1);
+  EXPECT_EQ(directives[0].job(), "gone-7");
+  EXPECT_TRUE(directives[0].has_release());
+}
+
+}  // namespace
+}  // namespace muster
