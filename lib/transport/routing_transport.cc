@@ -233,6 +233,8 @@ Carrier& RoutingTransport::CarrierOf(PeerId peer) const {
 
 void RoutingTransport::Disconnect(PeerId peer) { CarrierOf(peer).Disconnect(Inner(peer)); }
 
+void RoutingTransport::CutOff(PeerId peer) { CarrierOf(peer).CutOff(Inner(peer)); }
+
 LinkDescription RoutingTransport::Describe(PeerId peer) const {
   return CarrierOf(peer).Describe(Inner(peer));
 }

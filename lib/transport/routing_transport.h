@@ -59,6 +59,7 @@ class RoutingTransport : public Carrier {
   absl::StatusOr<PeerId> Connect(absl::string_view address,
                                  const LinkCredentials& credentials) override;
   void Disconnect(PeerId peer) override;
+  void CutOff(PeerId peer) override;
   LinkDescription Describe(PeerId peer) const override;
   void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
             SendDone done) override;

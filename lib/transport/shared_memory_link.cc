@@ -332,6 +332,11 @@ void SharedMemoryLink::Disconnect() {
   commons_.ends_due = true;
 }
 
+void SharedMemoryLink::CutOff() {
+  Disconnect();
+  Close(absl::CancelledError("disconnected"));
+}
+
 int SharedMemoryLink::TellEnd() {
   if (why_ended_.ok() || Muted()) return 0;
   int events = Receive(message_ring::kEntries);

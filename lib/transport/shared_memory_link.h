@@ -132,6 +132,8 @@ class SharedMemoryLink : public EventLoop::Handler {
 
   void Send(PendingSend* send);
   void Disconnect();
+  // And closes it now, whatever the peer still reads.
+  void CutOff();
   // Ends it because of `why`, which is nobody's fault. Where payloads are lent, on either side, the
   // socket stays until they have come back.
   void GiveUp(const absl::Status& why);

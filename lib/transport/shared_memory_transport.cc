@@ -118,12 +118,20 @@ absl::StatusOr<PeerId> SharedMemoryTransport::Connect(absl::string_view address,
   return link.id();
 }
 
-void SharedMemoryTransport::Disconnect(PeerId peer) {
-  if (lost_.erase(peer) == 1) return;
+SharedMemoryLink* SharedMemoryTransport::FindLeaving(PeerId peer) {
+  if (lost_.erase(peer) == 1) return nullptr;
   const auto found = commons_.peers.find(peer);
   CHECK(found != commons_.peers.end() && !found->second->left())
       << "no peer " << static_cast<int>(peer);
-  found->second->Disconnect();
+  return found->second;
+}
+
+void SharedMemoryTransport::Disconnect(PeerId peer) {
+  if (SharedMemoryLink* const link = FindLeaving(peer)) link->Disconnect();
+}
+
+void SharedMemoryTransport::CutOff(PeerId peer) {
+  if (SharedMemoryLink* const link = FindLeaving(peer)) link->CutOff();
 }
 
 void SharedMemoryTransport::Send(PeerId peer, const WireHeader& header,

@@ -88,6 +88,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   absl::StatusOr<PeerId> Connect(absl::string_view address,
                                  const LinkCredentials& credentials) override;
   void Disconnect(PeerId peer) override;
+  void CutOff(PeerId peer) override;
   void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
             SendDone done) override;
   // Memory in a SharedSlab becomes readable for every peer that is sent a payload in it, all of the
@@ -109,6 +110,8 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   int64_t turned_away() const { return commons_.turned_away.load(std::memory_order_relaxed); }
 
  private:
+  // That is about to be left; null: it has ended already.
+  SharedMemoryLink* FindLeaving(PeerId peer);
   using Time = SharedMemoryLink::Time;
   class SlabRegistration;
 

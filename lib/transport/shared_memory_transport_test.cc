@@ -682,6 +682,28 @@ TEST(SharedMemoryTransportTest, WhoHoldsAPayloadHearsAtOnceThatItsSenderHasLeft)
   EXPECT_TRUE(pair.a_box.losses.empty());
 }
 
+TEST(SharedMemoryTransportTest, WhoIsCutOffHoldsNothingUp) {
+  Pair pair;
+  pair.b_box.read_in_place = true;
+  const RegisteredSlab slab(*pair.a, 100'000);
+  absl::Status done = absl::UnknownError("not yet");
+  pair.a->Send(pair.to_b, HeaderOf(1, 100'000), slab.slab->memory(),
+               [&](const absl::Status& status) { done = status; });
+  ASSERT_TRUE(pair.Progress([&] { return pair.b_box.messages.size() == 1; }));
+  pair.a->CutOff(pair.to_b);
+  ASSERT_TRUE(ProgressUntil({pair.a.get()}, [&] { return !absl::IsUnknown(done); }))
+      << "though the other side stands still";
+  EXPECT_FALSE(done.ok());
+  ASSERT_TRUE(pair.Progress([&] { return pair.b_box.losses.size() == 1; })) << "and wakes up";
+  pair.b_box.leases.clear();
+  for (int i = 0; i < 100; ++i) {
+    pair.a->Progress();
+    pair.b->Progress();
+  }
+  EXPECT_TRUE(pair.a_box.losses.empty());
+  EXPECT_EQ(pair.a->malformed_messages() + pair.b->malformed_messages(), 0);
+}
+
 // Each waits for the other to let go of what it will never look at.
 TEST(SharedMemoryTransportTest, TwoWhoLeaveEachOtherAtOnceBothGetTheirPayloadsBack) {
   Pair pair;

@@ -137,6 +137,10 @@ class Transport {
   // Also of one that joined. Payloads that were being received from it are dropped: when this
   // returns their memory is free, and nothing is heard of the peer any more.
   virtual void Disconnect(PeerId peer) = 0;
+  // Likewise, and waits for nothing that the peer still reads here in place: he may stand still,
+  // and reads what comes there next. For peers whose session is over, so that what they make of it
+  // is refused.
+  virtual void CutOff(PeerId peer) { Disconnect(peer); }
 
   // Complete once a message has come or gone.
   virtual LinkDescription Describe(PeerId /*peer*/) const { return {.transport = name()}; }
