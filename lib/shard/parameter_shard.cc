@@ -60,17 +60,18 @@ NumberedVector<Rank, int64_t> SamplesOf(const v1::JobPlan& plan) {
 
 absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
     std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
-    std::shared_ptr<MemoryBudget::Reservation> reservation) {
-  ASSIGN_OR_RETURN(auto store, ChunkStore::Create(plan, shard, reservation));
-  ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(reservation)));
+    std::shared_ptr<MemoryBudget::Reservation> reservation,
+    std::shared_ptr<MemoryBudget::Reservation> gradients) {
+  if (gradients == nullptr) gradients = reservation;
+  ASSIGN_OR_RETURN(auto store, ChunkStore::Create(plan, shard, std::move(reservation)));
+  ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(gradients)));
   return absl::WrapUnique(
       new ParameterShard(std::move(plan), shard, std::move(store), std::move(pushed)));
 }
 
 absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Continue(
     std::shared_ptr<const v1::JobPlan> plan, std::unique_ptr<ParameterShard> before,
-    std::shared_ptr<MemoryBudget::Reservation> reservation) {
-  CHECK(before->retired_ && before->idle());
+    std::shared_ptr<MemoryBudget::Reservation> gradients) {
   const ShardIndex shard = before->shard_;
   auto refusal = [&](absl::string_view why) {
     return WithReason(absl::FailedPreconditionError(absl::StrCat(
@@ -78,9 +79,10 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Continue(
                           before->plan_->generation(), " left cannot be carried on: ", why)),
                       "SHARDS_NOT_HELD");
   };
+  if (!before->retired_ || !before->idle()) return refusal("it is still in use");
   if (!before->store_->PassOnTo(plan)) return refusal("its chunks are not those of the plan");
-  before->pushed_.reset();
-  ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(reservation)));
+  before->DropGradients();
+  ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(gradients)));
   auto next = absl::WrapUnique(
       new ParameterShard(plan, shard, std::move(before->store_), std::move(pushed)));
   if (!next->TakeUp(*before)) {

@@ -99,19 +99,26 @@ class ParameterShard : private JudgedShard {
  public:
   // What Create() will allocate. The plan is good (CheckPlan).
   static int64_t BytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
-    return ChunkStore::BytesNeeded(plan, shard) + GradientStore::BytesNeeded(plan, shard);
+    return ChunkStore::BytesNeeded(plan, shard) + GradientBytesNeeded(plan, shard);
+  }
+  // Of it, what depends on the number of workers.
+  static int64_t GradientBytesNeeded(const v1::JobPlan& plan, ShardIndex shard) {
+    return GradientStore::BytesNeeded(plan, shard);
   }
 
-  // Allocates; values are zero until Initialize() or RestoreSlice(). The plan is good.
+  // Allocates; values are zero until Initialize() or RestoreSlice(). The plan is good. `gradients`:
+  // the reservation of what depends on the number of workers, where that is apart from the rest.
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Create(
       std::shared_ptr<const v1::JobPlan> plan, ShardIndex shard,
-      std::shared_ptr<MemoryBudget::Reservation> reservation);
+      std::shared_ptr<MemoryBudget::Reservation> reservation,
+      std::shared_ptr<MemoryBudget::Reservation> gradients = nullptr);
   // Goes on at plan->first_step() with what `before` holds of it, a shard of the same number in an
   // earlier generation of the job that is retired and idle. Only the gradients' memory is allocated
-  // anew. FAILED_PRECONDITION (reason "SHARDS_NOT_HELD"): it has other chunks, or not that version.
+  // anew. FAILED_PRECONDITION (reason "SHARDS_NOT_HELD"): it is still in use, has other chunks, or
+  // not that version.
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Continue(
       std::shared_ptr<const v1::JobPlan> plan, std::unique_ptr<ParameterShard> before,
-      std::shared_ptr<MemoryBudget::Reservation> reservation);
+      std::shared_ptr<MemoryBudget::Reservation> gradients);
   ParameterShard(const ParameterShard&) = delete;
   ParameterShard& operator=(const ParameterShard&) = delete;
 
@@ -185,6 +192,9 @@ class ParameterShard : private JudgedShard {
   void Retire();
   // No payload is being received and none sent.
   bool idle() const;
+  // Of a retired shard that is idle: gives back what was pushed. All that it is good for then is to
+  // be continued.
+  void DropGradients() { pushed_.reset(); }
 
   // All steps are part of all chunks.
   bool finished() const { return started_ && lowest_ >= total_steps_; }

@@ -69,7 +69,9 @@ void JobLinks::RemoveFrom(const LinkIdentity& who) {
 
 // Nothing is sent to him from here on, also not from inside of Disconnect(). A shard of an earlier
 // generation may still be receiving what he has sent.
-void JobLinks::Remove(const Link& link) {
+void JobLinks::Remove(const Link& link) { Remove(link, &Transport::Disconnect); }
+
+void JobLinks::Remove(const Link& link, void (Transport::*end)(PeerId)) {
   const PeerId peer = link.peer;
   std::vector<std::pair<InstalledShard*, InstalledShard::Seat>> left;
   for (InstalledShard* shard : shards_) {
@@ -77,8 +79,16 @@ void JobLinks::Remove(const Link& link) {
   }
   index_.erase(peer);
   links_.erase(peer);
-  transport_->Disconnect(peer);
+  (transport_->*end)(peer);
   for (const auto& [shard, seat] : left) shard->Lost(seat);
+}
+
+void JobLinks::CutOffAll() {
+  std::vector<const Link*> links;
+  for (const auto& [peer, link] : links_) {
+    if (link.who.generation <= generation_) links.push_back(&link);
+  }
+  for (const Link* link : links) Remove(*link, &Transport::CutOff);
 }
 
 void JobLinks::RemoveIf(absl::FunctionRef<bool(const Link&)> which) {

@@ -85,6 +85,8 @@ class JobLinks {
   // Disconnects. When this returns, memory that the peer was sending to is free.
   void Remove(const Link& link);
   void RemoveIf(absl::FunctionRef<bool(const Link&)> which);
+  // All of this generation and those before, also those of peers who stand still.
+  void CutOffAll();
   bool empty() const { return links_.empty(); }
   // Removes those that hold up the end of `shard`. One who has gone on to a later generation is not
   // cut off for that: if he stands still, he holds up that one as well.
@@ -112,6 +114,7 @@ class JobLinks {
   static constexpr size_t kDecisionBytesMax = limits::kWorkersMax / 8 + 8;  // a bit for each rank
   static constexpr size_t kDecisions = 4;
 
+  void Remove(const Link& link, void (Transport::*end)(PeerId));
   void RemoveFrom(const LinkIdentity& who);  // whoever has that member's seat
 
   Transport* const transport_;

@@ -31,8 +31,7 @@ ServedJob::ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment*
       environment_(*environment),
       found_(FindShards()),
       snapshots_(WriterOptions()),
-      reservations_(std::move(held.reservations)),
-      reserved_bytes_(held.reserved_bytes),
+      reservation_(std::move(held.reservation)),
       carried_(std::move(held.shards)),
       shards_missing_(static_cast<int>(shards_.size())),
       thread_([this](std::stop_token stop) { Run(stop); }) {}
@@ -90,7 +89,8 @@ void ServedJob::Run(const std::stop_token& stop) {
     absl::MutexLock lock(&mu_);
     AwaitShardsGone();
     for (const auto& shard : shards_) shard->held.reset();
-    reservations_.clear();
+    reservation_.reset();
+    gradients_.reset();
   }
   gone_ = true;
 }
@@ -113,6 +113,10 @@ void ServedJob::HaltShards() {
     absl::MutexLock lock(&mu_);
     AwaitShardsGone();
     if (released_) return;
+    for (const auto& shard : shards_) {
+      if (shard->held != nullptr) shard->held->DropGradients();
+    }
+    gradients_.reset();
     state_ = v1::MEMBER_HALTED;
     const ParameterShard::HeldVersions held = VersionsHeld();
     LOG(INFO) << plan_->job() << ", generation " << plan_->generation() << ": halted with versions "
@@ -145,29 +149,34 @@ void ServedJob::AwaitShardsGone() {
     for (const auto& shard : shards_) {
       if (shard->alive) alive.push_back(ToInt(shard->number));
     }
-    LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": was released "
+    LOG(ERROR) << plan_->job() << ", generation " << plan_->generation() << ": was to end "
                << absl::FormatDuration(waited) << " ago, and something still reads or writes shard "
                << absl::StrJoin(alive, ", ")
                << "; their memory comes back when the processes that hold it end";
   }
 }
 
+// What is carried on has its memory already.
 absl::Status ServedJob::Prepare(const std::stop_token& stop) {
-  int64_t bytes = 0;
-  for (const auto& shard : shards_) bytes += ParameterShard::BytesNeeded(*plan_, shard->number);
-  {
-    absl::MutexLock lock(&mu_);
-    bytes = std::max<int64_t>(0, bytes - reserved_bytes_);
+  int64_t bytes = 0, gradient_bytes = 0;
+  for (const auto& shard : shards_) {
+    bytes += ParameterShard::BytesNeeded(*plan_, shard->number);
+    gradient_bytes += ParameterShard::GradientBytesNeeded(*plan_, shard->number);
   }
-  ASSIGN_OR_RETURN(auto reservation, environment_.budget->Reserve(bytes, kMemoryPatience));
+  std::shared_ptr<MemoryBudget::Reservation> reservation;
+  if (carried_.empty()) {
+    ASSIGN_OR_RETURN(reservation,
+                     environment_.budget->Reserve(bytes - gradient_bytes, kMemoryPatience));
+  }
+  ASSIGN_OR_RETURN(auto gradients, environment_.budget->Reserve(gradient_bytes, kMemoryPatience));
   {
     absl::MutexLock lock(&mu_);
-    reservations_.push_back(reservation);
-    reserved_bytes_ += bytes;
-    if (released_) reservation->Retire();
+    if (reservation != nullptr) reservation_ = std::move(reservation);
+    gradients_ = std::move(gradients);
+    if (released_) RetireReservations();
   }
   for (const auto& shard : shards_) {
-    ASSIGN_OR_RETURN(auto made, MakeShard(shard->number, reservation, stop));
+    ASSIGN_OR_RETURN(auto made, MakeShard(shard->number, stop));
     {
       absl::MutexLock lock(&mu_);
       shard->awaited = true;
@@ -178,9 +187,19 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(
-    ShardIndex number, std::shared_ptr<MemoryBudget::Reservation> reservation,
-    const std::stop_token& stop) {
+void ServedJob::RetireReservations() {
+  if (reservation_ != nullptr) reservation_->Retire();
+  if (gradients_ != nullptr) gradients_->Retire();
+}
+
+absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(ShardIndex number,
+                                                                     const std::stop_token& stop) {
+  std::shared_ptr<MemoryBudget::Reservation> reservation, gradients;
+  {
+    absl::MutexLock lock(&mu_);
+    reservation = reservation_;
+    gradients = gradients_;
+  }
   if (plan_->carries() > 0) {
     const auto held = std::ranges::find_if(carried_, [number](const auto& shard) {
       return shard != nullptr && shard->shard() == number;
@@ -192,9 +211,10 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(
               " holds nothing of generation ", plan_->carries(), ", which is to be carried on")),
           "SHARDS_NOT_HELD");
     }
-    return ParameterShard::Continue(plan_, std::move(*held), std::move(reservation));
+    return ParameterShard::Continue(plan_, std::move(*held), std::move(gradients));
   }
-  ASSIGN_OR_RETURN(auto shard, ParameterShard::Create(plan_, number, std::move(reservation)));
+  ASSIGN_OR_RETURN(auto shard, ParameterShard::Create(plan_, number, std::move(reservation),
+                                                      std::move(gradients)));
   if (plan_->restore().empty()) {
     for (const LocalChunk chunk : shard->chunks()) {
       if (stop.stop_requested()) break;
@@ -251,8 +271,7 @@ void ServedJob::Halt() {
 HeldShards ServedJob::TakeHeld() {
   absl::MutexLock lock(&mu_);
   if (state_ != v1::MEMBER_HALTED) return {};
-  HeldShards held{.reservations = std::move(reservations_), .reserved_bytes = reserved_bytes_};
-  reservations_.clear();
+  HeldShards held{.reservation = std::move(reservation_)};
   for (const auto& shard : shards_) {
     if (shard->held != nullptr) held.shards.push_back(std::move(shard->held));
   }
@@ -263,7 +282,7 @@ void ServedJob::Release() {
   {
     absl::MutexLock lock(&mu_);
     if (std::exchange(released_, true)) return;
-    for (const auto& reservation : reservations_) reservation->Retire();
+    RetireReservations();
   }
   thread_.request_stop();
   snapshots_.Close();

@@ -30,8 +30,7 @@ namespace muster {
 // What a halted generation leaves to the next one.
 struct HeldShards {
   std::vector<std::unique_ptr<ParameterShard>> shards;
-  std::vector<std::shared_ptr<MemoryBudget::Reservation>> reservations;
-  int64_t reserved_bytes = 0;
+  std::shared_ptr<MemoryBudget::Reservation> reservation;  // without gradients
 };
 
 // Thread-safe; no method waits for the network, for memory or for another job. A failure is
@@ -88,12 +87,13 @@ class ServedJob : private ShardListener {
   void Run(const std::stop_token& stop);
   absl::Status FindShards();
   absl::Status Prepare(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
+  void RetireReservations() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool TakesHalt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HaltShards() ABSL_LOCKS_EXCLUDED(mu_);
   ParameterShard::HeldVersions VersionsHeld() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(
-      ShardIndex number, std::shared_ptr<MemoryBudget::Reservation> reservation,
-      const std::stop_token& stop);
+  absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(ShardIndex number,
+                                                            const std::stop_token& stop)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(const absl::Status& status, const std::string& culprit = "") ABSL_LOCKS_EXCLUDED(mu_);
   LocalShard& Local(ShardIndex shard) const;
   void AwaitShardsGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -120,9 +120,9 @@ class ServedJob : private ShardListener {
   absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
-  // Of the generations before too: what is carried on lies in their memory.
-  std::vector<std::shared_ptr<MemoryBudget::Reservation>> reservations_ ABSL_GUARDED_BY(mu_);
-  int64_t reserved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  // Of what generations have in common, and of what depends on the number of workers.
+  std::shared_ptr<MemoryBudget::Reservation> reservation_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<MemoryBudget::Reservation> gradients_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<ParameterShard>> carried_;  // of the job's thread
   absl::btree_set<std::string> lost_links_ ABSL_GUARDED_BY(mu_);
   bool halting_ ABSL_GUARDED_BY(mu_) = false;

@@ -290,7 +290,7 @@ void ShardThread::Release(uint64_t job, uint32_t generation) {
 void ShardThread::Halt(uint64_t job, uint32_t generation) {
   ForShard(job, generation, [](InstalledShard& installed) {
     installed.links().Release();
-    installed.links().RemoveIf([](const Link&) { return true; });
+    installed.links().CutOffAll();
   });
 }
 
