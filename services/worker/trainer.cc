@@ -341,6 +341,11 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
   RETURN_IF_ERROR(exchange_->Connect(total_steps, std::move(addresses)));
   if (!plan.evaluate_first() || !EvaluationIsDue(step_)) return absl::OkStatus();
   const absl::Status awaited = exchange_->AwaitVersion(step_);
+  if (absl::IsAborted(awaited) && exchange_->overtaken()) {  // the others evaluate it
+    v1::EvaluationRecord nothing;
+    nothing.set_step(step_);
+    return options_.log->Append(std::move(nothing));
+  }
   if (absl::IsAborted(awaited)) return absl::OkStatus();  // paused: the generation ends here
   RETURN_IF_ERROR(awaited);
   return Evaluate(step_);
@@ -460,12 +465,16 @@ absl::Status Trainer::FinishStep() {
   if (!pending_) return absl::OkStatus();
   const int64_t version = pending_->step() + 1;
   CHECK_GE(exchange_->version(), version);
-  const double norm = exchange_->GradientNorm(version);
-  pending_->set_skipped(StepsAreJudged(options_.plan->spec().training()) && !std::isfinite(norm));
-  RETURN_IF_ERROR(RecordStep(norm));
+  RETURN_IF_ERROR(RecordAnswered(exchange_->GradientNorm(version)));
   if (EvaluationIsDue(version)) RETURN_IF_ERROR(Evaluate(version));
   next_step_.store(version, std::memory_order_release);
   return absl::OkStatus();
+}
+
+absl::Status Trainer::RecordAnswered(double gradient_norm) {
+  pending_->set_skipped(StepsAreJudged(options_.plan->spec().training()) &&
+                        !std::isfinite(gradient_norm));
+  return RecordStep(gradient_norm);
 }
 
 absl::Status Trainer::RecordStep(double gradient_norm) {
@@ -544,6 +553,8 @@ void Trainer::Halt(absl::Status why) {
 
 absl::Status Trainer::GiveUp() {
   if (!pending_) return absl::OkStatus();
+  const int64_t version = pending_->step() + 1;
+  if (exchange_->version() >= version) return RecordAnswered(exchange_->GradientNorm(version));
   return RecordStep(std::numeric_limits<double>::quiet_NaN());
 }
 

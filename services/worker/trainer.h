@@ -90,7 +90,8 @@ class Trainer {
   void Cancel(absl::Status why);
   // Likewise, but what was computed is still recorded: call GiveUp() when Step() has returned.
   void Halt(absl::Status why);
-  // Records the step whose answers will not come any more, without the gradient's norm.
+  // Records the step that was computed last, without the gradient's norm where not all its answers
+  // are in.
   absl::Status GiveUp();
 
   // Where it went wrong: the step that was being run, or the one whose answers are missing.
@@ -118,6 +119,7 @@ class Trainer {
   absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();
   absl::Status RecordStep(double gradient_norm);
+  absl::Status RecordAnswered(double gradient_norm);
   absl::Status CatchUp();
   absl::Status Evaluate(int64_t version);
   void ShowStep(const v1::StepRecord& record);
