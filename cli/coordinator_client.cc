@@ -222,6 +222,12 @@ absl::Status CoordinatorClient::DeleteJob(const std::string& job) {
       .status();
 }
 
+absl::Status CoordinatorClient::DrainMember(const std::string& member) {
+  v1::DrainMemberRequest request;
+  request.set_name(member);
+  return Call(*fleet_, &v1::FleetService::Stub::DrainMember, request, address_).status();
+}
+
 absl::StatusOr<v1::ListMembersResponse> CoordinatorClient::ListMembers() {
   return Call(*fleet_, &v1::FleetService::Stub::ListMembers, v1::ListMembersRequest(), address_);
 }

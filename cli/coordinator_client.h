@@ -36,6 +36,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
   absl::Status DeleteJob(const std::string& job);
   absl::StatusOr<v1::ListMembersResponse> ListMembers();
+  absl::Status DrainMember(const std::string& member);
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
   absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name);
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(const std::string& job);  // up to 10 min

@@ -27,6 +27,16 @@ absl::Status Members(const Session& session) {
   return absl::OkStatus();
 }
 
+absl::Status Drain(const std::string& name, const Session& session) {
+  RETURN_IF_ERROR(session.Connect().DrainMember(name));
+  session.Print(
+      v1::DrainMemberResponse(),
+      absl::StrCat(name, " is told to leave; muster members shows it until its jobs go on ",
+                   "without it\n"),
+      absl::StrCat(name, "\n"));
+  return absl::OkStatus();
+}
+
 struct ValidateOptions {
   std::string file;
   std::vector<std::string> settings;
@@ -62,8 +72,17 @@ void PrintVersion(const Session& session) {
 }  // namespace
 
 void AddFleetCommands(CLI::App& app, Session& session) {
-  AddCommand(app, "members", "Workers and ps that are attached", "muster members -o json")
-      ->callback([&session] { session.Fail(Members(session)); });
+  CLI::App* members =
+      AddCommand(app, "members", "Workers and ps that are attached", "muster members -o json");
+  members->callback([members, &session] {
+    if (members->get_subcommands().empty()) session.Fail(Members(session));
+  });
+  auto name = std::make_shared<std::string>();
+  CLI::App* drain =
+      AddCommand(*members, "drain", "Let a member's jobs go on without it; then it ends",
+                 "muster members drain worker-3");
+  drain->add_option("NAME", *name, "As muster members lists it")->required();
+  drain->callback([name, &session] { session.Fail(Drain(*name, session)); });
 
   auto options = std::make_shared<ValidateOptions>();
   CLI::App* validate = AddCommand(app, "validate", "List every fault of a job file",

@@ -134,7 +134,8 @@ std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now) {
   for (const v1::Member& member : members) {
     table.Add({member.name(), member.role() == v1::PS ? "ps" : "worker", member.host(),
                absl::StrCat(member.pid()),
-               member.jobs().empty() ? "-" : absl::StrJoin(member.jobs(), ","),
+               absl::StrCat(member.jobs().empty() ? "-" : absl::StrJoin(member.jobs(), ","),
+                            member.leaving() ? " (leaving)" : ""),
                FormatAge(now - ToTime(member.report_time())), member.metrics_url()});
   }
   return table.ToString();

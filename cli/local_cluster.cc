@@ -294,10 +294,11 @@ void LocalCluster::Shutdown(absl::Duration grace) {
   for (const auto& [name, member] : members_) {
     if (name != "coordinator") members.push_back(member.process);
   }
-  StopProcesses(members, grace);
+  // Members would wait for their jobs to go on without them; without a coordinator they do not.
   if (members_.count("coordinator") > 0) {
     StopProcesses({members_["coordinator"].process}, grace);
   }
+  StopProcesses(members, grace);
   std::error_code error;
   fs::remove(RecordPath(options_.dir), error);
 }

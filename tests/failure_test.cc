@@ -1,10 +1,6 @@
 // What happens when processes die and nobody is to recover from it: the coordinator's death is
 // survived, any other is a prompt error that names the culprit. recovery_test has the rest.
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -17,6 +13,7 @@
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "lib/status/grpc_status.h"
+#include "tests/member_exit.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
@@ -122,41 +119,6 @@ TEST(FailureTest, AStoppedWorkerIsNamedWithinTenSeconds) {
 
 TEST(FailureTest, AStoppedPsIsNamedWithinTenSeconds) { ExpectNamedFailure("ps-0", SIGSTOP); }
 
-// A running member, whose end can be awaited with its exit code.
-class MemberExit {
- public:
-  MemberExit(TrainingCluster* cluster, const std::string& member)
-      : cluster_(cluster), member_(member) {
-    // (glibc declares pidfd_open for C only.)
-    process_ = static_cast<int>(syscall(SYS_pidfd_open, cluster->members().pid(member), 0));
-    EXPECT_GE(process_, 0);
-  }
-  ~MemberExit() { close(process_); }
-
-  // Within 20 seconds.
-  void Expect(int code) {
-    SCOPED_TRACE(member_);
-    pollfd process{.fd = process_, .events = POLLIN};
-    siginfo_t end{};
-    EXPECT_EQ(poll(&process, 1, 20'000), 1) << cluster_->Logs();
-    EXPECT_EQ(waitid(P_PIDFD, process_, &end, WEXITED | WNOHANG | WNOWAIT), 0);
-    EXPECT_EQ(end.si_code, CLD_EXITED);
-    EXPECT_EQ(end.si_status, code);
-    ASSERT_TRUE(cluster_->members().AwaitExit(member_, absl::ZeroDuration()).ok());
-  }
-
- private:
-  TrainingCluster* const cluster_;
-  const std::string member_;
-  int process_;
-};
-
-void ExpectOrderlyExit(TrainingCluster& cluster, const std::string& member) {
-  MemberExit exit(&cluster, member);
-  ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
-  exit.Expect(0);
-}
-
 TEST(FailureTest, SigtermEndsEveryIdleRoleInOrder) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
   for (const char* member : {"worker-0", "ps-0", "coordinator"}) ExpectOrderlyExit(cluster, member);
@@ -175,27 +137,6 @@ TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
   ps.Expect(77);
   EXPECT_THAT(cluster.Logs(), HasSubstr("CLUSTER_CHANGED"));
 }
-
-// A member that leaves in mid-run ends in order all the same, and its job fails by its name.
-void ExpectOrderlyDeparture(const std::string& member) {
-  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
-  const std::string job = cluster.Submit(Job("deserted", 1'000'000));
-  cluster.AwaitStep(job, 30);
-
-  ExpectOrderlyExit(cluster, member);
-
-  const v1::Job failed = cluster.AwaitState(job, v1::FAILED, absl::Seconds(10));
-  EXPECT_THAT(failed.message(), HasSubstr(member));
-  EXPECT_THAT(failed.message(), HasSubstr("step "));
-  ASSERT_TRUE(cluster.members().Restart(member).ok());
-  cluster.AwaitState(cluster.Submit(Job("next", 5)), v1::SUCCEEDED, absl::Seconds(60));
-}
-
-TEST(FailureTest, SigtermEndsABusyWorkerInOrderAndFailsItsJobByName) {
-  ExpectOrderlyDeparture("worker-1");
-}
-
-TEST(FailureTest, SigtermEndsABusyPsInOrderAndFailsItsJobByName) { ExpectOrderlyDeparture("ps-1"); }
 
 TEST(FailureTest, CancellingFreesTheMembersAtOnce) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});

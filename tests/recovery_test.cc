@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
+#include "tests/member_exit.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
@@ -47,6 +49,11 @@ class RecoveryTest : public testing::Test {
         job, [count](const v1::Job& seen) { return seen.recovery().count() >= count; },
         absl::Seconds(30));
   }
+  void AwaitReason(const std::string& job, const std::string& reason) {
+    cluster_.Await(
+        job, [&](const v1::Job& seen) { return seen.reason() == reason; }, absl::Seconds(60));
+  }
+
   void ExpectSame(const std::string& job, const std::string& undisturbed) {
     EXPECT_EQ(cluster_.Parameters(job, kSteps), cluster_.Parameters(undisturbed, kSteps));
     const std::vector<StepMetrics> expected = cluster_.Metrics(undisturbed);
@@ -116,13 +123,13 @@ TEST_F(RecoveryTest, AMemberThatStandsStillAndWakesUpDisturbsNobody) {
   const std::string job = cluster_.Submit(Job("disturbed"));
   cluster_.AwaitStep(job, 300);
   Kill("worker-0", SIGSTOP);
-  AwaitRecovery(job, 1);
+  AwaitReason(job, "WAITS_FOR_MEMBERS");  // the others do not wait for it to stop
   Kill("worker-0", SIGCONT);
   cluster_.AwaitStep(job, 1500);
   Kill("ps-1", SIGSTOP);
-  AwaitRecovery(job, 2);
+  AwaitReason(job, "WAITS_FOR_MEMBERS");
   Kill("ps-1", SIGCONT);
-  cluster_.AwaitState(job, v1::SUCCEEDED);
+  EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 2);
   ExpectSame(job, undisturbed);
 }
 
@@ -136,6 +143,38 @@ TEST_F(RecoveryTest, StepsThatAreJudgedTogetherRecoverToo) {
   Restart("worker-1");
   cluster_.AwaitState(job, v1::SUCCEEDED);
   ExpectSame(job, undisturbed);
+}
+
+// Nobody has died: what was computed is not computed again, and no recovery is counted.
+TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
+  const std::string undisturbed = cluster_.Run(Job("undisturbed"));
+  const std::string job = cluster_.Submit(Job("deserted"));
+  cluster_.AwaitStep(job, 300);
+  for (const char* member : {"worker-1", "ps-0"}) {
+    SCOPED_TRACE(member);
+    const int64_t step = cluster_.Get(job).progress().step();
+    ExpectOrderlyExit(cluster_, member);
+    const v1::Job waiting = cluster_.AwaitState(job, v1::RECOVERING, absl::Seconds(10));
+    EXPECT_THAT(waiting.message(), HasSubstr(member));
+    EXPECT_GE(waiting.progress().step(), step);
+    Restart(member);
+    cluster_.AwaitStep(job, step + 300);
+  }
+  EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 0);
+  ExpectSame(job, undisturbed);
+}
+
+TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
+  Kill("worker-1");
+  const std::string job = cluster_.Submit(absl::StrReplaceAll(
+      Job("growing", /*workers_min=*/1), {{absl::StrCat(kSteps), absl::StrCat(5 * kSteps)}}));
+  cluster_.AwaitStep(job, 10);
+  EXPECT_EQ(cluster_.Get(job).workers_size(), 1);
+  Restart("worker-1");
+  const v1::Job grown = cluster_.Await(
+      job, [](const v1::Job& seen) { return seen.workers_size() == 2; }, absl::Seconds(60));
+  EXPECT_EQ(grown.generation(), 2);
+  EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 0);
 }
 
 }  // namespace

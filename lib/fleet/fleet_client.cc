@@ -47,6 +47,21 @@ class FleetClient::Session {
     report_due_ = true;
   }
 
+  void Leave() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    leaving_ = true;
+    report_due_ = true;
+  }
+
+  bool left() ABSL_LOCKS_EXCLUDED(mu_, member_mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (attached_ || !leaving_) return left_;
+    }
+    absl::MutexLock lock(&member_mu_);
+    return member_->Report().empty();
+  }
+
   void Detach(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
@@ -164,6 +179,8 @@ class FleetClient::Session {
       } else if (directive.term() < term_) {
         LOG(WARNING) << "ignoring a directive of term " << directive.term() << ", term is "
                      << term_;
+      } else if (directive.has_leave()) {
+        if (options_.drained) options_.drained();
       } else {
         absl::MutexLock lock(&member_mu_);
         member_->Handle(directive);
@@ -211,10 +228,18 @@ class FleetClient::Session {
     }
   }
 
-  v1::MemberReport MakeReport() ABSL_LOCKS_EXCLUDED(member_mu_) {
-    absl::MutexLock lock(&member_mu_);
+  v1::MemberReport MakeReport() ABSL_LOCKS_EXCLUDED(mu_, member_mu_) {
     v1::MemberReport report;
-    for (v1::JobReport& job : member_->Report()) *report.add_jobs() = std::move(job);
+    {
+      absl::MutexLock lock(&mu_);
+      report.set_leaving(leaving_);
+    }
+    {
+      absl::MutexLock lock(&member_mu_);
+      for (v1::JobReport& job : member_->Report()) *report.add_jobs() = std::move(job);
+    }
+    absl::MutexLock lock(&mu_);
+    left_ = report.leaving() && report.jobs().empty();
     return report;
   }
 
@@ -252,6 +277,8 @@ class FleetClient::Session {
   mutable absl::Mutex mu_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mu_) = false;
+  bool left_ ABSL_GUARDED_BY(mu_) = false;  // what was last reported, if leaving
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   bool attached_ ABSL_GUARDED_BY(mu_) = false;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
@@ -268,6 +295,10 @@ FleetClient::FleetClient(Options options, FleetMember* member)
 FleetClient::~FleetClient() = default;
 
 void FleetClient::ReportSoon() { session_->ReportSoon(); }
+
+void FleetClient::Leave() { session_->Leave(); }
+
+bool FleetClient::left() const { return session_->left(); }
 
 void FleetClient::Detach(absl::Duration timeout) { session_->Detach(timeout); }
 

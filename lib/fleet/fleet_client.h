@@ -18,7 +18,7 @@ class FleetMember {
  public:
   virtual ~FleetMember() = default;
   // The full list of jobs served now. Called about once per report interval and after every
-  // ReportSoon().
+  // ReportSoon(); by left() also on its caller's thread.
   virtual std::vector<v1::JobReport> Report() = 0;
   // Must not block: hands the work to the member's own threads. Older terms are already dropped.
   virtual void Handle(const v1::Directive& directive) = 0;
@@ -37,6 +37,8 @@ class FleetClient {
     // Told once, on the client's thread, when the coordinator refuses this process for good: see
     // refusal(). The member has dropped its jobs then and nobody tries to attach any more.
     std::function<void()> refused;
+    // The coordinator wants the process to end as on SIGTERM; told on the client's thread.
+    std::function<void()> drained = nullptr;
   };
   // Starts its thread at once. `member` outlives the client.
   FleetClient(Options options, FleetMember* member);
@@ -44,6 +46,13 @@ class FleetClient {
 
   // Sends a report without waiting for the interval (a state changed).
   void ReportSoon();
+
+  // Says with every report from now on that the member wants to end: the coordinator lets its jobs
+  // go on without it, and releases it.
+  void Leave();
+  // After Leave(): the member serves no job, by the last report or, while there is no coordinator,
+  // by itself.
+  bool left() const;
 
   // Stops reconnecting, sends a last report and closes the stream in order, so that the coordinator
   // knows at once that the member left. Blocks up to `timeout`.

@@ -120,11 +120,14 @@ std::vector<int64_t> CheckpointDesk::NeededSteps(const JobRegistry::Turn& turn,
   for (const auto& [pinned, count] : pins_) {
     if (pinned.first == job) steps.push_back(pinned.second);
   }
-  for (const auto& [number, entry] : turn.jobs()) {
-    const std::string needed = NeededBy(*entry);
-    if (needed.empty()) continue;
-    const auto reference = ParseCheckpointRef(needed);
+  auto need = [&](const std::string& checkpoint) {
+    const auto reference = ParseCheckpointRef(checkpoint);
     if (reference && reference->job == job && reference->step) steps.push_back(*reference->step);
+  };
+  for (const auto& [number, entry] : turn.jobs()) {
+    if (const std::string origin = NeededBy(*entry); !origin.empty()) need(origin);
+    // Shards of a generation that prepares may be reading it.
+    if (entry->job.active()) need(entry->job.plan()->restore());
   }
   return steps;
 }
@@ -228,7 +231,8 @@ absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
       CheckpointRound::Options options{
           .plan = job.plan(),
           .writer = {.directory = registry_->folder().checkpoints(job.plan()->job()),
-                     .id = absl::StrCat(registry_->store().term(), "-", header.snapshot()),
+                     .id = absl::StrCat(registry_->store().term(), "-", header.generation(), "-",
+                                        header.snapshot()),
                      .step = header.step(),
                      .total_steps = job.record().progress().total_steps()},
           .snapshot = header.snapshot(),

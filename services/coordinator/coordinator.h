@@ -109,6 +109,7 @@ class Coordinator {
   void Detach(const Attachment& attachment, Departure departure) {
     members_.Detach(attachment, departure);
   }
+  absl::Status DrainMember(const std::string& member) { return members_.Drain(member); }
   v1::ListMembersResponse ListMembers() const;
 
   absl::StatusOr<std::optional<ShardUpload>> BeginShard(const v1::WriteShardHeader& header) {

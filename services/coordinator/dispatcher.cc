@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -15,7 +16,6 @@
 #include "lib/status/status.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/plan_memory.h"
-#include "services/coordinator/recovery_placement.h"
 
 namespace muster {
 namespace {
@@ -87,7 +87,7 @@ Dispatcher::Starts Dispatcher::starting() const {
 
 Dispatcher::Taken Dispatcher::TakenBy(const v1::JobPlan& plan,
                                       const absl::btree_map<std::string, PsMemory>& memory) {
-  Taken taken{.generation = plan.generation()};
+  Taken taken{.generation = plan.generation(), .memory = memory};
   for (const auto& [ps, bytes] : memory) taken.bytes[ps] = bytes.With(plan.workers_size());
   return taken;
 }
@@ -116,12 +116,13 @@ void Dispatcher::LearnWhatIsTaken() {
   }
 }
 
-Dispatcher::BytesByPs Dispatcher::SumOfTaken(const std::vector<JobRegistry::Entry*>& active) const {
+Dispatcher::BytesByPs Dispatcher::SumOfTaken(const std::vector<JobRegistry::Entry*>& active,
+                                             uint64_t except) const {
   BytesByPs sum;
   absl::MutexLock lock(&mu_);
   for (const JobRegistry::Entry* entry : active) {
     const auto job = taken_.find(entry->job.record().number());
-    if (job == taken_.end() || !entry->job.KeepsShards()) continue;
+    if (job == taken_.end() || job->first == except || !entry->job.KeepsShards()) continue;
     for (const auto& [ps, bytes] : job->second.bytes) sum[ps] += bytes;
   }
   return sum;
@@ -129,7 +130,7 @@ Dispatcher::BytesByPs Dispatcher::SumOfTaken(const std::vector<JobRegistry::Entr
 
 bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Turn& turn,
                          const absl::btree_map<std::string, PsMemory>& memory) const {
-  const BytesByPs taken = SumOfTaken(turn.Active());
+  const BytesByPs taken = SumOfTaken(turn.Active(), start.number);
   return std::ranges::all_of(start.ps, [&](const v1::Hello& ps) {
     const auto needed = memory.find(ps.member());
     return needed == memory.end() ||
@@ -158,7 +159,7 @@ void Dispatcher::TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& 
                    " bytes on each of ", waiting.ps, " ps with ", waiting.workers_min, " workers");
   switch (fit) {
     case MemoryFit::kFits:
-      entry.job.Wait("WAITS_FOR_MEMBERS", "waits for members", now);
+      entry.job.Wait(Job::kWaitsForMembers, "waits for members", now);
       break;
     case MemoryFit::kWaits: {
       const auto roomiest = std::ranges::max_element(ps, {}, &FreeMembers::Ps::room_bytes);
@@ -193,8 +194,9 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
   absl::MutexLock lock(&mu_);
   absl::erase_if(needs_, [&](const auto& need) {
     const JobRegistry::Entry* const entry = turn.FindNumber(need.first);
-    return entry == nullptr || entry->job.state() != v1::QUEUED ||
-           entry->job.record().spec().resources().ps() != need.second.ps ||
+    const bool waits = entry != nullptr &&
+                       (entry->job.state() == v1::QUEUED || entry->job.state() == v1::RECOVERING);
+    return !waits || entry->job.record().spec().resources().ps() != need.second.ps ||
            now - need.second.learnt >= kNeedAge;
   });
   std::vector<WaitingJob> waiting;
@@ -229,7 +231,7 @@ FreeMembers Dispatcher::FindFreeMembers(
   const BytesByPs taken = SumOfTaken(active);
   FreeMembers free;
   for (const auto& [name, member] : members) {
-    if (!member.attached) continue;
+    if (!member.attached || member.leaving) continue;
     const int serving = jobs[name] + static_cast<int>(std::ranges::count_if(
                                          active, [&name = name](const JobRegistry::Entry* entry) {
                                            return entry->job.Uses(name);
@@ -247,20 +249,50 @@ FreeMembers Dispatcher::FindFreeMembers(
   return free;
 }
 
+void Dispatcher::AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+                          const absl::btree_map<std::string, AttachedMember>& members,
+                          RecoveringJob& job) const {
+  const uint64_t number = entry.job.record().number();
+  const BytesByPs others = SumOfTaken(turn.Active(), number);
+  absl::MutexLock lock(&mu_);
+  if (const auto need = needs_.find(number); need != needs_.end()) {
+    job.ps_memory = need->second.memory;
+  } else if (const auto taken = taken_.find(number); taken != taken_.end()) {
+    for (const auto& [ps, memory] : taken->second.memory) {
+      job.ps_memory.bytes = std::max(job.ps_memory.bytes, memory.bytes);
+      job.ps_memory.bytes_per_worker =
+          std::max(job.ps_memory.bytes_per_worker, memory.bytes_per_worker);
+    }
+  }
+  for (const std::string& ps : job.ps) {
+    const auto known = members.find(ps);
+    if (known == members.end()) continue;
+    job.kept_room_bytes = std::min(job.kept_room_bytes, RoomOf(known->second.hello, others));
+  }
+}
+
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     JobRegistry::Turn& turn, const Starts& starting,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free) {
   const absl::Time now = registry_->Now();
+  std::vector<JobRegistry::Entry*> entries = turn.Active();
+  std::ranges::stable_sort(entries, std::greater<>(), [](const JobRegistry::Entry* entry) {
+    return entry->job.record().spec().priority();
+  });
   std::vector<std::shared_ptr<const Start>> starts;
-  for (JobRegistry::Entry* entry : turn.Active()) {
+  for (JobRegistry::Entry* entry : entries) {
     const v1::Job& record = entry->job.record();
     if (starting.contains(record.number())) continue;
     const std::optional<Job::Resumption> resumption = entry->job.ResumesAt(now);
     if (!resumption) continue;
-    auto unless_lost = [&](const std::string& member) {
+    // A checkpoint that is being committed is a better place to go on from.
+    if (!resumption->carries && entry->rounds.writing()) continue;
+    // What a ps holds that is leaving is still needed, until it is in a checkpoint.
+    auto unless_lost = [&](const std::string& member) -> std::string {
       const auto known = members.find(member);
-      const bool there = known != members.end() && known->second.attached;
-      return there && entry->job.Uses(member) ? member : "";
+      if (known == members.end() || !known->second.attached || !entry->job.Uses(member)) return "";
+      const bool is_kept = resumption->carries && known->second.hello.role() == v1::PS;
+      return known->second.leaving && !is_kept ? "" : member;
     };
     const v1::WorkerCount& workers = record.spec().resources().workers();
     RecoveringJob job{
@@ -272,18 +304,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
         .keeps_ps = resumption->carries};
     for (const std::string& worker : record.workers()) job.workers.push_back(unless_lost(worker));
     for (const std::string& ps : record.ps()) job.ps.push_back(unless_lost(ps));
+    AddNeeds(turn, *entry, members, job);
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {
-      if (now - resumption->since < kGatherTime) continue;
-      const auto is_there = [](const std::string& name) { return !name.empty(); };
-      entry->job.Wait(
-          "WAITS_FOR_MEMBERS",
-          absl::StrCat(record.message(), "; waits for members: it has ",
-                       std::ranges::count_if(job.workers, is_there), " workers and needs ",
-                       workers.min(), ", it has ", std::ranges::count_if(job.ps, is_there),
-                       " of its ", job.ps.size(), " ps"),
-          now);
-      turn.Perform(*entry);
+      if (job.settle_for_fewer) TellWhoIsMissing(turn, *entry, job);
       continue;
     }
     auto start = std::make_shared<Start>();
@@ -295,6 +319,46 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     starts.push_back(std::move(start));
   }
   return starts;
+}
+
+// With what has happened, which is why the job is not running.
+void Dispatcher::TellWhoIsMissing(JobRegistry::Turn& turn, JobRegistry::Entry& entry,
+                                  const RecoveringJob& job) {
+  const auto is_there = [](const std::string& name) { return !name.empty(); };
+  const auto workers = std::ranges::count_if(job.workers, is_there);
+  const auto ps = std::ranges::count_if(job.ps, is_there);
+  const bool memory = workers >= job.workers_min && ps == std::ssize(job.ps);
+  std::string message = absl::StrCat(entry.job.record().message(), "; waits for ");
+  if (memory) {
+    absl::StrAppend(&message, "memory of ps: it needs up to ", job.ps_memory.With(job.workers_min),
+                    " bytes on each");
+  } else {
+    absl::StrAppend(&message, "members: it has ", workers, " workers and needs ", job.workers_min,
+                    ", it has ", ps, " of its ", job.ps.size(), " ps");
+  }
+  entry.job.Wait(memory ? kWaitsForMemory : Job::kWaitsForMembers, message, registry_->Now());
+  turn.Perform(entry);
+}
+
+// Those that nobody waits for.
+void Dispatcher::LetFreeWorkersJoin(JobRegistry::Turn& turn,
+                                    const std::vector<Placement>& placements,
+                                    const FreeMembers& free) {
+  size_t taken = 0;
+  for (const Placement& placement : placements) taken += placement.workers.size();
+  if (free.workers.size() <= taken) return;
+  const auto members = fleet_->members();
+  const absl::Time now = registry_->Now();
+  for (JobRegistry::Entry* entry : turn.Active()) {
+    if (!entry->job.TakesMoreWorkers(now)) continue;
+    RecoveringJob job{.ps = {entry->job.record().ps().begin(), entry->job.record().ps().end()}};
+    AddNeeds(turn, *entry, members, job);
+    const int workers = entry->job.plan()->workers_size() + 1;
+    if (job.ps_memory.With(workers) > job.kept_room_bytes) continue;
+    entry->job.LetWorkersJoin(now);
+    turn.Perform(*entry);
+    return;  // the others when it is known who is left
+  }
 }
 
 void Dispatcher::Dispatch() {
@@ -309,7 +373,10 @@ void Dispatcher::Dispatch() {
     const std::vector<WaitingJob> waiting = WaitingJobs(turn, starting);
     const bool recovering = std::ranges::any_of(
         turn.Active(), [](const auto* entry) { return entry->job.state() == v1::RECOVERING; });
-    if (waiting.empty() && !recovering) return;
+    const bool growing = std::ranges::any_of(
+        turn.Active(),
+        [now = registry_->Now()](const auto* e) { return e->job.TakesMoreWorkers(now); });
+    if (waiting.empty() && !recovering && !growing) return;
     const auto members = fleet_->members();
     FreeMembers free = FindFreeMembers(turn, starting, members);
     if (recovering) starts = Recoveries(turn, starting, members, free);
@@ -327,6 +394,7 @@ void Dispatcher::Dispatch() {
       for (const auto& name : placement.ps) start->ps.push_back(members.at(name).hello);
       starts.push_back(std::move(start));
     }
+    if (placements.size() == waiting.size()) LetFreeWorkersJoin(turn, placements, free);
   }
   absl::MutexLock lock(&mu_);
   for (auto& start : starts) {
@@ -402,10 +470,9 @@ void Dispatcher::Carry(const Start& start) {
     plan = MakePlan(*std::move(request));
     memory = MemoryOfPs(*plan);
   }
-  const bool holds_memory = start.resumption && start.resumption->carries;
   // What a job starts from is read once there is room for it: one that waits is planned again and
   // again.
-  const bool may_start = request.ok() && (holds_memory || HasRoomNow(start, memory));
+  const bool may_start = request.ok() && HasRoomNow(start, memory);
   if (may_start && !plan->restore().empty()) {
     const absl::Status verified = Verify(start.number, record, origin);
     if (!verified.ok()) request = verified;
@@ -424,7 +491,12 @@ void Dispatcher::Carry(const Start& start) {
     turn.Perform(*entry);
     return;
   }
-  if (!may_start || (!holds_memory && !HasRoom(start, turn, memory))) {
+  if (!may_start || !HasRoom(start, turn, memory)) {
+    if (start.resumption) {
+      entry->job.Wait(kWaitsForMemory, absl::StrCat(record.message(), "; waits for memory of ps"),
+                      registry_->Now());
+      turn.Perform(*entry);
+    }
     // The next Dispatch() finds other ps, or tells what the job waits for.
     Need need{.ps = static_cast<int>(start.ps.size()), .learnt = registry_->Now()};
     for (const auto& [ps, bytes] : memory) {

@@ -21,6 +21,7 @@
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/recovery_placement.h"
 #include "services/coordinator/restore_choice.h"
 #include "services/coordinator/scheduler.h"
 
@@ -80,6 +81,7 @@ class Dispatcher {
   struct Taken {
     uint32_t generation = 0;
     BytesByPs bytes;
+    absl::btree_map<std::string, PsMemory> memory;  // that they are made of
   };
 
   Starts starting() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -87,8 +89,8 @@ class Dispatcher {
   void LearnWhatIsTaken() ABSL_LOCKS_EXCLUDED(mu_);
   static Taken TakenBy(const v1::JobPlan& plan,
                        const absl::btree_map<std::string, PsMemory>& memory);
-  // Of every ps, by these jobs.
-  BytesByPs SumOfTaken(const std::vector<JobRegistry::Entry*>& active) const
+  // Of every ps, by these jobs but one.
+  BytesByPs SumOfTaken(const std::vector<JobRegistry::Entry*>& active, uint64_t except = 0) const
       ABSL_LOCKS_EXCLUDED(mu_);
   bool HasRoom(const Start& start, const JobRegistry::Turn& turn,
                const absl::btree_map<std::string, PsMemory>& memory) const;
@@ -100,6 +102,14 @@ class Dispatcher {
   std::vector<std::shared_ptr<const Start>> Recoveries(
       JobRegistry::Turn& turn, const Starts& starting,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);
+  void LetFreeWorkersJoin(JobRegistry::Turn& turn, const std::vector<Placement>& placements,
+                          const FreeMembers& free);
+  void TellWhoIsMissing(JobRegistry::Turn& turn, JobRegistry::Entry& entry,
+                        const RecoveringJob& job);
+  // What is known of the needs of a job that recovers, from its plan.
+  void AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+                const absl::btree_map<std::string, AttachedMember>& members,
+                RecoveringJob& job) const ABSL_LOCKS_EXCLUDED(mu_);
   FreeMembers FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
                               const absl::btree_map<std::string, AttachedMember>& members) const;
 

@@ -470,11 +470,55 @@ TEST_F(RecoveringDispatcherTest, TellsWhatItWaitsFor) {
   Say("p-0", v1::MEMBER_HALTED, 3);
   Dispatch();
   EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "somebody may come";
-  now_ += absl::Seconds(3);
+  now_ += absl::Seconds(10);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::RECOVERING);
   EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
   EXPECT_THAT(View(job_).message(), HasSubstr("it has 0 workers and needs 1"));
+}
+
+TEST_F(RecoveringDispatcherTest, WhoIsLeavingIsGivenNothing) {
+  Attach("w-7");
+  ASSERT_TRUE(fleet_->SetLeaving("w-7"));
+  Say("p-0", v1::MEMBER_HALTED, 3);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  Attach("w-8");
+  Dispatch();
+  EXPECT_EQ(View(job_).workers(0), "w-8");
+}
+
+TEST_F(DispatcherTest, FreeWorkersJoinAJobThatRunsWhereNobodyWaitsForThem) {
+  const uint64_t job = AddElasticJob();
+  Attach("p-0");
+  Attach("w-0");
+  now_ += limits::kAttachBackoffMax + absl::Seconds(10);
+  Dispatch();
+  now_ += absl::Seconds(10);
+  Dispatch();
+  ASSERT_EQ(View(job).workers_size(), 1);
+  for (const char* member : {"w-0", "p-0"}) {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job);
+    v1::JobReport report;
+    report.set_job(JobIdOf(entry.job.record().name()));
+    report.set_generation(entry.job.record().generation());
+    report.set_state(v1::MEMBER_PREPARED);
+    report.mutable_dataset()->set_samples(1000);
+    entry.job.Report(member, &report, now_);
+    turn.Perform(entry);
+  }
+  now_ += Job::kJoinAfter;
+  const uint64_t waiting = AddElasticJob();
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "nobody is free";
+  Attach("w-1");
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "somebody waits";
+  Cancel(waiting);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RECOVERING);
+  EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
 }
 
 }  // namespace

@@ -80,21 +80,33 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                    .recoverable = true};
   }
   if (now >= grace_until_) {
-    grace_until_ = absl::InfiniteFuture();
+    // One at a time; the others with the next ticks.
     if (const std::string* silent = members.FirstSilent()) {
       return Lost(*silent,
                   absl::StrCat("it did not come back within ", absl::FormatDuration(kRestartGrace),
                                " after the coordinator's restart"),
                   members, situation.step);
     }
+    grace_until_ = absl::InfiniteFuture();
   }
   if (situation.preparing) {
     if (const std::string* stalled = members.FirstStalled(now - kPrepareStallMax)) {
+      return Verdict{.reason = "PREPARE_TIMEOUT",
+                     .message = absl::StrCat(
+                         *stalled, " is not ready for step ", situation.first_step,
+                         " and has shown no progress for ", absl::FormatDuration(kPrepareStallMax)),
+                     .recoverable = true,
+                     .lost = *stalled};
+    }
+  }
+  if (situation.halting_since + kHaltMax <= now) {
+    if (const std::string* busy = members.FirstNotStopped()) {
       return Verdict{
-          .reason = "PREPARE_TIMEOUT",
-          .message = absl::StrCat(*stalled, " is not ready for step ", situation.first_step,
-                                  " and has shown no progress for ",
-                                  absl::FormatDuration(kPrepareStallMax))};
+          .reason = "HALT_TIMEOUT",
+          .message = absl::StrCat(*busy, " was told to halt ", absl::FormatDuration(kHaltMax),
+                                  " ago and has not: it is gone on without"),
+          .recoverable = true,
+          .lost = *busy};
     }
   }
   return std::nullopt;

@@ -21,6 +21,8 @@ class FailureJudge {
   static constexpr absl::Duration kAccusationSettles = absl::Seconds(2);
   static constexpr absl::Duration kRestartGrace = absl::Seconds(30);
   static constexpr absl::Duration kPrepareStallMax = absl::Minutes(10);
+  // A worker stops when it next waits for a parameter: within a step.
+  static constexpr absl::Duration kHaltMax = absl::Minutes(2);
 
   struct Verdict {
     std::string reason;
@@ -56,6 +58,7 @@ class FailureJudge {
     bool preparing = false;
     int64_t first_step = 0;  // of the generation
     int64_t step = 0;        // the job's progress
+    absl::Time halting_since = absl::InfiniteFuture();
   };
   std::optional<Verdict> Tick(const Situation& situation, const JobMembers& members,
                               absl::Time now);

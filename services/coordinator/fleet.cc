@@ -91,6 +91,13 @@ absl::Status Fleet::Renew(const Attachment& attachment, std::vector<std::string>
   return absl::OkStatus();
 }
 
+bool Fleet::SetLeaving(const std::string& member) {
+  absl::MutexLock lock(&mu_);
+  if (leases_.Find(member) == nullptr) return false;
+  leases_.SetLeaving(member);
+  return true;
+}
+
 Fleet::Loss Fleet::Detach(const Attachment& attachment, Departure departure) {
   const std::string& member = attachment.member();
   absl::MutexLock lock(&mu_);

@@ -50,6 +50,9 @@ class Fleet {
   absl::Status Renew(const Attachment& attachment, std::vector<std::string> jobs, absl::Time now)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The member is given nothing new from now on. False: nobody of that name is attached.
+  bool SetLeaving(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
+
   enum class Departure {
     kOrderly,  // the member said good-bye: it is gone at once
     kBroken,   // it has its lease to come back

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/strings/str_cat.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
 #include "services/coordinator/proto_time.h"
@@ -68,6 +69,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
     for (JobRegistry::Entry* entry : turn.Active()) entry->job.Reattached(hello.member());
     RETURN_IF_ERROR(options_.fleet->Renew(*attachment, newest.jobs(), registry().Now()));
     TakeReport(turn, hello.member(), newest);
+    if (report.leaving()) LetLeave(turn, hello.member());
   }
   return attachment;
 }
@@ -85,6 +87,34 @@ absl::Status FleetDesk::Report(const Attachment& attachment, const v1::MemberRep
   // already, and what the process before said would be taken for the new one's.
   RETURN_IF_ERROR(attachment.closed());
   TakeReport(turn, attachment.member(), newest);
+  if (report.leaving()) LetLeave(turn, attachment.member());
+  return absl::OkStatus();
+}
+
+// Said with every report until the member is gone.
+void FleetDesk::LetLeave(JobRegistry::Turn& turn, const std::string& member) {
+  options_.fleet->SetLeaving(member);
+  for (JobRegistry::Entry* entry : turn.Active()) {
+    entry->job.MemberLeaves(member, registry().Now());
+    turn.Perform(*entry);
+  }
+}
+
+absl::Status FleetDesk::Drain(const std::string& member) {
+  {
+    JobRegistry::Turn turn(&registry());
+    if (!options_.fleet->SetLeaving(member)) {
+      return WithReason(absl::NotFoundError(absl::StrCat("no member '", member,
+                                                         "' is attached; muster members "
+                                                         "lists those that are")),
+                        "MEMBER_NOT_FOUND");
+    }
+    LOG(INFO) << member << " is drained";
+    v1::Directive directive;
+    directive.mutable_leave();
+    turn.SendLater(member, std::move(directive));
+    LetLeave(turn, member);
+  }
   return absl::OkStatus();
 }
 
@@ -162,6 +192,7 @@ v1::ListMembersResponse FleetDesk::ListMembers() const {
     member.set_metrics_url(hello.metrics_url());
     member.set_version(hello.version());
     member.set_transport(hello.transport());
+    member.set_leaving(known.leaving);
   }
   return response;
 }

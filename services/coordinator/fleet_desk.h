@@ -35,6 +35,9 @@ class FleetDesk {
   absl::Status Report(const Attachment& attachment, const v1::MemberReport& report);
   void Detach(const Attachment& attachment, Fleet::Departure departure);
 
+  // Tells the member to leave. NOT_FOUND (reason "MEMBER_NOT_FOUND").
+  absl::Status Drain(const std::string& member);
+
   // Lets go of members whose leases have run out.
   void ExpireLeases();
 
@@ -44,6 +47,7 @@ class FleetDesk {
   struct Newest;
   // What a member says of each job, and of those that it says nothing of.
   void TakeReport(JobRegistry::Turn& turn, const std::string& member, const Newest& newest);
+  void LetLeave(JobRegistry::Turn& turn, const std::string& member);
   void LoseMember(JobRegistry::Turn& turn, const std::string& member, const std::string& why);
   JobRegistry& registry() const { return *options_.registry; }
 

@@ -115,6 +115,14 @@ grpc::ServerBidiReactor<v1::MemberReport, v1::Directive>* FleetService::Attach(
                           watch_, context);
 }
 
+grpc::ServerUnaryReactor* FleetService::DrainMember(grpc::CallbackServerContext* context,
+                                                    const v1::DrainMemberRequest* request,
+                                                    v1::DrainMemberResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(coordinator_->DrainMember(request->name())));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* FleetService::ListMembers(grpc::CallbackServerContext* context,
                                                     const v1::ListMembersRequest*,
                                                     v1::ListMembersResponse* response) {

@@ -18,6 +18,9 @@ class FleetService final : public v1::FleetService::CallbackService {
 
   grpc::ServerBidiReactor<v1::MemberReport, v1::Directive>* Attach(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* DrainMember(grpc::CallbackServerContext* context,
+                                        const v1::DrainMemberRequest* request,
+                                        v1::DrainMemberResponse* response) override;
   grpc::ServerUnaryReactor* ListMembers(grpc::CallbackServerContext* context,
                                         const v1::ListMembersRequest* request,
                                         v1::ListMembersResponse* response) override;

@@ -45,7 +45,7 @@ bool CanMove(v1::JobState from, v1::JobState to) {
     case v1::RUNNING:
       return to == v1::RECOVERING || to == v1::SUSPENDED || IsTerminal(to);
     case v1::RECOVERING:
-      return to == v1::PREPARING || to == v1::FAILED || to == v1::CANCELLED;
+      return to == v1::PREPARING || to == v1::SUSPENDED || to == v1::FAILED || to == v1::CANCELLED;
     case v1::SUSPENDED:
       return to == v1::QUEUED || to == v1::CANCELLED;
     default:
@@ -70,6 +70,8 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   Enlist(now);
   if (state() == v1::PREPARING) judge_.BeginPreparing();
   carries_ = state() == v1::RECOVERING && ShardsAreCarried();
+  running_since_ = now;
+  halting_since_ = now + FailureJudge::kRestartGrace;
   judge_.BeginGrace(now);
 }
 
@@ -134,6 +136,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
     if (to != v1::RUNNING) {
       checkpoints_.Stop();
       suspend_at_.reset();
+      leaves_at_.reset();
       judge_.Acquit();
       record_.mutable_progress()->clear_remaining();
     }
@@ -165,11 +168,25 @@ void Job::ReleaseAll() {
   for (const std::string& name : members_.names()) Send(name, ReleaseDirective());
 }
 
-// Of a generation that is over: what has nothing to tell and nothing to keep is let go.
-v1::Directive Job::StopDirective(const JobMembers::Member& member) const {
-  const bool has_nothing = member.is_worker() ? member.state == v1::MEMBER_PREPARING : !carries_;
-  if (has_nothing) return ReleaseDirective();
+// Of a generation that is over. Who has not been started has nothing to tell and nothing to keep;
+// others are halted first, so that nobody holds up the end of their links. A ps that is still
+// behind comes along first, with the shards that the generation was to carry on.
+std::optional<v1::Directive> Job::StopDirective(const JobMembers::Member& member) const {
+  if (member.lost) return std::nullopt;
   v1::Directive directive;
+  if (!member.serving) {
+    if (member.is_worker() || member.behind == 0) return std::nullopt;
+    if (!carries_ || plan_->carries() != member.behind) return ReleaseDirective();
+    *directive.mutable_prepare()->mutable_plan() = *plan_;
+    return directive;
+  }
+  if (member.state == v1::MEMBER_HALTED && member.has_stopped()) {
+    const bool is_needed = member.is_worker() ? !member.leaving : carries_;
+    return is_needed ? std::nullopt : std::optional(ReleaseDirective());
+  }
+  const bool not_started =
+      member.state == v1::MEMBER_PREPARING && (member.is_worker() || !carries_);
+  if (not_started) return ReleaseDirective();
   directive.mutable_halt();
   return directive;
 }
@@ -181,13 +198,7 @@ std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const
     *directive.mutable_prepare()->mutable_plan() = *plan_;
     return directive;
   }
-  if (state() == v1::RECOVERING) {
-    if (member.lost || !member.serving ||
-        (member.state == v1::MEMBER_HALTED && member.has_stopped())) {
-      return std::nullopt;
-    }
-    return StopDirective(member);
-  }
+  if (state() == v1::RECOVERING) return StopDirective(member);
   if (state() != v1::RUNNING || !member.serving) return std::nullopt;
   if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
     return StartDirective();
@@ -283,13 +294,21 @@ absl::Status Job::Suspend(absl::Time now) {
         absl::StrCat(record_.name(), " has ended already (", StateName(state()), ")"),
         "JOB_FINISHED");
   }
-  if (state() == v1::QUEUED ||
-      state() == v1::PREPARING) {  // nothing was trained in this generation
+  const bool holds_steps = state() == v1::PREPARING && plan_->carries() > 0;
+  if (state() == v1::QUEUED || (state() == v1::PREPARING && !holds_steps)) {
     Move(v1::SUSPENDED, "SUSPENDED", "suspended before it ran", now);
     return absl::OkStatus();
   }
+  // A job that waits for members may wait for ever, and its own are wanted elsewhere.
+  if (state() == v1::RECOVERING && record_.reason().starts_with("WAITS_FOR_")) {
+    Move(v1::SUSPENDED, "SUSPENDED",
+         absl::StrCat("suspended while it waited for members; it goes on from ",
+                      record_.checkpoint().empty() ? "where it began" : record_.checkpoint()),
+         now);
+    return absl::OkStatus();
+  }
   record_.set_suspend_requested(true);
-  if (state() == v1::RECOVERING) {
+  if (state() == v1::RECOVERING || holds_steps) {
     Note("SUSPEND_REQUESTED", "workers pause once the job has recovered", now);
     return absl::OkStatus();
   }
@@ -363,7 +382,8 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     return;
   }
   if (report == nullptr || report->generation() != record_.generation()) {
-    const JobMembers::Member& member = members_.Take(name, nullptr, now);
+    const uint32_t behind = report == nullptr ? 0 : report->generation();
+    const JobMembers::Member& member = members_.Take(name, nullptr, now, behind);
     if (state() == v1::RUNNING) {
       return Judge(
           {.reason = "MEMBER_FORGOT_JOB",
@@ -416,8 +436,8 @@ void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
   // One more.
   if (!verdict.lost.empty()) {
     if (members_.at(verdict.lost).lost) return;
-    members_.SetLost(verdict.lost);
-    carries_ = carries_ && members_.at(verdict.lost).is_worker();
+    Lose(verdict.lost);
+    if (members_.at(verdict.lost).leaving) return NoteStopped(now);  // as was said
   }
   Note(verdict.reason, verdict.message, now);
   NoteStopped(now);
@@ -431,7 +451,8 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   const bool in_row = recovery.count() > 0 && step <= recovery.step();
   recovery.set_in_row(in_row ? recovery.in_row() + 1 : 1);
   recovery.set_step(step);
-  const int max = record_.spec().restart().max_restarts();
+  const v1::RestartSpec& restart = record_.spec().restart();
+  const int max = restart.has_max_restarts() ? restart.max_restarts() : kMaxRestartsDefault;
   if (recovery.in_row() > max) {
     const std::string& why = verdict.message;
     return Fail(verdict.reason,
@@ -443,19 +464,74 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   }
   recovery.set_count(recovery.count() + 1);
   const bool was_preparing = state() == v1::PREPARING;
-  if (!verdict.lost.empty()) members_.SetLost(verdict.lost);
-  carries_ = ShardsAreCarried() && (!was_preparing || plan_->carries() > 0) &&
-             (verdict.lost.empty() || members_.at(verdict.lost).is_worker());
+  if (!verdict.lost.empty()) Lose(verdict.lost);
+  const bool carries = ShardsAreCarried() && (!was_preparing || plan_->carries() > 0) &&
+                       (verdict.lost.empty() || members_.at(verdict.lost).is_worker());
   *record_.mutable_recovery() = recovery;
   resumes_not_before_ = absl::InfinitePast();
   if (recovery.in_row() > 1) {
     resumes_not_before_ =
         now + std::min(kBackoffMax, kFirstBackoff * std::exp2(recovery.in_row() - 2));
   }
+  HaltGeneration(carries, verdict.reason, verdict.message, now);
+}
+
+void Job::HaltGeneration(bool carries, const std::string& reason, const std::string& message,
+                         absl::Time now) {
+  carries_ = carries;
   stopped_since_ = absl::InfiniteFuture();
-  Move(v1::RECOVERING, verdict.reason, verdict.message, now);
+  halting_since_ = now;
+  Move(v1::RECOVERING, reason, message, now);
   NoteStopped(now);
   SendWantedToAll(now);
+}
+
+// ---------------------------------------------------------------- coming and going
+
+bool Job::TakesMoreWorkers(absl::Time now) const {
+  const int64_t max = std::min<int64_t>(record_.spec().resources().workers().max(),
+                                        record_.spec().data().batch_size());
+  return state() == v1::RUNNING && ShardsAreCarried() && plan_->workers_size() < max &&
+         now - running_since_ >= kJoinAfter && !record_.suspend_requested() && !leaves_at_ &&
+         !members_.AnyWorkerDone();
+}
+
+void Job::LetWorkersJoin(absl::Time now) {
+  CHECK(TakesMoreWorkers(now));
+  resumes_not_before_ = absl::InfinitePast();
+  HaltGeneration(/*carries=*/true, "WORKERS_JOIN",
+                 absl::StrCat("there are workers for more than ", plan_->workers_size(), " ranks"),
+                 now);
+}
+
+void Job::MemberLeaves(const std::string& name, absl::Time now) {
+  if (!Uses(name)) return;
+  if (members_.SetLeaving(name)) {
+    Note("MEMBER_LEAVES", absl::StrCat(name, " wants to end: the job goes on without it"), now);
+  }
+  if (state() == v1::RECOVERING) return SendWanted(name, now);
+  LetLeave(now);
+}
+
+// What a ps holds, and a worker where shards are not carried on, has to be in a checkpoint first.
+// Near the end of the job that is the final one, and nobody leaves before it.
+void Job::LetLeave(absl::Time now) {
+  if (state() != v1::RUNNING || record_.suspend_requested()) return;
+  const std::string* const name = members_.FirstLeaving();
+  if (name == nullptr) return;
+  const std::string message = absl::StrCat(*name, " leaves");
+  if (ShardsAreCarried() && members_.at(*name).is_worker()) {
+    resumes_not_before_ = absl::InfinitePast();
+    return HaltGeneration(/*carries=*/true, "MEMBER_LEAVES", message, now);
+  }
+  const bool is_new = !leaves_at_.has_value();
+  if (is_new) leaves_at_ = Pace().newest_step;
+  if (checkpoints_.committed_step() >= *leaves_at_) {
+    resumes_not_before_ = absl::InfinitePast();
+    return HaltGeneration(/*carries=*/false, "MEMBER_LEAVES", message, now);
+  }
+  // Tick() asks again.
+  if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
 }
 
 // Only where all chunks are within a step of each other, at versions that every worker has helped
@@ -466,19 +542,33 @@ bool Job::ShardsAreCarried() const {
   return is_bsp && sync.backup_workers() == 0;
 }
 
+void Job::Lose(const std::string& member) {
+  members_.SetLost(member);
+  if (members_.at(member).is_worker()) {
+    ledger_.Lose(members_.at(member).rank);
+  } else {
+    carries_ = false;
+  }
+}
+
+// Once all have stopped it is known whether the shards go on; if they do not, ps need not hold
+// them.
 void Job::NoteStopped(absl::Time now) {
-  if (members_.AllStopped()) stopped_since_ = std::min(stopped_since_, now);
+  if (!members_.AllStopped()) return;
+  stopped_since_ = std::min(stopped_since_, now);
+  if (!carries_ || members_.VersionsHeld()) return;
+  carries_ = false;
+  SendWantedToAll(now);
 }
 
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
-  if (state() != v1::RECOVERING || !members_.AllStopped() || now < resumes_not_before_) {
+  const bool all_durable = durable_ == ledger_.known();
+  if (state() != v1::RECOVERING || stopped_since_ > now || now < resumes_not_before_ ||
+      !all_durable) {
     return std::nullopt;
   }
-  Resumption resumption{.since = stopped_since_};
-  if (const auto held = members_.VersionsHeld(); carries_ && held) {
-    resumption.carries = true;
-    resumption.first_step = held->newest;
-  }
+  Resumption resumption{.carries = carries_, .since = stopped_since_};
+  if (carries_) resumption.first_step = members_.VersionsHeld()->newest;
   return resumption;
 }
 
@@ -627,8 +717,9 @@ void Job::Advance(absl::Time now) {
   const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());
   if (!record_.suspend_requested() || !stopped) return checkpoints_.StopAwaiting();
   // At its first step nothing has been trained since the checkpoint (or the beginning) that it
-  // started from.
-  if (*stopped != plan_->first_step() && *stopped != checkpoints_.committed_step()) {
+  // started from, if it did.
+  const bool at_origin = plan_->carries() == 0 && *stopped == plan_->first_step();
+  if (!at_origin && *stopped != checkpoints_.committed_step()) {
     return AwaitCheckpoint(*stopped, now);
   }
   if (!all_told) return;
@@ -669,6 +760,7 @@ void Job::BeginRunning(absl::Time now) {
   }
   record_.mutable_progress()->set_total_steps(total);
   Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", total), now);
+  running_since_ = now;
   // A periodic one that was being written when the generation before was halted is made up for.
   if (plan_->carries() > 0 && checkpoints_.IsBehind(plan_->first_step())) {
     checkpoints_.Ask(Pace());
@@ -720,6 +812,7 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
     suspend_at_ = checkpoint.step();
   }
   Advance(now);
+  LetLeave(now);
 }
 
 void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why,
@@ -755,15 +848,19 @@ void Job::WentOn(absl::Time now) {
 
 void Job::Tick(bool writing, absl::Time now) {
   if (!active()) return;
-  const FailureJudge::Situation situation{.preparing = state() == v1::PREPARING,
-                                          .first_step = plan_->first_step(),
-                                          .step = record_.progress().step()};
+  const FailureJudge::Situation situation{
+      .preparing = state() == v1::PREPARING,
+      .first_step = plan_->first_step(),
+      .step = record_.progress().step(),
+      .halting_since = state() == v1::RECOVERING ? halting_since_ : absl::InfiniteFuture()};
   if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
+  LetLeave(now);
   if (state() == v1::RECOVERING) return;
   // The last attempt failed, or the coordinator was restarted.
   const bool suspending =
       state() == v1::RUNNING && record_.suspend_requested() && SuspendsAtSnapshot() && !suspend_at_;
-  if (checkpoints_.Tick(writing, suspending, Pace(), now)) SendWantedToAll(now);
+  const bool needs_one = suspending || leaves_at_.has_value();
+  if (checkpoints_.Tick(writing, needs_one, Pace(), now)) SendWantedToAll(now);
 }
 
 }  // namespace muster

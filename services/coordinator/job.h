@@ -44,6 +44,12 @@ class Job {
   // The wait before the second recovery in a row that brought no new step; it doubles with each.
   static constexpr absl::Duration kFirstBackoff = absl::Seconds(1);
   static constexpr absl::Duration kBackoffMax = absl::Seconds(30);
+  static constexpr int kMaxRestartsDefault = 10;  // also lib/job's, for jobs of before it
+  // The reason of a job that is told what it waits for, see Wait().
+  static constexpr char kWaitsForMembers[] = "WAITS_FOR_MEMBERS";
+  // A generation runs so long before it is halted for more workers: who comes, mostly comes with
+  // others.
+  static constexpr absl::Duration kJoinAfter = absl::Seconds(10);
 
   struct Outgoing {
     std::string member;
@@ -62,7 +68,7 @@ class Job {
   };
 
   // `record` as stored. `plan` of its generation; null when it has never had one. `term` makes
-  // snapshot ids unique over restarts. Members of a job found in PREPARING or RUNNING have
+  // snapshot ids unique over restarts. Members of a job found active have
   // FailureJudge::kRestartGrace to come back.
   Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now);
 
@@ -89,12 +95,16 @@ class Job {
     int64_t first_step = 0;
     absl::Time since;  // it is known
   };
-  // Its ps hold memory for it: all of an active job do but those of one that recovers from a
+  // Its ps hold memory for it: those of an active job do, but not of one that recovers from a
   // checkpoint.
   bool KeepsShards() const { return state() != v1::RECOVERING || carries_; }
   // Nothing while the job is not RECOVERING, its members have not stopped, or it is too early for
   // another attempt.
   std::optional<Resumption> ResumesAt(absl::Time now) const;
+  // Whether it would gain by more workers, and has run for long enough to be interrupted for them.
+  bool TakesMoreWorkers(absl::Time now) const;
+  // Halts it for its next generation, which is to have them.
+  void LetWorkersJoin(absl::Time now);
   // The first version whose evaluation is not known.
   int64_t evaluations_before() const { return ledger_.evaluations_before(); }
   // What a queued or recovering job waits for; nothing happens if it is told so already.
@@ -108,6 +118,9 @@ class Job {
   // What workers have told is safe: they may forget it, and the job may end.
   void RecordsDurable(const RecordsBefore& durable, absl::Time now);
   void StreamBroken(const std::string& member, absl::Time now);
+  // It wants to end: the job goes on without it, with workers at once, with ps as soon as there is
+  // a checkpoint of what they hold. May be said again.
+  void MemberLeaves(const std::string& member, absl::Time now);
   void MemberLost(const std::string& member, const std::string& why, absl::Time now);
 
   // ---- users. FAILED_PRECONDITION with a reason where the state does not allow it; see
@@ -145,11 +158,15 @@ class Job {
 
  private:
   void Enlist(absl::Time now);
-  v1::Directive StopDirective(const JobMembers::Member& member) const;
+  std::optional<v1::Directive> StopDirective(const JobMembers::Member& member) const;
+  void Lose(const std::string& member);
   void Suspect(absl::Time now);
   void NoteStopped(absl::Time now);
   void Judge(const FailureJudge::Verdict& verdict, absl::Time now);
   void Recover(const FailureJudge::Verdict& verdict, absl::Time now);
+  void HaltGeneration(bool carries, const std::string& reason, const std::string& message,
+                      absl::Time now);
+  void LetLeave(absl::Time now);
   bool ShardsAreCarried() const;
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
@@ -186,9 +203,15 @@ class Job {
   FailureJudge judge_;
   Effects effects_;
 
-  bool carries_ = false;  // while RECOVERING: nothing was lost that the shards' next step needs
+  // While RECOVERING: the shards go on, as far as is known; for sure when all have stopped.
+  bool carries_ = false;
+  absl::Time halting_since_ = absl::InfiniteFuture();
   absl::Time resumes_not_before_ = absl::InfinitePast();
   absl::Time stopped_since_ = absl::InfiniteFuture();  // all members, while RECOVERING
+  absl::Time running_since_ = absl::InfiniteFuture();
+  // Since somebody is leaving whom the job cannot do without: a checkpoint of this step, or a later
+  // one, is awaited.
+  std::optional<int64_t> leaves_at_;
   std::optional<int64_t> suspend_at_;  // that checkpoint is committed; records are awaited
   bool nonfinite_noted_ = false;       // in this generation
   bool loss_is_finite_ = true;         // of the last step that was not skipped

@@ -32,6 +32,7 @@ class JobTest : public ::testing::Test {
     spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
     spec.mutable_checkpoint()->set_every_steps(50);
     spec.set_chunk_bytes(1024);
+    spec.mutable_restart()->set_max_restarts(0);
     return record;
   }
 

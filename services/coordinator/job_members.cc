@@ -31,9 +31,10 @@ std::vector<std::string> JobMembers::names() const {
 }
 
 const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::JobReport* report,
-                                           absl::Time now) {
+                                           absl::Time now, uint32_t behind) {
   Member& member = members_.at(name);
   member.heard = true;
+  member.behind = behind;
   member.serving = report != nullptr;
   if (report == nullptr) return member;
   if (report->state() != member.state || report->prepare_progress() > member.prepare_progress) {
@@ -41,7 +42,11 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   }
   member.prepare_progress = std::max(member.prepare_progress, report->prepare_progress());
   member.state = report->state();
-  member.next_step = report->next_step();
+  if (member.is_worker() || report->state() != v1::MEMBER_HALTED) {
+    member.next_step = report->next_step();
+  } else {
+    member.newest_version = report->next_step();
+  }
   member.has_more_records =
       report->steps_size() + report->evaluations_size() >= limits::kStepRecordsReportedMax;
   member.oldest_version = report->oldest_version();
@@ -78,6 +83,20 @@ bool JobMembers::AllStopped() const {
                              [](const auto& entry) { return entry.second.has_stopped(); });
 }
 
+const std::string* JobMembers::FirstLeaving() const {
+  for (const auto& [name, member] : members_) {
+    if (member.leaving && !member.lost) return &name;
+  }
+  return nullptr;
+}
+
+const std::string* JobMembers::FirstNotStopped() const {
+  for (const auto& [name, member] : members_) {
+    if (!member.has_stopped()) return &name;
+  }
+  return nullptr;
+}
+
 const std::string* JobMembers::FirstLostByAll() const {
   for (const auto& [reporter, member] : members_) {
     for (const std::string& name : member.lost_links) {
@@ -94,7 +113,7 @@ std::optional<JobMembers::HeldVersions> JobMembers::VersionsHeld() const {
     if (member.is_worker()) continue;
     if (member.lost || !member.serving || member.state != v1::MEMBER_HALTED) return std::nullopt;
     held.oldest = std::max(held.oldest, member.oldest_version);
-    held.newest = std::min(held.newest, member.next_step);
+    held.newest = std::min(held.newest, member.newest_version);
   }
   if (held.newest < held.oldest || held.newest == std::numeric_limits<int64_t>::max()) {
     return std::nullopt;
@@ -113,6 +132,12 @@ bool JobMembers::AllWorkersDone() const {
   return std::ranges::all_of(members_, [](const auto& entry) {
     const Member& member = entry.second;
     return !member.is_worker() || (member.state == v1::MEMBER_DONE && !member.has_more_records);
+  });
+}
+
+bool JobMembers::AnyWorkerDone() const {
+  return std::ranges::any_of(members_, [](const auto& entry) {
+    return entry.second.is_worker() && entry.second.state == v1::MEMBER_DONE;
   });
 }
 

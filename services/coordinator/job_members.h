@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -28,20 +29,25 @@ class JobMembers {
     bool serving = false;         // has reported this generation
     v1::MemberJobState state = v1::MEMBER_JOB_STATE_UNSPECIFIED;
     int64_t next_step = 0;
-    int64_t oldest_version = 0;           // of a ps that is halted
+    int64_t oldest_version = 0;           // of a ps that is halted: every chunk can be had at it
+    int64_t newest_version = 0;           // and at this one
+    uint32_t behind = 0;                  // the generation that it still serves instead of this one
     std::vector<std::string> lost_links;  // whose links of this job broke at a ps
     bool has_stream = true;               // to the coordinator
     bool lost = false;                    // in this generation
+    bool leaving = false;                 // is not to be of the next one
     bool has_more_records = false;        // than its last report could hold
     v1::DatasetFacts dataset;
     uint64_t prepare_progress = 0;
     absl::Time advanced;  // when it last showed something new on its way to being prepared
 
     bool is_worker() const { return rank >= 0; }
-    // Nothing of the generation goes on there any more, and all that it had to tell is told.
+    // Nothing of the generation goes on there any more, and all that it had to tell is told. A ps
+    // that is still behind may hold what this generation was to carry on.
     bool has_stopped() const {
-      if (lost || (heard && !serving)) return true;
-      return serving && state == v1::MEMBER_HALTED && !has_more_records;
+      if (lost) return true;
+      if (!serving) return heard && (is_worker() || behind == 0);
+      return state == v1::MEMBER_HALTED && !has_more_records;
     }
   };
 
@@ -52,8 +58,10 @@ class JobMembers {
   const Member& at(const std::string& name) const { return members_.at(name); }
   std::vector<std::string> names() const;
 
-  // A report of this generation; or, null, one that has none of it. Returns the member.
-  const Member& Take(const std::string& name, const v1::JobReport* report, absl::Time now);
+  // A report of this generation; or, null, one that has none of it, but perhaps an earlier one.
+  // Returns the member.
+  const Member& Take(const std::string& name, const v1::JobReport* report, absl::Time now,
+                     uint32_t behind = 0);
 
   // Whether the directive is to be sent to the member now, which counts it as sent: not while the
   // same one is still young.
@@ -63,11 +71,20 @@ class JobMembers {
   // The member's stream is new: whatever was sent before may be lost.
   void Reattached(const std::string& name);
   void StreamBroken(const std::string& name);
+  // Returns whether it is new.
+  bool SetLeaving(const std::string& name) {
+    return !std::exchange(members_.at(name).leaving, true);
+  }
+  // Somebody who is leaving, null: nobody.
+  const std::string* FirstLeaving() const;
+  // Somebody who has not stopped, null: nobody.
+  const std::string* FirstNotStopped() const;
   // Not to be waited for any more in this generation.
   void SetLost(const std::string& name) { members_.at(name).lost = true; }
 
   bool AllPrepared() const;
   bool AllWorkersDone() const;
+  bool AnyWorkerDone() const;
   // A worker's last report could not hold all that it has to tell.
   bool AnyHasMoreRecords() const;
   // The step at which all workers stand still; those that are done stand at `total_steps`.

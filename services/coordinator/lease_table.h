@@ -20,6 +20,7 @@ struct AttachedMember {
   absl::Time report_time;
   absl::Time lease_begin;         // report_time, and what the coordinator was late since
   bool attached = false;          // its stream is open
+  bool leaving = false;           // is given nothing new
   std::vector<std::string> jobs;  // that it reported last
   uint64_t ordinal = 0;           // see Hello.ordinal
 };
@@ -48,6 +49,9 @@ class LeaseTable {
 
   // A report came. The member must be known.
   void Renew(const std::string& member, std::vector<std::string> jobs, absl::Time now);
+
+  // The member wants to end, or is told to. It must be known.
+  void SetLeaving(const std::string& member) { members_.at(member).leaving = true; }
 
   // The stream broke: the lease runs on, the member may return.
   void Disconnect(const std::string& member);

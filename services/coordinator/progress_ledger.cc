@@ -25,6 +25,7 @@ void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
     batch_shares_.push_back(static_cast<double>(worker.samples()) / batch_size_);
   }
   steps_before_ = next_step;
+  lost_.clear();
   steps_.clear();
   evaluations_.clear();
   last_time_ = absl::InfinitePast();
@@ -101,7 +102,22 @@ double ProgressLedger::Smooth(const StepParts& parts) {
   return elapsed > 0 ? batch_size_ / elapsed : 0;
 }
 
+// A step that somebody has gone on from was made.
+void ProgressLedger::LeaveOutTheLost() {
+  if (lost_.empty() || steps_.empty()) return;
+  const int64_t newest = steps_.rbegin()->first;
+  for (auto& [step, parts] : steps_) {
+    if (step == newest) return;
+    for (const int rank : lost_) {
+      if (parts.loss_shares[rank]) continue;
+      parts.loss_shares[rank] = 0;
+      parts.is_missed_by_some = true;
+    }
+  }
+}
+
 std::vector<StepSummary> ProgressLedger::TakeSteps() {
+  LeaveOutTheLost();
   std::vector<StepSummary> complete;
   for (auto it = steps_.begin(); it != steps_.end() && it->first == steps_before_;
        it = steps_.erase(it), ++steps_before_) {

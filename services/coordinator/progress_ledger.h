@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -66,6 +67,10 @@ class ProgressLedger {
   // The steps and evaluations that have become complete, in order, each once.
   std::vector<StepSummary> TakeSteps();
   std::vector<EvaluationSummary> TakeEvaluations();
+  // This worker is lost: what it has not told of steps that were made is not waited for. Until the
+  // next Begin().
+  void Lose(int rank) { lost_.insert(rank); }
+
   // The generation is over, and the next one begins at `step`: what was told of the steps before is
   // all that will ever be. The loss of a step that not every worker told of is the mean of those
   // who did; one that nobody told of is skipped. Evaluations of `step` and later ones are made
@@ -101,11 +106,13 @@ class ProgressLedger {
   void SkipEvaluationsWithout(int rank, int64_t before);
   void TakeStep(int rank, const v1::StepRecord& record);
   double Smooth(const StepParts& parts);
+  void LeaveOutTheLost();
 
   std::vector<double> batch_shares_;  // by rank
   int64_t batch_size_ = 0;
   int64_t steps_before_ = 0;
   int64_t evaluations_before_ = 0;
+  absl::btree_set<int> lost_;  // ranks
   std::map<int64_t, StepParts> steps_;
   std::map<int64_t, EvaluationParts> evaluations_;
   std::optional<StepGap> gap_;

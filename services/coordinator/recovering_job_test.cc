@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lib/limits/limits.h"
+#include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_fixture.h"
@@ -12,6 +13,7 @@
 namespace muster {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -53,6 +55,7 @@ class RecoveringJobTest : public JobTest {
   }
   // From the shards that were halted, with everybody.
   void GoOn() {
+    TakeEffects();
     const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
     ASSERT_TRUE(resumption.has_value());
     Schedule(resumption->first_step, "", resumption->carries ? job_.plan() : nullptr);
@@ -96,12 +99,13 @@ TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobGoesOnAtTheStepThatA
 TEST_F(RecoveringJobTest, WithoutWhatALostPsHeldItGoesOnFromTheCheckpoint) {
   Run();
   job_.MemberLost("p-1", "gone", now_);
-  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 release"));
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt"));
   EXPECT_FALSE(job_.KeepsShards());
   Report("w-0", v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_HALTED);
   EXPECT_FALSE(job_.ResumesAt(now_).has_value());
-  job_.Report("p-0", nullptr, now_);
+  SayHalted("p-0", 3, 4);
+  EXPECT_THAT(Sent(), ElementsAre("p-0 release")) << "nobody needs what it holds";
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
@@ -111,15 +115,94 @@ TEST_F(RecoveringJobTest, ShardsThatAreTooFarApartOrGoneAreNotCarriedOn) {
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED);
   SayHalted("p-0", 3, 4);
+  TakeEffects();
   SayHalted("p-1", 5, 6);
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+  EXPECT_FALSE(job_.KeepsShards());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
+
+  Begin(Record());
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  SayHalted("p-0", 4, 5);
   SayHalted("p-1", 4, 5);
-  EXPECT_EQ(job_.ResumesAt(now_)->first_step, 4);
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+  TakeEffects();
   job_.MemberLost("p-0", "gone too", now_);
-  EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+  EXPECT_THAT(Sent(), ElementsAre("p-1 release"));
+}
+
+TEST_F(RecoveringJobTest, WhoHasForgottenTheJobHoldsNothingOfIt) {
+  Run();
+  for (const char* name : {"w-0", "w-1", "p-0", "p-1"}) job_.Report(name, nullptr, now_);
+  ASSERT_EQ(job_.state(), v1::RECOVERING);
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+  EXPECT_FALSE(job_.KeepsShards());
+}
+
+// Its Prepare is on its way, or was lost with its stream.
+TEST_F(RecoveringJobTest, APsThatIsStillBehindComesAlongWithWhatItHolds) {
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  HaltAll(4, 5);
+  v1::JobReport behind = Say(v1::MEMBER_HALTED, 5);
+  behind.set_oldest_version(4);
+  Schedule(5, "", job_.plan());
+  Report("p-0", v1::MEMBER_PREPARED, 5);
+  Report("w-0", v1::MEMBER_PREPARING, 5);
+  job_.MemberLost("w-1", "crashed again", now_);
+  job_.Report("w-0", nullptr, now_);
+  SayHalted("p-0", 5, 5);
+  now_ += absl::Seconds(3);
+  TakeEffects();
+  Tell("p-1", behind);
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  EXPECT_THAT(Sent(), Contains("p-1 prepare"));
+  Report("p-1", v1::MEMBER_PREPARED, 5);
+  EXPECT_THAT(Sent(), ElementsAre("p-1 halt"));
+  SayHalted("p-1", 5, 5);
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(RecoveringJobTest, WhoDoesNotHaltIsGoneOnWithout) {
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  SayHalted("p-0", 4, 5);
+  SayHalted("p-1", 5, 5);
+  Report("w-0", v1::MEMBER_RUNNING, 5);
+  Pass(FailureJudge::kHaltMax);
+  EXPECT_FALSE(job_.Uses("w-0"));
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(RecoveringJobTest, AJobThatWaitsForMembersIsSuspendedAtOnceAndOneThatHoldsStepsIsNot) {
+  Run();
+  Commit(4);
+  job_.MemberLost("w-1", "crashed", now_);
+  HaltAll(4, 5);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_THAT(job_.record().message(), HasSubstr("jobs/net-1/checkpoints/4"));
+
+  Begin(Record());
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  HaltAll(4, 5);
+  Schedule(5, "", job_.plan());
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(job_.state(), v1::PREPARING);
+  ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, 5);
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 5);
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "step 5 is in no checkpoint";
+  Commit(5);
+  TakeEffects();
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
 TEST_F(RecoveringJobTest, OnlyBspCarriesItsShardsOn) {
@@ -130,7 +213,8 @@ TEST_F(RecoveringJobTest, OnlyBspCarriesItsShardsOn) {
     Begin(record);
     Run();
     job_.MemberLost("w-1", "gone", now_);
-    EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "p-0 release", "p-1 release"));
+    EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "p-0 halt", "p-1 halt"));
+    EXPECT_FALSE(job_.KeepsShards());
   }
 }
 
@@ -205,7 +289,8 @@ TEST_F(RecoveringJobTest, AnAccusationThatIsBelievedIsRecoveredFromWithEverybody
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
-// What one worker had not told is lost with it; what the others tell is kept.
+// What one worker had not told is lost with it; what the others tell is kept, and acknowledged as
+// it comes: they may have more to tell than they may hold.
 TEST_F(RecoveringJobTest, TheStepsThatWereMadeAreRecordedByThoseWhoAreLeft) {
   Run();
   Tell("w-0", Steps(v1::MEMBER_RUNNING, 0, 2));
@@ -214,17 +299,27 @@ TEST_F(RecoveringJobTest, TheStepsThatWereMadeAreRecordedByThoseWhoAreLeft) {
   job_.MemberLost("w-1", "gone", now_);
   TakeEffects();
   Tell("w-0", Steps(v1::MEMBER_HALTED, 1, 3));  // step 3 was computed and not made
+  const Job::Effects effects = TakeEffects();
+  ASSERT_EQ(effects.steps.size(), 2);
+  for (const StepSummary& step : effects.steps) EXPECT_EQ(step.loss, 1) << "of what is known";
+  EXPECT_EQ(effects.steps[1].step, 2);
   HaltAll(2, 3);
   GoOn();
 
-  const Job::Effects effects = TakeEffects();
-  ASSERT_EQ(effects.steps.size(), 2);
-  for (const StepSummary& step : effects.steps)
-    EXPECT_EQ(step.loss, 1) << "the mean of what is known";
-  EXPECT_EQ(effects.steps[1].step, 2);
   Tell("w-0", Steps(v1::MEMBER_RUNNING, 3, 1));
   Tell("w-1", Steps(v1::MEMBER_RUNNING, 3, 1));
   EXPECT_EQ(TakeEffects().steps.at(0).step, 3) << "computed again by both";
+}
+
+TEST_F(RecoveringJobTest, WhatIsToldIsOnTheDiskBeforeItsWorkerIsLetGo) {
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  TakeEffects();
+  HaltAll(2, 3);
+  Tell("w-0", Steps(v1::MEMBER_HALTED, 0, 3));
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  TakeEffects();
+  EXPECT_TRUE(job_.ResumesAt(now_).has_value());
 }
 
 TEST_F(RecoveringJobTest, RecoveriesThatBringNothingAreMadeEverMoreSlowlyAndEnd) {
@@ -267,6 +362,7 @@ TEST_F(RecoveringJobTest, AMemberThatIsLostWhileShardsAreCarriedOnHaltsThemAgain
   Report("p-0", v1::MEMBER_PREPARED, 5);
   Report("p-1", v1::MEMBER_PREPARING, 5);
   Report("w-0", v1::MEMBER_PREPARING, 5);
+  TakeEffects();
   job_.TakeEffects();
   job_.MemberLost("w-1", "crashed again", now_);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
@@ -285,7 +381,7 @@ TEST_F(RecoveringJobTest, AMemberThatIsLostBeforeTheFirstStepIsReplaced) {
   job_.TakeEffects();
   job_.MemberLost("w-1", "crashed", now_);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
-  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 release", "p-0 release"));
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 release", "p-0 halt"));
 }
 
 TEST_F(RecoveringJobTest, TheRestartedCoordinatorGoesOnWithTheRecovery) {
@@ -301,6 +397,22 @@ TEST_F(RecoveringJobTest, TheRestartedCoordinatorGoesOnWithTheRecovery) {
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
+TEST_F(RecoveringJobTest, AllWhoDoNotComeBackToARestartedCoordinatorAreLost) {
+  Run();
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  Report("w-0", v1::MEMBER_RUNNING, 5);
+  Report("p-0", v1::MEMBER_RUNNING, 5);
+  Pass(FailureJudge::kRestartGrace);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  Pass(absl::Milliseconds(1));
+  Report("w-0", v1::MEMBER_HALTED, 5);
+  SayHalted("p-0", 4, 5);
+  EXPECT_FALSE(job_.Uses("w-1"));
+  EXPECT_FALSE(job_.Uses("p-1"));
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+}
+
 TEST_F(RecoveringJobTest, AWorkerWithMoreToTellIsWaitedFor) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
@@ -309,6 +421,7 @@ TEST_F(RecoveringJobTest, AWorkerWithMoreToTellIsWaitedFor) {
   Tell("w-0", Steps(v1::MEMBER_HALTED, 0, limits::kStepRecordsReportedMax));
   EXPECT_FALSE(job_.ResumesAt(now_).has_value());
   Tell("w-0", Steps(v1::MEMBER_HALTED, limits::kStepRecordsReportedMax, 1));
+  TakeEffects();
   EXPECT_TRUE(job_.ResumesAt(now_).has_value());
 }
 
@@ -334,6 +447,87 @@ TEST_F(RecoveringJobTest, CancellingReleasesWhoIsHalted) {
   job_.TakeEffects();
   ASSERT_TRUE(job_.Cancel(now_).ok());
   EXPECT_THAT(Sent(), ::testing::IsSupersetOf({"w-0 release", "p-0 release", "p-1 release"}));
+}
+
+// ---------------------------------------------------------------- coming and going
+
+TEST_F(RecoveringJobTest, AWorkerThatLeavesIsLetGoOnceItHasToldEverything) {
+  Run();
+  job_.MemberLeaves("w-1", now_);
+  job_.MemberLeaves("w-1", now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "MEMBER_LEAVES");
+  EXPECT_FALSE(job_.record().has_recovery()) << "nothing has failed";
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt", "p-1 halt"));
+  HaltAll(4, 5);
+  Tell("w-1", Steps(v1::MEMBER_HALTED, 0, limits::kStepRecordsReportedMax));
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  now_ += absl::Seconds(3);
+  Report("w-1", v1::MEMBER_HALTED, 5);
+  EXPECT_THAT(Sent(), Contains("w-1 release"));
+  job_.Report("w-1", nullptr, now_);
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+  const uint64_t revision = job_.record().revision();
+  job_.MemberLost("w-1", "it left the fleet", now_);
+  EXPECT_EQ(job_.record().revision(), revision) << "as was said";
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(RecoveringJobTest, APsThatLeavesIsLetGoOnceThereIsACheckpointOfWhatItHolds) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 20);
+  Commit(10);
+  job_.TakeEffects();
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_GE(snapshot_.step(), 20);
+  job_.CheckpointFailed(snapshot_.step(), snapshot_.snapshot(), absl::InternalError("no"), now_);
+  Pass(CheckpointPolicy::kPatience);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot")) << "again";
+  Commit(snapshot_.step());
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt", "p-1 halt"));
+  EXPECT_FALSE(job_.KeepsShards());
+  EXPECT_FALSE(job_.record().has_recovery());
+}
+
+TEST_F(RecoveringJobTest, WhoWantsToLeaveWhileTheJobPreparesLeavesWhenItRuns) {
+  Schedule();
+  job_.MemberLeaves("w-0", now_);
+  EXPECT_EQ(job_.state(), v1::PREPARING);
+  ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+}
+
+TEST_F(RecoveringJobTest, WorkersJoinARunningJobBelowItsMaximum) {
+  v1::Job record = Record();
+  record.mutable_spec()->mutable_resources()->mutable_workers()->set_max(3);
+  Begin(record);
+  Run();
+  EXPECT_FALSE(job_.TakesMoreWorkers(now_)) << "it has just begun";
+  now_ += Job::kJoinAfter;
+  ASSERT_TRUE(job_.TakesMoreWorkers(now_));
+  job_.LetWorkersJoin(now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "WORKERS_JOIN");
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt", "p-1 halt"));
+  HaltAll(4, 5);
+  Report("w-1", v1::MEMBER_HALTED, 5);
+  EXPECT_EQ(job_.ResumesAt(now_)->first_step, 5);
+  EXPECT_FALSE(job_.record().has_recovery());
+}
+
+TEST_F(RecoveringJobTest, AJobThatIsAboutToEndTakesNobody) {
+  v1::Job record = Record();
+  record.mutable_spec()->mutable_resources()->mutable_workers()->set_max(3);
+  Begin(record);
+  Run();
+  now_ += Job::kJoinAfter;
+  Report("w-0", v1::MEMBER_DONE, 100);
+  EXPECT_FALSE(job_.TakesMoreWorkers(now_));
 }
 
 }  // namespace

@@ -7,45 +7,71 @@ namespace {
 
 bool IsLost(const std::string& name) { return name.empty(); }
 
-bool PlacePs(const RecoveringJob& job, FreeMembers& free, Placement& placement) {
-  placement.ps = job.ps;
-  if (std::ranges::none_of(placement.ps, IsLost)) return true;
-  if (job.keeps_ps) return false;
-  std::ranges::sort(free.ps, LighterPs);
-  auto next = free.ps.begin();
+// For so many workers.
+bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Placement& placement) {
+  const int64_t bytes = job.ps_memory.With(workers);
+  if (job.keeps_ps) {
+    placement.ps = job.ps;
+    return std::ranges::none_of(job.ps, IsLost) && bytes <= job.kept_room_bytes;
+  }
+  std::vector<FreeMembers::Ps> others = free.ps;
+  std::ranges::sort(others, LighterPs);
+  std::erase_if(others, [&](const FreeMembers::Ps& ps) { return ps.room_bytes < bytes; });
+  placement.ps.clear();
+  for (const std::string& name : job.ps) {
+    const auto own = std::ranges::find(others, name, &FreeMembers::Ps::name);
+    placement.ps.push_back(own == others.end() ? "" : name);
+    if (own != others.end()) others.erase(own);
+  }
+  auto next = others.begin();
   for (std::string& ps : placement.ps) {
     if (!IsLost(ps)) continue;
-    while (next != free.ps.end() && std::ranges::count(placement.ps, next->name) > 0) ++next;
-    if (next == free.ps.end()) return false;
-    ps = next->name;
-    ++next->jobs;
+    if (next == others.end()) return false;
+    ps = (next++)->name;
   }
   return true;
 }
 
-bool PlaceWorkers(const RecoveringJob& job, FreeMembers& free, Placement& placement) {
-  placement.workers = job.workers;
+// As many as there may be, and whether none is missing of those before.
+struct Workers {
+  std::vector<std::string> names;
+  size_t taken = 0;  // of the free ones
+  bool all_there = false;
+};
+Workers GatherWorkers(const RecoveringJob& job, FreeMembers& free) {
+  Workers workers{.names = job.workers};
   std::ranges::sort(free.workers, NaturalLess);
-  auto next = free.workers.begin();
-  for (std::string& worker : placement.workers) {
-    if (IsLost(worker) && next != free.workers.end()) worker = *next++;
+  for (std::string& worker : workers.names) {
+    if (!IsLost(worker) || workers.taken == free.workers.size()) continue;
+    worker = free.workers[workers.taken++];
   }
-  const bool all_there = std::ranges::none_of(placement.workers, IsLost);
-  std::erase_if(placement.workers, IsLost);
-  while (next != free.workers.end() && std::ssize(placement.workers) < job.workers_max) {
-    placement.workers.push_back(*next++);
+  workers.all_there = std::ranges::none_of(workers.names, IsLost);
+  std::erase_if(workers.names, IsLost);
+  while (workers.taken < free.workers.size() && std::ssize(workers.names) < job.workers_max) {
+    workers.names.push_back(free.workers[workers.taken++]);
   }
-  if (std::ssize(placement.workers) < job.workers_min) return false;
-  if (!all_there && !job.settle_for_fewer) return false;
-  free.workers.erase(free.workers.begin(), next);
-  return true;
+  return workers;
 }
 
 }  // namespace
 
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free) {
+  const Workers workers = GatherWorkers(job, free);
+  if (!workers.all_there && !job.settle_for_fewer) return std::nullopt;
   Placement placement;
-  if (!PlacePs(job, free, placement) || !PlaceWorkers(job, free, placement)) return std::nullopt;
+  int count = static_cast<int>(workers.names.size());
+  while (count >= job.workers_min && !PlacePs(job, count, free, placement)) --count;
+  if (count < job.workers_min) return std::nullopt;
+  placement.workers.assign(workers.names.begin(), workers.names.begin() + count);
+  // Who was not needed in the end stays free.
+  std::erase_if(free.workers, [&](const std::string& name) {
+    return std::ranges::count(placement.workers, name) > 0;
+  });
+  for (FreeMembers::Ps& ps : free.ps) {
+    if (job.keeps_ps || std::ranges::count(placement.ps, ps.name) == 0) continue;
+    ++ps.jobs;
+    ps.room_bytes -= job.ps_memory.With(count);
+  }
   return placement;
 }
 

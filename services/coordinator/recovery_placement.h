@@ -1,6 +1,8 @@
 // Who carries on a job that has lost members.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,12 +19,17 @@ struct RecoveringJob {
   bool settle_for_fewer = false;  // than there were
   std::vector<std::string> ps;    // in plan order
   bool keeps_ps = false;          // what they hold is carried on: nobody can take their place
+  // What its shards take of each ps at most, and, where ps are kept, what is left on the one that
+  // has least for them; zeros: not known.
+  PsMemory ps_memory = {};
+  int64_t kept_room_bytes = std::numeric_limits<int64_t>::max();
 };
 
 // Who is left keeps his rank; who is free takes the rank of one who is lost, or a new one below the
 // maximum. With fewer workers than before, if that is settled for, those left move up. The place of
-// a ps goes to the one with the fewest jobs. Nothing where there are too few. Takes members from
-// `free`, which has none of the job's own. Pure.
+// a ps goes to the one with the fewest jobs among those with room; where too few have it, fewer
+// workers need less. Nothing where there are too few. Takes workers from `free`, which has none of
+// the job's own; of its ps it has all. Pure.
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free);
 
 }  // namespace muster

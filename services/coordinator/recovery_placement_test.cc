@@ -14,6 +14,7 @@ FreeMembers Free(std::vector<std::string> workers, std::vector<FreeMembers::Ps> 
 
 TEST(RecoveryPlacementTest, WhoIsFreeTakesTheRankOfWhoIsLost) {
   FreeMembers free = Free({"w-10", "w-2"});
+  free.ps = {{.name = "p-0"}};
   const auto placement = PlaceAgain(
       {.workers = {"w-0", "", "w-5"}, .workers_min = 3, .workers_max = 3, .ps = {"p-0"}}, free);
   ASSERT_TRUE(placement.has_value());
@@ -37,6 +38,33 @@ TEST(RecoveryPlacementTest, WhoIsFreeJoinsBelowTheMaximum) {
   const auto placement =
       PlaceAgain({.workers = {"w-0", ""}, .workers_min = 1, .workers_max = 3}, free);
   EXPECT_THAT(placement->workers, ElementsAre("w-0", "w-3", "w-4"));
+}
+
+TEST(RecoveryPlacementTest, WhatDoesNotFitIsNotChosen) {
+  RecoveringJob job{.workers = {"w-0", ""},
+                    .workers_min = 1,
+                    .workers_max = 2,
+                    .settle_for_fewer = true,
+                    .ps = {"p-0"},
+                    .ps_memory = {.bytes = 10, .bytes_per_worker = 5}};
+  FreeMembers free = Free(
+      {"w-1"}, {{.name = "p-0", .room_bytes = 14}, {.name = "p-1", .jobs = 7, .room_bytes = 20}});
+  const auto elsewhere = PlaceAgain(job, free);
+  EXPECT_THAT(elsewhere->ps, ElementsAre("p-1")) << "its own is too full";
+  EXPECT_EQ(free.ps[1].room_bytes + free.ps[0].room_bytes, 14);
+
+  free = Free({"w-1"}, {{.name = "p-0", .room_bytes = 15}});
+  EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0"));
+  EXPECT_THAT(free.workers, ElementsAre("w-1"));
+
+  job.keeps_ps = true;
+  job.kept_room_bytes = 19;
+  EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0"));
+  job.kept_room_bytes = 20;
+  EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0", "w-1"));
+  job.kept_room_bytes = 14;
+  free = Free({"w-1"});
+  EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
 TEST(RecoveryPlacementTest, ALostPsIsReplacedByTheLightestUnlessWhatItHeldIsNeeded) {

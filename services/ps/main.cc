@@ -15,6 +15,7 @@
 #include "lib/concurrency/cpu_quota.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
+#include "lib/fleet/departure.h"
 #include "lib/fleet/fleet_client.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -29,6 +30,8 @@ ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordina
 ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default ps-<host>-<pid>");
 ABSL_FLAG(int, threads, 0, "shard threads; 0: usable cores");
 ABSL_FLAG(int64_t, memory_bytes, 0, "what all shards may take together; 0: half of the machine's");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
+          "how long a process that is told to stop waits until its jobs go on without it");
 ABSL_FLAG(std::string, metrics, "0.0.0.0:9401", "host:port of /metrics; port 0 picks a free one");
 
 namespace muster {
@@ -95,7 +98,8 @@ int Main() {
   }
   FleetClient client({.coordinator = coordinator,
                       .hello = HelloOf(**server, name, metrics),
-                      .refused = StopSignal::Raise},
+                      .refused = StopSignal::Raise,
+                      .drained = StopSignal::Raise},
                      server->get());
   reporter = &client;
   LOG(INFO) << name << ": " << threads << " shard threads, " << memory_bytes
@@ -104,6 +108,7 @@ int Main() {
   const int signal = stop.Await();
   const bool refused = !client.refusal().ok();
   LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", leaving";
+  if (!refused) LeaveFleet(client, stop, absl::GetFlag(FLAGS_drain_timeout));
   client.Detach(kDetachMax);
   (*server)->Stop();
   reporter = nullptr;

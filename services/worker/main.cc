@@ -16,6 +16,7 @@
 #include "lib/engine/device_list.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
+#include "lib/fleet/departure.h"
 #include "lib/fleet/fleet_client.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -32,6 +33,8 @@ ABSL_FLAG(std::string, devices, "cpu",
 ABSL_FLAG(
     int, threads_per_device, 0,
     "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
+          "how long a process that is told to stop waits until its jobs go on without it");
 ABSL_FLAG(std::string, metrics, "0.0.0.0:9402", "host:port of /metrics; port 0 picks a free one");
 ABSL_FLAG(std::string, trace, "",
           "file for a trace of steps and chunks, to be opened in ui.perfetto.dev; empty: none");
@@ -46,7 +49,7 @@ ABSL_FLAG(int64_t, inflight_bytes, muster::limits::kInflightBytesMax,
 namespace muster {
 namespace {
 
-constexpr absl::Duration kFinishStepMax = absl::Seconds(20);  // Kubernetes kills after 30 s
+constexpr absl::Duration kFinishStepMax = absl::Seconds(4);  // of a job that could not be left
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
 v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devices,
@@ -121,7 +124,8 @@ int Main() {
                  }});
   FleetClient client({.coordinator = absl::GetFlag(FLAGS_coordinator),
                       .hello = HelloOf(name, devices, metrics),
-                      .refused = StopSignal::Raise},
+                      .refused = StopSignal::Raise,
+                      .drained = StopSignal::Raise},
                      &worker);
   reporter = &client;
   LOG(INFO) << name << ": " << devices.size() << " devices with " << threads
@@ -129,7 +133,8 @@ int Main() {
 
   const int signal = stop.Await();
   const bool refused = !client.refusal().ok();
-  LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", finishing the step";
+  LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", leaving";
+  if (!refused) LeaveFleet(client, stop, absl::GetFlag(FLAGS_drain_timeout));
   worker.FinishStep(kFinishStepMax);
   client.Detach(kDetachMax);
   reporter = nullptr;
