@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kSteps = 3000;  // of three milliseconds
+constexpr int kSteps = 2000;  // of three milliseconds
 
 // Adam has slots and dropout random numbers: both have to be where they were.
 std::string Job(const std::string& name, int workers_min = 2, const std::string& more = "") {
@@ -36,8 +37,22 @@ checkpoint: {every_steps: 500, keep_last: 0}
                           name, kSteps, workers_min, more);
 }
 
+// One cluster for all; each test leaves it whole.
 class RecoveryTest : public testing::Test {
  protected:
+  static void SetUpTestSuite() {
+    shared_ = new TrainingCluster({.ps = 2, .workers = 2, .ps_threads = 1});
+    undisturbed_ = new std::string(shared_->Run(Job("undisturbed")));
+  }
+  static void TearDownTestSuite() {
+    delete std::exchange(undisturbed_, nullptr);
+    delete std::exchange(shared_, nullptr);
+  }
+
+  void SetUp() override {
+    ASSERT_TRUE(cluster_.members().AwaitAttached(absl::Seconds(30)).ok()) << cluster_.Logs();
+  }
+
   void Kill(const std::string& member, int signal = SIGKILL) {
     ASSERT_TRUE(cluster_.members().Kill(member, signal).ok()) << member;
   }
@@ -64,19 +79,23 @@ class RecoveryTest : public testing::Test {
     EXPECT_TRUE(std::ranges::is_sorted(metrics, {}, &StepMetrics::step)) << "none twice";
   }
 
-  TrainingCluster cluster_{{.ps = 2, .workers = 2, .ps_threads = 1}};
+  static TrainingCluster* shared_;
+  static std::string* undisturbed_;  // the job that all others are compared with
+  TrainingCluster& cluster_ = *shared_;
 };
 
+TrainingCluster* RecoveryTest::shared_ = nullptr;
+std::string* RecoveryTest::undisturbed_ = nullptr;
+
 TEST_F(RecoveryTest, WhoeverDiesTheJobComesToTheSameParameters) {
-  const std::string undisturbed = cluster_.Run(Job("undisturbed"));
   const std::string job = cluster_.Submit(Job("disturbed"));
   int recoveries = 0;
   struct Death {
     std::string member;
     int64_t step;
   };
-  for (const Death& death : {Death{"worker-1", 200}, Death{"worker-0", 800}, Death{"ps-1", 1200},
-                             Death{"worker-1", 1700}, Death{"ps-0", 2200}}) {
+  for (const Death& death : {Death{"worker-1", 100}, Death{"worker-0", 400}, Death{"ps-1", 700},
+                             Death{"worker-1", 1000}, Death{"ps-0", 1300}}) {
     SCOPED_TRACE(absl::StrCat(death.member, " at step ", death.step));
     cluster_.AwaitStep(job, death.step);
     Kill(death.member);
@@ -89,11 +108,10 @@ TEST_F(RecoveryTest, WhoeverDiesTheJobComesToTheSameParameters) {
   const v1::Job done = cluster_.AwaitState(job, v1::SUCCEEDED);
   EXPECT_EQ(done.recovery().count(), recoveries);
   EXPECT_EQ(done.generation(), recoveries + 1);
-  ExpectSame(job, undisturbed);
+  ExpectSame(job, *undisturbed_);
 }
 
 TEST_F(RecoveryTest, ADeathOfTheCoordinatorInBetweenChangesNothing) {
-  const std::string undisturbed = cluster_.Run(Job("undisturbed"));
   const std::string job = cluster_.Submit(Job("disturbed"));
   cluster_.AwaitStep(job, 300);
   Kill("worker-1");
@@ -102,7 +120,7 @@ TEST_F(RecoveryTest, ADeathOfTheCoordinatorInBetweenChangesNothing) {
   Restart("coordinator");
   Restart("worker-1");
   cluster_.AwaitState(job, v1::SUCCEEDED);
-  ExpectSame(job, undisturbed);
+  ExpectSame(job, *undisturbed_);
 }
 
 TEST_F(RecoveryTest, TheOthersGoOnWithoutAWorkerThatStaysAway) {
@@ -119,35 +137,33 @@ TEST_F(RecoveryTest, TheOthersGoOnWithoutAWorkerThatStaysAway) {
 // One that stands still is noticed by its lease, and what it does when it wakes is nobody's
 // concern.
 TEST_F(RecoveryTest, AMemberThatStandsStillAndWakesUpDisturbsNobody) {
-  const std::string undisturbed = cluster_.Run(Job("undisturbed"));
   const std::string job = cluster_.Submit(Job("disturbed"));
   cluster_.AwaitStep(job, 300);
   Kill("worker-0", SIGSTOP);
   AwaitReason(job, "WAITS_FOR_MEMBERS");  // the others do not wait for it to stop
   Kill("worker-0", SIGCONT);
-  cluster_.AwaitStep(job, 1500);
+  cluster_.AwaitStep(job, 900);
   Kill("ps-1", SIGSTOP);
   AwaitReason(job, "WAITS_FOR_MEMBERS");
   Kill("ps-1", SIGCONT);
   EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 2);
-  ExpectSame(job, undisturbed);
+  ExpectSame(job, *undisturbed_);
 }
 
 TEST_F(RecoveryTest, StepsThatAreJudgedTogetherRecoverToo) {
   const std::string more = ", precision: fp16, clip: {global_norm: 1}";
-  const std::string undisturbed = cluster_.Run(Job("undisturbed", 2, more));
+  const std::string judged = cluster_.Run(Job("judged", 2, more));
   const std::string job = cluster_.Submit(Job("disturbed", 2, more));
   cluster_.AwaitStep(job, 300);
   Kill("worker-1");
   AwaitRecovery(job, 1);
   Restart("worker-1");
   cluster_.AwaitState(job, v1::SUCCEEDED);
-  ExpectSame(job, undisturbed);
+  ExpectSame(job, judged);
 }
 
 // Nobody has died: what was computed is not computed again, and no recovery is counted.
 TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
-  const std::string undisturbed = cluster_.Run(Job("undisturbed"));
   const std::string job = cluster_.Submit(Job("deserted"));
   cluster_.AwaitStep(job, 300);
   for (const char* member : {"worker-1", "ps-0"}) {
@@ -161,20 +177,26 @@ TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
     cluster_.AwaitStep(job, step + 300);
   }
   EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 0);
-  ExpectSame(job, undisturbed);
+  ExpectSame(job, *undisturbed_);
 }
 
 TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   Kill("worker-1");
-  const std::string job = cluster_.Submit(absl::StrReplaceAll(
-      Job("growing", /*workers_min=*/1), {{absl::StrCat(kSteps), absl::StrCat(5 * kSteps)}}));
+  const std::string job = cluster_.Submit(
+      absl::StrReplaceAll(Job("growing", /*workers_min=*/1), {{absl::StrCat(kSteps), "1000000"}}));
   cluster_.AwaitStep(job, 10);
   EXPECT_EQ(cluster_.Get(job).workers_size(), 1);
   Restart("worker-1");
   const v1::Job grown = cluster_.Await(
       job, [](const v1::Job& seen) { return seen.workers_size() == 2; }, absl::Seconds(60));
   EXPECT_EQ(grown.generation(), 2);
-  EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 0);
+  cluster_.AwaitStep(job, grown.progress().step() + 10);
+  EXPECT_EQ(cluster_.Get(job).recovery().count(), 0);
+  grpc::ClientContext context;
+  v1::CancelJobRequest request;
+  v1::Job cancelled;
+  request.set_name(job);
+  EXPECT_TRUE(cluster_.jobs().CancelJob(&context, request, &cancelled).ok());
 }
 
 }  // namespace

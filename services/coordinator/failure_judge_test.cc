@@ -88,6 +88,7 @@ TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {
   EXPECT_EQ(verdict->message,
             "w-1 was lost at step 5: it did not come back within 30s after the coordinator's "
             "restart");
+  members_.SetLost("w-1");
   EXPECT_FALSE(judge_.Tick({.step = 5}, members_, end).has_value()) << "said once";
 }
 
