@@ -9,11 +9,13 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
 #include "cli/coordinator_client.h"
+#include "cli/local_cluster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
@@ -37,8 +39,21 @@ checkpoint: {every_steps: 100, keep_last: 2}
                           steps);
 }
 
-// CHAOS_SEED=4 CHAOS_STRIKES=1000 bazel test //tests/chaos:chaos_test --test_env=CHAOS_SEED
-// --test_env=CHAOS_STRIKES: others, and as many, however long it takes.
+// CHAOS_SEED=4 CHAOS_STRIKES=1000 CHAOS_TRANSPORT=tcp bazel test //tests/chaos:chaos_test
+// --test_env=CHAOS_SEED --test_env=CHAOS_STRIKES --test_env=CHAOS_TRANSPORT: other strikes, as
+// many, however long it takes, and another data plane.
+cli::LocalCluster::Options Members(int each, absl::Duration lease) {
+  const char* transport = std::getenv("CHAOS_TRANSPORT");
+  std::vector<std::string> flags;
+  if (transport != nullptr) flags.push_back(absl::StrCat("--transport=", transport));
+  return {.ps = each,
+          .workers = each,
+          .ps_threads = 1,
+          .lease = lease,
+          .ps_flags = flags,
+          .worker_flags = flags};
+}
+
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
   int64_t value = 0;
@@ -73,7 +88,8 @@ cli::ChaosReport ExpectTheSameModel(TrainingCluster& cluster, const cli::ChaosOp
 
   EXPECT_TRUE(client.SuspendJob(job).ok());
   const int64_t step = cluster.AwaitState(job, v1::SUSPENDED).progress().step();
-  const std::string undisturbed = cluster.Run(Job(step));
+  const std::string undisturbed = cluster.Submit(Job(step));
+  cluster.AwaitState(undisturbed, v1::SUCCEEDED, absl::Hours(1));
   EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
   return *std::move(report);
 }
@@ -84,8 +100,7 @@ int StrikesAtMembers(const cli::ChaosReport& report) {
 }
 
 TEST(ChaosTest, WhoeverIsKilledTheModelIsTheSameToTheBit) {
-  TrainingCluster cluster(
-      {.ps = 2, .workers = 2, .ps_threads = 1, .lease = absl::Milliseconds(1500)});
+  TrainingCluster cluster(Members(2, absl::Milliseconds(1500)));
 
   const cli::ChaosReport report = ExpectTheSameModel(cluster, Strikes(60));
 
@@ -97,7 +112,7 @@ TEST(ChaosTest, WhoeverIsKilledTheModelIsTheSameToTheBit) {
 // Somebody else has taken the place of one that stands still when it wakes up, and goes on where it
 // was.
 TEST(ChaosTest, WhoStandsStillBeyondItsLeaseDisturbsNobodyWhenItWakesUp) {
-  TrainingCluster cluster({.ps = 3, .workers = 3, .ps_threads = 1, .lease = absl::Seconds(1)});
+  TrainingCluster cluster(Members(3, absl::Seconds(1)));
   cli::ChaosOptions options = Strikes(10);
   options.signal = SIGSTOP;
   options.stop_for = absl::Milliseconds(1500);
