@@ -22,9 +22,8 @@ namespace muster::cli {
 struct ChaosOptions {
   uint64_t seed = 1;  // of who is struck and when
   std::vector<ChaosRole> roles = {ChaosRole::kPs, ChaosRole::kWorker, ChaosRole::kCoordinator};
-  absl::Duration every = absl::Seconds(10);  // on average, since the job has recovered
-  absl::Duration duration =
-      absl::Minutes(5);  // from the job's first step; then it may end in peace
+  absl::Duration every = absl::Seconds(10);    // on average, since the job has recovered
+  absl::Duration duration = absl::Minutes(5);  // from the first step on; then it may end in peace
   int strikes_max = std::numeric_limits<int>::max();
   int signal = SIGKILL;                           // or SIGSTOP, with SIGCONT after `stop_for`
   absl::Duration stop_for = absl::Seconds(8);     // the lease is 5 s
@@ -46,11 +45,10 @@ struct ChaosReport {
   std::string fault;  // why it was given up before the job's end; "": it was not
 };
 
-// Waits until the job runs, then strikes one member after the other that serves it, and returns
-// when the job has ended or is given up: a recovery took longer than the deadline, or the end did.
-// All members run again then. CANCELLED on a signal; an error when a member cannot be started again
-// or the job cannot be watched. `client` is of `cluster`, whose members live as long as this
-// thread.
+// Waits until the job runs, then strikes one member after the other that serves it. Returns when
+// the job has ended, or is given up since a recovery took longer than the deadline; all members run
+// again then. CANCELLED on a signal; an error when a member cannot be started again or the job
+// cannot be watched. `client` is of `cluster`, whose members live as long as this thread.
 absl::StatusOr<ChaosReport> RunChaos(const std::string& job, LocalCluster& cluster,
                                      CoordinatorClient& client, const ChaosOptions& options);
 

@@ -164,15 +164,24 @@ TEST(MusterTest, LocalUpStartsWhatEndedAgainAsItWas) {
   EXPECT_EQ(Muster("local down").exit_code, 0);
 }
 
-TEST(MusterTest, ChaosKillsTheCoordinatorAndTheModelIsTheSame) {
+TEST(MusterTest, ChaosKillsAndTheModelIsTheSame) {
   const Outcome chaos = Muster(absl::StrCat(
       "chaos examples/linear.yaml --set resources.workers.min=2 --set training.epochs=500 --roles ",
-      "coordinator --kill-every 200ms --for 2s --seed 7 -o json --dir ", Folder("chaos")));
+      "worker,coordinator --kill-every 200ms --for 2s --seed 7 -o json --dir ", Folder("chaos")));
 
   EXPECT_EQ(chaos.exit_code, 0) << chaos.output;
   EXPECT_THAT(chaos.output, HasSubstr("\"identical\": true"));
-  EXPECT_THAT(chaos.output, HasSubstr("\"member\": \"coordinator\""));
+  EXPECT_THAT(chaos.output, HasSubstr("\"member\": \""));
   EXPECT_THAT(chaos.output, HasSubstr("\"fault\": \"\""));
+}
+
+TEST(MusterTest, ChaosFailsWithTheJob) {
+  const Outcome chaos = Muster(absl::StrCat(
+      "chaos examples/linear.yaml --set training.epochs=30000 --set restart.max_restarts=0 ",
+      "--roles worker --kill-every 100ms --no-compare --dir ", Folder("failing"), " 2>&1"));
+
+  EXPECT_EQ(chaos.exit_code, 1);
+  EXPECT_THAT(chaos.output, HasSubstr("linear-1 is FAILED: MEMBER_LOST: worker-"));
 }
 
 TEST(MusterTest, ChaosRefusesWhatCannotProveAnything) {
