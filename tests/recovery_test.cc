@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kSteps = 2000;  // of three milliseconds
+constexpr int kSteps = 3000;  // of three milliseconds
 
 // Adam has slots and dropout random numbers: both have to be where they were.
 std::string Job(const std::string& name, int workers_min = 2, const std::string& more = "") {
@@ -94,10 +94,13 @@ TEST_F(RecoveryTest, WhoeverDiesTheJobComesToTheSameParameters) {
     std::string member;
     int64_t step;
   };
-  for (const Death& death : {Death{"worker-1", 100}, Death{"worker-0", 400}, Death{"ps-1", 700},
-                             Death{"worker-1", 1000}, Death{"ps-0", 1300}}) {
+  for (const Death& death : {Death{"worker-1", 100}, Death{"worker-0", 500}, Death{"ps-1", 1000},
+                             Death{"worker-1", 1500}, Death{"ps-0", 2000}}) {
     SCOPED_TRACE(absl::StrCat(death.member, " at step ", death.step));
-    cluster_.AwaitStep(job, death.step);
+    cluster_.Await(job, [&](const v1::Job& seen) {
+      return seen.state() == v1::RUNNING && seen.generation() == recoveries + 1 &&
+             seen.progress().step() >= death.step;
+    });
     Kill(death.member);
     const v1::Job recovering = AwaitRecovery(job, ++recoveries);
     Restart(death.member);
