@@ -785,7 +785,7 @@ void UcxTransport::ReapClosed() {
       ++i;
       continue;
     }
-    CutOff(*peer);  // may call Disconnect, which looks for the peer in closing_
+    CutOffPeer(*peer);  // may call Disconnect, which looks for the peer in closing_
     closing_[i] = closing_.back();
     closing_.pop_back();
     if (peer->disconnected) peers_.erase(peer->id);
@@ -794,7 +794,7 @@ void UcxTransport::ReapClosed() {
 
 // The endpoint is closed. UCX 1.13 does not complete every send of a closed endpoint, so what is
 // left is completed here; what UCX says of it later only returns it to the pool.
-void UcxTransport::CutOff(Peer& peer) {
+void UcxTransport::CutOffPeer(Peer& peer) {
   peer.held.clear();
   while (!peer.under_way.empty()) {
     Outgoing* outgoing = peer.under_way.back();

@@ -128,7 +128,7 @@ class UcxTransport : public Carrier, private EventLoop::Handler {
   void SayGoodbye(Peer& peer);
   void LetGo(Peer& peer, std::chrono::nanoseconds time);
   void Close(Peer& peer, absl::Status unsent);
-  void CutOff(Peer& peer);
+  void CutOffPeer(Peer& peer);
 
   Outgoing* TakeOutgoing();
   SendDone Detach(Outgoing* outgoing);
