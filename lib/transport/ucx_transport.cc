@@ -728,7 +728,7 @@ int UcxTransport::Deliver() {
 int UcxTransport::FinishSends() {
   finishing_.swap(sent_);
   for (Outgoing* outgoing : finishing_) {
-    if (outgoing->peer == nullptr) {  // CutOff came first
+    if (outgoing->peer == nullptr) {  // CutOffPeer came first
       free_outgoing_.push_back(outgoing);
       continue;
     }
