@@ -563,12 +563,16 @@ void Job::NoteStopped(absl::Time now) {
 
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
   const bool all_durable = durable_ == ledger_.known();
-  if (state() != v1::RECOVERING || stopped_since_ > now || now < resumes_not_before_ ||
+  if (state() != v1::RECOVERING || !members_.AllStopped() || now < resumes_not_before_ ||
       !all_durable) {
     return std::nullopt;
   }
   Resumption resumption{.carries = carries_, .since = stopped_since_};
-  if (carries_) resumption.first_step = members_.VersionsHeld()->newest;
+  if (!carries_) return resumption;
+  // NoteStopped() has seen that they are there.
+  const std::optional<JobMembers::HeldVersions> held = members_.VersionsHeld();
+  CHECK(held.has_value()) << record_.name();
+  resumption.first_step = held->newest;
   return resumption;
 }
 

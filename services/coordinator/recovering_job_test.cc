@@ -205,6 +205,18 @@ TEST_F(RecoveringJobTest, AJobThatWaitsForMembersIsSuspendedAtOnceAndOneThatHold
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
+// Nobody who keeps to the protocol says that; it must not be believed, and end nobody else's job.
+TEST_F(RecoveringJobTest, WhoHasHaltedAndSaysThatItFailedIsWaitedForAgain) {
+  Run();
+  job_.MemberLost("w-1", "crashed", now_);
+  HaltAll(4, 5);
+  ASSERT_TRUE(job_.ResumesAt(now_)->carries);
+  Report("p-0", v1::MEMBER_FAILED, 5);
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  SayHalted("p-0", 4, 5);
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+}
+
 TEST_F(RecoveringJobTest, OnlyBspCarriesItsShardsOn) {
   for (const auto mode : {v1::SSP, v1::ASP, v1::LOCAL_SGD}) {
     v1::Job record = Record();
