@@ -104,17 +104,20 @@ JobRegistry::JobRegistry(Options options)
 
 absl::Status JobRegistry::Load() {
   ASSIGN_OR_RETURN(std::vector<StoredJob> stored, store().LoadJobs());
+  CommitQueue::Ticket last = 0;
   for (StoredJob& job : stored) {
     absl::StatusOr<Findings> found = Look(job);
     if (found.ok()) {
-      Enter(std::move(job), *std::move(found));
+      last = std::max(last, Enter(std::move(job), *std::move(found)));
     } else if (IsOfTheDisk(found.status())) {
       return Annotate(found.status(), absl::StrCat(job.record.name(), " cannot be read"));
     } else {
       RETURN_IF_ERROR(EnterDamaged(std::move(job), found.status()));
     }
   }
-  changes_.AwaitAll();
+  if (const absl::Status late = changes_.Await(last, limits::kChangeWaitMax); !late.ok()) {
+    LOG(ERROR) << "what was found of checkpoints: " << late;
+  }
   folder().RemoveAllSetAside();
   absl::MutexLock lock(&mu_);
   LOG(INFO) << "term " << store().term() << ": " << jobs_.size() << " jobs, " << active_.size()
@@ -173,7 +176,7 @@ absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& dam
   return absl::OkStatus();
 }
 
-void JobRegistry::Enter(StoredJob stored, Findings found) {
+CommitQueue::Ticket JobRegistry::Enter(StoredJob stored, Findings found) {
   auto graph = stored.origin.graph.nodes().empty()
                    ? nullptr
                    : std::make_shared<const v1::Graph>(std::move(stored.origin.graph));
@@ -204,6 +207,7 @@ void JobRegistry::Enter(StoredJob stored, Findings found) {
     entry.job.CheckpointCommitted(checkpoint, Now());
     turn.Perform(entry, {.checkpoint = checkpoint});
   }
+  return entry.last_change;
 }
 
 // ---------------------------------------------------------------- publishing

@@ -51,7 +51,8 @@ class JobRegistry {
   // Takes up what the store has and what lies on the disk: jobs, checkpoints, metrics logs. A job
   // of which something is damaged is FAILED from then on (reason "JOB_DAMAGED"). An error: the disk
   // failed, was full or may not be read; no job was touched for that. Call it once, before anything
-  // else.
+  // else. What it finds to be stored is waited for no longer than a user waits for a change: a full
+  // disk must not keep members from coming back.
   absl::Status Load();
 
   // What a job's folder says of its checkpoints, held against the store. A checkpoint exists once
@@ -92,7 +93,8 @@ class JobRegistry {
     std::unique_ptr<const MetricsLog> metrics_log;  // of one that may go on
   };
   absl::StatusOr<Findings> Look(const StoredJob& job);
-  void Enter(StoredJob stored, Findings found) ABSL_LOCKS_EXCLUDED(mu_);
+  // The ticket of what is to be stored of it for that; 0: nothing.
+  CommitQueue::Ticket Enter(StoredJob stored, Findings found) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status EnterDamaged(StoredJob stored, const absl::Status& damage) ABSL_LOCKS_EXCLUDED(mu_);
 
   // What is told once a change is stored.
