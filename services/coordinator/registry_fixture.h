@@ -54,8 +54,8 @@ class RegistryFixture : public ::testing::Test {
     return registry_->Load();
   }
 
-  // A job of one worker and one ps, stored and queued, that waits for nobody. Its number. `graph`:
-  // null: it is still to be built.
+  // A job of one worker and one ps, with a checkpoint every two steps of which one is kept, stored
+  // and queued, that waits for nobody. Its number. `graph`: null: it is still to be built.
   uint64_t AddJob(std::shared_ptr<const v1::Graph> graph = nullptr) {
     v1::Job record;
     v1::JobSpec& spec = *record.mutable_spec();
@@ -67,6 +67,8 @@ class RegistryFixture : public ::testing::Test {
     spec.mutable_resources()->mutable_workers()->set_min(1);
     spec.mutable_resources()->mutable_workers()->set_max(1);
     spec.mutable_resources()->set_ps(1);
+    spec.mutable_checkpoint()->set_every_steps(2);
+    spec.mutable_checkpoint()->set_keep_last(1);
     spec.set_chunk_bytes(1024);
     spec.mutable_restart()->set_max_restarts(3);
     record.set_state(v1::QUEUED);

@@ -1,0 +1,200 @@
+#include "services/coordinator/checkpoint_desk.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
+#include "services/coordinator/job_plan.h"
+#include "services/coordinator/registry_fixture.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A job of one worker and one shard of four values trains; a checkpoint is due every second step,
+// and one is kept.
+class CheckpointDeskTest : public RegistryFixture {
+ protected:
+  CheckpointDeskTest() : number_(AddJob()) {
+    Run();
+    registry_->changes().AwaitAll();
+  }
+
+  void Run() {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    PlanRequest request{.job = entry.job.record(), .workers = {Hello("w-0")}, .ps = {Hello("p-0")}};
+    v1::Parameter& parameter = *request.graph.add_parameters();
+    parameter.set_name("weight");
+    parameter.add_shape(4);
+    const auto plan = MakePlan(std::move(request));
+    entry.job.Schedule(plan, now_);
+    turn.Perform(entry, {.plan = plan});
+    for (const auto state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
+      Report(turn, entry, "p-0", state);
+      Report(turn, entry, "w-0", state);
+    }
+    EXPECT_EQ(entry.job.state(), v1::RUNNING);
+  }
+  void Report(JobRegistry::Turn& turn, JobRegistry::Entry& entry, const std::string& member,
+              v1::MemberJobState state) {
+    v1::JobReport report;
+    report.set_job(JobIdOf(entry.job.record().name()));
+    report.set_generation(entry.job.record().generation());
+    report.set_state(state);
+    report.mutable_dataset()->set_samples(64);
+    entry.job.Report(member, &report, now_);
+    turn.Perform(entry);
+  }
+  std::string id() { return JobIdOf(View(number_).name()); }
+
+  v1::WriteShardHeader Header(int64_t step) {
+    v1::WriteShardHeader header;
+    header.set_job(id());
+    header.set_generation(View(number_).generation());
+    header.set_step(step);
+    return header;
+  }
+  absl::Status Save(int64_t step) {
+    ASSIGN_OR_RETURN(auto upload, desk_.BeginShard(Header(step)));
+    if (!upload) return absl::AlreadyExistsError("committed");
+    return desk_.EndShard(*upload, upload->Write(Values(static_cast<float>(step))));
+  }
+  static v1::ShardSlice Values(float value) {
+    const std::vector<float> values(4, value);
+    const auto bytes = std::as_bytes(std::span(values));
+    v1::ShardSlice slice;
+    slice.set_data(bytes.data(), bytes.size());
+    slice.set_crc32c(Crc32c(bytes));
+    return slice;
+  }
+  std::vector<int64_t> Steps() {
+    std::vector<int64_t> steps;
+    const auto checkpoints = desk_.List(absl::StrCat("jobs/", id()));
+    EXPECT_TRUE(checkpoints.ok()) << checkpoints.status();
+    for (const v1::Checkpoint& checkpoint : *checkpoints) steps.push_back(checkpoint.step());
+    return steps;
+  }
+
+  CheckpointDesk desk_{registry_.get(), &coordinator_metrics_};
+  const uint64_t number_;
+};
+
+TEST_F(CheckpointDeskTest, WhoseShardIsTakenFindsTheCheckpointInTheStore) {
+  ASSERT_TRUE(Save(2).ok());
+
+  EXPECT_THAT(Steps(), ElementsAre(2));
+  EXPECT_EQ(View(number_).checkpoint(), absl::StrCat("jobs/", id(), "/checkpoints/2"));
+  EXPECT_TRUE(std::filesystem::exists(desk_.Find({.job = id(), .step = 2})->directory()));
+  EXPECT_TRUE(absl::IsAlreadyExists(Save(2))) << "it need not be sent again";
+}
+
+TEST_F(CheckpointDeskTest, OlderOnesGoOnlyOnceANewerOneIsThere) {
+  ASSERT_TRUE(Save(2).ok());
+  auto upload = desk_.BeginShard(Header(4));
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  ASSERT_TRUE((*upload)->Write(Values(4)).ok());
+  EXPECT_THAT(Steps(), ElementsAre(2));
+
+  ASSERT_TRUE(desk_.EndShard(**upload, absl::OkStatus()).ok());
+
+  EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+TEST_F(CheckpointDeskTest, WhatASubmissionHoldsIsNotPruned) {
+  ASSERT_TRUE(Save(2).ok());
+  {
+    const auto held = desk_.FindAndPin({.job = id(), .step = 2});
+    ASSERT_TRUE(held.ok()) << held.status();
+    JobRegistry::Turn turn(registry_.get());
+    EXPECT_EQ(ReasonOf(desk_.CheckUnneeded(turn, *turn.FindNumber(number_))), "CHECKPOINT_NEEDED");
+  }
+  {
+    const auto held = desk_.FindAndPin({.job = id(), .step = 2});
+    ASSERT_TRUE(Save(4).ok());
+    EXPECT_THAT(Steps(), ElementsAre(2, 4));
+    EXPECT_TRUE(std::filesystem::exists(held->checkpoint.directory()));
+  }
+  ASSERT_TRUE(Save(6).ok());
+  EXPECT_THAT(Steps(), ElementsAre(6)) << "nobody holds it any more";
+  JobRegistry::Turn turn(registry_.get());
+  EXPECT_TRUE(desk_.CheckUnneeded(turn, *turn.FindNumber(number_)).ok());
+}
+
+TEST_F(CheckpointDeskTest, AStreamThatBreaksHarmsItselfOnlyAndADiskThatFailsEndsTheRound) {
+  auto broken = desk_.BeginShard(Header(2));
+  ASSERT_TRUE(broken.ok() && broken->has_value()) << broken.status();
+  const auto round = (*broken)->round();
+  v1::ShardSlice wrong = Values(2);
+  wrong.set_crc32c(wrong.crc32c() + 1);
+  EXPECT_EQ(ReasonOf(desk_.EndShard(**broken, (*broken)->Write(wrong))), "CHECKSUM_MISMATCH");
+  EXPECT_FALSE(round->AwaitOutcome(absl::ZeroDuration()).has_value()) << "it may be sent again";
+
+  auto unlucky = desk_.BeginShard(Header(2));
+  ASSERT_TRUE(unlucky.ok() && unlucky->has_value()) << unlucky.status();
+  const absl::Status full = absl::ResourceExhaustedError("no space left");
+  EXPECT_EQ(desk_.EndShard(**unlucky, full), full);
+
+  registry_->changes().AwaitAll();
+  ASSERT_TRUE(round->AwaitOutcome(absl::ZeroDuration()).has_value());
+  EXPECT_EQ(*round->AwaitOutcome(absl::ZeroDuration()), full);
+  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
+  EXPECT_TRUE(Save(4).ok()) << "the next one is another";
+  EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+TEST_F(CheckpointDeskTest, ShardsOfAnotherGenerationAreRefused) {
+  v1::WriteShardHeader header = Header(2);
+  header.set_generation(header.generation() + 1);
+  EXPECT_EQ(ReasonOf(desk_.BeginShard(header).status()), "STALE_GENERATION");
+
+  v1::ReadShardRequest read;
+  read.set_job(id());
+  read.set_generation(header.generation());
+  EXPECT_EQ(ReasonOf(desk_.FindRestore(read).status()), "STALE_GENERATION");
+  read.set_generation(header.generation() - 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(desk_.FindRestore(read).status())) << "it starts anew";
+}
+
+TEST_F(CheckpointDeskTest, WhoWaitsForACheckpointHearsOfItOrOfTheJobsEnd) {
+  const auto asked = desk_.Request(id());
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_FALSE(desk_.Await(id(), *asked, absl::ZeroDuration())->has_value());
+  absl::Status outcome;
+  std::thread waiting(
+      [&] { outcome = desk_.Await(id(), *asked, absl::InfiniteDuration()).status(); });
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    ASSERT_TRUE(entry.job.Cancel(now_).ok());
+    turn.Perform(entry);
+  }
+  waiting.join();
+  EXPECT_TRUE(absl::IsAborted(outcome)) << outcome;
+  EXPECT_EQ(ReasonOf(outcome), "JOB_NOT_RUNNING");
+}
+
+TEST_F(CheckpointDeskTest, AJobOrStepThatIsNotThereIsNamed) {
+  EXPECT_EQ(ReasonOf(desk_.Find({.job = "nobody-9"}).status()), "JOB_NOT_FOUND");
+  const absl::Status none = desk_.Find({.job = id(), .step = 2}).status();
+  EXPECT_EQ(ReasonOf(none), "CHECKPOINT_NOT_FOUND");
+  EXPECT_THAT(std::string(none.message()), HasSubstr("step 2"));
+  EXPECT_THAT(Steps(), IsEmpty());
+  EXPECT_EQ(ReasonOf(desk_.Get("//").status()), "INVALID_REQUEST");
+}
+
+}  // namespace
+}  // namespace muster
