@@ -10,7 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "lib/concurrency/mailbox.h"
 #include "lib/limits/limits.h"
-#include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/member_directive.h"
 #include "services/coordinator/stream_waker.h"
 
 namespace muster {
@@ -28,8 +28,8 @@ class Attachment {
   const std::shared_ptr<StreamWaker>& waker() const { return waker_; }
 
   // A directive that finds the outbox full is dropped: what still is wanted will be sent again.
-  void Send(v1::Directive directive) { outbox_.TryPost(std::move(directive)); }
-  std::deque<v1::Directive> TakeDirectives() { return outbox_.TakeAll(); }
+  void Send(MemberDirective told) { outbox_.TryPost(std::move(told)); }
+  std::deque<MemberDirective> TakeDirectives() { return outbox_.TakeAll(); }
 
   // The stream is to end with `status`: its member has another, or is no member any more.
   void Close(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -45,7 +45,7 @@ class Attachment {
  private:
   const std::string member_;
   const std::shared_ptr<StreamWaker> waker_;
-  Mailbox<v1::Directive> outbox_;
+  Mailbox<MemberDirective> outbox_;
   mutable absl::Mutex mu_;
   absl::Status closed_ ABSL_GUARDED_BY(mu_);
 };

@@ -151,9 +151,9 @@ class Bench {
   // Every member obeys and reports once; the time of each report.
   void ReportAll(std::vector<double>* micros) {
     for (auto& [name, member] : members_) {
-      for (const v1::Directive& directive : member.attachment->TakeDirectives()) {
+      for (const MemberDirective& told : member.attachment->TakeDirectives()) {
         const std::lock_guard<std::mutex> lock(plans_mu_);
-        member.Obey(directive);
+        member.Obey(Whole(told));
       }
       const v1::MemberReport report = member.Report();
       const absl::Duration begin = SteadyNow();

@@ -107,10 +107,10 @@ class CoordinatorTest : public ::testing::Test {
     for (int round = 0; round < 2; ++round) {
       for (auto& [name, member] : members_) {
         if (member.attachment == nullptr) continue;
-        for (const v1::Directive& d : member.attachment->TakeDirectives()) member.Obey(d);
+        for (const MemberDirective& d : member.attachment->TakeDirectives()) member.Obey(Whole(d));
         (void)coordinator_->Report(*member.attachment, member.Report());
         coordinator_->Settle();
-        for (const v1::Directive& d : member.attachment->TakeDirectives()) member.Obey(d);
+        for (const MemberDirective& d : member.attachment->TakeDirectives()) member.Obey(Whole(d));
       }
     }
     Pass(time);

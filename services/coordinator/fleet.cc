@@ -70,7 +70,7 @@ absl::StatusOr<Fleet::Arrival> Fleet::Attach(const v1::Hello& hello,
   v1::Welcome& welcome = *directive.mutable_welcome() = Terms(leases_.lease());
   welcome.set_cluster(cluster_);
   welcome.set_ordinal(arrival.ordinal);
-  arrival.attachment->Send(std::move(directive));
+  arrival.attachment->Send({std::move(directive), nullptr});
   attachments_[member] = arrival.attachment;
   return arrival;
 }
@@ -129,7 +129,7 @@ std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {
   return expiries;
 }
 
-void Fleet::Send(const std::string& member, v1::Directive directive) {
+void Fleet::Send(const std::string& member, MemberDirective told) {
   std::shared_ptr<Attachment> attachment;
   {
     absl::MutexLock lock(&mu_);
@@ -137,8 +137,8 @@ void Fleet::Send(const std::string& member, v1::Directive directive) {
     if (it == attachments_.end()) return;
     attachment = it->second;
   }
-  directive.set_term(term_);
-  attachment->Send(std::move(directive));
+  told.directive.set_term(term_);
+  attachment->Send(std::move(told));
   attachment->waker()->Wake();
 }
 

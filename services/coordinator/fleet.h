@@ -71,8 +71,8 @@ class Fleet {
   std::vector<Expiry> TakeExpired(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Puts a directive into the member's stream and wakes it; one for a member without a stream is
-  // dropped. Call it without any lock.
-  void Send(const std::string& member, v1::Directive directive) ABSL_LOCKS_EXCLUDED(mu_);
+  // dropped. The term is filled in here. Call it without any lock.
+  void Send(const std::string& member, MemberDirective told) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Whether the very process that said `hello` has an open stream.
   bool IsAttached(const v1::Hello& hello) const ABSL_LOCKS_EXCLUDED(mu_);

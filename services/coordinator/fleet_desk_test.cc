@@ -99,11 +99,11 @@ TEST_F(FleetDeskTest, AMemberIsToldToForgetAJobThatNobodyKnows) {
   (*worker)->TakeDirectives();  // the welcome
   ASSERT_TRUE(desk_.Report(**worker, ReportOf("gone-7")).ok());
 
-  const std::deque<v1::Directive> directives = (*worker)->TakeDirectives();
+  const std::deque<MemberDirective> directives = (*worker)->TakeDirectives();
 
   ASSERT_EQ(directives.size(), 1);
-  EXPECT_EQ(directives[0].job(), "gone-7");
-  EXPECT_TRUE(directives[0].has_release());
+  EXPECT_EQ(directives[0].directive.job(), "gone-7");
+  EXPECT_TRUE(directives[0].directive.has_release());
 }
 
 }  // namespace

@@ -6,14 +6,17 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
 #include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
+#include "services/coordinator/directive_buffer.h"
 
 namespace muster {
 namespace {
 
 // One Attach stream; deletes itself when gRPC is done with it. Reads and writes go on
 // independently; the stream ends only between writes.
-class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::Directive> {
+class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   AttachStream(Coordinator* coordinator, absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,
                grpc::CallbackServerContext* context)
@@ -22,7 +25,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
         waker_(std::make_shared<StreamWaker>([this] { Continue(); })),
         guard_(watch, watch->first_message_max(), [context] { context->TryCancel(); }) {
     if (ticket_.ok()) {
-      StartRead(&report_);
+      StartRead(&received_);
     } else {
       End(ticket_.status());
     }
@@ -32,12 +35,12 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
     if (!ok) return End(absl::OkStatus());  // the member has closed its side, or is gone
     const absl::Status status = Take();
     if (!status.ok()) return End(status);
-    StartRead(&report_);
+    StartRead(&received_);
   }
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&mu_);
     writing_ = false;
-    directives_.pop_front();
+    written_.Clear();
     if (!ok && !ending_) ending_ = absl::CancelledError("the member is gone");
     SendNext();
   }
@@ -53,6 +56,11 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
 
  private:
   absl::Status Take() ABSL_LOCKS_EXCLUDED(mu_) {
+    if (!grpc::GenericDeserialize<grpc::ProtoBufferReader, v1::MemberReport>(&received_, &report_)
+             .ok()) {
+      return WithReason(absl::InvalidArgumentError("the report is no MemberReport"),
+                        "REPORT_INVALID");
+    }
     if (attachment_ != nullptr) return coordinator_->Report(*attachment_, report_);
     auto attachment = coordinator_->Attach(report_, waker_);
     if (!attachment.ok()) return attachment.status();
@@ -75,9 +83,8 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
   void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (writing_ || ended_) return;
     if (outbox_ != nullptr && !ending_) {
-      for (v1::Directive& directive : outbox_->TakeDirectives()) {
-        directives_.push_back(std::move(directive));
-      }
+      for (MemberDirective& told : outbox_->TakeDirectives())
+        directives_.push_back(std::move(told));
       if (absl::Status closed = outbox_->closed(); !closed.ok()) ending_ = std::move(closed);
     }
     if (ending_) {
@@ -85,7 +92,9 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
       Finish(ToGrpc(*ending_));
     } else if (!directives_.empty()) {
       writing_ = true;
-      StartWrite(&directives_.front());
+      written_ = Serialize(directives_.front());
+      directives_.pop_front();
+      StartWrite(&written_);
     }
   }
 
@@ -96,12 +105,14 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
   std::atomic<bool> cancelled_ = false;
 
   // Only reading touches these.
+  grpc::ByteBuffer received_;
   v1::MemberReport report_;
   std::shared_ptr<Attachment> attachment_;
 
   absl::Mutex mu_;
   std::shared_ptr<Attachment> outbox_ ABSL_GUARDED_BY(mu_);
-  std::deque<v1::Directive> directives_ ABSL_GUARDED_BY(mu_);  // the first is being written
+  std::deque<MemberDirective> directives_ ABSL_GUARDED_BY(mu_);
+  grpc::ByteBuffer written_ ABSL_GUARDED_BY(mu_);  // as long as `writing_`
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> ending_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
@@ -109,7 +120,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::MemberReport, v1::
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::MemberReport, v1::Directive>* FleetService::Attach(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FleetService::Attach(
     grpc::CallbackServerContext* context) {
   return new AttachStream(coordinator_, admission_->Enter(CallKind::kAttach, context->peer()),
                           watch_, context);

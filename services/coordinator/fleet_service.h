@@ -8,15 +8,18 @@
 
 namespace muster {
 
-// Asynchronous throughout: thousands of members need no thread each. `coordinator` outlives the
-// service and its server.
-class FleetService final : public v1::FleetService::CallbackService {
+// Asynchronous throughout: thousands of members need no thread each. Attach takes and gives bytes,
+// so that the streams share a plan's. `coordinator` outlives the service and its server.
+class FleetService final
+    : public v1::FleetService::WithRawCallbackMethod_Attach<
+          v1::FleetService::WithCallbackMethod_ListMembers<
+              v1::FleetService::WithCallbackMethod_DrainMember<v1::FleetService::Service>>> {
  public:
   // All outlive the service.
   FleetService(Coordinator* coordinator, Admission* admission, CallWatch* watch)
       : coordinator_(coordinator), admission_(admission), watch_(watch) {}
 
-  grpc::ServerBidiReactor<v1::MemberReport, v1::Directive>* Attach(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attach(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* DrainMember(grpc::CallbackServerContext* context,
                                         const v1::DrainMemberRequest* request,

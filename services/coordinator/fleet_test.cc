@@ -36,18 +36,18 @@ TEST(FleetTest, TheFirstDirectiveOfAStreamIsTheWelcomeWithTermAndLease) {
   int wakes = 0;
 
   const auto arrival = fleet.Attach(Worker("1"), Waker(&wakes), kStart);
-  fleet.Send("w-0", Release());
+  fleet.Send("w-0", {Release(), nullptr});
 
   ASSERT_TRUE(arrival.ok()) << arrival.status();
   const auto directives = arrival->attachment->TakeDirectives();
   ASSERT_EQ(directives.size(), 2);
-  EXPECT_EQ(directives[0].welcome().lease_millis(), 5000);
-  EXPECT_EQ(directives[0].welcome().report_millis(), 1000);
-  EXPECT_EQ(directives[0].welcome().cluster(), "c-1");
-  EXPECT_EQ(directives[0].welcome().ordinal(), arrival->ordinal);
+  EXPECT_EQ(directives[0].directive.welcome().lease_millis(), 5000);
+  EXPECT_EQ(directives[0].directive.welcome().report_millis(), 1000);
+  EXPECT_EQ(directives[0].directive.welcome().cluster(), "c-1");
+  EXPECT_EQ(directives[0].directive.welcome().ordinal(), arrival->ordinal);
   EXPECT_TRUE(arrival->is_first);
-  EXPECT_TRUE(directives[1].has_release());
-  for (const v1::Directive& directive : directives) EXPECT_EQ(directive.term(), 7);
+  EXPECT_TRUE(directives[1].directive.has_release());
+  for (const MemberDirective& told : directives) EXPECT_EQ(told.directive.term(), 7);
   EXPECT_EQ(wakes, 1) << "who attaches looks into its outbox by itself";
 }
 
@@ -57,7 +57,7 @@ TEST(FleetTest, DirectivesGoToTheNewestStreamAndTheOlderOneHearsWhyItEnds) {
   const auto older = fleet.Attach(Worker("1"), Waker(&old_wakes), kStart);
 
   const auto newer = fleet.Attach(Worker("1"), Waker(&new_wakes), kStart);
-  fleet.Send("w-0", Release());
+  fleet.Send("w-0", {Release(), nullptr});
 
   ASSERT_TRUE(newer.ok()) << newer.status();
   EXPECT_FALSE(newer->replaces_member) << "the same process came back";

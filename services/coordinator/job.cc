@@ -161,7 +161,12 @@ void Job::Fail(const std::string& reason, const std::string& message, absl::Time
 void Job::Send(const std::string& member, v1::Directive directive) {
   directive.set_job(JobIdOf(record_.name()));
   directive.set_generation(record_.generation());
-  effects_.directives.push_back({member, std::move(directive)});
+  Outgoing& out = effects_.directives.emplace_back(Outgoing{member, std::move(directive), nullptr});
+  if (!out.directive.has_prepare()) return;
+  if (plan_bytes_ == nullptr) {
+    plan_bytes_ = std::make_shared<const std::string>(plan_->SerializeAsString());
+  }
+  out.plan = plan_bytes_;
 }
 
 void Job::ReleaseAll() {
@@ -177,7 +182,7 @@ std::optional<v1::Directive> Job::StopDirective(const JobMembers::Member& member
   if (!member.serving) {
     if (member.is_worker() || member.behind == 0) return std::nullopt;
     if (!carries_ || plan_->carries() != member.behind) return ReleaseDirective();
-    *directive.mutable_prepare()->mutable_plan() = *plan_;
+    directive.mutable_prepare();  // Send() adds the plan
     return directive;
   }
   if (member.state == v1::MEMBER_HALTED && member.has_stopped()) {
@@ -195,7 +200,7 @@ std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const
   v1::Directive directive;
   if (state() == v1::PREPARING) {
     if (member.serving) return std::nullopt;
-    *directive.mutable_prepare()->mutable_plan() = *plan_;
+    directive.mutable_prepare();  // Send() adds the plan
     return directive;
   }
   if (state() == v1::RECOVERING) return StopDirective(member);
@@ -253,6 +258,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
   if (state() == v1::RECOVERING) CloseRecords(plan->first_step(), now);
   plan_ = std::move(plan);
+  plan_bytes_ = nullptr;
   record_.set_generation(plan_->generation());
   Enlist(now);
   record_.clear_workers();

@@ -53,7 +53,8 @@ class Job {
 
   struct Outgoing {
     std::string member;
-    v1::Directive directive;  // the term is filled in by who sends it
+    v1::Directive directive;                  // the term is filled in by who sends it
+    std::shared_ptr<const std::string> plan;  // a Prepare's, serialised: it has none itself
   };
   // To be carried out in this order: what is durable first.
   struct Effects {
@@ -196,6 +197,7 @@ class Job {
 
   v1::Job record_;
   std::shared_ptr<const v1::JobPlan> plan_;
+  std::shared_ptr<const std::string> plan_bytes_;  // of plan_, once a member was told it
   JobMembers members_;
   ProgressLedger ledger_;
   RecordsBefore durable_;  // of the ledger's records

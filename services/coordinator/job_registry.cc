@@ -224,7 +224,8 @@ void JobRegistry::Publish(News news, const CommitQueue::Change& change) {
     if (before != nullptr) CountTransitions(*before, change);
   }
   for (Job::Outgoing& outgoing : news.effects.directives) {
-    options_.fleet->Send(outgoing.member, std::move(outgoing.directive));
+    options_.fleet->Send(outgoing.member,
+                         {std::move(outgoing.directive), std::move(outgoing.plan)});
   }
   for (CheckpointRounds::Ended& ended : news.ended_rounds) {
     ended.round->Resolve(std::move(ended.outcome));
@@ -266,7 +267,8 @@ JobRegistry::Turn::~Turn() {
   registry_->mu_.Unlock();
   for (const auto& waker : to_wake_) waker->Wake();
   for (Job::Outgoing& outgoing : to_send_) {
-    registry_->options_.fleet->Send(outgoing.member, std::move(outgoing.directive));
+    registry_->options_.fleet->Send(outgoing.member,
+                                    {std::move(outgoing.directive), std::move(outgoing.plan)});
   }
 }
 

@@ -163,7 +163,7 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   // When the turn is over: a stream that was closed, and a directive that is no job's.
   void WakeLater(std::shared_ptr<StreamWaker> waker) { to_wake_.push_back(std::move(waker)); }
   void SendLater(std::string member, v1::Directive directive) {
-    to_send_.push_back({std::move(member), std::move(directive)});
+    to_send_.push_back({std::move(member), std::move(directive), nullptr});
   }
 
  private:

@@ -71,7 +71,7 @@ TEST_F(JobRegistryTest, WhatIsNotStoredIsNotPublic) {
   EXPECT_EQ(View(number).state(), v1::PREPARING);
   const auto directives = worker->TakeDirectives();
   ASSERT_EQ(directives.size(), 1);
-  EXPECT_TRUE(directives[0].has_prepare());
+  EXPECT_TRUE(directives[0].directive.has_prepare());
 }
 
 TEST_F(JobRegistryTest, ARestartFindsWhatWasPublic) {
@@ -212,16 +212,16 @@ TEST_F(JobRegistryTest, StepsThatTheDiskDoesNotTakeAreSaidAndAcknowledgedOnceItD
   }
   registry_->Settle();
   EXPECT_THAT(View(number).message(), HasSubstr("cannot write to its state folder"));
-  for (const v1::Directive& directive : worker->TakeDirectives()) {
-    EXPECT_FALSE(directive.has_acknowledge());
+  for (const MemberDirective& told : worker->TakeDirectives()) {
+    EXPECT_FALSE(told.directive.has_acknowledge());
   }
 
   ASSERT_TRUE(registry_->folder().MakeJob(id).ok());
 
   int64_t acknowledged = 0;
   while (acknowledged == 0) {  // it is tried again every second
-    for (const v1::Directive& directive : worker->TakeDirectives()) {
-      acknowledged = std::max(acknowledged, directive.acknowledge().steps_before());
+    for (const MemberDirective& told : worker->TakeDirectives()) {
+      acknowledged = std::max(acknowledged, told.directive.acknowledge().steps_before());
     }
     std::this_thread::yield();
   }

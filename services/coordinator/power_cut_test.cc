@@ -171,7 +171,8 @@ class RecordedJob {
   void Receive(Member& member) {
     const std::lock_guard<std::mutex> lock(member.mu);
     if (member.fake.attachment == nullptr) return;
-    for (v1::Directive& directive : member.fake.attachment->TakeDirectives()) {
+    for (const MemberDirective& told : member.fake.attachment->TakeDirectives()) {
+      v1::Directive directive = Whole(told);
       if (directive.has_acknowledge()) {
         Hear({.steps_before = directive.acknowledge().steps_before()});
       }

@@ -1,0 +1,54 @@
+#include "services/coordinator/directive_buffer.h"
+
+#include <glog/logging.h>
+
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/wire_format_lite.h"
+
+namespace muster {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedOutputStream;
+
+uint32_t TagOfMessage(int field) {
+  return WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+}
+
+}  // namespace
+
+// Serialised messages may be put one behind the other: everything but the Prepare first, then its
+// field and the plan's with their lengths, then the plan as it is.
+grpc::ByteBuffer Serialize(const MemberDirective& told) {
+  if (told.plan == nullptr) {
+    const grpc::Slice bytes(told.directive.SerializeAsString());
+    return grpc::ByteBuffer(&bytes, 1);
+  }
+  CHECK(told.directive.has_prepare() && !told.directive.prepare().has_plan());
+  v1::Directive head = told.directive;
+  head.clear_prepare();
+  std::string front = head.SerializeAsString();
+  {
+    google::protobuf::io::StringOutputStream stream(&front);
+    CodedOutputStream out(&stream);
+    const auto plan_bytes = static_cast<uint32_t>(told.plan->size());
+    const uint32_t plan_tag = TagOfMessage(v1::Prepare::kPlanFieldNumber);
+    out.WriteTag(TagOfMessage(v1::Directive::kPrepareFieldNumber));
+    out.WriteVarint32(static_cast<uint32_t>(CodedOutputStream::VarintSize32(plan_tag) +
+                                            CodedOutputStream::VarintSize32(plan_bytes)) +
+                      plan_bytes);
+    out.WriteTag(plan_tag);
+    out.WriteVarint32(plan_bytes);
+  }
+  auto* const shared = new std::shared_ptr<const std::string>(told.plan);
+  const grpc::Slice slices[] = {
+      grpc::Slice(front),
+      grpc::Slice(
+          const_cast<char*>((*shared)->data()), (*shared)->size(),
+          [](void* owner) { delete static_cast<std::shared_ptr<const std::string>*>(owner); },
+          shared)};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+}  // namespace muster
