@@ -1,0 +1,156 @@
+#include "lib/security/tls_folder.h"
+
+#include <glog/logging.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/concurrency/steady_wait.h"
+#include "lib/security/certificate.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// Takes OpenSSL's errors of this thread away; the first is the cause.
+std::string TakeErrors() {
+  std::string text;
+  while (const unsigned long error = ERR_get_error()) {
+    std::array<char, 256> line;
+    ERR_error_string_n(error, line.data(), line.size());
+    if (text.empty()) text = line.data();
+  }
+  return text;
+}
+
+absl::Status FileFault(absl::StatusCode code, const std::string& file, absl::string_view why) {
+  return WithReason(absl::Status(code, absl::StrCat(file, ": ", why)), "TLS_FILES");
+}
+
+absl::Status CheckReadable(const std::string& file) {
+  if (access(file.c_str(), R_OK) == 0) return absl::OkStatus();
+  return FileFault(absl::StatusCode::kUnavailable, file,
+                   absl::StrCat(std::strerror(errno),
+                                ": muster certs issue makes it, or a Secret is mounted there"));
+}
+
+// HTTP/2 or nothing (RFC 7301).
+int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_bytes,
+                   const unsigned char* offered, unsigned int offered_bytes, void*) {
+  static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  unsigned char* found = nullptr;
+  if (SSL_select_next_proto(&found, chosen_bytes, kHttp2, sizeof(kHttp2), offered, offered_bytes) !=
+      OPENSSL_NPN_NEGOTIATED) {
+    return SSL_TLSEXT_ERR_ALERT_FATAL;
+  }
+  *chosen = found;
+  return SSL_TLSEXT_ERR_OK;
+}
+
+std::string VersionOf(const std::string& file) {
+  struct stat facts;
+  if (stat(file.c_str(), &facts) != 0) return absl::StrCat("errno ", errno);
+  return absl::StrCat(facts.st_dev, "-", facts.st_ino, "-", facts.st_size, "-",
+                      facts.st_mtim.tv_sec, ".", facts.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+bool TlsFolder::has_certificate() const { return access(certificate().c_str(), F_OK) == 0; }
+
+TlsServer::TlsServer(TlsFolder folder, Versions versions, Loaded loaded)
+    : folder_(std::move(folder)),
+      versions_(std::move(versions)),
+      loaded_(std::move(loaded)),
+      looked_(SteadyNow()) {}
+
+TlsServer::Versions TlsServer::Look(const TlsFolder& folder) {
+  return {.certificate = VersionOf(folder.certificate()),
+          .key = VersionOf(folder.key()),
+          .authority = VersionOf(folder.authority())};
+}
+
+absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder) {
+  constexpr auto kFaulty = absl::StatusCode::kInvalidArgument;
+  for (const std::string& file : {folder.certificate(), folder.key(), folder.authority()}) {
+    RETURN_IF_ERROR(CheckReadable(file));
+  }
+  ERR_clear_error();
+  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
+  CHECK(context != nullptr) << TakeErrors();
+  SSL_CTX* const made = context.get();
+  CHECK_EQ(SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION), 1);
+  SSL_CTX_set_num_tickets(made, 0);  // a session that is taken up again would skip the certificate
+  SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
+  SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                             SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_alpn_select_cb(made, ChooseProtocol, nullptr);
+  if (SSL_CTX_use_certificate_chain_file(made, folder.certificate().c_str()) != 1) {
+    return FileFault(kFaulty, folder.certificate(), TakeErrors());
+  }
+  if (SSL_CTX_use_PrivateKey_file(made, folder.key().c_str(), SSL_FILETYPE_PEM) != 1 ||
+      SSL_CTX_check_private_key(made) != 1) {
+    return FileFault(kFaulty, folder.key(), TakeErrors());
+  }
+  if (SSL_CTX_load_verify_locations(made, folder.authority().c_str(), nullptr) != 1) {
+    return FileFault(kFaulty, folder.authority(), TakeErrors());
+  }
+  SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
+  const CertificateFacts facts = FactsOf(SSL_CTX_get0_certificate(made));
+  if (!facts.identity.ok() || facts.identity->role != Role::kCoordinator) {
+    return FileFault(kFaulty, folder.certificate(),
+                     absl::StrCat("is not a coordinator's (",
+                                  facts.identity.ok() ? ToString(*facts.identity)
+                                                      : facts.identity.status().message(),
+                                  "): it needs the URI spiffe://muster/coordinator"));
+  }
+  if (facts.ends <= absl::Now()) {
+    return FileFault(kFaulty, folder.certificate(),
+                     absl::StrCat("has ended on ", absl::FormatTime(facts.ends)));
+  }
+  return Loaded{.context = context, .ends = facts.ends};
+}
+
+absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Open(TlsFolder folder) {
+  Versions versions = Look(folder);
+  ASSIGN_OR_RETURN(Loaded loaded, Load(folder));
+  return std::unique_ptr<TlsServer>(
+      new TlsServer(std::move(folder), std::move(versions), std::move(loaded)));
+}
+
+// While a Secret is being replaced its files may not fit each other: the next look finds them
+// whole.
+std::shared_ptr<SSL_CTX> TlsServer::Context() {
+  absl::MutexLock lock(&mu_);
+  const absl::Duration now = SteadyNow();
+  if (now - looked_ < kLookInterval) return loaded_.context;
+  looked_ = now;
+  Versions versions = Look(folder_);
+  if (versions == versions_) return loaded_.context;
+  absl::StatusOr<Loaded> loaded = Load(folder_);
+  if (loaded.ok()) {
+    loaded_ = *std::move(loaded);
+    versions_ = std::move(versions);
+    LOG(INFO) << folder_.path << ": new certificate, which ends on "
+              << absl::FormatTime(loaded_.ends);
+  } else {
+    LOG_EVERY_N(ERROR, 60) << "the certificate is kept that was there before: " << loaded.status();
+  }
+  return loaded_.context;
+}
+
+absl::Time TlsServer::ends() const {
+  absl::MutexLock lock(&mu_);
+  return loaded_.ends;
+}
+
+}  // namespace muster
