@@ -1,14 +1,122 @@
 #include "lib/fleet/channel.h"
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/credentials.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "lib/limits/limits.h"
+#include "lib/security/certificate.h"
+#include "lib/security/tls_folder.h"
+#include "lib/status/status.h"
 
 namespace muster {
+namespace {
 
-std::shared_ptr<grpc::Channel> DialCoordinator(const std::string& address) {
+constexpr unsigned kTlsLookSeconds = 1;
+// After this much life a connection takes no new calls, and after the grace its streams are ended:
+// members attach again without loss.
+constexpr int kConnectionAgeMs = 3'600'000;
+constexpr int kConnectionAgeGraceMs = 600'000;
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, absl::string_view reason) {
+  std::ifstream file(path, std::ios::binary);
+  std::string content(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open() || content.empty()) {
+    return WithReason(absl::UnavailableError(absl::StrCat(
+                          path, ": ", file.is_open() ? "is empty" : std::strerror(errno))),
+                      reason);
+  }
+  return content;
+}
+
+// The token as the file has it at each call, so that a new one counts at once.
+class TokenOfFile final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenOfFile(std::string path) : path_(std::move(path)) {}
+
+  bool IsBlocking() const override { return true; }
+  const char* GetType() const override { return "muster-token"; }
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    const auto token = ReadFile(path_, "TOKEN_FILE");
+    if (!token.ok()) {
+      return {grpc::StatusCode::UNAUTHENTICATED, std::string(token.status().message())};
+    }
+    metadata->emplace("authorization", absl::StrCat("Bearer ", absl::StripAsciiWhitespace(*token)));
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string path_;
+};
+
+// gRPC says nothing of a file that it cannot read: it never connects. So they are looked at first.
+absl::Status CheckFolder(const TlsFolder& folder) {
+  ASSIGN_OR_RETURN(const std::string authority, ReadFile(folder.authority(), "CERTIFICATE_FILES"));
+  const auto root = ReadCertificate(authority);
+  if (!root.ok()) {
+    return WithReason(Annotate(root.status(), folder.authority()), "CERTIFICATE_FILES");
+  }
+  if (!folder.has_certificate()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string certificate, ReadFile(folder.certificate(), "CERTIFICATE_FILES"));
+  RETURN_IF_ERROR(ReadFile(folder.key(), "CERTIFICATE_FILES").status());
+  const auto facts = ReadCertificate(certificate);
+  absl::Status fault = !facts.ok() ? facts.status() : facts->identity.status();
+  if (fault.ok() && facts->ends <= absl::Now()) {
+    fault =
+        absl::InvalidArgumentError(absl::StrCat("it has ended on ", absl::FormatTime(facts->ends)));
+  }
+  if (fault.ok()) return absl::OkStatus();
+  return WithReason(Annotate(fault, folder.certificate()), "CERTIFICATE_FILES");
+}
+
+}  // namespace
+
+absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& address,
+                                               const ClientSecurity& security) {
+  if (security.tls.empty()) {
+    if (security.token_file.empty()) return CoordinatorTarget(address);
+    return WithReason(absl::InvalidArgumentError(
+                          "a token would be read on the way: give the folder of the coordinator's "
+                          "authority (ca.crt) with --tls as well"),
+                      "TOKEN_FILE");
+  }
+  const TlsFolder folder{security.tls};
+  RETURN_IF_ERROR(CheckFolder(folder));
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  if (folder.has_certificate()) {
+    options.set_certificate_provider(
+        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+            folder.key(), folder.certificate(), folder.authority(), kTlsLookSeconds));
+    options.watch_identity_key_cert_pairs();
+  } else {
+    options.set_certificate_provider(
+        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(folder.authority(),
+                                                                             kTlsLookSeconds));
+  }
+  options.watch_root_certs();
+  auto credentials = grpc::experimental::TlsCredentials(options);
+  if (!security.token_file.empty()) {
+    RETURN_IF_ERROR(ReadFile(security.token_file, "TOKEN_FILE").status());
+    credentials = grpc::CompositeChannelCredentials(
+        credentials,
+        grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenOfFile>(security.token_file)));
+  }
+  return CoordinatorTarget(address, std::move(credentials));
+}
+
+std::shared_ptr<grpc::Channel> DialCoordinator(const CoordinatorTarget& target) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(limits::kControlMessageBytesMax);
   arguments.SetMaxSendMessageSize(limits::kControlMessageBytesMax);
@@ -24,16 +132,23 @@ std::shared_ptr<grpc::Channel> DialCoordinator(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);
   // A proxy of the environment is for the outside world.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(
+      target.address,
+      target.credentials != nullptr ? target.credentials : grpc::InsecureChannelCredentials(),
+      arguments);
 }
 
-void ConfigureServer(grpc::ServerBuilder& builder) {
+void ConfigureServer(grpc::ServerBuilder& builder, ConnectionAge age) {
   builder.SetMaxReceiveMessageSize(limits::kRequestBytesMax);
   builder.SetMaxSendMessageSize(limits::kControlMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  if (age == ConnectionAge::kBounded) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeGraceMs);
+  }
   // A connection that asks for more at once waits with the rest. A ps has a stream for each of its
   // shards, which wait for one another.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,

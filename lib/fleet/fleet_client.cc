@@ -25,7 +25,8 @@ constexpr absl::Duration kReportInterval = absl::Seconds(1);  // until Welcome s
 // Whether no later attempt can fare better.
 bool IsForGood(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
-  return reason == "REPLACED" || reason == "CLUSTER_CHANGED" || reason == "HELLO_INVALID";
+  return reason == "REPLACED" || reason == "CLUSTER_CHANGED" || reason == "HELLO_INVALID" ||
+         reason == "NOT_YOUR_NAME" || reason == "NOT_ALLOWED";
 }
 
 }  // namespace
@@ -95,7 +96,7 @@ class FleetClient::Session {
         backoff = kBackoffMin;
       }
       if (const absl::Status refused = refusal(); !refused.ok()) {
-        LOG(ERROR) << "the coordinator at " << options_.coordinator
+        LOG(ERROR) << "the coordinator at " << options_.coordinator.address
                    << " refuses this process for good: " << ReasonOf(refused) << ": "
                    << refused.message();
         LoseCoordinator();
@@ -103,8 +104,9 @@ class FleetClient::Session {
         break;
       }
       if (!lost_told && SteadyNow() - lost_since > options_.coordinator_grace) {
-        LOG(ERROR) << "not attached to the coordinator at " << options_.coordinator << " for "
-                   << options_.coordinator_grace << " (" << last_error() << "): dropping all jobs";
+        LOG(ERROR) << "not attached to the coordinator at " << options_.coordinator.address
+                   << " for " << options_.coordinator_grace << " (" << last_error()
+                   << "): dropping all jobs";
         LoseCoordinator();
         lost_told = true;
       }
@@ -163,7 +165,7 @@ class FleetClient::Session {
     if (!stopping_ && refusal_.ok() && (welcomed || error != last_error_)) {
       LOG(WARNING) << (welcomed ? "lost the coordinator at "
                                 : "cannot attach to the coordinator at ")
-                   << options_.coordinator << ": " << error << "; retrying";
+                   << options_.coordinator.address << ": " << error << "; retrying";
     }
     last_error_ = error;
     return welcomed;
@@ -220,7 +222,8 @@ class FleetClient::Session {
     term_ = directive.term();
     if (!welcome.cluster().empty()) cluster_ = welcome.cluster();
     if (welcome.ordinal() != 0) ordinal_ = welcome.ordinal();
-    LOG(INFO) << "attached to the coordinator at " << options_.coordinator << ", term " << term_;
+    LOG(INFO) << "attached to the coordinator at " << options_.coordinator.address << ", term "
+              << term_;
     absl::MutexLock lock(&mu_);
     attached_ = true;
     if (welcome.report_millis() > 0) {

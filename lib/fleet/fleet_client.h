@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "lib/fleet/channel.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {
@@ -31,7 +32,7 @@ class FleetMember {
 class FleetClient {
  public:
   struct Options {
-    std::string coordinator;  // host:port
+    CoordinatorTarget coordinator;
     v1::Hello hello;
     absl::Duration coordinator_grace = absl::Minutes(5);
     // Told once, on the client's thread, when the coordinator refuses this process for good: see
@@ -62,8 +63,8 @@ class FleetClient {
 
   // OK, or why no attempt to attach can succeed any more, with a reason: "REPLACED" (another
   // process has the name), "CLUSTER_CHANGED" (another coordinator, or another store),
-  // "HELLO_INVALID". Any other error is retried: the coordinator may be away, or the name in use
-  // for a while.
+  // "HELLO_INVALID", "NOT_YOUR_NAME" or "NOT_ALLOWED" (its certificate is another's). Any
+  // other error is retried: the coordinator may be away, or the name in use for a while.
   absl::Status refusal() const;
 
  private:

@@ -32,7 +32,7 @@ std::string TakeErrors() {
 }
 
 absl::Status FileFault(absl::StatusCode code, const std::string& file, absl::string_view why) {
-  return WithReason(absl::Status(code, absl::StrCat(file, ": ", why)), "TLS_FILES");
+  return WithReason(absl::Status(code, absl::StrCat(file, ": ", why)), "CERTIFICATE_FILES");
 }
 
 absl::Status CheckReadable(const std::string& file) {

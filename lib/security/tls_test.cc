@@ -169,7 +169,7 @@ TEST_F(TlsTest, ANewCertificateCountsFromTheNextConnectionAndAFaultyOneNever) {
 TEST_F(TlsTest, FilesThatCannotServeAreNamed) {
   auto fault = [&] {
     const absl::Status status = TlsServer::Open(folder_).status();
-    EXPECT_EQ(ReasonOf(status), "TLS_FILES");
+    EXPECT_EQ(ReasonOf(status), "CERTIFICATE_FILES");
     return std::string(status.message());
   };
   Install(Issue(authority_, {Role::kWorker, "w-1"}));

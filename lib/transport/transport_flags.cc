@@ -94,7 +94,7 @@ prometheus::Counter& StrangersOf(Metrics& metrics, absl::string_view why) {
                          {{"reason", std::string(why)}});
 }
 
-absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags(Metrics& metrics) {
+absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags(Metrics& metrics, DataReach reach) {
   DataPortOptions options;
   for (int why = 0; why < DataPort::kStrangerKinds; ++why) {
     StrangersOf(metrics, DataPort::NameOf(static_cast<DataPort::Stranger>(why)));
@@ -104,6 +104,7 @@ absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags(Metrics& metrics) {
   };
   const absl::Status port = ParseDataPort(absl::GetFlag(FLAGS_data_port), options);
   if (!port.ok()) return Annotate(port, "--data_port");
+  if (reach == DataReach::kThisHost && options.bind_host.empty()) options.bind_host = "127.0.0.1";
   options.advertise_host = absl::GetFlag(FLAGS_advertise);
   if (const absl::Status host = CheckAdvertised(options.advertise_host); !host.ok()) return host;
   const absl::StatusOr<DataSecurity> security =
@@ -133,7 +134,8 @@ absl::Status ParseDataPort(absl::string_view text, DataPortOptions& options) {
   return ParsePorts(text.substr(colon + 1), options);
 }
 
-absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Metrics& metrics) {
+absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Metrics& metrics,
+                                                    DataReach reach) {
   RoutingTransportOptions options;
   absl::StatusOr<LinkKind> links = ParseLinkKind(absl::GetFlag(FLAGS_transport));
   if (!links.ok()) return Annotate(links.status(), "--transport");
@@ -148,7 +150,7 @@ absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Me
                                                      TcpTransport::kConnectionsMax, "] (is ",
                                                      options.connections, ")"));
     }
-    ASSIGN_OR_RETURN(options.port, PortFromFlags(metrics));
+    ASSIGN_OR_RETURN(options.port, PortFromFlags(metrics, reach));
   }
   return TransportFactory([options]() -> absl::StatusOr<std::unique_ptr<Transport>> {
     return RoutingTransport::Create(options);

@@ -18,11 +18,15 @@ struct TransportThreads {
   int busy_threads = 0;
 };
 
+// Whom the data port is for, where --data_port names no host.
+enum class DataReach { kAnywhere, kThisHost };
+
 // What --transport, --poll and the flags of the data port say; opens the port, which all transports
 // of the factory share, where they use TCP, and exports who is turned away there. `metrics`
 // outlives the factory. INVALID_ARGUMENT names the flag that is wrong, UNAVAILABLE the port that
 // cannot be had.
-absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Metrics& metrics);
+absl::StatusOr<TransportFactory> TransportFromFlags(TransportThreads threads, Metrics& metrics,
+                                                    DataReach reach = DataReach::kAnywhere);
 
 // What --data_port means: [HOST:]PORT or [HOST:]FIRST-LAST, an IPv6 host in brackets; the first
 // free one of a range, 0: any. INVALID_ARGUMENT, without the flag's name.

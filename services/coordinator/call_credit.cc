@@ -3,29 +3,10 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "services/coordinator/http2_frame.h"
 
 namespace muster {
 namespace {
-
-// RFC 9113, sections 3.4, 4.1 and 6.
-constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3;
-constexpr uint8_t kEndStream = 1;
-
-struct Frame {
-  size_t payload_bytes;
-  uint8_t type;
-  uint8_t flags;
-  uint32_t stream;
-};
-
-Frame ReadFrame(const char* header) {
-  auto byte = [&](int i) { return static_cast<uint32_t>(static_cast<unsigned char>(header[i])); };
-  return {.payload_bytes = byte(0) << 16 | byte(1) << 8 | byte(2),
-          .type = static_cast<uint8_t>(byte(3)),
-          .flags = static_cast<uint8_t>(byte(4)),
-          .stream = (byte(5) & 0x7f) << 24 | byte(6) << 16 | byte(7) << 8 | byte(8)};
-}
 
 // Shows each frame's header to `passes` and returns how many bytes may pass: up to the first
 // header that is not whole, or that may not.
@@ -36,10 +17,10 @@ size_t Pass(absl::string_view bytes, size_t& frame_left, Passes passes) {
     const size_t payload = std::min(frame_left, bytes.size() - passed);
     frame_left -= payload;
     passed += payload;
-    if (bytes.size() - passed < CallCredit::kHeaderBytes) return passed;
-    const Frame frame = ReadFrame(bytes.data() + passed);
+    if (bytes.size() - passed < Http2Frame::kHeaderBytes) return passed;
+    const Http2Frame frame = Http2Frame::Read(bytes.data() + passed);
     if (!passes(frame)) return passed;
-    passed += CallCredit::kHeaderBytes;
+    passed += Http2Frame::kHeaderBytes;
     frame_left = frame.payload_bytes;
   }
 }
@@ -47,22 +28,26 @@ size_t Pass(absl::string_view bytes, size_t& frame_left, Passes passes) {
 }  // namespace
 
 CallCredit::CallCredit(const Limits& limits, absl::Duration now)
-    : limits_(limits), credit_(limits.first), counted_(now), preface_left_(kPreface.size()) {}
+    : limits_(limits),
+      credit_(limits.first),
+      counted_(now),
+      preface_left_(Http2Frame::kPreface.size()) {}
 
 absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const Terms& terms,
                                                 absl::Duration now) {
   const size_t preface = std::min(preface_left_, bytes.size());
-  if (bytes.substr(0, preface) != kPreface.substr(kPreface.size() - preface_left_, preface)) {
+  if (bytes.substr(0, preface) !=
+      Http2Frame::kPreface.substr(Http2Frame::kPreface.size() - preface_left_, preface)) {
     return absl::InvalidArgumentError("not HTTP/2");
   }
   preface_left_ -= preface;
   waiting_ = false;
-  return preface + Pass(bytes.substr(preface), frame_left_to_server_, [&](const Frame& frame) {
-           if (frame.type == kReset) End(frame.stream);
-           if (frame.type == kData)
+  return preface + Pass(bytes.substr(preface), frame_left_to_server_, [&](const Http2Frame& frame) {
+           if (frame.type == Http2Frame::kReset) End(frame.stream);
+           if (frame.type == Http2Frame::kData)
              CountMessage(frame.stream, static_cast<int64_t>(frame.payload_bytes));
            // Headers of a call that is there already are its last.
-           if (frame.type != kHeaders || frame.stream <= last_stream_) return true;
+           if (frame.type != Http2Frame::kHeaders || frame.stream <= last_stream_) return true;
            waiting_ = !TryBegin(frame.stream, terms, now);
            return !waiting_;
          });
@@ -96,9 +81,10 @@ void CallCredit::CountMessage(uint32_t stream, int64_t bytes) {
 }
 
 size_t CallCredit::PassToClient(absl::string_view bytes, double& returns) {
-  return Pass(bytes, frame_left_to_client_, [&](const Frame& frame) {
-    const bool ends = frame.type == kReset || ((frame.type == kData || frame.type == kHeaders) &&
-                                               (frame.flags & kEndStream) != 0);
+  return Pass(bytes, frame_left_to_client_, [&](const Http2Frame& frame) {
+    const bool ends = frame.type == Http2Frame::kReset ||
+                      ((frame.type == Http2Frame::kData || frame.type == Http2Frame::kHeaders) &&
+                       (frame.flags & Http2Frame::kEndStream) != 0);
     if (ends && End(frame.stream) && returns >= 1) {
       returns -= 1;
       credit_ = std::min<double>(limits_.most, credit_ + 1);

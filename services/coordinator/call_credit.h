@@ -22,8 +22,6 @@ namespace muster {
 // thread-safe; `now` is of SteadyNow().
 class CallCredit {
  public:
-  static constexpr size_t kHeaderBytes = 9;  // of an HTTP/2 frame
-
   struct Limits {
     int first;          // of a new connection
     int most;           // that it can save up

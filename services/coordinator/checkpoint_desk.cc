@@ -218,6 +218,24 @@ absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
 
 // ---------------------------------------------------------------- shards
 
+absl::StatusOr<std::string> CheckpointDesk::HolderOf(const std::string& job, uint32_t generation,
+                                                     int shard) {
+  JobRegistry::Turn turn(registry_);
+  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
+  if (!entry->job.active() || entry->job.record().generation() != generation) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          entry->job.record().name(), ": generation ", generation,
+                          " is not the current one (", entry->job.record().generation(), ")")),
+                      "STALE_GENERATION");
+  }
+  const auto& shards = entry->job.plan()->shards();
+  if (shard < 0 || shard >= shards.size()) {
+    return WithReason(absl::InvalidArgumentError(absl::StrCat("no shard ", shard)),
+                      "INVALID_REQUEST");
+  }
+  return shards[shard].member();
+}
+
 absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
     const v1::WriteShardHeader& header) {
   std::shared_ptr<CheckpointRound> round;

@@ -73,6 +73,10 @@ class CheckpointDesk {
                                                       absl::Duration timeout);
 
   // ---- shards
+  // The member that has a shard. NOT_FOUND; FAILED_PRECONDITION (reason "STALE_GENERATION"): not of
+  // the job's current generation; INVALID_ARGUMENT (reason "INVALID_REQUEST"): it has no such
+  // shard.
+  absl::StatusOr<std::string> HolderOf(const std::string& job, uint32_t generation, int shard);
   // A shard's stream into a checkpoint. nullopt: the checkpoint is committed already, nothing need
   // be sent. Otherwise EndShard() must follow, with the status of the stream; its answer is the
   // shard's. For codes see Job::AdmitShard.

@@ -75,18 +75,22 @@ absl::Status AwaitCommit(const grpc::ServerContext& context, CheckpointRound& ro
 
 }  // namespace
 
-grpc::Status CheckpointService::ListCheckpoints(grpc::ServerContext*,
+grpc::Status CheckpointService::ListCheckpoints(grpc::ServerContext* context,
                                                 const v1::ListCheckpointsRequest* request,
                                                 v1::ListCheckpointsResponse* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
   auto checkpoints = coordinator_->ListCheckpoints(request->parent());
   if (!checkpoints.ok()) return ToGrpc(checkpoints.status());
   response->mutable_checkpoints()->Assign(checkpoints->begin(), checkpoints->end());
   return grpc::Status::OK;
 }
 
-grpc::Status CheckpointService::GetCheckpoint(grpc::ServerContext*,
+grpc::Status CheckpointService::GetCheckpoint(grpc::ServerContext* context,
                                               const v1::GetCheckpointRequest* request,
                                               v1::Checkpoint* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
   auto checkpoint = coordinator_->GetCheckpoint(request->name());
   if (checkpoint.ok()) *response = *std::move(checkpoint);
   return ToGrpc(checkpoint.status());
@@ -95,9 +99,12 @@ grpc::Status CheckpointService::GetCheckpoint(grpc::ServerContext*,
 grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
                                                const v1::SaveCheckpointRequest* request,
                                                v1::Checkpoint* response) {
+  const auto caller = access_->Check(*context, Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kSave, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
   const auto asked = coordinator_->RequestCheckpoint(request->job());
+  Audit(*caller, "SaveCheckpoint", request->job(), asked.status());
   if (!asked.ok()) return ToGrpc(asked.status());
   while (!context->IsCancelled()) {
     auto checkpoint = coordinator_->AwaitCheckpoint(request->job(), *asked, kCallerCheck);
@@ -112,6 +119,8 @@ grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
 grpc::Status CheckpointService::ReadCheckpoint(
     grpc::ServerContext* context, const v1::ReadCheckpointRequest* request,
     grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kDownload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
   const auto checkpoint = coordinator_->GetCheckpoint(request->name());
@@ -122,9 +131,20 @@ grpc::Status CheckpointService::ReadCheckpoint(
   return ToGrpc(SendAll(*files, *writer, guard, watch_->stall_max()));
 }
 
+absl::Status CheckpointService::CheckHasShard(const Caller& caller, const std::string& job,
+                                              uint32_t generation, int shard) const {
+  if (!caller.certificate || caller.certificate->name.empty()) return absl::OkStatus();
+  const auto holder = coordinator_->HolderOf(job, generation, shard);
+  // What is not there any more is answered by who knows why.
+  if (!holder.ok()) return absl::OkStatus();
+  return CheckSpeaksAs(caller, caller.certificate->role, *holder);
+}
+
 grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
                                            grpc::ServerReader<v1::WriteShardRequest>* reader,
                                            v1::WriteShardResponse*) {
+  const auto caller = access_->Check(*context, Permission::kMember);
+  if (!caller.ok()) return ToGrpc(caller.status());
   auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
   CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
@@ -133,7 +153,13 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
   if (!first.has_header()) {
     return ToGrpc(OutOfOrder("the first message must be the header"));
   }
-  auto upload = coordinator_->BeginShard(first.header());
+  const v1::WriteShardHeader& header = first.header();
+  if (const absl::Status owner =
+          CheckHasShard(*caller, header.job(), header.generation(), header.shard());
+      !owner.ok()) {
+    return ToGrpc(owner);
+  }
+  auto upload = coordinator_->BeginShard(header);
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
   const absl::Status ended = coordinator_->EndShard(
@@ -146,8 +172,15 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
 grpc::Status CheckpointService::ReadShard(grpc::ServerContext* context,
                                           const v1::ReadShardRequest* request,
                                           grpc::ServerWriter<v1::ShardSlice>* writer) {
+  const auto caller = access_->Check(*context, Permission::kMember);
+  if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kRestore, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
+  if (const absl::Status owner =
+          CheckHasShard(*caller, request->job(), request->generation(), request->shard());
+      !owner.ok()) {
+    return ToGrpc(owner);
+  }
   const auto source = coordinator_->FindRestore(*request);
   if (!source.ok()) return ToGrpc(source.status());
   auto restore = ShardRestore::Open(source->plan, source->directory, request->shard());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
+#include "services/coordinator/access.h"
 #include "services/coordinator/admission.h"
 #include "services/coordinator/call_watch.h"
 #include "services/coordinator/coordinator.h"
@@ -13,8 +14,9 @@ namespace muster {
 class CheckpointService final : public v1::CheckpointService::Service {
  public:
   // All outlive the service.
-  CheckpointService(Coordinator* coordinator, Admission* admission, CallWatch* watch)
-      : coordinator_(coordinator), admission_(admission), watch_(watch) {}
+  CheckpointService(Coordinator* coordinator, Admission* admission, const Access* access,
+                    CallWatch* watch)
+      : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}
 
   grpc::Status ListCheckpoints(grpc::ServerContext* context,
                                const v1::ListCheckpointsRequest* request,
@@ -34,8 +36,13 @@ class CheckpointService final : public v1::CheckpointService::Service {
                          grpc::ServerWriter<v1::ShardSlice>* writer) override;
 
  private:
+  // A shard is written and read by the member that has it.
+  absl::Status CheckHasShard(const Caller& caller, const std::string& job, uint32_t generation,
+                             int shard) const;
+
   Coordinator* const coordinator_;
   Admission* const admission_;
+  const Access* const access_;
   CallWatch* const watch_;
 };
 

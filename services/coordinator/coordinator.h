@@ -52,6 +52,7 @@ class Coordinator {
   static absl::StatusOr<std::unique_ptr<Coordinator>> Open(Options options);
 
   uint64_t term() const { return store_->term(); }
+  Store& store() { return *store_; }
 
   // Lets time pass: leases, grace periods, scheduling, progress of watches. Call several times a
   // second, from one thread.
@@ -112,6 +113,9 @@ class Coordinator {
   absl::Status DrainMember(const std::string& member) { return members_.Drain(member); }
   v1::ListMembersResponse ListMembers() const;
 
+  absl::StatusOr<std::string> HolderOf(const std::string& job, uint32_t generation, int shard) {
+    return checkpoints_.HolderOf(job, generation, shard);
+  }
   absl::StatusOr<std::optional<ShardUpload>> BeginShard(const v1::WriteShardHeader& header) {
     return checkpoints_.BeginShard(header);
   }

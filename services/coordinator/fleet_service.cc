@@ -18,9 +18,10 @@ namespace {
 // independently; the stream ends only between writes.
 class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  AttachStream(Coordinator* coordinator, absl::StatusOr<Admission::Ticket> ticket, CallWatch* watch,
-               grpc::CallbackServerContext* context)
+  AttachStream(Coordinator* coordinator, Caller caller, absl::StatusOr<Admission::Ticket> ticket,
+               CallWatch* watch, grpc::CallbackServerContext* context)
       : coordinator_(coordinator),
+        caller_(std::move(caller)),
         ticket_(std::move(ticket)),
         waker_(std::make_shared<StreamWaker>([this] { Continue(); })),
         guard_(watch, watch->first_message_max(), [context] { context->TryCancel(); }) {
@@ -62,6 +63,9 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
                         "REPORT_INVALID");
     }
     if (attachment_ != nullptr) return coordinator_->Report(*attachment_, report_);
+    const v1::Hello& hello = report_.hello();
+    RETURN_IF_ERROR(
+        CheckSpeaksAs(caller_, hello.role() == v1::PS ? Role::kPs : Role::kWorker, hello.member()));
     auto attachment = coordinator_->Attach(report_, waker_);
     if (!attachment.ok()) return attachment.status();
     attachment_ = *std::move(attachment);
@@ -99,6 +103,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   }
 
   Coordinator* const coordinator_;
+  const Caller caller_;
   const absl::StatusOr<Admission::Ticket> ticket_;
   const std::shared_ptr<StreamWaker> waker_;
   CallWatch::Guard guard_;
@@ -122,24 +127,34 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FleetService::Attach(
     grpc::CallbackServerContext* context) {
-  return new AttachStream(coordinator_, admission_->Enter(CallKind::kAttach, context->peer()),
-                          watch_, context);
+  auto caller = access_->Check(*context, Permission::kMember);
+  auto ticket = caller.ok() ? admission_->Enter(CallKind::kAttach, context->peer())
+                            : absl::StatusOr<Admission::Ticket>(caller.status());
+  return new AttachStream(coordinator_, caller.ok() ? *std::move(caller) : Caller{},
+                          std::move(ticket), watch_, context);
 }
 
 grpc::ServerUnaryReactor* FleetService::DrainMember(grpc::CallbackServerContext* context,
                                                     const v1::DrainMemberRequest* request,
                                                     v1::DrainMemberResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(coordinator_->DrainMember(request->name())));
+  const auto caller = access_->Check(*context, Permission::kAdmin);
+  absl::Status drained = caller.status();
+  if (caller.ok()) {
+    drained = coordinator_->DrainMember(request->name());
+    Audit(*caller, "DrainMember", request->name(), drained);
+  }
+  reactor->Finish(ToGrpc(drained));
   return reactor;
 }
 
 grpc::ServerUnaryReactor* FleetService::ListMembers(grpc::CallbackServerContext* context,
                                                     const v1::ListMembersRequest*,
                                                     v1::ListMembersResponse* response) {
-  *response = coordinator_->ListMembers();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (caller.ok()) *response = coordinator_->ListMembers();
+  reactor->Finish(ToGrpc(caller.status()));
   return reactor;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/access.h"
 #include "services/coordinator/admission.h"
 #include "services/coordinator/call_watch.h"
 #include "services/coordinator/coordinator.h"
@@ -16,8 +17,9 @@ class FleetService final
               v1::FleetService::WithCallbackMethod_DrainMember<v1::FleetService::Service>>> {
  public:
   // All outlive the service.
-  FleetService(Coordinator* coordinator, Admission* admission, CallWatch* watch)
-      : coordinator_(coordinator), admission_(admission), watch_(watch) {}
+  FleetService(Coordinator* coordinator, Admission* admission, const Access* access,
+               CallWatch* watch)
+      : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attach(
       grpc::CallbackServerContext* context) override;
@@ -31,6 +33,7 @@ class FleetService final
  private:
   Coordinator* const coordinator_;
   Admission* const admission_;
+  const Access* const access_;
   CallWatch* const watch_;
 };
 

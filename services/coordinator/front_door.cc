@@ -5,6 +5,8 @@
 #include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -26,11 +28,13 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 #include "lib/transport/tcp_socket.h"
+#include "services/coordinator/caller.h"
+#include "services/coordinator/http2_frame.h"
 
 namespace muster {
 namespace {
 
-constexpr size_t kPieceBytes = 16 << 10;
+constexpr size_t kPieceBytes = TlsConnection::kRecordBytes;
 constexpr int kPiecesAtOnce = 8;  // of one connection, before others have their turn
 constexpr int kBacklog = 1024;
 constexpr absl::Duration kTick = absl::Milliseconds(20);
@@ -89,6 +93,18 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenAtAll(const std::string& host,
   return listeners;
 }
 
+auto ReaderOf(int socket, TlsConnection* tls) {
+  return [socket, tls](char* bytes, size_t size) {
+    return tls != nullptr ? tls->Read(bytes, size) : recv(socket, bytes, size, MSG_DONTWAIT);
+  };
+}
+auto WriterOf(int socket, TlsConnection* tls) {
+  return [socket, tls](const char* bytes, size_t size) {
+    return tls != nullptr ? tls->Write(bytes, size)
+                          : send(socket, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  };
+}
+
 // As many as this process may have.
 void RaiseDescriptorLimit() {
   rlimit limit;
@@ -142,8 +158,7 @@ FrontDoor::FrontDoor(const Options& options, std::vector<FileDescriptor> listene
       now_(SteadyNow()),
       accepts_(options.connections_per_second * absl::ToDoubleSeconds(kSaved)),
       returns_(options.returns_per_second * absl::ToDoubleSeconds(kSaved)),
-      saved_(now_),
-      piece_(2 * kPieceBytes) {}
+      saved_(now_) {}
 
 FrontDoor::~FrontDoor() {
   {
@@ -155,7 +170,8 @@ FrontDoor::~FrontDoor() {
 
 void FrontDoor::Open(std::function<void(int)> serve) {
   CHECK(!thread_.joinable()) << "a door is opened once";
-  thread_ = std::thread([this, serve = std::move(serve)] { Run(serve); });
+  serve_ = std::move(serve);
+  thread_ = std::thread([this] { Run(); });
 }
 
 void FrontDoor::StopAccepting() {
@@ -165,7 +181,12 @@ void FrontDoor::StopAccepting() {
   if (thread_.joinable()) mu_.Await(absl::Condition(&stopped));
 }
 
-void FrontDoor::Run(const std::function<void(int)>& serve) {
+void FrontDoor::Run() {
+  // A client that hangs up while OpenSSL writes to it must not end the process.
+  sigset_t broken_pipe;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   std::array<epoll_event, 256> events;
   while (true) {
     {
@@ -181,7 +202,7 @@ void FrontDoor::Run(const std::function<void(int)>& serve) {
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[i].data.u64;
       if (key == kListener) {
-        Accept(serve);
+        Accept();
       } else {
         HandleEvent(key & ~kServerSide, (key & kServerSide) != 0, events[i].events);
       }
@@ -191,7 +212,7 @@ void FrontDoor::Run(const std::function<void(int)>& serve) {
 
 // ---------------------------------------------------------------- coming in
 
-void FrontDoor::Accept(const std::function<void(int)>& serve) {
+void FrontDoor::Accept() {
   for (const FileDescriptor& listener : listeners_) {
     while (accepts_ >= 1) {
       FileDescriptor client(
@@ -209,7 +230,7 @@ void FrontDoor::Accept(const std::function<void(int)>& serve) {
                                   << " are open, the limit, and all have calls";
         continue;
       }
-      Admit(std::move(client), serve);
+      Admit(std::move(client));
     }
   }
 }
@@ -226,30 +247,80 @@ bool FrontDoor::MakeRoom() {
   return true;
 }
 
-void FrontDoor::Admit(FileDescriptor client, const std::function<void(int)>& serve) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
-    PLOG_EVERY_N(WARNING, 100) << "a connection is refused";
-    return;
-  }
+void FrontDoor::Admit(FileDescriptor client) {
   const int on = 1;
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  std::string address = SocketAddress::RemoteOf(client.get()).ToString();
   const uint64_t number = next_number_++;
   Connection& connection = *connections_
                                 .emplace(number, std::unique_ptr<Connection>(new Connection{
                                                      .client = std::move(client),
-                                                     .server = FileDescriptor(pair[0]),
+                                                     .address = std::move(address),
                                                      .credit = CallCredit(options_.credit, now_),
                                                      .opened = now_,
                                                      .active = now_}))
                                 .first->second;
-  for (const auto& [fd, key] : {std::pair(connection.client.get(), number),
-                                std::pair(connection.server.get(), number | kServerSide)}) {
-    epoll_event event = {.events = EPOLLIN, .data = {.u64 = key}};
-    PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = number}};
+  PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_ADD, connection.client.get(), &event) == 0);
+  connection.client_events = EPOLLIN;
+  if (options_.tls != nullptr) {
+    connection.tls =
+        std::make_unique<TlsConnection>(options_.tls->Context(), connection.client.get());
+    connection.shaking = true;
+  } else if (!Serve(number, connection, "")) {
+    Close(number);
   }
-  connection.client_events = connection.server_events = EPOLLIN;
-  serve(pair[1]);
+}
+
+void FrontDoor::Shake(uint64_t number, Connection& connection) {
+  uint32_t events = EPOLLIN;
+  switch (connection.tls->Shake()) {
+    case TlsConnection::Progress::kFailed:
+      LOG_EVERY_N(WARNING, 20) << connection.address
+                               << " does not come in: TLS: " << connection.tls->fault();
+      return Close(number);
+    case TlsConnection::Progress::kWantsWrite:
+      events = EPOLLOUT;
+      [[fallthrough]];
+    case TlsConnection::Progress::kWantsRead: {
+      if (std::exchange(connection.client_events, events) == events) return;
+      epoll_event event = {.events = events, .data = {.u64 = number}};
+      PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_MOD, connection.client.get(), &event) == 0);
+      return;
+    }
+    case TlsConnection::Progress::kDone:
+      break;
+  }
+  connection.shaking = false;
+  const auto peer = connection.tls->peer();
+  if (!peer.ok()) {
+    LOG_EVERY_N(WARNING, 20) << connection.address
+                             << " does not come in: its certificate: " << peer.status().message();
+    return Close(number);
+  }
+  connection.certificate_ends = connection.tls->peer_ends();
+  if (!Serve(number, connection, peer->has_value() ? ToString(**peer) : "")) return Close(number);
+  PassOn(number, connection, {.up = true});
+}
+
+// From here on gRPC has the connection's other end.
+bool FrontDoor::Serve(uint64_t number, Connection& connection, const std::string& identity) {
+  if (!accepting_) return false;  // nobody is served any more
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
+    PLOG_EVERY_N(WARNING, 100) << "a connection is refused";
+    return false;
+  }
+  connection.server = FileDescriptor(pair[0]);
+  if (!options_.stamp_field.empty()) {
+    connection.stamp = std::make_unique<CallStamp>(options_.stamp_field,
+                                                   Caller::Stamp(identity, connection.address));
+  }
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = number | kServerSide}};
+  PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_ADD, pair[0], &event) == 0);
+  connection.server_events = EPOLLIN;
+  serve_(pair[1]);
+  return true;
 }
 
 // ---------------------------------------------------------------- passing on
@@ -261,6 +332,7 @@ void FrontDoor::HandleEvent(uint64_t number, bool server_side, uint32_t events) 
   connection.active = now_;
   const bool hung_up = (events & (EPOLLHUP | EPOLLERR)) != 0;
   if (hung_up && !server_side) return Close(number);
+  if (connection.shaking) return Shake(number, connection);
   if (hung_up) connection.server_gone = true;
   const bool readable = (events & EPOLLIN) != 0, writable = (events & EPOLLOUT) != 0;
   PassOn(number, connection,
@@ -283,45 +355,58 @@ FrontDoor::Fate FrontDoor::PassUp(Connection& connection) {
   const CallCredit::Terms terms = {
       .open_max = calls_ < options_.calls_max ? options_.credit.most : kCallsAlways,
       .above = memory_short_ ? options_.credit.first - kCallsAlways : 0.0};
-  return Pass(
-      connection.client.get(), connection.server.get(), connection.up,
-      [&](absl::string_view bytes) { return connection.credit.PassToServer(bytes, terms, now_); });
+  return Pass(connection.up, connection.stamp.get(),
+              ReaderOf(connection.client.get(), connection.tls.get()),
+              WriterOf(connection.server.get(), nullptr), [&](absl::string_view bytes) {
+                return connection.credit.PassToServer(bytes, terms, now_);
+              });
 }
 
 FrontDoor::Fate FrontDoor::PassDown(Connection& connection) {
-  return Pass(connection.server.get(), connection.client.get(), connection.down,
+  return Pass(connection.down, nullptr, ReaderOf(connection.server.get(), nullptr),
+              WriterOf(connection.client.get(), connection.tls.get()),
               [&](absl::string_view bytes) -> absl::StatusOr<size_t> {
                 return connection.credit.PassToClient(bytes, returns_);
               });
 }
 
-template <typename Judge>
-FrontDoor::Fate FrontDoor::Pass(int from, int to, Way& way, Judge judge) {
-  char* const piece = piece_.data();
-  size_t size = way.held.size();
-  std::memcpy(piece, way.held.data(), size);
+template <typename Read, typename Write, typename Judge>
+FrontDoor::Fate FrontDoor::Pass(Way& way, CallStamp* stamp, Read read, Write write, Judge judge) {
+  std::string& piece = piece_;
+  piece = way.held;
   size_t passed = way.passed;
   for (int pieces = 0; pieces <= kPiecesAtOnce; ++pieces) {
-    const auto more = judge(absl::string_view(piece + passed, size - passed));
+    const auto more = judge(absl::string_view(piece).substr(passed));
     if (!more.ok()) return Fate::kEnds;
-    passed += *more;
+    if (stamp != nullptr) {
+      stamped_.clear();
+      stamp->Append(absl::string_view(piece).substr(passed, *more), stamped_);
+      piece.replace(passed, *more, stamped_);
+      passed += stamped_.size();
+    } else {
+      passed += *more;
+    }
     if (passed > 0) {
-      const ssize_t sent = send(to, piece, passed, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t sent = write(piece.data(), passed);
       if (sent < 0 && errno != EAGAIN && errno != EINTR) return Fate::kEnds;
       const size_t gone = static_cast<size_t>(std::max<ssize_t>(sent, 0));
       passed -= gone;
-      size -= gone;
-      std::memmove(piece, piece + gone, size);
+      piece.erase(0, gone);
     }
     // What may not pass, but for a part of a header, is a call that waits for credit.
-    if (passed > 0 || size >= CallCredit::kHeaderBytes || pieces == kPiecesAtOnce) break;
-    const ssize_t read = recv(from, piece + size, kPieceBytes, MSG_DONTWAIT);
-    if (read < 0 && (errno == EAGAIN || errno == EINTR)) break;
-    if (read <= 0) return Fate::kEnds;
-    size += static_cast<size_t>(read);
+    if (passed > 0 || piece.size() >= Http2Frame::kHeaderBytes || pieces == kPiecesAtOnce) break;
+    const size_t had = piece.size();
+    piece.resize(had + kPieceBytes);
+    const ssize_t came = read(piece.data() + had, kPieceBytes);
+    const bool none_yet = came < 0 && (errno == EAGAIN || errno == EINTR);
+    piece.resize(had + static_cast<size_t>(std::max<ssize_t>(came, 0)));
+    if (none_yet) break;
+    if (came <= 0) return Fate::kEnds;
   }
-  if (way.held.capacity() > kPieceBytes / 16 && size < CallCredit::kHeaderBytes) way.held = {};
-  way.held.assign(piece, size);
+  if (way.held.capacity() > kPieceBytes / 16 && piece.size() < Http2Frame::kHeaderBytes) {
+    way.held = {};
+  }
+  way.held = piece;
   way.passed = passed;
   return Fate::kStays;
 }
@@ -334,7 +419,7 @@ void FrontDoor::Watch(uint64_t number, Connection& connection) {
     PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_MOD, fd.get(), &event) == 0);
   };
   const bool up_stands =
-      connection.up.passed > 0 || connection.up.held.size() >= CallCredit::kHeaderBytes;
+      connection.up.passed > 0 || connection.up.held.size() >= Http2Frame::kHeaderBytes;
   const bool down_stands = connection.down.passed > 0;
   watch(connection.client, number,
         Events({.in = !up_stands && !down_stands && !connection.server_gone,
@@ -369,12 +454,18 @@ void FrontDoor::LookAtClock() {
   saved_ = now_;
   WatchListeners(accepting_ && accepts_ >= 1);
 
+  const absl::Time wall = absl::Now();
   std::vector<uint64_t> waiting, late;
   for (const auto& [number, connection] : connections_) {
     const bool silent =
         !connection->credit.greeted() && now_ - connection->opened > options_.greeting_max;
     const bool gone = connection->server_gone && now_ - connection->active > kFarewellMax;
-    if (silent || gone) {
+    const bool ended = connection->certificate_ends < wall;
+    if (ended) {
+      LOG(WARNING) << connection->address << ": its certificate has ended on "
+                   << absl::FormatTime(connection->certificate_ends) << ": hung up on";
+    }
+    if (silent || gone || ended) {
       late.push_back(number);
     } else if (connection->credit.waiting()) {
       waiting.push_back(number);

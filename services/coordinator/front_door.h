@@ -17,8 +17,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
+#include "lib/security/tls_connection.h"
+#include "lib/security/tls_folder.h"
 #include "lib/transport/file_descriptor.h"
 #include "services/coordinator/call_credit.h"
+#include "services/coordinator/call_stamp.h"
 
 namespace muster {
 
@@ -26,6 +29,9 @@ namespace muster {
 // away yet, nor those of a client that acknowledges no settings, nor answers that nobody reads, nor
 // connections. Behind this door a connection has what its CallCredit allows, all together have
 // `calls_max` calls, and who does not read is not heard.
+//
+// With TLS it is the server's end of it, so that it sees what it counts, and every call is stamped
+// with who its connection belongs to: gRPC behind it knows no client.
 //
 // One thread passes on what all connections carry. Of each it keeps one piece at most, and only
 // while the other side takes no more. Not thread-safe itself.
@@ -47,7 +53,10 @@ class FrontDoor {
     int64_t resident_bytes_max = limits::kResidentBytesMax;
     std::function<int64_t()> resident_bytes = ResidentBytes;  // often: must be cheap
     int64_t spared_bytes = 2 * limits::kRequestBytesMax;      // nobody who has less is
-    absl::Duration greeting_max = limits::kFirstMessageMax;
+    absl::Duration greeting_max = limits::kFirstMessageMax;   // the handshake included
+    TlsServer* tls = nullptr;  // null: connections are not encrypted; outlives the door
+    // Header field of calls, a secret of this process, with what Caller::Parse() reads; "": none.
+    std::string stamp_field = {};
   };
   static constexpr int kCallsAlways = 4;
   // Of this process.
@@ -76,7 +85,12 @@ class FrontDoor {
     size_t passed = 0;  // so much of it waits for nothing but the other side
   };
   struct Connection {
-    FileDescriptor client, server;
+    FileDescriptor client, server;  // no server while hands are shaken
+    std::string address;            // the client's
+    std::unique_ptr<TlsConnection> tls;
+    bool shaking = false;
+    absl::Time certificate_ends = absl::InfiniteFuture();  // the client's, if it has shown one
+    std::unique_ptr<CallStamp> stamp;
     CallCredit credit;
     absl::Duration opened;
     absl::Duration active;  // when something last happened at it
@@ -94,16 +108,18 @@ class FrontDoor {
   FrontDoor(const Options& options, std::vector<FileDescriptor> listeners, FileDescriptor events);
 
   // All of the door's thread.
-  void Run(const std::function<void(int)>& serve) ABSL_LOCKS_EXCLUDED(mu_);
-  void Accept(const std::function<void(int)>& serve);
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void Accept();
   bool MakeRoom();
-  void Admit(FileDescriptor client, const std::function<void(int)>& serve);
+  void Admit(FileDescriptor client);
+  void Shake(uint64_t number, Connection& connection);
+  bool Serve(uint64_t number, Connection& connection, const std::string& identity);
   void HandleEvent(uint64_t number, bool server_side, uint32_t events);
   void PassOn(uint64_t number, Connection& connection, Ways ways);
   Fate PassUp(Connection& connection);
   Fate PassDown(Connection& connection);
-  template <typename Judge>
-  Fate Pass(int from, int to, Way& way, Judge judge);
+  template <typename Read, typename Write, typename Judge>
+  Fate Pass(Way& way, CallStamp* stamp, Read read, Write write, Judge judge);
   void Watch(uint64_t number, Connection& connection);
   void Close(uint64_t number);
   void LookAtClock();
@@ -112,6 +128,7 @@ class FrontDoor {
   void WatchListeners(bool on);
 
   const Options options_;
+  std::function<void(int)> serve_;
   const std::vector<FileDescriptor> listeners_;
   const FileDescriptor events_;
   const int port_;
@@ -131,7 +148,7 @@ class FrontDoor {
   absl::Duration relieved_ = -absl::InfiniteDuration();
   double accepts_, returns_;  // that are saved up
   absl::Duration saved_;      // until when they are
-  std::vector<char> piece_;
+  std::string piece_, stamped_;
 
   std::thread thread_;  // last: it uses the others
 };

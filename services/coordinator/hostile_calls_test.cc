@@ -33,6 +33,7 @@
 #include "lib/fleet/fleet_client.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/coordinator_process.h"
 
 namespace muster {
 namespace {
@@ -49,60 +50,6 @@ absl::Duration Siege() {
   }
   return siege;
 }
-
-// The program itself, on ports of its own.
-class CoordinatorProcess {
- public:
-  CoordinatorProcess() {
-    int output[2];
-    EXPECT_EQ(pipe(output), 0);
-    const std::string state =
-        absl::StrCat("--state_dir=", ::testing::TempDir(), "/state-", getpid());
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(output[1], STDERR_FILENO);
-      execl("services/coordinator/main", "main", "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0",
-            state.c_str(), nullptr);
-      _exit(127);
-    }
-    close(output[1]);
-    log_ = fdopen(output[0], "r");
-    const std::string serving = "serving on ";
-    char line[4096];
-    while (address_.empty() && fgets(line, sizeof(line), log_) != nullptr) {
-      const std::string text = line;
-      const size_t at = text.find(serving);
-      if (at == std::string::npos) continue;
-      address_ = text.substr(at + serving.size());
-      address_.resize(address_.find(','));
-    }
-    reader_ = std::thread([this] {  // or it would wait for room in the pipe
-      char text[4096];
-      while (fgets(text, sizeof(text), log_) != nullptr) fputs(text, stderr);
-    });
-  }
-  ~CoordinatorProcess() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    reader_.join();
-    fclose(log_);
-  }
-
-  const std::string& address() const { return address_; }
-  int64_t Status(absl::string_view field) const {
-    std::ifstream status(absl::StrCat("/proc/", pid_, "/status"));
-    for (std::string line; std::getline(status, line);) {
-      if (absl::StartsWith(line, field)) return std::atoll(line.c_str() + field.size());
-    }
-    return -1;
-  }
-
- private:
-  pid_t pid_;
-  FILE* log_;
-  std::string address_;
-  std::thread reader_;
-};
 
 class Member : public FleetMember {
  public:

@@ -89,45 +89,75 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> 
 
 grpc::Status JobService::CreateJob(grpc::ServerContext* context,
                                    const v1::CreateJobRequest* request, v1::Job* response) {
+  const auto caller = access_->Check(*context, Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kCreate, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
-  return Answer(coordinator_->CreateJob(*request, [context] { return context->IsCancelled(); }),
-                response);
+  const auto created =
+      coordinator_->CreateJob(*request, [context] { return context->IsCancelled(); });
+  if (!request->validate_only()) {
+    Audit(*caller, "CreateJob", created.ok() ? created->name() : request->spec().name(),
+          created.status());
+  }
+  return Answer(created, response);
 }
 
-grpc::Status JobService::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+grpc::Status JobService::GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
                                 v1::Job* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
   return Answer(coordinator_->GetJob(request->name()), response);
 }
 
-grpc::Status JobService::ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+grpc::Status JobService::ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
                                   v1::ListJobsResponse* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
   return Answer(coordinator_->ListJobs(*request), response);
 }
 
-grpc::Status JobService::CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
-                                   v1::Job* response) {
-  return Answer(coordinator_->CancelJob(request->name()), response);
+grpc::Status JobService::CancelJob(grpc::ServerContext* context,
+                                   const v1::CancelJobRequest* request, v1::Job* response) {
+  const auto caller = access_->Check(*context, Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  const auto changed = coordinator_->CancelJob(request->name());
+  Audit(*caller, "CancelJob", request->name(), changed.status());
+  return Answer(changed, response);
 }
 
-grpc::Status JobService::DeleteJob(grpc::ServerContext*, const v1::DeleteJobRequest* request,
-                                   google::protobuf::Empty*) {
-  return ToGrpc(coordinator_->DeleteJob(request->name()));
+grpc::Status JobService::DeleteJob(grpc::ServerContext* context,
+                                   const v1::DeleteJobRequest* request, google::protobuf::Empty*) {
+  const auto caller = access_->Check(*context, Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  const absl::Status changed = coordinator_->DeleteJob(request->name());
+  Audit(*caller, "DeleteJob", request->name(), changed);
+  return ToGrpc(changed);
 }
 
-grpc::Status JobService::SuspendJob(grpc::ServerContext*, const v1::SuspendJobRequest* request,
-                                    v1::Job* response) {
-  return Answer(coordinator_->SuspendJob(request->name()), response);
+grpc::Status JobService::SuspendJob(grpc::ServerContext* context,
+                                    const v1::SuspendJobRequest* request, v1::Job* response) {
+  const auto caller = access_->Check(*context, Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  const auto changed = coordinator_->SuspendJob(request->name());
+  Audit(*caller, "SuspendJob", request->name(), changed.status());
+  return Answer(changed, response);
 }
 
-grpc::Status JobService::ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
-                                   v1::Job* response) {
-  return Answer(coordinator_->ResumeJob(*request), response);
+grpc::Status JobService::ResumeJob(grpc::ServerContext* context,
+                                   const v1::ResumeJobRequest* request, v1::Job* response) {
+  const auto caller = access_->Check(*context, Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  const auto changed = coordinator_->ResumeJob(*request);
+  Audit(*caller, "ResumeJob", request->name(), changed.status());
+  return Answer(changed, response);
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
-  return new WatchStream(coordinator_, admission_->Enter(CallKind::kWatch, context->peer()),
+  const auto caller = access_->Check(*context, Permission::kRead);
+  return new WatchStream(coordinator_,
+                         caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
+                                     : absl::StatusOr<Admission::Ticket>(caller.status()),
                          *request);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/access.h"
 #include "services/coordinator/admission.h"
 #include "services/coordinator/coordinator.h"
 
@@ -12,9 +13,9 @@ namespace muster {
 class JobService final
     : public v1::JobService::WithCallbackMethod_WatchJob<v1::JobService::Service> {
  public:
-  // Both outlive the service.
-  JobService(Coordinator* coordinator, Admission* admission)
-      : coordinator_(coordinator), admission_(admission) {}
+  // All outlive the service.
+  JobService(Coordinator* coordinator, Admission* admission, const Access* access)
+      : coordinator_(coordinator), admission_(admission), access_(access) {}
 
   grpc::Status CreateJob(grpc::ServerContext* context, const v1::CreateJobRequest* request,
                          v1::Job* response) override;
@@ -36,6 +37,7 @@ class JobService final
  private:
   Coordinator* const coordinator_;
   Admission* const admission_;
+  const Access* const access_;
 };
 
 }  // namespace muster

@@ -1,5 +1,6 @@
 // The coordinator: keeps the score of every job. Flags, objects, wiring.
 #include <glog/logging.h>
+#include <openssl/rand.h>
 
 #include <chrono>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -20,17 +22,26 @@
 #include "grpcpp/server_posix.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
+#include "lib/fleet/security_flags.h"
 #include "lib/limits/limits.h"
+#include "lib/security/tls_folder.h"
 #include "lib/telemetry/metrics.h"
+#include "services/coordinator/access.h"
+#include "services/coordinator/access_service.h"
 #include "services/coordinator/checkpoint_service.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/ended_jobs.h"
 #include "services/coordinator/fleet_service.h"
 #include "services/coordinator/front_door.h"
 #include "services/coordinator/job_service.h"
+#include "services/coordinator/token_table.h"
 
-ABSL_FLAG(std::string, listen, "0.0.0.0:7070", "host:port of the gRPC services; port 0 picks one");
-ABSL_FLAG(std::string, metrics, "0.0.0.0:9400", "host:port of /metrics; port 0 picks one");
+ABSL_FLAG(std::string, listen, "",
+          "host:port of the gRPC services; port 0 picks one; default 0.0.0.0:7070 with --tls or "
+          "--insecure, else 127.0.0.1:7070");
+ABSL_FLAG(std::string, metrics, "",
+          "host:port of /metrics; port 0 picks one; default 0.0.0.0:9400 with --tls or --insecure, "
+          "else 127.0.0.1:9400");
 ABSL_FLAG(std::string, state_dir, "./muster-state",
           "folder of the store, checkpoints and metrics logs");
 ABSL_FLAG(std::string, address_file, "",
@@ -53,6 +64,8 @@ namespace {
 
 // A shorter one would take a busy machine's pause for a death.
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
+constexpr int kPort = 7070;
+constexpr int kMetricsPort = 9400;
 constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr auto kShutdownGrace = std::chrono::seconds(1);
 
@@ -85,6 +98,15 @@ std::string HostOf(const std::string& listen) {
   return host == "0.0.0.0" || host == "[::]" || host.empty() ? "127.0.0.1" : host;
 }
 
+// Nobody outside this process can know it.
+std::string SecretField() {
+  std::string secret(16, '\0');
+  CHECK_EQ(
+      RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()), static_cast<int>(secret.size())),
+      1);
+  return absl::StrCat("x-muster-peer-", absl::BytesToHexString(secret));
+}
+
 // Linking the reflection library is enough for gRPC to serve it everywhere: this takes it out
 // again.
 class WithoutReflection final : public grpc::ServerBuilderOption {
@@ -112,8 +134,29 @@ int Main() {
                << retention.keep << " and " << retention.ttl << "); 0 keeps all, for ever";
     return kExitConfig;
   }
+  const absl::StatusOr<DaemonSecurity> security = SecurityFromFlags();
+  if (!security.ok()) {
+    LOG(ERROR) << security.status().message();
+    return kExitConfig;
+  }
+  const auto listen = ListenAddress(*security, absl::GetFlag(FLAGS_listen), kPort);
+  const auto metrics_address = ListenAddress(*security, absl::GetFlag(FLAGS_metrics), kMetricsPort);
+  if (!listen.ok() || !metrics_address.ok()) {
+    LOG(ERROR) << (listen.ok() ? "--metrics: " : "--listen: ")
+               << (listen.ok() ? metrics_address : listen).status().message();
+    return kExitConfig;
+  }
+  std::unique_ptr<TlsServer> tls;
+  if (!security->tls.empty()) {
+    auto opened = TlsServer::Open({security->tls});
+    if (!opened.ok()) {
+      LOG(ERROR) << "--tls: " << opened.status().message();
+      return ExitCodeOf(opened.status());
+    }
+    tls = *std::move(opened);
+  }
   Metrics metrics;
-  if (const absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
+  if (const absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served;
     return ExitCodeOf(served);
   }
@@ -127,11 +170,21 @@ int Main() {
     return ExitCodeOf(coordinator.status());
   }
 
+  const auto tokens = TokenTable::Open(&(*coordinator)->store());
+  if (!tokens.ok()) {
+    LOG(ERROR) << tokens.status();
+    return ExitCodeOf(tokens.status());
+  }
+
   Admission admission;
   CallWatch watch({});
-  JobService jobs(coordinator->get(), &admission);
-  FleetService fleet(coordinator->get(), &admission, &watch);
-  CheckpointService checkpoints(coordinator->get(), &admission, &watch);
+  const std::string stamp_field = tls != nullptr ? SecretField() : "";
+  const Access access =
+      tls != nullptr ? Access::Checked(stamp_field, tokens->get()) : Access::Open();
+  JobService jobs(coordinator->get(), &admission, &access);
+  FleetService fleet(coordinator->get(), &admission, &access, &watch);
+  CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
+  AccessService people(tokens->get(), &access);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   if (absl::GetFlag(FLAGS_reflection)) {
@@ -139,24 +192,24 @@ int Main() {
   } else {
     builder.SetOption(std::make_unique<WithoutReflection>());
   }
-  ConfigureServer(builder);
+  ConfigureServer(builder, tls != nullptr ? ConnectionAge::kBounded : ConnectionAge::kUnbounded);
   builder.RegisterService(&jobs);
   builder.RegisterService(&fleet);
   builder.RegisterService(&checkpoints);
+  builder.RegisterService(&people);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   CHECK(server != nullptr) << "it listens nowhere: what could be in its way?";
-  const auto door = FrontDoor::Listen(absl::GetFlag(FLAGS_listen), {});
+  const auto door = FrontDoor::Listen(*listen, {.tls = tls.get(), .stamp_field = stamp_field});
   if (!door.ok()) {
-    LOG(ERROR) << "cannot listen on " << absl::GetFlag(FLAGS_listen) << " ("
-               << door.status().message()
+    LOG(ERROR) << "cannot listen on " << *listen << " (" << door.status().message()
                << "): is another process using the port, and is the host one of this machine? Give "
                   "another --listen=host:port; port 0 picks a free one";
     return ExitCodeOf(door.status());
   }
   (*door)->Open([&server](int socket) { grpc::AddInsecureChannelFromFd(server.get(), socket); });
-  const std::string address =
-      absl::StrCat(HostOf(absl::GetFlag(FLAGS_listen)), ":", (*door)->port());
-  LOG(INFO) << "serving on " << address << ", metrics at " << metrics.url();
+  const std::string address = absl::StrCat(HostOf(*listen), ":", (*door)->port());
+  LOG(INFO) << "serving on " << address << (tls != nullptr ? ", with TLS" : "") << ", metrics at "
+            << metrics.url();
   if (const std::string path = absl::GetFlag(FLAGS_address_file);
       !path.empty() && !WriteAddressFile(path, address)) {
     PLOG(ERROR) << "--address_file: " << path;

@@ -57,10 +57,10 @@ class ServicesTest : public ::testing::Test {
     auto opened = Coordinator::Open({.state_dir = folder, .metrics = &metrics_});
     EXPECT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
-    job_service_ = std::make_unique<JobService>(coordinator_.get(), &admission_);
-    fleet_service_ = std::make_unique<FleetService>(coordinator_.get(), &admission_, &watch_);
+    job_service_ = std::make_unique<JobService>(coordinator_.get(), &admission_, &access_);
+    fleet_service_ = std::make_unique<FleetService>(coordinator_.get(), &admission_, &access_, &watch_);
     checkpoint_service_ =
-        std::make_unique<CheckpointService>(coordinator_.get(), &admission_, &watch_);
+        std::make_unique<CheckpointService>(coordinator_.get(), &admission_, &access_, &watch_);
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -94,6 +94,7 @@ class ServicesTest : public ::testing::Test {
   }
 
   Admission admission_{Limits()};
+  const Access access_ = Access::Open();
   CallWatch watch_;
   Metrics metrics_;
   std::unique_ptr<Coordinator> coordinator_;

@@ -47,6 +47,11 @@ constexpr char kIdentityTables[] = R"sql(
   CREATE TABLE seats(member TEXT PRIMARY KEY, ordinal INTEGER NOT NULL) WITHOUT ROWID;
 )sql";
 
+// From schema 3, which knew no people.
+constexpr char kTokenTable[] =
+    "CREATE TABLE tokens(id TEXT PRIMARY KEY, record BLOB NOT NULL, hash BLOB NOT NULL) WITHOUT "
+    "ROWID";
+
 // A random UUID (RFC 9562, version 4).
 std::string NewClusterId() {
   std::array<unsigned char, 16> bytes;
@@ -245,6 +250,7 @@ absl::Status Store::Initialize(const std::string& path) {
       RETURN_IF_ERROR(
           Statement(database_, "INSERT INTO cluster VALUES (?)").BindText(NewClusterId()).Run());
     }
+    if (version < 4) RETURN_IF_ERROR(Execute(database_, kTokenTable));
     if (version < kSchemaVersion) {
       RETURN_IF_ERROR(
           Execute(database_, absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
@@ -422,6 +428,34 @@ absl::StatusOr<std::vector<Store::Seat>> Store::Seats() const {
     ASSIGN_OR_RETURN(const bool row, all.Step());
     if (!row) return seats;
     seats.push_back({.member = all.Bytes(0), .ordinal = static_cast<uint64_t>(all.Integer(1))});
+  }
+}
+
+absl::Status Store::PutToken(const Token& token) {
+  absl::MutexLock lock(&mu_);
+  return InTransaction([&] {
+    return Statement(database_, "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?)")
+        .BindText(token.record.id())
+        .BindBlob(token.record.SerializeAsString())
+        .BindBlob(token.hash)
+        .Run();
+  });
+}
+
+absl::StatusOr<std::vector<Store::Token>> Store::Tokens() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<Token> tokens;
+  Statement all(database_, "SELECT id, record, hash FROM tokens");
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, all.Step());
+    if (!row) return tokens;
+    Token& token = tokens.emplace_back();
+    token.hash = all.Bytes(2);
+    if (!token.record.ParseFromString(all.Bytes(1))) {
+      return WithReason(
+          absl::DataLossError(absl::StrCat("store: the token ", all.Bytes(0), " is damaged")),
+          "STORE_CORRUPT");
+    }
   }
 }
 

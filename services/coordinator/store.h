@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "proto/muster/v1/access.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -43,7 +44,7 @@ struct StoredJob {
 // full), DATA_LOSS (damaged file), else INTERNAL.
 class Store {
  public:
-  static constexpr int kSchemaVersion = 3;
+  static constexpr int kSchemaVersion = 4;
 
   // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
   // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;
@@ -100,6 +101,14 @@ class Store {
                                                    int max) const;
   absl::StatusOr<std::vector<v1::Checkpoint>> Checkpoints(uint64_t number) const;  // by step
   absl::StatusOr<std::vector<Seat>> Seats() const;
+
+  struct Token {
+    v1::AccessToken record;
+    std::string hash;  // of its secret
+  };
+  // New, or in the place of the one with its id.
+  absl::Status PutToken(const Token& token);
+  absl::StatusOr<std::vector<Token>> Tokens() const;
 
  private:
   Store(sqlite3* database, int lock_file, std::function<void(absl::Duration)> observe_commit);

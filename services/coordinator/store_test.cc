@@ -190,7 +190,9 @@ TEST_F(StoreTest, AnOlderStoreIsGivenAnId) {
   Open();
   sqlite3* database = nullptr;
   ASSERT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(database, "DROP TABLE cluster; DROP TABLE seats; PRAGMA user_version = 2",
+  ASSERT_EQ(sqlite3_exec(database,
+                         "DROP TABLE cluster; DROP TABLE seats; DROP TABLE tokens; "
+                         "PRAGMA user_version = 2",
                          nullptr, nullptr, nullptr),
             SQLITE_OK);
   sqlite3_close(database);

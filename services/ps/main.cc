@@ -17,6 +17,7 @@
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/departure.h"
 #include "lib/fleet/fleet_client.h"
+#include "lib/fleet/security_flags.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/memory_budget.h"
@@ -32,10 +33,14 @@ ABSL_FLAG(int, threads, 0, "shard threads; 0: usable cores");
 ABSL_FLAG(int64_t, memory_bytes, 0, "what all shards may take together; 0: half of the machine's");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "how long a process that is told to stop waits until its jobs go on without it");
-ABSL_FLAG(std::string, metrics, "0.0.0.0:9401", "host:port of /metrics; port 0 picks a free one");
+ABSL_FLAG(std::string, metrics, "",
+          "host:port of /metrics; port 0 picks a free one; default 0.0.0.0:9401 with --tls or "
+          "--insecure, else 127.0.0.1:9401");
 
 namespace muster {
 namespace {
+
+constexpr int kMetricsPort = 9401;
 
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
@@ -68,26 +73,42 @@ int Main() {
     return kExitConfig;
   }
   if (memory_bytes == 0) memory_bytes = DefaultMemoryBytes();
+  const absl::StatusOr<DaemonSecurity> security = SecurityFromFlags();
+  if (!security.ok()) {
+    LOG(ERROR) << security.status().message();
+    return kExitConfig;
+  }
+  const auto metrics_address = ListenAddress(*security, absl::GetFlag(FLAGS_metrics), kMetricsPort);
+  if (!metrics_address.ok()) {
+    LOG(ERROR) << "--metrics: " << metrics_address.status().message();
+    return kExitConfig;
+  }
+  const absl::StatusOr<CoordinatorTarget> coordinator =
+      TargetFor(*security, absl::GetFlag(FLAGS_coordinator));
+  if (!coordinator.ok()) {
+    LOG(ERROR) << "--coordinator, --tls: " << coordinator.status().message();
+    return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
+  }
   Metrics metrics;
-  if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
+  if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;
   }
 
-  const absl::StatusOr<TransportFactory> transport =
-      TransportFromFlags({.pollers = threads}, metrics);
+  const absl::StatusOr<TransportFactory> transport = TransportFromFlags(
+      {.pollers = threads}, metrics,
+      security->reaches_beyond_host() ? DataReach::kAnywhere : DataReach::kThisHost);
   if (!transport.ok()) {
     LOG(ERROR) << transport.status().message();
     return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
   }
 
   std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
-  const std::string coordinator = absl::GetFlag(FLAGS_coordinator);
   auto server = ParameterServer::Create({.member = name,
                                          .threads = threads,
                                          .memory_bytes = memory_bytes,
                                          .transport = *transport,
-                                         .coordinator = DialCoordinator(coordinator),
+                                         .coordinator = DialCoordinator(*coordinator),
                                          .metrics = &metrics,
                                          .report_soon = [&reporter] {
                                            if (FleetClient* client = reporter) client->ReportSoon();
@@ -96,7 +117,7 @@ int Main() {
     LOG(ERROR) << "cannot open the transport: " << server.status();
     return kExitUnavailable;
   }
-  FleetClient client({.coordinator = coordinator,
+  FleetClient client({.coordinator = *coordinator,
                       .hello = HelloOf(**server, name, metrics),
                       .refused = StopSignal::Raise,
                       .drained = StopSignal::Raise},

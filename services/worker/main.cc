@@ -18,6 +18,7 @@
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/departure.h"
 #include "lib/fleet/fleet_client.h"
+#include "lib/fleet/security_flags.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/telemetry/metrics.h"
@@ -35,7 +36,9 @@ ABSL_FLAG(
     "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "how long a process that is told to stop waits until its jobs go on without it");
-ABSL_FLAG(std::string, metrics, "0.0.0.0:9402", "host:port of /metrics; port 0 picks a free one");
+ABSL_FLAG(std::string, metrics, "",
+          "host:port of /metrics; port 0 picks a free one; default 0.0.0.0:9402 with --tls or "
+          "--insecure, else 127.0.0.1:9402");
 ABSL_FLAG(std::string, trace, "",
           "file for a trace of steps and chunks, to be opened in ui.perfetto.dev; empty: none");
 ABSL_FLAG(bool, no_overlap, false,
@@ -48,6 +51,8 @@ ABSL_FLAG(int64_t, inflight_bytes, muster::limits::kInflightBytesMax,
 
 namespace muster {
 namespace {
+
+constexpr int kMetricsPort = 9402;
 
 constexpr absl::Duration kFinishStepMax = absl::Seconds(4);  // of a job that could not be left
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
@@ -85,14 +90,31 @@ int Main() {
   // One core stays free for communication: the math library's threads wait for one another by
   // spinning, and one that is preempted stalls them all.
   if (threads == 0) threads = std::max(1, (UsableCpus() - 1) / static_cast<int>(devices.size()));
+  const absl::StatusOr<DaemonSecurity> security = SecurityFromFlags();
+  if (!security.ok()) {
+    LOG(ERROR) << security.status().message();
+    return kExitConfig;
+  }
+  const auto metrics_address = ListenAddress(*security, absl::GetFlag(FLAGS_metrics), kMetricsPort);
+  if (!metrics_address.ok()) {
+    LOG(ERROR) << "--metrics: " << metrics_address.status().message();
+    return kExitConfig;
+  }
+  const absl::StatusOr<CoordinatorTarget> coordinator =
+      TargetFor(*security, absl::GetFlag(FLAGS_coordinator));
+  if (!coordinator.ok()) {
+    LOG(ERROR) << "--coordinator, --tls: " << coordinator.status().message();
+    return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
+  }
   Metrics metrics;
-  if (absl::Status served = metrics.Serve(absl::GetFlag(FLAGS_metrics)); !served.ok()) {
+  if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;
   }
 
-  const absl::StatusOr<TransportFactory> transport =
-      TransportFromFlags({.busy_threads = threads * static_cast<int>(devices.size())}, metrics);
+  const absl::StatusOr<TransportFactory> transport = TransportFromFlags(
+      {.busy_threads = threads * static_cast<int>(devices.size())}, metrics,
+      security->reaches_beyond_host() ? DataReach::kAnywhere : DataReach::kThisHost);
   if (!transport.ok()) {
     LOG(ERROR) << transport.status().message();
     return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
@@ -113,7 +135,7 @@ int Main() {
                  .devices = devices,
                  .threads_per_device = threads,
                  .transport = *transport,
-                 .coordinator = DialCoordinator(absl::GetFlag(FLAGS_coordinator)),
+                 .coordinator = DialCoordinator(*coordinator),
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
                             .priority = !absl::GetFlag(FLAGS_no_priority),
                             .inflight_bytes_max = absl::GetFlag(FLAGS_inflight_bytes),
@@ -122,7 +144,7 @@ int Main() {
                  .report_soon = [&reporter] {
                    if (FleetClient* client = reporter) client->ReportSoon();
                  }});
-  FleetClient client({.coordinator = absl::GetFlag(FLAGS_coordinator),
+  FleetClient client({.coordinator = *coordinator,
                       .hello = HelloOf(name, devices, metrics),
                       .refused = StopSignal::Raise,
                       .drained = StopSignal::Raise},

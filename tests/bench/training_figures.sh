@@ -15,7 +15,7 @@ muster() { on_host coordinator "$bin/cli/muster" --server "127.0.0.1:$coordinato
 
 start_coordinator() {
   add_host coordinator ""
-  start_on coordinator "$work/coordinator.log" "$bin/services/coordinator/main" --listen=0.0.0.0:$coordinator_port \
+  start_on coordinator "$work/coordinator.log" "$bin/services/coordinator/main" --insecure --listen=0.0.0.0:$coordinator_port \
     --state_dir="$work/state" --metrics=127.0.0.1:$coordinator_metrics_port
 }
 
@@ -23,13 +23,13 @@ start_members() {
   local workers=$1 separate=$2 colocated=$3 i coordinator
   coordinator=$(address_of coordinator):$coordinator_port
   for ((i = 0; i < workers; ++i)); do
-    start_on "w$i" "$work/worker-$i.log" "$bin/services/worker/main" --coordinator="$coordinator" --name="worker-$i" \
+    start_on "w$i" "$work/worker-$i.log" "$bin/services/worker/main" --insecure --coordinator="$coordinator" --name="worker-$i" \
       --threads_per_device="${worker_threads:-1}" --metrics=127.0.0.1:$worker_metrics_port "${worker_flags[@]}"
-    [ "$colocated" = no ] || start_on "w$i" "$work/ps-w$i.log" "$bin/services/ps/main" --coordinator="$coordinator" \
+    [ "$colocated" = no ] || start_on "w$i" "$work/ps-w$i.log" "$bin/services/ps/main" --insecure --coordinator="$coordinator" \
       --name="ps-w$i" --threads=1 --metrics=127.0.0.1:$ps_metrics_port "${ps_flags[@]}"
   done
   for ((i = 0; i < separate; ++i)); do
-    start_on "p$i" "$work/ps-$i.log" "$bin/services/ps/main" --coordinator="$coordinator" --name="ps-$i" --threads=1 \
+    start_on "p$i" "$work/ps-$i.log" "$bin/services/ps/main" --insecure --coordinator="$coordinator" --name="ps-$i" --threads=1 \
       --metrics=127.0.0.1:$ps_metrics_port "${ps_flags[@]}"
   done
   local members=$((workers + separate)) tries=0

@@ -1,0 +1,62 @@
+#include "lib/fleet/security_flags.h"
+
+#include <glog/logging.h>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+ABSL_FLAG(
+    std::string, tls, "",
+    "folder with this process's tls.crt and tls.key and the authority's ca.crt, which are read "
+    "again when they change; empty: no TLS, on this host alone unless --insecure");
+ABSL_FLAG(bool, insecure, false,
+          "talk beyond this host without TLS: whoever reaches the port may do everything");
+
+namespace muster {
+
+absl::StatusOr<DaemonSecurity> SecurityFromFlags() {
+  const DaemonSecurity security{.tls = absl::GetFlag(FLAGS_tls),
+                                .insecure = absl::GetFlag(FLAGS_insecure)};
+  if (!security.tls.empty() && security.insecure) {
+    return absl::InvalidArgumentError("--tls and --insecure exclude each other");
+  }
+  LOG_IF(WARNING, security.insecure)
+      << "--insecure: whoever reaches the coordinator's port may do everything, and can read what "
+         "is "
+         "said on the way; muster certs init makes certificates for --tls";
+  return security;
+}
+
+bool IsLoopback(const std::string& host_port) {
+  if (absl::StartsWith(host_port, "unix:")) return true;
+  absl::string_view host = absl::string_view(host_port).substr(0, host_port.rfind(':'));
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+}
+
+absl::StatusOr<std::string> ListenAddress(const DaemonSecurity& security, const std::string& flag,
+                                          int port) {
+  if (flag.empty()) {
+    return absl::StrCat(security.reaches_beyond_host() ? "0.0.0.0:" : "127.0.0.1:", port);
+  }
+  if (security.reaches_beyond_host() || IsLoopback(flag)) return flag;
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag,
+      " can be reached from beyond this host: give certificates (--tls=DIR; muster certs init "
+      "makes them), or say --insecure, or listen on 127.0.0.1"));
+}
+
+absl::StatusOr<CoordinatorTarget> TargetFor(const DaemonSecurity& security,
+                                            const std::string& coordinator) {
+  if (!security.reaches_beyond_host() && !IsLoopback(coordinator)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(coordinator,
+                     " is beyond this host: give certificates (--tls=DIR; muster certs issue makes "
+                     "them), or say --insecure"));
+  }
+  return SecureTarget(coordinator, {.tls = security.tls, .token_file = ""});
+}
+
+}  // namespace muster

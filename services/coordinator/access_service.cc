@@ -1,0 +1,55 @@
+#include "services/coordinator/access_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
+
+namespace muster {
+
+absl::StatusOr<Caller> AccessService::CheckAdmin(const grpc::ServerContext& context) const {
+  if (access_->open()) {
+    return WithReason(
+        absl::FailedPreconditionError(
+            "this coordinator asks nobody for a token, and what is said to it can be read on the "
+            "way: start it with --tls=DIR (muster certs init) first"),
+        "NO_TLS");
+  }
+  return access_->Check(context, Permission::kAdmin);
+}
+
+grpc::Status AccessService::CreateToken(grpc::ServerContext* context,
+                                        const v1::CreateTokenRequest* request,
+                                        v1::CreateTokenResponse* response) {
+  const auto caller = CheckAdmin(*context);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  auto created = tokens_->Create(*request, absl::Now());
+  Audit(*caller, "CreateToken",
+        created.ok() ? absl::StrCat(created->token().id(), " ", request->holder())
+                     : request->holder(),
+        created.status());
+  if (created.ok()) *response = *std::move(created);
+  return ToGrpc(created.status());
+}
+
+grpc::Status AccessService::ListTokens(grpc::ServerContext* context, const v1::ListTokensRequest*,
+                                       v1::ListTokensResponse* response) {
+  const auto caller = CheckAdmin(*context);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  for (v1::AccessToken& token : tokens_->List()) *response->add_tokens() = std::move(token);
+  return grpc::Status::OK;
+}
+
+grpc::Status AccessService::RevokeToken(grpc::ServerContext* context,
+                                        const v1::RevokeTokenRequest* request,
+                                        v1::AccessToken* response) {
+  const auto caller = CheckAdmin(*context);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  auto revoked = tokens_->Revoke(request->id(), absl::Now());
+  Audit(*caller, "RevokeToken", request->id(), revoked.status());
+  if (revoked.ok()) *response = *std::move(revoked);
+  return ToGrpc(revoked.status());
+}
+
+}  // namespace muster

@@ -1,0 +1,299 @@
+// Every method of the coordinator, called by everybody: who may, and who may not.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "lib/fleet/channel.h"
+#include "lib/security/certificate.h"
+#include "lib/security/tls_folder.h"
+#include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
+#include "proto/muster/v1/access.grpc.pb.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/coordinator_process.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kDay = absl::Hours(24);
+constexpr auto kPatience = std::chrono::seconds(20);
+
+// What a method needs; "" for those that everybody may call.
+const std::map<std::string, std::string> kNeeds = {
+    {"JobService.CreateJob", "submit"},
+    {"JobService.GetJob", "read"},
+    {"JobService.ListJobs", "read"},
+    {"JobService.WatchJob", "read"},
+    {"JobService.CancelJob", "submit"},
+    {"JobService.DeleteJob", "submit"},
+    {"JobService.SuspendJob", "submit"},
+    {"JobService.ResumeJob", "submit"},
+    {"FleetService.Attach", "member"},
+    {"FleetService.ListMembers", "read"},
+    {"FleetService.DrainMember", "admin"},
+    {"CheckpointService.ListCheckpoints", "read"},
+    {"CheckpointService.GetCheckpoint", "read"},
+    {"CheckpointService.SaveCheckpoint", "submit"},
+    {"CheckpointService.ReadCheckpoint", "read"},
+    {"CheckpointService.WriteShard", "member"},
+    {"CheckpointService.ReadShard", "member"},
+    {"AccessService.CreateToken", "admin"},
+    {"AccessService.ListTokens", "admin"},
+    {"AccessService.RevokeToken", "admin"},
+};
+
+std::vector<const google::protobuf::ServiceDescriptor*> Services() {
+  std::vector<const google::protobuf::ServiceDescriptor*> services;
+  for (const auto* file :
+       {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
+        v1::AccessToken::descriptor()->file(), v1::JobSpec::descriptor()->file()}) {
+    for (int i = 0; i < file->service_count(); ++i) services.push_back(file->service(i));
+  }
+  return services;
+}
+
+void WriteFile(const std::string& path, const std::string& content) {
+  std::ofstream(path + ".new") << content;
+  ASSERT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
+}
+
+class AccessTest : public ::testing::Test {
+ protected:
+  AccessTest() {
+    EXPECT_NE(mkdtemp(home_.data()), nullptr);
+    const std::string server = Folder("server", authority_, Identity{Role::kCoordinator, ""});
+    coordinator_ = std::make_unique<CoordinatorProcess>(
+        std::vector<std::string>{absl::StrCat("--tls=", server)});
+    server_ = {server};
+  }
+  static CertifiedKey Issue(const CertifiedKey& authority, const Identity& identity) {
+    CertificateOrder order{.identity = identity, .lifetime = kDay};
+    if (identity.role == Role::kCoordinator) order.hosts = {"127.0.0.1"};
+    return *IssueCertificate(authority, order, absl::Now());
+  }
+  // A folder for --tls of somebody with this certificate, or none.
+  std::string Folder(const std::string& name, const CertifiedKey& authority,
+                     const std::optional<Identity>& identity) {
+    const TlsFolder folder{absl::StrCat(home_, "/", name)};
+    EXPECT_EQ(mkdir(folder.path.c_str(), 0700), 0);
+    WriteFile(folder.authority(), authority_.certificate);  // whom it believes
+    if (identity) Install(folder, Issue(authority, *identity));
+    return folder.path;
+  }
+  static void Install(const TlsFolder& folder, const CertifiedKey& mine) {
+    WriteFile(folder.key(), mine.key);
+    WriteFile(folder.certificate(), mine.certificate);
+  }
+  std::shared_ptr<grpc::Channel> Dial(const ClientSecurity& security) {
+    const auto target = SecureTarget(coordinator_->address(), security);
+    EXPECT_TRUE(target.ok()) << target.status();
+    return DialCoordinator(*target);
+  }
+  ClientSecurity As(const std::string& name, const std::optional<Identity>& identity) {
+    return {.tls = Folder(name, authority_, identity), .token_file = ""};
+  }
+  ClientSecurity WithToken(const std::string& name, const std::string& secret) {
+    const std::string file = absl::StrCat(home_, "/", name, ".token");
+    WriteFile(file, secret + "\n");
+    return {.tls = Folder(name, authority_, std::nullopt), .token_file = file};
+  }
+  v1::CreateTokenResponse MakeToken(v1::AccessService::Stub& admin, v1::TokenScope scope) {
+    v1::CreateTokenRequest request;
+    request.set_holder("ann");
+    request.set_scope(scope);
+    request.set_lifetime_seconds(3600);
+    grpc::ClientContext context;
+    v1::CreateTokenResponse response;
+    const grpc::Status made = admin.CreateToken(&context, request, &response);
+    EXPECT_TRUE(made.ok()) << made.error_message();
+    return response;
+  }
+
+  // Calls a method with one message and hears how it ends.
+  static absl::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                           const std::string& request) {
+    grpc::GenericStub stub(channel);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    grpc::CompletionQueue queue;
+    auto call = stub.PrepareCall(&context, method, &queue);
+    auto next = [&] {
+      void* tag;
+      bool ok = false;
+      queue.Next(&tag, &ok);
+      return ok;
+    };
+    call->StartCall(nullptr);
+    next();
+    const grpc::Slice bytes(request);
+    call->WriteLast(grpc::ByteBuffer(&bytes, 1), grpc::WriteOptions(), nullptr);
+    next();
+    grpc::ByteBuffer answer;
+    do {
+      call->Read(&answer, nullptr);
+    } while (next());
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    next();
+    return FromGrpc(status);
+  }
+  static absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
+                           const google::protobuf::MethodDescriptor& method, v1::Role role) {
+    v1::MemberReport report;
+    report.mutable_hello()->set_role(role);
+    const bool attach = method.name() == "Attach";
+    return Call(channel, absl::StrCat("/", method.service()->full_name(), "/", method.name()),
+                attach ? report.SerializeAsString() : "");
+  }
+
+  std::string home_ = ::testing::TempDir() + "/access-XXXXXX";
+  const CertifiedKey authority_ = *MakeAuthority("test", absl::Now(), 30 * kDay);
+  TlsFolder server_;
+  std::unique_ptr<CoordinatorProcess> coordinator_;
+};
+
+TEST_F(AccessTest, EveryMethodAsksEverybody) {
+  const auto admin =
+      v1::AccessService::NewStub(Dial(As("first-admin", Identity{Role::kAdmin, "root"})));
+  const std::string revoked = [&] {
+    const auto token = MakeToken(*admin, v1::TOKEN_ADMIN);
+    grpc::ClientContext context;
+    v1::RevokeTokenRequest request;
+    request.set_id(token.token().id());
+    v1::AccessToken response;
+    EXPECT_TRUE(admin->RevokeToken(&context, request, &response).ok());
+    return token.secret();
+  }();
+  struct Somebody {
+    std::string name;
+    ClientSecurity security;
+    std::set<std::string> may;
+    v1::Role role = v1::WORKER;  // that it says in Hello
+  };
+  const std::vector<Somebody> everybody = {
+      {"nobody", As("nobody", std::nullopt), {}},
+      {"worker", As("worker", Identity{Role::kWorker, ""}), {"member"}},
+      {"ps", As("ps", Identity{Role::kPs, ""}), {"member"}, v1::PS},
+      {"submitter", As("submitter", Identity{Role::kSubmitter, "bob"}), {"read", "submit"}},
+      {"admin", As("admin", Identity{Role::kAdmin, "ann"}), {"read", "submit", "admin"}},
+      {"read token", WithToken("r", MakeToken(*admin, v1::TOKEN_READ).secret()), {"read"}},
+      {"submit token",
+       WithToken("s", MakeToken(*admin, v1::TOKEN_SUBMIT).secret()),
+       {"read", "submit"}},
+      {"admin token",
+       WithToken("a", MakeToken(*admin, v1::TOKEN_ADMIN).secret()),
+       {"read", "submit", "admin"}},
+      {"revoked token", WithToken("v", revoked), {}},
+      {"made-up token", WithToken("m", "muster.t-00000000.AAAA"), {}},
+  };
+  int methods = 0;
+  for (const Somebody& somebody : everybody) {
+    const auto channel = Dial(somebody.security);
+    for (const auto* service : Services()) {
+      for (int i = 0; i < service->method_count(); ++i, ++methods) {
+        const auto& method = *service->method(i);
+        const std::string name = absl::StrCat(service->name(), ".", method.name());
+        ASSERT_TRUE(kNeeds.contains(name)) << name << ": who may call it?";
+        const absl::Status status = Call(channel, method, somebody.role);
+        EXPECT_FALSE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))
+            << somebody.name << ", " << name << ": " << status;
+        const bool let_in = !absl::IsUnauthenticated(status) && !absl::IsPermissionDenied(status);
+        EXPECT_EQ(let_in, somebody.may.contains(kNeeds.at(name)))
+            << somebody.name << ", " << name << ": " << status;
+        if (somebody.may.empty()) {
+          EXPECT_TRUE(absl::IsUnauthenticated(status)) << somebody.name << ", " << name;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(methods, static_cast<int>(everybody.size() * kNeeds.size()));
+}
+
+TEST_F(AccessTest, WhoHasNoCertificateOfTheAuthorityDoesNotComeIn) {
+  const std::string list = "/muster.v1.JobService/ListJobs";
+  const CertifiedKey other = *MakeAuthority("test", absl::Now(), 30 * kDay);
+  const ClientSecurity strange{.tls = Folder("strange", other, Identity{Role::kAdmin, "eve"}),
+                               .token_file = ""};
+  EXPECT_TRUE(absl::IsUnavailable(Call(Dial(strange), list, "")));
+  // A server's certificate is for servers.
+  EXPECT_TRUE(absl::IsUnavailable(
+      Call(Dial(As("server-as-client", Identity{Role::kCoordinator, ""})), list, "")));
+  // In plaintext.
+  EXPECT_TRUE(absl::IsUnavailable(Call(DialCoordinator(coordinator_->address()), list, "")));
+  // A client that believes another authority does not talk to this coordinator.
+  const TlsFolder believer{Folder("believer", other, Identity{Role::kAdmin, "ann"})};
+  WriteFile(believer.authority(), other.certificate);
+  const absl::Status refused = Call(Dial({.tls = believer.path, .token_file = ""}), list, "");
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("certificate verify failed"));
+}
+
+TEST_F(AccessTest, AMemberCanOnlySpeakAsItself) {
+  auto attach = [&](const ClientSecurity& security, const std::string& member, v1::Role role) {
+    v1::MemberReport report;
+    report.mutable_hello()->set_member(member);
+    report.mutable_hello()->set_role(role);
+    report.mutable_hello()->set_incarnation("1");
+    if (role == v1::PS) report.mutable_hello()->add_addresses("a");
+    return ReasonOf(
+        Call(Dial(security), "/muster.v1.FleetService/Attach", report.SerializeAsString()));
+  };
+  const ClientSecurity third = As("w3", Identity{Role::kWorker, "worker-3"});
+  const ClientSecurity any = As("any", Identity{Role::kWorker, ""});
+  EXPECT_EQ(attach(third, "worker-3", v1::WORKER), "") << "and left in order";
+  EXPECT_EQ(attach(third, "worker-4", v1::WORKER), "NOT_YOUR_NAME");
+  EXPECT_EQ(attach(third, "worker-3", v1::PS), "NOT_YOUR_NAME");
+  EXPECT_EQ(attach(any, "worker-4", v1::WORKER), "");
+  EXPECT_EQ(attach(any, "ps-1", v1::PS), "NOT_YOUR_NAME");
+}
+
+// What a client writes into its own header fields is not believed.
+TEST_F(AccessTest, NobodyCanStampHisOwnCalls) {
+  const auto jobs = v1::JobService::NewStub(Dial(As("nobody", std::nullopt)));
+  for (const char* field : {"x-muster-peer", "x-muster-peer-", "x-forwarded-client-cert"}) {
+    grpc::ClientContext context;
+    context.AddMetadata(field, "admin/ann 10.0.0.1:1");
+    v1::ListJobsResponse response;
+    EXPECT_EQ(jobs->ListJobs(&context, v1::ListJobsRequest(), &response).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+  }
+}
+
+TEST_F(AccessTest, RenewedCertificatesCostNoCall) {
+  const std::string list = "/muster.v1.JobService/ListJobs";
+  const ClientSecurity admin = As("admin", Identity{Role::kAdmin, "ann"});
+  const auto lasting = Dial(admin);
+  for (int renewal = 0; renewal < 5; ++renewal) {
+    Install(server_, Issue(authority_, Identity{Role::kCoordinator, ""}));
+    Install({admin.tls}, Issue(authority_, Identity{Role::kAdmin, "ann"}));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1100);
+    do {
+      EXPECT_TRUE(Call(lasting, list, "").ok());
+      const absl::Status status = Call(Dial(admin), list, "");
+      EXPECT_TRUE(status.ok()) << status;
+    } while (std::chrono::steady_clock::now() < until);
+  }
+}
+
+}  // namespace
+}  // namespace muster
