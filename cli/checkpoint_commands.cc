@@ -25,8 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 absl::Status List(const std::string& job, const Session& session) {
-  ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse response,
-                   session.Connect().ListCheckpoints(job));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse response, client.ListCheckpoints(job));
   const std::vector<v1::Checkpoint> checkpoints(response.checkpoints().begin(),
                                                 response.checkpoints().end());
   std::string names;
@@ -38,14 +38,16 @@ absl::Status List(const std::string& job, const Session& session) {
 }
 
 absl::Status Save(const std::string& job, const Session& session) {
-  ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, session.Connect().SaveCheckpoint(job));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, client.SaveCheckpoint(job));
   session.Print(checkpoint, CheckpointTable({checkpoint}, absl::Now()),
                 absl::StrCat(checkpoint.name(), "\n"));
   return absl::OkStatus();
 }
 
 absl::Status Get(const std::string& name, const std::string& directory, const Session& session) {
-  RETURN_IF_ERROR(session.Connect().DownloadCheckpoint(name, directory));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  RETURN_IF_ERROR(client.DownloadCheckpoint(name, directory));
   std::printf("%s\n", directory.c_str());
   return absl::OkStatus();
 }
@@ -77,7 +79,8 @@ absl::Status WithDirectory(const std::string& path_or_name, const Session& sessi
   }
   absl::Cleanup remove = [&] { fs::remove_all(folder, error); };
   const std::string copy = folder + "/checkpoint";
-  RETURN_IF_ERROR(session.Connect().DownloadCheckpoint(path_or_name, copy));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  RETURN_IF_ERROR(client.DownloadCheckpoint(path_or_name, copy));
   return use(copy);
 }
 

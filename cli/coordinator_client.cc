@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -41,11 +42,20 @@ constexpr absl::Duration kBackoffMin = absl::Milliseconds(200);
 constexpr absl::Duration kBackoffMax = absl::Seconds(2);
 constexpr int kPageSize = 500;
 
+// Where a plaintext client comes to a coordinator with TLS it is hung up on without a word.
 absl::Status Explained(const grpc::Status& status, const std::string& address) {
   absl::Status result = FromGrpc(status);
   if (!absl::IsUnavailable(result)) return result;
-  return Annotate(result, absl::StrCat("no coordinator answers at ", address,
-                                       " (muster local up starts one; --server names another)"));
+  if (absl::StrContains(absl::AsciiStrToLower(result.message()), "handshake")) {
+    return Annotate(result,
+                    absl::StrCat(address,
+                                 ": TLS fails: is it the coordinator of your --tls folder's "
+                                 "ca.crt, and does its certificate have this name?"));
+  }
+  return Annotate(result,
+                  absl::StrCat("no coordinator answers at ", address,
+                               " (muster local up starts one; --server names another; if it has "
+                               "certificates, --tls says whom to believe)"));
 }
 
 // Calls `method` of `stub` within `timeout`.
@@ -166,12 +176,13 @@ std::string RandomRequestId() {
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(const std::string& address, absl::Duration stall_max)
-    : address_(address), stall_max_(stall_max) {
-  auto channel = DialCoordinator(address);
+CoordinatorClient::CoordinatorClient(CoordinatorTarget target, absl::Duration stall_max)
+    : target_(std::move(target)), address_(target_.address), stall_max_(stall_max) {
+  auto channel = DialCoordinator(target_);
   jobs_ = v1::JobService::NewStub(channel);
   fleet_ = v1::FleetService::NewStub(channel);
   checkpoints_ = v1::CheckpointService::NewStub(channel);
+  access_ = v1::AccessService::NewStub(channel);
 }
 
 absl::StatusOr<v1::Job> CoordinatorClient::CreateJob(v1::CreateJobRequest request) {
@@ -230,6 +241,21 @@ absl::Status CoordinatorClient::DrainMember(const std::string& member) {
 
 absl::StatusOr<v1::ListMembersResponse> CoordinatorClient::ListMembers() {
   return Call(*fleet_, &v1::FleetService::Stub::ListMembers, v1::ListMembersRequest(), address_);
+}
+
+absl::StatusOr<v1::CreateTokenResponse> CoordinatorClient::CreateToken(
+    const v1::CreateTokenRequest& request) {
+  return Call(*access_, &v1::AccessService::Stub::CreateToken, request, address_);
+}
+
+absl::StatusOr<v1::ListTokensResponse> CoordinatorClient::ListTokens() {
+  return Call(*access_, &v1::AccessService::Stub::ListTokens, v1::ListTokensRequest(), address_);
+}
+
+absl::StatusOr<v1::AccessToken> CoordinatorClient::RevokeToken(const std::string& id) {
+  v1::RevokeTokenRequest request;
+  request.set_id(id);
+  return Call(*access_, &v1::AccessService::Stub::RevokeToken, request, address_);
 }
 
 absl::StatusOr<v1::ListCheckpointsResponse> CoordinatorClient::ListCheckpoints(
@@ -312,7 +338,7 @@ absl::Status CoordinatorClient::Watch(
       registration.emplace(*options.interrupt, [&context] { context.TryCancel(); });
     }
     const std::stop_callback on_stop(options.stop, [&context] { context.TryCancel(); });
-    const auto jobs = v1::JobService::NewStub(DialCoordinator(address_));
+    const auto jobs = v1::JobService::NewStub(DialCoordinator(target_));
     auto reader = jobs->WatchJob(&context, request);
     v1::WatchJobResponse response;
     bool done = false;

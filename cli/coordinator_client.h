@@ -10,6 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/interrupt.h"
+#include "lib/fleet/channel.h"
+#include "proto/muster/v1/access.grpc.pb.h"
+#include "proto/muster/v1/access.pb.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
@@ -22,8 +25,7 @@ namespace muster::cli {
 class CoordinatorClient {
  public:
   // A download of which nothing came for `stall_max` is given up.
-  explicit CoordinatorClient(const std::string& address,
-                             absl::Duration stall_max = absl::Minutes(1));
+  explicit CoordinatorClient(CoordinatorTarget target, absl::Duration stall_max = absl::Minutes(1));
 
   // Up to 10 min: the coordinator imports the model and opens the data. Where the connection breaks
   // it is tried again, and makes one job all the same: a request without an id is given one.
@@ -37,6 +39,9 @@ class CoordinatorClient {
   absl::Status DeleteJob(const std::string& job);
   absl::StatusOr<v1::ListMembersResponse> ListMembers();
   absl::Status DrainMember(const std::string& member);
+  absl::StatusOr<v1::CreateTokenResponse> CreateToken(const v1::CreateTokenRequest& request);
+  absl::StatusOr<v1::ListTokensResponse> ListTokens();
+  absl::StatusOr<v1::AccessToken> RevokeToken(const std::string& id);
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
   absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name);
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(const std::string& job);  // up to 10 min
@@ -62,11 +67,13 @@ class CoordinatorClient {
                      const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update);
 
  private:
-  std::string address_;
+  CoordinatorTarget target_;
+  std::string address_;  // its
   absl::Duration stall_max_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::FleetService::Stub> fleet_;
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
+  std::unique_ptr<v1::AccessService::Stub> access_;
 };
 
 }  // namespace muster::cli

@@ -19,7 +19,8 @@ namespace muster::cli {
 namespace {
 
 absl::Status Members(const Session& session) {
-  ASSIGN_OR_RETURN(const v1::ListMembersResponse response, session.Connect().ListMembers());
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  ASSIGN_OR_RETURN(const v1::ListMembersResponse response, client.ListMembers());
   const std::vector<v1::Member> members(response.members().begin(), response.members().end());
   std::string names;
   for (const v1::Member& member : members) absl::StrAppend(&names, member.name(), "\n");
@@ -28,7 +29,8 @@ absl::Status Members(const Session& session) {
 }
 
 absl::Status Drain(const std::string& name, const Session& session) {
-  RETURN_IF_ERROR(session.Connect().DrainMember(name));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  RETURN_IF_ERROR(client.DrainMember(name));
   session.Print(
       v1::DrainMemberResponse(),
       absl::StrCat(name, " is told to leave; muster members shows it until its jobs go on ",

@@ -114,7 +114,7 @@ absl::Status Submit(const SubmitOptions& options, Session& session) {
   v1::CreateJobRequest request;
   ASSIGN_OR_RETURN(*request.mutable_spec(), ParseJobFile(text, options.file, overrides));
   request.set_request_id(options.request_id);
-  CoordinatorClient client = session.Connect();
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   auto job = client.CreateJob(request);
   if (!job.ok()) return LocateFaults(job.status(), text, options.file, overrides);
   std::fputs(WarningLines({job->warnings().begin(), job->warnings().end()}).c_str(), stderr);
@@ -139,7 +139,8 @@ absl::Status List(const std::vector<std::string>& states, const Session& session
     ASSIGN_OR_RETURN(const v1::JobState state, ParseState(name));
     request.add_states(state);
   }
-  ASSIGN_OR_RETURN(const v1::ListJobsResponse response, session.Connect().ListJobs(request));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs(request));
   const std::vector<v1::Job> jobs(response.jobs().begin(), response.jobs().end());
   std::string names;
   for (const v1::Job& job : jobs) absl::StrAppend(&names, JobIdOf(job.name()), "\n");
@@ -149,8 +150,9 @@ absl::Status List(const std::vector<std::string>& states, const Session& session
 
 absl::Status Describe(const std::string& id, const Session& session) {
   v1::WatchJobResponse first;
-  RETURN_IF_ERROR(session.Connect().Watch(
-      id, {.interrupt = session.interrupt}, [&](const v1::WatchJobResponse& update) {
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  RETURN_IF_ERROR(
+      client.Watch(id, {.interrupt = session.interrupt}, [&](const v1::WatchJobResponse& update) {
         *first.mutable_job() = update.job();
         first.mutable_events()->MergeFrom(update.events());
         return CoordinatorClient::MoreEventsFollow(update) ? WatchStep::kContinue
@@ -161,10 +163,23 @@ absl::Status Describe(const std::string& id, const Session& session) {
   return absl::OkStatus();
 }
 
+absl::Status Delete(const std::string& job, const Session& session) {
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  RETURN_IF_ERROR(client.DeleteJob(job));
+  std::fprintf(stderr, "%s deleted\n", job.c_str());
+  return absl::OkStatus();
+}
+
+using JobCall = absl::StatusOr<v1::Job> (CoordinatorClient::*)(const std::string& job);
+absl::StatusOr<v1::Job> Ask(const Session& session, const std::string& job, JobCall call) {
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  return (client.*call)(job);
+}
+
 // ---------------------------------------------------------------- watch, wait
 
 absl::Status Watch(const std::string& id, Session& session) {
-  CoordinatorClient client = session.Connect();
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   ProgressDisplay display(Terminal::Of(fileno(stderr)));
   v1::Job last;
   RETURN_IF_ERROR(client.Watch(id,
@@ -201,7 +216,7 @@ absl::Status Wait(const WaitOptions& options, Session& session) {
   if (!options.state.empty()) {
     ASSIGN_OR_RETURN(wanted, ParseState(options.state));
   }
-  CoordinatorClient client = session.Connect();
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   ASSIGN_OR_RETURN(const v1::Job job,
                    Await(session, client, options.job, deadline,
                          [&](const v1::Job& now) { return now.state() == wanted; }));
@@ -217,7 +232,7 @@ absl::Status Wait(const WaitOptions& options, Session& session) {
 // ---------------------------------------------------------------- cancel, suspend, resume, delete
 
 absl::Status Suspend(const std::string& id, bool wait, Session& session) {
-  CoordinatorClient client = session.Connect();
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   ASSIGN_OR_RETURN(v1::Job job, client.SuspendJob(id));
   if (wait) {
     ASSIGN_OR_RETURN(job, Await(session, client, id, absl::InfiniteFuture(),
@@ -236,7 +251,7 @@ struct ResumeOptions {
 };
 
 absl::Status Resume(const ResumeOptions& options, const Session& session) {
-  CoordinatorClient client = session.Connect();
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   v1::ResumeJobRequest request;
   request.set_name(JobName(JobIdOf(options.job)));
   if (options.workers_min > 0 || options.workers_max > 0 || options.ps > 0) {
@@ -280,8 +295,9 @@ void AddReading(CLI::App& app, Session& session) {
 
   auto job = std::make_shared<std::string>();
   AddJobCommand(app, "get", "One job", "muster get char-gpt-7 -o json", *job)
-      ->callback(
-          [job, &session] { session.Fail(PrintJobOr(session, session.Connect().GetJob(*job))); });
+      ->callback([job, &session] {
+        session.Fail(PrintJobOr(session, Ask(session, *job, &CoordinatorClient::GetJob)));
+      });
   AddJobCommand(app, "describe", "Everything about a job", "muster describe char-gpt-7", *job)
       ->callback([job, &session] { session.Fail(Describe(*job, session)); });
   AddJobCommand(app, "watch", "Events and progress until it ends", "muster watch char-gpt-7", *job)
@@ -301,7 +317,7 @@ void AddChanging(CLI::App& app, Session& session) {
   auto job = std::make_shared<std::string>();
   AddJobCommand(app, "cancel", "End a job now; checkpoints stay", "muster cancel char-gpt-7", *job)
       ->callback([job, &session] {
-        session.Fail(PrintJobOr(session, session.Connect().CancelJob(*job)));
+        session.Fail(PrintJobOr(session, Ask(session, *job, &CoordinatorClient::CancelJob)));
       });
 
   auto wait = std::make_shared<bool>(false);
@@ -323,11 +339,7 @@ void AddChanging(CLI::App& app, Session& session) {
 
   AddJobCommand(app, "delete", "Forget an ended job and its checkpoints", "muster delete line-3",
                 *job)
-      ->callback([job, &session] {
-        const absl::Status status = session.Connect().DeleteJob(*job);
-        session.Fail(status);
-        if (status.ok()) std::fprintf(stderr, "%s deleted\n", job->c_str());
-      });
+      ->callback([job, &session] { session.Fail(Delete(*job, session)); });
 }
 
 }  // namespace

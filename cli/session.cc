@@ -18,9 +18,7 @@ namespace {
 constexpr char kDefaultServer[] = "127.0.0.1:7070";
 
 constexpr char kFooter[] =
-    "Exit codes: 0 ok, 1 job failed, 2 usage or faulty job file, 3 not found,\n"
-    "4 timeout, 5 forbidden, 6 conflict, 7 unavailable, 130/143 signals.\n"
-    "What the [REASON] behind an error means: docs/operations.md\n\n"
+    "Exit codes, and what the [REASON] behind an error means: docs/operations.md\n"
     "Example:\n"
     "  muster run examples/char_gpt.yaml";
 
@@ -33,11 +31,18 @@ OutputFormat Session::output() const {
   return OutputFormat::kTable;
 }
 
-CoordinatorClient Session::Connect() const {
-  if (!server.empty()) return CoordinatorClient(server);
-  auto local = LocalCluster::Open(DefaultLocalDir());
-  if (local.ok() && (*local)->running("coordinator")) return CoordinatorClient((*local)->address());
-  return CoordinatorClient(kDefaultServer);
+absl::StatusOr<CoordinatorClient> Session::Connect() const {
+  std::string address = server;
+  if (address.empty()) {
+    auto local = LocalCluster::Open(DefaultLocalDir());
+    if (local.ok() && (*local)->running("coordinator")) {
+      return CoordinatorClient((*local)->address());
+    }
+    address = kDefaultServer;
+  }
+  ASSIGN_OR_RETURN(const CoordinatorTarget target,
+                   SecureTarget(address, {.tls = tls, .token_file = token_file}));
+  return CoordinatorClient(target);
 }
 
 void Session::Print(const google::protobuf::Message& message, const std::string& table,
@@ -87,6 +92,9 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   app.footer(kFooter);
   app.require_subcommand(1);
   app.add_option("--server", session.server, "Coordinator, HOST:PORT")->envname("MUSTER_SERVER");
+  app.add_option("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")->envname("MUSTER_TLS");
+  app.add_option("--token-file", session.token_file, "File; needs --tls")
+      ->envname("MUSTER_TOKEN_FILE");
   app.add_option("-o,--output", session.output_name, "table, json, yaml or name")
       ->check(CLI::IsMember({"table", "json", "yaml", "name"}).description(""));
   AddRunCommand(app, session);
@@ -94,6 +102,7 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   AddJobCommands(app, session);
   AddCheckpointCommands(app, session);
   AddFleetCommands(app, session);
+  AddAccessCommands(app, session);
   AddModelCommands(app, session);
   AddBenchCommands(app, session);
   AddChaosCommand(app, session);

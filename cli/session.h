@@ -5,6 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "cli/coordinator_client.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
@@ -14,13 +15,16 @@ namespace muster::cli {
 
 struct Session {
   std::string
-      server;  // --server or MUSTER_SERVER; "": a running local cluster, else 127.0.0.1:7070
+      server;       // --server or MUSTER_SERVER; "": a running local cluster, else 127.0.0.1:7070
+  std::string tls;  // --tls or MUSTER_TLS
+  std::string token_file;             // --token-file or MUSTER_TOKEN_FILE
   std::string output_name = "table";  // -o
   Interrupt* interrupt = nullptr;     // null in tests
   int exit_code = 0;
 
   OutputFormat output() const;
-  CoordinatorClient Connect() const;
+  // The errors of SecureTarget().
+  absl::StatusOr<CoordinatorClient> Connect() const;
 
   // Data, on stdout: `message` as JSON or YAML, or one of the two texts.
   void Print(const google::protobuf::Message& message, const std::string& table,
@@ -41,6 +45,7 @@ void AddLocalCommands(CLI::App& app, Session& session);
 void AddJobCommands(CLI::App& app, Session& session);
 void AddCheckpointCommands(CLI::App& app, Session& session);
 void AddFleetCommands(CLI::App& app, Session& session);
+void AddAccessCommands(CLI::App& app, Session& session);
 void AddModelCommands(CLI::App& app, Session& session);
 void AddBenchCommands(CLI::App& app, Session& session);
 void AddChaosCommand(CLI::App& app, Session& session);
