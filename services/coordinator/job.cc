@@ -69,9 +69,10 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
   if (state() == v1::PREPARING) judge_.BeginPreparing();
-  carries_ = state() == v1::RECOVERING && ShardsAreCarried();
+  interruption_.BeginAfterRestart(
+      /*carries=*/state() == v1::RECOVERING && Interruption::CanCarry(*plan_),
+      /*halting_since=*/now + FailureJudge::kRestartGrace);
   running_since_ = now;
-  halting_since_ = now + FailureJudge::kRestartGrace;
   judge_.BeginGrace(now);
 }
 
@@ -173,29 +174,6 @@ void Job::ReleaseAll() {
   for (const std::string& name : members_.names()) Send(name, ReleaseDirective());
 }
 
-// Of a generation that is over. Who has not been started has nothing to tell and nothing to keep;
-// others are halted first, so that nobody holds up the end of their links. A ps that is still
-// behind comes along first, with the shards that the generation was to carry on.
-std::optional<v1::Directive> Job::StopDirective(const JobMembers::Member& member) const {
-  if (member.lost) return std::nullopt;
-  v1::Directive directive;
-  if (!member.serving) {
-    if (member.is_worker() || member.behind == 0) return std::nullopt;
-    if (!carries_ || plan_->carries() != member.behind) return ReleaseDirective();
-    directive.mutable_prepare();  // Send() adds the plan
-    return directive;
-  }
-  if (member.state == v1::MEMBER_HALTED && member.has_stopped()) {
-    const bool is_needed = member.is_worker() ? !member.leaving : carries_;
-    return is_needed ? std::nullopt : std::optional(ReleaseDirective());
-  }
-  const bool not_started =
-      member.state == v1::MEMBER_PREPARING && (member.is_worker() || !carries_);
-  if (not_started) return ReleaseDirective();
-  directive.mutable_halt();
-  return directive;
-}
-
 std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const {
   v1::Directive directive;
   if (state() == v1::PREPARING) {
@@ -203,7 +181,7 @@ std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const
     directive.mutable_prepare();  // Send() adds the plan
     return directive;
   }
-  if (state() == v1::RECOVERING) return StopDirective(member);
+  if (state() == v1::RECOVERING) return interruption_.WantedOf(member, *plan_);
   if (state() != v1::RUNNING || !member.serving) return std::nullopt;
   if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
     return StartDirective();
@@ -450,16 +428,12 @@ void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
   SendWantedToAll(now);
 }
 
-// How many in a row counts from the last one that was followed by a step that nobody had made.
 void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
-  v1::JobRecovery recovery = record_.recovery();
-  const int64_t step = ledger_.steps_before();
-  const bool in_row = recovery.count() > 0 && step <= recovery.step();
-  recovery.set_in_row(in_row ? recovery.in_row() + 1 : 1);
-  recovery.set_step(step);
   const v1::RestartSpec& restart = record_.spec().restart();
-  const int max = restart.has_max_restarts() ? restart.max_restarts() : kMaxRestartsDefault;
-  if (recovery.in_row() > max) {
+  const std::optional<v1::JobRecovery> recovery =
+      Interruption::Count(record_.recovery(), restart, ledger_.steps_before());
+  if (!recovery) {
+    const int max = Interruption::RecoveriesMax(restart);
     const std::string& why = verdict.message;
     return Fail(verdict.reason,
                 max == 0 ? why
@@ -468,25 +442,18 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
                                         "(restart.max_restarts)"),
                 now);
   }
-  recovery.set_count(recovery.count() + 1);
   const bool was_preparing = state() == v1::PREPARING;
   if (!verdict.lost.empty()) Lose(verdict.lost);
-  const bool carries = ShardsAreCarried() && (!was_preparing || plan_->carries() > 0) &&
+  const bool carries = Interruption::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
                        (verdict.lost.empty() || members_.at(verdict.lost).is_worker());
-  *record_.mutable_recovery() = recovery;
-  resumes_not_before_ = absl::InfinitePast();
-  if (recovery.in_row() > 1) {
-    resumes_not_before_ =
-        now + std::min(kBackoffMax, kFirstBackoff * std::exp2(recovery.in_row() - 2));
-  }
-  HaltGeneration(carries, verdict.reason, verdict.message, now);
+  *record_.mutable_recovery() = *recovery;
+  HaltGeneration({.carries = carries, .backoff = Interruption::Backoff(*recovery)}, verdict.reason,
+                 verdict.message, now);
 }
 
-void Job::HaltGeneration(bool carries, const std::string& reason, const std::string& message,
-                         absl::Time now) {
-  carries_ = carries;
-  stopped_since_ = absl::InfiniteFuture();
-  halting_since_ = now;
+void Job::HaltGeneration(const Halting& halting, const std::string& reason,
+                         const std::string& message, absl::Time now) {
+  interruption_.Begin(halting.carries, halting.backoff, now);
   Move(v1::RECOVERING, reason, message, now);
   NoteStopped(now);
   SendWantedToAll(now);
@@ -497,15 +464,14 @@ void Job::HaltGeneration(bool carries, const std::string& reason, const std::str
 bool Job::TakesMoreWorkers(absl::Time now) const {
   const int64_t max = std::min<int64_t>(record_.spec().resources().workers().max(),
                                         record_.spec().data().batch_size());
-  return state() == v1::RUNNING && ShardsAreCarried() && plan_->workers_size() < max &&
+  return state() == v1::RUNNING && Interruption::CanCarry(*plan_) && plan_->workers_size() < max &&
          now - running_since_ >= kJoinAfter && !record_.suspend_requested() && !leaves_at_ &&
          !members_.AnyWorkerDone();
 }
 
 void Job::LetWorkersJoin(absl::Time now) {
   CHECK(TakesMoreWorkers(now));
-  resumes_not_before_ = absl::InfinitePast();
-  HaltGeneration(/*carries=*/true, "WORKERS_JOIN",
+  HaltGeneration({.carries = true}, "WORKERS_JOIN",
                  absl::StrCat("there are workers for more than ", plan_->workers_size(), " ranks"),
                  now);
 }
@@ -526,26 +492,16 @@ void Job::LetLeave(absl::Time now) {
   const std::string* const name = members_.FirstLeaving();
   if (name == nullptr) return;
   const std::string message = absl::StrCat(*name, " leaves");
-  if (ShardsAreCarried() && members_.at(*name).is_worker()) {
-    resumes_not_before_ = absl::InfinitePast();
-    return HaltGeneration(/*carries=*/true, "MEMBER_LEAVES", message, now);
+  if (Interruption::CanCarry(*plan_) && members_.at(*name).is_worker()) {
+    return HaltGeneration({.carries = true}, "MEMBER_LEAVES", message, now);
   }
   const bool is_new = !leaves_at_.has_value();
   if (is_new) leaves_at_ = Pace().newest_step;
   if (checkpoints_.committed_step() >= *leaves_at_) {
-    resumes_not_before_ = absl::InfinitePast();
-    return HaltGeneration(/*carries=*/false, "MEMBER_LEAVES", message, now);
+    return HaltGeneration({.carries = false}, "MEMBER_LEAVES", message, now);
   }
   // Tick() asks again.
   if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
-}
-
-// Only where all chunks are within a step of each other, at versions that every worker has helped
-// to make, is there one that all shards can step back to.
-bool Job::ShardsAreCarried() const {
-  const v1::SyncSpec& sync = plan_->spec().sync();
-  const bool is_bsp = sync.mode() == v1::BSP || sync.mode() == v1::SYNC_MODE_UNSPECIFIED;
-  return is_bsp && sync.backup_workers() == 0;
 }
 
 void Job::Lose(const std::string& member) {
@@ -553,33 +509,18 @@ void Job::Lose(const std::string& member) {
   if (members_.at(member).is_worker()) {
     ledger_.Lose(members_.at(member).rank);
   } else {
-    carries_ = false;
+    interruption_.LoseShards();
   }
 }
 
-// Once all have stopped it is known whether the shards go on; if they do not, ps need not hold
-// them.
 void Job::NoteStopped(absl::Time now) {
-  if (!members_.AllStopped()) return;
-  stopped_since_ = std::min(stopped_since_, now);
-  if (!carries_ || members_.VersionsHeld()) return;
-  carries_ = false;
-  SendWantedToAll(now);
+  if (interruption_.NoteStopped(members_, now)) SendWantedToAll(now);
 }
 
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
   const bool all_durable = durable_ == ledger_.known();
-  if (state() != v1::RECOVERING || !members_.AllStopped() || now < resumes_not_before_ ||
-      !all_durable) {
-    return std::nullopt;
-  }
-  Resumption resumption{.carries = carries_, .since = stopped_since_};
-  if (!carries_) return resumption;
-  // NoteStopped() has seen that they are there.
-  const std::optional<JobMembers::HeldVersions> held = members_.VersionsHeld();
-  CHECK(held.has_value()) << record_.name();
-  resumption.first_step = held->newest;
-  return resumption;
+  if (state() != v1::RECOVERING || !all_durable) return std::nullopt;
+  return interruption_.ResumesAt(members_, now);
 }
 
 // What the lost ones did not tell of the steps that were made is not known any more.
@@ -858,11 +799,12 @@ void Job::WentOn(absl::Time now) {
 
 void Job::Tick(bool writing, absl::Time now) {
   if (!active()) return;
-  const FailureJudge::Situation situation{
-      .preparing = state() == v1::PREPARING,
-      .first_step = plan_->first_step(),
-      .step = record_.progress().step(),
-      .halting_since = state() == v1::RECOVERING ? halting_since_ : absl::InfiniteFuture()};
+  const FailureJudge::Situation situation{.preparing = state() == v1::PREPARING,
+                                          .first_step = plan_->first_step(),
+                                          .step = record_.progress().step(),
+                                          .halting_since = state() == v1::RECOVERING
+                                                               ? interruption_.halting_since()
+                                                               : absl::InfiniteFuture()};
   if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
   LetLeave(now);
   if (state() == v1::RECOVERING) return;

@@ -21,6 +21,7 @@
 #include "proto/muster/v1/plan.pb.h"
 #include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/failure_judge.h"
+#include "services/coordinator/interruption.h"
 #include "services/coordinator/job_members.h"
 #include "services/coordinator/metrics_log.h"
 #include "services/coordinator/progress_ledger.h"
@@ -41,10 +42,6 @@ class Job {
  public:
   // A loss scale that is too high comes down by 2^10 meanwhile: the cause is another.
   static constexpr int kSkipsAlarming = 10;
-  // The wait before the second recovery in a row that brought no new step; it doubles with each.
-  static constexpr absl::Duration kFirstBackoff = absl::Seconds(1);
-  static constexpr absl::Duration kBackoffMax = absl::Seconds(30);
-  static constexpr int kMaxRestartsDefault = 10;  // also lib/job's, for jobs of before it
   // The reason of a job that is told what it waits for, see Wait().
   static constexpr char kWaitsForMembers[] = "WAITS_FOR_MEMBERS";
   // A generation runs so long before it is halted for more workers: who comes, mostly comes with
@@ -88,17 +85,10 @@ class Job {
 
   // ---- the scheduler
   void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
-  // Where a recovering job goes on.
-  struct Resumption {
-    // The shards of plan()'s generation are to be carried on at first_step. False: from the last
-    // checkpoint, or from the beginning.
-    bool carries = false;
-    int64_t first_step = 0;
-    absl::Time since;  // it is known
-  };
+  using Resumption = Interruption::Resumption;
   // Its ps hold memory for it: those of an active job do, but not of one that recovers from a
   // checkpoint.
-  bool KeepsShards() const { return state() != v1::RECOVERING || carries_; }
+  bool KeepsShards() const { return state() != v1::RECOVERING || interruption_.carries(); }
   // Nothing while the job is not RECOVERING, its members have not stopped, or it is too early for
   // another attempt.
   std::optional<Resumption> ResumesAt(absl::Time now) const;
@@ -159,16 +149,18 @@ class Job {
 
  private:
   void Enlist(absl::Time now);
-  std::optional<v1::Directive> StopDirective(const JobMembers::Member& member) const;
   void Lose(const std::string& member);
   void Suspect(absl::Time now);
   void NoteStopped(absl::Time now);
   void Judge(const FailureJudge::Verdict& verdict, absl::Time now);
   void Recover(const FailureJudge::Verdict& verdict, absl::Time now);
-  void HaltGeneration(bool carries, const std::string& reason, const std::string& message,
+  struct Halting {
+    bool carries = false;  // the shards go on, as far as is known
+    absl::Duration backoff = absl::ZeroDuration();
+  };
+  void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);
   void LetLeave(absl::Time now);
-  bool ShardsAreCarried() const;
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
               absl::Time now);
@@ -205,11 +197,7 @@ class Job {
   FailureJudge judge_;
   Effects effects_;
 
-  // While RECOVERING: the shards go on, as far as is known; for sure when all have stopped.
-  bool carries_ = false;
-  absl::Time halting_since_ = absl::InfiniteFuture();
-  absl::Time resumes_not_before_ = absl::InfinitePast();
-  absl::Time stopped_since_ = absl::InfiniteFuture();  // all members, while RECOVERING
+  Interruption interruption_;
   absl::Time running_since_ = absl::InfiniteFuture();
   // Since somebody is leaving whom the job cannot do without: a checkpoint of this step, or a later
   // one, is awaited.

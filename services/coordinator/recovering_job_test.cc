@@ -7,6 +7,7 @@
 #include "lib/limits/limits.h"
 #include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/failure_judge.h"
+#include "services/coordinator/interruption.h"
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_fixture.h"
 
@@ -345,7 +346,7 @@ TEST_F(RecoveringJobTest, RecoveriesThatBringNothingAreMadeEverMoreSlowlyAndEnd)
     EXPECT_EQ(job_.ResumesAt(now_).has_value(), i == 0);
     now_ += backoff;
     GoOn();
-    backoff = i == 0 ? Job::kFirstBackoff : 2 * backoff;
+    backoff = i == 0 ? Interruption::kFirstBackoff : 2 * backoff;
   }
   job_.MemberLost("w-1", "crashed", now_);
   EXPECT_EQ(job_.state(), v1::FAILED);
@@ -382,7 +383,7 @@ TEST_F(RecoveringJobTest, AMemberThatIsLostWhileShardsAreCarriedOnHaltsThemAgain
   job_.Report("w-0", nullptr, now_);
   SayHalted("p-0", 5, 5);
   SayHalted("p-1", 5, 5);
-  now_ += Job::kFirstBackoff;
+  now_ += Interruption::kFirstBackoff;
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 

@@ -1,0 +1,89 @@
+#include "services/coordinator/interruption.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace muster {
+
+// Only where all chunks are within a step of each other, at versions that every worker has helped
+// to make, is there one that all shards can step back to.
+bool Interruption::CanCarry(const v1::JobPlan& plan) {
+  const v1::SyncSpec& sync = plan.spec().sync();
+  const bool is_bsp = sync.mode() == v1::BSP || sync.mode() == v1::SYNC_MODE_UNSPECIFIED;
+  return is_bsp && sync.backup_workers() == 0;
+}
+
+int Interruption::RecoveriesMax(const v1::RestartSpec& policy) {
+  return policy.has_max_restarts() ? policy.max_restarts() : kMaxRestartsDefault;
+}
+
+std::optional<v1::JobRecovery> Interruption::Count(v1::JobRecovery so_far,
+                                                   const v1::RestartSpec& policy, int64_t step) {
+  const bool in_row = so_far.count() > 0 && step <= so_far.step();
+  so_far.set_in_row(in_row ? so_far.in_row() + 1 : 1);
+  so_far.set_step(step);
+  so_far.set_count(so_far.count() + 1);
+  if (so_far.in_row() > RecoveriesMax(policy)) return std::nullopt;
+  return so_far;
+}
+
+absl::Duration Interruption::Backoff(const v1::JobRecovery& recovery) {
+  if (recovery.in_row() <= 1) return absl::ZeroDuration();
+  return std::min(kBackoffMax, kFirstBackoff * std::exp2(recovery.in_row() - 2));
+}
+
+void Interruption::Begin(bool carries, absl::Duration backoff, absl::Time now) {
+  carries_ = carries;
+  halting_since_ = now;
+  stopped_since_ = absl::InfiniteFuture();
+  resumes_not_before_ = now + backoff;
+}
+
+bool Interruption::NoteStopped(const JobMembers& members, absl::Time now) {
+  if (!members.AllStopped()) return false;
+  stopped_since_ = std::min(stopped_since_, now);
+  if (!carries_ || members.VersionsHeld()) return false;
+  carries_ = false;
+  return true;
+}
+
+std::optional<Interruption::Resumption> Interruption::ResumesAt(const JobMembers& members,
+                                                                absl::Time now) const {
+  if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;
+  Resumption resumption{.carries = carries_, .since = stopped_since_};
+  if (!carries_) return resumption;
+  // NoteStopped() has seen that they are there.
+  const std::optional<JobMembers::HeldVersions> held = members.VersionsHeld();
+  CHECK(held.has_value());
+  resumption.first_step = held->newest;
+  return resumption;
+}
+
+// Who has not been started has nothing to tell and nothing to keep; others are halted first, so
+// that nobody holds up the end of their links. A ps that is still behind comes along first, with
+// the shards that the generation was to carry on.
+std::optional<v1::Directive> Interruption::WantedOf(const JobMembers::Member& member,
+                                                    const v1::JobPlan& plan) const {
+  if (member.lost) return std::nullopt;
+  v1::Directive release, directive;
+  release.mutable_release();
+  if (!member.serving) {
+    if (member.is_worker() || member.behind == 0) return std::nullopt;
+    if (!carries_ || plan.carries() != member.behind) return release;
+    directive.mutable_prepare();  // who sends it adds the plan
+    return directive;
+  }
+  if (member.state == v1::MEMBER_HALTED && member.has_stopped()) {
+    const bool is_needed = member.is_worker() ? !member.leaving : carries_;
+    return is_needed ? std::nullopt : std::optional(release);
+  }
+  const bool not_started =
+      member.state == v1::MEMBER_PREPARING && (member.is_worker() || !carries_);
+  if (not_started) return release;
+  directive.mutable_halt();
+  return directive;
+}
+
+}  // namespace muster
