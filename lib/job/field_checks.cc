@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/job/spec_duration.h"
 #include "lib/limits/limits.h"
 
 namespace muster {
@@ -32,6 +33,15 @@ bool FieldChecks::Positive(std::string field, double value, absl::string_view ad
   Add(std::move(field), absl::StrCat("must be greater than 0 and finite (is ", value, ")",
                                      advice.empty() ? "" : "; ", advice));
   return false;
+}
+
+void FieldChecks::Time(std::string field, const google::protobuf::Duration& value,
+                       absl::Duration min, absl::Duration max) {
+  const absl::Duration time = SpecDuration(value);
+  if (time >= min && time <= max) return;
+  Add(std::move(field),
+      absl::StrCat("must be between ", absl::FormatDuration(min), " and ",
+                   absl::FormatDuration(max), " (is ", absl::FormatDuration(time), ")"));
 }
 
 void FieldChecks::Rate(const std::string& field, double value, absl::string_view advice) {

@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "google/protobuf/duration.pb.h"
 #include "lib/status/field_fault.h"
 
 namespace muster {
@@ -34,6 +36,10 @@ class FieldChecks {
   void Finite(std::string field, double value);
   bool Positive(std::string field, double value, absl::string_view advice = "");
   bool NotNegative(std::string field, double value);
+
+  // [min, max]
+  void Time(std::string field, const google::protobuf::Duration& value, absl::Duration min,
+            absl::Duration max);
 
   // Positive, and neither 0 nor infinite as a float: rates are floats in the kernels.
   void Rate(const std::string& field, double value, absl::string_view advice = "");

@@ -103,6 +103,31 @@ TEST(JobFileTest, ReadsAndWritesTheFilesOfTheInputs) {
   EXPECT_THAT(faults("{a: }"), HasSubstr("data.npy.inputs.a: has no value"));
 }
 
+TEST(JobFileTest, ReadsAndWritesTimesWithTheirUnits) {
+  const std::string text = absl::StrCat(kCharGpt,
+                                        "restart: {max_restarts: 3, backoff: 500ms}\n"
+                                        "active_deadline: 1h30m\n"
+                                        "start_timeout: \"90s\"\n"
+                                        "ttl_after_finished: 0\n"
+                                        "on_non_finite: rollback\n");
+  absl::StatusOr<v1::JobSpec> spec = ParseJobFile(text, "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->restart().backoff().nanos(), 500'000'000);
+  EXPECT_EQ(spec->active_deadline().seconds(), 5400);
+  EXPECT_EQ(spec->start_timeout().seconds(), 90);
+  EXPECT_TRUE(spec->has_ttl_after_finished());
+  EXPECT_EQ(spec->on_non_finite(), v1::NON_FINITE_ROLLBACK);
+  absl::StatusOr<v1::JobSpec> again = ParseJobFile(ToYaml(*spec), "again.yaml");
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << ToYaml(*spec);
+  EXPECT_TRUE(MessageDifferencer::Equals(*spec, *again)) << ToYaml(*spec);
+
+  for (const char* time : {"90", "soon", "inf", "2 hours", "[1h]", "{seconds: 5}", ""}) {
+    EXPECT_THAT(FaultsIn(absl::StrCat(kCharGpt, "start_timeout: ", time, "\n")),
+                HasSubstr("job.yaml:16: start_timeout: "))
+        << time;
+  }
+}
+
 TEST(JobFileTest, ReadsPrecisionLossScaleAndClipping) {
   absl::StatusOr<v1::JobSpec> spec =
       ParseJobFile(With("  seed: 1",

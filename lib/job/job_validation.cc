@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "lib/job/data_check.h"
 #include "lib/job/field_checks.h"
 #include "lib/job/model_check.h"
@@ -20,6 +21,8 @@ namespace {
 
 constexpr int kPriorityMax = 1000;
 constexpr int kMaxRestartsMax = 1000;
+constexpr absl::Duration kBackoffMax = absl::Hours(1);
+constexpr absl::Duration kTimeMax = absl::Hours(24 * 1000);
 constexpr int64_t kChunkBytesMultiple = 64;  // chunks start on cache lines
 
 void CheckName(const v1::JobSpec& spec, FieldChecks& faults) {
@@ -80,6 +83,23 @@ void CheckCheckpoint(const v1::JobSpec& spec, FieldChecks& faults) {
 void CheckRestart(const v1::JobSpec& spec, FieldChecks& faults) {
   faults.InRange<int64_t>("restart.max_restarts", spec.restart().max_restarts(), 0, kMaxRestartsMax,
                           "0: the first failure of a member ends the job");
+  faults.Time("restart.backoff", spec.restart().backoff(), absl::ZeroDuration(), kBackoffMax);
+}
+
+void CheckTimes(const v1::JobSpec& spec, FieldChecks& faults) {
+  if (spec.has_active_deadline()) {
+    faults.Time("active_deadline", spec.active_deadline(), absl::Seconds(1), kTimeMax);
+  }
+  if (spec.has_start_timeout()) {
+    faults.Time("start_timeout", spec.start_timeout(), absl::Seconds(1), kTimeMax);
+  }
+  faults.Time("ttl_after_finished", spec.ttl_after_finished(), absl::ZeroDuration(), kTimeMax);
+}
+
+void CheckOnNonFinite(const v1::JobSpec& spec, FieldChecks& faults) {
+  if (v1::OnNonFinite_IsValid(spec.on_non_finite())) return;
+  faults.Add("on_non_finite", absl::StrCat("must be fail, rollback or ignore (is number ",
+                                           spec.on_non_finite(), ")"));
 }
 
 void CheckChunkBytes(const v1::JobSpec& spec, FieldChecks& faults) {
@@ -110,6 +130,8 @@ std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) {
   CheckResources(spec, faults);
   CheckCheckpoint(spec, faults);
   CheckRestart(spec, faults);
+  CheckTimes(spec, faults);
+  CheckOnNonFinite(spec, faults);
   faults.InRange<int64_t>("priority", spec.priority(), -kPriorityMax, kPriorityMax);
   CheckChunkBytes(spec, faults);
   return std::move(faults).Take();

@@ -522,6 +522,21 @@ TEST(JobValidationTest, ChecksResourcesCheckpointsAndLimits) {
               HasSubstr("checkpoint.keep_last: must be at least 0 (is -1)"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_restart()->set_max_restarts(-1); }),
               HasSubstr("restart.max_restarts: must be between 0 and 1000 (is -1)"));
+  EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {
+              spec.mutable_restart()->mutable_backoff()->set_seconds(7200);
+            }),
+            "restart.backoff: must be between 0 and 1h (is 2h)");
+  EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) { spec.mutable_active_deadline(); }),
+            "active_deadline: must be between 1s and 24000h (is 0)");
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_start_timeout()->set_nanos(5); }),
+              HasSubstr("start_timeout: must be between 1s and 24000h (is 5ns)"));
+  EXPECT_THAT(
+      FaultAfter([](v1::JobSpec& spec) { spec.mutable_ttl_after_finished()->set_seconds(-3600); }),
+      HasSubstr("ttl_after_finished: must be between 0 and 24000h (is -1h)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.set_on_non_finite(static_cast<v1::OnNonFinite>(7));
+              }),
+              HasSubstr("on_non_finite: must be fail, rollback or ignore (is number 7)"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
                 spec.mutable_checkpoint()->set_resume_from("No Such Job!");
               }),
@@ -563,6 +578,8 @@ TEST(JobValidationTest, FillsEveryDocumentedDefault) {
   EXPECT_EQ(spec.resources().ps(), 1);
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
   EXPECT_EQ(spec.restart().max_restarts(), 10);
+  EXPECT_EQ(spec.restart().backoff().seconds(), 1);
+  EXPECT_EQ(spec.on_non_finite(), v1::NON_FINITE_FAIL);
   EXPECT_EQ(spec.chunk_bytes(), 4 << 20);
   EXPECT_THAT(ValidateJobSpec(spec), ::testing::IsEmpty());
 }
@@ -612,6 +629,8 @@ TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
   v1::JobSpec spec = GoodSpec();
   spec.mutable_checkpoint()->set_keep_last(0);
   spec.mutable_restart()->set_max_restarts(0);
+  spec.mutable_restart()->mutable_backoff();
+  spec.set_on_non_finite(v1::NON_FINITE_IGNORE);
   spec.mutable_resources()->mutable_workers()->set_min(2);
   spec.mutable_training()->mutable_schedule()->mutable_poly();
   spec.mutable_training()->mutable_optimizer()->mutable_rmsprop();
@@ -620,6 +639,8 @@ TEST(JobValidationTest, DefaultsKeepWhatWasChosen) {
 
   EXPECT_EQ(spec.checkpoint().keep_last(), 0);
   EXPECT_EQ(spec.restart().max_restarts(), 0);
+  EXPECT_EQ(spec.restart().backoff().seconds(), 0);
+  EXPECT_EQ(spec.on_non_finite(), v1::NON_FINITE_IGNORE);
   EXPECT_EQ(spec.resources().workers().max(), 2);
   EXPECT_EQ(spec.training().schedule().poly().power(), 1);
   EXPECT_EQ(spec.training().optimizer().rmsprop().alpha(), 0.99);

@@ -1,6 +1,8 @@
 #include <cstdint>
 
+#include "absl/time/time.h"
 #include "lib/job/job_validation.h"
+#include "lib/job/spec_duration.h"
 #include "lib/limits/limits.h"
 
 namespace muster {
@@ -74,6 +76,11 @@ void FillSync(v1::SyncSpec& sync) {
   }
 }
 
+void FillRestart(v1::RestartSpec& restart) {
+  if (!restart.has_max_restarts()) restart.set_max_restarts(10);
+  if (!restart.has_backoff()) *restart.mutable_backoff() = SpecDuration(absl::Seconds(1));
+}
+
 }  // namespace
 
 void FillDefaults(v1::JobSpec& spec) {
@@ -88,7 +95,10 @@ void FillDefaults(v1::JobSpec& spec) {
   if (spec.resources().ps() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
     spec.mutable_resources()->set_ps(1);
   }
-  if (!spec.restart().has_max_restarts()) spec.mutable_restart()->set_max_restarts(10);
+  FillRestart(*spec.mutable_restart());
+  if (spec.on_non_finite() == v1::ON_NON_FINITE_UNSPECIFIED) {
+    spec.set_on_non_finite(v1::NON_FINITE_FAIL);
+  }
   if (!spec.checkpoint().has_keep_last()) spec.mutable_checkpoint()->set_keep_last(3);
   if (spec.chunk_bytes() == 0) spec.set_chunk_bytes(limits::kChunkBytesDefault);
 }

@@ -15,10 +15,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "glog/logging.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/duration.pb.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/struct.pb.h"
+#include "lib/job/spec_duration.h"
 #include "lib/job/spec_names.h"
 #include "lib/suggestion/suggestion.h"
 
@@ -140,6 +143,8 @@ class SpecReader {
       Message& inner = *reflection.MutableMessage(&message, &field);
       if (inner.GetDescriptor() == google::protobuf::Struct::descriptor()) {
         ReadStruct(value, path, static_cast<google::protobuf::Struct&>(inner));
+      } else if (inner.GetDescriptor() == google::protobuf::Duration::descriptor()) {
+        ReadDuration(entry, path, static_cast<google::protobuf::Duration&>(inner));
       } else {
         ReadMessage(value, path, inner);
       }
@@ -299,6 +304,29 @@ class SpecReader {
       return number;
     }
     return std::nullopt;
+  }
+
+  void ReadDuration(const YamlEntry& entry, const std::string& path,
+                    google::protobuf::Duration& out) {
+    const YamlValue& value = entry.value;
+    if (value.kind == YamlValue::Kind::kNull) {
+      Add(entry.place, path, "has no value; give one or remove the line");
+      return;
+    }
+    if (value.kind != YamlValue::Kind::kScalar) {
+      Add(value.place, path,
+          absl::StrCat("expects a time, 90s for one (is ", KindName(value), ")"));
+      return;
+    }
+    absl::Duration duration;
+    if (!absl::ParseDuration(value.text, &duration) || duration == absl::InfiniteDuration() ||
+        duration == -absl::InfiniteDuration()) {
+      Add(value.place, path,
+          absl::StrCat("expects a time with its unit: 500ms, 90s, 15m, 12h, 1h30m (is ",
+                       Quoted(value.text), ")"));
+      return;
+    }
+    out = SpecDuration(duration);
   }
 
   void ReadStruct(const YamlValue& map, const std::string& path, google::protobuf::Struct& fields) {

@@ -10,10 +10,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "glog/logging.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/duration.pb.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/struct.pb.h"
+#include "lib/job/spec_duration.h"
 #include "lib/job/spec_names.h"
 #include "lib/job/yaml_tree.h"
 #include "yaml-cpp/yaml.h"
@@ -151,6 +154,9 @@ void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitt
       const Message& inner = reflection.GetMessage(message, &field);
       if (inner.GetDescriptor() == google::protobuf::Struct::descriptor()) {
         EmitStruct(static_cast<const google::protobuf::Struct&>(inner), yaml);
+      } else if (inner.GetDescriptor() == google::protobuf::Duration::descriptor()) {
+        yaml << absl::FormatDuration(
+            SpecDuration(static_cast<const google::protobuf::Duration&>(inner)));
       } else {
         EmitMessage(inner, yaml);
       }
