@@ -67,6 +67,12 @@ std::string PsText(const v1::Job& job) {
                       std::max(1, job.spec().resources().ps()));
 }
 
+// What a bound leaves: "1h2m of 12h".
+std::string TimeOf(absl::Duration passed, const google::protobuf::Duration& bound) {
+  return absl::StrCat(absl::FormatDuration(absl::Trunc(passed, absl::Seconds(1))), " of ",
+                      absl::FormatDuration(ToDuration(bound)));
+}
+
 std::string Indented(const std::string& text) {
   std::string out;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
@@ -77,6 +83,35 @@ std::string Indented(const std::string& text) {
 
 void AddLine(std::string& text, absl::string_view label, absl::string_view value) {
   if (!value.empty()) absl::StrAppendFormat(&text, "%-18s %s\n", label, value);
+}
+
+// Of the times that the job file sets those that pass now.
+void AddTimes(const v1::Job& job, absl::Time now, std::string& text) {
+  const v1::JobSpec& spec = job.spec();
+  const bool waits = job.state() == v1::QUEUED || job.state() == v1::RECOVERING;
+  if (waits && spec.has_start_timeout()) {
+    const auto& since = job.has_waits_since() ? job.waits_since() : job.create_time();
+    AddLine(text, "Waits",
+            absl::StrCat(TimeOf(now - ToTime(since), spec.start_timeout()), " (start_timeout)"));
+  }
+  if (spec.has_active_deadline() && !IsTerminal(job.state())) {
+    absl::Duration active = ToDuration(job.active_before());
+    if (job.has_active_since()) active += now - ToTime(job.active_since());
+    AddLine(text, "Active",
+            absl::StrCat(TimeOf(active, spec.active_deadline()), " (active_deadline)"));
+  }
+  if (spec.has_ttl_after_finished() && job.has_end_time()) {
+    const bool stays = !job.checkpoint().empty() && !spec.checkpoint().delete_after_ttl();
+    AddLine(text, "Deleted",
+            stays ? "not by ttl_after_finished: it has a checkpoint"
+                  : FormatUtc(ToTime(job.end_time()) + ToDuration(spec.ttl_after_finished())) +
+                        " (ttl_after_finished)");
+  }
+  if (job.has_stop_cause()) {
+    AddLine(text, "Stops",
+            absl::StrCat("at its next checkpoint: ", job.stop_cause().message(), " (",
+                         job.stop_cause().reason(), ")"));
+  }
 }
 
 }  // namespace
@@ -170,6 +205,7 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
                        FormatAge(now - ToTime(job.create_time())), " ago)"));
   if (job.has_start_time()) AddLine(text, "Started", FormatUtc(ToTime(job.start_time())));
   if (job.has_end_time()) AddLine(text, "Ended", FormatUtc(ToTime(job.end_time())));
+  AddTimes(job, now, text);
   AddLine(text, "Generation", absl::StrCat(job.generation()));
   AddLine(text, "Workers", absl::StrJoin(job.workers(), ", "));
   AddLine(text, "Parameter servers",

@@ -122,6 +122,35 @@ TEST(OutputTest, DescriptionHoldsSpecAndEvents) {
               HasSubstr("Events\n  2027-01-15 08:00:00 UTC  RUNNING  STARTED  2 workers, 2 ps"));
 }
 
+TEST(OutputTest, TheTimesOfAJobFileAreShownWhileTheyPass) {
+  v1::Job job = RunningJob();
+  const absl::Time now = absl::FromUnixSeconds(kNow);
+  EXPECT_THAT(DescribeJob(job, {}, now), Not(HasSubstr("Active  ")));
+  job.mutable_spec()->mutable_active_deadline()->set_seconds(7200);
+  job.mutable_spec()->mutable_start_timeout()->set_seconds(60);
+  job.mutable_spec()->mutable_ttl_after_finished()->set_seconds(3600);
+  job.mutable_active_before()->set_seconds(60);
+  job.mutable_active_since()->set_seconds(kNow - 600);
+  EXPECT_THAT(DescribeJob(job, {}, now),
+              AllOf(HasSubstr("Active             11m of 2h (active_deadline)\n"),
+                    Not(HasSubstr("Waits  "))));
+
+  job.set_state(v1::RECOVERING);
+  job.mutable_waits_since()->set_seconds(kNow - 5);
+  job.mutable_stop_cause()->set_reason("START_TIMEOUT");
+  job.mutable_stop_cause()->set_message("it has waited");
+  EXPECT_THAT(DescribeJob(job, {}, now),
+              AllOf(HasSubstr("Waits              5s of 1m (start_timeout)\n"),
+                    HasSubstr("Stops              at its next checkpoint: it has waited (")));
+
+  job.set_state(v1::FAILED);
+  job.mutable_end_time()->set_seconds(kNow);
+  EXPECT_THAT(DescribeJob(job, {}, now),
+              HasSubstr("Deleted            2027-01-15 09:00:00 UTC (ttl_after_finished)\n"));
+  job.set_checkpoint("jobs/char-gpt-1/checkpoints/5");
+  EXPECT_THAT(DescribeJob(job, {}, now), HasSubstr("not by ttl_after_finished"));
+}
+
 TEST(OutputTest, AnAllreduceJobHasNoPs) {
   v1::Job job = RunningJob();
   job.clear_ps();

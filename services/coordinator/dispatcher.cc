@@ -14,6 +14,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/plan_memory.h"
 
@@ -60,6 +61,25 @@ void Resume(const Job::Resumption& resumption, int64_t origin_step, int64_t eval
   }
   request.evaluate_first =
       request.first_step > origin_step && evaluations_before <= request.first_step;
+}
+
+int64_t CountPresent(const std::vector<std::string>& members) {
+  return std::ranges::count_if(members, [](const std::string& name) { return !name.empty(); });
+}
+
+// Whether it is not members that keep a job from being recovered.
+bool LacksMemory(const RecoveringJob& job) {
+  return CountPresent(job.workers) >= job.workers_min && CountPresent(job.ps) == std::ssize(job.ps);
+}
+
+std::string LackOf(const RecoveringJob& job) {
+  if (LacksMemory(job)) {
+    return absl::StrCat("memory of ps: it needs up to ", job.ps_memory.With(job.workers_min),
+                        " bytes on each");
+  }
+  return absl::StrCat("members: it has ", CountPresent(job.workers), " workers and needs ",
+                      job.workers_min, ", it has ", CountPresent(job.ps), " of its ", job.ps.size(),
+                      " ps");
 }
 
 }  // namespace
@@ -142,6 +162,31 @@ bool Dispatcher::HasRoomNow(const Start& start,
                             const absl::btree_map<std::string, PsMemory>& memory) const {
   JobRegistry::Turn turn(registry_);
   return HasRoom(start, turn, memory);
+}
+
+// A member that comes back to a restarted coordinator must be able to end the wait first.
+bool Dispatcher::MayGiveUpWaiting(const Job& job, absl::Time now) const {
+  return now - start_ >= FailureJudge::kRestartGrace && job.WaitsTooLong(now);
+}
+
+// Whether it was given up. What the job lacks is said in figures: it waits for no more than what
+// the fleet has too few of, or others use.
+bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting,
+                               const FreeMembers& free) {
+  JobRegistry::Entry& entry = *turn.FindNumber(waiting.number);
+  const absl::Time now = registry_->Now();
+  if (!MayGiveUpWaiting(entry.job, now)) return false;
+  std::string lacks =
+      absl::StrCat("members: it needs ", waiting.workers_min, " workers and ", waiting.ps, " ps; ",
+                   free.workers.size(), " workers are free of ", free.workers_attached,
+                   ", and there are ", free.ps.size(), " ps");
+  if (FitOf(waiting, free.ps) != MemoryFit::kFits) {
+    absl::StrAppend(&lacks, ", too few of which have the ",
+                    waiting.ps_memory.With(waiting.workers_min), " bytes that its shards may take");
+  }
+  entry.job.StopWaiting(lacks, now);
+  turn.Perform(entry);
+  return true;
 }
 
 // An event tells when the answer changes, not when the figures do.
@@ -296,7 +341,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     };
     const v1::WorkerCount& workers = record.spec().resources().workers();
     RecoveringJob job{
-        .workers_min = workers.min(),
+        .workers_min = entry->job.RecoversToStop() ? 1 : workers.min(),
         .workers_max = static_cast<int>(std::max<int64_t>(
             workers.min(), std::min<int64_t>(workers.max(), record.spec().data().batch_size()))),
         .settle_for_fewer = now - resumption->since >= kGatherTime &&
@@ -307,7 +352,14 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     AddNeeds(turn, *entry, members, job);
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {
-      if (job.settle_for_fewer) TellWhoIsMissing(turn, *entry, job);
+      if (!job.settle_for_fewer) continue;
+      entry->job.StopWithoutRecovering(now);
+      if (entry->job.state() == v1::RECOVERING && !entry->job.RecoversToStop() &&
+          MayGiveUpWaiting(entry->job, now)) {
+        entry->job.StopWaiting(LackOf(job), now);
+      }
+      if (entry->job.state() == v1::RECOVERING) TellWhoIsMissing(*entry, job);
+      turn.Perform(*entry);
       continue;
     }
     auto start = std::make_shared<Start>();
@@ -322,22 +374,10 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
 }
 
 // With what has happened, which is why the job is not running.
-void Dispatcher::TellWhoIsMissing(JobRegistry::Turn& turn, JobRegistry::Entry& entry,
-                                  const RecoveringJob& job) {
-  const auto is_there = [](const std::string& name) { return !name.empty(); };
-  const auto workers = std::ranges::count_if(job.workers, is_there);
-  const auto ps = std::ranges::count_if(job.ps, is_there);
-  const bool memory = workers >= job.workers_min && ps == std::ssize(job.ps);
-  std::string message = absl::StrCat(entry.job.record().message(), "; waits for ");
-  if (memory) {
-    absl::StrAppend(&message, "memory of ps: it needs up to ", job.ps_memory.With(job.workers_min),
-                    " bytes on each");
-  } else {
-    absl::StrAppend(&message, "members: it has ", workers, " workers and needs ", job.workers_min,
-                    ", it has ", ps, " of its ", job.ps.size(), " ps");
-  }
-  entry.job.Wait(memory ? kWaitsForMemory : Job::kWaitsForMembers, message, registry_->Now());
-  turn.Perform(entry);
+void Dispatcher::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job) {
+  entry.job.Wait(LacksMemory(job) ? kWaitsForMemory : Job::kWaitsForMembers,
+                 absl::StrCat(entry.job.record().message(), "; waits for ", LackOf(job)),
+                 registry_->Now());
 }
 
 // Those that nobody waits for.
@@ -384,7 +424,8 @@ void Dispatcher::Dispatch() {
     absl::flat_hash_set<uint64_t> placed;
     for (const Placement& placement : placements) placed.insert(placement.number);
     for (const WaitingJob& job : waiting) {
-      if (!placed.contains(job.number)) TellWhatIsWaitedFor(turn, job, free.ps);
+      if (placed.contains(job.number) || GiveUpWaiting(turn, job, free)) continue;
+      TellWhatIsWaitedFor(turn, job, free.ps);
     }
     for (const Placement& placement : placements) {
       auto start = std::make_shared<Start>();

@@ -104,8 +104,9 @@ class Dispatcher {
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);
   void LetFreeWorkersJoin(JobRegistry::Turn& turn, const std::vector<Placement>& placements,
                           const FreeMembers& free);
-  void TellWhoIsMissing(JobRegistry::Turn& turn, JobRegistry::Entry& entry,
-                        const RecoveringJob& job);
+  void TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job);
+  bool MayGiveUpWaiting(const Job& job, absl::Time now) const;
+  bool GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting, const FreeMembers& free);
   // What is known of the needs of a job that recovers, from its plan.
   void AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
                 const absl::btree_map<std::string, AttachedMember>& members,

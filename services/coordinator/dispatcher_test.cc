@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -11,6 +12,8 @@
 #include "lib/graph/zoo/zoo.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "services/coordinator/failure_judge.h"
+#include "services/coordinator/job.h"
 #include "services/coordinator/plan_memory.h"
 #include "services/coordinator/registry_fixture.h"
 
@@ -519,6 +522,98 @@ TEST_F(DispatcherTest, FreeWorkersJoinAJobThatRunsWhereNobodyWaitsForThem) {
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RECOVERING);
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
+}
+
+// The coordinator has been up for long enough that members would have come back.
+TEST_F(DispatcherTest, AJobThatHasWaitedForTooLongIsGivenUpWithWhatItLacks) {
+  v1::JobSpec policy;
+  policy.mutable_start_timeout()->set_seconds(60);
+  const uint64_t patient = AddJob(), job = AddJob(/*graph=*/nullptr, policy);
+  attached_.push_back(Attach("p-0"));
+  now_ += absl::Seconds(100);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::QUEUED) << "members may not have come back yet";
+  now_ += FailureJudge::kRestartGrace;
+
+  Dispatch();
+
+  EXPECT_EQ(View(patient).state(), v1::QUEUED);
+  EXPECT_EQ(View(job).state(), v1::FAILED);
+  EXPECT_EQ(View(job).reason(), "START_TIMEOUT");
+  EXPECT_THAT(View(job).message(),
+              AllOf(HasSubstr("waited for 2m10s (start_timeout: 1m)"),
+                    HasSubstr("it needs 1 workers and 1 ps; 0 workers are free of 0, and there "
+                              "are 1 ps")));
+}
+
+// A job of two workers that is at step 3 loses one of them, whom nobody replaces.
+class DispatcherStartTimeoutTest : public DispatcherTest {
+ protected:
+  DispatcherStartTimeoutTest() {
+    v1::JobSpec policy;
+    policy.mutable_start_timeout()->set_seconds(60);
+    policy.mutable_resources()->mutable_workers()->set_min(2);
+    policy.mutable_resources()->mutable_workers()->set_max(2);
+    job_ = AddJob(/*graph=*/nullptr, policy);
+    for (const char* name : {"w-0", "w-1", "p-0"}) attached_.push_back(Attach(name));
+    now_ += absl::Seconds(30);
+    Dispatch();
+    for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED, 0);
+    for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_RUNNING, 3);
+    EXPECT_EQ(View(job_).state(), v1::RUNNING);
+    now_ += FailureJudge::kRestartGrace;
+    Lose(1);
+    Report("w-0", v1::MEMBER_HALTED, 3);
+    Report("p-0", v1::MEMBER_HALTED, 3);
+    now_ += absl::Seconds(59);
+    Dispatch();
+    EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
+    now_ += absl::Seconds(1);
+  }
+
+  void Report(const std::string& member, v1::MemberJobState state, int64_t next_step) {
+    v1::JobReport said;
+    said.set_job(JobIdOf(View(job_).name()));
+    said.set_generation(View(job_).generation());
+    said.set_state(state);
+    said.set_next_step(next_step);
+    said.set_oldest_version(next_step);
+    said.mutable_dataset()->set_samples(100);
+    Change([&](Job& job) { job.Report(member, &said, now_); });
+  }
+  void Lose(int worker) {
+    fleet_->Detach(*attached_[worker], Fleet::Departure::kOrderly);
+    Change([&](Job& job) { job.MemberLost(absl::StrCat("w-", worker), "crashed", now_); });
+  }
+  void Change(const std::function<void(Job&)>& change) {
+    {
+      JobRegistry::Turn turn(registry_.get());
+      JobRegistry::Entry& entry = *turn.FindNumber(job_);
+      change(entry.job);
+      turn.Perform(entry);
+    }
+    Settle();
+  }
+
+  uint64_t job_ = 0;
+};
+
+TEST_F(DispatcherStartTimeoutTest, TheJobRecoversWithWhoeverIsThereToBeCheckpointed) {
+  Dispatch();
+  EXPECT_EQ(View(job_).stop_cause().reason(), "START_TIMEOUT");
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING);
+  EXPECT_EQ(View(job_).workers_size(), 1) << "of the two that it needs to go on";
+}
+
+TEST_F(DispatcherStartTimeoutTest, WithNoWorkerAtAllTheJobIsSuspendedAsItIs) {
+  Dispatch();
+  Lose(0);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
+  EXPECT_THAT(View(job_).message(),
+              AllOf(HasSubstr("it has 1 workers and needs 2"), HasSubstr("where it began")));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/job/resource_name.h"
+#include "lib/job/spec_duration.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
@@ -22,14 +23,24 @@ EndedJobs::~EndedJobs() {
   thread_.join();
 }
 
+absl::Duration EndedJobs::TtlOf(const v1::JobSpec& spec) const {
+  if (spec.has_ttl_after_finished()) return SpecDuration(spec.ttl_after_finished());
+  const absl::Duration ttl = options_.retention.ttl;
+  return ttl > absl::ZeroDuration() ? ttl : absl::InfiniteDuration();
+}
+
 // The record of a job that has a checkpoint names one; only for the others the disk is asked, which
-// knows of checkpoints that nobody could read.
-std::vector<std::string> EndedJobs::FindSurplus() const {
+// knows of checkpoints that nobody could read. A job file that gives its checkpoints up gives them
+// up for its own ttl.
+std::vector<EndedJobs::Surplus> EndedJobs::FindSurplus() const {
   struct Ended {
     absl::Time time;
     uint64_t number;
     std::string id;
-    bool expendable;
+    absl::Duration ttl;
+    bool is_damaged;
+    bool has_checkpoint;
+    bool gives_checkpoints_up;
   };
   const Retention& retention = options_.retention;
   JobRegistry::Turn turn(options_.registry);
@@ -37,22 +48,28 @@ std::vector<std::string> EndedJobs::FindSurplus() const {
   for (const auto& [number, entry] : turn.jobs()) {
     const v1::Job& record = *entry->published;
     if (!IsTerminal(record.state())) continue;
-    const bool has_checkpoint = !record.checkpoint().empty();
+    const v1::JobSpec& spec = record.spec();
     ended.push_back({.time = FromProto(record.end_time()),
                      .number = number,
                      .id = JobIdOf(record.name()),
-                     .expendable = record.reason() != "JOB_DAMAGED" &&
-                                   (retention.with_checkpoints || !has_checkpoint)});
+                     .ttl = TtlOf(spec),
+                     .is_damaged = record.reason() == "JOB_DAMAGED",
+                     .has_checkpoint = !record.checkpoint().empty(),
+                     .gives_checkpoints_up =
+                         spec.has_ttl_after_finished() && spec.checkpoint().delete_after_ttl()});
   }
   std::ranges::sort(ended, std::greater<>(),
                     [](const Ended& job) { return std::tuple(job.time, job.number); });
   const absl::Time now = options_.registry->Now();
-  std::vector<std::string> surplus;
+  std::vector<Surplus> surplus;
   for (size_t i = 0; i < ended.size(); ++i) {
+    const Ended& job = ended[i];
     const bool too_many = retention.keep > 0 && static_cast<int64_t>(i) >= retention.keep;
-    const bool too_old =
-        retention.ttl > absl::ZeroDuration() && now - ended[i].time >= retention.ttl;
-    if (ended[i].expendable && (too_many || too_old)) surplus.push_back(ended[i].id);
+    const bool too_old = now - job.time >= job.ttl;
+    if (job.is_damaged || (!too_many && !too_old)) continue;
+    const bool with_checkpoints =
+        retention.with_checkpoints || (too_old && job.gives_checkpoints_up);
+    if (with_checkpoints || !job.has_checkpoint) surplus.push_back({job.id, with_checkpoints});
   }
   return surplus;
 }
@@ -64,9 +81,9 @@ bool EndedJobs::HasCheckpointsOnDisk(const std::string& id) const {
 }
 
 void EndedJobs::Sweep() {
-  for (const std::string& id : FindSurplus()) {
+  for (const auto& [id, with_checkpoints] : FindSurplus()) {
     if (stopping()) return;
-    if (!options_.retention.with_checkpoints && HasCheckpointsOnDisk(id)) continue;
+    if (!with_checkpoints && HasCheckpointsOnDisk(id)) continue;
     const absl::Status deleted = options_.users->DeleteJob(id);
     if (deleted.ok() || absl::IsNotFound(deleted) || absl::IsFailedPrecondition(deleted)) continue;
     LOG(ERROR) << JobName(id) << " ended long ago and cannot be deleted: " << deleted;

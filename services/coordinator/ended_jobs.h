@@ -15,15 +15,17 @@
 
 namespace muster {
 
-// Deletes ended jobs as a user would with DeleteJob. A job that has a checkpoint stays, unless the
-// operator has said otherwise: what was trained is never deleted silently. Damaged jobs stay too:
-// somebody may want to look at them. Thread-safe.
+// Deletes ended jobs as a user would with DeleteJob: those of which there are too many, and each
+// after its own ttl_after_finished, or the operator's. A job that has a checkpoint stays, unless
+// the operator or its own file has said otherwise: what was trained is never deleted silently.
+// Damaged jobs stay too: somebody may want to look at them. Thread-safe.
 class EndedJobs {
  public:
   struct Retention {
-    int64_t keep = limits::kEndedJobsKept;           // the newest; 0: all
-    absl::Duration ttl = limits::kEndedJobsKeptFor;  // since a job's end; 0: for ever
-    bool with_checkpoints = false;                   // jobs that have checkpoints go as well
+    int64_t keep = limits::kEndedJobsKept;  // the newest; 0: all
+    // Since a job's end, where its file says nothing; 0: for ever.
+    absl::Duration ttl = limits::kEndedJobsKeptFor;
+    bool with_checkpoints = false;  // jobs that have checkpoints go as well
   };
   struct Options {
     JobRegistry* registry;  // both outlive this
@@ -42,7 +44,12 @@ class EndedJobs {
   void AwaitIdle() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  std::vector<std::string> FindSurplus() const;  // ids of jobs
+  struct Surplus {
+    std::string id;         // of a job
+    bool with_checkpoints;  // those that it may have go as well
+  };
+  std::vector<Surplus> FindSurplus() const;
+  absl::Duration TtlOf(const v1::JobSpec& spec) const;
   bool HasCheckpointsOnDisk(const std::string& id) const;
   bool stopping() const ABSL_LOCKS_EXCLUDED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);

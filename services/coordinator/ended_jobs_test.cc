@@ -16,8 +16,8 @@ using ::testing::IsEmpty;
 class EndedJobsTest : public RegistryFixture {
  protected:
   // A job that ends now.
-  uint64_t AddEnded() {
-    const uint64_t number = AddJob();
+  uint64_t AddEnded(const v1::JobSpec& policy = v1::JobSpec()) {
+    const uint64_t number = AddJob(/*graph=*/nullptr, policy);
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number);
     EXPECT_TRUE(entry.job.Cancel(now_).ok());
@@ -70,6 +70,44 @@ TEST_F(EndedJobsTest, ForgetsWhatEndedTooLongAgo) {
 
   EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::ZeroDuration()}), ElementsAre(1, 2)) << "0: for ever";
   EXPECT_THAT(Sweep({.keep = 0, .ttl = absl::Hours(2)}), ElementsAre(2));
+}
+
+TEST_F(EndedJobsTest, AJobsOwnTtlCountsAndTakesCheckpointsOnlyWhereItsFileSaysSo) {
+  auto add = [this](absl::Duration ttl, bool delete_after_ttl) {
+    v1::JobSpec spec;
+    spec.mutable_ttl_after_finished()->set_seconds(absl::ToInt64Seconds(ttl));
+    spec.mutable_checkpoint()->set_delete_after_ttl(delete_after_ttl);
+    return AddEnded(spec);
+  };
+  AddEnded();                                                        // 1
+  add(absl::ZeroDuration(), false);                                  // 2
+  add(absl::Hours(2), false);                                        // 3
+  CommitCheckpoint(add(absl::ZeroDuration(), false));                // 4
+  CommitCheckpoint(add(absl::Hours(2), /*delete_after_ttl=*/true));  // 5
+  const EndedJobs::Retention for_ever{.keep = 0, .ttl = absl::ZeroDuration()};
+
+  EXPECT_THAT(Sweep({.keep = 1, .ttl = absl::ZeroDuration()}), ElementsAre(4, 5))
+      << "not for being too many";
+  now_ += absl::Hours(2) - absl::Seconds(1);
+  EXPECT_THAT(Sweep(for_ever), ElementsAre(4, 5));
+  now_ += absl::Seconds(1);
+  EXPECT_THAT(Sweep(for_ever), ElementsAre(4));
+}
+
+TEST_F(EndedJobsTest, AJobsOwnTtlMayBeShorterOrLongerThanTheOperators) {
+  v1::JobSpec spec;
+  spec.mutable_ttl_after_finished();
+  AddEnded(spec);
+  AddEnded();
+  spec.mutable_ttl_after_finished()->set_seconds(2 * 3600);
+  AddEnded(spec);
+  const EndedJobs::Retention an_hour{.keep = 0, .ttl = absl::Hours(1)};
+
+  EXPECT_THAT(Sweep(an_hour), ElementsAre(2, 3));
+  now_ += absl::Hours(1);
+  EXPECT_THAT(Sweep(an_hour), ElementsAre(3));
+  now_ += absl::Hours(1);
+  EXPECT_THAT(Sweep(an_hour), IsEmpty());
 }
 
 TEST_F(EndedJobsTest, AJobWithACheckpointGoesOnlyWhereTheOperatorSaidSo) {

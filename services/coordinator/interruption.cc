@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/job/spec_duration.h"
+
 namespace muster {
 
 // Only where all chunks are within a step of each other, at versions that every worker has helped
@@ -25,13 +27,18 @@ std::optional<v1::JobRecovery> Interruption::Count(v1::JobRecovery so_far,
   so_far.set_in_row(in_row ? so_far.in_row() + 1 : 1);
   so_far.set_step(step);
   so_far.set_count(so_far.count() + 1);
+  so_far.clear_resumed_step();
   if (so_far.in_row() > RecoveriesMax(policy)) return std::nullopt;
   return so_far;
 }
 
-absl::Duration Interruption::Backoff(const v1::JobRecovery& recovery) {
+absl::Duration Interruption::Backoff(const v1::JobRecovery& recovery,
+                                     const v1::RestartSpec& policy) {
   if (recovery.in_row() <= 1) return absl::ZeroDuration();
-  return std::min(kBackoffMax, kFirstBackoff * std::exp2(recovery.in_row() - 2));
+  const absl::Duration first =
+      policy.has_backoff() ? SpecDuration(policy.backoff()) : kFirstBackoff;
+  if (first == absl::ZeroDuration()) return first;
+  return std::min(std::max(kBackoffMax, first), first * std::exp2(recovery.in_row() - 2));
 }
 
 void Interruption::Begin(bool carries, absl::Duration backoff, absl::Time now) {

@@ -18,6 +18,7 @@ namespace muster {
 class Interruption {
  public:
   // The wait before the second recovery in a row that brought no new step; it doubles with each.
+  // Where the policy says nothing.
   static constexpr absl::Duration kFirstBackoff = absl::Seconds(1);
   static constexpr absl::Duration kBackoffMax = absl::Seconds(30);
   static constexpr int kMaxRestartsDefault = 10;  // also lib/job's, for jobs of before it
@@ -30,8 +31,9 @@ class Interruption {
                                               int64_t step);
   // How many in a row it allows.
   static int RecoveriesMax(const v1::RestartSpec& policy);
-  // How long the recovery that was counted last waits.
-  static absl::Duration Backoff(const v1::JobRecovery& recovery);
+  // How long the recovery that was counted last waits: up to kBackoffMax, or the policy's backoff
+  // where that is longer.
+  static absl::Duration Backoff(const v1::JobRecovery& recovery, const v1::RestartSpec& policy);
 
   // `carries`: the shards go on, as far as is known.
   void Begin(bool carries, absl::Duration backoff, absl::Time now);

@@ -71,13 +71,26 @@ TEST_F(InterruptionTest, RecoveriesAreCountedInARowUntilOneBringsAStep) {
 }
 
 TEST_F(InterruptionTest, TheFirstOfARowDoesNotWaitAndTheOthersEverLonger) {
-  v1::JobRecovery recovery;
-  recovery.set_in_row(1);
-  EXPECT_EQ(Interruption::Backoff(recovery), absl::ZeroDuration());
-  recovery.set_in_row(3);
-  EXPECT_EQ(Interruption::Backoff(recovery), 2 * Interruption::kFirstBackoff);
-  recovery.set_in_row(1000);
-  EXPECT_EQ(Interruption::Backoff(recovery), Interruption::kBackoffMax);
+  v1::RestartSpec policy;
+  auto backoff = [&](int in_row) {
+    v1::JobRecovery recovery;
+    recovery.set_in_row(in_row);
+    return Interruption::Backoff(recovery, policy);
+  };
+  EXPECT_EQ(backoff(1), absl::ZeroDuration());
+  EXPECT_EQ(backoff(2), Interruption::kFirstBackoff);
+  EXPECT_EQ(backoff(3), 2 * Interruption::kFirstBackoff);
+  EXPECT_EQ(backoff(1000), Interruption::kBackoffMax);
+
+  policy.mutable_backoff()->set_seconds(7);
+  EXPECT_EQ(backoff(1), absl::ZeroDuration());
+  EXPECT_EQ(backoff(3), absl::Seconds(14));
+  EXPECT_EQ(backoff(1000), Interruption::kBackoffMax);
+  policy.mutable_backoff()->set_seconds(60);
+  EXPECT_EQ(backoff(2), absl::Seconds(60));
+  EXPECT_EQ(backoff(1000), absl::Seconds(60));
+  policy.mutable_backoff()->set_seconds(0);
+  EXPECT_EQ(backoff(1000), absl::ZeroDuration());
 }
 
 TEST_F(InterruptionTest, TheNextGenerationBeginsAtTheVersionThatAllShardsHaveOnceAllHaveStopped) {

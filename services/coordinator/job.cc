@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/job/resource_name.h"
+#include "lib/job/spec_duration.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "services/coordinator/proto_time.h"
@@ -18,6 +19,9 @@ namespace {
 absl::Status Precondition(const std::string& message, absl::string_view reason) {
   return WithReason(absl::FailedPreconditionError(message), reason);
 }
+
+constexpr char kActiveDeadline[] = "ACTIVE_DEADLINE";
+constexpr char kStartTimeout[] = "START_TIMEOUT";
 
 std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
 
@@ -143,12 +147,16 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
     }
   }
   if (active() && !IsActive(to)) ReleaseAll();
+  JobDeadlines::Move(record_, to, now);
   record_.set_state(to);
   record_.set_reason(reason);
   record_.set_message(message);
   if (to == v1::RUNNING && !record_.has_start_time()) *record_.mutable_start_time() = ToProto(now);
   if (IsTerminal(to)) *record_.mutable_end_time() = ToProto(now);
-  if (to == v1::SUSPENDED || IsTerminal(to)) record_.set_suspend_requested(false);
+  if (to == v1::SUSPENDED || IsTerminal(to)) {
+    record_.set_suspend_requested(false);
+    record_.clear_stop_cause();
+  }
   if (IsTerminal(to)) plan_.reset();  // up to megabytes, and nobody asks for it any more
   Note(reason, message, now);
 }
@@ -285,26 +293,108 @@ absl::Status Job::Suspend(absl::Time now) {
   }
   // A job that waits for members may wait for ever, and its own are wanted elsewhere.
   if (state() == v1::RECOVERING && record_.reason().starts_with("WAITS_FOR_")) {
-    Move(v1::SUSPENDED, "SUSPENDED",
-         absl::StrCat("suspended while it waited for members; it goes on from ",
-                      record_.checkpoint().empty() ? "where it began" : record_.checkpoint()),
-         now);
+    Stopped(absl::StrCat("while it waited for members; it goes on from ", WhereItGoesOn()), now);
     return absl::OkStatus();
   }
+  RequestStop("SUSPEND_REQUESTED", "", now);
+  return absl::OkStatus();
+}
+
+// From here on the job goes to its next checkpoint and stops there. `message` begins what is told.
+void Job::RequestStop(const std::string& reason, const std::string& message, absl::Time now) {
   record_.set_suspend_requested(true);
-  if (state() == v1::RECOVERING || holds_steps) {
-    Note("SUSPEND_REQUESTED", "workers pause once the job has recovered", now);
-    return absl::OkStatus();
+  const std::string begin = message.empty() ? "" : absl::StrCat(message, "; ");
+  if (state() != v1::RUNNING) {
+    return Note(reason, absl::StrCat(begin, "workers pause once the job has recovered"), now);
   }
   if (SuspendsAtSnapshot()) {
-    Note("SUSPEND_REQUESTED", "workers go on to a checkpoint a little ahead", now);
+    Note(reason, absl::StrCat(begin, "workers go on to a checkpoint a little ahead"), now);
     checkpoints_.ForgetMisses();
     if (!checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
-    return absl::OkStatus();
+    return;
   }
-  Note("SUSPEND_REQUESTED", "workers pause at the next step boundary", now);
+  Note(reason, absl::StrCat(begin, "workers pause at the next step boundary"), now);
   SendWantedToAll(now);
-  return absl::OkStatus();
+}
+
+std::string Job::WhereItGoesOn() const {
+  return record_.checkpoint().empty() ? "where it began" : record_.checkpoint();
+}
+
+// The job stands still, or has nothing to lose: `where` completes "suspended" and "stopped".
+void Job::Stopped(const std::string& where, absl::Time now) {
+  if (!record_.has_stop_cause()) {
+    return Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended ", where), now);
+  }
+  const v1::StopCause cause = record_.stop_cause();
+  const std::string message = absl::StrCat(cause.message(), "; stopped ", where);
+  const std::string id = JobIdOf(record_.name());
+  if (cause.reason() == kActiveDeadline) {
+    return Fail(cause.reason(), absl::StrCat(message, AdviceToResume()), now);
+  }
+  Move(v1::SUSPENDED, cause.reason(),
+       absl::StrCat(message, ". Once there are enough members `muster resume ", id, "` goes on"),
+       now);
+}
+
+// Of a job that has ended: how another goes on where it was.
+std::string Job::AdviceToResume() const {
+  if (record_.checkpoint().empty()) return "";
+  return absl::StrCat(". To go on, submit it again with --set checkpoint.resume_from=",
+                      JobIdOf(record_.name()), "@", checkpoints_.committed_step());
+}
+
+// The coordinator stops the job by itself: with a checkpoint of what is in none yet.
+void Job::StopFor(const std::string& reason, const std::string& message, absl::Time now) {
+  record_.mutable_stop_cause()->set_reason(reason);
+  record_.mutable_stop_cause()->set_message(message);
+  const bool holds_steps = state() == v1::RUNNING ||
+                           (state() == v1::PREPARING && plan_->carries() > 0) ||
+                           (state() == v1::RECOVERING && interruption_.carries());
+  if (holds_steps) return RequestStop(reason, message, now);
+  Stopped(absl::StrCat("with nothing that is not in ", WhereItGoesOn()), now);
+}
+
+void Job::StopWaiting(const std::string& lacks, absl::Time now) {
+  CHECK(WaitsTooLong(now)) << record_.name();
+  if (record_.has_stop_cause()) return;  // it is being stopped
+  const std::string message = absl::StrCat(
+      "it has waited for ",
+      absl::FormatDuration(absl::Trunc(JobDeadlines::WaitingTime(record_, now), absl::Seconds(1))),
+      " (start_timeout: ", absl::FormatDuration(SpecDuration(record_.spec().start_timeout())),
+      ") for ", lacks);
+  if (!record_.has_start_time()) {
+    return Fail(kStartTimeout,
+                absl::StrCat(message,
+                             ". Start more members, ask for fewer, or submit it again "
+                             "with a longer start_timeout"),
+                now);
+  }
+  StopFor(kStartTimeout, message, now);
+}
+
+void Job::StopWithoutRecovering(absl::Time now) {
+  if (!RecoversToStop() || !record_.has_stop_cause()) return;
+  Stopped(absl::StrCat("without what its shards held, for there is nobody to recover it with: it "
+                       "goes back to ",
+                       WhereItGoesOn()),
+          now);
+}
+
+void Job::CheckDeadline(absl::Time now) {
+  if (!JobDeadlines::IsPastDeadline(record_, now)) return;
+  const std::string message = absl::StrCat(
+      "it has been active for ",
+      absl::FormatDuration(absl::Trunc(JobDeadlines::ActiveTime(record_, now), absl::Seconds(1))),
+      " (active_deadline: ", absl::FormatDuration(SpecDuration(record_.spec().active_deadline())),
+      ") and has come to step ", record_.progress().step(), " of ", total_steps());
+  if (JobDeadlines::IsLongPastDeadline(record_, now)) {
+    return Fail(kActiveDeadline,
+                absl::StrCat(message, "; no checkpoint of that could be written in ",
+                             absl::FormatDuration(JobDeadlines::kStopPatience), AdviceToResume()),
+                now);
+  }
+  if (!record_.suspend_requested()) StopFor(kActiveDeadline, message, now);
 }
 
 // Where workers are not at the same step they cannot all stop at one: the shards take a cut through
@@ -447,8 +537,8 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   const bool carries = Interruption::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
                        (verdict.lost.empty() || members_.at(verdict.lost).is_worker());
   *record_.mutable_recovery() = *recovery;
-  HaltGeneration({.carries = carries, .backoff = Interruption::Backoff(*recovery)}, verdict.reason,
-                 verdict.message, now);
+  HaltGeneration({.carries = carries, .backoff = Interruption::Backoff(*recovery, restart)},
+                 verdict.reason, verdict.message, now);
 }
 
 void Job::HaltGeneration(const Halting& halting, const std::string& reason,
@@ -663,7 +753,7 @@ void Job::Advance(absl::Time now) {
   if (suspend_at_) {
     // What is known of the next step came after all that there is to know of this one.
     if (ledger_.steps_before() <= *suspend_at_ || !all_told) return;
-    return Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *suspend_at_), now);
+    return Stopped(absl::StrCat("at step ", *suspend_at_), now);
   }
   const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());
   if (!record_.suspend_requested() || !stopped) return checkpoints_.StopAwaiting();
@@ -674,7 +764,7 @@ void Job::Advance(absl::Time now) {
     return AwaitCheckpoint(*stopped, now);
   }
   if (!all_told) return;
-  Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended at step ", *stopped), now);
+  Stopped(absl::StrCat("at step ", *stopped), now);
 }
 
 void Job::BeginRunning(absl::Time now) {
@@ -806,6 +896,10 @@ void Job::Tick(bool writing, absl::Time now) {
                                                                ? interruption_.halting_since()
                                                                : absl::InfiniteFuture()};
   if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
+  CheckDeadline(now);
+  // What its shards held is lost meanwhile.
+  if (RecoversToStop() && !interruption_.carries()) StopWithoutRecovering(now);
+  if (!active()) return;
   LetLeave(now);
   if (state() == v1::RECOVERING) return;
   // The last attempt failed, or the coordinator was restarted.

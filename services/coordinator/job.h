@@ -2,7 +2,7 @@
 //
 //   QUEUED -> PREPARING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED
 //   PREPARING | RUNNING -> RECOVERING -> PREPARING
-//   QUEUED | PREPARING | RUNNING -> SUSPENDED -> QUEUED
+//   QUEUED | PREPARING | RUNNING | RECOVERING -> SUSPENDED -> QUEUED
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@
 #include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/failure_judge.h"
 #include "services/coordinator/interruption.h"
+#include "services/coordinator/job_deadlines.h"
 #include "services/coordinator/job_members.h"
 #include "services/coordinator/metrics_log.h"
 #include "services/coordinator/progress_ledger.h"
@@ -100,6 +101,16 @@ class Job {
   int64_t evaluations_before() const { return ledger_.evaluations_before(); }
   // What a queued or recovering job waits for; nothing happens if it is told so already.
   void Wait(const std::string& reason, const std::string& message, absl::Time now);
+  // A queued or recovering job has waited for as long as its spec lets it.
+  bool WaitsTooLong(absl::Time now) const { return JobDeadlines::WaitsTooLong(record_, now); }
+  // It is not waited any longer for what it `lacks` (a sentence's end): a job that has never run
+  // has failed, another is suspended, as soon as what its shards hold is in a checkpoint.
+  void StopWaiting(const std::string& lacks, absl::Time now);
+  // Whether the job recovers only to be stopped: any number of workers will do for that.
+  bool RecoversToStop() const { return state() == v1::RECOVERING && record_.suspend_requested(); }
+  // There is nobody to recover with a job that the coordinator stops by itself: its shards are let
+  // go, and it ends with the checkpoint that it has. Nothing happens where a user stops it.
+  void StopWithoutRecovering(absl::Time now);
 
   // ---- members
   // What a member says of this job; null: its full list does not have it.
@@ -168,6 +179,12 @@ class Job {
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);
   void ReleaseAll();
+  void RequestStop(const std::string& reason, const std::string& message, absl::Time now);
+  void StopFor(const std::string& reason, const std::string& message, absl::Time now);
+  void Stopped(const std::string& where, absl::Time now);
+  std::string WhereItGoesOn() const;
+  std::string AdviceToResume() const;
+  void CheckDeadline(absl::Time now);
   bool SuspendsAtSnapshot() const;
   std::optional<v1::Directive> Wanted(const JobMembers::Member& member) const;
   std::optional<v1::Directive> StartDirective() const;

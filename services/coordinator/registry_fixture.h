@@ -16,6 +16,7 @@
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/proto_time.h"
 #include "services/coordinator/store.h"
 #include "services/coordinator/watch_hub.h"
 
@@ -56,8 +57,11 @@ class RegistryFixture : public ::testing::Test {
 
   // A job of one worker and one ps, with a checkpoint every two steps of which one is kept, stored
   // and queued, that waits for nobody. Its number. `graph`: null: it is still to be built.
-  uint64_t AddJob(std::shared_ptr<const v1::Graph> graph = nullptr) {
+  // `policy`: further fields of its spec.
+  uint64_t AddJob(std::shared_ptr<const v1::Graph> graph = nullptr,
+                  const v1::JobSpec& policy = v1::JobSpec()) {
     v1::Job record;
+    *record.mutable_create_time() = ToProto(now_);
     v1::JobSpec& spec = *record.mutable_spec();
     spec.set_name("line");
     spec.mutable_model()->mutable_zoo()->set_name("linear");
@@ -71,6 +75,7 @@ class RegistryFixture : public ::testing::Test {
     spec.mutable_checkpoint()->set_keep_last(1);
     spec.set_chunk_bytes(1024);
     spec.mutable_restart()->set_max_restarts(3);
+    spec.MergeFrom(policy);
     record.set_state(v1::QUEUED);
     auto stored = store_->AddJob({.record = std::move(record), .origin = {}});
     EXPECT_TRUE(stored.ok()) << stored.status();

@@ -1,0 +1,62 @@
+#include "services/coordinator/job_deadlines.h"
+
+#include <algorithm>
+
+#include "lib/job/spec_duration.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+namespace {
+
+absl::Duration Since(const google::protobuf::Timestamp& begin, absl::Time now) {
+  return std::max(absl::ZeroDuration(), now - FromProto(begin));
+}
+
+bool Waits(v1::JobState state) { return state == v1::QUEUED || state == v1::RECOVERING; }
+
+}  // namespace
+
+// A recovery is part of the run that it interrupts; who prepares for the first time, or again after
+// a suspension, does not run yet.
+void JobDeadlines::Move(v1::Job& record, v1::JobState to, absl::Time now) {
+  if (to == v1::RUNNING && !record.has_active_since()) {
+    *record.mutable_active_since() = ToProto(now);
+  }
+  const bool goes_on = to == v1::PREPARING || to == v1::RUNNING || to == v1::RECOVERING;
+  if (!goes_on && record.has_active_since()) {
+    *record.mutable_active_before() = SpecDuration(ActiveTime(record, now));
+    record.clear_active_since();
+  }
+  if (!Waits(to)) {
+    record.clear_waits_since();
+  } else if (record.state() != to) {
+    *record.mutable_waits_since() = ToProto(now);
+  }
+}
+
+absl::Duration JobDeadlines::ActiveTime(const v1::Job& record, absl::Time now) {
+  const absl::Duration before = SpecDuration(record.active_before());
+  return record.has_active_since() ? before + Since(record.active_since(), now) : before;
+}
+
+bool JobDeadlines::IsPastDeadline(const v1::Job& record, absl::Time now) {
+  return record.has_active_since() && record.spec().has_active_deadline() &&
+         ActiveTime(record, now) >= SpecDuration(record.spec().active_deadline());
+}
+
+bool JobDeadlines::IsLongPastDeadline(const v1::Job& record, absl::Time now) {
+  return IsPastDeadline(record, now) &&
+         ActiveTime(record, now) >= SpecDuration(record.spec().active_deadline()) + kStopPatience;
+}
+
+// A job has waited since it was made where nothing else is said.
+absl::Duration JobDeadlines::WaitingTime(const v1::Job& record, absl::Time now) {
+  return Since(record.has_waits_since() ? record.waits_since() : record.create_time(), now);
+}
+
+bool JobDeadlines::WaitsTooLong(const v1::Job& record, absl::Time now) {
+  return Waits(record.state()) && record.spec().has_start_timeout() &&
+         WaitingTime(record, now) >= SpecDuration(record.spec().start_timeout());
+}
+
+}  // namespace muster

@@ -1,0 +1,32 @@
+// The times that a job file sets: how long the job may be active, and how long it waits for
+// members.
+#pragma once
+
+#include "absl/time/time.h"
+#include "proto/muster/v1/job.pb.h"
+
+namespace muster {
+
+// What has passed stands in the job's record, as times and not as timers, so that it is the same
+// after a restart of the coordinator. A clock that was set back takes nothing back. Pure; time
+// comes in.
+class JobDeadlines {
+ public:
+  // A job that is stopped at its deadline has this long to get its checkpoint written.
+  static constexpr absl::Duration kStopPatience = absl::Minutes(10);
+
+  // To be told before the job becomes `to`: which times pass from then on.
+  static void Move(v1::Job& record, v1::JobState to, absl::Time now);
+
+  // For how long the job has run, recoveries included.
+  static absl::Duration ActiveTime(const v1::Job& record, absl::Time now);
+  static bool IsPastDeadline(const v1::Job& record, absl::Time now);
+  // And has been for kStopPatience.
+  static bool IsLongPastDeadline(const v1::Job& record, absl::Time now);
+  // For how long a job that is QUEUED or RECOVERING has waited.
+  static absl::Duration WaitingTime(const v1::Job& record, absl::Time now);
+  // One that is QUEUED or RECOVERING has waited for as long as it was to.
+  static bool WaitsTooLong(const v1::Job& record, absl::Time now);
+};
+
+}  // namespace muster

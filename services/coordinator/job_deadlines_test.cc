@@ -1,0 +1,216 @@
+#include "services/coordinator/job_deadlines.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "services/coordinator/job.h"
+#include "services/coordinator/job_fixture.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+
+class JobDeadlinesTest : public JobTest {
+ protected:
+  JobDeadlinesTest() {
+    v1::Job record = Record();
+    *record.mutable_create_time() = ToProto(now_);
+    record.mutable_spec()->mutable_restart()->set_max_restarts(3);
+    record.mutable_spec()->mutable_active_deadline()->set_seconds(100);
+    record.mutable_spec()->mutable_start_timeout()->set_seconds(60);
+    job_ = Job(record, nullptr, /*term=*/1, now_);
+  }
+
+  void RestartCoordinator() { job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_); }
+  absl::Duration ActiveTime() const { return JobDeadlines::ActiveTime(job_.record(), now_); }
+  void SayHalted(const std::string& ps, int64_t oldest, int64_t newest) {
+    v1::JobReport report = Say(v1::MEMBER_HALTED, newest);
+    report.set_oldest_version(oldest);
+    job_.Report(ps, &report, now_);
+  }
+  // w-1 is lost, the others halt, and the shards hold step 5.
+  void LoseWorker() {
+    job_.MemberLost("w-1", "crashed", now_);
+    Report("w-0", v1::MEMBER_HALTED, 5);
+    SayHalted("p-0", 4, 5);
+    SayHalted("p-1", 5, 5);
+    job_.TakeEffects();
+  }
+};
+
+TEST_F(JobDeadlinesTest, TimeCountsFromTheFirstStepThroughRecoveriesButNotWhileSuspended) {
+  now_ += absl::Seconds(20);
+  Schedule();
+  now_ += absl::Seconds(20);
+  EXPECT_EQ(ActiveTime(), absl::ZeroDuration()) << "it has not run yet";
+  ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED);
+  ASSERT_EQ(job_.state(), v1::RUNNING);
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
+  now_ += absl::Seconds(10);
+  LoseWorker();
+  ASSERT_EQ(job_.state(), v1::RECOVERING);
+  now_ += absl::Seconds(10);
+  Schedule(5, "", job_.plan());
+  now_ += absl::Seconds(10);
+  EXPECT_EQ(ActiveTime(), absl::Seconds(30));
+  RestartCoordinator();
+  EXPECT_EQ(ActiveTime(), absl::Seconds(30));
+
+  ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, 5);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 5);
+  Commit(5);
+  ASSERT_EQ(job_.state(), v1::SUSPENDED);
+  now_ += absl::Hours(1);
+  ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
+  now_ += absl::Hours(1);
+  EXPECT_EQ(ActiveTime(), absl::Seconds(30));
+  Run(5, "jobs/net-1/checkpoints/5");
+  now_ += absl::Seconds(5);
+  EXPECT_EQ(ActiveTime(), absl::Seconds(35));
+  now_ -= absl::Hours(10);
+  EXPECT_EQ(ActiveTime(), absl::Seconds(30)) << "a clock that was set back";
+}
+
+TEST_F(JobDeadlinesTest, AtItsDeadlineTheJobWritesACheckpointAndFails) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 20);
+  Sent();
+  Pass(absl::Seconds(99));
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_FALSE(job_.record().suspend_requested());
+
+  Pass(absl::Seconds(1));
+
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "what it has is in no checkpoint";
+  EXPECT_THAT(Sent(), IsSupersetOf({"w-0 pause", "w-1 pause"}));
+  const uint64_t revision = job_.record().revision();
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(job_.record().revision(), revision) << "it is told once";
+  RestartCoordinator();
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 21);
+  EXPECT_THAT(Sent(), IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}));
+  Commit(21);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "ACTIVE_DEADLINE");
+  EXPECT_THAT(job_.record().message(), AllOf(HasSubstr("active for 1m40s (active_deadline: 1m40s)"),
+                                             HasSubstr("of 100"), HasSubstr("stopped at step 21"),
+                                             HasSubstr("--set checkpoint.resume_from=net-1@21")));
+  EXPECT_FALSE(job_.record().suspend_requested());
+}
+
+TEST_F(JobDeadlinesTest, AJobThatHasACheckpointOfWhereItStandsWritesNoOther) {
+  Run();
+  Commit(50);
+  Pass(absl::Seconds(100));
+  Sent();
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 50);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+}
+
+TEST_F(JobDeadlinesTest, ADeadlineDoesNotWaitForACheckpointForEver) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 20);
+  Pass(absl::Seconds(100));
+  Pass(JobDeadlines::kStopPatience - absl::Seconds(1));
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_THAT(job_.record().message(), HasSubstr("no checkpoint of that could be written in 10m"));
+}
+
+TEST_F(JobDeadlinesTest, AJobThatHasNeverRunFailsWhenItHasWaitedTooLong) {
+  now_ += absl::Seconds(59);
+  EXPECT_FALSE(job_.WaitsTooLong(now_));
+  RestartCoordinator();
+  now_ += absl::Seconds(1);
+  ASSERT_TRUE(job_.WaitsTooLong(now_));
+  job_.StopWaiting("members: it needs 2 workers", now_);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
+  EXPECT_THAT(job_.record().message(),
+              HasSubstr("waited for 1m (start_timeout: 1m) for members: it needs 2 workers"));
+}
+
+TEST_F(JobDeadlinesTest, AJobThatHasRunIsSuspendedWithWhatItsShardsHold) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
+  now_ += absl::Seconds(10);
+  LoseWorker();
+  now_ += absl::Seconds(59);
+  EXPECT_FALSE(job_.WaitsTooLong(now_)) << "it waits since it recovers";
+  now_ += absl::Seconds(1);
+  ASSERT_TRUE(job_.WaitsTooLong(now_));
+
+  job_.StopWaiting("members: it has 1 workers and needs 2", now_);
+
+  EXPECT_TRUE(job_.RecoversToStop()) << "step 5 is in no checkpoint";
+  RestartCoordinator();
+  EXPECT_TRUE(job_.RecoversToStop());
+  Report("w-0", v1::MEMBER_HALTED, 5);
+  SayHalted("p-0", 4, 5);
+  SayHalted("p-1", 5, 5);
+  Schedule(5, "", job_.plan());
+  ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, 5);
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, 5);
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "its checkpoint is not committed yet";
+  Commit(5);
+  TakeEffects();
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
+  EXPECT_THAT(job_.record().message(),
+              AllOf(HasSubstr("for members: it has 1 workers and needs 2; stopped at step 5"),
+                    HasSubstr("`muster resume net-1`")));
+  ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
+  EXPECT_EQ(job_.state(), v1::QUEUED);
+  EXPECT_FALSE(job_.WaitsTooLong(now_)) << "it waits anew";
+  now_ += absl::Seconds(60);
+  job_.StopWaiting("members", now_);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED) << "it has run, and does not fail";
+}
+
+TEST_F(JobDeadlinesTest, WithNobodyToRecoverItTheJobGoesBackToItsCheckpoint) {
+  Run();
+  Commit(4);
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
+  LoseWorker();
+  now_ += absl::Seconds(60);
+  job_.StopWaiting("members", now_);
+  ASSERT_EQ(job_.state(), v1::RECOVERING);
+
+  job_.StopWithoutRecovering(now_);
+
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
+  EXPECT_THAT(job_.record().message(), HasSubstr("goes back to jobs/net-1/checkpoints/4"));
+  EXPECT_THAT(Sent(), IsSupersetOf({"w-0 release", "p-0 release", "p-1 release"}));
+}
+
+TEST_F(JobDeadlinesTest, AStopThatWaitsForShardsThatAreLostMeanwhileIsMadeAtOnce) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
+  LoseWorker();
+  now_ += absl::Seconds(60);
+  job_.StopWaiting("members", now_);
+  job_.MemberLost("p-0", "crashed", now_);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
+TEST_F(JobDeadlinesTest, AUsersSuspensionOfARecoveryWaitsForItHoweverLongThatTakes) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
+  LoseWorker();
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_TRUE(job_.RecoversToStop());
+  job_.StopWithoutRecovering(now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+}
+
+}  // namespace
+}  // namespace muster
