@@ -114,6 +114,21 @@ void AddTimes(const v1::Job& job, absl::Time now, std::string& text) {
   }
 }
 
+void AddRecoveries(const v1::Job& job, std::string& text) {
+  const v1::JobRecovery& recovery = job.recovery();
+  if (recovery.count() == 0) return;
+  std::string line = absl::StrCat(recovery.count());
+  if (recovery.in_row() > 1) {
+    absl::StrAppend(&line, ", the last ", recovery.in_row(), " without a new step between");
+  }
+  absl::StrAppend(&line, "; the last one at step ", recovery.step());
+  if (recovery.has_resumed_step()) {
+    absl::StrAppend(&line, ", resumed at step ", recovery.resumed_step());
+  }
+  AddLine(text, "Recoveries",
+          absl::StrCat(line, "; ", recovery.steps_again(), " steps were made again in all"));
+}
+
 }  // namespace
 
 bool IsTerminal(v1::JobState state) {
@@ -234,6 +249,7 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
       AddLine(text, "Remaining", FormatClock(ToDuration(progress.remaining())));
     }
   }
+  AddRecoveries(job, text);
   AddLine(text, "Checkpoint", job.checkpoint());
   for (const std::string& warning : job.warnings()) AddLine(text, "Warning", warning);
   absl::StrAppend(&text, "Spec\n", Indented(ToYaml(job.spec())));

@@ -11,7 +11,9 @@
 namespace muster::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kNow = 1'800'000'000;
 
@@ -149,6 +151,22 @@ TEST(OutputTest, TheTimesOfAJobFileAreShownWhileTheyPass) {
               HasSubstr("Deleted            2027-01-15 09:00:00 UTC (ttl_after_finished)\n"));
   job.set_checkpoint("jobs/char-gpt-1/checkpoints/5");
   EXPECT_THAT(DescribeJob(job, {}, now), HasSubstr("not by ttl_after_finished"));
+}
+
+TEST(OutputTest, RecoveriesAreShownWithWhatTheyCost) {
+  v1::Job job = RunningJob();
+  EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)), Not(HasSubstr("Recoveries")));
+  v1::JobRecovery& recovery = *job.mutable_recovery();
+  recovery.set_count(3);
+  recovery.set_in_row(2);
+  recovery.set_step(170);
+  recovery.set_steps_again(71);
+  EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
+              HasSubstr("Recoveries         3, the last 2 without a new step between; the last one "
+                        "at step 170; 71 steps were made again in all\n"));
+  recovery.set_resumed_step(100);
+  EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
+              HasSubstr("at step 170, resumed at step 100; "));
 }
 
 TEST(OutputTest, AnAllreduceJobHasNoPs) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,6 +81,7 @@ void RecoveryTracker::Returned(const std::string& member) {
 void RecoveryTracker::Take(const v1::WatchJobResponse& update, absl::Duration now) {
   const uint32_t generation_before = job_.generation();
   job_ = update.job();
+  if (!steps_again_before_) steps_again_before_ = job_.recovery().steps_again();
   for (const v1::JobEvent& event : update.events()) TakeEvent(event);
   if (job_.generation() != generation_before) first_step_.reset();
   if (!first_step_ && job_.state() == v1::RUNNING) first_step_ = job_.progress().step();
@@ -95,12 +95,6 @@ void RecoveryTracker::Take(const v1::WatchJobResponse& update, absl::Duration no
 void RecoveryTracker::TakeEvent(const v1::JobEvent& event) {
   const v1::JobState before = std::exchange(last_event_state_, event.state());
   if (event.state() == v1::RECOVERING && before != v1::RECOVERING) ++recoveries_[event.reason()];
-  // Where it goes on only the message tells: "steps 40 to 200".
-  long first = 0;
-  if (event.reason() == "STARTED" && job_.has_recovery() &&
-      std::sscanf(event.message().c_str(), "steps %ld to", &first) == 1) {
-    steps_again_ += std::max<int64_t>(0, job_.recovery().step() - first);
-  }
 }
 
 bool RecoveryTracker::IsOver(const Open& open) const {

@@ -74,7 +74,9 @@ class RecoveryTracker {
   // How often the job began to recover, by the reason of that event.
   const std::map<std::string, int>& recoveries() const { return recoveries_; }
   // Steps that were made once more because a recovery went back to before them.
-  int64_t steps_again() const { return steps_again_; }
+  int64_t steps_again() const {
+    return job_.recovery().steps_again() - steps_again_before_.value_or(0);
+  }
 
  private:
   struct Open {
@@ -93,7 +95,7 @@ class RecoveryTracker {
   std::optional<int64_t> first_step_;  // heard of in this generation since it runs
   v1::JobState last_event_state_ = v1::JOB_STATE_UNSPECIFIED;
   std::map<std::string, int> recoveries_;
-  int64_t steps_again_ = 0;
+  std::optional<int64_t> steps_again_before_;  // the job was watched
 };
 
 struct RecoveryFigures {

@@ -114,23 +114,15 @@ TEST(RecoveryTrackerTest, AJobThatEndsWellHasRecoveredAndOneThatFailsHasNot) {
   }
 }
 
-TEST(RecoveryTrackerTest, StepsThatAreMadeAgainAreThoseFromWhereItGoesOn) {
+TEST(RecoveryTrackerTest, OfTheStepsThatAreMadeAgainThoseFromBeforeAreNotCounted) {
   RecoveryTracker tracker;
-  v1::WatchJobResponse started = Event(v1::RUNNING, "STARTED");
-  started.mutable_events(0)->set_message("steps 0 to 1000");
-  tracker.Take(started, absl::Seconds(1));
+  v1::WatchJobResponse update = Event(v1::RUNNING, "STARTED");
+  update.mutable_job()->mutable_recovery()->set_steps_again(70);
+  tracker.Take(update, absl::Seconds(1));
   EXPECT_EQ(tracker.steps_again(), 0);
-
-  for (const int64_t made : {170, 230}) {
-    started.mutable_job()->mutable_recovery()->set_step(made);
-    started.mutable_events(0)->set_message("steps 100 to 1000");
-    tracker.Take(started, absl::Seconds(2));
-  }
-  EXPECT_EQ(tracker.steps_again(), 70 + 130);
-
-  started.mutable_events(0)->set_message("steps 230 to 1000");
-  tracker.Take(started, absl::Seconds(3));
-  EXPECT_EQ(tracker.steps_again(), 200);
+  update.mutable_job()->mutable_recovery()->set_steps_again(200);
+  tracker.Take(update, absl::Seconds(2));
+  EXPECT_EQ(tracker.steps_again(), 130);
 }
 
 TEST(RecoveryTrackerTest, RecoveriesAreCountedByTheReasonThatBeganThem) {

@@ -242,6 +242,7 @@ void Job::Wait(const std::string& reason, const std::string& message, absl::Time
 
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
+  NoteWhereItResumes(plan->first_step());
   if (state() == v1::RECOVERING) CloseRecords(plan->first_step(), now);
   plan_ = std::move(plan);
   plan_bytes_ = nullptr;
@@ -266,6 +267,15 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
                    " ps, from step ", plan_->first_step()),
       now);
   SendWantedToAll(now);
+}
+
+// All who are left have told what they made.
+void Job::NoteWhereItResumes(int64_t first_step) {
+  if (!record_.has_recovery() || record_.recovery().has_resumed_step()) return;
+  v1::JobRecovery& recovery = *record_.mutable_recovery();
+  const int64_t made = std::max(recovery.step(), ledger_.steps_before());
+  recovery.set_resumed_step(first_step);
+  recovery.set_steps_again(recovery.steps_again() + std::max<int64_t>(0, made - first_step));
 }
 
 absl::Status Job::Cancel(absl::Time now) {

@@ -172,6 +172,7 @@ class Job {
   void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);
   void LetLeave(absl::Time now);
+  void NoteWhereItResumes(int64_t first_step);
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
               absl::Time now);

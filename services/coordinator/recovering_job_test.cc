@@ -354,6 +354,30 @@ TEST_F(RecoveringJobTest, RecoveriesThatBringNothingAreMadeEverMoreSlowlyAndEnd)
               HasSubstr("3 recoveries in a row have brought no new step (restart.max_restarts)"));
 }
 
+TEST_F(RecoveringJobTest, TheStepsThatAreMadeAgainAreCountedWhenItIsKnownWhereTheJobGoesOn) {
+  Run();
+  Tell("w-0", Steps(v1::MEMBER_RUNNING, 0, 8));
+  Tell("w-1", Steps(v1::MEMBER_RUNNING, 0, 8));
+  job_.MemberLost("w-1", "crashed", now_);
+  EXPECT_EQ(job_.record().recovery().step(), 8);
+  EXPECT_FALSE(job_.record().recovery().has_resumed_step());
+  Tell("w-0", Steps(v1::MEMBER_HALTED, 8, 1));
+  HaltAll(7, 8);
+  GoOn();
+  EXPECT_EQ(job_.record().recovery().resumed_step(), 8);
+  EXPECT_EQ(job_.record().recovery().steps_again(), 0);
+
+  Commit(5);
+  job_.MemberLost("p-0", "crashed", now_);
+  EXPECT_FALSE(job_.record().recovery().has_resumed_step());
+  for (const char* name : {"w-0", "w-1", "p-1"}) job_.Report(name, nullptr, now_);
+  now_ += Interruption::kFirstBackoff;
+  TakeEffects();
+  Schedule(5, "jobs/net-1/checkpoints/5");
+  EXPECT_EQ(job_.record().recovery().resumed_step(), 5);
+  EXPECT_EQ(job_.record().recovery().steps_again(), 3);
+}
+
 TEST_F(RecoveringJobTest, ARecoveryThatBringsAStepForgetsThoseBefore) {
   Run();
   for (int64_t step = 0; step < 8; ++step) {
