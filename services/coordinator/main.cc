@@ -22,6 +22,7 @@
 #include "grpcpp/server_posix.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
+#include "lib/fleet/health_server.h"
 #include "lib/fleet/security_flags.h"
 #include "lib/limits/limits.h"
 #include "lib/security/tls_folder.h"
@@ -160,6 +161,11 @@ int Main() {
     LOG(ERROR) << "--metrics: " << served;
     return ExitCodeOf(served);
   }
+  const auto health = HealthServerFromFlags("coordinator");
+  if (!health.ok()) {
+    LOG(ERROR) << health.status().message();
+    return ExitCodeOf(health.status());
+  }
   auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
                                         .data_visible = absl::GetFlag(FLAGS_data_visible),
                                         .lease = absl::GetFlag(FLAGS_lease),
@@ -216,9 +222,11 @@ int Main() {
     return kExitConfig;
   }
 
+  (*health)->ReadyWhile([] { return true; });
   while (stop.Await(kTick) == 0) (*coordinator)->Tick();
 
   LOG(INFO) << "stopping";
+  (*health)->Leave();
   server->GetHealthCheckService()->SetServingStatus(false);
   (*door)->StopAccepting();
   server->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);

@@ -17,6 +17,7 @@
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/departure.h"
 #include "lib/fleet/fleet_client.h"
+#include "lib/fleet/health_server.h"
 #include "lib/fleet/security_flags.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -95,6 +96,11 @@ int Main() {
     return kExitUnavailable;
   }
 
+  const auto health = HealthServerFromFlags("ps");
+  if (!health.ok()) {
+    LOG(ERROR) << health.status().message();
+    return absl::IsInvalidArgument(health.status()) ? kExitConfig : kExitUnavailable;
+  }
   const absl::StatusOr<TransportFactory> transport = TransportFromFlags(
       {.pollers = threads}, metrics,
       security->reaches_beyond_host() ? DataReach::kAnywhere : DataReach::kThisHost);
@@ -123,10 +129,12 @@ int Main() {
                       .drained = StopSignal::Raise},
                      server->get());
   reporter = &client;
+  (*health)->ReadyWhile([&client] { return client.attached(); });
   LOG(INFO) << name << ": " << threads << " shard threads, " << memory_bytes
             << " bytes for shards, metrics at " << metrics.url();
 
   const int signal = stop.Await();
+  (*health)->Leave();
   const bool refused = !client.refusal().ok();
   LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", leaving";
   if (!refused) LeaveFleet(client, stop, absl::GetFlag(FLAGS_drain_timeout));

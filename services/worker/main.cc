@@ -18,6 +18,7 @@
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/departure.h"
 #include "lib/fleet/fleet_client.h"
+#include "lib/fleet/health_server.h"
 #include "lib/fleet/security_flags.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -112,6 +113,11 @@ int Main() {
     return kExitUnavailable;
   }
 
+  const auto health = HealthServerFromFlags("worker");
+  if (!health.ok()) {
+    LOG(ERROR) << health.status().message();
+    return absl::IsInvalidArgument(health.status()) ? kExitConfig : kExitUnavailable;
+  }
   const absl::StatusOr<TransportFactory> transport = TransportFromFlags(
       {.busy_threads = threads * static_cast<int>(devices.size())}, metrics,
       security->reaches_beyond_host() ? DataReach::kAnywhere : DataReach::kThisHost);
@@ -150,10 +156,12 @@ int Main() {
                       .drained = StopSignal::Raise},
                      &worker);
   reporter = &client;
+  (*health)->ReadyWhile([&client] { return client.attached(); });
   LOG(INFO) << name << ": " << devices.size() << " devices with " << threads
             << " threads each, metrics at " << metrics.url();
 
   const int signal = stop.Await();
+  (*health)->Leave();
   const bool refused = !client.refusal().ok();
   LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", leaving";
   if (!refused) LeaveFleet(client, stop, absl::GetFlag(FLAGS_drain_timeout));

@@ -1,0 +1,149 @@
+#include "lib/fleet/health_server.h"
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/ext/health_check_service_server_builder_option.h"
+#include "grpcpp/impl/server_builder_option.h"
+#include "grpcpp/impl/server_builder_plugin.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "lib/status/status.h"
+#include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
+
+ABSL_FLAG(
+    std::string, health, "",
+    "host:port of gRPC health alone, in plaintext, for probes; port 0 picks one, empty: none");
+
+namespace muster {
+namespace {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+// A probe is one small call at a time.
+constexpr int kRequestBytesMax = 1024;
+constexpr int kStreamsOfConnectionMax = 8;
+
+// What is linked into the program, reflection for one, stays off this port.
+class WithoutPlugins final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->clear();
+  }
+};
+
+absl::Status CheckAddress(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  uint32_t port = 0;
+  if (colon != address.npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) &&
+      port <= UINT16_MAX) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", address, "' is no host:port; try 0.0.0.0:9410"));
+}
+
+}  // namespace
+
+class HealthServer::Impl final : public grpc::health::v1::Health::CallbackService {
+ public:
+  explicit Impl(absl::string_view role) : role_(role) {}
+  ~Impl() override {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  absl::Status Listen(const std::string& address) {
+    grpc::ServerBuilder builder;
+    builder.SetOption(std::make_unique<WithoutPlugins>());
+    // The one that gRPC brings cannot be alone on a server.
+    builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+    builder.SetMaxReceiveMessageSize(kRequestBytesMax);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfConnectionMax);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    if (server_ != nullptr && port_ != 0) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address,
+                     ": is another process using the port, and is the host one of this machine? "
+                     "Port 0 picks a free one"));
+  }
+
+  void ReadyWhile(std::function<bool()> ready) {
+    absl::MutexLock lock(&mu_);
+    ready_ = std::move(ready);
+  }
+
+  int port() const { return port_; }
+
+ private:
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
+                                  const HealthCheckRequest* request,
+                                  HealthCheckResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (!request->service().empty() && request->service() != role_) {
+      reactor->Finish(grpc::Status(
+          grpc::StatusCode::NOT_FOUND,
+          absl::StrCat("'", request->service(), "' is not served here; '' and '", role_, "' are")));
+      return reactor;
+    }
+    const bool serving = request->service().empty() || Ready();
+    response->set_status(serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING);
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  bool Ready() {
+    absl::MutexLock lock(&mu_);
+    return ready_ != nullptr && ready_();
+  }
+
+  const std::string role_;
+  absl::Mutex mu_;
+  std::function<bool()> ready_ ABSL_GUARDED_BY(mu_);  // null: not ready
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Listen(const std::string& address,
+                                                                   absl::string_view role) {
+  std::unique_ptr<Impl> impl;
+  if (!address.empty()) {
+    if (absl::Status good = CheckAddress(address); !good.ok()) return good;
+    impl = std::make_unique<Impl>(role);
+    if (absl::Status listens = impl->Listen(address); !listens.ok()) return listens;
+  }
+  return std::unique_ptr<HealthServer>(new HealthServer(std::move(impl)));
+}
+
+HealthServer::HealthServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HealthServer::~HealthServer() = default;
+
+void HealthServer::ReadyWhile(std::function<bool()> ready) {
+  if (impl_ != nullptr) impl_->ReadyWhile(std::move(ready));
+}
+
+void HealthServer::Leave() { ReadyWhile(nullptr); }
+
+int HealthServer::port() const { return impl_ == nullptr ? 0 : impl_->port(); }
+
+absl::StatusOr<std::unique_ptr<HealthServer>> HealthServerFromFlags(absl::string_view role) {
+  auto server = HealthServer::Listen(absl::GetFlag(FLAGS_health), role);
+  if (!server.ok()) return Annotate(server.status(), "--health");
+  return server;
+}
+
+}  // namespace muster
