@@ -1,0 +1,24 @@
+#!/bin/bash
+# Writes what the overlays make: k8s/rendered/*.yaml, which are committed and tested, and can be applied without kustomize; and
+# tests/k8s/everything.yaml, all components together.
+#
+#   k8s/render.sh [ROOT]       ROOT: another folder than the repository
+#
+# Needs kubectl of 1.27 or later; MUSTER_KUBECTL names another than the one in PATH. Exit code 69: there is none.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")"
+root=$PWD/..
+destination=$(realpath "${1:-$root}")
+kubectl=${MUSTER_KUBECTL:-kubectl}
+version=$("$kubectl" version --client 2>/dev/null | sed -n 's/^Kustomize Version: v//p') || version=
+case $version in
+  5.* | [6-9].*) ;;
+  *) echo "render: needs kubectl with kustomize 5 or later; $kubectl has ${version:-none}" >&2; exit 69 ;;
+esac
+render() { # overlay, file
+  mkdir -p "$(dirname "$destination/$2")"
+  "$kubectl" kustomize "$1" >"$destination/$2.new"
+  mv "$destination/$2.new" "$destination/$2"
+}
+for overlay in overlays/*/; do render "$overlay" "k8s/rendered/$(basename "$overlay").yaml"; done
+render ../tests/k8s/everything tests/k8s/everything.yaml

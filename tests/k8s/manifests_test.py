@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""The rendered manifests against two versions of Kubernetes' schema and against each other, the programs and the example job;
+that rendering gives the committed bytes; and that each of many faults would be found."""
+
+import copy
+import functools
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+
+import yaml  # noqa: E402
+
+import manifests  # noqa: E402
+
+RENDERED = sorted(glob.glob(os.path.join(ROOT, "k8s", "rendered", "*.yaml"))) + [os.path.join(HERE, "everything.yaml")]
+VERSIONS = ["1.27", "1.37"]
+PROGRAMS = {role: os.path.join(ROOT, "services", role, "main") for role in ("coordinator", "ps", "worker")}
+
+
+def read(*path):
+    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+VERSION = read("VERSION").strip()
+PENDING = {"tls", "insecure"}  # flags of the control plane's TLS, which is being built
+
+
+@functools.lru_cache(maxsize=None)
+def program_flags():
+    """By role. --help would leave out the flags of libraries."""
+    accepted = {}
+    for role, program in PROGRAMS.items():
+        told = subprocess.run([program, "--helpfull"], capture_output=True, text=True, check=False).stdout
+        accepted[role] = set(re.findall(r"^ +--([a-z_]+) \(", told, re.MULTILINE)) | PENDING
+        if "metrics" not in accepted[role]:
+            raise AssertionError(f"{program} --helpfull names no --metrics:\n{told}")
+    return accepted
+
+
+def faults_of(objects, versions=tuple(VERSIONS)):
+    schemas = [manifests.load_schema(os.path.join(HERE, f"schema-{version}.json")) for version in versions]
+    faults = [fault for schema in schemas for fault in manifests.schema_faults(objects, schema)]
+    # What has no such field may well have no such meaning.
+    return faults or manifests.Semantics(objects, VERSION, program_flags()).check()
+
+
+class Manifests(unittest.TestCase):
+    def test_have_no_faults(self):
+        self.assertGreaterEqual(len(RENDERED), 4)
+        for path in RENDERED:
+            with self.subTest(path=os.path.basename(path)):
+                self.assertEqual(faults_of(manifests.load(path)), [])
+
+    def test_are_what_kustomize_makes_of_the_overlays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            told = subprocess.run([os.path.join(ROOT, "k8s", "render.sh"), folder], capture_output=True, text=True, check=False)
+            if told.returncode == 69:
+                # As gtest says it, for the summary of tools/test.sh.
+                print(f"tests/k8s/manifests_test.py:1: Skipped\nmanifests are not rendered again: {told.stderr.strip()}")
+                self.skipTest(told.stderr.strip())
+            self.assertEqual(told.returncode, 0, told.stderr)
+            made = sorted(glob.glob(os.path.join(folder, "**", "*.yaml"), recursive=True))
+            self.assertEqual([os.path.basename(path) for path in made],
+                             [os.path.basename(path) for path in RENDERED])
+            for path in made:
+                with open(path, encoding="utf-8") as file:
+                    self.assertEqual(file.read(), read(os.path.relpath(path, folder)),
+                                     f"{os.path.basename(path)} is not up to date: run k8s/render.sh")
+
+    def test_have_alerts_that_prometheus_understands(self):
+        rules = next(thing for thing in manifests.load(os.path.join(HERE, "everything.yaml")) if thing["kind"] == "PrometheusRule")
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            print("tests/k8s/manifests_test.py:2: Skipped\nalerts are not checked: there is no promtool")
+            self.skipTest("there is no promtool")
+        told = subprocess.run([promtool, "check", "rules", "/dev/stdin"], input=yaml.safe_dump(rules["spec"]), text=True,
+                              capture_output=True, check=False)
+        self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
+        self.assertIn("5 rules found", told.stdout)
+
+    def test_give_the_example_job_what_it_asks_for(self):
+        objects = manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml"))
+        job_path = os.path.join(ROOT, "k8s", "jobs", "char_gpt.yaml")
+        text = os.path.join(ROOT, "k8s", "components", "example-text", "text.txt")  # of the workers' path nothing is here
+        told = subprocess.run([os.path.join(ROOT, "cli", "muster"), "validate", job_path, "--set", f"data.text.path={text}"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
+        job = yaml.safe_load(read("k8s", "jobs", "char_gpt.yaml"))
+        workloads = {thing["metadata"]["name"]: thing for thing in objects if thing["kind"] == "StatefulSet"}
+        self.assertLessEqual(job["resources"]["ps"], workloads["muster-ps"]["spec"]["replicas"])
+        self.assertLessEqual(job["resources"]["workers"]["min"], workloads["muster-worker"]["spec"]["replicas"])
+        worker = workloads["muster-worker"]["spec"]["template"]["spec"]
+        folder, name = os.path.split(job["data"]["text"]["path"])
+        mounts = [mount["name"] for mount in worker["containers"][0]["volumeMounts"] if mount["mountPath"] == folder]
+        self.assertEqual(len(mounts), 1, f"nothing is mounted at {folder}")
+        config = next(volume["configMap"]["name"] for volume in worker["volumes"] if volume["name"] == mounts[0])
+        data = next(thing["data"] for thing in objects if thing["kind"] == "ConfigMap" and thing["metadata"]["name"] == config)
+        self.assertIn(name, data)
+
+
+# Faults. Each is (what the message says, the overlay, kind, name, what is done to the object).
+
+
+def workload(change):
+    """A change of a StatefulSet's pod."""
+    return lambda thing: change(thing["spec"]["template"]["spec"])
+
+
+def container(change):
+    return workload(lambda pod: change(pod["containers"][0]))
+
+
+def delete(*path):
+    def change(thing):
+        for key in path[:-1]:
+            thing = thing[key]
+        del thing[path[-1]]
+    return change
+
+
+def put(value, *path):
+    def change(thing):
+        for key in path[:-1]:
+            thing = thing[key]
+        thing[path[-1]] = value
+    return change
+
+
+def settings(file, old, new):
+    def change(thing):
+        if old not in thing["data"][file]:
+            raise AssertionError(f"there is no {old} in {file}")
+        thing["data"][file] = thing["data"][file].replace(old, new)
+    return change
+
+
+DEV, TCP, ALL = "dev-cpu", "gpu-tcp", "everything"
+SET, MAP, NET = "StatefulSet", "ConfigMap", "NetworkPolicy"
+FAULTS = [
+    ("replica: no such field", DEV, SET, "muster-ps", put(3, "spec", "replica")),
+    ("must be of type integer, is '2'", DEV, SET, "muster-ps", put("2", "spec", "replicas")),
+    ("template: is missing", DEV, SET, "muster-ps", delete("spec", "template")),
+    ("no such kind", DEV, SET, "muster-ps", put("apps/v1beta1", "apiVersion")),
+    ("livenessprobe: no such field", DEV, SET, "muster-worker",
+     container(lambda it: it.update(livenessprobe=it.pop("livenessProbe")))),
+    ("must be a list", DEV, SET, "muster-worker", container(put("--name=x", "args"))),
+    ("does not select its own pods", DEV, SET, "muster-ps",
+     put("muster-pss", "spec", "selector", "matchLabels", "app.kubernetes.io/name")),
+    ("a version in what cannot be changed", DEV, SET, "muster-coordinator",
+     put({"app.kubernetes.io/version": "0.2.0"}, "spec", "volumeClaimTemplates", 0, "metadata", "labels")),
+    ("is no headless Service", DEV, SET, "muster-worker", put("muster-workers", "spec", "serviceName")),
+    ("would never all start", DEV, SET, "muster-worker", put("OrderedReady", "spec", "podManagementPolicy")),
+    ("two coordinators", DEV, SET, "muster-coordinator", put(2, "spec", "replicas")),
+    ("no ServiceAccount", DEV, SET, "muster-ps", workload(put("default", "serviceAccountName"))),
+    ("no PriorityClass", DEV, SET, "muster-ps", workload(put("muster-pss", "priorityClassName"))),
+    ("no ConfigMap", DEV, SET, "muster-ps", workload(put("muster-settings", "volumes", 0, "configMap", "name"))),
+    ("nobody makes the Secret", TCP, SET, "muster-ps",
+     workload(lambda pod: pod["volumes"][1]["secret"].update(secretName="muster-tls"))),
+    ("no PersistentVolumeClaim", TCP, "PersistentVolumeClaim", "muster-data", put("data", "metadata", "name")),
+    ("no volume tmp2 to mount", DEV, SET, "muster-ps", container(lambda it: it["volumeMounts"][-1].update(name="tmp2"))),
+    ("a token of the Kubernetes API", DEV, SET, "muster-ps", workload(delete("automountServiceAccountToken"))),
+    ("hostNetwork", DEV, SET, "muster-worker", workload(put(True, "hostNetwork"))),
+    ("is of the host", DEV, SET, "muster-worker",
+     workload(lambda pod: pod["volumes"].append({"name": "tmp", "hostPath": {"path": "/tmp"}}))),
+    ("allowPrivilegeEscalation", DEV, SET, "muster-ps", container(delete("securityContext", "allowPrivilegeEscalation"))),
+    ("readOnlyRootFilesystem", DEV, SET, "muster-ps", container(put(False, "securityContext", "readOnlyRootFilesystem"))),
+    ("seccompProfile", DEV, SET, "muster-ps", workload(delete("securityContext", "seccompProfile"))),
+    ("ALL must be dropped", DEV, SET, "muster-ps", container(delete("securityContext", "capabilities"))),
+    ("none may be added", DEV, SET, "muster-ps", container(put(["IPC_LOCK"], "securityContext", "capabilities", "add"))),
+    ("runAsNonRoot", DEV, SET, "muster-ps", workload(put(0, "securityContext", "runAsUser"))),
+    ("is not of version", DEV, SET, "muster-ps", container(put("muster-ps:latest", "image"))),
+    ("no request or no limit of memory", DEV, SET, "muster-coordinator", container(delete("resources", "limits", "memory"))),
+    ("requests are not limits", DEV, SET, "muster-worker", container(put("2", "resources", "limits", "cpu"))),
+    ("more memory is requested", DEV, SET, "muster-coordinator", container(put("1Gi", "resources", "limits", "memory"))),
+    ("the program has no such flag", DEV, MAP, "muster-settings", settings("ps.flags", "--metrics", "--metric")),
+    ("is no flag", DEV, MAP, "muster-settings", settings("ps.flags", "--metrics", "metrics")),
+    ("is in no ConfigMap", DEV, SET, "muster-ps", container(put("--flagfile=/etc/muster/settings/pss.flags", "args", 0))),
+    ("the port data is 9501", DEV, SET, "muster-ps", container(put(9501, "ports", 0, "containerPort"))),
+    ("nobody outside of the pod", DEV, MAP, "muster-settings", settings("coordinator.flags", "0.0.0.0:7070", "127.0.0.1:7070")),
+    ("there is no variable POD_NAME", DEV, SET, "muster-worker", container(delete("env"))),
+    ("there is no such Service", DEV, MAP, "muster-settings", settings("worker.flags", "muster-coordinator", "coordinator")),
+    ("does not fit the grace period", DEV, MAP, "muster-settings", settings("ps.flags", "280s", "5m")),
+    ("is on no volume", DEV, MAP, "muster-settings", settings("coordinator.flags", "/var/lib/muster", "/tmp2")),
+    ("--tls or --insecure", DEV, MAP, "muster-settings", settings("security.flags", "--insecure", "# nothing")),
+    ("no Secret is mounted there as a whole", TCP, SET, "muster-ps",
+     container(lambda it: it["volumeMounts"][1].update(subPath="tls.crt"))),
+    ("whoever reaches the port", DEV, MAP, "muster-settings", settings("links.flags", "auth", "none")),
+    ("readinessProbe must ask", DEV, SET, "muster-ps", container(put("worker", "readinessProbe", "grpc", "service"))),
+    ("livenessProbe must ask", DEV, SET, "muster-ps", container(put(9401, "livenessProbe", "grpc", "port"))),
+    ("kills what is only busy", DEV, SET, "muster-ps", container(put(1, "livenessProbe", "failureThreshold"))),
+    ("selects the pods of 0 workloads", DEV, "Service", "muster-ps", put({"app": "ps"}, "spec", "selector")),
+    ("the pods have no port", DEV, "Service", "muster-ps", put("grpc", "spec", "ports", 0, "targetPort")),
+    ("would have no name", DEV, "Service", "muster-worker", delete("spec", "publishNotReadyAddresses")),
+    ("would let no node be drained", DEV, "PodDisruptionBudget", "muster-ps", put(0, "spec", "maxUnavailable")),
+    ("selects no pods", DEV, NET, "muster-ps", put({"matchLabels": {"app": "ps"}}, "spec", "podSelector")),
+    ("policyTypes leave out", DEV, NET, "muster-ps", put(["Ingress"], "spec", "policyTypes")),
+    ("lets everybody through", DEV, NET, "muster-coordinator", delete("spec", "ingress", 0, "from")),
+    ("worker cannot reach port 7070", DEV, NET, "muster-members", put(7071, "spec", "egress", 0, "ports", 0, "port")),
+    ("cannot look up", DEV, NET, "muster-dns", put([], "spec", "egress")),
+    ("a pod that no rule names can be reached", DEV, NET, "muster-default-deny", put(["Egress"], "spec", "policyTypes")),
+    ("coordinator reaches other namespaces", DEV, NET, "muster-default-deny", put(["Ingress"], "spec", "policyTypes")),
+    ("a stranger reaches port 7070", DEV, NET, "muster-coordinator",
+     put({"matchLabels": {"app.kubernetes.io/name": "stranger"}}, "spec", "ingress", 0, "from", 1, "podSelector")),
+    ("namespace that is not made here", DEV, MAP, "muster-settings", put("default", "metadata", "namespace")),
+    ("uris: must be", TCP, "Certificate", "muster-ps", put(["spiffe://muster/worker"], "spec", "uris")),
+    ("another role would have its key", TCP, "Certificate", "muster-ps", put("muster-worker-tls", "spec", "secretName")),
+    ("dnsNames", TCP, "Certificate", "muster-coordinator", put(["muster"], "spec", "dnsNames")),
+    ("there is no issuer", TCP, "Certificate", "muster-ps", put("ca", "spec", "issuerRef", "name")),
+    ("not all pods have a port", ALL, "PodMonitor", "muster", put("grpc", "spec", "podMetricsEndpoints", 0, "port")),
+]
+
+
+class InjectedFaults(unittest.TestCase):
+    def test_are_all_caught(self):
+        self.assertGreaterEqual(len(FAULTS), 30)
+        whole = {os.path.basename(path).removesuffix(".yaml"): manifests.load(path) for path in RENDERED}
+        for message, overlay, kind, name, change in FAULTS:
+            with self.subTest(fault=message, kind=kind, name=name):
+                objects = copy.deepcopy(whole[overlay])
+                # Generated names have a hash behind them.
+                thing = next(it for it in objects if it["kind"] == kind and
+                             re.fullmatch(re.escape(name) + "(-[a-z0-9]{10})?", it["metadata"]["name"]))
+                change(thing)
+                faults = faults_of(objects)
+                self.assertTrue(any(message in fault for fault in faults), faults)
+
+
+if __name__ == "__main__":
+    unittest.main()
