@@ -1,0 +1,65 @@
+# Muster's images: coordinator, ps, worker, cli, ps-rdma, worker-cuda (tools/images.sh, docs/kubernetes.md).
+#
+#   docker build --target ps -t muster-ps:0.2.0 .
+#
+# All but the last hold one program and the libraries that it loads: no shell, no package manager. They run as 65532 with a
+# read-only root; what they write goes to volumes (the coordinator: /var/lib/muster) and /tmp.
+
+# Debian 12. Without a registry: tools/images.sh --debootstrap.
+ARG BASE=debian:12-slim
+# What worker-cuda runs on: CUDA 13's cuBLAS, cuDNN and NCCL in the loader's path, /bin/sh, glibc of any age (its own comes along).
+ARG CUDA_RUNTIME=nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04
+# The stage that has the roots: "build" makes them here, "prebuilt" finds them in the folder roots/ of the context.
+ARG ROOTS=build
+
+FROM ${BASE} AS build
+WORKDIR /src
+COPY . .
+RUN tools/setup.sh && apt-get install -y --no-install-recommends libucx0 ibverbs-providers
+# With CUDA where the base has the toolkit in /usr/local/cuda.
+RUN bazel build //:coordinator //:ps //:worker //:muster
+RUN tools/images.sh --roots bazel-bin /roots
+
+FROM ${BASE} AS prebuilt
+COPY roots/ /roots/
+
+FROM ${ROOTS} AS roots
+
+FROM scratch AS coordinator
+COPY --from=roots /roots/coordinator/ /
+USER 65532:65532
+EXPOSE 7070 9400 9410
+VOLUME /var/lib/muster
+ENTRYPOINT ["/usr/bin/muster-coordinator"]
+CMD ["--state_dir=/var/lib/muster"]
+
+FROM scratch AS ps
+COPY --from=roots /roots/ps/ /
+USER 65532:65532
+EXPOSE 9401 9410 9500
+ENTRYPOINT ["/usr/bin/muster-ps"]
+
+FROM scratch AS ps-rdma
+COPY --from=roots /roots/ps-rdma/ /
+USER 65532:65532
+EXPOSE 9401 9410 9500
+ENTRYPOINT ["/usr/bin/muster-ps"]
+
+FROM scratch AS worker
+COPY --from=roots /roots/worker/ /
+USER 65532:65532
+EXPOSE 9402 9410 9500
+ENTRYPOINT ["/usr/bin/muster-worker"]
+
+FROM scratch AS cli
+COPY --from=roots /roots/cli/ /
+USER 65532:65532
+ENTRYPOINT ["/usr/bin/muster"]
+
+# The driver comes from the node (NVIDIA's container runtime), CUDA's libraries from the base.
+FROM ${CUDA_RUNTIME} AS worker-cuda
+COPY --from=roots /roots/worker-cuda/ /opt/muster/
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER 65532:65532
+EXPOSE 9402 9410 9500
+ENTRYPOINT ["/opt/muster/muster-worker"]

@@ -1,0 +1,59 @@
+#!/bin/bash
+# Makes the root file system of an image: one program, stripped, what it loads, who it runs as, and nothing else: no shell.
+#
+#   tools/image_root.sh DEST NAME=PROGRAM [--rdma]      then DEST/usr/bin/NAME
+#
+# --rdma adds UCX and the drivers of RDMA cards. Where Debian's packages brought the libraries, usr/share/muster/packages.tsv
+# lists them with their versions, and usr/share/doc has their licences.
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '2,7s/^# \?//p' "$0" >&2; exit 2; }
+root=$1 name=${2%%=*} program=$(realpath "${2#*=}") rdma=${3:-}
+here=$(cd "$(dirname "$0")/.." && pwd)
+system=/usr/lib/x86_64-linux-gnu
+mkdir -p "$root"/{usr/bin,etc,tmp,lib64,usr/share/muster,usr/share/doc/muster} "$root$system"
+chmod 1777 "$root/tmp"
+ln -sfn usr/lib "$root/lib"
+
+libraries=() # where Debian's packages have them
+needed_by() { ldd "$1" | awk '/=> \//{print $3} /^[[:space:]]*\/.*ld-linux/{print $1}'; }
+add() { # a file, and what it loads
+  local library missing
+  missing=$(ldd "$1" | grep 'not found' || true)
+  [ -z "$missing" ] || { echo "image_root: $1 needs what is not here: $missing" >&2; exit 1; }
+  for library in $(needed_by "$1"); do
+    [ -e "$root$system/$(basename "$library")" ] || { cp -L "$library" "$root$system/" && libraries+=("$(realpath "$library")"); }
+  done
+}
+
+strip --strip-debug -o "$root/usr/bin/$name" "$program"
+chmod 755 "$root/usr/bin/$name"
+add "$program"
+if [ "$rdma" = --rdma ]; then
+  for library in "$system"/libucp.so.0 "$system"/ucx/*.so* "$system"/libibverbs/*.so; do
+    [ -e "$library" ] || continue
+    mkdir -p "$root$(dirname "$library")"
+    cp -a "$library" "$root$library"
+    [ -L "$library" ] || libraries+=("$library")
+    cp -L "$(realpath "$library")" "$root$(dirname "$library")/"
+    add "$library"
+  done
+  [ -e "$root$system/libucp.so.0" ] || { echo "image_root: --rdma: UCX is not installed here (apt-get install libucx0)" >&2; exit 1; }
+  cp -r /etc/libibverbs.d "$root/etc/" 2>/dev/null || true
+fi
+ln -sfn "..$system/ld-linux-x86-64.so.2" "$root/lib64/ld-linux-x86-64.so.2"
+
+# A name for the user that Kubernetes runs it as; a resolver without surprises.
+echo "muster:x:65532:65532:Muster:/tmp:/usr/sbin/nologin" >"$root/etc/passwd"
+echo "muster:x:65532:" >"$root/etc/group"
+echo "hosts: files dns" >"$root/etc/nsswitch.conf"
+cp "$here/LICENSE" "$root/usr/share/doc/muster/copyright"
+
+# Debian's packages name files with and without the /usr that /lib was merged into.
+{ printf 'package\tversion\n'
+  for library in "${libraries[@]}"; do
+    dpkg-query -S "$library" 2>/dev/null || dpkg-query -S "${library#/usr}" 2>/dev/null || true
+  done | cut -d: -f1 | sort -u | while read -r package; do
+    dpkg-query -W -f '${binary:Package}\t${Version}\n' "$package" | head -n 1
+    mkdir -p "$root/usr/share/doc/$package" && cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/"
+  done
+} >"$root/usr/share/muster/packages.tsv"

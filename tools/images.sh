@@ -1,0 +1,110 @@
+#!/bin/bash
+# Builds the container images with docker, podman or buildah, whichever is there.
+#
+#   tools/images.sh [OPTIONS] [TARGET...]      targets: coordinator ps worker cli ps-rdma worker-cuda; default: the first four
+#
+#   --programs DIR     takes the programs from DIR, a bazel-bin built on Debian 12, instead of building them in a container
+#   --base IMAGE       Debian 12, to build in (default debian:12-slim)
+#   --debootstrap      makes that base from Debian's packages, without a registry: needs root, debootstrap and buildah
+#   --prefix PREFIX    before the names: registry.example.com/team/
+#   --tool TOOL        docker, podman or buildah
+#   --save DIR         also writes NAME.tar.gz there, for docker load or ctr images import, and prints the sizes
+#   --roots BIN DEST   makes no image: only the roots of all of them, from the programs in BIN
+set -euo pipefail
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
+cd "$(dirname "$(realpath "$0")")/.."
+say() { echo "images: $*" >&2; }
+
+roots() { # bin, destination
+  tools/image_root.sh "$2/coordinator" muster-coordinator="$1/services/coordinator/main"
+  tools/image_root.sh "$2/ps" muster-ps="$1/services/ps/main"
+  tools/image_root.sh "$2/worker" muster-worker="$1/services/worker/main"
+  tools/image_root.sh "$2/cli" muster="$1/cli/muster"
+  if [ -e /usr/lib/x86_64-linux-gnu/libucp.so.0 ]; then
+    tools/image_root.sh "$2/ps-rdma" muster-ps="$1/services/ps/main" --rdma
+  else
+    say "no root of ps-rdma: UCX is not installed here (apt-get install libucx0 ibverbs-providers)"
+  fi
+  # With its own loader and libraries beside it, because its base may be another system than Debian.
+  tools/bundle.sh "$2/worker-cuda" muster-worker="$1/services/worker/main"
+}
+
+programs='' base='' debootstrap='' prefix='' tool='' save=''
+targets=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --roots) [ $# -eq 3 ] || usage; roots "$2" "$3"; exit ;;
+    --programs) programs=$(realpath "$2"); shift 2 ;;
+    --base) base=$2; shift 2 ;;
+    --debootstrap) debootstrap=1; shift ;;
+    --prefix) prefix=$2; shift 2 ;;
+    --tool) tool=$2; shift 2 ;;
+    --save) save=$(realpath -m "$2"); shift 2 ;;
+    -*) usage ;;
+    *) targets+=("$1"); shift ;;
+  esac
+done
+[ ${#targets[@]} -gt 0 ] || targets=(coordinator ps worker cli)
+if [ -z "$tool" ]; then
+  # A docker without its daemon is no docker.
+  for candidate in docker podman buildah; do
+    if command -v $candidate >/dev/null && { [ $candidate != docker ] || docker info >/dev/null 2>&1; }; then tool=$candidate; break; fi
+  done
+  [ -n "$tool" ] || { say "none of docker (with its daemon), podman and buildah is here; Debian has podman and buildah"; exit 69; }
+fi
+version=$(cat VERSION)
+commit=$(git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null) || commit=unknown
+work=$(mktemp -d "${TMPDIR:-/tmp}/muster-images.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+if [ -n "$debootstrap" ]; then
+  [ $tool = buildah ] || { say "--debootstrap goes with --tool buildah"; exit 2; }
+  base=localhost/muster-debian:12
+  if ! buildah inspect $base >/dev/null 2>&1; then
+    say "making $base by debootstrap"
+    debootstrap --variant=minbase bookworm "$work/debian" >"$work/log" 2>&1 || { tail -n 5 "$work/log" >&2; exit 1; }
+    # Packages come from where this machine has them.
+    cp -a /etc/apt/sources.list* /etc/apt/apt.conf.d "$work/debian/etc/apt/"
+    rm -rf "$work/debian/var/cache/apt/archives" "$work/debian/var/lib/apt/lists"
+    mkdir -p "$work/debian/var/cache/apt/archives/partial" "$work/debian/var/lib/apt/lists/partial"
+    container=$(buildah from scratch)
+    buildah add --quiet "$container" "$work/debian" / >/dev/null
+    buildah config --cmd bash "$container"
+    buildah commit --quiet --rm "$container" $base >/dev/null
+    rm -rf "$work/debian"
+  fi
+fi
+
+arguments=(--build-arg "BASE=${base:-debian:12-slim}")
+if [ -n "$programs" ]; then
+  say "taking the programs from $programs"
+  mkdir "$work/context"
+  roots "$programs" "$work/context/roots"
+  cp Dockerfile "$work/context/"
+  arguments+=(--build-arg ROOTS=prebuilt)
+  # Nothing runs in these stages: the base need be none.
+  [ -n "$base" ] || arguments+=(--build-arg BASE=scratch)
+else
+  # What is committed, so that the programs can say which commit they are.
+  git clone --quiet . "$work/context"
+fi
+build=("$tool" build)
+if [ "$tool" = buildah ]; then build=(buildah build --isolation "${BUILDAH_ISOLATION:-chroot}" --layers); fi
+[ -z "$save" ] || mkdir -p "$save"
+for target in "${targets[@]}"; do
+  image=${prefix}muster-$target:$version
+  say "building $image with $tool"
+  "${build[@]}" "${arguments[@]}" --target "$target" --tag "$image" \
+    --label org.opencontainers.image.title="muster-$target" --label org.opencontainers.image.version="$version" \
+    --label org.opencontainers.image.revision="$commit" --label org.opencontainers.image.licenses=Apache-2.0 \
+    --label org.opencontainers.image.description="Muster, a parameter-server system for training neural networks: $target" \
+    "$work/context" >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; exit 1; }
+  [ -n "$save" ] || continue
+  case $tool in
+    buildah) buildah push --quiet "$image" "docker-archive:$work/image.tar:$image" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; } ;;
+    *) $tool save -o "$work/image.tar" "$image" ;;
+  esac
+  gzip -c "$work/image.tar" >"$save/muster-$target.tar.gz"
+  rm -f "$work/image.tar"
+  echo "$image $(stat -c %s "$save/muster-$target.tar.gz") bytes compressed"
+done
