@@ -49,11 +49,10 @@ echo "hosts: files dns" >"$root/etc/nsswitch.conf"
 cp "$here/LICENSE" "$root/usr/share/doc/muster/copyright"
 
 # Debian's packages name files with and without the /usr that /lib was merged into.
+packages=$({ dpkg-query -S "${libraries[@]}" "${libraries[@]#/usr}" 2>/dev/null || true; } | cut -d: -f1 | sort -u)
 { printf 'package\tversion\n'
-  for library in "${libraries[@]}"; do
-    dpkg-query -S "$library" 2>/dev/null || dpkg-query -S "${library#/usr}" 2>/dev/null || true
-  done | cut -d: -f1 | sort -u | while read -r package; do
-    dpkg-query -W -f '${binary:Package}\t${Version}\n' "$package" | head -n 1
-    mkdir -p "$root/usr/share/doc/$package" && cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/"
-  done
+  [ -z "$packages" ] || dpkg-query -W -f '${Package}\t${Version}\n' $packages | sort -u
 } >"$root/usr/share/muster/packages.tsv"
+for package in $packages; do
+  mkdir -p "$root/usr/share/doc/$package" && cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/"
+done

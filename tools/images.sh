@@ -85,6 +85,7 @@ if [ -n "$programs" ]; then
   # Nothing runs in these stages: the base need be none.
   [ -n "$base" ] || arguments+=(--build-arg BASE=scratch)
 else
+  arguments+=(--build-arg ROOTS=build) # buildah does not see which stages a default needs
   # What is committed, so that the programs can say which commit they are.
   git clone --quiet . "$work/context"
 fi

@@ -12,7 +12,7 @@ packages=(
 )
 # What only tests use: the second compiler with its checks, promtool, ucx_perftest, Python for the tests that open our
 # files with other people's libraries.
-if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev prometheus ucx-utils procps python3 python3-numpy python3-pip python3-yaml); fi
+if [ "${1:-}" = --tests ]; then packages+=(clang clang-format clang-tidy libclang-rt-14-dev prometheus ucx-utils procps python3 python3-numpy python3-pip python3-yaml iproute2 nftables); fi
 
 if [ ! -r /etc/debian_version ]; then
   echo "setup: this is not Debian; install the equivalents of: ${packages[*]}" >&2

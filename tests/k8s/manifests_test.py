@@ -33,7 +33,6 @@ def read(*path):
 
 
 VERSION = read("VERSION").strip()
-PENDING = {"tls", "insecure"}  # flags of the control plane's TLS, which is being built
 
 
 @functools.lru_cache(maxsize=None)
@@ -42,15 +41,19 @@ def program_flags():
     accepted = {}
     for role, program in PROGRAMS.items():
         told = subprocess.run([program, "--helpfull"], capture_output=True, text=True, check=False).stdout
-        accepted[role] = set(re.findall(r"^ +--([a-z_]+) \(", told, re.MULTILINE)) | PENDING
+        accepted[role] = set(re.findall(r"^ +--([a-z_]+) \(", told, re.MULTILINE)) | manifests.PENDING
         if "metrics" not in accepted[role]:
             raise AssertionError(f"{program} --helpfull names no --metrics:\n{told}")
     return accepted
 
 
-def faults_of(objects, versions=tuple(VERSIONS)):
-    schemas = [manifests.load_schema(os.path.join(HERE, f"schema-{version}.json")) for version in versions]
-    faults = [fault for schema in schemas for fault in manifests.schema_faults(objects, schema)]
+@functools.lru_cache(maxsize=None)
+def schemas():
+    return [manifests.load_schema(os.path.join(HERE, f"schema-{version}.json")) for version in VERSIONS]
+
+
+def faults_of(objects):
+    faults = [fault for schema in schemas() for fault in manifests.schema_faults(objects, schema)]
     # What has no such field may well have no such meaning.
     return faults or manifests.Semantics(objects, VERSION, program_flags()).check()
 
@@ -207,6 +210,7 @@ FAULTS = [
     ("policyTypes leave out", DEV, NET, "muster-ps", put(["Ingress"], "spec", "policyTypes")),
     ("lets everybody through", DEV, NET, "muster-coordinator", delete("spec", "ingress", 0, "from")),
     ("worker cannot reach port 7070", DEV, NET, "muster-members", put(7071, "spec", "egress", 0, "ports", 0, "port")),
+    ("a client cannot reach", DEV, NET, "muster-client", delete("spec", "egress")),
     ("cannot look up", DEV, NET, "muster-dns", put([], "spec", "egress")),
     ("a pod that no rule names can be reached", DEV, NET, "muster-default-deny", put(["Egress"], "spec", "policyTypes")),
     ("coordinator reaches other namespaces", DEV, NET, "muster-default-deny", put(["Ingress"], "spec", "policyTypes")),

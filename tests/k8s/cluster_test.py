@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""The rendered overlay dev-cpu as a cluster of processes (cluster.py): its example job is trained, pods are deleted, the workers
+scaled, everything is rolled out anew while it trains, and the model must come out the same to the bit.
+
+Needs root, unshare, iproute2 and nftables; says that it was skipped where it lacks them. Takes a minute.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+
+import cluster  # noqa: E402
+import manifests  # noqa: E402
+
+TOOLS = ("unshare", "nsenter", "ip", "nft")
+ENTERED = "MUSTER_TEST_IS_THE_NODE"
+PATIENCE_S = 60
+LOG_LINES = 40  # of each pod, when something fails
+JOB = os.path.join(ROOT, "k8s", "jobs", "char_gpt.yaml")
+# What a step computes must not depend on how many there will be, nor on how many workers there are.
+FIXED = ["resources.workers={min: 2, max: 2}", "training.schedule={warmup_steps: 50}"]
+ENDLESS = "training.steps=1000000"
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "needs root"
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)}"
+    tried = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "nft", "list", "ruleset"],
+                           capture_output=True, text=True, check=False)
+    return tried.stderr.strip().splitlines()[-1] if tried.returncode else None
+
+
+class Fleet(unittest.TestCase):
+    """One fleet for all; the parts come in the order of their names."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.begin = time.monotonic()
+        cls.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        os.chmod(cls.folder, 0o755)
+        objects = manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml"))
+        manifests.leave_out_pending(objects)
+        cls.now, cls.next = {}, {}
+        for role in ("coordinator", "ps", "worker"):
+            image, later = (os.path.join(cls.folder, version, role) for version in ("now", "next"))
+            subprocess.run([os.path.join(ROOT, "tools", "image_root.sh"), image,
+                            f"muster-{role}={ROOT}/services/{role}/main"], check=True)
+            # No other version is at hand: the same programs as another image.
+            shutil.copytree(image, later, symlinks=True)
+            cls.now[f"muster-{role}"], cls.next[f"muster-{role}"] = image, later
+        cls.say("images are made")
+        cls.cluster = cluster.Cluster(os.path.join(cls.folder, "node"), objects, cls.now, cls.say)
+        cls.cluster.apply()
+        cls.cluster.await_ready(PATIENCE_S)
+        cls.say("all pods are ready")
+
+    @classmethod
+    def say(cls, text):
+        print(f"{time.monotonic() - cls.begin:5.1f} s  {text}", flush=True)
+
+    def run(self, result=None):
+        before = len(result.failures) + len(result.errors)
+        super().run(result)
+        if len(result.failures) + len(result.errors) > before:
+            logs = os.path.join(self.cluster.folder, "logs")
+            for name in sorted(os.listdir(logs)):
+                with open(os.path.join(logs, name), encoding="utf-8", errors="replace") as file:
+                    print(f"== {name}\n{''.join(file.readlines()[-LOG_LINES:])}")
+
+    def muster(self, *arguments, code=0):
+        address = self.cluster.service_addresses["muster-coordinator"]
+        told = subprocess.run([os.path.join(ROOT, "cli", "muster"), f"--server={address}:7070", *arguments],
+                              capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual(told.returncode, code, f"muster {' '.join(arguments)}: {told.stdout}{told.stderr}")
+        return told.stdout
+
+    def submit(self, *settings):
+        sets = [word for setting in settings for word in ("--set", setting)]
+        return self.muster("-o", "name", "submit", JOB, *sets).strip().rsplit("/", 1)[-1]
+
+    def job(self, job):
+        return json.loads(self.muster("-o", "json", "get", job))
+
+    def await_job(self, job, what, holds):
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            now = self.job(job)
+            if holds(now):
+                return now
+            self.assertNotIn(now["state"], ("FAILED", "CANCELLED"), now)
+            self.assertLess(time.monotonic(), deadline, f"{what}: {json.dumps(now)}")
+            time.sleep(0.1)
+
+    def model(self, checkpoint):
+        """SHA-256 of a checkpoint's files but its manifest, by name: the same training writes the same bytes."""
+        folder = os.path.join(self.folder, checkpoint)
+        self.muster("checkpoint", "get", checkpoint, folder)
+        sums = {}
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(".safetensors"):
+                with open(os.path.join(folder, name), "rb") as file:
+                    sums[name] = hashlib.sha256(file.read()).hexdigest()
+        self.assertIn("model-00001-of-00001.safetensors", sums)
+        return sums
+
+    def step(self, job):
+        return int(self.job(job).get("progress", {}).get("step", 0))
+
+    def workers_of(self, job):
+        members = json.loads(self.muster("-o", "json", "members"))["members"]
+        return sum(member["role"] == "WORKER" and job in member.get("jobs", []) for member in members)
+
+    def await_steps(self, job, what):
+        """The job goes on: it has made steps since now."""
+        begin = self.step(job)
+        self.await_job(job, what, lambda now: now["state"] in ("RUNNING", "SUCCEEDED") and
+                       int(now["progress"].get("step", 0)) > begin)
+
+    def test_1_policies_keep_strangers_out(self):
+        fleet = self.cluster
+        service = fleet.service_addresses["muster-coordinator"]
+        fleet.stranger("stranger", {"app.kubernetes.io/name": "stranger"})
+        fleet.stranger("client", {"muster.io/client": "true"})
+        ps, worker = fleet.pods["muster-ps-0"].address, fleet.pods["muster-worker-0"].address
+        for source, address, port, may in [
+                ("client", service, 7070, True), ("muster-worker-0", ps, 9500, True), ("muster-ps-1", ps, 9500, True),
+                ("muster-worker-0", fleet.pods["muster-worker-1"].address, 9402, False), ("stranger", service, 7070, False),
+                ("stranger", ps, 9500, False), ("stranger", ps, 9410, False), ("stranger", worker, 9402, False),
+                ("client", ps, 9500, False), ("muster-ps-0", cluster.GATEWAY, 22, False)]:
+            with self.subTest(source=source, address=address, port=port):
+                self.assertEqual(fleet.can_connect(source, address, port), may)
+
+    def test_2_pods_may_do_nothing_else(self):
+        for name, pod in self.cluster.pods.items():
+            if pod.container is None:
+                continue
+            with open(f"/proc/{pod.container.pid}/status", encoding="utf-8") as file:
+                status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+            self.assertEqual(status["Uid"].split(), ["65532"] * 4, name)
+            self.assertEqual([int(status[field], 16) for field in ("CapEff", "CapPrm", "CapBnd")], [0, 0, 0], name)
+            self.assertEqual(status["NoNewPrivs"].strip(), "1", name)
+            self.assertEqual(status["NSpid"].split()[-1], "1", name)
+            self.assertFalse(os.access(f"/proc/{pod.container.pid}/root/bin/sh", os.F_OK), name)
+
+    def test_3_the_example_job_succeeds_as_given(self):
+        told = self.muster("submit", "--wait", JOB)
+        self.assertIn("char-gpt-1", told)
+        self.say("the example job is trained")
+
+    def test_4_a_job_survives_every_pod_and_a_new_version(self):
+        fleet = self.cluster
+        disturbed = self.submit(ENDLESS, *FIXED)
+        self.await_steps(disturbed, "the first steps")
+        for name in sorted(fleet.pods):
+            if fleet.pods[name].container is None:
+                continue
+            fleet.replace(name)
+            fleet.await_ready(PATIENCE_S)
+            self.await_steps(disturbed, f"a step after {name} was deleted")
+            self.say(f"step {self.step(disturbed)}: goes on without the old {name}")
+        fleet.roll_out(self.next, 2 * PATIENCE_S)
+        self.await_steps(disturbed, "a step after the rolling update")
+        self.say(f"step {self.step(disturbed)}: all pods are of the new version")
+        for name, pod in fleet.pods.items():
+            if pod.container is not None:
+                role = name.split("-")[1]
+                self.assertTrue(os.path.samefile(f"/proc/{pod.container.pid}/root/usr/bin/muster-{role}",
+                                                 f"{self.next['muster-' + role]}/usr/bin/muster-{role}"), name)
+
+        saved = json.loads(self.muster("-o", "json", "checkpoint", "save", disturbed))
+        step = int(saved["name"].rsplit("/", 1)[1])
+        self.muster("cancel", disturbed)
+        undisturbed = self.submit(f"training.steps={step}", *FIXED)
+        self.muster("wait", undisturbed, "--timeout", f"{2 * PATIENCE_S}s")
+        self.say(f"step {step}: trained undisturbed as well")
+        self.assertEqual(self.model(f"{undisturbed}@{step}"), self.model(f"{disturbed}@{step}"))
+
+    def test_5_a_job_follows_the_number_of_workers(self):
+        fleet = self.cluster
+        job = self.submit(ENDLESS)
+        self.await_job(job, "two workers", lambda now: now["state"] == "RUNNING" and self.workers_of(job) == 2)
+        fleet.scale("muster-worker", 3)
+        fleet.await_ready(PATIENCE_S)
+        self.await_job(job, "a third worker", lambda now: now["state"] == "RUNNING" and self.workers_of(job) == 3)
+        self.await_steps(job, "a step of three workers")
+        self.say(f"step {self.step(job)}: three workers")
+        fleet.scale("muster-worker", 1)
+        self.await_job(job, "one worker", lambda now: now["state"] == "RUNNING" and self.workers_of(job) == 1)
+        self.await_steps(job, "a step of one worker")
+        self.say(f"step {self.step(job)}: one worker")
+        self.muster("cancel", job)
+
+    def test_6_everything_ends_in_its_grace_period(self):
+        self.cluster.shut_down()
+        for ended in self.cluster.ended:
+            self.assertEqual((ended.exit_code, ended.killed, ended.restarts), (0, False, 0), ended)
+
+
+def main():
+    reason = why_not()
+    if reason:
+        # As gtest says it, for the summary of tools/test.sh.
+        print(f"tests/k8s/cluster_test.py:1: Skipped\nmanifests are not run: {reason}")
+        return
+    if ENTERED not in os.environ:
+        # A node of its own. What runs in its process namespace ends with it.
+        os.execvpe("unshare", ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation",
+                               "private", sys.executable, os.path.abspath(__file__), *sys.argv[1:]], {**os.environ, ENTERED: "1"})
+    unittest.main()
+
+
+if __name__ == "__main__":
+    main()
