@@ -476,8 +476,9 @@ class Semantics:
             self.fault(f"uris: must be spiffe://muster/{role}")
         if spec["secretName"] != f"muster-{role}-tls":
             self.fault("secretName: another role would have its key")
-        if set(spec.get("usages", [])) < {"server auth", "client auth"}:
-            self.fault("usages: both ends of a connection show it")
+        side = "server auth" if role == "coordinator" else "client auth"
+        if side not in spec.get("usages", []):
+            self.fault(f"usages: {role} shows it as {side}")
         if role == "coordinator" and not {"muster-coordinator", "localhost"} <= set(spec.get("dnsNames", [])):
             self.fault("dnsNames: members dial muster-coordinator, and users localhost")
 

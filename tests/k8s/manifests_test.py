@@ -219,6 +219,7 @@ FAULTS = [
     ("namespace that is not made here", DEV, MAP, "muster-settings", put("default", "metadata", "namespace")),
     ("uris: must be", TCP, "Certificate", "muster-ps", put(["spiffe://muster/worker"], "spec", "uris")),
     ("another role would have its key", TCP, "Certificate", "muster-ps", put("muster-worker-tls", "spec", "secretName")),
+    ("usages", TCP, "Certificate", "muster-ps", put(["server auth"], "spec", "usages")),
     ("dnsNames", TCP, "Certificate", "muster-coordinator", put(["muster"], "spec", "dnsNames")),
     ("there is no issuer", TCP, "Certificate", "muster-ps", put("ca", "spec", "issuerRef", "name")),
     ("not all pods have a port", ALL, "PodMonitor", "muster", put("grpc", "spec", "podMetricsEndpoints", 0, "port")),
