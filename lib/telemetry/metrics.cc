@@ -1,29 +1,23 @@
 #include "lib/telemetry/metrics.h"
 
 #include <dirent.h>
-#include <netdb.h>
-#include <poll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <fstream>
 #include <iterator>
-#include <sstream>
-#include <thread>
+#include <limits>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "lib/status/status.h"
+#include "lib/telemetry/page_server.h"
 #include "lib/version/version.h"
 #include "prometheus/collectable.h"
-#include "prometheus/exposer.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
 
@@ -54,6 +48,14 @@ double ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+// Infinite where there is no limit.
+double FileDescriptorsMax() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur == RLIM_INFINITY ? std::numeric_limits<double>::infinity()
+                                         : static_cast<double>(limit.rlim_cur);
+}
+
 double CountEntries(const char* directory) {
   DIR* handle = opendir(directory);
   if (handle == nullptr) return 0;
@@ -77,6 +79,8 @@ class ProcessCollector : public prometheus::Collectable {
                ResidentBytes()),
         Family("process_open_fds", "Open file descriptors.", MetricType::Gauge,
                CountEntries("/proc/self/fd")),
+        Family("process_max_fds", "Limit of open file descriptors.", MetricType::Gauge,
+               FileDescriptorsMax()),
         Family("process_threads", "Threads.", MetricType::Gauge, CountEntries("/proc/self/task")),
         Family("process_start_time_seconds", "Start time since the Unix epoch.", MetricType::Gauge,
                start_time_),
@@ -94,55 +98,17 @@ class ProcessCollector : public prometheus::Collectable {
   const double start_time_ = StartTimeSeconds();
 };
 
-// Connects to a port of this machine and hangs up; whether anybody answers is no matter.
-void Knock(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return;
-  const int socket_fd =
-      socket(found->ai_family, found->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (socket_fd >= 0) {
-    connect(socket_fd, found->ai_addr, found->ai_addrlen);
-    pollfd ready{.fd = socket_fd, .events = POLLOUT};
-    poll(&ready, 1, /*timeout=*/20);
-    close(socket_fd);
-  }
-  freeaddrinfo(found);
-}
-
-void Expose(prometheus::Exposer& exposer,
-            const std::shared_ptr<const prometheus::Collectable>& collectable) {
-  // It is only asked to Collect(), which is const.
-  exposer.RegisterCollectable(std::const_pointer_cast<prometheus::Collectable>(collectable));
-}
-
 }  // namespace
 
-Metrics::Metrics()
+Metrics::Metrics(MetricLabels build)
     : registry_(
           std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)),
       others_({std::make_shared<ProcessCollector>()}) {
-  Gauge("muster_build_info", "1, with the version as a label.", {{"version", Version()}}).Set(1);
+  build["version"] = Version();
+  Gauge("muster_build_info", "1, with what this program is as labels.", build).Set(1);
 }
 
-// The HTTP library's listener sees that it is to end when somebody connects, or after two seconds:
-// a process that stops would wait for them. So somebody connects, until it has seen it.
-Metrics::~Metrics() {
-  if (exposer_ == nullptr) return;
-  const std::vector<int> ports = exposer_->GetListeningPorts();
-  std::atomic<bool> ended = false;
-  std::thread visitor([&] {
-    while (!ended && !ports.empty()) {
-      Knock(bound_host_, ports.front());
-      poll(nullptr, 0, /*timeout=*/2);
-    }
-  });
-  exposer_.reset();
-  ended = true;
-  visitor.join();
-}
+Metrics::~Metrics() = default;
 
 prometheus::Counter& Metrics::Counter(const std::string& name, const std::string& help,
                                       const MetricLabels& labels) {
@@ -165,39 +131,40 @@ prometheus::Histogram& Metrics::Histogram(const std::string& name, const std::st
 }
 
 void Metrics::Add(std::shared_ptr<const prometheus::Collectable> others) {
-  if (exposer_ != nullptr) Expose(*exposer_, others);
+  absl::MutexLock lock(&mu_);
   others_.push_back(std::move(others));
 }
 
-void Metrics::RemoveGauge(const std::string& name, prometheus::Gauge& gauge) {
+void Metrics::Remove(const std::string& name, prometheus::Counter& counter) {
+  prometheus::BuildCounter().Name(name).Register(*registry_).Remove(&counter);
+}
+
+void Metrics::Remove(const std::string& name, prometheus::Gauge& gauge) {
   prometheus::BuildGauge().Name(name).Register(*registry_).Remove(&gauge);
 }
 
+void Metrics::Remove(const std::string& name, prometheus::Histogram& histogram) {
+  prometheus::BuildHistogram().Name(name).Register(*registry_).Remove(&histogram);
+}
+
 std::vector<double> Metrics::DurationBuckets() {
-  return {1e-4, 2.5e-4, 6e-4, 1.5e-3, 4e-3, 0.01, 0.025, 0.06, 0.15, 0.4, 1, 2.5, 10, 60};
+  return {1e-4, 2.5e-4, 6e-4, 1.5e-3, 4e-3, 0.01, 0.025, 0.06,
+          0.15, 0.4,    1,    2.5,    10,   60,   300,   1800};
 }
 
 absl::Status Metrics::Serve(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("metrics address '", address, "' is not host:port"));
+  auto server = PageServer::Start(address, "/metrics", [this] { return Render(); });
+  if (absl::IsInvalidArgument(server.status())) {
+    return Annotate(server.status(), "metrics address");
   }
-  try {
-    exposer_ = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
-  } catch (const std::exception& error) {
-    return WithReason(
-        absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ", error.what(),
-                                            "; is another process using the port?")),
-        "METRICS_PORT_UNAVAILABLE");
+  if (!server.ok()) {
+    return WithReason(absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ": ",
+                                                          server.status().message(),
+                                                          "; is another process using the port?")),
+                      "METRICS_PORT_UNAVAILABLE");
   }
-  exposer_->RegisterCollectable(registry_);
-  for (const auto& other : others_) Expose(*exposer_, other);
-  host_ = address.substr(0, colon);
-  // As the resolver takes it: without the brackets of an IPv6 address.
-  bound_host_ = std::string(absl::StripSuffix(absl::StripPrefix(host_, "["), "]"));
-  if (bound_host_ == "0.0.0.0" || bound_host_.empty()) bound_host_ = "127.0.0.1";
-  if (bound_host_ == "::") bound_host_ = "::1";
+  server_ = *std::move(server);
+  host_ = address.substr(0, address.rfind(':'));
   if (host_ == "0.0.0.0" || host_ == "[::]" || host_.empty()) {
     char name[256] = "localhost";
     gethostname(name, sizeof(name) - 1);
@@ -207,13 +174,17 @@ absl::Status Metrics::Serve(const std::string& address) {
 }
 
 std::string Metrics::url() const {
-  if (exposer_ == nullptr || exposer_->GetListeningPorts().empty()) return "";
-  return absl::StrCat("http://", host_, ":", exposer_->GetListeningPorts().front(), "/metrics");
+  return server_ == nullptr ? "" : absl::StrCat("http://", host_, ":", server_->port(), "/metrics");
 }
 
 std::string Metrics::Render() const {
   std::vector<MetricFamily> families = registry_->Collect();
-  for (const auto& other : others_) {
+  Collectables others;
+  {
+    absl::MutexLock lock(&mu_);
+    others = others_;
+  }
+  for (const auto& other : others) {
     for (MetricFamily& family : other->Collect()) families.push_back(std::move(family));
   }
   return prometheus::TextSerializer().Serialize(families);

@@ -6,26 +6,30 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 
 namespace prometheus {
 class Collectable;
-class Exposer;
 class Registry;
 }  // namespace prometheus
 
 namespace muster {
 
+class PageServer;
+
 using MetricLabels = std::map<std::string, std::string>;
 
-// Thread-safe, but Add() and Serve() are for one thread, before anybody calls Render(). Metrics
-// live as long as this object; look them up once, then observe: no lock on a counter's path.
+// Thread-safe, but Serve() is for one thread, once. Metrics live as long as this object, unless
+// they are removed; look them up once, then observe: no lock on a counter's path.
 class Metrics {
  public:
-  Metrics();
+  // `build`: labels of muster_build_info beside the version.
+  explicit Metrics(MetricLabels build = {});
   ~Metrics();
 
   prometheus::Counter& Counter(const std::string& name, const std::string& help,
@@ -37,11 +41,14 @@ class Metrics {
                                    const MetricLabels& labels = {},
                                    const std::vector<double>& buckets = DurationBuckets());
   // Metrics that somebody else keeps, as they are when they are scraped.
-  void Add(std::shared_ptr<const prometheus::Collectable> others);
-  // Forgets one labelled gauge (a job that ended). The reference must not be used after.
-  void RemoveGauge(const std::string& name, prometheus::Gauge& gauge);
+  void Add(std::shared_ptr<const prometheus::Collectable> others) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets one labelled metric (of a job that ended, of a peer that is gone). The reference must
+  // not be used after.
+  void Remove(const std::string& name, prometheus::Counter& counter);
+  void Remove(const std::string& name, prometheus::Gauge& gauge);
+  void Remove(const std::string& name, prometheus::Histogram& histogram);
 
-  // 100 us to 60 s, 14 buckets.
+  // 100 us to half an hour, 16 buckets: no wait of a healthy cluster is longer than the last one.
   static std::vector<double> DurationBuckets();
 
   // Starts http://<address>/metrics; `address` is "host:port", port 0 picks a free one. UNAVAILABLE
@@ -51,15 +58,16 @@ class Metrics {
   std::string url() const;
 
   // The text exposition, as the endpoint would answer.
-  std::string Render() const;
+  std::string Render() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  std::shared_ptr<prometheus::Registry> registry_;
-  // Beside the registry; the process is the first.
-  std::vector<std::shared_ptr<const prometheus::Collectable>> others_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  std::string host_;        // as others reach it
-  std::string bound_host_;  // as this process does
+  using Collectables = std::vector<std::shared_ptr<const prometheus::Collectable>>;
+
+  const std::shared_ptr<prometheus::Registry> registry_;
+  mutable absl::Mutex mu_;
+  Collectables others_ ABSL_GUARDED_BY(mu_);  // beside the registry; the process is the first
+  std::unique_ptr<PageServer> server_;
+  std::string host_;  // as others reach it
 };
 
 }  // namespace muster

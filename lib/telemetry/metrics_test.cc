@@ -1,14 +1,47 @@
 #include "lib/telemetry/metrics.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
+
+// What a scrape of the address, on loopback, is answered.
+std::string Get(const std::string& url) {
+  int port = 0;
+  EXPECT_TRUE(
+      absl::SimpleAtoi(url.substr(url.rfind(':') + 1, url.rfind('/') - url.rfind(':') - 1), &port))
+      << url;
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << url;
+  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  EXPECT_EQ(write(fd, request.data(), request.size()), request.size());
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t n; (n = read(fd, buffer, sizeof(buffer))) > 0;) {
+    answer.append(buffer, static_cast<size_t>(n));
+  }
+  close(fd);
+  return answer;
+}
 
 TEST(MetricsTest, SameNameAndLabelsAreOneMetric) {
   Metrics metrics;
@@ -20,25 +53,62 @@ TEST(MetricsTest, SameNameAndLabelsAreOneMetric) {
   EXPECT_THAT(metrics.Render(), HasSubstr("muster_test_total{kind=\"b\"} 1"));
 }
 
-TEST(MetricsTest, RemovedGaugeIsNotRendered) {
+TEST(MetricsTest, WhatWasRemovedIsNotRendered) {
   Metrics metrics;
   auto& gauge = metrics.Gauge("muster_test_step", "Help.", {{"job", "j"}});
+  auto& counter = metrics.Counter("muster_test_total", "Help.", {{"job", "j"}});
+  auto& histogram = metrics.Histogram("muster_test_seconds", "Help.", {{"job", "j"}});
+  metrics.Counter("muster_test_total", "Help.", {{"job", "other"}});
   gauge.Set(5);
   EXPECT_THAT(metrics.Render(), HasSubstr("muster_test_step{job=\"j\"} 5"));
 
-  metrics.RemoveGauge("muster_test_step", gauge);
+  metrics.Remove("muster_test_step", gauge);
+  metrics.Remove("muster_test_total", counter);
+  metrics.Remove("muster_test_seconds", histogram);
 
-  EXPECT_THAT(metrics.Render(), Not(HasSubstr("muster_test_step{")));
+  EXPECT_THAT(metrics.Render(), Not(HasSubstr("job=\"j\"")));
+  EXPECT_THAT(metrics.Render(), HasSubstr("muster_test_total{job=\"other\"} 0"));
+}
+
+TEST(MetricsTest, DurationsReachBeyondAMinute) {
+  const std::vector<double> buckets = Metrics::DurationBuckets();
+  EXPECT_TRUE(std::ranges::is_sorted(buckets));
+  EXPECT_GT(buckets.back(), 60);
 }
 
 TEST(MetricsTest, EveryProcessReportsItself) {
   Metrics metrics;
   const std::string text = metrics.Render();
   for (const char* name :
-       {"muster_build_info{version=", "process_cpu_seconds_total ",
+       {"muster_build_info{version=", "process_max_fds ", "process_cpu_seconds_total ",
         "process_resident_memory_bytes ", "process_open_fds ", "process_start_time_seconds "}) {
     EXPECT_THAT(text, HasSubstr(name));
   }
+}
+
+TEST(MetricsTest, WhatTheProgramIsStandsBesideItsVersion) {
+  EXPECT_THAT(Metrics({{"commit", "71f0bcc9d2a1"}, {"kind", "opt"}}).Render(),
+              ContainsRegex("muster_build_info.commit=\"71f0bcc9d2a1\",kind=\"opt\",version=\""));
+}
+
+// Before anything else is added, a page has what every process exports and nothing of the library
+// that serves it.
+TEST(MetricsTest, ThePageHasNothingButOurMetrics) {
+  Metrics metrics;
+  ASSERT_TRUE(metrics.Serve("127.0.0.1:0").ok());
+  const std::string answer = Get(metrics.url());
+
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(answer, HasSubstr("\nmuster_build_info{"));
+  EXPECT_THAT(answer, Not(HasSubstr("exposer_")));
+}
+
+TEST(MetricsTest, WhatIsAddedLaterIsOnThePage) {
+  Metrics metrics;
+  ASSERT_TRUE(metrics.Serve("127.0.0.1:0").ok());
+  metrics.Gauge("muster_test_step", "Help.").Set(7);
+
+  EXPECT_THAT(Get(metrics.url()), HasSubstr("\nmuster_test_step 7\n"));
 }
 
 TEST(MetricsTest, ServesOnAFreePortAndRefusesATakenOne) {

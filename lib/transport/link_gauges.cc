@@ -59,7 +59,7 @@ void LinkGauges::Drop(absl::string_view job, absl::string_view peer, const Metri
       shown.jobs.erase(found);
     }
     if (shown.jobs.empty()) {
-      metrics_.RemoveGauge(kName, *shown.gauge);
+      metrics_.Remove(kName, *shown.gauge);
       it = shown_.erase(it);
     } else {
       ++it;

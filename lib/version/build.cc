@@ -52,4 +52,11 @@ std::string ToText(const Build& build) {
                       build.cuda ? ", CUDA, " : ", no CUDA, ", build.compiler, "\n");
 }
 
+std::map<std::string, std::string> ToLabels(const Build& build) {
+  return {{"commit", build.commit},
+          {"kind", build.kind},
+          {"cuda", build.cuda ? "true" : "false"},
+          {"compiler", build.compiler}};
+}
+
 }  // namespace muster

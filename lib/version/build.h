@@ -1,6 +1,7 @@
 // What this program was built from, and how.
 #pragma once
 
+#include <map>
 #include <string>
 
 namespace muster {
@@ -19,5 +20,8 @@ Build ThisBuild();
 
 // "muster 0.2.0\ncommit 71f0bcc9d2a1\nbuild opt, CUDA, g++ 12.2.0\n"
 std::string ToText(const Build& build);
+
+// For muster_build_info: commit, kind, cuda ("true" or "false") and compiler.
+std::map<std::string, std::string> ToLabels(const Build& build);
 
 }  // namespace muster

@@ -92,7 +92,7 @@ void CoordinatorMetrics::ForgetMember(const std::string& member) {
   absl::MutexLock lock(&mu_);
   auto it = heartbeat_ages_.find(member);
   if (it == heartbeat_ages_.end()) return;
-  metrics_->RemoveGauge(kHeartbeatAge, *it->second);
+  metrics_->Remove(kHeartbeatAge, *it->second);
   heartbeat_ages_.erase(it);
 }
 
@@ -111,7 +111,7 @@ void CoordinatorMetrics::ForgetJob(const std::string& job) {
   absl::MutexLock lock(&mu_);
   auto it = by_job_.find(job);
   if (it == by_job_.end()) return;
-  for (auto& [name, gauge] : it->second) metrics_->RemoveGauge(name, *gauge);
+  for (auto& [name, gauge] : it->second) metrics_->Remove(name, *gauge);
   by_job_.erase(it);
 }
 

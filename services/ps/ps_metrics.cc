@@ -141,9 +141,9 @@ void PsMetrics::ShowVerdict(const std::string& job, double loss_scale, int64_t s
 
 void PsMetrics::ForgetJob(const std::string& job) {
   links_.Forget(job);
-  metrics_.RemoveGauge("muster_ps_version", VersionOf(job));
-  metrics_.RemoveGauge("muster_ps_loss_scale", LossScaleOf(job));
-  metrics_.RemoveGauge("muster_ps_skipped_steps_in_row", SkipsInRowOf(job));
+  metrics_.Remove("muster_ps_version", VersionOf(job));
+  metrics_.Remove("muster_ps_loss_scale", LossScaleOf(job));
+  metrics_.Remove("muster_ps_skipped_steps_in_row", SkipsInRowOf(job));
 }
 
 }  // namespace muster
