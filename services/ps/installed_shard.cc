@@ -3,11 +3,27 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <utility>
 
 namespace muster {
+namespace {
+
+std::vector<std::string> WorkersOf(const v1::JobPlan& plan) {
+  std::vector<std::string> workers;
+  for (const v1::PlanWorker& worker : plan.workers()) workers.push_back(worker.member());
+  return workers;
+}
+
+// 0: steps wait for nobody.
+int RanksAwaited(const v1::JobPlan& plan) {
+  const v1::SyncMode mode = plan.spec().sync().mode();
+  return mode == v1::SSP || mode == v1::ASP ? 0 : plan.workers_size();
+}
+
+}  // namespace
 
 InstalledShard::InstalledShard(const Environment& environment,
                                std::unique_ptr<ParameterShard> shard, ShardListener* listener,
@@ -20,7 +36,9 @@ InstalledShard::InstalledShard(const Environment& environment,
       registrations_(std::move(registrations)),
       links_(links),
       workers_(shard_->plan().workers_size(), PeerId::kNone),
-      shards_(shard_->plan().shards_size(), PeerId::kNone) {
+      shards_(shard_->plan().shards_size(), PeerId::kNone),
+      counts_(environment.metrics->AddShard(shard_->plan().job(), WorkersOf(shard_->plan()))),
+      gate_wait_(RanksAwaited(shard_->plan())) {
   shard_->set_output(this);
   PublishVersion();
 }
@@ -36,6 +54,19 @@ void InstalledShard::Retire() {
   if (!retired_) retired_at_ = Clock::now();
   retired_ = true;
   shard_->Retire();
+}
+
+void InstalledShard::CountPush(const WireHeader& header, size_t bytes) {
+  counts_->pushes.Add(1);
+  counts_->push_bytes.Add(static_cast<int64_t>(bytes));
+  if (header.chunk > gate_chunk_) return;
+  if (header.chunk < gate_chunk_) {
+    gate_chunk_ = header.chunk;
+    gate_wait_ = GateWait(RanksAwaited(plan()));
+  }
+  const GateWait::Clock::duration wait =
+      gate_wait_.Arrived(static_cast<int64_t>(header.step), GateWait::Clock::now());
+  counts_->gate_wait[header.rank].Add(std::chrono::nanoseconds(wait).count());
 }
 
 bool InstalledShard::HasSeat(const Seat& seat) const {
@@ -97,6 +128,7 @@ void InstalledShard::SendTo(Rank rank, const WireHeader& header,
     return;
   }
   environment_.counts->params_bytes.Add(static_cast<int64_t>(payload.size()));
+  counts_->params_bytes.Add(static_cast<int64_t>(payload.size()));
   environment_.transport->Send(peer, header, payload, std::move(done));
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
 #include "proto/muster/v1/plan.pb.h"
+#include "services/ps/gate_wait.h"
 #include "services/ps/job_links.h"
 #include "services/ps/ps_metrics.h"
 #include "services/ps/shard_listener.h"
@@ -61,6 +63,9 @@ class InstalledShard : public ShardOutput {
   void Retire();
   bool retired() const { return retired_; }
   Clock::time_point retired_at() const { return retired_at_; }
+
+  // A gradient of so many bytes, in its sender's generation. To be called before the shard is told.
+  void CountPush(const WireHeader& header, size_t bytes);
 
   // The rank of a worker, the number of another shard.
   struct Seat {
@@ -112,6 +117,10 @@ class InstalledShard : public ShardOutput {
   std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
   bool retired_ = false;
   Clock::time_point retired_at_;
+  const std::shared_ptr<JobCounts> counts_;
+  GateWait gate_wait_;
+  // Of those that are pushed, the first of the model: it is the last that a worker has ready.
+  uint32_t gate_chunk_ = std::numeric_limits<uint32_t>::max();
   UpdateTimer update_timer_;
   int64_t late_pushes_ = 0;  // counted in the metrics
 };

@@ -24,6 +24,7 @@
 #include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/transport_flags.h"
+#include "lib/version/build.h"
 #include "lib/version/version.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/ps/parameter_server.h"
@@ -90,7 +91,7 @@ int Main() {
     LOG(ERROR) << "--coordinator, --tls: " << coordinator.status().message();
     return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
   }
-  Metrics metrics;
+  Metrics metrics(ToLabels(ThisBuild()));
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;

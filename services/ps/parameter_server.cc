@@ -30,7 +30,9 @@ ParameterServer::ParameterServer(Options options)
                     .budget = &budget_,
                     .checkpoints = &checkpoints_,
                     .metrics = &metrics_,
-                    .report_soon = options_.report_soon}) {}
+                    .report_soon = options_.report_soon}) {
+  metrics_.memory_bytes.Set(static_cast<double>(budget_.capacity_bytes()));
+}
 
 ParameterServer::~ParameterServer() { Stop(); }
 

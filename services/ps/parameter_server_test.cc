@@ -214,7 +214,15 @@ TEST_F(ParameterServerTest, ServesAJobFromPrepareToRelease) {
   FakeWorker worker(&network_, plan, hello_);
   for (int64_t step = 0; step < 4; ++step) worker.Step(step);
   EXPECT_EQ(ReportOf(plan)->next_step(), 4);
-  EXPECT_NE(metrics_.Render().find("muster_ps_version{job=\"job-7\"} 4"), std::string::npos);
+  const std::string serving = metrics_.Render();
+  for (const std::string& line :
+       {absl::StrCat("muster_ps_version{job=\"job-7\"} 4"),
+        absl::StrCat("muster_ps_job_pushes_total{job=\"job-7\"} ", 4 * plan.chunks_size()),
+        absl::StrCat("muster_ps_gate_wait_seconds_total{job=\"job-7\",worker=\"",
+                     plan.workers(0).member(), "\"} 0")}) {
+    EXPECT_NE(serving.find(line), std::string::npos) << line << "\n" << serving;
+  }
+  EXPECT_EQ(serving.find("muster_ps_job_bytes{job=\"job-7\"} 0"), std::string::npos);
 
   // The final checkpoint, one stream per shard.
   AwaitReport(plan, [](const v1::JobReport& report) {
@@ -240,6 +248,13 @@ TEST_F(ParameterServerTest, ServesAJobFromPrepareToRelease) {
   const absl::Time deadline = absl::Now() + kPatience;
   while (UsedBytes() > 0 && absl::Now() < deadline) continue;
   EXPECT_EQ(UsedBytes(), 0);
+  while (metrics_.Render().find("job=\"job-7\"") != std::string::npos && absl::Now() < deadline) {
+    continue;  // the shards' last words
+  }
+  EXPECT_EQ(metrics_.Render().find("job=\"job-7\""), std::string::npos);
+  EXPECT_NE(metrics_.Render().find(absl::StrCat("muster_ps_pushes_total ", 4 * plan.chunks_size())),
+            std::string::npos)
+      << "what this process has done stays";
 }
 
 TEST_F(ParameterServerTest, ServesSeveralJobsAtOnce) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/thread_counts.h"
@@ -28,6 +29,18 @@ struct alignas(128) ShardCounts {
   ThreadHistogram push_staleness;  // steps
 };
 
+// What one shard of a job counts, and only its thread writes.
+struct alignas(128) JobCounts {
+  JobCounts(std::string job, std::vector<std::string> workers);
+
+  const std::string job;
+  const std::vector<std::string> workers;  // by rank
+  ThreadCount pushes;
+  ThreadCount push_bytes;
+  ThreadCount params_bytes;
+  std::vector<ThreadCount> gate_wait;  // by rank, nanoseconds
+};
+
 // References into `metrics`, which outlives this: looked up once. Counters and gauges take no lock.
 class PsMetrics {
  public:
@@ -41,23 +54,30 @@ class PsMetrics {
   void ShowVersion(const std::string& job, int64_t version);
   // Of a job whose steps are judged.
   void ShowVerdict(const std::string& job, double loss_scale, int64_t skips_in_row);
+  // Memory of the job's shards here.
+  void ShowBytes(const std::string& job, int64_t bytes);
   void ForgetJob(const std::string& job);
   // For one more thread; lives as long as `metrics`. Any thread.
   ShardCounts& AddShardThread();
   // Of all threads.
   int64_t pushes() const;
+  // For a shard of `job`; what it counts is shown while somebody holds it. Any thread.
+  std::shared_ptr<JobCounts> AddShard(std::string job, std::vector<std::string> workers);
 
  private:
   class ShardCountsOfAll;
+  class JobCountsOfAll;
 
   prometheus::Gauge& VersionOf(const std::string& job);
   prometheus::Gauge& LossScaleOf(const std::string& job);
   prometheus::Gauge& SkipsInRowOf(const std::string& job);
+  prometheus::Gauge& BytesOf(const std::string& job);
 
   Metrics& metrics_;
   LinkGauges links_;
   std::array<prometheus::Counter*, static_cast<size_t>(RefusalReason::kBadPayload) + 1> refused_;
   const std::shared_ptr<ShardCountsOfAll> counts_;
+  const std::shared_ptr<JobCountsOfAll> job_counts_;
 
  public:
   prometheus::Counter& duplicate_pushes;
@@ -65,6 +85,9 @@ class PsMetrics {
   prometheus::Counter& nonfinite_gradients;
   prometheus::Counter& skipped_steps;
   prometheus::Gauge& shard_bytes;
+  prometheus::Gauge& memory_bytes;
+  prometheus::Counter& restore_bytes;
+  prometheus::Histogram& restore_duration;
   prometheus::Histogram& snapshot_duration;
 };
 

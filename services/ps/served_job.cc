@@ -163,6 +163,7 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
     bytes += ParameterShard::BytesNeeded(*plan_, shard->number);
     gradient_bytes += ParameterShard::GradientBytesNeeded(*plan_, shard->number);
   }
+  bytes_ = bytes;
   std::shared_ptr<MemoryBudget::Reservation> reservation;
   if (carried_.empty()) {
     ASSIGN_OR_RETURN(reservation,
@@ -222,8 +223,12 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(ShardIndex 
       ++prepared_;
     }
   } else if (shard->chunk_count() > 0) {
-    RETURN_IF_ERROR(environment_.checkpoints->ReadShard(
-        *shard, stop, [this](int64_t bytes) { prepared_ += bytes; }));
+    const absl::Duration begin = SteadyNow();
+    RETURN_IF_ERROR(environment_.checkpoints->ReadShard(*shard, stop, [this](int64_t bytes) {
+      prepared_ += bytes;
+      environment_.metrics->restore_bytes.Increment(static_cast<double>(bytes));
+    }));
+    environment_.metrics->restore_duration.Observe(absl::ToDoubleSeconds(SteadyNow() - begin));
   }
   if (stop.stop_requested()) return absl::CancelledError("the job was released");
   return shard;
@@ -387,6 +392,7 @@ ServedJob::LocalShard& ServedJob::Local(ShardIndex shard) const {
 
 void ServedJob::ShowProgress() const {
   environment_.metrics->ShowVersion(plan_->job(), LowestVersion());
+  environment_.metrics->ShowBytes(plan_->job(), bytes_);
   if (!StepsAreJudged(plan_->spec().training())) return;
   float loss_scale = 0;  // the same on every shard that has chunks, give or take a step
   int64_t skips_in_row = 0;

@@ -115,6 +115,7 @@ class ServedJob : private ShardListener {
   const absl::Status found_;  // of FindShards(), which fills shards_
   SnapshotWriter snapshots_;
   std::atomic<bool> gone_ = false;
+  std::atomic<int64_t> bytes_ = 0;      // of its shards, once that is known
   std::atomic<uint64_t> prepared_ = 0;  // chunks made and bytes restored, for JobReport
 
   absl::Mutex mu_;

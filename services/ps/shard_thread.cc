@@ -429,8 +429,9 @@ void ShardThread::ReceivedPush(const Link& link, const WireHeader& header,
   }
   counts_.pushes.Add(1);
   counts_.push_bytes.Add(static_cast<int64_t>(payload.size()));
-  const RefusalReason refusal =
-      link.job->Placed(header).shard().PushArrived(header, payload, std::move(lease));
+  InstalledShard& installed = link.job->Placed(header);
+  installed.CountPush(header, payload.size());
+  const RefusalReason refusal = installed.shard().PushArrived(header, payload, std::move(lease));
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }
 
