@@ -5,6 +5,10 @@ namespace {
 
 constexpr char kTheJob[] = "";  // a worker has one at a time
 
+constexpr char kSentBytes[] = "muster_worker_link_sent_bytes_total";
+constexpr char kReceivedBytes[] = "muster_worker_link_received_bytes_total";
+constexpr char kInflightBytes[] = "muster_worker_link_inflight_bytes";
+
 }  // namespace
 
 ExchangeMetrics::ExchangeMetrics(Metrics& metrics)
@@ -27,14 +31,33 @@ void ExchangeMetrics::ShowLink(const std::string& peer, const LinkDescription& l
 void ExchangeMetrics::ForgetLinks() { links_.Forget(kTheJob); }
 
 LinkMetrics ExchangeMetrics::Link(const std::string& peer) {
+  absl::MutexLock lock(&mu_);
+  ++holders_[peer];
+  LinkMetrics link = Find(peer);
+  link.shown = std::shared_ptr<const void>(this, [peer, this](const void*) { Release(peer); });
+  return link;
+}
+
+LinkMetrics ExchangeMetrics::Find(const std::string& peer) {
   const MetricLabels labels = {{"peer", peer}};
-  return {.sent_bytes = metrics_.Counter("muster_worker_link_sent_bytes_total",
-                                         "Gradient bytes handed to one link", labels),
-          .received_bytes = metrics_.Counter("muster_worker_link_received_bytes_total",
-                                             "Parameter bytes received over one link", labels),
-          .inflight_bytes = metrics_.Gauge(
-              "muster_worker_link_inflight_bytes",
-              "Gradient bytes being sent over one link: at most its credit", labels)};
+  return {
+      .sent_bytes = metrics_.Counter(kSentBytes, "Gradient bytes handed to one link", labels),
+      .received_bytes =
+          metrics_.Counter(kReceivedBytes, "Parameter bytes received over one link", labels),
+      .inflight_bytes = metrics_.Gauge(
+          kInflightBytes, "Gradient bytes being sent over one link: at most its credit", labels),
+      .shown = nullptr};
+}
+
+void ExchangeMetrics::Release(const std::string& peer) {
+  absl::MutexLock lock(&mu_);
+  const auto holders = holders_.find(peer);
+  if (--holders->second > 0) return;
+  holders_.erase(holders);
+  const LinkMetrics link = Find(peer);
+  metrics_.Remove(kSentBytes, link.sent_bytes);
+  metrics_.Remove(kReceivedBytes, link.received_bytes);
+  metrics_.Remove(kInflightBytes, link.inflight_bytes);
 }
 
 }  // namespace muster

@@ -1,8 +1,12 @@
 // What an exchange exports at /metrics.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/link_gauges.h"
 #include "lib/transport/transport.h"
@@ -12,11 +16,13 @@
 
 namespace muster {
 
-// Of one link: to a shard, or to a neighbour in the ring.
+// Of one link: to a shard, or to a neighbour in the ring. They are shown while somebody holds them,
+// or a copy.
 struct LinkMetrics {
   prometheus::Counter& sent_bytes;
   prometheus::Counter& received_bytes;
   prometheus::Gauge& inflight_bytes;
+  std::shared_ptr<const void> shown;
 };
 
 // References into `metrics`, which outlives this: looked up once, observed without a lock.
@@ -28,12 +34,18 @@ class ExchangeMetrics {
   // Logs it once.
   void ShowLink(const std::string& peer, const LinkDescription& link);
   void ForgetLinks();  // the job has ended
-  // The same objects for the same peer.
-  LinkMetrics Link(const std::string& peer);
+  // The same objects for the same peer, as long as somebody holds them. Not to be held for longer
+  // than this lives.
+  LinkMetrics Link(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  LinkMetrics Find(const std::string& peer);
+  void Release(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
+
   Metrics& metrics_;
   LinkGauges links_;
+  absl::Mutex mu_;
+  std::map<std::string, int> holders_ ABSL_GUARDED_BY(mu_);  // of a peer's metrics
 
  public:
   prometheus::Counter& push_bytes;         // payloads, as they are on the wire

@@ -22,9 +22,11 @@
 #include "lib/fleet/security_flags.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
+#include "lib/telemetry/gpu_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "lib/transport/transport_flags.h"
+#include "lib/version/build.h"
 #include "lib/version/version.h"
 #include "services/worker/worker.h"
 
@@ -107,10 +109,18 @@ int Main() {
     LOG(ERROR) << "--coordinator, --tls: " << coordinator.status().message();
     return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
   }
-  Metrics metrics;
+  Metrics metrics(ToLabels(ThisBuild()));
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;
+  }
+
+  if (!devices.front().starts_with("cpu")) {
+    if (const auto gpus = OpenGpuMetrics(); gpus.ok()) {
+      metrics.Add(*gpus);
+    } else {
+      LOG(WARNING) << "no metrics of GPUs: " << gpus.status().message();
+    }
   }
 
   const auto health = HealthServerFromFlags("worker");

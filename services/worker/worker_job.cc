@@ -18,6 +18,7 @@ absl::Status Halted() { return absl::CancelledError("the generation was halted")
 WorkerJob::WorkerJob(Options options) : options_(std::move(options)) {}
 
 std::unique_ptr<Trainer> WorkerJob::Run(std::unique_ptr<Trainer> before) {
+  options_.metrics->ShowJob(job());
   absl::Status status = Prepare(std::move(before));
   if (status.ok()) status = Train();
   // What was computed is known, whoever was lost. There may be more than the log holds: then this
@@ -27,6 +28,7 @@ std::unique_ptr<Trainer> WorkerJob::Run(std::unique_ptr<Trainer> before) {
   Settle();
   AwaitRelease();
   options_.metrics->exchange.ForgetLinks();
+  options_.metrics->ForgetJob(job());
   std::unique_ptr<WorkerShard> shard;  // outlives the trainer
   std::unique_ptr<Trainer> finished;
   {
@@ -75,14 +77,20 @@ absl::StatusOr<std::unique_ptr<Trainer>> WorkerJob::MakeTrainer(std::unique_ptr<
 }
 
 absl::Status WorkerJob::MakeShard() {
-  ASSIGN_OR_RETURN(auto shard,
-                   WorkerShard::Create({.plan = options_.plan,
-                                        .rank = options_.rank,
-                                        .budget = options_.budget,
-                                        .checkpoints = options_.checkpoints,
-                                        .report_soon = options_.report_soon,
-                                        .restored = [this](int64_t bytes) { prepared_ += bytes; }},
-                                       restoring_.get_token()));
+  const absl::Duration begin = SteadyNow();
+  ASSIGN_OR_RETURN(auto shard, WorkerShard::Create({.plan = options_.plan,
+                                                    .rank = options_.rank,
+                                                    .budget = options_.budget,
+                                                    .checkpoints = options_.checkpoints,
+                                                    .report_soon = options_.report_soon,
+                                                    .restored =
+                                                        [this](int64_t bytes) {
+                                                          prepared_ += bytes;
+                                                          options_.metrics->restore_bytes.Increment(
+                                                              static_cast<double>(bytes));
+                                                        }},
+                                                   restoring_.get_token()));
+  options_.metrics->restore_duration.Observe(absl::ToDoubleSeconds(SteadyNow() - begin));
   absl::MutexLock lock(&mu_);
   shard_ = std::move(shard);
   return absl::OkStatus();

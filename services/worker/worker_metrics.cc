@@ -3,6 +3,8 @@
 namespace muster {
 namespace {
 
+constexpr char kJobInfo[] = "muster_worker_job_info";
+
 prometheus::Histogram& Phase(Metrics& metrics, const std::string& phase) {
   return metrics.Histogram("muster_worker_step_phase_duration_seconds",
                            "Time of one phase of a training step; phase=evaluate is one evaluation",
@@ -35,7 +37,22 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       loss_scale(metrics.Gauge("muster_worker_loss_scale",
                                "Loss scale of the last finished step; 0 but for fp16")),
       skipped_steps(metrics.Counter("muster_worker_skipped_steps_total",
-                                    "Steps that changed nothing: their gradient was not finite")) {}
+                                    "Steps that changed nothing: their gradient was not finite")),
+      restore_bytes(metrics.Counter("muster_worker_restore_bytes_total",
+                                    "Bytes of checkpoints that the worker's shard of an all-reduce "
+                                    "job was restored from")),
+      restore_duration(metrics.Histogram("muster_worker_restore_duration_seconds",
+                                         "Making that shard, which is reading its part of a "
+                                         "checkpoint where there is one")) {}
+
+prometheus::Gauge& WorkerMetrics::JobInfo(const std::string& job) {
+  return metrics_.Gauge(kJobInfo, "1, with the job that this worker serves as a label",
+                        {{"job", job}});
+}
+
+void WorkerMetrics::ShowJob(const std::string& job) { JobInfo(job).Set(1); }
+
+void WorkerMetrics::ForgetJob(const std::string& job) { metrics_.Remove(kJobInfo, JobInfo(job)); }
 
 void WorkerMetrics::ShowStartPhase(const std::string& phase, absl::Duration time) {
   metrics_

@@ -19,8 +19,13 @@ class WorkerMetrics {
 
   // How long a phase of the last start took: data, graph, memory, compile.
   void ShowStartPhase(const std::string& phase, absl::Duration time);
+  // Which job the other metrics are of, while there is one.
+  void ShowJob(const std::string& job);
+  void ForgetJob(const std::string& job);
 
  private:
+  prometheus::Gauge& JobInfo(const std::string& job);
+
   Metrics& metrics_;
 
  public:
@@ -39,6 +44,8 @@ class WorkerMetrics {
   prometheus::Counter& nonfinite_losses;
   prometheus::Gauge& loss_scale;  // of the last finished step; 0 but for fp16
   prometheus::Counter& skipped_steps;
+  prometheus::Counter& restore_bytes;  // of all-reduce jobs: others restore their ps
+  prometheus::Histogram& restore_duration;
 };
 
 }  // namespace muster
