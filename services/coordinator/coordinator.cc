@@ -2,6 +2,9 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/container/flat_hash_map.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
@@ -62,7 +65,8 @@ Coordinator::Coordinator(Options options, StateFolder folder,
                 .checkpoints = &checkpoints_,
                 .metrics = metrics_.get()}),
       dispatcher_(&registry_, &fleet_),
-      ended_jobs_({.registry = &registry_, .users = &users_, .retention = options_.retention}) {}
+      ended_jobs_({.registry = &registry_, .users = &users_, .retention = options_.retention}),
+      disk_(registry_.folder().store(), *options_.metrics) {}
 
 v1::ListMembersResponse Coordinator::ListMembers() const {
   v1::ListMembersResponse response = members_.ListMembers();
@@ -72,6 +76,11 @@ v1::ListMembersResponse Coordinator::ListMembers() const {
 }
 
 void Coordinator::Tick() {
+  const absl::Time last = std::exchange(last_tick_, registry_.Now());
+  if (last != absl::InfinitePast()) {
+    const absl::Duration late = std::max(last_tick_ - last - kTickInterval, absl::ZeroDuration());
+    metrics_->tick_lateness.Observe(absl::ToDoubleSeconds(late));
+  }
   members_.ExpireLeases();
   TickJobs();
   dispatcher_.Dispatch();
@@ -134,7 +143,7 @@ void Coordinator::ExportMetrics() {
   }
   for (const JobRegistry::Entry* entry : turn.Active()) {
     const v1::Job& record = entry->job.record();
-    metrics_->SetJobProgress(JobIdOf(record.name()), record.progress());
+    metrics_->SetJob(JobIdOf(record.name()), record);
   }
 }
 

@@ -24,6 +24,7 @@
 #include "services/coordinator/fleet_desk.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/lease_table.h"
+#include "services/coordinator/state_disk.h"
 #include "services/coordinator/state_folder.h"
 #include "services/coordinator/store.h"
 #include "services/coordinator/user_operations.h"
@@ -54,8 +55,9 @@ class Coordinator {
   uint64_t term() const { return store_->term(); }
   Store& store() { return *store_; }
 
-  // Lets time pass: leases, grace periods, scheduling, progress of watches. Call several times a
-  // second, from one thread.
+  // Lets time pass: leases, grace periods, scheduling, progress of watches. Call every
+  // kTickInterval, from one thread.
+  static constexpr absl::Duration kTickInterval = absl::Milliseconds(200);
   void Tick();
   // Waits until what was begun until now is planned, stored and published, or deleted.
   void Settle();
@@ -145,8 +147,10 @@ class Coordinator {
   FleetDesk members_;
   Dispatcher dispatcher_;
   EndedJobs ended_jobs_;
-  bool stood_still_ = true;  // the ticking thread's: time has not passed for jobs
-  absl::Time last_progress_ = absl::InfinitePast();  // the ticking thread's
+  StateDisk disk_;
+  absl::Time last_tick_ = absl::InfinitePast();      // the ticking thread's
+  bool stood_still_ = true;                          // likewise: time has not passed for jobs
+  absl::Time last_progress_ = absl::InfinitePast();  // likewise
   absl::Time last_sweep_ = absl::InfinitePast();     // likewise
 };
 

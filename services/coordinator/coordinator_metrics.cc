@@ -8,6 +8,7 @@ namespace muster {
 namespace {
 
 constexpr char kHeartbeatAge[] = "muster_member_heartbeat_age_seconds";
+constexpr char kRecoveries[] = "muster_job_recoveries_total";
 
 bool IsToken(const std::string& reason) {
   return !reason.empty() && reason.size() <= 64 && std::ranges::all_of(reason, [](unsigned char c) {
@@ -27,7 +28,68 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
           metrics->Counter("muster_checkpoint_bytes_total", "Bytes of committed checkpoints.")),
       checkpoint_failures(metrics->Counter("muster_checkpoint_failures_total",
                                            "Checkpoints that could not be written.")),
-      metrics_(metrics) {}
+      lease_expiries(metrics->Counter("muster_lease_expiries_total",
+                                      "Members that were lost because nothing was heard of them.")),
+      tick_lateness(metrics->Histogram(
+          "muster_coordinator_tick_lateness_seconds",
+          "By how much leases and deadlines were looked at later than they should be.")),
+      metrics_(metrics),
+      queue_wait_(metrics->Histogram("muster_job_queue_wait_seconds",
+                                     "From a job's queueing until it has members and a plan.")),
+      detect_(RecoveryPhase("detect")),
+      halt_(RecoveryPhase("halt")),
+      plan_(RecoveryPhase("plan")),
+      prepare_(RecoveryPhase("prepare")),
+      first_step_(RecoveryPhase("first_step")),
+      recovery_(metrics->Histogram("muster_recovery_duration_seconds",
+                                   "From a loss that is known to the first step that nobody had "
+                                   "made before.")) {}
+
+prometheus::Histogram& CoordinatorMetrics::RecoveryPhase(const char* phase) {
+  return metrics_->Histogram(
+      "muster_recovery_phase_duration_seconds",
+      "Time of one phase of a recovery: detect (silence of a member that is lost by its lease), "
+      "halt, plan, prepare, first_step.",
+      {{"phase", phase}});
+}
+
+void CoordinatorMetrics::SpanEnded(JobTimeline::Span span, absl::Duration took) {
+  const auto histogram = [this, span]() -> prometheus::Histogram& {
+    switch (span) {
+      case JobTimeline::Span::kQueue:
+        return queue_wait_;
+      case JobTimeline::Span::kHalt:
+        return halt_;
+      case JobTimeline::Span::kPlan:
+        return plan_;
+      case JobTimeline::Span::kPrepare:
+        return prepare_;
+      case JobTimeline::Span::kFirstStep:
+        return first_step_;
+      case JobTimeline::Span::kRecovery:
+        break;
+    }
+    return recovery_;
+  };
+  histogram().Observe(absl::ToDoubleSeconds(took));
+}
+
+void CoordinatorMetrics::LossDetected(absl::Duration silence) {
+  detect_.Observe(absl::ToDoubleSeconds(silence));
+}
+
+prometheus::Counter& CoordinatorMetrics::RecoveriesOf(const std::string& job) {
+  prometheus::Counter*& counter = recoveries_[job];
+  if (counter == nullptr) {
+    counter = &metrics_->Counter(kRecoveries, "Times that the job had to recover.", {{"job", job}});
+  }
+  return *counter;
+}
+
+void CoordinatorMetrics::CountRecovery(const std::string& job) {
+  absl::MutexLock lock(&mu_);
+  RecoveriesOf(job).Increment();
+}
 
 void CoordinatorMetrics::CountTransition(v1::JobState from, v1::JobState to,
                                          const std::string& reason) {
@@ -62,8 +124,22 @@ prometheus::Gauge& CoordinatorMetrics::JobGauge(const char* name, const char* he
   return *gauge;
 }
 
-void CoordinatorMetrics::SetJobProgress(const std::string& job, const v1::JobProgress& progress) {
+void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record) {
+  const v1::JobProgress& progress = record.progress();
   absl::MutexLock lock(&mu_);
+  RecoveriesOf(job);  // from 0
+  JobGauge("muster_job_running", "1 while the job makes steps, 0 while it prepares or recovers.",
+           job)
+      .Set(record.state() == v1::RUNNING);
+  JobGauge("muster_job_workers", "Workers of the job.", job).Set(record.workers_size());
+  JobGauge("muster_job_gradient_norm", "Norm of the last step's gradient.", job)
+      .Set(progress.gradient_norm());
+  JobGauge("muster_job_learning_rate", "Learning rate of the last step.", job)
+      .Set(progress.learning_rate());
+  if (const int64_t every = record.spec().checkpoint().every_steps(); every > 0) {
+    JobGauge("muster_job_checkpoint_every_steps", "Steps between two checkpoints of the job.", job)
+        .Set(static_cast<double>(every));
+  }
   JobGauge("muster_job_step", "Updates applied.", job).Set(progress.step());
   JobGauge("muster_job_steps_planned", "Updates of the whole job.", job)
       .Set(progress.total_steps());
@@ -113,6 +189,8 @@ void CoordinatorMetrics::ForgetJob(const std::string& job) {
   if (it == by_job_.end()) return;
   for (auto& [name, gauge] : it->second) metrics_->Remove(name, *gauge);
   by_job_.erase(it);
+  metrics_->Remove(kRecoveries, RecoveriesOf(job));
+  recoveries_.erase(job);
 }
 
 }  // namespace muster

@@ -8,9 +8,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
+#include "services/coordinator/job_timeline.h"
 
 namespace muster {
 
@@ -24,8 +26,12 @@ class CoordinatorMetrics {
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetJobs(v1::JobState state, int count);
   void SetMembers(v1::Role role, int count);
-  void SetJobProgress(const std::string& job, const v1::JobProgress& progress)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a job that has members.
+  void SetJob(const std::string& job, const v1::Job& record) ABSL_LOCKS_EXCLUDED(mu_);
+  void CountRecovery(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  void SpanEnded(JobTimeline::Span span, absl::Duration took);
+  // A member that was used by jobs is lost: nothing had been heard of it for so long.
+  void LossDetected(absl::Duration silence);
   void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetMember(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
@@ -38,6 +44,8 @@ class CoordinatorMetrics {
   prometheus::Histogram& checkpoint_seconds;
   prometheus::Counter& checkpoint_bytes;
   prometheus::Counter& checkpoint_failures;
+  prometheus::Counter& lease_expiries;
+  prometheus::Histogram& tick_lateness;
 
  private:
   prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job)
@@ -45,13 +53,25 @@ class CoordinatorMetrics {
 
   static constexpr size_t kReasonsMax = 64;  // we and the members have about half as many
 
+  prometheus::Counter& RecoveriesOf(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  prometheus::Histogram& RecoveryPhase(const char* phase);
+
   Metrics* const metrics_;
+  prometheus::Histogram& queue_wait_;
+  prometheus::Histogram& detect_;
+  prometheus::Histogram& halt_;
+  prometheus::Histogram& plan_;
+  prometheus::Histogram& prepare_;
+  prometheus::Histogram& first_step_;
+  prometheus::Histogram& recovery_;
   absl::Mutex mu_;
   absl::flat_hash_set<std::string> reasons_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, prometheus::Gauge*> heartbeat_ages_
       ABSL_GUARDED_BY(mu_);  // by member
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_
       ABSL_GUARDED_BY(mu_);  // then by metric name
+  absl::flat_hash_map<std::string, prometheus::Counter*> recoveries_
+      ABSL_GUARDED_BY(mu_);  // by job
 };
 
 }  // namespace muster

@@ -115,10 +115,11 @@ Fleet::Loss Fleet::Detach(const Attachment& attachment, Departure departure) {
 std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {
   absl::MutexLock lock(&mu_);
   std::vector<Expiry> expiries;
-  for (std::string& member : leases_.TakeExpired(now)) {
+  for (auto& [member, silence] : leases_.TakeExpired(now)) {
     Expiry& expiry = expiries.emplace_back();
     expiry.why = absl::StrCat("nothing was heard of it for its lease of ",
                               absl::FormatDuration(leases_.lease()));
+    expiry.silence = silence;
     expiry.attachment = TakeAttachment(member);
     if (expiry.attachment != nullptr) {
       expiry.attachment->Close(WithReason(

@@ -65,6 +65,7 @@ class Fleet {
   struct Expiry {
     std::string member;
     std::string why;
+    absl::Duration silence;                  // nothing was heard of it
     std::shared_ptr<Attachment> attachment;  // closed, to be woken by the caller; or null
   };
   // Forgets the members whose lease has run out.

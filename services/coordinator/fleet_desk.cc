@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -149,6 +150,12 @@ void FleetDesk::LoseMember(JobRegistry::Turn& turn, const std::string& member,
   }
 }
 
+bool FleetDesk::IsUsed(const JobRegistry::Turn& turn, const std::string& member) const {
+  return std::ranges::any_of(turn.Active(), [&member](const JobRegistry::Entry* entry) {
+    return entry->job.Uses(member);
+  });
+}
+
 void FleetDesk::Detach(const Attachment& attachment, Fleet::Departure departure) {
   const std::string& member = attachment.member();
   JobRegistry::Turn turn(&registry());
@@ -171,6 +178,8 @@ void FleetDesk::ExpireLeases() {
   JobRegistry::Turn turn(&registry());
   for (Fleet::Expiry& expiry : options_.fleet->TakeExpired(registry().Now())) {
     if (expiry.attachment != nullptr) turn.WakeLater(expiry.attachment->waker());
+    options_.metrics->lease_expiries.Increment();
+    if (IsUsed(turn, expiry.member)) options_.metrics->LossDetected(expiry.silence);
     LoseMember(turn, expiry.member, expiry.why);
   }
 }

@@ -49,6 +49,8 @@ class FleetDesk {
   void TakeReport(JobRegistry::Turn& turn, const std::string& member, const Newest& newest);
   void LetLeave(JobRegistry::Turn& turn, const std::string& member);
   void LoseMember(JobRegistry::Turn& turn, const std::string& member, const std::string& why);
+  // By a job.
+  bool IsUsed(const JobRegistry::Turn& turn, const std::string& member) const;
   JobRegistry& registry() const { return *options_.registry; }
 
   const Options options_;

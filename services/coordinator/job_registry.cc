@@ -253,10 +253,23 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
               << ": " << event.message();
     if (event.state() != state) {
       options_.metrics->CountTransition(state, event.state(), event.reason());
+      if (event.state() == v1::RECOVERING) options_.metrics->CountRecovery(JobIdOf(before.name()));
     }
     state = event.state();
   }
   if (!IsActive(state)) options_.metrics->ForgetJob(JobIdOf(before.name()));
+}
+
+// Of jobs that wait or have members: what others wait for is their user.
+void JobRegistry::LookAt(Entry& entry) {
+  const v1::Job& record = entry.job.record();
+  const absl::Time now = Now();
+  entry.timeline.Look({.state = record.state(),
+                       .stopped = entry.job.ResumesAt(now).has_value(),
+                       .step = record.progress().step()},
+                      now, [this](JobTimeline::Span span, absl::Duration took) {
+                        options_.metrics->SpanEnded(span, took);
+                      });
 }
 
 // ---------------------------------------------------------------- turns
@@ -313,6 +326,7 @@ JobRegistry::Entry& JobRegistry::Turn::Add(const v1::Job& record, JobOrigin orig
             .graph = std::move(graph),
             .queued_since = now});
   Entry& added = *entry;
+  registry_->LookAt(added);
   PutBack(std::move(entry));
   return added;
 }
@@ -356,6 +370,7 @@ void JobRegistry::Turn::PutBack(std::unique_ptr<Entry> entry) {
 CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   registry_->mu_.AssertHeld();
   const v1::Job& record = entry.job.record();
+  registry_->LookAt(entry);
   News news{.number = record.number(), .effects = entry.job.TakeEffects()};
   CommitQueue::Change change{.events = std::exchange(news.effects.events, {}),
                              .plan = std::move(extra.plan),

@@ -24,6 +24,7 @@
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job.h"
+#include "services/coordinator/job_timeline.h"
 #include "services/coordinator/metrics_log.h"
 #include "services/coordinator/metrics_writer.h"
 #include "services/coordinator/state_folder.h"
@@ -72,6 +73,7 @@ class JobRegistry {
     absl::Time queued_since;
     CheckpointRounds rounds;
     CommitQueue::Ticket last_change = 0;
+    JobTimeline timeline = {};
   };
   class Turn;
 
@@ -105,6 +107,8 @@ class JobRegistry {
   };
   void RecordsDurable(uint64_t number, const RecordsBefore& durable) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(News news, const CommitQueue::Change& change) ABSL_LOCKS_EXCLUDED(mu_);
+  // Has the job's waits measured.
+  void LookAt(Entry& entry);
   void CountTransitions(const v1::Job& before, const CommitQueue::Change& change);
 
   const Options options_;

@@ -145,15 +145,16 @@ void LeaseTable::Disconnect(const std::string& member) {
   if (auto it = members_.find(member); it != members_.end()) it->second.attached = false;
 }
 
-std::vector<std::string> LeaseTable::TakeExpired(absl::Time now) {
+std::vector<LeaseTable::Expired> LeaseTable::TakeExpired(absl::Time now) {
   const absl::Duration late =
       std::max(now - std::exchange(last_check_, now) - kCheckInterval, absl::ZeroDuration());
-  std::vector<std::string> expired;
+  std::vector<Expired> expired;
   for (auto& [name, member] : members_) {
     member.lease_begin = std::min(member.lease_begin + late, now);
-    if (now - member.lease_begin > lease_) expired.push_back(name);
+    if (now - member.lease_begin <= lease_) continue;
+    expired.push_back({.member = name, .silence = now - member.report_time});
   }
-  for (const std::string& name : expired) members_.erase(name);
+  for (const Expired& member : expired) members_.erase(member.member);
   return expired;
 }
 

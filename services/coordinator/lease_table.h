@@ -63,7 +63,11 @@ class LeaseTable {
   // is later than that is added to every lease, because whoever could not look, stopped, on a disk
   // that stands still or behind a lock, could not hear either.
   static constexpr absl::Duration kCheckInterval = absl::Milliseconds(500);
-  std::vector<std::string> TakeExpired(absl::Time now);
+  struct Expired {
+    std::string member;
+    absl::Duration silence;  // nothing was heard of it
+  };
+  std::vector<Expired> TakeExpired(absl::Time now);
 
   const AttachedMember* Find(const std::string& member) const;
   const absl::btree_map<std::string, AttachedMember>& members() const { return members_; }

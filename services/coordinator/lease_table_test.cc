@@ -9,6 +9,7 @@ namespace muster {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::IsEmpty;
 
 constexpr absl::Duration kLease = absl::Seconds(5);
@@ -28,7 +29,8 @@ TEST(LeaseTableTest, AMemberIsGoneOnceItWasSilentForLongerThanItsLease) {
   table.Renew("w", {}, kStart + absl::Seconds(3));
 
   EXPECT_THAT(table.TakeExpired(kStart + absl::Seconds(8)), IsEmpty());
-  EXPECT_THAT(table.TakeExpired(kStart + absl::Seconds(9)), ElementsAre("w"));
+  EXPECT_THAT(table.TakeExpired(kStart + absl::Seconds(9)),
+              ElementsAre(Field(&LeaseTable::Expired::member, "w")));
   EXPECT_EQ(table.Find("w"), nullptr);
 }
 
@@ -45,7 +47,8 @@ TEST(LeaseTableTest, WhatTheCheckItselfIsLateIsAddedToEveryLease) {
     now += LeaseTable::kCheckInterval;
     ASSERT_THAT(table.TakeExpired(now), IsEmpty()) << now - kStart;
   }
-  EXPECT_THAT(table.TakeExpired(now + LeaseTable::kCheckInterval), ElementsAre("w"));
+  EXPECT_THAT(table.TakeExpired(now + LeaseTable::kCheckInterval),
+              ElementsAre(Field(&LeaseTable::Expired::member, "w")));
 }
 
 TEST(LeaseTableTest, NobodyGainsMoreThanHeLost) {
@@ -60,7 +63,8 @@ TEST(LeaseTableTest, NobodyGainsMoreThanHeLost) {
     now += LeaseTable::kCheckInterval;
     ASSERT_THAT(table.TakeExpired(now), IsEmpty()) << now - kStart;
   }
-  EXPECT_THAT(table.TakeExpired(now + absl::Milliseconds(1)), ElementsAre("w"));
+  EXPECT_THAT(table.TakeExpired(now + absl::Milliseconds(1)),
+              ElementsAre(Field(&LeaseTable::Expired::member, "w")));
 }
 
 TEST(LeaseTableTest, TheSameIncarnationReturnsAfterABreak) {

@@ -27,6 +27,8 @@
 #include "lib/limits/limits.h"
 #include "lib/security/tls_folder.h"
 #include "lib/telemetry/metrics.h"
+#include "lib/telemetry/rpc_metrics.h"
+#include "lib/version/build.h"
 #include "services/coordinator/access.h"
 #include "services/coordinator/access_service.h"
 #include "services/coordinator/checkpoint_service.h"
@@ -67,7 +69,6 @@ namespace {
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
 constexpr int kPort = 7070;
 constexpr int kMetricsPort = 9400;
-constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr auto kShutdownGrace = std::chrono::seconds(1);
 
 ExitCode ExitCodeOf(const absl::Status& status) {
@@ -192,6 +193,9 @@ int Main() {
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
   AccessService people(tokens->get(), &access);
   grpc::EnableDefaultHealthCheckService(true);
+  RpcMetrics calls(metrics,
+                   {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
+                    v1::CheckpointService::service_full_name()});
   grpc::ServerBuilder builder;
   if (absl::GetFlag(FLAGS_reflection)) {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -199,6 +203,7 @@ int Main() {
     builder.SetOption(std::make_unique<WithoutReflection>());
   }
   ConfigureServer(builder, tls != nullptr ? ConnectionAge::kBounded : ConnectionAge::kUnbounded);
+  calls.Observe(builder);
   builder.RegisterService(&jobs);
   builder.RegisterService(&fleet);
   builder.RegisterService(&checkpoints);
@@ -223,7 +228,7 @@ int Main() {
   }
 
   (*health)->ReadyWhile([] { return true; });
-  while (stop.Await(kTick) == 0) (*coordinator)->Tick();
+  while (stop.Await(Coordinator::kTickInterval) == 0) (*coordinator)->Tick();
 
   LOG(INFO) << "stopping";
   (*health)->Leave();

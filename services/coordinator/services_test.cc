@@ -18,6 +18,7 @@
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
+#include "lib/telemetry/rpc_metrics.h"
 #include "services/coordinator/checkpoint_service.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/fleet_service.h"
@@ -27,6 +28,7 @@ namespace muster {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
@@ -67,6 +69,7 @@ class ServicesTest : public ::testing::Test {
     builder.RegisterService(job_service_.get());
     builder.RegisterService(fleet_service_.get());
     builder.RegisterService(checkpoint_service_.get());
+    rpc_metrics_.Observe(builder);
     server_ = builder.BuildAndStart();
     channel_ = DialCoordinator(address());
     jobs_ = v1::JobService::NewStub(channel_);
@@ -97,6 +100,10 @@ class ServicesTest : public ::testing::Test {
   const Access access_ = Access::Open();
   CallWatch watch_;
   Metrics metrics_;
+  RpcMetrics rpc_metrics_{
+      metrics_,
+      {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
+       v1::CheckpointService::service_full_name()}};
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<JobService> job_service_;
   std::unique_ptr<FleetService> fleet_service_;
@@ -179,6 +186,38 @@ TEST_F(ServicesTest, AWatchEndsAfterTheTerminalState) {
   EXPECT_EQ(response.job().state(), v1::CANCELLED);
   EXPECT_FALSE(watch->Read(&response));
   EXPECT_TRUE(watch->Finish().ok());
+}
+
+TEST_F(ServicesTest, CallsAreCountedByMethodAndByHowTheyEnd) {
+  ASSERT_TRUE(Create(LinearJob()).ok());
+  v1::GetJobRequest unknown;
+  unknown.set_name("jobs/nobody-1");
+  v1::Job job;
+  ASSERT_FALSE(Call(&v1::JobService::Stub::GetJob, *jobs_, unknown, &job).ok());
+  {
+    grpc::ClientContext context;
+    v1::WatchJobRequest request;
+    request.set_name("line-1");
+    auto watch = jobs_->WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    ASSERT_TRUE(watch->Read(&response));
+    EXPECT_THAT(metrics_.Render(),
+                HasSubstr("muster_rpc_in_flight{method=\"JobService.WatchJob\"} 1"));
+    context.TryCancel();
+    ASSERT_FALSE(watch->Finish().ok());
+  }
+  server_->Shutdown(std::chrono::system_clock::now());  // nothing is under way any more
+
+  const std::string text = metrics_.Render();
+  for (const char* line :
+       {"muster_rpc_requests_total{code=\"OK\",method=\"JobService.CreateJob\"} 1",
+        "muster_rpc_requests_total{code=\"NOT_FOUND\",method=\"JobService.GetJob\"} 1",
+        "muster_rpc_requests_total{code=\"OK\",method=\"JobService.GetJob\"} 0",
+        "muster_rpc_duration_seconds_count{method=\"JobService.GetJob\"} 1",
+        "muster_rpc_requests_total{code=\"CANCELLED\",method=\"JobService.WatchJob\"} 1",
+        "muster_rpc_in_flight{method=\"JobService.WatchJob\"} 0"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
 }
 
 TEST_F(ServicesTest, AWatchThatItsUserLeavesEnds) {
