@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Every alert fires when it should, stays silent when it should, and has an entry in docs/operations.md."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+HERE = pathlib.Path(os.path.dirname(os.path.abspath(__file__)))
+RULES = HERE / "muster.rules.yaml"
+OPERATIONS = HERE / ".." / ".." / "docs" / "operations.md"
+
+COORDINATOR = 'instance="coordinator"'
+
+
+def job(name, sick, well, labels=""):
+    """A metric of two jobs: one is sick, one is well."""
+    return {f'{name}{{{labels}job="sick"}}': sick, f'{name}{{{labels}job="well"}}': well}
+
+
+def histogram(name, sick, fast="0.1", slow="10"):
+    """One observation a minute, slow or fast, among buckets fast, slow and infinite."""
+    below = "0x90" if sick else "0+1x90"
+    return {f'{name}_bucket{{le="{fast}"}}': below, f'{name}_bucket{{le="{slow}"}}': "0+1x90", f'{name}_bucket{{le="+Inf"}}': "0+1x90"}
+
+
+# By alert: series, one value a minute, with which it fires at `minute` for what has the labels of `fires` and for nothing else, having
+# been silent at `before`; and others with which it is silent all the time.
+CASES = {
+    "MusterCoordinatorDown": dict(series={f"muster_coordinator_term{{{COORDINATOR}}}": "1x5 stale"}, minute=9, before=6, fires=[""],
+                                  silent={f"muster_coordinator_term{{{COORDINATOR}}}": "1x90"}),
+    "MusterSeveralCoordinators": dict(
+        series={'muster_coordinator_term{instance="a"}': "1x90", 'muster_coordinator_term{instance="b"}': "2x90"}, minute=3, before=1,
+        fires=[""], silent={'muster_coordinator_term{instance="a"}': "3x90"}),
+    "MusterVersionsDiffer": dict(
+        series={'muster_build_info{instance="a",version="0.2.0"}': "1x90", 'muster_build_info{instance="b",version="0.3.0"}': "1x90"},
+        minute=31, before=29, fires=[""],
+        silent={'muster_build_info{instance="a",version="0.2.0"}': "1x90", 'muster_build_info{instance="b",version="0.2.0"}': "1x90"}),
+    "MusterMemberLost": dict(series={f"muster_lease_expiries_total{{{COORDINATOR}}}": "0x20 1x70"}, minute=22, before=20, fires=[COORDINATOR],
+                             silent={f"muster_lease_expiries_total{{{COORDINATOR}}}": "7x90"}),
+    "MusterTicksLate": dict(series=histogram("muster_coordinator_tick_lateness_seconds", sick=True), minute=8, before=4, fires=[""],
+                            silent=histogram("muster_coordinator_tick_lateness_seconds", sick=False)),
+    "MusterStoreSlow": dict(series=histogram("muster_store_commit_duration_seconds", sick=True), minute=14, before=9, fires=[""],
+                            silent=histogram("muster_store_commit_duration_seconds", sick=False)),
+    "MusterStateDiskFull": dict(
+        series={f"muster_state_free_bytes{{{COORDINATOR}}}": "4x90", f"muster_state_size_bytes{{{COORDINATOR}}}": "100x90"}, minute=6, before=4,
+        fires=[COORDINATOR],
+        silent={f"muster_state_free_bytes{{{COORDINATOR}}}": "50x90", f"muster_state_size_bytes{{{COORDINATOR}}}": "100x90"}),
+    "MusterStateDiskFills": dict(series={f"muster_state_free_bytes{{{COORDINATOR}}}": "200-1x90"}, minute=80, before=10, fires=[COORDINATOR],
+                                 silent={f"muster_state_free_bytes{{{COORDINATOR}}}": "900-1x90"}),
+    "MusterCallsFail": dict(
+        series={'muster_rpc_requests_total{code="OK",method="a"}': "0+90x90", 'muster_rpc_requests_total{code="INTERNAL",method="a"}': "0+10x90",
+                'muster_rpc_requests_total{code="OK",method="b"}': "0+90x90", 'muster_rpc_requests_total{code="NOT_FOUND",method="b"}': "0+90x90"},
+        minute=14, before=9, fires=['method="a"'], silent={'muster_rpc_requests_total{code="UNAVAILABLE",method="a"}': "3x90"}),
+    "MusterFileDescriptorsShort": dict(
+        series={'process_open_fds{instance="a"}': "95x90", 'process_max_fds{instance="a"}': "100x90", 'muster_build_info{instance="a"}': "1x90",
+                'process_open_fds{instance="no-muster"}': "95x90", 'process_max_fds{instance="no-muster"}': "100x90"},
+        minute=6, before=4, fires=['instance="a"'],
+        silent={'process_open_fds{instance="a"}': "30x90", 'process_max_fds{instance="a"}': "100x90", 'muster_build_info{instance="a"}': "1x90"}),
+    "MusterStrangers": dict(series={'muster_data_port_strangers_total{instance="a",reason="not_muster"}': "0+120x90"}, minute=19, before=9,
+                            fires=['instance="a",reason="not_muster"'],
+                            silent={'muster_data_port_strangers_total{instance="a",reason="not_muster"}': "0+10x90"}),
+    "MusterJobStalled": dict(series={**job("muster_job_running", "1x90", "1x90"), **job("muster_job_step", "0+9x10 99x80", "0+9x90")},
+                             minute=27, before=23, fires=['job="sick"'],
+                             silent={**job("muster_job_running", "0x90", "0x90"), **job("muster_job_step", "99x90", "99x90")}),
+    "MusterJobSlow": dict(
+        series={**job("muster_job_running", "1x120", "1x120"), **job("muster_job_samples_per_second", "100x60 40x60", "100x120")},
+        minute=78, before=70, fires=['job="sick"'],
+        silent={**job("muster_job_running", "1x90", "0x90"), **job("muster_job_samples_per_second", "100x60 80x30", "100x60 1x30")}),
+    "MusterStraggler": dict(
+        series={**job("muster_ps_gate_wait_seconds_total", "0+30x90", "0+3x90", 'worker="worker-1",')}, minute=19, before=9,
+        fires=['job="sick",worker="worker-1"'], silent=job("muster_ps_gate_wait_seconds_total", "0+6x90", "0x90", 'worker="worker-1",')),
+    "MusterRestartLoop": dict(series=job("muster_job_recoveries_total", "0x5 1 2 3 4 5x80", "0x10 1x80"), minute=12, before=6,
+                              fires=['job="sick"'], silent=job("muster_job_recoveries_total", "40x90", "0x40 1x40")),
+    "MusterRecoverySlow": dict(series=histogram("muster_recovery_duration_seconds", sick=True, fast="60", slow="1800"), minute=10, before=0,
+                               fires=[""], silent=histogram("muster_recovery_duration_seconds", sick=False, fast="60", slow="1800")),
+    "MusterJobsWait": dict(series={'muster_jobs{state="queued"}': "2x150", 'muster_jobs{state="running"}': "2x150"}, minute=61, before=59,
+                           fires=['state="queued"'], silent={'muster_jobs{state="queued"}': "2x50 0 2x60"}),
+    "MusterNonFiniteLoss": dict(series={'muster_worker_nonfinite_losses_total{instance="worker-0"}': "0x10 1x80"}, minute=11, before=10,
+                                fires=['instance="worker-0"'],
+                                silent={'muster_worker_nonfinite_losses_total{instance="worker-0"}': "5x90"}),
+    "MusterStepsSkipped": dict(series=job("muster_ps_skipped_steps_in_row", "10x90", "9x90", 'instance="ps-0",'), minute=2, before=0,
+                               fires=['job="sick"'], silent=job("muster_ps_skipped_steps_in_row", "2x90", "0x90")),
+    "MusterPsMemoryFull": dict(series={'muster_ps_shard_bytes{instance="ps-0"}': "96x90", 'muster_ps_memory_bytes{instance="ps-0"}': "100x90"},
+                               minute=16, before=14, fires=['instance="ps-0"'],
+                               silent={'muster_ps_shard_bytes{instance="ps-0"}': "90x90", 'muster_ps_memory_bytes{instance="ps-0"}': "100x90"}),
+    "MusterMessagesRefused": dict(series={'muster_ps_refused_messages_total{instance="ps-0",reason="WRONG_CHUNK"}': "0+1x90"}, minute=7,
+                                  before=4, fires=['instance="ps-0",reason="WRONG_CHUNK"'],
+                                  silent={'muster_ps_refused_messages_total{instance="ps-0",reason="UNKNOWN_JOB"}': "0+9x90",
+                                          'muster_ps_refused_messages_total{instance="ps-0",reason="WRONG_STEP"}': "4x90"}),
+    "MusterTransportFellBack": dict(
+        series={'muster_transport_info{instance="a",peer="ps-0",transport="tcp"}': "1x90",
+                'muster_transport_info{instance="a",peer="ps-1",transport="rdma"}': "1x90",
+                'muster_transport_info{instance="b",peer="ps-1",transport="rdma"}': "1x90"}, minute=11, before=9, fires=['instance="a"'],
+        silent={'muster_transport_info{instance="a",peer="ps-0",transport="tcp"}': "1x90",
+                'muster_transport_info{instance="b",peer="ps-1",transport="rdma"}': "1x90"}),
+    "MusterGpuIdle": dict(
+        series={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.02x90", 'muster_worker_job_info{instance="a",job="j"}': "1x90",
+                'muster_gpu_utilization_ratio{instance="free",gpu="0"}': "0x90"}, minute=16, before=14, fires=['instance="a",gpu="0"'],
+        silent={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.9x90", 'muster_worker_job_info{instance="a",job="j"}': "1x90"}),
+    "MusterCheckpointStale": dict(
+        series={**job("muster_job_step", "0+10x90", "0+10x90"), **job("muster_job_checkpoint_every_steps", "100x90", "100x90"),
+                **job("muster_checkpoint_last_success_step", "100x90", "0+10x90"), 'muster_job_step{job="never"}': "0+10x90",
+                'muster_job_checkpoint_every_steps{job="never"}': "100x90"}, minute=47, before=35, fires=['job="sick"', 'job="never"'],
+        silent={**job("muster_job_step", "0+10x90", "0+1x90"), **job("muster_checkpoint_last_success_step", "0x90", "0x90"),
+                'muster_job_checkpoint_every_steps{job="well"}': "100x90"}),
+    "MusterCheckpointFails": dict(series={f"muster_checkpoint_failures_total{{{COORDINATOR}}}": "0x10 1x80"}, minute=11, before=10,
+                                  fires=[COORDINATOR], silent={f"muster_checkpoint_failures_total{{{COORDINATOR}}}": "3x90"}),
+}
+
+
+def alerts():
+    return re.findall(r"- alert: (\w+)", RULES.read_text(encoding="utf-8"))
+
+
+def unit_tests(name, case):
+    """Two tests of promtool's."""
+    def firing(minute, of):
+        return {"expr": f'count without (alertname, alertstate, severity) (ALERTS{{alertname="{name}",alertstate="firing"}})',
+                "eval_time": f"{minute}m", "exp_samples": [{"labels": f"{{{labels}}}", "value": 1} for labels in of]}
+
+    def test(series, what):
+        return {"interval": "1m", "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": what}
+
+    return [test(case["series"], [firing(case["before"], []), firing(case["minute"], case["fires"])]),
+            test(case["silent"], [firing(minute, []) for minute in (5, 30, 60, 85)])]
+
+
+@unittest.skipUnless(shutil.which("promtool"), "no promtool: the rules were not tried")
+class Rules(unittest.TestCase):
+    def promtool(self, *arguments):
+        ran = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        return ran.stdout
+
+    def test_are_rules(self):
+        self.assertIn(f"{len(alerts())} rules found", self.promtool("check", "rules", str(RULES)))
+
+    def test_every_alert_fires_and_stays_silent(self):
+        self.assertEqual(sorted(CASES), sorted(alerts()))
+        with tempfile.TemporaryDirectory() as folder:
+            tests = pathlib.Path(folder) / "tests.json"  # which is YAML
+            tests.write_text(json.dumps({"rule_files": [str(RULES.resolve())], "evaluation_interval": "1m",
+                                         "tests": [test for name, case in CASES.items() for test in unit_tests(name, case)]}),
+                             encoding="utf-8")
+            self.promtool("test", "rules", str(tests))
+
+
+class Runbook(unittest.TestCase):
+    def test_every_alert_has_an_entry_and_every_entry_an_alert(self):
+        text = OPERATIONS.read_text(encoding="utf-8")
+        entries = re.findall(r"^#### (Muster\w+)\n\n(.*?)(?=\n#|\Z)", text, re.M | re.S)
+        self.assertEqual(sorted(name for name, _ in entries), sorted(alerts()))
+        for name, entry in entries:
+            for part in ("**Means**", "**Look**", "**Do**"):
+                self.assertIn(part, entry, name)
+
+    def test_every_alert_says_what_it_needs(self):
+        rules = re.split(r"- alert: ", RULES.read_text(encoding="utf-8"))[1:]
+        for rule in rules:
+            name = rule.split("\n", 1)[0]
+            self.assertRegex(rule, r"severity: (critical|warning|info)\b", name)
+            self.assertIn(f"runbook_url: docs/operations.md#{name.lower()}", rule)
+            for part in ("summary", "description"):
+                self.assertIn(f"{part}: ", rule, name)
+
+
+if __name__ == "__main__":
+    unittest.main()
