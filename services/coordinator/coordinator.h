@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "lib/job/path_rules.h"
 #include "lib/telemetry/metrics.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -40,6 +41,7 @@ class Coordinator {
   struct Options {
     std::string state_dir;      // made if missing
     bool data_visible = false;  // CreateJob opens the data sets
+    PathRules paths = {};       // which files of this host a job may name
     absl::Duration lease = absl::Seconds(5);
     EndedJobs::Retention retention;
     Metrics* metrics = nullptr;  // outlives the coordinator

@@ -24,6 +24,7 @@
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/health_server.h"
 #include "lib/fleet/security_flags.h"
+#include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "lib/security/tls_folder.h"
 #include "lib/telemetry/metrics.h"
@@ -51,6 +52,9 @@ ABSL_FLAG(std::string, address_file, "",
           "file to write the gRPC address (host:port) to once it is bound");
 ABSL_FLAG(bool, data_visible, false,
           "whether data paths of jobs can be read here: CreateJob then checks them");
+ABSL_FLAG(std::string, data_roots, "",
+          "folders, with commas between them, in which files that jobs name must lie; empty: any "
+          "file that this user may read");
 ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, for grpcurl and the like");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "how long a member may be silent before it counts as lost; at least 1s");
@@ -148,6 +152,14 @@ int Main() {
                << (listen.ok() ? metrics_address : listen).status().message();
     return kExitConfig;
   }
+  const auto paths = PathRules::Parse(absl::GetFlag(FLAGS_data_roots));
+  if (!paths.ok()) {
+    LOG(ERROR) << "--data_roots: " << paths.status().message();
+    return kExitConfig;
+  }
+  LOG_IF(WARNING, paths->any() && security->reaches_beyond_host())
+      << "--data_roots: without it whoever submits jobs can train on any file that this user may "
+         "read";
   std::unique_ptr<TlsServer> tls;
   if (!security->tls.empty()) {
     auto opened = TlsServer::Open({security->tls});
@@ -169,6 +181,7 @@ int Main() {
   }
   auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
                                         .data_visible = absl::GetFlag(FLAGS_data_visible),
+                                        .paths = *paths,
                                         .lease = absl::GetFlag(FLAGS_lease),
                                         .retention = retention,
                                         .metrics = &metrics});

@@ -148,6 +148,11 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
     faults.push_back({"request_id", absl::StrCat("must be at most ", limits::kRequestIdBytesMax,
                                                  " bytes (is ", request_id.size(), ")")});
   }
+  // Not even whether such a file exists may be learned: before anything is opened.
+  if (std::vector<FieldFault> forbidden = context.paths.FaultsOf(spec); !forbidden.empty()) {
+    std::ranges::move(forbidden, std::back_inserter(faults));
+    return FaultsToStatus(faults, "INVALID_SPEC");
+  }
   const absl::Status gone = absl::CancelledError("the caller is gone");
   std::optional<Model> model = CheckModel(spec, faults);
   if (context.caller_gone()) return gone;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/store.h"
@@ -15,6 +16,7 @@
 namespace muster {
 
 struct SubmissionContext {
+  PathRules paths;            // which files a spec may name
   bool data_visible = false;  // open the data set as well
   // The checkpoint that a job of this coordinator has: its directory and resource name. NOT_FOUND
   // otherwise.

@@ -109,6 +109,7 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
                                                   const CallerGone& caller_gone,
                                                   std::unique_ptr<CheckpointDesk::Pin>& source) {
   const SubmissionContext context{
+      .paths = options_.paths,
       .data_visible = options_.data_visible,
       .find_checkpoint =
           [&](const CheckpointRef& reference) -> absl::StatusOr<SubmissionContext::Found> {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "lib/limits/limits.h"
+#include "lib/job/path_rules.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/coordinator/checkpoint_desk.h"
 #include "services/coordinator/import_gate.h"
@@ -31,6 +32,7 @@ class UserOperations {
     CheckpointDesk* checkpoints;
     WatchHub* watches;
     bool data_visible = false;  // CreateJob opens the data sets
+    PathRules paths = {};       // which files a job may name
   };
   explicit UserOperations(Options options) : options_(options) {}
 

@@ -20,6 +20,7 @@
 #include "lib/fleet/fleet_client.h"
 #include "lib/fleet/health_server.h"
 #include "lib/fleet/security_flags.h"
+#include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/telemetry/gpu_metrics.h"
@@ -42,6 +43,9 @@ ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
 ABSL_FLAG(std::string, metrics, "",
           "host:port of /metrics; port 0 picks a free one; default 0.0.0.0:9402 with --tls or "
           "--insecure, else 127.0.0.1:9402");
+ABSL_FLAG(std::string, data_roots, "",
+          "folders, with commas between them, in which files that jobs name must lie; empty: any "
+          "file that this user may read");
 ABSL_FLAG(std::string, trace, "",
           "file for a trace of steps and chunks, to be opened in ui.perfetto.dev; empty: none");
 ABSL_FLAG(bool, no_overlap, false,
@@ -103,6 +107,11 @@ int Main() {
     LOG(ERROR) << "--metrics: " << metrics_address.status().message();
     return kExitConfig;
   }
+  const auto paths = PathRules::Parse(absl::GetFlag(FLAGS_data_roots));
+  if (!paths.ok()) {
+    LOG(ERROR) << "--data_roots: " << paths.status().message();
+    return kExitConfig;
+  }
   const absl::StatusOr<CoordinatorTarget> coordinator =
       TargetFor(*security, absl::GetFlag(FLAGS_coordinator));
   if (!coordinator.ok()) {
@@ -152,6 +161,7 @@ int Main() {
                  .threads_per_device = threads,
                  .transport = *transport,
                  .coordinator = DialCoordinator(*coordinator),
+                 .paths = *paths,
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
                             .priority = !absl::GetFlag(FLAGS_no_priority),
                             .inflight_bytes_max = absl::GetFlag(FLAGS_inflight_bytes),

@@ -83,6 +83,7 @@ absl::Status Trainer::Open() {
   const v1::JobPlan& plan = *options_.plan;
   const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
   StartPhases phases(options_.metrics, &options_.phase_ended);
+  RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
   ASSIGN_OR_RETURN(dataset_, Dataset::Open(plan.spec().data(), plan.graph()));
   counted_evaluation_targets_ = CountEvaluationTargets(*dataset_, plan.graph());
   evaluation_labels_ = CountEvaluationLabels();

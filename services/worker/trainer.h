@@ -18,6 +18,7 @@
 #include "lib/data/dataset.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/worker_shard.h"
+#include "lib/job/path_rules.h"
 #include "lib/plan/numbers.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -40,6 +41,7 @@ class Trainer {
     int threads_per_device = 1;
     TransportFactory transport;
     WorkerShard* shard = nullptr;  // of this worker with allreduce; outlives the trainer
+    PathRules paths = {};          // which files a job may name
     ExchangeTuning tuning;
     ProgressLog* log = nullptr;  // of this job; these two outlive the trainer
     WorkerMetrics* metrics = nullptr;

@@ -114,6 +114,7 @@ void Worker::Prepare(const v1::Directive& directive) {
       .transport = options_.transport,
       .checkpoints = checkpoints_.get(),
       .budget = &budget_,
+      .paths = options_.paths,
       .tuning = options_.tuning,
       .metrics = &metrics_,
       .report_soon = options_.report_soon,

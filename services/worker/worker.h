@@ -15,6 +15,7 @@
 #include "grpcpp/channel.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/fleet/fleet_client.h"
+#include "lib/job/path_rules.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
@@ -34,6 +35,7 @@ class Worker : public FleetMember {
     TransportFactory transport;
     std::shared_ptr<grpc::Channel> coordinator;         // for checkpoints of allreduce jobs
     int64_t shard_memory_bytes = DefaultMemoryBytes();  // that shards of such jobs may take
+    PathRules paths = {};                               // which files a job may name
     ExchangeTuning tuning;
     Metrics* metrics = nullptr;         // outlives the worker
     std::function<void()> report_soon;  // FleetClient::ReportSoon

@@ -64,6 +64,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> WorkerJob::MakeTrainer(std::unique_ptr<
       .threads_per_device = options_.threads_per_device,
       .transport = options_.transport,
       .shard = shard_.get(),
+      .paths = options_.paths,
       .tuning = options_.tuning,
       .log = &log_,
       .metrics = options_.metrics,

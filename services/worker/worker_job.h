@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "lib/exchange/gradient_exchange.h"
 #include "lib/exchange/worker_shard.h"
+#include "lib/job/path_rules.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
@@ -40,6 +41,7 @@ class WorkerJob {
     TransportFactory transport;
     CheckpointClient* checkpoints = nullptr;  // these two outlive the job; needed by
     MemoryBudget* budget = nullptr;           // allreduce jobs alone
+    PathRules paths = {};                     // which files a job may name
     ExchangeTuning tuning;
     WorkerMetrics* metrics = nullptr;
     std::function<void()> report_soon;  // the state changed

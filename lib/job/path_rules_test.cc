@@ -1,0 +1,87 @@
+#include "lib/job/path_rules.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class PathRulesTest : public ::testing::Test {
+ protected:
+  PathRulesTest() {
+    EXPECT_NE(mkdtemp(home_.data()), nullptr);
+    for (const char* folder : {"/data", "/data/mnist", "/more", "/database"}) {
+      fs::create_directory(home_ + folder);
+    }
+    std::ofstream(home_ + "/secret") << "x";
+    std::ofstream(home_ + "/data/mnist/images") << "x";
+    fs::create_symlink(home_ + "/secret", home_ + "/data/link");
+    fs::create_symlink(home_ + "/data", home_ + "/way");
+    rules_ = *PathRules::Parse(absl::StrCat(home_, "/data, ", home_, "/more/"));
+  }
+  bool Allows(const std::string& path) const { return rules_.Check(home_ + path).ok(); }
+
+  std::string home_ = ::testing::TempDir() + "/paths-XXXXXX";
+  PathRules rules_;
+};
+
+TEST_F(PathRulesTest, WhatLiesInAFolderIsAllowedByWhateverWay) {
+  EXPECT_TRUE(Allows("/data"));
+  EXPECT_TRUE(Allows("/data/mnist/images"));
+  EXPECT_TRUE(Allows("/more/not/there/yet"));
+  EXPECT_TRUE(Allows("/data/../more/x"));
+  EXPECT_TRUE(Allows("/way/mnist/images")) << "a link that leads into it";
+  EXPECT_TRUE(Allows("/data/mnist/./images"));
+}
+
+TEST_F(PathRulesTest, WhatLiesElsewhereIsNot) {
+  for (const char* path : {"/secret", "/data/../secret", "/data/link", "/database", "/database/x",
+                           "", "/data/mnist/../../secret", "/way/../secret"}) {
+    const absl::Status status = rules_.Check(home_ + path);
+    EXPECT_EQ(ReasonOf(status), "PATH_NOT_ALLOWED") << path;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("/more; --data_roots"));
+  }
+  EXPECT_FALSE(rules_.Check("/etc/passwd").ok());
+  EXPECT_FALSE(rules_.Check("etc/passwd").ok()) << "relative to the process's folder";
+}
+
+TEST_F(PathRulesTest, ASpecsFieldsAreNamed) {
+  v1::JobSpec spec;
+  spec.mutable_model()->mutable_onnx()->set_path("/etc/model.onnx");
+  (*spec.mutable_data()->mutable_npy()->mutable_inputs())["x"] = "/etc/x.npy";
+  (*spec.mutable_data()->mutable_npy()->mutable_inputs())["y"] = home_ + "/data/y.npy";
+  spec.mutable_checkpoint()->set_resume_from("/etc/step-7");
+  EXPECT_THAT(rules_.FaultsOf(spec),
+              ElementsAre(Field(&FieldFault::field, "model.onnx.path"),
+                          Field(&FieldFault::field, "data.npy.inputs.x"),
+                          Field(&FieldFault::field, "checkpoint.resume_from")));
+  spec.Clear();
+  spec.mutable_checkpoint()->set_resume_from("net-7@100");
+  EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "a checkpoint of a job here is no path";
+}
+
+TEST_F(PathRulesTest, WithoutFoldersEverythingIsAllowedAndAFolderMustExist) {
+  const auto any = PathRules::Parse("");
+  ASSERT_TRUE(any.ok());
+  EXPECT_TRUE(any->Check("/etc/passwd").ok());
+  EXPECT_THAT(std::string(PathRules::Parse(home_ + "/nowhere").status().message()),
+              HasSubstr("nowhere' is no folder"));
+  EXPECT_FALSE(PathRules::Parse(home_ + "/secret").ok());
+}
+
+}  // namespace
+}  // namespace muster
