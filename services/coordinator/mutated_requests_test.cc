@@ -1,0 +1,288 @@
+// Every method of the coordinator with messages that were made at random from the protos: it
+// answers, and goes on.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/dynamic_message.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "lib/fleet/channel.h"
+#include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
+#include "proto/muster/v1/access.pb.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/coordinator_process.h"
+
+namespace muster {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::MethodDescriptor;
+using google::protobuf::Reflection;
+
+constexpr int kThreads = 4;
+constexpr int kDepthMax = 7;
+constexpr auto kPatience = std::chrono::seconds(30);
+constexpr int64_t kResidentKilobytesMax = 1 << 20;
+
+// 100,000 by hand: docs/testing.md.
+int Requests() {
+  const char* wanted = std::getenv("REQUESTS");
+  return wanted != nullptr ? std::atoi(wanted) : 4'000;
+}
+
+class Chance {
+ public:
+  explicit Chance(uint32_t seed) : random_(seed) {}
+  uint64_t Below(uint64_t bound) { return random_() % bound; }
+  bool OneIn(uint64_t n) { return Below(n) == 0; }
+  template <typename T>
+  const T& Of(const std::vector<T>& all) {
+    return all[Below(all.size())];
+  }
+  uint64_t Bits() { return random_() | static_cast<uint64_t>(random_()) << 32; }
+
+ private:
+  std::mt19937 random_;
+};
+
+const std::vector<std::string>& Texts() {
+  static const auto* const kTexts = new std::vector<std::string>{"",
+                                                                 "line",
+                                                                 "line-1",
+                                                                 "jobs/line-1",
+                                                                 "line-1@4",
+                                                                 "jobs/line-1/checkpoints/4",
+                                                                 "jobs/",
+                                                                 "../../etc/passwd",
+                                                                 "/dev/zero",
+                                                                 "/proc/self/mem",
+                                                                 "/",
+                                                                 ".",
+                                                                 "linear",
+                                                                 "mlp",
+                                                                 "gpt",
+                                                                 "resnet50",
+                                                                 "w-0",
+                                                                 "p-0",
+                                                                 "\n",
+                                                                 std::string("a\0b", 3),
+                                                                 "NaN",
+                                                                 "%s%n",
+                                                                 "-1",
+                                                                 "t-00000000",
+                                                                 "layers",
+                                                                 "hidden",
+                                                                 std::string(70'000, 'x'),
+                                                                 std::string(300, '/')};
+  return *kTexts;
+}
+const std::vector<int64_t>& Numbers() {
+  static const auto* const kNumbers = new std::vector<int64_t>{0,
+                                                               1,
+                                                               -1,
+                                                               2,
+                                                               3,
+                                                               4,
+                                                               7,
+                                                               8,
+                                                               64,
+                                                               1000,
+                                                               4096,
+                                                               1 << 20,
+                                                               65536,
+                                                               std::numeric_limits<int32_t>::max(),
+                                                               std::numeric_limits<int32_t>::min(),
+                                                               std::numeric_limits<int64_t>::max(),
+                                                               std::numeric_limits<int64_t>::min()};
+  return *kNumbers;
+}
+const std::vector<double>& Reals() {
+  static const auto* const kReals =
+      new std::vector<double>{0,
+                              1,
+                              -1,
+                              0.1,
+                              0.5,
+                              1e-300,
+                              1e300,
+                              -0.0,
+                              std::numeric_limits<double>::quiet_NaN(),
+                              std::numeric_limits<double>::infinity()};
+  return *kReals;
+}
+
+void Fill(Message& message, Chance& chance, int depth);
+
+void Set(Message& message, const FieldDescriptor& field, Chance& chance, int depth) {
+  const Reflection& reflection = *message.GetReflection();
+  const bool many = field.is_repeated();
+  auto put = [&](auto set, auto add, auto value) {
+    many ? (reflection.*add)(&message, &field, value) : (reflection.*set)(&message, &field, value);
+  };
+  const int64_t number =
+      chance.OneIn(4) ? static_cast<int64_t>(chance.Bits()) : chance.Of(Numbers());
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return put(&Reflection::SetInt32, &Reflection::AddInt32, static_cast<int32_t>(number));
+    case FieldDescriptor::CPPTYPE_INT64:
+      return put(&Reflection::SetInt64, &Reflection::AddInt64, number);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return put(&Reflection::SetUInt32, &Reflection::AddUInt32, static_cast<uint32_t>(number));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return put(&Reflection::SetUInt64, &Reflection::AddUInt64, static_cast<uint64_t>(number));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return put(&Reflection::SetDouble, &Reflection::AddDouble, chance.Of(Reals()));
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return put(&Reflection::SetFloat, &Reflection::AddFloat,
+                 static_cast<float>(chance.Of(Reals())));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return put(&Reflection::SetBool, &Reflection::AddBool, chance.OneIn(2));
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return put(&Reflection::SetEnumValue, &Reflection::AddEnumValue,
+                 static_cast<int>(chance.Below(8)));
+    case FieldDescriptor::CPPTYPE_STRING:
+      return put(&Reflection::SetString, &Reflection::AddString, chance.Of(Texts()));
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      if (depth >= kDepthMax) return;
+      return Fill(many ? *reflection.AddMessage(&message, &field)
+                       : *reflection.MutableMessage(&message, &field),
+                  chance, depth + 1);
+  }
+}
+
+// Some fields, or all, on top of what is there.
+void Fill(Message& message, Chance& chance, int depth) {
+  const auto& type = *message.GetDescriptor();
+  if (type.field_count() == 0) return;
+  const uint64_t fields = chance.OneIn(3) ? static_cast<uint64_t>(type.field_count())
+                                          : chance.Below(3) + (depth == 0 ? 1 : 0);
+  for (uint64_t i = 0; i < fields; ++i) {
+    Set(message,
+        *type.field(static_cast<int>(chance.Below(static_cast<uint64_t>(type.field_count())))),
+        chance, depth);
+  }
+}
+
+// A job that would be taken, for mutations that come further than to the first check.
+void Sound(Message& message) {
+  if (auto* create = dynamic_cast<v1::CreateJobRequest*>(&message)) {
+    v1::JobSpec& spec = *create->mutable_spec();
+    spec.set_name("line");
+    spec.mutable_model()->mutable_zoo()->set_name("linear");
+    spec.mutable_data()->mutable_linear()->set_samples(64);
+    spec.mutable_data()->set_batch_size(8);
+    spec.mutable_training()->set_steps(4);
+    spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(0.1);
+  } else if (auto* report = dynamic_cast<v1::MemberReport*>(&message)) {
+    v1::Hello& hello = *report->mutable_hello();
+    hello.set_member("w-0");
+    hello.set_role(v1::WORKER);
+    hello.set_incarnation("1");
+    hello.add_devices("cpu:0");
+  }
+}
+
+std::string MutatedRequest(const MethodDescriptor& method, Chance& chance) {
+  const Message* const prototype =
+      google::protobuf::MessageFactory::generated_factory()->GetPrototype(method.input_type());
+  const std::unique_ptr<Message> message(prototype->New());
+  if (!chance.OneIn(4)) Sound(*message);
+  for (uint64_t i = chance.Below(3); i > 0; --i) Fill(*message, chance, 0);
+  std::string bytes;
+  EXPECT_TRUE(message->SerializePartialToString(&bytes));
+  if (chance.OneIn(8) && !bytes.empty()) {  // and what no message is
+    bytes[chance.Below(bytes.size())] ^= static_cast<char>(1 << chance.Below(8));
+  }
+  return bytes;
+}
+
+absl::Status Call(grpc::GenericStub& stub, const MethodDescriptor& method,
+                  const std::string& request, bool abandon) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareCall(
+      &context, absl::StrCat("/", method.service()->full_name(), "/", method.name()), &queue);
+  auto next = [&] {
+    void* tag;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return ok;
+  };
+  call->StartCall(nullptr);
+  next();
+  const grpc::Slice bytes(request);
+  call->WriteLast(grpc::ByteBuffer(&bytes, 1), grpc::WriteOptions(), nullptr);
+  next();
+  if (abandon) context.TryCancel();
+  grpc::ByteBuffer answer;
+  int answers = 0;
+  do {
+    // A watch of a job that waits never ends.
+    if (++answers > 3) context.TryCancel();
+    call->Read(&answer, nullptr);
+  } while (next());
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  next();
+  return FromGrpc(status);
+}
+
+TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
+  const CoordinatorProcess coordinator(
+      {absl::StrCat("--data_roots=", ::testing::TempDir()), "--ended_jobs_keep=100"});
+  std::vector<const MethodDescriptor*> methods;
+  for (const auto* file : {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
+                           v1::AccessToken::descriptor()->file()}) {
+    for (int i = 0; i < file->service_count(); ++i) {
+      for (int j = 0; j < file->service(i)->method_count(); ++j) {
+        methods.push_back(file->service(i)->method(j));
+      }
+    }
+  }
+  ASSERT_EQ(methods.size(), 20);
+  const auto seed = static_cast<uint32_t>(20261123);
+  std::vector<std::thread> callers;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    callers.emplace_back([&, thread] {
+      Chance chance(seed + static_cast<uint32_t>(thread));
+      grpc::GenericStub stub(DialCoordinator(coordinator.address()));
+      for (int i = 0; i < Requests() / kThreads; ++i) {
+        const MethodDescriptor& method = *chance.Of(methods);
+        const std::string request = MutatedRequest(method, chance);
+        // What waits for a state that no job will have is abandoned: watches, checkpoints.
+        const bool waits = method.name() == "WatchJob" || method.name() == "SaveCheckpoint";
+        const absl::Status status = Call(stub, method, request, waits || chance.OneIn(20));
+        // Without a reason of ours it is gRPC that says so: nobody answered.
+        ASSERT_FALSE(ReasonOf(status) == "UNAVAILABLE" || absl::IsDeadlineExceeded(status))
+            << "seed " << seed << ", thread " << thread << ", request " << i << ": "
+            << method.full_name() << ": " << status;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+
+  const auto jobs = v1::JobService::NewStub(DialCoordinator(coordinator.address()));
+  grpc::ClientContext context;
+  v1::ListJobsResponse response;
+  const grpc::Status listed = jobs->ListJobs(&context, v1::ListJobsRequest(), &response);
+  EXPECT_TRUE(listed.ok()) << listed.error_message();
+  EXPECT_LT(coordinator.Status("VmRSS:"), kResidentKilobytesMax);
+}
+
+}  // namespace
+}  // namespace muster
