@@ -132,10 +132,6 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record) {
            job)
       .Set(record.state() == v1::RUNNING);
   JobGauge("muster_job_workers", "Workers of the job.", job).Set(record.workers_size());
-  JobGauge("muster_job_gradient_norm", "Norm of the last step's gradient.", job)
-      .Set(progress.gradient_norm());
-  JobGauge("muster_job_learning_rate", "Learning rate of the last step.", job)
-      .Set(progress.learning_rate());
   if (const int64_t every = record.spec().checkpoint().every_steps(); every > 0) {
     JobGauge("muster_job_checkpoint_every_steps", "Steps between two checkpoints of the job.", job)
         .Set(static_cast<double>(every));
@@ -143,8 +139,14 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record) {
   JobGauge("muster_job_step", "Updates applied.", job).Set(progress.step());
   JobGauge("muster_job_steps_planned", "Updates of the whole job.", job)
       .Set(progress.total_steps());
-  JobGauge("muster_job_loss", "Loss of the last step, mean over the global batch.", job)
-      .Set(progress.loss());
+  if (progress.step() > 0) {  // before, there is no last one
+    JobGauge("muster_job_loss", "Loss of the last step, mean over the global batch.", job)
+        .Set(progress.loss());
+    JobGauge("muster_job_gradient_norm", "Norm of the last step's gradient.", job)
+        .Set(progress.gradient_norm());
+    JobGauge("muster_job_learning_rate", "Learning rate of the last step.", job)
+        .Set(progress.learning_rate());
+  }
   JobGauge("muster_job_samples_per_second", "Training samples per second, smoothed.", job)
       .Set(progress.samples_per_second());
   if (progress.has_evaluation_loss()) {
