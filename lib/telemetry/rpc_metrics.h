@@ -4,9 +4,9 @@
 #include <array>
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/node_hash_map.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/server_interceptor.h"
@@ -34,7 +34,10 @@ class RpcMetrics {
 
   static constexpr int kCodes = 17;  // of gRPC
   struct Method {
-    std::string name;  // "JobService.CreateJob"
+    Method(std::string name, prometheus::Gauge& in_flight, prometheus::Histogram& duration)
+        : name(std::move(name)), in_flight(in_flight), duration(duration) {}
+
+    const std::string name;  // "JobService.CreateJob"
     prometheus::Gauge& in_flight;
     prometheus::Histogram& duration;
     std::array<std::atomic<prometheus::Counter*>, kCodes> requests{};  // null: none ended so, yet
