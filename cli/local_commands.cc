@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/exit_code.h"
 #include "cli/local_cluster.h"
+#include "cli/local_prometheus.h"
 #include "cli/output.h"
 #include "cli/session.h"
 #include "lib/status/status.h"
@@ -21,6 +22,7 @@ struct UpOptions {
   std::optional<int> ps;
   std::optional<int> workers;
   std::optional<std::string> devices;
+  bool observe = false;
 };
 
 constexpr int kPsDefault = 2;
@@ -47,6 +49,18 @@ bool AnyRuns(const LocalCluster& cluster) {
   return false;
 }
 
+// Where it was asked for, or runs already. A cluster does without it.
+void Observe(const LocalCluster& cluster, bool asked_for) {
+  LocalPrometheus prometheus(cluster.dir());
+  if (!asked_for && !prometheus.url()) return;
+  if (const absl::Status observed = prometheus.Observe(cluster); !observed.ok()) {
+    std::fprintf(stderr, "nothing observes the cluster: %s\n",
+                 std::string(observed.message()).c_str());
+    return;
+  }
+  std::fprintf(stderr, "  Prometheus: %s\n", prometheus.url().value_or("has ended").c_str());
+}
+
 absl::Status StartNew(const UpOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster,
                    LocalCluster::Start({.dir = options.dir,
@@ -63,11 +77,12 @@ absl::Status StartNew(const UpOptions& options) {
   if (options.dir != DefaultLocalDir()) {
     std::fprintf(stderr, "  export MUSTER_SERVER=%s\n", cluster->address().c_str());
   }
+  Observe(*cluster, options.observe);
   return absl::OkStatus();
 }
 
 // What has ended is started again, as it was.
-absl::Status Heal(LocalCluster& cluster) {
+absl::Status Heal(LocalCluster& cluster, bool observe) {
   ASSIGN_OR_RETURN(const std::vector<LocalCluster::Revival> revivals, cluster.Heal());
   for (const LocalCluster::Revival& revival : revivals) {
     std::fprintf(stderr, "%s (pid %d) %s: started again, pid %d\n", revival.name.c_str(),
@@ -77,6 +92,7 @@ absl::Status Heal(LocalCluster& cluster) {
   std::printf("%s\n", cluster.address().c_str());
   std::fprintf(stderr, "%s are up; state and logs in %s\n", SizeText(cluster).c_str(),
                cluster.dir().c_str());
+  Observe(cluster, observe);
   return absl::OkStatus();
 }
 
@@ -84,7 +100,7 @@ absl::Status Up(const UpOptions& options) {
   auto cluster = LocalCluster::Open(options.dir);
   if (absl::IsNotFound(cluster.status())) return StartNew(options);
   RETURN_IF_ERROR(cluster.status());
-  if (IsAsWanted(**cluster, options)) return Heal(**cluster);
+  if (IsAsWanted(**cluster, options)) return Heal(**cluster, options.observe);
   if (!AnyRuns(**cluster)) return StartNew(options);
   return WithReason(absl::AlreadyExistsError(absl::StrCat(
                         "a local cluster with ", SizeText(**cluster), " runs already at ",
@@ -94,6 +110,7 @@ absl::Status Up(const UpOptions& options) {
 
 absl::Status Down(const std::string& dir) {
   ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
+  LocalPrometheus(dir).Stop();
   cluster->Shutdown(kStopGrace);
   std::fprintf(stderr, "the local cluster is down; its state stays in %s\n", dir.c_str());
   return absl::OkStatus();
@@ -110,6 +127,9 @@ absl::Status PrintStatus(const std::string& dir, Session& session) {
                cluster->log_path(name)});
   }
   std::printf("%s\n%s", cluster->address().c_str(), table.ToString().c_str());
+  if (const auto url = LocalPrometheus(dir).url()) {
+    std::fprintf(stderr, "Prometheus: %s\n", url->c_str());
+  }
   if (!all_run) std::fprintf(stderr, "muster local up starts what has ended again\n");
   if (!cluster->running("coordinator")) session.exit_code = kExitUnavailable;
   return absl::OkStatus();
@@ -131,6 +151,8 @@ void AddLocalCommands(CLI::App& app, Session& session) {
   up->add_option("--workers", options->workers, "Workers; default: 2")
       ->check(CLI::Range(1, 64).description(""));
   up->add_option("--devices", options->devices, "Of each worker: cpu, cpu:2");
+  up->add_flag("--observe", options->observe,
+               "Start Prometheus, where it is installed, with alerts");
   up->callback([options, &session] { session.Fail(Up(*options)); });
 
   auto dir = std::make_shared<std::string>(DefaultLocalDir());
