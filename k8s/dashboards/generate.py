@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the Grafana dashboards beside it, *.json, from the one description below. `--check` only says whether they are up to date.
 
-Grafana 9 and later import them (classic JSON); `job` is a training job and `instance` a member's name, as docs/operations.md, "Watching",
+Grafana 9 and later import them (classic JSON); `job` is a training job and `instance` a member's name, as docs/metrics.md
 has Prometheus scrape them.
 """
 
