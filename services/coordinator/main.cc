@@ -169,7 +169,7 @@ int Main() {
     }
     tls = *std::move(opened);
   }
-  Metrics metrics;
+  Metrics metrics(ToLabels(ThisBuild()));
   if (const absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served;
     return ExitCodeOf(served);
@@ -206,9 +206,10 @@ int Main() {
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
   AccessService people(tokens->get(), &access);
   grpc::EnableDefaultHealthCheckService(true);
-  RpcMetrics calls(metrics,
-                   {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
-                    v1::CheckpointService::service_full_name()});
+  RpcMetrics calls(
+      metrics,
+      {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
+       v1::CheckpointService::service_full_name(), v1::AccessService::service_full_name()});
   grpc::ServerBuilder builder;
   if (absl::GetFlag(FLAGS_reflection)) {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
