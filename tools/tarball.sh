@@ -1,0 +1,27 @@
+#!/bin/bash
+# Makes one relocatable tarball for machines without containers: the four programs with their libraries, examples, documents and
+# systemd units.
+#
+#   tools/tarball.sh FILE.tar.gz [BIN]        BIN: where the built programs are (bazel-bin)
+#
+# Then, as root:
+#   tar -xzf FILE.tar.gz -C /opt                                     # makes /opt/muster; any other place will do without systemd
+#   cp /opt/muster/systemd/muster.sysusers /etc/sysusers.d/muster.conf && systemd-sysusers
+#   mkdir /etc/muster && cp /opt/muster/systemd/flags/ps.flags /etc/muster/      # and edit it
+#   cp /opt/muster/systemd/muster-ps.service /etc/systemd/system/ && systemctl enable --now muster-ps
+set -euo pipefail
+[ $# -ge 1 ] && [ $# -le 2 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
+file=$(realpath -m "$1")
+here=$(cd "$(dirname "$0")/.." && pwd)
+bin=$(realpath "${2:-$here/bazel-bin}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$here/tools/bundle.sh" "$work/muster" muster="$bin/cli/muster" coordinator="$bin/services/coordinator/main" \
+  ps="$bin/services/ps/main" worker="$bin/services/worker/main"
+mkdir "$work/muster/docs"
+cp -rL "$here/examples" "$here/LICENSE" "$here/VERSION" "$work/muster/"
+cp -L "$here"/docs/*.md "$work/muster/docs/"
+cp -rL "$here/tools/systemd" "$work/muster/systemd"
+find "$work/muster" -name BUILD.bazel -delete
+tar -czf "$file" --owner=0 --group=0 --sort=name -C "$work" muster
+echo "$file: $(stat -c %s "$file") bytes"
