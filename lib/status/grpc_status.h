@@ -7,6 +7,8 @@
 
 namespace muster {
 
+// What is too long for a client to take is cut: the message, which says how much is missing, then
+// faults from the end.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

@@ -1,5 +1,9 @@
 #include "lib/status/grpc_status.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/field_fault.h"
@@ -45,6 +49,31 @@ TEST(GrpcStatusTest, HalfACharacterCostsNoReasonAndNoFault) {
 
   EXPECT_EQ(ReasonOf(received), "INVALID_SPEC");
   EXPECT_EQ(FaultsOf(received), (std::vector<FieldFault>{{"name", "is \"??"}}));
+}
+
+// 8 KiB of metadata are all that a client takes: one that is sent more closes the connection.
+TEST(GrpcStatusTest, WhatIsTooLongIsCutToWhatAClientTakes) {
+  std::vector<FieldFault> many;
+  for (int i = 0; i < 500; ++i) many.push_back({"field", "must be another (is 'that')"});
+  const std::string letters(70'000, 'x'), others = [] {
+    std::string text;
+    while (text.size() < 70'000) text += "\xe2\x82\xac";
+    return text;
+  }();
+  for (const absl::Status& status :
+       {WithReason(absl::NotFoundError("no job '" + letters + "'"), "JOB_NOT_FOUND"),
+        WithReason(absl::NotFoundError(others), "JOB_NOT_FOUND"), FaultsToStatus(many),
+        FaultsToStatus({{letters, letters}}), FaultsToStatus({{"name", others}})}) {
+    const grpc::Status sent = ToGrpc(status);
+    size_t encoded = 0;
+    for (const char c : sent.error_message()) encoded += c >= ' ' && c <= '~' && c != '%' ? 1 : 3;
+    EXPECT_LE(encoded + sent.error_details().size() * 4 / 3, 7 << 10);
+    const absl::Status received = FromGrpc(sent);
+    EXPECT_EQ(received.code(), status.code());
+    EXPECT_EQ(ReasonOf(received), ReasonOf(status));
+    EXPECT_TRUE(absl::StrContains(received.message(), " bytes more)"));
+  }
+  EXPECT_GT(FaultsOf(FromGrpc(ToGrpc(FaultsToStatus(many)))).size(), 20);
 }
 
 TEST(GrpcStatusTest, GarbageInDetailsIsIgnored) {
