@@ -36,6 +36,8 @@ CASES = {
     "MusterSeveralCoordinators": dict(
         series={'muster_coordinator_term{instance="a"}': "1x90", 'muster_coordinator_term{instance="b"}': "2x90"}, minute=3, before=1,
         fires=[""], silent={'muster_coordinator_term{instance="a"}': "3x90"}),
+    "MusterNoMembers": dict(series={'muster_members{role="ps"}': "0x90", 'muster_members{role="worker"}': "3x90"}, minute=6, before=4,
+                            fires=['role="ps"'], silent={'muster_members{role="ps"}': "1x90"}),
     "MusterVersionsDiffer": dict(
         series={'muster_build_info{instance="a",version="0.2.0"}': "1x90", 'muster_build_info{instance="b",version="0.3.0"}': "1x90"},
         minute=31, before=29, fires=[""],
@@ -74,6 +76,11 @@ CASES = {
     "MusterStraggler": dict(
         series={**job("muster_ps_gate_wait_seconds_total", "0+30x90", "0+3x90", 'worker="worker-1",')}, minute=19, before=9,
         fires=['job="sick",worker="worker-1"'], silent=job("muster_ps_gate_wait_seconds_total", "0+6x90", "0x90", 'worker="worker-1",')),
+    "MusterJobFailed": dict(
+        series={'muster_jobs{state="failed"}': "1x20 2x70", 'muster_jobs{state="succeeded"}': "0+1x90"}, minute=22, before=20,
+        fires=['state="failed"'], silent={'muster_jobs{state="failed"}': "4x50 3x40"}),
+    "MusterJobRecovering": dict(series={'muster_jobs{state="recovering"}': "0x20 1x60"}, minute=32, before=30, fires=['state="recovering"'],
+                                silent={'muster_jobs{state="recovering"}': "0x20 2x8 0x60"}),
     "MusterRestartLoop": dict(series=job("muster_job_recoveries_total", "0x5 1 2 3 4 5x80", "0x10 1x80"), minute=12, before=6,
                               fires=['job="sick"'], silent=job("muster_job_recoveries_total", "40x90", "0x40 1x40")),
     "MusterRecoverySlow": dict(series=histogram("muster_recovery_duration_seconds", sick=True, fast="60", slow="1800"), minute=10, before=0,
