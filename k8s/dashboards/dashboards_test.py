@@ -28,6 +28,10 @@ class Dashboards(unittest.TestCase):
         for name, text in generate.texts().items():
             self.assertEqual((HERE / name).read_text(encoding="utf-8"), text, f"{name}: run k8s/dashboards/generate.py")
 
+    def test_are_all_in_the_config_map(self):
+        listed = re.search(r"files: \[(.*)\]", (HERE / "kustomization.yaml").read_text(encoding="utf-8"))[1]
+        self.assertEqual(sorted(listed.split(", ")), sorted(generate.texts()))
+
     def test_are_told_apart(self):
         self.assertEqual(len({dashboard["uid"] for dashboard in dashboards().values()}), len(dashboards()))
         for name, dashboard in dashboards().items():
