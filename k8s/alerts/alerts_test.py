@@ -7,11 +7,18 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
 HERE = pathlib.Path(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, str(HERE))
+sys.dont_write_bytecode = True
+
+import prometheus_rule  # noqa: E402
+
 RULES = HERE / "muster.rules.yaml"
+COMPONENT = HERE / ".." / "components" / "prometheus-operator" / "rules.yaml"
 OPERATIONS = HERE / ".." / ".." / "docs" / "operations.md"
 
 COORDINATOR = 'instance="coordinator"'
@@ -156,6 +163,12 @@ class Rules(unittest.TestCase):
                                          "tests": [test for name, case in CASES.items() for test in unit_tests(name, case)]}),
                              encoding="utf-8")
             self.promtool("test", "rules", str(tests))
+
+
+class Operator(unittest.TestCase):
+    def test_has_the_same_rules(self):
+        self.assertEqual(COMPONENT.read_text(encoding="utf-8"), prometheus_rule.text(RULES.read_text(encoding="utf-8")),
+                         "run k8s/alerts/prometheus_rule.py, then k8s/render.sh")
 
 
 class Runbook(unittest.TestCase):
