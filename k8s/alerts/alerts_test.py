@@ -36,7 +36,7 @@ def histogram(name, sick, fast="0.1", slow="10"):
 
 
 # By alert: series, one value a minute, with which it fires at `minute` for what has the labels of `fires` and for nothing else, having
-# been silent at `before`; and others with which it is silent all the time.
+# been silent at `before`; and others with which it is silent until then and a little longer.
 CASES = {
     "MusterCoordinatorDown": dict(series={f"muster_coordinator_term{{{COORDINATOR}}}": "1x5 stale"}, minute=9, before=6, fires=[""],
                                   silent={f"muster_coordinator_term{{{COORDINATOR}}}": "1x90"}),
@@ -65,6 +65,10 @@ CASES = {
         series={'muster_rpc_requests_total{code="OK",method="a"}': "0+90x90", 'muster_rpc_requests_total{code="INTERNAL",method="a"}': "0+10x90",
                 'muster_rpc_requests_total{code="OK",method="b"}': "0+90x90", 'muster_rpc_requests_total{code="NOT_FOUND",method="b"}': "0+90x90"},
         minute=14, before=9, fires=['method="a"'], silent={'muster_rpc_requests_total{code="UNAVAILABLE",method="a"}': "3x90"}),
+    "MusterCertificateEnds": dict(  # promtool's clock begins in 1970
+        series={'muster_tls_certificate_expiry_timestamp_seconds{instance="a"}': f"{7 * 86400 + 600}x90",
+                'muster_tls_certificate_expiry_timestamp_seconds{instance="b"}': f"{30 * 86400}x90"}, minute=72, before=69,
+        fires=['instance="a"'], silent={'muster_tls_certificate_expiry_timestamp_seconds{instance="b"}': f"{8 * 86400}x90"}),
     "MusterFileDescriptorsShort": dict(
         series={'process_open_fds{instance="a"}': "95x90", 'process_max_fds{instance="a"}': "100x90", 'muster_build_info{instance="a"}': "1x90",
                 'process_open_fds{instance="no-muster"}': "95x90", 'process_max_fds{instance="no-muster"}': "100x90"},
@@ -142,7 +146,7 @@ def unit_tests(name, case):
                 "promql_expr_test": what}
 
     return [test(case["series"], [firing(case["before"], []), firing(case["minute"], case["fires"])]),
-            test(case["silent"], [firing(minute, []) for minute in (5, 30, 60, 85)])]
+            test(case["silent"], [firing(minute, []) for minute in (5, case["minute"] // 2, case["minute"], case["minute"] + 3)])]
 
 
 @unittest.skipUnless(shutil.which("promtool"), "no promtool: the rules were not tried")

@@ -27,6 +27,7 @@
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "lib/security/tls_folder.h"
+#include "lib/telemetry/certificate_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/rpc_metrics.h"
 #include "lib/version/build.h"
@@ -170,6 +171,7 @@ int Main() {
     tls = *std::move(opened);
   }
   Metrics metrics(ToLabels(ThisBuild()));
+  if (!security->tls.empty()) metrics.Add(CertificateMetrics(security->tls));
   if (const absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served;
     return ExitCodeOf(served);

@@ -22,6 +22,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/memory_budget.h"
+#include "lib/telemetry/certificate_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/transport_flags.h"
 #include "lib/version/build.h"
@@ -92,6 +93,7 @@ int Main() {
     return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
   }
   Metrics metrics(ToLabels(ThisBuild()));
+  if (!security->tls.empty()) metrics.Add(CertificateMetrics(security->tls));
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;

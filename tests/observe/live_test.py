@@ -20,8 +20,8 @@ sys.dont_write_bytecode = True
 import metrics_page  # noqa: E402
 import observed_cluster  # noqa: E402
 
-# What this machine may lack.
-ELSEWHERE = ("muster_gpu_",)
+# What this machine, or a local cluster, lacks.
+ELSEWHERE = metrics_page.ELSEWHERE
 
 
 def expressions():

@@ -12,6 +12,8 @@ import tempfile
 import observed_cluster
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
+# What a local cluster has not, or perhaps not: rows that are written by hand.
+ELSEWHERE = ("muster_gpu_", "muster_tls_")
 # What Prometheus adds, and the labels of buckets.
 TARGET = {"__name__", "instance", "role", "le"}
 
@@ -54,7 +56,7 @@ def main():
         cluster.await_scrapes()
         found = families(cluster)
     text = PAGE.read_text(encoding="utf-8")
-    found.update({name: row for name, row in rows(text).items() if name.startswith("muster_gpu_")})
+    found.update({name: row for name, row in rows(text).items() if name.startswith(ELSEWHERE)})
     begin, end = text.index("| metric |"), text.rindex(" |\n") + 2
     PAGE.write_text(text[:begin] + table(found) + text[end:], encoding="utf-8")
 
