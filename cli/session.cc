@@ -106,6 +106,7 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   AddModelCommands(app, session);
   AddBenchCommands(app, session);
   AddChaosCommand(app, session);
+  AddRenderCommand(app, session);
 }
 
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words) {

@@ -49,6 +49,7 @@ void AddAccessCommands(CLI::App& app, Session& session);
 void AddModelCommands(CLI::App& app, Session& session);
 void AddBenchCommands(CLI::App& app, Session& session);
 void AddChaosCommand(CLI::App& app, Session& session);
+void AddRenderCommand(CLI::App& app, Session& session);
 
 // Adds every command and the options they share. `session` outlives `app`.
 void BuildCommandLine(CLI::App& app, Session& session);
