@@ -116,6 +116,11 @@ void AddTimes(const v1::Job& job, absl::Time now, std::string& text) {
 
 void AddRecoveries(const v1::Job& job, std::string& text) {
   const v1::JobRecovery& recovery = job.recovery();
+  if (recovery.rollbacks() > 0) {
+    AddLine(text, "Rollbacks",
+            absl::StrCat(recovery.rollbacks(), ", without these batches of the data: ",
+                         absl::StrJoin(recovery.left_out_batches(), ", ")));
+  }
   if (recovery.count() == 0) return;
   std::string line = absl::StrCat(recovery.count());
   if (recovery.in_row() > 1) {

@@ -165,8 +165,13 @@ TEST(OutputTest, RecoveriesAreShownWithWhatTheyCost) {
               HasSubstr("Recoveries         3, the last 2 without a new step between; the last one "
                         "at step 170; 71 steps were made again in all\n"));
   recovery.set_resumed_step(100);
-  EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
-              HasSubstr("at step 170, resumed at step 100; "));
+  recovery.set_rollbacks(2);
+  recovery.add_left_out_batches(57);
+  recovery.add_left_out_batches(81);
+  EXPECT_THAT(
+      DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
+      AllOf(HasSubstr("at step 170, resumed at step 100; "),
+            HasSubstr("Rollbacks          2, without these batches of the data: 57, 81\n")));
 }
 
 TEST(OutputTest, AnAllreduceJobHasNoPs) {

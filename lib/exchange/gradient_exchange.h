@@ -87,6 +87,10 @@ class GradientExchange {
   // worker's.
   virtual double GradientNorm(int64_t version) const = 0;
 
+  // What this chunk, of values, adds to the square of that norm; not finite where some element of
+  // its gradient is not.
+  virtual double GradientSquares(ChunkId chunk, int64_t version) const = 0;
+
   // Ends the interruptible waits, now and from now on: the job pauses.
   virtual void Interrupt() = 0;
 

@@ -49,6 +49,9 @@ class LocalSgdExchange : public GradientExchange {
   // Inside a round, of the worker's own updates.
   int64_t version() const override;
   double GradientNorm(int64_t version) const override;
+  double GradientSquares(ChunkId chunk, int64_t version) const override {
+    return chunks_[chunk].squares[version & 1];
+  }
   void Interrupt() override { averaging_->Interrupt(); }
   void Fail(absl::Status why) override { averaging_->Fail(std::move(why)); }
   bool failed() const override { return averaging_->failed(); }

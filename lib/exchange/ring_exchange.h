@@ -92,6 +92,9 @@ class RingExchange : public GradientExchange,
   absl::Status Push(ChunkId chunk, int64_t step) override;
   int64_t version() const override { return board_.version(); }
   double GradientNorm(int64_t version) const override;
+  double GradientSquares(ChunkId chunk, int64_t version) const override {
+    return chunks_[chunk].squares[version & 1];
+  }
   void Interrupt() override { board_.Interrupt(); }
   void Fail(absl::Status why) override { board_.Fail(std::move(why), ""); }
   bool failed() const override { return board_.failed(); }

@@ -12,15 +12,6 @@ namespace {
 
 constexpr int kNamesShown = 20;
 
-const v1::ParameterGroup* GroupOf(const v1::TrainingSpec& training, absl::string_view name) {
-  for (const v1::ParameterGroup& group : training.parameter_groups()) {
-    for (const std::string& pattern : group.match()) {
-      if (MatchesGlob(pattern, name)) return &group;
-    }
-  }
-  return nullptr;
-}
-
 std::string NamesOf(const v1::Graph& graph) {
   const int shown = std::min(kNamesShown, graph.parameters_size());
   const int more = graph.parameters_size() - shown;
@@ -39,15 +30,25 @@ bool MatchesAny(const v1::Graph& graph, const std::string& pattern) {
 
 }  // namespace
 
+std::optional<int> GroupOf(const v1::TrainingSpec& training, const v1::Parameter& parameter) {
+  for (int g = 0; g < training.parameter_groups_size(); ++g) {
+    for (const std::string& pattern : training.parameter_groups(g).match()) {
+      if (MatchesGlob(pattern, parameter.name())) return g;
+    }
+  }
+  return std::nullopt;
+}
+
 ParameterTreatment TreatmentOf(const v1::TrainingSpec& training, const v1::Parameter& parameter) {
   ParameterTreatment treatment{.weight_decay = parameter.weight_decay()};
-  const v1::ParameterGroup* group = GroupOf(training, parameter.name());
-  if (group == nullptr) return treatment;
-  if (group->has_learning_rate_factor()) {
-    treatment.learning_rate_factor = group->learning_rate_factor();
+  const std::optional<int> index = GroupOf(training, parameter);
+  if (!index) return treatment;
+  const v1::ParameterGroup& group = training.parameter_groups(*index);
+  if (group.has_learning_rate_factor()) {
+    treatment.learning_rate_factor = group.learning_rate_factor();
   }
-  if (group->has_weight_decay()) treatment.weight_decay = group->weight_decay();
-  treatment.frozen = group->frozen();
+  if (group.has_weight_decay()) treatment.weight_decay = group.weight_decay();
+  treatment.frozen = group.frozen();
   return treatment;
 }
 

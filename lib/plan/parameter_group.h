@@ -2,6 +2,7 @@
 // and workers must agree, so it is all pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct ParameterTreatment {
   // of no part in norms.
   bool frozen = false;
 };
+
+// The first group of which a pattern matches the parameter's name.
+std::optional<int> GroupOf(const v1::TrainingSpec& training, const v1::Parameter& parameter);
 
 // By the first group of which a pattern matches the parameter's name; without one, as the graph has
 // it.

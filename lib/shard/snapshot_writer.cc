@@ -3,12 +3,29 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace muster {
+namespace {
+
+// An exponent of all ones: infinity or not a number. Adding up lets the loop run in vectors.
+bool AllFinite(absl::Span<const float> elements) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t others = 0;
+  for (const float element : elements) {
+    others += (std::bit_cast<uint32_t>(element) & kExponent) == kExponent ? 1 : 0;
+  }
+  return others == 0;
+}
+
+}  // namespace
 
 SnapshotWriter::SnapshotWriter(Options options)
     : options_(std::move(options)), snapshots_(options_.shards + 1) {
@@ -44,6 +61,21 @@ std::vector<v1::SnapshotReport> SnapshotWriter::reports() const {
   return reports_;
 }
 
+// Optimizer slots may overflow and harm nobody; values may not.
+absl::Status SnapshotWriter::CheckFinite(const v1::JobPlan& plan, const ShardSnapshot& snapshot) {
+  if (plan.spec().on_non_finite() == v1::NON_FINITE_IGNORE) return absl::OkStatus();
+  for (const ShardSnapshot::Piece& piece : snapshot.pieces) {
+    if (piece.slot != 0 || AllFinite(piece.elements)) continue;
+    const v1::PlanChunk& chunk = plan.chunks(ToInt(piece.chunk));
+    return absl::OutOfRangeError(
+        absl::StrCat("parameter '", plan.graph().parameters(chunk.parameter()).name(),
+                     "' has values, from its ", chunk.offset(),
+                     "th on, that are not finite: they are not to take the place of a "
+                     "checkpoint that is good"));
+  }
+  return absl::OkStatus();
+}
+
 // Until Close().
 void SnapshotWriter::Write(const std::stop_token& stop) {
   const v1::JobPlan& plan = *options_.plan;
@@ -51,9 +83,10 @@ void SnapshotWriter::Write(const std::stop_token& stop) {
   while (snapshots_.Take(snapshot, absl::InfiniteDuration())) {
     if (stop.stop_requested()) continue;
     const auto begin = std::chrono::steady_clock::now();
-    const absl::Status written = snapshot->pieces.empty()
-                                     ? absl::OkStatus()
-                                     : options_.checkpoints->WriteShard(plan, *snapshot, stop);
+    absl::Status written = CheckFinite(plan, *snapshot);
+    if (written.ok() && !snapshot->pieces.empty()) {
+      written = options_.checkpoints->WriteShard(plan, *snapshot, stop);
+    }
     const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
     LOG_IF(WARNING, !written.ok() && !stop.stop_requested())
         << plan.job() << ", shard " << snapshot->shard << ": the snapshot of step "

@@ -22,7 +22,9 @@
 namespace muster {
 
 // A thread for each shard: a write ends when the whole checkpoint is committed, which needs the
-// other shards. Thread-safe; no method waits for a write.
+// other shards. Values that are not finite are not written, so that there is no checkpoint of them
+// (unless the job ignores that): what would resume from it, or be pruned for it, is worth more.
+// Thread-safe; no method waits for a write.
 class SnapshotWriter {
  public:
   struct Options {
@@ -51,6 +53,7 @@ class SnapshotWriter {
   void Join();
 
  private:
+  static absl::Status CheckFinite(const v1::JobPlan& plan, const ShardSnapshot& snapshot);
   void Write(const std::stop_token& stop);
   void Note(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
             const std::string& message = "") ABSL_LOCKS_EXCLUDED(mu_);

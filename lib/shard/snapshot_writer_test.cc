@@ -1,6 +1,8 @@
 #include "lib/shard/snapshot_writer.h"
 
+#include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -15,17 +17,21 @@ namespace {
 
 class SnapshotWriterTest : public ::testing::Test {
  protected:
-  std::shared_ptr<const ShardSnapshot> Snapshot(ShardIndex shard, uint64_t id, int64_t step) const {
-    return std::make_shared<ShardSnapshot>(
+  // `slot_1`: with an optimizer's slot, in which everything is infinite.
+  std::shared_ptr<const ShardSnapshot> Snapshot(ShardIndex shard, uint64_t id, int64_t step,
+                                                bool slot_1 = false) const {
+    auto snapshot = std::make_shared<ShardSnapshot>(
         ShardSnapshot{.shard = shard,
                       .id = id,
                       .step = step,
                       .pieces = {{ChunkId(0), 0, absl::MakeSpan(values_)}}});
+    if (slot_1) snapshot->pieces.push_back({ChunkId(0), 1, absl::MakeSpan(infinities_)});
+    return snapshot;
   }
 
   std::unique_ptr<SnapshotWriter> Make(int shards = 1) {
     return std::make_unique<SnapshotWriter>(
-        SnapshotWriter::Options{.plan = std::make_shared<v1::JobPlan>(MakeTestPlan({})),
+        SnapshotWriter::Options{.plan = std::make_shared<v1::JobPlan>(plan_),
                                 .checkpoints = &client_,
                                 .shards = shards,
                                 .written =
@@ -43,7 +49,9 @@ class SnapshotWriterTest : public ::testing::Test {
     return written_;
   }
 
+  v1::JobPlan plan_ = MakeTestPlan({});
   std::vector<float> values_ = {1, 2, 3};
+  const std::vector<float> infinities_{3, std::numeric_limits<float>::infinity()};
   FakeCheckpointService service_;
   CheckpointClient client_{DialCoordinator(service_.address())};
   absl::Mutex mu_;
@@ -70,6 +78,28 @@ TEST_F(SnapshotWriterTest, AWriteThatTheCoordinatorRefusesIsReportedWithItsReaso
 
   EXPECT_EQ(writer->reports()[0].outcome(), v1::SNAPSHOT_FAILED);
   EXPECT_EQ(writer->reports()[0].message(), "not wanted any more");
+}
+
+TEST_F(SnapshotWriterTest, ValuesThatAreNotFiniteAreNotWrittenUnlessTheJobIgnoresThat) {
+  values_[1] = std::numeric_limits<float>::infinity();
+  auto writer = Make();
+  writer->Taken(Snapshot(kFirstShard, 5, 40));
+  AwaitWritten(1);  // the shard goes on all the same
+  EXPECT_EQ(writer->reports()[0].outcome(), v1::SNAPSHOT_FAILED);
+  EXPECT_NE(writer->reports()[0].message().find("'p0'"), std::string::npos)
+      << writer->reports()[0].message();
+  EXPECT_EQ(service_.calls(), 0);
+  values_[1] = 1;
+  writer->Taken(Snapshot(kFirstShard, 6, 41, /*slot_1=*/true));
+  AwaitWritten(2);
+  EXPECT_EQ(writer->reports()[0].outcome(), v1::SNAPSHOT_WRITTEN) << "slots may be infinite";
+
+  values_[1] = std::numeric_limits<float>::quiet_NaN();
+  plan_.mutable_spec()->set_on_non_finite(v1::NON_FINITE_IGNORE);
+  auto other = Make();
+  other->Taken(Snapshot(kFirstShard, 7, 42));
+  AwaitWritten(3);
+  EXPECT_EQ(other->reports()[0].outcome(), v1::SNAPSHOT_WRITTEN);
 }
 
 TEST_F(SnapshotWriterTest, TheLastAnswerOfEveryShardIsKeptApartForPeriodicSnapshots) {

@@ -33,7 +33,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Hear(const std::string& name,
     return Verdict{
         .reason = reason,
         .message = absl::StrCat(name, " failed at step ", error.step(), ": ", error.message()),
-        .recoverable = IsRecoverable(error)};
+        .recoverable = IsRecoverable(error),
+        .step = error.step()};
   }
   if (!accusation_) {
     accusation_ = Accusation{.culprit = error.culprit(),

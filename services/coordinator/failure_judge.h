@@ -29,7 +29,8 @@ class FailureJudge {
     std::string message;
     // The others could go on: it is a member that failed, and not what the job wants of it.
     bool recoverable = false;
-    std::string lost;  // the member that is gone; "": nobody is
+    std::string lost = "";  // the member that is gone; "": nobody is
+    int64_t step = 0;       // where a member failed, as it says itself
   };
 
   // The coordinator has just started: members have kRestartGrace to come back.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
+#include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "services/coordinator/proto_time.h"
@@ -22,6 +23,7 @@ absl::Status Precondition(const std::string& message, absl::string_view reason) 
 
 constexpr char kActiveDeadline[] = "ACTIVE_DEADLINE";
 constexpr char kStartTimeout[] = "START_TIMEOUT";
+constexpr char kLossNotFinite[] = "LOSS_NOT_FINITE";
 
 std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
 
@@ -515,6 +517,7 @@ void Job::Suspect(absl::Time now) {
 // ---------------------------------------------------------------- recovery
 
 void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
+  if (verdict.reason == kLossNotFinite) return StopAtNonFinite(verdict, now);
   if (!verdict.recoverable) return Fail(verdict.reason, verdict.message, now);
   if (state() != v1::RECOVERING) return Recover(verdict, now);
   // One more.
@@ -549,6 +552,40 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   *record_.mutable_recovery() = *recovery;
   HaltGeneration({.carries = carries, .backoff = Interruption::Backoff(*recovery, restart)},
                  verdict.reason, verdict.message, now);
+}
+
+// No checkpoint has values that are not finite (SnapshotWriter): the last one is good. The steps
+// from there to this one would be the same again, and so would this one's batch: it is left out.
+void Job::StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now) {
+  if (record_.spec().on_non_finite() != v1::NON_FINITE_ROLLBACK) {
+    return Fail(verdict.reason,
+                absl::StrCat(verdict.message, "; the last checkpoint is ", WhereItGoesOn(),
+                             AdviceToResume(),
+                             ", with a lower learning rate, a longer warm-up or "
+                             "clip: {global_norm: 1}, or with on_non_finite: rollback"),
+                now);
+  }
+  v1::JobRecovery& recovery = *record_.mutable_recovery();
+  if (recovery.rollbacks() >= kRollbacksMax) {
+    return Fail(verdict.reason,
+                absl::StrCat(verdict.message, "; it was rolled back ", kRollbacksMax,
+                             " times for that, each time without the samples of such a step; the "
+                             "last checkpoint is ",
+                             WhereItGoesOn()),
+                now);
+  }
+  recovery.set_rollbacks(recovery.rollbacks() + 1);
+  recovery.clear_resumed_step();
+  std::string left_out;
+  if (verdict.step >= checkpoints_.committed_step()) {
+    auto& batches = *recovery.mutable_left_out_batches();
+    const int64_t batch = BatchOfStep(verdict.step, batches);
+    batches.Add(batch);
+    std::ranges::sort(batches);
+    left_out = absl::StrCat(", without batch ", batch, " of the data");
+  }
+  HaltGeneration({.carries = false}, verdict.reason,
+                 absl::StrCat(verdict.message, "; goes back to ", WhereItGoesOn(), left_out), now);
 }
 
 void Job::HaltGeneration(const Halting& halting, const std::string& reason,
@@ -678,6 +715,7 @@ void Job::RecordsDurable(const RecordsBefore& durable, absl::Time now) {
 
 // Once per generation: what follows is mostly not finite either.
 void Job::NoteIfNotFinite(const StepSummary& step, absl::Time now) {
+  if (record_.spec().on_non_finite() != v1::NON_FINITE_IGNORE) return;  // its worker stops there
   loss_is_finite_ = std::isfinite(step.loss) || step.skipped;
   if (loss_is_finite_ || std::exchange(nonfinite_noted_, true)) return;
   Note("NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss), now);

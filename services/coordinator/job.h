@@ -43,6 +43,8 @@ class Job {
  public:
   // A loss scale that is too high comes down by 2^10 meanwhile: the cause is another.
   static constexpr int kSkipsAlarming = 10;
+  // A job that rolls back where its loss is not finite does so as often as this.
+  static constexpr int kRollbacksMax = 8;
   // The reason of a job that is told what it waits for, see Wait().
   static constexpr char kWaitsForMembers[] = "WAITS_FOR_MEMBERS";
   // A generation runs so long before it is halted for more workers: who comes, mostly comes with
@@ -165,6 +167,7 @@ class Job {
   void NoteStopped(absl::Time now);
   void Judge(const FailureJudge::Verdict& verdict, absl::Time now);
   void Recover(const FailureJudge::Verdict& verdict, absl::Time now);
+  void StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now);
   struct Halting {
     bool carries = false;  // the shards go on, as far as is known
     absl::Duration backoff = absl::ZeroDuration();

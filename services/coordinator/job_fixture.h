@@ -77,6 +77,11 @@ class JobTest : public ::testing::Test {
     ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, first_step);
     job_.TakeEffects();
   }
+  void IgnoreNonFinite() {
+    v1::Job record = job_.record();
+    record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_IGNORE);
+    job_ = Job(record, nullptr, /*term=*/1, now_);
+  }
   void Answer(const std::string& ps, int shard, uint64_t snapshot, v1::SnapshotOutcome outcome) {
     v1::JobReport report = Say(v1::MEMBER_RUNNING);
     v1::SnapshotReport& answer = *report.add_snapshots();

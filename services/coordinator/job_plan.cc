@@ -106,6 +106,7 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
     PlaceShards(request.ps, *plan);
   }
   plan->set_evaluate_first(request.evaluate_first);
+  *plan->mutable_left_out_batches() = request.job.recovery().left_out_batches();
   plan->set_session_token(SessionToken::Random().ToBytes());
   plan->set_restore(request.restore);
   return plan;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "lib/limits/limits.h"
 #include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/failure_judge.h"
@@ -14,6 +15,7 @@
 namespace muster {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -42,6 +44,16 @@ class RecoveringJobTest : public JobTest {
   }
   void Tell(const std::string& member, const v1::JobReport& report) {
     job_.Report(member, &report, now_);
+  }
+  v1::JobReport NotFinite(int64_t step) const {
+    v1::JobReport report = Say(v1::MEMBER_FAILED, step);
+    v1::MemberError& error = *report.mutable_error();
+    error.set_code(static_cast<int>(absl::StatusCode::kOutOfRange));
+    error.set_reason("LOSS_NOT_FINITE");
+    error.set_step(step);
+    error.set_message(absl::StrCat("the loss of step ", step,
+                                   " is nan; not finite are the gradients of 1 of 1 parameters"));
+    return report;
   }
   void SayHalted(const std::string& ps, int64_t oldest, int64_t newest) {
     v1::JobReport report = Say(v1::MEMBER_HALTED, newest);
@@ -267,6 +279,68 @@ TEST_F(RecoveringJobTest, AFailureThatAnotherAttemptWouldRepeatEndsTheJob) {
   report.mutable_error()->set_reason("DATA_NOT_FOUND");
   Tell("w-0", report);
   EXPECT_EQ(job_.state(), v1::FAILED);
+}
+
+TEST_F(RecoveringJobTest, ALossThatIsNotFiniteEndsTheJobAndNamesItsLastCheckpoint) {
+  Run();
+  Commit(50);
+  Tell("w-0", NotFinite(57));
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "LOSS_NOT_FINITE");
+  EXPECT_THAT(job_.record().message(),
+              AllOf(HasSubstr("the loss of step 57 is nan; not finite are the gradients of"),
+                    HasSubstr("the last checkpoint is jobs/net-1/checkpoints/50"),
+                    HasSubstr("--set checkpoint.resume_from=net-1@50")));
+}
+
+TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFewTimes) {
+  v1::Job record = Record();
+  record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_ROLLBACK);
+  Begin(record);
+  Run();
+  Commit(50);
+  auto roll_back = [this](int64_t step) {
+    Tell("w-0", NotFinite(step));
+    for (const char* name : {"w-0", "w-1", "p-0", "p-1"}) job_.Report(name, nullptr, now_);
+    TakeEffects();
+  };
+  roll_back(57);
+  ASSERT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "LOSS_NOT_FINITE");
+  EXPECT_THAT(job_.record().message(),
+              HasSubstr("goes back to jobs/net-1/checkpoints/50, without batch 57 of the data"));
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+  EXPECT_EQ(job_.record().recovery().count(), 0) << "nobody was lost";
+  Run(50, "jobs/net-1/checkpoints/50");
+  EXPECT_THAT(job_.plan()->left_out_batches(), ElementsAre(57));
+
+  roll_back(57);  // which trained on batch 58
+  Run(50, "jobs/net-1/checkpoints/50");
+  roll_back(51);
+  Run(50, "jobs/net-1/checkpoints/50");
+  EXPECT_THAT(job_.plan()->left_out_batches(), ElementsAre(51, 57, 58));
+
+  for (int i = 3; i < Job::kRollbacksMax; ++i) {
+    roll_back(60);
+    ASSERT_EQ(job_.state(), v1::RECOVERING) << i;
+    Run(50, "jobs/net-1/checkpoints/50");
+  }
+  roll_back(60);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_THAT(job_.record().message(), HasSubstr("it was rolled back 8 times"));
+}
+
+// A loss may be infinite where its gradient is not: the step was made, and training went on.
+TEST_F(RecoveringJobTest, ARollbackToBehindTheStepLeavesNothingOut) {
+  v1::Job record = Record();
+  record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_ROLLBACK);
+  Begin(record);
+  Run();
+  Commit(50);
+  Tell("w-0", NotFinite(49));
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().recovery().left_out_batches_size(), 0);
 }
 
 // The dispatcher looks at the checkpoint again, and passes it over or fails the job.

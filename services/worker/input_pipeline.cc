@@ -8,6 +8,7 @@
 #include "glog/logging.h"
 #include "lib/data/sample_order.h"
 #include "lib/engine/host_memory.h"
+#include "lib/plan/batch_order.h"
 
 namespace muster {
 namespace {
@@ -96,27 +97,27 @@ void InputPipeline::Read() {
       mu_.Await(absl::Condition(&room));
       if (closed_) return;
     }
-    ReadBatch(step, BufferOf(step));
+    ReadBatch(BatchOfStep(step, options_.left_out), BufferOf(step));
     absl::MutexLock lock(&mu_);
     read_before_ = step + 1;
   }
 }
 
-void InputPipeline::ReadBatch(int64_t step, Buffer& buffer) {
+void InputPipeline::ReadBatch(int64_t batch, Buffer& buffer) {
   const BatchShare share =
-      SamplesOfStep(options_.seed, options_.dataset->samples(), options_.batch_size, step,
+      SamplesOfStep(options_.seed, options_.dataset->samples(), options_.batch_size, batch,
                     options_.first_position, options_.samples);
   options_.dataset->Read(share.epoch, share.samples, buffer.rows);
-  if (!buffer.counted_targets.empty()) CountTargetsOf(step, buffer);
+  if (!buffer.counted_targets.empty()) CountTargetsOf(batch, buffer);
 }
 
-void InputPipeline::CountTargetsOf(int64_t step, Buffer& buffer) {
+void InputPipeline::CountTargetsOf(int64_t batch, Buffer& buffer) {
   std::ranges::fill(buffer.counted_targets, 0);
   if (options_.samples == options_.batch_size) {
     return AddCounted(uses_, buffer.contents, buffer.counted_targets);
   }
   const BatchShare whole = SamplesOfStep(options_.seed, options_.dataset->samples(),
-                                         options_.batch_size, step, 0, options_.batch_size);
+                                         options_.batch_size, batch, 0, options_.batch_size);
   options_.dataset->Read(whole.epoch, whole.samples, whole_targets_.rows);
   AddCounted(uses_, whole_targets_.contents, buffer.counted_targets);
 }

@@ -41,6 +41,7 @@ class InputPipeline {
     int64_t first_position = 0;  // of the share in every batch
     int64_t samples = 0;         // of the share
     int64_t first_step = 0;
+    std::vector<int64_t> left_out = {};         // batches that no step uses, see BatchOfStep()
     int batches = limits::kPrefetchBatchesMax;  // held, the one in use included; >= 2
   };
   // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the machine has no room for the buffers.
@@ -60,8 +61,8 @@ class InputPipeline {
   };
 
   void Read() ABSL_LOCKS_EXCLUDED(mu_);
-  void ReadBatch(int64_t step, Buffer& buffer);
-  void CountTargetsOf(int64_t step, Buffer& buffer);
+  void ReadBatch(int64_t batch, Buffer& buffer);
+  void CountTargetsOf(int64_t batch, Buffer& buffer);
   Buffer& BufferOf(int64_t step) { return buffers_[step % buffers_.size()]; }
 
   const Options options_;

@@ -1,6 +1,7 @@
 #include "services/worker/input_pipeline.h"
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -43,6 +44,32 @@ v1::Graph GraphOfNumbers() {
     input.add_shape(elements);
   }
   return graph;
+}
+
+TEST(InputPipelineTest, ABatchThatIsLeftOutIsPassedOver) {
+  const v1::Graph graph = GraphOfNumbers();
+  const NumberedSamples dataset;
+  const InputPipeline::Options options{.dataset = &dataset,
+                                       .graph = &graph,
+                                       .seed = 7,
+                                       .batch_size = 4,
+                                       .samples = 4,
+                                       .first_step = 5,
+                                       .batches = 2};
+  InputPipeline all(options);
+  InputPipeline::Options without = options;
+  without.left_out = {6};
+  InputPipeline some(without);
+  auto content = [](const InputBatch& batch) {
+    return std::vector<std::byte>(batch.rows[0].begin(), batch.rows[0].end());
+  };
+  EXPECT_EQ(content(some.Next()), content(all.Next()));
+  all.Next();
+  for (int64_t step = 6; step < 20; ++step) {
+    const InputBatch batch = some.Next();
+    EXPECT_EQ(batch.step, step);
+    EXPECT_EQ(content(batch), content(all.Next())) << "one batch later";
+  }
 }
 
 TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -16,6 +17,7 @@
 #include "lib/exchange/ring_exchange.h"
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering.h"
+#include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 
@@ -168,6 +170,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
   before->pending_.reset();
   before->cancelled_ = false;
   before->loss_was_nonfinite_ = false;
+  before->nonfinite_step_ = -1;
   before->options_ = std::move(options);
   RETURN_IF_ERROR(before->Connect());
   LOG(INFO) << before->options_.plan->job() << " generation " << before->options_.plan->generation()
@@ -338,6 +341,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                        .first_position = plan.workers(ToInt(options_.rank)).first_position(),
                        .samples = plan.workers(ToInt(options_.rank)).samples(),
                        .first_step = plan.first_step(),
+                       .left_out = {plan.left_out_batches().begin(), plan.left_out_batches().end()},
                    }));
   RETURN_IF_ERROR(exchange_->Connect(total_steps, std::move(addresses)));
   if (!plan.evaluate_first() || !EvaluationIsDue(step_)) return absl::OkStatus();
@@ -424,6 +428,11 @@ absl::Status Trainer::Step() {
   Observe(options_.metrics->data_duration, have_data - begin);
   Observe(options_.metrics->compute_duration, end - have_data - wait);
   ++step_;
+  if (StopsAt(loss_share)) {
+    // Its answers tell of whose gradient it was.
+    exchange_->AwaitVersion(batch.step + 1).IgnoreError();
+    return NotFinite(batch.step, absl::StrCat("the loss of step ", batch.step, " is ", loss_share));
+  }
   return AfterStep(batch.step + 1);
 }
 
@@ -466,10 +475,52 @@ absl::Status Trainer::FinishStep() {
   if (!pending_) return absl::OkStatus();
   const int64_t version = pending_->step() + 1;
   CHECK_GE(exchange_->version(), version);
-  RETURN_IF_ERROR(RecordAnswered(exchange_->GradientNorm(version)));
+  const double norm = exchange_->GradientNorm(version);
+  // With backup workers the answers to a latecomer lack it.
+  if (options_.plan->spec().sync().backup_workers() == 0 && StopsAt(norm)) {
+    return NotFinite(version - 1,
+                     absl::StrCat("the norm of the gradient of step ", version - 1, " is ", norm));
+  }
+  RETURN_IF_ERROR(RecordAnswered(norm));
   if (EvaluationIsDue(version)) RETURN_IF_ERROR(Evaluate(version));
   next_step_.store(version, std::memory_order_release);
   return absl::OkStatus();
+}
+
+bool Trainer::StopsAt(double loss_or_norm) const {
+  const v1::JobSpec& spec = options_.plan->spec();
+  return !std::isfinite(loss_or_norm) && spec.on_non_finite() != v1::NON_FINITE_IGNORE &&
+         !StepsAreJudged(spec.training());
+}
+
+// A step that will be made again is not recorded as it was.
+absl::Status Trainer::NotFinite(int64_t step, const std::string& what) {
+  nonfinite_step_ = step;
+  if (options_.plan->spec().on_non_finite() == v1::NON_FINITE_ROLLBACK) pending_.reset();
+  return WithReason(absl::OutOfRangeError(absl::StrCat(what, NameNonFiniteGradients(step + 1))),
+                    "LOSS_NOT_FINITE");
+}
+
+// "; not finite are the gradients of 2 of 4 parameters, the first of them 'w' (...)"; "" where it
+// is not known.
+std::string Trainer::NameNonFiniteGradients(int64_t version) const {
+  if (exchange_->version() != version && exchange_->version() != version + 1) return "";
+  const v1::JobPlan& plan = *options_.plan;
+  absl::btree_set<int> parameters;
+  for (const ChunkId chunk : NumbersBelow<ChunkId>(plan.chunks_size())) {
+    const v1::PlanChunk& planned = plan.chunks(ToInt(chunk));
+    if (planned.slot() == 0 && !std::isfinite(exchange_->GradientSquares(chunk, version))) {
+      parameters.insert(planned.parameter());
+    }
+  }
+  if (parameters.empty()) return "; every element of its gradient is finite";
+  const v1::Parameter& first = plan.graph().parameters(*parameters.begin());
+  const std::optional<int> group = GroupOf(plan.spec().training(), first);
+  return absl::StrCat(
+      "; not finite are the gradients of ", parameters.size(), " of ",
+      plan.graph().parameters_size(), " parameters, the first of them '", first.name(), "' (",
+      group ? absl::StrCat("training.parameter_groups[", *group, "]") : "of no parameter group",
+      ")");
 }
 
 absl::Status Trainer::RecordAnswered(double gradient_norm) {

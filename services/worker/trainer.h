@@ -74,6 +74,9 @@ class Trainer {
   // recorded as missed, evaluations between without samples.
   //
   // ABORTED after Pause() when it would have to wait: call Drain(). Other errors are final.
+  // OUT_OF_RANGE, reason "LOSS_NOT_FINITE", unless the job ignores that: the loss of a step, or the
+  // norm of its gradient, is not finite, and the step was not skipped for it. Nothing of a later
+  // step is recorded, nor, where the job rolls back, of this one.
   absl::Status Step();
   // No step is left to begin.
   bool done() const { return step_.load() >= total_steps_; }
@@ -97,7 +100,11 @@ class Trainer {
   absl::Status GiveUp();
 
   // Where it went wrong: the step that was being run, or the one whose answers are missing.
-  int64_t failed_step() const { return exchange_->failed() ? exchange_->step() : step_.load(); }
+  // First of all the step whose loss or gradient was not finite.
+  int64_t failed_step() const {
+    if (nonfinite_step_ >= 0) return nonfinite_step_;
+    return exchange_->failed() ? exchange_->step() : step_.load();
+  }
   // See GradientExchange.
   std::string culprit() const { return exchange_->culprit(); }
 
@@ -121,6 +128,9 @@ class Trainer {
   absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();
   absl::Status RecordStep(double gradient_norm);
+  bool StopsAt(double loss_or_norm) const;
+  absl::Status NotFinite(int64_t step, const std::string& what);
+  std::string NameNonFiniteGradients(int64_t version) const;
   absl::Status RecordAnswered(double gradient_norm);
   absl::Status CatchUp();
   absl::Status Evaluate(int64_t version);
@@ -143,8 +153,9 @@ class Trainer {
   int64_t total_steps_ = 0;
   std::atomic<int64_t> step_ = 0;  // being run, or next to run
   bool loss_was_nonfinite_ = false;
-  double evaluation_labels_ = 0;           // that count, of all held-out samples
-  std::optional<v1::StepRecord> pending_;  // computed, not yet finished
+  std::atomic<int64_t> nonfinite_step_ = -1;  // at which it stopped; -1: none
+  double evaluation_labels_ = 0;              // that count, of all held-out samples
+  std::optional<v1::StepRecord> pending_;     // computed, not yet finished
   std::atomic<int64_t> next_step_ = 0;
   std::atomic<bool> cancelled_ = false;
 };

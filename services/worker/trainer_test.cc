@@ -7,9 +7,11 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"
 #include "lib/exchange/fake_ps.h"
+#include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
 #include "services/worker/tiny_jobs.h"
@@ -405,8 +407,83 @@ class WarningLog : public google::LogSink {
   std::vector<std::string> warnings_;
 };
 
-TEST(TrainerTest, TheFirstLossThatIsNotANumberIsWarnedOfOnce) {
+// Trains alone until something is wrong.
+struct Stop {
+  absl::Status why;
+  int64_t step = 0;
+  v1::JobReport report;
+};
+Stop TrainUntilItStops(const FakePs::Options& options) {
+  InProcessNetwork network;
+  FakePs ps(network, options);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  auto trainer = Trainer::Create({.plan = ps.plan(),
+                                  .devices = {"cpu"},
+                                  .transport = [&network] { return network.MakeTransport(); },
+                                  .log = &log,
+                                  .metrics = &worker_metrics})
+                     .value();
+  Stop stop;
+  stop.why = trainer->Start(/*total_steps=*/50);
+  while (stop.why.ok() && !trainer->done()) stop.why = trainer->Step();
+  stop.step = trainer->failed_step();
+  if (!stop.why.ok()) trainer->GiveUp().IgnoreError();
+  log.AddTo(stop.report);
+  return stop;
+}
+
+TEST(TrainerTest, AGradientThatIsNotFiniteStopsTheJobAndNamesStepParameterAndGroup) {
+  FakePs::Options poisoned = LinearJob(/*workers=*/1);
+  poisoned.spec.mutable_data()->mutable_linear()->set_slope(std::nan(""));
+  v1::TrainingSpec& training = *poisoned.spec.mutable_training();
+  training.add_parameter_groups()->add_match("no such");
+  training.add_parameter_groups()->add_match("*");
+
+  const Stop stop = TrainUntilItStops(poisoned);
+
+  EXPECT_EQ(ReasonOf(stop.why), "LOSS_NOT_FINITE") << stop.why;
+  EXPECT_EQ(stop.step, 0);
+  EXPECT_EQ(stop.why.message(),
+            absl::StrCat("the loss of step 0 is nan; not finite are the gradients of 2 of 2 "
+                         "parameters, the first of them '",
+                         poisoned.graph.parameters(0).name(), "' (training.parameter_groups[1])"));
+}
+
+TEST(TrainerTest, ALossThatIsNotFiniteStopsTheJobUnlessThatIsIgnored) {
   FakePs::Options diverging = LinearJob(/*workers=*/1);
+  diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e10);
+
+  const Stop stop = TrainUntilItStops(diverging);
+
+  EXPECT_EQ(ReasonOf(stop.why), "LOSS_NOT_FINITE") << stop.why;
+  EXPECT_EQ(stop.why.message(), absl::StrCat("the loss of step ", stop.step,
+                                             " is inf; every element of its gradient is finite"));
+  ASSERT_GT(stop.step, 0);
+  ASSERT_EQ(stop.report.steps_size(), stop.step + 1) << "that step is recorded and no other";
+  EXPECT_TRUE(std::isfinite(stop.report.steps(static_cast<int>(stop.step) - 1).loss_share()));
+
+  diverging.spec.set_on_non_finite(v1::NON_FINITE_ROLLBACK);
+  const Stop again = TrainUntilItStops(diverging);
+  EXPECT_EQ(again.step, stop.step);
+  EXPECT_EQ(again.report.steps_size(), stop.step) << "it will be made again";
+
+  diverging.spec.set_on_non_finite(v1::NON_FINITE_IGNORE);
+  EXPECT_TRUE(TrainUntilItStops(diverging).why.ok());
+}
+
+// Steps that are judged are skipped instead.
+TEST(TrainerTest, AStepThatIsSkippedStopsNothing) {
+  FakePs::Options diverging = LinearJob(/*workers=*/1);
+  diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e10);
+  diverging.spec.mutable_training()->mutable_clip()->set_global_norm(1e30);
+  EXPECT_TRUE(TrainUntilItStops(diverging).why.ok());
+}
+
+TEST(TrainerTest, TheFirstLossThatIsNotANumberIsWarnedOfOnceWhereItIsIgnored) {
+  FakePs::Options diverging = LinearJob(/*workers=*/1);
+  diverging.spec.set_on_non_finite(v1::NON_FINITE_IGNORE);
   diverging.spec.mutable_training()->mutable_optimizer()->mutable_sgd()->set_learning_rate(1e30);
   WarningLog log;
 

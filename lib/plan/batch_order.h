@@ -1,0 +1,21 @@
+// Which batch of the data a step trains on.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace muster {
+
+// The `step`-th of the batches that are not among `left_out` (ascending), both counted from 0. So
+// to leave a batch out changes no step before the one that trained on it.
+inline int64_t BatchOfStep(int64_t step, absl::Span<const int64_t> left_out) {
+  int64_t batch = step;
+  for (const int64_t other : left_out) {
+    if (other > batch) break;
+    ++batch;
+  }
+  return batch;
+}
+
+}  // namespace muster
