@@ -44,8 +44,8 @@ absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& address,
 
 // Keepalive 20 s / 10 s, messages up to limits::kControlMessageBytesMax, 2 s to connect, back-off
 // 100 ms..1 s, which no other channel shares. Never blocks. (While nobody waits in gRPC it goes on
-// with an attempt to connect once in five seconds only: who waits elsewhere between two calls dials
-// anew for each.)
+// with an attempt to connect once in five seconds only: who waits between two calls does that in
+// Channel::WaitForConnected(), or dials anew for each.)
 std::shared_ptr<grpc::Channel> DialCoordinator(const CoordinatorTarget& target);
 
 // How long a connection lives whose client has proved who it is: then it proves it anew.

@@ -21,6 +21,7 @@ namespace {
 
 constexpr auto kBackoffMin = std::chrono::milliseconds(100);
 constexpr auto kBackoffMax = std::chrono::milliseconds(2000);
+constexpr auto kLook = std::chrono::milliseconds(100);
 
 // Not the coordinator's verdict, but the connection's, or that of a coordinator who is busy: its
 // own refusal, or gRPC's, which gives no reason.
@@ -38,10 +39,25 @@ void PauseUnlessStopped(std::chrono::milliseconds time, const std::stop_token& s
   never.wait_for(lock, stop, time, [] { return false; });
 }
 
+// Waits for `time`, or until the coordinator is back. While it is away that is done in gRPC, which
+// goes on with its attempts to connect only where somebody waits in it: else the first call after
+// its return may come five seconds late.
+void AwaitCoordinator(grpc::Channel& channel, std::chrono::milliseconds time,
+                      const std::stop_token& stop) {
+  if (channel.GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY) {
+    return PauseUnlessStopped(time, stop);  // it is there, and busy
+  }
+  for (auto waited = kLook; waited <= time && !stop.stop_requested(); waited += kLook) {
+    if (channel.WaitForConnected(std::chrono::system_clock::now() + kLook)) return;
+  }
+}
+
 }  // namespace
 
 CheckpointClient::CheckpointClient(std::shared_ptr<grpc::Channel> channel, absl::Duration call_max)
-    : stub_(v1::CheckpointService::NewStub(std::move(channel))), call_max_(call_max) {}
+    : channel_(std::move(channel)),
+      stub_(v1::CheckpointService::NewStub(channel_)),
+      call_max_(call_max) {}
 
 absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, const Attempt& attempt,
                                      const std::stop_token& stop) const {
@@ -64,7 +80,7 @@ absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, cons
                                                      absl::FormatDuration(timeout))
                                       : absl::StrCat(" broke off (", status.message(), ")"))
                              << ", trying again from the beginning";
-    PauseUnlessStopped(backoff, stop);
+    AwaitCoordinator(*channel_, backoff, stop);
     backoff = std::min(backoff * 2, kBackoffMax);
   }
   return absl::CancelledError("the job was released");

@@ -50,6 +50,7 @@ class CheckpointClient {
   absl::Status WriteOnce(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
                          grpc::ClientContext& context);
 
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::CheckpointService::Stub> stub_;
   const absl::Duration call_max_;
 };
