@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/chaos.h"
+#include "cli/cluster_lock.h"
 #include "cli/exit_code.h"
 #include "cli/job_cluster.h"
 #include "cli/job_text.h"
@@ -313,6 +314,7 @@ absl::Status Chaos(const ChaosCommand& command, Session& session) {
   Interrupt::Registration registration(*session.interrupt, [] {});
   if (command.local || !spec) {
     const std::string dir = command.job.dir.empty() ? DefaultLocalDir() : command.job.dir;
+    ASSIGN_OR_RETURN(const auto lock, ClusterLock::Take(dir, "muster chaos"));
     ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
     return RunOn(*cluster, spec, command, options, session);
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/cluster_lock.h"
 #include "cli/exit_code.h"
 #include "cli/local_cluster.h"
 #include "cli/local_prometheus.h"
@@ -97,6 +98,7 @@ absl::Status Heal(LocalCluster& cluster, bool observe) {
 }
 
 absl::Status Up(const UpOptions& options) {
+  ASSIGN_OR_RETURN(const auto lock, ClusterLock::Take(options.dir, "muster local up"));
   auto cluster = LocalCluster::Open(options.dir);
   if (absl::IsNotFound(cluster.status())) return StartNew(options);
   RETURN_IF_ERROR(cluster.status());
@@ -109,7 +111,9 @@ absl::Status Up(const UpOptions& options) {
 }
 
 absl::Status Down(const std::string& dir) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
+  ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
+  ASSIGN_OR_RETURN(const auto lock, ClusterLock::Take(dir, "muster local down"));
+  ASSIGN_OR_RETURN(cluster, LocalCluster::Open(dir));  // as it is now
   LocalPrometheus(dir).Stop();
   cluster->Shutdown(kStopGrace);
   std::fprintf(stderr, "the local cluster is down; its state stays in %s\n", dir.c_str());
