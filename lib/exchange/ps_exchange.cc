@@ -233,8 +233,10 @@ absl::Span<const float> PsExchange::PushedOf(ChunkId chunk) const {
 
 absl::Status PsExchange::Open(Transport& transport) {
   transport_ = &transport;
-  ASSIGN_OR_RETURN(const LinkCredentials credentials, CredentialsOf(plan_, options_.rank));
   for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan_.shards_size())) {
+    links_[shard].session = SessionOf(plan_, shard);
+    ASSIGN_OR_RETURN(const LinkCredentials credentials,
+                     CredentialsFor(links_[shard].session, plan_, options_.rank));
     absl::StatusOr<PeerId> peer =
         transport_->Connect(plan_.shards(ToInt(shard)).address(), credentials);
     if (!peer.ok()) {
@@ -255,7 +257,7 @@ WireHeader PsExchange::HeaderOf(MessageKind kind, ChunkId chunk, int64_t step) c
   WireHeader header;
   header.kind = kind;
   header.generation = plan_.generation();
-  header.job = plan_.job_number();
+  header.job = links_[ShardOf(chunk)].session;
   header.step = step;
   header.chunk = static_cast<uint32_t>(chunk);
   header.rank = static_cast<uint32_t>(options_.rank);
@@ -350,8 +352,8 @@ void PsExchange::Sent(ChunkId chunk, const absl::Status& status) {
   if (chunks_[chunk].awaited < 0) Answered(chunk);
 }
 
-bool PsExchange::IsOurs(const WireHeader& header) const {
-  return header.job == plan_.job_number() && header.generation == plan_.generation() &&
+bool PsExchange::IsOurs(const Link& link, const WireHeader& header) const {
+  return header.job == link.session && header.generation == plan_.generation() &&
          header.rank == static_cast<uint32_t>(options_.rank);
 }
 
@@ -368,7 +370,7 @@ std::optional<ShardIndex> PsExchange::SenderOf(PeerId from, const WireHeader& he
   };
   const bool hello = header.kind == MessageKind::kHello;
   const bool answer = header.kind == MessageKind::kParams || header.kind == MessageKind::kRefused;
-  if (!IsOurs(header) || (!hello && !answer)) {
+  if (!IsOurs(*link, header) || (!hello && !answer)) {
     return fault(absl::StrCat(" sent a message of kind ", static_cast<int>(header.kind),
                               " for rank ", header.rank, " of job ", header.job, ", generation ",
                               header.generation));
@@ -489,6 +491,7 @@ void PsExchange::FetchWhatIsBehind() {
 
 void PsExchange::Greet(ShardIndex shard) {
   WireHeader hello = HeaderOf(MessageKind::kHello, ChunkId(), plan_.first_step());
+  hello.job = links_[shard].session;
   hello.chunk = static_cast<uint32_t>(shard);  // HELLO names no chunk, but the shard
   transport_->Send(links_[shard].peer, hello, {}, {});
 }

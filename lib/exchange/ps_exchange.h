@@ -126,6 +126,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   };
   struct Link {  // to a shard
     PeerId peer = PeerId::kNone;
+    uint64_t session = 0;
     SendQueue queue;
     LinkMetrics metrics;
   };
@@ -148,7 +149,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   void Answered(ChunkId chunk);
   void FetchWhatIsBehind();
   WireHeader HeaderOf(MessageKind kind, ChunkId chunk, int64_t step) const;
-  bool IsOurs(const WireHeader& header) const;
+  bool IsOurs(const Link& link, const WireHeader& header) const;
 
   std::optional<ShardIndex> SenderOf(PeerId from, const WireHeader& header);
 

@@ -54,6 +54,7 @@ void CheckResources(const v1::JobSpec& spec, FieldChecks& faults) {
     return;
   }
   faults.InRange<int64_t>("resources.ps", resources.ps(), 0, limits::kPsMax);
+  faults.InRange<int64_t>("resources.ps_replication", resources.ps_replication(), 0, 1);
 }
 
 void CheckCheckpoint(const v1::JobSpec& spec, FieldChecks& faults) {

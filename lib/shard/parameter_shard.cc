@@ -18,6 +18,7 @@
 #include "lib/shard/bsp_gate.h"
 #include "lib/shard/optimizer_settings.h"
 #include "lib/shard/round_schedule.h"
+#include "lib/shard/shard_backup.h"
 #include "lib/shard/staleness_gate.h"
 #include "lib/status/status.h"
 
@@ -65,8 +66,12 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
   if (gradients == nullptr) gradients = reservation;
   ASSIGN_OR_RETURN(auto store, ChunkStore::Create(plan, shard, std::move(reservation)));
   ASSIGN_OR_RETURN(auto pushed, GradientStore::Create(*plan, shard, std::move(gradients)));
-  return absl::WrapUnique(
+  auto made = absl::WrapUnique(
       new ParameterShard(std::move(plan), shard, std::move(store), std::move(pushed)));
+  if (made->is_backup_) {
+    made->filling_ = std::make_unique<BackupFilling>(*made->store_, made->plan_->first_step());
+  }
+  return made;
 }
 
 absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Continue(
@@ -119,6 +124,7 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
       store_(std::move(store)),
       pushed_(std::move(pushed)),
       settings_(OptimizerSettingsOf(plan_->spec().training().optimizer())),
+      is_backup_(IsOfBackup(*plan_)),
       averages_(plan_->spec().sync().mode() == v1::LOCAL_SGD),
       pushes_are_updates_(PushesAreUpdates(*plan_)),
       chunks_(store_->size()),
@@ -156,10 +162,27 @@ ParameterShard::ParameterShard(std::shared_ptr<const v1::JobPlan> plan, ShardInd
     output_->SendToShard(to, header, payload, std::move(done));
   };
   MakeGate(send);
-  if (StepsAreJudged(plan_->spec().training())) {
+  if (StepsAreJudged(plan_->spec().training()) && !is_backup_) {
     JudgedShard* const judged = this;  // a base that is nobody else's business
     agreement_ = std::make_unique<StepAgreement>(*plan_, shard_, send, judged);
   }
+  if (IsReplicated(*plan_)) MakeBackupFeed();
+}
+
+void ParameterShard::MakeBackupFeed() {
+  backups_ = std::make_unique<BackupAgreement>(*plan_, shard_,
+                                               [this](ShardIndex to, const WireHeader& header) {
+                                                 output_->SendToShard(to, header, {}, nullptr);
+                                               });
+  if (!HasBackup(*plan_, shard_)) return;
+  backup_version_ = plan_->first_step();
+  NumberedVector<LocalChunk, ChunkId> ids;
+  for (const LocalChunk index : chunks()) ids.emplace_back(store_->id(index));
+  feed_ = std::make_unique<BackupFeed>(
+      *plan_, shard_, std::move(ids),
+      [this](const WireHeader& header, absl::Span<const std::byte> payload,
+             Transport::SendDone done) { output_->SendToBackup(header, payload, std::move(done)); },
+      [this](LocalChunk index) { UpdateIfReady(chunks_[index]); });
 }
 
 void ParameterShard::MakeGate(const ShardAssembly::Send& send) {
@@ -197,6 +220,7 @@ ParameterShard::Chunk* ParameterShard::Find(const WireHeader& header) {
 
 ParameterShard::HeldVersions ParameterShard::held_versions() const {
   HeldVersions held;
+  if (filling_ != nullptr && !filling_->complete()) return {.oldest = 1, .newest = 0};
   for (const Chunk& chunk : chunks_) {
     if (!chunk.trained) continue;
     held.oldest = std::max(held.oldest, gate_->oldest(IndexOf(chunk)));
@@ -278,6 +302,11 @@ RefusalReason ParameterShard::PushArrived(const WireHeader& header,
     gate_->Lost(index, rank);
     return retired_ ? RefusalReason::kNone : RefusalReason::kBadPayload;
   }
+  if (is_backup_) {
+    push.skipped = std::isnan(header.loss_scale);
+    push.factor = header.loss_scale;
+    push.trust_ratio = header.scalar;
+  }
   if (gate_->Arrived(index, rank) == PushFate::kLate) {
     push.lease = {};
     SendParams(*chunk, chunk->current, rank, gate_->AnswerStep(index, rank));
@@ -312,7 +341,7 @@ bool ParameterShard::TakeGradient(const Chunk& chunk, Rank rank,
 
 void ParameterShard::AnswerRepeat(const WireHeader& header) {
   Chunk* chunk = Find(header);
-  if (chunk == nullptr) return;
+  if (chunk == nullptr || is_backup_) return;
   const LocalChunk index = IndexOf(*chunk);
   const auto rank = Rank(header.rank);
   if (!gate_->AnswersAgain(index, rank, header.step)) return;
@@ -321,7 +350,7 @@ void ParameterShard::AnswerRepeat(const WireHeader& header) {
 
 RefusalReason ParameterShard::Fetch(const WireHeader& header) {
   Chunk* chunk = Find(header);
-  if (chunk == nullptr) return RefusalReason::kWrongChunk;
+  if (chunk == nullptr || is_backup_) return RefusalReason::kWrongChunk;
   return AnswerFetch(*chunk, Rank(header.rank), header.step);
 }
 
@@ -372,6 +401,7 @@ void ParameterShard::PushLost(const WireHeader& header) {
 }
 
 void ParameterShard::RankLost(Rank rank) {
+  if (filling_ != nullptr) filling_->AllLost();
   for (const LocalChunk index : chunks()) {
     fetching_(index, rank).waiting = -1;
     GiveUpPush(index, rank);
@@ -474,6 +504,7 @@ RefusalReason ParameterShard::StepClosed(const WireHeader& header,
 bool ParameterShard::MayUpdate(const Chunk& chunk, const ChunkUpdate& update) const {
   if (!started_ || update.ranks.empty()) return false;
   if (agreement_ != nullptr && !(agreement_->agreed() && chunk.summed)) return false;
+  if (!BackupsAllow(chunk, update)) return false;
   if (FreeBuffer(chunk) < 0) return false;  // all memory is still being read
   return update.step < snapshots_.Barrier(IndexOf(chunk));
 }
@@ -507,11 +538,15 @@ void ParameterShard::UpdateAllReady() {
 void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   const LocalChunk index = IndexOf(chunk);
   const ChunkStore::Version next = {.values = FreeBuffer(chunk), .slots = 1 - chunk.current.slots};
-  if (agreement_ != nullptr && agreement_->judgement()->skip) {
+  if (feed_ != nullptr && !chunk.summed) Sum(chunk, update);
+  const bool skips = SkipsNext(chunk, update);
+  if (skips) {
     Skip(chunk, next);
   } else {
     Apply(chunk, update, next);
   }
+  const auto forwarded =
+      feed_ == nullptr ? std::nullopt : std::optional(SumToForward(chunk, update));
   if (agreement_ != nullptr) chunk.sum_of_squares = agreement_->squares(chunk.number);
   if (pushes_are_updates_) output_->StalePushApplied(update.staleness);
   ReturnLeases(chunk, update);
@@ -524,8 +559,11 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   const bool step_ends = agreement_ != nullptr && lowest_ > lowest_before;
   if (step_ends) agreement_->BeginStep(lowest_);
   gate_->TakeAnswers(index, [&](Rank rank) {
+    if (is_backup_) return;
     SendParams(chunk, chunk.current, rank, gate_->AnswerStep(index, rank));
   });
+  if (forwarded) feed_->Forward(index, *forwarded);
+  if (is_backup_ && lowest_ > lowest_before) TellHeld();
   if (!snapshots_.current()) {
     BeginSnapshot();
   } else if (HoldIfWanted(chunk)) {
@@ -565,8 +603,7 @@ double ParameterShard::PartOfNorm(const Chunk& chunk, double sum_of_squares) {
 void ParameterShard::GatherGradients(const Chunk& chunk, const ChunkUpdate& update) {
   gathered_ = 0;
   if (chunk.summed) {
-    gradients_[gathered_++] = {.elements =
-                                   pushed_->Gradient(IndexOf(chunk), update.ranks[0]).data()};
+    gradients_[gathered_++] = {.elements = SumPlace(chunk, update).data()};
     return;
   }
   for (const Rank rank : update.ranks) gradients_[gathered_++] = PushOf(chunk, rank).gradient;
@@ -604,11 +641,13 @@ double ParameterShard::ApplyOptimizer(Chunk& chunk, const ChunkUpdate& update,
   OptimizerSettings settings = SettingsFor(chunk);
   if (agreement_ != nullptr && agreement_->has_trust()) {
     settings.trust_ratio = agreement_->trust_ratio(chunk.parameter);
+  } else if (is_backup_) {
+    settings.trust_ratio = PushOf(chunk, update.ranks[0]).trust_ratio;
   }
   const double learning_rate = LearningRate(plan_->spec().training(), update.step, total_steps_) *
                                chunk.learning_rate_factor * update.share * update.rate_factor;
   return kernels::ApplyOptimizer(settings, learning_rate, UpdatesBefore(chunk), buffers,
-                                 store_->elements(index), ClipFor(update));
+                                 store_->elements(index), ClipFor(chunk, update));
 }
 
 kernels::OptimizerBuffers ParameterShard::BuffersOf(const Chunk& chunk,
@@ -633,9 +672,10 @@ OptimizerSettings ParameterShard::SettingsFor(const Chunk& chunk) const {
   return settings;
 }
 
-kernels::GradientClip ParameterShard::ClipFor(const ChunkUpdate& update) const {
+kernels::GradientClip ParameterShard::ClipFor(const Chunk& chunk, const ChunkUpdate& update) const {
   kernels::GradientClip clip{.factor = update.gradient_factor};
   if (agreement_ != nullptr) clip.factor *= agreement_->judgement()->factor;
+  if (is_backup_) clip.factor *= pushes_(IndexOf(chunk), update.ranks[0]).factor;
   const v1::Clip& wanted = plan_->spec().training().clip();
   if (wanted.has_value()) clip.limit = wanted.value();
   return clip;
@@ -650,6 +690,16 @@ int64_t ParameterShard::UpdatesBefore(const Chunk& chunk) {
 void ParameterShard::Skip(Chunk& chunk, const ChunkStore::Version& next) {
   store_->Copy(IndexOf(chunk), chunk.current, next);
   chunk.buffers[next.values].encoded = false;
+}
+
+// What a backup's shard has judged is told once for all of its chunks, as is what follows from it.
+bool ParameterShard::SkipsNext(const Chunk& chunk, const ChunkUpdate& update) {
+  if (agreement_ != nullptr) return agreement_->judgement()->skip;
+  if (!is_backup_) return false;
+  const bool skips = PushOf(chunk, update.ranks[0]).skipped;
+  const bool is_first = update.step == highest_;
+  if (is_first && StepsAreJudged(plan_->spec().training())) AdvanceState(update.step, skips);
+  return skips;
 }
 
 // Of those summed, and of those that the step was closed without.
@@ -680,7 +730,7 @@ void ParameterShard::Start(int64_t total_steps) {
   started_ = true;
   total_steps_ = total_steps;
   gate_->Start(total_steps);
-  if (!chunks_.empty()) snapshots_.Start(plan_->first_step(), total_steps);
+  if (!chunks_.empty() && !is_backup_) snapshots_.Start(plan_->first_step(), total_steps);
   BeginSnapshot();
   UpdateAllReady();
 }
@@ -694,27 +744,48 @@ void ParameterShard::Retire() {
 
 bool ParameterShard::idle() const {
   return tickets_.all_back() && (agreement_ == nullptr || agreement_->idle()) &&
-         (closing_ == nullptr || closing_->idle());
+         (closing_ == nullptr || closing_->idle()) && (feed_ == nullptr || feed_->idle()) &&
+         (filling_ == nullptr || filling_->idle());
 }
 
 // ---------------------------------------------------------------- judged steps
 
+absl::Span<float> ParameterShard::SumPlace(const Chunk& chunk, const ChunkUpdate& update) const {
+  const LocalChunk index = IndexOf(chunk);
+  return feed_ == nullptr ? pushed_->Gradient(index, update.ranks[0]) : pushed_->Sum(index);
+}
+
+// Returns the sum of its squares.
+double ParameterShard::Sum(Chunk& chunk, const ChunkUpdate& update) {
+  GatherGradients(chunk, update);
+  const absl::Span<float> sum = SumPlace(chunk, update);
+  const double squares = kernels::SumGradients(sum.data(), gradients_.data(), gathered_,
+                                               static_cast<int64_t>(sum.size()));
+  ReturnLeases(chunk, update);
+  chunk.summed = true;
+  return squares;
+}
+
 void ParameterShard::SumIfReady(Chunk& chunk) {
   if (!started_ || chunk.summed || !agreement_->takes_sums() || VersionOf(chunk) != lowest_) return;
   const LocalChunk index = IndexOf(chunk);
+  if (feed_ != nullptr && feed_->is_forwarding(index)) return;  // the last sum is still there
   const ChunkUpdate update = gate_->NextUpdate(index);
   if (update.ranks.empty()) return;
-  GatherGradients(chunk, update);
-  float* const sum = pushed_->Gradient(index, update.ranks[0]).data();
-  const double squares =
-      kernels::SumGradients(sum, gradients_.data(), gathered_, store_->elements(index));
-  ReturnLeases(chunk, update);
-  chunk.summed = true;
+  const double squares = Sum(chunk, update);
   agreement_->ChunkSummed(
       chunk.number, PartOfNorm(chunk, squares * update.gradient_factor * update.gradient_factor));
 }
 
 void ParameterShard::StepJudged(int64_t step, bool skipped, int64_t skips_in_row) {
+  const VersionState& next = AdvanceState(step, skipped);
+  output_->StepJudged({.step = step,
+                       .skipped = skipped,
+                       .skips_in_row = skips_in_row,
+                       .loss_scale = next.loss_scale.value()});
+}
+
+ParameterShard::VersionState& ParameterShard::AdvanceState(int64_t step, bool skipped) {
   VersionState next = StateOfVersion(step);
   if (skipped) {
     next.loss_scale.StepOverflowed();
@@ -722,11 +793,7 @@ void ParameterShard::StepJudged(int64_t step, bool skipped, int64_t skips_in_row
   } else {
     next.loss_scale.StepWasClean();
   }
-  StateOfVersion(step + 1) = next;
-  output_->StepJudged({.step = step,
-                       .skipped = skipped,
-                       .skips_in_row = skips_in_row,
-                       .loss_scale = next.loss_scale.value()});
+  return StateOfVersion(step + 1) = next;
 }
 
 // A statistic has no direction.
@@ -737,14 +804,90 @@ void ParameterShard::MeasureDirections(absl::Span<double> squares) {
     if (chunk.statistic_momentum == 0) {
       const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
       GatherGradients(chunk, update);
-      measured = kernels::MeasureDirection(SettingsFor(chunk), UpdatesBefore(chunk),
-                                           BuffersOf(chunk, chunk.current),
-                                           store_->elements(IndexOf(chunk)), ClipFor(update));
+      measured = kernels::MeasureDirection(
+          SettingsFor(chunk), UpdatesBefore(chunk), BuffersOf(chunk, chunk.current),
+          store_->elements(IndexOf(chunk)), ClipFor(chunk, update));
     }
     const int at = 2 * ToInt(chunk.number);
     squares[at] = measured.values;
     squares[at + 1] = measured.direction;
   }
+}
+
+// ---------------------------------------------------------------- backups
+
+// A sum is written over the last one, and the version after the next over what the backup is filled
+// with.
+bool ParameterShard::BackupsAllow(const Chunk& chunk, const ChunkUpdate& update) const {
+  if (filling_ != nullptr && !filling_->complete()) return false;
+  if (backups_ != nullptr && !backups_->Admits(update.step)) return false;
+  if (feed_ == nullptr) return true;
+  const LocalChunk index = IndexOf(chunk);
+  const bool overwrites = update.step > plan_->first_step();
+  return !feed_->is_forwarding(index) && !(overwrites && feed_->is_sending_state(index));
+}
+
+BackupFeed::Sum ParameterShard::SumToForward(const Chunk& chunk, const ChunkUpdate& update) const {
+  BackupFeed::Sum sum{.step = update.step, .elements = SumPlace(chunk, update)};
+  if (agreement_ == nullptr) return sum;
+  sum.skipped = agreement_->judgement()->skip;
+  sum.factor = agreement_->judgement()->factor;
+  if (agreement_->has_trust() && !sum.skipped) {
+    sum.trust_ratio = agreement_->trust_ratio(chunk.parameter);
+  }
+  return sum;
+}
+
+// A chunk may have made its first step meanwhile, and no more: the next one waits for the backup.
+void ParameterShard::BackupConnected() {
+  if (!feed_->is_filled()) {
+    for (const Chunk& chunk : chunks_) {
+      const LocalChunk index = IndexOf(chunk);
+      const bool is_ahead = chunk.trained && VersionOf(chunk) > plan_->first_step();
+      const ChunkStore::Version& first = is_ahead ? chunk.previous : chunk.current;
+      for (int array = 0; array < store_->arrays(); ++array) {
+        feed_->SendArray(
+            index, array,
+            {store_->Array(index, first, array), static_cast<size_t>(store_->elements(index))});
+      }
+    }
+    feed_->SendUpdateState(UpdateStateAt(plan_->first_step()));
+  }
+  feed_->Connected();
+}
+
+void ParameterShard::BackupHolds(const WireHeader& header) {
+  if (feed_ == nullptr || header.step <= backup_version_) return;
+  backup_version_ = header.step;
+  if (backups_->OwnHeld(header.step)) UpdateAllReady();
+}
+
+void ParameterShard::BackupsHold(const WireHeader& header) {
+  if (backups_ != nullptr && backups_->Arrived(header)) UpdateAllReady();
+}
+
+absl::Span<std::byte> ParameterShard::PlaceState(const WireHeader& header) {
+  return filling_ == nullptr ? absl::Span<std::byte>() : filling_->Place(header);
+}
+
+void ParameterShard::StateArrived(const WireHeader& header) {
+  filling_->Arrived(header);
+  if (retired_ || !filling_->complete()) return;
+  if (const absl::Status restored = RestoreState(filling_->update_state()); !restored.ok()) {
+    LOG(ERROR) << plan_->job() << ", backup of shard " << shard_ << ": " << restored;
+  }
+  UpdateAllReady();
+}
+
+void ParameterShard::StateLost(const WireHeader& header) { filling_->Lost(header); }
+
+void ParameterShard::TellHeld() {
+  output_->SendTo(Rank(0),
+                  {.kind = MessageKind::kHeld,
+                   .generation = plan_->generation(),
+                   .job = plan_->job_number(),
+                   .step = lowest_},
+                  {}, nullptr);
 }
 
 // ---------------------------------------------------------------- snapshots
@@ -786,15 +929,20 @@ bool ParameterShard::HoldIfWanted(const Chunk& chunk) {
   return snapshots_.Held(index);
 }
 
+v1::UpdateState ParameterShard::UpdateStateAt(int64_t version) {
+  const VersionState& of_version = StateOfVersion(version);
+  v1::UpdateState state;
+  state.set_updates(plan_->first_step() + gate_->UpdatesUntil(version) - of_version.skipped);
+  state.set_loss_scale(of_version.loss_scale.value());
+  state.set_clean_steps(of_version.loss_scale.clean_steps());
+  return state;
+}
+
 void ParameterShard::SnapshotIsTaken() {
   const SnapshotQueue::Request& request = *snapshots_.current();
   auto taken = std::make_shared<ShardSnapshot>(ShardSnapshot{
       .shard = shard_, .id = request.id, .step = request.step, .memory = store_->slab()});
-  const VersionState& state = StateOfVersion(request.step);
-  taken->update_state.set_updates(plan_->first_step() + gate_->UpdatesUntil(request.step) -
-                                  state.skipped);
-  taken->update_state.set_loss_scale(state.loss_scale.value());
-  taken->update_state.set_clean_steps(state.loss_scale.clean_steps());
+  taken->update_state = UpdateStateAt(request.step);
   for (const LocalChunk index : chunks()) {
     for (int array = 0; array < store_->arrays(); ++array) {
       taken->pieces.push_back({store_->id(index),

@@ -15,6 +15,9 @@
 #include "kernels/optimizer/optimizer.h"
 #include "lib/codec/codec.h"
 #include "lib/plan/numbers.h"
+#include "lib/shard/backup_agreement.h"
+#include "lib/shard/backup_feed.h"
+#include "lib/shard/backup_filling.h"
 #include "lib/shard/chunk_store.h"
 #include "lib/shard/closing_exchange.h"
 #include "lib/shard/gate.h"
@@ -67,6 +70,11 @@ class ShardOutput {
   // Likewise to another shard of the job.
   virtual void SendToShard(ShardIndex shard, const WireHeader& header,
                            absl::Span<const std::byte> payload, Transport::SendDone done) = 0;
+  // Likewise to its backup.
+  virtual void SendToBackup(const WireHeader& /*header*/, absl::Span<const std::byte> /*payload*/,
+                            Transport::SendDone done) {
+    done(absl::UnavailableError("there is none"));
+  }
   // Of every judged step, the same on every shard.
   virtual void StepJudged(const StepVerdict& verdict) = 0;
   // Around every optimizer update, of so many elements. Says how values are to be stored.
@@ -91,6 +99,11 @@ class ShardOutput {
 // (StepAgreement). With backup workers they also agree on whose pushes it is made of
 // (ClosingExchange).
 //
+// A shard that has a backup (shard_backup.h) sums a chunk's gradients first, sends the sum there
+// (BackupFeed) and makes no version before all backups hold the one before (BackupAgreement). The
+// backup is a ParameterShard, too, created by PlanOfBackup(): its only rank is the shard, it
+// answers nothing but which version it holds, and what a judgement was it is told with each sum.
+//
 // Parameters that are frozen are fetched and never pushed: they have every version.
 //
 // Thread-compatible. No clock, no I/O, no lock; after Create() nothing is allocated but for
@@ -113,9 +126,9 @@ class ParameterShard : private JudgedShard {
       std::shared_ptr<MemoryBudget::Reservation> reservation,
       std::shared_ptr<MemoryBudget::Reservation> gradients = nullptr);
   // Goes on at plan->first_step() with what `before` holds of it, a shard of the same number in an
-  // earlier generation of the job that is retired and idle. Only the gradients' memory is allocated
-  // anew. FAILED_PRECONDITION (reason "SHARDS_NOT_HELD"): it is still in use, has other chunks, or
-  // not that version.
+  // earlier generation of the job, or its backup, that is retired and idle. Only the gradients'
+  // memory is allocated anew. FAILED_PRECONDITION (reason "SHARDS_NOT_HELD"): it is still in use,
+  // has other chunks, or not that version.
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Continue(
       std::shared_ptr<const v1::JobPlan> plan, std::unique_ptr<ParameterShard> before,
       std::shared_ptr<MemoryBudget::Reservation> gradients);
@@ -178,6 +191,21 @@ class ParameterShard : private JudgedShard {
   // From shard 0: the step is made of `ranks`. kWrongStep: not awaited.
   RefusalReason StepClosed(const WireHeader& header, absl::Span<const std::byte> ranks);
 
+  // ---- backups
+
+  // Of a shard that has one: it is connected. Sends it what it lacks.
+  void BackupConnected();
+  // Its backup says that it holds version `header.step` of all chunks; another shard says so of its
+  // own, or shard 0 of all.
+  void BackupHolds(const WireHeader& header);
+  void BackupsHold(const WireHeader& header);
+  // What the backup is known to hold.
+  int64_t backup_version() const { return backup_version_; }
+  // Of a backup: what its shard sends of its state (kState), as PlaceScalars() and so on.
+  absl::Span<std::byte> PlaceState(const WireHeader& header);
+  void StateArrived(const WireHeader& header);
+  void StateLost(const WireHeader& header);
+
   // ---- life
 
   // From here on there are updates. Idempotent.
@@ -205,13 +233,13 @@ class ParameterShard : private JudgedShard {
   int chunk_count() const { return store_->size(); }
   NumbersBelow<LocalChunk> chunks() const { return store_->chunks(); }
   // All that payloads are sent from and received into.
-  std::array<absl::Span<std::byte>, 2> memory() const {
-    return {store_->outgoing(), pushed_->memory()};
+  std::array<absl::Span<std::byte>, 3> memory() const {
+    return {store_->outgoing(), pushed_->memory(), pushed_->sums()};
   }
   // Lowest version of the chunks with gradients; INT64_MAX without any.
   int64_t lowest_version() const { return lowest_; }
   // The versions that every chunk with gradients can be had at; all of them without any. Under BSP
-  // there is one at least.
+  // there is one at least, but none of a backup that has not yet got everything.
   struct HeldVersions {
     int64_t oldest = 0;
     int64_t newest = std::numeric_limits<int64_t>::max();
@@ -241,7 +269,7 @@ class ParameterShard : private JudgedShard {
     ChunkStore::Version previous;      // the one before
     std::vector<ValueBuffer> buffers;  // of the values of these and older ones
     bool updating = false;             // who finds it so need not do anything
-    bool summed = false;  // where steps are judged: in Gradient() of the first of the ranks
+    bool summed = false;               // in SumPlace(): where steps are judged or there is a backup
     double sum_of_squares = 0;
     std::unique_ptr<ChunkEncoder> encoder;  // of values that go out in 16 bits
   };
@@ -251,6 +279,10 @@ class ParameterShard : private JudgedShard {
     kernels::Gradient gradient;
     PayloadLease lease;
     double sum_of_squares = 0;  // ssp, asp: of the rank's last one
+    // Of a backup: what its shard made of the sum.
+    bool skipped = false;
+    double factor = 1;
+    double trust_ratio = 1;
   };
   // What a rank asked for of a chunk.
   struct Fetching {
@@ -300,13 +332,24 @@ class ParameterShard : private JudgedShard {
                         kernels::OutgoingStores stores);
   kernels::OptimizerBuffers BuffersOf(const Chunk& chunk, const ChunkStore::Version& next) const;
   kernels::OptimizerSettings SettingsFor(const Chunk& chunk) const;
-  kernels::GradientClip ClipFor(const ChunkUpdate& update) const;
+  kernels::GradientClip ClipFor(const Chunk& chunk, const ChunkUpdate& update) const;
   int64_t UpdatesBefore(const Chunk& chunk);
   void Skip(Chunk& chunk, const ChunkStore::Version& next);
+  bool SkipsNext(const Chunk& chunk, const ChunkUpdate& update);
+  absl::Span<float> SumPlace(const Chunk& chunk, const ChunkUpdate& update) const;
+  double Sum(Chunk& chunk, const ChunkUpdate& update);
   void ReturnLeases(const Chunk& chunk, const ChunkUpdate& update);
   void CountVersion(const Chunk& chunk, int64_t before);
   VersionState& StateOfVersion(int64_t version) { return states_[version % states_.size()]; }
   absl::Status RestoreState(const v1::UpdateState& state);
+  v1::UpdateState UpdateStateAt(int64_t version);
+  VersionState& AdvanceState(int64_t step, bool skipped);
+
+  // Of backups.
+  void MakeBackupFeed();
+  bool BackupsAllow(const Chunk& chunk, const ChunkUpdate& update) const;
+  BackupFeed::Sum SumToForward(const Chunk& chunk, const ChunkUpdate& update) const;
+  void TellHeld();
 
   // Of judged steps.
   void SumIfReady(Chunk& chunk);
@@ -325,6 +368,7 @@ class ParameterShard : private JudgedShard {
   ShardOutput* output_ = nullptr;
   Tickets tickets_{this};  // outlives who holds them below
   kernels::OptimizerSettings settings_;
+  const bool is_backup_;
   const bool averages_;            // local_sgd: sums values instead of applying gradients
   const bool pushes_are_updates_;  // ssp, asp
   NumberedVector<LocalChunk, Chunk> chunks_;
@@ -348,6 +392,11 @@ class ParameterShard : private JudgedShard {
 
   std::unique_ptr<StepAgreement> agreement_;  // where steps are judged
   std::unique_ptr<ClosingExchange> closing_;  // with backup workers
+
+  std::unique_ptr<BackupFeed> feed_;          // of a shard that has a backup
+  int64_t backup_version_ = 0;                // held there
+  std::unique_ptr<BackupAgreement> backups_;  // where some shard has one
+  std::unique_ptr<BackupFilling> filling_;    // of a backup that begins with nothing
 
   SnapshotQueue snapshots_;
 };

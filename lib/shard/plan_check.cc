@@ -7,6 +7,7 @@
 #include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/loss_scale.h"
+#include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
 #include "lib/transport/session.h"
 
@@ -121,6 +122,7 @@ absl::Status CheckPlan(const v1::JobPlan& plan) {
   RETURN_IF_ERROR(CheckTraining(plan));
   RETURN_IF_ERROR(CheckStatistics(plan));
   RETURN_IF_ERROR(CheckChunks(plan));
+  RETURN_IF_ERROR(CheckBackups(plan));
   return CheckMode(plan);
 }
 

@@ -5,12 +5,14 @@
 #include <cstring>
 #include <utility>
 
+#include "lib/shard/plan_credentials.h"
+
 namespace muster {
 
 ShardAssembly::ShardAssembly(const v1::JobPlan& plan, ShardIndex shard, Options options)
     : options_(std::move(options)),
       header_{.generation = plan.generation(),
-              .job = plan.job_number(),
+              .job = SessionOf(plan, kFirstShard),
               .rank = static_cast<uint32_t>(shard)},
       receiving_(options_.places.size()) {}
 

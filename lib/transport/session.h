@@ -39,7 +39,8 @@ class SessionToken {
   std::array<std::byte, kBytes> bytes_ = {};
 };
 
-enum class LinkRole : uint8_t { kWorker = 1, kShard = 2 };
+// A backup is what its shard connects to: nobody introduces himself as one.
+enum class LinkRole : uint8_t { kWorker = 1, kShard = 2, kBackup = 3 };
 
 // Who speaks on a link: a worker or a shard of one generation of a job.
 struct LinkIdentity {

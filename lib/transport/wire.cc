@@ -120,7 +120,7 @@ absl::StatusOr<WireHeader> DecodeHeader(absl::Span<const std::byte> span) {
   }
   const uint8_t kind = Get<uint8_t>(bytes, kKindAt);
   if (kind < static_cast<uint8_t>(MessageKind::kHello) ||
-      kind > static_cast<uint8_t>(MessageKind::kTrust)) {
+      kind > static_cast<uint8_t>(MessageKind::kHeld)) {
     return Wrong("kind", kind);
   }
   const uint8_t dtype = Get<uint8_t>(bytes, kDTypeAt);

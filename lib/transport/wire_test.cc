@@ -165,7 +165,7 @@ TEST(WireTest, UnknownValuesUnderARightChecksumAreRefused) {
                                          {4, 1},
                                          {5, 1},
                                          {6, 0},
-                                         {6, 12},
+                                         {6, 14},
                                          {6, 255},
                                          {7, 4},
                                          {8, 5},

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <utility>
 
+#include "lib/shard/shard_backup.h"
+
 namespace muster {
 namespace {
 
@@ -69,13 +71,23 @@ void InstalledShard::CountPush(const WireHeader& header, size_t bytes) {
   counts_->gate_wait[header.rank].Add(std::chrono::nanoseconds(wait).count());
 }
 
-bool InstalledShard::HasSeat(const Seat& seat) const {
-  return seat.index < (seat.role == LinkRole::kWorker ? workers_.size() : shards_.size());
+std::vector<PeerId>& InstalledShard::SeatsOf(LinkRole role) {
+  switch (role) {
+    case LinkRole::kWorker:
+      return workers_;
+    case LinkRole::kShard:
+      return shards_;
+    case LinkRole::kBackup:
+      return backup_;
+  }
+  return workers_;
 }
 
-PeerId InstalledShard::PeerAt(const Seat& seat) const {
-  return seat.role == LinkRole::kWorker ? workers_[seat.index] : shards_[seat.index];
+bool InstalledShard::HasSeat(const Seat& seat) const {
+  return seat.role != LinkRole::kBackup && seat.index < SeatsOf(seat.role).size();
 }
+
+PeerId InstalledShard::PeerAt(const Seat& seat) const { return SeatsOf(seat.role)[seat.index]; }
 
 void InstalledShard::Take(const Seat& seat, PeerId peer) {
   CHECK(PeerAt(seat) == PeerId::kNone);
@@ -86,7 +98,7 @@ void InstalledShard::Take(const Seat& seat, PeerId peer) {
 }
 
 std::optional<InstalledShard::Seat> InstalledShard::Leave(PeerId peer) {
-  for (const LinkRole role : {LinkRole::kWorker, LinkRole::kShard}) {
+  for (const LinkRole role : {LinkRole::kWorker, LinkRole::kShard, LinkRole::kBackup}) {
     std::vector<PeerId>& seats = SeatsOf(role);
     const auto found = std::ranges::find(seats, peer);
     if (found == seats.end()) continue;
@@ -99,7 +111,7 @@ std::optional<InstalledShard::Seat> InstalledShard::Leave(PeerId peer) {
 void InstalledShard::Lost(const Seat& seat) {
   if (seat.role == LinkRole::kWorker) {
     shard_->RankLost(Rank(seat.index));
-  } else {
+  } else if (seat.role == LinkRole::kShard) {
     shard_->ShardLost(ShardIndex(seat.index));
   }
 }
@@ -113,6 +125,9 @@ std::vector<InstalledShard::Seated> InstalledShard::seated() const {
   for (int other = 0; other < std::ssize(shards_); ++other) {
     if (shards_[other] == PeerId::kNone) continue;
     seated.push_back({shards_[other], plan().shards(other).member()});
+  }
+  if (backup_[0] != PeerId::kNone) {
+    seated.push_back({backup_[0], plan().shards(ToInt(number())).backup().member()});
   }
   return seated;
 }
@@ -135,7 +150,18 @@ void InstalledShard::SendTo(Rank rank, const WireHeader& header,
 void InstalledShard::SendToShard(ShardIndex shard, const WireHeader& header,
                                  absl::Span<const std::byte> payload, Transport::SendDone done) {
   const PeerId peer = shards_[ToInt(shard)];
+  if (peer == PeerId::kNone) {
+    if (done) done(absl::UnavailableError("not connected"));
+    return;
+  }
+  environment_.transport->Send(peer, header, payload, std::move(done));
+}
+
+void InstalledShard::SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
+                                  Transport::SendDone done) {
+  const PeerId peer = backup_[0];
   if (peer == PeerId::kNone) return done(absl::UnavailableError("not connected"));
+  environment_.counts->forwarded_bytes.Add(static_cast<int64_t>(payload.size()));
   environment_.transport->Send(peer, header, payload, std::move(done));
 }
 
@@ -156,7 +182,9 @@ void InstalledShard::UpdateEnds(double sum_of_squares) {
   if (sample.updates > 0) {
     environment_.counts->apply_duration.Observe(sample.nanoseconds, sample.updates);
   }
-  if (!std::isfinite(sum_of_squares)) environment_.metrics->nonfinite_gradients.Increment();
+  // A backup repeats what its shard has counted.
+  if (!std::isfinite(sum_of_squares) && !IsOfBackup(plan()))
+    environment_.metrics->nonfinite_gradients.Increment();
 }
 
 void InstalledShard::StalePushApplied(int64_t staleness) {
@@ -174,6 +202,7 @@ void InstalledShard::SnapshotDeclined(uint64_t id, int64_t step, v1::SnapshotOut
 
 void InstalledShard::PublishVersion() {
   progress_->lowest_version.store(shard_->lowest_version(), std::memory_order_relaxed);
+  progress_->backup_version.store(shard_->backup_version(), std::memory_order_relaxed);
   const int64_t late = shard_->late_pushes();
   if (late == late_pushes_) return;
   environment_.metrics->late_pushes.Increment(static_cast<double>(late - late_pushes_));

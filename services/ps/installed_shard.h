@@ -26,8 +26,9 @@
 namespace muster {
 
 // A shard with all that the plan of its generation fixes: who of those who are connected has which
-// seat (the rank of a worker, the number of another shard), where its memory is registered, and who
-// hears of it. Sends what the shard has to say to whoever has the seat, and counts.
+// seat (the rank of a worker, the number of another shard, its backup), where its memory is
+// registered, and who hears of it. Sends what the shard has to say to whoever has the seat, and
+// counts.
 //
 // Of the transport's thread. Destroyed when the transport does not use the shard's memory any more:
 // after it, or when shard().idle().
@@ -67,12 +68,13 @@ class InstalledShard : public ShardOutput {
   // A gradient of so many bytes, in its sender's generation. To be called before the shard is told.
   void CountPush(const WireHeader& header, size_t bytes);
 
-  // The rank of a worker, the number of another shard.
+  // The rank of a worker, the number of another shard; the backup's, 0.
   struct Seat {
     LinkRole role;
     uint32_t index;
   };
-  bool HasSeat(const Seat& seat) const;  // the plan has such a member
+  // The plan has such a member, who connects to this shard.
+  bool HasSeat(const Seat& seat) const;
   // Who has the seat; kNone: nobody.
   PeerId PeerAt(const Seat& seat) const;
   // Gives `peer` a seat that nobody has.
@@ -93,6 +95,8 @@ class InstalledShard : public ShardOutput {
               Transport::SendDone done) override;
   void SendToShard(ShardIndex shard, const WireHeader& header, absl::Span<const std::byte> payload,
                    Transport::SendDone done) override;
+  void SendToBackup(const WireHeader& header, absl::Span<const std::byte> payload,
+                    Transport::SendDone done) override;
   void StepJudged(const StepVerdict& verdict) override;
   kernels::OutgoingStores UpdateBegins(int64_t elements) override;
   void UpdateEnds(double sum_of_squares) override;
@@ -102,8 +106,9 @@ class InstalledShard : public ShardOutput {
                         const std::string& message) override;
 
  private:
-  std::vector<PeerId>& SeatsOf(LinkRole role) {
-    return role == LinkRole::kWorker ? workers_ : shards_;
+  std::vector<PeerId>& SeatsOf(LinkRole role);
+  const std::vector<PeerId>& SeatsOf(LinkRole role) const {
+    return const_cast<InstalledShard*>(this)->SeatsOf(role);
   }
   void PublishVersion();
 
@@ -115,6 +120,7 @@ class InstalledShard : public ShardOutput {
   JobLinks* const links_;
   std::vector<PeerId> workers_;  // by rank
   std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
+  std::vector<PeerId> backup_ = {PeerId::kNone};
   bool retired_ = false;
   Clock::time_point retired_at_;
   const std::shared_ptr<JobCounts> counts_;

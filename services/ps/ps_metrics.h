@@ -25,6 +25,7 @@ struct alignas(128) ShardCounts {
   ThreadCount pushes;
   ThreadCount push_bytes;
   ThreadCount params_bytes;
+  ThreadCount forwarded_bytes;
   ThreadHistogram apply_duration;  // nanoseconds
   ThreadHistogram push_staleness;  // steps
 };
@@ -52,6 +53,8 @@ class PsMetrics {
   // What carries the messages of `job` to `peer`, a worker. Logs it once.
   void ShowLink(const std::string& job, const std::string& peer, const LinkDescription& link);
   void ShowVersion(const std::string& job, int64_t version);
+  // Of a job whose shards here have backups: by how many versions these are behind, at most.
+  void ShowBackupLag(const std::string& job, int64_t versions);
   // Of a job whose steps are judged.
   void ShowVerdict(const std::string& job, double loss_scale, int64_t skips_in_row);
   // Memory of the job's shards here.
@@ -69,6 +72,7 @@ class PsMetrics {
   class JobCountsOfAll;
 
   prometheus::Gauge& VersionOf(const std::string& job);
+  prometheus::Gauge& BackupLagOf(const std::string& job);
   prometheus::Gauge& LossScaleOf(const std::string& job);
   prometheus::Gauge& SkipsInRowOf(const std::string& job);
   prometheus::Gauge& BytesOf(const std::string& job);

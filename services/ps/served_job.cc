@@ -14,6 +14,8 @@
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/plan_check.h"
+#include "lib/shard/plan_credentials.h"
+#include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -31,8 +33,7 @@ ServedJob::ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment*
       environment_(*environment),
       found_(FindShards()),
       snapshots_(WriterOptions()),
-      reservation_(std::move(held.reservation)),
-      carried_(std::move(held.shards)),
+      carried_(std::move(held)),
       shards_missing_(static_cast<int>(shards_.size())),
       thread_([this](std::stop_token stop) { Run(stop); }) {}
 
@@ -45,21 +46,43 @@ absl::Status ServedJob::FindShards() {
   RETURN_IF_ERROR(CheckPlan(*plan_));
   for (const ShardIndex number : NumbersBelow<ShardIndex>(plan_->shards_size())) {
     const v1::PlanShard& shard = plan_->shards(ToInt(number));
-    if (shard.member() != environment_.member) continue;
-    if (shard.thread() < 0 || shard.thread() >= std::ssize(environment_.threads)) {
-      return WithReason(absl::InvalidArgumentError(
-                            absl::StrCat(plan_->job(), ", shard ", ToInt(number), ": ",
-                                         environment_.member, " has no thread ", shard.thread())),
-                        "BAD_PLAN");
+    if (shard.member() == environment_.member) {
+      RETURN_IF_ERROR(AddLocal(number, shard.thread(), /*is_backup=*/false));
+    } else if (shard.backup().member() == environment_.member) {
+      RETURN_IF_ERROR(AddLocal(number, shard.backup().thread(), /*is_backup=*/true));
     }
-    shards_.push_back(
-        absl::WrapUnique(new LocalShard{number, environment_.threads[shard.thread()]}));
-    shards_.back()->progress.lowest_version = plan_->first_step();
   }
   if (!shards_.empty()) return absl::OkStatus();
   return WithReason(absl::InvalidArgumentError(
                         absl::StrCat(plan_->job(), ": no shard is on ", environment_.member)),
                     "BAD_PLAN");
+}
+
+absl::Status ServedJob::AddLocal(ShardIndex number, int thread, bool is_backup) {
+  if (thread < 0 || thread >= std::ssize(environment_.threads)) {
+    return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                          plan_->job(), ", ", is_backup ? "backup of shard " : "shard ",
+                          ToInt(number), ": ", environment_.member, " has no thread ", thread)),
+                      "BAD_PLAN");
+  }
+  auto local = absl::WrapUnique(new LocalShard{
+      .number = number, .thread = environment_.threads[thread], .is_backup = is_backup});
+  if (is_backup) {
+    local->plan = std::make_shared<const v1::JobPlan>(PlanOfBackup(*plan_, number));
+  } else if (SessionOf(*plan_, number) != plan_->job_number()) {
+    local->plan = std::make_shared<const v1::JobPlan>(PlanOfShard(*plan_, number));
+  } else {
+    local->plan = plan_;
+  }
+  local->progress.lowest_version = plan_->first_step();
+  shards_.push_back(std::move(local));
+  return absl::OkStatus();
+}
+
+// Of a shard that was a backup, too.
+bool ServedJob::IsCarried(const LocalShard& shard) const {
+  if (plan_->carries() == 0) return false;
+  return !shard.is_backup || plan_->shards(ToInt(shard.number)).backup().carries();
 }
 
 // ---------------------------------------------------------------- the job's thread
@@ -82,15 +105,17 @@ void ServedJob::Run(const std::stop_token& stop) {
   if (!halts) snapshots_.Join();
   // Again, for shards that were installed after Release() had posted its own.
   for (const auto& shard : shards_) {
-    shard->thread->Release(plan_->job_number(), plan_->generation());
+    shard->thread->Release(shard->plan->job_number(), plan_->generation());
   }
   carried_.clear();
   {
     absl::MutexLock lock(&mu_);
     AwaitShardsGone();
-    for (const auto& shard : shards_) shard->held.reset();
-    reservation_.reset();
-    gradients_.reset();
+    for (const auto& shard : shards_) {
+      shard->held.reset();
+      shard->reservation.reset();
+      shard->gradients.reset();
+    }
   }
   gone_ = true;
 }
@@ -105,7 +130,7 @@ bool ServedJob::TakesHalt() const {
 // this is reported.
 void ServedJob::HaltShards() {
   for (const auto& shard : shards_) {
-    shard->thread->Halt(plan_->job_number(), plan_->generation());
+    shard->thread->Halt(shard->plan->job_number(), plan_->generation());
   }
   snapshots_.Close();
   snapshots_.Join();
@@ -115,8 +140,8 @@ void ServedJob::HaltShards() {
     if (released_) return;
     for (const auto& shard : shards_) {
       if (shard->held != nullptr) shard->held->DropGradients();
+      shard->gradients.reset();
     }
-    gradients_.reset();
     state_ = v1::MEMBER_HALTED;
     const ParameterShard::HeldVersions held = VersionsHeld();
     LOG(INFO) << plan_->job() << ", generation " << plan_->generation() << ": halted with versions "
@@ -129,6 +154,7 @@ void ServedJob::HaltShards() {
 ParameterShard::HeldVersions ServedJob::VersionsHeld() const {
   ParameterShard::HeldVersions held;
   for (const auto& shard : shards_) {
+    if (shard->is_backup) continue;
     if (shard->held == nullptr) return {.oldest = 1, .newest = 0};
     const ParameterShard::HeldVersions own = shard->held->held_versions();
     held.oldest = std::max(held.oldest, own.oldest);
@@ -156,28 +182,16 @@ void ServedJob::AwaitShardsGone() {
   }
 }
 
-// What is carried on has its memory already.
 absl::Status ServedJob::Prepare(const std::stop_token& stop) {
-  int64_t bytes = 0, gradient_bytes = 0;
+  // What the plan has no place for is dropped before memory is asked for.
+  std::erase_if(carried_, [this](const HeldShard& held) {
+    return std::ranges::none_of(shards_, [&](const auto& shard) {
+      return shard->number == held.shard->shard() && IsCarried(*shard);
+    });
+  });
+  RETURN_IF_ERROR(ReserveMemory());
   for (const auto& shard : shards_) {
-    bytes += ParameterShard::BytesNeeded(*plan_, shard->number);
-    gradient_bytes += ParameterShard::GradientBytesNeeded(*plan_, shard->number);
-  }
-  bytes_ = bytes;
-  std::shared_ptr<MemoryBudget::Reservation> reservation;
-  if (carried_.empty()) {
-    ASSIGN_OR_RETURN(reservation,
-                     environment_.budget->Reserve(bytes - gradient_bytes, kMemoryPatience));
-  }
-  ASSIGN_OR_RETURN(auto gradients, environment_.budget->Reserve(gradient_bytes, kMemoryPatience));
-  {
-    absl::MutexLock lock(&mu_);
-    if (reservation != nullptr) reservation_ = std::move(reservation);
-    gradients_ = std::move(gradients);
-    if (released_) RetireReservations();
-  }
-  for (const auto& shard : shards_) {
-    ASSIGN_OR_RETURN(auto made, MakeShard(shard->number, stop));
+    ASSIGN_OR_RETURN(auto made, MakeShard(*shard, stop));
     {
       absl::MutexLock lock(&mu_);
       shard->awaited = true;
@@ -188,34 +202,65 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
   return absl::OkStatus();
 }
 
-void ServedJob::RetireReservations() {
-  if (reservation_ != nullptr) reservation_->Retire();
-  if (gradients_ != nullptr) gradients_->Retire();
+// What is carried on has its memory already.
+absl::Status ServedJob::ReserveMemory() {
+  int64_t all_bytes = 0;
+  for (const auto& shard : shards_) {
+    const auto held = std::ranges::find_if(carried_, [&](const HeldShard& carried) {
+      return carried.shard->shard() == shard->number;
+    });
+    const int64_t gradient_bytes = ParameterShard::GradientBytesNeeded(*shard->plan, shard->number);
+    const int64_t bytes = ParameterShard::BytesNeeded(*shard->plan, shard->number) - gradient_bytes;
+    all_bytes += bytes + gradient_bytes;
+    std::shared_ptr<MemoryBudget::Reservation> reservation;
+    if (held != carried_.end()) {
+      reservation = held->reservation;
+    } else if (!IsCarried(*shard)) {
+      ASSIGN_OR_RETURN(reservation, environment_.budget->Reserve(bytes, kMemoryPatience));
+    }
+    ASSIGN_OR_RETURN(auto gradients, environment_.budget->Reserve(gradient_bytes, kMemoryPatience));
+    absl::MutexLock lock(&mu_);
+    shard->reservation = std::move(reservation);
+    shard->gradients = std::move(gradients);
+    if (released_) RetireReservations();
+  }
+  bytes_ = all_bytes;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(ShardIndex number,
+void ServedJob::RetireReservations() {
+  for (const auto& shard : shards_) {
+    if (shard->reservation != nullptr) shard->reservation->Retire();
+    if (shard->gradients != nullptr) shard->gradients->Retire();
+  }
+}
+
+// A backup that is not carried on is filled by its shard, once the job runs.
+absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(const LocalShard& local,
                                                                      const std::stop_token& stop) {
   std::shared_ptr<MemoryBudget::Reservation> reservation, gradients;
   {
     absl::MutexLock lock(&mu_);
-    reservation = reservation_;
-    gradients = gradients_;
+    reservation = local.reservation;
+    gradients = local.gradients;
   }
-  if (plan_->carries() > 0) {
-    const auto held = std::ranges::find_if(carried_, [number](const auto& shard) {
-      return shard != nullptr && shard->shard() == number;
+  if (IsCarried(local)) {
+    const auto held = std::ranges::find_if(carried_, [&](const HeldShard& carried) {
+      return carried.shard != nullptr && carried.shard->shard() == local.number;
     });
     if (held == carried_.end()) {
       return WithReason(
           absl::FailedPreconditionError(absl::StrCat(
-              plan_->job(), ", shard ", ToInt(number), ": ", environment_.member,
+              plan_->job(), ", shard ", ToInt(local.number), ": ", environment_.member,
               " holds nothing of generation ", plan_->carries(), ", which is to be carried on")),
           "SHARDS_NOT_HELD");
     }
-    return ParameterShard::Continue(plan_, std::move(*held), std::move(gradients));
+    return ParameterShard::Continue(local.plan, std::move(held->shard), std::move(gradients));
   }
-  ASSIGN_OR_RETURN(auto shard, ParameterShard::Create(plan_, number, std::move(reservation),
-                                                      std::move(gradients)));
+  ASSIGN_OR_RETURN(auto shard,
+                   ParameterShard::Create(local.plan, local.number, std::move(reservation),
+                                          std::move(gradients)));
+  if (local.is_backup) return shard;
   if (plan_->restore().empty()) {
     for (const LocalChunk chunk : shard->chunks()) {
       if (stop.stop_requested()) break;
@@ -237,13 +282,14 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(ShardIndex 
 SnapshotWriter::Options ServedJob::WriterOptions() {
   return {.plan = plan_,
           .checkpoints = environment_.checkpoints,
-          .shards = static_cast<int>(shards_.size()),
+          .shards = static_cast<int>(
+              std::ranges::count_if(shards_, [](const auto& shard) { return !shard->is_backup; })),
           .written =
               [this](const ShardSnapshot& snapshot, absl::Duration took) {
                 environment_.metrics->snapshot_duration.Observe(absl::ToDoubleSeconds(took));
-                Local(snapshot.shard)
-                    .thread->SnapshotWritten(plan_->job_number(), plan_->generation(), snapshot.id,
-                                             snapshot.step);
+                const LocalShard& local = Local(snapshot.shard);
+                local.thread->SnapshotWritten(local.plan->job_number(), plan_->generation(),
+                                              snapshot.id, snapshot.step);
               },
           .report_soon = environment_.report_soon};
 }
@@ -257,14 +303,15 @@ void ServedJob::Start(int64_t total_steps) {
     state_ = v1::MEMBER_RUNNING;
   }
   for (const auto& shard : shards_) {
-    shard->thread->StartJob(plan_->job_number(), plan_->generation(), total_steps);
+    shard->thread->StartJob(shard->plan->job_number(), plan_->generation(), total_steps);
   }
   environment_.report_soon();
 }
 
 void ServedJob::TakeSnapshot(uint64_t id, int64_t step) {
   for (const auto& shard : shards_) {
-    shard->thread->TakeSnapshot(plan_->job_number(), plan_->generation(), id, step);
+    if (shard->is_backup) continue;
+    shard->thread->TakeSnapshot(shard->plan->job_number(), plan_->generation(), id, step);
   }
 }
 
@@ -276,9 +323,10 @@ void ServedJob::Halt() {
 HeldShards ServedJob::TakeHeld() {
   absl::MutexLock lock(&mu_);
   if (state_ != v1::MEMBER_HALTED) return {};
-  HeldShards held{.reservation = std::move(reservation_)};
+  HeldShards held;
   for (const auto& shard : shards_) {
-    if (shard->held != nullptr) held.shards.push_back(std::move(shard->held));
+    if (shard->held == nullptr) continue;
+    held.push_back({std::move(shard->held), std::move(shard->reservation)});
   }
   return held;
 }
@@ -292,7 +340,7 @@ void ServedJob::Release() {
   thread_.request_stop();
   snapshots_.Close();
   for (const auto& shard : shards_) {
-    shard->thread->Release(plan_->job_number(), plan_->generation());
+    shard->thread->Release(shard->plan->job_number(), plan_->generation());
   }
 }
 
@@ -311,6 +359,15 @@ v1::JobReport ServedJob::Report() {
     const ParameterShard::HeldVersions held = VersionsHeld();
     report.set_oldest_version(held.oldest);
     report.set_next_step(held.newest);
+    for (const auto& shard : shards_) {
+      if (!shard->is_backup || shard->held == nullptr) continue;
+      const ParameterShard::HeldVersions versions = shard->held->held_versions();
+      if (versions.oldest > versions.newest) continue;
+      v1::HeldBackup& backup = *report.add_backups();
+      backup.set_shard(ToInt(shard->number));
+      backup.set_oldest_version(versions.oldest);
+      backup.set_newest_version(versions.newest);
+    }
   }
   for (const std::string& member : lost_links_) report.add_lost_links(member);
   return report;
@@ -393,6 +450,7 @@ ServedJob::LocalShard& ServedJob::Local(ShardIndex shard) const {
 void ServedJob::ShowProgress() const {
   environment_.metrics->ShowVersion(plan_->job(), LowestVersion());
   environment_.metrics->ShowBytes(plan_->job(), bytes_);
+  if (IsReplicated(*plan_)) environment_.metrics->ShowBackupLag(plan_->job(), BackupLag());
   if (!StepsAreJudged(plan_->spec().training())) return;
   float loss_scale = 0;  // the same on every shard that has chunks, give or take a step
   int64_t skips_in_row = 0;
@@ -403,10 +461,22 @@ void ServedJob::ShowProgress() const {
   environment_.metrics->ShowVerdict(plan_->job(), loss_scale, skips_in_row);
 }
 
+int64_t ServedJob::BackupLag() const {
+  int64_t lag = 0;
+  for (const auto& shard : shards_) {
+    if (shard->is_backup || !HasBackup(*plan_, shard->number)) continue;
+    const int64_t version = shard->progress.lowest_version.load(std::memory_order_relaxed);
+    if (version == std::numeric_limits<int64_t>::max()) continue;
+    lag = std::max(lag, version - shard->progress.backup_version.load(std::memory_order_relaxed));
+  }
+  return lag;
+}
+
 // Shards without chunks have no version.
 int64_t ServedJob::LowestVersion() const {
   int64_t lowest = std::numeric_limits<int64_t>::max();
   for (const auto& shard : shards_) {
+    if (shard->is_backup) continue;
     lowest = std::min(lowest, shard->progress.lowest_version.load(std::memory_order_relaxed));
   }
   return lowest == std::numeric_limits<int64_t>::max() ? plan_->first_step() : lowest;

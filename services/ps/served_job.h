@@ -1,5 +1,5 @@
-// One generation of a job on this parameter server: its shards here, and the threads that fetch and
-// save for them.
+// One generation of a job on this parameter server: its shards here, backups of others, and the
+// threads that fetch and save for them.
 #pragma once
 
 #include <atomic>
@@ -27,11 +27,12 @@
 
 namespace muster {
 
-// What a halted generation leaves to the next one.
-struct HeldShards {
-  std::vector<std::unique_ptr<ParameterShard>> shards;
+// What a halted generation leaves to the next one: shards, or backups of some.
+struct HeldShard {
+  std::unique_ptr<ParameterShard> shard;
   std::shared_ptr<MemoryBudget::Reservation> reservation;  // without gradients
 };
+using HeldShards = std::vector<HeldShard>;
 
 // Thread-safe; no method waits for the network, for memory or for another job. A failure is
 // reported as MEMBER_FAILED and nothing else happens until Halt() or Release().
@@ -75,23 +76,32 @@ class ServedJob : private ShardListener {
   struct LocalShard {
     ShardIndex number;
     ShardThread* thread;
+    std::shared_ptr<const v1::JobPlan> plan;  // in its eyes: PlanOfShard(), PlanOfBackup()
+    bool is_backup = false;
     ShardProgress progress;
     // Guarded by mu_.
-    bool awaited = false;                  // posted to its thread, which has not answered yet
-    bool alive = false;                    // posted and not yet released
+    bool awaited = false;  // posted to its thread, which has not answered yet
+    bool alive = false;    // posted and not yet released
+    // Of what generations have in common, and of what depends on the number of workers.
+    std::shared_ptr<MemoryBudget::Reservation> reservation;
+    std::shared_ptr<MemoryBudget::Reservation> gradients;
     std::unique_ptr<ParameterShard> held;  // after Halt()
   };
 
   // Of its chunks here.
   int64_t LowestVersion() const;
+  int64_t BackupLag() const;
   void Run(const std::stop_token& stop);
   absl::Status FindShards();
+  absl::Status AddLocal(ShardIndex number, int thread, bool is_backup);
+  bool IsCarried(const LocalShard& shard) const;
   absl::Status Prepare(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
   void RetireReservations() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool TakesHalt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HaltShards() ABSL_LOCKS_EXCLUDED(mu_);
   ParameterShard::HeldVersions VersionsHeld() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(ShardIndex number,
+  absl::Status ReserveMemory() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(const LocalShard& local,
                                                             const std::stop_token& stop)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(const absl::Status& status, const std::string& culprit = "") ABSL_LOCKS_EXCLUDED(mu_);
@@ -121,10 +131,7 @@ class ServedJob : private ShardListener {
   absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
-  // Of what generations have in common, and of what depends on the number of workers.
-  std::shared_ptr<MemoryBudget::Reservation> reservation_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<MemoryBudget::Reservation> gradients_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::unique_ptr<ParameterShard>> carried_;  // of the job's thread
+  HeldShards carried_;  // of the job's thread
   absl::btree_set<std::string> lost_links_ ABSL_GUARDED_BY(mu_);
   bool halting_ ABSL_GUARDED_BY(mu_) = false;
   bool released_ ABSL_GUARDED_BY(mu_) = false;

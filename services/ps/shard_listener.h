@@ -16,6 +16,8 @@ namespace muster {
 // How far a shard has come, kept up to date by its thread. Any thread may read.
 struct ShardProgress {
   std::atomic<int64_t> lowest_version = 0;
+  // Where it has a backup: the version that this holds.
+  std::atomic<int64_t> backup_version = 0;
   // Where steps are judged, as of the last verdict.
   std::atomic<float> loss_scale = 0;
   std::atomic<int64_t> skips_in_row = 0;

@@ -15,6 +15,7 @@
 #include "lib/limits/limits.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/plan_credentials.h"
+#include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -29,17 +30,24 @@ using Clock = InstalledShard::Clock;
 // What one shard of a job says to another: numbers with a place of their own.
 bool IsReport(MessageKind kind) {
   using enum MessageKind;
-  return kind == kSquares || kind == kArrived || kind == kNorms || kind == kTrust;
+  return kind == kSquares || kind == kArrived || kind == kNorms || kind == kTrust || kind == kState;
 }
 
 // Whether one who is `role` may say such a thing to a shard of a ps. What shard 0 decides is its
-// own to say.
+// own to say; a shard is the worker of its backup's session.
 bool MaySay(const LinkIdentity& who, MessageKind kind) {
   switch (kind) {
     case MessageKind::kHello:
+      return who.role == LinkRole::kWorker || who.role == LinkRole::kBackup;
     case MessageKind::kPush:
     case MessageKind::kFetch:
       return who.role == LinkRole::kWorker;
+    case MessageKind::kState:
+      return who.role == LinkRole::kWorker && IsSessionOfBackup(who.job);
+    case MessageKind::kHeld:
+      return who.role == LinkRole::kShard || who.role == LinkRole::kBackup;
+    case MessageKind::kRefused:
+      return who.role == LinkRole::kBackup;
     case MessageKind::kSquares:
     case MessageKind::kArrived:
     case MessageKind::kNorms:
@@ -49,10 +57,22 @@ bool MaySay(const LinkIdentity& who, MessageKind kind) {
     case MessageKind::kTrust:
       return who.role == LinkRole::kShard && who.index == 0;
     case MessageKind::kParams:
-    case MessageKind::kRefused:
       return false;
   }
   return false;
+}
+
+std::string MemberOf(const LinkIdentity& who, const InstalledShard& shard) {
+  const int index = static_cast<int>(who.index);
+  switch (who.role) {
+    case LinkRole::kWorker:
+      return shard.plan().workers(index).member();
+    case LinkRole::kShard:
+      return shard.plan().shards(index).member();
+    case LinkRole::kBackup:
+      return shard.plan().shards(ToInt(shard.number())).backup().member();
+  }
+  return "";
 }
 
 }  // namespace
@@ -238,12 +258,13 @@ void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* li
 // no answer.
 void ShardThread::ConnectToFirstShard(InstalledShard& installed) {
   const v1::JobPlan& plan = installed.plan();
-  const bool agree =
-      StepsAreJudged(plan.spec().training()) || plan.spec().sync().backup_workers() > 0;
+  const bool agree = StepsAreJudged(plan.spec().training()) ||
+                     plan.spec().sync().backup_workers() > 0 || IsReplicated(plan);
   const ShardIndex self = installed.number();
-  if (!agree || self == kFirstShard) return;
+  if (!agree || self == kFirstShard || IsOfBackup(plan)) return;
   if (installed.PeerAt({LinkRole::kShard, 0}) != PeerId::kNone) return;
-  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, self);
+  const absl::StatusOr<LinkCredentials> credentials =
+      CredentialsFor(SessionOf(plan, kFirstShard), plan, self);
   CHECK(credentials.ok()) << credentials.status();
   const absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(0).address(), *credentials);
   if (!peer.ok()) {
@@ -256,6 +277,35 @@ void ShardThread::ConnectToFirstShard(InstalledShard& installed) {
   installed.links().Add(*peer, first);
 }
 
+// A shard is connected to its backup as the only worker of that one's session.
+void ShardThread::ConnectToBackup(InstalledShard& installed) {
+  const v1::JobPlan& plan = installed.plan();
+  const ShardIndex self = installed.number();
+  if (!HasBackup(plan, self)) return;
+  if (installed.PeerAt({LinkRole::kBackup, 0}) != PeerId::kNone) return;
+  const v1::PlanBackup& backup = plan.shards(ToInt(self)).backup();
+  const absl::StatusOr<LinkCredentials> credentials =
+      CredentialsFor(SessionOfBackup(plan, self), plan, Rank(0));
+  CHECK(credentials.ok()) << credentials.status();
+  const absl::StatusOr<PeerId> peer = transport_->Connect(backup.address(), *credentials);
+  if (!peer.ok()) {
+    return installed.listener().ShardFailed(
+        self,
+        WithReason(Annotate(peer.status(), "the address of the shard's backup"), "PS_UNREACHABLE"),
+        backup.member());
+  }
+  LinkIdentity who = credentials->self;
+  who.role = LinkRole::kBackup;
+  installed.links().Add(*peer, who);
+  transport_->Send(*peer,
+                   {.kind = MessageKind::kHello,
+                    .generation = plan.generation(),
+                    .job = who.job,
+                    .step = plan.first_step(),
+                    .chunk = static_cast<uint32_t>(self)},
+                   {}, nullptr);
+}
+
 void ShardThread::ForShard(uint64_t job, uint32_t generation,
                            absl::AnyInvocable<void(InstalledShard&)> action) {
   mailbox_.Post([this, job, generation, action = std::move(action)]() mutable {
@@ -266,9 +316,10 @@ void ShardThread::ForShard(uint64_t job, uint32_t generation,
 void ShardThread::StartJob(uint64_t job, uint32_t generation, int64_t total_steps) {
   ForShard(job, generation, [this, generation, total_steps](InstalledShard& installed) {
     installed.links().RemoveIf([generation](const Link& link) {
-      return link.who.role == LinkRole::kShard && link.who.generation < generation;
+      return link.who.role != LinkRole::kWorker && link.who.generation < generation;
     });
     ConnectToFirstShard(installed);
+    ConnectToBackup(installed);
     installed.shard().Start(total_steps);
   });
 }
@@ -387,7 +438,12 @@ void ShardThread::Received(PeerId from, const WireHeader& header,
   if (link == nullptr) return;
   switch (header.kind) {
     case MessageKind::kHello:
-      return Greet(*link, header);
+      return link->who.role == LinkRole::kBackup ? ReceivedFromBackup(*link, header)
+                                                 : Greet(*link, header);
+    case MessageKind::kHeld:
+      return ReceivedHeld(*link, header);
+    case MessageKind::kRefused:
+      return ReceivedFromBackup(*link, header);
     case MessageKind::kPush:
       return ReceivedPush(*link, header, payload, std::move(lease));
     case MessageKind::kFetch:
@@ -396,12 +452,12 @@ void ShardThread::Received(PeerId from, const WireHeader& header,
     case MessageKind::kArrived:
     case MessageKind::kNorms:
     case MessageKind::kTrust:
+    case MessageKind::kState:
       return ReceivedReport(*link, header, payload);
     case MessageKind::kVerdict:
     case MessageKind::kClosed:
       return ReceivedDecision(*link, header, payload);
     case MessageKind::kParams:
-    case MessageKind::kRefused:
       break;  // nobody may say that here
   }
 }
@@ -415,6 +471,8 @@ void ShardThread::PayloadLost(PeerId from, const WireHeader& header) {
     shard.PushLost(header);
   } else if (header.kind == MessageKind::kArrived) {
     shard.RanksLost(header);
+  } else if (header.kind == MessageKind::kState) {
+    shard.StateLost(header);
   } else {
     shard.ScalarsLost(header);
   }
@@ -446,8 +504,10 @@ void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
 absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeader& header) {
   absl::Span<std::byte> place;
   if (InstalledShard* const installed = link.job->Addressed(link, header)) {
-    place = header.kind == MessageKind::kArrived ? installed->shard().PlaceRanks(header)
-                                                 : installed->shard().PlaceScalars(header);
+    ParameterShard& shard = installed->shard();
+    place = header.kind == MessageKind::kArrived ? shard.PlaceRanks(header)
+            : header.kind == MessageKind::kState ? shard.PlaceState(header)
+                                                 : shard.PlaceScalars(header);
   }
   if (place.empty()) metrics_->refused(RefusalReason::kWrongStep).Increment();
   return place;
@@ -457,8 +517,32 @@ void ShardThread::ReceivedReport(const Link& link, const WireHeader& header,
                                  absl::Span<const std::byte> payload) {
   if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
   ParameterShard& shard = link.job->Placed(header).shard();
+  if (header.kind == MessageKind::kState) return shard.StateArrived(header);
   return header.kind == MessageKind::kArrived ? shard.RanksArrived(header)
                                               : shard.ScalarsArrived(header);
+}
+
+// It greets, or refuses what it is sent: then it is not what the plan says, and holds nothing.
+void ShardThread::ReceivedFromBackup(const Link& link, const WireHeader& header) {
+  InstalledShard* const installed = link.job->Addressed(link, header);
+  if (installed == nullptr) return;
+  if (header.kind == MessageKind::kHello) return installed->shard().BackupConnected();
+  const std::string& member =
+      installed->plan().shards(ToInt(installed->number())).backup().member();
+  installed->listener().ShardFailed(
+      installed->number(),
+      WithReason(absl::InternalError(absl::StrCat(
+                     "the shard's backup on ", member, " has refused step ", header.step,
+                     " of chunk ", header.chunk, ": ", RefusalReasonName(header.reason))),
+                 "PS_PROTOCOL"),
+      member);
+}
+
+void ShardThread::ReceivedHeld(const Link& link, const WireHeader& header) {
+  InstalledShard* const installed = link.job->Addressed(link, header);
+  if (installed == nullptr) return metrics_->refused(RefusalReason::kUnknownJob).Increment();
+  return link.who.role == LinkRole::kBackup ? installed->shard().BackupHolds(header)
+                                            : installed->shard().BackupsHold(header);
 }
 
 void ShardThread::ReceivedDecision(const Link& link, const WireHeader& header,
@@ -519,20 +603,21 @@ void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
   if (shard == nullptr) return;
   InstalledShard& installed = *shard;
   const v1::JobPlan& plan = installed.plan();
-  const int index = static_cast<int>(who.index);
-  const bool worker = who.role == LinkRole::kWorker;
-  const std::string& member = worker ? plan.workers(index).member() : plan.shards(index).member();
-  LOG(WARNING) << plan.job() << ", shard " << installed.number() << ": lost "
-               << (worker ? absl::StrCat(member, " (rank ", index, ")")
-                          : absl::StrCat("shard ", index, " on ", member))
-               << ": " << why.message();
+  const std::string member = MemberOf(who, installed);
+  const std::string name =
+      who.role == LinkRole::kWorker  ? absl::StrCat(member, " (rank ", who.index, ")")
+      : who.role == LinkRole::kShard ? absl::StrCat("shard ", who.index, " of ", member)
+                                     : absl::StrCat("its backup on ", member);
+  LOG(WARNING) << plan.job() << ", " << (IsOfBackup(plan) ? "backup of shard " : "shard ")
+               << installed.number() << ": lost " << name << ": " << why.message();
   if (installed.shard().finished()) return;
-  if (worker) return installed.listener().LinkLost(installed.number(), member);
+  if (who.role == LinkRole::kWorker) {
+    return installed.listener().LinkLost(installed.number(), member);
+  }
   // No step can be agreed on any more, and nobody connects again.
   installed.listener().ShardFailed(
       installed.number(),
-      WithReason(absl::UnavailableError(
-                     absl::StrCat("lost shard ", index, " of ", member, ": ", why.message())),
+      WithReason(absl::UnavailableError(absl::StrCat("lost ", name, ": ", why.message())),
                  "PS_UNREACHABLE"),
       member);
 }

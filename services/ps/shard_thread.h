@@ -1,5 +1,5 @@
-// A thread that owns a transport and, for every job, at most one shard: a chunk's whole life is on
-// one thread.
+// A thread that owns a transport and, for every job, at most one shard, beside backups of others: a
+// chunk's whole life is on one thread.
 #pragma once
 
 #include <atomic>
@@ -99,6 +99,7 @@ class ShardThread : private MessageReceiver {
   void Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
              ShardProgress* progress);
   void ConnectToFirstShard(InstalledShard& installed);
+  void ConnectToBackup(InstalledShard& installed);
   void DestroyReleased();
   void LeaveReleased();
   JobLinks* FindLinks(uint64_t job);
@@ -121,6 +122,8 @@ class ShardThread : private MessageReceiver {
                       absl::Span<const std::byte> payload);
   void ReceivedDecision(const Link& link, const WireHeader& header,
                         absl::Span<const std::byte> payload);
+  void ReceivedFromBackup(const Link& link, const WireHeader& header);
+  void ReceivedHeld(const Link& link, const WireHeader& header);
   void Greet(Link& link, const WireHeader& header);
   void AnswerUnplaced();
   void CutOffBreaches();

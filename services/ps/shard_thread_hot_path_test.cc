@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -67,7 +68,8 @@ constexpr int kWorkers = 3;
 constexpr int64_t kWarmupSteps = 20;
 constexpr int64_t kSteps = 500;
 
-// All workers of a job: pushes step s + 1 of a chunk once every rank has version s + 1.
+// All workers of a job, and the backup of its shard, where it has one: pushes step s + 1 of a chunk
+// once every rank has version s + 1.
 class WorkersTransport : public Transport {
  public:
   WorkersTransport(const v1::JobPlan& plan, absl::Notification* done)
@@ -78,12 +80,21 @@ class WorkersTransport : public Transport {
   std::string name() const override { return "workers"; }
   void OpenSession(uint64_t, uint32_t, const SessionToken&) override {}
   void CloseSession(uint64_t, uint32_t) override {}
-  absl::StatusOr<PeerId> Connect(absl::string_view, const LinkCredentials&) override {
-    return absl::UnimplementedError("nobody is connected to");
+  absl::StatusOr<PeerId> Connect(absl::string_view address, const LinkCredentials& self) override {
+    EXPECT_EQ(address, "backup");
+    backup_session_ = self.self.job;
+    return kBackup;
   }
   void Disconnect(PeerId) override {}
 
-  void Send(PeerId, const WireHeader& header, absl::Span<const std::byte>, SendDone done) override {
+  void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte>,
+            SendDone done) override {
+    if (peer == kBackup) {
+      if (header.kind == MessageKind::kHello) hello_due_ = true;
+      if (header.kind == MessageKind::kPush) ++sums_;
+      if (done) done(absl::OkStatus());
+      return;
+    }
     if (header.kind == MessageKind::kHello) ++greeted_;
     Chunk& chunk = chunks_[header.chunk];
     if (header.kind == MessageKind::kParams && header.step == chunk.step + 1) {
@@ -100,7 +111,7 @@ class WorkersTransport : public Transport {
   int Progress() override {
     if (!ready_) return 0;
     if (greeted_ < kWorkers) return Greet();
-    int events = 0;
+    int events = AnswerAsBackup();
     for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
       Chunk& state = chunks_[chunk];
       if (state.answered == (1u << kWorkers) - 1) {
@@ -147,6 +158,21 @@ class WorkersTransport : public Transport {
     return kWorkers;
   }
 
+  // Which holds a step when it has all sums of it.
+  int AnswerAsBackup() {
+    WireHeader header{.generation = plan_.generation(), .job = backup_session_};
+    if (std::exchange(hello_due_, false)) {
+      header.kind = MessageKind::kHello;
+      receiver_->Received(kBackup, header, {}, {});
+    }
+    if (sums_ < plan_.chunks_size()) return 0;
+    sums_ -= plan_.chunks_size();
+    header.kind = MessageKind::kHeld;
+    header.step = ++held_;
+    receiver_->Received(kBackup, header, {}, {});
+    return 1;
+  }
+
   void Deliver(const WireHeader& header, const void* payload) {
     const PeerId from{static_cast<int32_t>(header.rank)};
     const absl::Span<std::byte> place = receiver_->PlacePayload(from, header).memory;
@@ -169,7 +195,13 @@ class WorkersTransport : public Transport {
     }
   }
 
+  static constexpr PeerId kBackup{kWorkers};
+
   const v1::JobPlan plan_;
+  uint64_t backup_session_ = 0;
+  bool hello_due_ = false;
+  int sums_ = 0;
+  int64_t held_ = 0;
   absl::Notification* const done_;
   const std::vector<float> gradient_;
   std::vector<Chunk> chunks_;
@@ -191,11 +223,15 @@ class QuietListener : public ShardListener {
   void ShardReleased(std::unique_ptr<ParameterShard>) override {}
 };
 
-void ExpectQuietSteps(TestPlanOptions options) {
+void ExpectQuietSteps(TestPlanOptions options, bool has_backup = false) {
   options.parameters = {1000, 333, 7};
   options.workers = kWorkers;
   options.optimizer.mutable_adamw()->set_learning_rate(0.01);
-  const v1::JobPlan plan = MakeTestPlan(options);
+  v1::JobPlan plan = MakeTestPlan(options);
+  if (has_backup) {
+    plan.mutable_shards(0)->mutable_backup()->set_member("ps-1");
+    plan.mutable_shards(0)->mutable_backup()->set_address("backup");
+  }
   Metrics metrics;
   PsMetrics ps_metrics(metrics);
   MemoryBudget budget(1 << 24);
@@ -229,6 +265,11 @@ TEST(ShardThreadHotPathTest, StepsNeitherAllocateNorLock) { ExpectQuietSteps({})
 
 TEST(ShardThreadHotPathTest, NorDoStepsThatAreJudged) {
   ExpectQuietSteps({.precision = v1::FP16, .clip_norm = 0.1});
+}
+
+TEST(ShardThreadHotPathTest, NorDoStepsThatABackupRepeats) {
+  ExpectQuietSteps({}, /*has_backup=*/true);
+  ExpectQuietSteps({.precision = v1::FP16, .clip_norm = 0.1}, /*has_backup=*/true);
 }
 
 v1::SyncSpec Ssp() {
