@@ -51,11 +51,25 @@ constexpr absl::Duration kNeedAge = absl::Seconds(30);
 constexpr char kWaitsForMemory[] = "WAITS_FOR_MEMORY";
 constexpr char kMemoryTooSmall[] = "MEMORY_TOO_SMALL";
 
+// The ps of these shards and of their backups.
+std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
+  std::vector<std::string> holders;
+  const auto add = [&](const std::string& name) {
+    if (std::ranges::count(holders, name) == 0) holders.push_back(name);
+  };
+  for (const v1::PlanShard& shard : shards) add(shard.member());
+  for (const v1::PlanShard& shard : shards) {
+    if (shard.has_backup()) add(shard.backup().member());
+  }
+  return holders;
+}
+
 // What was evaluated at the checkpoint that the job came from is not evaluated again.
 void Resume(const Job::Resumption& resumption, int64_t origin_step, int64_t evaluations_before,
             std::shared_ptr<const v1::JobPlan> before, PlanRequest& request) {
   if (resumption.carries) {
     request.carried = std::move(before);
+    request.shards = resumption.shards;
     request.restore.clear();
     request.first_step = resumption.first_step;
   }
@@ -348,7 +362,18 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
                             now - start_ >= limits::kAttachBackoffMax + kConnectTime,
         .keeps_ps = resumption->carries};
     for (const std::string& worker : record.workers()) job.workers.push_back(unless_lost(worker));
-    for (const std::string& ps : record.ps()) job.ps.push_back(unless_lost(ps));
+    std::vector<std::string> holders(record.ps().begin(), record.ps().end());
+    const v1::ResourceSpec& resources = record.spec().resources();
+    if (resumption->carries) {
+      holders = HoldersOf(resumption->shards);
+      job.ps_wanted = resources.ps_replication() > 1 ? resources.ps() : 0;
+    }
+    for (const std::string& ps : holders) job.ps.push_back(unless_lost(ps));
+    // A generation of fewer ps, which held backups, has gone before.
+    const bool has_ps = record.spec().sync().mode() != v1::ALLREDUCE;
+    while (!resumption->carries && has_ps && std::ssize(job.ps) < resources.ps()) {
+      job.ps.emplace_back();
+    }
     AddNeeds(turn, *entry, members, job);
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {
@@ -401,6 +426,30 @@ void Dispatcher::LetFreeWorkersJoin(JobRegistry::Turn& turn,
   }
 }
 
+// A ps that has room for all that the job has anywhere has room for its backups.
+void Dispatcher::LetBackupsJoin(JobRegistry::Turn& turn, const FreeMembers& free) {
+  const absl::Time now = registry_->Now();
+  for (JobRegistry::Entry* entry : turn.Active()) {
+    if (!entry->job.TakesBackups(now)) continue;
+    int64_t bytes = 0;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto taken = taken_.find(entry->job.record().number());
+      if (taken == taken_.end()) continue;
+      for (const auto& [ps, memory] : taken->second.memory) bytes += memory.bytes;
+    }
+    const auto& shards = entry->job.plan()->shards();
+    const bool there_is_one = std::ranges::any_of(free.ps, [&](const FreeMembers::Ps& ps) {
+      return ps.room_bytes >= bytes && std::ranges::any_of(shards, [&](const auto& shard) {
+               return !shard.has_backup() && shard.member() != ps.name;
+             });
+    });
+    if (!there_is_one) continue;
+    entry->job.LetBackupsJoin(now);
+    turn.Perform(*entry);
+  }
+}
+
 void Dispatcher::Dispatch() {
   // What the disk does not take could not be started.
   if (!registry_->changes().trouble().ok()) return;
@@ -413,9 +462,10 @@ void Dispatcher::Dispatch() {
     const std::vector<WaitingJob> waiting = WaitingJobs(turn, starting);
     const bool recovering = std::ranges::any_of(
         turn.Active(), [](const auto* entry) { return entry->job.state() == v1::RECOVERING; });
-    const bool growing = std::ranges::any_of(
-        turn.Active(),
-        [now = registry_->Now()](const auto* e) { return e->job.TakesMoreWorkers(now); });
+    const bool growing =
+        std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* e) {
+          return e->job.TakesMoreWorkers(now) || e->job.TakesBackups(now);
+        });
     if (waiting.empty() && !recovering && !growing) return;
     const auto members = fleet_->members();
     FreeMembers free = FindFreeMembers(turn, starting, members);
@@ -436,6 +486,7 @@ void Dispatcher::Dispatch() {
       starts.push_back(std::move(start));
     }
     if (placements.size() == waiting.size()) LetFreeWorkersJoin(turn, placements, free);
+    LetBackupsJoin(turn, free);
   }
   absl::MutexLock lock(&mu_);
   for (auto& start : starts) {
@@ -508,8 +559,18 @@ void Dispatcher::Carry(const Start& start) {
     if (start.resumption) {
       Resume(*start.resumption, origin.first_step, evaluations_before, before, *request);
     }
+    std::optional<PlanRequest> without_backups;
+    if (request->carried != nullptr && record.spec().resources().ps_replication() > 1) {
+      without_backups = *request;
+      without_backups->without_new_backups = true;
+    }
     plan = MakePlan(*std::move(request));
     memory = MemoryOfPs(*plan);
+    // It goes on with what it has rather than wait for memory.
+    if (without_backups && !HasRoomNow(start, memory)) {
+      plan = MakePlan(*std::move(without_backups));
+      memory = MemoryOfPs(*plan);
+    }
   }
   // What a job starts from is read once there is room for it: one that waits is planned again and
   // again.

@@ -104,6 +104,8 @@ class Dispatcher {
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);
   void LetFreeWorkersJoin(JobRegistry::Turn& turn, const std::vector<Placement>& placements,
                           const FreeMembers& free);
+  // Halts jobs whose shards have no backup where a ps could have it.
+  void LetBackupsJoin(JobRegistry::Turn& turn, const FreeMembers& free) ABSL_LOCKS_EXCLUDED(mu_);
   void TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job);
   bool MayGiveUpWaiting(const Job& job, absl::Time now) const;
   bool GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting, const FreeMembers& free);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "lib/job/spec_duration.h"
+#include "services/coordinator/shard_holders.h"
 
 namespace muster {
 
@@ -48,23 +50,25 @@ void Interruption::Begin(bool carries, absl::Duration backoff, absl::Time now) {
   resumes_not_before_ = now + backoff;
 }
 
-bool Interruption::NoteStopped(const JobMembers& members, absl::Time now) {
+bool Interruption::NoteStopped(const v1::JobPlan& plan, const JobMembers& members, absl::Time now) {
   if (!members.AllStopped()) return false;
   stopped_since_ = std::min(stopped_since_, now);
-  if (!carries_ || members.VersionsHeld()) return false;
+  if (!carries_ || ShardsHeld(plan, members)) return false;
   carries_ = false;
   return true;
 }
 
-std::optional<Interruption::Resumption> Interruption::ResumesAt(const JobMembers& members,
+std::optional<Interruption::Resumption> Interruption::ResumesAt(const v1::JobPlan& plan,
+                                                                const JobMembers& members,
                                                                 absl::Time now) const {
   if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;
   Resumption resumption{.carries = carries_, .since = stopped_since_};
   if (!carries_) return resumption;
   // NoteStopped() has seen that they are there.
-  const std::optional<JobMembers::HeldVersions> held = members.VersionsHeld();
-  CHECK(held.has_value());
-  resumption.first_step = held->newest;
+  std::optional<CarriedShards> carried = ShardsHeld(plan, members);
+  CHECK(carried.has_value());
+  resumption.first_step = carried->first_step;
+  resumption.shards = std::move(carried->shards);
   return resumption;
 }
 

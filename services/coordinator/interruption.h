@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
@@ -43,11 +44,11 @@ class Interruption {
     carries_ = carries;
     halting_since_ = halting_since;
   }
-  // A ps is gone, with what it held.
+  // A ps is gone, with what it alone held.
   void LoseShards() { carries_ = false; }
   // Somebody may have stopped. Once all have, it is known whether the shards go on. Returns whether
   // they do not after all: ps need not hold them, and are to be told.
-  bool NoteStopped(const JobMembers& members, absl::Time now);
+  bool NoteStopped(const v1::JobPlan& plan, const JobMembers& members, absl::Time now);
 
   // For sure when all have stopped.
   bool carries() const { return carries_; }
@@ -59,10 +60,12 @@ class Interruption {
     // checkpoint, or from the beginning.
     bool carries = false;
     int64_t first_step = 0;
-    absl::Time since;  // it is known
+    std::vector<v1::PlanShard> shards;  // where they are, see CarriedShards
+    absl::Time since;                   // it is known
   };
   // Nothing while members have not stopped, or it is too early for another attempt.
-  std::optional<Resumption> ResumesAt(const JobMembers& members, absl::Time now) const;
+  std::optional<Resumption> ResumesAt(const v1::JobPlan& plan, const JobMembers& members,
+                                      absl::Time now) const;
   // What is asked of a member of `plan`'s generation, which is over.
   std::optional<v1::Directive> WantedOf(const JobMembers::Member& member,
                                         const v1::JobPlan& plan) const;

@@ -97,13 +97,13 @@ TEST_F(InterruptionTest, TheNextGenerationBeginsAtTheVersionThatAllShardsHaveOnc
   interruption_.Begin(/*carries=*/true, absl::Seconds(2), now_);
   Report("w-0", v1::MEMBER_HALTED, 0, 7);
   Report("p-0", v1::MEMBER_HALTED, 6, 7);
-  EXPECT_FALSE(interruption_.NoteStopped(members_, now_));
+  EXPECT_FALSE(interruption_.NoteStopped(plan_, members_, now_));
   now_ += absl::Seconds(1);
   Report("p-1", v1::MEMBER_HALTED, 7, 8);
-  EXPECT_FALSE(interruption_.NoteStopped(members_, now_));
-  EXPECT_FALSE(interruption_.ResumesAt(members_, now_).has_value()) << "it is too early";
+  EXPECT_FALSE(interruption_.NoteStopped(plan_, members_, now_));
+  EXPECT_FALSE(interruption_.ResumesAt(plan_, members_, now_).has_value()) << "it is too early";
 
-  const auto resumption = interruption_.ResumesAt(members_, now_ + absl::Seconds(1));
+  const auto resumption = interruption_.ResumesAt(plan_, members_, now_ + absl::Seconds(1));
 
   ASSERT_TRUE(resumption.has_value());
   EXPECT_TRUE(resumption->carries);
@@ -117,11 +117,11 @@ TEST_F(InterruptionTest, ShardsThatAreTooFarApartAreLetGo) {
   Report("p-1", v1::MEMBER_HALTED, 9, 10);
   EXPECT_EQ(WantedOf("p-0"), v1::Directive::KIND_NOT_SET);
 
-  EXPECT_TRUE(interruption_.NoteStopped(members_, now_));
+  EXPECT_TRUE(interruption_.NoteStopped(plan_, members_, now_));
 
   EXPECT_FALSE(interruption_.carries());
   EXPECT_EQ(WantedOf("p-0"), v1::Directive::kRelease);
-  EXPECT_FALSE(interruption_.ResumesAt(members_, now_)->carries);
+  EXPECT_FALSE(interruption_.ResumesAt(plan_, members_, now_)->carries);
 }
 
 TEST_F(InterruptionTest, WhoRunsIsHaltedAndWhoHasNotBegunIsReleasedUnlessItHoldsShards) {

@@ -13,6 +13,7 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "services/coordinator/proto_time.h"
+#include "services/coordinator/shard_holders.h"
 
 namespace muster {
 namespace {
@@ -253,11 +254,13 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   record_.clear_workers();
   record_.clear_ps();
   for (const v1::PlanWorker& worker : plan_->workers()) record_.add_workers(worker.member());
+  const auto add_ps = [this](const std::string& name) {
+    if (members_.at(name).is_worker() || std::ranges::count(record_.ps(), name) > 0) return;
+    record_.add_ps(name);
+  };
+  for (const v1::PlanShard& shard : plan_->shards()) add_ps(shard.member());
   for (const v1::PlanShard& shard : plan_->shards()) {
-    if (!members_.at(shard.member()).is_worker() &&
-        !std::ranges::count(record_.ps(), shard.member())) {
-      record_.add_ps(shard.member());
-    }
+    if (shard.has_backup()) add_ps(shard.backup().member());
   }
   record_.mutable_progress()->set_step(plan_->first_step());
   nonfinite_noted_ = false;
@@ -268,6 +271,13 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
                    " workers and ", record_.ps_size() == 0 ? "no" : absl::StrCat(record_.ps_size()),
                    " ps, from step ", plan_->first_step()),
       now);
+  if (const int bare = ShardsWithoutBackup(*plan_); bare > 0) {
+    Note("NO_BACKUP",
+         absl::StrCat(bare, " of ", plan_->shards_size(),
+                      " shards run without a backup: there is no other ps with room for it. They "
+                      "are given one when there is"),
+         now);
+  }
   SendWantedToAll(now);
 }
 
@@ -548,7 +558,7 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   const bool was_preparing = state() == v1::PREPARING;
   if (!verdict.lost.empty()) Lose(verdict.lost);
   const bool carries = Interruption::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
-                       (verdict.lost.empty() || members_.at(verdict.lost).is_worker());
+                       ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
   *record_.mutable_recovery() = *recovery;
   HaltGeneration({.carries = carries, .backoff = Interruption::Backoff(*recovery, restart)},
                  verdict.reason, verdict.message, now);
@@ -613,6 +623,20 @@ void Job::LetWorkersJoin(absl::Time now) {
                  now);
 }
 
+bool Job::TakesBackups(absl::Time now) const {
+  return state() == v1::RUNNING && ShardsWithoutBackup(*plan_) > 0 &&
+         now - running_since_ >= kBackupsJoinAfter && !record_.suspend_requested() && !leaves_at_ &&
+         !members_.AnyWorkerDone();
+}
+
+void Job::LetBackupsJoin(absl::Time now) {
+  CHECK(TakesBackups(now));
+  HaltGeneration(
+      {.carries = true}, "BACKUPS_JOIN",
+      absl::StrCat("there is a ps for the backups of ", ShardsWithoutBackup(*plan_), " shards"),
+      now);
+}
+
 void Job::MemberLeaves(const std::string& name, absl::Time now) {
   if (!Uses(name)) return;
   if (members_.SetLeaving(name)) {
@@ -645,19 +669,19 @@ void Job::Lose(const std::string& member) {
   members_.SetLost(member);
   if (members_.at(member).is_worker()) {
     ledger_.Lose(members_.at(member).rank);
-  } else {
+  } else if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) {
     interruption_.LoseShards();
   }
 }
 
 void Job::NoteStopped(absl::Time now) {
-  if (interruption_.NoteStopped(members_, now)) SendWantedToAll(now);
+  if (interruption_.NoteStopped(*plan_, members_, now)) SendWantedToAll(now);
 }
 
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
   const bool all_durable = durable_ == ledger_.known();
   if (state() != v1::RECOVERING || !all_durable) return std::nullopt;
-  return interruption_.ResumesAt(members_, now);
+  return interruption_.ResumesAt(*plan_, members_, now);
 }
 
 // What the lost ones did not tell of the steps that were made is not known any more.

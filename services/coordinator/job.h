@@ -50,6 +50,9 @@ class Job {
   // A generation runs so long before it is halted for more workers: who comes, mostly comes with
   // others.
   static constexpr absl::Duration kJoinAfter = absl::Seconds(10);
+  // And so long before it is halted for backups that it should have: as long as it has none, it may
+  // lose more.
+  static constexpr absl::Duration kBackupsJoinAfter = absl::Seconds(2);
 
   struct Outgoing {
     std::string member;
@@ -99,6 +102,11 @@ class Job {
   bool TakesMoreWorkers(absl::Time now) const;
   // Halts it for its next generation, which is to have them.
   void LetWorkersJoin(absl::Time now);
+  // Whether some of its shards have no backup though they should, and it has run for long enough to
+  // be interrupted for them.
+  bool TakesBackups(absl::Time now) const;
+  // Halts it for its next generation, which is to have them.
+  void LetBackupsJoin(absl::Time now);
   // The first version whose evaluation is not known.
   int64_t evaluations_before() const { return ledger_.evaluations_before(); }
   // What a queued or recovering job waits for; nothing happens if it is told so already.

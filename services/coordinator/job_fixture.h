@@ -37,11 +37,16 @@ class JobTest : public ::testing::Test {
   }
 
   void Schedule(int64_t first_step = 0, const std::string& restore = "",
-                std::shared_ptr<const v1::JobPlan> carried = nullptr) {
+                std::shared_ptr<const v1::JobPlan> carried = nullptr,
+                std::vector<v1::PlanShard> shards = {}) {
+    if (carried != nullptr && shards.empty()) {
+      shards = {carried->shards().begin(), carried->shards().end()};
+    }
     PlanRequest request{.job = job_.record(),
                         .restore = restore,
                         .first_step = first_step,
-                        .carried = std::move(carried)};
+                        .carried = std::move(carried),
+                        .shards = std::move(shards)};
     v1::Parameter& parameter = *request.graph.add_parameters();
     parameter.set_name("weight");
     parameter.add_shape(512);

@@ -13,7 +13,10 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   for (int rank = 0; rank < plan.workers_size(); ++rank) {
     members_[plan.workers(rank).member()].rank = rank;
   }
-  for (const v1::PlanShard& shard : plan.shards()) members_[shard.member()];
+  for (const v1::PlanShard& shard : plan.shards()) {
+    members_[shard.member()];
+    if (shard.has_backup()) members_[shard.backup().member()];
+  }
   for (const v1::PlanChunk& chunk : plan.chunks()) {
     members_[plan.shards(chunk.shard()).member()].shards.insert(chunk.shard());
   }
@@ -45,11 +48,14 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   if (member.is_worker() || report->state() != v1::MEMBER_HALTED) {
     member.next_step = report->next_step();
   } else {
-    member.newest_version = report->next_step();
+    member.held = {.oldest = report->oldest_version(), .newest = report->next_step()};
+    for (const v1::HeldBackup& backup : report->backups()) {
+      member.backups[backup.shard()] = {.oldest = backup.oldest_version(),
+                                        .newest = backup.newest_version()};
+    }
   }
   member.has_more_records =
       report->steps_size() + report->evaluations_size() >= limits::kStepRecordsReportedMax;
-  member.oldest_version = report->oldest_version();
   member.lost_links.assign(report->lost_links().begin(), report->lost_links().end());
   if (!report->address().empty()) member.address = report->address();
   if (report->has_dataset()) member.dataset = report->dataset();
@@ -107,18 +113,18 @@ const std::string* JobMembers::FirstLostByAll() const {
   return nullptr;
 }
 
-std::optional<JobMembers::HeldVersions> JobMembers::VersionsHeld() const {
-  HeldVersions held{.oldest = 0, .newest = std::numeric_limits<int64_t>::max()};
-  for (const auto& [name, member] : members_) {
-    if (member.is_worker()) continue;
-    if (member.lost || !member.serving || member.state != v1::MEMBER_HALTED) return std::nullopt;
-    held.oldest = std::max(held.oldest, member.oldest_version);
-    held.newest = std::min(held.newest, member.newest_version);
-  }
-  if (held.newest < held.oldest || held.newest == std::numeric_limits<int64_t>::max()) {
-    return std::nullopt;
-  }
-  return held;
+std::optional<HeldVersions> JobMembers::HeldBy(const std::string& ps) const {
+  const auto member = members_.find(ps);
+  if (member == members_.end() || !member->second.holds()) return std::nullopt;
+  return member->second.held;
+}
+
+std::optional<HeldVersions> JobMembers::HeldInBackup(const std::string& ps, int shard) const {
+  const auto member = members_.find(ps);
+  if (member == members_.end() || !member->second.holds()) return std::nullopt;
+  const auto backup = member->second.backups.find(shard);
+  if (backup == member->second.backups.end()) return std::nullopt;
+  return backup->second;
 }
 
 bool JobMembers::AllPrepared() const {

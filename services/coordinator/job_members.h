@@ -15,6 +15,12 @@
 
 namespace muster {
 
+// Every chunk can be had at these versions and those between.
+struct HeldVersions {
+  int64_t oldest = 0;
+  int64_t newest = 0;
+};
+
 // Pure; time comes in; not thread-safe. Members that are not of the generation are not here.
 class JobMembers {
  public:
@@ -29,8 +35,10 @@ class JobMembers {
     bool serving = false;         // has reported this generation
     v1::MemberJobState state = v1::MEMBER_JOB_STATE_UNSPECIFIED;
     int64_t next_step = 0;
-    int64_t oldest_version = 0;           // of a ps that is halted: every chunk can be had at it
-    int64_t newest_version = 0;           // and at this one
+    // Of a ps that is halted: what every chunk of its shards can be had at, and of its backups, by
+    // shard.
+    HeldVersions held;
+    absl::btree_map<int, HeldVersions> backups;
     uint32_t behind = 0;                  // the generation that it still serves instead of this one
     std::vector<std::string> lost_links;  // whose links of this job broke at a ps
     bool has_stream = true;               // to the coordinator
@@ -42,6 +50,7 @@ class JobMembers {
     absl::Time advanced;  // when it last showed something new on its way to being prepared
 
     bool is_worker() const { return rank >= 0; }
+    bool holds() const { return !is_worker() && !lost && serving && state == v1::MEMBER_HALTED; }
     // Nothing of the generation goes on there any more, and all that it had to tell is told. A ps
     // that is still behind may hold what this generation was to carry on.
     bool has_stopped() const {
@@ -94,13 +103,10 @@ class JobMembers {
   bool AllStopped() const;
   // Somebody without a stream whom a ps has lost as well; null: nobody.
   const std::string* FirstLostByAll() const;
-  // The versions that the shards of all ps can be had at, once all have stopped; nothing where
-  // some are gone, or too far apart.
-  struct HeldVersions {
-    int64_t oldest = 0;
-    int64_t newest = 0;
-  };
-  std::optional<HeldVersions> VersionsHeld() const;
+  // The versions that the shards of a ps can all be had at, and those of its backup of a shard,
+  // once it has stopped; nothing where it holds nothing.
+  std::optional<HeldVersions> HeldBy(const std::string& ps) const;
+  std::optional<HeldVersions> HeldInBackup(const std::string& ps, int shard) const;
   // Somebody who has not been heard of and is not lost; null: nobody.
   const std::string* FirstSilent() const;
   // Somebody who has not come to the end of preparing and shown nothing new since then; null:

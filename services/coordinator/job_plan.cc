@@ -13,6 +13,7 @@
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/transport/session.h"
+#include "services/coordinator/shard_holders.h"
 
 namespace muster {
 namespace {
@@ -100,10 +101,13 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   ShareBatch(plan->spec().data().batch_size(), request.workers, *plan);
   if (request.carried != nullptr) {
     plan->set_carries(request.carried->generation());
-    *plan->mutable_shards() = request.carried->shards();
+    plan->mutable_shards()->Assign(request.shards.begin(), request.shards.end());
     *plan->mutable_chunks() = request.carried->chunks();
   } else {
     PlaceShards(request.ps, *plan);
+  }
+  if (plan->spec().resources().ps_replication() > 1 && !request.without_new_backups) {
+    PlaceBackups(request.ps, *plan);
   }
   plan->set_evaluate_first(request.evaluate_first);
   *plan->mutable_left_out_batches() = request.job.recovery().left_out_batches();

@@ -17,10 +17,12 @@ struct PlanRequest {
   std::vector<v1::Hello> ps;       // every thread of each becomes a shard; none with allreduce
   std::string restore;             // as in JobPlan
   int64_t first_step = 0;
-  // The plan of a halted generation whose shards are carried on: this one's are the same. Null: of
-  // none.
+  // The plan of a halted generation whose shards are carried on: this one has the same chunks.
+  // Null: of none.
   std::shared_ptr<const v1::JobPlan> carried;
-  bool evaluate_first = false;  // as in JobPlan
+  std::vector<v1::PlanShard> shards;  // then: where they are
+  bool without_new_backups = false;   // no ps has room for them
+  bool evaluate_first = false;        // as in JobPlan
 };
 
 // Shares of the batch are as even as possible, the remainder goes to the lower ranks. Workers must
@@ -30,7 +32,8 @@ struct PlanRequest {
 // Shards of ps with larger shares come first, else in the order given: shard 0, which judges steps,
 // has chunks whenever any shard has. With allreduce shard r is worker r's, all shares are equal and
 // the shards have no address yet. With local_sgd every optimizer slot has the chunks of the values
-// again.
+// again. With ps_replication 2 every shard that has none is given a backup (PlaceBackups), of those
+// that are carried on too.
 std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request);
 
 }  // namespace muster

@@ -144,5 +144,31 @@ TEST(JobPlanTest, FrozenParametersAreSpreadApartFromTheRest) {
   EXPECT_EQ(trained, (std::map<int, int64_t>{{0, 8 << 10}, {1, 8 << 10}}));
 }
 
+TEST(JobPlanTest, WithReplicationEveryShardHasABackupOnAnotherPs) {
+  PlanRequest request = Request();
+  request.job.mutable_spec()->mutable_resources()->set_ps_replication(2);
+  request.workers = {MemberOn("w-0", "gpu-0")};
+  request.ps = {MemberOn("p-0", "cpu-0", 2), MemberOn("p-1", "cpu-1", 2)};
+
+  const auto plan = MakePlan(request);
+
+  ASSERT_EQ(plan->shards_size(), 4);
+  std::map<std::string, int> backups;  // by thread
+  for (const v1::PlanShard& shard : plan->shards()) {
+    EXPECT_NE(shard.backup().member(), shard.member());
+    EXPECT_FALSE(shard.backup().carries());
+    ++backups[shard.backup().address()];
+  }
+  EXPECT_EQ(backups.size(), 4) << "one on each thread";
+
+  request.carried = plan;
+  request.shards = {plan->shards().begin(), plan->shards().end()};
+  request.shards[0].clear_backup();
+  request.without_new_backups = true;
+  EXPECT_FALSE(MakePlan(request)->shards(0).has_backup());
+  request.without_new_backups = false;
+  EXPECT_EQ(MakePlan(request)->shards(0).backup().address(), plan->shards(0).backup().address());
+}
+
 }  // namespace
 }  // namespace muster

@@ -71,7 +71,8 @@ class RecoveringJobTest : public JobTest {
     TakeEffects();
     const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
     ASSERT_TRUE(resumption.has_value());
-    Schedule(resumption->first_step, "", resumption->carries ? job_.plan() : nullptr);
+    Schedule(resumption->first_step, "", resumption->carries ? job_.plan() : nullptr,
+             resumption->shards);
     ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, resumption->first_step);
     ASSERT_EQ(job_.state(), v1::RUNNING);
     ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, resumption->first_step);
@@ -121,6 +122,132 @@ TEST_F(RecoveringJobTest, WithoutWhatALostPsHeldItGoesOnFromTheCheckpoint) {
   EXPECT_THAT(Sent(), ElementsAre("p-0 release")) << "nobody needs what it holds";
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+}
+
+// Two shards, each with its backup on the ps of the other.
+class ReplicatedJobTest : public RecoveringJobTest {
+ protected:
+  ReplicatedJobTest() {
+    v1::Job record = Record();
+    record.mutable_spec()->mutable_resources()->set_ps(2);
+    record.mutable_spec()->mutable_resources()->set_ps_replication(2);
+    Begin(record);
+  }
+
+  void SayHalted(const std::string& ps, int64_t oldest, int64_t newest, int64_t in_backup) {
+    v1::JobReport report = Say(v1::MEMBER_HALTED, newest);
+    report.set_oldest_version(oldest);
+    v1::HeldBackup& backup = *report.add_backups();
+    backup.set_shard(ps == "p-0" ? 1 : 0);
+    backup.set_oldest_version(in_backup - 1);
+    backup.set_newest_version(in_backup);
+    Tell(ps, report);
+  }
+};
+
+TEST_F(ReplicatedJobTest, TheBackupOfALostPsTakesItsPlaceAtMostAStepBack) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
+  job_.MemberLost("p-1", "gone", now_);
+  EXPECT_TRUE(job_.KeepsShards());
+  Report("w-0", v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_HALTED);
+  TakeEffects();
+  SayHalted("p-0", 7, 8, /*in_backup=*/7);
+  EXPECT_THAT(Sent(), IsEmpty()) << "what it holds is needed";
+  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
+  ASSERT_TRUE(resumption.has_value());
+  EXPECT_TRUE(resumption->carries);
+  EXPECT_EQ(resumption->first_step, 7);
+  ASSERT_EQ(resumption->shards.size(), 2u);
+  for (const v1::PlanShard& shard : resumption->shards) {
+    EXPECT_EQ(shard.member(), "p-0");
+    EXPECT_FALSE(shard.has_backup());
+  }
+
+  GoOn();  // p-1 has come back
+  for (const v1::PlanShard& shard : job_.plan()->shards()) {
+    EXPECT_EQ(shard.backup().member(), "p-1");
+    EXPECT_FALSE(shard.backup().carries());
+  }
+  EXPECT_EQ(job_.plan()->restore(), "");
+  EXPECT_THAT(job_.record().ps(), ElementsAre("p-0", "p-1"));
+}
+
+TEST_F(ReplicatedJobTest, WhereBothHoldersOfAShardAreLostItGoesOnFromTheCheckpoint) {
+  Run();
+  job_.MemberLost("p-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_HALTED);
+  job_.MemberLost("p-0", "gone, too", now_);
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(ReplicatedJobTest, ABackupThatWasNeverFilledHoldsNothing) {
+  Run();
+  job_.MemberLost("p-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_HALTED);
+  EXPECT_TRUE(job_.KeepsShards()) << "that is not known yet";
+  RecoveringJobTest::SayHalted("p-0", 0, 1);
+  EXPECT_FALSE(job_.KeepsShards());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(ReplicatedJobTest, APsThatDiesBeforeTheNextBackupsAreFilledTakesItsShardsAlong) {
+  Run();
+  job_.MemberLost("p-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_HALTED);
+  SayHalted("p-0", 3, 4, /*in_backup=*/4);
+  TakeEffects();
+  Schedule(4, "", job_.plan(), job_.ResumesAt(now_)->shards);
+  job_.MemberLost("p-0", "gone", now_);
+  EXPECT_FALSE(job_.KeepsShards());
+}
+
+TEST_F(ReplicatedJobTest, WithoutAWorkerBackupsGoOnWithTheirShards) {
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  SayHalted("p-0", 7, 8, /*in_backup=*/7);
+  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
+  ASSERT_TRUE(resumption.has_value());
+  EXPECT_EQ(resumption->first_step, 7) << "all have it";
+  for (const v1::PlanShard& shard : resumption->shards) EXPECT_TRUE(shard.backup().carries());
+}
+
+TEST_F(ReplicatedJobTest, AJobWithoutBackupsSaysSoAndIsHaltedForThemOnce) {
+  Run();
+  EXPECT_FALSE(job_.TakesBackups(now_ + Job::kBackupsJoinAfter)) << "it has them";
+  job_.MemberLost("p-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_HALTED);
+  SayHalted("p-0", 7, 8, /*in_backup=*/8);
+  const auto shards = job_.ResumesAt(now_)->shards;
+  PlanRequest request{
+      .job = job_.record(), .first_step = 8, .carried = job_.plan(), .shards = shards};
+  request.ps.emplace_back().set_member("p-0");
+  request.ps[0].add_addresses("address");
+  for (const char* name : {"w-0", "w-1"}) request.workers.emplace_back().set_member(name);
+  TakeEffects();
+  job_.Schedule(MakePlan(std::move(request)), now_);
+  const Job::Effects effects = job_.TakeEffects();
+  ASSERT_FALSE(effects.events.empty());
+  EXPECT_EQ(effects.events.back().reason(), "NO_BACKUP");
+  EXPECT_THAT(effects.events.back().message(), HasSubstr("2 of 2 shards"));
+
+  for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED, 8);
+  ASSERT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_FALSE(job_.TakesBackups(now_));
+  ASSERT_TRUE(job_.TakesBackups(now_ + Job::kBackupsJoinAfter));
+  const int recoveries = job_.record().recovery().count();
+  job_.LetBackupsJoin(now_ + Job::kBackupsJoinAfter);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "BACKUPS_JOIN");
+  EXPECT_EQ(job_.record().recovery().count(), recoveries) << "nobody was lost";
 }
 
 TEST_F(RecoveringJobTest, ShardsThatAreTooFarApartOrGoneAreNotCarriedOn) {

@@ -12,11 +12,18 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
   const int64_t bytes = job.ps_memory.With(workers);
   if (job.keeps_ps) {
     placement.ps = job.ps;
-    return std::ranges::none_of(job.ps, IsLost) && bytes <= job.kept_room_bytes;
+    if (std::ranges::any_of(job.ps, IsLost) || bytes > job.kept_room_bytes) return false;
   }
   std::vector<FreeMembers::Ps> others = free.ps;
   std::ranges::sort(others, LighterPs);
   std::erase_if(others, [&](const FreeMembers::Ps& ps) { return ps.room_bytes < bytes; });
+  if (job.keeps_ps) {
+    for (const FreeMembers::Ps& ps : others) {
+      if (std::ssize(placement.ps) >= job.ps_wanted) break;
+      if (std::ranges::count(job.ps, ps.name) == 0) placement.ps.push_back(ps.name);
+    }
+    return true;
+  }
   placement.ps.clear();
   for (const std::string& name : job.ps) {
     const auto own = std::ranges::find(others, name, &FreeMembers::Ps::name);
@@ -68,7 +75,8 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
     return std::ranges::count(placement.workers, name) > 0;
   });
   for (FreeMembers::Ps& ps : free.ps) {
-    if (job.keeps_ps || std::ranges::count(placement.ps, ps.name) == 0) continue;
+    const bool is_kept = job.keeps_ps && std::ranges::count(job.ps, ps.name) > 0;
+    if (is_kept || std::ranges::count(placement.ps, ps.name) == 0) continue;
     ++ps.jobs;
     ps.room_bytes -= job.ps_memory.With(count);
   }

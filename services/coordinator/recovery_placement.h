@@ -19,6 +19,7 @@ struct RecoveringJob {
   bool settle_for_fewer = false;  // than there were
   std::vector<std::string> ps;    // in plan order
   bool keeps_ps = false;          // what they hold is carried on: nobody can take their place
+  int ps_wanted = 0;              // then: so many, of which those that are free hold backups
   // What its shards take of each ps at most, and, where ps are kept, what is left on the one that
   // has least for them; zeros: not known.
   PsMemory ps_memory = {};

@@ -81,5 +81,21 @@ TEST(RecoveryPlacementTest, ALostPsIsReplacedByTheLightestUnlessWhatItHeldIsNeed
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
+TEST(RecoveryPlacementTest, WhereWhatIsKeptLacksBackupsFreePsHoldThem) {
+  RecoveringJob job{.workers = {"w-0"},
+                    .ps = {"p-1"},
+                    .keeps_ps = true,
+                    .ps_wanted = 2,
+                    .ps_memory = {.bytes = 10}};
+  FreeMembers free = Free({}, {{.name = "p-0", .room_bytes = 9},
+                               {.name = "p-1"},
+                               {.name = "p-2", .jobs = 1},
+                               {.name = "p-3"}});
+  EXPECT_THAT(PlaceAgain(job, free)->ps, ElementsAre("p-1", "p-3"));
+  EXPECT_EQ(free.ps.back().jobs, 1);
+  FreeMembers nobody = Free({}, {{.name = "p-1"}});
+  EXPECT_THAT(PlaceAgain(job, nobody)->ps, ElementsAre("p-1")) << "it goes on without";
+}
+
 }  // namespace
 }  // namespace muster

@@ -1,0 +1,168 @@
+#include "services/coordinator/shard_holders.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/btree_map.h"
+
+namespace muster {
+namespace {
+
+bool Holds(const std::optional<HeldVersions>& held) {
+  return held.has_value() && held->oldest <= held->newest;
+}
+
+// What both hold.
+HeldVersions Both(const HeldVersions& a, const HeldVersions& b) {
+  return {.oldest = std::max(a.oldest, b.oldest), .newest = std::min(a.newest, b.newest)};
+}
+
+bool MayHold(const JobMembers& members, const std::string& name) {
+  return members.contains(name) && !members.at(name).lost;
+}
+
+// How much of a job a ps, or one of its threads, has.
+struct Load {
+  int64_t of_backups = 0;
+  int64_t of_all = 0;
+
+  friend auto operator<=>(const Load&, const Load&) = default;
+};
+
+class BackupLoads {
+ public:
+  explicit BackupLoads(const v1::JobPlan& plan) : elements_(plan.shards_size()) {
+    for (const v1::PlanChunk& chunk : plan.chunks()) elements_[chunk.shard()] += chunk.elements();
+    for (int shard = 0; shard < plan.shards_size(); ++shard) {
+      const v1::PlanShard& own = plan.shards(shard);
+      of_ps_[own.member()].of_all += elements_[shard];
+      of_thread_[{own.member(), own.thread()}].of_all += elements_[shard];
+      if (own.has_backup()) Add(shard, own.backup().member(), own.backup().thread());
+    }
+  }
+
+  int64_t elements(int shard) const { return elements_[shard]; }
+  Load Of(const std::string& ps) { return of_ps_[ps]; }
+  int LightestThread(const v1::Hello& ps) {
+    int lightest = 0;
+    for (int thread = 1; thread < ps.addresses_size(); ++thread) {
+      if (of_thread_[{ps.member(), thread}] < of_thread_[{ps.member(), lightest}]) {
+        lightest = thread;
+      }
+    }
+    return lightest;
+  }
+  void Add(int shard, const std::string& ps, int thread) {
+    for (Load* load : {&of_ps_[ps], &of_thread_[{ps, thread}]}) {
+      load->of_backups += elements_[shard];
+      load->of_all += elements_[shard];
+    }
+  }
+
+ private:
+  std::vector<int64_t> elements_;  // by shard
+  absl::btree_map<std::string, Load> of_ps_;
+  absl::btree_map<std::pair<std::string, int>, Load> of_thread_;
+};
+
+// -1: none. Among equals the next one after the shard's own, so that pairs do not leave a third
+// without.
+int ChoosePs(const std::vector<v1::Hello>& ps, const v1::PlanShard& shard, BackupLoads& loads) {
+  const int count = static_cast<int>(ps.size());
+  const auto own = std::ranges::find(ps, shard.member(), &v1::Hello::member);
+  const int after = own == ps.end() ? 0 : static_cast<int>(own - ps.begin()) + 1;
+  int chosen = -1;
+  const auto rank = [&](int i) {
+    return std::tuple(ps[i].host() == shard.host(), loads.Of(ps[i].member()));
+  };
+  for (int offset = 0; offset < count; ++offset) {
+    const int i = (after + offset) % count;
+    if (ps[i].member() == shard.member() || ps[i].addresses_size() == 0) continue;
+    if (chosen < 0 || rank(i) < rank(chosen)) chosen = i;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members) {
+  CarriedShards carried{.shards = {plan.shards().begin(), plan.shards().end()}};
+  HeldVersions needed{.newest = std::numeric_limits<int64_t>::max()};
+  std::vector<std::optional<HeldVersions>> backups;  // those that are left
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    v1::PlanShard& next = carried.shards[shard];
+    const std::optional<HeldVersions> own = members.HeldBy(next.member());
+    std::optional<HeldVersions> backup;
+    if (next.has_backup()) backup = members.HeldInBackup(next.backup().member(), shard);
+    if (Holds(own)) {
+      needed = Both(needed, *own);
+      if (!next.has_backup() || !MayHold(members, next.backup().member())) next.clear_backup();
+      backups.push_back(backup);
+      continue;
+    }
+    if (!Holds(backup)) return std::nullopt;
+    needed = Both(needed, *backup);
+    const v1::PlanBackup place = next.backup();
+    next.Clear();
+    next.set_member(place.member());
+    next.set_thread(place.thread());
+    next.set_address(place.address());
+    next.set_host(place.host());
+    backups.push_back(std::nullopt);
+  }
+  if (!Holds(needed) || needed.newest == std::numeric_limits<int64_t>::max()) return std::nullopt;
+  HeldVersions all = needed;
+  for (const auto& backup : backups) {
+    if (Holds(backup)) all = Both(all, *backup);
+  }
+  carried.first_step = Holds(all) ? all.newest : needed.newest;
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    if (!carried.shards[shard].has_backup()) continue;
+    const std::optional<HeldVersions>& held = backups[shard];
+    carried.shards[shard].mutable_backup()->set_carries(
+        Holds(held) && held->oldest <= carried.first_step && carried.first_step <= held->newest);
+  }
+  return carried;
+}
+
+bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only) {
+  return std::ranges::all_of(plan.shards(), [&](const v1::PlanShard& shard) {
+    if (MayHold(members, shard.member())) return true;
+    return shard.has_backup() && MayHold(members, shard.backup().member()) &&
+           (shard.backup().carries() || !filled_only);
+  });
+}
+
+void PlaceBackups(const std::vector<v1::Hello>& ps, v1::JobPlan& plan) {
+  BackupLoads loads(plan);
+  // One of every ps after the other, the larger ones first: so the load of each is known to the
+  // next.
+  std::vector<int> order(plan.shards_size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(
+      order, {}, [&](int i) { return std::pair(plan.shards(i).thread(), -loads.elements(i)); });
+  for (const int shard : order) {
+    v1::PlanShard& own = *plan.mutable_shards(shard);
+    if (own.has_backup()) continue;
+    const int chosen = ChoosePs(ps, own, loads);
+    if (chosen < 0) continue;
+    const int thread = loads.LightestThread(ps[chosen]);
+    v1::PlanBackup& backup = *own.mutable_backup();
+    backup.set_member(ps[chosen].member());
+    backup.set_thread(thread);
+    backup.set_address(ps[chosen].addresses(thread));
+    backup.set_host(ps[chosen].host());
+    loads.Add(shard, backup.member(), thread);
+  }
+}
+
+int ShardsWithoutBackup(const v1::JobPlan& plan) {
+  if (plan.spec().resources().ps_replication() < 2) return 0;
+  return static_cast<int>(std::ranges::count_if(
+      plan.shards(), [](const v1::PlanShard& shard) { return !shard.has_backup(); }));
+}
+
+}  // namespace muster

@@ -1,0 +1,41 @@
+// What is left of the shards of a halted generation, and where backups of shards go.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+#include "services/coordinator/job_members.h"
+
+namespace muster {
+
+// The shards that the next generation carries on, and the step from which.
+struct CarriedShards {
+  int64_t first_step = 0;
+  // As in JobPlan: where a shard is gone its backup has its place. A backup that is left stays; it
+  // `carries` where it holds first_step.
+  std::vector<v1::PlanShard> shards;
+};
+
+// Once all members have stopped. Each shard is its ps's, or, where that is lost or does not hold
+// it, its backup's; first_step is the newest version that all of them hold. Where there is one that
+// all backups hold as well it is that. Nothing: somebody's shard is gone, or too far from the
+// others. Pure.
+std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members);
+
+// Whether that may come to something: every shard has a ps that is not lost, itself or with a
+// backup. `filled_only`: backups that the plan has only just made hold nothing yet.
+bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only);
+
+// Gives every shard of the plan that has no backup one on another of these ps: on another host
+// where there is one, on the ps and the thread that have least of backups. Where there is only one
+// ps nothing happens. Pure.
+void PlaceBackups(const std::vector<v1::Hello>& ps, v1::JobPlan& plan);
+
+// Shards of the plan without a backup, 0 where the job wants none.
+int ShardsWithoutBackup(const v1::JobPlan& plan);
+
+}  // namespace muster

@@ -1,0 +1,167 @@
+#include "services/coordinator/shard_holders.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace muster {
+namespace {
+
+// Shard i is on p-i, its backup on the next one.
+v1::JobPlan Ring(int count) {
+  v1::JobPlan plan;
+  plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
+  for (int i = 0; i < count; ++i) {
+    v1::PlanShard& shard = *plan.add_shards();
+    shard.set_member(absl::StrCat("p-", i));
+    shard.set_address(absl::StrCat("at p-", i));
+    shard.mutable_backup()->set_member(absl::StrCat("p-", (i + 1) % count));
+    shard.mutable_backup()->set_address(absl::StrCat("at p-", (i + 1) % count));
+    plan.add_chunks()->set_shard(i);
+    plan.mutable_chunks(i)->set_elements(100);
+  }
+  return plan;
+}
+
+class ShardsHeldTest : public testing::Test {
+ protected:
+  ShardsHeldTest() { members_.Enlist(plan_, absl::UnixEpoch()); }
+
+  struct Held {
+    int64_t oldest, newest;
+  };
+  // By p-i of its own shard, and of the one whose backup it has.
+  void Halt(int i, Held own, std::optional<Held> backup) {
+    v1::JobReport report;
+    report.set_state(v1::MEMBER_HALTED);
+    report.set_oldest_version(own.oldest);
+    report.set_next_step(own.newest);
+    if (backup) {
+      v1::HeldBackup& held = *report.add_backups();
+      held.set_shard((i + 2) % 3);
+      held.set_oldest_version(backup->oldest);
+      held.set_newest_version(backup->newest);
+    }
+    members_.Take(absl::StrCat("p-", i), &report, absl::UnixEpoch());
+  }
+
+  const v1::JobPlan plan_ = Ring(3);
+  JobMembers members_;
+};
+
+TEST_F(ShardsHeldTest, ABackupIsMovedIntoThePlaceOfItsShardAndTheOthersStay) {
+  members_.SetLost("p-1");
+  Halt(0, {6, 7}, Held{6, 7});
+  Halt(2, {7, 8}, Held{6, 7});
+  const auto carried = ShardsHeld(plan_, members_);
+  ASSERT_TRUE(carried.has_value());
+  EXPECT_EQ(carried->first_step, 7);
+  EXPECT_FALSE(carried->shards[0].has_backup()) << "it was on p-1";
+  EXPECT_EQ(carried->shards[1].member(), "p-2");
+  EXPECT_EQ(carried->shards[1].address(), "at p-2");
+  EXPECT_FALSE(carried->shards[1].has_backup());
+  EXPECT_EQ(carried->shards[2].backup().member(), "p-0");
+  EXPECT_TRUE(carried->shards[2].backup().carries());
+}
+
+TEST_F(ShardsHeldTest, AVersionThatAllBackupsHoldIsPreferredAndOthersAreFilledAgain) {
+  Halt(0, {7, 8}, Held{6, 7});
+  Halt(1, {7, 8}, Held{7, 8});
+  Halt(2, {7, 8}, std::nullopt);
+  auto carried = ShardsHeld(plan_, members_);
+  EXPECT_EQ(carried->first_step, 7);
+  EXPECT_TRUE(carried->shards[0].backup().carries());
+  EXPECT_FALSE(carried->shards[1].backup().carries()) << "p-2 has nothing of it";
+  EXPECT_TRUE(carried->shards[2].backup().carries());
+
+  Halt(0, {8, 8}, Held{6, 7});
+  carried = ShardsHeld(plan_, members_);
+  EXPECT_EQ(carried->first_step, 8);
+  EXPECT_FALSE(carried->shards[2].backup().carries());
+}
+
+TEST_F(ShardsHeldTest, WhatNobodyHoldsOrTooFarApartIsNotCarried) {
+  members_.SetLost("p-1");
+  Halt(0, {6, 7}, Held{6, 7});
+  Halt(2, {7, 8}, std::nullopt);
+  EXPECT_FALSE(ShardsHeld(plan_, members_).has_value());
+  Halt(2, {9, 10}, Held{6, 7});
+  EXPECT_FALSE(ShardsHeld(plan_, members_).has_value());
+}
+
+TEST_F(ShardsHeldTest, AsLongAsOneOfEveryPairIsLeftThereIsHope) {
+  EXPECT_TRUE(ShardsMayBeHeld(plan_, members_, /*filled_only=*/false));
+  members_.SetLost("p-1");
+  EXPECT_TRUE(ShardsMayBeHeld(plan_, members_, /*filled_only=*/false));
+  EXPECT_FALSE(ShardsMayBeHeld(plan_, members_, /*filled_only=*/true));
+  members_.SetLost("p-2");
+  EXPECT_FALSE(ShardsMayBeHeld(plan_, members_, /*filled_only=*/false));
+}
+
+v1::Hello Ps(int i, const std::string& host, int threads = 1) {
+  v1::Hello hello;
+  hello.set_member(absl::StrCat("p-", i));
+  hello.set_host(host);
+  for (int thread = 0; thread < threads; ++thread) hello.add_addresses("address");
+  return hello;
+}
+
+v1::JobPlan Bare(const std::vector<v1::Hello>& ps) {
+  v1::JobPlan plan;
+  plan.mutable_spec()->mutable_resources()->set_ps_replication(2);
+  for (const v1::Hello& hello : ps) {
+    for (int thread = 0; thread < hello.addresses_size(); ++thread) {
+      v1::PlanShard& shard = *plan.add_shards();
+      shard.set_member(hello.member());
+      shard.set_thread(thread);
+      shard.set_host(hello.host());
+      plan.add_chunks()->set_shard(plan.shards_size() - 1);
+      plan.mutable_chunks(plan.chunks_size() - 1)->set_elements(100);
+    }
+  }
+  return plan;
+}
+
+TEST(PlaceBackupsTest, EveryPsHasAsManyAsTheOthers) {
+  for (int count = 2; count <= 7; ++count) {
+    std::vector<v1::Hello> ps;
+    for (int i = 0; i < count; ++i) ps.push_back(Ps(i, absl::StrCat("host-", i), 3));
+    v1::JobPlan plan = Bare(ps);
+    EXPECT_EQ(ShardsWithoutBackup(plan), 3 * count);
+    PlaceBackups(ps, plan);
+    EXPECT_EQ(ShardsWithoutBackup(plan), 0);
+    std::map<std::pair<std::string, int>, int> backups;
+    for (const v1::PlanShard& shard : plan.shards()) {
+      EXPECT_NE(shard.backup().member(), shard.member());
+      ++backups[{shard.backup().member(), shard.backup().thread()}];
+    }
+    for (const auto& [thread, number] : backups) {
+      EXPECT_EQ(number, 1) << count << " ps, " << thread.first;
+    }
+  }
+}
+
+TEST(PlaceBackupsTest, AnotherHostIsPreferred) {
+  const std::vector<v1::Hello> ps = {Ps(0, "a"), Ps(1, "a"), Ps(2, "b"), Ps(3, "b")};
+  v1::JobPlan plan = Bare(ps);
+  PlaceBackups(ps, plan);
+  for (const v1::PlanShard& shard : plan.shards()) EXPECT_NE(shard.backup().host(), shard.host());
+  const std::vector<v1::Hello> one_host = {Ps(0, "a"), Ps(1, "a")};
+  v1::JobPlan close = Bare(one_host);
+  PlaceBackups(one_host, close);
+  EXPECT_EQ(ShardsWithoutBackup(close), 0);
+}
+
+TEST(PlaceBackupsTest, WithOnePsThereIsNone) {
+  v1::JobPlan plan = Bare({Ps(0, "a")});
+  PlaceBackups({Ps(0, "a")}, plan);
+  EXPECT_EQ(ShardsWithoutBackup(plan), 1);
+  plan.mutable_spec()->mutable_resources()->set_ps_replication(1);
+  EXPECT_EQ(ShardsWithoutBackup(plan), 0) << "and none is wanted";
+}
+
+}  // namespace
+}  // namespace muster
