@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/substitute.h"
@@ -200,6 +201,59 @@ TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   v1::Job cancelled;
   request.set_name(job);
   EXPECT_TRUE(cluster_.jobs().CancelJob(&context, request, &cancelled).ok());
+}
+
+// The steps at which its generations began.
+std::vector<int64_t> FirstSteps(TrainingCluster& cluster, const std::string& job) {
+  std::vector<int64_t> steps;
+  grpc::ClientContext context;
+  v1::WatchJobRequest request;
+  request.set_name(job);
+  v1::WatchJobResponse response;
+  const auto stream = cluster.jobs().WatchJob(&context, request);
+  while (stream->Read(&response)) {
+    for (const v1::JobEvent& event : response.events()) {
+      const size_t at = event.message().rfind("from step ");
+      int64_t step = 0;
+      if (event.reason() != "SCHEDULED" || at == std::string::npos) continue;
+      EXPECT_TRUE(absl::SimpleAtoi(event.message().substr(at + 10), &step)) << event.message();
+      steps.push_back(step);
+    }
+  }
+  return steps;
+}
+
+// Without a checkpoint before the last one the way back would be the way to the beginning.
+TEST(ReplicatedRecoveryTest, WhicheverPsDiesTheJobGoesOnAtItsStepToTheSameParameters) {
+  TrainingCluster cluster({.ps = 3, .workers = 2, .ps_threads = 1});
+  constexpr int kFewerSteps = 1500;
+  const auto without_checkpoints = [](const std::string& replication) {
+    return absl::StrReplaceAll(Job("pair"), {{"every_steps: 500", "every_steps: 0"},
+                                             {absl::StrCat(kSteps), absl::StrCat(kFewerSteps)},
+                                             {"ps: 2}", replication}});
+  };
+  const std::string alone = cluster.Run(without_checkpoints("ps: 2}"));
+  const std::string job = cluster.Submit(without_checkpoints("ps: 2, ps_replication: 2}"));
+  cluster.AwaitStep(job, 300);
+  std::vector<int64_t> killed_at;
+  for (const char* member : {"ps-1", "ps-0"}) {
+    SCOPED_TRACE(member);
+    const v1::Job before = cluster.Get(job);
+    killed_at.push_back(before.progress().step());
+    ASSERT_TRUE(cluster.members().Kill(member, SIGKILL).ok());
+    const v1::Job after = cluster.Await(job, [&](const v1::Job& seen) {
+      return seen.state() == v1::RUNNING && seen.generation() > before.generation() &&
+             seen.progress().step() >= killed_at.back() + 100;
+    });
+    EXPECT_THAT(after.ps(), testing::Not(testing::Contains(member)));
+    ASSERT_TRUE(cluster.members().Restart(member).ok());
+    ASSERT_TRUE(cluster.members().AwaitAttached(absl::Seconds(30)).ok()) << cluster.Logs();
+  }
+  EXPECT_EQ(cluster.AwaitState(job, v1::SUCCEEDED).recovery().count(), 2);
+  EXPECT_EQ(cluster.Hashes(job, kFewerSteps), cluster.Hashes(alone, kFewerSteps));
+  const std::vector<int64_t> first_steps = FirstSteps(cluster, job);
+  ASSERT_EQ(first_steps.size(), 3u);
+  for (size_t i = 0; i < killed_at.size(); ++i) EXPECT_GE(first_steps[i + 1], killed_at[i] - 1);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "lib/job/job_validation.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "lib/job/field_checks.h"
 #include "lib/job/model_check.h"
 #include "lib/job/resource_name.h"
+#include "lib/job/spec_names.h"
 #include "lib/job/sync_check.h"
 #include "lib/job/training_check.h"
 #include "lib/job/unknown_fields.h"
@@ -39,6 +41,28 @@ void CheckName(const v1::JobSpec& spec, FieldChecks& faults) {
   }
 }
 
+// Only where all chunks are within a step of each other can a backup take its shard's place.
+void CheckReplication(const v1::JobSpec& spec, FieldChecks& faults) {
+  constexpr char kField[] = "resources.ps_replication";
+  const int replication = spec.resources().ps_replication();
+  if (!faults.InRange<int64_t>(kField, replication, 0, 2) || replication < 2) return;
+  const auto* const mode = v1::SyncMode_descriptor()->FindValueByNumber(spec.sync().mode());
+  if (mode == nullptr) return;  // which is a fault of its own
+  if (mode->number() > v1::BSP) {
+    faults.Add(kField,
+               absl::StrCat("2 works with sync.mode bsp only (is ", EnumName(*mode),
+                            "): in the others shards are not at one version, or there are no ps"));
+  } else if (spec.sync().backup_workers() > 0) {
+    faults.Add(kField,
+               absl::StrCat("2 does not work with sync.backup_workers (is ",
+                            spec.sync().backup_workers(), "): shards are not at one version then"));
+  } else if (spec.resources().ps() < 2) {
+    faults.Add(kField, absl::StrCat("2 needs resources.ps of at least 2 (is ",
+                                    std::max(1, spec.resources().ps()),
+                                    "): every parameter is held by two of them"));
+  }
+}
+
 void CheckResources(const v1::JobSpec& spec, FieldChecks& faults) {
   const v1::ResourceSpec& resources = spec.resources();
   const v1::WorkerCount& workers = resources.workers();
@@ -48,13 +72,13 @@ void CheckResources(const v1::JobSpec& spec, FieldChecks& faults) {
     faults.Add("resources.workers.max",
                absl::StrCat("must be at least min = ", workers.min(), " (is ", workers.max(), ")"));
   }
+  CheckReplication(spec, faults);
   if (spec.sync().mode() == v1::ALLREDUCE && resources.ps() != 0) {
     faults.Add("resources.ps", absl::StrCat("sync.mode allreduce has none (is ", resources.ps(),
                                             "): workers own the parameters; remove it"));
     return;
   }
   faults.InRange<int64_t>("resources.ps", resources.ps(), 0, limits::kPsMax);
-  faults.InRange<int64_t>("resources.ps_replication", resources.ps_replication(), 0, 1);
 }
 
 void CheckCheckpoint(const v1::JobSpec& spec, FieldChecks& faults) {

@@ -441,6 +441,32 @@ TEST(JobValidationTest, AllReduceHasNoPs) {
   EXPECT_EQ(spec.resources().ps(), 0);
 }
 
+TEST(JobValidationTest, ReplicationNeedsTwoPsAndOneVersionOfAllShards) {
+  const auto fault_with = [](auto change) {
+    return FaultAfter([change](v1::JobSpec& spec) {
+      spec.mutable_resources()->set_ps(2);
+      spec.mutable_resources()->set_ps_replication(2);
+      change(spec);
+    });
+  };
+  v1::JobSpec good = GoodSpec();
+  good.mutable_resources()->set_ps(2);
+  good.mutable_resources()->set_ps_replication(2);
+  EXPECT_THAT(ValidateJobSpec(good), ::testing::IsEmpty());
+  EXPECT_EQ(fault_with([](v1::JobSpec& spec) { spec.mutable_resources()->clear_ps(); }),
+            "resources.ps_replication: 2 needs resources.ps of at least 2 (is 1): every parameter "
+            "is held by two of them");
+  EXPECT_THAT(fault_with([](v1::JobSpec& spec) { spec.mutable_sync()->set_mode(v1::ASP); }),
+              HasSubstr("resources.ps_replication: 2 works with sync.mode bsp only (is asp)"));
+  EXPECT_THAT(fault_with([](v1::JobSpec& spec) {
+                spec.mutable_resources()->mutable_workers()->set_min(3);
+                spec.mutable_sync()->set_backup_workers(1);
+              }),
+              HasSubstr("resources.ps_replication: 2 does not work with sync.backup_workers"));
+  EXPECT_EQ(fault_with([](v1::JobSpec& spec) { spec.mutable_resources()->set_ps_replication(3); }),
+            "resources.ps_replication: must be between 0 and 2 (is 3)");
+}
+
 TEST(JobValidationTest, LocalSgdIsCheckpointedWhereItsWorkersAgree) {
   EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {
               spec.mutable_sync()->set_mode(v1::LOCAL_SGD);
@@ -576,6 +602,7 @@ TEST(JobValidationTest, FillsEveryDocumentedDefault) {
   EXPECT_EQ(spec.resources().workers().min(), 1);
   EXPECT_EQ(spec.resources().workers().max(), 1);
   EXPECT_EQ(spec.resources().ps(), 1);
+  EXPECT_EQ(spec.resources().ps_replication(), 1);
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
   EXPECT_EQ(spec.restart().max_restarts(), 10);
   EXPECT_EQ(spec.restart().backoff().seconds(), 1);

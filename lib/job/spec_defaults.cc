@@ -95,6 +95,9 @@ void FillDefaults(v1::JobSpec& spec) {
   if (spec.resources().ps() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
     spec.mutable_resources()->set_ps(1);
   }
+  if (spec.resources().ps_replication() == 0 && spec.sync().mode() != v1::ALLREDUCE) {
+    spec.mutable_resources()->set_ps_replication(1);
+  }
   FillRestart(*spec.mutable_restart());
   if (spec.on_non_finite() == v1::ON_NON_FINITE_UNSPECIFIED) {
     spec.set_on_non_finite(v1::NON_FINITE_FAIL);
