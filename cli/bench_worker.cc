@@ -209,20 +209,24 @@ class PushLoop : private MessageReceiver {
 
   // HELLO to all shards, then every chunk's value.
   absl::Status Greet() {
-    ASSIGN_OR_RETURN(const LinkCredentials credentials, CredentialsOf(*plan_, Rank(rank_)));
     for (int shard = 0; shard < plan_->shards_size(); ++shard) {
+      const uint64_t session = SessionOf(*plan_, ShardIndex(shard));
+      ASSIGN_OR_RETURN(const LinkCredentials credentials,
+                       CredentialsFor(session, *plan_, Rank(rank_)));
       ASSIGN_OR_RETURN(links_[shard].peer,
                        transport_->Connect(plan_->shards(shard).address(), credentials));
       links_[shard].credit = CreditOf(transport_->Describe(links_[shard].peer));
-      transport_->Send(links_[shard].peer,
-                       HeaderOf(MessageKind::kHello, shard, plan_->first_step()), {}, {});
+      WireHeader hello = HeaderOf(MessageKind::kHello, shard, plan_->first_step());
+      hello.chunk = static_cast<uint32_t>(shard);
+      transport_->Send(links_[shard].peer, hello, {}, {});
     }
     RETURN_IF_ERROR(ProgressUntil(
         [this] { return std::ranges::all_of(links_, [](const Link& l) { return l.greeted; }); }));
     Begin(0);
     for (int c = 0; c < std::ssize(chunks_); ++c) {
       transport_->Send(links_[chunks_[c].shard].peer,
-                       HeaderOf(MessageKind::kFetch, c, plan_->first_step()), {}, {});
+                       HeaderOf(MessageKind::kFetch, chunks_[c].shard, plan_->first_step(), c), {},
+                       {});
     }
     return Finish();
   }
@@ -233,10 +237,10 @@ class PushLoop : private MessageReceiver {
     return std::max(limits::kInflightBytesMax, 2 * plan_->spec().chunk_bytes());
   }
 
-  WireHeader HeaderOf(MessageKind kind, int chunk, int64_t step) const {
+  WireHeader HeaderOf(MessageKind kind, int shard, int64_t step, int chunk = 0) const {
     return {.kind = kind,
             .generation = plan_->generation(),
-            .job = plan_->job_number(),
+            .job = SessionOf(*plan_, ShardIndex(shard)),
             .step = step,
             .chunk = static_cast<uint32_t>(chunk),
             .rank = rank_};
@@ -286,7 +290,7 @@ class PushLoop : private MessageReceiver {
       const int c = link.ready.front();
       link.ready.pop_front();
       Chunk& chunk = chunks_[c];
-      WireHeader header = HeaderOf(MessageKind::kPush, c, chunk.pushed);
+      WireHeader header = HeaderOf(MessageKind::kPush, chunk.shard, chunk.pushed, c);
       header.dtype = chunk.push.dtype;
       header.codec = chunk.push.codec;
       header.length = chunk.payload.size();

@@ -65,6 +65,7 @@ struct SyncBenchOptions {
   int rounds = 5;
   std::string optimizer = "sgd";
   std::string compression = "none";
+  int replication = 1;
 };
 
 // What one size is measured with.
@@ -178,6 +179,7 @@ absl::StatusOr<v1::JobSpec> JobOf(const SyncRound& round, const SyncBenchOptions
   RETURN_IF_ERROR(SetOptimizer(options.optimizer, *spec.mutable_training()->mutable_optimizer()));
   RETURN_IF_ERROR(SetCompression(options.compression, *spec.mutable_sync()));
   spec.mutable_resources()->set_ps(options.ps);
+  spec.mutable_resources()->set_ps_replication(options.replication);
   spec.mutable_resources()->mutable_workers()->set_min(options.workers);
   spec.mutable_resources()->mutable_workers()->set_max(options.workers);
   spec.set_chunk_bytes(round.chunk_bytes);
@@ -453,6 +455,8 @@ void AddSyncBench(CLI::App& bench, Session& session) {
       ->check(CLI::Range(1, 1000).description(""));
   sync->add_option("--optimizer", options->optimizer, "sgd, momentum or adam");
   sync->add_option("--compression", options->compression, "Of gradients: none, bf16, int8, ...");
+  sync->add_option("--replication", options->replication, "Ps that hold each parameter")
+      ->check(CLI::Range(1, 2).description(""));
   sync->callback([options, &session] { session.Fail(PrintSyncBench(*options, session)); });
   AddSyncWorker(bench, session);
 }
