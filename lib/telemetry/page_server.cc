@@ -38,7 +38,7 @@ void Knock(const std::string& host, int port) {
   const int socket_fd =
       socket(found->ai_family, found->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (socket_fd >= 0) {
-    connect(socket_fd, found->ai_addr, found->ai_addrlen);
+    (void)connect(socket_fd, found->ai_addr, found->ai_addrlen);
     pollfd ready{.fd = socket_fd, .events = POLLOUT};
     poll(&ready, 1, /*timeout=*/20);
     close(socket_fd);
