@@ -199,20 +199,31 @@ class Pod:
             return folder
         os.makedirs(folder)
         if volume is not None and "configMap" in volume:
-            # As the kubelet writes it: names are links into a folder that is exchanged as a whole.
-            data = self.cluster.named("ConfigMap", volume["configMap"]["name"])["data"]
-            os.makedirs(os.path.join(folder, "..1"))
-            os.symlink("..1", os.path.join(folder, "..data"))
-            for key, text in data.items():
-                with open(os.path.join(folder, "..1", key), "w", encoding="utf-8") as file:
-                    file.write(text)
-                os.symlink(f"..data/{key}", os.path.join(folder, key))
+            self.project(folder, self.cluster.named("ConfigMap", volume["configMap"]["name"])["data"], 0o644, 0)
+        elif volume is not None and "secret" in volume:
+            secret = volume["secret"]
+            self.project(folder, self.cluster.secrets[secret["secretName"]], secret.get("defaultMode", 0o644), group)
+        elif volume is not None and "persistentVolumeClaim" in volume:
+            pass  # an empty one
         elif volume is None or "emptyDir" in volume:
             os.chown(folder, 0, group)
             os.chmod(folder, 0o2775 if volume is None else 0o2777)
         else:
             raise RuntimeError(f"{self.name}: no volume of this kind can be had here: {volume}")
         return folder
+
+    @staticmethod
+    def project(folder, data, mode, group):
+        """As the kubelet writes it: names are links into a folder that is exchanged as a whole."""
+        os.makedirs(os.path.join(folder, "..1"))
+        os.symlink("..1", os.path.join(folder, "..data"))
+        for key, text in data.items():
+            path = os.path.join(folder, "..1", key)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chown(path, 0, group)
+            os.chmod(path, mode)
+            os.symlink(f"..data/{key}", os.path.join(folder, key))
 
     @property
     def ready(self):
@@ -246,6 +257,7 @@ class Cluster:
         self.folder, self.objects, self.images, self.log = folder, objects, dict(images), log
         self.namespace = next(thing["metadata"]["name"] for thing in objects if thing["kind"] == "Namespace")
         self.sets = {thing["metadata"]["name"]: thing for thing in objects if thing["kind"] == "StatefulSet"}
+        self.secrets = {}  # by name: what its files hold
         self.policies = manifests.Policies(objects)
         self.pods = {}
         self.numbers = 0
@@ -386,6 +398,10 @@ class Cluster:
         running = [name for name, pod in self.pods.items() if pod.container is not None]
         self.delete(*sorted(running))
 
+    def in_pod(self, name):
+        """What a command begins with that runs in the pod's network, as what comes by kubectl port-forward does."""
+        return ["nsenter", f"--net=/proc/{self.pods[name].pause.pid}/ns/net"]
+
     # Network
 
     def route(self):
@@ -463,6 +479,6 @@ class Cluster:
     def can_connect(self, source, address, port, patience_s=0.5):
         """Whether a process in this pod can."""
         return subprocess.run(
-            ["nsenter", f"--net=/proc/{self.pods[source].pause.pid}/ns/net", sys.executable, "-c",
+            [*self.in_pod(source), sys.executable, "-c",
              f"import socket; socket.create_connection(('{address}', {port}), timeout={patience_s})"],
             capture_output=True, check=False).returncode == 0

@@ -44,29 +44,24 @@ def why_not():
     return tried.stderr.strip().splitlines()[-1] if tried.returncode else None
 
 
-class Fleet(unittest.TestCase):
-    """One fleet for all; the parts come in the order of their names."""
+class ClusterCase(unittest.TestCase):
+    """A cluster for all tests of a class, which come in the order of their names."""
 
     @classmethod
-    def setUpClass(cls):
+    def make_images(cls):
         cls.begin = time.monotonic()
         cls.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
         os.chmod(cls.folder, 0o755)
-        objects = manifests.load(os.path.join(ROOT, "k8s", "rendered", "dev-cpu.yaml"))
-        manifests.leave_out_pending(objects)
-        cls.now, cls.next = {}, {}
+        cls.now = {}
         for role in ("coordinator", "ps", "worker"):
-            image, later = (os.path.join(cls.folder, version, role) for version in ("now", "next"))
-            subprocess.run([os.path.join(ROOT, "tools", "image_root.sh"), image,
+            cls.now[f"muster-{role}"] = os.path.join(cls.folder, "now", role)
+            subprocess.run([os.path.join(ROOT, "tools", "image_root.sh"), cls.now[f"muster-{role}"],
                             f"muster-{role}={ROOT}/services/{role}/main"], check=True)
-            # No other version is at hand: the same programs as another image.
-            shutil.copytree(image, later, symlinks=True)
-            cls.now[f"muster-{role}"], cls.next[f"muster-{role}"] = image, later
         cls.say("images are made")
-        cls.cluster = cluster.Cluster(os.path.join(cls.folder, "node"), objects, cls.now, cls.say)
-        cls.cluster.apply()
-        cls.cluster.await_ready(PATIENCE_S)
-        cls.say("all pods are ready")
+
+    @classmethod
+    def load(cls, overlay):
+        return manifests.load(os.path.join(ROOT, "k8s", "rendered", overlay + ".yaml"))
 
     @classmethod
     def say(cls, text):
@@ -81,10 +76,31 @@ class Fleet(unittest.TestCase):
                 with open(os.path.join(logs, name), encoding="utf-8", errors="replace") as file:
                     print(f"== {name}\n{''.join(file.readlines()[-LOG_LINES:])}")
 
+    def check_ends(self):
+        self.cluster.shut_down()
+        for ended in self.cluster.ended:
+            self.assertEqual((ended.exit_code, ended.killed, ended.restarts), (0, False, 0), ended)
+
+
+class Fleet(ClusterCase):
+    """dev-cpu as it is."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.make_images()
+        # No other version is at hand: the same programs as another image.
+        cls.next = {}
+        for name, image in cls.now.items():
+            cls.next[name] = shutil.copytree(image, os.path.join(cls.folder, "next", name), symlinks=True)
+        cls.cluster = cluster.Cluster(os.path.join(cls.folder, "node"), cls.load("dev-cpu"), cls.now, cls.say)
+        cls.cluster.apply()
+        cls.cluster.await_ready(PATIENCE_S)
+        cls.say("all pods are ready")
+
     def muster(self, *arguments, code=0):
         address = self.cluster.service_addresses["muster-coordinator"]
         told = subprocess.run([os.path.join(ROOT, "cli", "muster"), f"--server={address}:7070", *arguments],
-                              capture_output=True, text=True, check=False, timeout=120)
+                              capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
         self.assertEqual(told.returncode, code, f"muster {' '.join(arguments)}: {told.stdout}{told.stderr}")
         return told.stdout
 
@@ -205,9 +221,67 @@ class Fleet(unittest.TestCase):
         self.muster("cancel", job)
 
     def test_6_everything_ends_in_its_grace_period(self):
-        self.cluster.shut_down()
-        for ended in self.cluster.ended:
-            self.assertEqual((ended.exit_code, ended.killed, ended.restarts), (0, False, 0), ended)
+        self.check_ends()
+
+
+class SecureFleet(ClusterCase):
+    """gpu-tcp, but for its GPUs: with the certificates that its Certificates ask for."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.make_images()
+        objects = cls.load("gpu-tcp")
+        settings = next(thing for thing in objects if thing["kind"] == "ConfigMap")["data"]
+        settings["worker.flags"] = settings["worker.flags"].replace("--devices=cuda:all", "--devices=cpu")
+        cls.now["muster-worker-cuda"] = cls.now["muster-worker"]
+        cls.cluster = cluster.Cluster(os.path.join(cls.folder, "node"), objects, cls.now, cls.say)
+        # What cert-manager would do.
+        authority = os.path.join(cls.folder, "authority")
+        cls.certs("init", "--dir", authority)
+        for certificate in objects:
+            if certificate["kind"] == "Certificate" and not certificate["spec"].get("isCA"):
+                cls.issue(authority, certificate["spec"])
+        cls.cluster.apply()
+        cls.cluster.await_ready(PATIENCE_S)
+        cls.say("all pods are ready")
+
+    @classmethod
+    def certs(cls, *arguments):
+        subprocess.run([os.path.join(ROOT, "cli", "muster"), "certs", *arguments], check=True, capture_output=True)
+
+    @classmethod
+    def issue(cls, authority, spec):
+        role = spec["uris"][0].removeprefix("spiffe://muster/")
+        folder = os.path.join(cls.folder, spec["secretName"])
+        hosts = [word for host in spec.get("dnsNames", []) + spec.get("ipAddresses", []) for word in ("--host", host)]
+        person = ["ann"] if role == "admin" else []
+        cls.certs("issue", role, *person, "--ca", authority, "--out", folder, *hosts)
+        files = cls.cluster.secrets[spec["secretName"]] = {}
+        for name in ("tls.crt", "tls.key", "ca.crt"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                files[name] = file.read()
+
+    def muster(self, *arguments):
+        """Through a port-forward."""
+        return subprocess.run([*self.cluster.in_pod("muster-coordinator-0"), os.path.join(ROOT, "cli", "muster"),
+                               "--server=localhost:7070", *arguments], capture_output=True, text=True, check=False,
+                              timeout=2 * PATIENCE_S)
+
+    def test_1_who_shows_the_administrators_certificate_trains_a_job(self):
+        admin = "--tls=" + os.path.join(self.folder, "muster-admin-tls")
+        job = os.path.join(ROOT, "examples", "linear.yaml")
+        told = self.muster(admin, "submit", "--wait", job)
+        self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
+        self.say("a job is trained")
+
+    def test_2_nobody_else_does(self):
+        self.assertNotEqual(self.muster("list").returncode, 0)
+        worker = "--tls=" + os.path.join(self.folder, "muster-worker-tls")
+        told = self.muster(worker, "list")
+        self.assertEqual(told.returncode, 5, told.stdout + told.stderr)  # forbidden
+
+    def test_3_everything_ends_in_its_grace_period(self):
+        self.check_ends()
 
 
 def main():
@@ -216,11 +290,15 @@ def main():
         # As gtest says it, for the summary of tools/test.sh.
         print(f"tests/k8s/cluster_test.py:1: Skipped\nmanifests are not run: {reason}")
         return
-    if ENTERED not in os.environ:
-        # A node of its own. What runs in its process namespace ends with it.
-        os.execvpe("unshare", ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation",
-                               "private", sys.executable, os.path.abspath(__file__), *sys.argv[1:]], {**os.environ, ENTERED: "1"})
-    unittest.main()
+    if ENTERED in os.environ:
+        unittest.main()
+    # A node for each class. What runs in its process namespace ends with it.
+    for case in sys.argv[1:] or ["Fleet", "SecureFleet"]:
+        ended = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation",
+                                "private", sys.executable, os.path.abspath(__file__), "-v", case],
+                               env={**os.environ, ENTERED: "1"}, check=False)
+        if ended.returncode != 0:
+            sys.exit(ended.returncode)
 
 
 if __name__ == "__main__":

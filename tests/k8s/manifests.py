@@ -8,7 +8,6 @@ import yaml
 
 # Labels of pods that are not ours: who is let in by a policy, or looked up.
 STRANGERS = ("muster.io/client", "k8s-app")
-PENDING = {"tls", "insecure"}  # flags of the control plane's TLS, which is being built
 HEADROOM_S = 10  # of a pod's grace period, after the drain
 PRIMITIVES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "scalar": (str, int, float)}
 
@@ -142,12 +141,6 @@ class Policies:
 # Objects
 
 
-def leave_out_pending(objects):
-    for thing in objects:
-        for file, text in thing.get("data", {}).items() if thing["kind"] == "ConfigMap" else []:
-            thing["data"][file] = "\n".join(line for line in text.splitlines() if line.lstrip("-").split("=")[0] not in PENDING)
-
-
 def containers(workload):
     spec = workload["spec"]["template"]["spec"]
     return spec.get("containers", []) + spec.get("initContainers", [])
@@ -203,6 +196,11 @@ def flags_of(container, spec, objects):
         else:
             flags[match[1]] = match[2]
     return flags, faults
+
+
+def role_reads(role):
+    """Whether it opens files that jobs name."""
+    return role in ("coordinator", "worker")
 
 
 # What no schema says
@@ -388,6 +386,10 @@ class Semantics:
         if "state_dir" in flags and not any(mount["mountPath"] == flags["state_dir"] and not mount.get("readOnly")
                                             for mount in container.get("volumeMounts", [])):
             self.fault(f"--state_dir={flags['state_dir']} is on no volume")
+        roots = flags.get("data_roots", "").split(",")
+        if role_reads(container["name"]) and not all(any(mount["mountPath"] == root for mount in container["volumeMounts"])
+                                                     for root in roots):
+            self.fault("--data_roots: jobs could read what is not mounted for them")
         if ("tls" in flags) == ("insecure" in flags):
             self.fault("--tls or --insecure, one of them")
         secrets = {volume["name"] for volume in spec.get("volumes", []) if "secret" in volume}
