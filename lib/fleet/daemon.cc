@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "lib/version/build.h"
@@ -32,6 +35,15 @@ void NameWithUnderscores(char* argument) {
   }
 }
 
+bool reading_flags = false;
+
+// abseil ends the process with 1 for a faulty flag, which tells a supervisor nothing.
+void EndWithUsage(int status, void* /*unused*/) {
+  if (!reading_flags || status != 1) return;
+  std::fflush(nullptr);
+  _exit(kExitUsage);
+}
+
 }  // namespace
 
 ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
@@ -42,10 +54,16 @@ ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
   config.version_string = [] { return ToText(ThisBuild()); };
   absl::SetFlagsUsageConfig(config);
   for (int i = 1; i < argc; ++i) NameWithUnderscores(argv[i]);
+  // After --help it ends with 1 as well.
+  reading_flags = std::none_of(argv + 1, argv + argc, [](const char* argument) {
+    return absl::StartsWith(argument, "--help");
+  });
+  on_exit(EndWithUsage, nullptr);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  reading_flags = false;
   if (rest.size() > 1) {
     LOG(ERROR) << "unexpected argument '" << rest[1] << "': flags begin with --";
-    return kExitConfig;
+    return kExitUsage;
   }
   return kExitOk;
 }

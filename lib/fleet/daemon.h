@@ -10,19 +10,23 @@
 
 namespace muster {
 
-// sysexits: 64..78 are permanent, a restart does not help (69: it may).
+// 64..78 (sysexits) are permanent: another process with the same flags would end in the same way.
+// 128 and above may be tried again. A signal that is not taken ends a process with 128 + its number
+// as a shell tells it, and so does a second SIGTERM or SIGINT; from 200 on are ours.
 enum ExitCode : int {
   kExitOk = 0,
+  kExitUsage = 64,  // a flag that is not known, or cannot be read
   kExitData = 65,
-  kExitUnavailable = 69,
-  kExitInternal = 70,
   kExitRefused = 77,  // the coordinator refuses this process for good
   kExitConfig = 78,
+  kExitUnavailable = 200,  // a port or a lock is taken
+  kExitInternal = 201,     // the disk failed, or something that we did not foresee
+  kExitDeviceLost = 202,   // only another process can use the device again
 };
 
-// Reads flags and turns logging to stderr on. kExitOk, or kExitConfig when something is left that
-// is no flag. abseil itself ends the process for a flag it does not know, and after --help and
-// --version (lib/version/build.h).
+// Reads flags and turns logging to stderr on. kExitOk, or kExitUsage when something is left that is
+// no flag. abseil itself ends the process for a flag it does not know, or cannot read, which
+// becomes kExitUsage, and after --help (1) and --version (0; lib/version/build.h).
 ExitCode ParseCommandLine(int argc, char** argv, const char* usage);
 
 // SIGTERM and SIGINT, taken by waiting for them. Make it before the first thread: all inherit the

@@ -74,7 +74,9 @@ namespace {
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
 constexpr int kPort = 7070;
 constexpr int kMetricsPort = 9400;
-constexpr auto kShutdownGrace = std::chrono::seconds(1);
+// Members' streams and watches never end by themselves. What is cut off is tried again, and a call
+// that changes something has taken effect once it is stored.
+constexpr auto kShutdownGrace = std::chrono::milliseconds(100);
 
 ExitCode ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {

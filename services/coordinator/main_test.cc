@@ -51,6 +51,13 @@ TEST(MainTest, KeepingFewerJobsThanNoneIsRefused) {
   EXPECT_THAT(ended.output, HasSubstr("--ended_jobs_keep and --ended_jobs_ttl: must not be neg"));
 }
 
+TEST(MainTest, AFaultyFlagEndsItForGood) {
+  EXPECT_EQ(RunMain("--no_such_flag=1").code, 64);
+  EXPECT_EQ(RunMain("--lease=soon").code, 64);
+  EXPECT_EQ(RunMain("argument").code, 64);
+  EXPECT_EQ(RunMain("--help").code, 1) << "as abseil ends";
+}
+
 TEST(MainTest, SaysItsVersion) {
   const Ended ended = RunMain("--version");
 
@@ -71,7 +78,7 @@ TEST(MainTest, APortThatIsTakenIsNamedWithWhatToTry) {
 
   const Ended ended = RunMain("--listen=" + listen);
 
-  EXPECT_EQ(ended.code, 69);
+  EXPECT_EQ(ended.code, 200) << "it may be free later: to be tried again";
   EXPECT_THAT(ended.output, HasSubstr("cannot listen on " + listen));
   EXPECT_THAT(ended.output, HasSubstr("another --listen"));
   close(taken);
