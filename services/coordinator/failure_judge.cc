@@ -9,6 +9,9 @@ namespace muster {
 
 namespace {
 
+// A process that has lost a device ends, and another one takes its place.
+constexpr char kDeviceLost[] = "DEVICE_LOST";
+
 // What another process, or another place to start from, may do better.
 bool IsRecoverable(const v1::MemberError& error) {
   switch (static_cast<absl::StatusCode>(error.code())) {
@@ -18,7 +21,8 @@ bool IsRecoverable(const v1::MemberError& error) {
       return true;
     default:
       // Of a damaged checkpoint the dispatcher knows an older one, or that there is none.
-      return error.reason() == "SHARDS_NOT_HELD" || error.reason() == "CHECKPOINT_DAMAGED";
+      return error.reason() == "SHARDS_NOT_HELD" || error.reason() == "CHECKPOINT_DAMAGED" ||
+             error.reason() == kDeviceLost;
   }
 }
 
@@ -34,6 +38,7 @@ std::optional<FailureJudge::Verdict> FailureJudge::Hear(const std::string& name,
         .reason = reason,
         .message = absl::StrCat(name, " failed at step ", error.step(), ": ", error.message()),
         .recoverable = IsRecoverable(error),
+        .lost = reason == kDeviceLost ? name : "",
         .step = error.step()};
   }
   if (!accusation_) {

@@ -48,6 +48,16 @@ TEST_F(FailureJudgeTest, WhoFailsAndNamesNobodyElseOfTheJobIsToBlame) {
   EXPECT_EQ(judge_.Hear("w-0", v1::MemberError(), members_, kStart)->reason, "MEMBER_FAILED");
 }
 
+TEST_F(FailureJudgeTest, WhoHasLostItsDeviceIsGoneAndTheOthersGoOn) {
+  v1::MemberError error = Error("");
+  error.set_code(static_cast<int>(absl::StatusCode::kInternal));
+  EXPECT_FALSE(judge_.Hear("w-0", error, members_, kStart)->recoverable);
+  error.set_reason("DEVICE_LOST");
+  const auto verdict = judge_.Hear("w-0", error, members_, kStart);
+  EXPECT_TRUE(verdict->recoverable);
+  EXPECT_EQ(verdict->lost, "w-0");
+}
+
 TEST_F(FailureJudgeTest, AnAccusationIsBelievedAfterAWhileUnlessTheGenerationIsOver) {
   EXPECT_FALSE(judge_.Hear("w-0", Error("p-0"), members_, kStart).has_value());
   EXPECT_FALSE(judge_.Hear("w-1", Error("w-0"), members_, kStart).has_value()) << "a later one";

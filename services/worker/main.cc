@@ -157,6 +157,7 @@ int Main() {
     trace = *std::move(created);
   }
 
+  std::atomic<bool> device_lost = false;
   std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
   Worker worker({.member = name,
                  .devices = devices,
@@ -169,9 +170,15 @@ int Main() {
                             .inflight_bytes_max = absl::GetFlag(FLAGS_inflight_bytes),
                             .trace = trace.get()},
                  .metrics = &metrics,
-                 .report_soon = [&reporter] {
-                   if (FleetClient* client = reporter) client->ReportSoon();
-                 }});
+                 .report_soon =
+                     [&reporter] {
+                       if (FleetClient* client = reporter) client->ReportSoon();
+                     },
+                 .device_lost =
+                     [&device_lost] {
+                       device_lost = true;
+                       StopSignal::Raise();
+                     }});
   FleetClient client({.coordinator = *coordinator,
                       .hello = HelloOf(name, devices, metrics),
                       .refused = StopSignal::Raise,
@@ -185,12 +192,17 @@ int Main() {
   const int signal = stop.Await();
   (*health)->Leave();
   const bool refused = !client.refusal().ok();
-  LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", leaving";
+  LOG(INFO) << name << ": "
+            << (refused       ? "refused"
+                : device_lost ? "has lost a device"
+                              : strsignal(signal))
+            << ", leaving";
   if (!refused) LeaveFleet(client, stop, absl::GetFlag(FLAGS_drain_timeout));
   worker.FinishStep(kFinishStepMax);
   client.Detach(kDetachMax);
   reporter = nullptr;
-  return refused ? kExitRefused : kExitOk;
+  if (refused) return kExitRefused;
+  return device_lost ? kExitDeviceLost : kExitOk;
 }
 
 }  // namespace

@@ -118,6 +118,7 @@ void Worker::Prepare(const v1::Directive& directive) {
       .tuning = options_.tuning,
       .metrics = &metrics_,
       .report_soon = options_.report_soon,
+      .device_lost = options_.device_lost,
   });
 }
 

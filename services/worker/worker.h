@@ -39,6 +39,9 @@ class Worker : public FleetMember {
     ExchangeTuning tuning;
     Metrics* metrics = nullptr;         // outlives the worker
     std::function<void()> report_soon;  // FleetClient::ReportSoon
+    // A job has failed because this process has lost a device: it is to end, so that another one
+    // can take its place; may be null.
+    std::function<void()> device_lost = nullptr;
   };
   explicit Worker(Options options);
   ~Worker() override;  // releases the job

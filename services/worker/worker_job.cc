@@ -25,6 +25,7 @@ std::unique_ptr<Trainer> WorkerJob::Run(std::unique_ptr<Trainer> before) {
   // waits until some was acknowledged.
   if (!status.ok() && trainer_ != nullptr && !released()) trainer_->GiveUp().IgnoreError();
   if (!status.ok() && !halting()) FailWith(status);
+  if (ReasonOf(status) == "DEVICE_LOST" && options_.device_lost) options_.device_lost();
   Settle();
   AwaitRelease();
   options_.metrics->exchange.ForgetLinks();

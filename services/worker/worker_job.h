@@ -45,6 +45,9 @@ class WorkerJob {
     ExchangeTuning tuning;
     WorkerMetrics* metrics = nullptr;
     std::function<void()> report_soon;  // the state changed
+    // This process has lost a device, which only another one can use again; may be null. Told after
+    // the job's failure.
+    std::function<void()> device_lost = nullptr;
   };
   explicit WorkerJob(Options options);
 

@@ -1,10 +1,12 @@
 #include "services/worker/worker.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +15,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/zoo/zoo.h"
+#include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
 #include "services/worker/tiny_jobs.h"
@@ -28,16 +31,20 @@ using Fate = InProcessNetwork::Fate;
 class Driven {
  public:
   Driven(InProcessNetwork& network, std::shared_ptr<const v1::JobPlan> plan, int rank = 0)
+      : Driven(
+            std::move(plan), [&network] { return network.MakeTransport(); }, rank) {}
+  Driven(std::shared_ptr<const v1::JobPlan> plan, TransportFactory transport, int rank = 0)
       : plan_(std::move(plan)),
         worker_({.member = plan_->workers(rank).member(),
                  .devices = {"cpu:0"},
-                 .transport = [&network] { return network.MakeTransport(); },
+                 .transport = std::move(transport),
                  .metrics = &metrics_,
                  .report_soon =
                      [this] {
                        absl::MutexLock lock(&mu_);
                        ++changes_;
-                     }}) {}
+                     },
+                 .device_lost = [this] { ++devices_lost_; }}) {}
 
   v1::Directive Directive() const {
     v1::Directive directive;
@@ -94,6 +101,7 @@ class Driven {
     return Await([state](const v1::JobReport& report) { return report.state() == state; });
   }
 
+  int devices_lost() const { return devices_lost_; }
   Worker& worker() { return worker_; }
   std::string Rendered() const { return metrics_.Render(); }
 
@@ -102,8 +110,30 @@ class Driven {
   Metrics metrics_;
   absl::Mutex mu_;
   int64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<int> devices_lost_ = 0;
   Worker worker_;
 };
+
+// A transport stands in for the GPU: its error becomes the job's in the same way.
+TEST(WorkerTest, AProcessThatHasLostADeviceSaysSoOnceItsJobHasFailed) {
+  for (const bool lost : {true, false}) {
+    InProcessNetwork network;
+    FakePs ps(network, LinearJob(/*workers=*/1));
+    Driven worker(ps.plan(), [lost]() -> absl::StatusOr<std::unique_ptr<Transport>> {
+      return WithReason(absl::InternalError("cuda:0 fell off its bus"),
+                        lost ? "DEVICE_LOST" : "MEMORY_EXHAUSTED");
+    });
+    worker.Prepare();
+    worker.Await(v1::MEMBER_PREPARED);
+    worker.Start(/*total_steps=*/10);
+    const v1::JobReport failed = worker.Await(v1::MEMBER_FAILED);
+    EXPECT_EQ(failed.error().reason(), lost ? "DEVICE_LOST" : "MEMORY_EXHAUSTED");
+    worker.Halt();
+    worker.Await(v1::MEMBER_HALTED);
+    EXPECT_EQ(worker.devices_lost(), lost ? 1 : 0);
+    worker.Release();
+  }
+}
 
 // Answers to pushes of `step` are held from now on.
 void HoldAnswersTo(InProcessNetwork& network, int64_t step) {
