@@ -213,18 +213,22 @@ std::string Heading(const v1::JobSpec& job, const RenderOptions& options) {
   return heading;
 }
 
-// The job file, and who may speak to the job's pods: the job's pods.
+// The job file, and whom the job's pods may speak to: one another, and the cluster's DNS.
 std::string CommonObjects(const v1::JobSpec& job, const RenderOptions& options) {
-  const std::string metadata = absl::StrCat("  namespace: ", options.name_space, "\n",
-                                            "  labels: {app.kubernetes.io/part-of: muster, ",
-                                            "muster.io/job: ", job.name(), "}\n");
-  return absl::StrCat("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: ", job.name(), "-job\n",
-                      metadata, "data:\n  job.yaml: |\n", Indented(ToYaml(job), 4),
-                      "\n---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n",
-                      "  name: ", job.name(), "\n", metadata, "spec:\n  podSelector:\n",
-                      "    matchLabels: {muster.io/job: ", job.name(), "}\n",
-                      "  policyTypes: [Ingress]\n  ingress:\n    - from:\n        - podSelector:\n",
-                      "            matchLabels: {muster.io/job: ", job.name(), "}\n---\n");
+  const std::string metadata = absl::StrCat(
+      "  namespace: ", options.name_space,
+      "\n  labels: {app.kubernetes.io/part-of: muster, muster.io/job: ", job.name(), "}\n");
+  const std::string ours =
+      absl::StrCat("podSelector: {matchLabels: {muster.io/job: ", job.name(), "}}");
+  return absl::StrCat(
+      "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: ", job.name(), "-job\n", metadata,
+      "data:\n  job.yaml: |\n", Indented(ToYaml(job), 4),
+      "\n---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: ",
+      job.name(), "\n", metadata, "spec:\n  ", ours, "\n  policyTypes: [Ingress, Egress]\n",
+      "  ingress:\n    - from:\n        - ", ours, "\n  egress:\n    - to:\n        - ", ours,
+      "\n    - to:\n        - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ",
+      "kube-system}}\n          podSelector: {matchLabels: {k8s-app: kube-dns}}\n      ports:\n",
+      "        - {protocol: UDP, port: 53}\n        - {protocol: TCP, port: 53}\n---\n");
 }
 
 std::string JobSet(const v1::JobSpec& job, const RenderOptions& options) {
@@ -235,6 +239,8 @@ std::string JobSet(const v1::JobSpec& job, const RenderOptions& options) {
         role.name == "submit"
             ? "          podFailurePolicy:\n            rules:\n              - action: FailJob\n"
               "                onExitCodes: {containerName: submit, operator: In, values: [1, 2]}\n"
+              // Kubernetes 1.27 wants the field, later ones do not mind.
+              "                onPodConditions: []\n"
             : "";
     absl::StrAppend(&jobs, "    - name: ", role.name, "\n      replicas: 1\n      template:\n",
                     "        spec:\n          parallelism: ", role.count,

@@ -24,8 +24,8 @@ def name_of(thing):
 # Schema
 
 
-def schema_faults(objects, schema):
-    """Unknown and missing fields, and values of the wrong type. Kinds of others (cert-manager's, ...) are passed over."""
+def type_faults(value, wanted, path, schema):
+    """Unknown and missing fields, and values of the wrong type, of a value that should be of a type of the schema."""
     faults = []
 
     def check(value, wanted, path):
@@ -52,13 +52,18 @@ def schema_faults(objects, schema):
                 else:
                     faults.append(f"{path}.{field}: no such field")
 
+    check(value, wanted, path)
+    return faults
+
+
+def schema_faults(objects, schema):
+    """The same of whole objects. Kinds of others (cert-manager's, ...) are passed over."""
+    faults = []
     for thing in objects:
         kind = f"{thing.get('apiVersion')}/{thing.get('kind')}"
         if kind in schema["kinds"]:
-            check(thing, schema["kinds"][kind], name_of(thing))
-        elif thing.get("apiVersion", "").split("/")[0] in OTHERS_GROUPS:
-            continue
-        else:
+            faults += type_faults(thing, schema["kinds"][kind], name_of(thing), schema)
+        elif thing.get("apiVersion", "").split("/")[0] not in OTHERS_GROUPS:
             faults.append(f"{name_of(thing)}: no such kind: {kind}")
     return faults
 

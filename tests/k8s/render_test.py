@@ -59,17 +59,10 @@ class Kubernetes(unittest.TestCase):
                 group = objects[-1]
                 for schema in SCHEMAS:
                     self.assertEqual(manifests.schema_faults(objects[:-1], schema), [])
-                    own = {**schema, "kinds": {"v1/JobTemplate": "batch.v1.JobSpec", "v1/Template": "core.v1.PodTemplateSpec"}}
-                    parts = [{"apiVersion": "v1", "kind": "Template", "metadata": {"name": role}, **template}
-                             for role, _, template in pods_of(group)]
-                    # What the check itself needs is no field of a template.
-                    own["types"] = {**schema["types"], "core.v1.PodTemplateSpec": {
-                        "fields": {**schema["types"]["core.v1.PodTemplateSpec"]["fields"], "apiVersion": "string",
-                                   "kind": "string"}, "required": []}}
-                    self.assertEqual(manifests.schema_faults(parts, own), [])
+                    for role, _, template in pods_of(group):
+                        self.assertEqual(manifests.type_faults(template, "core.v1.PodTemplateSpec", role, schema), [])
                     for job in group["spec"].get("replicatedJobs", []):
-                        fields = schema["types"]["batch.v1.JobSpec"]["fields"]
-                        self.assertLessEqual(set(job["template"]["spec"]), set(fields))
+                        self.assertEqual(manifests.type_faults(job["template"]["spec"], "batch.v1.JobSpec", job["name"], schema), [])
                         self.assertEqual(set(job), {"name", "replicas", "template"})
 
     def test_pods_are_confined_and_start_programs_with_flags_that_they_have(self):
@@ -104,6 +97,16 @@ class Kubernetes(unittest.TestCase):
                          ("char-gpt", 7, "/data/text.txt"))
         counts = {role: count for role, count, _ in pods_of(objects[-1])}
         self.assertEqual(counts, {"coordinator": 1, "ps": 2, "worker": 4, "submit": 1})
+
+    def test_its_pods_speak_to_one_another_and_to_nobody_else(self):
+        objects = list(yaml.safe_load_all(render("jobset", "--insecure")))
+        policies = manifests.Policies(objects)
+        labels = {role: template["metadata"]["labels"] for role, _, template in pods_of(objects[-1])}
+        for source in labels.values():
+            self.assertTrue(policies.allows(source, labels["coordinator"], 7070))
+            self.assertTrue(policies.allows(source, {"namespace": "kube-system", "k8s-app": "kube-dns"}, 53, "UDP"))
+            self.assertFalse(policies.allows({}, source, 7070))
+            self.assertFalse(policies.allows(source, {"namespace": "default"}, 443))
 
     def test_kueue_admits_it_from_its_queue(self):
         group = list(yaml.safe_load_all(render("kueue", "--queue=night")))[-1]
@@ -160,10 +163,10 @@ class Slurm(unittest.TestCase):
         self.env = {**os.environ, "PATH": f"{self.folder}:/usr/bin:/bin", "SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-2]",
                     "MUSTER_PROGRAMS": programs, "MUSTER_STATE": self.state, "STUB_PIDS": self.pids}
 
-    def start(self, *arguments):
+    def start(self, *arguments, job=LINEAR):
         script = os.path.join(self.folder, "job.sh")
         with open(script, "w", encoding="utf-8") as file:
-            file.write(render("slurm", "--insecure", *arguments, job=LINEAR))
+            file.write(render("slurm", "--insecure", *arguments, job=job))
         return subprocess.Popen(["bash", script], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def assert_all_ended(self):
@@ -184,10 +187,11 @@ class Slurm(unittest.TestCase):
         self.assert_all_ended()
 
     def test_a_job_that_fails_fails_the_script(self):
-        script = self.start("--set", "data.linear={slope: 1e30, samples: 4096}", "--set",
-                            "training.optimizer={sgd: {learning_rate: 1e30}}", "--set", "data.batch_size=8192")
+        # Its text is not on this machine.
+        script = self.start("--set", "resources.workers.max=2", job=JOB)
         told = script.communicate(timeout=PATIENCE_S)[0]
-        self.assertNotEqual(script.returncode, 0, told)
+        self.assertEqual(script.returncode, 1, told)
+        self.assertIn("DATA_NOT_FOUND", told)
         self.assert_all_ended()
 
     def test_when_the_time_is_over_the_job_is_in_a_checkpoint(self):
