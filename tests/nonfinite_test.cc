@@ -1,0 +1,101 @@
+// One sample of the data is not a number: what becomes of a job that meets it.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr int kSamples = 800;
+constexpr int kSteps = 90;  // of eight samples: most of an epoch
+constexpr int kPoisoned = 123;
+
+// f32[samples, 1], little-endian, in NumPy's format.
+void WriteNpy(const std::string& path, const std::vector<float>& values) {
+  std::string header =
+      absl::StrCat("{'descr': '<f4', 'fortran_order': False, 'shape': (", values.size(), ", 1), }");
+  header.append(118 - header.size() - 1, ' ').append("\n");
+  std::ofstream file(path, std::ios::binary);
+  file.write("\x93NUMPY\x01\x00\x76\x00", 10);
+  file << header;
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(float)));
+}
+
+class NonfiniteTest : public ::testing::Test {
+ protected:
+  NonfiniteTest() {
+    std::vector<float> inputs, targets;
+    for (int i = 0; i < kSamples; ++i) {
+      inputs.push_back(std::sin(static_cast<float>(i)));
+      targets.push_back(i == kPoisoned ? std::nanf("") : 3 * inputs.back() + 1);
+    }
+    WriteNpy(folder_ + "-input.npy", inputs);
+    WriteNpy(folder_ + "-target.npy", targets);
+  }
+
+  std::string Job(const std::string& on_non_finite) const {
+    return absl::StrCat(
+        "name: poisoned\nmodel: {zoo: {name: linear}}\ndata: {npy: {inputs: {input: ", folder_,
+        "-input.npy, target: ", folder_,
+        "-target.npy}}, batch_size: 8}\ntraining: {steps: ", kSteps,
+        ", optimizer: {sgd: {learning_rate: 0.1}}, seed: 3}\n",
+        "resources: {workers: {min: 2}, ps: 2}\ncheckpoint: {every_steps: 5, keep_last: 2}\n",
+        "on_non_finite: ", on_non_finite, "\n");
+  }
+
+  const std::string folder_ = absl::StrCat(testing::TempDir(), "/nonfinite-", getpid());
+  TrainingCluster cluster_{{.ps = 2, .workers = 2, .ps_threads = 1}};
+};
+
+TEST_F(NonfiniteTest, TheJobFailsAndNamesItsLastGoodCheckpoint) {
+  const std::string job = cluster_.Submit(Job("fail"));
+
+  const v1::Job failed = cluster_.AwaitState(job, v1::FAILED, absl::Seconds(60));
+
+  EXPECT_EQ(failed.reason(), "LOSS_NOT_FINITE");
+  EXPECT_THAT(failed.message(), AllOf(HasSubstr(" is nan"), HasSubstr("of no parameter group"),
+                                      HasSubstr(absl::StrCat("resume_from=", job, "@"))));
+  // One that was being written then may have been committed since.
+  const std::string folder = absl::StrCat("jobs/", job, "/checkpoints/");
+  ASSERT_THAT(failed.checkpoint(), StartsWith(folder));
+  int64_t good = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(failed.checkpoint().substr(folder.size()), &good));
+  for (const auto& [name, values] : cluster_.Parameters(job, good)) {
+    for (const float value : values) EXPECT_TRUE(std::isfinite(value)) << name;
+  }
+}
+
+TEST_F(NonfiniteTest, TheJobRollsBackLeavesTheBatchOutAndLearnsTheLine) {
+  const std::string job = cluster_.Submit(Job("rollback"));
+
+  const v1::Job done = cluster_.AwaitState(job, v1::SUCCEEDED, absl::Seconds(90));
+
+  EXPECT_EQ(done.reason(), "COMPLETED");
+  EXPECT_EQ(done.recovery().rollbacks(), 1);
+  EXPECT_EQ(done.recovery().count(), 0);
+  EXPECT_THAT(done.recovery().left_out_batches(), SizeIs(1));
+  for (const StepMetrics& step : cluster_.Metrics(job)) {
+    EXPECT_TRUE(std::isfinite(step.loss)) << step.step;
+  }
+  EXPECT_LT(done.progress().loss(), 1e-2);
+  EXPECT_THAT(cluster_.Metrics(job), SizeIs(kSteps));
+}
+
+}  // namespace
+}  // namespace muster
