@@ -163,6 +163,11 @@ DASHBOARDS = {
                 graph("Parameters out, by job", "Bps", (rate("muster_ps_job_params_bytes_total", OF_JOB, "job"), "{{job}}"), stacked=True),
                 graph("Gradients, by job", "cps", (rate("muster_ps_job_pushes_total", OF_JOB, "job"), "{{job}}"), stacked=True),
             ],
+            "Backups": [
+                graph("Versions that backups are behind", "none", (f"muster_ps_backup_lag_versions{OF_JOB}", "{{job}} on {{instance}}"), width=12,
+                      about="Of jobs with resources.ps_replication. Beyond 1 training waits for them."),
+                graph("Sent to backups", "Bps", (rate("muster_ps_forwarded_bytes_total", HERE_ONLY, "instance"), "{{instance}}"), width=12),
+            ],
             "Updates": [
                 graph("Updating a chunk", "s", (quantile(0.5, "muster_ps_apply_duration_seconds", HERE_ONLY, "instance"), "{{instance}} median"),
                       (quantile(0.99, "muster_ps_apply_duration_seconds", HERE_ONLY, "instance"), "{{instance}} 99 %"), log=True),
