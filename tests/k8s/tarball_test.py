@@ -24,7 +24,7 @@ HARDENED = {
     "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict", "PrivateTmp": "yes", "User": "muster",
     "RestrictNamespaces": "yes", "SystemCallFilter": "@system-service", "ProtectKernelModules": "yes", "LockPersonality": "yes",
 }
-PERMANENT = {"65", "70", "77", "78"}  # exit codes that a restart does not mend
+PERMANENT = {"64", "65", "77", "78"}  # exit codes that a restart does not mend
 
 
 class Tarball(unittest.TestCase):
