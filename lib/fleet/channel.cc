@@ -69,7 +69,8 @@ absl::Status CheckFolder(const TlsFolder& folder) {
     return WithReason(Annotate(root.status(), folder.authority()), "CERTIFICATE_FILES");
   }
   if (!folder.has_certificate()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::string certificate, ReadFile(folder.certificate(), "CERTIFICATE_FILES"));
+  ASSIGN_OR_RETURN(const std::string certificate,
+                   ReadFile(folder.certificate(), "CERTIFICATE_FILES"));
   RETURN_IF_ERROR(ReadFile(folder.key(), "CERTIFICATE_FILES").status());
   const auto facts = ReadCertificate(certificate);
   absl::Status fault = !facts.ok() ? facts.status() : facts->identity.status();

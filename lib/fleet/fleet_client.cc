@@ -23,10 +23,12 @@ constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
 constexpr absl::Duration kReportInterval = absl::Seconds(1);  // until Welcome says otherwise
 
 // Whether no later attempt can fare better.
-bool IsForGood(const absl::Status& status) {
+// A certificate may be another's for a moment while it is renewed: who was welcomed once tries
+// again.
+bool IsForGood(const absl::Status& status, bool was_welcomed) {
   const std::string reason = ReasonOf(status);
-  return reason == "REPLACED" || reason == "CLUSTER_CHANGED" || reason == "HELLO_INVALID" ||
-         reason == "NOT_YOUR_NAME" || reason == "NOT_ALLOWED";
+  if (reason == "NOT_YOUR_NAME" || reason == "NOT_ALLOWED") return !was_welcomed;
+  return reason == "REPLACED" || reason == "CLUSTER_CHANGED" || reason == "HELLO_INVALID";
 }
 
 }  // namespace
@@ -161,7 +163,7 @@ class FleetClient::Session {
     absl::MutexLock lock(&mu_);
     context_ = nullptr;
     const bool welcomed = std::exchange(attached_, false);
-    if (IsForGood(status)) refusal_ = status;
+    if (IsForGood(status, ordinal_ != 0)) refusal_ = status;
     if (!stopping_ && refusal_.ok() && (welcomed || error != last_error_)) {
       LOG(WARNING) << (welcomed ? "lost the coordinator at "
                                 : "cannot attach to the coordinator at ")

@@ -1,11 +1,15 @@
 #include "lib/fleet/security_flags.h"
 
+#include <arpa/inet.h>
 #include <glog/logging.h>
+#include <netinet/in.h>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "lib/security/tls_folder.h"
+#include "lib/status/status.h"
 
 ABSL_FLAG(
     std::string, tls, "",
@@ -15,6 +19,15 @@ ABSL_FLAG(bool, insecure, false,
           "talk beyond this host without TLS: whoever reaches the port may do everything");
 
 namespace muster {
+namespace {
+
+// "127.example.org" is a name.
+bool IsLoopbackAddress(const std::string& host) {
+  in_addr address{};
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
+}
+
+}  // namespace
 
 absl::StatusOr<DaemonSecurity> SecurityFromFlags() {
   const DaemonSecurity security{.tls = absl::GetFlag(FLAGS_tls),
@@ -33,7 +46,7 @@ bool IsLoopback(const std::string& host_port) {
   if (absl::StartsWith(host_port, "unix:")) return true;
   absl::string_view host = absl::string_view(host_port).substr(0, host_port.rfind(':'));
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  return host == "localhost" || host == "::1" || IsLoopbackAddress(std::string(host));
 }
 
 absl::StatusOr<std::string> ListenAddress(const DaemonSecurity& security, const std::string& flag,
@@ -55,6 +68,12 @@ absl::StatusOr<CoordinatorTarget> TargetFor(const DaemonSecurity& security,
         absl::StrCat(coordinator,
                      " is beyond this host: give certificates (--tls=DIR; muster certs issue makes "
                      "them), or say --insecure"));
+  }
+  if (const TlsFolder folder{security.tls}; !security.tls.empty() && !folder.has_certificate()) {
+    return WithReason(
+        absl::UnavailableError(absl::StrCat(
+            folder.certificate(), " is not there: a member needs a certificate of its own")),
+        "CERTIFICATE_FILES");
   }
   return SecureTarget(coordinator, {.tls = security.tls, .token_file = ""});
 }

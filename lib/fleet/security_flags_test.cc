@@ -20,8 +20,8 @@ TEST(ListenAddress, WhatWasGivenIsTakenOrRefusedWithTheWayOut) {
   for (const char* own : {"127.0.0.1:7", "127.1.2.3:7", "localhost:7", "[::1]:7"}) {
     EXPECT_EQ(*ListenAddress({}, own, 7070), own);
   }
-  for (const char* open :
-       {"0.0.0.0:7", "[::]:7", "10.0.0.1:7", "coordinator:7", ":7", "1270.0.0.1:7"}) {
+  for (const char* open : {"0.0.0.0:7", "[::]:7", "10.0.0.1:7", "coordinator:7", ":7",
+                           "1270.0.0.1:7", "127.example.org:7"}) {
     const auto refused = ListenAddress({}, open, 7070);
     EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << open;
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--tls"));

@@ -83,6 +83,10 @@ absl::Status PathRules::Check(const std::string& path) const {
 absl::Status PathRules::CheckData(const v1::DataSpec& data) const {
   for (const NamedPath& named : PathsOf(data)) {
     RETURN_IF_ERROR(AtField(Check(named.path), named.field));
+    std::error_code error;
+    for (const fs::directory_entry& file : fs::directory_iterator(named.path, error)) {
+      RETURN_IF_ERROR(AtField(Check(file.path().string()), named.field));  // it may be a link
+    }
   }
   return absl::OkStatus();
 }

@@ -59,6 +59,14 @@ TEST_F(PathRulesTest, WhatLiesElsewhereIsNot) {
   EXPECT_FALSE(rules_.Check("etc/passwd").ok()) << "relative to the process's folder";
 }
 
+TEST_F(PathRulesTest, AFolderOfDataHasNoLinkOutOfIt) {
+  v1::DataSpec data;
+  data.mutable_text()->set_path(home_ + "/data/mnist");
+  EXPECT_TRUE(rules_.CheckData(data).ok());
+  data.mutable_text()->set_path(home_ + "/data");
+  EXPECT_EQ(ReasonOf(rules_.CheckData(data)), "PATH_NOT_ALLOWED");
+}
+
 TEST_F(PathRulesTest, ASpecsFieldsAreNamed) {
   v1::JobSpec spec;
   spec.mutable_model()->mutable_onnx()->set_path("/etc/model.onnx");

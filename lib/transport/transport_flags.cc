@@ -104,7 +104,16 @@ absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags(Metrics& metrics, DataRe
   };
   const absl::Status port = ParseDataPort(absl::GetFlag(FLAGS_data_port), options);
   if (!port.ok()) return Annotate(port, "--data_port");
-  if (reach == DataReach::kThisHost && options.bind_host.empty()) options.bind_host = "127.0.0.1";
+  if (reach == DataReach::kThisHost) {
+    if (options.bind_host.empty()) options.bind_host = "127.0.0.1";
+    const auto address = SocketAddress::Numeric(options.bind_host, /*port=*/1);
+    if (options.bind_host != "localhost" && (!address || !address->is_loopback())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--data_port: ", options.bind_host,
+                       " can be reached from beyond this host: give certificates (--tls=DIR), or "
+                       "say --insecure"));
+    }
+  }
   options.advertise_host = absl::GetFlag(FLAGS_advertise);
   if (const absl::Status host = CheckAdvertised(options.advertise_host); !host.ok()) return host;
   const absl::StatusOr<DataSecurity> security =

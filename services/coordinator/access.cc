@@ -13,10 +13,10 @@
 namespace muster {
 namespace {
 
+// A flood of them must not fill the disk.
+constexpr double kRefusalsLoggedEverySeconds = 0.1;
 constexpr size_t kObjectBytesMax = 128;  // in a log, of what a caller wrote
 constexpr std::array<absl::string_view, 4> kPermissions = {"read", "submit", "admin", "member"};
-
-bool IsMember(Role role) { return role == Role::kWorker || role == Role::kPs; }
 
 bool Includes(Role role, Permission needed) {
   switch (role) {
@@ -48,16 +48,13 @@ bool Includes(v1::TokenScope scope, Permission needed) {
 }
 
 // The one value of a field; "" where it is not there, or there twice.
-absl::string_view Only(const grpc::ServerContextBase& context, const std::string& field) {
+absl::string_view Only(const grpc::ServerContextBase& context, const char* field) {
   const auto [first, last] = context.client_metadata().equal_range(field);
   if (first == last || std::next(first) != last) return "";
   return {first->second.data(), first->second.size()};
 }
 
 absl::Status Denied(const Caller& caller, Permission needed) {
-  LOG_EVERY_N(WARNING, 10) << "audit: refused, for want of the permission '"
-                           << kPermissions[static_cast<size_t>(needed)] << "', by "
-                           << caller.ToString();
   return WithReason(absl::PermissionDeniedError(absl::StrCat(
                         caller.ToString(), " may not do that: it needs the permission '",
                         kPermissions[static_cast<size_t>(needed)], "'")),
@@ -69,7 +66,20 @@ absl::Status Denied(const Caller& caller, Permission needed) {
 absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
                                      Permission needed) const {
   if (open()) return Caller{};
-  auto caller = Caller::Parse(Only(context, stamp_field_));
+  auto caller = Find(context, needed);
+  if (!caller.ok()) {
+    const auto stamped = stamp_->Read(Only(context, CallerStamp::kField));
+    LOG_EVERY_T(WARNING, kRefusalsLoggedEverySeconds)
+        << "audit: refused, for want of the permission '"
+        << kPermissions[static_cast<size_t>(needed)] << "', "
+        << (stamped.ok() ? stamped->ToString() : "somebody") << ": " << ReasonOf(caller.status());
+  }
+  return caller;
+}
+
+absl::StatusOr<Caller> Access::Find(const grpc::ServerContextBase& context,
+                                    Permission needed) const {
+  auto caller = stamp_->Read(Only(context, CallerStamp::kField));
   if (!caller.ok()) {
     return WithReason(absl::UnauthenticatedError("the call did not come through the front door"),
                       "NO_CREDENTIALS");
@@ -94,19 +104,6 @@ absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
   }
   if (!Includes(caller->certificate->role, needed)) return Denied(*caller, needed);
   return caller;
-}
-
-absl::Status CheckSpeaksAs(const Caller& caller, Role role, const std::string& member) {
-  if (!caller.certificate) return absl::OkStatus();
-  const Identity& identity = *caller.certificate;
-  const bool is_it =
-      IsMember(role) && identity.role == role && (identity.name.empty() || identity.name == member);
-  if (is_it) return absl::OkStatus();
-  return WithReason(absl::PermissionDeniedError(absl::StrCat(
-                        "the certificate is ", ToString(identity), "'s and cannot speak as ",
-                        ToString(Identity{.role = role, .name = member}),
-                        ": start it with --name as in its certificate, or issue it another")),
-                    "NOT_YOUR_NAME");
 }
 
 void Audit(const Caller& caller, absl::string_view method, absl::string_view object,

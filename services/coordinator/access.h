@@ -20,29 +20,26 @@ enum class Permission : uint8_t { kRead, kSubmit, kAdmin, kMember };
 class Access {
  public:
   // Nobody is asked: the coordinator listens on loopback alone, or --insecure was said.
-  static Access Open() { return Access("", nullptr); }
-  // By what the front door has stamped in `stamp_field`, and by tokens, which outlive this.
-  static Access Checked(std::string stamp_field, const TokenTable* tokens) {
-    return Access(std::move(stamp_field), tokens);
+  static Access Open() { return Access(nullptr, nullptr); }
+  // By what the front door has stamped, and by tokens; both outlive this.
+  static Access Checked(const CallerStamp* stamp, const TokenTable* tokens) {
+    return Access(stamp, tokens);
   }
 
   // The caller of `context`. UNAUTHENTICATED (reason "NO_CREDENTIALS"; "TOKEN_INVALID"): who it is
   // is not known; PERMISSION_DENIED (reason "NOT_ALLOWED"): it may not do that.
   absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, Permission needed) const;
 
-  bool open() const { return stamp_field_.empty(); }
+  bool open() const { return stamp_ == nullptr; }
 
  private:
-  Access(std::string stamp_field, const TokenTable* tokens)
-      : stamp_field_(std::move(stamp_field)), tokens_(tokens) {}
+  Access(const CallerStamp* stamp, const TokenTable* tokens) : stamp_(stamp), tokens_(tokens) {}
 
-  const std::string stamp_field_;
+  absl::StatusOr<Caller> Find(const grpc::ServerContextBase& context, Permission needed) const;
+
+  const CallerStamp* const stamp_;
   const TokenTable* const tokens_;
 };
-
-// A member can only speak as itself: PERMISSION_DENIED (reason "NOT_YOUR_NAME") unless the caller's
-// certificate is of this role, and of this name or of none. OK where nobody is asked.
-absl::Status CheckSpeaksAs(const Caller& caller, Role role, const std::string& member);
 
 // One line of the audit log: who did what from where, and what came of it.
 void Audit(const Caller& caller, absl::string_view method, absl::string_view object,

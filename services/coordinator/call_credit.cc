@@ -42,15 +42,37 @@ absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const T
   }
   preface_left_ -= preface;
   waiting_ = false;
-  return preface + Pass(bytes.substr(preface), frame_left_to_server_, [&](const Http2Frame& frame) {
-           if (frame.type == Http2Frame::kReset) End(frame.stream);
-           if (frame.type == Http2Frame::kData)
-             CountMessage(frame.stream, static_cast<int64_t>(frame.payload_bytes));
-           // Headers of a call that is there already are its last.
-           if (frame.type != Http2Frame::kHeaders || frame.stream <= last_stream_) return true;
-           waiting_ = !TryBegin(frame.stream, terms, now);
-           return !waiting_;
-         });
+  absl::Status fault;
+  const size_t passed =
+      preface + Pass(bytes.substr(preface), frame_left_to_server_, [&](const Http2Frame& frame) {
+        fault = CheckFields(frame);
+        if (!fault.ok()) return false;
+        if (frame.type == Http2Frame::kReset) End(frame.stream);
+        if (frame.type == Http2Frame::kData) {
+          CountMessage(frame.stream, static_cast<int64_t>(frame.payload_bytes));
+        }
+        // Headers of a call that is there already are its last.
+        if (frame.type != Http2Frame::kHeaders || frame.stream <= last_stream_) return true;
+        waiting_ = !TryBegin(frame.stream, terms, now);
+        return !waiting_;
+      });
+  if (!fault.ok()) return fault;
+  return passed;
+}
+
+// A call that has to wait is looked at again as if it had not come yet.
+absl::Status CallCredit::CheckFields(const Http2Frame& frame) {
+  const bool begins = frame.type == Http2Frame::kHeaders;
+  if (begins && frame.stream % 2 == 0) {
+    return absl::InvalidArgumentError("a call of an even number");
+  }
+  if (!begins && frame.type != Http2Frame::kContinuation) return absl::OkStatus();
+  if (!begins && !in_fields_) return absl::InvalidArgumentError("fields of no call");
+  field_bytes_ = (begins ? 0 : field_bytes_) + frame.payload_bytes;
+  field_frames_ = (begins ? 0 : field_frames_) + 1;
+  in_fields_ = (frame.flags & Http2Frame::kEndHeaders) == 0;
+  if (field_bytes_ <= kFieldBytesMax && field_frames_ <= kFieldFramesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError("header fields without end");
 }
 
 bool CallCredit::TryBegin(uint32_t stream, const Terms& terms, absl::Duration now) {

@@ -6,10 +6,12 @@
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
+#include "services/coordinator/http2_frame.h"
 
 namespace muster {
 
@@ -38,7 +40,9 @@ class CallCredit {
 
   // How many bytes that the client has sent may go on to the server: all up to a part of a frame's
   // header, or to a call that may not begin yet. What is left is to be shown again, in front of
-  // what follows it. INVALID_ARGUMENT: the connection does not begin as HTTP/2 does.
+  // what follows it. INVALID_ARGUMENT: the connection does not begin as HTTP/2 does, a call has an
+  // even number (which the server would take for no call, and what comes after it for an older
+  // one), or header fields without end: the server keeps them, and nothing else bounds them.
   absl::StatusOr<size_t> PassToServer(absl::string_view bytes, const Terms& terms,
                                       absl::Duration now);
   // The same for what the server has sent: all but a part of a frame's header. Each call that this
@@ -46,6 +50,10 @@ class CallCredit {
   size_t PassToClient(absl::string_view bytes, double& returns);
 
   int open() const { return static_cast<int>(open_.size()); }
+  // Of the header fields of one call, and in so many frames.
+  static constexpr size_t kFieldBytesMax = 16 << 10;
+  static constexpr int kFieldFramesMax = 8;
+
   // What the messages of open calls may hold of the server's memory: what the client has sent of
   // each call, a message at most.
   int64_t message_bytes() const { return message_bytes_; }
@@ -55,6 +63,8 @@ class CallCredit {
   bool greeted() const { return preface_left_ == 0; }
 
  private:
+  // Of a frame that is about to pass. An error: the connection breaks the rules.
+  absl::Status CheckFields(const Http2Frame& frame);
   bool End(uint32_t stream);
   void CountMessage(uint32_t stream, int64_t bytes);
   bool TryBegin(uint32_t stream, const Terms& terms, absl::Duration now);
@@ -65,6 +75,9 @@ class CallCredit {
   absl::flat_hash_map<uint32_t, int64_t> open_;  // calls, and what of message_bytes_ each has
   int64_t message_bytes_ = 0;
   uint32_t last_stream_ = 0;
+  bool in_fields_ = false;  // they go on in the next frame
+  size_t field_bytes_ = 0;  // of these fields
+  int field_frames_ = 0;
   size_t preface_left_;
   size_t frame_left_to_server_ = 0;  // of the payload that is passing
   size_t frame_left_to_client_ = 0;

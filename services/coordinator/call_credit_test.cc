@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "services/coordinator/http2_frame.h"
 
 namespace muster {
 namespace {
@@ -139,6 +140,33 @@ TEST(CallCreditGreetingTest, WhatDoesNotBeginAsHttp2DoesIsRefused) {
   EXPECT_TRUE(credit.PassToServer("PRI * HT", kTerms, kStart).ok());
   EXPECT_FALSE(credit.greeted());
   EXPECT_TRUE(absl::IsInvalidArgument(credit.PassToServer("TP/1.1", kTerms, kStart).status()));
+}
+
+// gRPC takes an even number for no call at all, and what follows it for calls that are new.
+TEST_F(CallCreditTest, ACallOfAnEvenNumberEndsTheConnection) {
+  for (const int stream : {0, 2, 0x7ffffffe}) {
+    CallCredit credit({.first = 4, .most = 4, .per_second = 0}, absl::ZeroDuration());
+    const auto passed = credit.PassToServer(kPreface + Begin(static_cast<uint32_t>(stream)), kTerms,
+                                            absl::ZeroDuration());
+    EXPECT_TRUE(absl::IsInvalidArgument(passed.status())) << stream;
+  }
+}
+
+TEST_F(CallCreditTest, HeaderFieldsWithoutEndEndTheConnection) {
+  const auto endless = [](size_t payload, int frames) {
+    CallCredit credit({.first = 4, .most = 4, .per_second = 0}, absl::ZeroDuration());
+    std::string bytes = kPreface + Frame(1, 0, 1, "fields");
+    for (int i = 0; i < frames; ++i) {
+      Http2Frame{
+          .payload_bytes = payload, .type = Http2Frame::kContinuation, .flags = 0, .stream = 1}
+          .AppendTo(bytes);
+      bytes += std::string(payload, 'x');
+    }
+    return credit.PassToServer(bytes, kTerms, absl::ZeroDuration()).status();
+  };
+  EXPECT_TRUE(endless(100, 5).ok()) << "fields that need several frames";
+  EXPECT_TRUE(absl::IsInvalidArgument(endless(6000, 3))) << "too many bytes";
+  EXPECT_TRUE(absl::IsInvalidArgument(endless(0, 8))) << "too many frames";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "lib/security/identity.h"
@@ -15,14 +16,35 @@ struct Caller {
   std::string address;                  // "10.1.2.3:40812"; "" in a process of its own
   std::string token;                    // "t-4f2a91c0 (ann)", of the call; "": none
 
-  // What the door writes on calls: `identity` is ToString()'s, or "" without a certificate.
-  static std::string Stamp(absl::string_view identity, absl::string_view address);
-  // INVALID_ARGUMENT: nothing that Stamp() made.
-  static absl::StatusOr<Caller> Parse(absl::string_view stamp);
-
   // For logs: "worker/w-1 from 10.1.2.3:40812", "token t-4f2a91c0 (ann) from ...", "somebody from
   // ...".
   std::string ToString() const;
 };
+
+// What the door writes on calls, in this field of their headers, and what is read off them. It is
+// signed with a key that never leaves the process: a client that learned what is written on its own
+// calls could write nothing else by that. Thread-safe.
+class CallerStamp {
+ public:
+  static constexpr char kField[] = "x-muster-caller";
+
+  CallerStamp();  // with a key of its own
+
+  // `client` by its certificate, or nobody known.
+  std::string Sign(const std::optional<Identity>& client, absl::string_view address) const;
+  // INVALID_ARGUMENT: not signed with this key.
+  absl::StatusOr<Caller> Read(absl::string_view stamp) const;
+
+ private:
+  std::string SignatureOf(absl::string_view text) const;
+
+  std::string key_;
+};
+
+// A member can only speak as itself: PERMISSION_DENIED (reason "NOT_YOUR_NAME") unless the
+// certificate is of this role, and of this name or of none. OK without a certificate: whoever calls
+// was asked for a permission that only members have, or nobody is asked.
+absl::Status CheckSpeaksAs(const std::optional<Identity>& certificate, Role role,
+                           const std::string& member);
 
 }  // namespace muster

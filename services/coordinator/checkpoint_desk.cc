@@ -11,6 +11,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
+#include "services/coordinator/caller.h"
 #include "services/coordinator/restore_choice.h"
 
 namespace muster {
@@ -34,6 +35,15 @@ bool HasCommitted(const JobRegistry::Entry& entry, uint32_t generation, int64_t 
 std::string NeededBy(const JobRegistry::Entry& entry) {
   const v1::Job& record = *entry.published;
   return IsTerminal(record.state()) || !record.checkpoint().empty() ? "" : entry.origin.restore;
+}
+
+// A shard is written and read by the member that has it, a ps or, in all-reduce, a worker.
+absl::Status CheckHasShard(const std::optional<Identity>& certificate, const v1::JobPlan& plan,
+                           int shard) {
+  if (!certificate || shard < 0 || shard >= plan.shards_size()) return absl::OkStatus();
+  const bool at_worker = plan.spec().sync().mode() == v1::ALLREDUCE;
+  return CheckSpeaksAs(certificate, at_worker ? Role::kWorker : Role::kPs,
+                       plan.shards(shard).member());
 }
 
 }  // namespace
@@ -218,26 +228,8 @@ absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
 
 // ---------------------------------------------------------------- shards
 
-absl::StatusOr<std::string> CheckpointDesk::HolderOf(const std::string& job, uint32_t generation,
-                                                     int shard) {
-  JobRegistry::Turn turn(registry_);
-  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
-  if (!entry->job.active() || entry->job.record().generation() != generation) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                          entry->job.record().name(), ": generation ", generation,
-                          " is not the current one (", entry->job.record().generation(), ")")),
-                      "STALE_GENERATION");
-  }
-  const auto& shards = entry->job.plan()->shards();
-  if (shard < 0 || shard >= shards.size()) {
-    return WithReason(absl::InvalidArgumentError(absl::StrCat("no shard ", shard)),
-                      "INVALID_REQUEST");
-  }
-  return shards[shard].member();
-}
-
 absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
-    const v1::WriteShardHeader& header) {
+    const v1::WriteShardHeader& header, const std::optional<Identity>& certificate) {
   std::shared_ptr<CheckpointRound> round;
   {
     JobRegistry::Turn turn(registry_);
@@ -245,6 +237,7 @@ absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
     const Job& job = entry->job;
     if (HasCommitted(*entry, header.generation(), header.step())) return std::nullopt;
     RETURN_IF_ERROR(job.AdmitShard(header));
+    RETURN_IF_ERROR(CheckHasShard(certificate, *job.plan(), header.shard()));
     auto make = [&] {
       CheckpointRound::Options options{
           .plan = job.plan(),
@@ -375,7 +368,7 @@ void CheckpointDesk::AwaitStored(const std::string& job, CommitQueue::Ticket cha
 }
 
 absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
-    const v1::ReadShardRequest& request) {
+    const v1::ReadShardRequest& request, const std::optional<Identity>& certificate) {
   std::shared_ptr<const v1::JobPlan> plan;
   {
     JobRegistry::Turn turn(registry_);
@@ -388,6 +381,7 @@ absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
                                          ", ", v1::JobState_Name(job.state()), ")")),
                         "STALE_GENERATION");
     }
+    RETURN_IF_ERROR(CheckHasShard(certificate, *job.plan(), request.shard()));
     plan = job.plan();
   }
   const std::string name = JobName(plan->job());

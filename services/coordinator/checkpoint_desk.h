@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "lib/job/resource_name.h"
+#include "lib/security/identity.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "services/coordinator/checkpoint_round.h"
 #include "services/coordinator/commit_queue.h"
@@ -73,14 +74,15 @@ class CheckpointDesk {
                                                       absl::Duration timeout);
 
   // ---- shards
-  // The member that has a shard. NOT_FOUND; FAILED_PRECONDITION (reason "STALE_GENERATION"): not of
-  // the job's current generation; INVALID_ARGUMENT (reason "INVALID_REQUEST"): it has no such
-  // shard.
-  absl::StatusOr<std::string> HolderOf(const std::string& job, uint32_t generation, int shard);
+  // `certificate`, where there is one, must be that of the member that has the shard; else
+  // CheckSpeaksAs() says why not.
+  //
   // A shard's stream into a checkpoint. nullopt: the checkpoint is committed already, nothing need
   // be sent. Otherwise EndShard() must follow, with the status of the stream; its answer is the
   // shard's. For codes see Job::AdmitShard.
-  absl::StatusOr<std::optional<ShardUpload>> BeginShard(const v1::WriteShardHeader& header);
+  absl::StatusOr<std::optional<ShardUpload>> BeginShard(
+      const v1::WriteShardHeader& header,
+      const std::optional<Identity>& certificate = std::nullopt);
   absl::Status EndShard(const ShardUpload& upload, absl::Status stream);
 
   struct RestoreSource {
@@ -89,7 +91,9 @@ class CheckpointDesk {
   };
   // Where a shard of a plan finds the checkpoint that the plan starts from. FAILED_PRECONDITION:
   // not the current generation, or the plan starts anew.
-  absl::StatusOr<RestoreSource> FindRestore(const v1::ReadShardRequest& request);
+  absl::StatusOr<RestoreSource> FindRestore(
+      const v1::ReadShardRequest& request,
+      const std::optional<Identity>& certificate = std::nullopt);
 
   // ---- members, inside somebody's turn
   // A shard that has given up a periodic or final snapshot never ends its stream: without this the

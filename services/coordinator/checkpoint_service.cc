@@ -131,15 +131,6 @@ grpc::Status CheckpointService::ReadCheckpoint(
   return ToGrpc(SendAll(*files, *writer, guard, watch_->stall_max()));
 }
 
-absl::Status CheckpointService::CheckHasShard(const Caller& caller, const std::string& job,
-                                              uint32_t generation, int shard) const {
-  if (!caller.certificate || caller.certificate->name.empty()) return absl::OkStatus();
-  const auto holder = coordinator_->HolderOf(job, generation, shard);
-  // What is not there any more is answered by who knows why.
-  if (!holder.ok()) return absl::OkStatus();
-  return CheckSpeaksAs(caller, caller.certificate->role, *holder);
-}
-
 grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
                                            grpc::ServerReader<v1::WriteShardRequest>* reader,
                                            v1::WriteShardResponse*) {
@@ -153,13 +144,7 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
   if (!first.has_header()) {
     return ToGrpc(OutOfOrder("the first message must be the header"));
   }
-  const v1::WriteShardHeader& header = first.header();
-  if (const absl::Status owner =
-          CheckHasShard(*caller, header.job(), header.generation(), header.shard());
-      !owner.ok()) {
-    return ToGrpc(owner);
-  }
-  auto upload = coordinator_->BeginShard(header);
+  auto upload = coordinator_->BeginShard(first.header(), caller->certificate);
   if (!upload.ok()) return ToGrpc(upload.status());
   if (!upload->has_value()) return grpc::Status::OK;
   const absl::Status ended = coordinator_->EndShard(
@@ -176,12 +161,7 @@ grpc::Status CheckpointService::ReadShard(grpc::ServerContext* context,
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kRestore, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
-  if (const absl::Status owner =
-          CheckHasShard(*caller, request->job(), request->generation(), request->shard());
-      !owner.ok()) {
-    return ToGrpc(owner);
-  }
-  const auto source = coordinator_->FindRestore(*request);
+  const auto source = coordinator_->FindRestore(*request, caller->certificate);
   if (!source.ok()) return ToGrpc(source.status());
   auto restore = ShardRestore::Open(source->plan, source->directory, request->shard());
   if (!restore.ok()) return ToGrpc(restore.status());

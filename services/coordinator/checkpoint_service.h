@@ -36,10 +36,6 @@ class CheckpointService final : public v1::CheckpointService::Service {
                          grpc::ServerWriter<v1::ShardSlice>* writer) override;
 
  private:
-  // A shard is written and read by the member that has it.
-  absl::Status CheckHasShard(const Caller& caller, const std::string& job, uint32_t generation,
-                             int shard) const;
-
   Coordinator* const coordinator_;
   Admission* const admission_;
   const Access* const access_;

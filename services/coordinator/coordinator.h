@@ -117,17 +117,18 @@ class Coordinator {
   absl::Status DrainMember(const std::string& member) { return members_.Drain(member); }
   v1::ListMembersResponse ListMembers() const;
 
-  absl::StatusOr<std::string> HolderOf(const std::string& job, uint32_t generation, int shard) {
-    return checkpoints_.HolderOf(job, generation, shard);
-  }
-  absl::StatusOr<std::optional<ShardUpload>> BeginShard(const v1::WriteShardHeader& header) {
-    return checkpoints_.BeginShard(header);
+  absl::StatusOr<std::optional<ShardUpload>> BeginShard(
+      const v1::WriteShardHeader& header,
+      const std::optional<Identity>& certificate = std::nullopt) {
+    return checkpoints_.BeginShard(header, certificate);
   }
   absl::Status EndShard(const ShardUpload& upload, absl::Status stream) {
     return checkpoints_.EndShard(upload, std::move(stream));
   }
-  absl::StatusOr<CheckpointDesk::RestoreSource> FindRestore(const v1::ReadShardRequest& request) {
-    return checkpoints_.FindRestore(request);
+  absl::StatusOr<CheckpointDesk::RestoreSource> FindRestore(
+      const v1::ReadShardRequest& request,
+      const std::optional<Identity>& certificate = std::nullopt) {
+    return checkpoints_.FindRestore(request, certificate);
   }
 
  private:

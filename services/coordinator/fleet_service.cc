@@ -64,8 +64,12 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
     }
     if (attachment_ != nullptr) return coordinator_->Report(*attachment_, report_);
     const v1::Hello& hello = report_.hello();
-    RETURN_IF_ERROR(
-        CheckSpeaksAs(caller_, hello.role() == v1::PS ? Role::kPs : Role::kWorker, hello.member()));
+    const absl::Status speaks = CheckSpeaksAs(
+        caller_.certificate, hello.role() == v1::PS ? Role::kPs : Role::kWorker, hello.member());
+    if (!speaks.ok()) {
+      Audit(caller_, "Attach", hello.member(), speaks);
+      return speaks;
+    }
     auto attachment = coordinator_->Attach(report_, waker_);
     if (!attachment.ok()) return attachment.status();
     attachment_ = *std::move(attachment);

@@ -139,6 +139,8 @@ absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Listen(const std::string& 
   RaiseDescriptorLimit();
   Options possible = options;
   possible.connections_max = ConnectionsFor(options.connections_max);
+  // A fifth at least, where there are few.
+  possible.unknown_max = std::min(options.unknown_max, std::max(1, possible.connections_max / 5));
   if (possible.connections_max < options.connections_max) {
     LOG(WARNING) << "at most " << possible.connections_max << " connections, for want of file "
                  << "descriptors: raise the limit (ulimit -n)";
@@ -267,7 +269,7 @@ void FrontDoor::Admit(FileDescriptor client) {
     connection.tls =
         std::make_unique<TlsConnection>(options_.tls->Context(), connection.client.get());
     connection.shaking = true;
-  } else if (!Serve(number, connection, "")) {
+  } else if (!Serve(number, connection, std::nullopt)) {
     Close(number);
   }
 }
@@ -299,12 +301,26 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
     return Close(number);
   }
   connection.certificate_ends = connection.tls->peer_ends();
-  if (!Serve(number, connection, peer->has_value() ? ToString(**peer) : "")) return Close(number);
+  connection.known = peer->has_value();
+  if (!Serve(number, connection, *peer)) return Close(number);
+  if (!connection.known) {
+    unknown_.insert(number);
+    MakeRoomAmongUnknown();
+  }
   PassOn(number, connection, {.up = true});
 }
 
+// Who has only just come is the youngest.
+void FrontDoor::MakeRoomAmongUnknown() {
+  if (static_cast<int>(unknown_.size()) <= options_.unknown_max) return;
+  LOG_EVERY_N(WARNING, 100) << "more than " << options_.unknown_max
+                            << " connections have shown no certificate: the oldest is hung up on";
+  Close(*unknown_.begin());
+}
+
 // From here on gRPC has the connection's other end.
-bool FrontDoor::Serve(uint64_t number, Connection& connection, const std::string& identity) {
+bool FrontDoor::Serve(uint64_t number, Connection& connection,
+                      const std::optional<Identity>& client) {
   if (!accepting_) return false;  // nobody is served any more
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -312,9 +328,9 @@ bool FrontDoor::Serve(uint64_t number, Connection& connection, const std::string
     return false;
   }
   connection.server = FileDescriptor(pair[0]);
-  if (!options_.stamp_field.empty()) {
-    connection.stamp = std::make_unique<CallStamp>(options_.stamp_field,
-                                                   Caller::Stamp(identity, connection.address));
+  if (options_.stamp != nullptr) {
+    connection.stamp = std::make_unique<CallStamp>(
+        CallerStamp::kField, options_.stamp->Sign(client, connection.address));
   }
   epoll_event event = {.events = EPOLLIN, .data = {.u64 = number | kServerSide}};
   PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_ADD, pair[0], &event) == 0);
@@ -346,14 +362,15 @@ void FrontDoor::PassOn(uint64_t number, Connection& connection, Ways ways) {
   bool stays = !ways.down || PassDown(connection) == Fate::kStays;
   ways.up |= connection.credit.waiting();
   if (stays && ways.up && !connection.server_gone) stays = PassUp(connection) == Fate::kStays;
-  calls_ += connection.credit.open() - before;
+  if (!connection.known) calls_ += connection.credit.open() - before;
   if (!stays) return Close(number);
   Watch(number, connection);
 }
 
 FrontDoor::Fate FrontDoor::PassUp(Connection& connection) {
   const CallCredit::Terms terms = {
-      .open_max = calls_ < options_.calls_max ? options_.credit.most : kCallsAlways,
+      .open_max =
+          connection.known || calls_ < options_.calls_max ? options_.credit.most : kCallsAlways,
       .above = memory_short_ ? options_.credit.first - kCallsAlways : 0.0};
   return Pass(connection.up, connection.stamp.get(),
               ReaderOf(connection.client.get(), connection.tls.get()),
@@ -436,7 +453,8 @@ void FrontDoor::Watch(uint64_t number, Connection& connection) {
 
 void FrontDoor::Close(uint64_t number) {
   const auto found = connections_.find(number);
-  calls_ -= found->second->credit.open();
+  if (!found->second->known) calls_ -= found->second->credit.open();
+  unknown_.erase(number);
   connections_.erase(found);
 }
 

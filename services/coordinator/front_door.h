@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -22,6 +24,7 @@
 #include "lib/transport/file_descriptor.h"
 #include "services/coordinator/call_credit.h"
 #include "services/coordinator/call_stamp.h"
+#include "services/coordinator/caller.h"
 
 namespace muster {
 
@@ -41,12 +44,16 @@ class FrontDoor {
     CallCredit::Limits credit = {.first = limits::kCallsOfNewConnectionMax,
                                  .most = limits::kStreamsOfConnectionMax + limits::kShardThreadsMax,
                                  .per_second = limits::kCallsOfConnectionPerSecond};
-    // Beyond these a connection may still have kCallsAlways.
+    // Beyond these a connection may still have kCallsAlways. Calls of clients with a certificate do
+    // not count.
     int calls_max = limits::kCallsOpenMax;
     // So many calls of all connections give their credit back when they end; as many as in kSaved
     // at once.
     double returns_per_second = limits::kCallsEndedPerSecond;
     int connections_max = limits::kConnectionsMax;
+    // Of them those whose client has shown no certificate, with TLS: who came first goes for who
+    // comes, so that members always find room.
+    int unknown_max = limits::kConnectionsMax - limits::kAttachedMembersMax;
     double connections_per_second = limits::kConnectionsPerSecond;  // likewise
     // While the process has more memory, only connections begin calls that have not lately begun
     // many, and those are hung up on whose messages under way may have the most of it.
@@ -54,9 +61,8 @@ class FrontDoor {
     std::function<int64_t()> resident_bytes = ResidentBytes;  // often: must be cheap
     int64_t spared_bytes = 2 * limits::kRequestBytesMax;      // nobody who has less is
     absl::Duration greeting_max = limits::kFirstMessageMax;   // the handshake included
-    TlsServer* tls = nullptr;  // null: connections are not encrypted; outlives the door
-    // Header field of calls, a secret of this process, with what Caller::Parse() reads; "": none.
-    std::string stamp_field = {};
+    TlsServer* tls = nullptr;            // null: connections are not encrypted; outlives the door
+    const CallerStamp* stamp = nullptr;  // null: calls are not stamped; outlives the door
   };
   static constexpr int kCallsAlways = 4;
   // Of this process.
@@ -89,6 +95,7 @@ class FrontDoor {
     std::string address;            // the client's
     std::unique_ptr<TlsConnection> tls;
     bool shaking = false;
+    bool known = false;                                    // by a certificate
     absl::Time certificate_ends = absl::InfiniteFuture();  // the client's, if it has shown one
     std::unique_ptr<CallStamp> stamp;
     CallCredit credit;
@@ -113,7 +120,8 @@ class FrontDoor {
   bool MakeRoom();
   void Admit(FileDescriptor client);
   void Shake(uint64_t number, Connection& connection);
-  bool Serve(uint64_t number, Connection& connection, const std::string& identity);
+  bool Serve(uint64_t number, Connection& connection, const std::optional<Identity>& client);
+  void MakeRoomAmongUnknown();
   void HandleEvent(uint64_t number, bool server_side, uint32_t events);
   void PassOn(uint64_t number, Connection& connection, Ways ways);
   Fate PassUp(Connection& connection);
@@ -140,7 +148,8 @@ class FrontDoor {
   // All of the door's thread.
   Connections connections_;
   uint64_t next_number_ = 1;
-  int calls_ = 0;  // open, of all connections
+  int calls_ = 0;                      // open, of all connections whose calls count
+  absl::btree_set<uint64_t> unknown_;  // connections that have shaken hands without a certificate
   absl::Duration now_;
   bool accepting_ = false;
   bool listening_ = false;

@@ -1,6 +1,5 @@
 // The coordinator: keeps the score of every job. Flags, objects, wiring.
 #include <glog/logging.h>
-#include <openssl/rand.h>
 
 #include <chrono>
 #include <cstdio>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -33,6 +31,7 @@
 #include "lib/version/build.h"
 #include "services/coordinator/access.h"
 #include "services/coordinator/access_service.h"
+#include "services/coordinator/caller.h"
 #include "services/coordinator/checkpoint_service.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/ended_jobs.h"
@@ -105,15 +104,6 @@ bool WriteAddressFile(const std::string& path, const std::string& address) {
 std::string HostOf(const std::string& listen) {
   const std::string host = listen.substr(0, listen.rfind(':'));
   return host == "0.0.0.0" || host == "[::]" || host.empty() ? "127.0.0.1" : host;
-}
-
-// Nobody outside this process can know it.
-std::string SecretField() {
-  std::string secret(16, '\0');
-  CHECK_EQ(
-      RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()), static_cast<int>(secret.size())),
-      1);
-  return absl::StrCat("x-muster-peer-", absl::BytesToHexString(secret));
 }
 
 // Linking the reflection library is enough for gRPC to serve it everywhere: this takes it out
@@ -202,9 +192,8 @@ int Main() {
 
   Admission admission;
   CallWatch watch({});
-  const std::string stamp_field = tls != nullptr ? SecretField() : "";
-  const Access access =
-      tls != nullptr ? Access::Checked(stamp_field, tokens->get()) : Access::Open();
+  const CallerStamp stamp;
+  const Access access = tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open();
   JobService jobs(coordinator->get(), &admission, &access);
   FleetService fleet(coordinator->get(), &admission, &access, &watch);
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
@@ -228,7 +217,8 @@ int Main() {
   builder.RegisterService(&people);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   CHECK(server != nullptr) << "it listens nowhere: what could be in its way?";
-  const auto door = FrontDoor::Listen(*listen, {.tls = tls.get(), .stamp_field = stamp_field});
+  const auto door =
+      FrontDoor::Listen(*listen, {.tls = tls.get(), .stamp = tls != nullptr ? &stamp : nullptr});
   if (!door.ok()) {
     LOG(ERROR) << "cannot listen on " << *listen << " (" << door.status().message()
                << "): is another process using the port, and is the host one of this machine? Give "

@@ -60,7 +60,8 @@ class ServicesTest : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
     job_service_ = std::make_unique<JobService>(coordinator_.get(), &admission_, &access_);
-    fleet_service_ = std::make_unique<FleetService>(coordinator_.get(), &admission_, &access_, &watch_);
+    fleet_service_ =
+        std::make_unique<FleetService>(coordinator_.get(), &admission_, &access_, &watch_);
     checkpoint_service_ =
         std::make_unique<CheckpointService>(coordinator_.get(), &admission_, &access_, &watch_);
     grpc::ServerBuilder builder;

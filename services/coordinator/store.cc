@@ -442,6 +442,12 @@ absl::Status Store::PutToken(const Token& token) {
   });
 }
 
+absl::Status Store::DeleteToken(const std::string& id) {
+  absl::MutexLock lock(&mu_);
+  return InTransaction(
+      [&] { return Statement(database_, "DELETE FROM tokens WHERE id = ?").BindText(id).Run(); });
+}
+
 absl::StatusOr<std::vector<Store::Token>> Store::Tokens() const {
   absl::MutexLock lock(&mu_);
   std::vector<Token> tokens;

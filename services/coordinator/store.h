@@ -108,6 +108,7 @@ class Store {
   };
   // New, or in the place of the one with its id.
   absl::Status PutToken(const Token& token);
+  absl::Status DeleteToken(const std::string& id);
   absl::StatusOr<std::vector<Token>> Tokens() const;
 
  private:

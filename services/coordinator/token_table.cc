@@ -84,6 +84,7 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
   token.record.set_scope(request.scope());
   *token.record.mutable_create_time() = ToProto(now);
   *token.record.mutable_expire_time() = ToProto(now + lifetime);
+  RETURN_IF_ERROR(ForgetOld(now));
   {
     absl::MutexLock lock(&mu_);
     if (std::ssize(tokens_) >= kTokensMax) {
@@ -99,6 +100,22 @@ absl::StatusOr<v1::CreateTokenResponse> TokenTable::Create(const v1::CreateToken
   return response;
 }
 
+absl::Status TokenTable::ForgetOld(absl::Time now) {
+  std::vector<std::string> old;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, token] : tokens_) {
+      if (FromProto(token.record.expire_time()) + kShownFor < now) old.push_back(id);
+    }
+  }
+  for (const std::string& id : old) {
+    RETURN_IF_ERROR(store_->DeleteToken(id));
+    absl::MutexLock lock(&mu_);
+    tokens_.erase(id);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::AccessToken> TokenTable::Revoke(const std::string& id, absl::Time now) {
   Store::Token token;
   {
@@ -108,9 +125,10 @@ absl::StatusOr<v1::AccessToken> TokenTable::Revoke(const std::string& id, absl::
       return WithReason(absl::NotFoundError(absl::StrCat("no token '", id, "'")),
                         "TOKEN_NOT_FOUND");
     }
-    if (found->second.record.has_revoke_time()) return found->second.record;
-    // Refused from now on, whatever the disk says.
-    *found->second.record.mutable_revoke_time() = ToProto(now);
+    // Refused from now on, whatever the disk says; who tries again stores it again.
+    if (!found->second.record.has_revoke_time()) {
+      *found->second.record.mutable_revoke_time() = ToProto(now);
+    }
     token = found->second;
   }
   RETURN_IF_ERROR(store_->PutToken(token));

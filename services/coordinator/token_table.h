@@ -23,6 +23,8 @@ namespace muster {
 class TokenTable {
  public:
   static constexpr int kTokensMax = 10'000;
+  // Tokens that have ended are listed for so long, then forgotten when another is made.
+  static constexpr absl::Duration kShownFor = absl::Hours(24 * 30);
   static constexpr absl::Duration kLifetimeMin = absl::Minutes(1);
   static constexpr absl::Duration kLifetimeMax = absl::Hours(24 * 366);
 
@@ -45,6 +47,8 @@ class TokenTable {
 
  private:
   explicit TokenTable(Store* store) : store_(store) {}
+
+  absl::Status ForgetOld(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
   Store* const store_;
   mutable absl::Mutex mu_;
