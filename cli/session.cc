@@ -18,7 +18,6 @@ namespace {
 constexpr char kDefaultServer[] = "127.0.0.1:7070";
 
 constexpr char kFooter[] =
-    "Exit codes, and what the [REASON] behind an error means: docs/operations.md\n"
     "Example:\n"
     "  muster run examples/char_gpt.yaml";
 
@@ -88,7 +87,7 @@ CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::strin
 }
 
 void BuildCommandLine(CLI::App& app, Session& session) {
-  app.description("muster trains neural networks with parameter servers.");
+  app.description("muster trains neural networks. Exit codes and [REASON]s: docs/operations.md");
   app.footer(kFooter);
   app.require_subcommand(1);
   app.add_option("--server", session.server, "Coordinator, HOST:PORT")->envname("MUSTER_SERVER");

@@ -91,10 +91,10 @@ class Kubernetes(unittest.TestCase):
         self.assertLessEqual(flags, set(re.findall(r"^ +--([a-z_]+) \(", told, re.MULTILINE)))
 
     def test_the_job_that_is_submitted_is_the_one_that_was_given(self):
-        objects = list(yaml.safe_load_all(render("jobset", "--insecure", "--set", "training.steps=7")))
+        objects = list(yaml.safe_load_all(render("jobset", "--insecure", "--set", "training.steps=777")))
         job = yaml.safe_load(objects[0]["data"]["job.yaml"])
         self.assertEqual((job["name"], job["training"]["steps"], job["data"]["text"]["path"]),
-                         ("char-gpt", 7, "/data/text.txt"))
+                         ("char-gpt", 777, "/data/text.txt"))
         counts = {role: count for role, count, _ in pods_of(objects[-1])}
         self.assertEqual(counts, {"coordinator": 1, "ps": 2, "worker": 4, "submit": 1})
 
