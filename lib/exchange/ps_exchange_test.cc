@@ -331,7 +331,8 @@ TEST(PsExchangeTest, AShardThatSpeaksForAnotherFailsTheJob) {
       ASSERT_EQ(ps.plan()->chunks(2 * kA + 1).shard(), 1);
       ps.shard(0).Claim(/*shard=*/-1, /*chunk=*/2 * kA + 1);
       const std::vector<float> before = worker.parameters[kA];
-      ASSERT_TRUE(PushParameter(*worker.exchange, kA, 0).ok());
+      // The answer to the first chunk may have failed the job before the second is pushed.
+      PushParameter(*worker.exchange, kA, 0).IgnoreError();
       status = worker.exchange->AwaitVersion(1);
       EXPECT_EQ(worker.parameters[kA], before) << "nothing of it was placed";
     }

@@ -37,7 +37,7 @@ TEST(TargetFor, ACoordinatorBeyondThisHostNeedsTlsOrConsent) {
   EXPECT_EQ(open->credentials, nullptr);
   const auto missing = TargetFor({.tls = "/nowhere"}, "muster-coordinator:7070");
   EXPECT_EQ(ReasonOf(missing.status()), "CERTIFICATE_FILES");
-  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nowhere/ca.crt"));
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nowhere/tls.crt"));
 }
 
 TEST(SecureTarget, ATokenIsNotSentInPlaintext) {
