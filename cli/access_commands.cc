@@ -263,9 +263,8 @@ void AddCerts(CLI::App& app, Session& session) {
   certs->require_subcommand(1);
 
   auto init = std::make_shared<InitOptions>();
-  CLI::App* command =
-      AddCommand(*certs, "init", "Make an authority: ca.crt and ca.key",
-                 "muster certs init --dir ~/muster-ca");
+  CLI::App* command = AddCommand(*certs, "init", "Make an authority: ca.crt and ca.key",
+                                 "muster certs init --dir ~/muster-ca");
   command->add_option("--dir", init->folder, "Where; default ./muster-ca");
   command->add_option("--name", init->name, "What it is called; default muster");
   command->add_option("--lifetime", init->lifetime, "Default 3650d");

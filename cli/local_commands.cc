@@ -155,8 +155,7 @@ void AddLocalCommands(CLI::App& app, Session& session) {
   up->add_option("--workers", options->workers, "Workers; default: 2")
       ->check(CLI::Range(1, 64).description(""));
   up->add_option("--devices", options->devices, "Of each worker: cpu, cpu:2");
-  up->add_flag("--observe", options->observe,
-               "Start Prometheus too, with alerts");
+  up->add_flag("--observe", options->observe, "Start Prometheus too, with alerts");
   up->callback([options, &session] { session.Fail(Up(*options)); });
 
   auto dir = std::make_shared<std::string>(DefaultLocalDir());

@@ -37,8 +37,9 @@ struct CoordinatorTarget {
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plaintext
 };
 
-// INVALID_ARGUMENT or UNAVAILABLE (reason "CERTIFICATE_FILES" or "TOKEN_FILE"): a file that is missing, is
-// named and what is wrong with it. Once per process: it watches the files on a thread of its own.
+// INVALID_ARGUMENT or UNAVAILABLE (reason "CERTIFICATE_FILES" or "TOKEN_FILE"): a file that is
+// missing, is named and what is wrong with it. Once per process: it watches the files on a thread
+// of its own.
 absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& address,
                                                const ClientSecurity& security);
 

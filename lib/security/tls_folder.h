@@ -39,9 +39,9 @@ class TlsServer {
   // Files are looked at again this long after the last look.
   static constexpr absl::Duration kLookInterval = absl::Seconds(1);
 
-  // UNAVAILABLE (reason "CERTIFICATE_FILES"): a file is not there, or cannot be read; INVALID_ARGUMENT
-  // (reason "CERTIFICATE_FILES"): it is no PEM, the key is another certificate's, the certificate is no
-  // coordinator's or has ended. The message names the file.
+  // UNAVAILABLE (reason "CERTIFICATE_FILES"): a file is not there, or cannot be read;
+  // INVALID_ARGUMENT (reason "CERTIFICATE_FILES"): it is no PEM, the key is another certificate's,
+  // the certificate is no coordinator's or has ended. The message names the file.
   static absl::StatusOr<std::unique_ptr<TlsServer>> Open(TlsFolder folder);
 
   // For the next connection. Files that have become faulty are passed over, with an error in the

@@ -24,7 +24,7 @@ enum class MessageKind : uint8_t {
   kNorms = 10,  // shard -> shard 0: what the trust ratios of `step` need of it
   kTrust = 11,  // shard 0 -> shard: f64 trust ratio of every parameter
   kState = 12,  // shard -> its backup: an array of `chunk` at version `step`
-  kHeld = 13,   // backup -> its shard, shard -> shard 0: `step` is held; shard 0 -> shard: everywhere
+  kHeld = 13,   // backup -> shard -> shard 0: `step` is held; shard 0 -> shard: everywhere
 };
 
 enum class WireDType : uint8_t { kNone = 0, kF32 = 1, kF16 = 2, kBf16 = 3 };

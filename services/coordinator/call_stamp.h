@@ -14,9 +14,9 @@ namespace muster {
 // frame with one more field (HPACK, RFC 7541, 6.2.3: a literal that is never indexed) follows it.
 // Nothing else of what passes is changed or understood.
 //
-// What it writes must not be a client's to write: see CallerStamp. A client can end its fields in the
-// middle of one, so that the door's becomes a part of that: its call is then without a stamp. Not
-// thread-safe.
+// What it writes must not be a client's to write: see CallerStamp. A client can end its fields in
+// the middle of one, so that the door's becomes a part of that: its call is then without a stamp.
+// Not thread-safe.
 class CallStamp {
  public:
   // Of one connection.
