@@ -29,8 +29,9 @@ grpc::Status AccessService::CreateToken(grpc::ServerContext* context,
         created.ok() ? absl::StrCat(created->token().id(), " ", request->holder())
                      : request->holder(),
         created.status());
-  if (created.ok()) *response = *std::move(created);
-  return ToGrpc(created.status());
+  if (!created.ok()) return ToGrpc(created.status());
+  *response = *std::move(created);
+  return grpc::Status::OK;
 }
 
 grpc::Status AccessService::ListTokens(grpc::ServerContext* context, const v1::ListTokensRequest*,
@@ -48,8 +49,9 @@ grpc::Status AccessService::RevokeToken(grpc::ServerContext* context,
   if (!caller.ok()) return ToGrpc(caller.status());
   auto revoked = tokens_->Revoke(request->id(), absl::Now());
   Audit(*caller, "RevokeToken", request->id(), revoked.status());
-  if (revoked.ok()) *response = *std::move(revoked);
-  return ToGrpc(revoked.status());
+  if (!revoked.ok()) return ToGrpc(revoked.status());
+  *response = *std::move(revoked);
+  return grpc::Status::OK;
 }
 
 }  // namespace muster

@@ -60,8 +60,15 @@ TEST(CallStamp, FieldsThatGoOnInOtherFramesAreStampedAtTheirEnd) {
 }
 
 TEST(CallStamp, PaddingAndTrailersAreLeftAlone) {
-  EXPECT_EQ(Stamped(Headers(Http2Frame::kEndHeaders | kPadded, 5, std::string("\x02") + "f\0\0")),
-            Headers(kPadded, 5, std::string("\x02") + "f\0\0") + Stamp(5));
+  EXPECT_EQ(Stamped(Headers(Http2Frame::kEndHeaders | kPadded, 5,
+                            std::string("\x02"
+                                        "f\0\0",
+                                        4))),
+            Headers(kPadded, 5,
+                    std::string("\x02"
+                                "f\0\0",
+                                4)) +
+                Stamp(5));
   const std::string trailers = Headers(Http2Frame::kEndHeaders | Http2Frame::kEndStream, 5);
   EXPECT_EQ(Stamped(Headers(Http2Frame::kEndHeaders, 5) + trailers),
             Headers(0, 5) + Stamp(5) + trailers);

@@ -92,8 +92,9 @@ grpc::Status CheckpointService::GetCheckpoint(grpc::ServerContext* context,
   const auto caller = access_->Check(*context, Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   auto checkpoint = coordinator_->GetCheckpoint(request->name());
-  if (checkpoint.ok()) *response = *std::move(checkpoint);
-  return ToGrpc(checkpoint.status());
+  if (!checkpoint.ok()) return ToGrpc(checkpoint.status());
+  *response = *std::move(checkpoint);
+  return grpc::Status::OK;
 }
 
 grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,

@@ -12,8 +12,9 @@ namespace {
 
 template <typename T>
 grpc::Status Answer(absl::StatusOr<T> result, T* response) {
-  if (result.ok()) *response = *std::move(result);
-  return ToGrpc(result.status());
+  if (!result.ok()) return ToGrpc(result.status());
+  *response = *std::move(result);
+  return grpc::Status::OK;
 }
 
 // One WatchJob stream; deletes itself when gRPC is done with it.
