@@ -555,6 +555,7 @@ void Dispatcher::Carry(const Start& start) {
   absl::StatusOr<PlanRequest> request = Prepare(start, record, origin, std::move(graph));
   std::shared_ptr<const v1::JobPlan> plan;
   absl::btree_map<std::string, PsMemory> memory;
+  absl::Status fault = request.status();
   if (request.ok()) {
     if (start.resumption) {
       Resume(*start.resumption, origin.first_step, evaluations_before, before, *request);
@@ -574,22 +575,20 @@ void Dispatcher::Carry(const Start& start) {
   }
   // What a job starts from is read once there is room for it: one that waits is planned again and
   // again.
-  const bool may_start = request.ok() && HasRoomNow(start, memory);
+  const bool may_start = fault.ok() && HasRoomNow(start, memory);
   if (may_start && !plan->restore().empty()) {
-    const absl::Status verified = Verify(start.number, record, origin);
-    if (!verified.ok()) request = verified;
+    fault = Verify(start.number, record, origin);
   }
 
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = FindUnchanged(turn, start);
-  if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(request.status())) return;
-  if (absl::IsResourceExhausted(request.status())) {  // the next Dispatch() tries again
-    LOG_EVERY_N(ERROR, 300) << record.name() << " cannot be started yet: " << request.status();
+  if (entry == nullptr || !AllAttached(start) || absl::IsCancelled(fault)) return;
+  if (absl::IsResourceExhausted(fault)) {  // the next Dispatch() tries again
+    LOG_EVERY_N(ERROR, 300) << record.name() << " cannot be started yet: " << fault;
     return;
   }
-  if (!request.ok()) {
-    entry->job.Fail(ReasonOf(request.status()), std::string(request.status().message()),
-                    registry_->Now());
+  if (!fault.ok()) {
+    entry->job.Fail(ReasonOf(fault), std::string(fault.message()), registry_->Now());
     turn.Perform(*entry);
     return;
   }
