@@ -29,7 +29,9 @@ struct Load {
   int64_t of_backups = 0;
   int64_t of_all = 0;
 
-  friend auto operator<=>(const Load&, const Load&) = default;
+  friend bool operator<(const Load& a, const Load& b) {
+    return std::tie(a.of_backups, a.of_all) < std::tie(b.of_backups, b.of_all);
+  }
 };
 
 class BackupLoads {
