@@ -81,9 +81,10 @@ class TlsTest : public ::testing::Test {
   }
   // Shakes hands, says "ping" and expects it back; whom the server takes the client for, or its
   // fault.
-  std::string Converse(TlsServer& server, const CertifiedKey* mine) {
+  std::string Converse(TlsServer& server, const CertifiedKey* mine, const char* groups = nullptr) {
     Ends ends = Pair();
     const auto context = Client(mine);
+    if (groups != nullptr) SSL_CTX_set1_groups_list(context.get(), groups);
     std::thread client([&] {
       std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), SSL_free);
       SSL_set_fd(ssl.get(), ends.client.get());
@@ -143,6 +144,15 @@ TEST_F(TlsTest, StrangersCertificatesAreRefused) {
   EXPECT_THAT(Converse(**server, &strange), HasSubstr("certificate"));
   EXPECT_THAT(Converse(**server, &ended), HasSubstr("expired"));
   EXPECT_THAT(Converse(**server, &server_own), HasSubstr("purpose")) << "it is for servers";
+}
+
+// A handshake over a finite field of 8192 bits takes the server a tenth of a second.
+TEST_F(TlsTest, WhatWouldCostTheServerMuchIsNotOffered) {
+  const auto server = TlsServer::Open(folder_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const CertifiedKey worker = Issue(authority_, {Role::kWorker, "w-1"});
+  EXPECT_THAT(Converse(**server, &worker, "ffdhe8192"), HasSubstr("no suitable key share"));
+  EXPECT_EQ(Converse(**server, &worker, "P-256"), "worker/w-1");
 }
 
 TEST_F(TlsTest, ANewCertificateCountsFromTheNextConnectionAndAFaultyOneNever) {

@@ -18,17 +18,16 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "lib/fleet/channel.h"
 #include "lib/security/certificate.h"
 #include "lib/security/tls_folder.h"
-#include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/coordinator_process.h"
+#include "services/coordinator/raw_call.h"
 
 namespace muster {
 namespace {
@@ -36,7 +35,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kDay = absl::Hours(24);
-constexpr auto kPatience = std::chrono::seconds(20);
 
 // What a method needs; "" for those that everybody may call.
 const std::map<std::string, std::string> kNeeds = {
@@ -133,29 +131,7 @@ class AccessTest : public ::testing::Test {
   static absl::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                            const std::string& request) {
     grpc::GenericStub stub(channel);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
-    grpc::CompletionQueue queue;
-    auto call = stub.PrepareCall(&context, method, &queue);
-    auto next = [&] {
-      void* tag;
-      bool ok = false;
-      queue.Next(&tag, &ok);
-      return ok;
-    };
-    call->StartCall(nullptr);
-    next();
-    const grpc::Slice bytes(request);
-    call->WriteLast(grpc::ByteBuffer(&bytes, 1), grpc::WriteOptions(), nullptr);
-    next();
-    grpc::ByteBuffer answer;
-    do {
-      call->Read(&answer, nullptr);
-    } while (next());
-    grpc::Status status;
-    call->Finish(&status, nullptr);
-    next();
-    return FromGrpc(status);
+    return CallRaw(stub, method, request);
   }
   static absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
                            const google::protobuf::MethodDescriptor& method, v1::Role role) {

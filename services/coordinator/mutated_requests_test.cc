@@ -2,7 +2,6 @@
 // answers, and goes on.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -15,15 +14,14 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/dynamic_message.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "lib/fleet/channel.h"
-#include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/coordinator_process.h"
+#include "services/coordinator/raw_call.h"
 
 namespace muster {
 namespace {
@@ -35,7 +33,6 @@ using google::protobuf::Reflection;
 
 constexpr int kThreads = 4;
 constexpr int kDepthMax = 7;
-constexpr auto kPatience = std::chrono::seconds(30);
 constexpr int64_t kResidentKilobytesMax = 1 << 20;
 
 // 100,000 by hand: docs/testing.md.
@@ -210,38 +207,6 @@ std::string MutatedRequest(const MethodDescriptor& method, Chance& chance) {
   return bytes;
 }
 
-absl::Status Call(grpc::GenericStub& stub, const MethodDescriptor& method,
-                  const std::string& request, bool abandon) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
-  grpc::CompletionQueue queue;
-  auto call = stub.PrepareCall(
-      &context, absl::StrCat("/", method.service()->full_name(), "/", method.name()), &queue);
-  auto next = [&] {
-    void* tag;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    return ok;
-  };
-  call->StartCall(nullptr);
-  next();
-  const grpc::Slice bytes(request);
-  call->WriteLast(grpc::ByteBuffer(&bytes, 1), grpc::WriteOptions(), nullptr);
-  next();
-  if (abandon) context.TryCancel();
-  grpc::ByteBuffer answer;
-  int answers = 0;
-  do {
-    // A watch of a job that waits never ends.
-    if (++answers > 3) context.TryCancel();
-    call->Read(&answer, nullptr);
-  } while (next());
-  grpc::Status status;
-  call->Finish(&status, nullptr);
-  next();
-  return FromGrpc(status);
-}
-
 TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
   const CoordinatorProcess coordinator(
       {absl::StrCat("--data_roots=", ::testing::TempDir()), "--ended_jobs_keep=100"});
@@ -266,7 +231,9 @@ TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
         const std::string request = MutatedRequest(method, chance);
         // What waits for a state that no job will have is abandoned: watches, checkpoints.
         const bool waits = method.name() == "WatchJob" || method.name() == "SaveCheckpoint";
-        const absl::Status status = Call(stub, method, request, waits || chance.OneIn(20));
+        const absl::Status status =
+            CallRaw(stub, absl::StrCat("/", method.service()->full_name(), "/", method.name()),
+                    request, waits || chance.OneIn(20));
         // Without a reason of ours it is gRPC that says so: nobody answered.
         ASSERT_FALSE(ReasonOf(status) == "UNAVAILABLE" || absl::IsDeadlineExceeded(status))
             << "seed " << seed << ", thread " << thread << ", request " << i << ": "
