@@ -53,7 +53,6 @@ InstalledShard::~InstalledShard() {
 }
 
 void InstalledShard::Retire() {
-  if (!retired_) retired_at_ = Clock::now();
   retired_ = true;
   shard_->Retire();
 }

@@ -63,7 +63,7 @@ class InstalledShard : public ShardOutput {
   // Its life ends: it takes and says nothing more, and waits to be idle.
   void Retire();
   bool retired() const { return retired_; }
-  Clock::time_point retired_at() const { return retired_at_; }
+  JobLinks::Patience& patience() { return patience_; }  // with who holds up the end of its life
 
   // A gradient of so many bytes, in its sender's generation. To be called before the shard is told.
   void CountPush(const WireHeader& header, size_t bytes);
@@ -122,7 +122,7 @@ class InstalledShard : public ShardOutput {
   std::vector<PeerId> shards_;   // of the same job, those that it agrees with on every step
   std::vector<PeerId> backup_ = {PeerId::kNone};
   bool retired_ = false;
-  Clock::time_point retired_at_;
+  JobLinks::Patience patience_;
   const std::shared_ptr<JobCounts> counts_;
   GateWait gate_wait_;
   // Of those that are pushed, the first of the model: it is the last that a worker has ready.

@@ -22,7 +22,8 @@ void JobLinks::Open(InstalledShard* shard) {
   generation_ = shard->plan().generation();
   shard_ = shard;
   shards_.push_back(shard);
-  released_at_.reset();
+  released_ = false;
+  patience_ = {};
   transport_->OpenSession(job_, generation_, token_);
   open_ = true;
 }
@@ -35,7 +36,7 @@ void JobLinks::ShardDestroyed(InstalledShard* shard) {
 void JobLinks::Release() {
   if (released()) return;
   shard_->Retire();
-  released_at_ = Clock::now();
+  released_ = true;
 }
 
 void JobLinks::Close() {

@@ -43,6 +43,17 @@ class JobLinks {
     bool greeted = false;  // has said HELLO
     bool breach = false;   // said what is not his to say, and is about to be cut off
   };
+  // Somebody is waited for, from when it is first asked whether that is for too long.
+  class Patience {
+   public:
+    bool IsOver(Clock::duration wait, Clock::time_point now) {
+      if (!since_) since_ = now;
+      return now >= *since_ + wait;
+    }
+
+   private:
+    std::optional<Clock::time_point> since_;
+  };
   // The links of all jobs of a thread.
   using Index = absl::flat_hash_map<PeerId, Link*>;
 
@@ -69,8 +80,8 @@ class JobLinks {
 
   // Retires the shard. Members are let in as before, and hear nothing.
   void Release();
-  bool released() const { return released_at_.has_value(); }
-  Clock::time_point released_at() const { return *released_at_; }
+  bool released() const { return released_; }
+  Patience& patience() { return patience_; }  // of a job that is released, with those connected
   // Lets nobody in any more.
   void Close();
   bool open() const { return open_; }
@@ -125,7 +136,8 @@ class JobLinks {
   InstalledShard* shard_ = nullptr;      // of that generation, until it is destroyed
   std::vector<InstalledShard*> shards_;  // it and earlier ones
   bool open_ = false;
-  std::optional<Clock::time_point> released_at_;
+  bool released_ = false;
+  Patience patience_;
   absl::node_hash_map<PeerId, Link> links_;
   std::array<std::byte, kDecisions * kDecisionBytesMax> decisions_;
   size_t next_decision_ = 0;

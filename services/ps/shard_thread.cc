@@ -1,83 +1,18 @@
 #include "services/ps/shard_thread.h"
 
-#include <glog/logging.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "lib/limits/limits.h"
-#include "lib/plan/parameter_table.h"
-#include "lib/shard/plan_credentials.h"
-#include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
 
 namespace muster {
 namespace {
 
 constexpr absl::Duration kWaitMax = absl::Seconds(10);  // everything that matters wakes us
-constexpr size_t kUnplacedMax =
-    1024;  // refusals in one turn; repeated and late pushes are all answered
-
-using Clock = InstalledShard::Clock;
-
-// What one shard of a job says to another: numbers with a place of their own.
-bool IsReport(MessageKind kind) {
-  using enum MessageKind;
-  return kind == kSquares || kind == kArrived || kind == kNorms || kind == kTrust || kind == kState;
-}
-
-// Whether one who is `role` may say such a thing to a shard of a ps. What shard 0 decides is its
-// own to say; a shard is the worker of its backup's session.
-bool MaySay(const LinkIdentity& who, MessageKind kind) {
-  switch (kind) {
-    case MessageKind::kHello:
-      return who.role == LinkRole::kWorker || who.role == LinkRole::kBackup;
-    case MessageKind::kPush:
-    case MessageKind::kFetch:
-      return who.role == LinkRole::kWorker;
-    case MessageKind::kState:
-      return who.role == LinkRole::kWorker && IsSessionOfBackup(who.job);
-    case MessageKind::kHeld:
-      return who.role == LinkRole::kShard || who.role == LinkRole::kBackup;
-    case MessageKind::kRefused:
-      return who.role == LinkRole::kBackup;
-    case MessageKind::kSquares:
-    case MessageKind::kArrived:
-    case MessageKind::kNorms:
-      return who.role == LinkRole::kShard && who.index != 0;
-    case MessageKind::kVerdict:
-    case MessageKind::kClosed:
-    case MessageKind::kTrust:
-      return who.role == LinkRole::kShard && who.index == 0;
-    case MessageKind::kParams:
-      return false;
-  }
-  return false;
-}
-
-std::string MemberOf(const LinkIdentity& who, const InstalledShard& shard) {
-  const int index = static_cast<int>(who.index);
-  switch (who.role) {
-    case LinkRole::kWorker:
-      return shard.plan().workers(index).member();
-    case LinkRole::kShard:
-      return shard.plan().shards(index).member();
-    case LinkRole::kBackup:
-      return shard.plan().shards(ToInt(shard.number())).backup().member();
-  }
-  return "";
-}
 
 }  // namespace
-
-// ---------------------------------------------------------------- life
 
 absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(TransportFactory factory,
                                                                 PsMetrics* metrics,
@@ -90,7 +25,7 @@ absl::StatusOr<std::unique_ptr<ShardThread>> ShardThread::Start(TransportFactory
 ShardThread::ShardThread(TransportFactory factory, PsMetrics* metrics, absl::Duration release_wait)
     : metrics_(metrics),
       counts_(metrics->AddShardThread()),
-      release_wait_(absl::ToChronoNanoseconds(release_wait)),
+      release_wait_(release_wait),
       mailbox_(limits::kMailboxMessagesMax,
                [this] {
                  mail_ = true;
@@ -118,19 +53,18 @@ absl::Status ShardThread::AwaitTransport() {
   return *made_;
 }
 
-absl::Status ShardThread::MakeTransport(const TransportFactory& factory) {
-  ASSIGN_OR_RETURN(transport_, factory());
-  transport_->SetReceiver(this);
-  address_ = transport_->address();
-  transport_name_ = transport_->name();
+absl::Status ShardThread::MakeLoop(const TransportFactory& factory) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, factory());
+  address_ = transport->address();
+  transport_name_ = transport->name();
+  loop_ = std::make_unique<ShardLoop>(std::move(transport), metrics_, &counts_, release_wait_);
   absl::MutexLock lock(&mu_);
-  awake_ = transport_.get();
+  awake_ = &loop_->transport();
   return absl::OkStatus();
 }
 
 void ShardThread::Run(const TransportFactory& factory) {
-  unplaced_.reserve(kUnplacedMax);
-  const absl::Status made = MakeTransport(factory);
+  const absl::Status made = MakeLoop(factory);
   {
     absl::MutexLock lock(&mu_);
     made_ = made;
@@ -143,21 +77,13 @@ void ShardThread::Run(const TransportFactory& factory) {
     absl::MutexLock lock(&mu_);
     awake_ = nullptr;
   }
-  for (const auto& installed : shards_) installed->Retire();  // returns leases
-  transport_.reset();  // before the memory that it may still be using
-  shards_.clear();
-  jobs_.clear();
+  loop_.reset();
 }
 
 void ShardThread::Serve() {
   while (!stopping_) {
     if (mail_.load(std::memory_order_acquire) && mail_.exchange(false)) RunCommands();
-    const int events = transport_->Progress();
-    AnswerUnplaced();
-    CutOffBreaches();
-    DestroyReleased();
-    LeaveReleased();
-    if (events == 0) transport_->Wait(kWaitMax);
+    if (loop_->Turn(ShardLoop::Clock::now()) == 0) loop_->transport().Wait(kWaitMax);
   }
 }
 
@@ -165,461 +91,33 @@ void ShardThread::RunCommands() {
   for (Command& command : mailbox_.TakeAll()) command();
 }
 
-void ShardThread::DestroyReleased() {
-  for (size_t i = 0; i < shards_.size();) {
-    InstalledShard& installed = *shards_[i];
-    if (installed.retired() && installed.shard().idle()) {
-      shards_.erase(shards_.begin() + static_cast<std::ptrdiff_t>(i));
-      continue;
-    }
-    if (installed.retired() && Clock::now() >= installed.retired_at() + release_wait_) {
-      installed.links().CutOff(installed);
-    }
-    ++i;
-  }
-}
-
-// Those whose job was released, once their owners have left, or after a while. Who is released
-// later than this shard would take an earlier end for its death.
-void ShardThread::LeaveReleased() {
-  for (size_t i = 0; i < jobs_.size();) {
-    JobLinks& links = *jobs_[i];
-    if (!links.released() || links.has_shards() ||
-        (!links.empty() && Clock::now() < links.released_at() + release_wait_)) {
-      ++i;
-      continue;
-    }
-    links.Close();
-    links.RemoveIf([](const Link&) { return true; });
-    jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
-  }
-}
-
-// Those that members of the job are let in to; null: there are none.
-JobLinks* ShardThread::FindLinks(uint64_t job) {
-  const auto found = std::ranges::find_if(
-      jobs_, [job](const auto& links) { return links->job() == job && links->open(); });
-  return found == jobs_.end() ? nullptr : found->get();
-}
-
-// The links of the generations before pass on to the plan's, unless it has another token.
-JobLinks& ShardThread::LinksFor(const v1::JobPlan& plan, const SessionToken& token) {
-  if (JobLinks* const before = FindLinks(plan.job_number())) {
-    if (before->token() == token && before->generation() < plan.generation()) return *before;
-    before->Release();
-    before->Close();
-  }
-  return *jobs_.emplace_back(
-      std::make_unique<JobLinks>(transport_.get(), &links_, plan.job_number(), token));
-}
-
-// ---------------------------------------------------------------- commands
-
 void ShardThread::Install(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
                           ShardProgress* progress) {
   const ShardIndex number = shard->shard();
   const bool posted = mailbox_.Post([this, shard = std::move(shard), listener, progress]() mutable {
-    Admit(std::move(shard), listener, progress);
+    loop_->Install(std::move(shard), listener, progress);
   });
   if (!posted) listener->ShardInstalled(number, absl::CancelledError("the process is ending"));
 }
 
-void ShardThread::Admit(std::unique_ptr<ParameterShard> shard, ShardListener* listener,
-                        ShardProgress* progress) {
-  const ShardIndex number = shard->shard();
-  // The threads that prepare two generations of a job do not wait for each other.
-  const JobLinks* const there = FindLinks(shard->plan().job_number());
-  if (there != nullptr && !there->released() && there->generation() >= shard->plan().generation()) {
-    return listener->ShardInstalled(number, absl::FailedPreconditionError(absl::StrCat(
-                                                "generation ", there->generation(), " of ",
-                                                shard->plan().job(), " is here already")));
-  }
-  InstalledShard::Registrations registrations;
-  for (const absl::Span<std::byte> memory : shard->memory()) {
-    if (memory.empty()) continue;
-    auto registered = transport_->RegisterMemory(memory);
-    if (!registered.ok()) return listener->ShardInstalled(number, registered.status());
-    registrations.push_back(*std::move(registered));
-  }
-  const v1::JobPlan& plan = shard->plan();
-  const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, number);
-  if (!credentials.ok()) return listener->ShardInstalled(number, credentials.status());
-  JobLinks& links = LinksFor(plan, credentials->token);
-  const InstalledShard::Environment environment{transport_.get(), metrics_, &counts_};
-  InstalledShard& installed = *shards_.emplace_back(std::make_unique<InstalledShard>(
-      environment, std::move(shard), listener, progress, std::move(registrations), &links));
-  links.Open(&installed);
-  listener->ShardInstalled(number, absl::OkStatus());
-}
-
-// Where shards agree on every step, by way of shard 0, every other one has a link to it. When the
-// job starts all of them are there to be connected to, and none needs the links of the generation
-// before. These are not renamed: a report may overtake the HELLO before it, and a shard waits for
-// no answer.
-void ShardThread::ConnectToFirstShard(InstalledShard& installed) {
-  const v1::JobPlan& plan = installed.plan();
-  const bool agree = StepsAreJudged(plan.spec().training()) ||
-                     plan.spec().sync().backup_workers() > 0 || IsReplicated(plan);
-  const ShardIndex self = installed.number();
-  if (!agree || self == kFirstShard || IsOfBackup(plan)) return;
-  if (installed.PeerAt({LinkRole::kShard, 0}) != PeerId::kNone) return;
-  const absl::StatusOr<LinkCredentials> credentials =
-      CredentialsFor(SessionOf(plan, kFirstShard), plan, self);
-  CHECK(credentials.ok()) << credentials.status();
-  const absl::StatusOr<PeerId> peer = transport_->Connect(plan.shards(0).address(), *credentials);
-  if (!peer.ok()) {
-    return installed.listener().ShardFailed(
-        self, WithReason(Annotate(peer.status(), "the address of shard 0"), "PS_UNREACHABLE"),
-        plan.shards(0).member());
-  }
-  LinkIdentity first = credentials->self;
-  first.index = 0;
-  installed.links().Add(*peer, first);
-}
-
-// A shard is connected to its backup as the only worker of that one's session.
-void ShardThread::ConnectToBackup(InstalledShard& installed) {
-  const v1::JobPlan& plan = installed.plan();
-  const ShardIndex self = installed.number();
-  if (!HasBackup(plan, self)) return;
-  if (installed.PeerAt({LinkRole::kBackup, 0}) != PeerId::kNone) return;
-  const v1::PlanBackup& backup = plan.shards(ToInt(self)).backup();
-  const absl::StatusOr<LinkCredentials> credentials =
-      CredentialsFor(SessionOfBackup(plan, self), plan, Rank(0));
-  CHECK(credentials.ok()) << credentials.status();
-  const absl::StatusOr<PeerId> peer = transport_->Connect(backup.address(), *credentials);
-  if (!peer.ok()) {
-    return installed.listener().ShardFailed(
-        self,
-        WithReason(Annotate(peer.status(), "the address of the shard's backup"), "PS_UNREACHABLE"),
-        backup.member());
-  }
-  LinkIdentity who = credentials->self;
-  who.role = LinkRole::kBackup;
-  installed.links().Add(*peer, who);
-  transport_->Send(*peer,
-                   {.kind = MessageKind::kHello,
-                    .generation = plan.generation(),
-                    .job = who.job,
-                    .step = plan.first_step(),
-                    .chunk = static_cast<uint32_t>(self)},
-                   {}, nullptr);
-}
-
-void ShardThread::ForShard(uint64_t job, uint32_t generation,
-                           absl::AnyInvocable<void(InstalledShard&)> action) {
-  mailbox_.Post([this, job, generation, action = std::move(action)]() mutable {
-    if (InstalledShard* installed = Find(job, generation)) action(*installed);
-  });
-}
-
 void ShardThread::StartJob(uint64_t job, uint32_t generation, int64_t total_steps) {
-  ForShard(job, generation, [this, generation, total_steps](InstalledShard& installed) {
-    installed.links().RemoveIf([generation](const Link& link) {
-      return link.who.role != LinkRole::kWorker && link.who.generation < generation;
-    });
-    ConnectToFirstShard(installed);
-    ConnectToBackup(installed);
-    installed.shard().Start(total_steps);
-  });
+  mailbox_.Post([=, this] { loop_->StartJob(job, generation, total_steps); });
 }
 
 void ShardThread::TakeSnapshot(uint64_t job, uint32_t generation, uint64_t id, int64_t step) {
-  ForShard(job, generation,
-           [id, step](InstalledShard& installed) { installed.shard().TakeSnapshot(id, step); });
+  mailbox_.Post([=, this] { loop_->TakeSnapshot(job, generation, id, step); });
 }
 
 void ShardThread::SnapshotWritten(uint64_t job, uint32_t generation, uint64_t id, int64_t step) {
-  ForShard(job, generation,
-           [id, step](InstalledShard& installed) { installed.shard().SnapshotWritten(id, step); });
-}
-
-void ShardThread::Release(uint64_t job, uint32_t generation) {
-  ForShard(job, generation, [](InstalledShard& installed) { installed.links().Release(); });
+  mailbox_.Post([=, this] { loop_->SnapshotWritten(job, generation, id, step); });
 }
 
 void ShardThread::Halt(uint64_t job, uint32_t generation) {
-  ForShard(job, generation, [](InstalledShard& installed) {
-    installed.links().Release();
-    installed.links().CutOffAll();
-  });
+  mailbox_.Post([=, this] { loop_->Halt(job, generation); });
 }
 
-// ---------------------------------------------------------------- messages
-
-InstalledShard* ShardThread::Find(uint64_t job, uint32_t generation) {
-  for (const auto& installed : shards_) {
-    if (installed->Is(job, generation) && !installed->retired()) return installed.get();
-  }
-  return nullptr;
-}
-
-void ShardThread::PeerJoined(PeerId peer, const LinkIdentity& who) {
-  JobLinks* const links = FindLinks(who.job);
-  const RefusalReason refusal =
-      links == nullptr ? RefusalReason::kUnknownJob : links->Join(peer, who);
-  if (refusal == RefusalReason::kNone) return;
-  LOG_EVERY_T(WARNING, 1) << "turning away " << NameOf(who) << ": " << RefusalReasonName(refusal);
-  metrics_->refused(refusal).Increment();
-  transport_->Disconnect(peer);
-}
-
-// Who speaks, where he may say that: what a header says of job and sender is believed only where it
-// is the link's own. Others are cut off after Progress(). In another generation than the link's its
-// owner may have another rank: what he says there is refused, or is the HELLO that renames him.
-ShardThread::Link* ShardThread::SenderOf(PeerId from, const WireHeader& header) {
-  const auto found = links_.find(from);
-  if (found == links_.end()) return nullptr;
-  Link& link = *found->second;
-  if (link.breach) return nullptr;
-  if (header.job == link.who.job &&
-      (header.rank == link.who.index || header.generation != link.who.generation) &&
-      MaySay(link.who, header.kind)) {
-    return &link;
-  }
-  link.breach = true;
-  breaches_.push_back(from);
-  metrics_->refused(RefusalReason::kBadHeader).Increment();
-  LOG_EVERY_T(WARNING, 1) << "cutting off " << NameOf(link.who) << ", who sent a message of kind "
-                          << static_cast<int>(header.kind) << " as number " << header.rank
-                          << " of job " << header.job << ": nobody in that place does";
-  return nullptr;
-}
-
-PayloadPlace ShardThread::PlacePayload(PeerId from, const WireHeader& header) {
-  Link* const link = SenderOf(from, header);
-  if (link == nullptr) return {};
-  if (header.kind == MessageKind::kClosed) {
-    if (link->job->Addressed(*link, header) == nullptr) return {};
-    return link->job->PlaceDecision(header.length);
-  }
-  if (IsReport(header.kind)) return PlaceReport(*link, header);
-  ParameterShard::Placement placement{.refusal = RefusalReason::kBadHeader};
-  if (header.kind == MessageKind::kPush) {
-    placement.refusal = link->job->Judge(*link, header);
-    if (placement.refusal == RefusalReason::kNone) {
-      placement = link->job->shard()->shard().PlacePush(header);
-    }
-  }
-  if (!placement.memory.empty()) return {placement.memory, placement.in_place};
-  if (placement.repeat) metrics_->duplicate_pushes.Increment();
-  if (placement.refusal != RefusalReason::kNone) metrics_->refused(placement.refusal).Increment();
-  if (placement.refusal == RefusalReason::kNone || unplaced_.size() < kUnplacedMax) {
-    unplaced_.push_back({from, header, placement.refusal});
-  }
-  return {};
-}
-
-void ShardThread::AnswerUnplaced() {
-  for (const UnplacedMessage& message : unplaced_) {
-    const auto found = links_.find(message.from);
-    if (found == links_.end()) continue;
-    const Link& link = *found->second;
-    if (message.refusal != RefusalReason::kNone) {
-      SendRefusal(link, message.header, message.refusal);
-    } else if (link.job->Judge(link, message.header) == RefusalReason::kNone) {
-      link.job->shard()->shard().AnswerRepeat(message.header);
-    }
-  }
-  unplaced_.clear();
-}
-
-void ShardThread::CutOffBreaches() {
-  for (const PeerId peer : breaches_) {
-    const auto link = links_.find(peer);
-    if (link != links_.end()) link->second->job->Remove(*link->second);
-  }
-  breaches_.clear();
-}
-
-void ShardThread::Received(PeerId from, const WireHeader& header,
-                           absl::Span<const std::byte> payload, PayloadLease lease) {
-  Link* const link = SenderOf(from, header);
-  if (link == nullptr) return;
-  switch (header.kind) {
-    case MessageKind::kHello:
-      return link->who.role == LinkRole::kBackup ? ReceivedFromBackup(*link, header)
-                                                 : Greet(*link, header);
-    case MessageKind::kHeld:
-      return ReceivedHeld(*link, header);
-    case MessageKind::kRefused:
-      return ReceivedFromBackup(*link, header);
-    case MessageKind::kPush:
-      return ReceivedPush(*link, header, payload, std::move(lease));
-    case MessageKind::kFetch:
-      return ReceivedFetch(*link, header);
-    case MessageKind::kSquares:
-    case MessageKind::kArrived:
-    case MessageKind::kNorms:
-    case MessageKind::kTrust:
-    case MessageKind::kState:
-      return ReceivedReport(*link, header, payload);
-    case MessageKind::kVerdict:
-    case MessageKind::kClosed:
-      return ReceivedDecision(*link, header, payload);
-    case MessageKind::kParams:
-      break;  // nobody may say that here
-  }
-}
-
-// A decision's place is nobody's.
-void ShardThread::PayloadLost(PeerId from, const WireHeader& header) {
-  const auto found = links_.find(from);
-  if (found == links_.end() || header.kind == MessageKind::kClosed) return;
-  ParameterShard& shard = found->second->job->Placed(header).shard();
-  if (header.kind == MessageKind::kPush) {
-    shard.PushLost(header);
-  } else if (header.kind == MessageKind::kArrived) {
-    shard.RanksLost(header);
-  } else if (header.kind == MessageKind::kState) {
-    shard.StateLost(header);
-  } else {
-    shard.ScalarsLost(header);
-  }
-}
-
-void ShardThread::ReceivedPush(const Link& link, const WireHeader& header,
-                               absl::Span<const std::byte> payload, PayloadLease lease) {
-  if (payload.empty()) {
-    const RefusalReason refusal = link.job->Judge(link, header);
-    return Refuse(link, header,
-                  refusal != RefusalReason::kNone ? refusal : RefusalReason::kWrongLength);
-  }
-  counts_.pushes.Add(1);
-  counts_.push_bytes.Add(static_cast<int64_t>(payload.size()));
-  InstalledShard& installed = link.job->Placed(header);
-  installed.CountPush(header, payload.size());
-  const RefusalReason refusal = installed.shard().PushArrived(header, payload, std::move(lease));
-  if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
-}
-
-void ShardThread::ReceivedFetch(const Link& link, const WireHeader& header) {
-  RefusalReason refusal = link.job->Judge(link, header);
-  if (refusal == RefusalReason::kNone) refusal = link.job->shard()->shard().Fetch(header);
-  if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
-}
-
-// What one shard says to another is not answered when it is wrong: shards of one job agree.
-
-absl::Span<std::byte> ShardThread::PlaceReport(const Link& link, const WireHeader& header) {
-  absl::Span<std::byte> place;
-  if (InstalledShard* const installed = link.job->Addressed(link, header)) {
-    ParameterShard& shard = installed->shard();
-    place = header.kind == MessageKind::kArrived ? shard.PlaceRanks(header)
-            : header.kind == MessageKind::kState ? shard.PlaceState(header)
-                                                 : shard.PlaceScalars(header);
-  }
-  if (place.empty()) metrics_->refused(RefusalReason::kWrongStep).Increment();
-  return place;
-}
-
-void ShardThread::ReceivedReport(const Link& link, const WireHeader& header,
-                                 absl::Span<const std::byte> payload) {
-  if (payload.empty()) return metrics_->refused(RefusalReason::kWrongLength).Increment();
-  ParameterShard& shard = link.job->Placed(header).shard();
-  if (header.kind == MessageKind::kState) return shard.StateArrived(header);
-  return header.kind == MessageKind::kArrived ? shard.RanksArrived(header)
-                                              : shard.ScalarsArrived(header);
-}
-
-// It greets, or refuses what it is sent: then it is not what the plan says, and holds nothing.
-void ShardThread::ReceivedFromBackup(const Link& link, const WireHeader& header) {
-  InstalledShard* const installed = link.job->Addressed(link, header);
-  if (installed == nullptr) return;
-  if (header.kind == MessageKind::kHello) return installed->shard().BackupConnected();
-  const std::string& member =
-      installed->plan().shards(ToInt(installed->number())).backup().member();
-  installed->listener().ShardFailed(
-      installed->number(),
-      WithReason(absl::InternalError(absl::StrCat(
-                     "the shard's backup on ", member, " has refused step ", header.step,
-                     " of chunk ", header.chunk, ": ", RefusalReasonName(header.reason))),
-                 "PS_PROTOCOL"),
-      member);
-}
-
-void ShardThread::ReceivedHeld(const Link& link, const WireHeader& header) {
-  InstalledShard* const installed = link.job->Addressed(link, header);
-  if (installed == nullptr) return metrics_->refused(RefusalReason::kUnknownJob).Increment();
-  return link.who.role == LinkRole::kBackup ? installed->shard().BackupHolds(header)
-                                            : installed->shard().BackupsHold(header);
-}
-
-void ShardThread::ReceivedDecision(const Link& link, const WireHeader& header,
-                                   absl::Span<const std::byte> payload) {
-  RefusalReason refusal = RefusalReason::kUnknownJob;
-  if (InstalledShard* const installed = link.job->Addressed(link, header)) {
-    refusal = header.kind == MessageKind::kVerdict ? installed->shard().VerdictArrived(header)
-                                                   : installed->shard().StepClosed(header, payload);
-  }
-  if (refusal != RefusalReason::kNone) metrics_->refused(refusal).Increment();
-}
-
-void ShardThread::Greet(Link& link, const WireHeader& header) {
-  if (const RefusalReason refusal = link.job->Judge(link, header);
-      refusal != RefusalReason::kNone) {
-    return Refuse(link, header, refusal);
-  }
-  link.job->Greet(link, header);
-  InstalledShard& installed = *link.job->shard();
-  installed.SendTo(Rank(header.rank),
-                   {.kind = MessageKind::kHello,
-                    .generation = header.generation,
-                    .job = header.job,
-                    .chunk = header.chunk,
-                    .rank = header.rank},
-                   {}, nullptr);
-  metrics_->ShowLink(installed.plan().job(), installed.plan().workers(header.rank).member(),
-                     transport_->Describe(link.peer));
-}
-
-void ShardThread::Refuse(const Link& link, const WireHeader& header, RefusalReason reason) {
-  metrics_->refused(reason).Increment();
-  SendRefusal(link, header, reason);
-}
-
-// Only to a worker that was greeted, and that has not been released with its job.
-void ShardThread::SendRefusal(const Link& link, const WireHeader& header, RefusalReason reason) {
-  if (link.who.role != LinkRole::kWorker || link.job->released() || !link.greeted) return;
-  WireHeader refusal = header;
-  refusal.kind = MessageKind::kRefused;
-  refusal.dtype = WireDType::kNone;
-  refusal.codec = WireCodec::kRaw;
-  refusal.reason = reason;
-  refusal.length = 0;
-  refusal.scalar = 0;
-  transport_->Send(link.peer, refusal, {}, nullptr);
-}
-
-void ShardThread::PeerLost(PeerId peer, const absl::Status& why) {
-  const auto found = links_.find(peer);
-  if (found == links_.end()) return transport_->Disconnect(peer);
-  const Link& link = *found->second;
-  const LinkIdentity who = link.who;
-  // Null: nothing of what is here now depends on him.
-  InstalledShard* const shard =
-      who.generation == link.job->generation() ? link.job->shard() : nullptr;
-  link.job->Remove(link);
-  if (shard == nullptr) return;
-  InstalledShard& installed = *shard;
-  const v1::JobPlan& plan = installed.plan();
-  const std::string member = MemberOf(who, installed);
-  const std::string name =
-      who.role == LinkRole::kWorker  ? absl::StrCat(member, " (rank ", who.index, ")")
-      : who.role == LinkRole::kShard ? absl::StrCat("shard ", who.index, " of ", member)
-                                     : absl::StrCat("its backup on ", member);
-  LOG(WARNING) << plan.job() << ", " << (IsOfBackup(plan) ? "backup of shard " : "shard ")
-               << installed.number() << ": lost " << name << ": " << why.message();
-  if (installed.shard().finished()) return;
-  if (who.role == LinkRole::kWorker) {
-    return installed.listener().LinkLost(installed.number(), member);
-  }
-  // No step can be agreed on any more, and nobody connects again.
-  installed.listener().ShardFailed(
-      installed.number(),
-      WithReason(absl::UnavailableError(absl::StrCat("lost ", name, ": ", why.message())),
-                 "PS_UNREACHABLE"),
-      member);
+void ShardThread::Release(uint64_t job, uint32_t generation) {
+  mailbox_.Post([=, this] { loop_->Release(job, generation); });
 }
 
 }  // namespace muster
