@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what is missing, builds everything and runs every test. Ends with one line: N passed, N failed, N skipped.
 # `--fast`: unit tests only, of those that take seconds; builds what they need. A test that starts a cluster is tagged
-# "exclusive", one that takes longer "slow" (docs/testing.md).
+# "cluster", one that must run alone "exclusive", one that takes longer "slow" (docs/testing.md).
 # Other arguments go to `bazel test` (--config=asan, a target, ...).
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ targets=(//...)
 arguments=()
 for argument in "$@"; do
   case $argument in
-    --fast) arguments+=(--test_tag_filters=-exclusive,-slow --build_tests_only) ;;
+    --fast) arguments+=(--test_tag_filters=-cluster,-exclusive,-slow --build_tests_only) ;;
     //*) targets=() ; arguments+=("$argument") ;;
     *) arguments+=("$argument") ;;
   esac
