@@ -553,6 +553,30 @@ TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameMeansThatTheOldOneIsLost) {
   EXPECT_THAT(Get().message(), HasSubstr("w-1"));
 }
 
+// What a coordinator plans lies in its store; who was planned with may be another process by the
+// time that it is back.
+TEST_F(CoordinatorTest, AProcessThatIsNewAfterARestartIsNotTheOneOfThePlan) {
+  Create();
+  Pass(absl::Milliseconds(500));
+  ASSERT_EQ(Get().state(), v1::PREPARING) << Get().message();
+
+  Restart();
+  FakeMember& member = members_.at("p-0");
+  member.hello.set_incarnation("p-0-2");
+  member.hello.set_addresses(0, "another address of p-0");
+  member.hello.clear_ordinal();
+  member.hello.clear_cluster();
+  member.hello.clear_term();
+  for (auto& [name, process] : members_) Attach(process);
+  for (int i = 0; i < 8; ++i) Exchange(absl::Seconds(1));
+
+  EXPECT_EQ(Get().state(), v1::RUNNING) << Get().message();
+  for (const v1::PlanShard& shard : members_.at("w-0").plans.at("line-1").shards()) {
+    if (shard.member() != "p-0") continue;
+    EXPECT_EQ(shard.address(), "another address of p-0");
+  }
+}
+
 // Seen in life: one false hello took the real worker out of the fleet until it was restarted.
 TEST_F(CoordinatorTest, AFalseHelloHarmsNobody) {
   CreateRunning();

@@ -59,6 +59,7 @@ absl::StatusOr<Fleet::Arrival> Fleet::Attach(const v1::Hello& hello,
                   .replaces_member = kind == LeaseTable::Arrival::kReplaced,
                   .ordinal = leases_.Find(member)->ordinal};
   arrival.is_first = arrival.ordinal != hello.ordinal();
+  arrival.is_newcomer = arrival.is_first && kind == LeaseTable::Arrival::kNew;
   if (arrival.displaced != nullptr) {
     arrival.displaced->Close(
         WithReason(absl::FailedPreconditionError(

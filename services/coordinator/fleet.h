@@ -37,6 +37,9 @@ class Fleet {
     std::shared_ptr<Attachment> attachment;  // the welcome is its first directive
     std::shared_ptr<Attachment> displaced;   // an older stream of this name, closed; or null
     bool replaces_member = false;            // by another process: what that one did is lost
+    // Nobody of its name is known, and no coordinator has heard of this process: whom the store
+    // has plans with was another one.
+    bool is_newcomer = false;
     uint64_t ordinal = 0;
     bool is_first = false;  // of this process: its ordinal is new
   };

@@ -64,6 +64,14 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
     }
     if (arrival.replaces_member) {
       LoseMember(turn, hello.member(), "a new process has taken its place");
+    } else if (arrival.is_newcomer) {
+      for (JobRegistry::Entry* entry : turn.Active()) {
+        entry->job.MemberLost(hello.member(),
+                              "it ended while there was no coordinator, and a new process has "
+                              "taken its place",
+                              registry().Now());
+        turn.Perform(*entry);
+      }
     }
     LOG(INFO) << hello.member() << " attached (" << v1::Role_Name(hello.role()) << ", "
               << hello.host() << ", pid " << hello.pid() << ")";
