@@ -1,0 +1,418 @@
+#include "tests/sim/fleet_simulation.h"
+
+#include <glog/logging.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/types/span.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/status/status.h"
+#include "lib/telemetry/metrics.h"
+#include "lib/transport/inprocess_transport.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/job.pb.h"
+#include "services/coordinator/coordinator.h"
+#include "services/coordinator/job.h"
+#include "services/ps/ps_metrics.h"
+#include "tests/sim/simulated_member.h"
+#include "tests/sim/simulated_ps.h"
+#include "tests/sim/simulated_time.h"
+#include "tests/sim/simulated_worker.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kJob[] = "sim-1";
+constexpr int64_t kSteps = 24;
+// I10: so long after the last fault has healed, or the last step, there is another step.
+constexpr absl::Duration kProgressMax = absl::Seconds(10);
+constexpr absl::Duration kEndMax = absl::Minutes(10);
+
+v1::JobSpec SpecOf(const FleetSimulation& options) {
+  v1::JobSpec spec;
+  CHECK(google::protobuf::TextFormat::ParseFromString(
+      R"pb(
+        name: "sim"
+        model {
+          zoo {
+            name: "mlp"
+            args {
+              fields {
+                key: "inputs"
+                value { number_value: 16 }
+              }
+              fields {
+                key: "hidden"
+                value { string_value: "32" }
+              }
+              fields {
+                key: "classes"
+                value { number_value: 4 }
+              }
+            }
+          }
+        }
+        data {
+          synthetic { samples: 64 }
+          batch_size: 8
+        }
+        training { optimizer { adamw { learning_rate: 0.01 } } }
+        resources {
+          workers { min: 1 max: 2 }
+          ps: 2
+        }
+        checkpoint { every_steps: 7 keep_last: 2 }
+        restart { max_restarts: 1000 }
+        chunk_bytes: 1024
+      )pb",
+      &spec));
+  spec.mutable_training()->set_steps(kSteps);
+  if (options.judged) spec.mutable_training()->mutable_clip()->set_global_norm(2);
+  if (options.replicated) spec.mutable_resources()->set_ps_replication(2);
+  return spec;
+}
+
+// For all processes of all runs: nobody looks at the numbers.
+PsMetrics& SharedPsMetrics() {
+  static auto* const metrics = new Metrics;
+  static auto* const ps = new PsMetrics(*metrics);
+  return *ps;
+}
+
+class Simulation : public SimulatedWorld {
+ public:
+  Simulation(const FleetSimulation& options, Trajectory& trajectory)
+      : options_(options), trajectory_(trajectory), time_(options.seed) {
+    for (const char* name : {"ps-0", "ps-1", "ps-2"}) {
+      members_.push_back(std::make_unique<SimulatedPs>(this, name, &SharedPsMetrics()));
+    }
+    for (const char* name : {"worker-0", "worker-1", "worker-2"}) {
+      members_.push_back(std::make_unique<SimulatedWorker>(this, name));
+    }
+  }
+  ~Simulation() override {
+    for (const auto& member : members_) member->Kill(/*with_host=*/true);
+    members_.clear();
+  }
+
+  FleetSimulation::Outcome Run() {
+    fs::create_directories(options_.folder);
+    StartCoordinator();
+    for (const auto& member : members_) member->StartProcess();
+    AtCoordinator([this](Coordinator& coordinator) {
+      v1::CreateJobRequest request;
+      *request.mutable_spec() = SpecOf(options_);
+      const auto job = coordinator.CreateJob(request);
+      CHECK(job.ok()) << job.status();
+    });
+    healed_ = time_.now();
+    for (int i = 0; i < options_.faults; ++i) {
+      time_.After(time_.Between(absl::ZeroDuration(), absl::Seconds(15)), [this] { Harm(); });
+    }
+    Tick();
+    while (!over_ && outcome_.violations.empty() && time_.Next()) {
+    }
+    if (outcome_.violations.empty()) CheckEnd();
+    return std::move(outcome_);
+  }
+
+ private:
+  // ---- SimulatedWorld
+
+  SimulatedTime& time() override { return time_; }
+  InProcessNetwork& network() override { return network_; }
+  Trajectory& trajectory() override { return trajectory_; }
+  int coordinator_life() const override { return coordinator_life_; }
+  std::set<std::shared_ptr<ShardUpload>>& uploads() override { return uploads_; }
+
+  bool AtCoordinator(const std::function<void(Coordinator&)>& what) override {
+    if (coordinator_ == nullptr) return false;
+    what(*coordinator_);
+    coordinator_->Settle();
+    for (const auto& member : members_) {
+      if (member->running()) member->TakeDirectives();
+    }
+    CheckJob();
+    return true;
+  }
+
+  void Stir() override {
+    for (size_t i = 0; i < members_.size(); ++i) Look(i);
+  }
+
+  void Advanced() override {
+    if (time_.now() > healed_) {
+      outcome_.longest_pause =
+          std::max(outcome_.longest_pause, time_.now() - std::max(healed_, advanced_));
+    }
+    advanced_ = time_.now();
+  }
+
+  void Log(const std::string& what) override {
+    outcome_.log.push_back(absl::StrCat(
+        absl::FormatDuration(time_.now() - absl::FromUnixSeconds(1'700'000'000)), ": ", what));
+  }
+
+  void Violated(const std::string& what) override {
+    Log(what);
+    outcome_.violations.push_back(what);
+  }
+
+  // ---- what goes on
+
+  // Members look at their links one after the other, in an order that is left to chance.
+  void Look(size_t member) {
+    if (std::exchange(looking_[member], true)) return;
+    time_.After(time_.Between(absl::Microseconds(20), absl::Milliseconds(2)), [this, member] {
+      looking_[member] = false;
+      if (members_[member]->LookAtLinks()) Stir();
+    });
+  }
+
+  void Tick() {
+    AtCoordinator([](Coordinator& coordinator) { coordinator.Tick(); });
+    ++ticks_;
+    if (ticks_ % 5 == 0) Stir();  // for those who wait for a while to be over
+    for (size_t i = 0; i < members_.size(); ++i) RestartWhenGone(i);
+    if (over_) return;
+    const absl::Duration pause = time_.now() - std::max(healed_, advanced_);
+    if (pause > kProgressMax) {
+      Violated(absl::StrCat("I10: no step for ", absl::FormatDuration(pause),
+                            " though nothing is wrong"));
+    }
+    if (time_.now() - absl::FromUnixSeconds(1'700'000'000) > kEndMax) Violated("I10: no end");
+    time_.After(Coordinator::kTickInterval, [this] { Tick(); });
+  }
+
+  void RestartWhenGone(size_t member) {
+    if (members_[member]->running() || std::exchange(restarting_[member], true)) return;
+    const absl::Duration pause = time_.Between(absl::Milliseconds(100), absl::Seconds(6));
+    HealsIn(pause);
+    time_.After(pause, [this, member] {
+      restarting_[member] = false;
+      members_[member]->StartProcess();
+    });
+  }
+
+  void HealsIn(absl::Duration duration) { healed_ = std::max(healed_, time_.now() + duration); }
+
+  void StartCoordinator() {
+    metrics_ = std::make_unique<Metrics>();
+    auto opened = Coordinator::Open({.state_dir = options_.folder + "/state",
+                                     .metrics = metrics_.get(),
+                                     .clock = [this] { return time_.now(); }});
+    CHECK(opened.ok()) << opened.status();
+    coordinator_ = *std::move(opened);
+    Log(absl::StrCat("the coordinator starts, term ", coordinator_->term()));
+  }
+
+  // What it was about to say is lost; what it has stored is not.
+  void CrashCoordinator() {
+    if (coordinator_ == nullptr) return;
+    Log("the coordinator is killed");
+    for (const auto& member : members_) member->CoordinatorDied();
+    uploads_.clear();
+    coordinator_.reset();
+    ++coordinator_life_;
+    const absl::Duration pause = time_.Between(absl::Milliseconds(100), absl::Seconds(4));
+    HealsIn(pause + absl::Seconds(2));  // members try again every two seconds
+    time_.After(pause, [this] { StartCoordinator(); });
+  }
+
+  // ---- faults
+
+  SimulatedMember& AnyPs() { return *members_[time_.Below(3)]; }
+  SimulatedMember& AnyWorker() { return *members_[3 + time_.Below(3)]; }
+  SimulatedMember& Anybody() { return *members_[time_.Below(6)]; }
+
+  void Harm() {
+    HealsIn(absl::ZeroDuration());
+    const int64_t choice = time_.Below(100);
+    if (choice < 22) return AnyPs().Kill(time_.Chance(0.2));
+    if (choice < 44) return AnyWorker().Kill(time_.Chance(0.2));
+    if (choice < 57) return CrashCoordinator();
+    if (choice < 69) return StandStill(Anybody());
+    if (choice < 77) return BreakStream(Anybody());
+    if (choice < 84) return AnyWorker().CutLink();
+    if (choice < 90) return Anybody().Leave();
+    if (choice < 95) return Suspend();
+    AtCoordinator(
+        [](Coordinator& coordinator) { coordinator.RequestCheckpoint(kJob).IgnoreError(); });
+  }
+
+  void StandStill(SimulatedMember& member) {
+    const absl::Duration pause = time_.Between(absl::Milliseconds(50), absl::Seconds(12));
+    HealsIn(pause);
+    member.StandStill(pause);
+    time_.After(pause, [this] { Stir(); });
+  }
+
+  void BreakStream(SimulatedMember& member) {
+    HealsIn(absl::Seconds(2));
+    member.BreakStream();
+  }
+
+  void Suspend() {
+    AtCoordinator([this](Coordinator& coordinator) {
+      if (!coordinator.SuspendJob(kJob).ok()) return;
+      Log("the job is to be suspended");
+      HealsIn(absl::ZeroDuration());
+      Resume();
+    });
+  }
+
+  // As soon as it is suspended.
+  void Resume() {
+    const absl::Duration pause = time_.Between(absl::Milliseconds(100), absl::Seconds(3));
+    HealsIn(pause);
+    time_.After(pause, [this] {
+      bool again = true;
+      AtCoordinator([&](Coordinator& coordinator) {
+        const auto job = coordinator.GetJob(kJob);
+        v1::ResumeJobRequest request;
+        request.set_name(kJob);
+        again = !IsTerminal(job->state()) && !coordinator.ResumeJob(request).ok();
+      });
+      if (again) Resume();
+    });
+  }
+
+  // ---- what must hold
+
+  void CheckJob() {
+    const auto job = coordinator_->GetJob(kJob);
+    if (!job.ok() || job->revision() == revision_) return;
+    if (job->revision() < revision_) {
+      Violated(
+          absl::StrCat("the job goes back from revision ", revision_, " to ", job->revision()));
+    }
+    const auto events = coordinator_->store().Events(job->number(), revision_, 1000);
+    CHECK(events.ok()) << events.status();
+    for (const v1::JobEvent& event : *events) {
+      Log(absl::StrCat(v1::JobState_Name(event.state()), " ", event.reason(), ": ",
+                       event.message()));
+      if (event.state() != state_ && revision_ > 0 && !CanMove(state_, event.state())) {
+        Violated(absl::StrCat("I9: from ", v1::JobState_Name(state_), " to ",
+                              v1::JobState_Name(event.state())));
+      }
+      if (event.reason() == "STEPS_LOST") NoteUnknown(event.message());
+      if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) ++outcome_.recoveries;
+      state_ = event.state();
+    }
+    revision_ = job->revision();
+    over_ = IsTerminal(job->state());
+    if (!job->checkpoint().empty()) CheckCheckpoint(job->checkpoint());
+  }
+
+  // I8: the last one is there; I5: and has the values of its step.
+  void CheckCheckpoint(const std::string& name) {
+    const auto checkpoint = coordinator_->GetCheckpoint(name);
+    if (!checkpoint.ok() || !fs::exists(checkpoint->directory() + "/manifest.json")) {
+      return Violated(absl::StrCat("I8: ", name, " is not there"));
+    }
+    if (name == checkpoint_) return;
+    checkpoint_ = name;
+    const auto reader = CheckpointReader::Open(checkpoint->directory());
+    if (!reader.ok()) return Violated(absl::StrCat("I5: ", reader.status().ToString()));
+    // Chunks as a plan has them, whoever holds them.
+    const std::array<const char*, 4> parameters = {"layers.0.weight", "layers.0.bias",
+                                                   "layers.1.weight", "layers.1.bias"};
+    const std::array<int64_t, 4> elements = {512, 32, 128, 4};
+    for (int p = 0; p < 4; ++p) {
+      for (int64_t offset = 0; offset < elements[p]; offset += 256) {
+        v1::PlanChunk chunk;
+        chunk.set_parameter(p);
+        chunk.set_offset(offset);
+        std::vector<float> values(std::min<int64_t>(256, elements[p] - offset));
+        const absl::Status read =
+            (*reader)->Read(parameters[p], "", offset, absl::MakeSpan(values));
+        if (!read.ok()) return Violated(absl::StrCat("I5: ", read.ToString()));
+        if (!trajectory_.Has(chunk, checkpoint->step(), values)) {
+          return Violated(absl::StrCat("I5: ", name, ": ", parameters[p], " from its ", offset,
+                                       "th element on has other values than at this step"));
+        }
+      }
+    }
+  }
+
+  void CheckEnd() {
+    if (state_ != v1::SUCCEEDED) {
+      return Violated(absl::StrCat("the job ends as ", v1::JobState_Name(state_)));
+    }
+    if (!absl::EndsWith(checkpoint_, absl::StrCat("/", kSteps))) {
+      Violated(absl::StrCat("the last checkpoint is ", checkpoint_));
+    }
+    std::ifstream file(options_.folder + "/state/jobs/" + kJob + "/metrics.jsonl");
+    int64_t next = 0;
+    for (std::string line; std::getline(file, line); ++next) {
+      while (unknown_.contains(next) && !IsOfStep(line, next)) ++next;
+      if (!IsOfStep(line, next)) {
+        return Violated(absl::StrCat("I1: where step ", next, " should be recorded: ", line));
+      }
+    }
+    while (unknown_.contains(next)) ++next;
+    if (next != kSteps) Violated(absl::StrCat("I1: steps are recorded up to ", next));
+  }
+
+  static bool IsOfStep(const std::string& line, int64_t step) {
+    return absl::StartsWith(line, absl::StrCat("{\"step\":", step, ","));
+  }
+
+  // Who had computed these steps was lost before the coordinator heard of them, and the job has
+  // said so.
+  void NoteUnknown(const std::string& message) {
+    int64_t first = 0, last = 0;
+    const std::string digits =
+        absl::StrReplaceAll(message, {{"what steps ", ""}, {"what step ", ""}});
+    const int found = sscanf(digits.c_str(), "%ld to %ld", &first, &last);
+    CHECK_GE(found, 1) << message;
+    for (int64_t step = first; step <= (found == 2 ? last : first); ++step) unknown_.insert(step);
+  }
+
+  const FleetSimulation& options_;
+  Trajectory& trajectory_;
+  SimulatedTime time_;
+  InProcessNetwork network_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Coordinator> coordinator_;
+  int coordinator_life_ = 1;
+  std::set<std::shared_ptr<ShardUpload>> uploads_;
+  std::vector<std::unique_ptr<SimulatedMember>> members_;
+  std::array<bool, 6> looking_ = {};     // by member
+  std::array<bool, 6> restarting_ = {};  // likewise
+  int64_t ticks_ = 0;
+
+  absl::Time healed_;  // when everybody is, or will be, back
+  absl::Time advanced_ = absl::InfinitePast();
+  uint64_t revision_ = 0;
+  v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
+  std::string checkpoint_;
+  std::set<int64_t> unknown_;  // steps whose records are lost, as the job has said
+  bool over_ = false;
+  FleetSimulation::Outcome outcome_;
+};
+
+}  // namespace
+
+FleetSimulation::Outcome FleetSimulation::Run(Trajectory& trajectory) const {
+  fs::remove_all(folder);
+  Outcome outcome = Simulation(*this, trajectory).Run();
+  if (outcome.violations.empty()) fs::remove_all(folder);
+  return outcome;
+}
+
+}  // namespace muster
