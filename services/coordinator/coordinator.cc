@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
+#include "services/coordinator/sqlite_store.h"
 
 namespace muster {
 namespace {
@@ -24,7 +25,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
   auto metrics = std::make_unique<CoordinatorMetrics>(options.metrics);
   prometheus::Histogram& commits = metrics->store_commit_seconds;
   ASSIGN_OR_RETURN(std::unique_ptr<Store> store,
-                   Store::Open(folder->store(), [&commits](absl::Duration took) {
+                   SqliteStore::Open(folder->store(), [&commits](absl::Duration took) {
                      commits.Observe(absl::ToDoubleSeconds(took));
                    }));
   metrics->term.Set(store->term());

@@ -50,7 +50,7 @@ class Coordinator {
       return clock->Now();
     };
   };
-  // Opens the store (see Store::Open for the codes) and takes up its jobs and the checkpoints found
+  // Opens the store (see SqliteStore::Open for the codes) and takes up its jobs and the checkpoints found
   // on disk.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Open(Options options);
 

@@ -17,6 +17,7 @@
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/proto_time.h"
+#include "services/coordinator/sqlite_store.h"
 #include "services/coordinator/store.h"
 #include "services/coordinator/watch_hub.h"
 
@@ -40,7 +41,7 @@ class RegistryFixture : public ::testing::Test {
     store_.reset();
     auto folder = StateFolder::Open(path_);
     EXPECT_TRUE(folder.ok()) << folder.status();
-    auto store = Store::Open(folder->store());
+    auto store = SqliteStore::Open(folder->store());
     EXPECT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     fleet_ = std::make_unique<Fleet>(Fleet::Options{

@@ -1,25 +1,20 @@
-// What must survive the coordinator: one SQLite file.
+// What must survive the coordinator, whatever keeps it: SqliteStore.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "proto/muster/v1/access.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
-
-struct sqlite3;
 
 namespace muster {
 
@@ -39,24 +34,22 @@ struct StoredJob {
   absl::Status damage;  // what of it cannot be read; the record has its number at least
 };
 
-// WAL with synchronous=FULL: what a call has answered survives kill -9 and power loss, and every
-// call is all or nothing. Thread-safe; calls wait for the disk. Errors: RESOURCE_EXHAUSTED (disk
-// full), DATA_LOSS (damaged file), else INTERNAL.
+// What a call has answered with OK survives kill -9 and power loss, and every call is all or
+// nothing. One coordinator at a time has a store: every opening has a higher term than those before
+// it. Thread-safe; calls wait for the disk or the network. Errors of every call: RESOURCE_EXHAUSTED
+// (reason "STORE_FULL"), DATA_LOSS ("STORE_CORRUPT"), else INTERNAL ("STORE_FAILED").
+// store_conformance.cc states these promises as tests, for every implementation.
 class Store {
  public:
-  static constexpr int kSchemaVersion = 4;
+  Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  virtual ~Store() = default;
 
-  // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
-  // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;
-  // DATA_LOSS ("STORE_CORRUPT"): not a store or damaged; PERMISSION_DENIED ("STORE_UNWRITABLE").
-  // `observe_commit` is told how long each transaction took.
-  static absl::StatusOr<std::unique_ptr<Store>> Open(
-      const std::string& path, std::function<void(absl::Duration)> observe_commit = nullptr);
-  ~Store();
-
-  uint64_t term() const { return term_; }
-  // Made with the file: who has it is the same cluster, wherever it runs.
-  const std::string& cluster() const { return cluster_; }
+  // Of this opening; does not change.
+  virtual uint64_t term() const = 0;
+  // Made with the store: who has it is the same cluster, wherever it runs.
+  virtual const std::string& cluster() const = 0;
 
   struct Submission {
     v1::Job record;  // without name and number
@@ -66,13 +59,14 @@ class Store {
   };
   // Gives the job its number (never used twice) and name, and stores it with its first event, made
   // from the record's state, reason and message.
-  absl::StatusOr<v1::Job> AddJob(Submission submission);
+  virtual absl::StatusOr<v1::Job> AddJob(Submission submission) = 0;
 
   struct Request {
     std::string fingerprint;
     std::string job;  // id
   };
-  absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const;
+  virtual absl::StatusOr<std::optional<Request>> FindRequest(
+      const std::string& request_id) const = 0;
 
   // The newest process of a name; see Hello.ordinal.
   struct Seat {
@@ -89,42 +83,28 @@ class Store {
   };
   // Keeps the job's newest limits::kJobEventsKeptMax events and the plan of its last generation; of
   // a job that has ended (its record has an end time) no plan.
-  absl::Status Commit(const Change& change);
+  virtual absl::Status Commit(const Change& change) = 0;
 
   // The job with its events, plans, checkpoint records and request ids.
-  absl::Status DeleteJob(uint64_t number);
+  virtual absl::Status DeleteJob(uint64_t number) = 0;
 
   // By number. A job that is damaged is among them.
-  absl::StatusOr<std::vector<StoredJob>> LoadJobs() const;
+  virtual absl::StatusOr<std::vector<StoredJob>> LoadJobs() const = 0;
   // The first events after a revision, at most so many.
-  absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision,
-                                                   int max) const;
-  absl::StatusOr<std::vector<v1::Checkpoint>> Checkpoints(uint64_t number) const;  // by step
-  absl::StatusOr<std::vector<Seat>> Seats() const;
+  virtual absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision,
+                                                           int max) const = 0;
+  virtual absl::StatusOr<std::vector<v1::Checkpoint>> Checkpoints(
+      uint64_t number) const = 0;  // by step
+  virtual absl::StatusOr<std::vector<Seat>> Seats() const = 0;
 
   struct Token {
     v1::AccessToken record;
     std::string hash;  // of its secret
   };
   // New, or in the place of the one with its id.
-  absl::Status PutToken(const Token& token);
-  absl::Status DeleteToken(const std::string& id);
-  absl::StatusOr<std::vector<Token>> Tokens() const;
-
- private:
-  Store(sqlite3* database, int lock_file, std::function<void(absl::Duration)> observe_commit);
-
-  absl::Status Initialize(const std::string& path);
-  absl::Status TakeSeat(const Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status InTransaction(const std::function<absl::Status()>& body)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  mutable absl::Mutex mu_;
-  sqlite3* const database_;
-  const int lock_file_;
-  const std::function<void(absl::Duration)> observe_commit_;
-  uint64_t term_ = 0;
-  std::string cluster_;
+  virtual absl::Status PutToken(const Token& token) = 0;
+  virtual absl::Status DeleteToken(const std::string& id) = 0;
+  virtual absl::StatusOr<std::vector<Token>> Tokens() const = 0;
 };
 
 }  // namespace muster

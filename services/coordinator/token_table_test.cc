@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "lib/status/status.h"
+#include "services/coordinator/sqlite_store.h"
 
 namespace muster {
 namespace {
@@ -29,7 +30,7 @@ class TokenTableTest : public ::testing::Test {
   void Reopen() {
     table_.reset();
     store_.reset();
-    auto store = Store::Open(folder_ + "/coordinator.db");
+    auto store = SqliteStore::Open(folder_ + "/coordinator.db");
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     auto table = TokenTable::Open(store_.get());

@@ -1,4 +1,4 @@
-#include "services/coordinator/store.h"
+#include "services/coordinator/sqlite_store.h"
 
 #include <fcntl.h>
 #include <glog/logging.h>
@@ -185,7 +185,7 @@ absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Store>> Store::Open(
+absl::StatusOr<std::unique_ptr<Store>> SqliteStore::Open(
     const std::string& path, std::function<void(absl::Duration)> observe_commit) {
   ASSIGN_OR_RETURN(const int lock_file, Lock(path + ".lock"));
   // Plans are in it, and with them the sessions' tokens. What SQLite puts beside it has its mode.
@@ -199,21 +199,23 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(
       sqlite3_open_v2(path.c_str(), &database,
                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
   CHECK(database != nullptr) << "out of memory";
-  std::unique_ptr<Store> store(new Store(database, lock_file, std::move(observe_commit)));
+  std::unique_ptr<SqliteStore> store(
+      new SqliteStore(database, lock_file, std::move(observe_commit)));
   absl::Status status = opened == SQLITE_OK ? store->Initialize(path) : SqlError(database);
   if (!status.ok()) return Annotate(status, path);
   return store;
 }
 
-Store::Store(sqlite3* database, int lock_file, std::function<void(absl::Duration)> observe_commit)
+SqliteStore::SqliteStore(sqlite3* database, int lock_file,
+                         std::function<void(absl::Duration)> observe_commit)
     : database_(database), lock_file_(lock_file), observe_commit_(std::move(observe_commit)) {}
 
-Store::~Store() {
+SqliteStore::~SqliteStore() {
   CHECK_EQ(sqlite3_close(database_), SQLITE_OK);
   close(lock_file_);
 }
 
-absl::Status Store::Initialize(const std::string& path) {
+absl::Status SqliteStore::Initialize(const std::string& path) {
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(Execute(database_,
                           "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
@@ -267,7 +269,7 @@ absl::Status Store::Initialize(const std::string& path) {
   });
 }
 
-absl::Status Store::InTransaction(const std::function<absl::Status()>& body) {
+absl::Status SqliteStore::InTransaction(const std::function<absl::Status()>& body) {
   const absl::Duration start = SteadyNow();
   RETURN_IF_ERROR(Execute(database_, "BEGIN IMMEDIATE"));
   absl::Status status = body();
@@ -279,7 +281,7 @@ absl::Status Store::InTransaction(const std::function<absl::Status()>& body) {
   return status;
 }
 
-absl::StatusOr<v1::Job> Store::AddJob(Submission submission) {
+absl::StatusOr<v1::Job> SqliteStore::AddJob(Submission submission) {
   absl::MutexLock lock(&mu_);
   v1::Job& record = submission.record;
   RETURN_IF_ERROR(InTransaction([&]() -> absl::Status {
@@ -311,7 +313,7 @@ absl::StatusOr<v1::Job> Store::AddJob(Submission submission) {
   return std::move(record);
 }
 
-absl::StatusOr<std::optional<Store::Request>> Store::FindRequest(
+absl::StatusOr<std::optional<Store::Request>> SqliteStore::FindRequest(
     const std::string& request_id) const {
   absl::MutexLock lock(&mu_);
   Statement find(database_,
@@ -323,7 +325,7 @@ absl::StatusOr<std::optional<Store::Request>> Store::FindRequest(
   return Request{find.Bytes(0), JobIdOf(record.name())};
 }
 
-absl::Status Store::TakeSeat(const Seat& seat) {
+absl::Status SqliteStore::TakeSeat(const Seat& seat) {
   RETURN_IF_ERROR(Statement(database_, "INSERT OR REPLACE INTO seats VALUES (?, ?)")
                       .BindText(seat.member)
                       .Bind(seat.ordinal)
@@ -335,7 +337,7 @@ absl::Status Store::TakeSeat(const Seat& seat) {
       .Run();
 }
 
-absl::Status Store::Commit(const Change& change) {
+absl::Status SqliteStore::Commit(const Change& change) {
   absl::MutexLock lock(&mu_);
   return InTransaction([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (change.seat != nullptr) RETURN_IF_ERROR(TakeSeat(*change.seat));
@@ -383,13 +385,13 @@ absl::Status Store::Commit(const Change& change) {
   });
 }
 
-absl::Status Store::DeleteJob(uint64_t number) {
+absl::Status SqliteStore::DeleteJob(uint64_t number) {
   absl::MutexLock lock(&mu_);
   return InTransaction(
       [&] { return Statement(database_, "DELETE FROM jobs WHERE number = ?").Bind(number).Run(); });
 }
 
-absl::StatusOr<std::vector<StoredJob>> Store::LoadJobs() const {
+absl::StatusOr<std::vector<StoredJob>> SqliteStore::LoadJobs() const {
   absl::MutexLock lock(&mu_);
   std::vector<StoredJob> jobs;
   Statement all(database_,
@@ -420,7 +422,7 @@ absl::StatusOr<std::vector<StoredJob>> Store::LoadJobs() const {
   return jobs;
 }
 
-absl::StatusOr<std::vector<Store::Seat>> Store::Seats() const {
+absl::StatusOr<std::vector<Store::Seat>> SqliteStore::Seats() const {
   absl::MutexLock lock(&mu_);
   std::vector<Seat> seats;
   Statement all(database_, "SELECT member, ordinal FROM seats");
@@ -431,7 +433,7 @@ absl::StatusOr<std::vector<Store::Seat>> Store::Seats() const {
   }
 }
 
-absl::Status Store::PutToken(const Token& token) {
+absl::Status SqliteStore::PutToken(const Token& token) {
   absl::MutexLock lock(&mu_);
   return InTransaction([&] {
     return Statement(database_, "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?)")
@@ -442,13 +444,13 @@ absl::Status Store::PutToken(const Token& token) {
   });
 }
 
-absl::Status Store::DeleteToken(const std::string& id) {
+absl::Status SqliteStore::DeleteToken(const std::string& id) {
   absl::MutexLock lock(&mu_);
   return InTransaction(
       [&] { return Statement(database_, "DELETE FROM tokens WHERE id = ?").BindText(id).Run(); });
 }
 
-absl::StatusOr<std::vector<Store::Token>> Store::Tokens() const {
+absl::StatusOr<std::vector<Store::Token>> SqliteStore::Tokens() const {
   absl::MutexLock lock(&mu_);
   std::vector<Token> tokens;
   Statement all(database_, "SELECT id, record, hash FROM tokens");
@@ -465,8 +467,9 @@ absl::StatusOr<std::vector<Store::Token>> Store::Tokens() const {
   }
 }
 
-absl::StatusOr<std::vector<v1::JobEvent>> Store::Events(uint64_t number, uint64_t after_revision,
-                                                        int max) const {
+absl::StatusOr<std::vector<v1::JobEvent>> SqliteStore::Events(uint64_t number,
+                                                              uint64_t after_revision,
+                                                              int max) const {
   absl::MutexLock lock(&mu_);
   std::vector<v1::JobEvent> events;
   Statement some(
@@ -480,7 +483,7 @@ absl::StatusOr<std::vector<v1::JobEvent>> Store::Events(uint64_t number, uint64_
   }
 }
 
-absl::StatusOr<std::vector<v1::Checkpoint>> Store::Checkpoints(uint64_t number) const {
+absl::StatusOr<std::vector<v1::Checkpoint>> SqliteStore::Checkpoints(uint64_t number) const {
   absl::MutexLock lock(&mu_);
   std::vector<v1::Checkpoint> checkpoints;
   Statement some(database_, "SELECT record FROM checkpoints WHERE job = ? ORDER BY step");

@@ -1,0 +1,66 @@
+// The store of one coordinator: one SQLite file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "services/coordinator/store.h"
+
+struct sqlite3;
+
+namespace muster {
+
+// WAL with synchronous=FULL. A second opener is refused.
+class SqliteStore final : public Store {
+ public:
+  static constexpr int kSchemaVersion = 4;
+
+  // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
+  // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;
+  // DATA_LOSS ("STORE_CORRUPT"): not a store or damaged; PERMISSION_DENIED ("STORE_UNWRITABLE").
+  // `observe_commit` is told how long each transaction took.
+  static absl::StatusOr<std::unique_ptr<Store>> Open(
+      const std::string& path, std::function<void(absl::Duration)> observe_commit = nullptr);
+  ~SqliteStore() override;
+
+  uint64_t term() const override { return term_; }
+  const std::string& cluster() const override { return cluster_; }
+  absl::StatusOr<v1::Job> AddJob(Submission submission) override;
+  absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const override;
+  absl::Status Commit(const Change& change) override;
+  absl::Status DeleteJob(uint64_t number) override;
+  absl::StatusOr<std::vector<StoredJob>> LoadJobs() const override;
+  absl::StatusOr<std::vector<v1::JobEvent>> Events(uint64_t number, uint64_t after_revision,
+                                                   int max) const override;
+  absl::StatusOr<std::vector<v1::Checkpoint>> Checkpoints(uint64_t number) const override;
+  absl::StatusOr<std::vector<Seat>> Seats() const override;
+  absl::Status PutToken(const Token& token) override;
+  absl::Status DeleteToken(const std::string& id) override;
+  absl::StatusOr<std::vector<Token>> Tokens() const override;
+
+ private:
+  SqliteStore(sqlite3* database, int lock_file, std::function<void(absl::Duration)> observe_commit);
+
+  absl::Status Initialize(const std::string& path);
+  absl::Status TakeSeat(const Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status InTransaction(const std::function<absl::Status()>& body)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  mutable absl::Mutex mu_;
+  sqlite3* const database_;
+  const int lock_file_;
+  const std::function<void(absl::Duration)> observe_commit_;
+  uint64_t term_ = 0;
+  std::string cluster_;
+};
+
+}  // namespace muster

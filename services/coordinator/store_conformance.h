@@ -1,0 +1,42 @@
+// What every Store promises, as tests: an implementation's own test instantiates StoreConformance
+// with a way to make one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "services/coordinator/store.h"
+
+namespace muster {
+
+// Where stores are made, and a hand that reaches past them. One for each test.
+class StoreBench {
+ public:
+  virtual ~StoreBench() = default;
+  // The same store at every call. Does not wait for another who has it.
+  virtual absl::StatusOr<std::unique_ptr<Store>> Open() = 0;
+  // Makes bytes of a job unreadable; nobody has the store open.
+  virtual void SpoilRecord(uint64_t job) = 0;
+  virtual void SpoilPlan(uint64_t job) = 0;
+  // That are kept, of all jobs; a store may be open.
+  virtual int CountPlans() = 0;
+};
+
+class StoreConformance
+    : public ::testing::TestWithParam<std::function<std::unique_ptr<StoreBench>()>> {
+ public:
+  static Store::Submission Submission(const std::string& request_id = "");
+  // A transition to RUNNING with a new generation and a checkpoint of step 20.
+  static absl::Status Advance(Store& store, v1::Job& record);
+
+ protected:
+  std::unique_ptr<Store> Open();
+
+  const std::unique_ptr<StoreBench> bench_ = GetParam()();
+};
+
+}  // namespace muster
