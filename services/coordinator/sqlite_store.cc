@@ -4,20 +4,18 @@
 #include <glog/logging.h>
 #include <sqlite3.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/cluster_id.h"
 
 namespace muster {
 namespace {
@@ -51,19 +49,6 @@ constexpr char kIdentityTables[] = R"sql(
 constexpr char kTokenTable[] =
     "CREATE TABLE tokens(id TEXT PRIMARY KEY, record BLOB NOT NULL, hash BLOB NOT NULL) WITHOUT "
     "ROWID";
-
-// A random UUID (RFC 9562, version 4).
-std::string NewClusterId() {
-  std::array<unsigned char, 16> bytes;
-  CHECK_EQ(getrandom(bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  bytes[6] = (bytes[6] & 0x0f) | 0x40;
-  bytes[8] = (bytes[8] & 0x3f) | 0x80;
-  const std::string hex = absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  const absl::string_view id = hex;
-  return absl::StrCat(id.substr(0, 8), "-", id.substr(8, 4), "-", id.substr(12, 4), "-",
-                      id.substr(16, 4), "-", id.substr(20));
-}
 
 absl::Status SqlError(sqlite3* database) {
   const std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));

@@ -1,4 +1,4 @@
-// What must survive the coordinator, whatever keeps it: SqliteStore.
+// What must survive the coordinator, whatever keeps it: SqliteStore or EtcdStore.
 #pragma once
 
 #include <cstdint>

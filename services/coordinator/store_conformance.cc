@@ -338,6 +338,27 @@ TEST_P(StoreConformance, KeepsTokensWithTheHashesOfTheirSecrets) {
   EXPECT_EQ(tokens->at(1).hash, "other");
 }
 
+TEST_P(StoreConformance, PrunesHundredsOfCheckpointsAtOnce) {
+  auto store = Open();
+  v1::Job record = *store->AddJob(Submission());
+  std::vector<int64_t> steps;
+  for (int64_t step = 1; step <= 300; ++step) {
+    v1::Checkpoint checkpoint;
+    checkpoint.set_step(step);
+    if (step <= 130) {
+      ASSERT_TRUE(store->Commit({.record = &record, .checkpoint = &checkpoint}).ok());
+    }
+    if (step != 20) steps.push_back(step);
+  }
+
+  const absl::Status removed = store->Commit({.record = &record, .checkpoints_removed = steps});
+
+  EXPECT_TRUE(removed.ok()) << removed;
+  const auto left = store->Checkpoints(1);
+  ASSERT_EQ(left->size(), 1);
+  EXPECT_EQ(left->front().step(), 20);
+}
+
 // What an imported model brings, and a plan of very many chunks.
 TEST_P(StoreConformance, KeepsAGraphAndPlansOfSeveralMegabytes) {
   const std::string megabytes(3 << 20, 'x');

@@ -1,0 +1,87 @@
+#include "services/coordinator/etcd_lease.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/concurrency/steady_wait.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kGrantMax = absl::Seconds(2);
+constexpr absl::Duration kRevokeMax = absl::Milliseconds(500);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EtcdLease>> EtcdLease::Grant(EtcdClient* client,
+                                                            absl::Duration time_to_live) {
+  const absl::Duration asked = SteadyNow();
+  ASSIGN_OR_RETURN(const auto granted, client->Grant(time_to_live, kGrantMax));
+  const absl::Duration given = absl::Seconds(granted.ttl());
+  return std::unique_ptr<EtcdLease>(new EtcdLease(client, granted.id(), given, asked + given));
+}
+
+EtcdLease::EtcdLease(EtcdClient* client, int64_t id, absl::Duration time_to_live,
+                     absl::Duration ends)
+    : client_(client), id_(id), time_to_live_(time_to_live), ends_(ends) {}
+
+EtcdLease::~EtcdLease() {
+  bool ended;
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    ended = SteadyNow() >= ends_;
+  }
+  if (renewing_.joinable()) renewing_.join();
+  if (guarding_.joinable()) guarding_.join();
+  if (!ended) client_->Revoke(id_, kRevokeMax).IgnoreError();  // else it ends by itself
+}
+
+bool EtcdLease::holds() const { return left() > absl::ZeroDuration(); }
+
+absl::Duration EtcdLease::left() const {
+  absl::MutexLock lock(&mu_);
+  return ends_ - SteadyNow();
+}
+
+void EtcdLease::Keep(std::function<void(const absl::Status&)> lost) {
+  lost_ = std::move(lost);
+  renewing_ = std::thread([this] { Renew(); });
+  guarding_ = std::thread([this] { Guard(); });
+}
+
+void EtcdLease::Renew() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (AwaitFor(&mu_, absl::Condition(&stopping_), time_to_live_ / 3)) return;
+      if (SteadyNow() >= ends_) return;
+    }
+    const absl::Duration asked = SteadyNow();
+    const auto renewed = client_->KeepAlive(id_, time_to_live_ / 3);
+    absl::MutexLock lock(&mu_);
+    // What ended here stays ended, even if etcd did not think so: the guard has seen it.
+    if (SteadyNow() >= ends_) return;
+    trouble_ = renewed.status();
+    if (renewed.ok()) ends_ = asked + *renewed;
+    if (absl::IsNotFound(renewed.status())) ends_ = SteadyNow();
+  }
+}
+
+void EtcdLease::Guard() {
+  absl::Status why;
+  {
+    absl::MutexLock lock(&mu_);
+    while (SteadyNow() < ends_) {
+      if (AwaitFor(&mu_, absl::Condition(&stopping_), kLook)) return;
+    }
+    why = trouble_;
+  }
+  lost_(WithReason(absl::FailedPreconditionError(absl::StrCat(
+                       "the lease in etcd has ended: ",
+                       why.ok() ? "this process stood still, or etcd forgot it" : why.message())),
+                   "STORE_LOST"));
+}
+
+}  // namespace muster

@@ -1,0 +1,660 @@
+#include "services/coordinator/etcd_store.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "lib/concurrency/steady_wait.h"
+#include "lib/job/resource_name.h"
+#include "lib/limits/limits.h"
+#include "lib/status/status.h"
+#include "proto/muster/v1/store.pb.h"
+#include "services/coordinator/cluster_id.h"
+
+namespace muster {
+namespace {
+
+namespace etcd = ::etcdserverpb;
+
+constexpr absl::Duration kReadMax = absl::Seconds(5);
+constexpr absl::Duration kOpenMax = absl::Seconds(3);
+constexpr int kPage = 256;  // values of kInlineBytesMax at most
+
+constexpr char kLeader[] = "leader";
+constexpr char kSchema[] = "meta/schema";
+constexpr char kCluster[] = "meta/cluster";
+constexpr char kTerm[] = "meta/term";
+constexpr char kJobs[] = "meta/jobs";
+constexpr char kFolder[] = "meta/folder";
+constexpr char kParts[] = "part/";
+
+std::string Digits(uint64_t number) { return absl::StrFormat("%020d", number); }
+
+std::string NameOf(absl::string_view kind, uint64_t number) {
+  return absl::StrCat(kind, "/", Digits(number));
+}
+std::string NameOf(absl::string_view kind, uint64_t job, uint64_t number) {
+  return absl::StrCat(kind, "/", Digits(job), "/", Digits(number));
+}
+
+absl::Status Corrupt(absl::string_view name, absl::string_view what) {
+  return WithReason(absl::DataLossError(absl::StrCat("store: ", name, " ", what)), "STORE_CORRUPT");
+}
+
+absl::StatusOr<uint64_t> NumberIn(absl::string_view name, absl::string_view text) {
+  uint64_t number;
+  if (absl::SimpleAtoi(text, &number)) return number;
+  return Corrupt(name, "is no number");
+}
+
+template <typename Message>
+absl::StatusOr<Message> Parsed(absl::string_view name, const std::string& bytes) {
+  Message message;
+  if (message.ParseFromString(bytes)) return message;
+  return Corrupt(name, absl::StrCat("is no ", message.GetTypeName()));
+}
+
+// A value that lies in parts.
+struct PartsOf {
+  std::string writing;
+  int64_t count = 0;
+};
+
+std::optional<PartsOf> ReadParts(absl::string_view stored) {
+  if (!absl::ConsumePrefix(&stored, "p")) return std::nullopt;
+  const std::pair<std::string, std::string> fields =
+      absl::StrSplit(stored, absl::MaxSplits('/', 1));
+  PartsOf parts{.writing = fields.first};
+  if (!absl::SimpleAtoi(fields.second, &parts.count)) return std::nullopt;
+  return parts;
+}
+
+std::string PartName(absl::string_view name, absl::string_view writing, int64_t part) {
+  return absl::StrCat(kParts, name, "/", writing, "/", Digits(part));
+}
+
+etcd::RangeRequest One(std::string key) {
+  etcd::RangeRequest request;
+  request.set_key(std::move(key));
+  return request;
+}
+
+// etcd takes 128 operations in one transaction, of which each may be a transaction again.
+constexpr int kOperationsMax = 100;
+
+etcd::TxnRequest InGroups(etcd::TxnRequest request) {
+  if (request.success_size() <= kOperationsMax) return request;
+  etcd::TxnRequest groups;
+  for (int operation = 0; operation < request.success_size(); ++operation) {
+    if (operation % kOperationsMax == 0) groups.add_success()->mutable_request_txn();
+    *groups.mutable_success()->rbegin()->mutable_request_txn()->add_success() =
+        std::move(*request.mutable_success(operation));
+  }
+  return groups;
+}
+
+etcd::RangeRequest AllUnder(const std::string& prefix) {
+  etcd::RangeRequest request;
+  request.set_key(prefix);
+  request.set_range_end(BehindPrefix(prefix));
+  return request;
+}
+
+}  // namespace
+
+// What one transaction puts and deletes, by names, and the parts that it needs.
+class EtcdStore::Writing {
+ public:
+  explicit Writing(const EtcdStore* store) : store_(*store) {}
+
+  void Put(std::string name, std::string value) { puts_[std::move(name)] = std::move(value); }
+  void Delete(const std::string& name) { AddDeletion(name)->clear_range_end(); }
+  void DeleteAllUnder(const std::string& prefix) {
+    AddDeletion(prefix)->set_range_end(BehindPrefix(store_.Key(prefix)));
+  }
+  // From the first name to before the second.
+  void DeleteBetween(const std::string& first, const std::string& end) {
+    AddDeletion(first)->set_range_end(store_.Key(end));
+  }
+
+  const absl::btree_map<std::string, std::string>& puts() const { return puts_; }
+  const std::vector<etcd::RequestOp>& deletions() const { return deletions_; }
+
+ private:
+  etcd::DeleteRangeRequest* AddDeletion(const std::string& name) {
+    etcd::DeleteRangeRequest* deletion = deletions_.emplace_back().mutable_request_delete_range();
+    deletion->set_key(store_.Key(name));
+    return deletion;
+  }
+
+  const EtcdStore& store_;
+  absl::btree_map<std::string, std::string> puts_;
+  std::vector<etcd::RequestOp> deletions_;
+};
+
+// ---------------------------------------------------------------- leading
+
+absl::StatusOr<std::unique_ptr<Store>> EtcdStore::Open(Options options) {
+  CHECK(options.client != nullptr);
+  std::unique_ptr<EtcdStore> store(new EtcdStore(std::move(options)));
+  RETURN_IF_ERROR(store->Lead());
+  RETURN_IF_ERROR(store->LoadSeats());
+  RETURN_IF_ERROR(store->SweepParts());
+  return store;
+}
+
+std::string EtcdStore::Key(absl::string_view name) const {
+  return absl::StrCat(options_.prefix, name);
+}
+
+absl::Status EtcdStore::Lead() {
+  etcd::TxnRequest look;
+  *look.add_success()->mutable_request_range() = AllUnder(Key("meta/"));
+  *look.add_success()->mutable_request_range() = One(Key(kLeader));
+  ASSIGN_OR_RETURN(const etcd::TxnResponse seen, options_.client->Txn(look, kOpenMax));
+  if (seen.responses_size() != 2) return Corrupt("etcd", "answers something else than was asked");
+  absl::btree_map<std::string, std::string> meta;
+  int64_t term_revision = 0;
+  for (const etcd::KeyValue& pair : seen.responses(0).response_range().kvs()) {
+    const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
+    meta[name] = std::string(absl::StripPrefix(pair.value(), "v"));
+    if (name == kTerm) term_revision = pair.mod_revision();
+  }
+  const bool is_new = term_revision == 0;
+  if (!is_new) {
+    ASSIGN_OR_RETURN(const uint64_t schema, NumberIn(kSchema, meta[kSchema]));
+    if (schema > kSchemaVersion) {
+      return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                            "schema version ", schema, " is newer than this program's ",
+                            kSchemaVersion, ": run the Muster that wrote it, or a newer one")),
+                        "STORE_TOO_NEW");
+    }
+  }
+  const std::string& folder = meta[kFolder];
+  if (!options_.folder.empty() && !folder.empty() && folder != options_.folder &&
+      !options_.adopt_folder) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the state folder is ", options_.folder, ", but the store in etcd belongs to ", folder,
+            ": all coordinators of one store must have --state_dir on one volume that they share. "
+            "If that volume is lost for good, --adopt_state_dir takes this one in its place")),
+        "STATE_DIR_NOT_SHARED");
+  }
+  const auto taken = [](const etcd::KeyValue& leader) {
+    return WithReason(
+        absl::UnavailableError(absl::StrCat("the coordinator at ", leader.value(), " leads")),
+        "STORE_LOCKED");
+  };
+  if (const auto& leader = seen.responses(1).response_range().kvs(); !leader.empty()) {
+    return taken(leader[0]);
+  }
+  uint64_t term = 0, jobs = 0;
+  if (!is_new) {
+    ASSIGN_OR_RETURN(term, NumberIn(kTerm, meta[kTerm]));
+    ASSIGN_OR_RETURN(jobs, NumberIn(kJobs, meta[kJobs]));
+  }
+  cluster_ = is_new ? NewClusterId() : meta[kCluster];
+  ASSIGN_OR_RETURN(lease_, EtcdLease::Grant(options_.client, options_.lease));
+
+  etcd::TxnRequest take;
+  etcd::Compare* free = take.add_compare();
+  free->set_target(etcd::Compare::CREATE);
+  free->set_key(Key(kLeader));
+  free->set_create_revision(0);
+  etcd::Compare* same_term = take.add_compare();
+  same_term->set_target(etcd::Compare::MOD);
+  same_term->set_key(Key(kTerm));
+  same_term->set_mod_revision(term_revision);
+  const auto put = [&](absl::string_view name, std::string value) {
+    etcd::PutRequest* request = take.add_success()->mutable_request_put();
+    request->set_key(Key(name));
+    request->set_value(std::move(value));
+    return request;
+  };
+  const auto put_meta = [&](absl::string_view name, absl::string_view value) {
+    put(name, absl::StrCat("v", value));
+  };
+  put(kLeader, options_.address)->set_lease(lease_->id());
+  put_meta(kTerm, absl::StrCat(term + 1));
+  if (is_new) {
+    put_meta(kSchema, absl::StrCat(kSchemaVersion));
+    put_meta(kCluster, cluster_);
+    put_meta(kJobs, "0");
+  }
+  if (!options_.folder.empty() && folder != options_.folder) put_meta(kFolder, options_.folder);
+  *take.add_failure()->mutable_request_range() = One(Key(kLeader));
+  ASSIGN_OR_RETURN(const etcd::TxnResponse answer, options_.client->Txn(take, kOpenMax));
+  led_since_ = answer.header().revision();
+  if (!answer.succeeded()) {
+    // Unless it is our own transaction, whose first answer was lost.
+    const auto& leader = answer.responses(0).response_range().kvs();
+    if (leader.empty() || leader[0].lease() != lease_->id()) {
+      return leader.empty()
+                 ? WithReason(absl::UnavailableError("another was faster"), "STORE_LOCKED")
+                 : taken(leader[0]);
+    }
+    led_since_ = leader[0].create_revision();
+  }
+  term_ = term + 1;
+  {
+    absl::MutexLock lock(&mu_);
+    jobs_ = jobs;
+  }
+  if (is_new) LOG(INFO) << "new store in etcd, " << options_.prefix;
+  lease_->Keep(options_.lost);
+  return absl::OkStatus();
+}
+
+absl::Status EtcdStore::LoadSeats() {
+  ASSIGN_OR_RETURN(const std::vector<Seat> seats, Seats());
+  absl::MutexLock lock(&mu_);
+  for (const Seat& seat : seats) seats_[seat.member] = seat.ordinal;
+  return absl::OkStatus();
+}
+
+absl::Status EtcdStore::SweepParts() {
+  etcd::RangeRequest request = AllUnder(Key(kParts));
+  request.set_keys_only(true);
+  ASSIGN_OR_RETURN(const etcd::RangeResponse parts, options_.client->Range(request, kReadMax));
+  absl::btree_set<std::pair<std::string, std::string>> writings;  // name, writing
+  for (const etcd::KeyValue& part : parts.kvs()) {
+    std::vector<std::string> words =
+        absl::StrSplit(absl::StripPrefix(part.key(), Key(kParts)), '/');
+    if (words.size() < 3) continue;
+    words.pop_back();
+    const std::string writing = words.back();
+    words.pop_back();
+    writings.emplace(absl::StrJoin(words, "/"), writing);
+  }
+  for (const auto& [name, writing] : writings) {
+    ASSIGN_OR_RETURN(const etcd::RangeResponse value,
+                     options_.client->Range(One(Key(name)), kReadMax));
+    const auto named = value.kvs().empty() ? std::nullopt : ReadParts(value.kvs(0).value());
+    absl::MutexLock lock(&mu_);
+    if (named && named->writing == writing) {
+      in_parts_.insert(name);
+      continue;
+    }
+    LOG(INFO) << "store: parts of " << name << " that a crash left are removed";
+    Writing sweep(this);
+    sweep.DeleteAllUnder(absl::StrCat(kParts, name, "/", writing, "/"));
+    RETURN_IF_ERROR(Write(sweep));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EtcdStore::Lost() const {
+  const absl::Status lost =
+      WithReason(absl::FailedPreconditionError(
+                     "store: another coordinator leads, or may: nothing was written"),
+                 "STORE_LOST");
+  options_.lost(lost);
+  return lost;
+}
+
+// ---------------------------------------------------------------- writing
+
+absl::StatusOr<etcd::TxnResponse> EtcdStore::Transact(etcd::TxnRequest request) const {
+  etcd::Compare* led = request.add_compare();
+  led->set_target(etcd::Compare::CREATE);
+  led->set_key(Key(kLeader));
+  led->set_create_revision(led_since_);
+  const absl::Duration start = SteadyNow();
+  while (true) {
+    if (!lease_->holds()) return Lost();
+    auto answer = options_.client->Txn(request, lease_->left());
+    // Whether it was made is not known: it is made again, which changes nothing, or never.
+    if (ReasonOf(answer.status()) == "STORE_UNREACHABLE") continue;
+    if (options_.observe_commit) options_.observe_commit(SteadyNow() - start);
+    if (answer.ok() && !answer->succeeded()) return Lost();
+    return answer;
+  }
+}
+
+absl::Status EtcdStore::Write(const Writing& writing) {
+  etcd::TxnRequest request;
+  for (const etcd::RequestOp& deletion : writing.deletions()) *request.add_success() = deletion;
+  absl::btree_set<std::string> in_parts = in_parts_;
+  for (const auto& [name, value] : writing.puts()) {
+    std::string stored;
+    const std::string number = absl::StrCat(Digits(term_), Digits(++writings_));
+    if (static_cast<int64_t>(value.size()) <= kInlineBytesMax) {
+      stored = absl::StrCat("v", value);
+    } else {
+      int64_t parts = 0;
+      for (size_t offset = 0; offset < value.size(); offset += kPartBytesMax) {
+        etcd::TxnRequest part;
+        etcd::PutRequest* put = part.add_success()->mutable_request_put();
+        put->set_key(Key(PartName(name, number, parts++)));
+        put->set_value(value.substr(offset, kPartBytesMax));
+        RETURN_IF_ERROR(Transact(std::move(part)).status());
+      }
+      stored = absl::StrCat("p", number, "/", parts);
+    }
+    if (in_parts.erase(name) > 0) {  // those of earlier writings
+      etcd::DeleteRangeRequest* old = request.add_success()->mutable_request_delete_range();
+      old->set_key(Key(absl::StrCat(kParts, name, "/")));
+      old->set_range_end(Key(absl::StrCat(kParts, name, "/", number)));
+    }
+    if (stored[0] == 'p') in_parts.insert(name);
+    etcd::PutRequest* put = request.add_success()->mutable_request_put();
+    put->set_key(Key(name));
+    put->set_value(std::move(stored));
+  }
+  RETURN_IF_ERROR(Transact(InGroups(std::move(request))).status());
+  in_parts_ = std::move(in_parts);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Job> EtcdStore::AddJob(Submission submission) {
+  absl::MutexLock lock(&mu_);
+  v1::Job& record = submission.record;
+  const uint64_t number = jobs_ + 1;
+  record.set_number(number);
+  record.set_name(JobName(absl::StrCat(record.spec().name(), "-", number)));
+  record.set_revision(1);
+  v1::JobEvent event;
+  event.set_revision(1);
+  *event.mutable_time() = record.create_time();
+  event.set_state(record.state());
+  event.set_reason(record.reason());
+  event.set_message(record.message());
+  v1::StoredEvents events;
+  events.add_events(event.SerializeAsString());
+  v1::StoredOrigin origin;
+  origin.set_restore(submission.origin.restore);
+  origin.set_first_step(submission.origin.first_step);
+  origin.set_request_id(submission.request_id);
+
+  Writing writing(this);
+  writing.Put(kJobs, absl::StrCat(number));
+  writing.Put(NameOf("job", number), record.SerializeAsString());
+  writing.Put(NameOf("origin", number), origin.SerializeAsString());
+  writing.Put(NameOf("graph", number), submission.origin.graph.SerializeAsString());
+  writing.Put(NameOf("event", number, 1), events.SerializeAsString());
+  if (!submission.request_id.empty()) {
+    v1::StoredRequest request;
+    request.set_fingerprint(submission.fingerprint);
+    request.set_job(JobIdOf(record.name()));
+    writing.Put(absl::StrCat("request/", submission.request_id), request.SerializeAsString());
+  }
+  RETURN_IF_ERROR(Write(writing));
+  jobs_ = number;
+  return std::move(record);
+}
+
+absl::Status EtcdStore::Commit(const Change& change) {
+  absl::MutexLock lock(&mu_);
+  Writing writing(this);
+  absl::btree_map<std::string, uint64_t> seats;
+  if (change.seat != nullptr) {
+    seats = seats_;
+    seats[change.seat->member] = change.seat->ordinal;
+    writing.Put(absl::StrCat("seat/", change.seat->member), absl::StrCat(change.seat->ordinal));
+    while (std::ssize(seats) > limits::kMembersRememberedMax) {
+      const auto oldest =
+          std::min_element(seats.begin(), seats.end(),
+                           [](const auto& a, const auto& b) { return a.second < b.second; });
+      writing.Delete(absl::StrCat("seat/", oldest->first));
+      seats.erase(oldest);
+    }
+  }
+  if (change.record != nullptr) {
+    const v1::Job& record = *change.record;
+    const uint64_t number = record.number();
+    writing.Put(NameOf("job", number), record.SerializeAsString());
+    if (!change.events.empty()) {
+      v1::StoredEvents events;
+      if (record.revision() > limits::kJobEventsKeptMax) {
+        events.set_dropped(record.revision() - limits::kJobEventsKeptMax);
+        writing.DeleteBetween(NameOf("event", number, 0),
+                              NameOf("event", number, events.dropped() + 1));
+      }
+      for (const v1::JobEvent& event : change.events) {
+        if (event.revision() > events.dropped()) events.add_events(event.SerializeAsString());
+      }
+      writing.Put(NameOf("event", number, change.events.back().revision()),
+                  events.SerializeAsString());
+    }
+    if (record.has_end_time()) {
+      writing.Delete(NameOf("plan", number));
+      writing.DeleteAllUnder(absl::StrCat(kParts, NameOf("plan", number), "/"));
+    } else if (change.plan != nullptr) {
+      writing.Put(NameOf("plan", number), change.plan->SerializeAsString());
+    }
+    if (change.checkpoint != nullptr) {
+      writing.Put(NameOf("checkpoint", number, change.checkpoint->step()),
+                  change.checkpoint->SerializeAsString());
+    }
+    for (const int64_t step : change.checkpoints_removed) {
+      if (change.checkpoint != nullptr && change.checkpoint->step() == step) continue;
+      writing.Delete(NameOf("checkpoint", number, step));
+    }
+  }
+  RETURN_IF_ERROR(Write(writing));
+  if (change.seat != nullptr) seats_ = std::move(seats);
+  if (change.record != nullptr && change.record->has_end_time()) {
+    in_parts_.erase(NameOf("plan", change.record->number()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EtcdStore::DeleteJob(uint64_t number) {
+  absl::MutexLock lock(&mu_);
+  if (!lease_->holds()) return Lost();
+  ASSIGN_OR_RETURN(const auto stored, Read(NameOf("origin", number)));
+  Writing writing(this);
+  if (stored) {
+    ASSIGN_OR_RETURN(const auto origin, Parsed<v1::StoredOrigin>("origin", *stored));
+    if (!origin.request_id().empty()) {
+      writing.Delete(absl::StrCat("request/", origin.request_id()));
+    }
+  }
+  for (const char* kind : {"job", "origin", "graph", "plan"}) {
+    const std::string name = NameOf(kind, number);
+    writing.Delete(name);
+    writing.DeleteAllUnder(absl::StrCat(kParts, name, "/"));
+  }
+  for (const char* kind : {"event", "checkpoint"}) {
+    const std::string under = NameOf(kind, number) + "/";
+    writing.DeleteAllUnder(under);
+    writing.DeleteAllUnder(kParts + under);
+  }
+  RETURN_IF_ERROR(Write(writing));
+  absl::erase_if(in_parts_, [&](const std::string& name) {
+    return name.find(absl::StrCat("/", Digits(number))) == name.find('/');
+  });
+  return absl::OkStatus();
+}
+
+absl::Status EtcdStore::PutToken(const Token& token) {
+  v1::StoredToken stored;
+  stored.set_record(token.record.SerializeAsString());
+  stored.set_hash(token.hash);
+  absl::MutexLock lock(&mu_);
+  Writing writing(this);
+  writing.Put(absl::StrCat("token/", token.record.id()), stored.SerializeAsString());
+  return Write(writing);
+}
+
+absl::Status EtcdStore::DeleteToken(const std::string& id) {
+  absl::MutexLock lock(&mu_);
+  Writing writing(this);
+  writing.Delete(absl::StrCat("token/", id));
+  return Write(writing);
+}
+
+// ---------------------------------------------------------------- reading
+
+absl::StatusOr<std::string> EtcdStore::Whole(const std::string& name,
+                                             absl::string_view stored) const {
+  if (absl::ConsumePrefix(&stored, "v")) return std::string(stored);
+  const auto parts = ReadParts(stored);
+  if (!parts) return Corrupt(name, "is neither a value nor parts of one");
+  std::string whole;
+  for (int64_t part = 0; part < parts->count; ++part) {
+    const std::string part_name = PartName(name, parts->writing, part);
+    ASSIGN_OR_RETURN(const auto found, options_.client->Range(One(Key(part_name)), kReadMax));
+    if (found.kvs().empty()) return Corrupt(part_name, "is missing");
+    whole += found.kvs(0).value();
+  }
+  return whole;
+}
+
+absl::StatusOr<std::optional<std::string>> EtcdStore::Read(const std::string& name) const {
+  ASSIGN_OR_RETURN(const auto found, options_.client->Range(One(Key(name)), kReadMax));
+  if (found.kvs().empty()) return std::nullopt;
+  return Whole(name, found.kvs(0).value());
+}
+
+absl::StatusOr<EtcdStore::Values> EtcdStore::ReadAll(const std::string& prefix) const {
+  Values values;
+  etcd::RangeRequest request = AllUnder(Key(prefix));
+  request.set_limit(kPage);
+  while (true) {
+    ASSIGN_OR_RETURN(const etcd::RangeResponse page, options_.client->Range(request, kReadMax));
+    for (const etcd::KeyValue& pair : page.kvs()) {
+      const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
+      absl::StatusOr<std::string> whole = Whole(name, pair.value());
+      // What is damaged does not parse, and whoever asked knows what that means for it.
+      if (absl::IsDataLoss(whole.status())) whole = std::string("\xff");
+      RETURN_IF_ERROR(whole.status());
+      values[std::string(absl::StripPrefix(name, prefix))] = *std::move(whole);
+    }
+    if (!page.more() || page.kvs().empty()) return values;
+    request.set_key(absl::StrCat(page.kvs().rbegin()->key(), absl::string_view("\0", 1)));
+    request.set_revision(page.header().revision());
+  }
+}
+
+absl::StatusOr<std::optional<Store::Request>> EtcdStore::FindRequest(
+    const std::string& request_id) const {
+  if (request_id.empty()) return std::nullopt;
+  const std::string name = absl::StrCat("request/", request_id);
+  ASSIGN_OR_RETURN(const auto stored, Read(name));
+  if (!stored) return std::nullopt;
+  ASSIGN_OR_RETURN(const auto request, Parsed<v1::StoredRequest>(name, *stored));
+  return Request{request.fingerprint(), request.job()};
+}
+
+absl::StatusOr<std::vector<StoredJob>> EtcdStore::LoadJobs() const {
+  ASSIGN_OR_RETURN(const Values records, ReadAll("job/"));
+  ASSIGN_OR_RETURN(const Values origins, ReadAll("origin/"));
+  ASSIGN_OR_RETURN(const Values graphs, ReadAll("graph/"));
+  ASSIGN_OR_RETURN(const Values plans, ReadAll("plan/"));
+  std::vector<StoredJob> jobs;
+  for (const auto& [digits, bytes] : records) {
+    StoredJob& job = jobs.emplace_back();
+    ASSIGN_OR_RETURN(const uint64_t number, NumberIn(digits, digits));
+    auto record = Parsed<v1::Job>(absl::StrCat("job/", digits), bytes);
+    job.damage = record.status();
+    if (record.ok()) job.record = *std::move(record);
+    job.record.set_number(number);
+    const auto origin = origins.find(digits);
+    const auto graph = graphs.find(digits);
+    if (origin == origins.end() || graph == graphs.end()) {
+      job.damage.Update(Corrupt(absl::StrCat("job/", digits), "has no origin, or no graph"));
+      continue;
+    }
+    const auto stored = Parsed<v1::StoredOrigin>(absl::StrCat("origin/", digits), origin->second);
+    job.damage.Update(stored.status());
+    if (stored.ok())
+      job.origin = {.restore = stored->restore(), .first_step = stored->first_step()};
+    auto parsed = Parsed<v1::Graph>(absl::StrCat("graph/", digits), graph->second);
+    job.damage.Update(parsed.status());
+    if (parsed.ok()) job.origin.graph = *std::move(parsed);
+    const auto plan = plans.find(digits);
+    if (plan == plans.end() || job.record.has_end_time()) continue;
+    auto made = std::make_shared<v1::JobPlan>();
+    if (!made->ParseFromString(plan->second)) {
+      job.damage.Update(Corrupt(absl::StrCat("plan/", digits), "does not parse"));
+    } else if (made->generation() == job.record.generation()) {
+      job.plan = std::move(made);
+    }
+  }
+  return jobs;
+}
+
+absl::StatusOr<std::vector<v1::JobEvent>> EtcdStore::Events(uint64_t number,
+                                                            uint64_t after_revision,
+                                                            int max) const {
+  const std::string under = NameOf("event", number) + "/";
+  etcd::TxnRequest request;
+  etcd::RangeRequest* newest = request.add_success()->mutable_request_range();
+  *newest = AllUnder(Key(under));
+  newest->set_limit(1);
+  newest->set_sort_order(etcd::RangeRequest::DESCEND);
+  etcd::RangeRequest* some = request.add_success()->mutable_request_range();
+  *some = AllUnder(Key(under));
+  some->set_key(Key(NameOf("event", number, after_revision + 1)));
+  some->set_limit(kPage);
+  uint64_t dropped = 0;
+  std::vector<v1::JobEvent> events;
+  while (true) {
+    ASSIGN_OR_RETURN(const etcd::TxnResponse answer, options_.client->Txn(request, kReadMax));
+    if (answer.responses_size() != 2) return Corrupt("etcd", "answers something else");
+    for (const auto* range :
+         {&answer.responses(0).response_range(), &answer.responses(1).response_range()}) {
+      for (const etcd::KeyValue& pair : range->kvs()) {
+        const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
+        ASSIGN_OR_RETURN(const std::string bytes, Whole(name, pair.value()));
+        ASSIGN_OR_RETURN(const auto stored, Parsed<v1::StoredEvents>(name, bytes));
+        dropped = std::max(dropped, stored.dropped());
+        if (range == &answer.responses(0).response_range()) continue;  // asked for that alone
+        for (const std::string& event_bytes : stored.events()) {
+          ASSIGN_OR_RETURN(auto event, Parsed<v1::JobEvent>(name, event_bytes));
+          if (event.revision() <= std::max(after_revision, dropped)) continue;
+          if (std::ssize(events) == max) return events;
+          events.push_back(std::move(event));
+        }
+      }
+    }
+    const etcd::RangeResponse& page = answer.responses(1).response_range();
+    if (!page.more() || page.kvs().empty()) return events;
+    some->set_key(absl::StrCat(page.kvs().rbegin()->key(), absl::string_view("\0", 1)));
+  }
+}
+
+absl::StatusOr<std::vector<v1::Checkpoint>> EtcdStore::Checkpoints(uint64_t number) const {
+  const std::string under = NameOf("checkpoint", number) + "/";
+  ASSIGN_OR_RETURN(const Values values, ReadAll(under));
+  std::vector<v1::Checkpoint> checkpoints;
+  for (const auto& [step, bytes] : values) {
+    ASSIGN_OR_RETURN(auto checkpoint, Parsed<v1::Checkpoint>(under + step, bytes));
+    checkpoints.push_back(std::move(checkpoint));
+  }
+  return checkpoints;
+}
+
+absl::StatusOr<std::vector<Store::Seat>> EtcdStore::Seats() const {
+  ASSIGN_OR_RETURN(const Values values, ReadAll("seat/"));
+  std::vector<Seat> seats;
+  for (const auto& [member, ordinal] : values) {
+    ASSIGN_OR_RETURN(const uint64_t number, NumberIn(absl::StrCat("seat/", member), ordinal));
+    seats.push_back({.member = member, .ordinal = number});
+  }
+  return seats;
+}
+
+absl::StatusOr<std::vector<Store::Token>> EtcdStore::Tokens() const {
+  ASSIGN_OR_RETURN(const Values values, ReadAll("token/"));
+  std::vector<Token> tokens;
+  for (const auto& [id, bytes] : values) {
+    const std::string name = absl::StrCat("token/", id);
+    ASSIGN_OR_RETURN(const auto stored, Parsed<v1::StoredToken>(name, bytes));
+    Token& token = tokens.emplace_back();
+    token.hash = stored.hash();
+    ASSIGN_OR_RETURN(token.record, Parsed<v1::AccessToken>(name, stored.record()));
+  }
+  return tokens;
+}
+
+}  // namespace muster

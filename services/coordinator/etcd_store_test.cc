@@ -1,0 +1,353 @@
+#include "services/coordinator/etcd_store.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "lib/status/status.h"
+#include "services/coordinator/etcd_client.h"
+#include "services/coordinator/etcd_server.h"
+#include "services/coordinator/store_conformance.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+namespace etcd = ::etcdserverpb;
+
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+// One for all tests; null where etcd is not installed.
+EtcdServer* Server() {
+  static EtcdServer* const server = EtcdServer::Start().release();
+  return server;
+}
+
+std::unique_ptr<EtcdClient> ClientOf(const std::string& address) {
+  auto client = EtcdClient::Create({.servers = {address}});
+  EXPECT_TRUE(client.ok()) << client.status();
+  return *std::move(client);
+}
+
+std::string NewPrefix() {
+  static std::atomic<int> made = 0;
+  return absl::StrCat("/test-", ++made, "/");
+}
+
+class EtcdBench final : public StoreBench {
+ public:
+  absl::StatusOr<std::unique_ptr<Store>> Open() override {
+    return EtcdStore::Open({.client = client_.get(), .prefix = prefix_, .address = "here:1"});
+  }
+  void SpoilRecord(uint64_t job) override { Spoil("job", job); }
+  void SpoilPlan(uint64_t job) override { Spoil("plan", job); }
+  int CountPlans() override { return Count("plan/"); }
+
+  int Count(const std::string& under) {
+    etcd::RangeRequest request;
+    request.set_key(prefix_ + under);
+    request.set_range_end(BehindPrefix(prefix_ + under));
+    request.set_count_only(true);
+    return static_cast<int>(client_->Range(request, kSoon)->count());
+  }
+  void Put(const std::string& name, const std::string& value) {
+    etcd::TxnRequest request;
+    etcd::PutRequest* put = request.add_success()->mutable_request_put();
+    put->set_key(prefix_ + name);
+    put->set_value(value);
+    EXPECT_TRUE(client_->Txn(request, kSoon).ok());
+  }
+  EtcdStore::Options options() const {
+    return {.client = client_.get(), .prefix = prefix_, .address = "here:1"};
+  }
+
+ private:
+  void Spoil(const std::string& kind, uint64_t job) {
+    Put(absl::StrFormat("%s/%020d", kind, job), "v\xff");
+  }
+
+  const std::unique_ptr<EtcdClient> client_ = ClientOf(Server()->address());
+  const std::string prefix_ = NewPrefix();
+};
+
+// Without etcd there is nothing to make: the suite is then not instantiated, and this says so.
+TEST(EtcdTest, EtcdIsInstalled) {
+  if (Server() == nullptr) GTEST_SKIP() << "etcd is not installed: apt-get install etcd-server";
+}
+
+std::vector<std::function<std::unique_ptr<StoreBench>()>> Benches() {
+  if (Server() == nullptr) return {};
+  return {[] { return std::make_unique<EtcdBench>(); }};
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StoreConformance);
+INSTANTIATE_TEST_SUITE_P(Etcd, StoreConformance, ::testing::ValuesIn(Benches()));
+
+class EtcdStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (Server() == nullptr) GTEST_SKIP() << "etcd is not installed";
+    bench_ = std::make_unique<EtcdBench>();
+  }
+  std::unique_ptr<Store> Open() {
+    auto store = bench_->Open();
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+
+  std::unique_ptr<EtcdBench> bench_;
+};
+
+TEST_F(EtcdStoreTest, WhoComesInVainIsToldWhoLeads) {
+  const auto store = Open();
+
+  EXPECT_THAT(std::string(bench_->Open().status().message()),
+              HasSubstr("the coordinator at here:1 leads"));
+}
+
+TEST_F(EtcdStoreTest, TheNextLeadsAsSoonAsTheLeaseOfADeadOneHasEnded) {
+  auto stuck = ClientOf(Server()->address());
+  // As one who was killed: it renews nothing, and gives nothing back.
+  const auto lease = stuck->Grant(absl::Seconds(1), kSoon);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  { auto store = Open(); }
+  etcd::TxnRequest take;
+  etcd::PutRequest* put = take.add_success()->mutable_request_put();
+  put->set_key(bench_->options().prefix + "leader");
+  put->set_value("dead:1");
+  put->set_lease(lease->id());
+  ASSERT_TRUE(stuck->Txn(take, kSoon).ok());
+  ASSERT_TRUE(absl::IsUnavailable(bench_->Open().status()));
+
+  absl::StatusOr<std::unique_ptr<Store>> next;
+  do {
+    next = bench_->Open();
+  } while (absl::IsUnavailable(next.status()));
+
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ((*next)->term(), 2);
+}
+
+TEST_F(EtcdStoreTest, WhoWasDeposedWritesNothingAndIsTold) {
+  EtcdStore::Options options = bench_->options();
+  std::atomic<int> told = 0;
+  options.lost = [&](const absl::Status& why) {
+    EXPECT_EQ(ReasonOf(why), "STORE_LOST") << why;
+    ++told;
+  };
+  auto old = EtcdStore::Open(options);
+  ASSERT_TRUE(old.ok()) << old.status();
+  v1::Job record = *(*old)->AddJob(StoreConformance::Submission("first"));
+  bench_->Put("leader", "usurper:1");  // the same key, made by the same transaction: still ours
+  ASSERT_TRUE(StoreConformance::Advance(**old, record).ok());
+  etcd::TxnRequest depose;
+  depose.add_success()->mutable_request_delete_range()->set_key(options.prefix + "leader");
+  ASSERT_TRUE(options.client->Txn(depose, kSoon).ok());
+  auto next = bench_->Open();
+  ASSERT_TRUE(next.ok()) << next.status();
+
+  record.set_state(v1::FAILED);
+  EXPECT_EQ(ReasonOf((*old)->Commit({.record = &record})), "STORE_LOST");
+  EXPECT_EQ(ReasonOf((*old)->AddJob(StoreConformance::Submission("second")).status()),
+            "STORE_LOST");
+  EXPECT_EQ(ReasonOf((*old)->DeleteJob(1)), "STORE_LOST");
+  EXPECT_EQ(ReasonOf((*old)->PutToken({})), "STORE_LOST");
+
+  EXPECT_EQ(told, 4);
+  const auto jobs = (*next)->LoadJobs();
+  ASSERT_EQ(jobs->size(), 1);
+  EXPECT_EQ(jobs->front().record.state(), v1::RUNNING);
+  EXPECT_FALSE((*next)->FindRequest("second")->has_value());
+  EXPECT_TRUE((*next)->Tokens()->empty());
+}
+
+TEST_F(EtcdStoreTest, PartsThatACrashLeftAreSweptAndOthersAreNot) {
+  {
+    auto store = Open();
+    Store::Submission submission = StoreConformance::Submission();
+    submission.origin.graph.set_name(std::string(600 << 10, 'x'));
+    ASSERT_TRUE(store->AddJob(std::move(submission)).ok());
+  }
+  const int parts = bench_->Count("part/");
+  ASSERT_EQ(parts, 2);
+  bench_->Put("part/plan/00000000000000000001/7/0", "never named");
+
+  auto store = Open();
+
+  EXPECT_EQ(bench_->Count("part/"), parts);
+  EXPECT_EQ(store->LoadJobs()->front().origin.graph.name().size(), 600 << 10);
+  ASSERT_TRUE(store->DeleteJob(1).ok());
+  EXPECT_EQ(bench_->Count("part/"), 0);
+}
+
+TEST_F(EtcdStoreTest, APlanThatIsReplacedLeavesNoPartsBehind) {
+  auto store = Open();
+  v1::Job record = *store->AddJob(StoreConformance::Submission());
+  for (const int size : {900 << 10, 600 << 10, 10}) {
+    v1::JobPlan plan;
+    plan.set_session_token(std::string(size, 'x'));
+    ASSERT_TRUE(store->Commit({.record = &record, .plan = &plan}).ok());
+    EXPECT_EQ(bench_->Count("part/"), size / (512 << 10) + (size > 10 ? 1 : 0)) << size;
+  }
+}
+
+TEST_F(EtcdStoreTest, ItBelongsToOneStateFolder) {
+  EtcdStore::Options options = bench_->options();
+  options.folder = "folder-a";
+  { ASSERT_TRUE(EtcdStore::Open(options).ok()); }
+
+  options.folder = "folder-b";
+  const auto elsewhere = EtcdStore::Open(options).status();
+  EXPECT_EQ(ReasonOf(elsewhere), "STATE_DIR_NOT_SHARED") << elsewhere;
+  EXPECT_TRUE(absl::IsFailedPrecondition(elsewhere));
+  options.adopt_folder = true;
+  { EXPECT_TRUE(EtcdStore::Open(options).ok()); }
+  options.adopt_folder = false;
+  EXPECT_TRUE(EtcdStore::Open(options).ok());
+}
+
+TEST_F(EtcdStoreTest, RefusesANewerSchema) {
+  Open();
+  bench_->Put("meta/schema", "v99");
+
+  EXPECT_EQ(ReasonOf(bench_->Open().status()), "STORE_TOO_NEW");
+}
+
+TEST_F(EtcdStoreTest, NobodyThereIsSaidWithTheAddress) {
+  const auto client = EtcdClient::Create({.servers = {"127.0.0.1:1"}});
+
+  const auto store = EtcdStore::Open({.client = client->get()}).status();
+
+  EXPECT_TRUE(absl::IsUnavailable(store)) << store;
+  EXPECT_EQ(ReasonOf(store), "STORE_UNREACHABLE");
+  EXPECT_THAT(std::string(store.message()), HasSubstr("127.0.0.1:1"));
+}
+
+// The other tests' server goes on meanwhile.
+class EtcdOutageTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    server_ = EtcdServer::Start();
+    if (server_ == nullptr) GTEST_SKIP() << "etcd is not installed";
+    client_ = ClientOf(server_->address());
+  }
+
+  std::unique_ptr<EtcdServer> server_;
+  std::unique_ptr<EtcdClient> client_;
+};
+
+TEST_F(EtcdOutageTest, ARestartOfEtcdIsWaitedFor) {
+  auto store = EtcdStore::Open(
+      {.client = client_.get(), .lost = [](const absl::Status& why) { FAIL() << why; }});
+  ASSERT_TRUE(store.ok()) << store.status();
+  server_->Kill();
+  absl::StatusOr<v1::Job> job;
+  std::thread adding([&] { job = (*store)->AddJob(StoreConformance::Submission()); });
+
+  server_->Restart();
+
+  adding.join();
+  EXPECT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ((*store)->LoadJobs()->size(), 1);
+}
+
+TEST_F(EtcdOutageTest, AnOutageLongerThanTheLeaseIsTheEnd) {
+  absl::Notification told;
+  auto store = EtcdStore::Open(
+      {.client = client_.get(), .lease = absl::Seconds(1), .lost = [&](const absl::Status& why) {
+         EXPECT_EQ(ReasonOf(why), "STORE_LOST") << why;
+         if (!told.HasBeenNotified()) told.Notify();
+       }});
+  ASSERT_TRUE(store.ok()) << store.status();
+
+  server_->Send(SIGSTOP);
+
+  EXPECT_TRUE(told.WaitForNotificationWithTimeout(kSoon));
+  EXPECT_EQ(ReasonOf((*store)->DeleteJob(1)), "STORE_LOST");
+  server_->Send(SIGCONT);
+}
+
+// By etcd's gateway to HTTP, whose administration is not our store's business.
+std::string Post(const std::string& address, const std::string& path, const std::string& body) {
+  const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in server{};
+  server.sin_family = AF_INET;
+  server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  server.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
+  EXPECT_EQ(connect(file, reinterpret_cast<sockaddr*>(&server), sizeof(server)), 0);
+  const std::string request =
+      absl::StrCat("POST ", path,
+                   " HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Length: ", body.size(),
+                   "\r\n\r\n", body);
+  EXPECT_EQ(write(file, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char piece[4096];
+  for (ssize_t bytes; (bytes = read(file, piece, sizeof(piece))) > 0;) answer.append(piece, bytes);
+  close(file);
+  return answer;
+}
+
+TEST(EtcdClientTest, GivesItsNameAndGivesItAnewWhenEtcdForgetsIt) {
+  auto server = EtcdServer::Start();
+  if (server == nullptr) GTEST_SKIP() << "etcd is not installed";
+  for (const auto& [path, body] : {std::pair("user/add", R"({"name":"root","password":"secret"})"),
+                                   {"role/add", R"({"name":"root"})"},
+                                   {"user/grant", R"({"user":"root","role":"root"})"},
+                                   {"enable", "{}"}}) {
+    const std::string answer = Post(server->address(), absl::StrCat("/v3/auth/", path), body);
+    ASSERT_THAT(answer, HasSubstr("200 OK"));
+  }
+  const std::string password = ::testing::TempDir() + "/password";
+  std::ofstream(password) << "secret\n";
+  EtcdClient::Options options{
+      .servers = {server->address()}, .user = "root", .password_file = password};
+  const auto client = EtcdClient::Create(options);
+  auto store = EtcdStore::Open({.client = client->get()});
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_TRUE((*store)->AddJob(StoreConformance::Submission()).ok());
+
+  server->Kill();  // it forgets whom it knew
+  server->Restart();
+  EXPECT_TRUE((*store)->AddJob(StoreConformance::Submission()).ok());
+
+  const auto stranger = EtcdStore::Open({.client = ClientOf(server->address()).get()}).status();
+  EXPECT_EQ(ReasonOf(stranger), "STORE_UNWRITABLE") << stranger;
+  std::ofstream(password) << "wrong";
+  const auto wrong = EtcdStore::Open({.client = EtcdClient::Create(options)->get()}).status();
+  EXPECT_EQ(ReasonOf(wrong), "STORE_UNWRITABLE") << wrong;
+}
+
+TEST(EtcdClientTest, AnotherServerAnswersForOneThatIsGone) {
+  if (Server() == nullptr) GTEST_SKIP() << "etcd is not installed";
+  const auto client = EtcdClient::Create({.servers = {"127.0.0.1:1", Server()->address()}});
+  etcd::RangeRequest request;
+  request.set_key("none");
+
+  EXPECT_TRUE((*client)->Range(request, kSoon).ok());
+  EXPECT_EQ((*client)->servers(), "127.0.0.1:1," + Server()->address());
+}
+
+TEST(EtcdClientTest, BehindAPrefixIsTheFirstKeyThatDoesNotBeginSo) {
+  EXPECT_EQ(BehindPrefix("job/"), "job0");
+  EXPECT_EQ(BehindPrefix("a\xff"), "b");
+  EXPECT_EQ(BehindPrefix("\xff"), std::string(1, '\0'));
+}
+
+}  // namespace
+}  // namespace muster
