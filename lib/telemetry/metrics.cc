@@ -14,8 +14,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "lib/http/http_server.h"
 #include "lib/status/status.h"
-#include "lib/telemetry/page_server.h"
 #include "lib/version/version.h"
 #include "prometheus/collectable.h"
 #include "prometheus/registry.h"
@@ -153,7 +153,11 @@ std::vector<double> Metrics::DurationBuckets() {
 }
 
 absl::Status Metrics::Serve(const std::string& address) {
-  auto server = PageServer::Start(address, "/metrics", [this] { return Render(); });
+  auto server = HttpServer::Start({.address = address}, [this](const HttpRequest& request) {
+    if (request.path != "/metrics") return HttpResponse{.status = 404};
+    return HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                        .body = Render()};
+  });
   if (absl::IsInvalidArgument(server.status())) {
     return Annotate(server.status(), "metrics address");
   }

@@ -20,7 +20,7 @@ class Registry;
 
 namespace muster {
 
-class PageServer;
+class HttpServer;
 
 using MetricLabels = std::map<std::string, std::string>;
 
@@ -66,7 +66,7 @@ class Metrics {
   const std::shared_ptr<prometheus::Registry> registry_;
   mutable absl::Mutex mu_;
   Collectables others_ ABSL_GUARDED_BY(mu_);  // beside the registry; the process is the first
-  std::unique_ptr<PageServer> server_;
+  std::unique_ptr<HttpServer> server_;
   std::string host_;  // as others reach it
 };
 

@@ -1,0 +1,122 @@
+#include "lib/http/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "lib/http/http_client.h"
+
+namespace muster {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+std::unique_ptr<HttpServer> Serve(HttpServer::Handler handler, int timeout_ms = 20'000) {
+  auto server = HttpServer::Start({.address = "127.0.0.1:0",
+                                   .timeout_ms = timeout_ms,
+                                   .headers = {"X-Content-Type-Options: nosniff"}},
+                                  std::move(handler));
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+HttpResponse Echo(const HttpRequest& request) {
+  return {.content_type = "text/plain",
+          .body = absl::StrCat(request.method, " ", request.path, " ", request.query, " ",
+                               request.Header("x-mine"), " ", request.body)};
+}
+
+TEST(HttpServerTest, ARequestComesWithItsPathQueryHeadersAndBody) {
+  const auto server = Serve(Echo);
+  const HttpAnswer answer = Fetch(server->port(), "/a%20b?c=%41", "X-Mine: 7\r\n", "POST", "form");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.body, "POST /a b c=%41 7 form");
+  EXPECT_THAT(answer.head, HasSubstr("Content-Type: text/plain\r\n"));
+  EXPECT_THAT(answer.head, HasSubstr("X-Content-Type-Options: nosniff\r\n"));
+  EXPECT_THAT(answer.head, HasSubstr("Connection: close\r\n"));
+}
+
+TEST(HttpServerTest, APathCannotClimb) {
+  const auto server = Serve(Echo);
+  EXPECT_THAT(Fetch(server->port(), "/a/../../b").body, Not(HasSubstr("..")));
+  EXPECT_THAT(Fetch(server->port(), "/a/%2e%2e/b").body, Not(HasSubstr("..")));
+}
+
+TEST(HttpServerTest, AHeadRequestGetsNoBody) {
+  const auto server = Serve(Echo);
+  const HttpAnswer answer = Fetch(server->port(), "/", "", "HEAD");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.head, HasSubstr("Content-Length: 8\r\n"));
+  EXPECT_THAT(answer.body, IsEmpty());
+}
+
+TEST(HttpServerTest, AHeaderThatCameTwiceHasNoValue) {
+  HttpRequest request{.headers = {{"X-A", "1"}, {"x-a", "2"}, {"X-B", "3"}}};
+  EXPECT_EQ(request.Header("x-a"), "");
+  EXPECT_EQ(request.Header("x-b"), "3");
+}
+
+TEST(HttpServerTest, TooMuchIsRefusedBeforeTheHandlerSeesIt) {
+  std::atomic<int> calls = 0;
+  const auto server = Serve([&](const HttpRequest&) {
+    ++calls;
+    return HttpResponse{};
+  });
+  EXPECT_EQ(Fetch(server->port(), "/", "", "POST", std::string(5000, 'x')).status, 413);
+  const HttpAnswer long_header =
+      Fetch(server->port(), "/", absl::StrCat("X: ", std::string(20'000, 'x'), "\r\n"));
+  EXPECT_THAT(long_header.status, AnyOf(0, 400, 413, 431)) << long_header.head;
+  EXPECT_THAT(Fetch(server->port(), "/\x01", "no header\r\n").status, AnyOf(0, 400));
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(HttpServerTest, ARequestThatDoesNotComeInTimeIsGivenUp) {
+  const auto server = Serve(Echo, /*timeout_ms=*/200);
+  HttpClient slow(server->port());
+  slow.Write("GET / HTTP/1.1\r\nHost: lo");
+  EXPECT_THAT(slow.ReadAll(), Not(HasSubstr("200 OK")));
+  EXPECT_EQ(Fetch(server->port(), "/").status, 200);
+}
+
+TEST(HttpServerTest, AStreamEndsWhoseReaderReadsNothing) {
+  absl::Notification ended;
+  const auto server = Serve(
+      [&](const HttpRequest&) {
+        return HttpResponse{.stream = [&](HttpStream& stream) {
+          const std::string block(64 << 10, 'x');
+          while (stream.Write(block)) continue;
+          ended.Notify();
+        }};
+      },
+      /*timeout_ms=*/300);
+  HttpClient lazy(server->port(), /*receive_buffer_bytes=*/4096);
+  lazy.Write("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+}
+
+TEST(HttpServerTest, WhatIsNoAddressAndWhatIsTakenIsSaid) {
+  EXPECT_TRUE(absl::IsInvalidArgument(HttpServer::Start({.address = "nowhere"}, Echo).status()));
+  const auto server = Serve(Echo);
+  EXPECT_TRUE(absl::IsUnavailable(
+      HttpServer::Start({.address = absl::StrCat("127.0.0.1:", server->port())}, Echo).status()));
+}
+
+TEST(HttpServerTest, FormValuesAreDecoded) {
+  EXPECT_EQ(FormValue("a=1&token=x%2By+z", "token"), "x+y z");
+  EXPECT_EQ(FormValue("a=1", "token"), std::nullopt);
+  EXPECT_EQ(FormValue("", "token"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace muster
