@@ -43,16 +43,28 @@ absl::Status CheckReadable(const std::string& file) {
 }
 
 // HTTP/2 or nothing (RFC 7301).
-int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_bytes,
-                   const unsigned char* offered, unsigned int offered_bytes, void*) {
-  static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+// `protocol`: its length, and its name.
+int ChooseProtocol(absl::string_view protocol, const unsigned char** chosen,
+                   unsigned char* chosen_bytes, const unsigned char* offered,
+                   unsigned int offered_bytes) {
   unsigned char* found = nullptr;
-  if (SSL_select_next_proto(&found, chosen_bytes, kHttp2, sizeof(kHttp2), offered, offered_bytes) !=
-      OPENSSL_NPN_NEGOTIATED) {
+  if (SSL_select_next_proto(&found, chosen_bytes,
+                            reinterpret_cast<const unsigned char*>(protocol.data()),
+                            protocol.size(), offered, offered_bytes) != OPENSSL_NPN_NEGOTIATED) {
     return SSL_TLSEXT_ERR_ALERT_FATAL;
   }
   *chosen = found;
   return SSL_TLSEXT_ERR_OK;
+}
+
+int ChooseHttp2(SSL*, const unsigned char** chosen, unsigned char* chosen_bytes,
+                const unsigned char* offered, unsigned int offered_bytes, void*) {
+  return ChooseProtocol("\2h2", chosen, chosen_bytes, offered, offered_bytes);
+}
+
+int ChooseHttp1(SSL*, const unsigned char** chosen, unsigned char* chosen_bytes,
+                const unsigned char* offered, unsigned int offered_bytes, void*) {
+  return ChooseProtocol("\10http/1.1", chosen, chosen_bytes, offered, offered_bytes);
 }
 
 std::string VersionOf(const std::string& file) {
@@ -66,8 +78,9 @@ std::string VersionOf(const std::string& file) {
 
 bool TlsFolder::has_certificate() const { return access(certificate().c_str(), F_OK) == 0; }
 
-TlsServer::TlsServer(TlsFolder folder, Versions versions, Loaded loaded)
+TlsServer::TlsServer(TlsFolder folder, Clients clients, Versions versions, Loaded loaded)
     : folder_(std::move(folder)),
+      clients_(clients),
       versions_(std::move(versions)),
       loaded_(std::move(loaded)),
       looked_(SteadyNow()) {}
@@ -78,7 +91,7 @@ TlsServer::Versions TlsServer::Look(const TlsFolder& folder) {
           .authority = VersionOf(folder.authority())};
 }
 
-absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder) {
+absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder, Clients clients) {
   constexpr auto kFaulty = absl::StatusCode::kInvalidArgument;
   for (const std::string& file : {folder.certificate(), folder.key(), folder.authority()}) {
     RETURN_IF_ERROR(CheckReadable(file));
@@ -101,7 +114,8 @@ absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder) {
   SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                              SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_set_alpn_select_cb(made, ChooseProtocol, nullptr);
+  const bool to_browsers = clients == Clients::kBrowsers;
+  SSL_CTX_set_alpn_select_cb(made, to_browsers ? ChooseHttp1 : ChooseHttp2, nullptr);
   if (SSL_CTX_use_certificate_chain_file(made, folder.certificate().c_str()) != 1) {
     return FileFault(kFaulty, folder.certificate(), TakeErrors());
   }
@@ -112,7 +126,7 @@ absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder) {
   if (SSL_CTX_load_verify_locations(made, folder.authority().c_str(), nullptr) != 1) {
     return FileFault(kFaulty, folder.authority(), TakeErrors());
   }
-  SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_verify(made, to_browsers ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, nullptr);
   const CertificateFacts facts = FactsOf(SSL_CTX_get0_certificate(made));
   if (!facts.identity.ok() || facts.identity->role != Role::kCoordinator) {
     return FileFault(kFaulty, folder.certificate(),
@@ -128,11 +142,11 @@ absl::StatusOr<TlsServer::Loaded> TlsServer::Load(const TlsFolder& folder) {
   return Loaded{.context = context, .ends = facts.ends};
 }
 
-absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Open(TlsFolder folder) {
+absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Open(TlsFolder folder, Clients clients) {
   Versions versions = Look(folder);
-  ASSIGN_OR_RETURN(Loaded loaded, Load(folder));
+  ASSIGN_OR_RETURN(Loaded loaded, Load(folder, clients));
   return std::unique_ptr<TlsServer>(
-      new TlsServer(std::move(folder), std::move(versions), std::move(loaded)));
+      new TlsServer(std::move(folder), clients, std::move(versions), std::move(loaded)));
 }
 
 // While a Secret is being replaced its files may not fit each other: the next look finds them
@@ -144,7 +158,7 @@ std::shared_ptr<SSL_CTX> TlsServer::Context() {
   looked_ = now;
   Versions versions = Look(folder_);
   if (versions == versions_) return loaded_.context;
-  absl::StatusOr<Loaded> loaded = Load(folder_);
+  absl::StatusOr<Loaded> loaded = Load(folder_, clients_);
   if (loaded.ok()) {
     loaded_ = *std::move(loaded);
     versions_ = std::move(versions);

@@ -32,17 +32,21 @@ struct TlsFolder {
 // What a server needs to shake hands, read anew when the files change: a renewed certificate counts
 // for connections that come after it. Thread-safe.
 //
-// TLS 1.3 only, HTTP/2 only. A client may come without a certificate; one that it shows must be of
-// the authority, and in force.
+// TLS 1.3 only. For gRPC HTTP/2 only: a client may come without a certificate; one that it shows
+// must be of the authority, and in force. For browsers HTTP/1.1 only, and nobody is asked for a
+// certificate: a browser would ask its user.
 class TlsServer {
  public:
+  enum class Clients { kGrpc, kBrowsers };
+
   // Files are looked at again this long after the last look.
   static constexpr absl::Duration kLookInterval = absl::Seconds(1);
 
   // UNAVAILABLE (reason "CERTIFICATE_FILES"): a file is not there, or cannot be read;
   // INVALID_ARGUMENT (reason "CERTIFICATE_FILES"): it is no PEM, the key is another certificate's,
   // the certificate is no coordinator's or has ended. The message names the file.
-  static absl::StatusOr<std::unique_ptr<TlsServer>> Open(TlsFolder folder);
+  static absl::StatusOr<std::unique_ptr<TlsServer>> Open(TlsFolder folder,
+                                                         Clients clients = Clients::kGrpc);
 
   // For the next connection. Files that have become faulty are passed over, with an error in the
   // log: what was read before stays in force.
@@ -61,12 +65,13 @@ class TlsServer {
     std::shared_ptr<SSL_CTX> context;
     absl::Time ends;
   };
-  TlsServer(TlsFolder folder, Versions versions, Loaded loaded);
+  TlsServer(TlsFolder folder, Clients clients, Versions versions, Loaded loaded);
 
   static Versions Look(const TlsFolder& folder);
-  static absl::StatusOr<Loaded> Load(const TlsFolder& folder);
+  static absl::StatusOr<Loaded> Load(const TlsFolder& folder, Clients clients);
 
   const TlsFolder folder_;
+  const Clients clients_;
   mutable absl::Mutex mu_;
   Versions versions_ ABSL_GUARDED_BY(mu_);
   Loaded loaded_ ABSL_GUARDED_BY(mu_);

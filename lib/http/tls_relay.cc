@@ -1,0 +1,212 @@
+#include "lib/http/tls_relay.h"
+
+#include <arpa/inet.h>
+#include <glog/logging.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "lib/concurrency/steady_wait.h"
+#include "lib/security/tls_connection.h"
+#include "lib/status/status.h"
+#include "lib/transport/tcp_socket.h"
+
+namespace muster {
+namespace {
+
+// What one side has said and the other has not taken yet.
+constexpr size_t kHeldBytesMax = 64 << 10;
+constexpr int kBacklog = 64;
+// While somebody waits for a deadline.
+constexpr absl::Duration kLook = absl::Milliseconds(500);
+
+bool IsForLater(ssize_t result) {
+  return result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}
+
+absl::StatusOr<FileDescriptor> ListenAt(const SocketAddress& address) {
+  FileDescriptor listener(
+      socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  const int on = 1;
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(listener.get(), address.data(), address.size()) != 0 ||
+      listen(listener.get(), kBacklog) != 0) {
+    return absl::UnavailableError(absl::StrCat(address.ToString(), ": ", std::strerror(errno)));
+  }
+  return listener;
+}
+
+}  // namespace
+
+// A client and its connection to the target. The relay's thread's.
+class TlsRelay::Connection {
+ public:
+  Connection(std::shared_ptr<SSL_CTX> context, FileDescriptor client, FileDescriptor target,
+             absl::Duration now)
+      : client_(std::move(client)),
+        target_(std::move(target)),
+        tls_(std::make_unique<TlsConnection>(std::move(context), client_.get())),
+        moved_(now) {}
+
+  // What it waits for now.
+  std::array<pollfd, 2> Wanted() const {
+    short client = 0, target = 0;  // NOLINT(google-runtime-int): as poll has it
+    if (!shaken_) {
+      client = shake_ == TlsConnection::Progress::kWantsWrite ? POLLOUT : POLLIN;
+    } else {
+      if (!client_ended_ && to_target_.size() < kHeldBytesMax) client |= POLLIN;
+      if (!to_client_.empty()) client |= POLLOUT;
+      if (!target_ended_ && to_client_.size() < kHeldBytesMax) target |= POLLIN;
+      if (!to_target_.empty()) target |= POLLOUT;
+    }
+    return {pollfd{.fd = client_.get(), .events = client},
+            pollfd{.fd = target == 0 ? -1 : target_.get(), .events = target}};
+  }
+
+  // False: it is over.
+  bool Move(absl::Duration now, const Options& options) {
+    const size_t held = to_target_.size() + to_client_.size();
+    moved_something_ = false;
+    const bool goes_on = shaken_ ? MoveBytes() : Shake();
+    if (moved_something_ || held != to_target_.size() + to_client_.size()) moved_ = now;
+    return goes_on && now - moved_ < (shaken_ ? options.silence_max : options.handshake_max);
+  }
+
+ private:
+  bool Shake() {
+    shake_ = tls_->Shake();
+    shaken_ = shake_ == TlsConnection::Progress::kDone;
+    if (shaken_) moved_something_ = true;
+    return shake_ != TlsConnection::Progress::kFailed;
+  }
+
+  bool MoveBytes() {
+    std::array<char, TlsConnection::kRecordBytes> bytes;
+    if (!client_ended_ && to_target_.size() < kHeldBytesMax) {
+      const ssize_t got = tls_->Read(bytes.data(), bytes.size());
+      if (got < 0 && !IsForLater(got)) return false;
+      if (got > 0) to_target_.append(bytes.data(), got);
+      if (got > 0) moved_something_ = true;
+      if (got == 0) client_ended_ = true;
+    }
+    if (!to_target_.empty()) {
+      const ssize_t sent = send(target_.get(), to_target_.data(), to_target_.size(), MSG_NOSIGNAL);
+      if (sent < 0 && !IsForLater(sent)) return false;
+      if (sent > 0) to_target_.erase(0, sent);
+    } else if (client_ended_) {
+      return false;  // nobody reads the rest
+    }
+    if (!target_ended_ && to_client_.size() < kHeldBytesMax) {
+      const ssize_t got = recv(target_.get(), bytes.data(), bytes.size(), 0);
+      if (got < 0 && !IsForLater(got)) target_ended_ = true;
+      if (got > 0) to_client_.append(bytes.data(), got);
+      if (got > 0) moved_something_ = true;
+      if (got == 0) target_ended_ = true;
+    }
+    if (!to_client_.empty()) {
+      const ssize_t sent = tls_->Write(to_client_.data(), to_client_.size());
+      if (sent < 0 && !IsForLater(sent)) return false;
+      if (sent > 0) to_client_.erase(0, sent);
+    }
+    return !target_ended_ || !to_client_.empty();
+  }
+
+  const FileDescriptor client_, target_;
+  const std::unique_ptr<TlsConnection> tls_;
+  TlsConnection::Progress shake_ = TlsConnection::Progress::kWantsRead;
+  bool shaken_ = false;
+  bool client_ended_ = false, target_ended_ = false;
+  bool moved_something_ = false;
+  std::string to_target_, to_client_;
+  absl::Duration moved_;  // when it last did anything, of SteadyNow()
+};
+
+absl::StatusOr<std::unique_ptr<TlsRelay>> TlsRelay::Listen(Options options) {
+  const size_t colon = options.address.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || !absl::SimpleAtoi(options.address.substr(colon + 1), &port) ||
+      port < 0 || port > std::numeric_limits<uint16_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", options.address, "' is no host:port"));
+  }
+  absl::string_view host = absl::string_view(options.address).substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  ASSIGN_OR_RETURN(const auto addresses,
+                   SocketAddress::Resolve(host.empty() ? "0.0.0.0" : std::string(host),
+                                          static_cast<uint16_t>(port)));
+  absl::StatusOr<FileDescriptor> listener = absl::UnavailableError("it has no address");
+  for (size_t i = 0; i < addresses.size() && !listener.ok(); ++i) listener = ListenAt(addresses[i]);
+  RETURN_IF_ERROR(listener.status());
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
+  if (!wake) return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
+  const int bound = SocketAddress::LocalOf(listener->get()).port();
+  return std::unique_ptr<TlsRelay>(
+      new TlsRelay(std::move(options), *std::move(listener), std::move(wake), bound));
+}
+
+TlsRelay::TlsRelay(Options options, FileDescriptor listener, FileDescriptor wake, int port)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      wake_(std::move(wake)),
+      port_(port),
+      thread_([this] { Run(); }) {}
+
+TlsRelay::~TlsRelay() {
+  eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+void TlsRelay::Run() {
+  sigset_t broken_pipe;  // OpenSSL writes to sockets as to files
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+  while (true) {
+    const bool has_room = std::ssize(connections_) < options_.connections_max;
+    std::vector<pollfd> looked_at = {{.fd = wake_.get(), .events = POLLIN},
+                                     {.fd = has_room ? listener_.get() : -1, .events = POLLIN}};
+    for (const Connection& connection : connections_) {
+      for (const pollfd& wanted : connection.Wanted()) looked_at.push_back(wanted);
+    }
+    const int timeout =
+        connections_.empty() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(kLook));
+    if (poll(looked_at.data(), looked_at.size(), timeout) < 0 && errno != EINTR) {
+      PLOG(FATAL) << "poll";
+    }
+    if (looked_at[0].revents != 0) break;
+    const absl::Duration now = SteadyNow();
+    std::erase_if(connections_,
+                  [&](Connection& connection) { return !connection.Move(now, options_); });
+    if (looked_at[1].revents != 0) Accept();
+  }
+  connections_.clear();
+}
+
+void TlsRelay::Accept() {
+  FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!client) return;
+  FileDescriptor target(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_in address{.sin_family = AF_INET,
+                      .sin_port = htons(static_cast<uint16_t>(options_.target_port)),
+                      .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  // On loopback it is done at once, or refused.
+  if (connect(target.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
+      errno != EINPROGRESS) {
+    return;
+  }
+  connections_.emplace_back(options_.tls->Context(), std::move(client), std::move(target),
+                            SteadyNow());
+}
+
+}  // namespace muster

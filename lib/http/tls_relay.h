@@ -1,0 +1,58 @@
+// TLS in front of a port of this host that speaks in the clear.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "lib/security/tls_folder.h"
+#include "lib/transport/file_descriptor.h"
+
+namespace muster {
+
+// The HTTP library's own TLS looks for OpenSSL by a name that only development packages have, and
+// knows nothing of the folders that our processes read their certificates from. So connections end
+// here, and go on in the clear to a port of loopback, which must ask whoever comes for the same
+// proof: other processes of this host reach it too.
+//
+// One thread, whose every wait has an end: for the handshake, and for a side that neither says nor
+// takes anything.
+class TlsRelay {
+ public:
+  struct Options {
+    std::string address;       // "host:port", port 0 picks a free one
+    TlsServer* tls;            // outlives the relay
+    int target_port = 0;       // of loopback
+    int connections_max = 64;  // the next ones wait at the door
+    absl::Duration handshake_max = absl::Seconds(5);
+    absl::Duration silence_max = absl::Seconds(60);
+  };
+  // INVALID_ARGUMENT where it is no address, UNAVAILABLE when it cannot be bound.
+  static absl::StatusOr<std::unique_ptr<TlsRelay>> Listen(Options options);
+  TlsRelay(const TlsRelay&) = delete;
+  TlsRelay& operator=(const TlsRelay&) = delete;
+  ~TlsRelay();  // hangs up
+
+  int port() const { return port_; }
+
+ private:
+  class Connection;
+
+  TlsRelay(Options options, FileDescriptor listener, FileDescriptor wake, int port);
+  void Run();
+  void Accept();
+
+  const Options options_;
+  const FileDescriptor listener_;
+  const FileDescriptor wake_;  // readable: the relay is to end
+  const int port_;
+  std::list<Connection> connections_;  // the thread's
+  std::thread thread_;                 // last: it uses the others
+};
+
+}  // namespace muster
