@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
@@ -29,6 +30,14 @@ std::string Shortened(const std::string& text, size_t bytes) {
   return absl::StrCat(text.substr(0, end), "... (", text.size() - end, " bytes more)");
 }
 
+// Zero: another attempt would fare no better, or soon enough. A disk or a queue that is full
+// empties slowly, whoever is away is back in a second or two.
+absl::Duration RetryDelayOf(const absl::Status& status) {
+  if (absl::IsUnavailable(status)) return absl::Seconds(1);
+  if (!absl::IsResourceExhausted(status)) return absl::ZeroDuration();
+  return ReasonOf(status) == "TOO_MANY_CALLS" ? absl::Seconds(1) : absl::Seconds(10);
+}
+
 // On the wire: the message percent-encoded, the details in base64.
 size_t WireBytes(const std::string& message, const std::string& details) {
   size_t bytes = (details.size() + 2) / 3 * 4;
@@ -45,6 +54,11 @@ std::string Details(const absl::Status& status, const std::string& message,
   info.set_reason(ReasonOf(status));
   info.set_domain("muster.io");
   details.add_details()->PackFrom(info);
+  if (const absl::Duration delay = RetryDelayOf(status); delay > absl::ZeroDuration()) {
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(delay));
+    details.add_details()->PackFrom(retry);
+  }
   if (!faults.empty()) {
     google::rpc::BadRequest request;
     for (const FieldFault& fault : faults) {

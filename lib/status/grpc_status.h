@@ -1,5 +1,6 @@
 // absl::Status <-> grpc::Status. The reason travels as google.rpc.ErrorInfo{reason, domain
-// "muster.io"}, field faults as google.rpc.BadRequest.
+// "muster.io"}, field faults as google.rpc.BadRequest; UNAVAILABLE and RESOURCE_EXHAUSTED have a
+// google.rpc.RetryInfo as well.
 #pragma once
 
 #include "absl/status/status.h"

@@ -8,6 +8,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
+#include "proto/third_party/google/rpc/error_details.pb.h"
 
 namespace muster {
 namespace {
@@ -40,6 +41,25 @@ TEST(GrpcStatusTest, AttachedReasonBecomesErrorInfo) {
   EXPECT_EQ(ReasonOf(received), "JOB_NOT_FOUND");
   EXPECT_TRUE(FaultsOf(received).empty());
   EXPECT_TRUE(FromGrpc(ToGrpc(absl::OkStatus())).ok());
+}
+
+// Seconds of the RetryInfo among the details; -1: there is none.
+int64_t RetrySeconds(const absl::Status& status) {
+  google::rpc::Status details;
+  EXPECT_TRUE(details.ParseFromString(ToGrpc(status).error_details()));
+  for (const auto& detail : details.details()) {
+    google::rpc::RetryInfo retry;
+    if (detail.UnpackTo(&retry)) return retry.retry_delay().seconds();
+  }
+  return -1;
+}
+
+TEST(GrpcStatusTest, WhoMayTryAgainIsToldWhen) {
+  EXPECT_EQ(RetrySeconds(absl::UnavailableError("away")), 1);
+  EXPECT_EQ(RetrySeconds(WithReason(absl::ResourceExhaustedError("busy"), "TOO_MANY_CALLS")), 1);
+  EXPECT_EQ(RetrySeconds(WithReason(absl::ResourceExhaustedError("full"), "STORE_FULL")), 10);
+  EXPECT_EQ(RetrySeconds(absl::InvalidArgumentError("wrong")), -1);
+  EXPECT_EQ(ReasonOf(FromGrpc(ToGrpc(absl::UnavailableError("away")))), "UNAVAILABLE");
 }
 
 // As a message that was cut: without this the other side could not read the reason either.
