@@ -278,6 +278,16 @@ TEST(PruneTest, KeepsTheNewestAndNeverNone) {
   EXPECT_TRUE(PruneCheckpoints(folder + "/absent", 1).status.ok());
 }
 
+TEST(PruneTest, OneCheckpointCanBeRemovedByItself) {
+  const std::string folder = TestFolder();
+  const v1::JobPlan plan = KnownPlan({{3}});
+  for (int64_t step : {5, 10, 20}) ASSERT_TRUE(WriteKnownCheckpoint(folder, plan, step, 1).ok());
+
+  EXPECT_TRUE(RemoveCheckpoint(folder, 10).ok());
+  EXPECT_TRUE(absl::IsNotFound(RemoveCheckpoint(folder, 10)));
+  EXPECT_EQ(NamesIn(folder), (std::vector<std::string>{"step-00000005", "step-00000020"}));
+}
+
 TEST(PruneTest, RemovesWhatDeadWritersLeftAndNothingElse) {
   const std::string folder = TestFolder();
   const v1::JobPlan plan = KnownPlan({{3}});

@@ -58,4 +58,7 @@ struct Pruned {
 Pruned PruneCheckpoints(const std::string& directory, int keep_last,
                         absl::Span<const int64_t> needed = {});
 
+// Removes one checkpoint of `directory` and its files. NOT_FOUND: there is none of this step.
+absl::Status RemoveCheckpoint(const std::string& directory, int64_t step);
+
 }  // namespace muster

@@ -34,6 +34,14 @@ absl::Status RemoveDamagedBefore(const std::string& directory, int64_t first_kep
   return absl::OkStatus();
 }
 
+// Away under its name at once: a half-removed folder must not look like a checkpoint. Where it is
+// now.
+absl::StatusOr<std::string> SetAside(const std::string& directory, int64_t step) {
+  std::string doomed = absl::StrCat(directory, "/", TemporaryFolderName(step, "pruned"));
+  RETURN_IF_ERROR(RenameFolder(CheckpointPath(directory, step), doomed));
+  return doomed;
+}
+
 absl::Status Prune(const std::string& directory, int keep_last, absl::Span<const int64_t> needed,
                    std::vector<int64_t>& pruned) {
   RETURN_IF_ERROR(RemoveLeftovers(directory));
@@ -41,14 +49,11 @@ absl::Status Prune(const std::string& directory, int keep_last, absl::Span<const
   if (keep_last < 1) return absl::OkStatus();
   for (size_t i = 0; i + keep_last < steps.size(); ++i) {
     if (std::ranges::count(needed, steps[i]) > 0) continue;
-    // Away under its name at once: a half-removed folder must not look like a checkpoint.
-    const std::string doomed =
-        absl::StrCat(directory, "/", TemporaryFolderName(steps[i], "pruned"));
-    const absl::Status renamed = RenameFolder(CheckpointPath(directory, steps[i]), doomed);
-    if (absl::IsNotFound(renamed)) continue;  // somebody else prunes, and has it
-    RETURN_IF_ERROR(renamed);
+    const absl::StatusOr<std::string> doomed = SetAside(directory, steps[i]);
+    if (absl::IsNotFound(doomed.status())) continue;  // somebody else prunes, and has it
+    RETURN_IF_ERROR(doomed.status());
     pruned.push_back(steps[i]);
-    RETURN_IF_ERROR(RemoveFolder(doomed));
+    RETURN_IF_ERROR(RemoveFolder(*doomed));
   }
   if (steps.size() < static_cast<size_t>(keep_last)) return absl::OkStatus();
   return RemoveDamagedBefore(directory, steps[steps.size() - keep_last]);
@@ -61,6 +66,11 @@ Pruned PruneCheckpoints(const std::string& directory, int keep_last,
   Pruned pruned;
   pruned.status = Prune(directory, keep_last, needed, pruned.steps);
   return pruned;
+}
+
+absl::Status RemoveCheckpoint(const std::string& directory, int64_t step) {
+  ASSIGN_OR_RETURN(const std::string doomed, SetAside(directory, step));
+  return RemoveFolder(doomed);
 }
 
 }  // namespace muster
