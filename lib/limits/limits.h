@@ -58,6 +58,14 @@ inline constexpr int64_t kEndedJobsKept =
 inline constexpr absl::Duration kEndedJobsKeptFor = absl::Hours(30 * 24);  // --ended_jobs_ttl
 inline constexpr int kJobEventsKeptMax = 1000;  // of one job; a watcher is told how many are gone
 inline constexpr int kWatchEventsMax = 500;     // in one message of WatchJob
+inline constexpr int kWatchedJobsMax = 500;     // in one message of WatchJobs
+inline constexpr int64_t kSelectorBytesMax = 4096;
+inline constexpr int kMetricPointsDefault = 1000;  // of a series: a screen's width
+inline constexpr int kMetricPointsMax = 10000;
+inline constexpr int64_t kMemberLogBytesMax = 256 << 10;  // that a member keeps: some 2,000 lines
+inline constexpr absl::Duration kMemberLogWaitMax =
+    absl::Seconds(5);  // for a member's answer: a thread of the server is held meanwhile
+inline constexpr int kMemberLogCallsMax = 32;
 inline constexpr int kChangesQueuedMax =
     4096;  // coordinator: for its disk; beyond it reports only renew leases, and are repeated
 inline constexpr absl::Duration kChangeWaitMax =
@@ -70,6 +78,8 @@ inline constexpr int kStepRecordsReportedMax = 16384;  // in one report: below k
 inline constexpr int64_t kSpecBytesMax = 1
                                          << 20;  // the store keeps it, and every watcher is sent it
 inline constexpr int kNameBytesMax = 40;         // a Kubernetes label holds 63: name + "-" + number
+inline constexpr int64_t kLabelsMax = 64;        // of one job
+inline constexpr int64_t kAnnotationBytesMax = 64 << 10;
 inline constexpr int64_t kBatchSizeMax = 1 << 20;
 inline constexpr int64_t kStepsMax = 1'000'000'000'000;  // int64 sample positions must not overflow
 inline constexpr int kWorkersMax = 1024;  // rank is 16 bits on the wire with room to spare
