@@ -1,0 +1,47 @@
+// The last part of what this process has logged, for who cannot see its files.
+#pragma once
+
+#include <glog/logging.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "lib/limits/limits.h"
+
+namespace muster {
+
+// Collects every line that glog writes while it exists, in at most twice `bytes_max` of memory.
+// Thread-safe. A line of the log never holds a token or a key: what is not logged is not told.
+class LogRing final : private google::LogSink {
+ public:
+  explicit LogRing(int64_t bytes_max = limits::kMemberLogBytesMax);
+  ~LogRing() override;
+
+  struct Part {
+    int64_t offset = 0;  // of the first byte, of all that was ever logged
+    std::string text;    // whole lines, but for a line that is longer than all that is kept
+    int64_t next_offset = 0;
+  };
+  // What was logged from `offset` on, at most `bytes_max`; where that is forgotten already, from
+  // the first line that is not; with none, the last lines that fit.
+  Part Read(std::optional<int64_t> offset, int64_t bytes_max) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // As if it were logged: for tests.
+  void Add(absl::string_view line) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void send(google::LogSeverity severity, const char* full_filename, const char* base_filename,
+            int line, const google::LogMessageTime& time, const char* message,
+            size_t message_len) override;
+
+  const int64_t bytes_max_;
+  mutable absl::Mutex mu_;
+  std::string text_ ABSL_GUARDED_BY(mu_);
+  int64_t begin_ ABSL_GUARDED_BY(mu_) = 0;  // the offset of its first byte
+};
+
+}  // namespace muster
