@@ -3,8 +3,10 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -185,6 +187,8 @@ class FleetClient::Session {
                      << term_;
       } else if (directive.has_leave()) {
         if (options_.drained) options_.drained();
+      } else if (directive.has_tell_log()) {
+        TellLog(directive.tell_log());
       } else {
         absl::MutexLock lock(&member_mu_);
         member_->Handle(directive);
@@ -193,6 +197,24 @@ class FleetClient::Session {
     absl::MutexLock lock(&mu_);
     broken_ = true;
     if (!mistrust_.ok()) context_->TryCancel();
+  }
+
+  void TellLog(const v1::TellLog& question) ABSL_LOCKS_EXCLUDED(mu_) {
+    v1::LogPart answer;
+    answer.set_request(question.request());
+    if (options_.log != nullptr) {
+      LogRing::Part part = options_.log->Read(
+          question.has_offset() ? std::optional<int64_t>(question.offset()) : std::nullopt,
+          question.bytes_max());
+      answer.set_offset(part.offset);
+      answer.set_text(std::move(part.text));
+      answer.set_next_offset(part.next_offset);
+    }
+    absl::MutexLock lock(&mu_);
+    if (std::ssize(log_parts_) < limits::kMemberLogCallsMax) {
+      log_parts_.push_back(std::move(answer));
+    }
+    report_due_ = true;
   }
 
   // The coordinator checks the same of our hello, unless it is an older program.
@@ -244,6 +266,8 @@ class FleetClient::Session {
       for (v1::JobReport& job : member_->Report()) *report.add_jobs() = std::move(job);
     }
     absl::MutexLock lock(&mu_);
+    for (v1::LogPart& part : log_parts_) *report.add_logs() = std::move(part);
+    log_parts_.clear();
     left_ = report.leaving() && report.jobs().empty();
     return report;
   }
@@ -288,6 +312,7 @@ class FleetClient::Session {
   bool attached_ ABSL_GUARDED_BY(mu_) = false;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
   bool report_due_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<v1::LogPart> log_parts_ ABSL_GUARDED_BY(mu_);  // for the next report
   absl::Duration report_interval_ ABSL_GUARDED_BY(mu_) = kReportInterval;
   std::string last_error_ ABSL_GUARDED_BY(mu_);
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "lib/fleet/channel.h"
+#include "lib/fleet/log_ring.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {
@@ -40,6 +41,8 @@ class FleetClient {
     std::function<void()> refused;
     // The coordinator wants the process to end as on SIGTERM; told on the client's thread.
     std::function<void()> drained = nullptr;
+    // What is told to who asks for this process's log; outlives the client. Null: nothing.
+    const LogRing* log = nullptr;
   };
   // Starts its thread at once. `member` outlives the client.
   FleetClient(Options options, FleetMember* member);

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "lib/job/data_check.h"
 #include "lib/job/field_checks.h"
+#include "lib/job/labels.h"
 #include "lib/job/model_check.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_names.h"
@@ -159,6 +160,8 @@ std::vector<FieldFault> ValidateJobSpec(const v1::JobSpec& spec) {
   CheckOnNonFinite(spec, faults);
   faults.InRange<int64_t>("priority", spec.priority(), -kPriorityMax, kPriorityMax);
   CheckChunkBytes(spec, faults);
+  CheckLabels("labels", spec.labels(), faults);
+  CheckAnnotations("annotations", spec.annotations(), faults);
   return std::move(faults).Take();
 }
 

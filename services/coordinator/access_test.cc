@@ -46,12 +46,20 @@ const std::map<std::string, std::string> kNeeds = {
     {"JobService.DeleteJob", "submit"},
     {"JobService.SuspendJob", "submit"},
     {"JobService.ResumeJob", "submit"},
+    {"JobService.UpdateJob", "submit"},
+    {"JobService.WatchJobs", "read"},
+    {"JobService.ListEvents", "read"},
+    {"JobService.ReadJobMetrics", "read"},
+    {"JobService.ReadJobTiming", "read"},
+    {"JobService.GetServerInfo", "read"},
     {"FleetService.Attach", "member"},
     {"FleetService.ListMembers", "read"},
     {"FleetService.DrainMember", "admin"},
+    {"FleetService.ReadMemberLog", "read"},
     {"CheckpointService.ListCheckpoints", "read"},
     {"CheckpointService.GetCheckpoint", "read"},
     {"CheckpointService.SaveCheckpoint", "submit"},
+    {"CheckpointService.DeleteCheckpoint", "submit"},
     {"CheckpointService.ReadCheckpoint", "read"},
     {"CheckpointService.WriteShard", "member"},
     {"CheckpointService.ReadShard", "member"},
@@ -137,9 +145,15 @@ class AccessTest : public ::testing::Test {
                            const google::protobuf::MethodDescriptor& method, v1::Role role) {
     v1::MemberReport report;
     report.mutable_hello()->set_role(role);
-    const bool attach = method.name() == "Attach";
+    std::string request;
+    if (method.name() == "Attach") request = report.SerializeAsString();
+    if (method.name() == "WatchJobs") {  // one that is let in would never end
+      v1::WatchJobsRequest refused;
+      refused.set_selector("?");
+      request = refused.SerializeAsString();
+    }
     return Call(channel, absl::StrCat("/", method.service()->full_name(), "/", method.name()),
-                attach ? report.SerializeAsString() : "");
+                request);
   }
 
   std::string home_ = ::testing::TempDir() + "/access-XXXXXX";

@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -179,6 +180,52 @@ absl::StatusOr<v1::Checkpoint> CheckpointDesk::Get(const std::string& name) {
   return Find(*reference);
 }
 
+absl::Status CheckpointDesk::Delete(const std::string& name) {
+  const auto reference = ParseCheckpointRef(name);
+  if (!reference || !reference->step) {
+    return FaultsToStatus(
+        {{"name", absl::StrCat("'", name,
+                               "' is not jobs/J/checkpoints/S or J@S: say of which "
+                               "step")}},
+        "INVALID_REQUEST");
+  }
+  RETURN_IF_ERROR(Find(*reference).status());
+  const std::string& job = reference->job;
+  const int64_t step = *reference->step;
+  auto needed = [&](absl::string_view why) {
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(CheckpointName(job, step), " ", why)),
+        "CHECKPOINT_NEEDED");
+  };
+  {
+    JobRegistry::Turn turn(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
+    if (entry->job.record().checkpoint() == CheckpointName(job, step)) {
+      return needed("is the job's last one: muster delete takes it with the job");
+    }
+    absl::MutexLock lock(&mu_);
+    const std::vector<int64_t> steps = NeededSteps(turn, job);
+    if (std::ranges::count(steps, step) > 0) {
+      return needed("is what another job starts from: wait until that has one of its own");
+    }
+    ++pruning_[job];
+  }
+  absl::Cleanup done = [&] {
+    absl::MutexLock lock(&mu_);
+    if (--pruning_[job] == 0) pruning_.erase(job);
+  };
+  const absl::Status removed = RemoveCheckpoint(registry_->folder().checkpoints(job), step);
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;  // NOT_FOUND: pruned meanwhile
+  CommitQueue::Ticket stored = 0;
+  {
+    JobRegistry::Turn turn(registry_);
+    if (const auto entry = turn.Find(job); entry.ok()) {
+      stored = turn.Perform(**entry, {.checkpoints_removed = {step}});
+    }
+  }
+  return registry_->changes().Await(stored, limits::kChangeWaitMax);
+}
+
 absl::StatusOr<Job::CheckpointRequest> CheckpointDesk::Request(const std::string& job) {
   JobRegistry::Turn turn(registry_);
   ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
@@ -333,8 +380,13 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
 void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   const std::string& job = round.plan().job();
   std::vector<int64_t> needed;
+  int64_t keep_last = round.plan().spec().checkpoint().keep_last();
   {
     JobRegistry::Turn turn(registry_);
+    // UpdateJob may have changed it since the plan was made.
+    if (const auto entry = turn.Find(job); entry.ok()) {
+      keep_last = (*entry)->job.record().spec().checkpoint().keep_last();
+    }
     absl::MutexLock lock(&mu_);
     needed = NeededSteps(turn, job);
     ++pruning_[job];
@@ -344,8 +396,7 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
     absl::MutexLock lock(&mu_);
     if (--pruning_[job] == 0) pruning_.erase(job);
   };
-  Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job),
-                                   round.plan().spec().checkpoint().keep_last(), needed);
+  Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job), keep_last, needed);
   if (!pruned.status.ok()) {
     LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << pruned.status;
   }

@@ -41,6 +41,10 @@ class CheckpointDesk {
   absl::StatusOr<v1::Checkpoint> Get(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Find(const CheckpointRef& reference);
 
+  // Out of the store, and its folder away. FAILED_PRECONDITION (reason "CHECKPOINT_NEEDED"): a job
+  // starts from it, or its own job may go on from it; INVALID_ARGUMENT: the name has no step.
+  absl::Status Delete(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Keeps a checkpoint for a job that is still being made, while this exists.
   class Pin {
    public:

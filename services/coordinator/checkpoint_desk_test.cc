@@ -196,5 +196,33 @@ TEST_F(CheckpointDeskTest, AJobOrStepThatIsNotThereIsNamed) {
   EXPECT_EQ(ReasonOf(desk_.Get("//").status()), "INVALID_REQUEST");
 }
 
+TEST_F(CheckpointDeskTest, OneThatNobodyNeedsCanBeDeleted) {
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    v1::JobSpec spec = entry.job.record().spec();
+    spec.mutable_checkpoint()->set_keep_last(9);
+    entry.job.Update(spec, now_);
+    turn.Perform(entry);
+  }
+  for (int64_t step : {2, 4, 6}) ASSERT_TRUE(Save(step).ok());
+  ASSERT_THAT(Steps(), ElementsAre(2, 4, 6)) << "as many are kept as the job says now";
+  const std::string folder = desk_.Find({.job = id(), .step = 4})->directory();
+
+  EXPECT_EQ(ReasonOf(desk_.Delete(absl::StrCat(id(), "@6"))), "CHECKPOINT_NEEDED")
+      << "the job goes on from it";
+  {
+    const auto pinned = desk_.FindAndPin({.job = id(), .step = 4});
+    ASSERT_TRUE(pinned.ok());
+    EXPECT_EQ(ReasonOf(desk_.Delete(absl::StrCat(id(), "@4"))), "CHECKPOINT_NEEDED");
+  }
+  EXPECT_TRUE(desk_.Delete(absl::StrCat(id(), "@4")).ok());
+
+  EXPECT_THAT(Steps(), ElementsAre(2, 6));
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  EXPECT_EQ(ReasonOf(desk_.Delete(absl::StrCat(id(), "@4"))), "CHECKPOINT_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(desk_.Delete(id())), "INVALID_REQUEST") << "the last one is not meant by that";
+}
+
 }  // namespace
 }  // namespace muster

@@ -117,6 +117,16 @@ grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
   return ToGrpc(CallerGone());
 }
 
+grpc::Status CheckpointService::DeleteCheckpoint(grpc::ServerContext* context,
+                                                 const v1::DeleteCheckpointRequest* request,
+                                                 google::protobuf::Empty*) {
+  const auto caller = access_->Check(*context, Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  const absl::Status deleted = coordinator_->DeleteCheckpoint(request->name());
+  Audit(*caller, "DeleteCheckpoint", request->name(), deleted);
+  return ToGrpc(deleted);
+}
+
 grpc::Status CheckpointService::ReadCheckpoint(
     grpc::ServerContext* context, const v1::ReadCheckpointRequest* request,
     grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) {

@@ -26,6 +26,9 @@ class CheckpointService final : public v1::CheckpointService::Service {
   grpc::Status SaveCheckpoint(grpc::ServerContext* context,
                               const v1::SaveCheckpointRequest* request,
                               v1::Checkpoint* response) override;
+  grpc::Status DeleteCheckpoint(grpc::ServerContext* context,
+                                const v1::DeleteCheckpointRequest* request,
+                                google::protobuf::Empty* response) override;
   grpc::Status ReadCheckpoint(grpc::ServerContext* context,
                               const v1::ReadCheckpointRequest* request,
                               grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) override;

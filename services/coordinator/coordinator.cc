@@ -7,7 +7,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "lib/job/resource_name.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "lib/version/build.h"
+#include "services/coordinator/proto_time.h"
 #include "services/coordinator/sqlite_store.h"
 
 namespace muster {
@@ -44,6 +47,7 @@ Coordinator::Coordinator(Options options, StateFolder folder,
                          std::unique_ptr<CoordinatorMetrics> metrics, std::unique_ptr<Store> store,
                          LeaseTable::Ordinals ordinals)
     : options_(std::move(options)),
+      start_(options_.clock()),
       metrics_(std::move(metrics)),
       store_(std::move(store)),
       fleet_({.cluster = store_->cluster(),
@@ -62,8 +66,11 @@ Coordinator::Coordinator(Options options, StateFolder folder,
               .watches = &watches_,
               .data_visible = options_.data_visible,
               .paths = options_.paths}),
+      queries_(&registry_, &watches_, &series_),
+      logs_(&fleet_),
       members_({.registry = &registry_,
                 .fleet = &fleet_,
+                .logs = &logs_,
                 .checkpoints = &checkpoints_,
                 .metrics = metrics_.get()}),
       dispatcher_(&registry_, &fleet_),
@@ -77,6 +84,32 @@ v1::ListMembersResponse Coordinator::ListMembers() const {
   return response;
 }
 
+v1::ServerInfo Coordinator::Describe() const {
+  const Build build = ThisBuild();
+  const absl::Time now = registry_.Now();
+  v1::ServerInfo info;
+  info.set_version(build.version);
+  info.set_commit(build.commit);
+  info.set_build(build.kind);
+  info.set_cluster(store_->cluster());
+  info.set_term(term());
+  *info.mutable_start_time() = ToProto(start_);
+  *info.mutable_server_time() = ToProto(now);
+  *info.mutable_uptime() = ToProto(now - start_);
+  info.set_store("sqlite");
+  info.set_state_dir(options_.state_dir);
+  info.set_data_visible(options_.data_visible);
+  info.set_metrics_url(options_.metrics->url());
+  v1::ServerLimits& bounds = *info.mutable_limits();
+  bounds.set_jobs_queued(limits::kJobsQueuedMax);
+  bounds.set_members(limits::kAttachedMembersMax);
+  bounds.set_watches(limits::kWatchCallsMax);
+  bounds.set_events_kept(limits::kJobEventsKeptMax);
+  bounds.set_message_bytes(limits::kControlMessageBytesMax);
+  *bounds.mutable_lease() = ToProto(options_.lease);
+  return info;
+}
+
 void Coordinator::Tick() {
   const absl::Time last = std::exchange(last_tick_, registry_.Now());
   if (last != absl::InfinitePast()) {
@@ -84,6 +117,7 @@ void Coordinator::Tick() {
     metrics_->tick_lateness.Observe(absl::ToDoubleSeconds(late));
   }
   members_.ExpireLeases();
+  logs_.Expire(registry_.Now());
   TickJobs();
   dispatcher_.Dispatch();
   if (registry_.Now() - last_sweep_ >= kSweepInterval) {

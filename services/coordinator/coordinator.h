@@ -23,8 +23,11 @@
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/fleet_clock.h"
 #include "services/coordinator/fleet_desk.h"
+#include "services/coordinator/job_queries.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/lease_table.h"
+#include "services/coordinator/member_logs.h"
+#include "services/coordinator/metric_series.h"
 #include "services/coordinator/state_disk.h"
 #include "services/coordinator/state_folder.h"
 #include "services/coordinator/store.h"
@@ -64,7 +67,7 @@ class Coordinator {
   // Waits until what was begun until now is planned, stored and published, or deleted.
   void Settle();
 
-  // ---- users; see UserOperations and CheckpointDesk.
+  // ---- users; see UserOperations, JobQueries and CheckpointDesk.
   absl::StatusOr<v1::Job> CreateJob(
       const v1::CreateJobRequest& request,
       const UserOperations::CallerGone& caller_gone = [] { return false; }) {
@@ -80,6 +83,9 @@ class Coordinator {
   absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request) {
     return users_.ResumeJob(request);
   }
+  absl::StatusOr<v1::Job> UpdateJob(const v1::UpdateJobRequest& request) {
+    return users_.UpdateJob(request);
+  }
   absl::StatusOr<std::shared_ptr<JobWatch>> WatchJob(const v1::WatchJobRequest& request,
                                                      std::shared_ptr<StreamWaker> waker) {
     return users_.WatchJob(request, std::move(waker));
@@ -88,6 +94,11 @@ class Coordinator {
     return users_.NextOf(watch);
   }
 
+  JobQueries& queries() { return queries_; }
+  // All but who may call, which is not the core's business.
+  v1::ServerInfo Describe() const;
+
+  absl::Status DeleteCheckpoint(const std::string& name) { return checkpoints_.Delete(name); }
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& parent) {
     return checkpoints_.List(parent);
   }
@@ -116,6 +127,9 @@ class Coordinator {
   }
   absl::Status DrainMember(const std::string& member) { return members_.Drain(member); }
   v1::ListMembersResponse ListMembers() const;
+  void ReadMemberLog(const v1::ReadMemberLogRequest& request, MemberLogs::Answer answer) {
+    logs_.Ask(request, registry_.Now(), std::move(answer));
+  }
 
   absl::StatusOr<std::optional<ShardUpload>> BeginShard(
       const v1::WriteShardHeader& header,
@@ -140,6 +154,7 @@ class Coordinator {
   void ExportMetrics();
 
   const Options options_;
+  const absl::Time start_;
   const std::unique_ptr<CoordinatorMetrics> metrics_;
   const std::unique_ptr<Store> store_;
   Fleet fleet_;
@@ -147,6 +162,9 @@ class Coordinator {
   JobRegistry registry_;
   CheckpointDesk checkpoints_;
   UserOperations users_;
+  MetricSeries series_;
+  JobQueries queries_;
+  MemberLogs logs_;
   FleetDesk members_;
   Dispatcher dispatcher_;
   EndedJobs ended_jobs_;

@@ -470,7 +470,9 @@ void Dispatcher::Dispatch() {
     const auto members = fleet_->members();
     FreeMembers free = FindFreeMembers(turn, starting, members);
     if (recovering) starts = Recoveries(turn, starting, members, free);
-    const std::vector<Placement> placements = Schedule(waiting, free);
+    const Decision decision = Decide(waiting, free);
+    const std::vector<Placement>& placements = decision.placements;
+    for (const Wait& wait : decision.waits) turn.FindNumber(wait.number)->wait = wait;
     absl::flat_hash_set<uint64_t> placed;
     for (const Placement& placement : placements) placed.insert(placement.number);
     for (const WaitingJob& job : waiting) {
@@ -480,7 +482,9 @@ void Dispatcher::Dispatch() {
     for (const Placement& placement : placements) {
       auto start = std::make_shared<Start>();
       start->number = placement.number;
-      start->revision = turn.FindNumber(placement.number)->job.record().revision();
+      JobRegistry::Entry& entry = *turn.FindNumber(placement.number);
+      entry.wait.reset();
+      start->revision = entry.job.record().revision();
       for (const auto& name : placement.workers) start->workers.push_back(members.at(name).hello);
       for (const auto& name : placement.ps) start->ps.push_back(members.at(name).hello);
       starts.push_back(std::move(start));

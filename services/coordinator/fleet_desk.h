@@ -11,6 +11,7 @@
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/member_logs.h"
 
 namespace muster {
 
@@ -20,8 +21,9 @@ namespace muster {
 class FleetDesk {
  public:
   struct Options {
-    JobRegistry* registry;  // all four outlive the desk
+    JobRegistry* registry;  // all five outlive the desk
     Fleet* fleet;
+    MemberLogs* logs;
     CheckpointDesk* checkpoints;
     CoordinatorMetrics* metrics;
   };

@@ -14,7 +14,8 @@ namespace muster {
 class FleetService final
     : public v1::FleetService::WithRawCallbackMethod_Attach<
           v1::FleetService::WithCallbackMethod_ListMembers<
-              v1::FleetService::WithCallbackMethod_DrainMember<v1::FleetService::Service>>> {
+              v1::FleetService::WithCallbackMethod_DrainMember<
+                  v1::FleetService::WithCallbackMethod_ReadMemberLog<v1::FleetService::Service>>>> {
  public:
   // All outlive the service.
   FleetService(Coordinator* coordinator, Admission* admission, const Access* access,
@@ -29,6 +30,9 @@ class FleetService final
   grpc::ServerUnaryReactor* ListMembers(grpc::CallbackServerContext* context,
                                         const v1::ListMembersRequest* request,
                                         v1::ListMembersResponse* response) override;
+  grpc::ServerUnaryReactor* ReadMemberLog(grpc::CallbackServerContext* context,
+                                          const v1::ReadMemberLogRequest* request,
+                                          v1::ReadMemberLogResponse* response) override;
 
  private:
   Coordinator* const coordinator_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
 #include "lib/plan/batch_order.h"
@@ -32,6 +33,15 @@ std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
 int64_t CommittedStep(const v1::Job& record) {
   const auto reference = ParseCheckpointRef(record.checkpoint());
   return reference ? reference->step.value_or(-1) : -1;
+}
+
+using TextMap = google::protobuf::Map<std::string, std::string>;
+
+bool SameEntries(const TextMap& a, const TextMap& b) {
+  return a.size() == b.size() && std::ranges::all_of(a, [&b](const auto& entry) {
+           const auto other = b.find(entry.first);
+           return other != b.end() && other->second == entry.second;
+         });
 }
 
 v1::Directive ReleaseDirective() {
@@ -299,6 +309,44 @@ absl::Status Job::Cancel(absl::Time now) {
   }
   Move(v1::CANCELLED, "CANCELLED", "cancelled on request", now);
   return absl::OkStatus();
+}
+
+void Job::Update(const v1::JobSpec& spec, absl::Time now) {
+  v1::JobSpec& mine = *record_.mutable_spec();
+  std::vector<std::string> changes;
+  if (mine.priority() != spec.priority()) {
+    changes.push_back(absl::StrCat("priority ", mine.priority(), " -> ", spec.priority()));
+    mine.set_priority(spec.priority());
+  }
+  if (!SameEntries(mine.labels(), spec.labels())) {
+    changes.push_back("labels");
+    *mine.mutable_labels() = spec.labels();
+  }
+  if (!SameEntries(mine.annotations(), spec.annotations())) {
+    changes.push_back("annotations");
+    *mine.mutable_annotations() = spec.annotations();
+  }
+  const int keep_last = spec.checkpoint().keep_last();
+  if (mine.checkpoint().keep_last() != keep_last) {
+    changes.push_back(
+        absl::StrCat("checkpoint.keep_last ", mine.checkpoint().keep_last(), " -> ", keep_last));
+    mine.mutable_checkpoint()->set_keep_last(keep_last);
+  }
+  if (!changes.empty()) Note("UPDATED", absl::StrJoin(changes, ", "), now);
+}
+
+std::vector<v1::MemberTiming> Job::Timing() const {
+  std::vector<v1::MemberTiming> timings;
+  if (state() != v1::RUNNING) return timings;
+  for (const std::string& worker : record_.workers()) {
+    if (!members_.contains(worker) || !members_.at(worker).timing) continue;
+    const JobMembers::Member& member = members_.at(worker);
+    v1::MemberTiming& timing = timings.emplace_back();
+    timing.set_member(worker);
+    *timing.mutable_timing() = *member.timing;
+    *timing.mutable_report_time() = ToProto(member.timed);
+  }
+  return timings;
 }
 
 absl::Status Job::Suspend(absl::Time now) {

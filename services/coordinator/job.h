@@ -140,6 +140,9 @@ class Job {
   absl::Status Cancel(absl::Time now);
   absl::Status Suspend(absl::Time now);
   absl::Status Resume(const v1::ResourceSpec* resources, absl::Time now);
+  // Takes over what of `spec` may change of a job that was submitted: priority, labels,
+  // annotations, checkpoint.keep_last. Nothing happens where that is what it has.
+  void Update(const v1::JobSpec& spec, absl::Time now);
   // Asks for a checkpoint soon; its step, or a later one, is what will be committed.
   struct CheckpointRequest {
     int64_t step = 0;
@@ -159,6 +162,9 @@ class Job {
   // The checkpoint of `step` is damaged, as `what` tells, and set aside: the one of `sound_step` is
   // the job's last one now. Between two generations.
   void CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step, absl::Time now);
+
+  // Where the time of its steps goes, by rank; empty while it does not run.
+  std::vector<v1::MemberTiming> Timing() const;
 
   // ---- time. It stood still until `now`: whoever is waited for has his time anew.
   void WentOn(absl::Time now);

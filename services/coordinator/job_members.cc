@@ -59,6 +59,10 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   member.lost_links.assign(report->lost_links().begin(), report->lost_links().end());
   if (!report->address().empty()) member.address = report->address();
   if (report->has_dataset()) member.dataset = report->dataset();
+  if (report->has_timing()) {
+    member.timing = report->timing();
+    member.timed = now;
+  }
   return member;
 }
 

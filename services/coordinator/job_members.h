@@ -47,6 +47,8 @@ class JobMembers {
     bool has_more_records = false;        // than its last report could hold
     v1::DatasetFacts dataset;
     uint64_t prepare_progress = 0;
+    std::optional<v1::StepTiming> timing;  // of a worker, and when it said so
+    absl::Time timed;
     absl::Time advanced;  // when it last showed something new on its way to being prepared
 
     bool is_worker() const { return rank >= 0; }

@@ -14,6 +14,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/job_conditions.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
@@ -29,7 +30,7 @@ const google::protobuf::FieldMask& BasicFields() {
         fields->add_paths(job.field(i)->name());
       }
     }
-    for (const char* path : {"spec.name", "spec.resources", "spec.priority"}) {
+    for (const char* path : {"spec.name", "spec.resources", "spec.priority", "spec.labels"}) {
       fields->add_paths(path);
     }
     return fields;
@@ -345,6 +346,7 @@ v1::Job JobRegistry::Turn::View(const Entry& entry, v1::JobView wanted) const {
         "): training pauses once ", limits::kStepRecordsHeldMax,
         " steps wait to be recorded, and goes on when there is room; nothing is lost"));
   }
+  AddWhatFollows(entry.wait, view);
   return view;
 }
 

@@ -27,6 +27,7 @@
 #include "services/coordinator/job_timeline.h"
 #include "services/coordinator/metrics_log.h"
 #include "services/coordinator/metrics_writer.h"
+#include "services/coordinator/scheduler.h"
 #include "services/coordinator/state_folder.h"
 #include "services/coordinator/store.h"
 #include "services/coordinator/watch_hub.h"
@@ -74,6 +75,8 @@ class JobRegistry {
     CheckpointRounds rounds;
     CommitQueue::Ticket last_change = 0;
     JobTimeline timeline = {};
+    // Of a QUEUED job: what kept it when the dispatcher looked last. Never stored.
+    std::optional<Wait> wait = std::nullopt;
   };
   class Turn;
 
@@ -137,7 +140,7 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   std::vector<Entry*> Active() const;  // by number
   // What users may see of a job: nothing that is not stored but its progress, which never is; and
   // what keeps it from being recorded or stored.
-  // BASIC: of the spec only name, resources and priority; nothing of the rest is copied.
+  // BASIC: of the spec only name, resources, priority and labels; nothing of the rest is copied.
   v1::Job View(const Entry& entry, v1::JobView view = v1::JOB_VIEW_FULL) const;
 
   // A job that is stored already.

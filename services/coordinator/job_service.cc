@@ -6,6 +6,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
@@ -17,17 +18,61 @@ grpc::Status Answer(absl::StatusOr<T> result, T* response) {
   return grpc::Status::OK;
 }
 
-// One WatchJob stream; deletes itself when gRPC is done with it.
-class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
+// What a stream sends next; nullopt: nothing, its waker will tell.
+template <typename Response>
+struct Update {
+  Response response;
+  bool last = false;
+};
+
+struct OneJob {
+  using Request = v1::WatchJobRequest;
+  using Response = v1::WatchJobResponse;
+  using Watch = JobWatch;
+
+  static absl::StatusOr<std::shared_ptr<Watch>> Open(Coordinator& coordinator,
+                                                     const Request& request,
+                                                     std::shared_ptr<StreamWaker> waker) {
+    return coordinator.WatchJob(request, std::move(waker));
+  }
+  static absl::StatusOr<std::optional<Update<Response>>> Next(Coordinator& coordinator,
+                                                              Watch& watch) {
+    ASSIGN_OR_RETURN(auto next, coordinator.NextOf(watch));
+    if (!next) return std::nullopt;
+    return Update<Response>{std::move(next->response), next->last};
+  }
+};
+
+struct AllJobs {
+  using Request = v1::WatchJobsRequest;
+  using Response = v1::WatchJobsResponse;
+  using Watch = JobQueries::AllJobs;
+
+  static absl::StatusOr<std::shared_ptr<Watch>> Open(Coordinator& coordinator,
+                                                     const Request& request,
+                                                     std::shared_ptr<StreamWaker> waker) {
+    return coordinator.queries().WatchJobs(request, std::move(waker));
+  }
+  static absl::StatusOr<std::optional<Update<Response>>> Next(Coordinator& coordinator,
+                                                              Watch& watch) {
+    auto next = coordinator.queries().Next(watch);
+    if (!next) return std::nullopt;
+    return Update<Response>{*std::move(next)};
+  }
+};
+
+// One WatchJob or WatchJobs stream; deletes itself when gRPC is done with it.
+template <typename Source>
+class WatchStream final : public grpc::ServerWriteReactor<typename Source::Response> {
  public:
   WatchStream(Coordinator* coordinator, absl::StatusOr<Admission::Ticket> ticket,
-              const v1::WatchJobRequest& request)
+              const typename Source::Request& request)
       : coordinator_(coordinator),
         ticket_(std::move(ticket)),
         waker_(std::make_shared<StreamWaker>([this] { Continue(); })) {
-    absl::StatusOr<std::shared_ptr<JobWatch>> watch =
-        ticket_.ok() ? coordinator_->WatchJob(request, waker_)
-                     : absl::StatusOr<std::shared_ptr<JobWatch>>(ticket_.status());
+    using Watch = std::shared_ptr<typename Source::Watch>;
+    absl::StatusOr<Watch> watch = ticket_.ok() ? Source::Open(*coordinator_, request, waker_)
+                                               : absl::StatusOr<Watch>(ticket_.status());
     absl::MutexLock lock(&mu_);
     if (watch.ok()) {
       watch_ = *std::move(watch);
@@ -61,25 +106,25 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::WatchJobResponse> 
   }
   void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (writing_ || ended_ || watch_ == nullptr) return;
-    auto next = coordinator_->NextOf(*watch_);
+    auto next = Source::Next(*coordinator_, *watch_);
     if (!next.ok()) return End(next.status());
     if (!next->has_value()) return;
     response_ = std::move((*next)->response);
     last_ = (*next)->last;
     writing_ = true;
-    StartWrite(&response_);
+    this->StartWrite(&response_);
   }
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (std::exchange(ended_, true)) return;
-    Finish(ToGrpc(status));
+    this->Finish(ToGrpc(status));
   }
 
   Coordinator* const coordinator_;
   const absl::StatusOr<Admission::Ticket> ticket_;
   const std::shared_ptr<StreamWaker> waker_;
   absl::Mutex mu_;
-  std::shared_ptr<JobWatch> watch_ ABSL_GUARDED_BY(mu_);
-  v1::WatchJobResponse response_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<typename Source::Watch> watch_ ABSL_GUARDED_BY(mu_);
+  typename Source::Response response_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   bool last_ ABSL_GUARDED_BY(mu_) = false;
@@ -153,13 +198,64 @@ grpc::Status JobService::ResumeJob(grpc::ServerContext* context,
   return Answer(changed, response);
 }
 
+grpc::Status JobService::UpdateJob(grpc::ServerContext* context,
+                                   const v1::UpdateJobRequest* request, v1::Job* response) {
+  const auto caller = access_->Check(*context, Permission::kSubmit);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  const auto changed = coordinator_->UpdateJob(*request);
+  Audit(*caller, "UpdateJob", request->name(), changed.status());
+  return Answer(changed, response);
+}
+
+grpc::Status JobService::ListEvents(grpc::ServerContext* context,
+                                    const v1::ListEventsRequest* request,
+                                    v1::ListEventsResponse* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  return Answer(coordinator_->queries().ListEvents(*request), response);
+}
+
+grpc::Status JobService::ReadJobMetrics(grpc::ServerContext* context,
+                                        const v1::ReadJobMetricsRequest* request,
+                                        v1::ReadJobMetricsResponse* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  return Answer(coordinator_->queries().ReadJobMetrics(*request), response);
+}
+
+grpc::Status JobService::ReadJobTiming(grpc::ServerContext* context,
+                                       const v1::ReadJobTimingRequest* request,
+                                       v1::ReadJobTimingResponse* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  return Answer(coordinator_->queries().ReadJobTiming(*request), response);
+}
+
+grpc::Status JobService::GetServerInfo(grpc::ServerContext* context,
+                                       const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  *response = coordinator_->Describe();
+  response->set_security(access_->open() ? "plaintext" : "tls");
+  return grpc::Status::OK;
+}
+
+grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobService::WatchJobs(
+    grpc::CallbackServerContext* context, const v1::WatchJobsRequest* request) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  return new WatchStream<AllJobs>(coordinator_,
+                                  caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
+                                              : absl::StatusOr<Admission::Ticket>(caller.status()),
+                                  *request);
+}
+
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
   const auto caller = access_->Check(*context, Permission::kRead);
-  return new WatchStream(coordinator_,
-                         caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
-                                     : absl::StatusOr<Admission::Ticket>(caller.status()),
-                         *request);
+  return new WatchStream<OneJob>(coordinator_,
+                                 caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
+                                             : absl::StatusOr<Admission::Ticket>(caller.status()),
+                                 *request);
 }
 
 }  // namespace muster

@@ -11,7 +11,8 @@ namespace muster {
 // Calls wait for the store on gRPC's threads; only watches, which stay open for long, are
 // asynchronous. `coordinator` outlives the service and its server.
 class JobService final
-    : public v1::JobService::WithCallbackMethod_WatchJob<v1::JobService::Service> {
+    : public v1::JobService::WithCallbackMethod_WatchJob<
+          v1::JobService::WithCallbackMethod_WatchJobs<v1::JobService::Service>> {
  public:
   // All outlive the service.
   JobService(Coordinator* coordinator, Admission* admission, const Access* access)
@@ -31,6 +32,19 @@ class JobService final
                           v1::Job* response) override;
   grpc::Status ResumeJob(grpc::ServerContext* context, const v1::ResumeJobRequest* request,
                          v1::Job* response) override;
+  grpc::Status UpdateJob(grpc::ServerContext* context, const v1::UpdateJobRequest* request,
+                         v1::Job* response) override;
+  grpc::Status ListEvents(grpc::ServerContext* context, const v1::ListEventsRequest* request,
+                          v1::ListEventsResponse* response) override;
+  grpc::Status ReadJobMetrics(grpc::ServerContext* context,
+                              const v1::ReadJobMetricsRequest* request,
+                              v1::ReadJobMetricsResponse* response) override;
+  grpc::Status ReadJobTiming(grpc::ServerContext* context, const v1::ReadJobTimingRequest* request,
+                             v1::ReadJobTimingResponse* response) override;
+  grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
+                             v1::ServerInfo* response) override;
+  grpc::ServerWriteReactor<v1::WatchJobsResponse>* WatchJobs(
+      grpc::CallbackServerContext* context, const v1::WatchJobsRequest* request) override;
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
       grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) override;
 

@@ -219,7 +219,7 @@ TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
       }
     }
   }
-  ASSERT_EQ(methods.size(), 20);
+  ASSERT_EQ(methods.size(), 28);
   const auto seed = static_cast<uint32_t>(20261123);
   std::vector<std::thread> callers;
   for (int thread = 0; thread < kThreads; ++thread) {
@@ -229,8 +229,10 @@ TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
       for (int i = 0; i < Requests() / kThreads; ++i) {
         const MethodDescriptor& method = *chance.Of(methods);
         const std::string request = MutatedRequest(method, chance);
-        // What waits for a state that no job will have is abandoned: watches, checkpoints.
-        const bool waits = method.name() == "WatchJob" || method.name() == "SaveCheckpoint";
+        // What waits for a state that no job will have, or for a member that is none, is
+        // abandoned: watches, checkpoints, logs.
+        const bool waits = method.name() == "WatchJob" || method.name() == "WatchJobs" ||
+                           method.name() == "SaveCheckpoint" || method.name() == "ReadMemberLog";
         const absl::Status status =
             CallRaw(stub, absl::StrCat("/", method.service()->full_name(), "/", method.name()),
                     request, waits || chance.OneIn(20));

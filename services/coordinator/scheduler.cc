@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 namespace muster {
 
@@ -33,6 +34,16 @@ int CountLargeEnough(absl::Span<const FreeMembers::Ps> all, int64_t bytes) {
       std::ranges::count_if(all, [&](const auto& ps) { return ps.capacity_bytes >= bytes; }));
 }
 
+// Of a job that cannot start now.
+WaitCause CauseOf(const WaitingJob& job, const FreeMembers& free) {
+  if (std::ssize(free.workers) < job.workers_min) return WaitCause::kWorkers;
+  if (std::ssize(free.ps) < job.ps) return WaitCause::kPs;
+  if (CountWithRoom(free.ps, job.ps_memory.With(job.workers_min)) < job.ps) {
+    return WaitCause::kPsMemory;
+  }
+  return WaitCause::kGathers;
+}
+
 }  // namespace
 
 MemoryFit FitOf(const WaitingJob& job, absl::Span<const FreeMembers::Ps> ps) {
@@ -42,28 +53,51 @@ MemoryFit FitOf(const WaitingJob& job, absl::Span<const FreeMembers::Ps> ps) {
 }
 
 std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free) {
+  return Decide(waiting, std::move(free)).placements;
+}
+
+Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
   std::vector<WaitingJob> order(waiting.begin(), waiting.end());
   std::ranges::sort(order, [](const WaitingJob& a, const WaitingJob& b) {
     return std::tuple(-a.priority, a.number) < std::tuple(-b.priority, b.number);
   });
   std::ranges::sort(free.workers, NaturalLess);
 
-  std::vector<Placement> placements;
-  for (const WaitingJob& job : order) {
+  Decision decision;
+  const int queue_length = static_cast<int>(order.size());
+  uint64_t kept_for = 0;
+  for (int i = 0; i < queue_length; ++i) {
+    const WaitingJob& job = order[i];
+    Wait wait{.number = job.number,
+              .cause = WaitCause::kItsTurn,
+              .position = i + 1,
+              .queue_length = queue_length,
+              .workers_needed = job.workers_min,
+              .workers_free = static_cast<int>(free.workers.size()),
+              .workers_attached = free.workers_attached,
+              .ps_needed = job.ps,
+              .ps_attached = static_cast<int>(free.ps.size()),
+              .kept_for = kept_for};
+    if (kept_for != 0) {
+      decision.waits.push_back(wait);
+      continue;
+    }
     int workers = std::min<int>(job.workers_max, free.workers.size());
     const int enough = job.settle_for_fewer ? job.workers_min : job.workers_max;
     while (workers >= enough && CountWithRoom(free.ps, job.ps_memory.With(workers)) < job.ps) {
       --workers;
     }
     if (workers < enough) {
+      wait.cause = CauseOf(job, free);
+      decision.waits.push_back(wait);
       const bool could_fit =
           free.workers_attached >= job.workers_min &&
           CountLargeEnough(free.ps, job.ps_memory.With(job.workers_min)) >= job.ps;
-      if (job.reserves && could_fit) break;
+      if (job.reserves && could_fit) kept_for = job.number;
       continue;
     }
 
-    Placement& placement = placements.emplace_back();
+    Placement& placement = decision.placements.emplace_back();
     placement.number = job.number;
     placement.workers.assign(free.workers.begin(), free.workers.begin() + workers);
     free.workers.erase(free.workers.begin(), free.workers.begin() + workers);
@@ -78,7 +112,7 @@ std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMember
     }
     std::ranges::sort(placement.ps, NaturalLess);
   }
-  return placements;
+  return decision;
 }
 
 }  // namespace muster

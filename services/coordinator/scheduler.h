@@ -48,6 +48,29 @@ struct Placement {
   std::vector<std::string> ps;       // in plan order
 };
 
+// Why a job was not placed.
+enum class WaitCause : uint8_t {
+  kWorkers,   // too few are free
+  kPs,        // too few are attached
+  kPsMemory,  // too few ps have room for it
+  kGathers,   // it could start, and waits a moment for more workers
+  kItsTurn,   // what is free is kept for a job before it
+};
+
+// A job that waits on, as the scheduler saw it when its turn came.
+struct Wait {
+  uint64_t number = 0;
+  WaitCause cause = WaitCause::kWorkers;
+  int position = 0;  // in the queue, from 1
+  int queue_length = 0;
+  int workers_needed = 0;
+  int workers_free = 0;
+  int workers_attached = 0;
+  int ps_needed = 0;
+  int ps_attached = 0;
+  uint64_t kept_for = 0;  // the job before it, with kItsTurn
+};
+
 // "w-2" before "w-10".
 bool NaturalLess(const std::string& a, const std::string& b);
 // By fewest jobs, then name.
@@ -60,6 +83,12 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 // Workers in natural name order ("w-2" before "w-10"), ps by fewest jobs, then name, among those
 // that have room for the job's shards; where too few have it, fewer workers need less. Pure.
 std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free);
+// The same, with what keeps the others.
+struct Decision {
+  std::vector<Placement> placements;
+  std::vector<Wait> waits;  // in the order of the queue
+};
+Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free);
 
 // Whether it is memory of ps that a job waits for.
 enum class MemoryFit {

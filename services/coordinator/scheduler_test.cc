@@ -167,5 +167,40 @@ TEST(SchedulerTest, TellsWhetherAJobWaitsForMemoryOfPs) {
   EXPECT_EQ(FitOf(job, ps), MemoryFit::kFits) << "it waits for a third ps";
 }
 
+TEST(SchedulerTest, WhoWaitsIsToldForWhatAndWhere) {
+  FreeMembers free;
+  free.workers = {"w-0", "w-1"};
+  free.workers_attached = 6;
+  free.ps = {{.name = "ps-0", .room_bytes = 100, .capacity_bytes = 100}};
+  const WaitingJob many_workers{.number = 1, .workers_min = 4, .workers_max = 4};
+  const WaitingJob many_ps{.number = 2, .ps = 3};
+  const WaitingJob large{.number = 3, .ps_memory = {.bytes = 200}};
+  const WaitingJob picky{.number = 4, .workers_max = 5, .settle_for_fewer = false};
+  const WaitingJob urgent{.number = 5, .priority = 9, .workers_min = 1, .workers_max = 1};
+  const WaitingJob long_waiting{.number = 6, .workers_min = 6, .workers_max = 6, .reserves = true};
+  const WaitingJob last{.number = 7};
+
+  const Decision decision =
+      Decide({many_workers, many_ps, large, picky, urgent, long_waiting, last}, free);
+
+  ASSERT_EQ(decision.placements.size(), 1);
+  EXPECT_EQ(decision.placements[0].number, 5);
+  std::vector<uint64_t> numbers;
+  std::vector<WaitCause> causes;
+  for (const Wait& wait : decision.waits) {
+    numbers.push_back(wait.number);
+    causes.push_back(wait.cause);
+    EXPECT_EQ(wait.queue_length, 7);
+    EXPECT_EQ(wait.workers_free, 1) << "what the urgent one left";
+    EXPECT_EQ(wait.workers_attached, 6);
+  }
+  EXPECT_EQ(numbers, (std::vector<uint64_t>{1, 2, 3, 4, 6, 7}));
+  EXPECT_EQ(causes, (std::vector<WaitCause>{WaitCause::kWorkers, WaitCause::kPs,
+                                            WaitCause::kPsMemory, WaitCause::kGathers,
+                                            WaitCause::kWorkers, WaitCause::kItsTurn}));
+  EXPECT_EQ(decision.waits[0].position, 2) << "behind the urgent one";
+  EXPECT_EQ(decision.waits[5].kept_for, 6);
+}
+
 }  // namespace
 }  // namespace muster

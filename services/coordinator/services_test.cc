@@ -257,6 +257,78 @@ TEST_F(ServicesTest, AMemberAttachesIsToldToForgetUnknownJobsAndLeavesInOrder) {
   EXPECT_EQ(members.members_size(), 0);
 }
 
+TEST_F(ServicesTest, AWatchOfAllJobsSeesThemComeChangeAndGo) {
+  ASSERT_TRUE(Create(LinearJob()).ok());
+  grpc::ClientContext context;
+  auto watch = jobs_->WatchJobs(&context, {});
+  v1::WatchJobsResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_TRUE(response.complete());
+  ASSERT_EQ(response.jobs_size(), 1);
+  EXPECT_EQ(response.jobs(0).waiting().reason(), "STARTING") << "nobody has looked at it yet";
+
+  ASSERT_TRUE(Create(LinearJob()).ok());
+  ASSERT_TRUE(watch->Read(&response));
+  ASSERT_EQ(response.jobs_size(), 1);
+  EXPECT_EQ(response.jobs(0).name(), "jobs/line-2");
+  v1::CancelJobRequest cancel;
+  cancel.set_name("line-1");
+  v1::Job job;
+  ASSERT_TRUE(Call(&v1::JobService::Stub::CancelJob, *jobs_, cancel, &job).ok());
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.jobs(0).state(), v1::CANCELLED);
+  v1::DeleteJobRequest doomed;
+  doomed.set_name("line-1");
+  google::protobuf::Empty nothing;
+  ASSERT_TRUE(Call(&v1::JobService::Stub::DeleteJob, *jobs_, doomed, &nothing).ok());
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_THAT(response.removed(), ::testing::ElementsAre("jobs/line-1"));
+  context.TryCancel();
+  EXPECT_FALSE(watch->Finish().ok());
+}
+
+TEST_F(ServicesTest, AMembersLogIsReadThroughTheCoordinator) {
+  CountingMember member;
+  LogRing log;
+  log.Add("the first line\n");
+  FleetClient::Options options{.coordinator = address()};
+  options.hello.set_member("worker-0");
+  options.hello.set_role(v1::WORKER);
+  options.hello.set_incarnation("a");
+  options.log = &log;
+  FleetClient client(std::move(options), &member);
+  ASSERT_TRUE(member.AwaitRelease());
+
+  v1::ReadMemberLogRequest request;
+  request.set_name("worker-0");
+  v1::ReadMemberLogResponse response;
+  ASSERT_TRUE(Call(&v1::FleetService::Stub::ReadMemberLog, *fleet_, request, &response).ok());
+  EXPECT_THAT(response.text(), ::testing::StartsWith("the first line\n"));
+  EXPECT_EQ(response.incarnation(), "a");
+  request.set_offset(response.next_offset());
+  log.Add("the last line\n");
+  ASSERT_TRUE(Call(&v1::FleetService::Stub::ReadMemberLog, *fleet_, request, &response).ok());
+  EXPECT_EQ(response.offset(), request.offset());
+  EXPECT_THAT(response.text(), HasSubstr("the last line\n"));
+  EXPECT_THAT(response.text(), ::testing::Not(HasSubstr("the first line")));
+
+  // One that nobody answers must not keep the server from ending.
+  request.set_name("worker-7");
+  EXPECT_EQ(ReasonOf(Call(&v1::FleetService::Stub::ReadMemberLog, *fleet_, request, &response)),
+            "MEMBER_NOT_FOUND");
+}
+
+TEST_F(ServicesTest, TheServerSaysWhatItIs) {
+  v1::ServerInfo info;
+  ASSERT_TRUE(Call(&v1::JobService::Stub::GetServerInfo, *jobs_, {}, &info).ok());
+  EXPECT_FALSE(info.version().empty());
+  EXPECT_EQ(info.cluster(), coordinator_->store().cluster());
+  EXPECT_EQ(info.term(), 1);
+  EXPECT_EQ(info.security(), "plaintext");
+  EXPECT_EQ(info.limits().lease().seconds(), 5);
+  EXPECT_GE(info.server_time().seconds(), info.start_time().seconds());
+}
+
 TEST_F(ServicesTest, AStreamWithoutHelloIsRefused) {
   grpc::ClientContext context;
   auto stream = fleet_->Attach(&context);

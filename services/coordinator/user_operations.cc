@@ -3,16 +3,21 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "lib/job/job_validation.h"
+#include "lib/job/labels.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
@@ -170,9 +175,12 @@ absl::StatusOr<v1::Job> UserOperations::Enter(const v1::CreateJobRequest& reques
   // One that the spec tells can be built again.
   if (origin.graph.nodes().empty() && queued >= kGraphsHeldMax) checked.graph.reset();
   origin.graph.Clear();
-  JobRegistry::Turn turn(&registry());
-  turn.Add(record, std::move(origin), std::move(checked.graph), /*plan=*/nullptr);
+  {
+    JobRegistry::Turn turn(&registry());
+    turn.Add(record, std::move(origin), std::move(checked.graph), /*plan=*/nullptr);
+  }
   LOG(INFO) << record.name() << " QUEUED SUBMITTED";
+  options_.watches->Wake({record.number()});
   return record;
 }
 
@@ -195,6 +203,7 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
     faults.push_back({"page_token", "is not from an answer of ListJobs"});
   }
   if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
+  ASSIGN_OR_RETURN(const LabelSelector selector, LabelSelector::Parse(request.selector()));
   const int page_size = request.page_size() == 0
                             ? limits::kPageSizeDefault
                             : std::min(request.page_size(), limits::kPageSizeMax);
@@ -207,6 +216,7 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
         std::ranges::count(request.states(), static_cast<int>(entry.published->state())) == 0) {
       continue;
     }
+    if (!selector.Matches(entry.published->spec().labels())) continue;
     if (response.jobs_size() == page_size) {
       response.set_next_page_token(absl::StrCat(response.jobs().rbegin()->number()));
       break;
@@ -295,6 +305,65 @@ absl::StatusOr<v1::Job> UserOperations::ResumeJob(const v1::ResumeJobRequest& re
   return Change(request.name(), [&](Job& job) {
     return job.Resume(resources ? &*resources : nullptr, registry().Now());
   });
+}
+
+namespace {
+
+// What UpdateJob may change.
+constexpr std::array<absl::string_view, 4> kUpdatable = {"priority", "labels", "annotations",
+                                                         "checkpoint.keep_last"};
+
+void TakeOver(absl::string_view path, const v1::JobSpec& from, v1::JobSpec& to) {
+  if (path == "priority") to.set_priority(from.priority());
+  if (path == "labels") *to.mutable_labels() = from.labels();
+  if (path == "annotations") *to.mutable_annotations() = from.annotations();
+  if (path == "checkpoint.keep_last") {
+    to.mutable_checkpoint()->set_keep_last(from.checkpoint().keep_last());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& request) {
+  std::vector<FieldFault> faults;
+  if (request.update_mask().paths().empty()) {
+    faults.push_back({"update_mask",
+                      absl::StrCat("required: one or more of ", absl::StrJoin(kUpdatable, ", "))});
+  }
+  for (const std::string& path : request.update_mask().paths()) {
+    if (std::ranges::count(kUpdatable, path) > 0) continue;
+    const std::string shown = absl::CEscape(path.substr(0, limits::kNameBytesMax));
+    faults.push_back({"update_mask", absl::StrCat("'", shown, "' cannot be changed; what can is ",
+                                                  absl::StrJoin(kUpdatable, ", "))});
+  }
+  if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
+  v1::Job changed;
+  CommitQueue::Ticket stored;
+  {
+    JobRegistry::Turn turn(&registry());
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(request.name()));
+    const v1::Job& record = entry->job.record();
+    if (request.revision() != 0 && request.revision() != record.revision()) {
+      return WithReason(
+          absl::AbortedError(absl::StrCat(record.name(), " has changed since: its revision is ",
+                                          record.revision(), " and not ", request.revision(),
+                                          "; get it again and decide anew")),
+          "JOB_CHANGED");
+    }
+    v1::JobSpec spec = record.spec();
+    for (const std::string& path : request.update_mask().paths()) {
+      TakeOver(path, request.spec(), spec);
+    }
+    if (auto broken = ValidateJobSpec(spec); !broken.empty()) return FaultsToStatus(broken);
+    // A job that waits has waited for as long as before.
+    const absl::Time queued_since = entry->queued_since;
+    entry->job.Update(spec, registry().Now());
+    stored = turn.Perform(*entry);
+    entry->queued_since = queued_since;
+    changed = entry->job.record();
+  }
+  RETURN_IF_ERROR(registry().changes().Await(stored, limits::kChangeWaitMax));
+  return changed;
 }
 
 absl::Status UserOperations::DeleteJob(const std::string& name) {

@@ -1,4 +1,4 @@
-// What users ask of jobs: create, look, list, cancel, suspend, resume, delete, watch.
+// What users ask of jobs: create, look, list, cancel, suspend, resume, update, delete, watch.
 #pragma once
 
 #include <functional>
@@ -52,6 +52,7 @@ class UserOperations {
   absl::Status DeleteJob(const std::string& name);
   absl::StatusOr<v1::Job> SuspendJob(const std::string& name);
   absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
+  absl::StatusOr<v1::Job> UpdateJob(const v1::UpdateJobRequest& request);
 
   absl::StatusOr<std::shared_ptr<JobWatch>> WatchJob(const v1::WatchJobRequest& request,
                                                      std::shared_ptr<StreamWaker> waker);

@@ -202,5 +202,82 @@ TEST_F(UserOperationsTest, AWatcherIsSentManyEventsInPagesAndToldWhichAreNotKept
   EXPECT_THAT(events[1].message(), Not(HasSubstr("earlier events")));
 }
 
+TEST_F(UserOperationsTest, JobsAreListedByTheirLabels) {
+  for (const char* team : {"vision", "audio", "vision"}) {
+    v1::CreateJobRequest request = Request();
+    (*request.mutable_spec()->mutable_labels())["team"] = team;
+    ASSERT_TRUE(users_.CreateJob(request).ok());
+  }
+  v1::ListJobsRequest request;
+  request.set_selector("team=vision");
+  request.set_view(v1::JOB_VIEW_BASIC);
+  request.set_page_size(1);
+  std::vector<std::string> names;
+  do {
+    const auto page = users_.ListJobs(request);
+    ASSERT_TRUE(page.ok()) << page.status();
+    for (const v1::Job& job : page->jobs()) {
+      names.push_back(job.name());
+      EXPECT_EQ(job.spec().labels().at("team"), "vision");
+    }
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_THAT(names, ::testing::ElementsAre("jobs/line-3", "jobs/line-1"));
+  request.set_selector("team~vision");
+  EXPECT_EQ(ReasonOf(users_.ListJobs(request).status()), "INVALID_REQUEST");
+  v1::CreateJobRequest faulty = Request();
+  (*faulty.mutable_spec()->mutable_labels())["team"] = "a b";
+  EXPECT_THAT(std::string(users_.CreateJob(faulty).status().message()), HasSubstr("labels.team"));
+}
+
+TEST_F(UserOperationsTest, WhatMayChangeOfAJobIsChangedAndNothingElse) {
+  ASSERT_TRUE(users_.CreateJob(Request()).ok());
+  const v1::Job before = *users_.GetJob("line-1");
+  v1::UpdateJobRequest request;
+  request.set_name("line-1");
+  request.mutable_spec()->set_priority(7);
+  request.mutable_spec()->set_chunk_bytes(1);
+  (*request.mutable_spec()->mutable_labels())["team"] = "vision";
+  request.mutable_spec()->mutable_checkpoint()->set_keep_last(5);
+  request.mutable_update_mask()->add_paths("priority");
+  request.mutable_update_mask()->add_paths("labels");
+
+  const auto changed = users_.UpdateJob(request);
+
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_EQ(changed->revision(), before.revision() + 1);
+  Reopen();
+  v1::JobSpec expected = before.spec();
+  expected.set_priority(7);
+  (*expected.mutable_labels())["team"] = "vision";
+  EXPECT_EQ(View(1).spec().SerializeAsString(), expected.SerializeAsString())
+      << "stored, and nothing that the mask does not name";
+}
+
+TEST_F(UserOperationsTest, AnUpdateIsRefusedByTheNameOfWhatCannotBe) {
+  ASSERT_TRUE(users_.CreateJob(Request()).ok());
+  v1::UpdateJobRequest request;
+  request.set_name("line-1");
+  EXPECT_EQ(ReasonOf(users_.UpdateJob(request).status()), "INVALID_REQUEST") << "no mask";
+  request.mutable_update_mask()->add_paths("training.steps");
+  const auto refused = users_.UpdateJob(request);
+  EXPECT_EQ(ReasonOf(refused.status()), "INVALID_REQUEST");
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("'training.steps' cannot be changed; what can is priority, labels"));
+
+  request.mutable_update_mask()->set_paths(0, "priority");
+  request.mutable_spec()->set_priority(5000);
+  EXPECT_THAT(std::string(users_.UpdateJob(request).status().message()), HasSubstr("priority"));
+  request.mutable_spec()->set_priority(5);
+  request.set_revision(17);
+  EXPECT_EQ(ReasonOf(users_.UpdateJob(request).status()), "JOB_CHANGED");
+  request.set_revision(1);
+  EXPECT_TRUE(users_.UpdateJob(request).ok());
+  request.set_revision(0);
+  EXPECT_EQ(users_.UpdateJob(request)->revision(), 2) << "nothing changes twice";
+  request.set_name("nobody-9");
+  EXPECT_EQ(ReasonOf(users_.UpdateJob(request).status()), "JOB_NOT_FOUND");
+}
+
 }  // namespace
 }  // namespace muster

@@ -44,8 +44,32 @@ void WatchHub::Wake(absl::Span<const uint64_t> numbers) {
       }
       if (it->second.empty()) watches_.erase(it);
     }
+    std::erase_if(watches_of_all_, [](const auto& watch) { return watch.expired(); });
+    for (const auto& weak : watches_of_all_) {
+      const auto watch = weak.lock();
+      if (watch == nullptr || numbers.empty()) continue;
+      watch->changed_.insert(numbers.begin(), numbers.end());
+      wakers.push_back(watch->waker_);
+    }
   }
   for (const auto& waker : wakers) waker->Wake();
+}
+
+std::shared_ptr<JobsWatch> WatchHub::AddForAll(std::shared_ptr<StreamWaker> waker) {
+  std::shared_ptr<JobsWatch> watch(new JobsWatch(std::move(waker)));
+  absl::MutexLock lock(&mu_);
+  watches_of_all_.push_back(watch);
+  return watch;
+}
+
+std::vector<uint64_t> WatchHub::TakeChanged(JobsWatch& watch, int max) {
+  absl::MutexLock lock(&mu_);
+  std::vector<uint64_t> numbers;
+  while (!watch.changed_.empty() && std::ssize(numbers) < max) {
+    numbers.push_back(*watch.changed_.begin());
+    watch.changed_.erase(watch.changed_.begin());
+  }
+  return numbers;
 }
 
 bool WatchHub::TakeDue(JobWatch& watch) {

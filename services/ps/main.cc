@@ -18,6 +18,7 @@
 #include "lib/fleet/departure.h"
 #include "lib/fleet/fleet_client.h"
 #include "lib/fleet/health_server.h"
+#include "lib/fleet/log_ring.h"
 #include "lib/fleet/security_flags.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -57,6 +58,7 @@ v1::Hello HelloOf(const ParameterServer& server, const std::string& name, const 
 
 int Main() {
   const StopSignal stop;  // before the first thread
+  const LogRing log;
   std::string name = absl::GetFlag(FLAGS_name);
   if (name.empty()) name = DefaultMemberName(v1::PS);
   if (!IsValidName(name)) {
@@ -129,7 +131,8 @@ int Main() {
   FleetClient client({.coordinator = *coordinator,
                       .hello = HelloOf(**server, name, metrics),
                       .refused = StopSignal::Raise,
-                      .drained = StopSignal::Raise},
+                      .drained = StopSignal::Raise,
+                      .log = &log},
                      server->get());
   reporter = &client;
   (*health)->ReadyWhile([&client] { return client.attached(); });

@@ -96,6 +96,9 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch)
   const int parts = micro_batches();
   step_ = batch.step;
   wait_ = absl::ZeroDuration();
+  const absl::Duration start = SteadyNow();
+  last_asked_ = start;
+  waited_before_ = absl::ZeroDuration();
   StepResult result;
   // A wait that is cut short (ABORTED) is so for all devices, before any of them contributes: what
   // one has, all have.
@@ -134,6 +137,7 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch)
     result.loss_share += loss->at(0);
   }
   result.wait = wait_;
+  if (device_->is_cpu() && parts == 1) result.forward = last_asked_ - start - waited_before_;
   if (options_.trace != nullptr) TraceStep(begin);
   return result;
 }
@@ -168,6 +172,10 @@ absl::Status DeviceLane::AwaitParameter(int p) {
   }
   const bool is_trained = !options_.graphs->training.parameters(p).has_statistic_momentum();
   if (options_.trace != nullptr && is_trained) forward_end_ = Trace::Now();
+  if (is_trained) {
+    last_asked_ = SteadyNow();
+    waited_before_ = wait_;
+  }
   return awaited;
 }
 

@@ -83,6 +83,9 @@ class DeviceLane : private ParameterFlow {
     double loss_share = 0;  // of the global batch's mean
     float loss_scale = 0;   // that the gradients were computed with; 0 but for fp16
     absl::Duration wait;    // for parameters
+    // Up to the last parameter that was asked for, less the waiting; 0 where the device computes
+    // behind this thread's back, or in micro-batches.
+    absl::Duration forward;
   };
   // Forward and backward of a step over rows `samples` of the worker's share, given as a whole, in
   // micro-batches. Waits for parameters of version `step`, contributes gradients of the lane's
@@ -130,7 +133,9 @@ class DeviceLane : private ParameterFlow {
   GradientReduction* reduction_ = nullptr;
   int64_t step_ = 0;
   absl::Duration wait_;
-  int64_t forward_end_ = 0;  // with a trace: when the last parameter was here
+  int64_t forward_end_ = 0;       // with a trace: when the last parameter was here
+  absl::Duration last_asked_;     // when a parameter was last asked for, and what had been waited
+  absl::Duration waited_before_;  // for until then
 };
 
 }  // namespace muster

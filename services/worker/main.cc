@@ -19,6 +19,7 @@
 #include "lib/fleet/departure.h"
 #include "lib/fleet/fleet_client.h"
 #include "lib/fleet/health_server.h"
+#include "lib/fleet/log_ring.h"
 #include "lib/fleet/security_flags.h"
 #include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
@@ -77,6 +78,7 @@ v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devic
 
 int Main() {
   const StopSignal stop;  // before the first thread
+  const LogRing log;
   std::string name = absl::GetFlag(FLAGS_name);
   if (name.empty()) name = DefaultMemberName(v1::WORKER);
   if (!IsValidName(name)) {
@@ -182,7 +184,8 @@ int Main() {
   FleetClient client({.coordinator = *coordinator,
                       .hello = HelloOf(name, devices, metrics),
                       .refused = StopSignal::Raise,
-                      .drained = StopSignal::Raise},
+                      .drained = StopSignal::Raise,
+                      .log = &log},
                      &worker);
   reporter = &client;
   (*health)->ReadyWhile([&client] { return client.attached(); });

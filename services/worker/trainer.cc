@@ -327,6 +327,12 @@ v1::DatasetFacts Trainer::dataset() const {
 absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addresses) {
   const v1::JobPlan& plan = *options_.plan;
   total_steps_ = total_steps;
+  {
+    absl::MutexLock lock(&timing_mu_);
+    timing_.Clear();
+  }
+  sent_before_ = static_cast<int64_t>(options_.metrics->exchange.push_bytes.Value());
+  received_before_ = static_cast<int64_t>(options_.metrics->exchange.params_bytes.Value());
   const int64_t batch_size = plan.spec().data().batch_size();
   if (dataset_->samples() < batch_size) {
     return absl::InvalidArgumentError(absl::StrCat("data.batch_size: ", batch_size, " exceeds the ",
@@ -427,6 +433,10 @@ absl::Status Trainer::Step() {
   ShowStep(*pending_);
   Observe(options_.metrics->data_duration, have_data - begin);
   Observe(options_.metrics->compute_duration, end - have_data - wait);
+  AddTimes({.step = end - begin,
+            .data = have_data - begin,
+            .wait = wait,
+            .forward = results[0].forward});
   ++step_;
   if (StopsAt(loss_share)) {
     // Its answers tell of whose gradient it was.
@@ -434,6 +444,35 @@ absl::Status Trainer::Step() {
     return NotFinite(batch.step, absl::StrCat("the loss of step ", batch.step, " is ", loss_share));
   }
   return AfterStep(batch.step + 1);
+}
+
+void Trainer::AddTimes(const StepTimes& times) {
+  const double step = absl::ToDoubleSeconds(times.step);
+  const double data = absl::ToDoubleSeconds(times.data);
+  const double wait = absl::ToDoubleSeconds(times.wait);
+  const double compute = std::max(0.0, step - data - wait);
+  const auto bytes = [](const prometheus::Counter& counter) {
+    return static_cast<int64_t>(counter.Value());
+  };
+  absl::MutexLock lock(&timing_mu_);
+  timing_.set_steps(timing_.steps() + 1);
+  timing_.set_samples(timing_.samples() + options_.plan->workers(ToInt(options_.rank)).samples());
+  timing_.set_step_seconds(timing_.step_seconds() + step);
+  timing_.set_data_seconds(timing_.data_seconds() + data);
+  timing_.set_compute_seconds(timing_.compute_seconds() + compute);
+  timing_.set_wait_seconds(timing_.wait_seconds() + wait);
+  if (times.forward > absl::ZeroDuration()) {
+    const double forward = std::min(compute, absl::ToDoubleSeconds(times.forward));
+    timing_.set_forward_seconds(timing_.forward_seconds() + forward);
+    timing_.set_backward_seconds(timing_.backward_seconds() + compute - forward);
+  }
+  timing_.set_sent_bytes(bytes(options_.metrics->exchange.push_bytes) - sent_before_);
+  timing_.set_received_bytes(bytes(options_.metrics->exchange.params_bytes) - received_before_);
+}
+
+v1::StepTiming Trainer::timing() const {
+  absl::MutexLock lock(&timing_mu_);
+  return timing_;
 }
 
 // Finishes the step at once where something waits for that.

@@ -9,8 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/collective/gradient_reduction.h"
 #include "lib/collective/nccl_communicator.h"
@@ -105,6 +108,8 @@ class Trainer {
     if (nonfinite_step_ >= 0) return nonfinite_step_;
     return exchange_->failed() ? exchange_->step() : step_.load();
   }
+  // Where the time of the steps of this generation went; no steps: none was finished yet.
+  v1::StepTiming timing() const ABSL_LOCKS_EXCLUDED(timing_mu_);
   // See GradientExchange.
   std::string culprit() const { return exchange_->culprit(); }
 
@@ -133,6 +138,10 @@ class Trainer {
   std::string NameNonFiniteGradients(int64_t version) const;
   absl::Status RecordAnswered(double gradient_norm);
   absl::Status CatchUp();
+  struct StepTimes {
+    absl::Duration step, data, wait, forward;
+  };
+  void AddTimes(const StepTimes& times) ABSL_LOCKS_EXCLUDED(timing_mu_);
   absl::Status Evaluate(int64_t version);
   void ShowStep(const v1::StepRecord& record);
   bool EvaluationIsDue(int64_t version) const;
@@ -158,6 +167,11 @@ class Trainer {
   std::optional<v1::StepRecord> pending_;     // computed, not yet finished
   std::atomic<int64_t> next_step_ = 0;
   std::atomic<bool> cancelled_ = false;
+  mutable absl::Mutex timing_mu_;
+  v1::StepTiming timing_ ABSL_GUARDED_BY(timing_mu_);
+  // What the process had sent and received when the generation began.
+  int64_t sent_before_ = 0;
+  int64_t received_before_ = 0;
 };
 
 }  // namespace muster

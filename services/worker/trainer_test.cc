@@ -124,6 +124,15 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   v1::JobReport report;
   next_log.AddTo(report);
   EXPECT_EQ(report.steps_size(), 6);
+  const v1::StepTiming timing = trainer->timing();
+  EXPECT_EQ(timing.steps(), 6) << "those of the generation before are not its own";
+  EXPECT_NEAR(timing.data_seconds() + timing.compute_seconds() + timing.wait_seconds(),
+              timing.step_seconds(), 1e-6);
+  EXPECT_NEAR(timing.forward_seconds() + timing.backward_seconds(), timing.compute_seconds(), 1e-6);
+  EXPECT_GT(timing.forward_seconds(), 0);
+  EXPECT_GT(timing.backward_seconds(), 0);
+  EXPECT_GT(timing.sent_bytes(), 0);
+  EXPECT_LT(timing.sent_bytes(), static_cast<int64_t>(worker_metrics.exchange.push_bytes.Value()));
   for (size_t p = 0; p < undisturbed.parameters.size(); ++p) {
     EXPECT_EQ(ps.parameter(p), undisturbed.parameters[p]) << p;
   }

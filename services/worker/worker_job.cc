@@ -241,6 +241,9 @@ v1::JobReport WorkerJob::Report() const {
     *report.mutable_dataset() = trainer_->dataset();
     report.set_next_step(trainer_->next_step());
     report.set_address(trainer_->address());
+    if (v1::StepTiming timing = trainer_->timing(); timing.steps() > 0) {
+      *report.mutable_timing() = std::move(timing);
+    }
   }
   if (shard_) {
     const std::vector<v1::SnapshotReport> snapshots = shard_->SnapshotReports();

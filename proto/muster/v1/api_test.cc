@@ -1,0 +1,229 @@
+// What clients depend on stays as it is, and what is new follows the rules.
+//
+// api.golden lists every field, enum value and method, one a line. A line that is missing here, or
+// has become another, breaks clients that are out there: that needs a v2. A new line is no break:
+// run this test with MUSTER_WRITE_GOLDEN=FILE and put the file in the place of the golden one.
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+#include "proto/muster/v1/access.pb.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "proto/muster/v1/graph.pb.h"
+#include "proto/muster/v1/job.pb.h"
+#include "proto/muster/v1/plan.pb.h"
+
+namespace muster {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
+using google::protobuf::MethodDescriptor;
+
+std::vector<const FileDescriptor*> Files() {
+  return {v1::AccessToken::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
+          v1::Hello::descriptor()->file(),       v1::Graph::descriptor()->file(),
+          v1::JobSpec::descriptor()->file(),     v1::JobPlan::descriptor()->file()};
+}
+
+template <typename Visit>
+void ForEachMessage(const Descriptor& message, const Visit& visit) {
+  visit(message);
+  for (int i = 0; i < message.nested_type_count(); ++i) {
+    ForEachMessage(*message.nested_type(i), visit);
+  }
+}
+template <typename Visit>
+void ForEachMessage(const Visit& visit) {
+  for (const FileDescriptor* file : Files()) {
+    for (int i = 0; i < file->message_type_count(); ++i) {
+      ForEachMessage(*file->message_type(i), visit);
+    }
+  }
+}
+template <typename Visit>
+void ForEachEnum(const Visit& visit) {
+  for (const FileDescriptor* file : Files()) {
+    for (int i = 0; i < file->enum_type_count(); ++i) visit(*file->enum_type(i));
+  }
+  ForEachMessage([&](const Descriptor& message) {
+    for (int i = 0; i < message.enum_type_count(); ++i) visit(*message.enum_type(i));
+  });
+}
+template <typename Visit>
+void ForEachMethod(const Visit& visit) {
+  for (const FileDescriptor* file : Files()) {
+    for (int i = 0; i < file->service_count(); ++i) {
+      for (int j = 0; j < file->service(i)->method_count(); ++j) {
+        visit(*file->service(i)->method(j));
+      }
+    }
+  }
+}
+
+std::string TypeOf(const FieldDescriptor& field) {
+  if (field.message_type() != nullptr) return field.message_type()->full_name();
+  if (field.enum_type() != nullptr) return field.enum_type()->full_name();
+  return field.type_name();
+}
+
+std::set<std::string> DescribeApi() {
+  std::set<std::string> lines;
+  ForEachMessage([&](const Descriptor& message) {
+    for (int i = 0; i < message.field_count(); ++i) {
+      const FieldDescriptor& field = *message.field(i);
+      const auto* const oneof = field.real_containing_oneof();
+      lines.insert(absl::StrCat("field ", field.full_name(), " ", field.number(),
+                                field.is_repeated()    ? " repeated "
+                                : field.has_presence() ? " optional "
+                                                       : " ",
+                                TypeOf(field), oneof ? " of " : "", oneof ? oneof->name() : ""));
+    }
+  });
+  ForEachEnum([&](const EnumDescriptor& type) {
+    for (int i = 0; i < type.value_count(); ++i) {
+      lines.insert(absl::StrCat("value ", type.full_name(), ".", type.value(i)->name(), " ",
+                                type.value(i)->number()));
+    }
+  });
+  ForEachMethod([&](const MethodDescriptor& method) {
+    lines.insert(
+        absl::StrCat("method ", method.full_name(), method.client_streaming() ? " stream " : " ",
+                     method.input_type()->full_name(), method.server_streaming() ? " stream " : " ",
+                     method.output_type()->full_name()));
+  });
+  return lines;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), {});
+}
+
+bool IsLowerSnake(absl::string_view name) {
+  return !name.empty() && absl::ascii_islower(name[0]) && std::ranges::all_of(name, [](char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
+  }) && !absl::StrContains(name, "__");
+}
+bool IsUpperCamel(absl::string_view name) {
+  return !name.empty() && absl::ascii_isupper(name[0]) &&
+         std::ranges::all_of(name, [](char c) { return absl::ascii_isalnum(c); });
+}
+std::string UpperSnake(absl::string_view camel) {
+  std::string snake;
+  for (const char c : camel) {
+    if (absl::ascii_isupper(c) && !snake.empty()) snake += '_';
+    snake += absl::ascii_toupper(c);
+  }
+  return snake;
+}
+
+TEST(ApiTest, NothingThatClientsDependOnIsGoneOrAnother) {
+  const std::set<std::string> now = DescribeApi();
+  if (const char* path = std::getenv("MUSTER_WRITE_GOLDEN"); path != nullptr) {
+    std::ofstream file(path);
+    for (const std::string& line : now) file << line << "\n";
+  }
+  const std::string golden = ReadAll("proto/muster/v1/api.golden");
+  const std::set<std::string> before = absl::StrSplit(golden, '\n', absl::SkipEmpty());
+  ASSERT_GT(before.size(), 400) << "the golden file was not found";
+  for (const std::string& line : before) {
+    EXPECT_TRUE(now.contains(line)) << "a break: '" << line << "' is gone, or has become another";
+  }
+  for (const std::string& line : now) {
+    EXPECT_TRUE(before.contains(line)) << "new: '" << line << "' is not in api.golden yet";
+  }
+}
+
+TEST(ApiTest, FilesAreOfOnePackageAndLieWhereItSays) {
+  for (const FileDescriptor* file : Files()) {
+    EXPECT_EQ(file->package(), "muster.v1") << file->name();
+    EXPECT_TRUE(absl::StartsWith(file->name(), "proto/muster/v1/")) << file->name();
+    EXPECT_EQ(file->syntax(), FileDescriptor::SYNTAX_PROTO3) << file->name();
+  }
+}
+
+TEST(ApiTest, NamesAreSpeltAsElsewhere) {
+  ForEachMessage([](const Descriptor& message) {
+    EXPECT_TRUE(IsUpperCamel(message.name())) << message.full_name();
+    for (int i = 0; i < message.field_count(); ++i) {
+      EXPECT_TRUE(IsLowerSnake(message.field(i)->name())) << message.field(i)->full_name();
+    }
+    for (int i = 0; i < message.oneof_decl_count(); ++i) {
+      const auto& oneof = *message.oneof_decl(i);
+      const bool is_made_up = oneof.name()[0] == '_';  // of an `optional` field
+      EXPECT_TRUE(is_made_up || IsLowerSnake(oneof.name())) << oneof.full_name();
+    }
+  });
+  ForEachMethod([](const MethodDescriptor& method) {
+    EXPECT_TRUE(IsUpperCamel(method.name())) << method.full_name();
+    EXPECT_TRUE(absl::EndsWith(method.service()->name(), "Service")) << method.full_name();
+  });
+}
+
+// Zero is what a message has whose sender said nothing.
+TEST(ApiTest, EveryEnumBeginsWithUnspecified) {
+  // Their values have other prefixes, or none: they are older than the rule, and stay.
+  static const std::set<std::string> kOlder = {
+      "CompressionKind", "DType",      "JobState",  "MemberJobState",
+      "OnNonFinite",     "Precision",  "Role",      "SyncMode",
+      "SnapshotOutcome", "TokenScope", "WireValues"};
+  ForEachEnum([](const EnumDescriptor& type) {
+    const std::string prefix = UpperSnake(type.name()) + "_";
+    ASSERT_NE(type.FindValueByNumber(0), nullptr) << type.full_name();
+    EXPECT_TRUE(absl::EndsWith(type.FindValueByNumber(0)->name(), "_UNSPECIFIED"))
+        << type.full_name();
+    if (kOlder.contains(type.name())) return;
+    for (int i = 0; i < type.value_count(); ++i) {
+      EXPECT_TRUE(absl::StartsWith(type.value(i)->name(), prefix)) << type.value(i)->full_name();
+    }
+  });
+}
+
+// So that a method can be given another field without changing another method.
+TEST(ApiTest, EveryMethodHasARequestOfItsOwn) {
+  std::map<std::string, std::string> users;
+  ForEachMethod([&](const MethodDescriptor& method) {
+    if (method.name() == "Attach") return;  // a conversation of reports and directives
+    EXPECT_EQ(method.input_type()->name(), method.name() + "Request") << method.full_name();
+    EXPECT_TRUE(users.emplace(method.input_type()->name(), method.name()).second)
+        << method.full_name();
+    const std::string& output = method.output_type()->name();
+    const bool is_resource = output == "Job" || output == "Checkpoint" || output == "AccessToken" ||
+                             output == "ServerInfo" || output == "ShardSlice";
+    EXPECT_TRUE(is_resource || output == "Empty" || output == method.name() + "Response")
+        << method.full_name() << " answers " << output;
+  });
+}
+
+TEST(ApiTest, EveryMethodSaysWhatItDoesAndWhatARetryDoes) {
+  int methods = 0;
+  for (const FileDescriptor* file : Files()) {
+    const std::vector<std::string> lines = absl::StrSplit(ReadAll(file->name()), '\n');
+    for (size_t i = 1; i < lines.size(); ++i) {
+      if (!absl::StartsWith(lines[i], "  rpc ")) continue;
+      ++methods;
+      EXPECT_TRUE(absl::StartsWith(lines[i - 1], "  // ")) << file->name() << ": " << lines[i];
+    }
+  }
+  EXPECT_EQ(methods, 28) << "the files were not found, or there is a new method";
+}
+
+}  // namespace
+}  // namespace muster

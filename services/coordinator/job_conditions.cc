@@ -1,0 +1,124 @@
+#include "services/coordinator/job_conditions.h"
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace muster {
+namespace {
+
+std::string Counted(int count, absl::string_view one, absl::string_view more) {
+  return absl::StrCat(count, " ", count == 1 ? one : more);
+}
+
+std::string Workers(int count) { return Counted(count, "worker", "workers"); }
+
+// What it needs, what there is, and what to do about it where waiting does not help.
+void Explain(const Wait& wait, v1::JobWaiting& waiting) {
+  switch (wait.cause) {
+    case WaitCause::kWorkers:
+      waiting.set_reason("WAITS_FOR_WORKERS");
+      waiting.set_message(absl::StrCat(
+          "needs ", Workers(wait.workers_needed), ", ", wait.workers_free, " free of the ",
+          wait.workers_attached, " attached",
+          wait.workers_attached < wait.workers_needed ? ": start more, or submit it with fewer "
+                                                        "(resources.workers.min)"
+                                                      : ""));
+      return;
+    case WaitCause::kPs:
+      waiting.set_reason("WAITS_FOR_PS");
+      waiting.set_message(absl::StrCat("needs ", wait.ps_needed, " ps, ", wait.ps_attached,
+                                       " attached: start more, or submit it with fewer "
+                                       "(resources.ps)"));
+      return;
+    case WaitCause::kPsMemory:
+      waiting.set_reason("WAITS_FOR_MEMORY");
+      waiting.set_message(absl::StrCat("needs ", wait.ps_needed, " ps with room for its shards; ",
+                                       wait.ps_attached, " attached, too few of them have it"));
+      return;
+    case WaitCause::kGathers:
+      waiting.set_reason("STARTING");
+      waiting.set_message("could start, and gives other workers a moment to come");
+      return;
+    case WaitCause::kItsTurn:
+      waiting.set_reason("WAITS_FOR_ITS_TURN");
+      waiting.set_message(absl::StrCat("what comes free is kept for job number ", wait.kept_for,
+                                       ", which is before it and has waited for long"));
+      return;
+  }
+}
+
+void AddWaiting(const std::optional<Wait>& wait, v1::Job& job) {
+  v1::JobWaiting& waiting = *job.mutable_waiting();
+  if (job.state() == v1::RECOVERING) {
+    const bool told = absl::StartsWith(job.reason(), "WAITS_FOR_");
+    waiting.set_reason(told ? job.reason() : "STARTING");
+    waiting.set_message(told ? job.message() : "its members stop, and are given the next plan");
+    return;
+  }
+  if (!wait) {
+    waiting.set_reason("STARTING");
+    waiting.set_message("it was just queued, or its plan is being made");
+    return;
+  }
+  Explain(*wait, waiting);
+  // What the dispatcher knows to the byte stands in the record.
+  const bool memory = job.reason() == "WAITS_FOR_MEMORY" || job.reason() == "MEMORY_TOO_SMALL";
+  if (wait->cause == WaitCause::kPsMemory && memory) waiting.set_message(job.message());
+  waiting.set_workers_needed(wait->workers_needed);
+  waiting.set_workers_free(wait->workers_free);
+  waiting.set_workers_attached(wait->workers_attached);
+  waiting.set_ps_needed(wait->ps_needed);
+  waiting.set_ps_attached(wait->ps_attached);
+  waiting.set_position(wait->position);
+  waiting.set_queue_length(wait->queue_length);
+}
+
+bool HasMembers(v1::JobState state) { return state == v1::PREPARING || state == v1::RUNNING; }
+
+bool IsOf(v1::JobConditionType type, const v1::Job& job) {
+  switch (type) {
+    case v1::JOB_CONDITION_TYPE_SCHEDULED:
+      return HasMembers(job.state());
+    case v1::JOB_CONDITION_TYPE_RUNNING:
+      return job.state() == v1::RUNNING;
+    case v1::JOB_CONDITION_TYPE_CHECKPOINTED:
+      return !job.checkpoint().empty();
+    case v1::JOB_CONDITION_TYPE_SUSPENDED:
+      return job.state() == v1::SUSPENDED;
+    case v1::JOB_CONDITION_TYPE_SUCCEEDED:
+      return job.state() == v1::SUCCEEDED;
+    case v1::JOB_CONDITION_TYPE_FAILED:
+      return job.state() == v1::FAILED || job.state() == v1::CANCELLED;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job) {
+  job.clear_waiting();
+  job.clear_conditions();
+  if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) AddWaiting(wait, job);
+  for (int number = v1::JOB_CONDITION_TYPE_SCHEDULED; number <= v1::JOB_CONDITION_TYPE_FAILED;
+       ++number) {
+    v1::JobCondition& condition = *job.add_conditions();
+    condition.set_type(static_cast<v1::JobConditionType>(number));
+    condition.set_status(IsOf(condition.type(), job));
+    // Why it is so, and for a job that has no members why it has none.
+    if (condition.type() == v1::JOB_CONDITION_TYPE_CHECKPOINTED) {
+      condition.set_message(job.checkpoint());
+    } else if (condition.type() == v1::JOB_CONDITION_TYPE_SCHEDULED && job.has_waiting()) {
+      condition.set_reason(job.waiting().reason());
+      condition.set_message(job.waiting().message());
+    } else if (condition.status()) {
+      condition.set_reason(job.reason());
+      condition.set_message(job.message());
+    }
+  }
+}
+
+}  // namespace muster

@@ -1,0 +1,246 @@
+#include "services/coordinator/job_queries.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "lib/job/resource_name.h"
+#include "lib/limits/limits.h"
+#include "lib/status/field_fault.h"
+#include "lib/status/status.h"
+#include "services/coordinator/proto_time.h"
+
+namespace muster {
+namespace {
+
+// Where a page of events ends: at a revision of a job, of which those before come later.
+struct EventCursor {
+  uint64_t job = std::numeric_limits<uint64_t>::max();
+  uint64_t revision = 0;
+};
+
+std::optional<EventCursor> ParseCursor(const std::string& token, bool one_job) {
+  EventCursor cursor;
+  if (token.empty()) return cursor;
+  if (one_job) {
+    if (!absl::SimpleAtoi(token, &cursor.revision)) return std::nullopt;
+    return cursor;
+  }
+  const std::vector<absl::string_view> parts = absl::StrSplit(token, ':');
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &cursor.job) ||
+      !absl::SimpleAtoi(parts[1], &cursor.revision)) {
+    return std::nullopt;
+  }
+  return cursor;
+}
+
+// One point of a stretch whose values are one, else its least and its greatest, in the order that
+// its last value makes likely.
+void FillSeries(const Series& series, v1::MetricSeries& filled) {
+  filled.set_name(series.name);
+  auto add = [&filled](int64_t step, double value) {
+    filled.add_steps(step);
+    filled.add_values(value);
+  };
+  for (const SeriesPoint& point : series.points) {
+    const MetricRange& values = point.values;
+    if (point.first_step == point.last_step || !values.any_finite() || values.min == values.max) {
+      add(point.last_step, values.any_finite() ? values.min : values.last);
+      continue;
+    }
+    const bool falls = values.last - values.min < values.max - values.last;
+    add(point.first_step, falls ? values.max : values.min);
+    add(point.last_step, falls ? values.min : values.max);
+  }
+}
+
+bool IsThinnedOut(const JobSeries& read) {
+  return std::ranges::any_of(read.series, [](const Series& series) {
+    return std::ranges::any_of(series.points, [](const SeriesPoint& point) {
+      return point.first_step != point.last_step;
+    });
+  });
+}
+
+// Of a job whose events are public up to a revision.
+struct EventSource {
+  uint64_t number = 0;
+  std::string id;
+  uint64_t revision = 0;
+};
+
+}  // namespace
+
+// ---------------------------------------------------------------- all jobs
+
+absl::StatusOr<std::shared_ptr<JobQueries::AllJobs>> JobQueries::WatchJobs(
+    const v1::WatchJobsRequest& request, std::shared_ptr<StreamWaker> waker) {
+  auto jobs = std::make_shared<AllJobs>();
+  ASSIGN_OR_RETURN(jobs->selector_, LabelSelector::Parse(request.selector()));
+  jobs->request_ = request;
+  if (request.view() == v1::JOB_VIEW_UNSPECIFIED) jobs->request_.set_view(v1::JOB_VIEW_BASIC);
+  jobs->listed_before_ = std::numeric_limits<uint64_t>::max();
+  // Before anything is listed: what changes from here on is told, whether or not it was listed.
+  jobs->watch_ = watches_->AddForAll(std::move(waker));
+  return jobs;
+}
+
+std::optional<v1::WatchJobsResponse> JobQueries::Next(AllJobs& jobs) {
+  v1::WatchJobsResponse response;
+  std::vector<uint64_t> changed;
+  if (jobs.complete_told_) {
+    changed = watches_->TakeChanged(*jobs.watch_, limits::kWatchedJobsMax);
+    if (changed.empty()) return std::nullopt;
+  }
+  JobRegistry::Turn turn(registry_);
+  auto matches = [&](const JobRegistry::Entry& entry) {
+    const auto& states = jobs.request_.states();
+    const auto state = static_cast<int>(entry.published->state());
+    return (states.empty() || std::ranges::count(states, state) > 0) &&
+           jobs.selector_.Matches(entry.published->spec().labels());
+  };
+  auto tell = [&](uint64_t number, const JobRegistry::Entry& entry) {
+    *response.add_jobs() = turn.View(entry, jobs.request_.view());
+    jobs.told_[number] = entry.published->name();
+  };
+  if (!jobs.complete_told_) {
+    const auto& all = turn.jobs();
+    auto it = all.lower_bound(jobs.listed_before_);
+    while (it != all.begin() && response.jobs_size() < limits::kWatchedJobsMax) {
+      --it;
+      jobs.listed_before_ = it->first;
+      if (matches(*it->second)) tell(it->first, *it->second);
+    }
+    jobs.complete_told_ = it == all.begin();
+    response.set_complete(jobs.complete_told_);
+    return response;
+  }
+  for (const uint64_t number : changed) {
+    const JobRegistry::Entry* const entry = turn.FindNumber(number);
+    if (entry != nullptr && matches(*entry)) {
+      tell(number, *entry);
+    } else if (const auto told = jobs.told_.find(number); told != jobs.told_.end()) {
+      response.add_removed(told->second);
+      jobs.told_.erase(told);
+    }
+  }
+  return response;  // perhaps of nothing: the next call has what comes after
+}
+
+// ---------------------------------------------------------------- events
+
+absl::StatusOr<v1::ListEventsResponse> JobQueries::ListEvents(
+    const v1::ListEventsRequest& request) {
+  const bool one_job = !request.parent().empty();
+  const std::optional<EventCursor> cursor = ParseCursor(request.page_token(), one_job);
+  std::vector<FieldFault> faults;
+  if (request.page_size() < 0) {
+    faults.push_back(
+        {"page_size", absl::StrCat("must not be negative (is ", request.page_size(), ")")});
+  }
+  if (!cursor) faults.push_back({"page_token", "is not from an answer of ListEvents"});
+  if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
+  const int page_size = request.page_size() == 0
+                            ? limits::kPageSizeDefault
+                            : std::min(request.page_size(), limits::kPageSizeMax);
+  std::vector<EventSource> sources;
+  {
+    JobRegistry::Turn turn(registry_);
+    auto add = [&](const JobRegistry::Entry& entry) {
+      const v1::Job& record = *entry.published;
+      sources.push_back({record.number(), JobIdOf(record.name()), record.revision()});
+    };
+    if (one_job) {
+      ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.parent()));
+      add(*entry);
+    } else {
+      // Every job has an event, so a page takes no more jobs than events.
+      for (auto it = turn.jobs().rbegin();
+           it != turn.jobs().rend() && std::ssize(sources) <= page_size; ++it) {
+        if (it->first <= cursor->job) add(*it->second);
+      }
+    }
+  }
+  v1::ListEventsResponse response;
+  for (const EventSource& source : sources) {
+    const bool goes_on = one_job || source.number == cursor->job;
+    const uint64_t after = goes_on ? cursor->revision : 0;
+    const int room = page_size - response.events_size();
+    if (room == 0) {
+      response.set_next_page_token(absl::StrCat(source.number, ":0"));
+      break;
+    }
+    ASSIGN_OR_RETURN(std::vector<v1::JobEvent> events,
+                     registry_->store().Events(source.number, after, room + 1));
+    // Those that are stored and not public yet are the next call's.
+    std::erase_if(events, [&](const auto& e) { return e.revision() > source.revision; });
+    const bool more = std::ssize(events) > room;
+    if (more) events.pop_back();
+    for (v1::JobEvent& event : events) {
+      event.set_job(source.id);
+      *response.add_events() = std::move(event);
+    }
+    if (!more) continue;
+    const uint64_t last = response.events().rbegin()->revision();
+    response.set_next_page_token(one_job ? absl::StrCat(last)
+                                         : absl::StrCat(source.number, ":", last));
+    break;
+  }
+  return response;
+}
+
+// ---------------------------------------------------------------- curves
+
+absl::StatusOr<v1::ReadJobMetricsResponse> JobQueries::ReadJobMetrics(
+    const v1::ReadJobMetricsRequest& request) {
+  std::string path;
+  {
+    JobRegistry::Turn turn(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+    path = registry_->folder().metrics_log(JobIdOf(entry->published->name()));
+  }
+  const int points = request.points() == 0 ? limits::kMetricPointsDefault : request.points();
+  if (points < 2 || points > limits::kMetricPointsMax) {
+    return FaultsToStatus(
+        {{"points",
+          absl::StrCat("must be between 2 and ", limits::kMetricPointsMax, " (is ", points, ")")}},
+        "INVALID_REQUEST");
+  }
+  SeriesRequest wanted{
+      .names = {request.series().begin(), request.series().end()},
+      .from = request.first_step(),
+      .to = request.last_step() == 0 ? std::numeric_limits<int64_t>::max() : request.last_step(),
+      .points = points};
+  ASSIGN_OR_RETURN(JobSeries read, series_->Read(path, wanted));
+  if (IsThinnedOut(read)) {  // a stretch gives two points
+    wanted.points = points / 2;
+    ASSIGN_OR_RETURN(read, series_->Read(path, wanted));
+  }
+  v1::ReadJobMetricsResponse response;
+  response.set_steps(read.last_step + 1);
+  for (const Series& series : read.series) {
+    if (series.points.empty() && request.series().empty()) continue;
+    FillSeries(series, *response.add_series());
+  }
+  return response;
+}
+
+// ---------------------------------------------------------------- time
+
+absl::StatusOr<v1::ReadJobTimingResponse> JobQueries::ReadJobTiming(
+    const v1::ReadJobTimingRequest& request) {
+  JobRegistry::Turn turn(registry_);
+  ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+  v1::ReadJobTimingResponse response;
+  response.set_batch_size(entry->published->spec().data().batch_size());
+  for (v1::MemberTiming& timing : entry->job.Timing()) *response.add_members() = std::move(timing);
+  return response;
+}
+
+}  // namespace muster

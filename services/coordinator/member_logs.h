@@ -1,0 +1,54 @@
+// Asks members for the last part of their logs: the question goes down the member's stream, the
+// answer comes with its next report.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/fleet.h"
+
+namespace muster {
+
+// Thread-safe. Nobody waits here: whoever asks is called once, with the answer or with why there is
+// none, on the thread of the member's report or of Expire(), without any lock.
+class MemberLogs {
+ public:
+  explicit MemberLogs(Fleet* fleet) : fleet_(fleet) {}  // outlives this
+
+  using Answer = std::function<void(absl::StatusOr<v1::ReadMemberLogResponse>)>;
+  // NOT_FOUND (reason "MEMBER_NOT_FOUND"); RESOURCE_EXHAUSTED ("TOO_MANY_CALLS") beyond
+  // limits::kMemberLogCallsMax questions at once; UNAVAILABLE ("MEMBER_SILENT") where no answer
+  // came for limits::kMemberLogWaitMax.
+  void Ask(const v1::ReadMemberLogRequest& request, absl::Time now, Answer answer)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What a member says. Answers to questions that it was not asked are dropped.
+  void Take(const std::string& member, const v1::MemberReport& report) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Lets time pass.
+  void Expire(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Question {
+    std::string member;
+    std::string incarnation;
+    absl::Time asked;
+    Answer answer;
+  };
+
+  Fleet* const fleet_;
+  absl::Mutex mu_;
+  uint64_t last_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::btree_map<uint64_t, Question> questions_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster
