@@ -177,7 +177,7 @@ std::string RandomRequestId() {
 }  // namespace
 
 CoordinatorClient::CoordinatorClient(CoordinatorTarget target, absl::Duration stall_max)
-    : target_(std::move(target)), address_(target_.address), stall_max_(stall_max) {
+    : target_(std::move(target)), address_(target_.address()), stall_max_(stall_max) {
   auto channel = DialCoordinator(target_);
   jobs_ = v1::JobService::NewStub(channel);
   fleet_ = v1::FleetService::NewStub(channel);
@@ -338,6 +338,7 @@ absl::Status CoordinatorClient::Watch(
       registration.emplace(*options.interrupt, [&context] { context.TryCancel(); });
     }
     const std::stop_callback on_stop(options.stop, [&context] { context.TryCancel(); });
+    const std::string tried = target_.address();
     const auto jobs = v1::JobService::NewStub(DialCoordinator(target_));
     auto reader = jobs->WatchJob(&context, request);
     v1::WatchJobResponse response;
@@ -355,6 +356,7 @@ absl::Status CoordinatorClient::Watch(
     if (done) context.TryCancel();
     const grpc::Status finished = reader->Finish();
     if (done) return absl::OkStatus();
+    target_.PassOver(tried);
     if (options.interrupt != nullptr && options.interrupt->signal() != 0) {
       return absl::CancelledError("interrupted");
     }

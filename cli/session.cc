@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/exit_code.h"
 #include "cli/local_cluster.h"
+#include "lib/fleet/leader.h"
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
 
@@ -41,6 +42,7 @@ absl::StatusOr<CoordinatorClient> Session::Connect() const {
   }
   ASSIGN_OR_RETURN(const CoordinatorTarget target,
                    SecureTarget(address, {.tls = tls, .token_file = token_file}));
+  RETURN_IF_ERROR(FindLeader(target));
   return CoordinatorClient(target);
 }
 
@@ -90,7 +92,8 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   app.description("muster trains neural networks. Exit codes and [REASON]s: docs/operations.md");
   app.footer(kFooter);
   app.require_subcommand(1);
-  app.add_option("--server", session.server, "Coordinator, HOST:PORT")->envname("MUSTER_SERVER");
+  app.add_option("--server", session.server, "Coordinator, HOST:PORT[,HOST:PORT]")
+      ->envname("MUSTER_SERVER");
   app.add_option("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")->envname("MUSTER_TLS");
   app.add_option("--token-file", session.token_file, "File; needs --tls")
       ->envname("MUSTER_TOKEN_FILE");

@@ -23,7 +23,7 @@ struct Session {
   int exit_code = 0;
 
   OutputFormat output() const;
-  // The errors of SecureTarget().
+  // The errors of SecureTarget() and FindLeader().
   absl::StatusOr<CoordinatorClient> Connect() const;
 
   // Data, on stdout: `message` as JSON or YAML, or one of the two texts.

@@ -18,7 +18,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/exchange/worker_shard.h"
-#include "lib/fleet/channel.h"
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/plan_credentials.h"
@@ -622,7 +621,7 @@ TEST(RingExchangeTest, APlanWhoseShardsAreNotItsWorkersIsRefused) {
 
 TEST(RingExchangeTest, EveryShardWritesItsPartOfAPeriodicAndOfAnOrderedCheckpoint) {
   FakeCheckpointService service;
-  CheckpointClient client(DialCoordinator(service.address()));
+  CheckpointClient client(service.address());
   Ring ring(RingPlan(2, {.parameters = {4096}, .checkpoint_every = 2}), &client);
   ring.Connect();
   std::vector<Floats> expected = ring.members[0]->parameters;

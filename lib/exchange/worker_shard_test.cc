@@ -8,7 +8,6 @@
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "lib/fleet/channel.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
@@ -46,7 +45,7 @@ TEST(WorkerShardTest, AWrittenSnapshotIsHeardOfHoweverManyOrdersWait) {
   plan.mutable_spec()->mutable_sync()->set_mode(v1::ALLREDUCE);
   plan.mutable_shards(0)->set_member(plan.workers(0).member());
   MemoryBudget budget(1 << 20);
-  CheckpointClient unused(DialCoordinator("127.0.0.1:1"));  // nothing is written without pieces
+  CheckpointClient unused("127.0.0.1:1");  // nothing is written without pieces
   auto made = WorkerShard::Create({.plan = std::make_shared<const v1::JobPlan>(plan),
                                    .budget = &budget,
                                    .checkpoints = &unused},

@@ -5,10 +5,12 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/credentials.h"
@@ -84,10 +86,26 @@ absl::Status CheckFolder(const TlsFolder& folder) {
 
 }  // namespace
 
-absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& address,
+CoordinatorTarget::CoordinatorTarget(const std::string& addresses,
+                                     std::shared_ptr<grpc::ChannelCredentials> proof)
+    : turn_(std::make_shared<std::atomic<size_t>>(0)), credentials_(std::move(proof)) {
+  std::vector<std::string> each = absl::StrSplit(addresses, ',', absl::SkipEmpty());
+  if (each.empty()) each.push_back(addresses);
+  addresses_ = std::make_shared<const std::vector<std::string>>(std::move(each));
+}
+
+const std::string& CoordinatorTarget::address() const { return (*addresses_)[*turn_]; }
+
+void CoordinatorTarget::PassOver(const std::string& address) const {
+  size_t turn = *turn_;
+  if ((*addresses_)[turn] != address) return;
+  turn_->compare_exchange_strong(turn, (turn + 1) % addresses_->size());
+}
+
+absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& addresses,
                                                const ClientSecurity& security) {
   if (security.tls.empty()) {
-    if (security.token_file.empty()) return CoordinatorTarget(address);
+    if (security.token_file.empty()) return CoordinatorTarget(addresses);
     return WithReason(absl::InvalidArgumentError(
                           "a token would be read on the way: give the folder of the coordinator's "
                           "authority (ca.crt) with --tls as well"),
@@ -114,16 +132,19 @@ absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& address,
         credentials,
         grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenOfFile>(security.token_file)));
   }
-  return CoordinatorTarget(address, std::move(credentials));
+  return CoordinatorTarget(addresses, std::move(credentials));
 }
 
 std::shared_ptr<grpc::Channel> DialCoordinator(const CoordinatorTarget& target) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(limits::kControlMessageBytesMax);
   arguments.SetMaxSendMessageSize(limits::kControlMessageBytesMax);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  // One that stands still while another could lead must be noticed soon.
+  const bool several = target.addresses().size() > 1;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, several ? 2'000 : 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, several ? 2'000 : 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  if (several) arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Channels know nothing of one another: a new one tries at once, whatever another waits for.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -134,8 +155,8 @@ std::shared_ptr<grpc::Channel> DialCoordinator(const CoordinatorTarget& target) 
   // A proxy of the environment is for the outside world.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(
-      target.address,
-      target.credentials != nullptr ? target.credentials : grpc::InsecureChannelCredentials(),
+      target.address(),
+      target.credentials() != nullptr ? target.credentials() : grpc::InsecureChannelCredentials(),
       arguments);
 }
 
@@ -145,7 +166,7 @@ void ConfigureServer(grpc::ServerBuilder& builder, ConnectionAge age) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1'000);
   if (age == ConnectionAge::kBounded) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMs);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeGraceMs);

@@ -2,9 +2,11 @@
 // credentials in one place.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "grpcpp/channel.h"
@@ -25,25 +27,43 @@ struct ClientSecurity {
   std::string token_file;
 };
 
-// Where the coordinator is, and what it takes to talk to it. Cheap to copy.
-struct CoordinatorTarget {
-  // In plaintext.
-  CoordinatorTarget(std::string host_port) : address(std::move(host_port)) {}  // NOLINT: an address
-  CoordinatorTarget(const char* host_port) : address(host_port) {}  // NOLINT: is a target
-  CoordinatorTarget(std::string host_port, std::shared_ptr<grpc::ChannelCredentials> proof)
-      : address(std::move(host_port)), credentials(std::move(proof)) {}
+// Where the coordinator is, and what it takes to talk to it. Cheap to copy. Thread-safe.
+//
+// Of several addresses one leads at a time and the others refuse every call (reason "NOT_LEADER").
+// All copies agree on which one is to be tried: whoever finds that it does not lead passes it over,
+// for everybody.
+class CoordinatorTarget {
+ public:
+  // In plaintext. "host:port", or several with commas between them.
+  CoordinatorTarget(const std::string& addresses)  // NOLINT: an address is a target
+      : CoordinatorTarget(addresses, nullptr) {}
+  CoordinatorTarget(const char* addresses)  // NOLINT: likewise
+      : CoordinatorTarget(std::string(addresses), nullptr) {}
+  CoordinatorTarget(const std::string& addresses, std::shared_ptr<grpc::ChannelCredentials> proof);
 
-  std::string address;                                    // host:port
-  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plaintext
+  // The one to try.
+  const std::string& address() const;
+  const std::vector<std::string>& addresses() const { return *addresses_; }
+  const std::shared_ptr<grpc::ChannelCredentials>& credentials() const { return credentials_; }
+
+  // `address` does not answer, or does not lead: the next one is to be tried, unless somebody has
+  // passed it over already.
+  void PassOver(const std::string& address) const;
+
+ private:
+  std::shared_ptr<const std::vector<std::string>> addresses_;  // at least one
+  std::shared_ptr<std::atomic<size_t>> turn_;                  // of addresses_
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;      // null: plaintext
 };
 
 // INVALID_ARGUMENT or UNAVAILABLE (reason "CERTIFICATE_FILES" or "TOKEN_FILE"): a file that is
 // missing, is named and what is wrong with it. Once per process: it watches the files on a thread
 // of its own.
-absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& address,
+absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& addresses,
                                                const ClientSecurity& security);
 
-// Keepalive 20 s / 10 s, messages up to limits::kControlMessageBytesMax, 2 s to connect, back-off
+// To target.address(). Keepalive 20 s / 10 s, and 2 s / 2 s where there are others to go to;
+// messages up to limits::kControlMessageBytesMax, 2 s to connect, back-off
 // 100 ms..1 s, which no other channel shares. Never blocks. (While nobody waits in gRPC it goes on
 // with an attempt to connect once in five seconds only: who waits between two calls does that in
 // Channel::WaitForConnected(), or dials anew for each.)

@@ -90,6 +90,7 @@ class FleetClient::Session {
 
   void Run() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::Duration backoff = kBackoffMin;
+    size_t in_vain = 0;  // attempts, one after the other
     absl::Duration lost_since = SteadyNow();
     bool lost_told = false;
     while (!stopping()) {
@@ -98,9 +99,10 @@ class FleetClient::Session {
         lost_since = SteadyNow();
         lost_told = false;
         backoff = kBackoffMin;
+        in_vain = 0;
       }
       if (const absl::Status refused = refusal(); !refused.ok()) {
-        LOG(ERROR) << "the coordinator at " << options_.coordinator.address
+        LOG(ERROR) << "the coordinator at " << options_.coordinator.address()
                    << " refuses this process for good: " << ReasonOf(refused) << ": "
                    << refused.message();
         LoseCoordinator();
@@ -108,12 +110,14 @@ class FleetClient::Session {
         break;
       }
       if (!lost_told && SteadyNow() - lost_since > options_.coordinator_grace) {
-        LOG(ERROR) << "not attached to the coordinator at " << options_.coordinator.address
+        LOG(ERROR) << "not attached to the coordinator at " << options_.coordinator.address()
                    << " for " << options_.coordinator_grace << " (" << last_error()
                    << "): dropping all jobs";
         LoseCoordinator();
         lost_told = true;
       }
+      // Nobody waits before all have been asked.
+      if (!welcomed && ++in_vain % options_.coordinator.addresses().size() != 0) continue;
       WaitStopping(backoff);
       backoff = std::min(backoff * 2, limits::kAttachBackoffMax);
     }
@@ -147,6 +151,7 @@ class FleetClient::Session {
     hello.set_cluster(cluster_);
     hello.set_ordinal(ordinal_);
     hello.set_term(term_);
+    const std::string address = options_.coordinator.address();
     const auto stub = v1::FleetService::NewStub(DialCoordinator(options_.coordinator));
     std::unique_ptr<Stream> stream = stub->Attach(&context);
     std::thread reader([&] { Read(*stream); });
@@ -166,10 +171,13 @@ class FleetClient::Session {
     context_ = nullptr;
     const bool welcomed = std::exchange(attached_, false);
     if (IsForGood(status, ordinal_ != 0)) refusal_ = status;
-    if (!stopping_ && refusal_.ok() && (welcomed || error != last_error_)) {
+    if (!stopping_ && refusal_.ok()) options_.coordinator.PassOver(address);
+    // Of several, that stand by for one another, what all say in turn is said once.
+    const bool stands_by = ReasonOf(status) == "NOT_LEADER";
+    if (!stopping_ && refusal_.ok() && (welcomed || (error != last_error_ && !stands_by))) {
       LOG(WARNING) << (welcomed ? "lost the coordinator at "
                                 : "cannot attach to the coordinator at ")
-                   << options_.coordinator.address << ": " << error << "; retrying";
+                   << address << ": " << error << "; retrying";
     }
     last_error_ = error;
     return welcomed;
@@ -246,7 +254,7 @@ class FleetClient::Session {
     term_ = directive.term();
     if (!welcome.cluster().empty()) cluster_ = welcome.cluster();
     if (welcome.ordinal() != 0) ordinal_ = welcome.ordinal();
-    LOG(INFO) << "attached to the coordinator at " << options_.coordinator.address << ", term "
+    LOG(INFO) << "attached to the coordinator at " << options_.coordinator.address() << ", term "
               << term_;
     absl::MutexLock lock(&mu_);
     attached_ = true;

@@ -1,5 +1,5 @@
-// A member's side of FleetService.Attach: one stream to the coordinator, reopened with back-off for
-// as long as it takes.
+// A member's side of FleetService.Attach: one stream to the coordinator, or to whichever of
+// several leads, reopened with back-off for as long as it takes.
 #pragma once
 
 #include <functional>

@@ -184,6 +184,41 @@ TEST(FleetClientTest, AttachesAgainToARestartedCoordinatorAndIgnoresTheOldTerm) 
   EXPECT_TRUE(member.AwaitHandled({"a", "b"}));
 }
 
+// Nobody is at the first address, the second stands by until it is its turn.
+TEST(FleetClientTest, OfSeveralCoordinatorsItAttachesToWhicheverLeads) {
+  FakeCoordinator next(8);
+  next.Refuse(WithReason(absl::UnavailableError("the third leads"), "NOT_LEADER"));
+  auto leader = std::make_unique<FakeCoordinator>(7);
+  RecordingMember member;
+  FleetClient::Options options{
+      .coordinator = absl::StrCat("127.0.0.1:1,", next.address(), ",", leader->address())};
+  FleetClient client(options, &member);
+  leader->Send(7, "a");
+  ASSERT_TRUE(member.AwaitHandled({"a"}));
+
+  next.Refuse(absl::OkStatus());
+  leader.reset();
+
+  next.Send(8, "b");
+  EXPECT_TRUE(member.AwaitHandled({"a", "b"}));
+}
+
+TEST(CoordinatorTargetTest, AllCopiesPassOverWhatOneOfThemFound) {
+  const CoordinatorTarget target("a:1,b:2");
+  const CoordinatorTarget copy = target;
+  EXPECT_EQ(copy.address(), "a:1");
+
+  target.PassOver("a:1");
+  EXPECT_EQ(copy.address(), "b:2");
+  copy.PassOver("a:1");
+  EXPECT_EQ(target.address(), "b:2") << "somebody had passed it over already";
+  copy.PassOver("b:2");
+  EXPECT_EQ(target.address(), "a:1");
+  const CoordinatorTarget only("a:1");
+  only.PassOver("a:1");
+  EXPECT_EQ(only.address(), "a:1");
+}
+
 TEST(FleetClientTest, MemberLearnsWhenTheCoordinatorStaysAway) {
   RecordingMember member;
   FleetClient::Options options{.coordinator = "127.0.0.1:1"};

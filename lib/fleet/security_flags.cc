@@ -63,9 +63,11 @@ absl::StatusOr<std::string> ListenAddress(const DaemonSecurity& security, const 
 
 absl::StatusOr<CoordinatorTarget> TargetFor(const DaemonSecurity& security,
                                             const std::string& coordinator) {
-  if (!security.reaches_beyond_host() && !IsLoopback(coordinator)) {
+  const CoordinatorTarget plain(coordinator);
+  for (const std::string& address : plain.addresses()) {
+    if (security.reaches_beyond_host() || IsLoopback(address)) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(coordinator,
+        absl::StrCat(address,
                      " is beyond this host: give certificates (--tls=DIR; muster certs issue makes "
                      "them), or say --insecure"));
   }

@@ -32,9 +32,11 @@ TEST(ListenAddress, WhatWasGivenIsTakenOrRefusedWithTheWayOut) {
 TEST(TargetFor, ACoordinatorBeyondThisHostNeedsTlsOrConsent) {
   EXPECT_TRUE(TargetFor({}, "127.0.0.1:7070").ok());
   EXPECT_TRUE(absl::IsInvalidArgument(TargetFor({}, "muster-coordinator:7070").status()));
+  EXPECT_TRUE(TargetFor({}, "127.0.0.1:7070,localhost:7071").ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(TargetFor({}, "127.0.0.1:7070,elsewhere:7070").status()));
   const auto open = TargetFor({.insecure = true}, "muster-coordinator:7070");
   ASSERT_TRUE(open.ok()) << open.status();
-  EXPECT_EQ(open->credentials, nullptr);
+  EXPECT_EQ(open->credentials(), nullptr);
   const auto missing = TargetFor({.tls = "/nowhere"}, "muster-coordinator:7070");
   EXPECT_EQ(ReasonOf(missing.status()), "CERTIFICATE_FILES");
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nowhere/tls.crt"));

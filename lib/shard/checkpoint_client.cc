@@ -54,10 +54,18 @@ void AwaitCoordinator(grpc::Channel& channel, std::chrono::milliseconds time,
 
 }  // namespace
 
-CheckpointClient::CheckpointClient(std::shared_ptr<grpc::Channel> channel, absl::Duration call_max)
-    : channel_(std::move(channel)),
-      stub_(v1::CheckpointService::NewStub(channel_)),
-      call_max_(call_max) {}
+CheckpointClient::CheckpointClient(CoordinatorTarget target, absl::Duration call_max)
+    : target_(std::move(target)), call_max_(call_max) {}
+
+CheckpointClient::Connection CheckpointClient::Connect() const {
+  absl::MutexLock lock(&mu_);
+  if (connection_.channel == nullptr || connection_.address != target_.address()) {
+    connection_.address = target_.address();
+    connection_.channel = DialCoordinator(target_);
+    connection_.stub = v1::CheckpointService::NewStub(connection_.channel);
+  }
+  return connection_;
+}
 
 absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, const Attempt& attempt,
                                      const std::stop_token& stop) const {
@@ -67,10 +75,11 @@ absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, cons
   while (!stop.stop_requested()) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+    const Connection connection = Connect();
     absl::Status status;
     {
       std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
-      status = attempt(context);
+      status = attempt(*connection.stub, context);
     }
     if (status.ok() || !CoordinatorAway(status)) return status;
     if (stop.stop_requested()) break;
@@ -80,7 +89,12 @@ absl::Status CheckpointClient::Retry(absl::string_view what, int64_t bytes, cons
                                                      absl::FormatDuration(timeout))
                                       : absl::StrCat(" broke off (", status.message(), ")"))
                              << ", trying again from the beginning";
-    AwaitCoordinator(*channel_, backoff, stop);
+    if (target_.addresses().size() > 1) {
+      target_.PassOver(connection.address);
+      PauseUnlessStopped(backoff, stop);
+    } else {
+      AwaitCoordinator(*connection.channel, backoff, stop);
+    }
     backoff = std::min(backoff * 2, kBackoffMax);
   }
   return absl::CancelledError("the job was released");
@@ -98,10 +112,14 @@ absl::Status CheckpointClient::ReadShard(ParameterShard& shard, std::stop_token 
       absl::StrCat("reading shard ", ToInt(shard.shard()), " of ", plan.job(), " from ",
                    plan.restore()),
       ParameterShard::BytesNeeded(plan, shard.shard()),
-      [&](grpc::ClientContext& context) { return ReadOnce(shard, context, read); }, stop);
+      [&](Stub& stub, grpc::ClientContext& context) {
+        return ReadOnce(stub, shard, context, read);
+      },
+      stop);
 }
 
-absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientContext& context,
+absl::Status CheckpointClient::ReadOnce(Stub& stub, ParameterShard& shard,
+                                        grpc::ClientContext& context,
                                         absl::FunctionRef<void(int64_t bytes)> read) {
   v1::ReadShardRequest request;
   request.set_job(shard.plan().job());
@@ -109,7 +127,7 @@ absl::Status CheckpointClient::ReadOnce(ParameterShard& shard, grpc::ClientConte
   request.set_shard(ToInt(shard.shard()));
   shard.BeginRestore();
   int64_t bytes = 0;
-  auto reader = stub_->ReadShard(&context, request);
+  auto reader = stub.ReadShard(&context, request);
   for (v1::ShardSlice slice; reader->Read(&slice);) {
     if (absl::Status restored = shard.RestoreSlice(slice); !restored.ok()) {
       context.TryCancel();
@@ -132,14 +150,18 @@ absl::Status CheckpointClient::WriteShard(const v1::JobPlan& plan, const ShardSn
   return Retry(
       absl::StrCat("writing shard ", ToInt(snapshot.shard), " of ", plan.job(), ", step ",
                    snapshot.step),
-      bytes, [&](grpc::ClientContext& context) { return WriteOnce(plan, snapshot, context); },
+      bytes,
+      [&](Stub& stub, grpc::ClientContext& context) {
+        return WriteOnce(stub, plan, snapshot, context);
+      },
       stop);
 }
 
-absl::Status CheckpointClient::WriteOnce(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
+absl::Status CheckpointClient::WriteOnce(Stub& stub, const v1::JobPlan& plan,
+                                         const ShardSnapshot& snapshot,
                                          grpc::ClientContext& context) {
   v1::WriteShardResponse response;
-  auto writer = stub_->WriteShard(&context, &response);
+  auto writer = stub.WriteShard(&context, &response);
   v1::WriteShardRequest request;
   v1::WriteShardHeader& header = *request.mutable_header();
   header.set_job(plan.job());

@@ -5,12 +5,16 @@
 #include <functional>
 #include <memory>
 #include <stop_token>
+#include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
+#include "lib/fleet/channel.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/parameter_shard.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
@@ -25,7 +29,7 @@ namespace muster {
 class CheckpointClient {
  public:
   // A call may take `call_max`, and what its bytes take at limits::kCheckpointBytesPerSecondMin.
-  explicit CheckpointClient(std::shared_ptr<grpc::Channel> channel,
+  explicit CheckpointClient(CoordinatorTarget target,
                             absl::Duration call_max = limits::kCheckpointCallMax);
 
   // Fills `shard` from the plan's checkpoint. DATA_LOSS when a slice's checksum is wrong or bytes
@@ -39,20 +43,29 @@ class CheckpointClient {
                           std::stop_token stop);
 
  private:
-  using Attempt = std::function<absl::Status(grpc::ClientContext&)>;
+  using Stub = v1::CheckpointService::Stub;
+  using Attempt = std::function<absl::Status(Stub&, grpc::ClientContext&)>;
+  // Of the address that is to be tried now.
+  struct Connection {
+    std::string address;
+    std::shared_ptr<grpc::Channel> channel;
+    std::shared_ptr<Stub> stub;
+  };
+  Connection Connect() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // `what` of `bytes` bytes is tried, for the log.
   absl::Status Retry(absl::string_view what, int64_t bytes, const Attempt& attempt,
                      const std::stop_token& stop) const;
   // `read` is told how many bytes of the shard have come by now.
-  absl::Status ReadOnce(ParameterShard& shard, grpc::ClientContext& context,
+  absl::Status ReadOnce(Stub& stub, ParameterShard& shard, grpc::ClientContext& context,
                         absl::FunctionRef<void(int64_t bytes)> read);
-  absl::Status WriteOnce(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
+  absl::Status WriteOnce(Stub& stub, const v1::JobPlan& plan, const ShardSnapshot& snapshot,
                          grpc::ClientContext& context);
 
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::CheckpointService::Stub> stub_;
+  const CoordinatorTarget target_;
   const absl::Duration call_max_;
+  mutable absl::Mutex mu_;
+  mutable Connection connection_ ABSL_GUARDED_BY(mu_);  // that was asked for last
 };
 
 }  // namespace muster

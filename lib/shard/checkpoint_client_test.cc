@@ -6,7 +6,6 @@
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "lib/fleet/channel.h"
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/test_plan.h"
@@ -38,7 +37,7 @@ class CheckpointClientTest : public testing::Test {
       MakeTestPlan({.parameters = {4}, .first_step = 5, .restore = "jobs/job-7/checkpoints/5"});
   MemoryBudget budget_{1 << 20};
   FakeCheckpointService service_;
-  CheckpointClient client_{DialCoordinator(service_.address())};
+  CheckpointClient client_{service_.address()};
 };
 
 TEST_F(CheckpointClientTest, WritesASnapshotInSlicesThatFitAMessage) {
@@ -75,7 +74,7 @@ TEST_F(CheckpointClientTest, WritesASnapshotInSlicesThatFitAMessage) {
 }
 
 TEST_F(CheckpointClientTest, ACoordinatorThatDoesNotAnswerInTimeIsAskedAgain) {
-  CheckpointClient client(DialCoordinator(service_.address()),
+  CheckpointClient client(service_.address(),
                           /*call_max=*/absl::Milliseconds(200));
   service_.StallNextWrite();
   const std::vector<float> values = {1, 2, 3};

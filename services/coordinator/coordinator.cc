@@ -25,12 +25,14 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
   CHECK(options.metrics != nullptr);
   absl::StatusOr<StateFolder> folder = StateFolder::Open(options.state_dir);
   RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));
+  std::unique_ptr<Store> store = std::move(options.store);
+  if (store == nullptr) {
+    ASSIGN_OR_RETURN(store, SqliteStore::Open(folder->store()));
+  }
   auto metrics = std::make_unique<CoordinatorMetrics>(options.metrics);
   prometheus::Histogram& commits = metrics->store_commit_seconds;
-  ASSIGN_OR_RETURN(std::unique_ptr<Store> store,
-                   SqliteStore::Open(folder->store(), [&commits](absl::Duration took) {
-                     commits.Observe(absl::ToDoubleSeconds(took));
-                   }));
+  store->ObserveCommits(
+      [&commits](absl::Duration took) { commits.Observe(absl::ToDoubleSeconds(took)); });
   metrics->term.Set(store->term());
   ASSIGN_OR_RETURN(const std::vector<Store::Seat> seats, store->Seats());
   LeaseTable::Ordinals ordinals;
@@ -75,7 +77,10 @@ Coordinator::Coordinator(Options options, StateFolder folder,
                 .metrics = metrics_.get()}),
       dispatcher_(&registry_, &fleet_),
       ended_jobs_({.registry = &registry_, .users = &users_, .retention = options_.retention}),
-      disk_(registry_.folder().store(), *options_.metrics) {}
+      disk_(
+          {.folder = options_.state_dir,
+           .store = options_.store_file.empty() ? registry_.folder().store() : options_.store_file},
+          *options_.metrics) {}
 
 v1::ListMembersResponse Coordinator::ListMembers() const {
   v1::ListMembersResponse response = members_.ListMembers();

@@ -48,13 +48,17 @@ class Coordinator {
     absl::Duration lease = absl::Seconds(5);
     EndedJobs::Retention retention;
     Metrics* metrics = nullptr;  // outlives the coordinator
+    // Null: a SqliteStore in the state folder.
+    std::unique_ptr<Store> store = nullptr;
+    // What of it lies on this disk, for the metric of its size; "": in the state folder.
+    std::string store_file = "";
     // Neither jumps nor runs backwards.
     std::function<absl::Time()> clock = [clock = std::make_shared<FleetClock>()] {
       return clock->Now();
     };
   };
-  // Opens the store (see SqliteStore::Open for the codes) and takes up its jobs and the checkpoints found
-  // on disk.
+  // Opens the store (see SqliteStore::Open for the codes) and takes up its jobs and the checkpoints
+  // found on disk.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Open(Options options);
 
   uint64_t term() const { return store_->term(); }

@@ -313,7 +313,7 @@ absl::StatusOr<etcd::TxnResponse> EtcdStore::Transact(etcd::TxnRequest request) 
     auto answer = options_.client->Txn(request, lease_->left());
     // Whether it was made is not known: it is made again, which changes nothing, or never.
     if (ReasonOf(answer.status()) == "STORE_UNREACHABLE") continue;
-    if (options_.observe_commit) options_.observe_commit(SteadyNow() - start);
+    if (observe_commit_) observe_commit_(SteadyNow() - start);
     if (answer.ok() && !answer->succeeded()) return Lost();
     return answer;
   }

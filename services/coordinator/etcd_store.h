@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -55,7 +56,6 @@ class EtcdStore final : public Store {
     bool adopt_folder = false;  // `folder` takes the place of the one that the store knows
     // This process leads no more and must end; on any thread, more than once.
     std::function<void(const absl::Status&)> lost = [](const absl::Status&) {};
-    std::function<void(absl::Duration)> observe_commit = nullptr;  // how long each write took
   };
   // Leads from now on, with a higher term, or says why not: UNAVAILABLE (reason "STORE_LOCKED",
   // naming who does), FAILED_PRECONDITION ("STATE_DIR_NOT_SHARED", "STORE_TOO_NEW"), or an error of
@@ -66,6 +66,9 @@ class EtcdStore final : public Store {
 
   uint64_t term() const override { return term_; }
   const std::string& cluster() const override { return cluster_; }
+  void ObserveCommits(std::function<void(absl::Duration)> observe) override {
+    observe_commit_ = std::move(observe);
+  }
   absl::StatusOr<v1::Job> AddJob(Submission submission) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const override;
   absl::Status Commit(const Change& change) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -105,6 +108,7 @@ class EtcdStore final : public Store {
   const Options options_;
   std::unique_ptr<EtcdLease> lease_;
   int64_t led_since_ = 0;  // revision in which our leader's key was made
+  std::function<void(absl::Duration)> observe_commit_;
   uint64_t term_ = 0;
   std::string cluster_;
 

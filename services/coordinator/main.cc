@@ -1,8 +1,10 @@
 // The coordinator: keeps the score of every job. Flags, objects, wiring.
 #include <glog/logging.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -25,6 +27,7 @@
 #include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "lib/security/tls_folder.h"
+#include "lib/status/status.h"
 #include "lib/telemetry/certificate_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/rpc_metrics.h"
@@ -38,6 +41,8 @@
 #include "services/coordinator/fleet_service.h"
 #include "services/coordinator/front_door.h"
 #include "services/coordinator/job_service.h"
+#include "services/coordinator/standby.h"
+#include "services/coordinator/store_choice.h"
 #include "services/coordinator/token_table.h"
 
 ABSL_FLAG(std::string, listen, "",
@@ -48,6 +53,9 @@ ABSL_FLAG(std::string, metrics, "",
           "else 127.0.0.1:9400");
 ABSL_FLAG(std::string, state_dir, "./muster-state",
           "folder of the store, checkpoints and metrics logs");
+ABSL_FLAG(std::string, advertise, "",
+          "host:port that those are sent to who ask a coordinator that stands by; default: this "
+          "host's name and the port of --listen");
 ABSL_FLAG(std::string, address_file, "",
           "file to write the gRPC address (host:port) to once it is bound");
 ABSL_FLAG(bool, data_visible, false,
@@ -104,6 +112,23 @@ bool WriteAddressFile(const std::string& path, const std::string& address) {
 std::string HostOf(const std::string& listen) {
   const std::string host = listen.substr(0, listen.rfind(':'));
   return host == "0.0.0.0" || host == "[::]" || host.empty() ? "127.0.0.1" : host;
+}
+
+// Where others find what listens there.
+std::string AdvertisedAddress(const std::string& listen, int port) {
+  if (const std::string flag = absl::GetFlag(FLAGS_advertise); !flag.empty()) return flag;
+  if (IsLoopback(listen)) return absl::StrCat(HostOf(listen), ":", port);
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return absl::StrCat(name, ":", port);
+}
+
+// This process has done what it could: whoever leads now does the rest, and members ignore what it
+// would still say. At once, for it may have stood still for long.
+[[noreturn]] void EndDeposed(const absl::Status& why) {
+  LOG(ERROR) << "this coordinator does not lead any more and ends: " << why.message() << " ["
+             << ReasonOf(why) << "]";
+  std::_Exit(kExitUnavailable);
 }
 
 // Linking the reflection library is enough for gRPC to serve it everywhere: this takes it out
@@ -173,12 +198,60 @@ int Main() {
     LOG(ERROR) << health.status().message();
     return ExitCodeOf(health.status());
   }
+  const auto choice = StoreChoice::FromFlags(absl::GetFlag(FLAGS_state_dir));
+  if (!choice.ok()) {
+    LOG(ERROR) << choice.status().message();
+    return ExitCodeOf(choice.status());
+  }
+  const ConnectionAge age = tls != nullptr ? ConnectionAge::kBounded : ConnectionAge::kUnbounded;
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder standby_builder;
+  standby_builder.SetOption(std::make_unique<WithoutReflection>());
+  ConfigureServer(standby_builder, age);
+  Standby standby(standby_builder);
+  const CallerStamp stamp;
+  const auto door =
+      FrontDoor::Listen(*listen, {.tls = tls.get(), .stamp = tls != nullptr ? &stamp : nullptr});
+  if (!door.ok()) {
+    LOG(ERROR) << "cannot listen on " << *listen << " (" << door.status().message()
+               << "): is another process using the port, and is the host one of this machine? Give "
+                  "another --listen=host:port; port 0 picks a free one";
+    return ExitCodeOf(door.status());
+  }
+  const std::string address = absl::StrCat(HostOf(*listen), ":", (*door)->port());
+  const auto open_door = [&] { (*door)->Open([&standby](int socket) { standby.Serve(socket); }); };
+  const auto write_address = [&] {
+    const std::string path = absl::GetFlag(FLAGS_address_file);
+    if (path.empty() || WriteAddressFile(path, address)) return true;
+    PLOG(ERROR) << "--address_file: " << path;
+    return false;
+  };
+  if ((*choice)->takes_turns()) {
+    open_door();
+    if (!write_address()) return kExitConfig;
+  }
+  auto store = (*choice)->Open({.address = AdvertisedAddress(*listen, (*door)->port()),
+                                .waiting =
+                                    [&](const absl::Status& why) {
+                                      LOG(INFO)
+                                          << "standing by on " << address << ": " << why.message();
+                                      standby.Explain(why);
+                                    },
+                                .wait = [&](absl::Duration time) { return stop.Await(time) == 0; },
+                                .lost = EndDeposed});
+  if (!store.ok()) {
+    if (absl::IsCancelled(store.status())) return kExitOk;
+    LOG(ERROR) << store.status();
+    return ExitCodeOf(store.status());
+  }
   auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
                                         .data_visible = absl::GetFlag(FLAGS_data_visible),
                                         .paths = *paths,
                                         .lease = absl::GetFlag(FLAGS_lease),
                                         .retention = retention,
-                                        .metrics = &metrics});
+                                        .metrics = &metrics,
+                                        .store = *std::move(store),
+                                        .store_file = (*choice)->file()});
   if (!coordinator.ok()) {
     LOG(ERROR) << coordinator.status();
     return ExitCodeOf(coordinator.status());
@@ -192,13 +265,11 @@ int Main() {
 
   Admission admission;
   CallWatch watch({});
-  const CallerStamp stamp;
   const Access access = tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open();
   JobService jobs(coordinator->get(), &admission, &access);
   FleetService fleet(coordinator->get(), &admission, &access, &watch);
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
   AccessService people(tokens->get(), &access);
-  grpc::EnableDefaultHealthCheckService(true);
   RpcMetrics calls(
       metrics,
       {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
@@ -209,7 +280,7 @@ int Main() {
   } else {
     builder.SetOption(std::make_unique<WithoutReflection>());
   }
-  ConfigureServer(builder, tls != nullptr ? ConnectionAge::kBounded : ConnectionAge::kUnbounded);
+  ConfigureServer(builder, age);
   calls.Observe(builder);
   builder.RegisterService(&jobs);
   builder.RegisterService(&fleet);
@@ -217,23 +288,13 @@ int Main() {
   builder.RegisterService(&people);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   CHECK(server != nullptr) << "it listens nowhere: what could be in its way?";
-  const auto door =
-      FrontDoor::Listen(*listen, {.tls = tls.get(), .stamp = tls != nullptr ? &stamp : nullptr});
-  if (!door.ok()) {
-    LOG(ERROR) << "cannot listen on " << *listen << " (" << door.status().message()
-               << "): is another process using the port, and is the host one of this machine? Give "
-                  "another --listen=host:port; port 0 picks a free one";
-    return ExitCodeOf(door.status());
+  standby.GiveWayTo(server.get());
+  if (!(*choice)->takes_turns()) {
+    open_door();
+    if (!write_address()) return kExitConfig;
   }
-  (*door)->Open([&server](int socket) { grpc::AddInsecureChannelFromFd(server.get(), socket); });
-  const std::string address = absl::StrCat(HostOf(*listen), ":", (*door)->port());
   LOG(INFO) << "serving on " << address << (tls != nullptr ? ", with TLS" : "") << ", metrics at "
             << metrics.url();
-  if (const std::string path = absl::GetFlag(FLAGS_address_file);
-      !path.empty() && !WriteAddressFile(path, address)) {
-    PLOG(ERROR) << "--address_file: " << path;
-    return kExitConfig;
-  }
 
   (*health)->ReadyWhile([] { return true; });
   while (stop.Await(Coordinator::kTickInterval) == 0) (*coordinator)->Tick();

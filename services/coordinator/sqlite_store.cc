@@ -170,8 +170,7 @@ absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Store>> SqliteStore::Open(
-    const std::string& path, std::function<void(absl::Duration)> observe_commit) {
+absl::StatusOr<std::unique_ptr<Store>> SqliteStore::Open(const std::string& path) {
   ASSIGN_OR_RETURN(const int lock_file, Lock(path + ".lock"));
   // Plans are in it, and with them the sessions' tokens. What SQLite puts beside it has its mode.
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
@@ -184,16 +183,11 @@ absl::StatusOr<std::unique_ptr<Store>> SqliteStore::Open(
       sqlite3_open_v2(path.c_str(), &database,
                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
   CHECK(database != nullptr) << "out of memory";
-  std::unique_ptr<SqliteStore> store(
-      new SqliteStore(database, lock_file, std::move(observe_commit)));
+  std::unique_ptr<SqliteStore> store(new SqliteStore(database, lock_file));
   absl::Status status = opened == SQLITE_OK ? store->Initialize(path) : SqlError(database);
   if (!status.ok()) return Annotate(status, path);
   return store;
 }
-
-SqliteStore::SqliteStore(sqlite3* database, int lock_file,
-                         std::function<void(absl::Duration)> observe_commit)
-    : database_(database), lock_file_(lock_file), observe_commit_(std::move(observe_commit)) {}
 
 SqliteStore::~SqliteStore() {
   CHECK_EQ(sqlite3_close(database_), SQLITE_OK);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -27,13 +28,14 @@ class SqliteStore final : public Store {
   // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
   // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;
   // DATA_LOSS ("STORE_CORRUPT"): not a store or damaged; PERMISSION_DENIED ("STORE_UNWRITABLE").
-  // `observe_commit` is told how long each transaction took.
-  static absl::StatusOr<std::unique_ptr<Store>> Open(
-      const std::string& path, std::function<void(absl::Duration)> observe_commit = nullptr);
+  static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path);
   ~SqliteStore() override;
 
   uint64_t term() const override { return term_; }
   const std::string& cluster() const override { return cluster_; }
+  void ObserveCommits(std::function<void(absl::Duration)> observe) override {
+    observe_commit_ = std::move(observe);
+  }
   absl::StatusOr<v1::Job> AddJob(Submission submission) override;
   absl::StatusOr<std::optional<Request>> FindRequest(const std::string& request_id) const override;
   absl::Status Commit(const Change& change) override;
@@ -48,7 +50,7 @@ class SqliteStore final : public Store {
   absl::StatusOr<std::vector<Token>> Tokens() const override;
 
  private:
-  SqliteStore(sqlite3* database, int lock_file, std::function<void(absl::Duration)> observe_commit);
+  SqliteStore(sqlite3* database, int lock_file) : database_(database), lock_file_(lock_file) {}
 
   absl::Status Initialize(const std::string& path);
   absl::Status TakeSeat(const Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -58,7 +60,7 @@ class SqliteStore final : public Store {
   mutable absl::Mutex mu_;
   sqlite3* const database_;
   const int lock_file_;
-  const std::function<void(absl::Duration)> observe_commit_;
+  std::function<void(absl::Duration)> observe_commit_;
   uint64_t term_ = 0;
   std::string cluster_;
 };

@@ -9,8 +9,8 @@ namespace muster {
 
 namespace fs = std::filesystem;
 
-StateDisk::StateDisk(std::string store, Metrics& metrics)
-    : store_(std::move(store)),
+StateDisk::StateDisk(Paths paths, Metrics& metrics)
+    : paths_(std::move(paths)),
       free_(metrics.Gauge("muster_state_free_bytes",
                           "What the file system of --state_dir has left for this process.")),
       size_(metrics.Gauge("muster_state_size_bytes", "Size of the file system of --state_dir.")),
@@ -41,14 +41,14 @@ void StateDisk::Run() {
 // What cannot be told stays as it was.
 void StateDisk::Look() {
   std::error_code error;
-  const fs::space_info space = fs::space(fs::path(store_).parent_path(), error);
+  const fs::space_info space = fs::space(fs::path(paths_.folder), error);
   if (!error) {
     free_.Set(static_cast<double>(space.available));
     size_.Set(static_cast<double>(space.capacity));
   }
   double bytes = 0;
   for (const char* suffix : {"", "-wal"}) {
-    const std::uintmax_t size = fs::file_size(store_ + suffix, error);
+    const std::uintmax_t size = fs::file_size(paths_.store + suffix, error);
     if (!error) bytes += static_cast<double>(size);
   }
   store_bytes_.Set(bytes);

@@ -19,15 +19,19 @@ class StateDisk {
  public:
   static constexpr absl::Duration kInterval = absl::Seconds(10);
 
-  // `store`: the store's file. `metrics` outlives this.
-  StateDisk(std::string store, Metrics& metrics);
+  struct Paths {
+    std::string folder;
+    std::string store;  // the store's file; it need not be there
+  };
+  // `metrics` outlives this.
+  StateDisk(Paths paths, Metrics& metrics);
   ~StateDisk();
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void Look();
 
-  const std::string store_;
+  const Paths paths_;
   prometheus::Gauge& free_;
   prometheus::Gauge& size_;
   prometheus::Gauge& store_bytes_;

@@ -1,12 +1,21 @@
 #include "services/coordinator/state_folder.h"
 
 #include <glog/logging.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
+#include "services/coordinator/cluster_id.h"
 
 namespace muster {
 namespace {
@@ -26,6 +35,13 @@ absl::Status MakeDurable(const std::string& path) {
   return made.ok() ? made : WithReason(made, "STATE_DIR_FAILED");
 }
 
+absl::Status WriteDurably(const std::string& path, const std::string& text) {
+  ASSIGN_OR_RETURN(DiskFile file, DiskFile::CreateToWrite(path));
+  RETURN_IF_ERROR(file.WriteAt(
+      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
+  return file.Sync();
+}
+
 }  // namespace
 
 absl::StatusOr<StateFolder> StateFolder::Open(const std::string& path) {
@@ -34,6 +50,31 @@ absl::StatusOr<StateFolder> StateFolder::Open(const std::string& path) {
   RETURN_IF_ERROR(FromCode(error, path));
   RETURN_IF_ERROR(MakeDurable(absolute + "/jobs"));
   return StateFolder(absolute);
+}
+
+// Whole or not at all, and whoever comes first has made it: link() replaces nothing.
+absl::StatusOr<std::string> StateFolder::Id() const {
+  const std::string path = path_ + "/folder.id";
+  const std::string own = NewClusterId();
+  const std::string unfinished = absl::StrCat(path, ".", own);
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    absl::Status made = WriteDurably(unfinished, own);
+    if (made.ok() && link(unfinished.c_str(), path.c_str()) != 0 && errno != EEXIST) {
+      made = absl::ErrnoToStatus(errno, path);
+    }
+    fs::remove(unfinished, error);
+    if (made.ok()) made = SyncFolder(path_);
+    if (!made.ok()) return WithReason(made, "STATE_DIR_FAILED");
+  }
+  std::string id;
+  std::ifstream(path) >> id;
+  if (!id.empty()) return id;
+  return WithReason(absl::DataLossError(absl::StrCat(
+                        path,
+                        " is empty: remove it; and if "
+                        "the store belongs to this folder, start with --adopt_state_dir")),
+                    "STATE_DIR_FAILED");
 }
 
 absl::Status StateFolder::MakeJob(const std::string& id) const { return MakeDurable(job(id)); }

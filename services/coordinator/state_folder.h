@@ -11,7 +11,8 @@ namespace muster {
 
 // Paths, and what is done to whole folders. Thread-safe; errors have the reason "STATE_DIR_FAILED".
 //
-//   coordinator.db                    the store
+//   coordinator.db                    the store, where it is SQLite
+//   folder.id                         which folder this is, for a store that lies elsewhere
 //   jobs/ID/metrics.jsonl             every step of a job
 //   jobs/ID/checkpoints/              see docs/checkpoint_format.md
 //   jobs/ID.deleted/                  of a deleted job, on its way out
@@ -27,6 +28,9 @@ class StateFolder {
   std::string job(const std::string& id) const { return path_ + "/jobs/" + id; }
   std::string checkpoints(const std::string& id) const { return job(id) + "/checkpoints"; }
   std::string metrics_log(const std::string& id) const { return job(id) + "/metrics.jsonl"; }
+
+  // Made when it is first asked for, and the same for every process that has this folder.
+  absl::StatusOr<std::string> Id() const;
 
   absl::Status MakeJob(const std::string& id) const;
   // In two steps, since the second takes its time: after the first nobody finds the job's files,

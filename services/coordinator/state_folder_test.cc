@@ -20,6 +20,20 @@ std::string NewPath() {
   return path;
 }
 
+TEST(StateFolderTest, EveryoneWhoHasTheFolderKnowsItByTheSameId) {
+  const std::string path = NewPath();
+  const auto id = StateFolder::Open(path)->Id();
+  ASSERT_TRUE(id.ok()) << id.status();
+
+  EXPECT_EQ(id->size(), 36);
+  EXPECT_EQ(*StateFolder::Open(path)->Id(), *id);
+  EXPECT_NE(*StateFolder::Open(NewPath())->Id(), *id);
+  EXPECT_EQ(std::distance(fs::directory_iterator(path), fs::directory_iterator()), 2);
+
+  std::ofstream(path + "/folder.id", std::ios::trunc).flush();
+  EXPECT_EQ(ReasonOf(StateFolder::Open(path)->Id().status()), "STATE_DIR_FAILED");
+}
+
 TEST(StateFolderTest, AJobsFilesAreOutOfSightAtOnceAndGoneInTheEndCrashOrNot) {
   const std::string path = NewPath() + "/deeper/still";
   const auto folder = StateFolder::Open(path);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "proto/muster/v1/access.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
@@ -50,6 +52,9 @@ class Store {
   virtual uint64_t term() const = 0;
   // Made with the store: who has it is the same cluster, wherever it runs.
   virtual const std::string& cluster() const = 0;
+
+  // `observe` is told how long each write takes from now on. Before another thread has the store.
+  virtual void ObserveCommits(std::function<void(absl::Duration)> observe) = 0;
 
   struct Submission {
     v1::Job record;  // without name and number

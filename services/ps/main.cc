@@ -31,7 +31,8 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/ps/parameter_server.h"
 
-ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordinator");
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
+          "host:port of the coordinator; with commas between them, of several that take turns");
 ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default ps-<host>-<pid>");
 ABSL_FLAG(int, threads, 0, "shard threads; 0: usable cores");
 ABSL_FLAG(int64_t, memory_bytes, 0, "what all shards may take together; 0: half of the machine's");
@@ -119,7 +120,7 @@ int Main() {
                                          .threads = threads,
                                          .memory_bytes = memory_bytes,
                                          .transport = *transport,
-                                         .coordinator = DialCoordinator(*coordinator),
+                                         .coordinator = *coordinator,
                                          .metrics = &metrics,
                                          .report_soon = [&reporter] {
                                            if (FleetClient* client = reporter) client->ReportSoon();

@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "grpcpp/channel.h"
+#include "lib/fleet/channel.h"
 #include "lib/fleet/fleet_client.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
@@ -28,10 +28,10 @@ class ParameterServer : public FleetMember {
     std::string member;
     int threads = 1;
     int64_t memory_bytes = 0;
-    TransportFactory transport;                  // called once by every shard thread
-    std::shared_ptr<grpc::Channel> coordinator;  // for checkpoints
-    Metrics* metrics = nullptr;                  // outlives the server
-    std::function<void()> report_soon;           // from any thread
+    TransportFactory transport;         // called once by every shard thread
+    CoordinatorTarget coordinator;      // for checkpoints
+    Metrics* metrics = nullptr;         // outlives the server
+    std::function<void()> report_soon;  // from any thread
   };
   // The transport's error where a shard thread cannot have one.
   static absl::StatusOr<std::unique_ptr<ParameterServer>> Create(Options options);

@@ -13,7 +13,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "lib/fleet/channel.h"
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
@@ -106,7 +105,7 @@ class ParameterServerTest : public testing::Test {
          .transport = [this]() -> absl::StatusOr<std::unique_ptr<Transport>> {
            return network_.MakeTransport();
          },
-         .coordinator = DialCoordinator(service_.address()),
+         .coordinator = service_.address(),
          .metrics = &metrics_,
          .report_soon =
              [this] {

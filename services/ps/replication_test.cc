@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "lib/concurrency/steady_wait.h"
-#include "lib/fleet/channel.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/fake_checkpoint_service.h"
 #include "lib/shard/plan_credentials.h"
@@ -38,7 +37,7 @@ class ReplicationTest : public testing::Test {
            .transport = [this]() -> absl::StatusOr<std::unique_ptr<Transport>> {
              return network_.MakeTransport();
            },
-           .coordinator = DialCoordinator(service_.address()),
+           .coordinator = service_.address(),
            .metrics = &metrics_[i],
            .report_soon =
                [this] {

@@ -33,7 +33,8 @@
 #include "lib/version/version.h"
 #include "services/worker/worker.h"
 
-ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of the coordinator");
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
+          "host:port of the coordinator; with commas between them, of several that take turns");
 ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default worker-<host>-<pid>");
 ABSL_FLAG(std::string, devices, "cpu",
           "what to compute on: cpu, cpu:N for N CPU devices, cuda:all, or cuda:0,1");
@@ -165,7 +166,7 @@ int Main() {
                  .devices = devices,
                  .threads_per_device = threads,
                  .transport = *transport,
-                 .coordinator = DialCoordinator(*coordinator),
+                 .coordinator = *coordinator,
                  .paths = *paths,
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
                             .priority = !absl::GetFlag(FLAGS_no_priority),

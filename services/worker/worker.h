@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,8 +13,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "grpcpp/channel.h"
 #include "lib/exchange/gradient_exchange.h"
+#include "lib/fleet/channel.h"
 #include "lib/fleet/fleet_client.h"
 #include "lib/job/path_rules.h"
 #include "lib/shard/checkpoint_client.h"
@@ -33,7 +34,7 @@ class Worker : public FleetMember {
     std::vector<std::string> devices;  // for CreateDevice
     int threads_per_device = 1;
     TransportFactory transport;
-    std::shared_ptr<grpc::Channel> coordinator;         // for checkpoints of allreduce jobs
+    std::optional<CoordinatorTarget> coordinator;       // for checkpoints of allreduce jobs
     int64_t shard_memory_bytes = DefaultMemoryBytes();  // that shards of such jobs may take
     PathRules paths = {};                               // which files a job may name
     ExchangeTuning tuning;

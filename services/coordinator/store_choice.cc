@@ -1,0 +1,119 @@
+#include "services/coordinator/store_choice.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "lib/status/status.h"
+#include "services/coordinator/etcd_store.h"
+#include "services/coordinator/sqlite_store.h"
+#include "services/coordinator/state_folder.h"
+
+ABSL_FLAG(std::string, store, "",
+          "where jobs are kept: sqlite:PATH, or etcd://HOST:PORT,HOST:PORT/PREFIX, which several "
+          "coordinators may share that take turns; empty: SQLite in --state_dir");
+ABSL_FLAG(std::string, store_tls, "",
+          "folder with the ca.crt of etcd's authority and, where etcd wants them, tls.crt and "
+          "tls.key; empty: no TLS to etcd");
+ABSL_FLAG(std::string, store_user, "", "name to give etcd; empty: none");
+ABSL_FLAG(std::string, store_password_file, "", "file with the password of --store_user");
+ABSL_FLAG(absl::Duration, store_lease, absl::Seconds(5),
+          "with etcd: how long a coordinator that is silent still leads; 2s to 60s");
+ABSL_FLAG(bool, adopt_state_dir, false,
+          "with etcd: --state_dir takes the place of the one that the store belongs to, which is "
+          "lost");
+
+namespace muster {
+namespace {
+
+constexpr char kEtcdScheme[] = "etcd://";
+constexpr char kSqliteScheme[] = "sqlite:";
+constexpr absl::Duration kLeaseMin = absl::Seconds(2);
+constexpr absl::Duration kLeaseMax = absl::Seconds(60);
+
+// Another leads, or etcd does not answer.
+bool Passes(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  return reason == "STORE_LOCKED" || reason == "STORE_UNREACHABLE";
+}
+
+}  // namespace
+
+absl::StatusOr<StoreLocation> StoreLocation::Parse(absl::string_view text,
+                                                   const std::string& usual) {
+  if (text.empty()) return StoreLocation{.file = usual};
+  absl::string_view rest = text;
+  if (absl::ConsumePrefix(&rest, kSqliteScheme) && !rest.empty()) {
+    return StoreLocation{.file = std::string(rest)};
+  }
+  const auto fault = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "': ", what,
+                     "; sqlite:PATH, or etcd://HOST:PORT,HOST:PORT/PREFIX, is expected"));
+  };
+  if (!absl::ConsumePrefix(&rest, kEtcdScheme)) return fault("no such kind of store");
+  StoreLocation location;
+  const size_t slash = rest.find('/');
+  const absl::string_view prefix =
+      slash == absl::string_view::npos ? "" : absl::StripSuffix(rest.substr(slash + 1), "/");
+  location.prefix = absl::StrCat("/", prefix.empty() ? "muster" : prefix, "/");
+  for (const absl::string_view server : absl::StrSplit(rest.substr(0, slash), ',')) {
+    const size_t colon = server.rfind(':');
+    if (colon == absl::string_view::npos || colon == 0 || colon + 1 == server.size()) {
+      return fault(absl::StrCat("'", server, "' is no HOST:PORT"));
+    }
+    location.servers.emplace_back(server);
+  }
+  return location;
+}
+
+absl::StatusOr<std::unique_ptr<StoreChoice>> StoreChoice::FromFlags(const std::string& state_dir) {
+  auto location =
+      StoreLocation::Parse(absl::GetFlag(FLAGS_store), absl::StrCat(state_dir, "/coordinator.db"));
+  if (!location.ok()) return Annotate(location.status(), "--store");
+  std::unique_ptr<EtcdClient> client;
+  if (location->file.empty()) {
+    const absl::Duration lease = absl::GetFlag(FLAGS_store_lease);
+    if (lease < kLeaseMin || lease > kLeaseMax) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--store_lease: must be ", absl::FormatDuration(kLeaseMin), " to ",
+                       absl::FormatDuration(kLeaseMax), " (is ", absl::FormatDuration(lease), ")"));
+    }
+    auto made = EtcdClient::Create({.servers = location->servers,
+                                    .tls = absl::GetFlag(FLAGS_store_tls),
+                                    .user = absl::GetFlag(FLAGS_store_user),
+                                    .password_file = absl::GetFlag(FLAGS_store_password_file)});
+    if (!made.ok()) return Annotate(made.status(), "--store_tls");
+    client = *std::move(made);
+  }
+  return std::unique_ptr<StoreChoice>(
+      new StoreChoice(state_dir, *std::move(location), std::move(client)));
+}
+
+absl::StatusOr<std::unique_ptr<Store>> StoreChoice::Open(const Turn& turn) {
+  const absl::StatusOr<StateFolder> folder = StateFolder::Open(state_dir_);
+  RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));
+  if (!takes_turns()) return SqliteStore::Open(location_.file);
+  ASSIGN_OR_RETURN(const std::string id, folder->Id());
+  std::string told;
+  while (true) {
+    auto store = EtcdStore::Open({.client = client_.get(),
+                                  .prefix = location_.prefix,
+                                  .address = turn.address,
+                                  .lease = absl::GetFlag(FLAGS_store_lease),
+                                  .folder = id,
+                                  .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir),
+                                  .lost = turn.lost});
+    if (!Passes(store.status())) return store;
+    const std::string why(store.status().message());
+    if (std::exchange(told, why) != why) turn.waiting(store.status());
+    if (!turn.wait(kCampaignInterval)) return absl::CancelledError("told to stop");
+  }
+}
+
+}  // namespace muster
