@@ -8,6 +8,8 @@ import yaml
 
 # Labels of pods that are not ours: who is let in by a policy, or looked up.
 STRANGERS = ("muster.io/client", "k8s-app")
+# Secrets that a site makes, and docs/kubernetes.md says how.
+SITE_SECRETS = ("muster-etcd-tls",)
 HEADROOM_S = 10  # of a pod's grace period, after the drain
 PRIMITIVES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "scalar": (str, int, float)}
 
@@ -294,7 +296,7 @@ class Semantics:
             if claim and self.named("PersistentVolumeClaim", claim) is None:
                 self.fault(f"there is no PersistentVolumeClaim {claim}")
             secret = volume.get("secret", {}).get("secretName")
-            if secret and secret not in made_secrets and self.named("Secret", secret) is None:
+            if secret and secret not in made_secrets and secret not in SITE_SECRETS and self.named("Secret", secret) is None:
                 self.fault(f"nobody makes the Secret {secret}")
         mounted = [mount["name"] for container in containers(workload) for mount in container.get("volumeMounts", [])]
         for name in sorted(set(mounted) - set(volumes)):
@@ -359,7 +361,7 @@ class Semantics:
             for flag in sorted(set(flags) - self.program_flags[role]):
                 self.fault(f"--{flag}: the program has no such flag")
         self.check_flags(workload, container, flags)
-        self.check_probes(container, flags, role)
+        self.check_probes(workload, container, flags, role)
 
     def check_flags(self, workload, container, flags):
         spec = workload["spec"]["template"]["spec"]
@@ -379,10 +381,8 @@ class Semantics:
                 if variable not in variables:
                     self.fault(f"there is no variable {variable}")
         if "coordinator" in flags:
-            host, _, port = flags["coordinator"].partition(":")
-            service = self.named("Service", host)
-            if service is None or int(port) not in [item["port"] for item in service["spec"]["ports"]]:
-                self.fault(f"--coordinator={flags['coordinator']}: there is no such Service")
+            for address in flags["coordinator"].split(","):
+                self.check_coordinator_address(address)
             if flags.get("name") != "$(POD_NAME)":
                 self.fault("--name must be the pod's: a replaced member is known by it")
         grace = spec.get("terminationGracePeriodSeconds", 30)
@@ -398,15 +398,48 @@ class Semantics:
         if ("tls" in flags) == ("insecure" in flags):
             self.fault("--tls or --insecure, one of them")
         secrets = {volume["name"] for volume in spec.get("volumes", []) if "secret" in volume}
-        if "tls" in flags and not any(mount["mountPath"] == flags["tls"] and mount["name"] in secrets and not
-                                      mount.get("subPath") for mount in container.get("volumeMounts", [])):
-            self.fault(f"--tls={flags['tls']}: no Secret is mounted there as a whole")
+        for flag in {"tls", "store_tls"} & set(flags):
+            if not any(mount["mountPath"] == flags[flag] and mount["name"] in secrets and not
+                       mount.get("subPath") for mount in container.get("volumeMounts", [])):
+                self.fault(f"--{flag}={flags[flag]}: no Secret is mounted there as a whole")
+        if container["name"] == "coordinator" and workload["spec"].get("replicas", 1) != 1:
+            self.check_turns(spec, flags)
         if flags.get("data_security") == "none":
             self.fault("--data_security=none: whoever reaches the port would be believed")
 
-    def check_probes(self, container, flags, role):
+    def check_coordinator_address(self, address):
+        """HOST:PORT of a Service, or of one of the pods of a StatefulSet by its headless Service."""
+        host, _, port = address.partition(":")
+        pod, _, service_name = host.rpartition(".")
+        service = self.named("Service", service_name)
+        if service is None or int(port) not in [item["port"] for item in service["spec"]["ports"]]:
+            self.fault(f"--coordinator={address}: there is no such Service")
+        elif pod and not any(pod == f"{workload['metadata']['name']}-{ordinal}"
+                             for workload in self.selected({"matchLabels": service["spec"]["selector"]})
+                             for ordinal in range(workload["spec"]["replicas"])):
+            self.fault(f"--coordinator={address}: there is no such pod")
+
+    def check_turns(self, spec, flags):
+        """What several coordinators must have."""
+        if not (flags.get("store") or "").startswith("etcd://"):
+            self.fault("replicas: coordinators take turns only on etcd")
+            return
+        host, _, port = flags["store"][len("etcd://"):].split("/")[0].split(",")[0].rpartition(":")
+        etcd = {"namespace": host.partition(".")[2]}
+        mine = labels_of(next(workload for workload in self.workloads if name_of(workload) == self.where))
+        if not Policies(self.objects).side_allows("Egress", "egress", "to", mine, etcd, int(port), "TCP"):
+            self.fault(f"the coordinator cannot reach etcd at {host}:{port}")
+        claims = [volume["persistentVolumeClaim"]["claimName"] for volume in spec.get("volumes", [])
+                  if "persistentVolumeClaim" in volume and volume["name"] == "state"]
+        if not any(self.named("PersistentVolumeClaim", claim)["spec"]["accessModes"] == ["ReadWriteMany"]
+                   for claim in claims if self.named("PersistentVolumeClaim", claim)):
+            self.fault("coordinators that take turns have no folder that they share")
+
+    def check_probes(self, workload, container, flags, role):
         port = str(flags.get("health", "")).rsplit(":", 1)[-1]
-        for probe, service in (("startupProbe", ""), ("livenessProbe", ""), ("readinessProbe", role)):
+        # Whether it leads must not be asked of one of several: an update would wait for those that stand by.
+        ready = "" if role == "coordinator" and workload["spec"].get("replicas", 1) != 1 else role
+        for probe, service in (("startupProbe", ""), ("livenessProbe", ""), ("readinessProbe", ready)):
             grpc = container.get(probe, {}).get("grpc")
             if grpc is None:
                 self.fault(f"{probe} is missing, or asks nothing by gRPC")
@@ -486,8 +519,12 @@ class Semantics:
         side = "server auth" if role == "coordinator" else "client auth"
         if side not in spec.get("usages", []):
             self.fault(f"usages: {role} shows it as {side}")
-        if role == "coordinator" and not {"muster-coordinator", "localhost"} <= set(spec.get("dnsNames", [])):
-            self.fault("dnsNames: members dial muster-coordinator, and users localhost")
+        if role == "coordinator":
+            settings = [thing["data"] for thing in self.objects if thing["kind"] == "ConfigMap" and "members.flags" in thing["data"]]
+            dialled = {address.partition(":")[0] for data in settings
+                       for address in re.search(r"^--coordinator=(.*)$", data["members.flags"], re.MULTILINE)[1].split(",")}
+            for name in sorted((dialled | {"muster-coordinator", "localhost"}) - set(spec.get("dnsNames", []))):
+                self.fault(f"dnsNames: {name} is dialled, by members or by users")
 
     def check_issuer(self, issuer):
         secret = issuer["spec"].get("ca", {}).get("secretName")

@@ -148,7 +148,7 @@ def settings(file, old, new):
     return change
 
 
-DEV, TCP, ALL = "dev-cpu", "gpu-tcp", "everything"
+DEV, TCP, HA, ALL = "dev-cpu", "gpu-tcp", "ha", "everything"
 SET, MAP, NET = "StatefulSet", "ConfigMap", "NetworkPolicy"
 FAULTS = [
     ("replica: no such field", DEV, SET, "muster-ps", put(3, "spec", "replica")),
@@ -165,6 +165,15 @@ FAULTS = [
     ("is no headless Service", DEV, SET, "muster-worker", put("muster-workers", "spec", "serviceName")),
     ("would never all start", DEV, SET, "muster-worker", put("OrderedReady", "spec", "podManagementPolicy")),
     ("two coordinators", DEV, SET, "muster-coordinator", put(2, "spec", "replicas")),
+    ("take turns only on etcd", HA, SET, "muster-coordinator", container(lambda it: it["args"].pop(1))),
+    ("no folder that they share", HA, "PersistentVolumeClaim", "muster-state", put(["ReadWriteOnce"], "spec", "accessModes")),
+    ("there is no such pod", HA, SET, "muster-coordinator", put(2, "spec", "replicas")),
+    ("must ask port 9410 for ''", HA, SET, "muster-coordinator",
+     container(put("coordinator", "readinessProbe", "grpc", "service"))),
+    ("cannot reach etcd", HA, NET, "muster-coordinator-etcd", put(2380, "spec", "egress", 0, "ports", 0, "port")),
+    ("dnsNames", HA, "Certificate", "muster-coordinator", lambda thing: thing["spec"]["dnsNames"].pop()),
+    ("--store_tls=/etc/muster/etcd2: no Secret", HA, SET, "muster-coordinator",
+     container(lambda it: it["args"].__setitem__(2, "--store_tls=/etc/muster/etcd2"))),
     ("no ServiceAccount", DEV, SET, "muster-ps", workload(put("default", "serviceAccountName"))),
     ("no PriorityClass", DEV, SET, "muster-ps", workload(put("muster-pss", "priorityClassName"))),
     ("no ConfigMap", DEV, SET, "muster-ps", workload(lambda pod: pod["volumes"][0].update(configMap={"name": "muster-settings"}))),
@@ -192,7 +201,7 @@ FAULTS = [
     ("the port data is 9501", DEV, SET, "muster-ps", container(put(9501, "ports", 0, "containerPort"))),
     ("nobody outside of the pod", DEV, MAP, "muster-settings", settings("coordinator.flags", "0.0.0.0:7070", "127.0.0.1:7070")),
     ("there is no variable POD_NAME", DEV, SET, "muster-worker", container(delete("env"))),
-    ("there is no such Service", DEV, MAP, "muster-settings", settings("worker.flags", "muster-coordinator", "coordinator")),
+    ("there is no such Service", DEV, MAP, "muster-settings", settings("members.flags", "muster-coordinator", "coordinator")),
     ("does not fit the grace period", DEV, MAP, "muster-settings", settings("ps.flags", "280s", "5m")),
     ("is on no volume", DEV, MAP, "muster-settings", settings("coordinator.flags", "/var/lib/muster", "/tmp2")),
     ("jobs could read", DEV, MAP, "muster-settings", settings("worker.flags", "--data_roots=/data", "")),
