@@ -228,6 +228,34 @@ absl::StatusOr<v1::Job> CoordinatorClient::ResumeJob(const v1::ResumeJobRequest&
   return Call(*jobs_, &v1::JobService::Stub::ResumeJob, request, address_);
 }
 
+absl::StatusOr<v1::Job> CoordinatorClient::UpdateJob(const v1::UpdateJobRequest& request) {
+  return Call(*jobs_, &v1::JobService::Stub::UpdateJob, request, address_);
+}
+
+absl::StatusOr<v1::ListEventsResponse> CoordinatorClient::ListEvents(
+    const v1::ListEventsRequest& request) {
+  return Call(*jobs_, &v1::JobService::Stub::ListEvents, request, address_);
+}
+
+absl::StatusOr<v1::ReadJobMetricsResponse> CoordinatorClient::ReadJobMetrics(
+    const v1::ReadJobMetricsRequest& request) {
+  return Call(*jobs_, &v1::JobService::Stub::ReadJobMetrics, request, address_);
+}
+
+absl::StatusOr<v1::ReadJobTimingResponse> CoordinatorClient::ReadJobTiming(const std::string& job) {
+  return Call(*jobs_, &v1::JobService::Stub::ReadJobTiming, Named<v1::ReadJobTimingRequest>(job),
+              address_);
+}
+
+absl::StatusOr<v1::ServerInfo> CoordinatorClient::GetServerInfo() {
+  return Call(*jobs_, &v1::JobService::Stub::GetServerInfo, v1::GetServerInfoRequest(), address_);
+}
+
+absl::StatusOr<v1::ReadMemberLogResponse> CoordinatorClient::ReadMemberLog(
+    const v1::ReadMemberLogRequest& request) {
+  return Call(*fleet_, &v1::FleetService::Stub::ReadMemberLog, request, address_);
+}
+
 absl::Status CoordinatorClient::DeleteJob(const std::string& job) {
   return Call(*jobs_, &v1::JobService::Stub::DeleteJob, Named<v1::DeleteJobRequest>(job), address_)
       .status();
@@ -269,6 +297,13 @@ absl::StatusOr<v1::Checkpoint> CoordinatorClient::GetCheckpoint(const std::strin
   v1::GetCheckpointRequest request;
   request.set_name(name);
   return Call(*checkpoints_, &v1::CheckpointService::Stub::GetCheckpoint, request, address_);
+}
+
+absl::Status CoordinatorClient::DeleteCheckpoint(const std::string& name) {
+  v1::DeleteCheckpointRequest request;
+  request.set_name(name);
+  return Call(*checkpoints_, &v1::CheckpointService::Stub::DeleteCheckpoint, request, address_)
+      .status();
 }
 
 absl::StatusOr<v1::Checkpoint> CoordinatorClient::SaveCheckpoint(const std::string& job) {
@@ -325,6 +360,45 @@ absl::Status CoordinatorClient::Watch(
     const std::string& job, const WatchOptions& options,
     const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update) {
   v1::WatchJobRequest request = Named<v1::WatchJobRequest>(job);
+  return KeepReading(options, [&](grpc::ClientContext& context) {
+    const auto jobs = v1::JobService::NewStub(DialCoordinator(target_));
+    auto reader = jobs->WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    Reading reading;
+    while (!reading.done && reader->Read(&response)) {
+      reading.answered = true;
+      for (const v1::JobEvent& event : response.events()) {
+        request.set_revision(std::max(request.revision(), event.revision()));
+      }
+      const bool ended = IsTerminal(response.job().state()) && !MoreEventsFollow(response);
+      reading.done = on_update(response) == WatchStep::kStop || ended;
+    }
+    if (reading.done) context.TryCancel();
+    reading.status = reader->Finish();
+    return reading;
+  });
+}
+
+absl::Status CoordinatorClient::WatchAll(
+    const v1::WatchJobsRequest& request, const WatchOptions& options,
+    const std::function<WatchStep(const v1::WatchJobsResponse&)>& on_update) {
+  return KeepReading(options, [&](grpc::ClientContext& context) {
+    const auto jobs = v1::JobService::NewStub(DialCoordinator(target_));
+    auto reader = jobs->WatchJobs(&context, request);
+    v1::WatchJobsResponse response;
+    Reading reading;
+    while (!reading.done && reader->Read(&response)) {
+      reading.answered = true;
+      reading.done = on_update(response) == WatchStep::kStop;
+    }
+    if (reading.done) context.TryCancel();
+    reading.status = reader->Finish();
+    return reading;
+  });
+}
+
+absl::Status CoordinatorClient::KeepReading(
+    const WatchOptions& options, const std::function<Reading(grpc::ClientContext&)>& read) {
   absl::Time away_since = absl::InfiniteFuture();
   absl::Duration backoff = kBackoffMin;
   bool answered = false;  // a coordinator that never was there is not waited for
@@ -339,23 +413,14 @@ absl::Status CoordinatorClient::Watch(
     }
     const std::stop_callback on_stop(options.stop, [&context] { context.TryCancel(); });
     const std::string tried = target_.address();
-    const auto jobs = v1::JobService::NewStub(DialCoordinator(target_));
-    auto reader = jobs->WatchJob(&context, request);
-    v1::WatchJobResponse response;
-    bool done = false;
-    while (!done && reader->Read(&response)) {
+    const Reading reading = read(context);
+    if (reading.answered) {
       answered = true;
       away_since = absl::InfiniteFuture();
       backoff = kBackoffMin;
-      for (const v1::JobEvent& event : response.events()) {
-        request.set_revision(std::max(request.revision(), event.revision()));
-      }
-      const bool ended = IsTerminal(response.job().state()) && !MoreEventsFollow(response);
-      done = on_update(response) == WatchStep::kStop || ended;
     }
-    if (done) context.TryCancel();
-    const grpc::Status finished = reader->Finish();
-    if (done) return absl::OkStatus();
+    const grpc::Status& finished = reading.status;
+    if (reading.done) return absl::OkStatus();
     target_.PassOver(tried);
     if (options.interrupt != nullptr && options.interrupt->signal() != 0) {
       return absl::CancelledError("interrupted");

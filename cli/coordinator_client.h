@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/interrupt.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/support/status.h"
 #include "lib/fleet/channel.h"
 #include "proto/muster/v1/access.grpc.pb.h"
 #include "proto/muster/v1/access.pb.h"
@@ -36,7 +38,15 @@ class CoordinatorClient {
   absl::StatusOr<v1::Job> CancelJob(const std::string& job);
   absl::StatusOr<v1::Job> SuspendJob(const std::string& job);
   absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
+  absl::StatusOr<v1::Job> UpdateJob(const v1::UpdateJobRequest& request);
   absl::Status DeleteJob(const std::string& job);
+  // One page.
+  absl::StatusOr<v1::ListEventsResponse> ListEvents(const v1::ListEventsRequest& request);
+  absl::StatusOr<v1::ReadJobMetricsResponse> ReadJobMetrics(
+      const v1::ReadJobMetricsRequest& request);
+  absl::StatusOr<v1::ReadJobTimingResponse> ReadJobTiming(const std::string& job);
+  absl::StatusOr<v1::ServerInfo> GetServerInfo();
+  absl::StatusOr<v1::ReadMemberLogResponse> ReadMemberLog(const v1::ReadMemberLogRequest& request);
   absl::StatusOr<v1::ListMembersResponse> ListMembers();
   absl::Status DrainMember(const std::string& member);
   absl::StatusOr<v1::CreateTokenResponse> CreateToken(const v1::CreateTokenRequest& request);
@@ -44,6 +54,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::AccessToken> RevokeToken(const std::string& id);
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
   absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name);
+  absl::Status DeleteCheckpoint(const std::string& name);
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(const std::string& job);  // up to 10 min
 
   // Downloads every file of a checkpoint into `directory` (made; must not exist), verifying each
@@ -65,8 +76,23 @@ class CoordinatorClient {
   // and after a stop (at most two seconds later); the error otherwise.
   absl::Status Watch(const std::string& job, const WatchOptions& options,
                      const std::function<WatchStep(const v1::WatchJobResponse&)>& on_update);
+  // Likewise of all jobs that `request` selects; after a break the first messages, up to the one
+  // that is `complete`, tell anew what there is. Ends only by kStop, a deadline, a signal or an
+  // error.
+  absl::Status WatchAll(const v1::WatchJobsRequest& request, const WatchOptions& options,
+                        const std::function<WatchStep(const v1::WatchJobsResponse&)>& on_update);
 
  private:
+  // Opens streams one after the other until `end` says that it is over, or the coordinator is away
+  // for too long. `read` opens one and reads it; the status of its end, and whether anything came.
+  struct Reading {
+    grpc::Status status;
+    bool answered = false;
+    bool done = false;
+  };
+  absl::Status KeepReading(const WatchOptions& options,
+                           const std::function<Reading(grpc::ClientContext&)>& read);
+
   CoordinatorTarget target_;
   std::string address_;  // its
   absl::Duration stall_max_;

@@ -1,20 +1,27 @@
-// muster submit, list, get, describe, watch, wait, cancel, suspend, resume, delete.
+// muster submit, list, get, describe, watch, wait, cancel, suspend, resume, scale, update, retry,
+// clone, delete.
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "cli/curve.h"
 #include "cli/exit_code.h"
 #include "cli/job_check.h"
 #include "cli/job_text.h"
 #include "cli/progress_display.h"
 #include "cli/session.h"
+#include "google/protobuf/map.h"
 #include "lib/job/job_file.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
@@ -25,8 +32,25 @@ namespace {
 
 using WatchStep = CoordinatorClient::WatchStep;
 
+constexpr absl::Duration kCurveInterval = absl::Seconds(2);
+
+std::string NamesOf(absl::Span<const v1::Job> jobs) {
+  std::string names;
+  for (const v1::Job& job : jobs) absl::StrAppend(&names, JobIdOf(job.name()), "\n");
+  return names;
+}
+
 void PrintJob(const Session& session, const v1::Job& job) {
-  session.Print(job, JobTable({job}, absl::Now()), absl::StrCat(JobIdOf(job.name()), "\n"));
+  session.Print(job, JobTable({job}, absl::Now()), NamesOf({job}),
+                WideJobTable({job}, absl::Now()));
+}
+
+// One as a job, several as the list that `muster list` prints.
+void PrintJobs(const Session& session, const std::vector<v1::Job>& jobs) {
+  if (jobs.size() == 1) return PrintJob(session, jobs[0]);
+  v1::ListJobsResponse list;
+  for (const v1::Job& job : jobs) *list.add_jobs() = job;
+  session.Print(list, JobTable(jobs, absl::Now()), NamesOf(jobs), WideJobTable(jobs, absl::Now()));
 }
 
 absl::Status PrintJobOr(const Session& session, const absl::StatusOr<v1::Job>& job) {
@@ -132,19 +156,71 @@ absl::Status Submit(const SubmitOptions& options, Session& session) {
 
 // ---------------------------------------------------------------- list, get, describe
 
-absl::Status List(const std::vector<std::string>& states, const Session& session) {
+struct ListOptions {
+  std::vector<std::string> states;
+  std::string selector;
+  std::string sort;
+  bool watch = false;
+};
+
+// What there is, then whatever changes, as it comes: a table's rows, or a message a line.
+absl::Status WatchList(const v1::WatchJobsRequest& request, const Session& session) {
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  bool is_first = true;
+  const absl::Status ended = client.WatchAll(
+      request, {.interrupt = session.interrupt}, [&](const v1::WatchJobsResponse& update) {
+        const std::vector<v1::Job> jobs(update.jobs().begin(), update.jobs().end());
+        std::string table = JobTable(jobs, absl::Now()), wide = WideJobTable(jobs, absl::Now());
+        std::string names = NamesOf(jobs);
+        if (!is_first) {  // rows alone
+          table.erase(0, table.find('\n') + 1);
+          wide.erase(0, wide.find('\n') + 1);
+        }
+        for (const std::string& name : update.removed()) {
+          absl::StrAppend(&table, JobIdOf(name), "  is gone\n");
+          absl::StrAppend(&wide, JobIdOf(name), "  is gone\n");
+        }
+        if (is_first || !update.jobs().empty() || !update.removed().empty()) {
+          session.Print(update, table, names, wide);
+          std::fflush(stdout);
+        }
+        is_first = false;
+        return WatchStep::kContinue;
+      });
+  return absl::IsCancelled(ended) ? absl::OkStatus() : ended;
+}
+
+absl::Status List(const ListOptions& options, Session& session) {
   v1::ListJobsRequest request;
   request.set_view(v1::JOB_VIEW_BASIC);
-  for (const std::string& name : states) {
+  request.set_selector(options.selector);
+  for (const std::string& name : options.states) {
     ASSIGN_OR_RETURN(const v1::JobState state, ParseState(name));
     request.add_states(state);
   }
+  std::vector<v1::Job> none;
+  if (!options.sort.empty()) RETURN_IF_ERROR(SortJobs(options.sort, none));
+  if (options.watch) {
+    if (!options.sort.empty()) {
+      return absl::InvalidArgumentError(
+          "--sort: what is watched comes in the order of its changes");
+    }
+    v1::WatchJobsRequest watched;
+    *watched.mutable_states() = request.states();
+    watched.set_selector(options.selector);
+    RETURN_IF_ERROR(WatchList(watched, session));
+    session.exit_code = session.SignalExitCode();
+    return absl::OkStatus();
+  }
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs(request));
-  const std::vector<v1::Job> jobs(response.jobs().begin(), response.jobs().end());
-  std::string names;
-  for (const v1::Job& job : jobs) absl::StrAppend(&names, JobIdOf(job.name()), "\n");
-  session.Print(response, JobTable(jobs, absl::Now()), names);
+  ASSIGN_OR_RETURN(v1::ListJobsResponse response, client.ListJobs(request));
+  std::vector<v1::Job> jobs(response.jobs().begin(), response.jobs().end());
+  if (!options.sort.empty()) {
+    RETURN_IF_ERROR(SortJobs(options.sort, jobs));
+    response.mutable_jobs()->Assign(jobs.begin(), jobs.end());
+  }
+  session.Print(response, JobTable(jobs, absl::Now()), NamesOf(jobs),
+                WideJobTable(jobs, absl::Now()));
   return absl::OkStatus();
 }
 
@@ -163,24 +239,58 @@ absl::Status Describe(const std::string& id, const Session& session) {
   return absl::OkStatus();
 }
 
-absl::Status Delete(const std::string& job, const Session& session) {
+absl::Status Delete(const std::vector<std::string>& jobs, Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  RETURN_IF_ERROR(client.DeleteJob(job));
-  std::fprintf(stderr, "%s deleted\n", job.c_str());
-  return absl::OkStatus();
+  absl::Status first;
+  for (const std::string& job : jobs) {
+    const absl::Status deleted = client.DeleteJob(job);
+    if (deleted.ok()) std::fprintf(stderr, "%s deleted\n", job.c_str());
+    if (!first.ok()) session.Fail(deleted);
+    first.Update(deleted);
+  }
+  return first;
 }
 
+// Calls `call` for each job and prints what came of those that went well; the others are told one
+// by one, and the first of them decides the exit code.
 using JobCall = absl::StatusOr<v1::Job> (CoordinatorClient::*)(const std::string& job);
-absl::StatusOr<v1::Job> Ask(const Session& session, const std::string& job, JobCall call) {
+absl::Status ForEach(Session& session, const std::vector<std::string>& jobs, JobCall call) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  return (client.*call)(job);
+  std::vector<v1::Job> done;
+  int exit_code = 0;
+  for (const std::string& job : jobs) {
+    absl::StatusOr<v1::Job> answer = (client.*call)(job);
+    if (answer.ok()) {
+      done.push_back(*std::move(answer));
+    } else {
+      if (jobs.size() == 1) return answer.status();
+      session.Fail(answer.status());
+      if (exit_code == 0) exit_code = session.exit_code;
+    }
+  }
+  if (!done.empty()) PrintJobs(session, done);
+  session.exit_code = exit_code;
+  return absl::OkStatus();
 }
 
 // ---------------------------------------------------------------- watch, wait
 
+// The loss so far, as wide as the terminal; "" where it cannot be had, or there is none.
+std::string LossCurve(CoordinatorClient& client, const std::string& id, const Terminal& terminal) {
+  v1::ReadJobMetricsRequest request;
+  request.set_name(JobName(JobIdOf(id)));
+  request.add_series("loss");
+  request.set_points(4 * terminal.width);
+  const auto metrics = client.ReadJobMetrics(request);
+  if (!metrics.ok() || metrics->series().empty()) return "";
+  return DrawCurve(metrics->series(0), {.width = terminal.width - 1, .height = 8}, InkOfLocale());
+}
+
 absl::Status Watch(const std::string& id, Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  ProgressDisplay display(Terminal::Of(fileno(stderr)));
+  const Terminal terminal = Terminal::Of(fileno(stderr));
+  ProgressDisplay display(terminal);
+  absl::Time curve_due = absl::InfinitePast();
   v1::Job last;
   RETURN_IF_ERROR(client.Watch(id,
                                {.on_outage =
@@ -197,7 +307,12 @@ absl::Status Watch(const std::string& id, Session& session) {
                                  }
                                  session.Print(update, events, events);
                                  std::fflush(stdout);
-                                 display.Update(last, absl::Now());
+                                 const absl::Time now = absl::Now();
+                                 if (terminal.interactive && now >= curve_due) {
+                                   display.SetAbove(LossCurve(client, id, terminal));
+                                   curve_due = now + kCurveInterval;
+                                 }
+                                 display.Update(last, now);
                                  return WatchStep::kContinue;
                                }));
   if (last.state() != v1::SUCCEEDED) session.exit_code = kExitJobFailed;
@@ -265,6 +380,143 @@ absl::Status Resume(const ResumeOptions& options, const Session& session) {
   return PrintJobOr(session, client.ResumeJob(request));
 }
 
+// ---------------------------------------------------------------- scale, update, retry, clone
+
+struct ScaleOptions {
+  ResumeOptions members;
+  int workers = 0;
+};
+
+// A job's members are chosen when it starts: it is stopped at a checkpoint, and goes on with
+// others.
+absl::Status Scale(ScaleOptions options, Session& session) {
+  if (options.workers > 0) {
+    options.members.workers_min = options.members.workers_max = options.workers;
+  }
+  const ResumeOptions& wanted = options.members;
+  if (wanted.workers_min <= 0 && wanted.workers_max <= 0 && wanted.ps <= 0) {
+    return absl::InvalidArgumentError("say to how many: --workers, --workers-max or --ps");
+  }
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  RETURN_IF_ERROR(client.SuspendJob(wanted.job).status());
+  ASSIGN_OR_RETURN(const v1::Job stopped,
+                   Await(session, client, wanted.job, absl::InfiniteFuture(),
+                         [](const v1::Job& now) { return now.state() == v1::SUSPENDED; }));
+  if (stopped.state() != v1::SUSPENDED) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(wanted.job, " has ended (",
+                                                                 v1::JobState_Name(stopped.state()),
+                                                                 ") before it could be stopped")),
+                      "JOB_FINISHED");
+  }
+  return Resume(wanted, session);
+}
+
+struct UpdateOptions {
+  std::string job;
+  std::string priority, keep_last;  // "": as it is
+  std::vector<std::string> labels, annotations;
+};
+
+// "KEY=VALUE" sets, "KEY-" removes.
+absl::Status ApplyEdits(const std::vector<std::string>& edits, const std::string& option,
+                        google::protobuf::Map<std::string, std::string>& entries) {
+  for (const std::string& edit : edits) {
+    const size_t equals = edit.find('=');
+    if (equals != std::string::npos) {
+      entries[edit.substr(0, equals)] = edit.substr(equals + 1);
+    } else if (absl::EndsWith(edit, "-") && edit.size() > 1) {
+      entries.erase(edit.substr(0, edit.size() - 1));
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(option, " ", edit, ": KEY=VALUE sets, KEY- removes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseNumber(const std::string& text, const std::string& option, int32_t& number) {
+  if (absl::SimpleAtoi(text, &number)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(option, " ", text, ": expects a whole number"));
+}
+
+absl::Status Update(const UpdateOptions& options, const Session& session) {
+  v1::UpdateJobRequest request;
+  request.set_name(JobName(JobIdOf(options.job)));
+  v1::JobSpec& spec = *request.mutable_spec();
+  auto names = [&](const char* path) { request.mutable_update_mask()->add_paths(path); };
+  if (!options.priority.empty()) {
+    int32_t priority = 0;
+    RETURN_IF_ERROR(ParseNumber(options.priority, "--priority", priority));
+    spec.set_priority(priority);
+    names("priority");
+  }
+  if (!options.keep_last.empty()) {
+    int32_t keep_last = 0;
+    RETURN_IF_ERROR(ParseNumber(options.keep_last, "--keep-last", keep_last));
+    spec.mutable_checkpoint()->set_keep_last(keep_last);
+    names("checkpoint.keep_last");
+  }
+  const bool edits = !options.labels.empty() || !options.annotations.empty();
+  if (!edits && request.update_mask().paths().empty()) {
+    return absl::InvalidArgumentError("say what: --priority, --label, --annotation or --keep-last");
+  }
+  // Before anything is asked: what is wrong with an argument is nobody else's business.
+  google::protobuf::Map<std::string, std::string> scratch;
+  RETURN_IF_ERROR(ApplyEdits(options.labels, "--label", scratch));
+  RETURN_IF_ERROR(ApplyEdits(options.annotations, "--annotation", scratch));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  if (edits) {  // a map is replaced whole: by what nobody has changed in between
+    ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(options.job));
+    request.set_revision(job.revision());
+    *spec.mutable_labels() = job.spec().labels();
+    *spec.mutable_annotations() = job.spec().annotations();
+    RETURN_IF_ERROR(ApplyEdits(options.labels, "--label", *spec.mutable_labels()));
+    RETURN_IF_ERROR(ApplyEdits(options.annotations, "--annotation", *spec.mutable_annotations()));
+    if (!options.labels.empty()) names("labels");
+    if (!options.annotations.empty()) names("annotations");
+  }
+  return PrintJobOr(session, client.UpdateJob(request));
+}
+
+struct AgainOptions {
+  std::vector<std::string> jobs;
+  std::vector<std::string> settings;
+  bool print = false;
+};
+
+// The same again: from its last checkpoint, if it has one (retry), or from the beginning (clone).
+absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& session) {
+  ASSIGN_OR_RETURN(const JobOverrides overrides, ParseOverrides(options.settings));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  std::vector<v1::Job> made;
+  for (const std::string& id : options.jobs) {
+    ASSIGN_OR_RETURN(v1::Job job, client.GetJob(id));
+    if (from_checkpoint && !IsTerminal(job.state())) {
+      return WithReason(absl::FailedPreconditionError(
+                            absl::StrCat(id, " has not ended (", v1::JobState_Name(job.state()),
+                                         "): muster clone makes another one like it")),
+                        "JOB_NOT_FINISHED");
+    }
+    v1::JobSpec& spec = *job.mutable_spec();
+    spec.mutable_checkpoint()->clear_resume_from();
+    if (from_checkpoint && !job.checkpoint().empty()) {
+      spec.mutable_checkpoint()->set_resume_from(JobIdOf(job.name()));
+    }
+    const std::string text = ToYaml(spec);
+    v1::CreateJobRequest request;
+    ASSIGN_OR_RETURN(*request.mutable_spec(), ParseJobFile(text, id, overrides));
+    if (options.print) {
+      std::fputs(ToYaml(request.spec()).c_str(), stdout);
+      continue;
+    }
+    auto created = client.CreateJob(request);
+    if (!created.ok()) return LocateFaults(created.status(), text, id, overrides);
+    made.push_back(*std::move(created));
+  }
+  if (!made.empty()) PrintJobs(session, made);
+  return absl::OkStatus();
+}
+
 // A command with one argument, the job's id.
 CLI::App* AddJobCommand(CLI::App& app, const std::string& name, const std::string& description,
                         const std::string& example, std::string& job) {
@@ -285,22 +537,35 @@ void AddSubmit(CLI::App& app, Session& session) {
   submit->callback([options, &session] { session.Fail(Submit(*options, session)); });
 }
 
+// A command for one job or several.
+CLI::App* AddJobsCommand(CLI::App& app, const std::string& name, const std::string& description,
+                         const std::string& example, std::vector<std::string>& jobs) {
+  CLI::App* command = AddCommand(app, name, description, example);
+  command->add_option("JOB", jobs, "Its id, char-gpt-7; several may be given")->required();
+  return command;
+}
+
 void AddReading(CLI::App& app, Session& session) {
-  auto states = std::make_shared<std::vector<std::string>>();
-  CLI::App* list = AddCommand(app, "list", "Jobs, newest first", "muster list --state running");
-  list->add_option("--state", *states, "Only these: queued, running, ...")
+  auto options = std::make_shared<ListOptions>();
+  CLI::App* list = AddCommand(app, "list", "Jobs, newest first",
+                              "muster list --state running,queued --selector team=vision -o wide");
+  list->add_option("--state", options->states, "Only these: queued, running, ...")
       ->allow_extra_args(false)
       ->delimiter(',');
-  list->callback([states, &session] { session.Fail(List(*states, session)); });
+  list->add_option("-l,--selector", options->selector, "Only with these labels: team=vision,!old");
+  list->add_option("--sort", options->sort, "age, name, state, step, loss, priority or queue");
+  list->add_flag("-w,--watch", options->watch, "And whatever changes, as it comes");
+  list->callback([options, &session] { session.Fail(List(*options, session)); });
 
+  auto jobs = std::make_shared<std::vector<std::string>>();
+  AddJobsCommand(app, "get", "Jobs by their ids", "muster get char-gpt-7 -o json", *jobs)
+      ->callback(
+          [jobs, &session] { session.Fail(ForEach(session, *jobs, &CoordinatorClient::GetJob)); });
   auto job = std::make_shared<std::string>();
-  AddJobCommand(app, "get", "One job", "muster get char-gpt-7 -o json", *job)
-      ->callback([job, &session] {
-        session.Fail(PrintJobOr(session, Ask(session, *job, &CoordinatorClient::GetJob)));
-      });
   AddJobCommand(app, "describe", "Everything about a job", "muster describe char-gpt-7", *job)
       ->callback([job, &session] { session.Fail(Describe(*job, session)); });
-  AddJobCommand(app, "watch", "Events and progress until it ends", "muster watch char-gpt-7", *job)
+  AddJobCommand(app, "watch", "Events, progress and the loss until it ends",
+                "muster watch char-gpt-7", *job)
       ->callback([job, &session] { session.Fail(Watch(*job, session)); });
 }
 
@@ -314,12 +579,13 @@ void AddWait(CLI::App& app, Session& session) {
 }
 
 void AddChanging(CLI::App& app, Session& session) {
-  auto job = std::make_shared<std::string>();
-  AddJobCommand(app, "cancel", "End a job now; checkpoints stay", "muster cancel char-gpt-7", *job)
-      ->callback([job, &session] {
-        session.Fail(PrintJobOr(session, Ask(session, *job, &CoordinatorClient::CancelJob)));
+  auto jobs = std::make_shared<std::vector<std::string>>();
+  AddJobsCommand(app, "cancel", "End jobs now; checkpoints stay", "muster cancel char-gpt-7", *jobs)
+      ->callback([jobs, &session] {
+        session.Fail(ForEach(session, *jobs, &CoordinatorClient::CancelJob));
       });
 
+  auto job = std::make_shared<std::string>();
   auto wait = std::make_shared<bool>(false);
   CLI::App* suspend = AddJobCommand(app, "suspend", "Checkpoint and release the members",
                                     "muster suspend char-gpt-7 --wait", *job);
@@ -337,9 +603,46 @@ void AddChanging(CLI::App& app, Session& session) {
       ->check(CLI::PositiveNumber.description(""));
   resume->callback([options, &session] { session.Fail(Resume(*options, session)); });
 
-  AddJobCommand(app, "delete", "Forget an ended job and its checkpoints", "muster delete line-3",
-                *job)
-      ->callback([job, &session] { session.Fail(Delete(*job, session)); });
+  AddJobsCommand(app, "delete", "Forget ended jobs and their checkpoints",
+                 "muster delete line-3 line-4", *jobs)
+      ->callback([jobs, &session] { session.Fail(Delete(*jobs, session)); });
+}
+
+void AddAgain(CLI::App& app, Session& session) {
+  auto scale = std::make_shared<ScaleOptions>();
+  CLI::App* command =
+      AddJobCommand(app, "scale", "Stop a job at a checkpoint; go on with other members",
+                    "muster scale char-gpt-7 --workers 4", scale->members.job);
+  const CLI::Validator positive = CLI::PositiveNumber.description("");
+  command->add_option("--workers", scale->workers, "As many")->check(positive);
+  command->add_option("--workers-min", scale->members.workers_min, "At least")->check(positive);
+  command->add_option("--workers-max", scale->members.workers_max, "At most")->check(positive);
+  command->add_option("--ps", scale->members.ps, "Parameter servers")->check(positive);
+  command->callback([scale, &session] { session.Fail(Scale(*scale, session)); });
+
+  auto update = std::make_shared<UpdateOptions>();
+  command = AddJobCommand(app, "update", "Change priority, labels, annotations, keep_last",
+                          "muster update char-gpt-7 --priority 5 --label team=vision --label old-",
+                          update->job);
+  command->add_option("--priority", update->priority, "-1000 to 1000; a higher one starts first");
+  command->add_option("--label", update->labels, "KEY=VALUE sets, KEY- removes")
+      ->allow_extra_args(false);
+  command->add_option("--annotation", update->annotations, "Likewise")->allow_extra_args(false);
+  command->add_option("--keep-last", update->keep_last, "Checkpoints that are kept; 0: all");
+  command->callback([update, &session] { session.Fail(Update(*update, session)); });
+
+  auto add = [&](const char* name, const char* description, const char* example, bool retry) {
+    auto options = std::make_shared<AgainOptions>();
+    CLI::App* again = AddJobsCommand(app, name, description, example, options->jobs);
+    again->add_option("--set", options->settings, "FIELD=VALUE instead of the job's")
+        ->allow_extra_args(false);
+    again->add_flag("--print", options->print, "The job file, instead of submitting it");
+    again->callback([options, retry, &session] { session.Fail(Again(*options, retry, session)); });
+  };
+  add("retry", "Submit ended jobs again, from their last checkpoint",
+      "muster retry char-gpt-7 --set training.steps=4000", true);
+  add("clone", "Submit jobs again from the beginning",
+      "muster clone char-gpt-7 --set training.seed=2", false);
 }
 
 }  // namespace
@@ -349,6 +652,7 @@ void AddJobCommands(CLI::App& app, Session& session) {
   AddReading(app, session);
   AddWait(app, session);
   AddChanging(app, session);
+  AddAgain(app, session);
 }
 
 }  // namespace muster::cli

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -65,6 +67,16 @@ std::string PsText(const v1::Job& job) {
   if (job.spec().sync().mode() == v1::ALLREDUCE) return "no";
   return absl::StrCat(HasMembers(job) ? job.ps_size() : 0, "/",
                       std::max(1, job.spec().resources().ps()));
+}
+
+// Why it waits, and where in the queue.
+std::string WaitingText(const v1::Job& job) {
+  const v1::JobWaiting& waiting = job.waiting();
+  return absl::StrCat(
+      waiting.message(),
+      waiting.position() > 0
+          ? absl::StrCat(" (", waiting.position(), " of ", waiting.queue_length(), " in the queue)")
+          : "");
 }
 
 // What a bound leaves: "1h2m of 12h".
@@ -184,6 +196,56 @@ std::string JobTable(absl::Span<const v1::Job> jobs, absl::Time now) {
   return table.ToString();
 }
 
+std::string LabelText(const v1::Job& job) {
+  const std::map<std::string, std::string> sorted(job.spec().labels().begin(),
+                                                  job.spec().labels().end());
+  return sorted.empty() ? "-" : absl::StrJoin(sorted, ",", absl::PairFormatter("="));
+}
+
+std::string WideJobTable(absl::Span<const v1::Job> jobs, absl::Time now) {
+  Table table({"NAME", "STATE", "STEP", "LOSS", "WORKERS", "PS", "AGE", "PRIORITY", "LABELS",
+               "CHECKPOINT", "WHY"});
+  for (const v1::Job& job : jobs) {
+    const auto checkpoint = ParseCheckpointRef(job.checkpoint());
+    table.Add({JobIdOf(job.name()), v1::JobState_Name(job.state()), StepText(job.progress()),
+               job.progress().step() > 0 ? LossText(job.progress().loss()) : "-", WorkerText(job),
+               PsText(job), FormatAge(now - ToTime(job.create_time())),
+               absl::StrCat(job.spec().priority()), LabelText(job),
+               checkpoint && checkpoint->step ? absl::StrCat("@", *checkpoint->step) : "-",
+               job.has_waiting() ? WaitingText(job) : job.reason()});
+  }
+  return table.ToString();
+}
+
+absl::Status SortJobs(const std::string& column, std::vector<v1::Job>& jobs) {
+  using Less = bool (*)(const v1::Job&, const v1::Job&);
+  static const std::map<std::string, Less> kColumns = {
+      {"age", [](const v1::Job& a, const v1::Job& b) { return b.number() < a.number(); }},
+      {"name", [](const v1::Job& a, const v1::Job& b) { return a.name() < b.name(); }},
+      {"state", [](const v1::Job& a, const v1::Job& b) { return a.state() < b.state(); }},
+      {"step", [](const v1::Job& a,
+                  const v1::Job& b) { return a.progress().step() < b.progress().step(); }},
+      {"loss", [](const v1::Job& a,
+                  const v1::Job& b) { return a.progress().loss() < b.progress().loss(); }},
+      {"priority", [](const v1::Job& a,
+                      const v1::Job& b) { return a.spec().priority() < b.spec().priority(); }},
+      {"queue", [](const v1::Job& a,
+                   const v1::Job& b) { return a.waiting().position() < b.waiting().position(); }},
+  };
+  const bool reversed = absl::StartsWith(column, "-");
+  const auto found = kColumns.find(column.substr(reversed ? 1 : 0));
+  if (found == kColumns.end()) {
+    const auto names = [](std::string* out, const auto& entry) { out->append(entry.first); };
+    return absl::InvalidArgumentError(absl::StrCat("--sort ", column, ": there are ",
+                                                   absl::StrJoin(kColumns, ", ", names),
+                                                   "; a minus before one turns the order round"));
+  }
+  const Less less = found->second;
+  std::ranges::stable_sort(
+      jobs, [&](const v1::Job& a, const v1::Job& b) { return reversed ? less(b, a) : less(a, b); });
+  return absl::OkStatus();
+}
+
 std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now) {
   Table table({"NAME", "ROLE", "HOST", "PID", "JOBS", "SEEN", "METRICS"});
   for (const v1::Member& member : members) {
@@ -220,6 +282,8 @@ std::string DescribeJob(const v1::Job& job, absl::Span<const v1::JobEvent> event
       absl::StrCat(v1::JobState_Name(job.state()), job.reason().empty() ? "" : " (", job.reason(),
                    job.reason().empty() ? "" : ")", job.suspend_requested() ? ", suspending" : ""));
   AddLine(text, "Message", job.message());
+  if (job.has_waiting()) AddLine(text, "Waits", WaitingText(job));
+  if (!job.spec().labels().empty()) AddLine(text, "Labels", LabelText(job));
   AddLine(text, "Created",
           absl::StrCat(FormatUtc(ToTime(job.create_time())), " (",
                        FormatAge(now - ToTime(job.create_time())), " ago)"));

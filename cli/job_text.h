@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cli/output.h"
@@ -21,6 +22,13 @@ bool IsTerminal(v1::JobState state);
 std::string ProgressLine(const v1::Job& job, int width, bool color = false);
 
 std::string JobTable(absl::Span<const v1::Job> jobs, absl::Time now);
+// With priority, labels, and why a job waits.
+std::string WideJobTable(absl::Span<const v1::Job> jobs, absl::Time now);
+// "team=vision,tier=1", by key; "-" for none.
+std::string LabelText(const v1::Job& job);
+// Orders jobs by a column of the table ("age", "name", "state", "step", "loss", "priority", ...; a
+// minus before it turns the order round). INVALID_ARGUMENT lists the columns.
+absl::Status SortJobs(const std::string& column, std::vector<v1::Job>& jobs);
 std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now);
 std::string CheckpointTable(absl::Span<const v1::Checkpoint> checkpoints, absl::Time now);
 

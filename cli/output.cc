@@ -7,9 +7,13 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "glog/logging.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
@@ -46,7 +50,116 @@ void Emit(const nlohmann::ordered_json& value, YAML::Emitter& yaml) {
   }
 }
 
+// One step of a path: a field by its name, an item by its number, or all of them.
+struct PathStep {
+  std::string field;  // "": an item
+  int item = -1;      // -1: all
+};
+struct PathPart {
+  std::string text;  // before the path
+  bool has_path = false;
+  std::vector<PathStep> steps;
+};
+
+absl::Status PathError(absl::string_view expression, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "jsonpath: ", what, " in '", expression,
+      "'; understood are {.field}, {.field[0]}, {.field[*].field} and text between them"));
+}
+
+// What stands between braces, without them.
+absl::StatusOr<std::vector<PathStep>> ParsePath(absl::string_view path,
+                                                absl::string_view expression) {
+  std::vector<PathStep> steps;
+  if (path.empty() || (path[0] != '.' && path[0] != '[')) {
+    return PathError(expression, "a path that does not begin with a dot");
+  }
+  if (path == ".") return steps;
+  while (!path.empty()) {
+    if (path[0] == '.') {
+      const size_t end = std::min(path.find_first_of(".[", 1), path.size());
+      const absl::string_view field = path.substr(1, end - 1);
+      if (field.empty()) return PathError(expression, "a dot without a field");
+      steps.push_back(field == "*" ? PathStep{} : PathStep{.field = std::string(field)});
+      path.remove_prefix(end);
+      continue;
+    }
+    const size_t end = path.find(']');
+    if (path[0] != '[' || end == absl::string_view::npos) {
+      return PathError(expression, "a bracket that does not close");
+    }
+    const absl::string_view item = path.substr(1, end - 1);
+    PathStep step;
+    if (item != "*" && (!absl::SimpleAtoi(item, &step.item) || step.item < 0)) {
+      return PathError(expression, absl::StrCat("'[", item, "]'"));
+    }
+    steps.push_back(step);
+    path.remove_prefix(end + 1);
+  }
+  return steps;
+}
+
+absl::StatusOr<std::vector<PathPart>> ParseExpression(absl::string_view expression) {
+  std::vector<PathPart> parts;
+  for (absl::string_view rest = expression; !rest.empty();) {
+    const size_t open = rest.find('{');
+    PathPart& part = parts.emplace_back();
+    part.text = std::string(rest.substr(0, open));
+    if (open == absl::string_view::npos) break;
+    const size_t close = rest.find('}', open);
+    if (close == absl::string_view::npos) {
+      return PathError(expression, "a brace that does not close");
+    }
+    auto steps = ParsePath(rest.substr(open + 1, close - open - 1), expression);
+    if (!steps.ok()) return steps.status();
+    part.has_path = true;
+    part.steps = *std::move(steps);
+    rest.remove_prefix(close + 1);
+  }
+  if (parts.empty()) return PathError(expression, "nothing");
+  return parts;
+}
+
+void Collect(const nlohmann::ordered_json& value, absl::Span<const PathStep> steps,
+             std::vector<std::string>& found) {
+  if (steps.empty()) {
+    found.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+    return;
+  }
+  const PathStep& step = steps.front();
+  if (!step.field.empty()) {
+    if (value.is_object() && value.contains(step.field)) {
+      Collect(value[step.field], steps.subspan(1), found);
+    }
+  } else if (step.item >= 0) {
+    if (value.is_array() && step.item < static_cast<int>(value.size())) {
+      Collect(value[step.item], steps.subspan(1), found);
+    }
+  } else if (value.is_array() || value.is_object()) {
+    for (const auto& item : value) Collect(item, steps.subspan(1), found);
+  }
+}
+
 }  // namespace
+
+absl::Status CheckJsonPath(absl::string_view expression) {
+  return ParseExpression(expression).status();
+}
+
+std::string ToJsonPath(const google::protobuf::Message& message, absl::string_view expression) {
+  const auto json = nlohmann::ordered_json::parse(JsonText(message));
+  const auto parts = ParseExpression(expression);
+  CHECK(parts.ok()) << parts.status();
+  std::string text;
+  for (const PathPart& part : *parts) {
+    absl::StrAppend(&text, part.text);
+    if (!part.has_path) continue;
+    std::vector<std::string> found;
+    Collect(json, part.steps, found);
+    absl::StrAppend(&text, absl::StrJoin(found, " "));
+  }
+  return absl::StrCat(text, "\n");
+}
 
 std::string Table::ToString() const {
   std::vector<size_t> widths;

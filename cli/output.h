@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "google/protobuf/message.h"
 
 namespace muster::cli {
 
-enum class OutputFormat { kTable, kJson, kYaml, kName };
+enum class OutputFormat { kTable, kWide, kJson, kYaml, kName, kJsonPath };
 
 // Left-aligned columns, two spaces apart, no trailing spaces, a line break at the end.
 class Table {
@@ -23,10 +25,18 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Fields named as in the proto, with a line break at the end.
+// Fields named as in the proto and in the order of their numbers there, with a line break at the
+// end.
 std::string ToJson(const google::protobuf::Message& message);
 // The same fields as YAML.
 std::string ToYamlText(const google::protobuf::Message& message);
+
+// A part of kubectl's JSONPath over the same fields: text with {.field.field[0].field} in it, [*]
+// for all items and all values of a map, joined by spaces; "{.}" is everything. What is not there
+// is nothing. INVALID_ARGUMENT says what of the expression is not understood.
+absl::Status CheckJsonPath(absl::string_view expression);
+// With a line break at the end. The expression was checked.
+std::string ToJsonPath(const google::protobuf::Message& message, absl::string_view expression);
 
 std::string FormatClock(
     absl::Duration duration);               // "00:01:10", "26:00:00", "--:--:--" when infinite

@@ -214,5 +214,85 @@ TEST(OutputTest, NumbersAndTimes) {
   EXPECT_EQ(FormatAge(absl::Hours(49)), "2d");
 }
 
+v1::Job WaitingJob() {
+  v1::Job job;
+  job.set_name("jobs/bert-2");
+  job.set_number(2);
+  job.set_state(v1::QUEUED);
+  job.mutable_create_time()->set_seconds(kNow - 30);
+  job.mutable_spec()->set_priority(5);
+  (*job.mutable_spec()->mutable_labels())["team"] = "vision";
+  (*job.mutable_spec()->mutable_labels())["env"] = "prod";
+  job.mutable_waiting()->set_reason("WAITS_FOR_WORKERS");
+  job.mutable_waiting()->set_message("needs 4 workers, 1 free of the 3 attached");
+  job.mutable_waiting()->set_position(1);
+  job.mutable_waiting()->set_queue_length(3);
+  return job;
+}
+
+TEST(OutputTest, TheWideTableSaysWhyAJobWaits) {
+  EXPECT_EQ(
+      WideJobTable({RunningJob(), WaitingJob()}, absl::FromUnixSeconds(kNow)),
+      "NAME        STATE    STEP      LOSS   WORKERS  PS   AGE  PRIORITY  LABELS            "
+      "    CHECKPOINT  WHY\n"
+      "char-gpt-1  RUNNING  860/2000  1.734  2/2      2/2  75s  0         -                 "
+      "    -\n"
+      "bert-2      QUEUED   0         -      0/1      0/1  30s  5         "
+      "env=prod,team=vision  -           needs 4 workers, 1 free of the 3 attached (1 of 3 in "
+      "the queue)\n");
+  EXPECT_THAT(DescribeJob(WaitingJob(), {}, absl::FromUnixSeconds(kNow)),
+              AllOf(HasSubstr("Waits              needs 4 workers, 1 free of the 3 attached (1 of"),
+                    HasSubstr("Labels             env=prod,team=vision\n")));
+}
+
+TEST(OutputTest, JobsAreSortedByAnyColumnEitherWay) {
+  std::vector<v1::Job> jobs = {RunningJob(), WaitingJob()};
+  auto order = [&](const std::string& column) {
+    EXPECT_TRUE(SortJobs(column, jobs).ok()) << column;
+    return jobs[0].name();
+  };
+  EXPECT_EQ(order("name"), "jobs/bert-2");
+  EXPECT_EQ(order("-name"), "jobs/char-gpt-1");
+  EXPECT_EQ(order("-priority"), "jobs/bert-2");
+  EXPECT_EQ(order("-step"), "jobs/char-gpt-1");
+  EXPECT_THAT(std::string(SortJobs("size", jobs).message()),
+              HasSubstr("there are age, loss, name"));
+}
+
+// Keys have the order of the fields' numbers in the proto, in JSON as in YAML.
+TEST(OutputTest, KeysHaveOneOrder) {
+  v1::Job job = WaitingJob();
+  job.mutable_spec()->clear_labels();
+  job.mutable_waiting()->clear_message();
+  EXPECT_EQ(ToYamlText(job),
+            "name: jobs/bert-2\n"
+            "number: 2\n"
+            "spec:\n"
+            "  priority: 5\n"
+            "state: QUEUED\n"
+            "create_time: 2027-01-15T07:59:30Z\n"
+            "waiting:\n"
+            "  reason: WAITS_FOR_WORKERS\n"
+            "  position: 1\n"
+            "  queue_length: 3\n");
+}
+
+TEST(OutputTest, JsonPathPicksFields) {
+  v1::ListJobsResponse list;
+  *list.add_jobs() = RunningJob();
+  *list.add_jobs() = WaitingJob();
+  EXPECT_EQ(ToJsonPath(list, "{.jobs[*].name}"), "jobs/char-gpt-1 jobs/bert-2\n");
+  EXPECT_EQ(ToJsonPath(list, "{.jobs[1].spec.labels.team}: {.jobs[1].state}!"),
+            "vision: QUEUED!\n");
+  EXPECT_EQ(ToJsonPath(list, "{.jobs[0].progress.loss}"), "1.734\n");
+  EXPECT_EQ(ToJsonPath(list, "{.jobs[0].workers}"), "[\"worker-0\",\"worker-1\"]\n");
+  EXPECT_EQ(ToJsonPath(list, "{.jobs[7].name}{.none}"), "\n");
+  EXPECT_EQ(ToJsonPath(list.jobs(0).spec().resources(), "{.}"),
+            "{\"workers\":{\"min\":1,\"max\":2},\"ps\":2}\n");
+  for (const char* faulty : {"", "{jobs}", "{.jobs", "{.jobs[x]}", "{.jobs[-1]}", "{.a..b}"}) {
+    EXPECT_FALSE(CheckJsonPath(faulty).ok()) << faulty;
+  }
+}
+
 }  // namespace
 }  // namespace muster::cli

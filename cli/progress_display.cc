@@ -1,5 +1,6 @@
 #include "cli/progress_display.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -24,9 +25,10 @@ void ProgressDisplay::Update(const v1::Job& job, absl::Time now) {
   if (terminal_.interactive) {
     Clear();
     // One column stays free: a full line would wrap.
+    std::fputs(above_.c_str(), stderr);
     std::fputs(ProgressLine(job, terminal_.width - 1, terminal_.color).c_str(), stderr);
     std::fflush(stderr);
-    drawn_ = true;
+    lines_drawn_ = 1 + static_cast<int>(std::ranges::count(above_, '\n'));
   } else if (job.state() != last_state_ || now - last_line_ >= kPlainInterval) {
     Say(ProgressLine(job, 120));
     last_line_ = now;
@@ -40,8 +42,10 @@ void ProgressDisplay::Say(const std::string& line) {
 }
 
 void ProgressDisplay::Clear() {
-  if (drawn_) std::fputs("\r\033[K", stderr);
-  drawn_ = false;
+  for (int line = 0; line < lines_drawn_; ++line) {
+    std::fputs(line == 0 ? "\r\033[K" : "\033[A\033[K", stderr);
+  }
+  lines_drawn_ = 0;
 }
 
 }  // namespace muster::cli

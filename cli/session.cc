@@ -1,12 +1,19 @@
 #include "cli/session.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <initializer_list>
 #include <iostream>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "cli/exit_code.h"
 #include "cli/local_cluster.h"
 #include "lib/fleet/leader.h"
@@ -20,7 +27,58 @@ constexpr char kDefaultServer[] = "127.0.0.1:7070";
 
 constexpr char kFooter[] =
     "Example:\n"
-    "  muster run examples/char_gpt.yaml";
+    "  muster run examples/char_gpt.yaml\n"
+    "muster COMMAND --help explains one.";
+constexpr absl::string_view kJsonPathPrefix = "jsonpath=";
+
+// What is wrong with an argument of -o; "": nothing.
+std::string OutputFault(const std::string& name) {
+  for (const char* known : {"table", "wide", "json", "yaml", "name"}) {
+    if (name == known) return "";
+  }
+  absl::string_view expression = name;
+  if (absl::ConsumePrefix(&expression, kJsonPathPrefix)) {
+    return std::string(CheckJsonPath(expression).message());
+  }
+  return absl::StrCat("-o ", name, ": there are table, wide, json, yaml, name and jsonpath=PATH");
+}
+
+// The program's own help has its commands by group, many in a line: all fit the screen.
+class GroupedHelp final : public CLI::Formatter {
+ public:
+  std::string make_subcommands(const CLI::App* app, CLI::AppFormatMode mode) const override {
+    if (app->get_parent() != nullptr) return CLI::Formatter::make_subcommands(app, mode);
+    constexpr size_t kIndent = 11, kWidth = 79;
+    std::string text = "\nCommands:\n";
+    std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+    for (const CLI::App* command : app->get_subcommands(std::function<bool(const CLI::App*)>())) {
+      auto group = std::ranges::find_if(
+          groups, [&](const auto& known) { return known.first == command->get_group(); });
+      if (group == groups.end()) group = groups.insert(group, {command->get_group(), {}});
+      group->second.push_back(command->get_name());
+    }
+    for (const auto& [name, commands] : groups) {
+      std::string line = absl::StrCat("  ", name);
+      line.resize(std::max(kIndent, line.size() + 1), ' ');
+      for (size_t i = 0; i < commands.size(); ++i) {
+        const std::string word = absl::StrCat(commands[i], i + 1 < commands.size() ? "," : "");
+        if (line.size() + word.size() > kWidth) {
+          line.erase(line.find_last_not_of(' ') + 1);
+          absl::StrAppend(&text, line, "\n");
+          line.assign(kIndent, ' ');
+        }
+        absl::StrAppend(&line, word, " ");
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      absl::StrAppend(&text, line, "\n");
+    }
+    return text;
+  }
+};
+
+void SetGroup(CLI::App& app, const char* group, std::initializer_list<const char*> commands) {
+  for (const char* command : commands) app.get_subcommand(command)->group(group);
+}
 
 }  // namespace
 
@@ -28,6 +86,8 @@ OutputFormat Session::output() const {
   if (output_name == "json") return OutputFormat::kJson;
   if (output_name == "yaml") return OutputFormat::kYaml;
   if (output_name == "name") return OutputFormat::kName;
+  if (output_name == "wide") return OutputFormat::kWide;
+  if (absl::StartsWith(output_name, kJsonPathPrefix)) return OutputFormat::kJsonPath;
   return OutputFormat::kTable;
 }
 
@@ -47,8 +107,16 @@ absl::StatusOr<CoordinatorClient> Session::Connect() const {
 }
 
 void Session::Print(const google::protobuf::Message& message, const std::string& table,
-                    const std::string& name) const {
+                    const std::string& name, const std::string& wide) const {
   switch (output()) {
+    case OutputFormat::kWide:
+      std::fputs((wide.empty() ? table : wide).c_str(), stdout);
+      return;
+    case OutputFormat::kJsonPath:
+      std::fputs(ToJsonPath(message, absl::string_view(output_name).substr(kJsonPathPrefix.size()))
+                     .c_str(),
+                 stdout);
+      return;
     case OutputFormat::kTable:
       std::fputs(table.c_str(), stdout);
       return;
@@ -97,11 +165,14 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   app.add_option("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")->envname("MUSTER_TLS");
   app.add_option("--token-file", session.token_file, "File; needs --tls")
       ->envname("MUSTER_TOKEN_FILE");
-  app.add_option("-o,--output", session.output_name, "table, json, yaml or name")
-      ->check(CLI::IsMember({"table", "json", "yaml", "name"}).description(""));
+  app.add_option("-o,--output", session.output_name,
+                 "table, wide, json, yaml, name or jsonpath={.PATH}")
+      ->check(CLI::Validator(OutputFault, ""));
+  app.formatter(std::make_shared<GroupedHelp>());
   AddRunCommand(app, session);
   AddLocalCommands(app, session);
   AddJobCommands(app, session);
+  AddLookCommands(app, session);
   AddCheckpointCommands(app, session);
   AddFleetCommands(app, session);
   AddAccessCommands(app, session);
@@ -109,6 +180,12 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   AddBenchCommands(app, session);
   AddChaosCommand(app, session);
   AddRenderCommand(app, session);
+  SetGroup(app, kJobGroup,
+           {"run", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
+            "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
+  SetGroup(app, kLookGroup, {"watch", "events", "logs", "metrics", "top", "model", "bench"});
+  SetGroup(app, kClusterGroup, {"local", "members", "certs", "token", "chaos"});
+  SetGroup(app, kHelpGroup, {"version"});
 }
 
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words) {

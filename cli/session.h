@@ -26,9 +26,10 @@ struct Session {
   // The errors of SecureTarget() and FindLeader().
   absl::StatusOr<CoordinatorClient> Connect() const;
 
-  // Data, on stdout: `message` as JSON or YAML, or one of the two texts.
+  // Data, on stdout: `message` as JSON or YAML, or one of the texts. `wide`: a table with more
+  // columns; "": there is none.
   void Print(const google::protobuf::Message& message, const std::string& table,
-             const std::string& name) const;
+             const std::string& name, const std::string& wide = "") const;
   // An error, on stderr; sets the exit code. Does nothing for OK.
   void Fail(const absl::Status& status);
   // The exit code of a command that a signal ended; 0 when none came.
@@ -45,6 +46,7 @@ void AddLocalCommands(CLI::App& app, Session& session);
 void AddJobCommands(CLI::App& app, Session& session);
 void AddCheckpointCommands(CLI::App& app, Session& session);
 void AddFleetCommands(CLI::App& app, Session& session);
+void AddLookCommands(CLI::App& app, Session& session);
 void AddAccessCommands(CLI::App& app, Session& session);
 void AddModelCommands(CLI::App& app, Session& session);
 void AddBenchCommands(CLI::App& app, Session& session);
@@ -53,6 +55,12 @@ void AddRenderCommand(CLI::App& app, Session& session);
 
 // Adds every command and the options they share. `session` outlives `app`.
 void BuildCommandLine(CLI::App& app, Session& session);
+
+// Under which heading the program's own help lists a command.
+inline constexpr char kJobGroup[] = "Jobs";
+inline constexpr char kLookGroup[] = "Look";
+inline constexpr char kClusterGroup[] = "Cluster";
+inline constexpr char kHelpGroup[] = "Help";
 
 // Parses and runs; returns the exit code.
 int RunCommandLine(int argc, char** argv, Session& session);

@@ -32,6 +32,7 @@ bool IsSomethingElse(const std::string& word) {
       "RNDV_THRESH",   "RX_SEG_SIZE", "TX_SEG_SIZE", "SAME_UPPER",  "SAME_LOWER",
       "VC_TASK_INDEX", "JOB_FILE",    "PATH_OR_NAME"};
   return kOthers.contains(word) || absl::StartsWith(word, "MUSTER_") ||
+         absl::StartsWith(word, "LC_") || absl::StartsWith(word, "XDG_") ||
          absl::StartsWith(word, "TEST_") || absl::StartsWith(word, "UCX_") ||
          absl::StartsWith(word, "CUDA_") || absl::StartsWith(word, "CUDNN_") ||
          absl::StartsWith(word, "NCCL_") || absl::StartsWith(word, "SO_") ||
