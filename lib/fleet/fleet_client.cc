@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -23,6 +24,7 @@ namespace {
 
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(100);
 constexpr absl::Duration kReportInterval = absl::Seconds(1);  // until Welcome says otherwise
+constexpr size_t kLogBytesReportedMax = 1 << 20;              // and one part more
 
 // Whether no later attempt can fare better.
 // A certificate may be another's for a moment while it is renewed: who was welcomed once tries
@@ -274,8 +276,13 @@ class FleetClient::Session {
       for (v1::JobReport& job : member_->Report()) *report.add_jobs() = std::move(job);
     }
     absl::MutexLock lock(&mu_);
-    for (v1::LogPart& part : log_parts_) *report.add_logs() = std::move(part);
-    log_parts_.clear();
+    // A report with many parts would be larger than the coordinator takes: the next one has more.
+    for (size_t bytes = 0; !log_parts_.empty() && bytes < kLogBytesReportedMax;) {
+      bytes += log_parts_.front().text().size();
+      *report.add_logs() = std::move(log_parts_.front());
+      log_parts_.pop_front();
+    }
+    if (!log_parts_.empty()) report_due_ = true;
     left_ = report.leaving() && report.jobs().empty();
     return report;
   }
@@ -320,7 +327,7 @@ class FleetClient::Session {
   bool attached_ ABSL_GUARDED_BY(mu_) = false;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
   bool report_due_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<v1::LogPart> log_parts_ ABSL_GUARDED_BY(mu_);  // for the next report
+  std::deque<v1::LogPart> log_parts_ ABSL_GUARDED_BY(mu_);  // for the next report
   absl::Duration report_interval_ ABSL_GUARDED_BY(mu_) = kReportInterval;
   std::string last_error_ ABSL_GUARDED_BY(mu_);
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);

@@ -17,6 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "lib/concurrency/steady_wait.h"
 
 namespace muster {
 namespace {
@@ -65,6 +67,8 @@ absl::string_view TextOf(int status) {
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
     case 413:
       return "Content Too Large";
     case 429:
@@ -76,14 +80,16 @@ absl::string_view TextOf(int status) {
   }
 }
 
-// False: it has more than it may.
-bool ReadBody(mg_connection* connection, std::string& body) {
-  char piece[1024];
-  for (int got; (got = mg_read(connection, piece, sizeof(piece))) > 0;) {
-    body.append(piece, got);
-    if (std::ssize(body) > HttpServer::kBodyBytesMax) return false;
+// The status to be refused with; 0: it is there. Byte by byte, for the library's time limit is that
+// of each read, and begins anew with whatever comes: who sends slowly would hold a thread for days.
+int ReadBody(mg_connection* connection, absl::Duration timeout, std::string& body) {
+  const absl::Duration begin = SteadyNow();
+  for (char byte; mg_read(connection, &byte, 1) > 0;) {
+    body.push_back(byte);
+    if (std::ssize(body) > HttpServer::kBodyBytesMax) return 413;
+    if (SteadyNow() - begin > timeout) return 408;
   }
-  return true;
+  return 0;
 }
 
 int KeepMessage(const mg_connection*, const char* message) {
@@ -123,9 +129,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options, H
       absl::WrapUnique(new HttpServer(std::move(options), Reachable(host), std::move(handler)));
   const std::string threads = absl::StrCat(server->options_.threads);
   const std::string timeout = absl::StrCat(server->options_.timeout_ms);
-  const char* const configuration[] = {"listening_ports",    ports.c_str(),      "num_threads",
-                                       threads.c_str(),      "connection_queue", threads.c_str(),
-                                       "request_timeout_ms", timeout.c_str(),    nullptr};
+  const char* const configuration[] = {
+      "listening_ports", ports.c_str(), "num_threads", threads.c_str(), "connection_queue",
+      threads.c_str(), "request_timeout_ms", timeout.c_str(),
+      // Else the library lets pages of any origin ask.
+      "access_control_allow_origin", "", "access_control_allow_methods", "",
+      "access_control_allow_headers", "", nullptr};
   mg_callbacks callbacks{};
   callbacks.log_message = KeepMessage;
   // What the library has to refuse.
@@ -172,9 +181,11 @@ HttpResponse HttpServer::Take(mg_connection* connection) const {
   for (int i = 0; i < info.num_headers; ++i) {
     request.headers.emplace_back(info.http_headers[i].name, info.http_headers[i].value);
   }
-  if (!ReadBody(connection, request.body)) {
-    return {.status = 413, .content_type = "text/plain"};
-  }
+  const int refusal =
+      mg_get_request_info(connection)->content_length > kBodyBytesMax
+          ? 413
+          : ReadBody(connection, absl::Milliseconds(options_.timeout_ms), request.body);
+  if (refusal != 0) return {.status = refusal, .content_type = "text/plain"};
   return handler_(request);
 }
 

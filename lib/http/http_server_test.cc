@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <atomic>
 #include <memory>
@@ -87,6 +88,24 @@ TEST(HttpServerTest, ARequestThatDoesNotComeInTimeIsGivenUp) {
   slow.Write("GET / HTTP/1.1\r\nHost: lo");
   EXPECT_THAT(slow.ReadAll(), Not(HasSubstr("200 OK")));
   EXPECT_EQ(Fetch(server->port(), "/").status, 200);
+}
+
+// Each byte comes in time, the whole would not in a day.
+TEST(HttpServerTest, ABodyThatComesSlowlyIsGivenUp) {
+  const auto server = Serve(Echo, /*timeout_ms=*/200);
+  HttpClient client(server->port());
+  client.Write("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000\r\n\r\n");
+  int sent = 0;
+  while (client.Write("x") && ++sent < 3900) poll(nullptr, 0, /*timeout=*/10);
+  EXPECT_LT(sent, 3900) << "it was waited for";
+}
+
+TEST(HttpServerTest, PagesOfOtherOriginsAreNotLetIn) {
+  const auto server = Serve(Echo);
+  const HttpAnswer answer =
+      Fetch(server->port(), "/",
+            "Origin: http://elsewhere\r\nAccess-Control-Request-Method: POST\r\n", "OPTIONS");
+  EXPECT_THAT(answer.head, Not(HasSubstr("Access-Control-Allow-Origin: ")));
 }
 
 TEST(HttpServerTest, AStreamEndsWhoseReaderReadsNothing) {

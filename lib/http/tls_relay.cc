@@ -103,10 +103,15 @@ class TlsRelay::Connection {
     }
     if (!to_target_.empty()) {
       const ssize_t sent = send(target_.get(), to_target_.data(), to_target_.size(), MSG_NOSIGNAL);
-      if (sent < 0 && !IsForLater(sent)) return false;
       if (sent > 0) to_target_.erase(0, sent);
-    } else if (client_ended_) {
-      return false;  // nobody reads the rest
+      if (sent < 0 && !IsForLater(sent)) {  // it has answered, and does not want the rest
+        to_target_.clear();
+        client_ended_ = true;
+      }
+    }
+    // A client may have said everything and wait for its answer.
+    if (client_ended_ && to_target_.empty() && !std::exchange(target_told_, true)) {
+      shutdown(target_.get(), SHUT_WR);
     }
     if (!target_ended_ && to_client_.size() < kHeldBytesMax) {
       const ssize_t got = recv(target_.get(), bytes.data(), bytes.size(), 0);
@@ -128,6 +133,7 @@ class TlsRelay::Connection {
   TlsConnection::Progress shake_ = TlsConnection::Progress::kWantsRead;
   bool shaken_ = false;
   bool client_ended_ = false, target_ended_ = false;
+  bool target_told_ = false;  // that nothing more comes
   bool moved_something_ = false;
   std::string to_target_, to_client_;
   absl::Duration moved_;  // when it last did anything, of SteadyNow()
@@ -173,21 +179,27 @@ void TlsRelay::Run() {
   sigaddset(&broken_pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   while (true) {
-    const bool has_room = std::ssize(connections_) < options_.connections_max;
+    const bool accepts = !starved_ && std::ssize(connections_) < options_.connections_max;
     std::vector<pollfd> looked_at = {{.fd = wake_.get(), .events = POLLIN},
-                                     {.fd = has_room ? listener_.get() : -1, .events = POLLIN}};
+                                     {.fd = accepts ? listener_.get() : -1, .events = POLLIN}};
     for (const Connection& connection : connections_) {
       for (const pollfd& wanted : connection.Wanted()) looked_at.push_back(wanted);
     }
-    const int timeout =
-        connections_.empty() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(kLook));
+    const bool waits = connections_.empty() && !starved_;
+    const int timeout = waits ? -1 : static_cast<int>(absl::ToInt64Milliseconds(kLook));
     if (poll(looked_at.data(), looked_at.size(), timeout) < 0 && errno != EINTR) {
       PLOG(FATAL) << "poll";
     }
     if (looked_at[0].revents != 0) break;
     const absl::Duration now = SteadyNow();
-    std::erase_if(connections_,
-                  [&](Connection& connection) { return !connection.Move(now, options_); });
+    // A client that is gone is said to be so again and again, whatever is waited for.
+    size_t i = 2;
+    std::erase_if(connections_, [&](Connection& connection) {
+      const bool gone = (looked_at[i].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
+      i += 2;
+      return gone || !connection.Move(now, options_);
+    });
+    starved_ = false;
     if (looked_at[1].revents != 0) Accept();
   }
   connections_.clear();
@@ -195,7 +207,10 @@ void TlsRelay::Run() {
 
 void TlsRelay::Accept() {
   FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!client) return;
+  if (!client) {
+    starved_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    return;
+  }
   FileDescriptor target(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sockaddr_in address{.sin_family = AF_INET,
                       .sin_port = htons(static_cast<uint16_t>(options_.target_port)),

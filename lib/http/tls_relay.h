@@ -52,6 +52,7 @@ class TlsRelay {
   const FileDescriptor wake_;  // readable: the relay is to end
   const int port_;
   std::list<Connection> connections_;  // the thread's
+  bool starved_ = false;               // likewise: there was no descriptor for another client
   std::thread thread_;                 // last: it uses the others
 };
 

@@ -64,11 +64,12 @@ std::map<std::string, std::string> Sorted(const LabelMap& labels) {
   return {labels.begin(), labels.end()};
 }
 
-void CheckCount(const std::string& field, const LabelMap& labels, FieldChecks& faults) {
+// Of many too many nothing more is said.
+bool CheckCount(const std::string& field, const LabelMap& labels, FieldChecks& faults) {
   const auto count = static_cast<int64_t>(labels.size());
-  if (count > limits::kLabelsMax) {
-    faults.Add(field, absl::StrCat("must be at most ", limits::kLabelsMax, " (are ", count, ")"));
-  }
+  if (count <= limits::kLabelsMax) return true;
+  faults.Add(field, absl::StrCat("must be at most ", limits::kLabelsMax, " (are ", count, ")"));
+  return false;
 }
 
 absl::Status NotUnderstood(absl::string_view text, absl::string_view why) {
@@ -99,7 +100,7 @@ std::vector<absl::string_view> SplitRequirements(absl::string_view text) {
 }  // namespace
 
 void CheckLabels(const std::string& field, const LabelMap& labels, FieldChecks& faults) {
-  CheckCount(field, labels, faults);
+  if (!CheckCount(field, labels, faults)) return;
   for (const auto& [key, value] : Sorted(labels)) {
     if (!IsKey(key)) faults.Add(field, absl::StrCat("a key ", kKeyRule, " ", Shown(key)));
     if (!IsValue(value)) {
@@ -111,13 +112,15 @@ void CheckLabels(const std::string& field, const LabelMap& labels, FieldChecks& 
 
 void CheckAnnotations(const std::string& field, const LabelMap& annotations, FieldChecks& faults) {
   int64_t bytes = 0;
-  for (const auto& [key, value] : Sorted(annotations)) {
+  for (const auto& [key, value] : annotations) {
     bytes += static_cast<int64_t>(key.size() + value.size());
-    if (!IsKey(key)) faults.Add(field, absl::StrCat("a key ", kKeyRule, " ", Shown(key)));
   }
   if (bytes > limits::kAnnotationBytesMax) {
-    faults.Add(field, absl::StrCat("must be at most ", limits::kAnnotationBytesMax,
-                                   " bytes together (are ", bytes, ")"));
+    return faults.Add(field, absl::StrCat("must be at most ", limits::kAnnotationBytesMax,
+                                          " bytes together (are ", bytes, ")"));
+  }
+  for (const auto& [key, value] : Sorted(annotations)) {
+    if (!IsKey(key)) faults.Add(field, absl::StrCat("a key ", kKeyRule, " ", Shown(key)));
   }
 }
 
@@ -166,6 +169,10 @@ absl::StatusOr<LabelSelector> LabelSelector::Parse(absl::string_view text) {
       requirement.values.emplace_back(trimmed);
     }
     selector.requirements_.push_back(std::move(requirement));
+    // Each is looked at for each job, and others wait.
+    if (std::ssize(selector.requirements_) > kRequirementsMax) {
+      return NotUnderstood(whole, absl::StrCat("is one requirement more than ", kRequirementsMax));
+    }
   }
   return selector;
 }

@@ -31,6 +31,8 @@ class LabelSelector {
  public:
   // Matches everything.
   LabelSelector() = default;
+  static constexpr int kRequirementsMax = 32;
+
   // INVALID_ARGUMENT (reason "INVALID_REQUEST") says what of `text` is not understood. At most
   // limits::kSelectorBytesMax.
   static absl::StatusOr<LabelSelector> Parse(absl::string_view text);

@@ -81,6 +81,10 @@ TEST(LabelSelectorTest, EveryRequirementMustHold) {
 }
 
 TEST(LabelSelectorTest, WhatIsNotUnderstoodIsNamed) {
+  std::string many = "!a";
+  for (int i = 1; i < LabelSelector::kRequirementsMax; ++i) many += ",!a";
+  EXPECT_TRUE(LabelSelector::Parse(many).ok());
+  EXPECT_FALSE(LabelSelector::Parse(many + ",!a").ok());
   for (const char* text : {",", "team=a b", "=x", "team~x", "env in dev", "env in (dev", "!a=b",
                            "team=vision,,env=prod", "a/b/c=d"}) {
     const auto selector = LabelSelector::Parse(text);

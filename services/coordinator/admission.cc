@@ -10,9 +10,9 @@
 namespace muster {
 namespace {
 
-constexpr const char* kNames[kCallKinds] = {"CreateJob",      "WatchJob", "ReadCheckpoint",
-                                            "SaveCheckpoint", "Attach",   "WriteShard",
-                                            "ReadShard"};
+constexpr const char* kNames[kCallKinds] = {
+    "CreateJob", "WatchJob",   "ReadCheckpoint", "SaveCheckpoint",
+    "Attach",    "WriteShard", "ReadShard",      "ReadJobMetrics, ListEvents"};
 
 }  // namespace
 
@@ -29,6 +29,8 @@ Admission::LimitsByKind Admission::DefaultLimits() {
   set(CallKind::kAttach, 2 * limits::kAttachedMembersMax, 4);
   set(CallKind::kUpload, limits::kShardCallsMax, limits::kShardCallsMax / 4);
   set(CallKind::kRestore, limits::kShardCallsMax, limits::kShardCallsMax / 4);
+  // As downloads: a disk serves no more at once.
+  set(CallKind::kQuery, limits::kDownloadCallsMax, limits::kDownloadCallsMax / 4);
   return limits;
 }
 

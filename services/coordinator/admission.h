@@ -24,8 +24,9 @@ enum class CallKind : uint8_t {
   kAttach,    // a member's stream
   kUpload,    // WriteShard
   kRestore,   // ReadShard
+  kQuery,     // ReadJobMetrics, ListEvents: read files and the store
 };
-inline constexpr int kCallKinds = 7;
+inline constexpr int kCallKinds = 8;
 
 // Thread-safe; outlives its tickets.
 class Admission {

@@ -19,6 +19,10 @@
 namespace muster {
 namespace {
 
+// Of jobs in one message of WatchJobs, and one job more: a spec may have a megabyte.
+constexpr int64_t kWatchedBytesMax = 1 << 20;
+constexpr int kWholeJobsMax = 16;  // that have changed, with all of their specs
+
 // Where a page of events ends: at a revision of a job, of which those before come later.
 struct EventCursor {
   uint64_t job = std::numeric_limits<uint64_t>::max();
@@ -82,9 +86,8 @@ struct EventSource {
 absl::StatusOr<std::shared_ptr<JobQueries::AllJobs>> JobQueries::WatchJobs(
     const v1::WatchJobsRequest& request, std::shared_ptr<StreamWaker> waker) {
   auto jobs = std::make_shared<AllJobs>();
-  ASSIGN_OR_RETURN(jobs->selector_, LabelSelector::Parse(request.selector()));
-  jobs->request_ = request;
-  if (request.view() == v1::JOB_VIEW_UNSPECIFIED) jobs->request_.set_view(v1::JOB_VIEW_BASIC);
+  ASSIGN_OR_RETURN(jobs->filter_, JobFilter::Make(request.states(), request.selector()));
+  if (request.view() != v1::JOB_VIEW_UNSPECIFIED) jobs->view_ = request.view();
   jobs->listed_before_ = std::numeric_limits<uint64_t>::max();
   // Before anything is listed: what changes from here on is told, whether or not it was listed.
   jobs->watch_ = watches_->AddForAll(std::move(waker));
@@ -95,24 +98,26 @@ std::optional<v1::WatchJobsResponse> JobQueries::Next(AllJobs& jobs) {
   v1::WatchJobsResponse response;
   std::vector<uint64_t> changed;
   if (jobs.complete_told_) {
-    changed = watches_->TakeChanged(*jobs.watch_, limits::kWatchedJobsMax);
+    const bool is_full = jobs.view_ == v1::JOB_VIEW_FULL;
+    changed =
+        watches_->TakeChanged(*jobs.watch_, is_full ? kWholeJobsMax : limits::kWatchedJobsMax);
     if (changed.empty()) return std::nullopt;
   }
   JobRegistry::Turn turn(registry_);
   auto matches = [&](const JobRegistry::Entry& entry) {
-    const auto& states = jobs.request_.states();
-    const auto state = static_cast<int>(entry.published->state());
-    return (states.empty() || std::ranges::count(states, state) > 0) &&
-           jobs.selector_.Matches(entry.published->spec().labels());
+    return jobs.filter_.Matches(*entry.published);
   };
+  int64_t bytes = 0;
   auto tell = [&](uint64_t number, const JobRegistry::Entry& entry) {
-    *response.add_jobs() = turn.View(entry, jobs.request_.view());
+    v1::Job& job = *response.add_jobs() = turn.View(entry, jobs.view_);
+    bytes += static_cast<int64_t>(job.ByteSizeLong());
     jobs.told_[number] = entry.published->name();
   };
   if (!jobs.complete_told_) {
     const auto& all = turn.jobs();
     auto it = all.lower_bound(jobs.listed_before_);
-    while (it != all.begin() && response.jobs_size() < limits::kWatchedJobsMax) {
+    while (it != all.begin() && response.jobs_size() < limits::kWatchedJobsMax &&
+           bytes < kWatchedBytesMax) {
       --it;
       jobs.listed_before_ = it->first;
       if (matches(*it->second)) tell(it->first, *it->second);

@@ -10,8 +10,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/job/labels.h"
 #include "proto/muster/v1/coordinator.pb.h"
+#include "services/coordinator/job_filter.h"
 #include "services/coordinator/job_registry.h"
 #include "services/coordinator/metric_series.h"
 #include "services/coordinator/watch_hub.h"
@@ -31,8 +31,8 @@ class JobQueries {
    private:
     friend class JobQueries;
     std::shared_ptr<JobsWatch> watch_;
-    v1::WatchJobsRequest request_;
-    LabelSelector selector_;
+    v1::JobView view_ = v1::JOB_VIEW_BASIC;
+    JobFilter filter_;
     uint64_t listed_before_ = 0;  // jobs of lower numbers are still to be listed
     bool complete_told_ = false;
     absl::btree_map<uint64_t, std::string> told_;  // what the watcher knows of, by number

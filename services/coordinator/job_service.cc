@@ -212,6 +212,8 @@ grpc::Status JobService::ListEvents(grpc::ServerContext* context,
                                     v1::ListEventsResponse* response) {
   const auto caller = access_->Check(*context, Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
+  const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
   return Answer(coordinator_->queries().ListEvents(*request), response);
 }
 
@@ -220,6 +222,8 @@ grpc::Status JobService::ReadJobMetrics(grpc::ServerContext* context,
                                         v1::ReadJobMetricsResponse* response) {
   const auto caller = access_->Check(*context, Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
+  const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
   return Answer(coordinator_->queries().ReadJobMetrics(*request), response);
 }
 

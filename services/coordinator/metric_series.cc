@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
 
@@ -114,7 +115,16 @@ absl::Status Check(const SeriesRequest& request) {
   auto invalid = [](std::string message) {
     return WithReason(absl::InvalidArgumentError(std::move(message)), "INVALID_REQUEST");
   };
+  // Each is a curve of its own in the answer.
+  if (request.names.size() > MetricSeries::Names().size()) {
+    return invalid(absl::StrCat("names: ", request.names.size(),
+                                " series are asked for; there are ", MetricSeries::Names().size()));
+  }
   for (const std::string& name : request.names) {
+    if (absl::c_count(request.names, name) > 1) {
+      return invalid(
+          absl::StrCat("names: '", name.substr(0, limits::kNameBytesMax), "' is asked for twice"));
+    }
     if (absl::c_linear_search(MetricSeries::Names(), name)) continue;
     const std::string nearest = NearestName(name, MetricSeries::Names());
     return invalid(absl::StrCat("names: there is no series '", name, "'",

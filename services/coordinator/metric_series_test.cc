@@ -172,6 +172,8 @@ TEST(MetricSeriesTest, AJobThatHasNotBegunHasNoPoints) {
 TEST(MetricSeriesTest, FaultyRequestsAreToldWhatIsWrong) {
   MetricSeries series;
   const std::string path = FreshFile();
+  const absl::Status twice = series.Read(path, {.names = {"loss", "loss"}}).status();
+  EXPECT_EQ(ReasonOf(twice), "INVALID_REQUEST") << "as often as its caller likes, at 400 KB each";
   const absl::Status typo = series.Read(path, {.names = {"los"}}).status();
   EXPECT_EQ(ReasonOf(typo), "INVALID_REQUEST");
   EXPECT_THAT(std::string(typo.message()), HasSubstr("did you mean loss?"));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "lib/job/field_checks.h"
 #include "lib/job/job_validation.h"
 #include "lib/job/labels.h"
 #include "lib/job/resource_name.h"
@@ -23,6 +26,7 @@
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "services/coordinator/initial_values.h"
+#include "services/coordinator/job_filter.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
@@ -203,7 +207,7 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
     faults.push_back({"page_token", "is not from an answer of ListJobs"});
   }
   if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
-  ASSIGN_OR_RETURN(const LabelSelector selector, LabelSelector::Parse(request.selector()));
+  ASSIGN_OR_RETURN(const JobFilter filter, JobFilter::Make(request.states(), request.selector()));
   const int page_size = request.page_size() == 0
                             ? limits::kPageSizeDefault
                             : std::min(request.page_size(), limits::kPageSizeMax);
@@ -212,11 +216,7 @@ absl::StatusOr<v1::ListJobsResponse> UserOperations::ListJobs(const v1::ListJobs
   for (auto it = turn.jobs().rbegin(); it != turn.jobs().rend(); ++it) {
     const JobRegistry::Entry& entry = *it->second;
     if (it->first >= before) continue;
-    if (!request.states().empty() &&
-        std::ranges::count(request.states(), static_cast<int>(entry.published->state())) == 0) {
-      continue;
-    }
-    if (!selector.Matches(entry.published->spec().labels())) continue;
+    if (!filter.Matches(*entry.published)) continue;
     if (response.jobs_size() == page_size) {
       response.set_next_page_token(absl::StrCat(response.jobs().rbegin()->number()));
       break;
@@ -318,7 +318,11 @@ void TakeOver(absl::string_view path, const v1::JobSpec& from, v1::JobSpec& to) 
   if (path == "labels") *to.mutable_labels() = from.labels();
   if (path == "annotations") *to.mutable_annotations() = from.annotations();
   if (path == "checkpoint.keep_last") {
-    to.mutable_checkpoint()->set_keep_last(from.checkpoint().keep_last());
+    v1::CheckpointSpec& checkpoint = *to.mutable_checkpoint();
+    checkpoint.clear_keep_last();  // unset: the default
+    if (from.checkpoint().has_keep_last()) {
+      checkpoint.set_keep_last(from.checkpoint().keep_last());
+    }
   }
 }
 
@@ -330,13 +334,25 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
     faults.push_back({"update_mask",
                       absl::StrCat("required: one or more of ", absl::StrJoin(kUpdatable, ", "))});
   }
+  std::set<std::string> paths;
   for (const std::string& path : request.update_mask().paths()) {
-    if (std::ranges::count(kUpdatable, path) > 0) continue;
+    if (std::ranges::count(kUpdatable, path) > 0) {
+      paths.insert(path);
+      continue;
+    }
+    if (faults.size() >= kUpdatable.size()) break;  // who is so wrong has seen enough
     const std::string shown = absl::CEscape(path.substr(0, limits::kNameBytesMax));
     faults.push_back({"update_mask", absl::StrCat("'", shown, "' cannot be changed; what can is ",
                                                   absl::StrJoin(kUpdatable, ", "))});
   }
   if (!faults.empty()) return FaultsToStatus(faults, "INVALID_REQUEST");
+  // What may be large is looked at before others have to wait.
+  FieldChecks checks;
+  if (paths.contains("labels")) CheckLabels("labels", request.spec().labels(), checks);
+  if (paths.contains("annotations")) {
+    CheckAnnotations("annotations", request.spec().annotations(), checks);
+  }
+  if (auto broken = std::move(checks).Take(); !broken.empty()) return FaultsToStatus(broken);
   v1::Job changed;
   CommitQueue::Ticket stored;
   {
@@ -351,9 +367,8 @@ absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& re
           "JOB_CHANGED");
     }
     v1::JobSpec spec = record.spec();
-    for (const std::string& path : request.update_mask().paths()) {
-      TakeOver(path, request.spec(), spec);
-    }
+    for (const std::string& path : paths) TakeOver(path, request.spec(), spec);
+    FillDefaults(spec);
     if (auto broken = ValidateJobSpec(spec); !broken.empty()) return FaultsToStatus(broken);
     // A job that waits has waited for as long as before.
     const absl::Time queued_since = entry->queued_since;

@@ -241,6 +241,7 @@ TEST_F(UserOperationsTest, WhatMayChangeOfAJobIsChangedAndNothingElse) {
   request.mutable_spec()->mutable_checkpoint()->set_keep_last(5);
   request.mutable_update_mask()->add_paths("priority");
   request.mutable_update_mask()->add_paths("labels");
+  request.mutable_update_mask()->add_paths("labels");
 
   const auto changed = users_.UpdateJob(request);
 
@@ -275,6 +276,16 @@ TEST_F(UserOperationsTest, AnUpdateIsRefusedByTheNameOfWhatCannotBe) {
   EXPECT_TRUE(users_.UpdateJob(request).ok());
   request.set_revision(0);
   EXPECT_EQ(users_.UpdateJob(request)->revision(), 2) << "nothing changes twice";
+  request.mutable_update_mask()->set_paths(0, "checkpoint.keep_last");
+  EXPECT_EQ(users_.UpdateJob(request)->spec().checkpoint().keep_last(), 3) << "the default";
+  request.mutable_update_mask()->set_paths(0, "labels");
+  for (int i = 0; i < 1000; ++i) {
+    (*request.mutable_spec()->mutable_labels())[absl::StrCat("label-", i)] = "%";
+  }
+  const auto too_many = users_.UpdateJob(request);
+  EXPECT_THAT(std::string(too_many.status().message()), HasSubstr("labels: must be at most"));
+  EXPECT_THAT(std::string(too_many.status().message()), Not(HasSubstr("label-")));
+  (*request.mutable_spec()).clear_labels();
   request.set_name("nobody-9");
   EXPECT_EQ(ReasonOf(users_.UpdateJob(request).status()), "JOB_NOT_FOUND");
 }

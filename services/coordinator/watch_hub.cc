@@ -58,6 +58,7 @@ void WatchHub::Wake(absl::Span<const uint64_t> numbers) {
 std::shared_ptr<JobsWatch> WatchHub::AddForAll(std::shared_ptr<StreamWaker> waker) {
   std::shared_ptr<JobsWatch> watch(new JobsWatch(std::move(waker)));
   absl::MutexLock lock(&mu_);
+  std::erase_if(watches_of_all_, [](const auto& other) { return other.expired(); });
   watches_of_all_.push_back(watch);
   return watch;
 }

@@ -1,0 +1,18 @@
+#include "services/coordinator/job_filter.h"
+
+#include "lib/status/status.h"
+
+namespace muster {
+
+absl::StatusOr<JobFilter> JobFilter::Make(const google::protobuf::RepeatedField<int>& states,
+                                          absl::string_view selector) {
+  JobFilter filter;
+  ASSIGN_OR_RETURN(filter.selector_, LabelSelector::Parse(selector));
+  for (const int state : states) {
+    // A state of a later Muster, in which no job of this one is.
+    filter.states_ |= uint64_t{1} << (state >= 0 && state < 63 ? state : 63);
+  }
+  return filter;
+}
+
+}  // namespace muster
