@@ -140,8 +140,9 @@ class LogCall final : public grpc::ServerUnaryReactor {
       absl::MutexLock lock(&mu_);
       LogCall* const call = std::exchange(call_, nullptr);
       if (call == nullptr) return;
+      const grpc::Status status = ToGrpc(answer.status());
       if (answer.ok()) *response_ = *std::move(answer);
-      call->Finish(ToGrpc(answer.status()));
+      call->Finish(status);
     }
 
    private:

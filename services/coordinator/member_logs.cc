@@ -23,19 +23,17 @@ void MemberLogs::Ask(const v1::ReadMemberLogRequest& request, absl::Time now, An
   if (request.has_offset()) question.set_offset(request.offset());
   const auto most = static_cast<int32_t>(limits::kMemberLogBytesMax);
   question.set_bytes_max(request.bytes_max() <= 0 ? most : std::min(request.bytes_max(), most));
-  bool too_many = false;
   {
     absl::MutexLock lock(&mu_);
-    too_many = std::ssize(questions_) >= limits::kMemberLogCallsMax;
-    if (!too_many) {
+    if (std::ssize(questions_) < limits::kMemberLogCallsMax) {
       question.set_request(++last_);
       questions_[last_] = {.member = request.name(),
                            .incarnation = known->second.hello.incarnation(),
                            .asked = now,
-                           .answer = std::move(answer)};
+                           .answer = std::exchange(answer, nullptr)};
     }
   }
-  if (too_many) {
+  if (answer != nullptr) {
     return answer(
         WithReason(absl::ResourceExhaustedError(absl::StrCat(
                        limits::kMemberLogCallsMax, " logs are being read (the limit): try again")),
