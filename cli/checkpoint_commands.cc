@@ -1,4 +1,7 @@
-// muster checkpoint: list, save, get, verify, export.
+// muster checkpoint: list, save, get, verify, delete, diff, export.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,10 +13,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "cli/exit_code.h"
 #include "cli/job_text.h"
 #include "cli/session.h"
+#include "google/protobuf/struct.pb.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/graph/onnx/onnx_import.h"
 #include "lib/job/resource_name.h"
@@ -125,6 +131,112 @@ absl::Status Export(const ExportOptions& options, const Session& session) {
   return absl::OkStatus();
 }
 
+absl::Status Delete(const std::vector<std::string>& names, Session& session) {
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  absl::Status first;
+  for (const std::string& name : names) {
+    const absl::Status deleted = client.DeleteCheckpoint(name);
+    if (deleted.ok()) std::fprintf(stderr, "%s deleted\n", name.c_str());
+    if (!first.ok()) session.Fail(deleted);
+    first.Update(deleted);
+  }
+  return first;
+}
+
+// How far one parameter of two checkpoints is apart.
+struct Distance {
+  double largest = 0;  // of the differences of its elements
+  double norm = 0;     // L2, of all of them
+  double base = 0;     // L2, of the first one's values
+  int64_t differing = 0;
+};
+
+absl::StatusOr<Distance> Compare(const CheckpointReader& a, const CheckpointReader& b,
+                                 const std::string& parameter, int64_t elements) {
+  constexpr int64_t kAtOnce = 1 << 20;
+  Distance distance;
+  std::vector<float> left, right;
+  for (int64_t offset = 0; offset < elements; offset += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, elements - offset);
+    left.resize(count);
+    right.resize(count);
+    RETURN_IF_ERROR(a.Read(parameter, /*slot=*/"", offset, absl::MakeSpan(left)));
+    RETURN_IF_ERROR(b.Read(parameter, /*slot=*/"", offset, absl::MakeSpan(right)));
+    for (int64_t i = 0; i < count; ++i) {
+      const double difference = static_cast<double>(right[i]) - left[i];
+      distance.base += static_cast<double>(left[i]) * left[i];
+      distance.norm += difference * difference;
+      if (difference == 0) continue;  // one that is not a number differs
+      ++distance.differing;
+      if (!(std::abs(difference) <= distance.largest)) distance.largest = std::abs(difference);
+    }
+  }
+  distance.norm = std::sqrt(distance.norm);
+  distance.base = std::sqrt(distance.base);
+  return distance;
+}
+
+absl::Status DiffDirectories(const std::string& left, const std::string& right, Session& session) {
+  ASSIGN_OR_RETURN(const auto a, CheckpointReader::Open(left));
+  ASSIGN_OR_RETURN(const auto b, CheckpointReader::Open(right));
+  const auto first = a->Shapes(), second = b->Shapes();
+  Table table({"PARAMETER", "ELEMENTS", "DIFFERENT", "LARGEST", "RELATIVE"});
+  google::protobuf::Struct report;
+  auto& list = *(*report.mutable_fields())["parameters"].mutable_list_value();
+  std::string names;
+  auto add = [&](const std::string& name) -> auto& {
+    auto& fields = *list.add_values()->mutable_struct_value()->mutable_fields();
+    fields["name"].set_string_value(name);
+    absl::StrAppend(&names, name, "\n");
+    return fields;
+  };
+  auto add_unlike = [&](const std::string& name, const std::string& what) {
+    table.Add({name, what});
+    add(name)["what"].set_string_value(what);
+  };
+  for (const auto& [name, shape] : first) {
+    const auto other = second.find(name);
+    if (other == second.end()) {
+      add_unlike(name, "only in the first");
+      continue;
+    }
+    if (other->second != shape) {
+      add_unlike(name, "another shape");
+      continue;
+    }
+    int64_t elements = 1;
+    for (const int64_t extent : shape) elements *= extent;
+    ASSIGN_OR_RETURN(const Distance distance, Compare(*a, *b, name, elements));
+    if (distance.differing == 0) continue;
+    table.Add({name, absl::StrCat(elements), absl::StrCat(distance.differing),
+               absl::StrFormat("%.3g", distance.largest),
+               absl::StrFormat("%.3g", distance.norm / std::max(distance.base, 1e-300))});
+    auto& fields = add(name);
+    fields["elements"].set_number_value(static_cast<double>(elements));
+    fields["different"].set_number_value(static_cast<double>(distance.differing));
+    fields["largest"].set_number_value(distance.largest);
+    fields["norm"].set_number_value(distance.norm);
+    fields["first_norm"].set_number_value(distance.base);
+  }
+  for (const auto& [name, shape] : second) {
+    if (!first.contains(name)) add_unlike(name, "only in the second");
+  }
+  if (names.empty()) {
+    session.Print(report, absl::StrCat("the same values in ", first.size(), " parameters\n"), "");
+    return absl::OkStatus();
+  }
+  session.Print(report, table.ToString(), names);
+  session.exit_code = kExitJobFailed;  // as diff does
+  return absl::OkStatus();
+}
+
+absl::Status Diff(const std::string& left, const std::string& right, Session& session) {
+  return WithDirectory(left, session, [&](const std::string& a) {
+    return WithDirectory(right, session,
+                         [&](const std::string& b) { return DiffDirectories(a, b, session); });
+  });
+}
+
 }  // namespace
 
 void AddCheckpointCommands(CLI::App& app, Session& session) {
@@ -154,6 +266,19 @@ void AddCheckpointCommands(CLI::App& app, Session& session) {
                                 "muster checkpoint verify ./checkpoint");
   verify->add_option("PATH_OR_NAME", *name, "Folder here, or JOB@STEP")->required();
   verify->callback([name, &session] { session.Fail(Verify(*name, session)); });
+
+  auto names = std::make_shared<std::vector<std::string>>();
+  CLI::App* remove = AddCommand(*checkpoint, "delete", "Forget some; a job's last one stays",
+                                "muster checkpoint delete char-gpt-7@1000 char-gpt-7@2000");
+  remove->add_option("NAME", *names, "JOB@STEP; several may be given")->required();
+  remove->callback([names, &session] { session.Fail(Delete(*names, session)); });
+
+  auto other = std::make_shared<std::string>();
+  CLI::App* diff = AddCommand(*checkpoint, "diff", "Which parameters differ, and how far",
+                              "muster checkpoint diff char-gpt-7@1000 char-gpt-7@2000");
+  diff->add_option("FIRST", *name, "Folder here, or JOB@STEP")->required();
+  diff->add_option("SECOND", *other, "Likewise; exit code 1 where they differ")->required();
+  diff->callback([name, other, &session] { session.Fail(Diff(*name, *other, session)); });
 
   auto options = std::make_shared<ExportOptions>();
   CLI::App* to = AddCommand(*checkpoint, "export", "Write trained weights back as ONNX",

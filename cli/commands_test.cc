@@ -1,9 +1,14 @@
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/completion.h"
 #include "cli/session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -73,12 +78,61 @@ TEST(CommandsTest, ExitCodesAreStable) {
   EXPECT_EQ(ExitOf({"wait", "a-1", "--timeout", "soon", "--server", "127.0.0.1:1"}), 2);
   EXPECT_EQ(ExitOf({"local", "status", "--dir", "/no/such/folder"}), 3);
   EXPECT_EQ(ExitOf({"checkpoint", "verify", "/no/such/folder"}), 3);
+  EXPECT_EQ(ExitOf({"explain", "training.optimizer"}), 0);
+  EXPECT_EQ(ExitOf({"explain", "training.optimiser"}), 3);
+  EXPECT_EQ(ExitOf({"init", "--model", "resnet50"}), 0);
+  EXPECT_EQ(ExitOf({"init", "--model", "resnet49"}), 2);
+  EXPECT_EQ(ExitOf({"init", "/proc/here.yaml"}), 3);
+  EXPECT_EQ(ExitOf({"list", "-o", "jsonpath={.jobs", "--server", "127.0.0.1:1"}), 2);
+  EXPECT_EQ(ExitOf({"list", "--sort", "size", "--server", "127.0.0.1:1"}), 2);
+  EXPECT_EQ(ExitOf({"logs", "--server", "127.0.0.1:1"}), 2);
+  EXPECT_EQ(ExitOf({"update", "a-1", "--server", "127.0.0.1:1"}), 2);
+  EXPECT_EQ(ExitOf({"update", "a-1", "--label", "team", "--server", "127.0.0.1:1"}), 2);
+  EXPECT_EQ(ExitOf({"doctor", "--server", "127.0.0.1:1"}), 1);
+  EXPECT_EQ(ExitOf({"list", "--context", "nobody"}), 3);
 }
 
 TEST(CommandsTest, NobodyAtTheServersAddressIsUnavailable) {
   EXPECT_EQ(ExitOf({"list", "--server", "127.0.0.1:1"}), 7);
   EXPECT_EQ(ExitOf({"watch", "a-1", "--server", "127.0.0.1:1"}), 7);
   EXPECT_EQ(ExitOf({"--server", "127.0.0.1:1", "members"}), 7);
+}
+
+// What bash offers behind these words, in one line.
+std::string Completed(const std::string& words, const std::string& script) {
+  const std::string path = ::testing::TempDir() + "/completion.bash";
+  std::ofstream(path) << script;
+  const std::string command =
+      absl::StrCat("bash -c 'PATH=/usr/bin:/bin; source ", path, "; COMP_WORDS=(", words,
+                   "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _muster; echo ${COMPREPLY[@]}' 2>&1");
+  std::FILE* const pipe = popen(command.c_str(), "r");
+  std::string text;
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) text += static_cast<char>(c);
+  EXPECT_EQ(pclose(pipe), 0) << text;
+  return text;
+}
+
+TEST(CommandsTest, BashCompletesCommandsAndOptions) {
+  Session session;
+  CLI::App app{"", "muster"};
+  BuildCommandLine(app, session);
+  const auto script = CompletionScript(app, "bash");
+  ASSERT_TRUE(script.ok()) << script.status();
+
+  EXPECT_EQ(Completed("muster checkp", *script), "checkpoint\n");
+  EXPECT_EQ(Completed("muster checkpoint de", *script), "delete\n");
+  EXPECT_EQ(Completed("muster --server host:1 list --se", *script), "--selector\n");
+  EXPECT_THAT(Completed("muster top --", *script), HasSubstr("--once"));
+  for (const char* shell : {"zsh", "fish"}) {
+    const auto other = CompletionScript(app, shell);
+    ASSERT_TRUE(other.ok());
+    EXPECT_THAT(*other, HasSubstr("checkpoint"));
+    if (std::system(absl::StrCat("command -v ", shell, " > /dev/null").c_str()) != 0) continue;
+    const std::string path = absl::StrCat(::testing::TempDir(), "/completion.", shell);
+    std::ofstream(path) << *other;
+    EXPECT_EQ(std::system(absl::StrCat(shell, " -n ", path).c_str()), 0) << "its syntax";
+  }
+  EXPECT_FALSE(CompletionScript(app, "tcsh").ok());
 }
 
 }  // namespace

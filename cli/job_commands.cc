@@ -498,7 +498,7 @@ absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& s
                         "JOB_NOT_FINISHED");
     }
     v1::JobSpec& spec = *job.mutable_spec();
-    spec.mutable_checkpoint()->clear_resume_from();
+    if (spec.has_checkpoint()) spec.mutable_checkpoint()->clear_resume_from();
     if (from_checkpoint && !job.checkpoint().empty()) {
       spec.mutable_checkpoint()->set_resume_from(JobIdOf(job.name()));
     }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "cli/contexts.h"
 #include "cli/exit_code.h"
 #include "cli/local_cluster.h"
 #include "lib/fleet/leader.h"
@@ -93,6 +94,14 @@ OutputFormat Session::output() const {
 
 absl::StatusOr<CoordinatorClient> Session::Connect() const {
   std::string address = server;
+  ClientSecurity security{.tls = tls, .token_file = token_file};
+  if (address.empty()) {
+    ASSIGN_OR_RETURN(const Contexts contexts, ReadContexts(ContextsPath()));
+    ASSIGN_OR_RETURN(const Context chosen, FindContext(contexts, context));
+    address = chosen.server;
+    if (security.tls.empty()) security.tls = chosen.tls;
+    if (security.token_file.empty()) security.token_file = chosen.token_file;
+  }
   if (address.empty()) {
     auto local = LocalCluster::Open(DefaultLocalDir());
     if (local.ok() && (*local)->running("coordinator")) {
@@ -100,8 +109,7 @@ absl::StatusOr<CoordinatorClient> Session::Connect() const {
     }
     address = kDefaultServer;
   }
-  ASSIGN_OR_RETURN(const CoordinatorTarget target,
-                   SecureTarget(address, {.tls = tls, .token_file = token_file}));
+  ASSIGN_OR_RETURN(const CoordinatorTarget target, SecureTarget(address, security));
   RETURN_IF_ERROR(FindLeader(target));
   return CoordinatorClient(target);
 }
@@ -165,6 +173,7 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   app.add_option("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")->envname("MUSTER_TLS");
   app.add_option("--token-file", session.token_file, "File; needs --tls")
       ->envname("MUSTER_TOKEN_FILE");
+  app.add_option("--context", session.context, "Coordinator by name")->envname("MUSTER_CONTEXT");
   app.add_option("-o,--output", session.output_name,
                  "table, wide, json, yaml, name or jsonpath={.PATH}")
       ->check(CLI::Validator(OutputFault, ""));
@@ -180,12 +189,13 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   AddBenchCommands(app, session);
   AddChaosCommand(app, session);
   AddRenderCommand(app, session);
+  AddSetupCommands(app, session);
   SetGroup(app, kJobGroup,
            {"run", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
             "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
   SetGroup(app, kLookGroup, {"watch", "events", "logs", "metrics", "top", "model", "bench"});
-  SetGroup(app, kClusterGroup, {"local", "members", "certs", "token", "chaos"});
-  SetGroup(app, kHelpGroup, {"version"});
+  SetGroup(app, kClusterGroup, {"local", "members", "certs", "token", "context", "chaos"});
+  SetGroup(app, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});
 }
 
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words) {

@@ -18,12 +18,14 @@ struct Session {
       server;       // --server or MUSTER_SERVER; "": a running local cluster, else 127.0.0.1:7070
   std::string tls;  // --tls or MUSTER_TLS
   std::string token_file;             // --token-file or MUSTER_TOKEN_FILE
+  std::string context;                // --context or MUSTER_CONTEXT; "": the one in use
   std::string output_name = "table";  // -o
   Interrupt* interrupt = nullptr;     // null in tests
   int exit_code = 0;
 
   OutputFormat output() const;
-  // The errors of SecureTarget() and FindLeader().
+  // What was said on the command line or in the environment, else by a context, else a local
+  // cluster. The errors of SecureTarget(), FindLeader(), ReadContexts() and FindContext().
   absl::StatusOr<CoordinatorClient> Connect() const;
 
   // Data, on stdout: `message` as JSON or YAML, or one of the texts. `wide`: a table with more
@@ -52,6 +54,7 @@ void AddModelCommands(CLI::App& app, Session& session);
 void AddBenchCommands(CLI::App& app, Session& session);
 void AddChaosCommand(CLI::App& app, Session& session);
 void AddRenderCommand(CLI::App& app, Session& session);
+void AddSetupCommands(CLI::App& app, Session& session);
 
 // Adds every command and the options they share. `session` outlives `app`.
 void BuildCommandLine(CLI::App& app, Session& session);

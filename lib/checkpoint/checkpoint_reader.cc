@@ -82,6 +82,14 @@ class FolderReader : public CheckpointReader {
     return absl::OkStatus();
   }
 
+  std::map<std::string, std::vector<int64_t>> Shapes() const override {
+    std::map<std::string, std::vector<int64_t>> shapes;
+    for (const auto& [name, tensor] : values_) {
+      shapes[name].assign(tensor.shape.begin(), tensor.shape.end());
+    }
+    return shapes;
+  }
+
   absl::Status CheckFits(const v1::Graph& graph) const override {
     auto mismatch = [&](absl::string_view parameter, absl::string_view what) {
       return WithReason(

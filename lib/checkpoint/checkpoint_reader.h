@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,9 @@ class CheckpointReader {
 
   virtual const Manifest& manifest() const = 0;
   virtual v1::Checkpoint ToProto(absl::string_view job) const = 0;  // name, sizes, files, directory
+
+  // The shape of every parameter, by name.
+  virtual std::map<std::string, std::vector<int64_t>> Shapes() const = 0;
 
   // Recomputes every file's SHA-256, at one to two gigabytes a second. CANCELLED once `stop`, which
   // may be null, says so.

@@ -1,0 +1,128 @@
+#include "cli/contexts.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "yaml-cpp/yaml.h"
+
+namespace muster::cli {
+namespace {
+
+absl::Status Faulty(const std::string& path, const std::string& what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": ", what, "; mend it, or remove it and use muster context add"));
+}
+
+absl::StatusOr<Context> ParseContext(const YAML::Node& node, const std::string& where,
+                                     const std::string& path) {
+  Context context;
+  if (!node.IsMap()) return Faulty(path, absl::StrCat(where, " is no map"));
+  for (const auto& entry : node) {
+    const auto key = entry.first.as<std::string>();
+    std::string* const field = key == "server"       ? &context.server
+                               : key == "tls"        ? &context.tls
+                               : key == "token_file" ? &context.token_file
+                                                     : nullptr;
+    if (field == nullptr) return Faulty(path, absl::StrCat(where, " has the unknown key ", key));
+    *field = entry.second.as<std::string>();
+  }
+  return context;
+}
+
+}  // namespace
+
+std::string ContextsPath() {
+  const char* config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && *config != '\0') return absl::StrCat(config, "/muster/contexts.yaml");
+  const char* home = std::getenv("HOME");
+  return absl::StrCat(home == nullptr ? "." : home, "/.config/muster/contexts.yaml");
+}
+
+absl::StatusOr<Contexts> ReadContexts(const std::string& path) {
+  Contexts contexts;
+  std::ifstream file(path);
+  if (!file) return contexts;
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  try {
+    const YAML::Node root = YAML::Load(text);
+    if (root.IsNull()) return contexts;
+    if (!root.IsMap()) return Faulty(path, "it is no map");
+    for (const auto& entry : root) {
+      const auto key = entry.first.as<std::string>();
+      if (key == "current") {
+        contexts.current = entry.second.as<std::string>();
+      } else if (key == "contexts") {
+        for (const auto& one : entry.second) {
+          const auto name = one.first.as<std::string>();
+          auto context = ParseContext(one.second, absl::StrCat("context ", name), path);
+          if (!context.ok()) return context.status();
+          contexts.by_name[name] = *context;
+        }
+      } else {
+        return Faulty(path, absl::StrCat("unknown key ", key));
+      }
+    }
+  } catch (const YAML::Exception& error) {
+    return Faulty(path, error.what());
+  }
+  return contexts;
+}
+
+absl::Status WriteContexts(const std::string& path, const Contexts& contexts) {
+  YAML::Emitter yaml;
+  yaml << YAML::BeginMap << YAML::Key << "current" << YAML::Value << contexts.current << YAML::Key
+       << "contexts" << YAML::Value << YAML::BeginMap;
+  for (const auto& [name, context] : contexts.by_name) {
+    yaml << YAML::Key << name << YAML::Value << YAML::BeginMap;
+    auto put = [&yaml](const char* key, const std::string& value) {
+      if (!value.empty()) yaml << YAML::Key << key << YAML::Value << value;
+    };
+    put("server", context.server);
+    put("tls", context.tls);
+    put("token_file", context.token_file);
+    yaml << YAML::EndMap;
+  }
+  yaml << YAML::EndMap << YAML::EndMap;
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (error) return absl::PermissionDeniedError(absl::StrCat(path, ": ", error.message()));
+  const std::string unfinished = absl::StrCat(path, ".", getpid(), ".tmp");
+  const int file = open(unfinished.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+  if (file < 0) return absl::ErrnoToStatus(errno, unfinished);
+  const std::string text = absl::StrCat(yaml.c_str(), "\n");
+  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool closed = close(file) == 0;
+  if (!written || !closed || rename(unfinished.c_str(), path.c_str()) != 0) {
+    const absl::Status failed = absl::ErrnoToStatus(errno, path);
+    unlink(unfinished.c_str());
+    return failed;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Context> FindContext(const Contexts& contexts, const std::string& name) {
+  const std::string& wanted = name.empty() ? contexts.current : name;
+  if (wanted.empty()) return Context();
+  const auto found = contexts.by_name.find(wanted);
+  if (found != contexts.by_name.end()) return found->second;
+  std::set<std::string> known;
+  for (const auto& [one, context] : contexts.by_name) known.insert(one);
+  return absl::NotFoundError(absl::StrCat(
+      "no context '", wanted, "'; ",
+      known.empty() ? "there are none: muster context add NAME --server HOST:PORT makes one"
+                    : absl::StrCat("there are ", absl::StrJoin(known, ", "))));
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,301 @@
+// What commands print, against a coordinator that answers the same whatever it is asked.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "cli/session.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
+#include "proto/muster/v1/checkpoint.grpc.pb.h"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
+
+namespace muster::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::Job Trained() {
+  v1::Job job;
+  job.set_name("jobs/line-1");
+  job.set_number(1);
+  job.set_state(v1::RUNNING);
+  job.set_reason("STARTED");
+  job.set_revision(4);
+  job.mutable_create_time()->set_seconds(absl::ToUnixSeconds(absl::Now()) - 3600 * 5);
+  job.mutable_start_time()->set_seconds(1'800'000'000);
+  job.mutable_spec()->set_name("line");
+  (*job.mutable_spec()->mutable_labels())["team"] = "vision";
+  job.add_workers("worker-0");
+  job.add_ps("ps-0");
+  job.mutable_progress()->set_step(120);
+  job.mutable_progress()->set_total_steps(200);
+  job.mutable_progress()->set_loss(0.25);
+  return job;
+}
+
+v1::Job Waiting() {
+  v1::Job job = Trained();
+  job.set_name("jobs/line-2");
+  job.set_number(2);
+  job.set_state(v1::QUEUED);
+  job.clear_progress();
+  job.mutable_spec()->clear_labels();
+  job.mutable_waiting()->set_reason("WAITS_FOR_WORKERS");
+  job.mutable_waiting()->set_message("needs 1 worker, 0 free of the 1 attached");
+  job.mutable_waiting()->set_position(1);
+  job.mutable_waiting()->set_queue_length(1);
+  return job;
+}
+
+grpc::Status NotFound(const std::string& name) {
+  return ToGrpc(
+      WithReason(absl::NotFoundError(absl::StrCat("no job '", name, "'")), "JOB_NOT_FOUND"));
+}
+
+class FakeJobs final : public v1::JobService::Service {
+ public:
+  grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                      v1::Job* job) override {
+    *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
+    return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
+  }
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* list) override {
+    selector = request->selector();
+    *list->add_jobs() = Waiting();
+    *list->add_jobs() = Trained();
+    return grpc::Status::OK;
+  }
+  grpc::Status UpdateJob(grpc::ServerContext*, const v1::UpdateJobRequest* request,
+                         v1::Job* job) override {
+    update = *request;
+    *job = Trained();
+    return grpc::Status::OK;
+  }
+  grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest* request,
+                         v1::Job* job) override {
+    created = request->spec();
+    *job = Waiting();
+    return grpc::Status::OK;
+  }
+  grpc::Status ListEvents(grpc::ServerContext*, const v1::ListEventsRequest*,
+                          v1::ListEventsResponse* list) override {
+    for (int i = 1; i >= 0; --i) {
+      v1::JobEvent& event = *list->add_events();
+      event.set_job("line-1");
+      event.set_revision(i + 1);
+      event.mutable_time()->set_seconds(1'800'000'000 + i);
+      event.set_state(i == 0 ? v1::QUEUED : v1::RUNNING);
+      event.set_reason(i == 0 ? "SUBMITTED" : "STARTED");
+      event.set_message(i == 0 ? "waits for members" : "steps 0 to 200");
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status ReadJobMetrics(grpc::ServerContext*, const v1::ReadJobMetricsRequest* request,
+                              v1::ReadJobMetricsResponse* metrics) override {
+    v1::MetricSeries loss, evaluation;
+    loss.set_name("loss");
+    evaluation.set_name("evaluation_loss");
+    for (int64_t step = 0; step < 4; ++step) {
+      if (step < request->first_step()) continue;
+      loss.add_steps(step);
+      loss.add_values(4 - static_cast<double>(step));
+    }
+    if (request->first_step() <= 2) {
+      evaluation.add_steps(2);
+      evaluation.add_values(2.5);
+    }
+    *metrics->add_series() = loss;
+    *metrics->add_series() = evaluation;
+    metrics->set_steps(4);
+    return grpc::Status::OK;
+  }
+  grpc::Status ReadJobTiming(grpc::ServerContext*, const v1::ReadJobTimingRequest*,
+                             v1::ReadJobTimingResponse* response) override {
+    v1::MemberTiming& member = *response->add_members();
+    member.set_member("worker-0");
+    v1::StepTiming& timing = *member.mutable_timing();
+    timing.set_steps(10);
+    timing.set_samples(80);
+    timing.set_step_seconds(1);
+    timing.set_compute_seconds(0.9);
+    timing.set_wait_seconds(0.1);
+    return grpc::Status::OK;
+  }
+
+  std::string selector;
+  v1::UpdateJobRequest update;
+  v1::JobSpec created;
+};
+
+class FakeFleet final : public v1::FleetService::Service {
+ public:
+  grpc::Status ReadMemberLog(grpc::ServerContext*, const v1::ReadMemberLogRequest* request,
+                             v1::ReadMemberLogResponse* log) override {
+    log->set_text(absl::StrCat("one\ntwo\n", request->name(), " three\n"));
+    log->set_next_offset(23);
+    return grpc::Status::OK;
+  }
+};
+
+class FakeCheckpoints final : public v1::CheckpointService::Service {
+ public:
+  grpc::Status DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
+                                google::protobuf::Empty*) override {
+    if (request->name() == "line-1@2") return grpc::Status::OK;
+    return ToGrpc(WithReason(absl::FailedPreconditionError("is the last"), "CHECKPOINT_NEEDED"));
+  }
+};
+
+class GoldenCommandsTest : public ::testing::Test {
+ protected:
+  GoldenCommandsTest() {
+    setenv("LC_ALL", "C", 1);
+    setenv("XDG_CONFIG_HOME", absl::StrCat(::testing::TempDir(), "/config-", getpid()).c_str(), 1);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&jobs_);
+    builder.RegisterService(&fleet_);
+    builder.RegisterService(&checkpoints_);
+    server_ = builder.BuildAndStart();
+  }
+
+  // What `muster words...` prints, and its exit code behind it where that is not 0.
+  std::string Run(std::vector<std::string> words) {
+    words.insert(words.begin(), {"muster", "--server", absl::StrCat("127.0.0.1:", port_)});
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    Session session;
+    ::testing::internal::CaptureStdout();
+    const int code = RunCommandLine(static_cast<int>(argv.size()), argv.data(), session);
+    std::string text = ::testing::internal::GetCapturedStdout();
+    if (code != 0) absl::StrAppend(&text, "exit ", code, "\n");
+    return text;
+  }
+
+  FakeJobs jobs_;
+  FakeFleet fleet_;
+  FakeCheckpoints checkpoints_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(GoldenCommandsTest, List) {
+  EXPECT_EQ(Run({"list"}),
+            "NAME    STATE    STEP     LOSS  WORKERS  PS   AGE\n"
+            "line-2  QUEUED   0        -     0/1      0/1  5h\n"
+            "line-1  RUNNING  120/200  0.25  1/1      1/1  5h\n");
+  EXPECT_EQ(Run({"list", "--sort", "name", "-l", "team=vision", "-o", "wide"}),
+            "NAME    STATE    STEP     LOSS  WORKERS  PS   AGE  PRIORITY  LABELS       CHECKPOINT  "
+            "WHY\n"
+            "line-1  RUNNING  120/200  0.25  1/1      1/1  5h   0         team=vision  -           "
+            "STARTED\n"
+            "line-2  QUEUED   0        -     0/1      0/1  5h   0         -            -           "
+            "needs 1 worker, 0 free of the 1 attached (1 of 1 in the queue)\n");
+  EXPECT_EQ(jobs_.selector, "team=vision");
+  EXPECT_EQ(Run({"list", "-o", "name"}), "line-2\nline-1\n");
+  EXPECT_EQ(Run({"list", "-o", "jsonpath={.jobs[*].state}"}), "QUEUED RUNNING\n");
+}
+
+TEST_F(GoldenCommandsTest, SeveralJobsInOneCommand) {
+  EXPECT_EQ(Run({"get", "line-1", "line-2", "-o", "name"}), "line-1\nline-2\n");
+  EXPECT_EQ(Run({"get", "line-9", "line-1", "-o", "name"}), "line-1\nexit 3\n")
+      << "what went well is printed, what did not decides how it ends";
+}
+
+TEST_F(GoldenCommandsTest, Events) {
+  EXPECT_EQ(Run({"events"}),
+            "TIME                     JOB     STATE    REASON     MESSAGE\n"
+            "2027-01-15 08:00:00 UTC  line-1  QUEUED   SUBMITTED  waits for members\n"
+            "2027-01-15 08:00:01 UTC  line-1  RUNNING  STARTED    steps 0 to 200\n")
+      << "by time";
+  EXPECT_EQ(Run({"events", "line-1", "--limit", "1", "-o", "yaml"}),
+            "events:\n"
+            "  - revision: 2\n"
+            "    time: 2027-01-15T08:00:01Z\n"
+            "    state: RUNNING\n"
+            "    reason: STARTED\n"
+            "    message: steps 0 to 200\n"
+            "    job: line-1\n");
+}
+
+TEST_F(GoldenCommandsTest, Logs) {
+  EXPECT_EQ(Run({"logs", "--member", "worker-0", "--lines", "2"}), "two\nworker-0 three\n");
+  EXPECT_EQ(Run({"logs", "line-1", "--lines", "1"}),
+            "ps-0 | ps-0 three\nworker-0 | worker-0 three\n");
+  EXPECT_EQ(Run({"logs", "line-1", "--member", "worker-7"}), "exit 3\n");
+}
+
+TEST_F(GoldenCommandsTest, Metrics) {
+  EXPECT_EQ(Run({"metrics", "line-1", "--csv"}),
+            "step,loss,evaluation_loss\n0,4,\n1,3,\n2,2,2.5\n3,1,\n");
+  const std::string text = Run({"metrics", "line-1"});
+  EXPECT_THAT(text, HasSubstr("       4 |****"));
+  EXPECT_THAT(text, HasSubstr("SERIES           FIRST  LAST  LEAST  GREATEST  LAST STEP\n"
+                              "loss             4      1     1      4         3\n"
+                              "evaluation_loss  2.5    2.5   2.5    2.5       2\n"));
+  const std::string folder = ::testing::TempDir() + "/runs";
+  EXPECT_EQ(Run({"metrics", "line-1", "--tensorboard", folder}),
+            folder + "/events.out.tfevents.1800000000.line-1\n");
+}
+
+TEST_F(GoldenCommandsTest, Top) {
+  EXPECT_EQ(
+      Run({"top", "line-1", "--once"}),
+      "WORKER    STEPS  STEP ms  DATA  COMPUTE  WAIT  SENT  RECEIVED  SAMPLES/S\n"
+      "worker-0  10     100.0    0.0   90.0     10.0  0 B   0 B       80\n"
+      "compute-bound: worker-0 computes 90 % of a step (0.0 data + 90.0 compute + 10.0 wait = "
+      "100.0 ms a step). More workers, a faster device or a lower precision help\n");
+}
+
+TEST_F(GoldenCommandsTest, Update) {
+  EXPECT_EQ(Run({"update", "line-1", "--priority", "5", "--label", "team-", "--label", "tier=1",
+                 "-o", "name"}),
+            "line-1\n");
+  EXPECT_EQ(jobs_.update.name(), "jobs/line-1");
+  EXPECT_EQ(jobs_.update.spec().priority(), 5);
+  EXPECT_EQ(jobs_.update.revision(), 4) << "of the labels that were edited";
+  EXPECT_THAT(jobs_.update.update_mask().paths(), ::testing::ElementsAre("priority", "labels"));
+  ASSERT_EQ(jobs_.update.spec().labels().size(), 1);
+  EXPECT_EQ(jobs_.update.spec().labels().at("tier"), "1");
+}
+
+TEST_F(GoldenCommandsTest, CloneAndRetry) {
+  EXPECT_EQ(Run({"clone", "line-1", "--set", "priority=3", "-o", "name"}), "line-2\n");
+  EXPECT_EQ(jobs_.created.name(), "line");
+  EXPECT_EQ(jobs_.created.priority(), 3);
+  EXPECT_EQ(Run({"clone", "line-1", "--print"}), "name: line\nlabels:\n  team: vision\n");
+  EXPECT_EQ(Run({"retry", "line-1"}), "exit 6\n") << "it runs yet";
+}
+
+TEST_F(GoldenCommandsTest, CheckpointDelete) {
+  EXPECT_EQ(Run({"checkpoint", "delete", "line-1@2"}), "");
+  EXPECT_EQ(Run({"checkpoint", "delete", "line-1@4"}), "exit 6\n");
+}
+
+TEST_F(GoldenCommandsTest, AContextIsUsedUnlessAServerIsNamed) {
+  EXPECT_EQ(Run({"context", "add", "here"}), "here is in use\n");
+  EXPECT_EQ(absl::StrReplaceAll(Run({"context", "list"}), {{absl::StrCat(port_), "PORT"}}),
+            "   NAME  SERVER           TLS  TOKEN FILE\n*  here  127.0.0.1:PORT  -    -\n");
+  Session session;
+  session.context = "here";
+  EXPECT_TRUE(session.Connect().ok());
+  std::string name = "muster", list = "list", output = "-o", ids = "name";
+  char* argv[] = {name.data(), list.data(), output.data(), ids.data()};
+  Session by_context;
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(RunCommandLine(4, argv, by_context), 0);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "line-2\nline-1\n");
+}
+
+}  // namespace
+}  // namespace muster::cli
