@@ -101,7 +101,7 @@ v1::ServerInfo Coordinator::Describe() const {
   *info.mutable_start_time() = ToProto(start_);
   *info.mutable_server_time() = ToProto(now);
   *info.mutable_uptime() = ToProto(now - start_);
-  info.set_store("sqlite");
+  info.set_store(options_.store_kind);
   info.set_state_dir(options_.state_dir);
   info.set_data_visible(options_.data_visible);
   info.set_metrics_url(options_.metrics->url());

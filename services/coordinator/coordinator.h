@@ -52,6 +52,8 @@ class Coordinator {
     std::unique_ptr<Store> store = nullptr;
     // What of it lies on this disk, for the metric of its size; "": in the state folder.
     std::string store_file = "";
+    // What ServerInfo says of it.
+    std::string store_kind = "sqlite";
     // Neither jumps nor runs backwards.
     std::function<absl::Time()> clock = [clock = std::make_shared<FleetClock>()] {
       return clock->Now();

@@ -244,14 +244,16 @@ int Main() {
     LOG(ERROR) << store.status();
     return ExitCodeOf(store.status());
   }
-  auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
-                                        .data_visible = absl::GetFlag(FLAGS_data_visible),
-                                        .paths = *paths,
-                                        .lease = absl::GetFlag(FLAGS_lease),
-                                        .retention = retention,
-                                        .metrics = &metrics,
-                                        .store = *std::move(store),
-                                        .store_file = (*choice)->file()});
+  auto coordinator =
+      Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
+                         .data_visible = absl::GetFlag(FLAGS_data_visible),
+                         .paths = *paths,
+                         .lease = absl::GetFlag(FLAGS_lease),
+                         .retention = retention,
+                         .metrics = &metrics,
+                         .store = *std::move(store),
+                         .store_file = (*choice)->file(),
+                         .store_kind = (*choice)->takes_turns() ? "etcd" : "sqlite"});
   if (!coordinator.ok()) {
     LOG(ERROR) << coordinator.status();
     return ExitCodeOf(coordinator.status());
