@@ -412,7 +412,7 @@ absl::Status CoordinatorClient::KeepReading(
       registration.emplace(*options.interrupt, [&context] { context.TryCancel(); });
     }
     const std::stop_callback on_stop(options.stop, [&context] { context.TryCancel(); });
-    const std::string tried = target_.address();
+    const std::string& tried = target_.address();
     const Reading reading = read(context);
     if (reading.answered) {
       answered = true;

@@ -153,7 +153,7 @@ class FleetClient::Session {
     hello.set_cluster(cluster_);
     hello.set_ordinal(ordinal_);
     hello.set_term(term_);
-    const std::string address = options_.coordinator.address();
+    const std::string& address = options_.coordinator.address();
     const auto stub = v1::FleetService::NewStub(DialCoordinator(options_.coordinator));
     std::unique_ptr<Stream> stream = stub->Attach(&context);
     std::thread reader([&] { Read(*stream); });

@@ -15,7 +15,7 @@ absl::Status FindLeader(const CoordinatorTarget& target, absl::Duration each_max
   if (target.addresses().size() == 1) return absl::OkStatus();
   std::string last;
   for (size_t asked = 0; asked < target.addresses().size(); ++asked) {
-    const std::string address = target.address();
+    const std::string& address = target.address();
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + each_max));
     grpc::health::v1::HealthCheckResponse response;
