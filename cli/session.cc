@@ -92,7 +92,7 @@ OutputFormat Session::output() const {
   return OutputFormat::kTable;
 }
 
-absl::StatusOr<CoordinatorClient> Session::Connect() const {
+absl::StatusOr<CoordinatorTarget> Session::Target() const {
   std::string address = server;
   ClientSecurity security{.tls = tls, .token_file = token_file};
   if (address.empty()) {
@@ -105,11 +105,15 @@ absl::StatusOr<CoordinatorClient> Session::Connect() const {
   if (address.empty()) {
     auto local = LocalCluster::Open(DefaultLocalDir());
     if (local.ok() && (*local)->running("coordinator")) {
-      return CoordinatorClient((*local)->address());
+      return CoordinatorTarget((*local)->address());
     }
     address = kDefaultServer;
   }
-  ASSIGN_OR_RETURN(const CoordinatorTarget target, SecureTarget(address, security));
+  return SecureTarget(address, security);
+}
+
+absl::StatusOr<CoordinatorClient> Session::Connect() const {
+  ASSIGN_OR_RETURN(const CoordinatorTarget target, Target());
   RETURN_IF_ERROR(FindLeader(target));
   return CoordinatorClient(target);
 }
@@ -185,6 +189,7 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   AddCheckpointCommands(app, session);
   AddFleetCommands(app, session);
   AddAccessCommands(app, session);
+  AddAdminCommands(app, session);
   AddModelCommands(app, session);
   AddBenchCommands(app, session);
   AddChaosCommand(app, session);
@@ -194,7 +199,7 @@ void BuildCommandLine(CLI::App& app, Session& session) {
            {"run", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
             "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
   SetGroup(app, kLookGroup, {"watch", "events", "logs", "metrics", "top", "model", "bench"});
-  SetGroup(app, kClusterGroup, {"local", "members", "certs", "token", "context", "chaos"});
+  SetGroup(app, kClusterGroup, {"local", "members", "certs", "token", "admin", "context", "chaos"});
   SetGroup(app, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});
 }
 

@@ -10,6 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "google/protobuf/message.h"
+#include "lib/fleet/channel.h"
 
 namespace muster::cli {
 
@@ -27,6 +28,8 @@ struct Session {
   // What was said on the command line or in the environment, else by a context, else a local
   // cluster. The errors of SecureTarget(), FindLeader(), ReadContexts() and FindContext().
   absl::StatusOr<CoordinatorClient> Connect() const;
+  // Where Connect() goes. The errors of SecureTarget().
+  absl::StatusOr<CoordinatorTarget> Target() const;
 
   // Data, on stdout: `message` as JSON or YAML, or one of the texts. `wide`: a table with more
   // columns; "": there is none.
@@ -49,6 +52,7 @@ void AddJobCommands(CLI::App& app, Session& session);
 void AddCheckpointCommands(CLI::App& app, Session& session);
 void AddFleetCommands(CLI::App& app, Session& session);
 void AddLookCommands(CLI::App& app, Session& session);
+void AddAdminCommands(CLI::App& app, Session& session);
 void AddAccessCommands(CLI::App& app, Session& session);
 void AddModelCommands(CLI::App& app, Session& session);
 void AddBenchCommands(CLI::App& app, Session& session);

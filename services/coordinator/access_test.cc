@@ -24,6 +24,7 @@
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.grpc.pb.h"
+#include "proto/muster/v1/admin.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/coordinator_process.h"
@@ -66,13 +67,14 @@ const std::map<std::string, std::string> kNeeds = {
     {"AccessService.CreateToken", "admin"},
     {"AccessService.ListTokens", "admin"},
     {"AccessService.RevokeToken", "admin"},
+    {"AdminService.Backup", "admin"},
 };
 
 std::vector<const google::protobuf::ServiceDescriptor*> Services() {
   std::vector<const google::protobuf::ServiceDescriptor*> services;
-  for (const auto* file :
-       {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
-        v1::AccessToken::descriptor()->file(), v1::JobSpec::descriptor()->file()}) {
+  for (const auto* file : {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
+                           v1::AccessToken::descriptor()->file(), v1::JobSpec::descriptor()->file(),
+                           v1::BackupRequest::descriptor()->file()}) {
     for (int i = 0; i < file->service_count(); ++i) services.push_back(file->service(i));
   }
   return services;

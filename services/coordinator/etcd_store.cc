@@ -34,6 +34,7 @@ constexpr char kCluster[] = "meta/cluster";
 constexpr char kTerm[] = "meta/term";
 constexpr char kJobs[] = "meta/jobs";
 constexpr char kFolder[] = "meta/folder";
+constexpr char kRestoring[] = "meta/restoring";
 constexpr char kParts[] = "part/";
 
 std::string Digits(uint64_t number) { return absl::StrFormat("%020d", number); }
@@ -146,6 +147,7 @@ absl::StatusOr<std::unique_ptr<Store>> EtcdStore::Open(Options options) {
   CHECK(options.client != nullptr);
   std::unique_ptr<EtcdStore> store(new EtcdStore(std::move(options)));
   RETURN_IF_ERROR(store->Lead());
+  if (store->options_.give_up) RETURN_IF_ERROR(store->GiveUp());
   RETURN_IF_ERROR(store->LoadSeats());
   RETURN_IF_ERROR(store->SweepParts());
   return store;
@@ -177,6 +179,11 @@ absl::Status EtcdStore::Lead() {
                             kSchemaVersion, ": run the Muster that wrote it, or a newer one")),
                         "STORE_TOO_NEW");
     }
+  }
+  if (meta.contains(kRestoring) && !options_.give_up) {
+    return WithReason(absl::DataLossError("a restore of a backup into this store has not ended: do "
+                                          "it again, with --force"),
+                      "STORE_CORRUPT");
   }
   const std::string& folder = meta[kFolder];
   if (!options_.folder.empty() && !folder.empty() && folder != options_.folder &&
@@ -251,6 +258,17 @@ absl::Status EtcdStore::Lead() {
   if (is_new) LOG(INFO) << "new store in etcd, " << options_.prefix;
   lease_->Keep(options_.lost);
   return absl::OkStatus();
+}
+
+absl::Status EtcdStore::GiveUp() {
+  absl::MutexLock lock(&mu_);
+  Writing all(this);
+  for (const char* kind : {"job/", "origin/", "graph/", "plan/", "event/", "checkpoint/",
+                           "request/", "seat/", "token/", kParts}) {
+    all.DeleteAllUnder(kind);
+  }
+  all.Delete(kRestoring);
+  return Write(all);
 }
 
 absl::Status EtcdStore::LoadSeats() {
@@ -494,36 +512,43 @@ absl::Status EtcdStore::DeleteToken(const std::string& id) {
 
 // ---------------------------------------------------------------- reading
 
-absl::StatusOr<std::string> EtcdStore::Whole(const std::string& name,
-                                             absl::string_view stored) const {
+absl::StatusOr<std::string> EtcdStore::Whole(const std::string& name, absl::string_view stored,
+                                             int64_t revision) const {
   if (absl::ConsumePrefix(&stored, "v")) return std::string(stored);
   const auto parts = ReadParts(stored);
   if (!parts) return Corrupt(name, "is neither a value nor parts of one");
   std::string whole;
   for (int64_t part = 0; part < parts->count; ++part) {
     const std::string part_name = PartName(name, parts->writing, part);
-    ASSIGN_OR_RETURN(const auto found, options_.client->Range(One(Key(part_name)), kReadMax));
+    etcd::RangeRequest request = One(Key(part_name));
+    request.set_revision(revision);
+    ASSIGN_OR_RETURN(const auto found, options_.client->Range(request, kReadMax));
     if (found.kvs().empty()) return Corrupt(part_name, "is missing");
     whole += found.kvs(0).value();
   }
   return whole;
 }
 
-absl::StatusOr<std::optional<std::string>> EtcdStore::Read(const std::string& name) const {
-  ASSIGN_OR_RETURN(const auto found, options_.client->Range(One(Key(name)), kReadMax));
+absl::StatusOr<std::optional<std::string>> EtcdStore::Read(const std::string& name,
+                                                           int64_t revision) const {
+  etcd::RangeRequest request = One(Key(name));
+  request.set_revision(revision);
+  ASSIGN_OR_RETURN(const auto found, options_.client->Range(request, kReadMax));
   if (found.kvs().empty()) return std::nullopt;
-  return Whole(name, found.kvs(0).value());
+  return Whole(name, found.kvs(0).value(), revision);
 }
 
-absl::StatusOr<EtcdStore::Values> EtcdStore::ReadAll(const std::string& prefix) const {
+absl::StatusOr<EtcdStore::Values> EtcdStore::ReadAll(const std::string& prefix,
+                                                     int64_t revision) const {
   Values values;
   etcd::RangeRequest request = AllUnder(Key(prefix));
   request.set_limit(kPage);
+  request.set_revision(revision);
   while (true) {
     ASSIGN_OR_RETURN(const etcd::RangeResponse page, options_.client->Range(request, kReadMax));
     for (const etcd::KeyValue& pair : page.kvs()) {
       const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
-      absl::StatusOr<std::string> whole = Whole(name, pair.value());
+      absl::StatusOr<std::string> whole = Whole(name, pair.value(), revision);
       // What is damaged does not parse, and whoever asked knows what that means for it.
       if (absl::IsDataLoss(whole.status())) whole = std::string("\xff");
       RETURN_IF_ERROR(whole.status());
@@ -531,7 +556,7 @@ absl::StatusOr<EtcdStore::Values> EtcdStore::ReadAll(const std::string& prefix) 
     }
     if (!page.more() || page.kvs().empty()) return values;
     request.set_key(absl::StrCat(page.kvs().rbegin()->key(), absl::string_view("\0", 1)));
-    request.set_revision(page.header().revision());
+    if (revision == 0) request.set_revision(revision = page.header().revision());
   }
 }
 
@@ -655,6 +680,133 @@ absl::StatusOr<std::vector<Store::Token>> EtcdStore::Tokens() const {
     ASSIGN_OR_RETURN(token.record, Parsed<v1::AccessToken>(name, stored.record()));
   }
   return tokens;
+}
+
+// ---------------------------------------------------------------- backups
+
+// Everything is read as it was at the revision of the first answer.
+absl::Status EtcdStore::Export(
+    const std::function<absl::Status(const v1::BackupRecord&)>& take) const {
+  ASSIGN_OR_RETURN(const etcd::RangeResponse now,
+                   options_.client->Range(One(Key(kJobs)), kReadMax));
+  const int64_t revision = now.header().revision();
+  v1::BackupRecord first;
+  v1::BackupHeader& header = *first.mutable_header();
+  header.set_cluster(cluster_);
+  header.set_term(term_);
+  if (now.kvs().empty()) return Corrupt(kJobs, "is missing");
+  ASSIGN_OR_RETURN(const uint64_t jobs,
+                   NumberIn(kJobs, absl::StripPrefix(now.kvs(0).value(), "v")));
+  header.set_jobs(jobs);
+  RETURN_IF_ERROR(take(first));
+  ASSIGN_OR_RETURN(const Values records, ReadAll("job/", revision));
+  for (const auto& [digits, bytes] : records) {
+    v1::BackupRecord record;
+    v1::BackupJob& job = *record.mutable_job();
+    ASSIGN_OR_RETURN(const uint64_t number, NumberIn(digits, digits));
+    job.set_number(number);
+    job.set_record(bytes);
+    ASSIGN_OR_RETURN(const auto origin, Read(NameOf("origin", number), revision));
+    ASSIGN_OR_RETURN(const auto graph, Read(NameOf("graph", number), revision));
+    ASSIGN_OR_RETURN(const auto plan, Read(NameOf("plan", number), revision));
+    ASSIGN_OR_RETURN(*job.mutable_origin(),
+                     Parsed<v1::StoredOrigin>("origin", origin.value_or("")));
+    job.set_graph(graph.value_or(""));
+    job.set_plan(plan.value_or(""));
+    if (!job.origin().request_id().empty()) {
+      const std::string name = absl::StrCat("request/", job.origin().request_id());
+      ASSIGN_OR_RETURN(const auto stored, Read(name, revision));
+      ASSIGN_OR_RETURN(const auto request, Parsed<v1::StoredRequest>(name, stored.value_or("")));
+      job.set_fingerprint(request.fingerprint());
+    }
+    ASSIGN_OR_RETURN(const Values events, ReadAll(NameOf("event", number) + "/", revision));
+    uint64_t dropped = 0;
+    std::vector<v1::StoredEvents> groups;
+    for (const auto& [name, group] : events) {
+      ASSIGN_OR_RETURN(groups.emplace_back(), Parsed<v1::StoredEvents>(name, group));
+      dropped = std::max(dropped, groups.back().dropped());
+    }
+    for (const v1::StoredEvents& group : groups) {
+      for (const std::string& event_bytes : group.events()) {
+        ASSIGN_OR_RETURN(const auto event, Parsed<v1::JobEvent>("event", event_bytes));
+        if (event.revision() > dropped) job.add_events(event_bytes);
+      }
+    }
+    ASSIGN_OR_RETURN(const Values checkpoints,
+                     ReadAll(NameOf("checkpoint", number) + "/", revision));
+    for (const auto& [step, checkpoint] : checkpoints) job.add_checkpoints(checkpoint);
+    RETURN_IF_ERROR(take(record));
+  }
+  ASSIGN_OR_RETURN(const Values tokens, ReadAll("token/", revision));
+  for (const auto& [id, bytes] : tokens) {
+    v1::BackupRecord record;
+    ASSIGN_OR_RETURN(*record.mutable_token(), Parsed<v1::StoredToken>(id, bytes));
+    RETURN_IF_ERROR(take(record));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
+  Writing writing(this);
+  const uint64_t number = job.number();
+  writing.Put(NameOf("job", number), job.record());
+  writing.Put(NameOf("origin", number), job.origin().SerializeAsString());
+  writing.Put(NameOf("graph", number), job.graph());
+  if (!job.plan().empty()) writing.Put(NameOf("plan", number), job.plan());
+  if (!job.events().empty()) {
+    v1::StoredEvents events;
+    *events.mutable_events() = job.events();
+    ASSIGN_OR_RETURN(const auto last, Parsed<v1::JobEvent>("event", *job.events().rbegin()));
+    writing.Put(NameOf("event", number, last.revision()), events.SerializeAsString());
+  }
+  for (const std::string& bytes : job.checkpoints()) {
+    ASSIGN_OR_RETURN(const auto checkpoint, Parsed<v1::Checkpoint>("checkpoint", bytes));
+    writing.Put(NameOf("checkpoint", number, checkpoint.step()), bytes);
+  }
+  if (!job.origin().request_id().empty()) {
+    ASSIGN_OR_RETURN(const auto record, Parsed<v1::Job>("job", job.record()));
+    v1::StoredRequest request;
+    request.set_fingerprint(job.fingerprint());
+    request.set_job(JobIdOf(record.name()));
+    writing.Put(absl::StrCat("request/", job.origin().request_id()), request.SerializeAsString());
+  }
+  return Write(writing);
+}
+
+// In many transactions: a mark says until the last one that it has not ended.
+absl::Status EtcdStore::Import(
+    const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
+    uint64_t numbers_used) {
+  absl::MutexLock lock(&mu_);
+  for (const char* kind : {"job/", "token/"}) {
+    ASSIGN_OR_RETURN(const Values kept, ReadAll(kind));
+    if (!kept.empty()) return StoreNotEmpty();
+  }
+  Writing begin(this);
+  begin.Put(kRestoring, "");
+  begin.DeleteAllUnder("seat/");
+  RETURN_IF_ERROR(Write(begin));
+  Writing end(this);
+  while (true) {
+    ASSIGN_OR_RETURN(const std::optional<v1::BackupRecord> record, next());
+    if (!record) break;
+    if (record->has_header()) {
+      jobs_ = std::max({jobs_, numbers_used, record->header().jobs()});
+      end.Put(kJobs, absl::StrCat(jobs_));
+      end.Put(kTerm, absl::StrCat(std::max(term_, record->header().term()) + kTermsPassedOver));
+    } else if (record->has_job()) {
+      RETURN_IF_ERROR(ImportJob(record->job()));
+    } else if (record->has_token()) {
+      ASSIGN_OR_RETURN(const auto token,
+                       Parsed<v1::AccessToken>("token", record->token().record()));
+      Writing one(this);
+      one.Put(absl::StrCat("token/", token.id()), record->token().SerializeAsString());
+      RETURN_IF_ERROR(Write(one));
+    }
+  }
+  end.Put(kCluster, NewClusterId());
+  end.Delete(kRestoring);
+  return Write(end);
 }
 
 }  // namespace muster

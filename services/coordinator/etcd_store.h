@@ -30,6 +30,7 @@ namespace muster {
 //
 //   meta/schema, meta/cluster, meta/term, meta/jobs   numbers as text; the last job's
 //   meta/folder                                       the state folder that belongs to it
+//   meta/restoring                                    a restore has begun and not ended
 //   leader                                            the leader's address
 //   job/N, origin/N, graph/N, plan/N                  N, STEP, REVISION: 20 digits
 //   event/N/REVISION                                  StoredEvents, by the last one's revision
@@ -53,6 +54,7 @@ class EtcdStore final : public Store {
     absl::Duration lease = absl::Seconds(5);
     // The state folder's id: coordinators that take turns must have the same one. "": any.
     std::string folder;
+    bool give_up = false;       // all jobs and tokens that it has
     bool adopt_folder = false;  // `folder` takes the place of the one that the store knows
     // This process leads no more and must end; on any thread, more than once.
     std::function<void(const absl::Status&)> lost = [](const absl::Status&) {};
@@ -81,6 +83,10 @@ class EtcdStore final : public Store {
   absl::Status PutToken(const Token& token) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status DeleteToken(const std::string& id) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<Token>> Tokens() const override;
+  absl::Status Export(
+      const std::function<absl::Status(const v1::BackupRecord&)>& take) const override;
+  absl::Status Import(const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
+                      uint64_t numbers_used) override;
 
  private:
   class Writing;
@@ -94,11 +100,15 @@ class EtcdStore final : public Store {
   absl::Status SweepParts() ABSL_LOCKS_EXCLUDED(mu_);
 
   std::string Key(absl::string_view name) const;
-  // What is stored under a key; nullopt: nothing is.
-  absl::StatusOr<std::optional<std::string>> Read(const std::string& name) const;
+  // What is stored under a key, or was at a revision (0: now); nullopt: nothing is.
+  absl::StatusOr<std::optional<std::string>> Read(const std::string& name,
+                                                  int64_t revision = 0) const;
   // All that is stored under keys that begin so.
-  absl::StatusOr<Values> ReadAll(const std::string& prefix) const;
-  absl::StatusOr<std::string> Whole(const std::string& name, absl::string_view stored) const;
+  absl::StatusOr<Values> ReadAll(const std::string& prefix, int64_t revision = 0) const;
+  absl::StatusOr<std::string> Whole(const std::string& name, absl::string_view stored,
+                                    int64_t revision = 0) const;
+  absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status GiveUp() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(const Writing& writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for etcd for as long as this process leads.
   absl::StatusOr<etcdserverpb::TxnResponse> Transact(etcdserverpb::TxnRequest request) const

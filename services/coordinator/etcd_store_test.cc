@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -220,6 +221,25 @@ TEST_F(EtcdStoreTest, ItBelongsToOneStateFolder) {
   { EXPECT_TRUE(EtcdStore::Open(options).ok()); }
   options.adopt_folder = false;
   EXPECT_TRUE(EtcdStore::Open(options).ok());
+}
+
+TEST_F(EtcdStoreTest, ARestoreThatHasNotEndedIsNoStore) {
+  {
+    auto store = Open();
+    const absl::Status broken = store->Import(
+        []() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
+          return absl::DataLossError("the disk is gone");
+        },
+        0);
+    ASSERT_TRUE(absl::IsDataLoss(broken)) << broken;
+  }
+  EXPECT_EQ(ReasonOf(bench_->Open().status()), "STORE_CORRUPT");
+
+  EtcdStore::Options options = bench_->options();
+  options.give_up = true;
+  { ASSERT_TRUE(EtcdStore::Open(options).ok()); }
+
+  EXPECT_TRUE(Open()->LoadJobs()->empty());
 }
 
 TEST_F(EtcdStoreTest, RefusesANewerSchema) {

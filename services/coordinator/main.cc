@@ -34,6 +34,7 @@
 #include "lib/version/build.h"
 #include "services/coordinator/access.h"
 #include "services/coordinator/access_service.h"
+#include "services/coordinator/admin_service.h"
 #include "services/coordinator/caller.h"
 #include "services/coordinator/checkpoint_service.h"
 #include "services/coordinator/coordinator.h"
@@ -41,6 +42,7 @@
 #include "services/coordinator/fleet_service.h"
 #include "services/coordinator/front_door.h"
 #include "services/coordinator/job_service.h"
+#include "services/coordinator/restore.h"
 #include "services/coordinator/standby.h"
 #include "services/coordinator/store_choice.h"
 #include "services/coordinator/token_table.h"
@@ -56,6 +58,10 @@ ABSL_FLAG(std::string, state_dir, "./muster-state",
 ABSL_FLAG(std::string, advertise, "",
           "host:port that those are sent to who ask a coordinator that stands by; default: this "
           "host's name and the port of --listen");
+ABSL_FLAG(std::string, restore, "",
+          "a backup (muster admin backup): put it into the store, and end; no coordinator may run");
+ABSL_FLAG(bool, force, false,
+          "with --restore: give up the jobs and tokens that the store has already");
 ABSL_FLAG(std::string, address_file, "",
           "file to write the gRPC address (host:port) to once it is bound");
 ABSL_FLAG(bool, data_visible, false,
@@ -142,8 +148,22 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
   }
 };
 
+int Restore() {
+  const auto choice = StoreChoice::FromFlags(absl::GetFlag(FLAGS_state_dir));
+  if (!choice.ok()) {
+    LOG(ERROR) << choice.status().message();
+    return ExitCodeOf(choice.status());
+  }
+  const absl::Status restored =
+      RestoreBackup(absl::GetFlag(FLAGS_restore), **choice,
+                    absl::GetFlag(FLAGS_force) ? Occupied::kGiveUp : Occupied::kRefuse);
+  LOG_IF(ERROR, !restored.ok()) << restored.message() << " [" << ReasonOf(restored) << "]";
+  return restored.ok() ? kExitOk : ExitCodeOf(restored);
+}
+
 int Main() {
   const StopSignal stop;  // before the first thread
+  if (!absl::GetFlag(FLAGS_restore).empty()) return Restore();
 
   if (const absl::Duration lease = absl::GetFlag(FLAGS_lease); lease < kLeaseMin) {
     LOG(ERROR) << "--lease: must be at least " << kLeaseMin << " (is " << lease << ")";
@@ -272,10 +292,12 @@ int Main() {
   FleetService fleet(coordinator->get(), &admission, &access, &watch);
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
   AccessService people(tokens->get(), &access);
+  AdminService administration(&(*coordinator)->store(), &admission, &access, &watch,
+                              ThisBuild().version);
   RpcMetrics calls(
-      metrics,
-      {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
-       v1::CheckpointService::service_full_name(), v1::AccessService::service_full_name()});
+      metrics, {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
+                v1::CheckpointService::service_full_name(), v1::AccessService::service_full_name(),
+                v1::AdminService::service_full_name()});
   grpc::ServerBuilder builder;
   if (absl::GetFlag(FLAGS_reflection)) {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -288,6 +310,7 @@ int Main() {
   builder.RegisterService(&fleet);
   builder.RegisterService(&checkpoints);
   builder.RegisterService(&people);
+  builder.RegisterService(&administration);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   CHECK(server != nullptr) << "it listens nowhere: what could be in its way?";
   standby.GiveWayTo(server.get());

@@ -66,6 +66,20 @@ TEST(MainTest, SaysItsVersion) {
   EXPECT_THAT(ended.output, HasSubstr("\ncommit "));
 }
 
+TEST(MainTest, AStoreThatIsNoneIsRefused) {
+  const Ended ended = RunMain("--listen=127.0.0.1:0 --store=redis://a:1");
+
+  EXPECT_EQ(ended.code, 78);
+  EXPECT_THAT(ended.output, HasSubstr("--store: 'redis://a:1': no such kind of store"));
+}
+
+TEST(MainTest, WhatIsNoBackupIsNotRestored) {
+  const Ended ended = RunMain("--restore=services/coordinator/main");
+
+  EXPECT_EQ(ended.code, 65);
+  EXPECT_THAT(ended.output, HasSubstr("is no backup of Muster"));
+}
+
 TEST(MainTest, APortThatIsTakenIsNamedWithWhatToTry) {
   const int taken = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET};

@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
@@ -156,6 +158,15 @@ absl::Status InsertEvent(sqlite3* database, uint64_t job, const v1::JobEvent& ev
       .Bind(event.revision())
       .BindBlob(event.SerializeAsString())
       .Run();
+}
+
+template <typename Message>
+absl::StatusOr<Message> ParsedOfBackup(const std::string& bytes) {
+  Message message;
+  if (message.ParseFromString(bytes)) return message;
+  return WithReason(
+      absl::DataLossError(absl::StrCat("backup: a ", message.GetTypeName(), " does not parse")),
+      "BACKUP_CORRUPT");
 }
 
 absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name) {
@@ -472,6 +483,147 @@ absl::StatusOr<std::vector<v1::Checkpoint>> SqliteStore::Checkpoints(uint64_t nu
     if (!row) return checkpoints;
     RETURN_IF_ERROR(some.Parse(0, checkpoints.emplace_back()));
   }
+}
+
+// By a connection of its own, whose one transaction sees one state of the file while others write.
+absl::Status SqliteStore::Export(
+    const std::function<absl::Status(const v1::BackupRecord&)>& take) const {
+  sqlite3* reader = nullptr;
+  const int opened = sqlite3_open_v2(sqlite3_db_filename(database_, "main"), &reader,
+                                     SQLITE_OPEN_READONLY | SQLITE_OPEN_FULLMUTEX, nullptr);
+  CHECK(reader != nullptr) << "out of memory";
+  const absl::Cleanup close = [reader] { sqlite3_close(reader); };
+  if (opened != SQLITE_OK) return SqlError(reader);
+  RETURN_IF_ERROR(Execute(reader, "PRAGMA busy_timeout = 2000; BEGIN"));
+  v1::BackupRecord header;
+  header.mutable_header()->set_cluster(cluster_);
+  Statement counters(reader, "SELECT name, value FROM counters");
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, counters.Step());
+    if (!row) break;
+    if (counters.Bytes(0) == "term") header.mutable_header()->set_term(counters.Integer(1));
+    if (counters.Bytes(0) == "jobs") header.mutable_header()->set_jobs(counters.Integer(1));
+  }
+  RETURN_IF_ERROR(take(header));
+  Statement jobs(reader,
+                 "SELECT number, jobs.record, restore, first_step, graph, id, fingerprint "
+                 "FROM jobs LEFT JOIN requests ON job = number ORDER BY number");
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, jobs.Step());
+    if (!row) break;
+    v1::BackupRecord record;
+    v1::BackupJob& job = *record.mutable_job();
+    job.set_number(jobs.Integer(0));
+    job.set_record(jobs.Bytes(1));
+    job.mutable_origin()->set_restore(jobs.Bytes(2));
+    job.mutable_origin()->set_first_step(jobs.Integer(3));
+    job.set_graph(jobs.Bytes(4));
+    job.mutable_origin()->set_request_id(jobs.Bytes(5));
+    job.set_fingerprint(jobs.Bytes(6));
+    const auto add_all = [&](const char* sql,
+                             const std::function<void(std::string)>& add) -> absl::Status {
+      Statement some(reader, sql);
+      some.Bind(job.number());
+      while (true) {
+        ASSIGN_OR_RETURN(const bool found, some.Step());
+        if (!found) return absl::OkStatus();
+        add(some.Bytes(0));
+      }
+    };
+    RETURN_IF_ERROR(add_all("SELECT plan FROM plans WHERE job = ?",
+                            [&](std::string plan) { job.set_plan(std::move(plan)); }));
+    RETURN_IF_ERROR(add_all("SELECT event FROM events WHERE job = ? ORDER BY revision",
+                            [&](std::string event) { job.add_events(std::move(event)); }));
+    RETURN_IF_ERROR(
+        add_all("SELECT record FROM checkpoints WHERE job = ? ORDER BY step",
+                [&](std::string checkpoint) { job.add_checkpoints(std::move(checkpoint)); }));
+    RETURN_IF_ERROR(take(record));
+  }
+  Statement tokens(reader, "SELECT record, hash FROM tokens ORDER BY id");
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, tokens.Step());
+    if (!row) return absl::OkStatus();
+    v1::BackupRecord record;
+    record.mutable_token()->set_record(tokens.Bytes(0));
+    record.mutable_token()->set_hash(tokens.Bytes(1));
+    RETURN_IF_ERROR(take(record));
+  }
+}
+
+absl::Status SqliteStore::ImportJob(const v1::BackupJob& job) {
+  RETURN_IF_ERROR(Statement(database_, "INSERT INTO jobs VALUES (?, ?, ?, ?, ?)")
+                      .Bind(job.number())
+                      .BindBlob(job.record())
+                      .BindText(job.origin().restore())
+                      .Bind(job.origin().first_step())
+                      .BindBlob(job.graph())
+                      .Run());
+  for (const std::string& bytes : job.events()) {
+    ASSIGN_OR_RETURN(const auto event, ParsedOfBackup<v1::JobEvent>(bytes));
+    RETURN_IF_ERROR(InsertEvent(database_, job.number(), event));
+  }
+  if (!job.plan().empty()) {
+    ASSIGN_OR_RETURN(const auto plan, ParsedOfBackup<v1::JobPlan>(job.plan()));
+    RETURN_IF_ERROR(Statement(database_, "INSERT INTO plans VALUES (?, ?, ?)")
+                        .Bind(job.number())
+                        .Bind(plan.generation())
+                        .BindBlob(job.plan())
+                        .Run());
+  }
+  for (const std::string& bytes : job.checkpoints()) {
+    ASSIGN_OR_RETURN(const auto checkpoint, ParsedOfBackup<v1::Checkpoint>(bytes));
+    RETURN_IF_ERROR(Statement(database_, "INSERT INTO checkpoints VALUES (?, ?, ?)")
+                        .Bind(job.number())
+                        .Bind(checkpoint.step())
+                        .BindBlob(bytes)
+                        .Run());
+  }
+  if (job.origin().request_id().empty()) return absl::OkStatus();
+  return Statement(database_, "INSERT INTO requests VALUES (?, ?, ?)")
+      .BindText(job.origin().request_id())
+      .BindBlob(job.fingerprint())
+      .Bind(job.number())
+      .Run();
+}
+
+absl::Status SqliteStore::Import(
+    const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
+    uint64_t numbers_used) {
+  absl::MutexLock lock(&mu_);
+  return InTransaction([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    Statement used(database_, "SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM tokens)");
+    RETURN_IF_ERROR(used.Run());
+    if (used.Integer(0) > 0) return StoreNotEmpty();
+    RETURN_IF_ERROR(
+        Statement(database_, "UPDATE cluster SET id = ?").BindText(NewClusterId()).Run());
+    while (true) {
+      ASSIGN_OR_RETURN(const std::optional<v1::BackupRecord> record, next());
+      if (!record) return absl::OkStatus();
+      if (record->has_header()) {
+        const v1::BackupHeader& header = record->header();
+        const std::pair<const char*, uint64_t> least[] = {
+            {"term", std::max(term_, header.term()) + kTermsPassedOver},
+            {"jobs", std::max(numbers_used, header.jobs())}};
+        for (const auto& [name, value] : least) {
+          RETURN_IF_ERROR(
+              Statement(database_, "UPDATE counters SET value = max(value, ?) WHERE name = ?")
+                  .Bind(value)
+                  .BindText(name)
+                  .Run());
+        }
+      } else if (record->has_job()) {
+        RETURN_IF_ERROR(ImportJob(record->job()));
+      } else if (record->has_token()) {
+        ASSIGN_OR_RETURN(const auto token,
+                         ParsedOfBackup<v1::AccessToken>(record->token().record()));
+        RETURN_IF_ERROR(Statement(database_, "INSERT INTO tokens VALUES (?, ?, ?)")
+                            .BindText(token.id())
+                            .BindBlob(record->token().record())
+                            .BindBlob(record->token().hash())
+                            .Run());
+      }
+    }
+  });
 }
 
 }  // namespace muster

@@ -48,12 +48,17 @@ class SqliteStore final : public Store {
   absl::Status PutToken(const Token& token) override;
   absl::Status DeleteToken(const std::string& id) override;
   absl::StatusOr<std::vector<Token>> Tokens() const override;
+  absl::Status Export(
+      const std::function<absl::Status(const v1::BackupRecord&)>& take) const override;
+  absl::Status Import(const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
+                      uint64_t numbers_used) override;
 
  private:
   SqliteStore(sqlite3* database, int lock_file) : database_(database), lock_file_(lock_file) {}
 
   absl::Status Initialize(const std::string& path);
   absl::Status TakeSeat(const Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status InTransaction(const std::function<absl::Status()>& body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

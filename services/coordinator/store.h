@@ -12,11 +12,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "lib/status/status.h"
 #include "proto/muster/v1/access.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "proto/muster/v1/plan.pb.h"
+#include "proto/muster/v1/store.pb.h"
 
 namespace muster {
 
@@ -110,6 +112,29 @@ class Store {
   virtual absl::Status PutToken(const Token& token) = 0;
   virtual absl::Status DeleteToken(const std::string& id) = 0;
   virtual absl::StatusOr<std::vector<Token>> Tokens() const = 0;
+
+  // All that is kept, as it is at one moment, but for the seats: the header (without time and
+  // program), then jobs by number, then tokens. Other calls go on meanwhile. Stops at the first
+  // error of `take`.
+  virtual absl::Status Export(
+      const std::function<absl::Status(const v1::BackupRecord&)>& take) const = 0;
+  // Takes in what Export() gave, in its order, until `next` gives nullopt. The cluster is another
+  // one then, terms are beyond the header's and this opening's, and new jobs have numbers beyond
+  // the header's and `numbers_used`: who belongs to what was before cannot act. For a store that is
+  // closed after this. FAILED_PRECONDITION (reason "STORE_NOT_EMPTY"): it has jobs or tokens.
+  virtual absl::Status Import(
+      const std::function<absl::StatusOr<std::optional<v1::BackupRecord>>()>& next,
+      uint64_t numbers_used) = 0;
+  // Of the terms of two stores that one backup was put into, none is the other's.
+  static constexpr uint64_t kTermsPassedOver = 1000;
+
+ protected:
+  static absl::Status StoreNotEmpty() {
+    return WithReason(absl::FailedPreconditionError(
+                          "the store has jobs or tokens already: --force gives them up for those "
+                          "of the backup"),
+                      "STORE_NOT_EMPTY");
+  }
 };
 
 }  // namespace muster

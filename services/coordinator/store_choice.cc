@@ -2,6 +2,8 @@
 
 #include <glog/logging.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/flags/flag.h"
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "lib/status/status.h"
 #include "services/coordinator/etcd_store.h"
 #include "services/coordinator/sqlite_store.h"
@@ -95,20 +98,53 @@ absl::StatusOr<std::unique_ptr<StoreChoice>> StoreChoice::FromFlags(const std::s
       new StoreChoice(state_dir, *std::move(location), std::move(client)));
 }
 
+absl::StatusOr<EtcdStore::Options> StoreChoice::EtcdOptions() const {
+  ASSIGN_OR_RETURN(const StateFolder folder, StateFolder::Open(state_dir_));
+  ASSIGN_OR_RETURN(const std::string id, folder.Id());
+  return EtcdStore::Options{.client = client_.get(),
+                            .prefix = location_.prefix,
+                            .lease = absl::GetFlag(FLAGS_store_lease),
+                            .folder = id,
+                            .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir)};
+}
+
+absl::StatusOr<std::unique_ptr<Store>> StoreChoice::OpenToRestore(bool give_up) const {
+  RETURN_IF_ERROR(Annotate(StateFolder::Open(state_dir_).status(), "--state_dir"));
+  if (takes_turns()) {
+    ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
+    options.address = "(a restore of a backup)";
+    options.give_up = give_up;
+    return EtcdStore::Open(std::move(options));
+  }
+  std::error_code error;
+  if (give_up && std::filesystem::exists(location_.file, error)) {
+    // Opened, so that nobody else has it. One that cannot be read is as good as none.
+    const absl::Status used = SqliteStore::Open(location_.file).status();
+    if (ReasonOf(used) == "STORE_LOCKED") return used;
+    const std::string kept =
+        absl::StrCat(location_.file, ".before-restore-", absl::ToUnixSeconds(absl::Now()));
+    for (const char* suffix : {"", "-wal", "-shm"}) {
+      std::filesystem::rename(location_.file + suffix, kept + suffix, error);
+      if (error && *suffix == '\0') {
+        return WithReason(absl::PermissionDeniedError(absl::StrCat(
+                              location_.file, ": cannot be renamed: ", error.message())),
+                          "STORE_UNWRITABLE");
+      }
+    }
+    LOG(INFO) << "the store that was there is kept as " << kept;
+  }
+  return SqliteStore::Open(location_.file);
+}
+
 absl::StatusOr<std::unique_ptr<Store>> StoreChoice::Open(const Turn& turn) {
-  const absl::StatusOr<StateFolder> folder = StateFolder::Open(state_dir_);
-  RETURN_IF_ERROR(Annotate(folder.status(), "--state_dir"));
+  RETURN_IF_ERROR(Annotate(StateFolder::Open(state_dir_).status(), "--state_dir"));
   if (!takes_turns()) return SqliteStore::Open(location_.file);
-  ASSIGN_OR_RETURN(const std::string id, folder->Id());
+  ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
+  options.address = turn.address;
+  options.lost = turn.lost;
   std::string told;
   while (true) {
-    auto store = EtcdStore::Open({.client = client_.get(),
-                                  .prefix = location_.prefix,
-                                  .address = turn.address,
-                                  .lease = absl::GetFlag(FLAGS_store_lease),
-                                  .folder = id,
-                                  .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir),
-                                  .lost = turn.lost});
+    auto store = EtcdStore::Open(options);
     if (!Passes(store.status())) return store;
     const std::string why(store.status().message());
     if (std::exchange(told, why) != why) turn.waiting(store.status());

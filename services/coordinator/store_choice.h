@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "services/coordinator/etcd_client.h"
+#include "services/coordinator/etcd_store.h"
 #include "services/coordinator/store.h"
 
 namespace muster {
@@ -36,6 +37,7 @@ class StoreChoice {
   // Whether several coordinators take turns with the store, and Open() waits for ours.
   bool takes_turns() const { return client_ != nullptr; }
   const std::string& file() const { return location_.file; }  // "": none of this host
+  const std::string& state_dir() const { return state_dir_; }
 
   static constexpr absl::Duration kCampaignInterval = absl::Milliseconds(300);
   struct Turn {
@@ -51,7 +53,12 @@ class StoreChoice {
   // CANCELLED: the process is to end.
   absl::StatusOr<std::unique_ptr<Store>> Open(const Turn& turn);
 
+  // To put a backup in. With `give_up` it is empty: what lay in etcd is gone, a file of SQLite is
+  // kept beside it under another name. UNAVAILABLE (reason "STORE_LOCKED"): a coordinator has it.
+  absl::StatusOr<std::unique_ptr<Store>> OpenToRestore(bool give_up) const;
+
  private:
+  absl::StatusOr<EtcdStore::Options> EtcdOptions() const;
   StoreChoice(std::string state_dir, StoreLocation location, std::unique_ptr<EtcdClient> client)
       : state_dir_(std::move(state_dir)),
         location_(std::move(location)),

@@ -1,5 +1,6 @@
 #include "services/coordinator/store_conformance.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -387,6 +388,81 @@ TEST_P(StoreConformance, KeepsAGraphAndPlansOfSeveralMegabytes) {
   ASSERT_NE(jobs->at(0).plan, nullptr);
   EXPECT_TRUE(jobs->at(0).plan->restore() == absl::StrCat(megabytes, 2));
   EXPECT_EQ(bench_->CountPlans(), 2);
+}
+
+TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
+  std::vector<v1::BackupRecord> records;
+  std::string cluster;
+  {
+    auto store = Open();
+    cluster = store->cluster();
+    for (int job = 1; job <= 3; ++job) {
+      Store::Submission submission = Submission(absl::StrCat("request-", job));
+      submission.origin.graph.set_name(std::string(job == 3 ? 300 << 10 : 3, 'x'));
+      v1::Job record = *store->AddJob(std::move(submission));
+      ASSERT_TRUE(Advance(*store, record).ok());
+    }
+    ASSERT_TRUE(store->DeleteJob(2).ok());
+    Store::Token token{.hash = "hash"};
+    token.record.set_id("t");
+    ASSERT_TRUE(store->PutToken(token).ok());
+    bool changed = false;
+    const absl::Status exported = store->Export([&](const v1::BackupRecord& record) {
+      // What comes later is not seen.
+      if (!std::exchange(changed, true)) {
+        EXPECT_TRUE(store->DeleteJob(3).ok());
+      }
+      records.push_back(record);
+      return absl::OkStatus();
+    });
+    ASSERT_TRUE(exported.ok()) << exported;
+    EXPECT_TRUE(absl::IsCancelled(
+        store->Export([](const v1::BackupRecord&) { return absl::CancelledError("enough"); })));
+    EXPECT_EQ(ReasonOf(store->Import([] { return std::nullopt; }, 0)), "STORE_NOT_EMPTY");
+  }
+  ASSERT_EQ(records.size(), 4);
+  EXPECT_EQ(records[0].header().cluster(), cluster);
+  EXPECT_EQ(records[0].header().term(), 1);
+  EXPECT_EQ(records[0].header().jobs(), 3);
+  const auto other = GetParam()();
+  {
+    auto store = *other->Open();
+    auto next = records.begin();
+    const absl::Status imported = store->Import(
+        [&]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
+          if (next == records.end()) return std::nullopt;
+          return *next++;
+        },
+        /*numbers_used=*/7);
+    ASSERT_TRUE(imported.ok()) << imported;
+  }
+
+  auto store = *other->Open();
+  EXPECT_GT(store->term(), Store::kTermsPassedOver);
+  EXPECT_NE(store->cluster(), cluster);
+  const auto jobs = store->LoadJobs();
+  ASSERT_EQ(jobs->size(), 2);
+  for (const int at : {0, 1}) {
+    const StoredJob& job = jobs->at(at);
+    const int number = at == 0 ? 1 : 3;
+    EXPECT_TRUE(job.damage.ok()) << job.damage;
+    EXPECT_EQ(job.record.number(), number);
+    EXPECT_EQ(job.record.state(), v1::RUNNING);
+    EXPECT_EQ(job.origin.restore, "/elsewhere/step-00000010");
+    EXPECT_EQ(job.origin.first_step, 10);
+    EXPECT_EQ(job.origin.graph.name().size(), at == 0 ? 3 : 300 << 10);
+    ASSERT_NE(job.plan, nullptr);
+    EXPECT_EQ(job.plan->session_token(), "token");
+    EXPECT_EQ(store->Events(number, 0, kAll)->size(), 2);
+    EXPECT_EQ(store->Checkpoints(number)->at(0).step(), 20);
+    const auto request = *store->FindRequest(absl::StrCat("request-", number));
+    ASSERT_TRUE(request.has_value());
+    EXPECT_EQ(request->fingerprint, "spec");
+    EXPECT_EQ(request->job, absl::StrCat("net-", number));
+  }
+  ASSERT_EQ(store->Tokens()->size(), 1);
+  EXPECT_EQ(store->Tokens()->front().hash, "hash");
+  EXPECT_EQ(store->AddJob(Submission())->number(), 8);
 }
 
 }  // namespace muster

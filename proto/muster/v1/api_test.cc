@@ -21,6 +21,7 @@
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
 #include "proto/muster/v1/access.pb.h"
+#include "proto/muster/v1/admin.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/graph.pb.h"
@@ -37,9 +38,10 @@ using google::protobuf::FileDescriptor;
 using google::protobuf::MethodDescriptor;
 
 std::vector<const FileDescriptor*> Files() {
-  return {v1::AccessToken::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
-          v1::Hello::descriptor()->file(),       v1::Graph::descriptor()->file(),
-          v1::JobSpec::descriptor()->file(),     v1::JobPlan::descriptor()->file()};
+  return {v1::AccessToken::descriptor()->file(),  v1::Checkpoint::descriptor()->file(),
+          v1::Hello::descriptor()->file(),        v1::Graph::descriptor()->file(),
+          v1::JobSpec::descriptor()->file(),      v1::JobPlan::descriptor()->file(),
+          v1::BackupRequest::descriptor()->file()};
 }
 
 template <typename Visit>
@@ -222,7 +224,7 @@ TEST(ApiTest, EveryMethodSaysWhatItDoesAndWhatARetryDoes) {
       EXPECT_TRUE(absl::StartsWith(lines[i - 1], "  // ")) << file->name() << ": " << lines[i];
     }
   }
-  EXPECT_EQ(methods, 28) << "the files were not found, or there is a new method";
+  EXPECT_EQ(methods, 29) << "the files were not found, or there is a new method";
 }
 
 }  // namespace

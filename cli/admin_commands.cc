@@ -1,0 +1,149 @@
+// muster admin: backups of the coordinator's store.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "cli/local_cluster.h"
+#include "cli/session.h"
+#include "google/protobuf/struct.pb.h"
+#include "grpcpp/client_context.h"
+#include "lib/fleet/channel.h"
+#include "lib/fleet/leader.h"
+#include "lib/security/sha256.h"
+#include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
+#include "proto/muster/v1/admin.grpc.pb.h"
+
+namespace muster::cli {
+namespace {
+
+absl::Status FileError(const std::string& path) {
+  return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+}
+
+absl::Status WriteAll(int file, const std::string& path, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return FileError(path);
+    bytes.remove_prefix(written);
+  }
+  return absl::OkStatus();
+}
+
+// Whole or not at all; nobody else may read it, for there are secrets in it.
+absl::Status Backup(const std::string& path, const Session& session) {
+  ASSIGN_OR_RETURN(const CoordinatorTarget target, session.Target());
+  RETURN_IF_ERROR(FindLeader(target));
+  const std::string unfinished = absl::StrCat(path, ".", getpid(), ".tmp");
+  const int file = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return FileError(unfinished);
+  const absl::Cleanup remove = [&] {
+    close(file);
+    unlink(unfinished.c_str());
+  };
+  const auto stub = v1::AdminService::NewStub(DialCoordinator(target));
+  grpc::ClientContext context;
+  const auto reader = stub->Backup(&context, {});
+  Sha256 hash;
+  std::string told;
+  int64_t bytes = 0;
+  for (v1::BackupResponse piece; reader->Read(&piece);) {
+    hash.Add(piece.data());
+    bytes += static_cast<int64_t>(piece.data().size());
+    told = piece.sha256();
+    if (const absl::Status written = WriteAll(file, unfinished, piece.data()); !written.ok()) {
+      context.TryCancel();
+      reader->Finish();
+      return written;
+    }
+  }
+  const absl::Status ended = FromGrpc(reader->Finish());
+  if (!ended.ok()) return Annotate(ended, absl::StrCat("the coordinator at ", target.address()));
+  const std::string sum = hash.Finish();
+  if (told != sum) {
+    return absl::DataLossError("the backup was damaged on its way: make it again");
+  }
+  if (fsync(file) != 0 || rename(unfinished.c_str(), path.c_str()) != 0) return FileError(path);
+  google::protobuf::Struct facts;
+  (*facts.mutable_fields())["file"].set_string_value(path);
+  (*facts.mutable_fields())["bytes"].set_number_value(static_cast<double>(bytes));
+  (*facts.mutable_fields())["sha256"].set_string_value(absl::BytesToHexString(sum));
+  session.Print(facts,
+                absl::StrCat(path, "  ", bytes, " bytes, SHA-256 ", absl::BytesToHexString(sum),
+                             "\nKeep it secret, and with it a copy of the folder of --state_dir: "
+                             "checkpoints are there.\n"),
+                absl::StrCat(path, "\n"));
+  return absl::OkStatus();
+}
+
+struct RestoreOptions {
+  std::string file;
+  std::string state_dir;
+  std::string store;
+  bool force = false;
+  std::vector<std::string> more;
+};
+
+// The coordinator's program does it: it knows its stores.
+absl::Status Restore(const RestoreOptions& options, Session& session) {
+  ASSIGN_OR_RETURN(const std::string program, FindBinary("coordinator"));
+  std::vector<std::string> words = {program, "--restore=" + options.file,
+                                    "--state_dir=" + options.state_dir};
+  if (!options.store.empty()) words.push_back("--store=" + options.store);
+  if (options.force) words.push_back("--force");
+  words.insert(words.end(), options.more.begin(), options.more.end());
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    execv(program.c_str(), arguments.data());
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError("nothing was restored; the lines above say why");
+}
+
+}  // namespace
+
+void AddAdminCommands(CLI::App& app, Session& session) {
+  CLI::App* admin = AddCommand(app, "admin", "Backups of the coordinator's store",
+                               "muster admin backup muster.backup");
+  admin->require_subcommand(1);
+
+  auto path = std::make_shared<std::string>();
+  CLI::App* backup =
+      AddCommand(*admin, "backup", "Copy the store of a running coordinator into a file",
+                 "muster admin backup /backups/$(date +%F).muster");
+  backup->add_option("FILE", *path, "File; replaced when it is there")->required();
+  backup->callback([path, &session] { session.Fail(Backup(*path, session)); });
+
+  auto options = std::make_shared<RestoreOptions>();
+  CLI::App* restore = AddCommand(*admin, "restore", "Put a backup in a store; no coordinator runs",
+                                 "muster admin restore FILE --state-dir /var/lib/muster");
+  restore->add_option("FILE", options->file, "What muster admin backup made")->required();
+  restore->add_option("--state-dir", options->state_dir, "Of the coordinator")->required();
+  restore->add_option("--store", options->store, "Of the coordinator, if it has one");
+  restore->add_flag("--force", options->force, "Give up the jobs that the store has");
+  restore->add_option("--flag", options->more, "Another flag of the coordinator: --store_tls=DIR");
+  restore->callback([options, &session] { session.Fail(Restore(*options, session)); });
+}
+
+}  // namespace muster::cli

@@ -1,0 +1,38 @@
+// AdminService over the store.
+#pragma once
+
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "proto/muster/v1/admin.grpc.pb.h"
+#include "services/coordinator/access.h"
+#include "services/coordinator/admission.h"
+#include "services/coordinator/call_watch.h"
+#include "services/coordinator/store.h"
+
+namespace muster {
+
+class AdminService final : public v1::AdminService::Service {
+ public:
+  // All outlive the service. `program` is the version of Muster that backups name.
+  AdminService(const Store* store, Admission* admission, const Access* access, CallWatch* watch,
+               std::string program)
+      : store_(store),
+        admission_(admission),
+        access_(access),
+        watch_(watch),
+        program_(std::move(program)) {}
+
+  grpc::Status Backup(grpc::ServerContext* context, const v1::BackupRequest* request,
+                      grpc::ServerWriter<v1::BackupResponse>* writer) override;
+
+ private:
+  const Store* const store_;
+  Admission* const admission_;
+  const Access* const access_;
+  CallWatch* const watch_;
+  const std::string program_;
+  absl::Mutex backup_;  // one at a time: each reads the whole store
+};
+
+}  // namespace muster
