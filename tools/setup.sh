@@ -8,7 +8,7 @@ packages=(
   bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-platforms g++ git protobuf-compiler protobuf-compiler-grpc
   # libraries; of UCX the build needs the headers, the library is loaded where there is RDMA
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev
-  libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev
+  libdnnl-dev libucx-dev libsqlite3-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libssl-dev zlib1g-dev libjs-dygraphs
 )
 # What only tests use: the second compiler with its checks, promtool, ucx_perftest, etcd for the coordinator's other store, Python for the tests that open our
 # files with other people's libraries.

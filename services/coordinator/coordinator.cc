@@ -115,6 +115,12 @@ v1::ServerInfo Coordinator::Describe() const {
   return info;
 }
 
+absl::StatusOr<JobSeries> Coordinator::ReadSeries(const std::string& job,
+                                                  const SeriesRequest& request) {
+  RETURN_IF_ERROR(users_.GetJob(job).status());
+  return series_.Read(registry_.folder().metrics_log(JobIdOf(job)), request);
+}
+
 void Coordinator::Tick() {
   const absl::Time last = std::exchange(last_tick_, registry_.Now());
   if (last != absl::InfinitePast()) {

@@ -101,6 +101,8 @@ class Coordinator {
   }
 
   JobQueries& queries() { return queries_; }
+  // What a job's metrics.jsonl says; see MetricSeries. Also of one that has ended.
+  absl::StatusOr<JobSeries> ReadSeries(const std::string& job, const SeriesRequest& request);
   // All but who may call, which is not the core's business.
   v1::ServerInfo Describe() const;
 

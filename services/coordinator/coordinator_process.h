@@ -29,7 +29,7 @@ class CoordinatorProcess {
     std::string folder = ::testing::TempDir() + "/state-XXXXXX";
     EXPECT_NE(mkdtemp(folder.data()), nullptr);
     flags.insert(flags.begin(), {"main", "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0",
-                                 absl::StrCat("--state_dir=", folder)});
+                                 "--http=", absl::StrCat("--state_dir=", folder)});
     std::vector<char*> arguments;
     for (std::string& flag : flags) arguments.push_back(flag.data());
     arguments.push_back(nullptr);

@@ -44,6 +44,7 @@
 #include "services/coordinator/job_service.h"
 #include "services/coordinator/restore.h"
 #include "services/coordinator/standby.h"
+#include "services/coordinator/status_page/served_page.h"
 #include "services/coordinator/store_choice.h"
 #include "services/coordinator/token_table.h"
 
@@ -285,6 +286,12 @@ int Main() {
     return ExitCodeOf(tokens.status());
   }
 
+  const auto page = ServedPage::FromFlags(*security, tokens->get(), coordinator->get());
+  if (!page.ok()) {
+    LOG(ERROR) << page.status().message();
+    return ExitCodeOf(page.status());
+  }
+
   Admission admission;
   CallWatch watch({});
   const Access access = tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open();
@@ -319,7 +326,7 @@ int Main() {
     if (!write_address()) return kExitConfig;
   }
   LOG(INFO) << "serving on " << address << (tls != nullptr ? ", with TLS" : "") << ", metrics at "
-            << metrics.url();
+            << metrics.url() << (*page != nullptr ? ", status page at " + (*page)->url() : "");
 
   (*health)->ReadyWhile([] { return true; });
   while (stop.Await(Coordinator::kTickInterval) == 0) (*coordinator)->Tick();

@@ -25,7 +25,7 @@ struct Ended {
 // Runs the coordinator until it ends by itself.
 Ended RunMain(const std::string& flags) {
   const std::string command = absl::StrCat(
-      "services/coordinator/main --metrics=127.0.0.1:0 --state_dir=", ::testing::TempDir(),
+      "services/coordinator/main --metrics=127.0.0.1:0 --http= --state_dir=", ::testing::TempDir(),
       "/main-state ", flags, " 2>&1");
   FILE* const pipe = popen(command.c_str(), "r");
   Ended ended;

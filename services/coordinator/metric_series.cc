@@ -112,8 +112,8 @@ absl::StatusOr<int64_t> VisitLines(int file, const std::string& path, int64_t be
 std::string KnownNames() { return absl::StrJoin(MetricSeries::Names(), ", "); }
 
 absl::Status Check(const SeriesRequest& request) {
-  auto invalid = [](std::string message) {
-    return WithReason(absl::InvalidArgumentError(std::move(message)), "INVALID_REQUEST");
+  auto invalid = [](absl::string_view message) {
+    return WithReason(absl::InvalidArgumentError(message), "INVALID_REQUEST");
   };
   // Each is a curve of its own in the answer.
   if (request.names.size() > MetricSeries::Names().size()) {

@@ -1,0 +1,46 @@
+#include "services/coordinator/status_page/coordinator_status.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "lib/limits/limits.h"
+#include "lib/status/status.h"
+#include "services/coordinator/checkpoint_files.h"
+
+namespace muster {
+
+absl::StatusOr<std::vector<v1::JobEvent>> CoordinatorStatus::ListEvents(const std::string& job,
+                                                                        uint64_t after) {
+  ASSIGN_OR_RETURN(const v1::Job record, coordinator_->GetJob(job));
+  return coordinator_->store().Events(record.number(), after, limits::kWatchEventsMax);
+}
+
+absl::StatusOr<v1::ReadJobTimingResponse> CoordinatorStatus::ReadTiming(const std::string& job) {
+  v1::ReadJobTimingRequest request;
+  request.set_name(job);
+  return coordinator_->queries().ReadJobTiming(request);
+}
+
+absl::StatusOr<StatusSource::Download> CoordinatorStatus::OpenFile(const std::string& checkpoint,
+                                                                   const std::string& file) {
+  ASSIGN_OR_RETURN(const v1::Checkpoint record, coordinator_->GetCheckpoint(checkpoint));
+  v1::ReadCheckpointRequest request;
+  request.set_name(checkpoint);
+  request.set_file(file);
+  ASSIGN_OR_RETURN(CheckpointFiles opened, CheckpointFiles::Open(record, request));
+  const auto files = std::make_shared<CheckpointFiles>(std::move(opened));
+  // Its first piece says how large it is; it is kept for the sending.
+  ASSIGN_OR_RETURN(std::optional<v1::ReadCheckpointResponse> first, files->Next());
+  if (!first) return absl::InternalError("a file without a piece");
+  return Download{
+      .bytes = first->file_bytes(),
+      .send = [files, piece = std::move(first)](const auto& write) mutable -> absl::Status {
+        while (piece && write(piece->data())) {
+          ASSIGN_OR_RETURN(piece, files->Next());
+        }
+        return absl::OkStatus();
+      }};
+}
+
+}  // namespace muster

@@ -1,0 +1,240 @@
+#include "services/coordinator/status_page/status_api.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "lib/job/resource_name.h"
+#include "lib/status/status.h"
+#include "services/coordinator/status_page/status_json.h"
+
+namespace muster {
+namespace {
+
+absl::Status Invalid(absl::string_view what) {
+  return WithReason(absl::InvalidArgumentError(what), "INVALID_REQUEST");
+}
+
+absl::Status NoSuchPath(absl::string_view path) {
+  return WithReason(absl::NotFoundError(absl::StrCat("there is nothing at ", path)),
+                    "PATH_NOT_FOUND");
+}
+
+template <typename Number>
+absl::StatusOr<Number> NumberOr(const HttpRequest& request, const std::string& name,
+                                Number otherwise) {
+  const std::optional<std::string> text = FormValue(request.query, name);
+  if (!text || text->empty()) return otherwise;
+  Number number{};
+  if (absl::SimpleAtoi(*text, &number)) return number;
+  return Invalid(absl::StrCat(name, ": '", *text, "' is no whole number"));
+}
+
+std::vector<std::string> ListOf(const HttpRequest& request, const std::string& name) {
+  const std::optional<std::string> text = FormValue(request.query, name);
+  if (!text) return {};
+  return absl::StrSplit(*text, ',', absl::SkipEmpty());
+}
+
+// {"<name>":[...]}, with what `more` has to add.
+template <typename Messages>
+HttpResponse ListAnswer(absl::string_view name, const Messages& messages,
+                        absl::string_view more = "") {
+  std::string text = absl::StrCat("{\"", name, "\":[");
+  bool first = true;
+  for (const auto& message : messages) {
+    if (!std::exchange(first, false)) text += ',';
+    text += ToJson(message);
+  }
+  absl::StrAppend(&text, "]", more, "}");
+  return {.body = std::move(text)};
+}
+
+}  // namespace
+
+HttpResponse StatusApi::Refuse(const absl::Status& error) {
+  HttpResponse response{.body = ToJson(error)};
+  switch (error.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      response.status = 400;
+      break;
+    case absl::StatusCode::kUnauthenticated:
+      response.status = 401;
+      response.headers = {{"WWW-Authenticate", "Bearer"}};
+      break;
+    case absl::StatusCode::kPermissionDenied:
+      response.status = 403;
+      break;
+    case absl::StatusCode::kNotFound:
+      response.status = 404;
+      break;
+    case absl::StatusCode::kResourceExhausted:
+      response.status = 429;
+      break;
+    case absl::StatusCode::kUnavailable:
+      response.status = 503;
+      break;
+    default:
+      response.status = 500;
+  }
+  return response;
+}
+
+HttpResponse StatusApi::Answer(const HttpRequest& request) {
+  absl::StatusOr<HttpResponse> found =
+      Find(absl::StrSplit(absl::StripPrefix(request.path, "/api/v1/"), '/'), request);
+  HttpResponse response = found.ok() ? *std::move(found) : Refuse(found.status());
+  response.headers.emplace_back("Cache-Control", "no-store");
+  return response;
+}
+
+absl::StatusOr<HttpResponse> StatusApi::Find(const Path& path, const HttpRequest& request) {
+  if (path[0] == "jobs" && path.size() > 1) return FindOfJob(path, request);
+  if (path.size() == 1) {
+    if (path[0] == "jobs") return Jobs(request);
+    if (path[0] == "queue") return Queue();
+    if (path[0] == "members") return HttpResponse{.body = ToJson(source().ListMembers())};
+    if (path[0] == "events") return Changes();
+    if (path[0] == "server") {
+      return HttpResponse{
+          .body = absl::StrCat("{\"version\":", Quoted(options_.version), ",\"term\":\"",
+                               source().ListMembers().term(),
+                               "\",\"signed_in\":", options_.signed_in ? "true" : "false", "}")};
+    }
+  }
+  return NoSuchPath(request.path);
+}
+
+absl::StatusOr<HttpResponse> StatusApi::FindOfJob(const Path& path, const HttpRequest& request) {
+  const std::string& job = path[1];
+  if (path.size() == 2) {
+    ASSIGN_OR_RETURN(const v1::Job record, source().GetJob(job));
+    return HttpResponse{.body = ToJson(record)};
+  }
+  if (path.size() == 3) {
+    if (path[2] == "series") return Series(job, request);
+    if (path[2] == "events") return Events(job, request);
+    if (path[2] == "timing") {
+      ASSIGN_OR_RETURN(const v1::ReadJobTimingResponse timing, source().ReadTiming(job));
+      return HttpResponse{.body = ToJson(timing)};
+    }
+    if (path[2] == "checkpoints") return Checkpoints(job);
+  }
+  int64_t step = 0;
+  if (path.size() == 6 && path[2] == "checkpoints" && absl::SimpleAtoi(path[3], &step) &&
+      path[4] == "files") {
+    return File(CheckpointName(job, step), path[5]);
+  }
+  return NoSuchPath(request.path);
+}
+
+absl::StatusOr<HttpResponse> StatusApi::Jobs(const HttpRequest& request) {
+  v1::ListJobsRequest wanted;
+  ASSIGN_OR_RETURN(const int32_t page_size, NumberOr<int32_t>(request, "page_size", 0));
+  wanted.set_page_size(page_size);
+  wanted.set_page_token(FormValue(request.query, "page_token").value_or(""));
+  for (const std::string& name : ListOf(request, "states")) {
+    v1::JobState state;
+    if (!v1::JobState_Parse(name, &state)) {
+      return Invalid(absl::StrCat("states: there is no state '", name, "'; RUNNING is one"));
+    }
+    wanted.add_states(state);
+  }
+  const std::string view = FormValue(request.query, "view").value_or("basic");
+  if (view != "basic" && view != "full") return Invalid("view: must be basic or full");
+  wanted.set_view(view == "full" ? v1::JOB_VIEW_FULL : v1::JOB_VIEW_BASIC);
+  ASSIGN_OR_RETURN(const v1::ListJobsResponse listed, source().ListJobs(wanted));
+  return ListAnswer("jobs", listed.jobs(),
+                    absl::StrCat(",\"next_page_token\":", Quoted(listed.next_page_token())));
+}
+
+// Who waits for members, in the order in which they will be served: by priority, then by age.
+absl::StatusOr<HttpResponse> StatusApi::Queue() {
+  v1::ListJobsRequest wanted;
+  wanted.set_page_size(500);
+  wanted.set_view(v1::JOB_VIEW_BASIC);
+  wanted.add_states(v1::QUEUED);
+  wanted.add_states(v1::RECOVERING);
+  ASSIGN_OR_RETURN(const v1::ListJobsResponse listed, source().ListJobs(wanted));
+  std::vector<v1::Job> jobs(listed.jobs().begin(), listed.jobs().end());
+  std::sort(jobs.begin(), jobs.end(), [](const v1::Job& a, const v1::Job& b) {
+    const auto rank = [](const v1::Job& job) {
+      return std::make_tuple(job.state() != v1::RECOVERING, -job.spec().priority(), job.number());
+    };
+    return rank(a) < rank(b);
+  });
+  return ListAnswer("jobs", jobs);
+}
+
+absl::StatusOr<HttpResponse> StatusApi::Events(const std::string& job, const HttpRequest& request) {
+  ASSIGN_OR_RETURN(const uint64_t after, NumberOr<uint64_t>(request, "after", 0));
+  ASSIGN_OR_RETURN(const std::vector<v1::JobEvent> events, source().ListEvents(job, after));
+  return ListAnswer("events", events);
+}
+
+absl::StatusOr<HttpResponse> StatusApi::Series(const std::string& job, const HttpRequest& request) {
+  SeriesRequest wanted{.names = ListOf(request, "names")};
+  ASSIGN_OR_RETURN(wanted.from, NumberOr<int64_t>(request, "from", 0));
+  ASSIGN_OR_RETURN(wanted.to,
+                   NumberOr<int64_t>(request, "to", std::numeric_limits<int64_t>::max()));
+  ASSIGN_OR_RETURN(wanted.points, NumberOr<int64_t>(request, "points", 1000));
+  ASSIGN_OR_RETURN(const JobSeries series, source().ReadSeries(job, wanted));
+  return HttpResponse{.body = ToJson(series)};
+}
+
+absl::StatusOr<HttpResponse> StatusApi::Checkpoints(const std::string& job) {
+  ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, source().ListCheckpoints(job));
+  return ListAnswer("checkpoints", checkpoints);
+}
+
+absl::StatusOr<HttpResponse> StatusApi::File(const std::string& checkpoint,
+                                             const std::string& file) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (downloads_ >= kDownloadsMax) {
+      return WithReason(absl::ResourceExhaustedError(
+                            absl::StrCat(kDownloadsMax,
+                                         " files are being downloaded from the page already; "
+                                         "`muster checkpoint export` fetches whole checkpoints")),
+                        "TOO_MANY_CALLS");
+    }
+    ++downloads_;
+  }
+  // One of so many for as long as the answer lives.
+  const std::shared_ptr<void> ticket(nullptr, [this](void*) {
+    absl::MutexLock lock(&mu_);
+    --downloads_;
+  });
+  ASSIGN_OR_RETURN(StatusSource::Download download, source().OpenFile(checkpoint, file));
+  return HttpResponse{
+      .content_type = "application/octet-stream",
+      // The name is one that the checkpoint lists.
+      .headers = {{"Content-Disposition", absl::StrCat("attachment; filename=\"", file, "\"")}},
+      .stream =
+          [ticket, send = std::move(download.send)](HttpStream& stream) {
+            (void)send([&stream](absl::string_view piece) { return stream.Write(piece); });
+          },
+      .stream_bytes = download.bytes};
+}
+
+absl::StatusOr<HttpResponse> StatusApi::Changes() {
+  ASSIGN_OR_RETURN(std::shared_ptr<ChangeFeed::Stream> changes, options_.feed->Open());
+  return HttpResponse{.content_type = "text/event-stream",
+                      .stream = [changes = std::move(changes)](HttpStream& stream) {
+                        // The first line tells a browser that it is connected.
+                        if (!stream.Write("retry: 2000\nevent: hello\ndata: {}\n\n")) return;
+                        while (const std::optional<std::string> text = changes->Next()) {
+                          if (!stream.Write(*text)) return;
+                        }
+                      }};
+}
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+// /api/v1/...: what the coordinator knows, as JSON. docs/status_page.md has every path.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "lib/http/http_server.h"
+#include "services/coordinator/status_page/change_feed.h"
+#include "services/coordinator/status_page/status_source.h"
+
+namespace muster {
+
+// Thread-safe. Whoever asks was admitted already.
+class StatusApi {
+ public:
+  static constexpr int kDownloadsMax = 4;
+
+  struct Options {
+    StatusSource* source;  // both outlive this
+    ChangeFeed* feed;
+    std::string version;
+    bool signed_in = false;  // whether there is anything to sign out of
+  };
+  explicit StatusApi(Options options) : options_(std::move(options)) {}
+
+  // Of a path below /api/v1. Errors are answers, too: {"what", "reason", "try"}.
+  HttpResponse Answer(const HttpRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  static HttpResponse Refuse(const absl::Status& error);
+
+ private:
+  using Path = std::vector<std::string>;
+  absl::StatusOr<HttpResponse> Find(const Path& path, const HttpRequest& request);
+  absl::StatusOr<HttpResponse> FindOfJob(const Path& path, const HttpRequest& request);
+  absl::StatusOr<HttpResponse> Jobs(const HttpRequest& request);
+  absl::StatusOr<HttpResponse> Queue();
+  absl::StatusOr<HttpResponse> Events(const std::string& job, const HttpRequest& request);
+  absl::StatusOr<HttpResponse> Series(const std::string& job, const HttpRequest& request);
+  absl::StatusOr<HttpResponse> Checkpoints(const std::string& job);
+  absl::StatusOr<HttpResponse> File(const std::string& checkpoint, const std::string& file)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<HttpResponse> Changes();
+  StatusSource& source() const { return *options_.source; }
+
+  const Options options_;
+  absl::Mutex mu_;
+  int downloads_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace muster

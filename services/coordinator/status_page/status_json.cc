@@ -1,0 +1,93 @@
+#include "services/coordinator/status_page/status_json.h"
+
+#include <glog/logging.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/util/json_util.h"
+#include "lib/status/status.h"
+#include "nlohmann/json.hpp"
+
+namespace muster {
+namespace {
+
+// The shortest that reads back to the bit.
+void AppendNumber(double value, std::string& text) {
+  if (!std::isfinite(value)) {
+    text += "null";
+    return;
+  }
+  char digits[32];
+  const auto result = std::to_chars(digits, digits + sizeof(digits), value);
+  text.append(digits, result.ptr - digits);
+}
+
+void AppendNumber(int64_t value, std::string& text) {
+  char digits[24];
+  const auto result = std::to_chars(digits, digits + sizeof(digits), value);
+  text.append(digits, result.ptr - digits);
+}
+
+void AppendPoint(const SeriesPoint& point, std::string& text) {
+  text += '[';
+  AppendNumber(point.first_step, text);
+  text += ',';
+  AppendNumber(point.last_step, text);
+  for (const double value : {point.values.min, point.values.max, point.values.last}) {
+    text += ',';
+    AppendNumber(value, text);
+  }
+  text += ']';
+}
+
+absl::string_view WhatToTry(const std::string& reason) {
+  if (reason == "NO_CREDENTIALS" || reason == "TOKEN_INVALID") {
+    return "sign in with a token: an admin makes one with `muster token create NAME --scope read`";
+  }
+  if (reason == "JOB_NOT_FOUND") return "/api/v1/jobs lists the jobs that there are";
+  if (reason == "TOO_MANY_CALLS") return "try again in a while";
+  if (reason == "INVALID_REQUEST") return "docs/status_page.md has every path and its parameters";
+  return "docs/operations.md says of every reason what to do";
+}
+
+}  // namespace
+
+std::string ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  CHECK(google::protobuf::util::MessageToJsonString(message, &json, options).ok());
+  return json;
+}
+
+std::string ToJson(const JobSeries& series) {
+  std::string text = absl::StrCat("{\"first_step\":", series.first_step,
+                                  ",\"last_step\":", series.last_step, ",\"series\":[");
+  for (const Series& one : series.series) {
+    if (text.back() == '}') text += ',';
+    absl::StrAppend(&text, "{\"name\":", Quoted(one.name), ",\"points\":[");
+    for (const SeriesPoint& point : one.points) {
+      if (text.back() == ']') text += ',';
+      AppendPoint(point, text);
+    }
+    text += "]}";
+  }
+  return text + "]}";
+}
+
+std::string ToJson(const absl::Status& error) {
+  const std::string reason = ReasonOf(error);
+  return absl::StrCat("{\"what\":", Quoted(error.message()), ",\"reason\":", Quoted(reason),
+                      ",\"try\":", Quoted(WhatToTry(reason)), "}");
+}
+
+std::string Quoted(absl::string_view text) {
+  return nlohmann::json(std::string(text))
+      .dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/false,
+            nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace muster
