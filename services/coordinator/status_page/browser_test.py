@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""The status page in a headless Chromium: what a person sees, and that what others wrote stays text.
+
+Skips where there is no Chromium (Debian: chromium).
+"""
+
+import os
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, HERE)
+import browser  # noqa: E402
+
+PROGRAM = os.path.join(os.environ.get("TEST_SRCDIR", ""), os.environ.get("TEST_WORKSPACE", ""), "services/coordinator/status_page/made_up_cluster")
+
+SCROLLS_SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+TEXT = "document.querySelector('main').innerText"
+LIVE = "document.querySelector('#connection').textContent == 'live'"
+PLOTS = "document.querySelectorAll('.plot canvas').length >= 4"
+# What lies beside the screen, if anything does: what a failure should name.
+WIDE = """[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+          .map(e => e.tagName + '.' + e.className).slice(0, 5).join(' ')"""
+# Of each text that is seen, how it stands out against what is behind it (WCAG 2, relative luminance); the faintest.
+FAINTEST = """(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const rgba = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return canvas.getImageData(0, 0, 1, 1).data; };
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => { const v = c[i] / 255; return sum + w * (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+  let worst = [99, ''];
+  for (const e of document.querySelectorAll('body *')) {
+    if (!e.checkVisibility() || ![...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())) continue;
+    if (e.closest('.unseen, .skip, option')) continue;
+    let behind = e;
+    while (behind && rgba(getComputedStyle(behind).backgroundColor)[3] < 255) behind = behind.parentElement;
+    const a = light(rgba(getComputedStyle(e).color)), b = light(rgba(getComputedStyle(behind || document.documentElement).backgroundColor));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < worst[0]) worst = [ratio, e.tagName + '.' + e.className + ' ' + e.textContent.slice(0, 40)];
+  }
+  return worst;
+})()"""
+NAMELESS = """[...document.querySelectorAll('button, a[href], input, select, [role=img], progress')].filter(e => e.checkVisibility() &&
+  !(e.innerText || e.getAttribute('aria-label') || (e.labels && e.labels.length) || e.querySelector('title'))).map(e => e.outerHTML.slice(0, 90)).join(' ')"""
+
+
+class Scene:
+    """A made-up cluster and its page."""
+
+    def __init__(self, name):
+        self._process = subprocess.Popen([PROGRAM, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.url = self._process.stdout.readline().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(timeout=20)
+
+
+class PageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tab = browser.Browser()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.tab.close()
+
+    def setUp(self):
+        self.tab.leave()
+        self.tab.look()
+
+    def shown(self, scene, where="#/", until=LIVE):
+        self.tab.open(scene.url + "/" + where)
+        self.tab.wait(until)
+        return self.tab.value(TEXT)
+
+    def assert_fits_and_is_legible(self):
+        self.assertFalse(self.tab.value(SCROLLS_SIDEWAYS), self.tab.value(WIDE))
+        ratio, what = self.tab.value(FAINTEST)
+        self.assertGreater(ratio, 4.5, what)
+        self.assertEqual(self.tab.value(NAMELESS), "")
+
+    def test_no_job(self):
+        with Scene("none") as scene:
+            text = self.shown(scene, until="document.querySelector('#no-jobs').checkVisibility()")
+            self.assertIn("No job yet", text)
+            self.shown(scene, "#/queue", until=f"{TEXT}.includes('Nobody waits')")
+            self.shown(scene, "#/members", until=f"{TEXT}.includes('No member is attached')")
+            self.assertEqual(self.tab.messages, [])
+
+    def test_a_run(self):
+        with Scene("running") as scene:
+            text = self.shown(scene, until="document.querySelectorAll('#jobs .spark').length == 2")
+            for words in ("char-gpt-1", "running", "20,000 of 40,000 (50 %)", "28 min 20 s left", "bert-3", "needs 4 workers and 1 is free of the 2 that are attached", "0.823", "1,912"):
+                self.assertIn(words, text)
+            self.assert_fits_and_is_legible()
+            text = self.shown(scene, "#/queue", until=f"{TEXT}.includes('bert-3')")
+            self.assertIn("needs 4 workers and 1 is free of the 2 that are attached", text)
+            text = self.shown(scene, "#/members", until=f"{TEXT}.includes('worker-0')")
+            for words in ("ps-0", "char-gpt-1", "cpu:0", "node-a", "tcp"):
+                self.assertIn(words, text)
+            text = self.shown(scene, "#/jobs/char-gpt-1", until=PLOTS)
+            for words in ("step 20,000 of 40,000", "0.91", "79.0 % right", "33.5 ms, 13 % waiting", "SUBMITTED", "on worker-0 and ps-0", "step 10,000", "117.7 MiB", "model.safetensors"):
+                self.assertIn(words, text)
+            self.assert_fits_and_is_legible()
+            link = self.tab.value("document.querySelector('#checkpoints a').href")
+            self.assertEqual(self.tab.value(f"fetch('{link}').then(a => a.text())"), "the model")
+            self.assertEqual(self.tab.messages, [])
+
+    def test_comparison_smoothing_and_zoom(self):
+        with Scene("running") as scene:
+            text = self.shown(scene, "#/jobs/char-gpt-1,char-gpt-0", until=f"{PLOTS} && document.querySelectorAll('#legend li').length == 2")
+            self.assertIn("char-gpt-0", text)
+            before = self.tab.value("document.querySelector('.plot canvas').toDataURL()")
+            self.tab.value("(() => { const s = document.querySelector('#smoothing'); s.value = 0; s.dispatchEvent(new Event('input')); })()")
+            self.tab.wait(f"document.querySelector('.plot canvas').toDataURL() != {before!r}")
+            self.assertEqual(self.tab.messages, [])
+
+    def test_a_failed_job(self):
+        with Scene("failed") as scene:
+            text = self.shown(scene, "#/jobs/resnet-2", until=PLOTS)
+            self.assertIn("NON_FINITE_LOSS: the loss of step 17 is not finite; try a smaller learning rate", text)
+            self.assertIn("failed", text)
+            self.shown(scene, "#/jobs/nobody", until=f"{TEXT}.includes(\"there is no job 'nobody'\")")
+
+    def test_what_others_wrote_stays_text(self):
+        with Scene("hostile") as scene:
+            for where, until in (("#/", "document.querySelectorAll('#jobs tbody tr').length == 3 && document.querySelectorAll('#jobs .spark').length == 2"),
+                                 ("#/queue", "document.querySelectorAll('#queue li').length == 1"),
+                                 ("#/members", "document.querySelectorAll('#members tbody tr').length == 3")):
+                self.shown(scene, where, until)
+                self.assert_untouched()
+            self.shown(scene, "#/", "document.querySelectorAll('#jobs tbody tr').length == 3")
+            self.tab.value("[...document.querySelectorAll('#jobs a.name')].find(a => a.innerText.includes('<img') && !a.innerText.includes('queued')).click()")
+            self.tab.wait(f"{PLOTS} && document.querySelectorAll('#events li').length == 4")
+            self.tab.wait("document.querySelectorAll('#checkpoints a').length > 0")
+            self.assert_untouched()
+            self.assertIn("<img src=x onerror=", self.tab.value(TEXT))
+
+    def assert_untouched(self):
+        self.assertIsNone(self.tab.value("window.struck"))
+        self.assertEqual(self.tab.value("document.querySelectorAll('main img, main script, main [onerror]').length"), 0)
+        self.assertFalse(self.tab.value(SCROLLS_SIDEWAYS), self.tab.value(WIDE))
+        # A text that turns the order of letters around does so within an element of its own.
+        self.assertEqual(self.tab.value("""[...document.querySelectorAll('main *')].filter(e => e.tagName != 'BDI' && e.tagName != 'OPTION' &&
+          e.tagName != 'title' && [...e.childNodes].some(n => n.nodeType == 3 && n.textContent.includes('\\u202e'))).length"""), 0)
+        self.assertEqual([m for m in self.tab.messages if "ontent Security Policy" in m], [])
+
+    def test_a_script_of_others_would_not_run(self):
+        with Scene("none") as scene:
+            self.shown(scene)
+            self.tab.value("(() => { const s = document.createElement('script'); s.textContent = 'window.struck = 1'; document.body.append(s); })()")
+            self.assertIsNone(self.tab.value("window.struck"))
+
+    def test_signing_in_and_out(self):
+        with Scene("tokens") as scene:
+            text = self.shown(scene, until="document.querySelector('#login').checkVisibility()")
+            self.assertIn("Sign in", text)
+            self.assertNotIn("char-gpt", text)
+            self.assert_fits_and_is_legible()
+            enter = "(token => { document.querySelector('#token').value = token; document.querySelector('#login-form').requestSubmit(); })"
+            self.tab.value(f"{enter}('wrong')")
+            self.tab.wait(f"{TEXT}.includes('does not know this token')")
+            self.tab.value(f"{enter}('muster.t-1.good')")
+            self.tab.wait(f"{TEXT}.includes('char-gpt-1')")
+            self.assertEqual(self.tab.value("document.cookie"), "")  # no script sees it
+            self.tab.value("document.querySelector('#sign-out').click()")
+            self.tab.wait("document.querySelector('#login').checkVisibility()")
+            self.assertEqual(self.tab.value("fetch('/api/v1/jobs').then(a => a.status)"), 401)
+
+    def test_dark(self):
+        with Scene("running") as scene:
+            self.tab.look(dark=True)
+            for where, until in (("#/", "document.querySelectorAll('#jobs .spark').length == 2"), ("#/jobs/char-gpt-1", PLOTS)):
+                self.shown(scene, where, until)
+                self.assert_fits_and_is_legible()
+                self.assertLess(self.tab.value("Math.max(...getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/g).map(Number))"), 60)
+
+    def test_phone(self):
+        with Scene("running") as scene:
+            self.tab.look(width=360, height=740, phone=True)
+            for where, until in (("#/", "document.querySelectorAll('#jobs .spark').length == 2"), ("#/queue", f"{TEXT}.includes('bert-3')"),
+                                 ("#/members", f"{TEXT}.includes('worker-0')"), ("#/jobs/char-gpt-1,char-gpt-0", PLOTS)):
+                self.shown(scene, where, until)
+                self.assert_fits_and_is_legible()
+
+
+if __name__ == "__main__":
+    if browser.program() is None:
+        print("SKIPPED: there is no chromium; apt-get install chromium")
+        sys.exit(0)
+    unittest.main()
