@@ -49,6 +49,8 @@ std::string RecordPath(const std::string& dir) { return dir + "/cluster.json"; }
 
 std::string AddressPath(const std::string& dir) { return dir + "/coordinator.address"; }
 
+std::string PagePath(const std::string& dir) { return dir + "/page.address"; }
+
 std::string PortFlag(const char* name) { return absl::StrCat("--", name, "=127.0.0.1:0"); }
 
 // Polls until `done` or the deadline; false at the deadline.
@@ -134,6 +136,8 @@ absl::Status LocalCluster::StartAll() {
   argv = {coordinator,
           PortFlag("listen"),
           PortFlag("metrics"),
+          PortFlag("http"),
+          absl::StrCat("--http_file=", PagePath(options_.dir)),
           absl::StrCat("--state_dir=", options_.dir, "/state"),
           absl::StrCat("--address_file=", AddressPath(options_.dir)),
           "--data_visible=true",
@@ -190,6 +194,10 @@ absl::Status LocalCluster::Launch(const std::string& name) {
                                                  .directory = directory_,
                                                  .lifetime = options_.lifetime}));
   return absl::OkStatus();
+}
+
+std::string LocalCluster::page() const {
+  return std::string(absl::StripAsciiWhitespace(ReadFile(PagePath(options_.dir))));
 }
 
 std::vector<std::string> LocalCluster::names() const {

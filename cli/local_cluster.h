@@ -19,6 +19,7 @@ namespace muster::cli {
 //   state/                 the coordinator's (jobs, checkpoints)
 //   logs/<name>.log        appended to by every start of the member
 //   coordinator.address    "127.0.0.1:43121"
+//   page.address           "http://127.0.0.1:40121"
 //   cluster.json           of a detached cluster: what Open() reads
 // Thread-compatible. Members started with Lifetime::kWithParent die with the thread that called
 // Start(), Restart() or Heal().
@@ -49,6 +50,7 @@ class LocalCluster {
   ~LocalCluster();  // Shutdown() of what dies with the parent; detached members go on
 
   const std::string& address() const { return address_; }  // of the coordinator's gRPC port
+  std::string page() const;  // of the coordinator's status page, "http://127.0.0.1:40121"
   const std::string& dir() const { return options_.dir; }
   const Options& options() const { return options_; }  // after Open(): dir, ps, workers, devices
   std::vector<std::string> names() const;              // coordinator first

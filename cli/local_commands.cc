@@ -73,8 +73,9 @@ absl::Status StartNew(const UpOptions& options) {
   std::fprintf(stderr,
                "%s are up; state and logs in %s\n"
                "  muster submit examples/linear.yaml --wait\n"
-               "  muster local down\n",
-               SizeText(*cluster).c_str(), cluster->dir().c_str());
+               "  muster local down\n"
+               "  Status page: %s\n",
+               SizeText(*cluster).c_str(), cluster->dir().c_str(), cluster->page().c_str());
   if (options.dir != DefaultLocalDir()) {
     std::fprintf(stderr, "  export MUSTER_SERVER=%s\n", cluster->address().c_str());
   }
@@ -91,8 +92,8 @@ absl::Status Heal(LocalCluster& cluster, bool observe) {
   }
   RETURN_IF_ERROR(cluster.AwaitAttached(kAttachTimeout));
   std::printf("%s\n", cluster.address().c_str());
-  std::fprintf(stderr, "%s are up; state and logs in %s\n", SizeText(cluster).c_str(),
-               cluster.dir().c_str());
+  std::fprintf(stderr, "%s are up; state and logs in %s\n  Status page: %s\n",
+               SizeText(cluster).c_str(), cluster.dir().c_str(), cluster.page().c_str());
   Observe(cluster, observe);
   return absl::OkStatus();
 }
@@ -131,6 +132,9 @@ absl::Status PrintStatus(const std::string& dir, Session& session) {
                cluster->log_path(name)});
   }
   std::printf("%s\n%s", cluster->address().c_str(), table.ToString().c_str());
+  if (cluster->running("coordinator")) {
+    std::fprintf(stderr, "Status page: %s\n", cluster->page().c_str());
+  }
   if (const auto url = LocalPrometheus(dir).url()) {
     std::fprintf(stderr, "Prometheus: %s\n", url->c_str());
   }
