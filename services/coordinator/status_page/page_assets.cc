@@ -31,8 +31,8 @@ PageAsset Asset(absl::string_view path, absl::string_view content_type, const ch
 }  // namespace
 
 const PageAsset* FindPageAsset(absl::string_view path) {
-  constexpr char kScript[] = "text/javascript; charset=utf-8";
-  constexpr char kStyle[] = "text/css; charset=utf-8";
+  static constexpr char kScript[] = "text/javascript; charset=utf-8";
+  static constexpr char kStyle[] = "text/css; charset=utf-8";
   static const auto* const kAssets = new std::vector<PageAsset>{
       Asset("/", "text/html; charset=utf-8", muster_page_html, muster_page_html_end),
       Asset("/page.css", kStyle, muster_page_css, muster_page_css_end),

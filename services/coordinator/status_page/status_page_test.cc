@@ -233,6 +233,17 @@ TEST_F(StatusPageTest, ThePageLoadsNothingFromElsewhereAndHasNoScriptOfItsOwn) {
   }
 }
 
+TEST_F(StatusPageTest, EachFileSaysWhatItIs) {
+  for (const auto& [path, type] :
+       std::vector<std::pair<std::string, std::string>>{{"/", "text/html"},
+                                                        {"/page.js", "text/javascript"},
+                                                        {"/dygraph.js", "text/javascript"},
+                                                        {"/page.css", "text/css"},
+                                                        {"/dygraph.css", "text/css"}}) {
+    EXPECT_THAT(Get(path).head, HasSubstr("\r\nContent-Type: " + type + "; charset=utf-8\r\n"));
+  }
+}
+
 TEST_F(StatusPageTest, AnUnchangedFileIsNotSentAgain) {
   const HttpAnswer first = Get("/page.js");
   const size_t begin = first.head.find("ETag: ") + 6;
