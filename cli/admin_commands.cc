@@ -99,7 +99,7 @@ struct RestoreOptions {
 };
 
 // The coordinator's program does it: it knows its stores.
-absl::Status Restore(const RestoreOptions& options, Session& session) {
+absl::Status Restore(const RestoreOptions& options) {
   ASSIGN_OR_RETURN(const std::string program, FindBinary("coordinator"));
   std::vector<std::string> words = {program, "--restore=" + options.file,
                                     "--state_dir=" + options.state_dir};
@@ -113,6 +113,9 @@ absl::Status Restore(const RestoreOptions& options, Session& session) {
   if (child == 0) {
     execv(program.c_str(), arguments.data());
     _exit(127);
+  }
+  if (child < 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("fork: ", std::strerror(errno)));
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
@@ -143,7 +146,7 @@ void AddAdminCommands(CLI::App& app, Session& session) {
   restore->add_option("--store", options->store, "Of the coordinator, if it has one");
   restore->add_flag("--force", options->force, "Give up the jobs that the store has");
   restore->add_option("--flag", options->more, "Another flag of the coordinator: --store_tls=DIR");
-  restore->callback([options, &session] { session.Fail(Restore(*options, session)); });
+  restore->callback([options, &session] { session.Fail(Restore(*options)); });
 }
 
 }  // namespace muster::cli
