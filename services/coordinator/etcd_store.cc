@@ -35,6 +35,7 @@ constexpr char kTerm[] = "meta/term";
 constexpr char kJobs[] = "meta/jobs";
 constexpr char kFolder[] = "meta/folder";
 constexpr char kRestoring[] = "meta/restoring";
+constexpr char kWriting[] = "meta/writing";
 constexpr char kParts[] = "part/";
 
 std::string Digits(uint64_t number) { return absl::StrFormat("%020d", number); }
@@ -231,6 +232,7 @@ absl::Status EtcdStore::Lead() {
   };
   put(kLeader, options_.address)->set_lease(lease_->id());
   put_meta(kTerm, absl::StrCat(term + 1));
+  put_meta(kWriting, absl::StrCat(term + 1, "/0"));
   if (is_new) {
     put_meta(kSchema, absl::StrCat(kSchemaVersion));
     put_meta(kCluster, cluster_);
@@ -254,6 +256,7 @@ absl::Status EtcdStore::Lead() {
   {
     absl::MutexLock lock(&mu_);
     jobs_ = jobs;
+    written_in_ = led_since_;
   }
   if (is_new) LOG(INFO) << "new store in etcd, " << options_.prefix;
   lease_->Keep(options_.lost);
@@ -320,20 +323,54 @@ absl::Status EtcdStore::Lost() const {
 
 // ---------------------------------------------------------------- writing
 
-absl::StatusOr<etcd::TxnResponse> EtcdStore::Transact(etcd::TxnRequest request) const {
+absl::Status EtcdStore::Transact(etcd::TxnRequest request) {
+  const std::string number = absl::StrCat("v", term_, "/", ++transactions_);
+  const bool puts = std::any_of(request.success().begin(), request.success().end(),
+                                [](const etcd::RequestOp& op) { return op.has_request_put(); });
+  if (puts) {
+    etcd::PutRequest* put = request.add_success()->mutable_request_put();
+    put->set_key(Key(kWriting));
+    put->set_value(number);
+  }
+  request = InGroups(std::move(request));
   etcd::Compare* led = request.add_compare();
   led->set_target(etcd::Compare::CREATE);
   led->set_key(Key(kLeader));
   led->set_create_revision(led_since_);
+  etcd::Compare* in_turn = request.add_compare();
+  in_turn->set_target(etcd::Compare::MOD);
+  in_turn->set_key(Key(kWriting));
+  in_turn->set_mod_revision(written_in_);
+  etcd::TxnRequest look;
+  *look.add_success()->mutable_request_range() = One(Key(kWriting));
+  *request.mutable_failure() = look.success();
+
   const absl::Duration start = SteadyNow();
+  absl::Status refused;  // by etcd, which is then asked whether an attempt before that was made
   while (true) {
     if (!lease_->holds()) return Lost();
-    auto answer = options_.client->Txn(request, lease_->left());
-    // Whether it was made is not known: it is made again, which changes nothing, or never.
+    const auto answer = options_.client->Txn(refused.ok() ? request : look, lease_->left());
     if (ReasonOf(answer.status()) == "STORE_UNREACHABLE") continue;
-    if (observe_commit_) observe_commit_(SteadyNow() - start);
-    if (answer.ok() && !answer->succeeded()) return Lost();
-    return answer;
+    if (refused.ok() && observe_commit_) observe_commit_(SteadyNow() - start);
+    if (!answer.ok()) {
+      if (!puts || !refused.ok()) return refused.ok() ? answer.status() : refused;
+      refused = answer.status();
+      continue;
+    }
+    if (refused.ok() && answer->succeeded()) {
+      if (puts) written_in_ = answer->header().revision();
+      return absl::OkStatus();
+    }
+    if (answer->responses_size() == 1) {
+      const auto& last = answer->responses(0).response_range().kvs();
+      if (puts && !last.empty() && last[0].value() == number) {
+        written_in_ = last[0].mod_revision();
+        return absl::OkStatus();
+      }
+    }
+    // Should an attempt that was held up come after a refusal, then the next transaction is out of
+    // its turn: so what was called not written is never built upon.
+    return refused.ok() ? Lost() : refused;
   }
 }
 
@@ -353,7 +390,7 @@ absl::Status EtcdStore::Write(const Writing& writing) {
         etcd::PutRequest* put = part.add_success()->mutable_request_put();
         put->set_key(Key(PartName(name, number, parts++)));
         put->set_value(value.substr(offset, kPartBytesMax));
-        RETURN_IF_ERROR(Transact(std::move(part)).status());
+        RETURN_IF_ERROR(Transact(std::move(part)));
       }
       stored = absl::StrCat("p", number, "/", parts);
     }
@@ -367,7 +404,7 @@ absl::Status EtcdStore::Write(const Writing& writing) {
     put->set_key(Key(name));
     put->set_value(std::move(stored));
   }
-  RETURN_IF_ERROR(Transact(InGroups(std::move(request))).status());
+  RETURN_IF_ERROR(Transact(std::move(request)));
   in_parts_ = std::move(in_parts);
   return absl::OkStatus();
 }

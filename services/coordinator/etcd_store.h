@@ -28,9 +28,16 @@ namespace muster {
 // when that key was made: when it is not ours any more nothing is written, the caller gets
 // FAILED_PRECONDITION (reason "STORE_LOST"), and `lost` is told.
 //
+// Whether a transaction was made is not known when nobody answers in time, and one that was held up
+// may still come long after it was made again. So each also says after which one it comes, by the
+// revision of "meta/writing", and puts its own number there: out of its turn nothing is written,
+// and that key tells which was the last. (Only one that merely deletes puts no number, for etcd
+// takes it when its space is used up: to make it again before the next writing changes nothing.)
+//
 //   meta/schema, meta/cluster, meta/term, meta/jobs   numbers as text; the last job's
 //   meta/folder                                       the state folder that belongs to it
 //   meta/restoring                                    a restore has begun and not ended
+//   meta/writing                                      TERM/NUMBER of the last transaction that put
 //   leader                                            the leader's address
 //   job/N, origin/N, graph/N, plan/N                  N, STEP, REVISION: 20 digits
 //   event/N/REVISION                                  StoredEvents, by the last one's revision
@@ -110,9 +117,9 @@ class EtcdStore final : public Store {
   absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status GiveUp() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Write(const Writing& writing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Waits for etcd for as long as this process leads.
-  absl::StatusOr<etcdserverpb::TxnResponse> Transact(etcdserverpb::TxnRequest request) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits for etcd for as long as this process leads. After an error nothing was written, or the
+  // next call fails with STORE_LOST.
+  absl::Status Transact(etcdserverpb::TxnRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Lost() const;
 
   const Options options_;
@@ -124,7 +131,9 @@ class EtcdStore final : public Store {
 
   absl::Mutex mu_;                                              // one write at a time
   uint64_t jobs_ ABSL_GUARDED_BY(mu_) = 0;                      // number of the last
-  uint64_t writings_ ABSL_GUARDED_BY(mu_) = 0;                  // of parts, in this term
+  uint64_t writings_ ABSL_GUARDED_BY(mu_) = 0;                  // of values, in this term
+  uint64_t transactions_ ABSL_GUARDED_BY(mu_) = 0;              // in this term
+  int64_t written_in_ ABSL_GUARDED_BY(mu_) = 0;                 // revision of meta/writing
   absl::btree_set<std::string> in_parts_ ABSL_GUARDED_BY(mu_);  // names whose value is in parts
   absl::btree_map<std::string, uint64_t> seats_ ABSL_GUARDED_BY(mu_);  // ordinals
 };

@@ -21,8 +21,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/status.h"
 #include "lib/status/status.h"
 #include "services/coordinator/etcd_client.h"
+#include "services/coordinator/etcd_proxy.h"
 #include "services/coordinator/etcd_server.h"
 #include "services/coordinator/store_conformance.h"
 
@@ -301,6 +304,126 @@ TEST_F(EtcdOutageTest, AnOutageLongerThanTheLeaseIsTheEnd) {
   EXPECT_TRUE(told.WaitForNotificationWithTimeout(kSoon));
   EXPECT_EQ(ReasonOf((*store)->DeleteJob(1)), "STORE_LOST");
   server_->Send(SIGCONT);
+}
+
+// Between the store and etcd stands one who loses calls.
+class EtcdFaultTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (Server() == nullptr) GTEST_SKIP() << "etcd is not installed";
+    proxy_ = std::make_unique<EtcdProxy>(Server()->address());
+    client_ = ClientOf(proxy_->address());
+    options_ = {.client = client_.get(), .prefix = NewPrefix()};
+  }
+  std::unique_ptr<Store> Open() {
+    auto store = EtcdStore::Open(options_);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+  static grpc::Status Late() { return {grpc::StatusCode::DEADLINE_EXCEEDED, "late"}; }
+  static grpc::Status Full() {
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded"};
+  }
+
+  std::unique_ptr<EtcdProxy> proxy_;
+  std::unique_ptr<EtcdClient> client_;
+  EtcdStore::Options options_;
+};
+
+TEST_F(EtcdFaultTest, AnAttemptThatComesLateUndoesNothing) {
+  auto store = Open();
+  v1::Job record = *store->AddJob(StoreConformance::Submission());
+  std::vector<etcd::TxnRequest> held_up;
+  proxy_->OnTransaction([&](const auto&, const etcd::TxnRequest& request, auto pass) {
+    if (!held_up.empty()) return pass();
+    held_up.push_back(request);
+    return Late();
+  });
+  record.set_state(v1::PREPARING);
+  ASSERT_TRUE(store->Commit({.record = &record}).ok()) << "by another attempt";
+  record.set_state(v1::RUNNING);
+  ASSERT_TRUE(store->Commit({.record = &record}).ok());
+
+  ASSERT_EQ(held_up.size(), 1);
+  etcd::TxnResponse response;
+  ASSERT_TRUE(proxy_->Pass(held_up[0], &response).ok());
+
+  EXPECT_FALSE(response.succeeded());
+  EXPECT_EQ(store->LoadJobs()->front().record.state(), v1::RUNNING);
+  EXPECT_TRUE(StoreConformance::Advance(*store, record).ok()) << "and the store goes on";
+}
+
+TEST_F(EtcdFaultTest, WhatWasMadeAndNotAnsweredIsFoundToBeMade) {
+  auto store = Open();
+  int attempts = 0;
+  proxy_->OnTransaction([&](const auto&, const auto&, auto pass) {
+    if (++attempts != 1) return pass();
+    EXPECT_TRUE(pass().ok());
+    return Late();
+  });
+
+  const auto job = store->AddJob(StoreConformance::Submission("request"));
+
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(attempts, 2);
+  EXPECT_EQ(store->AddJob(StoreConformance::Submission())->number(), 2);
+  EXPECT_EQ(store->LoadJobs()->size(), 2);
+}
+
+TEST_F(EtcdFaultTest, ARefusalAfterAnAttemptThatWasMadeGivesNoNumberTwice) {
+  auto store = Open();
+  int attempts = 0;
+  proxy_->OnTransaction([&](const auto&, const auto&, auto pass) {
+    ++attempts;
+    if (attempts == 1) return pass().ok() ? Late() : Full();
+    return attempts == 2 ? Full() : pass();
+  });
+
+  const auto job = store->AddJob(StoreConformance::Submission("request"));
+
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(store->AddJob(StoreConformance::Submission())->number(), 2);
+  EXPECT_EQ((*store->FindRequest("request"))->job, "net-1");
+}
+
+TEST_F(EtcdFaultTest, AfterARefusalNothingIsWrittenOrTheNextIsTheEnd) {
+  auto store = Open();
+  std::vector<etcd::TxnRequest> held_up;
+  int attempts = 0;
+  proxy_->OnTransaction([&](const auto&, const etcd::TxnRequest& request, auto pass) {
+    ++attempts;
+    if (attempts == 1) held_up.push_back(request);
+    return attempts == 1 ? Late() : attempts == 2 ? Full() : pass();
+  });
+  EXPECT_EQ(ReasonOf(store->AddJob(StoreConformance::Submission()).status()), "STORE_FULL");
+  EXPECT_TRUE(store->LoadJobs()->empty());
+
+  etcd::TxnResponse response;
+  ASSERT_TRUE(proxy_->Pass(held_up[0], &response).ok());
+  ASSERT_TRUE(response.succeeded()) << "it comes in its turn, if late";
+
+  EXPECT_EQ(ReasonOf(store->AddJob(StoreConformance::Submission()).status()), "STORE_LOST");
+  store.reset();
+  EXPECT_EQ(Open()->AddJob(StoreConformance::Submission())->number(), 2);
+}
+
+TEST_F(EtcdFaultTest, WhenEtcdIsFullJobsCanBeDeleted) {
+  auto store = Open();
+  ASSERT_TRUE(store->AddJob(StoreConformance::Submission("request")).ok());
+  // As etcd does: what puts nothing is taken.
+  proxy_->OnTransaction([&](const auto&, const etcd::TxnRequest& request, auto pass) {
+    for (const etcd::RequestOp& op : request.success()) {
+      if (op.has_request_put()) return Full();
+    }
+    return pass();
+  });
+
+  EXPECT_EQ(ReasonOf(store->AddJob(StoreConformance::Submission()).status()), "STORE_FULL");
+  const absl::Status deleted = store->DeleteJob(1);
+
+  EXPECT_TRUE(deleted.ok()) << deleted;
+  proxy_->OnTransaction(nullptr);
+  EXPECT_EQ(store->AddJob(StoreConformance::Submission())->number(), 2);
 }
 
 // By etcd's gateway to HTTP, whose administration is not our store's business.
