@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,11 @@ std::string NameOf(absl::string_view kind, uint64_t number) {
 }
 std::string NameOf(absl::string_view kind, uint64_t job, uint64_t number) {
   return absl::StrCat(kind, "/", Digits(job), "/", Digits(number));
+}
+
+// No id begins another's name, whatever bytes they have: what lies under one is of no other.
+std::string RequestName(absl::string_view id) {
+  return absl::StrCat("request/", absl::BytesToHexString(id));
 }
 
 absl::Status Corrupt(absl::string_view name, absl::string_view what) {
@@ -112,34 +118,27 @@ etcd::RangeRequest AllUnder(const std::string& prefix) {
 
 }  // namespace
 
-// What one transaction puts and deletes, by names, and the parts that it needs.
+// What one transaction puts and deletes, by names; parts go with their names.
 class EtcdStore::Writing {
  public:
-  explicit Writing(const EtcdStore* store) : store_(*store) {}
-
   void Put(std::string name, std::string value) { puts_[std::move(name)] = std::move(value); }
-  void Delete(const std::string& name) { AddDeletion(name)->clear_range_end(); }
-  void DeleteAllUnder(const std::string& prefix) {
-    AddDeletion(prefix)->set_range_end(BehindPrefix(store_.Key(prefix)));
-  }
+  void Delete(std::string name) { deletions_.push_back({std::move(name), ""}); }
+  void DeleteAllUnder(const std::string& prefix) { DeleteBetween(prefix, BehindPrefix(prefix)); }
   // From the first name to before the second.
-  void DeleteBetween(const std::string& first, const std::string& end) {
-    AddDeletion(first)->set_range_end(store_.Key(end));
+  void DeleteBetween(std::string first, std::string end) {
+    deletions_.push_back({std::move(first), std::move(end)});
   }
 
+  struct Deletion {
+    std::string first;
+    std::string end;  // "": `first` alone
+  };
   const absl::btree_map<std::string, std::string>& puts() const { return puts_; }
-  const std::vector<etcd::RequestOp>& deletions() const { return deletions_; }
+  const std::vector<Deletion>& deletions() const { return deletions_; }
 
  private:
-  etcd::DeleteRangeRequest* AddDeletion(const std::string& name) {
-    etcd::DeleteRangeRequest* deletion = deletions_.emplace_back().mutable_request_delete_range();
-    deletion->set_key(store_.Key(name));
-    return deletion;
-  }
-
-  const EtcdStore& store_;
   absl::btree_map<std::string, std::string> puts_;
-  std::vector<etcd::RequestOp> deletions_;
+  std::vector<Deletion> deletions_;
 };
 
 // ---------------------------------------------------------------- leading
@@ -265,7 +264,7 @@ absl::Status EtcdStore::Lead() {
 
 absl::Status EtcdStore::GiveUp() {
   absl::MutexLock lock(&mu_);
-  Writing all(this);
+  Writing all;
   for (const char* kind : {"job/", "origin/", "graph/", "plan/", "event/", "checkpoint/",
                            "request/", "seat/", "token/", kParts}) {
     all.DeleteAllUnder(kind);
@@ -305,7 +304,7 @@ absl::Status EtcdStore::SweepParts() {
       continue;
     }
     LOG(INFO) << "store: parts of " << name << " that a crash left are removed";
-    Writing sweep(this);
+    Writing sweep;
     sweep.DeleteAllUnder(absl::StrCat(kParts, name, "/", writing, "/"));
     RETURN_IF_ERROR(Write(sweep));
   }
@@ -376,14 +375,31 @@ absl::Status EtcdStore::Transact(etcd::TxnRequest request) {
 
 absl::Status EtcdStore::Write(const Writing& writing) {
   etcd::TxnRequest request;
-  for (const etcd::RequestOp& deletion : writing.deletions()) *request.add_success() = deletion;
-  absl::btree_set<std::string> in_parts = in_parts_;
+  const auto add_deletion = [&](const std::string& first, const std::string& end) {
+    etcd::DeleteRangeRequest* deletion = request.add_success()->mutable_request_delete_range();
+    deletion->set_key(Key(first));
+    if (!end.empty()) deletion->set_range_end(Key(end));
+  };
+  std::vector<std::string> without_parts;  // once it is written
+  for (const auto& [first, end] : writing.deletions()) {
+    add_deletion(first, end);
+    const auto from = in_parts_.lower_bound(first);
+    auto to = from;
+    while (to != in_parts_.end() && (end.empty() ? *to == first : *to < end)) ++to;
+    if (from == to) continue;
+    without_parts.insert(without_parts.end(), from, to);
+    const std::string under = absl::StrCat(kParts, first, end.empty() ? "/" : "");
+    add_deletion(under, end.empty() ? BehindPrefix(under) : absl::StrCat(kParts, end));
+  }
   for (const auto& [name, value] : writing.puts()) {
     std::string stored;
     const std::string number = absl::StrCat(Digits(term_), Digits(++writings_));
+    const bool had_parts = in_parts_.contains(name);
     if (static_cast<int64_t>(value.size()) <= kInlineBytesMax) {
       stored = absl::StrCat("v", value);
+      if (had_parts) without_parts.push_back(name);
     } else {
+      in_parts_.insert(name);
       int64_t parts = 0;
       for (size_t offset = 0; offset < value.size(); offset += kPartBytesMax) {
         etcd::TxnRequest part;
@@ -394,18 +410,16 @@ absl::Status EtcdStore::Write(const Writing& writing) {
       }
       stored = absl::StrCat("p", number, "/", parts);
     }
-    if (in_parts.erase(name) > 0) {  // those of earlier writings
-      etcd::DeleteRangeRequest* old = request.add_success()->mutable_request_delete_range();
-      old->set_key(Key(absl::StrCat(kParts, name, "/")));
-      old->set_range_end(Key(absl::StrCat(kParts, name, "/", number)));
+    if (had_parts) {  // those of earlier writings
+      const std::string under = absl::StrCat(kParts, name, "/");
+      add_deletion(under, absl::StrCat(under, number));
     }
-    if (stored[0] == 'p') in_parts.insert(name);
     etcd::PutRequest* put = request.add_success()->mutable_request_put();
     put->set_key(Key(name));
     put->set_value(std::move(stored));
   }
   RETURN_IF_ERROR(Transact(std::move(request)));
-  in_parts_ = std::move(in_parts);
+  for (const std::string& name : without_parts) in_parts_.erase(name);
   return absl::OkStatus();
 }
 
@@ -429,7 +443,7 @@ absl::StatusOr<v1::Job> EtcdStore::AddJob(Submission submission) {
   origin.set_first_step(submission.origin.first_step);
   origin.set_request_id(submission.request_id);
 
-  Writing writing(this);
+  Writing writing;
   writing.Put(kJobs, absl::StrCat(number));
   writing.Put(NameOf("job", number), record.SerializeAsString());
   writing.Put(NameOf("origin", number), origin.SerializeAsString());
@@ -439,7 +453,7 @@ absl::StatusOr<v1::Job> EtcdStore::AddJob(Submission submission) {
     v1::StoredRequest request;
     request.set_fingerprint(submission.fingerprint);
     request.set_job(JobIdOf(record.name()));
-    writing.Put(absl::StrCat("request/", submission.request_id), request.SerializeAsString());
+    writing.Put(RequestName(submission.request_id), request.SerializeAsString());
   }
   RETURN_IF_ERROR(Write(writing));
   jobs_ = number;
@@ -448,7 +462,7 @@ absl::StatusOr<v1::Job> EtcdStore::AddJob(Submission submission) {
 
 absl::Status EtcdStore::Commit(const Change& change) {
   absl::MutexLock lock(&mu_);
-  Writing writing(this);
+  Writing writing;
   absl::btree_map<std::string, uint64_t> seats;
   if (change.seat != nullptr) {
     seats = seats_;
@@ -481,7 +495,6 @@ absl::Status EtcdStore::Commit(const Change& change) {
     }
     if (record.has_end_time()) {
       writing.Delete(NameOf("plan", number));
-      writing.DeleteAllUnder(absl::StrCat(kParts, NameOf("plan", number), "/"));
     } else if (change.plan != nullptr) {
       writing.Put(NameOf("plan", number), change.plan->SerializeAsString());
     }
@@ -496,9 +509,6 @@ absl::Status EtcdStore::Commit(const Change& change) {
   }
   RETURN_IF_ERROR(Write(writing));
   if (change.seat != nullptr) seats_ = std::move(seats);
-  if (change.record != nullptr && change.record->has_end_time()) {
-    in_parts_.erase(NameOf("plan", change.record->number()));
-  }
   return absl::OkStatus();
 }
 
@@ -506,28 +516,18 @@ absl::Status EtcdStore::DeleteJob(uint64_t number) {
   absl::MutexLock lock(&mu_);
   if (!lease_->holds()) return Lost();
   ASSIGN_OR_RETURN(const auto stored, Read(NameOf("origin", number)));
-  Writing writing(this);
+  Writing writing;
   if (stored) {
     ASSIGN_OR_RETURN(const auto origin, Parsed<v1::StoredOrigin>("origin", *stored));
-    if (!origin.request_id().empty()) {
-      writing.Delete(absl::StrCat("request/", origin.request_id()));
-    }
+    if (!origin.request_id().empty()) writing.Delete(RequestName(origin.request_id()));
   }
   for (const char* kind : {"job", "origin", "graph", "plan"}) {
-    const std::string name = NameOf(kind, number);
-    writing.Delete(name);
-    writing.DeleteAllUnder(absl::StrCat(kParts, name, "/"));
+    writing.Delete(NameOf(kind, number));
   }
   for (const char* kind : {"event", "checkpoint"}) {
-    const std::string under = NameOf(kind, number) + "/";
-    writing.DeleteAllUnder(under);
-    writing.DeleteAllUnder(kParts + under);
+    writing.DeleteAllUnder(NameOf(kind, number) + "/");
   }
-  RETURN_IF_ERROR(Write(writing));
-  absl::erase_if(in_parts_, [&](const std::string& name) {
-    return name.find(absl::StrCat("/", Digits(number))) == name.find('/');
-  });
-  return absl::OkStatus();
+  return Write(writing);
 }
 
 absl::Status EtcdStore::PutToken(const Token& token) {
@@ -535,14 +535,14 @@ absl::Status EtcdStore::PutToken(const Token& token) {
   stored.set_record(token.record.SerializeAsString());
   stored.set_hash(token.hash);
   absl::MutexLock lock(&mu_);
-  Writing writing(this);
+  Writing writing;
   writing.Put(absl::StrCat("token/", token.record.id()), stored.SerializeAsString());
   return Write(writing);
 }
 
 absl::Status EtcdStore::DeleteToken(const std::string& id) {
   absl::MutexLock lock(&mu_);
-  Writing writing(this);
+  Writing writing;
   writing.Delete(absl::StrCat("token/", id));
   return Write(writing);
 }
@@ -600,7 +600,7 @@ absl::StatusOr<EtcdStore::Values> EtcdStore::ReadAll(const std::string& prefix,
 absl::StatusOr<std::optional<Store::Request>> EtcdStore::FindRequest(
     const std::string& request_id) const {
   if (request_id.empty()) return std::nullopt;
-  const std::string name = absl::StrCat("request/", request_id);
+  const std::string name = RequestName(request_id);
   ASSIGN_OR_RETURN(const auto stored, Read(name));
   if (!stored) return std::nullopt;
   ASSIGN_OR_RETURN(const auto request, Parsed<v1::StoredRequest>(name, *stored));
@@ -751,7 +751,7 @@ absl::Status EtcdStore::Export(
     job.set_graph(graph.value_or(""));
     job.set_plan(plan.value_or(""));
     if (!job.origin().request_id().empty()) {
-      const std::string name = absl::StrCat("request/", job.origin().request_id());
+      const std::string name = RequestName(job.origin().request_id());
       ASSIGN_OR_RETURN(const auto stored, Read(name, revision));
       ASSIGN_OR_RETURN(const auto request, Parsed<v1::StoredRequest>(name, stored.value_or("")));
       job.set_fingerprint(request.fingerprint());
@@ -784,7 +784,7 @@ absl::Status EtcdStore::Export(
 }
 
 absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
-  Writing writing(this);
+  Writing writing;
   const uint64_t number = job.number();
   writing.Put(NameOf("job", number), job.record());
   writing.Put(NameOf("origin", number), job.origin().SerializeAsString());
@@ -805,7 +805,7 @@ absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
     v1::StoredRequest request;
     request.set_fingerprint(job.fingerprint());
     request.set_job(JobIdOf(record.name()));
-    writing.Put(absl::StrCat("request/", job.origin().request_id()), request.SerializeAsString());
+    writing.Put(RequestName(job.origin().request_id()), request.SerializeAsString());
   }
   return Write(writing);
 }
@@ -819,11 +819,11 @@ absl::Status EtcdStore::Import(
     ASSIGN_OR_RETURN(const Values kept, ReadAll(kind));
     if (!kept.empty()) return StoreNotEmpty();
   }
-  Writing begin(this);
+  Writing begin;
   begin.Put(kRestoring, "");
   begin.DeleteAllUnder("seat/");
   RETURN_IF_ERROR(Write(begin));
-  Writing end(this);
+  Writing end;
   while (true) {
     ASSIGN_OR_RETURN(const std::optional<v1::BackupRecord> record, next());
     if (!record) break;
@@ -836,7 +836,7 @@ absl::Status EtcdStore::Import(
     } else if (record->has_token()) {
       ASSIGN_OR_RETURN(const auto token,
                        Parsed<v1::AccessToken>("token", record->token().record()));
-      Writing one(this);
+      Writing one;
       one.Put(absl::StrCat("token/", token.id()), record->token().SerializeAsString());
       RETURN_IF_ERROR(Write(one));
     }

@@ -42,7 +42,7 @@ namespace muster {
 //   job/N, origin/N, graph/N, plan/N                  N, STEP, REVISION: 20 digits
 //   event/N/REVISION                                  StoredEvents, by the last one's revision
 //   checkpoint/N/STEP
-//   request/ID, seat/MEMBER, token/ID
+//   request/HEX, seat/MEMBER, token/ID                HEX: the id's bytes, which may be any
 //   part/KEY/WRITING/I                                what is too long for the value of KEY
 //
 // A value begins with 'v' and is itself, or with 'p' and names the writing and the number of its
@@ -129,12 +129,13 @@ class EtcdStore final : public Store {
   uint64_t term_ = 0;
   std::string cluster_;
 
-  absl::Mutex mu_;                                              // one write at a time
-  uint64_t jobs_ ABSL_GUARDED_BY(mu_) = 0;                      // number of the last
-  uint64_t writings_ ABSL_GUARDED_BY(mu_) = 0;                  // of values, in this term
-  uint64_t transactions_ ABSL_GUARDED_BY(mu_) = 0;              // in this term
-  int64_t written_in_ ABSL_GUARDED_BY(mu_) = 0;                 // revision of meta/writing
-  absl::btree_set<std::string> in_parts_ ABSL_GUARDED_BY(mu_);  // names whose value is in parts
+  absl::Mutex mu_;                                  // one write at a time
+  uint64_t jobs_ ABSL_GUARDED_BY(mu_) = 0;          // number of the last
+  uint64_t writings_ ABSL_GUARDED_BY(mu_) = 0;      // of values, in this term
+  uint64_t transactions_ ABSL_GUARDED_BY(mu_) = 0;  // in this term
+  int64_t written_in_ ABSL_GUARDED_BY(mu_) = 0;     // revision of meta/writing
+  absl::btree_set<std::string> in_parts_
+      ABSL_GUARDED_BY(mu_);  // names of which parts may lie there
   absl::btree_map<std::string, uint64_t> seats_ ABSL_GUARDED_BY(mu_);  // ordinals
 };
 

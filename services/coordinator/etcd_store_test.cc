@@ -21,8 +21,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
+#include "absl/types/span.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
+#include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/etcd_client.h"
 #include "services/coordinator/etcd_proxy.h"
@@ -304,6 +306,48 @@ TEST_F(EtcdOutageTest, AnOutageLongerThanTheLeaseIsTheEnd) {
   EXPECT_TRUE(told.WaitForNotificationWithTimeout(kSoon));
   EXPECT_EQ(ReasonOf((*store)->DeleteJob(1)), "STORE_LOST");
   server_->Send(SIGCONT);
+}
+
+// What is long lies in parts, and goes with the name that it is of.
+TEST_F(EtcdStoreTest, NothingIsLeftOfWhatWasLong) {
+  const std::string megabyte(1 << 20, 'x');
+  auto store = Open();
+  for (const char* request : {"a", "a/0"}) {  // one begins as the other's parts would
+    Store::Submission submission = StoreConformance::Submission(request);
+    submission.fingerprint = megabyte;
+    submission.record.set_message(megabyte);
+    ASSERT_TRUE(store->AddJob(std::move(submission)).ok());
+  }
+  constexpr int kOfAJob = 9;  // request, record and event: a little over a megabyte each
+  ASSERT_EQ(bench_->Count("part/"), 2 * kOfAJob);
+
+  ASSERT_TRUE(store->DeleteJob(1).ok());
+  EXPECT_EQ(bench_->Count("part/"), kOfAJob);
+  const auto request = store->FindRequest("a/0");
+  ASSERT_TRUE(request.ok() && request->has_value()) << request.status();
+  EXPECT_TRUE((*request)->fingerprint == megabyte);
+
+  v1::Job record = store->LoadJobs()->front().record;
+  record.clear_message();
+  record.set_revision(limits::kJobEventsKeptMax + 2);
+  v1::JobEvent event;
+  event.set_revision(record.revision());
+  v1::Checkpoint checkpoint;
+  checkpoint.set_step(20);
+  checkpoint.set_name(megabyte);
+  ASSERT_TRUE(store
+                  ->Commit({.record = &record,
+                            .events = absl::MakeConstSpan(&event, 1),
+                            .checkpoint = &checkpoint})
+                  .ok());
+  const int64_t step = 20;
+  ASSERT_TRUE(
+      store->Commit({.record = &record, .checkpoints_removed = absl::MakeConstSpan(&step, 1)})
+          .ok());
+  EXPECT_EQ(bench_->Count("part/"), bench_->Count("part/request/"));
+
+  ASSERT_TRUE(store->DeleteJob(2).ok());
+  EXPECT_EQ(bench_->Count("part/"), 0);
 }
 
 // Between the store and etcd stands one who loses calls.
