@@ -95,8 +95,10 @@ etcd::RangeRequest One(std::string key) {
   return request;
 }
 
-// etcd takes 128 operations in one transaction, of which each may be a transaction again.
+// etcd takes 128 operations in one transaction, of which each may be a transaction again: with G of
+// those each may have 128 - G.
 constexpr int kOperationsMax = 100;
+constexpr int kRemovedAtOnceMax = 1000;  // checkpoints, of which each may need two operations
 
 etcd::TxnRequest InGroups(etcd::TxnRequest request) {
   if (request.success_size() <= kOperationsMax) return request;
@@ -502,10 +504,16 @@ absl::Status EtcdStore::Commit(const Change& change) {
       writing.Put(NameOf("checkpoint", number, change.checkpoint->step()),
                   change.checkpoint->SerializeAsString());
     }
+    // More than one transaction takes go before it: a checkpoint that is to be removed has lost its
+    // files already, so it does no harm that its record goes alone.
+    Writing before;
     for (const int64_t step : change.checkpoints_removed) {
       if (change.checkpoint != nullptr && change.checkpoint->step() == step) continue;
-      writing.Delete(NameOf("checkpoint", number, step));
+      before.Delete(NameOf("checkpoint", number, step));
+      if (std::ssize(before.deletions()) < kRemovedAtOnceMax) continue;
+      RETURN_IF_ERROR(Write(std::exchange(before, Writing())));
     }
+    for (const Writing::Deletion& deletion : before.deletions()) writing.Delete(deletion.first);
   }
   RETURN_IF_ERROR(Write(writing));
   if (change.seat != nullptr) seats_ = std::move(seats);

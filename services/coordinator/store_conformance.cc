@@ -339,11 +339,11 @@ TEST_P(StoreConformance, KeepsTokensWithTheHashesOfTheirSecrets) {
   EXPECT_EQ(tokens->at(1).hash, "other");
 }
 
-TEST_P(StoreConformance, PrunesHundredsOfCheckpointsAtOnce) {
+TEST_P(StoreConformance, PrunesThousandsOfCheckpointsAtOnce) {
   auto store = Open();
   v1::Job record = *store->AddJob(Submission());
   std::vector<int64_t> steps;
-  for (int64_t step = 1; step <= 300; ++step) {
+  for (int64_t step = 1; step <= 5000; ++step) {
     v1::Checkpoint checkpoint;
     checkpoint.set_step(step);
     if (step <= 130) {
