@@ -520,15 +520,36 @@ absl::Status EtcdStore::Commit(const Change& change) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> EtcdStore::RequestsOf(uint64_t number) const {
+  const std::string name = NameOf("origin", number);
+  auto stored = Read(name);
+  if (!stored.ok() && !absl::IsDataLoss(stored.status())) return stored.status();
+  if (stored.ok() && !stored->has_value()) return std::vector<std::string>();
+  if (stored.ok()) {
+    if (const auto origin = Parsed<v1::StoredOrigin>(name, **stored); origin.ok()) {
+      if (origin->request_id().empty()) return std::vector<std::string>();
+      return std::vector<std::string>{RequestName(origin->request_id())};
+    }
+  }
+  // The origin is damaged: a request knows its job by the id, which ends with the number.
+  ASSIGN_OR_RETURN(const Values requests, ReadAll("request/"));
+  std::vector<std::string> names;
+  for (const auto& [hex, bytes] : requests) {
+    v1::StoredRequest request;
+    if (request.ParseFromString(bytes) &&
+        absl::EndsWith(request.job(), absl::StrCat("-", number))) {
+      names.push_back(absl::StrCat("request/", hex));
+    }
+  }
+  return names;
+}
+
 absl::Status EtcdStore::DeleteJob(uint64_t number) {
   absl::MutexLock lock(&mu_);
   if (!lease_->holds()) return Lost();
-  ASSIGN_OR_RETURN(const auto stored, Read(NameOf("origin", number)));
+  ASSIGN_OR_RETURN(const std::vector<std::string> requests, RequestsOf(number));
   Writing writing;
-  if (stored) {
-    ASSIGN_OR_RETURN(const auto origin, Parsed<v1::StoredOrigin>("origin", *stored));
-    if (!origin.request_id().empty()) writing.Delete(RequestName(origin.request_id()));
-  }
+  for (const std::string& request : requests) writing.Delete(request);
   for (const char* kind : {"job", "origin", "graph", "plan"}) {
     writing.Delete(NameOf(kind, number));
   }

@@ -112,6 +112,8 @@ class EtcdStore final : public Store {
                                                   int64_t revision = 0) const;
   // All that is stored under keys that begin so.
   absl::StatusOr<Values> ReadAll(const std::string& prefix, int64_t revision = 0) const;
+  // Names of the requests that made a job, also of one that is damaged.
+  absl::StatusOr<std::vector<std::string>> RequestsOf(uint64_t number) const;
   absl::StatusOr<std::string> Whole(const std::string& name, absl::string_view stored,
                                     int64_t revision = 0) const;
   absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -63,6 +63,10 @@ class EtcdBench final : public StoreBench {
   }
   void SpoilRecord(uint64_t job) override { Spoil("job", job); }
   void SpoilPlan(uint64_t job) override { Spoil("plan", job); }
+  void SpoilOrigin(uint64_t job) override {
+    Spoil("origin", job);
+    Spoil("graph", job);
+  }
   int CountPlans() override { return Count("plan/"); }
 
   int Count(const std::string& under) {

@@ -49,6 +49,9 @@ class SqliteBench final : public StoreBench {
   void SpoilPlan(uint64_t job) override {
     Execute(path_, absl::StrCat("UPDATE plans SET plan = x'ff' WHERE job = ", job));
   }
+  void SpoilOrigin(uint64_t job) override {
+    Execute(path_, absl::StrCat("UPDATE jobs SET graph = x'ff' WHERE number = ", job));
+  }
   int CountPlans() override { return Execute(path_, "SELECT count(*) FROM plans"); }
 
  private:

@@ -148,6 +148,30 @@ TEST_P(StoreConformance, ADamagedJobIsLoadedWithWhatIsLeftOfItAndHarmsNoOther) {
   EXPECT_NE(jobs->at(2).plan, nullptr);
 }
 
+TEST_P(StoreConformance, ADamagedJobCanBeDeletedWithItsRequest) {
+  {
+    auto store = Open();
+    for (const char* request : {"first", "second", "third"}) {
+      ASSERT_TRUE(store->AddJob(Submission(request)).ok());
+    }
+  }
+  bench_->SpoilRecord(1);
+  bench_->SpoilOrigin(2);
+  auto store = Open();
+  EXPECT_EQ(ReasonOf(store->LoadJobs()->at(1).damage), "STORE_CORRUPT");
+
+  for (const uint64_t job : {1, 2}) {
+    const absl::Status deleted = store->DeleteJob(job);
+    EXPECT_TRUE(deleted.ok()) << deleted;
+  }
+
+  ASSERT_EQ(store->LoadJobs()->size(), 1);
+  EXPECT_EQ(store->LoadJobs()->front().record.number(), 3);
+  EXPECT_FALSE(store->FindRequest("first")->has_value());
+  EXPECT_FALSE(store->FindRequest("second")->has_value());
+  EXPECT_TRUE(store->FindRequest("third")->has_value());
+}
+
 TEST_P(StoreConformance, KeepsTheNewestEventsOfAJobAndGivesThemOutInPages) {
   auto store = Open();
   v1::Job record = *store->AddJob(Submission());

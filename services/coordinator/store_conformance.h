@@ -22,6 +22,7 @@ class StoreBench {
   // Makes bytes of a job unreadable; nobody has the store open.
   virtual void SpoilRecord(uint64_t job) = 0;
   virtual void SpoilPlan(uint64_t job) = 0;
+  virtual void SpoilOrigin(uint64_t job) = 0;  // of it at least the graph
   // That are kept, of all jobs; a store may be open.
   virtual int CountPlans() = 0;
 };
