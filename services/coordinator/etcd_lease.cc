@@ -11,6 +11,7 @@ namespace {
 
 constexpr absl::Duration kGrantMax = absl::Seconds(2);
 constexpr absl::Duration kRevokeMax = absl::Milliseconds(500);
+constexpr absl::Duration kAgain = absl::Milliseconds(100);  // after a renewal that failed
 
 }  // namespace
 
@@ -52,10 +53,11 @@ void EtcdLease::Keep(std::function<void(const absl::Status&)> lost) {
 }
 
 void EtcdLease::Renew() {
+  absl::Duration pause = time_to_live_ / 3;
   while (true) {
     {
       absl::MutexLock lock(&mu_);
-      if (AwaitFor(&mu_, absl::Condition(&stopping_), time_to_live_ / 3)) return;
+      if (AwaitFor(&mu_, absl::Condition(&stopping_), pause)) return;
       if (SteadyNow() >= ends_) return;
     }
     const absl::Duration asked = SteadyNow();
@@ -64,6 +66,7 @@ void EtcdLease::Renew() {
     // What ended here stays ended, even if etcd did not think so: the guard has seen it.
     if (SteadyNow() >= ends_) return;
     trouble_ = renewed.status();
+    pause = renewed.ok() ? time_to_live_ / 3 : kAgain;
     if (renewed.ok()) ends_ = asked + *renewed;
     if (absl::IsNotFound(renewed.status())) ends_ = SteadyNow();
   }

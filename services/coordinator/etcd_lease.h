@@ -15,9 +15,9 @@
 
 namespace muster {
 
-// Renewed three times in its life. It counts from the moment before a renewal was asked for, by a
-// clock of this process: so it has ended here before it ends in etcd, also for a process that was
-// stopped in between. Thread-safe.
+// Renewed three times in its life, and again at once where that fails. It counts from the moment
+// before a renewal was asked for, by a clock of this process: so it has ended here before it ends
+// in etcd, also for a process that was stopped in between. Thread-safe.
 class EtcdLease {
  public:
   // UNAVAILABLE and the other errors of `client`, which outlives the lease. etcd gives no less than

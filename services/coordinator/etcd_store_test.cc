@@ -474,6 +474,29 @@ TEST_F(EtcdFaultTest, WhenEtcdIsFullJobsCanBeDeleted) {
   EXPECT_EQ(store->AddJob(StoreConformance::Submission())->number(), 2);
 }
 
+TEST_F(EtcdFaultTest, ALeaseOutlivesRenewalsThatFail) {
+  options_.lease = absl::Seconds(2);
+  absl::Notification settled;
+  std::atomic<bool> lost = false;
+  std::atomic<int> renewals = 0;
+  options_.lost = [&](const absl::Status&) {
+    lost = true;
+    if (!settled.HasBeenNotified()) settled.Notify();
+  };
+  proxy_->OnRenewal([&] {
+    const int renewal = ++renewals;
+    if (renewal <= 3) return grpc::Status(grpc::StatusCode::INTERNAL, "no leader yet");
+    if (renewal == 6 && !settled.HasBeenNotified()) settled.Notify();
+    return grpc::Status::OK;
+  });
+
+  auto store = Open();
+
+  EXPECT_TRUE(settled.WaitForNotificationWithTimeout(kSoon));
+  EXPECT_FALSE(lost);
+  store.reset();
+}
+
 // By etcd's gateway to HTTP, whose administration is not our store's business.
 std::string Post(const std::string& address, const std::string& path, const std::string& body) {
   const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
