@@ -26,6 +26,7 @@ namespace etcd = ::etcdserverpb;
 
 constexpr unsigned kTlsLookSeconds = 1;
 constexpr absl::Duration kPause = absl::Milliseconds(50);  // when every server was tried
+constexpr int kDoublingsMax = 4;                           // of the patience with one server
 constexpr char kTokenField[] = "token";                    // of a call's metadata; etcd's name
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const std::string& path) {
@@ -157,7 +158,10 @@ absl::Status EtcdClient::Call(absl::string_view what, absl::Duration timeout, At
       server = server_;
       token = token_;
     }
-    const absl::Duration patience = std::min(options_.try_max, end - SteadyNow());
+    // Whoever is slow, and not gone, has answered in one of the rounds.
+    const int doublings = std::min<int>(tries / channels_.size(), kDoublingsMax);
+    const absl::Duration patience =
+        std::min(options_.try_max * (1 << doublings), end - SteadyNow());
     grpc::Status status;
     if (!options_.user.empty() && token.empty()) {
       status = Authenticate(channels_[server], patience);

@@ -25,8 +25,9 @@ class ChannelCredentials;
 namespace muster {
 
 // Thread-safe; calls block. A call goes to the server that answered last. One that does not answer
-// within a moment, or cannot answer, is passed over for the next, until one does or the time is up:
-// so every call may have been made more than once, and each of them must bear that.
+// within a moment, or cannot answer, is passed over for the next, until one does or the time is up;
+// the moment is twice as long in every further round. So every call may have been made more than
+// once, also after a later one, and each of them must bear that.
 //
 // Errors: UNAVAILABLE (reason "STORE_UNREACHABLE"): nobody answered in time, whatever became of the
 // call; RESOURCE_EXHAUSTED ("STORE_FULL"): etcd's space is used up; PERMISSION_DENIED
@@ -40,7 +41,7 @@ class EtcdClient {
     std::string tls;
     std::string user;           // "": without a name
     std::string password_file;  // only with `user`; read whenever etcd asks for the name anew
-    absl::Duration try_max = absl::Seconds(1);  // for one server
+    absl::Duration try_max = absl::Seconds(1);  // for one server, in the first round
   };
   // UNAVAILABLE (reason "CERTIFICATE_FILES"): a file of `tls` is missing.
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Create(Options options);

@@ -27,7 +27,8 @@ namespace etcd = ::etcdserverpb;
 
 constexpr absl::Duration kReadMax = absl::Seconds(5);
 constexpr absl::Duration kOpenMax = absl::Seconds(3);
-constexpr int kPage = 256;  // values of kInlineBytesMax at most
+constexpr int kPage = 32;  // values of kInlineBytesMax at most: what a slow link brings in kReadMax
+constexpr int kEventsPage = 256;  // few of them are long
 
 constexpr char kLeader[] = "leader";
 constexpr char kSchema[] = "meta/schema";
@@ -686,7 +687,7 @@ absl::StatusOr<std::vector<v1::JobEvent>> EtcdStore::Events(uint64_t number,
   etcd::RangeRequest* some = request.add_success()->mutable_request_range();
   *some = AllUnder(Key(under));
   some->set_key(Key(NameOf("event", number, after_revision + 1)));
-  some->set_limit(kPage);
+  some->set_limit(kEventsPage);
   uint64_t dropped = 0;
   std::vector<v1::JobEvent> events;
   while (true) {

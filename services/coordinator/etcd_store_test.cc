@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -472,6 +473,22 @@ TEST_F(EtcdFaultTest, WhenEtcdIsFullJobsCanBeDeleted) {
   EXPECT_TRUE(deleted.ok()) << deleted;
   proxy_->OnTransaction(nullptr);
   EXPECT_EQ(store->AddJob(StoreConformance::Submission())->number(), 2);
+}
+
+TEST_F(EtcdFaultTest, SlowServersAreWaitedForLongerEachTime) {
+  const auto client =
+      EtcdClient::Create({.servers = {proxy_->address()}, .try_max = absl::Seconds(1)});
+  int attempts = 0;
+  proxy_->OnTransaction([&](const grpc::ServerContext& context, const auto&, auto pass) {
+    ++attempts;
+    const auto patience = context.deadline() - std::chrono::system_clock::now();
+    return patience < std::chrono::milliseconds(3500) ? Late() : pass();
+  });
+
+  const auto answer = (*client)->Txn({}, absl::Seconds(30));
+
+  EXPECT_TRUE(answer.ok()) << answer.status();
+  EXPECT_GE(attempts, 3);
 }
 
 TEST_F(EtcdFaultTest, ALeaseOutlivesRenewalsThatFail) {
