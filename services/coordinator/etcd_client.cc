@@ -27,6 +27,7 @@ namespace etcd = ::etcdserverpb;
 constexpr unsigned kTlsLookSeconds = 1;
 constexpr absl::Duration kPause = absl::Milliseconds(50);  // when every server was tried
 constexpr int kDoublingsMax = 4;                           // of the patience with one server
+constexpr int kNamingsMax = 3;                             // in one call
 constexpr char kTokenField[] = "token";                    // of a call's metadata; etcd's name
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const std::string& path) {
@@ -69,6 +70,14 @@ bool IsPassing(const grpc::Status& status) {
     default:
       return false;
   }
+}
+
+// The name is to be given anew. A token lives for some minutes, a server that was started again
+// knows none, and one is void as soon as anything about users or roles changes.
+bool IsOfTheToken(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
+         (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT &&
+          absl::StrContains(status.error_message(), "revision of auth store is old"));
 }
 
 absl::Status FromEtcd(const grpc::Status& status, const std::string& message) {
@@ -148,7 +157,7 @@ grpc::Status EtcdClient::Authenticate(const std::shared_ptr<grpc::Channel>& chan
 
 absl::Status EtcdClient::Call(absl::string_view what, absl::Duration timeout, Attempt attempt) {
   const absl::Duration end = SteadyNow() + timeout;
-  bool named = false;  // anew, after a token was refused
+  int named = 0;  // anew, after a token was refused
   size_t tries = 0;
   while (true) {
     size_t server;
@@ -172,11 +181,9 @@ absl::Status EtcdClient::Call(absl::string_view what, absl::Duration timeout, At
       if (!token.empty()) context.AddMetadata(kTokenField, token);
       status = attempt(channels_[server], context);
       if (status.ok()) return absl::OkStatus();
-      // A token lives for some minutes, and a server that was started again knows none.
-      if (!token.empty() && !named && status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
-        named = true;
+      if (!token.empty() && IsOfTheToken(status) && ++named <= kNamingsMax) {
         absl::MutexLock lock(&mu_);
-        token_.clear();
+        if (token_ == token) token_.clear();  // else another thread has given the name already
         continue;
       }
     }

@@ -514,6 +514,24 @@ TEST_F(EtcdFaultTest, ALeaseOutlivesRenewalsThatFail) {
   store.reset();
 }
 
+TEST_F(EtcdFaultTest, ATokenThatAChangeOfUsersMadeVoidIsAskedForAnew) {
+  const std::string password = ::testing::TempDir() + "/any-password";
+  std::ofstream(password) << "any\n";
+  const auto client = EtcdClient::Create(
+      {.servers = {proxy_->address()}, .user = "muster", .password_file = password});
+  proxy_->OnTransaction([&](const grpc::ServerContext& context, const auto&, auto pass) {
+    const auto token = context.client_metadata().find("token");
+    const bool old = token == context.client_metadata().end() || token->second != "token-3";
+    return old ? grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                              "etcdserver: revision of auth store is old")
+               : pass();
+  });
+
+  const auto answer = (*client)->Txn({}, kSoon);
+
+  EXPECT_TRUE(answer.ok()) << answer.status();
+}
+
 // By etcd's gateway to HTTP, whose administration is not our store's business.
 std::string Post(const std::string& address, const std::string& path, const std::string& body) {
   const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
