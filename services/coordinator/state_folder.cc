@@ -98,6 +98,18 @@ void StateFolder::RemoveJobSetAside(const std::string& id) const {
   if (error) LOG(ERROR) << job(id) << kAsideSuffix << " is left over: " << error.message();
 }
 
+void StateFolder::BringJobBack(const std::string& id) const {
+  std::error_code error;
+  if (!fs::exists(job(id) + kAsideSuffix, error)) return;
+  fs::rename(job(id) + kAsideSuffix, job(id), error);
+  if (error) {
+    LOG(ERROR) << job(id) << kAsideSuffix << " cannot be brought back: " << error.message();
+    return;
+  }
+  const absl::Status synced = SyncFolder(path_ + "/jobs");
+  LOG_IF(ERROR, !synced.ok()) << job(id) << ": " << synced;
+}
+
 void StateFolder::RemoveAllSetAside() const {
   std::error_code error;
   for (const auto& folder : fs::directory_iterator(path_ + "/jobs", error)) {

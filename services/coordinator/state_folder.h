@@ -37,6 +37,8 @@ class StateFolder {
   // not even after a power cut. A job without a folder has none to remove.
   absl::Status SetJobAside(const std::string& id) const;
   void RemoveJobSetAside(const std::string& id) const;
+  // Instead of the second: the job stays.
+  void BringJobBack(const std::string& id) const;
   // What a crash left between the two.
   void RemoveAllSetAside() const;
 

@@ -413,10 +413,13 @@ absl::Status UserOperations::Erase(const JobRegistry::Entry& entry) {
   registry().DiscardMetrics(entry.published->number());
   RETURN_IF_ERROR(registry().folder().SetJobAside(JobIdOf(entry.published->name())));
   const absl::Status deleted = registry().store().DeleteJob(entry.published->number());
-  if (!absl::IsResourceExhausted(deleted)) return deleted;
-  // The folder's own room may be what the store lacks.
-  registry().folder().RemoveJobSetAside(JobIdOf(entry.published->name()));
-  return registry().store().DeleteJob(entry.published->number());
+  if (absl::IsResourceExhausted(deleted)) {
+    // The folder's own room may be what the store lacks.
+    registry().folder().RemoveJobSetAside(JobIdOf(entry.published->name()));
+    return registry().store().DeleteJob(entry.published->number());
+  }
+  if (!deleted.ok()) registry().folder().BringJobBack(JobIdOf(entry.published->name()));
+  return deleted;
 }
 
 }  // namespace muster

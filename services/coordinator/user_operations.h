@@ -78,7 +78,8 @@ class UserOperations {
   absl::StatusOr<std::optional<v1::Job>> FindRequest(const v1::CreateJobRequest& request);
   absl::StatusOr<v1::Job> Change(const std::string& name,
                                  const std::function<absl::Status(Job&)>& change);
-  // Of a job that the registry has forgotten: out of the store, its folder set aside.
+  // Of a job that the registry has forgotten: out of the store, its folder set aside; or an error,
+  // and all is as before, but that a full disk may have cost it its folder.
   absl::Status Erase(const JobRegistry::Entry& entry);
   JobRegistry& registry() const { return *options_.registry; }
 

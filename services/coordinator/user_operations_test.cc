@@ -1,6 +1,7 @@
 #include "services/coordinator/user_operations.h"
 
 #include <gmock/gmock.h>
+#include <sqlite3.h>
 
 #include <filesystem>
 
@@ -288,6 +289,33 @@ TEST_F(UserOperationsTest, AnUpdateIsRefusedByTheNameOfWhatCannotBe) {
   (*request.mutable_spec()).clear_labels();
   request.set_name("nobody-9");
   EXPECT_EQ(ReasonOf(users_.UpdateJob(request).status()), "JOB_NOT_FOUND");
+}
+
+// Reaches past the store: what it does is seen at once.
+void Execute(const std::string& database, const char* sql) {
+  sqlite3* connection = nullptr;
+  ASSERT_EQ(sqlite3_open(database.c_str(), &connection), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(connection, sql, nullptr, nullptr, nullptr), SQLITE_OK)
+      << sqlite3_errmsg(connection);
+  sqlite3_close(connection);
+}
+
+TEST_F(UserOperationsTest, AJobThatTheStoreDoesNotDeleteKeepsItsFiles) {
+  const auto job = users_.CreateJob(Request());
+  ASSERT_TRUE(job.ok()) << job.status();
+  ASSERT_TRUE(users_.CancelJob(job->name()).ok());
+  const StateFolder& folder = registry_->folder();
+  ASSERT_TRUE(folder.MakeJob("line-1").ok());
+  Execute(folder.store(),
+          "CREATE TRIGGER kept BEFORE DELETE ON jobs BEGIN SELECT RAISE(ABORT, 'not now'); END");
+
+  EXPECT_EQ(ReasonOf(users_.DeleteJob("line-1")), "STORE_FAILED");
+
+  EXPECT_TRUE(users_.GetJob("line-1").ok());
+  EXPECT_TRUE(std::filesystem::exists(folder.job("line-1")));
+  Execute(folder.store(), "DROP TRIGGER kept");
+  EXPECT_TRUE(users_.DeleteJob("line-1").ok());
+  EXPECT_TRUE(std::filesystem::is_empty(std::filesystem::path(folder.job("line-1")).parent_path()));
 }
 
 }  // namespace
