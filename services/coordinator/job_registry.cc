@@ -216,10 +216,15 @@ CommitQueue::Ticket JobRegistry::Enter(StoredJob stored, Findings found) {
 void JobRegistry::Publish(News news, const CommitQueue::Change& change) {
   if (change.record != nullptr) {
     std::shared_ptr<const v1::Job> before;
+    std::shared_ptr<const std::vector<v1::JobEvent>> events;
+    if (!change.events.empty()) {
+      events = std::make_shared<const std::vector<v1::JobEvent>>(change.events);
+    }
     {
       absl::MutexLock lock(&mu_);
       if (auto it = jobs_.find(news.number); it != jobs_.end()) {
         before = std::exchange(it->second->published, change.record);
+        if (events != nullptr) std::swap(it->second->news, events);
       }
     }
     if (before != nullptr) CountTransitions(*before, change);

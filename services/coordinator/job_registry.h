@@ -68,7 +68,10 @@ class JobRegistry {
   struct Entry {
     Job job;                                   // may be ahead of what is stored
     std::shared_ptr<const v1::Job> published;  // the record as it is stored
-    JobOrigin origin;                          // without its graph
+    // Events that were stored with the last change that had any; null: none since the start. Who
+    // watches, and has those before, need not wait for the store.
+    std::shared_ptr<const std::vector<v1::JobEvent>> news = nullptr;
+    JobOrigin origin;  // without its graph
     // Until there is a plan with it, or the job has ended; null: to be built.
     std::shared_ptr<const v1::Graph> graph;
     absl::Time queued_since;

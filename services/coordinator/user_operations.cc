@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <string>
@@ -235,11 +236,26 @@ absl::StatusOr<std::shared_ptr<JobWatch>> UserOperations::WatchJob(
                                std::move(waker));
 }
 
+// A watch is woken by the thread that stores changes, and all changes wait while it reads: one that
+// was up to date is given what was stored just now.
+absl::StatusOr<std::vector<v1::JobEvent>> UserOperations::EventsAfter(
+    const JobWatch& watch, const std::vector<v1::JobEvent>* news) const {
+  if (news == nullptr || news->front().revision() > watch.revision + 1 ||
+      news->size() >= limits::kWatchEventsMax) {
+    return registry().store().Events(watch.number(), watch.revision, limits::kWatchEventsMax);
+  }
+  std::vector<v1::JobEvent> events;
+  std::copy_if(news->begin(), news->end(), std::back_inserter(events),
+               [&](const v1::JobEvent& event) { return event.revision() > watch.revision; });
+  return events;
+}
+
 absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextOf(JobWatch& watch) {
   const bool woken = options_.watches->TakeDue(watch);
   const bool due = std::exchange(watch.has_more, false) || woken;
   WatchAnswer answer;
   v1::Job& record = *answer.response.mutable_job();
+  std::shared_ptr<const std::vector<v1::JobEvent>> news;
   {
     JobRegistry::Turn turn(&registry());
     const JobRegistry::Entry* const entry = turn.FindNumber(watch.number());
@@ -249,11 +265,11 @@ absl::StatusOr<std::optional<UserOperations::WatchAnswer>> UserOperations::NextO
     }
     if (!due) return std::nullopt;
     record = turn.View(*entry);
+    news = entry->news;
   }
   answer.last = IsTerminal(record.state());
   if (record.revision() <= watch.revision) return answer;  // progress only
-  ASSIGN_OR_RETURN(auto events, registry().store().Events(watch.number(), watch.revision,
-                                                          limits::kWatchEventsMax));
+  ASSIGN_OR_RETURN(auto events, EventsAfter(watch, news.get()));
   const uint64_t first = events.empty() ? 0 : events.front().revision();
   if (first > watch.revision + 1) NoteDropped(first - watch.revision - 1, events.front());
   const bool full = events.size() == limits::kWatchEventsMax;

@@ -78,6 +78,9 @@ class UserOperations {
   absl::StatusOr<std::optional<v1::Job>> FindRequest(const v1::CreateJobRequest& request);
   absl::StatusOr<v1::Job> Change(const std::string& name,
                                  const std::function<absl::Status(Job&)>& change);
+  // What a watch has not had yet, at most limits::kWatchEventsMax; `news`: see JobRegistry::Entry.
+  absl::StatusOr<std::vector<v1::JobEvent>> EventsAfter(
+      const JobWatch& watch, const std::vector<v1::JobEvent>* news) const;
   // Of a job that the registry has forgotten: out of the store, its folder set aside; or an error,
   // and all is as before, but that a full disk may have cost it its folder.
   absl::Status Erase(const JobRegistry::Entry& entry);

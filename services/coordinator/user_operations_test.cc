@@ -318,5 +318,28 @@ TEST_F(UserOperationsTest, AJobThatTheStoreDoesNotDeleteKeepsItsFiles) {
   EXPECT_TRUE(std::filesystem::is_empty(std::filesystem::path(folder.job("line-1")).parent_path()));
 }
 
+TEST_F(UserOperationsTest, AWatcherThatIsUpToDateNeedsNoStore) {
+  const auto job = users_.CreateJob(Request());
+  ASSERT_TRUE(job.ok()) << job.status();
+  v1::WatchJobRequest request;
+  request.set_name(job->name());
+  const auto nobody = std::make_shared<StreamWaker>(std::function<void()>());
+  const auto watch = users_.WatchJob(request, nobody);
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  ASSERT_EQ((*users_.NextOf(**watch))->response.events_size(), 1);
+
+  const auto cancelled = users_.CancelJob(job->name());
+  ASSERT_TRUE(cancelled.ok()) << cancelled.status();
+  Execute(registry_->folder().store(), "DELETE FROM events");
+
+  const auto next = users_.NextOf(**watch);
+  ASSERT_TRUE(next.ok() && next->has_value()) << next.status();
+  ASSERT_EQ((*next)->response.events_size(), 1);
+  EXPECT_EQ((*next)->response.events(0).revision(), cancelled->revision());
+  EXPECT_TRUE((*next)->last);
+  const auto late = users_.WatchJob(request, nobody);  // which has missed some, and asks the store
+  EXPECT_EQ((*users_.NextOf(**late))->response.events_size(), 0);
+}
+
 }  // namespace
 }  // namespace muster
