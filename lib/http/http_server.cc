@@ -139,6 +139,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options, H
   callbacks.log_message = KeepMessage;
   // What the library has to refuse.
   callbacks.http_error = [](mg_connection* connection, int status, const char*) {
+    if (mg_get_user_connection_data(connection) != nullptr) return 0;  // it was answered
     static_cast<const HttpServer*>(mg_get_user_data(mg_get_context(connection)))
         ->Send(connection, {.status = status, .content_type = "text/plain"}, /*with_body=*/true);
     return 0;
@@ -169,7 +170,11 @@ int HttpServer::Answer(mg_connection* connection) const {
   const HttpResponse response = Take(connection);
   Send(connection, response,
        absl::string_view(mg_get_request_info(connection)->request_method) != "HEAD");
-  return response.status;
+  if (response.status != 408 && response.status != 413) return response.status;
+  // The library would wait for the rest of the body, however long. Of what is not handled it does
+  // not, but has a page of its own, which is not sent where the connection is marked.
+  mg_set_user_connection_data(connection, connection);
+  return 0;
 }
 
 HttpResponse HttpServer::Take(mg_connection* connection) const {
