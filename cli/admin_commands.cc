@@ -133,7 +133,7 @@ void AddAdminCommands(CLI::App& app, Session& session) {
 
   auto path = std::make_shared<std::string>();
   CLI::App* backup =
-      AddCommand(*admin, "backup", "Copy the store of a running coordinator into a file",
+      AddCommand(*admin, "backup", "Copy a running coordinator's store into a file",
                  "muster admin backup /backups/$(date +%F).muster");
   backup->add_option("FILE", *path, "File; replaced when it is there")->required();
   backup->callback([path, &session] { session.Fail(Backup(*path, session)); });
