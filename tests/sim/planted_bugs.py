@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Plants bugs, one at a time, and tells which seed of the fleet simulation finds each.
+
+    tests/sim/planted_bugs.py [--seeds 5000] [NAME...] -- BAZEL-BUILD-COMMAND...
+
+Run in a clean tree, by hand: each bug is a build. The command builds //tests/sim:fleet_simulation_test;
+default: bazel build --config=nocuda. Exit code 1 where one is not found.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = "//tests/sim:fleet_simulation_test"
+PROGRAM = "bazel-bin/tests/sim/fleet_simulation_test"
+
+# Name, file, what stands there once, what is planted.
+BUGS = [
+    ("a shard that steps back keeps its newest values", "lib/shard/parameter_shard.cc",
+     "const bool steps_back = chunk.trained && before.gate_->version(index) != version;",
+     "const bool steps_back = false && before.gate_->version(index) != version;"),
+    ("a job goes on one step later than its shards are", "services/coordinator/shard_holders.cc",
+     "carried.first_step = Holds(all) ? all.newest : needed.newest;",
+     "carried.first_step = (Holds(all) ? all.newest : needed.newest) + 1;"),
+    ("both versions of a chunk that did not step back are in one place", "lib/shard/parameter_shard.cc",
+     "chunk.previous = steps_back ? old.current : old.previous;", "chunk.previous = old.current;"),
+    ("a snapshot copies the version before", "lib/shard/parameter_shard.cc",
+     "store_->Copy(index, chunk.current, ChunkStore::kHeld);",
+     "store_->Copy(index, chunk.previous, ChunkStore::kHeld);"),
+    ("a half-filled backup passes for a whole one", "lib/shard/parameter_shard.cc",
+     "if (filling_ != nullptr && !filling_->complete()) return {.oldest = 1, .newest = 0};", ""),
+    ("a backup applies sums before it is filled", "lib/shard/parameter_shard.cc",
+     "if (filling_ != nullptr && !filling_->complete()) return false;", ""),
+    ("an update is made without the last rank's gradient", "lib/shard/bsp_gate.cc",
+     "if (c.pushes_in < std::ssize(ranks_) || c.version >= total_steps_) return {};",
+     "if (c.pushes_in + 1 < std::ssize(ranks_) || c.version >= total_steps_) return {};"),
+    ("a push that was taken counts again", "lib/shard/bsp_gate.cc",
+     "if (state != PushState::kAwaited) return PushFate::kRepeat;",
+     "if (state == PushState::kPlacing) return PushFate::kRepeat;"),
+    ("a promoted backup keeps the dead ps's address", "services/coordinator/shard_holders.cc",
+     "next.set_address(place.address());", "next.set_address(plan.shards(shard).address());"),
+    ("every backup passes for filled", "services/coordinator/shard_holders.cc",
+     "Holds(held) && held->oldest <= carried.first_step && carried.first_step <= held->newest);",
+     "Holds(held) || true);"),
+    ("a backup on a dead ps stays in the plan", "services/coordinator/shard_holders.cc",
+     "if (!next.has_backup() || !MayHold(members, next.backup().member())) next.clear_backup();",
+     "if (!next.has_backup()) next.clear_backup();"),
+    ("a process that is new after a restart passes for the old one", "services/coordinator/fleet.cc",
+     "arrival.is_newcomer = arrival.is_first && kind == LeaseTable::Arrival::kNew;",
+     "arrival.is_newcomer = false;"),
+    ("a report of an earlier generation counts in this one", "services/coordinator/job.cc",
+     "if (report == nullptr || report->generation() != record_.generation()) {",
+     "if (report == nullptr) {"),
+    ("leases never end", "services/coordinator/lease_table.cc",
+     "if (now - member.lease_begin <= lease_) continue;", "if (now - member.lease_begin <= 1000 * lease_) continue;"),
+    ("who does not come back after a restart is waited for", "services/coordinator/failure_judge.cc",
+     "if (now >= grace_until_) {", "if (now >= grace_until_ + absl::Hours(1)) {"),
+    ("an accusation comes to nothing", "services/coordinator/failure_judge.cc",
+     "if (accusation_ && now - accusation_->time >= kAccusationSettles) {",
+     "if (accusation_ && now - accusation_->time >= 1000 * kAccusationSettles) {"),
+    ("a checkpoint is committed with a shard missing", "services/coordinator/checkpoint_round.cc",
+     "if (committing_ || std::ssize(finished_) < shards_with_bytes_) return false;",
+     "if (committing_ || std::ssize(finished_) + 1 < shards_with_bytes_) return false;"),
+    ("a step that is known is recorded again", "services/coordinator/progress_ledger.cc",
+     "if (record.step() < steps_before_) continue;", "if (record.step() + 1 < steps_before_) continue;"),
+    ("a share of the batch is counted twice", "services/coordinator/job_plan.cc",
+     "worker.set_first_position(position);", "worker.set_first_position(rank == 1 ? position - 1 : position);"),
+    ("a recovering job is never given members again", "services/coordinator/interruption.cc",
+     "if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;",
+     "if (!members.AllStopped() || now < resumes_not_before_ + absl::Minutes(5)) return std::nullopt;"),
+]
+
+
+def main():
+    arguments = sys.argv[1:]
+    build = ["bazel", "build", "--config=nocuda"]
+    if "--" in arguments:
+        build = arguments[arguments.index("--") + 1:]
+        arguments = arguments[:arguments.index("--")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5000)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args(arguments)
+    missed = 0
+    for name, path, sound, planted in BUGS:
+        if options.names and name not in options.names:
+            continue
+        file = ROOT / path
+        text = file.read_text()
+        if text.count(sound) != 1:
+            sys.exit(f"{path} has {text.count(sound)} times: {sound}")
+        file.write_text(text.replace(sound, planted))
+        try:
+            built = subprocess.run([*build, TARGET], cwd=ROOT, capture_output=True, text=True)
+            if built.returncode != 0:
+                print(f"{name}: does not build:\n{built.stderr[-3000:]}", flush=True)
+                missed += 1
+                continue
+            run = subprocess.run([ROOT / PROGRAM], cwd=ROOT, capture_output=True, text=True,
+                                 env=dict(os.environ, SEEDS=str(options.seeds)))
+        finally:
+            file.write_text(text)
+        missed += report(name, run)
+    sys.exit(1 if missed else 0)
+
+
+def report(name, run):
+    """Prints what became of a run; 1 if it found nothing."""
+    seed = re.search(r"FIRST_SEED=(\d+)", run.stdout)
+    what = re.findall(r"^\S+: ((?:I\d|the job ends|the last checkpoint|the job goes back).*)$", run.stdout, re.M)
+    if run.returncode == 0:
+        print(f"NOT FOUND: {name}", flush=True)
+        return 1
+    where = f"seed {seed[1]}" if seed else "the undisturbed run"
+    if what:
+        how = what[-1]
+    else:
+        how = next((line for line in (run.stdout + run.stderr).splitlines() if "Check failed" in line), "it crashed")
+    print(f"{name}: {where}: {how[:100]}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    main()
