@@ -19,11 +19,11 @@ grpc::Status AdminService::Backup(grpc::ServerContext* context, const v1::Backup
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kDownload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
-  if (!backup_.TryLock()) {
+  if (backing_up_.exchange(true)) {
     return ToGrpc(WithReason(absl::AbortedError("another backup is being made: try again later"),
                              "BACKUP_RUNS"));
   }
-  const absl::Cleanup unlock = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { backup_.Unlock(); };
+  const absl::Cleanup over = [this] { backing_up_ = false; };
   Sha256 hash;
   v1::BackupResponse piece;
   const auto send = [&]() -> absl::Status {

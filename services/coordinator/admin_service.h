@@ -1,9 +1,9 @@
 // AdminService over the store.
 #pragma once
 
+#include <atomic>
 #include <string>
 
-#include "absl/synchronization/mutex.h"
 #include "proto/muster/v1/admin.grpc.pb.h"
 #include "services/coordinator/access.h"
 #include "services/coordinator/admission.h"
@@ -32,7 +32,7 @@ class AdminService final : public v1::AdminService::Service {
   const Access* const access_;
   CallWatch* const watch_;
   const std::string program_;
-  absl::Mutex backup_;  // one at a time: each reads the whole store
+  std::atomic<bool> backing_up_ = false;  // one at a time: each reads the whole store
 };
 
 }  // namespace muster
