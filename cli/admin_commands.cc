@@ -132,9 +132,8 @@ void AddAdminCommands(CLI::App& app, Session& session) {
   admin->require_subcommand(1);
 
   auto path = std::make_shared<std::string>();
-  CLI::App* backup =
-      AddCommand(*admin, "backup", "Copy a running coordinator's store into a file",
-                 "muster admin backup /backups/$(date +%F).muster");
+  CLI::App* backup = AddCommand(*admin, "backup", "Copy a running coordinator's store into a file",
+                                "muster admin backup /backups/$(date +%F).muster");
   backup->add_option("FILE", *path, "File; replaced when it is there")->required();
   backup->callback([path, &session] { session.Fail(Backup(*path, session)); });
 
