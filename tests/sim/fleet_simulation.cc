@@ -21,6 +21,7 @@
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
+#include "lib/transport/wire.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/coordinator.h"
@@ -103,6 +104,12 @@ class Simulation : public SimulatedWorld {
     for (const char* name : {"worker-0", "worker-1", "worker-2"}) {
       members_.push_back(std::make_unique<SimulatedWorker>(this, name));
     }
+    if (options.faults == 0) return;
+    // A worker may push again what has arrived.
+    network_.SetFault([this](const WireHeader& header) {
+      const bool again = header.kind == MessageKind::kPush && time_.Chance(0.02);
+      return again ? InProcessNetwork::Fate::kDuplicate : InProcessNetwork::Fate::kDeliver;
+    });
   }
   ~Simulation() override {
     for (const auto& member : members_) member->Kill(/*with_host=*/true);
