@@ -115,11 +115,11 @@ def report(name, run):
     if run.returncode == 0:
         print(f"NOT FOUND: {name}", flush=True)
         return 1
-    where = f"seed {seed[1]}" if seed else "the undisturbed run"
+    where = f"seed {seed[1]}" if seed else "the undisturbed run" if what else "a crash"
     if what:
         how = what[-1]
     else:
-        how = next((line for line in (run.stdout + run.stderr).splitlines() if "Check failed" in line), "it crashed")
+        how = next((line for line in (run.stdout + run.stderr).splitlines() if "Check failed" in line), "no message")
     print(f"{name}: {where}: {how[:100]}", flush=True)
     return 0
 
