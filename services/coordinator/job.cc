@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
 #include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
+#include "services/coordinator/job_update.h"
 #include "services/coordinator/proto_time.h"
 #include "services/coordinator/shard_holders.h"
 
@@ -33,15 +33,6 @@ std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
 int64_t CommittedStep(const v1::Job& record) {
   const auto reference = ParseCheckpointRef(record.checkpoint());
   return reference ? reference->step.value_or(-1) : -1;
-}
-
-using TextMap = google::protobuf::Map<std::string, std::string>;
-
-bool SameEntries(const TextMap& a, const TextMap& b) {
-  return a.size() == b.size() && std::ranges::all_of(a, [&b](const auto& entry) {
-           const auto other = b.find(entry.first);
-           return other != b.end() && other->second == entry.second;
-         });
 }
 
 v1::Directive ReleaseDirective() {
@@ -312,27 +303,10 @@ absl::Status Job::Cancel(absl::Time now) {
 }
 
 void Job::Update(const v1::JobSpec& spec, absl::Time now) {
-  v1::JobSpec& mine = *record_.mutable_spec();
-  std::vector<std::string> changes;
-  if (mine.priority() != spec.priority()) {
-    changes.push_back(absl::StrCat("priority ", mine.priority(), " -> ", spec.priority()));
-    mine.set_priority(spec.priority());
-  }
-  if (!SameEntries(mine.labels(), spec.labels())) {
-    changes.push_back("labels");
-    *mine.mutable_labels() = spec.labels();
-  }
-  if (!SameEntries(mine.annotations(), spec.annotations())) {
-    changes.push_back("annotations");
-    *mine.mutable_annotations() = spec.annotations();
-  }
-  const int keep_last = spec.checkpoint().keep_last();
-  if (mine.checkpoint().keep_last() != keep_last) {
-    changes.push_back(
-        absl::StrCat("checkpoint.keep_last ", mine.checkpoint().keep_last(), " -> ", keep_last));
-    mine.mutable_checkpoint()->set_keep_last(keep_last);
-  }
-  if (!changes.empty()) Note("UPDATED", absl::StrJoin(changes, ", "), now);
+  const std::string changes = DescribeUpdate(record_.spec(), spec);
+  if (changes.empty()) return;
+  for (const absl::string_view path : kUpdatable) TakeOver(path, spec, *record_.mutable_spec());
+  Note("UPDATED", changes, now);
 }
 
 std::vector<v1::MemberTiming> Job::Timing() const {

@@ -3,7 +3,6 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <limits>
 #include <set>
@@ -28,6 +27,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/initial_values.h"
 #include "services/coordinator/job_filter.h"
+#include "services/coordinator/job_update.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
@@ -322,27 +322,6 @@ absl::StatusOr<v1::Job> UserOperations::ResumeJob(const v1::ResumeJobRequest& re
     return job.Resume(resources ? &*resources : nullptr, registry().Now());
   });
 }
-
-namespace {
-
-// What UpdateJob may change.
-constexpr std::array<absl::string_view, 4> kUpdatable = {"priority", "labels", "annotations",
-                                                         "checkpoint.keep_last"};
-
-void TakeOver(absl::string_view path, const v1::JobSpec& from, v1::JobSpec& to) {
-  if (path == "priority") to.set_priority(from.priority());
-  if (path == "labels") *to.mutable_labels() = from.labels();
-  if (path == "annotations") *to.mutable_annotations() = from.annotations();
-  if (path == "checkpoint.keep_last") {
-    v1::CheckpointSpec& checkpoint = *to.mutable_checkpoint();
-    checkpoint.clear_keep_last();  // unset: the default
-    if (from.checkpoint().has_keep_last()) {
-      checkpoint.set_keep_last(from.checkpoint().keep_last());
-    }
-  }
-}
-
-}  // namespace
 
 absl::StatusOr<v1::Job> UserOperations::UpdateJob(const v1::UpdateJobRequest& request) {
   std::vector<FieldFault> faults;
