@@ -105,7 +105,7 @@ class NetworkTest : public ::testing::Test {
 };
 
 TEST_F(NetworkTest, BitsThatFlipOnTheWayAreNoticed) {
-  ExpectTheSameModel([](NetworkFaults& faults) { faults.flips = 4; },
+  ExpectTheSameModel([](NetworkFaults& faults) { faults.flips = 16; },
                      [](const NetworkFaults& faults) { return faults.flipped >= FaultsWanted(); });
 }
 
@@ -113,7 +113,7 @@ TEST_F(NetworkTest, ConnectionsThatBreakAndBytesThatComeLateLoseNothing) {
   ExpectTheSameModel(
       [](NetworkFaults& faults) {
         faults.delays = 500;
-        faults.resets = 20;
+        faults.resets = 60;
       },
       [](const NetworkFaults& faults) { return faults.reset >= FaultsWanted(); });
 }
