@@ -51,6 +51,19 @@ struct TlsStream::Callbacks {
   static int WriteSocket(BIO* bio, const char* bytes, size_t size, size_t* written) {
     auto* stream = static_cast<TlsStream*>(BIO_get_data(bio));
     BIO_clear_retry_flags(bio);
+    if (stream->gathering_) {
+      CHECK_LE(size, kSealedBytes - stream->sealed_end_);
+      std::memcpy(stream->sealed_.get() + stream->sealed_end_, bytes, size);
+      stream->sealed_end_ += size;
+      *written = size;
+      return 1;
+    }
+    // What reading gives rise to, an alert say, comes behind the records that wait.
+    *written = 0;
+    if (!stream->Flush()) {
+      BIO_set_retry_write(bio);
+      return -1;
+    }
     const ssize_t result = send(stream->socket_, bytes, size, MSG_NOSIGNAL);
     *written = static_cast<size_t>(std::max<ssize_t>(result, 0));
     if (result > 0) return 1;
@@ -222,46 +235,69 @@ ssize_t TlsStream::Read(absl::Span<const iovec> room) {
   return static_cast<ssize_t>(total);
 }
 
-ssize_t TlsStream::Write(absl::Span<const iovec> pieces) {
-  size_t total = 0;
-  size_t piece = 0, at = 0;  // where the next record begins
-  while (piece < pieces.size()) {
-    const std::byte* bytes = static_cast<const std::byte*>(pieces[piece].iov_base) + at;
-    size_t size = pieces[piece].iov_len - at;
-    // Small pieces share a record; what is put off is offered again, and more behind it perhaps.
-    if (size < kRecordBytes && piece + 1 < pieces.size()) {
-      size = 0;
-      for (size_t from = piece, skip = at; from < pieces.size() && size < kRecordBytes;
-           ++from, skip = 0) {
-        const size_t part = std::min(pieces[from].iov_len - skip, kRecordBytes - size);
-        std::memcpy(record_.data() + size, static_cast<std::byte*>(pieces[from].iov_base) + skip,
-                    part);
-        size += part;
-      }
-      bytes = record_.data();
+bool TlsStream::Flush() {
+  while (sealed_begin_ < sealed_end_) {
+    const ssize_t size =
+        send(socket_, sealed_.get() + sealed_begin_, sealed_end_ - sealed_begin_, MSG_NOSIGNAL);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK) write_error_ = errno;
+      return false;
     }
-    size_t written = 0;
-    ERR_clear_error();
-    errno = 0;
-    const int result = SSL_write_ex(ssl_.get(), bytes, std::min(size, kRecordBytes), &written);
-    if (result != 1) {
-      if (total > 0) return static_cast<ssize_t>(total);
-      if (write_error_ == 0) return Explain(result);
-      errno = write_error_;
-      return -1;
-    }
-    total += written;
-    for (size_t left = written; left > 0;) {
-      const size_t part = std::min(left, pieces[piece].iov_len - at);
-      at += part;
-      left -= part;
-      if (at == pieces[piece].iov_len) {
-        ++piece;
-        at = 0;
-      }
-    }
+    sealed_begin_ += size;
   }
-  return static_cast<ssize_t>(total);
+  sealed_begin_ = sealed_end_ = 0;
+  return true;
+}
+
+size_t TlsStream::Seal(absl::Span<const iovec> pieces, size_t skip, int& result) {
+  size_t first = 0;
+  while (first < pieces.size() && skip >= pieces[first].iov_len) skip -= pieces[first++].iov_len;
+  const std::byte* bytes = static_cast<const std::byte*>(pieces[first].iov_base) + skip;
+  size_t size = std::min(pieces[first].iov_len - skip, kRecordBytes);
+  // Small pieces share a record.
+  if (size < kRecordBytes && first + 1 < pieces.size()) {
+    size = 0;
+    for (size_t from = first; from < pieces.size() && size < kRecordBytes; ++from, skip = 0) {
+      const size_t part = std::min(pieces[from].iov_len - skip, kRecordBytes - size);
+      std::memcpy(record_.data() + size, static_cast<std::byte*>(pieces[from].iov_base) + skip,
+                  part);
+      size += part;
+    }
+    bytes = record_.data();
+  }
+  size_t sealed = 0;
+  ERR_clear_error();
+  errno = 0;
+  gathering_ = true;
+  result = SSL_write_ex(ssl_.get(), bytes, size, &sealed);
+  gathering_ = false;
+  return result == 1 ? sealed : 0;
+}
+
+ssize_t TlsStream::Write(absl::Span<const iovec> pieces) {
+  size_t offered = 0;
+  for (const iovec& piece : pieces) offered += piece.iov_len;
+  CHECK_GE(offered, untold_) << "what was not taken is not offered again";
+  if (sealed_ == nullptr) sealed_ = std::make_unique_for_overwrite<std::byte[]>(kSealedBytes);
+  size_t told = 0;
+  while (told + untold_ < offered || untold_ > 0) {
+    while (told + untold_ < offered && kSealedBytes - sealed_end_ >= kSealedRecordMax) {
+      int result = 0;
+      const size_t sealed = Seal(pieces, told + untold_, result);
+      if (sealed == 0) {
+        if (told > 0) return static_cast<ssize_t>(told);
+        return Explain(result);
+      }
+      untold_ += sealed;
+    }
+    if (!Flush()) break;
+    told += untold_;
+    untold_ = 0;
+  }
+  if (told > 0 || offered == 0) return static_cast<ssize_t>(told);
+  errno = write_error_ != 0 ? write_error_ : EAGAIN;
+  return -1;
 }
 
 }  // namespace muster

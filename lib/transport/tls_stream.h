@@ -22,7 +22,8 @@ namespace muster {
 // recorded. No certificates, no tickets, one cipher: TLS_AES_128_GCM_SHA256.
 //
 // Over a socket that does not block and that it does not own. Thread-compatible. OpenSSL allocates
-// a little for each record of 16 KiB.
+// a little for each record of 16 KiB. Several records go to the socket with one system call: a
+// receiver that is woken for each of them is slower.
 class TlsStream {
  public:
   enum class Side { kConnector, kAcceptor };
@@ -43,11 +44,14 @@ class TlsStream {
   // Nothing more will be read: what every further Read() returns is the end of the stream or an
   // error, of which the socket tells nothing.
   bool ended() const { return end_.has_value(); }
-  // As writev(2). What was not taken comes first in the next call.
+  // As writev(2). What was not taken comes first in the next call: it may have been encrypted
+  // already. What was taken has gone to the socket, so that nothing waits for another call.
   ssize_t Write(absl::Span<const iovec> pieces);
 
  private:
   static constexpr size_t kRecordBytes = 16 << 10;
+  static constexpr size_t kSealedBytes = 128 << 10;               // of records that go together
+  static constexpr size_t kSealedRecordMax = kRecordBytes + 256;  // RFC 8446, 5.2
 
   struct Callbacks;  // what OpenSSL calls
   struct Deleter {
@@ -56,6 +60,11 @@ class TlsStream {
 
   // -1 and errno, of a call that did not go through.
   ssize_t Explain(int result);
+  // Encrypts the next record of `pieces`, from byte `skip` on: how many bytes of them; 0: see
+  // `result`.
+  size_t Seal(absl::Span<const iovec> pieces, size_t skip, int& result);
+  // Whether the socket has taken all records.
+  bool Flush();
 
   const SessionToken::Proof key_;
   const int socket_;
@@ -64,6 +73,11 @@ class TlsStream {
   std::string fault_;
   std::unique_ptr<ssl_st, Deleter> ssl_;
   std::array<std::byte, kRecordBytes> record_;  // of several pieces
+  // Records on their way to the socket, and how many bytes of their text no Write() has told of.
+  std::unique_ptr<std::byte[]> sealed_;
+  size_t sealed_begin_ = 0, sealed_end_ = 0;
+  size_t untold_ = 0;
+  bool gathering_ = false;
 };
 
 }  // namespace muster
