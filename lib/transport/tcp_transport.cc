@@ -22,9 +22,9 @@
 namespace muster {
 namespace {
 
-// One payload at a time is enough, unlike where the receiver fetches: what others send meanwhile
-// already waits in the receive buffers of their sockets.
-constexpr FetchTurns::Options kTurns = {.fetches_min = 1};
+// One payload at a time, however small: what others send meanwhile already waits in the receive
+// buffers of their sockets, and a connection that is always read is never out of turn.
+constexpr FetchTurns::Options kTurns = {.bytes_max = 0, .fetches_min = 1};
 
 // So much under way on every connection of a link is reason to open another.
 constexpr size_t kBusyBytes = 1 << 20;
