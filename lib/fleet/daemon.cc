@@ -9,6 +9,7 @@
 #include <ctime>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
@@ -16,7 +17,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "lib/security/core_dumps.h"
 #include "lib/version/build.h"
+
+ABSL_FLAG(
+    bool, core_dumps, false,
+    "leave a core dump after a crash, as far as the system lets it (ulimit -c): it has tokens, "
+    "keys, parameters and samples in it");
 
 namespace muster {
 namespace {
@@ -61,6 +68,7 @@ ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
   on_exit(EndWithUsage, nullptr);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   reading_flags = false;
+  if (!absl::GetFlag(FLAGS_core_dumps)) ForbidCoreDumps();
   if (rest.size() > 1) {
     LOG(ERROR) << "unexpected argument '" << rest[1] << "': flags begin with --";
     return kExitUsage;

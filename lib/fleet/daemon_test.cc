@@ -1,6 +1,10 @@
 #include "lib/fleet/daemon.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -26,12 +30,13 @@ TEST(DaemonTest, EveryIntroductionIsANewIncarnation) {
   EXPECT_NE(first.incarnation(), second.incarnation());
 }
 
-void Parse(std::vector<std::string> arguments) {
+ExitCode ReadFlags(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "daemon_test");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
-  std::exit(ParseCommandLine(static_cast<int>(argv.size()), argv.data(), "A test."));
+  return ParseCommandLine(static_cast<int>(argv.size()), argv.data(), "A test.");
 }
+void Parse(const std::vector<std::string>& arguments) { std::exit(ReadFlags(arguments)); }
 
 // What a supervisor must not try again ends with a code that says so.
 TEST(DaemonDeathTest, AFaultyCommandLineEndsTheProcessForGood) {
@@ -41,6 +46,41 @@ TEST(DaemonDeathTest, AFaultyCommandLineEndsTheProcessForGood) {
   EXPECT_EXIT(Parse({"argument"}), ExitedWithCode(kExitUsage), "unexpected argument 'argument'");
   EXPECT_EXIT(Parse({"--help"}), ExitedWithCode(1), "");
   EXPECT_EXIT(Parse({}), ExitedWithCode(kExitOk), "");
+}
+
+rlim_t CoreBytesMax() {
+  rlimit limit;
+  getrlimit(RLIMIT_CORE, &limit);
+  return limit.rlim_cur;
+}
+
+// Started with as high a limit as it may have.
+void StartWhereDumpsAreWanted(const std::vector<std::string>& arguments) {
+  rlimit limit;
+  getrlimit(RLIMIT_CORE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_CORE, &limit);
+  ReadFlags(arguments);
+}
+
+TEST(DaemonDeathTest, ACrashLeavesACoreDumpOnlyWhereThatIsSaid) {
+  auto without_dump = [](int status) {
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && !WCOREDUMP(status);
+  };
+  auto crash = [] {
+    StartWhereDumpsAreWanted({});
+    std::fprintf(stderr, "may have %d bytes\n", static_cast<int>(CoreBytesMax()));
+    std::abort();
+  };
+  EXPECT_EXIT(crash(), without_dump, "may have [01] bytes");
+
+  rlimit limit;
+  getrlimit(RLIMIT_CORE, &limit);
+  auto ask = [] {
+    StartWhereDumpsAreWanted({"--core_dumps"});
+    std::exit(CoreBytesMax() > 1 ? 1 : 0);
+  };
+  EXPECT_EXIT(ask(), ::testing::ExitedWithCode(limit.rlim_max > 1 ? 1 : 0), "");
 }
 
 TEST(DaemonTest, StopSignalIsTakenByWaiting) {

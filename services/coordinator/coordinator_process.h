@@ -52,14 +52,22 @@ class CoordinatorProcess {
     }
     reader_ = std::thread([this] {  // or it would wait for room in the pipe
       char text[4096];
-      while (fgets(text, sizeof(text), log_) != nullptr) fputs(text, stderr);
+      while (fgets(text, sizeof(text), log_) != nullptr) {
+        fputs(text, stderr);
+        logged_ += text;
+      }
     });
   }
-  ~CoordinatorProcess() {
+  ~CoordinatorProcess() { End(); }
+
+  // Kills it. What it has logged since it serves.
+  const std::string& End() {
+    if (!reader_.joinable()) return logged_;
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
     reader_.join();
     fclose(log_);
+    return logged_;
   }
 
   const std::string& address() const { return address_; }
@@ -75,6 +83,7 @@ class CoordinatorProcess {
   pid_t pid_;
   FILE* log_;
   std::string address_;
+  std::string logged_;  // the reader's until it has been joined
   std::thread reader_;
 };
 
