@@ -10,6 +10,8 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "lib/version/build.h"
+#include "services/coordinator/interruption.h"
+#include "services/coordinator/job.h"
 #include "services/coordinator/proto_time.h"
 #include "services/coordinator/sqlite_store.h"
 
@@ -18,6 +20,28 @@ namespace {
 
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
 constexpr absl::Duration kSweepInterval = absl::Minutes(1);
+
+CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
+  const v1::JobSpec& spec = job.record().spec();
+  const int64_t min = spec.resources().workers().min();
+  const int64_t max =
+      std::max(min, std::min<int64_t>(spec.resources().workers().max(), spec.data().batch_size()));
+  switch (job.state()) {
+    case v1::QUEUED:
+    case v1::RECOVERING:
+      return {.min = min, .max = max};
+    case v1::PREPARING:
+    case v1::RUNNING: {
+      const int64_t has = job.record().workers_size();
+      // Where the number of workers cannot change, none may go, and none that comes is taken.
+      if (job.plan() == nullptr || !Interruption::CanCarry(*job.plan()))
+        return {.min = has, .max = has};
+      return {.min = min, .max = max};
+    }
+    default:
+      return {};  // ended, or suspended: it holds nobody
+  }
+}
 
 }  // namespace
 
@@ -188,10 +212,17 @@ void Coordinator::ExportMetrics() {
   for (int state = v1::QUEUED; state <= v1::CANCELLED; ++state) {
     metrics_->SetJobs(static_cast<v1::JobState>(state), jobs[state]);
   }
+  CoordinatorMetrics::Workers wanted;
   for (const JobRegistry::Entry* entry : turn.Active()) {
     const v1::Job& record = entry->job.record();
     metrics_->SetJob(JobIdOf(record.name()), record);
   }
+  for (const auto& [number, entry] : turn.jobs()) {
+    const CoordinatorMetrics::Workers of_job = WorkersWanted(entry->job);
+    wanted.min += of_job.min;
+    wanted.max += of_job.max;
+  }
+  metrics_->SetWorkersWanted(wanted);
 }
 
 }  // namespace muster

@@ -117,6 +117,19 @@ void CoordinatorMetrics::SetMembers(v1::Role role, int count) {
       .Set(count);
 }
 
+void CoordinatorMetrics::SetWorkersWanted(const Workers& workers) {
+  auto set = [this](const char* bound, int64_t count) {
+    metrics_
+        ->Gauge(
+            "muster_workers_wanted",
+            "Workers that jobs which wait or run need together (bound=min), or could use (max).",
+            {{"bound", bound}})
+        .Set(static_cast<double>(count));
+  };
+  set("min", workers.min);
+  set("max", workers.max);
+}
+
 prometheus::Gauge& CoordinatorMetrics::JobGauge(const char* name, const char* help,
                                                 const std::string& job) {
   prometheus::Gauge*& gauge = by_job_[job][name];

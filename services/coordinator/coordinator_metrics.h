@@ -26,6 +26,12 @@ class CoordinatorMetrics {
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetJobs(v1::JobState state, int count);
   void SetMembers(v1::Role role, int count);
+  // How many workers jobs that wait or run would use together: what a fleet may be scaled by.
+  struct Workers {
+    int64_t min = 0;  // so that none of them waits
+    int64_t max = 0;  // that they could use
+  };
+  void SetWorkersWanted(const Workers& workers);
   // Of a job that has members.
   void SetJob(const std::string& job, const v1::Job& record) ABSL_LOCKS_EXCLUDED(mu_);
   void CountRecovery(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);

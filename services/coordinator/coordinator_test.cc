@@ -749,6 +749,27 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
   EXPECT_THAT(failed, Not(HasSubstr("job=\"line-1\""))) << "series of a job that has ended";
 }
 
+TEST_F(CoordinatorTest, SaysHowManyWorkersJobsWant) {
+  auto wanted = [&](int min, int max) {
+    return AllOf(HasSubstr(absl::StrCat("muster_workers_wanted{bound=\"min\"} ", min, "\n")),
+                 HasSubstr(absl::StrCat("muster_workers_wanted{bound=\"max\"} ", max, "\n")));
+  };
+  Exchange(absl::Seconds(2));
+  EXPECT_THAT(metrics_->Render(), wanted(0, 0));
+  CreateRunning();
+  v1::JobSpec spec = LinearJob();
+  spec.mutable_resources()->mutable_workers()->set_min(3);
+  spec.mutable_resources()->mutable_workers()->set_max(7);
+  const v1::Job queued = Create(spec);
+  Exchange(absl::Seconds(2));
+  EXPECT_EQ(Get(queued.name()).state(), v1::QUEUED);
+  EXPECT_THAT(metrics_->Render(), wanted(kWorkers + 3, kWorkers + 7));
+
+  ASSERT_TRUE(coordinator_->CancelJob(queued.name()).ok());
+  Exchange(absl::Seconds(2));
+  EXPECT_THAT(metrics_->Render(), wanted(kWorkers, kWorkers));
+}
+
 TEST_F(CoordinatorTest, CorruptSlicesAndOldGenerationsAreRefusedAndHarmNothing) {
   CreateRunning();
   StepWorkers(4);
