@@ -1,6 +1,6 @@
 #!/bin/bash
 # Writes what the overlays make: k8s/rendered/*.yaml, which are committed and tested, and can be applied without kustomize; and
-# tests/k8s/everything.yaml, all components together.
+# tests/k8s/everything.yaml, all components together, with scaled.yaml and scaled_hpa.yaml for those that exclude others of them.
 #
 #   k8s/render.sh [ROOT]       ROOT: another folder than the repository
 #
@@ -21,4 +21,4 @@ render() { # overlay, file
   mv "$destination/$2.new" "$destination/$2"
 }
 for overlay in overlays/*/; do render "$overlay" "k8s/rendered/$(basename "$overlay").yaml"; done
-render ../tests/k8s/everything tests/k8s/everything.yaml
+for all in everything scaled scaled_hpa; do render "../tests/k8s/$all" "tests/k8s/$all.yaml"; done

@@ -70,7 +70,7 @@ def schema_faults(objects, schema):
     return faults
 
 
-OTHERS_GROUPS = ("cert-manager.io", "monitoring.coreos.com")
+OTHERS_GROUPS = ("cert-manager.io", "monitoring.coreos.com", "keda.sh")
 
 
 def load_schema(path):
@@ -214,11 +214,13 @@ def role_reads(role):
 
 
 class Semantics:
-    """`flags`: the names that each role's program accepts; None where no program is at hand. `version`: the tag of images."""
+    """`flags`: the names that each role's program accepts; None where no program is at hand. `version`: the tag of images. `schema`:
+    of what kinds of others hold of Kubernetes' own types, if any."""
 
-    def __init__(self, objects, version, flags=None):
+    def __init__(self, objects, version, flags=None, schema=None):
         self.objects = objects
         self.version = version
+        self.schema = schema
         self.program_flags = flags
         self.faults = []
         self.workloads = [thing for thing in objects if thing["kind"] == "StatefulSet"]
@@ -539,6 +541,104 @@ class Semantics:
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             if any(port_number(endpoint["port"], workload) is None for workload in selected):
                 self.fault(f"not all pods have a port {endpoint['port']}")
+
+    def check_scaler(self, target, smallest, largest, behavior):
+        """What scales a workload, whoever does it."""
+        workload = self.named("StatefulSet", target.get("name"))
+        if workload is None or target.get("kind") != "StatefulSet" or target.get("apiVersion") != workload["apiVersion"]:
+            self.fault(f"scaleTargetRef: there is no such workload: {target}")
+            return
+        role = workload["metadata"]["labels"].get("app.kubernetes.io/component")
+        if role != "worker":
+            self.fault(f"scales the {role}, which only its jobs may choose the number of")
+        if "replicas" in workload["spec"]:
+            self.fault("replicas of its target are in the manifest: each apply would set them back")
+        if "kueue.x-k8s.io/queue-name" in workload["metadata"]["labels"]:
+            self.fault("its target is Kueue's, which admits no change of the number")
+        if not (isinstance(smallest, int) and isinstance(largest, int) and 1 <= smallest < largest):
+            self.fault(f"from {smallest} to {largest} workers: at least one, and room to scale")
+        down = behavior.get("scaleDown", {})
+        if down.get("stabilizationWindowSeconds", 300) < 300 or not down.get("policies"):
+            self.fault("scaleDown: workers would go between two jobs of a series")
+        if len([thing for thing in self.objects if thing["kind"] in ("ScaledObject", "HorizontalPodAutoscaler")]) > 1:
+            self.fault("two scale the same workload")
+
+    def check_metric(self, name, labels):
+        """That a metric which is scaled by is one that the coordinator has, for one bound, and that it is scraped."""
+        if name != "muster_workers_wanted" or labels.get("bound") not in ("min", "max"):
+            self.fault(f"{name} of {labels}: must be muster_workers_wanted of one bound")
+        if labels.get("namespace", "muster") not in [thing["metadata"]["name"] for thing in self.objects if thing["kind"] == "Namespace"]:
+            self.fault(f"asks for jobs of the namespace {labels['namespace']}")
+        if not any(thing["kind"] == "PodMonitor" for thing in self.objects):
+            self.fault("nobody scrapes what it scales by")
+
+    def check_horizontalpodautoscaler(self, scaler):
+        spec = scaler["spec"]
+        self.check_scaler(spec["scaleTargetRef"], spec.get("minReplicas", 1), spec["maxReplicas"], spec.get("behavior", {}))
+        for metric in spec.get("metrics", []):
+            external = metric.get("external", {})
+            self.check_metric(external.get("metric", {}).get("name"), external.get("metric", {}).get("selector", {}).get("matchLabels", {}))
+            if external.get("target", {}).get("type") != "AverageValue" or str(external["target"].get("averageValue")) != "1":
+                self.fault("target: one worker for each that is wanted (AverageValue 1)")
+        if len(spec.get("metrics", [])) != 1:
+            self.fault("metrics: one, the workers that jobs want")
+
+    # KEDA's schema is not at hand: its fields as keda.sh documents them for 2.8 and later, as far as they are used here. Values
+    # below `metadata` of a trigger are strings.
+    SCALED_OBJECT = {
+        "spec": {"scaleTargetRef", "minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod", "idleReplicaCount",
+                 "fallback", "advanced", "triggers"},
+        "advanced": {"restoreToOriginalReplicaCount", "horizontalPodAutoscalerConfig", "scalingModifiers"},
+        "autoscaler": {"name", "behavior"},
+        "trigger": {"type", "name", "metricType", "useCachedMetrics", "authenticationRef", "metadata"},
+        "prometheus": {"serverAddress", "query", "threshold", "activationThreshold", "namespace", "ignoreNullValues", "authModes",
+                       "customHeaders", "unsafeSsl", "timeout", "queryParameters"},
+    }
+
+    def check_fields(self, value, kind, path):
+        for field in sorted(set(value) - self.SCALED_OBJECT[kind]):
+            self.fault(f"{path}.{field}: KEDA has no such field")
+
+    def check_scaledobject(self, scaler):
+        spec = scaler["spec"]
+        if scaler["apiVersion"] != "keda.sh/v1alpha1":
+            self.fault(f"{scaler['apiVersion']}: KEDA has no such version")
+        advanced = spec.get("advanced", {})
+        autoscaler = advanced.get("horizontalPodAutoscalerConfig", {})
+        self.check_fields(spec, "spec", "spec")
+        self.check_fields(advanced, "advanced", "advanced")
+        self.check_fields(autoscaler, "autoscaler", "horizontalPodAutoscalerConfig")
+        behavior = autoscaler.get("behavior", {})
+        if self.schema is not None:
+            for text in type_faults(behavior, "autoscaling.v2.HorizontalPodAutoscalerBehavior", "behavior", self.schema):
+                self.fault(text)
+        self.check_scaler(spec["scaleTargetRef"], spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", 100), behavior)
+        if len(spec.get("triggers", [])) != 1:
+            self.fault("triggers: one, the workers that jobs want")
+        for trigger in spec.get("triggers", []):
+            self.check_trigger(trigger)
+
+    def check_trigger(self, trigger):
+        self.check_fields(trigger, "trigger", "trigger")
+        if trigger.get("type") != "prometheus":
+            self.fault(f"trigger: {trigger.get('type')} is not where the coordinator's metrics are")
+            return
+        metadata = trigger.get("metadata", {})
+        self.check_fields(metadata, "prometheus", "metadata")
+        for field, value in metadata.items():
+            if not isinstance(value, str):
+                self.fault(f"metadata.{field}: must be a string, is {value!r}")
+        if not re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]+)?", metadata.get("serverAddress", "")):
+            self.fault(f"serverAddress: {metadata.get('serverAddress')} is no URL of a Prometheus")
+        query = re.fullmatch(r"max\((\w+)\{(.*)\}\)", metadata.get("query", ""))
+        if query is None:
+            self.fault("query: must be the largest of one metric; of several coordinators one leads")
+        else:
+            self.check_metric(query[1], dict(re.findall(r'(\w+)="([^"]*)"', query[2])))
+        if trigger.get("metricType", "AverageValue") != "AverageValue" or str(metadata.get("threshold")) != "1":
+            self.fault("threshold: one worker for each that is wanted (AverageValue 1)")
+        if metadata.get("ignoreNullValues", "true") != "false":
+            self.fault("ignoreNullValues: a Prometheus that knows nothing would send all workers away")
 
     def check_paths(self):
         """Who must reach whom, and who must not."""

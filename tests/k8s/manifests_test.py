@@ -22,7 +22,8 @@ import yaml  # noqa: E402
 
 import manifests  # noqa: E402
 
-RENDERED = sorted(glob.glob(os.path.join(ROOT, "k8s", "rendered", "*.yaml"))) + [os.path.join(HERE, "everything.yaml")]
+RENDERED = sorted(glob.glob(os.path.join(ROOT, "k8s", "rendered", "*.yaml"))) + [
+    os.path.join(HERE, f"{name}.yaml") for name in ("everything", "scaled", "scaled_hpa")]
 VERSIONS = ["1.27", "1.37"]
 PROGRAMS = {role: os.path.join(ROOT, "services", role, "main") for role in ("coordinator", "ps", "worker")}
 
@@ -55,7 +56,7 @@ def schemas():
 def faults_of(objects):
     faults = [fault for schema in schemas() for fault in manifests.schema_faults(objects, schema)]
     # What has no such field may well have no such meaning.
-    return faults or manifests.Semantics(objects, VERSION, program_flags()).check()
+    return faults or manifests.Semantics(objects, VERSION, program_flags(), schemas()[0]).check()
 
 
 class Manifests(unittest.TestCase):
@@ -148,8 +149,8 @@ def settings(file, old, new):
     return change
 
 
-DEV, TCP, HA, ALL = "dev-cpu", "gpu-tcp", "ha", "everything"
-SET, MAP, NET = "StatefulSet", "ConfigMap", "NetworkPolicy"
+DEV, TCP, HA, ALL, KEDA, HPA = "dev-cpu", "gpu-tcp", "ha", "everything", "scaled", "scaled_hpa"
+SET, MAP, NET, SCALED = "StatefulSet", "ConfigMap", "NetworkPolicy", "ScaledObject"
 FAULTS = [
     ("replica: no such field", DEV, SET, "muster-ps", put(3, "spec", "replica")),
     ("must be of type integer, is '2'", DEV, SET, "muster-ps", put("2", "spec", "replicas")),
@@ -232,6 +233,37 @@ FAULTS = [
     ("usages", TCP, "Certificate", "muster-ps", put(["server auth"], "spec", "usages")),
     ("dnsNames", TCP, "Certificate", "muster-coordinator", put(["muster"], "spec", "dnsNames")),
     ("there is no issuer", TCP, "Certificate", "muster-ps", put("ca", "spec", "issuerRef", "name")),
+    ("no such field", HPA, "HorizontalPodAutoscaler", "muster-worker", put(8, "spec", "maxReplicaCount")),
+    ("no such workload", HPA, "HorizontalPodAutoscaler", "muster-worker", put("Deployment", "spec", "scaleTargetRef", "kind")),
+    ("each apply would set them back", HPA, SET, "muster-worker", put(2, "spec", "replicas")),
+    ("must be muster_workers_wanted of one bound", HPA, "HorizontalPodAutoscaler", "muster-worker",
+     delete("spec", "metrics", 0, "external", "metric", "selector")),
+    ("one worker for each", HPA, "HorizontalPodAutoscaler", "muster-worker",
+     put({"type": "Value", "value": "1"}, "spec", "metrics", 0, "external", "target")),
+    ("between two jobs", HPA, "HorizontalPodAutoscaler", "muster-worker",
+     put(0, "spec", "behavior", "scaleDown", "stabilizationWindowSeconds")),
+    ("no such workload", KEDA, SCALED, "muster-worker", put("muster-workers", "spec", "scaleTargetRef", "name")),
+    ("scales the ps", KEDA, SCALED, "muster-worker", put("muster-ps", "spec", "scaleTargetRef", "name")),
+    ("each apply would set them back", KEDA, SET, "muster-worker", put(2, "spec", "replicas")),
+    ("Kueue's", KEDA, SET, "muster-worker", put("muster", "metadata", "labels", "kueue.x-k8s.io/queue-name")),
+    ("at least one", KEDA, SCALED, "muster-worker", put(0, "spec", "minReplicaCount")),
+    ("KEDA has no such field", KEDA, SCALED, "muster-worker", put(8, "spec", "maxReplicas")),
+    ("KEDA has no such field", KEDA, SCALED, "muster-worker", put("x", "spec", "triggers", 0, "metadata", "metricName")),
+    ("KEDA has no such version", KEDA, SCALED, "muster-worker", put("keda.sh/v1", "apiVersion")),
+    ("policy: no such field", KEDA, SCALED, "muster-worker",
+     put([], "spec", "advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleUp", "policy")),
+    ("must be a string", KEDA, SCALED, "muster-worker", put(1, "spec", "triggers", 0, "metadata", "threshold")),
+    ("one worker for each", KEDA, SCALED, "muster-worker", put("5", "spec", "triggers", 0, "metadata", "threshold")),
+    ("no URL of a Prometheus", KEDA, SCALED, "muster-worker", put("prometheus", "spec", "triggers", 0, "metadata", "serverAddress")),
+    ("must be the largest", KEDA, SCALED, "muster-worker",
+     put("sum(muster_workers_wanted)", "spec", "triggers", 0, "metadata", "query")),
+    ("must be muster_workers_wanted", KEDA, SCALED, "muster-worker",
+     put('max(muster_jobs{state="queued"})', "spec", "triggers", 0, "metadata", "query")),
+    ("jobs of the namespace other", KEDA, SCALED, "muster-worker",
+     put('max(muster_workers_wanted{namespace="other", bound="max"})', "spec", "triggers", 0, "metadata", "query")),
+    ("would send all workers away", KEDA, SCALED, "muster-worker",
+     delete("spec", "triggers", 0, "metadata", "ignoreNullValues")),
+    ("nobody scrapes", KEDA, "PodMonitor", "muster", put("ServiceMonitor", "kind")),
     ("not all pods have a port", ALL, "PodMonitor", "muster", put("grpc", "spec", "podMetricsEndpoints", 0, "port")),
 ]
 
