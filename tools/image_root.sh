@@ -4,9 +4,10 @@
 #   tools/image_root.sh DEST NAME=PROGRAM [--rdma]      then DEST/usr/bin/NAME
 #
 # --rdma adds UCX and the drivers of RDMA cards. Where Debian's packages brought the libraries, usr/share/muster/packages.tsv
-# lists them with their versions, and usr/share/doc has their licences.
+# lists them with their versions, usr/share/doc has their licences, and sbom.spdx.json beside the list is the bill of materials
+# (tools/sbom.py).
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,7s/^# \?//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,8s/^# \?//p' "$0" >&2; exit 2; }
 root=$1 name=${2%%=*} program=$(realpath "${2#*=}") rdma=${3:-}
 here=$(cd "$(dirname "$0")/.." && pwd)
 system=/usr/lib/x86_64-linux-gnu
@@ -56,3 +57,4 @@ packages=$({ dpkg-query -S "${libraries[@]}" "${libraries[@]#/usr}" 2>/dev/null 
 for package in $packages; do
   mkdir -p "$root/usr/share/doc/$package" && cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/"
 done
+"$here/tools/sbom.py" "$root" "$name=$program"

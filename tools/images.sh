@@ -8,7 +8,8 @@
 #   --debootstrap      makes that base from Debian's packages, without a registry: needs root, debootstrap and buildah
 #   --prefix PREFIX    before the names: registry.example.com/team/
 #   --tool TOOL        docker, podman or buildah
-#   --save DIR         also writes NAME.tar.gz there, for docker load or ctr images import, and prints the sizes
+#   --save DIR         also writes NAME.tar.gz there, for docker load or ctr images import, and prints the sizes; with --programs
+#                      NAME.spdx.json as well, the bill of materials, which is in every image
 #   --roots BIN DEST   makes no image: only the roots of all of them, from the programs in BIN
 set -euo pipefail
 usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' >&2; exit 2; }
@@ -16,6 +17,9 @@ cd "$(dirname "$(realpath "$0")")/.."
 say() { echo "images: $*" >&2; }
 
 roots() { # bin, destination
+  # What is built from one commit is dated alike.
+  SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+  export SOURCE_DATE_EPOCH
   tools/image_root.sh "$2/coordinator" muster-coordinator="$1/services/coordinator/main"
   tools/image_root.sh "$2/ps" muster-ps="$1/services/ps/main"
   tools/image_root.sh "$2/worker" muster-worker="$1/services/worker/main"
@@ -27,6 +31,9 @@ roots() { # bin, destination
   fi
   # With its own loader and libraries beside it, because its base may be another system than Debian.
   tools/bundle.sh "$2/worker-cuda" muster-worker="$1/services/worker/main"
+  # Of the same libraries as the worker's; of what its base brings the base must tell.
+  tools/sbom.py "$2/worker-cuda" muster-worker="$1/services/worker/main" --packages "$2/worker/usr/share/muster/packages.tsv" \
+    --to "$2/worker-cuda/sbom.spdx.json"
 }
 
 programs='' base='' debootstrap='' prefix='' tool='' save=''
@@ -107,5 +114,9 @@ for target in "${targets[@]}"; do
   esac
   gzip -c "$work/image.tar" >"$save/muster-$target.tar.gz"
   rm -f "$work/image.tar"
+  # Built in a container, it is in the image alone.
+  for sbom in "$work/context/roots/$target"/{usr/share/muster/,}sbom.spdx.json; do
+    [ ! -e "$sbom" ] || cp "$sbom" "$save/muster-$target.spdx.json"
+  done
   echo "$image $(stat -c %s "$save/muster-$target.tar.gz") bytes compressed"
 done
