@@ -81,9 +81,11 @@ class TlsTest : public ::testing::Test {
   }
   // Shakes hands, says "ping" and expects it back; whom the server takes the client for, or its
   // fault.
-  std::string Converse(TlsServer& server, const CertifiedKey* mine, const char* groups = nullptr) {
+  std::string Converse(TlsServer& server, const CertifiedKey* mine, const char* groups = nullptr,
+                       int version_max = TLS1_3_VERSION) {
     Ends ends = Pair();
     const auto context = Client(mine);
+    SSL_CTX_set_max_proto_version(context.get(), version_max);
     if (groups != nullptr) SSL_CTX_set1_groups_list(context.get(), groups);
     std::thread client([&] {
       std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), SSL_free);
@@ -153,6 +155,15 @@ TEST_F(TlsTest, WhatWouldCostTheServerMuchIsNotOffered) {
   const CertifiedKey worker = Issue(authority_, {Role::kWorker, "w-1"});
   EXPECT_THAT(Converse(**server, &worker, "ffdhe8192"), HasSubstr("no suitable key share"));
   EXPECT_EQ(Converse(**server, &worker, "P-256"), "worker/w-1");
+}
+
+// Where hands could be shaken again on the same connection, as often as the client likes.
+TEST_F(TlsTest, AnOlderTlsIsRefused) {
+  const auto server = TlsServer::Open(folder_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const CertifiedKey worker = Issue(authority_, {Role::kWorker, "w-1"});
+  EXPECT_THAT(Converse(**server, &worker, nullptr, TLS1_2_VERSION),
+              HasSubstr("unsupported protocol"));
 }
 
 TEST_F(TlsTest, ANewCertificateCountsFromTheNextConnectionAndAFaultyOneNever) {

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -93,6 +94,18 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenAtAll(const std::string& host,
   return listeners;
 }
 
+// Whoever has one address of such a network has them all.
+std::string SourceOf(const SocketAddress& address) {
+  if (address.family() != AF_INET6 || address.host().find(':') == std::string::npos) {
+    return address.host();
+  }
+  constexpr size_t kNetworkBytes = 8;
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address.data());
+  return absl::StrCat("network ",
+                      absl::BytesToHexString(absl::string_view(
+                          reinterpret_cast<const char*>(&v6->sin6_addr), kNetworkBytes)));
+}
+
 auto ReaderOf(int socket, TlsConnection* tls) {
   return [socket, tls](char* bytes, size_t size) {
     return tls != nullptr ? tls->Read(bytes, size) : recv(socket, bytes, size, MSG_DONTWAIT);
@@ -157,6 +170,10 @@ FrontDoor::FrontDoor(const Options& options, std::vector<FileDescriptor> listene
       listeners_(std::move(listeners)),
       events_(std::move(events)),
       port_(SocketAddress::LocalOf(listeners_.front().get()).port()),
+      of_source_max_(
+          std::max(1, static_cast<int>(options.address_share * (options.tls != nullptr
+                                                                    ? options.unknown_max
+                                                                    : options.connections_max)))),
       now_(SteadyNow()),
       accepts_(options.connections_per_second * absl::ToDoubleSeconds(kSaved)),
       returns_(options.returns_per_second * absl::ToDoubleSeconds(kSaved)),
@@ -227,21 +244,36 @@ void FrontDoor::Accept() {
         break;
       }
       accepts_ -= 1;
+      std::string source = SourceOf(SocketAddress::RemoteOf(client.get()));
+      if (!MakeRoomForSource(source)) continue;
       if (static_cast<int>(connections_.size()) >= options_.connections_max && !MakeRoom()) {
         LOG_EVERY_N(WARNING, 100) << "a connection is refused: " << connections_.size()
                                   << " are open, the limit, and all have calls";
         continue;
       }
-      Admit(std::move(client));
+      Admit(std::move(client), std::move(source));
     }
   }
 }
 
+// Before others have to give way.
+bool FrontDoor::MakeRoomForSource(const std::string& source) {
+  const auto counted = of_source_.find(source);
+  if (counted == of_source_.end() || counted->second < of_source_max_) return true;
+  const bool made = MakeRoom(source);
+  LOG_EVERY_T(WARNING, 1) << source << " has " << of_source_max_
+                          << " connections, the most that it may have"
+                          << (options_.tls != nullptr ? " without certificates" : "") << ": "
+                          << (made ? "its idlest is hung up on" : "one more is refused");
+  return made;
+}
+
 // Who has no calls open can come again.
-bool FrontDoor::MakeRoom() {
+bool FrontDoor::MakeRoom(absl::string_view source) {
   const Connections::value_type* idlest = nullptr;
   for (const auto& entry : connections_) {
     if (entry.second->credit.open() > 0) continue;
+    if (!source.empty() && entry.second->source != source) continue;
     if (idlest == nullptr || entry.second->active < idlest->second->active) idlest = &entry;
   }
   if (idlest == nullptr) return false;
@@ -249,7 +281,7 @@ bool FrontDoor::MakeRoom() {
   return true;
 }
 
-void FrontDoor::Admit(FileDescriptor client) {
+void FrontDoor::Admit(FileDescriptor client, std::string source) {
   const int on = 1;
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   std::string address = SocketAddress::RemoteOf(client.get()).ToString();
@@ -258,10 +290,12 @@ void FrontDoor::Admit(FileDescriptor client) {
                                 .emplace(number, std::unique_ptr<Connection>(new Connection{
                                                      .client = std::move(client),
                                                      .address = std::move(address),
+                                                     .source = std::move(source),
                                                      .credit = CallCredit(options_.credit, now_),
                                                      .opened = now_,
                                                      .active = now_}))
                                 .first->second;
+  ++of_source_[connection.source];
   epoll_event event = {.events = EPOLLIN, .data = {.u64 = number}};
   PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_ADD, connection.client.get(), &event) == 0);
   connection.client_events = EPOLLIN;
@@ -302,6 +336,7 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
   }
   connection.certificate_ends = connection.tls->peer_ends();
   connection.known = peer->has_value();
+  if (connection.known) Uncount(connection);
   if (!Serve(number, connection, *peer)) return Close(number);
   if (!connection.known) {
     unknown_.insert(number);
@@ -451,8 +486,14 @@ void FrontDoor::Watch(uint64_t number, Connection& connection) {
         Events({.in = !down_stands, .out = connection.up.passed > 0}), connection.server_events);
 }
 
+void FrontDoor::Uncount(Connection& connection) {
+  const auto counted = of_source_.find(std::exchange(connection.source, ""));
+  if (counted != of_source_.end() && --counted->second == 0) of_source_.erase(counted);
+}
+
 void FrontDoor::Close(uint64_t number) {
   const auto found = connections_.find(number);
+  Uncount(*found->second);
   if (!found->second->known) calls_ -= found->second->credit.open();
   unknown_.erase(number);
   connections_.erase(found);

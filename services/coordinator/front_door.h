@@ -54,6 +54,10 @@ class FrontDoor {
     // Of them those whose client has shown no certificate, with TLS: who came first goes for who
     // comes, so that members always find room.
     int unknown_max = limits::kConnectionsMax - limits::kAttachedMembersMax;
+    // Of those places (of unknown_max with TLS, else of all) one address may have this part, an
+    // IPv6 network of 64 bits being one: its idlest connection goes for its next. With TLS who
+    // shakes hands counts, and who has shown a certificate does not.
+    double address_share = 0.8;
     double connections_per_second = limits::kConnectionsPerSecond;  // likewise
     // While the process has more memory, only connections begin calls that have not lately begun
     // many, and those are hung up on whose messages under way may have the most of it.
@@ -93,6 +97,7 @@ class FrontDoor {
   struct Connection {
     FileDescriptor client, server;  // no server while hands are shaken
     std::string address;            // the client's
+    std::string source;             // what of it counts; "" where it does not count
     std::unique_ptr<TlsConnection> tls;
     bool shaking = false;
     bool known = false;                                    // by a certificate
@@ -117,8 +122,11 @@ class FrontDoor {
   // All of the door's thread.
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void Accept();
-  bool MakeRoom();
-  void Admit(FileDescriptor client);
+  // Puts out the idlest connection without calls, of this source or of all; false: there is none.
+  bool MakeRoom(absl::string_view source = "");
+  bool MakeRoomForSource(const std::string& source);
+  void Admit(FileDescriptor client, std::string source);
+  void Uncount(Connection& connection);
   void Shake(uint64_t number, Connection& connection);
   bool Serve(uint64_t number, Connection& connection, const std::optional<Identity>& client);
   void MakeRoomAmongUnknown();
@@ -140,6 +148,7 @@ class FrontDoor {
   const std::vector<FileDescriptor> listeners_;
   const FileDescriptor events_;
   const int port_;
+  const int of_source_max_;
 
   absl::Mutex mu_;
   State wanted_ ABSL_GUARDED_BY(mu_) = State::kAccepting;
@@ -150,6 +159,7 @@ class FrontDoor {
   uint64_t next_number_ = 1;
   int calls_ = 0;                      // open, of all connections whose calls count
   absl::btree_set<uint64_t> unknown_;  // connections that have shaken hands without a certificate
+  absl::flat_hash_map<std::string, int> of_source_;  // connections that count
   absl::Duration now_;
   bool accepting_ = false;
   bool listening_ = false;

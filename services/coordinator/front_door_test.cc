@@ -3,20 +3,29 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <openssl/ssl.h>
 #include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "lib/security/certificate.h"
+#include "lib/security/identity.h"
+#include "lib/security/tls_folder.h"
 #include "lib/transport/file_descriptor.h"
 
 namespace muster {
@@ -67,8 +76,12 @@ class FrontDoorTest : public ::testing::Test {
       served_.emplace_back(socket);
     });
   }
-  FileDescriptor Connect() {
+  // From 127.0.0.`host`.
+  FileDescriptor Connect(int host = 1) {
     FileDescriptor client(socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in from{.sin_family = AF_INET};
+    from.sin_addr.s_addr = htonl(0x7f000000 + static_cast<uint32_t>(host));
+    EXPECT_EQ(bind(client.get(), reinterpret_cast<sockaddr*>(&from), sizeof(from)), 0);
     sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(door_->port()))};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
@@ -160,7 +173,7 @@ TEST_F(FrontDoorTest, WhoDoesNotReadIsNotHeard) {
 }
 
 TEST_F(FrontDoorTest, AFullDoorPutsOutWhoHasNoCallsAndElseRefuses) {
-  Open({.connections_max = 2});
+  Open({.connections_max = 2, .address_share = 1});
   const FileDescriptor idle = Connect(), idle_server = Served();
   const FileDescriptor busy = Connect(), busy_server = Served();
   Send(busy, kPreface + Begin(1));
@@ -172,6 +185,39 @@ TEST_F(FrontDoorTest, AFullDoorPutsOutWhoHasNoCallsAndElseRefuses) {
   EXPECT_EQ(Receive(newcomer_server, kPreface.size() + Begin(1).size()), kPreface + Begin(1));
   const FileDescriptor refused = Connect();
   EXPECT_TRUE(HangsUp(refused));
+}
+
+TEST_F(FrontDoorTest, OneAddressCannotTakeAllPlaces) {
+  Open({.connections_max = 4, .address_share = 0.5});
+  auto begin = [](const FileDescriptor& client, const FileDescriptor& server) {
+    Send(client, kPreface + Begin(1));
+    EXPECT_EQ(Receive(server, kPreface.size() + Begin(1).size()), kPreface + Begin(1));
+  };
+  const FileDescriptor idle = Connect(2), idle_server = Served();
+  const FileDescriptor busy = Connect(2), busy_server = Served();
+  begin(busy, busy_server);
+  const FileDescriptor third = Connect(2), third_server = Served();
+  EXPECT_TRUE(HangsUp(idle)) << "goes for the next of its address, though there is room";
+  begin(third, third_server);
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(HangsUp(Connect(2))) << "all of it have calls";
+
+  const FileDescriptor other = Connect(3), other_server = Served();
+  begin(other, other_server);
+  const FileDescriptor fourth = Connect(3), fourth_server = Served();
+  begin(fourth, fourth_server);
+  Send(busy, Frame(0, 0, 1, "message"));
+  EXPECT_EQ(Receive(busy_server, 16), Frame(0, 0, 1, "message")) << "nobody else was hung up on";
+}
+
+TEST_F(FrontDoorTest, AnAddressMayComeAgainWhenItHasLeft) {
+  Open({.connections_max = 2, .address_share = 0.5});
+  for (int i = 0; i < 4; ++i) {
+    FileDescriptor client = Connect(2), server = Served();
+    Send(client, kPreface + Begin(1));
+    EXPECT_EQ(Receive(server, kPreface.size() + Begin(1).size()), kPreface + Begin(1));
+    client = FileDescriptor();
+    EXPECT_TRUE(HangsUp(server));
+  }
 }
 
 TEST_F(FrontDoorTest, BeyondTheCallsOfAllAConnectionHasAFew) {
@@ -235,6 +281,175 @@ TEST_F(FrontDoorTest, NobodyComesInWhenItStopsAcceptingAndWhoIsInStays) {
   EXPECT_TRUE(HangsUp(client));
   absl::MutexLock lock(&mu_);
   EXPECT_TRUE(served_.empty());
+}
+
+// A client of OpenSSL's. Over a socket that blocks.
+class TlsClient {
+ public:
+  TlsClient(FileDescriptor socket, const CertifiedKey* mine, const std::string& folder)
+      : socket_(std::move(socket)), context_(SSL_CTX_new(TLS_client_method()), SSL_CTX_free) {
+    static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+    SSL_CTX_set_alpn_protos(context_.get(), kHttp2, sizeof(kHttp2));
+    if (mine != nullptr) {
+      const std::string path = folder + "/client.pem";
+      std::ofstream(path) << mine->certificate << mine->key;
+      EXPECT_EQ(SSL_CTX_use_certificate_file(context_.get(), path.c_str(), SSL_FILETYPE_PEM), 1);
+      EXPECT_EQ(SSL_CTX_use_PrivateKey_file(context_.get(), path.c_str(), SSL_FILETYPE_PEM), 1);
+    }
+    const timeval patience = {.tv_sec = kPatienceMs / 1000};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    ssl_.reset(SSL_new(context_.get()));
+    SSL_set_fd(ssl_.get(), socket_.get());
+    EXPECT_EQ(SSL_connect(ssl_.get()), 1);
+  }
+  SSL* ssl() const { return ssl_.get(); }
+  const FileDescriptor& socket() const { return socket_; }
+  bool Say(const std::string& bytes) {
+    return SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())) ==
+           static_cast<int>(bytes.size());
+  }
+  std::string Hear(size_t bytes) {
+    std::string heard(bytes, 0);
+    size_t have = 0;
+    while (have < bytes) {
+      const int more = SSL_read(ssl_.get(), &heard[have], static_cast<int>(bytes - have));
+      if (more <= 0) break;
+      have += static_cast<size_t>(more);
+    }
+    return heard.substr(0, have);
+  }
+
+ private:
+  FileDescriptor socket_;
+  std::shared_ptr<SSL_CTX> context_;
+  std::unique_ptr<SSL, decltype(&SSL_free)> ssl_{nullptr, SSL_free};
+};
+
+class FrontDoorTlsTest : public FrontDoorTest {
+ protected:
+  FrontDoorTlsTest() {
+    signal(SIGPIPE, SIG_IGN);
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    const CertifiedKey mine = Issue(Role::kCoordinator);
+    std::ofstream(folder_ + "/tls.crt") << mine.certificate;
+    std::ofstream(folder_ + "/tls.key") << mine.key;
+    std::ofstream(folder_ + "/ca.crt") << authority_.certificate;
+    tls_ = *TlsServer::Open({folder_});
+  }
+  CertifiedKey Issue(Role role) const {
+    CertificateOrder order{.identity = {role, ""}, .lifetime = absl::Hours(24)};
+    if (role == Role::kCoordinator) order.hosts = {"localhost"};
+    return *IssueCertificate(authority_, order, absl::Now());
+  }
+  TlsClient Shake(const CertifiedKey* mine, int host = 1) { return {Connect(host), mine, folder_}; }
+  // The beginning of a handshake, and no more.
+  FileDescriptor HalfShake(int host) {
+    FileDescriptor client = Connect(host);
+    send(client.get(), "\x16\x03\x01\x02\x00\x01", 6, MSG_NOSIGNAL);
+    return client;
+  }
+  // What the client says next comes out at the server's end, and the other way round.
+  static void Converse(TlsClient& client, const FileDescriptor& server, int stream) {
+    ASSERT_TRUE(client.Say(Begin(stream)));
+    EXPECT_EQ(Receive(server, Begin(stream).size()), Begin(stream));
+    Send(server, Trailers(stream));
+    EXPECT_EQ(client.Hear(Trailers(stream).size()), Trailers(stream));
+  }
+
+  std::string folder_ = ::testing::TempDir() + "/door-XXXXXX";
+  const CertifiedKey authority_ = *MakeAuthority("test", absl::Now(), absl::Hours(240));
+  const CertifiedKey worker_ = Issue(Role::kWorker);
+  std::unique_ptr<TlsServer> tls_;
+};
+
+TEST_F(FrontDoorTlsTest, AHandshakeThatStandsStillIsHungUpOnAndTheServerNeverHearsOfIt) {
+  Open({.greeting_max = absl::Milliseconds(50), .tls = tls_.get()});
+  EXPECT_TRUE(HangsUp(HalfShake(1)));
+  absl::MutexLock lock(&mu_);
+  EXPECT_TRUE(served_.empty());
+}
+
+TEST_F(FrontDoorTlsTest, HalfHandshakesTakeNoPlaceFromWhoHasACertificate) {
+  Open({.connections_max = 10, .unknown_max = 10, .tls = tls_.get()});  // a fifth of them: 2
+  TlsClient member = Shake(&worker_);
+  const FileDescriptor server = Served();
+  ASSERT_TRUE(member.Say(kPreface + Begin(1)));
+  EXPECT_EQ(Receive(server, kPreface.size() + Begin(1).size()), kPreface + Begin(1));
+
+  std::vector<FileDescriptor> halves;
+  for (int i = 0; i < 40; ++i) halves.push_back(HalfShake(2 + i % 20));  // of many addresses
+  TlsClient second = Shake(&worker_);
+  const FileDescriptor second_server = Served();
+  ASSERT_TRUE(second.Say(kPreface));
+  EXPECT_EQ(Receive(second_server, kPreface.size()), kPreface);
+  Converse(second, second_server, 1);
+  Converse(member, server, 3);
+}
+
+TEST_F(FrontDoorTlsTest, OfThoseWithoutACertificateTheOldestGoes) {
+  Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
+  TlsClient member = Shake(&worker_);
+  const FileDescriptor server = Served();
+  TlsClient first = Shake(nullptr), second = Shake(nullptr), third = Shake(nullptr);
+  pollfd readable = {.fd = first.socket().get(), .events = POLLIN};
+  EXPECT_EQ(poll(&readable, 1, kPatienceMs), 1);
+  EXPECT_EQ(first.Hear(1), "") << "two may be there at a time";
+  ASSERT_TRUE(member.Say(kPreface));
+  EXPECT_EQ(Receive(server, kPreface.size()), kPreface);
+  Converse(member, server, 1);
+}
+
+TEST_F(FrontDoorTlsTest, AnAddressHasItsPlacesForThoseWithoutACertificateAlone) {
+  Open({.connections_max = 20, .unknown_max = 10, .address_share = 0.5, .tls = tls_.get()});
+  std::vector<TlsClient> members;
+  std::vector<FileDescriptor> servers;
+  for (int i = 0; i < 6; ++i) {  // as many as come
+    members.push_back(Shake(&worker_));
+    servers.push_back(Served());
+  }
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(members[i].Say(kPreface));
+    EXPECT_EQ(Receive(servers[i], kPreface.size()), kPreface);
+  }
+  const FileDescriptor other = HalfShake(2);
+  std::vector<FileDescriptor> halves;
+  std::vector<pollfd> hung_up;
+  for (int i = 0; i < 3; ++i) {
+    halves.push_back(HalfShake(1));
+    hung_up.push_back({.fd = halves.back().get(), .events = POLLIN});
+  }
+  hung_up.push_back({.fd = other.get(), .events = POLLIN});
+  EXPECT_EQ(poll(hung_up.data(), hung_up.size(), kPatienceMs), 1)
+      << "of 127.0.0.1 two of four may shake hands";
+  EXPECT_EQ(hung_up.back().revents, 0) << "which is not 127.0.0.2's fault";
+  Converse(members.front(), servers.front(), 1);
+}
+
+// Each asks the server for new keys and carries nothing. A read that did not come back after each
+// record would never come back.
+TEST_F(FrontDoorTlsTest, AFloodOfKeyUpdatesHoldsNobodyUp) {
+  Open({.tls = tls_.get()});
+  TlsClient flood = Shake(nullptr, 2);
+  const FileDescriptor flood_server = Served();
+  TlsClient member = Shake(&worker_);
+  const FileDescriptor server = Served();
+  ASSERT_TRUE(member.Say(kPreface));
+  EXPECT_EQ(Receive(server, kPreface.size()), kPreface);
+  std::atomic<bool> stopping = false;
+  std::atomic<int64_t> updates = 0;
+  std::thread flooding([&] {
+    while (!stopping && SSL_key_update(flood.ssl(), SSL_KEY_UPDATE_REQUESTED) == 1 &&
+           SSL_do_handshake(flood.ssl()) == 1) {
+      ++updates;
+    }
+  });
+  while (updates < 100) std::this_thread::yield();
+  for (int call = 0; call < 50; ++call) Converse(member, server, 2 * call + 1);
+  stopping = true;
+  flooding.join();
+  EXPECT_GT(updates, 100);
+  ASSERT_TRUE(flood.Say(kPreface)) << "and its own keys still fit";
+  EXPECT_EQ(Receive(flood_server, kPreface.size()), kPreface);
 }
 
 TEST(FrontDoorListenTest, WhereNobodyCanListenIsSaid) {
