@@ -8,10 +8,11 @@
 
 namespace muster {
 
-absl::StatusOr<Model> LoadModel(const v1::ModelSpec& spec) {
+absl::StatusOr<Model> LoadModel(const v1::ModelSpec& spec,
+                                std::function<absl::Status(const std::string& path)> may_read) {
   Model model;
   if (spec.has_onnx()) {
-    ASSIGN_OR_RETURN(ImportedModel imported, ImportOnnx(spec.onnx()));
+    ASSIGN_OR_RETURN(ImportedModel imported, ImportOnnx(spec.onnx(), std::move(may_read)));
     model.graph = std::move(imported.graph);
     model.initial_values = std::move(imported.initial_values);
     model.initializers = std::move(imported.initializers);

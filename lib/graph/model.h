@@ -1,9 +1,11 @@
 // The model that a job asks for: from the zoo, or from an ONNX file.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/graph/onnx/initializer_roles.h"
 #include "proto/muster/v1/graph.pb.h"
@@ -22,7 +24,10 @@ struct Model {
   std::vector<std::string> warnings;
 };
 
-// As BuildModel (lib/graph/zoo) or ImportOnnx (lib/graph/onnx), which reads the file here.
-absl::StatusOr<Model> LoadModel(const v1::ModelSpec& spec);
+// As BuildModel (lib/graph/zoo) or ImportOnnx (lib/graph/onnx), which reads the file here, and
+// those beside it that `may_read` says OK to; null: all.
+absl::StatusOr<Model> LoadModel(
+    const v1::ModelSpec& spec,
+    std::function<absl::Status(const std::string& path)> may_read = nullptr);
 
 }  // namespace muster

@@ -80,13 +80,20 @@ absl::Status PathRules::Check(const std::string& path) const {
                     "PATH_NOT_ALLOWED");
 }
 
+absl::Status PathRules::CheckWithin(const std::string& path) const {
+  RETURN_IF_ERROR(Check(path));
+  if (any()) return absl::OkStatus();
+  std::error_code error;
+  for (fs::directory_iterator file(path, error), end; !error && file != end;
+       file.increment(error)) {
+    RETURN_IF_ERROR(Check(file->path().string()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PathRules::CheckData(const v1::DataSpec& data) const {
   for (const NamedPath& named : PathsOf(data)) {
-    RETURN_IF_ERROR(AtField(Check(named.path), named.field));
-    std::error_code error;
-    for (const fs::directory_entry& file : fs::directory_iterator(named.path, error)) {
-      RETURN_IF_ERROR(AtField(Check(file.path().string()), named.field));  // it may be a link
-    }
+    RETURN_IF_ERROR(AtField(CheckWithin(named.path), named.field));
   }
   return absl::OkStatus();
 }
@@ -94,7 +101,7 @@ absl::Status PathRules::CheckData(const v1::DataSpec& data) const {
 std::vector<FieldFault> PathRules::FaultsOf(const v1::JobSpec& spec) const {
   std::vector<FieldFault> faults;
   for (const NamedPath& named : PathsOf(spec)) {
-    if (const absl::Status status = Check(named.path); !status.ok()) {
+    if (const absl::Status status = CheckWithin(named.path); !status.ok()) {
       faults.push_back({named.field, std::string(status.message())});
     }
   }

@@ -27,11 +27,14 @@ class PathRules {
   // symbolic links followed as far as it exists. `path` need not exist.
   absl::Status Check(const std::string& path) const;
 
+  // The same of a file, or of a folder and the files in it, each of which may be a link.
+  absl::Status CheckWithin(const std::string& path) const;
+
   // The same for the files of a data section, with the field; the first that is not allowed.
   absl::Status CheckData(const v1::DataSpec& data) const;
 
   // The fields of a spec that name files which are not allowed: data, the model's file, a folder to
-  // resume from.
+  // resume from. What other files the model's names is not known yet.
   std::vector<FieldFault> FaultsOf(const v1::JobSpec& spec) const;
 
  private:

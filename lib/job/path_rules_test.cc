@@ -82,6 +82,33 @@ TEST_F(PathRulesTest, ASpecsFieldsAreNamed) {
   EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "a checkpoint of a job here is no path";
 }
 
+// A folder that may be read, whose files are elsewhere.
+TEST_F(PathRulesTest, NeitherDataNorACheckpointHasALinkOutOfTheFolders) {
+  for (const char* step : {"/data/step-00000007", "/data/step-00000009"}) {
+    fs::create_directory(home_ + step);
+    std::ofstream(home_ + step + "/manifest.json") << "{}";
+  }
+  fs::create_symlink(home_ + "/secret",
+                     home_ + "/data/step-00000007/model-00001-of-00001.safetensors");
+  fs::create_symlink(home_ + "/data/mnist/images",
+                     home_ + "/data/step-00000009/model-00001-of-00001.safetensors");
+  fs::create_symlink("../secret", home_ + "/data/relative");
+  fs::create_directory_symlink(home_ + "/database", home_ + "/data/folder");
+
+  v1::JobSpec spec;
+  spec.mutable_checkpoint()->set_resume_from(home_ + "/data/step-00000007");
+  spec.mutable_data()->mutable_text()->set_path(home_ + "/data/folder");
+  spec.mutable_model()->mutable_onnx()->set_path(home_ + "/data/relative");
+  EXPECT_THAT(rules_.FaultsOf(spec),
+              ElementsAre(Field(&FieldFault::field, "model.onnx.path"),
+                          Field(&FieldFault::field, "data.text.path"),
+                          Field(&FieldFault::field, "checkpoint.resume_from")));
+  spec.Clear();
+  spec.mutable_checkpoint()->set_resume_from(home_ + "/data/step-00000009");
+  spec.mutable_data()->mutable_text()->set_path(home_ + "/data/mnist");
+  EXPECT_THAT(rules_.FaultsOf(spec), IsEmpty()) << "links within them are";
+}
+
 TEST_F(PathRulesTest, WithoutFoldersEverythingIsAllowedAndAFolderMustExist) {
   const auto any = PathRules::Parse("");
   ASSERT_TRUE(any.ok());

@@ -34,9 +34,10 @@ bool HasFaultUnder(const Faults& faults, absl::string_view field) {
   });
 }
 
-std::optional<Model> CheckModel(const v1::JobSpec& spec, Faults& faults) {
+std::optional<Model> CheckModel(const v1::JobSpec& spec, const PathRules& paths, Faults& faults) {
   if (HasFaultUnder(faults, "model")) return std::nullopt;
-  absl::StatusOr<Model> model = LoadModel(spec.model());
+  absl::StatusOr<Model> model =
+      LoadModel(spec.model(), [&paths](const std::string& path) { return paths.Check(path); });
   if (!model.ok()) {
     faults.push_back(
         {spec.model().has_onnx() ? "model.onnx" : "model", std::string(model.status().message())});
@@ -154,7 +155,7 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
     return FaultsToStatus(faults, "INVALID_SPEC");
   }
   const absl::Status gone = absl::CancelledError("the caller is gone");
-  std::optional<Model> model = CheckModel(spec, faults);
+  std::optional<Model> model = CheckModel(spec, context.paths, faults);
   if (context.caller_gone()) return gone;
   if (model) CheckParameterGroups(spec.training(), model->graph, faults);
   if (model && context.data_visible) {

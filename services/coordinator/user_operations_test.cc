@@ -2,11 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <sqlite3.h>
+#include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
+#include <string>
 
+#include "lib/graph/onnx/onnx_model_builder.h"
+#include "lib/job/path_rules.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "proto/third_party/onnx/onnx.pb.h"
 #include "services/coordinator/registry_fixture.h"
 
 namespace muster {
@@ -80,6 +86,46 @@ TEST_F(UserOperationsTest, WhereItsCallerGoesAtAnyPhaseNothingIsLeftOfAJob) {
   EXPECT_EQ(phases, 3) << "after the model and before the job is stored it could have gone";
   EXPECT_EQ(store_->LoadJobs()->size(), 1);
   EXPECT_EQ(job->name(), "jobs/line-1");
+}
+
+// The file itself lies where it may, and is what it seems; what it names beside itself is a link.
+TEST_F(UserOperationsTest, AModelsDataBehindALinkOutOfTheFoldersIsNotRead) {
+  namespace fs = std::filesystem;
+  std::string home = ::testing::TempDir() + "/home-XXXXXX";
+  ASSERT_NE(mkdtemp(home.data()), nullptr);
+  const std::string allowed = home + "/data", secret = home + "/secret";
+  fs::create_directory(allowed);
+  const float values[] = {1.5f, -2};
+  std::ofstream(secret, std::ios::binary)
+      .write(reinterpret_cast<const char*>(values), sizeof(values));
+  OnnxModelBuilder model;
+  model.Input("x", {0, 3}).Weight("w", {2, 3}).Weight("b", {2}).Output("y");
+  model.Node("Gemm", {"x", "w", "b"}, {"y"}, {{"transB", {1}}});
+  onnx::TensorProto& bias = *model.proto().mutable_graph()->mutable_initializer(1);
+  bias.clear_float_data();
+  bias.set_data_location(onnx::TensorProto::EXTERNAL);
+  onnx::StringStringEntryProto& location = *bias.add_external_data();
+  location.set_key("location");
+  location.set_value("weights.bin");
+  fs::rename(model.Write("linked.onnx"), allowed + "/linked.onnx");
+  v1::CreateJobRequest request = Request();
+  request.mutable_spec()->mutable_model()->mutable_onnx()->set_path(allowed + "/linked.onnx");
+  UserOperations users({.registry = registry_.get(),
+                        .checkpoints = &checkpoints_,
+                        .watches = &watches_,
+                        .paths = *PathRules::Parse(allowed)});
+
+  fs::create_symlink(secret, allowed + "/weights.bin");
+  const absl::Status refused = users.CreateJob(request).status();
+  EXPECT_EQ(ReasonOf(refused), "INVALID_SPEC");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("may not be read: '"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--data_roots"));
+
+  fs::remove(allowed + "/weights.bin");
+  fs::rename(secret, allowed + "/kept.bin");
+  fs::create_symlink("kept.bin", allowed + "/weights.bin");
+  const auto job = users.CreateJob(request);
+  EXPECT_TRUE(job.ok()) << job.status();
 }
 
 TEST_F(UserOperationsTest, ABasicListHasOfTheSpecOnlyWhatTellsJobsApart) {

@@ -140,7 +140,7 @@ bool IsFloating(int32_t type) {
          type == TensorProto::FLOAT16 || type == TensorProto::BFLOAT16;
 }
 
-absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path) {
+absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path, MayRead may_read) {
   std::ifstream stream(path, std::ios::binary);
   std::error_code error;
   if (!stream || !fs::is_regular_file(path, error)) {
@@ -148,6 +148,7 @@ absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path) {
   }
   OnnxFile file;
   file.path_ = path;
+  file.may_read_ = std::move(may_read);
   {
     google::protobuf::io::IstreamInputStream input(&stream);
     google::protobuf::io::CodedInputStream coded(&input);
@@ -201,6 +202,12 @@ absl::StatusOr<std::string> OnnxFile::Bytes(const TensorProto& tensor) const {
     return fail(absl::StrCat("has ", length, " external bytes, its shape needs ", wanted));
   }
   const fs::path data = fs::path(path_).parent_path() / relative;
+  if (may_read_ != nullptr) {
+    // Beside the file by its name, it may be a link to elsewhere.
+    if (const absl::Status may = may_read_(data.string()); !may.ok()) {
+      return fail(absl::StrCat("has external data that may not be read: ", may.message()));
+    }
+  }
   std::ifstream stream(data, std::ios::binary);
   if (!stream) return fail(absl::StrCat("has its data in ", data.string(), ", which is missing"));
   std::error_code error;

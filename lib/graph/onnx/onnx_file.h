@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,15 +22,18 @@ class OnnxFile {
   static constexpr int64_t kOpsetMax = 24;
 
   // NOT_FOUND; INVALID_ARGUMENT for what is no ONNX file and for an opset outside [kOpsetMin,
-  // kOpsetMax]. The file's own functions are written out. Tensors are read when they are asked for.
-  static absl::StatusOr<OnnxFile> Open(const std::string& path);
+  // kOpsetMax]. The file's own functions are written out. Tensors are read when they are asked for;
+  // `may_read` is asked before a file beside this one is opened for them, and null says yes.
+  using MayRead = std::function<absl::Status(const std::string& path)>;
+  static absl::StatusOr<OnnxFile> Open(const std::string& path, MayRead may_read = nullptr);
 
   const onnx::GraphProto& graph() const { return model_.graph(); }
   onnx::GraphProto* mutable_graph() { return model_.mutable_graph(); }
   int64_t opset() const { return opset_; }
 
   // Values of a tensor of the file, widened. INVALID_ARGUMENT for a type of another family, a size
-  // that differs from its shape, external data that is missing, short or outside the file's folder.
+  // that differs from its shape, external data that is missing, short, outside the file's folder or
+  // not to be read.
   absl::StatusOr<std::vector<float>> Floats(const onnx::TensorProto& tensor) const;
   absl::StatusOr<std::vector<int64_t>> Integers(const onnx::TensorProto& tensor) const;
 
@@ -45,6 +49,7 @@ class OnnxFile {
   absl::StatusOr<std::string> Bytes(const onnx::TensorProto& tensor) const;
 
   std::string path_;
+  MayRead may_read_;
   onnx::ModelProto model_;
   int64_t opset_ = 0;
 };

@@ -98,8 +98,8 @@ void DropUnused(const v1::Graph& graph, std::vector<InitializerDecision>& decisi
 
 }  // namespace
 
-absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model) {
-  ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::Open(model.path()));
+absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model, OnnxFile::MayRead may_read) {
+  ASSIGN_OR_RETURN(OnnxFile file, OnnxFile::Open(model.path(), std::move(may_read)));
   const auto import = [&]() -> absl::StatusOr<ImportedModel> {
     ASSIGN_OR_RETURN(Sharing sharing, SeparateInitializers(model, file));
     ASSIGN_OR_RETURN(std::vector<InitializerDecision> decisions, DecideRoles(model, file));

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/graph/onnx/initializer_roles.h"
+#include "lib/graph/onnx/onnx_file.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -31,8 +32,9 @@ struct ImportedModel {
 //   also where the file gives it a size. Integers and booleans become i32.
 //
 // NOT_FOUND or INVALID_ARGUMENT, reason "MODEL_NOT_FOUND" or "MODEL_INVALID". All faults are named,
-// grouped by operator and cause, each with its count and first node.
-absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model);
+// grouped by operator and cause, each with its count and first node. `may_read` as in OnnxFile.
+absl::StatusOr<ImportedModel> ImportOnnx(const v1::OnnxModel& model,
+                                         OnnxFile::MayRead may_read = nullptr);
 
 // Writes the file of `model` to `path` with its parameters' values replaced, as OnnxFile::Save.
 // Copies that ImportOnnx made are in it.

@@ -773,6 +773,15 @@ TEST(OnnxFileTest, ExternalDataIsReadFromBesideTheFileAndNowhereElse) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, (std::vector<float>{1.5f, -2}));
 
+  std::vector<std::string> asked;
+  file = OnnxFile::Open(path, [&](const std::string& beside) {
+    asked.push_back(beside);
+    return absl::PermissionDeniedError("it is a link");
+  });
+  EXPECT_TRUE(absl::StrContains(file->Floats(file->graph().initializer(1)).status().message(),
+                                "may not be read: it is a link"));
+  EXPECT_EQ(asked, std::vector<std::string>{data}) << "and the file itself was asked about before";
+
   bias.mutable_external_data(1)->set_value("8");
   file = OnnxFile::Open(model.Write("external/model.onnx"));
   EXPECT_TRUE(absl::StrContains(file->Floats(file->graph().initializer(1)).status().message(),
