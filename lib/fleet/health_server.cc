@@ -33,6 +33,11 @@ using grpc::health::v1::HealthCheckResponse;
 // A probe is one small call at a time.
 constexpr int kRequestBytesMax = 1024;
 constexpr int kStreamsOfConnectionMax = 8;
+constexpr int kFieldBytesMax = 4096;
+// Calls end in microseconds: nothing is cut off.
+constexpr absl::Duration kGrace = absl::Seconds(1);
+
+int Milliseconds(absl::Duration time) { return static_cast<int>(absl::ToInt64Milliseconds(time)); }
 
 // What is linked into the program, reflection for one, stays off this port.
 class WithoutPlugins final : public grpc::ServerBuilderOption {
@@ -63,13 +68,19 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
   }
 
-  absl::Status Listen(const std::string& address) {
+  absl::Status Listen(const std::string& address, const Limits& limits) {
     grpc::ServerBuilder builder;
     builder.SetOption(std::make_unique<WithoutPlugins>());
     // The one that gRPC brings cannot be alone on a server.
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.SetMaxReceiveMessageSize(kRequestBytesMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfConnectionMax);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kFieldBytesMax);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               Milliseconds(limits.greeting_max));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(limits.idle_max));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(limits.age_max));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(kGrace));
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -118,12 +129,13 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
 };
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Listen(const std::string& address,
-                                                                   absl::string_view role) {
+                                                                   absl::string_view role,
+                                                                   const Limits& limits) {
   std::unique_ptr<Impl> impl;
   if (!address.empty()) {
     if (absl::Status good = CheckAddress(address); !good.ok()) return good;
     impl = std::make_unique<Impl>(role);
-    if (absl::Status listens = impl->Listen(address); !listens.ok()) return listens;
+    if (absl::Status listens = impl->Listen(address, limits); !listens.ok()) return listens;
   }
   return std::unique_ptr<HealthServer>(new HealthServer(std::move(impl)));
 }

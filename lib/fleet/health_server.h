@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace muster {
 
@@ -17,11 +18,24 @@ namespace muster {
 // NOT_FOUND. Thread-safe.
 class HealthServer {
  public:
+  // How long a stranger can have a connection, which costs a descriptor and 12 KB, and no thread.
+  // gRPC 1.51 bounds no number of them, and its ResourceQuota does not see them.
+  struct Limits {
+    absl::Duration greeting_max = absl::Seconds(5);  // until a client speaks HTTP/2
+    absl::Duration idle_max = absl::Seconds(10);     // without a call
+    absl::Duration age_max = absl::Minutes(2);
+  };
+
   // Listens at `address`, host:port, where port 0 picks one; nowhere when it is empty. The role is
   // not ready before ReadyWhile(). INVALID_ARGUMENT for what is no host:port, UNAVAILABLE when the
   // port cannot be had.
   static absl::StatusOr<std::unique_ptr<HealthServer>> Listen(const std::string& address,
-                                                              absl::string_view role);
+                                                              absl::string_view role,
+                                                              const Limits& limits);
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Listen(const std::string& address,
+                                                              absl::string_view role) {
+    return Listen(address, role, Limits());
+  }
   ~HealthServer();  // hangs up
 
   // From now on the role is ready while `ready` says so; it is asked on gRPC's threads, by one at a

@@ -1,8 +1,17 @@
 #include "lib/fleet/health_server.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +24,7 @@
 #include "gtest/gtest.h"
 #include "lib/fleet/channel.h"
 #include "lib/status/grpc_status.h"
+#include "lib/transport/file_descriptor.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 
 namespace muster {
@@ -76,6 +86,56 @@ TEST(HealthServerTest, DoesNotMindTheHealthServiceThatGrpcBrings) {
   const auto server = Listen();
   grpc::EnableDefaultHealthCheckService(false);
   EXPECT_EQ(*Check(*server, "ps"), HealthCheckResponse::NOT_SERVING);
+}
+
+FileDescriptor Connect(const HealthServer& server) {
+  FileDescriptor client(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(server.port()))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  return client;
+}
+// After what it still says.
+bool HangsUp(const FileDescriptor& client) {
+  const timeval patience = {.tv_sec = absl::ToInt64Seconds(kPatience)};
+  setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  char bytes[1024];
+  ssize_t came;
+  while ((came = recv(client.get(), bytes, sizeof(bytes), 0)) > 0) {
+  }
+  return came == 0 || errno == ECONNRESET;
+}
+int64_t Threads() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("Threads:")) return std::atoll(line.c_str() + 8);
+  }
+  return -1;
+}
+
+TEST(HealthServerTest, WhoSaysNothingIsHungUpOnAndSoIsWhoCallsNothing) {
+  const auto server = HealthServer::Listen(
+      "127.0.0.1:0", "ps", {.greeting_max = absl::Milliseconds(200), .idle_max = absl::Hours(1)});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(HangsUp(Connect(**server)));
+
+  const auto other = HealthServer::Listen(
+      "127.0.0.1:0", "ps", {.greeting_max = absl::Hours(1), .idle_max = absl::Milliseconds(200)});
+  ASSERT_TRUE(other.ok()) << other.status();
+  const FileDescriptor idle = Connect(**other);
+  const std::string greeting("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+  send(idle.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+  EXPECT_TRUE(HangsUp(idle));
+}
+
+TEST(HealthServerTest, HundredsOfStrangersTakeNoThreadsAndProbesAreAnswered) {
+  const auto server = Listen();
+  EXPECT_TRUE(Check(*server, "").ok());
+  const int64_t before = Threads();
+  std::vector<FileDescriptor> strangers;
+  for (int i = 0; i < 400; ++i) strangers.push_back(Connect(*server));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(*Check(*server, ""), HealthCheckResponse::SERVING);
+  EXPECT_LT(Threads(), before + 16);
 }
 
 TEST(HealthServerTest, SaysWhereItCannotListen) {
