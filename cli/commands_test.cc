@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/completion.h"
 #include "cli/session.h"
+#include "docs/reference_page.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -49,6 +50,28 @@ TEST(CommandsTest, EveryHelpHasAnExampleAndFitsTheScreen) {
     for (const std::string& line : lines) EXPECT_LE(line.size(), 80) << line;
   });
   EXPECT_GE(commands, 20);
+}
+
+// `above`: the words that come before the command's own name.
+void AppendCommand(const CLI::App& command, const std::string& above, std::string& page) {
+  const std::string words = absl::StrCat(above, above.empty() ? "" : " ", command.get_name());
+  absl::StrAppend(&page, "\n## ", words, "\n\n```text\n", command.help(above), "```\n");
+  for (const CLI::App* below : command.get_subcommands(std::function<bool(const CLI::App*)>())) {
+    AppendCommand(*below, words, page);
+  }
+}
+
+TEST(CommandsTest, TheReferenceHasEveryHelp) {
+  Session session;
+  CLI::App app{"", "muster"};
+  BuildCommandLine(app, session);
+  std::string page =
+      "# Commands\n\n"
+      "What `muster COMMAND --help` prints, of every command; made by `//cli:commands_test`. What "
+      "they have in common is in [command_line.md](../command_line.md),\n"
+      "the file that a job is made of in [job_spec.md](../job_spec.md).\n";
+  AppendCommand(app, "", page);
+  ExpectReferencePage("cli.md", page, "//cli:commands_test");
 }
 
 TEST(CommandsTest, SuggestsTheCommandThatWasMeant) {

@@ -1,8 +1,14 @@
 #include "cli/field_help.h"
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -76,6 +82,67 @@ TEST(FieldHelpTest, EveryFieldFitsTheScreen) {
   int fields = 0;
   Visit(*v1::JobSpec::descriptor(), "", fields);
   EXPECT_GT(fields, 100);
+}
+
+void AddPaths(const google::protobuf::Descriptor& message, const std::string& path,
+              std::vector<std::string>& paths) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    const auto& field = *message.field(i);
+    paths.push_back(path.empty() ? field.name() : absl::StrCat(path, ".", field.name()));
+    const auto* inner = field.message_type();
+    if (field.is_map()) continue;  // keys are anybody's
+    if (inner != nullptr && inner->file() == message.file()) AddPaths(*inner, paths.back(), paths);
+  }
+}
+
+std::string JobSpecPage() {
+  std::ifstream file("docs/job_spec.md");
+  return std::string((std::istreambuf_iterator<char>(file)), {});
+}
+
+TEST(FieldHelpTest, ThePageOfTheJobFileNamesEveryFieldThatIsExplained) {
+  const std::string page = JobSpecPage();
+  ASSERT_GT(page.size(), 20'000) << "the page was not found";
+  static const std::regex kCode("```[^`]*```|`[^`\n]+`");
+  static const std::regex kWord("[a-z][a-z0-9_]*");
+  std::set<std::string> words;
+  for (std::sregex_iterator code(page.begin(), page.end(), kCode), end; code != end; ++code) {
+    const std::string text = code->str();
+    for (std::sregex_iterator word(text.begin(), text.end(), kWord); word != end; ++word) {
+      words.insert(word->str());
+    }
+  }
+  std::vector<std::string> paths;
+  AddPaths(*v1::JobSpec::descriptor(), "", paths);
+  for (const std::string& path : paths) {
+    EXPECT_TRUE(words.contains(path.substr(path.rfind('.') + 1)))
+        << "docs/job_spec.md does not name " << path;
+  }
+}
+
+TEST(FieldHelpTest, ThePageOfTheJobFileNamesNoFieldThatThereIsNot) {
+  std::vector<std::string> paths;
+  AddPaths(*v1::JobSpec::descriptor(), "", paths);
+  // The first cells of tables whose first column is headed "field".
+  static const std::regex kTable("\n\\| field \\|[^\n]*\n[^\n]*((?:\n\\|[^\n]*)+)");
+  static const std::regex kRow("\n\\|([^|]*)\\|");
+  static const std::regex kField("`([^`]+)`");
+  const std::string page = JobSpecPage();
+  int fields = 0;
+  for (std::sregex_iterator table(page.begin(), page.end(), kTable), end; table != end; ++table) {
+    const std::string rows = (*table)[1];
+    for (std::sregex_iterator row(rows.begin(), rows.end(), kRow); row != end; ++row) {
+      const std::string cell = (*row)[1];
+      for (std::sregex_iterator it(cell.begin(), cell.end(), kField); it != end; ++it, ++fields) {
+        const std::string field = (*it)[1];
+        const bool is_there = std::ranges::any_of(paths, [&](const std::string& path) {
+          return path == field || absl::EndsWith(path, "." + field);
+        });
+        EXPECT_TRUE(is_there) << "docs/job_spec.md explains " << field;
+      }
+    }
+  }
+  EXPECT_GT(fields, 60);
 }
 
 }  // namespace

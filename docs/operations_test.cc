@@ -1,4 +1,5 @@
-// docs/operations.md explains every reason that the programs can give, and no other.
+// docs/operations.md explains every reason that the programs can give, and no other; and
+// docs/reference/errors.md is its index.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -8,9 +9,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "docs/reference_page.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -136,6 +140,45 @@ TEST(OperationsTest, EveryReasonThatIsExplainedCanBeGiven) {
 TEST(OperationsTest, EveryCanonicalCodeIsExplained) {
   const std::set<std::string> document = ReasonsInTheDocument();
   for (const std::string& code : CanonicalCodes()) EXPECT_TRUE(document.contains(code)) << code;
+}
+
+// By reason, the headings of operations.md under which its row stands.
+std::map<std::string, std::string> HeadingsOfReasons() {
+  static const std::regex kHeadingOrRow("\n#+ ([^\n]+)|\n\\| ((?:`[A-Z][A-Z0-9_]+`(?:, )?)+) \\|");
+  static const std::regex kCell("`([A-Z0-9_]+)`");
+  const std::string text = ReadAll("docs/operations.md");
+  std::map<std::string, std::string> headings;
+  std::string heading;
+  for (std::sregex_iterator it(text.begin(), text.end(), kHeadingOrRow), end; it != end; ++it) {
+    if ((*it)[1].matched) heading = (*it)[1];
+    const std::string cells = (*it)[2];
+    for (std::sregex_iterator cell(cells.begin(), cells.end(), kCell); cell != end; ++cell) {
+      headings[(*cell)[1]] = heading;
+    }
+  }
+  return headings;
+}
+
+// As browsers address a heading.
+std::string Anchor(const std::string& heading) {
+  return absl::StrReplaceAll(absl::AsciiStrToLower(heading), {{" ", "-"}, {":", ""}});
+}
+
+TEST(OperationsTest, TheIndexHasEveryReason) {
+  std::string page =
+      "# Errors\n\n"
+      "Every reason in the order of the alphabet, with the part of "
+      "[operations.md](../operations.md)"
+      " that says what it means and what to do.\n"
+      "A reason comes in the brackets at the end of a message of `muster` (`[JOB_NOT_FOUND]`), in "
+      "the `google.rpc.ErrorInfo` of a call, in a job's `reason` and in its events.\n"
+      "Exit codes: [operations.md](../operations.md#exit-codes). Made by "
+      "`//docs:operations_test`.\n\n| reason | explained under |\n|---|---|\n";
+  for (const auto& [reason, heading] : HeadingsOfReasons()) {
+    absl::StrAppend(&page, "| `", reason, "` | [", heading, "](../operations.md#", Anchor(heading),
+                    ") |\n");
+  }
+  ExpectReferencePage("errors.md", page, "//docs:operations_test");
 }
 
 }  // namespace
