@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Builds the site of mkdocs.yml: tools/docs.sh calls it.
+
+Pages are copied into a folder of their own first, in which a link to a page is as in the tree; a link to anything else of the tree (sources, folders)
+becomes its words, once it is known to lead somewhere.
+"""
+
+import logging
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+
+import mkdocs.commands.build
+import mkdocs.config
+import mkdocs.exceptions
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+
+
+def anchor(heading, separator):
+    """As in the source's browsers: every blank is a dash, however many there are."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
+
+
+def with_links_of_the_site(text, page, stage, tree):
+    """The page's text without links that leave the site. A link that leads nowhere stays, so that mkdocs complains of it."""
+
+    def replace(link):
+        words, target = link[2], link[3]
+        path = target.partition("#")[0]
+        if not path or re.match(r"[a-z]+:", target):
+            return link[0]
+        place = os.path.normpath(page.parent / path)
+        if (stage / place).is_file() or not (tree / place).exists():
+            return link[0]
+        return words
+
+    # Not in blocks of code.
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if part.startswith("```") else LINK.sub(replace, part) for part in parts)
+
+
+def stage_pages(tree, stage):
+    shutil.copytree(tree / "docs", stage / "docs", ignore=shutil.ignore_patterns("*.cc", "*.h", "BUILD.bazel"))
+    for page in PAGES:
+        shutil.copy(tree / page, stage / page)
+    for page in stage.rglob("*.md"):
+        page.write_text(with_links_of_the_site(page.read_text(encoding="utf-8"), page.relative_to(stage), stage, tree), encoding="utf-8")
+
+
+def build(site, tree=ROOT):
+    """Raises mkdocs.exceptions.Abort where a page, a link or an anchor is missing."""
+    with tempfile.TemporaryDirectory() as folder:
+        stage_pages(tree, pathlib.Path(folder))
+        config = mkdocs.config.load_config(str(tree / "mkdocs.yml"), docs_dir=folder, site_dir=str(site), strict=True)
+        config.mdx_configs["toc"] = {"slugify": anchor, "permalink": False}
+        mkdocs.commands.build.build(config)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    build(pathlib.Path(sys.argv[1]).absolute())
