@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "docs/reference_page.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
@@ -136,7 +137,7 @@ TEST(ApiReferenceTest, ThePageSaysWhatTheProtosSay) {
     ASSERT_NE(file, nullptr) << proto.name();
     if (file->package() != "muster.v1") continue;
     for (int i = 0; i < file->service_count(); ++i) AppendService(*file->service(i), services);
-    absl::StrAppend(&types, "\n## ", file->name(), "\n");
+    absl::StrAppend(&types, "\n## ", absl::StripPrefix(file->name(), "proto/muster/v1/"), "\n");
     for (int i = 0; i < file->message_type_count(); ++i) {
       AppendMessage(*file->message_type(i), types);
     }
