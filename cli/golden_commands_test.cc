@@ -1,4 +1,6 @@
 // What commands print, against a coordinator that answers the same whatever it is asked.
+#include <pty.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -75,6 +77,42 @@ class FakeJobs final : public v1::JobService::Service {
     *list->add_jobs() = Trained();
     return grpc::Status::OK;
   }
+  grpc::Status SuspendJob(grpc::ServerContext*, const v1::SuspendJobRequest* request,
+                          v1::Job* job) override {
+    *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
+    return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
+  }
+  grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
+                         v1::Job* job) override {
+    resumed.push_back(*request);
+    *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
+    return grpc::Status::OK;
+  }
+  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                         v1::Job* job) override {
+    *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
+    return grpc::Status::OK;
+  }
+  grpc::Status DeleteJob(grpc::ServerContext*, const v1::DeleteJobRequest* request,
+                         google::protobuf::Empty*) override {
+    return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
+  }
+  // A job that ends in `watched_state` while it is looked at.
+  grpc::Status WatchJob(grpc::ServerContext*, const v1::WatchJobRequest* request,
+                        grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
+    v1::WatchJobResponse response;
+    *response.mutable_job() = Trained();
+    response.mutable_job()->set_state(watched_state);
+    v1::ListEventsResponse events;
+    (void)ListEvents(nullptr, nullptr, &events);
+    for (int i = events.events_size(); i-- > 0;) {
+      if (events.events(i).revision() > request->revision()) {
+        *response.add_events() = events.events(i);
+      }
+    }
+    writer->Write(response);
+    return grpc::Status::OK;
+  }
   grpc::Status UpdateJob(grpc::ServerContext*, const v1::UpdateJobRequest* request,
                          v1::Job* job) override {
     update = *request;
@@ -133,6 +171,8 @@ class FakeJobs final : public v1::JobService::Service {
   }
 
   std::string selector;
+  v1::JobState watched_state = v1::SUCCEEDED;
+  std::vector<v1::ResumeJobRequest> resumed;
   v1::UpdateJobRequest update;
   v1::JobSpec created;
 };
@@ -145,10 +185,34 @@ class FakeFleet final : public v1::FleetService::Service {
     log->set_next_offset(23);
     return grpc::Status::OK;
   }
+  grpc::Status ListMembers(grpc::ServerContext*, const v1::ListMembersRequest*,
+                           v1::ListMembersResponse* list) override {
+    v1::Member& member = *list->add_members();
+    member.set_name("worker-0");
+    member.set_role(v1::WORKER);
+    member.set_host("here");
+    member.set_pid(42);
+    member.add_jobs("line-1");
+    member.mutable_report_time()->set_seconds(absl::ToUnixSeconds(absl::Now()) - 3600 * 5);
+    member.set_metrics_url("http://here:9402/metrics");
+    list->set_term(3);
+    return grpc::Status::OK;
+  }
 };
 
 class FakeCheckpoints final : public v1::CheckpointService::Service {
  public:
+  grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest*,
+                               v1::ListCheckpointsResponse* list) override {
+    v1::Checkpoint& checkpoint = *list->add_checkpoints();
+    checkpoint.set_name("jobs/line-1/checkpoints/100");
+    checkpoint.set_job("line-1");
+    checkpoint.set_step(100);
+    checkpoint.set_size_bytes(2048);
+    checkpoint.mutable_create_time()->set_seconds(absl::ToUnixSeconds(absl::Now()) - 3600 * 5);
+    checkpoint.set_directory("/state/100");
+    return grpc::Status::OK;
+  }
   grpc::Status DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
                                 google::protobuf::Empty*) override {
     if (request->name() == "line-1@2") return grpc::Status::OK;
@@ -210,6 +274,111 @@ TEST_F(GoldenCommandsTest, SeveralJobsInOneCommand) {
   EXPECT_EQ(Run({"get", "line-1", "line-2", "-o", "name"}), "line-1\nline-2\n");
   EXPECT_EQ(Run({"get", "line-9", "line-1", "-o", "name"}), "line-1\nexit 3\n")
       << "what went well is printed, what did not decides how it ends";
+}
+
+TEST_F(GoldenCommandsTest, SuspendResumeCancelAndDeleteTakeSeveralJobs) {
+  EXPECT_EQ(Run({"suspend", "line-1", "line-2", "-o", "name"}), "line-1\nline-2\n");
+  EXPECT_EQ(Run({"suspend", "line-9", "line-1", "-o", "name"}), "line-1\nexit 3\n");
+  EXPECT_EQ(Run({"resume", "line-1", "line-2", "--ps", "3", "-o", "name"}), "line-1\nline-2\n");
+  ASSERT_EQ(jobs_.resumed.size(), 2);
+  EXPECT_EQ(jobs_.resumed[1].name(), "jobs/line-2");
+  EXPECT_EQ(jobs_.resumed[1].resources().ps(), 3);
+  EXPECT_EQ(Run({"cancel", "line-1", "line-2", "-o", "name"}), "line-1\nline-2\n");
+  EXPECT_EQ(Run({"delete", "line-1", "line-9"}), "exit 3\n");
+}
+
+TEST_F(GoldenCommandsTest, ScaleSuspendsAndGoesOnWithOtherMembers) {
+  jobs_.watched_state = v1::SUSPENDED;
+  EXPECT_EQ(Run({"scale", "line-1", "--workers", "4", "--ps", "2", "-o", "name"}), "line-1\n");
+  ASSERT_EQ(jobs_.resumed.size(), 1);
+  EXPECT_EQ(jobs_.resumed[0].resources().workers().min(), 4);
+  EXPECT_EQ(jobs_.resumed[0].resources().workers().max(), 4);
+  EXPECT_EQ(jobs_.resumed[0].resources().ps(), 2);
+
+  jobs_.watched_state = v1::SUCCEEDED;
+  EXPECT_EQ(Run({"scale", "line-1", "--workers", "4"}), "exit 6\n") << "it ended before";
+  EXPECT_EQ(Run({"scale", "line-1"}), "exit 2\n") << "to how many?";
+  EXPECT_EQ(jobs_.resumed.size(), 1);
+}
+
+TEST_F(GoldenCommandsTest, KeysComeInTheOrderOfTheProto) {
+  EXPECT_EQ(Run({"get", "line-2", "-o", "jsonpath={.waiting}"}),
+            "{\"reason\":\"WAITS_FOR_WORKERS\",\"message\":\"needs 1 worker, 0 free of the 1 "
+            "attached\",\"position\":1,\"queue_length\":1}\n");
+  const std::string json = Run({"get", "line-1", "-o", "json"});
+  size_t place = 0;
+  for (const char* key : {"name", "number", "spec", "state", "reason"}) {
+    const size_t next = json.find(absl::StrCat("\n \"", key, "\":"));
+    EXPECT_NE(next, std::string::npos) << key << " in " << json;
+    EXPECT_GE(next, place) << key;
+    place = next;
+  }
+}
+
+TEST_F(GoldenCommandsTest, Describe) {
+  const std::string text = Run({"describe", "line-1"});
+  for (const char* part : {"line-1", "SUCCEEDED", "120", "team=vision", "worker-0", "ps-0",
+                           "waits for members", "steps 0 to 200"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST_F(GoldenCommandsTest, WatchPrintsEventsAndEndsWithTheJob) {
+  constexpr char kEvents[] =
+      "2027-01-15 08:00:00 UTC  QUEUED  SUBMITTED  waits for members\n"
+      "2027-01-15 08:00:01 UTC  RUNNING  STARTED  steps 0 to 200\n";
+  EXPECT_EQ(Run({"watch", "line-1"}), kEvents);
+  jobs_.watched_state = v1::FAILED;
+  EXPECT_EQ(Run({"watch", "line-1"}), absl::StrCat(kEvents, "exit 1\n"));
+}
+
+// Standard error is a terminal for as long as this lives.
+class TerminalOnStandardError {
+ public:
+  TerminalOnStandardError() : before_(dup(STDERR_FILENO)) {
+    const winsize size = {.ws_row = 40, .ws_col = 60, .ws_xpixel = 0, .ws_ypixel = 0};
+    int terminal = -1;
+    EXPECT_EQ(openpty(&master_, &terminal, nullptr, nullptr, &size), 0);
+    dup2(terminal, STDERR_FILENO);
+    close(terminal);
+  }
+  // Everything that was written there; it is no terminal any more.
+  std::string Restore() {
+    dup2(before_, STDERR_FILENO);
+    close(before_);
+    std::string text;
+    char bytes[4096];
+    for (ssize_t n; (n = read(master_, bytes, sizeof(bytes))) > 0;) text.append(bytes, n);
+    close(master_);
+    return text;
+  }
+
+ private:
+  int before_;
+  int master_ = -1;
+};
+
+TEST_F(GoldenCommandsTest, WatchDrawsTheCurveOnATerminal) {
+  TerminalOnStandardError terminal;
+  Run({"watch", "line-1"});
+  const std::string drawn = terminal.Restore();
+  EXPECT_THAT(drawn, HasSubstr("       4 |****"));
+  EXPECT_THAT(drawn, HasSubstr("       1 |"));
+  EXPECT_THAT(drawn, HasSubstr("step 120/200"));
+}
+
+TEST_F(GoldenCommandsTest, Members) {
+  EXPECT_EQ(Run({"members"}),
+            "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
+            "worker-0  worker  here  42   line-1  5h    http://here:9402/metrics\n");
+  EXPECT_EQ(Run({"members", "-o", "name"}), "worker-0\n");
+}
+
+TEST_F(GoldenCommandsTest, CheckpointList) {
+  EXPECT_EQ(Run({"checkpoint", "list", "line-1"}),
+            "JOB     STEP  SIZE     AGE  DIRECTORY\n"
+            "line-1  100   2.0 KiB  5h   /state/100\n");
+  EXPECT_EQ(Run({"checkpoint", "list", "line-1", "-o", "name"}), "jobs/line-1/checkpoints/100\n");
 }
 
 TEST_F(GoldenCommandsTest, Events) {

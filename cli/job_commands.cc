@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -253,13 +254,14 @@ absl::Status Delete(const std::vector<std::string>& jobs, Session& session) {
 
 // Calls `call` for each job and prints what came of those that went well; the others are told one
 // by one, and the first of them decides the exit code.
-using JobCall = absl::StatusOr<v1::Job> (CoordinatorClient::*)(const std::string& job);
+using JobCall =
+    absl::FunctionRef<absl::StatusOr<v1::Job>(CoordinatorClient& client, const std::string& job)>;
 absl::Status ForEach(Session& session, const std::vector<std::string>& jobs, JobCall call) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   std::vector<v1::Job> done;
   int exit_code = 0;
   for (const std::string& job : jobs) {
-    absl::StatusOr<v1::Job> answer = (client.*call)(job);
+    absl::StatusOr<v1::Job> answer = call(client, job);
     if (answer.ok()) {
       done.push_back(*std::move(answer));
     } else {
@@ -346,43 +348,61 @@ absl::Status Wait(const WaitOptions& options, Session& session) {
 
 // ---------------------------------------------------------------- cancel, suspend, resume, delete
 
-absl::Status Suspend(const std::string& id, bool wait, Session& session) {
+absl::Status EndedBefore(const std::string& id, const v1::Job& job, const std::string& what) {
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat(id, " has ended (", v1::JobState_Name(job.state()),
+                                                 ") before it could be ", what)),
+      "JOB_FINISHED");
+}
+
+absl::StatusOr<v1::Job> SuspendAndWait(Session& session, CoordinatorClient& client,
+                                       const std::string& id) {
+  RETURN_IF_ERROR(client.SuspendJob(id).status());
+  ASSIGN_OR_RETURN(v1::Job job,
+                   Await(session, client, id, absl::InfiniteFuture(),
+                         [](const v1::Job& now) { return now.state() == v1::SUSPENDED; }));
+  if (job.state() != v1::SUSPENDED) return EndedBefore(id, job, "suspended");
+  return job;
+}
+
+absl::Status Suspend(const std::vector<std::string>& jobs, bool wait, Session& session) {
+  const auto ask = [](CoordinatorClient& client, const std::string& job) {
+    return client.SuspendJob(job);
+  };
+  if (!wait) return ForEach(session, jobs, ask);
+  // All are asked first: none waits for the checkpoint of another. Asking again changes nothing.
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  ASSIGN_OR_RETURN(v1::Job job, client.SuspendJob(id));
-  if (wait) {
-    ASSIGN_OR_RETURN(job, Await(session, client, id, absl::InfiniteFuture(),
-                                [](const v1::Job& now) { return now.state() == v1::SUSPENDED; }));
-    if (job.state() != v1::SUSPENDED) session.exit_code = kExitConflict;  // it ended before
-  }
-  PrintJob(session, job);
-  return absl::OkStatus();
+  for (const std::string& job : jobs) client.SuspendJob(job).IgnoreError();
+  return ForEach(session, jobs, [&session](CoordinatorClient& each, const std::string& job) {
+    return SuspendAndWait(session, each, job);
+  });
 }
 
 struct ResumeOptions {
-  std::string job;
   int workers_min = 0;
   int workers_max = 0;
   int ps = 0;
 };
 
-absl::Status Resume(const ResumeOptions& options, const Session& session) {
-  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+absl::StatusOr<v1::Job> Resume(const ResumeOptions& options, CoordinatorClient& client,
+                               const std::string& id) {
   v1::ResumeJobRequest request;
-  request.set_name(JobName(JobIdOf(options.job)));
+  request.set_name(JobName(JobIdOf(id)));
   if (options.workers_min > 0 || options.workers_max > 0 || options.ps > 0) {
-    ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(options.job));
+    ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(id));
     v1::ResourceSpec& resources = *request.mutable_resources();
     resources = job.spec().resources();
     if (options.workers_min > 0) resources.mutable_workers()->set_min(options.workers_min);
     if (options.workers_max > 0) resources.mutable_workers()->set_max(options.workers_max);
     if (options.ps > 0) resources.set_ps(options.ps);
   }
-  return PrintJobOr(session, client.ResumeJob(request));
+  return client.ResumeJob(request);
 }
 
 // ---------------------------------------------------------------- scale, update, retry, clone
 
 struct ScaleOptions {
+  std::string job;
   ResumeOptions members;
   int workers = 0;
 };
@@ -398,17 +418,8 @@ absl::Status Scale(ScaleOptions options, Session& session) {
     return absl::InvalidArgumentError("say to how many: --workers, --workers-max or --ps");
   }
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
-  RETURN_IF_ERROR(client.SuspendJob(wanted.job).status());
-  ASSIGN_OR_RETURN(const v1::Job stopped,
-                   Await(session, client, wanted.job, absl::InfiniteFuture(),
-                         [](const v1::Job& now) { return now.state() == v1::SUSPENDED; }));
-  if (stopped.state() != v1::SUSPENDED) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat(wanted.job, " has ended (",
-                                                                 v1::JobState_Name(stopped.state()),
-                                                                 ") before it could be stopped")),
-                      "JOB_FINISHED");
-  }
-  return Resume(wanted, session);
+  RETURN_IF_ERROR(SuspendAndWait(session, client, options.job).status());
+  return PrintJobOr(session, Resume(wanted, client, options.job));
 }
 
 struct UpdateOptions {
@@ -559,8 +570,9 @@ void AddReading(CLI::App& app, Session& session) {
 
   auto jobs = std::make_shared<std::vector<std::string>>();
   AddJobsCommand(app, "get", "Jobs by their ids", "muster get char-gpt-7 -o json", *jobs)
-      ->callback(
-          [jobs, &session] { session.Fail(ForEach(session, *jobs, &CoordinatorClient::GetJob)); });
+      ->callback([jobs, &session] {
+        session.Fail(ForEach(session, *jobs, std::mem_fn(&CoordinatorClient::GetJob)));
+      });
   auto job = std::make_shared<std::string>();
   AddJobCommand(app, "describe", "Everything about a job", "muster describe char-gpt-7", *job)
       ->callback([job, &session] { session.Fail(Describe(*job, session)); });
@@ -582,26 +594,29 @@ void AddChanging(CLI::App& app, Session& session) {
   auto jobs = std::make_shared<std::vector<std::string>>();
   AddJobsCommand(app, "cancel", "End jobs now; checkpoints stay", "muster cancel char-gpt-7", *jobs)
       ->callback([jobs, &session] {
-        session.Fail(ForEach(session, *jobs, &CoordinatorClient::CancelJob));
+        session.Fail(ForEach(session, *jobs, std::mem_fn(&CoordinatorClient::CancelJob)));
       });
 
-  auto job = std::make_shared<std::string>();
   auto wait = std::make_shared<bool>(false);
-  CLI::App* suspend = AddJobCommand(app, "suspend", "Checkpoint and release the members",
-                                    "muster suspend char-gpt-7 --wait", *job);
-  suspend->add_flag("--wait", *wait, "Until it is suspended");
-  suspend->callback([job, wait, &session] { session.Fail(Suspend(*job, *wait, session)); });
+  CLI::App* suspend = AddJobsCommand(app, "suspend", "Checkpoint and release the members",
+                                     "muster suspend char-gpt-7 --wait", *jobs);
+  suspend->add_flag("--wait", *wait, "Until they are suspended");
+  suspend->callback([jobs, wait, &session] { session.Fail(Suspend(*jobs, *wait, session)); });
 
   auto options = std::make_shared<ResumeOptions>();
-  CLI::App* resume = AddJobCommand(app, "resume", "Queue a suspended job again",
-                                   "muster resume char-gpt-7 --workers-max 4", options->job);
+  CLI::App* resume = AddJobsCommand(app, "resume", "Queue suspended jobs again",
+                                    "muster resume char-gpt-7 --workers-max 4", *jobs);
   resume->add_option("--workers-min", options->workers_min, "Instead of the job's")
       ->check(CLI::PositiveNumber.description(""));
   resume->add_option("--workers-max", options->workers_max, "Instead of the job's")
       ->check(CLI::PositiveNumber.description(""));
   resume->add_option("--ps", options->ps, "Parameter servers instead of the job's")
       ->check(CLI::PositiveNumber.description(""));
-  resume->callback([options, &session] { session.Fail(Resume(*options, session)); });
+  resume->callback([jobs, options, &session] {
+    session.Fail(ForEach(session, *jobs, [&](CoordinatorClient& client, const std::string& job) {
+      return Resume(*options, client, job);
+    }));
+  });
 
   AddJobsCommand(app, "delete", "Forget ended jobs and their checkpoints",
                  "muster delete line-3 line-4", *jobs)
@@ -612,7 +627,7 @@ void AddAgain(CLI::App& app, Session& session) {
   auto scale = std::make_shared<ScaleOptions>();
   CLI::App* command =
       AddJobCommand(app, "scale", "Stop a job at a checkpoint; go on with other members",
-                    "muster scale char-gpt-7 --workers 4", scale->members.job);
+                    "muster scale char-gpt-7 --workers 4", scale->job);
   const CLI::Validator positive = CLI::PositiveNumber.description("");
   command->add_option("--workers", scale->workers, "As many")->check(positive);
   command->add_option("--workers-min", scale->members.workers_min, "At least")->check(positive);
