@@ -113,6 +113,78 @@ TEST_F(CommandLineTest, SuspendAndResumeFromTheCommandLine) {
   EXPECT_EQ(OnCluster("wait " + job + " --timeout 30s").exit_code, 1) << "it did not succeed";
 }
 
+TEST_F(CommandLineTest, CheckpointDiffTellsWhichParametersAreApart) {
+  const std::string linear = "examples/linear.yaml --set training.epochs=1 --set name=cli-diff ";
+  const Outcome submit = OnCluster("submit --wait -o name " + linear +
+                                   "--set checkpoint.every_steps=32 --set checkpoint.keep_last=0");
+  ASSERT_EQ(submit.exit_code, 0) << submit.err;
+  const std::string job = submit.out.substr(0, submit.out.find('\n'));
+
+  const Outcome same = OnCluster("checkpoint diff " + job + "@32 " + job + "@32");
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_EQ(same.out, "the same values in 2 parameters\n");
+
+  const Outcome apart = OnCluster("checkpoint diff " + job + "@32 " + job + "@64 -o json");
+  EXPECT_EQ(apart.exit_code, 1) << apart.err;
+  const auto report = nlohmann::json::parse(apart.out, nullptr, false);
+  ASSERT_TRUE(report.is_object()) << apart.out;
+  ASSERT_EQ(report["parameters"].size(), 2);
+  for (const auto& parameter : report["parameters"]) {
+    EXPECT_EQ(parameter["different"], 1) << "of one element, trained by 32 steps";
+    EXPECT_GT(parameter["largest"], 0);
+  }
+  EXPECT_EQ(OnCluster("checkpoint diff " + job + "@32 " + job + "@33").exit_code, 3);
+}
+
+TEST_F(CommandLineTest, ScaleStopsAJobAtACheckpointAndItGoesOnAsItIsTold) {
+  const Outcome submit = OnCluster(
+      "submit -o name examples/linear.yaml --set name=cli-scale --set training.steps=1000000");
+  ASSERT_EQ(submit.exit_code, 0) << submit.err;
+  const std::string job = submit.out.substr(0, submit.out.find('\n'));
+  ASSERT_EQ(OnCluster("wait " + job + " --for running --timeout 30s").exit_code, 0);
+
+  const Outcome scaled = OnCluster("scale " + job + " --workers 1");
+  EXPECT_EQ(scaled.exit_code, 0) << scaled.err;
+  EXPECT_EQ(OnCluster("wait " + job + " --for running --timeout 30s").exit_code, 0);
+  EXPECT_THAT(OnCluster("list").out, HasSubstr("1/1")) << "of at most two workers before";
+  EXPECT_THAT(OnCluster("events " + job).out, HasSubstr("generation 2 on 1 workers"));
+  EXPECT_EQ(OnCluster("cancel " + job).exit_code, 0);
+}
+
+TEST_F(CommandLineTest, ABackupIsRestoredIntoAnotherFolder) {
+  const Outcome submit =
+      OnCluster("submit --wait -o name examples/linear.yaml --set name=cli-backup");
+  ASSERT_EQ(submit.exit_code, 0) << submit.err;
+  const std::string job = submit.out.substr(0, submit.out.find('\n'));
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/backup.", getpid());
+  const std::string file = folder + ".muster";
+
+  const Outcome backup = OnCluster("admin backup " + file);
+  ASSERT_EQ(backup.exit_code, 0) << backup.err;
+  EXPECT_THAT(backup.out, HasSubstr("SHA-256"));
+  const std::string dir = folder + "/state";
+  const Outcome restored = Muster("admin restore " + file + " --state-dir " + dir);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_NE(Muster("admin restore " + file + " --state-dir " + dir).exit_code, 0)
+      << "the store has jobs already";
+  EXPECT_EQ(Muster("admin restore " + file + " --force --state-dir " + dir).exit_code, 0);
+
+  // A cluster's state is in DIR/state: this one begins with what was backed up.
+  ASSERT_EQ(Muster("local up --ps 1 --workers 1 --dir " + folder).exit_code, 0);
+  const Outcome address = Muster("local status --dir " + folder);
+  const std::string server = "MUSTER_SERVER=" + address.out.substr(0, address.out.find('\n'));
+  const Outcome known = Muster("get " + job + " -o json", server);
+  EXPECT_EQ(known.exit_code, 0) << known.err;
+  EXPECT_THAT(known.out, HasSubstr("SUCCEEDED"));
+  const Outcome next = Muster("submit --wait -o name examples/linear.yaml", server);
+  EXPECT_EQ(next.exit_code, 0) << next.err;
+  auto number = [](const std::string& id) {
+    return std::stoi(id.substr(id.find_last_of('-') + 1));
+  };
+  EXPECT_GT(number(next.out), number(job)) << "numbers are not used twice";
+  EXPECT_EQ(Muster("local down --dir " + folder).exit_code, 0);
+}
+
 TEST_F(CommandLineTest, ErrorsGoToStandardErrorWithTheirExitCodes) {
   const Outcome missing = OnCluster("get nothing-1");
   EXPECT_EQ(missing.exit_code, 3);
