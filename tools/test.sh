@@ -12,6 +12,9 @@ tools/setup.sh --tests || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 python=$PWD/.test-python
 PYTHONPATH=$python python3 -c 'import safetensors, onnxruntime' 2>/dev/null ||
   python3 -m pip install --quiet --no-deps --target "$python" safetensors onnxruntime >/dev/null 2>&1 || true
+# TensorBoard's reader of event files, without what it would serve them with.
+PYTHONPATH=$python python3 -c 'import tensorboard.backend.event_processing.event_accumulator' 2>/dev/null ||
+  python3 -m pip install --quiet --no-deps --target "$python" tensorboard protobuf absl-py packaging >/dev/null 2>&1 || true
 # And mkdocs, which builds the documents' site.
 PYTHONPATH=$python python3 -c 'import mkdocs' 2>/dev/null ||
   python3 -m pip install --quiet --target "$python" 'mkdocs>=1.6,<2' >/dev/null 2>&1 || true
