@@ -102,7 +102,11 @@ class PageTest(unittest.TestCase):
             text = self.shown(scene, "#/members", until=f"{TEXT}.includes('worker-0')")
             for words in ("ps-0", "char-gpt-1", "cpu:0", "node-a", "tcp"):
                 self.assertIn(words, text)
+            text = self.shown(scene, "#/members/worker-0", until=f"{TEXT}.includes('is attached')")
+            self.assertIn("worker-0 is attached\nnode-a", self.tab.value("document.querySelector('#log').textContent"))
+            self.assert_fits_and_is_legible()
             text = self.shown(scene, "#/jobs/char-gpt-1", until=PLOTS)
+            self.assertIn("worker-0 worker on node-a, cpu:0, tcp", text.replace("\n", " "))
             for words in ("step 20,000 of 40,000", "0.91", "79.0 % right", "33.5 ms, 13 % waiting", "SUBMITTED", "on worker-0 and ps-0", "step 10,000", "117.7 MiB", "model.safetensors"):
                 self.assertIn(words, text)
             self.assert_fits_and_is_legible()
@@ -133,6 +137,8 @@ class PageTest(unittest.TestCase):
                                  ("#/members", "document.querySelectorAll('#members tbody tr').length == 3")):
                 self.shown(scene, where, until)
                 self.assert_untouched()
+            self.shown(scene, "#/members/worker-0", "document.querySelector('#log').textContent.includes('<img')")
+            self.assert_untouched()
             self.shown(scene, "#/", "document.querySelectorAll('#jobs tbody tr').length == 3")
             self.tab.value("[...document.querySelectorAll('#jobs a.name')].find(a => a.innerText.includes('<img') && !a.innerText.includes('queued')).click()")
             self.tab.wait(f"{PLOTS} && document.querySelectorAll('#events li').length == 4")

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/synchronization/notification.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/checkpoint_files.h"
@@ -20,6 +21,25 @@ absl::StatusOr<v1::ReadJobTimingResponse> CoordinatorStatus::ReadTiming(const st
   v1::ReadJobTimingRequest request;
   request.set_name(job);
   return coordinator_->queries().ReadJobTiming(request);
+}
+
+absl::StatusOr<v1::ReadMemberLogResponse> CoordinatorStatus::ReadLog(
+    const v1::ReadMemberLogRequest& request) {
+  // Of both: whoever waits may have given up when the answer comes.
+  struct Question {
+    absl::Notification answered;
+    absl::StatusOr<v1::ReadMemberLogResponse> answer = absl::UnknownError("not answered");
+  };
+  const auto question = std::make_shared<Question>();
+  coordinator_->ReadMemberLog(request, [question](auto answer) {
+    question->answer = std::move(answer);
+    question->answered.Notify();
+  });
+  // A coordinator that runs answers in time, if only that the member is silent.
+  if (!question->answered.WaitForNotificationWithTimeout(2 * limits::kMemberLogWaitMax)) {
+    return absl::UnavailableError("the coordinator is ending");
+  }
+  return question->answer;
 }
 
 absl::StatusOr<StatusSource::Download> CoordinatorStatus::OpenFile(const std::string& checkpoint,

@@ -32,6 +32,8 @@ class CoordinatorStatus final : public StatusSource {
   }
   absl::StatusOr<v1::ReadJobTimingResponse> ReadTiming(const std::string& job) override;
   v1::ListMembersResponse ListMembers() override { return coordinator_->ListMembers(); }
+  absl::StatusOr<v1::ReadMemberLogResponse> ReadLog(
+      const v1::ReadMemberLogRequest& request) override;
   absl::StatusOr<Download> OpenFile(const std::string& checkpoint,
                                     const std::string& file) override;
 

@@ -119,6 +119,29 @@ class FakeStatus final : public StatusSource {
     response.set_term(3);
     return response;
   }
+  void PutLog(const std::string& member, const std::string& text) {
+    absl::MutexLock lock(&mu_);
+    member_logs_[member] = text;
+  }
+  absl::StatusOr<v1::ReadMemberLogResponse> ReadLog(
+      const v1::ReadMemberLogRequest& request) override {
+    absl::MutexLock lock(&mu_);
+    const auto found = member_logs_.find(request.name());
+    if (found == member_logs_.end()) {
+      return WithReason(absl::NotFoundError("no member of that name is attached"),
+                        "MEMBER_NOT_FOUND");
+    }
+    const auto size = static_cast<int64_t>(found->second.size());
+    const int64_t offset =
+        std::min(size, request.has_offset() ? request.offset()
+                                            : std::max<int64_t>(0, size - request.bytes_max()));
+    v1::ReadMemberLogResponse response;
+    response.set_offset(offset);
+    response.set_text(found->second.substr(offset));
+    response.set_next_offset(size);
+    response.set_incarnation("one");
+    return response;
+  }
   absl::StatusOr<Download> OpenFile(const std::string& checkpoint,
                                     const std::string& file) override {
     absl::MutexLock lock(&mu_);
@@ -150,6 +173,7 @@ class FakeStatus final : public StatusSource {
   std::map<std::string, std::pair<v1::Checkpoint, std::string>> checkpoints_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, v1::ReadJobTimingResponse> timings_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, v1::Member> members_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::string> member_logs_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster

@@ -126,6 +126,7 @@ void PutMember(FakeStatus& status, const std::string& name, v1::Role role, const
   member.set_transport("tcp");
   *member.mutable_report_time() = At(absl::Now());
   status.PutMember(member);
+  status.PutLog(name, absl::StrCat("I20261123 10:00:00 ", name, " is attached\n", host, "\n"));
 }
 
 v1::ReadJobTimingResponse MakeTiming() {
@@ -193,6 +194,7 @@ int Main(const std::string& scene) {
     job.mutable_waiting()->set_message(kHostile);
     status.Put(job);
     PutMember(status, kHostile, v1::WORKER, kHostile, kHostile);
+    status.PutLog("worker-0", absl::StrCat(kHostile, "\n"));
   }
   const auto check = [](absl::string_view secret) {
     return secret == "muster.t-1.good"

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -110,6 +111,7 @@ absl::StatusOr<HttpResponse> StatusApi::Find(const Path& path, const HttpRequest
                                "\",\"signed_in\":", options_.signed_in ? "true" : "false", "}")};
     }
   }
+  if (path[0] == "members" && path.size() == 3 && path[2] == "log") return Log(path[1], request);
   return NoSuchPath(request.path);
 }
 
@@ -223,6 +225,37 @@ absl::StatusOr<HttpResponse> StatusApi::File(const std::string& checkpoint,
             (void)send([&stream](absl::string_view piece) { return stream.Write(piece); });
           },
       .stream_bytes = download.bytes};
+}
+
+absl::StatusOr<HttpResponse> StatusApi::Log(const std::string& member, const HttpRequest& request) {
+  v1::ReadMemberLogRequest wanted;
+  wanted.set_name(member);
+  if (FormValue(request.query, "offset")) {
+    ASSIGN_OR_RETURN(const int64_t offset, NumberOr<int64_t>(request, "offset", 0));
+    wanted.set_offset(offset);
+  }
+  ASSIGN_OR_RETURN(const int32_t bytes, NumberOr<int32_t>(request, "bytes", 64 << 10));
+  wanted.set_bytes_max(bytes);
+  {
+    absl::MutexLock lock(&mu_);
+    if (log_readers_ == kLogReadersMax) {
+      return WithReason(
+          absl::ResourceExhaustedError(absl::StrCat(
+              kLogReadersMax, " logs are being read by the page already; `muster logs` reads too")),
+          "TOO_MANY_CALLS");
+    }
+    ++log_readers_;
+  }
+  const absl::Cleanup done = [this] {
+    absl::MutexLock lock(&mu_);
+    --log_readers_;
+  };
+  ASSIGN_OR_RETURN(const v1::ReadMemberLogResponse log, source().ReadLog(wanted));
+  // As ToJson() has it, but for the text: bytes would come as Base64.
+  return HttpResponse{.body = absl::StrCat("{\"offset\":\"", log.offset(),
+                                           "\",\"text\":", Quoted(log.text()),
+                                           ",\"next_offset\":\"", log.next_offset(),
+                                           "\",\"incarnation\":", Quoted(log.incarnation()), "}")};
 }
 
 absl::StatusOr<HttpResponse> StatusApi::Changes() {

@@ -20,6 +20,7 @@ namespace muster {
 class StatusApi {
  public:
   static constexpr int kDownloadsMax = 4;
+  static constexpr int kLogReadersMax = 2;  // each holds a thread until the member answers
 
   struct Options {
     StatusSource* source;  // both outlive this
@@ -44,12 +45,15 @@ class StatusApi {
   absl::StatusOr<HttpResponse> Checkpoints(const std::string& job);
   absl::StatusOr<HttpResponse> File(const std::string& checkpoint, const std::string& file)
       ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<HttpResponse> Log(const std::string& member, const HttpRequest& request)
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<HttpResponse> Changes();
   StatusSource& source() const { return *options_.source; }
 
   const Options options_;
   absl::Mutex mu_;
   int downloads_ ABSL_GUARDED_BY(mu_) = 0;
+  int log_readers_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace muster

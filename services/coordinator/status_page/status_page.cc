@@ -12,8 +12,8 @@
 namespace muster {
 namespace {
 
-// Besides streams: what a page asks for at once, downloads included.
-constexpr int kThreadsForAnswers = 8;
+// Besides streams: what a page asks for at once, downloads and logs included.
+constexpr int kThreadsForAnswers = 10;
 constexpr char kPolicy[] =
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; "

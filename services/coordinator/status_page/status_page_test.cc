@@ -163,6 +163,22 @@ TEST_F(StatusPageTest, EventsCheckpointsAndMembersAreTold) {
   EXPECT_EQ(Get("/api/v1/jobs/job-1/checkpoints/10/files/other").status, 404);
 }
 
+TEST_F(StatusPageTest, WhatAMemberLogsIsReadOnWhereItWasLeft) {
+  status_.PutLog("w-0", absl::StrCat("first\n", kHostile, "\xff\n"));
+  const json log = GetJson("/api/v1/members/w-0/log");
+  EXPECT_EQ(log["offset"], "0");
+  EXPECT_EQ(log["incarnation"], "one");
+  EXPECT_EQ(log["text"], absl::StrCat("first\n", kHostile, "\xEF\xBF\xBD\n"))
+      << "text, whatever it says; what is no UTF-8 is marked";
+  const json rest = GetJson(
+      absl::StrCat("/api/v1/members/w-0/log?offset=", log["next_offset"].get<std::string>()));
+  EXPECT_EQ(rest["text"], "");
+  EXPECT_EQ(GetJson("/api/v1/members/w-0/log?bytes=1")["text"], "\n");
+  EXPECT_EQ(Get("/api/v1/members/w-9/log").status, 404);
+  EXPECT_EQ(Get("/api/v1/members/w-0/log?offset=much").status, 400);
+  EXPECT_EQ(Get("/api/v1/members/w-0/lo").status, 404);
+}
+
 TEST_F(StatusPageTest, WhereAStepsTimeGoesIsToldOfEachWorker) {
   status_.Put(MakeJob(1, v1::RUNNING));
   EXPECT_EQ(GetJson("/api/v1/jobs/job-1/timing"), json::object());

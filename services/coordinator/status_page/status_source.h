@@ -33,6 +33,10 @@ class StatusSource {
   // Where the time of each worker's steps went.
   virtual absl::StatusOr<v1::ReadJobTimingResponse> ReadTiming(const std::string& job) = 0;
   virtual v1::ListMembersResponse ListMembers() = 0;
+  // What a member has logged. Waits for its answer, for seconds where it is silent; errors are
+  // those of MemberLogs.
+  virtual absl::StatusOr<v1::ReadMemberLogResponse> ReadLog(
+      const v1::ReadMemberLogRequest& request) = 0;
 
   // One file of a checkpoint, held open: it can be sent though the checkpoint is pruned meanwhile.
   // `send` gives it away piece by piece, until `write` says no.

@@ -120,7 +120,7 @@ function progressOf(job) {
 
 // ---------------------------------------------------------------- views
 
-const VIEWS = ['jobs', 'queue', 'members', 'job'];
+const VIEWS = ['jobs', 'queue', 'members', 'log', 'job'];
 let route = {view: 'jobs', names: []};
 
 function readRoute() {
@@ -129,6 +129,7 @@ function readRoute() {
     parts = location.hash.replace(/^#\/?/, '').split('/').filter(Boolean).map((part) => part.split(',').map(decodeURIComponent));
   } catch { /* no address of ours */ }
   const [first] = parts[0] || [''];
+  if (first === 'members' && parts[1]) return {view: 'log', names: [parts[1][0]]};
   if (first === 'queue' || first === 'members') return {view: first, names: []};
   if (first === 'jobs' && parts[1]) return {view: 'job', names: parts[1].slice(0, 6).map((id) => `jobs/${id}`)};
   return {view: 'jobs', names: []};
@@ -138,13 +139,14 @@ function showRoute() {
   route = readRoute();
   for (const view of VIEWS) byId(`${view}-view`).hidden = view !== route.view || signedOut;
   for (const link of document.querySelectorAll('nav a')) {
-    const here = link.hash === {jobs: '#/', job: '#/', queue: '#/queue', members: '#/members'}[route.view];
+    const here = link.hash === {jobs: '#/', job: '#/', queue: '#/queue', members: '#/members', log: '#/members'}[route.view];
     if (here) link.setAttribute('aria-current', 'page'); else link.removeAttribute('aria-current');
   }
   byId('fault').hidden = true;
-  document.title = route.view === 'job' ? `${route.names[0].replace(/^jobs\//, '')} · Muster` : 'Muster';
+  document.title = route.view === 'log' ? `${route.names[0]} · Muster` : route.view === 'job' ? `${route.names[0].replace(/^jobs\//, '')} · Muster` : 'Muster';
   if (signedOut) return;
   if (route.view === 'job') openJob(); else closeJob();
+  if (route.view === 'log') openLog(); else log = null;
   if (route.view === 'queue') loadQueue().catch(showFault);
   render();
 }
@@ -326,13 +328,56 @@ function renderMembers() {
     if (member.leaving) serves.append(el('span', {className: 'muted'}, ' (leaving)'));
     const age = (Date.now() - moment(member.report_time)) / 1000;
     return el('tr', {},
-      el('td', {className: 'wide'}, el('b', {}, foreign(member.name))),
+      el('td', {className: 'wide'}, el('b', {}, logLink(member.name))),
       el('td', {'data-label': 'Role'}, member.role === 'PS' ? 'ps' : 'worker'), serves,
       el('td', {'data-label': 'Devices'}, foreign((member.devices || []).join(', ') || '–')),
       el('td', {'data-label': 'Host'}, foreign(`${member.host || '–'}`)),
       el('td', {'data-label': 'Transport'}, foreign(member.transport || '–')),
       el('td', {'data-label': 'Reported'}, age < 3 ? 'now' : `${span(age)} ago`));
   }));
+}
+
+// ---------------------------------------------------------------- what a member logs
+
+const LOG_LENGTH = 1 << 18;   // of what is shown: as much as a member keeps
+let log = null;
+
+const logLink = (name) => el('a', {href: `#/members/${encodeURIComponent(name)}`, title: 'what it logs'}, foreign(name));
+
+function openLog() {
+  const [name] = route.names;
+  if (log && log.name === name) return;
+  log = {name, next: null, incarnation: '', loading: false};
+  byId('log-title').replaceChildren(foreign(name));
+  byId('log-text').textContent = '';
+  byId('no-log').hidden = true;
+  loadLog();
+}
+
+async function loadLog() {
+  const now = log;
+  if (now.loading) return;
+  now.loading = true;
+  try {
+    const path = `members/${encodeURIComponent(now.name)}/log`;
+    let part = await ask(now.next === null ? path : `${path}?offset=${now.next}`);
+    // Another process counts anew.
+    if (now.next !== null && part.incarnation !== now.incarnation) part = {...await ask(path), anew: true};
+    if (log !== now) return;
+    const box = byId('log'), text = byId('log-text');
+    const below = box.scrollTop + box.clientHeight >= box.scrollHeight - 8;
+    text.textContent = ((part.anew ? '' : text.textContent) + part.text).slice(-LOG_LENGTH);
+    if (below) box.scrollTop = box.scrollHeight;
+    now.next = part.next_offset;
+    now.incarnation = part.incarnation;
+    byId('no-log').hidden = true;
+  } catch (error) {
+    if (log !== now) return;
+    byId('no-log').replaceChildren(foreign(error.message));
+    byId('no-log').hidden = false;
+  } finally {
+    now.loading = false;
+  }
 }
 
 // ---------------------------------------------------------------- one job, or several side by side
@@ -438,6 +483,7 @@ function renderJob() {
 
   renderCurves();
   renderSteps();
+  renderServing(job);
   renderEvents(job);
   renderCheckpoints();
   renderCompareWith();
@@ -618,6 +664,20 @@ function renderSteps() {
     }));
 }
 
+// ---------------------------------------------------------------- who serves a job
+
+function renderServing(job) {
+  const its = new Set([...(job.workers || []), ...(job.ps || [])]);
+  const serving = members.filter((member) => its.has(member.name));
+  byId('serving-card').hidden = serving.length === 0;
+  const key = JSON.stringify(serving.map((member) => [member.name, member.host, member.transport]));
+  if (view.shownServing === key) return;
+  view.shownServing = key;
+  byId('serving').replaceChildren(...serving.map((member) => el('li', {}, el('b', {}, logLink(member.name)),
+    el('span', {className: 'muted'}, member.role === 'PS' ? 'ps' : 'worker', ' on ', foreign(member.host || '–'), ', ', foreign((member.devices || []).join(', ') || member.transport || '–'),
+      member.devices && member.transport ? ', ' : '', member.devices && member.transport ? foreign(member.transport) : ''))));
+}
+
 // ---------------------------------------------------------------- events and checkpoints
 
 function renderEvents(job) {
@@ -744,7 +804,11 @@ byId('compare-with').addEventListener('change', (event) => {
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', render);
 window.addEventListener('hashchange', showRoute);
-setInterval(() => { if (!signedOut && !document.hidden) render(); }, 5000);
+setInterval(() => {
+  if (signedOut || document.hidden) return;
+  render();
+  if (log) loadLog();
+}, 5000);
 
 showRoute();
 ask('server').then(follow, (error) => { showFault(error); if (error.status !== 401) follow(); });
