@@ -9,7 +9,7 @@
 namespace muster {
 
 // A chunk's life at a step is from its final gradient to its new values; ways to others overlap it.
-// Does nothing without a trace. Thread-safe; the trace outlives it.
+// Does nothing without a trace, or while it is off. Thread-safe; the trace outlives it.
 class ChunkTrace {
  public:
   ChunkTrace(Trace* trace, int chunks) : trace_(trace), chunks_(chunks) {
@@ -17,27 +17,28 @@ class ChunkTrace {
   }
 
   void Begin(ChunkId chunk, int64_t step, ShardIndex shard) const {
-    if (trace_ == nullptr) return;
+    if (!on()) return;
     trace_->Begin(kTrack, "chunk", IdOf(chunk, step),
                   {{{"chunk", ToInt(chunk)}, {"step", step}, {"shard", ToInt(shard)}}});
   }
   // `credit`: bytes that may still go out before others have arrived.
   void Queued(ChunkId chunk, int64_t step, int64_t urgency, int64_t credit) const {
-    Mark("queued", chunk, step, {{{"urgency", urgency}, {"credit", credit}}});
+    Mark("queued", chunk, step, {{{"urgency", urgency}, {"credit", credit}, {"step", step}}});
   }
   void Sent(ChunkId chunk, int64_t step, int64_t bytes, int64_t credit) const {
-    Mark("sent", chunk, step, {{{"bytes", bytes}, {"credit", credit}}});
+    Mark("sent", chunk, step, {{{"bytes", bytes}, {"credit", credit}, {"step", step}}});
   }
   void End(ChunkId chunk, int64_t step) const {
-    if (trace_ != nullptr) trace_->End(kTrack, "chunk", IdOf(chunk, step));
+    if (on()) trace_->End(kTrack, "chunk", IdOf(chunk, step), {{{"step", step}}});
   }
 
  private:
   static constexpr int kTrack = 100;  // devices come before
 
+  bool on() const { return trace_ != nullptr && trace_->on(); }
   int64_t IdOf(ChunkId chunk, int64_t step) const { return step * chunks_ + ToInt(chunk); }
   void Mark(const char* what, ChunkId chunk, int64_t step, const TraceArguments& arguments) const {
-    if (trace_ != nullptr) trace_->Mark(kTrack, "chunk", what, IdOf(chunk, step), arguments);
+    if (on()) trace_->Mark(kTrack, "chunk", what, IdOf(chunk, step), arguments);
   }
 
   Trace* const trace_;

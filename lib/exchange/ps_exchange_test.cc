@@ -17,6 +17,7 @@
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
+#include "lib/telemetry/trace_file.h"
 #include "lib/transport/inprocess_transport.h"
 
 namespace muster {
@@ -674,15 +675,16 @@ TEST(PsExchangeTest, ATraceShowsTheLifeOfEveryChunk) {
   InProcessNetwork network;
   FakePs ps(network, Job());
   const std::string path = testing::TempDir() + "/ps_exchange_trace.json";
-  auto trace = Trace::Create(path).value();
+  Trace trace;
+  const auto written = TraceFile::Create(path, &trace).value();
   {
-    Member worker(network, ps, [&](auto& options) { options.tuning.trace = trace.get(); });
+    Member worker(network, ps, [&](auto& options) { options.tuning.trace = &trace; });
     ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
     ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
     for (int p : {kC, kB, kA}) ASSERT_TRUE(PushParameter(*worker.exchange, p, 0).ok());
     ASSERT_TRUE(worker.exchange->AwaitVersion(1).ok());
   }
-  ASSERT_TRUE(trace->Write().ok());
+  ASSERT_TRUE(written->Write().ok());
   std::ifstream file(path);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   for (const char* what : {"\"ph\":\"b\"", "\"queued\"", "\"sent\"", "\"ph\":\"e\""}) {

@@ -25,6 +25,7 @@
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
+#include "lib/telemetry/trace_file.h"
 #include "lib/transport/inprocess_transport.h"
 #include "lib/transport/postbox.h"
 #include "lib/transport/session.h"
@@ -218,12 +219,13 @@ TEST_P(RingOfTest, ValuesFollowTheSumInRingOrderToTheBit) {
 TEST_P(RingOfTest, ATraceShowsTheLifeOfEveryChunk) {
   Ring ring(RingPlan(GetParam()));
   const std::string path = testing::TempDir() + "/ring_exchange_trace.json";
-  const auto trace = Trace::Create(path).value();
-  ring.members[0]->options.tuning.trace = trace.get();
+  Trace trace;
+  const auto written = TraceFile::Create(path, &trace).value();
+  ring.members[0]->options.tuning.trace = &trace;
   ring.Connect();
   ring.Step(0);
   for (const auto& member : ring.members) member->exchange.reset();
-  ASSERT_TRUE(trace->Write().ok());
+  ASSERT_TRUE(written->Write().ok());
 
   std::ifstream file(path);
   const std::string text((std::istreambuf_iterator<char>(file)), {});

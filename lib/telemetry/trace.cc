@@ -1,76 +1,12 @@
 #include "lib/telemetry/trace.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <fstream>
+#include <cstddef>
+#include <thread>
 #include <utility>
-#include <vector>
-
-#include "absl/memory/memory.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "glog/logging.h"
 
 namespace muster {
-namespace {
-
-// Chrome counts in microseconds.
-std::string Microseconds(int64_t nanoseconds) {
-  return absl::StrFormat("%.3f", static_cast<double>(nanoseconds) / 1000);
-}
-
-std::string ArgumentsText(const TraceArguments& arguments) {
-  std::vector<std::string> parts;
-  for (const TraceArgument& argument : arguments) {
-    if (argument.name == nullptr) break;
-    parts.push_back(absl::StrCat("\"", argument.name, "\":", argument.value));
-  }
-  return absl::StrJoin(parts, ",");
-}
-
-// Of what others name: members, devices.
-std::string Quoted(absl::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (static_cast<unsigned char>(c) >= ' ') quoted += c;
-  }
-  return quoted + "\"";
-}
-
-}  // namespace
-
-struct Trace::Event {
-  std::atomic<Kind> kind = Kind::kNone;  // written last
-  int track = 0;
-  const char* name = nullptr;
-  const char* what = nullptr;  // of a mark
-  int64_t time = 0;
-  int64_t length_or_id = 0;
-  TraceArguments arguments;
-};
-
-absl::StatusOr<std::unique_ptr<Trace>> Trace::Create(std::string path, int64_t events_max) {
-  auto trace = absl::WrapUnique(new Trace(std::move(path), events_max));
-  absl::Status written = trace->Write();
-  if (!written.ok()) return written;
-  return trace;
-}
-
-Trace::Trace(std::string path, int64_t events_max)
-    : path_(std::move(path)),
-      origin_(Now()),
-      events_max_(events_max),
-      events_(new Event[static_cast<size_t>(events_max)]) {}
-
-Trace::~Trace() {
-  const absl::Status written = Write();
-  LOG_IF(WARNING, !written.ok()) << written.message();
-}
 
 int64_t Trace::Now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -78,36 +14,130 @@ int64_t Trace::Now() {
       .count();
 }
 
-void Trace::Record(Kind kind, int track, const char* name, const char* what, int64_t time,
-                   int64_t length_or_id, const TraceArguments& arguments) {
-  const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
-  if (index >= events_max_) return;
-  Event& event = events_[index];
-  event.track = track;
-  event.name = name;
-  event.what = what;
-  event.time = time;
-  event.length_or_id = length_or_id;
-  event.arguments = arguments;
-  event.kind.store(kind, std::memory_order_release);
+bool Trace::Start(Extent extent) {
+  absl::MutexLock lock(&mu_);
+  if (on()) return false;
+  Clear();
+  events_max_ = extent.events_max;
+  slots_ = std::make_unique<Slot[]>(static_cast<size_t>(extent.events_max));
+  steps_ = extent.steps;
+  over_ = std::move(extent.over);
+  on_.store(true, std::memory_order_seq_cst);
+  return true;
+}
+
+Trace::Recording Trace::Stop() {
+  absl::MutexLock lock(&mu_);
+  on_.store(false, std::memory_order_seq_cst);
+  while (recording_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+  Recording recording = Copy();
+  Clear();
+  return recording;
+}
+
+void Trace::Clear() {
+  while (recording_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+  slots_.reset();
+  events_max_ = 0;
+  next_ = 0;
+  first_step_ = -1;
+  steps_ = 0;
+  over_ = nullptr;
+  made_ = {};
+}
+
+Trace::Recording Trace::Read() const {
+  absl::MutexLock lock(&mu_);
+  return Copy();
+}
+
+Trace::Recording Trace::Copy() const {
+  Recording copy{.tracks = tracks_, .dropped = dropped()};
+  const int64_t taken = std::min<int64_t>(next_.load(std::memory_order_relaxed), events_max_);
+  copy.events.reserve(static_cast<size_t>(taken));
+  for (int64_t i = 0; i < taken; ++i) {
+    if (slots_[i].filled.load(std::memory_order_acquire)) copy.events.push_back(slots_[i].event);
+  }
+  return copy;
+}
+
+void Trace::Record(const Event& event) {
+  if (!on()) return;
+  recording_.fetch_add(1, std::memory_order_seq_cst);
+  if (on_.load(std::memory_order_seq_cst)) {
+    const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
+    if (index < events_max_) {
+      Slot& slot = slots_[index];
+      slot.event = event;
+      slot.filled.store(true, std::memory_order_release);
+    }
+  }
+  recording_.fetch_sub(1, std::memory_order_release);
+}
+
+void Trace::StepBegins(int64_t step) {
+  if (!on()) return;
+  int64_t none = -1;
+  first_step_.compare_exchange_strong(none, step, std::memory_order_relaxed);
+}
+
+void Trace::StepEnds(int64_t step) {
+  if (!on()) return;
+  std::function<void()> over;
+  {
+    absl::MutexLock lock(&mu_);
+    const int64_t first = first_step_.load(std::memory_order_relaxed);
+    const int64_t steps = steps_.load(std::memory_order_relaxed);
+    if (!on() || steps == 0 || first < 0 || step + 1 < first + steps) return;
+    made_ = {.first = first, .end = step + 1};
+    on_.store(false, std::memory_order_seq_cst);
+    over = std::exchange(over_, nullptr);
+  }
+  if (over) over();
+}
+
+Trace::Steps Trace::over() const {
+  absl::MutexLock lock(&mu_);
+  return made_;
 }
 
 void Trace::Span(int track, const char* name, int64_t begin, int64_t end,
                  const TraceArguments& arguments) {
-  Record(Kind::kSpan, track, name, nullptr, begin, end - begin, arguments);
+  Record({.kind = Kind::kSpan,
+          .track = track,
+          .name = name,
+          .time = begin,
+          .length = end - begin,
+          .arguments = arguments});
 }
 
 void Trace::Begin(int track, const char* name, int64_t id, const TraceArguments& arguments) {
-  Record(Kind::kBegin, track, name, nullptr, Now(), id, arguments);
+  Record({.kind = Kind::kBegin,
+          .track = track,
+          .name = name,
+          .time = Now(),
+          .id = id,
+          .arguments = arguments});
 }
 
 void Trace::Mark(int track, const char* name, const char* what, int64_t id,
                  const TraceArguments& arguments) {
-  Record(Kind::kMark, track, name, what, Now(), id, arguments);
+  Record({.kind = Kind::kMark,
+          .track = track,
+          .name = name,
+          .what = what,
+          .time = Now(),
+          .id = id,
+          .arguments = arguments});
 }
 
 void Trace::End(int track, const char* name, int64_t id, const TraceArguments& arguments) {
-  Record(Kind::kEnd, track, name, nullptr, Now(), id, arguments);
+  Record({.kind = Kind::kEnd,
+          .track = track,
+          .name = name,
+          .time = Now(),
+          .id = id,
+          .arguments = arguments});
 }
 
 void Trace::NameTrack(int track, std::string name) {
@@ -117,48 +147,6 @@ void Trace::NameTrack(int track, std::string name) {
 
 int64_t Trace::dropped() const {
   return std::max<int64_t>(0, next_.load(std::memory_order_relaxed) - events_max_);
-}
-
-void Trace::AppendTo(std::string& json, const Event& event, int64_t origin) {
-  const Kind kind = event.kind.load(std::memory_order_acquire);
-  if (kind == Kind::kNone) return;  // being recorded
-  const absl::string_view phase = kind == Kind::kSpan    ? "X"
-                                  : kind == Kind::kBegin ? "b"
-                                  : kind == Kind::kMark  ? "n"
-                                                         : "e";
-  absl::StrAppend(&json, ",\n{\"ph\":\"", phase, "\",\"pid\":1,\"tid\":", event.track,
-                  ",\"ts\":", Microseconds(event.time - origin));
-  if (kind == Kind::kSpan) {
-    absl::StrAppend(&json, ",\"name\":\"", event.name,
-                    "\",\"dur\":", Microseconds(event.length_or_id));
-  } else {
-    absl::StrAppend(&json, ",\"name\":\"", kind == Kind::kMark ? event.what : event.name,
-                    "\",\"cat\":\"", event.name, "\",\"id\":", event.length_or_id);
-  }
-  absl::StrAppend(&json, ",\"args\":{", ArgumentsText(event.arguments), "}}");
-}
-
-absl::Status Trace::Write() const {
-  std::string json =
-      "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-      "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"muster\"}}";
-  {
-    absl::MutexLock lock(&mu_);
-    for (const auto& [track, name] : tracks_) {
-      absl::StrAppend(&json, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":", track,
-                      ",\"name\":\"thread_name\",\"args\":{\"name\":", Quoted(name), "}}");
-    }
-  }
-  const int64_t recorded = std::min<int64_t>(next_.load(std::memory_order_relaxed), events_max_);
-  for (int64_t i = 0; i < recorded; ++i) AppendTo(json, events_[i], origin_);
-  absl::StrAppend(&json, "\n],\"otherData\":{\"dropped\":", dropped(), "}}\n");
-
-  std::ofstream file(path_, std::ios::binary | std::ios::trunc);
-  file << json;
-  file.close();
-  if (file.good()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write the trace to ", path_, ": ",
-                                             strerror(errno), "; is there such a folder?"));
 }
 
 }  // namespace muster

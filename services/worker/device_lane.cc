@@ -106,7 +106,8 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch)
     if (!absl::IsAborted(status)) reduction_->Abort(status);
     return status;
   };
-  const int64_t begin = options_.trace != nullptr ? Trace::Now() : 0;
+  const bool traced = tracing();
+  const int64_t begin = traced ? Trace::Now() : 0;
   forward_end_ = 0;
   auto loss_scale = AwaitLossScale(batch.step);
   if (!loss_scale.ok()) return failed(loss_scale.status());
@@ -138,7 +139,7 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch)
   }
   result.wait = wait_;
   if (device_->is_cpu() && parts == 1) result.forward = last_asked_ - start - waited_before_;
-  if (options_.trace != nullptr) TraceStep(begin);
+  if (traced) TraceStep(begin);
   return result;
 }
 
@@ -162,16 +163,15 @@ absl::Status DeviceLane::AwaitParameter(int p) {
   absl::Status awaited;
   if (!exchange_->HasParameter(p, step_)) {
     const absl::Duration begin = SteadyNow();
-    const int64_t trace_begin = options_.trace != nullptr ? Trace::Now() : 0;
-    awaited = exchange_->AwaitParameter(p, step_);
-    wait_ += SteadyNow() - begin;
-    if (options_.trace != nullptr) {
-      options_.trace->Span(options_.index, "wait", trace_begin, Trace::Now(),
+    {
+      const TraceSpan span(options_.trace, options_.index, "wait",
                            {{{"step", step_}, {"parameter", p}}});
+      awaited = exchange_->AwaitParameter(p, step_);
     }
+    wait_ += SteadyNow() - begin;
   }
   const bool is_trained = !options_.graphs->training.parameters(p).has_statistic_momentum();
-  if (options_.trace != nullptr && is_trained) forward_end_ = Trace::Now();
+  if (is_trained && tracing()) forward_end_ = Trace::Now();
   if (is_trained) {
     last_asked_ = SteadyNow();
     waited_before_ = wait_;

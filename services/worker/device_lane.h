@@ -114,6 +114,7 @@ class DeviceLane : private ParameterFlow {
   absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(const v1::Graph& graph, int64_t samples,
                                                          absl::Span<float* const> parameters,
                                                          absl::Span<float* const> gradients);
+  bool tracing() const { return options_.trace != nullptr && options_.trace->on(); }
   void TraceStep(int64_t begin) const;
   absl::StatusOr<float> AwaitLossScale(int64_t step);
   absl::Status AwaitParameter(int p) override;
@@ -133,7 +134,7 @@ class DeviceLane : private ParameterFlow {
   GradientReduction* reduction_ = nullptr;
   int64_t step_ = 0;
   absl::Duration wait_;
-  int64_t forward_end_ = 0;       // with a trace: when the last parameter was here
+  int64_t forward_end_ = 0;       // while it is traced: when the last parameter was here
   absl::Duration last_asked_;     // when a parameter was last asked for, and what had been waited
   absl::Duration waited_before_;  // for until then
 };

@@ -28,6 +28,7 @@
 #include "lib/telemetry/gpu_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
+#include "lib/telemetry/trace_file.h"
 #include "lib/transport/transport_flags.h"
 #include "lib/version/build.h"
 #include "lib/version/version.h"
@@ -150,18 +151,22 @@ int Main() {
     return absl::IsInvalidArgument(transport.status()) ? kExitConfig : kExitUnavailable;
   }
 
-  std::unique_ptr<Trace> trace;
+  Trace trace;
+  std::unique_ptr<TraceFile> trace_file;
   if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
-    absl::StatusOr<std::unique_ptr<Trace>> created = Trace::Create(path);
+    absl::StatusOr<std::unique_ptr<TraceFile>> created = TraceFile::Create(path, &trace);
     if (!created.ok()) {
       LOG(ERROR) << "--trace: " << created.status().message();
       return kExitConfig;
     }
-    trace = *std::move(created);
+    trace_file = *std::move(created);
   }
 
   std::atomic<bool> device_lost = false;
   std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
+  const auto report_soon = [&reporter] {
+    if (FleetClient* client = reporter) client->ReportSoon();
+  };
   Worker worker({.member = name,
                  .devices = devices,
                  .threads_per_device = threads,
@@ -171,17 +176,15 @@ int Main() {
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
                             .priority = !absl::GetFlag(FLAGS_no_priority),
                             .inflight_bytes_max = absl::GetFlag(FLAGS_inflight_bytes),
-                            .trace = trace.get()},
+                            .trace = &trace},
                  .metrics = &metrics,
-                 .report_soon =
-                     [&reporter] {
-                       if (FleetClient* client = reporter) client->ReportSoon();
-                     },
+                 .report_soon = report_soon,
                  .device_lost =
                      [&device_lost] {
                        device_lost = true;
                        StopSignal::Raise();
-                     }});
+                     },
+                 .trace_file = trace_file.get()});
   FleetClient client({.coordinator = *coordinator,
                       .hello = HelloOf(name, devices, metrics),
                       .refused = StopSignal::Raise,

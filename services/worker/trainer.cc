@@ -20,9 +20,12 @@
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
+#include "lib/telemetry/trace.h"
 
 namespace muster {
 namespace {
+
+constexpr int kStepTrack = 99;  // of the trace: devices come before, chunks after it
 
 void Observe(prometheus::Histogram& histogram, absl::Duration time) {
   histogram.Observe(absl::ToDoubleSeconds(time));
@@ -73,13 +76,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Options options) {
   return trainer;
 }
 
-Trainer::~Trainer() {
-  if (options_.tuning.trace == nullptr) return;
-  reduction_.reset();  // feeds the exchange
-  exchange_.reset();   // its thread records, too
-  const absl::Status written = options_.tuning.trace->Write();
-  LOG_IF(WARNING, !written.ok()) << options_.plan->job() << ": " << written.message();
-}
+Trainer::~Trainer() = default;
 
 absl::Status Trainer::Open() {
   const v1::JobPlan& plan = *options_.plan;
@@ -122,6 +119,7 @@ absl::Status Trainer::Open() {
     }
     return absl::OkStatus();
   }));
+  if (Trace* trace = options_.tuning.trace) trace->NameTrack(kStepTrack, "steps");
   RETURN_IF_ERROR(AllocateMemory());
   phases.End("memory");
   const std::vector<float*> parameters = parameters_->pointers();
@@ -395,16 +393,25 @@ InputBatch Trainer::NextBatch() {
 
 absl::Status Trainer::Step() {
   CHECK(!done());
+  Trace* const trace = options_.tuning.trace;
+  if (trace != nullptr) trace->StepBegins(step_);
+  const TraceSpan span(trace, kStepTrack, "step", {{{"step", step_}}});
   const absl::Duration begin = SteadyNow();
-  const InputBatch batch = NextBatch();
+  const InputBatch batch = [&] {
+    const TraceSpan waiting(trace, kStepTrack, "wait for data", {{{"step", step_}}});
+    return NextBatch();
+  }();
   const absl::Duration have_data = SteadyNow();
 
   std::vector<DeviceLane::StepResult> results(lanes_.size());
-  const absl::Status run = team_->Run([&](int i) {
-    auto result = lanes_[i]->Step(batch);
-    if (result.ok()) results[i] = *result;
-    return result.status();
-  });
+  const absl::Status run = [&] {
+    const TraceSpan computing(trace, kStepTrack, "compute", {{{"step", step_}}});
+    return team_->Run([&](int i) {
+      auto result = lanes_[i]->Step(batch);
+      if (result.ok()) results[i] = *result;
+      return result.status();
+    });
+  }();
   if (absl::IsAborted(run) && exchange_->overtaken()) {
     if (lanes_.size() > 1) RETURN_IF_ERROR(RenewReduction());
     return CatchUp();
@@ -521,6 +528,7 @@ absl::Status Trainer::FinishStep() {
                      absl::StrCat("the norm of the gradient of step ", version - 1, " is ", norm));
   }
   RETURN_IF_ERROR(RecordAnswered(norm));
+  if (Trace* trace = options_.tuning.trace) trace->StepEnds(version - 1);
   if (EvaluationIsDue(version)) RETURN_IF_ERROR(Evaluate(version));
   next_step_.store(version, std::memory_order_release);
   return absl::OkStatus();
@@ -602,6 +610,7 @@ absl::Status Trainer::CatchUp() {
     RETURN_IF_ERROR(options_.log->Append(std::move(nothing)));
   }
   step_ = version;
+  if (Trace* trace = options_.tuning.trace) trace->StepEnds(version - 1);
   if (EvaluationIsDue(version)) RETURN_IF_ERROR(Evaluate(version));
   next_step_.store(version, std::memory_order_release);
   return absl::OkStatus();
@@ -614,6 +623,7 @@ bool Trainer::EvaluationIsDue(int64_t version) const {
 }
 
 absl::Status Trainer::Evaluate(int64_t version) {
+  const TraceSpan span(options_.tuning.trace, kStepTrack, "evaluate", {{{"step", version}}});
   const absl::Duration begin = SteadyNow();
   std::vector<DeviceLane::EvaluationSums> sums(lanes_.size());
   RETURN_IF_ERROR(team_->Run([&](int i) {

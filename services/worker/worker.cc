@@ -44,6 +44,9 @@ void Worker::Serve() {
       goes_on = next_ != nullptr && next_->job() == job->job();
     }
     if (!goes_on) trainer.reset();
+    if (options_.trace_file == nullptr) continue;
+    const absl::Status written = options_.trace_file->Write();
+    LOG_IF(WARNING, !written.ok()) << job->job() << ": " << written.message();
   }
 }
 
@@ -131,6 +134,12 @@ void Worker::CoordinatorLost() {
   LOG(ERROR) << "the coordinator is away for too long: dropping the job";
   absl::MutexLock lock(&mu_);
   ReleaseAll();
+}
+
+Trace* Worker::TraceOf(const std::string& job) const {
+  absl::MutexLock lock(&mu_);
+  const bool serves = (current_ && current_->job() == job) || (next_ && next_->job() == job);
+  return serves ? options_.tuning.trace : nullptr;
 }
 
 void Worker::FinishStep(absl::Duration timeout) {

@@ -20,6 +20,8 @@
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/telemetry/metrics.h"
+#include "lib/telemetry/trace.h"
+#include "lib/telemetry/trace_file.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/worker/worker_job.h"
 #include "services/worker/worker_metrics.h"
@@ -43,6 +45,8 @@ class Worker : public FleetMember {
     // A job has failed because this process has lost a device: it is to end, so that another one
     // can take its place; may be null.
     std::function<void()> device_lost = nullptr;
+    // Of tuning.trace, written whenever a job was released; outlives the worker. Null: none.
+    const TraceFile* trace_file = nullptr;
   };
   explicit Worker(Options options);
   ~Worker() override;  // releases the job
@@ -50,6 +54,10 @@ class Worker : public FleetMember {
   std::vector<v1::JobReport> Report() override ABSL_LOCKS_EXCLUDED(mu_);
   void Handle(const v1::Directive& directive) override ABSL_LOCKS_EXCLUDED(mu_);
   void CoordinatorLost() override ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What the job's work here is recorded in; null: it has none here. One for all jobs, which come
+  // one after the other.
+  Trace* TraceOf(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Finishes the step that has begun, as far as that works within `timeout`, and begins no other.
   void FinishStep(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
