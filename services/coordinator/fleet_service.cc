@@ -10,6 +10,7 @@
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "services/coordinator/directive_buffer.h"
+#include "services/coordinator/late_call.h"
 
 namespace muster {
 namespace {
@@ -127,42 +128,6 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// One ReadMemberLog call, which the member answers later, or never; deletes itself when gRPC is
-// done with it.
-class LogCall final : public grpc::ServerUnaryReactor {
- public:
-  // What outlives the call: who answers may come late.
-  class Reply {
-   public:
-    Reply(LogCall* call, v1::ReadMemberLogResponse* response) : call_(call), response_(response) {}
-
-    void Send(absl::StatusOr<v1::ReadMemberLogResponse> answer) ABSL_LOCKS_EXCLUDED(mu_) {
-      absl::MutexLock lock(&mu_);
-      LogCall* const call = std::exchange(call_, nullptr);
-      if (call == nullptr) return;
-      const grpc::Status status = ToGrpc(answer.status());
-      if (answer.ok()) *response_ = *std::move(answer);
-      call->Finish(status);
-    }
-
-   private:
-    absl::Mutex mu_;
-    LogCall* call_ ABSL_GUARDED_BY(mu_);  // null: it is over
-    v1::ReadMemberLogResponse* const response_;
-  };
-
-  explicit LogCall(v1::ReadMemberLogResponse* response)
-      : reply_(std::make_shared<Reply>(this, response)) {}
-
-  const std::shared_ptr<Reply>& reply() const { return reply_; }
-
-  void OnCancel() override { reply_->Send(absl::CancelledError("the caller is gone")); }
-  void OnDone() override { delete this; }
-
- private:
-  const std::shared_ptr<Reply> reply_;
-};
-
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FleetService::Attach(
@@ -201,8 +166,8 @@ grpc::ServerUnaryReactor* FleetService::ListMembers(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* FleetService::ReadMemberLog(grpc::CallbackServerContext* context,
                                                       const v1::ReadMemberLogRequest* request,
                                                       v1::ReadMemberLogResponse* response) {
-  auto* const call = new LogCall(response);
-  const std::shared_ptr<LogCall::Reply> reply = call->reply();
+  auto* const call = new LateCall<v1::ReadMemberLogResponse>(response);
+  const auto reply = call->reply();
   const auto caller = access_->Check(*context, Permission::kRead);
   if (caller.ok()) {
     coordinator_->ReadMemberLog(*request, [reply](auto answer) { reply->Send(std::move(answer)); });
