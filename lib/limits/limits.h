@@ -66,6 +66,15 @@ inline constexpr int64_t kMemberLogBytesMax = 256 << 10;  // that a member keeps
 inline constexpr absl::Duration kMemberLogWaitMax =
     absl::Seconds(5);  // for a member's answer: a thread of the server is held meanwhile
 inline constexpr int kMemberLogCallsMax = 32;
+inline constexpr int kTraceStepsMax = 1000;
+inline constexpr absl::Duration kTraceTimeoutDefault = absl::Minutes(1);
+inline constexpr absl::Duration kTraceTimeoutMax = absl::Minutes(10);
+inline constexpr absl::Duration kTraceTellMax =
+    absl::Seconds(10);  // for a member to begin to record, and to tell what it has recorded
+inline constexpr int64_t kTracedEventsMax =
+    1 << 18;  // of all members of a job: some 10 MB on the wire, 60 MB in the coordinator
+inline constexpr int64_t kTracedEventsOfMemberMax = 1 << 16;  // 6 MB in the member
+inline constexpr int kTracesMax = 4;                          // at once, of different jobs
 inline constexpr int kChangesQueuedMax =
     4096;  // coordinator: for its disk; beyond it reports only renew leases, and are repeated
 inline constexpr absl::Duration kChangeWaitMax =

@@ -94,9 +94,11 @@ Coordinator::Coordinator(Options options, StateFolder folder,
               .paths = options_.paths}),
       queries_(&registry_, &watches_, &series_),
       logs_(&fleet_),
+      traces_(&registry_, &fleet_),
       members_({.registry = &registry_,
                 .fleet = &fleet_,
                 .logs = &logs_,
+                .traces = &traces_,
                 .checkpoints = &checkpoints_,
                 .metrics = metrics_.get()}),
       dispatcher_(&registry_, &fleet_),
@@ -154,6 +156,7 @@ void Coordinator::Tick() {
   members_.ExpireLeases();
   logs_.Expire(registry_.Now());
   TickJobs();
+  traces_.Expire();
   dispatcher_.Dispatch();
   if (registry_.Now() - last_sweep_ >= kSweepInterval) {
     last_sweep_ = registry_.Now();

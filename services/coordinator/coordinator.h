@@ -25,6 +25,7 @@
 #include "services/coordinator/fleet_desk.h"
 #include "services/coordinator/job_queries.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/job_traces.h"
 #include "services/coordinator/lease_table.h"
 #include "services/coordinator/member_logs.h"
 #include "services/coordinator/metric_series.h"
@@ -101,6 +102,7 @@ class Coordinator {
   }
 
   JobQueries& queries() { return queries_; }
+  JobTraces& traces() { return traces_; }
   // What a job's metrics.jsonl says; see MetricSeries. Also of one that has ended.
   absl::StatusOr<JobSeries> ReadSeries(const std::string& job, const SeriesRequest& request);
   // All but who may call, which is not the core's business.
@@ -173,6 +175,7 @@ class Coordinator {
   MetricSeries series_;
   JobQueries queries_;
   MemberLogs logs_;
+  JobTraces traces_;
   FleetDesk members_;
   Dispatcher dispatcher_;
   EndedJobs ended_jobs_;

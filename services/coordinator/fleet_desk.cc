@@ -86,6 +86,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
 absl::Status FleetDesk::Report(const Attachment& attachment, const v1::MemberReport& report) {
   const Newest newest(report);
   RETURN_IF_ERROR(options_.fleet->Renew(attachment, newest.jobs(), registry().Now()));
+  if (!report.traces().empty()) options_.traces->Take(attachment.member(), report);
   options_.logs->Take(attachment.member(), report);
   // Directives are sent behind what is to be stored: they would only pile up.
   if (registry().changes().full() || !registry().changes().trouble().ok()) {

@@ -11,6 +11,7 @@
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/job_traces.h"
 #include "services/coordinator/member_logs.h"
 
 namespace muster {
@@ -21,9 +22,10 @@ namespace muster {
 class FleetDesk {
  public:
   struct Options {
-    JobRegistry* registry;  // all five outlive the desk
+    JobRegistry* registry;  // all six outlive the desk
     Fleet* fleet;
     MemberLogs* logs;
+    JobTraces* traces;
     CheckpointDesk* checkpoints;
     CoordinatorMetrics* metrics;
   };

@@ -7,6 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
+#include "services/coordinator/late_call.h"
 
 namespace muster {
 namespace {
@@ -242,6 +243,22 @@ grpc::Status JobService::GetServerInfo(grpc::ServerContext* context,
   *response = coordinator_->Describe();
   response->set_security(access_->open() ? "plaintext" : "tls");
   return grpc::Status::OK;
+}
+
+grpc::ServerUnaryReactor* JobService::TraceJob(grpc::CallbackServerContext* context,
+                                               const v1::TraceJobRequest* request,
+                                               v1::TraceJobResponse* response) {
+  auto* const call = new LateCall<v1::TraceJobResponse>(response);
+  const auto reply = call->reply();
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) {
+    reply->Send(caller.status());
+    return call;
+  }
+  const uint64_t number = coordinator_->traces().Ask(
+      *request, [reply](auto answer) { reply->Send(std::move(answer)); });
+  call->WhenCancelled([coordinator = coordinator_, number] { coordinator->traces().Drop(number); });
+  return call;
 }
 
 grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobService::WatchJobs(

@@ -8,11 +8,12 @@
 
 namespace muster {
 
-// Calls wait for the store on gRPC's threads; only watches, which stay open for long, are
-// asynchronous. `coordinator` outlives the service and its server.
+// Calls wait for the store on gRPC's threads; only watches and traces, which stay open for long,
+// are asynchronous. `coordinator` outlives the service and its server.
 class JobService final
     : public v1::JobService::WithCallbackMethod_WatchJob<
-          v1::JobService::WithCallbackMethod_WatchJobs<v1::JobService::Service>> {
+          v1::JobService::WithCallbackMethod_WatchJobs<
+              v1::JobService::WithCallbackMethod_TraceJob<v1::JobService::Service>>> {
  public:
   // All outlive the service.
   JobService(Coordinator* coordinator, Admission* admission, const Access* access)
@@ -43,6 +44,9 @@ class JobService final
                              v1::ReadJobTimingResponse* response) override;
   grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
                              v1::ServerInfo* response) override;
+  grpc::ServerUnaryReactor* TraceJob(grpc::CallbackServerContext* context,
+                                     const v1::TraceJobRequest* request,
+                                     v1::TraceJobResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchJobsResponse>* WatchJobs(
       grpc::CallbackServerContext* context, const v1::WatchJobsRequest* request) override;
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(

@@ -26,4 +26,8 @@ inline google::protobuf::Duration ToProto(absl::Duration duration) {
   return proto;
 }
 
+inline absl::Duration FromProto(const google::protobuf::Duration& proto) {
+  return absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
+}
+
 }  // namespace muster
