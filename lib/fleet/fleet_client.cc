@@ -199,6 +199,8 @@ class FleetClient::Session {
         if (options_.drained) options_.drained();
       } else if (directive.has_tell_log()) {
         TellLog(directive.tell_log());
+      } else if (directive.has_trace_order()) {
+        if (options_.traces != nullptr) options_.traces->Handle(directive);
       } else {
         absl::MutexLock lock(&member_mu_);
         member_->Handle(directive);
@@ -275,6 +277,7 @@ class FleetClient::Session {
       absl::MutexLock lock(&member_mu_);
       for (v1::JobReport& job : member_->Report()) *report.add_jobs() = std::move(job);
     }
+    const bool more_traces = options_.traces != nullptr && options_.traces->AddTo(report);
     absl::MutexLock lock(&mu_);
     // A report with many parts would be larger than the coordinator takes: the next one has more.
     for (size_t bytes = 0; !log_parts_.empty() && bytes < kLogBytesReportedMax;) {
@@ -282,7 +285,7 @@ class FleetClient::Session {
       *report.add_logs() = std::move(log_parts_.front());
       log_parts_.pop_front();
     }
-    if (!log_parts_.empty()) report_due_ = true;
+    if (!log_parts_.empty() || more_traces) report_due_ = true;
     left_ = report.leaving() && report.jobs().empty();
     return report;
   }

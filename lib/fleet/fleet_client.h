@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/log_ring.h"
+#include "lib/fleet/trace_teller.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {
@@ -43,6 +44,8 @@ class FleetClient {
     std::function<void()> drained = nullptr;
     // What is told to who asks for this process's log; outlives the client. Null: nothing.
     const LogRing* log = nullptr;
+    // Who answers TraceOrders; outlives the client. Null: nobody.
+    TraceTeller* traces = nullptr;
   };
   // Starts its thread at once. `member` outlives the client.
   FleetClient(Options options, FleetMember* member);

@@ -34,13 +34,15 @@ InstalledShard::InstalledShard(const Environment& environment,
     : environment_(environment),
       shard_(std::move(shard)),
       listener_(listener),
+      recorder_(listener->RecorderOf(shard_->shard())),
       progress_(progress),
       registrations_(std::move(registrations)),
       links_(links),
       workers_(shard_->plan().workers_size(), PeerId::kNone),
       shards_(shard_->plan().shards_size(), PeerId::kNone),
       counts_(environment.metrics->AddShard(shard_->plan().job(), WorkersOf(shard_->plan()))),
-      gate_wait_(RanksAwaited(shard_->plan())) {
+      gate_wait_(RanksAwaited(shard_->plan())),
+      gathering_(shard_->plan().chunks_size(), -1) {
   shard_->set_output(this);
   PublishVersion();
 }
@@ -60,6 +62,7 @@ void InstalledShard::Retire() {
 void InstalledShard::CountPush(const WireHeader& header, size_t bytes) {
   counts_->pushes.Add(1);
   counts_->push_bytes.Add(static_cast<int64_t>(bytes));
+  if (tracing()) TraceArrival(header);
   if (header.chunk > gate_chunk_) return;
   if (header.chunk < gate_chunk_) {
     gate_chunk_ = header.chunk;
@@ -68,6 +71,41 @@ void InstalledShard::CountPush(const WireHeader& header, size_t bytes) {
   const GateWait::Clock::duration wait =
       gate_wait_.Arrived(static_cast<int64_t>(header.step), GateWait::Clock::now());
   counts_->gate_wait[header.rank].Add(std::chrono::nanoseconds(wait).count());
+}
+
+InstalledShard::PushSpan::PushSpan(InstalledShard* shard, const WireHeader& header)
+    : shard_(shard),
+      span_(shard->recorder_.trace, shard->recorder_.track, "push",
+            {{{"step", static_cast<int64_t>(header.step)},
+              {"chunk", static_cast<int64_t>(header.chunk)},
+              {"rank", static_cast<int64_t>(header.rank)}}}) {
+  shard_->pushed_step_ = static_cast<int64_t>(header.step);
+}
+
+// A chunk is gathered from its first gradient of a step to the first answer: for the slowest of
+// those that the step waits for.
+void InstalledShard::TraceArrival(const WireHeader& header) {
+  const auto step = static_cast<int64_t>(header.step);
+  const TraceArguments arguments = {{{"step", step},
+                                     {"chunk", static_cast<int64_t>(header.chunk)},
+                                     {"rank", static_cast<int64_t>(header.rank)}}};
+  if (header.chunk >= gathering_.size()) return;
+  int64_t& gathering = gathering_[header.chunk];
+  if (step > gathering) {
+    gathering = step;
+    recorder_.trace->Begin(recorder_.track, "gather", IdOf(header.chunk, step), arguments);
+  }
+  recorder_.trace->Mark(recorder_.track, "gather", "arrived", IdOf(header.chunk, step), arguments);
+}
+
+// The answer to a step's gradients has the version after it.
+void InstalledShard::TraceAnswer(const WireHeader& header) {
+  const int64_t step = static_cast<int64_t>(header.step) - 1;
+  if (header.chunk >= gathering_.size() || gathering_[header.chunk] < 0 ||
+      gathering_[header.chunk] > step)
+    return;
+  gathering_[header.chunk] = -1;
+  recorder_.trace->End(recorder_.track, "gather", IdOf(header.chunk, step), {{{"step", step}}});
 }
 
 std::vector<PeerId>& InstalledShard::SeatsOf(LinkRole role) {
@@ -143,6 +181,11 @@ void InstalledShard::SendTo(Rank rank, const WireHeader& header,
   }
   environment_.counts->params_bytes.Add(static_cast<int64_t>(payload.size()));
   counts_->params_bytes.Add(static_cast<int64_t>(payload.size()));
+  if (header.kind == MessageKind::kParams && tracing()) TraceAnswer(header);
+  const TraceSpan span(recorder_.trace, recorder_.track, "answer",
+                       {{{"step", static_cast<int64_t>(header.step) - 1},
+                         {"chunk", static_cast<int64_t>(header.chunk)},
+                         {"rank", ToInt(rank)}}});
   environment_.transport->Send(peer, header, payload, std::move(done));
 }
 
@@ -173,11 +216,18 @@ void InstalledShard::StepJudged(const StepVerdict& verdict) {
 }
 
 kernels::OutgoingStores InstalledShard::UpdateBegins(int64_t elements) {
+  update_begin_ = tracing() ? Trace::Now() : -1;
   return update_timer_.Begin(elements);
 }
 
 void InstalledShard::UpdateEnds(double sum_of_squares) {
   const UpdateTimer::Sample sample = update_timer_.End();
+  if (update_begin_ >= 0) {
+    // Of judged steps, updates follow the verdict and not a gradient.
+    const int64_t step = pushed_step_ >= 0 ? pushed_step_ : shard_->lowest_version();
+    recorder_.trace->Span(recorder_.track, "update", update_begin_, Trace::Now(),
+                          {{{"step", step}}});
+  }
   if (sample.updates > 0) {
     environment_.counts->apply_duration.Observe(sample.nanoseconds, sample.updates);
   }

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "kernels/optimizer/optimizer.h"
 #include "lib/shard/parameter_shard.h"
+#include "lib/telemetry/trace.h"
 #include "lib/transport/session.h"
 #include "lib/transport/transport.h"
 #include "lib/transport/wire.h"
@@ -68,6 +69,19 @@ class InstalledShard : public ShardOutput {
   // A gradient of so many bytes, in its sender's generation. To be called before the shard is told.
   void CountPush(const WireHeader& header, size_t bytes);
 
+  // While the shard is told of a gradient: its part of a trace.
+  class PushSpan {
+   public:
+    PushSpan(InstalledShard* shard, const WireHeader& header);
+    ~PushSpan() { shard_->pushed_step_ = -1; }
+    PushSpan(const PushSpan&) = delete;
+    PushSpan& operator=(const PushSpan&) = delete;
+
+   private:
+    InstalledShard* const shard_;
+    const TraceSpan span_;
+  };
+
   // The rank of a worker, the number of another shard; the backup's, 0.
   struct Seat {
     LinkRole role;
@@ -111,10 +125,15 @@ class InstalledShard : public ShardOutput {
     return const_cast<InstalledShard*>(this)->SeatsOf(role);
   }
   void PublishVersion();
+  bool tracing() const { return recorder_.trace != nullptr && recorder_.trace->on(); }
+  int64_t IdOf(int64_t chunk, int64_t step) const { return step * plan().chunks_size() + chunk; }
+  void TraceArrival(const WireHeader& header);
+  void TraceAnswer(const WireHeader& header);
 
   const Environment environment_;
   std::unique_ptr<ParameterShard> shard_;
   ShardListener* const listener_;
+  const ShardListener::Recorder recorder_;
   ShardProgress* const progress_;
   Registrations registrations_;
   JobLinks* const links_;
@@ -129,6 +148,10 @@ class InstalledShard : public ShardOutput {
   uint32_t gate_chunk_ = std::numeric_limits<uint32_t>::max();
   UpdateTimer update_timer_;
   int64_t late_pushes_ = 0;  // counted in the metrics
+  // In the trace.
+  std::vector<int64_t> gathering_;  // by chunk: the step whose gradients are being awaited, or -1
+  int64_t pushed_step_ = -1;        // of the gradient that the shard is being told of, or -1
+  int64_t update_begin_ = -1;       // of the update under way; -1: it is not traced
 };
 
 }  // namespace muster

@@ -20,6 +20,7 @@
 #include "lib/fleet/health_server.h"
 #include "lib/fleet/log_ring.h"
 #include "lib/fleet/security_flags.h"
+#include "lib/fleet/trace_teller.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/memory_budget.h"
@@ -116,24 +117,28 @@ int Main() {
   }
 
   std::atomic<FleetClient*> reporter = nullptr;  // directives may come before it is set
+  const auto report_soon = [&reporter] {
+    if (FleetClient* client = reporter) client->ReportSoon();
+  };
   auto server = ParameterServer::Create({.member = name,
                                          .threads = threads,
                                          .memory_bytes = memory_bytes,
                                          .transport = *transport,
                                          .coordinator = *coordinator,
                                          .metrics = &metrics,
-                                         .report_soon = [&reporter] {
-                                           if (FleetClient* client = reporter) client->ReportSoon();
-                                         }});
+                                         .report_soon = report_soon});
   if (!server.ok()) {
     LOG(ERROR) << "cannot open the transport: " << server.status();
     return kExitUnavailable;
   }
+  TraceTeller traces([&server](const std::string& job) { return (*server)->TraceOf(job); },
+                     report_soon);
   FleetClient client({.coordinator = *coordinator,
                       .hello = HelloOf(**server, name, metrics),
                       .refused = StopSignal::Raise,
                       .drained = StopSignal::Raise,
-                      .log = &log},
+                      .log = &log,
+                      .traces = &traces},
                      server->get());
   reporter = &client;
   (*health)->ReadyWhile([&client] { return client.attached(); });

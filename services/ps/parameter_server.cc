@@ -88,16 +88,24 @@ void ParameterServer::CoordinatorLost() {
 
 void ParameterServer::Prepare(const v1::JobPlan& plan) {
   HeldShards held;
+  auto trace = std::make_shared<Trace>();
   if (ServedJob* job = Find(plan.job())) {
     if (job->plan().generation() >= plan.generation()) return;
     if (job->plan().generation() == plan.carries()) held = job->TakeHeld();
+    trace = job->trace();
     Release(plan.job(), job->plan().generation());
   }
   LOG(INFO) << options_.member << ": preparing " << plan.job() << ", generation "
             << plan.generation();
   jobs_.push_back(std::make_unique<ServedJob>(std::make_shared<const v1::JobPlan>(plan),
-                                              &environment_, std::move(held)));
+                                              &environment_, std::move(held), std::move(trace)));
   options_.report_soon();
+}
+
+std::shared_ptr<Trace> ParameterServer::TraceOf(const std::string& job) {
+  absl::MutexLock lock(&mu_);
+  const ServedJob* const served = Find(job);
+  return served == nullptr ? nullptr : served->trace();
 }
 
 ServedJob* ParameterServer::Find(const std::string& job) {

@@ -14,6 +14,7 @@
 #include "lib/fleet/fleet_client.h"
 #include "lib/shard/checkpoint_client.h"
 #include "lib/shard/memory_budget.h"
+#include "lib/telemetry/trace.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "services/ps/ps_metrics.h"
 #include "services/ps/served_job.h"
@@ -47,6 +48,9 @@ class ParameterServer : public FleetMember {
   std::vector<v1::JobReport> Report() override ABSL_LOCKS_EXCLUDED(mu_);
   void Handle(const v1::Directive& directive) override ABSL_LOCKS_EXCLUDED(mu_);
   void CoordinatorLost() override ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What the job's work here is recorded in; null: it has none here.
+  std::shared_ptr<Trace> TraceOf(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   explicit ParameterServer(Options options);

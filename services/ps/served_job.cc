@@ -28,9 +28,10 @@ constexpr absl::Duration kMemoryPatience = absl::Seconds(5);
 }  // namespace
 
 ServedJob::ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment* environment,
-                     HeldShards held)
+                     HeldShards held, std::shared_ptr<Trace> trace)
     : plan_(std::move(plan)),
       environment_(*environment),
+      trace_(std::move(trace)),
       found_(FindShards()),
       snapshots_(WriterOptions()),
       carried_(std::move(held)),
@@ -75,6 +76,8 @@ absl::Status ServedJob::AddLocal(ShardIndex number, int thread, bool is_backup) 
     local->plan = plan_;
   }
   local->progress.lowest_version = plan_->first_step();
+  trace_->NameTrack(ToInt(number), absl::StrCat(is_backup ? "backup of shard " : "shard ",
+                                                ToInt(number), " (thread ", thread, ")"));
   shards_.push_back(std::move(local));
   return absl::OkStatus();
 }

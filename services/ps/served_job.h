@@ -20,6 +20,7 @@
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
 #include "lib/shard/snapshot_writer.h"
+#include "lib/telemetry/trace.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 #include "services/ps/ps_metrics.h"
@@ -48,12 +49,14 @@ class ServedJob : private ShardListener {
     std::function<void()> report_soon;
   };
 
-  // Begins to prepare. `held`: of the generation that the plan carries on, if it does.
+  // Begins to prepare. `held`: of the generation that the plan carries on, if it does. `trace`: of
+  // the job, whatever its generation.
   ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment* environment,
-            HeldShards held = {});
+            HeldShards held = {}, std::shared_ptr<Trace> trace = std::make_shared<Trace>());
   ~ServedJob() override;  // waits until the shards are gone
 
   const v1::JobPlan& plan() const { return *plan_; }
+  const std::shared_ptr<Trace>& trace() const { return trace_; }
 
   // Idempotent.
   void Start(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mu_);
@@ -109,6 +112,7 @@ class ServedJob : private ShardListener {
   void AwaitShardsGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SnapshotWriter::Options WriterOptions();
 
+  Recorder RecorderOf(ShardIndex shard) override { return {trace_.get(), ToInt(shard)}; }
   void ShardInstalled(ShardIndex shard, const absl::Status& status) override
       ABSL_LOCKS_EXCLUDED(mu_);
   void ShardFailed(ShardIndex shard, const absl::Status& status,
@@ -121,6 +125,7 @@ class ServedJob : private ShardListener {
 
   const std::shared_ptr<const v1::JobPlan> plan_;
   const Environment& environment_;
+  const std::shared_ptr<Trace> trace_;
   std::vector<std::unique_ptr<LocalShard>> shards_;
   const absl::Status found_;  // of FindShards(), which fills shards_
   SnapshotWriter snapshots_;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/parameter_shard.h"
+#include "lib/telemetry/trace.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {
@@ -28,6 +29,12 @@ struct ShardProgress {
 class ShardListener {
  public:
   virtual ~ShardListener() = default;
+  // Where what the shard does is recorded, and on which track; outlives the shard. Null: nowhere.
+  struct Recorder {
+    Trace* trace = nullptr;
+    int track = 0;
+  };
+  virtual Recorder RecorderOf(ShardIndex /*shard*/) { return {}; }
   // The shard answers messages from here on, or `status` says why it does not exist.
   virtual void ShardInstalled(ShardIndex shard, const absl::Status& status) = 0;
   // It was installed and cannot go on, for which `culprit`, another member, is to blame.

@@ -412,6 +412,7 @@ void ShardLoop::ReceivedPush(const Link& link, const WireHeader& header,
   counts_.push_bytes.Add(static_cast<int64_t>(payload.size()));
   InstalledShard& installed = link.job->Placed(header);
   installed.CountPush(header, payload.size());
+  const InstalledShard::PushSpan span(&installed, header);
   const RefusalReason refusal = installed.shard().PushArrived(header, payload, std::move(lease));
   if (refusal != RefusalReason::kNone) Refuse(link, header, refusal);
 }

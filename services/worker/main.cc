@@ -21,6 +21,7 @@
 #include "lib/fleet/health_server.h"
 #include "lib/fleet/log_ring.h"
 #include "lib/fleet/security_flags.h"
+#include "lib/fleet/trace_teller.h"
 #include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -185,11 +186,18 @@ int Main() {
                        StopSignal::Raise();
                      },
                  .trace_file = trace_file.get()});
+  // One that nobody owns: it outlives the process's work.
+  TraceTeller traces(
+      [&worker](const std::string& job) {
+        return std::shared_ptr<Trace>(std::shared_ptr<void>(), worker.TraceOf(job));
+      },
+      report_soon);
   FleetClient client({.coordinator = *coordinator,
                       .hello = HelloOf(name, devices, metrics),
                       .refused = StopSignal::Raise,
                       .drained = StopSignal::Raise,
-                      .log = &log},
+                      .log = &log,
+                      .traces = &traces},
                      &worker);
   reporter = &client;
   (*health)->ReadyWhile([&client] { return client.attached(); });
