@@ -146,6 +146,7 @@ TEST(CommandsTest, BashCompletesCommandsAndOptions) {
   EXPECT_EQ(Completed("muster checkpoint de", *script), "delete\n");
   EXPECT_EQ(Completed("muster --server host:1 list --se", *script), "--selector\n");
   EXPECT_THAT(Completed("muster top --", *script), HasSubstr("--once"));
+  EXPECT_THAT(Completed("muster trace --", *script), HasSubstr("--steps"));
   for (const char* shell : {"zsh", "fish"}) {
     const auto other = CompletionScript(app, shell);
     ASSERT_TRUE(other.ok());

@@ -25,6 +25,7 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
 #include "lib/job/resource_name.h"
+#include "lib/limits/limits.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
@@ -35,6 +36,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(15);
+constexpr absl::Duration kTraceSlack = absl::Seconds(30);
 constexpr absl::Duration kSaveTimeout = absl::Minutes(10);
 constexpr absl::Duration kCreateTimeout = absl::Minutes(10);
 constexpr int kCreateAttempts = 3;
@@ -245,6 +247,13 @@ absl::StatusOr<v1::ReadJobMetricsResponse> CoordinatorClient::ReadJobMetrics(
 absl::StatusOr<v1::ReadJobTimingResponse> CoordinatorClient::ReadJobTiming(const std::string& job) {
   return Call(*jobs_, &v1::JobService::Stub::ReadJobTiming, Named<v1::ReadJobTimingRequest>(job),
               address_);
+}
+
+absl::StatusOr<v1::TraceJobResponse> CoordinatorClient::TraceJob(
+    const v1::TraceJobRequest& request) {
+  const absl::Duration timeout = request.has_timeout() ? absl::Seconds(request.timeout().seconds())
+                                                       : limits::kTraceTimeoutDefault;
+  return Call(*jobs_, &v1::JobService::Stub::TraceJob, request, address_, timeout + kTraceSlack);
 }
 
 absl::StatusOr<v1::ServerInfo> CoordinatorClient::GetServerInfo() {

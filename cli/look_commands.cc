@@ -1,8 +1,11 @@
-// muster events, logs, metrics, top.
+// muster events, logs, metrics, top, trace.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
@@ -22,6 +25,7 @@
 #include "cli/session.h"
 #include "cli/tfevents.h"
 #include "cli/timing_text.h"
+#include "cli/trace_json.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
@@ -443,6 +447,59 @@ absl::Status Top(const TopOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
+// ---------------------------------------------------------------- trace
+
+struct TraceOptions {
+  std::string job;
+  int steps = 5;
+  std::string file;  // "": the job's id with ".trace.json"
+  std::string timeout = "1m";
+};
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("cannot write the trace to ", path, ": ", strerror(errno),
+                   "; is there such a folder? --file names another place"));
+}
+
+// What happened to the job meanwhile is no reason to lose a trace.
+std::vector<v1::JobEvent> EventsOf(CoordinatorClient& client, const std::string& job) {
+  auto events = ReadEvents(client, {.job = job, .limit = limits::kPageSizeMax});
+  return events.ok() ? *std::move(events) : std::vector<v1::JobEvent>();
+}
+
+absl::Status TraceJob(const TraceOptions& options, const Session& session) {
+  const std::string job = JobIdOf(options.job);
+  const std::string path = options.file.empty() ? job + ".trace.json" : options.file;
+  v1::TraceJobRequest request;
+  request.set_name(JobName(job));
+  request.set_steps(options.steps);
+  absl::Duration timeout;
+  if (!absl::ParseDuration(options.timeout, &timeout)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--timeout ", options.timeout, ": like 30s, 2m"));
+  }
+  request.mutable_timeout()->set_seconds(absl::ToInt64Seconds(timeout));
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  // A wrong path is known before anybody has waited.
+  RETURN_IF_ERROR(WriteText(path, ""));
+  std::fprintf(stderr, "recording the next %d steps of %s...\n", options.steps, job.c_str());
+  const absl::StatusOr<v1::TraceJobResponse> trace = client.TraceJob(request);
+  if (!trace.ok()) {
+    std::remove(path.c_str());
+    return trace.status();
+  }
+  RETURN_IF_ERROR(WriteText(path, TraceJson(job, *trace, EventsOf(client, job))));
+  std::fputs(TraceText(*trace).c_str(), stderr);
+  std::printf("%s\n", path.c_str());
+  std::fputs("open it in https://ui.perfetto.dev\n", stderr);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddLookCommands(CLI::App& app, Session& session) {
@@ -489,6 +546,16 @@ void AddLookCommands(CLI::App& app, Session& session) {
   command->add_option("JOB", top->job, "Its id; default: all that run");
   command->add_flag("--once", top->once, "All so far, and end");
   command->callback([top, &session] { session.Fail(Top(*top, session)); });
+
+  auto trace = std::make_shared<TraceOptions>();
+  command = AddCommand(app, "trace", "What all members do in a job's next steps, for Perfetto",
+                       "muster trace char-gpt-7 --steps 5 -o trace.json");
+  command->add_option("JOB", trace->job, "Its id; it must be running")->required();
+  command->add_option("--steps", trace->steps, "So many; default 5, at most 1,000")
+      ->check(CLI::Range(1, limits::kTraceStepsMax).description(""));
+  command->add_option("-o,--file", trace->file, "Where to; default JOB.trace.json");
+  command->add_option("--timeout", trace->timeout, "Then what there is; default 1m, at most 10m");
+  command->callback([trace, &session] { session.Fail(TraceJob(*trace, session)); });
 }
 
 }  // namespace muster::cli

@@ -198,7 +198,8 @@ void BuildCommandLine(CLI::App& app, Session& session) {
   SetGroup(app, kJobGroup,
            {"run", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
             "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
-  SetGroup(app, kLookGroup, {"watch", "events", "logs", "metrics", "top", "model", "bench"});
+  SetGroup(app, kLookGroup,
+           {"watch", "events", "logs", "metrics", "top", "trace", "model", "bench"});
   SetGroup(app, kClusterGroup, {"local", "members", "certs", "token", "admin", "context", "chaos"});
   SetGroup(app, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});
 }

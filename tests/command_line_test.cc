@@ -3,10 +3,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -216,6 +222,97 @@ TEST_F(CommandLineTest, ListsMembersAndItsOwnVersion) {
               HasSubstr(absl::StrCat("muster ", version["version"].get<std::string>(), "\n")));
   EXPECT_EQ(Muster("--help").exit_code, 0);
   EXPECT_THAT(members.out, Not(HasSubstr("\x1b["))) << "colours only on a terminal";
+}
+
+// What a job of two workers and two ps does, on one clock: here all processes have one, so that no
+// offset may be larger than what is said of its uncertainty.
+TEST(TraceCommandTest, ShowsAllMembersOfARunningJobOnOneClock) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  const std::string server = "MUSTER_SERVER=" + cluster.members().address();
+  const std::string job = cluster.Submit(R"(
+name: traced
+model: {zoo: {name: mlp, args: {hidden: "64,64"}}}
+data: {synthetic: {samples: 256}, batch_size: 32}
+training: {steps: 1000000, optimizer: {sgd: {learning_rate: 0.01}}}
+resources: {workers: {min: 2, max: 2}, ps: 2}
+)");
+  cluster.AwaitStep(job, 3);
+  const std::string path = absl::StrCat(::testing::TempDir(), "/trace.", getpid(), ".json");
+  const Outcome traced = Muster("trace " + job + " --steps 4 -o " + path, server);
+  ASSERT_EQ(traced.exit_code, 0) << traced.err << cluster.Logs();
+  EXPECT_EQ(traced.out, path + "\n");
+  EXPECT_EQ(Muster("cancel " + job, server).exit_code, 0);
+  const Outcome late = Muster("trace " + job + " -o " + path + ".late", server);
+  EXPECT_EQ(late.exit_code, 6) << late.err;
+  EXPECT_THAT(late.err, HasSubstr("JOB_NOT_RUNNING"));
+  EXPECT_FALSE(std::ifstream(path + ".late").good()) << "no empty file is left";
+
+  const auto trace = nlohmann::json::parse(ReadAll(path), nullptr, false);
+  ASSERT_TRUE(trace.is_object());
+  double uncertainty = 0;
+  std::map<int, std::string> members;
+  for (const auto& member : trace["otherData"]["members"]) {
+    EXPECT_EQ(member["trouble"], "") << member;
+    EXPECT_EQ(member["dropped"], 0) << member;
+    const double of_clock = member["clock_uncertainty_nanos"];
+    EXPECT_LE(std::abs(member["clock_offset_nanos"].get<double>()), of_clock) << member;
+    uncertainty = std::max(uncertainty, of_clock / 1000);
+    members[member["pid"]] = member["member"];
+  }
+  EXPECT_EQ(members.size(), 4);
+  const int64_t first = trace["otherData"]["first_step"], end = trace["otherData"]["end_step"];
+  EXPECT_GE(end - first, 4);
+
+  struct Span {
+    double begin, end;
+  };
+  std::map<std::string, std::map<std::string, int>> counts;  // by member, by name
+  std::map<std::pair<int, int>, std::vector<Span>> open;     // by track: those that hold the next
+  std::map<int64_t, std::map<int, Span>> steps;              // by step, by worker
+  std::map<std::string, int> lives;
+  for (const auto& event : trace["traceEvents"]) {
+    for (const char* field : {"ph", "ts", "pid", "tid", "name"}) {
+      ASSERT_TRUE(event.contains(field)) << field << ": " << event;
+    }
+    const std::string phase = event["ph"], name = event["name"];
+    if (event["pid"] == 1 || phase == "M" || phase == "C") continue;
+    ++counts[members[event["pid"]]][name];
+    ASSERT_GE(event["args"]["step"].get<int64_t>(), first) << event;
+    ASSERT_LT(event["args"]["step"].get<int64_t>(), end) << event;
+    if (phase == "b") ++lives[event["id"]];
+    if (phase != "X") continue;
+    const double begin = event["ts"];
+    const Span span{begin, begin + event["dur"].get<double>()};
+    auto& holding = open[{event["pid"], event["tid"]}];
+    while (!holding.empty() && holding.back().end <= span.begin + 0.001) holding.pop_back();
+    if (!holding.empty()) {
+      ASSERT_LE(span.end, holding.back().end + 0.001) << event;
+    }
+    holding.push_back(span);
+    if (name == "step") steps[event["args"]["step"]][event["pid"]] = span;
+  }
+  for (const char* worker : {"worker-0", "worker-1"}) {
+    for (const char* name : {"step", "wait for data", "compute", "forward", "backward"}) {
+      EXPECT_GE(counts[worker][name], 4) << worker << ", " << name;
+    }
+    EXPECT_GT(counts[worker]["chunk"], 0) << worker;
+  }
+  for (const char* ps : {"ps-0", "ps-1"}) {
+    for (const char* name : {"push", "update", "answer", "gather", "arrived"}) {
+      EXPECT_GT(counts[ps][name], 0) << ps << ", " << name;
+    }
+  }
+  for (const auto& [id, begins] : lives) EXPECT_EQ(begins, 1) << "two lives of " << id;
+  // Nobody is a step ahead of the other: a step begins when the others' is not over.
+  int compared = 0;
+  for (const auto& [step, of_workers] : steps) {
+    if (of_workers.size() != 2) continue;
+    const Span& a = of_workers.begin()->second;
+    const Span& b = of_workers.rbegin()->second;
+    EXPECT_LT(std::max(a.begin, b.begin), std::min(a.end, b.end) + 2 * uncertainty) << step;
+    ++compared;
+  }
+  EXPECT_GE(compared, 2);
 }
 
 TEST(RunCommandTest, TrainsWithoutAClusterAndLeavesNoProcessBehind) {
