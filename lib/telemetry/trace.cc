@@ -89,8 +89,8 @@ void Trace::StepEnds(int64_t step) {
     const int64_t first = first_step_.load(std::memory_order_relaxed);
     const int64_t steps = steps_.load(std::memory_order_relaxed);
     if (!on() || steps == 0 || first < 0 || step + 1 < first + steps) return;
+    if (made_.end != made_.first) return;
     made_ = {.first = first, .end = step + 1};
-    on_.store(false, std::memory_order_seq_cst);
     over = std::exchange(over_, nullptr);
   }
   if (over) over();

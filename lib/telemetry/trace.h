@@ -67,7 +67,8 @@ class Trace {
   // What there is so far; others may record meanwhile.
   Recording Read() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // One thread makes the steps. After the last one that it was started for nothing is recorded.
+  // One thread makes the steps. After the last one that it was started for, recording goes on until
+  // Stop(): another member may have begun later.
   void StepBegins(int64_t step);
   void StepEnds(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   // The steps that were recorded from beginning to end, [first, end), once they are over; an empty

@@ -107,7 +107,7 @@ uint64_t JobTraces::Ask(const v1::TraceJobRequest& request, Answer answer) {
         if (member.failed()) continue;
         v1::RecordSteps& record =
             *Order(number, running, member, actions).mutable_trace_order()->mutable_record();
-        record.set_steps(running.steps);
+        record.set_steps(running.steps + running.margin());
         record.set_events_max(EventsOfEach(running.members.size()));
         member.probes_left = kProbes;
         Probe(number, running, member, actions);
@@ -138,6 +138,8 @@ absl::StatusOr<JobTraces::Running> JobTraces::Begin(const v1::TraceJobRequest& r
     }
     running.job = JobIdOf(job.name());
     names.assign(job.workers().begin(), job.workers().end());
+    const v1::SyncMode mode = job.spec().sync().mode();
+    running.together = job.workers_size() > 1 && (mode == v1::BSP || mode == v1::ALLREDUCE);
     for (const std::string& ps : job.ps()) names.push_back(ps);
   }
   running.steps = request.steps() == 0 ? kStepsDefault : request.steps();
@@ -252,12 +254,15 @@ void JobTraces::AskToTell(uint64_t number, Running& running, Actions& actions) {
   running.telling_since = registry_->Now();
   StepRange range;
   bool all_over = true;
+  int64_t latest = 0;  // first step
   for (const Member& member : running.members) {
     if (member.failed() || member.told.role() != v1::WORKER) continue;
     all_over = all_over && member.over;
+    latest = std::max(latest, member.first_step);
     range.first = std::min(range.first, member.first_step);
     range.last = std::max(range.last, member.end_step - 1);
   }
+  if (running.together) range = {.first = latest, .last = latest + running.steps - 1};
   if (!all_over || range.last < 0) {  // whatever there is
     range = {.first = 0, .last = std::numeric_limits<int64_t>::max() - 1};
   }

@@ -69,12 +69,18 @@ class JobTraces {
     std::string job;
     Answer answer;
     int64_t steps = 0;
+    // Workers make the same step at the same time, give or take one: so they tell of the same
+    // steps, however far they went between one beginning to record and another.
+    bool together = false;
     absl::Time begin;
     int64_t begin_steady = 0;
     absl::Duration timeout;
     absl::Time telling_since = absl::InfiniteFuture();
     std::vector<Member> members;
 
+    // Of steps more than were asked for: when one worker has made them, the others have made all
+    // that were.
+    int64_t margin() const { return together ? 2 : 0; }
     bool telling() const { return telling_since != absl::InfiniteFuture(); }
   };
   // What is to be done when mu_ is not held any more.
