@@ -104,13 +104,7 @@ uint64_t JobTraces::Ask(const v1::TraceJobRequest& request, Answer answer) {
       Running& running = running_[number] = *std::move(begun);
       running.answer = std::move(answer);
       for (Member& member : running.members) {
-        if (member.failed()) continue;
-        v1::RecordSteps& record =
-            *Order(number, running, member, actions).mutable_trace_order()->mutable_record();
-        record.set_steps(running.steps + running.margin());
-        record.set_events_max(EventsOfEach(running.members.size()));
-        member.probes_left = kProbes;
-        Probe(number, running, member, actions);
+        if (member.told.role() != v1::WORKER) AskToRecord(number, running, member, actions);
       }
       Advance(actions);
     }
@@ -174,6 +168,18 @@ v1::Directive& JobTraces::Order(uint64_t number, const Running& running, const M
   return directive;
 }
 
+void JobTraces::AskToRecord(uint64_t number, const Running& running, Member& member,
+                            Actions& actions) {
+  if (member.failed()) return;
+  v1::RecordSteps& record =
+      *Order(number, running, member, actions).mutable_trace_order()->mutable_record();
+  record.set_steps(running.steps + running.margin());
+  record.set_events_max(EventsOfEach(running.members.size()));
+  member.asked = registry_->Now();
+  member.probes_left = kProbes;
+  Probe(number, running, member, actions);
+}
+
 void JobTraces::Probe(uint64_t number, const Running& running, Member& member, Actions& actions) {
   Order(number, running, member, actions).mutable_trace_order()->set_probe(++member.probe);
   member.probe_sent = steady_();
@@ -235,6 +241,14 @@ void JobTraces::Advance(Actions& actions) {
   const absl::Time now = registry_->Now();
   for (auto it = running_.begin(); it != running_.end();) {
     auto& [number, running] = *it;
+    if (!running.workers_asked && std::ranges::all_of(running.members, [](const Member& member) {
+          return member.failed() || member.begun || member.told.role() == v1::WORKER;
+        })) {
+      running.workers_asked = true;
+      for (Member& member : running.members) {
+        if (member.told.role() == v1::WORKER) AskToRecord(number, running, member, actions);
+      }
+    }
     const bool steps_made = std::ranges::all_of(running.members, [](const Member& member) {
       return member.failed() || member.over || member.told.role() != v1::WORKER;
     });
@@ -359,7 +373,7 @@ void JobTraces::Expire() {
         const auto known = attached.find(member.told.member());
         if (known == attached.end() || known->second.hello.incarnation() != member.incarnation) {
           member.told.set_trouble("it was lost meanwhile");
-        } else if (!member.begun && now - running.begin >= limits::kTraceTellMax) {
+        } else if (!member.begun && now - member.asked >= limits::kTraceTellMax) {
           member.told.set_trouble(absl::StrCat(
               "it has not begun to record for ", absl::FormatDuration(limits::kTraceTellMax),
               ": it is busy, or runs an older Muster that knows no traces"));

@@ -56,6 +56,7 @@ class JobTraces {
     uint64_t probe = 0;         // that was sent last
     int64_t probe_sent = 0;
     int probes_left = 0;
+    absl::Time asked = absl::InfiniteFuture();
     bool begun = false;  // it has answered
     bool over = false;   // worker: its steps are made
     int64_t first_step = 0;
@@ -72,6 +73,8 @@ class JobTraces {
     // Workers make the same step at the same time, give or take one: so they tell of the same
     // steps, however far they went between one beginning to record and another.
     bool together = false;
+    // Once all others record, who would miss what the first steps do there.
+    bool workers_asked = false;
     absl::Time begin;
     int64_t begin_steady = 0;
     absl::Duration timeout;
@@ -94,6 +97,8 @@ class JobTraces {
                 Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::Directive& Order(uint64_t number, const Running& running, const Member& member,
                        Actions& actions) const;
+  void AskToRecord(uint64_t number, const Running& running, Member& member, Actions& actions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Probe(uint64_t number, const Running& running, Member& member, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AskToTell(uint64_t number, Running& running, Actions& actions)
