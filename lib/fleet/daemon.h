@@ -24,9 +24,10 @@ enum ExitCode : int {
   kExitDeviceLost = 202,   // only another process can use the device again
 };
 
-// Reads flags and turns logging to stderr on, and core dumps off unless --core_dumps. kExitOk, or kExitUsage when something is left that is
-// no flag. abseil itself ends the process for a flag it does not know, or cannot read, which
-// becomes kExitUsage, and after --help (1) and --version (0; lib/version/build.h).
+// Reads flags and turns logging to stderr on, and core dumps off unless --core_dumps. kExitOk, or
+// kExitUsage when something is left that is no flag. abseil itself ends the process for a flag it
+// does not know, or cannot read, which becomes kExitUsage, and after --help (1) and --version (0;
+// lib/version/build.h).
 ExitCode ParseCommandLine(int argc, char** argv, const char* usage);
 
 // SIGTERM and SIGINT, taken by waiting for them. Make it before the first thread: all inherit the
