@@ -102,7 +102,7 @@ uint64_t JobTraces::Ask(const v1::TraceJobRequest& request, Answer answer) {
     } else {
       number = ++last_;
       Running& running = running_[number] = *std::move(begun);
-      running.answer = std::move(answer);
+      running.answer = answer;
       for (Member& member : running.members) {
         if (member.told.role() != v1::WORKER) AskToRecord(number, running, member, actions);
       }
