@@ -166,6 +166,7 @@ class FleetClient::Session {
     // Else the stream has ended, by the coordinator's status (which a TryCancel() could hide behind
     // CANCELLED) or by ours.
     reader.join();
+    if (options_.traces != nullptr) options_.traces->Forget();
     absl::Status status = FromGrpc(stream->Finish());
     if (!mistrust_.ok()) status = std::exchange(mistrust_, absl::OkStatus());
     const std::string error(status.message());

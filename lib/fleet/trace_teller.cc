@@ -74,8 +74,14 @@ void Fill(const Trace::Event& event, Names& names, v1::TraceEvent& filled) {
 
 }  // namespace
 
-TraceTeller::~TraceTeller() {
+TraceTeller::~TraceTeller() { Forget(); }
+
+void TraceTeller::Forget() {
+  absl::MutexLock lock(&mu_);
   for (const auto& [job, recording] : recordings_) recording.trace->Stop();
+  recordings_.clear();
+  probes_.clear();
+  parts_.clear();
 }
 
 void TraceTeller::Handle(const v1::Directive& directive) {
@@ -120,7 +126,7 @@ void TraceTeller::Excuse(const v1::TraceOrder& order, const std::string& trouble
 void TraceTeller::Tell(const std::string& job, const v1::TraceOrder& order) {
   const auto known = recordings_.find(job);
   if (known == recordings_.end() || known->second.request != order.request()) {
-    return Excuse(order, "it has recorded nothing: its process began later");
+    return Excuse(order, "it has recorded nothing: its process, or its stream, began later");
   }
   const Trace::Recording recording = known->second.trace->Stop();
   recordings_.erase(known);

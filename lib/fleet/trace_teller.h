@@ -29,6 +29,9 @@ class TraceTeller {
   // A directive with a TraceOrder.
   void Handle(const v1::Directive& directive) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Who asked is gone: ends what was begun for him, and forgets what he was to be told.
+  void Forget() ABSL_LOCKS_EXCLUDED(mu_);
+
   // What there is to tell now, as much of it as one report holds. True: there is more.
   bool AddTo(v1::MemberReport& report) ABSL_LOCKS_EXCLUDED(mu_);
 
