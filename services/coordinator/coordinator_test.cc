@@ -553,6 +553,34 @@ TEST_F(CoordinatorTest, ANewProcessUnderAnOldNameMeansThatTheOldOneIsLost) {
   EXPECT_THAT(Get().message(), HasSubstr("w-1"));
 }
 
+TEST_F(CoordinatorTest, AWatchIsToldAtOnceThatTheJobHasRecovered) {
+  Create();
+  Pass(absl::Milliseconds(500));
+  Restart();
+  for (auto& [name, member] : members_) {
+    member.hello.set_incarnation(absl::StrCat(name, "-2"));
+    member.hello.clear_ordinal();
+    Attach(member);
+  }
+  for (int i = 0; i < 8; ++i) Exchange(absl::Seconds(1));
+  ASSERT_EQ(Get().state(), v1::RUNNING) << Get().message();
+  ASSERT_GT(Get().generation(), 1);
+  int wakes = 0;
+  v1::WatchJobRequest request;
+  request.set_name("line-1");
+  const auto watch =
+      coordinator_->WatchJob(request, std::make_shared<StreamWaker>([&] { ++wakes; }));
+  while (coordinator_->NextOf(**watch)->has_value()) continue;
+
+  StepWorkers(1);
+  Exchange(absl::ZeroDuration());
+
+  EXPECT_EQ(wakes, 1) << "the next second would be the next occasion";
+  const auto told = coordinator_->NextOf(**watch);
+  ASSERT_TRUE(told->has_value());
+  EXPECT_EQ((*told)->response.job().progress().step(), Get().progress().step());
+}
+
 // What a coordinator plans lies in its store; who was planned with may be another process by the
 // time that it is back.
 TEST_F(CoordinatorTest, AProcessThatIsNewAfterARestartIsNotTheOneOfThePlan) {

@@ -267,15 +267,18 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
 }
 
 // Of jobs that wait or have members: what others wait for is their user.
-void JobRegistry::LookAt(Entry& entry) {
+bool JobRegistry::LookAt(Entry& entry) {
   const v1::Job& record = entry.job.record();
   const absl::Time now = Now();
+  bool recovered = false;
   entry.timeline.Look({.state = record.state(),
                        .stopped = entry.job.ResumesAt(now).has_value(),
                        .step = record.progress().step()},
-                      now, [this](JobTimeline::Span span, absl::Duration took) {
+                      now, [&](JobTimeline::Span span, absl::Duration took) {
                         options_.metrics->SpanEnded(span, took);
+                        recovered |= span == JobTimeline::Span::kRecovery;
                       });
+  return recovered;
 }
 
 // ---------------------------------------------------------------- turns
@@ -285,6 +288,7 @@ JobRegistry::Turn::Turn(JobRegistry* registry) : registry_(registry) { registry_
 JobRegistry::Turn::~Turn() {
   registry_->mu_.Unlock();
   for (const auto& waker : to_wake_) waker->Wake();
+  if (!recovered_.empty()) registry_->options_.watches->Wake(recovered_);
   for (Job::Outgoing& outgoing : to_send_) {
     registry_->options_.fleet->Send(outgoing.member,
                                     {std::move(outgoing.directive), std::move(outgoing.plan)});
@@ -377,7 +381,7 @@ void JobRegistry::Turn::PutBack(std::unique_ptr<Entry> entry) {
 CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   registry_->mu_.AssertHeld();
   const v1::Job& record = entry.job.record();
-  registry_->LookAt(entry);
+  if (registry_->LookAt(entry)) recovered_.push_back(record.number());
   News news{.number = record.number(), .effects = entry.job.TakeEffects()};
   CommitQueue::Change change{.events = std::exchange(news.effects.events, {}),
                              .plan = std::move(extra.plan),

@@ -113,8 +113,8 @@ class JobRegistry {
   };
   void RecordsDurable(uint64_t number, const RecordsBefore& durable) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(News news, const CommitQueue::Change& change) ABSL_LOCKS_EXCLUDED(mu_);
-  // Has the job's waits measured.
-  void LookAt(Entry& entry);
+  // Has the job's waits measured; whether it has just recovered.
+  bool LookAt(Entry& entry);
   void CountTransitions(const v1::Job& before, const CommitQueue::Change& change);
 
   const Options options_;
@@ -180,6 +180,7 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   JobRegistry* const registry_;
   std::vector<std::shared_ptr<StreamWaker>> to_wake_;
   std::vector<Job::Outgoing> to_send_;
+  std::vector<uint64_t> recovered_;  // jobs, whose watches need not wait for the next second
 };
 
 }  // namespace muster

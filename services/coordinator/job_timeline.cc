@@ -25,11 +25,11 @@ std::optional<JobTimeline::Span> JobTimeline::SpanAt(const Moment& moment) const
 
 void JobTimeline::Look(const Moment& moment, absl::Time now,
                        absl::FunctionRef<void(Span span, absl::Duration took)> ended) {
-  if (moment.state == v1::RECOVERING && !recovering_since_) {
-    recovering_since_ = now;
-    step_to_pass_ = std::max(furthest_step_, moment.step);
-  }
+  if (moment.state == v1::RECOVERING && !recovering_since_) recovering_since_ = now;
   furthest_step_ = std::max(furthest_step_, moment.step);
+  // Who halts tells of the last steps that were made before the loss: those are no new ones.
+  const bool stands = moment.state != v1::RUNNING || span_ == Span::kPrepare;
+  if (recovering_since_ && stands) step_to_pass_ = furthest_step_;
   const std::optional<Span> next = SpanAt(moment);
   if (next != span_) {
     const std::optional<Span> before = std::exchange(span_, next);

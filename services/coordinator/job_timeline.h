@@ -22,7 +22,7 @@ class JobTimeline {
     kHalt,       // from RECOVERING until all members that are left have stopped
     kPlan,       // until there are members and a plan
     kPrepare,    // until all are ready and it runs
-    kFirstStep,  // until there is a step that nobody had made before
+    kFirstStep,  // until there is a step that nobody had made before the job ran again
     kRecovery,   // the four together
   };
   struct Moment {

@@ -62,6 +62,17 @@ TEST_F(JobTimelineTest, StepsThatAreComputedAgainEndNoRecovery) {
               ElementsAre(Pair(Span::kFirstStep, 2), Pair(Span::kRecovery, 4)));
 }
 
+TEST_F(JobTimelineTest, StepsThatAreToldOfLateEndNoRecovery) {
+  After(0, {.state = v1::RUNNING, .step = 10});
+  After(0, {.state = v1::RECOVERING, .step = 10});
+  After(1, {.state = v1::RECOVERING, .stopped = true, .step = 12});
+  After(1, {.state = v1::PREPARING, .step = 13});
+  EXPECT_THAT(After(1, {.state = v1::RUNNING, .step = 14}), ElementsAre(Pair(Span::kPrepare, 1)));
+  EXPECT_THAT(After(1, {.state = v1::RUNNING, .step = 14}), IsEmpty());
+  EXPECT_THAT(After(1, {.state = v1::RUNNING, .step = 15}),
+              ElementsAre(Pair(Span::kFirstStep, 2), Pair(Span::kRecovery, 5)));
+}
+
 TEST_F(JobTimelineTest, AnotherLossBeginsThePhasesAgainAndTheWholeRunsOn) {
   After(0, {.state = v1::RUNNING, .step = 10});
   After(0, {.state = v1::RECOVERING, .stopped = true, .step = 10});

@@ -10,6 +10,10 @@
 namespace muster {
 namespace {
 
+// Of a generation, without waiting for the report's interval: they show that a recovery is over.
+// Where shards have backups the first two may be ones that are made again.
+constexpr int kStepsToldAtOnce = 3;
+
 absl::Status Released() { return absl::CancelledError("the job was released"); }
 absl::Status Halted() { return absl::CancelledError("the generation was halted"); }
 
@@ -108,10 +112,17 @@ absl::Status WorkerJob::Train() {
   const int64_t total_steps = start->total_steps();
   RETURN_IF_ERROR(trainer_->Start(
       total_steps, std::vector<std::string>(start->addresses().begin(), start->addresses().end())));
+  int64_t told_before = trainer_->next_step();
+  const int64_t told_until = told_before + kStepsToldAtOnce;
   while (!trainer_->done() && !Pausing()) {
     absl::Status status = trainer_->Step();
     if (absl::IsAborted(status)) break;
     RETURN_IF_ERROR(status);
+    if (const int64_t next = trainer_->next_step();
+        told_before < told_until && next > told_before) {
+      told_before = next;
+      options_.report_soon();
+    }
   }
   if (trainer_->next_step() < total_steps) {
     Enter(v1::MEMBER_PAUSED);

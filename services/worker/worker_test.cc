@@ -101,6 +101,11 @@ class Driven {
     return Await([state](const v1::JobReport& report) { return report.state() == state; });
   }
 
+  // How often the worker wanted to report before its time.
+  int64_t reports_due() {
+    absl::MutexLock lock(&mu_);
+    return changes_;
+  }
   int devices_lost() const { return devices_lost_; }
   Worker& worker() { return worker_; }
   std::string Rendered() const { return metrics_.Render(); }
@@ -171,6 +176,21 @@ TEST(WorkerTest, PreparesTrainsToTheEndAndRemembersRecordsUntilAcknowledged) {
 
   driven.Release();
   EXPECT_THAT(driven.worker().Report(), IsEmpty());
+}
+
+// Else a user would see a recovery that is over a second later, and its metrics too.
+TEST(WorkerTest, TheFirstStepsAreToldAtOnce) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  const int64_t before = driven.reports_due();
+
+  driven.Start(20);
+  driven.Await(v1::MEMBER_DONE);
+
+  EXPECT_EQ(driven.reports_due() - before, 5) << "it runs, three steps, it is done";
 }
 
 TEST(WorkerTest, PauseStopsBetweenStepsAndTheStepThatIsPushedIsFinishedWhenItsAnswersCome) {
