@@ -67,15 +67,16 @@ std::vector<T> Edges(const std::optional<T>& first, const std::optional<T>& last
   return first->step == last->step ? std::vector<T>{*last} : std::vector<T>{*first, *last};
 }
 
-absl::Status FileError(const std::string& path) {
-  return WithReason(absl::ErrnoToStatus(errno, path), "METRICS_LOG_FAILED");
+absl::Status FileError(const std::string& path, absl::string_view action) {
+  return WithReason(absl::ErrnoToStatus(errno, absl::StrCat(path, ": ", action)),
+                    "METRICS_LOG_FAILED");
 }
 
 absl::Status WriteAll(int file, absl::string_view bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t written = write(file, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return FileError(path);
+    if (written < 0) return FileError(path, absl::StrCat("write ", bytes.size(), " bytes"));
     bytes.remove_prefix(written);
   }
   return absl::OkStatus();
@@ -95,7 +96,7 @@ absl::Status VisitBackward(int file, const std::string& path, int64_t end,
     for (int64_t have = 0; have < size;) {
       const ssize_t got = pread(file, &block[have], size - have, begin - size + have);
       if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return FileError(path);
+      if (got <= 0) return FileError(path, "read");
       have += got;
     }
     begin -= size;
@@ -118,12 +119,12 @@ absl::Status VisitBackward(int file, const std::string& path, int64_t end,
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
                                                              Evaluations evaluations) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) return FileError(path);
+  if (file < 0) return FileError(path, "open");
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, file));
   RETURN_IF_ERROR(log->ReadHistory(evaluations));
   // What a killed process has written without a sync is told as history, so it must be durable; and
   // so must the file's name, if the file is new.
-  if (fdatasync(file) != 0) return FileError(path);
+  if (fdatasync(file) != 0) return FileError(path, "sync");
   if (absl::Status synced = SyncFolder(ParentOf(path)); !synced.ok()) {
     return WithReason(synced, "METRICS_LOG_FAILED");
   }
@@ -132,7 +133,7 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
 
 absl::Status MetricsLog::ReadHistory(Evaluations evaluations) {
   const int64_t file_size = lseek(file_, 0, SEEK_END);
-  if (file_size < 0) return FileError(path_);
+  if (file_size < 0) return FileError(path_, "size");
   std::optional<StepSummary> last_step, first_step;
   std::optional<EvaluationSummary> last_evaluation, first_evaluation;
   RETURN_IF_ERROR(VisitBackward(file_, path_, file_size, [&](int64_t end, absl::string_view text) {
@@ -160,7 +161,7 @@ absl::Status MetricsLog::ReadHistory(Evaluations evaluations) {
   }
   history_ = {.edges = Edges(first_step, last_step),
               .evaluation_edges = Edges(first_evaluation, last_evaluation)};
-  return ftruncate(file_, size_) == 0 ? absl::OkStatus() : FileError(path_);
+  return ftruncate(file_, size_) == 0 ? absl::OkStatus() : FileError(path_, "resize");
 }
 
 MetricsLog::~MetricsLog() { close(file_); }
@@ -182,14 +183,17 @@ absl::Status MetricsLog::Append(absl::Span<const StepSummary> steps,
     if (e.accuracy) absl::StrAppend(&lines, ",\"evaluation_accuracy\":", Number(*e.accuracy));
     absl::StrAppend(&lines, "}\n");
   }
+  if (leftovers_ && ftruncate(file_, size_) != 0) return FileError(path_, "resize");
+  leftovers_ = false;
   absl::Status written = WriteAll(file_, lines, path_);
   // What a failed sync leaves on the disk nobody knows, and the next one may say OK all the same
   // (Linux tells an error once): so the lines are taken back, and written anew when tried again.
-  if (written.ok() && fdatasync(file_) != 0) written = FileError(path_);
+  if (written.ok() && fdatasync(file_) != 0) written = FileError(path_, "sync");
   if (written.ok()) {
     size_ += std::ssize(lines);
   } else if (ftruncate(file_, size_) != 0) {
-    PLOG(ERROR) << path_ << " may have an unfinished line";
+    PLOG(ERROR) << path_ << " has lines that are not known to be on the disk";
+    leftovers_ = true;
   }
   return written;
 }

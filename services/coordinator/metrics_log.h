@@ -50,7 +50,8 @@ class MetricsLog {
 
   const std::string path_;
   const int file_;
-  int64_t size_ = 0;  // of whole lines
+  int64_t size_ = 0;        // of whole lines
+  bool leftovers_ = false;  // behind them, which could not be taken back
   MetricsHistory history_;
 };
 
