@@ -52,8 +52,45 @@ constexpr char kTokenTable[] =
     "CREATE TABLE tokens(id TEXT PRIMARY KEY, record BLOB NOT NULL, hash BLOB NOT NULL) WITHOUT "
     "ROWID";
 
+// What SQLite was doing with its files, of which it names none.
+absl::string_view ActionOf(int extended_code) {
+  switch (extended_code) {
+    case SQLITE_IOERR_READ:
+    case SQLITE_IOERR_SHORT_READ:
+      return "read";
+    case SQLITE_IOERR_WRITE:
+      return "write";
+    case SQLITE_IOERR_FSYNC:
+    case SQLITE_IOERR_DIR_FSYNC:
+      return "sync";
+    case SQLITE_IOERR_TRUNCATE:
+      return "resize";
+    case SQLITE_IOERR_SHMOPEN:
+    case SQLITE_IOERR_SHMSIZE:
+    case SQLITE_IOERR_SHMMAP:
+      return "open, resize or write";
+    case SQLITE_IOERR_DELETE:
+      return "remove";
+    default:
+      return "open or use";
+  }
+}
+
+// "store: disk I/O error: sync /x/coordinator.db or its -wal, -shm, -journal: Input/output error"
+std::string Describe(sqlite3* database) {
+  std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));
+  const int code = sqlite3_extended_errcode(database);
+  const int error = sqlite3_system_errno(database);
+  const char* const file = sqlite3_db_filename(database, "main");
+  if ((code & 0xff) != SQLITE_IOERR) return message;  // of others the number may be another call's
+  absl::StrAppend(
+      &message, ": ", ActionOf(code), " ", file == nullptr ? "its file" : file,
+      " or its -wal, -shm, -journal: ", error == 0 ? "input/output error" : strerror(error));
+  return message;
+}
+
 absl::Status SqlError(sqlite3* database) {
-  const std::string message = absl::StrCat("store: ", sqlite3_errmsg(database));
+  const std::string message = Describe(database);
   switch (sqlite3_errcode(database) & 0xff) {
     case SQLITE_IOERR:
       // A quota, and room that is missing for anything but a page, are errors of input and output
@@ -140,7 +177,7 @@ class Statement {
 absl::StatusOr<int> Lock(const std::string& path) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) {
-    return WithReason(absl::PermissionDeniedError(absl::StrCat(path, ": ", strerror(errno))),
+    return WithReason(absl::PermissionDeniedError(absl::StrCat(path, ": open: ", strerror(errno))),
                       "STORE_UNWRITABLE");
   }
   if (flock(file, LOCK_EX | LOCK_NB) == 0) return file;
