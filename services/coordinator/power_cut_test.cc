@@ -1,16 +1,26 @@
 // The power is cut after every single write of a job's life, and what was said before still holds.
+// Or any one of its calls to the disk fails.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <span>
 #include <string>
@@ -18,6 +28,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/checkpoint/checkpoint_reader.h"
@@ -92,6 +103,10 @@ class RecordedJob {
   }
   ~RecordedJob() { Stop(); }
 
+  RecordedDisk& disk() { return disk_; }
+  // Where else to keep what is heard, for a process that is about to die.
+  void set_told(Heard* told) { told_ = told; }
+
   void Run() {
     Start();
     v1::CreateJobRequest request;
@@ -122,6 +137,47 @@ class RecordedJob {
     Stop();
   }
 
+  // The same job on a disk that fails: goes on as a user and members do, who try again. Whether the
+  // job came to its end; all that was said instead is on the standard error. Does not return where
+  // the coordinator dies.
+  bool Persist(int steps) {
+    if (!TryToStart()) return false;
+    v1::CreateJobRequest request;
+    *request.mutable_spec() = Spec();
+    request.mutable_spec()->mutable_training()->set_steps(steps);
+    absl::Status created;
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      created = coordinator_->CreateJob(request).status();
+      if (created.ok()) break;
+      std::cerr << created << "\n";
+    }
+    if (!created.ok()) return false;
+    for (int i = 0; i < 3; ++i) Exchange();
+    FakeMember& worker = members_.at("w-0").fake;
+    for (int step = 0; step < steps; ++step) {
+      if (!worker.jobs.contains(kJob)) break;
+      worker.Step(kJob);
+      if (step + 1 == steps) worker.jobs.at(kJob).set_state(v1::MEMBER_DONE);
+      if (step == steps / 2) {
+        Stop();
+        if (!TryToStart()) return false;
+      }
+      Exchange();
+      if ((step + 1) % 10 == 0) TryToWriteShards(step + 1);
+    }
+    // Whoever has steps and shards that were not taken brings them again.
+    for (int attempt = 0; attempt < 2 && !Ended(); ++attempt) {
+      Stop();
+      if (!TryToStart()) return false;
+      Exchange();
+      if (!Ended()) TryToWriteShards(steps);
+      Exchange();
+    }
+    const bool ended = Ended();
+    Stop();
+    return ended;
+  }
+
   std::vector<Change> TakeChanges() { return disk_.Take(); }
   // What was heard after as many changes of the disk, and not before.
   const std::multimap<int64_t, Heard>& heard() const { return heard_; }
@@ -139,6 +195,50 @@ class RecordedJob {
       return std::exchange(directives, {});
     }
   };
+
+  // Open() has failed, and is tried again as whoever keeps the process running does.
+  bool TryToStart() {
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      metrics_ = std::make_unique<Metrics>();
+      auto opened = Coordinator::Open(
+          {.state_dir = state_dir_, .metrics = metrics_.get(), .clock = [this] { return now_; }});
+      if (!opened.ok()) {
+        std::cerr << opened.status() << "\n";
+        continue;
+      }
+      coordinator_ = *std::move(opened);
+      for (auto& [name, member] : members_) Attach(member);
+      return true;
+    }
+    return false;
+  }
+  bool Ended() {
+    const auto job = coordinator_->GetJob(kJob);
+    if (job.ok() && job->state() == v1::SUCCEEDED) return true;
+    std::cerr << (job.ok() ? job->message() : job.status().ToString()) << "\n";
+    return false;
+  }
+  void TryToWriteShards(int64_t step) {
+    const auto planned = members_.at("p-0").fake.plans.find(kJob);
+    if (planned == members_.at("p-0").fake.plans.end()) return;
+    const v1::JobPlan& plan = planned->second;
+    bool taken = true;
+    for (int shard = 0; shard < plan.shards_size(); ++shard) {
+      v1::WriteShardHeader header;
+      header.set_job(kJob);
+      header.set_generation(plan.generation());
+      header.set_step(step);
+      header.set_shard(shard);
+      auto upload = coordinator_->BeginShard(header);
+      absl::Status status = upload.status();
+      if (upload.ok() && upload->has_value()) {
+        status = coordinator_->EndShard(**upload, SendShard(plan, shard, step, **upload));
+      }
+      if (!status.ok()) std::cerr << status << "\n";
+      taken = taken && status.ok();
+    }
+    if (taken) Hear({.checkpoint = step});
+  }
 
   void Start() {
     metrics_ = std::make_unique<Metrics>();
@@ -182,6 +282,7 @@ class RecordedJob {
   void Hear(const Heard& heard) {
     const std::lock_guard<std::mutex> lock(heard_mu_);
     heard_.emplace(disk_.count(), heard);
+    if (told_ != nullptr) told_->Add(heard);
   }
 
   void Exchange() {
@@ -241,6 +342,7 @@ class RecordedJob {
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
   std::mutex heard_mu_;
   std::multimap<int64_t, Heard> heard_;
+  Heard* told_ = nullptr;
   std::map<uint64_t, v1::JobState> states_;
   std::map<std::string, Member> members_;
   std::unique_ptr<Metrics> metrics_;
@@ -277,10 +379,13 @@ class PowerCutTest : public ::testing::Test {
     FLAGS_minloglevel = google::GLOG_FATAL;  // every start has something to tell
     root_ = ::testing::TempDir() + "/disk-XXXXXX";
     EXPECT_NE(mkdtemp(root_.data()), nullptr);
+    root_ = fs::canonical(root_).native();
   }
 
   // A coordinator that finds the disk as it was left there contradicts nothing that was heard.
-  void Check(const Heard& heard, const std::map<uint64_t, v1::JobState>& states) {
+  // `states` by revision, of a job of as many steps; empty: not known.
+  void Check(const Heard& heard, const std::map<uint64_t, v1::JobState>& states,
+             int64_t steps_of_job = kSteps) {
     Metrics metrics;
     auto opened = Coordinator::Open({.state_dir = root_ + "/state", .metrics = &metrics});
     ASSERT_TRUE(opened.ok()) << opened.status();
@@ -294,12 +399,15 @@ class PowerCutTest : public ::testing::Test {
     for (const auto& [revision, state] : states) {
       if (revision >= heard.revision) possible.insert(state);
     }
-    EXPECT_THAT(possible, ::testing::Contains(job->state())) << job->DebugString();
+    if (!states.empty()) {
+      EXPECT_THAT(possible, ::testing::Contains(job->state())) << job->DebugString();
+    }
+    EXPECT_GE(job->revision(), heard.revision) << job->DebugString();
 
     const int64_t steps = StepsRecorded(root_ + "/state/jobs/" + kJob + "/metrics.jsonl");
     EXPECT_GE(steps, heard.steps_before);
     if (job->state() == v1::SUCCEEDED) {
-      EXPECT_EQ(steps, kSteps);
+      EXPECT_EQ(steps, steps_of_job);
     }
 
     const auto checkpoints = coordinator.ListCheckpoints(kJob);
@@ -382,6 +490,139 @@ TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackByACutAtAnyWrite) {
   EXPECT_EQ(heard.checkpoint, kSteps);
   RecordProperty("cuts", cuts_);
   EXPECT_GT(cuts_, 500);
+}
+
+// ---------------------------------------------------------------- calls that fail
+
+// What a process that may die leaves to the one that looks after it.
+struct Told {
+  Heard heard;
+  int64_t calls = 0;  // to the disk; of one that came to its end
+  bool faulted = false;
+  bool succeeded = false;
+  char operation[32] = "";
+  char path[512] = "";
+};
+
+class FailingDiskTest : public PowerCutTest {
+ protected:
+  static constexpr int kShort = 20;
+
+  FailingDiskTest() {
+    void* const memory =
+        mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    told_ = new (memory) Told;
+  }
+  ~FailingDiskTest() override { munmap(told_, sizeof(Told)); }
+
+  // A coordinator and its job in a process of their own, which the fault may kill. Returns how the
+  // process ended, as waitpid() has it; its standard error is in `said_`.
+  int Run(int64_t first, int64_t count) {
+    *told_ = {};
+    fs::remove_all(root_);
+    fs::create_directory(root_);
+    const std::string said = root_ + ".said";
+    const pid_t child = fork();
+    if (child == 0) {
+      const int file = open(said.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+      dup2(file, STDERR_FILENO);
+      dup2(file, STDOUT_FILENO);
+      FLAGS_minloglevel = google::GLOG_WARNING;
+      RunAsChild(first, count);
+      fflush(stdout);
+      _exit(HasFailure() ? 1 : 0);
+    }
+    int end = -1;
+    EXPECT_EQ(waitpid(child, &end, 0), child);
+    std::ifstream file(said);
+    said_.assign(std::istreambuf_iterator<char>(file), {});
+    return end;
+  }
+
+  void RunAsChild(int64_t first, int64_t count) {
+    RecordedJob job(root_);
+    job.set_told(&told_->heard);
+    job.disk().Break({.first = first,
+                      .count = count,
+                      .told = [this](const char* operation, const std::string& path) {
+                        if (std::exchange(told_->faulted, true)) return;
+                        strncpy(told_->operation, operation, sizeof(told_->operation) - 1);
+                        strncpy(told_->path, path.c_str(), sizeof(told_->path) - 1);
+                      }});
+    told_->succeeded = job.Persist(kShort);
+    told_->calls = job.disk().Mend();
+  }
+
+  // Whoever reads what was said knows the file, what was done to it, and why that failed.
+  void CheckSaid(bool once) const {
+    if (!told_->faulted) return;  // a run of fewer calls
+    const std::string path = told_->path, store = root_ + "/state/coordinator.db";
+    const bool is_store = absl::StartsWith(path, store);
+    // What SQLite can do without and does again it keeps to itself: it copies its log into the
+    // database file when it is closed, say. So does whoever tidies up.
+    if (told_->succeeded && (is_store || path == root_ + "/state") && said_.empty()) {
+      EXPECT_TRUE(once || is_store);
+      return;
+    }
+    if (absl::StrContains(path, ".tmp-") && absl::StrContains(told_->operation, "unlink")) return;
+    EXPECT_THAT(said_, ::testing::HasSubstr(root_));
+    // SQLite opens some files another way then, and knows no more why the first one failed.
+    if (absl::StrContains(said_, "store: unable to open database file")) return;
+    EXPECT_THAT(said_, ::testing::ContainsRegex("[Ii]nput/output error"));
+    if (!once) return;  // the first may be one of those, and another be told of
+    EXPECT_THAT(said_, ::testing::HasSubstr(is_store ? store : path));
+    static const auto* const kWords = new std::map<std::string, std::string>{
+        {"open", "open|create"}, {"write", "write"},       {"pwrite", "write"},
+        {"ftruncate", "resize"}, {"fallocate", "reserve"}, {"mkdir", "make folder"},
+        {"rename", "rename"},    {"unlink", "remove"},     {"fsync", "sync"}};
+    EXPECT_THAT(said_, ::testing::ContainsRegex(kWords->at(told_->operation)));
+  }
+
+  Told* told_;
+  std::string said_;
+};
+
+// The n-th call fails, or it and the next, or all that follow, or a few: DISK_FAULTS of them, about
+// 40 ms each.
+TEST_F(FailingDiskTest, WhicheverCallFailsNothingThatWasSaidIsTakenBack) {
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  ASSERT_EQ(Run(kAll, 1), 0) << said_;
+  ASSERT_TRUE(told_->succeeded) << said_;
+  ASSERT_EQ(told_->heard.checkpoint, kShort);
+  ASSERT_EQ(told_->heard.steps_before, kShort);
+  const int64_t calls = told_->calls;  // a few more or less from run to run: threads
+  ASSERT_GT(calls, 200);
+  const char* const wanted = getenv("DISK_FAULTS");
+  int64_t faults = 160;
+  ASSERT_TRUE(wanted == nullptr || absl::SimpleAtoi(wanted, &faults)) << wanted;
+
+  int64_t deaths = 0, ends = 0;
+  std::mt19937 random(14);
+  for (int64_t i = 0; i < faults && !HasFailure(); ++i) {
+    const int64_t first = 1 + i * 97 % calls;
+    const int64_t count = i >= 3 * calls ? 1 + random() % 30 : i % 3 == 2 ? kAll : 1 + i % 3;
+    const int end = Run(first, count);
+    SCOPED_TRACE(absl::StrCat("call ", first, " and ", count - 1, " after it: ", told_->operation,
+                              " ", told_->path, "; the process said:\n", said_));
+    if (WIFSIGNALED(end)) {
+      ++deaths;
+      EXPECT_EQ(WTERMSIG(end), SIGABRT);
+      EXPECT_THAT(said_, ::testing::HasSubstr("cannot be stored: "));
+    } else {
+      EXPECT_EQ(end, 0);
+      ends += told_->succeeded;
+    }
+    CheckSaid(count == 1);
+    Check(told_->heard, {}, kShort);
+  }
+
+  RecordProperty("calls", static_cast<int>(calls));
+  RecordProperty("deaths", static_cast<int>(deaths));
+  std::cerr << faults << " faults of " << calls << " calls: the coordinator died of " << deaths
+            << ", the job came to its end in " << ends << "\n";
+  EXPECT_GT(deaths, 0);
+  EXPECT_GT(ends, 0);
 }
 
 TEST_F(PowerCutTest, TheValuesThatASubmittedModelBringsAreThereAfterACut) {

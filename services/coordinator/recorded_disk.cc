@@ -137,6 +137,36 @@ class RecordedCall {
     const auto path = Below(PathOf(descriptor));
     return path ? recorder->tree_.Find(*path) : -1;
   }
+  // Whether the device fails this call, of which `path` is below the root.
+  bool Fails(const char* operation, const std::optional<std::string>& path) {
+    if (!path || recorder == nullptr || !recorder->fault_) return false;
+    const RecordedDisk::Fault& fault = *recorder->fault_;
+    const int64_t call = ++recorder->calls_;
+    if (call < fault.first || call - fault.first >= fault.count) return false;
+    if (fault.told) {
+      fault.told(operation, recorder->root_ + (path->empty() ? "" : "/" + *path));
+    }
+    errno_ = EIO;
+    return true;
+  }
+  bool Fails(const char* operation, int descriptor) {
+    return recorder != nullptr && recorder->fault_ && Fails(operation, Below(PathOf(descriptor)));
+  }
+  // The content that a failed sync of the file has not brought to the device.
+  void LoseWhatWasNotSynced(int descriptor) {
+    const int node = NodeOf(descriptor);
+    struct stat facts;
+    if (node < 0 || fstat(descriptor, &facts) != 0 || !S_ISREG(facts.st_mode)) return;
+    std::string left = recorder->tree_.DataSynced(node);
+    left.resize(recorder->tree_.Size(node));  // sizes are the journal's
+    // Opened anew: one that appends would not write where it is told.
+    const std::string path = PathOf(descriptor);
+    const long file = syscall(SYS_openat, AT_FDCWD, path.c_str(), O_WRONLY | O_CLOEXEC);
+    CHECK_GE(file, 0) << path;
+    CHECK_EQ(syscall(SYS_pwrite64, file, left.data(), left.size(), 0), std::ssize(left)) << path;
+    syscall(SYS_close, file);
+    Record({.kind = Kind::kWrite, .node = node, .offset = 0, .data = std::move(left)});
+  }
   int Find(const std::string& path) const { return recorder->tree_.Find(path); }
   int FolderOf(const std::string& path) const {
     return Find(fs::path(path).parent_path().native());
@@ -189,12 +219,25 @@ std::vector<Change> RecordedDisk::Take() {
   return std::exchange(changes_, {});
 }
 
+void RecordedDisk::Break(Fault fault) {
+  const std::lock_guard<std::mutex> lock(recorder_mu);
+  fault_ = std::move(fault);
+  calls_ = 0;
+}
+
+int64_t RecordedDisk::Mend() {
+  const std::lock_guard<std::mutex> lock(recorder_mu);
+  fault_.reset();
+  return calls_;
+}
+
 namespace {
 
 int OpenRecorded(int folder, const char* name, int flags, mode_t mode) {
   RecordedCall call;
   const auto path = call.Below(folder, name);
   const bool existed = path && call.Find(*path) >= 0;
+  if ((existed ? (flags & O_TRUNC) : (flags & O_CREAT)) && call.Fails("open", path)) return -1;
   const int descriptor =
       static_cast<int>(call.Make(SYS_openat, folder, name, flags | O_LARGEFILE, mode));
   if (descriptor < 0 || !path) return descriptor;
@@ -208,6 +251,7 @@ int OpenRecorded(int folder, const char* name, int flags, mode_t mode) {
 
 ssize_t WriteRecorded(int file, const void* data, size_t size, std::optional<off_t> at) {
   RecordedCall call;
+  if (call.Fails(at ? "pwrite" : "write", file)) return -1;
   const ssize_t written =
       at ? call.Make(SYS_pwrite64, file, data, size, *at) : call.Make(SYS_write, file, data, size);
   const int node = call.NodeOf(file);
@@ -222,6 +266,7 @@ ssize_t WriteRecorded(int file, const void* data, size_t size, std::optional<off
 
 int ResizeRecorded(int file, off_t size) {
   RecordedCall call;
+  if (call.Fails("ftruncate", file)) return -1;
   const long result = call.Make(SYS_ftruncate, file, size);
   if (result == 0) call.RecordSize(file);
   return static_cast<int>(result);
@@ -229,6 +274,7 @@ int ResizeRecorded(int file, off_t size) {
 
 int ReserveRecorded(int file, int mode, off_t offset, off_t size) {
   RecordedCall call;
+  if (call.Fails("fallocate", file)) return -1;
   const long result = call.Make(SYS_fallocate, file, mode, offset, size);
   if (result == 0) call.RecordSize(file);
   return static_cast<int>(result);
@@ -237,6 +283,7 @@ int ReserveRecorded(int file, int mode, off_t offset, off_t size) {
 int MakeFolderRecorded(int folder, const char* name, mode_t mode) {
   RecordedCall call;
   const auto path = call.Below(folder, name);
+  if (call.Fails("mkdir", path)) return -1;
   const long result = call.Make(SYS_mkdirat, folder, name, mode);
   if (result == 0 && path) call.RecordEntry(Kind::kMakeFolder, *path);
   return static_cast<int>(result);
@@ -246,6 +293,7 @@ int MoveRecorded(int folder, const char* name, int to_folder, const char* to_nam
                  unsigned int flags) {
   RecordedCall call;
   const auto from = call.Below(folder, name), to = call.Below(to_folder, to_name);
+  if (call.Fails("rename", from)) return -1;
   const long result = call.Make(SYS_renameat2, folder, name, to_folder, to_name, flags);
   if (result != 0 || !from) return static_cast<int>(result);
   CHECK(to) << *from << " leaves the folder that is recorded";
@@ -260,6 +308,7 @@ int MoveRecorded(int folder, const char* name, int to_folder, const char* to_nam
 int RemoveRecorded(int folder, const char* name, int flags) {
   RecordedCall call;
   const auto path = call.Below(folder, name);
+  if (call.Fails("unlink", path)) return -1;
   const long result = call.Make(SYS_unlinkat, folder, name, flags);
   if (result == 0 && path) call.RecordEntry(Kind::kRemove, *path);
   return static_cast<int>(result);
@@ -267,6 +316,10 @@ int RemoveRecorded(int folder, const char* name, int flags) {
 
 int SyncRecorded(int file) {
   RecordedCall call;
+  if (call.Fails("fsync", file)) {
+    call.LoseWhatWasNotSynced(file);
+    return -1;
+  }
   if (const int node = call.NodeOf(file); node >= 0) {
     call.Record({.kind = Kind::kSync, .node = node});
   }

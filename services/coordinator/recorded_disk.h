@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,9 @@ class CachedTree {
   void Leave(Loss loss, const std::string& folder) const;
   // The node of a path below the root, whose path is ""; -1: none.
   int Find(const std::string& path) const;
+  // Of a file.
+  const std::string& DataSynced(int node) const { return nodes_[node].data_synced; }
+  int64_t Size(int node) const { return static_cast<int64_t>(nodes_[node].data.size()); }
 
  private:
   struct Node {
@@ -64,12 +69,31 @@ class RecordedDisk {
   int64_t count() const;
   std::vector<CachedTree::Change> Take();
 
+  // A device that fails: calls that would change something below the root return EIO and change
+  // nothing. A sync of a file that fails loses what it should have brought to the device, at once,
+  // and a later sync that succeeds does not bring it back: so do Linux's file systems, which mark
+  // such pages clean, with the difference that they take their time to drop them.
+  //
+  // libfiu, which Debian has, does not serve: it knows neither the n-th call nor one folder, leaves
+  // fallocate, mkdir, openat and renameat2 alone, and loses nothing after an fsync that failed.
+  struct Fault {
+    int64_t first = 1;  // which call from Break() on fails: 1 is the next
+    int64_t count = 1;  // how many in a row
+    // Called on the caller's thread, before the call returns: "pwrite", "/.../store.db-wal".
+    std::function<void(const char* operation, const std::string& path)> told;
+  };
+  void Break(Fault fault);
+  // Ends the fault, and tells how many calls there were since Break().
+  int64_t Mend();
+
  private:
   friend class RecordedCall;
 
   const std::string root_;
   CachedTree tree_;  // as it is now; guarded by the recorder's lock, as are the changes
   std::vector<CachedTree::Change> changes_;
+  std::optional<Fault> fault_;
+  int64_t calls_ = 0;  // since Break()
 };
 
 }  // namespace muster
