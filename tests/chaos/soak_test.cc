@@ -1,0 +1,175 @@
+// A cluster that trains for long while its members are killed, one after the other, does not grow:
+// not the coordinator, which sees all of it, nor any member as long as it lives.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cli/chaos.h"
+#include "cli/coordinator_client.h"
+#include "cli/local_cluster.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::IsEmpty;
+
+// SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 bazel test //tests/chaos:soak_test --test_env=SOAK_MINUTES
+// --test_env=SOAK_KILL_SECONDS --test_timeout=10000. The undisturbed run comes on top.
+double FromEnvironment(const char* name, double otherwise) {
+  const char* text = std::getenv(name);
+  double value = 0;
+  return text != nullptr && absl::SimpleAtod(text, &value) ? value : otherwise;
+}
+
+// Resident bytes, threads, descriptors: with what they may grow by. Allocators keep what they were
+// given; gRPC adds pollers and connections while somebody is away.
+using Footprint = std::array<int64_t, 3>;
+constexpr std::array<const char*, 3> kNames = {"bytes", "threads", "descriptors"};
+constexpr Footprint kAllowance = {8 << 20, 4, 6};
+constexpr size_t kWarmUp = 10;    // looks, of a second each: pools fill
+constexpr size_t kLooksMin = 20;  // at a process that is judged
+
+int64_t CountEntries(const std::string& folder) {
+  std::error_code error;
+  return std::distance(std::filesystem::directory_iterator(folder, error), {});
+}
+
+// Looks at the processes that the thread which makes this has started, every second.
+class Watcher {
+ public:
+  struct Process {
+    std::string program;
+    std::vector<Footprint> looks;
+  };
+
+  Watcher() : thread_([this, parent = gettid()] { Run(parent); }) {}
+  ~Watcher() { Stop(); }
+
+  const std::map<int, Process>& Stop() {
+    {
+      absl::MutexLock lock(&mu_);
+      stopping_ = true;
+    }
+    if (thread_.joinable()) thread_.join();
+    return processes_;
+  }
+
+ private:
+  void Run(pid_t parent) {
+    while (true) {
+      std::ifstream children(absl::StrCat("/proc/self/task/", parent, "/children"));
+      for (int pid; children >> pid;) Look(pid);
+      absl::MutexLock lock(&mu_);
+      if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), absl::Seconds(1))) return;
+    }
+  }
+  void Look(int pid) {
+    const std::string folder = absl::StrCat("/proc/", pid);
+    std::ifstream statm(folder + "/statm"), command(folder + "/cmdline");
+    int64_t total = 0, resident = 0;
+    std::string program;
+    statm >> total >> resident;
+    std::getline(command, program, '\0');
+    if (resident == 0 || !absl::StrContains(program, "services/")) return;  // it is dead
+    Process& process = processes_[pid];
+    process.program = program;
+    process.looks.push_back({resident * sysconf(_SC_PAGESIZE), CountEntries(folder + "/task"),
+                             CountEntries(folder + "/fd")});
+  }
+
+  std::map<int, Process> processes_;  // the thread's until it is joined
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+std::string Job(int64_t steps) {
+  return absl::Substitute(R"(
+name: soak
+model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}
+data: {text: {path: examples/data/licences, holdout: 0.05}, batch_size: 8, seed: 1}
+training: {steps: $0, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
+resources: {workers: {min: 2, max: 2}, ps: 2}
+checkpoint: {every_steps: 500, keep_last: 2}
+)",
+                          steps);
+}
+
+// After the warm-up, the most in the second half of its life is not more than in the first, but for
+// the allowance.
+void ExpectFlat(int pid, const Watcher::Process& process) {
+  if (process.looks.size() < kLooksMin) return;
+  const auto begin = process.looks.begin() + kWarmUp, end = process.looks.end();
+  const auto middle = begin + (end - begin) / 2;
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    auto less = [i](const Footprint& a, const Footprint& b) { return a[i] < b[i]; };
+    const int64_t before = (*std::max_element(begin, middle, less))[i];
+    const int64_t after = (*std::max_element(middle, end, less))[i];
+    std::cerr << process.program << " " << pid << ", " << process.looks.size()
+              << " s: " << kNames[i] << " " << before << " then " << after << std::endl;
+    EXPECT_LE(after - before, kAllowance[i]) << process.program << ": " << kNames[i];
+  }
+}
+
+TEST(SoakTest, NothingGrowsWhileMembersAreKilled) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  cli::CoordinatorClient client(cluster.members().address());
+  const std::string job = cluster.Submit(Job(1'000'000'000));
+  Watcher watcher;
+
+  const auto report =
+      cli::RunChaos(job, cluster.members(), client,
+                    {.seed = 14,
+                     .roles = {cli::ChaosRole::kPs, cli::ChaosRole::kWorker},
+                     .every = absl::Seconds(FromEnvironment("SOAK_KILL_SECONDS", 60)),
+                     .duration = absl::Minutes(FromEnvironment("SOAK_MINUTES", 10)),
+                     .awaits_end = false,
+                     .say = [](const std::string& line) { std::cerr << line << std::endl; }});
+
+  const auto& processes = watcher.Stop();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->fault, "") << cluster.Logs();
+  EXPECT_THAT(report->other_ends, IsEmpty()) << "nobody dies but who was struck";
+  EXPECT_FALSE(report->strikes.empty());
+  for (const cli::Strike& strike : report->strikes) EXPECT_TRUE(strike.recovered());
+  for (const auto& [reason, count] : report->recoveries) {
+    std::cerr << count << " recoveries: " << reason << std::endl;
+    EXPECT_EQ(reason, "MEMBER_LOST");
+  }
+  bool coordinator_judged = false;
+  for (const auto& [pid, process] : processes) {
+    ExpectFlat(pid, process);
+    coordinator_judged |=
+        absl::StrContains(process.program, "coordinator") && process.looks.size() >= kLooksMin;
+  }
+  EXPECT_TRUE(coordinator_judged) << "SOAK_MINUTES is too short";
+
+  ASSERT_TRUE(client.SuspendJob(job).ok());
+  const int64_t step = cluster.AwaitState(job, v1::SUSPENDED).progress().step();
+  const std::string undisturbed = cluster.Submit(Job(step));
+  cluster.AwaitState(undisturbed, v1::SUCCEEDED, absl::Hours(4));
+  EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
+  std::cerr << report->strikes.size() << " strikes, " << step << " steps" << std::endl;
+}
+
+}  // namespace
+}  // namespace muster

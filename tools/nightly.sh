@@ -1,0 +1,90 @@
+#!/bin/bash
+# What CI has no time for: `tools/nightly.sh` runs every lane, `tools/nightly.sh fuzz chaos` those two.
+# Ends with a table of the lanes and their results; its status is 0 if all are good.
+#   asan tsan        the tests under sanitizers; NIGHTLY_TARGETS: others than docs/testing.md names
+#   fuzz             every libFuzzer target for FUZZ_SECONDS (600); FUZZERS: only these
+#   disk             DISK_FAULTS (20,000) calls to the disk that fail
+#   chaos            CHAOS_STRIKES (1,000) members killed or stopped
+#   simulation       SEEDS (100,000) fleets in simulated time
+#   hostile          HOSTILE_TIME (10m) of floods, STRANGERS (100,000), REQUESTS (100,000)
+#   soak             SOAK_MINUTES (60), one member killed every SOAK_KILL_SECONDS (60)
+# `--dry-run` prints the commands. BAZEL_FLAGS go to bazel ("--config=nocuda --jobs=2"), BAZEL_STARTUP before its command.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+lanes=(asan tsan fuzz disk chaos simulation hostile soak)
+fuzzers=(//tests/fuzz:{checkpoint,job_file,onnx}_fuzzer //lib/codec:decoder_fuzzer //lib/transport:tcp_fuzzer)
+tsan_targets=(//lib/concurrency/... //lib/collective/... //lib/exchange:{version_board,communication_thread}_test
+  //lib/transport/... //lib/shard:parameter_shard_test)
+
+dry="" chosen=()
+for argument in "$@"; do
+  case $argument in
+    --help | -h) sed -n '2,/^set/{/^#/s/^# \?//p}' "$0"; exit ;;
+    --dry-run) dry=yes ;;
+    *)
+      if [[ " ${lanes[*]} " != *" $argument "* ]]; then
+        echo "no lane '$argument'; there are: ${lanes[*]}" >&2
+        exit 2
+      fi
+      chosen+=("$argument") ;;
+  esac
+done
+[ ${#chosen[@]} -gt 0 ] || chosen=("${lanes[@]}")
+
+run() {
+  if [ -n "$dry" ]; then printf '%q ' "$@"; echo; else "$@"; fi
+}
+# The flags are several words each.
+# shellcheck disable=SC2086
+bazel_with() { run bazel ${BAZEL_STARTUP-} "$1" ${BAZEL_FLAGS-} "${@:2}"; }
+tests() { bazel_with test --keep_going --test_output=errors "$@"; }
+# Variables that the tests read, with what they are here unless they are set; then arguments of `tests`.
+sized() { # NAME=VALUE... -- ARGUMENT...
+  local flags=()
+  while [ "$1" != -- ]; do
+    local name=${1%%=*}
+    flags+=("--test_env=$name=${!name-${1#*=}}")
+    shift
+  done
+  tests --test_timeout=36000 "${flags[@]}" "${@:2}"
+}
+
+lane() {
+  local targets=() status=0
+  read -ra targets <<<"${NIGHTLY_TARGETS-}"
+  case $1 in
+    asan) tests --config=asan "${targets[@]-}" ;;
+    tsan) tests --config=tsan "${targets[@]-}" ;;
+    fuzz)
+      local fuzzer corpus some=()
+      read -ra some <<<"${FUZZERS-${fuzzers[*]}}"
+      for fuzzer in "${some[@]}"; do
+        corpus=${NIGHTLY_CORPUS:-${XDG_CACHE_HOME:-$HOME/.cache}/muster/corpus}/${fuzzer##*:}
+        run mkdir -p "$corpus" || status=1
+        bazel_with run --config=clang --copt=-O1 --copt=-fsanitize=fuzzer-no-link,address,undefined \
+          --copt=-fno-sanitize=vptr --linkopt=-fsanitize=address,undefined --linkopt=-fsanitize-link-c++-runtime \
+          "$fuzzer" -- "$corpus" "-max_total_time=${FUZZ_SECONDS-600}" || status=1
+      done
+      return $status ;;
+    disk) sized DISK_FAULTS=20000 -- --test_filter='Failing*' //services/coordinator:power_cut_test ;;
+    chaos) sized CHAOS_STRIKES=1000 CHAOS_SEED=1 -- --test_filter='*Killed*' //tests/chaos:chaos_test ;;
+    simulation) sized SEEDS=100000 -- //tests/sim:fleet_simulation_test ;;
+    hostile)
+      sized HOSTILE_TIME=10m STRANGERS=100000 REQUESTS=100000 -- //services/coordinator:hostile_calls_test \
+        //services/coordinator:mutated_requests_test //tests:stranger_test ;;
+    soak) sized SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 -- //tests/chaos:soak_test ;;
+  esac
+}
+
+table="" failed=0
+for name in "${chosen[@]}"; do
+  start=$SECONDS result=passed
+  case $name in
+    asan) NIGHTLY_TARGETS=${NIGHTLY_TARGETS:-//lib/... //kernels/... //services/...} lane asan ;;
+    tsan) NIGHTLY_TARGETS=${NIGHTLY_TARGETS:-${tsan_targets[*]}} lane tsan ;;
+    *) lane "$name" ;;
+  esac || { result=FAILED failed=1; }
+  table+=$(printf '%-12s %-7s %6d s' "$name" "$result" $((SECONDS - start)))$'\n'
+done
+[ -n "$dry" ] || printf '\n%s' "$table"
+exit $failed
