@@ -224,7 +224,7 @@ std::vector<int64_t> FirstSteps(TrainingCluster& cluster, const std::string& job
 }
 
 // Without a checkpoint before the last one the way back would be the way to the beginning.
-TEST(ReplicatedRecoveryTest, WhicheverPsDiesTheJobGoesOnAtItsStepToTheSameParameters) {
+TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSameParameters) {
   TrainingCluster cluster({.ps = 3, .workers = 2, .ps_threads = 1});
   constexpr int kFewerSteps = 1500;
   const auto without_checkpoints = [](const std::string& replication) {
@@ -235,25 +235,32 @@ TEST(ReplicatedRecoveryTest, WhicheverPsDiesTheJobGoesOnAtItsStepToTheSameParame
   const std::string alone = cluster.Run(without_checkpoints("ps: 2}"));
   const std::string job = cluster.Submit(without_checkpoints("ps: 2, ps_replication: 2}"));
   cluster.AwaitStep(job, 300);
-  std::vector<int64_t> killed_at;
+  std::vector<int64_t> gone_at;
   for (const char* member : {"ps-1", "ps-0"}) {
     SCOPED_TRACE(member);
     const v1::Job before = cluster.Get(job);
-    killed_at.push_back(before.progress().step());
+    gone_at.push_back(before.progress().step());
     ASSERT_TRUE(cluster.members().Kill(member, SIGKILL).ok());
     const v1::Job after = cluster.Await(job, [&](const v1::Job& seen) {
       return seen.state() == v1::RUNNING && seen.generation() > before.generation() &&
-             seen.progress().step() >= killed_at.back() + 100;
+             seen.progress().step() >= gone_at.back() + 100;
     });
     EXPECT_THAT(after.ps(), testing::Not(testing::Contains(member)));
     ASSERT_TRUE(cluster.members().Restart(member).ok());
     ASSERT_TRUE(cluster.members().AwaitAttached(absl::Seconds(30)).ok()) << cluster.Logs();
   }
-  EXPECT_EQ(cluster.AwaitState(job, v1::SUCCEEDED).recovery().count(), 2);
+  // One that is told to stop hands over, and ends well.
+  const v1::Job before = cluster.Get(job);
+  ASSERT_EQ(before.ps_size(), 2);
+  gone_at.push_back(before.progress().step());
+  ExpectOrderlyExit(cluster, before.ps(0));  // no checkpoint is due before the end
+  EXPECT_THAT(cluster.Get(job).ps(), testing::Not(testing::Contains(before.ps(0))));
+
+  EXPECT_EQ(cluster.AwaitState(job, v1::SUCCEEDED).recovery().count(), 2) << "of deaths";
   EXPECT_EQ(cluster.Hashes(job, kFewerSteps), cluster.Hashes(alone, kFewerSteps));
   const std::vector<int64_t> first_steps = FirstSteps(cluster, job);
-  ASSERT_EQ(first_steps.size(), 3u);
-  for (size_t i = 0; i < killed_at.size(); ++i) EXPECT_GE(first_steps[i + 1], killed_at[i] - 1);
+  ASSERT_EQ(first_steps.size(), 4u);
+  for (size_t i = 0; i < gone_at.size(); ++i) EXPECT_GE(first_steps[i + 1], gone_at[i] - 1);
 }
 
 }  // namespace

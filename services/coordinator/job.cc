@@ -251,7 +251,12 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   plan_ = std::move(plan);
   plan_bytes_ = nullptr;
   record_.set_generation(plan_->generation());
+  const std::vector<std::string> leaving = members_.Leaving();
   Enlist(now);
+  // What a ps that leaves held was needed until others have it; what it serves is of before.
+  for (const std::string& name : leaving) {
+    if (!members_.contains(name)) Send(name, ReleaseDirective());
+  }
   record_.clear_workers();
   record_.clear_ps();
   for (const v1::PlanWorker& worker : plan_->workers()) record_.add_workers(worker.member());
@@ -668,23 +673,41 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
   LetLeave(now);
 }
 
-// What a ps holds, and a worker where shards are not carried on, has to be in a checkpoint first.
-// Near the end of the job that is the final one, and nobody leaves before it.
+// What a ps holds that has no backup elsewhere, and a worker where shards are not carried on, has
+// to be in a checkpoint first. Near the end of the job that is the final one, and nobody leaves
+// before it.
 void Job::LetLeave(absl::Time now) {
   if (state() != v1::RUNNING || record_.suspend_requested()) return;
-  const std::string* const name = members_.FirstLeaving();
-  if (name == nullptr) return;
-  const std::string message = absl::StrCat(*name, " leaves");
-  if (Interruption::CanCarry(*plan_) && members_.at(*name).is_worker()) {
-    return HaltGeneration({.carries = true}, "MEMBER_LEAVES", message, now);
+  const std::vector<std::string> leaving = members_.Leaving();
+  if (leaving.empty()) return;
+  for (const std::string& name : leaving) {
+    if (!CanDoWithout(name)) continue;
+    const bool owns_shards = !members_.at(name).is_worker() && !members_.at(name).shards.empty();
+    return HaltGeneration(
+        {.carries = true}, "MEMBER_LEAVES",
+        absl::StrCat(name, " leaves",
+                     owns_shards ? "; the backups of its shards take their places" : ""),
+        now);
   }
   const bool is_new = !leaves_at_.has_value();
   if (is_new) leaves_at_ = Pace().newest_step;
   if (checkpoints_.committed_step() >= *leaves_at_) {
-    return HaltGeneration({.carries = false}, "MEMBER_LEAVES", message, now);
+    return HaltGeneration(
+        {.carries = false}, "MEMBER_LEAVES",
+        absl::StrCat(leaving.front(), " leaves; the job goes on from ", WhereItGoesOn()), now);
   }
-  // Tick() asks again.
+  // Tick() asks again, and whether backups have been filled meanwhile.
   if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
+}
+
+// The job goes on at once at the step at which it is. Who makes the second step of a generation has
+// seen that all backups hold the first one (lib/shard/backup_agreement.h).
+bool Job::CanDoWithout(const std::string& name) const {
+  if (!Interruption::CanCarry(*plan_)) return false;
+  if (members_.at(name).is_worker()) return true;
+  const bool all_filled = members_.NewestStep() >= plan_->first_step() + 2;
+  return !members_.AnyWorkerDone() &&
+         CanHandOver(*plan_, members_, name, /*filled_only=*/!all_filled);
 }
 
 void Job::Lose(const std::string& member) {

@@ -130,8 +130,9 @@ class Job {
   // What workers have told is safe: they may forget it, and the job may end.
   void RecordsDurable(const RecordsBefore& durable, absl::Time now);
   void StreamBroken(const std::string& member, absl::Time now);
-  // It wants to end: the job goes on without it, with workers at once, with ps as soon as there is
-  // a checkpoint of what they hold. May be said again.
+  // It wants to end: the job goes on without it, with workers at once, with ps as soon as the
+  // backups of their shards can have their places or there is a checkpoint of what they hold. May
+  // be said again.
   void MemberLeaves(const std::string& member, absl::Time now);
   void MemberLost(const std::string& member, const std::string& why, absl::Time now);
 
@@ -189,6 +190,7 @@ class Job {
   void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);
   void LetLeave(absl::Time now);
+  bool CanDoWithout(const std::string& name) const;
   void NoteWhereItResumes(int64_t first_step);
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,

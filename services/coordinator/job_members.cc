@@ -93,11 +93,12 @@ bool JobMembers::AllStopped() const {
                              [](const auto& entry) { return entry.second.has_stopped(); });
 }
 
-const std::string* JobMembers::FirstLeaving() const {
+std::vector<std::string> JobMembers::Leaving() const {
+  std::vector<std::string> names;
   for (const auto& [name, member] : members_) {
-    if (member.leaving && !member.lost) return &name;
+    if (member.leaving && !member.lost) names.push_back(name);
   }
-  return nullptr;
+  return names;
 }
 
 const std::string* JobMembers::FirstNotStopped() const {

@@ -86,8 +86,8 @@ class JobMembers {
   bool SetLeaving(const std::string& name) {
     return !std::exchange(members_.at(name).leaving, true);
   }
-  // Somebody who is leaving, null: nobody.
-  const std::string* FirstLeaving() const;
+  // Those who are leaving and not lost.
+  std::vector<std::string> Leaving() const;
   // Somebody who has not stopped, null: nobody.
   const std::string* FirstNotStopped() const;
   // Not to be waited for any more in this generation.

@@ -730,6 +730,105 @@ TEST_F(RecoveringJobTest, APsThatLeavesIsLetGoOnceThereIsACheckpointOfWhatItHold
   EXPECT_FALSE(job_.record().has_recovery());
 }
 
+// Nobody needs a checkpoint, and who leaves is released when the others have what it held.
+TEST_F(ReplicatedJobTest, APsThatLeavesHandsOverToTheBackupsOfItsShards) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().reason(), "MEMBER_LEAVES");
+  EXPECT_EQ(job_.record().message(), "p-1 leaves; the backups of its shards take their places");
+  EXPECT_TRUE(job_.KeepsShards());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt", "p-1 halt"));
+  Report("w-0", v1::MEMBER_HALTED, 8);
+  Report("w-1", v1::MEMBER_HALTED, 8);
+  SayHalted("p-0", 7, 8, /*in_backup=*/8);
+  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  EXPECT_THAT(Sent(), IsEmpty()) << "what p-1 holds is needed until the next plan is stored";
+  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
+  ASSERT_TRUE(resumption.has_value());
+  EXPECT_TRUE(resumption->carries);
+  EXPECT_EQ(resumption->first_step, 8);
+  for (const v1::PlanShard& shard : resumption->shards) EXPECT_EQ(shard.member(), "p-0");
+
+  PlanRequest request{
+      .job = job_.record(), .first_step = 8, .carried = job_.plan(), .shards = resumption->shards};
+  request.ps.emplace_back().set_member("p-0");
+  request.ps[0].add_addresses("address");
+  for (const char* name : {"w-0", "w-1"}) request.workers.emplace_back().set_member(name);
+  job_.Schedule(MakePlan(std::move(request)), now_);
+  EXPECT_THAT(Sent(),
+              UnorderedElementsAre("p-1 release", "w-0 prepare", "w-1 prepare", "p-0 prepare"));
+  EXPECT_FALSE(job_.Uses("p-1"));
+  EXPECT_FALSE(job_.record().has_recovery()) << "nothing has failed";
+}
+
+TEST_F(ReplicatedJobTest, BackupsThatAreBeingFilledAreWaitedForBesideTheCheckpoint) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 1);
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  Report("w-0", v1::MEMBER_RUNNING, 2);
+  Pass(absl::Milliseconds(100));
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_TRUE(job_.KeepsShards());
+}
+
+TEST_F(ReplicatedJobTest, ThoseThatHoldEachOthersShardsLeaveAfterACheckpoint) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 1);
+  job_.MemberLeaves("p-0", now_);
+  job_.MemberLeaves("p-1", now_);
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 9);
+  Pass(absl::Milliseconds(100));
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_THAT(Sent(), ::testing::IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}));
+  Commit(snapshot_.step());
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_FALSE(job_.KeepsShards());
+}
+
+// The final checkpoint is all that is left to do.
+TEST_F(ReplicatedJobTest, NobodyHandsOverOnceAWorkerIsDone) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 99);
+  Report("w-0", v1::MEMBER_DONE, 100);
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING);
+}
+
+TEST_F(ReplicatedJobTest, APsThatDiesWhileItHandsOverIsHeldByItsBackups) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
+  job_.MemberLeaves("p-1", now_);
+  Report("w-0", v1::MEMBER_HALTED, 8);
+  Report("w-1", v1::MEMBER_HALTED, 8);
+  SayHalted("p-0", 7, 8, /*in_backup=*/7);
+  job_.MemberLost("p-1", "gone", now_);
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+  EXPECT_EQ(job_.ResumesAt(now_)->first_step, 7);
+}
+
+// A ps that is told to leave while the others recover is not asked to stay.
+TEST_F(ReplicatedJobTest, APsThatLeavesDuringARecoveryHandsOverWithIt) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
+  job_.MemberLost("w-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED, 8);
+  SayHalted("p-0", 7, 8, /*in_backup=*/7);
+  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  job_.MemberLeaves("p-1", now_);
+  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
+  ASSERT_TRUE(resumption.has_value());
+  EXPECT_EQ(resumption->first_step, 7);
+  for (const v1::PlanShard& shard : resumption->shards) {
+    EXPECT_EQ(shard.member(), "p-0");
+    EXPECT_FALSE(shard.has_backup());
+  }
+}
+
 TEST_F(RecoveringJobTest, WhoWantsToLeaveWhileTheJobPreparesLeavesWhenItRuns) {
   Schedule();
   job_.MemberLeaves("w-0", now_);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 
 namespace muster {
 namespace {
@@ -22,6 +23,10 @@ HeldVersions Both(const HeldVersions& a, const HeldVersions& b) {
 
 bool MayHold(const JobMembers& members, const std::string& name) {
   return members.contains(name) && !members.at(name).lost;
+}
+
+bool Stays(const JobMembers& members, const std::string& name) {
+  return MayHold(members, name) && !members.at(name).leaving;
 }
 
 // How much of a job a ps, or one of its threads, has.
@@ -88,34 +93,61 @@ int ChoosePs(const std::vector<v1::Hello>& ps, const v1::PlanShard& shard, Backu
   return chosen;
 }
 
-}  // namespace
+// The ps that leave and whose shards are all held by backups on others that stay.
+absl::btree_set<std::string> HandingOver(const v1::JobPlan& plan, const JobMembers& members) {
+  absl::btree_set<std::string> names;
+  for (const v1::PlanShard& shard : plan.shards()) {
+    const std::string& owner = shard.member();
+    if (!members.contains(owner) || !members.at(owner).leaving) continue;
+    if (CanHandOver(plan, members, owner, /*filled_only=*/false)) names.insert(owner);
+  }
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    const v1::PlanShard& own = plan.shards(shard);
+    if (!names.contains(own.member())) continue;
+    if (!Holds(members.HeldInBackup(own.backup().member(), shard))) names.erase(own.member());
+  }
+  return names;
+}
 
-std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members) {
+// `without`: the backups of these have their places.
+std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& without,
+                                         const v1::JobPlan& plan, const JobMembers& members) {
   CarriedShards carried{.shards = {plan.shards().begin(), plan.shards().end()}};
   HeldVersions needed{.newest = std::numeric_limits<int64_t>::max()};
   std::vector<std::optional<HeldVersions>> backups;  // those that are left
+  absl::btree_set<std::string> owners;
   for (int shard = 0; shard < plan.shards_size(); ++shard) {
     v1::PlanShard& next = carried.shards[shard];
-    const std::optional<HeldVersions> own = members.HeldBy(next.member());
-    std::optional<HeldVersions> backup;
+    std::optional<HeldVersions> own, backup;
+    if (!without.contains(next.member())) own = members.HeldBy(next.member());
     if (next.has_backup()) backup = members.HeldInBackup(next.backup().member(), shard);
     if (Holds(own)) {
       needed = Both(needed, *own);
-      if (!next.has_backup() || !MayHold(members, next.backup().member())) next.clear_backup();
       backups.push_back(backup);
-      continue;
+    } else {
+      if (!Holds(backup)) return std::nullopt;
+      needed = Both(needed, *backup);
+      const v1::PlanBackup place = next.backup();
+      next.Clear();
+      next.set_member(place.member());
+      next.set_thread(place.thread());
+      next.set_address(place.address());
+      next.set_host(place.host());
+      backups.push_back(std::nullopt);
     }
-    if (!Holds(backup)) return std::nullopt;
-    needed = Both(needed, *backup);
-    const v1::PlanBackup place = next.backup();
-    next.Clear();
-    next.set_member(place.member());
-    next.set_thread(place.thread());
-    next.set_address(place.address());
-    next.set_host(place.host());
-    backups.push_back(std::nullopt);
+    owners.insert(next.member());
   }
   if (!Holds(needed) || needed.newest == std::numeric_limits<int64_t>::max()) return std::nullopt;
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    v1::PlanShard& next = carried.shards[shard];
+    if (!next.has_backup()) continue;
+    const std::string& name = next.backup().member();
+    // Who leaves and must stay for his own shards keeps the backups that he has as well.
+    const bool stays = Stays(members, name) || (MayHold(members, name) && owners.contains(name));
+    if (stays) continue;
+    next.clear_backup();
+    backups[shard].reset();
+  }
   HeldVersions all = needed;
   for (const auto& backup : backups) {
     if (Holds(backup)) all = Both(all, *backup);
@@ -130,10 +162,29 @@ std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMember
   return carried;
 }
 
+}  // namespace
+
+std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members) {
+  const absl::btree_set<std::string> handing_over = HandingOver(plan, members);
+  auto carried = HeldWithout(handing_over, plan, members);
+  // What its backups hold may be too far from the others.
+  if (!carried && !handing_over.empty()) carried = HeldWithout({}, plan, members);
+  return carried;
+}
+
 bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only) {
   return std::ranges::all_of(plan.shards(), [&](const v1::PlanShard& shard) {
     if (MayHold(members, shard.member())) return true;
     return shard.has_backup() && MayHold(members, shard.backup().member()) &&
+           (shard.backup().carries() || !filled_only);
+  });
+}
+
+bool CanHandOver(const v1::JobPlan& plan, const JobMembers& members, const std::string& ps,
+                 bool filled_only) {
+  return std::ranges::all_of(plan.shards(), [&](const v1::PlanShard& shard) {
+    if (shard.member() != ps) return true;
+    return shard.has_backup() && Stays(members, shard.backup().member()) &&
            (shard.backup().carries() || !filled_only);
   });
 }

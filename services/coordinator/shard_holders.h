@@ -21,14 +21,20 @@ struct CarriedShards {
 };
 
 // Once all members have stopped. Each shard is its ps's, or, where that is lost or does not hold
-// it, its backup's; first_step is the newest version that all of them hold. Where there is one that
-// all backups hold as well it is that. Nothing: somebody's shard is gone, or too far from the
-// others. Pure.
+// it, its backup's. A ps that is leaving hands its shards over to their backups, if all of them are
+// on ps that stay and hold them; else it has to stay. first_step is the newest version that all of
+// them hold. Where there is one that all backups hold as well it is that. Nothing: somebody's shard
+// is gone, or too far from the others. Pure.
 std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members);
 
 // Whether that may come to something: every shard has a ps that is not lost, itself or with a
 // backup. `filled_only`: backups that the plan has only just made hold nothing yet.
 bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only);
+
+// Whether a ps that is leaving may hand over what it has: each of its shards has a backup on a ps
+// that stays. What it has of backups can be made anew. `filled_only`: as above.
+bool CanHandOver(const v1::JobPlan& plan, const JobMembers& members, const std::string& ps,
+                 bool filled_only);
 
 // Gives every shard of the plan that has no backup one on another of these ps: on another host
 // where there is one, on the ps and the thread that have least of backups. Where there is only one

@@ -101,6 +101,53 @@ TEST_F(ShardsHeldTest, AsLongAsOneOfEveryPairIsLeftThereIsHope) {
   EXPECT_FALSE(ShardsMayBeHeld(plan_, members_, /*filled_only=*/false));
 }
 
+TEST_F(ShardsHeldTest, APsThatLeavesHandsItsShardsOverToTheirBackups) {
+  members_.SetLeaving("p-1");
+  Halt(0, {6, 7}, Held{6, 7});
+  Halt(1, {7, 8}, Held{7, 8});
+  Halt(2, {7, 8}, Held{6, 7});
+  const auto carried = ShardsHeld(plan_, members_);
+  ASSERT_TRUE(carried.has_value());
+  EXPECT_EQ(carried->first_step, 7);
+  EXPECT_FALSE(carried->shards[0].has_backup()) << "it was on p-1";
+  EXPECT_EQ(carried->shards[1].member(), "p-2");
+  EXPECT_FALSE(carried->shards[1].has_backup());
+  EXPECT_EQ(carried->shards[2].backup().member(), "p-0");
+  EXPECT_TRUE(carried->shards[2].backup().carries());
+}
+
+TEST_F(ShardsHeldTest, WhereItsBackupsHoldNothingOrAreTooFarAwayItStays) {
+  members_.SetLeaving("p-1");
+  Halt(0, {7, 8}, Held{7, 8});
+  Halt(1, {7, 8}, Held{7, 8});
+  for (const std::optional<Held> backup : {std::optional<Held>(), std::optional(Held{5, 6})}) {
+    Halt(2, {7, 8}, backup);
+    const auto carried = ShardsHeld(plan_, members_);
+    ASSERT_TRUE(carried.has_value());
+    EXPECT_EQ(carried->first_step, 8);
+    EXPECT_EQ(carried->shards[1].member(), "p-1");
+    EXPECT_EQ(carried->shards[0].backup().member(), "p-1") << "while it is here";
+    EXPECT_TRUE(carried->shards[0].backup().carries());
+    EXPECT_EQ(carried->shards[1].backup().member(), "p-2");
+    EXPECT_FALSE(carried->shards[1].backup().carries());
+  }
+}
+
+TEST_F(ShardsHeldTest, WhoLeavesTogetherDoesNotTakeOverFromTheOther) {
+  members_.SetLeaving("p-1");
+  members_.SetLeaving("p-2");
+  for (int i = 0; i < 3; ++i) Halt(i, {7, 8}, Held{7, 8});
+  EXPECT_FALSE(CanHandOver(plan_, members_, "p-1", /*filled_only=*/false)) << "p-2 goes, too";
+  EXPECT_TRUE(CanHandOver(plan_, members_, "p-2", /*filled_only=*/false));
+  EXPECT_FALSE(CanHandOver(plan_, members_, "p-2", /*filled_only=*/true));
+  const auto carried = ShardsHeld(plan_, members_);
+  ASSERT_TRUE(carried.has_value());
+  EXPECT_EQ(carried->shards[1].member(), "p-1");
+  EXPECT_FALSE(carried->shards[1].has_backup()) << "it was on p-2";
+  EXPECT_EQ(carried->shards[2].member(), "p-0");
+  EXPECT_EQ(carried->shards[0].backup().member(), "p-1");
+}
+
 v1::Hello Ps(int i, const std::string& host, int threads = 1) {
   v1::Hello hello;
   hello.set_member(absl::StrCat("p-", i));
