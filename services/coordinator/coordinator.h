@@ -59,6 +59,9 @@ class Coordinator {
     std::function<absl::Time()> clock = [clock = std::make_shared<FleetClock>()] {
       return clock->Now();
     };
+    // Called from any thread when the next tick would find something to place: Dispatch() need not
+    // wait for that.
+    std::function<void()> dispatch_soon = [] {};
   };
   // Opens the store (see SqliteStore::Open for the codes) and takes up its jobs and the checkpoints
   // found on disk.
@@ -71,6 +74,8 @@ class Coordinator {
   // kTickInterval, from one thread.
   static constexpr absl::Duration kTickInterval = absl::Milliseconds(200);
   void Tick();
+  // The scheduling alone, from the same thread: soon after Options::dispatch_soon was called.
+  void Dispatch() { dispatcher_.Dispatch(); }
   // Waits until what was begun until now is planned, stored and published, or deleted.
   void Settle();
 

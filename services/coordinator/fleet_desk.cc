@@ -58,6 +58,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
     ASSIGN_OR_RETURN(Fleet::Arrival arrival,
                      options_.fleet->Attach(hello, std::move(waker), registry().Now()));
     attachment = std::move(arrival.attachment);
+    turn.DispatchLater();
     if (arrival.displaced != nullptr) turn.WakeLater(arrival.displaced->waker());
     if (arrival.is_first) {
       turn.Seat({.member = hello.member(), .ordinal = arrival.ordinal});

@@ -267,18 +267,20 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
 }
 
 // Of jobs that wait or have members: what others wait for is their user.
-bool JobRegistry::LookAt(Entry& entry) {
+JobRegistry::Turned JobRegistry::LookAt(Entry& entry) {
   const v1::Job& record = entry.job.record();
   const absl::Time now = Now();
-  bool recovered = false;
-  entry.timeline.Look({.state = record.state(),
-                       .stopped = entry.job.ResumesAt(now).has_value(),
-                       .step = record.progress().step()},
-                      now, [&](JobTimeline::Span span, absl::Duration took) {
-                        options_.metrics->SpanEnded(span, took);
-                        recovered |= span == JobTimeline::Span::kRecovery;
-                      });
-  return recovered;
+  const bool has_stopped = entry.job.ResumesAt(now).has_value();
+  const bool is_placeable = has_stopped || record.state() == v1::QUEUED;
+  Turned turned{.placeable = is_placeable && !entry.is_placeable};
+  entry.is_placeable = is_placeable;
+  entry.timeline.Look(
+      {.state = record.state(), .stopped = has_stopped, .step = record.progress().step()}, now,
+      [&](JobTimeline::Span span, absl::Duration took) {
+        options_.metrics->SpanEnded(span, took);
+        turned.recovered |= span == JobTimeline::Span::kRecovery;
+      });
+  return turned;
 }
 
 // ---------------------------------------------------------------- turns
@@ -289,6 +291,7 @@ JobRegistry::Turn::~Turn() {
   registry_->mu_.Unlock();
   for (const auto& waker : to_wake_) waker->Wake();
   if (!recovered_.empty()) registry_->options_.watches->Wake(recovered_);
+  if (dispatches_) registry_->options_.dispatch_soon();
   for (Job::Outgoing& outgoing : to_send_) {
     registry_->options_.fleet->Send(outgoing.member,
                                     {std::move(outgoing.directive), std::move(outgoing.plan)});
@@ -336,7 +339,7 @@ JobRegistry::Entry& JobRegistry::Turn::Add(const v1::Job& record, JobOrigin orig
             .graph = std::move(graph),
             .queued_since = now});
   Entry& added = *entry;
-  registry_->LookAt(added);
+  dispatches_ |= registry_->LookAt(added).placeable;
   PutBack(std::move(entry));
   return added;
 }
@@ -381,7 +384,9 @@ void JobRegistry::Turn::PutBack(std::unique_ptr<Entry> entry) {
 CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   registry_->mu_.AssertHeld();
   const v1::Job& record = entry.job.record();
-  if (registry_->LookAt(entry)) recovered_.push_back(record.number());
+  const Turned turned = registry_->LookAt(entry);
+  if (turned.recovered) recovered_.push_back(record.number());
+  dispatches_ |= turned.placeable;
   News news{.number = record.number(), .effects = entry.job.TakeEffects()};
   CommitQueue::Change change{.events = std::exchange(news.effects.events, {}),
                              .plan = std::move(extra.plan),

@@ -47,6 +47,9 @@ class JobRegistry {
     WatchHub* watches;
     CoordinatorMetrics* metrics;
     std::function<absl::Time()> clock;
+    // Called outside of turns, from any thread, when a job waits that did not before or somebody
+    // has come who may be given to one.
+    std::function<void()> dispatch_soon = [] {};
   };
   explicit JobRegistry(Options options);
 
@@ -78,6 +81,7 @@ class JobRegistry {
     CheckpointRounds rounds;
     CommitQueue::Ticket last_change = 0;
     JobTimeline timeline = {};
+    bool is_placeable = false;  // as it was looked at last: it waits for nothing but members
     // Of a QUEUED job: what kept it when the dispatcher looked last. Never stored.
     std::optional<Wait> wait = std::nullopt;
   };
@@ -113,8 +117,13 @@ class JobRegistry {
   };
   void RecordsDurable(uint64_t number, const RecordsBefore& durable) ABSL_LOCKS_EXCLUDED(mu_);
   void Publish(News news, const CommitQueue::Change& change) ABSL_LOCKS_EXCLUDED(mu_);
-  // Has the job's waits measured; whether it has just recovered.
-  bool LookAt(Entry& entry);
+  // What has just become of a job.
+  struct Turned {
+    bool recovered = false;
+    bool placeable = false;  // it waits for nothing but members now
+  };
+  // Has the job's waits measured.
+  Turned LookAt(Entry& entry);
   void CountTransitions(const v1::Job& before, const CommitQueue::Change& change);
 
   const Options options_;
@@ -170,7 +179,8 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   // has passed.
   void AwaitFor(const absl::Condition& condition, absl::Duration timeout);
 
-  // When the turn is over: a stream that was closed, and a directive that is no job's.
+  // When the turn is over: see Options; a stream that was closed, and a directive that is no job's.
+  void DispatchLater() { dispatches_ = true; }
   void WakeLater(std::shared_ptr<StreamWaker> waker) { to_wake_.push_back(std::move(waker)); }
   void SendLater(std::string member, v1::Directive directive) {
     to_send_.push_back({std::move(member), std::move(directive), nullptr});
@@ -181,6 +191,7 @@ class ABSL_SCOPED_LOCKABLE JobRegistry::Turn {
   std::vector<std::shared_ptr<StreamWaker>> to_wake_;
   std::vector<Job::Outgoing> to_send_;
   std::vector<uint64_t> recovered_;  // jobs, whose watches need not wait for the next second
+  bool dispatches_ = false;
 };
 
 }  // namespace muster

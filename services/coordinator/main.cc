@@ -46,6 +46,7 @@
 #include "services/coordinator/standby.h"
 #include "services/coordinator/status_page/served_page.h"
 #include "services/coordinator/store_choice.h"
+#include "services/coordinator/ticker.h"
 #include "services/coordinator/token_table.h"
 
 ABSL_FLAG(std::string, listen, "",
@@ -265,16 +266,17 @@ int Main() {
     LOG(ERROR) << store.status();
     return ExitCodeOf(store.status());
   }
-  auto coordinator =
-      Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
-                         .data_visible = absl::GetFlag(FLAGS_data_visible),
-                         .paths = *paths,
-                         .lease = absl::GetFlag(FLAGS_lease),
-                         .retention = retention,
-                         .metrics = &metrics,
-                         .store = *std::move(store),
-                         .store_file = (*choice)->file(),
-                         .store_kind = (*choice)->takes_turns() ? "etcd" : "sqlite"});
+  Ticker ticker;
+  auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
+                                        .data_visible = absl::GetFlag(FLAGS_data_visible),
+                                        .paths = *paths,
+                                        .lease = absl::GetFlag(FLAGS_lease),
+                                        .retention = retention,
+                                        .metrics = &metrics,
+                                        .store = *std::move(store),
+                                        .store_file = (*choice)->file(),
+                                        .store_kind = (*choice)->takes_turns() ? "etcd" : "sqlite",
+                                        .dispatch_soon = [&ticker] { ticker.DispatchSoon(); }});
   if (!coordinator.ok()) {
     LOG(ERROR) << coordinator.status();
     return ExitCodeOf(coordinator.status());
@@ -329,9 +331,13 @@ int Main() {
             << metrics.url() << (*page != nullptr ? ", status page at " + (*page)->url() : "");
 
   (*health)->ReadyWhile([] { return true; });
-  while (stop.Await(Coordinator::kTickInterval) == 0) (*coordinator)->Tick();
+  ticker.Start(
+      Coordinator::kTickInterval, [&] { (*coordinator)->Tick(); },
+      [&] { (*coordinator)->Dispatch(); });
+  stop.Await();
 
   LOG(INFO) << "stopping";
+  ticker.Stop();
   (*health)->Leave();
   server->GetHealthCheckService()->SetServingStatus(false);
   (*door)->StopAccepting();

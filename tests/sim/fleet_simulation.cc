@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -150,6 +151,12 @@ class Simulation : public SimulatedWorld {
     if (coordinator_ == nullptr) return false;
     what(*coordinator_);
     coordinator_->Settle();
+    // After what it was about to say has been said, so that a seed stays a run.
+    if (dispatches_.exchange(false)) {
+      time_.After(time_.Between(absl::Microseconds(20), absl::Milliseconds(5)), [this] {
+        AtCoordinator([](Coordinator& coordinator) { coordinator.Dispatch(); });
+      });
+    }
     for (const auto& member : members_) {
       if (member->running()) member->TakeDirectives();
     }
@@ -221,7 +228,8 @@ class Simulation : public SimulatedWorld {
     metrics_ = std::make_unique<Metrics>();
     auto opened = Coordinator::Open({.state_dir = options_.folder + "/state",
                                      .metrics = metrics_.get(),
-                                     .clock = [this] { return time_.now(); }});
+                                     .clock = [this] { return time_.now(); },
+                                     .dispatch_soon = [this] { dispatches_ = true; }});
     CHECK(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
     Log(absl::StrCat("the coordinator starts, term ", coordinator_->term()));
@@ -397,6 +405,7 @@ class Simulation : public SimulatedWorld {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Coordinator> coordinator_;
   int coordinator_life_ = 1;
+  std::atomic<bool> dispatches_ = false;  // the coordinator asked for it
   std::set<std::shared_ptr<ShardUpload>> uploads_;
   std::vector<std::unique_ptr<SimulatedMember>> members_;
   std::array<bool, 6> looking_ = {};     // by member

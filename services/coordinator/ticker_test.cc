@@ -1,0 +1,43 @@
+#include "services/coordinator/ticker.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+
+namespace muster {
+namespace {
+
+TEST(TickerTest, TicksAtEveryInterval) {
+  std::atomic<int> ticks = 0;
+  absl::Notification third;
+  Ticker ticker;
+  ticker.Start(
+      absl::Milliseconds(1),
+      [&] {
+        if (++ticks == 3) third.Notify();
+      },
+      [] { ADD_FAILURE() << "nobody asked for it"; });
+  EXPECT_TRUE(third.WaitForNotificationWithTimeout(absl::Seconds(30)));
+}
+
+TEST(TickerTest, WhoAsksForADispatchDoesNotWaitForATick) {
+  std::atomic<int> dispatches = 0;
+  absl::Notification first, second;
+  Ticker ticker;
+  ticker.DispatchSoon();  // before it was started
+  ticker.Start(
+      absl::Hours(1), [] { ADD_FAILURE() << "an hour has not passed"; },
+      [&] { (++dispatches == 1 ? first : second).Notify(); });
+  ASSERT_TRUE(first.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  ticker.DispatchSoon();
+  EXPECT_TRUE(second.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  ticker.Stop();
+  ticker.DispatchSoon();  // and nothing happens
+  EXPECT_EQ(dispatches, 2);
+}
+
+}  // namespace
+}  // namespace muster
