@@ -132,6 +132,10 @@ void AddRecoveries(const v1::Job& job, std::string& text) {
     AddLine(text, "Rollbacks",
             absl::StrCat(recovery.rollbacks(), ", without these batches of the data: ",
                          absl::StrJoin(recovery.left_out_batches(), ", ")));
+  } else if (!recovery.left_out_batches().empty()) {
+    AddLine(text, "Left out",
+            absl::StrCat("these batches of the data, as by the job that it goes on from: ",
+                         absl::StrJoin(recovery.left_out_batches(), ", ")));
   }
   if (recovery.count() == 0) return;
   std::string line = absl::StrCat(recovery.count());

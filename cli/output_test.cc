@@ -172,6 +172,10 @@ TEST(OutputTest, RecoveriesAreShownWithWhatTheyCost) {
       DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
       AllOf(HasSubstr("at step 170, resumed at step 100; "),
             HasSubstr("Rollbacks          2, without these batches of the data: 57, 81\n")));
+  recovery.clear_rollbacks();
+  EXPECT_THAT(DescribeJob(job, {}, absl::FromUnixSeconds(kNow)),
+              HasSubstr("Left out           these batches of the data, as by the job that it goes "
+                        "on from: 57, 81\n"));
 }
 
 TEST(OutputTest, AnAllreduceJobHasNoPs) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/training_cluster.h"
@@ -95,6 +96,17 @@ TEST_F(NonfiniteTest, TheJobRollsBackLeavesTheBatchOutAndLearnsTheLine) {
   }
   EXPECT_LT(done.progress().loss(), 1e-2);
   EXPECT_THAT(cluster_.Metrics(job), SizeIs(kSteps));
+
+  // Who goes on from it counts its batches in the same way.
+  const v1::Job next = cluster_.AwaitState(
+      cluster_.Submit(absl::StrReplaceAll(
+          Job("fail"), {{absl::StrCat("steps: ", kSteps), absl::StrCat("steps: ", kSteps + 5)},
+                        {"every_steps: 5", absl::StrCat("every_steps: 5, resume_from: ", job)}})),
+      v1::SUCCEEDED, absl::Seconds(60));
+  ASSERT_THAT(next.recovery().left_out_batches(), SizeIs(1)) << next.DebugString();
+  EXPECT_EQ(next.recovery().left_out_batches(0), done.recovery().left_out_batches(0));
+  ASSERT_THAT(next.warnings(), SizeIs(1));
+  EXPECT_THAT(next.warnings(0), AllOf(HasSubstr("resume_from: without batches"), HasSubstr(job)));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "lib/job/field_checks.h"
 #include "lib/job/job_validation.h"
 #include "lib/job/labels.h"
@@ -32,6 +33,8 @@
 
 namespace muster {
 namespace {
+
+using google::protobuf::util::MessageDifferencer;
 
 // The same spec is the same bytes, whatever the order of its maps.
 std::string Fingerprint(const v1::JobSpec& spec) {
@@ -131,6 +134,23 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
   return CheckSubmission(request.spec(), request.request_id(), context);
 }
 
+void UserOperations::TakeOverLeftOut(const JobOrigin& origin, v1::Job& record) {
+  const auto reference = ParseCheckpointRef(origin.restore);
+  if (!reference) return;
+  JobRegistry::Turn turn(&registry());
+  const auto source = turn.Find(reference->job);
+  if (!source.ok()) return;
+  const v1::Job& before = *(*source)->published;
+  const auto& batches = before.recovery().left_out_batches();
+  if (batches.empty() || !MessageDifferencer::Equals(before.spec().data(), record.spec().data())) {
+    return;
+  }
+  *record.mutable_recovery()->mutable_left_out_batches() = batches;
+  record.add_warnings(absl::StrCat("checkpoint.resume_from: without batches ",
+                                   absl::StrJoin(batches, ", "),
+                                   " of the data, which were left out of ", before.name()));
+}
+
 absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& request,
                                                   const CallerGone& caller_gone) {
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
@@ -142,6 +162,7 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
   std::unique_ptr<CheckpointDesk::Pin> source;  // until the registry has the job
   ASSIGN_OR_RETURN(CheckedSpec checked, Check(request, caller_gone, source));
   v1::Job record = QueuedRecord(checked, registry().Now());
+  TakeOverLeftOut(checked.origin, record);
   if (request.validate_only()) return record;
   const std::string models = registry().folder().models();
   std::string written;

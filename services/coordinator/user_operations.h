@@ -71,6 +71,9 @@ class UserOperations {
   absl::StatusOr<CheckedSpec> Check(const v1::CreateJobRequest& request,
                                     const CallerGone& caller_gone,
                                     std::unique_ptr<CheckpointDesk::Pin>& source);
+  // What the job that this one goes on from has left out of the same data is left out here too:
+  // steps are counted over the rest.
+  void TakeOverLeftOut(const JobOrigin& origin, v1::Job& record);
   // Stores a checked job, and lets the registry know it.
   absl::StatusOr<v1::Job> Enter(const v1::CreateJobRequest& request, v1::Job record,
                                 CheckedSpec checked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(creating_);
