@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+r"""Links that are cut under a job: nothing is lost, and the model comes out the same to the bit.
+
+Every member and the coordinator has a network of its own behind one switch, and speaks TCP. Packets of one of them are dropped by
+nftables: what comes in, what goes out, both, or only what it has to say to the coordinator and the other way round, for longer and
+for shorter than the lease. Nobody is told: there is no reset, and TCP sends again what was dropped when the cut is over.
+
+    CUTS=300 LONGEST_CUT_S=10 bazel test //tests/chaos:network_cut_test --test_env=CUTS --test_env=LONGEST_CUT_S \
+        --test_timeout=7200
+
+CUTS (10), SEED (1), LONGEST_CUT_S (3). Needs root, unshare, iproute2 and nftables; says that it was skipped where it lacks them.
+"""
+
+import collections
+import glob
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TOOLS = ("unshare", "ip", "nft")
+ENTERED = "MUSTER_TEST_IS_THE_SWITCH"
+CUTS = int(os.environ.get("CUTS", 10))
+SEED = int(os.environ.get("SEED", 1))
+SHORTEST_S, LONGEST_S = 0.5, float(os.environ.get("LONGEST_CUT_S", 3))
+LEASE_S = 2
+PATIENCE_S = 60
+LOG_LINES = 60  # of each process, when something fails
+NETWORK = "10.78.0."
+COORDINATOR = "coordinator"
+MEMBERS = ("ps-0", "ps-1", "ps-2", "worker-0", "worker-1")
+HOSTS = (COORDINATOR, *MEMBERS)
+# Two ps and a third for backups; a checkpoint now and then, for when both holders of a shard are cut off in turn.
+JOB = """
+name: cut
+model: {{zoo: {{name: gpt, args: {{layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}}}}
+data: {{text: {{path: examples/data/licences, holdout: 0.05}}, batch_size: 8, seed: 1}}
+training: {{steps: {steps}, optimizer: {{adamw: {{learning_rate: 1e-3}}}}, schedule: {{constant: {{}}}}, seed: 9}}
+resources: {{workers: {{min: 2, max: 2}}, ps: 2, ps_replication: 2}}
+checkpoint: {{every_steps: 200, keep_last: 2}}
+restart: {{max_restarts: 1000, backoff: 100ms}}
+"""
+# Kind of cut: the rules of the two chains.
+CUT_RULES = {
+    "in": ["iifname eth0 drop", None],
+    "out": [None, "oifname eth0 drop"],
+    "both ways": ["iifname eth0 drop", "oifname eth0 drop"],
+    "coordinator": [f"ip saddr {NETWORK}1 drop", f"ip daddr {NETWORK}1 drop"],
+}
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "needs root"
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)}"
+    tried = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "nft", "list", "ruleset"],
+                           capture_output=True, text=True, check=False)
+    return tried.stderr.strip().splitlines()[-1] if tried.returncode else None
+
+
+def run(*command, **options):
+    told = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    if told.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {told.stderr.strip()}")
+    return told.stdout
+
+
+class Network:
+    """A switch in this process's own network namespace, and a namespace for each host."""
+
+    def __init__(self):
+        # Names of namespaces are files; here they are of this mount namespace, and go with it.
+        os.makedirs("/run/netns", exist_ok=True)
+        run("mount", "-t", "tmpfs", "namespaces", "/run/netns")
+        run("ip", "link", "set", "lo", "up")
+        run("ip", "link", "add", "switch", "type", "bridge")
+        run("ip", "addr", "add", f"{NETWORK}254/24", "dev", "switch")
+        run("ip", "link", "set", "switch", "up")
+        for name in HOSTS:
+            run("ip", "netns", "add", name)
+            run("ip", "link", "add", f"to-{name}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            run("ip", "link", "set", f"to-{name}", "master", "switch", "up")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            run("ip", "-n", name, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+
+    @staticmethod
+    def address(name):
+        return f"{NETWORK}{HOSTS.index(name) + 1}"
+
+    @staticmethod
+    def cut(name, kind):
+        rules = ["add table inet cut"]
+        for hook, rule in zip(("input", "output"), CUT_RULES[kind]):
+            if rule is not None:
+                rules += [f"add chain inet cut {hook} {{ type filter hook {hook} priority 0; }}", f"add rule inet cut {hook} {rule}"]
+        run("ip", "netns", "exec", name, "nft", "-f", "-", input="\n".join(rules))
+
+    @staticmethod
+    def mend(name):
+        run("ip", "netns", "exec", name, "nft", "delete", "table", "inet", "cut")
+
+
+class NetworkCutTest(unittest.TestCase):
+    def setUp(self):
+        self.begin = time.monotonic()
+        self.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        self.network = Network()
+        self.processes = {}
+        self.start(COORDINATOR, "coordinator", f"--listen={NETWORK}1:7070", f"--state_dir={self.folder}/state", f"--lease={LEASE_S}s",
+                   "--http=", f"--metrics={NETWORK}1:9400")
+        for name in MEMBERS:
+            self.start(name, name.split("-")[0], f"--coordinator={NETWORK}1:7070", f"--name={name}", "--transport=tcp")
+        self.await_("all are attached", lambda: len(self.members()) == len(MEMBERS))
+
+    def tearDown(self):
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def run(self, result=None):
+        super().run(result)
+        if not result.wasSuccessful():
+            print(f"SEED={SEED} CUTS={CUTS} makes the same cuts")
+            for path in sorted(glob.glob(f"{self.folder}/*.log")):
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    print(f"== {os.path.basename(path)}\n{''.join(file.readlines()[-LOG_LINES:])}")
+
+    def start(self, name, role, *flags):
+        # A host of its own by its name as well.
+        command = ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c",
+                   'echo "$0" > /proc/sys/kernel/hostname && exec "$@"', name, f"{ROOT}/services/{role}/main", "--insecure", *flags]
+        with open(f"{self.folder}/{name}.log", "w", encoding="utf-8") as log:
+            self.processes[name] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+
+    def say(self, text):
+        print(f"{time.monotonic() - self.begin:6.1f} s  {text}", flush=True)
+
+    def muster(self, *arguments):
+        return run(f"{ROOT}/cli/muster", f"--server={NETWORK}1:7070", *arguments, timeout=PATIENCE_S, cwd=ROOT)
+
+    def members(self):
+        try:
+            return json.loads(self.muster("members", "-o", "json")).get("members", [])
+        except RuntimeError:
+            return []  # it is starting
+
+    def job(self, name):
+        return json.loads(self.muster("get", name, "-o", "json"))
+
+    @staticmethod
+    def step(job):
+        return int(job.get("progress", {}).get("step", 0))
+
+    def submit(self, steps):
+        path = f"{self.folder}/job.yaml"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(JOB.format(steps=steps))
+        return self.muster("submit", "-o", "name", path).strip().rsplit("/", 1)[-1]
+
+    def await_(self, what, condition, patience=PATIENCE_S):
+        deadline = time.monotonic() + patience
+        while True:
+            found = condition()
+            if found:
+                return found
+            ended = [name for name, process in self.processes.items() if process.poll() is not None]
+            self.assertEqual(ended, [], f"ended while '{what}' was awaited")
+            self.assertLess(time.monotonic(), deadline, f"not in {patience} s: {what}")
+            time.sleep(0.02)
+
+    # The first look at the job at which it has come further than anybody had.
+    def await_step_after(self, name, step):
+        def further():
+            job = self.job(name)
+            self.assertIn(job["state"], ("RUNNING", "RECOVERING", "PREPARING"), job)
+            return job if job["state"] == "RUNNING" and self.step(job) > step else None
+        return self.await_(f"a step after {step}", further)
+
+    def hashes(self, name, step):
+        [folder] = glob.glob(f"{self.folder}/state/jobs/{name}/checkpoints/step-*{step}")
+        found = {}
+        for path in sorted(glob.glob(f"{folder}/*.safetensors")):
+            with open(path, "rb") as file:
+                found[os.path.basename(path)] = hashlib.sha256(file.read()).hexdigest()
+        self.assertTrue(found, folder)
+        return found
+
+    def cuts(self, name):
+        """Host, kind and seconds of each; every kind comes before any comes again. Hosts are those that the job needs."""
+        rng = random.Random(SEED)
+        kinds = []
+        for _ in range(CUTS):
+            if not kinds:
+                kinds = rng.sample(sorted(CUT_RULES), len(CUT_RULES))
+            kind = kinds.pop()
+            job = self.job(name)
+            needed = sorted(job["ps"] + job["workers"])
+            yield rng.choice(needed if kind == "coordinator" else [COORDINATOR, *needed]), kind, rng.uniform(SHORTEST_S, LONGEST_S)
+
+    def test_whoever_is_cut_off_the_model_is_the_same(self):
+        name = self.submit(1_000_000_000)
+        job = self.await_step_after(name, 5)
+        after_mending, of_kind = [], collections.Counter()
+        for host, kind, seconds in self.cuts(name):
+            self.network.cut(host, kind)
+            time.sleep(seconds)
+            self.network.mend(host)
+            mended = time.monotonic()
+            furthest = self.step(self.job(name))
+            job = self.await_step_after(name, furthest)
+            after_mending.append(time.monotonic() - mended)
+            of_kind[kind] += 1
+            self.say(f"{host}, {kind}, {seconds:.1f} s: a new step {after_mending[-1]:.1f} s after it was mended; "
+                     f"step {self.step(job)}, generation {job['generation']}")
+        for event in self.events(name):
+            if event["state"] == "RECOVERING" and event["reason"] == "MEMBER_LOST":
+                self.assertTrue(any(member in event["message"] for member in MEMBERS), event)
+        self.assertGreater(job.get("recovery", {}).get("count", 0), 0, "no cut was longer than the lease")
+
+        self.muster("suspend", name)
+        job = self.await_("suspended", lambda: (lambda seen: seen if seen["state"] == "SUSPENDED" else None)(self.job(name)))
+        last = self.step(job)
+        undisturbed = self.submit(last)
+        self.await_("the undisturbed job is done", lambda: self.job(undisturbed)["state"] == "SUCCEEDED",
+                    PATIENCE_S + CUTS * LONGEST_S)
+        self.assertNotIn("recovery", self.job(undisturbed))
+        self.assertEqual(self.hashes(name, last), self.hashes(undisturbed, last))
+        after_mending.sort()
+        self.say(f"{CUTS} cuts ({', '.join(f'{kind} {count}' for kind, count in sorted(of_kind.items()))}), "
+                 f"{job['recovery']['count']} recoveries, {last} steps, {job['recovery'].get('steps_again', 0)} of them made again; from "
+                 f"the mending to a new step: median {statistics.median(after_mending):.1f} s, "
+                 f"99 % within {after_mending[int(0.99 * (len(after_mending) - 1))]:.1f} s, longest {after_mending[-1]:.1f} s")
+
+    def events(self, name):
+        told = json.loads(self.muster("events", name, "--limit", "100000", "-o", "json"))
+        return told if isinstance(told, list) else told["events"]
+
+
+def main():
+    reason = why_not()
+    if reason:
+        # As gtest says it, for the summary of tools/test.sh.
+        print(f"tests/chaos/network_cut_test.py:1: Skipped\nno link is cut: {reason}")
+        return
+    if ENTERED in os.environ:
+        unittest.main()
+    # What runs in its process namespace ends with it.
+    ended = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private",
+                            sys.executable, os.path.abspath(__file__), "-v"], env={**os.environ, ENTERED: "1"}, check=False)
+    sys.exit(ended.returncode)
+
+
+if __name__ == "__main__":
+    main()
