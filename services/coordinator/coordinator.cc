@@ -170,9 +170,9 @@ void Coordinator::Tick() {
 }
 
 // Deadlines of jobs do not pass while the disk is behind: what they lead to could not be stored.
-// Nor while the coordinator starts, before anybody can report.
+// Nor while the coordinator starts, before anybody can report, or is cut off from all members.
 void Coordinator::TickJobs() {
-  if (registry_.changes().full() || !registry_.changes().trouble().ok()) {
+  if (registry_.changes().full() || !registry_.changes().trouble().ok() || fleet_.deaf()) {
     stood_still_ = true;
     return;
   }

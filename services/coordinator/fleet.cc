@@ -1,5 +1,7 @@
 #include "services/coordinator/fleet.h"
 
+#include <glog/logging.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -116,7 +118,17 @@ Fleet::Loss Fleet::Detach(const Attachment& attachment, Departure departure) {
 std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {
   absl::MutexLock lock(&mu_);
   std::vector<Expiry> expiries;
-  for (auto& [member, silence] : leases_.TakeExpired(now)) {
+  const bool was_deaf = leases_.deaf();
+  std::vector<LeaseTable::Expired> expired = leases_.TakeExpired(now);
+  if (leases_.deaf() != was_deaf) {
+    LOG(WARNING) << (was_deaf
+                         ? "no longer without any word of members"
+                         : absl::StrCat("nothing is heard of any of ", leases_.members().size(),
+                                        " members: this coordinator is cut off, or all of them "
+                                        "are. No lease ends for ",
+                                        absl::FormatDuration(LeaseTable::kDeafMax)));
+  }
+  for (auto& [member, silence] : expired) {
     Expiry& expiry = expiries.emplace_back();
     expiry.why = absl::StrCat("nothing was heard of it for its lease of ",
                               absl::FormatDuration(leases_.lease()));
@@ -129,6 +141,11 @@ std::vector<Fleet::Expiry> Fleet::TakeExpired(absl::Time now) {
     expiry.member = std::move(member);
   }
   return expiries;
+}
+
+bool Fleet::deaf() const {
+  absl::MutexLock lock(&mu_);
+  return leases_.deaf();
 }
 
 void Fleet::Send(const std::string& member, MemberDirective told) {

@@ -73,6 +73,9 @@ class Fleet {
   };
   // Forgets the members whose lease has run out.
   std::vector<Expiry> TakeExpired(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // Nothing is heard of anybody, see LeaseTable: what members do is not known, and no deadline of
+  // theirs is to pass.
+  bool deaf() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Puts a directive into the member's stream and wakes it; one for a member without a stream is
   // dropped. The term is filled in here. Call it without any lock.

@@ -145,12 +145,37 @@ void LeaseTable::Disconnect(const std::string& member) {
   if (auto it = members_.find(member); it != members_.end()) it->second.attached = false;
 }
 
+// Members report three times in a lease and more, so when the first lease ends for want of a
+// network all have been silent for half of one. Then streams may break one after the other, which
+// does not change the verdict: whoever is heard does.
+void LeaseTable::Listen(absl::Time now) {
+  absl::Time heard = absl::InfinitePast(), begin = absl::InfinitePast();
+  int open = 0;
+  for (const auto& [name, member] : members_) {
+    heard = std::max(heard, member.report_time);
+    begin = std::max(begin, member.lease_begin);
+    open += member.attached ? 1 : 0;
+  }
+  const bool is_new = heard > std::exchange(last_heard_, heard);
+  if (deaf_ && is_new) {
+    deaf_ = false;
+    for (auto& [name, member] : members_) member.lease_begin = now;
+    return;
+  }
+  const absl::Duration silence = now - begin;
+  deaf_ = (deaf_ || open >= 2) && silence > lease_ / 2 && silence <= kDeafMax;
+}
+
 std::vector<LeaseTable::Expired> LeaseTable::TakeExpired(absl::Time now) {
   const absl::Duration late =
       std::max(now - std::exchange(last_check_, now) - kCheckInterval, absl::ZeroDuration());
-  std::vector<Expired> expired;
   for (auto& [name, member] : members_) {
     member.lease_begin = std::min(member.lease_begin + late, now);
+  }
+  Listen(now);
+  std::vector<Expired> expired;
+  if (deaf_) return expired;
+  for (const auto& [name, member] : members_) {
     if (now - member.lease_begin <= lease_) continue;
     expired.push_back({.member = name, .silence = now - member.report_time});
   }

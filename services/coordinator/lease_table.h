@@ -69,16 +69,26 @@ class LeaseTable {
   };
   std::vector<Expired> TakeExpired(absl::Time now);
 
+  // Where nothing is heard of anybody, of two members with open streams at least, it is rather the
+  // coordinator that is cut off than all of them that are lost: no lease ends until somebody is
+  // heard again, from when everybody has his lease anew, or this time is over.
+  static constexpr absl::Duration kDeafMax = absl::Seconds(30);
+  // As of the last TakeExpired().
+  bool deaf() const { return deaf_; }
+
   const AttachedMember* Find(const std::string& member) const;
   const absl::btree_map<std::string, AttachedMember>& members() const { return members_; }
   absl::Duration lease() const { return lease_; }
 
  private:
   absl::Status CheckName(const v1::Hello& hello) const;
+  void Listen(absl::Time now);
   void Remember(const std::string& member, uint64_t ordinal);
 
   const absl::Duration lease_;
   absl::Time last_check_ = absl::InfiniteFuture();
+  bool deaf_ = false;
+  absl::Time last_heard_ = absl::InfinitePast();  // the last report of all, at that time
   absl::btree_map<std::string, AttachedMember> members_;
   Ordinals newest_;  // by member; of the last limits::kMembersRememberedMax
   uint64_t next_ordinal_;

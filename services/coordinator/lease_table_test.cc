@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "lib/status/status.h"
 
 namespace muster {
@@ -163,6 +166,76 @@ TEST(LeaseTableTest, RefusesHellosWithTextThatIsTooLongOrCannotBePrinted) {
     EXPECT_LT(refused.status().message().size(), 200) << "does not repeat the text";
   }
   EXPECT_TRUE(table.members().empty());
+}
+
+// Two members and the coordinator's clock, which looks as often as it is to.
+class DeafTest : public ::testing::Test {
+ protected:
+  DeafTest() {
+    for (const char* name : {"a", "b"}) EXPECT_TRUE(table_.Attach(Worker(name, "x"), now_).ok());
+  }
+  // Those who are lost in this time, in which nobody says anything.
+  std::vector<std::string> Pass(absl::Duration time) {
+    std::vector<std::string> lost;
+    for (const absl::Time end = now_ + time; now_ < end;) {
+      now_ += absl::Milliseconds(200);
+      for (const LeaseTable::Expired& expired : table_.TakeExpired(now_)) {
+        lost.push_back(expired.member);
+      }
+    }
+    return lost;
+  }
+
+  absl::Time now_ = kStart;
+  LeaseTable table_{kLease};
+};
+
+TEST_F(DeafTest, WhoHearsNobodyDoesNotTakeAllForLost) {
+  EXPECT_THAT(Pass(absl::Milliseconds(800)), IsEmpty());
+  table_.Renew("b", {}, now_);  // members do not report at the same time
+  EXPECT_FALSE(table_.deaf());
+  EXPECT_THAT(Pass(absl::Seconds(12)), IsEmpty());
+  EXPECT_TRUE(table_.deaf());
+  // Those who noticed have broken their streams, and come again one after the other.
+  table_.Disconnect("a");
+  table_.Disconnect("b");
+  EXPECT_THAT(Pass(absl::Seconds(1)), IsEmpty());
+  ASSERT_TRUE(table_.Attach(Worker("b", "x"), now_).ok());
+  EXPECT_THAT(Pass(absl::Seconds(4)), IsEmpty());
+  EXPECT_FALSE(table_.deaf());
+  ASSERT_TRUE(table_.Attach(Worker("a", "x"), now_).ok());
+  table_.Renew("b", {}, now_);
+  EXPECT_THAT(Pass(absl::Seconds(2)), IsEmpty());
+}
+
+TEST_F(DeafTest, WhoDoesNotComeAgainWithTheOthersIsLost) {
+  EXPECT_THAT(Pass(absl::Seconds(10)), IsEmpty());
+  for (int second = 0; second < 5; ++second) {
+    table_.Renew("b", {}, now_);
+    EXPECT_THAT(Pass(absl::Seconds(1)), IsEmpty());
+  }
+  table_.Renew("b", {}, now_);
+  EXPECT_THAT(Pass(absl::Seconds(1)), ElementsAre("a"));
+}
+
+TEST_F(DeafTest, AfterAWhileTheyAreLost) {
+  EXPECT_THAT(Pass(LeaseTable::kDeafMax), IsEmpty());
+  EXPECT_THAT(Pass(absl::Milliseconds(200)), ElementsAre("a", "b"));
+  EXPECT_FALSE(table_.deaf());
+}
+
+// As those do whose processes have died.
+TEST_F(DeafTest, BrokenStreamsAreASignOfTheirDeath) {
+  table_.Disconnect("a");
+  EXPECT_THAT(Pass(absl::Seconds(5.2)), ElementsAre("a", "b"));
+}
+
+TEST_F(DeafTest, WhoeverIsHeardShowsThatTheNetworkIsThere) {
+  for (int second = 0; second < 5; ++second) {
+    EXPECT_THAT(Pass(absl::Seconds(1)), IsEmpty());
+    table_.Renew("b", {}, now_);
+  }
+  EXPECT_THAT(Pass(absl::Seconds(1)), ElementsAre("a"));
 }
 
 }  // namespace
