@@ -790,6 +790,11 @@ void Job::NoteIfNotFinite(const StepSummary& step, absl::Time now) {
   Note("NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss), now);
 }
 
+bool Job::SkipsForEver() const {
+  return state() == v1::RUNNING && skips_in_row_ >= kSkipsMax &&
+         record_.spec().on_non_finite() != v1::NON_FINITE_IGNORE;
+}
+
 // Once per row of skipped steps.
 void Job::NoteIfSkippedInRow(const StepSummary& step, absl::Time now) {
   skips_in_row_ = step.skipped ? skips_in_row_ + 1 : 0;
@@ -1013,6 +1018,16 @@ void Job::Tick(bool writing, absl::Time now) {
                                                                ? interruption_.halting_since()
                                                                : absl::InfiniteFuture()};
   if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
+  if (SkipsForEver()) {
+    return Fail(
+        "STEPS_SKIPPED",
+        absl::StrCat("the last ", skips_in_row_,
+                     " steps were skipped: their gradients were not finite, and nothing "
+                     "has been trained since. Try precision: bf16, a lower learning rate or "
+                     "a longer warm-up (on_non_finite: ignore goes on for ever)",
+                     AdviceToResume()),
+        now);
+  }
   CheckDeadline(now);
   // What its shards held is lost meanwhile.
   if (RecoversToStop() && !interruption_.carries()) StopWithoutRecovering(now);

@@ -43,6 +43,8 @@ class Job {
  public:
   // A loss scale that is too high comes down by 2^10 meanwhile: the cause is another.
   static constexpr int kSkipsAlarming = 10;
+  // So many in a row, and no other will be made.
+  static constexpr int kSkipsMax = 1000;
   // A job that rolls back where its loss is not finite does so as often as this.
   static constexpr int kRollbacksMax = 8;
   // The reason of a job that is told what it waits for, see Wait().
@@ -214,6 +216,7 @@ class Job {
   v1::Directive AcknowledgeDirective() const;
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
   void NoteIfNotFinite(const StepSummary& step, absl::Time now);
+  bool SkipsForEver() const;
   void NoteIfSkippedInRow(const StepSummary& step, absl::Time now);
   void TakeSnapshots(const v1::JobReport& report, absl::Time now);
 

@@ -476,6 +476,18 @@ TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithWhatToTry) {
   EXPECT_EQ(job_.state(), v1::RUNNING);
   EXPECT_THAT(step(20, true), IsEmpty()) << "it is said once";
 
+  const Job alarmed = job_;
+  for (int64_t number = 21; number < 10 + Job::kSkipsMax; ++number) {
+    Pass(absl::Milliseconds(1));
+    ASSERT_EQ(job_.state(), v1::RUNNING) << number;
+    step(number, true);
+  }
+  Pass(absl::Milliseconds(1));
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "STEPS_SKIPPED");
+  EXPECT_THAT(job_.record().message(), HasSubstr("the last 1000 steps were skipped"));
+  job_ = alarmed;
+
   v1::Job half = job_.record();
   half.mutable_spec()->mutable_training()->set_precision(v1::FP16);
   job_ = Job(half, job_.plan(), /*term=*/2, now_);
