@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -6,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,7 +22,9 @@
 #include "lib/checkpoint/checkpoint_writer.h"
 #include "lib/checkpoint/known_checkpoint.h"
 #include "lib/checkpoint/safetensors.h"
+#include "lib/checkpoint/shared_files.h"
 #include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
 
 namespace muster {
 namespace {
@@ -384,6 +389,178 @@ for kind, slots in [("model", [""]), ("optimizer", [".m", ".v"])]:
                 assert (tensor.reshape(-1) == expected.astype(numpy.float32)).all(), tensor
 )");
   EXPECT_EQ(std::system(absl::StrCat("python3 ", script, " ", committed->directory()).c_str()), 0);
+}
+
+// A checkpoint whose bytes somebody else writes, below `root`.
+class SharedCheckpointTest : public testing::Test {
+ protected:
+  static constexpr int64_t kStep = 50;
+
+  std::unique_ptr<CheckpointWriter> CreateShared() {
+    auto writer = CheckpointWriter::Create(plan_, {.directory = root_ + "/known-1/checkpoints",
+                                                   .id = "a",
+                                                   .step = kStep,
+                                                   .total_steps = 100,
+                                                   .shared = true});
+    EXPECT_TRUE(writer.ok()) << writer.status();
+    return *std::move(writer);
+  }
+  v1::WriteShardDirectResponse LayoutOf(const CheckpointWriter& writer) const {
+    v1::WriteShardDirectResponse layout;
+    layout.set_jobs_folder("/state/jobs");
+    layout.set_folder(writer.temporary().substr(root_.size() + 1));
+    for (const auto& file : writer.Files()) {
+      layout.add_files()->set_name(file.name);
+      layout.mutable_files()->rbegin()->set_size_bytes(file.bytes);
+    }
+    return layout;
+  }
+  absl::StatusOr<SharedFiles> Open(const v1::WriteShardDirectResponse& layout) const {
+    return SharedFiles::Open({.root = root_, .job = "known-1", .step = kStep}, layout);
+  }
+  // Every chunk and slot of edition 1, as a member does it.
+  void WriteAll(CheckpointWriter& writer, SharedFiles& files) {
+    for (int chunk = 0; chunk < plan_.chunks_size(); ++chunk) {
+      for (int slot = 0; slot < 3; ++slot) {
+        std::vector<float> values;
+        for (int64_t i = 0; i < plan_.chunks(chunk).elements(); ++i) {
+          values.push_back(KnownValue(1, slot, plan_.chunks(chunk).parameter(),
+                                      plan_.chunks(chunk).offset() + i));
+        }
+        const auto bytes = std::as_bytes(std::span(values));
+        const CheckpointWriter::Place place = writer.PlaceOf(chunk, slot);
+        ASSERT_TRUE(files.WriteAt(place.file, place.offset_bytes, bytes).ok());
+        ASSERT_TRUE(writer.SliceWritten(chunk, slot, 0, std::ssize(bytes), Crc32c(bytes)).ok());
+      }
+    }
+    ASSERT_TRUE(files.Sync().ok());
+    EXPECT_EQ(files.unsynced_bytes(), 0);
+  }
+
+  const v1::JobPlan plan_ = KnownPlan();
+  const std::string root_ = TestFolder();
+};
+
+TEST_F(SharedCheckpointTest, HoldsTheSameBytesWhoeverWritesThem) {
+  auto writer = CreateShared();
+  {
+    auto files = Open(LayoutOf(*writer));
+    ASSERT_TRUE(files.ok()) << files.status();
+    WriteAll(*writer, *files);
+  }
+  const auto written = writer->Commit();
+  ASSERT_TRUE(written.ok()) << written.status();
+  const auto sent = WriteKnownCheckpoint(root_ + "/sent", plan_, kStep, 1);
+
+  ASSERT_EQ(written->files_size(), sent->files_size());
+  for (int i = 0; i < sent->files_size(); ++i) {
+    EXPECT_EQ(written->files(i).sha256(), sent->files(i).sha256());
+  }
+  EXPECT_EQ(*ReadKnownCheckpoint(written->directory(), plan_), 1);
+  EXPECT_EQ(NamesIn(written->directory()), NamesIn(sent->directory())) << "and nothing else";
+}
+
+TEST_F(SharedCheckpointTest, SomeMayBeSentAndSomeWritten) {
+  auto writer = CreateShared();
+  auto files = Open(LayoutOf(*writer));
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_TRUE(WriteKnownSlices(*writer, plan_, 1).ok());  // cut otherwise
+  WriteAll(*writer, *files);
+
+  const auto committed = writer->Commit();
+
+  ASSERT_TRUE(committed.ok()) << committed.status();
+  EXPECT_EQ(*ReadKnownCheckpoint(committed->directory(), plan_), 1);
+}
+
+TEST_F(SharedCheckpointTest, WhatIsNotReadBackAsItWasSaidIsNoCheckpoint) {
+  const auto before = WriteKnownCheckpoint(root_ + "/known-1/checkpoints", plan_, 40, 2);
+  ASSERT_TRUE(before.ok()) << before.status();
+  auto writer = CreateShared();
+  auto files = Open(LayoutOf(*writer));
+  ASSERT_TRUE(files.ok()) << files.status();
+  WriteAll(*writer, *files);
+  const float late = 7;  // a byte lost, or somebody who still writes
+  ASSERT_TRUE(
+      files->WriteAt(1, writer->PlaceOf(0, 2).offset_bytes, std::as_bytes(std::span(&late, 1)))
+          .ok());
+
+  const absl::Status refused = writer->Commit().status();
+
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_EQ(ReasonOf(refused), "DIRECT_MISMATCH");
+  EXPECT_TRUE(absl::StrContains(refused.message(), "optimizer-00001-of-00001.safetensors"))
+      << refused;
+  writer.reset();
+  EXPECT_EQ(NamesIn(root_ + "/known-1/checkpoints"), (std::vector<std::string>{"step-00000040"}));
+  EXPECT_EQ(*ReadKnownCheckpoint(before->directory(), plan_), 2);
+  EXPECT_TRUE(files->WriteAt(0, 0, std::as_bytes(std::span(&late, 1))).ok()) << "harms nobody";
+  EXPECT_EQ(*ReadKnownCheckpoint(before->directory(), plan_), 2);
+}
+
+TEST_F(SharedCheckpointTest, AHeaderThatSomebodyWritesOverIsNoticed) {
+  auto writer = CreateShared();
+  auto files = Open(LayoutOf(*writer));
+  ASSERT_TRUE(files.ok()) << files.status();
+  WriteAll(*writer, *files);
+  ASSERT_TRUE(files->WriteAt(0, 20, std::as_bytes(std::span("x", 1))).ok());
+
+  EXPECT_EQ(ReasonOf(writer->Commit().status()), "DIRECT_MISMATCH");
+}
+
+// Whatever a coordinator says, a member writes to nothing but data files in that step's temporary
+// folder below its own root.
+TEST_F(SharedCheckpointTest, NothingElseIsEverOpened) {
+  namespace fs = std::filesystem;
+  auto writer = CreateShared();
+  const v1::WriteShardDirectResponse good = LayoutOf(*writer);
+  ASSERT_TRUE(Open(good).ok());
+  const std::string temporary = writer->temporary(), outside = root_ + "-outside",
+                    name = good.files(0).name();
+  fs::remove_all(outside);
+  fs::create_directories(outside);
+
+  for (const std::string& folder :
+       {std::string("known-1/checkpoints/step-00000050"), "known-1/checkpoints/../" + good.folder(),
+        "/" + good.folder(), "../" + good.folder(),
+        "known-2/checkpoints/" + good.folder().substr(20), std::string("known-1/checkpoints"),
+        "known-1/checkpoints/step-00000051" + good.folder().substr(33), std::string("")}) {
+    v1::WriteShardDirectResponse layout = good;
+    layout.set_folder(folder);
+    EXPECT_TRUE(absl::IsInvalidArgument(Open(layout).status())) << folder;
+  }
+  for (const char* file : {"manifest.json", "../../x", "model-00001-of-00001.safetensors/x", ""}) {
+    v1::WriteShardDirectResponse layout = good;
+    layout.mutable_files(0)->set_name(file);
+    EXPECT_TRUE(absl::IsInvalidArgument(Open(layout).status())) << file;
+  }
+  v1::WriteShardDirectResponse longer = good;
+  longer.mutable_files(0)->set_size_bytes(good.files(0).size_bytes() + 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Open(longer).status())) << Open(longer).status();
+
+  fs::create_hard_link(temporary + "/" + name, outside + "/second_name");
+  EXPECT_TRUE(absl::IsFailedPrecondition(Open(good).status())) << Open(good).status();
+  fs::rename(outside + "/second_name", temporary + "/" + name);  // the same file: nothing changes
+  fs::remove(outside + "/second_name");
+  ASSERT_TRUE(Open(good).ok()) << Open(good).status();
+
+  fs::rename(temporary + "/" + name, outside + "/file");
+  fs::create_symlink(outside + "/file", temporary + "/" + name);
+  EXPECT_FALSE(Open(good).ok()) << "a link to a file";
+  fs::remove(temporary + "/" + name);
+  ASSERT_EQ(mkfifo((temporary + "/" + name).c_str(), 0600), 0);
+  EXPECT_FALSE(Open(good).ok()) << "a pipe";
+  fs::remove(temporary + "/" + name);
+  fs::rename(outside + "/file", temporary + "/" + name);
+  fs::rename(root_ + "/known-1", outside + "/known-1");
+  fs::create_symlink(outside + "/known-1", root_ + "/known-1");
+  EXPECT_FALSE(Open(good).ok()) << "a link to a folder";
+  fs::remove(root_ + "/known-1");
+
+  const absl::Status gone = Open(good).status();
+  EXPECT_TRUE(absl::StrContains(gone.message(), absl::StrCat(root_, "/known-1"))) << gone;
+  EXPECT_TRUE(absl::StrContains(gone.message(), "is /state/jobs to the coordinator")) << gone;
+  fs::rename(outside + "/known-1", root_ + "/known-1");
 }
 
 }  // namespace

@@ -18,9 +18,11 @@
 #include "lib/checkpoint/coverage.h"
 #include "lib/checkpoint/disk_file.h"
 #include "lib/checkpoint/folder.h"
+#include "lib/checkpoint/slice_sums.h"
 #include "lib/plan/chunk_check.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
+#include "lib/transport/crc32c.h"
 
 namespace muster {
 namespace {
@@ -53,8 +55,10 @@ class FolderWriter : public CheckpointWriter {
         layout_(std::move(layout)),
         temporary_(std::move(temporary)),
         final_(CheckpointPath(options.directory, options.step)),
+        shared_(options.shared),
         slots_of_chunk_(SlotsOfChunks(plan)),
-        coverage_(RangeBytes()) {
+        coverage_(RangeBytes()),
+        sums_(layout_.files.size()) {
     manifest_.job = plan.job();
     manifest_.step = options.step;
     manifest_.total_steps = options.total_steps;
@@ -70,10 +74,16 @@ class FolderWriter : public CheckpointWriter {
 
   absl::Status MakeFiles() {
     for (const FileLayout& layout : layout_.files) {
+      const std::string path = absl::StrCat(temporary_, "/", layout.name);
       ASSIGN_OR_RETURN(DiskFile file,
-                       DiskFile::CreateToWrite(absl::StrCat(temporary_, "/", layout.name)));
+                       shared_ ? DiskFile::CreateToWriteOnly(path) : DiskFile::CreateToWrite(path));
       RETURN_IF_ERROR(file.Reserve(layout.header.file_bytes));
       RETURN_IF_ERROR(file.WriteAt(0, BytesOf(layout.header_bytes)));
+      absl::MutexLock lock(&mu_);
+      if (shared_) {
+        sums_[files_.size()].Add(0, std::ssize(layout.header_bytes),
+                                 Crc32c(BytesOf(layout.header_bytes)));
+      }
       files_.push_back(std::move(file));
     }
     return absl::OkStatus();
@@ -81,24 +91,36 @@ class FolderWriter : public CheckpointWriter {
 
   absl::Status WriteSlice(int chunk, int slot, int64_t offset_bytes,
                           absl::Span<const std::byte> data) override {
-    if (chunk < 0 || chunk >= static_cast<int>(chunks_.size()) || !HasSlot(chunk, slot)) {
-      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, " slot ", slot,
-                                                     ": the plan has ", chunks_.size(),
-                                                     " chunks with ", Slots(), " slots"));
-    }
-    const int64_t chunk_bytes = ChunkBytes(chunks_[chunk]), bytes = data.size();
-    if (offset_bytes < 0 || bytes > chunk_bytes || offset_bytes > chunk_bytes - bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, " slot ", slot, ": bytes [",
-                                                     offset_bytes, ", + ", bytes, ") of ",
-                                                     chunk_bytes));
-    }
-    const TensorPlace& place = layout_.places[slot][chunks_[chunk].parameter()];
-    const int64_t chunk_at =
-        place.offset + chunks_[chunk].offset() * static_cast<int64_t>(sizeof(float));
-    RETURN_IF_ERROR(files_[place.file].WriteAt(chunk_at + offset_bytes, data));
-    absl::MutexLock lock(&mu_);
-    coverage_.Add(int64_t{chunk} * Slots() + slot, offset_bytes, offset_bytes + bytes);
+    RETURN_IF_ERROR(CheckSlice(chunk, slot, offset_bytes, std::ssize(data)));
+    const Place place = PlaceOf(chunk, slot);
+    RETURN_IF_ERROR(files_[place.file].WriteAt(place.offset_bytes + offset_bytes, data));
+    Cover(chunk, slot, offset_bytes, std::ssize(data), shared_ ? Crc32c(data) : 0);
     return absl::OkStatus();
+  }
+
+  absl::Status SliceWritten(int chunk, int slot, int64_t offset_bytes, int64_t bytes,
+                            uint32_t crc32c) override {
+    CHECK(shared_) << final_;
+    RETURN_IF_ERROR(CheckSlice(chunk, slot, offset_bytes, bytes));
+    Cover(chunk, slot, offset_bytes, bytes, crc32c);
+    return absl::OkStatus();
+  }
+
+  const std::string& temporary() const override { return temporary_; }
+
+  std::vector<File> Files() const override {
+    std::vector<File> files;
+    for (const FileLayout& layout : layout_.files) {
+      files.push_back({.name = layout.name, .bytes = layout.header.file_bytes});
+    }
+    return files;
+  }
+
+  Place PlaceOf(int chunk, int slot) const override {
+    const TensorPlace& place = layout_.places[slot][chunks_[chunk].parameter()];
+    return {.file = place.file,
+            .offset_bytes =
+                place.offset + chunks_[chunk].offset() * static_cast<int64_t>(sizeof(float))};
   }
 
   bool complete() const override {
@@ -116,7 +138,7 @@ class FolderWriter : public CheckpointWriter {
       v1::CheckpointFile& file = manifest_.files.emplace_back();
       file.set_name(layout_.files[i].name);
       file.set_size_bytes(layout_.files[i].header.file_bytes);
-      ASSIGN_OR_RETURN(*file.mutable_sha256(), files_[i].Sha256());
+      ASSIGN_OR_RETURN(*file.mutable_sha256(), shared_ ? ReadBack(i) : files_[i].Sha256());
     }
     manifest_.create_time_unix_millis = absl::ToUnixMillis(absl::Now());
     ASSIGN_OR_RETURN(DiskFile manifest,
@@ -129,6 +151,41 @@ class FolderWriter : public CheckpointWriter {
   }
 
  private:
+  absl::Status CheckSlice(int chunk, int slot, int64_t offset_bytes, int64_t bytes) const {
+    if (chunk < 0 || chunk >= static_cast<int>(chunks_.size()) || !HasSlot(chunk, slot)) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, " slot ", slot,
+                                                     ": the plan has ", chunks_.size(),
+                                                     " chunks with ", Slots(), " slots"));
+    }
+    const int64_t chunk_bytes = ChunkBytes(chunks_[chunk]);
+    if (offset_bytes < 0 || bytes < 0 || bytes > chunk_bytes ||
+        offset_bytes > chunk_bytes - bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, " slot ", slot, ": bytes [",
+                                                     offset_bytes, ", + ", bytes, ") of ",
+                                                     chunk_bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  void Cover(int chunk, int slot, int64_t offset_bytes, int64_t bytes, uint32_t crc32c) {
+    const Place place = PlaceOf(chunk, slot);
+    absl::MutexLock lock(&mu_);
+    coverage_.Add(int64_t{chunk} * Slots() + slot, offset_bytes, offset_bytes + bytes);
+    if (shared_) sums_[place.file].Add(place.offset_bytes + offset_bytes, bytes, crc32c);
+  }
+
+  // Opened anew: a client of a network file system looks then whether what it knows of the file is
+  // still so.
+  absl::StatusOr<std::string> ReadBack(size_t file) {
+    ASSIGN_OR_RETURN(const DiskFile written, DiskFile::OpenToRead(files_[file].path()));
+    SliceSums sums;
+    {
+      absl::MutexLock lock(&mu_);
+      sums = std::move(sums_[file]);
+    }
+    return sums.VerifyAndHash(written);
+  }
+
   static std::vector<SlotRange> SlotsOfChunks(const v1::JobPlan& plan) {
     std::vector<SlotRange> slots;
     for (const v1::PlanChunk& chunk : plan.chunks()) slots.push_back(SlotsOfChunk(plan, chunk));
@@ -189,13 +246,15 @@ class FolderWriter : public CheckpointWriter {
   const std::vector<v1::PlanChunk> chunks_;
   const CheckpointLayout layout_;
   const std::string temporary_, final_;
+  const bool shared_;
   const std::vector<SlotRange> slots_of_chunk_;
   std::vector<DiskFile> files_;  // as layout_.files
   Manifest manifest_;
   bool commit_tried_ = false;
   bool published_ = false;
   mutable absl::Mutex mu_;
-  Coverage coverage_ ABSL_GUARDED_BY(mu_);  // range = chunk * slots + slot
+  Coverage coverage_ ABSL_GUARDED_BY(mu_);            // range = chunk * slots + slot
+  std::vector<SliceSums> sums_ ABSL_GUARDED_BY(mu_);  // as files_; of a shared writer
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,7 +21,7 @@ namespace muster {
 // checkpoint folder, takes slices at their final offsets, then Commit(): fsync of every file,
 // manifest.json last, fsync, rename to `step-<S>`, fsync of the parent. Until the rename the
 // checkpoint does not exist; the destructor of an uncommitted writer removes its folder. WriteSlice
-// is thread-safe; the rest is not.
+// and SliceWritten are thread-safe; the rest is not.
 class CheckpointWriter {
  public:
   struct Options {
@@ -30,6 +31,7 @@ class CheckpointWriter {
     int64_t total_steps = 0;
     std::optional<v1::UpdateState> update_state;
     int64_t file_bytes_max = int64_t{5} << 30;
+    bool shared = false;  // others write to the files as well, and say so by SliceWritten()
   };
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const v1::JobPlan& plan,
                                                                   const Options& options);
@@ -40,11 +42,31 @@ class CheckpointWriter {
   virtual absl::Status WriteSlice(int chunk, int slot, int64_t offset_bytes,
                                   absl::Span<const std::byte> data) = 0;
 
+  // Of a shared writer: somebody else has written and synced these bytes, which had this CRC-32C in
+  // his memory. As WriteSlice() otherwise.
+  virtual absl::Status SliceWritten(int chunk, int slot, int64_t offset_bytes, int64_t bytes,
+                                    uint32_t crc32c) = 0;
+
+  // Where others find what they write: the temporary folder, its files, and where in them a chunk
+  // stands. The slot is one of the chunk's.
+  struct File {
+    std::string name;
+    int64_t bytes = 0;
+  };
+  struct Place {
+    int file = 0;
+    int64_t offset_bytes = 0;
+  };
+  virtual const std::string& temporary() const = 0;
+  virtual std::vector<File> Files() const = 0;
+  virtual Place PlaceOf(int chunk, int slot) const = 0;
+
   // True once every byte of every chunk and slot has been written at least once.
   virtual bool complete() const = 0;
 
-  // FAILED_PRECONDITION unless complete(). If step-<S> exists already (a repeated round), the new
-  // one replaces it.
+  // FAILED_PRECONDITION unless complete(). A shared writer reads every file back first: DATA_LOSS
+  // (reason "DIRECT_MISMATCH") when it is not what was said to be written. No other process may
+  // have a file open. If step-<S> exists already (a repeated round), the new one replaces it.
   virtual absl::StatusOr<v1::Checkpoint> Commit() = 0;
 };
 

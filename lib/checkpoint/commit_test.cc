@@ -237,6 +237,22 @@ TEST_F(CommitTest, ADeathWhilePruningLeavesTheNewest) {
        .after = "step-00000030=2"});
 }
 
+TEST_F(CommitTest, ADeathWhileOthersWriteLeavesTheNewCheckpointWholeOrNotAtAll) {
+  DieEverywhere(
+      [&] {
+        StartWith({{10, 1}});
+      },
+      [&]() -> absl::Status {
+        auto writer = CheckpointWriter::Create(
+            plan_,
+            {.directory = folder_, .id = "a", .step = 20, .total_steps = 100, .shared = true});
+        if (!writer.ok()) return writer.status();
+        absl::Status written = WriteKnownSlices(**writer, plan_, 2);
+        return written.ok() ? (*writer)->Commit().status() : written;
+      },
+      {.before = {"step-00000010=1"}, .after = "step-00000010=1 step-00000020=2"});
+}
+
 TEST_F(CommitTest, AFailureOfAnySystemCallIsAnErrorAndLeavesNoTornCheckpoint) {
   const std::string before = "step-00000010=1", after = "step-00000010=1 step-00000020=2";
   bool reached = true;

@@ -1,8 +1,10 @@
 #include "lib/checkpoint/disk_file.h"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <openssl/evp.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -77,6 +80,32 @@ absl::StatusOr<DiskFile> DiskFile::OpenToRead(const std::string& path) {
 
 absl::StatusOr<DiskFile> DiskFile::CreateToWrite(const std::string& path) {
   return Open(path, O_RDWR | O_CREAT | O_EXCL, "create");
+}
+
+absl::StatusOr<DiskFile> DiskFile::CreateToWriteOnly(const std::string& path) {
+  return Open(path, O_WRONLY | O_CREAT | O_EXCL, "create");
+}
+
+absl::StatusOr<DiskFile> DiskFile::OpenBeneath(const std::string& root, const std::string& path,
+                                               int64_t length) {
+  const int folder = open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return StorageError(root, "open folder", errno);
+  absl::Cleanup close_folder = [&] { close(folder); };
+  open_how how = {};
+  how.flags = O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;  // nor does a pipe make it wait
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  const long descriptor = syscall(SYS_openat2, folder, path.c_str(), &how, sizeof(how));
+  const std::string whole = absl::StrCat(root, "/", path);
+  if (descriptor < 0) return StorageError(whole, "open", errno);
+  DiskFile file(whole, static_cast<int>(descriptor));
+  struct stat facts;
+  if (fstat(file.descriptor_, &facts) != 0) return StorageError(whole, "look at", errno);
+  if (!S_ISREG(facts.st_mode) || facts.st_nlink != 1 || facts.st_size != length) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(whole, ": is no plain file of ", length, " bytes under one name (it has ",
+                     facts.st_size, " bytes and ", facts.st_nlink, " names)"));
+  }
+  return file;
 }
 
 DiskFile::DiskFile(DiskFile&& other) noexcept

@@ -25,6 +25,15 @@ class DiskFile {
   static absl::StatusOr<DiskFile> OpenToRead(const std::string& path);
   // Fails when the file exists.
   static absl::StatusOr<DiskFile> CreateToWrite(const std::string& path);
+  // The same, for a file that other machines write to as well: a client of a network file system
+  // that may read, too, would fill its pages up with what it read and send whole pages back, over
+  // what others wrote beside. Sha256() and ReadAt() fail.
+  static absl::StatusOr<DiskFile> CreateToWriteOnly(const std::string& path);
+  // Opens a file of `length` bytes that is there, to write only. `path` lies below the folder
+  // `root`, whatever it says: neither ".." nor a symbolic link leads out of it, nor a second name
+  // of the file (a hard link).
+  static absl::StatusOr<DiskFile> OpenBeneath(const std::string& root, const std::string& path,
+                                              int64_t length);
 
   DiskFile(DiskFile&& other) noexcept;
   DiskFile& operator=(DiskFile&& other) noexcept;

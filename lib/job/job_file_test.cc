@@ -14,6 +14,7 @@ namespace muster {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kCharGpt[] = R"(name: char-gpt
@@ -30,7 +31,7 @@ training:
   seed: 1
 sync: {mode: bsp}
 resources: {workers: {min: 1, max: 2}, ps: 2}
-checkpoint: {every_steps: 1000, keep_last: 3, resume_from: ""}
+checkpoint: {every_steps: 1000, keep_last: 3, resume_from: "", mode: direct}
 )";
 
 // The message of the faults that `text` with `overrides` has; fails when there are none.
@@ -61,6 +62,9 @@ TEST(JobFileTest, ReadsTheExampleJob) {
   EXPECT_EQ(spec->sync().mode(), v1::BSP);
   EXPECT_EQ(spec->resources().workers().max(), 2);
   EXPECT_TRUE(spec->checkpoint().has_keep_last());
+  EXPECT_EQ(spec->checkpoint().mode(), v1::CHECKPOINT_MODE_DIRECT);
+  EXPECT_THAT(FaultsIn(With("mode: direct", "mode: nfs")),
+              AllOf(HasSubstr("checkpoint.mode"), HasSubstr("direct"), HasSubstr("stream")));
 }
 
 TEST(JobFileTest, YamlReadsBackAsTheSameSpec) {

@@ -103,6 +103,9 @@ void FillDefaults(v1::JobSpec& spec) {
     spec.set_on_non_finite(v1::NON_FINITE_FAIL);
   }
   if (!spec.checkpoint().has_keep_last()) spec.mutable_checkpoint()->set_keep_last(3);
+  if (spec.checkpoint().mode() == v1::CHECKPOINT_MODE_UNSPECIFIED) {
+    spec.mutable_checkpoint()->set_mode(v1::CHECKPOINT_MODE_STREAM);
+  }
   if (spec.chunk_bytes() == 0) spec.set_chunk_bytes(limits::kChunkBytesDefault);
 }
 

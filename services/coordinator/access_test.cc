@@ -75,6 +75,7 @@ const std::map<std::string, std::string> kNeeds = {
     {"CheckpointService.DeleteCheckpoint", "submit"},
     {"CheckpointService.ReadCheckpoint", "read"},
     {"CheckpointService.WriteShard", "member"},
+    {"CheckpointService.WriteShardDirect", "member"},
     {"CheckpointService.ReadShard", "member"},
     {"AccessService.CreateToken", "admin"},
     {"AccessService.ListTokens", "admin"},

@@ -22,7 +22,7 @@ enum class CallKind : uint8_t {
   kDownload,  // ReadCheckpoint
   kSave,      // SaveCheckpoint, which waits
   kAttach,    // a member's stream
-  kUpload,    // WriteShard
+  kUpload,    // WriteShard, WriteShardDirect
   kRestore,   // ReadShard
   kQuery,     // ReadJobMetrics, ListEvents: read files and the store
 };

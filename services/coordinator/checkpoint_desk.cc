@@ -7,6 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
@@ -36,6 +37,17 @@ bool HasCommitted(const JobRegistry::Entry& entry, uint32_t generation, int64_t 
 std::string NeededBy(const JobRegistry::Entry& entry) {
   const v1::Job& record = *entry.published;
   return IsTerminal(record.state()) || !record.checkpoint().empty() ? "" : entry.origin.restore;
+}
+
+absl::Status DirectOff(const std::string& job) {
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat(job, ": shards are to be sent: not written")),
+      "DIRECT_OFF");
+}
+
+absl::Status WithHint(const absl::Status& status, absl::string_view hint) {
+  return WithReason(absl::Status(status.code(), absl::StrCat(status.message(), "; ", hint)),
+                    ReasonOf(status));
 }
 
 // A shard is written and read by the member that has it, a ps or, in all-reduce, a worker.
@@ -276,7 +288,8 @@ absl::StatusOr<std::optional<v1::Checkpoint>> CheckpointDesk::Await(
 // ---------------------------------------------------------------- shards
 
 absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
-    const v1::WriteShardHeader& header, const std::optional<Identity>& certificate) {
+    const v1::WriteShardHeader& header, const std::optional<Identity>& certificate,
+    Delivery delivery) {
   std::shared_ptr<CheckpointRound> round;
   {
     JobRegistry::Turn turn(registry_);
@@ -285,20 +298,13 @@ absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
     if (HasCommitted(*entry, header.generation(), header.step())) return std::nullopt;
     RETURN_IF_ERROR(job.AdmitShard(header));
     RETURN_IF_ERROR(CheckHasShard(certificate, *job.plan(), header.shard()));
-    auto make = [&] {
-      CheckpointRound::Options options{
-          .plan = job.plan(),
-          .writer = {.directory = registry_->folder().checkpoints(job.plan()->job()),
-                     .id = absl::StrCat(registry_->store().term(), "-", header.generation(), "-",
-                                        header.snapshot()),
-                     .step = header.step(),
-                     .total_steps = job.record().progress().total_steps()},
-          .snapshot = header.snapshot(),
-          .start = registry_->Now()};
-      if (header.has_update_state()) options.writer.update_state = header.update_state();
-      return options;
-    };
-    ASSIGN_OR_RETURN(round, entry->rounds.Join({header.step(), header.snapshot()}, make));
+    ASSIGN_OR_RETURN(round, entry->rounds.Join({header.step(), header.snapshot()},
+                                               [&] { return RoundOf(*entry, header); }));
+    if (delivery == Delivery::kDirect && !round->shared()) return DirectOff(job.record().name());
+    if (round->shared() && !header.not_direct_because().empty()) {
+      entry->job.ShardSent(header, registry_->Now());
+      turn.Perform(*entry);
+    }
     entry->rounds.BeginStream();
   }
   ShardUpload upload(round, header.shard());
@@ -306,11 +312,35 @@ absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
   return upload;
 }
 
+CheckpointRound::Options CheckpointDesk::RoundOf(const JobRegistry::Entry& entry,
+                                                 const v1::WriteShardHeader& header) const {
+  const Job& job = entry.job;
+  const bool direct = job.plan()->spec().checkpoint().mode() == v1::CHECKPOINT_MODE_DIRECT;
+  CheckpointRound::Options options{
+      .plan = job.plan(),
+      .writer = {.directory = registry_->folder().checkpoints(job.plan()->job()),
+                 .id = absl::StrCat(registry_->store().term(), "-", header.generation(), "-",
+                                    header.snapshot()),
+                 .step = header.step(),
+                 .total_steps = job.record().progress().total_steps(),
+                 .shared = direct && !entry.rounds.stream_only()},
+      .snapshot = header.snapshot(),
+      .start = registry_->Now()};
+  if (header.has_update_state()) options.writer.update_state = header.update_state();
+  return options;
+}
+
+std::vector<v1::WriteShardDirectResponse> CheckpointDesk::LayoutFor(
+    const ShardUpload& upload) const {
+  return upload.round()->LayoutFor(upload.shard(), registry_->folder().jobs());
+}
+
 absl::Status CheckpointDesk::EndShard(const ShardUpload& upload, absl::Status stream) {
   CheckpointRound& round = *upload.round();
   bool committing = false;
   if (stream.ok()) {
-    const absl::StatusOr<bool> last = round.FinishShard(upload.shard(), upload.bytes());
+    const absl::StatusOr<bool> last =
+        round.FinishShard(upload.shard(), upload.attempt(), upload.bytes());
     committing = last.ok() && *last;
     stream = committing ? Commit(round) : last.status();
   }
@@ -323,6 +353,10 @@ absl::Status CheckpointDesk::EndShard(const ShardUpload& upload, absl::Status st
   }
   if (stream.ok() || (!committing && HarmsOnlyTheStream(stream))) return stream;
   if (!entry->rounds.IsOpen(round)) return stream;
+  if (round.shared() && ReasonOf(stream) != "STORAGE_FULL") {
+    entry->rounds.StreamOnly();
+    stream = WithHint(stream, "the next ones are sent to the coordinator");
+  }
   Abandon(*entry, KeyOf(round), stream);
   turn.Perform(*entry);
   return stream;

@@ -84,9 +84,16 @@ class CheckpointDesk {
   // A shard's stream into a checkpoint. nullopt: the checkpoint is committed already, nothing need
   // be sent. Otherwise EndShard() must follow, with the status of the stream; its answer is the
   // shard's. For codes see Job::AdmitShard.
+  //
+  // Of a kDirect stream the shard's member writes the bytes; FAILED_PRECONDITION (reason
+  // "DIRECT_OFF"): they are to be sent, since the job says so, or since a checkpoint of this
+  // generation that members wrote has come to nothing.
+  enum class Delivery { kStream, kDirect };
   absl::StatusOr<std::optional<ShardUpload>> BeginShard(
-      const v1::WriteShardHeader& header,
-      const std::optional<Identity>& certificate = std::nullopt);
+      const v1::WriteShardHeader& header, const std::optional<Identity>& certificate = std::nullopt,
+      Delivery delivery = Delivery::kStream);
+  // What to tell such a member.
+  std::vector<v1::WriteShardDirectResponse> LayoutFor(const ShardUpload& upload) const;
   absl::Status EndShard(const ShardUpload& upload, absl::Status stream);
 
   struct RestoreSource {
@@ -106,6 +113,8 @@ class CheckpointDesk {
                     const v1::JobReport& report);
 
  private:
+  CheckpointRound::Options RoundOf(const JobRegistry::Entry& entry,
+                                   const v1::WriteShardHeader& header) const;
   void Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key, const absl::Status& why);
   absl::Status Commit(CheckpointRound& round);
   void PruneAfter(const CheckpointRound& round);

@@ -12,6 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/shared_files.h"
 #include "lib/status/status.h"
 #include "lib/transport/crc32c.h"
 #include "services/coordinator/job_plan.h"
@@ -20,6 +22,7 @@
 namespace muster {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -28,7 +31,8 @@ using ::testing::IsEmpty;
 // and one is kept.
 class CheckpointDeskTest : public RegistryFixture {
  protected:
-  CheckpointDeskTest() : number_(AddJob()) {
+  explicit CheckpointDeskTest(const v1::JobSpec& policy = v1::JobSpec())
+      : number_(AddJob(nullptr, policy)) {
     Run();
     registry_->changes().AwaitAll();
   }
@@ -222,6 +226,185 @@ TEST_F(CheckpointDeskTest, OneThatNobodyNeedsCanBeDeleted) {
   EXPECT_FALSE(std::filesystem::exists(folder));
   EXPECT_EQ(ReasonOf(desk_.Delete(absl::StrCat(id(), "@4"))), "CHECKPOINT_NOT_FOUND");
   EXPECT_EQ(ReasonOf(desk_.Delete(id())), "INVALID_REQUEST") << "the last one is not meant by that";
+}
+
+// The same job, whose ps writes its shard itself.
+class DirectCheckpointTest : public CheckpointDeskTest {
+ protected:
+  DirectCheckpointTest() : CheckpointDeskTest(DirectPolicy()) {}
+
+  static v1::JobSpec DirectPolicy() {
+    v1::JobSpec policy;
+    policy.mutable_checkpoint()->set_mode(v1::CHECKPOINT_MODE_DIRECT);
+    return policy;
+  }
+  absl::StatusOr<std::optional<ShardUpload>> Begin(int64_t step) {
+    return desk_.BeginShard(Header(step), std::nullopt, CheckpointDesk::Delivery::kDirect);
+  }
+  // What the ps opens, and where its four values stand.
+  struct Opened {
+    SharedFiles files;
+    v1::ChunkPlace place;
+    std::string folder;
+  };
+  Opened Open(const ShardUpload& upload) {
+    v1::WriteShardDirectResponse layout;
+    for (const auto& message : desk_.LayoutFor(upload)) layout.MergeFrom(message);
+    EXPECT_TRUE(layout.ready());
+    EXPECT_EQ(layout.places_size(), 1);
+    auto files = SharedFiles::Open(
+        {.root = path_ + "/jobs", .job = id(), .step = upload.round()->step()}, layout);
+    EXPECT_TRUE(files.ok()) << files.status();
+    return {*std::move(files), layout.places(0), layout.folder()};
+  }
+  // Writes, and is what the ps tells of it.
+  static v1::WrittenSlice Write(Opened& opened, float value) {
+    const std::vector<float> values(4, value);
+    const auto bytes = std::as_bytes(std::span(values));
+    EXPECT_TRUE(opened.files.WriteAt(opened.place.file(), opened.place.offset_bytes(), bytes).ok());
+    EXPECT_TRUE(opened.files.Sync().ok());
+    v1::WrittenSlice slice;
+    slice.set_size_bytes(std::ssize(bytes));
+    slice.set_crc32c(Crc32c(bytes));
+    return slice;
+  }
+  absl::Status SaveDirect(int64_t step) {
+    ASSIGN_OR_RETURN(auto upload, Begin(step));
+    if (!upload) return absl::AlreadyExistsError("committed");
+    v1::WrittenSlice slice;
+    {
+      Opened opened = Open(*upload);
+      slice = Write(opened, static_cast<float>(step));
+    }
+    return desk_.EndShard(*upload, upload->NoteWritten(slice));
+  }
+  std::vector<std::string> Events(const std::string& reason) {
+    registry_->changes().AwaitAll();
+    std::vector<std::string> messages;
+    const auto events = store_->Events(number_, 0, 100);
+    EXPECT_TRUE(events.ok()) << events.status();
+    for (const v1::JobEvent& event : *events) {
+      if (event.reason() == reason) messages.push_back(event.message());
+    }
+    return messages;
+  }
+};
+
+TEST_F(DirectCheckpointTest, WhatThePsWroteIsCommittedOnceItHasClosedTheFiles) {
+  auto upload = Begin(2);
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  {
+    Opened opened = Open(**upload);
+    ASSERT_TRUE((*upload)->NoteWritten(Write(opened, 2)).ok());
+    EXPECT_THAT(Steps(), IsEmpty());
+  }
+  ASSERT_TRUE(desk_.EndShard(**upload, absl::OkStatus()).ok());
+  EXPECT_THAT(Steps(), ElementsAre(2));
+
+  const auto written = desk_.Find({.job = id(), .step = 2});
+  ASSERT_TRUE(SaveDirect(4).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(SaveDirect(4))) << "it need not be written again";
+  EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+TEST_F(CheckpointDeskTest, AJobThatDoesNotAskForItIsNotWrittenByItsPs) {
+  EXPECT_EQ(
+      ReasonOf(
+          desk_.BeginShard(Header(2), std::nullopt, CheckpointDesk::Delivery::kDirect).status()),
+      "DIRECT_OFF");
+  EXPECT_TRUE(Save(2).ok());
+}
+
+TEST_F(DirectCheckpointTest, APsThatDiesInTheMiddleLeavesTheCheckpointBefore) {
+  ASSERT_TRUE(SaveDirect(2).ok());
+  auto upload = Begin(4);
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  Opened opened = Open(**upload);
+  Write(opened, 9);
+
+  EXPECT_TRUE(absl::IsCancelled(desk_.EndShard(**upload, absl::CancelledError("gone"))));
+  EXPECT_THAT(Steps(), ElementsAre(2));
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    ASSERT_TRUE(entry.job.Cancel(now_).ok());
+    turn.Perform(entry);
+  }
+  registry_->changes().AwaitAll();
+  upload->reset();
+
+  EXPECT_FALSE(std::filesystem::exists(path_ + "/jobs/" + opened.folder));
+  const auto before = CheckpointReader::Open(desk_.Find({.job = id(), .step = 2})->directory());
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_TRUE((*before)->Verify().ok());
+}
+
+TEST_F(DirectCheckpointTest, AnAttemptThatASecondOneHasReplacedCannotCommit) {
+  auto first = Begin(2);
+  ASSERT_TRUE(first.ok() && first->has_value()) << first.status();
+  Opened opened = Open(**first);
+  ASSERT_TRUE((*first)->NoteWritten(Write(opened, 2)).ok());
+  auto second = Begin(2);  // its connection broke
+  ASSERT_TRUE(second.ok() && second->has_value()) << second.status();
+  EXPECT_FALSE((*second)->TakeFromBefore());
+
+  EXPECT_EQ(ReasonOf(desk_.EndShard(**first, absl::OkStatus())), "STALE_SNAPSHOT")
+      << "the second may have its files open";
+  EXPECT_THAT(Steps(), IsEmpty());
+  ASSERT_TRUE((*second)->NoteWritten(Write(opened, 2)).ok());
+  EXPECT_TRUE(desk_.EndShard(**second, absl::OkStatus()).ok());
+  EXPECT_THAT(Steps(), ElementsAre(2));
+}
+
+TEST_F(DirectCheckpointTest, LateWritesOfAnOlderSnapshotReachNoCheckpoint) {
+  auto upload = Begin(2);
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  Opened late = Open(**upload);
+  const absl::Status full =
+      WithReason(absl::ResourceExhaustedError("no space left"), "STORAGE_FULL");
+  EXPECT_EQ(ReasonOf(desk_.EndShard(**upload, full)), "STORAGE_FULL");
+  upload->reset();
+  ASSERT_TRUE(SaveDirect(4).ok()) << "a full disk is no reason to send";
+
+  Write(late, 9);
+
+  const auto committed = CheckpointReader::Open(desk_.Find({.job = id(), .step = 4})->directory());
+  ASSERT_TRUE(committed.ok()) << committed.status();
+  EXPECT_TRUE((*committed)->Verify().ok());
+  EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+TEST_F(DirectCheckpointTest, AfterOneThatIsNotReadBackAsItWasWrittenShardsAreSent) {
+  auto upload = Begin(2);
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  v1::WrittenSlice slice;
+  {
+    Opened opened = Open(**upload);
+    slice = Write(opened, 2);
+    Write(opened, 3);
+  }
+  ASSERT_TRUE((*upload)->NoteWritten(slice).ok());
+
+  EXPECT_EQ(ReasonOf(desk_.EndShard(**upload, absl::OkStatus())), "DIRECT_MISMATCH");
+
+  EXPECT_THAT(Events("CHECKPOINT_FAILED"),
+              ElementsAre(HasSubstr("the next ones are sent to the coordinator")));
+  EXPECT_EQ(ReasonOf(Begin(4).status()), "DIRECT_OFF");
+  EXPECT_TRUE(Save(4).ok());
+  EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+TEST_F(DirectCheckpointTest, WhoSendsInsteadOfWritingIsNamedOnce) {
+  for (const int64_t step : {2, 4}) {
+    v1::WriteShardHeader header = Header(step);
+    header.set_not_direct_because("/shared/jobs: open folder: no such file or directory");
+    auto upload = desk_.BeginShard(header);
+    ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+    ASSERT_TRUE(desk_.EndShard(**upload, (*upload)->Write(Values(1))).ok());
+  }
+  EXPECT_THAT(Steps(), ElementsAre(4));
+  EXPECT_THAT(Events("SHARD_SENT"), ElementsAre(AllOf(HasSubstr("p-0"), HasSubstr("step 2"),
+                                                      HasSubstr("/shared/jobs: open folder"))));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/limits/limits.h"
@@ -16,6 +17,9 @@ namespace {
 absl::Span<const std::byte> BytesOf(const std::string& data) {
   return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
 }
+
+// Of chunks in one message: a hundred kilobytes.
+constexpr int kPlacesMax = 4096;
 
 absl::Status InvalidSlice(const absl::Status& status) {
   return absl::IsInvalidArgument(status) ? WithReason(status, "INVALID_SLICE") : status;
@@ -40,17 +44,21 @@ std::shared_ptr<CheckpointWriter> CheckpointRound::writer() const {
   return writer_;
 }
 
+absl::Status CheckpointRound::CheckSlice(int shard, int chunk, int64_t bytes) const {
+  if (chunk < 0 || chunk >= plan().chunks_size() || plan().chunks(chunk).shard() != shard) {
+    return InvalidSlice(absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk, " does not belong to shard ", shard)));
+  }
+  if (bytes > limits::kSliceBytesMax) {
+    return InvalidSlice(absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk, ": a slice of ", bytes, " bytes is over the limit of ",
+                     limits::kSliceBytesMax)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckpointRound::Write(int shard, const v1::ShardSlice& slice) {
-  if (slice.chunk() < 0 || slice.chunk() >= plan().chunks_size() ||
-      plan().chunks(slice.chunk()).shard() != shard) {
-    return InvalidSlice(absl::InvalidArgumentError(
-        absl::StrCat("chunk ", slice.chunk(), " does not belong to shard ", shard)));
-  }
-  if (std::ssize(slice.data()) > limits::kSliceBytesMax) {
-    return InvalidSlice(absl::InvalidArgumentError(
-        absl::StrCat("chunk ", slice.chunk(), ": a slice of ", slice.data().size(),
-                     " bytes is over the limit of ", limits::kSliceBytesMax)));
-  }
+  RETURN_IF_ERROR(CheckSlice(shard, slice.chunk(), std::ssize(slice.data())));
   if (Crc32c(BytesOf(slice.data())) != slice.crc32c()) {
     return WithReason(
         absl::DataLossError(absl::StrCat(
@@ -60,6 +68,40 @@ absl::Status CheckpointRound::Write(int shard, const v1::ShardSlice& slice) {
   }
   return InvalidSlice(writer()->WriteSlice(slice.chunk(), slice.slot(), slice.offset_bytes(),
                                            BytesOf(slice.data())));
+}
+
+absl::Status CheckpointRound::NoteWritten(int shard, const v1::WrittenSlice& slice) {
+  RETURN_IF_ERROR(CheckSlice(shard, slice.chunk(), slice.size_bytes()));
+  return InvalidSlice(writer()->SliceWritten(slice.chunk(), slice.slot(), slice.offset_bytes(),
+                                             slice.size_bytes(), slice.crc32c()));
+}
+
+std::vector<v1::WriteShardDirectResponse> CheckpointRound::LayoutFor(
+    int shard, const std::string& jobs_folder) const {
+  const std::shared_ptr<CheckpointWriter> files = writer();
+  std::vector<v1::WriteShardDirectResponse> messages(1);
+  messages[0].set_jobs_folder(jobs_folder);
+  messages[0].set_folder(std::string(absl::StripPrefix(files->temporary(), jobs_folder + "/")));
+  for (const CheckpointWriter::File& file : files->Files()) {
+    v1::CheckpointFile& told = *messages[0].add_files();
+    told.set_name(file.name);
+    told.set_size_bytes(file.bytes);
+  }
+  for (int chunk = 0; chunk < plan().chunks_size(); ++chunk) {
+    if (plan().chunks(chunk).shard() != shard) continue;
+    const SlotRange slots = SlotsOfChunk(plan(), plan().chunks(chunk));
+    for (int slot = slots.first; slot <= slots.last; ++slot) {
+      if (messages.back().places_size() == kPlacesMax) messages.emplace_back();
+      const CheckpointWriter::Place place = files->PlaceOf(chunk, slot);
+      v1::ChunkPlace& told = *messages.back().add_places();
+      told.set_chunk(chunk);
+      told.set_slot(slot);
+      told.set_file(place.file);
+      told.set_offset_bytes(place.offset_bytes);
+    }
+  }
+  messages.back().set_ready(true);
+  return messages;
 }
 
 int64_t CheckpointRound::ShardBytes(int shard) const {
@@ -72,13 +114,23 @@ int64_t CheckpointRound::ShardBytes(int shard) const {
   return elements * static_cast<int64_t>(sizeof(float));
 }
 
-absl::StatusOr<bool> CheckpointRound::FinishShard(int shard, int64_t bytes) {
+CheckpointRound::Attempt CheckpointRound::BeginShard(int shard) {
+  absl::MutexLock lock(&mu_);
+  return {.number = ++attempts_[shard], .finished_before = finished_.contains(shard)};
+}
+
+absl::StatusOr<bool> CheckpointRound::FinishShard(int shard, int attempt, int64_t bytes) {
   if (const int64_t whole = ShardBytes(shard); bytes != whole) {
     return WithReason(absl::InvalidArgumentError(
                           absl::StrCat("shard ", shard, " sent ", bytes, " of ", whole, " bytes")),
                       "INCOMPLETE_SHARD");
   }
   absl::MutexLock lock(&mu_);
+  if (attempts_[shard] != attempt) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "shard ", shard, " has begun to write step ", step(), " again since")),
+                      "STALE_SNAPSHOT");
+  }
   if (bytes > 0) finished_.insert(shard);
   if (committing_ || std::ssize(finished_) < shards_with_bytes_) return false;
   committing_ = true;
@@ -103,6 +155,17 @@ absl::Status ShardUpload::Write(const v1::ShardSlice& slice) {
   RETURN_IF_ERROR(round_->Write(shard_, slice));
   bytes_ += slice.data().size();
   return absl::OkStatus();
+}
+
+absl::Status ShardUpload::NoteWritten(const v1::WrittenSlice& slice) {
+  RETURN_IF_ERROR(round_->NoteWritten(shard_, slice));
+  bytes_ += slice.size_bytes();
+  return absl::OkStatus();
+}
+
+bool ShardUpload::TakeFromBefore() {
+  if (attempt_.finished_before) bytes_ = round_->ShardBytes(shard_);
+  return attempt_.finished_before;
 }
 
 }  // namespace muster

@@ -6,8 +6,10 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,10 +47,30 @@ class CheckpointRound {
   // only their stream; any other error is the disk's and ends the round.
   absl::Status Write(int shard, const v1::ShardSlice& slice) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The same for a slice that the shard's member has written itself; only while shared().
+  absl::Status NoteWritten(int shard, const v1::WrittenSlice& slice) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Members may write the files themselves.
+  bool shared() const { return options_.writer.shared; }
+  // Once it is open: where a shard's member does so, in messages that fit gRPC's limit.
+  // `jobs_folder` holds the round's files.
+  std::vector<v1::WriteShardDirectResponse> LayoutFor(int shard,
+                                                      const std::string& jobs_folder) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A shard's stream begins: from here on only this attempt can finish it, unless the shard has
+  // been finished before. A member that writes the files itself must not begin again then: they may
+  // be committed at any moment.
+  struct Attempt {
+    int number = 0;
+    bool finished_before = false;
+  };
+  Attempt BeginShard(int shard) ABSL_LOCKS_EXCLUDED(mu_);
   // A shard's stream has ended after `bytes`. INVALID_ARGUMENT (reason "INCOMPLETE_SHARD") unless
-  // that is all of it. True for exactly one call: the one that completes the round and must
-  // Commit(). A shard without chunks need not come.
-  absl::StatusOr<bool> FinishShard(int shard, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  // that is all of it; FAILED_PRECONDITION (reason "STALE_SNAPSHOT") when another attempt has begun
+  // since. True for exactly one call: the one that completes the round and must Commit(). A shard
+  // without chunks need not come.
+  absl::StatusOr<bool> FinishShard(int shard, int attempt, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<v1::Checkpoint> Commit() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Says how the round ended; the first call counts.
@@ -60,6 +82,7 @@ class CheckpointRound {
   int64_t ShardBytes(int shard) const;
 
  private:
+  absl::Status CheckSlice(int shard, int chunk, int64_t bytes) const;
   std::shared_ptr<CheckpointWriter> writer() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
@@ -67,26 +90,32 @@ class CheckpointRound {
   int64_t shards_with_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // known once it is open
   absl::Status opened_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<CheckpointWriter> writer_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_set<int> finished_ ABSL_GUARDED_BY(mu_);  // shards
+  absl::flat_hash_map<int, int> attempts_ ABSL_GUARDED_BY(mu_);  // the newest, by shard
+  absl::flat_hash_set<int> finished_ ABSL_GUARDED_BY(mu_);       // shards
   bool committing_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> outcome_ ABSL_GUARDED_BY(mu_);
 };
 
-// One shard's WriteShard stream into a round. Not thread-safe.
+// One shard's WriteShard or WriteShardDirect stream into a round. Not thread-safe.
 class ShardUpload {
  public:
   ShardUpload(std::shared_ptr<CheckpointRound> round, int shard)
-      : round_(std::move(round)), shard_(shard) {}
+      : round_(std::move(round)), shard_(shard), attempt_(round_->BeginShard(shard)) {}
 
   absl::Status Write(const v1::ShardSlice& slice);
+  absl::Status NoteWritten(const v1::WrittenSlice& slice);
+  // The round has all of the shard from an attempt before, and so has this one.
+  bool TakeFromBefore();
 
   const std::shared_ptr<CheckpointRound>& round() const { return round_; }
   int shard() const { return shard_; }
+  int attempt() const { return attempt_.number; }
   int64_t bytes() const { return bytes_; }
 
  private:
   const std::shared_ptr<CheckpointRound> round_;
   const int shard_;
+  const CheckpointRound::Attempt attempt_;
   int64_t bytes_ = 0;
 };
 

@@ -18,6 +18,7 @@ absl::Status CheckpointNotWanted(const CheckpointRound& round) {
 void CheckpointRounds::Begin() {
   abandoned_.clear();
   committed_.clear();
+  stream_only_ = false;
 }
 
 absl::StatusOr<std::shared_ptr<CheckpointRound>> CheckpointRounds::Join(

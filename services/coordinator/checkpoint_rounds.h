@@ -52,6 +52,11 @@ class CheckpointRounds {
   // The job does not run any more.
   void Clear();
 
+  // Of this generation, from now on: every shard is sent to the coordinator, whatever the job asked
+  // for. What was written otherwise came to nothing.
+  void StreamOnly() { stream_only_ = true; }
+  bool stream_only() const { return stream_only_; }
+
   // Streams of shards that are open, in all rounds.
   void BeginStream() { ++streams_; }
   void EndStream() { --streams_; }
@@ -68,6 +73,7 @@ class CheckpointRounds {
   Open open_;
   absl::btree_set<Key> abandoned_;      // in this generation
   absl::btree_set<int64_t> committed_;  // steps, by this generation
+  bool stream_only_ = false;            // in this generation
   int streams_ = 0;
   std::vector<Ended> ended_;
 };

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -60,6 +61,33 @@ absl::Status TakeSlices(const grpc::ServerContext& context,
   if (guard.cancelled()) return Stalled("no slice has come", stall_max);
   guard.Advance(absl::InfiniteDuration());
   return context.IsCancelled() ? CallerGone() : absl::OkStatus();
+}
+
+using DirectStream =
+    grpc::ServerReaderWriter<v1::WriteShardDirectResponse, v1::WriteShardDirectRequest>;
+
+// What the shard's member says of what it writes itself, up to its word that it has closed the
+// files. No checkpoint may be committed without that: a file that is open may still change.
+absl::Status TakeWritten(DirectStream& stream, CallWatch::Guard& guard, absl::Duration stall_max,
+                         std::vector<v1::WriteShardDirectResponse> layout, ShardUpload& upload) {
+  guard.Advance(stall_max);
+  if (upload.TakeFromBefore()) {
+    layout.assign(1, {});
+    layout[0].set_ready(true);
+    layout[0].set_written(true);
+  }
+  for (const v1::WriteShardDirectResponse& message : layout) {
+    if (!stream.Write(message)) return CallerGone();
+  }
+  for (v1::WriteShardDirectRequest request; stream.Read(&request); guard.Advance(stall_max)) {
+    if (request.has_closed()) {
+      guard.Advance(absl::InfiniteDuration());
+      return absl::OkStatus();
+    }
+    if (!request.has_slice()) return OutOfOrder("after the header only slices may follow");
+    RETURN_IF_ERROR(upload.NoteWritten(request.slice()));
+  }
+  return guard.cancelled() ? Stalled("nothing was written", stall_max) : CallerGone();
 }
 
 // A periodic or final snapshot is acknowledged once its checkpoint is committed: until then a shard
@@ -161,6 +189,29 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
   const absl::Status ended = coordinator_->EndShard(
       **upload, TakeSlices(*context, *reader, guard, watch_->stall_max(), **upload));
   // Who waits for the other shards must not keep them out.
+  *ticket = Admission::Ticket();
+  return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
+}
+
+grpc::Status CheckpointService::WriteShardDirect(grpc::ServerContext* context,
+                                                 DirectStream* stream) {
+  const auto caller = access_->Check(*context, Permission::kMember);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
+  CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
+  v1::WriteShardDirectRequest first;
+  if (!stream->Read(&first)) return ToGrpc(CallerGone());
+  if (!first.has_header()) return ToGrpc(OutOfOrder("the first message must be the header"));
+  guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
+  auto upload = coordinator_->BeginShard(first.header(), caller->certificate,
+                                         CheckpointDesk::Delivery::kDirect);
+  if (!upload.ok()) return ToGrpc(upload.status());
+  if (!upload->has_value()) return grpc::Status::OK;
+  const absl::Status ended =
+      coordinator_->EndShard(**upload, TakeWritten(*stream, guard, watch_->stall_max(),
+                                                   coordinator_->LayoutFor(**upload), **upload));
+  // As in WriteShard.
   *ticket = Admission::Ticket();
   return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
 }

@@ -147,9 +147,12 @@ class Coordinator {
   }
 
   absl::StatusOr<std::optional<ShardUpload>> BeginShard(
-      const v1::WriteShardHeader& header,
-      const std::optional<Identity>& certificate = std::nullopt) {
-    return checkpoints_.BeginShard(header, certificate);
+      const v1::WriteShardHeader& header, const std::optional<Identity>& certificate = std::nullopt,
+      CheckpointDesk::Delivery delivery = CheckpointDesk::Delivery::kStream) {
+    return checkpoints_.BeginShard(header, certificate, delivery);
+  }
+  std::vector<v1::WriteShardDirectResponse> LayoutFor(const ShardUpload& upload) const {
+    return checkpoints_.LayoutFor(upload);
   }
   absl::Status EndShard(const ShardUpload& upload, absl::Status stream) {
     return checkpoints_.EndShard(upload, std::move(stream));

@@ -120,6 +120,7 @@ Job::Effects Job::TakeEffects() { return std::exchange(effects_, {}); }
 
 void Job::Enlist(absl::Time now) {
   members_.Enlist(*plan_, now);
+  senders_noted_.clear();
   checkpoints_.Begin(*plan_);
   // A step may have been recorded just before the suspension that repeats it.
   const bool all_durable = durable_ == ledger_.known();
@@ -991,6 +992,16 @@ void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& 
                       CheckpointPolicy::kFinalAttempts, " times: ", why.message()),
          now);
   }
+}
+
+void Job::ShardSent(const v1::WriteShardHeader& header, absl::Time now) {
+  const std::string& member = plan_->shards(header.shard()).member();
+  if (!senders_noted_.insert(member).second) return;
+  Note("SHARD_SENT",
+       absl::StrCat(
+           member, " sends its part of the checkpoint of step ", header.step(),
+           " instead of writing it, and tries again at the next: ", header.not_direct_because()),
+       now);
 }
 
 void Job::CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step,

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -162,6 +163,9 @@ class Job {
   absl::Status AdmitShard(const v1::WriteShardHeader& header) const;
   void CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now);
   void CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why, absl::Time now);
+  // A member that was to write its shard itself sends it, and says why: told once a generation.
+  // Admitted, and running.
+  void ShardSent(const v1::WriteShardHeader& header, absl::Time now);
   // The checkpoint of `step` is damaged, as `what` tells, and set aside: the one of `sound_step` is
   // the job's last one now. Between two generations.
   void CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step, absl::Time now);
@@ -246,7 +250,8 @@ class Job {
   bool nonfinite_noted_ = false;       // in this generation
   bool loss_is_finite_ = true;         // of the last step that was not skipped
   int skips_in_row_ = 0;
-  bool storage_full_noted_ = false;  // since the last checkpoint
+  bool storage_full_noted_ = false;             // since the last checkpoint
+  absl::btree_set<std::string> senders_noted_;  // members, in this generation
 };
 
 }  // namespace muster

@@ -25,7 +25,8 @@ class StateFolder {
 
   std::string store() const { return path_ + "/coordinator.db"; }
   std::string models() const { return path_ + "/models"; }
-  std::string job(const std::string& id) const { return path_ + "/jobs/" + id; }
+  std::string jobs() const { return path_ + "/jobs"; }
+  std::string job(const std::string& id) const { return jobs() + "/" + id; }
   std::string checkpoints(const std::string& id) const { return job(id) + "/checkpoints"; }
   std::string metrics_log(const std::string& id) const { return job(id) + "/metrics.jsonl"; }
 
