@@ -151,6 +151,7 @@ absl::Status LocalCluster::StartAll() {
     argv.push_back(absl::StrCat("--name=", name));
     argv.push_back(PortFlag("metrics"));
     argv.push_back(PortFlag("data_port"));
+    argv.push_back(absl::StrCat("--checkpoint_root=", options_.dir, "/state/jobs"));
     argv.insert(argv.end(), extra.begin(), extra.end());
     members_[name].argv = std::move(argv);
     return Launch(name);

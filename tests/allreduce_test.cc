@@ -1,6 +1,7 @@
 // Jobs without parameter servers: workers own the parameters and sum gradients around a ring.
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,8 +19,11 @@
 namespace muster {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 constexpr int kSteps = 200;
 constexpr char kAllreduce[] = "allreduce";
@@ -220,6 +224,53 @@ resources: {workers: {min: $0, max: $0}}
     const v1::Job done = cluster_->AwaitState(job, v1::SUCCEEDED, absl::Minutes(5));
 
     EXPECT_GE(done.progress().evaluation_accuracy(), 0.97) << workers << " workers";
+  }
+}
+
+// Who has a shard, a ps or a worker, writes it himself, below a name of his own for the folder of
+// all jobs. A volume that is not there any more costs a word in the job's log, and no checkpoint.
+TEST(DirectCheckpointsTest, HoldTheSameBytesWithAndWithoutTheVolume) {
+  namespace fs = std::filesystem;
+  const std::string volume = ::testing::TempDir() + "/volume",
+                    flag = absl::StrCat("--checkpoint_root=", volume);
+  fs::remove(volume);
+  TrainingCluster cluster(
+      {.ps = 2, .workers = 2, .ps_threads = 1, .ps_flags = {flag}, .worker_flags = {flag}});
+  fs::create_directory_symlink(cluster.state_dir() + "/jobs", volume);
+  const auto events = [&](const std::string& job) {
+    std::vector<std::string> messages;
+    grpc::ClientContext context;
+    v1::WatchJobRequest request;
+    request.set_name(job);
+    auto stream = cluster.jobs().WatchJob(&context, request);
+    for (v1::WatchJobResponse response; stream->Read(&response);) {
+      for (const v1::JobEvent& event : response.events()) {
+        if (event.reason() == "SHARD_SENT") messages.push_back(event.message());
+      }
+    }
+    return messages;
+  };
+  for (Gpt shape : {Gpt{.mode = kBsp, .ps = 2}, Gpt{}}) {
+    SCOPED_TRACE(shape.mode);
+    shape.steps = 40;
+    shape.checkpoint = "{every_steps: 20, keep_last: 0}";
+    const std::string sent = cluster.Run(shape.yaml());
+    shape.checkpoint = "{every_steps: 20, keep_last: 0, mode: direct}";
+
+    const std::string written = cluster.Run(shape.yaml());
+    EXPECT_THAT(events(written), IsEmpty());
+    fs::remove(volume);
+    const std::string without = cluster.Run(shape.yaml());
+    fs::create_directory_symlink(cluster.state_dir() + "/jobs", volume);
+
+    for (const int64_t step : {20, 40}) {
+      EXPECT_EQ(cluster.Hashes(written, step), cluster.Hashes(sent, step)) << step;
+      EXPECT_EQ(cluster.Hashes(without, step), cluster.Hashes(sent, step)) << step;
+    }
+    const std::string role = shape.ps > 0 ? "ps-" : "worker-";
+    EXPECT_THAT(events(without),
+                UnorderedElementsAre(AllOf(StartsWith(role + "0 sends"), HasSubstr(volume + ":")),
+                                     AllOf(StartsWith(role + "1 sends"), HasSubstr(volume + ":"))));
   }
 }
 

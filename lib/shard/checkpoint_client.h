@@ -29,7 +29,9 @@ namespace muster {
 class CheckpointClient {
  public:
   // A call may take `call_max`, and what its bytes take at limits::kCheckpointBytesPerSecondMin.
-  explicit CheckpointClient(CoordinatorTarget target,
+  // `checkpoint_root`: what the coordinator calls the folder of all jobs, here; "": this member
+  // writes no files itself.
+  explicit CheckpointClient(CoordinatorTarget target, std::string checkpoint_root = "",
                             absl::Duration call_max = limits::kCheckpointCallMax);
 
   // Fills `shard` from the plan's checkpoint. DATA_LOSS when a slice's checksum is wrong or bytes
@@ -38,7 +40,9 @@ class CheckpointClient {
   absl::Status ReadShard(ParameterShard& shard, std::stop_token stop,
                          const std::function<void(int64_t bytes)>& advanced = nullptr);
 
-  // OK once the coordinator acknowledged.
+  // OK once the coordinator acknowledged. A job whose checkpoint.mode is direct has the shard's
+  // bytes written below the root; whatever goes wrong there, they are sent instead, and the
+  // coordinator is told why.
   absl::Status WriteShard(const v1::JobPlan& plan, const ShardSnapshot& snapshot,
                           std::stop_token stop);
 
@@ -59,10 +63,15 @@ class CheckpointClient {
   // `read` is told how many bytes of the shard have come by now.
   absl::Status ReadOnce(Stub& stub, ParameterShard& shard, grpc::ClientContext& context,
                         absl::FunctionRef<void(int64_t bytes)> read);
-  absl::Status WriteOnce(Stub& stub, const v1::JobPlan& plan, const ShardSnapshot& snapshot,
-                         grpc::ClientContext& context);
+  absl::Status WriteOnce(Stub& stub, const v1::WriteShardHeader& header,
+                         const ShardSnapshot& snapshot, grpc::ClientContext& context);
+  // `trouble`: what went wrong on this side, if that is why it failed.
+  absl::Status WriteDirectOnce(Stub& stub, const v1::WriteShardHeader& header,
+                               const ShardSnapshot& snapshot, grpc::ClientContext& context,
+                               std::string& trouble) const;
 
   const CoordinatorTarget target_;
+  const std::string checkpoint_root_;
   const absl::Duration call_max_;
   mutable absl::Mutex mu_;
   mutable Connection connection_ ABSL_GUARDED_BY(mu_);  // that was asked for last

@@ -11,6 +11,8 @@
 #include "grpcpp/server_builder.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
+#include "lib/status/grpc_status.h"
+#include "lib/status/status.h"
 
 namespace muster {
 
@@ -85,6 +87,39 @@ grpc::Status FakeCheckpointService::WriteShard(grpc::ServerContext* context,
   if (context->IsCancelled()) return grpc::Status::CANCELLED;
   written_.push_back(std::move(written));
   return grpc::Status::OK;
+}
+
+void FakeCheckpointService::SetLayout(std::vector<v1::WriteShardDirectResponse> layout) {
+  absl::MutexLock lock(&mu_);
+  layout_ = std::move(layout);
+}
+
+grpc::Status FakeCheckpointService::WriteShardDirect(
+    grpc::ServerContext*,
+    grpc::ServerReaderWriter<v1::WriteShardDirectResponse, v1::WriteShardDirectRequest>* stream) {
+  const grpc::Status fault = TakeFault();
+  std::vector<v1::WriteShardDirectResponse> layout;
+  {
+    absl::MutexLock lock(&mu_);
+    layout = layout_;
+  }
+  Written written;
+  v1::WriteShardDirectRequest request;
+  if (!stream->Read(&request)) return grpc::Status::CANCELLED;
+  written.header = request.header();
+  if (layout.empty()) {
+    return ToGrpc(WithReason(absl::FailedPreconditionError("to be sent"), "DIRECT_OFF"));
+  }
+  for (const v1::WriteShardDirectResponse& message : layout) stream->Write(message);
+  if (!fault.ok()) return fault;
+  while (stream->Read(&request)) {
+    if (request.has_slice()) written.written.push_back(request.slice());
+    if (!request.has_closed()) continue;
+    absl::MutexLock lock(&mu_);
+    written_.push_back(std::move(written));
+    return grpc::Status::OK;
+  }
+  return grpc::Status::CANCELLED;
 }
 
 grpc::Status FakeCheckpointService::ReadShard(grpc::ServerContext*, const v1::ReadShardRequest*,

@@ -17,10 +17,11 @@ namespace muster {
 // Thread-safe.
 class FakeCheckpointService : public v1::CheckpointService::Service {
  public:
-  // One finished WriteShard stream.
+  // One finished WriteShard or WriteShardDirect stream.
   struct Written {
     v1::WriteShardHeader header;
     std::vector<v1::ShardSlice> slices;
+    std::vector<v1::WrittenSlice> written;
   };
 
   FakeCheckpointService();
@@ -32,6 +33,8 @@ class FakeCheckpointService : public v1::CheckpointService::Service {
   void FailNext(std::vector<grpc::Status> statuses) ABSL_LOCKS_EXCLUDED(mu_);
   // The next WriteShard takes everything and never answers.
   void StallNextWrite() ABSL_LOCKS_EXCLUDED(mu_);
+  // What WriteShardDirect answers the header with; unset: it refuses ("DIRECT_OFF").
+  void SetLayout(std::vector<v1::WriteShardDirectResponse> layout) ABSL_LOCKS_EXCLUDED(mu_);
   // What ReadShard gives.
   void SetSlices(std::vector<v1::ShardSlice> slices) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -43,6 +46,10 @@ class FakeCheckpointService : public v1::CheckpointService::Service {
   grpc::Status WriteShard(grpc::ServerContext* context,
                           grpc::ServerReader<v1::WriteShardRequest>* reader,
                           v1::WriteShardResponse* response) override;
+  grpc::Status WriteShardDirect(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::WriteShardDirectResponse, v1::WriteShardDirectRequest>* stream)
+      override;
   grpc::Status ReadShard(grpc::ServerContext* context, const v1::ReadShardRequest* request,
                          grpc::ServerWriter<v1::ShardSlice>* writer) override;
   grpc::Status TakeFault() ABSL_LOCKS_EXCLUDED(mu_);
@@ -51,6 +58,7 @@ class FakeCheckpointService : public v1::CheckpointService::Service {
   int calls_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<grpc::Status> faults_ ABSL_GUARDED_BY(mu_);
   bool stalls_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<v1::WriteShardDirectResponse> layout_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::ShardSlice> slices_ ABSL_GUARDED_BY(mu_);
   std::vector<Written> written_ ABSL_GUARDED_BY(mu_);
   std::string address_;

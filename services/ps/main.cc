@@ -39,6 +39,10 @@ ABSL_FLAG(int, threads, 0, "shard threads; 0: usable cores");
 ABSL_FLAG(int64_t, memory_bytes, 0, "what all shards may take together; 0: half of the machine's");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "how long a process that is told to stop waits until its jobs go on without it");
+ABSL_FLAG(
+    std::string, checkpoint_root, "",
+    "the folder that is STATE_DIR/jobs to the coordinator, on a volume of both: below it this "
+    "member writes checkpoints of jobs with checkpoint.mode direct; empty: it sends them");
 ABSL_FLAG(std::string, metrics, "",
           "host:port of /metrics; port 0 picks a free one; default 0.0.0.0:9401 with --tls or "
           "--insecure, else 127.0.0.1:9401");
@@ -125,6 +129,7 @@ int Main() {
                                          .memory_bytes = memory_bytes,
                                          .transport = *transport,
                                          .coordinator = *coordinator,
+                                         .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
                                          .metrics = &metrics,
                                          .report_soon = report_soon});
   if (!server.ok()) {

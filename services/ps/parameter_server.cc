@@ -25,7 +25,7 @@ ParameterServer::ParameterServer(Options options)
     : options_(std::move(options)),
       metrics_(*options_.metrics),
       budget_(options_.memory_bytes),
-      checkpoints_(options_.coordinator),
+      checkpoints_(options_.coordinator, options_.checkpoint_root),
       environment_({.member = options_.member,
                     .budget = &budget_,
                     .checkpoints = &checkpoints_,

@@ -31,6 +31,7 @@ class ParameterServer : public FleetMember {
     int64_t memory_bytes = 0;
     TransportFactory transport;         // called once by every shard thread
     CoordinatorTarget coordinator;      // for checkpoints
+    std::string checkpoint_root;        // see CheckpointClient
     Metrics* metrics = nullptr;         // outlives the server
     std::function<void()> report_soon;  // from any thread
   };

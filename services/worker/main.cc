@@ -45,6 +45,10 @@ ABSL_FLAG(
     "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "how long a process that is told to stop waits until its jobs go on without it");
+ABSL_FLAG(
+    std::string, checkpoint_root, "",
+    "the folder that is STATE_DIR/jobs to the coordinator, on a volume of both: below it this "
+    "member writes checkpoints of jobs with checkpoint.mode direct; empty: it sends them");
 ABSL_FLAG(std::string, metrics, "",
           "host:port of /metrics; port 0 picks a free one; default 0.0.0.0:9402 with --tls or "
           "--insecure, else 127.0.0.1:9402");
@@ -173,6 +177,7 @@ int Main() {
                  .threads_per_device = threads,
                  .transport = *transport,
                  .coordinator = *coordinator,
+                 .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
                  .paths = *paths,
                  .tuning = {.overlap = !absl::GetFlag(FLAGS_no_overlap),
                             .priority = !absl::GetFlag(FLAGS_no_priority),

@@ -9,9 +9,9 @@ namespace muster {
 Worker::Worker(Options options)
     : options_(std::move(options)),
       metrics_(*options_.metrics),
-      checkpoints_(!options_.coordinator
-                       ? nullptr
-                       : std::make_unique<CheckpointClient>(*options_.coordinator)),
+      checkpoints_(!options_.coordinator ? nullptr
+                                         : std::make_unique<CheckpointClient>(
+                                               *options_.coordinator, options_.checkpoint_root)),
       budget_(options_.shard_memory_bytes),
       job_thread_([this] { Serve(); }) {}
 

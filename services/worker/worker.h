@@ -37,6 +37,7 @@ class Worker : public FleetMember {
     int threads_per_device = 1;
     TransportFactory transport;
     std::optional<CoordinatorTarget> coordinator;       // for checkpoints of allreduce jobs
+    std::string checkpoint_root;                        // see CheckpointClient
     int64_t shard_memory_bytes = DefaultMemoryBytes();  // that shards of such jobs may take
     PathRules paths = {};                               // which files a job may name
     ExchangeTuning tuning;
