@@ -203,22 +203,29 @@ TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   EXPECT_TRUE(cluster_.jobs().CancelJob(&context, request, &cancelled).ok());
 }
 
-// The steps at which its generations began.
-std::vector<int64_t> FirstSteps(TrainingCluster& cluster, const std::string& job) {
-  std::vector<int64_t> steps;
+// All that a job that has ended has told.
+std::vector<v1::JobEvent> Events(TrainingCluster& cluster, const std::string& job) {
+  std::vector<v1::JobEvent> events;
   grpc::ClientContext context;
   v1::WatchJobRequest request;
   request.set_name(job);
   v1::WatchJobResponse response;
   const auto stream = cluster.jobs().WatchJob(&context, request);
   while (stream->Read(&response)) {
-    for (const v1::JobEvent& event : response.events()) {
-      const size_t at = event.message().rfind("from step ");
-      int64_t step = 0;
-      if (event.reason() != "SCHEDULED" || at == std::string::npos) continue;
-      EXPECT_TRUE(absl::SimpleAtoi(event.message().substr(at + 10), &step)) << event.message();
-      steps.push_back(step);
-    }
+    events.insert(events.end(), response.events().begin(), response.events().end());
+  }
+  return events;
+}
+
+// The steps at which its generations began.
+std::vector<int64_t> FirstSteps(const std::vector<v1::JobEvent>& events) {
+  std::vector<int64_t> steps;
+  for (const v1::JobEvent& event : events) {
+    const size_t at = event.message().rfind("from step ");
+    int64_t step = 0;
+    if (event.reason() != "SCHEDULED" || at == std::string::npos) continue;
+    EXPECT_TRUE(absl::SimpleAtoi(event.message().substr(at + 10), &step)) << event.message();
+    steps.push_back(step);
   }
   return steps;
 }
@@ -253,12 +260,15 @@ TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSa
   const v1::Job before = cluster.Get(job);
   ASSERT_EQ(before.ps_size(), 2);
   gone_at.push_back(before.progress().step());
-  ExpectOrderlyExit(cluster, before.ps(0));  // no checkpoint is due before the end
+  ExpectOrderlyExit(cluster, before.ps(0));
   EXPECT_THAT(cluster.Get(job).ps(), testing::Not(testing::Contains(before.ps(0))));
 
   EXPECT_EQ(cluster.AwaitState(job, v1::SUCCEEDED).recovery().count(), 2) << "of deaths";
   EXPECT_EQ(cluster.Hashes(job, kFewerSteps), cluster.Hashes(alone, kFewerSteps));
-  const std::vector<int64_t> first_steps = FirstSteps(cluster, job);
+  const std::vector<v1::JobEvent> events = Events(cluster, job);
+  EXPECT_EQ(std::ranges::count(events, "CHECKPOINT_COMMITTED", &v1::JobEvent::reason), 1)
+      << "nobody needed one before the end";
+  const std::vector<int64_t> first_steps = FirstSteps(events);
   ASSERT_EQ(first_steps.size(), 4u);
   for (size_t i = 0; i < gone_at.size(); ++i) EXPECT_GE(first_steps[i + 1], gone_at[i] - 1);
 }
