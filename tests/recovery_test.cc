@@ -233,10 +233,10 @@ std::vector<int64_t> FirstSteps(const std::vector<v1::JobEvent>& events) {
 // Without a checkpoint before the last one the way back would be the way to the beginning.
 TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSameParameters) {
   TrainingCluster cluster({.ps = 3, .workers = 2, .ps_threads = 1});
-  constexpr int kFewerSteps = 1500;
+  constexpr int kLongEnough = 4000;  // for three to go in turn
   const auto without_checkpoints = [](const std::string& replication) {
     return absl::StrReplaceAll(Job("pair"), {{"every_steps: 500", "every_steps: 0"},
-                                             {absl::StrCat(kSteps), absl::StrCat(kFewerSteps)},
+                                             {absl::StrCat(kSteps), absl::StrCat(kLongEnough)},
                                              {"ps: 2}", replication}});
   };
   const std::string alone = cluster.Run(without_checkpoints("ps: 2}"));
@@ -258,13 +258,14 @@ TEST(ReplicatedRecoveryTest, WhicheverPsDiesOrLeavesTheJobGoesOnAtItsStepToTheSa
   }
   // One that is told to stop hands over, and ends well.
   const v1::Job before = cluster.Get(job);
+  ASSERT_EQ(before.state(), v1::RUNNING) << before.progress().step();
   ASSERT_EQ(before.ps_size(), 2);
   gone_at.push_back(before.progress().step());
   ExpectOrderlyExit(cluster, before.ps(0));
   EXPECT_THAT(cluster.Get(job).ps(), testing::Not(testing::Contains(before.ps(0))));
 
   EXPECT_EQ(cluster.AwaitState(job, v1::SUCCEEDED).recovery().count(), 2) << "of deaths";
-  EXPECT_EQ(cluster.Hashes(job, kFewerSteps), cluster.Hashes(alone, kFewerSteps));
+  EXPECT_EQ(cluster.Hashes(job, kLongEnough), cluster.Hashes(alone, kLongEnough));
   const std::vector<v1::JobEvent> events = Events(cluster, job);
   EXPECT_EQ(std::ranges::count(events, "CHECKPOINT_COMMITTED", &v1::JobEvent::reason), 1)
       << "nobody needed one before the end";
