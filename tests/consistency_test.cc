@@ -158,6 +158,7 @@ TEST_F(ConsistencyTest, LocalSgdLearnsAndGoesOnAfterASuspensionAsIfThereHadBeenN
 
 TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
   constexpr int64_t kStepsWithoutIt = 100;
+  constexpr char kMissedSteps[] = "muster_worker_missed_steps_total";
   const Digits digits{.sync = "{mode: bsp, backup_workers: 1}", .workers = 3, .epochs = 24};
   const std::string job = cluster_->Submit(JobFile(digits));
   const v1::Job running = cluster_->AwaitStep(job, 1);
@@ -173,19 +174,21 @@ TEST_F(ConsistencyTest, ABackupWorkerSparesTheOthersOneThatStandsStill) {
     } while (version < at_least && absl::Now() < lease_end);
     return version;
   };
+  const auto others_missed = [&] {
+    return MetricOf(running.workers(0), kMissedSteps) + MetricOf(running.workers(1), kMissedSteps);
+  };
   const double standing = await_version(await_version(0) + 1);
+  const double missed_before = others_missed();
   EXPECT_GE(await_version(standing + kStepsWithoutIt), standing + kStepsWithoutIt);
+  // Each of these steps needed both others. Once the third runs again, any of them may miss one.
+  EXPECT_LE(others_missed() - missed_before, 2);
   ASSERT_EQ(kill(pid, SIGCONT), 0);
   EXPECT_GE(Finish(job, digits.epochs).progress().evaluation_accuracy(), kAccuracy);
   // What it sent for steps that were over was dropped.
-  const double missed = MetricOf(slow, "muster_worker_missed_steps_total");
-  EXPECT_GE(missed, kStepsWithoutIt);
+  EXPECT_GE(MetricOf(slow, kMissedSteps), kStepsWithoutIt);
   EXPECT_GT(MetricOf("ps-0", "muster_ps_late_pushes_total") +
                 MetricOf("ps-1", "muster_ps_late_pushes_total"),
             0);
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_LT(MetricOf(running.workers(rank), "muster_worker_missed_steps_total"), missed);
-  }
 }
 
 TEST_F(ConsistencyTest, ASuspendedJobWithABackupWorkerGoesOn) {
