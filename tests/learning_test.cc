@@ -68,16 +68,16 @@ training: {steps: 300, optimizer: {adamw: {learning_rate: 3e-3}}, evaluate_every
 TEST(LearningTest, TheCharacterGptExampleLearnsToSpell) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   const std::string yaml = Example("char_gpt.yaml");
-  const std::string half = absl::StrReplaceAll(yaml, {{"\n  steps: 2000\n", "\n  steps: 1000\n"}});
-  ASSERT_NE(half, yaml);
-  const std::string job = cluster.Submit(half);
+  const std::string quarter = absl::StrReplaceAll(yaml, {{"\n  steps: 2000\n", "\n  steps: 500\n"}});
+  ASSERT_NE(quarter, yaml);
+  const std::string job = cluster.Submit(quarter);
 
   const v1::Job done = cluster.AwaitState(job, v1::SUCCEEDED, absl::Minutes(10));
 
-  EXPECT_EQ(done.progress().step(), 1000);
+  EXPECT_EQ(done.progress().step(), 500);
   EXPECT_EQ(done.workers_size(), 2);
   EXPECT_EQ(done.ps_size(), 2);
-  EXPECT_LT(done.progress().evaluation_loss(), 1.6);
+  EXPECT_LT(done.progress().evaluation_loss(), 1.85);
 }
 
 }  // namespace
