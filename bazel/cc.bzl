@@ -44,7 +44,8 @@ def cc_binary(name, srcs = [], deps = [], copts = [], **attributes):
     _with_precompiled(native.cc_binary, name, srcs, deps, copts, attributes)
 
 def cc_test(name, srcs = [], deps = [], copts = [], **attributes):
-    """A test is run once for each time that it is compiled, and tests are half of what is compiled: -O1 takes a fifth less time."""
+    """Compiles the test's own sources with -O1: half of what is compiled is tests, each runs about once per compilation, and
+    -O1 takes a fifth less time. What a test links is compiled as the programs are."""
     _with_precompiled(native.cc_test, name, srcs, deps, ["-O1"] + copts, attributes)
 
 def _precompiled_header_impl(ctx):

@@ -68,7 +68,8 @@ training: {steps: 300, optimizer: {adamw: {learning_rate: 3e-3}}, evaluate_every
 TEST(LearningTest, TheCharacterGptExampleLearnsToSpell) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   const std::string yaml = Example("char_gpt.yaml");
-  const std::string quarter = absl::StrReplaceAll(yaml, {{"\n  steps: 2000\n", "\n  steps: 500\n"}});
+  const std::string quarter =
+      absl::StrReplaceAll(yaml, {{"\n  steps: 2000\n", "\n  steps: 500\n"}});
   ASSERT_NE(quarter, yaml);
   const std::string job = cluster.Submit(quarter);
 
