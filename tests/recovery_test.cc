@@ -146,7 +146,8 @@ TEST_F(RecoveryTest, AMemberThatStandsStillAndWakesUpDisturbsNobody) {
   Kill("worker-0", SIGSTOP);
   AwaitReason(job, "WAITS_FOR_MEMBERS");  // the others do not wait for it to stop
   Kill("worker-0", SIGCONT);
-  cluster_.AwaitStep(job, 900);
+  const v1::Job again = cluster_.AwaitState(job, v1::RUNNING);
+  cluster_.AwaitStep(job, again.progress().step() + 300);
   Kill("ps-1", SIGSTOP);
   AwaitReason(job, "WAITS_FOR_MEMBERS");
   Kill("ps-1", SIGCONT);
