@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/byte_values.h"
 #include "lib/collective/communicator.h"
 #include "lib/collective/gradient_layout.h"
 #include "lib/engine/device.h"
@@ -32,9 +34,14 @@ class ParameterFlow {
   // graph, as early as possible.
   virtual absl::Status GradientReady(int p) = 0;
 
-  // In its place, where the executor has peers: the sum over all of them of this device's slice of
-  // `bucket` is in the gradients' host memory, and the parameters of the bucket are not read any
-  // more on this device.
+  // Once in a run: the next run's rows may be given now (Executor::TakeRows), to this executor or
+  // to another one of the device. A GPU has been handed the whole run and computes what is left of
+  // it; on the CPU nothing is left.
+  virtual absl::Status RowsMayCome() { return absl::OkStatus(); }
+
+  // In place of GradientReady(), where the executor has peers: the sum over all of them of this
+  // device's slice of `bucket` is in the gradients' host memory, and the parameters of the bucket
+  // are not read any more on this device.
   virtual absl::Status SliceReduced(int /*bucket*/) {
     return absl::UnimplementedError("a flow for executors without peers");
   }
@@ -78,7 +85,16 @@ class Executor {
     // owned by the caller, 64-byte aligned. A device that computes elsewhere or in another type
     // copies a parameter when its flow has delivered it, and a gradient before it is announced.
     absl::Span<float* const> parameters;
-    absl::Span<float* const> gradients;  // likewise; empty for a graph that was not differentiated
+    // By parameter: whether its memory has, from its beginning on, not floats but values in the
+    // type that the graph computes with, which has 16 bits: nothing is converted then. Empty: none.
+    // Not with `peers`.
+    std::vector<bool> narrow_parameters;
+    absl::Span<float* const>
+        gradients;  // as `parameters`; empty for a graph that was not differentiated
+    // By graph input, where rows come by TakeRows() and not through input(): null for rows that are
+    // as the graph declares them, else what each of their bytes stands for, of an f32 input. The
+    // tables outlive the executor.
+    absl::Span<const kernels::ByteValues* const> row_values;
     bool micro_batches = false;  // whether runs will ever add to the gradients of the run before
     bool tf32 = false;           // matrix products of f32 tensors in TF32 where the device has it
     bool deterministic = true;   // only kernels that repeat to the bit
@@ -88,6 +104,11 @@ class Executor {
     Profile* profile = nullptr;  // takes the time of every node of every run; outlives the executor
   };
 
+  // Of `options`.
+  static bool IsNarrow(const Options& options, int p) {
+    return !options.narrow_parameters.empty() && options.narrow_parameters[p];
+  }
+
   struct MemoryNeed {
     int64_t arena_bytes = 0;      // activations and temporaries
     int64_t parameter_bytes = 0;  // values and gradients, in every copy that the device holds
@@ -95,8 +116,15 @@ class Executor {
 
   virtual ~Executor() = default;
 
-  // Host memory of a graph input, to be filled before Run().
+  // Host memory of a graph input, to be filled before Run(), which leaves it as it is. Of an
+  // executor without Options.row_values.
   virtual absl::Span<std::byte> input(absl::string_view name) = 0;
+
+  // Of one with them: the rows of the next run, by graph input. Called between runs, or by
+  // ParameterFlow::RowsMayCome(): then they come to a GPU while it computes. Their memory is the
+  // caller's again when the run that was under way has returned, else the next one. A run for which
+  // none were taken has those of the run before. Errors are the device's.
+  virtual absl::Status TakeRows(absl::Span<const absl::Span<const std::byte>> rows) = 0;
 
   // A tensor named in Graph.loss, logits or correct as f32 on the host, after Run(). Valid until
   // the next Run(). What is more than a number is copied, and the copy's memory taken, when it is

@@ -1,5 +1,6 @@
 #include "lib/engine/cpu/cpu_executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "glog/logging.h"
+#include "kernels/byte_values.h"
 #include "kernels/conversion.h"
 #include "lib/engine/compiled_graph.h"
 #include "lib/engine/cpu/cpu_device.h"
@@ -46,12 +48,17 @@ CompiledGraph::Options CompileOptions(const v1::Graph& graph, const Executor::Op
   return compile;
 }
 
-// Of the parameters that the graph does not compute with as f32.
-int64_t CopyBytes(const CompiledGraph& compiled) {
+// Whether the graph computes with the parameter in another type than it is given in.
+bool IsCopied(const CompiledGraph& compiled, const Executor::Options& options, int p) {
+  const std::string& name = compiled.graph().parameters(p).name();
+  return compiled.type(name).dtype != v1::DTYPE_F32 && !Executor::IsNarrow(options, p);
+}
+
+int64_t CopyBytes(const CompiledGraph& compiled, const Executor::Options& options) {
   int64_t bytes = 0;
-  for (const v1::Parameter& parameter : compiled.graph().parameters()) {
-    const TensorType& type = compiled.type(parameter.name());
-    if (type.dtype != v1::DTYPE_F32) bytes += AlignedBytes(type);
+  for (int p = 0; p < compiled.graph().parameters_size(); ++p) {
+    if (!IsCopied(compiled, options, p)) continue;
+    bytes += AlignedBytes(compiled.type(compiled.graph().parameters(p).name()));
   }
   return bytes;
 }
@@ -61,11 +68,8 @@ class CpuExecutor : public Executor {
   static absl::StatusOr<std::unique_ptr<Executor>> Create(const v1::Graph& graph,
                                                           const Options& options);
 
-  absl::Span<std::byte> input(absl::string_view name) override {
-    const auto it = inputs_.find(name);
-    CHECK(it != inputs_.end()) << "the graph has no input '" << name << "'";
-    return it->second;
-  }
+  absl::Span<std::byte> input(absl::string_view name) override;
+  absl::Status TakeRows(absl::Span<const absl::Span<const std::byte>> rows) override;
 
   absl::StatusOr<absl::Span<const float>> output(absl::string_view name) const override;
 
@@ -79,6 +83,12 @@ class CpuExecutor : public Executor {
     std::vector<int> awaits;
     std::vector<int> ready;
     int profile_entry = -1;
+  };
+
+  struct Input {
+    std::string name;
+    absl::Span<std::byte> memory;
+    const kernels::ByteValues* values = nullptr;  // see Options.row_values
   };
 
   // A tensor inside and the same as f32 outside; both may be one memory.
@@ -107,7 +117,9 @@ class CpuExecutor : public Executor {
 
   void Place(const CompiledGraph& compiled, const Options& options);
   void AddSteps(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
-  void AddInputsAndOutputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
+  void AddInputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory,
+                 const Options& options);
+  void AddOutputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
 
   RunNumbers NumbersOf(const RunArguments& arguments) const;
   absl::Status RunStep(const Step& step, const RunNumbers& numbers);
@@ -124,7 +136,7 @@ class CpuExecutor : public Executor {
   std::vector<Step> steps_;
   std::vector<Exchange> parameters_;
   std::vector<Exchange> gradients_;
-  absl::flat_hash_map<std::string, absl::Span<std::byte>> inputs_;
+  std::vector<Input> inputs_;  // by graph input
   mutable absl::flat_hash_map<std::string, HostOutput> outputs_;
 };
 
@@ -134,7 +146,7 @@ absl::StatusOr<std::unique_ptr<Executor>> CpuExecutor::Create(const v1::Graph& g
   CpuKernels kernels;
   ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
                    CompiledGraph::Create(graph, CompileOptions(graph, options), kernels));
-  const int64_t copy_bytes = CopyBytes(*compiled);
+  const int64_t copy_bytes = CopyBytes(*compiled, options);
   ASSIGN_OR_RETURN(Device::Memory arena,
                    options.device->Allocate(
                        compiled->arena_bytes(),
@@ -159,7 +171,7 @@ void CpuExecutor::Place(const CompiledGraph& compiled, const Options& options) {
     parameter.type = ElementTypeOf(type.dtype);
     parameter.elements = type.elements();
     parameter.inside = reinterpret_cast<std::byte*>(parameter.outside);
-    if (type.dtype != v1::DTYPE_F32) {
+    if (IsCopied(compiled, options, p)) {
       parameter.inside = copy;
       copy += AlignedBytes(type);
     }
@@ -175,7 +187,8 @@ void CpuExecutor::Place(const CompiledGraph& compiled, const Options& options) {
     gradient.inside = compiled.Address(graph.gradients(p), memory);
   }
   AddSteps(compiled, memory);
-  AddInputsAndOutputs(compiled, memory);
+  AddInputs(compiled, memory, options);
+  AddOutputs(compiled, memory);
   for (const v1::Node* constant : compiled.constants()) {
     const std::string& name = constant->outputs(0);
     const std::vector<std::byte> value = ConstantValue(*constant, compiled.type(name));
@@ -197,13 +210,20 @@ void CpuExecutor::AddSteps(const CompiledGraph& compiled, const CompiledGraph::M
   }
 }
 
-void CpuExecutor::AddInputsAndOutputs(const CompiledGraph& compiled,
-                                      const CompiledGraph::Memory& memory) {
-  const v1::Graph& graph = compiled.graph();
-  for (const v1::GraphInput& input : graph.inputs()) {
-    inputs_[input.name()] = {compiled.Address(input.name(), memory),
-                             static_cast<size_t>(compiled.type(input.name()).bytes())};
+void CpuExecutor::AddInputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory,
+                            const Options& options) {
+  for (const v1::GraphInput& declared : compiled.graph().inputs()) {
+    const std::string& name = declared.name();
+    const size_t i = inputs_.size();
+    inputs_.push_back({.name = name,
+                       .memory = {compiled.Address(name, memory),
+                                  static_cast<size_t>(compiled.type(name).bytes())},
+                       .values = options.row_values.empty() ? nullptr : options.row_values[i]});
   }
+}
+
+void CpuExecutor::AddOutputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory) {
+  const v1::Graph& graph = compiled.graph();
   for (const std::string* name : {&graph.loss(), &graph.logits(), &graph.correct()}) {
     if (name->empty()) continue;
     const TensorType& type = compiled.type(*name);
@@ -212,6 +232,29 @@ void CpuExecutor::AddInputsAndOutputs(const CompiledGraph& compiled,
     exchange = {.inside = inside, .type = ElementTypeOf(type.dtype), .elements = type.elements()};
     if (type.dtype == v1::DTYPE_F32) exchange.outside = reinterpret_cast<float*>(inside);
   }
+}
+
+absl::Span<std::byte> CpuExecutor::input(absl::string_view name) {
+  const auto it = std::ranges::find(inputs_, name, &Input::name);
+  CHECK(it != inputs_.end()) << "the graph has no input '" << name << "'";
+  return it->memory;
+}
+
+absl::Status CpuExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>> rows) {
+  CHECK_EQ(rows.size(), inputs_.size());
+  device_.Drive();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& [name, memory, values] = inputs_[i];
+    CHECK_EQ(rows[i].size(), memory.size() / (values == nullptr ? 1 : sizeof(float))) << name;
+    if (values == nullptr) {
+      std::memcpy(memory.data(), rows[i].data(), memory.size());
+    } else {
+      kernels::DecodeBytes(reinterpret_cast<float*>(memory.data()),
+                           reinterpret_cast<const uint8_t*>(rows[i].data()),
+                           static_cast<int64_t>(rows[i].size()), *values);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<absl::Span<const float>> CpuExecutor::output(absl::string_view name) const {
@@ -285,7 +328,7 @@ absl::Status CpuExecutor::Run(const RunArguments& arguments, ParameterFlow* flow
       if (flow != nullptr && arguments.is_last_micro_batch) RETURN_IF_ERROR(flow->GradientReady(p));
     }
   }
-  return absl::OkStatus();
+  return flow == nullptr ? absl::OkStatus() : flow->RowsMayCome();
 }
 
 }  // namespace
@@ -307,7 +350,7 @@ absl::StatusOr<Executor::MemoryNeed> PlanCpuMemory(const v1::Graph& graph,
   }
   const int copies = graph.gradients().empty() ? 1 : 2;
   return Executor::MemoryNeed{.arena_bytes = compiled->arena_bytes(),
-                              .parameter_bytes = copies * outside + CopyBytes(*compiled)};
+                              .parameter_bytes = copies * outside + CopyBytes(*compiled, options)};
 }
 
 }  // namespace muster

@@ -101,6 +101,7 @@ absl::Status CudaDevice::Open() {
   RETURN_IF_ERROR(StatusOf(cudaSetDevice(number_)));
   ASSIGN_OR_RETURN(compute_, CreateCudaStream());
   ASSIGN_OR_RETURN(upload_, CreateCudaStream());
+  ASSIGN_OR_RETURN(rows_, CreateCudaStream());
   ASSIGN_OR_RETURN(collective_, CreateCudaStream());
   ASSIGN_OR_RETURN(download_, CreateCudaStream());
   cublasLtHandle_t cublas;

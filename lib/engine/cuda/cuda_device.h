@@ -38,10 +38,11 @@ class CudaDevice : public Device {
   // It is: every later job of this process is refused the device. The error for the job that runs.
   absl::Status Lose(absl::string_view why) const;
 
-  // Work in different streams overlaps: nodes; parameters on their way in; gradients on their way
-  // out; what the GPUs of a worker do together.
+  // Work in different streams overlaps: nodes; parameters on their way in; rows of the next run on
+  // theirs; gradients on their way out; what the GPUs of a worker do together.
   cudaStream_t compute() const { return compute_.get(); }
   cudaStream_t upload() const { return upload_.get(); }
+  cudaStream_t rows() const { return rows_.get(); }
   cudaStream_t download() const { return download_.get(); }
   cudaStream_t collective() const { return collective_.get(); }
   cublasLtHandle_t cublas() const { return cublas_.get(); }
@@ -59,7 +60,7 @@ class CudaDevice : public Device {
 
   const int number_;
   const std::string description_;
-  CudaStream compute_, upload_, download_, collective_;
+  CudaStream compute_, upload_, rows_, download_, collective_;
   CublasHandle cublas_;
   CudnnHandle cudnn_;
   HostMirrors mirrors_;

@@ -12,6 +12,7 @@
 #include "glog/logging.h"
 #include "kernels/conversion.h"
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/byte_values.h"
 #include "kernels/cuda/progress.h"
 #include "lib/collective/polled_wait.h"
 #include "lib/engine/cuda/cuda_backend.h"
@@ -71,6 +72,7 @@ absl::Status CudaExecutor::DrainStreams(absl::FunctionRef<void()> abandon) {
   add("upload", device_.upload());
   add("collective", device_.collective());
   add("compute", device_.compute());
+  add("row", device_.rows());
   add("download", device_.download());
   absl::Status drained = Drain(abandon, streams, PolledWait({.timeout = kDrainTimeout}));
   if (absl::IsDeadlineExceeded(drained)) KeepCudaResources();
@@ -162,7 +164,8 @@ absl::Status CudaExecutor::Build(const v1::Graph& graph, const Options& options)
           profile_->Add(step.node.node->name(), step.node.node->op(), Described(step.node));
     }
   }
-  RETURN_IF_ERROR(PlaceInputsAndOutputs(*compiled, memory));
+  RETURN_IF_ERROR(PlaceInputs(*compiled, memory, options));
+  PlaceOutputs(*compiled, memory);
   RETURN_IF_ERROR(FillConstants(*compiled, memory));
   RETURN_IF_ERROR(CutSegments(*compiled));
   return WarmUp();
@@ -194,9 +197,12 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
     const TensorType& type = compiled.type(graph.parameters(p).name());
     Parameter& parameter = parameters_.emplace_back();
     parameter.host = options.parameters[p];
+    parameter.is_narrow = IsNarrow(options, p);
+    CHECK(!parameter.is_narrow || buckets_ == nullptr);
     parameter.type = TypeOf(type.dtype);
     parameter.elements = type.elements();
-    needs_staging |= parameter.type != cuda::Type::kF32 && buckets_ == nullptr;
+    needs_staging |=
+        parameter.type != cuda::Type::kF32 && !parameter.is_narrow && buckets_ == nullptr;
     if (buckets_ != nullptr && parameter.type == cuda::Type::kF32) {
       parameter.device = buckets_->values(p);
     } else {
@@ -220,16 +226,44 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
   return absl::OkStatus();
 }
 
-absl::Status CudaExecutor::PlaceInputsAndOutputs(const CompiledGraph& compiled,
-                                                 const CompiledGraph::Memory& memory) {
-  const v1::Graph& graph = compiled.graph();
-  for (const v1::GraphInput& declared : graph.inputs()) {
-    Input& input = inputs_[declared.name()];
-    input.bytes = compiled.type(declared.name()).bytes();
-    input.device = compiled.Address(declared.name(), memory);
-    ASSIGN_OR_RETURN(input.host,
-                     device_.Allocate(input.bytes, absl::StrCat("input '", declared.name(), "'")));
+absl::Status CudaExecutor::PlaceInputs(const CompiledGraph& compiled,
+                                       const CompiledGraph::Memory& memory,
+                                       const Options& options) {
+  for (const v1::GraphInput& declared : compiled.graph().inputs()) {
+    const size_t i = inputs_.size();
+    Input& input = inputs_.emplace_back();
+    input.name = declared.name();
+    input.elements = compiled.type(input.name).elements();
+    input.bytes = compiled.type(input.name).bytes();
+    input.device = compiled.Address(input.name, memory);
+    if (takes_rows_) {
+      RETURN_IF_ERROR(PlaceRows(input, options.row_values[i]));
+    } else {
+      ASSIGN_OR_RETURN(input.host, device_.Allocate(static_cast<size_t>(input.bytes),
+                                                    absl::StrCat("input '", input.name, "'")));
+    }
   }
+  ASSIGN_OR_RETURN(rows_arrived_, CreateCudaEvent());
+  ASSIGN_OR_RETURN(rows_moved_, CreateCudaEvent());
+  return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::PlaceRows(Input& input, const kernels::ByteValues* values) {
+  input.row_bytes = values == nullptr ? input.bytes : input.elements;
+  ASSIGN_OR_RETURN(input.rows,
+                   AllocateCudaMemory(input.row_bytes, absl::StrCat("rows of '", input.name, "'")));
+  RETURN_IF_ERROR(StatusOf(cudaMemsetAsync(
+      input.rows.get(), 0, static_cast<size_t>(input.row_bytes), device_.compute())));
+  if (values == nullptr) return absl::OkStatus();
+  const auto bytes = static_cast<int64_t>(sizeof(*values));
+  ASSIGN_OR_RETURN(input.values, AllocateCudaMemory(bytes, "what a byte stands for"));
+  return StatusOf(cudaMemcpyAsync(input.values.get(), values->data(), static_cast<size_t>(bytes),
+                                  cudaMemcpyHostToDevice, device_.compute()));
+}
+
+void CudaExecutor::PlaceOutputs(const CompiledGraph& compiled,
+                                const CompiledGraph::Memory& memory) {
+  const v1::Graph& graph = compiled.graph();
   for (const std::string* name : {&graph.loss(), &graph.logits(), &graph.correct()}) {
     if (name->empty()) continue;
     const TensorType& type = compiled.type(*name);
@@ -243,7 +277,6 @@ absl::Status CudaExecutor::PlaceInputsAndOutputs(const CompiledGraph& compiled,
       output.row = PaddedSize(output.columns);
     }
   }
-  return absl::OkStatus();
 }
 
 absl::Status CudaExecutor::FillConstants(const CompiledGraph& compiled,
@@ -332,9 +365,47 @@ absl::Status CudaExecutor::Capture(Segment& segment) {
 }
 
 absl::Span<std::byte> CudaExecutor::input(absl::string_view name) {
-  const auto it = inputs_.find(name);
+  const auto it = std::ranges::find(inputs_, name, &Input::name);
   CHECK(it != inputs_.end()) << "the graph has no input '" << name << "'";
-  return {it->second.host.get(), static_cast<size_t>(it->second.bytes)};
+  CHECK(!takes_rows_) << "rows are taken";
+  return {it->host.get(), static_cast<size_t>(it->bytes)};
+}
+
+absl::Status CudaExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>> rows) {
+  RETURN_IF_ERROR(device_.Drive());
+  if (absl::Status sent = SendRows(rows); !sent.ok()) return GiveUp(std::move(sent));
+  return absl::OkStatus();
+}
+
+// The rows before these are moved on at the beginning of the run that has them, so that one which
+// is under way is hardly ever waited for.
+absl::Status CudaExecutor::SendRows(absl::Span<const absl::Span<const std::byte>> rows) {
+  CHECK(takes_rows_);
+  CHECK_EQ(rows.size(), inputs_.size());
+  RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(device_.rows(), rows_moved_.get(), 0)));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CHECK_EQ(rows[i].size(), static_cast<size_t>(inputs_[i].row_bytes)) << inputs_[i].name;
+    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(inputs_[i].rows.get(), rows[i].data(), rows[i].size(),
+                                             cudaMemcpyHostToDevice, device_.rows())));
+  }
+  return StatusOf(cudaEventRecord(rows_arrived_.get(), device_.rows()));
+}
+
+absl::Status CudaExecutor::BringInputs() {
+  RETURN_IF_ERROR(StatusOf(cudaStreamWaitEvent(device_.compute(), rows_arrived_.get(), 0)));
+  for (const Input& input : inputs_) {
+    if (input.values != nullptr) {
+      RETURN_IF_ERROR(StatusOf(cuda::DecodeBytes(
+          reinterpret_cast<float*>(input.device),
+          reinterpret_cast<const uint8_t*>(input.rows.get()), input.elements,
+          reinterpret_cast<const float*>(input.values.get()), device_.compute())));
+      continue;
+    }
+    const std::byte* from = takes_rows_ ? input.rows.get() : input.host.get();
+    RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(input.device, from, static_cast<size_t>(input.bytes),
+                                             cudaMemcpyDefault, device_.compute())));
+  }
+  return StatusOf(cudaEventRecord(rows_moved_.get(), device_.compute()));
 }
 
 absl::StatusOr<absl::Span<const float>> CudaExecutor::output(absl::string_view name) const {
@@ -390,19 +461,19 @@ absl::Status CudaExecutor::Compute(const RunArguments& arguments, ParameterFlow*
   finished_segments() = 0;  // the run before has come to its end
   launching_ = -1;
   RETURN_IF_ERROR(Enqueue(arguments, flow));
+  if (flow != nullptr) RETURN_IF_ERROR(flow->RowsMayCome());
   RETURN_IF_ERROR(Announce(arguments, flow));
   RETURN_IF_ERROR(AwaitNodes());
+  // Rows that were taken meanwhile, here or by another executor of the device, arrived long ago:
+  // this makes it certain, so that their memory is the caller's again.
+  RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.rows())));
   return CheckRange();
 }
 
 absl::Status CudaExecutor::Enqueue(const RunArguments& arguments, ParameterFlow* flow) {
   RETURN_IF_ERROR(SendScalars(
       arguments, arguments.is_first_micro_batch ? cuda::Export::kAssign : cuda::Export::kAdd));
-  for (const auto& [name, input] : inputs_) {
-    RETURN_IF_ERROR(
-        StatusOf(cudaMemcpyAsync(input.device, input.host.get(), static_cast<size_t>(input.bytes),
-                                 cudaMemcpyHostToDevice, device_.compute())));
-  }
+  RETURN_IF_ERROR(BringInputs());
   // Later micro-batches of a step find what the first has brought, in this executor or in one that
   // shares the memory.
   std::fill(gathered_.begin(), gathered_.end(), !arguments.is_first_micro_batch);
@@ -486,14 +557,15 @@ absl::Status CudaExecutor::GatherBucket(int bucket, ParameterFlow* flow) {
   return absl::OkStatus();
 }
 
-// Through staging memory, which the upload stream uses for one piece after the other.
+// What changes its type on the device goes through staging memory, which the upload stream uses for
+// one piece after the other.
 absl::Status CudaExecutor::Upload(int p) {
   const Parameter& parameter = parameters_[p];
   cudaStream_t stream = device_.upload();
-  if (parameter.type == cuda::Type::kF32) {
-    return StatusOf(cudaMemcpyAsync(parameter.device.get(), parameter.host,
-                                    FloatBytes(parameter.elements), cudaMemcpyHostToDevice,
-                                    stream));
+  if (parameter.type == cuda::Type::kF32 || parameter.is_narrow) {
+    const auto bytes = static_cast<size_t>(parameter.elements * cuda::Bytes(parameter.type));
+    return StatusOf(cudaMemcpyAsync(parameter.device.get(), parameter.host, bytes,
+                                    cudaMemcpyHostToDevice, stream));
   }
   constexpr int64_t kPiece = kStagingBytes / sizeof(float);
   for (int64_t start = 0; start < parameter.elements; start += kPiece) {

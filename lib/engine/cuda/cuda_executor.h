@@ -1,11 +1,13 @@
 // Runs a graph on a GPU.
 //
 // Nodes run in one stream, parameters come in through a second and gradients leave through a third,
-// tied by events. The nodes are cut into segments: a segment waits for its parameters, then its
-// nodes are launched as one CUDA graph, then the gradients that are final start on their way out
-// while the next segment computes. With peers (ExecutorPeers) parameters come and gradients leave
-// by buckets, and the GPUs share the work. Nothing is allocated and nothing waits inside a run but
-// for parameters, and at its end for gradients.
+// tied by events. The next run's rows come through a fourth into memory of their own, from which
+// the next run begins by moving them to where its nodes read them: no run waits for them. The nodes
+// are cut into segments: a segment waits for its parameters, then its nodes are launched as one
+// CUDA graph, then the gradients that are final start on their way out while the next segment
+// computes. With peers (ExecutorPeers) parameters come and gradients leave by buckets, and the GPUs
+// share the work. Nothing is allocated and nothing waits inside a run but for parameters, and at
+// its end for gradients.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/byte_values.h"
 #include "kernels/cuda/type.h"
 #include "lib/engine/compiled_graph.h"
 #include "lib/engine/cuda/cuda_buckets.h"
@@ -34,6 +38,7 @@ class CudaExecutor : public Executor {
   ~CudaExecutor() override;
 
   absl::Span<std::byte> input(absl::string_view name) override;
+  absl::Status TakeRows(absl::Span<const absl::Span<const std::byte>> rows) override;
   absl::StatusOr<absl::Span<const float>> output(absl::string_view name) const override;
   absl::Status Run(const RunArguments& arguments, ParameterFlow* flow) override;
   int64_t arena_bytes() const override { return arena_bytes_; }
@@ -41,6 +46,7 @@ class CudaExecutor : public Executor {
  private:
   struct Parameter {
     const float* host = nullptr;
+    bool is_narrow = false;               // see Options::narrow_parameters
     std::shared_ptr<std::byte[]> device;  // in the type that the graph computes with
     cuda::Type type = cuda::Type::kF32;
     int64_t elements = 0;
@@ -53,9 +59,15 @@ class CudaExecutor : public Executor {
   };
 
   struct Input {
-    Device::Memory host = Device::Memory(nullptr, nullptr);
-    std::byte* device = nullptr;
-    int64_t bytes = 0;
+    std::string name;
+    std::byte* device = nullptr;  // where nodes read it
+    int64_t elements = 0;
+    int64_t bytes = 0;  // there
+    Device::Memory host =
+        Device::Memory(nullptr, nullptr);  // of input(); null where rows are taken
+    CudaMemory rows;                       // that were taken, as they came
+    int64_t row_bytes = 0;                 // of `rows`
+    CudaMemory values;  // f32[256] that its bytes stand for; null: it came as nodes read it
   };
 
   // Scalars come with the run. Of the others there is nothing on the host until somebody asks.
@@ -103,14 +115,17 @@ class CudaExecutor : public Executor {
       : device_(device),
         samples_(options.batch),
         micro_batches_(options.micro_batches),
+        takes_rows_(!options.row_values.empty()),
         profile_(options.profile),
         launches_wait_(profile_ != nullptr || CudaLaunchesWait()) {}
 
   absl::Status Build(const v1::Graph& graph, const Options& options);
   absl::Status PlaceScalars(const v1::Graph& graph);
   absl::Status PlaceParameters(const CompiledGraph& compiled, const Options& options);
-  absl::Status PlaceInputsAndOutputs(const CompiledGraph& compiled,
-                                     const CompiledGraph::Memory& memory);
+  absl::Status PlaceInputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory,
+                           const Options& options);
+  absl::Status PlaceRows(Input& input, const kernels::ByteValues* values);
+  void PlaceOutputs(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
   absl::Status FillConstants(const CompiledGraph& compiled, const CompiledGraph::Memory& memory);
   absl::Status CutSegments(const CompiledGraph& compiled);
   absl::Status WarmUp();
@@ -119,6 +134,8 @@ class CudaExecutor : public Executor {
   absl::Status Compute(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status Enqueue(const RunArguments& arguments, ParameterFlow* flow);
   absl::Status SendScalars(const RunArguments& arguments, cuda::Export gradients);
+  absl::Status SendRows(absl::Span<const absl::Span<const std::byte>> rows);
+  absl::Status BringInputs();
   absl::Status BringParameters(const Segment& segment, bool is_first, ParameterFlow* flow);
   absl::Status GatherBucket(int bucket, ParameterFlow* flow);
   absl::Status GatherRest(ParameterFlow* flow);
@@ -143,6 +160,7 @@ class CudaExecutor : public Executor {
   CudaDevice& device_;
   const int64_t samples_;
   const bool micro_batches_;
+  const bool takes_rows_;
   Profile* const profile_;
   const bool launches_wait_;  // each is finished before the next: an error is that of its node
   CudaContext context_;
@@ -158,7 +176,9 @@ class CudaExecutor : public Executor {
   std::vector<bool> gathered_;            // by bucket, in this run
   std::vector<Parameter> parameters_;
   std::vector<Gradient> gradients_;
-  absl::flat_hash_map<std::string, Input> inputs_;
+  std::vector<Input> inputs_;  // by graph input
+  CudaEvent rows_arrived_;     // in the stream of rows: those that were taken last
+  CudaEvent rows_moved_;       // in the compute stream: their memory may take the next
   mutable absl::flat_hash_map<std::string, Output> outputs_;
   std::vector<Step> steps_;
   std::vector<Segment> segments_;

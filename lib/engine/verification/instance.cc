@@ -50,11 +50,12 @@ absl::StatusOr<std::unique_ptr<Instance>> Instance::Create(v1::Graph graph,
                                                      .device = instance->device_.get(),
                                                      .parameters = instance->memory_->parameters(),
                                                      .gradients = instance->memory_->gradients(),
+                                                     .row_values = options.row_values,
                                                      .micro_batches = options.micro_batches}));
   return instance;
 }
 
-void Instance::Set(const reference::Tensors& given) {
+void Instance::SetParameters(const reference::Tensors& given) {
   for (int p = 0; p < graph_.parameters_size(); ++p) {
     const auto tensor = given.find(graph_.parameters(p).name());
     if (tensor == given.end()) continue;
@@ -64,6 +65,10 @@ void Instance::Set(const reference::Tensors& given) {
       memory_->parameter(p)[i] = static_cast<float>(values[i]);
     }
   }
+}
+
+void Instance::Set(const reference::Tensors& given) {
+  SetParameters(given);
   for (const v1::GraphInput& input : graph_.inputs()) {
     const auto tensor = given.find(input.name());
     if (tensor != given.end()) SetInput(input.name(), tensor->second.values);
@@ -87,8 +92,8 @@ void Instance::SetInput(absl::string_view name, absl::Span<const double> values)
   }
 }
 
-absl::Status Instance::Run(const RunArguments& arguments) {
-  return executor_->Run(arguments, /*flow=*/nullptr);
+absl::Status Instance::Run(const RunArguments& arguments, ParameterFlow* flow) {
+  return executor_->Run(arguments, flow);
 }
 
 std::vector<double> Instance::Output(absl::string_view name) const {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/byte_values.h"
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
@@ -28,6 +29,7 @@ class Instance {
     bool micro_batches = false;
     int threads = 1;
     const Instance* memory_of = nullptr;  // shares its parameters, gradients and device
+    std::vector<const kernels::ByteValues*> row_values = {};  // see Executor::Options
     std::string device = TestedDevice();
   };
 
@@ -36,15 +38,17 @@ class Instance {
 
   // Parameters and inputs by name, those that the graph has.
   void Set(const reference::Tensors& given);
+  void SetParameters(const reference::Tensors& given);
   void SetInput(absl::string_view name, absl::Span<const double> values);
 
-  absl::Status Run(const RunArguments& arguments = {});
+  absl::Status Run(const RunArguments& arguments = {}, ParameterFlow* flow = nullptr);
 
   std::vector<double> Output(absl::string_view name) const;
   std::vector<double> Gradient(absl::string_view parameter) const;
   double loss() const { return Output(graph_.loss())[0]; }
 
   const v1::Graph& graph() const { return graph_; }
+  Executor& executor() { return *executor_; }
   int64_t arena_bytes() const { return executor_->arena_bytes(); }
 
  private:
