@@ -70,12 +70,15 @@ PsExchange::PsExchange(Options options)
       thread_(options_.transport, plan_.chunks_size(), this) {
   CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
   CHECK_EQ(std::ssize(options_.gradients), averages_ ? 0 : plan_.graph().parameters_size());
+  CHECK(options_.narrow_parameters.empty() ||
+        std::ssize(options_.narrow_parameters) == plan_.graph().parameters_size());
   CHECK(options_.metrics != nullptr);
   NumberedVector<ShardIndex, int> chunks_of_shard(plan_.shards_size(), 0);
   for (const ChunkId c : chunks_.numbers()) {
     chunks_[c].version = plan_.first_step() - 1;
     chunks_[c].push_format = PushFormat(plan_, c);
     chunks_[c].values_format = ValuesFormat(plan_, c);
+    CHECK(!StaysNarrow(c) || chunks_[c].values_format.bytes == 2 * Planned(c).elements());
     ++chunks_of_shard[ShardOf(c)];
   }
   const std::vector<ChunkId> order = ChunksByFirstUse(plan_);
@@ -93,7 +96,7 @@ absl::Status PsExchange::AllocatePayloads() {
   for (const ChunkId c : chunks_.numbers()) {
     const Chunk& chunk = chunks_[c];
     if (!IsFrozen(c) && !IsPlain(chunk.push_format)) bytes += Aligned(chunk.push_format.bytes);
-    if (!IsPlain(chunk.values_format)) bytes += Aligned(chunk.values_format.bytes);
+    if (IsWidened(c)) bytes += Aligned(chunk.values_format.bytes);
   }
   ASSIGN_OR_RETURN(payloads_, SharedSlab::Allocate(bytes));
   absl::Span<std::byte> rest = payloads_->memory();
@@ -109,7 +112,7 @@ absl::Status PsExchange::AllocatePayloads() {
       chunk.encoder =
           ChunkEncoder::Create(chunk.push_format, plan_.spec().training().seed() + ToInt(c));
     }
-    if (!IsPlain(chunk.values_format)) chunk.narrow = take(chunk.values_format.bytes);
+    if (IsWidened(c)) chunk.narrow = take(chunk.values_format.bytes);
   }
   return absl::OkStatus();
 }
@@ -220,6 +223,21 @@ absl::Span<float> PsExchange::ValuesOf(ChunkId chunk) const {
   const auto& tensors =
       planned.slot() == 0 ? options_.parameters : options_.slots[planned.slot() - 1];
   return PartOf(tensors[planned.parameter()], planned);
+}
+
+bool PsExchange::StaysNarrow(ChunkId chunk) const {
+  return !options_.narrow_parameters.empty() &&
+         options_.narrow_parameters[Planned(chunk).parameter()];
+}
+
+bool PsExchange::IsWidened(ChunkId chunk) const {
+  return !IsPlain(chunks_[chunk].values_format) && !StaysNarrow(chunk);
+}
+
+absl::Span<std::byte> PsExchange::NarrowValuesOf(ChunkId chunk) const {
+  const v1::PlanChunk& planned = Planned(chunk);
+  return BytesOf(options_.parameters[planned.parameter()])
+      .subspan(2 * planned.offset(), 2 * planned.elements());
 }
 
 // What a push sends, before it is packed.
@@ -414,6 +432,7 @@ PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
                                                             " instead of ", format.bytes)));
     return {};
   }
+  if (StaysNarrow(c)) return NarrowValuesOf(c);
   if (IsPlain(format)) return BytesOf(ValuesOf(c));
   return {chunk.narrow, /*in_place=*/true};
 }
@@ -450,9 +469,8 @@ void PsExchange::PayloadLost(PeerId from, const WireHeader& header) {
 
 // Values that travelled as f32 are where they belong.
 absl::Status PsExchange::TakeValues(ChunkId chunk, absl::Span<const std::byte> payload) {
-  const WireFormat& format = chunks_[chunk].values_format;
-  if (IsPlain(format)) return absl::OkStatus();
-  absl::Status decoded = Decode(format, payload, ValuesOf(chunk));
+  if (!IsWidened(chunk)) return absl::OkStatus();
+  absl::Status decoded = Decode(chunks_[chunk].values_format, payload, ValuesOf(chunk));
   return decoded.ok() ? decoded : ProtocolFault(chunk, decoded.message());
 }
 

@@ -40,8 +40,8 @@ namespace muster {
 // credit of bytes. Frozen parameters are fetched and that is all.
 //
 // A gradient is packed (lib/codec) on the communication thread when its turn has come, and a value
-// that travels in 16 bits is widened into the parameter there. What travels as f32 is sent from and
-// received into the memory where it belongs.
+// that travels in 16 bits is widened into the parameter there, if it does not stay as it is. What
+// travels as f32 is sent from and received into the memory where it belongs.
 //
 // Of a local_sgd job values and optimizer slots are what is pushed, from the memory that the answer
 // goes to: Push(chunk, v) says that a chunk, which may be that of a slot, is scaled by the worker's
@@ -57,6 +57,10 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     std::vector<absl::Span<float>> parameters;
     std::vector<absl::Span<float>> gradients;           // none for local_sgd
     std::vector<std::vector<absl::Span<float>>> slots;  // local_sgd: by slot - 1, by parameter
+    // By parameter: whether its values, which travel in 16 bits, stay so, for devices that compute
+    // with them as they are (Executor::Options::narrow_parameters): received from the beginning of
+    // its memory on. Empty: none. Not of local_sgd.
+    std::vector<bool> narrow_parameters;
     // What holds the tensors above: registered with the transport.
     std::vector<absl::Span<std::byte>> memory;
 
@@ -122,7 +126,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     WireFormat push_format, values_format;
     std::unique_ptr<ChunkEncoder> encoder;  // null: sent as it is
     absl::Span<std::byte> packed;           // where it packs to
-    absl::Span<std::byte> narrow;           // where values arrive that are not f32
+    absl::Span<std::byte> narrow;           // where values arrive that are widened then
   };
   struct Link {  // to a shard
     PeerId peer = PeerId::kNone;
@@ -178,7 +182,10 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   // Of one shard, or of all.
   std::optional<ChunkId> FirstChunkBehind(int64_t version,
                                           std::optional<ShardIndex> shard = std::nullopt) const;
+  bool StaysNarrow(ChunkId chunk) const;
+  bool IsWidened(ChunkId chunk) const;
   absl::Span<float> ValuesOf(ChunkId chunk) const;
+  absl::Span<std::byte> NarrowValuesOf(ChunkId chunk) const;
   absl::Span<const float> PushedOf(ChunkId chunk) const;
 
   const Options options_;

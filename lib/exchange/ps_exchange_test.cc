@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -555,6 +557,38 @@ TEST(PsExchangeTest, GradientsAndValuesTravelPackedAndAreCountedToTheByte) {
     }
     EXPECT_EQ(of_links, 3 * push_bytes);
   }
+}
+
+// Of f32 whose lower half is zero: bf16 as it travels.
+std::vector<float> Widened(const std::vector<float>& memory) {
+  std::vector<float> values(memory.size());
+  const auto* narrow = reinterpret_cast<const std::byte*>(memory.data());
+  for (size_t i = 0; i < values.size(); ++i) {
+    std::memcpy(reinterpret_cast<std::byte*>(&values[i]) + 2, narrow + 2 * i, 2);
+  }
+  return values;
+}
+
+TEST(PsExchangeTest, ValuesStayAsTheyTravelWhereTheyAreToldTo) {
+  InProcessNetwork network;
+  FakePs::Options job = Job();
+  for (v1::Parameter& parameter : *job.graph.mutable_parameters()) {
+    parameter.clear_shape();
+    for (const int size : {16, 32}) parameter.add_shape(size);
+  }
+  job.spec.mutable_sync()->set_values(v1::VALUES_BF16);
+  FakePs ps(network, job);
+  Member wide(network, ps);
+  Member narrow(network, ps, [](PsExchange::Options& options) {
+    options.narrow_parameters.resize(options.parameters.size());
+    options.narrow_parameters[kA] = true;
+  });
+  for (Member* worker : {&wide, &narrow}) {
+    ASSERT_TRUE(worker->exchange->Connect(kSteps, {}).ok());
+    ASSERT_TRUE(worker->exchange->AwaitVersion(0).ok());
+  }
+  EXPECT_EQ(Widened(narrow.parameters[kA]), wide.parameters[kA]);
+  EXPECT_EQ(narrow.parameters[kB], wide.parameters[kB]) << "nobody has told it";
 }
 
 FakePs::Options JobWithABackup() {
