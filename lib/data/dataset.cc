@@ -15,6 +15,15 @@ int64_t RowBytes(const v1::GraphInput& input) {
   return elements * 4;
 }
 
+std::vector<int64_t> RowBytes(const Dataset& dataset, const v1::Graph& graph) {
+  std::vector<int64_t> bytes;
+  for (int i = 0; i < graph.inputs_size(); ++i) {
+    const int64_t declared = RowBytes(graph.inputs(i));
+    bytes.push_back(dataset.row_values(i) == nullptr ? declared : declared / 4);
+  }
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<const Dataset>> Dataset::Open(const v1::DataSpec& spec,
                                                              const v1::Graph& graph) {
   switch (spec.source_case()) {

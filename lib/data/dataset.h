@@ -4,16 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/byte_values.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
 namespace muster {
 
-// Bytes of one sample of a graph input, f32 or i32.
+// Bytes of one sample of a graph input, f32 or i32, as the graph declares it.
 int64_t RowBytes(const v1::GraphInput& input);
 
 // A sample is one row of every graph input. Immutable once opened, shared by threads.
@@ -32,6 +34,11 @@ class Dataset {
   virtual int64_t samples() const = 0;             // training samples of one epoch, >= 1
   virtual int64_t evaluation_samples() const = 0;  // held out; may be 0
 
+  // What has a byte an element where it is stored, as pixels have, is read as bytes: what each byte
+  // of `input`'s rows stands for, for as long as the dataset lives. Null: rows are as the graph
+  // declares them. `input` numbers the graph's inputs.
+  virtual const kernels::ByteValues* row_values(int /*input*/) const { return nullptr; }
+
   // Memory for samples, by graph input: as many rows as there are samples, one after the other. An
   // empty one is not filled.
   using Rows = absl::Span<const absl::Span<std::byte>>;
@@ -43,5 +50,8 @@ class Dataset {
   // Held-out samples [first, first + count).
   virtual void ReadEvaluation(int64_t first, int64_t count, Rows rows) const = 0;
 };
+
+// Bytes of one sample of each graph input, as the dataset reads it.
+std::vector<int64_t> RowBytes(const Dataset& dataset, const v1::Graph& graph);
 
 }  // namespace muster

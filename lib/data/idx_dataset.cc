@@ -3,7 +3,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
+#include "kernels/byte_values.h"
 #include "lib/data/data_fault.h"
 #include "lib/data/labelled_rows.h"
 #include "lib/status/status.h"
@@ -136,8 +136,8 @@ absl::StatusOr<LabelledImages> ReadImages(const std::string& images_path,
   return LabelledImages{std::move(shape), std::move(images.elements), std::move(labels.elements)};
 }
 
-std::array<float, 256> PixelValues() {
-  std::array<float, 256> values;
+kernels::ByteValues PixelValues() {
+  kernels::ByteValues values;
   for (int pixel = 0; pixel < 256; ++pixel) values[pixel] = (pixel / 255.0 - 0.5) / 0.5;
   return values;
 }
@@ -156,6 +156,10 @@ class IdxDataset : public Dataset {
 
   int64_t evaluation_samples() const override {
     return evaluation_ ? evaluation_->labels.size() : training_.labels.size() - samples_;
+  }
+
+  const kernels::ByteValues* row_values(int input) const override {
+    return input == rows_.input_number() ? &values_ : nullptr;
   }
 
   void Read(int64_t, absl::Span<const int64_t> samples, Rows rows) const override {
@@ -183,17 +187,14 @@ class IdxDataset : public Dataset {
   int64_t Pixels() const { return training_.pixels.size() / training_.labels.size(); }
 
   void CheckSizes(size_t count, Rows rows) const {
-    rows_.CheckSizes(rows, count, Pixels() * sizeof(float), sizeof(int32_t));
+    rows_.CheckSizes(rows, count, Pixels(), sizeof(int32_t));
   }
 
   void CopySample(const LabelledImages& from, int64_t sample, size_t row, Rows rows) const {
     if (!rows_.input(rows).empty()) {
       const int64_t pixels = Pixels();
-      const unsigned char* pixel = from.pixels.data() + sample * pixels;
-      std::byte* out = rows_.input(rows).data() + row * pixels * sizeof(float);
-      for (int64_t i = 0; i < pixels; ++i) {
-        std::memcpy(out + i * sizeof(float), &values_[pixel[i]], sizeof(float));
-      }
+      std::memcpy(rows_.input(rows).data() + row * pixels, from.pixels.data() + sample * pixels,
+                  pixels);
     }
     if (!rows_.target(rows).empty()) {
       const int32_t label = from.labels[sample];
@@ -201,7 +202,7 @@ class IdxDataset : public Dataset {
     }
   }
 
-  const std::array<float, 256> values_ = PixelValues();
+  const kernels::ByteValues values_ = PixelValues();
   const LabelledImages training_;
   const int64_t samples_;
   const std::optional<LabelledImages> evaluation_;

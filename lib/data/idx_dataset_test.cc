@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
+#include "kernels/byte_values.h"
 #include "lib/data/dataset.h"
 #include "lib/data/sample_bytes.h"
 #include "lib/status/status.h"
@@ -83,14 +84,23 @@ absl::StatusOr<std::unique_ptr<const Dataset>> Open(absl::string_view images,
   return Dataset::Open(SpecOf(images, labels, holdout), GraphOf({1, 2, 3}));
 }
 
-TEST(IdxDatasetTest, PixelsAreScaledAndLabelsAreNumbers) {
+// Of "input", as the model reads it.
+std::vector<float> Decoded(const Dataset& dataset, const std::vector<uint8_t>& bytes) {
+  std::vector<float> values(bytes.size());
+  kernels::DecodeBytes(values.data(), bytes.data(), bytes.size(), *dataset.row_values(0));
+  return values;
+}
+
+TEST(IdxDatasetTest, PixelsAreBytesOfScaledValuesAndLabelsAreNumbers) {
   for (bool gzip : {false, true}) {
     auto dataset = gzip ? Open(Gzipped(Images()), Gzipped(Labels())) : Open(Images(), Labels());
     ASSERT_TRUE(dataset.ok()) << dataset.status();
-    std::vector<float> input(12);
+    EXPECT_EQ(RowBytes(**dataset, GraphOf({1, 2, 3})), (std::vector<int64_t>{6, 4}));
+    std::vector<uint8_t> pixels(12);
     std::vector<int32_t> target(2);
 
-    (*dataset)->Read(0, {9, 0}, {BytesOf(input), BytesOf(target)});
+    (*dataset)->Read(0, {9, 0}, {BytesOf(pixels), BytesOf(target)});
+    const std::vector<float> input = Decoded(**dataset, pixels);
 
     EXPECT_EQ((*dataset)->samples(), 10);
     EXPECT_EQ(target, (std::vector<int32_t>{9, 0}));
@@ -104,10 +114,11 @@ TEST(IdxDatasetTest, TheLastSamplesAreHeldOut) {
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->samples(), 7);
   ASSERT_EQ((*dataset)->evaluation_samples(), 3);
-  std::vector<float> input(12);
+  std::vector<uint8_t> pixels(12);
   std::vector<int32_t> target(2);
 
-  (*dataset)->ReadEvaluation(1, 2, {BytesOf(input), BytesOf(target)});
+  (*dataset)->ReadEvaluation(1, 2, {BytesOf(pixels), BytesOf(target)});
+  const std::vector<float> input = Decoded(**dataset, pixels);
 
   EXPECT_EQ(target, (std::vector<int32_t>{8, 9}));
   EXPECT_FLOAT_EQ(input[0], (80 / 255.0 - 0.5) / 0.5);
@@ -121,9 +132,10 @@ TEST(IdxDatasetTest, EvaluationFilesTakeThePlaceOfAHoldout) {
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ((*dataset)->samples(), 10);
   ASSERT_EQ((*dataset)->evaluation_samples(), 1);
-  std::vector<float> input(6);
+  std::vector<uint8_t> pixels(6);
   std::vector<int32_t> target(1);
-  (*dataset)->ReadEvaluation(0, 1, {BytesOf(input), BytesOf(target)});
+  (*dataset)->ReadEvaluation(0, 1, {BytesOf(pixels), BytesOf(target)});
+  const std::vector<float> input = Decoded(**dataset, pixels);
   EXPECT_EQ(target[0], 5);
   EXPECT_FLOAT_EQ(input[0], ('a' / 255.0 - 0.5) / 0.5);
 

@@ -25,6 +25,8 @@ class LabelledRows {
   absl::Span<std::byte> input(Dataset::Rows rows) const { return rows[input_]; }
   absl::Span<std::byte> target(Dataset::Rows rows) const { return rows[target_]; }
 
+  int input_number() const { return input_; }
+
   // Ids of "input" and of "target" that the model takes.
   const InputUse& input_use() const { return uses_[input_]; }
   const InputUse& target_use() const { return uses_[target_]; }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "glog/logging.h"
+#include "kernels/byte_values.h"
 #include "lib/data/data_fault.h"
 #include "lib/data/input_use.h"
 #include "lib/data/npy_file.h"
@@ -24,7 +26,18 @@ struct Column {
   NpyFile file;
   v1::DType dtype;
   int64_t row_elements;
+
+  // Bytes for an f32 input stay bytes.
+  bool is_bytes() const { return dtype == v1::DTYPE_F32 && file.type() == NpyType::kU8; }
+  int64_t row_bytes() const { return row_elements * (is_bytes() ? 1 : 4); }
 };
+
+// Not scaled.
+kernels::ByteValues ValuesOfBytes() {
+  kernels::ByteValues values;
+  std::iota(values.begin(), values.end(), 0.0f);
+  return values;
+}
 
 template <typename From, typename To>
 void Convert(const std::byte* from, std::byte* to, int64_t count) {
@@ -61,6 +74,10 @@ class NpyDataset : public Dataset {
   int64_t samples() const override { return samples_; }
   int64_t evaluation_samples() const override { return all_ - samples_; }
 
+  const kernels::ByteValues* row_values(int input) const override {
+    return columns_[input].is_bytes() ? &values_ : nullptr;
+  }
+
   void Read(int64_t, absl::Span<const int64_t> samples, Rows rows) const override {
     CheckSizes(samples.size(), rows);
     for (size_t row = 0; row < samples.size(); ++row) {
@@ -80,7 +97,7 @@ class NpyDataset : public Dataset {
   void CheckSizes(size_t count, Rows rows) const {
     CHECK_EQ(rows.size(), columns_.size());
     for (size_t i = 0; i < rows.size(); ++i) {
-      CHECK(rows[i].empty() || rows[i].size() == count * columns_[i].row_elements * 4);
+      CHECK(rows[i].empty() || rows[i].size() == count * columns_[i].row_bytes());
     }
   }
 
@@ -91,8 +108,10 @@ class NpyDataset : public Dataset {
       const NpyType type = column.file.type();
       const std::byte* from =
           column.file.data().data() + first * column.row_elements * NpyTypeBytes(type);
-      std::byte* to = rows[i].data() + to_row * column.row_elements * 4;
-      if (column.dtype == v1::DTYPE_F32) {
+      std::byte* to = rows[i].data() + to_row * column.row_bytes();
+      if (column.is_bytes()) {
+        std::memcpy(to, from, count * column.row_bytes());
+      } else if (column.dtype == v1::DTYPE_F32) {
         ConvertTo<float>(type, from, to, count * column.row_elements);
       } else {
         ConvertTo<int32_t>(type, from, to, count * column.row_elements);
@@ -100,6 +119,7 @@ class NpyDataset : public Dataset {
     }
   }
 
+  const kernels::ByteValues values_ = ValuesOfBytes();
   const std::vector<Column> columns_;  // by graph input
   const int64_t samples_;
   const int64_t all_;

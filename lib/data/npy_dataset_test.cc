@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
+#include "kernels/byte_values.h"
 #include "lib/data/dataset.h"
 #include "lib/data/npy_file.h"
 #include "lib/data/sample_bytes.h"
@@ -150,9 +151,14 @@ TEST_F(NpyDatasetTest, NumbersAreConvertedAndNotScaled) {
   Fill("labels", Npy("<i4", "10,", std::vector<int32_t>(10, -1)));
   auto dataset = Open();
   ASSERT_TRUE(dataset.ok()) << dataset.status() << ": every label is ignored, which is allowed";
-  std::vector<float> images(6);
-  (*dataset)->Read(0, {9}, {BytesOf(images), {}, {}});
-  EXPECT_EQ(images[5], 59);
+  EXPECT_EQ(RowBytes(**dataset, ThreeInputs()), (std::vector<int64_t>{6, 16, 4}));
+  std::vector<uint8_t> bytes(6);
+  (*dataset)->Read(0, {9}, {BytesOf(bytes), {}, {}});
+  EXPECT_EQ(bytes[5], 59);
+  const kernels::ByteValues* values = (*dataset)->row_values(0);
+  ASSERT_NE(values, nullptr);
+  for (int byte = 0; byte < 256; ++byte) EXPECT_EQ((*values)[byte], byte);
+  EXPECT_EQ((*dataset)->row_values(1), nullptr);
 }
 
 TEST_F(NpyDatasetTest, AnIdOutOfRangeIsNamedWithFileAndRow) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <utility>
 
-#include "glog/logging.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/byte_values.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/engine/backends.h"
 #include "lib/status/status.h"
@@ -53,33 +53,58 @@ int DeviceLane::micro_batches() const {
   return static_cast<int>((options_.samples.count + limit - 1) / limit);
 }
 
-absl::Status DeviceLane::Build(absl::Span<float* const> parameters) {
+int64_t DeviceLane::samples_at_once() const {
+  return SamplesOfLargest(options_.samples.count, micro_batches());
+}
+
+Executor& DeviceLane::TrainerOf(int part) {
+  const int64_t count = PartOf(options_.samples, part, micro_batches()).count;
+  return count < samples_at_once() ? *rest_trainer_ : *trainer_;
+}
+
+absl::Status DeviceLane::Build(absl::Span<float* const> parameters,
+                               const std::vector<bool>& narrow_parameters) {
+  const auto make = [&](const v1::Graph& graph, int64_t samples,
+                        absl::Span<float* const> gradients) {
+    return MakeExecutor(graph, samples, parameters, narrow_parameters, gradients);
+  };
   const LaneGraphs& graphs = *options_.graphs;
   const std::vector<float*> gradients = gradients_->pointers();
-  const int64_t samples = SamplesOfLargest(options_.samples.count, micro_batches());
-  ASSIGN_OR_RETURN(trainer_, MakeExecutor(graphs.training, samples, parameters, gradients));
+  const int64_t samples = samples_at_once();
+  if (options_.evaluation.count > 0) {
+    const int64_t at_once = std::min(samples, options_.evaluation.count);
+    ASSIGN_OR_RETURN(evaluation_rows_,
+                     device_->Allocate(static_cast<size_t>(BytesOfRows(at_once, row_bytes_)),
+                                       absl::StrCat("held-out rows of ", at_once, " samples")));
+  }
+  ASSIGN_OR_RETURN(trainer_, make(graphs.training, samples, gradients));
   if (options_.samples.count % micro_batches() != 0) {
-    ASSIGN_OR_RETURN(rest_trainer_,
-                     MakeExecutor(graphs.training, samples - 1, parameters, gradients));
+    ASSIGN_OR_RETURN(rest_trainer_, make(graphs.training, samples - 1, gradients));
   }
   if (options_.evaluation.count >= samples) {
-    ASSIGN_OR_RETURN(evaluator_, MakeExecutor(graphs.inference, samples, parameters, {}));
+    ASSIGN_OR_RETURN(evaluator_, make(graphs.inference, samples, {}));
   }
   if (const int64_t rest = options_.evaluation.count % samples; rest > 0) {
-    ASSIGN_OR_RETURN(rest_evaluator_, MakeExecutor(graphs.inference, rest, parameters, {}));
+    ASSIGN_OR_RETURN(rest_evaluator_, make(graphs.inference, rest, {}));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
     const v1::Graph& graph, int64_t samples, absl::Span<float* const> parameters,
-    absl::Span<float* const> gradients) {
+    const std::vector<bool>& narrow_parameters, absl::Span<float* const> gradients) {
   const v1::TrainingSpec& training = options_.training;
+  std::vector<const kernels::ByteValues*> row_values;
+  for (int i = 0; i < graph.inputs_size(); ++i) {
+    row_values.push_back(options_.dataset->row_values(i));
+  }
   return CreateExecutor(graph,
                         {.batch = samples,
                          .device = device_.get(),
                          .parameters = parameters,
+                         .narrow_parameters = narrow_parameters,
                          .gradients = gradients,
+                         .row_values = row_values,
                          .micro_batches = !gradients.empty() && micro_batches() > 1,
                          .tf32 = training.precision() == v1::TF32,
                          .deterministic = !training.has_deterministic() || training.deterministic(),
@@ -89,12 +114,33 @@ absl::StatusOr<std::unique_ptr<Executor>> DeviceLane::MakeExecutor(
 void DeviceLane::Connect(GradientExchange* exchange, GradientReduction* reduction) {
   exchange_ = exchange;
   reduction_ = reduction;
+  given_ = {};  // another generation's step may have another batch
 }
 
-absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch) {
+absl::Status DeviceLane::GiveRows(const InputBatch& batch, int part) {
+  const auto [first, count] = PartOf(options_.samples, part, micro_batches());
+  std::vector<absl::Span<const std::byte>> rows;
+  for (size_t i = 0; i < row_bytes_.size(); ++i) {
+    rows.push_back(batch.rows[i].subspan(first * row_bytes_[i], count * row_bytes_[i]));
+  }
+  RETURN_IF_ERROR(TrainerOf(part).TakeRows(rows));
+  given_ = {batch.step, part};
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLane::RowsMayCome() {
+  if (part_ + 1 < micro_batches()) return GiveRows(*batch_, part_ + 1);
+  const std::optional<InputBatch> next = input_->Peek();
+  return next ? GiveRows(*next, 0) : absl::OkStatus();
+}
+
+absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch,
+                                                        const InputPipeline& input) {
   const v1::Graph& graph = options_.graphs->training;
   const int parts = micro_batches();
   step_ = batch.step;
+  batch_ = &batch;
+  input_ = &input;
   wait_ = absl::ZeroDuration();
   const absl::Duration start = SteadyNow();
   last_asked_ = start;
@@ -113,25 +159,21 @@ absl::StatusOr<DeviceLane::StepResult> DeviceLane::Step(const InputBatch& batch)
   if (!loss_scale.ok()) return failed(loss_scale.status());
   result.loss_scale = *loss_scale;
   for (int part = 0; part < parts; ++part) {
-    const auto [first, count] = PartOf(options_.samples, part, parts);
-    Executor& trainer =
-        count < SamplesOfLargest(options_.samples.count, parts) ? *rest_trainer_ : *trainer_;
-    for (int i = 0; i < graph.inputs_size(); ++i) {
-      const int64_t bytes = RowBytes(graph.inputs(i));
-      const absl::Span<std::byte> to = trainer.input(graph.inputs(i).name());
-      CHECK_EQ(to.size(), count * bytes);
-      std::memcpy(to.data(), batch.rows[i].subspan(first * bytes, count * bytes).data(), to.size());
+    Executor& trainer = TrainerOf(part);
+    part_ = part;
+    if (given_ != Part{batch.step, part}) {
+      if (absl::Status given = GiveRows(batch, part); !given.ok()) return failed(given);
     }
-    const absl::Status run =
-        trainer.Run({.loss_scale = result.loss_scale > 0 ? result.loss_scale : 1,
-                     .batch = options_.batch_size,
-                     .first_position = options_.first_position + first,
-                     .counted_targets = batch.counted_targets,
-                     .seed = options_.training.seed(),
-                     .step = batch.step,
-                     .is_first_micro_batch = part == 0,
-                     .is_last_micro_batch = part == parts - 1},
-                    this);
+    const absl::Status run = trainer.Run(
+        {.loss_scale = result.loss_scale > 0 ? result.loss_scale : 1,
+         .batch = options_.batch_size,
+         .first_position = options_.first_position + PartOf(options_.samples, part, parts).first,
+         .counted_targets = batch.counted_targets,
+         .seed = options_.training.seed(),
+         .step = batch.step,
+         .is_first_micro_batch = part == 0,
+         .is_last_micro_batch = part == parts - 1},
+        this);
     if (!run.ok()) return failed(run);
     const auto loss = trainer.output(graph.loss());
     if (!loss.ok()) return failed(loss.status());
@@ -188,23 +230,22 @@ absl::Status DeviceLane::SliceReduced(int bucket) {
 }
 
 absl::StatusOr<DeviceLane::EvaluationSums> DeviceLane::Evaluate(
-    const EvaluationWhole& whole, const std::atomic<bool>& cancelled) {
+    absl::Span<const int64_t> counted_targets, const std::atomic<bool>& cancelled) {
   const v1::Graph& graph = options_.graphs->inference;
-  const int64_t at_once = SamplesOfLargest(options_.samples.count, micro_batches());
+  const int64_t at_once = samples_at_once();
   EvaluationSums sums;
   for (int64_t done = 0; done < options_.evaluation.count;) {
     if (cancelled) return absl::CancelledError("the job was released");
     const int64_t count = std::min(at_once, options_.evaluation.count - done);
     Executor& evaluator = count == at_once ? *evaluator_ : *rest_evaluator_;
-    std::vector<absl::Span<std::byte>> rows;
-    for (const v1::GraphInput& input : graph.inputs()) {
-      rows.push_back(evaluator.input(input.name()));
-    }
+    const auto rows = PlaceRows(evaluation_rows_.get(), count, row_bytes_);
     const int64_t first = options_.evaluation.first + done;
-    whole.dataset->ReadEvaluation(first, count, rows);
-    RETURN_IF_ERROR(evaluator.Run({.batch = whole.dataset->evaluation_samples(),
+    options_.dataset->ReadEvaluation(first, count, rows);
+    RETURN_IF_ERROR(
+        evaluator.TakeRows(std::vector<absl::Span<const std::byte>>(rows.begin(), rows.end())));
+    RETURN_IF_ERROR(evaluator.Run({.batch = options_.dataset->evaluation_samples(),
                                    .first_position = first,
-                                   .counted_targets = whole.counted_targets},
+                                   .counted_targets = counted_targets},
                                   /*flow=*/nullptr));
     ASSIGN_OR_RETURN(const absl::Span<const float> loss, evaluator.output(graph.loss()));
     sums.loss_share += loss.at(0);

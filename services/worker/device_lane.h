@@ -52,11 +52,12 @@ class DeviceLane : private ParameterFlow {
     int threads = 1;
     std::shared_ptr<const LaneGraphs> graphs;
     v1::TrainingSpec training;
-    int64_t batch_size = 0;      // global
-    int64_t first_position = 0;  // of the worker's share in every batch
-    SampleRange samples;         // of the worker's share
-    SampleRange evaluation;      // of all held-out samples
-    Trace* trace = nullptr;      // outlives the lane; null: none is taken
+    int64_t batch_size = 0;            // global
+    int64_t first_position = 0;        // of the worker's share in every batch
+    SampleRange samples;               // of the worker's share
+    SampleRange evaluation;            // of all held-out samples
+    const Dataset* dataset = nullptr;  // outlives the lane
+    Trace* trace = nullptr;            // outlives the lane; null: none is taken
   };
   static absl::StatusOr<std::unique_ptr<DeviceLane>> Create(Options options);
 
@@ -71,9 +72,10 @@ class DeviceLane : private ParameterFlow {
   // Makes the device one of a group of GPUs that reduce gradients among themselves. Once, before
   // Build(), on every lane at once: each waits for the others. Errors as in NcclGroup::Join.
   absl::Status JoinPeers(NcclGroup& group, const GradientLayout& layout, float* parameters);
-  // Makes the executors over the parameters' memory (see Executor::Options). Once, before the
+  // Makes the executors over the parameters' memory (both see Executor::Options). Once, before the
   // rest. Errors as in CreateExecutor.
-  absl::Status Build(absl::Span<float* const> parameters);
+  absl::Status Build(absl::Span<float* const> parameters,
+                     const std::vector<bool>& narrow_parameters);
   const TensorSlab& gradients() const { return *gradients_; }
 
   // Where a training step's parameters come from and its gradients go.
@@ -87,42 +89,56 @@ class DeviceLane : private ParameterFlow {
     // behind this thread's back, or in micro-batches.
     absl::Duration forward;
   };
-  // Forward and backward of a step over rows `samples` of the worker's share, given as a whole, in
-  // micro-batches. Waits for parameters of version `step`, contributes gradients of the lane's
-  // share of the mean loss. ABORTED when interrupted while waiting: then nothing of the step will
-  // be pushed.
-  absl::StatusOr<StepResult> Step(const InputBatch& batch);
+  // Forward and backward of a step over rows `samples` of the worker's share, which is `batch`, the
+  // last that `input` gave, in micro-batches. Waits for parameters of version `step`, contributes
+  // gradients of the lane's share of the mean loss. The batch after it is given to the device
+  // early, if it has been read by then. ABORTED when interrupted while waiting: then nothing of the
+  // step will be pushed.
+  absl::StatusOr<StepResult> Step(const InputBatch& batch, const InputPipeline& input);
 
-  // What an evaluation is a part of: all held-out samples, and how many of their targets count (see
-  // InputBatch).
-  struct EvaluationWhole {
-    const Dataset* dataset = nullptr;
-    absl::Span<const int64_t> counted_targets;
-  };
   struct EvaluationSums {
     double loss_share = 0;  // of the mean over all held-out samples
     double correct = 0;     // targets
   };
-  // Over its held-out samples with the parameters as they are. CANCELLED once `cancelled`.
-  absl::StatusOr<EvaluationSums> Evaluate(const EvaluationWhole& whole,
+  // Over its held-out samples with the parameters as they are. `counted_targets`: of all held-out
+  // samples, see InputBatch. CANCELLED once `cancelled`.
+  absl::StatusOr<EvaluationSums> Evaluate(absl::Span<const int64_t> counted_targets,
                                           const std::atomic<bool>& cancelled);
 
  private:
-  explicit DeviceLane(Options options) : options_(std::move(options)) {}
+  explicit DeviceLane(Options options)
+      : options_(std::move(options)),
+        row_bytes_(RowBytes(*options_.dataset, options_.graphs->training)) {}
+
+  // A micro-batch of a step.
+  struct Part {
+    int64_t step = -1;
+    int number = 0;
+
+    bool operator==(const Part&) const = default;
+  };
 
   int micro_batches() const;
+  // Of the most samples that an executor takes at once.
+  int64_t samples_at_once() const;
+  Executor& TrainerOf(int part);
+  absl::Status GiveRows(const InputBatch& batch, int part);
   absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(const v1::Graph& graph, int64_t samples,
                                                          absl::Span<float* const> parameters,
+                                                         const std::vector<bool>& narrow_parameters,
                                                          absl::Span<float* const> gradients);
   bool tracing() const { return options_.trace != nullptr && options_.trace->on(); }
   void TraceStep(int64_t begin) const;
   absl::StatusOr<float> AwaitLossScale(int64_t step);
   absl::Status AwaitParameter(int p) override;
+  absl::Status RowsMayCome() override;
   absl::Status GradientReady(int p) override;
   absl::Status SliceReduced(int bucket) override;
 
   const Options options_;
+  const std::vector<int64_t> row_bytes_;  // by graph input, as the dataset reads them
   std::unique_ptr<Device> device_;
+  Device::Memory evaluation_rows_ = Device::Memory(nullptr, nullptr);
   std::shared_ptr<TensorSlab> gradients_;
   std::unique_ptr<Communicator> communicator_;  // with the peers; null: alone
   std::optional<ExecutorPeers> peers_;
@@ -133,6 +149,10 @@ class DeviceLane : private ParameterFlow {
   GradientExchange* exchange_ = nullptr;
   GradientReduction* reduction_ = nullptr;
   int64_t step_ = 0;
+  const InputBatch* batch_ = nullptr;     // of the step that is run
+  const InputPipeline* input_ = nullptr;  // where it came from
+  int part_ = 0;                          // that is run
+  Part given_;                            // whose rows an executor has taken
   absl::Duration wait_;
   int64_t forward_end_ = 0;       // while it is traced: when the last parameter was here
   absl::Duration last_asked_;     // when a parameter was last asked for, and what had been waited

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/data/sample_order.h"
-#include "lib/engine/host_memory.h"
 #include "lib/plan/batch_order.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
 
+constexpr int64_t kAlignment = 64;
 constexpr int64_t kCountedAtOnce = 1024;  // held-out samples
 
 bool MayNotCount(const InputUse& use) { return use.ignore_index.has_value(); }
@@ -25,49 +26,63 @@ void AddCounted(const std::vector<InputUse>& uses,
   }
 }
 
-// Rows of `samples` samples for the inputs that are `wanted`, none for the others.
-template <typename Buffer>
-void Allocate(const v1::Graph& graph, int64_t samples, absl::FunctionRef<bool(int)> wanted,
-              Buffer& buffer) {
-  for (int i = 0; i < graph.inputs_size(); ++i) {
-    auto& memory = buffer.memory.emplace_back(wanted(i) ? samples * RowBytes(graph.inputs(i)) : 0);
-    buffer.rows.push_back(absl::MakeSpan(memory));
-    buffer.contents.push_back(memory);
-  }
-}
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options options) {
+int64_t BytesOfRows(int64_t samples, absl::Span<const int64_t> row_bytes) {
   int64_t bytes = 0;
-  for (const v1::GraphInput& input : options.graph->inputs()) {
-    bytes += options.batches * options.samples * RowBytes(input);
-  }
-  const int64_t available = AvailableHostBytes();
-  if (bytes <= available) return std::make_unique<InputPipeline>(std::move(options));
-  return MemoryExhausted(
-      absl::StrCat(options.batches, " batches of ", options.samples, " samples, read ahead,"),
-      bytes, "the machine's memory", available);
+  for (int64_t row : row_bytes) bytes += Aligned(samples * row);
+  return bytes;
 }
 
-InputPipeline::InputPipeline(Options options)
+std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
+                                             absl::Span<const int64_t> row_bytes) {
+  std::vector<absl::Span<std::byte>> rows;
+  for (int64_t row : row_bytes) {
+    rows.emplace_back(memory, static_cast<size_t>(samples * row));
+    memory += Aligned(samples * row);
+  }
+  return rows;
+}
+
+absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options options) {
+  std::vector<int64_t> row_bytes = RowBytes(*options.dataset, *options.graph);
+  ASSIGN_OR_RETURN(
+      Device::Memory memory,
+      options.device->Allocate(
+          static_cast<size_t>(options.batches * BytesOfRows(options.samples, row_bytes)),
+          absl::StrCat(options.batches, " batches of ", options.samples, " samples, read ahead,")));
+  return absl::WrapUnique(
+      new InputPipeline(std::move(options), std::move(row_bytes), std::move(memory)));
+}
+
+InputPipeline::InputPipeline(Options options, std::vector<int64_t> row_bytes, Device::Memory memory)
     : options_(std::move(options)),
       uses_(UsesOfInputs(*options_.graph)),
+      memory_(std::move(memory)),
       buffers_(options_.batches),
       read_before_(options_.first_step),
       used_before_(options_.first_step),
       next_step_(options_.first_step) {
   CHECK_GE(options_.batches, 2);
+  const auto place = [&](Buffer& buffer, std::byte* at, int64_t samples) {
+    buffer.rows = PlaceRows(at, samples, row_bytes);
+    buffer.contents.assign(buffer.rows.begin(), buffer.rows.end());
+  };
   const bool some_may_not_count = std::ranges::any_of(uses_, MayNotCount);
+  std::byte* at = memory_.get();
   for (Buffer& buffer : buffers_) {
-    Allocate(
-        *options_.graph, options_.samples, [](int) { return true; }, buffer);
+    place(buffer, at, options_.samples);
+    at += BytesOfRows(options_.samples, row_bytes);
     if (some_may_not_count) buffer.counted_targets.resize(uses_.size());
   }
   if (some_may_not_count && options_.samples < options_.batch_size) {
-    Allocate(
-        *options_.graph, options_.batch_size, [this](int i) { return MayNotCount(uses_[i]); },
-        whole_targets_);
+    for (size_t i = 0; i < uses_.size(); ++i) {
+      if (!MayNotCount(uses_[i])) row_bytes[i] = 0;  // not read
+    }
+    whole_memory_.resize(BytesOfRows(options_.batch_size, row_bytes));
+    place(whole_targets_, whole_memory_.data(), options_.batch_size);
   }
   reader_ = std::jthread([this] { Read(); });
 }
@@ -83,7 +98,17 @@ InputBatch InputPipeline::Next() {
   used_before_ = step;
   auto read = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return read_before_ > step; };
   mu_.Await(absl::Condition(&read));
-  const Buffer& buffer = BufferOf(step);
+  return BatchOf(step);
+}
+
+std::optional<InputBatch> InputPipeline::Peek() const {
+  absl::MutexLock lock(&mu_);
+  if (read_before_ <= next_step_) return std::nullopt;
+  return BatchOf(next_step_);
+}
+
+InputBatch InputPipeline::BatchOf(int64_t step) const {
+  const Buffer& buffer = buffers_[step % buffers_.size()];
   return {step, buffer.contents, buffer.counted_targets};
 }
 

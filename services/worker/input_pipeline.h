@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/types/span.h"
 #include "lib/data/dataset.h"
 #include "lib/data/input_use.h"
+#include "lib/engine/device.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/graph.pb.h"
 
@@ -21,12 +23,19 @@ namespace muster {
 // One worker's share of a batch.
 struct InputBatch {
   int64_t step = 0;
-  // By graph input: the share's rows in the order of their positions.
+  // By graph input: the share's rows in the order of their positions, as the dataset reads them
+  // (Dataset::row_values).
   absl::Span<const absl::Span<const std::byte>> rows;
   // By graph input: how many targets of the global batch count, where a loss has an ignore_index;
   // else 0. Empty where no loss has one.
   absl::Span<const int64_t> counted_targets;
 };
+
+// Rows of some samples, one graph input's behind the other's, each from a multiple of 64 bytes on:
+// how many bytes they take, and where they are in memory of as many. `row_bytes` by graph input.
+int64_t BytesOfRows(int64_t samples, absl::Span<const int64_t> row_bytes);
+std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
+                                             absl::Span<const int64_t> row_bytes);
 
 // One worker's share of every batch from first_step on, in order, read by its own thread into
 // buffers allocated once. Of targets that may not count, it reads those of the whole batch.
@@ -36,6 +45,7 @@ class InputPipeline {
   struct Options {
     const Dataset* dataset = nullptr;  // these two outlive the pipeline; >= batch_size samples
     const v1::Graph* graph = nullptr;
+    Device* device = nullptr;    // in whose host memory the batches lie
     uint64_t seed = 0;           // of the order of samples
     int64_t batch_size = 0;      // global
     int64_t first_position = 0;  // of the share in every batch
@@ -44,32 +54,39 @@ class InputPipeline {
     std::vector<int64_t> left_out = {};         // batches that no step uses, see BatchOfStep()
     int batches = limits::kPrefetchBatchesMax;  // held, the one in use included; >= 2
   };
-  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the machine has no room for the buffers.
+  // Starts reading. Errors are those of Device::Allocate.
   static absl::StatusOr<std::unique_ptr<InputPipeline>> Create(Options options);
-  explicit InputPipeline(Options options);  // where there is room; starts reading
   ~InputPipeline();
 
   // The next step's batch; waits until it is read. Valid until the next call.
   InputBatch Next() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The one after it, if it has been read by now. Valid until Next() was called twice. By any
+  // number of threads.
+  std::optional<InputBatch> Peek() const ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
   struct Buffer {
-    std::vector<std::vector<std::byte>> memory;         // by graph input
-    std::vector<absl::Span<std::byte>> rows;            // of `memory`, to be filled
+    std::vector<absl::Span<std::byte>> rows;            // by graph input, to be filled
     std::vector<absl::Span<const std::byte>> contents;  // likewise, to be read
     std::vector<int64_t> counted_targets;
   };
+
+  InputPipeline(Options options, std::vector<int64_t> row_bytes, Device::Memory memory);
 
   void Read() ABSL_LOCKS_EXCLUDED(mu_);
   void ReadBatch(int64_t batch, Buffer& buffer);
   void CountTargetsOf(int64_t batch, Buffer& buffer);
   Buffer& BufferOf(int64_t step) { return buffers_[step % buffers_.size()]; }
+  InputBatch BatchOf(int64_t step) const;
 
   const Options options_;
   const std::vector<InputUse> uses_;  // by graph input
+  const Device::Memory memory_;       // of the buffers
   std::vector<Buffer> buffers_;       // step s uses buffer s mod size
+  std::vector<std::byte> whole_memory_;
   Buffer whole_targets_;  // of the whole batch: targets that may not count; the reader's
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   int64_t read_before_
       ABSL_GUARDED_BY(mu_);  // batches of steps before this one are in their buffers
   int64_t used_before_ ABSL_GUARDED_BY(mu_);  // buffers of steps before this one are free

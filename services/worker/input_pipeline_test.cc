@@ -3,13 +3,18 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "lib/data/sample_order.h"
+#include "lib/engine/backends.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/graph.pb.h"
 
@@ -46,6 +51,16 @@ v1::Graph GraphOfNumbers() {
   return graph;
 }
 
+Device& Cpu() {
+  static Device& cpu = *CreateDevice("cpu", /*threads=*/1).value().release();
+  return cpu;
+}
+
+std::unique_ptr<InputPipeline> Pipeline(InputPipeline::Options options) {
+  options.device = &Cpu();
+  return InputPipeline::Create(std::move(options)).value();
+}
+
 TEST(InputPipelineTest, ABatchThatIsLeftOutIsPassedOver) {
   const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
@@ -56,35 +71,35 @@ TEST(InputPipelineTest, ABatchThatIsLeftOutIsPassedOver) {
                                        .samples = 4,
                                        .first_step = 5,
                                        .batches = 2};
-  InputPipeline all(options);
+  const auto all = Pipeline(options);
   InputPipeline::Options without = options;
   without.left_out = {6};
-  InputPipeline some(without);
+  const auto some = Pipeline(without);
   auto content = [](const InputBatch& batch) {
     return std::vector<std::byte>(batch.rows[0].begin(), batch.rows[0].end());
   };
-  EXPECT_EQ(content(some.Next()), content(all.Next()));
-  all.Next();
+  EXPECT_EQ(content(some->Next()), content(all->Next()));
+  all->Next();
   for (int64_t step = 6; step < 20; ++step) {
-    const InputBatch batch = some.Next();
+    const InputBatch batch = some->Next();
     EXPECT_EQ(batch.step, step);
-    EXPECT_EQ(content(batch), content(all.Next())) << "one batch later";
+    EXPECT_EQ(content(batch), content(all->Next())) << "one batch later";
   }
 }
 
 TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {
   const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
-  InputPipeline pipeline({.dataset = &dataset,
-                          .graph = &graph,
-                          .seed = 7,
-                          .batch_size = 4,
-                          .first_position = 1,
-                          .samples = 3,
-                          .first_step = 5,
-                          .batches = 2});
+  const auto pipeline = Pipeline({.dataset = &dataset,
+                                  .graph = &graph,
+                                  .seed = 7,
+                                  .batch_size = 4,
+                                  .first_position = 1,
+                                  .samples = 3,
+                                  .first_step = 5,
+                                  .batches = 2});
   for (int64_t step = 5; step < 100; ++step) {
-    const InputBatch batch = pipeline.Next();
+    const InputBatch batch = pipeline->Next();
     const BatchShare expected = SamplesOfStep(7, 10, 4, step, 1, 3);
     ASSERT_EQ(batch.step, step);
     ASSERT_EQ(batch.rows[0].size(), 48);
@@ -106,6 +121,7 @@ TEST(InputPipelineTest, BatchesBeyondTheMachinesMemoryAreRefusedWithTheirBytes) 
   constexpr int64_t kSamples = int64_t{1} << 40;
   const auto pipeline = InputPipeline::Create({.dataset = &dataset,
                                                .graph = &graph,
+                                               .device = &Cpu(),
                                                .batch_size = kSamples,
                                                .samples = kSamples,
                                                .batches = 2});
@@ -120,14 +136,32 @@ TEST(InputPipelineTest, NeverReadsIntoTheBatchInUseOrBeyondItsBuffers) {
   const v1::Graph graph = GraphOfNumbers();
   const NumberedSamples dataset;
   {
-    InputPipeline pipeline(
+    const auto pipeline = Pipeline(
         {.dataset = &dataset, .graph = &graph, .batch_size = 10, .samples = 10, .batches = 3});
     for (int64_t step = 0; step < 20; ++step) {
-      pipeline.Next();
+      pipeline->Next();
       EXPECT_LE(dataset.batches_read, step + 3);
     }
   }
   EXPECT_LE(dataset.batches_read, 22);
+}
+
+TEST(InputPipelineTest, TheNextBatchCanBeSeenBeforeItIsTaken) {
+  const v1::Graph graph = GraphOfNumbers();
+  const NumberedSamples dataset;
+  const auto pipeline =
+      Pipeline({.dataset = &dataset, .graph = &graph, .batch_size = 4, .samples = 4, .batches = 2});
+  for (int64_t step = 0; step < 50; ++step) {
+    pipeline->Next();
+    // Its buffer is free since Next(), so it is read sooner or later.
+    std::optional<InputBatch> next;
+    while (!(next = pipeline->Peek())) std::this_thread::yield();
+    EXPECT_EQ(next->step, step + 1);
+    const std::vector<std::byte> seen(next->rows[0].begin(), next->rows[0].end());
+    int64_t first;
+    std::memcpy(&first, seen.data(), sizeof(first));
+    EXPECT_EQ(first, SamplesOfStep(0, 10, 4, step + 1, 0, 4).samples[0]);
+  }
 }
 
 struct SampleRangeOfTest {
@@ -177,14 +211,14 @@ TEST(InputPipelineTest, CountsTheTargetsOfTheWholeBatchWhateverTheShare) {
   const v1::Graph graph = GraphWithIgnoredTargets();
   const Labelled dataset;
   for (const SampleRangeOfTest share : {SampleRangeOfTest{0, 6}, {0, 2}, {2, 4}}) {
-    InputPipeline pipeline({.dataset = &dataset,
-                            .graph = &graph,
-                            .seed = 7,
-                            .batch_size = 6,
-                            .first_position = share.first,
-                            .samples = share.count});
+    const auto pipeline = Pipeline({.dataset = &dataset,
+                                    .graph = &graph,
+                                    .seed = 7,
+                                    .batch_size = 6,
+                                    .first_position = share.first,
+                                    .samples = share.count});
     for (int64_t step = 0; step < 20; ++step) {
-      const InputBatch batch = pipeline.Next();
+      const InputBatch batch = pipeline->Next();
       int64_t counted = 0;
       for (int64_t sample : SamplesOfStep(7, 12, 6, step, 0, 6).samples) {
         counted += (sample % 5 != 3) + ((sample + 1) % 5 != 3);

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "lib/codec/codec.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
 #include "lib/exchange/local_sgd_exchange.h"
@@ -21,6 +22,7 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/trace.h"
+#include "lib/transport/wire.h"
 
 namespace muster {
 namespace {
@@ -110,6 +112,7 @@ absl::Status Trainer::Open() {
         .first_position = self.first_position(),
         .samples = PartOf({0, self.samples()}, i, devices),
         .evaluation = PartOf(held_out, i, devices),
+        .dataset = dataset_.get(),
         .trace = options_.tuning.trace,
     });
     RETURN_IF_ERROR(lane.status());
@@ -123,7 +126,9 @@ absl::Status Trainer::Open() {
   RETURN_IF_ERROR(AllocateMemory());
   phases.End("memory");
   const std::vector<float*> parameters = parameters_->pointers();
-  RETURN_IF_ERROR(team_->Run([&](int i) { return lanes_[i]->Build(parameters); }));
+  narrow_parameters_ = NarrowParameters(*graphs);
+  RETURN_IF_ERROR(
+      team_->Run([&](int i) { return lanes_[i]->Build(parameters, narrow_parameters_); }));
   phases.End("compile");
 
   RETURN_IF_ERROR(Connect());
@@ -256,6 +261,7 @@ absl::Status Trainer::MakeExchange() {
                               .rank = options_.rank,
                               .transport = options_.transport,
                               .parameters = parameters_->tensors(),
+                              .narrow_parameters = narrow_parameters_,
                               .memory = {parameters_->memory()},
                               .tuning = TuningOfJob(),
                               .metrics = &options_.metrics->exchange};
@@ -285,6 +291,26 @@ absl::StatusOr<std::shared_ptr<const LaneGraphs>> Trainer::LowerGraphs() const {
   ASSIGN_OR_RETURN(graphs->training, TrainingGraph(options_.plan->graph(), lowering));
   ASSIGN_OR_RETURN(graphs->inference, InferenceGraph(options_.plan->graph(), lowering));
   return graphs;
+}
+
+// Those whose values arrive in the type that the devices compute with. GPUs with peers gather
+// floats.
+std::vector<bool> Trainer::NarrowParameters(const LaneGraphs& graphs) const {
+  const v1::JobPlan& plan = *options_.plan;
+  std::vector<bool> narrow(plan.graph().parameters_size());
+  if (gpus_ != nullptr) return narrow;
+  for (const ChunkId id : NumbersBelow<ChunkId>(plan.chunks_size())) {
+    if (plan.chunks(ToInt(id)).slot() != 0) continue;
+    const int p = plan.chunks(ToInt(id)).parameter();
+    const WireDType travels = ValuesFormat(plan, id).dtype;
+    const auto is_computed_as = [&](v1::DType type) {
+      return graphs.training.parameters(p).dtype() == type &&
+             graphs.inference.parameters(p).dtype() == type;
+    };
+    narrow[p] = (travels == WireDType::kBf16 && is_computed_as(v1::DTYPE_BF16)) ||
+                (travels == WireDType::kF16 && is_computed_as(v1::DTYPE_F16));
+  }
+  return narrow;
 }
 
 // The devices of a worker run apart: nothing carries a batch's statistics from one to the other.
@@ -340,6 +366,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                    InputPipeline::Create({
                        .dataset = dataset_.get(),
                        .graph = &plan.graph(),
+                       .device = &lanes_[0]->device(),
                        .seed = plan.spec().data().seed(),
                        .batch_size = batch_size,
                        .first_position = plan.workers(ToInt(options_.rank)).first_position(),
@@ -407,7 +434,7 @@ absl::Status Trainer::Step() {
   const absl::Status run = [&] {
     const TraceSpan computing(trace, kStepTrack, "compute", {{{"step", step_}}});
     return team_->Run([&](int i) {
-      auto result = lanes_[i]->Step(batch);
+      auto result = lanes_[i]->Step(batch, *pipeline_);
       if (result.ok()) results[i] = *result;
       return result.status();
     });
@@ -627,8 +654,7 @@ absl::Status Trainer::Evaluate(int64_t version) {
   const absl::Duration begin = SteadyNow();
   std::vector<DeviceLane::EvaluationSums> sums(lanes_.size());
   RETURN_IF_ERROR(team_->Run([&](int i) {
-    auto evaluated = lanes_[i]->Evaluate(
-        {.dataset = dataset_.get(), .counted_targets = counted_evaluation_targets_}, cancelled_);
+    auto evaluated = lanes_[i]->Evaluate(counted_evaluation_targets_, cancelled_);
     if (evaluated.ok()) sums[i] = *evaluated;
     return evaluated.status();
   }));

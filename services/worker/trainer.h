@@ -124,6 +124,7 @@ class Trainer {
   double CountEvaluationLabels() const;
   GradientLayout LayOut(const v1::Graph& graph, int devices) const;
   absl::Status AllocateMemory();
+  std::vector<bool> NarrowParameters(const LaneGraphs& graphs) const;
   absl::Status MakeExchange();
   void MakeReduction();
   absl::Status RenewReduction();
@@ -148,12 +149,13 @@ class Trainer {
 
   Options options_;  // changed only by Continue()
   std::unique_ptr<const Dataset> dataset_;
-  std::vector<int64_t> counted_evaluation_targets_;  // see DeviceLane::EvaluationWhole
+  std::vector<int64_t> counted_evaluation_targets_;  // see CountEvaluationTargets()
   std::unique_ptr<DeviceTeam> team_;
   GradientLayout layout_;                           // of parameters and gradients
   std::unique_ptr<NcclGroup> gpus_;                 // of several GPUs
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by device
   std::unique_ptr<TensorSlab> parameters_;          // shared by all CPU devices
+  std::vector<bool> narrow_parameters_;             // see Executor::Options
   std::vector<std::unique_ptr<TensorSlab>> slots_;  // local_sgd: of the optimizer
   std::unique_ptr<GradientExchange> exchange_;
   std::unique_ptr<SharedMemoryGroup> group_;      // of several devices

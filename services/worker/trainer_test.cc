@@ -143,6 +143,47 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   EXPECT_EQ(*Trainer::Continue(std::move(trainer), options), nullptr);
 }
 
+// The loss of step 0 of a job that leaves its first batch out, for a trainer that was in the middle
+// of step 0 of the whole job before, or for a new one.
+double LossWithoutTheFirstBatch(const FakePs::Options& job, bool continued) {
+  InProcessNetwork network;
+  FakePs lost(network, job), ps(network, job);
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log, next_log;
+  auto plan = std::make_shared<v1::JobPlan>(*ps.plan());
+  plan->add_left_out_batches(0);
+  Trainer::Options next{.plan = plan,
+                        .devices = {"cpu"},
+                        .transport = [&network] { return network.MakeTransport(); },
+                        .log = &next_log,
+                        .metrics = &worker_metrics};
+  Trainer::Options before = next;
+  before.plan = lost.plan();
+  before.log = &log;
+  auto trainer = *Trainer::Create(continued ? before : next);
+  if (continued) {
+    EXPECT_TRUE(trainer->Start(100).ok());
+    trainer->Halt(absl::CancelledError("halted"));
+    EXPECT_FALSE(trainer->Step().ok());
+    trainer = *Trainer::Continue(std::move(trainer), next);
+  }
+  EXPECT_TRUE(trainer->Start(1).ok());
+  while (!trainer->done()) EXPECT_TRUE(trainer->Step().ok());
+  v1::JobReport report;
+  next_log.AddTo(report);
+  return report.steps(0).loss_share();
+}
+
+// A device may have taken the rows that the step had before.
+TEST(TrainerTest, AStepHasTheRowsOfItsOwnGeneration) {
+  const FakePs::Options job =
+      TextJob(testing::TempDir() + "/trainer_test_left_out.txt", /*workers=*/1);
+  const double expected = LossWithoutTheFirstBatch(job, /*continued=*/false);
+  EXPECT_NE(expected, LossOf(Train(job, 1, /*devices=*/1), 0));
+  EXPECT_EQ(LossWithoutTheFirstBatch(job, /*continued=*/true), expected);
+}
+
 TEST(TrainerTest, TheFirstGradientNormIsThatOfTheBatch) {
   const Trained trained = Train(LinearJob(/*workers=*/1), 1, /*devices=*/1);
   const Trained untrained = Train(LinearJob(/*workers=*/1), 1, /*devices=*/1);
@@ -216,6 +257,31 @@ TEST(TrainerTest, LowPrecisionLearnsNearlyTheSame) {
       EXPECT_FALSE(record.skipped());
       EXPECT_NEAR(record.gradient_norm() / full.reports[0].steps(step).gradient_norm(), 1, 0.05)
           << v1::Precision_Name(precision);
+    }
+  }
+}
+
+// Values come in the type that the worker computes with, and stay so: what it would make of floats.
+TEST(TrainerTest, ValuesInThePrecisionOfTheComputationChangeNothing) {
+  const std::string path = testing::TempDir() + "/trainer_test_values.txt";
+  for (const v1::Precision precision : {v1::BF16, v1::FP16}) {
+    for (const int devices : {1, 2}) {
+      FakePs::Options job = TextJob(path, /*workers=*/1);
+      job.spec.mutable_training()->set_precision(precision);
+      if (precision == v1::FP16) {
+        job.spec.mutable_training()->mutable_loss_scale()->set_initial(1024);
+      }
+      const Trained floats = Train(job, 6, devices);
+      job.spec.mutable_sync()->set_values(precision == v1::BF16 ? v1::VALUES_BF16
+                                                                : v1::VALUES_FP16);
+      const Trained halves = Train(job, 6, devices);
+      EXPECT_EQ(halves.parameters, floats.parameters) << v1::Precision_Name(precision);
+      for (int step = 0; step < 6; ++step) EXPECT_EQ(LossOf(halves, step), LossOf(floats, step));
+      ASSERT_EQ(halves.reports[0].evaluations_size(), floats.reports[0].evaluations_size());
+      for (int i = 0; i < floats.reports[0].evaluations_size(); ++i) {
+        EXPECT_EQ(halves.reports[0].evaluations(i).loss_sum(),
+                  floats.reports[0].evaluations(i).loss_sum());
+      }
     }
   }
 }
