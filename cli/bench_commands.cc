@@ -15,6 +15,7 @@
 #include "cli/session.h"
 #include "cli/sync_bench.h"
 #include "google/protobuf/struct.pb.h"
+#include "kernels/byte_values.h"
 #include "lib/data/dataset.h"
 #include "lib/engine/backends.h"
 #include "lib/engine/device.h"
@@ -62,8 +63,9 @@ struct BenchResult {
   std::vector<Profile::Entry> profile;
 };
 
-// Runs of a graph on random samples.
-class Bench {
+// Runs of a graph on random samples, given as early as in a job: a GPU has them before the run
+// before has ended.
+class Bench : private ParameterFlow {
  public:
   struct Options {
     int64_t batch = 0;
@@ -76,12 +78,14 @@ class Bench {
   static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Graph& graph, Device& device,
                                                        const Options& options) {
     auto bench = std::make_unique<Bench>(graph, options.resident);
+    const std::vector<const kernels::ByteValues*> as_declared(graph.inputs_size());
     ASSIGN_OR_RETURN(bench->memory_, ModelMemory::Create(bench->graph_, device, kSeed));
     ASSIGN_OR_RETURN(bench->executor_,
                      CreateExecutor(bench->graph_, {.batch = options.batch,
                                                     .device = &device,
                                                     .parameters = bench->memory_->parameters(),
                                                     .gradients = bench->memory_->gradients(),
+                                                    .row_values = as_declared,
                                                     .micro_batches = options.resident,
                                                     .tf32 = options.tf32,
                                                     .deterministic = options.deterministic,
@@ -91,11 +95,16 @@ class Bench {
     ASSIGN_OR_RETURN(const auto dataset, Dataset::Open(data, bench->graph_));
     std::vector<int64_t> samples(options.batch);
     std::iota(samples.begin(), samples.end(), 0);
-    std::vector<absl::Span<std::byte>> inputs;
+    std::vector<absl::Span<std::byte>> rows;
     for (const v1::GraphInput& input : bench->graph_.inputs()) {
-      inputs.push_back(bench->executor_->input(input.name()));
+      const auto bytes = static_cast<size_t>(options.batch * RowBytes(input));
+      ASSIGN_OR_RETURN(Device::Memory memory,
+                       device.Allocate(bytes, absl::StrCat("rows of '", input.name(), "'")));
+      rows.emplace_back(bench->row_memory_.emplace_back(std::move(memory)).get(), bytes);
     }
-    dataset->Read(/*epoch=*/0, samples, inputs);
+    dataset->Read(/*epoch=*/0, samples, rows);
+    bench->rows_.assign(rows.begin(), rows.end());
+    RETURN_IF_ERROR(bench->executor_->TakeRows(bench->rows_));
     return bench;
   }
 
@@ -107,7 +116,7 @@ class Bench {
     const RunArguments arguments{.is_first_micro_batch = !resident_ || !has_values_,
                                  .is_last_micro_batch = !resident_};
     const absl::Time begin = absl::Now();
-    RETURN_IF_ERROR(executor_->Run(arguments, /*flow=*/nullptr));
+    RETURN_IF_ERROR(executor_->Run(arguments, /*flow=*/this));
     has_values_ = true;
     return absl::Now() - begin;
   }
@@ -125,8 +134,14 @@ class Bench {
   int64_t arena_bytes() const { return executor_->arena_bytes(); }
 
  private:
+  absl::Status AwaitParameter(int) override { return absl::OkStatus(); }
+  absl::Status GradientReady(int) override { return absl::OkStatus(); }
+  absl::Status RowsMayCome() override { return executor_->TakeRows(rows_); }
+
   const v1::Graph graph_;
   std::unique_ptr<ModelMemory> memory_;
+  std::vector<Device::Memory> row_memory_;
+  std::vector<absl::Span<const std::byte>> rows_;  // by graph input
   const bool resident_;
   bool has_values_ = false;
   std::unique_ptr<Executor> executor_;
