@@ -110,12 +110,6 @@ CASES = {
                                   before=4, fires=['instance="ps-0",reason="WRONG_CHUNK"'],
                                   silent={'muster_ps_refused_messages_total{instance="ps-0",reason="UNKNOWN_JOB"}': "0+9x90",
                                           'muster_ps_refused_messages_total{instance="ps-0",reason="WRONG_STEP"}': "4x90"}),
-    "MusterTransportFellBack": dict(
-        series={'muster_transport_info{instance="a",peer="ps-0",transport="tcp"}': "1x90",
-                'muster_transport_info{instance="a",peer="ps-1",transport="rdma"}': "1x90",
-                'muster_transport_info{instance="b",peer="ps-1",transport="rdma"}': "1x90"}, minute=11, before=9, fires=['instance="a"'],
-        silent={'muster_transport_info{instance="a",peer="ps-0",transport="tcp"}': "1x90",
-                'muster_transport_info{instance="b",peer="ps-1",transport="rdma"}': "1x90"}),
     "MusterGpuIdle": dict(
         series={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.02x90", 'muster_worker_job_info{instance="a",job="j"}': "1x90",
                 'muster_gpu_utilization_ratio{instance="free",gpu="0"}': "0x90"}, minute=16, before=14, fires=['instance="a",gpu="0"'],
