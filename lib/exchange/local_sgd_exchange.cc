@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/shard/optimizer_settings.h"
@@ -89,12 +90,19 @@ absl::Status LocalSgdExchange::AwaitParameter(int parameter, int64_t version) {
     return averaging_->AwaitParameter(parameter, plan_.first_step());
   }
   if (IsAveraged(version)) return averaging_->AwaitParameter(parameter, version);
-  return averaging_->AwaitChange([&] { return HasParameter(parameter, version); });
+  return averaging_->AwaitChange([&] { return HasParameter(parameter, version); },
+                                 [&] {
+                                   return absl::StrCat(
+                                       "this worker has not made version ", version, " of '",
+                                       plan_.graph().parameters(parameter).name(), "'");
+                                 });
 }
 
 absl::Status LocalSgdExchange::AwaitVersion(int64_t version) {
   if (IsAveraged(version)) return averaging_->AwaitVersion(version);
-  return averaging_->AwaitChange([&] { return this->version() >= version; });
+  return averaging_->AwaitChange(
+      [&] { return this->version() >= version; },
+      [&] { return absl::StrCat("this worker has not made version ", version); });
 }
 
 absl::StatusOr<float> LocalSgdExchange::AwaitLossScale(int64_t version) {

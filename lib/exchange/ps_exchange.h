@@ -24,6 +24,7 @@
 #include "lib/exchange/send_queue.h"
 #include "lib/exchange/send_window.h"
 #include "lib/exchange/version_board.h"
+#include "lib/limits/limits.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/round_schedule.h"
 #include "lib/transport/session.h"
@@ -65,11 +66,8 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     std::vector<absl::Span<std::byte>> memory;
 
     ExchangeTuning tuning;
-    // More than the transport takes to try all addresses of a ps, each for 5 s.
-    absl::Duration hello_timeout = absl::Seconds(60);
-    // The last resort: a lost peer is noticed by the transport or the coordinator long before, and
-    // other workers may be slow.
-    absl::Duration answer_timeout = absl::Minutes(10);
+    absl::Duration hello_timeout = limits::kHelloWaitMax;
+    absl::Duration answer_timeout = limits::kAnswerWaitMax;
 
     ExchangeMetrics* metrics = nullptr;
   };
@@ -107,8 +105,8 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   // What wraps the exchange makes `change` and waits until `reached`, or for the failure: see
   // VersionBoard.
   void Change(absl::FunctionRef<void()> change) { board_.Change(change); }
-  absl::Status AwaitChange(absl::FunctionRef<bool()> reached) {
-    return board_.AwaitChange(reached);
+  absl::Status AwaitChange(absl::FunctionRef<bool()> reached, VersionBoard::Missing missing) {
+    return board_.AwaitChange(reached, missing);
   }
 
  private:

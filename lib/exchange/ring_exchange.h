@@ -23,6 +23,7 @@
 #include "lib/exchange/send_queue.h"
 #include "lib/exchange/version_board.h"
 #include "lib/exchange/worker_shard.h"
+#include "lib/limits/limits.h"
 #include "lib/plan/numbers.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/parameter_shard.h"
@@ -66,9 +67,8 @@ class RingExchange : public GradientExchange,
     std::vector<absl::Span<std::byte>> memory;  // what holds them, to be registered
 
     ExchangeTuning tuning;
-    absl::Duration hello_timeout = absl::Seconds(60);  // a neighbour says it after its own Start
-    // The last resort, as in PsExchange.
-    absl::Duration answer_timeout = absl::Minutes(10);
+    absl::Duration hello_timeout = limits::kHelloWaitMax;  // said after the neighbour's own Start
+    absl::Duration answer_timeout = limits::kAnswerWaitMax;
 
     ExchangeMetrics* metrics = nullptr;
   };

@@ -89,11 +89,13 @@ void VersionBoard::Change(absl::FunctionRef<void()> change) {
   change();
 }
 
-absl::Status VersionBoard::AwaitChange(absl::FunctionRef<bool()> reached) {
-  absl::MutexLock lock(&mu_);
-  auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reached() || !failure_.ok(); };
-  mu_.Await(absl::Condition(&settled));
-  return failure_;
+absl::Status VersionBoard::AwaitChange(absl::FunctionRef<bool()> reached, Missing missing) {
+  {
+    absl::MutexLock lock(&mu_);
+    auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return reached() || !failure_.ok(); };
+    if (AwaitFor(&mu_, absl::Condition(&settled), options_.answer_timeout)) return failure_;
+  }
+  return TimeIsUp(step(), missing);
 }
 
 bool VersionBoard::AwaitConnected(absl::Duration timeout) {

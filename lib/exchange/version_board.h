@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/limits/limits.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {
@@ -29,7 +30,7 @@ class VersionBoard {
  public:
   struct Options {
     bool overlap = true;  // false: no parameter has a version before all have it
-    absl::Duration answer_timeout = absl::Minutes(10);
+    absl::Duration answer_timeout = limits::kAnswerWaitMax;
   };
   using Missing = absl::FunctionRef<std::string()>;
 
@@ -67,9 +68,11 @@ class VersionBoard {
 
   // For what an exchange knows besides and has threads wait for: `change` is made, and `reached` is
   // looked at, under the board's lock, so that whoever waits sees every change. They call nothing
-  // here that takes it. The wait ends with a failure, and not with Interrupt().
+  // here that takes it. The wait ends with a failure, or when its time is up, and not with
+  // Interrupt().
   void Change(absl::FunctionRef<void()> change) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status AwaitChange(absl::FunctionRef<bool()> reached) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AwaitChange(absl::FunctionRef<bool()> reached, Missing missing)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // False: neither was SetConnected() called nor did anything fail for `timeout`.
   bool AwaitConnected(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);

@@ -209,8 +209,8 @@ TEST(VersionBoardTest, WhatIsKnownBesidesIsWaitedForUntilItChangesOrSomethingFai
   int updates = 0;
   absl::Status two, three;
   {
-    std::jthread first([&] { two = board.AwaitChange([&] { return updates >= 2; }); });
-    std::jthread second([&] { three = board.AwaitChange([&] { return updates >= 3; }); });
+    std::jthread first([&] { two = board.AwaitChange([&] { return updates >= 2; }, NotAsked); });
+    std::jthread second([&] { three = board.AwaitChange([&] { return updates >= 3; }, NotAsked); });
     board.Change([&] { ++updates; });
     board.Change([&] { ++updates; });
     first.join();
@@ -219,6 +219,15 @@ TEST(VersionBoardTest, WhatIsKnownBesidesIsWaitedForUntilItChangesOrSomethingFai
   }
   EXPECT_EQ(two, absl::OkStatus());
   EXPECT_EQ(three, absl::CancelledError("released"));
+}
+
+TEST(VersionBoardTest, WhatIsKnownBesidesHasATimeoutToo) {
+  Started started({.answer_timeout = absl::Milliseconds(1)});
+  const absl::Status late = started.board.AwaitChange(
+      [] { return false; }, [] { return std::string("the change is missing"); });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_EQ(ReasonOf(late), "STEP_TIMEOUT");
+  EXPECT_EQ(late.message(), "step 5: the change is missing for 1ms");
 }
 
 TEST(VersionBoardTest, AConnectionIsWaitedForUntilItsTimeIsUp) {

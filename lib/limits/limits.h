@@ -116,6 +116,12 @@ inline constexpr int kPrefetchBatchesMax = 4;
 inline constexpr int64_t kTraceEventsMax = 1 << 18;  // 25 MB; what a person can look at
 
 // Waits. Who waits longer says for what.
+inline constexpr absl::Duration kHelloWaitMax =
+    absl::Minutes(1);  // for the shards of a plan, or a neighbour of a ring: more than a transport
+                       // takes to try all addresses of one, each for 5 s
+inline constexpr absl::Duration kAnswerWaitMax =
+    absl::Minutes(10);  // for values of a step. The last resort: a lost peer is noticed by the
+                        // transport or the coordinator long before, and others may be slow
 inline constexpr absl::Duration kReductionWaitMax =
     absl::Minutes(10);  // one step's gradients among the devices of a node; milliseconds, mostly
 inline constexpr absl::Duration kCheckpointCallMax =
