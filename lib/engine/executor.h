@@ -81,9 +81,10 @@ class Executor {
   struct Options {
     int64_t batch = 0;         // samples of a run
     Device* device = nullptr;  // outlives the executor
-    // One pointer per parameter (index = parameter id), host f32[elements] in every precision,
-    // owned by the caller, 64-byte aligned. A device that computes elsewhere or in another type
-    // copies a parameter when its flow has delivered it, and a gradient before it is announced.
+    // One pointer per parameter (index = parameter id), host f32[elements] in every precision (but
+    // for narrow_parameters), owned by the caller, 64-byte aligned. A device that computes
+    // elsewhere or in another type copies a parameter when its flow has delivered it, and a
+    // gradient before it is announced.
     absl::Span<float* const> parameters;
     // By parameter: whether its memory has, from its beginning on, not floats but values in the
     // type that the graph computes with, which has 16 bits: nothing is converted then. Empty: none.

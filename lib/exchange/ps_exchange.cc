@@ -71,7 +71,7 @@ PsExchange::PsExchange(Options options)
   CHECK_EQ(std::ssize(options_.parameters), plan_.graph().parameters_size());
   CHECK_EQ(std::ssize(options_.gradients), averages_ ? 0 : plan_.graph().parameters_size());
   CHECK(options_.narrow_parameters.empty() ||
-        std::ssize(options_.narrow_parameters) == plan_.graph().parameters_size());
+        (!averages_ && std::ssize(options_.narrow_parameters) == plan_.graph().parameters_size()));
   CHECK(options_.metrics != nullptr);
   NumberedVector<ShardIndex, int> chunks_of_shard(plan_.shards_size(), 0);
   for (const ChunkId c : chunks_.numbers()) {

@@ -91,7 +91,7 @@ class CpuExecutor : public Executor {
     const kernels::ByteValues* values = nullptr;  // see Options.row_values
   };
 
-  // A tensor inside and the same as f32 outside; both may be one memory.
+  // A tensor inside and the same outside, as f32 or narrow; both may be one memory.
   struct Exchange {
     std::byte* inside = nullptr;
     float* outside = nullptr;
@@ -111,6 +111,7 @@ class CpuExecutor : public Executor {
       : device_(static_cast<CpuDevice&>(*options.device)),
         samples_(options.batch),
         micro_batches_(options.micro_batches),
+        takes_rows_(!options.row_values.empty()),
         profile_(options.profile),
         arena_(std::move(arena)),
         parameter_copies_(std::move(parameters)) {}
@@ -129,6 +130,7 @@ class CpuExecutor : public Executor {
   CpuDevice& device_;
   const int64_t samples_;
   const bool micro_batches_;
+  const bool takes_rows_;
   Profile* const profile_;
   const Device::Memory arena_;
   const Device::Memory parameter_copies_;  // in the types the graph computes with
@@ -171,6 +173,7 @@ void CpuExecutor::Place(const CompiledGraph& compiled, const Options& options) {
     parameter.type = ElementTypeOf(type.dtype);
     parameter.elements = type.elements();
     parameter.inside = reinterpret_cast<std::byte*>(parameter.outside);
+    CHECK(!Executor::IsNarrow(options, p) || kernels::ElementBytes(parameter.type) == 2);
     if (IsCopied(compiled, options, p)) {
       parameter.inside = copy;
       copy += AlignedBytes(type);
@@ -215,6 +218,8 @@ void CpuExecutor::AddInputs(const CompiledGraph& compiled, const CompiledGraph::
   for (const v1::GraphInput& declared : compiled.graph().inputs()) {
     const std::string& name = declared.name();
     const size_t i = inputs_.size();
+    CHECK(!takes_rows_ || options.row_values[i] == nullptr || declared.dtype() == v1::DTYPE_F32)
+        << name;
     inputs_.push_back({.name = name,
                        .memory = {compiled.Address(name, memory),
                                   static_cast<size_t>(compiled.type(name).bytes())},
@@ -237,10 +242,12 @@ void CpuExecutor::AddOutputs(const CompiledGraph& compiled, const CompiledGraph:
 absl::Span<std::byte> CpuExecutor::input(absl::string_view name) {
   const auto it = std::ranges::find(inputs_, name, &Input::name);
   CHECK(it != inputs_.end()) << "the graph has no input '" << name << "'";
+  CHECK(!takes_rows_) << "rows are taken";
   return it->memory;
 }
 
 absl::Status CpuExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>> rows) {
+  CHECK(takes_rows_);
   CHECK_EQ(rows.size(), inputs_.size());
   device_.Drive();
   for (size_t i = 0; i < rows.size(); ++i) {

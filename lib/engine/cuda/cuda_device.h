@@ -35,6 +35,10 @@ class CudaDevice : public Device {
   // is being captured.
   bool IsLost() const;
 
+  // While an executor's run is under way: errors on the device are that run's.
+  bool is_running() const { return is_running_; }
+  void set_running(bool running) { is_running_ = running; }
+
   // It is: every later job of this process is refused the device. The error for the job that runs.
   absl::Status Lose(absl::string_view why) const;
 
@@ -64,6 +68,7 @@ class CudaDevice : public Device {
   CublasHandle cublas_;
   CudnnHandle cudnn_;
   HostMirrors mirrors_;
+  bool is_running_ = false;
 };
 
 }  // namespace muster

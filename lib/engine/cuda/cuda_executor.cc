@@ -198,8 +198,8 @@ absl::Status CudaExecutor::PlaceParameters(const CompiledGraph& compiled, const 
     Parameter& parameter = parameters_.emplace_back();
     parameter.host = options.parameters[p];
     parameter.is_narrow = IsNarrow(options, p);
-    CHECK(!parameter.is_narrow || buckets_ == nullptr);
     parameter.type = TypeOf(type.dtype);
+    CHECK(!parameter.is_narrow || (buckets_ == nullptr && cuda::Bytes(parameter.type) == 2));
     parameter.elements = type.elements();
     needs_staging |=
         parameter.type != cuda::Type::kF32 && !parameter.is_narrow && buckets_ == nullptr;
@@ -237,6 +237,7 @@ absl::Status CudaExecutor::PlaceInputs(const CompiledGraph& compiled,
     input.bytes = compiled.type(input.name).bytes();
     input.device = compiled.Address(input.name, memory);
     if (takes_rows_) {
+      CHECK(options.row_values[i] == nullptr || declared.dtype() == v1::DTYPE_F32) << input.name;
       RETURN_IF_ERROR(PlaceRows(input, options.row_values[i]));
     } else {
       ASSIGN_OR_RETURN(input.host, device_.Allocate(static_cast<size_t>(input.bytes),
@@ -328,9 +329,11 @@ absl::Status CudaExecutor::CutSegments(const CompiledGraph& compiled) {
   return absl::OkStatus();
 }
 
-// Loads kernels and libraries by running everything once, on zeros, then records the launches.
+// Loads kernels and libraries by running everything once, on inputs of zeros (of bytes, on what
+// zeros stand for), then records the launches.
 absl::Status CudaExecutor::WarmUp() {
   RETURN_IF_ERROR(SendScalars({}, cuda::Export::kNone));
+  RETURN_IF_ERROR(BringInputs());
   for (const Segment& segment : segments_) RETURN_IF_ERROR(LaunchSteps(segment));
   RETURN_IF_ERROR(StatusOf(cudaStreamSynchronize(device_.compute())));
   if (launches_wait_) return absl::OkStatus();  // launch by launch
@@ -371,10 +374,11 @@ absl::Span<std::byte> CudaExecutor::input(absl::string_view name) {
   return {it->host.get(), static_cast<size_t>(it->bytes)};
 }
 
+// What fails while a run is under way is that run's: it gives up, and knows its nodes.
 absl::Status CudaExecutor::TakeRows(absl::Span<const absl::Span<const std::byte>> rows) {
   RETURN_IF_ERROR(device_.Drive());
-  if (absl::Status sent = SendRows(rows); !sent.ok()) return GiveUp(std::move(sent));
-  return absl::OkStatus();
+  absl::Status sent = SendRows(rows);
+  return sent.ok() || device_.is_running() ? sent : GiveUp(std::move(sent));
 }
 
 // The rows before these are moved on at the beginning of the run that has them, so that one which
@@ -447,9 +451,10 @@ absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flo
   CHECK(micro_batches_ || (arguments.is_first_micro_batch && arguments.is_last_micro_batch));
   RETURN_IF_ERROR(device_.Drive());
   for (auto& [name, output] : outputs_) output.is_fetched = false;
-  if (absl::Status computed = Compute(arguments, flow); !computed.ok()) {
-    return GiveUp(std::move(computed));
-  }
+  device_.set_running(true);
+  absl::Status computed = Compute(arguments, flow);
+  device_.set_running(false);
+  if (!computed.ok()) return GiveUp(std::move(computed));
   const auto* scalars = reinterpret_cast<const float*>(host_results_.get() + sizeof(int64_t));
   for (auto& [name, output] : outputs_) {
     if (output.is_scalar()) output.scalar = *scalars++;
@@ -671,6 +676,10 @@ absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,
   ASSIGN_OR_RETURN(const std::unique_ptr<CompiledGraph> compiled,
                    CompiledGraph::Create(graph, compile, kernels));
   Executor::MemoryNeed need{.arena_bytes = compiled->arena_bytes()};
+  // Rows of the next run, as a worker takes them; fewer where they are bytes.
+  for (const v1::GraphInput& input : graph.inputs()) {
+    need.arena_bytes += compiled->type(input.name()).bytes();
+  }
   for (const v1::Parameter& parameter : graph.parameters()) {
     const TensorType& type = compiled->type(parameter.name());
     need.parameter_bytes += CudaBytes(type, compiled->layout(parameter.name()));

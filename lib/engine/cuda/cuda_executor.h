@@ -2,7 +2,8 @@
 //
 // Nodes run in one stream, parameters come in through a second and gradients leave through a third,
 // tied by events. The next run's rows come through a fourth into memory of their own, from which
-// the next run begins by moving them to where its nodes read them: no run waits for them. The nodes
+// the next run begins by moving them to where its nodes read them: they are waited for only where
+// they were given late. The nodes
 // are cut into segments: a segment waits for its parameters, then its nodes are launched as one
 // CUDA graph, then the gradients that are final start on their way out while the next segment
 // computes. With peers (ExecutorPeers) parameters come and gradients leave by buckets, and the GPUs

@@ -13,8 +13,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "glog/logging.h"
+#include "kernels/conversion.h"
 #include "lib/engine/backends.h"
 #include "lib/engine/device.h"
+#include "lib/engine/element_type.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/model_memory.h"
 #include "lib/engine/reference/reference.h"
@@ -29,8 +31,11 @@ std::string TestedDevice() {
 }
 
 Instance::Instance(v1::Graph graph, std::shared_ptr<Device> device,
-                   std::shared_ptr<const ModelMemory> memory)
-    : graph_(std::move(graph)), device_(std::move(device)), memory_(std::move(memory)) {}
+                   std::shared_ptr<const ModelMemory> memory, std::vector<bool> narrow_parameters)
+    : graph_(std::move(graph)),
+      device_(std::move(device)),
+      memory_(std::move(memory)),
+      narrow_parameters_(std::move(narrow_parameters)) {}
 
 absl::StatusOr<std::unique_ptr<Instance>> Instance::Create(v1::Graph graph,
                                                            const Options& options) {
@@ -43,12 +48,13 @@ absl::StatusOr<std::unique_ptr<Instance>> Instance::Create(v1::Graph graph,
     ASSIGN_OR_RETURN(device, CreateDevice(options.device, options.threads));
     ASSIGN_OR_RETURN(memory, ModelMemory::Create(graph, *device, /*seed=*/1));
   }
-  std::unique_ptr<Instance> instance(
-      new Instance(std::move(graph), std::move(device), std::move(memory)));
+  std::unique_ptr<Instance> instance(new Instance(std::move(graph), std::move(device),
+                                                  std::move(memory), options.narrow_parameters));
   ASSIGN_OR_RETURN(instance->executor_,
                    CreateExecutor(instance->graph_, {.batch = options.batch,
                                                      .device = instance->device_.get(),
                                                      .parameters = instance->memory_->parameters(),
+                                                     .narrow_parameters = options.narrow_parameters,
                                                      .gradients = instance->memory_->gradients(),
                                                      .row_values = options.row_values,
                                                      .micro_batches = options.micro_batches}));
@@ -64,6 +70,10 @@ void Instance::SetParameters(const reference::Tensors& given) {
     for (size_t i = 0; i < values.size(); ++i) {
       memory_->parameter(p)[i] = static_cast<float>(values[i]);
     }
+    if (narrow_parameters_.empty() || !narrow_parameters_[p]) continue;
+    const std::vector<float> wide(memory_->parameter(p).begin(), memory_->parameter(p).end());
+    kernels::Convert(memory_->parameter(p).data(), ElementTypeOf(graph_.parameters(p).dtype()),
+                     wide.data(), kernels::ElementType::kF32, static_cast<int64_t>(wide.size()));
   }
 }
 

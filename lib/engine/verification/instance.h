@@ -29,7 +29,8 @@ class Instance {
     bool micro_batches = false;
     int threads = 1;
     const Instance* memory_of = nullptr;  // shares its parameters, gradients and device
-    std::vector<const kernels::ByteValues*> row_values = {};  // see Executor::Options
+    std::vector<const kernels::ByteValues*> row_values = {};  // these two: see Executor::Options
+    std::vector<bool> narrow_parameters = {};
     std::string device = TestedDevice();
   };
 
@@ -49,15 +50,17 @@ class Instance {
 
   const v1::Graph& graph() const { return graph_; }
   Executor& executor() { return *executor_; }
+  Device& device() { return *device_; }
   int64_t arena_bytes() const { return executor_->arena_bytes(); }
 
  private:
   Instance(v1::Graph graph, std::shared_ptr<Device> device,
-           std::shared_ptr<const ModelMemory> memory);
+           std::shared_ptr<const ModelMemory> memory, std::vector<bool> narrow_parameters);
 
   const v1::Graph graph_;
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<const ModelMemory> memory_;
+  const std::vector<bool> narrow_parameters_;
   std::unique_ptr<Executor> executor_;
 };
 

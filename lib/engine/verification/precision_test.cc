@@ -40,6 +40,29 @@ class PrecisionTest : public testing::TestWithParam<Model> {
   }
 };
 
+// Values that are given in the type that the graph computes with are those that it makes of floats.
+TEST_P(PrecisionTest, ParametersMayComeInThePrecisionOfTheComputation) {
+  for (const v1::Precision precision : {v1::BF16, v1::FP16}) {
+    SCOPED_TRACE(v1::Precision_Name(precision));
+    const auto wide = Run(precision, 1);
+    std::vector<bool> are_narrow;
+    for (const v1::Parameter& parameter : wide->graph().parameters()) {
+      are_narrow.push_back(parameter.dtype() == v1::DTYPE_BF16 ||
+                           parameter.dtype() == v1::DTYPE_F16);
+    }
+    ASSERT_TRUE(std::ranges::count(are_narrow, true) > 0);
+    auto narrow =
+        Instance::Create(wide->graph(), {.batch = kBatch, .narrow_parameters = are_narrow});
+    ASSERT_TRUE(narrow.ok()) << narrow.status();
+    (*narrow)->Set(RandomTensors(GetParam().graph, kBatch, GetParam().ids, /*seed=*/7));
+    ASSERT_TRUE((*narrow)->Run().ok());
+    EXPECT_EQ((*narrow)->loss(), wide->loss());
+    for (const v1::Parameter& parameter : wide->graph().parameters()) {
+      EXPECT_EQ((*narrow)->Gradient(parameter.name()), wide->Gradient(parameter.name()));
+    }
+  }
+}
+
 double Norm(const std::vector<double>& values) {
   double sum = 0;
   for (double value : values) sum += value * value;

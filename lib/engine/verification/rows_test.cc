@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/byte_values.h"
 #include "kernels/philox.h"
+#include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/reference/reference.h"
 #include "lib/engine/verification/instance.h"
@@ -31,9 +32,14 @@ kernels::ByteValues Pixels() {
   return values;
 }
 
-// Images and labels of ConvolutionNet.
+// Images and labels of ConvolutionNet, in the device's host memory, from which nothing has to be
+// copied before a call returns.
 struct Batch {
-  explicit Batch(uint64_t seed) : images(kBatch * kPixels), labels(kBatch) {
+  Batch(Device& device, uint64_t seed)
+      : memory(device.Allocate(kBatch * (kPixels + sizeof(int32_t)), "a batch").value()),
+        images(reinterpret_cast<uint8_t*>(memory.get()) + kBatch * sizeof(int32_t),
+               kBatch * kPixels),
+        labels(reinterpret_cast<int32_t*>(memory.get()), kBatch) {
     for (size_t i = 0; i < images.size(); ++i) {
       images[i] = static_cast<uint8_t>(kernels::RandomWords(seed, 0, i)[0]);
     }
@@ -48,8 +54,9 @@ struct Batch {
                                 labels.size() * sizeof(int32_t))};
   }
 
-  std::vector<uint8_t> images;
-  std::vector<int32_t> labels;
+  Device::Memory memory;
+  absl::Span<uint8_t> images;
+  absl::Span<int32_t> labels;
 };
 
 class RowsTest : public testing::Test, private ParameterFlow {
@@ -126,28 +133,28 @@ class RowsTest : public testing::Test, private ParameterFlow {
 TEST_F(RowsTest, BytesAreTheValuesThatTheyStandFor) {
   const std::unique_ptr<Instance> taking = Taking();
   for (uint64_t seed : {1, 2}) {
-    const Batch batch(seed);
+    const Batch batch(taking->device(), seed);
     ASSERT_TRUE(taking->executor().TakeRows(batch.rows()).ok());
     ASSERT_TRUE(taking->Run().ok());
     EXPECT_EQ(ResultOf(*taking), Expected(batch)) << "to the bit, seed " << seed;
   }
-  EXPECT_NE(Expected(Batch(1)), Expected(Batch(2)));
+  EXPECT_NE(Expected(Batch(taking->device(), 1)), Expected(Batch(taking->device(), 2)));
 }
 
 TEST_F(RowsTest, RowsGivenDuringARunAreTheNextOnes) {
   const std::unique_ptr<Instance> taking = Taking();
-  const Batch first(1);
+  const Batch first(taking->device(), 1);
   ASSERT_TRUE(taking->executor().TakeRows(first.rows()).ok());
   for (uint64_t seed = 1; seed < 6; ++seed) {
-    const absl::Status run = RunAndGive(*taking, Batch(seed + 1));
+    const absl::Status run = RunAndGive(*taking, Batch(taking->device(), seed + 1));
     ASSERT_TRUE(run.ok()) << run;
-    EXPECT_EQ(ResultOf(*taking), Expected(Batch(seed))) << seed;
+    EXPECT_EQ(ResultOf(*taking), Expected(Batch(taking->device(), seed))) << seed;
   }
 }
 
 TEST_F(RowsTest, TheLastOnesCountAndStayForRunsWithoutOthers) {
   const std::unique_ptr<Instance> taking = Taking();
-  const Batch forgotten(1), last(2);
+  const Batch forgotten(taking->device(), 1), last(taking->device(), 2);
   ASSERT_TRUE(taking->executor().TakeRows(forgotten.rows()).ok());
   ASSERT_TRUE(taking->executor().TakeRows(last.rows()).ok());
   for (int run = 0; run < 2; ++run) {
