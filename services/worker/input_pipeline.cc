@@ -47,17 +47,32 @@ std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
 }
 
 absl::StatusOr<std::unique_ptr<InputPipeline>> InputPipeline::Create(Options options) {
-  std::vector<int64_t> row_bytes = RowBytes(*options.dataset, *options.graph);
+  const std::vector<int64_t> row_bytes = RowBytes(*options.dataset, *options.graph);
   ASSIGN_OR_RETURN(
       Device::Memory memory,
       options.device->Allocate(
           static_cast<size_t>(options.batches * BytesOfRows(options.samples, row_bytes)),
           absl::StrCat(options.batches, " batches of ", options.samples, " samples, read ahead,")));
-  return absl::WrapUnique(
-      new InputPipeline(std::move(options), std::move(row_bytes), std::move(memory)));
+  std::vector<int64_t> target_bytes = row_bytes;  // of targets that may not count
+  const std::vector<InputUse> uses = UsesOfInputs(*options.graph);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (!MayNotCount(uses[i])) target_bytes[i] = 0;
+  }
+  Device::Memory whole_memory(nullptr, nullptr);
+  const int64_t whole_bytes = BytesOfRows(options.batch_size, target_bytes);
+  if (whole_bytes > 0 && options.samples < options.batch_size) {
+    ASSIGN_OR_RETURN(whole_memory,
+                     options.device->Allocate(
+                         static_cast<size_t>(whole_bytes),
+                         absl::StrCat("targets of a batch of ", options.batch_size, " samples")));
+  }
+  auto pipeline = absl::WrapUnique(new InputPipeline(std::move(options), std::move(memory)));
+  pipeline->Place(row_bytes, target_bytes, std::move(whole_memory));
+  pipeline->reader_ = std::jthread([p = pipeline.get()] { p->Read(); });
+  return pipeline;
 }
 
-InputPipeline::InputPipeline(Options options, std::vector<int64_t> row_bytes, Device::Memory memory)
+InputPipeline::InputPipeline(Options options, Device::Memory memory)
     : options_(std::move(options)),
       uses_(UsesOfInputs(*options_.graph)),
       memory_(std::move(memory)),
@@ -66,25 +81,24 @@ InputPipeline::InputPipeline(Options options, std::vector<int64_t> row_bytes, De
       used_before_(options_.first_step),
       next_step_(options_.first_step) {
   CHECK_GE(options_.batches, 2);
-  const auto place = [&](Buffer& buffer, std::byte* at, int64_t samples) {
-    buffer.rows = PlaceRows(at, samples, row_bytes);
+}
+
+void InputPipeline::Place(absl::Span<const int64_t> row_bytes,
+                          absl::Span<const int64_t> target_bytes, Device::Memory whole_memory) {
+  const auto place = [](Buffer& buffer, std::byte* at, int64_t samples,
+                        absl::Span<const int64_t> bytes) {
+    buffer.rows = PlaceRows(at, samples, bytes);
     buffer.contents.assign(buffer.rows.begin(), buffer.rows.end());
   };
-  const bool some_may_not_count = std::ranges::any_of(uses_, MayNotCount);
   std::byte* at = memory_.get();
   for (Buffer& buffer : buffers_) {
-    place(buffer, at, options_.samples);
+    place(buffer, at, options_.samples, row_bytes);
     at += BytesOfRows(options_.samples, row_bytes);
-    if (some_may_not_count) buffer.counted_targets.resize(uses_.size());
+    if (std::ranges::any_of(uses_, MayNotCount)) buffer.counted_targets.resize(uses_.size());
   }
-  if (some_may_not_count && options_.samples < options_.batch_size) {
-    for (size_t i = 0; i < uses_.size(); ++i) {
-      if (!MayNotCount(uses_[i])) row_bytes[i] = 0;  // not read
-    }
-    whole_memory_.resize(BytesOfRows(options_.batch_size, row_bytes));
-    place(whole_targets_, whole_memory_.data(), options_.batch_size);
-  }
-  reader_ = std::jthread([this] { Read(); });
+  whole_memory_ = std::move(whole_memory);
+  if (whole_memory_ == nullptr) return;
+  place(whole_targets_, whole_memory_.get(), options_.batch_size, target_bytes);
 }
 
 InputPipeline::~InputPipeline() {
@@ -93,8 +107,8 @@ InputPipeline::~InputPipeline() {
 }
 
 InputBatch InputPipeline::Next() {
-  const int64_t step = next_step_++;
   absl::MutexLock lock(&mu_);
+  const int64_t step = next_step_++;
   used_before_ = step;
   auto read = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return read_before_ > step; };
   mu_.Await(absl::Condition(&read));
@@ -108,7 +122,7 @@ std::optional<InputBatch> InputPipeline::Peek() const {
 }
 
 InputBatch InputPipeline::BatchOf(int64_t step) const {
-  const Buffer& buffer = buffers_[step % buffers_.size()];
+  const Buffer& buffer = buffers_[BufferOf(step)];
   return {step, buffer.contents, buffer.counted_targets};
 }
 
@@ -122,7 +136,7 @@ void InputPipeline::Read() {
       mu_.Await(absl::Condition(&room));
       if (closed_) return;
     }
-    ReadBatch(BatchOfStep(step, options_.left_out), BufferOf(step));
+    ReadBatch(BatchOfStep(step, options_.left_out), buffers_[BufferOf(step)]);
     absl::MutexLock lock(&mu_);
     read_before_ = step + 1;
   }

@@ -72,26 +72,28 @@ class InputPipeline {
     std::vector<int64_t> counted_targets;
   };
 
-  InputPipeline(Options options, std::vector<int64_t> row_bytes, Device::Memory memory);
+  InputPipeline(Options options, Device::Memory memory);
+  void Place(absl::Span<const int64_t> row_bytes, absl::Span<const int64_t> target_bytes,
+             Device::Memory whole_memory);
 
   void Read() ABSL_LOCKS_EXCLUDED(mu_);
   void ReadBatch(int64_t batch, Buffer& buffer);
   void CountTargetsOf(int64_t batch, Buffer& buffer);
-  Buffer& BufferOf(int64_t step) { return buffers_[step % buffers_.size()]; }
+  size_t BufferOf(int64_t step) const { return step % buffers_.size(); }
   InputBatch BatchOf(int64_t step) const;
 
   const Options options_;
-  const std::vector<InputUse> uses_;  // by graph input
-  const Device::Memory memory_;       // of the buffers
-  std::vector<Buffer> buffers_;       // step s uses buffer s mod size
-  std::vector<std::byte> whole_memory_;
+  const std::vector<InputUse> uses_;                                // by graph input
+  const Device::Memory memory_;                                     // of the buffers
+  std::vector<Buffer> buffers_;                                     // step s uses buffer s mod size
+  Device::Memory whole_memory_ = Device::Memory(nullptr, nullptr);  // of whole_targets_
   Buffer whole_targets_;  // of the whole batch: targets that may not count; the reader's
   mutable absl::Mutex mu_;
   int64_t read_before_
       ABSL_GUARDED_BY(mu_);  // batches of steps before this one are in their buffers
   int64_t used_before_ ABSL_GUARDED_BY(mu_);  // buffers of steps before this one are free
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t next_step_;
+  int64_t next_step_ ABSL_GUARDED_BY(mu_);
   std::jthread reader_;  // last: it uses all of the above
 };
 

@@ -261,12 +261,12 @@ absl::Status Trainer::MakeExchange() {
                               .rank = options_.rank,
                               .transport = options_.transport,
                               .parameters = parameters_->tensors(),
-                              .narrow_parameters = narrow_parameters_,
                               .memory = {parameters_->memory()},
                               .tuning = TuningOfJob(),
                               .metrics = &options_.metrics->exchange};
   if (plan.spec().sync().mode() != v1::LOCAL_SGD) {
     options.gradients = lanes_[0]->gradients().tensors();
+    options.narrow_parameters = narrow_parameters_;
     options.memory.push_back(lanes_[0]->gradients().memory());
     ASSIGN_OR_RETURN(exchange_, PsExchange::Create(std::move(options)));
     return absl::OkStatus();
@@ -366,7 +366,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                    InputPipeline::Create({
                        .dataset = dataset_.get(),
                        .graph = &plan.graph(),
-                       .device = &lanes_[0]->device(),
+                       .device = &DeviceOfRows(),
                        .seed = plan.spec().data().seed(),
                        .batch_size = batch_size,
                        .first_position = plan.workers(ToInt(options_.rank)).first_position(),
@@ -385,6 +385,13 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
   if (absl::IsAborted(awaited)) return absl::OkStatus();  // paused: the generation ends here
   RETURN_IF_ERROR(awaited);
   return Evaluate(step_);
+}
+
+// A GPU's, if there is one: its host memory is what GPUs read fast, and CPUs read any.
+Device& Trainer::DeviceOfRows() const {
+  const auto gpu = std::ranges::find_if(
+      lanes_, [](const std::unique_ptr<DeviceLane>& lane) { return !lane->device().is_cpu(); });
+  return (gpu == lanes_.end() ? lanes_[0] : *gpu)->device();
 }
 
 // Two chunks at least, so that one is on its way while word of the other goes around.

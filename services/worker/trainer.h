@@ -130,6 +130,7 @@ class Trainer {
   absl::Status RenewReduction();
   absl::Status MakeRing();
   ExchangeTuning TuningOfJob() const;
+  Device& DeviceOfRows() const;
   InputBatch NextBatch();
   absl::Status AfterStep(int64_t version);
   absl::Status FinishStep();
