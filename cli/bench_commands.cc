@@ -77,7 +77,7 @@ class Bench : private ParameterFlow {
 
   static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Graph& graph, Device& device,
                                                        const Options& options) {
-    auto bench = std::make_unique<Bench>(graph, options.resident);
+    auto bench = std::make_unique<Bench>(graph, device, options.resident);
     const std::vector<const kernels::ByteValues*> as_declared(graph.inputs_size());
     ASSIGN_OR_RETURN(bench->memory_, ModelMemory::Create(bench->graph_, device, kSeed));
     ASSIGN_OR_RETURN(bench->executor_,
@@ -108,7 +108,8 @@ class Bench : private ParameterFlow {
     return bench;
   }
 
-  Bench(const v1::Graph& graph, bool resident) : graph_(graph), resident_(resident) {}
+  Bench(const v1::Graph& graph, const Device& device, bool resident)
+      : graph_(graph), gives_rows_(!device.is_cpu()), resident_(resident) {}
 
   absl::StatusOr<absl::Duration> Time() {
     // A micro-batch in the middle of a step finds its values on the device, adds its gradients up
@@ -116,7 +117,7 @@ class Bench : private ParameterFlow {
     const RunArguments arguments{.is_first_micro_batch = !resident_ || !has_values_,
                                  .is_last_micro_batch = !resident_};
     const absl::Time begin = absl::Now();
-    RETURN_IF_ERROR(executor_->Run(arguments, /*flow=*/this));
+    RETURN_IF_ERROR(executor_->Run(arguments, /*flow=*/gives_rows_ ? this : nullptr));
     has_values_ = true;
     return absl::Now() - begin;
   }
@@ -142,6 +143,7 @@ class Bench : private ParameterFlow {
   std::unique_ptr<ModelMemory> memory_;
   std::vector<Device::Memory> row_memory_;
   std::vector<absl::Span<const std::byte>> rows_;  // by graph input
+  const bool gives_rows_;  // a CPU has them from the beginning on, as PyTorch's has
   const bool resident_;
   bool has_values_ = false;
   std::unique_ptr<Executor> executor_;

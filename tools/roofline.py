@@ -102,6 +102,8 @@ def count(step, rows):
         if op != "Add" and n > 1 and op not in ("SoftmaxCrossEntropy", "CorrectCount"):
             previous = n
     step.add("gradients to f32, values to bf16", parameters * (6 + 6))
+    if any(op == "Conv2d" for _, op, *_ in rows):
+        step.add("images to where they are read", 2 * 4 * step.arguments.image)
     return parameters
 
 
@@ -127,7 +129,7 @@ def main():
     print("| beside it, over PCIe: values in, gradients out (f32, each way) | | %.2f | %.2f | | |" %
           (4 * parameters / 1e9, 4e3 * parameters / step.arguments.pcie))
     if any(op == "Conv2d" for _, op, *_ in rows):
-        print("| before it, over PCIe: images in f32 (in uint8: a quarter) | | %.2f | %.2f | | |" %
+        print("| beside the step before, over PCIe: images in f32 (in uint8: a quarter) | | %.2f | %.2f | | |" %
               (4 * step.arguments.image / 1e9, 4e3 * step.arguments.image / step.arguments.pcie))
 
 

@@ -208,12 +208,29 @@ def main():
     else:
         cast = contextlib.nullcontext
 
+    # The next samples come in a stream of their own while a step is computed, as a job's do.
+    copies = torch.cuda.Stream() if on_gpu else None
+
+    def bring():
+        if not on_gpu:
+            return [x, targets]
+        with torch.cuda.stream(copies):
+            return [part.to(arguments.device, non_blocking=True) for part in (x, targets)]
+
+    samples = bring()
+
     def step():
+        nonlocal samples
         model.zero_grad(set_to_none=True)
-        samples = [part.to(arguments.device, non_blocking=True) for part in (x, targets)]
+        now = samples
+        if on_gpu:
+            torch.cuda.current_stream().wait_stream(copies)
+            for part in now:
+                part.record_stream(torch.cuda.current_stream())
         with cast():
-            loss = run(*samples)
+            loss = run(*now)
         loss.backward()
+        samples = bring()
         if on_gpu:
             torch.cuda.synchronize()
 
