@@ -90,8 +90,8 @@ class Executor {
     // type that the graph computes with, which has 16 bits: nothing is converted then. Empty: none.
     // Not with `peers`.
     std::vector<bool> narrow_parameters;
-    absl::Span<float* const>
-        gradients;  // as `parameters`; empty for a graph that was not differentiated
+    // As `parameters`, floats; empty for a graph that was not differentiated.
+    absl::Span<float* const> gradients;
     // By graph input, where rows come by TakeRows() and not through input(): null for rows that are
     // as the graph declares them, else what each of their bytes stands for, of an f32 input. The
     // tables outlive the executor.
