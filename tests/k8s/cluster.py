@@ -341,12 +341,15 @@ class Cluster:
         for name in names:
             pod = self.pods[name]
             pod.container.thread.join(pod.grace_s + 30)
-            self.ended.append(Ended(name, pod.container.exit_codes[-1], time.monotonic() - begin, pod.container.killed,
-                                    pod.container.restarts))
-            self.log(f"{name} ended with {self.ended[-1].exit_code} after {self.ended[-1].seconds:.1f} s")
-            pod.remove()
-            del self.pods[name]
+            self.take_away(name, begin)
         self.route()
+
+    def take_away(self, name, begin):
+        """A pod that was told to end at `begin`, and has."""
+        pod = self.pods.pop(name)
+        self.ended.append(Ended(name, pod.container.exit_codes[-1], time.monotonic() - begin, pod.container.killed, pod.container.restarts))
+        self.log(f"{name} ended with {self.ended[-1].exit_code} after {self.ended[-1].seconds:.1f} s")
+        pod.remove()
 
     def replace(self, name):
         """kubectl delete pod: another of the same name comes, at another address."""
@@ -362,25 +365,30 @@ class Cluster:
 
     def roll_out(self, images, patience_s):
         """RollingUpdate of all sets to other images: from the last pod to the first, the next one when the one before has been ready
-        for minReadySeconds. The sets do it side by side."""
+        for minReadySeconds. The sets do it side by side: a pod that is slow to end holds up no other set."""
         self.images.update(images)
         waiting = {name: [f"{name}-{ordinal}" for ordinal in range(workload["spec"]["replicas"])]
                    for name, workload in self.sets.items()}
-        last = {}
+        ending, last = {}, {}  # by set: (pod, when it was told), pod
         deadline = time.monotonic() + patience_s
         while True:
             last = {name: pod for name, pod in last.items()
                     if not self.pods[pod].ready_for(self.sets[name]["spec"].get("minReadySeconds", 0))}
-            due = {name: pods.pop() for name, pods in waiting.items() if pods and name not in last}
-            if due:
-                last.update(due)
-                self.delete(*due.values())
-                for name in due.values():
-                    self.start(name)
-            elif not last:
+            for name, pods in waiting.items():
+                if pods and name not in last and name not in ending:
+                    ending[name] = (pods.pop(), time.monotonic())
+                    self.pods[ending[name][0]].container.stopping.set()
+            for name, (pod, begin) in list(ending.items()):
+                if self.pods[pod].container.thread.is_alive():
+                    continue
+                del ending[name]
+                self.take_away(pod, begin)
+                self.start(pod)
+                last[name] = pod
+            if not ending and not last and not any(waiting.values()):
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the rolling update waits for {sorted(last.values())}")
+                raise TimeoutError(f"the rolling update waits for {sorted([*last.values(), *(pod for pod, _ in ending.values())])}")
             time.sleep(LOOK_S)
 
     def await_ready(self, patience_s):
