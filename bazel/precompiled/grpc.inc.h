@@ -1,5 +1,5 @@
-// messages.inc.h, and what generated services include.
-#include "bazel/precompiled/messages.inc.h"
+// api.inc.h, and what generated services include.
+#include "bazel/precompiled/api.inc.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/async_generic_service.h"

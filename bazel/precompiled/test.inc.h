@@ -1,4 +1,4 @@
-// messages.inc.h, and what tests include.
-#include "bazel/precompiled/messages.inc.h"
+// api.inc.h, and what tests include.
+#include "bazel/precompiled/api.inc.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
