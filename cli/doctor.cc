@@ -44,6 +44,7 @@ struct Port {
   const char* use;
 };
 constexpr Port kPorts[] = {{7070, "coordinator"},
+                           {8080, "its status page"},
                            {9400, "its metrics"},
                            {9401, "metrics of a ps"},
                            {9402, "metrics of a worker"}};
@@ -92,7 +93,8 @@ Finding ExamineMemlock() {
   const std::string what = absl::StrCat(Limit(limit.rlim_cur), " may be locked");
   if (!low) return {"memlock", Finding::kFine, what};
   if (!HasRdma()) return {"memlock", Finding::kNote, what + ", which only RDMA would need"};
-  return {"memlock", Finding::kWarning, what + ": too little for RDMA, which falls back to TCP",
+  return {"memlock", Finding::kWarning,
+          what + ": too little for --transport=rdma, which does not fall back",
           "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity; in a container: the capability "
           "IPC_LOCK)"};
 }
@@ -106,7 +108,19 @@ Finding ExamineRdma() {
   }
   std::ranges::sort(cards);
   return {"RDMA", Finding::kFine,
-          absl::StrCat(absl::StrJoin(cards, ", "), ": used with --transport=ucx")};
+          absl::StrCat(absl::StrJoin(cards, ", "),
+                       ": used where every ps and worker is told --transport=rdma")};
+}
+
+// What links will be by default. RDMA is for all members of a fleet or for none, so it is only used
+// where it is asked for.
+Finding ExamineTransport() {
+  struct statvfs disk = {};
+  const bool shared = statvfs("/dev/shm", &disk) == 0;
+  return {"transport", Finding::kFine,
+          absl::StrCat(shared ? "shared memory on this host, TCP" : "TCP on this host and",
+                       " between hosts", HasRdma() ? "; RDMA with --transport=rdma" : "",
+                       " (--transport=auto)")};
 }
 
 Finding ExamineSharedMemory() {
@@ -175,11 +189,12 @@ Finding ExaminePorts() {
   for (const Port& port : kPorts) {
     if (!IsFree(port.number)) taken.push_back(absl::StrCat(port.number, " (", port.use, ")"));
   }
-  if (taken.empty()) return {"ports", Finding::kFine, "7070 and 9400 to 9402 are free"};
+  if (taken.empty()) return {"ports", Finding::kFine, "7070, 8080 and 9400 to 9402 are free"};
   return {
       "ports", Finding::kNote,
       absl::StrCat("taken: ", absl::StrJoin(taken, ", "),
-                   "; if not by Muster, give --listen and --metrics others (port 0 picks one)")};
+                   "; if not by Muster, give --listen, --http and --metrics others (port 0 picks "
+                   "one)")};
 }
 
 Finding ExamineDisk(const std::string& folder) {
@@ -205,9 +220,11 @@ Finding ExamineDisk(const std::string& folder) {
 }  // namespace
 
 std::vector<Finding> ExamineMachine(const MachineOptions& options) {
-  return {ExamineCores(),   ExamineOpenFiles(), ExamineSharedMemory(),
-          ExamineGpus(),    ExamineNccl(),      ExamineRdma(),
-          ExamineMemlock(), ExaminePorts(),     ExamineDisk(options.state_dir)};
+  return {ExamineCores(),        ExamineOpenFiles(),
+          ExamineSharedMemory(), ExamineTransport(),
+          ExamineGpus(),         ExamineNccl(),
+          ExamineRdma(),         ExamineMemlock(),
+          ExaminePorts(),        ExamineDisk(options.state_dir)};
 }
 
 Finding ExamineTls(const std::string& folder, absl::Time now) {

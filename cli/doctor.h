@@ -20,8 +20,8 @@ struct Finding {
 struct MachineOptions {
   std::string state_dir = ".";  // whose disk is looked at
 };
-// Cores, memory, limits, shared memory, GPUs, NCCL, RDMA, ports and disk. Asks nobody else; at most
-// a second.
+// Cores, memory, limits, shared memory, what links will be, GPUs, NCCL, RDMA, ports and disk. Asks
+// nobody else; at most a second.
 std::vector<Finding> ExamineMachine(const MachineOptions& options);
 
 // The files that --tls names: there, readable, in force for a week yet, the key for its owner

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "cli/contexts.h"
 #include "cli/doctor.h"
 #include "cli/job_template.h"
@@ -14,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "lib/job/job_file.h"
 #include "lib/job/job_validation.h"
+#include "lib/transport/routing_transport.h"
 
 namespace muster::cli {
 namespace {
@@ -101,7 +103,23 @@ TEST(DoctorTest, LooksAtThisMachineWithoutACoordinator) {
                            ::testing::Contains("open files"), ::testing::Contains("memlock"),
                            ::testing::Contains("GPUs"), ::testing::Contains("NCCL"),
                            ::testing::Contains("RDMA"), ::testing::Contains("ports"),
-                           ::testing::Contains("disk")));
+                           ::testing::Contains("transport"), ::testing::Contains("disk")));
+}
+
+// A transport that the doctor names is one that members take.
+TEST(DoctorTest, NamesTransportsThatThereAre) {
+  for (const Finding& finding : ExamineMachine({})) {
+    for (const absl::string_view text :
+         {absl::string_view(finding.what), absl::string_view(finding.cure)}) {
+      constexpr absl::string_view kFlag = "--transport=";
+      for (size_t at = text.find(kFlag); at != absl::string_view::npos;
+           at = text.find(kFlag, at + 1)) {
+        const absl::string_view rest = text.substr(at + kFlag.size());
+        const absl::string_view word = rest.substr(0, rest.find_first_of(" ,;:)"));
+        EXPECT_TRUE(ParseLinkKind(word).ok()) << finding.name << ": " << text;
+      }
+    }
+  }
 }
 
 TEST(DoctorTest, ATlsFolderIsReadForWhatWouldFail) {
