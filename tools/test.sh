@@ -18,6 +18,8 @@ PYTHONPATH=$python python3 -c 'import tensorboard.backend.event_processing.event
 # And mkdocs, which builds the documents' site.
 PYTHONPATH=$python python3 -c 'import mkdocs' 2>/dev/null ||
   python3 -m pip install --quiet --target "$python" 'mkdocs>=1.6,<2' >/dev/null 2>&1 || true
+# kubectl, which renders the manifests again, where Debian's is too old.
+kubectl=$(tools/kubectl.sh 2>/dev/null) || kubectl=kubectl
 
 targets=(//...)
 arguments=()
@@ -30,7 +32,7 @@ for argument in "$@"; do
 done
 log=$(mktemp)
 trap 'rm -f "$log" "$log.ran"' EXIT
-bazel test --show_progress_rate_limit=30 --keep_going --test_output=errors --test_env=PYTHONPATH="$python" "${targets[@]}" ${arguments[@]+"${arguments[@]}"} 2>&1 | tee "$log"
+bazel test --show_progress_rate_limit=30 --keep_going --test_output=errors --test_env=PYTHONPATH="$python" --test_env=MUSTER_KUBECTL="$kubectl" "${targets[@]}" ${arguments[@]+"${arguments[@]}"} 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
 # Counts test cases, not targets: from the XML that every gtest binary writes.
