@@ -1,6 +1,6 @@
 # Muster's images: coordinator, ps, worker, cli, ps-rdma, worker-cuda (tools/images.sh, docs/kubernetes.md).
 #
-#   docker build --target ps -t muster-ps:0.2.0 .
+#   docker build --target ps --build-arg VERSION=$(cat VERSION) -t muster-ps:$(cat VERSION) .
 #
 # All but the last hold one program and the libraries that it loads: no shell, no package manager. They run as 65532 with a
 # read-only root; what they write goes to volumes (the coordinator: /var/lib/muster) and /tmp.
@@ -11,6 +11,10 @@ ARG BASE=debian:12-slim
 ARG CUDA_RUNTIME=nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04
 # The stage that has the roots: "build" makes them here, "prebuilt" finds them in the folder roots/ of the context.
 ARG ROOTS=build
+
+# What the images' labels say.
+ARG VERSION=unknown
+ARG COMMIT=unknown
 
 FROM ${BASE} AS build
 WORKDIR /src
@@ -26,6 +30,11 @@ COPY roots/ /roots/
 FROM ${ROOTS} AS roots
 
 FROM scratch AS coordinator
+ARG VERSION COMMIT
+LABEL org.opencontainers.image.title="muster-coordinator" \
+      org.opencontainers.image.description="Muster, a parameter-server system for training neural networks: the coordinator" \
+      org.opencontainers.image.version="$VERSION" org.opencontainers.image.revision="$COMMIT" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=roots /roots/coordinator/ /
 USER 65532:65532
 EXPOSE 7070 9400 9410
@@ -34,30 +43,55 @@ ENTRYPOINT ["/usr/bin/muster-coordinator"]
 CMD ["--state_dir=/var/lib/muster"]
 
 FROM scratch AS ps
+ARG VERSION COMMIT
+LABEL org.opencontainers.image.title="muster-ps" \
+      org.opencontainers.image.description="Muster, a parameter-server system for training neural networks: a parameter server" \
+      org.opencontainers.image.version="$VERSION" org.opencontainers.image.revision="$COMMIT" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=roots /roots/ps/ /
 USER 65532:65532
 EXPOSE 9401 9410 9500
 ENTRYPOINT ["/usr/bin/muster-ps"]
 
 FROM scratch AS ps-rdma
+ARG VERSION COMMIT
+LABEL org.opencontainers.image.title="muster-ps-rdma" \
+      org.opencontainers.image.description="Muster, a parameter-server system for training neural networks: a parameter server, with UCX for RDMA" \
+      org.opencontainers.image.version="$VERSION" org.opencontainers.image.revision="$COMMIT" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=roots /roots/ps-rdma/ /
 USER 65532:65532
 EXPOSE 9401 9410 9500
 ENTRYPOINT ["/usr/bin/muster-ps"]
 
 FROM scratch AS worker
+ARG VERSION COMMIT
+LABEL org.opencontainers.image.title="muster-worker" \
+      org.opencontainers.image.description="Muster, a parameter-server system for training neural networks: a worker on CPUs" \
+      org.opencontainers.image.version="$VERSION" org.opencontainers.image.revision="$COMMIT" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=roots /roots/worker/ /
 USER 65532:65532
 EXPOSE 9402 9410 9500
 ENTRYPOINT ["/usr/bin/muster-worker"]
 
 FROM scratch AS cli
+ARG VERSION COMMIT
+LABEL org.opencontainers.image.title="muster-cli" \
+      org.opencontainers.image.description="Muster, a parameter-server system for training neural networks: the muster command" \
+      org.opencontainers.image.version="$VERSION" org.opencontainers.image.revision="$COMMIT" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=roots /roots/cli/ /
 USER 65532:65532
 ENTRYPOINT ["/usr/bin/muster"]
 
 # The driver comes from the node (NVIDIA's container runtime), CUDA's libraries from the base.
 FROM ${CUDA_RUNTIME} AS worker-cuda
+ARG VERSION COMMIT
+LABEL org.opencontainers.image.title="muster-worker-cuda" \
+      org.opencontainers.image.description="Muster, a parameter-server system for training neural networks: a worker on GPUs" \
+      org.opencontainers.image.version="$VERSION" org.opencontainers.image.revision="$COMMIT" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=roots /roots/worker-cuda/ /opt/muster/
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532

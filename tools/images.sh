@@ -103,9 +103,7 @@ for target in "${targets[@]}"; do
   image=${prefix}muster-$target:$version
   say "building $image with $tool"
   "${build[@]}" "${arguments[@]}" --target "$target" --tag "$image" \
-    --label org.opencontainers.image.title="muster-$target" --label org.opencontainers.image.version="$version" \
-    --label org.opencontainers.image.revision="$commit" --label org.opencontainers.image.licenses=Apache-2.0 \
-    --label org.opencontainers.image.description="Muster, a parameter-server system for training neural networks: $target" \
+    --build-arg VERSION="$version" --build-arg COMMIT="$commit" \
     "$work/context" >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; exit 1; }
   [ -n "$save" ] || continue
   case $tool in
