@@ -24,7 +24,7 @@ absl::Status Members(const Session& session) {
   const std::vector<v1::Member> members(response.members().begin(), response.members().end());
   std::string names;
   for (const v1::Member& member : members) absl::StrAppend(&names, member.name(), "\n");
-  session.Print(response, MemberTable(members, absl::Now()), names);
+  session.Print(response, MemberTable(members, absl::Now()) + InsecureNotice(response), names);
   return absl::OkStatus();
 }
 

@@ -179,6 +179,8 @@ class FakeJobs final : public v1::JobService::Service {
 
 class FakeFleet final : public v1::FleetService::Service {
  public:
+  bool insecure = false;
+
   grpc::Status ReadMemberLog(grpc::ServerContext*, const v1::ReadMemberLogRequest* request,
                              v1::ReadMemberLogResponse* log) override {
     log->set_text(absl::StrCat("one\ntwo\n", request->name(), " three\n"));
@@ -196,6 +198,8 @@ class FakeFleet final : public v1::FleetService::Service {
     member.mutable_report_time()->set_seconds(absl::ToUnixSeconds(absl::Now()) - 3600 * 5);
     member.set_metrics_url("http://here:9402/metrics");
     list->set_term(3);
+    member.set_insecure(insecure);
+    list->set_coordinator_insecure(insecure);
     return grpc::Status::OK;
   }
 };
@@ -372,6 +376,15 @@ TEST_F(GoldenCommandsTest, Members) {
             "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
             "worker-0  worker  here  42   line-1  5h    http://here:9402/metrics\n");
   EXPECT_EQ(Run({"members", "-o", "name"}), "worker-0\n");
+}
+
+TEST_F(GoldenCommandsTest, MembersSaysWhoIsInsecure) {
+  fleet_.insecure = true;
+  EXPECT_EQ(
+      Run({"members"}),
+      "NAME      ROLE    HOST  PID  JOBS    SEEN  METRICS\n"
+      "worker-0  worker  here  42   line-1  5h    http://here:9402/metrics\n"
+      "--insecure: the coordinator, 1 of 1 members; whoever reaches a port may do everything\n");
 }
 
 TEST_F(GoldenCommandsTest, CheckpointList) {

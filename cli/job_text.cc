@@ -262,6 +262,19 @@ std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now) {
   return table.ToString();
 }
 
+std::string InsecureNotice(const v1::ListMembersResponse& fleet) {
+  std::vector<std::string> who;
+  if (fleet.coordinator_insecure()) who.push_back("the coordinator");
+  int members = 0;
+  for (const v1::Member& member : fleet.members()) members += member.insecure() ? 1 : 0;
+  if (members > 0) {
+    who.push_back(absl::StrCat(members, " of ", fleet.members_size(), " members"));
+  }
+  if (who.empty()) return "";
+  return absl::StrCat("--insecure: ", absl::StrJoin(who, ", "),
+                      "; whoever reaches a port may do everything\n");
+}
+
 std::string CheckpointTable(absl::Span<const v1::Checkpoint> checkpoints, absl::Time now) {
   Table table({"JOB", "STEP", "SIZE", "AGE", "DIRECTORY"});
   for (const v1::Checkpoint& checkpoint : checkpoints) {

@@ -30,6 +30,8 @@ std::string LabelText(const v1::Job& job);
 // minus before it turns the order round). INVALID_ARGUMENT lists the columns.
 absl::Status SortJobs(const std::string& column, std::vector<v1::Job>& jobs);
 std::string MemberTable(absl::Span<const v1::Member> members, absl::Time now);
+// Who was started with --insecure, and what that means; "" if nobody was.
+std::string InsecureNotice(const v1::ListMembersResponse& fleet);
 std::string CheckpointTable(absl::Span<const v1::Checkpoint> checkpoints, absl::Time now);
 
 // "2026-11-21 12:53:15 UTC  RUNNING  STARTED  2 workers, 2 ps"

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
+#include "lib/telemetry/certificate_metrics.h"
 
 ABSL_FLAG(
     std::string, tls, "",
@@ -40,6 +41,14 @@ absl::StatusOr<DaemonSecurity> SecurityFromFlags() {
          "is "
          "said on the way; muster certs init makes certificates for --tls";
   return security;
+}
+
+void ExportSecurity(const DaemonSecurity& security, Metrics& metrics) {
+  metrics
+      .Gauge("muster_insecure",
+             "1 where the process was started with --insecure: in plaintext, beyond its host.")
+      .Set(security.insecure ? 1 : 0);
+  if (!security.tls.empty()) metrics.Add(CertificateMetrics(security.tls));
 }
 
 bool IsLoopback(const std::string& host_port) {

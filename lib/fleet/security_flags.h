@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "lib/fleet/channel.h"
+#include "lib/telemetry/metrics.h"
 
 namespace muster {
 
@@ -20,6 +21,10 @@ struct DaemonSecurity {
 
 // INVALID_ARGUMENT: both were given. Warns of --insecure.
 absl::StatusOr<DaemonSecurity> SecurityFromFlags();
+
+// muster_insecure, and the certificate's metrics where there is one. `metrics` must stay until the
+// process ends.
+void ExportSecurity(const DaemonSecurity& security, Metrics& metrics);
 
 // Where to listen: `flag` as it was given, or, where it is "", at `port` on all interfaces if the
 // security reaches beyond this host, else on loopback. INVALID_ARGUMENT: `flag` is beyond this host

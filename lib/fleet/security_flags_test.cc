@@ -16,6 +16,14 @@ TEST(ListenAddress, IsLoopbackUnlessSomebodyKeepsStrangersOutOrWantsThemIn) {
   EXPECT_EQ(*ListenAddress({.insecure = true}, "", 7070), "0.0.0.0:7070");
 }
 
+TEST(ExportSecurity, SaysWhoIsInsecure) {
+  Metrics open, closed;
+  ExportSecurity({.insecure = true}, open);
+  ExportSecurity({}, closed);
+  EXPECT_THAT(open.Render(), HasSubstr("\nmuster_insecure 1\n"));
+  EXPECT_THAT(closed.Render(), HasSubstr("\nmuster_insecure 0\n"));
+}
+
 TEST(ListenAddress, WhatWasGivenIsTakenOrRefusedWithTheWayOut) {
   for (const char* own : {"127.0.0.1:7", "127.1.2.3:7", "localhost:7", "[::1]:7"}) {
     EXPECT_EQ(*ListenAddress({}, own, 7070), own);

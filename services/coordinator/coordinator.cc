@@ -113,6 +113,7 @@ v1::ListMembersResponse Coordinator::ListMembers() const {
   v1::ListMembersResponse response = members_.ListMembers();
   response.set_term(term());
   response.set_coordinator_metrics_url(options_.metrics->url());
+  response.set_coordinator_insecure(options_.insecure);
   return response;
 }
 

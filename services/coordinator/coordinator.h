@@ -45,6 +45,7 @@ class Coordinator {
   struct Options {
     std::string state_dir;      // made if missing
     bool data_visible = false;  // CreateJob opens the data sets
+    bool insecure = false;      // what ListMembers says of it
     PathRules paths = {};       // which files of this host a job may name
     absl::Duration lease = absl::Seconds(5);
     EndedJobs::Retention retention;

@@ -213,6 +213,7 @@ v1::ListMembersResponse FleetDesk::ListMembers() const {
     member.set_version(hello.version());
     member.set_transport(hello.transport());
     member.set_leaving(known.leaving);
+    member.set_insecure(hello.insecure());
   }
   return response;
 }

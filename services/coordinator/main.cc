@@ -28,7 +28,6 @@
 #include "lib/limits/limits.h"
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
-#include "lib/telemetry/certificate_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/rpc_metrics.h"
 #include "lib/version/build.h"
@@ -210,7 +209,7 @@ int Main() {
     tls = *std::move(opened);
   }
   Metrics metrics(ToLabels(ThisBuild()));
-  if (!security->tls.empty()) metrics.Add(CertificateMetrics(security->tls));
+  ExportSecurity(*security, metrics);
   if (const absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served;
     return ExitCodeOf(served);
@@ -269,6 +268,7 @@ int Main() {
   Ticker ticker;
   auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
                                         .data_visible = absl::GetFlag(FLAGS_data_visible),
+                                        .insecure = security->insecure,
                                         .paths = *paths,
                                         .lease = absl::GetFlag(FLAGS_lease),
                                         .retention = retention,

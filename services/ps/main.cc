@@ -24,7 +24,6 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/memory_budget.h"
-#include "lib/telemetry/certificate_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/transport_flags.h"
 #include "lib/version/build.h"
@@ -54,11 +53,13 @@ constexpr int kMetricsPort = 9401;
 
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
-v1::Hello HelloOf(const ParameterServer& server, const std::string& name, const Metrics& metrics) {
+v1::Hello HelloOf(const ParameterServer& server, const std::string& name, const Metrics& metrics,
+                  const DaemonSecurity& security) {
   v1::Hello hello = Introduce(v1::PS, name);
   server.Describe(hello);
   hello.set_metrics_url(metrics.url());
   hello.set_version(Version());
+  hello.set_insecure(security.insecure);
   return hello;
 }
 
@@ -101,7 +102,7 @@ int Main() {
     return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
   }
   Metrics metrics(ToLabels(ThisBuild()));
-  if (!security->tls.empty()) metrics.Add(CertificateMetrics(security->tls));
+  ExportSecurity(*security, metrics);
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;
@@ -139,7 +140,7 @@ int Main() {
   TraceTeller traces([&server](const std::string& job) { return (*server)->TraceOf(job); },
                      report_soon);
   FleetClient client({.coordinator = *coordinator,
-                      .hello = HelloOf(**server, name, metrics),
+                      .hello = HelloOf(**server, name, metrics, *security),
                       .refused = StopSignal::Raise,
                       .drained = StopSignal::Raise,
                       .log = &log,

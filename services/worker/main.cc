@@ -25,7 +25,6 @@
 #include "lib/job/path_rules.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
-#include "lib/telemetry/certificate_metrics.h"
 #include "lib/telemetry/gpu_metrics.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
@@ -74,11 +73,12 @@ constexpr absl::Duration kFinishStepMax = absl::Seconds(4);  // of a job that co
 constexpr absl::Duration kDetachMax = absl::Seconds(5);
 
 v1::Hello HelloOf(const std::string& name, const std::vector<std::string>& devices,
-                  const Metrics& metrics) {
+                  const Metrics& metrics, const DaemonSecurity& security) {
   v1::Hello hello = Introduce(v1::WORKER, name);
   hello.mutable_devices()->Add(devices.begin(), devices.end());
   hello.set_metrics_url(metrics.url());
   hello.set_version(Version());
+  hello.set_insecure(security.insecure);
   hello.set_transport(TransportWord());
   return hello;
 }
@@ -129,7 +129,7 @@ int Main() {
     return absl::IsUnavailable(coordinator.status()) ? kExitUnavailable : kExitConfig;
   }
   Metrics metrics(ToLabels(ThisBuild()));
-  if (!security->tls.empty()) metrics.Add(CertificateMetrics(security->tls));
+  ExportSecurity(*security, metrics);
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
     return kExitUnavailable;
@@ -198,7 +198,7 @@ int Main() {
       },
       report_soon);
   FleetClient client({.coordinator = *coordinator,
-                      .hello = HelloOf(name, devices, metrics),
+                      .hello = HelloOf(name, devices, metrics, *security),
                       .refused = StopSignal::Raise,
                       .drained = StopSignal::Raise,
                       .log = &log,
