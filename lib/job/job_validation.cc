@@ -24,6 +24,7 @@ namespace {
 
 constexpr int kPriorityMax = 1000;
 constexpr int kMaxRestartsMax = 1000;
+constexpr int kKeepBestMax = 1000;
 constexpr absl::Duration kBackoffMax = absl::Hours(1);
 constexpr absl::Duration kTimeMax = absl::Hours(24 * 1000);
 constexpr int64_t kChunkBytesMultiple = 64;  // chunks start on cache lines
@@ -82,6 +83,26 @@ void CheckResources(const v1::JobSpec& spec, FieldChecks& faults) {
   faults.InRange<int64_t>("resources.ps", resources.ps(), 0, limits::kPsMax);
 }
 
+// What nothing would ever be kept for is a mistake that shows itself too late.
+void CheckRetention(const v1::JobSpec& spec, FieldChecks& faults) {
+  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
+  const int64_t written = checkpoint.every_steps(), kept = checkpoint.keep_every_steps();
+  faults.AtLeast("checkpoint.keep_every_steps", kept, 0, "0 keeps none for that");
+  if (kept > 0 && (written < 1 || kept % written != 0)) {
+    faults.Add("checkpoint.keep_every_steps",
+               absl::StrCat("must be a multiple of checkpoint.every_steps = ", written, " (is ",
+                            kept, "): no others are written"));
+  }
+  faults.InRange<int64_t>("checkpoint.keep_best", checkpoint.keep_best(), 0, kKeepBestMax);
+  const int64_t evaluated = spec.training().evaluate_every_steps();
+  if (checkpoint.keep_best() > 0 && (evaluated < 1 || written < 1 || written % evaluated != 0)) {
+    faults.Add(
+        "checkpoint.keep_best",
+        absl::StrCat("needs evaluations of what is written: checkpoint.every_steps = ", written,
+                     " must be a multiple of training.evaluate_every_steps = ", evaluated));
+  }
+}
+
 void CheckCheckpoint(const v1::JobSpec& spec, FieldChecks& faults) {
   const v1::CheckpointSpec& checkpoint = spec.checkpoint();
   faults.AtLeast("checkpoint.every_steps", checkpoint.every_steps(), 0,
@@ -94,6 +115,7 @@ void CheckCheckpoint(const v1::JobSpec& spec, FieldChecks& faults) {
                             (checkpoint.every_steps() / every + 1) * every));
   }
   faults.AtLeast("checkpoint.keep_last", checkpoint.keep_last(), 0, "0 keeps all");
+  CheckRetention(spec, faults);
   const std::string& from = checkpoint.resume_from();
   if (from.empty()) return;
   faults.Path("checkpoint.resume_from", from, "");

@@ -546,6 +546,25 @@ TEST(JobValidationTest, ChecksResourcesCheckpointsAndLimits) {
               HasSubstr("chunk_bytes: must be between 1024 and 67108864 (is 100)"));
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_checkpoint()->set_keep_last(-1); }),
               HasSubstr("checkpoint.keep_last: must be at least 0 (is -1)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_checkpoint()->set_every_steps(100);
+                spec.mutable_checkpoint()->set_keep_every_steps(250);
+              }),
+              HasSubstr("checkpoint.keep_every_steps: must be a multiple of "
+                        "checkpoint.every_steps = 100 (is 250)"));
+  EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) {
+                spec.mutable_training()->set_evaluate_every_steps(40);
+                spec.mutable_checkpoint()->set_every_steps(100);
+                spec.mutable_checkpoint()->set_keep_best(1);
+              }),
+              HasSubstr("checkpoint.every_steps = 100 must be a multiple of "
+                        "training.evaluate_every_steps = 40"));
+  v1::JobSpec kept = GoodSpec();
+  kept.mutable_training()->set_evaluate_every_steps(50);
+  kept.mutable_checkpoint()->set_every_steps(100);
+  kept.mutable_checkpoint()->set_keep_every_steps(1000);
+  kept.mutable_checkpoint()->set_keep_best(2);
+  EXPECT_THAT(ValidateJobSpec(kept), ::testing::IsEmpty());
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_restart()->set_max_restarts(-1); }),
               HasSubstr("restart.max_restarts: must be between 0 and 1000 (is -1)"));
   EXPECT_EQ(FaultAfter([](v1::JobSpec& spec) {

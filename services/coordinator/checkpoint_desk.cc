@@ -14,6 +14,7 @@
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "services/coordinator/caller.h"
+#include "services/coordinator/checkpoint_retention.h"
 #include "services/coordinator/restore_choice.h"
 
 namespace muster {
@@ -414,12 +415,12 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
 void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   const std::string& job = round.plan().job();
   std::vector<int64_t> needed;
-  int64_t keep_last = round.plan().spec().checkpoint().keep_last();
+  v1::CheckpointSpec spec = round.plan().spec().checkpoint();
   {
     JobRegistry::Turn turn(registry_);
     // UpdateJob may have changed it since the plan was made.
     if (const auto entry = turn.Find(job); entry.ok()) {
-      keep_last = (*entry)->job.record().spec().checkpoint().keep_last();
+      spec = (*entry)->job.record().spec().checkpoint();
     }
     absl::MutexLock lock(&mu_);
     needed = NeededSteps(turn, job);
@@ -430,7 +431,9 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
     absl::MutexLock lock(&mu_);
     if (--pruning_[job] == 0) pruning_.erase(job);
   };
-  Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job), keep_last, needed);
+  const std::vector<int64_t> retained = Retained(job, spec);
+  needed.insert(needed.end(), retained.begin(), retained.end());
+  Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job), spec.keep_last(), needed);
   if (!pruned.status.ok()) {
     LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << pruned.status;
   }
@@ -443,6 +446,29 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
     }
   }
   AwaitStored(job, stored);
+}
+
+std::vector<int64_t> CheckpointDesk::Retained(const std::string& job,
+                                              const v1::CheckpointSpec& spec) {
+  const auto committed = ListCheckpointSteps(registry_->folder().checkpoints(job));
+  if (!committed.ok()) return {};  // pruning will say so
+  return RetainedSteps(spec, *committed, [&](int64_t step) -> StepEvaluation {
+    const auto log =
+        series_->Read(registry_->folder().metrics_log(job),
+                      {.names = {"evaluation_loss"}, .from = step, .to = step, .points = 1});
+    if (!log.ok()) {
+      LOG(WARNING) << JobName(job) << ": whether step " << step
+                   << " is among the best is not known: " << log.status();
+      return {.kind = StepEvaluation::kToCome};
+    }
+    for (const SeriesPoint& point : log->series[0].points) {
+      if (point.first_step == step && point.last_step == step) {
+        return {.kind = StepEvaluation::kKnown, .loss = point.values.last};
+      }
+    }
+    // Nobody trains beyond an evaluation that has not been made.
+    return {.kind = log->last_step <= step ? StepEvaluation::kToCome : StepEvaluation::kNone};
+  });
 }
 
 // So that whoever hears of the shard's end finds it in the store. If the disk is late, the next

@@ -22,6 +22,7 @@
 #include "services/coordinator/commit_queue.h"
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/metric_series.h"
 
 namespace muster {
 
@@ -32,9 +33,9 @@ namespace muster {
 // ended: it is neither pruned nor deleted before.
 class CheckpointDesk {
  public:
-  // Both outlive the desk.
-  CheckpointDesk(JobRegistry* registry, CoordinatorMetrics* metrics)
-      : registry_(registry), metrics_(metrics) {}
+  // All outlive the desk.
+  CheckpointDesk(JobRegistry* registry, MetricSeries* series, CoordinatorMetrics* metrics)
+      : registry_(registry), series_(series), metrics_(metrics) {}
 
   // ---- users; see CheckpointService for what each does.
   absl::StatusOr<std::vector<v1::Checkpoint>> List(const std::string& parent);
@@ -118,6 +119,8 @@ class CheckpointDesk {
   void Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key, const absl::Status& why);
   absl::Status Commit(CheckpointRound& round);
   void PruneAfter(const CheckpointRound& round);
+  // Reads the job's log, where its spec wants the best.
+  std::vector<int64_t> Retained(const std::string& job, const v1::CheckpointSpec& spec);
   void AwaitStored(const std::string& job, CommitQueue::Ticket change);
 
   // Of a job's checkpoints, those that others need.
@@ -125,6 +128,7 @@ class CheckpointDesk {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   JobRegistry* const registry_;
+  MetricSeries* const series_;
   CoordinatorMetrics* const metrics_;
   absl::Mutex mu_;
   absl::btree_map<std::pair<std::string, int64_t>, int> pins_

@@ -5,9 +5,11 @@
 #include <atomic>
 #include <bit>
 #include <filesystem>
+#include <fstream>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -93,7 +95,7 @@ class CheckpointDeskTest : public RegistryFixture {
     return steps;
   }
 
-  CheckpointDesk desk_{registry_.get(), &coordinator_metrics_};
+  CheckpointDesk desk_{registry_.get(), &series_, &coordinator_metrics_};
   const uint64_t number_;
 };
 
@@ -116,6 +118,44 @@ TEST_F(CheckpointDeskTest, OlderOnesGoOnlyOnceANewerOneIsThere) {
   ASSERT_TRUE(desk_.EndShard(**upload, absl::OkStatus()).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+class CheckpointRetentionTest : public CheckpointDeskTest {
+ protected:
+  CheckpointRetentionTest() : CheckpointDeskTest(Policy()) {}
+  static v1::JobSpec Policy() {
+    v1::JobSpec policy;
+    policy.mutable_training()->set_evaluate_every_steps(2);
+    policy.mutable_checkpoint()->set_keep_best(1);
+    policy.mutable_checkpoint()->set_keep_every_steps(8);
+    return policy;
+  }
+  void Evaluate(int64_t step, double loss) {
+    std::ofstream(registry_->folder().metrics_log(id()), std::ios::app)
+        << "{\"step\":" << step << ",\"evaluation_loss\":" << loss << "}\n{\"step\":" << step
+        << ",\"loss\":1}\n{\"step\":" << step + 1 << ",\"loss\":1}\n";
+  }
+};
+
+TEST_F(CheckpointRetentionTest, TheBestAndThoseOfWholeMultiplesStay) {
+  for (const auto& [step, loss] : {std::pair{2, 1.5}, {4, 0.5}, {6, 0.75}, {8, 0.9}, {10, 0.8}}) {
+    ASSERT_TRUE(Save(step).ok());
+    Evaluate(step, loss);
+  }
+  EXPECT_THAT(Steps(), ElementsAre(4, 8, 10));
+}
+
+// The log is written a moment after the evaluation, a checkpoint may be faster.
+TEST_F(CheckpointRetentionTest, WhatTheLogHasNotYetStaysUntilItHas) {
+  ASSERT_TRUE(Save(2).ok());
+  Evaluate(2, 0.5);
+  ASSERT_TRUE(Save(4).ok());
+  ASSERT_TRUE(Save(6).ok());
+  EXPECT_THAT(Steps(), ElementsAre(2, 4, 6));
+  Evaluate(4, 0.4);
+  Evaluate(6, 0.6);
+  ASSERT_TRUE(Save(8).ok());
+  EXPECT_THAT(Steps(), ElementsAre(4, 8));
 }
 
 TEST_F(CheckpointDeskTest, WhatASubmissionHoldsIsNotPruned) {

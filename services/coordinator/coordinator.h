@@ -179,9 +179,9 @@ class Coordinator {
   Fleet fleet_;
   WatchHub watches_;
   JobRegistry registry_;
+  MetricSeries series_;
   CheckpointDesk checkpoints_;
   UserOperations users_;
-  MetricSeries series_;
   JobQueries queries_;
   MemberLogs logs_;
   JobTraces traces_;

@@ -29,7 +29,7 @@ class FleetDeskTest : public RegistryFixture {
   }
   int members() const { return desk_.ListMembers().members_size(); }
 
-  CheckpointDesk checkpoints_{registry_.get(), &coordinator_metrics_};
+  CheckpointDesk checkpoints_{registry_.get(), &series_, &coordinator_metrics_};
   FleetDesk desk_{{.registry = registry_.get(),
                    .fleet = fleet_.get(),
                    .checkpoints = &checkpoints_,

@@ -16,6 +16,7 @@
 #include "services/coordinator/coordinator_metrics.h"
 #include "services/coordinator/fleet.h"
 #include "services/coordinator/job_registry.h"
+#include "services/coordinator/metric_series.h"
 #include "services/coordinator/proto_time.h"
 #include "services/coordinator/sqlite_store.h"
 #include "services/coordinator/store.h"
@@ -122,6 +123,7 @@ class RegistryFixture : public ::testing::Test {
   std::string path_;
   Metrics metrics_;
   CoordinatorMetrics coordinator_metrics_{&metrics_};
+  MetricSeries series_;
   WatchHub watches_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<Fleet> fleet_;
