@@ -528,6 +528,11 @@ class Semantics:
             for name in sorted((dialled | {"muster-coordinator", "localhost"}) - set(spec.get("dnsNames", []))):
                 self.fault(f"dnsNames: {name} is dialled, by members or by users")
 
+    def check_secret(self, secret):
+        if secret["metadata"]["name"].endswith("-tls"):
+            for name in sorted({"tls.crt", "tls.key", "ca.crt"} - set(secret.get("data", {}))):
+                self.fault(f"{name} is not in it")
+
     def check_issuer(self, issuer):
         secret = issuer["spec"].get("ca", {}).get("secretName")
         made = [thing["spec"]["secretName"] for thing in self.objects if thing["kind"] == "Certificate"]

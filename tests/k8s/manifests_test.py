@@ -2,6 +2,7 @@
 """The rendered manifests against two versions of Kubernetes' schema and against each other, the programs and the example job;
 that rendering gives the committed bytes; and that each of many faults would be found."""
 
+import base64
 import copy
 import functools
 import glob
@@ -81,6 +82,42 @@ class Manifests(unittest.TestCase):
                 with open(path, encoding="utf-8") as file:
                     self.assertEqual(file.read(), read(os.path.relpath(path, folder)),
                                      f"{os.path.basename(path)} is not up to date: run k8s/render.sh")
+
+    def test_take_certificates_from_files(self):
+        """An overlay of a site's own, with the component tls-static."""
+        kubectl = os.environ.get("MUSTER_KUBECTL", "kubectl")
+        if shutil.which(kubectl) is None or "v5" not in subprocess.run([kubectl, "version", "--client"], capture_output=True, text=True,
+                                                                        check=False).stdout:
+            print("tests/k8s/manifests_test.py:3: Skipped\ntls-static is not rendered: there is no kubectl with kustomize 5")
+            self.skipTest("no kubectl with kustomize 5")
+        muster = os.path.join(ROOT, "cli", "muster")
+        with tempfile.TemporaryDirectory() as folder:
+            k8s = os.path.join(folder, "k8s")
+            shutil.copytree(os.path.join(ROOT, "k8s"), k8s)
+            component = os.path.join(k8s, "components", "tls-static")
+            for _ in range(2):  # the second time they are renewed
+                subprocess.run([os.path.join(component, "make.sh"), "--lifetime", "30d"], check=True, env={**os.environ, "MUSTER": muster})
+            site = os.path.join(k8s, "overlays", "site")
+            os.mkdir(site)
+            with open(os.path.join(site, "kustomization.yaml"), "w", encoding="utf-8") as file:
+                file.write("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: muster\nresources: [../../base]\n"
+                           "components: [../../components/tls-static, ../../components/dataset-pvc]\n")
+            rendered = os.path.join(folder, "site.yaml")
+            with open(rendered, "w", encoding="utf-8") as file:
+                subprocess.run([kubectl, "kustomize", site], check=True, stdout=file)
+            objects = manifests.load(rendered)
+            self.assertEqual(faults_of(objects), [])
+            for role in ("coordinator", "ps", "worker"):
+                secret = next(thing for thing in objects if thing["kind"] == "Secret" and thing["metadata"]["name"] == f"muster-{role}-tls")
+                certificate = os.path.join(folder, role + ".crt")
+                with open(certificate, "wb") as file:
+                    file.write(base64.b64decode(secret["data"]["tls.crt"]))
+                shown = subprocess.run([muster, "certs", "show", certificate], capture_output=True, text=True, check=True).stdout
+                self.assertRegex(shown, rf"Identity: +{role}\n")
+            shown = subprocess.run([muster, "certs", "show", os.path.join(component, "coordinator")], capture_output=True, text=True,
+                                   check=True).stdout
+            for name in ("muster-coordinator,", "localhost,", "muster-coordinator-2.muster-coordinator-pods"):
+                self.assertIn(name, shown)
 
     def test_have_alerts_that_prometheus_understands(self):
         rules = next(thing for thing in manifests.load(os.path.join(HERE, "everything.yaml")) if thing["kind"] == "PrometheusRule")

@@ -1,0 +1,27 @@
+#!/bin/bash
+# Makes the certificates of this component beside it, and admin/ for people (muster --tls=admin): with an authority of its own
+# in ca/, which is made if it is not there and belongs in a safe place afterwards. Run it again to renew; then apply again.
+#
+#   k8s/components/tls-static/make.sh [--lifetime 90d]
+#
+# MUSTER names another muster than the one in PATH.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")"
+muster=${MUSTER:-muster}
+umask 077
+[ -e ca/ca.key ] || "$muster" certs init --dir ca >/dev/null
+hosts=(muster-coordinator muster-coordinator.muster muster-coordinator.muster.svc muster-coordinator.muster.svc.cluster.local localhost 127.0.0.1)
+# Of the overlay ha, whose members dial each of them.
+for i in 0 1 2; do hosts+=("muster-coordinator-$i.muster-coordinator-pods"); done
+issue() { # role, more arguments
+  rm -rf "$1.new"
+  "$muster" certs issue --ca ca --out "$1.new" "$@" >/dev/null
+  mkdir -p "$1"
+  mv "$1.new"/* "$1"
+  rmdir "$1.new"
+  echo "$1: $("$muster" certs show "$1" | sed -n 's/^Ends: *//p')"
+}
+issue coordinator "${hosts[@]/#/--host=}" "$@"
+issue ps "$@"
+issue worker "$@"
+issue admin operator "$@"
