@@ -144,10 +144,10 @@ absl::Status LocalCluster::StartAll() {
           absl::StrCat("--lease=", absl::FormatDuration(options_.lease))};
   argv.insert(argv.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   RETURN_IF_ERROR(StartCoordinator());
-  argv[1] = absl::StrCat("--listen=", address_);  // where members look for it from now on
+  argv[1] = absl::StrCat("--listen=", address());  // where members look for it from now on
   auto add = [&](const std::string& name, std::vector<std::string> argv,
                  const std::vector<std::string>& extra) {
-    argv.push_back(absl::StrCat("--coordinator=", address_));
+    argv.push_back(absl::StrCat("--coordinator=", address()));
     argv.push_back(absl::StrCat("--name=", name));
     argv.push_back(PortFlag("metrics"));
     argv.push_back(PortFlag("data_port"));
@@ -184,7 +184,7 @@ absl::Status LocalCluster::StartCoordinator() {
     return absl::UnavailableError(
         absl::StrCat("the coordinator did not open its port:\n", LogTail("coordinator")));
   }
-  address_ = address;
+  ASSIGN_OR_RETURN(target_, SecureTarget(address, options_.security));
   return absl::OkStatus();
 }
 
@@ -262,7 +262,7 @@ absl::StatusOr<std::vector<LocalCluster::Revival>> LocalCluster::Heal() {
 }
 
 absl::StatusOr<v1::ListMembersResponse> LocalCluster::ListMembers() const {
-  auto stub = v1::FleetService::NewStub(DialCoordinator(address_));
+  auto stub = v1::FleetService::NewStub(DialCoordinator(target_));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
   v1::ListMembersResponse response;
@@ -292,7 +292,7 @@ absl::Status LocalCluster::AwaitAttached(absl::Duration timeout) const {
   }
   if (!done) {
     return absl::UnavailableError(absl::StrCat(absl::StrJoin(missing, ", "),
-                                               " did not attach to the coordinator at ", address_,
+                                               " did not attach to the coordinator at ", address(),
                                                ":\n", LogTail(*missing.begin())));
   }
   return absl::OkStatus();
@@ -315,7 +315,7 @@ void LocalCluster::Shutdown(absl::Duration grace) {
 // ---------------------------------------------------------------- detached clusters
 
 absl::Status LocalCluster::SaveRecord() const {
-  nlohmann::ordered_json record = {{"address", address_},
+  nlohmann::ordered_json record = {{"address", address()},
                                    {"directory", directory_},
                                    {"devices", options_.devices},
                                    {"members", nlohmann::ordered_json::array()}};
@@ -346,7 +346,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::stri
                         .lifetime = Lifetime::kDetached}));
   try {
     const auto record = nlohmann::json::parse(ReadFile(path));
-    cluster->address_ = record.at("address").get<std::string>();
+    cluster->target_ = record.at("address").get<std::string>();
     cluster->directory_ = record.at("directory").get<std::string>();
     cluster->options_.devices = record.at("devices").get<std::string>();
     for (const auto& member : record.at("members")) {

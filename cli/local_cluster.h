@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/process.h"
+#include "lib/fleet/channel.h"
 #include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster::cli {
@@ -36,6 +37,7 @@ class LocalCluster {
     std::vector<std::string> coordinator_flags;  // extra ones, "--reflection=true"
     std::vector<std::string> ps_flags;
     std::vector<std::string> worker_flags;
+    ClientSecurity security;  // of this object's own calls; members have theirs by their flags
     Lifetime lifetime = Lifetime::kWithParent;
     absl::Duration start_timeout = absl::Seconds(60);
   };
@@ -49,7 +51,10 @@ class LocalCluster {
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Open(const std::string& dir);
   ~LocalCluster();  // Shutdown() of what dies with the parent; detached members go on
 
-  const std::string& address() const { return address_; }  // of the coordinator's gRPC port
+  const std::string& address() const {
+    return target_.address();
+  }                                                            // of the coordinator's gRPC port
+  const CoordinatorTarget& target() const { return target_; }  // the same, with options().security
   std::string page() const;  // of the coordinator's status page, "http://127.0.0.1:40121"
   const std::string& dir() const { return options_.dir; }
   const Options& options() const { return options_; }  // after Open(): dir, ps, workers, devices
@@ -101,7 +106,7 @@ class LocalCluster {
 
   Options options_;
   std::string directory_;  // that members work in: paths of a job's data are relative to it
-  std::string address_;
+  CoordinatorTarget target_ = "";
   std::map<std::string, MemberProcess> members_;
 };
 

@@ -46,7 +46,7 @@ TrainingCluster::TrainingCluster(cli::LocalCluster::Options options)
     : dir_(FreshFolder("cluster")) {
   options.dir = dir_;
   cluster_ = CheckOk(cli::LocalCluster::Start(options));
-  auto channel = DialCoordinator(cluster_->address());
+  auto channel = DialCoordinator(cluster_->target());
   jobs_ = v1::JobService::NewStub(channel);
   fleet_ = v1::FleetService::NewStub(channel);
   checkpoints_ = v1::CheckpointService::NewStub(channel);

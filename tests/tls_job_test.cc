@@ -1,0 +1,142 @@
+// A job as production runs it: TLS on both planes, certificates that are renewed while it trains,
+// members that die in between. It comes to the same parameters.
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lib/security/certificate.h"
+#include "lib/security/identity.h"
+#include "lib/security/tls_folder.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kDay = absl::Hours(24);
+constexpr int kSteps = 1500;  // of some five milliseconds
+
+constexpr char kJob[] = R"(
+name: sealed
+model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}
+data: {text: {path: examples/data/licences, holdout: 0.05}, batch_size: 8, seed: 1}
+training: {steps: 1500, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
+resources: {workers: {min: 2, max: 2}, ps: 2}
+checkpoint: {every_steps: 300, keep_last: 0}
+)";
+
+std::string MakeFolder() {
+  std::string path = ::testing::TempDir() + "/tls-XXXXXX";
+  EXPECT_NE(mkdtemp(path.data()), nullptr);
+  return path;
+}
+
+// One authority, and a folder for --tls of each role.
+class Certificates {
+ public:
+  Certificates() {
+    for (const Role role : kRoles) {
+      EXPECT_EQ(mkdir(Folder(role).path.c_str(), 0700), 0);
+      Write(Folder(role).authority(), authority_.certificate);
+    }
+    Renew();
+  }
+
+  TlsFolder Folder(Role role) const { return {absl::StrCat(home_, "/", static_cast<int>(role))}; }
+  std::string Flag(Role role) const { return absl::StrCat("--tls=", Folder(role).path); }
+
+  // Everybody gets a new key and a new certificate, as cert-manager would do it.
+  void Renew() {
+    for (const Role role : kRoles) {
+      CertificateOrder order{.identity = {role, role == Role::kAdmin ? "ann" : ""},
+                             .lifetime = kDay};
+      if (role == Role::kCoordinator) order.hosts = {"127.0.0.1"};
+      const auto mine = IssueCertificate(authority_, order, absl::Now());
+      ASSERT_TRUE(mine.ok()) << mine.status();
+      Write(Folder(role).key(), mine->key);
+      Write(Folder(role).certificate(), mine->certificate);
+    }
+  }
+
+ private:
+  static constexpr Role kRoles[] = {Role::kCoordinator, Role::kPs, Role::kWorker, Role::kAdmin};
+
+  static void Write(const std::string& path, const std::string& content) {
+    std::ofstream(path + ".new") << content;
+    ASSERT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
+  }
+
+  const std::string home_ = MakeFolder();
+  const CertifiedKey authority_ = *MakeAuthority("test", absl::Now(), 30 * kDay);
+};
+
+TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
+  Certificates certificates;
+  const std::vector<std::string> links = {"--transport=tcp", "--data_security=encrypt"};
+  auto flags = [&](Role role) {
+    std::vector<std::string> all = links;
+    all.push_back(certificates.Flag(role));
+    return all;
+  };
+  TrainingCluster cluster(
+      {.ps = 2,
+       .workers = 2,
+       .ps_threads = 1,
+       .coordinator_flags = {certificates.Flag(Role::kCoordinator)},
+       .ps_flags = flags(Role::kPs),
+       .worker_flags = flags(Role::kWorker),
+       .security = {.tls = certificates.Folder(Role::kAdmin).path, .token_file = ""}});
+  const std::string undisturbed = cluster.Run(kJob);
+
+  const std::string job = cluster.Submit(kJob);
+  int recoveries = 0;
+  for (const char* member : {"worker-1", "ps-0", "coordinator", "worker-0", "ps-1"}) {
+    SCOPED_TRACE(member);
+    certificates.Renew();
+    const int64_t until = 200 * (recoveries + 1);
+    cluster.Await(job, [&](const v1::Job& seen) {
+      return seen.state() == v1::RUNNING && seen.recovery().count() == recoveries &&
+             seen.progress().step() >= until;
+    });
+    ASSERT_TRUE(cluster.members().Kill(member, SIGKILL).ok());
+    if (member != std::string("coordinator")) {
+      ++recoveries;
+      cluster.Await(
+          job, [&](const v1::Job& seen) { return seen.recovery().count() == recoveries; },
+          absl::Seconds(60));
+    }
+    ASSERT_TRUE(cluster.members().Restart(member).ok());
+  }
+  cluster.AwaitState(job, v1::SUCCEEDED);
+  EXPECT_EQ(cluster.Hashes(job, kSteps), cluster.Hashes(undisturbed, kSteps));
+}
+
+// What a member without a certificate, or with another authority's, is told.
+TEST(TlsJobTest, WhoDoesNotBelongIsNotOneOfThem) {
+  Certificates ours, others;
+  const auto started = cli::LocalCluster::Start(
+      {.dir = MakeFolder(),
+       .ps = 1,
+       .workers = 0,
+       .coordinator_flags = {ours.Flag(Role::kCoordinator)},
+       .ps_flags = {others.Flag(Role::kPs)},
+       .security = {.tls = ours.Folder(Role::kAdmin).path, .token_file = ""},
+       .start_timeout = absl::Seconds(5)});
+  ASSERT_FALSE(started.ok());
+  EXPECT_THAT(std::string(started.status().message()), HasSubstr("ps-0"));
+  EXPECT_THAT(std::string(started.status().message()), HasSubstr("certificate"));
+}
+
+}  // namespace
+}  // namespace muster
