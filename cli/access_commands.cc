@@ -257,72 +257,71 @@ absl::Status RevokeToken(const std::string& id, const Session& session) {
   return absl::OkStatus();
 }
 
-void AddCerts(CLI::App& app, Session& session) {
-  CLI::App* certs = AddCommand(app, "certs", "Certificates for a site without an authority",
-                               "muster certs init && muster certs issue worker");
-  certs->require_subcommand(1);
+void AddCerts(Command program, Session& session) {
+  Command certs = program.AddCommand("certs", "Certificates for a site without an authority",
+                                     "muster certs init && muster certs issue worker");
+  certs.RequireCommand();
 
   auto init = std::make_shared<InitOptions>();
-  CLI::App* command = AddCommand(*certs, "init", "Make an authority: ca.crt and ca.key",
-                                 "muster certs init --dir ~/muster-ca");
-  command->add_option("--dir", init->folder, "Where; default ./muster-ca");
-  command->add_option("--name", init->name, "What it is called; default muster");
-  command->add_option("--lifetime", init->lifetime, "Default 3650d");
-  command->callback([init, &session] { session.Fail(Init(*init)); });
+  Command command = certs.AddCommand("init", "Make an authority: ca.crt and ca.key",
+                                     "muster certs init --dir ~/muster-ca");
+  command.AddOption("--dir", init->folder, "Where; default ./muster-ca");
+  command.AddOption("--name", init->name, "What it is called; default muster");
+  command.AddOption("--lifetime", init->lifetime, "Default 3650d");
+  command.SetAction([init, &session] { session.Fail(Init(*init)); });
 
   auto issue = std::make_shared<IssueOptions>();
-  command = AddCommand(*certs, "issue", "Make tls.crt, tls.key and ca.crt for --tls",
+  command =
+      certs.AddCommand("issue", "Make tls.crt, tls.key and ca.crt for --tls",
                        "muster certs issue coordinator --host muster.example.org --host 10.0.0.7\n"
                        "  muster certs issue worker worker-3\n"
                        "  muster certs issue admin ann --lifetime 365d");
-  command->add_option("ROLE", issue->role, "coordinator, ps, worker, admin or submitter")
-      ->required();
-  command->add_option("NAME", issue->name, "Of a member: no other may then use it; of a person");
-  command->add_option("--ca", issue->authority, "The authority's folder; default ./muster-ca");
-  command->add_option("--out", issue->folder, "Default: ROLE-NAME in the authority's folder");
-  command->add_option("--host", issue->hosts, "Name or address of a coordinator; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--lifetime", issue->lifetime, "Default 90d");
-  command->callback([issue, &session] { session.Fail(Issue(*issue)); });
+  command.AddOption("ROLE", issue->role, "coordinator, ps, worker, admin or submitter").Required();
+  command.AddOption("NAME", issue->name, "Of a member: no other may then use it; of a person");
+  command.AddOption("--ca", issue->authority, "The authority's folder; default ./muster-ca");
+  command.AddOption("--out", issue->folder, "Default: ROLE-NAME in the authority's folder");
+  command.AddOption("--host", issue->hosts, "Name or address of a coordinator; may be repeated")
+      .OneValueEach();
+  command.AddOption("--lifetime", issue->lifetime, "Default 90d");
+  command.SetAction([issue, &session] { session.Fail(Issue(*issue)); });
 
   auto path = std::make_shared<std::string>();
-  command = AddCommand(*certs, "show", "Who a certificate is, and until when",
-                       "muster certs show muster-ca/coordinator");
-  command->add_option("PATH", *path, "Certificate, or the folder with it")->required();
-  command->callback([path, &session] { session.Fail(Show(*path, session)); });
+  command = certs.AddCommand("show", "Who a certificate is, and until when",
+                             "muster certs show muster-ca/coordinator");
+  command.AddOption("PATH", *path, "Certificate, or the folder with it").Required();
+  command.SetAction([path, &session] { session.Fail(Show(*path, session)); });
 }
 
-void AddTokens(CLI::App& app, Session& session) {
-  CLI::App* tokens = AddCommand(app, "token", "Tokens of people and their programs",
-                                "muster token create ann --scope submit > ann.token");
-  tokens->require_subcommand(1);
+void AddTokens(Command program, Session& session) {
+  Command tokens = program.AddCommand("token", "Tokens of people and their programs",
+                                      "muster token create ann --scope submit > ann.token");
+  tokens.RequireCommand();
 
   auto options = std::make_shared<TokenOptions>();
-  CLI::App* command =
-      AddCommand(*tokens, "create", "Make one; needs an admin's certificate or token",
-                 "muster token create ci --scope submit --lifetime 90d > ci.token");
-  command->add_option("HOLDER", options->holder, "Whom it is for")->required();
-  command->add_option("--scope", options->scope, "read, submit or admin; default submit")
-      ->check(CLI::IsMember({"read", "submit", "admin"}).description(""));
-  command->add_option("--lifetime", options->lifetime, "Default 30d, at most 366d");
-  command->callback([options, &session] { session.Fail(CreateToken(*options, session)); });
+  Command command =
+      tokens.AddCommand("create", "Make one; needs an admin's certificate or token",
+                        "muster token create ci --scope submit --lifetime 90d > ci.token");
+  command.AddOption("HOLDER", options->holder, "Whom it is for").Required();
+  command.AddOption("--scope", options->scope, "read, submit or admin; default submit")
+      .OneOf({"read", "submit", "admin"});
+  command.AddOption("--lifetime", options->lifetime, "Default 30d, at most 366d");
+  command.SetAction([options, &session] { session.Fail(CreateToken(*options, session)); });
 
-  AddCommand(*tokens, "list", "All, newest first", "muster token list")->callback([&session] {
+  tokens.AddCommand("list", "All, newest first", "muster token list").SetAction([&session] {
     session.Fail(ListTokens(session));
   });
 
   auto id = std::make_shared<std::string>();
-  command =
-      AddCommand(*tokens, "revoke", "Refuse one from now on", "muster token revoke t-4f2a91c0");
-  command->add_option("ID", *id, "As muster token list shows it")->required();
-  command->callback([id, &session] { session.Fail(RevokeToken(*id, session)); });
+  command = tokens.AddCommand("revoke", "Refuse one from now on", "muster token revoke t-4f2a91c0");
+  command.AddOption("ID", *id, "As muster token list shows it").Required();
+  command.SetAction([id, &session] { session.Fail(RevokeToken(*id, session)); });
 }
 
 }  // namespace
 
-void AddAccessCommands(CLI::App& app, Session& session) {
-  AddCerts(app, session);
-  AddTokens(app, session);
+void AddAccessCommands(Command program, Session& session) {
+  AddCerts(program, session);
+  AddTokens(program, session);
 }
 
 }  // namespace muster::cli

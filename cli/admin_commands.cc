@@ -126,26 +126,26 @@ absl::Status Restore(const RestoreOptions& options) {
 
 }  // namespace
 
-void AddAdminCommands(CLI::App& app, Session& session) {
-  CLI::App* admin = AddCommand(app, "admin", "Backups of the coordinator's store",
-                               "muster admin backup muster.backup");
-  admin->require_subcommand(1);
+void AddAdminCommands(Command program, Session& session) {
+  Command admin = program.AddCommand("admin", "Backups of the coordinator's store",
+                                     "muster admin backup muster.backup");
+  admin.RequireCommand();
 
   auto path = std::make_shared<std::string>();
-  CLI::App* backup = AddCommand(*admin, "backup", "Copy a running coordinator's store into a file",
-                                "muster admin backup /backups/$(date +%F).muster");
-  backup->add_option("FILE", *path, "File; replaced when it is there")->required();
-  backup->callback([path, &session] { session.Fail(Backup(*path, session)); });
+  Command backup = admin.AddCommand("backup", "Copy a running coordinator's store into a file",
+                                    "muster admin backup /backups/$(date +%F).muster");
+  backup.AddOption("FILE", *path, "File; replaced when it is there").Required();
+  backup.SetAction([path, &session] { session.Fail(Backup(*path, session)); });
 
   auto options = std::make_shared<RestoreOptions>();
-  CLI::App* restore = AddCommand(*admin, "restore", "Put a backup in a store; no coordinator runs",
-                                 "muster admin restore FILE --state-dir /var/lib/muster");
-  restore->add_option("FILE", options->file, "What muster admin backup made")->required();
-  restore->add_option("--state-dir", options->state_dir, "Of the coordinator")->required();
-  restore->add_option("--store", options->store, "Of the coordinator, if it has one");
-  restore->add_flag("--force", options->force, "Give up the jobs that the store has");
-  restore->add_option("--flag", options->more, "Another flag of the coordinator: --store_tls=DIR");
-  restore->callback([options, &session] { session.Fail(Restore(*options)); });
+  Command restore = admin.AddCommand("restore", "Put a backup in a store; no coordinator runs",
+                                     "muster admin restore FILE --state-dir /var/lib/muster");
+  restore.AddOption("FILE", options->file, "What muster admin backup made").Required();
+  restore.AddOption("--state-dir", options->state_dir, "Of the coordinator").Required();
+  restore.AddOption("--store", options->store, "Of the coordinator, if it has one");
+  restore.AddFlag("--force", options->force, "Give up the jobs that the store has");
+  restore.AddOption("--flag", options->more, "Another flag of the coordinator: --store_tls=DIR");
+  restore.SetAction([options, &session] { session.Fail(Restore(*options)); });
 }
 
 }  // namespace muster::cli

@@ -332,28 +332,27 @@ absl::Status PrintBench(const BenchOptions& options, const Session& session) {
 
 }  // namespace
 
-void AddBenchCommands(CLI::App& app, Session& session) {
-  CLI::App* bench = AddCommand(app, "bench", "Measure this machine",
-                               "muster bench model --zoo resnet50 --batch 8");
-  bench->require_subcommand(1);
+void AddBenchCommands(Command program, Session& session) {
+  Command bench = program.AddCommand("bench", "Measure this machine",
+                                     "muster bench model --zoo resnet50 --batch 8");
+  bench.RequireCommand();
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* model =
-      AddCommand(*bench, "model", "Training step on random samples",
-                 "muster bench model --zoo gpt2 --device cuda:0 --batch 8 --precision bf16");
-  options->model.AddOptions(*model);
-  model->add_option("--steps", options->steps, "How many steps are timed")
-      ->check(CLI::Range(1, 1000000).description(""));
-  model->add_flag("--profile", options->profile, "Print where the time goes, node by node");
-  model->add_flag("--no-fuse", options->no_fuse, "Without fused operators, to see their worth");
-  CLI::Option* deterministic = model->add_flag("--deterministic", options->deterministic,
-                                               "Only kernels that repeat to the bit");
-  model->add_flag("--autotuned", options->autotuned, "Of a GPU: whatever is fastest (default)")
-      ->excludes(deterministic);
-  model->add_option("--values", options->values, "Of a GPU: streamed (as in a job) or resident")
-      ->check(CLI::IsMember({kStreamed, kResident}).description(""));
-  model->add_flag("--recompute", options->recompute, "As training.recompute");
-  model->callback([options, &session] { session.Fail(PrintBench(*options, session)); });
-  AddSyncBench(*bench, session);
+  Command model =
+      bench.AddCommand("model", "Training step on random samples",
+                       "muster bench model --zoo gpt2 --device cuda:0 --batch 8 --precision bf16");
+  options->model.AddOptions(model);
+  model.AddOption("--steps", options->steps, "How many steps are timed").Within(1, 1000000);
+  model.AddFlag("--profile", options->profile, "Print where the time goes, node by node");
+  model.AddFlag("--no-fuse", options->no_fuse, "Without fused operators, to see their worth");
+  const Option deterministic = model.AddFlag("--deterministic", options->deterministic,
+                                             "Only kernels that repeat to the bit");
+  model.AddFlag("--autotuned", options->autotuned, "Of a GPU: whatever is fastest (default)")
+      .Excludes(deterministic);
+  model.AddOption("--values", options->values, "Of a GPU: streamed (as in a job) or resident")
+      .OneOf({kStreamed, kResident});
+  model.AddFlag("--recompute", options->recompute, "As training.recompute");
+  model.SetAction([options, &session] { session.Fail(PrintBench(*options, session)); });
+  AddSyncBench(bench, session);
 }
 
 }  // namespace muster::cli

@@ -325,33 +325,32 @@ absl::Status Chaos(const ChaosCommand& command, Session& session) {
 
 }  // namespace
 
-void AddChaosCommand(CLI::App& app, Session& session) {
+void AddChaosCommand(Command program, Session& session) {
   auto command = std::make_shared<ChaosCommand>();
-  CLI::App* chaos = AddCommand(app, "chaos", "Kill members while a job trains; what did it cost?",
-                               "muster chaos examples/mnist_lenet.yaml --for 1m");
-  chaos->add_option("FILE", command->job.file, "Job file; trains on a cluster of its own");
-  chaos->add_option("--set", command->job.settings, "FIELD=VALUE instead of the file's")
-      ->allow_extra_args(false);
-  chaos->add_option("--job", command->running, "A job of the local cluster instead of FILE");
-  chaos->add_flag("--local", command->local, "FILE too trains on the local cluster");
-  chaos->add_option("--dir", command->job.dir, "The cluster's; default: new or ~/.muster/local");
-  chaos->add_option("--ps", command->job.ps, "Parameter servers; default: the job's")
-      ->check(CLI::Range(1, 64).description(""));
-  chaos->add_option("--workers", command->job.workers, "Workers; default: the job's most")
-      ->check(CLI::Range(1, 64).description(""));
-  chaos->add_option("--roles", command->roles, "Who; default: ps,worker,coordinator");
-  chaos->add_option("--kill-every", command->every, "On average, once recovered; default: 10s");
-  chaos->add_flag("--overlap", command->overlap, "Strike while it still recovers, too");
-  chaos->add_option("--for", command->duration, "Then it may end in peace; default: 5m");
-  chaos->add_option("--signal", command->signal, "KILL, or STOP for a while; default: KILL")
-      ->check(CLI::IsMember({"KILL", "STOP"}).description(""));
-  chaos->add_option("--stop-for", command->stop_for, "With STOP, until CONT; default: 8s");
-  chaos->add_option("--deadline", command->deadline, "Of a recovery; default: 60s");
-  chaos->add_option("--seed", command->seed, "Of who and when; default: a random one");
-  const CLI::Option* compare = chaos->add_flag("--compare,!--no-compare", command->compare_flag,
-                                               "Undisturbed run first; default: if it repeats");
-  chaos->callback([command, compare, &session] {
-    if (compare->count() > 0) command->compare = command->compare_flag;
+  Command chaos = program.AddCommand("chaos", "Kill members while a job trains; what did it cost?",
+                                     "muster chaos examples/mnist_lenet.yaml --for 1m");
+  chaos.AddOption("FILE", command->job.file, "Job file; trains on a cluster of its own");
+  chaos.AddOption("--set", command->job.settings, "FIELD=VALUE instead of the file's")
+      .OneValueEach();
+  chaos.AddOption("--job", command->running, "A job of the local cluster instead of FILE");
+  chaos.AddFlag("--local", command->local, "FILE too trains on the local cluster");
+  chaos.AddOption("--dir", command->job.dir, "The cluster's; default: new or ~/.muster/local");
+  chaos.AddOption("--ps", command->job.ps, "Parameter servers; default: the job's").Within(1, 64);
+  chaos.AddOption("--workers", command->job.workers, "Workers; default: the job's most")
+      .Within(1, 64);
+  chaos.AddOption("--roles", command->roles, "Who; default: ps,worker,coordinator");
+  chaos.AddOption("--kill-every", command->every, "On average, once recovered; default: 10s");
+  chaos.AddFlag("--overlap", command->overlap, "Strike while it still recovers, too");
+  chaos.AddOption("--for", command->duration, "Then it may end in peace; default: 5m");
+  chaos.AddOption("--signal", command->signal, "KILL, or STOP for a while; default: KILL")
+      .OneOf({"KILL", "STOP"});
+  chaos.AddOption("--stop-for", command->stop_for, "With STOP, until CONT; default: 8s");
+  chaos.AddOption("--deadline", command->deadline, "Of a recovery; default: 60s");
+  chaos.AddOption("--seed", command->seed, "Of who and when; default: a random one");
+  const Option compare = chaos.AddFlag("--compare,!--no-compare", command->compare_flag,
+                                       "Undisturbed run first; default: if it repeats");
+  chaos.SetAction([command, compare, &session] {
+    if (compare.given()) command->compare = command->compare_flag;
     session.Fail(Chaos(*command, session));
   });
 }

@@ -239,55 +239,56 @@ absl::Status Diff(const std::string& left, const std::string& right, Session& se
 
 }  // namespace
 
-void AddCheckpointCommands(CLI::App& app, Session& session) {
-  CLI::App* checkpoint =
-      AddCommand(app, "checkpoint", "Checkpoints of jobs", "muster checkpoint list char-gpt-7");
-  checkpoint->require_subcommand(1);
+void AddCheckpointCommands(Command program, Session& session) {
+  Command checkpoint =
+      program.AddCommand("checkpoint", "Checkpoints of jobs", "muster checkpoint list char-gpt-7");
+  checkpoint.RequireCommand();
 
   auto name = std::make_shared<std::string>();
-  CLI::App* list =
-      AddCommand(*checkpoint, "list", "Of one job or of all", "muster checkpoint list char-gpt-7");
-  list->add_option("JOB", *name, "Its id; default: all jobs");
-  list->callback([name, &session] { session.Fail(List(*name, session)); });
+  Command list =
+      checkpoint.AddCommand("list", "Of one job or of all", "muster checkpoint list char-gpt-7");
+  list.AddOption("JOB", *name, "Its id; default: all jobs");
+  list.SetAction([name, &session] { session.Fail(List(*name, session)); });
 
-  CLI::App* save = AddCommand(*checkpoint, "save", "Take one now, while the job runs",
-                              "muster checkpoint save char-gpt-7");
-  save->add_option("JOB", *name, "Its id")->required();
-  save->callback([name, &session] { session.Fail(Save(*name, session)); });
+  Command save = checkpoint.AddCommand("save", "Take one now, while the job runs",
+                                       "muster checkpoint save char-gpt-7");
+  save.AddOption("JOB", *name, "Its id").Required();
+  save.SetAction([name, &session] { session.Fail(Save(*name, session)); });
 
   auto directory = std::make_shared<std::string>();
-  CLI::App* get = AddCommand(*checkpoint, "get", "Download one",
-                             "muster checkpoint get char-gpt-7@1000 ./checkpoint");
-  get->add_option("NAME", *name, "JOB@STEP, or JOB for its last")->required();
-  get->add_option("DEST", *directory, "Folder to make")->required();
-  get->callback([name, directory, &session] { session.Fail(Get(*name, *directory, session)); });
+  Command get = checkpoint.AddCommand("get", "Download one",
+                                      "muster checkpoint get char-gpt-7@1000 ./checkpoint");
+  get.AddOption("NAME", *name, "JOB@STEP, or JOB for its last").Required();
+  get.AddOption("DEST", *directory, "Folder to make").Required();
+  get.SetAction([name, directory, &session] { session.Fail(Get(*name, *directory, session)); });
 
-  CLI::App* verify = AddCommand(*checkpoint, "verify", "Check sizes and SHA-256 of its files",
-                                "muster checkpoint verify ./checkpoint");
-  verify->add_option("PATH_OR_NAME", *name, "Folder here, or JOB@STEP")->required();
-  verify->callback([name, &session] { session.Fail(Verify(*name, session)); });
+  Command verify = checkpoint.AddCommand("verify", "Check sizes and SHA-256 of its files",
+                                         "muster checkpoint verify ./checkpoint");
+  verify.AddOption("PATH_OR_NAME", *name, "Folder here, or JOB@STEP").Required();
+  verify.SetAction([name, &session] { session.Fail(Verify(*name, session)); });
 
   auto names = std::make_shared<std::vector<std::string>>();
-  CLI::App* remove = AddCommand(*checkpoint, "delete", "Forget some; a job's last one stays",
-                                "muster checkpoint delete char-gpt-7@1000 char-gpt-7@2000");
-  remove->add_option("NAME", *names, "JOB@STEP; several may be given")->required();
-  remove->callback([names, &session] { session.Fail(Delete(*names, session)); });
+  Command remove =
+      checkpoint.AddCommand("delete", "Forget some; a job's last one stays",
+                            "muster checkpoint delete char-gpt-7@1000 char-gpt-7@2000");
+  remove.AddOption("NAME", *names, "JOB@STEP; several may be given").Required();
+  remove.SetAction([names, &session] { session.Fail(Delete(*names, session)); });
 
   auto other = std::make_shared<std::string>();
-  CLI::App* diff = AddCommand(*checkpoint, "diff", "Which parameters differ, and how far",
-                              "muster checkpoint diff char-gpt-7@1000 char-gpt-7@2000");
-  diff->add_option("FIRST", *name, "Folder here, or JOB@STEP")->required();
-  diff->add_option("SECOND", *other, "Likewise; exit code 1 where they differ")->required();
-  diff->callback([name, other, &session] { session.Fail(Diff(*name, *other, session)); });
+  Command diff = checkpoint.AddCommand("diff", "Which parameters differ, and how far",
+                                       "muster checkpoint diff char-gpt-7@1000 char-gpt-7@2000");
+  diff.AddOption("FIRST", *name, "Folder here, or JOB@STEP").Required();
+  diff.AddOption("SECOND", *other, "Likewise; exit code 1 where they differ").Required();
+  diff.SetAction([name, other, &session] { session.Fail(Diff(*name, *other, session)); });
 
   auto options = std::make_shared<ExportOptions>();
-  CLI::App* to = AddCommand(*checkpoint, "export", "Write trained weights back as ONNX",
-                            "muster checkpoint export resnet-7 --onnx trained.onnx");
-  to->add_option("PATH_OR_NAME", options->checkpoint, "Folder here, JOB@STEP, or JOB for its last")
-      ->required();
-  to->add_option("--onnx", options->onnx, "File to write, in inference form")->required();
-  to->add_option("--source", options->source, "The ONNX file as it was; default: model.onnx.path");
-  to->callback([options, &session] { session.Fail(Export(*options, session)); });
+  Command to = checkpoint.AddCommand("export", "Write trained weights back as ONNX",
+                                     "muster checkpoint export resnet-7 --onnx trained.onnx");
+  to.AddOption("PATH_OR_NAME", options->checkpoint, "Folder here, JOB@STEP, or JOB for its last")
+      .Required();
+  to.AddOption("--onnx", options->onnx, "File to write, in inference form").Required();
+  to.AddOption("--source", options->source, "The ONNX file as it was; default: model.onnx.path");
+  to.SetAction([options, &session] { session.Fail(Export(*options, session)); });
 }
 
 }  // namespace muster::cli

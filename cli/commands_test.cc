@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/command.h"
 #include "cli/completion.h"
 #include "cli/session.h"
 #include "docs/reference_page.h"
@@ -28,21 +28,19 @@ int ExitOf(std::vector<std::string> arguments) {
   return RunCommandLine(static_cast<int>(argv.size()), argv.data(), session);
 }
 
-void ForEachCommand(const CLI::App& app, const std::function<void(const CLI::App&)>& visit) {
-  visit(app);
-  for (const CLI::App* command : app.get_subcommands(std::function<bool(const CLI::App*)>())) {
-    ForEachCommand(*command, visit);
-  }
+void ForEachCommand(Command command, const std::function<void(Command)>& visit) {
+  visit(command);
+  for (const Command& below : command.commands()) ForEachCommand(below, visit);
 }
 
 TEST(CommandsTest, EveryHelpHasAnExampleAndFitsTheScreen) {
   Session session;
-  CLI::App app{"", "muster"};
-  BuildCommandLine(app, session);
+  CommandLine line("muster");
+  BuildCommandLine(line.program(), session);
   int commands = 0;
-  ForEachCommand(app, [&](const CLI::App& command) {
+  ForEachCommand(line.program(), [&](Command command) {
     ++commands;
-    SCOPED_TRACE(command.get_name());
+    SCOPED_TRACE(command.name());
     const std::string help = command.help();
     EXPECT_THAT(help, HasSubstr("Example:\n  muster "));
     const std::vector<std::string> lines = absl::StrSplit(help, '\n');
@@ -53,38 +51,37 @@ TEST(CommandsTest, EveryHelpHasAnExampleAndFitsTheScreen) {
 }
 
 // `above`: the words that come before the command's own name.
-void AppendCommand(const CLI::App& command, const std::string& above, std::string& page) {
-  const std::string words = absl::StrCat(above, above.empty() ? "" : " ", command.get_name());
+void AppendCommand(Command command, const std::string& above, std::string& page) {
+  const std::string words = absl::StrCat(above, above.empty() ? "" : " ", command.name());
   absl::StrAppend(&page, "\n## ", words, "\n\n```text\n", command.help(above), "```\n");
-  for (const CLI::App* below : command.get_subcommands(std::function<bool(const CLI::App*)>())) {
-    AppendCommand(*below, words, page);
-  }
+  for (const Command& below : command.commands()) AppendCommand(below, words, page);
 }
 
 TEST(CommandsTest, TheReferenceHasEveryHelp) {
   Session session;
-  CLI::App app{"", "muster"};
-  BuildCommandLine(app, session);
+  CommandLine line("muster");
+  BuildCommandLine(line.program(), session);
   std::string page =
       "# Commands\n\n"
       "What `muster COMMAND --help` prints, of every command; made by `//cli:commands_test`. What "
       "they have in common is in [command_line.md](../command_line.md),\n"
       "the file that a job is made of in [job_spec.md](../job_spec.md).\n";
-  AppendCommand(app, "", page);
+  AppendCommand(line.program(), "", page);
   ExpectReferencePage("cli.md", page, "//cli:commands_test");
 }
 
 TEST(CommandsTest, SuggestsTheCommandThatWasMeant) {
   Session session;
-  CLI::App app{"", "muster"};
-  BuildCommandLine(app, session);
+  CommandLine line("muster");
+  BuildCommandLine(line.program(), session);
 
-  EXPECT_EQ(UnknownCommand(app, {"sumbit", "x.yaml"}),
+  EXPECT_EQ(UnknownCommand(line.program(), {"sumbit", "x.yaml"}),
             "unknown command 'sumbit'; did you mean 'submit'?");
-  EXPECT_EQ(UnknownCommand(app, {"--server", "host:1", "checkpoint", "lst"}),
+  EXPECT_EQ(UnknownCommand(line.program(), {"--server", "host:1", "checkpoint", "lst"}),
             "unknown command 'lst'; did you mean 'list'?");
-  EXPECT_THAT(UnknownCommand(app, {"frobnicate"}), HasSubstr("there are run, local, submit"));
-  EXPECT_EQ(UnknownCommand(app, {"get", "sumbit"}), "");
+  EXPECT_THAT(UnknownCommand(line.program(), {"frobnicate"}),
+              HasSubstr("there are run, local, submit"));
+  EXPECT_EQ(UnknownCommand(line.program(), {"get", "sumbit"}), "");
 }
 
 TEST(CommandsTest, ExitCodesAreStable) {
@@ -137,9 +134,9 @@ std::string Completed(const std::string& words, const std::string& script) {
 
 TEST(CommandsTest, BashCompletesCommandsAndOptions) {
   Session session;
-  CLI::App app{"", "muster"};
-  BuildCommandLine(app, session);
-  const auto script = CompletionScript(app, "bash");
+  CommandLine line("muster");
+  BuildCommandLine(line.program(), session);
+  const auto script = CompletionScript(line.program(), "bash");
   ASSERT_TRUE(script.ok()) << script.status();
 
   EXPECT_EQ(Completed("muster checkp", *script), "checkpoint\n");
@@ -148,7 +145,7 @@ TEST(CommandsTest, BashCompletesCommandsAndOptions) {
   EXPECT_THAT(Completed("muster top --", *script), HasSubstr("--once"));
   EXPECT_THAT(Completed("muster trace --", *script), HasSubstr("--steps"));
   for (const char* shell : {"zsh", "fish"}) {
-    const auto other = CompletionScript(app, shell);
+    const auto other = CompletionScript(line.program(), shell);
     ASSERT_TRUE(other.ok());
     EXPECT_THAT(*other, HasSubstr("checkpoint"));
     if (std::system(absl::StrCat("command -v ", shell, " > /dev/null").c_str()) != 0) continue;
@@ -156,7 +153,7 @@ TEST(CommandsTest, BashCompletesCommandsAndOptions) {
     std::ofstream(path) << *other;
     EXPECT_EQ(std::system(absl::StrCat(shell, " -n ", path).c_str()), 0) << "its syntax";
   }
-  EXPECT_FALSE(CompletionScript(app, "tcsh").ok());
+  EXPECT_FALSE(CompletionScript(line.program(), "tcsh").ok());
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "cli/completion.h"
 
 #include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -12,7 +11,7 @@
 namespace muster::cli {
 namespace {
 
-struct Command {
+struct CommandWords {
   std::string path;  // "checkpoint list"; "" is the program itself
   std::string description;
   std::vector<std::string> commands, options;
@@ -20,32 +19,27 @@ struct Command {
   bool takes_job = false;
 };
 
-void Collect(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
-  Command command{.path = path, .description = app.get_description()};
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_positional()) {
-      const std::string name = option->get_name(true);
-      command.takes_job |= name == "JOB";
-      continue;
-    }
-    for (const std::string& name : option->get_lnames()) command.options.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) command.options.push_back("-" + name);
+void Collect(Command command, const std::string& path, std::vector<CommandWords>& commands) {
+  CommandWords words{.path = path, .description = command.description()};
+  for (const Option& option : command.options()) {
+    words.takes_job |= option.argument() == "JOB";
+    for (const std::string& name : option.names()) words.options.push_back(name);
   }
-  const auto below = app.get_subcommands(std::function<bool(const CLI::App*)>());
-  for (const CLI::App* one : below) {
-    command.commands.push_back(one->get_name());
-    command.descriptions.push_back(one->get_description());
+  const std::vector<Command> below = command.commands();
+  for (const Command& one : below) {
+    words.commands.push_back(one.name());
+    words.descriptions.push_back(one.description());
   }
-  commands.push_back(std::move(command));
-  for (const CLI::App* one : below) {
-    Collect(*one, absl::StrCat(path, path.empty() ? "" : " ", one->get_name()), commands);
+  commands.push_back(std::move(words));
+  for (const Command& one : below) {
+    Collect(one, absl::StrCat(path, path.empty() ? "" : " ", one.name()), commands);
   }
 }
 
 // A shell function that prints what may follow the words of a path, one word after the other.
-std::string WordsFunction(const std::vector<Command>& commands) {
+std::string WordsFunction(const std::vector<CommandWords>& commands) {
   std::string text = "_muster_words() {\n  case \"$1\" in\n";
-  for (const Command& command : commands) {
+  for (const CommandWords& command : commands) {
     std::vector<std::string> words = command.commands;
     words.insert(words.end(), command.options.begin(), command.options.end());
     absl::StrAppend(&text, "    \"", command.path, "\") echo \"", absl::StrJoin(words, " "),
@@ -54,9 +48,9 @@ std::string WordsFunction(const std::vector<Command>& commands) {
   return absl::StrCat(text, "  esac\n}\n");
 }
 
-std::string JobFunction(const std::vector<Command>& commands) {
+std::string JobFunction(const std::vector<CommandWords>& commands) {
   std::vector<std::string> paths;
-  for (const Command& command : commands) {
+  for (const CommandWords& command : commands) {
     if (command.takes_job) paths.push_back(absl::StrCat("\"", command.path, "\""));
   }
   return absl::StrCat("_muster_takes_job() {\n  case \"$1\" in\n    ", absl::StrJoin(paths, "|"),
@@ -80,7 +74,7 @@ constexpr char kBashBody[] = R"sh(_muster() {
 }
 )sh";
 
-std::string BashScript(const std::vector<Command>& commands) {
+std::string BashScript(const std::vector<CommandWords>& commands) {
   return absl::StrCat(
       "# bash completion of muster. In ~/.bashrc: ", "source <(muster completion bash)\n",
       WordsFunction(commands), JobFunction(commands), kBashBody, "complete -F _muster muster\n");
@@ -103,7 +97,7 @@ constexpr char kZshBody[] = R"sh(_muster() {
 compdef _muster muster
 )sh";
 
-std::string ZshScript(const std::vector<Command>& commands) {
+std::string ZshScript(const std::vector<CommandWords>& commands) {
   return absl::StrCat(
       "#compdef muster\n# In ~/.zshrc, after compinit: ", "source <(muster completion zsh)\n",
       WordsFunction(commands), JobFunction(commands), kZshBody);
@@ -113,7 +107,7 @@ std::string Quoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
 }
 
-std::string FishScript(const std::vector<Command>& commands) {
+std::string FishScript(const std::vector<CommandWords>& commands) {
   std::string text =
       "# fish completion of muster: muster completion fish > "
       "~/.config/fish/completions/muster.fish\n"
@@ -128,11 +122,11 @@ std::string FishScript(const std::vector<Command>& commands) {
       "  echo $found\n"
       "end\n";
   std::vector<std::string> paths;
-  for (const Command& command : commands) {
+  for (const CommandWords& command : commands) {
     if (!command.path.empty()) paths.push_back(Quoted(absl::StrCat(" ", command.path)));
   }
   absl::StrAppend(&text, "set -g __muster_paths ", absl::StrJoin(paths, " "), "\n");
-  for (const Command& command : commands) {
+  for (const CommandWords& command : commands) {
     const std::string path = command.path.empty() ? "" : absl::StrCat(" ", command.path);
     const std::string begin =
         absl::StrCat("complete -c muster -n 'test \"$(__muster_path)\" = \"", path, "\"' ");
@@ -155,9 +149,9 @@ std::string FishScript(const std::vector<Command>& commands) {
 
 }  // namespace
 
-absl::StatusOr<std::string> CompletionScript(const CLI::App& app, const std::string& shell) {
-  std::vector<Command> commands;
-  Collect(app, "", commands);
+absl::StatusOr<std::string> CompletionScript(Command program, const std::string& shell) {
+  std::vector<CommandWords> commands;
+  Collect(program, "", commands);
   if (shell == "bash") return BashScript(commands);
   if (shell == "zsh") return ZshScript(commands);
   if (shell == "fish") return FishScript(commands);

@@ -3,14 +3,14 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "cli/command.h"
 
 namespace muster::cli {
 
 // A script for bash, zsh or fish: commands and options of every command, files, and ids of jobs
 // where a command takes one (asked of the coordinator when it is completed, in vain where there is
 // none). INVALID_ARGUMENT for another shell.
-absl::StatusOr<std::string> CompletionScript(const CLI::App& app, const std::string& shell);
+absl::StatusOr<std::string> CompletionScript(Command program, const std::string& shell);
 
 }  // namespace muster::cli

@@ -73,29 +73,29 @@ void PrintVersion(const Session& session) {
 
 }  // namespace
 
-void AddFleetCommands(CLI::App& app, Session& session) {
-  CLI::App* members =
-      AddCommand(app, "members", "Workers and ps that are attached", "muster members -o json");
-  members->callback([members, &session] {
-    if (members->get_subcommands().empty()) session.Fail(Members(session));
+void AddFleetCommands(Command program, Session& session) {
+  Command members =
+      program.AddCommand("members", "Workers and ps that are attached", "muster members -o json");
+  members.SetAction([members, &session] {
+    if (!members.command_given()) session.Fail(Members(session));
   });
   auto name = std::make_shared<std::string>();
-  CLI::App* drain =
-      AddCommand(*members, "drain", "Let a member's jobs go on without it; then it ends",
-                 "muster members drain worker-3");
-  drain->add_option("NAME", *name, "As muster members lists it")->required();
-  drain->callback([name, &session] { session.Fail(Drain(*name, session)); });
+  Command drain = members.AddCommand("drain", "Let a member's jobs go on without it; then it ends",
+                                     "muster members drain worker-3");
+  drain.AddOption("NAME", *name, "As muster members lists it").Required();
+  drain.SetAction([name, &session] { session.Fail(Drain(*name, session)); });
 
   auto options = std::make_shared<ValidateOptions>();
-  CLI::App* validate = AddCommand(app, "validate", "List every fault of a job file",
-                                  "muster validate job.yaml --set training.steps=500");
-  validate->add_option("FILE", options->file, "Job file (docs/job_spec.md)")->required();
-  validate->add_option("--set", options->settings, "FIELD=VALUE instead of the file's")
-      ->allow_extra_args(false);
-  validate->callback([options, &session] { session.Fail(Validate(*options, session)); });
+  Command validate = program.AddCommand("validate", "List every fault of a job file",
+                                        "muster validate job.yaml --set training.steps=500");
+  validate.AddOption("FILE", options->file, "Job file (docs/job_spec.md)").Required();
+  validate.AddOption("--set", options->settings, "FIELD=VALUE instead of the file's")
+      .OneValueEach();
+  validate.SetAction([options, &session] { session.Fail(Validate(*options, session)); });
 
-  AddCommand(app, "version", "Version, commit and build of this program", "muster version -o json")
-      ->callback([&session] { PrintVersion(session); });
+  program
+      .AddCommand("version", "Version, commit and build of this program", "muster version -o json")
+      .SetAction([&session] { PrintVersion(session); });
 }
 
 }  // namespace muster::cli

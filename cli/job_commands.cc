@@ -529,130 +529,125 @@ absl::Status Again(const AgainOptions& options, bool from_checkpoint, Session& s
 }
 
 // A command with one argument, the job's id.
-CLI::App* AddJobCommand(CLI::App& app, const std::string& name, const std::string& description,
-                        const std::string& example, std::string& job) {
-  CLI::App* command = AddCommand(app, name, description, example);
-  command->add_option("JOB", job, "Its id, char-gpt-7")->required();
+Command AddJobCommand(Command program, const std::string& name, const std::string& description,
+                      const std::string& example, std::string& job) {
+  Command command = program.AddCommand(name, description, example);
+  command.AddOption("JOB", job, "Its id, char-gpt-7").Required();
   return command;
 }
 
-void AddSubmit(CLI::App& app, Session& session) {
+void AddSubmit(Command program, Session& session) {
   auto options = std::make_shared<SubmitOptions>();
-  CLI::App* submit = AddCommand(app, "submit", "Queue a job from a file",
-                                "muster submit job.yaml --set training.steps=500 --wait");
-  submit->add_option("FILE", options->file, "Job file (docs/job_spec.md)")->required();
-  submit->add_option("--set", options->settings, "FIELD=VALUE instead of the file's")
-      ->allow_extra_args(false);
-  submit->add_option("--request-id", options->request_id, "Submitting twice makes one job");
-  submit->add_flag("--wait", options->wait, "Until it ends; exit code 1 if it fails");
-  submit->callback([options, &session] { session.Fail(Submit(*options, session)); });
+  Command submit = program.AddCommand("submit", "Queue a job from a file",
+                                      "muster submit job.yaml --set training.steps=500 --wait");
+  submit.AddOption("FILE", options->file, "Job file (docs/job_spec.md)").Required();
+  submit.AddOption("--set", options->settings, "FIELD=VALUE instead of the file's").OneValueEach();
+  submit.AddOption("--request-id", options->request_id, "Submitting twice makes one job");
+  submit.AddFlag("--wait", options->wait, "Until it ends; exit code 1 if it fails");
+  submit.SetAction([options, &session] { session.Fail(Submit(*options, session)); });
 }
 
 // A command for one job or several.
-CLI::App* AddJobsCommand(CLI::App& app, const std::string& name, const std::string& description,
-                         const std::string& example, std::vector<std::string>& jobs) {
-  CLI::App* command = AddCommand(app, name, description, example);
-  command->add_option("JOB", jobs, "Its id, char-gpt-7; several may be given")->required();
+Command AddJobsCommand(Command program, const std::string& name, const std::string& description,
+                       const std::string& example, std::vector<std::string>& jobs) {
+  Command command = program.AddCommand(name, description, example);
+  command.AddOption("JOB", jobs, "Its id, char-gpt-7; several may be given").Required();
   return command;
 }
 
-void AddReading(CLI::App& app, Session& session) {
+void AddReading(Command program, Session& session) {
   auto options = std::make_shared<ListOptions>();
-  CLI::App* list = AddCommand(app, "list", "Jobs, newest first",
-                              "muster list --state running,queued --selector team=vision -o wide");
-  list->add_option("--state", options->states, "Only these: queued, running, ...")
-      ->allow_extra_args(false)
-      ->delimiter(',');
-  list->add_option("-l,--selector", options->selector, "Only with these labels: team=vision,!old");
-  list->add_option("--sort", options->sort, "age, name, state, step, loss, priority or queue");
-  list->add_flag("-w,--watch", options->watch, "And whatever changes, as it comes");
-  list->callback([options, &session] { session.Fail(List(*options, session)); });
+  Command list =
+      program.AddCommand("list", "Jobs, newest first",
+                         "muster list --state running,queued --selector team=vision -o wide");
+  list.AddOption("--state", options->states, "Only these: queued, running, ...")
+      .OneValueEach()
+      .SplitAt(',');
+  list.AddOption("-l,--selector", options->selector, "Only with these labels: team=vision,!old");
+  list.AddOption("--sort", options->sort, "age, name, state, step, loss, priority or queue");
+  list.AddFlag("-w,--watch", options->watch, "And whatever changes, as it comes");
+  list.SetAction([options, &session] { session.Fail(List(*options, session)); });
 
   auto jobs = std::make_shared<std::vector<std::string>>();
-  AddJobsCommand(app, "get", "Jobs by their ids", "muster get char-gpt-7 -o json", *jobs)
-      ->callback([jobs, &session] {
+  AddJobsCommand(program, "get", "Jobs by their ids", "muster get char-gpt-7 -o json", *jobs)
+      .SetAction([jobs, &session] {
         session.Fail(ForEach(session, *jobs, std::mem_fn(&CoordinatorClient::GetJob)));
       });
   auto job = std::make_shared<std::string>();
-  AddJobCommand(app, "describe", "Everything about a job", "muster describe char-gpt-7", *job)
-      ->callback([job, &session] { session.Fail(Describe(*job, session)); });
-  AddJobCommand(app, "watch", "Events, progress and the loss until it ends",
+  AddJobCommand(program, "describe", "Everything about a job", "muster describe char-gpt-7", *job)
+      .SetAction([job, &session] { session.Fail(Describe(*job, session)); });
+  AddJobCommand(program, "watch", "Events, progress and the loss until it ends",
                 "muster watch char-gpt-7", *job)
-      ->callback([job, &session] { session.Fail(Watch(*job, session)); });
+      .SetAction([job, &session] { session.Fail(Watch(*job, session)); });
 }
 
-void AddWait(CLI::App& app, Session& session) {
+void AddWait(Command program, Session& session) {
   auto options = std::make_shared<WaitOptions>();
-  CLI::App* wait = AddJobCommand(app, "wait", "Until a job ends or reaches a state",
-                                 "muster wait char-gpt-7 --for running --timeout 5m", options->job);
-  wait->add_option("--for", options->state, "State; default: succeeded");
-  wait->add_option("--timeout", options->timeout, "90s, 10m, 2h; exit code 4 when over");
-  wait->callback([options, &session] { session.Fail(Wait(*options, session)); });
+  Command wait = AddJobCommand(program, "wait", "Until a job ends or reaches a state",
+                               "muster wait char-gpt-7 --for running --timeout 5m", options->job);
+  wait.AddOption("--for", options->state, "State; default: succeeded");
+  wait.AddOption("--timeout", options->timeout, "90s, 10m, 2h; exit code 4 when over");
+  wait.SetAction([options, &session] { session.Fail(Wait(*options, session)); });
 }
 
-void AddChanging(CLI::App& app, Session& session) {
+void AddChanging(Command program, Session& session) {
   auto jobs = std::make_shared<std::vector<std::string>>();
-  AddJobsCommand(app, "cancel", "End jobs now; checkpoints stay", "muster cancel char-gpt-7", *jobs)
-      ->callback([jobs, &session] {
+  AddJobsCommand(program, "cancel", "End jobs now; checkpoints stay", "muster cancel char-gpt-7",
+                 *jobs)
+      .SetAction([jobs, &session] {
         session.Fail(ForEach(session, *jobs, std::mem_fn(&CoordinatorClient::CancelJob)));
       });
 
   auto wait = std::make_shared<bool>(false);
-  CLI::App* suspend = AddJobsCommand(app, "suspend", "Checkpoint and release the members",
-                                     "muster suspend char-gpt-7 --wait", *jobs);
-  suspend->add_flag("--wait", *wait, "Until they are suspended");
-  suspend->callback([jobs, wait, &session] { session.Fail(Suspend(*jobs, *wait, session)); });
+  Command suspend = AddJobsCommand(program, "suspend", "Checkpoint and release the members",
+                                   "muster suspend char-gpt-7 --wait", *jobs);
+  suspend.AddFlag("--wait", *wait, "Until they are suspended");
+  suspend.SetAction([jobs, wait, &session] { session.Fail(Suspend(*jobs, *wait, session)); });
 
   auto options = std::make_shared<ResumeOptions>();
-  CLI::App* resume = AddJobsCommand(app, "resume", "Queue suspended jobs again",
-                                    "muster resume char-gpt-7 --workers-max 4", *jobs);
-  resume->add_option("--workers-min", options->workers_min, "Instead of the job's")
-      ->check(CLI::PositiveNumber.description(""));
-  resume->add_option("--workers-max", options->workers_max, "Instead of the job's")
-      ->check(CLI::PositiveNumber.description(""));
-  resume->add_option("--ps", options->ps, "Parameter servers instead of the job's")
-      ->check(CLI::PositiveNumber.description(""));
-  resume->callback([jobs, options, &session] {
+  Command resume = AddJobsCommand(program, "resume", "Queue suspended jobs again",
+                                  "muster resume char-gpt-7 --workers-max 4", *jobs);
+  resume.AddOption("--workers-min", options->workers_min, "Instead of the job's").Positive();
+  resume.AddOption("--workers-max", options->workers_max, "Instead of the job's").Positive();
+  resume.AddOption("--ps", options->ps, "Parameter servers instead of the job's").Positive();
+  resume.SetAction([jobs, options, &session] {
     session.Fail(ForEach(session, *jobs, [&](CoordinatorClient& client, const std::string& job) {
       return Resume(*options, client, job);
     }));
   });
 
-  AddJobsCommand(app, "delete", "Forget ended jobs and their checkpoints",
+  AddJobsCommand(program, "delete", "Forget ended jobs and their checkpoints",
                  "muster delete line-3 line-4", *jobs)
-      ->callback([jobs, &session] { session.Fail(Delete(*jobs, session)); });
+      .SetAction([jobs, &session] { session.Fail(Delete(*jobs, session)); });
 }
 
-void AddAgain(CLI::App& app, Session& session) {
+void AddAgain(Command program, Session& session) {
   auto scale = std::make_shared<ScaleOptions>();
-  CLI::App* command =
-      AddJobCommand(app, "scale", "Stop a job at a checkpoint; go on with other members",
+  Command command =
+      AddJobCommand(program, "scale", "Stop a job at a checkpoint; go on with other members",
                     "muster scale char-gpt-7 --workers 4", scale->job);
-  const CLI::Validator positive = CLI::PositiveNumber.description("");
-  command->add_option("--workers", scale->workers, "As many")->check(positive);
-  command->add_option("--workers-min", scale->members.workers_min, "At least")->check(positive);
-  command->add_option("--workers-max", scale->members.workers_max, "At most")->check(positive);
-  command->add_option("--ps", scale->members.ps, "Parameter servers")->check(positive);
-  command->callback([scale, &session] { session.Fail(Scale(*scale, session)); });
+  command.AddOption("--workers", scale->workers, "As many").Positive();
+  command.AddOption("--workers-min", scale->members.workers_min, "At least").Positive();
+  command.AddOption("--workers-max", scale->members.workers_max, "At most").Positive();
+  command.AddOption("--ps", scale->members.ps, "Parameter servers").Positive();
+  command.SetAction([scale, &session] { session.Fail(Scale(*scale, session)); });
 
   auto update = std::make_shared<UpdateOptions>();
-  command = AddJobCommand(app, "update", "Change priority, labels, annotations, keep_last",
+  command = AddJobCommand(program, "update", "Change priority, labels, annotations, keep_last",
                           "muster update char-gpt-7 --priority 5 --label team=vision --label old-",
                           update->job);
-  command->add_option("--priority", update->priority, "-1000 to 1000; a higher one starts first");
-  command->add_option("--label", update->labels, "KEY=VALUE sets, KEY- removes")
-      ->allow_extra_args(false);
-  command->add_option("--annotation", update->annotations, "Likewise")->allow_extra_args(false);
-  command->add_option("--keep-last", update->keep_last, "Checkpoints that are kept; 0: all");
-  command->callback([update, &session] { session.Fail(Update(*update, session)); });
+  command.AddOption("--priority", update->priority, "-1000 to 1000; a higher one starts first");
+  command.AddOption("--label", update->labels, "KEY=VALUE sets, KEY- removes").OneValueEach();
+  command.AddOption("--annotation", update->annotations, "Likewise").OneValueEach();
+  command.AddOption("--keep-last", update->keep_last, "Checkpoints that are kept; 0: all");
+  command.SetAction([update, &session] { session.Fail(Update(*update, session)); });
 
   auto add = [&](const char* name, const char* description, const char* example, bool retry) {
     auto options = std::make_shared<AgainOptions>();
-    CLI::App* again = AddJobsCommand(app, name, description, example, options->jobs);
-    again->add_option("--set", options->settings, "FIELD=VALUE instead of the job's")
-        ->allow_extra_args(false);
-    again->add_flag("--print", options->print, "The job file, instead of submitting it");
-    again->callback([options, retry, &session] { session.Fail(Again(*options, retry, session)); });
+    Command again = AddJobsCommand(program, name, description, example, options->jobs);
+    again.AddOption("--set", options->settings, "FIELD=VALUE instead of the job's").OneValueEach();
+    again.AddFlag("--print", options->print, "The job file, instead of submitting it");
+    again.SetAction([options, retry, &session] { session.Fail(Again(*options, retry, session)); });
   };
   add("retry", "Submit ended jobs again, from their last checkpoint",
       "muster retry char-gpt-7 --set training.steps=4000", true);
@@ -662,12 +657,12 @@ void AddAgain(CLI::App& app, Session& session) {
 
 }  // namespace
 
-void AddJobCommands(CLI::App& app, Session& session) {
-  AddSubmit(app, session);
-  AddReading(app, session);
-  AddWait(app, session);
-  AddChanging(app, session);
-  AddAgain(app, session);
+void AddJobCommands(Command program, Session& session) {
+  AddSubmit(program, session);
+  AddReading(program, session);
+  AddWait(program, session);
+  AddChanging(program, session);
+  AddAgain(program, session);
 }
 
 }  // namespace muster::cli

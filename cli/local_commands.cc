@@ -145,32 +145,29 @@ absl::Status PrintStatus(const std::string& dir, Session& session) {
 
 }  // namespace
 
-void AddLocalCommands(CLI::App& app, Session& session) {
-  CLI::App* local = AddCommand(app, "local", "A cluster that stays on this machine",
-                               "muster local up --ps 2 --workers 2");
-  local->require_subcommand(1);
+void AddLocalCommands(Command program, Session& session) {
+  Command local = program.AddCommand("local", "A cluster that stays on this machine",
+                                     "muster local up --ps 2 --workers 2");
+  local.RequireCommand();
 
   auto options = std::make_shared<UpOptions>();
-  CLI::App* up = AddCommand(*local, "up", "Start coordinator, ps and workers that do not run",
-                            "muster local up --ps 1 --workers 4");
-  up->add_option("--dir", options->dir, "State and logs; default: ~/.muster/local");
-  up->add_option("--ps", options->ps, "Parameter servers; default: 2")
-      ->check(CLI::Range(1, 64).description(""));
-  up->add_option("--workers", options->workers, "Workers; default: 2")
-      ->check(CLI::Range(1, 64).description(""));
-  up->add_option("--devices", options->devices, "Of each worker: cpu, cpu:2");
-  up->add_flag("--observe", options->observe, "Start Prometheus too, with alerts");
-  up->callback([options, &session] { session.Fail(Up(*options)); });
+  Command up = local.AddCommand("up", "Start coordinator, ps and workers that do not run",
+                                "muster local up --ps 1 --workers 4");
+  up.AddOption("--dir", options->dir, "State and logs; default: ~/.muster/local");
+  up.AddOption("--ps", options->ps, "Parameter servers; default: 2").Within(1, 64);
+  up.AddOption("--workers", options->workers, "Workers; default: 2").Within(1, 64);
+  up.AddOption("--devices", options->devices, "Of each worker: cpu, cpu:2");
+  up.AddFlag("--observe", options->observe, "Start Prometheus too, with alerts");
+  up.SetAction([options, &session] { session.Fail(Up(*options)); });
 
   auto dir = std::make_shared<std::string>(DefaultLocalDir());
-  CLI::App* down =
-      AddCommand(*local, "down", "Stop the cluster; its state stays", "muster local down");
-  down->add_option("--dir", *dir, "Where it was started; default: ~/.muster/local");
-  down->callback([dir, &session] { session.Fail(Down(*dir)); });
+  Command down = local.AddCommand("down", "Stop the cluster; its state stays", "muster local down");
+  down.AddOption("--dir", *dir, "Where it was started; default: ~/.muster/local");
+  down.SetAction([dir, &session] { session.Fail(Down(*dir)); });
 
-  CLI::App* status = AddCommand(*local, "status", "Address and processes", "muster local status");
-  status->add_option("--dir", *dir, "Where it was started; default: ~/.muster/local");
-  status->callback([dir, &session] { session.Fail(PrintStatus(*dir, session)); });
+  Command status = local.AddCommand("status", "Address and processes", "muster local status");
+  status.AddOption("--dir", *dir, "Where it was started; default: ~/.muster/local");
+  status.SetAction([dir, &session] { session.Fail(PrintStatus(*dir, session)); });
 }
 
 }  // namespace muster::cli

@@ -502,60 +502,57 @@ absl::Status TraceJob(const TraceOptions& options, const Session& session) {
 
 }  // namespace
 
-void AddLookCommands(CLI::App& app, Session& session) {
-  const CLI::Validator positive = CLI::PositiveNumber.description("");
-
+void AddLookCommands(Command program, Session& session) {
   auto events = std::make_shared<EventOptions>();
-  CLI::App* command = AddCommand(app, "events", "What happened to a job, or to the newest jobs",
-                                 "muster events char-gpt-7\n  muster events -w");
-  command->add_option("JOB", events->job, "Its id; default: the newest jobs'");
-  command->add_flag("-w,--watch", events->watch, "And what comes");
-  command->add_option("--limit", events->limit, "The newest so many; default 200")->check(positive);
-  command->callback([events, &session] { session.Fail(Events(*events, session)); });
+  Command command = program.AddCommand("events", "What happened to a job, or to the newest jobs",
+                                       "muster events char-gpt-7\n  muster events -w");
+  command.AddOption("JOB", events->job, "Its id; default: the newest jobs'");
+  command.AddFlag("-w,--watch", events->watch, "And what comes");
+  command.AddOption("--limit", events->limit, "The newest so many; default 200").Positive();
+  command.SetAction([events, &session] { session.Fail(Events(*events, session)); });
 
   auto logs = std::make_shared<LogOptions>();
-  command = AddCommand(app, "logs", "The last lines that members have logged",
-                       "muster logs char-gpt-7 -f\n  muster logs --member ps-0 --lines 20");
-  command->add_option("JOB", logs->job, "All its members; each line begins with whose it is");
-  command->add_option("--member", logs->members, "Only this one; may be repeated")
-      ->allow_extra_args(false);
-  command->add_flag("-f,--follow", logs->follow, "And what comes");
-  command->add_option("--lines", logs->lines, "Of each, at first; default 100")->check(positive);
-  command->callback([logs, &session] { session.Fail(Logs(*logs, session)); });
+  command = program.AddCommand("logs", "The last lines that members have logged",
+                               "muster logs char-gpt-7 -f\n  muster logs --member ps-0 --lines 20");
+  command.AddOption("JOB", logs->job, "All its members; each line begins with whose it is");
+  command.AddOption("--member", logs->members, "Only this one; may be repeated").OneValueEach();
+  command.AddFlag("-f,--follow", logs->follow, "And what comes");
+  command.AddOption("--lines", logs->lines, "Of each, at first; default 100").Positive();
+  command.SetAction([logs, &session] { session.Fail(Logs(*logs, session)); });
 
   auto metrics = std::make_shared<MetricsOptions>();
-  command = AddCommand(app, "metrics", "The curves of a job's steps and evaluations",
-                       "muster metrics char-gpt-7 --series loss,gradient_norm\n"
-                       "  muster metrics char-gpt-7 --csv > char-gpt-7.csv\n"
-                       "  muster metrics char-gpt-7 --tensorboard runs/char-gpt-7");
-  command->add_option("JOB", metrics->job, "Its id, char-gpt-7")->required();
-  command->add_option("--series", metrics->series, "loss, evaluation_loss, ...; default: all")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  command->add_option("--from", metrics->from, "First step");
-  command->add_option("--to", metrics->to, "Last step");
-  command->add_option("--points", metrics->points, "Thinned out, with every peak; default 1,000")
-      ->check(positive);
-  command->add_flag("--csv", metrics->csv, "Every step, unless --points");
-  command->add_option("--tensorboard", metrics->tensorboard, "Folder: write an event file there");
-  command->callback([metrics, &session] { session.Fail(ShowMetrics(*metrics, session)); });
+  command = program.AddCommand("metrics", "The curves of a job's steps and evaluations",
+                               "muster metrics char-gpt-7 --series loss,gradient_norm\n"
+                               "  muster metrics char-gpt-7 --csv > char-gpt-7.csv\n"
+                               "  muster metrics char-gpt-7 --tensorboard runs/char-gpt-7");
+  command.AddOption("JOB", metrics->job, "Its id, char-gpt-7").Required();
+  command.AddOption("--series", metrics->series, "loss, evaluation_loss, ...; default: all")
+      .SplitAt(',')
+      .OneValueEach();
+  command.AddOption("--from", metrics->from, "First step");
+  command.AddOption("--to", metrics->to, "Last step");
+  command.AddOption("--points", metrics->points, "Thinned out, with every peak; default 1,000")
+      .Positive();
+  command.AddFlag("--csv", metrics->csv, "Every step, unless --points");
+  command.AddOption("--tensorboard", metrics->tensorboard, "Folder: write an event file there");
+  command.SetAction([metrics, &session] { session.Fail(ShowMetrics(*metrics, session)); });
 
   auto top = std::make_shared<TopOptions>();
-  command = AddCommand(app, "top", "Where the time of steps goes; who is slow, what bounds it",
-                       "muster top char-gpt-7");
-  command->add_option("JOB", top->job, "Its id; default: all that run");
-  command->add_flag("--once", top->once, "All so far, and end");
-  command->callback([top, &session] { session.Fail(Top(*top, session)); });
+  command = program.AddCommand("top", "Where the time of steps goes; who is slow, what bounds it",
+                               "muster top char-gpt-7");
+  command.AddOption("JOB", top->job, "Its id; default: all that run");
+  command.AddFlag("--once", top->once, "All so far, and end");
+  command.SetAction([top, &session] { session.Fail(Top(*top, session)); });
 
   auto trace = std::make_shared<TraceOptions>();
-  command = AddCommand(app, "trace", "What all members do in a job's next steps, for Perfetto",
-                       "muster trace char-gpt-7 --steps 5 -o trace.json");
-  command->add_option("JOB", trace->job, "Its id; it must be running")->required();
-  command->add_option("--steps", trace->steps, "So many; default 5, at most 1,000")
-      ->check(CLI::Range(1, limits::kTraceStepsMax).description(""));
-  command->add_option("-o,--file", trace->file, "Where to; default JOB.trace.json");
-  command->add_option("--timeout", trace->timeout, "Then what there is; default 1m, at most 10m");
-  command->callback([trace, &session] { session.Fail(TraceJob(*trace, session)); });
+  command = program.AddCommand("trace", "What all members do in a job's next steps, for Perfetto",
+                               "muster trace char-gpt-7 --steps 5 -o trace.json");
+  command.AddOption("JOB", trace->job, "Its id; it must be running").Required();
+  command.AddOption("--steps", trace->steps, "So many; default 5, at most 1,000")
+      .Within(1, limits::kTraceStepsMax);
+  command.AddOption("-o,--file", trace->file, "Where to; default JOB.trace.json");
+  command.AddOption("--timeout", trace->timeout, "Then what there is; default 1m, at most 10m");
+  command.SetAction([trace, &session] { session.Fail(TraceJob(*trace, session)); });
 }
 
 }  // namespace muster::cli

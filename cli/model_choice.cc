@@ -30,36 +30,35 @@ google::protobuf::Value ArgumentValue(const std::string& text) {
 
 }  // namespace
 
-void ModelChoice::AddOptions(CLI::App& command) {
-  command.add_option("JOB_FILE", job_file, "The model of a job file");
-  command.add_option("--zoo", zoo, "Model by name, see docs/job_spec.md");
-  command.add_option("--arg", args, "NAME=VALUE for the zoo's model")->allow_extra_args(false);
-  command.add_option("--onnx", *onnx.mutable_path(), "A model from an ONNX file");
-  command.add_option("--logits", *onnx.mutable_logits(), "Its output that the loss reads");
-  command.add_option("--labels", *onnx.mutable_labels(), "Its input that holds the labels");
-  command.add_option("--loss", *onnx.mutable_loss(), "As model.onnx.loss of a job file");
+void ModelChoice::AddOptions(Command command) {
+  command.AddOption("JOB_FILE", job_file, "The model of a job file");
+  command.AddOption("--zoo", zoo, "Model by name, see docs/job_spec.md");
+  command.AddOption("--arg", args, "NAME=VALUE for the zoo's model").OneValueEach();
+  command.AddOption("--onnx", *onnx.mutable_path(), "A model from an ONNX file");
+  command.AddOption("--logits", *onnx.mutable_logits(), "Its output that the loss reads");
+  command.AddOption("--labels", *onnx.mutable_labels(), "Its input that holds the labels");
+  command.AddOption("--loss", *onnx.mutable_loss(), "As model.onnx.loss of a job file");
   const auto add_patterns = [&](const char* name, const char* help,
                                 google::protobuf::RepeatedPtrField<std::string>* patterns) {
     command
-        .add_option_function<std::vector<std::string>>(
+        .AddOption(
             name,
             [patterns](const std::vector<std::string>& given) {
               patterns->Assign(given.begin(), given.end());
             },
             help)
-        ->allow_extra_args(false);
+        .OneValueEach();
   };
   add_patterns("--train", "Its tensors that are parameters (* and ?)", onnx.mutable_train());
   add_patterns("--freeze", "Its tensors that are constants", onnx.mutable_freeze());
   add_patterns("--tie", "Its tensors that are one in all uses", onnx.mutable_tie());
   add_patterns("--untie", "Its tensors that are one for each use", onnx.mutable_untie());
-  command.add_option("--precision", precision, "fp32, tf32, bf16 or fp16")
-      ->check(CLI::IsMember({"fp32", "tf32", "bf16", "fp16"}).description(""));
-  command.add_option("--device", device, "cpu or cuda:N");
-  command.add_option("--batch", batch, "Samples that the device computes at once")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20).description(""));
-  command.add_option("--threads", threads, "Of a CPU device; default: every core")
-      ->check(CLI::Range(0, 1024).description(""));
+  command.AddOption("--precision", precision, "fp32, tf32, bf16 or fp16")
+      .OneOf({"fp32", "tf32", "bf16", "fp16"});
+  command.AddOption("--device", device, "cpu or cuda:N");
+  command.AddOption("--batch", batch, "Samples that the device computes at once")
+      .Within(1, 1 << 20);
+  command.AddOption("--threads", threads, "Of a CPU device; default: every core").Within(0, 1024);
 }
 
 absl::StatusOr<v1::ModelSpec> ModelChoice::Spec() const {

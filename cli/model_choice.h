@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "cli/command.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -23,7 +23,7 @@ struct ModelChoice {
 
   // Adds JOB_FILE, --zoo, --arg, --onnx and the fields of model.onnx, --precision, --device,
   // --batch and --threads.
-  void AddOptions(CLI::App& command);
+  void AddOptions(Command command);
 
   // INVALID_ARGUMENT when not exactly one source is given.
   absl::StatusOr<v1::ModelSpec> Spec() const;

@@ -195,16 +195,16 @@ absl::Status PrintDescription(const ModelChoice& choice, const Session& session)
 
 }  // namespace
 
-void AddModelCommands(CLI::App& app, Session& session) {
-  CLI::App* model =
-      AddCommand(app, "model", "Look at models", "muster model describe --zoo resnet50 --batch 32");
-  model->require_subcommand(1);
+void AddModelCommands(Command program, Session& session) {
+  Command model = program.AddCommand("model", "Look at models",
+                                     "muster model describe --zoo resnet50 --batch 32");
+  model.RequireCommand();
   auto choice = std::make_shared<ModelChoice>();
-  CLI::App* describe =
-      AddCommand(*model, "describe", "Layers, FLOPs, memory: does it fit?",
-                 "muster model describe --zoo resnet50 --batch 32 --precision bf16");
-  choice->AddOptions(*describe);
-  describe->callback([choice, &session] { session.Fail(PrintDescription(*choice, session)); });
+  Command describe =
+      model.AddCommand("describe", "Layers, FLOPs, memory: does it fit?",
+                       "muster model describe --zoo resnet50 --batch 32 --precision bf16");
+  choice->AddOptions(describe);
+  describe.SetAction([choice, &session] { session.Fail(PrintDescription(*choice, session)); });
 }
 
 }  // namespace muster::cli

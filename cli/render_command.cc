@@ -40,28 +40,27 @@ absl::Status RenderJob(const RenderCommand& command) {
 
 }  // namespace
 
-void AddRenderCommand(CLI::App& app, Session& session) {
+void AddRenderCommand(Command program, Session& session) {
   auto command = std::make_shared<RenderCommand>();
-  CLI::App* render =
-      AddCommand(app, "render", "A job with a fleet of its own, for a batch system",
-                 "muster render --target jobset job.yaml --insecure | kubectl apply -f -");
+  Command render =
+      program.AddCommand("render", "A job with a fleet of its own, for a batch system",
+                         "muster render --target jobset job.yaml --insecure | kubectl apply -f -");
   RenderOptions& options = command->options;
-  render->add_option("FILE", command->file, "Job file (docs/job_spec.md)")->required();
-  render->add_option("--target", command->target, "jobset, kueue, volcano or slurm")->required();
-  render->add_option("--set", command->settings, "FIELD=VALUE instead of the file's")
-      ->allow_extra_args(false);
-  render->add_option("--workers", options.workers, "How many; default: the job's maximum");
-  render->add_option("--devices", options.devices, "Of each worker: cpu, cuda:all, ...");
-  render->add_option("--gpus", options.gpus, "Of each worker");
-  render->add_option("--queue", options.queue, "Kueue's, Volcano's, or Slurm's partition");
-  render->add_option("--namespace", options.name_space, "Default: muster");
-  render->add_option("--image-prefix", options.image_prefix, "registry.example.com/team/");
-  render->add_option("--data-claim", options.data_claim, "Volume claim for /data of workers");
-  render->add_option("--state-claim", options.state_claim, "Volume claim for checkpoints");
-  render->add_option("--programs", options.programs, "Slurm: default /opt/muster");
-  render->add_option("--tls", options.tls, "Slurm: folder with certificates");
-  render->add_flag("--insecure", options.insecure, "Without certificates");
-  render->callback([command, &session] { session.Fail(RenderJob(*command)); });
+  render.AddOption("FILE", command->file, "Job file (docs/job_spec.md)").Required();
+  render.AddOption("--target", command->target, "jobset, kueue, volcano or slurm").Required();
+  render.AddOption("--set", command->settings, "FIELD=VALUE instead of the file's").OneValueEach();
+  render.AddOption("--workers", options.workers, "How many; default: the job's maximum");
+  render.AddOption("--devices", options.devices, "Of each worker: cpu, cuda:all, ...");
+  render.AddOption("--gpus", options.gpus, "Of each worker");
+  render.AddOption("--queue", options.queue, "Kueue's, Volcano's, or Slurm's partition");
+  render.AddOption("--namespace", options.name_space, "Default: muster");
+  render.AddOption("--image-prefix", options.image_prefix, "registry.example.com/team/");
+  render.AddOption("--data-claim", options.data_claim, "Volume claim for /data of workers");
+  render.AddOption("--state-claim", options.state_claim, "Volume claim for checkpoints");
+  render.AddOption("--programs", options.programs, "Slurm: default /opt/muster");
+  render.AddOption("--tls", options.tls, "Slurm: folder with certificates");
+  render.AddFlag("--insecure", options.insecure, "Without certificates");
+  render.SetAction([command, &session] { session.Fail(RenderJob(*command)); });
 }
 
 }  // namespace muster::cli

@@ -106,20 +106,17 @@ absl::Status RunJob(const JobClusterOptions& options, Session& session) {
 
 }  // namespace
 
-void AddRunCommand(CLI::App& app, Session& session) {
+void AddRunCommand(Command program, Session& session) {
   auto options = std::make_shared<JobClusterOptions>();
-  CLI::App* run = AddCommand(app, "run", "Train a job on a cluster of its own, here",
-                             "muster run examples/char_gpt.yaml --set training.steps=200");
-  run->add_option("FILE", options->file, "Job file (docs/job_spec.md)")->required();
-  run->add_option("--set", options->settings, "FIELD=VALUE instead of the file's")
-      ->allow_extra_args(false);
-  run->add_option("--dir", options->dir, "State and logs; default: a new folder");
-  run->add_option("--ps", options->ps, "Parameter servers; default: the job's")
-      ->check(CLI::Range(1, 64).description(""));
-  run->add_option("--workers", options->workers, "Workers; default: the job's most")
-      ->check(CLI::Range(1, 64).description(""));
-  run->add_option("--devices", options->devices, "Of each worker: cpu, cpu:2");
-  run->callback([options, &session] { session.Fail(RunJob(*options, session)); });
+  Command run = program.AddCommand("run", "Train a job on a cluster of its own, here",
+                                   "muster run examples/char_gpt.yaml --set training.steps=200");
+  run.AddOption("FILE", options->file, "Job file (docs/job_spec.md)").Required();
+  run.AddOption("--set", options->settings, "FIELD=VALUE instead of the file's").OneValueEach();
+  run.AddOption("--dir", options->dir, "State and logs; default: a new folder");
+  run.AddOption("--ps", options->ps, "Parameter servers; default: the job's").Within(1, 64);
+  run.AddOption("--workers", options->workers, "Workers; default: the job's most").Within(1, 64);
+  run.AddOption("--devices", options->devices, "Of each worker: cpu, cpu:2");
+  run.SetAction([options, &session] { session.Fail(RunJob(*options, session)); });
 }
 
 }  // namespace muster::cli

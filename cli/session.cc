@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <initializer_list>
 #include <iostream>
-#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,40 +44,36 @@ std::string OutputFault(const std::string& name) {
 }
 
 // The program's own help has its commands by group, many in a line: all fit the screen.
-class GroupedHelp final : public CLI::Formatter {
- public:
-  std::string make_subcommands(const CLI::App* app, CLI::AppFormatMode mode) const override {
-    if (app->get_parent() != nullptr) return CLI::Formatter::make_subcommands(app, mode);
-    constexpr size_t kIndent = 11, kWidth = 79;
-    std::string text = "\nCommands:\n";
-    std::vector<std::pair<std::string, std::vector<std::string>>> groups;
-    for (const CLI::App* command : app->get_subcommands(std::function<bool(const CLI::App*)>())) {
-      auto group = std::ranges::find_if(
-          groups, [&](const auto& known) { return known.first == command->get_group(); });
-      if (group == groups.end()) group = groups.insert(group, {command->get_group(), {}});
-      group->second.push_back(command->get_name());
-    }
-    for (const auto& [name, commands] : groups) {
-      std::string line = absl::StrCat("  ", name);
-      line.resize(std::max(kIndent, line.size() + 1), ' ');
-      for (size_t i = 0; i < commands.size(); ++i) {
-        const std::string word = absl::StrCat(commands[i], i + 1 < commands.size() ? "," : "");
-        if (line.size() + word.size() > kWidth) {
-          line.erase(line.find_last_not_of(' ') + 1);
-          absl::StrAppend(&text, line, "\n");
-          line.assign(kIndent, ' ');
-        }
-        absl::StrAppend(&line, word, " ");
-      }
-      line.erase(line.find_last_not_of(' ') + 1);
-      absl::StrAppend(&text, line, "\n");
-    }
-    return text;
+std::string GroupedCommands(Command program) {
+  constexpr size_t kIndent = 11, kWidth = 79;
+  std::string text = "\nCommands:\n";
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  for (const Command command : program.commands()) {
+    auto group = std::ranges::find_if(
+        groups, [&](const auto& known) { return known.first == command.group(); });
+    if (group == groups.end()) group = groups.insert(group, {command.group(), {}});
+    group->second.push_back(command.name());
   }
-};
+  for (const auto& [name, commands] : groups) {
+    std::string line = absl::StrCat("  ", name);
+    line.resize(std::max(kIndent, line.size() + 1), ' ');
+    for (size_t i = 0; i < commands.size(); ++i) {
+      const std::string word = absl::StrCat(commands[i], i + 1 < commands.size() ? "," : "");
+      if (line.size() + word.size() > kWidth) {
+        line.erase(line.find_last_not_of(' ') + 1);
+        absl::StrAppend(&text, line, "\n");
+        line.assign(kIndent, ' ');
+      }
+      absl::StrAppend(&line, word, " ");
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
 
-void SetGroup(CLI::App& app, const char* group, std::initializer_list<const char*> commands) {
-  for (const char* command : commands) app.get_subcommand(command)->group(group);
+void SetGroup(Command program, const char* group, std::initializer_list<const char*> commands) {
+  for (const char* command : commands) program.FindCommand(command).value().SetGroup(group);
 }
 
 }  // namespace
@@ -160,91 +155,80 @@ int Session::SignalExitCode() const {
   return signal == 0 ? 0 : kExitSignalBase + signal;
 }
 
-CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::string& description,
-                     const std::string& example) {
-  CLI::App* command = parent.add_subcommand(name, description);
-  command->fallthrough();  // -o and --server may stand behind the command
-  command->footer(absl::StrCat("Example:\n  ", example));
-  return command;
-}
-
-void BuildCommandLine(CLI::App& app, Session& session) {
-  app.description("muster trains neural networks. Exit codes and [REASON]s: docs/operations.md");
-  app.footer(kFooter);
-  app.require_subcommand(1);
-  app.add_option("--server", session.server, "Coordinator, HOST:PORT[,HOST:PORT]")
-      ->envname("MUSTER_SERVER");
-  app.add_option("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")->envname("MUSTER_TLS");
-  app.add_option("--token-file", session.token_file, "File; needs --tls")
-      ->envname("MUSTER_TOKEN_FILE");
-  app.add_option("--context", session.context, "Coordinator by name")->envname("MUSTER_CONTEXT");
-  app.add_option("-o,--output", session.output_name,
+void BuildCommandLine(Command program, Session& session) {
+  program.SetDescription(
+      "muster trains neural networks. Exit codes and [REASON]s: docs/operations.md");
+  program.SetFooter(kFooter);
+  program.RequireCommand();
+  program.AddOption("--server", session.server, "Coordinator, HOST:PORT[,HOST:PORT]")
+      .FromEnvironment("MUSTER_SERVER");
+  program.AddOption("--tls", session.tls, "Folder: ca.crt, tls.crt, tls.key")
+      .FromEnvironment("MUSTER_TLS");
+  program.AddOption("--token-file", session.token_file, "File; needs --tls")
+      .FromEnvironment("MUSTER_TOKEN_FILE");
+  program.AddOption("--context", session.context, "Coordinator by name")
+      .FromEnvironment("MUSTER_CONTEXT");
+  program
+      .AddOption("-o,--output", session.output_name,
                  "table, wide, json, yaml, name or jsonpath={.PATH}")
-      ->check(CLI::Validator(OutputFault, ""));
-  app.formatter(std::make_shared<GroupedHelp>());
-  AddRunCommand(app, session);
-  AddLocalCommands(app, session);
-  AddJobCommands(app, session);
-  AddLookCommands(app, session);
-  AddCheckpointCommands(app, session);
-  AddFleetCommands(app, session);
-  AddAccessCommands(app, session);
-  AddAdminCommands(app, session);
-  AddModelCommands(app, session);
-  AddBenchCommands(app, session);
-  AddChaosCommand(app, session);
-  AddRenderCommand(app, session);
-  AddSetupCommands(app, session);
-  SetGroup(app, kJobGroup,
+      .Check(OutputFault);
+  program.SetCommandList([program] { return GroupedCommands(program); });
+  AddRunCommand(program, session);
+  AddLocalCommands(program, session);
+  AddJobCommands(program, session);
+  AddLookCommands(program, session);
+  AddCheckpointCommands(program, session);
+  AddFleetCommands(program, session);
+  AddAccessCommands(program, session);
+  AddAdminCommands(program, session);
+  AddModelCommands(program, session);
+  AddBenchCommands(program, session);
+  AddChaosCommand(program, session);
+  AddRenderCommand(program, session);
+  AddSetupCommands(program, session);
+  SetGroup(program, kJobGroup,
            {"run", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
             "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
-  SetGroup(app, kLookGroup,
+  SetGroup(program, kLookGroup,
            {"watch", "events", "logs", "metrics", "top", "trace", "model", "bench"});
-  SetGroup(app, kClusterGroup, {"local", "members", "certs", "token", "admin", "context", "chaos"});
-  SetGroup(app, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});
+  SetGroup(program, kClusterGroup,
+           {"local", "members", "certs", "token", "admin", "context", "chaos"});
+  SetGroup(program, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});
 }
 
-std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words) {
-  const CLI::App* command = &app;
+std::string UnknownCommand(Command program, const std::vector<std::string>& words) {
+  Command command = program;
   for (size_t i = 0; i < words.size(); ++i) {
     if (absl::StartsWith(words[i], "-")) {
-      const CLI::Option* option = app.get_option_no_throw(words[i]);
-      if (option != nullptr && option->get_items_expected_max() > 0) ++i;  // its value
+      const std::optional<Option> option = program.FindOption(words[i]);
+      if (option && option->takes_value()) ++i;
       continue;
     }
-    std::vector<std::string> known;
-    const CLI::App* next = nullptr;
-    for (const CLI::App* candidate :
-         command->get_subcommands(std::function<bool(const CLI::App*)>())) {
-      known.push_back(candidate->get_name());
-      if (candidate->get_name() == words[i]) next = candidate;
-    }
+    const std::vector<Command> known = command.commands();
     if (known.empty()) return "";  // a leaf: the rest are its arguments
-    if (next == nullptr) {
-      const std::string nearest = NearestName(words[i], known);
+    const std::optional<Command> next = command.FindCommand(words[i]);
+    if (!next) {
+      std::vector<std::string> names;
+      for (const Command& one : known) names.push_back(one.name());
+      const std::string nearest = NearestName(words[i], names);
       return absl::StrCat("unknown command '", words[i], "'; ",
-                          nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(known, ", "))
+                          nearest.empty() ? absl::StrCat("there are ", absl::StrJoin(names, ", "))
                                           : absl::StrCat("did you mean '", nearest, "'?"));
     }
-    command = next;
+    command = *next;
   }
   return "";
 }
 
 int RunCommandLine(int argc, char** argv, Session& session) {
-  CLI::App app{"", "muster"};
-  BuildCommandLine(app, session);
-  try {
-    app.parse(argc, argv);
-    return session.exit_code;
-  } catch (const CLI::Success& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    std::string message = UnknownCommand(app, {argv + 1, argv + argc});
-    if (message.empty()) message = error.what();
-    std::cerr << "muster: " << message << "\nmuster --help lists commands and options.\n";
-    return kExitUsage;
-  }
+  CommandLine line("muster");
+  BuildCommandLine(line.program(), session);
+  const absl::Status status = line.Run(argc, argv);
+  if (status.ok()) return session.exit_code;
+  std::string message = UnknownCommand(line.program(), {argv + 1, argv + argc});
+  if (message.empty()) message = std::string(status.message());
+  std::cerr << "muster: " << message << "\nmuster --help lists commands and options.\n";
+  return kExitUsage;
 }
 
 }  // namespace muster::cli

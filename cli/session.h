@@ -2,10 +2,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/command.h"
 #include "cli/coordinator_client.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
@@ -41,27 +42,23 @@ struct Session {
   int SignalExitCode() const;
 };
 
-// A subcommand whose help ends with an example.
-CLI::App* AddCommand(CLI::App& parent, const std::string& name, const std::string& description,
-                     const std::string& example);
-
 // The commands, one file per group.
-void AddRunCommand(CLI::App& app, Session& session);
-void AddLocalCommands(CLI::App& app, Session& session);
-void AddJobCommands(CLI::App& app, Session& session);
-void AddCheckpointCommands(CLI::App& app, Session& session);
-void AddFleetCommands(CLI::App& app, Session& session);
-void AddLookCommands(CLI::App& app, Session& session);
-void AddAdminCommands(CLI::App& app, Session& session);
-void AddAccessCommands(CLI::App& app, Session& session);
-void AddModelCommands(CLI::App& app, Session& session);
-void AddBenchCommands(CLI::App& app, Session& session);
-void AddChaosCommand(CLI::App& app, Session& session);
-void AddRenderCommand(CLI::App& app, Session& session);
-void AddSetupCommands(CLI::App& app, Session& session);
+void AddRunCommand(Command program, Session& session);
+void AddLocalCommands(Command program, Session& session);
+void AddJobCommands(Command program, Session& session);
+void AddCheckpointCommands(Command program, Session& session);
+void AddFleetCommands(Command program, Session& session);
+void AddLookCommands(Command program, Session& session);
+void AddAdminCommands(Command program, Session& session);
+void AddAccessCommands(Command program, Session& session);
+void AddModelCommands(Command program, Session& session);
+void AddBenchCommands(Command program, Session& session);
+void AddChaosCommand(Command program, Session& session);
+void AddRenderCommand(Command program, Session& session);
+void AddSetupCommands(Command program, Session& session);
 
-// Adds every command and the options they share. `session` outlives `app`.
-void BuildCommandLine(CLI::App& app, Session& session);
+// Adds every command and the options they share. `session` outlives its CommandLine.
+void BuildCommandLine(Command program, Session& session);
 
 // Under which heading the program's own help lists a command.
 inline constexpr char kJobGroup[] = "Jobs";
@@ -72,8 +69,8 @@ inline constexpr char kHelpGroup[] = "Help";
 // Parses and runs; returns the exit code.
 int RunCommandLine(int argc, char** argv, Session& session);
 
-// What to say about a command word that `app` does not know: "unknown command 'sumbit'; did you
+// What to say about a command word that `program` does not know: "unknown command 'sumbit'; did you
 // mean 'submit'?". "" when every word is known.
-std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& words);
+std::string UnknownCommand(Command program, const std::vector<std::string>& words);
 
 }  // namespace muster::cli

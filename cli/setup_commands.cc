@@ -153,24 +153,24 @@ absl::Status ListContexts(const Session& session) {
   return absl::OkStatus();
 }
 
-void AddContextCommands(CLI::App& app, Session& session) {
-  CLI::App* context = AddCommand(app, "context", "Coordinators by name",
-                                 "muster context add prod --server muster.example.org:7070 "
-                                 "--tls ~/tls\n  muster context use prod");
-  context->require_subcommand(1);
+void AddContextCommands(Command program, Session& session) {
+  Command context = program.AddCommand("context", "Coordinators by name",
+                                       "muster context add prod --server muster.example.org:7070 "
+                                       "--tls ~/tls\n  muster context use prod");
+  context.RequireCommand();
   auto name = std::make_shared<std::string>();
-  CLI::App* add = AddCommand(*context, "add", "Keep --server, --tls and --token-file by a name",
-                             "muster context add prod --server muster.example.org:7070");
-  add->add_option("NAME", *name, "What to call it")->required();
-  add->callback([name, &session] { session.Fail(AddContext(*name, session)); });
-  CLI::App* use = AddCommand(*context, "use", "Talk to it from now on", "muster context use prod");
-  use->add_option("NAME", *name, "As muster context list shows it; none: none")->required();
-  use->callback([name, &session] { session.Fail(UseContext(*name)); });
-  CLI::App* remove = AddCommand(*context, "remove", "Forget one", "muster context remove prod");
-  remove->add_option("NAME", *name, "As muster context list shows it")->required();
-  remove->callback([name, &session] { session.Fail(RemoveContext(*name)); });
-  AddCommand(*context, "list", "All; the one in use has a star", "muster context list")
-      ->callback([&session] { session.Fail(ListContexts(session)); });
+  Command add = context.AddCommand("add", "Keep --server, --tls and --token-file by a name",
+                                   "muster context add prod --server muster.example.org:7070");
+  add.AddOption("NAME", *name, "What to call it").Required();
+  add.SetAction([name, &session] { session.Fail(AddContext(*name, session)); });
+  Command use = context.AddCommand("use", "Talk to it from now on", "muster context use prod");
+  use.AddOption("NAME", *name, "As muster context list shows it; none: none").Required();
+  use.SetAction([name, &session] { session.Fail(UseContext(*name)); });
+  Command remove = context.AddCommand("remove", "Forget one", "muster context remove prod");
+  remove.AddOption("NAME", *name, "As muster context list shows it").Required();
+  remove.SetAction([name, &session] { session.Fail(RemoveContext(*name)); });
+  context.AddCommand("list", "All; the one in use has a star", "muster context list")
+      .SetAction([&session] { session.Fail(ListContexts(session)); });
 }
 
 // ---------------------------------------------------------------- init, explain, completion
@@ -198,44 +198,45 @@ absl::Status Explain(const std::string& field) {
   return absl::OkStatus();
 }
 
-absl::Status Complete(const CLI::App& app, const std::string& shell) {
-  ASSIGN_OR_RETURN(const std::string script, CompletionScript(app, shell));
+absl::Status Complete(Command program, const std::string& shell) {
+  ASSIGN_OR_RETURN(const std::string script, CompletionScript(program, shell));
   std::fputs(script.c_str(), stdout);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void AddSetupCommands(CLI::App& app, Session& session) {
+void AddSetupCommands(Command program, Session& session) {
   auto folder = std::make_shared<std::string>(".");
-  CLI::App* doctor = AddCommand(app, "doctor", "What will be used here, and what is in the way",
-                                "muster doctor\n  muster doctor --server muster.example.org:7070");
-  doctor->add_option("--state-dir", *folder, "Whose disk to look at; default: this folder");
-  doctor->callback([folder, &session] { session.Fail(Doctor(*folder, session)); });
+  Command doctor =
+      program.AddCommand("doctor", "What will be used here, and what is in the way",
+                         "muster doctor\n  muster doctor --server muster.example.org:7070");
+  doctor.AddOption("--state-dir", *folder, "Whose disk to look at; default: this folder");
+  doctor.SetAction([folder, &session] { session.Fail(Doctor(*folder, session)); });
 
-  AddContextCommands(app, session);
+  AddContextCommands(program, session);
 
   auto model = std::make_shared<std::string>("gpt");
   auto file = std::make_shared<std::string>();
-  CLI::App* init = AddCommand(app, "init", "A job file to begin with, with comments",
-                              "muster init job.yaml --model resnet50");
-  init->add_option("FILE", *file, "To make; default: print it");
-  init->add_option("--model", *model, "Of the zoo: gpt, mlp, resnet50, ...; default gpt");
-  init->callback([model, file, &session] { session.Fail(Init(*model, *file)); });
+  Command init = program.AddCommand("init", "A job file to begin with, with comments",
+                                    "muster init job.yaml --model resnet50");
+  init.AddOption("FILE", *file, "To make; default: print it");
+  init.AddOption("--model", *model, "Of the zoo: gpt, mlp, resnet50, ...; default gpt");
+  init.SetAction([model, file, &session] { session.Fail(Init(*model, *file)); });
 
   auto field = std::make_shared<std::string>();
-  CLI::App* explain = AddCommand(app, "explain", "What a field of the job file means",
-                                 "muster explain training.optimizer.adamw");
-  explain->add_option("FIELD", *field, "Its path; default: all of the file");
-  explain->callback([field, &session] { session.Fail(Explain(*field)); });
+  Command explain = program.AddCommand("explain", "What a field of the job file means",
+                                       "muster explain training.optimizer.adamw");
+  explain.AddOption("FIELD", *field, "Its path; default: all of the file");
+  explain.SetAction([field, &session] { session.Fail(Explain(*field)); });
 
   auto shell = std::make_shared<std::string>();
-  CLI::App* completion = AddCommand(app, "completion", "What a shell needs to complete commands",
-                                    "muster completion bash > ~/.muster-completion.bash\n"
-                                    "  muster completion fish > "
-                                    "~/.config/fish/completions/muster.fish");
-  completion->add_option("SHELL", *shell, "bash, zsh or fish")->required();
-  completion->callback([shell, &app, &session] { session.Fail(Complete(app, *shell)); });
+  Command completion = program.AddCommand("completion", "What a shell needs to complete commands",
+                                          "muster completion bash > ~/.muster-completion.bash\n"
+                                          "  muster completion fish > "
+                                          "~/.config/fish/completions/muster.fish");
+  completion.AddOption("SHELL", *shell, "bash, zsh or fish").Required();
+  completion.SetAction([shell, program, &session] { session.Fail(Complete(program, *shell)); });
 }
 
 }  // namespace muster::cli

@@ -418,46 +418,41 @@ absl::Status RunSyncWorker(SyncWorkerCommand command) {
               : absl::UnavailableError(absl::StrCat(command.result, ": cannot be written"));
 }
 
-void AddSyncWorker(CLI::App& bench, Session& session) {
+void AddSyncWorker(Command bench, Session& session) {
   auto command = std::make_shared<SyncWorkerCommand>();
-  CLI::App* worker = AddCommand(bench, "sync-worker", "What `bench sync` starts of itself",
-                                "muster bench sync-worker --coordinator 127.0.0.1:7070 ...");
-  worker->group("");  // not in the help
-  worker->add_option("--coordinator", command->worker.coordinator, "host:port")->required();
-  worker->add_option("--name", command->worker.member, "In the fleet")->required();
-  worker->add_option("--result", command->result, "File for the times")->required();
-  worker->add_option("--transport", command->transport, "As of `bench sync`");
-  worker->add_option("--poll", command->poll, "As of `bench sync`");
-  worker->add_option("--steps", command->worker.steps, "Of a round");
-  worker->add_option("--rounds", command->worker.rounds, "After one that warms up");
-  worker->add_option("--lone-steps", command->worker.lone_steps, "One message at a time");
-  worker->callback([command, &session] { session.Fail(RunSyncWorker(*command)); });
+  Command worker = bench.AddCommand("sync-worker", "What `bench sync` starts of itself",
+                                    "muster bench sync-worker --coordinator 127.0.0.1:7070 ...");
+  worker.SetGroup("");  // not in the help
+  worker.AddOption("--coordinator", command->worker.coordinator, "host:port").Required();
+  worker.AddOption("--name", command->worker.member, "In the fleet").Required();
+  worker.AddOption("--result", command->result, "File for the times").Required();
+  worker.AddOption("--transport", command->transport, "As of `bench sync`");
+  worker.AddOption("--poll", command->poll, "As of `bench sync`");
+  worker.AddOption("--steps", command->worker.steps, "Of a round");
+  worker.AddOption("--rounds", command->worker.rounds, "After one that warms up");
+  worker.AddOption("--lone-steps", command->worker.lone_steps, "One message at a time");
+  worker.SetAction([command, &session] { session.Fail(RunSyncWorker(*command)); });
 }
 
 }  // namespace
 
-void AddSyncBench(CLI::App& bench, Session& session) {
+void AddSyncBench(Command bench, Session& session) {
   auto options = std::make_shared<SyncBenchOptions>();
-  CLI::App* sync = AddCommand(bench, "sync", "Gradients to ps and values back, no computing",
-                              "muster bench sync --workers 2 --ps 2 --sizes 4K..64M");
-  sync->add_option("--workers", options->workers, "Processes that push")
-      ->check(CLI::Range(1, 64).description(""));
-  sync->add_option("--ps", options->ps, "Parameter servers")
-      ->check(CLI::Range(1, 64).description(""));
-  sync->add_option("--ps-threads", options->ps_threads, "Shard threads of each ps")
-      ->check(CLI::Range(1, limits::kShardThreadsMax).description(""));
-  sync->add_option("--sizes", options->sizes, "Of a tensor: 4K,1M or 4K..64M; cut at 4M");
-  sync->add_option("--transport", options->transport, "auto, shm, tcp or rdma");
-  sync->add_option("--poll", options->poll, "auto, always or never");
-  sync->add_option("--steps", options->steps, "Of a round; default: by the size")
-      ->check(CLI::Range(0, 1000000).description(""));
-  sync->add_option("--rounds", options->rounds, "Of which the median counts")
-      ->check(CLI::Range(1, 1000).description(""));
-  sync->add_option("--optimizer", options->optimizer, "sgd, momentum or adam");
-  sync->add_option("--compression", options->compression, "Of gradients: none, bf16, int8, ...");
-  sync->add_option("--replication", options->replication, "Ps that hold each parameter")
-      ->check(CLI::Range(1, 2).description(""));
-  sync->callback([options, &session] { session.Fail(PrintSyncBench(*options, session)); });
+  Command sync = bench.AddCommand("sync", "Gradients to ps and values back, no computing",
+                                  "muster bench sync --workers 2 --ps 2 --sizes 4K..64M");
+  sync.AddOption("--workers", options->workers, "Processes that push").Within(1, 64);
+  sync.AddOption("--ps", options->ps, "Parameter servers").Within(1, 64);
+  sync.AddOption("--ps-threads", options->ps_threads, "Shard threads of each ps")
+      .Within(1, limits::kShardThreadsMax);
+  sync.AddOption("--sizes", options->sizes, "Of a tensor: 4K,1M or 4K..64M; cut at 4M");
+  sync.AddOption("--transport", options->transport, "auto, shm, tcp or rdma");
+  sync.AddOption("--poll", options->poll, "auto, always or never");
+  sync.AddOption("--steps", options->steps, "Of a round; default: by the size").Within(0, 1000000);
+  sync.AddOption("--rounds", options->rounds, "Of which the median counts").Within(1, 1000);
+  sync.AddOption("--optimizer", options->optimizer, "sgd, momentum or adam");
+  sync.AddOption("--compression", options->compression, "Of gradients: none, bf16, int8, ...");
+  sync.AddOption("--replication", options->replication, "Ps that hold each parameter").Within(1, 2);
+  sync.SetAction([options, &session] { session.Fail(PrintSyncBench(*options, session)); });
   AddSyncWorker(bench, session);
 }
 

@@ -1,12 +1,12 @@
 // muster bench sync: the data plane without computation.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "cli/command.h"
 #include "cli/session.h"
 
 namespace muster::cli {
 
 // Adds `sync`, and the hidden `sync-worker` which is what `sync` starts of itself.
-void AddSyncBench(CLI::App& bench, Session& session);
+void AddSyncBench(Command bench, Session& session);
 
 }  // namespace muster::cli
