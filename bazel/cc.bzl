@@ -10,7 +10,6 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 # The first of these that a target depends on names its precompiled header, in //bazel/precompiled.
 _PRECOMPILED = [
     ("test", ["@system//:gtest", "@system//:gtest_main"]),
-    ("cli", ["@system//:cli11"]),
     ("grpc", ["@system//:grpc"]),
     ("api", ["//proto/muster/v1:muster"]),
     ("messages", ["@system//:protobuf"]),
