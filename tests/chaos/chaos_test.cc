@@ -24,6 +24,12 @@ namespace {
 
 using ::testing::IsEmpty;
 
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  int64_t value = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
 // Of three milliseconds a step. (The name stands in the files of a checkpoint.) Adam has slots and
 // dropout random numbers: both have to be where they were.
 std::string Job(int64_t steps) {
@@ -32,20 +38,20 @@ name: chaos
 model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}
 data: {text: {path: examples/data/licences, holdout: 0.05}, batch_size: 8, seed: 1}
 training: {steps: $0, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
-resources: {workers: {min: 2, max: 2}, ps: 2}
+resources: {workers: {min: 2, max: 2}, ps: 2, ps_replication: $1}
 checkpoint: {every_steps: 100, keep_last: 2}
 )",
-                          steps);
+                          steps, FromEnvironment("CHAOS_REPLICATION", 1));
 }
 
-// CHAOS_SEED=4 CHAOS_STRIKES=1000 CHAOS_TRANSPORT=tcp bazel test //tests/chaos:chaos_test
-// --test_env=CHAOS_SEED --test_env=CHAOS_STRIKES --test_env=CHAOS_TRANSPORT: other strikes, as
-// many, however long it takes, and another data plane.
+// CHAOS_SEED=4 CHAOS_STRIKES=1000 CHAOS_TRANSPORT=tcp CHAOS_REPLICATION=2 bazel test
+// //tests/chaos:chaos_test --test_env=CHAOS_SEED ...: other strikes, as many, however long it
+// takes, another data plane, and backups of shards.
 cli::LocalCluster::Options Members(int each, absl::Duration lease) {
   const char* transport = std::getenv("CHAOS_TRANSPORT");
   std::vector<std::string> flags;
   if (transport != nullptr) flags.push_back(absl::StrCat("--transport=", transport));
-  return {.ps = each,
+  return {.ps = each + (FromEnvironment("CHAOS_REPLICATION", 1) > 1 ? 1 : 0),
           .workers = each,
           .ps_threads = 1,
           .lease = lease,
@@ -53,17 +59,10 @@ cli::LocalCluster::Options Members(int each, absl::Duration lease) {
           .worker_flags = flags};
 }
 
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  int64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
-
 cli::ChaosOptions Strikes(int most) {
   return {.seed = static_cast<uint64_t>(FromEnvironment("CHAOS_SEED", 14)),
           .every = absl::Milliseconds(100),
-          .duration = std::getenv("CHAOS_STRIKES") != nullptr ? absl::InfiniteDuration()
-                                                              : absl::Seconds(35),
+          .duration = absl::InfiniteDuration(),
           .strikes_max = static_cast<int>(FromEnvironment("CHAOS_STRIKES", most)),
           .away = absl::Milliseconds(50),
           .awaits_end = false,
@@ -103,7 +102,7 @@ TEST(ChaosTest, WhoeverIsKilledTheModelIsTheSameToTheBit) {
 
   cli::ChaosReport report = ExpectTheSameModel(cluster, Strikes(60));
 
-  EXPECT_GE(report.strikes.size(), 5);
+  EXPECT_EQ(report.strikes.size(), FromEnvironment("CHAOS_STRIKES", 60));
   // More, where processors are so busy that a lease ends of itself.
   EXPECT_GE(report.recoveries["MEMBER_LOST"], StrikesAtMembers(report));
 }
@@ -118,7 +117,7 @@ TEST(ChaosTest, WhoStandsStillBeyondItsLeaseDisturbsNobodyWhenItWakesUp) {
 
   cli::ChaosReport report = ExpectTheSameModel(cluster, options);
 
-  EXPECT_GE(report.strikes.size(), 5);
+  EXPECT_EQ(report.strikes.size(), FromEnvironment("CHAOS_STRIKES", 10));
   EXPECT_GE(report.recoveries["MEMBER_LOST"], StrikesAtMembers(report) / 2)
       << "they stood still for too short";
 }

@@ -40,7 +40,7 @@ std::string Folder() {
 TEST(FleetSimulationTest, WhateverBefallsTheFleetTheJobEndsAsIfNothingHad) {
   FLAGS_minloglevel = static_cast<int>(FromEnvironment("LOG", google::GLOG_FATAL));
   const int64_t first = FromEnvironment("FIRST_SEED", 1);
-  const int64_t seeds = FromEnvironment("SEEDS", 500);
+  const int64_t seeds = FromEnvironment("SEEDS", 2000);
   const std::string folder = Folder();
   std::vector<Trajectory> trajectories(4);
   absl::Duration longest;
