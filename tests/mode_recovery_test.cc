@@ -1,0 +1,113 @@
+// What the ways in which workers may agree on parameters promise when a worker and a ps die:
+// docs/architecture.md, section 8, has the table. Plain bsp and allreduce have tests of their own
+// (recovery_test, allreduce_test).
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/substitute.h"
+#include "gtest/gtest.h"
+#include "tests/training_cluster.h"
+
+namespace muster {
+namespace {
+
+constexpr int kSteps = 6000;  // of a millisecond
+constexpr int kCheckpointSteps = 500;
+
+struct Mode {
+  std::string name;
+  std::string sync;
+  bool same_bits = false;              // as the job that nobody disturbs
+  bool worker_costs_one_step = false;  // at most
+};
+
+std::string JobFile(const Mode& mode) {
+  return absl::Substitute(R"(
+name: $0
+model: {zoo: {name: gpt, args: {layers: 1, heads: 2, channels: 32, context: 32, dropout: 0.1}}}
+data: {text: {path: examples/data/licences}, batch_size: 6, seed: 1}
+training: {steps: $1, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
+sync: $2
+resources: {workers: {min: 3, max: 3}, ps: 2}
+checkpoint: {every_steps: $3, keep_last: 0}
+)",
+                          mode.name, kSteps, mode.sync, kCheckpointSteps);
+}
+
+class ModeRecoveryTest : public ::testing::TestWithParam<Mode> {
+ protected:
+  static void SetUpTestSuite() {
+    cluster_ = new TrainingCluster({.ps = 2, .workers = 3, .ps_threads = 1});
+  }
+  static void TearDownTestSuite() { delete cluster_; }
+
+  // The job once it runs again.
+  static v1::Job Strike(const std::string& job, const std::string& member, int recoveries) {
+    EXPECT_TRUE(cluster_->members().Kill(member, SIGKILL).ok());
+    cluster_->Await(
+        job, [&](const v1::Job& seen) { return seen.recovery().count() == recoveries; },
+        absl::Seconds(30));
+    EXPECT_TRUE(cluster_->members().Restart(member).ok());
+    return cluster_->AwaitState(job, v1::RUNNING, absl::Seconds(60));
+  }
+
+  static void ExpectWentBackToACheckpoint(const v1::Job& job) {
+    ASSERT_TRUE(job.recovery().has_resumed_step());
+    EXPECT_GE(job.recovery().resumed_step(), kCheckpointSteps);
+    EXPECT_EQ(job.recovery().resumed_step() % kCheckpointSteps, 0);
+  }
+
+  static TrainingCluster* cluster_;
+};
+
+TrainingCluster* ModeRecoveryTest::cluster_ = nullptr;
+
+TEST_P(ModeRecoveryTest, AWorkerAndAPsDieAndTheJobEndsAsPromised) {
+  const Mode& mode = GetParam();
+  const std::string job = cluster_->Submit(JobFile(mode));
+  cluster_->AwaitStep(job, kCheckpointSteps + 100);
+
+  const v1::Job after_worker = Strike(job, "worker-1", 1);
+
+  // A worker's death costs what was computed since the last checkpoint, or one step.
+  if (mode.worker_costs_one_step) {
+    EXPECT_LE(after_worker.recovery().steps_again(), 1);
+  } else {
+    ExpectWentBackToACheckpoint(after_worker);
+  }
+  cluster_->AwaitStep(job, 2 * kCheckpointSteps + 250);
+  ExpectWentBackToACheckpoint(Strike(job, "ps-0", 2));
+  EXPECT_EQ(cluster_->AwaitState(job, v1::SUCCEEDED).recovery().count(), 2) << cluster_->Logs();
+
+  // Every step is known once, in order.
+  const std::vector<StepMetrics> metrics = cluster_->Metrics(job);
+  ASSERT_EQ(metrics.size(), kSteps);
+  for (size_t i = 0; i < metrics.size(); ++i) ASSERT_EQ(metrics[i].step, i);
+  EXPECT_LT(metrics.back().loss, metrics.front().loss) << "it has learnt";
+  if (mode.same_bits) {
+    const std::string undisturbed = cluster_->Run(JobFile(mode));
+    EXPECT_EQ(cluster_->Hashes(job, kSteps), cluster_->Hashes(undisturbed, kSteps));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, ModeRecoveryTest,
+                         ::testing::Values(Mode{.name = "ssp", .sync = "{mode: ssp, staleness: 2}"},
+                                           Mode{.name = "asp", .sync = "{mode: asp}"},
+                                           Mode{.name = "backup-workers",
+                                                .sync = "{mode: bsp, backup_workers: 1}"},
+                                           Mode{.name = "local-sgd",
+                                                .sync = "{mode: local_sgd, every: 4}",
+                                                .same_bits = true},
+                                           Mode{.name = "int8",
+                                                .sync = "{mode: bsp, compression: int8}",
+                                                .worker_costs_one_step = true}),
+                         [](const auto& instance) {
+                           std::string name = instance.param.name;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace muster
