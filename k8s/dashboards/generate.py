@@ -211,8 +211,9 @@ DASHBOARDS = {
         title="Muster: checkpoints", about="What would be lost now?", variables=[JOB_VARIABLE],
         rows={
             "At risk": [
+                # Steps are reported once a second, a checkpoint may be committed sooner.
                 graph("Steps since the last one", "none",
-                      (f"muster_job_step{OF_JOB} - muster_checkpoint_last_success_step{OF_JOB}", "{{job}}"),
+                      (f"clamp_min(muster_job_step{OF_JOB} - muster_checkpoint_last_success_step{OF_JOB}, 0)", "{{job}}"),
                       about="What a lost ps would take."),
                 graph("Time since the last one", "s", (f"time() - muster_checkpoint_last_success_timestamp_seconds{OF_JOB}", "{{job}}")),
                 graph("Steps between two", "none", (f"muster_job_checkpoint_every_steps{OF_JOB}", "{{job}}")),
