@@ -137,6 +137,11 @@ DASHBOARDS = {
                       (of_job(quantile(0.5, "muster_worker_step_duration_seconds", by="instance")), "{{instance}}")),
                 graph("A step, 99 %", "s",
                       (of_job(quantile(0.99, "muster_worker_step_duration_seconds", by="instance")), "{{instance}}")),
+                graph("FLOP/s, by worker", "short", (of_job(f"rate(muster_worker_flops_total{RATE})"), "{{instance}}"), width=12,
+                      about="Of the model: forward and backward, by the usual arithmetic."),
+                graph("MFU, by worker", "percentunit",
+                      (of_job(f"rate(muster_worker_flops_total{RATE}) / muster_worker_peak_flops"), "{{instance}}"), width=12,
+                      about="Part of the devices' best. Nothing where that is not known: CPUs without --peak_flops."),
                 graph("Starting", "s", (f"sum by (instance, phase) (muster_worker_start_phase_seconds) * on (instance) group_left (job) "
                                         f"muster_worker_job_info{OF_JOB}", "{{instance}} {{phase}}"), about="Phases of the last start.", stacked=True),
             ],

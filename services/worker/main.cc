@@ -42,6 +42,9 @@ ABSL_FLAG(std::string, devices, "cpu",
 ABSL_FLAG(
     int, threads_per_device, 0,
     "threads of the math libraries on a CPU device; 0: (usable cores - 1) / devices, at least 1");
+ABSL_FLAG(double, peak_flops, 0,
+          "FLOP/s that a device could do at best in the precision of its jobs, for "
+          "muster_worker_peak_flops; 0: by its datasheet, of GPUs that are known");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "how long a process that is told to stop waits until its jobs go on without it");
 ABSL_FLAG(
@@ -102,6 +105,11 @@ int Main() {
   int threads = absl::GetFlag(FLAGS_threads_per_device);
   if (threads < 0) {
     LOG(ERROR) << "--threads_per_device: must not be negative (is " << threads << ")";
+    return kExitConfig;
+  }
+  if (!(absl::GetFlag(FLAGS_peak_flops) >= 0)) {
+    LOG(ERROR) << "--peak_flops: must not be negative (is " << absl::GetFlag(FLAGS_peak_flops)
+               << ")";
     return kExitConfig;
   }
   // One core stays free for communication: the math library's threads wait for one another by
@@ -175,6 +183,7 @@ int Main() {
   Worker worker({.member = name,
                  .devices = devices,
                  .threads_per_device = threads,
+                 .peak_flops = absl::GetFlag(FLAGS_peak_flops),
                  .transport = *transport,
                  .coordinator = *coordinator,
                  .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),

@@ -13,9 +13,11 @@
 #include "lib/codec/codec.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
+#include "lib/engine/peak_flops.h"
 #include "lib/exchange/local_sgd_exchange.h"
 #include "lib/exchange/ps_exchange.h"
 #include "lib/exchange/ring_exchange.h"
+#include "lib/graph/cost.h"
 #include "lib/graph/gradient_order.h"
 #include "lib/graph/lowering.h"
 #include "lib/plan/parameter_group.h"
@@ -125,6 +127,7 @@ absl::Status Trainer::Open() {
   if (Trace* trace = options_.tuning.trace) trace->NameTrack(kStepTrack, "steps");
   RETURN_IF_ERROR(AllocateMemory());
   phases.End("memory");
+  RETURN_IF_ERROR(CountFlops());
   const std::vector<float*> parameters = parameters_->pointers();
   narrow_parameters_ = NarrowParameters(*graphs);
   RETURN_IF_ERROR(
@@ -143,6 +146,27 @@ absl::Status Trainer::Connect() {
   RETURN_IF_ERROR(MakeExchange());
   MakeReduction();
   for (const auto& lane : lanes_) lane->Connect(exchange_.get(), reduction_.get());
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::CountFlops() {
+  const v1::JobPlan& plan = *options_.plan;
+  ASSIGN_OR_RETURN(const TrainingCost cost,
+                   GraphCost(plan.graph(), plan.workers(ToInt(options_.rank)).samples()));
+  step_flops_ = static_cast<double>(cost.forward.flops + cost.backward.flops);
+  double peak = 0;
+  for (const auto& lane : lanes_) {
+    const double of_device = options_.peak_flops > 0 ? options_.peak_flops
+                                                     : PeakFlops(lane->device().description(),
+                                                                 plan.spec().training().precision())
+                                                           .value_or(0);
+    if (of_device == 0) {
+      peak = 0;
+      break;
+    }
+    peak += of_device;
+  }
+  options_.metrics->ShowPeak(peak);
   return absl::OkStatus();
 }
 
@@ -541,6 +565,7 @@ void Trainer::ShowStep(const v1::StepRecord& record) {
   metrics.loss.Set(loss_share * static_cast<double>(plan.spec().data().batch_size()) / samples);
   metrics.steps.Increment();
   metrics.samples.Increment(samples);
+  metrics.flops.Increment(step_flops_);
   metrics.step_duration.Observe(record.step_seconds());
   metrics.wait_duration.Observe(record.wait_seconds());
 }

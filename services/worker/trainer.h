@@ -42,6 +42,7 @@ class Trainer {
     Rank rank{};
     std::vector<std::string> devices;  // those beyond the worker's share of samples stay idle
     int threads_per_device = 1;
+    double peak_flops = 0;  // of each device, FLOP/s; 0: its datasheet's, where there is one
     TransportFactory transport;
     WorkerShard* shard = nullptr;  // of this worker with allreduce; outlives the trainer
     PathRules paths = {};          // which files a job may name
@@ -121,6 +122,8 @@ class Trainer {
   absl::Status Connect();
   absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
   absl::Status CheckSynchronised(int devices) const;
+  // What a step of this worker's costs, and what its devices could do: for metrics.
+  absl::Status CountFlops();
   double CountEvaluationLabels() const;
   GradientLayout LayOut(const v1::Graph& graph, int devices) const;
   absl::Status AllocateMemory();
@@ -151,6 +154,7 @@ class Trainer {
   Options options_;  // changed only by Continue()
   std::unique_ptr<const Dataset> dataset_;
   std::vector<int64_t> counted_evaluation_targets_;  // see CountEvaluationTargets()
+  double step_flops_ = 0;
   std::unique_ptr<DeviceTeam> team_;
   GradientLayout layout_;                           // of parameters and gradients
   std::unique_ptr<NcclGroup> gpus_;                 // of several GPUs

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/status/status.h"
+#include "lib/graph/cost.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
 #include "services/worker/tiny_jobs.h"
@@ -22,6 +23,7 @@ namespace {
 struct Trained {
   std::vector<std::vector<float>> parameters;
   std::vector<v1::JobReport> reports;  // by rank
+  std::vector<double> flops;           // likewise: what the metric says
 };
 
 // Trains a job with one thread per worker, each with `devices` devices.
@@ -30,6 +32,7 @@ Trained Train(const FakePs::Options& options, int64_t total_steps, int devices) 
   FakePs ps(network, options);
   Trained trained;
   trained.reports.resize(options.workers);
+  trained.flops.resize(options.workers);
   auto work = [&](int rank) {
     Metrics metrics;
     WorkerMetrics worker_metrics(metrics);
@@ -49,6 +52,7 @@ Trained Train(const FakePs::Options& options, int64_t total_steps, int devices) 
     }
     EXPECT_EQ((*trainer)->next_step(), total_steps);
     log.AddTo(trained.reports[rank]);
+    trained.flops[rank] = worker_metrics.flops.Value();
   };
   {
     std::vector<std::jthread> workers;
@@ -89,6 +93,38 @@ TEST(TrainerTest, TwoWorkersLearnALine) {
   }
   EXPECT_EQ(trained.reports[0].steps(50).gradient_norm(),
             trained.reports[1].steps(50).gradient_norm());
+}
+
+TEST(TrainerTest, TheFlopsOfAllWorkersAreThoseOfTheModel) {
+  const std::string path = testing::TempDir() + "/trainer_test_flops.txt";
+  const FakePs::Options job = TextJob(path, /*workers=*/2);
+  const Trained trained = Train(job, /*total_steps=*/3, /*devices=*/1);
+  const auto cost = GraphCost(job.graph, job.spec.data().batch_size());
+  ASSERT_TRUE(cost.ok()) << cost.status();
+  EXPECT_GT(cost->forward.flops, 0);
+  EXPECT_EQ(trained.flops[0] + trained.flops[1],
+            3.0 * static_cast<double>(cost->forward.flops + cost->backward.flops));
+}
+
+// Of a CPU nobody knows it unless somebody says it; of two devices it is twice that of one.
+TEST(TrainerTest, ThePeakIsThatOfTheDevicesInUse) {
+  const std::string path = testing::TempDir() + "/trainer_test_peak.txt";
+  InProcessNetwork network;
+  FakePs ps(network, TextJob(path, /*workers=*/1));
+  Metrics metrics;
+  WorkerMetrics worker_metrics(metrics);
+  ProgressLog log;
+  Trainer::Options options{.plan = ps.plan(),
+                           .devices = {"cpu", "cpu"},
+                           .transport = [&network] { return network.MakeTransport(); },
+                           .log = &log,
+                           .metrics = &worker_metrics};
+  options.peak_flops = 1.5e9;
+  ASSERT_TRUE(Trainer::Create(options).ok());
+  EXPECT_NE(metrics.Render().find("\nmuster_worker_peak_flops 3000000000\n"), std::string::npos);
+  options.peak_flops = 0;
+  ASSERT_TRUE(Trainer::Create(options).ok());
+  EXPECT_EQ(metrics.Render().find("muster_worker_peak_flops"), std::string::npos);
 }
 
 // Two devices: one of them may have contributed to the step that was given up.

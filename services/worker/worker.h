@@ -35,6 +35,7 @@ class Worker : public FleetMember {
     std::string member;                // its name in the fleet
     std::vector<std::string> devices;  // for CreateDevice
     int threads_per_device = 1;
+    double peak_flops = 0;  // of each device, FLOP/s; 0: its datasheet's, where there is one
     TransportFactory transport;
     std::optional<CoordinatorTarget> coordinator;       // for checkpoints of allreduce jobs
     std::string checkpoint_root;                        // see CheckpointClient

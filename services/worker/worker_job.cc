@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> WorkerJob::MakeTrainer(std::unique_ptr<
       .rank = options_.rank,
       .devices = options_.devices,
       .threads_per_device = options_.threads_per_device,
+      .peak_flops = options_.peak_flops,
       .transport = options_.transport,
       .shard = shard_.get(),
       .paths = options_.paths,

@@ -38,6 +38,7 @@ class WorkerJob {
     Rank rank{};
     std::vector<std::string> devices;
     int threads_per_device = 1;
+    double peak_flops = 0;  // of each device, FLOP/s; 0: its datasheet's, where there is one
     TransportFactory transport;
     CheckpointClient* checkpoints = nullptr;  // these two outlive the job; needed by
     MemoryBudget* budget = nullptr;           // allreduce jobs alone

@@ -4,6 +4,7 @@ namespace muster {
 namespace {
 
 constexpr char kJobInfo[] = "muster_worker_job_info";
+constexpr char kPeak[] = "muster_worker_peak_flops";
 
 prometheus::Histogram& Phase(Metrics& metrics, const std::string& phase) {
   return metrics.Histogram("muster_worker_step_phase_duration_seconds",
@@ -20,6 +21,9 @@ WorkerMetrics::WorkerMetrics(Metrics& metrics)
       missed_steps(metrics.Counter("muster_worker_missed_steps_total",
                                    "Steps that the other workers closed without this one")),
       samples(metrics.Counter("muster_worker_samples_total", "Training samples computed")),
+      flops(metrics.Counter("muster_worker_flops_total",
+                            "Floating-point operations of the model in those steps, by the usual "
+                            "arithmetic: matrix products, convolutions, attention, recurrences")),
       step_duration(metrics.Histogram("muster_worker_step_duration_seconds",
                                       "Time of one training step, without evaluation")),
       data_duration(Phase(metrics, "data")),
@@ -53,6 +57,13 @@ prometheus::Gauge& WorkerMetrics::JobInfo(const std::string& job) {
 void WorkerMetrics::ShowJob(const std::string& job) { JobInfo(job).Set(1); }
 
 void WorkerMetrics::ForgetJob(const std::string& job) { metrics_.Remove(kJobInfo, JobInfo(job)); }
+
+void WorkerMetrics::ShowPeak(double flops) {
+  prometheus::Gauge& peak = metrics_.Gauge(
+      kPeak, "FLOP/s that the devices in use could do at best in the job's precision");
+  peak.Set(flops);
+  if (flops == 0) metrics_.Remove(kPeak, peak);
+}
 
 void WorkerMetrics::ShowStartPhase(const std::string& phase, absl::Duration time) {
   metrics_

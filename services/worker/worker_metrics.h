@@ -19,6 +19,8 @@ class WorkerMetrics {
 
   // How long a phase of the last start took: data, graph, memory, compile.
   void ShowStartPhase(const std::string& phase, absl::Duration time);
+  // FLOP/s that the devices in use could do at best; 0: not known, and there is no such series.
+  void ShowPeak(double flops);
   // Which job the other metrics are of, while there is one.
   void ShowJob(const std::string& job);
   void ForgetJob(const std::string& job);
@@ -33,6 +35,7 @@ class WorkerMetrics {
   prometheus::Counter& steps;
   prometheus::Counter& missed_steps;  // with backup workers: overtaken by the others
   prometheus::Counter& samples;
+  prometheus::Counter& flops;  // of the model, forward and backward; what is recomputed is not
   prometheus::Histogram& step_duration;
   prometheus::Histogram& data_duration;      // waiting for the batch
   prometheus::Histogram& compute_duration;   // forward and backward, less the waiting in it
