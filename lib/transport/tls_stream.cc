@@ -18,6 +18,8 @@ constexpr size_t kIdentityBytes = sizeof(kIdentity) - 1;
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 // Several records are read with one system call.
 constexpr size_t kReadAheadBytes = 128 << 10;
+constexpr int64_t kAesGcmRecordsMax = 23'726'566;  // 2^24.5: RFC 8446, 5.5
+static_assert(TlsStream::kRecordsPerKey <= kAesGcmRecordsMax / 2);
 
 TlsStream* StreamOf(SSL* ssl) { return static_cast<TlsStream*>(SSL_get_app_data(ssl)); }
 
@@ -155,8 +157,11 @@ struct TlsStream::Callbacks {
 
 void TlsStream::Deleter::operator()(ssl_st* ssl) const { SSL_free(ssl); }
 
-TlsStream::TlsStream(Side side, const SessionToken::Proof& key, int socket)
-    : key_(key), socket_(socket), ssl_(SSL_new(Callbacks::Context(side))) {
+TlsStream::TlsStream(Side side, const SessionToken::Proof& key, int socket, int64_t records_per_key)
+    : key_(key),
+      socket_(socket),
+      records_per_key_(records_per_key),
+      ssl_(SSL_new(Callbacks::Context(side))) {
   CHECK(ssl_ != nullptr) << TakeErrors();
   SSL_set_app_data(ssl_.get(), this);
   BIO* bio = BIO_new(Callbacks::Method());
@@ -272,7 +277,23 @@ size_t TlsStream::Seal(absl::Span<const iovec> pieces, size_t skip, int& result)
   gathering_ = true;
   result = SSL_write_ex(ssl_.get(), bytes, size, &sealed);
   gathering_ = false;
-  return result == 1 ? sealed : 0;
+  if (result != 1) return 0;
+  ++records_;
+  return sealed;
+}
+
+// At once: left to OpenSSL, the message would go out with the next call of any kind, and one that
+// reads may meet a full socket.
+bool TlsStream::ChangeKey(int& result) {
+  ERR_clear_error();
+  errno = 0;
+  gathering_ = true;
+  result = SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);
+  if (result == 1) result = SSL_do_handshake(ssl_.get());
+  gathering_ = false;
+  if (result != 1) return false;
+  records_ = 0;
+  return true;
 }
 
 ssize_t TlsStream::Write(absl::Span<const iovec> pieces) {
@@ -282,9 +303,11 @@ ssize_t TlsStream::Write(absl::Span<const iovec> pieces) {
   if (sealed_ == nullptr) sealed_ = std::make_unique_for_overwrite<std::byte[]>(kSealedBytes);
   size_t told = 0;
   while (told + untold_ < offered || untold_ > 0) {
-    while (told + untold_ < offered && kSealedBytes - sealed_end_ >= kSealedRecordMax) {
+    while (told + untold_ < offered &&
+           kSealedBytes - sealed_end_ >= kKeyUpdateBytes + kSealedRecordMax) {
       int result = 0;
-      const size_t sealed = Seal(pieces, told + untold_, result);
+      const bool key_is_good = records_ < records_per_key_ || ChangeKey(result);
+      const size_t sealed = key_is_good ? Seal(pieces, told + untold_, result) : 0;
       if (sealed == 0) {
         if (told > 0) return static_cast<ssize_t>(told);
         return Explain(result);

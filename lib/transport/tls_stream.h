@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +30,13 @@ class TlsStream {
   enum class Side { kConnector, kAcceptor };
   enum class Progress { kDone, kWantsRead, kWantsWrite, kFailed };
 
-  TlsStream(Side side, const SessionToken::Proof& key, int socket);
+  // An end encrypts this many records with one key, 128 GiB where all are full, and then goes over
+  // to the next: for AES-GCM RFC 8446, 5.5 allows 2^24.5, five minutes of a fast link. Each end
+  // counts what it sends itself and asks for nothing of the other.
+  static constexpr int64_t kRecordsPerKey = int64_t{1} << 23;
+
+  TlsStream(Side side, const SessionToken::Proof& key, int socket,
+            int64_t records_per_key = kRecordsPerKey);
   ~TlsStream();
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
@@ -52,6 +59,7 @@ class TlsStream {
   static constexpr size_t kRecordBytes = 16 << 10;
   static constexpr size_t kSealedBytes = 128 << 10;               // of records that go together
   static constexpr size_t kSealedRecordMax = kRecordBytes + 256;  // RFC 8446, 5.2
+  static constexpr size_t kKeyUpdateBytes = 27;                   // likewise 4.6.3, sealed
 
   struct Callbacks;  // what OpenSSL calls
   struct Deleter {
@@ -63,11 +71,16 @@ class TlsStream {
   // Encrypts the next record of `pieces`, from byte `skip` on: how many bytes of them; 0: see
   // `result`.
   size_t Seal(absl::Span<const iovec> pieces, size_t skip, int& result);
+  // Has what follows encrypted with the next key, and tells the other end behind what was sealed.
+  // False: see `result`.
+  bool ChangeKey(int& result);
   // Whether the socket has taken all records.
   bool Flush();
 
   const SessionToken::Proof key_;
   const int socket_;
+  const int64_t records_per_key_;
+  int64_t records_ = 0;     // that were sealed with this key
   std::optional<int> end_;  // of reading: errno; 0: the other end has closed
   int write_error_ = 0;     // the end of writing; OpenSSL does not hear of it, so as to read on
   std::string fault_;

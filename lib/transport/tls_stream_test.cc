@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +31,20 @@ struct Wire {
     middle = FileDescriptor(ends[1]);
   }
   FileDescriptor end, middle;
+  std::string overheard;  // what has passed from `end`
 };
+
+// The sizes of the texts in TLS 1.3 records of AES-GCM.
+std::vector<int> TextSizes(absl::string_view records) {
+  constexpr int kHeaderBytes = 5, kTypeBytes = 1, kTagBytes = 16;
+  std::vector<int> sizes;
+  while (!records.empty()) {
+    const int high = static_cast<uint8_t>(records[3]), low = static_cast<uint8_t>(records[4]);
+    sizes.push_back(high * 256 + low - kTypeBytes - kTagBytes);
+    records.remove_prefix(kHeaderBytes + kTypeBytes + kTagBytes + sizes.back());
+  }
+  return sizes;
+}
 
 // Two ends, and between them somebody who reads along and may change what passes.
 class TlsStreamTest : public testing::Test {
@@ -41,11 +55,12 @@ class TlsStreamTest : public testing::Test {
     return key;
   }
 
-  void Start(int connectors_key, int acceptors_key) {
+  void Start(int connectors_key, int acceptors_key,
+             int64_t records_per_key = TlsStream::kRecordsPerKey) {
     connector_ = std::make_unique<TlsStream>(TlsStream::Side::kConnector, KeyOf(connectors_key),
-                                             left_.end.get());
+                                             left_.end.get(), records_per_key);
     acceptor_ = std::make_unique<TlsStream>(TlsStream::Side::kAcceptor, KeyOf(acceptors_key),
-                                            right_.end.get());
+                                            right_.end.get(), records_per_key);
     for (int turn = 0; turn < 10; ++turn) {
       if (connected_ == Progress::kWantsRead) connected_ = connector_->Shake();
       Pass(left_, right_);
@@ -54,12 +69,12 @@ class TlsStreamTest : public testing::Test {
     }
   }
 
-  void Pass(const Wire& from, const Wire& to, size_t change = SIZE_MAX) {
+  void Pass(Wire& from, const Wire& to, size_t change = SIZE_MAX) {
     std::array<char, 64 << 10> bytes;
     const ssize_t size = recv(from.middle.get(), bytes.data(), bytes.size(), 0);
     if (size <= 0) return;
     if (change < static_cast<size_t>(size)) bytes[change] ^= 1;
-    overheard_.append(bytes.data(), size);
+    from.overheard.append(bytes.data(), size);
     EXPECT_EQ(send(to.middle.get(), bytes.data(), size, MSG_NOSIGNAL), size);
   }
 
@@ -80,7 +95,6 @@ class TlsStreamTest : public testing::Test {
   Wire left_, right_;
   std::unique_ptr<TlsStream> connector_, acceptor_;
   Progress connected_ = Progress::kWantsRead, accepted_ = Progress::kWantsRead;
-  std::string overheard_;
 };
 
 TEST_F(TlsStreamTest, WhatIsWrittenIsReadAtTheOtherEndAndNowhereElse) {
@@ -95,8 +109,10 @@ TEST_F(TlsStreamTest, WhatIsWrittenIsReadAtTheOtherEndAndNowhereElse) {
   Pass(right_, left_);
   EXPECT_EQ(Read(*connector_, 10), header.substr(0, 10));
   EXPECT_EQ(Read(*connector_, 100), header.substr(10));
-  EXPECT_FALSE(absl::StrContains(overheard_, "header"));
-  EXPECT_FALSE(absl::StrContains(overheard_, "pppp"));
+  for (const Wire* wire : {&left_, &right_}) {
+    EXPECT_FALSE(absl::StrContains(wire->overheard, "header"));
+    EXPECT_FALSE(absl::StrContains(wire->overheard, "pppp"));
+  }
 }
 
 TEST_F(TlsStreamTest, AnEmptySocketIsToBeTriedAgainAndAClosedOneIsTheEnd) {
@@ -134,6 +150,57 @@ TEST_F(TlsStreamTest, WhatAFullSocketDidNotTakeIsWrittenLater) {
     ASSERT_EQ(text.compare(0, read.size(), read), 0);
   }
   EXPECT_EQ(read.size(), text.size());
+}
+
+// A key update has a text of 5 bytes, which no other record here has.
+TEST_F(TlsStreamTest, EachEndChangesItsKeyBeforeItIsWornOutAlsoWhereTheSocketIsFull) {
+  constexpr int kRecordsPerKey = 4, kKeyUpdateBytes = 5;
+  Start(7, 7, kRecordsPerKey);
+  left_.overheard.clear();
+  right_.overheard.clear();
+  std::string text(4 << 20, ' ');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * i >> 5);
+  struct Way {
+    TlsStream &from, &to;
+    size_t written = 0;
+    bool was_full = false;
+    std::string read = {};
+  };
+  std::array<Way, 2> ways = {Way{*connector_, *acceptor_}, Way{*acceptor_, *connector_}};
+  const auto arrived = [&](const Way& way) { return way.read.size() == text.size(); };
+  for (int turn = 0; turn < 1000 && !(arrived(ways[0]) && arrived(ways[1])); ++turn) {
+    for (Way& way : ways) {
+      if (way.written == text.size()) continue;
+      const ssize_t size = Write(way.from, {text.substr(way.written)});
+      ASSERT_TRUE(size > 0 || errno == EAGAIN);
+      way.was_full |= size < 0;
+      way.written += std::max<ssize_t>(size, 0);
+    }
+    Pass(left_, right_);
+    Pass(right_, left_);
+    for (Way& way : ways) {
+      way.read += Read(way.to, 100'000);
+      ASSERT_FALSE(way.to.ended());
+      ASSERT_EQ(text.compare(0, way.read.size(), way.read), 0);
+    }
+  }
+  for (const Way& way : ways) {
+    EXPECT_TRUE(arrived(way));
+    EXPECT_TRUE(way.was_full);
+  }
+  for (const Wire* wire : {&left_, &right_}) {
+    int records = 0, updates = 0;
+    for (const int size : TextSizes(wire->overheard)) {
+      if (size == kKeyUpdateBytes) {
+        EXPECT_EQ(records, kRecordsPerKey);
+        ++updates;
+        records = 0;
+      } else {
+        EXPECT_LE(++records, kRecordsPerKey);
+      }
+    }
+    EXPECT_GE(updates, (4 << 20) / (16 << 10) / kRecordsPerKey - 1);
+  }
 }
 
 TEST_F(TlsStreamTest, AnotherKeyEndsTheHandshake) {
