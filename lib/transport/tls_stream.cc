@@ -16,8 +16,6 @@ namespace {
 constexpr unsigned char kIdentity[] = "muster";
 constexpr size_t kIdentityBytes = sizeof(kIdentity) - 1;
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
-// Several records are read with one system call.
-constexpr size_t kReadAheadBytes = 128 << 10;
 constexpr int64_t kAesGcmRecordsMax = 23'726'566;  // 2^24.5: RFC 8446, 5.5
 static_assert(TlsStream::kRecordsPerKey <= kAesGcmRecordsMax / 2);
 
@@ -38,16 +36,23 @@ std::string TakeErrors() {
 
 struct TlsStream::Callbacks {
   static int ReadSocket(BIO* bio, char* bytes, size_t size, size_t* read) {
-    const auto* stream = static_cast<const TlsStream*>(BIO_get_data(bio));
+    auto* stream = static_cast<TlsStream*>(BIO_get_data(bio));
     BIO_clear_retry_flags(bio);
-    const ssize_t result = recv(stream->socket_, bytes, size, 0);
-    *read = static_cast<size_t>(std::max<ssize_t>(result, 0));
-    if (result > 0) return 1;
-    if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-      BIO_set_retry_read(bio);
+    *read = 0;
+    if (stream->arrived_begin_ == stream->arrived_end_) {
+      const ssize_t result = recv(stream->socket_, stream->arrived_.get(), kArrivedBytes, 0);
+      if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        BIO_set_retry_read(bio);
+      }
+      if (result == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+      if (result <= 0) return static_cast<int>(result);
+      stream->arrived_begin_ = 0;
+      stream->arrived_end_ = static_cast<size_t>(result);
     }
-    if (result == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-    return result == 0 ? 0 : -1;
+    *read = std::min(size, stream->arrived_end_ - stream->arrived_begin_);
+    std::memcpy(bytes, stream->arrived_.get() + stream->arrived_begin_, *read);
+    stream->arrived_begin_ += *read;
+    return 1;
   }
 
   static int WriteSocket(BIO* bio, const char* bytes, size_t size, size_t* written) {
@@ -143,8 +148,6 @@ struct TlsStream::Callbacks {
     // An end without a goodbye is one: a message that it cuts is known by its length.
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_CTX_set_read_ahead(context, 1);
-    SSL_CTX_set_default_read_buffer_len(context, kReadAheadBytes);
     if (side == Side::kConnector) {
       SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);  // no certificate is good enough
       SSL_CTX_set_psk_use_session_callback(context, UsePsk);
@@ -161,7 +164,8 @@ TlsStream::TlsStream(Side side, const SessionToken::Proof& key, int socket, int6
     : key_(key),
       socket_(socket),
       records_per_key_(records_per_key),
-      ssl_(SSL_new(Callbacks::Context(side))) {
+      ssl_(SSL_new(Callbacks::Context(side))),
+      arrived_(std::make_unique_for_overwrite<std::byte[]>(kArrivedBytes)) {
   CHECK(ssl_ != nullptr) << TakeErrors();
   SSL_set_app_data(ssl_.get(), this);
   BIO* bio = BIO_new(Callbacks::Method());

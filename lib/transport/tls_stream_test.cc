@@ -1,5 +1,6 @@
 #include "lib/transport/tls_stream.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -69,9 +70,9 @@ class TlsStreamTest : public testing::Test {
     }
   }
 
-  void Pass(Wire& from, const Wire& to, size_t change = SIZE_MAX) {
+  void Pass(Wire& from, const Wire& to, size_t change = SIZE_MAX, size_t most = 64 << 10) {
     std::array<char, 64 << 10> bytes;
-    const ssize_t size = recv(from.middle.get(), bytes.data(), bytes.size(), 0);
+    const ssize_t size = recv(from.middle.get(), bytes.data(), std::min(most, bytes.size()), 0);
     if (size <= 0) return;
     if (change < static_cast<size_t>(size)) bytes[change] ^= 1;
     from.overheard.append(bytes.data(), size);
@@ -113,6 +114,31 @@ TEST_F(TlsStreamTest, WhatIsWrittenIsReadAtTheOtherEndAndNowhereElse) {
     EXPECT_FALSE(absl::StrContains(wire->overheard, "header"));
     EXPECT_FALSE(absl::StrContains(wire->overheard, "pppp"));
   }
+}
+
+TEST_F(TlsStreamTest, TheRecordsThatLieInTheSocketAreFetchedAtOnce) {
+  Start(7, 7);
+  const std::string text(60'000, 't');
+  ASSERT_EQ(Write(*connector_, {text}), text.size());
+  Pass(left_, right_);
+  EXPECT_EQ(Read(*acceptor_, 2), "tt");
+  int left = -1;
+  ASSERT_EQ(ioctl(right_.end.get(), FIONREAD, &left), 0);
+  EXPECT_EQ(left, 0);
+  EXPECT_EQ(Read(*acceptor_, 100'000).size(), text.size() - 2);
+}
+
+TEST_F(TlsStreamTest, RecordsMayComeInAnyPieces) {
+  Start(7, 7);
+  std::string text(60'000, ' '), read;
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * i >> 5);
+  ASSERT_EQ(Write(*connector_, {text}), text.size());
+  for (size_t size = 1; size < 400; ++size) {
+    Pass(left_, right_, /*change=*/SIZE_MAX, /*most=*/size);
+    read += Read(*acceptor_, 100'000);
+    ASSERT_FALSE(acceptor_->ended());
+  }
+  EXPECT_EQ(read, text);
 }
 
 TEST_F(TlsStreamTest, AnEmptySocketIsToBeTriedAgainAndAClosedOneIsTheEnd) {
