@@ -44,6 +44,9 @@ ABSL_DECLARE_FLAG(std::string, transport);
 ABSL_DECLARE_FLAG(std::string, data_port);
 ABSL_DECLARE_FLAG(std::string, poll);
 ABSL_FLAG(int, repeat, 5, "how often each measurement is taken; the median counts");
+ABSL_FLAG(std::vector<std::string>, sizes, {}, "of the messages, in KiB; empty: all");
+ABSL_FLAG(bool, poll_too, true, "also with both sides polling");
+ABSL_FLAG(bool, plain_too, true, "beside plain sockets");
 ABSL_FLAG(bool, spin, false, "set by the program for its other half");
 ABSL_FLAG(std::string, role, "", "set by the program when it starts its other half");
 
@@ -368,6 +371,10 @@ double PlainSeconds(const Exchange& exchange, bool spin) {
 
 void PrintRow(const std::string& what, const char* unit, std::vector<double> ours,
               std::vector<double> plain, bool more_is_better) {
+  if (plain.empty()) {
+    std::printf("| %-32s | %9.2f %-4s |\n", what.c_str(), Median(std::move(ours)), unit);
+    return;
+  }
   const double mine = Median(std::move(ours)), theirs = Median(std::move(plain));
   std::printf("| %-32s | %9.2f %-4s | %9.2f %-4s | %5.2f |\n", what.c_str(), mine, unit, theirs,
               unit, more_is_better ? mine / theirs : theirs / mine);
@@ -390,16 +397,23 @@ void Measure(bool spin) {
   std::vector<size_t> sizes;
   for (size_t size = 4 << 10; size <= kSlabBytes; size *= 4) sizes.push_back(size);
   if (sizes.back() != kSlabBytes) sizes.push_back(kSlabBytes);
+  if (const auto wanted = absl::GetFlag(FLAGS_sizes); !wanted.empty()) {
+    std::erase_if(sizes, [&](size_t size) {
+      return std::ranges::find(wanted, absl::StrCat(size >> 10)) == wanted.end();
+    });
+  }
+  const bool plain_too = absl::GetFlag(FLAGS_plain_too);
   std::vector<double> round_trips, plain_round_trips;
   std::vector<std::vector<double>> rates(sizes.size()), plain_rates(sizes.size());
   // Turn by turn, so that a change of the machine's mood meets both.
   for (int turn = 0; turn < absl::GetFlag(FLAGS_repeat); ++turn) {
     round_trips.push_back(client.RoundTrip(4096, kRounds));
-    plain_round_trips.push_back(1e6 * PlainSeconds({4096, kRounds, true}, spin));
+    if (plain_too) plain_round_trips.push_back(1e6 * PlainSeconds({4096, kRounds, true}, spin));
     for (size_t i = 0; i < sizes.size(); ++i) {
       const int messages =
           static_cast<int>(std::clamp<size_t>((size_t{1} << 30) / sizes[i], 16, 50'000));
       rates[i].push_back(client.Goodput(sizes[i], messages) / 1e9);
+      if (!plain_too) continue;
       plain_rates[i].push_back(static_cast<double>(sizes[i]) * messages /
                                PlainSeconds({sizes[i], messages, false}, spin) / 1e9);
     }
@@ -431,7 +445,8 @@ int main(int argc, char** argv) {
   if (absl::GetFlag(FLAGS_role) == "server") {
     muster::Server().Serve();
   } else {
-    for (bool spin : {true, false}) muster::Measure(spin);
+    if (absl::GetFlag(FLAGS_poll_too)) muster::Measure(/*spin=*/true);
+    muster::Measure(/*spin=*/false);
   }
   return 0;
 }
