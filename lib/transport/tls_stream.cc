@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "lib/transport/gcm_provider.h"
+
 namespace muster {
 namespace {
 
@@ -139,7 +141,8 @@ struct TlsStream::Callbacks {
 
   static SSL_CTX* MakeContext(Side side) {
     SSL_CTX* context =
-        SSL_CTX_new(side == Side::kConnector ? TLS_client_method() : TLS_server_method());
+        SSL_CTX_new_ex(FastGcmContext(), kFastGcmProperties,
+                       side == Side::kConnector ? TLS_client_method() : TLS_server_method());
     CHECK(context != nullptr) << TakeErrors();
     CHECK_EQ(SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION), 1);
     CHECK_EQ(SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256"), 1) << TakeErrors();
