@@ -93,6 +93,9 @@ int EventLoop::Dispatch(absl::Duration timeout) {
   return handled;
 }
 
+// Looked at first, because an exchange takes the cache line from who wakes. The look may be
+// relaxed: a wake that it misses is found by a later one, at the latest by Wait()'s before it
+// sleeps.
 bool EventLoop::TakeWake() {
   return woken_.load(std::memory_order_relaxed) && woken_.exchange(false);
 }
@@ -111,14 +114,21 @@ void EventLoop::Wait(Sleeper& sleeper, absl::Duration timeout) {
     sleeping_.store(true);
     const bool sleep = !woken_.load() && sleeper.PrepareToSleep();
     const int ready = sleep ? Dispatch(regardless_ ? absl::ZeroDuration() : timeout) : 1;
+    // Relaxed: a Wake() that does not see it yet rings for nobody, and one sleep ends too early.
     sleeping_.store(false, std::memory_order_relaxed);
     if (ready > 0) break;
   } while (regardless_ && PollBudget::Clock::now() < end);
-  woken_.store(false);  // it was this Wait() that ended
+  // It was this Wait() that ended. The flag is taken and not just lowered: a Wake() that came after
+  // the last look at it is read here, and so what its caller had written before (a flag of news,
+  // say) is seen by whoever looks after this Wait(). Lowered unread, the wake would be lost and
+  // that, on processors that let a later load overtake a store, not be seen either.
+  woken_.exchange(false, std::memory_order_acquire);
 }
 
+// An exchange, as is every lowering: who takes the flag reads the last of several wakes, and the
+// earlier ones' callers are seen with it only as links of one chain of exchanges.
 void EventLoop::Wake() {
-  woken_.store(true);
+  woken_.exchange(true);
   if (sleeping_.load()) bell_.Ring();
 }
 
