@@ -12,11 +12,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace muster {
 
-// Its sockets' inodes, looked up in /proc/net/tcp.
-std::vector<sockaddr_in> Listeners(pid_t pid) {
+namespace {
+
+// "0100007F:1F90", or with 32 digits before the colon. Its sockets' inodes, looked up in
+// /proc/net/tcp.
+std::vector<std::string> ListeningAt(pid_t pid) {
   std::set<std::string> inodes;
   const std::string folder = absl::StrCat("/proc/", pid, "/fd");
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -24,24 +28,48 @@ std::vector<sockaddr_in> Listeners(pid_t pid) {
     const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
     if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
   }
-  std::vector<sockaddr_in> listeners;
+  std::vector<std::string> listening;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(table);
     for (std::string line; std::getline(file, line);) {
       const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
       if (fields.size() < 10 || fields[3] != "0A" || !inodes.contains(fields[9])) continue;
-      // "0100007F:1F90"; the last word of an IPv6 address is the IPv4 address mapped into it.
-      const size_t colon = fields[1].rfind(':');
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_addr.s_addr =
-          static_cast<uint32_t>(std::stoul(fields[1].substr(colon - 8, 8), nullptr, 16));
-      address.sin_port =
-          htons(static_cast<uint16_t>(std::stoul(fields[1].substr(colon + 1), nullptr, 16)));
-      listeners.push_back(address);
+      listening.push_back(fields[1]);
     }
   }
+  return listening;
+}
+
+// Words are printed as the host's numbers: the first byte of an IPv4 address comes last.
+bool IsLoopback(absl::string_view address) {
+  if (address.size() == 8) return absl::EndsWith(address, "7F");
+  constexpr absl::string_view kMappedIPv4 = "0000000000000000FFFF0000";
+  return address == "00000000000000000000000001000000" ||
+         (absl::StartsWith(address, kMappedIPv4) && absl::EndsWith(address, "7F"));
+}
+
+}  // namespace
+
+// The last word of an IPv6 address is the IPv4 address mapped into it.
+std::vector<sockaddr_in> Listeners(pid_t pid) {
+  std::vector<sockaddr_in> listeners;
+  for (const std::string& at : ListeningAt(pid)) {
+    const size_t colon = at.rfind(':');
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr =
+        static_cast<uint32_t>(std::stoul(at.substr(colon - 8, 8), nullptr, 16));
+    address.sin_port = htons(static_cast<uint16_t>(std::stoul(at.substr(colon + 1), nullptr, 16)));
+    listeners.push_back(address);
+  }
   return listeners;
+}
+
+std::vector<std::string> ListenersBeyondLoopback(pid_t pid) {
+  std::vector<std::string> beyond = ListeningAt(pid);
+  std::erase_if(beyond,
+                [](const std::string& at) { return IsLoopback(at.substr(0, at.rfind(':'))); });
+  return beyond;
 }
 
 int ConnectTo(const sockaddr_in& address, int seconds) {

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/transport/session.h"
 #include "lib/transport/session_handshake.h"
@@ -183,6 +184,19 @@ class Siege {
   int64_t knocks_ = 0;
   std::vector<int> held_, dripping_;
 };
+
+// Where everybody is on this machine, as under `muster local` and `muster run`, nobody else reaches
+// any port, of any role.
+TEST(StrangerTest, ALocalClusterListensOnLoopbackAlone) {
+  TrainingCluster cluster({.ps = 1, .workers = 1});
+  const std::vector<std::string> names = cluster.members().names();
+  EXPECT_EQ(names, std::vector<std::string>({"coordinator", "ps-0", "worker-0"}));
+  for (const std::string& name : names) {
+    const pid_t pid = cluster.members().pid(name);
+    EXPECT_GE(Listeners(pid).size(), 2) << name << ": metrics, and gRPC or the job's data";
+    EXPECT_THAT(ListenersBeyondLoopback(pid), testing::IsEmpty()) << name;
+  }
+}
 
 TEST(StrangerTest, ABesiegedJobTrainsToTheSameBitsAndNothingGrows) {
   SCOPED_TRACE(absl::StrCat("seed ", kSeed));

@@ -50,7 +50,9 @@ TEST(DataPortFlagTest, IsAPortOrARangeWithOrWithoutAHost) {
 
 class TransportFlagsTest : public testing::Test {
  protected:
-  absl::Status Faulty() { return TransportFromFlags({}, metrics_).status(); }
+  absl::Status Faulty(DataReach reach = DataReach::kAnywhere) {
+    return TransportFromFlags({}, metrics_, reach).status();
+  }
 
   Metrics metrics_;
   absl::FlagSaver saver_;
@@ -87,6 +89,27 @@ TEST_F(TransportFlagsTest, APortThatIsTakenIsNamedWithWhatToTry) {
   const absl::Status fault = Faulty();
   EXPECT_EQ(fault.code(), absl::StatusCode::kUnavailable) << fault;
   EXPECT_THAT(std::string(fault.message()), HasSubstr("--data_port"));
+}
+
+// A TCP transport's address has in it, as text, where it listens, where that is one address.
+TEST_F(TransportFlagsTest, APortForThisHostListensOnLoopbackAlone) {
+  absl::SetFlag(&FLAGS_transport, "tcp");
+  const auto expect_at = [this](const std::string& data_port, const std::string& host) {
+    absl::SetFlag(&FLAGS_data_port, data_port);
+    const auto factory = TransportFromFlags({}, metrics_, DataReach::kThisHost);
+    ASSERT_TRUE(factory.ok()) << factory.status();
+    const auto transport = (*factory)();
+    ASSERT_TRUE(transport.ok()) << transport.status();
+    EXPECT_THAT((*transport)->address(), HasSubstr(host)) << data_port;
+  };
+  expect_at("0", "127.0.0.1");
+  expect_at("127.0.0.2:0", "127.0.0.2");
+  for (const char* beyond : {"0.0.0.0:0", "[::]:0", "10.0.0.7:9500", "[fd00::7]:0", "node-7:0"}) {
+    absl::SetFlag(&FLAGS_data_port, beyond);
+    const absl::Status fault = Faulty(DataReach::kThisHost);
+    EXPECT_EQ(fault.code(), absl::StatusCode::kInvalidArgument) << beyond << ": " << fault;
+    EXPECT_THAT(std::string(fault.message()), HasSubstr("--data_port"));
+  }
 }
 
 TEST_F(TransportFlagsTest, TransportsOfAProcessShareAPortAndStrangersAreExported) {
