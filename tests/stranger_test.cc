@@ -1,12 +1,16 @@
 // Strangers at every port while a job trains: nothing dies, nothing grows, no bit changes.
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
@@ -17,6 +21,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -24,6 +29,8 @@
 #include "lib/transport/session.h"
 #include "lib/transport/session_handshake.h"
 #include "tests/listeners.h"
+#include "tests/metrics_page.h"
+#include "tests/session_recorder.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
@@ -69,6 +76,41 @@ int64_t Descriptors(pid_t pid) {
   return std::distance(begin(folder), end(folder));
 }
 
+// What somebody honest said to a data port, from its hello on.
+struct Recording {
+  sockaddr_in port;  // that it was said to
+  std::string bytes;
+};
+
+// As rank 0 of one of the first jobs: all that a stranger could guess.
+HandshakeConnector ConnectorOf(uint64_t job) {
+  return HandshakeConnector({.who = {.job = job, .generation = 1}}, SessionToken::Random(),
+                            DataSecurity::kAuth);
+}
+
+std::string HelloOf(uint64_t job) {
+  HandshakeConnector connector = ConnectorOf(job);
+  const auto hello = connector.TakeReply();
+  return std::string(reinterpret_cast<const char*>(hello.data()), hello.size());
+}
+
+// Of whole sessions: other protocols are spoken at other ports, and this side's own handshakes,
+// which were not let in, end before the first frame.
+std::vector<Recording> ReadRecordings(const std::string& folder) {
+  const std::string prologue = HelloOf(1).substr(0, SessionHandshake::kPrologueBytes);
+  std::vector<Recording> recordings;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    std::string bytes(std::istreambuf_iterator<char>(file), {});
+    if (!absl::StartsWith(bytes, prologue) || bytes.size() < 1024) continue;
+    sockaddr_in port{.sin_family = AF_INET};
+    port.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    port.sin_port = htons(std::atoi(entry.path().filename().c_str()));
+    recordings.push_back({port, std::move(bytes)});
+  }
+  return recordings;
+}
+
 class Siege {
  public:
   explicit Siege(std::vector<sockaddr_in> ports) : ports_(std::move(ports)), random_(kSeed) {
@@ -82,7 +124,7 @@ class Siege {
 
   // One stranger, of every kind in turn. False: nobody accepted.
   bool Knock() {
-    const int64_t kind = knocks_++ % 8;
+    const int64_t kind = knocks_++ % 11;
     // At other ports nobody answers a hello, and waiting for that would take its time.
     const std::vector<sockaddr_in>& ports = kind == 4 ? data_ports_ : ports_;
     const int fd = ConnectTo(ports[random_() % ports.size()]);
@@ -108,7 +150,7 @@ class Siege {
         SendAll(fd, MutatedHello());
         break;
       case 6:  // never says all of it
-        SendAll(fd, HelloBytes().substr(0, random_() % 96));
+        SendAll(fd, HelloOf(1 + random_() % 3).substr(0, random_() % 96));
         held_.push_back(fd);
         if (held_.size() > 200) {
           close(held_.front());
@@ -123,7 +165,35 @@ class Siege {
           dripping_.erase(dripping_.begin());
         }
         return true;
+      case 8:
+        SendAll(fd, recordings_[random_() % recordings_.size()].bytes);
+        break;
+      case 9:
+        SendAll(fd, MutatedRecording());
+        break;
+      case 10:
+        SendAll(fd, CutRecording());
+        break;
     }
+    close(fd);
+    return true;
+  }
+
+  // From here on there is what to replay.
+  void set_recordings(std::vector<Recording> recordings) { recordings_ = std::move(recordings); }
+
+  // Says all of it again, where it was said, and hears no more than a handshake says: whose proof
+  // was for another nonce is not let in. False: nobody accepted.
+  bool Replay(const Recording& recording) {
+    const int fd = ConnectTo(recording.port);
+    if (fd < 0) return false;
+    SendAll(fd, recording.bytes);
+    std::array<char, 256> heard;
+    size_t bytes = 0;
+    ssize_t size = 0;
+    while ((size = recv(fd, heard.data(), heard.size(), 0)) > 0) bytes += size;
+    EXPECT_TRUE(size == 0 || errno == ECONNRESET) << "nobody hung up: " << std::strerror(errno);
+    EXPECT_LE(bytes, SessionHandshake::kChallengeBytes + SessionHandshake::kVerdictBytes);
     close(fd);
     return true;
   }
@@ -144,27 +214,31 @@ class Siege {
     return bytes;
   }
 
-  // As rank 0 of one of the first jobs: all that a stranger could guess.
-  HandshakeConnector Connector() {
-    return HandshakeConnector({.who = {.job = 1 + random_() % 3, .generation = 1}},
-                              SessionToken::Random(), DataSecurity::kAuth);
-  }
-
-  std::string HelloBytes() {
-    HandshakeConnector connector = Connector();
-    const auto hello = connector.TakeReply();
-    return std::string(reinterpret_cast<const char*>(hello.data()), hello.size());
-  }
-
   std::string MutatedHello() {
-    std::string hello = HelloBytes();
+    std::string hello = HelloOf(1 + random_() % 3);
     hello[random_() % hello.size()] ^= static_cast<char>(1 + random_() % 255);
     return hello + RandomBytes(random_() % 100);
   }
 
+  // A few bits of a recording flipped: in the handshake, or in what comes after it.
+  std::string MutatedRecording() {
+    std::string bytes = recordings_[random_() % recordings_.size()].bytes;
+    constexpr size_t kHandshake = SessionHandshake::kHelloBytes + SessionHandshake::kProofBytes;
+    const size_t within = random_() % 2 == 0 ? kHandshake : bytes.size();
+    for (int flips = 1 + random_() % 8; flips > 0; --flips) {
+      bytes[random_() % within] ^= static_cast<char>(1 << random_() % 8);
+    }
+    return bytes;
+  }
+
+  std::string CutRecording() {
+    const std::string& bytes = recordings_[random_() % recordings_.size()].bytes;
+    return bytes.substr(0, random_() % (random_() % 2 == 0 ? 256 : bytes.size()));
+  }
+
   // Says all that there is to say, and is not let in. Whether it is told so.
   bool WholeHandshakeWithAnotherToken(int fd) {
-    HandshakeConnector connector = Connector();
+    HandshakeConnector connector = ConnectorOf(1 + random_() % 3);
     while (connector.fault().ok()) {
       const auto reply = connector.TakeReply();
       SendAll(fd, std::string(reinterpret_cast<const char*>(reply.data()), reply.size()));
@@ -183,7 +257,68 @@ class Siege {
   std::mt19937_64 random_;
   int64_t knocks_ = 0;
   std::vector<int> held_, dripping_;
+  std::vector<Recording> recordings_;
 };
+
+// Members that are started while it is there record what they are sent.
+class Recorder {
+ public:
+  Recorder() : folder_(::testing::TempDir() + "/recordings") {
+    std::filesystem::create_directory(folder_);
+    const std::string library =
+        absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"),
+                     "/tests/libsession_recorder.so");
+    EXPECT_EQ(access(library.c_str(), R_OK), 0) << library;
+    setenv(kRecordingsVariable, folder_.c_str(), 1);
+    setenv("LD_PRELOAD", library.c_str(), 1);
+  }
+  ~Recorder() { unsetenv("LD_PRELOAD"); }
+
+  // As soon as there are so many, while `job` trains. Nothing is recorded any more.
+  std::vector<Recording> Take(TrainingCluster& cluster, const std::string& job, int sessions) {
+    std::vector<Recording> recordings;
+    do {
+      recordings = ReadRecordings(folder_);
+    } while (std::ssize(recordings) < sessions && cluster.Get(job).state() == v1::RUNNING);
+    std::filesystem::remove_all(folder_);
+    return recordings;
+  }
+
+ private:
+  const std::string folder_;
+};
+
+// Strangers of a kind that the members have counted.
+double Strangers(TrainingCluster& cluster, absl::string_view reason) {
+  double strangers = 0;
+  for (const auto& [member, url] : MetricsUrls(cluster)) {
+    strangers +=
+        MetricTotal(ScrapeMetrics(url),
+                    absl::StrCat("muster_data_port_strangers_total{reason=\"", reason, "\"}"));
+  }
+  return strangers;
+}
+
+// One of them is of a session that is open: all in it is true but the proof, which answers another
+// nonce. Cut off before that, the stranger has hung up.
+void ExpectReplaysAreTurnedAway(TrainingCluster& cluster, Siege& siege,
+                                const std::vector<Recording>& recordings) {
+  constexpr int kTimes = 20;
+  const double not_proven = Strangers(cluster, "not_proven");
+  const double hung_up = Strangers(cluster, "hung_up");
+  for (int i = 0; i < kTimes; ++i) {
+    for (const Recording& recording : recordings) EXPECT_TRUE(siege.Replay(recording));
+  }
+  EXPECT_GE(Strangers(cluster, "not_proven"), not_proven + kTimes * std::ssize(recordings));
+  for (const Recording& recording : recordings) {
+    const std::string cut = recording.bytes.substr(0, SessionHandshake::kHelloBytes + 7);
+    for (int i = 0; i < kTimes; ++i) EXPECT_TRUE(SendBytes(recording.port, cut));
+  }
+  const absl::Time patience = absl::Now() + absl::Seconds(10);
+  while (Strangers(cluster, "hung_up") < hung_up + kTimes && absl::Now() < patience) {
+  }
+  EXPECT_GE(Strangers(cluster, "hung_up"), hung_up + kTimes);
+}
 
 // Where everybody is on this machine, as under `muster local` and `muster run`, nobody else reaches
 // any port, of any role.
@@ -202,6 +337,7 @@ TEST(StrangerTest, ABesiegedJobTrainsToTheSameBitsAndNothingGrows) {
   SCOPED_TRACE(absl::StrCat("seed ", kSeed));
   const int connections = Connections();
   const int steps = std::max(2000, connections / 2);
+  Recorder recorder;
   TrainingCluster cluster(kCluster);
   const std::string undisturbed = cluster.Run(JobOf(steps));
   std::map<std::string, pid_t> pids;
@@ -222,6 +358,10 @@ TEST(StrangerTest, ABesiegedJobTrainsToTheSameBitsAndNothingGrows) {
   const std::string job = cluster.Submit(JobOf(steps));
   cluster.AwaitState(job, v1::RUNNING);
   const absl::Time begin = absl::Now();
+  const std::vector<Recording> recordings = recorder.Take(cluster, job, /*sessions=*/2);
+  ASSERT_EQ(recordings.size(), 2) << "of the undisturbed run and of this one";
+  siege.set_recordings(recordings);
+  ExpectReplaysAreTurnedAway(cluster, siege, recordings);
   int refused = 0;
   int knocks = 0, during_training = 0;
   for (bool trains = true; knocks < connections || trains; ++knocks) {
