@@ -46,6 +46,8 @@ GradientReduction::GradientReduction(Options options)
   }
 }
 
+// Closing their mailboxes ends lanes that wait for a bucket, Abort() those that are amid a
+// collective operation; only then are their threads joined.
 GradientReduction::~GradientReduction() {
   for (const auto& lane : lanes_) lane->full.Close();
   if (!lanes_.empty()) Abort(absl::CancelledError("the job ends"));
@@ -132,7 +134,11 @@ absl::Status GradientReduction::Announce(int64_t begin, int64_t end, int64_t ste
     const Piece& piece = pieces[*at];
     const int64_t covered = std::min(end, piece.end) - std::max(begin, piece.begin);
     std::atomic<int64_t>& missing = missing_floats_[*at];
+    // Each release is handed on by the next one: who brings the last floats sees those of all
+    // lanes.
     if (missing.fetch_sub(covered, std::memory_order_acq_rel) > covered) continue;
+    // For the next step, before this one is announced: no lane counts there until the exchange,
+    // which hears of it only now, has answered.
     missing.store(piece.end - piece.begin, std::memory_order_relaxed);
     RETURN_IF_ERROR(options_.reduced(*at, step));
   }

@@ -200,6 +200,8 @@ absl::Status SharedMemoryGroup::AwaitRank(int rank, int other, uint32_t meeting,
   if (HasReached(awaited.meetings.load(std::memory_order_acquire), meeting)) {
     return absl::OkStatus();
   }
+  // Before the next look, both sequentially consistent, as are the two in Meet(): the look finds
+  // the meeting, or who comes to it finds a sleeper.
   awaited.sleepers.fetch_add(1);
   absl::Status status;
   for (;;) {

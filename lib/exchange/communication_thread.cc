@@ -63,6 +63,7 @@ void CommunicationThread::Run() {
     }
     work_->Closing();
     absl::MutexLock lock(&mu_);
+    // Relaxed: Close(), the only one who may still wake, has the lock as well.
     waking_.store(nullptr, std::memory_order_relaxed);
   }
   transport_.reset();
@@ -84,6 +85,7 @@ absl::Span<const ChunkId> CommunicationThread::TakePosted() {
   if (!has_posts_.load(std::memory_order_acquire)) return taken_;
   absl::MutexLock lock(&mu_);
   taken_.swap(posted_);
+  // Under the lock, as in Post(): what is posted next raises it again.
   has_posts_.store(false, std::memory_order_relaxed);
   return taken_;
 }

@@ -455,6 +455,8 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
   if (chunk.version >= plan_.first_step()) trace_.End(c, chunk.version);
   if (header.step != chunk.awaited && !overtaken()) board_.SetOvertaken();
   chunk.squares[header.step & 1] = header.scalar;
+  // Relaxed: who acts on it has seen the parameter's version on the board, which is stored later
+  // and with release; others only name what is missing.
   chunk.version.store(header.step, std::memory_order_relaxed);
   chunk.awaited = -1;
   if (!chunk.sending) Answered(c);

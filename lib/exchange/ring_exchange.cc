@@ -344,7 +344,8 @@ void RingExchange::AddIncoming(ChunkId c) {
   chunk.lease = PayloadLease();
 }
 
-// Where it is: its memory stays as it is until the new value is here.
+// Where it is: its memory stays as it is until the new value is here. The shard may answer, by
+// SendTo(), inside PushArrived().
 void RingExchange::GiveToShard(ChunkId c) {
   ParameterShard& shard = options_.shard->parameters();
   const absl::Span<const std::byte> sum = BytesOf(GradientOf(c));

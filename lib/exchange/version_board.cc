@@ -190,6 +190,7 @@ void VersionBoard::HaveCaughtUp(int64_t version) {
   absl::MutexLock lock(&mu_);
   for (int p = 0; p < std::ssize(frozen_); ++p) SetParameter(p, version);
   version_.store(version, std::memory_order_release);
+  // After the versions: who finds that it is not overtaken, without the lock, finds them as well.
   overtaken_.store(false, std::memory_order_release);
   catching_up_.store(false, std::memory_order_release);
 }

@@ -89,6 +89,7 @@ void WorkerShard::WakeBy(std::function<void()> wake) {
 }
 
 void WorkerShard::RunOrders() {
+  // Lowered before the orders are taken: one that comes in between is taken now or raises it again.
   if (!has_orders_.exchange(false, std::memory_order_acquire)) return;
   for (Order& order : written_.TakeAll()) order(*parameters_);
   for (Order& order : orders_.TakeAll()) order(*parameters_);

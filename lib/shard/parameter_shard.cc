@@ -431,6 +431,7 @@ void ParameterShard::SendParams(Chunk& chunk, const ChunkStore::Version& version
       .scalar = version == chunk.current ? SquaresFor(chunk, rank) : 0,
       .loss_scale = StateOfVersion(step).loss_scale.value(),
   };
+  // It is counted before it is sent: the send may end inside SendTo().
   ++chunk.buffers[version.values].sending;
   // Two words, which AnyInvocable keeps inside itself.
   output_->SendTo(rank, header, values,

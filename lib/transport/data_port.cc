@@ -99,6 +99,7 @@ struct DataPort::HalfOpen {
   HandshakeAcceptor handshake;
 };
 
+// Announce() is called with the lock held, for doors that the port knows: after this, never again.
 DataPort::Door::~Door() {
   absl::MutexLock lock(&port_->mu_);
   port_->doors_.erase(number_);
@@ -137,6 +138,7 @@ void DataPort::Door::CancelResolve(int64_t request) {
 
 DataPort::Door::News DataPort::Door::Take() {
   absl::MutexLock lock(&port_->mu_);
+  // Relaxed, and no exchange: Announce() has the same lock, so that nothing comes in between.
   has_news_.store(false, std::memory_order_relaxed);
   return std::exchange(news_, {});
 }
@@ -217,6 +219,7 @@ DataPort::~DataPort() {
     stopping_ = true;
     resolver = std::move(resolver_);
   }
+  // Joined without the lock, which both threads take on their way out.
   bell_.Ring();
   thread_.join();
   if (resolver.joinable()) resolver.join();
@@ -276,7 +279,7 @@ void DataPort::Run() {
     }
     if (crowded && kept < halves_.size()) accept_from_ = now;  // there is room
     halves_.resize(kept);
-    if (polled[1].revents != 0) Accept();
+    if (polled[1].revents != 0) Accept();  // last: halves_ were in the places that `polled` has
   }
 }
 

@@ -70,6 +70,8 @@ absl::Status LinkReader::TakeFragment(const RingDescriptor& fragment, PeerId fro
   ring_.Release(fragment);
   arrived_ += fragment.length;
   if (arrived_ < header.length) return absl::OkStatus();
+  // The message is over before the receiver hears of it: who disconnects the peer when he does has
+  // DropArriving() called, which is to find nothing.
   arriving_ = false;
   if (place_.size() == header.length) receiver.Received(from, header, place_, {});
   return absl::OkStatus();
@@ -77,6 +79,7 @@ absl::Status LinkReader::TakeFragment(const RingDescriptor& fragment, PeerId fro
 
 absl::Status LinkReader::TakeFromSlab(const RingDescriptor& descriptor, PeerId from,
                                       MessageReceiver& receiver, Lend lend) {
+  // The entry is free, as its bytes were copied; what it names is so once the loan is returned.
   ring_.Release(descriptor);
   if (arriving_) return absl::InvalidArgumentError("a message amid another's fragments");
   const auto found = slabs_.find(descriptor.slab);
@@ -96,6 +99,8 @@ absl::Status LinkReader::TakeFromSlab(const RingDescriptor& descriptor, PeerId f
     return absl::OkStatus();
   }
   if (!place.memory.empty()) std::memcpy(place.memory.data(), payload.data(), payload.size());
+  // The copy is all that is needed of it. Returned first: what the receiver does, an answer
+  // perhaps, then comes to a sender whose memory is his again.
   ring_.Return(descriptor.loan);
   if (!place.memory.empty()) receiver.Received(from, descriptor.header, place.memory, {});
   return absl::OkStatus();

@@ -163,6 +163,7 @@ MessageRingWriter::MessageRingWriter(absl::Span<std::byte> memory) : memory_(mem
 
 bool MessageRingWriter::HasRoom() const {
   if (published_ - taken_ < kEntries) return true;  // without a look at the reader's cache line
+  // With acquire: the reader has copied what it has taken before that is overwritten.
   taken_ = Load(memory_, kTakenAt);
   return published_ - taken_ < kEntries;
 }
@@ -195,6 +196,7 @@ void MessageRingWriter::Publish(const RingDescriptor& descriptor) {
   constexpr size_t kAfterNumber = kNumberAt + sizeof(number);
   std::memcpy(entry, encoded.data(), kNumberAt);
   std::memcpy(entry + kAfterNumber, encoded.data() + kAfterNumber, encoded.size() - kAfterNumber);
+  // The number comes last, with release: who sees it sees the descriptor, and what that names.
   Store(entry, kNumberAt, number);
 }
 
@@ -233,6 +235,7 @@ absl::Span<const std::byte> MessageRingReader::InArea(const RingDescriptor& desc
 }
 
 void MessageRingReader::Release(const RingDescriptor& descriptor) {
+  // With release, after the last read of these bytes: the writer may put others there at once.
   if (descriptor.slab == 0) Store(memory_, kReleasedAt, descriptor.offset + descriptor.length);
   Store(memory_, kTakenAt, taken_);
 }

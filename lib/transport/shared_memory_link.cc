@@ -339,6 +339,8 @@ void SharedMemoryLink::CutOff() {
 
 int SharedMemoryLink::TellEnd() {
   if (why_ended_.ok() || Muted()) return 0;
+  // What was published whole comes before the news of the end. The receiver may disconnect in each
+  // of these calls, and then hears nothing more.
   int events = Receive(message_ring::kEntries);
   const std::optional<WireHeader> lost = reader_.DropArriving();
   if (lost.has_value()) {
@@ -390,8 +392,8 @@ void SharedMemoryLink::SendWaiting() {
   while (writer_.first() != nullptr && MaySend()) {
     PendingSend* send = writer_.first();
     const LinkWriter::Published published = writer_.Publish(*socket_);
-    MarkPublished();
-    const bool lent = send->slab != 0;
+    MarkPublished();                    // of a fragment as well
+    const bool lent = send->slab != 0;  // then it ends when the reader returns it
     if (send->header.length >= kWorthASwitch) RingForReader();
     switch (published) {
       case LinkWriter::Published::kAll:

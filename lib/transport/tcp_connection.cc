@@ -136,7 +136,8 @@ void TcpConnection::Open() {
   state = State::kOpen;
   reader.emplace(checksums_);
   writer.emplace(checksums_);
-  readable = writable = true;  // to be found out
+  // To be found out: the handshake has used up the edges, and none comes for what is there already.
+  readable = writable = true;
 }
 
 void TcpConnection::Ready(uint32_t events) {

@@ -59,6 +59,8 @@ TcpTransport::TcpTransport(EventLoop* loop, TcpTransportOptions options)
 
 TcpTransport::~TcpTransport() {
   questions_.clear();  // the door takes its own away
+  // The door goes before the links end: from here on nobody is let in any more, and the port's
+  // thread, which may live longer than the loop, wakes it no more.
   door_.reset();
   while (!peers_.empty()) Disconnect(peers_.begin()->first);
   const auto end = Clock::now() + kGoodbyeTime;
@@ -324,6 +326,7 @@ void TcpTransport::Send(PeerId id, const WireHeader& header, absl::Span<const st
   }
   Flush(*connection);
   if (finished_.empty() || finished_.back() != message) return;
+  // It has gone at once, so that this call says so. The message is free before: `done` may send.
   finished_.pop_back();
   SendDone finished = std::move(message->done);
   const absl::Status status = message->status;
@@ -355,6 +358,8 @@ int TcpTransport::Advance() {
   CHECK(receiver_ != nullptr) << "SetReceiver comes before Progress";
   ++turn_;
   int events = TakeDoorNews();
+  // Aside: receivers may send, and what that activates is for the next turn. They may also close
+  // any connection: it stays where it is, closed, until Bury().
   stepping_.swap(active_);
   for (Connection* connection : stepping_) connection->active = false;
   for (Connection* connection : stepping_) {
@@ -554,7 +559,7 @@ void TcpTransport::EndTurn(Connection& connection) {
 }
 
 int TcpTransport::FinishSends() {
-  finishing_.swap(finished_);
+  finishing_.swap(finished_);  // `done` may send, and what ends by that waits for the next turn
   for (OutgoingMessage* message : finishing_) {
     SendDone done = std::move(message->done);
     const absl::Status status = std::move(message->status);
@@ -703,6 +708,7 @@ void TcpTransport::LookAtClock() {
       std::erase(timed_, &connection);
       FailAttempt(connection, absl::UnavailableError("no answer in time"));
     }
+    // Who was dealt with is out of the list, and another one in its place.
     if (i < timed_.size() && timed_[i] == &connection) ++i;
   }
   while (!questions_.empty() && now >= questions_.front().deadline) {
@@ -727,6 +733,7 @@ void TcpTransport::LookAtClock() {
   }
 }
 
+// At the end of a turn: nothing but active_ can still name a closed connection then.
 void TcpTransport::Bury() {
   if (closed_.empty()) return;
   std::erase_if(active_, [](const Connection* connection) {

@@ -47,6 +47,8 @@ InstalledShard::InstalledShard(const Environment& environment,
   PublishVersion();
 }
 
+// The links hear of it first, so that nothing is routed here any more. The registrations end before
+// the listener has the shard: it may free the memory at once, or pass it on to the next generation.
 InstalledShard::~InstalledShard() {
   links_->ShardDestroyed(this);
   registrations_.clear();

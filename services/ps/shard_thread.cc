@@ -71,9 +71,12 @@ void ShardThread::Run(const TransportFactory& factory) {
   }
   if (!made.ok()) return;
   Serve();
+  // Closed before it is emptied for the last time: whose post was taken is carried out, and a shard
+  // that is installed by that goes back to its listener with all others.
   mailbox_.Close();
   RunCommands();
   {
+    // Before the transport goes: Wake() uses it with the lock held.
     absl::MutexLock lock(&mu_);
     awake_ = nullptr;
   }
@@ -82,6 +85,8 @@ void ShardThread::Run(const TransportFactory& factory) {
 
 void ShardThread::Serve() {
   while (!stopping_) {
+    // Looked at first: an exchange in every turn would cost more. Lowered before the commands are
+    // taken: one that comes in between is run now or raises the flag again.
     if (mail_.load(std::memory_order_acquire) && mail_.exchange(false)) RunCommands();
     if (loop_->Turn(ShardLoop::Clock::now()) == 0) loop_->transport().Wait(kWaitMax);
   }

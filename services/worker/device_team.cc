@@ -14,6 +14,8 @@ DeviceTeam::~DeviceTeam() { barrier_.Abort(absl::CancelledError("the team is dis
 
 absl::Status DeviceTeam::Run(Task task) {
   task_ = &task;
+  // Met twice: the devices have seen the task when they begin, and their results are seen here when
+  // all of them are done.
   CHECK(barrier_.Await().ok());
   CHECK(barrier_.Await().ok());
   absl::Status worst;
