@@ -15,6 +15,9 @@ class GateWait {
   // Of so many workers.
   explicit GateWait(int ranks) : ranks_(ranks) {}
 
+  // Whether anybody can hold up another one: else there is nothing to measure.
+  bool measures() const { return ranks_ > 1; }
+
   // Somebody's gradient of `step` came, for the first time. Zero unless it was the last one.
   Clock::duration Arrived(int64_t step, Clock::time_point now) {
     if (step < step_) return Clock::duration::zero();  // that one was closed without it
@@ -22,7 +25,7 @@ class GateWait {
     step_ = step;
     const Clock::time_point before = last_;
     last_ = now;
-    return ++arrived_ == ranks_ && ranks_ > 1 ? now - before : Clock::duration::zero();
+    return ++arrived_ == ranks_ && measures() ? now - before : Clock::duration::zero();
   }
 
  private:

@@ -21,6 +21,7 @@ TEST(GateWaitTest, TheLastOneIsWaitedForSinceTheOneBefore) {
 
 TEST(GateWaitTest, AStepThatWasClosedWithoutSomebodyWaitedForNobody) {
   GateWait wait(3);
+  EXPECT_TRUE(wait.measures());
   wait.Arrived(1, At(0));
   wait.Arrived(1, At(1));
   wait.Arrived(2, At(2));
@@ -31,6 +32,7 @@ TEST(GateWaitTest, AStepThatWasClosedWithoutSomebodyWaitedForNobody) {
 
 TEST(GateWaitTest, NobodyWaitsForASingleWorker) {
   GateWait wait(1);
+  EXPECT_FALSE(wait.measures());
   EXPECT_EQ(wait.Arrived(0, At(0)), milliseconds(0));
   EXPECT_EQ(wait.Arrived(1, At(500)), milliseconds(0));
 }

@@ -65,7 +65,7 @@ void InstalledShard::CountPush(const WireHeader& header, size_t bytes) {
   counts_->pushes.Add(1);
   counts_->push_bytes.Add(static_cast<int64_t>(bytes));
   if (tracing()) TraceArrival(header);
-  if (header.chunk > gate_chunk_) return;
+  if (header.chunk > gate_chunk_ || !gate_wait_.measures()) return;
   if (header.chunk < gate_chunk_) {
     gate_chunk_ = header.chunk;
     gate_wait_ = GateWait(RanksAwaited(plan()));

@@ -93,23 +93,23 @@ ShardLoop::~ShardLoop() {
   jobs_.clear();
 }
 
-int ShardLoop::Turn(Clock::time_point now) {
+int ShardLoop::Turn(absl::FunctionRef<Clock::time_point()> clock) {
   const int events = transport_->Progress();
   AnswerUnplaced();
   CutOffBreaches();
-  DestroyReleased(now);
-  LeaveReleased(now);
+  DestroyReleased(clock);
+  LeaveReleased(clock);
   return events;
 }
 
-void ShardLoop::DestroyReleased(Clock::time_point now) {
+void ShardLoop::DestroyReleased(absl::FunctionRef<Clock::time_point()> clock) {
   for (size_t i = 0; i < shards_.size();) {
     InstalledShard& installed = *shards_[i];
     if (installed.retired() && installed.shard().idle()) {
       shards_.erase(shards_.begin() + static_cast<std::ptrdiff_t>(i));
       continue;
     }
-    if (installed.retired() && installed.patience().IsOver(release_wait_, now)) {
+    if (installed.retired() && installed.patience().IsOver(release_wait_, clock())) {
       installed.links().CutOff(installed);
     }
     ++i;
@@ -118,11 +118,11 @@ void ShardLoop::DestroyReleased(Clock::time_point now) {
 
 // Those whose job was released, once their owners have left, or after a while. Who is released
 // later than this shard would take an earlier end for its death.
-void ShardLoop::LeaveReleased(Clock::time_point now) {
+void ShardLoop::LeaveReleased(absl::FunctionRef<Clock::time_point()> clock) {
   for (size_t i = 0; i < jobs_.size();) {
     JobLinks& links = *jobs_[i];
     if (!links.released() || links.has_shards() ||
-        (!links.empty() && !links.patience().IsOver(release_wait_, now))) {
+        (!links.empty() && !links.patience().IsOver(release_wait_, clock()))) {
       ++i;
       continue;
     }

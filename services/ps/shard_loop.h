@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -44,8 +45,9 @@ class ShardLoop : private MessageReceiver {
 
   Transport& transport() { return *transport_; }
 
-  // Handles what has come; returns how much that was. After nothing, transport().Wait().
-  int Turn(Clock::time_point now);
+  // Handles what has come; returns how much that was. After nothing, transport().Wait(). `clock` is
+  // asked where somebody's end is waited for: while all train nobody wants to know.
+  int Turn(absl::FunctionRef<Clock::time_point()> clock);
 
   // ---- commands. Those for a shard that is not there are ignored.
 
@@ -76,8 +78,8 @@ class ShardLoop : private MessageReceiver {
 
   void ConnectToFirstShard(InstalledShard& installed);
   void ConnectToBackup(InstalledShard& installed);
-  void DestroyReleased(Clock::time_point now);
-  void LeaveReleased(Clock::time_point now);
+  void DestroyReleased(absl::FunctionRef<Clock::time_point()> clock);
+  void LeaveReleased(absl::FunctionRef<Clock::time_point()> clock);
   JobLinks* FindLinks(uint64_t job);
   JobLinks& LinksFor(const v1::JobPlan& plan, const SessionToken& token);
 

@@ -88,7 +88,7 @@ void ShardThread::Serve() {
     // Looked at first: an exchange in every turn would cost more. Lowered before the commands are
     // taken: one that comes in between is run now or raises the flag again.
     if (mail_.load(std::memory_order_acquire) && mail_.exchange(false)) RunCommands();
-    if (loop_->Turn(ShardLoop::Clock::now()) == 0) loop_->transport().Wait(kWaitMax);
+    if (loop_->Turn(ShardLoop::Clock::now) == 0) loop_->transport().Wait(kWaitMax);
   }
 }
 

@@ -463,7 +463,7 @@ std::vector<v1::JobReport> SimulatedPs::Reports() {
 bool SimulatedPs::Turn() {
   const ShardLoop::Clock::time_point now(
       std::chrono::nanoseconds(absl::ToInt64Nanoseconds(time().now() - absl::UnixEpoch())));
-  const bool something = loop_->Turn(now) > 0;
+  const bool something = loop_->Turn([now] { return now; }) > 0;
   std::erase_if(leaving_, [](const auto& service) { return service->gone(); });
   return something;
 }
