@@ -100,12 +100,11 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Continue(
 
 bool ParameterShard::TakeUp(const ParameterShard& before) {
   const int64_t version = plan_->first_step();
-  const HeldVersions held = before.held_versions();
-  if (version < held.oldest || version > held.newest) return false;
+  if (!before.Holds(version)) return false;
   for (Chunk& chunk : chunks_) {
     const LocalChunk index = IndexOf(chunk);
     const Chunk& old = before.chunks_[index];
-    const bool steps_back = chunk.trained && before.gate_->version(index) != version;
+    const bool steps_back = before.HasAsPrevious(index, version);
     chunk.current = steps_back ? old.previous : old.current;
     chunk.previous = steps_back ? old.current : old.previous;
     for (size_t i = 0; i < chunk.buffers.size(); ++i) {
@@ -227,6 +226,15 @@ ParameterShard::HeldVersions ParameterShard::held_versions() const {
     held.newest = std::min(held.newest, VersionOf(chunk));
   }
   return held;
+}
+
+bool ParameterShard::Holds(int64_t version) const {
+  const HeldVersions held = held_versions();
+  return held.oldest <= version && version <= held.newest;
+}
+
+bool ParameterShard::HasAsPrevious(LocalChunk index, int64_t version) const {
+  return chunks_[index].trained && gate_->version(index) != version;
 }
 
 absl::Span<const float> ParameterShard::values(LocalChunk index) const {
@@ -940,19 +948,35 @@ v1::UpdateState ParameterShard::UpdateStateAt(int64_t version) {
 }
 
 void ParameterShard::SnapshotIsTaken() {
-  const SnapshotQueue::Request& request = *snapshots_.current();
-  auto taken = std::make_shared<ShardSnapshot>(ShardSnapshot{
+  output_->SnapshotTaken(
+      MakeSnapshot(*snapshots_.current(), [](LocalChunk) { return ChunkStore::kHeld; }));
+}
+
+std::shared_ptr<const ShardSnapshot> ParameterShard::SnapshotOfHeld(uint64_t id, int64_t version) {
+  CHECK(retired_ && idle());
+  if (!Holds(version)) return nullptr;
+  return MakeSnapshot({.id = id, .step = version}, [&](LocalChunk index) {
+    const Chunk& chunk = chunks_[index];
+    return HasAsPrevious(index, version) ? chunk.previous : chunk.current;
+  });
+}
+
+std::shared_ptr<const ShardSnapshot> ParameterShard::MakeSnapshot(
+    const SnapshotQueue::Request& request,
+    absl::FunctionRef<ChunkStore::Version(LocalChunk index)> place) {
+  auto snapshot = std::make_shared<ShardSnapshot>(ShardSnapshot{
       .shard = shard_, .id = request.id, .step = request.step, .memory = store_->slab()});
-  taken->update_state = UpdateStateAt(request.step);
+  snapshot->update_state = UpdateStateAt(request.step);
   for (const LocalChunk index : chunks()) {
+    const ChunkStore::Version from = place(index);
     for (int array = 0; array < store_->arrays(); ++array) {
-      taken->pieces.push_back({store_->id(index),
-                               store_->SlotOf(index, array),
-                               {store_->Array(index, ChunkStore::kHeld, array),
-                                static_cast<size_t>(store_->elements(index))}});
+      snapshot->pieces.push_back(
+          {store_->id(index),
+           store_->SlotOf(index, array),
+           {store_->Array(index, from, array), static_cast<size_t>(store_->elements(index))}});
     }
   }
-  output_->SnapshotTaken(std::move(taken));
+  return snapshot;
 }
 
 void ParameterShard::SnapshotWritten(uint64_t id, int64_t step) {

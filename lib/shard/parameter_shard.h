@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -223,6 +224,10 @@ class ParameterShard : private JudgedShard {
   // Of a retired shard that is idle: gives back what was pushed. All that it is good for then is to
   // be continued.
   void DropGradients() { pushed_.reset(); }
+  // Likewise: a snapshot of a version that it holds, the same as one that was taken when every
+  // chunk was there; null of any other. Nothing is copied: the shard must be neither continued nor
+  // destroyed while that is read.
+  std::shared_ptr<const ShardSnapshot> SnapshotOfHeld(uint64_t id, int64_t version);
 
   // All steps are part of all chunks.
   bool finished() const { return started_ && lowest_ >= total_steps_; }
@@ -299,6 +304,9 @@ class ParameterShard : private JudgedShard {
                  std::unique_ptr<ChunkStore> store, std::unique_ptr<GradientStore> pushed);
   // Takes up chunks, which its own are, where `before` had them. False: not all had this version.
   bool TakeUp(const ParameterShard& before);
+  bool Holds(int64_t version) const;
+  // Of a version that it holds: whether the chunk has it as the one before.
+  bool HasAsPrevious(LocalChunk index, int64_t version) const;
   // And what closes the steps, where something does.
   void MakeGate(const ShardAssembly::Send& send);
 
@@ -360,6 +368,9 @@ class ParameterShard : private JudgedShard {
   void BeginSnapshot();
   bool HoldIfWanted(const Chunk& chunk);
   void SnapshotIsTaken();
+  std::shared_ptr<const ShardSnapshot> MakeSnapshot(
+      const SnapshotQueue::Request& request,
+      absl::FunctionRef<ChunkStore::Version(LocalChunk index)> place);
 
   const std::shared_ptr<const v1::JobPlan> plan_;
   const ShardIndex shard_;

@@ -401,6 +401,18 @@ TEST_F(ParameterShardTest, ARetiredShardUpdatesNothing) {
   EXPECT_TRUE(shard_->idle());
 }
 
+Values Concatenated(const ShardSnapshot& snapshot, int slot) {
+  std::map<ChunkId, absl::Span<const float>> by_chunk;
+  for (const auto& piece : snapshot.pieces) {
+    if (piece.slot == slot) by_chunk[piece.chunk] = piece.elements;
+  }
+  Values values;
+  for (const auto& [chunk, elements] : by_chunk) {
+    values.insert(values.end(), elements.begin(), elements.end());
+  }
+  return values;
+}
+
 // A job whose last worker is lost in the middle of a step, and goes on with one that has the same
 // rank: what it computes is what it would have computed.
 class ContinuedShardTest : public ParameterShardTest {
@@ -505,6 +517,51 @@ TEST_F(ContinuedShardTest, TheLossScaleStepsBackToo) {
   EXPECT_EQ(output_.sent.back().payload, version1);
 }
 
+// Whatever the version is to a chunk, the current one or the one before.
+TEST_F(ContinuedShardTest, ASnapshotOfWhatIsHeldIsTheOneThatWasTakenOnTheWay) {
+  TestPlanOptions options = Options();
+  options.precision = v1::FP16;  // with a loss scale
+  std::vector<std::shared_ptr<const ShardSnapshot>> taken;
+  const auto same = [](const ShardSnapshot& a, const ShardSnapshot& b) {
+    return std::ranges::equal(a.pieces, b.pieces, [](const auto& x, const auto& y) {
+      return x.chunk == y.chunk && x.slot == y.slot && std::ranges::equal(x.elements, y.elements);
+    });
+  };
+  for (const int64_t version : {4, 5}) {
+    SCOPED_TRACE(version);
+    Make(options);
+    shard_->Start(10);
+    shard_->TakeSnapshot(7, version);
+    PushSteps(0, 5);
+    ASSERT_EQ(output_.snapshots.size(), 1);
+    const ShardSnapshot& before = *output_.snapshots[0];
+    shard_->Retire();
+    const auto held = shard_->SnapshotOfHeld(9, version);
+    ASSERT_NE(held, nullptr);
+    EXPECT_EQ(held->id, 9);
+    EXPECT_EQ(held->step, version);
+    EXPECT_TRUE(same(*held, before));
+    EXPECT_FALSE(same(*held, *shard_->SnapshotOfHeld(9, 9 - version)));
+    EXPECT_EQ(held->update_state.SerializeAsString(), before.update_state.SerializeAsString());
+    EXPECT_EQ(shard_->SnapshotOfHeld(9, 3), nullptr);
+    EXPECT_EQ(shard_->SnapshotOfHeld(9, 6), nullptr);
+  }
+}
+
+TEST_F(ContinuedShardTest, ASnapshotOfChunksThatAreAStepApartIsAtTheStepOfAll) {
+  Make(Options());
+  shard_->Start(10);
+  PushSteps(0, 5);
+  const std::vector<Values> version5 = AllValues();
+  PushStep(5, 0);
+  ASSERT_NE(ValuesOf(0), version5[0]);
+  shard_->Retire();
+  const auto held = shard_->SnapshotOfHeld(9, 5);
+  ASSERT_NE(held, nullptr);
+  ASSERT_EQ(version5.size(), 3);
+  EXPECT_EQ(Concatenated(*held, 0), Joined(Joined(version5[0], version5[1]), version5[2]));
+}
+
 TEST_F(ContinuedShardTest, RefusesWhatItDoesNotHold) {
   Make(Options());
   shard_->Start(10);
@@ -534,18 +591,6 @@ TEST_F(ParameterShardTest, TheLowestVersionIsThatOfTheSlowestChunk) {
 }
 
 // ---------------------------------------------------------------- snapshots
-
-Values Concatenated(const ShardSnapshot& snapshot, int slot) {
-  std::map<ChunkId, absl::Span<const float>> by_chunk;
-  for (const auto& piece : snapshot.pieces) {
-    if (piece.slot == slot) by_chunk[piece.chunk] = piece.elements;
-  }
-  Values values;
-  for (const auto& [chunk, elements] : by_chunk) {
-    values.insert(values.end(), elements.begin(), elements.end());
-  }
-  return values;
-}
 
 TEST_F(ParameterShardTest, PeriodicAndFinalSnapshotsHoldTheirStepWhileTrainingGoesOn) {
   TestPlanOptions options{.parameters = {3, 4}, .checkpoint_every = 2};

@@ -30,7 +30,7 @@ bool AllFinite(absl::Span<const float> elements) {
 SnapshotWriter::SnapshotWriter(Options options)
     : options_(std::move(options)), snapshots_(options_.shards + 1) {
   for (int i = 0; i < options_.shards; ++i) {
-    threads_.emplace_back([this] { Write(stop_.get_token()); });
+    threads_.emplace_back([this] { Run(stop_.get_token()); });
   }
 }
 
@@ -76,26 +76,40 @@ absl::Status SnapshotWriter::CheckFinite(const v1::JobPlan& plan, const ShardSna
   return absl::OkStatus();
 }
 
-// Until Close().
-void SnapshotWriter::Write(const std::stop_token& stop) {
-  const v1::JobPlan& plan = *options_.plan;
+bool SnapshotWriter::reading() const {
+  absl::MutexLock lock(&mu_);
+  return reading_ > 0;
+}
+
+// Until Close(). Who counts as reading has not looked yet whether he is to stop.
+void SnapshotWriter::Run(const std::stop_token& stop) {
+  const auto count = [this](int more) {
+    absl::MutexLock lock(&mu_);
+    reading_ += more;
+  };
   std::shared_ptr<const ShardSnapshot> snapshot;
   while (snapshots_.Take(snapshot, absl::InfiniteDuration())) {
-    if (stop.stop_requested()) continue;
-    const auto begin = std::chrono::steady_clock::now();
-    absl::Status written = CheckFinite(plan, *snapshot);
-    if (written.ok() && !snapshot->pieces.empty()) {
-      written = options_.checkpoints->WriteShard(plan, *snapshot, stop);
-    }
-    const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
-    LOG_IF(WARNING, !written.ok() && !stop.stop_requested())
-        << plan.job() << ", shard " << snapshot->shard << ": the snapshot of step "
-        << snapshot->step << " was not written: " << written;
-    Note(snapshot->shard, snapshot->id, snapshot->step,
-         written.ok() ? v1::SNAPSHOT_WRITTEN : v1::SNAPSHOT_FAILED, std::string(written.message()));
-    options_.written(*snapshot, took);
+    count(1);
+    if (!stop.stop_requested()) Write(*snapshot, stop);
     snapshot.reset();
+    count(-1);
   }
+}
+
+void SnapshotWriter::Write(const ShardSnapshot& snapshot, const std::stop_token& stop) {
+  const v1::JobPlan& plan = *options_.plan;
+  const auto begin = std::chrono::steady_clock::now();
+  absl::Status written = CheckFinite(plan, snapshot);
+  if (written.ok() && !snapshot.pieces.empty()) {
+    written = options_.checkpoints->WriteShard(plan, snapshot, stop);
+  }
+  const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - begin);
+  LOG_IF(WARNING, !written.ok() && !stop.stop_requested())
+      << plan.job() << ", shard " << snapshot.shard << ": the snapshot of step " << snapshot.step
+      << " was not written: " << written;
+  Note(snapshot.shard, snapshot.id, snapshot.step,
+       written.ok() ? v1::SNAPSHOT_WRITTEN : v1::SNAPSHOT_FAILED, std::string(written.message()));
+  options_.written(snapshot, took);
 }
 
 void SnapshotWriter::Note(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,

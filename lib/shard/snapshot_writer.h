@@ -49,12 +49,15 @@ class SnapshotWriter {
 
   // Gives up what is being written and writes nothing more.
   void Close();
+  // A snapshot is being read. Once it is not after Close(), none will be.
+  bool reading() const ABSL_LOCKS_EXCLUDED(mu_);
   // Close(), then waits for the threads. Called once, if at all.
   void Join();
 
  private:
   static absl::Status CheckFinite(const v1::JobPlan& plan, const ShardSnapshot& snapshot);
-  void Write(const std::stop_token& stop);
+  void Run(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
+  void Write(const ShardSnapshot& snapshot, const std::stop_token& stop);
   void Note(ShardIndex shard, uint64_t id, int64_t step, v1::SnapshotOutcome outcome,
             const std::string& message = "") ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -63,7 +66,8 @@ class SnapshotWriter {
   std::stop_source stop_;
   mutable absl::Mutex mu_;
   std::vector<v1::SnapshotReport> reports_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::jthread> threads_;  // last: they use all of the above
+  int reading_ ABSL_GUARDED_BY(mu_) = 0;  // threads
+  std::vector<std::jthread> threads_;     // last: they use all of the above
 };
 
 }  // namespace muster
