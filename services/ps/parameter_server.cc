@@ -91,7 +91,10 @@ void ParameterServer::Prepare(const v1::JobPlan& plan) {
   auto trace = std::make_shared<Trace>();
   if (ServedJob* job = Find(plan.job())) {
     if (job->plan().generation() >= plan.generation()) return;
-    if (job->plan().generation() == plan.carries()) held = job->TakeHeld();
+    if (job->plan().generation() == plan.carries()) {
+      if (!job->EndSaving()) return;  // it is told again
+      held = job->TakeHeld();
+    }
     trace = job->trace();
     Release(plan.job(), job->plan().generation());
   }

@@ -1,11 +1,13 @@
 #include "services/ps/parameter_server.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -111,6 +113,7 @@ class ParameterServerTest : public testing::Test {
              [this] {
                absl::MutexLock lock(&mu_);
                changed_ = true;
+               if (std::this_thread::get_id() != self_) mu_.Await(absl::Condition(&others_go_on_));
              }});
     server_ = *std::move(server);
     server_->Describe(hello_);
@@ -179,6 +182,30 @@ class ParameterServerTest : public testing::Test {
     return AwaitReport(plan, [=](const v1::JobReport& report) { return report.state() == state; });
   }
 
+  static std::function<bool(const v1::JobReport&)> Answered(uint64_t id,
+                                                            v1::SnapshotOutcome outcome) {
+    return [=](const v1::JobReport& report) {
+      return 2 == std::ranges::count_if(report.snapshots(), [&](const v1::SnapshotReport& answer) {
+               return answer.snapshot() == id && answer.outcome() == outcome;
+             });
+    };
+  }
+  // What both shards wrote for a snapshot, by chunk; `writes_` counts all that were written.
+  std::map<int, std::string> SavedAs(uint64_t id) {
+    writes_ += 2;
+    std::map<int, std::string> saved;
+    for (const auto& stream : service_.AwaitWritten(writes_)) {
+      if (stream.header.snapshot() != id) continue;
+      for (const v1::ShardSlice& slice : stream.slices) saved[slice.chunk()] += slice.data();
+    }
+    return saved;
+  }
+
+  void SetOthersGoOn(bool go_on) {
+    absl::MutexLock lock(&mu_);
+    others_go_on_ = go_on;
+  }
+
   double UsedBytes() {
     server_->Report();
     const std::string text = metrics_.Render();
@@ -191,7 +218,10 @@ class ParameterServerTest : public testing::Test {
   Metrics metrics_;
   absl::Mutex mu_;
   bool changed_ ABSL_GUARDED_BY(mu_) = false;
+  const std::thread::id self_ = std::this_thread::get_id();
+  bool others_go_on_ ABSL_GUARDED_BY(mu_) = true;  // threads of the server that report
   v1::Hello hello_;
+  size_t writes_ = 0;
   std::unique_ptr<ParameterServer> server_;  // last: ends first
 };
 
@@ -405,6 +435,93 @@ TEST_F(ParameterServerTest, WhatIsHaltedGoesOnInTheNextGeneration) {
   AwaitState(plan, v1::MEMBER_HALTED);
   Release(plan);
   const absl::Time deadline = absl::Now() + kPatience;
+  while (UsedBytes() > 0 && absl::Now() < deadline) continue;
+  EXPECT_EQ(UsedBytes(), 0);
+}
+
+// Of either version that it holds: the bytes of a snapshot that was taken there on the way.
+TEST_F(ParameterServerTest, WhatIsHaltedIsSavedAsItWasOnTheWay) {
+  v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  auto worker = std::make_unique<FakeWorker>(&network_, plan, hello_);
+  std::map<int64_t, std::map<int, std::string>> on_the_way;  // by version and chunk
+  for (int64_t step = 0; step < 3; ++step) {
+    worker->Step(step);
+    Snapshot(plan, /*id=*/1 + step, step + 1);
+    on_the_way[step + 1] = SavedAs(1 + step);
+  }
+  Halt(plan);
+  const v1::JobReport halted = AwaitState(plan, v1::MEMBER_HALTED);
+  ASSERT_EQ(halted.oldest_version(), 2);
+  ASSERT_EQ(halted.next_step(), 3);
+  worker.reset();
+
+  for (const int64_t version : {2, 3}) {
+    SCOPED_TRACE(version);
+    for (int i = 0; i < 3; ++i) Snapshot(plan, 10 + version, version);
+    EXPECT_EQ(SavedAs(10 + version), on_the_way[version]);
+    const v1::JobReport report = AwaitReport(plan, Answered(10 + version, v1::SNAPSHOT_WRITTEN));
+    EXPECT_EQ(report.state(), v1::MEMBER_HALTED);
+    EXPECT_EQ(report.next_step(), 3);
+  }
+  EXPECT_NE(on_the_way[2], on_the_way[3]);
+  EXPECT_EQ(service_.calls(), 5 * 2) << "a directive that comes again";
+  Snapshot(plan, 20, 1);
+  AwaitReport(plan, Answered(20, v1::SNAPSHOT_MISSED));
+
+  Release(plan);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (UsedBytes() > 0 && absl::Now() < deadline) continue;
+  EXPECT_EQ(UsedBytes(), 0);
+}
+
+// The next generation would write over what is being read.
+TEST_F(ParameterServerTest, ASaveOfWhatIsHaltedIsGivenUpBeforeTheNextGenerationHasIt) {
+  v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  auto worker = std::make_unique<FakeWorker>(&network_, plan, hello_);
+  worker->Step(0);
+  Halt(plan);
+  AwaitState(plan, v1::MEMBER_HALTED);
+  worker.reset();
+  SetOthersGoOn(false);
+  Snapshot(plan, 5, 1);
+  service_.AwaitWritten(2);
+
+  v1::JobPlan next = plan;
+  next.set_carries(plan.generation());
+  next.set_generation(plan.generation() + 1);
+  next.set_first_step(1);
+  next.set_session_token(std::string(SessionToken::kBytes, 'n'));
+  Prepare(next);
+  EXPECT_EQ(ReportOf(plan)->generation(), plan.generation()) << "who writes has not ended";
+  SetOthersGoOn(true);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (ReportOf(plan)->generation() == plan.generation() && absl::Now() < deadline) Prepare(next);
+  AwaitState(next, v1::MEMBER_PREPARED);
+  Start(next, 10);
+  FakeWorker again(&network_, next, hello_);
+  again.Step(1);
+  EXPECT_EQ(ReportOf(next)->next_step(), 2);
+}
+
+TEST_F(ParameterServerTest, AReleaseDuringASaveOfWhatIsHaltedDropsTheJob) {
+  const v1::JobPlan plan = MakeTestPlan(Options());
+  Prepare(plan);
+  AwaitState(plan, v1::MEMBER_PREPARED);
+  Start(plan, 10);
+  Halt(plan);
+  AwaitState(plan, v1::MEMBER_HALTED);
+  service_.StallNextWrite();
+  Snapshot(plan, 5, 0);
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (service_.calls() < 2 && absl::Now() < deadline) continue;
+  Release(plan);
+  EXPECT_TRUE(server_->Report().empty());
   while (UsedBytes() > 0 && absl::Now() < deadline) continue;
   EXPECT_EQ(UsedBytes(), 0);
 }

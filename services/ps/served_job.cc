@@ -106,6 +106,7 @@ void ServedJob::Run(const std::stop_token& stop) {
     mu_.Await(absl::Condition(&released_));
   }
   if (!halts) snapshots_.Join();
+  if (SnapshotWriter* const writer = held_snapshots(); writer != nullptr) writer->Join();
   // Again, for shards that were installed after Release() had posted its own.
   for (const auto& shard : shards_) {
     shard->thread->Release(shard->plan->job_number(), plan_->generation());
@@ -312,6 +313,12 @@ void ServedJob::Start(int64_t total_steps) {
 }
 
 void ServedJob::TakeSnapshot(uint64_t id, int64_t step) {
+  bool halted = false;
+  {
+    absl::MutexLock lock(&mu_);
+    halted = state_ == v1::MEMBER_HALTED;
+  }
+  if (halted) return SaveHeld(id, step);
   for (const auto& shard : shards_) {
     if (shard->is_backup) continue;
     shard->thread->TakeSnapshot(shard->plan->job_number(), plan_->generation(), id, step);
@@ -321,6 +328,43 @@ void ServedJob::TakeSnapshot(uint64_t id, int64_t step) {
 void ServedJob::Halt() {
   absl::MutexLock lock(&mu_);
   halting_ = true;
+}
+
+void ServedJob::SaveHeld(uint64_t id, int64_t step) {
+  std::vector<std::pair<ShardIndex, std::shared_ptr<const ShardSnapshot>>> snapshots;
+  {
+    absl::MutexLock lock(&mu_);
+    if (released_ || id <= held_asked_) return;
+    held_asked_ = id;
+    if (held_snapshots_ == nullptr) {
+      held_snapshots_ = std::make_unique<SnapshotWriter>(WriterOptions());
+    }
+    for (const auto& shard : shards_) {
+      if (shard->is_backup) continue;
+      snapshots.emplace_back(
+          shard->number, shard->held == nullptr ? nullptr : shard->held->SnapshotOfHeld(id, step));
+    }
+  }
+  SnapshotWriter& writer = *held_snapshots();
+  for (auto& [shard, snapshot] : snapshots) {
+    if (snapshot != nullptr) {
+      writer.Taken(std::move(snapshot));
+    } else {
+      writer.Declined(shard, id, step, v1::SNAPSHOT_MISSED, "it is halted without this version");
+    }
+  }
+}
+
+SnapshotWriter* ServedJob::held_snapshots() {
+  absl::MutexLock lock(&mu_);
+  return held_snapshots_.get();
+}
+
+bool ServedJob::EndSaving() {
+  SnapshotWriter* const writer = held_snapshots();
+  if (writer == nullptr) return true;
+  writer->Close();
+  return !writer->reading();
 }
 
 HeldShards ServedJob::TakeHeld() {
@@ -356,6 +400,11 @@ v1::JobReport ServedJob::Report() {
   report.mutable_snapshots()->Assign(snapshots.begin(), snapshots.end());
   absl::MutexLock lock(&mu_);
   report.set_state(state_);
+  if (held_snapshots_ != nullptr) {
+    for (v1::SnapshotReport& held : held_snapshots_->reports()) {
+      *report.add_snapshots() = std::move(held);
+    }
+  }
   if (state_ == v1::MEMBER_PREPARING) report.set_prepare_progress(prepared_);
   if (state_ == v1::MEMBER_FAILED) *report.mutable_error() = error_;
   if (state_ == v1::MEMBER_HALTED) {

@@ -60,11 +60,15 @@ class ServedJob : private ShardListener {
 
   // Idempotent.
   void Start(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mu_);
-  void TakeSnapshot(uint64_t id, int64_t step);
+  // Of a job that is halted: of what it holds. Idempotent.
+  void TakeSnapshot(uint64_t id, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   // The generation is over: stops everything, however far it is, and keeps the shards. Reported as
   // MEMBER_HALTED when nobody uses them any more. Idempotent.
   void Halt() ABSL_LOCKS_EXCLUDED(mu_);
-  // Of a job that is halted; nothing otherwise. To be released then.
+  // Writes no more snapshots of what a halted job holds. False: something is still being read for
+  // one, so that nobody may have it yet.
+  bool EndSaving() ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a job that is halted and does not save; nothing otherwise. To be released then.
   HeldShards TakeHeld() ABSL_LOCKS_EXCLUDED(mu_);
   // Drops everything, at once.
   void Release() ABSL_LOCKS_EXCLUDED(mu_);
@@ -102,6 +106,8 @@ class ServedJob : private ShardListener {
   void RetireReservations() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool TakesHalt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HaltShards() ABSL_LOCKS_EXCLUDED(mu_);
+  void SaveHeld(uint64_t id, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
+  SnapshotWriter* held_snapshots() ABSL_LOCKS_EXCLUDED(mu_);
   ParameterShard::HeldVersions VersionsHeld() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ReserveMemory() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(const LocalShard& local,
@@ -140,7 +146,10 @@ class ServedJob : private ShardListener {
   absl::btree_set<std::string> lost_links_ ABSL_GUARDED_BY(mu_);
   bool halting_ ABSL_GUARDED_BY(mu_) = false;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
-  int shards_missing_ ABSL_GUARDED_BY(mu_) = 0;  // to be prepared
+  int shards_missing_ ABSL_GUARDED_BY(mu_) = 0;   // to be prepared
+  uint64_t held_asked_ ABSL_GUARDED_BY(mu_) = 0;  // the newest snapshot of what is held
+  // Of what is held, since one was asked for: the other one has ended with the generation.
+  std::unique_ptr<SnapshotWriter> held_snapshots_ ABSL_GUARDED_BY(mu_);
 
   std::jthread thread_;  // last: starts when everything else is there
 };
