@@ -59,8 +59,7 @@ bool CheckpointRounds::Abandon(Key key, const absl::Status& why) {
 
 void CheckpointRounds::DropUnwanted(const std::function<bool(uint64_t snapshot)>& wants) {
   for (auto it = open_.begin(); it != open_.end();) {
-    const bool wanted = it->first.snapshot == 0 || wants(it->first.snapshot);
-    it = wanted ? std::next(it) : End(it, CheckpointNotWanted(*it->second));
+    it = wants(it->first.snapshot) ? std::next(it) : End(it, CheckpointNotWanted(*it->second));
   }
 }
 

@@ -47,7 +47,8 @@ class CheckpointRounds {
   void Commit(int64_t step);
   // Ends the round for good; false if there is none.
   bool Abandon(Key key, const absl::Status& why);
-  // Rounds on demand that the job no longer wants (a shard missed the step) hold files.
+  // Rounds that the job no longer wants (a shard missed the step, or the generation was halted)
+  // hold files. 0: those that are on nobody's demand.
   void DropUnwanted(const std::function<bool(uint64_t snapshot)>& wants);
   // The job does not run any more.
   void Clear();

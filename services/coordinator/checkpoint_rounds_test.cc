@@ -71,13 +71,13 @@ TEST(CheckpointRoundsTest, WhatWasGivenUpIsRefusedUntilTheNextGeneration) {
   EXPECT_TRUE(rounds.Join(kPeriodic, Make(kPeriodic)).ok());
 }
 
-TEST(CheckpointRoundsTest, OnlyRoundsOnDemandCanBecomeUnwantedWhileTheJobRuns) {
+TEST(CheckpointRoundsTest, RoundsThatAreNotWantedAnyMoreEnd) {
   CheckpointRounds rounds;
   const auto periodic = Join(rounds, kPeriodic), on_demand = Join(rounds, kOnDemand);
-  rounds.DropUnwanted([](uint64_t snapshot) { return snapshot == 7; });
+  rounds.DropUnwanted([](uint64_t snapshot) { return snapshot == 0 || snapshot == 7; });
   EXPECT_TRUE(rounds.TakeEnded().empty());
 
-  rounds.DropUnwanted([](uint64_t) { return false; });
+  rounds.DropUnwanted([](uint64_t snapshot) { return snapshot == 0; });
 
   EXPECT_TRUE(rounds.IsOpen(*periodic));
   EXPECT_FALSE(rounds.IsOpen(*on_demand));

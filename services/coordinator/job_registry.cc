@@ -402,7 +402,6 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
     if (entry.job.state() == v1::QUEUED) entry.queued_since = registry_->Now();
     if (entry.job.active()) {
       registry_->active_.insert(record.number());
-      if (entry.job.state() == v1::RECOVERING) entry.rounds.Clear();
     } else {
       registry_->active_.erase(record.number());
       entry.rounds.Clear();
@@ -410,7 +409,10 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
       registry_->metrics_.Close(record.number());
     }
   }
-  entry.rounds.DropUnwanted([&](uint64_t snapshot) { return entry.job.Wants(snapshot); });
+  // Shards that are halted write nothing by themselves.
+  const bool halted = entry.job.state() == v1::RECOVERING;
+  entry.rounds.DropUnwanted(
+      [&](uint64_t snapshot) { return snapshot == 0 ? !halted : entry.job.Wants(snapshot); });
   news.ended_rounds = entry.rounds.TakeEnded();
   if (!change.events.empty() || !change.checkpoints_removed.empty()) {
     change.record = std::make_shared<v1::Job>(record);
