@@ -264,7 +264,8 @@ class Simulation : public SimulatedWorld {
     if (choice < 77) return BreakStream(Anybody());
     if (choice < 84) return AnyWorker().CutLink();
     if (choice < 90) return Anybody().Leave();
-    if (choice < 95) return Suspend();
+    if (choice < 93) return Evacuate();
+    if (choice < 97) return Suspend();
     AtCoordinator(
         [](Coordinator& coordinator) { coordinator.RequestCheckpoint(kJob).IgnoreError(); });
   }
@@ -274,6 +275,17 @@ class Simulation : public SimulatedWorld {
     HealsIn(pause);
     member.StandStill(pause);
     time_.After(pause, [this] { Stir(); });
+  }
+
+  // Everybody is told to leave, ps while the job may be waiting for workers.
+  void Evacuate() {
+    Log("everybody is to leave");
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const absl::Duration until = i < 3 ? time_.Between(absl::Seconds(1), absl::Seconds(4))
+                                         : time_.Between(absl::ZeroDuration(), absl::Seconds(0.2));
+      HealsIn(until);
+      time_.After(until, [leaver = members_[i].get()] { leaver->Leave(); });
+    }
   }
 
   void BreakStream(SimulatedMember& member) {

@@ -21,8 +21,10 @@ PROGRAM = "bazel-bin/tests/sim/fleet_simulation_test"
 # Name, file, what stands there once, what is planted.
 BUGS = [
     ("a shard that steps back keeps its newest values", "lib/shard/parameter_shard.cc",
-     "const bool steps_back = chunk.trained && before.gate_->version(index) != version;",
-     "const bool steps_back = false && before.gate_->version(index) != version;"),
+     "const bool steps_back = before.HasAsPrevious(index, version);",
+     "const bool steps_back = false && before.HasAsPrevious(index, version);"),
+    ("a halted shard is saved at the version before", "lib/shard/parameter_shard.cc",
+     "return HasAsPrevious(index, version) ? chunk.previous : chunk.current;", "return chunk.previous;"),
     ("a job goes on one step later than its shards are", "services/coordinator/shard_holders.cc",
      "carried.first_step = Holds(all) ? all.newest : needed.newest;",
      "carried.first_step = (Holds(all) ? all.newest : needed.newest) + 1;"),

@@ -75,6 +75,7 @@ class SimulatedPs::Service : public ShardListener {
   }
 
   void TakeSnapshot(const v1::Snapshot& snapshot) {
+    if (state_ == v1::MEMBER_HALTED) return SaveHeld(snapshot);
     for (const auto& shard : shards_) {
       if (shard->is_backup) continue;
       ps_.loop_->TakeSnapshot(shard->plan->job_number(), plan_->generation(), snapshot.snapshot(),
@@ -84,10 +85,17 @@ class SimulatedPs::Service : public ShardListener {
 
   void Halt() {
     if (std::exchange(halting_, true)) return;
+    ++era_;
     for (const auto& shard : shards_) {
       ps_.loop_->Halt(shard->plan->job_number(), plan_->generation());
     }
     NoteHalted();
+  }
+
+  // False: what is held is still read, and is to be asked for again.
+  bool EndSaving() {
+    ++era_;
+    return std::exchange(saving_, 0) == 0;
   }
 
   std::vector<Held> TakeHeld() {
@@ -102,6 +110,7 @@ class SimulatedPs::Service : public ShardListener {
 
   void Release() {
     if (std::exchange(released_, true)) return;
+    ++era_;
     for (const auto& shard : shards_) {
       ps_.loop_->Release(shard->plan->job_number(), plan_->generation());
     }
@@ -139,10 +148,11 @@ class SimulatedPs::Service : public ShardListener {
   // A snapshot on its way into a checkpoint.
   using Snapshot = std::shared_ptr<const ShardSnapshot>;
 
-  // Nothing of it happens once the generation is over here.
+  // Nothing of it happens once the generation is over here, or, where it was begun with what is
+  // held, once that is to be given away.
   std::function<void()> Guarded(std::function<void()> what) {
-    return [this, exists = std::weak_ptr<int>(exists_), what = std::move(what)] {
-      if (!exists.expired() && !halting_ && !released_) what();
+    return [this, exists = std::weak_ptr<int>(exists_), era = era_, what = std::move(what)] {
+      if (!exists.expired() && era == era_) what();
     };
   }
 
@@ -302,6 +312,24 @@ class SimulatedPs::Service : public ShardListener {
 
   // ---- snapshots, as lib/shard/snapshot_writer
 
+  void SaveHeld(const v1::Snapshot& asked) {
+    if (asked.snapshot() <= held_asked_) return;
+    held_asked_ = asked.snapshot();
+    for (const auto& shard : shards_) {
+      if (shard->is_backup) continue;
+      Snapshot held;
+      if (shard->held != nullptr) {
+        held = shard->held->SnapshotOfHeld(asked.snapshot(), asked.step());
+      }
+      if (held == nullptr) {
+        SnapshotDeclined(shard->number, asked.snapshot(), asked.step(), v1::SNAPSHOT_MISSED, "");
+        continue;
+      }
+      ++saving_;
+      SnapshotTaken(std::move(held));
+    }
+  }
+
   void Note(const ShardSnapshot& snapshot, v1::SnapshotOutcome outcome,
             const std::string& message = "") {
     auto same = std::ranges::find_if(snapshots_, [&](const v1::SnapshotReport& report) {
@@ -321,6 +349,7 @@ class SimulatedPs::Service : public ShardListener {
   void Written(const ShardSnapshot& snapshot, const absl::Status& status) {
     Note(snapshot, status.ok() ? v1::SNAPSHOT_WRITTEN : v1::SNAPSHOT_FAILED,
          std::string(status.message()));
+    if (saving_ > 0) --saving_;
     ps_.loop_->SnapshotWritten(LocalOf(snapshot.shard).plan->job_number(), plan_->generation(),
                                snapshot.id, snapshot.step);
     ps_.world().Stir();
@@ -355,9 +384,9 @@ class SimulatedPs::Service : public ShardListener {
     if (!begun.ok() || upload == nullptr) return Written(*snapshot, begun);
     ps_.world().uploads().insert(upload);
     ps_.time().After(ps_.time().Between(absl::ZeroDuration(), absl::Milliseconds(200)),
-                     [this, exists = std::weak_ptr<int>(exists_), world = &ps_.world(), snapshot,
-                      sent, stream = std::weak_ptr<ShardUpload>(upload)] {
-                       const bool here = !exists.expired() && !halting_ && !released_;
+                     [this, exists = std::weak_ptr<int>(exists_), era = era_, world = &ps_.world(),
+                      snapshot, sent, stream = std::weak_ptr<ShardUpload>(upload)] {
+                       const bool here = !exists.expired() && era == era_;
                        const auto upload = stream.lock();
                        if (upload == nullptr) {
                          if (here) WriteLater(snapshot, kRetry);
@@ -431,6 +460,9 @@ class SimulatedPs::Service : public ShardListener {
   uint64_t prepared_ = 0;
   bool halting_ = false;
   bool released_ = false;
+  int era_ = 0;              // what was begun in an earlier one is over
+  uint64_t held_asked_ = 0;  // the newest snapshot of what is held
+  int saving_ = 0;           // snapshots of what is held that are under way
   std::set<std::string> lost_links_;
   std::vector<v1::SnapshotReport> snapshots_;
   std::shared_ptr<int> exists_ = std::make_shared<int>();
@@ -482,7 +514,10 @@ void SimulatedPs::Prepare(const v1::JobPlan& plan) {
   std::vector<Service::Held> held;
   if (service_ != nullptr) {
     if (service_->plan().generation() >= plan.generation()) return;
-    if (service_->plan().generation() == plan.carries()) held = service_->TakeHeld();
+    if (service_->plan().generation() == plan.carries()) {
+      if (!service_->EndSaving()) return;
+      held = service_->TakeHeld();
+    }
     Release(service_->plan().generation());
   }
   service_ = std::make_unique<Service>(this, plan, std::move(held));
