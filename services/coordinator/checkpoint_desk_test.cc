@@ -56,11 +56,13 @@ class CheckpointDeskTest : public RegistryFixture {
     EXPECT_EQ(entry.job.state(), v1::RUNNING);
   }
   void Report(JobRegistry::Turn& turn, JobRegistry::Entry& entry, const std::string& member,
-              v1::MemberJobState state) {
+              v1::MemberJobState state, int64_t step = 0) {
     v1::JobReport report;
     report.set_job(JobIdOf(entry.job.record().name()));
     report.set_generation(entry.job.record().generation());
     report.set_state(state);
+    report.set_next_step(step);
+    report.set_oldest_version(step);
     report.mutable_dataset()->set_samples(64);
     entry.job.Report(member, &report, now_);
     turn.Perform(entry);
@@ -198,6 +200,42 @@ TEST_F(CheckpointDeskTest, AStreamThatBreaksHarmsItselfOnlyAndADiskThatFailsEnds
   EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
   EXPECT_TRUE(Save(4).ok()) << "the next one is another";
   EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+// A change of the job meanwhile is not the end of it, as it is of what was written while it ran.
+TEST_F(CheckpointDeskTest, WhatWasHaltedIsSavedWhileTheJobWaitsForMembers) {
+  auto periodic = desk_.BeginShard(Header(2));
+  ASSERT_TRUE(periodic.ok() && periodic->has_value()) << periodic.status();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    entry.job.MemberLost("w-0", "gone", now_);
+    Report(turn, entry, "p-0", v1::MEMBER_HALTED, /*step=*/3);
+    EXPECT_FALSE(entry.rounds.IsOpen(*(*periodic)->round())) << "its shards have stopped";
+    entry.job.Wait(Job::kWaitsForMembers, "needs one", now_);
+    entry.job.MemberLeaves("p-0", now_);
+    turn.Perform(entry);
+  }
+  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(4)).status()), "JOB_NOT_RUNNING");
+  v1::WriteShardHeader header = Header(3);
+  header.set_snapshot((registry_->store().term() << 32) + 1);
+  auto upload = desk_.BeginShard(header);
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    v1::JobSpec spec = entry.job.record().spec();
+    spec.set_priority(7);
+    entry.job.Update(spec, now_);
+    turn.Perform(entry);
+    EXPECT_TRUE(entry.job.KeepsShards());
+  }
+  ASSERT_TRUE(desk_.EndShard(**upload, (*upload)->Write(Values(3))).ok());
+
+  EXPECT_THAT(Steps(), ElementsAre(3));
+  EXPECT_EQ(View(number_).state(), v1::RECOVERING);
+  JobRegistry::Turn turn(registry_.get());
+  EXPECT_FALSE(turn.FindNumber(number_)->job.KeepsShards());
 }
 
 TEST_F(CheckpointDeskTest, ShardsOfAnotherGenerationAreRefused) {

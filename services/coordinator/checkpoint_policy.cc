@@ -87,6 +87,22 @@ bool CheckpointPolicy::Await(int64_t step, int64_t total_steps, absl::Time now) 
   return !snapshot_ && !IsPeriodic(step, total_steps) && now >= not_before_ && AskAt(step);
 }
 
+bool CheckpointPolicy::AskHalted(int64_t step, absl::Time now) {
+  if (snapshot_ || now < not_before_) return false;
+  awaited_since_ = now;
+  return AskAt(step);
+}
+
+void CheckpointPolicy::GiveUpHalted(absl::Time now) {
+  snapshot_.reset();
+  not_before_ = now + kPatience;
+}
+
+void CheckpointPolicy::TickHalted(bool writing, absl::Time now) {
+  if (writing) awaited_since_ = now;
+  if (snapshot_ && now - awaited_since_ >= kPatience) GiveUpHalted(now);
+}
+
 absl::Status CheckpointPolicy::Admit(const v1::WriteShardHeader& header, int64_t total_steps,
                                      const std::string& job) const {
   if (header.snapshot() == 0) {

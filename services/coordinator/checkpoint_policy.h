@@ -81,6 +81,13 @@ class CheckpointPolicy {
   // They go on, or stand elsewhere.
   void StopAwaiting() { awaited_step_.reset(); }
 
+  // ---- one of shards that are halted at `step`, and stay there
+  bool AskHalted(int64_t step, absl::Time now);
+  // The attempt comes to nothing: a shard does not hold the step, or nobody has written for
+  // kPatience (`writing`: as below). Another one may be made after kPatience.
+  void GiveUpHalted(absl::Time now);
+  void TickHalted(bool writing, absl::Time now);
+
   // ---- what becomes of them
   // Whether a shard may write this now. FAILED_PRECONDITION (reason "STALE_SNAPSHOT"): not wanted
   // any more; INVALID_ARGUMENT (reason "CHECKPOINT_NOT_DUE"). `job` is named in errors.
@@ -121,7 +128,7 @@ class CheckpointPolicy {
   int misses_ = 0;
   int final_failures_ = 0;
   std::optional<int64_t> awaited_step_;
-  absl::Time awaited_since_;
+  absl::Time awaited_since_;                      // or since shards that are halted were asked
   absl::Time not_before_ = absl::InfinitePast();  // the next attempt
 };
 

@@ -41,6 +41,22 @@ TEST_F(CheckpointPolicyTest, PeriodicOnesAndTheLastAreAdmittedUnasked) {
   EXPECT_EQ(Admit(25, 7), "STALE_SNAPSHOT") << "nobody asked";
 }
 
+TEST_F(CheckpointPolicyTest, HaltedShardsAreAskedAgainAfterAWhile) {
+  constexpr absl::Duration kPatience = CheckpointPolicy::kPatience;
+  ASSERT_TRUE(policy_.AskHalted(9, kStart));
+  EXPECT_EQ(policy_.asked_step(), 9);
+  EXPECT_EQ(Admit(9, 7), "");
+  EXPECT_FALSE(policy_.AskHalted(9, kStart)) << "one at a time";
+  policy_.TickHalted(/*writing=*/true, kStart + kPatience);
+  policy_.TickHalted(/*writing=*/false, kStart + 2 * kPatience - absl::Milliseconds(1));
+  EXPECT_TRUE(policy_.asking());
+  policy_.TickHalted(/*writing=*/false, kStart + 2 * kPatience);
+  EXPECT_FALSE(policy_.asking());
+  EXPECT_FALSE(policy_.AskHalted(9, kStart + 3 * kPatience - absl::Milliseconds(1)));
+  EXPECT_TRUE(policy_.AskHalted(9, kStart + 3 * kPatience));
+  EXPECT_TRUE(policy_.Wants(8)) << "another attempt";
+}
+
 TEST_F(CheckpointPolicyTest, OneOnDemandAimsAheadOfTheWorkersAndFurtherAfterEachMiss) {
   ASSERT_TRUE(policy_.Ask(kPace));
   EXPECT_EQ(policy_.asked_step(), 10 + 2 + 3) << "a second and a half ahead, and two steps";

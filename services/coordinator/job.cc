@@ -142,9 +142,9 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
                absl::Time now) {
   CHECK(CanMove(state(), to)) << record_.name() << ": " << StateName(state()) << " -> "
                               << StateName(to);
+  if (active() && to != v1::RUNNING) checkpoints_.Stop();
   if (state() == v1::PREPARING || state() == v1::RUNNING) {
     if (to != v1::RUNNING) {
-      checkpoints_.Stop();
       suspend_at_.reset();
       leaves_at_.reset();
       judge_.Acquit();
@@ -194,7 +194,10 @@ std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const
     directive.mutable_prepare();  // Send() adds the plan
     return directive;
   }
-  if (state() == v1::RECOVERING) return interruption_.WantedOf(member, *plan_);
+  if (state() == v1::RECOVERING) {
+    std::optional<v1::Directive> wanted = interruption_.WantedOf(member, *plan_);
+    return wanted || !member.holds() ? wanted : SnapshotDirective(member);
+  }
   if (state() != v1::RUNNING || !member.serving) return std::nullopt;
   if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
     return StartDirective();
@@ -204,11 +207,15 @@ std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const
     directive.mutable_pause();
     return directive;
   }
-  if (auto snapshot = checkpoints_.WantedOf(member.shards)) {
-    *directive.mutable_snapshot() = *std::move(snapshot);
-    return directive;
-  }
-  return std::nullopt;
+  return SnapshotDirective(member);
+}
+
+std::optional<v1::Directive> Job::SnapshotDirective(const JobMembers::Member& member) const {
+  auto snapshot = checkpoints_.WantedOf(member.shards);
+  if (!snapshot) return std::nullopt;
+  v1::Directive directive;
+  *directive.mutable_snapshot() = *std::move(snapshot);
+  return directive;
 }
 
 // Not before every shard has an address: after the coordinator's restart they come with the
@@ -239,7 +246,10 @@ void Job::SendWantedToAll(absl::Time now) {
 
 void Job::Wait(const std::string& reason, const std::string& message, absl::Time now) {
   CHECK(state() == v1::QUEUED || state() == v1::RECOVERING) << record_.name();
-  if (record_.reason() == reason) return;
+  if (record_.reason() != reason) Tell(reason, message, now);
+}
+
+void Job::Tell(const std::string& reason, const std::string& message, absl::Time now) {
   record_.set_reason(reason);
   record_.set_message(message);
   Note(reason, message, now);
@@ -529,6 +539,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     return Suspect(now);
   }
   if (state() == v1::RECOVERING) {
+    TakeSnapshots(*report, now);
     NoteStopped(now);
     return SendWanted(name, now);
   }
@@ -670,7 +681,7 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
   if (members_.SetLeaving(name)) {
     Note("MEMBER_LEAVES", absl::StrCat(name, " wants to end: the job goes on without it"), now);
   }
-  if (state() == v1::RECOVERING) return SendWanted(name, now);
+  if (state() == v1::RECOVERING) SendWanted(name, now);
   LetLeave(now);
 }
 
@@ -678,6 +689,7 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
 // to be in a checkpoint first. Near the end of the job that is the final one, and nobody leaves
 // before it.
 void Job::LetLeave(absl::Time now) {
+  if (state() == v1::RECOVERING) return LetHaltedLeave(now);
   if (state() != v1::RUNNING || record_.suspend_requested()) return;
   const std::vector<std::string> leaving = members_.Leaving();
   if (leaving.empty()) return;
@@ -701,6 +713,34 @@ void Job::LetLeave(absl::Time now) {
   if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
 }
 
+// Who the job waits for may never come.
+void Job::LetHaltedLeave(absl::Time now) {
+  const bool waits = record_.reason().starts_with("WAITS_FOR_") && !checkpoints_.asking();
+  const bool all_told = members_.AllStopped() && durable_ == ledger_.known();
+  if (!waits || !all_told || !interruption_.carries()) return;
+  const Departures departures = DeparturesOf(*plan_, members_);
+  for (const std::string& name : departures.at_once) {
+    Tell("MEMBER_LEAVES", absl::StrCat(name, " leaves; the backups of its shards are held"), now);
+    Send(name, ReleaseDirective());
+    members_.SetLost(name);
+  }
+  if (departures.checkpoint_at) SaveHalted(*departures.checkpoint_at, now);
+}
+
+// The event that is noted makes plans void that are being made of the shards meanwhile.
+void Job::SaveHalted(int64_t step, absl::Time now) {
+  const std::string leaves = absl::StrCat(members_.Leaving().front(), " leaves; ");
+  if (checkpoints_.committed_step() >= step || IsOrigin(step)) {
+    if (RecoversToStop()) return Stopped(absl::StrCat("at step ", step), now);  // all that is left
+    Tell("MEMBER_LEAVES", absl::StrCat(leaves, "the job goes on from ", WhereItGoesOn()), now);
+    interruption_.LoseShards();
+    return SendWantedToAll(now);
+  }
+  if (!checkpoints_.AskHalted(step, now)) return;
+  Note("MEMBER_LEAVES", absl::StrCat(leaves, "step ", step, " is saved first"), now);
+  SendWantedToAll(now);
+}
+
 // The job goes on at once at the step at which it is. Who makes the second step of a generation has
 // seen that all backups hold the first one (lib/shard/backup_agreement.h).
 bool Job::CanDoWithout(const std::string& name) const {
@@ -715,18 +755,21 @@ void Job::Lose(const std::string& member) {
   members_.SetLost(member);
   if (members_.at(member).is_worker()) {
     ledger_.Lose(members_.at(member).rank);
-  } else if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) {
-    interruption_.LoseShards();
+  } else {
+    checkpoints_.Stop();
+    if (!ShardsMayBeHeld(*plan_, members_, /*filled_only=*/false)) interruption_.LoseShards();
   }
 }
 
 void Job::NoteStopped(absl::Time now) {
-  if (interruption_.NoteStopped(*plan_, members_, now)) SendWantedToAll(now);
+  if (!interruption_.NoteStopped(*plan_, members_, now)) return;
+  checkpoints_.Stop();
+  SendWantedToAll(now);
 }
 
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
   const bool all_durable = durable_ == ledger_.known();
-  if (state() != v1::RECOVERING || !all_durable) return std::nullopt;
+  if (state() != v1::RECOVERING || !all_durable || checkpoints_.asking()) return std::nullopt;
   return interruption_.ResumesAt(*plan_, members_, now);
 }
 
@@ -831,7 +874,11 @@ void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
         checkpoints_.Answered(answer.shard());
         break;
       case v1::SNAPSHOT_MISSED:
-        if (checkpoints_.Missed(Pace(), now)) SendWantedToAll(now);
+        if (state() == v1::RECOVERING) {
+          checkpoints_.GiveUpHalted(now);
+        } else if (checkpoints_.Missed(Pace(), now)) {
+          SendWantedToAll(now);
+        }
         break;
       case v1::SNAPSHOT_FAILED:
         CheckpointFailed(
@@ -880,14 +927,17 @@ void Job::Advance(absl::Time now) {
   }
   const std::optional<int64_t> stopped = members_.StoppedAt(total_steps());
   if (!record_.suspend_requested() || !stopped) return checkpoints_.StopAwaiting();
-  // At its first step nothing has been trained since the checkpoint (or the beginning) that it
-  // started from, if it did.
-  const bool at_origin = plan_->carries() == 0 && *stopped == plan_->first_step();
-  if (!at_origin && *stopped != checkpoints_.committed_step()) {
+  if (!IsOrigin(*stopped) && *stopped != checkpoints_.committed_step()) {
     return AwaitCheckpoint(*stopped, now);
   }
   if (!all_told) return;
   Stopped(absl::StrCat("at step ", *stopped), now);
+}
+
+// At its first step nothing has been trained since the checkpoint (or the beginning) that it
+// started from, if it did.
+bool Job::IsOrigin(int64_t step) const {
+  return plan_->carries() == 0 && step == plan_->first_step();
 }
 
 void Job::BeginRunning(absl::Time now) {
@@ -947,7 +997,8 @@ void Job::AwaitCheckpoint(int64_t step, absl::Time now) {
 }
 
 absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
-  if (state() != v1::RUNNING) {
+  const bool halted = state() == v1::RECOVERING && Wants(header.snapshot());
+  if (state() != v1::RUNNING && !halted) {
     return Precondition(absl::StrCat(record_.name(), " is not running (", StateName(state()), ")"),
                         "JOB_NOT_RUNNING");
   }
@@ -970,6 +1021,7 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
   if (checkpoints_.Committed(checkpoint.step())) record_.set_checkpoint(checkpoint.name());
   Note("CHECKPOINT_COMMITTED",
        absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
+  if (state() == v1::RECOVERING) return LetLeave(now);
   if (state() != v1::RUNNING) return;
   if (record_.suspend_requested() && SuspendsAtSnapshot() && !checkpoints_.asking() &&
       checkpoint.step() < total_steps()) {
@@ -981,12 +1033,13 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
 
 void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why,
                            absl::Time now) {
-  if (state() != v1::RUNNING) return;
+  if (state() != v1::RUNNING && !Wants(snapshot)) return;
   const bool full = ReasonOf(why) == "STORAGE_FULL";
   if (!full || !std::exchange(storage_full_noted_, true)) {
     Note("CHECKPOINT_FAILED", absl::StrCat("step ", step, ": ", why.message()), now);
   }
-  if (checkpoints_.Failed(step, snapshot, total_steps(), why, now)) {
+  const bool for_good = checkpoints_.Failed(step, snapshot, total_steps(), why, now);
+  if (for_good && state() == v1::RUNNING) {
     Fail("CHECKPOINT_FAILED",
          absl::StrCat("the final checkpoint (step ", step, ") could not be written ",
                       CheckpointPolicy::kFinalAttempts, " times: ", why.message()),
@@ -1043,6 +1096,7 @@ void Job::Tick(bool writing, absl::Time now) {
   // What its shards held is lost meanwhile.
   if (RecoversToStop() && !interruption_.carries()) StopWithoutRecovering(now);
   if (!active()) return;
+  if (state() == v1::RECOVERING) checkpoints_.TickHalted(writing, now);
   LetLeave(now);
   if (state() == v1::RECOVERING) return;
   // The last attempt failed, or the coordinator was restarted.

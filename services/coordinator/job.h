@@ -99,7 +99,8 @@ class Job {
   // checkpoint.
   bool KeepsShards() const { return state() != v1::RECOVERING || interruption_.carries(); }
   // Nothing while the job is not RECOVERING, its members have not stopped, or it is too early for
-  // another attempt.
+  // another attempt. Nor while a ps that leaves hands over a checkpoint, which takes no longer than
+  // somebody writes, and CheckpointPolicy::kPatience.
   std::optional<Resumption> ResumesAt(absl::Time now) const;
   // Whether it would gain by more workers, and has run for long enough to be interrupted for them.
   bool TakesMoreWorkers(absl::Time now) const;
@@ -196,12 +197,15 @@ class Job {
   void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);
   void LetLeave(absl::Time now);
+  void LetHaltedLeave(absl::Time now);
+  void SaveHalted(int64_t step, absl::Time now);
   bool CanDoWithout(const std::string& name) const;
   void NoteWhereItResumes(int64_t first_step);
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
               absl::Time now);
   void Note(const std::string& reason, const std::string& message, absl::Time now);
+  void Tell(const std::string& reason, const std::string& message, absl::Time now);
   void Move(v1::JobState to, const std::string& reason, const std::string& message, absl::Time now);
   void Send(const std::string& member, v1::Directive directive);
   void ReleaseAll();
@@ -214,6 +218,7 @@ class Job {
   bool SuspendsAtSnapshot() const;
   std::optional<v1::Directive> Wanted(const JobMembers::Member& member) const;
   std::optional<v1::Directive> StartDirective() const;
+  std::optional<v1::Directive> SnapshotDirective(const JobMembers::Member& member) const;
   void SendWanted(const std::string& name, absl::Time now);
   void SendWantedToAll(absl::Time now);
 
@@ -226,6 +231,7 @@ class Job {
 
   void Advance(absl::Time now);
   void Succeed(absl::Time now);
+  bool IsOrigin(int64_t step) const;
   void BeginRunning(absl::Time now);
   CheckpointPolicy::Pace Pace() const;
   void AwaitCheckpoint(int64_t step, absl::Time now);

@@ -730,6 +730,210 @@ TEST_F(RecoveringJobTest, APsThatLeavesIsLetGoOnceThereIsACheckpointOfWhatItHold
   EXPECT_FALSE(job_.record().has_recovery());
 }
 
+// Its workers are gone, and what its ps hold of `step_` is in no checkpoint.
+class WaitingJobTest : public RecoveringJobTest {
+ protected:
+  WaitingJobTest() { Wait(); }
+
+  void Wait() {
+    Run();
+    job_.MemberLost("w-0", "gone", now_);
+    job_.MemberLost("w-1", "gone", now_);
+    SayHalted("p-0", step_ - 1, step_);
+    SayHalted("p-1", step_, step_ + 1);
+    TakeEffects();
+    job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+    TakeEffects();
+  }
+  void AnswerHalted(const std::string& ps, int shard, v1::SnapshotOutcome outcome) {
+    v1::JobReport report = Say(v1::MEMBER_HALTED, step_);
+    report.set_oldest_version(step_);
+    v1::SnapshotReport& answer = *report.add_snapshots();
+    answer.set_shard(shard);
+    answer.set_snapshot(snapshot_.snapshot());
+    answer.set_outcome(outcome);
+    Tell(ps, report);
+  }
+  v1::WriteShardHeader Header() const {
+    v1::WriteShardHeader header;
+    header.set_generation(job_.record().generation());
+    header.set_step(snapshot_.step());
+    header.set_snapshot(snapshot_.snapshot());
+    return header;
+  }
+
+  int64_t step_ = 5;
+};
+
+TEST_F(WaitingJobTest, APsThatLeavesIsLetGoOnceWhatIsHaltedIsInACheckpoint) {
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_EQ(snapshot_.step(), 5);
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "the shards are being read";
+  EXPECT_TRUE(job_.KeepsShards());
+  EXPECT_TRUE(job_.AdmitShard(Header()).ok());
+  v1::WriteShardHeader periodic = Header();
+  periodic.set_snapshot(0);
+  EXPECT_FALSE(job_.AdmitShard(periodic).ok());
+
+  AnswerHalted("p-0", 0, v1::SNAPSHOT_TAKEN);
+  now_ += absl::Seconds(3);
+  Pass(absl::ZeroDuration());
+  AnswerHalted("p-0", 0, v1::SNAPSHOT_TAKEN);
+  SayHalted("p-1", 5, 6);
+  EXPECT_THAT(Sent(), ElementsAre("p-1 snapshot")) << "it may have been lost";
+  Commit(5);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
+  EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/5");
+  EXPECT_EQ(job_.record().message(), "p-1 leaves; the job goes on from jobs/net-1/checkpoints/5");
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+  EXPECT_FALSE(job_.KeepsShards());
+}
+
+TEST_F(WaitingJobTest, WhatIsInACheckpointAlreadyNeedNotBeSaved) {
+  Commit(5);
+  job_.TakeEffects();
+  EXPECT_THAT(Sent(), IsEmpty());
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries) << "as long as nobody leaves";
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
+}
+
+TEST_F(WaitingJobTest, WhereNothingWasTrainedNothingIsSaved) {
+  Begin(Record());
+  Run();
+  job_.MemberLost("w-0", "gone", now_);
+  job_.MemberLost("w-1", "gone", now_);
+  SayHalted("p-0", 0, 0);
+  SayHalted("p-1", 0, 0);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  TakeEffects();
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
+}
+
+// The members that are there may suffice, and take over as ever.
+TEST_F(WaitingJobTest, NothingIsSavedBeforeTheJobWaitsForMembers) {
+  Begin(Record());
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  HaltAll(4, 5);
+  job_.MemberLeaves("p-1", now_);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Sent(), testing::Not(Contains("p-1 snapshot")));
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  Pass(absl::ZeroDuration());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+}
+
+// Between two attempts the job may go on as it stands. It could not end without its last
+// checkpoint.
+TEST_F(WaitingJobTest, ASaveThatFailsIsTriedAgainAndEndsNoJob) {
+  Begin(Record());
+  step_ = job_.record().spec().training().steps();
+  Wait();
+  job_.MemberLeaves("p-1", now_);
+  for (int i = 0; i < 2 * CheckpointPolicy::kFinalAttempts; ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+    const uint64_t failed = snapshot_.snapshot();
+    switch (i % 3) {
+      case 0:  // the disk
+        job_.CheckpointFailed(step_, failed, absl::InternalError("no"), now_);
+        break;
+      case 1:
+        AnswerHalted("p-0", 0, v1::SNAPSHOT_FAILED);
+        break;
+      default:
+        AnswerHalted("p-0", 0, v1::SNAPSHOT_MISSED);
+    }
+    EXPECT_FALSE(job_.AdmitShard(Header()).ok());
+    ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+    EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+    TakeEffects();
+    job_.CheckpointFailed(step_, failed, absl::InternalError("late"), now_);
+    Pass(CheckpointPolicy::kPatience - absl::Milliseconds(1));
+    EXPECT_THAT(Sent(), IsEmpty());
+    Pass(absl::Milliseconds(1));
+  }
+  Commit(step_);
+  EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
+}
+
+// A ps of an older version does not know how to.
+TEST_F(WaitingJobTest, ASaveThatNobodyWritesHoldsNobodyUpForLong) {
+  job_.MemberLeaves("p-1", now_);
+  Pass(CheckpointPolicy::kPatience);
+  EXPECT_TRUE(job_.ResumesAt(now_).has_value());
+  Pass(CheckpointPolicy::kPatience);
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "another attempt";
+  for (int i = 0; i < 3; ++i) {
+    now_ += CheckpointPolicy::kPatience;
+    job_.Tick(/*writing=*/true, now_);
+    EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "somebody writes";
+  }
+}
+
+TEST_F(WaitingJobTest, APsThatDiesMeanwhileEndsTheSave) {
+  job_.MemberLeaves("p-1", now_);
+  job_.TakeEffects();
+  job_.MemberLost("p-0", "gone", now_);
+  EXPECT_THAT(Sent(), ElementsAre("p-1 release"));
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+
+  Begin(Record());
+  Wait();
+  job_.MemberLeaves("p-1", now_);
+  job_.TakeEffects();
+  job_.Report("p-0", nullptr, now_);  // restarted
+  EXPECT_THAT(Sent(), ElementsAre("p-1 release"));
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(WaitingJobTest, AJobThatRecoversOnlyToBeSuspendedIsSuspendedThen) {
+  Begin(Record());
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  ASSERT_TRUE(job_.RecoversToStop());
+  HaltAll(4, 5);
+  job_.MemberLost("w-0", "gone", now_);
+  job_.Wait(Job::kWaitsForMembers, "needs one", now_);
+  TakeEffects();
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  Commit(5);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(), "suspended at step 5");
+  EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
+}
+
+TEST_F(WaitingJobTest, TheEndOfTheJobEndsTheSave) {
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_FALSE(job_.Wants(snapshot_.snapshot()));
+}
+
+TEST_F(WaitingJobTest, TheRestartedCoordinatorSavesToo) {
+  job_.MemberLeaves("p-1", now_);
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  job_.MemberLeaves("p-1", now_);
+  SayHalted("p-0", 4, 5);
+  SayHalted("p-1", 5, 6);
+  EXPECT_THAT(Sent(), IsEmpty()) << "nothing is known of the workers";
+  Pass(FailureJudge::kRestartGrace);
+  Pass(absl::Milliseconds(200));
+  Pass(absl::Milliseconds(200));
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+}
+
 // Nobody needs a checkpoint, and who leaves is released when the others have what it held.
 TEST_F(ReplicatedJobTest, APsThatLeavesHandsOverToTheBackupsOfItsShards) {
   Run();
@@ -827,6 +1031,50 @@ TEST_F(ReplicatedJobTest, APsThatLeavesDuringARecoveryHandsOverWithIt) {
     EXPECT_EQ(shard.member(), "p-0");
     EXPECT_FALSE(shard.has_backup());
   }
+}
+
+// Also where nobody comes, and without a checkpoint.
+TEST_F(ReplicatedJobTest, APsThatLeavesAJobThatWaitsIsLetGoWhereBackupsAreLeft) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
+  job_.MemberLost("w-0", "gone", now_);
+  job_.MemberLost("w-1", "gone", now_);
+  SayHalted("p-0", 7, 8, /*in_backup=*/7);
+  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  TakeEffects();
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_THAT(Sent(), ElementsAre("p-1 release"));
+  EXPECT_FALSE(job_.Uses("p-1"));
+  job_.MemberLost("p-1", "it left the fleet", now_);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
+  ASSERT_TRUE(resumption.has_value());
+  EXPECT_TRUE(resumption->carries);
+  EXPECT_EQ(resumption->first_step, 7);
+  for (const v1::PlanShard& shard : resumption->shards) EXPECT_EQ(shard.member(), "p-0");
+
+  job_.MemberLeaves("p-0", now_);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Sent(), IsEmpty()) << "only its own ps may write a shard";
+}
+
+TEST_F(ReplicatedJobTest, ThoseThatHoldEachOthersShardsLeaveAJobThatWaitsAfterACheckpoint) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
+  job_.MemberLost("w-0", "gone", now_);
+  job_.MemberLost("w-1", "gone", now_);
+  SayHalted("p-0", 7, 8, /*in_backup=*/8);
+  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  TakeEffects();
+  job_.MemberLeaves("p-0", now_);
+  job_.MemberLeaves("p-1", now_);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  Pass(absl::ZeroDuration());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_EQ(snapshot_.step(), 8);
+  Commit(8);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 release", "p-1 release"));
 }
 
 TEST_F(RecoveringJobTest, WhoWantsToLeaveWhileTheJobPreparesLeavesWhenItRuns) {

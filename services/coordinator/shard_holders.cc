@@ -162,6 +162,16 @@ std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& wit
   return carried;
 }
 
+// The newest version that each shard's own ps holds, whether it leaves or not.
+std::optional<int64_t> VersionInPlace(const v1::JobPlan& plan, const JobMembers& members) {
+  const auto carried = HeldWithout({}, plan, members);
+  if (!carried) return std::nullopt;
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    if (carried->shards[shard].member() != plan.shards(shard).member()) return std::nullopt;
+  }
+  return carried->first_step;
+}
+
 }  // namespace
 
 std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members) {
@@ -170,6 +180,23 @@ std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMember
   // What its backups hold may be too far from the others.
   if (!carried && !handing_over.empty()) carried = HeldWithout({}, plan, members);
   return carried;
+}
+
+Departures DeparturesOf(const v1::JobPlan& plan, const JobMembers& members) {
+  std::vector<std::string> leaving = members.Leaving();
+  std::erase_if(leaving, [&](const std::string& name) { return !members.at(name).holds(); });
+  const auto carried = ShardsHeld(plan, members);
+  if (leaving.empty() || !carried) return {};
+  const auto is_needed = [&](const std::string& name) {
+    return std::ranges::any_of(carried->shards, [&](const v1::PlanShard& shard) {
+      return shard.member() == name || shard.backup().member() == name;
+    });
+  };
+  if (std::ranges::any_of(leaving, is_needed)) {
+    if (const auto step = VersionInPlace(plan, members)) return {.checkpoint_at = step};
+    std::erase_if(leaving, is_needed);
+  }
+  return {.at_once = std::move(leaving)};
 }
 
 bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only) {

@@ -27,8 +27,19 @@ struct CarriedShards {
 // is gone, or too far from the others. Pure.
 std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members);
 
-// Whether that may come to something: every shard has a ps that is not lost, itself or with a
-// backup. `filled_only`: backups that the plan has only just made hold nothing yet.
+// How ps that are leaving can go though no other generation begins.
+struct Departures {
+  std::vector<std::string> at_once;  // others hold all that is to be carried on
+  // The others, once there is a checkpoint of this version, which lets the whole generation go. All
+  // shards hold it where the plan has them: no other ps may write them.
+  std::optional<int64_t> checkpoint_at;
+};
+
+// Once all members have stopped. A checkpoint is made only where somebody cannot go without. Pure.
+Departures DeparturesOf(const v1::JobPlan& plan, const JobMembers& members);
+
+// Whether ShardsHeld() may come to something: every shard has a ps that is not lost, itself or with
+// a backup. `filled_only`: backups that the plan has only just made hold nothing yet.
 bool ShardsMayBeHeld(const v1::JobPlan& plan, const JobMembers& members, bool filled_only);
 
 // Whether a ps that is leaving may hand over what it has: each of its shards has a backup on a ps

@@ -1,5 +1,6 @@
 #include "services/coordinator/shard_holders.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,6 +10,9 @@
 
 namespace muster {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // Shard i is on p-i, its backup on the next one.
 v1::JobPlan Ring(int count) {
@@ -28,7 +32,12 @@ v1::JobPlan Ring(int count) {
 
 class ShardsHeldTest : public testing::Test {
  protected:
-  ShardsHeldTest() { members_.Enlist(plan_, absl::UnixEpoch()); }
+  ShardsHeldTest() { Begin(3); }
+
+  void Begin(int count) {
+    plan_ = Ring(count);
+    members_.Enlist(plan_, absl::UnixEpoch());
+  }
 
   struct Held {
     int64_t oldest, newest;
@@ -41,14 +50,14 @@ class ShardsHeldTest : public testing::Test {
     report.set_next_step(own.newest);
     if (backup) {
       v1::HeldBackup& held = *report.add_backups();
-      held.set_shard((i + 2) % 3);
+      held.set_shard((i + plan_.shards_size() - 1) % plan_.shards_size());
       held.set_oldest_version(backup->oldest);
       held.set_newest_version(backup->newest);
     }
     members_.Take(absl::StrCat("p-", i), &report, absl::UnixEpoch());
   }
 
-  const v1::JobPlan plan_ = Ring(3);
+  v1::JobPlan plan_;
   JobMembers members_;
 };
 
@@ -131,6 +140,40 @@ TEST_F(ShardsHeldTest, WhereItsBackupsHoldNothingOrAreTooFarAwayItStays) {
     EXPECT_EQ(carried->shards[1].backup().member(), "p-2");
     EXPECT_FALSE(carried->shards[1].backup().carries());
   }
+}
+
+TEST_F(ShardsHeldTest, WhoseShardsHaveBackupsOnPsThatStayMayGoAtOnce) {
+  for (int i = 0; i < 3; ++i) Halt(i, {7, 8}, Held{7, 8});
+  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty()) << "nobody leaves";
+  EXPECT_FALSE(DeparturesOf(plan_, members_).checkpoint_at.has_value());
+  members_.SetLeaving("p-1");
+  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, ElementsAre("p-1"));
+  EXPECT_FALSE(DeparturesOf(plan_, members_).checkpoint_at.has_value());
+  members_.SetLost("p-1");
+  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty()) << "it has gone";
+}
+
+// Which lets all go, those who could go without it as well.
+TEST_F(ShardsHeldTest, WhoIsNeededGoesAfterACheckpointWhereEachShardIsItsOwnPss) {
+  for (int i = 0; i < 3; ++i) Halt(i, {7, 8}, Held{7, 8});
+  members_.SetLeaving("p-1");
+  members_.SetLeaving("p-2");
+  EXPECT_EQ(DeparturesOf(plan_, members_).checkpoint_at, 8);
+  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty());
+
+  members_.SetLost("p-0");  // its shard is p-1's now
+  EXPECT_FALSE(DeparturesOf(plan_, members_).checkpoint_at.has_value());
+  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty());
+}
+
+TEST_F(ShardsHeldTest, WhoIsNotNeededGoesWhereNoCheckpointCanBeMade) {
+  Begin(4);
+  members_.SetLost("p-0");  // its shard is p-1's now
+  for (int i = 1; i < 4; ++i) Halt(i, {7, 8}, Held{7, 8});
+  members_.SetLeaving("p-1");
+  members_.SetLeaving("p-2");
+  EXPECT_THAT(DeparturesOf(plan_, members_).at_once, ElementsAre("p-2"));
+  EXPECT_FALSE(DeparturesOf(plan_, members_).checkpoint_at.has_value());
 }
 
 TEST_F(ShardsHeldTest, WhoLeavesTogetherDoesNotTakeOverFromTheOther) {
