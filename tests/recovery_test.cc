@@ -38,6 +38,33 @@ checkpoint: {every_steps: 500, keep_last: 0}
                           name, kSteps, workers_min, more);
 }
 
+// All that a job that has ended has told.
+std::vector<v1::JobEvent> Events(TrainingCluster& cluster, const std::string& job) {
+  std::vector<v1::JobEvent> events;
+  grpc::ClientContext context;
+  v1::WatchJobRequest request;
+  request.set_name(job);
+  v1::WatchJobResponse response;
+  const auto stream = cluster.jobs().WatchJob(&context, request);
+  while (stream->Read(&response)) {
+    events.insert(events.end(), response.events().begin(), response.events().end());
+  }
+  return events;
+}
+
+// The steps at which its generations began.
+std::vector<int64_t> FirstSteps(const std::vector<v1::JobEvent>& events) {
+  std::vector<int64_t> steps;
+  for (const v1::JobEvent& event : events) {
+    const size_t at = event.message().rfind("from step ");
+    int64_t step = 0;
+    if (event.reason() != "SCHEDULED" || at == std::string::npos) continue;
+    EXPECT_TRUE(absl::SimpleAtoi(event.message().substr(at + 10), &step)) << event.message();
+    steps.push_back(step);
+  }
+  return steps;
+}
+
 // One cluster for all; each test leaves it whole.
 class RecoveryTest : public testing::Test {
  protected:
@@ -185,6 +212,32 @@ TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
   ExpectSame(job, *undisturbed_);
 }
 
+// Nobody comes to take over, and the drain's end is far away: no step is lost all the same.
+TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatItHalted) {
+  const std::string stayed = cluster_.Run(Job("left"));
+  const std::string job = cluster_.Submit(Job("left"));
+  cluster_.AwaitStep(job, 700);
+  for (const char* worker : {"worker-1", "worker-0"}) ExpectOrderlyExit(cluster_, worker);
+  AwaitReason(job, "WAITS_FOR_MEMBERS");
+  const absl::Time begin = absl::Now();
+  ExpectOrderlyExit(cluster_, "ps-0");
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10)) << "half of its drain";
+  const v1::Job left = cluster_.Get(job);
+  const std::string prefix = absl::StrCat("jobs/", job, "/checkpoints/");
+  ASSERT_THAT(left.checkpoint(), testing::StartsWith(prefix));
+  int64_t step = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(left.checkpoint().substr(prefix.size()), &step));
+  EXPECT_GE(step, 700);
+  EXPECT_GE(step, left.progress().step() - 1) << "one is computed again at most";
+
+  for (const char* member : {"ps-0", "worker-0", "worker-1"}) Restart(member);
+  EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 0);
+  const std::vector<int64_t> first_steps = FirstSteps(Events(cluster_, job));
+  EXPECT_EQ(first_steps, (std::vector<int64_t>{0, step}));
+  EXPECT_EQ(cluster_.Hashes(job, kSteps), cluster_.Hashes(stayed, kSteps));
+  ExpectSame(job, stayed);
+}
+
 TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   Kill("worker-1");
   const std::string job = cluster_.Submit(
@@ -202,33 +255,6 @@ TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   v1::Job cancelled;
   request.set_name(job);
   EXPECT_TRUE(cluster_.jobs().CancelJob(&context, request, &cancelled).ok());
-}
-
-// All that a job that has ended has told.
-std::vector<v1::JobEvent> Events(TrainingCluster& cluster, const std::string& job) {
-  std::vector<v1::JobEvent> events;
-  grpc::ClientContext context;
-  v1::WatchJobRequest request;
-  request.set_name(job);
-  v1::WatchJobResponse response;
-  const auto stream = cluster.jobs().WatchJob(&context, request);
-  while (stream->Read(&response)) {
-    events.insert(events.end(), response.events().begin(), response.events().end());
-  }
-  return events;
-}
-
-// The steps at which its generations began.
-std::vector<int64_t> FirstSteps(const std::vector<v1::JobEvent>& events) {
-  std::vector<int64_t> steps;
-  for (const v1::JobEvent& event : events) {
-    const size_t at = event.message().rfind("from step ");
-    int64_t step = 0;
-    if (event.reason() != "SCHEDULED" || at == std::string::npos) continue;
-    EXPECT_TRUE(absl::SimpleAtoi(event.message().substr(at + 10), &step)) << event.message();
-    steps.push_back(step);
-  }
-  return steps;
 }
 
 // Without a checkpoint before the last one the way back would be the way to the beginning.
