@@ -1,5 +1,6 @@
 // Preloaded into a process: keeps what comes in over the connections that it accepts with accept4()
 // and reads with recv() or readv(), as the data port and its transports do (session_recorder.h).
+#undef _FORTIFY_SOURCE  // its headers would define recv() themselves
 #include "tests/session_recorder.h"
 
 #include <errno.h>
