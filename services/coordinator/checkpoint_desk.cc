@@ -431,8 +431,12 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
     absl::MutexLock lock(&mu_);
     if (--pruning_[job] == 0) pruning_.erase(job);
   };
-  const std::vector<int64_t> retained = Retained(job, spec);
-  needed.insert(needed.end(), retained.begin(), retained.end());
+  const auto retained = Retained(job, spec);
+  if (!retained.ok()) {
+    LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << retained.status();
+    return;
+  }
+  needed.insert(needed.end(), retained->begin(), retained->end());
   Pruned pruned = PruneCheckpoints(registry_->folder().checkpoints(job), spec.keep_last(), needed);
   if (!pruned.status.ok()) {
     LOG(ERROR) << JobName(job) << ": older checkpoints are left over: " << pruned.status;
@@ -448,11 +452,11 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   AwaitStored(job, stored);
 }
 
-std::vector<int64_t> CheckpointDesk::Retained(const std::string& job,
-                                              const v1::CheckpointSpec& spec) {
-  const auto committed = ListCheckpointSteps(registry_->folder().checkpoints(job));
-  if (!committed.ok()) return {};  // pruning will say so
-  return RetainedSteps(spec, *committed, [&](int64_t step) -> StepEvaluation {
+absl::StatusOr<std::vector<int64_t>> CheckpointDesk::Retained(const std::string& job,
+                                                              const v1::CheckpointSpec& spec) {
+  ASSIGN_OR_RETURN(const std::vector<int64_t> committed,
+                   ListCheckpointSteps(registry_->folder().checkpoints(job)));
+  return RetainedSteps(spec, committed, [&](int64_t step) -> StepEvaluation {
     const auto log =
         series_->Read(registry_->folder().metrics_log(job),
                       {.names = {"evaluation_loss"}, .from = step, .to = step, .points = 1});
@@ -461,9 +465,11 @@ std::vector<int64_t> CheckpointDesk::Retained(const std::string& job,
                    << " is among the best is not known: " << log.status();
       return {.kind = StepEvaluation::kToCome};
     }
+    // Neighbours share a point where there are very many: the best of them stands for each, and all
+    // of them stay.
     for (const SeriesPoint& point : log->series[0].points) {
-      if (point.first_step == step && point.last_step == step) {
-        return {.kind = StepEvaluation::kKnown, .loss = point.values.last};
+      if (point.first_step <= step && step <= point.last_step) {
+        return {.kind = StepEvaluation::kKnown, .loss = point.values.min};
       }
     }
     // Nobody trains beyond an evaluation that has not been made.

@@ -120,7 +120,8 @@ class CheckpointDesk {
   absl::Status Commit(CheckpointRound& round);
   void PruneAfter(const CheckpointRound& round);
   // Reads the job's log, where its spec wants the best.
-  std::vector<int64_t> Retained(const std::string& job, const v1::CheckpointSpec& spec);
+  absl::StatusOr<std::vector<int64_t>> Retained(const std::string& job,
+                                                const v1::CheckpointSpec& spec);
   void AwaitStored(const std::string& job, CommitQueue::Ticket change);
 
   // Of a job's checkpoints, those that others need.

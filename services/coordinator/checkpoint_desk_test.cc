@@ -147,6 +147,22 @@ TEST_F(CheckpointRetentionTest, TheBestAndThoseOfWholeMultiplesStay) {
   EXPECT_THAT(Steps(), ElementsAre(4, 8, 10));
 }
 
+// Then each point of the curve is of two evaluations, and more.
+TEST_F(CheckpointRetentionTest, TheBestOfAVeryLongJobStays) {
+  {
+    std::filesystem::create_directories(registry_->folder().job(id()));
+    std::ofstream log(registry_->folder().metrics_log(id()), std::ios::app);
+    for (int64_t step = 1; step <= 3 * MetricPyramid::kBucketsMax; ++step) {
+      log << "{\"step\":" << step << ",\"evaluation_loss\":" << (step == 4 ? 0.5 : 2.0) << "}\n";
+    }
+    log << "{\"step\":" << 3 * MetricPyramid::kBucketsMax << ",\"loss\":1}\n";
+    ASSERT_TRUE(log.flush().good());
+  }
+  for (const int64_t step : {2, 4, 6, 10}) ASSERT_TRUE(Save(step).ok());
+  EXPECT_THAT(Steps(), AllOf(::testing::Contains(4), ::testing::Contains(10),
+                             ::testing::Not(::testing::Contains(6))));
+}
+
 // The log is written a moment after the evaluation, a checkpoint may be faster.
 TEST_F(CheckpointRetentionTest, WhatTheLogHasNotYetStaysUntilItHas) {
   ASSERT_TRUE(Save(2).ok());

@@ -1,10 +1,8 @@
 #include "services/coordinator/checkpoint_retention.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
+#include <map>
 #include <set>
-#include <utility>
 
 namespace muster {
 
@@ -12,20 +10,21 @@ std::vector<int64_t> RetainedSteps(const v1::CheckpointSpec& spec,
                                    absl::Span<const int64_t> committed,
                                    absl::FunctionRef<StepEvaluation(int64_t step)> evaluation) {
   std::set<int64_t> retained;
-  const int64_t every = spec.keep_every_steps();
-  std::vector<std::pair<double, int64_t>> losses;
+  std::map<double, std::vector<int64_t>> steps_by_loss;
   for (const int64_t step : committed) {
-    if (every > 0 && step % every == 0) retained.insert(step);
+    if (spec.keep_every_steps() > 0 && step % spec.keep_every_steps() == 0) retained.insert(step);
     if (spec.keep_best() == 0) continue;
     const StepEvaluation of_step = evaluation(step);
     if (of_step.kind == StepEvaluation::kToCome) retained.insert(step);
-    if (of_step.kind != StepEvaluation::kKnown) continue;
-    losses.emplace_back(
-        std::isfinite(of_step.loss) ? of_step.loss : std::numeric_limits<double>::infinity(), step);
+    if (of_step.kind == StepEvaluation::kKnown && std::isfinite(of_step.loss)) {
+      steps_by_loss[of_step.loss].push_back(step);
+    }
   }
-  std::ranges::sort(losses);
-  losses.resize(std::min<size_t>(losses.size(), spec.keep_best()));
-  for (const auto& [loss, step] : losses) retained.insert(step);
+  int places = spec.keep_best();
+  for (const auto& [loss, steps] : steps_by_loss) {
+    if (places-- == 0) break;
+    retained.insert(steps.begin(), steps.end());
+  }
   return {retained.begin(), retained.end()};
 }
 

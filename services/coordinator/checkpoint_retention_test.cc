@@ -37,15 +37,15 @@ TEST(RetainedStepsTest, TheBestAreThoseWithTheSmallestLoss) {
   const auto losses = [](int64_t step) {
     return Losses({{100, 3.0}, {200, 1.5}, {300, 1.2}, {400, 1.5}, {500, 2.0}}, step);
   };
-  EXPECT_THAT(RetainedSteps(spec, kCommitted, losses), ElementsAre(200, 300))
-      << "of equal ones the first";
+  EXPECT_THAT(RetainedSteps(spec, kCommitted, losses), ElementsAre(200, 300, 400))
+      << "equal ones have one place together";
   spec.set_keep_every_steps(500);
-  EXPECT_THAT(RetainedSteps(spec, kCommitted, losses), ElementsAre(200, 300, 500));
+  EXPECT_THAT(RetainedSteps(spec, kCommitted, losses), ElementsAre(200, 300, 400, 500));
 }
 
-TEST(RetainedStepsTest, ALossThatIsNoNumberIsTheWorst) {
+TEST(RetainedStepsTest, ALossThatIsNotFiniteIsNeverAmongTheBest) {
   v1::CheckpointSpec spec;
-  spec.set_keep_best(1);
+  spec.set_keep_best(3);
   const auto losses = [](int64_t step) {
     return Losses({{100, std::nan("")}, {200, 9.0}, {300, -HUGE_VAL}}, step);
   };
