@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/container/btree_set.h"
@@ -127,7 +128,7 @@ absl::Status Trainer::Open() {
   if (Trace* trace = options_.tuning.trace) trace->NameTrack(kStepTrack, "steps");
   RETURN_IF_ERROR(AllocateMemory());
   phases.End("memory");
-  RETURN_IF_ERROR(CountFlops());
+  CountFlops();
   const std::vector<float*> parameters = parameters_->pointers();
   narrow_parameters_ = NarrowParameters(*graphs);
   RETURN_IF_ERROR(
@@ -149,25 +150,23 @@ absl::Status Trainer::Connect() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::CountFlops() {
+// Nothing depends on it: a model that trains, but whose cost cannot be reckoned, has no FLOPs.
+void Trainer::CountFlops() {
   const v1::JobPlan& plan = *options_.plan;
-  ASSIGN_OR_RETURN(const TrainingCost cost,
-                   GraphCost(plan.graph(), plan.workers(ToInt(options_.rank)).samples()));
-  step_flops_ = static_cast<double>(cost.forward.flops + cost.backward.flops);
+  const absl::StatusOr<TrainingCost> cost =
+      GraphCost(plan.graph(), plan.workers(ToInt(options_.rank)).samples());
+  LOG_IF(WARNING, !cost.ok()) << plan.job() << ": its FLOPs are not known: " << cost.status();
+  step_flops_ = cost.ok() ? static_cast<double>(cost->forward.flops + cost->backward.flops) : 0;
+  const v1::Precision precision = plan.spec().training().precision();
   double peak = 0;
   for (const auto& lane : lanes_) {
-    const double of_device = options_.peak_flops > 0 ? options_.peak_flops
-                                                     : PeakFlops(lane->device().description(),
-                                                                 plan.spec().training().precision())
-                                                           .value_or(0);
-    if (of_device == 0) {
-      peak = 0;
-      break;
-    }
-    peak += of_device;
+    const std::optional<double> of_device =
+        options_.peak_flops > 0 ? options_.peak_flops
+                                : PeakFlops(lane->device().description(), precision);
+    if (!of_device) return options_.metrics->ShowPeak(0);
+    peak += *of_device;
   }
   options_.metrics->ShowPeak(peak);
-  return absl::OkStatus();
 }
 
 // A job's model, data and training never change; who computes which samples does. GPUs that reduce

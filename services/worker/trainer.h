@@ -123,7 +123,7 @@ class Trainer {
   absl::StatusOr<std::shared_ptr<const LaneGraphs>> LowerGraphs() const;
   absl::Status CheckSynchronised(int devices) const;
   // What a step of this worker's costs, and what its devices could do: for metrics.
-  absl::Status CountFlops();
+  void CountFlops();
   double CountEvaluationLabels() const;
   GradientLayout LayOut(const v1::Graph& graph, int devices) const;
   absl::Status AllocateMemory();
