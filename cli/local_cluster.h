@@ -51,10 +51,9 @@ class LocalCluster {
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Open(const std::string& dir);
   ~LocalCluster();  // Shutdown() of what dies with the parent; detached members go on
 
-  const std::string& address() const {
-    return target_.address();
-  }                                                            // of the coordinator's gRPC port
-  const CoordinatorTarget& target() const { return target_; }  // the same, with options().security
+  // Of the coordinator's gRPC port; the target goes there with options().security.
+  const std::string& address() const { return target_.address(); }
+  const CoordinatorTarget& target() const { return target_; }
   std::string page() const;  // of the coordinator's status page, "http://127.0.0.1:40121"
   const std::string& dir() const { return options_.dir; }
   const Options& options() const { return options_; }  // after Open(): dir, ps, workers, devices
