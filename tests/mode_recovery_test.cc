@@ -13,7 +13,7 @@
 namespace muster {
 namespace {
 
-constexpr int kSteps = 6000;  // of a millisecond
+constexpr int kSteps = 8000;  // of a millisecond
 constexpr int kCheckpointSteps = 500;
 
 struct Mode {

@@ -1,18 +1,24 @@
 // A job as production runs it: TLS on both planes, certificates that are renewed while it trains,
 // members that die in between. It comes to the same parameters.
+#include <openssl/bio.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
@@ -25,21 +31,37 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kDay = absl::Hours(24);
-constexpr int kSteps = 1500;  // of some five milliseconds
-
-constexpr char kJob[] = R"(
+// Of some three milliseconds a step. The name stands in the files of a checkpoint.
+std::string Job(int64_t steps) {
+  return absl::Substitute(R"(
 name: sealed
 model: {zoo: {name: gpt, args: {layers: 2, heads: 2, channels: 64, context: 32, dropout: 0.1}}}
 data: {text: {path: examples/data/licences, holdout: 0.05}, batch_size: 8, seed: 1}
-training: {steps: 1500, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
+training: {steps: $0, optimizer: {adamw: {learning_rate: 1e-3}}, seed: 9}
 resources: {workers: {min: 2, max: 2}, ps: 2}
-checkpoint: {every_steps: 300, keep_last: 0}
-)";
+checkpoint: {every_steps: 300, keep_last: 2}
+)",
+                          steps);
+}
 
 std::string MakeFolder() {
   std::string path = ::testing::TempDir() + "/tls-XXXXXX";
   EXPECT_NE(mkdtemp(path.data()), nullptr);
   return path;
+}
+
+// The SHA-256 of the certificate that is shown at `address`; "": nobody answers.
+std::string CertificateAt(const std::string& address) {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
+                                                                  SSL_CTX_free);
+  const std::unique_ptr<BIO, decltype(&BIO_free_all)> connection(BIO_new_ssl_connect(context.get()),
+                                                                 BIO_free_all);
+  BIO_set_conn_hostname(connection.get(), address.c_str());
+  SSL* ssl = nullptr;
+  if (BIO_do_connect(connection.get()) != 1 || BIO_get_ssl(connection.get(), &ssl) != 1) return "";
+  const std::unique_ptr<X509, decltype(&X509_free)> shown(SSL_get1_peer_certificate(ssl),
+                                                          X509_free);
+  return shown == nullptr ? "" : FactsOf(shown.get()).sha256;
 }
 
 // One authority, and a folder for --tls of each role.
@@ -66,8 +88,12 @@ class Certificates {
       ASSERT_TRUE(mine.ok()) << mine.status();
       Write(Folder(role).key(), mine->key);
       Write(Folder(role).certificate(), mine->certificate);
+      if (role == Role::kCoordinator) coordinators_ = ReadCertificate(mine->certificate)->sha256;
     }
   }
+
+  // The coordinator's newest, by its SHA-256.
+  const std::string& coordinators() const { return coordinators_; }
 
  private:
   static constexpr Role kRoles[] = {Role::kCoordinator, Role::kPs, Role::kWorker, Role::kAdmin};
@@ -79,6 +105,7 @@ class Certificates {
 
   const std::string home_ = MakeFolder();
   const CertifiedKey authority_ = *MakeAuthority("test", absl::Now(), 30 * kDay);
+  std::string coordinators_;
 };
 
 TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
@@ -97,13 +124,16 @@ TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
        .ps_flags = flags(Role::kPs),
        .worker_flags = flags(Role::kWorker),
        .security = {.tls = certificates.Folder(Role::kAdmin).path, .token_file = ""}});
-  const std::string undisturbed = cluster.Run(kJob);
-
-  const std::string job = cluster.Submit(kJob);
+  // It has no end, and is suspended where it is when all is over.
+  const std::string job = cluster.Submit(Job(1'000'000'000));
   int recoveries = 0;
   for (const char* member : {"worker-1", "ps-0", "coordinator", "worker-0", "ps-1"}) {
     SCOPED_TRACE(member);
     certificates.Renew();
+    const absl::Time patience = absl::Now() + absl::Seconds(30);
+    while (CertificateAt(cluster.members().address()) != certificates.coordinators()) {
+      ASSERT_LT(absl::Now(), patience) << "the coordinator still shows the old certificate";
+    }
     const int64_t until = 200 * (recoveries + 1);
     cluster.Await(job, [&](const v1::Job& seen) {
       return seen.state() == v1::RUNNING && seen.recovery().count() == recoveries &&
@@ -118,8 +148,17 @@ TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
     }
     ASSERT_TRUE(cluster.members().Restart(member).ok());
   }
-  cluster.AwaitState(job, v1::SUCCEEDED);
-  EXPECT_EQ(cluster.Hashes(job, kSteps), cluster.Hashes(undisturbed, kSteps));
+  cluster.Await(job, [&](const v1::Job& seen) {
+    return seen.state() == v1::RUNNING && seen.recovery().count() == recoveries;
+  });
+  grpc::ClientContext context;
+  v1::SuspendJobRequest request;
+  v1::Job suspended;
+  request.set_name(job);
+  ASSERT_TRUE(cluster.jobs().SuspendJob(&context, request, &suspended).ok());
+  const int64_t step = cluster.AwaitState(job, v1::SUSPENDED).progress().step();
+  const std::string undisturbed = cluster.Run(Job(step));
+  EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
 }
 
 // What a member without a certificate, or with another authority's, is told.
