@@ -22,7 +22,7 @@ absl::Status LinkReader::AddSlab(uint32_t number, uint64_t bytes, const FileDesc
         absl::StrCat("slab ", number, " is known, or 0, or one of more than ", kSlabsMax));
   }
   ASSIGN_OR_RETURN(SealedMemory slab, SealedMemory::Map(file, bytes, SealedMemory::Access::kRead));
-  slabs_[number] = std::make_shared<const SealedMemory>(std::move(slab));
+  slabs_[number] = MappedSlab(std::move(slab));
   return absl::OkStatus();
 }
 
@@ -86,7 +86,7 @@ absl::Status LinkReader::TakeFromSlab(const RingDescriptor& descriptor, PeerId f
   if (found == slabs_.end()) {
     return absl::InvalidArgumentError(absl::StrCat("unknown slab ", descriptor.slab));
   }
-  const absl::Span<std::byte> memory = found->second->memory();
+  const absl::Span<std::byte> memory = found->second.memory();
   if (descriptor.offset > memory.size() || descriptor.length > memory.size() - descriptor.offset) {
     return absl::InvalidArgumentError(absl::StrCat(
         "bytes ", descriptor.offset, " + ", descriptor.length, " of a slab of ", memory.size()));

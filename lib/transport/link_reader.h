@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "lib/transport/file_descriptor.h"
+#include "lib/transport/mapped_slab.h"
 #include "lib/transport/message_ring.h"
 #include "lib/transport/sealed_memory.h"
 #include "lib/transport/transport.h"
@@ -26,9 +26,8 @@ class LinkReader {
  public:
   // What a peer can make us map.
   static constexpr size_t kSlabsMax = 4096;
-  using Slab = std::shared_ptr<const SealedMemory>;
   // Makes the lease of a payload in `slab`, which is to end with Return(loan).
-  using Lend = absl::FunctionRef<PayloadLease(uint32_t loan, Slab slab)>;
+  using Lend = absl::FunctionRef<PayloadLease(uint32_t loan, MappedSlab slab)>;
 
   LinkReader() = default;
   LinkReader(const LinkReader&) = delete;
@@ -66,7 +65,7 @@ class LinkReader {
 
   SealedMemory memory_;
   MessageRingReader ring_;
-  absl::flat_hash_map<uint32_t, Slab> slabs_;
+  absl::flat_hash_map<uint32_t, MappedSlab> slabs_;
   // The message whose fragments arrive.
   bool arriving_ = false;
   WireHeader header_;

@@ -469,11 +469,10 @@ absl::Status SharedMemoryLink::Take(const RingDescriptor& descriptor) {
     reader_.Drop(descriptor);
     return absl::OkStatus();
   }
-  return reader_.Take(
-      descriptor, id_, *commons_.receiver, [this](uint32_t loan, LinkReader::Slab slab) {
-        ++leases_;
-        return PayloadLease(commons_.transport, commons_.leases.Add({this, loan, std::move(slab)}));
-      });
+  return reader_.Take(descriptor, id_, *commons_.receiver, [this](uint32_t loan, MappedSlab slab) {
+    ++leases_;
+    return PayloadLease(commons_.transport, commons_.leases.Add({this, loan, std::move(slab)}));
+  });
 }
 
 void SharedMemoryLink::Return(uint32_t loan) {

@@ -17,6 +17,7 @@
 #include "lib/transport/link_reader.h"
 #include "lib/transport/link_writer.h"
 #include "lib/transport/local_address.h"
+#include "lib/transport/mapped_slab.h"
 #include "lib/transport/pending_sends.h"
 #include "lib/transport/registered_slabs.h"
 #include "lib/transport/session.h"
@@ -33,7 +34,7 @@ class LeaseTable {
   struct Lease {
     SharedMemoryLink* link = nullptr;  // null: gone
     uint32_t loan = 0;                 // the sender's number
-    LinkReader::Slab slab;
+    MappedSlab slab;  // that it lies in
   };
 
   uint64_t Add(Lease lease);

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 #include "lib/transport/file_descriptor.h"
+#include "lib/transport/mapped_slab.h"
 #include "lib/transport/sealed_memory.h"
 
 namespace muster {
@@ -134,6 +138,26 @@ TEST(SealedMemoryTest, MoreThanThereAreAddressesIsExhaustion) {
   auto slab = SharedSlab::Allocate(int64_t{1} << 62);
   ASSERT_EQ(slab.status().code(), absl::StatusCode::kResourceExhausted) << slab.status();
   EXPECT_EQ(ReasonOf(slab.status()), "MEMORY_EXHAUSTED");
+}
+
+bool IsMapped(const std::string& name) {
+  std::ostringstream maps;
+  maps << std::ifstream("/proc/self/maps").rdbuf();
+  return maps.str().find(name) != std::string::npos;
+}
+
+TEST(MappedSlabTest, IsMappedUntilTheLastHandleIsGone) {
+  constexpr char kName[] = "muster-mapped-slab-test";
+  MappedSlab first(*SealedMemory::Create(kName, 4096, Others::kWrite));
+  first.memory()[1] = std::byte{7};
+  MappedSlab second = first;
+  MappedSlab moved = std::move(first);
+  second = MappedSlab();
+  EXPECT_EQ(moved.memory()[1], std::byte{7});
+  moved = MappedSlab(moved);
+  EXPECT_TRUE(IsMapped(kName));
+  moved = MappedSlab();
+  EXPECT_FALSE(IsMapped(kName));
 }
 
 }  // namespace
