@@ -506,7 +506,7 @@ TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutIsLostToItsJob) {
 
   EXPECT_EQ(Get().state(), v1::RECOVERING);
   EXPECT_EQ(Get().reason(), "MEMBER_LOST");
-  EXPECT_THAT(Get().message(), HasSubstr("p-1 was lost at step 2"));
+  EXPECT_THAT(Get().message(), HasSubstr("p-1 (ps, shard 1) was lost at step 2"));
   EXPECT_EQ(coordinator_->ListMembers().members_size(), 3);
   const std::string metrics = metrics_->Render();
   EXPECT_THAT(metrics, HasSubstr("muster_lease_expiries_total 1"));

@@ -59,9 +59,11 @@ FailureJudge::Verdict FailureJudge::Lost(const std::string& name, const std::str
   if (accusation_ && accusation_->culprit == name) {
     step = accusation_->step;
     absl::StrAppend(&message, " (", accusation_->reporter, ": ", accusation_->message, ")");
+  } else if (const std::string awaited = members.WhatIsAwaitedOf(name); !awaited.empty()) {
+    absl::StrAppend(&message, "; ", awaited);
   }
   return {.reason = "MEMBER_LOST",
-          .message = absl::StrCat(name, " was lost at step ", step, ": ", message),
+          .message = absl::StrCat(members.Describe(name), " was lost at step ", step, ": ", message),
           .recoverable = true,
           .lost = name};
 }

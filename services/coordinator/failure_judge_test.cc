@@ -15,6 +15,8 @@ class FailureJudgeTest : public ::testing::Test {
     v1::JobPlan plan;
     for (const char* name : {"w-0", "w-1"}) plan.add_workers()->set_member(name);
     plan.add_shards()->set_member("p-0");
+    plan.add_chunks()->set_shard(0);
+    plan.mutable_workers(1)->set_host("node-3");
     members_.Enlist(plan, kStart);
   }
 
@@ -77,14 +79,14 @@ TEST_F(FailureJudgeTest, AnAccusationIsBelievedAfterAWhileUnlessTheGenerationIsO
 TEST_F(FailureJudgeTest, TheLossOfTheAccusedIsTheFirstCause) {
   Report("p-0", v1::MEMBER_RUNNING, 9);
   EXPECT_EQ(judge_.Lost("p-0", "its lease ran out", members_, /*step=*/8).message,
-            "p-0 was lost at step 9: its lease ran out");
+            "p-0 (ps, shard 0) was lost at step 9: its lease ran out");
   judge_.Hear("w-0", Error("p-0"), members_, kStart);
 
   const FailureJudge::Verdict verdict =
       judge_.Lost("p-0", "its lease ran out", members_, /*step=*/8);
 
   EXPECT_EQ(verdict.reason, "MEMBER_LOST");
-  EXPECT_EQ(verdict.message, "p-0 was lost at step 7: its lease ran out (w-0: connection reset)");
+  EXPECT_EQ(verdict.message, "p-0 (ps, shard 0) was lost at step 7: its lease ran out (w-0: connection reset)");
 }
 
 TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {
@@ -98,8 +100,8 @@ TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {
 
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->message,
-            "w-1 was lost at step 5: it did not come back within 30s after the coordinator's "
-            "restart");
+            "w-1 (worker, rank 1, on node-3) was lost at step 5: it did not come back within 30s "
+            "after the coordinator's restart; 1 worker waits for its gradients");
   members_.SetLost("w-1");
   EXPECT_FALSE(judge_.Tick({.step = 5}, members_, end).has_value()) << "said once";
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/limits/limits.h"
 
 namespace muster {
@@ -10,12 +12,17 @@ namespace muster {
 void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   members_.clear();
   sent_.clear();
-  for (int rank = 0; rank < plan.workers_size(); ++rank) {
-    members_[plan.workers(rank).member()].rank = rank;
-  }
+  const v1::SyncSpec& sync = plan.spec().sync();
+  in_lockstep_ =
+      sync.mode() != v1::SSP && sync.mode() != v1::ASP && sync.backup_workers() == 0;
   for (const v1::PlanShard& shard : plan.shards()) {
-    members_[shard.member()];
-    if (shard.has_backup()) members_[shard.backup().member()];
+    members_[shard.member()].host = shard.host();
+    if (shard.has_backup()) members_[shard.backup().member()].host = shard.backup().host();
+  }
+  for (int rank = 0; rank < plan.workers_size(); ++rank) {
+    Member& worker = members_[plan.workers(rank).member()];
+    worker.rank = rank;
+    worker.host = plan.workers(rank).host();
   }
   for (const v1::PlanChunk& chunk : plan.chunks()) {
     members_[plan.shards(chunk.shard()).member()].shards.insert(chunk.shard());
@@ -31,6 +38,34 @@ std::vector<std::string> JobMembers::names() const {
   std::vector<std::string> names;
   for (const auto& [name, member] : members_) names.push_back(name);
   return names;
+}
+
+std::string JobMembers::Describe(const std::string& name) const {
+  const Member& member = members_.at(name);
+  std::string what;
+  if (member.is_worker()) {
+    what = absl::StrCat("worker, rank ", member.rank);
+  } else if (member.shards.empty()) {
+    what = "ps";
+  } else {
+    what = absl::StrCat("ps, ", member.shards.size() == 1 ? "shard " : "shards ",
+                        absl::StrJoin(member.shards, ", "));
+  }
+  if (!member.host.empty()) absl::StrAppend(&what, ", on ", member.host);
+  return absl::StrCat(name, " (", what, ")");
+}
+
+std::string JobMembers::WhatIsAwaitedOf(const std::string& name) const {
+  const Member& member = members_.at(name);
+  if (member.is_worker() ? !in_lockstep_ : member.shards.empty()) return "";
+  const int64_t waiting = std::ranges::count_if(members_, [&](const auto& other) {
+    const Member& worker = other.second;
+    return other.first != name && worker.is_worker() && !worker.lost && worker.serving &&
+           worker.state == v1::MEMBER_RUNNING;
+  });
+  if (waiting == 0) return "";
+  return absl::StrCat(waiting, waiting == 1 ? " worker waits" : " workers wait", " for its ",
+                      member.is_worker() ? "gradients" : "values");
 }
 
 const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::JobReport* report,

@@ -29,6 +29,7 @@ class JobMembers {
 
   struct Member {
     int rank = -1;                // -1: a ps
+    std::string host;             // "": not known
     absl::btree_set<int> shards;  // those that own chunks; of a worker only with allreduce
     std::string address;          // of a worker's shard with allreduce, once it is prepared
     bool heard = false;           // has reported at all since it was enlisted here
@@ -68,6 +69,10 @@ class JobMembers {
   bool contains(const std::string& name) const { return members_.contains(name); }
   const Member& at(const std::string& name) const { return members_.at(name); }
   std::vector<std::string> names() const;
+  // What it is to the job and where, for messages: "w-0 (worker, rank 0, on node-1)".
+  std::string Describe(const std::string& name) const;
+  // What running workers cannot go on without when the member is gone; "": nothing.
+  std::string WhatIsAwaitedOf(const std::string& name) const;
 
   // A report of this generation; or, null, one that has none of it, but perhaps an earlier one.
   // Returns the member.
@@ -125,6 +130,7 @@ class JobMembers {
 
   absl::btree_map<std::string, Member> members_;
   absl::btree_map<std::string, Sent> sent_;  // by member
+  bool in_lockstep_ = false;                 // every step takes the gradients of all workers
 };
 
 }  // namespace muster

@@ -77,6 +77,36 @@ TEST_F(JobMembersTest, WorkersHaveStoppedOnceAllStandAtOneStep) {
   EXPECT_EQ(members_.StoppedAt(8), 8);
 }
 
+TEST_F(JobMembersTest, SaysWhatAMemberIsAndWhoWaitsForIt) {
+  v1::JobPlan plan;
+  for (const char* name : {"w-0", "w-1", "w-2"}) plan.add_workers()->set_member(name);
+  for (const char* name : {"p-0", "p-1", "p-0"}) plan.add_shards()->set_member(name);
+  for (int shard = 0; shard < 3; ++shard) plan.add_chunks()->set_shard(shard);
+  plan.mutable_shards(1)->mutable_backup()->set_member("p-2");
+  plan.mutable_shards(1)->mutable_backup()->set_host("node-7");
+  plan.mutable_workers(2)->set_host("node-3");
+  members_.Enlist(plan, kStart);
+  EXPECT_EQ(members_.Describe("w-0"), "w-0 (worker, rank 0)");
+  EXPECT_EQ(members_.Describe("w-2"), "w-2 (worker, rank 2, on node-3)");
+  EXPECT_EQ(members_.Describe("p-0"), "p-0 (ps, shards 0, 2)");
+  EXPECT_EQ(members_.Describe("p-1"), "p-1 (ps, shard 1)");
+  EXPECT_EQ(members_.Describe("p-2"), "p-2 (ps, on node-7)") << "it has a backup only";
+
+  EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "") << "nobody runs";
+  for (const char* name : {"w-0", "w-1", "w-2"}) Report(name, v1::MEMBER_RUNNING, 3);
+  EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "2 workers wait for its gradients");
+  EXPECT_EQ(members_.WhatIsAwaitedOf("p-1"), "3 workers wait for its values");
+  EXPECT_EQ(members_.WhatIsAwaitedOf("p-2"), "") << "nothing comes from a backup";
+  members_.SetLost("w-1");
+  EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "1 worker waits for its gradients");
+
+  plan.mutable_spec()->mutable_sync()->set_mode(v1::ASP);
+  members_.Enlist(plan, kStart);
+  for (const char* name : {"w-0", "w-1", "w-2"}) Report(name, v1::MEMBER_RUNNING, 3);
+  EXPECT_EQ(members_.WhatIsAwaitedOf("w-0"), "") << "nobody waits for a worker";
+  EXPECT_EQ(members_.WhatIsAwaitedOf("p-1"), "3 workers wait for its values");
+}
+
 TEST_F(JobMembersTest, ADirectiveIsSentAgainWhenItIsOldAnotherOneOrTheStreamIsNew) {
   v1::Directive pause, snapshot;
   pause.mutable_pause();

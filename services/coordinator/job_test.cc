@@ -293,7 +293,7 @@ TEST_F(JobTest, AnAccusedMemberThatIsThenLostIsTheCulprit) {
   job_.MemberLost("p-1", "its lease ran out", now_);
 
   EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
-  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 was lost at step 57"));
+  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 (ps, shard 1) was lost at step 57"));
   EXPECT_THAT(job_.record().message(), HasSubstr("push of chunk 3 failed"));
 }
 

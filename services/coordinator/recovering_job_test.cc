@@ -88,7 +88,9 @@ TEST_F(RecoveringJobTest, ALostWorkerHaltsTheOthersAndTheJobGoesOnAtTheStepThatA
 
   EXPECT_EQ(job_.state(), v1::RECOVERING);
   EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
-  EXPECT_EQ(job_.record().message(), "w-1 was lost at step 7: its lease ran out");
+  EXPECT_EQ(job_.record().message(),
+            "w-1 (worker, rank 1) was lost at step 7: its lease ran out; 1 worker waits for its "
+            "gradients");
   EXPECT_EQ(job_.record().recovery().count(), 1);
   EXPECT_FALSE(job_.Uses("w-1"));
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "p-0 halt", "p-1 halt"));
@@ -382,7 +384,7 @@ TEST_F(RecoveringJobTest, WhoIsCutOffFromCoordinatorAndPsIsGoneAtOnce) {
   job_.Reattached("w-0");
   job_.StreamBroken("w-1", now_);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
-  EXPECT_THAT(job_.record().message(), HasSubstr("w-1 was lost at step 3"));
+  EXPECT_THAT(job_.record().message(), HasSubstr("w-1 (worker, rank 1) was lost at step 3"));
 }
 
 TEST_F(RecoveringJobTest, AnAccusedMemberWithoutAStreamIsGoneAtOnce) {
@@ -395,7 +397,7 @@ TEST_F(RecoveringJobTest, AnAccusedMemberWithoutAStreamIsGoneAtOnce) {
   job_.StreamBroken("p-1", now_);
   Tell("w-0", report);
   EXPECT_EQ(job_.state(), v1::RECOVERING);
-  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 was lost at step 3"));
+  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 (ps, shard 1) was lost at step 3"));
   EXPECT_THAT(job_.record().message(), HasSubstr("w-0: connection reset"));
 }
 
