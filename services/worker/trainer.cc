@@ -87,9 +87,11 @@ absl::Status Trainer::Open() {
   const v1::JobPlan& plan = *options_.plan;
   const v1::PlanWorker& self = plan.workers(ToInt(options_.rank));
   StartPhases phases(options_.metrics, &options_.phase_ended);
-  RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
-  ASSIGN_OR_RETURN(dataset_, Dataset::Open(plan.spec().data(), plan.graph()));
-  counted_evaluation_targets_ = CountEvaluationTargets(*dataset_, plan.graph());
+  if (dataset_ == nullptr) {
+    RETURN_IF_ERROR(options_.paths.CheckData(plan.spec().data()));
+    ASSIGN_OR_RETURN(dataset_, Dataset::Open(plan.spec().data(), plan.graph()));
+    counted_evaluation_targets_ = CountEvaluationTargets(*dataset_, plan.graph());
+  }
   evaluation_labels_ = CountEvaluationLabels();
   phases.End("data");
 
@@ -176,8 +178,8 @@ bool Trainer::ComputesTheSameIn(const Options& next) const {
   if (gpus_ != nullptr || options_.shard != nullptr || next.shard != nullptr) return false;
   const v1::JobPlan& before = *options_.plan;
   const v1::JobPlan& now = *next.plan;
-  if (before.job_number() != now.job_number() || options_.rank != next.rank ||
-      before.workers_size() != now.workers_size() || options_.devices != next.devices) {
+  if (options_.rank != next.rank || before.workers_size() != now.workers_size() ||
+      options_.devices != next.devices) {
     return false;
   }
   const v1::PlanWorker& share_before = before.workers(ToInt(options_.rank));
@@ -188,7 +190,15 @@ bool Trainer::ComputesTheSameIn(const Options& next) const {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Trainer> before,
                                                            Options options) {
-  if (!before->ComputesTheSameIn(options)) return nullptr;
+  if (before->options_.plan->job_number() != options.plan->job_number()) return nullptr;
+  if (!before->ComputesTheSameIn(options)) {
+    auto trainer = std::unique_ptr<Trainer>(new Trainer(std::move(options)));
+    trainer->dataset_ = std::move(before->dataset_);
+    trainer->counted_evaluation_targets_ = std::move(before->counted_evaluation_targets_);
+    before.reset();  // what it has of the devices' memory is needed
+    RETURN_IF_ERROR(trainer->Open());
+    return trainer;
+  }
   before->reduction_.reset();  // feeds the exchange
   before->exchange_.reset();
   before->slots_.clear();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <thread>
@@ -176,6 +177,14 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   auto other_share = std::make_shared<v1::JobPlan>(*ps.plan());
   other_share->mutable_workers(0)->set_samples(other_share->workers(0).samples() - 1);
   options.plan = other_share;
+  ASSERT_EQ(std::remove(path.c_str()), 0);
+  trainer = *Trainer::Continue(std::move(trainer), options);
+  ASSERT_NE(trainer, nullptr) << "its data are not opened again";
+  EXPECT_GT(trainer->dataset().samples(), 0);
+
+  auto other_job = std::make_shared<v1::JobPlan>(*ps.plan());
+  other_job->set_job_number(other_job->job_number() + 1);
+  options.plan = other_job;
   EXPECT_EQ(*Trainer::Continue(std::move(trainer), options), nullptr);
 }
 
