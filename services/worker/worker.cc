@@ -6,6 +6,16 @@
 #include "glog/logging.h"
 
 namespace muster {
+namespace {
+
+// Than what is rehearsed: another rehearsal, or a generation of whatever job.
+bool IsAnother(const v1::JobPlan& plan, const WorkerJob& rehearsed) {
+  return plan.job() != rehearsed.job() || plan.generation() > rehearsed.generation() ||
+         (plan.generation() == rehearsed.generation() && plan.rehearsal() != rehearsed.rehearsal());
+}
+
+}  // namespace
+
 Worker::Worker(Options options)
     : options_(std::move(options)),
       metrics_(*options_.metrics),
@@ -96,6 +106,10 @@ void Worker::Prepare(const v1::Directive& directive) {
   const v1::JobPlan& plan = directive.prepare().plan();
   for (const std::shared_ptr<WorkerJob>& job : {current_, next_}) {
     if (!job || job->released()) continue;
+    if (job->rehearsal() != 0 && IsAnother(plan, *job)) {
+      job->Release();
+      continue;
+    }
     if (job->job() != plan.job()) {
       // It comes again until a report shows it; by then the other job may be gone.
       LOG(WARNING) << plan.job() << " cannot be prepared: " << job->job() << " is not released";

@@ -244,6 +244,7 @@ v1::JobReport WorkerJob::Report() const {
   v1::JobReport report;
   report.set_job(job());
   report.set_generation(generation());
+  report.set_rehearsal(rehearsal());
   absl::MutexLock lock(&mu_);
   report.set_state(state_);
   if (state_ == v1::MEMBER_PREPARING) report.set_prepare_progress(prepared_);

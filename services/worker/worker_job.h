@@ -1,4 +1,5 @@
-// One generation of one job on this worker, from Prepare to Release.
+// One generation of one job on this worker, from Prepare to Release; or a rehearsal of one, which
+// is prepared and never started.
 #pragma once
 
 #include <atomic>
@@ -72,6 +73,8 @@ class WorkerJob {
 
   const std::string& job() const { return options_.plan->job(); }
   uint32_t generation() const { return options_.plan->generation(); }
+  // Not 0: of which one; `generation` is the one before.
+  uint64_t rehearsal() const { return options_.plan->rehearsal(); }
   bool released() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

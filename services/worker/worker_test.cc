@@ -396,6 +396,69 @@ TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndTheOldOnesDirectivesAreIgnore
   EXPECT_EQ(report.job(), "test-1");
 }
 
+TEST(WorkerTest, ARehearsalIsPreparedAndItsTrainerIsTheGenerationsOwn) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/2));
+  v1::JobPlan rehearsed = *ps.plan();
+  rehearsed.set_generation(rehearsed.generation() - 1);
+  rehearsed.set_rehearsal(7);
+  Driven driven(network, ps.plan(), /*rank=*/1);
+  v1::Directive rehearse = driven.Directive();
+  rehearse.set_generation(rehearsed.generation());
+  *rehearse.mutable_prepare()->mutable_plan() = rehearsed;
+  driven.worker().Handle(rehearse);
+  driven.worker().Handle(rehearse);
+  const v1::JobReport ready = driven.Await(v1::MEMBER_PREPARED);
+  EXPECT_EQ(ready.rehearsal(), 7u);
+  EXPECT_EQ(ready.generation(), rehearsed.generation());
+  const auto compiled = [&] {
+    const std::string text = driven.Rendered();
+    const size_t at = text.find("muster_worker_start_phase_seconds{phase=\"compile\"}");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  const std::string before = compiled();
+  EXPECT_NE(before, "");
+
+  driven.Prepare();
+  const v1::JobReport prepared = driven.Await([&](const v1::JobReport& report) {
+    return report.generation() == ps.plan()->generation() && report.state() == v1::MEMBER_PREPARED;
+  });
+  EXPECT_EQ(prepared.rehearsal(), 0u);
+  EXPECT_EQ(compiled(), before) << "nothing was compiled again";
+  driven.worker().Handle(rehearse);
+  EXPECT_EQ(driven.worker().Report()[0].generation(), ps.plan()->generation()) << "it is over";
+  driven.Release();
+}
+
+TEST(WorkerTest, AnotherJobOrAnotherRehearsalEndsARehearsal) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/2));
+  Driven driven(network, ps.plan());
+  v1::JobPlan plan = *ps.plan();
+  const auto rehearse = [&](uint64_t number) {
+    plan.set_rehearsal(number);
+    v1::Directive directive = driven.Directive();
+    directive.set_job(plan.job());
+    *directive.mutable_prepare()->mutable_plan() = plan;
+    driven.worker().Handle(directive);
+    const v1::JobReport report = driven.Await([&](const v1::JobReport& report) {
+      return report.rehearsal() == number && report.state() == v1::MEMBER_PREPARED;
+    });
+    EXPECT_EQ(report.job(), plan.job());
+  };
+  rehearse(7);
+  rehearse(8);
+  plan.set_job("another-2");
+  plan.set_job_number(2);
+  rehearse(9);
+
+  driven.Prepare();
+  const v1::JobReport prepared = driven.Await(v1::MEMBER_PREPARED);
+  EXPECT_EQ(prepared.job(), ps.plan()->job());
+  EXPECT_EQ(prepared.rehearsal(), 0u);
+  driven.Release();
+}
+
 TEST(WorkerTest, WithoutACoordinatorTheJobIsDropped) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
