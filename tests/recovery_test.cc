@@ -238,6 +238,7 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatI
   ExpectSame(job, stayed);
 }
 
+// It prepares while the job runs.
 TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   Kill("worker-1");
   const std::string job = cluster_.Submit(
@@ -249,12 +250,18 @@ TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
       job, [](const v1::Job& seen) { return seen.workers_size() == 2; }, absl::Seconds(60));
   EXPECT_EQ(grown.generation(), 2);
   cluster_.AwaitStep(job, grown.progress().step() + 10);
+  EXPECT_THAT(cluster_.Logs(),
+              testing::HasSubstr(absl::StrCat(job, " generation 2: goes on with what it has")))
+      << "the newcomer had prepared for this very share";
   EXPECT_EQ(cluster_.Get(job).recovery().count(), 0);
   grpc::ClientContext context;
   v1::CancelJobRequest request;
   v1::Job cancelled;
   request.set_name(job);
   EXPECT_TRUE(cluster_.jobs().CancelJob(&context, request, &cancelled).ok());
+  std::vector<std::string> reasons;
+  for (const v1::JobEvent& event : Events(cluster_, job)) reasons.push_back(event.reason());
+  EXPECT_THAT(reasons, testing::IsSupersetOf({"WORKERS_PREPARE", "WORKERS_JOIN"}));
 }
 
 // Without a checkpoint before the last one the way back would be the way to the beginning.

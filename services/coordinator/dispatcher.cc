@@ -405,25 +405,60 @@ void Dispatcher::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob
                  registry_->Now());
 }
 
-// Those that nobody waits for.
-void Dispatcher::LetFreeWorkersJoin(JobRegistry::Turn& turn,
-                                    const std::vector<Placement>& placements,
-                                    const FreeMembers& free) {
-  size_t taken = 0;
-  for (const Placement& placement : placements) taken += placement.workers.size();
-  if (free.workers.size() <= taken) return;
-  const auto members = fleet_->members();
+// Those that nobody waits for, in the places that they would be given if the job were halted now.
+std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkersJoin(
+    JobRegistry::Turn& turn, const std::vector<Placement>& placements,
+    const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) {
+  for (const Placement& placement : placements) {
+    std::erase_if(free.workers, [&](const std::string& name) {
+      return std::ranges::count(placement.workers, name) > 0;
+    });
+  }
   const absl::Time now = registry_->Now();
+  std::vector<std::shared_ptr<const Start>> rehearsals;
   for (JobRegistry::Entry* entry : turn.Active()) {
     if (!entry->job.TakesMoreWorkers(now)) continue;
-    RecoveringJob job{.ps = {entry->job.record().ps().begin(), entry->job.record().ps().end()}};
+    const v1::Job& record = entry->job.record();
+    const Rehearsal& rehearsal = entry->job.rehearsal();
+    RecoveringJob job{
+        .workers = {record.workers().begin(), record.workers().end()},
+        .workers_min = record.workers_size(),
+        .workers_max = static_cast<int>(std::min<int64_t>(record.spec().resources().workers().max(),
+                                                          record.spec().data().batch_size())),
+        .ps = {record.ps().begin(), record.ps().end()},
+        .keeps_ps = true};
     AddNeeds(turn, *entry, members, job);
-    const int workers = entry->job.plan()->workers_size() + 1;
-    if (job.ps_memory.With(workers) > job.kept_room_bytes) continue;
-    entry->job.LetWorkersJoin(now);
-    turn.Perform(*entry);
-    return;  // the others when it is known who is left
+    FreeMembers able = free;
+    std::erase_if(able.workers, [&](const auto& name) { return rehearsal.Refused(name); });
+    const std::optional<Placement> placement = PlaceAgain(job, able);
+    if (!placement || placement->workers.size() == job.workers.size()) continue;
+    const std::vector<std::string> newcomers(placement->workers.begin() + std::ssize(job.workers),
+                                             placement->workers.end());
+    std::erase_if(free.workers,
+                  [&](const std::string& name) { return std::ranges::count(newcomers, name) > 0; });
+    switch (rehearsal.Of(newcomers)) {
+      case Rehearsal::State::kDone:
+        entry->job.LetWorkersJoin(now);
+        turn.Perform(*entry);
+        break;
+      case Rehearsal::State::kUnderWay:
+        break;
+      case Rehearsal::State::kNone: {
+        auto start = std::make_shared<Start>();
+        start->number = record.number();
+        for (const auto& name : placement->workers) {
+          const auto known = members.find(name);
+          if (known != members.end()) start->workers.push_back(known->second.hello);
+        }
+        if (start->workers.size() != placement->workers.size()) break;
+        start->newcomers = static_cast<int>(newcomers.size());
+        start->generation = record.generation();
+        rehearsals.push_back(std::move(start));
+        break;
+      }
+    }
   }
+  return rehearsals;
 }
 
 // A ps that has room for all that the job has anywhere has room for its backups.
@@ -489,7 +524,11 @@ void Dispatcher::Dispatch() {
       for (const auto& name : placement.ps) start->ps.push_back(members.at(name).hello);
       starts.push_back(std::move(start));
     }
-    if (placements.size() == waiting.size()) LetFreeWorkersJoin(turn, placements, free);
+    if (placements.size() == waiting.size()) {
+      for (auto& rehearsal : LetFreeWorkersJoin(turn, placements, members, free)) {
+        if (!starting.contains(rehearsal->number)) starts.push_back(std::move(rehearsal));
+      }
+    }
     LetBackupsJoin(turn, free);
   }
   absl::MutexLock lock(&mu_);
@@ -521,7 +560,7 @@ void Dispatcher::Run(Lane lane) {
       start = std::move(queues_[lane].front());
       queues_[lane].pop_front();
     }
-    Carry(*start);
+    start->newcomers > 0 ? Rehearse(*start) : Carry(*start);
     absl::MutexLock lock(&mu_);
     starting_.erase(start->number);
   }
@@ -621,6 +660,33 @@ void Dispatcher::Carry(const Start& start) {
   entry->graph.reset();
   entry->job.Schedule(plan, registry_->Now());
   turn.Perform(*entry, {.plan = std::move(plan)});
+}
+
+// The plan that runs may be large: it is copied outside of the turns.
+void Dispatcher::Rehearse(const Start& start) {
+  const auto find = [&](JobRegistry::Turn& turn) -> JobRegistry::Entry* {
+    JobRegistry::Entry* const entry = turn.FindNumber(start.number);
+    const bool unchanged = entry != nullptr && entry->job.state() == v1::RUNNING &&
+                           entry->job.record().generation() == start.generation;
+    return unchanged ? entry : nullptr;
+  };
+  std::shared_ptr<const v1::JobPlan> running;
+  {
+    JobRegistry::Turn turn(registry_);
+    const JobRegistry::Entry* const entry = find(turn);
+    if (entry == nullptr) return;
+    running = entry->job.plan();
+  }
+  v1::JobPlan plan = RehearsalPlan(*running, start.workers);
+  std::vector<std::string> newcomers;
+  for (size_t i = start.workers.size() - start.newcomers; i < start.workers.size(); ++i) {
+    newcomers.push_back(start.workers[i].member());
+  }
+  JobRegistry::Turn turn(registry_);
+  JobRegistry::Entry* const entry = find(turn);
+  if (entry == nullptr || !AllAttached(start)) return;
+  entry->job.Rehearse(std::move(plan), newcomers, registry_->Now());
+  turn.Perform(*entry);
 }
 
 absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Job& record,

@@ -67,6 +67,9 @@ class Dispatcher {
     std::vector<v1::Hello> ps;       // in plan order
     // Of one that recovers; nothing else starts from a halted generation.
     std::optional<Job::Resumption> resumption = std::nullopt;
+    // Not 0: nothing is started. The last ones of `workers`, so many, rehearse the next generation.
+    int newcomers = 0;
+    uint32_t generation = 0;  // that runs meanwhile
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
   // What a job that could not start needs of each of so many ps, at most. Shares differ with the ps
@@ -102,8 +105,10 @@ class Dispatcher {
   std::vector<std::shared_ptr<const Start>> Recoveries(
       JobRegistry::Turn& turn, const Starts& starting,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);
-  void LetFreeWorkersJoin(JobRegistry::Turn& turn, const std::vector<Placement>& placements,
-                          const FreeMembers& free);
+  // Halts jobs for those who have rehearsed; the rehearsals that are to begin.
+  std::vector<std::shared_ptr<const Start>> LetFreeWorkersJoin(
+      JobRegistry::Turn& turn, const std::vector<Placement>& placements,
+      const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free);
   // Halts jobs whose shards have no backup where a ps could have it.
   void LetBackupsJoin(JobRegistry::Turn& turn, const FreeMembers& free) ABSL_LOCKS_EXCLUDED(mu_);
   void TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job);
@@ -121,6 +126,7 @@ class Dispatcher {
   // Null: the job was changed or deleted meanwhile.
   JobRegistry::Entry* FindUnchanged(JobRegistry::Turn& turn, const Start& start) const;
   void Carry(const Start& start);
+  void Rehearse(const Start& start);
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);

@@ -61,6 +61,47 @@ class DispatcherTest : public RegistryFixture {
     turn.Perform(entry);
     return number;
   }
+  // One that has run with w-0 alone for long enough to take another worker.
+  uint64_t RunElasticJob() {
+    const uint64_t job = AddElasticJob();
+    Attach("p-0");
+    Attach("w-0");
+    now_ += limits::kAttachBackoffMax + absl::Seconds(10);
+    Dispatch();
+    now_ += absl::Seconds(10);
+    Dispatch();
+    EXPECT_EQ(View(job).workers_size(), 1);
+    for (const char* member : {"w-0", "p-0"}) Tell(job, member, v1::MEMBER_PREPARED);
+    now_ += Job::kJoinAfter;
+    return job;
+  }
+  void Tell(uint64_t number, const std::string& member, v1::MemberJobState state,
+            uint64_t rehearsal = 0) {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    v1::JobReport report;
+    report.set_job(JobIdOf(entry.job.record().name()));
+    report.set_generation(entry.job.record().generation());
+    report.set_state(state);
+    report.set_rehearsal(rehearsal);
+    report.mutable_dataset()->set_samples(1000);
+    entry.job.Report(member, &report, now_);
+    turn.Perform(entry);
+  }
+  void Rehearse(uint64_t number, const std::string& member, const v1::JobPlan& plan,
+                v1::MemberJobState state) {
+    Tell(number, member, state, plan.rehearsal());
+  }
+  static std::vector<MemberDirective> TakeAll(Attachment& attachment) {
+    const auto told = attachment.TakeDirectives();
+    return {told.begin(), told.end()};
+  }
+  // The only thing that it has been told.
+  static v1::JobPlan RehearsedBy(Attachment& attachment) {
+    const std::vector<MemberDirective> told = TakeAll(attachment);
+    EXPECT_EQ(told.size(), 1u);
+    return told.empty() ? v1::JobPlan() : Whole(told[0]).prepare().plan();
+  }
   // Of a job that was started, on its ps.
   int64_t NeedOf(uint64_t number) {
     JobRegistry::Turn turn(registry_.get());
@@ -492,36 +533,68 @@ TEST_F(RecoveringDispatcherTest, WhoIsLeavingIsGivenNothing) {
 }
 
 TEST_F(DispatcherTest, FreeWorkersJoinAJobThatRunsWhereNobodyWaitsForThem) {
-  const uint64_t job = AddElasticJob();
-  Attach("p-0");
-  Attach("w-0");
-  now_ += limits::kAttachBackoffMax + absl::Seconds(10);
-  Dispatch();
-  now_ += absl::Seconds(10);
-  Dispatch();
-  ASSERT_EQ(View(job).workers_size(), 1);
-  for (const char* member : {"w-0", "p-0"}) {
-    JobRegistry::Turn turn(registry_.get());
-    JobRegistry::Entry& entry = *turn.FindNumber(job);
-    v1::JobReport report;
-    report.set_job(JobIdOf(entry.job.record().name()));
-    report.set_generation(entry.job.record().generation());
-    report.set_state(v1::MEMBER_PREPARED);
-    report.mutable_dataset()->set_samples(1000);
-    entry.job.Report(member, &report, now_);
-    turn.Perform(entry);
-  }
-  now_ += Job::kJoinAfter;
+  const uint64_t job = RunElasticJob();
   const uint64_t waiting = AddElasticJob();
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "nobody is free";
-  Attach("w-1");
+  const auto newcomer = Attach("w-1");
   Dispatch();
   EXPECT_EQ(View(job).state(), v1::RUNNING) << "somebody waits";
   Cancel(waiting);
   Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "the newcomer prepares first";
+  const v1::JobPlan plan = RehearsedBy(*newcomer);
+  EXPECT_NE(plan.rehearsal(), 0);
+  EXPECT_EQ(plan.generation(), 1);
+  EXPECT_EQ(plan.session_token(), "") << "it is no member yet";
+  ASSERT_EQ(plan.workers_size(), 2);
+  EXPECT_EQ(plan.workers(1).member(), "w-1");
+  EXPECT_EQ(plan.workers(1).first_position(), 4);
+  EXPECT_EQ(plan.workers(1).samples(), 4);
+  EXPECT_GT(plan.graph().parameters_size(), 0);
+  Dispatch();
+  EXPECT_TRUE(newcomer->TakeDirectives().empty()) << "told once";
+
+  Rehearse(job, "w-1", plan, v1::MEMBER_PREPARED);
+  Dispatch();
   EXPECT_EQ(View(job).state(), v1::RECOVERING);
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
+}
+
+TEST_F(DispatcherTest, WhoCannotPrepareToJoinHarmsNobody) {
+  const uint64_t job = RunElasticJob();
+  const auto broken = Attach("w-1");
+  Dispatch();
+  Rehearse(job, "w-1", RehearsedBy(*broken), v1::MEMBER_FAILED);
+  Dispatch();
+  Dispatch();
+  const std::vector<MemberDirective> told = TakeAll(*broken);
+  ASSERT_EQ(told.size(), 1u) << "it is not asked again";
+  EXPECT_TRUE(told[0].directive.has_release());
+  EXPECT_EQ(View(job).state(), v1::RUNNING);
+  EXPECT_EQ(View(job).workers_size(), 1);
+
+  const auto sound = Attach("w-2");
+  Dispatch();
+  const v1::JobPlan plan = RehearsedBy(*sound);
+  EXPECT_EQ(plan.workers(1).member(), "w-2");
+  Rehearse(job, "w-2", plan, v1::MEMBER_PREPARED);
+  Dispatch();
+  EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
+}
+
+TEST_F(DispatcherTest, WhoRehearsesIsFreeForAJobThatWaits) {
+  const uint64_t job = RunElasticJob();
+  const auto newcomer = Attach("w-1");
+  Dispatch();
+  const v1::JobPlan plan = RehearsedBy(*newcomer);
+  const uint64_t waiting = AddJob();
+  now_ += absl::Seconds(10);
+  Dispatch();
+  EXPECT_EQ(View(waiting).state(), v1::PREPARING);
+  Rehearse(job, "w-1", plan, v1::MEMBER_PREPARED);
+  Dispatch();
+  EXPECT_EQ(View(job).state(), v1::RUNNING) << "it is not to be had any more";
 }
 
 // The coordinator has been up for long enough that members would have come back.

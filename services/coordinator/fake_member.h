@@ -37,6 +37,7 @@ struct FakeMember {
     job.set_job(directive.job());
     job.set_generation(directive.generation());
     if (directive.has_prepare()) {
+      job.set_rehearsal(directive.prepare().plan().rehearsal());
       plans[directive.job()] = directive.prepare().plan();
       job.set_state(v1::MEMBER_PREPARED);
       job.set_next_step(directive.prepare().plan().first_step());

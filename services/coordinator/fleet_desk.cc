@@ -22,9 +22,12 @@ struct FleetDesk::Newest {
       if (known == nullptr || known->generation() < job.generation()) known = &job;
     }
   }
+  // Without those that the member only rehearses: it is free for any.
   std::vector<std::string> jobs() const {
     std::vector<std::string> jobs;
-    for (const auto& [id, job] : by_job) jobs.push_back(id);
+    for (const auto& [id, job] : by_job) {
+      if (job->rehearsal() == 0) jobs.push_back(id);
+    }
     return jobs;
   }
 
@@ -143,8 +146,8 @@ void FleetDesk::TakeReport(JobRegistry::Turn& turn, const std::string& member,
     }
   }
   for (JobRegistry::Entry* entry : turn.Active()) {
-    const bool silent =
-        entry->job.Uses(member) && !newest.by_job.contains(JobIdOf(entry->job.record().name()));
+    const bool expected = entry->job.Uses(member) || entry->job.rehearsal().Has(member);
+    const bool silent = expected && !newest.by_job.contains(JobIdOf(entry->job.record().name()));
     if (!silent) continue;
     entry->job.Report(member, nullptr, now);
     turn.Perform(*entry);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
 #include "lib/plan/batch_order.h"
@@ -72,7 +73,8 @@ bool IsTerminal(v1::JobState state) {
 Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now)
     : record_(std::move(record)),
       plan_(std::move(plan)),
-      checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)) {
+      checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)),
+      rehearsal_(/*first_number=*/(term << 32) + 1) {
   if (!active()) return;
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
@@ -151,7 +153,10 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
       record_.mutable_progress()->clear_remaining();
     }
   }
-  if (active() && !IsActive(to)) ReleaseAll();
+  if (active() && !IsActive(to)) {
+    ReleaseAll();
+    rehearsal_.End();
+  }
   JobDeadlines::Move(record_, to, now);
   record_.set_state(to);
   record_.set_reason(reason);
@@ -264,6 +269,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   record_.set_generation(plan_->generation());
   const std::vector<std::string> leaving = members_.Leaving();
   Enlist(now);
+  rehearsal_.End();
   // What a ps that leaves held was needed until others have it; what it serves is of before.
   for (const std::string& name : leaving) {
     if (!members_.contains(name)) Send(name, ReleaseDirective());
@@ -507,14 +513,7 @@ absl::StatusOr<Job::CheckpointRequest> Job::RequestCheckpoint(absl::Time now) {
 // ---------------------------------------------------------------- reports
 
 void Job::Report(const std::string& name, const v1::JobReport* report, absl::Time now) {
-  if (!Uses(name)) {
-    if (report != nullptr) {
-      Send(name, ReleaseDirective());
-      // What it holds may be older than the job's generation.
-      effects_.directives.back().directive.set_generation(report->generation());
-    }
-    return;
-  }
+  if (!Uses(name)) return ReportOfStranger(name, report, now);
   if (report == nullptr || report->generation() != record_.generation()) {
     const uint32_t behind = report == nullptr ? 0 : report->generation();
     const JobMembers::Member& member = members_.Take(name, nullptr, now, behind);
@@ -548,6 +547,32 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   TakeSnapshots(*report, now);
   if (active()) Advance(now);
   if (active()) SendWanted(name, now);
+}
+
+void Job::ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now) {
+  switch (rehearsal_.Take(name, report, now)) {
+    case Rehearsal::Heard::kNothing:
+      return;
+    case Rehearsal::Heard::kSilence:
+      return TellRehearsal(name);
+    case Rehearsal::Heard::kFailed:
+      Note("WORKER_CANNOT_JOIN",
+           absl::StrCat("the job goes on without ", name, ": ", report->error().message()), now);
+      break;
+    case Rehearsal::Heard::kStranger:
+      break;
+  }
+  Send(name, ReleaseDirective());
+  // What it holds may be older than the job's generation.
+  effects_.directives.back().directive.set_generation(report->generation());
+}
+
+void Job::TellRehearsal(const std::string& name) {
+  v1::Directive directive;
+  directive.set_job(JobIdOf(record_.name()));
+  directive.set_generation(record_.generation());
+  directive.mutable_prepare();
+  effects_.directives.push_back({name, std::move(directive), rehearsal_.plan()});
 }
 
 void Job::Reattached(const std::string& member) { members_.Reattached(member); }
@@ -655,6 +680,16 @@ bool Job::TakesMoreWorkers(absl::Time now) const {
          !members_.AnyWorkerDone();
 }
 
+void Job::Rehearse(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now) {
+  rehearsal_.Begin(std::move(plan), newcomers, now);
+  Note(
+      "WORKERS_PREPARE",
+      absl::StrCat(absl::StrJoin(newcomers, ", "), newcomers.size() == 1 ? " prepares" : " prepare",
+                   " to join; the job goes on meanwhile"),
+      now);
+  for (const std::string& name : newcomers) TellRehearsal(name);
+}
+
 void Job::LetWorkersJoin(absl::Time now) {
   CHECK(TakesMoreWorkers(now));
   HaltGeneration({.carries = true}, "WORKERS_JOIN",
@@ -677,6 +712,7 @@ void Job::LetBackupsJoin(absl::Time now) {
 }
 
 void Job::MemberLeaves(const std::string& name, absl::Time now) {
+  rehearsal_.Remove(name);  // its next report has it released
   if (!Uses(name)) return;
   if (members_.SetLeaving(name)) {
     Note("MEMBER_LEAVES", absl::StrCat(name, " wants to end: the job goes on without it"), now);
@@ -861,6 +897,7 @@ void Job::NoteIfSkippedInRow(const StepSummary& step, absl::Time now) {
 }
 
 void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
+  rehearsal_.Remove(name);
   if (!Uses(name)) return;
   Judge(judge_.Lost(name, why, members_, record_.progress().step()), now);
 }
@@ -1069,6 +1106,7 @@ void Job::CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_
 }
 
 void Job::WentOn(absl::Time now) {
+  rehearsal_.WentOn(now);
   members_.WentOn(now);
   judge_.WentOn(now);
 }
@@ -1091,6 +1129,12 @@ void Job::Tick(bool writing, absl::Time now) {
                      "a longer warm-up (on_non_finite: ignore goes on for ever)",
                      AdviceToResume()),
         now);
+  }
+  if (const std::string stalled = rehearsal_.TakeStalled(now); !stalled.empty()) {
+    Note("WORKER_CANNOT_JOIN",
+         absl::StrCat("the job goes on without ", stalled, ", which has shown no progress for ",
+                      absl::FormatDuration(Rehearsal::kStallMax)),
+         now);
   }
   CheckDeadline(now);
   // What its shards held is lost meanwhile.

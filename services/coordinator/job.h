@@ -27,6 +27,7 @@
 #include "services/coordinator/job_members.h"
 #include "services/coordinator/metrics_log.h"
 #include "services/coordinator/progress_ledger.h"
+#include "services/coordinator/rehearsal.h"
 
 namespace muster {
 
@@ -104,6 +105,10 @@ class Job {
   std::optional<Resumption> ResumesAt(absl::Time now) const;
   // Whether it would gain by more workers, and has run for long enough to be interrupted for them.
   bool TakesMoreWorkers(absl::Time now) const;
+  // These are to prepare for its next generation by this plan of theirs, while it runs. See
+  // Rehearsal.
+  void Rehearse(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now);
+  const Rehearsal& rehearsal() const { return rehearsal_; }
   // Halts it for its next generation, which is to have them.
   void LetWorkersJoin(absl::Time now);
   // Whether some of its shards have no backup though they should, and it has run for long enough to
@@ -127,7 +132,8 @@ class Job {
   void StopWithoutRecovering(absl::Time now);
 
   // ---- members
-  // What a member says of this job; null: its full list does not have it.
+  // What a member says of this job; null: its full list does not have it. Also of one that
+  // rehearses.
   void Report(const std::string& member, const v1::JobReport* report, absl::Time now);
   // The member's stream is new: whatever was sent before may be lost.
   void Reattached(const std::string& member);
@@ -228,6 +234,8 @@ class Job {
   bool SkipsForEver() const;
   void NoteIfSkippedInRow(const StepSummary& step, absl::Time now);
   void TakeSnapshots(const v1::JobReport& report, absl::Time now);
+  void ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now);
+  void TellRehearsal(const std::string& name);
 
   void Advance(absl::Time now);
   void Succeed(absl::Time now);
@@ -248,6 +256,7 @@ class Job {
   Effects effects_;
 
   Interruption interruption_;
+  Rehearsal rehearsal_;
   absl::Time running_since_ = absl::InfiniteFuture();
   // Since somebody is leaving whom the job cannot do without: a checkpoint of this step, or a later
   // one, is awaited.

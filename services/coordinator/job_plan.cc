@@ -116,4 +116,13 @@ std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request) {
   return plan;
 }
 
+v1::JobPlan RehearsalPlan(const v1::JobPlan& running, const std::vector<v1::Hello>& workers) {
+  v1::JobPlan plan = running;
+  plan.clear_session_token();
+  plan.clear_restore();
+  plan.clear_workers();
+  ShareBatch(plan.spec().data().batch_size(), workers, plan);
+  return plan;
+}
+
 }  // namespace muster

@@ -36,4 +36,8 @@ struct PlanRequest {
 // that are carried on too.
 std::shared_ptr<const v1::JobPlan> MakePlan(PlanRequest request);
 
+// By which workers that are to join prepare while the generation of `running` goes on: with the
+// shares that its next one is to have. See Rehearsal.
+v1::JobPlan RehearsalPlan(const v1::JobPlan& running, const std::vector<v1::Hello>& workers);
+
 }  // namespace muster

@@ -37,7 +37,9 @@ class SimulatedWorker::Generation : private MessageReceiver {
       : worker_(*worker), plan_(plan), rank_(rank), next_step_(plan.first_step()) {
     worker_.Later(worker_.time().Between(absl::Milliseconds(1), absl::Milliseconds(100)),
                   Guarded([this] {
-                    if (state_ == v1::MEMBER_PREPARING) Enter(v1::MEMBER_PREPARED);
+                    if (state_ != v1::MEMBER_PREPARING) return;
+                    const bool fails = plan_.rehearsal() != 0 && worker_.time().Below(8) == 0;
+                    Enter(fails ? v1::MEMBER_FAILED : v1::MEMBER_PREPARED);
                   }));
   }
   ~Generation() override { Disconnect(); }
@@ -72,6 +74,7 @@ class SimulatedWorker::Generation : private MessageReceiver {
     v1::JobReport report;
     report.set_job(plan_.job());
     report.set_generation(plan_.generation());
+    report.set_rehearsal(plan_.rehearsal());
     report.set_state(state_);
     report.set_next_step(next_step_);
     if (state_ != v1::MEMBER_PREPARING) report.mutable_dataset()->set_samples(kSamples);
@@ -341,7 +344,14 @@ bool SimulatedWorker::Turn() { return generation_ != nullptr && generation_->Tur
 void SimulatedWorker::Handle(const v1::Directive& directive) {
   if (directive.has_prepare()) {
     const v1::JobPlan& plan = directive.prepare().plan();
-    if (generation_ != nullptr && generation_->plan().generation() >= plan.generation()) return;
+    const bool rehearses = generation_ != nullptr && generation_->plan().rehearsal() != 0;
+    const bool is_another = generation_ != nullptr &&
+                            plan.rehearsal() != generation_->plan().rehearsal() &&
+                            plan.generation() == generation_->plan().generation();
+    if (generation_ != nullptr && generation_->plan().generation() >= plan.generation() &&
+        !(rehearses && is_another)) {
+      return;
+    }
     const auto self = std::ranges::find(plan.workers(), name(), &v1::PlanWorker::member);
     if (self == plan.workers().end()) return;
     generation_.reset();

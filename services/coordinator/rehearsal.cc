@@ -1,0 +1,73 @@
+#include "services/coordinator/rehearsal.h"
+
+#include <algorithm>
+
+namespace muster {
+
+void Rehearsal::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now) {
+  number_ = next_number_++;
+  plan.set_rehearsal(number_);
+  plan_ = std::make_shared<const std::string>(plan.SerializeAsString());
+  members_.clear();
+  for (const std::string& name : newcomers) members_[name] = {.advanced = now, .told = now};
+}
+
+void Rehearsal::End() {
+  members_.clear();
+  refused_.clear();
+  plan_.reset();
+}
+
+Rehearsal::State Rehearsal::Of(const std::vector<std::string>& newcomers) const {
+  const bool same = newcomers.size() == members_.size() &&
+                    std::ranges::all_of(newcomers, [this](const auto& name) { return Has(name); });
+  if (!same || members_.empty()) return State::kNone;
+  const bool all_prepared =
+      std::ranges::all_of(members_, [](const auto& member) { return member.second.prepared; });
+  return all_prepared ? State::kDone : State::kUnderWay;
+}
+
+std::vector<std::string> Rehearsal::members() const {
+  std::vector<std::string> names;
+  for (const auto& [name, member] : members_) names.push_back(name);
+  return names;
+}
+
+Rehearsal::Heard Rehearsal::Take(const std::string& name, const v1::JobReport* report,
+                                 absl::Time now) {
+  const auto found = members_.find(name);
+  if (found == members_.end()) return report == nullptr ? Heard::kNothing : Heard::kStranger;
+  Member& member = found->second;
+  // It may say so of the rehearsal before, which it leaves when it is told of this one.
+  if (report == nullptr || report->rehearsal() != number_) {
+    if (now - member.told < kResend) return Heard::kNothing;
+    member.told = now;
+    return Heard::kSilence;
+  }
+  if (report->state() == v1::MEMBER_FAILED) {
+    members_.erase(found);
+    refused_.insert(name);
+    return Heard::kFailed;
+  }
+  member.prepared = report->state() == v1::MEMBER_PREPARED;
+  if (report->prepare_progress() > member.progress) member.advanced = now;
+  member.progress = std::max(member.progress, report->prepare_progress());
+  return Heard::kNothing;
+}
+
+std::string Rehearsal::TakeStalled(absl::Time now) {
+  for (const auto& [name, member] : members_) {
+    if (member.prepared || now - member.advanced < kStallMax) continue;
+    const std::string stalled = name;
+    refused_.insert(stalled);
+    members_.erase(stalled);
+    return stalled;
+  }
+  return "";
+}
+
+void Rehearsal::WentOn(absl::Time now) {
+  for (auto& [name, member] : members_) member.advanced = now;
+}
+
+}  // namespace muster

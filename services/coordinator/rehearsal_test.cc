@@ -1,0 +1,111 @@
+#include "services/coordinator/rehearsal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Heard = Rehearsal::Heard;
+using State = Rehearsal::State;
+
+class RehearsalTest : public ::testing::Test {
+ protected:
+  void Begin(const std::vector<std::string>& newcomers) {
+    v1::JobPlan plan;
+    plan.set_generation(3);
+    rehearsal_.Begin(plan, newcomers, now_);
+  }
+  // The number of the rehearsal, as its plan tells it.
+  uint64_t Number() const {
+    v1::JobPlan plan;
+    EXPECT_TRUE(plan.ParseFromString(*rehearsal_.plan()));
+    EXPECT_EQ(plan.generation(), 3);
+    return plan.rehearsal();
+  }
+  Heard Say(const std::string& member, v1::MemberJobState state, uint64_t progress = 0,
+            uint64_t number = 0) {
+    v1::JobReport report;
+    report.set_state(state);
+    report.set_prepare_progress(progress);
+    report.set_rehearsal(number == 0 ? Number() : number);
+    return rehearsal_.Take(member, &report, now_);
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  Rehearsal rehearsal_{/*first_number=*/(5ull << 32) + 1};
+};
+
+TEST_F(RehearsalTest, IsDoneOnceAllHavePrepared) {
+  EXPECT_EQ(rehearsal_.Of({}), State::kNone);
+  EXPECT_EQ(rehearsal_.Of({"w-2"}), State::kNone);
+  Begin({"w-2", "w-3"});
+  EXPECT_EQ(Number(), (5ull << 32) + 1);
+  EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
+  EXPECT_EQ(rehearsal_.Of({"w-2"}), State::kNone) << "their shares would be others";
+  EXPECT_EQ(rehearsal_.Of({"w-2", "w-4"}), State::kNone);
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kNothing);
+  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARING), Heard::kNothing);
+  EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
+  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kNothing);
+  EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kDone);
+
+  rehearsal_.End();
+  EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kNone);
+  EXPECT_THAT(rehearsal_.members(), IsEmpty());
+}
+
+TEST_F(RehearsalTest, WhoDoesNotRehearseItIsToldAgain) {
+  Begin({"w-2"});
+  const uint64_t first = Number();
+  EXPECT_EQ(rehearsal_.Take("w-2", nullptr, now_), Heard::kNothing) << "it has just been told";
+  now_ += Rehearsal::kResend;
+  EXPECT_EQ(rehearsal_.Take("w-2", nullptr, now_), Heard::kSilence);
+  EXPECT_EQ(rehearsal_.Take("w-2", nullptr, now_), Heard::kNothing);
+  Begin({"w-2", "w-3"});
+  EXPECT_NE(Number(), first);
+  now_ += Rehearsal::kResend;
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED, 0, first), Heard::kSilence) << "of the one before";
+  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kNothing);
+  EXPECT_EQ(rehearsal_.Of({"w-2", "w-3"}), State::kUnderWay);
+}
+
+TEST_F(RehearsalTest, StrangersAreNotWanted) {
+  Begin({"w-2"});
+  EXPECT_EQ(Say("w-3", v1::MEMBER_PREPARED), Heard::kStranger);
+  EXPECT_EQ(rehearsal_.Take("w-3", nullptr, now_), Heard::kNothing) << "it says nothing of the job";
+  rehearsal_.Remove("w-2");
+  EXPECT_EQ(Say("w-2", v1::MEMBER_PREPARED), Heard::kStranger);
+}
+
+TEST_F(RehearsalTest, WhoCannotIsNotAskedAgainInThisGeneration) {
+  Begin({"w-2", "w-3"});
+  EXPECT_EQ(Say("w-3", v1::MEMBER_FAILED), Heard::kFailed);
+  EXPECT_TRUE(rehearsal_.Refused("w-3"));
+  EXPECT_FALSE(rehearsal_.Refused("w-2"));
+  EXPECT_THAT(rehearsal_.members(), ElementsAre("w-2"));
+  Begin({"w-2"});
+  EXPECT_TRUE(rehearsal_.Refused("w-3"));
+  rehearsal_.End();
+  EXPECT_FALSE(rehearsal_.Refused("w-3"));
+}
+
+TEST_F(RehearsalTest, WhoShowsNoProgressIsGivenUp) {
+  Begin({"w-2", "w-3", "w-4"});
+  Say("w-2", v1::MEMBER_PREPARED);
+  now_ += Rehearsal::kStallMax / 2;
+  Say("w-3", v1::MEMBER_PREPARING, /*progress=*/7);
+  EXPECT_EQ(rehearsal_.TakeStalled(now_), "");
+  now_ += Rehearsal::kStallMax / 2;
+  EXPECT_EQ(rehearsal_.TakeStalled(now_), "w-4") << "w-3 has gone on, w-2 is ready";
+  EXPECT_EQ(rehearsal_.TakeStalled(now_), "");
+  EXPECT_TRUE(rehearsal_.Refused("w-4"));
+  now_ += Rehearsal::kStallMax;
+  rehearsal_.WentOn(now_);
+  EXPECT_EQ(rehearsal_.TakeStalled(now_), "") << "nobody was looked at meanwhile";
+}
+
+}  // namespace
+}  // namespace muster
