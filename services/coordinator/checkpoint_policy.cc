@@ -20,7 +20,7 @@ void CheckpointPolicy::Begin(const v1::JobPlan& plan) {
   first_step_ = plan.first_step();
   every_steps_ = plan.spec().checkpoint().every_steps();
   round_steps_ = sync.mode() == v1::LOCAL_SGD ? std::max<int64_t>(1, sync.every()) : 1;
-  misses_ = final_failures_ = 0;
+  misses_ = final_failures_ = halted_attempts_ = 0;
 }
 
 void CheckpointPolicy::Stop() {
@@ -90,17 +90,27 @@ bool CheckpointPolicy::Await(int64_t step, int64_t total_steps, absl::Time now) 
 bool CheckpointPolicy::AskHalted(int64_t step, absl::Time now) {
   if (snapshot_ || now < not_before_) return false;
   awaited_since_ = now;
+  ++halted_attempts_;
+  halted_fault_ = absl::OkStatus();
   return AskAt(step);
 }
 
-void CheckpointPolicy::GiveUpHalted(absl::Time now) {
+void CheckpointPolicy::GiveUpHalted(const absl::Status& why, absl::Time now) {
   snapshot_.reset();
+  halted_fault_ = why;
   not_before_ = now + kPatience;
 }
 
 void CheckpointPolicy::TickHalted(bool writing, absl::Time now) {
   if (writing) awaited_since_ = now;
-  if (snapshot_ && now - awaited_since_ >= kPatience) GiveUpHalted(now);
+  if (!snapshot_ || now - awaited_since_ < kPatience) return;
+  GiveUpHalted(absl::DeadlineExceededError(
+                   absl::StrCat("nobody has written it for ", absl::FormatDuration(kPatience))),
+               now);
+}
+
+absl::Status CheckpointPolicy::HaltedOutcome() const {
+  return halted_attempts_ < kHaltedAttempts ? absl::OkStatus() : halted_fault_;
 }
 
 absl::Status CheckpointPolicy::Admit(const v1::WriteShardHeader& header, int64_t total_steps,
@@ -133,6 +143,7 @@ bool CheckpointPolicy::Failed(int64_t step, uint64_t snapshot, int64_t total_ste
     failures_.emplace_back(snapshot_->request, why);
     if (failures_.size() > kFailuresHeldMax) failures_.pop_front();
     snapshot_.reset();
+    halted_fault_ = why;
   }
   not_before_ = now + kPatience;
   awaited_since_ = now;

@@ -25,6 +25,8 @@ class CheckpointPolicy {
   // another.
   static constexpr absl::Duration kPatience = absl::Seconds(10);
   static constexpr int kFinalAttempts = 3;
+  // At one of shards that are halted, before a job that is stopped goes without it.
+  static constexpr int kHaltedAttempts = 3;
 
   // `first_snapshot`: ids count from it. `committed_step`: of the job's last checkpoint; -1: none.
   CheckpointPolicy(uint64_t first_snapshot, int64_t committed_step)
@@ -66,8 +68,8 @@ class CheckpointPolicy {
   // At the step at which members stand, or, while they run, a little ahead of them, further after
   // each miss. None if that would be behind the end: the final one will do.
   bool Ask(const Pace& pace) { return Ask(pace, /*request=*/0); }
-  // From now on a miss counts as the first.
-  void ForgetMisses() { misses_ = 0; }
+  // From now on a miss counts as the first, and so does an attempt at what is halted.
+  void ForgetMisses() { misses_ = halted_attempts_ = 0; }
   // A shard has taken its snapshot.
   void Answered(int shard) { snapshot_->answered.insert(shard); }
   // A shard was beyond the step already.
@@ -85,8 +87,11 @@ class CheckpointPolicy {
   bool AskHalted(int64_t step, absl::Time now);
   // The attempt comes to nothing: a shard does not hold the step, or nobody has written for
   // kPatience (`writing`: as below). Another one may be made after kPatience.
-  void GiveUpHalted(absl::Time now);
+  void GiveUpHalted(const absl::Status& why, absl::Time now);
   void TickHalted(bool writing, absl::Time now);
+  // Why the last of kHaltedAttempts has come to nothing, as those before it have; OK: it may come
+  // to something yet. Counted in each generation, and from ForgetMisses() on.
+  absl::Status HaltedOutcome() const;
 
   // ---- what becomes of them
   // Whether a shard may write this now. FAILED_PRECONDITION (reason "STALE_SNAPSHOT"): not wanted
@@ -127,6 +132,8 @@ class CheckpointPolicy {
   std::deque<std::pair<uint64_t, absl::Status>> failures_;  // the last few, by request
   int misses_ = 0;
   int final_failures_ = 0;
+  int halted_attempts_ = 0;
+  absl::Status halted_fault_;  // of the last one that has failed
   std::optional<int64_t> awaited_step_;
   absl::Time awaited_since_;                      // or since shards that are halted were asked
   absl::Time not_before_ = absl::InfinitePast();  // the next attempt

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "lib/status/status.h"
 
 namespace muster {
@@ -55,6 +57,33 @@ TEST_F(CheckpointPolicyTest, HaltedShardsAreAskedAgainAfterAWhile) {
   EXPECT_FALSE(policy_.AskHalted(9, kStart + 3 * kPatience - absl::Milliseconds(1)));
   EXPECT_TRUE(policy_.AskHalted(9, kStart + 3 * kPatience));
   EXPECT_TRUE(policy_.Wants(8)) << "another attempt";
+}
+
+TEST_F(CheckpointPolicyTest, AfterAFewAttemptsWhatIsHaltedIsTakenNotToBeSaved) {
+  absl::Time now = kStart;
+  const auto try_once = [&](const std::function<void()>& fail) {
+    EXPECT_TRUE(policy_.HaltedOutcome().ok());
+    ASSERT_TRUE(policy_.AskHalted(9, now));
+    EXPECT_TRUE(policy_.HaltedOutcome().ok()) << "it may come to something";
+    fail();
+    now += CheckpointPolicy::kPatience;
+  };
+  static_assert(CheckpointPolicy::kHaltedAttempts == 3);
+  try_once([&] { policy_.GiveUpHalted(kFault, now); });
+  try_once([&] {
+    now += CheckpointPolicy::kPatience;
+    policy_.TickHalted(/*writing=*/false, now);
+  });
+  policy_.ForgetMisses();
+  try_once([&] { policy_.GiveUpHalted(kFault, now); });
+  try_once([&] { policy_.Failed(9, policy_.request(), kPace.total_steps, kFault, now); });
+  try_once([&] {
+    now += CheckpointPolicy::kPatience;
+    policy_.TickHalted(/*writing=*/false, now);
+  });
+  EXPECT_EQ(policy_.HaltedOutcome().message(), "nobody has written it for 10s");
+  policy_.Begin(Plan());
+  EXPECT_TRUE(policy_.HaltedOutcome().ok()) << "another generation";
 }
 
 TEST_F(CheckpointPolicyTest, OneOnDemandAimsAheadOfTheWorkersAndFurtherAfterEachMiss) {

@@ -912,7 +912,9 @@ void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
         break;
       case v1::SNAPSHOT_MISSED:
         if (state() == v1::RECOVERING) {
-          checkpoints_.GiveUpHalted(now);
+          checkpoints_.GiveUpHalted(
+              absl::NotFoundError(absl::StrCat("shard ", answer.shard(), " does not hold it")),
+              now);
         } else if (checkpoints_.Missed(Pace(), now)) {
           SendWantedToAll(now);
         }

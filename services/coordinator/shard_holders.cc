@@ -162,16 +162,6 @@ std::optional<CarriedShards> HeldWithout(const absl::btree_set<std::string>& wit
   return carried;
 }
 
-// The newest version that each shard's own ps holds, whether it leaves or not.
-std::optional<int64_t> VersionInPlace(const v1::JobPlan& plan, const JobMembers& members) {
-  const auto carried = HeldWithout({}, plan, members);
-  if (!carried) return std::nullopt;
-  for (int shard = 0; shard < plan.shards_size(); ++shard) {
-    if (carried->shards[shard].member() != plan.shards(shard).member()) return std::nullopt;
-  }
-  return carried->first_step;
-}
-
 }  // namespace
 
 std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMembers& members) {
@@ -180,6 +170,15 @@ std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMember
   // What its backups hold may be too far from the others.
   if (!carried && !handing_over.empty()) carried = HeldWithout({}, plan, members);
   return carried;
+}
+
+std::optional<int64_t> VersionInPlace(const v1::JobPlan& plan, const JobMembers& members) {
+  const auto carried = HeldWithout({}, plan, members);
+  if (!carried) return std::nullopt;
+  for (int shard = 0; shard < plan.shards_size(); ++shard) {
+    if (carried->shards[shard].member() != plan.shards(shard).member()) return std::nullopt;
+  }
+  return carried->first_step;
 }
 
 Departures DeparturesOf(const v1::JobPlan& plan, const JobMembers& members) {

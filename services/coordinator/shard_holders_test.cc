@@ -166,6 +166,17 @@ TEST_F(ShardsHeldTest, WhoIsNeededGoesAfterACheckpointWhereEachShardIsItsOwnPss)
   EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty());
 }
 
+TEST_F(ShardsHeldTest, AVersionIsInPlaceWhereEachShardIsItsOwnPssWhoeverLeaves) {
+  Halt(0, {7, 8}, Held{7, 8});
+  Halt(1, {8, 9}, Held{7, 8});
+  members_.SetLeaving("p-0");
+  EXPECT_FALSE(VersionInPlace(plan_, members_).has_value()) << "p-2 is not known to hold any";
+  Halt(2, {7, 8}, std::nullopt);
+  EXPECT_EQ(VersionInPlace(plan_, members_), 8);
+  members_.SetLost("p-2");  // its shard is p-0's now
+  EXPECT_FALSE(VersionInPlace(plan_, members_).has_value());
+}
+
 TEST_F(ShardsHeldTest, WhoIsNotNeededGoesWhereNoCheckpointCanBeMade) {
   Begin(4);
   members_.SetLost("p-0");  // its shard is p-1's now
