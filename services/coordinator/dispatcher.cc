@@ -378,12 +378,12 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {
       if (!job.settle_for_fewer) continue;
-      entry->job.StopWithoutRecovering(now);
-      if (entry->job.state() == v1::RECOVERING && !entry->job.RecoversToStop() &&
-          MayGiveUpWaiting(entry->job, now)) {
+      TellWhoIsMissing(*entry, job);
+      if (entry->job.RecoversToStop()) {
+        entry->job.StopWithoutRecovering(now);
+      } else if (MayGiveUpWaiting(entry->job, now)) {
         entry->job.StopWaiting(LackOf(job), now);
       }
-      if (entry->job.state() == v1::RECOVERING) TellWhoIsMissing(*entry, job);
       turn.Perform(*entry);
       continue;
     }

@@ -620,28 +620,29 @@ TEST_F(DispatcherTest, AJobThatHasWaitedForTooLongIsGivenUpWithWhatItLacks) {
 }
 
 // A job of two workers that is at step 3 loses one of them, whom nobody replaces.
-class DispatcherStartTimeoutTest : public DispatcherTest {
+class DispatcherStopTest : public DispatcherTest {
  protected:
-  DispatcherStartTimeoutTest() {
+  // With two ps each has the backups of the other's shards.
+  explicit DispatcherStopTest(int ps = 1) {
     v1::JobSpec policy;
     policy.mutable_start_timeout()->set_seconds(60);
     policy.mutable_resources()->mutable_workers()->set_min(2);
     policy.mutable_resources()->mutable_workers()->set_max(2);
+    policy.mutable_resources()->set_ps(ps);
+    policy.mutable_resources()->set_ps_replication(ps);
     job_ = AddJob(/*graph=*/nullptr, policy);
-    for (const char* name : {"w-0", "w-1", "p-0"}) attached_.push_back(Attach(name));
+    std::vector<std::string> names = {"w-0", "w-1", "p-0"};
+    if (ps == 2) names.push_back("p-1");
+    for (const std::string& name : names) attached_.push_back(Attach(name));
     now_ += absl::Seconds(30);
     Dispatch();
-    for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_PREPARED, 0);
-    for (const char* name : {"w-0", "w-1", "p-0"}) Report(name, v1::MEMBER_RUNNING, 3);
+    for (const std::string& name : names) Report(name, v1::MEMBER_PREPARED, 0);
+    for (const std::string& name : names) Report(name, v1::MEMBER_RUNNING, 3);
     EXPECT_EQ(View(job_).state(), v1::RUNNING);
     now_ += FailureJudge::kRestartGrace;
     Lose(1);
     Report("w-0", v1::MEMBER_HALTED, 3);
     Report("p-0", v1::MEMBER_HALTED, 3);
-    now_ += absl::Seconds(59);
-    Dispatch();
-    EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
-    now_ += absl::Seconds(1);
   }
 
   void Report(const std::string& member, v1::MemberJobState state, int64_t next_step) {
@@ -652,7 +653,16 @@ class DispatcherStartTimeoutTest : public DispatcherTest {
     said.set_next_step(next_step);
     said.set_oldest_version(next_step);
     said.mutable_dataset()->set_samples(100);
-    Change([&](Job& job) { job.Report(member, &said, now_); });
+    Change([&](Job& job) {
+      for (int shard = 0; shard < job.plan()->shards_size(); ++shard) {
+        if (job.plan()->shards(shard).backup().member() != member) continue;
+        v1::HeldBackup& held = *said.add_backups();
+        held.set_shard(shard);
+        held.set_oldest_version(next_step);
+        held.set_newest_version(next_step);
+      }
+      job.Report(member, &said, now_);
+    });
   }
   void Lose(int worker) {
     fleet_->Detach(*attached_[worker], Fleet::Departure::kOrderly);
@@ -668,25 +678,87 @@ class DispatcherStartTimeoutTest : public DispatcherTest {
     Settle();
   }
 
+  void Suspend() {
+    Change([&](Job& job) { EXPECT_TRUE(job.Suspend(now_).ok()); });
+  }
+  void CommitWhatIsHalted() {
+    GiveCheckpoints(job_, {3});
+    registry_->Settle();
+  }
+
   uint64_t job_ = 0;
 };
 
-TEST_F(DispatcherStartTimeoutTest, TheJobRecoversWithWhoeverIsThereToBeCheckpointed) {
+TEST_F(DispatcherStopTest, AJobThatHasWaitedForTooLongIsSavedAsItsShardsStandAndSuspended) {
+  now_ += absl::Seconds(59);
+  Dispatch();
+  EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
+  now_ += absl::Seconds(1);
   Dispatch();
   EXPECT_EQ(View(job_).stop_cause().reason(), "START_TIMEOUT");
-  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  Dispatch();
+  Lose(0);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "nobody is needed for that";
+  CommitWhatIsHalted();
+  EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
+  EXPECT_EQ(View(job_).reason(), "START_TIMEOUT");
+  EXPECT_THAT(View(job_).message(),
+              AllOf(HasSubstr("it has 1 workers and needs 2"), HasSubstr("stopped at step 3")));
+}
+
+TEST_F(DispatcherStopTest, AJobThatIsStoppedBeforeItWaitsRecoversWithWhoeverIsThere) {
+  Suspend();
+  now_ += absl::Seconds(3);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::PREPARING);
   EXPECT_EQ(View(job_).workers_size(), 1) << "of the two that it needs to go on";
 }
 
-TEST_F(DispatcherStartTimeoutTest, WithNoWorkerAtAllTheJobIsSuspendedAsItIs) {
+TEST_F(DispatcherStopTest, WhereThereIsNobodyItIsSavedAsItsShardsStand) {
+  Suspend();
+  Lose(0);
+  now_ += absl::Seconds(3);
   Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
+  attached_.push_back(Attach("w-2"));
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "who comes now is not needed";
+  CommitWhatIsHalted();
+  EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
+  EXPECT_EQ(View(job_).message(), "suspended at step 3");
+}
+
+class ReplicatedDispatcherStopTest : public DispatcherStopTest {
+ protected:
+  ReplicatedDispatcherStopTest() : DispatcherStopTest(/*ps=*/2) {}
+};
+
+// A shard is written by its own ps alone.
+TEST_F(ReplicatedDispatcherStopTest, WithoutAWorkerItGoesBackWhereABackupHasTakenOver) {
+  fleet_->Detach(*attached_[3], Fleet::Departure::kOrderly);
+  Change([&](Job& job) { job.MemberLost("p-1", "crashed", now_); });
+  now_ += absl::Seconds(3);
+  Dispatch();
+  ASSERT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
+  Suspend();
   Lose(0);
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
-  EXPECT_THAT(View(job_).message(),
-              AllOf(HasSubstr("it has 1 workers and needs 2"), HasSubstr("where it began")));
+  EXPECT_THAT(View(job_).message(), AllOf(HasSubstr("nobody to recover it with"),
+                                          HasSubstr("it goes back to where it began")));
+}
+
+TEST_F(ReplicatedDispatcherStopTest, OneWorkerRecoversItWhereABackupHasTakenOver) {
+  fleet_->Detach(*attached_[3], Fleet::Departure::kOrderly);
+  Change([&](Job& job) { job.MemberLost("p-1", "crashed", now_); });
+  now_ += absl::Seconds(60);
+  Dispatch();
+  EXPECT_EQ(View(job_).stop_cause().reason(), "START_TIMEOUT");
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING);
+  EXPECT_EQ(View(job_).workers_size(), 1);
 }
 
 }  // namespace

@@ -357,8 +357,7 @@ absl::Status Job::Suspend(absl::Time now) {
     Move(v1::SUSPENDED, "SUSPENDED", "suspended before it ran", now);
     return absl::OkStatus();
   }
-  // A job that waits for members may wait for ever, and its own are wanted elsewhere.
-  if (state() == v1::RECOVERING && record_.reason().starts_with("WAITS_FOR_")) {
+  if (WaitsForMembers() && !interruption_.carries()) {
     Stopped(absl::StrCat("while it waited for members; it goes on from ", WhereItGoesOn()), now);
     return absl::OkStatus();
   }
@@ -369,13 +368,20 @@ absl::Status Job::Suspend(absl::Time now) {
 // From here on the job goes to its next checkpoint and stops there. `message` begins what is told.
 void Job::RequestStop(const std::string& reason, const std::string& message, absl::Time now) {
   record_.set_suspend_requested(true);
+  checkpoints_.ForgetMisses();
   const std::string begin = message.empty() ? "" : absl::StrCat(message, "; ");
+  if (const auto step = StopsHaltedAt()) {
+    if (!IsSaved(*step)) {
+      Note(reason, absl::StrCat(begin, "step ", *step, ", which its shards hold, is saved first"),
+           now);
+    }
+    return StopHalted(*step, now);
+  }
   if (state() != v1::RUNNING) {
     return Note(reason, absl::StrCat(begin, "workers pause once the job has recovered"), now);
   }
   if (SuspendsAtSnapshot()) {
     Note(reason, absl::StrCat(begin, "workers go on to a checkpoint a little ahead"), now);
-    checkpoints_.ForgetMisses();
     if (!checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
     return;
   }
@@ -440,9 +446,13 @@ void Job::StopWaiting(const std::string& lacks, absl::Time now) {
 }
 
 void Job::StopWithoutRecovering(absl::Time now) {
-  if (!RecoversToStop() || !record_.has_stop_cause()) return;
-  Stopped(absl::StrCat("without what its shards held, for there is nobody to recover it with: it "
-                       "goes back to ",
+  CHECK(RecoversToStop() && WaitsForMembers()) << record_.name();
+  if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);
+  StopWithoutShards("there is nobody to recover it with", now);
+}
+
+void Job::StopWithoutShards(absl::string_view why, absl::Time now) {
+  Stopped(absl::StrCat("without what its shards held, for ", why, ": it goes back to ",
                        WhereItGoesOn()),
           now);
 }
@@ -725,6 +735,7 @@ void Job::MemberLeaves(const std::string& name, absl::Time now) {
 // to be in a checkpoint first. Near the end of the job that is the final one, and nobody leaves
 // before it.
 void Job::LetLeave(absl::Time now) {
+  if (const auto step = StopsHaltedAt()) return StopHalted(*step, now);  // everybody leaves
   if (state() == v1::RECOVERING) return LetHaltedLeave(now);
   if (state() != v1::RUNNING || record_.suspend_requested()) return;
   const std::vector<std::string> leaving = members_.Leaving();
@@ -751,7 +762,7 @@ void Job::LetLeave(absl::Time now) {
 
 // Who the job waits for may never come.
 void Job::LetHaltedLeave(absl::Time now) {
-  const bool waits = record_.reason().starts_with("WAITS_FOR_") && !checkpoints_.asking();
+  const bool waits = WaitsForMembers() && !checkpoints_.asking();
   const bool all_told = members_.AllStopped() && durable_ == ledger_.known();
   if (!waits || !all_told || !interruption_.carries()) return;
   const Departures departures = DeparturesOf(*plan_, members_);
@@ -766,8 +777,7 @@ void Job::LetHaltedLeave(absl::Time now) {
 // The event that is noted makes plans void that are being made of the shards meanwhile.
 void Job::SaveHalted(int64_t step, absl::Time now) {
   const std::string leaves = absl::StrCat(members_.Leaving().front(), " leaves; ");
-  if (checkpoints_.committed_step() >= step || IsOrigin(step)) {
-    if (RecoversToStop()) return Stopped(absl::StrCat("at step ", step), now);  // all that is left
+  if (IsSaved(step)) {
     Tell("MEMBER_LEAVES", absl::StrCat(leaves, "the job goes on from ", WhereItGoesOn()), now);
     interruption_.LoseShards();
     return SendWantedToAll(now);
@@ -775,6 +785,38 @@ void Job::SaveHalted(int64_t step, absl::Time now) {
   if (!checkpoints_.AskHalted(step, now)) return;
   Note("MEMBER_LEAVES", absl::StrCat(leaves, "step ", step, " is saved first"), now);
   SendWantedToAll(now);
+}
+
+bool Job::WaitsForMembers() const {
+  return state() == v1::RECOVERING && record_.reason().starts_with("WAITS_FOR_");
+}
+
+// The version at which the job is stopped without anybody who recovers it.
+std::optional<int64_t> Job::StopsHaltedAt() const {
+  if (!RecoversToStop() || !WaitsForMembers()) return std::nullopt;
+  if (!interruption_.carries() || !members_.AllStopped()) return std::nullopt;
+  return VersionInPlace(*plan_, members_);
+}
+
+// Once the step is saved. Who is left has told all that will ever be known of those before. May be
+// called again and again.
+void Job::StopHalted(int64_t step, absl::Time now) {
+  if (checkpoints_.asking()) return;
+  CloseRecords(step, now);
+  if (IsSaved(step)) {
+    if (durable_ != ledger_.known()) return;  // RecordsDurable() comes back here
+    return Stopped(absl::StrCat("at step ", std::max(step, checkpoints_.committed_step())), now);
+  }
+  const absl::Status fault = checkpoints_.HaltedOutcome();
+  if (!fault.ok()) {
+    return StopWithoutShards(
+        absl::StrCat("step ", step, " could not be saved (", fault.message(), ")"), now);
+  }
+  if (checkpoints_.AskHalted(step, now)) SendWantedToAll(now);
+}
+
+bool Job::IsSaved(int64_t step) const {
+  return checkpoints_.committed_step() >= step || IsOrigin(step);
 }
 
 // The job goes on at once at the step at which it is. Who makes the second step of a generation has
@@ -805,7 +847,8 @@ void Job::NoteStopped(absl::Time now) {
 
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
   const bool all_durable = durable_ == ledger_.known();
-  if (state() != v1::RECOVERING || !all_durable || checkpoints_.asking()) return std::nullopt;
+  const bool saves = checkpoints_.asking() || StopsHaltedAt();
+  if (state() != v1::RECOVERING || !all_durable || saves) return std::nullopt;
   return interruption_.ResumesAt(*plan_, members_, now);
 }
 
@@ -860,6 +903,7 @@ void Job::RecordsDurable(const RecordsBefore& durable, absl::Time now) {
     if (members_.at(name).is_worker()) Send(name, AcknowledgeDirective());
   }
   if (state() == v1::RUNNING) Advance(now);
+  if (state() == v1::RECOVERING) LetLeave(now);
 }
 
 // Once per generation: what follows is mostly not finite either.
@@ -1139,12 +1183,14 @@ void Job::Tick(bool writing, absl::Time now) {
          now);
   }
   CheckDeadline(now);
-  // What its shards held is lost meanwhile.
-  if (RecoversToStop() && !interruption_.carries()) StopWithoutRecovering(now);
+  const bool holds_nothing = RecoversToStop() && !interruption_.carries();
+  if (holds_nothing && (record_.has_stop_cause() || WaitsForMembers())) {
+    StopWithoutShards("that is held no more", now);
+  }
   if (!active()) return;
   if (state() == v1::RECOVERING) checkpoints_.TickHalted(writing, now);
   LetLeave(now);
-  if (state() == v1::RECOVERING) return;
+  if (!active() || state() == v1::RECOVERING) return;
   // The last attempt failed, or the coordinator was restarted.
   const bool suspending =
       state() == v1::RUNNING && record_.suspend_requested() && SuspendsAtSnapshot() && !suspend_at_;

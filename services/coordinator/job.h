@@ -100,8 +100,9 @@ class Job {
   // checkpoint.
   bool KeepsShards() const { return state() != v1::RECOVERING || interruption_.carries(); }
   // Nothing while the job is not RECOVERING, its members have not stopped, or it is too early for
-  // another attempt. Nor while a ps that leaves hands over a checkpoint, which takes no longer than
-  // somebody writes, and CheckpointPolicy::kPatience.
+  // another attempt. Nor while what its shards hold is being saved: for a ps that leaves, which
+  // takes no longer than somebody writes, and CheckpointPolicy::kPatience; or for the job to be
+  // stopped there, which it is after CheckpointPolicy::kHaltedAttempts at the latest.
   std::optional<Resumption> ResumesAt(absl::Time now) const;
   // Whether it would gain by more workers, and has run for long enough to be interrupted for them.
   bool TakesMoreWorkers(absl::Time now) const;
@@ -123,12 +124,14 @@ class Job {
   // A queued or recovering job has waited for as long as its spec lets it.
   bool WaitsTooLong(absl::Time now) const { return JobDeadlines::WaitsTooLong(record_, now); }
   // It is not waited any longer for what it `lacks` (a sentence's end): a job that has never run
-  // has failed, another is suspended, as soon as what its shards hold is in a checkpoint.
+  // has failed, another is suspended, as soon as what its shards hold is in a checkpoint, as
+  // Suspend() has it.
   void StopWaiting(const std::string& lacks, absl::Time now);
   // Whether the job recovers only to be stopped: any number of workers will do for that.
   bool RecoversToStop() const { return state() == v1::RECOVERING && record_.suspend_requested(); }
-  // There is nobody to recover with a job that the coordinator stops by itself: its shards are let
-  // go, and it ends with the checkpoint that it has. Nothing happens where a user stops it.
+  // There is nobody to recover a job with that recovers only to be stopped; Wait() has told it.
+  // Where what its shards hold can be saved as they are, that is waited for; else they are let go,
+  // and it stops with the checkpoint that it has.
   void StopWithoutRecovering(absl::Time now);
 
   // ---- members
@@ -149,6 +152,10 @@ class Job {
   // ---- users. FAILED_PRECONDITION with a reason where the state does not allow it; see
   // JobService.
   absl::Status Cancel(absl::Time now);
+  // At once where nothing is to be saved. A job that waits for members is suspended where its
+  // shards stand, once they are in a checkpoint: it may wait for ever, and its own are wanted
+  // elsewhere. Where another ps than its own holds one of them, somebody recovers the job first, if
+  // there is anybody (StopWithoutRecovering()).
   absl::Status Suspend(absl::Time now);
   absl::Status Resume(const v1::ResourceSpec* resources, absl::Time now);
   // Takes over what of `spec` may change of a job that was submitted: priority, labels,
@@ -205,6 +212,11 @@ class Job {
   void LetLeave(absl::Time now);
   void LetHaltedLeave(absl::Time now);
   void SaveHalted(int64_t step, absl::Time now);
+  bool WaitsForMembers() const;
+  std::optional<int64_t> StopsHaltedAt() const;
+  void StopHalted(int64_t step, absl::Time now);
+  void StopWithoutShards(absl::string_view why, absl::Time now);
+  bool IsSaved(int64_t step) const;
   bool CanDoWithout(const std::string& name) const;
   void NoteWhereItResumes(int64_t first_step);
   void CloseRecords(int64_t first_step, absl::Time now);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "services/coordinator/checkpoint_policy.h"
+#include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_fixture.h"
 #include "services/coordinator/proto_time.h"
@@ -26,6 +28,16 @@ class JobDeadlinesTest : public JobTest {
   }
 
   void RestartCoordinator() { job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_); }
+  // Both workers have told of the steps before step 5.
+  void RunToStepFive() {
+    Run();
+    for (const char* name : {"w-0", "w-1"}) {
+      v1::JobReport report = Say(v1::MEMBER_RUNNING, 5);
+      for (int64_t step = 0; step < 5; ++step) report.add_steps()->set_step(step);
+      job_.Report(name, &report, now_);
+    }
+    TakeEffects();
+  }
   absl::Duration ActiveTime() const { return JobDeadlines::ActiveTime(job_.record(), now_); }
   void SayHalted(const std::string& ps, int64_t oldest, int64_t newest) {
     v1::JobReport report = Say(v1::MEMBER_HALTED, newest);
@@ -174,21 +186,76 @@ TEST_F(JobDeadlinesTest, AJobThatHasRunIsSuspendedWithWhatItsShardsHold) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED) << "it has run, and does not fail";
 }
 
-TEST_F(JobDeadlinesTest, WithNobodyToRecoverItTheJobGoesBackToItsCheckpoint) {
-  Run();
+TEST_F(JobDeadlinesTest, AJobThatWaitsIsSuspendedOnceWhatItsShardsHoldIsSaved) {
+  RunToStepFive();
   Commit(4);
-  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
   LoseWorker();
   now_ += absl::Seconds(60);
-  job_.StopWaiting("members", now_);
-  ASSERT_EQ(job_.state(), v1::RECOVERING);
+  job_.Wait(Job::kWaitsForMembers, "it has 1 workers and needs 2", now_);
+  job_.TakeEffects();
 
+  job_.StopWaiting("members: it has 1 workers and needs 2", now_);
+
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_EQ(job_.record().stop_cause().reason(), "START_TIMEOUT");
+  const Job::Effects effects = job_.TakeEffects();
+  ASSERT_EQ(effects.events.size(), 1u);
+  EXPECT_EQ(effects.events[0].reason(), "START_TIMEOUT");
+  EXPECT_THAT(effects.events[0].message(),
+              AllOf(HasSubstr("has waited for 1m"), HasSubstr("step 5, which its shards hold")));
+  EXPECT_EQ(effects.directives.size(), 2u) << "a snapshot of each shard";
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value());
   job_.StopWithoutRecovering(now_);
-
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << "it is being saved";
+  Commit(5);
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
   EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
-  EXPECT_THAT(job_.record().message(), HasSubstr("goes back to jobs/net-1/checkpoints/4"));
+  EXPECT_THAT(job_.record().message(),
+              AllOf(HasSubstr("for members: it has 1 workers and needs 2; stopped at step 5"),
+                    HasSubstr("`muster resume net-1`")));
+  EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/5");
   EXPECT_THAT(Sent(), IsSupersetOf({"w-0 release", "p-0 release", "p-1 release"}));
+}
+
+TEST_F(JobDeadlinesTest, WhatCannotBeSavedIsGivenUpWithTheReasonAndTheCause) {
+  RunToStepFive();
+  Commit(4);
+  LoseWorker();
+  now_ += absl::Seconds(60);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  job_.StopWaiting("members", now_);
+  for (int i = 0; i < CheckpointPolicy::kHaltedAttempts; ++i) {
+    Sent();
+    ASSERT_EQ(job_.state(), v1::RECOVERING);
+    job_.CheckpointFailed(5, snapshot_.snapshot(), absl::InternalError("bad sector"), now_);
+    Pass(CheckpointPolicy::kPatience);
+  }
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().reason(), "START_TIMEOUT");
+  EXPECT_THAT(job_.record().message(), AllOf(HasSubstr("could not be saved (bad sector)"),
+                                             HasSubstr("goes back to jobs/net-1/checkpoints/4")));
+}
+
+TEST_F(JobDeadlinesTest, AtItsDeadlineAJobThatWaitsIsSavedAndFails) {
+  RunToStepFive();
+  LoseWorker();
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  Pass(absl::Seconds(100));
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_THAT(Sent(), IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}));
+  RestartCoordinator();
+  job_.Restore({.edges = {{.step = 4}}});
+  Report("w-0", v1::MEMBER_HALTED, 5);
+  SayHalted("p-0", 4, 5);
+  SayHalted("p-1", 5, 5);
+  Pass(FailureJudge::kRestartGrace);  // w-1 has not come back
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Sent(), IsSupersetOf({"p-0 snapshot", "p-1 snapshot"})) << "and knows why";
+  Commit(5);
+  EXPECT_EQ(job_.state(), v1::FAILED);
+  EXPECT_EQ(job_.record().reason(), "ACTIVE_DEADLINE");
+  EXPECT_THAT(job_.record().message(), AllOf(HasSubstr("stopped at step 5"),
+                                             HasSubstr("--set checkpoint.resume_from=net-1@5")));
 }
 
 TEST_F(JobDeadlinesTest, AStopThatWaitsForShardsThatAreLostMeanwhileIsMadeAtOnce) {
@@ -200,16 +267,6 @@ TEST_F(JobDeadlinesTest, AStopThatWaitsForShardsThatAreLostMeanwhileIsMadeAtOnce
   job_.MemberLost("p-0", "crashed", now_);
   Pass(absl::Seconds(1));
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
-}
-
-TEST_F(JobDeadlinesTest, AUsersSuspensionOfARecoveryWaitsForItHoweverLongThatTakes) {
-  Run();
-  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 5);
-  LoseWorker();
-  ASSERT_TRUE(job_.Suspend(now_).ok());
-  EXPECT_TRUE(job_.RecoversToStop());
-  job_.StopWithoutRecovering(now_);
-  EXPECT_EQ(job_.state(), v1::RECOVERING);
 }
 
 }  // namespace

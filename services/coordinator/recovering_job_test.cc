@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/limits/limits.h"
+#include "lib/status/status.h"
 #include "services/coordinator/checkpoint_policy.h"
 #include "services/coordinator/failure_judge.h"
 #include "services/coordinator/interruption.h"
@@ -59,6 +60,13 @@ class RecoveringJobTest : public JobTest {
     v1::JobReport report = Say(v1::MEMBER_HALTED, newest);
     report.set_oldest_version(oldest);
     Tell(ps, report);
+  }
+  // Both workers have told of all steps before this one.
+  void RunTo(int64_t step) {
+    Run();
+    for (const char* name : {"w-0", "w-1"}) Tell(name, Steps(v1::MEMBER_RUNNING, 0, step));
+    for (const char* name : {"p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING, step);
+    TakeEffects();
   }
   // The three that are left when w-1 is lost.
   void HaltAll(int64_t oldest, int64_t newest) {
@@ -322,17 +330,7 @@ TEST_F(RecoveringJobTest, WhoDoesNotHaltIsGoneOnWithout) {
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(RecoveringJobTest, AJobThatWaitsForMembersIsSuspendedAtOnceAndOneThatHoldsStepsIsNot) {
-  Run();
-  Commit(4);
-  job_.MemberLost("w-1", "crashed", now_);
-  HaltAll(4, 5);
-  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
-  ASSERT_TRUE(job_.Suspend(now_).ok());
-  EXPECT_EQ(job_.state(), v1::SUSPENDED);
-  EXPECT_THAT(job_.record().message(), HasSubstr("jobs/net-1/checkpoints/4"));
-
-  Begin(Record());
+TEST_F(RecoveringJobTest, WhatIsBeingCarriedOnIsInACheckpointBeforeTheJobIsSuspended) {
   Run();
   job_.MemberLost("w-1", "crashed", now_);
   HaltAll(4, 5);
@@ -738,7 +736,7 @@ class WaitingJobTest : public RecoveringJobTest {
   WaitingJobTest() { Wait(); }
 
   void Wait() {
-    Run();
+    RunTo(step_);
     job_.MemberLost("w-0", "gone", now_);
     job_.MemberLost("w-1", "gone", now_);
     SayHalted("p-0", step_ - 1, step_);
@@ -762,6 +760,18 @@ class WaitingJobTest : public RecoveringJobTest {
     header.set_step(snapshot_.step());
     header.set_snapshot(snapshot_.snapshot());
     return header;
+  }
+
+  void RestartCoordinator(const v1::Job& stored) {
+    job_ = Job(stored, job_.plan(), /*term=*/2, now_);
+    job_.Restore({.edges = {{.step = step_ - 1}}});
+  }
+  // As they come back to a restarted coordinator, and nobody else does.
+  void ComeBackHalted() {
+    SayHalted("p-0", step_ - 1, step_);
+    SayHalted("p-1", step_, step_ + 1);
+    Pass(FailureJudge::kRestartGrace);
+    for (int i = 0; i < 3; ++i) Pass(absl::Milliseconds(200));
   }
 
   int64_t step_ = 5;
@@ -897,29 +907,11 @@ TEST_F(WaitingJobTest, APsThatDiesMeanwhileEndsTheSave) {
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
 
-TEST_F(WaitingJobTest, AJobThatRecoversOnlyToBeSuspendedIsSuspendedThen) {
-  Begin(Record());
-  Run();
-  job_.MemberLost("w-1", "gone", now_);
-  ASSERT_TRUE(job_.Suspend(now_).ok());
-  ASSERT_TRUE(job_.RecoversToStop());
-  HaltAll(4, 5);
-  job_.MemberLost("w-0", "gone", now_);
-  job_.Wait(Job::kWaitsForMembers, "needs one", now_);
-  TakeEffects();
-  job_.MemberLeaves("p-1", now_);
-  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
-  Commit(5);
-  EXPECT_EQ(job_.state(), v1::SUSPENDED);
-  EXPECT_EQ(job_.record().message(), "suspended at step 5");
-  EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
-}
-
 TEST_F(WaitingJobTest, TheEndOfTheJobEndsTheSave) {
   job_.MemberLeaves("p-1", now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
-  ASSERT_TRUE(job_.Suspend(now_).ok());
-  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  ASSERT_TRUE(job_.Cancel(now_).ok());
+  EXPECT_EQ(job_.state(), v1::CANCELLED);
   EXPECT_FALSE(job_.Wants(snapshot_.snapshot()));
 }
 
@@ -934,6 +926,295 @@ TEST_F(WaitingJobTest, TheRestartedCoordinatorSavesToo) {
   Pass(absl::Milliseconds(200));
   Pass(absl::Milliseconds(200));
   EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+}
+
+// ---------------------------------------------------------------- suspended while it waits
+
+TEST_F(WaitingJobTest, WhatIsHaltedIsSavedBeforeTheJobIsSuspended) {
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  EXPECT_TRUE(job_.record().suspend_requested());
+  const Job::Effects effects = job_.TakeEffects();
+  ASSERT_EQ(effects.events.size(), 1u);
+  EXPECT_EQ(effects.events[0].reason(), "SUSPEND_REQUESTED");
+  EXPECT_EQ(effects.events[0].message(), "step 5, which its shards hold, is saved first");
+  EXPECT_EQ(effects.directives.size(), 2u);
+  for (const Job::Outgoing& out : effects.directives) {
+    ASSERT_TRUE(out.directive.has_snapshot()) << out.member;
+    EXPECT_EQ(out.directive.snapshot().step(), 5);
+  }
+  EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "the shards are being read";
+  EXPECT_TRUE(job_.KeepsShards());
+
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_THAT(Sent(), IsEmpty()) << "a repeated call";
+  EXPECT_THAT(job_.Resume(nullptr, now_).message(), HasSubstr("is being suspended"));
+  EXPECT_FALSE(job_.RequestCheckpoint(now_).ok());
+
+  Commit(5);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().reason(), "SUSPENDED");
+  EXPECT_EQ(job_.record().message(), "suspended at step 5");
+  EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/5");
+  EXPECT_FALSE(job_.record().suspend_requested());
+  EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
+  EXPECT_TRUE(job_.Resume(nullptr, now_).ok());
+}
+
+TEST_F(WaitingJobTest, WhatNeedNotBeSavedHoldsNoSuspensionUp) {
+  Commit(5);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(), "suspended at step 5");
+
+  Begin(Record());
+  step_ = 0;  // nothing was trained
+  Run();
+  job_.MemberLost("w-0", "gone", now_);
+  job_.MemberLost("w-1", "gone", now_);
+  SayHalted("p-0", 0, 0);
+  SayHalted("p-1", 0, 0);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
+TEST_F(WaitingJobTest, WhatNobodyHoldsOrModesDoNotCarryHoldsNoSuspensionUp) {
+  Commit(4);
+  job_.MemberLost("p-0", "gone", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_THAT(job_.record().message(), HasSubstr("it goes on from jobs/net-1/checkpoints/4"));
+
+  for (const auto mode : {v1::SSP, v1::ASP, v1::LOCAL_SGD, v1::BSP}) {
+    v1::Job record = Record();
+    record.mutable_spec()->mutable_sync()->set_mode(mode);
+    record.mutable_spec()->mutable_sync()->set_every(2);
+    record.mutable_spec()->mutable_sync()->set_backup_workers(mode == v1::BSP ? 1 : 0);
+    Begin(record);
+    Wait();
+    ASSERT_TRUE(job_.Suspend(now_).ok());
+    EXPECT_EQ(job_.state(), v1::SUSPENDED) << v1::SyncMode_Name(mode);
+  }
+}
+
+// A user who suspends it before it waits is not kept waiting for members, either.
+TEST_F(WaitingJobTest, AJobThatRecoversOnlyToBeSuspendedIsSuspendedOnceItWaits) {
+  Begin(Record());
+  RunTo(5);
+  job_.MemberLost("w-1", "gone", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  ASSERT_TRUE(job_.RecoversToStop());
+  HaltAll(4, 5);
+  job_.MemberLost("w-0", "gone", now_);
+  TakeEffects();
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Sent(), IsEmpty()) << "there may be somebody to recover it with";
+  EXPECT_TRUE(job_.ResumesAt(now_).has_value());
+  job_.Wait(Job::kWaitsForMembers, "needs one", now_);
+  job_.StopWithoutRecovering(now_);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  Commit(5);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(), "suspended at step 5");
+}
+
+// Who comes in between does not recover it: the disk would keep that from its end as well.
+TEST_F(WaitingJobTest, ASuspensionWhoseSaveFailsAgainAndAgainGoesBackToTheCheckpoint) {
+  Commit(4);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  for (int i = 0; i < CheckpointPolicy::kHaltedAttempts; ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(job_.state(), v1::RECOVERING);
+    EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}));
+    if (i == 0) AnswerHalted("p-0", 0, v1::SNAPSHOT_MISSED);
+    if (i == 1) AnswerHalted("p-0", 0, v1::SNAPSHOT_FAILED);
+    if (i == 2) {
+      job_.CheckpointFailed(
+          5, snapshot_.snapshot(),
+          WithReason(absl::ResourceExhaustedError("no space left"), "STORAGE_FULL"), now_);
+    }
+    TakeEffects();
+    EXPECT_FALSE(job_.ResumesAt(now_).has_value()) << "another attempt follows, or the end";
+    if (i < 2) Pass(CheckpointPolicy::kPatience);
+  }
+  Pass(absl::Milliseconds(200));
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(),
+            "suspended without what its shards held, for step 5 could not be saved (no space "
+            "left): it goes back to jobs/net-1/checkpoints/4");
+  EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
+}
+
+TEST_F(WaitingJobTest, ASuspensionThatNobodySavesEndsToo) {
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  const absl::Time begin = now_;
+  while (job_.state() == v1::RECOVERING && now_ - begin < absl::Minutes(5)) {
+    Pass(absl::Milliseconds(200));
+    EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  }
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_LE(now_ - begin, absl::Minutes(1));
+  EXPECT_THAT(job_.record().message(), HasSubstr("nobody has written it for 10s"));
+}
+
+TEST_F(WaitingJobTest, AttemptsThatWereMadeForAPsThatLeavesAreNotThoseOfTheSuspension) {
+  job_.MemberLeaves("p-1", now_);
+  for (int i = 0; i < CheckpointPolicy::kHaltedAttempts; ++i) {
+    Pass(CheckpointPolicy::kPatience);
+    Pass(CheckpointPolicy::kPatience);
+  }
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  Pass(CheckpointPolicy::kPatience);
+  Pass(CheckpointPolicy::kPatience);
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  Commit(5);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
+TEST_F(WaitingJobTest, WhoDiesWhileASuspensionIsSavedSendsItBackToTheCheckpoint) {
+  for (const bool restarted : {false, true}) {
+    SCOPED_TRACE(restarted);
+    Begin(Record());
+    RunTo(5);
+    Commit(4);
+    job_.MemberLost("w-1", "gone", now_);
+    HaltAll(4, 5);
+    job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+    ASSERT_TRUE(job_.Suspend(now_).ok());
+    job_.MemberLost("w-0", "gone", now_);
+    Pass(absl::Milliseconds(200));
+    EXPECT_EQ(job_.state(), v1::RECOVERING) << "nobody needs it";
+    if (restarted) {
+      job_.Report("p-0", nullptr, now_);
+    } else {
+      job_.MemberLost("p-0", "gone", now_);
+    }
+    Pass(absl::Milliseconds(200));
+    EXPECT_EQ(job_.state(), v1::SUSPENDED);
+    EXPECT_EQ(job_.record().message(),
+              "suspended without what its shards held, for that is held no more: it goes back to "
+              "jobs/net-1/checkpoints/4");
+  }
+}
+
+TEST_F(WaitingJobTest, APsThatLeavesASuspensionGoesWithItsEnd) {
+  job_.MemberLeaves("p-1", now_);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  job_.MemberLeaves("p-0", now_);
+  EXPECT_THAT(Sent(), IsEmpty()) << "it is under way";
+  EXPECT_TRUE(job_.Wants(snapshot_.snapshot()));
+  Commit(5);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
+}
+
+TEST_F(WaitingJobTest, ASuspensionThatIsSavedMayBeCancelled) {
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  ASSERT_TRUE(job_.Cancel(now_).ok());
+  EXPECT_EQ(job_.state(), v1::CANCELLED);
+  EXPECT_FALSE(job_.Wants(snapshot_.snapshot()));
+  EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 release", "p-1 release"}));
+}
+
+TEST_F(WaitingJobTest, TheRestartedCoordinatorGoesOnWithTheSuspension) {
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  RestartCoordinator(job_.record());
+  EXPECT_EQ(job_.state(), v1::RECOVERING);
+  ComeBackHalted();
+  EXPECT_THAT(Sent(), testing::IsSupersetOf({"p-0 snapshot", "p-1 snapshot"}));
+  v1::Job committed = job_.record();
+  Commit(5);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(), "suspended at step 5");
+
+  // It died just after the commit.
+  committed.set_checkpoint("jobs/net-1/checkpoints/5");
+  RestartCoordinator(committed);
+  ComeBackHalted();
+  EXPECT_THAT(Sent(), testing::Not(Contains("p-0 snapshot")));
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(), "suspended at step 5");
+}
+
+TEST_F(WaitingJobTest, ASuspensionWhoseShardsDoNotComeBackToTheRestartedCoordinatorEnds) {
+  Commit(4);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  RestartCoordinator(job_.record());
+  SayHalted("p-1", 5, 6);
+  Pass(FailureJudge::kRestartGrace);
+  for (int i = 0; i < 4; ++i) Pass(absl::Milliseconds(200));
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_THAT(job_.record().message(), HasSubstr("it goes back to jobs/net-1/checkpoints/4"));
+}
+
+// Who is left has told all that will ever be known of them.
+TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeASuspensionAreClosed) {
+  Begin(Record());
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  Tell("w-0", Steps(v1::MEMBER_HALTED, 0, 5));  // step 4 may not have been made
+  SayHalted("p-0", 4, 5);
+  SayHalted("p-1", 5, 6);
+  EXPECT_EQ(TakeEffects().steps.size(), 4u);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  const Job::Effects effects = job_.TakeEffects();
+  ASSERT_EQ(effects.steps.size(), 1u);
+  EXPECT_EQ(effects.steps[0].step, 4);
+  Commit(5);
+  Pass(absl::Milliseconds(200));
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << "that is not on the disk";
+  ASSERT_TRUE(effects.records.has_value());
+  job_.RecordsDurable(*effects.records, now_);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
+// Only its own ps may write a shard.
+TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSuspendedByWhoRecoversItOrGoesBack) {
+  Run();
+  Commit(4);
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
+  job_.MemberLost("p-1", "gone", now_);
+  job_.MemberLost("w-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED, 8);
+  SayHalted("p-0", 7, 8, /*in_backup=*/8);
+  TakeEffects();
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_TRUE(job_.RecoversToStop());
+  EXPECT_THAT(Sent(), IsEmpty());
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value()) << "w-0 will do";
+  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+  job_.StopWithoutRecovering(now_);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(),
+            "suspended without what its shards held, for there is nobody to recover it with: it "
+            "goes back to jobs/net-1/checkpoints/4");
+}
+
+// Without it the save would come to nothing.
+TEST_F(ReplicatedJobTest, APsWithBackupsElsewhereStaysForASuspension) {
+  RunTo(8);
+  job_.MemberLost("w-0", "gone", now_);
+  job_.MemberLost("w-1", "gone", now_);
+  SayHalted("p-0", 7, 8, /*in_backup=*/8);
+  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  TakeEffects();
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  job_.CheckpointFailed(8, snapshot_.snapshot(), absl::InternalError("no"), now_);
+  job_.MemberLeaves("p-1", now_);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Sent(), IsEmpty()) << "between two attempts";
+  Pass(CheckpointPolicy::kPatience);
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  Commit(8);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().message(), "suspended at step 8");
 }
 
 // Nobody needs a checkpoint, and who leaves is released when the others have what it held.
