@@ -64,14 +64,16 @@ std::vector<std::string> HoldersOf(const std::vector<v1::PlanShard>& shards) {
   return holders;
 }
 
-// What was evaluated at the checkpoint that the job came from is not evaluated again.
-void Resume(const Job::Resumption& resumption, int64_t origin_step, int64_t evaluations_before,
-            std::shared_ptr<const v1::JobPlan> before, PlanRequest& request) {
-  if (resumption.carries) {
+// `resumption`: of a job that recovers. What was evaluated at the checkpoint that the job came from
+// is not evaluated again.
+void Resume(const std::optional<Job::Resumption>& resumption, int64_t origin_step,
+            int64_t evaluations_before, std::shared_ptr<const v1::JobPlan> before,
+            PlanRequest& request) {
+  if (resumption && resumption->carries) {
     request.carried = std::move(before);
-    request.shards = resumption.shards;
+    request.shards = resumption->shards;
     request.restore.clear();
-    request.first_step = resumption.first_step;
+    request.first_step = resumption->first_step;
   }
   request.evaluate_first =
       request.first_step > origin_step && evaluations_before <= request.first_step;
@@ -600,9 +602,7 @@ void Dispatcher::Carry(const Start& start) {
   absl::btree_map<std::string, PsMemory> memory;
   absl::Status fault = request.status();
   if (request.ok()) {
-    if (start.resumption) {
-      Resume(*start.resumption, origin.first_step, evaluations_before, before, *request);
-    }
+    Resume(start.resumption, origin.first_step, evaluations_before, before, *request);
     std::optional<PlanRequest> without_backups;
     if (request->carried != nullptr && record.spec().resources().ps_replication() > 1) {
       without_backups = *request;

@@ -761,5 +761,22 @@ TEST_F(ReplicatedDispatcherStopTest, OneWorkerRecoversItWhereABackupHasTakenOver
   EXPECT_EQ(View(job_).workers_size(), 1);
 }
 
+// An evaluation of step 3 that was cut short is made when the job goes on there.
+TEST_F(DispatcherStopTest, WhoGoesOnWhereItWasHaltedEvaluatesFirst) {
+  now_ += absl::Seconds(3);
+  Dispatch();
+  ASSERT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
+  Suspend();
+  CommitWhatIsHalted();
+  ASSERT_EQ(View(job_).state(), v1::SUSPENDED);
+  Change([&](Job& job) { EXPECT_TRUE(job.Resume(nullptr, now_).ok()); });
+  attached_.push_back(Attach("w-1"));
+  Dispatch();
+  ASSERT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  JobRegistry::Turn turn(registry_.get());
+  EXPECT_EQ(turn.FindNumber(job_)->job.plan()->first_step(), 3);
+  EXPECT_TRUE(turn.FindNumber(job_)->job.plan()->evaluate_first());
+}
+
 }  // namespace
 }  // namespace muster
