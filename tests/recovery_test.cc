@@ -238,6 +238,43 @@ TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatI
   ExpectSame(job, stayed);
 }
 
+// Without a worker to recover it with, and long after its last checkpoint.
+TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
+  const std::string job = cluster_.Submit(Job("undisturbed"));
+  cluster_.AwaitStep(job, 700);
+  for (const char* worker : {"worker-1", "worker-0"}) ExpectOrderlyExit(cluster_, worker);
+  AwaitReason(job, "WAITS_FOR_MEMBERS");
+  {
+    grpc::ClientContext context;
+    v1::SuspendJobRequest request;
+    v1::Job answer;
+    request.set_name(job);
+    ASSERT_TRUE(cluster_.jobs().SuspendJob(&context, request, &answer).ok());
+  }
+  const v1::Job suspended = cluster_.AwaitState(job, v1::SUSPENDED, absl::Seconds(10));
+  EXPECT_FALSE(suspended.suspend_requested());
+  const std::string prefix = absl::StrCat("jobs/", job, "/checkpoints/");
+  ASSERT_THAT(suspended.checkpoint(), testing::StartsWith(prefix));
+  int64_t step = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(suspended.checkpoint().substr(prefix.size()), &step));
+  EXPECT_EQ(suspended.message(), absl::StrCat("suspended at step ", step));
+  EXPECT_GE(step, 700);
+  EXPECT_GE(step, suspended.progress().step() - 1) << "one is computed again at most";
+
+  for (const char* worker : {"worker-0", "worker-1"}) Restart(worker);
+  {
+    grpc::ClientContext context;
+    v1::ResumeJobRequest request;
+    v1::Job answer;
+    request.set_name(job);
+    ASSERT_TRUE(cluster_.jobs().ResumeJob(&context, request, &answer).ok());
+  }
+  EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 0);
+  EXPECT_EQ(FirstSteps(Events(cluster_, job)), (std::vector<int64_t>{0, step}));
+  EXPECT_EQ(cluster_.Hashes(job, kSteps), cluster_.Hashes(*undisturbed_, kSteps));
+  ExpectSame(job, *undisturbed_);
+}
+
 // It prepares while the job runs.
 TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   Kill("worker-1");
