@@ -214,7 +214,10 @@ class Simulation : public SimulatedWorld {
 
   void RestartWhenGone(size_t member) {
     if (members_[member]->running() || std::exchange(restarting_[member], true)) return;
-    const absl::Duration pause = time_.Between(absl::Milliseconds(100), absl::Seconds(6));
+    const absl::Duration away =
+        member < 3 ? absl::ZeroDuration() : workers_away_until_ - time_.now();
+    const absl::Duration pause =
+        std::max(away, time_.Between(absl::Milliseconds(100), absl::Seconds(6)));
     HealsIn(pause);
     time_.After(pause, [this, member] {
       restarting_[member] = false;
@@ -277,7 +280,8 @@ class Simulation : public SimulatedWorld {
     time_.After(pause, [this] { Stir(); });
   }
 
-  // Everybody is told to leave, ps while the job may be waiting for workers.
+  // Everybody is told to leave, ps while the job may be waiting for workers; somebody may suspend
+  // it meanwhile.
   void Evacuate() {
     Log("everybody is to leave");
     for (size_t i = 0; i < members_.size(); ++i) {
@@ -286,6 +290,11 @@ class Simulation : public SimulatedWorld {
       HealsIn(until);
       time_.After(until, [leaver = members_[i].get()] { leaver->Leave(); });
     }
+    if (!time_.Chance(0.5)) return;
+    const absl::Duration until = time_.Between(absl::Seconds(1), absl::Seconds(4));
+    workers_away_until_ = time_.now() + until + absl::Seconds(1);
+    HealsIn(until);
+    time_.After(until, [this] { Suspend(); });
   }
 
   void BreakStream(SimulatedMember& member) {
@@ -425,6 +434,7 @@ class Simulation : public SimulatedWorld {
   int64_t ticks_ = 0;
 
   absl::Time healed_;  // when everybody is, or will be, back
+  absl::Time workers_away_until_ = absl::InfinitePast();
   absl::Time advanced_ = absl::InfinitePast();
   uint64_t revision_ = 0;
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
