@@ -1,6 +1,7 @@
 // Preloaded into a process: its TCP sockets are those of a bad network (faulty_network.h). The data
 // plane receives by readv() and recv(); gRPC by recvmsg(), whose bytes are left alone: nothing but
 // TLS would notice.
+#undef _FORTIFY_SOURCE  // its headers would define recv() themselves
 #include "tests/chaos/faulty_network.h"
 
 #include <errno.h>
@@ -109,6 +110,11 @@ ssize_t recv(int socket, void* bytes, size_t room, int flags) {
   const iovec piece{bytes, room};
   Flip(socket, &piece, 1, size);
   return size;
+}
+
+// What recv() is where the compiler knows the size of what it fills (FORTIFY): in handshakes.
+ssize_t __recv_chk(int socket, void* bytes, size_t room, size_t, int flags) {
+  return recv(socket, bytes, room, flags);
 }
 
 ssize_t recvmsg(int socket, msghdr* message, int flags) {

@@ -8,9 +8,9 @@ namespace muster {
 
 // In a file, mapped by all of them; its path is in MUSTER_TEST_NETWORK. All zeros: no faults.
 struct NetworkFaults {
-  // The tester's: of 2^32 bytes of gradients and values that arrive over TCP so many have a bit
-  // flipped; of a million reads or writes of any TCP socket so many wait for some milliseconds, or
-  // find that the other side has reset the connection.
+  // The tester's: of 2^32 bytes of the data plane that arrive over TCP, handshakes included, so
+  // many have a bit flipped; of a million reads or writes of any TCP socket so many wait for some
+  // milliseconds, or find that the other side has reset the connection.
   std::atomic<uint32_t> flips;
   std::atomic<uint32_t> delays;
   std::atomic<uint32_t> resets;
