@@ -195,4 +195,13 @@ bool TcpConnection::AllAcknowledged() const {
   return ioctl(socket.get(), SIOCOUTQ, &bytes) != 0 || bytes == 0;
 }
 
+int TcpConnection::LooksAtUnfinishedRecord() {
+  const bool is_read = tls_ != nullptr && turn != Turn::kWaiting;
+  const auto record = is_read ? tls_->UnfinishedRecord() : std::nullopt;
+  const bool same = record.has_value() && record == unfinished_record_;
+  looks_at_record_ = same ? looks_at_record_ + 1 : 0;
+  unfinished_record_ = record;
+  return looks_at_record_;
+}
+
 }  // namespace muster

@@ -79,6 +79,10 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   // Whether the other host has all that was sent.
   bool AllAcknowledged() const;
 
+  // To be asked at intervals, while it is open: how many times before now the same encrypted record
+  // was unfinished. A connection whose turn has not come is not read, and its records may wait.
+  int LooksAtUnfinishedRecord();
+
   Owner* owner = nullptr;
   TcpLink* link = nullptr;  // null while lingering and closed
   FileDescriptor socket;
@@ -110,6 +114,8 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   std::unique_ptr<TlsStream> tls_;  // null: not encrypted
   bool tls_wants_write_ = false;
   bool checksums_ = false;
+  std::optional<int64_t> unfinished_record_;  // as it was when that was last asked
+  int looks_at_record_ = 0;
 };
 
 }  // namespace muster

@@ -13,6 +13,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "lib/status/status.h"
 #include "lib/transport/connect_attempts.h"
 #include "lib/transport/frame_reader.h"
@@ -38,7 +39,7 @@ constexpr auto kLingerTime = std::chrono::seconds(5);
 constexpr auto kEndTime = std::chrono::seconds(2);
 constexpr auto kGoodbyeTime = std::chrono::milliseconds(200);
 constexpr auto kLingerLook = absl::Milliseconds(10);
-constexpr auto kVanishedLook = std::chrono::seconds(2);
+constexpr std::chrono::milliseconds kLinkLook = std::chrono::seconds(2);
 
 bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -383,7 +384,7 @@ bool TcpTransport::HasNews() const {
 
 absl::Duration TcpTransport::SleepMax() const {
   absl::Duration most =
-      connections_.empty() ? absl::InfiniteDuration() : absl::FromChrono(kVanishedLook);
+      connections_.empty() ? absl::InfiniteDuration() : absl::FromChrono(LinkLook());
   const auto now = Clock::now();
   for (const Connection* connection : timed_) {
     most = std::min(most, connection->state == Connection::State::kLingering
@@ -723,14 +724,32 @@ void TcpTransport::LookAtClock() {
                      "there? The other end's --advertise may be an address)")));
     Approach(peer);
   }
-  if (now < look_for_vanished_) return;
-  look_for_vanished_ = now + kVanishedLook;
+  if (now >= look_at_links_) LookAtLinks(now);
+}
+
+std::chrono::milliseconds TcpTransport::LinkLook() const {
+  return std::min(kLinkLook, options_.record_time_max);
+}
+
+// A record's age is counted in looks: a process that stood still itself has not waited for it.
+void TcpTransport::LookAtLinks(Clock::time_point now) {
+  look_at_links_ = now + LinkLook();
   for (size_t i = 0; i < connections_.size();) {
     Connection& connection = *connections_[i];
+    absl::Status fault;
     if (connection.open() && HasVanished(connection.socket.get())) {
-      BreakLink(connection, absl::UnavailableError("its machine does not answer any more"));
-    } else {
+      fault = absl::UnavailableError("its machine does not answer any more");
+    } else if (connection.open() &&
+               connection.LooksAtUnfinishedRecord() * LinkLook() >= options_.record_time_max) {
+      fault = absl::UnavailableError(absl::StrCat(
+          "an encrypted record has been unfinished for ",
+          absl::FormatDuration(absl::FromChrono(options_.record_time_max)),
+          ": the other end stands still, or the record's length was changed on the way"));
+    }
+    if (fault.ok()) {
       ++i;
+    } else {
+      BreakLink(connection, fault);
     }
   }
 }

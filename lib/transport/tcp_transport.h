@@ -41,6 +41,10 @@ struct TcpTransportOptions {
   // each name, to be resolved. So long no additional connection of a link is tried after one that
   // failed.
   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5);
+
+  // How long an encrypted record may stay unfinished while nothing else comes. Its length is not
+  // encrypted: where that was changed on the way, the two ends would wait for each other.
+  std::chrono::milliseconds record_time_max = std::chrono::minutes(1);
 };
 
 // Small payloads come with their header through a buffer and are copied once. From
@@ -57,7 +61,8 @@ struct TcpTransportOptions {
 // Progress(). The destructor does so for every peer, for at most 0.2 s, and calls nothing any more.
 //
 // A peer whose bytes are no message is lost, as is one whose machine is silent for about 8 s though
-// it had something to acknowledge, or 6 s while nothing is sent.
+// it had something to acknowledge, or 6 s while nothing is sent, and one that leaves an encrypted
+// record unfinished.
 class TcpTransport : public Carrier, private TcpConnection::Owner {
  public:
   static constexpr int kConnectionsMax = 16;  // of TcpTransportOptions::connections
@@ -150,6 +155,8 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
   void Close(Connection& connection);
   int ReportLosses();
   void LookAtClock();
+  std::chrono::milliseconds LinkLook() const;  // how often links are looked at
+  void LookAtLinks(Clock::time_point now);
   void Bury();
 
   const TcpTransportOptions options_;
@@ -168,7 +175,7 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
   std::vector<Connection*> timed_;  // those with a deadline
   int64_t questions_asked_ = 0;
   std::vector<Question> questions_;  // the oldest first
-  Clock::time_point look_for_vanished_;
+  Clock::time_point look_at_links_;
   int64_t turn_ = 0;
 
   FetchTurns turns_;

@@ -79,14 +79,16 @@ class Inbox : public Postbox {
 struct Station {
   explicit Station(std::shared_ptr<DataPort> at = OpenPort(), bool spin = false,
                    int connections = 1,
-                   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5))
+                   std::chrono::milliseconds attempt_time_max = std::chrono::seconds(5),
+                   std::chrono::milliseconds record_time_max = std::chrono::minutes(1))
       : port(std::move(at)) {
     auto made_loop = EventLoop::Create({.regardless = spin});
     EXPECT_TRUE(made_loop.ok()) << made_loop.status();
     loop = *std::move(made_loop);
-    auto made = TcpTransport::Create(
-        loop.get(),
-        {.port = port, .connections = connections, .attempt_time_max = attempt_time_max});
+    auto made = TcpTransport::Create(loop.get(), {.port = port,
+                                                  .connections = connections,
+                                                  .attempt_time_max = attempt_time_max,
+                                                  .record_time_max = record_time_max});
     EXPECT_TRUE(made.ok()) << made.status();
     transport = *std::move(made);
     transport->SetReceiver(&postbox);
@@ -628,6 +630,26 @@ TEST(TcpTransportTest, AnEncryptedLinkEndsWithTheFirstBadRecordAfterWhatCameBefo
       ProgressUntil({server.transport.get()}, [&] { return !server.postbox.losses.empty(); }));
   EXPECT_EQ(server.postbox.messages.size(), 1u);
   EXPECT_TRUE(absl::IsUnavailable(server.postbox.losses[0].second))
+      << server.postbox.losses[0].second;
+}
+
+// Its header promises more than comes, as one does whose length was changed on the way.
+TEST(TcpTransportTest, AnEncryptedRecordThatStaysUnfinishedEndsTheLink) {
+  constexpr DataSecurity kEncrypt = DataSecurity::kEncrypt;
+  Station server(OpenPort({.bind_host = "127.0.0.1", .security = kEncrypt}),
+                 /*spin=*/false, /*connections=*/1, std::chrono::seconds(5),
+                 /*record_time_max=*/std::chrono::milliseconds(50));
+  Impostor impostor(server, /*checksums=*/false, /*connection=*/0, kEncrypt);
+  ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.Encrypt(); }));
+  ASSERT_TRUE(
+      ProgressUntil({server.transport.get()}, [&] { return !server.postbox.joined.empty(); }));
+  impostor.SayEncrypted(EncodeHeader(HeaderOf(1, 0)));
+  impostor.Say(std::array<std::byte, 7>{std::byte{23}, std::byte{3}, std::byte{3}, std::byte{1}});
+  ASSERT_TRUE(
+      ProgressUntil({server.transport.get()}, [&] { return !server.postbox.losses.empty(); }));
+  EXPECT_EQ(server.postbox.messages.size(), 1u) << "what came before is good";
+  EXPECT_TRUE(absl::IsUnavailable(server.postbox.losses[0].second));
+  EXPECT_TRUE(absl::StrContains(server.postbox.losses[0].second.message(), "unfinished"))
       << server.postbox.losses[0].second;
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/strings/string_view.h"
 #include "lib/transport/gcm_provider.h"
 
 namespace muster {
@@ -242,9 +243,16 @@ ssize_t TlsStream::Read(absl::Span<const iovec> room) {
       }
       at += size;
       total += size;
+      bytes_read_ += static_cast<int64_t>(size);
     }
   }
   return static_cast<ssize_t>(total);
+}
+
+std::optional<int64_t> TlsStream::UnfinishedRecord() const {
+  // "RB": OpenSSL has a record's header and reads its body.
+  if (absl::string_view(SSL_rstate_string(ssl_.get())) != "RB") return std::nullopt;
+  return bytes_read_;
 }
 
 bool TlsStream::Flush() {

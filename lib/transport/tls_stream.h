@@ -51,6 +51,10 @@ class TlsStream {
   // Nothing more will be read: what every further Read() returns is the end of the stream or an
   // error, of which the socket tells nothing.
   bool ended() const { return end_.has_value(); }
+  // A record has begun to come and is not whole: how many bytes had been read before it. Nothing:
+  // no record has. Its length comes in the clear, and nothing tells that it was changed on its way
+  // before as many bytes are here.
+  std::optional<int64_t> UnfinishedRecord() const;
   // As writev(2). What was not taken comes first in the next call: it may have been encrypted
   // already. What was taken has gone to the socket, so that nothing waits for another call.
   ssize_t Write(absl::Span<const iovec> pieces);
@@ -84,7 +88,8 @@ class TlsStream {
   const SessionToken::Proof key_;
   const int socket_;
   const int64_t records_per_key_;
-  int64_t records_ = 0;     // that were sealed with this key
+  int64_t records_ = 0;  // that were sealed with this key
+  int64_t bytes_read_ = 0;
   std::optional<int> end_;  // of reading: errno; 0: the other end has closed
   int write_error_ = 0;     // the end of writing; OpenSSL does not hear of it, so as to read on
   std::string fault_;

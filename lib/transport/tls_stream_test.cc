@@ -246,6 +246,24 @@ TEST_F(TlsStreamTest, AChangedByteIsNotRead) {
   EXPECT_EQ(errno, EBADMSG);
 }
 
+// The third and fourth byte of a record say how long the rest is.
+TEST_F(TlsStreamTest, ARecordWhoseLengthWasChangedIsUnfinishedUntilAsManyBytesHaveCome) {
+  Start(7, 7);
+  Write(*connector_, {"a message"});
+  Pass(left_, right_);
+  EXPECT_EQ(Read(*acceptor_, 100), "a message");
+  EXPECT_EQ(acceptor_->UnfinishedRecord(), std::nullopt);
+  Write(*connector_, {"another"});
+  Pass(left_, right_, /*change=*/3);
+  EXPECT_EQ(Read(*acceptor_, 100), "");
+  EXPECT_FALSE(acceptor_->ended());
+  EXPECT_EQ(acceptor_->UnfinishedRecord(), 9);
+  Write(*connector_, {std::string(300, 'n')});
+  Pass(left_, right_);
+  EXPECT_EQ(Read(*acceptor_, 1000), "");
+  EXPECT_TRUE(acceptor_->ended());
+}
+
 TEST_F(TlsStreamTest, WhatCameBeforeAChangedByteIsReadAndTheErrorIsRemembered) {
   Start(7, 7);
   Write(*connector_, {"a message"});
