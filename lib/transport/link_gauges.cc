@@ -24,6 +24,7 @@ std::string InWords(const LinkDescription& link) {
   if (!link.device.empty()) absl::StrAppend(&text, " on ", link.device);
   if (link.connections != 1) absl::StrAppend(&text, ", ", link.connections, " connections");
   if (link.device_memory) absl::StrAppend(&text, ", GPU memory directly");
+  if (!link.fallback.empty()) absl::StrAppend(&text, " (", link.fallback, ")");
   return text;
 }
 

@@ -91,8 +91,15 @@ std::string LocalAddress::SocketName() const {
 }
 
 bool LocalAddress::Reaches(const LocalAddress& other) const {
-  return boot_id == other.boot_id && network_device == other.network_device &&
-         network_inode == other.network_inode && user == other.user;
+  return boot_id == other.boot_id && ObstacleTo(other).empty();
+}
+
+absl::string_view LocalAddress::ObstacleTo(const LocalAddress& other) const {
+  if (boot_id != other.boot_id) return "";
+  if (network_device != other.network_device || network_inode != other.network_inode) {
+    return "another network namespace";
+  }
+  return user != other.user ? "another user" : "";
 }
 
 }  // namespace muster

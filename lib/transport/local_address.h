@@ -30,6 +30,9 @@ struct LocalAddress {
   std::string SocketName() const;
   // Whether shared memory can connect the two: same host, network namespace and user.
   bool Reaches(const LocalAddress& other) const;
+  // Why not, of two on one host: "another network namespace", "another user". "": it can, or they
+  // are on two.
+  absl::string_view ObstacleTo(const LocalAddress& other) const;
 };
 
 }  // namespace muster

@@ -198,15 +198,19 @@ void RoutingTransport::CloseSession(uint64_t job, uint32_t generation) {
 absl::StatusOr<PeerId> RoutingTransport::Connect(absl::string_view address,
                                                  const LinkCredentials& credentials) {
   ASSIGN_OR_RETURN(const std::vector<Part> parts, Split(address));
+  std::string obstacle;  // to shared memory, which both have
   for (int i = 0; i < std::ssize(ways_); ++i) {
     const Way& way = ways_[i];
     const auto part = std::ranges::find(parts, way.kind, &Part::kind);
     if (part == parts.end()) continue;
     if (way.kind == LinkKind::kSharedMemory && !SharedMemoryTransport::IsLocal(part->address)) {
+      obstacle = SharedMemoryTransport::ObstacleTo(part->address);
       continue;
     }
-    ASSIGN_OR_RETURN(const PeerId peer, way.carrier->Connect(part->address, credentials));
-    return Outer(peer, i);
+    ASSIGN_OR_RETURN(const PeerId inner, way.carrier->Connect(part->address, credentials));
+    const PeerId peer = Outer(inner, i);
+    if (!obstacle.empty()) fallbacks_[peer] = absl::StrCat("one host, but ", obstacle);
+    return peer;
   }
   const std::string theirs = absl::StrJoin(parts, " and ", [](std::string* out, const Part& part) {
     absl::StrAppend(out, NameOf(part.kind));
@@ -231,12 +235,22 @@ Carrier& RoutingTransport::CarrierOf(PeerId peer) const {
   return *ways_[way].carrier;
 }
 
-void RoutingTransport::Disconnect(PeerId peer) { CarrierOf(peer).Disconnect(Inner(peer)); }
+void RoutingTransport::Disconnect(PeerId peer) {
+  fallbacks_.erase(peer);
+  CarrierOf(peer).Disconnect(Inner(peer));
+}
 
-void RoutingTransport::CutOff(PeerId peer) { CarrierOf(peer).CutOff(Inner(peer)); }
+void RoutingTransport::CutOff(PeerId peer) {
+  fallbacks_.erase(peer);
+  CarrierOf(peer).CutOff(Inner(peer));
+}
 
 LinkDescription RoutingTransport::Describe(PeerId peer) const {
-  return CarrierOf(peer).Describe(Inner(peer));
+  LinkDescription link = CarrierOf(peer).Describe(Inner(peer));
+  if (const auto found = fallbacks_.find(peer); found != fallbacks_.end()) {
+    link.fallback = found->second;
+  }
+  return link;
 }
 
 void RoutingTransport::Send(PeerId peer, const WireHeader& header,

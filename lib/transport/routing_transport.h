@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -91,6 +92,7 @@ class RoutingTransport : public Carrier {
   const std::unique_ptr<EventLoop> loop_;
   const std::vector<Way> ways_;  // the best first; never empty
   const std::string address_;
+  absl::flat_hash_map<PeerId, std::string> fallbacks_;  // of peers that have one
 };
 
 }  // namespace muster

@@ -3,6 +3,7 @@
 #include "lib/transport/routing_transport.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -11,11 +12,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/transport/address_envelope.h"
 #include "lib/transport/data_port.h"
+#include "lib/transport/local_address.h"
 #include "lib/transport/postbox.h"
 #include "lib/transport/shared_slab.h"
 #include "lib/transport/transport.h"
@@ -66,7 +70,39 @@ TEST(RoutingTransportTest, PeersOnOneHostMeetOverSharedMemory) {
   Station a(LinkKind::kAuto), b(LinkKind::kAuto);
   const PeerId to_b = Connect(a, b);
   for (size_t size : {size_t{1}, size_t{4096}, size_t{4} << 20}) ExpectArrival(a, to_b, b, size);
-  EXPECT_EQ(a.transport->Describe(to_b).transport, "shm");
+  const LinkDescription link = a.transport->Describe(to_b);
+  EXPECT_EQ(link.transport, "shm");
+  EXPECT_EQ(link.security, "host");
+  EXPECT_EQ(link.fallback, "");
+}
+
+// The peer's address, as if it lived somewhere else on this host.
+std::string Moved(absl::string_view address, void (*move)(LocalAddress&)) {
+  std::string parts(*OpenAddress("MUR2", address, "address"));
+  const size_t bytes = static_cast<uint8_t>(parts[1]);  // of shared memory's part, the first
+  LocalAddress moved = *LocalAddress::Decode(parts.substr(3, bytes));
+  move(moved);
+  parts.replace(3, bytes, moved.Encode());
+  return SealAddress("MUR2", parts);
+}
+
+TEST(RoutingTransportTest, WhatKeepsPeersOfOneHostFromSharedMemoryIsSaid) {
+  Station a(LinkKind::kAuto), b(LinkKind::kAuto);
+  const auto fallback = [&](void (*move)(LocalAddress&)) {
+    auto to_b = a.transport->Connect(Moved(b.transport->address(), move), CredentialsOf(0));
+    EXPECT_TRUE(to_b.ok()) << to_b.status();
+    ExpectArrival(a, *to_b, b, 1000);
+    const LinkDescription link = a.transport->Describe(*to_b);
+    EXPECT_EQ(link.transport, "tcp");
+    EXPECT_EQ(link.security, "auth");
+    a.transport->Disconnect(*to_b);
+    return link.fallback;
+  };
+  EXPECT_EQ(fallback([](LocalAddress& address) { ++address.network_inode; }),
+            "one host, but another network namespace");
+  EXPECT_EQ(fallback([](LocalAddress& address) { ++address.user; }), "one host, but another user");
+  EXPECT_EQ(fallback([](LocalAddress& address) { address.boot_id[0] ^= 1; }), "")
+      << "another host has no other way";
 }
 
 TEST(RoutingTransportTest, WhoeverDoesNotWantSharedMemoryIsReachedOverTcp) {

@@ -90,6 +90,12 @@ bool SharedMemoryTransport::IsLocal(absl::string_view address) {
   return here.ok() && here->Reaches(*other);
 }
 
+std::string SharedMemoryTransport::ObstacleTo(absl::string_view address) {
+  const absl::StatusOr<LocalAddress> other = LocalAddress::Decode(address);
+  const absl::StatusOr<LocalAddress> here = LocalAddress::Make();
+  return other.ok() && here.ok() ? std::string(here->ObstacleTo(*other)) : "";
+}
+
 // ---- What its caller does.
 
 void SharedMemoryTransport::OpenSession(uint64_t job, uint32_t generation,
@@ -132,6 +138,10 @@ void SharedMemoryTransport::Disconnect(PeerId peer) {
 
 void SharedMemoryTransport::CutOff(PeerId peer) {
   if (SharedMemoryLink* const link = FindLeaving(peer)) link->CutOff();
+}
+
+LinkDescription SharedMemoryTransport::Describe(PeerId /*peer*/) const {
+  return {.transport = name(), .security = "host"};
 }
 
 void SharedMemoryTransport::Send(PeerId peer, const WireHeader& header,

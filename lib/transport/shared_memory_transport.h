@@ -79,6 +79,9 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
   // Whether `address` is that of a transport on this host that a process of this user, in this
   // network namespace, can reach. False for bytes that are no address of ours. Any thread.
   static bool IsLocal(absl::string_view address);
+  // Why a transport on this very host is not local in that sense, in words; "": it is, or it is on
+  // another host. Any thread.
+  static std::string ObstacleTo(absl::string_view address);
 
   void SetReceiver(MessageReceiver* receiver) override { commons_.receiver = receiver; }
   std::string address() const override { return address_; }
@@ -89,6 +92,7 @@ class SharedMemoryTransport : public Carrier, private EventLoop::Handler {
                                  const LinkCredentials& credentials) override;
   void Disconnect(PeerId peer) override;
   void CutOff(PeerId peer) override;
+  LinkDescription Describe(PeerId peer) const override;
   void Send(PeerId peer, const WireHeader& header, absl::Span<const std::byte> payload,
             SendDone done) override;
   // Memory in a SharedSlab becomes readable for every peer that is sent a payload in it, all of the

@@ -277,8 +277,10 @@ void TcpTransport::Forget(Peer& peer) {
 
 LinkDescription TcpTransport::Describe(PeerId id) const {
   const Peer& peer = Find(id);
-  const bool encrypted = door_->port().options().security == DataSecurity::kEncrypt;
+  const DataSecurity security = door_->port().options().security;
+  const bool encrypted = security == DataSecurity::kEncrypt;
   LinkDescription link{.transport = "tcp", .network = encrypted ? "tls" : "tcp"};
+  link.security = std::string(NameOf(security));
   link.connections = static_cast<int>(std::ranges::count_if(peer.connections, &Connection::open));
   if (const Connection* connection = peer.LeastBusy(); connection != nullptr) {
     link.device = InterfaceOf(SocketAddress::LocalOf(connection->socket.get()));

@@ -93,13 +93,18 @@ class MessageReceiver {
   virtual void PeerLost(PeerId peer, const absl::Status& why) = 0;
 };
 
-// What carries the messages to one peer; for logs and muster_transport_info.
+// What carries the messages to one peer; for logs, muster_transport_info and JobReports.
 struct LinkDescription {
   std::string transport;  // "tcp", "shm", "rdma", "inprocess"
   std::string network;    // "tcp", "rc_mlx5", ...; "" where there is none
   std::string device;     // "eth0", "mlx5_0:1", ...; "" where unknown
   int connections = 1;
   bool device_memory = false;  // GPU buffers go out directly
+  // As NameOf(DataSecurity); "host" where nothing leaves the host and the kernel says whose process
+  // it is; "" for "inprocess".
+  std::string security;
+  // Why it is not the faster one that both ends have; "" unless this end connected and knows.
+  std::string fallback;
 
   // The peer is on this host and reads payloads where they lie.
   bool shares_memory() const { return transport == "shm"; }

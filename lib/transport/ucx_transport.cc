@@ -334,7 +334,8 @@ UcxTransport::~UcxTransport() {
 
 LinkDescription UcxTransport::Describe(PeerId id) const {
   const Peer& peer = Find(id);
-  LinkDescription link = {.transport = "rdma", .device_memory = TakesDeviceMemory(context_.get())};
+  LinkDescription link = {
+      .transport = "rdma", .device_memory = TakesDeviceMemory(context_.get()), .security = "auth"};
   if (!peer.open()) return link;
   const UcxLanes lanes = LanesOf(peer.endpoint);
   link.network = absl::StrJoin(lanes.networks, "+");
