@@ -1,5 +1,7 @@
 #include "lib/exchange/exchange_metrics.h"
 
+#include "lib/limits/limits.h"
+
 namespace muster {
 namespace {
 
@@ -26,9 +28,35 @@ ExchangeMetrics::ExchangeMetrics(Metrics& metrics)
 
 void ExchangeMetrics::ShowLink(const std::string& peer, const LinkDescription& link) {
   links_.Show(kTheJob, peer, link);
+  absl::MutexLock lock(&mu_);
+  shown_[peer] = link;
 }
 
-void ExchangeMetrics::ForgetLinks() { links_.Forget(kTheJob); }
+void ExchangeMetrics::ForgetLinks() {
+  links_.Forget(kTheJob);
+  absl::MutexLock lock(&mu_);
+  shown_.clear();
+}
+
+// A link for verdicts alone has no counters.
+void ExchangeMetrics::AddLinksTo(v1::JobReport& report) {
+  absl::MutexLock lock(&mu_);
+  for (const auto& [peer, link] : shown_) {
+    if (report.links_size() == limits::kLinksReportedMax) break;
+    v1::LinkReport& told = *report.add_links();
+    told.set_peer(peer);
+    told.set_transport(link.transport);
+    told.set_security(link.security);
+    told.set_network(link.network);
+    told.set_device(link.device);
+    told.set_fallback(link.fallback);
+    if (!holders_.contains(peer)) continue;
+    const LinkMetrics counted = Find(peer);
+    told.set_sent_bytes(static_cast<int64_t>(counted.sent_bytes.Value()));
+    told.set_received_bytes(static_cast<int64_t>(counted.received_bytes.Value()));
+  }
+  report.set_links_left_out(static_cast<int32_t>(shown_.size()) - report.links_size());
+}
 
 LinkMetrics ExchangeMetrics::Link(const std::string& peer) {
   absl::MutexLock lock(&mu_);

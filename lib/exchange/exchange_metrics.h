@@ -1,4 +1,4 @@
-// What an exchange exports at /metrics.
+// What an exchange exports at /metrics, and reports of its links.
 #pragma once
 
 #include <map>
@@ -13,6 +13,7 @@
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
+#include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {
 
@@ -32,8 +33,10 @@ class ExchangeMetrics {
 
   // What carries the messages to `peer` ("ps-0/1": the member and which of its shard threads).
   // Logs it once.
-  void ShowLink(const std::string& peer, const LinkDescription& link);
-  void ForgetLinks();  // the job has ended
+  void ShowLink(const std::string& peer, const LinkDescription& link) ABSL_LOCKS_EXCLUDED(mu_);
+  void ForgetLinks() ABSL_LOCKS_EXCLUDED(mu_);  // the job has ended
+  // The links that are shown; those beyond limits::kLinksReportedMax are counted.
+  void AddLinksTo(v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mu_);
   // The same objects for the same peer, as long as somebody holds them. Not to be held for longer
   // than this lives.
   LinkMetrics Link(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
@@ -45,7 +48,8 @@ class ExchangeMetrics {
   Metrics& metrics_;
   LinkGauges links_;
   absl::Mutex mu_;
-  std::map<std::string, int> holders_ ABSL_GUARDED_BY(mu_);  // of a peer's metrics
+  std::map<std::string, int> holders_ ABSL_GUARDED_BY(mu_);            // of a peer's metrics
+  std::map<std::string, LinkDescription> shown_ ABSL_GUARDED_BY(mu_);  // by peer
 
  public:
   prometheus::Counter& push_bytes;         // payloads, as they are on the wire

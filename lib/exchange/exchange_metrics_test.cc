@@ -2,9 +2,13 @@
 
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lib/limits/limits.h"
 #include "lib/telemetry/metrics.h"
+#include "lib/transport/transport.h"
+#include "proto/muster/v1/coordinator.pb.h"
 
 namespace muster {
 namespace {
@@ -30,6 +34,51 @@ TEST(ExchangeMetricsTest, ALinkIsShownWhileSomebodyHoldsIt) {
   EXPECT_THAT(metrics.Render(), HasSubstr("peer=\"ps-1/0\""));
 
   EXPECT_EQ(exchange.Link("ps-0/1").sent_bytes.Value(), 0) << "it is another one";
+}
+
+TEST(ExchangeMetricsTest, LinksAreReportedWithWhatCarriesThemAndWhatTheyMoved) {
+  Metrics metrics;
+  ExchangeMetrics exchange(metrics);
+  const LinkMetrics link = exchange.Link("ps-0/1");
+  const LinkMetrics unconnected = exchange.Link("ps-1/0");
+  exchange.ShowLink("ps-0/1", {.transport = "tcp",
+                               .network = "tls",
+                               .device = "eth0",
+                               .security = "encrypt",
+                               .fallback = "one host, but another user"});
+  exchange.ShowLink("worker-0", {.transport = "shm", .security = "host"});
+  link.sent_bytes.Increment(3e9);
+  link.received_bytes.Increment(5);
+
+  v1::JobReport report;
+  exchange.AddLinksTo(report);
+  ASSERT_EQ(report.links_size(), 2);
+  EXPECT_EQ(report.links(0).ShortDebugString(),
+            "peer: \"ps-0/1\" transport: \"tcp\" security: \"encrypt\" network: \"tls\" device: "
+            "\"eth0\" fallback: \"one host, but another user\" sent_bytes: 3000000000 "
+            "received_bytes: 5");
+  EXPECT_EQ(report.links(1).ShortDebugString(),
+            "peer: \"worker-0\" transport: \"shm\" security: \"host\"")
+      << "nobody counts what goes there";
+  EXPECT_EQ(report.links_left_out(), 0);
+  EXPECT_THAT(metrics.Render(), Not(HasSubstr("peer=\"worker-0\"} 0"))) << "nor is it counted now";
+
+  exchange.ForgetLinks();
+  v1::JobReport after;
+  exchange.AddLinksTo(after);
+  EXPECT_EQ(after.links_size(), 0);
+}
+
+TEST(ExchangeMetricsTest, ManyLinksAreNotAllReported) {
+  Metrics metrics;
+  ExchangeMetrics exchange(metrics);
+  for (int i = 0; i < limits::kLinksReportedMax + 7; ++i) {
+    exchange.ShowLink(absl::StrCat("ps-", i, "/0"), {.transport = "tcp"});
+  }
+  v1::JobReport report;
+  exchange.AddLinksTo(report);
+  EXPECT_EQ(report.links_size(), limits::kLinksReportedMax);
+  EXPECT_EQ(report.links_left_out(), 7);
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ inline constexpr absl::Duration kChangeWaitMax =
 inline constexpr int kStepRecordsHeldMax =
     65536;  // worker: about 5 MB while the coordinator is away
 inline constexpr int kStepRecordsReportedMax = 16384;  // in one report: below kRequestBytesMax
+inline constexpr int kLinksReportedMax =
+    128;  // of a worker; the coordinator keeps some 300 bytes of each
 
 // Jobs.
 inline constexpr int64_t kSpecBytesMax = 1

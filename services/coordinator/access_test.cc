@@ -63,6 +63,7 @@ const std::map<std::string, std::string> kNeeds = {
     {"JobService.ListEvents", "read"},
     {"JobService.ReadJobMetrics", "read"},
     {"JobService.ReadJobTiming", "read"},
+    {"JobService.ReadJobLinks", "read"},
     {"JobService.TraceJob", "read"},
     {"JobService.GetServerInfo", "read"},
     {"FleetService.Attach", "member"},

@@ -777,6 +777,28 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
   EXPECT_THAT(failed, Not(HasSubstr("job=\"line-1\""))) << "series of a job that has ended";
 }
 
+TEST_F(CoordinatorTest, TellsOfTheLinksOfAJobThatRunsByRank) {
+  CreateRunning();
+  for (const char* worker : {"w-1", "w-0"}) {
+    v1::LinkReport& link = *members_.at(worker).jobs.at("line-1").add_links();
+    link.set_peer("p-0/0");
+    link.set_transport("shm");
+    link.set_sent_bytes(17);
+  }
+  Exchange();
+  v1::ReadJobLinksRequest request;
+  request.set_name("jobs/line-1");
+  const auto links = coordinator_->queries().ReadJobLinks(request);
+  ASSERT_TRUE(links.ok()) << links.status();
+  ASSERT_EQ(links->members_size(), 2);
+  EXPECT_EQ(links->members(0).member(), "w-0");
+  EXPECT_EQ(links->members(1).links(0).sent_bytes(), 17);
+  EXPECT_TRUE(links->members(1).has_report_time());
+
+  ASSERT_TRUE(coordinator_->CancelJob("jobs/line-1").ok());
+  EXPECT_THAT(coordinator_->queries().ReadJobLinks(request)->members(), IsEmpty());
+}
+
 TEST_F(CoordinatorTest, SaysHowManyWorkersJobsWant) {
   auto wanted = [&](int min, int max) {
     return AllOf(HasSubstr(absl::StrCat("muster_workers_wanted{bound=\"min\"} ", min, "\n")),

@@ -345,6 +345,16 @@ std::vector<v1::MemberTiming> Job::Timing() const {
   return timings;
 }
 
+std::vector<std::shared_ptr<const v1::MemberLinks>> Job::Links() const {
+  std::vector<std::shared_ptr<const v1::MemberLinks>> links;
+  if (state() != v1::RUNNING) return links;
+  for (const std::string& worker : record_.workers()) {
+    if (!members_.contains(worker) || members_.at(worker).links == nullptr) continue;
+    links.push_back(members_.at(worker).links);
+  }
+  return links;
+}
+
 absl::Status Job::Suspend(absl::Time now) {
   if (state() == v1::SUSPENDED || record_.suspend_requested()) return absl::OkStatus();
   if (IsTerminal(state())) {

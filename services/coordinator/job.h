@@ -186,6 +186,8 @@ class Job {
 
   // Where the time of its steps goes, by rank; empty while it does not run.
   std::vector<v1::MemberTiming> Timing() const;
+  // What its workers have told of their links; nothing unless it runs.
+  std::vector<std::shared_ptr<const v1::MemberLinks>> Links() const;
 
   // ---- time. It stood still until `now`: whoever is waited for has his time anew.
   void WentOn(absl::Time now);

@@ -6,8 +6,24 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/limits/limits.h"
+#include "services/coordinator/proto_time.h"
 
 namespace muster {
+namespace {
+
+// No more than a member of ours tells.
+std::shared_ptr<const v1::MemberLinks> LinksIn(const v1::JobReport& report, const std::string& name,
+                                               absl::Time now) {
+  auto links = std::make_shared<v1::MemberLinks>();
+  links->set_member(name);
+  const int kept = std::min(report.links_size(), limits::kLinksReportedMax);
+  links->mutable_links()->Assign(report.links().begin(), report.links().begin() + kept);
+  links->set_links_left_out(std::max(report.links_left_out(), report.links_size() - kept));
+  *links->mutable_report_time() = ToProto(now);
+  return links;
+}
+
+}  // namespace
 
 void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   members_.clear();
@@ -98,6 +114,7 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
     member.timing = report->timing();
     member.timed = now;
   }
+  if (!report->links().empty()) member.links = LinksIn(*report, name, now);
   return member;
 }
 

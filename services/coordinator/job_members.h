@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,6 +51,7 @@ class JobMembers {
     uint64_t prepare_progress = 0;
     std::optional<v1::StepTiming> timing;  // of a worker, and when it said so
     absl::Time timed;
+    std::shared_ptr<const v1::MemberLinks> links;  // likewise; null: it has not said
     absl::Time advanced;  // when it last showed something new on its way to being prepared
 
     bool is_worker() const { return rank >= 0; }

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+#include "lib/limits/limits.h"
+
 namespace muster {
 namespace {
 
@@ -123,6 +126,30 @@ TEST_F(JobMembersTest, ADirectiveIsSentAgainWhenItIsOldAnotherOneOrTheStreamIsNe
 
   members_.Reattached("w-0");
   EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
+}
+
+TEST_F(JobMembersTest, LinksAreKeptUntilTheyAreToldAnew) {
+  v1::JobReport report;
+  report.set_state(v1::MEMBER_RUNNING);
+  EXPECT_EQ(members_.Take("w-0", &report, now_).links, nullptr);
+  for (int i = 0; i < limits::kLinksReportedMax + 3; ++i) {
+    report.add_links()->set_peer(absl::StrCat("p-0/", i));
+  }
+  members_.Take("w-0", &report, now_);
+  report.clear_links();
+
+  const auto links = members_.Take("w-0", &report, now_ + absl::Seconds(1)).links;
+  ASSERT_NE(links, nullptr) << "not every report has them";
+  EXPECT_EQ(links->member(), "w-0");
+  EXPECT_EQ(links->report_time().seconds(), absl::ToUnixSeconds(kStart));
+  EXPECT_EQ(links->links_size(), limits::kLinksReportedMax) << "whatever a member says";
+  EXPECT_EQ(links->links_left_out(), 3);
+  EXPECT_EQ(links->links(1).peer(), "p-0/1");
+
+  report.add_links();
+  report.set_links_left_out(5);
+  EXPECT_EQ(members_.Take("w-0", &report, now_).links->links_left_out(), 5);
+  EXPECT_EQ(links->links_left_out(), 3) << "whoever reads keeps what he has";
 }
 
 TEST_F(JobMembersTest, WhoShowsNothingNewWhilePreparingHasStalled) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -245,6 +246,20 @@ absl::StatusOr<v1::ReadJobTimingResponse> JobQueries::ReadJobTiming(
   v1::ReadJobTimingResponse response;
   response.set_batch_size(entry->published->spec().data().batch_size());
   for (v1::MemberTiming& timing : entry->job.Timing()) *response.add_members() = std::move(timing);
+  return response;
+}
+
+// They may be many: they are copied when nobody waits for it.
+absl::StatusOr<v1::ReadJobLinksResponse> JobQueries::ReadJobLinks(
+    const v1::ReadJobLinksRequest& request) {
+  std::vector<std::shared_ptr<const v1::MemberLinks>> links;
+  {
+    JobRegistry::Turn turn(registry_);
+    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(request.name()));
+    links = entry->job.Links();
+  }
+  v1::ReadJobLinksResponse response;
+  for (const auto& of_member : links) *response.add_members() = *of_member;
   return response;
 }
 

@@ -47,6 +47,7 @@ class JobQueries {
   absl::StatusOr<v1::ReadJobMetricsResponse> ReadJobMetrics(
       const v1::ReadJobMetricsRequest& request);
   absl::StatusOr<v1::ReadJobTimingResponse> ReadJobTiming(const v1::ReadJobTimingRequest& request);
+  absl::StatusOr<v1::ReadJobLinksResponse> ReadJobLinks(const v1::ReadJobLinksRequest& request);
 
  private:
   JobRegistry* const registry_;

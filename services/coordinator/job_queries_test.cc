@@ -202,5 +202,16 @@ TEST_F(JobQueriesTest, OnlyAJobThatRunsHasTimes) {
   EXPECT_EQ(timing->batch_size(), 8);
 }
 
+TEST_F(JobQueriesTest, OnlyAJobThatRunsHasLinks) {
+  AddJob();
+  v1::ReadJobLinksRequest request;
+  request.set_name("line-1");
+  const auto links = queries_.ReadJobLinks(request);
+  ASSERT_TRUE(links.ok());
+  EXPECT_THAT(links->members(), IsEmpty());
+  request.set_name("line-9");
+  EXPECT_EQ(ReasonOf(queries_.ReadJobLinks(request).status()), "JOB_NOT_FOUND");
+}
+
 }  // namespace
 }  // namespace muster

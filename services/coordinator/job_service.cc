@@ -236,6 +236,16 @@ grpc::Status JobService::ReadJobTiming(grpc::ServerContext* context,
   return Answer(coordinator_->queries().ReadJobTiming(*request), response);
 }
 
+grpc::Status JobService::ReadJobLinks(grpc::ServerContext* context,
+                                      const v1::ReadJobLinksRequest* request,
+                                      v1::ReadJobLinksResponse* response) {
+  const auto caller = access_->Check(*context, Permission::kRead);
+  if (!caller.ok()) return ToGrpc(caller.status());
+  const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
+  if (!ticket.ok()) return ToGrpc(ticket.status());
+  return Answer(coordinator_->queries().ReadJobLinks(*request), response);
+}
+
 grpc::Status JobService::GetServerInfo(grpc::ServerContext* context,
                                        const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
   const auto caller = access_->Check(*context, Permission::kRead);

@@ -42,6 +42,8 @@ class JobService final
                               v1::ReadJobMetricsResponse* response) override;
   grpc::Status ReadJobTiming(grpc::ServerContext* context, const v1::ReadJobTimingRequest* request,
                              v1::ReadJobTimingResponse* response) override;
+  grpc::Status ReadJobLinks(grpc::ServerContext* context, const v1::ReadJobLinksRequest* request,
+                            v1::ReadJobLinksResponse* response) override;
   grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
                              v1::ServerInfo* response) override;
   grpc::ServerUnaryReactor* TraceJob(grpc::CallbackServerContext* context,

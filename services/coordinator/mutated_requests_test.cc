@@ -219,7 +219,7 @@ TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
       }
     }
   }
-  ASSERT_EQ(methods.size(), 30);
+  ASSERT_EQ(methods.size(), 31);
   const auto seed = static_cast<uint32_t>(20261123);
   std::vector<std::thread> callers;
   for (int thread = 0; thread < kThreads; ++thread) {

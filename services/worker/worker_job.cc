@@ -14,6 +14,9 @@ namespace {
 // Where shards have backups the first two may be ones that are made again.
 constexpr int kStepsToldAtOnce = 3;
 
+// Links are told so rarely: there may be many, and nothing of them but their bytes changes.
+constexpr absl::Duration kLinksInterval = absl::Seconds(5);
+
 absl::Status Released() { return absl::CancelledError("the job was released"); }
 absl::Status Halted() { return absl::CancelledError("the generation was halted"); }
 
@@ -256,6 +259,10 @@ v1::JobReport WorkerJob::Report() const {
     report.set_address(trainer_->address());
     if (v1::StepTiming timing = trainer_->timing(); timing.steps() > 0) {
       *report.mutable_timing() = std::move(timing);
+      if (const absl::Duration now = SteadyNow(); now >= links_due_) {
+        options_.metrics->exchange.AddLinksTo(report);
+        links_due_ = now + kLinksInterval;
+      }
     }
   }
   if (shard_) {

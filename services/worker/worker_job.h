@@ -106,6 +106,7 @@ class WorkerJob {
   bool settled_ ABSL_GUARDED_BY(mu_) = false;  // nothing more will happen before Release()
   bool halting_ ABSL_GUARDED_BY(mu_) = false;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
+  mutable absl::Duration links_due_ ABSL_GUARDED_BY(mu_);  // to be told again, see SteadyNow()
 };
 
 }  // namespace muster

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/concurrency/steady_wait.h"
@@ -176,6 +177,23 @@ TEST(WorkerTest, PreparesTrainsToTheEndAndRemembersRecordsUntilAcknowledged) {
 
   driven.Release();
   EXPECT_THAT(driven.worker().Report(), IsEmpty());
+}
+
+TEST(WorkerTest, LinksAreToldFromTheFirstStepOnAndRarely) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven driven(network, ps.plan());
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  driven.Start(20);
+
+  const v1::JobReport told =
+      driven.Await([](const v1::JobReport& report) { return report.links_size() > 0; });
+  ASSERT_EQ(told.links_size(), ps.plan()->shards_size());
+  EXPECT_EQ(told.links(0).transport(), "inprocess");
+  EXPECT_EQ(told.links(0).peer(), absl::StrCat(ps.plan()->shards(0).member(), "/0"));
+  EXPECT_EQ(driven.worker().Report()[0].links_size(), 0) << "the next report has none";
+  driven.Await(v1::MEMBER_DONE);
 }
 
 // Else a user would see a recovery that is over a second later, and its metrics too.
