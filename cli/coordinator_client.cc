@@ -249,6 +249,11 @@ absl::StatusOr<v1::ReadJobTimingResponse> CoordinatorClient::ReadJobTiming(const
               address_);
 }
 
+absl::StatusOr<v1::ReadJobLinksResponse> CoordinatorClient::ReadJobLinks(const std::string& job) {
+  return Call(*jobs_, &v1::JobService::Stub::ReadJobLinks, Named<v1::ReadJobLinksRequest>(job),
+              address_);
+}
+
 absl::StatusOr<v1::TraceJobResponse> CoordinatorClient::TraceJob(
     const v1::TraceJobRequest& request) {
   const absl::Duration timeout = request.has_timeout() ? absl::Seconds(request.timeout().seconds())

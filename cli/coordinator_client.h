@@ -45,6 +45,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::ReadJobMetricsResponse> ReadJobMetrics(
       const v1::ReadJobMetricsRequest& request);
   absl::StatusOr<v1::ReadJobTimingResponse> ReadJobTiming(const std::string& job);
+  absl::StatusOr<v1::ReadJobLinksResponse> ReadJobLinks(const std::string& job);
   // For as long as the request says, and 30 s: members have a while to tell.
   absl::StatusOr<v1::TraceJobResponse> TraceJob(const v1::TraceJobRequest& request);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();

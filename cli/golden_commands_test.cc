@@ -170,6 +170,23 @@ class FakeJobs final : public v1::JobService::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status ReadJobLinks(grpc::ServerContext*, const v1::ReadJobLinksRequest* request,
+                            v1::ReadJobLinksResponse* response) override {
+    if (request->name() != "jobs/line-1") return NotFound(request->name());
+    v1::MemberLinks& member = *response->add_members();
+    member.set_member("worker-0");
+    v1::LinkReport& link = *member.add_links();
+    link.set_peer("ps-0/0");
+    link.set_transport("tcp");
+    link.set_security("auth");
+    link.set_network("tcp");
+    link.set_device("eth0");
+    link.set_fallback("one host, but another network namespace");
+    link.set_sent_bytes(3 << 20);
+    link.set_received_bytes(5 << 10);
+    return grpc::Status::OK;
+  }
+
   std::string selector;
   v1::JobState watched_state = v1::SUCCEEDED;
   std::vector<v1::ResumeJobRequest> resumed;
@@ -437,6 +454,31 @@ TEST_F(GoldenCommandsTest, Top) {
       "worker-0  10     100.0    0.0   90.0     10.0  0 B   0 B       80\n"
       "compute-bound: worker-0 computes 90 % of a step (0.0 data + 90.0 compute + 10.0 wait = "
       "100.0 ms a step). More workers, a faster device or a lower precision help\n");
+}
+
+TEST_F(GoldenCommandsTest, Links) {
+  EXPECT_EQ(Run({"links", "line-1"}),
+            "WORKER    PEER    TRANSPORT  SECURITY  SENT     RECEIVED\n"
+            "worker-0  ps-0/0  tcp        auth      3.0 MiB  5.0 KiB\n"
+            "fell back to tcp (one host, but another network namespace):\n"
+            "  worker-0 to ps-0/0\n");
+  EXPECT_THAT(Run({"links", "line-1", "-o", "wide"}),
+              HasSubstr("5.0 KiB   tcp      eth0    one host, but another network "
+                        "namespace\n"));
+  EXPECT_EQ(Run({"links", "line-1", "-o", "yaml"}),
+            "members:\n"
+            "  - member: worker-0\n"
+            "    links:\n"
+            "      - peer: ps-0/0\n"
+            "        transport: tcp\n"
+            "        security: auth\n"
+            "        network: tcp\n"
+            "        device: eth0\n"
+            "        fallback: one host, but another network namespace\n"
+            "        sent_bytes: 3145728\n"
+            "        received_bytes: 5120\n");
+  EXPECT_EQ(Run({"links", "line-1", "-o", "name"}), "line-1\n");
+  EXPECT_EQ(Run({"links", "line-9"}), "exit 3\n");
 }
 
 TEST_F(GoldenCommandsTest, Update) {

@@ -1,4 +1,4 @@
-// muster events, logs, metrics, top, trace.
+// muster events, logs, metrics, top, links, trace.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "cli/curve.h"
 #include "cli/job_text.h"
+#include "cli/links_text.h"
 #include "cli/session.h"
 #include "cli/tfevents.h"
 #include "cli/timing_text.h"
@@ -447,6 +448,17 @@ absl::Status Top(const TopOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
+// ---------------------------------------------------------------- links
+
+absl::Status ShowLinks(const std::string& job, const Session& session) {
+  ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  ASSIGN_OR_RETURN(const v1::ReadJobLinksResponse links, client.ReadJobLinks(job));
+  const std::string id = JobIdOf(job);
+  session.Print(links, LinksText(id, links), absl::StrCat(id, "\n"),
+                LinksText(id, links, LinkColumns::kAll));
+  return absl::OkStatus();
+}
+
 // ---------------------------------------------------------------- trace
 
 struct TraceOptions {
@@ -543,6 +555,12 @@ void AddLookCommands(Command program, Session& session) {
   command.AddOption("JOB", top->job, "Its id; default: all that run");
   command.AddFlag("--once", top->once, "All so far, and end");
   command.SetAction([top, &session] { session.Fail(Top(*top, session)); });
+
+  auto links = std::make_shared<std::string>();
+  command = program.AddCommand("links", "What carries a job's data, and how much that was",
+                               "muster links char-gpt-7\n  muster links char-gpt-7 -o wide");
+  command.AddOption("JOB", *links, "Its id; it must be running").Required();
+  command.SetAction([links, &session] { session.Fail(ShowLinks(*links, session)); });
 
   auto trace = std::make_shared<TraceOptions>();
   command = program.AddCommand("trace", "What all members do in a job's next steps, for Perfetto",

@@ -190,7 +190,7 @@ void BuildCommandLine(Command program, Session& session) {
            {"run", "submit", "list", "get", "describe", "wait", "cancel", "suspend", "resume",
             "scale", "update", "retry", "clone", "delete", "checkpoint", "validate", "render"});
   SetGroup(program, kLookGroup,
-           {"watch", "events", "logs", "metrics", "top", "trace", "model", "bench"});
+           {"watch", "events", "logs", "metrics", "top", "links", "trace", "model", "bench"});
   SetGroup(program, kClusterGroup,
            {"local", "members", "certs", "token", "admin", "context", "chaos"});
   SetGroup(program, kHelpGroup, {"init", "explain", "doctor", "completion", "version"});
