@@ -105,8 +105,12 @@ class PageTest(unittest.TestCase):
             text = self.shown(scene, "#/members/worker-0", until=f"{TEXT}.includes('is attached')")
             self.assertIn("worker-0 is attached\nnode-a", self.tab.value("document.querySelector('#log').textContent"))
             self.assert_fits_and_is_legible()
-            text = self.shown(scene, "#/jobs/char-gpt-1", until=PLOTS)
+            text = self.shown(scene, "#/jobs/char-gpt-1", until=f"{PLOTS} && {TEXT}.includes('node-a')")
             self.assertIn("worker-0 worker on node-a, cpu:0, tcp", text.replace("\n", " "))
+            links = self.tab.value("document.querySelector('#links').innerText").replace("\t", " ").replace("\n", " ")
+            for words in ("worker-0 ps-0/0 shm host 21.0 GiB 21.0 GiB", "ps-0/1 tcp (tls, eth0) fell back: one host, but another network namespace"):
+                self.assertIn(words, " ".join(links.split()))
+            self.assertIn("72 more are not shown.", text)
             for words in ("step 20,000 of 40,000", "0.91", "79.0 % right", "33.5 ms, 13 % waiting", "SUBMITTED", "on worker-0 and ps-0", "step 10,000", "117.7 MiB", "model.safetensors"):
                 self.assertIn(words, text)
             self.assert_fits_and_is_legible()
@@ -143,6 +147,7 @@ class PageTest(unittest.TestCase):
             self.tab.value("[...document.querySelectorAll('#jobs a.name')].find(a => a.innerText.includes('<img') && !a.innerText.includes('queued')).click()")
             self.tab.wait(f"{PLOTS} && document.querySelectorAll('#events li').length == 4")
             self.tab.wait("document.querySelectorAll('#checkpoints a').length > 0")
+            self.assertEqual(self.tab.value("[...document.querySelectorAll('#links td')].filter(e => e.innerText.includes('<img')).length"), 4)
             self.assert_untouched()
             self.assertIn("<img src=x onerror=", self.tab.value(TEXT))
 

@@ -23,6 +23,12 @@ absl::StatusOr<v1::ReadJobTimingResponse> CoordinatorStatus::ReadTiming(const st
   return coordinator_->queries().ReadJobTiming(request);
 }
 
+absl::StatusOr<v1::ReadJobLinksResponse> CoordinatorStatus::ReadLinks(const std::string& job) {
+  v1::ReadJobLinksRequest request;
+  request.set_name(job);
+  return coordinator_->queries().ReadJobLinks(request);
+}
+
 absl::StatusOr<v1::ReadMemberLogResponse> CoordinatorStatus::ReadLog(
     const v1::ReadMemberLogRequest& request) {
   // Of both: whoever waits may have given up when the answer comes.

@@ -31,6 +31,7 @@ class CoordinatorStatus final : public StatusSource {
     return coordinator_->ReadSeries(job, request);
   }
   absl::StatusOr<v1::ReadJobTimingResponse> ReadTiming(const std::string& job) override;
+  absl::StatusOr<v1::ReadJobLinksResponse> ReadLinks(const std::string& job) override;
   v1::ListMembersResponse ListMembers() override { return coordinator_->ListMembers(); }
   absl::StatusOr<v1::ReadMemberLogResponse> ReadLog(
       const v1::ReadMemberLogRequest& request) override;

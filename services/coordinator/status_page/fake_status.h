@@ -112,6 +112,15 @@ class FakeStatus final : public StatusSource {
     ASSIGN_OR_RETURN(const v1::Job record, Find(job));
     return timings_[record.name()];
   }
+  void PutLinks(const std::string& job, const v1::ReadJobLinksResponse& links) {
+    absl::MutexLock lock(&mu_);
+    links_[job] = links;
+  }
+  absl::StatusOr<v1::ReadJobLinksResponse> ReadLinks(const std::string& job) override {
+    absl::MutexLock lock(&mu_);
+    ASSIGN_OR_RETURN(const v1::Job record, Find(job));
+    return links_[record.name()];
+  }
   v1::ListMembersResponse ListMembers() override {
     absl::MutexLock lock(&mu_);
     v1::ListMembersResponse response;
@@ -172,6 +181,7 @@ class FakeStatus final : public StatusSource {
   std::map<std::string, std::vector<v1::JobEvent>> events_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::pair<v1::Checkpoint, std::string>> checkpoints_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, v1::ReadJobTimingResponse> timings_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, v1::ReadJobLinksResponse> links_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, v1::Member> members_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::string> member_logs_ ABSL_GUARDED_BY(mu_);
 };

@@ -143,11 +143,49 @@ v1::ReadJobTimingResponse MakeTiming() {
   return made;
 }
 
+v1::LinkReport MakeLink(const std::string& peer, const std::string& transport,
+                        const std::string& security) {
+  v1::LinkReport link;
+  link.set_peer(peer);
+  link.set_transport(transport);
+  link.set_security(security);
+  link.set_sent_bytes(int64_t{21} << 30);
+  link.set_received_bytes(int64_t{42} << 29);
+  return link;
+}
+
+v1::ReadJobLinksResponse MakeLinks() {
+  v1::ReadJobLinksResponse made;
+  v1::MemberLinks& member = *made.add_members();
+  member.set_member("worker-0");
+  *member.add_links() = MakeLink("ps-0/0", "shm", "host");
+  v1::LinkReport& tcp = *member.add_links();
+  tcp = MakeLink("ps-0/1", "tcp", "encrypt");
+  tcp.set_network("tls");
+  tcp.set_device("eth0");
+  tcp.set_fallback("one host, but another network namespace");
+  member.set_links_left_out(72);
+  return made;
+}
+
+v1::ReadJobLinksResponse MakeHostileLinks() {
+  v1::ReadJobLinksResponse made;
+  v1::MemberLinks& member = *made.add_members();
+  member.set_member(kHostile);
+  v1::LinkReport& link = *member.add_links();
+  link = MakeLink(kHostile, kHostile, kHostile);
+  link.set_network(kHostile);
+  link.set_device(kHostile);
+  link.set_fallback(kHostile);
+  return made;
+}
+
 int Main(const std::string& scene) {
   FakeStatus status;
   if (scene != "none") {
     PutJob(status, MakeJob("char-gpt-1", 1, v1::RUNNING), WriteLog(kSteps));
     status.PutTiming("jobs/char-gpt-1", MakeTiming());
+    status.PutLinks("jobs/char-gpt-1", MakeLinks());
     PutMember(status, "worker-0", v1::WORKER, "char-gpt-1", "node-a");
     PutMember(status, "ps-0", v1::PS, "char-gpt-1", "node-b");
   }
@@ -184,6 +222,7 @@ int Main(const std::string& scene) {
     job.set_reason(kHostile);
     job.set_message(kHostile);
     PutJob(status, job, WriteLog(50));
+    status.PutLinks(job.name(), MakeHostileLinks());
     PutEvent(status, job, 0, v1::FAILED, kHostile, kHostile);
     v1::Checkpoint checkpoint;
     checkpoint.set_job(kHostileId);

@@ -128,6 +128,10 @@ absl::StatusOr<HttpResponse> StatusApi::FindOfJob(const Path& path, const HttpRe
       ASSIGN_OR_RETURN(const v1::ReadJobTimingResponse timing, source().ReadTiming(job));
       return HttpResponse{.body = ToJson(timing)};
     }
+    if (path[2] == "links") {
+      ASSIGN_OR_RETURN(const v1::ReadJobLinksResponse links, source().ReadLinks(job));
+      return HttpResponse{.body = ToJson(links)};
+    }
     if (path[2] == "checkpoints") return Checkpoints(job);
   }
   int64_t step = 0;

@@ -190,6 +190,31 @@ TEST_F(StatusPageTest, WhereAStepsTimeGoesIsToldOfEachWorker) {
             json::parse(R"([{"member": "w-0", "timing": {"wait_seconds": 0.25}}])"));
 }
 
+TEST_F(StatusPageTest, WhatCarriesEachLinkIsTold) {
+  status_.Put(MakeJob(1, v1::RUNNING));
+  EXPECT_EQ(GetJson("/api/v1/jobs/job-1/links"), json::object());
+  v1::ReadJobLinksResponse links;
+  v1::MemberLinks& member = *links.add_members();
+  member.set_member("w-0");
+  member.set_links_left_out(3);
+  v1::LinkReport& link = *member.add_links();
+  link.set_peer(kHostile);
+  link.set_transport("tcp");
+  link.set_security("encrypt");
+  link.set_sent_bytes(int64_t{1} << 60);
+  status_.PutLinks("jobs/job-1", links);
+  EXPECT_EQ(GetJson("/api/v1/jobs/job-1/links"),
+            json({{"members",
+                   {{{"member", "w-0"},
+                     {"links",
+                      {{{"peer", kHostile},
+                        {"transport", "tcp"},
+                        {"security", "encrypt"},
+                        {"sent_bytes", "1152921504606846976"}}}},
+                     {"links_left_out", 3}}}}}));
+  EXPECT_EQ(Get("/api/v1/jobs/nobody/links").status, 404);
+}
+
 TEST_F(StatusPageTest, WhatIsWrongIsToldAsJson) {
   status_.Put(MakeJob(1, v1::RUNNING));
   const std::vector<std::pair<std::string, std::pair<int, std::string>>> expected = {
@@ -296,8 +321,8 @@ TEST_F(StatusPageTest, WithTokensNothingIsToldWithoutOne) {
   status_.Put(MakeJob(1, v1::RUNNING));
   for (const char* path :
        {"/api/v1/jobs", "/api/v1/jobs/job-1", "/api/v1/jobs/nobody", "/api/v1/jobs/job-1/series",
-        "/api/v1/jobs/job-1/events", "/api/v1/jobs/job-1/checkpoints", "/api/v1/members",
-        "/api/v1/queue", "/api/v1/events", "/api/v1/server", "/api/v1/nothing",
+        "/api/v1/jobs/job-1/events", "/api/v1/jobs/job-1/checkpoints", "/api/v1/jobs/job-1/links",
+        "/api/v1/members", "/api/v1/queue", "/api/v1/events", "/api/v1/server", "/api/v1/nothing",
         "/api/v1/jobs/job-1/checkpoints/1/files/a"}) {
     for (const char* header :
          {"", "Authorization: Bearer wrong\r\n", "Authorization: Basic bXVzdGVyLnQtMS5nb29k\r\n",

@@ -32,6 +32,8 @@ class StatusSource {
                                                const SeriesRequest& request) = 0;
   // Where the time of each worker's steps went.
   virtual absl::StatusOr<v1::ReadJobTimingResponse> ReadTiming(const std::string& job) = 0;
+  // What carries the data between its members.
+  virtual absl::StatusOr<v1::ReadJobLinksResponse> ReadLinks(const std::string& job) = 0;
   virtual v1::ListMembersResponse ListMembers() = 0;
   // What a member has logged. Waits for its answer, for seconds where it is silent; errors are
   // those of MemberLogs.

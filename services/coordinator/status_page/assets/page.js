@@ -402,7 +402,7 @@ function openJob() {
   const key = route.names.join(',');
   if (view && view.key === key) return;
   closeJob();
-  view = {key, series: new Map(), details: new Map(), events: [], checkpoints: [], timing: null, range: null, charts: new Map(), due: 0, version: 0, loading: false};
+  view = {key, series: new Map(), details: new Map(), events: [], checkpoints: [], timing: null, links: null, linksAsked: 0, range: null, charts: new Map(), due: 0, version: 0, loading: false};
   loadJob().catch(showFault);
 }
 
@@ -423,17 +423,26 @@ async function loadJob() {
   try {
     const first = encodeURIComponent(route.names[0].replace(/^jobs\//, ''));
     const details = await Promise.all(route.names.map((name) => ask(`jobs/${encodeURIComponent(name.replace(/^jobs\//, ''))}`)));
-    const [events, checkpoints, timing] = await Promise.all([ask(`jobs/${first}/events`), ask(`jobs/${first}/checkpoints`), ask(`jobs/${first}/timing`).catch(() => null)]);
+    const [events, checkpoints, timing, links] = await Promise.all([ask(`jobs/${first}/events`), ask(`jobs/${first}/checkpoints`),
+      ask(`jobs/${first}/timing`).catch(() => null), loadLinks(now, first)]);
     if (view !== now) return;
     details.forEach((job) => { now.details.set(job.name, job); jobs.set(job.name, job); });
     now.events = events.events;
     now.checkpoints = checkpoints.checkpoints;
     now.timing = timing;
+    now.links = links;
     await loadSeries(now);
   } finally {
     now.loading = false;
   }
   if (view === now) { render(); if (now.due) setTimeout(() => view === now && loadJob().catch(showFault), 1500); }
+}
+
+// There may be many, and workers tell of them every five seconds.
+function loadLinks(now, job) {
+  if (Date.now() - now.linksAsked < 5000) return now.links;
+  now.linksAsked = Date.now();
+  return ask(`jobs/${job}/links`).catch(() => now.links);
 }
 
 async function loadSeries(now) {
@@ -483,6 +492,7 @@ function renderJob() {
 
   renderCurves();
   renderSteps();
+  renderLinks();
   renderServing(job);
   renderEvents(job);
   renderCheckpoints();
@@ -662,6 +672,32 @@ function renderSteps() {
       return el('div', {className: 'steps-row'}, foreign(worker.member),
         svg('svg', {viewBox: '0 0 100 10', preserveAspectRatio: 'none', role: 'img', 'aria-label': words}, ...parts), el('span', {className: 'muted number'}, words));
     }));
+}
+
+// ---------------------------------------------------------------- what carries its data
+
+const LINKS = 200;            // rows at most
+
+function renderLinks() {
+  const told = (view.links && view.links.members) || [];
+  if (view.shownLinks === told) return;
+  view.shownLinks = told;
+  const all = told.flatMap((worker) => (worker.links || []).map((link) => [worker.member, link]));
+  byId('links-card').hidden = all.length === 0;
+  byId('links').tBodies[0].replaceChildren(...all.slice(0, LINKS).map(([worker, link]) => {
+    const below = [link.network !== link.transport ? link.network : '', link.device].filter(Boolean).join(', ');
+    return el('tr', {},
+      el('td', {'data-label': 'Worker'}, el('b', {}, foreign(worker || '–'))),
+      el('td', {'data-label': 'Peer'}, foreign(link.peer || '–')),
+      el('td', {'data-label': 'Transport'}, foreign(link.transport || '–'), below ? el('span', {className: 'muted'}, ' (', foreign(below), ')') : null,
+        link.fallback ? el('div', {className: 'why'}, 'fell back: ', foreign(link.fallback)) : null),
+      el('td', {'data-label': 'Security'}, foreign(link.security || '–')),
+      el('td', {className: 'number', 'data-label': 'Sent'}, bytes(link.sent_bytes)),
+      el('td', {className: 'number', 'data-label': 'Received'}, bytes(link.received_bytes)));
+  }));
+  const more = all.length - Math.min(all.length, LINKS) + told.reduce((sum, worker) => sum + Number(worker.links_left_out || 0), 0);
+  byId('more-links').hidden = more === 0;
+  byId('more-links').textContent = `${count(more)} more are not shown.`;
 }
 
 // ---------------------------------------------------------------- who serves a job
