@@ -5,11 +5,11 @@
 #include <openssl/x509.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
-#include <cstdio>
-#include <fstream>
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,7 +22,7 @@
 #include "gtest/gtest.h"
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
-#include "lib/security/tls_folder.h"
+#include "tests/certificates.h"
 #include "tests/training_cluster.h"
 
 namespace muster {
@@ -30,7 +30,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kDay = absl::Hours(24);
 // Of some three milliseconds a step. The name stands in the files of a checkpoint.
 std::string Job(int64_t steps) {
   return absl::Substitute(R"(
@@ -63,50 +62,6 @@ std::string CertificateAt(const std::string& address) {
                                                           X509_free);
   return shown == nullptr ? "" : FactsOf(shown.get()).sha256;
 }
-
-// One authority, and a folder for --tls of each role.
-class Certificates {
- public:
-  Certificates() {
-    for (const Role role : kRoles) {
-      EXPECT_EQ(mkdir(Folder(role).path.c_str(), 0700), 0);
-      Write(Folder(role).authority(), authority_.certificate);
-    }
-    Renew();
-  }
-
-  TlsFolder Folder(Role role) const { return {absl::StrCat(home_, "/", static_cast<int>(role))}; }
-  std::string Flag(Role role) const { return absl::StrCat("--tls=", Folder(role).path); }
-
-  // Everybody gets a new key and a new certificate, as cert-manager would do it.
-  void Renew() {
-    for (const Role role : kRoles) {
-      CertificateOrder order{.identity = {role, role == Role::kAdmin ? "ann" : ""},
-                             .lifetime = kDay};
-      if (role == Role::kCoordinator) order.hosts = {"127.0.0.1"};
-      const auto mine = IssueCertificate(authority_, order, absl::Now());
-      ASSERT_TRUE(mine.ok()) << mine.status();
-      Write(Folder(role).key(), mine->key);
-      Write(Folder(role).certificate(), mine->certificate);
-      if (role == Role::kCoordinator) coordinators_ = ReadCertificate(mine->certificate)->sha256;
-    }
-  }
-
-  // The coordinator's newest, by its SHA-256.
-  const std::string& coordinators() const { return coordinators_; }
-
- private:
-  static constexpr Role kRoles[] = {Role::kCoordinator, Role::kPs, Role::kWorker, Role::kAdmin};
-
-  static void Write(const std::string& path, const std::string& content) {
-    std::ofstream(path + ".new") << content;
-    ASSERT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
-  }
-
-  const std::string home_ = MakeFolder();
-  const CertifiedKey authority_ = *MakeAuthority("test", absl::Now(), 30 * kDay);
-  std::string coordinators_;
-};
 
 TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
   Certificates certificates;
