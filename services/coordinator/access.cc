@@ -2,19 +2,21 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
 
 namespace muster {
 namespace {
 
-// A flood of them must not fill the disk.
-constexpr double kRefusalsLoggedEverySeconds = 0.1;
 constexpr size_t kObjectBytesMax = 128;  // in a log, of what a caller wrote
 constexpr std::array<absl::string_view, 4> kPermissions = {"read", "submit", "admin", "member"};
 
@@ -64,26 +66,26 @@ absl::Status Denied(const Caller& caller, Permission needed) {
 }  // namespace
 
 absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
-                                     Permission needed) const {
-  if (open()) return Caller{};
-  auto caller = Find(context, needed);
-  if (!caller.ok()) {
-    const auto stamped = stamp_->Read(Only(context, CallerStamp::kField));
-    LOG_EVERY_T(WARNING, kRefusalsLoggedEverySeconds)
-        << "audit: refused, for want of the permission '"
-        << kPermissions[static_cast<size_t>(needed)] << "', "
-        << (stamped.ok() ? stamped->ToString() : "somebody") << ": " << ReasonOf(caller.status());
+                                     absl::string_view method, Permission needed) const {
+  absl::StatusOr<Caller> stamped = stamp_ == nullptr
+                                       ? absl::StatusOr<Caller>(Caller{})
+                                       : stamp_->Read(Only(context, CallerStamp::kField));
+  Caller caller = stamped.ok() ? *std::move(stamped) : Caller{};
+  if (open()) return caller;
+  absl::Status allowed;
+  if (stamped.ok()) {
+    allowed = Judge(context, needed, caller);
+  } else {
+    allowed = WithReason(absl::UnauthenticatedError("the call did not come through the front door"),
+                         "NO_CREDENTIALS");
   }
-  return caller;
+  if (allowed.ok()) return caller;
+  AuditRefusal(caller, method, allowed);
+  return allowed;
 }
 
-absl::StatusOr<Caller> Access::Find(const grpc::ServerContextBase& context,
-                                    Permission needed) const {
-  auto caller = stamp_->Read(Only(context, CallerStamp::kField));
-  if (!caller.ok()) {
-    return WithReason(absl::UnauthenticatedError("the call did not come through the front door"),
-                      "NO_CREDENTIALS");
-  }
+absl::Status Access::Judge(const grpc::ServerContextBase& context, Permission needed,
+                           Caller& caller) const {
   absl::string_view authorization = Only(context, "authorization");
   if (!authorization.empty()) {
     if (!absl::ConsumePrefix(&authorization, "Bearer ")) {
@@ -91,19 +93,39 @@ absl::StatusOr<Caller> Access::Find(const grpc::ServerContextBase& context,
                         "TOKEN_INVALID");
     }
     ASSIGN_OR_RETURN(const v1::AccessToken token, tokens_->Find(authorization, absl::Now()));
-    caller->token = absl::StrCat(token.id(), " (", token.holder(), ")");
-    if (!Includes(token.scope(), needed)) return Denied(*caller, needed);
-    return caller;
+    caller.token = absl::StrCat(token.id(), " (", token.holder(), ")");
+    return Includes(token.scope(), needed) ? absl::OkStatus() : Denied(caller, needed);
   }
-  if (!caller->certificate) {
+  if (!caller.certificate) {
     return WithReason(
         absl::UnauthenticatedError(
             "who are you? Give a token (--token-file) or a certificate (tls.crt and tls.key in the "
             "folder of --tls)"),
         "NO_CREDENTIALS");
   }
-  if (!Includes(caller->certificate->role, needed)) return Denied(*caller, needed);
-  return caller;
+  return Includes(caller.certificate->role, needed) ? absl::OkStatus() : Denied(caller, needed);
+}
+
+// A flood of them must not fill the disk.
+void Access::AuditRefusal(const Caller& caller, absl::string_view method,
+                          const absl::Status& why) const {
+  int64_t left_out = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    const absl::Duration now = SteadyNow();
+    const double earned = absl::ToDoubleSeconds(now - counted_) * kRefusalsWrittenPerSecond;
+    refusals_ = std::min(refusals_ + earned, kRefusalsWrittenAtOnce);
+    counted_ = now;
+    if (refusals_ < 1) {
+      ++left_out_;
+      return;
+    }
+    refusals_ -= 1;
+    left_out = std::exchange(left_out_, 0);
+  }
+  LOG(WARNING) << "audit: " << method << " by " << caller.ToString() << ": " << ReasonOf(why)
+               << (left_out > 0 ? absl::StrCat("; ", left_out, " refusals before it were left out")
+                                : "");
 }
 
 void Audit(const Caller& caller, absl::string_view method, absl::string_view object,

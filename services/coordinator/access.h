@@ -1,10 +1,13 @@
 // Who may call what.
 #pragma once
 
-#include <string>
+#include <cstdint>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
 #include "services/coordinator/caller.h"
@@ -19,29 +22,47 @@ enum class Permission : uint8_t { kRead, kSubmit, kAdmin, kMember };
 // else.
 class Access {
  public:
-  // Nobody is asked: the coordinator listens on loopback alone, or --insecure was said.
-  static Access Open() { return Access(nullptr, nullptr); }
+  // Nobody is asked: the coordinator listens on loopback alone, or --insecure was said. The front
+  // door's stamp says from where a call comes; it outlives this. Null: it is not known.
+  static Access Open(const CallerStamp* stamp = nullptr) { return Access(stamp, nullptr); }
   // By what the front door has stamped, and by tokens; both outlive this.
   static Access Checked(const CallerStamp* stamp, const TokenTable* tokens) {
     return Access(stamp, tokens);
   }
 
-  // The caller of `context`. UNAUTHENTICATED (reason "NO_CREDENTIALS"; "TOKEN_INVALID"): who it is
-  // is not known; PERMISSION_DENIED (reason "NOT_ALLOWED"): it may not do that.
-  absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, Permission needed) const;
+  // The caller of `context`, who calls `method`. UNAUTHENTICATED (reason "NO_CREDENTIALS";
+  // "TOKEN_INVALID"): who it is is not known; PERMISSION_DENIED (reason "NOT_ALLOWED"): it may not
+  // do that. The audit log has a line for each that is refused, as long as they are not too many.
+  absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, absl::string_view method,
+                               Permission needed) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  bool open() const { return stamp_ == nullptr; }
+  bool open() const { return tokens_ == nullptr; }
+
+  // Of refusals so many lines are written at once, and so many more with time. The line after those
+  // that were left out says how many they were.
+  static constexpr double kRefusalsWrittenAtOnce = 100;
+  static constexpr double kRefusalsWrittenPerSecond = 1;
 
  private:
   Access(const CallerStamp* stamp, const TokenTable* tokens) : stamp_(stamp), tokens_(tokens) {}
 
-  absl::StatusOr<Caller> Find(const grpc::ServerContextBase& context, Permission needed) const;
+  // Whether `caller` may; completes it by the token of the call.
+  absl::Status Judge(const grpc::ServerContextBase& context, Permission needed,
+                     Caller& caller) const;
+  void AuditRefusal(const Caller& caller, absl::string_view method, const absl::Status& why) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   const CallerStamp* const stamp_;
-  const TokenTable* const tokens_;
+  const TokenTable* const tokens_;  // null: nobody is asked
+
+  mutable absl::Mutex mu_;
+  mutable double refusals_ ABSL_GUARDED_BY(mu_) = kRefusalsWrittenAtOnce;  // that may be written
+  mutable absl::Duration counted_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();  // until when
+  mutable int64_t left_out_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One line of the audit log: who did what from where, and what came of it.
+// One line of the audit log: who did what from where, and what came of it. Each method that changes
+// something writes one for each call that Check() has let through.
 void Audit(const Caller& caller, absl::string_view method, absl::string_view object,
            const absl::Status& outcome);
 

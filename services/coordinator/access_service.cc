@@ -8,7 +8,8 @@
 
 namespace muster {
 
-absl::StatusOr<Caller> AccessService::CheckAdmin(const grpc::ServerContext& context) const {
+absl::StatusOr<Caller> AccessService::CheckAdmin(const grpc::ServerContext& context,
+                                                 absl::string_view method) const {
   if (access_->open()) {
     return WithReason(
         absl::FailedPreconditionError(
@@ -16,13 +17,13 @@ absl::StatusOr<Caller> AccessService::CheckAdmin(const grpc::ServerContext& cont
             "way: start it with --tls=DIR (muster certs init) first"),
         "NO_TLS");
   }
-  return access_->Check(context, Permission::kAdmin);
+  return access_->Check(context, method, Permission::kAdmin);
 }
 
 grpc::Status AccessService::CreateToken(grpc::ServerContext* context,
                                         const v1::CreateTokenRequest* request,
                                         v1::CreateTokenResponse* response) {
-  const auto caller = CheckAdmin(*context);
+  const auto caller = CheckAdmin(*context, "CreateToken");
   if (!caller.ok()) return ToGrpc(caller.status());
   auto created = tokens_->Create(*request, absl::Now());
   Audit(*caller, "CreateToken",
@@ -36,7 +37,7 @@ grpc::Status AccessService::CreateToken(grpc::ServerContext* context,
 
 grpc::Status AccessService::ListTokens(grpc::ServerContext* context, const v1::ListTokensRequest*,
                                        v1::ListTokensResponse* response) {
-  const auto caller = CheckAdmin(*context);
+  const auto caller = CheckAdmin(*context, "ListTokens");
   if (!caller.ok()) return ToGrpc(caller.status());
   for (v1::AccessToken& token : tokens_->List()) *response->add_tokens() = std::move(token);
   return grpc::Status::OK;
@@ -45,7 +46,7 @@ grpc::Status AccessService::ListTokens(grpc::ServerContext* context, const v1::L
 grpc::Status AccessService::RevokeToken(grpc::ServerContext* context,
                                         const v1::RevokeTokenRequest* request,
                                         v1::AccessToken* response) {
-  const auto caller = CheckAdmin(*context);
+  const auto caller = CheckAdmin(*context, "RevokeToken");
   if (!caller.ok()) return ToGrpc(caller.status());
   auto revoked = tokens_->Revoke(request->id(), absl::Now());
   Audit(*caller, "RevokeToken", request->id(), revoked.status());

@@ -20,7 +20,8 @@ class AccessService final : public v1::AccessService::Service {
                            v1::AccessToken* response) override;
 
  private:
-  absl::StatusOr<Caller> CheckAdmin(const grpc::ServerContext& context) const;
+  absl::StatusOr<Caller> CheckAdmin(const grpc::ServerContext& context,
+                                    absl::string_view method) const;
 
   TokenTable* const tokens_;
   const Access* const access_;

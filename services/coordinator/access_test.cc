@@ -1,4 +1,6 @@
 // Every method of the coordinator, called by everybody: who may, and who may not.
+#include "services/coordinator/access.h"
+
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -18,23 +20,29 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/grpcpp.h"
+#include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
+#include "lib/fleet/log_ring.h"
 #include "lib/security/certificate.h"
 #include "lib/security/tls_folder.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.grpc.pb.h"
-#include "proto/muster/v1/admin.pb.h"
-#include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/caller.h"
 #include "services/coordinator/coordinator_process.h"
 #include "services/coordinator/raw_call.h"
+#include "services/coordinator/served_methods.h"
+#include "services/coordinator/sqlite_store.h"
+#include "services/coordinator/token_table.h"
 
 namespace muster {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -83,16 +91,6 @@ const std::map<std::string, std::string> kNeeds = {
     {"AccessService.RevokeToken", "admin"},
     {"AdminService.Backup", "admin"},
 };
-
-std::vector<const google::protobuf::ServiceDescriptor*> Services() {
-  std::vector<const google::protobuf::ServiceDescriptor*> services;
-  for (const auto* file : {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
-                           v1::AccessToken::descriptor()->file(), v1::JobSpec::descriptor()->file(),
-                           v1::BackupRequest::descriptor()->file()}) {
-    for (int i = 0; i < file->service_count(); ++i) services.push_back(file->service(i));
-  }
-  return services;
-}
 
 void WriteFile(const std::string& path, const std::string& content) {
   std::ofstream(path + ".new") << content;
@@ -169,8 +167,7 @@ class AccessTest : public ::testing::Test {
       refused.set_selector("?");
       request = refused.SerializeAsString();
     }
-    return Call(channel, absl::StrCat("/", method.service()->full_name(), "/", method.name()),
-                request);
+    return Call(channel, PathOf(method), request);
   }
 
   std::string home_ = ::testing::TempDir() + "/access-XXXXXX";
@@ -218,23 +215,21 @@ TEST_F(AccessTest, EveryMethodAsksEverybody) {
   int methods = 0;
   for (const Somebody& somebody : everybody) {
     const auto channel = Dial(somebody.security);
-    for (const auto* service : Services()) {
-      for (int i = 0; i < service->method_count(); ++i, ++methods) {
-        const auto& method = *service->method(i);
-        const std::string name = absl::StrCat(service->name(), ".", method.name());
-        ASSERT_TRUE(kNeeds.contains(name)) << name << ": who may call it?";
-        const absl::Status status = Call(channel, method, somebody.role);
-        EXPECT_FALSE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))
+    for (const auto* method : ServedMethods()) {
+      ++methods;
+      const std::string name = absl::StrCat(method->service()->name(), ".", method->name());
+      ASSERT_TRUE(kNeeds.contains(name)) << name << ": who may call it?";
+      const absl::Status status = Call(channel, *method, somebody.role);
+      EXPECT_FALSE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))
+          << somebody.name << ", " << name << ": " << status;
+      absl::StrAppend(&answers, status.message(), "\n");
+      if (somebody.may.contains(kNeeds.at(name))) {
+        EXPECT_FALSE(absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status))
             << somebody.name << ", " << name << ": " << status;
-        absl::StrAppend(&answers, status.message(), "\n");
-        if (somebody.may.contains(kNeeds.at(name))) {
-          EXPECT_FALSE(absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status))
-              << somebody.name << ", " << name << ": " << status;
-        } else {
-          EXPECT_EQ(status.code(), somebody.may.empty() ? absl::StatusCode::kUnauthenticated
-                                                        : absl::StatusCode::kPermissionDenied)
-              << somebody.name << ", " << name << ": " << status;
-        }
+      } else {
+        EXPECT_EQ(status.code(), somebody.may.empty() ? absl::StatusCode::kUnauthenticated
+                                                      : absl::StatusCode::kPermissionDenied)
+            << somebody.name << ", " << name << ": " << status;
       }
     }
   }
@@ -308,6 +303,59 @@ TEST_F(AccessTest, NobodyCanStampHisOwnCalls) {
     EXPECT_EQ(jobs->ListJobs(&context, v1::ListJobsRequest(), &response).error_code(),
               grpc::StatusCode::UNAUTHENTICATED);
   }
+}
+
+// Nobody is asked who he is, and yet it is known from where he has come.
+TEST(OpenAccessTest, TheAuditLogSaysFromWhereCallsCome) {
+  CoordinatorProcess coordinator;
+  v1::CancelJobRequest request;
+  request.set_name("none-7");
+  grpc::GenericStub stub(DialCoordinator(coordinator.address()));
+  const absl::Status status =
+      CallRaw(stub, "/muster.v1.JobService/CancelJob", request.SerializeAsString());
+  EXPECT_EQ(ReasonOf(status), "JOB_NOT_FOUND");
+  EXPECT_THAT(coordinator.End(),
+              ContainsRegex("audit: CancelJob none-7 by somebody from 127.0.0.1:[0-9]+: JOB_NOT"));
+}
+
+TEST(AuditTest, OfAFloodOfRefusalsAFewAreWrittenAndTheOthersCounted) {
+  std::string folder = ::testing::TempDir() + "/flood-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const auto store = SqliteStore::Open(folder + "/coordinator.db");
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto tokens = TokenTable::Open(store->get());
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  const CallerStamp stamp;
+  const Access access = Access::Checked(&stamp, tokens->get());
+  const grpc::ServerContext context;
+  LogRing log(1 << 20);
+  const absl::Duration begin = SteadyNow();
+  int64_t refusals = 0;
+  const auto refuse = [&] {
+    ++refusals;
+    const auto caller = access.Check(context, "CancelJob", Permission::kSubmit);
+    EXPECT_TRUE(absl::IsUnauthenticated(caller.status())) << caller.status();
+    return log.Read(0, 1 << 20).text;
+  };
+
+  std::string text;
+  size_t before;
+  do {  // up to one that is written, after others that were not
+    before = text.size();
+    text = refuse();
+  } while (refusals < 1000 || text.size() == before || !absl::StrContains(text, "left out"));
+
+  int64_t written = 0, left_out = 0;
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  for (const std::string& line : lines) {
+    EXPECT_THAT(line, HasSubstr("audit: CancelJob by somebody: NO_CREDENTIALS"));
+    ++written;
+    const size_t more = line.find("; ");
+    if (more != std::string::npos) left_out += std::atoll(line.c_str() + more + 2);
+  }
+  EXPECT_EQ(written + left_out, refusals);
+  const double seconds = absl::ToDoubleSeconds(SteadyNow() - begin);
+  EXPECT_LE(written, Access::kRefusalsWrittenAtOnce + Access::kRefusalsWrittenPerSecond * seconds);
 }
 
 TEST_F(AccessTest, RenewedCertificatesCostNoCall) {

@@ -15,21 +15,28 @@ namespace muster {
 
 grpc::Status AdminService::Backup(grpc::ServerContext* context, const v1::BackupRequest*,
                                   grpc::ServerWriter<v1::BackupResponse>* writer) {
-  const auto caller = access_->Check(*context, Permission::kAdmin);
+  const auto caller = access_->Check(*context, "Backup", Permission::kAdmin);
   if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kDownload, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
+  const absl::Status made = Send(*context, *writer);
+  Audit(*caller, "Backup", "store", made);
+  return ToGrpc(made);
+}
+
+absl::Status AdminService::Send(grpc::ServerContext& context,
+                                grpc::ServerWriter<v1::BackupResponse>& writer) {
+  const auto ticket = admission_->Enter(CallKind::kDownload, context.peer());
+  if (!ticket.ok()) return ticket.status();
   if (backing_up_.exchange(true)) {
-    return ToGrpc(WithReason(absl::AbortedError("another backup is being made: try again later"),
-                             "BACKUP_RUNS"));
+    return WithReason(absl::AbortedError("another backup is being made: try again later"),
+                      "BACKUP_RUNS");
   }
   const absl::Cleanup over = [this] { backing_up_ = false; };
   Sha256 hash;
   v1::BackupResponse piece;
   const auto send = [&]() -> absl::Status {
     // Who does not read would keep the store from clearing its log away.
-    CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
-    const bool sent = writer->Write(piece);
+    CallWatch::Guard guard(watch_, watch_->stall_max(), [&context] { context.TryCancel(); });
+    const bool sent = writer.Write(piece);
     piece.Clear();
     return sent ? absl::OkStatus() : absl::CancelledError("the caller has gone, or does not read");
   };
@@ -52,12 +59,9 @@ grpc::Status AdminService::Backup(grpc::ServerContext* context, const v1::Backup
     return backup.Add(header);
   });
   if (made.ok()) made = backup.Finish();
-  if (made.ok()) {
-    piece.set_sha256(hash.Finish());
-    made = send();
-  }
-  Audit(*caller, "Backup", "store", made);
-  return ToGrpc(made);
+  if (!made.ok()) return made;
+  piece.set_sha256(hash.Finish());
+  return send();
 }
 
 }  // namespace muster

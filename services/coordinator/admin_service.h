@@ -27,6 +27,8 @@ class AdminService final : public v1::AdminService::Service {
                       grpc::ServerWriter<v1::BackupResponse>* writer) override;
 
  private:
+  absl::Status Send(grpc::ServerContext& context, grpc::ServerWriter<v1::BackupResponse>& writer);
+
   const Store* const store_;
   Admission* const admission_;
   const Access* const access_;

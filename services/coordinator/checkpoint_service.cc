@@ -106,7 +106,7 @@ absl::Status AwaitCommit(const grpc::ServerContext& context, CheckpointRound& ro
 grpc::Status CheckpointService::ListCheckpoints(grpc::ServerContext* context,
                                                 const v1::ListCheckpointsRequest* request,
                                                 v1::ListCheckpointsResponse* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ListCheckpoints", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   auto checkpoints = coordinator_->ListCheckpoints(request->parent());
   if (!checkpoints.ok()) return ToGrpc(checkpoints.status());
@@ -117,7 +117,7 @@ grpc::Status CheckpointService::ListCheckpoints(grpc::ServerContext* context,
 grpc::Status CheckpointService::GetCheckpoint(grpc::ServerContext* context,
                                               const v1::GetCheckpointRequest* request,
                                               v1::Checkpoint* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "GetCheckpoint", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   auto checkpoint = coordinator_->GetCheckpoint(request->name());
   if (!checkpoint.ok()) return ToGrpc(checkpoint.status());
@@ -128,11 +128,11 @@ grpc::Status CheckpointService::GetCheckpoint(grpc::ServerContext* context,
 grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
                                                const v1::SaveCheckpointRequest* request,
                                                v1::Checkpoint* response) {
-  const auto caller = access_->Check(*context, Permission::kSubmit);
+  const auto caller = access_->Check(*context, "SaveCheckpoint", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kSave, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
-  const auto asked = coordinator_->RequestCheckpoint(request->job());
+  const auto asked = ticket.ok() ? coordinator_->RequestCheckpoint(request->job())
+                                 : absl::StatusOr<Job::CheckpointRequest>(ticket.status());
   Audit(*caller, "SaveCheckpoint", request->job(), asked.status());
   if (!asked.ok()) return ToGrpc(asked.status());
   while (!context->IsCancelled()) {
@@ -148,7 +148,7 @@ grpc::Status CheckpointService::SaveCheckpoint(grpc::ServerContext* context,
 grpc::Status CheckpointService::DeleteCheckpoint(grpc::ServerContext* context,
                                                  const v1::DeleteCheckpointRequest* request,
                                                  google::protobuf::Empty*) {
-  const auto caller = access_->Check(*context, Permission::kSubmit);
+  const auto caller = access_->Check(*context, "DeleteCheckpoint", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const absl::Status deleted = coordinator_->DeleteCheckpoint(request->name());
   Audit(*caller, "DeleteCheckpoint", request->name(), deleted);
@@ -158,7 +158,7 @@ grpc::Status CheckpointService::DeleteCheckpoint(grpc::ServerContext* context,
 grpc::Status CheckpointService::ReadCheckpoint(
     grpc::ServerContext* context, const v1::ReadCheckpointRequest* request,
     grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ReadCheckpoint", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kDownload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
@@ -173,7 +173,7 @@ grpc::Status CheckpointService::ReadCheckpoint(
 grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
                                            grpc::ServerReader<v1::WriteShardRequest>* reader,
                                            v1::WriteShardResponse*) {
-  const auto caller = access_->Check(*context, Permission::kMember);
+  const auto caller = access_->Check(*context, "WriteShard", Permission::kMember);
   if (!caller.ok()) return ToGrpc(caller.status());
   auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
@@ -195,7 +195,7 @@ grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
 
 grpc::Status CheckpointService::WriteShardDirect(grpc::ServerContext* context,
                                                  DirectStream* stream) {
-  const auto caller = access_->Check(*context, Permission::kMember);
+  const auto caller = access_->Check(*context, "WriteShardDirect", Permission::kMember);
   if (!caller.ok()) return ToGrpc(caller.status());
   auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
@@ -219,7 +219,7 @@ grpc::Status CheckpointService::WriteShardDirect(grpc::ServerContext* context,
 grpc::Status CheckpointService::ReadShard(grpc::ServerContext* context,
                                           const v1::ReadShardRequest* request,
                                           grpc::ServerWriter<v1::ShardSlice>* writer) {
-  const auto caller = access_->Check(*context, Permission::kMember);
+  const auto caller = access_->Check(*context, "ReadShard", Permission::kMember);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kRestore, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());

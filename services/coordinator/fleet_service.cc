@@ -132,7 +132,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FleetService::Attach(
     grpc::CallbackServerContext* context) {
-  auto caller = access_->Check(*context, Permission::kMember);
+  auto caller = access_->Check(*context, "Attach", Permission::kMember);
   auto ticket = caller.ok() ? admission_->Enter(CallKind::kAttach, context->peer())
                             : absl::StatusOr<Admission::Ticket>(caller.status());
   return new AttachStream(coordinator_, caller.ok() ? *std::move(caller) : Caller{},
@@ -143,7 +143,7 @@ grpc::ServerUnaryReactor* FleetService::DrainMember(grpc::CallbackServerContext*
                                                     const v1::DrainMemberRequest* request,
                                                     v1::DrainMemberResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto caller = access_->Check(*context, Permission::kAdmin);
+  const auto caller = access_->Check(*context, "DrainMember", Permission::kAdmin);
   absl::Status drained = caller.status();
   if (caller.ok()) {
     drained = coordinator_->DrainMember(request->name());
@@ -157,7 +157,7 @@ grpc::ServerUnaryReactor* FleetService::ListMembers(grpc::CallbackServerContext*
                                                     const v1::ListMembersRequest*,
                                                     v1::ListMembersResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ListMembers", Permission::kRead);
   if (caller.ok()) *response = coordinator_->ListMembers();
   reactor->Finish(ToGrpc(caller.status()));
   return reactor;
@@ -168,7 +168,7 @@ grpc::ServerUnaryReactor* FleetService::ReadMemberLog(grpc::CallbackServerContex
                                                       v1::ReadMemberLogResponse* response) {
   auto* const call = new LateCall<v1::ReadMemberLogResponse>(response);
   const auto reply = call->reply();
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ReadMemberLog", Permission::kRead);
   if (caller.ok()) {
     coordinator_->ReadMemberLog(*request, [reply](auto answer) { reply->Send(std::move(answer)); });
   } else {

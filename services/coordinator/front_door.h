@@ -33,8 +33,9 @@ namespace muster {
 // connections. Behind this door a connection has what its CallCredit allows, all together have
 // `calls_max` calls, and who does not read is not heard.
 //
-// With TLS it is the server's end of it, so that it sees what it counts, and every call is stamped
-// with who its connection belongs to: gRPC behind it knows no client.
+// With TLS it is the server's end of it, so that it sees what it counts. Every call is stamped with
+// who its connection belongs to, as far as that is known, and from where it comes: gRPC behind it
+// knows no client.
 //
 // One thread passes on what all connections carry. Of each it keeps one piece at most, and only
 // while the other side takes no more. Not thread-safe itself.

@@ -136,12 +136,12 @@ class WatchStream final : public grpc::ServerWriteReactor<typename Source::Respo
 
 grpc::Status JobService::CreateJob(grpc::ServerContext* context,
                                    const v1::CreateJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, Permission::kSubmit);
+  const auto caller = access_->Check(*context, "CreateJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kCreate, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
   const auto created =
-      coordinator_->CreateJob(*request, [context] { return context->IsCancelled(); });
+      ticket.ok() ? coordinator_->CreateJob(*request, [context] { return context->IsCancelled(); })
+                  : absl::StatusOr<v1::Job>(ticket.status());
   if (!request->validate_only()) {
     Audit(*caller, "CreateJob", created.ok() ? created->name() : request->spec().name(),
           created.status());
@@ -151,21 +151,21 @@ grpc::Status JobService::CreateJob(grpc::ServerContext* context,
 
 grpc::Status JobService::GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
                                 v1::Job* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "GetJob", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   return Answer(coordinator_->GetJob(request->name()), response);
 }
 
 grpc::Status JobService::ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
                                   v1::ListJobsResponse* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ListJobs", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   return Answer(coordinator_->ListJobs(*request), response);
 }
 
 grpc::Status JobService::CancelJob(grpc::ServerContext* context,
                                    const v1::CancelJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, Permission::kSubmit);
+  const auto caller = access_->Check(*context, "CancelJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto changed = coordinator_->CancelJob(request->name());
   Audit(*caller, "CancelJob", request->name(), changed.status());
@@ -174,7 +174,7 @@ grpc::Status JobService::CancelJob(grpc::ServerContext* context,
 
 grpc::Status JobService::DeleteJob(grpc::ServerContext* context,
                                    const v1::DeleteJobRequest* request, google::protobuf::Empty*) {
-  const auto caller = access_->Check(*context, Permission::kSubmit);
+  const auto caller = access_->Check(*context, "DeleteJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const absl::Status changed = coordinator_->DeleteJob(request->name());
   Audit(*caller, "DeleteJob", request->name(), changed);
@@ -183,7 +183,7 @@ grpc::Status JobService::DeleteJob(grpc::ServerContext* context,
 
 grpc::Status JobService::SuspendJob(grpc::ServerContext* context,
                                     const v1::SuspendJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, Permission::kSubmit);
+  const auto caller = access_->Check(*context, "SuspendJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto changed = coordinator_->SuspendJob(request->name());
   Audit(*caller, "SuspendJob", request->name(), changed.status());
@@ -192,7 +192,7 @@ grpc::Status JobService::SuspendJob(grpc::ServerContext* context,
 
 grpc::Status JobService::ResumeJob(grpc::ServerContext* context,
                                    const v1::ResumeJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, Permission::kSubmit);
+  const auto caller = access_->Check(*context, "ResumeJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto changed = coordinator_->ResumeJob(*request);
   Audit(*caller, "ResumeJob", request->name(), changed.status());
@@ -201,7 +201,7 @@ grpc::Status JobService::ResumeJob(grpc::ServerContext* context,
 
 grpc::Status JobService::UpdateJob(grpc::ServerContext* context,
                                    const v1::UpdateJobRequest* request, v1::Job* response) {
-  const auto caller = access_->Check(*context, Permission::kSubmit);
+  const auto caller = access_->Check(*context, "UpdateJob", Permission::kSubmit);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto changed = coordinator_->UpdateJob(*request);
   Audit(*caller, "UpdateJob", request->name(), changed.status());
@@ -211,7 +211,7 @@ grpc::Status JobService::UpdateJob(grpc::ServerContext* context,
 grpc::Status JobService::ListEvents(grpc::ServerContext* context,
                                     const v1::ListEventsRequest* request,
                                     v1::ListEventsResponse* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ListEvents", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
@@ -221,7 +221,7 @@ grpc::Status JobService::ListEvents(grpc::ServerContext* context,
 grpc::Status JobService::ReadJobMetrics(grpc::ServerContext* context,
                                         const v1::ReadJobMetricsRequest* request,
                                         v1::ReadJobMetricsResponse* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ReadJobMetrics", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
@@ -231,7 +231,7 @@ grpc::Status JobService::ReadJobMetrics(grpc::ServerContext* context,
 grpc::Status JobService::ReadJobTiming(grpc::ServerContext* context,
                                        const v1::ReadJobTimingRequest* request,
                                        v1::ReadJobTimingResponse* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ReadJobTiming", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   return Answer(coordinator_->queries().ReadJobTiming(*request), response);
 }
@@ -248,7 +248,7 @@ grpc::Status JobService::ReadJobLinks(grpc::ServerContext* context,
 
 grpc::Status JobService::GetServerInfo(grpc::ServerContext* context,
                                        const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "GetServerInfo", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   *response = coordinator_->Describe();
   response->set_security(access_->open() ? "plaintext" : "tls");
@@ -260,7 +260,7 @@ grpc::ServerUnaryReactor* JobService::TraceJob(grpc::CallbackServerContext* cont
                                                v1::TraceJobResponse* response) {
   auto* const call = new LateCall<v1::TraceJobResponse>(response);
   const auto reply = call->reply();
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "TraceJob", Permission::kRead);
   if (!caller.ok()) {
     reply->Send(caller.status());
     return call;
@@ -273,7 +273,7 @@ grpc::ServerUnaryReactor* JobService::TraceJob(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobService::WatchJobs(
     grpc::CallbackServerContext* context, const v1::WatchJobsRequest* request) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "WatchJobs", Permission::kRead);
   return new WatchStream<AllJobs>(coordinator_,
                                   caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
                                               : absl::StatusOr<Admission::Ticket>(caller.status()),
@@ -282,7 +282,7 @@ grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobService::WatchJobs(
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* JobService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "WatchJob", Permission::kRead);
   return new WatchStream<OneJob>(coordinator_,
                                  caller.ok() ? admission_->Enter(CallKind::kWatch, context->peer())
                                              : absl::StatusOr<Admission::Ticket>(caller.status()),

@@ -231,8 +231,7 @@ int Main() {
   ConfigureServer(standby_builder, age);
   Standby standby(standby_builder);
   const CallerStamp stamp;
-  const auto door =
-      FrontDoor::Listen(*listen, {.tls = tls.get(), .stamp = tls != nullptr ? &stamp : nullptr});
+  const auto door = FrontDoor::Listen(*listen, {.tls = tls.get(), .stamp = &stamp});
   if (!door.ok()) {
     LOG(ERROR) << "cannot listen on " << *listen << " (" << door.status().message()
                << "): is another process using the port, and is the host one of this machine? Give "
@@ -296,7 +295,8 @@ int Main() {
 
   Admission admission;
   CallWatch watch({});
-  const Access access = tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open();
+  const Access access =
+      tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open(&stamp);
   JobService jobs(coordinator->get(), &admission, &access);
   FleetService fleet(coordinator->get(), &admission, &access, &watch);
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);

@@ -17,11 +17,10 @@
 #include "grpcpp/grpcpp.h"
 #include "lib/fleet/channel.h"
 #include "lib/status/status.h"
-#include "proto/muster/v1/access.pb.h"
-#include "proto/muster/v1/checkpoint.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/coordinator_process.h"
 #include "services/coordinator/raw_call.h"
+#include "services/coordinator/served_methods.h"
 
 namespace muster {
 namespace {
@@ -210,16 +209,8 @@ std::string MutatedRequest(const MethodDescriptor& method, Chance& chance) {
 TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
   const CoordinatorProcess coordinator(
       {absl::StrCat("--data_roots=", ::testing::TempDir()), "--ended_jobs_keep=100"});
-  std::vector<const MethodDescriptor*> methods;
-  for (const auto* file : {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
-                           v1::AccessToken::descriptor()->file()}) {
-    for (int i = 0; i < file->service_count(); ++i) {
-      for (int j = 0; j < file->service(i)->method_count(); ++j) {
-        methods.push_back(file->service(i)->method(j));
-      }
-    }
-  }
-  ASSERT_EQ(methods.size(), 31);
+  const std::vector<const MethodDescriptor*> methods = ServedMethods();
+  ASSERT_GT(methods.size(), 30);
   const auto seed = static_cast<uint32_t>(20261123);
   std::vector<std::thread> callers;
   for (int thread = 0; thread < kThreads; ++thread) {
@@ -234,8 +225,7 @@ TEST(MutatedRequests, AreAnsweredAndHarmNobody) {
         const bool waits = method.name() == "WatchJob" || method.name() == "WatchJobs" ||
                            method.name() == "SaveCheckpoint" || method.name() == "ReadMemberLog";
         const absl::Status status =
-            CallRaw(stub, absl::StrCat("/", method.service()->full_name(), "/", method.name()),
-                    request, waits || chance.OneIn(20));
+            CallRaw(stub, PathOf(method), request, waits || chance.OneIn(20));
         // Without a reason of ours it is gRPC that says so: nobody answered.
         ASSERT_FALSE(ReasonOf(status) == "UNAVAILABLE" || absl::IsDeadlineExceeded(status))
             << "seed " << seed << ", thread " << thread << ", request " << i << ": "

@@ -1,0 +1,36 @@
+// Every method that the coordinator serves, as the protos have them: for tests that leave none out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "proto/muster/v1/access.pb.h"
+#include "proto/muster/v1/admin.pb.h"
+#include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/coordinator.pb.h"
+
+namespace muster {
+
+// A new file with services belongs in here.
+inline std::vector<const google::protobuf::MethodDescriptor*> ServedMethods() {
+  std::vector<const google::protobuf::MethodDescriptor*> methods;
+  for (const auto* file : {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
+                           v1::AccessToken::descriptor()->file(),
+                           v1::BackupRequest::descriptor()->file()}) {
+    for (int i = 0; i < file->service_count(); ++i) {
+      for (int j = 0; j < file->service(i)->method_count(); ++j) {
+        methods.push_back(file->service(i)->method(j));
+      }
+    }
+  }
+  return methods;
+}
+
+// "/package.Service/Method", as a call says it.
+inline std::string PathOf(const google::protobuf::MethodDescriptor& method) {
+  return absl::StrCat("/", method.service()->full_name(), "/", method.name());
+}
+
+}  // namespace muster
