@@ -190,10 +190,24 @@ absl::Status EtcdClient::Call(absl::string_view what, absl::Duration timeout, At
     const std::string message = absl::StrCat("etcd at ", options_.servers[server], ", ", what, ": ",
                                              status.error_message());
     if (!IsPassing(status) || SteadyNow() + kPause >= end) return FromEtcd(status, message);
-    absl::MutexLock lock(&mu_);
-    if (server_ == server) server_ = (server + 1) % channels_.size();
-    if (++tries % channels_.size() == 0) AwaitFor(&mu_, absl::Condition(&closing_), kPause);
+    {
+      absl::MutexLock lock(&mu_);
+      if (server_ == server) server_ = (server + 1) % channels_.size();
+    }
+    if (++tries % channels_.size() == 0) Pause(*channels_[server]);
   }
+}
+
+// While a server is away that is done in gRPC, which goes on with its attempts to connect only
+// where somebody waits in it: one that is left alone says in the end that it has taken too long,
+// and not what was wrong with the server's certificate.
+void EtcdClient::Pause(grpc::Channel& channel) {
+  if (channel.GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
+    channel.WaitForConnected(absl::ToChronoTime(absl::Now() + kPause));
+    return;
+  }
+  absl::MutexLock lock(&mu_);
+  AwaitFor(&mu_, absl::Condition(&closing_), kPause);
 }
 
 absl::StatusOr<etcd::RangeResponse> EtcdClient::Range(const etcd::RangeRequest& request,

@@ -66,7 +66,9 @@ class EtcdClient {
 
   EtcdClient(Options options, const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
-  absl::Status Call(absl::string_view what, absl::Duration timeout, Attempt attempt);
+  absl::Status Call(absl::string_view what, absl::Duration timeout, Attempt attempt)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void Pause(grpc::Channel& channel) ABSL_LOCKS_EXCLUDED(mu_);  // between attempts
   grpc::Status Authenticate(const std::shared_ptr<grpc::Channel>& channel, absl::Duration timeout);
 
   const Options options_;

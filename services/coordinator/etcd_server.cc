@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/security/tls_folder.h"
 
 namespace muster {
 namespace {
@@ -54,11 +56,11 @@ bool Listens(int port) {
 
 }  // namespace
 
-std::unique_ptr<EtcdServer> EtcdServer::Start(std::vector<std::string> flags) {
+std::unique_ptr<EtcdServer> EtcdServer::Start(const std::string& tls) {
   if (access(kProgram, X_OK) != 0) return nullptr;
   std::string folder = ::testing::TempDir() + "/etcd-XXXXXX";
   CHECK(mkdtemp(folder.data()) != nullptr);
-  std::unique_ptr<EtcdServer> server(new EtcdServer(folder, std::move(flags)));
+  std::unique_ptr<EtcdServer> server(new EtcdServer(folder, tls));
   for (int attempt = 0; attempt < 5; ++attempt) {  // another may take the port first
     server->port_ = FreePort();
     server->address_ = absl::StrCat("127.0.0.1:", server->port_);
@@ -67,13 +69,13 @@ std::unique_ptr<EtcdServer> EtcdServer::Start(std::vector<std::string> flags) {
   LOG(FATAL) << "etcd does not start: see " << folder << "/log";
 }
 
-EtcdServer::EtcdServer(std::string folder, std::vector<std::string> flags)
-    : folder_(std::move(folder)), flags_(std::move(flags)) {}
+EtcdServer::EtcdServer(std::string folder, std::string tls)
+    : folder_(std::move(folder)), tls_(std::move(tls)) {}
 
 EtcdServer::~EtcdServer() { Kill(); }
 
 bool EtcdServer::Run() {
-  const std::string url = "http://" + address_;
+  const std::string url = absl::StrCat(tls_.empty() ? "http://" : "https://", address_);
   // The socket for its peers, which it does not have, is a file of the folder. Its pulse is fast,
   // so that it is up at once, and leases may be as short as a second.
   std::vector<std::string> words = {"etcd",
@@ -87,7 +89,16 @@ bool EtcdServer::Run() {
                                     "--election-timeout=200",
                                     "--log-outputs=stderr",
                                     "--logger=zap"};
-  words.insert(words.end(), flags_.begin(), flags_.end());
+  if (!tls_.empty()) {
+    const TlsFolder folder{tls_};
+    // The gateway would call etcd itself, with a certificate that is for servers alone.
+    for (const std::string& word :
+         {"--cert-file=" + folder.certificate(), "--key-file=" + folder.key(),
+          "--trusted-ca-file=" + folder.authority(), std::string("--client-cert-auth"),
+          std::string("--enable-grpc-gateway=false")}) {
+      words.push_back(word);
+    }
+  }
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);

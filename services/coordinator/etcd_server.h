@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace muster {
 
@@ -13,8 +12,10 @@ namespace muster {
 // that started it.
 class EtcdServer {
  public:
-  // Null: etcd is not installed here; a test that needs it skips then.
-  static std::unique_ptr<EtcdServer> Start(std::vector<std::string> flags = {});
+  // Null: etcd is not installed here; a test that needs it skips then. `tls`: a folder as TlsFolder
+  // has it, with etcd's own certificate; clients must show one of the same authority. "":
+  // plaintext.
+  static std::unique_ptr<EtcdServer> Start(const std::string& tls = "");
   ~EtcdServer();  // kill -9
 
   const std::string& address() const { return address_; }  // 127.0.0.1:port
@@ -24,11 +25,11 @@ class EtcdServer {
   void Send(int signal) const;
 
  private:
-  EtcdServer(std::string folder, std::vector<std::string> flags);
+  EtcdServer(std::string folder, std::string tls);
   bool Run();
 
   const std::string folder_;
-  const std::vector<std::string> flags_;
+  const std::string tls_;
   int port_ = 0;
   std::string address_;
   pid_t pid_ = -1;

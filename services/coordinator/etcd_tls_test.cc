@@ -1,0 +1,157 @@
+// etcd that is closed to strangers, and coordinators with --store_tls: who comes in, and what the
+// others are told.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "lib/security/certificate.h"
+#include "lib/security/identity.h"
+#include "lib/security/tls_folder.h"
+#include "lib/status/status.h"
+#include "proto/third_party/etcd/rpc.pb.h"
+#include "services/coordinator/etcd_client.h"
+#include "services/coordinator/etcd_server.h"
+#include "services/coordinator/store.h"
+#include "services/coordinator/store_choice.h"
+
+ABSL_DECLARE_FLAG(std::string, store);
+ABSL_DECLARE_FLAG(std::string, store_tls);
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kDay = absl::Hours(24);
+
+class EtcdTlsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(mkdtemp(home_.data()), nullptr);
+    server_ = EtcdServer::Start(FolderOfServer("etcd", "127.0.0.1"));
+    if (server_ == nullptr) GTEST_SKIP() << "etcd is not installed: apt-get install etcd-server";
+  }
+
+  // For --store_tls of somebody who believes `believed` and has a certificate, or none.
+  std::string Folder(const std::string& name, const CertifiedKey& believed,
+                     const std::optional<CertifiedKey>& mine) const {
+    const TlsFolder folder{absl::StrCat(home_, "/", name)};
+    EXPECT_EQ(mkdir(folder.path.c_str(), 0700), 0);
+    std::ofstream(folder.authority()) << believed.certificate;
+    if (mine) {
+      std::ofstream(folder.certificate()) << mine->certificate;
+      std::ofstream(folder.key()) << mine->key;
+    }
+    return folder.path;
+  }
+  std::string FolderOfServer(const std::string& name, const std::string& host) const {
+    return Folder(
+        name, ours_,
+        IssueCertificate(ours_,
+                         {.identity = {Role::kCoordinator, ""}, .hosts = {host}, .lifetime = kDay},
+                         absl::Now())
+            .value());
+  }
+  static CertifiedKey Client(const CertifiedKey& authority) {
+    return IssueCertificate(authority, {.identity = {Role::kAdmin, "store"}, .lifetime = kDay},
+                            absl::Now())
+        .value();
+  }
+
+  // As a coordinator with these flags does it. Where it would wait for its turn: why.
+  absl::StatusOr<std::unique_ptr<Store>> Open(const EtcdServer& server, const std::string& tls) {
+    absl::SetFlag(&FLAGS_store, absl::StrCat("etcd://", server.address(), "/closed"));
+    absl::SetFlag(&FLAGS_store_tls, tls);
+    auto choice = StoreChoice::FromFlags(home_ + "/state");
+    if (!choice.ok()) return choice.status();
+    choice_ = *std::move(choice);
+    absl::Status waits_for;
+    auto store = choice_->Open({.address = "here:1",
+                                .waiting = [&](const absl::Status& why) { waits_for = why; },
+                                .wait = [](absl::Duration) { return false; },
+                                .lost = [](const absl::Status& why) { ADD_FAILURE() << why; }});
+    if (absl::IsCancelled(store.status())) return waits_for;
+    return store;
+  }
+
+  // What one who calls with these certificates is told, after a second.
+  static absl::Status Ask(const EtcdServer& server, const std::string& tls) {
+    const auto client = EtcdClient::Create({.servers = {server.address()}, .tls = tls});
+    EXPECT_TRUE(client.ok()) << client.status();
+    etcdserverpb::RangeRequest request;
+    request.set_key("/closed/leader");
+    return (*client)->Range(request, absl::Seconds(1)).status();
+  }
+
+  std::string home_ = ::testing::TempDir() + "/etcd-tls-XXXXXX";
+  const CertifiedKey ours_ = *MakeAuthority("ours", absl::Now(), 30 * kDay);
+  const CertifiedKey theirs_ = *MakeAuthority("theirs", absl::Now(), 30 * kDay);
+  std::unique_ptr<EtcdServer> server_;
+  std::unique_ptr<StoreChoice> choice_;
+};
+
+TEST_F(EtcdTlsTest, WhoHasACertificateOfItsAuthorityComesIn) {
+  const auto store = Open(*server_, Folder("client", ours_, Client(ours_)));
+
+  ASSERT_TRUE(store.ok()) << store.status();
+  Store::Token token;
+  token.record.set_id("t-1");
+  EXPECT_TRUE((*store)->PutToken(token).ok());
+  EXPECT_EQ((*store)->Tokens()->size(), 1);
+}
+
+TEST_F(EtcdTlsTest, AServerOfAnotherAuthorityIsNotBelievedAndItIsSaidWhy) {
+  const auto store = Open(*server_, Folder("client", theirs_, Client(ours_)));
+
+  EXPECT_EQ(ReasonOf(store.status()), "STORE_UNREACHABLE") << store.status();
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr(server_->address()));
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("certificate verify failed"));
+}
+
+TEST_F(EtcdTlsTest, NorIsOneWhoseCertificateHasAnotherName) {
+  const auto other = EtcdServer::Start(FolderOfServer("other", "etcd.example.org"));
+
+  const absl::Status refused = Ask(*other, Folder("client", ours_, Client(ours_)));
+
+  EXPECT_EQ(ReasonOf(refused), "STORE_UNREACHABLE") << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("Hostname Verification"));
+}
+
+TEST_F(EtcdTlsTest, EtcdTurnsAwayWhoHasNoCertificateOfItsAuthority) {
+  EXPECT_TRUE(Ask(*server_, Folder("client", ours_, Client(ours_))).ok());
+
+  for (const std::string& tls : {Folder("nobody", ours_, std::nullopt),
+                                 Folder("stranger", ours_, Client(theirs_)), std::string("")}) {
+    const absl::Status refused = Ask(*server_, tls);
+    EXPECT_EQ(ReasonOf(refused), "STORE_UNREACHABLE") << tls << ": " << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(server_->address()));
+  }
+}
+
+TEST_F(EtcdTlsTest, AFileThatIsMissingIsNamedWithTheFlag) {
+  const std::string folder = Folder("client", ours_, Client(ours_));
+  ASSERT_EQ(remove(TlsFolder{folder}.key().c_str()), 0);
+
+  const auto store = Open(*server_, folder);
+
+  EXPECT_EQ(ReasonOf(store.status()), "CERTIFICATE_FILES");
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("--store_tls: "));
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr(TlsFolder{folder}.key()));
+}
+
+}  // namespace
+}  // namespace muster
