@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -112,6 +111,51 @@ TEST(TlsJobTest, RenewedCertificatesAndDeathsChangeNothing) {
   request.set_name(job);
   ASSERT_TRUE(cluster.jobs().SuspendJob(&context, request, &suspended).ok());
   const int64_t step = cluster.AwaitState(job, v1::SUSPENDED).progress().step();
+  const std::string undisturbed = cluster.Run(Job(step));
+  EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
+}
+
+// An hour in a second. Streams are cut, and calls go on over new connections.
+TEST(TlsJobTest, ConnectionsThatHaveGrownOldAreMadeAnewAndNothingIsLost) {
+  Certificates certificates;
+  TrainingCluster cluster(
+      {.ps = 2,
+       .workers = 2,
+       .ps_threads = 1,
+       .coordinator_flags = {certificates.Flag(Role::kCoordinator), "--connection_age=1s"},
+       .ps_flags = {certificates.Flag(Role::kPs)},
+       .worker_flags = {certificates.Flag(Role::kWorker)},
+       .security = {.tls = certificates.Folder(Role::kAdmin).path, .token_file = ""}});
+  const std::string job = cluster.Submit(Job(1'000'000'000));
+  cluster.AwaitState(job, v1::RUNNING);
+  constexpr size_t kStreams = 4;  // of each member, one after the other
+  std::map<std::string, std::set<std::string>> streams;  // by member: when each began
+  const auto all_have_attached_again = [&] {
+    const auto members = cluster.members().ListMembers();
+    EXPECT_TRUE(members.ok()) << members.status();
+    for (const v1::Member& member : members->members()) {
+      streams[member.name()].insert(member.attach_time().ShortDebugString());
+    }
+    return streams.size() == 4 && std::all_of(streams.begin(), streams.end(), [&](const auto& of) {
+             return of.second.size() >= kStreams;
+           });
+  };
+  const absl::Time patience = absl::Now() + absl::Seconds(60);
+  while (!all_have_attached_again()) {
+    ASSERT_LT(absl::Now(), patience) << "a member has a connection that has grown old";
+  }
+
+  grpc::ClientContext context;
+  v1::SuspendJobRequest request;
+  v1::Job suspended;
+  request.set_name(job);
+  ASSERT_TRUE(cluster.jobs().SuspendJob(&context, request, &suspended).ok());
+  const v1::Job done = cluster.AwaitState(job, v1::SUSPENDED);
+  EXPECT_EQ(done.recovery().count(), 0);
+  const int64_t step = done.progress().step();
+  const std::vector<StepMetrics> metrics = cluster.Metrics(job);
+  ASSERT_EQ(std::ssize(metrics), step);
+  for (int64_t i = 0; i < step; ++i) ASSERT_EQ(metrics[i].step, i);
   const std::string undisturbed = cluster.Run(Job(step));
   EXPECT_EQ(cluster.Hashes(job, step), cluster.Hashes(undisturbed, step)) << "at step " << step;
 }

@@ -1,9 +1,12 @@
 #include "lib/fleet/channel.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -26,10 +29,12 @@ namespace muster {
 namespace {
 
 constexpr unsigned kTlsLookSeconds = 1;
-// After this much life a connection takes no new calls, and after the grace its streams are ended:
-// members attach again without loss.
-constexpr int kConnectionAgeMs = 3'600'000;
-constexpr int kConnectionAgeGraceMs = 600'000;
+
+// As gRPC's arguments have a time, where the largest number stands for no bound.
+int Milliseconds(absl::Duration time) {
+  constexpr int kUnbounded = std::numeric_limits<int>::max();
+  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(time), kUnbounded));
+}
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, absl::string_view reason) {
   std::ifstream file(path, std::ios::binary);
@@ -160,16 +165,16 @@ std::shared_ptr<grpc::Channel> DialCoordinator(const CoordinatorTarget& target) 
       arguments);
 }
 
-void ConfigureServer(grpc::ServerBuilder& builder, ConnectionAge age) {
+void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionAge& age) {
   builder.SetMaxReceiveMessageSize(limits::kRequestBytesMax);
   builder.SetMaxSendMessageSize(limits::kControlMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1'000);
-  if (age == ConnectionAge::kBounded) {
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionAgeMs);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeGraceMs);
+  if (age.most < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(age.most));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(age.grace));
   }
   // A connection that asks for more at once waits with the rest. A ps has a stream for each of its
   // shards, which wait for one another.

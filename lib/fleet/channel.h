@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/server_builder.h"
 
@@ -69,11 +70,16 @@ absl::StatusOr<CoordinatorTarget> SecureTarget(const std::string& addresses,
 // Channel::WaitForConnected(), or dials anew for each.)
 std::shared_ptr<grpc::Channel> DialCoordinator(const CoordinatorTarget& target);
 
-// How long a connection lives whose client has proved who it is: then it proves it anew.
-enum class ConnectionAge { kUnbounded, kBounded };
+// How long a connection lives, so that its client proves anew who it is: as old as `most`, give or
+// take a tenth, it takes no new calls, which go over another one, and after the grace its streams
+// are ended. Members attach again without loss.
+struct ConnectionAge {
+  absl::Duration most = absl::InfiniteDuration();
+  absl::Duration grace = absl::InfiniteDuration();
+};
 
 // The matching server side: requests up to limits::kRequestBytesMax, limits::kServerThreadsMax
 // threads for calls that block. Who may come in is the front door's business.
-void ConfigureServer(grpc::ServerBuilder& builder, ConnectionAge age = ConnectionAge::kUnbounded);
+void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionAge& age = {});
 
 }  // namespace muster

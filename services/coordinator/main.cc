@@ -73,6 +73,10 @@ ABSL_FLAG(std::string, data_roots, "",
 ABSL_FLAG(bool, reflection, false, "serve gRPC reflection, for grpcurl and the like");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "how long a member may be silent before it counts as lost; at least 1s");
+ABSL_FLAG(
+    absl::Duration, connection_age, muster::limits::kConnectionAgeMax,
+    "with --tls: how long a connection lives, so that its client proves anew who it is; calls "
+    "under way have a sixth of it more; at least 1s");
 ABSL_FLAG(int64_t, ended_jobs_keep, muster::limits::kEndedJobsKept,
           "how many jobs that have ended are kept, the newest; 0: all");
 ABSL_FLAG(absl::Duration, ended_jobs_ttl, muster::limits::kEndedJobsKeptFor,
@@ -86,6 +90,9 @@ namespace {
 
 // A shorter one would take a busy machine's pause for a death.
 constexpr absl::Duration kLeaseMin = absl::Seconds(1);
+// Of a shorter life the handshakes would take most.
+constexpr absl::Duration kConnectionAgeMin = absl::Seconds(1);
+constexpr int kGracePartOfAge = 6;
 constexpr int kPort = 7070;
 constexpr int kMetricsPort = 9400;
 // Members' streams and watches never end by themselves. What is cut off is tried again, and a call
@@ -170,6 +177,12 @@ int Main() {
     LOG(ERROR) << "--lease: must be at least " << kLeaseMin << " (is " << lease << ")";
     return kExitConfig;
   }
+  const absl::Duration connection_age = absl::GetFlag(FLAGS_connection_age);
+  if (connection_age < kConnectionAgeMin) {
+    LOG(ERROR) << "--connection_age: must be at least " << kConnectionAgeMin << " (is "
+               << connection_age << ")";
+    return kExitConfig;
+  }
   const EndedJobs::Retention retention{
       .keep = absl::GetFlag(FLAGS_ended_jobs_keep),
       .ttl = absl::GetFlag(FLAGS_ended_jobs_ttl),
@@ -224,7 +237,8 @@ int Main() {
     LOG(ERROR) << choice.status().message();
     return ExitCodeOf(choice.status());
   }
-  const ConnectionAge age = tls != nullptr ? ConnectionAge::kBounded : ConnectionAge::kUnbounded;
+  ConnectionAge age;
+  if (tls != nullptr) age = {.most = connection_age, .grace = connection_age / kGracePartOfAge};
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder standby_builder;
   standby_builder.SetOption(std::make_unique<WithoutReflection>());

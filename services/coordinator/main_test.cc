@@ -44,6 +44,13 @@ TEST(MainTest, ALeaseOfLessThanASecondIsRefused) {
   EXPECT_THAT(ended.output, HasSubstr("--lease: must be at least 1s (is 900ms)"));
 }
 
+TEST(MainTest, AConnectionAgeOfLessThanASecondIsRefused) {
+  const Ended ended = RunMain("--listen=127.0.0.1:0 --connection_age=0");
+
+  EXPECT_EQ(ended.code, 78);
+  EXPECT_THAT(ended.output, HasSubstr("--connection_age: must be at least 1s (is 0)"));
+}
+
 TEST(MainTest, KeepingFewerJobsThanNoneIsRefused) {
   const Ended ended = RunMain("--listen=127.0.0.1:0 --ended_jobs_keep=-1");
 
