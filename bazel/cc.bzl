@@ -20,6 +20,7 @@ _PRECOMPILED = [
 _CONTROL_PLANE = [
     "cli",
     "lib/checkpoint",
+    "lib/door",
     "lib/fleet",
     "lib/graph",
     "lib/http",

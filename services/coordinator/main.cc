@@ -20,6 +20,7 @@
 #include "grpcpp/impl/server_builder_plugin.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_posix.h"
+#include "lib/door/front_door.h"
 #include "lib/fleet/channel.h"
 #include "lib/fleet/daemon.h"
 #include "lib/fleet/health_server.h"
@@ -39,7 +40,6 @@
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/ended_jobs.h"
 #include "services/coordinator/fleet_service.h"
-#include "services/coordinator/front_door.h"
 #include "services/coordinator/job_service.h"
 #include "services/coordinator/restore.h"
 #include "services/coordinator/standby.h"
@@ -245,7 +245,12 @@ int Main() {
   ConfigureServer(standby_builder, age);
   Standby standby(standby_builder);
   const CallerStamp stamp;
-  const auto door = FrontDoor::Listen(*listen, {.tls = tls.get(), .stamp = &stamp});
+  const auto door =
+      FrontDoor::Listen(*listen, {.tls = tls.get(),
+                                  .stamp_field = CallerStamp::kField,
+                                  .stamp = [&stamp](const auto& client, absl::string_view address) {
+                                    return stamp.Sign(client, address);
+                                  }});
   if (!door.ok()) {
     LOG(ERROR) << "cannot listen on " << *listen << " (" << door.status().message()
                << "): is another process using the port, and is the host one of this machine? Give "

@@ -1,9 +1,9 @@
-#include "services/coordinator/call_credit.h"
+#include "lib/door/call_credit.h"
 
 #include <algorithm>
 
 #include "absl/status/status.h"
-#include "services/coordinator/http2_frame.h"
+#include "lib/door/http2_frame.h"
 
 namespace muster {
 namespace {

@@ -1,5 +1,5 @@
-// The coordinator's port: takes connections in and passes on what they carry, no faster than the
-// gRPC server behind it can clear it away.
+// A port that strangers reach: takes connections in and passes on what they carry, no faster than
+// the gRPC server behind it can clear it away.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "lib/door/call_credit.h"
+#include "lib/door/call_stamp.h"
 #include "lib/limits/limits.h"
 #include "lib/security/tls_connection.h"
 #include "lib/security/tls_folder.h"
 #include "lib/transport/file_descriptor.h"
-#include "services/coordinator/call_credit.h"
-#include "services/coordinator/call_stamp.h"
-#include "services/coordinator/caller.h"
 
 namespace muster {
 
@@ -33,9 +32,9 @@ namespace muster {
 // connections. Behind this door a connection has what its CallCredit allows, all together have
 // `calls_max` calls, and who does not read is not heard.
 //
-// With TLS it is the server's end of it, so that it sees what it counts. Every call is stamped with
-// who its connection belongs to, as far as that is known, and from where it comes: gRPC behind it
-// knows no client.
+// With TLS it is the server's end of it, so that it sees what it counts. Every call can be stamped
+// with who its connection belongs to, as far as that is known, and from where it comes: gRPC behind
+// the door knows no client.
 //
 // One thread passes on what all connections carry. Of each it keeps one piece at most, and only
 // while the other side takes no more. Not thread-safe itself.
@@ -66,8 +65,11 @@ class FrontDoor {
     std::function<int64_t()> resident_bytes = ResidentBytes;  // often: must be cheap
     int64_t spared_bytes = 2 * limits::kRequestBytesMax;      // nobody who has less is
     absl::Duration greeting_max = limits::kFirstMessageMax;   // the handshake included
-    TlsServer* tls = nullptr;            // null: connections are not encrypted; outlives the door
-    const CallerStamp* stamp = nullptr;  // null: calls are not stamped; outlives the door
+    TlsServer* tls = nullptr;  // null: connections are not encrypted; outlives the door
+    // The field of their headers that calls are stamped in, "" for none, and what is written there
+    // of a client, by its certificate or nobody known, and its address.
+    std::string stamp_field = "";
+    std::function<std::string(const std::optional<Identity>&, absl::string_view)> stamp = nullptr;
   };
   static constexpr int kCallsAlways = 4;
   // Of this process.

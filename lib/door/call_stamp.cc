@@ -1,11 +1,11 @@
-#include "services/coordinator/call_stamp.h"
+#include "lib/door/call_stamp.h"
 
 #include <glog/logging.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "services/coordinator/http2_frame.h"
+#include "lib/door/http2_frame.h"
 
 namespace muster {
 namespace {

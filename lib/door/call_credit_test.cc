@@ -1,4 +1,4 @@
-#include "services/coordinator/call_credit.h"
+#include "lib/door/call_credit.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "services/coordinator/http2_frame.h"
+#include "lib/door/http2_frame.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/coordinator/call_stamp.h"
+#include "lib/door/call_stamp.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/coordinator/http2_frame.h"
+#include "lib/door/http2_frame.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "services/coordinator/front_door.h"
+#include "lib/door/front_door.h"
 
 #include <fcntl.h>
 #include <glog/logging.h>
@@ -27,10 +27,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "lib/concurrency/steady_wait.h"
+#include "lib/door/http2_frame.h"
 #include "lib/status/status.h"
 #include "lib/transport/tcp_socket.h"
-#include "services/coordinator/caller.h"
-#include "services/coordinator/http2_frame.h"
 
 namespace muster {
 namespace {
@@ -363,9 +362,9 @@ bool FrontDoor::Serve(uint64_t number, Connection& connection,
     return false;
   }
   connection.server = FileDescriptor(pair[0]);
-  if (options_.stamp != nullptr) {
-    connection.stamp = std::make_unique<CallStamp>(
-        CallerStamp::kField, options_.stamp->Sign(client, connection.address));
+  if (!options_.stamp_field.empty()) {
+    connection.stamp = std::make_unique<CallStamp>(options_.stamp_field,
+                                                   options_.stamp(client, connection.address));
   }
   epoll_event event = {.events = EPOLLIN, .data = {.u64 = number | kServerSide}};
   PCHECK(epoll_ctl(events_.get(), EPOLL_CTL_ADD, pair[0], &event) == 0);

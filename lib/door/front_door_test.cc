@@ -1,4 +1,4 @@
-#include "services/coordinator/front_door.h"
+#include "lib/door/front_door.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
