@@ -70,17 +70,9 @@ FetchTurns::Payload* FetchTurns::Abandon(PeerId peer) {
 bool FetchTurns::MayBegin(Time now) {
   size_t bytes = 0;
   for (const Payload* payload : fetching_) bytes += payload->bytes_;
-  const bool little = fetching_.size() < options_.fetches_min || bytes < options_.bytes_max;
-  if (little && (!options_.in_step || IsInStep(*Next()))) return true;
+  if (fetching_.size() < options_.fetches_min || bytes < options_.bytes_max) return true;
   const Time late = now - options_.patience;
   return std::erase_if(fetching_, [late](const Payload* p) { return p->begin_ < late; }) > 0;
-}
-
-// What is being fetched of them counts as had.
-bool FetchTurns::IsInStep(const Sender& sender) const {
-  return std::ranges::all_of(fetching_, [&sender](const Payload* payload) {
-    return sender.bytes_begun < payload->sender_->bytes_begun;
-  });
 }
 
 FetchTurns::Sender& FetchTurns::Find(PeerId peer) {

@@ -28,9 +28,6 @@ class FetchTurns {
     // goes to the sender that memory is named, behind all that this side sends.
     size_t bytes_max = 1 << 20;
     size_t fetches_min = 4;
-    // Several are fetched together only while their senders have had the same: nobody begins one
-    // who is ahead of another who is being fetched.
-    bool in_step = false;
     // A payload that takes longer is not waited for: its sender is slow, and not only out of turn.
     std::chrono::nanoseconds patience = std::chrono::milliseconds(100);
   };
@@ -68,7 +65,6 @@ class FetchTurns {
 
  private:
   bool MayBegin(Time now);
-  bool IsInStep(const Sender& sender) const;
   Sender& Find(PeerId sender);
   Sender* Next() const;
   Payload* TakeFirst(Sender& sender);

@@ -1,6 +1,5 @@
 #include "lib/transport/fetch_turns.h"
 
-#include <array>
 #include <deque>
 #include <map>
 #include <vector>
@@ -84,28 +83,6 @@ TEST_F(FetchTurnsTest, WhileOneIsSlowTheOthersDoNotRunAhead) {
     for (const int rank : Begin()) ++begun[rank];
   }
   EXPECT_LE(begun[1], 3);
-}
-
-TEST_F(FetchTurnsTest, InStepNobodyBeginsWhoIsAheadOfAnotherWhoIsFetched) {
-  FetchTurns turns({.bytes_max = 0, .fetches_min = 2, .in_step = true});
-  std::array<std::deque<FetchTurns::Payload>, 3> payloads = {std::deque<FetchTurns::Payload>(2),
-                                                             std::deque<FetchTurns::Payload>(2),
-                                                             std::deque<FetchTurns::Payload>(2)};
-  for (int peer = 0; peer < 3; ++peer) {
-    for (auto& payload : payloads[peer]) turns.Wait(&payload, PeerId(peer), kBytes);
-  }
-  auto* const slow = turns.Begin(now_);
-  auto* const second = turns.Begin(now_);
-  ASSERT_NE(second, nullptr) << "it has had nothing yet either";
-  EXPECT_EQ(turns.Begin(now_), nullptr) << "two are fetched";
-  turns.End(second);
-  auto* const third = turns.Begin(now_);
-  ASSERT_NE(third, nullptr);
-  turns.End(third);
-  EXPECT_EQ(turns.Begin(now_), nullptr) << "all have had one, and the slow one is not through";
-  turns.End(slow);
-  EXPECT_NE(turns.Begin(now_), nullptr);
-  EXPECT_NE(turns.Begin(now_), nullptr) << "it is behind that";
 }
 
 TEST_F(FetchTurnsTest, WhoIsSlowIsNotWaitedForLongerThanPatience) {

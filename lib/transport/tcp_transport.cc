@@ -23,11 +23,9 @@
 namespace muster {
 namespace {
 
-// Two payloads at a time, however small: what others send meanwhile already waits in the receive
-// buffers of their sockets, and a connection that is always read is never out of turn. With one at
-// a time this side's card would idle while the sender's is busy with other receivers; and with more
-// than two, or were the second one ahead, the slowest of all would have the smaller share of it.
-constexpr FetchTurns::Options kTurns = {.bytes_max = 0, .fetches_min = 2, .in_step = true};
+// One payload at a time, however small: what others send meanwhile already waits in the receive
+// buffers of their sockets, and a connection that is always read is never out of turn.
+constexpr FetchTurns::Options kTurns = {.bytes_max = 0, .fetches_min = 1};
 
 // So much under way on every connection of a link is reason to open another.
 constexpr size_t kBusyBytes = 1 << 20;

@@ -809,20 +809,13 @@ TEST(TcpTransportTest, TheOneOfWhomLeastHasComeIsReadNext) {
   }
 }
 
-// Payloads of which several at once would be little. While nothing of one sender is there, the
-// other is read for 2 MiB before he is looked at again: at the beginning, and perhaps once more.
+// Payloads of which several at once would be little. One sender alone is read for 2 MiB before the
+// other is looked at: that he is ahead at the beginning and the other ends alone.
 TEST(TcpTransportTest, TurnsAreKeptOfSmallPayloadsToo) {
   const std::vector<uint32_t> ranks = RanksOfTwoSenders(64 << 10, 300);
-  const auto both = std::ranges::find(ranks, 2u);
-  const auto end = std::find(ranks.rbegin(), ranks.rend(), 1u).base();
-  int ahead = 0, least = 0, most = 0;
-  for (auto rank = both; rank < end; ++rank) {
-    ahead += *rank == 1 ? 1 : -1;
-    least = std::min(least, ahead);
-    most = std::max(most, ahead);
-  }
-  EXPECT_GT(end - both, 400);
-  EXPECT_LE(most - least, 3 + (2 << 20) / (64 << 10));
+  int turns = 0;
+  for (size_t i = 1; i < ranks.size(); ++i) turns += ranks[i] != ranks[i - 1];
+  EXPECT_GT(turns, static_cast<int>(ranks.size()) / 2);
 }
 
 TEST(TcpTransportTest, AMemberWhoseBytesAreNoMessageLosesItsLinkAndNobodyElseDoes) {
