@@ -221,6 +221,7 @@ void Coordinator::ExportMetrics() {
   for (const JobRegistry::Entry* entry : turn.Active()) {
     const v1::Job& record = entry->job.record();
     metrics_->SetJob(JobIdOf(record.name()), record);
+    metrics_->SetSteps(JobIdOf(record.name()), entry->job.Timing());
   }
   for (const auto& [number, entry] : turn.jobs()) {
     const CoordinatorMetrics::Workers of_job = WorkersWanted(entry->job);

@@ -43,7 +43,8 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
       first_step_(RecoveryPhase("first_step")),
       recovery_(metrics->Histogram("muster_recovery_duration_seconds",
                                    "From a loss that is known to the first step that nobody had "
-                                   "made before.")) {}
+                                   "made before.")),
+      steps_(metrics) {}
 
 prometheus::Histogram& CoordinatorMetrics::RecoveryPhase(const char* phase) {
   return metrics_->Histogram(
@@ -168,6 +169,12 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record) {
   }
 }
 
+void CoordinatorMetrics::SetSteps(const std::string& job,
+                                  const std::vector<v1::MemberTiming>& timings) {
+  absl::MutexLock lock(&mu_);
+  steps_.Show(job, timings);
+}
+
 void CoordinatorMetrics::SetHeartbeatAge(v1::Role role, const std::string& member, double seconds) {
   absl::MutexLock lock(&mu_);
   prometheus::Gauge*& gauge = heartbeat_ages_[member];
@@ -200,6 +207,7 @@ void CoordinatorMetrics::CheckpointCommitted(const std::string& job, int64_t ste
 
 void CoordinatorMetrics::ForgetJob(const std::string& job) {
   absl::MutexLock lock(&mu_);
+  steps_.Forget(job);
   auto it = by_job_.find(job);
   if (it == by_job_.end()) return;
   for (auto& [name, gauge] : it->second) metrics_->Remove(name, *gauge);

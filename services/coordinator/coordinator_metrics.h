@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -13,6 +14,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/job_timeline.h"
+#include "services/coordinator/step_gauges.h"
 
 namespace muster {
 
@@ -34,6 +36,9 @@ class CoordinatorMetrics {
   void SetWorkersWanted(const Workers& workers);
   // Of a job that has members.
   void SetJob(const std::string& job, const v1::Job& record) ABSL_LOCKS_EXCLUDED(mu_);
+  // Where the time of its workers' steps went; see StepGauges::Show().
+  void SetSteps(const std::string& job, const std::vector<v1::MemberTiming>& timings)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void CountRecovery(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   void SpanEnded(JobTimeline::Span span, absl::Duration took);
   // A member that was used by jobs is lost: nothing had been heard of it for so long.
@@ -76,6 +81,7 @@ class CoordinatorMetrics {
       ABSL_GUARDED_BY(mu_);  // by member
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_
       ABSL_GUARDED_BY(mu_);  // then by metric name
+  StepGauges steps_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, prometheus::Counter*> recoveries_
       ABSL_GUARDED_BY(mu_);  // by job
 };

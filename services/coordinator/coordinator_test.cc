@@ -747,6 +747,9 @@ TEST_F(CoordinatorTest, ASnapshotOfACommittedStepNeedNotBeSentAgainAfterARestart
 TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
   CreateRunning();
   StepWorkers(4);
+  v1::StepTiming& timing = *members_.at("w-0").jobs.at("line-1").mutable_timing();
+  timing.set_steps(4);
+  timing.set_compute_seconds(2);
   Exchange();
   WriteShards(4);
   Exchange(absl::Seconds(2));
@@ -759,6 +762,8 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
               HasSubstr("muster_job_transitions_total{from=\"preparing\",reason=\"STARTED\","
                         "to=\"running\"} 1"));
   EXPECT_THAT(running, HasSubstr("muster_job_running{job=\"line-1\"} 1"));
+  EXPECT_THAT(running, HasSubstr("muster_job_worker_step_seconds{job=\"line-1\",phase=\"compute\","
+                                 "worker=\"w-0\"} 0.5"));
   EXPECT_THAT(running, HasSubstr("muster_job_recoveries_total{job=\"line-1\"} 0"));
   EXPECT_THAT(running, HasSubstr("muster_job_queue_wait_seconds_count 1"));
   EXPECT_THAT(running, HasSubstr("muster_state_free_bytes "));
