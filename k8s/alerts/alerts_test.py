@@ -35,6 +35,13 @@ def histogram(name, sick, fast="0.1", slow="10"):
     return {f'{name}_bucket{{le="{fast}"}}': below, f'{name}_bucket{{le="{slow}"}}': "0+1x90", f'{name}_bucket{{le="+Inf"}}': "0+1x90"}
 
 
+def steps(of_job, waits, **own):
+    """What a step takes each worker of a job, always the same: of its own, and waiting."""
+    return {f'muster_job_workers{{job="{of_job}"}}': f"{len(own)}x90",
+            **{f'muster_job_worker_step_seconds{{job="{of_job}",phase="{phase}",worker="{worker}"}}': f"{seconds}x90"
+               for worker, busy in own.items() for phase, seconds in (("data", 0.01), ("compute", busy), ("wait", waits))}}
+
+
 # By alert: series, one value a minute, with which it fires at `minute` for what has the labels of `fires` and for nothing else, having
 # been silent at `before`; and others with which it is silent until then and a little longer.
 CASES = {
@@ -89,6 +96,12 @@ CASES = {
     "MusterStraggler": dict(
         series={**job("muster_ps_gate_wait_seconds_total", "0+30x90", "0+3x90", 'worker="worker-1",')}, minute=19, before=9,
         fires=['job="sick",worker="worker-1"'], silent=job("muster_ps_gate_wait_seconds_total", "0+6x90", "0x90", 'worker="worker-1",')),
+    "MusterWorkerSlow": dict(
+        series={**steps("sick", 0.1, a=0.2, b=0.2, c=0.35), **steps("two", 0.1, a=0.2, b=0.35), **steps("well", 0.1, a=0.2, b=0.2, c=0.28)},
+        minute=6, before=4, fires=['job="sick",worker="c"', 'job="two",worker="b"'],
+        silent={**steps("one", 0.1, a=9), **steps("network", 2, a=0.2, b=0.2, c=0.8), **steps("even", 0.1, a=0.2, b=0.2),
+                **steps("with-ps", 0.1, a=0.2, b=0.2, c=0.9),
+                'muster_ps_gate_wait_seconds_total{instance="ps-0",job="with-ps",worker="c"}': "0x90"}),
     "MusterJobFailed": dict(
         series={'muster_jobs{state="failed"}': "1x20 2x70", 'muster_jobs{state="succeeded"}': "0+1x90"}, minute=22, before=20,
         fires=['state="failed"'], silent={'muster_jobs{state="failed"}': "4x50 3x40"}),
