@@ -31,6 +31,7 @@ CallCredit::CallCredit(const Limits& limits, absl::Duration now)
     : limits_(limits),
       credit_(limits.first),
       counted_(now),
+      control_counted_(now),
       preface_left_(Http2Frame::kPreface.size()) {}
 
 absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const Terms& terms,
@@ -46,6 +47,7 @@ absl::StatusOr<size_t> CallCredit::PassToServer(absl::string_view bytes, const T
   const size_t passed =
       preface + Pass(bytes.substr(preface), frame_left_to_server_, [&](const Http2Frame& frame) {
         fault = CheckFields(frame);
+        if (fault.ok()) fault = CheckControl(frame, now);
         if (!fault.ok()) return false;
         if (frame.type == Http2Frame::kReset) End(frame.stream);
         if (frame.type == Http2Frame::kData) {
@@ -73,6 +75,21 @@ absl::Status CallCredit::CheckFields(const Http2Frame& frame) {
   in_fields_ = (frame.flags & Http2Frame::kEndHeaders) == 0;
   if (field_bytes_ <= kFieldBytesMax && field_frames_ <= kFieldFramesMax) return absl::OkStatus();
   return absl::InvalidArgumentError("header fields without end");
+}
+
+absl::Status CallCredit::CheckControl(const Http2Frame& frame, absl::Duration now) {
+  const bool is_empty = frame.type == Http2Frame::kData && frame.payload_bytes == 0 &&
+                        (frame.flags & Http2Frame::kEndStream) == 0;
+  if (!is_empty && frame.type != Http2Frame::kPing && frame.type != Http2Frame::kSettings) {
+    return absl::OkStatus();
+  }
+  control_frames_ =
+      std::min(kControlFramesMax, control_frames_ + absl::ToDoubleSeconds(now - control_counted_) *
+                                                        kControlFramesPerSecond);
+  control_counted_ = now;
+  if (control_frames_ < 1) return absl::InvalidArgumentError("a flood of control frames");
+  control_frames_ -= 1;
+  return absl::OkStatus();
 }
 
 bool CallCredit::TryBegin(uint32_t stream, const Terms& terms, absl::Duration now) {
@@ -107,6 +124,9 @@ size_t CallCredit::PassToClient(absl::string_view bytes, double& returns) {
     const bool ends = frame.type == Http2Frame::kReset ||
                       ((frame.type == Http2Frame::kData || frame.type == Http2Frame::kHeaders) &&
                        (frame.flags & Http2Frame::kEndStream) != 0);
+    if (frame.type == Http2Frame::kPing || frame.type == Http2Frame::kSettings) {
+      control_frames_ = std::min(kControlFramesMax, control_frames_ + 1);
+    }
     if (ends && End(frame.stream) && returns >= 1) {
       returns -= 1;
       credit_ = std::min<double>(limits_.most, credit_ + 1);

@@ -42,7 +42,8 @@ class CallCredit {
   // header, or to a call that may not begin yet. What is left is to be shown again, in front of
   // what follows it. INVALID_ARGUMENT: the connection does not begin as HTTP/2 does, a call has an
   // even number (which the server would take for no call, and what comes after it for an older
-  // one), or header fields without end: the server keeps them, and nothing else bounds them.
+  // one), or header fields without end, or too many pings, settings or empty pieces of messages:
+  // the server keeps them, and nothing else bounds them.
   absl::StatusOr<size_t> PassToServer(absl::string_view bytes, const Terms& terms,
                                       absl::Duration now);
   // The same for what the server has sent: all but a part of a frame's header. Each call that this
@@ -53,6 +54,12 @@ class CallCredit {
   // Of the header fields of one call, and in so many frames.
   static constexpr size_t kFieldBytesMax = 16 << 10;
   static constexpr int kFieldFramesMax = 8;
+
+  // Pings, settings and empty pieces of messages of a connection, at once and with time. The
+  // server's answer to one makes room for another: who measures how much the way holds sends a ping
+  // in every round trip.
+  static constexpr double kControlFramesMax = 512;
+  static constexpr double kControlFramesPerSecond = 64;
 
   // What the messages of open calls may hold of the server's memory: what the client has sent of
   // each call, a message at most.
@@ -65,6 +72,7 @@ class CallCredit {
  private:
   // Of a frame that is about to pass. An error: the connection breaks the rules.
   absl::Status CheckFields(const Http2Frame& frame);
+  absl::Status CheckControl(const Http2Frame& frame, absl::Duration now);
   bool End(uint32_t stream);
   void CountMessage(uint32_t stream, int64_t bytes);
   bool TryBegin(uint32_t stream, const Terms& terms, absl::Duration now);
@@ -72,6 +80,8 @@ class CallCredit {
   const Limits limits_;
   double credit_;
   absl::Duration counted_;                       // until when credit_ has what came with time
+  double control_frames_ = kControlFramesMax;    // that may still come
+  absl::Duration control_counted_;               // until when they have
   absl::flat_hash_map<uint32_t, int64_t> open_;  // calls, and what of message_bytes_ each has
   int64_t message_bytes_ = 0;
   uint32_t last_stream_ = 0;

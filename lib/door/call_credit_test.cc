@@ -169,5 +169,33 @@ TEST_F(CallCreditTest, HeaderFieldsWithoutEndEndTheConnection) {
   EXPECT_TRUE(absl::IsInvalidArgument(endless(0, 8))) << "too many frames";
 }
 
+// The server keeps them for a client that does not read.
+TEST_F(CallCreditTest, FloodsOfControlFramesAreRefusedAndAFewInASecondAreNot) {
+  const std::string begin = Begin(1);
+  EXPECT_EQ(Up(begin), begin.size());
+  const auto most = static_cast<int>(CallCredit::kControlFramesMax);
+  for (const std::string& frame :
+       {Frame(6, 0, 0, "12345678"), Frame(6, 1, 0, "12345678"), Frame(4, 0, 0), Frame(0, 0, 1)}) {
+    CallCredit credit(kLimits, kStart);
+    ASSERT_TRUE(credit.PassToServer(kPreface + begin, kTerms, kStart).ok());
+    std::string frames;
+    for (int i = 0; i < most; ++i) frames += frame;
+    EXPECT_TRUE(credit.PassToServer(frames, kTerms, kStart).ok());
+    EXPECT_TRUE(absl::IsInvalidArgument(credit.PassToServer(frame, kTerms, kStart).status()));
+    const absl::Duration later = kStart + absl::Seconds(1);
+    for (int i = 0; i < static_cast<int>(CallCredit::kControlFramesPerSecond); ++i) {
+      EXPECT_TRUE(credit.PassToServer(frame, kTerms, later).ok()) << i;
+    }
+  }
+  const std::string ping = Frame(6, 0, 0, "12345678");
+  for (int i = 0; i < 2 * most; ++i) {
+    EXPECT_EQ(Up(ping), ping.size());
+    Down(Frame(6, 1, 0, "12345678"));
+  }
+  std::string others;  // messages, windows, and the end of a message
+  for (int i = 0; i < 2 * most; ++i) others += Frame(0, 0, 1, "m") + Frame(8, 0, 0, "more");
+  EXPECT_EQ(Up(others + Frame(0, 1, 1)), others.size() + Frame(0, 1, 1).size());
+}
+
 }  // namespace
 }  // namespace muster

@@ -32,8 +32,6 @@ constexpr int kPauseMs = 20;  // between two bytes of who is slow, and looks at 
 constexpr absl::Duration kTurn = absl::Milliseconds(300);
 constexpr size_t kOversizedBytes = 8 << 20;
 constexpr char kWriteShard[] = "/muster.v1.CheckpointService/WriteShard";
-// Types of frames that the front door passes on without a look.
-constexpr uint8_t kPriority = 2, kSettings = 4, kPing = 6, kWindowUpdate = 8;
 
 void AddFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload,
               std::string& bytes) {
@@ -44,7 +42,7 @@ void AddFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view pa
 
 std::string Greeting() {
   std::string bytes(Http2Frame::kPreface);
-  AddFrame(kSettings, 0, 0, "", bytes);
+  AddFrame(Http2Frame::kSettings, 0, 0, "", bytes);
   return bytes;
 }
 
@@ -75,8 +73,10 @@ absl::string_view HostileClient::NameOf(Attack attack) {
       return "slow headers";
     case Attack::kOversized:
       return "oversized messages";
+    case Attack::kPings:
+      return "floods of pings";
     case Attack::kControlFrames:
-      return "control frames";
+      return "floods of control frames";
     case Attack::kGarbage:
       return "garbage";
   }
@@ -122,6 +122,8 @@ void HostileClient::Make(Attack attack) {
     case Attack::kOversized:
       SendOversizedByHand();
       return SendOversized();
+    case Attack::kPings:
+      return FloodWithPings();
     case Attack::kControlFrames:
       return FloodWithControlFrames();
     case Attack::kGarbage:
@@ -303,33 +305,34 @@ void HostileClient::SendOversized() {
   Strike();
 }
 
-void HostileClient::FloodWithControlFrames() {
+// First `bytes`, then `more` without end.
+void HostileClient::Flood(std::string bytes, const std::string& more) {
   const int connection = Connect();
   if (connection < 0) return;
-  const std::string ping(8, 'p'), priority("\0\0\0\0\x10", 5), window("\0\0\0\x01", 4),
-      setting("\0\x03\0\0\0\x64", 6);
-  struct Frame {
-    uint8_t type;
-    uint32_t stream;
-    absl::string_view payload;
-  };
-  const std::array<Frame, 5> frames = {{{kSettings, 0, setting},
-                                        {kPing, 0, ping},
-                                        {kPriority, 3, priority},
-                                        {kWindowUpdate, 0, window},
-                                        {Http2Frame::kData, 1, ""}}};
-  const Frame& flood = frames[random_() % frames.size()];
-  std::string bytes = Greeting();
-  if (flood.type == Http2Frame::kData) {
-    AddFrame(Http2Frame::kHeaders, Http2Frame::kEndHeaders, 1, FieldsOf(kWriteShard), bytes);
-  }
   while (Say(connection, bytes) && !turn_is_over()) {
-    bytes.clear();
-    for (int i = 0; i < kCallsAtOnce; ++i, Strike()) {
-      AddFrame(flood.type, 0, flood.stream, flood.payload, bytes);
-    }
+    bytes = more;
+    Strike();
   }
   close(connection);
+}
+
+void HostileClient::FloodWithPings() {
+  std::string pings;
+  for (int i = 0; i < 512; ++i) AddFrame(Http2Frame::kPing, 0, 0, "12345678", pings);
+  Flood(Greeting(), pings);
+}
+
+void HostileClient::FloodWithControlFrames() {
+  std::string call = Greeting();
+  AddFrame(Http2Frame::kHeaders, Http2Frame::kEndHeaders, 1, FieldsOf(kWriteShard), call);
+  std::string frames;
+  for (int i = 0; i < 128; ++i) {
+    AddFrame(Http2Frame::kSettings, 0, 0, {"\0\x03\0\0\0\x64", 6}, frames);
+    AddFrame(Http2Frame::kPriority, 0, 3, {"\0\0\0\0\x10", 5}, frames);
+    AddFrame(Http2Frame::kWindowUpdate, 0, 0, {"\0\0\0\x01", 4}, frames);
+    AddFrame(Http2Frame::kData, 0, 1, "", frames);
+  }
+  Flood(std::move(call), frames);
 }
 
 void HostileClient::SayGarbage() {

@@ -23,7 +23,8 @@ enum class Attack : uint8_t {
   kHalfOpen,       // holds many connections that say nothing, or their greeting alone
   kSlowHeaders,    // says header fields a byte at a time, without end: of HTTP/2, and of HTTP/1
   kOversized,      // sends messages that are larger than anybody takes, or says that they are
-  kControlFrames,  // floods of settings, pings, priorities, windows, empty frames; reads nothing
+  kPings,          // floods of them; reads nothing
+  kControlFrames,  // floods of settings, priorities, windows and empty frames; reads nothing
   kGarbage,        // first bytes of other protocols, HTTP/1 among them, or of none
 };
 
@@ -32,9 +33,9 @@ enum class Attack : uint8_t {
 class HostileClient {
  public:
   static constexpr std::array kAttacks = {
-      Attack::kResetCalls,  Attack::kDeafness,      Attack::kCancelStreams,
-      Attack::kCancelCalls, Attack::kHalfOpen,      Attack::kSlowHeaders,
-      Attack::kOversized,   Attack::kControlFrames, Attack::kGarbage};
+      Attack::kResetCalls,    Attack::kDeafness,    Attack::kCancelStreams, Attack::kCancelCalls,
+      Attack::kHalfOpen,      Attack::kSlowHeaders, Attack::kOversized,     Attack::kPings,
+      Attack::kControlFrames, Attack::kGarbage};
   static absl::string_view NameOf(Attack attack);
 
   struct Options {
@@ -67,7 +68,9 @@ class HostileClient {
   void SayHeadersSlowly();
   void SendOversizedByHand();
   void SendOversized();
+  void FloodWithPings();
   void FloodWithControlFrames();
+  void Flood(std::string bytes, const std::string& more);
   void SayGarbage();
 
   const Options options_;

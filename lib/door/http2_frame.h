@@ -16,8 +16,10 @@ struct Http2Frame {
   static constexpr size_t kHeaderBytes = 9;
   static constexpr size_t kPayloadBytesMin = 16 << 10;  // that every peer takes
 
-  static constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kContinuation = 9;  // types
-  static constexpr uint8_t kEndStream = 1, kEndHeaders = 4;                         // flags
+  // Types, and flags.
+  static constexpr uint8_t kData = 0, kHeaders = 1, kPriority = 2, kReset = 3, kSettings = 4,
+                           kPing = 6, kWindowUpdate = 8, kContinuation = 9;
+  static constexpr uint8_t kEndStream = 1, kEndHeaders = 4;
 
   size_t payload_bytes;
   uint8_t type;

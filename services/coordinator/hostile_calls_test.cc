@@ -64,8 +64,8 @@ TEST(HostileCallsTest, TheCoordinatorStaysSmallAndKeepsItsMember) {
 
   std::vector<std::unique_ptr<HostileClient>> clients;
   for (int i = 0; i < kClientsOfEachKind; ++i) {
-    for (const Attack attack :
-         {Attack::kResetCalls, Attack::kDeafness, Attack::kCancelStreams, Attack::kCancelCalls}) {
+    for (const Attack attack : {Attack::kResetCalls, Attack::kDeafness, Attack::kCancelStreams,
+                                Attack::kCancelCalls, Attack::kPings, Attack::kControlFrames}) {
       clients.push_back(std::make_unique<HostileClient>(
           HostileClient::Options{.address = coordinator.address(), .attacks = {attack}}));
     }
