@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -38,15 +39,18 @@ constexpr size_t kPieceBytes = TlsConnection::kRecordBytes;
 constexpr int kPiecesAtOnce = 8;  // of one connection, before others have their turn
 constexpr int kBacklog = 1024;
 constexpr absl::Duration kTick = absl::Milliseconds(20);
+constexpr absl::Duration kIdleTick = absl::Seconds(1);  // while nobody is there
 // So long a client may still read what a server that has hung up said last.
 constexpr absl::Duration kFarewellMax = absl::Seconds(10);
 constexpr absl::Duration kReliefInterval = absl::Milliseconds(200);
 constexpr int kDescriptorsOfConnection = 3;
 constexpr int kOtherDescriptors = 512;  // of the store, checkpoints, logs
 
-// Keys of what is watched: a listener, or a connection's number, with a mark for its server's side.
+// Keys of what is watched: a listener, what wakes the thread, or a connection's number, with a mark
+// for its server's side.
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kServerSide = uint64_t{1} << 63;
+constexpr uint64_t kWaker = kServerSide;
 
 struct Wanted {
   bool in, out;
@@ -117,18 +121,17 @@ auto WriterOf(int socket, TlsConnection* tls) {
   };
 }
 
-// As many as this process may have.
-void RaiseDescriptorLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// Strangers must not take the descriptors that the store and checkpoints need.
+// So many connections, or fewer: strangers must not take the descriptors that the rest of the
+// process needs. Where so many are not enough the limit is raised as far as this process may.
 int ConnectionsFor(int wanted) {
+  const int64_t needed = int64_t{wanted} * kDescriptorsOfConnection + kOtherDescriptors;
   rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  if (limit.rlim_cur < static_cast<rlim_t>(needed)) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (limit.rlim_cur == RLIM_INFINITY) return wanted;
   const auto descriptors = static_cast<int64_t>(limit.rlim_cur);
   return static_cast<int>(
       std::clamp<int64_t>((descriptors - kOtherDescriptors) / kDescriptorsOfConnection, 1, wanted));
@@ -148,7 +151,6 @@ absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Listen(const std::string& 
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   ASSIGN_OR_RETURN(auto listeners, ListenAtAll(host.empty() ? "0.0.0.0" : std::string(host),
                                                static_cast<uint16_t>(port)));
-  RaiseDescriptorLimit();
   Options possible = options;
   possible.connections_max = ConnectionsFor(options.connections_max);
   // A fifth at least, where there are few.
@@ -157,17 +159,21 @@ absl::StatusOr<std::unique_ptr<FrontDoor>> FrontDoor::Listen(const std::string& 
     LOG(WARNING) << "at most " << possible.connections_max << " connections, for want of file "
                  << "descriptors: raise the limit (ulimit -n)";
   }
-  FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));
-  if (!events) return absl::ResourceExhaustedError(absl::StrCat("epoll: ", std::strerror(errno)));
+  FileDescriptor events(epoll_create1(EPOLL_CLOEXEC)), waker(eventfd(0, EFD_CLOEXEC));
+  epoll_event woken = {.events = EPOLLIN, .data = {.u64 = kWaker}};
+  if (!events || !waker || epoll_ctl(events.get(), EPOLL_CTL_ADD, waker.get(), &woken) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("epoll: ", std::strerror(errno)));
+  }
   return std::unique_ptr<FrontDoor>(
-      new FrontDoor(possible, std::move(listeners), std::move(events)));
+      new FrontDoor(possible, std::move(listeners), std::move(events), std::move(waker)));
 }
 
 FrontDoor::FrontDoor(const Options& options, std::vector<FileDescriptor> listeners,
-                     FileDescriptor events)
+                     FileDescriptor events, FileDescriptor waker)
     : options_(options),
       listeners_(std::move(listeners)),
       events_(std::move(events)),
+      waker_(std::move(waker)),
       port_(SocketAddress::LocalOf(listeners_.front().get()).port()),
       of_source_max_(
           std::max(1, static_cast<int>(options.address_share * (options.tls != nullptr
@@ -183,6 +189,7 @@ FrontDoor::~FrontDoor() {
     absl::MutexLock lock(&mu_);
     wanted_ = State::kClosed;
   }
+  Wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -195,8 +202,14 @@ void FrontDoor::Open(std::function<void(int)> serve) {
 void FrontDoor::StopAccepting() {
   absl::MutexLock lock(&mu_);
   wanted_ = State::kStaying;
+  Wake();
   auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return is_ == State::kStaying; };
   if (thread_.joinable()) mu_.Await(absl::Condition(&stopped));
+}
+
+void FrontDoor::Wake() {
+  const uint64_t one = 1;
+  PCHECK(write(waker_.get(), &one, sizeof(one)) == sizeof(one));
 }
 
 void FrontDoor::Run() {
@@ -214,13 +227,17 @@ void FrontDoor::Run() {
       accepting_ = is_ == State::kAccepting;
     }
     LookAtClock();
+    const absl::Duration tick = connections_.empty() && listening_ ? kIdleTick : kTick;
     const int count = epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()),
-                                 static_cast<int>(absl::ToInt64Milliseconds(kTick)));
+                                 static_cast<int>(absl::ToInt64Milliseconds(tick)));
     now_ = SteadyNow();
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[i].data.u64;
       if (key == kListener) {
         Accept();
+      } else if (key == kWaker) {
+        uint64_t wakes;
+        [[maybe_unused]] const ssize_t bytes = read(waker_.get(), &wakes, sizeof(wakes));
       } else {
         HandleEvent(key & ~kServerSide, (key & kServerSide) != 0, events[i].events);
       }

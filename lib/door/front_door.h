@@ -120,7 +120,10 @@ class FrontDoor {
   enum class Fate { kStays, kEnds };
   enum class State { kAccepting, kStaying, kClosed };
 
-  FrontDoor(const Options& options, std::vector<FileDescriptor> listeners, FileDescriptor events);
+  FrontDoor(const Options& options, std::vector<FileDescriptor> listeners, FileDescriptor events,
+            FileDescriptor waker);
+
+  void Wake();  // the door's thread
 
   // All of the door's thread.
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
@@ -150,6 +153,7 @@ class FrontDoor {
   std::function<void(int)> serve_;
   const std::vector<FileDescriptor> listeners_;
   const FileDescriptor events_;
+  const FileDescriptor waker_;  // an eventfd
   const int port_;
   const int of_source_max_;
 

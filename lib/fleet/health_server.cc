@@ -1,5 +1,7 @@
 #include "lib/fleet/health_server.h"
 
+#include <glog/logging.h>
+
 #include <chrono>
 #include <cstdint>
 #include <utility>
@@ -14,9 +16,10 @@
 #include "grpcpp/ext/health_check_service_server_builder_option.h"
 #include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/impl/server_builder_plugin.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "grpcpp/server_posix.h"
+#include "lib/door/front_door.h"
 #include "lib/status/status.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
 
@@ -30,10 +33,14 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// A probe is one small call at a time.
+// A probe is one small call at a time, mostly on a connection of its own.
 constexpr int kRequestBytesMax = 1024;
 constexpr int kStreamsOfConnectionMax = 8;
 constexpr int kFieldBytesMax = 4096;
+constexpr double kCallsOfConnectionPerSecond = 4;  // beyond those that are answered
+constexpr int kCallsOpenMax = 256;                 // of all connections
+constexpr double kCallsEndedPerSecond = 1000;
+constexpr double kConnectionsPerSecond = 1000;  // a probe must not wait for a second behind others
 // Calls end in microseconds: nothing is cut off.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
@@ -76,20 +83,32 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
     builder.SetMaxReceiveMessageSize(kRequestBytesMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfConnectionMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kFieldBytesMax);
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                               Milliseconds(limits.greeting_max));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(limits.idle_max));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(limits.age_max));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(kGrace));
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    if (server_ != nullptr && port_ != 0) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address,
-                     ": is another process using the port, and is the host one of this machine? "
-                     "Port 0 picks a free one"));
+    CHECK(server_ != nullptr) << "it listens nowhere: what could be in its way?";
+    auto door = FrontDoor::Listen(address, {.credit = {.first = kStreamsOfConnectionMax,
+                                                       .most = kStreamsOfConnectionMax,
+                                                       .per_second = kCallsOfConnectionPerSecond,
+                                                       .message_bytes_max = kRequestBytesMax},
+                                            .calls_max = kCallsOpenMax,
+                                            .returns_per_second = kCallsEndedPerSecond,
+                                            .connections_max = limits.connections_max,
+                                            .connections_per_second = kConnectionsPerSecond,
+                                            // What the process has is its work's.
+                                            .resident_bytes = [] { return int64_t{0}; },
+                                            .greeting_max = limits.greeting_max});
+    if (!door.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", address, " (", door.status().message(),
+                       "): is another process using the port, and is the host one of this machine? "
+                       "Port 0 picks a free one"));
+    }
+    door_ = *std::move(door);
+    door_->Open([this](int socket) { grpc::AddInsecureChannelFromFd(server_.get(), socket); });
+    return absl::OkStatus();
   }
 
   void ReadyWhile(std::function<bool()> ready) {
@@ -97,7 +116,7 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
     ready_ = std::move(ready);
   }
 
-  int port() const { return port_; }
+  int port() const { return door_->port(); }
 
  private:
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
@@ -124,8 +143,8 @@ class HealthServer::Impl final : public grpc::health::v1::Health::CallbackServic
   const std::string role_;
   absl::Mutex mu_;
   std::function<bool()> ready_ ABSL_GUARDED_BY(mu_);  // null: not ready
-  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<FrontDoor> door_;  // after the server, which it hands connections to
 };
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Listen(const std::string& address,

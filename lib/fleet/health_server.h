@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "lib/limits/limits.h"
 
 namespace muster {
 
@@ -18,9 +19,11 @@ namespace muster {
 // NOT_FOUND. Thread-safe.
 class HealthServer {
  public:
-  // How long a stranger can have a connection, which costs a descriptor and 12 KB, and no thread.
-  // gRPC 1.51 bounds no number of them, and its ResourceQuota does not see them.
+  // What strangers can have: so many connections, each of three descriptors and some 20 KB, and no
+  // thread, for so long. Who is idlest goes for who comes. Of calls a connection has a few at a
+  // time; see FrontDoor.
   struct Limits {
+    int connections_max = limits::kHealthConnectionsMax;
     absl::Duration greeting_max = absl::Seconds(5);  // until a client speaks HTTP/2
     absl::Duration idle_max = absl::Seconds(10);     // without a call
     absl::Duration age_max = absl::Minutes(2);

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -22,7 +23,9 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "gtest/gtest.h"
+#include "lib/door/hostile_client.h"
 #include "lib/fleet/channel.h"
+#include "lib/limits/limits.h"
 #include "lib/status/grpc_status.h"
 #include "lib/transport/file_descriptor.h"
 #include "proto/third_party/grpc/health/v1/health.grpc.pb.h"
@@ -105,10 +108,10 @@ bool HangsUp(const FileDescriptor& client) {
   }
   return came == 0 || errno == ECONNRESET;
 }
-int64_t Threads() {
+int64_t Status(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("Threads:")) return std::atoll(line.c_str() + 8);
+    if (line.starts_with(field)) return std::atoll(line.c_str() + field.size());
   }
   return -1;
 }
@@ -131,11 +134,34 @@ TEST(HealthServerTest, WhoSaysNothingIsHungUpOnAndSoIsWhoCallsNothing) {
 TEST(HealthServerTest, HundredsOfStrangersTakeNoThreadsAndProbesAreAnswered) {
   const auto server = Listen();
   EXPECT_TRUE(Check(*server, "").ok());
-  const int64_t before = Threads();
+  const int64_t before = Status("Threads:");
   std::vector<FileDescriptor> strangers;
   for (int i = 0; i < 400; ++i) strangers.push_back(Connect(*server));
   for (int i = 0; i < 5; ++i) EXPECT_EQ(*Check(*server, ""), HealthCheckResponse::SERVING);
-  EXPECT_LT(Threads(), before + 16);
+  EXPECT_LT(Status("Threads:"), before + 16);
+}
+
+// Each of them alone took 50 MB a second before there was a door.
+TEST(HealthServerTest, FloodsTakeLittleMemoryAndProbesAreAnswered) {
+  const auto server = Listen();
+  EXPECT_TRUE(Check(*server, "").ok());
+  const int64_t before = Status("VmRSS:");
+  std::vector<std::unique_ptr<HostileClient>> floods;
+  for (const Attack attack : {Attack::kResetCalls, Attack::kDeafness, Attack::kPings,
+                              Attack::kControlFrames, Attack::kHalfOpen, Attack::kGarbage}) {
+    floods.push_back(std::make_unique<HostileClient>(
+        HostileClient::Options{.address = absl::StrCat("127.0.0.1:", server->port()),
+                               .attacks = {attack},
+                               .held_connections = limits::kHealthConnectionsMax / 2}));
+  }
+  int64_t most = 0;
+  for (const absl::Time end = absl::Now() + absl::Seconds(3); absl::Now() < end;) {
+    const auto answer = Check(*server, "");
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    most = std::max(most, Status("VmRSS:"));
+  }
+  for (const auto& flood : floods) EXPECT_GT(flood->strokes(), 0);
+  EXPECT_LT(most, before + (32 << 10)) << "kilobytes, the floods' own among them";
 }
 
 TEST(HealthServerTest, SaysWhereItCannotListen) {

@@ -25,6 +25,8 @@ inline constexpr int kStreamsOfConnectionMax = 128;  // and one for each shard t
 inline constexpr int64_t kResidentBytesMax =
     768 << 20;  // of the coordinator; beyond it only who has not begun many calls begins another
 inline constexpr int kConnectionsMax = kAttachedMembersMax + 1024;
+inline constexpr int kHealthConnectionsMax =
+    160;  // of --health, where a probe has one for a moment; 1,024 descriptors are enough for them
 inline constexpr absl::Duration kConnectionAgeMax =
     absl::Hours(1);  // --connection_age: then a client with a certificate proves anew who it is
 inline constexpr double kConnectionsPerSecond = 200;  // 4,096 members are back in 17 s
