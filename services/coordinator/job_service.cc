@@ -239,7 +239,7 @@ grpc::Status JobService::ReadJobTiming(grpc::ServerContext* context,
 grpc::Status JobService::ReadJobLinks(grpc::ServerContext* context,
                                       const v1::ReadJobLinksRequest* request,
                                       v1::ReadJobLinksResponse* response) {
-  const auto caller = access_->Check(*context, Permission::kRead);
+  const auto caller = access_->Check(*context, "ReadJobLinks", Permission::kRead);
   if (!caller.ok()) return ToGrpc(caller.status());
   const auto ticket = admission_->Enter(CallKind::kQuery, context->peer());
   if (!ticket.ok()) return ToGrpc(ticket.status());
