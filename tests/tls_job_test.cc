@@ -128,7 +128,7 @@ TEST(TlsJobTest, ConnectionsThatHaveGrownOldAreMadeAnewAndNothingIsLost) {
        .security = {.tls = certificates.Folder(Role::kAdmin).path, .token_file = ""}});
   const std::string job = cluster.Submit(Job(1'000'000'000));
   cluster.AwaitState(job, v1::RUNNING);
-  constexpr size_t kStreams = 4;  // of each member, one after the other
+  constexpr size_t kStreams = 4;                         // of each member, one after the other
   std::map<std::string, std::set<std::string>> streams;  // by member: when each began
   const auto all_have_attached_again = [&] {
     const auto members = cluster.members().ListMembers();

@@ -34,7 +34,7 @@ class LeaseTable {
   struct Lease {
     SharedMemoryLink* link = nullptr;  // null: gone
     uint32_t loan = 0;                 // the sender's number
-    MappedSlab slab;  // that it lies in
+    MappedSlab slab;                   // that it lies in
   };
 
   uint64_t Add(Lease lease);

@@ -62,10 +62,11 @@ FailureJudge::Verdict FailureJudge::Lost(const std::string& name, const std::str
   } else if (const std::string awaited = members.WhatIsAwaitedOf(name); !awaited.empty()) {
     absl::StrAppend(&message, "; ", awaited);
   }
-  return {.reason = "MEMBER_LOST",
-          .message = absl::StrCat(members.Describe(name), " was lost at step ", step, ": ", message),
-          .recoverable = true,
-          .lost = name};
+  return {
+      .reason = "MEMBER_LOST",
+      .message = absl::StrCat(members.Describe(name), " was lost at step ", step, ": ", message),
+      .recoverable = true,
+      .lost = name};
 }
 
 std::optional<FailureJudge::Verdict> FailureJudge::Suspect(const JobMembers& members,

@@ -86,7 +86,8 @@ TEST_F(FailureJudgeTest, TheLossOfTheAccusedIsTheFirstCause) {
       judge_.Lost("p-0", "its lease ran out", members_, /*step=*/8);
 
   EXPECT_EQ(verdict.reason, "MEMBER_LOST");
-  EXPECT_EQ(verdict.message, "p-0 (ps, shard 0) was lost at step 7: its lease ran out (w-0: connection reset)");
+  EXPECT_EQ(verdict.message,
+            "p-0 (ps, shard 0) was lost at step 7: its lease ran out (w-0: connection reset)");
 }
 
 TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {

@@ -29,8 +29,7 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   members_.clear();
   sent_.clear();
   const v1::SyncSpec& sync = plan.spec().sync();
-  in_lockstep_ =
-      sync.mode() != v1::SSP && sync.mode() != v1::ASP && sync.backup_workers() == 0;
+  in_lockstep_ = sync.mode() != v1::SSP && sync.mode() != v1::ASP && sync.backup_workers() == 0;
   for (const v1::PlanShard& shard : plan.shards()) {
     members_[shard.member()].host = shard.host();
     if (shard.has_backup()) members_[shard.backup().member()].host = shard.backup().host();

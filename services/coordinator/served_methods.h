@@ -16,9 +16,9 @@ namespace muster {
 // A new file with services belongs in here.
 inline std::vector<const google::protobuf::MethodDescriptor*> ServedMethods() {
   std::vector<const google::protobuf::MethodDescriptor*> methods;
-  for (const auto* file : {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
-                           v1::AccessToken::descriptor()->file(),
-                           v1::BackupRequest::descriptor()->file()}) {
+  for (const auto* file :
+       {v1::Hello::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
+        v1::AccessToken::descriptor()->file(), v1::BackupRequest::descriptor()->file()}) {
     for (int i = 0; i < file->service_count(); ++i) {
       for (int j = 0; j < file->service(i)->method_count(); ++j) {
         methods.push_back(file->service(i)->method(j));
