@@ -38,6 +38,9 @@ namespace {
 constexpr size_t kPieceBytes = TlsConnection::kRecordBytes;
 constexpr int kPiecesAtOnce = 8;  // of one connection, before others have their turn
 constexpr int kBacklog = 1024;
+constexpr int kAcceptsAtOnce = 64;             // before those who are in have their turn
+constexpr double kTurnedAwayPerSecond = 5000;  // a tenth of a processor, or less
+constexpr absl::Duration kTellInterval = absl::Seconds(1);
 constexpr absl::Duration kTick = absl::Milliseconds(20);
 constexpr absl::Duration kIdleTick = absl::Seconds(1);  // while nobody is there
 // So long a client may still read what a server that has hung up said last.
@@ -182,7 +185,9 @@ FrontDoor::FrontDoor(const Options& options, std::vector<FileDescriptor> listene
       now_(SteadyNow()),
       accepts_(options.connections_per_second * absl::ToDoubleSeconds(kSaved)),
       returns_(options.returns_per_second * absl::ToDoubleSeconds(kSaved)),
-      saved_(now_) {}
+      turns_away_(kTurnedAwayPerSecond),
+      saved_(now_),
+      counting_(now_) {}
 
 FrontDoor::~FrontDoor() {
   {
@@ -249,22 +254,21 @@ void FrontDoor::Run() {
 
 void FrontDoor::Accept() {
   for (const FileDescriptor& listener : listeners_) {
-    while (accepts_ >= 1) {
+    for (int i = 0; i < kAcceptsAtOnce && may_accept(); ++i) {
       FileDescriptor client(
           accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!client) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
           PLOG_EVERY_N(WARNING, 100) << "a connection cannot be accepted yet";
-          accepts_ = 0;  // others may hang up meanwhile
+          accepts_ = -options_.connections_per_second;  // others may hang up meanwhile
         }
         break;
       }
-      accepts_ -= 1;
       std::string source = SourceOf(SocketAddress::RemoteOf(client.get()));
-      if (!MakeRoomForSource(source)) continue;
+      if (!HasTurn(source) || !MakeRoomForSource(source)) continue;
       if (static_cast<int>(connections_.size()) >= options_.connections_max && !MakeRoom()) {
-        LOG_EVERY_N(WARNING, 100) << "a connection is refused: " << connections_.size()
-                                  << " are open, the limit, and all have calls";
+        LOG_IF(WARNING, MayTell()) << "a connection is refused: " << connections_.size()
+                                   << " are open, the limit, and all have calls";
         continue;
       }
       Admit(std::move(client), std::move(source));
@@ -272,15 +276,43 @@ void FrontDoor::Accept() {
   }
 }
 
+// Some more than may come, so that who has his turn need not wait.
+bool FrontDoor::may_accept() const {
+  return accepts_ > -options_.connections_per_second && turns_away_ >= 1;
+}
+
+// While more come than may, each address has as many turns in a second as the others. Who has had
+// his is hung up on at once, which costs little: in the kernel's queue he would be in others' way.
+bool FrontDoor::HasTurn(const std::string& source) {
+  const int came = ++came_[source];
+  const double fair =
+      std::max(1.0, options_.connections_per_second / static_cast<double>(came_.size() + 1));
+  if (accepts_ < 1 && came > fair) {
+    turns_away_ -= 1;
+    LOG_IF(WARNING, MayTell()) << "more connections come than may: one of " << source
+                               << ", which has had its turn, is hung up on";
+    return false;
+  }
+  accepts_ -= 1;
+  return true;
+}
+
+// What strangers do: they could fill the disk with it.
+bool FrontDoor::MayTell() {
+  if (now_ - told_ < kTellInterval) return false;
+  told_ = now_;
+  return true;
+}
+
 // Before others have to give way.
 bool FrontDoor::MakeRoomForSource(const std::string& source) {
   const auto counted = of_source_.find(source);
   if (counted == of_source_.end() || counted->second < of_source_max_) return true;
   const bool made = MakeRoom(source);
-  LOG_EVERY_T(WARNING, 1) << source << " has " << of_source_max_
-                          << " connections, the most that it may have"
-                          << (options_.tls != nullptr ? " without certificates" : "") << ": "
-                          << (made ? "its idlest is hung up on" : "one more is refused");
+  LOG_IF(WARNING, MayTell()) << source << " has " << of_source_max_
+                             << " connections, the most that it may have"
+                             << (options_.tls != nullptr ? " without certificates" : "") << ": "
+                             << (made ? "its idlest is hung up on" : "one more is refused");
   return made;
 }
 
@@ -328,8 +360,8 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
   uint32_t events = EPOLLIN;
   switch (connection.tls->Shake()) {
     case TlsConnection::Progress::kFailed:
-      LOG_EVERY_N(WARNING, 20) << connection.address
-                               << " does not come in: TLS: " << connection.tls->fault();
+      LOG_IF(WARNING, MayTell()) << connection.address
+                                 << " does not come in: TLS: " << connection.tls->fault();
       return Close(number);
     case TlsConnection::Progress::kWantsWrite:
       events = EPOLLOUT;
@@ -346,8 +378,8 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
   connection.shaking = false;
   const auto peer = connection.tls->peer();
   if (!peer.ok()) {
-    LOG_EVERY_N(WARNING, 20) << connection.address
-                             << " does not come in: its certificate: " << peer.status().message();
+    LOG_IF(WARNING, MayTell()) << connection.address
+                               << " does not come in: its certificate: " << peer.status().message();
     return Close(number);
   }
   connection.certificate_ends = connection.tls->peer_ends();
@@ -364,8 +396,8 @@ void FrontDoor::Shake(uint64_t number, Connection& connection) {
 // Who has only just come is the youngest.
 void FrontDoor::MakeRoomAmongUnknown() {
   if (static_cast<int>(unknown_.size()) <= options_.unknown_max) return;
-  LOG_EVERY_N(WARNING, 100) << "more than " << options_.unknown_max
-                            << " connections have shown no certificate: the oldest is hung up on";
+  LOG_IF(WARNING, MayTell()) << "more than " << options_.unknown_max
+                             << " connections have shown no certificate: the oldest is hung up on";
   Close(*unknown_.begin());
 }
 
@@ -525,9 +557,14 @@ void FrontDoor::LookAtClock() {
                     per_second * absl::ToDoubleSeconds(kSaved));
   };
   accepts_ = save(accepts_, options_.connections_per_second);
+  turns_away_ = save(turns_away_, kTurnedAwayPerSecond);
+  if (now_ - counting_ > absl::Seconds(1)) {
+    came_.clear();
+    counting_ = now_;
+  }
   returns_ = save(returns_, options_.returns_per_second);
   saved_ = now_;
-  WatchListeners(accepting_ && accepts_ >= 1);
+  WatchListeners(accepting_ && may_accept());
 
   const absl::Time wall = absl::Now();
   std::vector<uint64_t> waiting, late;
@@ -557,8 +594,8 @@ void FrontDoor::LookAtMemory() {
   // What was freed counts as the process's until malloc gives it back.
   malloc_trim(0);
   const int64_t resident = options_.resident_bytes();
-  LOG_EVERY_N(WARNING, 100) << "short of memory: " << resident << " bytes of " << most << ", "
-                            << connections_.size() << " connections have " << calls_ << " calls";
+  LOG_EVERY_T(WARNING, 1) << "short of memory: " << resident << " bytes of " << most << ", "
+                          << connections_.size() << " connections have " << calls_ << " calls";
   if (resident > most) HangUpOnLargest(resident - most * 3 / 4);
   relieved_ = now_;
 }
@@ -572,8 +609,8 @@ void FrontDoor::HangUpOnLargest(int64_t bytes) {
   std::sort(large.rbegin(), large.rend());
   for (size_t i = 0; i < large.size() && bytes > 0; ++i) {
     bytes -= large[i].first;
-    LOG_EVERY_N(WARNING, 100) << "short of memory: hung up on a connection with up to "
-                              << large[i].first << " bytes of messages under way";
+    LOG_EVERY_T(WARNING, 1) << "short of memory: hung up on a connection with up to "
+                            << large[i].first << " bytes of messages under way";
     Close(large[i].second);
   }
 }

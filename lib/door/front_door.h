@@ -58,7 +58,8 @@ class FrontDoor {
     // IPv6 network of 64 bits being one: its idlest connection goes for its next. With TLS who
     // shakes hands counts, and who has shown a certificate does not.
     double address_share = 0.8;
-    double connections_per_second = limits::kConnectionsPerSecond;  // likewise
+    // When more come, addresses share them.
+    double connections_per_second = limits::kConnectionsPerSecond;
     // While the process has more memory, only connections begin calls that have not lately begun
     // many, and those are hung up on whose messages under way may have the most of it.
     int64_t resident_bytes_max = limits::kResidentBytesMax;
@@ -128,6 +129,9 @@ class FrontDoor {
   // All of the door's thread.
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   void Accept();
+  bool may_accept() const;
+  bool HasTurn(const std::string& source);
+  bool MayTell();  // of strangers, in the log
   // Puts out the idlest connection without calls, of this source or of all; false: there is none.
   bool MakeRoom(absl::string_view source = "");
   bool MakeRoomForSource(const std::string& source);
@@ -172,8 +176,11 @@ class FrontDoor {
   bool listening_ = false;
   bool memory_short_ = false;
   absl::Duration relieved_ = -absl::InfiniteDuration();
-  double accepts_, returns_;  // that are saved up
-  absl::Duration saved_;      // until when they are
+  double accepts_, returns_, turns_away_;       // that are saved up
+  absl::Duration saved_;                        // until when they are
+  absl::flat_hash_map<std::string, int> came_;  // of each source, since counting_
+  absl::Duration counting_;
+  absl::Duration told_ = -absl::InfiniteDuration();  // of strangers
   std::string piece_, stamped_;
 
   std::thread thread_;  // last: it uses the others

@@ -209,6 +209,23 @@ TEST_F(FrontDoorTest, OneAddressCannotTakeAllPlaces) {
   EXPECT_EQ(Receive(busy_server, 16), Frame(0, 0, 1, "message")) << "nobody else was hung up on";
 }
 
+// One that connects and hangs up as fast as it can would else be all that the door looks at.
+TEST_F(FrontDoorTest, AFloodOfOneAddressMakesNobodyElseWait) {
+  Open({.connections_per_second = 5});
+  for (int i = 0; i < 500; ++i) Connect(2);
+
+  const FileDescriptor client = Connect(3);
+  Send(client, kPreface);
+
+  const absl::Time patience = absl::Now() + absl::Seconds(10);
+  bool heard = false;
+  while (!heard) {
+    ASSERT_LT(absl::Now(), patience) << "it waits behind the flood";
+    const FileDescriptor server = Served();
+    heard = Receive(server, kPreface.size()) == kPreface;  // or it was one who has hung up
+  }
+}
+
 TEST_F(FrontDoorTest, AnAddressMayComeAgainWhenItHasLeft) {
   Open({.connections_max = 2, .address_share = 0.5});
   for (int i = 0; i < 4; ++i) {
