@@ -6,7 +6,7 @@
 #   disk             DISK_FAULTS (20,000) calls to the disk that fail
 #   chaos            CHAOS_STRIKES (1,000) members killed or stopped
 #   simulation       SEEDS (100,000) fleets in simulated time
-#   hostile          HOSTILE_TIME (10m) of floods, STRANGERS (100,000), REQUESTS (100,000)
+#   hostile          HOSTILE_TIME (10m) of floods, SIEGE_STEPS (50,000), STRANGERS (100,000), REQUESTS (100,000)
 #   soak             SOAK_MINUTES (60), one member killed every SOAK_KILL_SECONDS (60)
 # `--dry-run` prints the commands. BAZEL_FLAGS go to bazel ("--config=nocuda --jobs=2"), BAZEL_STARTUP before its command.
 set -uo pipefail
@@ -70,8 +70,8 @@ lane() {
     chaos) sized CHAOS_STRIKES=1000 CHAOS_SEED=1 -- --test_filter='*Killed*' //tests/chaos:chaos_test ;;
     simulation) sized SEEDS=100000 -- //tests/sim:fleet_simulation_test ;;
     hostile)
-      sized HOSTILE_TIME=10m STRANGERS=100000 REQUESTS=100000 -- //services/coordinator:hostile_calls_test \
-        //services/coordinator:mutated_requests_test //tests:stranger_test ;;
+      sized HOSTILE_TIME=10m SIEGE_STEPS=50000 STRANGERS=100000 REQUESTS=100000 -- \
+        //services/coordinator:{hostile_calls,mutated_requests}_test //tests:{siege,stranger}_test ;;
     soak) sized SOAK_MINUTES=60 SOAK_KILL_SECONDS=60 -- //tests/chaos:soak_test ;;
   esac
 }

@@ -139,7 +139,12 @@ int HostileClient::Connect() {
       << options_.address;
   sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_in from{.sin_family = AF_INET};
+  EXPECT_EQ(inet_pton(AF_INET, options_.source.c_str(), &from.sin_addr), 1) << options_.source;
   const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;  // the port is chosen when it connects: there are more of those
+  setsockopt(connection, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+  bind(connection, reinterpret_cast<sockaddr*>(&from), sizeof(from));
   const timeval patience = {.tv_usec = 200'000};
   setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));

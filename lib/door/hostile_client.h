@@ -42,6 +42,9 @@ class HostileClient {
     std::string address;  // "127.0.0.1:7070"
     std::vector<Attack> attacks;
     int held_connections = 256;  // at once, of kHalfOpen
+    // Where it comes from, but for what it does through gRPC: another address of 127.0.0.0/8 than
+    // everybody else's is another stranger's.
+    std::string source = "127.0.0.1";
   };
   explicit HostileClient(Options options);
   ~HostileClient();  // stops, within half a second or so
