@@ -144,7 +144,7 @@ int HostileClient::Connect() {
   const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;  // the port is chosen when it connects: there are more of those
   setsockopt(connection, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
-  bind(connection, reinterpret_cast<sockaddr*>(&from), sizeof(from));
+  EXPECT_EQ(bind(connection, reinterpret_cast<sockaddr*>(&from), sizeof(from)), 0);
   const timeval patience = {.tv_usec = 200'000};
   setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));

@@ -67,10 +67,10 @@ absl::Status Denied(const Caller& caller, Permission needed) {
 
 absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
                                      absl::string_view method, Permission needed) const {
-  absl::StatusOr<Caller> stamped = stamp_ == nullptr
-                                       ? absl::StatusOr<Caller>(Caller{})
-                                       : stamp_->Read(Only(context, CallerStamp::kField));
-  Caller caller = stamped.ok() ? *std::move(stamped) : Caller{};
+  const absl::StatusOr<Caller> stamped = stamp_ == nullptr
+                                             ? absl::StatusOr<Caller>(Caller{})
+                                             : stamp_->Read(Only(context, CallerStamp::kField));
+  Caller caller = stamped.value_or(Caller{});
   if (open()) return caller;
   absl::Status allowed;
   if (stamped.ok()) {
