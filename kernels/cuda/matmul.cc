@@ -73,6 +73,13 @@ cublasLtEpilogue_t EpilogueOf(const MatMulShape& shape) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+// What the library calls the epilogue's bias: that of a layer, or where the sums of a bias's
+// gradient go.
+bool UsesBias(const MatMulShape& shape) {
+  return shape.epilogue == Epilogue::kBias || shape.epilogue == Epilogue::kBiasGrad ||
+         shape.has_bias;
+}
+
 bool UsesPreactivation(const MatMulShape& shape) {
   return shape.epilogue == Epilogue::kGelu || shape.epilogue == Epilogue::kGeluGrad;
 }
@@ -127,7 +134,7 @@ cublasStatus_t MatMul::Describe() {
   MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, of_b));
   MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, of_a));
   MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(s)));
-  if (s.epilogue == Epilogue::kBias || s.epilogue == Epilogue::kBiasGrad || s.has_bias) {
+  if (UsesBias(s)) {
     const auto type = static_cast<int32_t>(DataType(s.operands));
     MUSTER_RETURN_IF_CUBLAS_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type));
   }
@@ -145,13 +152,18 @@ cublasStatus_t MatMul::Describe() {
 
 cublasStatus_t MatMul::FindAlgorithms() {
   // Which algorithms there are depends on the alignment of what an epilogue reads or writes: here
-  // stands an address that is aligned as every tensor is, until Run() sets the true ones.
-  for (auto pointer :
-       {CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER}) {
-    if (shape_.epilogue == Epilogue::kNone) break;
+  // stands an address that is aligned as every tensor is, until Run() sets the true one. Only for
+  // what Run() sets: algorithms that sum in parts also write to a pointer that their epilogue has
+  // no use for, and others refuse to run with it.
+  const auto promise = [&](cublasLtMatmulDescAttributes_t pointer) {
     constexpr uintptr_t kAlignedTo16 = 0x1010;
-    MUSTER_RETURN_IF_CUBLAS_ERROR(
-        cublasLtMatmulDescSetAttribute(operation_, pointer, &kAlignedTo16, sizeof(kAlignedTo16)));
+    return cublasLtMatmulDescSetAttribute(operation_, pointer, &kAlignedTo16, sizeof(kAlignedTo16));
+  };
+  if (UsesBias(shape_)) {
+    MUSTER_RETURN_IF_CUBLAS_ERROR(promise(CUBLASLT_MATMUL_DESC_BIAS_POINTER));
+  }
+  if (UsesPreactivation(shape_)) {
+    MUSTER_RETURN_IF_CUBLAS_ERROR(promise(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER));
   }
   cublasLtMatmulPreference_t preference;
   MUSTER_RETURN_IF_CUBLAS_ERROR(cublasLtMatmulPreferenceCreate(&preference));
@@ -237,13 +249,10 @@ Failure MatMul::RunWith(const cublasLtMatmulAlgo_t& algorithm, const MatMulOpera
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     return FailureOf(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof(value)));
   };
-  if (shape_.epilogue == Epilogue::kBias || shape_.has_bias) {
-    if (Failure failure = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias)) return failure;
-  }
-  if (shape_.epilogue == Epilogue::kBiasGrad) {
-    if (Failure failure = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias_gradient)) {
-      return failure;
-    }
+  if (UsesBias(shape_)) {
+    const void* const bias =
+        shape_.epilogue == Epilogue::kBiasGrad ? operands.bias_gradient : operands.bias;
+    if (Failure failure = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) return failure;
   }
   if (UsesPreactivation(shape_)) {
     if (Failure failure = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.preactivation)) {
