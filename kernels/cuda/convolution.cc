@@ -19,9 +19,16 @@ constexpr int kAlgorithmsMax = 16;
 constexpr int64_t kWorkspaceBytesMax = int64_t{512} << 20;
 // Algorithms that are timed get this much even where the library's first choice needs less.
 constexpr int64_t kWorkspaceBytesTimed = int64_t{128} << 20;
+// What one may need that is tried because the library's first choice does not run.
+constexpr int64_t kWorkspaceBytesTried = int64_t{16} << 20;
 
+// A status alone names no cause: the library's own message comes with it.
 Failure FailureOf(cudnnStatus_t status) {
-  return status == CUDNN_STATUS_SUCCESS ? nullptr : cudnnGetErrorString(status);
+  if (status == CUDNN_STATUS_SUCCESS) return nullptr;
+  static thread_local char text[512];
+  const int named = std::snprintf(text, sizeof(text), "%s: ", cudnnGetErrorString(status));
+  cudnnGetLastErrorString(text + named, sizeof(text) - static_cast<size_t>(named));
+  return text;
 }
 
 ConvolutionMethod MethodOf(cudnnConvolutionFwdAlgo_t algorithm) {
@@ -130,33 +137,57 @@ cudnnStatus_t Convolution::Describe() {
       operation_, i(s.padding[0]), i(s.padding[1]), i(s.strides[0]), i(s.strides[1]),
       i(s.dilations[0]), i(s.dilations[1]), CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
   MUSTER_RETURN_IF_CUDNN_ERROR(cudnnSetConvolutionGroupCount(operation_, i(s.groups)));
-  // Tensor cores round f32 operands to TF32.
-  math_ = s.type == Type::kF32 && !options_.tf32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
-  return cudnnSetConvolutionMathType(operation_, math_);
+  return cudnnSetConvolutionMathType(operation_,
+                                     is_f32_alone() ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH);
 }
 
 template <typename Performance>
 bool Convolution::Pick(const Performance* found, int count, int64_t workspace_bytes_max) {
   const ConvolutionPrecision precision = {
       .type = shape_.type, .tf32 = options_.tf32, .deterministic = options_.deterministic};
+  candidates_.clear();
   for (int k = 0; k < count; ++k) {
     const Performance& candidate = found[k];
     if (candidate.status != CUDNN_STATUS_SUCCESS) continue;
     if (options_.deterministic && candidate.determinism != CUDNN_DETERMINISTIC) continue;
     if (!Admits(MethodOf(candidate.algo), precision)) continue;
-    if (static_cast<int64_t>(candidate.memory) > workspace_bytes_max) continue;
     // f32 that was not asked to be TF32 stays f32.
-    if (math_ == CUDNN_FMA_MATH && candidate.mathType == CUDNN_TENSOR_OP_MATH) continue;
-    algorithm_ = static_cast<int>(candidate.algo);
-    milliseconds_ = candidate.time;
-    workspace_bytes_ = std::max(workspace_bytes_, static_cast<int64_t>(candidate.memory));
-    if (math_ != CUDNN_FMA_MATH && candidate.mathType != math_) {
-      math_ = candidate.mathType;
-      return cudnnSetConvolutionMathType(operation_, math_) == CUDNN_STATUS_SUCCESS;
-    }
-    return true;
+    if (is_f32_alone() && candidate.mathType == CUDNN_TENSOR_OP_MATH) continue;
+    Candidate taken = {.algorithm = static_cast<int>(candidate.algo),
+                       .math = is_f32_alone() ? CUDNN_FMA_MATH : candidate.mathType,
+                       .milliseconds = candidate.time};
+    // What the list says of memory can be less than what running it asks for.
+    if (Take(taken) != CUDNN_STATUS_SUCCESS) continue;
+    size_t bytes = 0;
+    if (WorkspaceBytes(candidate.algo, bytes) != CUDNN_STATUS_SUCCESS) continue;
+    taken.workspace_bytes = static_cast<int64_t>(bytes);
+    if (taken.workspace_bytes > workspace_bytes_max) continue;
+    candidates_.push_back(taken);
   }
-  return false;
+  return !candidates_.empty() && Take(candidates_.front()) == CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t Convolution::WorkspaceBytes(cudnnConvolutionFwdAlgo_t algorithm,
+                                          size_t& bytes) const {
+  return cudnnGetConvolutionForwardWorkspaceSize(handle_, x_, w_, operation_, y_, algorithm,
+                                                 &bytes);
+}
+
+cudnnStatus_t Convolution::WorkspaceBytes(cudnnConvolutionBwdDataAlgo_t algorithm,
+                                          size_t& bytes) const {
+  return cudnnGetConvolutionBackwardDataWorkspaceSize(handle_, w_, y_, operation_, x_, algorithm,
+                                                      &bytes);
+}
+
+cudnnStatus_t Convolution::WorkspaceBytes(cudnnConvolutionBwdFilterAlgo_t algorithm,
+                                          size_t& bytes) const {
+  return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle_, x_, y_, operation_, w_, algorithm,
+                                                        &bytes);
+}
+
+cudnnStatus_t Convolution::Take(const Candidate& candidate) {
+  chosen_ = candidate;
+  return cudnnSetConvolutionMathType(operation_, candidate.math);
 }
 
 cudnnStatus_t Convolution::PickAlgorithm() {
@@ -185,8 +216,15 @@ cudnnStatus_t Convolution::PickAlgorithm() {
       break;
     }
   }
-  milliseconds_ = -1;  // the library's guess
-  return picked ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+  if (!picked) return CUDNN_STATUS_NOT_SUPPORTED;
+  chosen_.milliseconds = -1;  // it was the library's guess
+  // One that is tried after the first does not make all others pay for its memory.
+  std::erase_if(candidates_, [most = std::max(chosen_.workspace_bytes, kWorkspaceBytesTried)](
+                                 const Candidate& c) { return c.workspace_bytes > most; });
+  for (const Candidate& candidate : candidates_) {
+    workspace_bytes_ = std::max(workspace_bytes_, candidate.workspace_bytes);
+  }
+  return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t Convolution::TimeAlgorithms(void* to, const void* left, const void* right,
@@ -224,17 +262,23 @@ cudnnStatus_t Convolution::TimeAlgorithms(void* to, const void* left, const void
 }
 
 Failure Convolution::Choose(void* to, const void* left, const void* right, void* workspace) {
-  if (options_.deterministic) return nullptr;
-  return FailureOf(TimeAlgorithms(to, left, right, workspace));
+  if (!options_.deterministic) return FailureOf(TimeAlgorithms(to, left, right, workspace));
+  for (const Candidate& candidate : candidates_) {
+    if (Take(candidate) != CUDNN_STATUS_SUCCESS) continue;
+    chosen_.milliseconds = -1;
+    if (Run(to, left, right, workspace) == nullptr) return nullptr;
+  }
+  Take(candidates_.front());
+  return Run(to, left, right, workspace);
 }
 
 std::string Convolution::choice() const {
   char text[64];
-  if (milliseconds_ < 0) {
-    std::snprintf(text, sizeof(text), "algorithm %d", algorithm_);
+  if (chosen_.milliseconds < 0) {
+    std::snprintf(text, sizeof(text), "algorithm %d", chosen_.algorithm);
   } else {
-    std::snprintf(text, sizeof(text), "algorithm %d, %.1f us", algorithm_,
-                  static_cast<double>(1000 * milliseconds_));
+    std::snprintf(text, sizeof(text), "algorithm %d, %.1f us", chosen_.algorithm,
+                  static_cast<double>(1000 * chosen_.milliseconds));
   }
   return text;
 }
@@ -244,18 +288,20 @@ Failure Convolution::Run(void* to, const void* left, const void* right, void* wo
   const auto bytes = static_cast<size_t>(workspace_bytes_);
   switch (part_) {
     case ConvolutionPart::kForward:
-      return FailureOf(cudnnConvolutionForward(handle_, &one, x_, left, w_, right, operation_,
-                                               static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_),
-                                               workspace, bytes, &zero, y_, to));
+      return FailureOf(
+          cudnnConvolutionForward(handle_, &one, x_, left, w_, right, operation_,
+                                  static_cast<cudnnConvolutionFwdAlgo_t>(chosen_.algorithm),
+                                  workspace, bytes, &zero, y_, to));
     case ConvolutionPart::kGradInput:
       return FailureOf(cudnnConvolutionBackwardData(
           handle_, &one, w_, right, y_, left, operation_,
-          static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, bytes, &zero, x_, to));
+          static_cast<cudnnConvolutionBwdDataAlgo_t>(chosen_.algorithm), workspace, bytes, &zero,
+          x_, to));
     case ConvolutionPart::kGradWeight:
-      return FailureOf(
-          cudnnConvolutionBackwardFilter(handle_, &one, x_, right, y_, left, operation_,
-                                         static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_),
-                                         workspace, bytes, &zero, w_, to));
+      return FailureOf(cudnnConvolutionBackwardFilter(
+          handle_, &one, x_, right, y_, left, operation_,
+          static_cast<cudnnConvolutionBwdFilterAlgo_t>(chosen_.algorithm), workspace, bytes, &zero,
+          w_, to));
   }
   return "unknown part";
 }

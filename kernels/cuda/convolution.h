@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/batch_norm.h"
 #include "kernels/cuda/libraries.h"
@@ -46,8 +47,7 @@ enum class ConvolutionPart {
 
 struct ConvolutionOptions {
   bool tf32 = false;
-  bool deterministic =
-      true;  // the library's first choice among those that repeat; else the fastest
+  bool deterministic = true;  // the library's first that repeats and runs; else the fastest
 };
 
 // One part of a convolution, prepared. Compute-bound with many channels.
@@ -62,8 +62,9 @@ class Convolution {
   // Of all algorithms that Choose() may choose.
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
-  // Where not deterministic: runs the algorithms on this memory and keeps the fastest. Overwrites
-  // `to`. The arguments are those of Run().
+  // Runs algorithms on this memory and keeps the fastest; where deterministic, the first that runs,
+  // since the library proposes some that then refuse. Overwrites `to`. The arguments are those of
+  // Run().
   Failure Choose(void* to, const void* left, const void* right, void* workspace);
 
   std::string choice() const;  // for logs
@@ -80,10 +81,26 @@ class Convolution {
   cudnnStatus_t PickAlgorithm();
   cudnnStatus_t TimeAlgorithms(void* to, const void* left, const void* right, void* workspace);
 
-  // The first that runs within the workspace, is admitted (see convolution_choice.h) and is
-  // deterministic where it must be.
+  struct Candidate {
+    int algorithm = 0;
+    cudnnMathType_t math = CUDNN_DEFAULT_MATH;
+    int64_t workspace_bytes = 0;
+    float milliseconds = -1;  // -1: not measured
+  };
+
+  // Tensor cores round f32 operands to TF32.
+  bool is_f32_alone() const { return shape_.type == Type::kF32 && !options_.tf32; }
+
+  // Keeps those that run within the workspace, are admitted (see convolution_choice.h) and are
+  // deterministic where they must be, and takes the first. False where there is none.
   template <typename Performance>
   bool Pick(const Performance* found, int count, int64_t workspace_bytes_max);
+  cudnnStatus_t Take(const Candidate& candidate);
+
+  // With the math that was taken.
+  cudnnStatus_t WorkspaceBytes(cudnnConvolutionFwdAlgo_t algorithm, size_t& bytes) const;
+  cudnnStatus_t WorkspaceBytes(cudnnConvolutionBwdDataAlgo_t algorithm, size_t& bytes) const;
+  cudnnStatus_t WorkspaceBytes(cudnnConvolutionBwdFilterAlgo_t algorithm, size_t& bytes) const;
 
   const cudnnHandle_t handle_;
   const ConvolutionPart part_;
@@ -92,9 +109,8 @@ class Convolution {
   cudnnTensorDescriptor_t x_ = nullptr, y_ = nullptr;
   cudnnFilterDescriptor_t w_ = nullptr;
   cudnnConvolutionDescriptor_t operation_ = nullptr;
-  int algorithm_ = 0;
-  cudnnMathType_t math_ = CUDNN_DEFAULT_MATH;
-  float milliseconds_ = -1;  // -1: not measured
+  std::vector<Candidate> candidates_;
+  Candidate chosen_;
   int64_t workspace_bytes_ = 0;
 };
 
