@@ -12,14 +12,14 @@ __device__ int64_t Resolve(int32_t index, int64_t size, bool allows_negative) {
 // W: a word that divides the inner bytes; `inner` counts words.
 template <typename W>
 __global__ void GatherWords(W* y, const W* x, const int32_t* index, GatherShape shape,
-                            int64_t inner, int* out_of_range) {
+                            int64_t inner, OutOfRange* out_of_range) {
   const int64_t n = shape.outer * shape.indices * inner;
   for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
     const int64_t slice = i / inner;
     const int64_t outer = slice / shape.indices;
     int64_t from = Resolve(index[slice - outer * shape.indices], shape.size, shape.allows_negative);
     if (from < 0 || from >= shape.size) {
-      *out_of_range = 1;
+      Report(out_of_range, index[slice - outer * shape.indices]);
       from = 0;
     }
     y[i] = x[(outer * shape.size + from) * inner + i - slice * inner];
@@ -70,7 +70,7 @@ __global__ void AddSlices(T* dx, const T* dy, const int32_t* keys, const int32_t
 
 template <typename W>
 cudaError_t LaunchGather(void* y, const void* x, const int32_t* index, const GatherShape& shape,
-                         int64_t inner_bytes, int* out_of_range, cudaStream_t stream) {
+                         int64_t inner_bytes, OutOfRange* out_of_range, cudaStream_t stream) {
   const int64_t inner = inner_bytes / static_cast<int64_t>(sizeof(W));
   return Launch(GatherWords<W>, Strided(shape.outer * shape.indices * inner), kThreads, 0, stream,
                 static_cast<W*>(y), static_cast<const W*>(x), index, shape, inner, out_of_range);
@@ -79,7 +79,7 @@ cudaError_t LaunchGather(void* y, const void* x, const int32_t* index, const Gat
 }  // namespace
 
 cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherShape& shape,
-                   int element_bytes, int* out_of_range, cudaStream_t stream) {
+                   int element_bytes, OutOfRange* out_of_range, cudaStream_t stream) {
   const int64_t bytes = shape.inner * element_bytes;
   if (bytes % 16 == 0) {
     return LaunchGather<uint4>(y, x, index, shape, bytes, out_of_range, stream);

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/out_of_range.h"
 #include "kernels/cuda/type.h"
 
 namespace muster::kernels::cuda {
@@ -19,13 +20,13 @@ struct GatherShape {
   int64_t size;
   int64_t inner;
   int64_t indices;
-  // Whether indices in [-size, 0) count from the end. One outside sets *out_of_range to 1 and is
+  // Whether indices in [-size, 0) count from the end. One outside is reported and is
   // taken for 0.
   bool allows_negative;
 };
 
 cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherShape& shape,
-                   int element_bytes, int* out_of_range, cudaStream_t stream);
+                   int element_bytes, OutOfRange* out_of_range, cudaStream_t stream);
 
 // dx = the sums of the slices of dy by index, in f32 and in the order of the indices; slices that
 // no index names are zero. The indices are sorted (a stable radix sort), then a block owns each

@@ -8,11 +8,11 @@ namespace {
 // The tensor's element that the index's element `at` stands for. One out of range is taken for 0
 // and, where there is a flag, reported.
 __device__ int64_t Target(const IndexedElements& elements, const int32_t* index, int64_t at,
-                          int* out_of_range) {
+                          OutOfRange* out_of_range) {
   int32_t along = index[at];
   if (along < 0) along += elements.size;
   if (along < 0 || along >= elements.size) {
-    if (out_of_range != nullptr) *out_of_range = 1;
+    if (out_of_range != nullptr) Report(out_of_range, index[at]);
     along = 0;
   }
   int64_t target = 0;
@@ -29,14 +29,14 @@ __device__ int64_t Target(const IndexedElements& elements, const int32_t* index,
 // W: a word of the elements' size.
 template <typename W>
 __global__ void TakeWords(W* y, const W* x, const int32_t* index, IndexedElements elements,
-                          int* out_of_range) {
+                          OutOfRange* out_of_range) {
   for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
     y[i] = x[Target(elements, index, i, out_of_range)];
   }
 }
 
 __global__ void MakeTargetPairs(int32_t* keys, int32_t* places, const int32_t* index,
-                                IndexedElements elements, int* out_of_range) {
+                                IndexedElements elements, OutOfRange* out_of_range) {
   for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
     keys[i] = static_cast<int32_t>(Target(elements, index, i, out_of_range));
     places[i] = static_cast<int32_t>(i);
@@ -88,7 +88,7 @@ __global__ void AddByKey(T* y, const T* terms, const int32_t* keys, const int32_
 // y += the terms by index.
 template <typename T>
 cudaError_t AddByIndex(void* y, const void* terms, const int32_t* index,
-                       const IndexedElements& elements, void* workspace, int* out_of_range,
+                       const IndexedElements& elements, void* workspace, OutOfRange* out_of_range,
                        cudaStream_t stream) {
   const int64_t n = elements.indices;
   IndexPairs pairs = PairsToSort(workspace, n);
@@ -102,7 +102,7 @@ cudaError_t AddByIndex(void* y, const void* terms, const int32_t* index,
 // Of the tensor's elements those that the index names become -1. Each thread that comes to one
 // writes the same.
 __global__ void ClearLast(int32_t* last, const int32_t* index, IndexedElements elements,
-                          int* out_of_range) {
+                          OutOfRange* out_of_range) {
   for (int64_t i = ThreadIndex(); i < elements.indices; i += ThreadCount()) {
     last[Target(elements, index, i, out_of_range)] = -1;
   }
@@ -142,7 +142,7 @@ __global__ void PutZeros(W* ddata, const int32_t* index, IndexedElements element
 }
 
 cudaError_t LaunchFindLast(int32_t* last, const int32_t* index, const IndexedElements& elements,
-                           int* out_of_range, cudaStream_t stream) {
+                           OutOfRange* out_of_range, cudaStream_t stream) {
   const dim3 grid = Strided(elements.indices);
   MUSTER_RETURN_IF_CUDA_ERROR(
       Launch(ClearLast, grid, kThreads, 0, stream, last, index, elements, out_of_range));
@@ -183,8 +183,8 @@ IndexedElements::IndexedElements(const std::vector<int64_t>& tensor,
 }
 
 cudaError_t GatherElements(void* y, const void* x, const int32_t* index,
-                           const IndexedElements& elements, int element_bytes, int* out_of_range,
-                           cudaStream_t stream) {
+                           const IndexedElements& elements, int element_bytes,
+                           OutOfRange* out_of_range, cudaStream_t stream) {
   return ForWord(element_bytes, [&](auto word) {
     using W = decltype(word);
     return Launch(TakeWords<W>, Strided(elements.indices), kThreads, 0, stream, static_cast<W*>(y),
@@ -213,7 +213,7 @@ int64_t ScatterElementsWorkspaceBytes(const IndexedElements& elements, ScatterRe
 
 cudaError_t ScatterElements(void* y, const void* data, const int32_t* index, const void* updates,
                             Type type, const IndexedElements& elements, ScatterReduction reduction,
-                            void* workspace, int* out_of_range, cudaStream_t stream) {
+                            void* workspace, OutOfRange* out_of_range, cudaStream_t stream) {
   const int64_t bytes = elements.tensor_elements * Bytes(type);
   MUSTER_RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(y, data, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));

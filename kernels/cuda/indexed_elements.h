@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/out_of_range.h"
 #include "kernels/cuda/type.h"
 
 namespace muster::kernels::cuda {
@@ -35,8 +36,8 @@ struct IndexedElements {
 // y, of the index's shape, of `element_bytes` = 2 or 4. An index outside [-size, size) sets
 // *out_of_range to 1 and is taken for 0.
 cudaError_t GatherElements(void* y, const void* x, const int32_t* index,
-                           const IndexedElements& elements, int element_bytes, int* out_of_range,
-                           cudaStream_t stream);
+                           const IndexedElements& elements, int element_bytes,
+                           OutOfRange* out_of_range, cudaStream_t stream);
 
 // dx = the sums of dy by index, in f32 and in the order of the indices; what no index names is
 // zero. The indices are sorted, then a thread sums those of one element: results repeat to the bit.
@@ -49,11 +50,11 @@ cudaError_t GatherElementsGrad(void* dx, const void* dy, const int32_t* index, T
 enum class ScatterReduction { kNone, kAdd };
 
 // kNone: the last update in the index's order wins, whatever thread comes last. kAdd: sums as
-// GatherElementsGrad's, rounded once. Of every type. An index outside sets *out_of_range to 1.
+// GatherElementsGrad's, rounded once. Of every type. An index outside is reported.
 int64_t ScatterElementsWorkspaceBytes(const IndexedElements& elements, ScatterReduction reduction);
 cudaError_t ScatterElements(void* y, const void* data, const int32_t* index, const void* updates,
                             Type type, const IndexedElements& elements, ScatterReduction reduction,
-                            void* workspace, int* out_of_range, cudaStream_t stream);
+                            void* workspace, OutOfRange* out_of_range, cudaStream_t stream);
 
 // The derivatives with kNone; with kAdd they are dy and GatherElements. Of `element_bytes` = 2 or
 // 4; the workspace of GradUpdates is that of ScatterElements.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/cuda/out_of_range.h"
 #include "kernels/cuda/type.h"
 
 namespace muster::kernels::cuda {
@@ -55,6 +56,12 @@ cudaError_t ForFloating(Type type, F f) {
       break;
   }
   return cudaErrorInvalidValue;
+}
+
+// Several threads may: each part is one of theirs.
+__device__ inline void Report(OutOfRange* out_of_range, int32_t id) {
+  out_of_range->found = 1;
+  out_of_range->id = id;
 }
 
 __device__ inline int64_t ThreadIndex() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }

@@ -168,7 +168,7 @@ __global__ void ComputeLossFactor(float* factor, float weight, const RunNumbers*
 template <typename T, int V>
 __global__ void CrossEntropyRows(float* losses, float* lses, const T* logits, Targets targets,
                                  int64_t rows, int64_t classes, int64_t row_length, float smoothing,
-                                 int* out_of_range) {
+                                 OutOfRange* out_of_range) {
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* own = logits + row * row_length;
     Exponentials exponentials;
@@ -188,7 +188,7 @@ __global__ void CrossEntropyRows(float* losses, float* lses, const T* logits, Ta
     if (!targets.Counts(row)) continue;
     const int64_t target = targets.of_row[row];
     if (target < 0 || target >= classes) {
-      *out_of_range = 1;
+      Report(out_of_range, static_cast<int32_t>(target));
       continue;
     }
     losses[row] = smoothing == 0 ? lse - ToFloat(own[target])
@@ -316,7 +316,7 @@ cudaError_t LossFactor(float* factor, float weight, const RunNumbers* numbers, i
 
 cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, const int32_t* target,
                                 const float* factor, const CrossEntropyShape& shape,
-                                float* workspace, int* out_of_range, cudaStream_t stream) {
+                                float* workspace, OutOfRange* out_of_range, cudaStream_t stream) {
   const auto [rows, classes, type] = shape.logits;
   const cudaError_t error = ForFloating(type, [&, rows = rows, classes = classes](auto one) {
     using T = decltype(one);

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/out_of_range.h"
 #include "kernels/cuda/type.h"
 
 namespace muster::kernels::cuda {
@@ -45,10 +46,10 @@ cudaError_t LossFactor(float* factor, float weight, const RunNumbers* numbers, i
                        const int64_t* counted, cudaStream_t stream);
 
 // *loss = *factor * the sum of the counted rows' cross-entropy; lse f32[R]. A target that is
-// neither ignored nor in [0, V) sets *out_of_range to 1. `workspace`: f32[R].
+// neither ignored nor in [0, V) is reported. `workspace`: f32[R].
 cudaError_t SoftmaxCrossEntropy(float* loss, float* lse, const void* logits, const int32_t* target,
                                 const float* factor, const CrossEntropyShape& shape,
-                                float* workspace, int* out_of_range, cudaStream_t stream);
+                                float* workspace, OutOfRange* out_of_range, cudaStream_t stream);
 
 // dlogits = loss scale * *factor * (softmax - wanted distribution), 0 in the gaps between rows; may
 // be logits.

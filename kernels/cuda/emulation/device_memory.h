@@ -11,6 +11,7 @@
 #include "kernels/comparison.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/emulation/block.h"
+#include "kernels/cuda/out_of_range.h"
 #include "kernels/cuda/type.h"
 
 namespace muster::kernels::cuda::emulation {
@@ -48,6 +49,7 @@ class DeviceMemory {
   uint8_t* data() { return memory_ + kGuard; }
   float* floats() { return reinterpret_cast<float*>(data()); }
   int32_t* ints() { return reinterpret_cast<int32_t*>(data()); }
+  OutOfRange* out_of_range() { return reinterpret_cast<OutOfRange*>(data()); }
 
   Floats Read(Type type) {
     Floats values(bytes_ / Bytes(type));

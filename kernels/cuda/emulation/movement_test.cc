@@ -215,17 +215,17 @@ TEST(GatherTest, SlicesByIndexAndTheirGradientsInTheOrderOfTheIndices) {
         y[i] = x[slice * inner + i % inner];
         dx[slice * inner + i % inner] += dy[i];
       }
-      DeviceMemory x_on(x, type), dy_on(dy, type), ids_on(ids), wrong(std::vector<int32_t>{0});
+      DeviceMemory x_on(x, type), dy_on(dy, type), ids_on(ids), wrong(std::vector<int32_t>(2));
       DeviceMemory y_on(dy.size() * Bytes(type)), dx_on(x.size() * Bytes(type));
       DeviceMemory workspace(GatherGradWorkspaceBytes(shape));
       ASSERT_EQ(Gather(y_on.data(), x_on.data(), ids_on.ints(), shape,
-                       static_cast<int>(Bytes(type)), wrong.ints(), nullptr),
+                       static_cast<int>(Bytes(type)), wrong.out_of_range(), nullptr),
                 cudaSuccess);
       ASSERT_EQ(GatherGrad(dx_on.data(), dy_on.data(), ids_on.ints(), type, shape, workspace.data(),
                            nullptr),
                 cudaSuccess);
       EXPECT_EQ(y_on.Read(type), y);
-      EXPECT_EQ(wrong.ints()[0], 0);
+      EXPECT_EQ(wrong.out_of_range()->found, 0);
       ExpectRounded(dx_on.Read(type), dx, type, 16);
     }
   });
@@ -276,17 +276,17 @@ TEST(IndexedElementsTest, AreTakenAndTheirGradientsSummedInTheOrderOfTheIndex) {
         y[i] = x[targets[i]];
         dx[targets[i]] += dy[i];
       }
-      DeviceMemory x_on(x, type), dy_on(dy, type), ids_on(ids), wrong(std::vector<int32_t>{0});
+      DeviceMemory x_on(x, type), dy_on(dy, type), ids_on(ids), wrong(std::vector<int32_t>(2));
       DeviceMemory y_on(dy.size() * Bytes(type)), dx_on(x.size() * Bytes(type));
       DeviceMemory workspace(GatherElementsGradWorkspaceBytes(elements));
       ASSERT_EQ(GatherElements(y_on.data(), x_on.data(), ids_on.ints(), elements,
-                               static_cast<int>(Bytes(type)), wrong.ints(), nullptr),
+                               static_cast<int>(Bytes(type)), wrong.out_of_range(), nullptr),
                 cudaSuccess);
       ASSERT_EQ(GatherElementsGrad(dx_on.data(), dy_on.data(), ids_on.ints(), type, elements,
                                    workspace.data(), nullptr),
                 cudaSuccess);
       EXPECT_EQ(y_on.Read(type), y);
-      EXPECT_EQ(wrong.ints()[0], 0);
+      EXPECT_EQ(wrong.out_of_range()->found, 0);
       ExpectRounded(dx_on.Read(type), dx, type, 256);
     }
   });
@@ -314,11 +314,11 @@ TEST(IndexedElementsTest, TheLastUpdateOfAnElementReplacesItAndTakesItsGradient)
       }
       DeviceMemory data_on(data, type), updates_on(updates, type), dy_on(dy, type), ids_on(ids);
       DeviceMemory y_on(data.size() * bytes), ddata_on(data.size() * bytes);
-      DeviceMemory dupdates_on(updates.size() * bytes), wrong(std::vector<int32_t>{0});
+      DeviceMemory dupdates_on(updates.size() * bytes), wrong(std::vector<int32_t>(2));
       DeviceMemory workspace(ScatterElementsWorkspaceBytes(elements, ScatterReduction::kNone));
       ASSERT_EQ(ScatterElements(y_on.data(), data_on.data(), ids_on.ints(), updates_on.data(), type,
-                                elements, ScatterReduction::kNone, workspace.data(), wrong.ints(),
-                                nullptr),
+                                elements, ScatterReduction::kNone, workspace.data(),
+                                wrong.out_of_range(), nullptr),
                 cudaSuccess);
       ASSERT_EQ(ScatterElementsGradData(ddata_on.data(), dy_on.data(), ids_on.ints(), elements,
                                         bytes, nullptr),
@@ -329,7 +329,7 @@ TEST(IndexedElementsTest, TheLastUpdateOfAnElementReplacesItAndTakesItsGradient)
       EXPECT_EQ(y_on.Read(type), y);
       EXPECT_EQ(ddata_on.Read(type), ddata);
       EXPECT_EQ(dupdates_on.Read(type), dupdates);
-      EXPECT_EQ(wrong.ints()[0], 0);
+      EXPECT_EQ(wrong.out_of_range()->found, 0);
     }
   });
 }
@@ -349,21 +349,21 @@ TEST(IndexedElementsTest, UpdatesAreAddedAndRoundedOnce) {
         ++counts[targets[i]];
       }
       DeviceMemory data_on(data, type), updates_on(updates, type), ids_on(ids);
-      DeviceMemory y_on(data.size() * Bytes(type)), wrong(std::vector<int32_t>{0});
+      DeviceMemory y_on(data.size() * Bytes(type)), wrong(std::vector<int32_t>(2));
       DeviceMemory sevens(std::vector<int32_t>(data.size(), 7)), counts_on(4 * data.size());
       DeviceMemory ones(std::vector<int32_t>(updates.size(), 1));
       DeviceMemory workspace(ScatterElementsWorkspaceBytes(elements, ScatterReduction::kAdd));
       ASSERT_EQ(ScatterElements(y_on.data(), data_on.data(), ids_on.ints(), updates_on.data(), type,
-                                elements, ScatterReduction::kAdd, workspace.data(), wrong.ints(),
-                                nullptr),
+                                elements, ScatterReduction::kAdd, workspace.data(),
+                                wrong.out_of_range(), nullptr),
                 cudaSuccess);
       ASSERT_EQ(ScatterElements(counts_on.data(), sevens.data(), ids_on.ints(), ones.data(),
                                 Type::kI32, elements, ScatterReduction::kAdd, workspace.data(),
-                                wrong.ints(), nullptr),
+                                wrong.out_of_range(), nullptr),
                 cudaSuccess);
       ExpectRounded(y_on.Read(type), y, type, 256);
       EXPECT_EQ(std::vector<int32_t>(counts_on.ints(), counts_on.ints() + counts.size()), counts);
-      EXPECT_EQ(wrong.ints()[0], 0);
+      EXPECT_EQ(wrong.out_of_range()->found, 0);
     }
   });
 }
@@ -374,8 +374,8 @@ TEST(IndexedElementsTest, AnIndexOutsideIsReported) {
   for (int32_t id : {3, -4}) {
     DeviceMemory x(Floats{1, 2, 3}, Type::kF32), updates(Floats{4, 5}, Type::kF32), y(12);
     DeviceMemory ids(std::vector<int32_t>{-3, id});
-    DeviceMemory wrong(std::vector<int32_t>{0, 0, 0});
-    int* flag = wrong.ints();
+    DeviceMemory wrong(std::vector<int32_t>(6));
+    OutOfRange* flag = wrong.out_of_range();
     ASSERT_EQ(GatherElements(y.data(), x.data(), ids.ints(), elements, 4, flag, nullptr),
               cudaSuccess);
     for (ScatterReduction reduction : {kNone, kAdd}) {
@@ -384,7 +384,10 @@ TEST(IndexedElementsTest, AnIndexOutsideIsReported) {
                                 elements, reduction, workspace.data(), ++flag, nullptr),
                 cudaSuccess);
     }
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(wrong.ints()[i], 1) << i;
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(wrong.out_of_range()[i].found, 1) << i;
+      EXPECT_EQ(wrong.out_of_range()[i].id, id) << i;
+    }
   }
 }
 

@@ -43,7 +43,7 @@ TEST(SoftmaxCrossEntropyTest, CountsTheClassesThatThereAreWhateverLiesBetweenRow
         }
 
         DeviceMemory logits(spread, type), target(targets), factor(4), y(4), lse(4 * rows);
-        DeviceMemory workspace(4 * rows), out_of_range(std::vector<int32_t>{0});
+        DeviceMemory workspace(4 * rows), out_of_range(std::vector<int32_t>(2));
         const RunNumbers numbers = {.loss_scale = 8, .samples = rows, .batch = rows};
         const CrossEntropyShape shape = {.logits = {rows, classes, type},
                                          .row = size.row,
@@ -55,10 +55,10 @@ TEST(SoftmaxCrossEntropyTest, CountsTheClassesThatThereAreWhateverLiesBetweenRow
             cudaSuccess);
         ASSERT_EQ(SoftmaxCrossEntropy(y.floats(), lse.floats(), logits.data(), target.ints(),
                                       factor.floats(), shape, workspace.floats(),
-                                      out_of_range.ints(), nullptr),
+                                      out_of_range.out_of_range(), nullptr),
                   cudaSuccess);
         EXPECT_NEAR(y.floats()[0], loss, 1e-5 * loss);
-        EXPECT_EQ(out_of_range.ints()[0], 0);
+        EXPECT_EQ(out_of_range.out_of_range()->found, 0);
         // In place.
         ASSERT_EQ(SoftmaxCrossEntropyGrad(logits.data(), logits.data(), target.ints(), lse.floats(),
                                           factor.floats(), &numbers, shape, nullptr),

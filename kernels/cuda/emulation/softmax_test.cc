@@ -77,20 +77,20 @@ TEST(SoftmaxTest, CrossEntropyAndItsDerivative) {
       shape.ignore_index = -100;
       RunNumbers numbers = {.loss_scale = scale, .samples = rows, .batch = rows};
       DeviceMemory x_on(x, type), dx(n * Bytes(type)), target_on(target), lse(4 * rows);
-      DeviceMemory factor(4), loss_on(4), workspace(4 * rows), wrong(std::vector<int32_t>{0});
+      DeviceMemory factor(4), loss_on(4), workspace(4 * rows), wrong(std::vector<int32_t>(2));
 
       ASSERT_EQ(LossFactor(factor.floats(), 1, &numbers, rows, target_on.ints(), &shape, nullptr,
                            nullptr),
                 cudaSuccess);
-      ASSERT_EQ(
-          SoftmaxCrossEntropy(loss_on.floats(), lse.floats(), x_on.data(), target_on.ints(),
-                              factor.floats(), shape, workspace.floats(), wrong.ints(), nullptr),
-          cudaSuccess);
+      ASSERT_EQ(SoftmaxCrossEntropy(loss_on.floats(), lse.floats(), x_on.data(), target_on.ints(),
+                                    factor.floats(), shape, workspace.floats(),
+                                    wrong.out_of_range(), nullptr),
+                cudaSuccess);
       ASSERT_EQ(SoftmaxCrossEntropyGrad(dx.data(), x_on.data(), target_on.ints(), lse.floats(),
                                         factor.floats(), &numbers, shape, nullptr),
                 cudaSuccess);
 
-      EXPECT_EQ(wrong.ints()[0], 0);
+      EXPECT_EQ(wrong.out_of_range()->found, 0);
       ExpectClose(loss_on.Read(Type::kF32), {loss}, 8 * classes);
       ExpectRounded(dx.Read(type), expected, type, 8 * classes);
     }

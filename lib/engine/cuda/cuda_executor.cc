@@ -181,7 +181,7 @@ absl::Status CudaExecutor::PlaceScalars(const v1::Graph& graph) {
   ASSIGN_OR_RETURN(host_progress_, device_.Allocate(sizeof(int64_t), "progress"));
   auto* scalars = reinterpret_cast<Scalars*>(scalars_.get());
   context_.numbers = &scalars->numbers;
-  context_.out_of_range = reinterpret_cast<int*>(&scalars->out_of_range);
+  context_.out_of_range = &scalars->out_of_range;
   context_.counted_targets = reinterpret_cast<const int64_t*>(scalars + 1);
   return absl::OkStatus();
 }
@@ -455,7 +455,8 @@ absl::Status CudaExecutor::Run(const RunArguments& arguments, ParameterFlow* flo
   absl::Status computed = Compute(arguments, flow);
   device_.set_running(false);
   if (!computed.ok()) return GiveUp(std::move(computed));
-  const auto* scalars = reinterpret_cast<const float*>(host_results_.get() + sizeof(int64_t));
+  const auto* scalars =
+      reinterpret_cast<const float*>(host_results_.get() + sizeof(cuda::OutOfRange));
   for (auto& [name, output] : outputs_) {
     if (output.is_scalar()) output.scalar = *scalars++;
   }
@@ -489,14 +490,15 @@ absl::Status CudaExecutor::Enqueue(const RunArguments& arguments, ParameterFlow*
       RETURN_IF_ERROR(Download(segment));
     }
   }
-  float* scalars = reinterpret_cast<float*>(host_results_.get() + sizeof(int64_t));
+  float* scalars = reinterpret_cast<float*>(host_results_.get() + sizeof(cuda::OutOfRange));
   for (const auto& [name, output] : outputs_) {
     if (!output.is_scalar()) continue;
     RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(scalars++, output.device, sizeof(float),
                                              cudaMemcpyDeviceToHost, device_.compute())));
   }
-  return StatusOf(cudaMemcpyAsync(host_results_.get(), context_.out_of_range, sizeof(int64_t),
-                                  cudaMemcpyDeviceToHost, device_.compute()));
+  return StatusOf(cudaMemcpyAsync(host_results_.get(), context_.out_of_range,
+                                  sizeof(cuda::OutOfRange), cudaMemcpyDeviceToHost,
+                                  device_.compute()));
 }
 
 absl::Status CudaExecutor::SendScalars(const RunArguments& arguments, cuda::Export gradients) {
@@ -508,7 +510,7 @@ absl::Status CudaExecutor::SendScalars(const RunArguments& arguments, cuda::Expo
                       .seed = arguments.seed,
                       .step = arguments.step,
                       .gradients = gradients};
-  scalars->out_of_range = 0;
+  scalars->out_of_range = {};
   auto* counted = reinterpret_cast<int64_t*>(scalars + 1);
   const int64_t inputs = (scalar_bytes_ - sizeof(Scalars)) / sizeof(int64_t);
   for (int64_t i = 0; i < inputs; ++i) {
@@ -634,8 +636,9 @@ absl::Status CudaExecutor::Download(const Segment& segment) {
                                              cudaMemcpyDeviceToHost, stream)));
   }
   // What the forward pass found wrong is known before the first gradient leaves.
-  RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(host_results_.get(), context_.out_of_range,
-                                           sizeof(int64_t), cudaMemcpyDeviceToHost, stream)));
+  RETURN_IF_ERROR(
+      StatusOf(cudaMemcpyAsync(host_results_.get(), context_.out_of_range, sizeof(cuda::OutOfRange),
+                               cudaMemcpyDeviceToHost, stream)));
   return StatusOf(cudaEventRecord(segment.delivered.get(), stream));
 }
 
@@ -654,10 +657,11 @@ absl::Status CudaExecutor::Announce(const RunArguments& arguments, ParameterFlow
 }
 
 absl::Status CudaExecutor::CheckRange() const {
-  int64_t out_of_range;
+  cuda::OutOfRange out_of_range;
   std::memcpy(&out_of_range, host_results_.get(), sizeof(out_of_range));
-  if (out_of_range == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError("an id or a target of the batch is outside the model's range");
+  if (out_of_range.found == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "an id or a target of the batch is outside the model's range: ", out_of_range.id));
 }
 
 absl::StatusOr<Executor::MemoryNeed> PlanCudaMemory(const v1::Graph& graph,

@@ -108,7 +108,7 @@ class CudaExecutor : public Executor {
   // What the device reads before each run, as it lies in one piece.
   struct Scalars {
     cuda::RunNumbers numbers;
-    int64_t out_of_range;
+    cuda::OutOfRange out_of_range;
     // Then int64_t counted_targets[graph inputs].
   };
 

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/out_of_range.h"
 #include "kernels/cuda/type.h"
 #include "lib/engine/cuda/attention_choice.h"
 #include "lib/engine/cuda/cuda_layouts.h"
@@ -45,7 +46,7 @@ struct CudaContext {
   cudnnHandle_t cudnn = nullptr;  // enqueues on `stream`
   const cuda::RunNumbers* numbers = nullptr;
   const int64_t* counted_targets = nullptr;  // by graph input; -1: count those of the run
-  int* out_of_range = nullptr;               // becomes 1 when data is outside the model's range
+  cuda::OutOfRange* out_of_range = nullptr;  // in device memory
   bool tf32 = false;
   bool deterministic = true;
   bool has_gradients = false;  // the graph
