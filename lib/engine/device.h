@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace muster {
 
@@ -38,6 +39,11 @@ class Device {
   // what the others have got.
   using Memory = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
   virtual absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) = 0;
+
+  // Makes host memory of somebody else's as fast for the device as Allocate()'s, until the handle
+  // goes, which is before the memory does. Null on the CPU, for which all memory is. An error
+  // leaves it as it was.
+  virtual absl::StatusOr<std::shared_ptr<void>> PageLock(absl::Span<std::byte>) { return nullptr; }
 
   // Makes it the calling thread's current GPU, for libraries that ask for that. A no-op on the CPU.
   // INTERNAL, reason "DEVICE_LOST", when the process has lost the GPU (see Executor::Run).

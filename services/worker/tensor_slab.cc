@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "glog/logging.h"
+#include "lib/engine/host_memory.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "lib/transport/shared_slab.h"
@@ -26,24 +28,42 @@ absl::StatusOr<std::shared_ptr<void>> AllocatePageLocked(Device& device, size_t 
 absl::Status Exhausted(const Device& device, size_t bytes) {
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
                         "the model's parameters need ", bytes, " bytes, and so do their ",
-                        "gradients; device '", device.name(), "' has ", device.available_bytes(),
+                        "gradients; device '", device.name(), "' has ", AvailableHostBytes(),
                         " left: use fewer parameters or a machine with more memory")),
                     "MEMORY_EXHAUSTED");
 }
 
 // The kernel may promise what the first touch cannot keep. Memory counts as taken once it is
 // touched, hence one at a time.
-absl::StatusOr<std::shared_ptr<void>> AllocateShared(Device& device, size_t bytes,
-                                                     absl::Span<std::byte>& memory) {
+absl::StatusOr<std::shared_ptr<SharedSlab>> AllocateSlab(const Device& device, size_t bytes) {
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
-  if (bytes > static_cast<size_t>(device.available_bytes())) return Exhausted(device, bytes);
+  if (bytes > static_cast<size_t>(AvailableHostBytes())) return Exhausted(device, bytes);
   absl::StatusOr<std::shared_ptr<SharedSlab>> slab =
       SharedSlab::Allocate(static_cast<int64_t>(bytes));
   if (!slab.ok()) return Exhausted(device, bytes);
-  memory = (*slab)->memory();
-  std::memset(memory.data(), 0, memory.size());
-  return *std::move(slab);
+  std::memset((*slab)->memory().data(), 0, (*slab)->memory().size());
+  return slab;
+}
+
+// Members are destroyed from the last on: pages are unlocked while they are there.
+struct LockedSlab {
+  std::shared_ptr<SharedSlab> slab;
+  std::shared_ptr<void> lock;
+};
+
+absl::StatusOr<std::shared_ptr<void>> AllocateShared(Device& device, size_t bytes,
+                                                     absl::Span<std::byte>& memory) {
+  ASSIGN_OR_RETURN(std::shared_ptr<SharedSlab> slab, AllocateSlab(device, bytes));
+  absl::StatusOr<std::shared_ptr<void>> lock = device.PageLock(slab->memory());
+  if (!lock.ok()) {
+    LOG(WARNING) << device.name() << ": shared memory cannot be page-locked, so gradients are "
+                 << "copied on their way to ps of this host: " << lock.status();
+    slab.reset();  // before as much is allocated again
+    return AllocatePageLocked(device, bytes, memory);
+  }
+  memory = slab->memory();
+  return std::make_shared<LockedSlab>(LockedSlab{std::move(slab), *std::move(lock)});
 }
 
 }  // namespace
@@ -53,9 +73,7 @@ absl::StatusOr<std::unique_ptr<TensorSlab>> TensorSlab::Create(Device& device,
                                                                const GradientLayout& layout) {
   const auto bytes = static_cast<size_t>(layout.elements) * sizeof(float);
   absl::Span<std::byte> memory;
-  ASSIGN_OR_RETURN(std::shared_ptr<void> owner, device.is_cpu()
-                                                    ? AllocateShared(device, bytes, memory)
-                                                    : AllocatePageLocked(device, bytes, memory));
+  ASSIGN_OR_RETURN(std::shared_ptr<void> owner, AllocateShared(device, bytes, memory));
   return absl::WrapUnique(new TensorSlab(std::move(owner), memory, graph, layout));
 }
 

@@ -14,8 +14,8 @@
 namespace muster {
 
 // f32[elements] of every parameter, each 64-byte aligned, zeroed, registered with the transport as
-// a whole. The tensors point into it, where the layout says. Of a CPU device it is a SharedSlab, so
-// that members on this host read and write it without a copy; of a GPU it is page-locked.
+// a whole. The tensors point into it, where the layout says. It is a SharedSlab, so that members on
+// this host read it without a copy; for a GPU it is page-locked too.
 class TensorSlab {
  public:
   // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the device has not that much.

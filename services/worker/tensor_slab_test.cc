@@ -52,6 +52,16 @@ TEST(TensorSlabTest, OfACpuDeviceCanBeSharedWithTheProcessesOfTheHost) {
   EXPECT_NE(SharedSlab::Find(slab->memory()), nullptr);
 }
 
+TEST(TensorSlabTest, OfAGpuItCanToo) {
+  const auto device = CreateDevice("cuda:0", 1);
+  if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status().message();
+  ASSERT_TRUE(device.ok()) << device.status();
+  const auto slab = MakeSlab(**device, GraphOf({1000, 7}));
+  ASSERT_TRUE(slab.ok()) << slab.status();
+  EXPECT_NE(SharedSlab::Find((*slab)->memory()), nullptr);
+  EXPECT_FALSE((*device)->PageLock((*slab)->memory()).ok()) << "it is not page-locked yet";
+}
+
 TEST(TensorSlabTest, ParametersBeyondTheMachinesMemoryAreRefused) {
   const auto device = CreateDevice("cpu", 1).value();
   const auto slab = MakeSlab(*device, GraphOf({int64_t{1} << 40, int64_t{1} << 40}));

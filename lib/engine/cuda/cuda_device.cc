@@ -171,6 +171,21 @@ absl::StatusOr<Device::Memory> CudaDevice::Allocate(size_t bytes, absl::string_v
   return Memory(static_cast<std::byte*>(memory), release);
 }
 
+absl::StatusOr<std::shared_ptr<void>> CudaDevice::PageLock(absl::Span<std::byte> memory) {
+  if (memory.empty()) return nullptr;
+  RETURN_IF_ERROR(Drive());
+  const cudaError_t error =
+      cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
+  if (error != cudaSuccess) cudaGetLastError();  // it is no error of the next call
+  RETURN_IF_ERROR(StatusOf(error));
+  PageLocked().Add(memory.data(), static_cast<int64_t>(memory.size()));
+  return std::shared_ptr<void>(memory.data(), [](void* p) {
+    if (CudaResourcesAreKept()) return;
+    PageLocked().Remove(p);
+    cudaHostUnregister(p);
+  });
+}
+
 absl::StatusOr<std::shared_ptr<std::byte[]>> CudaDevice::Mirror(const void* host, cuda::Type type,
                                                                 int64_t bytes) {
   if (std::shared_ptr<std::byte[]> shared = mirrors_.Find(host, type, bytes)) return shared;

@@ -25,6 +25,7 @@ class CudaDevice : public Device {
   std::string description() const override;
   int64_t available_bytes() const override;
   absl::StatusOr<Memory> Allocate(size_t bytes, absl::string_view what) override;
+  absl::StatusOr<std::shared_ptr<void>> PageLock(absl::Span<std::byte> memory) override;
   absl::Status Use() const override { return Drive(); }
 
   // Makes the calling thread the one that drives the device: what it enqueues goes there. Cheap.
