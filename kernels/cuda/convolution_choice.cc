@@ -50,14 +50,17 @@ std::string DescribeAdmission(const ConvolutionPrecision& precision) {
          ", whose rounding is coarser; training.deterministic: false admits what is fastest";
 }
 
-std::vector<ConvolutionForm> FormsOf(Type type, bool tf32) {
+std::vector<ConvolutionForm> FormsOf(Type type, bool tf32, bool has_few_channels) {
   if (type == Type::kF32) {
     return {{.channels_last = tf32}, {.channels_last = !tf32}};
   }
-  return {{.channels_last = true},
-          {.channels_last = false},
-          {.channels_last = false, .is_widened = true},
-          {.channels_last = true, .is_widened = true}};
+  std::vector<ConvolutionForm> forms;
+  if (has_few_channels) forms.push_back({.channels_last = true, .is_padded = true});
+  forms.insert(forms.end(), {{.channels_last = true},
+                             {.channels_last = false},
+                             {.channels_last = false, .is_widened = true},
+                             {.channels_last = true, .is_widened = true}});
+  return forms;
 }
 
 }  // namespace muster::kernels::cuda

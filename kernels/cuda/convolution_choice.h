@@ -33,6 +33,8 @@ struct ConvolutionForm {
   bool channels_last = false;
   // Operands of 16 bits are widened and the result is rounded: the sums are the same.
   bool is_widened = false;
+  // Channels of the image and of the weights are padded with zeros: see movement.h.
+  bool is_padded = false;
 
   bool operator==(const ConvolutionForm&) const = default;
 };
@@ -40,6 +42,8 @@ struct ConvolutionForm {
 // To be asked for one after the other until the library has one. Tensor cores want channels last,
 // kernels without them are made for channels first. Grouped and dilated convolutions of 16 bits,
 // and their derivatives, are not all there in bf16; in f32 they are.
-std::vector<ConvolutionForm> FormsOf(Type type, bool tf32);
+// Tensor cores read eight channels at a time: those of photographs are padded, unless it is the
+// image's derivative that is asked for.
+std::vector<ConvolutionForm> FormsOf(Type type, bool tf32, bool has_few_channels);
 
 }  // namespace muster::kernels::cuda

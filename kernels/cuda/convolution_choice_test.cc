@@ -37,7 +37,8 @@ TEST(ConvolutionChoiceTest, SpeedDecidesWhereNothingMustRepeat) {
 
 TEST(ConvolutionChoiceTest, SixteenBitsAreWidenedOnlyWhereTheLibraryHasNothingElse) {
   for (Type type : {Type::kBf16, Type::kF16}) {
-    const std::vector<ConvolutionForm> forms = FormsOf(type, /*tf32=*/false);
+    const std::vector<ConvolutionForm> forms =
+        FormsOf(type, /*tf32=*/false, /*has_few_channels=*/false);
     ASSERT_EQ(forms.size(), 4);
     EXPECT_EQ(forms[0], (ConvolutionForm{.channels_last = true}));
     EXPECT_FALSE(forms[1].is_widened);
@@ -47,10 +48,18 @@ TEST(ConvolutionChoiceTest, SixteenBitsAreWidenedOnlyWhereTheLibraryHasNothingEl
   }
 }
 
+TEST(ConvolutionChoiceTest, FewChannelsOfSixteenBitsArePaddedBeforeAnythingElseIsTried) {
+  std::vector<ConvolutionForm> forms = FormsOf(Type::kBf16, /*tf32=*/false,
+                                               /*has_few_channels=*/true);
+  EXPECT_EQ(forms[0], (ConvolutionForm{.channels_last = true, .is_padded = true}));
+  forms.erase(forms.begin());
+  EXPECT_EQ(forms, FormsOf(Type::kBf16, /*tf32=*/false, /*has_few_channels=*/false));
+}
+
 TEST(ConvolutionChoiceTest, F32IsNeverWidenedAndBeginsWhereItIsFastest) {
-  EXPECT_EQ(FormsOf(Type::kF32, /*tf32=*/false),
+  EXPECT_EQ(FormsOf(Type::kF32, /*tf32=*/false, /*has_few_channels=*/true),
             (std::vector<ConvolutionForm>{{.channels_last = false}, {.channels_last = true}}));
-  EXPECT_EQ(FormsOf(Type::kF32, /*tf32=*/true),
+  EXPECT_EQ(FormsOf(Type::kF32, /*tf32=*/true, /*has_few_channels=*/true),
             (std::vector<ConvolutionForm>{{.channels_last = true}, {.channels_last = false}}));
 }
 

@@ -141,6 +141,40 @@ cudaError_t CopyElements(void* y, int64_t to_offset, const void* x, int64_t from
   return Copy(to, from, box, stream);
 }
 
+// A pixel of eight channels.
+union Pixel {
+  uint4 word;
+  uint16_t channels[kChannelsOfPixel];
+};
+
+__global__ void PadPixels(uint4* pixels, const uint16_t* planes, FewChannels shape) {
+  const int64_t n = shape.batch * shape.pixels;
+  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
+    const int64_t image = i / shape.pixels;
+    const uint16_t* first = planes + image * (shape.channels - 1) * shape.pixels + i;
+    Pixel pixel;
+#pragma unroll
+    for (int c = 0; c < kChannelsOfPixel; ++c) {
+      pixel.channels[c] = c < shape.channels ? first[c * shape.pixels] : uint16_t{0};
+    }
+    pixels[i] = pixel.word;
+  }
+}
+
+__global__ void TakePixels(uint16_t* planes, const uint4* pixels, FewChannels shape) {
+  const int64_t n = shape.batch * shape.pixels;
+  for (int64_t i = ThreadIndex(); i < n; i += ThreadCount()) {
+    const int64_t image = i / shape.pixels;
+    uint16_t* first = planes + image * (shape.channels - 1) * shape.pixels + i;
+    Pixel pixel;
+    pixel.word = pixels[i];
+#pragma unroll
+    for (int c = 0; c < kChannelsOfPixel; ++c) {
+      if (c < shape.channels) first[c * shape.pixels] = pixel.channels[c];
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<int64_t> RowMajorStrides(const std::vector<int64_t>& sizes) {
@@ -159,6 +193,16 @@ cudaError_t CopyBox(void* y, const View& to, const void* x, const View& from,
   if (!MakeBox(to, from, sizes, box)) return cudaErrorInvalidValue;
   return element_bytes == 4 ? CopyElements<uint32_t>(y, to.offset, x, from.offset, box, stream)
                             : CopyElements<uint16_t>(y, to.offset, x, from.offset, box, stream);
+}
+
+cudaError_t PadChannels(void* pixels, const void* planes, FewChannels shape, cudaStream_t stream) {
+  return Launch(PadPixels, Strided(shape.batch * shape.pixels), kThreads, 0, stream,
+                static_cast<uint4*>(pixels), static_cast<const uint16_t*>(planes), shape);
+}
+
+cudaError_t TakeChannels(void* planes, const void* pixels, FewChannels shape, cudaStream_t stream) {
+  return Launch(TakePixels, Strided(shape.batch * shape.pixels), kThreads, 0, stream,
+                static_cast<uint16_t*>(planes), static_cast<const uint4*>(pixels), shape);
 }
 
 }  // namespace muster::kernels::cuda

@@ -26,4 +26,20 @@ std::vector<int64_t> RowMajorStrides(const std::vector<int64_t>& sizes);
 cudaError_t CopyBox(void* y, const View& to, const void* x, const View& from,
                     const std::vector<int64_t>& sizes, int element_bytes, cudaStream_t stream);
 
+// Images of a few channels of 16 bits, between channels first and, padded to eight, channels last:
+// what tensor cores read 16 bytes of at a time.
+//
+//   planes   [B, C, P], C <= 8      pixels   [B, P, 8], 16-byte aligned
+inline constexpr int64_t kChannelsOfPixel = 8;
+struct FewChannels {
+  int64_t batch;
+  int64_t channels;
+  int64_t pixels;
+
+  int64_t padded_bytes() const { return batch * pixels * kChannelsOfPixel * 2; }
+};
+// The rest is zeros. Bandwidth-bound, as all here.
+cudaError_t PadChannels(void* pixels, const void* planes, FewChannels shape, cudaStream_t stream);
+cudaError_t TakeChannels(void* planes, const void* pixels, FewChannels shape, cudaStream_t stream);
+
 }  // namespace muster::kernels::cuda

@@ -38,6 +38,30 @@ TEST(MovementTest, TransposesInTilesAndInWords) {
   });
 }
 
+TEST(MovementTest, PadsChannelsOfPixelsAndTakesThemBack) {
+  ForEveryRun([&](Type type) {
+    if (Bytes(type) != 2) return;
+    for (const FewChannels& s : {FewChannels{2, 3, 35}, FewChannels{1, 8, 300},
+                                 FewChannels{300, 1, 1}, FewChannels{2, 5, 257}}) {
+      const Floats planes = Rounded(Normals(s.batch * s.channels * s.pixels, 1), type);
+      DeviceMemory planes_on(planes, type), pixels(s.padded_bytes());
+      DeviceMemory back(planes.size() * Bytes(type));
+      ASSERT_EQ(PadChannels(pixels.data(), planes_on.data(), s, nullptr), cudaSuccess);
+      const Floats padded = pixels.Read(type);
+      for (int64_t b = 0, i = 0; b < s.batch; ++b) {
+        for (int64_t p = 0; p < s.pixels; ++p) {
+          for (int64_t c = 0; c < kChannelsOfPixel; ++c, ++i) {
+            const int64_t at = (b * s.channels + c) * s.pixels + p;
+            ASSERT_EQ(padded[i], c < s.channels ? planes[at] : 0) << b << ", " << p << ", " << c;
+          }
+        }
+      }
+      ASSERT_EQ(TakeChannels(back.data(), pixels.data(), s, nullptr), cudaSuccess);
+      EXPECT_EQ(back.Read(type), planes);
+    }
+  });
+}
+
 TEST(CombineTest, OperandsRepeatAlongTheirMissingDimensions) {
   ForEveryRun([](Type type) {
     for (int64_t inner : {3, 8, 12}) {

@@ -1,5 +1,6 @@
 // Convolution and pooling. A convolution chooses the layout, what follows keeps it.
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -109,7 +110,15 @@ struct PreparedConvolution {
   Layout layout;
   cuda::Type type;  // of the node's tensors; the library may see them widened to plan.shape.type
   int64_t x_elements, w_elements, y_elements;
+  // Of x and w as the node has them, where the library sees them padded.
+  std::optional<cuda::FewChannels> few_of_x, few_of_w;
   std::shared_ptr<cuda::Convolution> convolution;
+
+  // In which x and w are asked for; y has the other.
+  Layout operand_layout() const { return few_of_x ? Layout::kPlain : layout; }
+  static int64_t padded_bytes(const std::optional<cuda::FewChannels>& few) {
+    return few ? Aligned(few->padded_bytes()) : 0;
+  }
 
   bool is_widened() const { return plan.shape.type != type; }
   int64_t wide_bytes(int64_t elements) const {
@@ -118,7 +127,8 @@ struct PreparedConvolution {
   int64_t library_bytes() const { return Aligned(convolution->workspace_bytes()); }
   int64_t workspace_bytes() const {
     return library_bytes() + plan.border.workspace_bytes() + wide_bytes(x_elements) +
-           wide_bytes(w_elements) + wide_bytes(y_elements) + kWorkspaceAlignment;
+           wide_bytes(w_elements) + wide_bytes(y_elements) + padded_bytes(few_of_x) +
+           padded_bytes(few_of_w) + kWorkspaceAlignment;
   }
 };
 
@@ -126,6 +136,17 @@ int64_t Elements(const Shape& shape) {
   int64_t elements = 1;
   for (int64_t size : shape) elements *= size;
   return elements;
+}
+
+// `shape` with channels as the library sees them where they are padded.
+Shape WithPaddedChannels(Shape shape) {
+  shape[1] = cuda::kChannelsOfPixel;
+  return shape;
+}
+
+std::optional<cuda::FewChannels> FewChannelsOf(const Shape& shape, bool is_padded) {
+  if (!is_padded) return std::nullopt;
+  return cuda::FewChannels{shape[0], shape[1], shape[2] * shape[3]};
 }
 
 absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::ConvolutionPart part,
@@ -136,11 +157,17 @@ absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::Convolut
     LOG_FIRST_N(INFO, 1) << cuda::DescribeAdmission(
         {.type = type, .tf32 = tf32, .deterministic = deterministic});
   }
+  const bool has_few_channels = part != cuda::ConvolutionPart::kGradInput &&
+                                x[1] < cuda::kChannelsOfPixel &&
+                                IntegerAttribute(*node.node, "groups") == 1;
   std::string failures;
-  for (const cuda::ConvolutionForm& form : cuda::FormsOf(type, tf32)) {
+  for (const cuda::ConvolutionForm& form : cuda::FormsOf(type, tf32, has_few_channels)) {
     const Layout layout = form.channels_last ? kChannelsLast : Layout::kPlain;
     const ConvolutionPlan plan =
-        DescribeConvolution(node, x, w, y, layout, form.is_widened ? cuda::Type::kF32 : type);
+        DescribeConvolution(node, form.is_padded ? WithPaddedChannels(x) : x,
+                            form.is_padded ? WithPaddedChannels(w) : w, y, layout,
+                            form.is_widened ? cuda::Type::kF32 : type);
+    if (form.is_padded && plan.border.is_copied) continue;  // a copy of a copy
     std::unique_ptr<cuda::Convolution> convolution;
     // What has 16 bits loses none of them in TF32.
     const cuda::Failure failure = cuda::Convolution::Create(
@@ -157,6 +184,8 @@ absl::StatusOr<PreparedConvolution> Prepare(const CudaNode& node, cuda::Convolut
           .x_elements = Elements(x),
           .w_elements = Elements(w),
           .y_elements = Elements(y),
+          .few_of_x = FewChannelsOf(x, form.is_padded),
+          .few_of_w = FewChannelsOf(w, form.is_padded),
           .convolution = std::move(convolution),
       };
     }
@@ -181,7 +210,11 @@ class PlacedConvolution {
                .y = take(prepared_.wide_bytes(prepared_.y_elements))};
     }
     seen_ = wide_;
-    if (is_padded()) seen_.x = padded;
+    if (has_border()) seen_.x = padded;
+    if (prepared_.few_of_x) {
+      seen_.x = take(PreparedConvolution::padded_bytes(prepared_.few_of_x));
+      seen_.w = take(PreparedConvolution::padded_bytes(prepared_.few_of_w));
+    }
     end_ = end;
   }
 
@@ -202,9 +235,13 @@ class PlacedConvolution {
     const PreparedConvolution& p = prepared_;
     if (p.part != kGradInput) {
       RETURN_IF_ERROR(Widen(wide_.x, own_.x, p.x_elements));
-      if (is_padded()) RETURN_IF_ERROR(StatusOf(CopyInside(seen_.x, wide_.x, p.plan, stream_)));
+      if (has_border()) RETURN_IF_ERROR(StatusOf(CopyInside(seen_.x, wide_.x, p.plan, stream_)));
+      RETURN_IF_ERROR(Pad(seen_.x, own_.x, p.few_of_x));
     }
-    if (p.part != kGradWeight) RETURN_IF_ERROR(Widen(wide_.w, own_.w, p.w_elements));
+    if (p.part != kGradWeight) {
+      RETURN_IF_ERROR(Widen(wide_.w, own_.w, p.w_elements));
+      RETURN_IF_ERROR(Pad(seen_.w, own_.w, p.few_of_w));
+    }
     if (p.part != kForward) RETURN_IF_ERROR(Widen(wide_.y, own_.y, p.y_elements));
     const auto [to, left, right] = Operands();
     RETURN_IF_ERROR(StatusOf(p.convolution->Run(to, left, right, scratch_)));
@@ -212,9 +249,12 @@ class PlacedConvolution {
       case kForward:
         return Round(own_.y, wide_.y, p.y_elements);
       case kGradWeight:
+        if (p.few_of_w) {
+          return StatusOf(cuda::TakeChannels(own_.w, seen_.w, *p.few_of_w, stream_));
+        }
         return Round(own_.w, wide_.w, p.w_elements);
       case kGradInput:
-        if (is_padded()) RETURN_IF_ERROR(StatusOf(CopyOutside(wide_.x, seen_.x, p.plan, stream_)));
+        if (has_border()) RETURN_IF_ERROR(StatusOf(CopyOutside(wide_.x, seen_.x, p.plan, stream_)));
         return Round(own_.x, wide_.x, p.x_elements);
     }
     return absl::OkStatus();
@@ -239,7 +279,11 @@ class PlacedConvolution {
     return {seen_.y, seen_.x, seen_.w};
   }
 
-  bool is_padded() const { return prepared_.plan.border.is_copied; }
+  bool has_border() const { return prepared_.plan.border.is_copied; }
+  absl::Status Pad(std::byte* seen, const std::byte* own,
+                   const std::optional<cuda::FewChannels>& few) const {
+    return few ? StatusOf(cuda::PadChannels(seen, own, *few, stream_)) : absl::OkStatus();
+  }
   absl::Status Widen(std::byte* wide, const std::byte* own, int64_t n) const {
     if (wide == own) return absl::OkStatus();
     return StatusOf(
@@ -286,7 +330,7 @@ PlannedNode PlanForward(const CudaNode& node, const PreparedConvolution& prepare
                         };
                       }};
   planned.input_layouts.resize(node.inputs.size());
-  planned.input_layouts[0] = planned.input_layouts[1] = prepared.layout;
+  planned.input_layouts[0] = planned.input_layouts[1] = prepared.operand_layout();
   return planned;
 }
 
@@ -353,12 +397,13 @@ absl::StatusOr<PlannedNode> PlanConv2dBatchNormRelu(const CudaNode& node) {
                      });
 }
 
-// A derivative, of dy, one more tensor, and a third of which only the shape counts.
+// A derivative, of dy, one more tensor, and a third of which only the shape counts. What is not dy
+// may have padded channels.
 template <typename TensorsOf>
 PlannedNode PlanGradient(const CudaNode& node, const PreparedConvolution& prepared,
                          TensorsOf tensors_of) {
-  return {.input_layouts = {prepared.layout, prepared.layout, Layout::kPlain},
-          .output_layouts = {prepared.layout},
+  return {.input_layouts = {prepared.layout, prepared.operand_layout(), Layout::kPlain},
+          .output_layouts = {prepared.operand_layout()},
           .shape_only = {2},
           .workspace_bytes = prepared.workspace_bytes(),
           .prepare = [=, name = node.node->name(), &context = node.context,
