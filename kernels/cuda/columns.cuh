@@ -82,6 +82,8 @@ template <int N>
 __device__ float JoinParts(const float* partial, int k, int64_t column, int64_t columns,
                            int64_t parts) {
   float sum = 0;
+  // One thread adds them, in their order; many loads are under way meanwhile.
+#pragma unroll 16
   for (int64_t part = 0; part < parts; ++part) sum += partial[(part * N + k) * columns + column];
   return sum;
 }

@@ -155,6 +155,8 @@ __global__ void JoinParts(To* y, const float* partial, int64_t outputs, int64_t 
                           float factor) {
   for (int64_t o = ThreadIndex(); o < outputs; o += ThreadCount()) {
     float value = R::kStart;
+    // One thread joins them, in their order; many loads are under way meanwhile.
+#pragma unroll 16
     for (int64_t part = 0; part < parts; ++part) {
       value = R::Join(value, partial[part * outputs + o]);
     }

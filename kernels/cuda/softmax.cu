@@ -11,12 +11,19 @@ struct Exponentials {
   float maximum = -INFINITY;
   float sum = 0;
 
-  __device__ void Add(float x) {
-    if (x > maximum) {
-      sum *= expf(maximum - x);
-      maximum = x;
-    }
-    sum += x == -INFINITY ? 0 : expf(x - maximum);
+  // All at once, so that the exponentials do not wait for each other.
+  template <int N>
+  __device__ void Add(const float (&values)[N]) {
+    float larger = maximum;
+#pragma unroll
+    for (float x : values) larger = fmaxf(larger, x);
+    // Of nothing but -inf the sum stays 0; a NaN stays one.
+    const float zero = larger == -INFINITY ? 0 : larger;
+    float added = 0;
+#pragma unroll
+    for (float x : values) added += expf(x - zero);
+    sum = sum * expf(maximum - zero) + added;
+    maximum = larger;
   }
   __device__ void Add(const Exponentials& other) {
     const float larger = fmaxf(maximum, other.maximum);
@@ -88,10 +95,7 @@ bool TakesVectors(int64_t row) {
 template <typename T, int V>
 __device__ Exponentials RowExponentials(const T* row, int64_t classes) {
   Exponentials own;
-  ForClasses<T, V>(row, classes, [&](auto& values, int64_t) {
-#pragma unroll
-    for (float value : values) own.Add(value);
-  });
+  ForClasses<T, V>(row, classes, [&](auto& values, int64_t) { own.Add(values); });
   return JoinBlock(own);
 }
 
@@ -174,11 +178,9 @@ __global__ void CrossEntropyRows(float* losses, float* lses, const T* logits, Ta
     Exponentials exponentials;
     float sum = 0;
     ForClasses<T, V>(own, classes, [&](auto& values, int64_t) {
+      exponentials.Add(values);
 #pragma unroll
-      for (float value : values) {
-        exponentials.Add(value);
-        sum += value;
-      }
+      for (float value : values) sum += value;
     });
     const float lse = JoinBlock(exponentials).LogSum();
     const float mean = smoothing == 0 ? 0 : BlockSum(sum) / static_cast<float>(classes);
