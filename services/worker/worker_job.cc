@@ -6,6 +6,7 @@
 #include "glog/logging.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
+#include "services/worker/share_check.h"
 
 namespace muster {
 namespace {
@@ -50,6 +51,7 @@ std::unique_ptr<Trainer> WorkerJob::Run(std::unique_ptr<Trainer> before) {
 
 absl::Status WorkerJob::Prepare(std::unique_ptr<Trainer> before) {
   if (released()) return Released();
+  RETURN_IF_ERROR(CheckShare(*options_.plan));
   if (options_.plan->spec().sync().mode() == v1::ALLREDUCE) RETURN_IF_ERROR(MakeShard());
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, MakeTrainer(std::move(before)));
   {

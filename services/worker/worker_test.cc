@@ -16,6 +16,8 @@
 #include "lib/concurrency/steady_wait.h"
 #include "lib/exchange/fake_ps.h"
 #include "lib/graph/zoo/zoo.h"
+#include "lib/limits/limits.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
@@ -383,6 +385,8 @@ TEST(WorkerTest, AModelBeyondTheMachinesMemoryFailsThePreparation) {
   (*arguments.mutable_fields())["vocabulary"].set_number_value(1 << 24);
   (*arguments.mutable_fields())["channels"].set_number_value(1 << 14);
   *plan->mutable_graph() = BuildModel(plan->spec().model()).value();
+  const auto chunks = CutIntoChunks(plan->graph(), limits::kChunkBytesMax);
+  plan->mutable_chunks()->Assign(chunks.begin(), chunks.end());
   Driven driven(network, plan);
 
   driven.Prepare();
@@ -393,6 +397,21 @@ TEST(WorkerTest, AModelBeyondTheMachinesMemoryFailsThePreparation) {
   EXPECT_THAT(failed.error().message(), HasSubstr(plan->workers(0).member()));
   EXPECT_THAT(failed.error().message(), HasSubstr("use fewer parameters"));
   driven.Release();
+}
+
+TEST(WorkerTest, APlanThatMakesNoSenseFailsThePreparation) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  for (const int64_t samples : {int64_t{-1}, int64_t{0}, int64_t{33}, int64_t{1} << 62}) {
+    auto plan = std::make_shared<v1::JobPlan>(*ps.plan());
+    plan->mutable_workers(0)->set_samples(samples);
+    Driven driven(network, plan);
+    driven.Prepare();
+    const v1::JobReport failed = driven.Await(v1::MEMBER_FAILED);
+    EXPECT_EQ(failed.error().reason(), "BAD_PLAN");
+    EXPECT_THAT(failed.error().message(), HasSubstr("of a batch of 32"));
+    driven.Release();
+  }
 }
 
 TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndTheOldOnesDirectivesAreIgnored) {
