@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "lib/codec/codec.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
@@ -30,7 +31,15 @@
 namespace muster {
 namespace {
 
+using google::protobuf::util::MessageDifferencer;
+
 constexpr int kStepTrack = 99;  // of the trace: devices come before, chunks after it
+
+// What a data set, and what is counted of it, depends on.
+bool ReadsTheSame(const v1::JobPlan& before, const v1::JobPlan& now) {
+  return MessageDifferencer::Equals(before.spec().data(), now.spec().data()) &&
+         MessageDifferencer::Equals(before.graph(), now.graph());
+}
 
 void Observe(prometheus::Histogram& histogram, absl::Duration time) {
   histogram.Observe(absl::ToDoubleSeconds(time));
@@ -171,9 +180,9 @@ void Trainer::CountFlops() {
   options_.metrics->ShowPeak(peak);
 }
 
-// A job's model, data and training never change; who computes which samples does. GPUs that reduce
-// among themselves may wait for each other in the middle of the step that was given up, and a
-// ring's memory is its shard's.
+// A job's model, data, training and mode never change, unless the coordinator errs; who computes
+// which samples does. GPUs that reduce among themselves may wait for each other in the middle of
+// the step that was given up, and a ring's memory is its shard's.
 bool Trainer::ComputesTheSameIn(const Options& next) const {
   if (gpus_ != nullptr || options_.shard != nullptr || next.shard != nullptr) return false;
   const v1::JobPlan& before = *options_.plan;
@@ -185,7 +194,10 @@ bool Trainer::ComputesTheSameIn(const Options& next) const {
   const v1::PlanWorker& share_before = before.workers(ToInt(options_.rank));
   const v1::PlanWorker& share = now.workers(ToInt(next.rank));
   return share_before.first_position() == share.first_position() &&
-         share_before.samples() == share.samples();
+         share_before.samples() == share.samples() &&
+         MessageDifferencer::Equals(before.spec().training(), now.spec().training()) &&
+         MessageDifferencer::Equals(before.spec().sync(), now.spec().sync()) &&
+         ReadsTheSame(before, now);
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Trainer> before,
@@ -193,8 +205,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Continue(std::unique_ptr<Train
   if (before->options_.plan->job_number() != options.plan->job_number()) return nullptr;
   if (!before->ComputesTheSameIn(options)) {
     auto trainer = std::unique_ptr<Trainer>(new Trainer(std::move(options)));
-    trainer->dataset_ = std::move(before->dataset_);
-    trainer->counted_evaluation_targets_ = std::move(before->counted_evaluation_targets_);
+    if (ReadsTheSame(*before->options_.plan, *trainer->options_.plan)) {
+      trainer->dataset_ = std::move(before->dataset_);
+      trainer->counted_evaluation_targets_ = std::move(before->counted_evaluation_targets_);
+    }
     before.reset();  // what it has of the devices' memory is needed
     RETURN_IF_ERROR(trainer->Open());
     return trainer;

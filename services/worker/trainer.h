@@ -56,8 +56,8 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Options options);
   // One whose Step() has returned, or that was never started, goes on in another generation of its
   // job: data, devices, compiled graphs and memory stay. Where what it has to compute there is not
-  // the same, or it was stopped where its devices cannot begin anew, the data stay. Null: it is of
-  // another job; Create() one.
+  // the same, or it was stopped where its devices cannot begin anew, the data stay, if they and the
+  // model are. Null: it is of another job; Create() one.
   static absl::StatusOr<std::unique_ptr<Trainer>> Continue(std::unique_ptr<Trainer> before,
                                                            Options options);
   ~Trainer();

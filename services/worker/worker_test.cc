@@ -414,6 +414,28 @@ TEST(WorkerTest, APlanThatMakesNoSenseFailsThePreparation) {
   }
 }
 
+// A job's model never changes, but a coordinator may say so. Memory and compiled graphs are those
+// of the first generation.
+TEST(WorkerTest, AnotherModelInTheNextGenerationIsPreparedAnew) {
+  InProcessNetwork network;
+  FakePs line(network, LinearJob(/*workers=*/1));
+  FakePs text(network, TextJob(testing::TempDir() + "/worker_test_other.txt", /*workers=*/1));
+  Driven driven(network, line.plan());
+  driven.Prepare();
+  driven.Await(v1::MEMBER_PREPARED);
+  v1::Directive next = driven.Directive();
+  next.set_generation(2);
+  v1::JobPlan& plan = *next.mutable_prepare()->mutable_plan() = *text.plan();
+  plan.set_generation(2);
+  plan.mutable_workers(0)->set_samples(line.plan()->workers(0).samples());
+  plan.mutable_spec()->mutable_data()->set_batch_size(line.plan()->spec().data().batch_size());
+  driven.worker().Handle(next);
+  const v1::JobReport prepared = driven.Await([](const v1::JobReport& report) {
+    return report.generation() == 2 && report.state() == v1::MEMBER_PREPARED;
+  });
+  EXPECT_GT(prepared.dataset().evaluation_samples(), 0) << "the text's";
+}
+
 TEST(WorkerTest, ANewGenerationReplacesTheOldOneAndTheOldOnesDirectivesAreIgnored) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));
