@@ -17,7 +17,7 @@ bool FuzzOne(absl::string_view bytes);
 // Inputs that are taken.
 std::vector<std::string> FuzzSeeds();
 
-// How many mutated inputs a test tries: two seconds' worth.
+// How many mutated inputs a test tries: some seconds' worth.
 int FuzzTestInputs();
 
 }  // namespace muster

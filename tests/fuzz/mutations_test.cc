@@ -1,6 +1,11 @@
 // A fuzz target without libFuzzer: its seeds, cut, and changed at random, always in the same way.
+// By hand with INPUTS of them, from another SEED:
+//   INPUTS=5000 SEED=7 bazel test //tests/fuzz:directive_fuzz_test --test_env=INPUTS
+//   --test_env=SEED
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -36,6 +41,20 @@ const char* const kTokens[] = {"0",
                                "\xff",
                                "../",
                                "/"};
+
+int FromEnvironment(const char* name, int otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
+int Inputs() { return FromEnvironment("INPUTS", FuzzTestInputs()); }
+
+// Told at once: who crashes tells nothing afterwards.
+int Seed() {
+  const int seed = FromEnvironment("SEED", 20261123);
+  std::cout << "SEED=" << seed << std::endl;
+  return seed;
+}
 
 std::string Mutated(std::string bytes, const std::vector<std::string>& seeds,
                     std::mt19937& random) {
@@ -79,21 +98,21 @@ TEST(MutationsTest, SeedsAreTaken) {
 }
 
 TEST(MutationsTest, WhateverComesIsTakenOrRefused) {
-  std::mt19937 random(20261123);
+  std::mt19937 random(Seed());
   const std::vector<std::string> seeds = FuzzSeeds();
   int taken = 0;
-  for (int i = 0; i < FuzzTestInputs(); ++i) {
+  for (int i = 0; i < Inputs(); ++i) {
     taken += FuzzOne(Mutated(seeds[random() % seeds.size()], seeds, random));
   }
   EXPECT_GT(taken, 0);
-  EXPECT_LT(taken, FuzzTestInputs());
+  EXPECT_LT(taken, Inputs());
 }
 
 TEST(MutationsTest, WhatIsCutIsTakenOrRefused) {
-  std::mt19937 random(20261124);
+  std::mt19937 random(Seed() + 1);
   const std::vector<std::string> seeds = FuzzSeeds();
   FuzzOne("");
-  for (int i = 0; i < FuzzTestInputs() / 8; ++i) {
+  for (int i = 0; i < Inputs() / 8; ++i) {
     const std::string& seed = seeds[random() % seeds.size()];
     FuzzOne(seed.substr(0, random() % (seed.size() + 1)));
   }
