@@ -12,7 +12,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 lanes=(asan tsan fuzz disk chaos simulation hostile soak)
-fuzzers=(//tests/fuzz:{checkpoint,job_file,onnx}_fuzzer //lib/codec:decoder_fuzzer //lib/transport:tcp_fuzzer)
+fuzzers=(//tests/fuzz:{checkpoint,directive,job_file,onnx}_fuzzer //lib/codec:decoder_fuzzer //lib/transport:tcp_fuzzer)
 tsan_targets=(//lib/concurrency/... //lib/collective/... //lib/exchange:{version_board,communication_thread}_test
   //lib/transport/... //lib/shard:parameter_shard_test)
 
@@ -56,14 +56,17 @@ lane() {
     asan) tests --config=asan "${targets[@]-}" ;;
     tsan) tests --config=tsan "${targets[@]-}" ;;
     fuzz)
-      local fuzzer corpus some=()
+      local fuzzer corpus some=() options=()
       read -ra some <<<"${FUZZERS-${fuzzers[*]}}"
       for fuzzer in "${some[@]}"; do
         corpus=${NIGHTLY_CORPUS:-${XDG_CACHE_HOME:-$HOME/.cache}/muster/corpus}/${fuzzer##*:}
         run mkdir -p "$corpus" || status=1
+        # gRPC's threads clear away when they like: what has leaked is known at the end, not after each input.
+        options=("-max_total_time=${FUZZ_SECONDS-600}")
+        [ "${fuzzer##*:}" != directive_fuzzer ] || options+=(-detect_leaks=0)
         bazel_with run --config=clang --copt=-O1 --copt=-fsanitize=fuzzer-no-link,address,undefined \
           --copt=-fno-sanitize=vptr --linkopt=-fsanitize=address,undefined --linkopt=-fsanitize-link-c++-runtime \
-          "$fuzzer" -- "$corpus" "-max_total_time=${FUZZ_SECONDS-600}" || status=1
+          "$fuzzer" -- "$corpus" "${options[@]}" || status=1
       done
       return $status ;;
     disk) sized DISK_FAULTS=20000 -- --test_filter='Failing*' //services/coordinator:power_cut_test ;;
