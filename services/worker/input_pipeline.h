@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "lib/data/dataset.h"
 #include "lib/data/input_use.h"
+#include "lib/data/sample_order.h"
 #include "lib/engine/device.h"
 #include "lib/limits/limits.h"
 #include "proto/muster/v1/graph.pb.h"
@@ -38,7 +39,8 @@ std::vector<absl::Span<std::byte>> PlaceRows(std::byte* memory, int64_t samples,
                                              absl::Span<const int64_t> row_bytes);
 
 // One worker's share of every batch from first_step on, in order, read by its own thread into
-// buffers allocated once. Of targets that may not count, it reads those of the whole batch.
+// buffers allocated once; large batches by several, each a part. Of targets that may not count, it
+// reads those of the whole batch.
 // Thread-compatible.
 class InputPipeline {
  public:
@@ -53,6 +55,7 @@ class InputPipeline {
     int64_t first_step = 0;
     std::vector<int64_t> left_out = {};         // batches that no step uses, see BatchOfStep()
     int batches = limits::kPrefetchBatchesMax;  // held, the one in use included; >= 2
+    int threads = 1;                            // that read a large batch; >= 1
   };
   // Starts reading. Errors are those of Device::Allocate.
   static absl::StatusOr<std::unique_ptr<InputPipeline>> Create(Options options);
@@ -78,12 +81,14 @@ class InputPipeline {
 
   void Read() ABSL_LOCKS_EXCLUDED(mu_);
   void ReadBatch(int64_t batch, Buffer& buffer);
+  void ReadPart(const BatchShare& share, int64_t first, int64_t count, const Buffer& buffer) const;
   void CountTargetsOf(int64_t batch, Buffer& buffer);
   size_t BufferOf(int64_t step) const { return step % buffers_.size(); }
   InputBatch BatchOf(int64_t step) const;
 
   const Options options_;
-  const std::vector<InputUse> uses_;                                // by graph input
+  const std::vector<int64_t> row_bytes_;                            // by graph input
+  const std::vector<InputUse> uses_;                                // likewise
   const Device::Memory memory_;                                     // of the buffers
   std::vector<Buffer> buffers_;                                     // step s uses buffer s mod size
   Device::Memory whole_memory_ = Device::Memory(nullptr, nullptr);  // of whole_targets_

@@ -1,5 +1,6 @@
 #include "services/worker/input_pipeline.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -112,6 +113,59 @@ TEST(InputPipelineTest, GivesTheSamplesOfEveryStepInOrder) {
       EXPECT_EQ(row[1], expected.epoch);
       EXPECT_EQ(target, expected.samples[i]);
     }
+  }
+}
+
+// A sample is large enough that every one may have a thread of its own.
+class LargeSamples : public Dataset {
+ public:
+  static constexpr int64_t kElements = 1 << 20;
+
+  int64_t samples() const override { return 12; }
+  int64_t evaluation_samples() const override { return 0; }
+  void Read(int64_t epoch, absl::Span<const int64_t> samples, Rows rows) const override {
+    ++parts_read;
+    auto* to = reinterpret_cast<int32_t*>(rows[0].data());
+    for (const int64_t sample : samples) {
+      std::fill_n(to, kElements, static_cast<int32_t>(100 * epoch + sample));
+      to += kElements;
+    }
+    EXPECT_EQ(reinterpret_cast<std::byte*>(to), rows[0].data() + rows[0].size());
+  }
+  void ReadEvaluation(int64_t, int64_t, Rows) const override {}
+
+  mutable std::atomic<int64_t> parts_read = 0;
+};
+
+TEST(InputPipelineTest, SeveralThreadsReadALargeBatchAndItIsTheSame) {
+  v1::Graph graph;
+  v1::GraphInput& input = *graph.add_inputs();
+  input.set_name("input");
+  input.set_dtype(v1::DTYPE_I32);
+  input.add_shape(-1);
+  input.add_shape(LargeSamples::kElements);
+  for (const int threads : {1, 3, 50}) {
+    const LargeSamples dataset;
+    const auto pipeline = Pipeline({.dataset = &dataset,
+                                    .graph = &graph,
+                                    .seed = 7,
+                                    .batch_size = 6,
+                                    .first_position = 1,
+                                    .samples = 5,
+                                    .batches = 2,
+                                    .threads = threads});
+    for (int64_t step = 0; step < 4; ++step) {
+      const InputBatch batch = pipeline->Next();
+      const BatchShare expected = SamplesOfStep(7, 12, 6, step, 1, 5);
+      const auto* at = reinterpret_cast<const int32_t*>(batch.rows[0].data());
+      for (const int64_t sample : expected.samples) {
+        const auto value = static_cast<int32_t>(100 * expected.epoch + sample);
+        EXPECT_EQ(std::count(at, at + LargeSamples::kElements, value), LargeSamples::kElements)
+            << threads << " threads, step " << step << ", sample " << sample;
+        at += LargeSamples::kElements;
+      }
+    }
+    EXPECT_GE(dataset.parts_read, 4 * std::min(threads, 5));
   }
 }
 

@@ -33,6 +33,7 @@ namespace {
 
 using google::protobuf::util::MessageDifferencer;
 
+constexpr int kReaderThreadsMax = 4;
 constexpr int kStepTrack = 99;  // of the trace: devices come before, chunks after it
 
 // What a data set, and what is counted of it, depends on.
@@ -420,6 +421,7 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
                        .samples = plan.workers(ToInt(options_.rank)).samples(),
                        .first_step = plan.first_step(),
                        .left_out = {plan.left_out_batches().begin(), plan.left_out_batches().end()},
+                       .threads = ReaderThreads(),
                    }));
   RETURN_IF_ERROR(exchange_->Connect(total_steps, std::move(addresses)));
   if (!plan.evaluate_first() || !EvaluationIsDue(step_)) return absl::OkStatus();
@@ -432,6 +434,12 @@ absl::Status Trainer::Start(int64_t total_steps, std::vector<std::string> addres
   if (absl::IsAborted(awaited)) return absl::OkStatus();  // paused: the generation ends here
   RETURN_IF_ERROR(awaited);
   return Evaluate(step_);
+}
+
+// A CPU that computes has no more to give; beside GPUs its cores are idle, and read for all of
+// them.
+int Trainer::ReaderThreads() const {
+  return DeviceOfRows().is_cpu() ? 1 : std::min(options_.threads_per_device, kReaderThreadsMax);
 }
 
 // A GPU's, if there is one: its host memory is what GPUs read fast, and CPUs read any.

@@ -134,6 +134,7 @@ class Trainer {
   absl::Status RenewReduction();
   absl::Status MakeRing();
   ExchangeTuning TuningOfJob() const;
+  int ReaderThreads() const;
   Device& DeviceOfRows() const;
   InputBatch NextBatch();
   absl::Status AfterStep(int64_t version);
