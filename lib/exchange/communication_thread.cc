@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "lib/concurrency/short_slices.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -49,6 +50,7 @@ void CommunicationThread::Close() {
 // ---------------------------------------------------------------- the thread
 
 void CommunicationThread::Run() {
+  AskForShortSlices();  // a step waits for it, beside ps and devices that compute
   const absl::Status opened = Open();
   if (opened.ok()) waking_.store(transport_.get(), std::memory_order_release);
   {

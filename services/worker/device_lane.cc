@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/byte_values.h"
+#include "lib/concurrency/short_slices.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/engine/backends.h"
 #include "lib/status/status.h"
@@ -27,6 +28,8 @@ SampleRange PartOf(SampleRange range, int index, int parts) {
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Options options) {
   auto lane = std::unique_ptr<DeviceLane>(new DeviceLane(std::move(options)));
   ASSIGN_OR_RETURN(lane->device_, CreateDevice(lane->options_.device, lane->options_.threads));
+  // The thread that will drive it waits for values and launches, and computes nothing itself.
+  if (!lane->device_->is_cpu()) AskForShortSlices();
   return lane;
 }
 
