@@ -45,4 +45,22 @@ cudaError_t LayerNormGradParameters(void* dgain, void* dbias, const void* dy, co
                                     const float* mean, const float* rstd, NormRows shape,
                                     void* workspace, cudaStream_t stream);
 
+// Both, and dsum added to dx: every tensor is read once, dx is written once. dx may be dy,
+// dsum or x. Rows that fit a warp's registers are kept there; for longer
+// ones, or of odd lengths, it is one kernel after the other.
+struct AddLayerNormGradArguments {
+  void* dx;
+  void* dgain;
+  void* dbias;  // or null
+  const void* dy;
+  const void* dsum;
+  const void* x;
+  const void* gain;
+  const float* mean;
+  const float* rstd;
+};
+int64_t AddLayerNormGradWorkspaceBytes(NormRows shape);
+cudaError_t AddLayerNormGrad(const AddLayerNormGradArguments& arguments, NormRows shape,
+                             void* workspace, cudaStream_t stream);
+
 }  // namespace muster::kernels::cuda

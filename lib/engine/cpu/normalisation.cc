@@ -191,6 +191,22 @@ PlannedNode PlanLayerNormGradParameters(const CpuNode& n) {
           })};
 }
 
+// Of dy, dsum, sum, gain, mean, rstd, bias? The parameters' come first: dx may lie where dy or the
+// sum did.
+PlannedNode PlanAddLayerNormGrad(const CpuNode& n) {
+  PlannedNode plan{.overwritable = {0, 2}, .shape_only = {6}};
+  plan.prepare =
+      Call([shape = LayerNormShapeOf(n, 0), elements = n.elements(0)](const NodeMemory& m) {
+        kernels::LayerNormGradParameters(Output(m, 1), OptionalOutput(m, 2), Input(m, 0),
+                                         Input(m, 2), Input(m, 4), Input(m, 5), shape);
+        kernels::LayerNormGradInput(Output(m), Input(m, 0), Input(m, 2), Input(m, 3), Input(m, 4),
+                                    Input(m, 5), shape);
+        const std::array<const float*, 2> terms = {Output(m), Input(m, 1)};
+        kernels::Accumulate(Output(m), terms, elements);
+      });
+  return plan;
+}
+
 kernels::RmsNormShape RmsNormShapeOf(const CpuNode& n) {
   return {.rows = n.rows(0), .channels = n.columns(0)};
 }
@@ -262,6 +278,7 @@ void AddNormalisationKernels(CpuKernelTable& table) {
   table["LayerNorm"] = {PlanLayerNorm};
   table["AddLayerNorm"] = {PlanAddLayerNorm};
   table["LayerNormGradInput"] = {PlanLayerNormGradInput};
+  table["AddLayerNormGrad"] = {PlanAddLayerNormGrad};
   table["LayerNormGradParameters"] = {PlanLayerNormGradParameters};
   table["RmsNorm"] = {PlanRmsNorm};
   table["RmsNormGradInput"] = {PlanRmsNormGradInput};

@@ -206,6 +206,26 @@ absl::StatusOr<PlannedNode> PlanGradParameters(const CudaNode& node) {
   return plan;
 }
 
+// Of dy, dsum, sum, gain, mean, rstd, bias?
+absl::StatusOr<PlannedNode> PlanAddLayerNormGrad(const CudaNode& node) {
+  PlannedNode plan{.overwritable = {0, 1, 2},
+                   .shape_only = {6},
+                   .workspace_bytes = cuda::AddLayerNormGradWorkspaceBytes(RowsOf(node))};
+  plan.prepare = Enqueue([shape = RowsOf(node), stream = node.context.stream](const NodeMemory& m) {
+    return cuda::AddLayerNormGrad({.dx = m.outputs[0],
+                                   .dgain = m.outputs[1],
+                                   .dbias = OptionalOutput(m, 2),
+                                   .dy = m.inputs[0],
+                                   .dsum = m.inputs[1],
+                                   .x = m.inputs[2],
+                                   .gain = m.inputs[3],
+                                   .mean = Floats(m.inputs[4]),
+                                   .rstd = Floats(m.inputs[5])},
+                                  shape, m.workspace, stream);
+  });
+  return plan;
+}
+
 // --- Over groups of channels --------------------------------------------------------------------
 
 cuda::GroupNormShape GroupsOf(const CudaNode& node) {
@@ -261,6 +281,7 @@ void AddNormalisationKernels(CudaKernelTable& table) {
   table["RmsNorm"] = PlanRmsNorm;
   table["LayerNormGradInput"] = PlanGradInput<true>;
   table["LayerNormGradParameters"] = PlanGradParameters<true>;
+  table["AddLayerNormGrad"] = PlanAddLayerNormGrad;
   table["RmsNormGradInput"] = PlanGradInput<false>;
   table["RmsNormGradGain"] = PlanGradParameters<false>;
   table["GroupNorm"] = PlanGroupNorm;

@@ -12,6 +12,7 @@ void FuseNodes(const TensorTypes& types, v1::Graph& graph) {
   FuseLinearGradBias(graph);
   FuseLinearGradGelu(graph);
   FuseAddLayerNorm(types, graph);
+  FuseAddLayerNormGrad(graph);
 }
 
 }  // namespace muster

@@ -22,6 +22,7 @@ void FuseConv2dRelu(v1::Graph& graph);
 void FuseBatchNormRelu(v1::Graph& graph);
 void FuseBatchNormAddRelu(const TensorTypes& types, v1::Graph& graph);
 void FuseAddLayerNorm(const TensorTypes& types, v1::Graph& graph);
+void FuseAddLayerNormGrad(v1::Graph& graph);
 
 // All of them but attention.
 void FuseNodes(const TensorTypes& types, v1::Graph& graph);

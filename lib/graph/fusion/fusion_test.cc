@@ -295,6 +295,37 @@ TEST(FuseAddLayerNormTest, TheSumStaysAsTheResidualStream) {
               Contains("d(sum) from n = LayerNormGradInput(d(y), sum, gain, m, r)"));
 }
 
+TEST(FuseAddLayerNormGradTest, TheGradientsOfANormAndOfWhatItIsAddedTo) {
+  const v1::Graph graph =
+      After(FuseAddLayerNormGrad, Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
+      sum = Add(x, f)
+      n, m, r = LayerNorm(sum, gain, bias) epsilon=0.5
+      y = Add(sum, n)
+      loss = MeanSquaredError(y, target)
+      loss loss)")))
+                                      .value());
+
+  EXPECT_THAT(
+      NodeLines(graph),
+      Contains("d(sum), d(gain), d(bias) = AddLayerNormGrad(d(y), d(y), sum, gain, m, r, bias)"));
+  EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("LayerNormGradInput"))));
+  EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("LayerNormGradParameters"))));
+}
+
+TEST(FuseAddLayerNormGradTest, NotWhereNothingIsAddedOrMoreThanOneThing) {
+  for (const absl::string_view rest : {"y = Mul(n, n)", "z = Add(sum, n)\n y = Mul(sum, z)"}) {
+    const v1::Graph graph = Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
+      sum = Add(x, f)
+      n, m, r = LayerNorm(sum, gain, bias)
+      )",
+                                                                  rest, R"(
+      loss = MeanSquaredError(y, target)
+      loss loss)")))
+                                .value();
+    EXPECT_THAT(NodeLines(After(FuseAddLayerNormGrad, graph)), ElementsAreArray(NodeLines(graph)));
+  }
+}
+
 TEST(FuseAddLayerNormTest, NotWhereAnAddendIsBroadcast) {
   const v1::Graph graph = ParseGraph(absl::StrCat(kResidual, R"(
       sum = Add(f, bias)

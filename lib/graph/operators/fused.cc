@@ -80,6 +80,16 @@ Operator AddLayerNorm() {
       .attributes = {Number("epsilon").Default(1e-5).Within(0, 1)}};
 }
 
+// Of the sum that AddLayerNorm makes, whose gradient from elsewhere is dsum.
+Operator AddLayerNormGrad() {
+  return {
+      .name = "AddLayerNormGrad",
+      .inputs = {"dy T[..., channel]", "dsum T[..., channel]", "sum T[..., channel]",
+                 "gain T[channel]", "mean f32[...]", "rstd f32[...]", "bias?(shape) T[channel]"},
+      .outputs = {"dx T[..., channel]", "dgain T[channel]", "dbias? T[channel]"},
+      .attributes = {Number("epsilon").Default(1e-5).Within(0, 1)}};
+}
+
 }  // namespace
 
 std::vector<Operator> FusedOperators() {
@@ -95,6 +105,7 @@ std::vector<Operator> FusedOperators() {
       BatchNormAddReluGrad(),
       Conv2dBatchNormRelu(),
       AddLayerNorm(),
+      AddLayerNormGrad(),
   };
 }
 
