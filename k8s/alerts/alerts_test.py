@@ -135,8 +135,10 @@ CASES = {
                 'muster_job_checkpoint_every_steps{job="never"}': "100x90"}, minute=47, before=35, fires=['job="sick"', 'job="never"'],
         silent={**job("muster_job_step", "0+10x90", "0+1x90"), **job("muster_checkpoint_last_success_step", "0x90", "0x90"),
                 'muster_job_checkpoint_every_steps{job="well"}': "100x90"}),
-    "MusterCheckpointFails": dict(series={f"muster_checkpoint_failures_total{{{COORDINATOR}}}": "0x10 1x80"}, minute=11, before=10,
-                                  fires=[COORDINATOR], silent={f"muster_checkpoint_failures_total{{{COORDINATOR}}}": "3x90"}),
+    "MusterCheckpointFails": dict(
+        series={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="STORAGE_FULL"}}': "0x10 1x80",
+                f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "0x90"}, minute=11, before=10,
+        fires=[COORDINATOR + ',reason="STORAGE_FULL"'], silent={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "3x90"}),
 }
 
 

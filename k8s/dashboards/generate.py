@@ -230,7 +230,7 @@ DASHBOARDS = {
                 graph("A checkpoint", "s", (quantile(0.5, "muster_checkpoint_duration_seconds"), "median"),
                       (quantile(0.99, "muster_checkpoint_duration_seconds"), "99 %"), about="From its first shard to its commit."),
                 graph("Bytes", "Bps", (rate("muster_checkpoint_bytes_total"), "{{instance}}")),
-                graph("Failures", "none", (f"increase(muster_checkpoint_failures_total{RATE})", "{{instance}}")),
+                graph("Failures", "none", (f"sum by (reason) (increase(muster_checkpoint_failures_total{RATE}))", "{{reason}}")),
                 graph("A shard's part", "s", (mean("muster_ps_snapshot_duration_seconds", by="instance"), "{{instance}}"),
                       about="Mean time in which a ps writes it; training goes on."),
                 graph("State folder's disk", "percentunit", ("muster_state_free_bytes / muster_state_size_bytes", "free")),

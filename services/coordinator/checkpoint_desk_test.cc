@@ -218,6 +218,39 @@ TEST_F(CheckpointDeskTest, AStreamThatBreaksHarmsItselfOnlyAndADiskThatFailsEnds
   EXPECT_THAT(Steps(), ElementsAre(4));
 }
 
+TEST_F(CheckpointDeskTest, WhatCouldNotBeWrittenIsCountedByItsReason) {
+  auto count = [&](const char* reason, int times) {
+    return HasSubstr(
+        absl::StrCat("muster_checkpoint_failures_total{reason=\"", reason, "\"} ", times, "\n"));
+  };
+  EXPECT_THAT(metrics_.Render(), AllOf(count("STORAGE_FULL", 0), count("STORAGE_FAILED", 0),
+                                       count("DIRECT_MISMATCH", 0), count("SNAPSHOT_FAILED", 0),
+                                       count("STREAM_STALLED", 0), count("OTHER", 0)))
+      << "from the start: an alert is to see the first one";
+  const auto fail = [&](int64_t step, const absl::Status& why) {
+    auto upload = desk_.BeginShard(Header(step));
+    ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+    EXPECT_EQ(desk_.EndShard(**upload, why), why);
+  };
+  fail(2, WithReason(absl::ResourceExhaustedError("no space left"), "STORAGE_FULL"));
+  fail(4, WithReason(absl::DeadlineExceededError("no slice has come"), "STREAM_STALLED"));
+  fail(6, WithReason(absl::InternalError("bad luck"), "MADE_UP"));
+  fail(8, absl::InternalError("no reason"));
+  fail(10, absl::InvalidArgumentError("of the stream, which may be sent again"));
+  {
+    JobRegistry::Turn turn(registry_.get());
+    v1::JobReport report;
+    report.set_generation(turn.FindNumber(number_)->job.record().generation());
+    v1::SnapshotReport& snapshot = *report.add_snapshots();
+    snapshot.set_step(10);
+    snapshot.set_outcome(v1::SNAPSHOT_FAILED);
+    desk_.TakeFailures(*turn.FindNumber(number_), "p-0", report);
+  }
+  EXPECT_THAT(metrics_.Render(), AllOf(count("STORAGE_FULL", 1), count("STORAGE_FAILED", 0),
+                                       count("DIRECT_MISMATCH", 0), count("SNAPSHOT_FAILED", 1),
+                                       count("STREAM_STALLED", 1), count("OTHER", 2)));
+}
+
 // A change of the job meanwhile is not the end of it, as it is of what was written while it ran.
 TEST_F(CheckpointDeskTest, WhatWasHaltedIsSavedWhileTheJobWaitsForMembers) {
   auto periodic = desk_.BeginShard(Header(2));

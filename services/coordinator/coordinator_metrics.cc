@@ -1,14 +1,21 @@
 #include "services/coordinator/coordinator_metrics.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "lib/status/status.h"
 
 namespace muster {
 namespace {
 
 constexpr char kHeartbeatAge[] = "muster_member_heartbeat_age_seconds";
 constexpr char kRecoveries[] = "muster_job_recoveries_total";
+constexpr char kOther[] = "OTHER";
+// Why a checkpoint may come to nothing; docs/operations.md has what each means.
+constexpr const char* kCheckpointFailures[] = {"STORAGE_FULL",    "STORAGE_FAILED",
+                                               "DIRECT_MISMATCH", "SNAPSHOT_FAILED",
+                                               "STREAM_STALLED",  kOther};
 
 bool IsToken(const std::string& reason) {
   return !reason.empty() && reason.size() <= 64 && std::ranges::all_of(reason, [](unsigned char c) {
@@ -26,8 +33,6 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
                                             "From a checkpoint's first shard to its commit.")),
       checkpoint_bytes(
           metrics->Counter("muster_checkpoint_bytes_total", "Bytes of committed checkpoints.")),
-      checkpoint_failures(metrics->Counter("muster_checkpoint_failures_total",
-                                           "Checkpoints that could not be written.")),
       lease_expiries(metrics->Counter("muster_lease_expiries_total",
                                       "Members that were lost because nothing was heard of them.")),
       tick_lateness(metrics->Histogram(
@@ -44,7 +49,9 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
       recovery_(metrics->Histogram("muster_recovery_duration_seconds",
                                    "From a loss that is known to the first step that nobody had "
                                    "made before.")),
-      steps_(metrics) {}
+      steps_(metrics) {
+  for (const char* reason : kCheckpointFailures) CheckpointFailures(reason);  // from 0
+}
 
 prometheus::Histogram& CoordinatorMetrics::RecoveryPhase(const char* phase) {
   return metrics_->Histogram(
@@ -100,7 +107,7 @@ void CoordinatorMetrics::CountTransition(v1::JobState from, v1::JobState to,
       ->Counter("muster_job_transitions_total", "Changes of job states.",
                 {{"from", absl::AsciiStrToLower(v1::JobState_Name(from))},
                  {"to", absl::AsciiStrToLower(v1::JobState_Name(to))},
-                 {"reason", reasons_.contains(reason) ? reason : "OTHER"}})
+                 {"reason", reasons_.contains(reason) ? reason : kOther}})
       .Increment();
 }
 
@@ -203,6 +210,16 @@ void CoordinatorMetrics::CheckpointCommitted(const std::string& job, int64_t ste
   JobGauge("muster_checkpoint_last_success_timestamp_seconds",
            "When the job's last checkpoint was committed.", job)
       .Set(unix_seconds);
+}
+
+prometheus::Counter& CoordinatorMetrics::CheckpointFailures(const char* reason) {
+  return metrics_->Counter("muster_checkpoint_failures_total",
+                           "Checkpoints that could not be written.", {{"reason", reason}});
+}
+
+void CoordinatorMetrics::CountCheckpointFailure(const absl::Status& why) {
+  const auto known = std::ranges::find(kCheckpointFailures, ReasonOf(why));
+  CheckpointFailures(known == std::end(kCheckpointFailures) ? kOther : *known).Increment();
 }
 
 void CoordinatorMetrics::ForgetJob(const std::string& job) {

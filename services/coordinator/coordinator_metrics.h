@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "lib/telemetry/metrics.h"
@@ -48,13 +49,14 @@ class CoordinatorMetrics {
   void ForgetMember(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
   void CheckpointCommitted(const std::string& job, int64_t step, double unix_seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // One that could not be written. By the reason of `why`; what is none of ours counts as "OTHER".
+  void CountCheckpointFailure(const absl::Status& why);
   void ForgetJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   prometheus::Gauge& term;
   prometheus::Histogram& store_commit_seconds;
   prometheus::Histogram& checkpoint_seconds;
   prometheus::Counter& checkpoint_bytes;
-  prometheus::Counter& checkpoint_failures;
   prometheus::Counter& lease_expiries;
   prometheus::Histogram& tick_lateness;
 
@@ -65,6 +67,7 @@ class CoordinatorMetrics {
   static constexpr size_t kReasonsMax = 64;  // we and the members have about half as many
 
   prometheus::Counter& RecoveriesOf(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  prometheus::Counter& CheckpointFailures(const char* reason);
   prometheus::Histogram& RecoveryPhase(const char* phase);
 
   Metrics* const metrics_;
