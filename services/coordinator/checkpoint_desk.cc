@@ -516,4 +516,8 @@ absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
   return RestoreSource{plan, PathOfRestore(plan->restore(), registry_->folder())};
 }
 
+void CheckpointDesk::NoteRead(const absl::Status& read) {
+  if (absl::IsDataLoss(read)) metrics_->checkpoints_damaged.Increment();
+}
+
 }  // namespace muster

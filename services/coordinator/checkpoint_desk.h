@@ -107,6 +107,9 @@ class CheckpointDesk {
       const v1::ReadShardRequest& request,
       const std::optional<Identity>& certificate = std::nullopt);
 
+  // What came of reading a checkpoint for a shard or a user: damage is counted.
+  void NoteRead(const absl::Status& read);
+
   // ---- members, inside somebody's turn
   // A shard that has given up a periodic or final snapshot never ends its stream: without this the
   // others, which wait for the commit, would wait for ever. (One on demand is the job's to judge.)

@@ -167,7 +167,9 @@ grpc::Status CheckpointService::ReadCheckpoint(
   auto files = CheckpointFiles::Open(*checkpoint, *request);
   if (!files.ok()) return ToGrpc(files.status());
   CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
-  return ToGrpc(SendAll(*files, *writer, guard, watch_->stall_max()));
+  const absl::Status read = SendAll(*files, *writer, guard, watch_->stall_max());
+  coordinator_->NoteRead(read);
+  return ToGrpc(read);
 }
 
 grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
@@ -226,9 +228,13 @@ grpc::Status CheckpointService::ReadShard(grpc::ServerContext* context,
   const auto source = coordinator_->FindRestore(*request, caller->certificate);
   if (!source.ok()) return ToGrpc(source.status());
   auto restore = ShardRestore::Open(source->plan, source->directory, request->shard());
-  if (!restore.ok()) return ToGrpc(restore.status());
-  CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
-  return ToGrpc(SendAll(**restore, *writer, guard, watch_->stall_max()));
+  absl::Status read = restore.status();
+  if (read.ok()) {
+    CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
+    read = SendAll(**restore, *writer, guard, watch_->stall_max());
+  }
+  coordinator_->NoteRead(read);
+  return ToGrpc(read);
 }
 
 }  // namespace muster

@@ -163,6 +163,7 @@ class Coordinator {
       const std::optional<Identity>& certificate = std::nullopt) {
     return checkpoints_.FindRestore(request, certificate);
   }
+  void NoteRead(const absl::Status& read) { checkpoints_.NoteRead(read); }
 
  private:
   Coordinator(Options options, StateFolder folder, std::unique_ptr<CoordinatorMetrics> metrics,

@@ -33,6 +33,9 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
                                             "From a checkpoint's first shard to its commit.")),
       checkpoint_bytes(
           metrics->Counter("muster_checkpoint_bytes_total", "Bytes of committed checkpoints.")),
+      checkpoints_damaged(
+          metrics->Counter("muster_checkpoint_damaged_total",
+                           "Stored checkpoints that were to be read and are damaged, or gone.")),
       lease_expiries(metrics->Counter("muster_lease_expiries_total",
                                       "Members that were lost because nothing was heard of them.")),
       tick_lateness(metrics->Histogram(

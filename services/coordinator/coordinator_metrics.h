@@ -57,6 +57,7 @@ class CoordinatorMetrics {
   prometheus::Histogram& store_commit_seconds;
   prometheus::Histogram& checkpoint_seconds;
   prometheus::Counter& checkpoint_bytes;
+  prometheus::Counter& checkpoints_damaged;  // each time that one is met
   prometheus::Counter& lease_expiries;
   prometheus::Histogram& tick_lateness;
 

@@ -414,6 +414,10 @@ TEST_F(CoordinatorTest, SuspendedAndResumedAJobGoesOnAtItsNextStepFromItsCheckpo
   ASSERT_TRUE(source.ok()) << source.status();
   auto restore = ShardRestore::Open(source->plan, source->directory, 0);
   ASSERT_TRUE(restore.ok()) << restore.status();
+  coordinator_->NoteRead(absl::OkStatus());
+  coordinator_->NoteRead(absl::CancelledError("the caller is gone"));
+  coordinator_->NoteRead(ShardRestore::Open(source->plan, "/nowhere", 0).status());
+  EXPECT_THAT(metrics_->Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
   int slices = 0;
   while (true) {
     const auto slice = (*restore)->Next();
@@ -492,6 +496,8 @@ TEST_F(CoordinatorTest, ADamagedCheckpointThatSomebodyChoseIsRefusedAndTheSoundO
               AllOf(HasSubstr(file), HasSubstr("jobs/line-1/checkpoints/4 is used instead")));
   for (int i = 0; i < 3; ++i) Exchange();
   EXPECT_EQ(members_.at("w-0").plans.at("line-2").first_step(), 4);
+  EXPECT_THAT(metrics_->Render(), HasSubstr("\nmuster_checkpoint_damaged_total 2\n"))
+      << "not of the path, which may be a mistake";
 }
 
 TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutIsLostToItsJob) {

@@ -717,7 +717,10 @@ absl::Status Dispatcher::Verify(uint64_t number, const v1::Job& record, const Jo
     return stopping_;
   };
   ASSIGN_OR_RETURN(const RestoreChoice choice,
-                   ChooseRestore(record, origin, registry_->folder(), stopping));
+                   ChooseRestore(record, origin, registry_->folder(),
+                                 {.stop = stopping, .damaged = [this] {
+                                    registry_->metrics().checkpoints_damaged.Increment();
+                                  }}));
   if (choice.damaged.empty()) return absl::OkStatus();
   TellDamage(number, choice);
   return absl::CancelledError("the job has changed");

@@ -316,6 +316,7 @@ TEST_F(DispatcherTest, AJobWhoseLastCheckpointIsDamagedStartsFromTheOneBefore) {
       *events, [](const auto& event) { return event.reason() == "CHECKPOINT_DAMAGED"; });
   ASSERT_NE(event, events->end());
   EXPECT_THAT(event->message(), AllOf(HasSubstr(damaged), HasSubstr("/checkpoints/4 is used")));
+  EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
   JobRegistry::Turn turn(registry_.get());
   const Job& started = turn.FindNumber(job)->job;
   EXPECT_EQ(started.plan()->restore(), "jobs/line-1/checkpoints/4");
@@ -352,6 +353,7 @@ TEST_F(DispatcherTest, AJobThatHasOnlyDamagedCheckpointsHasFailed) {
   EXPECT_EQ(View(job).reason(), "CHECKPOINT_DAMAGED");
   EXPECT_THAT(View(job).message(), HasSubstr("manifest.json"));
   EXPECT_THAT(StoredSteps(job), ElementsAre(2));
+  EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
 }
 
 // The second job starts when the first has ended, and so it does after a restart, when the plan of

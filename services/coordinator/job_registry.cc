@@ -60,7 +60,8 @@ bool IsOfTheDisk(const absl::Status& fault) {
 
 absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& record,
                                                               const StateFolder& folder,
-                                                              Store& store) {
+                                                              Store& store,
+                                                              CoordinatorMetrics& metrics) {
   const std::string id = JobIdOf(record.name());
   JobRegistry::CheckpointsFound found;
   ASSIGN_OR_RETURN(found.on_disk, ListCheckpointSteps(folder.checkpoints(id)));
@@ -85,6 +86,7 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
       found.unknown.push_back((*reader)->ToProto(id));
       return false;
     }
+    if (absl::IsDataLoss(reader.status())) metrics.checkpoints_damaged.Increment();
     LOG(ERROR) << record.name() << ": checkpoint of step " << step
                << " left alone: " << reader.status();
     return true;
@@ -142,7 +144,7 @@ absl::StatusOr<JobRegistry::Findings> JobRegistry::Look(const StoredJob& job) {
         MetricsLog::Open(folder().metrics_log(id), often ? MetricsLog::Evaluations::kAnywhere
                                                          : MetricsLog::Evaluations::kAtTheEnd));
   }
-  ASSIGN_OR_RETURN(found.checkpoints, FindCheckpoints(record, folder(), store()));
+  ASSIGN_OR_RETURN(found.checkpoints, FindCheckpoints(record, folder(), store(), metrics()));
   return found;
 }
 

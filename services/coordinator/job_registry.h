@@ -90,6 +90,7 @@ class JobRegistry {
   const StateFolder& folder() const { return options_.folder; }
   Store& store() const { return *options_.store; }
   const CommitQueue& changes() const { return changes_; }
+  CoordinatorMetrics& metrics() const { return *options_.metrics; }
   // Waits until what was begun until now is recorded, stored and published, but for what the disk
   // does not take.
   void Settle();

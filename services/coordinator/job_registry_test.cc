@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -112,6 +113,19 @@ TEST_F(JobRegistryTest, OneDamagedJobIsFailedAndTheOthersRun) {
   }
   JobRegistry::Turn turn(registry_.get());
   EXPECT_EQ(turn.Active().size(), 1);
+}
+
+TEST_F(JobRegistryTest, ADamagedCheckpointThatTheStoreDoesNotKnowIsCountedAndLeftAlone) {
+  const uint64_t number = AddJob();
+  const std::string folder = registry_->folder().checkpoints("line-1") + "/step-00000002";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/manifest.json") << "{}";
+
+  Reopen();
+
+  EXPECT_EQ(View(number).checkpoint(), "");
+  EXPECT_TRUE(std::filesystem::exists(folder + "/manifest.json"));
+  EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 1\n"));
 }
 
 TEST_F(JobRegistryTest, AJobThatTheDiskCannotReadStopsTheStartAndIsNotDamaged) {

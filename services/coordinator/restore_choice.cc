@@ -19,16 +19,21 @@ absl::Status Damaged(absl::string_view message) {
   return WithReason(absl::DataLossError(message), "CHECKPOINT_DAMAGED");
 }
 
+absl::Status Verify(const std::string& path, const RestoreWatch& watch) {
+  const absl::Status verified = VerifyCheckpoint(path, watch.stop);
+  if (absl::IsDataLoss(verified) && watch.damaged != nullptr) watch.damaged();
+  return verified;
+}
+
 absl::StatusOr<RestoreChoice> FromOrigin(const v1::Job& record, const JobOrigin& origin,
-                                         const StateFolder& folder,
-                                         const std::function<bool()>& stop) {
+                                         const StateFolder& folder, const RestoreWatch& watch) {
   RestoreChoice choice{.restore = origin.restore, .first_step = origin.first_step};
   if (origin.restore.empty()) return choice;
   const std::string path = PathOfRestore(origin.restore, folder);
-  const absl::Status verified = VerifyCheckpoint(path, stop);
+  const absl::Status verified = Verify(path, watch);
   if (absl::IsDataLoss(verified)) {
     return Damaged(absl::StrCat("what ", record.name(), " starts from is damaged: ",
-                                verified.message(), SoundOnesBeside(path, stop),
+                                verified.message(), SoundOnesBeside(path, watch.stop),
                                 ". Submit the job again, with checkpoint.resume_from for one that "
                                 "is sound"));
   }
@@ -48,15 +53,14 @@ absl::StatusOr<std::vector<int64_t>> OwnSteps(const std::string& directory, int6
 }  // namespace
 
 absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrigin& origin,
-                                            const StateFolder& folder,
-                                            const std::function<bool()>& stop) {
+                                            const StateFolder& folder, const RestoreWatch& watch) {
   const auto last = ParseCheckpointRef(record.checkpoint());
-  if (!last || !last->step) return FromOrigin(record, origin, folder, stop);
+  if (!last || !last->step) return FromOrigin(record, origin, folder, watch);
   const std::string id = JobIdOf(record.name()), directory = folder.checkpoints(id);
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, OwnSteps(directory, *last->step));
   RestoreChoice choice;
   for (const int64_t step : steps) {
-    const absl::Status verified = VerifyCheckpoint(CheckpointPath(directory, step), stop);
+    const absl::Status verified = Verify(CheckpointPath(directory, step), watch);
     if (absl::IsDataLoss(verified)) {
       choice.damaged.push_back({.step = step, .what = std::string(verified.message())});
       continue;

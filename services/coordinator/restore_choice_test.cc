@@ -59,9 +59,11 @@ TEST_F(RestoreChoiceTest, DamagedOnesArePassedOverForTheNewestThatIsSound) {
   Damage(30);
   std::filesystem::resize_file(FileOf(20), 100);
 
-  const auto choice = ChooseRestore(record_, {}, folder_);
+  int damaged = 0;
+  const auto choice = ChooseRestore(record_, {}, folder_, {.damaged = [&] { ++damaged; }});
 
   ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(damaged, 2);
   EXPECT_EQ(choice->restore, "jobs/known-1/checkpoints/10");
   EXPECT_EQ(choice->first_step, 10);
   ASSERT_EQ(choice->damaged.size(), 2);
@@ -93,8 +95,11 @@ TEST_F(RestoreChoiceTest, WhereNoneIsSoundNothingIsTouched) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
   for (const int64_t step : {10, 20, 30}) Damage(step);
 
-  const absl::Status status = ChooseRestore(record_, {}, folder_).status();
+  int damaged = 0;
+  const absl::Status status =
+      ChooseRestore(record_, {}, folder_, {.damaged = [&] { ++damaged; }}).status();
 
+  EXPECT_EQ(damaged, 3);
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_EQ(ReasonOf(status), "CHECKPOINT_DAMAGED") << status;
   EXPECT_THAT(std::string(status.message()),
@@ -115,9 +120,12 @@ TEST_F(RestoreChoiceTest, OneThatSomebodyChoseIsNotReplacedByAnother) {
   Damage(20);
   Damage(10);
   for (const std::string& restore : {origin.restore, CheckpointPath(own_, 20)}) {
-    const absl::Status status =
-        ChooseRestore(other, {.restore = restore, .first_step = 20}, folder_).status();
+    int damaged = 0;
+    const absl::Status status = ChooseRestore(other, {.restore = restore, .first_step = 20},
+                                              folder_, {.damaged = [&] { ++damaged; }})
+                                    .status();
 
+    EXPECT_EQ(damaged, 1);
     EXPECT_EQ(ReasonOf(status), "CHECKPOINT_DAMAGED") << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("what jobs/other-2 starts from is damaged: " + FileOf(20)),
@@ -150,7 +158,8 @@ TEST_F(RestoreChoiceTest, AStateFolderMayBeMoved) {
 
 TEST_F(RestoreChoiceTest, AStopIsNoVerdict) {
   record_.set_checkpoint("jobs/known-1/checkpoints/30");
-  EXPECT_TRUE(absl::IsCancelled(ChooseRestore(record_, {}, folder_, [] { return true; }).status()));
+  EXPECT_TRUE(absl::IsCancelled(
+      ChooseRestore(record_, {}, folder_, {.stop = [] { return true; }}).status()));
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ absl::StatusOr<SubmissionContext::Found> FindSoundCheckpoint(const std::string& 
     return found;
   }
   auto reference = ParseCheckpointRef(resume_from);
+  if (reference) context.found_damaged();
   if (reference && !reference->step) {
     const std::string folder = ParentOf(found.directory);
     for (const int64_t step : SoundSteps(folder, /*except=*/-1, context.caller_gone)) {

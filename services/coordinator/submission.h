@@ -27,6 +27,8 @@ struct SubmissionContext {
   std::function<absl::StatusOr<Found>(const CheckpointRef&)> find_checkpoint;
   // Asked between the model, the data and the checkpoint: nobody waits for the answer any more.
   std::function<bool()> caller_gone = [] { return false; };
+  // One that find_checkpoint() knows is damaged. Of a path it is not told: it may be mistaken.
+  std::function<void()> found_damaged = [] {};
 };
 
 struct CheckedSpec {

@@ -130,7 +130,8 @@ absl::StatusOr<CheckedSpec> UserOperations::Check(const v1::CreateJobRequest& re
         source = std::move(pinned.pin);
         return SubmissionContext::Found{pinned.checkpoint.name(), pinned.checkpoint.directory()};
       },
-      .caller_gone = caller_gone};
+      .caller_gone = caller_gone,
+      .found_damaged = [&] { registry().metrics().checkpoints_damaged.Increment(); }};
   return CheckSubmission(request.spec(), request.request_id(), context);
 }
 
