@@ -52,6 +52,10 @@ struct DataPortOptions {
   // Hears of everybody who is turned away, by NameOf(Stranger): on the port's thread.
   std::function<void(absl::string_view why)> turned_away;
 
+  // Hears of every frame or encrypted record of a member that was changed on its way, which has
+  // cost the link: on the thread of any transport.
+  std::function<void()> damaged_frame;
+
   // The name service: asked on a thread of its own, for one name at a time.
   std::function<absl::StatusOr<std::vector<SocketAddress>>(const std::string& host, uint16_t port)>
       resolve = SocketAddress::Resolve;

@@ -66,6 +66,8 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   bool open() const { return state == State::kOpen; }
   // An end of what comes in is known, and may not be announced once more.
   bool end_is_near() const { return hung_up || (tls_ != nullptr && tls_->ended()); }
+  // What came was encrypted, and changed on its way: nothing more is read.
+  bool damaged() const { return tls_ != nullptr && tls_->damaged(); }
   // Its link loses nothing with it.
   bool dispensable() const { return number > 0 && !carried; }
 

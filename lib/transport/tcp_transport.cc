@@ -446,6 +446,7 @@ int TcpTransport::Read(Connection& connection) {
       break;
     }
     if (size <= 0) {
+      if (connection.damaged()) TellDamage();
       EndStream(connection,
                 absl::UnavailableError(size == 0 ? "the other end has closed the connection"
                                                  : std::strerror(errno)));
@@ -495,6 +496,7 @@ int TcpTransport::Deliver(Connection& connection) {
         break;
       case FrameReader::Event::kBroken:
         ++malformed_;
+        if (absl::IsDataLoss(reader.fault())) TellDamage();
         LOG(WARNING) << "the link with " << connection.link->name
                      << " is closed: " << reader.fault().message();
         BreakLink(connection, reader.fault());
@@ -502,6 +504,11 @@ int TcpTransport::Deliver(Connection& connection) {
     }
   }
   return events;
+}
+
+void TcpTransport::TellDamage() const {
+  const auto& damaged_frame = door_->port().options().damaged_frame;
+  if (damaged_frame != nullptr) damaged_frame();
 }
 
 void TcpTransport::Flush(Connection& connection) {

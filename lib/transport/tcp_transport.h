@@ -136,6 +136,7 @@ class TcpTransport : public Carrier, private TcpConnection::Owner {
   int Step(Connection& connection);
   int Read(Connection& connection);
   int Deliver(Connection& connection);
+  void TellDamage() const;  // to who counts it
   void Flush(Connection& connection);
   void BeginFetches();
   void EndTurn(Connection& connection);

@@ -617,7 +617,9 @@ TEST(TcpTransportTest, WhoDoesNotEncryptIsNotHeardAndLetGo) {
 // One look at the socket finds both records, and nothing more comes that would call for another.
 TEST(TcpTransportTest, AnEncryptedLinkEndsWithTheFirstBadRecordAfterWhatCameBefore) {
   constexpr DataSecurity kEncrypt = DataSecurity::kEncrypt;
-  Station server(OpenPort({.bind_host = "127.0.0.1", .security = kEncrypt}));
+  int damaged = 0;
+  Station server(OpenPort(
+      {.bind_host = "127.0.0.1", .security = kEncrypt, .damaged_frame = [&] { ++damaged; }}));
   Impostor impostor(server, /*checksums=*/false, /*connection=*/0, kEncrypt);
   ASSERT_TRUE(ProgressUntil({server.transport.get()}, [&] { return impostor.Encrypt(); }));
   ASSERT_TRUE(
@@ -631,6 +633,7 @@ TEST(TcpTransportTest, AnEncryptedLinkEndsWithTheFirstBadRecordAfterWhatCameBefo
   EXPECT_EQ(server.postbox.messages.size(), 1u);
   EXPECT_TRUE(absl::IsUnavailable(server.postbox.losses[0].second))
       << server.postbox.losses[0].second;
+  EXPECT_EQ(damaged, 1);
 }
 
 // Its header promises more than comes, as one does whose length was changed on the way.
@@ -819,7 +822,9 @@ TEST(TcpTransportTest, TurnsAreKeptOfSmallPayloadsToo) {
 }
 
 TEST(TcpTransportTest, AMemberWhoseBytesAreNoMessageLosesItsLinkAndNobodyElseDoes) {
-  Station honest, server;
+  int damaged = 0;
+  Station honest;
+  Station server(OpenPort({.bind_host = "127.0.0.1", .damaged_frame = [&] { ++damaged; }}));
   const PeerId to_server = honest.Connect(server);
   ASSERT_TRUE(Until(honest, server, [&] { return server.postbox.joined.size() == 1; }));
   const int before = OpenDescriptors();
@@ -836,6 +841,7 @@ TEST(TcpTransportTest, AMemberWhoseBytesAreNoMessageLosesItsLinkAndNobodyElseDoe
     EXPECT_EQ(server.postbox.messages.size(), at + 1) << "what came before is good";
   }
   EXPECT_EQ(server.transport->malformed_links(), 64);
+  EXPECT_EQ(damaged, 64 - 6) << "of another magic or version nothing says that it was changed";
   EXPECT_EQ(OpenDescriptors(), before);
   const std::vector<std::byte> payload = PatternOf(1, 100'000);
   honest.transport->Send(to_server, HeaderOf(7, payload.size()), payload, nullptr);
@@ -845,7 +851,8 @@ TEST(TcpTransportTest, AMemberWhoseBytesAreNoMessageLosesItsLinkAndNobodyElseDoe
 
 TEST(TcpTransportTest, AMemberThatDiesInAPayloadLosesItBeforeItIsLost) {
   for (const size_t size : {1000, 100'000}) {
-    Station server;
+    int damaged = 0;
+    Station server(OpenPort({.bind_host = "127.0.0.1", .damaged_frame = [&] { ++damaged; }}));
     const std::vector<std::byte> part = PatternOf(1, size / 2);
     {
       const Impostor impostor(server);
@@ -858,12 +865,14 @@ TEST(TcpTransportTest, AMemberThatDiesInAPayloadLosesItBeforeItIsLost) {
     EXPECT_EQ(server.postbox.lost_payloads[0].second, HeaderOf(5, size));
     EXPECT_EQ(server.postbox.payloads_lost_before_peer[0], 1u);
     EXPECT_TRUE(server.postbox.messages.empty());
+    EXPECT_EQ(damaged, 0);
   }
 }
 
 TEST(TcpTransportTest, APayloadThatChangedOnItsWayIsDataLossAndEndsTheLink) {
   for (const size_t size : {1000, 100'000}) {
-    Station server;
+    int damaged = 0;
+    Station server(OpenPort({.bind_host = "127.0.0.1", .damaged_frame = [&] { ++damaged; }}));
     const std::vector<std::byte> payload = PatternOf(1, size);
     const uint32_t crc = Crc32c(payload);
     const Impostor impostor(server, /*checksums=*/true);
@@ -880,6 +889,7 @@ TEST(TcpTransportTest, APayloadThatChangedOnItsWayIsDataLossAndEndsTheLink) {
         << server.postbox.losses[0].second;
     EXPECT_EQ(server.postbox.messages.size(), 1u);
     ASSERT_EQ(server.postbox.lost_payloads.size(), 1u);
+    EXPECT_EQ(damaged, 1);
   }
 }
 

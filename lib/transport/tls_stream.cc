@@ -35,6 +35,14 @@ std::string TakeErrors() {
   return text.empty() ? "the connection was closed" : text;
 }
 
+// Whether OpenSSL could not read what came. Other than an alert, by which the other end says that
+// it could not.
+bool IsDamage(unsigned long error) {
+  const bool alert =
+      ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) >= SSL_AD_REASON_OFFSET;
+  return error != 0 && !alert;
+}
+
 }  // namespace
 
 struct TlsStream::Callbacks {
@@ -233,11 +241,13 @@ ssize_t TlsStream::Read(absl::Span<const iovec> room) {
       errno = 0;
       const int result = SSL_read_ex(ssl_.get(), bytes + at, piece.iov_len - at, &size);
       if (result != 1) {
+        const bool damage = IsDamage(ERR_peek_error());
         const ssize_t why = Explain(result);
         if (why == 0) {
           end_ = 0;
         } else if (errno != EAGAIN) {
           end_ = errno;
+          damaged_ = damage && errno == EBADMSG;
         }
         return total > 0 ? static_cast<ssize_t>(total) : why;
       }

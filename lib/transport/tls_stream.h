@@ -51,6 +51,9 @@ class TlsStream {
   // Nothing more will be read: what every further Read() returns is the end of the stream or an
   // error, of which the socket tells nothing.
   bool ended() const { return end_.has_value(); }
+  // It has ended because what came was changed on its way. The other end, which is told of that,
+  // fails as well, but has nothing to complain of.
+  bool damaged() const { return damaged_; }
   // A record has begun to come and is not whole: how many bytes had been read before it. Nothing:
   // no record has. Its length comes in the clear, and nothing tells that it was changed on its way
   // before as many bytes are here.
@@ -91,6 +94,7 @@ class TlsStream {
   int64_t records_ = 0;  // that were sealed with this key
   int64_t bytes_read_ = 0;
   std::optional<int> end_;  // of reading: errno; 0: the other end has closed
+  bool damaged_ = false;    // which is because of what came
   int write_error_ = 0;     // the end of writing; OpenSSL does not hear of it, so as to read on
   std::string fault_;
   std::unique_ptr<ssl_st, Deleter> ssl_;

@@ -244,6 +244,12 @@ TEST_F(TlsStreamTest, AChangedByteIsNotRead) {
   const iovec room = {bytes.data(), bytes.size()};
   EXPECT_EQ(acceptor_->Read({&room, 1}), -1);
   EXPECT_EQ(errno, EBADMSG);
+  EXPECT_TRUE(acceptor_->damaged());
+
+  Pass(right_, left_);
+  EXPECT_EQ(connector_->Read({&room, 1}), -1) << "it is told";
+  EXPECT_EQ(errno, EBADMSG);
+  EXPECT_FALSE(connector_->damaged()) << "what it has read was good";
 }
 
 // The third and fourth byte of a record say how long the rest is.

@@ -102,6 +102,10 @@ absl::StatusOr<std::shared_ptr<DataPort>> PortFromFlags(Metrics& metrics, DataRe
   options.turned_away = [&metrics](absl::string_view why) {
     StrangersOf(metrics, why).Increment();
   };
+  prometheus::Counter& damaged =
+      metrics.Counter("muster_data_port_damaged_frames_total",
+                      "Messages of members that changed on their way and ended their link");
+  options.damaged_frame = [&damaged] { damaged.Increment(); };
   const absl::Status port = ParseDataPort(absl::GetFlag(FLAGS_data_port), options);
   if (!port.ok()) return Annotate(port, "--data_port");
   if (reach == DataReach::kThisHost) {

@@ -23,6 +23,7 @@ ABSL_DECLARE_FLAG(std::string, poll);
 namespace muster {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(DataPortFlagTest, IsAPortOrARangeWithOrWithoutAHost) {
@@ -120,7 +121,8 @@ TEST_F(TransportFlagsTest, TransportsOfAProcessShareAPortAndStrangersAreExported
   ASSERT_TRUE(one.ok() && two.ok());
   EXPECT_NE((*one)->address(), (*two)->address());
   EXPECT_THAT(metrics_.Render(),
-              HasSubstr("muster_data_port_strangers_total{reason=\"not_proven\"} 0"));
+              AllOf(HasSubstr("muster_data_port_strangers_total{reason=\"not_proven\"} 0"),
+                    HasSubstr("\nmuster_data_port_damaged_frames_total 0\n")));
 }
 
 }  // namespace
