@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
+#include "proto/muster/v1/access.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 
@@ -24,6 +25,7 @@ namespace muster::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 v1::Job Trained() {
   v1::Job job;
@@ -58,6 +60,16 @@ v1::Job Waiting() {
   return job;
 }
 
+// With a checkpoint.
+v1::Job Ended() {
+  v1::Job job = Trained();
+  job.set_name("jobs/line-3");
+  job.set_number(3);
+  job.set_state(v1::FAILED);
+  job.set_checkpoint("jobs/line-3/checkpoints/100");
+  return job;
+}
+
 grpc::Status NotFound(const std::string& name) {
   return ToGrpc(
       WithReason(absl::NotFoundError(absl::StrCat("no job '", name, "'")), "JOB_NOT_FOUND"));
@@ -68,6 +80,7 @@ class FakeJobs final : public v1::JobService::Service {
   grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
                       v1::Job* job) override {
     *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
+    if (request->name() == "jobs/line-3") *job = Ended();
     return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
   }
   grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
@@ -113,6 +126,24 @@ class FakeJobs final : public v1::JobService::Service {
     writer->Write(response);
     return grpc::Status::OK;
   }
+  // Two jobs: one ends, the other is deleted. Then the watch ends with `watch_end`.
+  grpc::Status WatchJobs(grpc::ServerContext*, const v1::WatchJobsRequest* request,
+                         grpc::ServerWriter<v1::WatchJobsResponse>* writer) override {
+    selector = request->selector();
+    v1::WatchJobsResponse all, change;
+    *all.add_jobs() = Waiting();
+    *all.add_jobs() = Trained();
+    all.set_complete(true);
+    v1::Job& ended = *change.add_jobs() = Trained();
+    ended.set_state(v1::SUCCEEDED);
+    ended.set_revision(5);
+    ended.mutable_progress()->set_step(200);
+    change.add_removed("jobs/line-2");
+    writer->Write(all);
+    writer->Write(v1::WatchJobsResponse());
+    writer->Write(change);
+    return watch_end;
+  }
   grpc::Status UpdateJob(grpc::ServerContext*, const v1::UpdateJobRequest* request,
                          v1::Job* job) override {
     update = *request;
@@ -125,8 +156,18 @@ class FakeJobs final : public v1::JobService::Service {
     *job = Waiting();
     return grpc::Status::OK;
   }
-  grpc::Status ListEvents(grpc::ServerContext*, const v1::ListEventsRequest*,
+  grpc::Status ListEvents(grpc::ServerContext*, const v1::ListEventsRequest* request,
                           v1::ListEventsResponse* list) override {
+    if (request != nullptr && !request->page_token().empty()) {  // those after a revision
+      v1::JobEvent& event = *list->add_events();
+      event.set_job("line-1");
+      event.set_revision(5);
+      event.mutable_time()->set_seconds(1'800'000'200);
+      event.set_state(v1::SUCCEEDED);
+      event.set_reason("COMPLETED");
+      event.set_message("trained 200 steps");
+      return grpc::Status::OK;
+    }
     for (int i = 1; i >= 0; --i) {
       v1::JobEvent& event = *list->add_events();
       event.set_job("line-1");
@@ -189,6 +230,7 @@ class FakeJobs final : public v1::JobService::Service {
 
   std::string selector;
   v1::JobState watched_state = v1::SUCCEEDED;
+  grpc::Status watch_end = grpc::Status(grpc::StatusCode::CANCELLED, "enough was seen");
   std::vector<v1::ResumeJobRequest> resumed;
   v1::UpdateJobRequest update;
   v1::JobSpec created;
@@ -200,9 +242,15 @@ class FakeFleet final : public v1::FleetService::Service {
 
   grpc::Status ReadMemberLog(grpc::ServerContext*, const v1::ReadMemberLogRequest* request,
                              v1::ReadMemberLogResponse* log) override {
+    if (request->has_offset()) return ReadOn(*request, *log);
     log->set_text(absl::StrCat("one\ntwo\n", request->name(), " three\n"));
     log->set_next_offset(23);
     return grpc::Status::OK;
+  }
+  grpc::Status DrainMember(grpc::ServerContext*, const v1::DrainMemberRequest* request,
+                           v1::DrainMemberResponse*) override {
+    if (request->name() == "worker-0") return grpc::Status::OK;
+    return ToGrpc(WithReason(absl::NotFoundError("nobody of that name"), "MEMBER_NOT_FOUND"));
   }
   grpc::Status ListMembers(grpc::ServerContext*, const v1::ListMembersRequest*,
                            v1::ListMembersResponse* list) override {
@@ -218,6 +266,62 @@ class FakeFleet final : public v1::FleetService::Service {
     member.set_insecure(insecure);
     list->set_coordinator_insecure(insecure);
     return grpc::Status::OK;
+  }
+
+ private:
+  // One line more of worker-0, and then the reader may not see any more; of others another process.
+  static grpc::Status ReadOn(const v1::ReadMemberLogRequest& request,
+                             v1::ReadMemberLogResponse& log) {
+    if (request.name() != "worker-0") {
+      log.set_incarnation("another");
+      if (request.offset() == 0) log.set_text("begins anew\n");
+      return grpc::Status::OK;
+    }
+    if (request.offset() != 23) return ToGrpc(absl::PermissionDeniedError("it was revoked"));
+    log.set_text("four\n");
+    log.set_next_offset(28);
+    return grpc::Status::OK;
+  }
+};
+
+class FakeAccess final : public v1::AccessService::Service {
+ public:
+  grpc::Status CreateToken(grpc::ServerContext*, const v1::CreateTokenRequest* request,
+                           v1::CreateTokenResponse* response) override {
+    created = *request;
+    *response->mutable_token() = TokenOf("t-4", request->holder(), kFarAhead);
+    response->mutable_token()->set_scope(request->scope());
+    response->set_secret("a-secret");
+    return grpc::Status::OK;
+  }
+  grpc::Status ListTokens(grpc::ServerContext*, const v1::ListTokensRequest*,
+                          v1::ListTokensResponse* list) override {
+    *list->add_tokens() = TokenOf("t-3", "ci", kFarAhead);
+    *list->add_tokens() = TokenOf("t-2", "ann", kFarAhead);
+    list->mutable_tokens(1)->mutable_revoke_time()->set_seconds(kLongAgo);
+    *list->add_tokens() = TokenOf("t-1", "ann", kLongAgo + 60);
+    return grpc::Status::OK;
+  }
+  grpc::Status RevokeToken(grpc::ServerContext*, const v1::RevokeTokenRequest* request,
+                           v1::AccessToken* token) override {
+    *token = TokenOf(request->id(), "ci", kFarAhead);
+    if (request->id() == "t-3") return grpc::Status::OK;
+    return ToGrpc(WithReason(absl::NotFoundError("no such token"), "TOKEN_NOT_FOUND"));
+  }
+
+  v1::CreateTokenRequest created;
+
+ private:
+  static constexpr int64_t kLongAgo = 1'000'000'000, kFarAhead = 4'000'000'000;
+
+  static v1::AccessToken TokenOf(const std::string& id, const std::string& holder, int64_t ends) {
+    v1::AccessToken token;
+    token.set_id(id);
+    token.set_holder(holder);
+    token.set_scope(v1::TOKEN_READ);
+    token.mutable_create_time()->set_seconds(kLongAgo);
+    token.mutable_expire_time()->set_seconds(ends);
+    return token;
   }
 };
 
@@ -251,6 +355,7 @@ class GoldenCommandsTest : public ::testing::Test {
     builder.RegisterService(&jobs_);
     builder.RegisterService(&fleet_);
     builder.RegisterService(&checkpoints_);
+    builder.RegisterService(&access_);
     server_ = builder.BuildAndStart();
   }
 
@@ -270,6 +375,7 @@ class GoldenCommandsTest : public ::testing::Test {
   FakeJobs jobs_;
   FakeFleet fleet_;
   FakeCheckpoints checkpoints_;
+  FakeAccess access_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -289,6 +395,20 @@ TEST_F(GoldenCommandsTest, List) {
   EXPECT_EQ(jobs_.selector, "team=vision");
   EXPECT_EQ(Run({"list", "-o", "name"}), "line-2\nline-1\n");
   EXPECT_EQ(Run({"list", "-o", "jsonpath={.jobs[*].state}"}), "QUEUED RUNNING\n");
+}
+
+TEST_F(GoldenCommandsTest, AWatchedListGoesOnWithRowsAlone) {
+  EXPECT_EQ(Run({"list", "-w", "-l", "team=vision"}),
+            "NAME    STATE    STEP     LOSS  WORKERS  PS   AGE\n"
+            "line-2  QUEUED   0        -     0/1      0/1  5h\n"
+            "line-1  RUNNING  120/200  0.25  1/1      1/1  5h\n"
+            "line-1  SUCCEEDED  200/200  0.25  1/1      1/1  5h\n"
+            "line-2  is gone\n");
+  EXPECT_EQ(jobs_.selector, "team=vision");
+  EXPECT_EQ(Run({"list", "-w", "-o", "name"}), "line-2\nline-1\nline-1\n");
+  EXPECT_EQ(Run({"list", "-w", "--sort", "name"}), "exit 2\n");
+  jobs_.watch_end = ToGrpc(absl::PermissionDeniedError("it was revoked"));
+  EXPECT_EQ(Run({"list", "-w", "-o", "name"}), "line-2\nline-1\nline-1\nexit 5\n");
 }
 
 TEST_F(GoldenCommandsTest, SeveralJobsInOneCommand) {
@@ -404,6 +524,56 @@ TEST_F(GoldenCommandsTest, MembersSaysWhoIsInsecure) {
       "--insecure: the coordinator, 1 of 1 members; whoever reaches a port may do everything\n");
 }
 
+TEST_F(GoldenCommandsTest, MembersDrain) {
+  EXPECT_EQ(Run({"members", "drain", "worker-0"}),
+            "worker-0 is told to leave; muster members shows it until its jobs go on without it\n");
+  EXPECT_EQ(Run({"members", "drain", "worker-0", "-o", "name"}), "worker-0\n");
+  EXPECT_EQ(Run({"members", "drain", "worker-9"}), "exit 3\n");
+}
+
+TEST_F(GoldenCommandsTest, TokenCreatePrintsTheSecretAloneOnStandardOutput) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"token", "create", "ci", "--lifetime", "90d"}), "a-secret\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "t-4 for ci, scope submit, until 2096-10-02 07:06:40 UTC. It is shown this once: put "
+            "it into a file that only its holder can read, for --token-file.\n");
+  EXPECT_EQ(access_.created.holder(), "ci");
+  EXPECT_EQ(access_.created.scope(), v1::TOKEN_SUBMIT);
+  EXPECT_EQ(access_.created.lifetime_seconds(), 90 * 24 * 3600);
+  EXPECT_EQ(Run({"token", "create", "ci", "--scope", "read", "-o", "name"}), "t-4\n");
+  EXPECT_EQ(access_.created.scope(), v1::TOKEN_READ);
+  EXPECT_EQ(Run({"token", "create", "ci", "--lifetime", "long"}), "exit 2\n");
+}
+
+TEST_F(GoldenCommandsTest, TokenListAndRevoke) {
+  EXPECT_EQ(Run({"token", "list"}),
+            "ID   HOLDER  SCOPE  CREATED                  ENDS                     STATE\n"
+            "t-3  ci      read   2001-09-09 01:46:40 UTC  2096-10-02 07:06:40 UTC  valid\n"
+            "t-2  ann     read   2001-09-09 01:46:40 UTC  2096-10-02 07:06:40 UTC  revoked\n"
+            "t-1  ann     read   2001-09-09 01:46:40 UTC  2001-09-09 01:47:40 UTC  ended\n");
+  EXPECT_EQ(Run({"token", "list", "-o", "name"}), "t-3\nt-2\nt-1\n");
+  EXPECT_EQ(Run({"token", "revoke", "t-3"}), "t-3 of ci is revoked\n");
+  EXPECT_EQ(Run({"token", "revoke", "t-9"}), "exit 3\n");
+}
+
+TEST_F(GoldenCommandsTest, CertsShow) {
+  const std::string home = absl::StrCat(::testing::TempDir(), "/ca-", getpid());
+  ASSERT_EQ(Run({"certs", "init", "--dir", home, "--name", "here"}), home + "\n");
+  ASSERT_EQ(Run({"certs", "issue", "coordinator", "--ca", home, "--host", "muster.example.org",
+                 "--host", "10.0.0.7"}),
+            home + "/coordinator\n");
+  const std::string folder = home + "/coordinator";
+  const std::string time = "[0-9]+-[0-9]+-[0-9]+ [0-9]+:[0-9]+:[0-9]+ UTC";
+  EXPECT_THAT(Run({"certs", "show", folder}),
+              MatchesRegex(absl::StrCat("File:     ", folder, "/tls.crt\nIdentity: coordinator\n",
+                                        "Hosts:    muster.example.org, 10.0.0.7\nBegins:   ", time,
+                                        "\nEnds:     ", time, " \\(in 89d\\)\nIssuer:   here\n",
+                                        "SHA-256:  [0-9a-f]+\n")));
+  EXPECT_EQ(Run({"certs", "show", folder, "-o", "name"}), "coordinator\n");
+  EXPECT_EQ(Run({"certs", "show", home, "-o", "name"}), "an authority\n");
+  EXPECT_EQ(Run({"certs", "show", home + "/nobody"}), "exit 3\n");
+}
+
 TEST_F(GoldenCommandsTest, CheckpointList) {
   EXPECT_EQ(Run({"checkpoint", "list", "line-1"}),
             "JOB     STEP  SIZE     AGE  DIRECTORY\n"
@@ -425,6 +595,22 @@ TEST_F(GoldenCommandsTest, Events) {
             "    reason: STARTED\n"
             "    message: steps 0 to 200\n"
             "    job: line-1\n");
+}
+
+TEST_F(GoldenCommandsTest, EventsThatAreWatched) {
+  const std::string before = Run({"events"});
+  EXPECT_EQ(Run({"events", "line-1", "-w"}), before) << "until the job has ended";
+  EXPECT_EQ(
+      Run({"events", "-w"}),
+      absl::StrCat(before,
+                   "2027-01-15 08:03:20 UTC  line-1  SUCCEEDED  COMPLETED  trained 200 steps\n"))
+      << "of each job those that came after, once";
+}
+
+TEST_F(GoldenCommandsTest, LogsThatAreFollowedEndWithAnErrorThatStays) {
+  EXPECT_EQ(Run({"logs", "--member", "worker-0", "--member", "ps-0", "-f", "--lines", "1"}),
+            "worker-0 | worker-0 three\nps-0 | ps-0 three\n"
+            "worker-0 | four\nps-0 | begins anew\nexit 5\n");
 }
 
 TEST_F(GoldenCommandsTest, Logs) {
@@ -499,6 +685,13 @@ TEST_F(GoldenCommandsTest, CloneAndRetry) {
   EXPECT_EQ(jobs_.created.priority(), 3);
   EXPECT_EQ(Run({"clone", "line-1", "--print"}), "name: line\nlabels:\n  team: vision\n");
   EXPECT_EQ(Run({"retry", "line-1"}), "exit 6\n") << "it runs yet";
+  EXPECT_EQ(Run({"retry", "line-3", "--set", "priority=3", "-o", "name"}), "line-2\n");
+  EXPECT_EQ(jobs_.created.priority(), 3);
+  EXPECT_EQ(jobs_.created.checkpoint().resume_from(), "line-3");
+  EXPECT_EQ(Run({"retry", "line-3", "--print"}),
+            "name: line\ncheckpoint:\n  resume_from: line-3\nlabels:\n  team: vision\n");
+  EXPECT_EQ(Run({"clone", "line-3", "--print"}), "name: line\nlabels:\n  team: vision\n")
+      << "from the beginning";
 }
 
 TEST_F(GoldenCommandsTest, CheckpointDelete) {
