@@ -158,10 +158,14 @@ TEST(HealthServerTest, FloodsTakeLittleMemoryAndProbesAreAnswered) {
                                .source = "127.0.0.2"}));
   }
   int64_t most = 0;
-  for (const absl::Time end = absl::Now() + absl::Seconds(3); absl::Now() < end;) {
+  // Ten probes a second, each on a connection of its own: far below the turns of an address.
+  absl::Time next_probe = absl::Now();
+  for (const absl::Time end = next_probe + absl::Seconds(3); absl::Now() < end;) {
+    most = std::max(most, Status("VmRSS:"));
+    if (absl::Now() < next_probe) continue;
+    next_probe = absl::Now() + absl::Milliseconds(100);
     const auto answer = Check(*server, "");
     EXPECT_TRUE(answer.ok()) << answer.status();
-    most = std::max(most, Status("VmRSS:"));
   }
   for (const auto& flood : floods) EXPECT_GT(flood->strokes(), 0);
   EXPECT_LT(most, before + (32 << 10)) << "kilobytes, the floods' own among them";
