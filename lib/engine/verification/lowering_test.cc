@@ -90,7 +90,8 @@ TEST(FusionTest, ReluJoinsConvolutionsAndBatchNorms) {
 }
 
 TEST(FusionTest, ResidualsJoinLayerNorms) {
-  ExpectFusionKeepsTheResults(Transformer(), 11, {"AddLayerNorm", "AddLayerNormGrad", "LinearGelu"});
+  ExpectFusionKeepsTheResults(Transformer(), 11,
+                              {"AddLayerNorm", "AddLayerNormGrad", "LinearGelu"});
 }
 
 TEST(FusionTest, PlainAttentionBecomesOneOp) {
