@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "kernels/cuda/convolution_choice.h"
+#include "kernels/cuda/cudnn_failure.h"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -21,15 +23,6 @@ constexpr int64_t kWorkspaceBytesMax = int64_t{512} << 20;
 constexpr int64_t kWorkspaceBytesTimed = int64_t{128} << 20;
 // What one may need that is tried because the library's first choice does not run.
 constexpr int64_t kWorkspaceBytesTried = int64_t{16} << 20;
-
-// A status alone names no cause: the library's own message comes with it.
-Failure FailureOf(cudnnStatus_t status) {
-  if (status == CUDNN_STATUS_SUCCESS) return nullptr;
-  static thread_local char text[512];
-  const int named = std::snprintf(text, sizeof(text), "%s: ", cudnnGetErrorString(status));
-  cudnnGetLastErrorString(text + named, sizeof(text) - static_cast<size_t>(named));
-  return text;
-}
 
 ConvolutionMethod MethodOf(cudnnConvolutionFwdAlgo_t algorithm) {
   switch (algorithm) {
@@ -145,7 +138,7 @@ template <typename Performance>
 bool Convolution::Pick(const Performance* found, int count, int64_t workspace_bytes_max) {
   const ConvolutionPrecision precision = {
       .type = shape_.type, .tf32 = options_.tf32, .deterministic = options_.deterministic};
-  candidates_.clear();
+  std::vector<Candidate> candidates;
   for (int k = 0; k < count; ++k) {
     const Performance& candidate = found[k];
     if (candidate.status != CUDNN_STATUS_SUCCESS) continue;
@@ -153,18 +146,22 @@ bool Convolution::Pick(const Performance* found, int count, int64_t workspace_by
     if (!Admits(MethodOf(candidate.algo), precision)) continue;
     // f32 that was not asked to be TF32 stays f32.
     if (is_f32_alone() && candidate.mathType == CUDNN_TENSOR_OP_MATH) continue;
-    Candidate taken = {.algorithm = static_cast<int>(candidate.algo),
-                       .math = is_f32_alone() ? CUDNN_FMA_MATH : candidate.mathType,
-                       .milliseconds = candidate.time};
+    Candidate admitted = {.algorithm = static_cast<int>(candidate.algo),
+                          .math = is_f32_alone() ? CUDNN_FMA_MATH : candidate.mathType,
+                          .milliseconds = candidate.time};
     // What the list says of memory can be less than what running it asks for.
-    if (Take(taken) != CUDNN_STATUS_SUCCESS) continue;
+    if (cudnnSetConvolutionMathType(operation_, admitted.math) != CUDNN_STATUS_SUCCESS) continue;
     size_t bytes = 0;
     if (WorkspaceBytes(candidate.algo, bytes) != CUDNN_STATUS_SUCCESS) continue;
-    taken.workspace_bytes = static_cast<int64_t>(bytes);
-    if (taken.workspace_bytes > workspace_bytes_max) continue;
-    candidates_.push_back(taken);
+    admitted.workspace_bytes = static_cast<int64_t>(bytes);
+    if (admitted.workspace_bytes <= workspace_bytes_max) candidates.push_back(admitted);
   }
-  return !candidates_.empty() && Take(candidates_.front()) == CUDNN_STATUS_SUCCESS;
+  if (candidates.empty()) {
+    if (!candidates_.empty()) Take(chosen_);  // an earlier choice stays, with its math
+    return false;
+  }
+  candidates_ = std::move(candidates);
+  return Take(candidates_.front()) == CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t Convolution::WorkspaceBytes(cudnnConvolutionFwdAlgo_t algorithm,

@@ -92,12 +92,13 @@ class Convolution {
   bool is_f32_alone() const { return shape_.type == Type::kF32 && !options_.tf32; }
 
   // Keeps those that run within the workspace, are admitted (see convolution_choice.h) and are
-  // deterministic where they must be, and takes the first. False where there is none.
+  // deterministic where they must be, and takes the first. False where there is none: what was
+  // chosen before stays.
   template <typename Performance>
   bool Pick(const Performance* found, int count, int64_t workspace_bytes_max);
   cudnnStatus_t Take(const Candidate& candidate);
 
-  // With the math that was taken.
+  // With the math that `operation_` has.
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionFwdAlgo_t algorithm, size_t& bytes) const;
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionBwdDataAlgo_t algorithm, size_t& bytes) const;
   cudnnStatus_t WorkspaceBytes(cudnnConvolutionBwdFilterAlgo_t algorithm, size_t& bytes) const;

@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <mutex>
-#include <set>
 #include <span>
 #include <utility>
+
+#include "kernels/cuda/cudnn_failure.h"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -51,21 +51,6 @@ int64_t RowBytes(const AttentionShape& shape, int64_t columns) {
 
 cudnnDataType_t DataType(Type type) {
   return type == Type::kBf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
-}
-
-// The status, and the library's first reason where it gives one.
-Failure FailureOf(cudnnStatus_t status) {
-  if (status == CUDNN_STATUS_SUCCESS) return nullptr;
-  char said[2048] = "";
-  cudnnGetLastErrorString(said, sizeof(said));
-  std::string text = cudnnGetErrorString(status);
-  if (const char* reason = std::strstr(said, "Reason: ")) {
-    text.append(": ").append(reason, std::strcspn(reason, "\n"));
-  }
-  static std::mutex mutex;
-  static auto* const texts = new std::set<std::string>;  // there are few
-  const std::lock_guard lock(mutex);
-  return texts->insert(std::move(text)).first->c_str();
 }
 
 }  // namespace

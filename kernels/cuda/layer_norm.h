@@ -45,9 +45,10 @@ cudaError_t LayerNormGradParameters(void* dgain, void* dbias, const void* dy, co
                                     const float* mean, const float* rstd, NormRows shape,
                                     void* workspace, cudaStream_t stream);
 
-// Both, and dsum added to dx: every tensor is read once, dx is written once. dx may be dy,
-// dsum or x. Rows that fit a warp's registers are kept there; for longer
-// ones, or of odd lengths, it is one kernel after the other.
+// Both, and dsum added to dx: every tensor is read once, dx is written once, and the sum is rounded
+// once. dx may be dy, dsum or x. That is so for rows of whole vectors that fit a warp's registers
+// (1,536 channels of 16 bits, 768 of f32); for others it is one kernel after the other. The order
+// of the parameters' sums is the same on all devices.
 struct AddLayerNormGradArguments {
   void* dx;
   void* dgain;

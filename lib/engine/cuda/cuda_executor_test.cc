@@ -154,8 +154,9 @@ void ExpectTwins(const Model& model, v1::Precision precision, double tolerance) 
 // Sums of up to a few thousand products in another order.
 TEST_P(CudaExecutorTest, TrainsAsTheCpuDoes) { ExpectTwins(GetParam(), v1::FP32, 2e-4); }
 
-// Both round to 8 bits of significand, at other places of a chain of some dozens of operations. The
-// furthest that an H100 was seen to be: 2.02e-2, the gradient of the bias of LeNet's second layer.
+// Both round to 8 bits of significand, at other places of a chain of some dozens of operations. On
+// the CPU alone these gradients are up to 2.3e-2 (the perceptron; LeNet 2.1e-2) from those of f32
+// in the measure of ExpectTwins(), so two devices may differ by as much: an H100 did by 2.02e-2.
 TEST_P(CudaExecutorTest, TrainsAsTheCpuDoesInBf16) { ExpectTwins(GetParam(), v1::BF16, 2.5e-2); }
 
 INSTANTIATE_TEST_SUITE_P(

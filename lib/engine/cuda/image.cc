@@ -114,7 +114,7 @@ struct PreparedConvolution {
   std::optional<cuda::FewChannels> few_of_x, few_of_w;
   std::shared_ptr<cuda::Convolution> convolution;
 
-  // In which x and w are asked for; y has the other.
+  // In which x and w are asked for; y is in `layout`.
   Layout operand_layout() const { return few_of_x ? Layout::kPlain : layout; }
   static int64_t padded_bytes(const std::optional<cuda::FewChannels>& few) {
     return few ? Aligned(few->padded_bytes()) : 0;
