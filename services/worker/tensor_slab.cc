@@ -25,23 +25,23 @@ absl::StatusOr<std::shared_ptr<void>> AllocatePageLocked(Device& device, size_t 
   return std::shared_ptr<std::byte[]>(std::move(allocated));
 }
 
-absl::Status Exhausted(const Device& device, size_t bytes) {
+absl::Status Exhausted(size_t bytes) {
   return WithReason(absl::ResourceExhaustedError(absl::StrCat(
                         "the model's parameters need ", bytes, " bytes, and so do their ",
-                        "gradients; device '", device.name(), "' has ", AvailableHostBytes(),
+                        "gradients; this host has ", AvailableHostBytes(),
                         " left: use fewer parameters or a machine with more memory")),
                     "MEMORY_EXHAUSTED");
 }
 
 // The kernel may promise what the first touch cannot keep. Memory counts as taken once it is
 // touched, hence one at a time.
-absl::StatusOr<std::shared_ptr<SharedSlab>> AllocateSlab(const Device& device, size_t bytes) {
+absl::StatusOr<std::shared_ptr<SharedSlab>> AllocateSlab(size_t bytes) {
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   absl::MutexLock lock(&mu);
-  if (bytes > static_cast<size_t>(AvailableHostBytes())) return Exhausted(device, bytes);
+  if (bytes > static_cast<size_t>(AvailableHostBytes())) return Exhausted(bytes);
   absl::StatusOr<std::shared_ptr<SharedSlab>> slab =
       SharedSlab::Allocate(static_cast<int64_t>(bytes));
-  if (!slab.ok()) return Exhausted(device, bytes);
+  if (!slab.ok()) return Exhausted(bytes);
   std::memset((*slab)->memory().data(), 0, (*slab)->memory().size());
   return slab;
 }
@@ -54,7 +54,7 @@ struct LockedSlab {
 
 absl::StatusOr<std::shared_ptr<void>> AllocateShared(Device& device, size_t bytes,
                                                      absl::Span<std::byte>& memory) {
-  ASSIGN_OR_RETURN(std::shared_ptr<SharedSlab> slab, AllocateSlab(device, bytes));
+  ASSIGN_OR_RETURN(std::shared_ptr<SharedSlab> slab, AllocateSlab(bytes));
   absl::StatusOr<std::shared_ptr<void>> lock = device.PageLock(slab->memory());
   if (!lock.ok()) {
     LOG(WARNING) << device.name() << ": shared memory cannot be page-locked, so gradients are "

@@ -18,7 +18,7 @@ namespace muster {
 // this host read it without a copy; for a GPU it is page-locked too.
 class TensorSlab {
  public:
-  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the device has not that much.
+  // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when the host has not that much.
   static absl::StatusOr<std::unique_ptr<TensorSlab>> Create(Device& device, const v1::Graph& graph,
                                                             const GradientLayout& layout);
 
