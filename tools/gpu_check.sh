@@ -3,7 +3,7 @@
 # whole jobs. That machine has a driver, CUDA 13's cuBLAS, cuDNN and NCCL (the toolkit's or those of PyTorch's wheels),
 # Python 3 and, for comparisons, PyTorch; nothing of what builds Muster.
 #
-#   tools/gpu_check.sh pack FILE                             where Muster is built: everything into FILE, 60 MiB at most
+#   tools/gpu_check.sh pack FILE                             where Muster is built: everything into FILE, 40 MiB at most
 #   FILE run STAGE [MODEL] RESULTS [--rounds N] [--seconds N]    where the GPU is; docs/benchmarks.md describes the stages
 #   tools/gpu_check.sh run STAGE ...                         both, on one machine
 #
@@ -28,17 +28,20 @@ pack() {
 # In a folder that goes away with this process.
 run() {
   local command status=0
-  for command in python3 tar gzip tail realpath; do
+  for command in python3 tail realpath; do
     command -v "$command" >/dev/null || die "there is no $command on this machine"
   done
   folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu_check.XXXXXX")
-  trap 'rm -rf "$folder"' EXIT
+  trap 'rm -rf "$folder" "$folder.error"' EXIT
   if [ "$payload_line" = 0 ]; then
     pack "$folder/gpu_check"
     "$folder/gpu_check" run "$@" || status=$?
     exit $status
   fi
-  tail -n "+$payload_line" "$0" | tar -xz -C "$folder" || die "$0 is damaged: copy it again"
+  tail -n "+$payload_line" "$0" | python3 -c '
+import lzma, sys, tarfile
+with lzma.open(sys.stdin.buffer) as file, tarfile.open(fileobj=file, mode="r|") as archive:
+    archive.extractall(sys.argv[1])' "$folder" 2>"$folder.error" || die "$0 is damaged: copy it again ($(tail -n 1 "$folder.error"))"
   # In the background, so that a signal is passed on at once.
   python3 "$folder/stages.py" "$@" &
   trap 'kill -TERM $! 2>/dev/null' TERM INT HUP

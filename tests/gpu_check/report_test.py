@@ -130,6 +130,26 @@ class Profile(unittest.TestCase):
         self.assertIn("PyTorch: 50.000 ms of kernels in a step", table)
         self.assertIn("| triton_poi_fused_gelu_3 | 12 | 10.000 | 20.0 % |", table)
 
+    def test_kernels_of_a_step_are_the_mean_of_the_last_steps(self):
+        # Steps of 1 ms: in each "a" runs for 0.4 ms and "b" beside its second half and as long again; "tune" ran before.
+        lines = ["0\t900000\t1\ttune"]
+        for step in range(12):
+            start = 10_000_000 + step * 1_000_000
+            lines += [f"{start + 200_000}\t400000\t2\tb<x, y>", f"{start}\t400000\t1\ta"]
+        # The last ends 0.4 ms before its step does: of ten steps before that it is nine, and this one's.
+        steady = report.kernels_of_a_step("\n".join(lines) + "\n", 1e-3, steps=10)
+        self.assertEqual([k["kernel"] for k in steady["kernels"]], ["a", "b<x, y>"])
+        for kernel in steady["kernels"]:
+            self.assertAlmostEqual(kernel["seconds"], 0.4e-3)
+            self.assertEqual(kernel["calls"], 1.0)
+        self.assertAlmostEqual(steady["busy"], 0.6e-3)
+        self.assertEqual(report.kernels_of_a_step("", 1e-3), {"busy": 0.0, "kernels": []})
+
+        ours = {**json.loads(recorded("bench_profile.json")), "kernels": steady}
+        table = report.profile_table("GPT-2", ours, {"error": "x"})
+        self.assertIn("Muster: 0.800 ms of kernels in a step, in which a kernel ran for 0.600 ms", table)
+        self.assertIn("| b<x, y> | 1 | 0.400 | 50.0 % |", table)
+
     def test_one_sides_failure_does_not_hide_the_other(self):
         table = report.profile_table("GPT-2", {"error": "out of memory"}, json.loads(recorded("pytorch_model.json")))
         self.assertIn("Muster failed: out of memory", table)

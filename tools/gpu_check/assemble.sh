@@ -12,11 +12,15 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$bundle" "$folder" "${programs[@]}"
 cp -L "$@" "$folder/"
-# gzip, because that is everywhere; the same input makes the same file.
+# Python's xz, which is there wherever the file can be used, over a window in which what the programs have in common is
+# found; the same input makes the same file.
 lines=$(wc -l <"$script")
 {
   sed "s/^payload_line=0 .*/payload_line=$((lines + 1))/" "$script"
-  tar -c --sort=name --owner=0 --group=0 --mtime=@0 -C "$folder" . | gzip -9n
+  tar -c --sort=name --owner=0 --group=0 --mtime=@0 -C "$folder" . | python3 -c '
+import lzma, shutil, sys
+with lzma.open(sys.stdout.buffer, "wb", filters=[{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 256 << 20}]) as file:
+    shutil.copyfileobj(sys.stdin.buffer, file)'
 } >"$out"
 bytes=$(stat -c %s "$out")
 if [ "$bytes" -gt "$bytes_max" ]; then

@@ -144,7 +144,8 @@ def attention_choices(log):
 
 
 def profile_table(title, ours, theirs, nodes=25):
-    """`ours`: what `muster bench model --profile` printed, `theirs`: pytorch_models.py's; or {"error": ...}."""
+    """`ours`: what `muster bench model --profile` printed, with kernels_of_a_step() as "kernels" where they are known;
+    `theirs`: pytorch_models.py's; or {"error": ...}."""
     lines = [title, ""]
     if "profile" not in ours:
         lines += ["Muster failed: " + ours.get("error", "it printed no profile")]
@@ -163,15 +164,48 @@ def profile_table(title, ours, theirs, nodes=25):
         for e in sorted(entries, key=lambda e: -e["seconds"])[:nodes]:
             lines.append(f"| {e['node']} | {e['op']} | {e['seconds'] * 1e3:.3f} | {_cell(e['types'])} |")
     lines.append("")
+    if steady := ours.get("kernels"):
+        total = sum(k["seconds"] for k in steady["kernels"])
+        lines += kernels_table(f"Muster: {total * 1e3:.3f} ms of kernels in a step, in which a kernel ran for {steady['busy'] * 1e3:.3f} ms",
+                               steady["kernels"], 2 * nodes) + [""]
     if "profile" not in theirs:
         lines += ["PyTorch failed: " + theirs.get("error", "it printed no profile")]
     else:
         entries = theirs["profile"]
-        total = sum(e["seconds"] for e in entries) or 1e-12
-        lines += [f"PyTorch: {total * 1e3:.3f} ms of kernels in a step", "", "| kernel | calls | ms | share |", "|---|---:|---:|---:|"]
-        for e in sorted(entries, key=lambda e: -e["seconds"])[:nodes]:
-            lines.append(f"| {_cell(e['kernel'][:100])} | {e['calls']:g} | {e['seconds'] * 1e3:.3f} | {100 * e['seconds'] / total:.1f} % |")
+        total = sum(e["seconds"] for e in entries)
+        lines += kernels_table(f"PyTorch: {total * 1e3:.3f} ms of kernels in a step", entries, nodes)
     return "\n".join(lines) + "\n"
+
+
+def kernels_of_a_step(text, step_seconds, steps=10):
+    """{"busy": seconds in which at least one kernel ran, "kernels": [{"kernel", "calls", "seconds"}, ...], the longest first},
+    of one step: the mean of the last `steps` in what kernel_times.so wrote."""
+    records = []
+    for line in text.splitlines():
+        start, duration, _, name = line.split("\t", 3)
+        records.append((int(start), int(start) + int(duration), name))
+    records.sort()
+    if not records:
+        return {"busy": 0.0, "kernels": []}
+    begin = max(end for _, end, _ in records) - int(steps * step_seconds * 1e9)
+    by_name, busy, until = {}, 0, begin
+    for start, end, name in records:
+        if start < begin:
+            continue
+        calls, seconds = by_name.get(name, (0, 0.0))
+        by_name[name] = (calls + 1, seconds + (end - start) / 1e9)
+        busy += max(0, end - max(start, until))
+        until = max(until, end)
+    kernels = [{"kernel": name, "calls": calls / steps, "seconds": seconds / steps} for name, (calls, seconds) in by_name.items()]
+    return {"busy": busy / 1e9 / steps, "kernels": sorted(kernels, key=lambda k: -k["seconds"])}
+
+
+def kernels_table(title, kernels, rows):
+    total = sum(k["seconds"] for k in kernels) or 1e-12
+    lines = [title, "", "| kernel | calls | ms | share |", "|---|---:|---:|---:|"]
+    for k in sorted(kernels, key=lambda k: -k["seconds"])[:rows]:
+        lines.append(f"| {_cell(k['kernel'][:100])} | {k['calls']:g} | {k['seconds'] * 1e3:.3f} | {100 * k['seconds'] / total:.1f} % |")
+    return lines
 
 
 # ---------------------------------------------------------------- job

@@ -6,7 +6,7 @@
     tests            every test case that wants a GPU; one that skips has failed
     nccl             two processes on one GPU, as two hosts
     models [MODEL]   a training step here and in PyTorch, in every variant: gpt2, resnet50 (both where none is named), bert
-    profile [MODEL]  where the time of a step goes, here by node and in PyTorch by kernel
+    profile [MODEL]  where the time of a step goes, here by node and on both sides by kernel
     job [MODEL]      whole jobs (coordinator, ps, worker) and what the exchange costs: gpt2 and resnet50
     all              all of them, as far as the time goes
 
@@ -160,8 +160,9 @@ class Stage:
             return Outcome(*texts, f"{signal.Signals(-process.returncode).name}; its last line: {said}")
         return Outcome(*texts, None if process.returncode == 0 else said)
 
-    def muster(self, log, arguments, limit):
-        return self.command(log, [os.path.join(HERE, "muster"), "-o", "json", *arguments], limit, self.environment(GLOG_minloglevel="0"))
+    def muster(self, log, arguments, limit, **environment):
+        return self.command(log, [os.path.join(HERE, "muster"), "-o", "json", *arguments], limit,
+                            self.environment(GLOG_minloglevel="0", **environment))
 
     def torch(self, log, arguments, limit):
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or compile_cache()
@@ -294,13 +295,13 @@ def nccl(stage, _):
 # ---------------------------------------------------------------- models, profile
 
 
-def model_row(stage, log, side, variant, options, model):
+def model_row(stage, log, side, variant, options, model, **environment):
     rehearse = stage.options.rehearse
     common = ["--device", "cpu" if rehearse else "cuda:0", "--precision", "fp32" if rehearse else "bf16",
               "--batch", str(model["batch"]), "--steps", "20"]
     if side == "Muster":
         own = [o for o in options if not rehearse or o not in ("--autotuned", "--values", "resident", "streamed")]  # a CPU's no
-        outcome = stage.muster(log, ["bench", "model", *model["muster"], *own, *common], 150)
+        outcome = stage.muster(log, ["bench", "model", *model["muster"], *own, *common], 150, **environment)
         result = outcome.json()
         if attention := report.attention_choices(outcome.err):
             result["attention"] = attention
@@ -338,6 +339,16 @@ def models(stage, name):
     return stage.finish(text)
 
 
+def kernels(stage, model_name, model):
+    """What kernel_times.so writes of a steady step, or None: it is packed where CUDA's toolkit is, and wants CUPTI."""
+    library, path = os.path.join(HERE, "kernel_times.so"), os.path.join(stage.logs, model_name + "-kernels.tsv")
+    if stage.options.rehearse or not os.path.exists(library):
+        return None
+    row = model_row(stage, model_name + "-kernels", "Muster", "kernels", ["--autotuned", "--values", "resident"], model,
+                    CUDA_INJECTION64_PATH=library, MUSTER_KERNEL_TIMES=path)
+    return report.kernels_of_a_step(read(path), row["step_seconds"]) if "step_seconds" in row and os.path.exists(path) else None
+
+
 def profile(stage, name):
     text = ""
     for model_name, model in models_of(stage, name).items():
@@ -345,6 +356,7 @@ def profile(stage, name):
             stage.missed.append(model_name)
             continue
         ours = model_row(stage, model_name + "-muster", "Muster", "profile", ["--profile", "--autotuned", "--values", "resident"], model)
+        ours["kernels"] = kernels(stage, model_name, model)
         theirs = model_row(stage, model_name + "-pytorch", "PyTorch", "profile", ["--profile", "--compile"], model)
         for side, result in (("muster", ours), ("pytorch", theirs)):
             if "profile" not in result:
