@@ -35,35 +35,87 @@ __global__ void MakePairs(int32_t* keys, int32_t* places, const int32_t* index, 
   }
 }
 
-// A block per sorted place and outer index; the first of equal keys adds all of them. kUnroll loads
-// are under way at once.
+// Sorted places are added up in pieces, so that a slice of which there are thousands, such as one
+// of two segments of a text, does not wait for one block: a piece is what has one key between two
+// multiples of kPiece. What a key has in one piece goes to dx; else the pieces' sums go to
+// partial f32[outer, ceil(indices / kPiece), 2, inner], 1 for a piece that begins behind a
+// multiple.
+constexpr int64_t kPiece = 64;
+
+int64_t Pieces(const GatherShape& shape) { return CeilDiv(shape.indices, kPiece); }
+
+__device__ float* PartialOf(float* partial, const GatherShape& shape, int64_t outer, int64_t piece,
+                            int which) {
+  const int64_t pieces = (shape.indices + kPiece - 1) / kPiece;
+  return partial + ((outer * pieces + piece) * 2 + which) * shape.inner;
+}
+
+// The sum of f(0) to f(n - 1), in this order; kUnroll loads are under way at once.
+template <typename F>
+__device__ float SumInOrder(int64_t n, F f) {
+  constexpr int kUnroll = 8;
+  float sum = 0;
+  int64_t i = 0;
+  for (; i + kUnroll <= n; i += kUnroll) {
+    float terms[kUnroll];
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) terms[k] = f(i + k);
+#pragma unroll
+    for (float term : terms) sum += term;
+  }
+  for (; i < n; ++i) sum += f(i);
+  return sum;
+}
+
+// A block per sorted place and outer index: those at which a piece begins add it up.
 template <typename T>
-__global__ void AddSlices(T* dx, const T* dy, const int32_t* keys, const int32_t* places,
-                          GatherShape shape) {
-  constexpr int kUnroll = 4;
+__global__ void AddPieces(T* dx, float* partial, const T* dy, const int32_t* keys,
+                          const int32_t* places, GatherShape shape) {
   for (int64_t i = blockIdx.x; i < shape.indices; i += gridDim.x) {
     const int32_t key = keys[i];
-    if (i > 0 && keys[i - 1] == key) continue;
+    const bool continues = i > 0 && keys[i - 1] == key;
+    if (continues && i % kPiece != 0) continue;
+    const int64_t limit = min((i / kPiece + 1) * kPiece, shape.indices);
     int64_t end = i + 1;
-    while (end < shape.indices && keys[end] == key) ++end;
+    while (end < limit && keys[end] == key) ++end;
+    const bool goes_on = end == limit && end < shape.indices && keys[end] == key;
     for (int64_t outer = blockIdx.y; outer < shape.outer; outer += gridDim.y) {
       const T* from = dy + outer * shape.indices * shape.inner;
+      float* part = PartialOf(partial, shape, outer, i / kPiece, i % kPiece == 0 ? 0 : 1);
       T* to = dx + (outer * shape.size + key) * shape.inner;
       for (int64_t c = threadIdx.x; c < shape.inner; c += kThreads) {
-        float sum = 0;
-        int64_t j = i;
-        for (; j + kUnroll <= end; j += kUnroll) {
-          float terms[kUnroll];
-#pragma unroll
-          for (int k = 0; k < kUnroll; ++k) {
-            terms[k] = ToFloat(from[places[j + k] * shape.inner + c]);
-          }
-#pragma unroll
-          for (float term : terms) sum += term;
+        const float sum = SumInOrder(
+            end - i, [&](int64_t j) { return ToFloat(from[places[i + j] * shape.inner + c]); });
+        if (continues || goes_on) {
+          part[c] = sum;
+        } else {
+          to[c] = FromFloat<T>(sum);
         }
-        for (; j < end; ++j) sum += ToFloat(from[places[j] * shape.inner + c]);
-        to[c] = FromFloat<T>(sum);
       }
+    }
+  }
+}
+
+// A block per multiple of kPiece, outer index and kThreads elements: where a key crosses its first
+// multiple its pieces are added up.
+template <typename T>
+__global__ void JoinPieces(T* dx, float* partial, const int32_t* keys, GatherShape shape) {
+  const int64_t c = int64_t{blockIdx.z} * kThreads + threadIdx.x;
+  for (int64_t piece = blockIdx.x + 1; piece * kPiece < shape.indices; piece += gridDim.x) {
+    const int64_t at = piece * kPiece;
+    const int32_t key = keys[at];
+    if (keys[at - 1] != key) continue;
+    if (piece > 1 && keys[at - kPiece] == key && keys[at - kPiece - 1] == key) continue;
+    const int which = keys[at - kPiece] == key ? 0 : 1;
+    int64_t last = piece;
+    while ((last + 1) * kPiece < shape.indices && keys[(last + 1) * kPiece] == key) ++last;
+    if (c >= shape.inner) continue;
+    for (int64_t outer = blockIdx.y; outer < shape.outer; outer += gridDim.y) {
+      const float first = PartialOf(partial, shape, outer, piece - 1, which)[c];
+      const float sum = first + SumInOrder(last - piece + 1, [&](int64_t j) {
+                          return PartialOf(partial, shape, outer, piece + j, 0)[c];
+                        });
+      dx[(outer * shape.size + key) * shape.inner + c] = FromFloat<T>(sum);
     }
   }
 }
@@ -90,8 +142,10 @@ cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherSha
   return LaunchGather<uint16_t>(y, x, index, shape, bytes, out_of_range, stream);
 }
 
+// Pairs to sort, then sums of pieces.
 int64_t GatherGradWorkspaceBytes(const GatherShape& shape) {
-  return IndexSortWorkspaceBytes(shape.indices);
+  return IndexSortWorkspaceBytes(shape.indices) +
+         2 * shape.outer * Pieces(shape) * shape.inner * static_cast<int64_t>(sizeof(float));
 }
 
 cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type,
@@ -105,10 +159,18 @@ cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type
   MUSTER_RETURN_IF_CUDA_ERROR(SortPairs(pairs, n, shape.size, workspace, stream));
   const auto blocks = static_cast<unsigned>(std::min(n, kBlocksMax));
   const auto outer = static_cast<unsigned>(std::min<int64_t>(shape.outer, 1024));
+  auto* partial =
+      reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + IndexSortWorkspaceBytes(n));
   return ForFloating(type, [&](auto one) {
     using T = decltype(one);
-    return Launch(AddSlices<T>, dim3(blocks, outer), kThreads, 0, stream, static_cast<T*>(dx),
-                  static_cast<const T*>(dy), pairs.keys, pairs.places, shape);
+    MUSTER_RETURN_IF_CUDA_ERROR(Launch(AddPieces<T>, dim3(blocks, outer), kThreads, 0, stream,
+                                       static_cast<T*>(dx), partial, static_cast<const T*>(dy),
+                                       pairs.keys, pairs.places, shape));
+    if (n <= kPiece) return cudaSuccess;
+    const dim3 grid(static_cast<unsigned>(std::min(Pieces(shape) - 1, kBlocksMax)), outer,
+                    static_cast<unsigned>(CeilDiv(shape.inner, kThreads)));
+    return Launch(JoinPieces<T>, grid, kThreads, 0, stream, static_cast<T*>(dx), partial,
+                  pairs.keys, shape);
   });
 }
 

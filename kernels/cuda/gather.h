@@ -28,9 +28,9 @@ struct GatherShape {
 cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherShape& shape,
                    int element_bytes, OutOfRange* out_of_range, cudaStream_t stream);
 
-// dx = the sums of the slices of dy by index, in f32 and in the order of the indices; slices that
-// no index names are zero. The indices are sorted (a stable radix sort), then a block owns each
-// slice: results repeat to the bit.
+// dx = the sums of the slices of dy by index, in f32; slices that no index names are zero. The
+// indices are sorted (a stable radix sort), then a block adds up to 64 slices of one index, in
+// their order, and another one such sums, where there are several: results repeat to the bit.
 int64_t GatherGradWorkspaceBytes(const GatherShape& shape);
 cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type,
                        const GatherShape& shape, void* workspace, cudaStream_t stream);
