@@ -67,17 +67,12 @@ cublasLtEpilogue_t EpilogueOf(const MatMulShape& shape) {
       return shape.has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case Epilogue::kGeluGrad:
       return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::kBiasGrad:
-      return CUBLASLT_EPILOGUE_BGRADB;  // its second operand is our a
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// What the library calls the epilogue's bias: that of a layer, or where the sums of a bias's
-// gradient go.
 bool UsesBias(const MatMulShape& shape) {
-  return shape.epilogue == Epilogue::kBias || shape.epilogue == Epilogue::kBiasGrad ||
-         shape.has_bias;
+  return shape.epilogue == Epilogue::kBias || shape.has_bias;
 }
 
 bool UsesPreactivation(const MatMulShape& shape) {
@@ -87,8 +82,7 @@ bool UsesPreactivation(const MatMulShape& shape) {
 }  // namespace
 
 std::string MatMulShape::ToString() const {
-  static constexpr const char* kEpilogues[] = {"",       " +bias",  " +relu",
-                                               " +gelu", " *gelu'", " +sums"};
+  static constexpr const char* kEpilogues[] = {"", " +bias", " +relu", " +gelu", " *gelu'"};
   std::string text = Name(operands);
   if (product != operands) text += std::string("->") + Name(product);
   text += " ";
@@ -250,9 +244,7 @@ Failure MatMul::RunWith(const cublasLtMatmulAlgo_t& algorithm, const MatMulOpera
     return FailureOf(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof(value)));
   };
   if (UsesBias(shape_)) {
-    const void* const bias =
-        shape_.epilogue == Epilogue::kBiasGrad ? operands.bias_gradient : operands.bias;
-    if (Failure failure = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)) return failure;
+    if (Failure failure = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias)) return failure;
   }
   if (UsesPreactivation(shape_)) {
     if (Failure failure = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.preactivation)) {

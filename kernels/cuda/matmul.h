@@ -20,7 +20,6 @@ enum class Epilogue {
   kRelu,      // relu(+ bias)
   kGelu,      // gelu(+ bias) by tanh; what it is of goes to `preactivation`
   kGeluGrad,  // times the derivative of gelu by tanh where `preactivation` says
-  kBiasGrad,  // as it is; the sums of a's rows, over K, go to `bias_gradient`
 };
 
 // c[M, N] = a[M, K] b[K, N] (+ c), row-major, sums in f32.
@@ -60,7 +59,6 @@ struct MatMulOperands {
   const void* b;
   const void* bias = nullptr;
   void* preactivation = nullptr;  // [M, N], like c, without gaps; N a multiple of 8
-  void* bias_gradient = nullptr;  // [M], of the operands' type
 };
 
 // A prepared product. Compute-bound where M, N and K are some hundreds each.
