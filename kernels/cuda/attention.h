@@ -51,6 +51,15 @@ struct AttentionMask {
   int64_t query_stride = 0;
 };
 
+// Of a mask f32[batch, heads, queries, S] without gaps, each 1 or what the attention has.
+struct AttentionMaskShape {
+  int64_t batch = 0;  // 0: there is no mask
+  int64_t heads = 0;
+  int64_t queries = 0;
+
+  bool operator==(const AttentionMaskShape&) const = default;
+};
+
 struct AttentionInputs {
   const void* q;
   const void* k;

@@ -24,6 +24,7 @@ enum Id : int64_t {
   kDq,
   kDk,
   kDv,
+  kMask,
   kRowSums,  // of dy y, f32[B, H, T], in the workspace
   kDqSums,   // f32[B, H, T, C], in the workspace
   kScale,    // these are numbers
@@ -55,7 +56,7 @@ cudnnDataType_t DataType(Type type) {
 
 }  // namespace
 
-Failure WhyNotFused(const AttentionShape& s, bool has_mask, int64_t version, int capability) {
+Failure WhyNotFused(const AttentionShape& s, int64_t version, int capability) {
   const auto is_head = [](int64_t channels) { return channels % 8 == 0 && channels <= 128; };
   if (s.type != Type::kBf16 && s.type != Type::kF16) return "it is for bf16 and f16";
   if (!is_head(s.head_channels) || !is_head(s.head_values)) {
@@ -65,7 +66,6 @@ Failure WhyNotFused(const AttentionShape& s, bool has_mask, int64_t version, int
     return "it is for multiples of 128 queries and keys";
   }
   if (s.causal && s.queries != s.keys) return "causal, it is for as many queries as keys";
-  if (has_mask) return "it takes no mask";
   if (!(s.scale > 0)) return "it is for a positive scale";
   if (version < kVersionMin) return "cuDNN is older than 9.11";
   if (capability < 80 || capability >= 100) return "the GPU is neither Ampere nor Hopper";
@@ -91,7 +91,8 @@ class FusedAttention::Graph {
   using Tensor = cudnnBackendDescriptor_t;
   using Sizes = std::array<int64_t, 4>;
 
-  explicit Graph(const AttentionShape& shape) : s_(shape), type_(DataType(shape.type)) {}
+  Graph(const AttentionShape& shape, const AttentionMaskShape& mask)
+      : s_(shape), mask_(mask), type_(DataType(shape.type)) {}
 
   cudnnStatus_t status() const { return status_; }
 
@@ -294,10 +295,16 @@ class FusedAttention::Graph {
     Set(of, attribute, CUDNN_TYPE_BACKEND_DESCRIPTOR, operand);
   }
 
-  // q k^T scale, and -inf for keys that a query does not see.
+  // q k^T scale + mask, and -inf for later keys than a query sees.
   Tensor Scaled(Tensor q, Tensor k_transposed) {
     const Tensor product = Multiply(q, k_transposed, Scores());
-    return Apply({CUDNN_POINTWISE_MUL, product, Number(kScale)}, Scores());
+    const Tensor scaled = Apply({CUDNN_POINTWISE_MUL, product, Number(kScale)}, Scores());
+    if (mask_.batch == 0) return scaled;
+    const int64_t of_head = mask_.queries * s_.keys;
+    const Tensor mask =  // cuDNN 9.19's backward does not repeat a dimension of 1
+        Make(kMask, CUDNN_DATA_FLOAT, {mask_.batch, mask_.heads, s_.queries, s_.keys},
+             {mask_.heads * of_head, of_head, mask_.queries == 1 ? 0 : s_.keys, 1});
+    return Apply({CUDNN_POINTWISE_ADD, scaled, mask}, Scores());
   }
   Tensor Masked(Tensor scores) {
     if (!s_.causal) return scores;
@@ -319,6 +326,7 @@ class FusedAttention::Graph {
   }
 
   const AttentionShape& s_;
+  const AttentionMaskShape& mask_;
   const cudnnDataType_t type_;
   cudnnStatus_t status_ = CUDNN_STATUS_SUCCESS;
   std::vector<Descriptor> owned_;
@@ -379,10 +387,11 @@ void FusedAttention::Graph::Backward(bool deterministic) {
 }
 
 Failure FusedAttention::Create(cudnnHandle_t handle, AttentionPart part,
-                               const AttentionShape& shape, const FusedAttentionOptions& options,
+                               const AttentionShape& shape, const AttentionMaskShape& mask,
+                               const FusedAttentionOptions& options,
                                std::unique_ptr<FusedAttention>& attention) {
-  std::unique_ptr<FusedAttention> made(new FusedAttention(handle, shape));
-  Graph graph(made->shape_);
+  std::unique_ptr<FusedAttention> made(new FusedAttention(handle, shape, mask));
+  Graph graph(made->shape_, made->mask_);
   if (part == AttentionPart::kForward) {
     graph.Forward();
   } else {
@@ -443,8 +452,10 @@ std::string FusedAttention::choice() const { return "engine " + std::to_string(e
 
 Failure FusedAttention::Forward(void* y, float* lse, const AttentionInputs& inputs,
                                 void* workspace) const {
-  return Run({{kQ, inputs.q}, {kK, inputs.k}, {kV, inputs.v}, {kY, y}, {kLse, lse}},
-             static_cast<std::byte*>(workspace));
+  std::vector<Tensor> tensors = {
+      {kQ, inputs.q}, {kK, inputs.k}, {kV, inputs.v}, {kY, y}, {kLse, lse}};
+  if (mask_.batch > 0) tensors.push_back({kMask, inputs.mask.data});
+  return Run(tensors, static_cast<std::byte*>(workspace));
 }
 
 Failure FusedAttention::Backward(const AttentionGradients& gradients, const void* dy, const void* y,
@@ -457,6 +468,7 @@ Failure FusedAttention::Backward(const AttentionGradients& gradients, const void
                                  {kDq, gradients.dq}, {kDk, gradients.dk},
                                  {kDv, gradients.dv}, {kRowSums, row_sums},
                                  {kOne, &kOneValue}};
+  if (mask_.batch > 0) tensors.push_back({kMask, inputs.mask.data});
   if (const int64_t bytes = RowBytes(shape_, 1); own_bytes_ > bytes) {
     tensors.push_back({kDqSums, row_sums + bytes});
   }

@@ -36,27 +36,29 @@ struct FusedAttentionOptions {
 //
 // It is for bf16 and f16, heads of at most 128 channels and a multiple of 8, a positive scale; T
 // and S multiples of 128, as versions before 9.16 have an error in the last tile of others; causal
-// where T is S, and without a mask, as a query that sees no key is not a number there. Not before
-// version 9.11, whose predecessors have an error in backward, and on Ampere and Hopper alone, as
-// others need another form to be deterministic.
-Failure WhyNotFused(const AttentionShape& shape, bool has_mask, int64_t version, int capability);
+// where T is S. Not before version 9.11, whose predecessors have an error in backward, and on
+// Ampere and Hopper alone, as others need another form to be deterministic.
+Failure WhyNotFused(const AttentionShape& shape, int64_t version, int capability);
 
 std::string ToString(const AttentionShape& shape);  // "bf16 8x12x1024x64, causal": B, H, T, C
 
-// One part of an attention, prepared. lse means what it does in attention.h. What bounds it: tensor
-// cores; the deterministic backward also the memory for the slopes.
+// One part of an attention, prepared. lse means what it does in attention.h. A mask is finite and
+// without gaps (attention_mask.h): a query all of whose keys are at -inf would not be a number. One
+// that is the same for all queries is given as a repeated row, which the library takes; whether its
+// kernels compute with it is to be found out (lib/engine/cuda/attention_choice.h). What
+// bounds it: tensor cores; the deterministic backward also the memory for the slopes.
 class FusedAttention {
  public:
   // `handle` outlives it; null with options.absent_device. The failure is in the library's words.
   static Failure Create(cudnnHandle_t handle, AttentionPart part, const AttentionShape& shape,
-                        const FusedAttentionOptions& options,
+                        const AttentionMaskShape& mask, const FusedAttentionOptions& options,
                         std::unique_ptr<FusedAttention>& attention);
 
   int64_t workspace_bytes() const { return own_bytes_ + library_bytes_; }
   std::string choice() const;  // "engine 6", for logs
 
   // Asynchronous on the handle's stream; may be captured in a CUDA graph. `workspace` is scratch,
-  // 256-byte aligned. Of the inputs there is no mask.
+  // 256-byte aligned.
   Failure Forward(void* y, float* lse, const AttentionInputs& inputs, void* workspace) const;
   Failure Backward(const AttentionGradients& gradients, const void* dy, const void* y,
                    const float* lse, const AttentionInputs& inputs, void* workspace) const;
@@ -72,13 +74,14 @@ class FusedAttention {
   };
   using Descriptor = std::unique_ptr<void, Destroyer>;
 
-  FusedAttention(cudnnHandle_t handle, const AttentionShape& shape)
-      : handle_(handle), shape_(shape) {}
+  FusedAttention(cudnnHandle_t handle, const AttentionShape& shape, const AttentionMaskShape& mask)
+      : handle_(handle), shape_(shape), mask_(mask) {}
   Failure Plan(Graph& graph, const char* absent_device);
   Failure Run(const std::vector<Tensor>& tensors, std::byte* workspace) const;
 
   const cudnnHandle_t handle_;
   const AttentionShape shape_;
+  const AttentionMaskShape mask_;
   std::vector<Descriptor> described_;  // what the plan was made from
   Descriptor plan_;
   int64_t engine_ = -1;

@@ -338,6 +338,7 @@ std::vector<uint16_t> Numbers(int64_t count, uint32_t seed) {
 struct Case {
   AttentionShape shape;
   bool deterministic;
+  AttentionMaskShape mask = {};
 };
 
 class FusedAttentionGraphTest : public testing::TestWithParam<Case> {
@@ -358,11 +359,15 @@ class FusedAttentionGraphTest : public testing::TestWithParam<Case> {
     dy_ = Numbers(s_.batch * s_.queries * s_.heads * s_.head_values, 2);
     y_.resize(dy_.size());
     lse_.resize(s_.batch * s_.heads * s_.queries);
+    mask_.resize(m_.batch * m_.heads * m_.queries * s_.keys);
+    for (size_t i = 0; i < mask_.size(); ++i) {
+      mask_[i] = i % s_.keys > 0 && i % 3 == 1 ? -1e30F : 0.1F * static_cast<float>(i % 7);
+    }
   }
 
   std::unique_ptr<FusedAttention> Prepare(AttentionPart part) {
     std::unique_ptr<FusedAttention> made;
-    EXPECT_STREQ(FusedAttention::Create(handle_, part, s_,
+    EXPECT_STREQ(FusedAttention::Create(handle_, part, s_, m_,
                                         {.deterministic = GetParam().deterministic}, made),
                  nullptr);
     workspace_.resize(made->workspace_bytes());
@@ -383,7 +388,13 @@ class FusedAttentionGraphTest : public testing::TestWithParam<Case> {
   }
 
   AttentionInputs Inputs() {
-    return {&inputs_[places_[0]], &inputs_[places_[1]], &inputs_[places_[2]], {}};
+    return {&inputs_[places_[0]], &inputs_[places_[1]], &inputs_[places_[2]], {mask_.data()}};
+  }
+  float Mask(int64_t b, int64_t h, int64_t t, int64_t key) const {
+    if (m_.batch == 0) return 0;
+    return mask_[((b % m_.batch * m_.heads + h % m_.heads) * m_.queries + t % m_.queries) *
+                     s_.keys +
+                 key];
   }
   Rows Q(std::vector<uint16_t>& of) {
     return {s_, s_.queries, s_.head_channels, s_.q_row, &of[places_[0]]};
@@ -408,7 +419,7 @@ class FusedAttentionGraphTest : public testing::TestWithParam<Case> {
         score += FromBf16(Q(inputs_).At(b, h, t, c)) *
                  FromBf16(K(inputs_).At(b, h, static_cast<int64_t>(key), c));
       }
-      sum += p[key] = std::exp(score * s_.scale);
+      sum += p[key] = std::exp(score * s_.scale + Mask(b, h, t, static_cast<int64_t>(key)));
     }
     for (double& probability : p) probability /= sum;
     lse = std::log(sum);
@@ -428,10 +439,11 @@ class FusedAttentionGraphTest : public testing::TestWithParam<Case> {
   static constexpr double kTolerance = 0.06;
 
   const AttentionShape s_ = GetParam().shape;
+  const AttentionMaskShape m_ = GetParam().mask;
   const cudnnHandle_t handle_ = reinterpret_cast<cudnnHandle_t>(this);  // never looked into
   std::array<int64_t, 3> places_ = {};
   std::vector<uint16_t> inputs_, gradients_, y_, dy_;
-  std::vector<float> lse_;
+  std::vector<float> lse_, mask_;
   std::vector<std::byte> workspace_;
 };
 
@@ -519,7 +531,9 @@ AttentionShape Cross() {
 INSTANTIATE_TEST_SUITE_P(Shapes, FusedAttentionGraphTest,
                          testing::Values(Case{Self(true), true}, Case{Self(true), false},
                                          Case{Self(false), true}, Case{Cross(), true},
-                                         Case{Cross(), false}));
+                                         Case{Cross(), false}, Case{Self(false), true, {2, 1, 1}},
+                                         Case{Self(true), false, {1, 3, 7}},
+                                         Case{Cross(), true, {2, 1, 5}}));
 
 }  // namespace
 }  // namespace muster::kernels::cuda

@@ -63,14 +63,14 @@ constexpr char kH100[] =
         "maxBlockSize": [1024, 1024, 64], "maxGridSize": [2147483647, 65535, 65535]})";
 
 TEST(WhyNotFusedTest, TheLibraryIsAskedForWhatItComputesAsWeDo) {
-  EXPECT_EQ(WhyNotFused(kGpt2, false, 91900, 90), nullptr);
-  EXPECT_EQ(WhyNotFused(kBertLarge, false, 91100, 80), nullptr);
-  EXPECT_EQ(WhyNotFused(kCross, false, 91900, 90), nullptr);
+  EXPECT_EQ(WhyNotFused(kGpt2, 91900, 90), nullptr);
+  EXPECT_EQ(WhyNotFused(kBertLarge, 91100, 80), nullptr);
+  EXPECT_EQ(WhyNotFused(kCross, 91900, 90), nullptr);
 
   const auto refused_with = [](auto change) {
     AttentionShape shape = kGpt2;
     change(shape);
-    const Failure why = WhyNotFused(shape, false, 91900, 90);
+    const Failure why = WhyNotFused(shape, 91900, 90);
     return why == nullptr ? "" : std::string(why);
   };
   EXPECT_EQ(refused_with([](AttentionShape& s) { s.type = Type::kF32; }), "it is for bf16 and f16");
@@ -79,10 +79,9 @@ TEST(WhyNotFusedTest, TheLibraryIsAskedForWhatItComputesAsWeDo) {
   EXPECT_NE(refused_with([](AttentionShape& s) { s.queries = s.keys = 1000; }), "");
   EXPECT_NE(refused_with([](AttentionShape& s) { s.keys = 2048; }), "");
   EXPECT_NE(refused_with([](AttentionShape& s) { s.scale = 0; }), "");
-  EXPECT_NE(WhyNotFused(kGpt2, /*has_mask=*/true, 91900, 90), nullptr);
-  EXPECT_NE(WhyNotFused(kGpt2, false, /*version=*/91002, 90), nullptr);
-  EXPECT_NE(WhyNotFused(kGpt2, false, 91900, /*capability=*/75), nullptr);
-  EXPECT_NE(WhyNotFused(kGpt2, false, 91900, /*capability=*/100), nullptr);
+  EXPECT_NE(WhyNotFused(kGpt2, /*version=*/91002, 90), nullptr);
+  EXPECT_NE(WhyNotFused(kGpt2, 91900, /*capability=*/75), nullptr);
+  EXPECT_NE(WhyNotFused(kGpt2, 91900, /*capability=*/100), nullptr);
 }
 
 TEST(WhyNotFusedTest, LogsNameTheShape) {
@@ -107,10 +106,12 @@ class FusedAttentionTest : public testing::Test {
 
   // Null, and the test has failed, where the library has no kernel for it.
   static std::unique_ptr<FusedAttention> Prepare(AttentionPart part, const AttentionShape& shape,
-                                                 bool deterministic = true) {
+                                                 bool deterministic = true,
+                                                 const AttentionMaskShape& mask = {}) {
     std::unique_ptr<FusedAttention> attention;
-    const Failure failure = FusedAttention::Create(
-        nullptr, part, shape, {.deterministic = deterministic, .absent_device = kH100}, attention);
+    const Failure failure =
+        FusedAttention::Create(nullptr, part, shape, mask,
+                               {.deterministic = deterministic, .absent_device = kH100}, attention);
     EXPECT_STREQ(failure, nullptr);
     return attention;
   }
@@ -146,11 +147,24 @@ TEST_F(FusedAttentionTest, BertsAndWideHeadsHaveKernelsToo) {
   EXPECT_NE(Prepare(AttentionPart::kBackward, kCross), nullptr);
 }
 
+// Of padding, which is one for all heads and queries, and of scores.
+TEST_F(FusedAttentionTest, MasksHaveKernelsToo) {
+  for (const AttentionMaskShape& mask :
+       {AttentionMaskShape{32, 1, 1}, AttentionMaskShape{32, 16, 512},
+        AttentionMaskShape{1, 1, 512}}) {
+    for (const bool deterministic : {true, false}) {
+      EXPECT_NE(Prepare(AttentionPart::kForward, kBertLarge, deterministic, mask), nullptr);
+      EXPECT_NE(Prepare(AttentionPart::kBackward, kBertLarge, deterministic, mask), nullptr);
+    }
+  }
+  EXPECT_TRUE(prepared_("sm90", "flash_bprop"));
+}
+
 TEST_F(FusedAttentionTest, MoreWorkspaceThanThereMayBeIsRefused) {
   AttentionShape large = kGpt2;
   large.batch = 128;  // 3 GiB of slopes
   std::unique_ptr<FusedAttention> attention;
-  const Failure failure = FusedAttention::Create(nullptr, AttentionPart::kBackward, large,
+  const Failure failure = FusedAttention::Create(nullptr, AttentionPart::kBackward, large, {},
                                                  {.absent_device = kH100}, attention);
   EXPECT_STREQ(failure, "it wants more than 2 GiB of workspace");
   EXPECT_EQ(attention, nullptr);

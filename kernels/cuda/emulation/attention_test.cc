@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention.h"
 
 #include "kernels/attention.h"
+#include "kernels/cuda/attention_mask.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/emulation/device_memory.h"
 
@@ -123,6 +124,35 @@ TEST(AttentionTest, ByRowsIsThatOfTheCpu) {
   ForEveryRun([](Type type) {
     for (const Case& c : kRowCases) ExpectThatOfTheCpu(c, type);
   });
+}
+
+TEST(AttentionMaskTest, NothingIsInfinite) {
+  const Floats mask = {0, -INFINITY, -3e38f, 2, -1e9f};
+  DeviceMemory on(mask, Type::kF32), finite(4 * 5);
+  ASSERT_EQ(MakeMaskFinite(finite.floats(), on.floats(), 5, 1, 1, nullptr), cudaSuccess);
+  EXPECT_EQ(finite.Read(Type::kF32), (Floats{0, kUnseenScore, kUnseenScore, 2, -1e9f}));
+}
+
+TEST(AttentionMaskTest, OneForAllQueriesIsWrittenOut) {
+  DeviceMemory on(Floats{1, 2, -INFINITY, 4}, Type::kF32), finite(4 * 12);
+  ASSERT_EQ(MakeMaskFinite(finite.floats(), on.floats(), 2, 3, 2, nullptr), cudaSuccess);
+  EXPECT_EQ(finite.Read(Type::kF32),
+            (Floats{1, 2, 1, 2, 1, 2, kUnseenScore, 4, kUnseenScore, 4, kUnseenScore, 4}));
+}
+
+// Of 2 samples, 2 heads and 3 queries, the last of sample 1's head 0.
+TEST(AttentionMaskTest, WhoSeesNoKeyHasNoResultAndNoWeight) {
+  AttentionShape shape = {.batch = 2, .queries = 3, .heads = 2, .head_values = 8};
+  Floats y(2 * 3 * 2 * 8), lse(2 * 2 * 3, 1.5f);
+  for (size_t i = 0; i < y.size(); ++i) y[i] = static_cast<float>(i + 1);
+  const int64_t unseeing = (1 * 2 + 0) * 3 + 2;
+  lse[unseeing] = kUnseenScore;
+  DeviceMemory y_on(y, Type::kBf16), lse_on(lse, Type::kF32);
+  ASSERT_EQ(ClearUnseeingQueries(y_on.data(), lse_on.floats(), shape, nullptr), cudaSuccess);
+  lse[unseeing] = INFINITY;
+  std::fill_n(y.begin() + ((1 * 3 + 2) * 2 + 0) * 8, 8, 0.0f);
+  EXPECT_EQ(lse_on.Read(Type::kF32), lse);
+  EXPECT_EQ(y_on.Read(Type::kBf16), y);
 }
 
 TEST(AttentionTest, TilesCoverWhatIsSeenAndOpenOnesNothingElse) {

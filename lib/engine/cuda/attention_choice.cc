@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "glog/logging.h"
 #include "kernels/conversion.h"
+#include "kernels/cuda/attention_mask.h"
 #include "lib/engine/cuda/binding.h"
 #include "lib/engine/cuda/cuda_handles.h"
 #include "lib/engine/cuda/row_distance.h"
@@ -52,23 +53,27 @@ absl::StatusOr<int> Capability() {
 
 // A plan that a GPU may still use is kept with the GPU's other resources.
 absl::StatusOr<std::shared_ptr<const FusedAttention>> Prepare(const AttentionUse& use,
+                                                              const cuda::AttentionMaskShape& given,
                                                               AttentionPart part,
                                                               cudnnHandle_t cudnn) {
   std::unique_ptr<FusedAttention> made;
-  RETURN_IF_ERROR(StatusOf(
-      FusedAttention::Create(cudnn, part, use.shape, {.deterministic = use.deterministic}, made)));
+  RETURN_IF_ERROR(StatusOf(FusedAttention::Create(cudnn, part, use.shape, given,
+                                                  {.deterministic = use.deterministic}, made)));
   return std::shared_ptr<const FusedAttention>(made.release(), [](const FusedAttention* attention) {
     if (!CudaResourcesAreKept()) delete attention;
   });
 }
 
-absl::StatusOr<FusedAttentions> Prepare(const AttentionUse& use, cudnnHandle_t cudnn) {
-  FusedAttentions fused;
-  ASSIGN_OR_RETURN(fused.forward, Prepare(use, AttentionPart::kForward, cudnn));
+absl::StatusOr<FusedAttentions> Prepare(const AttentionUse& use,
+                                        const cuda::AttentionMaskShape& given,
+                                        cudnnHandle_t cudnn) {
+  FusedAttentions::Part backward;
+  ASSIGN_OR_RETURN(FusedAttentions::Part forward,
+                   Prepare(use, given, AttentionPart::kForward, cudnn));
   if (use.has_gradients) {
-    ASSIGN_OR_RETURN(fused.backward, Prepare(use, AttentionPart::kBackward, cudnn));
+    ASSIGN_OR_RETURN(backward, Prepare(use, given, AttentionPart::kBackward, cudnn));
   }
-  return fused;
+  return FusedAttentions(use, given, std::move(forward), std::move(backward));
 }
 
 // Between -2 and 2, and as good as random.
@@ -84,6 +89,20 @@ std::vector<uint16_t> Numbers(int64_t count, uint32_t seed, cuda::Type type) {
       type == cuda::Type::kBf16 ? kernels::ElementType::kBf16 : kernels::ElementType::kF16,
       wide.data(), kernels::ElementType::kF32, count);
   return narrow;
+}
+
+// -inf for some keys, and for all of the last sample's, where samples have masks of their own.
+std::vector<float> MaskNumbers(const cuda::AttentionMaskShape& mask, int64_t keys) {
+  const int64_t of_sample = mask.heads * mask.queries * keys;
+  std::vector<float> numbers(mask.batch * of_sample);
+  uint32_t seed = 3;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    seed = seed * 1664525 + 1013904223;
+    const bool is_unseen =
+        seed >> 30 == 0 || (mask.batch > 1 && i >= numbers.size() - static_cast<size_t>(of_sample));
+    numbers[i] = is_unseen ? -HUGE_VALF : static_cast<float>(seed >> 8) * 0x1p-23f;
+  }
+  return numbers;
 }
 
 // What an attention and its derivative have made.
@@ -127,6 +146,7 @@ class Trial {
     compare("y", own.y, fused.y, use_.shape.head_values);
     double apart = 0;
     for (size_t i = 0; i < own.lse.size(); ++i) {
+      if (own.lse[i] == -HUGE_VALF && fused.lse[i] == HUGE_VALF) continue;  // it sees no key
       const double found = std::abs(double{fused.lse[i]} - own.lse[i]);
       apart =
           found <= kLseDistanceMax ? apart : std::max(apart, std::isnan(found) ? HUGE_VAL : found);
@@ -192,21 +212,27 @@ class Trial {
     const int64_t inputs = place(rows_elements_ * element), y = place(y_elements_ * element);
     const int64_t lse = place(lse_elements_ * int64_t{sizeof(float)});
     const int64_t dy = place(y_elements_ * element), gradients = place(rows_elements_ * element);
-    const int64_t workspace = place(
-        std::max({lse_elements_ * int64_t{sizeof(float)}, fused_.forward->workspace_bytes(),
-                  fused_.backward == nullptr ? int64_t{0} : fused_.backward->workspace_bytes()}));
+    const std::vector<float> mask_numbers = MaskNumbers(use_.mask, use_.shape.keys);
+    const auto mask_bytes = static_cast<int64_t>(mask_numbers.size() * sizeof(float));
+    const int64_t mask = place(mask_bytes);
+    const int64_t workspace =
+        place(std::max({lse_elements_ * int64_t{sizeof(float)}, fused_.forward_workspace_bytes(),
+                        fused_.has_backward() ? fused_.backward_workspace_bytes() : int64_t{0}}));
     ASSIGN_OR_RETURN(memory_, AllocateCudaMemory(bytes, "comparing kernels of an attention"));
     inputs_ = memory_.get() + inputs;
     y_ = memory_.get() + y;
     lse_ = Floats(memory_.get() + lse);
     dy_ = memory_.get() + dy;
     gradients_ = memory_.get() + gradients;
+    if (mask_bytes > 0) mask_ = Floats(memory_.get() + mask);
     workspace_ = memory_.get() + workspace;
     RETURN_IF_ERROR(Upload(inputs_, Numbers(rows_elements_, /*seed=*/1, use_.shape.type)));
+    if (mask_ != nullptr) RETURN_IF_ERROR(Upload(mask_, mask_numbers));
     return Upload(dy_, Numbers(y_elements_, /*seed=*/2, use_.shape.type));
   }
 
-  absl::Status Upload(std::byte* to, const std::vector<uint16_t>& from) const {
+  template <typename T>
+  absl::Status Upload(void* to, const std::vector<T>& from) const {
     RETURN_IF_ERROR(StatusOf(cudaMemcpyAsync(to, from.data(), from.size() * sizeof(from[0]),
                                              cudaMemcpyHostToDevice, stream_)));
     return StatusOf(cudaStreamSynchronize(stream_));
@@ -223,7 +249,13 @@ class Trial {
     return rows + places_[i] * cuda::Bytes(use_.shape.type);
   }
   cuda::AttentionInputs Inputs() const {
-    return {At(inputs_, 0), At(inputs_, 1), At(inputs_, 2), {}};
+    const int64_t of_head = use_.mask.queries * use_.shape.keys;
+    const cuda::AttentionMask mask = {
+        .data = mask_,
+        .batch_stride = use_.mask.batch > 1 ? use_.mask.heads * of_head : 0,
+        .head_stride = use_.mask.heads > 1 ? of_head : 0,
+        .query_stride = use_.mask.queries > 1 ? use_.shape.keys : 0};
+    return {At(inputs_, 0), At(inputs_, 1), At(inputs_, 2), mask};
   }
   cuda::AttentionGradients Gradients() const {
     return {At(gradients_, 0), At(gradients_, 1), At(gradients_, 2)};
@@ -236,9 +268,9 @@ class Trial {
                                         Floats(workspace_), stream_));
   }
   absl::Status EnqueueFused() const {
-    RETURN_IF_ERROR(StatusOf(fused_.forward->Forward(y_, lse_, Inputs(), workspace_)));
+    RETURN_IF_ERROR(StatusOf(fused_.Forward(y_, lse_, Inputs(), workspace_, stream_)));
     if (!use_.has_gradients) return absl::OkStatus();
-    return StatusOf(fused_.backward->Backward(Gradients(), dy_, y_, lse_, Inputs(), workspace_));
+    return StatusOf(fused_.Backward(Gradients(), dy_, y_, lse_, Inputs(), workspace_, stream_));
   }
 
   // What is not written is zero, so that what is written beside it is seen.
@@ -287,6 +319,7 @@ class Trial {
   std::byte *inputs_ = nullptr, *y_ = nullptr, *dy_ = nullptr, *gradients_ = nullptr;
   std::byte* workspace_ = nullptr;
   float* lse_ = nullptr;
+  float* mask_ = nullptr;  // or there is none
 };
 
 // How cuDNN's kernels will do; an error where they will not.
@@ -321,15 +354,57 @@ std::string Version() {
 
 }  // namespace
 
+int64_t FusedAttentions::MaskBytes() const {
+  return Aligned(given_.batch * given_.heads * given_.queries * use_.shape.keys *
+                 int64_t{sizeof(float)});
+}
+
+cudaError_t FusedAttentions::MakeFinite(float* to, const float* mask, cudaStream_t stream) const {
+  return cuda::MakeMaskFinite(to, mask, given_.batch * given_.heads,
+                              given_.queries / use_.mask.queries,
+                              use_.mask.queries * use_.shape.keys, stream);
+}
+
+std::string FusedAttentions::choice() const {
+  return has_backward() ? absl::StrCat(forward_->choice(), " and ", backward_->choice())
+                        : forward_->choice();
+}
+
+cuda::Failure FusedAttentions::Forward(void* y, float* lse, const cuda::AttentionInputs& inputs,
+                                       std::byte* workspace, cudaStream_t stream) const {
+  if (given_.batch == 0) return forward_->Forward(y, lse, inputs, workspace);
+  cuda::AttentionInputs finite = inputs;
+  finite.mask = {.data = Floats(workspace)};
+  cudaError_t error = MakeFinite(Floats(workspace), inputs.mask.data, stream);
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  if (cuda::Failure failure = forward_->Forward(y, lse, finite, workspace + MaskBytes())) {
+    return failure;
+  }
+  error = cuda::ClearUnseeingQueries(y, lse, use_.shape, stream);
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+cuda::Failure FusedAttentions::Backward(const cuda::AttentionGradients& gradients, const void* dy,
+                                        const void* y, const float* lse,
+                                        const cuda::AttentionInputs& inputs, std::byte* workspace,
+                                        cudaStream_t stream) const {
+  if (given_.batch == 0) return backward_->Backward(gradients, dy, y, lse, inputs, workspace);
+  cuda::AttentionInputs finite = inputs;
+  finite.mask = {.data = Floats(workspace)};
+  const cudaError_t error = MakeFinite(Floats(workspace), inputs.mask.data, stream);
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  return backward_->Backward(gradients, dy, y, lse, finite, workspace + MaskBytes());
+}
+
 std::shared_ptr<const FusedAttentions> ChooseAttention(const AttentionUse& use, cudnnHandle_t cudnn,
                                                        cudaStream_t stream) {
-  const std::string attention = absl::StrCat("attention ", cuda::ToString(use.shape), ": ");
-  const auto decide = [&]() -> absl::StatusOr<std::shared_ptr<const FusedAttentions>> {
-    ASSIGN_OR_RETURN(FusedAttentions fused, Prepare(use, cudnn));
+  const std::string attention = absl::StrCat("attention ", cuda::ToString(use.shape),
+                                             use.mask.batch > 0 ? ", masked: " : ": ");
+  using Decision = absl::StatusOr<std::shared_ptr<const FusedAttentions>>;
+  const auto decide = [&](const cuda::AttentionMaskShape& given) -> Decision {
+    ASSIGN_OR_RETURN(FusedAttentions fused, Prepare(use, given, cudnn));
     ASSIGN_OR_RETURN(const std::string how, Try(use, fused, stream));
-    LOG(INFO) << attention << Version() << ", " << fused.forward->choice()
-              << (fused.backward == nullptr ? "" : absl::StrCat(" and ", fused.backward->choice()))
-              << ", " << how;
+    LOG(INFO) << attention << Version() << ", " << fused.choice() << ", " << how;
     return std::make_shared<const FusedAttentions>(std::move(fused));
   };
   if (IsTurnedOff()) {
@@ -339,12 +414,20 @@ std::shared_ptr<const FusedAttentions> ChooseAttention(const AttentionUse& use, 
   const absl::StatusOr<int> capability = Capability();
   if (!capability.ok()) return nullptr;  // whatever is asked of the GPU next says so too
   const auto version = static_cast<int64_t>(cudnnGetVersion());
-  if (cuda::Failure why = cuda::WhyNotFused(use.shape, use.has_mask, version, *capability)) {
+  if (cuda::Failure why = cuda::WhyNotFused(use.shape, version, *capability)) {
     VLOG(1) << attention << "own kernels; " << Version() << " is not asked: " << why;
     return nullptr;
   }
-  const auto decided = decide();
+  Decision decided = decide(use.mask);
   if (decided.ok()) return *decided;
+  if (use.mask.queries == 1 && use.shape.queries > 1) {
+    LOG(INFO) << attention << Version() << "'s with a row repeated: " << decided.status().message()
+              << "; trying it written out";
+    cuda::AttentionMaskShape written = use.mask;
+    written.queries = use.shape.queries;
+    decided = decide(written);
+    if (decided.ok()) return *decided;
+  }
   LOG(WARNING) << attention << "own kernels; " << Version() << "'s: " << decided.status().message();
   return nullptr;
 }

@@ -5,24 +5,57 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "kernels/cuda/fused_attention.h"
 
 namespace muster {
 
-struct FusedAttentions {
-  std::shared_ptr<const kernels::cuda::FusedAttention> forward;
-  std::shared_ptr<const kernels::cuda::FusedAttention> backward;  // null: not asked for
-};
-
 struct AttentionUse {
   kernels::cuda::AttentionShape shape;
-  bool has_mask = false;
+  kernels::cuda::AttentionMaskShape mask;
   bool has_gradients = false;
   bool deterministic = true;
 
   bool operator==(const AttentionUse&) const = default;
+};
+
+// cuDNN's kernels of an attention, and what they lack: masks may have -inf. lse is that of
+// forward's caller, +inf for a query that sees no key; the failure may be CUDA's too.
+class FusedAttentions {
+ public:
+  // Null: no backward. `given` is use.mask, or that with its one row of queries written out for
+  // all.
+  using Part = std::shared_ptr<const kernels::cuda::FusedAttention>;
+  FusedAttentions(const AttentionUse& use, const kernels::cuda::AttentionMaskShape& given,
+                  Part forward, Part backward)
+      : use_(use), given_(given), forward_(std::move(forward)), backward_(std::move(backward)) {}
+
+  bool has_backward() const { return backward_ != nullptr; }
+  int64_t forward_workspace_bytes() const { return MaskBytes() + forward_->workspace_bytes(); }
+  int64_t backward_workspace_bytes() const { return MaskBytes() + backward_->workspace_bytes(); }
+  std::string choice() const;  // for logs
+
+  // As kernels::cuda::FusedAttention's, on `stream`, which is its handle's.
+  kernels::cuda::Failure Forward(void* y, float* lse, const kernels::cuda::AttentionInputs& inputs,
+                                 std::byte* workspace, cudaStream_t stream) const;
+  kernels::cuda::Failure Backward(const kernels::cuda::AttentionGradients& gradients,
+                                  const void* dy, const void* y, const float* lse,
+                                  const kernels::cuda::AttentionInputs& inputs,
+                                  std::byte* workspace, cudaStream_t stream) const;
+
+ private:
+  int64_t MaskBytes() const;  // the workspace's beginning
+  // What the library's kernels are given; there is a mask.
+  cudaError_t MakeFinite(float* to, const float* mask, cudaStream_t stream) const;
+
+  const AttentionUse use_;
+  const kernels::cuda::AttentionMaskShape given_;
+  const Part forward_, backward_;
 };
 
 // cuDNN's kernels, for forward and backward alike; null: the own ones, for both. Says in the log

@@ -90,11 +90,9 @@ void CudaContext::ChooseOnce(const std::shared_ptr<cuda::MatMul>& product,
 }
 
 std::shared_ptr<const FusedAttentions> CudaContext::Choose(const cuda::AttentionShape& shape,
-                                                           bool has_mask) {
-  const AttentionUse use = {.shape = shape,
-                            .has_mask = has_mask,
-                            .has_gradients = has_gradients,
-                            .deterministic = deterministic};
+                                                           const cuda::AttentionMaskShape& mask) {
+  const AttentionUse use = {
+      .shape = shape, .mask = mask, .has_gradients = has_gradients, .deterministic = deterministic};
   const auto known = std::ranges::find(attentions_, use, &Attention::use);
   if (known != attentions_.end()) return known->choice;
   attentions_.push_back({use, ChooseAttention(use, cudnn, stream)});

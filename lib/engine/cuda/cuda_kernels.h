@@ -59,7 +59,8 @@ struct CudaContext {
                   const cuda::MatMulOperands& operands, void* workspace);
 
   // What ChooseAttention() chooses, once for all nodes of a shape.
-  std::shared_ptr<const FusedAttentions> Choose(const cuda::AttentionShape& shape, bool has_mask);
+  std::shared_ptr<const FusedAttentions> Choose(const cuda::AttentionShape& shape,
+                                                const cuda::AttentionMaskShape& mask);
 
  private:
   struct Product {

@@ -63,17 +63,16 @@ Parts PartsOf(std::byte* qkv, const cuda::AttentionShape& shape) {
 class Mask {
  public:
   Mask(const CudaNode& node, int i) : input_(i) {
-    if (!is_there(node)) return;
+    if (input_ >= static_cast<int>(node.inputs.size())) return;
     const Shape& shape = node.shape(i);  // [B or 1, H or 1, T or 1, S]
+    shape_ = {.batch = shape[0], .heads = shape[1], .queries = shape[2]};
     const int64_t of_head = shape[2] * shape[3], of_sample = shape[1] * of_head;
     strides_ = {.batch_stride = shape[0] == 1 ? 0 : of_sample,
                 .head_stride = shape[1] == 1 ? 0 : of_head,
                 .query_stride = shape[2] == 1 ? 0 : shape[3]};
   }
 
-  bool is_there(const CudaNode& node) const {
-    return input_ < static_cast<int>(node.inputs.size());
-  }
+  const cuda::AttentionMaskShape& shape() const { return shape_; }
 
   cuda::AttentionMask In(const NodeMemory& m) const {
     cuda::AttentionMask mask = strides_;
@@ -83,6 +82,7 @@ class Mask {
 
  private:
   int input_;
+  cuda::AttentionMaskShape shape_;
   cuda::AttentionMask strides_;
 };
 
@@ -102,12 +102,13 @@ template <typename F>
 absl::StatusOr<PlannedNode> PlanForward(const CudaNode& node, const cuda::AttentionShape& shape,
                                         const Mask& mask, F inputs_of) {
   RETURN_IF_ERROR(CheckHeads(shape));
-  if (const auto fused = node.context.Choose(shape, mask.is_there(node))) {
-    return PlannedNode{.workspace_bytes = fused->forward->workspace_bytes() + kWorkspaceAlignment,
-                       .prepare = Enqueue([fused, inputs_of](const NodeMemory& m) {
-                         return fused->forward->Forward(m.outputs[0], Floats(m.outputs[1]),
-                                                        inputs_of(m), Align(m.workspace));
-                       })};
+  if (const auto fused = node.context.Choose(shape, mask.shape())) {
+    return PlannedNode{
+        .workspace_bytes = fused->forward_workspace_bytes() + kWorkspaceAlignment,
+        .prepare = Enqueue([fused, inputs_of, stream = node.context.stream](const NodeMemory& m) {
+          return fused->Forward(m.outputs[0], Floats(m.outputs[1]), inputs_of(m),
+                                Align(m.workspace), stream);
+        })};
   }
   return PlannedNode{
       .prepare = Enqueue([shape, inputs_of, stream = node.context.stream](const NodeMemory& m) {
@@ -126,14 +127,15 @@ struct Backward {
 template <typename F>
 absl::StatusOr<PlannedNode> PlanBackward(const CudaNode& node, const cuda::AttentionShape& shape,
                                          const Mask& mask, F operands_of) {
-  const auto fused = node.context.Choose(shape, mask.is_there(node));
-  if (fused != nullptr && fused->backward != nullptr) {
-    return PlannedNode{.workspace_bytes = fused->backward->workspace_bytes() + kWorkspaceAlignment,
-                       .prepare = Enqueue([fused, operands_of](const NodeMemory& m) {
-                         const Backward b = operands_of(m);
-                         return fused->backward->Backward(b.gradients, b.dy, b.y, b.lse, b.inputs,
-                                                          Align(m.workspace));
-                       })};
+  const auto fused = node.context.Choose(shape, mask.shape());
+  if (fused != nullptr && fused->has_backward()) {
+    return PlannedNode{
+        .workspace_bytes = fused->backward_workspace_bytes() + kWorkspaceAlignment,
+        .prepare = Enqueue([fused, operands_of, stream = node.context.stream](const NodeMemory& m) {
+          const Backward b = operands_of(m);
+          return fused->Backward(b.gradients, b.dy, b.y, b.lse, b.inputs, Align(m.workspace),
+                                 stream);
+        })};
   }
   return PlannedNode{
       .workspace_bytes = WorkspaceBytes(shape),
