@@ -31,7 +31,8 @@ __global__ void SumChannels(float* partial, ColumnParts shape, int64_t pixels, F
     float sums[N][1] = {};
     for (int64_t r = first + threadIdx.x; r < last; r += kThreads) {
       const int64_t b = r / pixels;
-      own.Add(r, (b * shape.columns + c) * pixels + r - b * pixels, sums);
+      const int64_t i = (b * shape.columns + c) * pixels + r - b * pixels;
+      own.Add(own.Load(r, i), r, i, sums);
     }
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -69,9 +70,10 @@ struct Moments {
     const T* x;
     float pivot[V];
 
-    __device__ void Add(int64_t, int64_t i, float (&sums)[2][V]) const {
+    __device__ Vector<T, V> Load(int64_t, int64_t i) const { return cuda::Load<V>(x + i); }
+    __device__ void Add(const Vector<T, V>& loaded, int64_t, int64_t, float (&sums)[2][V]) const {
       float values[V];
-      LoadFloats(values, x + i);
+      ToFloats(values, loaded);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         const float centred = values[k] - pivot[k];
@@ -89,48 +91,77 @@ struct Moments {
   }
 };
 
-// Sums of g and g (x - mean), g the gradient of what was normalised: dy, or 0 where relu was. Relu
-// is known by its output where something was added before it, and g is stored then; else by the
-// state.
-template <typename T>
+// How a batch norm's derivative knows where relu was.
+enum class Relu {
+  kNone,
+  kOfState,          // by what was normalised, made again
+  kOfOutput,         // something was added before it: by the output
+  kOfOutputWithTwo,  // and dy is the sum of two
+};
+
+constexpr bool IsOfOutput(Relu relu) {
+  return relu == Relu::kOfOutput || relu == Relu::kOfOutputWithTwo;
+}
+
+// Sums of g and g (x - mean), g the gradient of what was normalised: dy, or 0 where relu was. It is
+// stored where relu is known by the output.
+template <typename T, Relu kRelu>
 struct GradientMoments {
   const T* dy;
+  const T* dy_second;  // of Relu::kOfOutputWithTwo
   const T* x;
   const float* mean;
-  const float* state;  // null: no relu, or a known output
+  const float* state;  // of Relu::kOfState
   int64_t channels;
-  const T* output;
+  const T* output;  // where relu is known by it
   T* g;
+
+  template <int V>
+  struct Loaded {
+    Vector<T, V> dy, dy_second, x, output;
+  };
 
   template <int V>
   struct Columns {
     GradientMoments all;
     float mean[V], factor[V], summand[V];
 
-    __device__ void Add(int64_t, int64_t i, float (&sums)[2][V]) const {
-      float g[V], values[V];
-      LoadFloats(g, all.dy + i);
-      LoadFloats(values, all.x + i);
-      if (all.output != nullptr) {
-        float y[V];
-        LoadFloats(y, all.output + i);
-#pragma unroll
-        for (int k = 0; k < V; ++k) g[k] = y[k] > 0 ? g[k] : 0;
-        StoreFloats(all.g + i, g);
+    __device__ Loaded<V> Load(int64_t, int64_t i) const {
+      Loaded<V> loaded;
+      loaded.dy = cuda::Load<V>(all.dy + i);
+      loaded.x = cuda::Load<V>(all.x + i);
+      if constexpr (IsOfOutput(kRelu)) loaded.output = cuda::Load<V>(all.output + i);
+      if constexpr (kRelu == Relu::kOfOutputWithTwo) {
+        loaded.dy_second = cuda::Load<V>(all.dy_second + i);
       }
+      return loaded;
+    }
+    __device__ void Add(const Loaded<V>& loaded, int64_t, int64_t i, float (&sums)[2][V]) const {
+      float g[V], values[V];
+      ToFloats(g, loaded.dy);
+      ToFloats(values, loaded.x);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
-        if (all.state != nullptr && fmaf(values[k], factor[k], summand[k]) <= 0) g[k] = 0;
+        if constexpr (kRelu == Relu::kOfState) {
+          if (fmaf(values[k], factor[k], summand[k]) <= 0) g[k] = 0;
+        }
+        if constexpr (kRelu == Relu::kOfOutputWithTwo) {
+          g[k] += ToFloat(loaded.dy_second.lanes[k]);
+        }
+        if constexpr (IsOfOutput(kRelu)) {
+          g[k] = ToFloat(loaded.output.lanes[k]) > 0 ? g[k] : 0;
+        }
         sums[0][k] += g[k];
         sums[1][k] += g[k] * (values[k] - mean[k]);
       }
+      if constexpr (IsOfOutput(kRelu)) StoreFloats(all.g + i, g);
     }
   };
   template <int V>
   __device__ Columns<V> At(int64_t c, int step) const {
     Columns<V> own = {.all = *this};
     LoadChannels(own.mean, mean, c, step);
-    if (state != nullptr) {
+    if constexpr (kRelu == Relu::kOfState) {
       LoadChannels(own.factor, state, c, step);
       LoadChannels(own.summand, state + channels, c, step);
     }
@@ -143,25 +174,27 @@ struct Plain {
   const T* dy;
 
   template <int V>
-  __device__ Plain At(int64_t, int) const {
-    return *this;
-  }
-  template <int V>
-  __device__ void Add(int64_t, int64_t i, float (&sums)[1][V]) const {
-    float g[V];
-    LoadFloats(g, dy + i);
+  struct Columns {
+    const T* dy;
+
+    __device__ Vector<T, V> Load(int64_t, int64_t i) const { return cuda::Load<V>(dy + i); }
+    __device__ void Add(const Vector<T, V>& loaded, int64_t, int64_t, float (&sums)[1][V]) const {
 #pragma unroll
-    for (int k = 0; k < V; ++k) sums[0][k] += g[k];
+      for (int k = 0; k < V; ++k) sums[0][k] += ToFloat(loaded.lanes[k]);
+    }
+  };
+  template <int V>
+  __device__ Columns<V> At(int64_t, int) const {
+    return {dy};
   }
 };
 
 template <typename T>
 __global__ void FinishMoments(BatchNormOutputs outputs, const float* partial, Moments<T> moments,
                               const T* bias, const T* gain, float epsilon, ColumnParts parts) {
-  for (int64_t c = ThreadIndex(); c < parts.columns; c += ThreadCount()) {
+  ForJoined<2>(partial, parts.columns, parts.parts, [&](int64_t c, const float(&sums)[2]) {
     const auto n = static_cast<float>(parts.rows);
-    const float offset = JoinParts<2>(partial, 0, c, parts.columns, parts.parts) / n;
-    const float squares = JoinParts<2>(partial, 1, c, parts.columns, parts.parts) / n;
+    const float offset = sums[0] / n, squares = sums[1] / n;
     const float variance = fmaxf(squares - offset * offset, 0);
     const float mean = ToFloat(moments.x[c * moments.pivot_stride]) + offset;
     const float rstd = 1 / sqrtf(variance + epsilon);
@@ -172,7 +205,7 @@ __global__ void FinishMoments(BatchNormOutputs outputs, const float* partial, Mo
     auto* state = static_cast<float*>(outputs.state);
     state[c] = factor;
     state[parts.columns + c] = ToFloat(bias[c]) - mean * factor;
-  }
+  });
 }
 
 template <typename T>
@@ -271,17 +304,16 @@ template <typename T>
 __global__ void FinishGradientMoments(float* line, BatchNormGradients gradients,
                                       const float* partial, const float* mean, const float* rstd,
                                       const float* state, ColumnParts parts) {
-  const auto n = static_cast<float>(parts.rows);
-  for (int64_t c = ThreadIndex(); c < parts.columns; c += ThreadCount()) {
-    const float sum = JoinParts<2>(partial, 0, c, parts.columns, parts.parts);
-    const float sum_with_x = JoinParts<2>(partial, 1, c, parts.columns, parts.parts) * rstd[c];
+  ForJoined<2>(partial, parts.columns, parts.parts, [&](int64_t c, const float(&sums)[2]) {
+    const auto n = static_cast<float>(parts.rows);
+    const float sum = sums[0], sum_with_x = sums[1] * rstd[c];
     const float factor = state[c], slope = -factor * rstd[c] * sum_with_x / n;
     line[c] = factor;
     line[parts.columns + c] = slope;
     line[2 * parts.columns + c] = -factor * sum / n - slope * mean[c];
     static_cast<T*>(gradients.dbias)[c] = FromFloat<T>(sum);
     if (gradients.dgain != nullptr) static_cast<T*>(gradients.dgain)[c] = FromFloat<T>(sum_with_x);
-  }
+  });
 }
 
 template <typename T>
@@ -323,9 +355,8 @@ struct GradInput {
 
 template <typename T>
 __global__ void StoreSums(T* to, const float* partial, ColumnParts parts) {
-  for (int64_t c = ThreadIndex(); c < parts.columns; c += ThreadCount()) {
-    to[c] = FromFloat<T>(JoinParts<1>(partial, 0, c, parts.columns, parts.parts));
-  }
+  ForJoined<1>(partial, parts.columns, parts.parts,
+               [&](int64_t c, const float(&sums)[1]) { to[c] = FromFloat<T>(sums[0]); });
 }
 
 template <typename T>
@@ -360,19 +391,22 @@ cudaError_t BatchNorm(const BatchNormOutputs& outputs, const void* x, const void
     auto* partial = static_cast<float*>(workspace);
     const Moments<T> moments = {static_cast<const T*>(x), IsMatrix(shape) ? 1 : shape.pixels};
     MUSTER_RETURN_IF_CUDA_ERROR((LaunchSums<2, T>(partial, shape, moments, stream)));
-    MUSTER_RETURN_IF_CUDA_ERROR(Launch(
-        FinishMoments<T>, Strided(shape.channels), kThreads, 0, stream, outputs, partial, moments,
-        static_cast<const T*>(bias), static_cast<const T*>(gain), epsilon, PartsOf(shape)));
+    MUSTER_RETURN_IF_CUDA_ERROR(Launch(FinishMoments<T>, JoiningBlocks(shape.channels), kThreads, 0,
+                                       stream, outputs, partial, moments,
+                                       static_cast<const T*>(bias), static_cast<const T*>(gain),
+                                       epsilon, PartsOf(shape)));
     return LaunchScaling<T>(outputs.y, x, addend, static_cast<const float*>(outputs.state), shape,
                             stream);
   });
 }
 
-cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy, const void* x,
-                          const void* y, const float* mean, const float* rstd, const void* state,
-                          const BatchNormShape& shape, void* workspace, cudaStream_t stream) {
+cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy,
+                          const void* dy_second, const void* x, const void* y, const float* mean,
+                          const float* rstd, const void* state, const BatchNormShape& shape,
+                          void* workspace, cudaStream_t stream) {
   const bool has_addend = gradients.daddend != nullptr;
   if (has_addend != (y != nullptr)) return cudaErrorInvalidValue;
+  if (dy_second != nullptr && !has_addend) return cudaErrorInvalidValue;
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
     const bool finds_relu = shape.activation == BatchNormActivation::kRelu && !has_addend;
@@ -381,13 +415,25 @@ cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy, c
     auto* daddend = static_cast<T*>(gradients.daddend);
     auto* line = static_cast<float*>(workspace);
     float* partial = line + 3 * shape.channels;
-    const GradientMoments<T> moments = {
-        static_cast<const T*>(dy), of_x,   mean, finds_relu ? of_state : nullptr, shape.channels,
-        static_cast<const T*>(y),  daddend};
-    MUSTER_RETURN_IF_CUDA_ERROR((LaunchSums<2, T>(partial, shape, moments, stream)));
-    MUSTER_RETURN_IF_CUDA_ERROR(Launch(FinishGradientMoments<T>, Strided(shape.channels), kThreads,
-                                       0, stream, line, gradients, partial, mean, rstd, of_state,
-                                       PartsOf(shape)));
+    const auto sum = [&]<Relu kRelu>() {
+      const GradientMoments<T, kRelu> moments = {.dy = static_cast<const T*>(dy),
+                                                 .dy_second = static_cast<const T*>(dy_second),
+                                                 .x = of_x,
+                                                 .mean = mean,
+                                                 .state = of_state,
+                                                 .channels = shape.channels,
+                                                 .output = static_cast<const T*>(y),
+                                                 .g = daddend};
+      return LaunchSums<2, T>(partial, shape, moments, stream);
+    };
+    MUSTER_RETURN_IF_CUDA_ERROR(dy_second != nullptr
+                                    ? sum.template operator()<Relu::kOfOutputWithTwo>()
+                                : has_addend ? sum.template operator()<Relu::kOfOutput>()
+                                : finds_relu ? sum.template operator()<Relu::kOfState>()
+                                             : sum.template operator()<Relu::kNone>());
+    MUSTER_RETURN_IF_CUDA_ERROR(Launch(FinishGradientMoments<T>, JoiningBlocks(shape.channels),
+                                       kThreads, 0, stream, line, gradients, partial, mean, rstd,
+                                       of_state, PartsOf(shape)));
     const GradInput<T> grad_input = {static_cast<T*>(gradients.dx),
                                      has_addend ? daddend : static_cast<const T*>(dy),
                                      of_x,
@@ -431,7 +477,7 @@ cudaError_t SumChannelBias(void* dbias, const void* dy, const BatchNormShape& sh
     auto* partial = static_cast<float*>(workspace);
     const Plain<T> plain = {static_cast<const T*>(dy)};
     MUSTER_RETURN_IF_CUDA_ERROR((LaunchSums<1, T>(partial, shape, plain, stream)));
-    return Launch(StoreSums<T>, Strided(shape.channels), kThreads, 0, stream,
+    return Launch(StoreSums<T>, JoiningBlocks(shape.channels), kThreads, 0, stream,
                   static_cast<T*>(dbias), partial, PartsOf(shape));
   });
 }

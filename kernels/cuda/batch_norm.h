@@ -56,10 +56,12 @@ struct BatchNormGradients {
 
 // dx = a g + b x + c with numbers of the channel; g is dy where the activation passes it. Reads dy
 // and x twice and writes dx. With an addend relu was the activation, known by its output y (null
-// without): reads dy, y, x, and g and x again, writes g (which is daddend) and dx.
-cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy, const void* x,
-                          const void* y, const float* mean, const float* rstd, const void* state,
-                          const BatchNormShape& shape, void* workspace, cudaStream_t stream);
+// without), and the gradient may be dy + dy_second, where that is not null: reads them, y, x, and g
+// and x again, writes g (which is daddend) and dx.
+cudaError_t BatchNormGrad(const BatchNormGradients& gradients, const void* dy,
+                          const void* dy_second, const void* x, const void* y, const float* mean,
+                          const float* rstd, const void* state, const BatchNormShape& shape,
+                          void* workspace, cudaStream_t stream);
 
 // With the running values. y may be x.
 cudaError_t BatchNormInference(void* y, const void* x, const float* running_mean,

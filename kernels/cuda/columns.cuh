@@ -6,6 +6,7 @@
 namespace muster::kernels::cuda {
 
 inline constexpr int kColumnsOfBlock = 64;  // a cache line of bf16
+inline constexpr int kRowsAtOnce = 4;       // of a thread
 
 // How [rows, columns] is cut: blocks walk down kColumnsOfBlock columns, parts of the rows in
 // different blocks. Partial sums f32[parts, N, columns].
@@ -17,8 +18,8 @@ struct ColumnParts {
 
   ColumnParts(int64_t all_rows, int64_t all_columns) : rows(all_rows), columns(all_columns) {
     const int64_t blocks = CeilDiv(columns, kColumnsOfBlock);
-    const int64_t wanted = std::clamp<int64_t>(CeilDiv(1024, blocks), 1, 256);
-    parts = std::clamp<int64_t>(CeilDiv(rows, 64), 1, wanted);
+    const int64_t wanted = std::clamp<int64_t>(CeilDiv(2048, blocks), 1, 512);
+    parts = std::clamp<int64_t>(CeilDiv(rows, 128), 1, wanted);
     part_rows = CeilDiv(rows, parts);
     parts = CeilDiv(rows, part_rows);
   }
@@ -28,8 +29,9 @@ struct ColumnParts {
 };
 
 // Adds up the rows of a part: f.At<V>(first of V columns) holds what a thread needs of its columns,
-// its Add(row, first of V elements, sums) adds those of a row. V divides the columns. A block is
-// kColumnsOfBlock / V threads wide.
+// its Load(row, first of V elements) reads a row's and its Add(that, row, first, sums) adds them: a
+// thread's loads of several rows are under way at once, also where Add() stores. V divides the
+// columns. A block is kColumnsOfBlock / V threads wide.
 template <int N, int V, typename F>
 __global__ void SumColumns(float* partial, ColumnParts shape, F f) {
   constexpr int kLanes = kColumnsOfBlock / V;
@@ -44,9 +46,21 @@ __global__ void SumColumns(float* partial, ColumnParts shape, F f) {
     float sums[N][V] = {};
     if (column < shape.columns) {
       const auto own = f.template At<V>(column, /*step=*/1);
-#pragma unroll 2
-      for (int64_t row = first + threadIdx.y; row < last; row += kRows) {
-        own.Add(row, row * shape.columns + column, sums);
+      const auto element = [&](int64_t row) { return row * shape.columns + column; };
+      int64_t row = first + threadIdx.y;
+      for (; row + (kRowsAtOnce - 1) * kRows < last; row += kRowsAtOnce * kRows) {
+        decltype(own.Load(row, row)) loaded[kRowsAtOnce];
+#pragma unroll
+        for (int k = 0; k < kRowsAtOnce; ++k) {
+          loaded[k] = own.Load(row + k * kRows, element(row + k * kRows));
+        }
+#pragma unroll
+        for (int k = 0; k < kRowsAtOnce; ++k) {
+          own.Add(loaded[k], row + k * kRows, element(row + k * kRows), sums);
+        }
+      }
+      for (; row < last; row += kRows) {
+        own.Add(own.Load(row, element(row)), row, element(row), sums);
       }
     }
     __syncthreads();
@@ -77,15 +91,42 @@ cudaError_t LaunchSumColumns(float* partial, const ColumnParts& shape, F f, cuda
                 dim3(lanes, kThreads / lanes), 0, stream, partial, shape, f);
 }
 
-// Sum k of a column, over the parts.
-template <int N>
-__device__ float JoinParts(const float* partial, int k, int64_t column, int64_t columns,
-                           int64_t parts) {
-  float sum = 0;
-  // One thread adds them, in their order; many loads are under way meanwhile.
-#pragma unroll 16
-  for (int64_t part = 0; part < parts; ++part) sum += partial[(part * N + k) * columns + column];
-  return sum;
+// Calls f(column, sums of the parts) once for each column. A block takes a warp's width of columns:
+// its warps add up every kWarps-th part, one of them what the others have.
+template <int N, typename F>
+__device__ void ForJoined(const float* partial, int64_t columns, int64_t parts, F f) {
+  constexpr int kWarps = kThreads / kWarp;
+  __shared__ float of_warps[N][kWarps][kWarp];
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  for (int64_t start = int64_t{blockIdx.x} * kWarp; start < columns;
+       start += int64_t{gridDim.x} * kWarp) {
+    const int64_t column = start + lane;
+    float sums[N] = {};
+    if (column < columns) {
+#pragma unroll 8
+      for (int64_t part = warp; part < parts; part += kWarps) {
+#pragma unroll
+        for (int k = 0; k < N; ++k) sums[k] += partial[(part * N + k) * columns + column];
+      }
+    }
+    __syncthreads();  // those of the columns before have been read
+#pragma unroll
+    for (int k = 0; k < N; ++k) of_warps[k][warp][lane] = sums[k];
+    __syncthreads();
+    if (warp != 0 || column >= columns) continue;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      sums[k] = 0;
+      for (int w = 0; w < kWarps; ++w) sums[k] += of_warps[k][w][lane];
+    }
+    f(column, sums);
+  }
+}
+
+// The grid of a kernel of kThreads in which ForJoined() has all columns.
+inline dim3 JoiningBlocks(int64_t columns) {
+  return dim3(static_cast<unsigned>(std::min(CeilDiv(columns, kWarp), kBlocksMax)));
 }
 
 }  // namespace muster::kernels::cuda

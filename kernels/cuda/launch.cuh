@@ -97,10 +97,19 @@ template <typename T>
 inline constexpr int kVector = 16 / sizeof(T);
 
 template <int N, typename T>
-__device__ void LoadFloats(float (&to)[N], const T* from) {
-  const auto loaded = *reinterpret_cast<const Vector<T, N>*>(from);
+__device__ Vector<T, N> Load(const T* from) {
+  return *reinterpret_cast<const Vector<T, N>*>(from);
+}
+
+template <int N, typename T>
+__device__ void ToFloats(float (&to)[N], const Vector<T, N>& from) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = ToFloat(loaded.lanes[i]);
+  for (int i = 0; i < N; ++i) to[i] = ToFloat(from.lanes[i]);
+}
+
+template <int N, typename T>
+__device__ void LoadFloats(float (&to)[N], const T* from) {
+  ToFloats(to, Load<N>(from));
 }
 
 template <int N, typename T>

@@ -1,6 +1,7 @@
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layer_norm.h"
+#include "kernels/cuda/map.cuh"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -21,7 +22,75 @@ __device__ void ForChannels(const T* row, int64_t channels, F f) {
   }
 }
 
-// V divides C.
+constexpr int kVectorsMax = 6;  // of a row in a lane
+
+// Vectors of a row that each lane of a warp has; 0 where the row does not fit.
+template <typename T>
+int64_t VectorsOfLane(int64_t channels) {
+  const int64_t vectors = CeilDiv(channels, kWarp * kVector<T>);
+  return channels % kVector<T> == 0 && vectors <= kVectorsMax ? vectors : 0;
+}
+
+// Calls f(the k-th vector of this lane, its first channel) for the K vectors of a row that it has.
+template <typename T, int K, typename F>
+__device__ void ForVectorsOfLane(int64_t channels, F f) {
+  const int first = static_cast<int>(threadIdx.x % kWarp) * kVector<T>;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int c = first + k * kWarp * kVector<T>;
+    if (c < static_cast<int>(channels)) f(k, c);
+  }
+}
+
+// A row stays in a warp's registers, K vectors in each lane. What is normalised is the sum as it is
+// stored.
+template <typename T, int K>
+__global__ void __launch_bounds__(kThreads)
+    NormaliseRowsInRegisters(LayerNormArguments a, int64_t rows, int64_t channels) {
+  constexpr int V = kVector<T>;
+  const auto* gain = static_cast<const T*>(a.gain);
+  const auto* bias = static_cast<const T*>(a.bias);
+  const int64_t first = int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kWarp;
+  for (int64_t row = first; row < rows; row += int64_t{gridDim.x} * kRowsOfBlock) {
+    float x[K][V];
+    float mean = 0, squares = 0;
+    ForVectorsOfLane<T, K>(channels, [&](int k, int c) {
+      LoadFloats(x[k], static_cast<const T*>(a.x) + row * channels + c);
+      if (a.addend == nullptr) return;
+      float others[V];
+      LoadFloats(others, static_cast<const T*>(a.addend) + row * channels + c);
+#pragma unroll
+      for (int i = 0; i < V; ++i) x[k][i] = ToFloat(FromFloat<T>(x[k][i] + others[i]));
+      StoreFloats(static_cast<T*>(a.sum) + row * channels + c, x[k]);
+    });
+    if (a.mean != nullptr) {
+      ForVectorsOfLane<T, K>(channels, [&](int k, int) {
+#pragma unroll
+        for (float value : x[k]) mean += value;
+      });
+      mean = WarpSum(mean) / static_cast<float>(channels);
+    }
+    ForVectorsOfLane<T, K>(channels, [&](int k, int) {
+#pragma unroll
+      for (float value : x[k]) squares += (value - mean) * (value - mean);
+    });
+    const float rstd = 1 / sqrtf(WarpSum(squares) / static_cast<float>(channels) + a.epsilon);
+    if (threadIdx.x % kWarp == 0) {
+      if (a.mean != nullptr) a.mean[row] = mean;
+      a.rstd[row] = rstd;
+    }
+    ForVectorsOfLane<T, K>(channels, [&](int k, int c) {
+      float gains[V], biases[V] = {};
+      LoadFloats(gains, gain + c);
+      if (bias != nullptr) LoadFloats(biases, bias + c);
+#pragma unroll
+      for (int i = 0; i < V; ++i) x[k][i] = (x[k][i] - mean) * rstd * gains[i] + biases[i];
+      StoreFloats(static_cast<T*>(a.y) + row * channels + c, x[k]);
+    });
+  }
+}
+
+// Rows that do not fit. V divides C.
 template <typename T, int V>
 __global__ void NormaliseRows(LayerNormArguments a, int64_t rows, int64_t channels) {
   const auto* gain = static_cast<const T*>(a.gain);
@@ -124,98 +193,141 @@ struct ParameterGradients {
   const float* mean;
   const float* rstd;
 
+  template <int V>
+  struct Loaded {
+    Vector<T, V> dy, x;
+    float centre, scale;
+  };
+
+  template <int V>
   struct Columns {
     ParameterGradients all;
 
-    template <int V>
-    __device__ void Add(int64_t row, int64_t i, float (&sums)[2][V]) const {
-      float g[V], values[V];
-      LoadFloats(g, all.dy + i);
-      LoadFloats(values, all.x + i);
-      const float centre = all.mean == nullptr ? 0 : all.mean[row], scale = all.rstd[row];
+    __device__ Loaded<V> Load(int64_t row, int64_t i) const {
+      return {cuda::Load<V>(all.dy + i), cuda::Load<V>(all.x + i),
+              all.mean == nullptr ? 0 : all.mean[row], all.rstd[row]};
+    }
+    __device__ void Add(const Loaded<V>& loaded, int64_t, int64_t, float (&sums)[2][V]) const {
 #pragma unroll
       for (int k = 0; k < V; ++k) {
-        sums[0][k] += g[k] * (values[k] - centre) * scale;
-        sums[1][k] += g[k];
+        const float g = ToFloat(loaded.dy.lanes[k]);
+        sums[0][k] += g * (ToFloat(loaded.x.lanes[k]) - loaded.centre) * loaded.scale;
+        sums[1][k] += g;
       }
     }
   };
   template <int V>
-  __device__ Columns At(int64_t, int) const {
+  __device__ Columns<V> At(int64_t, int) const {
     return {*this};
   }
 };
 
-// Of AddLayerNormGrad: two blocks for each multiprocessor of the largest devices. It says in which
-// order rows are added up, and is the same on all.
-constexpr int64_t kGradientParts = 264;
-constexpr int kVectorsMax = 6;  // of a row in a lane
+// Of LayerNormGrad. How many parts there are says in which order rows are added up, and is the same
+// on all devices: what the registers of the largest hold at once, by the vectors of a lane.
+constexpr int kGradientThreads = 128;
+constexpr int kGradientRows = kGradientThreads / kWarp;  // of a block, at once
 
-int64_t GradientParts(int64_t rows) {
-  return std::min(CeilDiv(rows, kRowsOfBlock), kGradientParts);
+constexpr int GradientBlocks(int64_t vectors) { return vectors <= 2 ? 4 : vectors <= 4 ? 3 : 2; }
+
+int64_t GradientParts(int64_t rows, int64_t vectors) {
+  return std::min<int64_t>(CeilDiv(rows, kGradientRows), 132 * GradientBlocks(vectors));
 }
 
-// Vectors of a row that each lane of a warp has; 0 where the row does not fit.
-template <typename T>
-int64_t VectorsOfLane(int64_t channels) {
-  const int64_t vectors = CeilDiv(channels, kWarp * kVector<T>);
-  return channels % kVector<T> == 0 && vectors <= kVectorsMax ? vectors : 0;
+struct SumOfTwo {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+
+// Makes the compiler forget what it has made from a vector: to make it again takes less than the
+// registers to keep it.
+template <typename T, int V>
+__device__ void Forget([[maybe_unused]] Vector<T, V>& vector) {
+#ifdef __CUDA_ARCH__
+  auto* words = reinterpret_cast<uint32_t*>(&vector);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(vector) / sizeof(uint32_t)); ++i) {
+    asm volatile("" : "+r"(words[i]));
+  }
+#endif
 }
 
-// As GradRows, with dsum added, and the parts of the parameters' gradients that are of a block's
-// rows: f32[blocks, 2, C]. K vectors of a row in each lane.
+// What GradRowsAndParameters needs of a row, as it is in memory: K vectors of each.
 template <typename T, int K>
-__global__ void __launch_bounds__(kThreads)
-    GradRowsAndParameters(AddLayerNormGradArguments a, float* partial, int64_t rows,
+struct GradientRow {
+  Vector<T, kVector<T>> dy[K], x[K], third[K];
+  float mean, rstd;
+};
+
+template <typename T, int K>
+__device__ void LoadRow(GradientRow<T, K>& to, const LayerNormGradArguments& a, int64_t row,
+                        int64_t channels) {
+  constexpr int V = kVector<T>;
+  const auto* third = static_cast<const T*>(a.dsum != nullptr ? a.dsum : a.dy_second);
+  ForVectorsOfLane<T, K>(channels, [&](int k, int c) {
+    to.dy[k] = Load<V>(static_cast<const T*>(a.dy) + row * channels + c);
+    to.x[k] = Load<V>(static_cast<const T*>(a.x) + row * channels + c);
+    to.third[k] = Load<V>(third + row * channels + c);
+  });
+  to.mean = a.mean[row];
+  to.rstd = a.rstd[row];
+}
+
+// As GradRows, and the parts of the parameters' gradients that are of a block's rows:
+// f32[blocks, 2, C]. K vectors of a row in each lane, whose loads are under way at once.
+template <typename T, int K>
+__global__ void __launch_bounds__(kGradientThreads, GradientBlocks(K))
+    GradRowsAndParameters(LayerNormGradArguments a, float* partial, int64_t rows,
                           int64_t channels) {
   constexpr int V = kVector<T>;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   const auto* gain = static_cast<const T*>(a.gain);
+  const int64_t first = int64_t{blockIdx.x} * kGradientRows + warp;
+  const int64_t stride = int64_t{gridDim.x} * kGradientRows;
+  const bool has_dsum = a.dsum != nullptr;
   float of_gain[K][V] = {}, of_bias[K][V] = {};
-  for (int64_t row = int64_t{blockIdx.x} * kRowsOfBlock + warp; row < rows;
-       row += int64_t{gridDim.x} * kRowsOfBlock) {
-    const T* dy = static_cast<const T*>(a.dy) + row * channels;
-    const T* dsum = static_cast<const T*>(a.dsum) + row * channels;
-    const T* x = static_cast<const T*>(a.x) + row * channels;
-    T* dx = static_cast<T*>(a.dx) + row * channels;
-    const float mean = a.mean[row], rstd = a.rstd[row];
-    float scaled[K][V], normal[K][V];
-    float sum = 0, sum_with_x = 0;
+  for (int64_t row = first; row < rows; row += stride) {
+    GradientRow<T, K> now;
+    LoadRow<T, K>(now, a, row, channels);
+    // dy and what was normalised of vector k.
+    const auto unpack = [&now, has_dsum](int k, float(&dy)[V], float(&normal)[V]) {
+      ToFloats(dy, now.dy[k]);
+      ToFloats(normal, now.x[k]);
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int64_t c = (int64_t{k} * kWarp + lane) * V;
-      if (c >= channels) continue;
-      float gains[V];
-      LoadFloats(scaled[k], dy + c);
-      LoadFloats(normal[k], x + c);
+      for (int i = 0; i < V; ++i) {
+        dy[i] += has_dsum ? 0 : ToFloat(now.third[k].lanes[i]);
+        normal[i] = (normal[i] - now.mean) * now.rstd;
+      }
+    };
+    float sum = 0, sum_with_x = 0;
+    ForVectorsOfLane<T, K>(channels, [&](int k, int c) {
+      float dy[V], normal[V], gains[V];
+      unpack(k, dy, normal);
       LoadFloats(gains, gain + c);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        normal[k][i] = (normal[k][i] - mean) * rstd;
-        of_gain[k][i] += scaled[k][i] * normal[k][i];
-        of_bias[k][i] += scaled[k][i];
-        scaled[k][i] *= gains[i];
-        sum += scaled[k][i];
-        sum_with_x += scaled[k][i] * normal[k][i];
+        of_gain[k][i] += dy[i] * normal[i];
+        of_bias[k][i] += dy[i];
+        sum += dy[i] * gains[i];
+        sum_with_x += dy[i] * gains[i] * normal[i];
       }
-    }
+    });
     sum = WarpSum(sum) / static_cast<float>(channels);
     sum_with_x = WarpSum(sum_with_x) / static_cast<float>(channels);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int64_t c = (int64_t{k} * kWarp + lane) * V;
-      if (c >= channels) continue;
-      float added[V];
-      LoadFloats(added, dsum + c);
+    ForVectorsOfLane<T, K>(channels, [&](int k, int c) {
+      Forget(now.dy[k]);
+      Forget(now.x[k]);
+      float dy[V], normal[V], gains[V];
+      unpack(k, dy, normal);
+      LoadFloats(gains, gain + c);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
-        added[i] += rstd * (scaled[k][i] - sum - normal[k][i] * sum_with_x);
+        dy[i] = now.rstd * (dy[i] * gains[i] - sum - normal[i] * sum_with_x);
+        dy[i] += has_dsum ? ToFloat(now.third[k].lanes[i]) : 0;
       }
-      StoreFloats(dx + c, added);
-    }
+      StoreFloats(static_cast<T*>(a.dx) + row * channels + c, dy);
+    });
   }
-  __shared__ float of_warps[kRowsOfBlock][2][kWarp * V];
+  __shared__ float of_warps[kGradientRows][2][kWarp * V];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     __syncthreads();
@@ -225,12 +337,12 @@ __global__ void __launch_bounds__(kThreads)
       of_warps[warp][1][lane * V + i] = of_bias[k][i];
     }
     __syncthreads();
-    for (int at = static_cast<int>(threadIdx.x); at < 2 * kWarp * V; at += kThreads) {
+    for (int at = static_cast<int>(threadIdx.x); at < 2 * kWarp * V; at += kGradientThreads) {
       const int which = at / (kWarp * V), own = at % (kWarp * V);
       const int64_t c = int64_t{k} * kWarp * V + own;
       if (c >= channels) continue;
       float sum = 0;
-      for (int w = 0; w < kRowsOfBlock; ++w) sum += of_warps[w][which][own];
+      for (int w = 0; w < kGradientRows; ++w) sum += of_warps[w][which][own];
       partial[(int64_t{blockIdx.x} * 2 + which) * channels + c] = sum;
     }
   }
@@ -239,12 +351,10 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 __global__ void StoreParameterGradients(T* dgain, T* dbias, const float* partial, int64_t channels,
                                         int64_t parts) {
-  for (int64_t c = ThreadIndex(); c < channels; c += ThreadCount()) {
-    dgain[c] = FromFloat<T>(JoinParts<2>(partial, 0, c, channels, parts));
-    if (dbias != nullptr) {
-      dbias[c] = FromFloat<T>(JoinParts<2>(partial, 1, c, channels, parts));
-    }
-  }
+  ForJoined<2>(partial, channels, parts, [&](int64_t c, const float(&sums)[2]) {
+    dgain[c] = FromFloat<T>(sums[0]);
+    if (dbias != nullptr) dbias[c] = FromFloat<T>(sums[1]);
+  });
 }
 
 }  // namespace
@@ -252,8 +362,13 @@ __global__ void StoreParameterGradients(T* dgain, T* dbias, const float* partial
 cudaError_t LayerNorm(const LayerNormArguments& arguments, NormRows shape, cudaStream_t stream) {
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
-    const auto kernel =
-        shape.channels % kVector<T> == 0 ? NormaliseRows<T, kVector<T>> : NormaliseRows<T, 1>;
+    const int64_t vectors = VectorsOfLane<T>(shape.channels);
+    const auto kernel = vectors == 0 && shape.channels % kVector<T> != 0 ? NormaliseRows<T, 1>
+                        : vectors == 0 ? NormaliseRows<T, kVector<T>>
+                        : vectors <= 2 ? NormaliseRowsInRegisters<T, 2>
+                        : vectors <= 3 ? NormaliseRowsInRegisters<T, 3>
+                        : vectors <= 4 ? NormaliseRowsInRegisters<T, 4>
+                                       : NormaliseRowsInRegisters<T, kVectorsMax>;
     return Launch(kernel, RowBlocks(shape.rows), kThreads, 0, stream, arguments, shape.rows,
                   shape.channels);
   });
@@ -281,50 +396,40 @@ cudaError_t LayerNormGradInput(void* dx, const void* dy, const void* x, const vo
   return LaunchGradRows(dx, dy, /*dsum=*/nullptr, x, gain, mean, rstd, shape, stream);
 }
 
-namespace {
+namespace {}  // namespace
 
-// False: a row does not fit.
-template <typename T, int K = kVectorsMax>
-bool LaunchGradRowsAndParameters(int64_t vectors, const AddLayerNormGradArguments& arguments,
-                                 float* partial, NormRows shape, cudaStream_t stream,
-                                 cudaError_t& error) {
-  if constexpr (K == 0) {
-    return false;
-  } else {
-    if (vectors != K) {
-      return LaunchGradRowsAndParameters<T, K - 1>(vectors, arguments, partial, shape, stream,
-                                                   error);
-    }
-    error =
-        Launch(GradRowsAndParameters<T, K>, dim3(static_cast<unsigned>(GradientParts(shape.rows))),
-               kThreads, 0, stream, arguments, partial, shape.rows, shape.channels);
-    return true;
-  }
-}
-
-}  // namespace
-
-int64_t AddLayerNormGradWorkspaceBytes(NormRows shape) {
-  return std::max(2 * GradientParts(shape.rows) * shape.channels * int64_t{sizeof(float)},
+int64_t LayerNormGradWorkspaceBytes(NormRows shape) {
+  return std::max(2 * GradientParts(shape.rows, 1) * shape.channels * int64_t{sizeof(float)},
                   LayerNormGradParametersWorkspaceBytes(shape));
 }
 
-cudaError_t AddLayerNormGrad(const AddLayerNormGradArguments& a, NormRows shape, void* workspace,
-                             cudaStream_t stream) {
+cudaError_t LayerNormGrad(const LayerNormGradArguments& a, NormRows shape, void* workspace,
+                          cudaStream_t stream) {
+  if ((a.dsum == nullptr) == (a.dy_second == nullptr)) return cudaErrorInvalidValue;
   auto* partial = static_cast<float*>(workspace);
   return ForFloating(shape.type, [&](auto one) {
     using T = decltype(one);
-    cudaError_t error = cudaSuccess;
-    if (LaunchGradRowsAndParameters<T>(VectorsOfLane<T>(shape.channels), a, partial, shape, stream,
-                                       error)) {
-      if (error != cudaSuccess) return error;
-      return Launch(StoreParameterGradients<T>, Strided(shape.channels), kThreads, 0, stream,
+    if (const int64_t vectors = VectorsOfLane<T>(shape.channels); vectors > 0) {
+      const auto kernel = vectors <= 2   ? GradRowsAndParameters<T, 2>
+                          : vectors <= 3 ? GradRowsAndParameters<T, 3>
+                          : vectors <= 4 ? GradRowsAndParameters<T, 4>
+                                         : GradRowsAndParameters<T, kVectorsMax>;
+      MUSTER_RETURN_IF_CUDA_ERROR(
+          Launch(kernel, dim3(static_cast<unsigned>(GradientParts(shape.rows, vectors))),
+                 kGradientThreads, 0, stream, a, partial, shape.rows, shape.channels));
+      return Launch(StoreParameterGradients<T>, JoiningBlocks(shape.channels), kThreads, 0, stream,
                     static_cast<T*>(a.dgain), static_cast<T*>(a.dbias), partial, shape.channels,
-                    GradientParts(shape.rows));
+                    GradientParts(shape.rows, vectors));
     }
-    MUSTER_RETURN_IF_CUDA_ERROR(LayerNormGradParameters(a.dgain, a.dbias, a.dy, a.x, a.mean, a.rstd,
+    const void* dy = a.dy;
+    if (a.dy_second != nullptr) {
+      MUSTER_RETURN_IF_CUDA_ERROR(LaunchMap2(a.dx, a.dy, a.dy_second, shape.rows * shape.channels,
+                                             shape.type, stream, SumOfTwo()));
+      dy = a.dx;
+    }
+    MUSTER_RETURN_IF_CUDA_ERROR(LayerNormGradParameters(a.dgain, a.dbias, dy, a.x, a.mean, a.rstd,
                                                         shape, workspace, stream));
-    return LaunchGradRows(a.dx, a.dy, a.dsum, a.x, a.gain, a.mean, a.rstd, shape, stream);
+    return LaunchGradRows(a.dx, dy, a.dsum, a.x, a.gain, a.mean, a.rstd, shape, stream);
   });
 }
 
@@ -342,7 +447,7 @@ cudaError_t LayerNormGradParameters(void* dgain, void* dbias, const void* dy, co
     const ParameterGradients<T> gradients = {static_cast<const T*>(dy), static_cast<const T*>(x),
                                              mean, rstd};
     MUSTER_RETURN_IF_CUDA_ERROR((LaunchSumColumns<2, T>(partial, parts, gradients, stream)));
-    return Launch(StoreParameterGradients<T>, Strided(shape.channels), kThreads, 0, stream,
+    return Launch(StoreParameterGradients<T>, JoiningBlocks(shape.channels), kThreads, 0, stream,
                   static_cast<T*>(dgain), static_cast<T*>(dbias), partial, shape.channels,
                   parts.parts);
   });

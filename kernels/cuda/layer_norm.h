@@ -3,8 +3,8 @@
 //   x, y, dy, dx   T[R, C]      gain, bias, dgain, dbias   T[C]      mean, rstd   f32[R]
 //
 // Device memory, 16-byte aligned. Asynchronous on `stream`; the launch error, if any, is returned.
-// Sums are in f32. A warp takes a row: it reads it from memory once and again from the cache:
-// bandwidth-bound.
+// Sums are in f32. A warp takes a row and keeps it in registers, or reads it again from the cache
+// where it is longer than they are (1,536 channels of 16 bits, 768 of f32): bandwidth-bound.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -45,23 +45,25 @@ cudaError_t LayerNormGradParameters(void* dgain, void* dbias, const void* dy, co
                                     const float* mean, const float* rstd, NormRows shape,
                                     void* workspace, cudaStream_t stream);
 
-// Both, and dsum added to dx: every tensor is read once, dx is written once, and the sum is rounded
-// once. dx may be dy, dsum or x. That is so for rows of whole vectors that fit a warp's registers
-// (1,536 channels of 16 bits, 768 of f32); for others it is one kernel after the other. The order
-// of the parameters' sums is the same on all devices.
-struct AddLayerNormGradArguments {
+// Both, with dsum added to dx or of the dy that is dy + dy_second, one of which there is: every
+// tensor is read once, dx is written once, and sums of two are not rounded on the way. dx may be
+// dy, dy_second or dsum and, with dsum, x. That is so for rows of whole vectors that fit a warp's
+// registers (1,536 channels of 16 bits, 768 of f32); for others it is one kernel after the other,
+// and dy + dy_second is rounded. The order of the parameters' sums is the same on all devices.
+struct LayerNormGradArguments {
   void* dx;
   void* dgain;
   void* dbias;  // or null
   const void* dy;
-  const void* dsum;
+  const void* dy_second = nullptr;
+  const void* dsum = nullptr;
   const void* x;
   const void* gain;
   const float* mean;
   const float* rstd;
 };
-int64_t AddLayerNormGradWorkspaceBytes(NormRows shape);
-cudaError_t AddLayerNormGrad(const AddLayerNormGradArguments& arguments, NormRows shape,
-                             void* workspace, cudaStream_t stream);
+int64_t LayerNormGradWorkspaceBytes(NormRows shape);
+cudaError_t LayerNormGrad(const LayerNormGradArguments& arguments, NormRows shape, void* workspace,
+                          cudaStream_t stream);
 
 }  // namespace muster::kernels::cuda

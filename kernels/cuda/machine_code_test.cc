@@ -30,6 +30,7 @@ const Kernels kVectorised[] = {
     {"batch_norm", "10SumColumnsILi2ELi4E"},
     {"batch_norm", "10ForVectorsILi8E"},
     {"batch_norm", "10ForVectorsILi4E"},
+    {"layer_norm", "24NormaliseRowsInRegistersI13__nv_bfloat16Li4E"},
     {"layer_norm", "13NormaliseRowsI13__nv_bfloat16Li8E"},
     {"layer_norm", "8GradRowsI13__nv_bfloat16Li8E"},
     {"layer_norm", "10SumColumnsILi2ELi8E"},

@@ -29,7 +29,7 @@ Floats Reordered(const Floats& x, const Size& s, ChannelOrder order, bool back) 
   return y;
 }
 
-enum class Form { kPlain, kRelu, kAddRelu };
+enum class Form { kPlain, kRelu, kAddRelu, kAddReluOfTwo };
 
 class BatchNormTest : public testing::Test {
  protected:
@@ -63,14 +63,17 @@ TEST_F(BatchNormTest, EveryOrderGivesWhatTheFormulaGives) {
     const Floats gain = Rounded(Normals(size.channels, 3), shape.type);
     const Floats bias = Rounded(Normals(size.channels, 4), shape.type);
     const reference::BatchNorm expected(Wide(x), kEpsilon, size.batch, size.channels, size.pixels);
-    for (Form form : {Form::kPlain, Form::kRelu, Form::kAddRelu}) {
-      const bool relu = form != Form::kPlain, adds = form == Form::kAddRelu;
+    for (Form form : {Form::kPlain, Form::kRelu, Form::kAddRelu, Form::kAddReluOfTwo}) {
+      const bool relu = form != Form::kPlain, adds = form >= Form::kAddRelu;
+      const bool two = form == Form::kAddReluOfTwo;
       shape.activation = relu ? BatchNormActivation::kRelu : BatchNormActivation::kNone;
       const Floats addend = Rounded(adds ? Normals(n, 5) : Floats(n), shape.type);
       const int64_t bytes = n * Bytes(shape.type),
                     channel_bytes = size.channels * Bytes(shape.type);
       DeviceMemory x_on = ToDevice(x, size, shape), dy_on = ToDevice(dy, size, shape);
+      const Floats second = Rounded(two ? Normals(n, 6) : Floats(n), shape.type);
       DeviceMemory addend_on = ToDevice(addend, size, shape), daddend(bytes);
+      DeviceMemory second_on = ToDevice(second, size, shape);
       DeviceMemory gain_on(gain, shape.type), bias_on(bias, shape.type), y(bytes), dx(bytes);
       DeviceMemory dgain(channel_bytes), dbias(channel_bytes), mean(4 * size.channels);
       DeviceMemory rstd(4 * size.channels), variance(4 * size.channels);
@@ -82,8 +85,9 @@ TEST_F(BatchNormTest, EveryOrderGivesWhatTheFormulaGives) {
                 cudaSuccess);
       ASSERT_EQ(
           BatchNormGrad({dx.data(), dbias.data(), dgain.data(), adds ? daddend.data() : nullptr},
-                        dy_on.data(), x_on.data(), adds ? y.data() : nullptr, mean.floats(),
-                        rstd.floats(), state.data(), shape, workspace.data(), nullptr),
+                        dy_on.data(), two ? second_on.data() : nullptr, x_on.data(),
+                        adds ? y.data() : nullptr, mean.floats(), rstd.floats(), state.data(),
+                        shape, workspace.data(), nullptr),
           cudaSuccess);
 
       const Floats actual_y = FromDevice(y, size, shape);
@@ -92,7 +96,7 @@ TEST_F(BatchNormTest, EveryOrderGivesWhatTheFormulaGives) {
         const int64_t c = expected.ChannelOf(i);
         of_y[i] = expected.normal[i] * gain[c] + bias[c] + addend[i];
         if (relu && of_y[i] < 0) of_y[i] = 0;
-        through[i] = relu && actual_y[i] <= 0 ? 0 : dy[i];
+        through[i] = relu && actual_y[i] <= 0 ? 0 : double{dy[i]} + second[i];
         sum[c] += through[i];
         dot[c] += through[i] * expected.normal[i];
       }
@@ -102,8 +106,10 @@ TEST_F(BatchNormTest, EveryOrderGivesWhatTheFormulaGives) {
       ExpectRounded(actual_y, of_y, shape.type, values);
       ExpectRounded(dbias.Read(shape.type), sum, shape.type, values);
       ExpectRounded(dgain.Read(shape.type), dot, shape.type, values);
-      if (adds) ExpectClose(FromDevice(daddend, size, shape), through);
+      if (adds) ExpectRounded(FromDevice(daddend, size, shape), through, shape.type);
       if (values > 3) {
+        // Of what is stored.
+        through = Wide(Rounded(Floats(through.begin(), through.end()), shape.type));
         ExpectRounded(FromDevice(dx, size, shape), expected.GradInput(through, Wide(gain)),
                       shape.type, 64 * values);
       }

@@ -10,7 +10,7 @@ namespace {
 constexpr float kEpsilon = 1e-3f;
 
 TEST(LayerNormTest, RowsOfOddLengthsAndTheirDerivatives) {
-  const int64_t sizes[][2] = {{1, 9}, {3, 7}, {9, 8}, {70, 24}, {5, 300}};
+  const int64_t sizes[][2] = {{1, 9}, {3, 7}, {9, 8}, {70, 24}, {5, 300}, {3, 1600}};
   ForEveryRun([&](Type type) {
     for (const auto [rows, channels] : sizes) {
       SCOPED_TRACE(testing::Message() << rows << " x " << channels);
@@ -58,48 +58,58 @@ TEST(LayerNormTest, RowsOfOddLengthsAndTheirDerivatives) {
   });
 }
 
-// Rows of one and of several vectors a lane, a part of the last, too long and odd ones.
-TEST(LayerNormTest, TheGradientsOfASumAndItsNormInOnePass) {
-  const int64_t sizes[][2] = {{1, 9},   {3, 7},    {9, 8},     {70, 24},
-                              {5, 300}, {19, 520}, {40, 1032}, {9, 1800}};
+// Rows of one and of several vectors a lane, a part of the last, too long and odd ones; more rows
+// than warps at once.
+TEST(LayerNormTest, GradientsInOnePass) {
+  const int64_t sizes[][2] = {{1, 9},    {3, 7},     {9, 8},    {70, 24}, {5, 300},
+                              {19, 520}, {40, 1032}, {9, 1800}, {2200, 8}};
   ForEveryRun([&](Type type) {
     for (const auto [rows, channels] : sizes) {
-      SCOPED_TRACE(testing::Message() << rows << " x " << channels);
-      const int64_t n = rows * channels;
-      const Floats x = Rounded(Normals(n, 1), type), dy = Rounded(Normals(n, 2), type);
-      const Floats dsum = Rounded(Normals(n, 4), type);
-      const Floats gain = Rounded(Normals(channels, 3), type);
-      const auto forward = reference::LayerNorm(Wide(x), Wide(gain), std::vector<double>(channels),
-                                                kEpsilon, rows, channels);
-      auto dx = reference::LayerNormGradInput(Wide(dy), Wide(gain), forward, rows, channels);
-      std::vector<double> dgain(channels), dbias(channels);
-      for (int64_t i = 0; i < n; ++i) {
-        dx[i] += dsum[i];
-        dgain[i % channels] += dy[i] * forward.normal[i];
-        dbias[i % channels] += dy[i];
+      for (const bool of_two : {false, true}) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << channels << ", of two: " << of_two);
+        const int64_t n = rows * channels;
+        const Floats x = Rounded(Normals(n, 1), type), dy = Rounded(Normals(n, 2), type);
+        const Floats other = Rounded(Normals(n, 4), type);
+        const Floats gain = Rounded(Normals(channels, 3), type);
+        const auto forward = reference::LayerNorm(
+            Wide(x), Wide(gain), std::vector<double>(channels), kEpsilon, rows, channels);
+        std::vector<double> whole = Wide(dy);
+        for (int64_t i = 0; of_two && i < n; ++i) whole[i] += other[i];
+        const int64_t vector = 16 / Bytes(type);
+        if (channels % vector != 0 || channels > 6 * 32 * vector) {  // then it lies in memory
+          whole = Wide(Rounded(Floats(whole.begin(), whole.end()), type));
+        }
+        auto dx = reference::LayerNormGradInput(whole, Wide(gain), forward, rows, channels);
+        std::vector<double> dgain(channels), dbias(channels);
+        for (int64_t i = 0; i < n; ++i) {
+          if (!of_two) dx[i] += other[i];
+          dgain[i % channels] += whole[i] * forward.normal[i];
+          dbias[i % channels] += whole[i];
+        }
+        const NormRows shape = {rows, channels, type};
+        DeviceMemory x_on(x, type), dy_on(dy, type), other_on(other, type), gain_on(gain, type);
+        DeviceMemory mean(Floats(forward.mean.begin(), forward.mean.end()), Type::kF32);
+        DeviceMemory rstd(Floats(forward.rstd.begin(), forward.rstd.end()), Type::kF32);
+        DeviceMemory dgain_on(channels * Bytes(type)), dbias_on(channels * Bytes(type));
+        DeviceMemory workspace(LayerNormGradWorkspaceBytes(shape));
+
+        ASSERT_EQ(LayerNormGrad({.dx = dy_on.data(),
+                                 .dgain = dgain_on.data(),
+                                 .dbias = dbias_on.data(),
+                                 .dy = dy_on.data(),
+                                 .dy_second = of_two ? other_on.data() : nullptr,
+                                 .dsum = of_two ? nullptr : other_on.data(),
+                                 .x = x_on.data(),
+                                 .gain = gain_on.data(),
+                                 .mean = mean.floats(),
+                                 .rstd = rstd.floats()},
+                                shape, workspace.data(), nullptr),
+                  cudaSuccess);
+
+        ExpectRounded(dy_on.Read(type), dx, type, 64 * channels);
+        ExpectRounded(dgain_on.Read(type), dgain, type, 8 * rows);
+        ExpectRounded(dbias_on.Read(type), dbias, type, rows);
       }
-      const NormRows shape = {rows, channels, type};
-      DeviceMemory x_on(x, type), dy_on(dy, type), dsum_on(dsum, type), gain_on(gain, type);
-      DeviceMemory mean(Floats(forward.mean.begin(), forward.mean.end()), Type::kF32);
-      DeviceMemory rstd(Floats(forward.rstd.begin(), forward.rstd.end()), Type::kF32);
-      DeviceMemory dgain_on(channels * Bytes(type)), dbias_on(channels * Bytes(type));
-      DeviceMemory workspace(AddLayerNormGradWorkspaceBytes(shape));
-
-      ASSERT_EQ(AddLayerNormGrad({.dx = dy_on.data(),
-                                  .dgain = dgain_on.data(),
-                                  .dbias = dbias_on.data(),
-                                  .dy = dy_on.data(),
-                                  .dsum = dsum_on.data(),
-                                  .x = x_on.data(),
-                                  .gain = gain_on.data(),
-                                  .mean = mean.floats(),
-                                  .rstd = rstd.floats()},
-                                 shape, workspace.data(), nullptr),
-                cudaSuccess);
-
-      ExpectRounded(dy_on.Read(type), dx, type, 64 * channels);
-      ExpectRounded(dgain_on.Read(type), dgain, type, 8 * rows);
-      ExpectRounded(dbias_on.Read(type), dbias, type, rows);
     }
   });
 }

@@ -107,21 +107,31 @@ PlannedNode PlanBatchNormAddRelu(const CpuNode& n) {
 }
 
 // Of dy, y, x, mean, rstd, state, bias, gain? to dx, daddend, dbias, dgain?.
+// With kTwo of dy, dy_second, y and so on.
+template <bool kTwo>
 PlannedNode PlanBatchNormAddReluGrad(const CpuNode& n) {
-  const Layout layout = n.layouts[2];
-  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[2], layout);
-  PlannedNode plan{.input_layouts = {layout, layout, layout},
+  constexpr int kY = kTwo ? 2 : 1, kX = kY + 1;
+  const Layout layout = n.layouts[kX];
+  const kernels::BatchNormShape shape = BatchNormShapeOf(n, n.inputs[kX], layout);
+  PlannedNode plan{.input_layouts = std::vector<Layout>(kX + 1, layout),
                    .output_layouts = {layout, layout},
-                   .overwritable = {0, 2},
-                   .shape_only = {6},
+                   .overwritable = {0, kX},
+                   .shape_only = {kX + 4},
                    .workspace_bytes = kernels::BatchNormWorkspaceBytes(shape)};
-  plan.prepare = Call([shape,
-                       places = n.layout_table.Places(n.inputs[2], layout)](const NodeMemory& m) {
-    kernels::ReluGrad(Output(m, 1), Input(m, 0), Input(m, 1), places);
-    kernels::BatchNormGrad({.dx = Output(m), .dbias = Output(m, 2), .dgain = OptionalOutput(m, 3)},
-                           Output(m, 1), Input(m, 2), Input(m, 3), Input(m, 4), Input(m, 5),
-                           OptionalInput(m, 7), shape, Activation::kNone, m.workspace);
-  });
+  plan.prepare =
+      Call([shape, places = n.layout_table.Places(n.inputs[kX], layout)](const NodeMemory& m) {
+        const float* dy = Input(m, 0);
+        if constexpr (kTwo) {
+          const std::array<const float*, 2> terms = {dy, Input(m, 1)};
+          kernels::Accumulate(Output(m, 1), terms, places);
+          dy = Output(m, 1);
+        }
+        kernels::ReluGrad(Output(m, 1), dy, Input(m, kY), places);
+        kernels::BatchNormGrad(
+            {.dx = Output(m), .dbias = Output(m, 2), .dgain = OptionalOutput(m, 3)}, Output(m, 1),
+            Input(m, kX), Input(m, kX + 1), Input(m, kX + 2), Input(m, kX + 3),
+            OptionalInput(m, kX + 5), shape, Activation::kNone, m.workspace);
+      });
   return plan;
 }
 
@@ -207,6 +217,21 @@ PlannedNode PlanAddLayerNormGrad(const CpuNode& n) {
   return plan;
 }
 
+// Of dy, dy_second, sum, gain, mean, rstd, bias? Both gradients' sum lies where dx will.
+PlannedNode PlanAccumulateLayerNormGrad(const CpuNode& n) {
+  PlannedNode plan{.overwritable = {0, 1}, .shape_only = {6}};
+  plan.prepare =
+      Call([shape = LayerNormShapeOf(n, 0), elements = n.elements(0)](const NodeMemory& m) {
+        const std::array<const float*, 2> terms = {Input(m, 0), Input(m, 1)};
+        kernels::Accumulate(Output(m), terms, elements);
+        kernels::LayerNormGradParameters(Output(m, 1), OptionalOutput(m, 2), Output(m), Input(m, 2),
+                                         Input(m, 4), Input(m, 5), shape);
+        kernels::LayerNormGradInput(Output(m), Output(m), Input(m, 2), Input(m, 3), Input(m, 4),
+                                    Input(m, 5), shape);
+      });
+  return plan;
+}
+
 kernels::RmsNormShape RmsNormShapeOf(const CpuNode& n) {
   return {.rows = n.rows(0), .channels = n.columns(0)};
 }
@@ -273,12 +298,14 @@ void AddNormalisationKernels(CpuKernelTable& table) {
   table["BatchNormGrad"] = {PlanBatchNormGrad<Activation::kNone>};
   table["BatchNormReluGrad"] = {PlanBatchNormGrad<Activation::kRelu>};
   table["BatchNormAddRelu"] = {PlanBatchNormAddRelu};
-  table["BatchNormAddReluGrad"] = {PlanBatchNormAddReluGrad};
+  table["BatchNormAddReluGrad"] = {PlanBatchNormAddReluGrad<false>};
+  table["AccumulateBatchNormAddReluGrad"] = {PlanBatchNormAddReluGrad<true>};
   table["StatisticGrad"] = {PlanStatisticGrad};
   table["LayerNorm"] = {PlanLayerNorm};
   table["AddLayerNorm"] = {PlanAddLayerNorm};
   table["LayerNormGradInput"] = {PlanLayerNormGradInput};
   table["AddLayerNormGrad"] = {PlanAddLayerNormGrad};
+  table["AccumulateLayerNormGrad"] = {PlanAccumulateLayerNormGrad};
   table["LayerNormGradParameters"] = {PlanLayerNormGradParameters};
   table["RmsNorm"] = {PlanRmsNorm};
   table["RmsNormGradInput"] = {PlanRmsNormGradInput};

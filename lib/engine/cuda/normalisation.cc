@@ -72,23 +72,26 @@ absl::StatusOr<PlannedNode> PlanBatchNormAddRelu(const CudaNode& node) {
   return plan;
 }
 
-// Of dy, y, x, mean, rstd, state, bias, gain? to dx, daddend, dbias, dgain?.
+// Of dy, with kTwo dy_second, y, x, mean, rstd, state, bias, gain? to dx, daddend, dbias, dgain?.
+template <bool kTwo>
 absl::StatusOr<PlannedNode> PlanBatchNormAddReluGrad(const CudaNode& node) {
-  const Layout layout = node.layouts[2];
-  const cuda::BatchNormShape shape = BatchNormShapeOf(node, 2, Activation::kRelu);
-  PlannedNode plan{.input_layouts = {layout, layout, layout},
+  constexpr int kY = kTwo ? 2 : 1, kX = kY + 1;
+  const Layout layout = node.layouts[kX];
+  const cuda::BatchNormShape shape = BatchNormShapeOf(node, kX, Activation::kRelu);
+  PlannedNode plan{.input_layouts = std::vector<Layout>(kX + 1, layout),
                    .output_layouts = {layout, layout},
-                   .overwritable = {0, 2},
-                   .shape_only = {6},
+                   .overwritable = {0, kX},
+                   .shape_only = {kX + 4},
                    .workspace_bytes = cuda::BatchNormWorkspaceBytes(shape)};
-  if (node.inputs.size() > 7) plan.shape_only.push_back(7);
+  if (node.inputs.size() > kX + 5) plan.shape_only.push_back(kX + 5);
   plan.prepare = Enqueue([shape, stream = node.context.stream](const NodeMemory& m) {
     return cuda::BatchNormGrad({.dx = m.outputs[0],
                                 .dbias = m.outputs[2],
                                 .dgain = OptionalOutput(m, 3),
                                 .daddend = m.outputs[1]},
-                               m.inputs[0], m.inputs[2], m.inputs[1], Floats(m.inputs[3]),
-                               Floats(m.inputs[4]), m.inputs[5], shape, m.workspace, stream);
+                               m.inputs[0], kTwo ? m.inputs[1] : nullptr, m.inputs[kX],
+                               m.inputs[kY], Floats(m.inputs[kX + 1]), Floats(m.inputs[kX + 2]),
+                               m.inputs[kX + 3], shape, m.workspace, stream);
   });
   return plan;
 }
@@ -124,8 +127,9 @@ absl::StatusOr<PlannedNode> PlanBatchNormGrad(const CudaNode& node) {
                                 .dbias = m.outputs[1],
                                 .dgain = OptionalOutput(m, 2),
                                 .daddend = nullptr},
-                               m.inputs[0], m.inputs[1], /*y=*/nullptr, Floats(m.inputs[2]),
-                               Floats(m.inputs[3]), m.inputs[4], shape, m.workspace, stream);
+                               m.inputs[0], /*dy_second=*/nullptr, m.inputs[1], /*y=*/nullptr,
+                               Floats(m.inputs[2]), Floats(m.inputs[3]), m.inputs[4], shape,
+                               m.workspace, stream);
   });
   return plan;
 }
@@ -206,22 +210,25 @@ absl::StatusOr<PlannedNode> PlanGradParameters(const CudaNode& node) {
   return plan;
 }
 
-// Of dy, dsum, sum, gain, mean, rstd, bias?
-absl::StatusOr<PlannedNode> PlanAddLayerNormGrad(const CudaNode& node) {
-  PlannedNode plan{.overwritable = {0, 1, 2},
+// Of dy, dsum or, with kTwo, dy_second, sum, gain, mean, rstd, bias?
+template <bool kTwo>
+absl::StatusOr<PlannedNode> PlanLayerNormGrad(const CudaNode& node) {
+  PlannedNode plan{.overwritable = {0, 1},
                    .shape_only = {6},
-                   .workspace_bytes = cuda::AddLayerNormGradWorkspaceBytes(RowsOf(node))};
+                   .workspace_bytes = cuda::LayerNormGradWorkspaceBytes(RowsOf(node))};
+  if (!kTwo) plan.overwritable.push_back(2);
   plan.prepare = Enqueue([shape = RowsOf(node), stream = node.context.stream](const NodeMemory& m) {
-    return cuda::AddLayerNormGrad({.dx = m.outputs[0],
-                                   .dgain = m.outputs[1],
-                                   .dbias = OptionalOutput(m, 2),
-                                   .dy = m.inputs[0],
-                                   .dsum = m.inputs[1],
-                                   .x = m.inputs[2],
-                                   .gain = m.inputs[3],
-                                   .mean = Floats(m.inputs[4]),
-                                   .rstd = Floats(m.inputs[5])},
-                                  shape, m.workspace, stream);
+    return cuda::LayerNormGrad({.dx = m.outputs[0],
+                                .dgain = m.outputs[1],
+                                .dbias = OptionalOutput(m, 2),
+                                .dy = m.inputs[0],
+                                .dy_second = kTwo ? m.inputs[1] : nullptr,
+                                .dsum = kTwo ? nullptr : m.inputs[1],
+                                .x = m.inputs[2],
+                                .gain = m.inputs[3],
+                                .mean = Floats(m.inputs[4]),
+                                .rstd = Floats(m.inputs[5])},
+                               shape, m.workspace, stream);
   });
   return plan;
 }
@@ -272,7 +279,8 @@ void AddNormalisationKernels(CudaKernelTable& table) {
   table["BatchNorm"] = PlanBatchNorm<Activation::kNone>;
   table["BatchNormRelu"] = PlanBatchNorm<Activation::kRelu>;
   table["BatchNormAddRelu"] = PlanBatchNormAddRelu;
-  table["BatchNormAddReluGrad"] = PlanBatchNormAddReluGrad;
+  table["BatchNormAddReluGrad"] = PlanBatchNormAddReluGrad<false>;
+  table["AccumulateBatchNormAddReluGrad"] = PlanBatchNormAddReluGrad<true>;
   table["BatchNormInference"] = PlanBatchNormInference;
   table["BatchNormGrad"] = PlanBatchNormGrad<Activation::kNone>;
   table["BatchNormReluGrad"] = PlanBatchNormGrad<Activation::kRelu>;
@@ -281,7 +289,8 @@ void AddNormalisationKernels(CudaKernelTable& table) {
   table["RmsNorm"] = PlanRmsNorm;
   table["LayerNormGradInput"] = PlanGradInput<true>;
   table["LayerNormGradParameters"] = PlanGradParameters<true>;
-  table["AddLayerNormGrad"] = PlanAddLayerNormGrad;
+  table["AddLayerNormGrad"] = PlanLayerNormGrad<false>;
+  table["AccumulateLayerNormGrad"] = PlanLayerNormGrad<true>;
   table["RmsNormGradInput"] = PlanGradInput<false>;
   table["RmsNormGradGain"] = PlanGradParameters<false>;
   table["GroupNorm"] = PlanGroupNorm;

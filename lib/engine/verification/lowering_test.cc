@@ -94,6 +94,12 @@ TEST(FusionTest, ResidualsJoinLayerNorms) {
                               {"AddLayerNorm", "AddLayerNormGrad", "LinearGelu"});
 }
 
+TEST(FusionTest, GradientsOfWhatTwoReadAreAddedUpInItsNorm) {
+  ExpectFusionKeepsTheResults(Transformer({.norms_last = true}), 11, {"AccumulateLayerNormGrad"});
+  ExpectFusionKeepsTheResults(ConvolutionNet(/*residuals=*/2), 5,
+                              {"AccumulateBatchNormAddReluGrad"});
+}
+
 TEST(FusionTest, PlainAttentionBecomesOneOp) {
   // Weights are computed again from the log of their sum: another algorithm.
   ExpectFusionKeepsTheResults(Transformer({.fused_attention = false}), 11, {"Attention"},

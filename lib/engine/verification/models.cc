@@ -93,7 +93,7 @@ v1::Graph Perceptron() {
   return s.graph;
 }
 
-v1::Graph ConvolutionNet() {
+v1::Graph ConvolutionNet(int64_t residuals) {
   Sketch s;
   s.Input("input", {3, 9, 8});
   s.Ids("target", {});
@@ -103,10 +103,14 @@ v1::Graph ConvolutionNet() {
             {{"padding", {1, 1, 1, 1}}});
   x = s.Add("stem.relu", "Relu", {x});
   x = s.Add("pool", "MaxPool2d", {x}, {{"kernel", {2, 2}}}, 2);
-  const std::string entry = x;
-  x = s.Add("conv0.relu", "Relu", {ConvolutionBatchNorm(s, "conv0", x, 4, 4)});
-  x = s.Add("residual", "Add", {ConvolutionBatchNorm(s, "conv1", x, 4, 4), entry});
-  x = s.Add("residual.relu", "Relu", {x});
+  for (int64_t block = 0; block < residuals; ++block) {
+    const std::string first = absl::StrCat("conv", 2 * block), entry = x;
+    const std::string second = absl::StrCat("conv", 2 * block + 1);
+    const std::string residual = block == 0 ? "residual" : absl::StrCat("residual", block);
+    x = s.Add(first + ".relu", "Relu", {ConvolutionBatchNorm(s, first, x, 4, 4)});
+    x = s.Add(residual, "Add", {ConvolutionBatchNorm(s, second, x, 4, 4), entry});
+    x = s.Add(residual + ".relu", "Relu", {x});
+  }
   x = s.Add("average", "AveragePool2d", {x},
             {{"kernel", {3, 3}}, {"strides", {1, 1}}, {"padding", {1, 1, 1, 1}}});
   x = s.Add("global", "GlobalAveragePool2d", {x});
@@ -125,18 +129,23 @@ v1::Graph Transformer(const TransformerOptions& options) {
   x = Dropout(s, x, options.dropout, 0);
   for (int64_t b = 0; b < options.blocks; ++b) {
     const std::string block = absl::StrCat("blocks.", b, ".");
-    std::string y = LayerNorm(s, block + "norm0", x, kChannels);
+    const auto norm = [&](const char* name, const std::string& of, bool last) {
+      return last == options.norms_last ? LayerNorm(s, block + name, of, kChannels) : of;
+    };
+    std::string y = norm("norm0", x, /*last=*/false);
     y = Linear(s, block + "qkv", y, kChannels, 3 * kChannels);
     y = options.fused_attention ? s.Add(block + "attention", "SelfAttention", {y},
                                         {{"heads", kHeads}, {"causal", 1}}, 2)
                                 : UnfusedAttention(s, block, y);
     y = Linear(s, block + "projection", y, kChannels, kChannels);
     x = s.Add(block + "add0", "Add", {x, Dropout(s, y, options.dropout, 2 * b + 1)});
-    y = LayerNorm(s, block + "norm1", x, kChannels);
+    x = norm("norm0", x, /*last=*/true);
+    y = norm("norm1", x, /*last=*/false);
     y = Linear(s, block + "expand", y, kChannels, 2 * kChannels);
     y = s.Add(block + "gelu", "Gelu", {y});
     y = Linear(s, block + "contract", y, 2 * kChannels, kChannels);
     x = s.Add(block + "add1", "Add", {x, Dropout(s, y, options.dropout, 2 * b + 2)});
+    x = norm("norm1", x, /*last=*/true);
   }
   x = LayerNorm(s, "norm", x, kChannels);
   s.graph.set_logits(s.Add("logits", "Linear", {x, table}));

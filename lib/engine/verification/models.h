@@ -12,14 +12,15 @@ namespace muster::verification {
 // input f32[B, 7], target i32[B] of 5 classes: three layers with ReLU and tanh-GELU between.
 v1::Graph Perceptron();
 
-// input f32[B, 3, 9, 8], target i32[B] of 5 classes: convolutions, batch norms, pools, one
-// residual.
-v1::Graph ConvolutionNet();
+// input f32[B, 3, 9, 8], target i32[B] of 5 classes: convolutions, batch norms, pools, residuals
+// around one or two blocks.
+v1::Graph ConvolutionNet(int64_t residuals = 1);
 
 struct TransformerOptions {
   int64_t blocks = 2;
   double dropout = 0;
   bool fused_attention = true;  // else MatMul, Softmax, MatMul
+  bool norms_last = false;      // of each block's sums; else of what goes into its layers
 };
 
 // input i32[B, 6] and target i32[B, 6] of 11 tokens, target -1 does not count: pre-norm blocks with

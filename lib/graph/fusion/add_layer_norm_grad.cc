@@ -20,36 +20,68 @@ int ParametersOf(int i, const GraphEdit& edit) {
   return fits ? parameters : -1;
 }
 
+bool IsSumOfTwo(int i, const GraphEdit& edit) {
+  return edit.Is(i, "Accumulate") && edit.node(i).inputs_size() == 2;
+}
+
+// `op` of dy and what goes with it, then as LayerNormGradInput `input`, whose outputs it has and
+// those of `parameters`.
+v1::Node Fused(const char* op, const std::string& dy, const std::string& second,
+               const v1::Node& input, const v1::Node& parameters) {
+  v1::Node fused = input;
+  fused.set_op(op);
+  fused.clear_inputs();
+  fused.add_inputs(dy);
+  fused.add_inputs(second);
+  fused.mutable_inputs()->Add(input.inputs().begin() + 1, input.inputs().end());
+  if (parameters.inputs_size() > kBias) fused.add_inputs(parameters.inputs(kBias));
+  fused.mutable_outputs()->MergeFrom(parameters.outputs());
+  return fused;
+}
+
+bool Replace(std::array<int, 3> members, v1::Node fused, GraphEdit& edit) {
+  std::ranges::sort(members);
+  return edit.Replace(members, std::move(fused));
+}
+
+// A norm before a layer: what its residual stream brings back is added to dx on the way.
+bool FuseWithSum(int i, int parameters, GraphEdit& edit) {
+  const v1::Node& input = edit.node(i);
+  const std::string& dx = input.outputs(0);
+  const int sum = edit.OnlyReader(dx);
+  if (!IsSumOfTwo(sum, edit)) return false;
+  const v1::Node& added = edit.node(sum);
+  v1::Node fused = Fused("AddLayerNormGrad", input.inputs(0),
+                         added.inputs(added.inputs(0) == dx ? 1 : 0), input, edit.node(parameters));
+  fused.set_outputs(0, added.outputs(0));
+  return Replace({i, sum, parameters}, std::move(fused), edit);
+}
+
+// A norm behind a layer: its result goes to the next layer and around that, and both bring a
+// gradient back.
+void FuseWithGradients(int i, int parameters, GraphEdit& edit) {
+  const v1::Node& input = edit.node(i);
+  const std::string& dy = input.inputs(0);
+  const int sum = edit.Maker(dy);
+  if (!IsSumOfTwo(sum, edit) ||
+      !edit.IsReadBy(dy, {std::min(i, parameters), std::max(i, parameters)})) {
+    return;
+  }
+  v1::Node fused = Fused("AccumulateLayerNormGrad", edit.node(sum).inputs(0),
+                         edit.node(sum).inputs(1), input, edit.node(parameters));
+  Replace({i, sum, parameters}, std::move(fused), edit);
+}
+
 }  // namespace
 
-// All of them read dy and what was normalised; what a residual stream brings back is added on the
-// way.
+// All of them read dy and what was normalised.
 void FuseAddLayerNormGrad(v1::Graph& graph) {
   GraphEdit edit(graph);
   for (int i = 0; i < edit.size(); ++i) {
     if (!edit.Is(i, "LayerNormGradInput")) continue;
-    const v1::Node& input = edit.node(i);
-    const std::string& dx = input.outputs(0);
-    const int sum = edit.OnlyReader(dx);
-    if (!edit.Is(sum, "Accumulate") || edit.node(sum).inputs_size() != 2) continue;
     const int parameters = ParametersOf(i, edit);
-    if (parameters < 0) continue;
-    const v1::Node& added = edit.node(sum);
-
-    v1::Node fused = input;
-    fused.set_op("AddLayerNormGrad");
-    fused.clear_inputs();
-    fused.add_inputs(input.inputs(0));
-    fused.add_inputs(added.inputs(added.inputs(0) == dx ? 1 : 0));
-    fused.mutable_inputs()->Add(input.inputs().begin() + 1, input.inputs().end());
-    if (edit.node(parameters).inputs_size() > kBias) {
-      fused.add_inputs(edit.node(parameters).inputs(kBias));
-    }
-    fused.set_outputs(0, added.outputs(0));
-    fused.mutable_outputs()->MergeFrom(edit.node(parameters).outputs());
-    std::array<int, 3> members = {i, sum, parameters};
-    std::ranges::sort(members);
-    edit.Replace(members, std::move(fused));
+    if (parameters < 0 || FuseWithSum(i, parameters, edit)) continue;
+    FuseWithGradients(i, parameters, edit);
   }
 }
 

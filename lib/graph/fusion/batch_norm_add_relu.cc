@@ -1,5 +1,6 @@
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "lib/graph/fusion/fusion.h"
@@ -23,24 +24,36 @@ int NormOperand(const v1::Node& add, const GraphEdit& edit) {
 }
 
 // ReluGrad and BatchNormGrad become one node, which still makes the gradient of the sum: that of
-// the other operand is it, too.
+// the other operand is it, too. Where dy is the sum of two, as behind a block whose result goes to
+// the next one and around it, the node adds them up.
 void FuseGradients(int norm_gradient, const std::string& y, GraphEdit& edit) {
   const v1::Node& norm = edit.node(norm_gradient);
   const std::string& dsum = norm.inputs(0);
   const int relu_gradient = edit.Maker(dsum);
   if (!edit.Is(relu_gradient, "ReluGrad") || edit.node(relu_gradient).inputs(1) != y) return;
 
+  const std::string& dy = edit.node(relu_gradient).inputs(0);
+  const int sum = edit.Maker(dy);
+  const bool adds = edit.Is(sum, "Accumulate") && edit.node(sum).inputs_size() == 2 &&
+                    edit.OnlyReader(dy) == relu_gradient;
+
   v1::Node fused = norm;
-  fused.set_op("BatchNormAddReluGrad");
+  fused.set_op(adds ? "AccumulateBatchNormAddReluGrad" : "BatchNormAddReluGrad");
   fused.clear_inputs();
-  fused.add_inputs(edit.node(relu_gradient).inputs(0));
+  if (adds) {
+    *fused.mutable_inputs() = edit.node(sum).inputs();
+  } else {
+    fused.add_inputs(dy);
+  }
   fused.add_inputs(y);
   fused.mutable_inputs()->Add(norm.inputs().begin() + 1, norm.inputs().end());
   fused.clear_outputs();
   fused.add_outputs(norm.outputs(0));
   fused.add_outputs(dsum);
   fused.mutable_outputs()->Add(norm.outputs().begin() + 1, norm.outputs().end());
-  edit.Replace({relu_gradient, norm_gradient}, std::move(fused));
+  std::vector<int> members = {relu_gradient, norm_gradient};
+  if (adds) members.insert(members.begin(), sum);
+  edit.Replace(members, std::move(fused));
 }
 
 }  // namespace

@@ -255,6 +255,23 @@ TEST(FuseBatchNormAddReluTest, TheEndOfAResidualBlockIsOneNodeBothWays) {
   EXPECT_THAT(NodeLines(graph), Not(Contains(StartsWith("d(n)"))));
 }
 
+// As behind a block whose result goes to the next one and around it.
+TEST(FuseBatchNormAddReluTest, TwoGradientsOfABlocksResultAreAddedUpOnTheWay) {
+  const std::string block(kResidualBlock);
+  const v1::Graph graph = After(
+      FuseBatchNormAddRelu,
+      Differentiate(
+          ParseGraph(Image(absl::StrCat(absl::StrReplaceAll(block, {{"y = Relu", "z = Relu"}}),
+                                        "\n t = Tanh(z)\n y = Add(z, t)"))))
+          .value());
+
+  EXPECT_THAT(
+      NodeLines(graph),
+      Contains(HasSubstr("= AccumulateBatchNormAddReluGrad(d(z) from t, d(y), z, a, m, r, s, "
+                         "bias, gain)")));
+  EXPECT_THAT(NodeLines(graph), Not(Contains(StartsWith("d(z) = "))));
+}
+
 TEST(FuseBatchNormAddReluTest, NotWhereTheSumIsReadOrBroadcastOrOfOtherThings) {
   for (const char* nodes :
        {"n, m, r, v, s = BatchNorm(a, mean, variance, bias)\n c = Add(n, a)\n z = Relu(c)\n"
@@ -312,8 +329,26 @@ TEST(FuseAddLayerNormGradTest, TheGradientsOfANormAndOfWhatItIsAddedTo) {
   EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("LayerNormGradParameters"))));
 }
 
+// As behind a norm whose result goes to the next layer and around it.
+TEST(FuseAddLayerNormGradTest, TwoGradientsOfANormsResultAreAddedUpOnTheWay) {
+  const v1::Graph graph =
+      After(FuseAddLayerNormGrad, Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
+      n, m, r = LayerNorm(f, gain, bias) epsilon=0.5
+      t = Tanh(n)
+      y = Add(n, t)
+      loss = MeanSquaredError(y, target)
+      loss loss)")))
+                                      .value());
+
+  EXPECT_THAT(NodeLines(graph),
+              Contains("d(f), d(gain), d(bias) = "
+                       "AccumulateLayerNormGrad(d(n) from t, d(y), f, gain, m, r, bias)"));
+  EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("Accumulate("))));
+}
+
 TEST(FuseAddLayerNormGradTest, NotWhereNothingIsAddedOrMoreThanOneThing) {
-  for (const absl::string_view rest : {"y = Mul(n, n)", "z = Add(sum, n)\n y = Mul(sum, z)"}) {
+  for (const absl::string_view rest :
+       {"y = Linear(n, w)", "z = Add(sum, n)\n q = Mul(sum, z)\n y = Add(q, q)"}) {
     const v1::Graph graph = Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
       sum = Add(x, f)
       n, m, r = LayerNorm(sum, gain, bias)

@@ -38,6 +38,10 @@ int GraphEdit::OnlyReader(const std::string& tensor) const {
   return readers.size() == 1 && !roles_.contains(tensor) ? readers.front() : -1;
 }
 
+bool GraphEdit::IsReadBy(const std::string& tensor, absl::Span<const int> nodes) const {
+  return Readers(tensor) == nodes && !roles_.contains(tensor);
+}
+
 int GraphEdit::FirstReader(const std::string& tensor, absl::string_view op) const {
   const absl::Span<const int> readers = Readers(tensor);
   const auto reader = std::ranges::find_if(readers, [&](int i) { return Is(i, op); });

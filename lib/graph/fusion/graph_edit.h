@@ -37,6 +37,9 @@ class GraphEdit {
   // The only reader of a tensor without a role; otherwise -1.
   int OnlyReader(const std::string& tensor) const;
 
+  // Whether these nodes, ascending, are all that read a tensor without a role.
+  bool IsReadBy(const std::string& tensor, absl::Span<const int> nodes) const;
+
   // The first reader that is an `op`; otherwise -1.
   int FirstReader(const std::string& tensor, absl::string_view op) const;
 

@@ -90,6 +90,21 @@ Operator AddLayerNormGrad() {
       .attributes = {Number("epsilon").Default(1e-5).Within(0, 1)}};
 }
 
+// Of a norm whose result two others read.
+Operator AccumulateLayerNormGrad() {
+  Operator op = AddLayerNormGrad();
+  op.name = "AccumulateLayerNormGrad";
+  op.inputs[1] = "dy_second T[..., channel]";
+  return op;
+}
+
+Operator AccumulateBatchNormAddReluGrad() {
+  Operator op = BatchNormAddReluGrad();
+  op.name = "AccumulateBatchNormAddReluGrad";
+  op.inputs.insert(op.inputs.begin() + 1, "dy_second T[batch, channel, ...]");
+  return op;
+}
+
 }  // namespace
 
 std::vector<Operator> FusedOperators() {
@@ -103,9 +118,11 @@ std::vector<Operator> FusedOperators() {
       BatchNormReluGrad(),
       BatchNormAddRelu(),
       BatchNormAddReluGrad(),
+      AccumulateBatchNormAddReluGrad(),
       Conv2dBatchNormRelu(),
       AddLayerNorm(),
       AddLayerNormGrad(),
+      AccumulateLayerNormGrad(),
   };
 }
 
