@@ -86,6 +86,11 @@ CASES = {
     "MusterStrangers": dict(series={'muster_data_port_strangers_total{instance="a",reason="not_muster"}': "0+120x90"}, minute=19, before=9,
                             fires=['instance="a",reason="not_muster"'],
                             silent={'muster_data_port_strangers_total{instance="a",reason="not_muster"}': "0+10x90"}),
+    "MusterMessagesDamaged": dict(
+        series={'muster_data_port_damaged_frames_total{instance="a"}': "0x10 1x9 2x9 3x60",
+                'muster_data_port_damaged_frames_total{instance="b"}': "0x10 1x80"}, minute=32, before=28, fires=['instance="a"'],
+        silent={'muster_data_port_damaged_frames_total{instance="a"}': "0x10 1x9 2x70",
+                'muster_data_port_damaged_frames_total{instance="b"}': "9x90"}),
     "MusterJobStalled": dict(series={**job("muster_job_running", "1x90", "1x90"), **job("muster_job_step", "0+9x10 99x80", "0+9x90")},
                              minute=27, before=23, fires=['job="sick"'],
                              silent={**job("muster_job_running", "0x90", "0x90"), **job("muster_job_step", "99x90", "99x90")}),
@@ -139,6 +144,11 @@ CASES = {
         series={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="STORAGE_FULL"}}': "0x10 1x80",
                 f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "0x90"}, minute=11, before=10,
         fires=[COORDINATOR + ',reason="STORAGE_FULL"'], silent={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "3x90"}),
+    "MusterCheckpointDamaged": dict(
+        series={f"muster_checkpoint_damaged_total{{{COORDINATOR}}}": "0x10 1x80",
+                'muster_checkpoint_damaged_total{instance="met-at-its-start"}': "_x11 1x79"}, minute=12, before=10,
+        fires=[COORDINATOR, 'instance="met-at-its-start"'],
+        silent={f"muster_checkpoint_damaged_total{{{COORDINATOR}}}": "0x90"}),
 }
 
 
