@@ -378,7 +378,6 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
 void CheckpointDesk::Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key,
                              const absl::Status& why) {
   if (!entry.rounds.Abandon(key, why)) return;
-  metrics_->CountCheckpointFailure(why);
   entry.job.CheckpointFailed(key.step, key.snapshot, why, registry_->Now());
 }
 

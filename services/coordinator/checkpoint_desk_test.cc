@@ -245,6 +245,7 @@ TEST_F(CheckpointDeskTest, WhatCouldNotBeWrittenIsCountedByItsReason) {
     snapshot.set_step(10);
     snapshot.set_outcome(v1::SNAPSHOT_FAILED);
     desk_.TakeFailures(*turn.FindNumber(number_), "p-0", report);
+    turn.Perform(*turn.FindNumber(number_));
   }
   EXPECT_THAT(metrics_.Render(), AllOf(count("STORAGE_FULL", 1), count("STORAGE_FAILED", 0),
                                        count("DIRECT_MISMATCH", 0), count("SNAPSHOT_FAILED", 1),

@@ -675,6 +675,7 @@ TEST_F(CoordinatorTest, ACheckpointOnDemandThatFailsIsAnsweredAtOnceWithTheReaso
   failed.set_outcome(v1::SNAPSHOT_FAILED);
   failed.set_message("no room for a copy");
   Exchange();
+  Exchange();  // it is reported until another takes its place
 
   const auto saved = coordinator_->AwaitCheckpoint("line-1", *asked, absl::ZeroDuration());
 
@@ -682,6 +683,30 @@ TEST_F(CoordinatorTest, ACheckpointOnDemandThatFailsIsAnsweredAtOnceWithTheReaso
   EXPECT_EQ(ReasonOf(saved.status()), "CHECKPOINT_FAILED");
   EXPECT_THAT(std::string(saved.status().message()), HasSubstr("no room for a copy"));
   EXPECT_EQ(Get().state(), v1::RUNNING) << "training goes on";
+  EXPECT_THAT(metrics_->Render(), HasSubstr("failures_total{reason=\"SNAPSHOT_FAILED\"} 1\n"));
+}
+
+// The disk's failure ends the shard's stream, so the shard tells of one as well.
+TEST_F(CoordinatorTest, ACheckpointOnDemandThatTheDiskDoesNotTakeIsCountedOnce) {
+  CreateRunning();
+  const auto asked = coordinator_->RequestCheckpoint("line-1");
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  Exchange();
+  const uint64_t snapshot = members_.at("p-1").snapshots.at(0).snapshot();
+  const auto upload = BeginShard(1, asked->step, snapshot);
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  const absl::Status full =
+      WithReason(absl::ResourceExhaustedError("no space left"), "STORAGE_FULL");
+  EXPECT_EQ(coordinator_->EndShard(**upload, full), full);
+  v1::SnapshotReport& failed = *members_.at("p-1").jobs.at("line-1").add_snapshots();
+  failed.set_shard(1);
+  failed.set_snapshot(snapshot);
+  failed.set_outcome(v1::SNAPSHOT_FAILED);
+  Exchange();
+
+  EXPECT_THAT(metrics_->Render(),
+              AllOf(HasSubstr("failures_total{reason=\"STORAGE_FULL\"} 1\n"),
+                    HasSubstr("failures_total{reason=\"SNAPSHOT_FAILED\"} 0\n")));
 }
 
 // A ps that waits for the outcome of a round must always hear one.

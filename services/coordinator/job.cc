@@ -974,10 +974,11 @@ void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
         }
         break;
       case v1::SNAPSHOT_FAILED:
-        CheckpointFailed(
-            checkpoints_.asked_step(), answer.snapshot(),
-            absl::InternalError(absl::StrCat("shard ", answer.shard(), ": ", answer.message())),
-            now);
+        CheckpointFailed(checkpoints_.asked_step(), answer.snapshot(),
+                         WithReason(absl::InternalError(absl::StrCat("shard ", answer.shard(), ": ",
+                                                                     answer.message())),
+                                    "SNAPSHOT_FAILED"),
+                         now);
         break;
       default:
         break;
@@ -1127,6 +1128,7 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
 void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why,
                            absl::Time now) {
   if (state() != v1::RUNNING && !Wants(snapshot)) return;
+  effects_.checkpoints_failed.push_back(why);
   const bool full = ReasonOf(why) == "STORAGE_FULL";
   if (!full || !std::exchange(storage_full_noted_, true)) {
     Note("CHECKPOINT_FAILED", absl::StrCat("step ", step, ": ", why.message()), now);

@@ -73,6 +73,7 @@ class Job {
     // once they are on the disk.
     std::optional<RecordsBefore> records;
     std::vector<Outgoing> directives;
+    std::vector<absl::Status> checkpoints_failed;  // why each could not be written: to be counted
   };
 
   // `record` as stored. `plan` of its generation; null when it has never had one. `term` makes

@@ -390,6 +390,9 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   if (turned.recovered) recovered_.push_back(record.number());
   dispatches_ |= turned.placeable;
   News news{.number = record.number(), .effects = entry.job.TakeEffects()};
+  for (const absl::Status& why : std::exchange(news.effects.checkpoints_failed, {})) {
+    registry_->metrics().CountCheckpointFailure(why);
+  }
   CommitQueue::Change change{.events = std::exchange(news.effects.events, {}),
                              .plan = std::move(extra.plan),
                              .checkpoint = std::move(extra.checkpoint),
