@@ -43,6 +43,10 @@ v1::Job Trained() {
   job.mutable_progress()->set_step(120);
   job.mutable_progress()->set_total_steps(200);
   job.mutable_progress()->set_loss(0.25);
+  v1::JobCondition& runs = *job.add_conditions();
+  runs.set_type(v1::JOB_CONDITION_TYPE_RUNNING);
+  runs.set_status(true);
+  runs.mutable_last_transition_time()->set_seconds(1'800'000'000);
   return job;
 }
 
@@ -446,6 +450,9 @@ TEST_F(GoldenCommandsTest, KeysComeInTheOrderOfTheProto) {
   EXPECT_EQ(Run({"get", "line-2", "-o", "jsonpath={.waiting}"}),
             "{\"reason\":\"WAITS_FOR_WORKERS\",\"message\":\"needs 1 worker, 0 free of the 1 "
             "attached\",\"position\":1,\"queue_length\":1}\n");
+  EXPECT_EQ(Run({"get", "line-1", "-o", "jsonpath={.conditions}"}),
+            "[{\"type\":\"JOB_CONDITION_TYPE_RUNNING\",\"status\":true,"
+            "\"last_transition_time\":\"2027-01-15T08:00:00Z\"}]\n");
   const std::string json = Run({"get", "line-1", "-o", "json"});
   size_t place = 0;
   for (const char* key : {"name", "number", "spec", "state", "reason"}) {

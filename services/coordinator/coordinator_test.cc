@@ -19,6 +19,7 @@
 #include "lib/transport/crc32c.h"
 #include "services/coordinator/checkpoint_files.h"
 #include "services/coordinator/fake_member.h"
+#include "services/coordinator/proto_time.h"
 #include "services/coordinator/shard_restore.h"
 
 namespace muster {
@@ -262,6 +263,34 @@ TEST_F(CoordinatorTest, KilledInMidRunItGoesOnFromItsStore) {
   EXPECT_EQ(Get().state(), v1::SUCCEEDED) << Get().message();
   EXPECT_EQ(MetricsLines().size(), 6) << "every step once";
   EXPECT_THAT(MetricsLines().back(), HasSubstr("\"step\":5"));
+}
+
+TEST_F(CoordinatorTest, SinceWhenConditionsHoldIsKeptOverARestart) {
+  const auto times = [this] {
+    const v1::Job job = Get();
+    std::vector<absl::Time> times;
+    for (const v1::JobCondition& condition : job.conditions()) {
+      EXPECT_TRUE(condition.has_last_transition_time()) << condition.DebugString();
+      times.push_back(FromProto(condition.last_transition_time()));
+    }
+    return times;
+  };
+  const absl::Time submitted = now_;
+  CreateRunning();
+  now_ += absl::Seconds(3);
+  StepWorkers(4);
+  Exchange();
+  const absl::Time saved = now_;
+  WriteShards(4);
+  const std::vector<absl::Time> before = times();
+  ASSERT_EQ(before.size(), 6);
+  EXPECT_EQ(before[v1::JOB_CONDITION_TYPE_CHECKPOINTED - 1], saved);
+  EXPECT_EQ(before[v1::JOB_CONDITION_TYPE_FAILED - 1], submitted);
+
+  now_ += absl::Seconds(60);
+  Restart();
+
+  EXPECT_EQ(times(), before);
 }
 
 TEST_F(CoordinatorTest, ACheckpointRenamedJustBeforeAKillIsTakenUp) {

@@ -13,6 +13,7 @@
 #include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
+#include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_update.h"
 #include "services/coordinator/proto_time.h"
 #include "services/coordinator/shard_holders.h"
@@ -75,6 +76,7 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
       plan_(std::move(plan)),
       checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)),
       rehearsal_(/*first_number=*/(term << 32) + 1) {
+  UpdateConditions(/*now=*/std::nullopt, record_);  // of a record that has none
   if (!active()) return;
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
@@ -132,6 +134,7 @@ void Job::Enlist(absl::Time now) {
 
 void Job::Note(const std::string& reason, const std::string& message, absl::Time now) {
   record_.set_revision(record_.revision() + 1);
+  UpdateConditions(now, record_);
   v1::JobEvent& event = effects_.events.emplace_back();
   event.set_revision(record_.revision());
   *event.mutable_time() = ToProto(now);

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "services/coordinator/proto_time.h"
 
 namespace muster {
 namespace {
@@ -99,15 +100,28 @@ bool IsOf(v1::JobConditionType type, const v1::Job& job) {
 
 }  // namespace
 
-void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job) {
-  job.clear_waiting();
-  job.clear_conditions();
-  if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) AddWaiting(wait, job);
+void UpdateConditions(std::optional<absl::Time> now, v1::Job& job) {
   for (int number = v1::JOB_CONDITION_TYPE_SCHEDULED; number <= v1::JOB_CONDITION_TYPE_FAILED;
        ++number) {
-    v1::JobCondition& condition = *job.add_conditions();
+    const int index = number - v1::JOB_CONDITION_TYPE_SCHEDULED;
+    const bool known = index < job.conditions_size();
+    v1::JobCondition& condition = known ? *job.mutable_conditions(index) : *job.add_conditions();
     condition.set_type(static_cast<v1::JobConditionType>(number));
-    condition.set_status(IsOf(condition.type(), job));
+    const bool status = IsOf(condition.type(), job);
+    if (known && condition.status() == status) continue;
+    condition.set_status(status);
+    condition.clear_last_transition_time();
+    if (now) *condition.mutable_last_transition_time() = ToProto(*now);
+  }
+}
+
+void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job) {
+  job.clear_waiting();
+  if (job.state() == v1::QUEUED || job.state() == v1::RECOVERING) AddWaiting(wait, job);
+  UpdateConditions(/*now=*/std::nullopt, job);
+  for (v1::JobCondition& condition : *job.mutable_conditions()) {
+    condition.clear_reason();
+    condition.clear_message();
     // Why it is so, and for a job that has no members why it has none.
     if (condition.type() == v1::JOB_CONDITION_TYPE_CHECKPOINTED) {
       condition.set_message(job.checkpoint());

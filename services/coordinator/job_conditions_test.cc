@@ -1,10 +1,13 @@
 #include "services/coordinator/job_conditions.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "services/coordinator/proto_time.h"
 
 namespace muster {
 namespace {
@@ -88,6 +91,55 @@ TEST(JobConditionsTest, ConditionsFollowTheState) {
   EXPECT_FALSE(cancelled.has_waiting());
   EXPECT_THAT(TrueConditions(cancelled), ElementsAre("FAILED"));
   EXPECT_EQ(cancelled.conditions(5).reason(), "CANCELLED");
+}
+
+// By the name behind JOB_CONDITION_TYPE_; nullopt where it is not known.
+std::optional<absl::Time> TimeOf(const v1::Job& job, const std::string& name) {
+  for (const v1::JobCondition& condition : job.conditions()) {
+    if (v1::JobConditionType_Name(condition.type()).substr(19) != name) continue;
+    if (!condition.has_last_transition_time()) return std::nullopt;
+    return FromProto(condition.last_transition_time());
+  }
+  return std::nullopt;
+}
+
+TEST(JobConditionsTest, ATimeIsThatOfTheLastChangeOfTheStatus) {
+  const absl::Time submitted = absl::FromUnixSeconds(100), begun = submitted + absl::Seconds(5);
+  v1::Job job = JobIn(v1::QUEUED, "SUBMITTED");
+  UpdateConditions(submitted, job);
+  EXPECT_EQ(TimeOf(job, "SCHEDULED"), submitted) << "since when it has no members";
+
+  job.set_state(v1::PREPARING);
+  UpdateConditions(begun, job);
+  job.set_state(v1::RUNNING);
+  job.set_checkpoint("jobs/a-1/checkpoints/10");
+  UpdateConditions(begun + absl::Seconds(1), job);
+  job.set_checkpoint("jobs/a-1/checkpoints/20");
+  job.set_message("another");
+  UpdateConditions(begun + absl::Seconds(9), job);
+  AddWhatFollows(std::nullopt, job);
+
+  EXPECT_EQ(TimeOf(job, "SCHEDULED"), begun);
+  EXPECT_EQ(TimeOf(job, "RUNNING"), begun + absl::Seconds(1));
+  EXPECT_EQ(TimeOf(job, "CHECKPOINTED"), begun + absl::Seconds(1));
+  EXPECT_EQ(TimeOf(job, "FAILED"), submitted);
+  EXPECT_EQ(job.conditions(1).message(), "another");
+
+  job.set_state(v1::RECOVERING);
+  UpdateConditions(begun + absl::Seconds(12), job);
+  EXPECT_EQ(TimeOf(job, "RUNNING"), begun + absl::Seconds(12));
+}
+
+TEST(JobConditionsTest, WhatNobodyHasKeptHasNoTimeUntilItChanges) {
+  v1::Job job = JobIn(v1::RUNNING, "STARTED");
+  AddWhatFollows(std::nullopt, job);
+  EXPECT_THAT(TrueConditions(job), ElementsAre("SCHEDULED", "RUNNING"));
+  EXPECT_EQ(TimeOf(job, "RUNNING"), std::nullopt);
+
+  job.set_state(v1::SUCCEEDED);
+  UpdateConditions(absl::FromUnixSeconds(7), job);
+  EXPECT_EQ(TimeOf(job, "SUCCEEDED"), absl::FromUnixSeconds(7));
+  EXPECT_EQ(TimeOf(job, "FAILED"), std::nullopt);
 }
 
 }  // namespace

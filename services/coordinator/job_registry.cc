@@ -162,7 +162,9 @@ absl::Status JobRegistry::EnterDamaged(StoredJob stored, const absl::Status& dam
         absl::StrCat("what the coordinator keeps of it is damaged: ", damage.message()));
     record.set_revision(record.revision() + 1);
     record.set_suspend_requested(false);
-    *record.mutable_end_time() = ToProto(Now());
+    const absl::Time now = Now();
+    *record.mutable_end_time() = ToProto(now);
+    UpdateConditions(now, record);
     v1::JobEvent event;
     event.set_revision(record.revision());
     *event.mutable_time() = record.end_time();

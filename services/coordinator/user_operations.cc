@@ -27,6 +27,7 @@
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "services/coordinator/initial_values.h"
+#include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_filter.h"
 #include "services/coordinator/job_update.h"
 #include "services/coordinator/proto_time.h"
@@ -56,6 +57,7 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
   *record.mutable_create_time() = ToProto(now);
   record.mutable_progress()->set_step(checked.origin.first_step);
   record.mutable_warnings()->Add(checked.warnings.begin(), checked.warnings.end());
+  UpdateConditions(now, record);
   return record;
 }
 
