@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -192,6 +194,7 @@ class FakeJobs final : public v1::JobService::Service {
       if (step < request->first_step()) continue;
       loss.add_steps(step);
       loss.add_values(4 - static_cast<double>(step));
+      loss.add_times(1'800'000'100.5 + static_cast<double>(step));
     }
     if (request->first_step() <= 2) {
       evaluation.add_steps(2);
@@ -638,6 +641,13 @@ TEST_F(GoldenCommandsTest, Metrics) {
   const std::string folder = ::testing::TempDir() + "/runs";
   EXPECT_EQ(Run({"metrics", "line-1", "--tensorboard", folder}),
             folder + "/events.out.tfevents.1800000000.line-1\n");
+  std::ifstream file(folder + "/events.out.tfevents.1800000000.line-1", std::ios::binary);
+  const std::string events((std::istreambuf_iterator<char>(file)), {});
+  for (int step = 0; step < 4; ++step) {
+    const double time = 1'800'000'100.5 + step;
+    EXPECT_THAT(events, HasSubstr(std::string(reinterpret_cast<const char*>(&time), sizeof(time))))
+        << "the step's own time, as it is in an event";
+  }
 }
 
 TEST_F(GoldenCommandsTest, Top) {

@@ -338,7 +338,8 @@ absl::Status PrintCsv(CoordinatorClient& client, const MetricsOptions& options) 
   });
 }
 
-// Steps have no times of their own in the log: they are spread evenly over the job's.
+// Steps that an older coordinator has recorded have no times: they are spread evenly over the
+// job's.
 absl::Status WriteTensorBoard(CoordinatorClient& client, const MetricsOptions& options) {
   ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(options.job));
   const absl::Time start = ToTime(job.has_start_time() ? job.start_time() : job.create_time());
@@ -350,7 +351,10 @@ absl::Status WriteTensorBoard(CoordinatorClient& client, const MetricsOptions& o
     for (const v1::MetricSeries& series : range.series()) {
       for (int i = 0; i < series.steps_size(); ++i) {
         const int64_t step = series.steps(i);
-        file->AddScalar(series.name(), step, series.values(i), start + each * step);
+        const bool known = i < series.times_size() && std::isfinite(series.times(i));
+        file->AddScalar(
+            series.name(), step, series.values(i),
+            known ? absl::UnixEpoch() + absl::Seconds(series.times(i)) : start + each * step);
       }
     }
   }));

@@ -1,6 +1,7 @@
 #include "services/coordinator/job_queries.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -49,20 +50,23 @@ std::optional<EventCursor> ParseCursor(const std::string& token, bool one_job) {
 // its last value makes likely.
 void FillSeries(const Series& series, v1::MetricSeries& filled) {
   filled.set_name(series.name);
-  auto add = [&filled](int64_t step, double value) {
+  auto add = [&filled](int64_t step, double value, double time) {
     filled.add_steps(step);
     filled.add_values(value);
+    filled.add_times(time);
   };
   for (const SeriesPoint& point : series.points) {
     const MetricRange& values = point.values;
     if (point.first_step == point.last_step || !values.any_finite() || values.min == values.max) {
-      add(point.last_step, values.any_finite() ? values.min : values.last);
+      add(point.last_step, values.any_finite() ? values.min : values.last, point.last_time);
       continue;
     }
     const bool falls = values.last - values.min < values.max - values.last;
-    add(point.first_step, falls ? values.max : values.min);
-    add(point.last_step, falls ? values.min : values.max);
+    add(point.first_step, falls ? values.max : values.min, point.first_time);
+    add(point.last_step, falls ? values.min : values.max, point.last_time);
   }
+  const auto unknown = [](double time) { return std::isnan(time); };
+  if (std::ranges::all_of(filled.times(), unknown)) filled.clear_times();
 }
 
 bool IsThinnedOut(const JobSeries& read) {

@@ -159,7 +159,8 @@ TEST_F(JobQueriesTest, CurvesKeepTheirSpikesWhateverTheirLength) {
     for (int step = 0; step < kSteps; ++step) {
       const double loss = step == 31'234 ? 99 : 5.0 - step * 1e-5;
       log << absl::StrCat("{\"step\":", step, ",\"loss\":", loss,
-                          ",\"gradient_norm\":1,\"learning_rate\":0.5,\"samples_per_second\":8}\n");
+                          ",\"gradient_norm\":1,\"learning_rate\":0.5,\"samples_per_second\":8,",
+                          "\"time\":", 1'700'000'000 + step, "}\n");
     }
   }
   v1::ReadJobMetricsRequest request;
@@ -177,6 +178,10 @@ TEST_F(JobQueriesTest, CurvesKeepTheirSpikesWhateverTheirLength) {
   EXPECT_EQ(*std::ranges::max_element(loss.values()), 99);
   EXPECT_EQ(loss.values(0), 5.0) << "a falling curve begins at its greatest";
   EXPECT_TRUE(std::ranges::is_sorted(loss.steps()));
+  ASSERT_EQ(loss.times_size(), loss.steps_size());
+  EXPECT_TRUE(std::ranges::is_sorted(loss.times()));
+  EXPECT_EQ(loss.times(0), 1'700'000'000);
+  EXPECT_EQ(*loss.times().rbegin(), 1'700'000'000 + kSteps - 1);
 
   request.clear_series();
   request.set_first_step(10);
@@ -185,6 +190,7 @@ TEST_F(JobQueriesTest, CurvesKeepTheirSpikesWhateverTheirLength) {
   ASSERT_TRUE(few.ok());
   ASSERT_GE(few->series_size(), 4) << "all that there are";
   EXPECT_THAT(few->series(0).steps(), ElementsAre(10, 11, 12));
+  EXPECT_THAT(few->series(0).times(), ElementsAre(1'700'000'010, 1'700'000'011, 1'700'000'012));
   request.add_series("los");
   EXPECT_EQ(ReasonOf(queries_.ReadJobMetrics(request).status()), "INVALID_REQUEST");
   request.clear_series();

@@ -4,16 +4,19 @@
 
 namespace muster {
 
-void MetricPyramid::Add(int64_t step, int64_t offset, absl::Span<const double> values) {
+void MetricPyramid::Add(int64_t step, int64_t offset, absl::Span<const double> values,
+                        double time) {
   CHECK_EQ(std::ssize(values), columns_);
   if (!buckets_.empty() && step <= buckets_.back().last_step) return;
   if (buckets_.empty() || buckets_.back().rows == rows_per_bucket_) {
     if (std::ssize(buckets_) == kBucketsMax) MergeNeighbours();
-    buckets_.push_back({.first_step = step, .last_step = step, .offset = offset});
+    buckets_.push_back(
+        {.first_step = step, .last_step = step, .offset = offset, .first_time = time});
     ranges_.resize(ranges_.size() + columns_);
   }
   Bucket& bucket = buckets_.back();
   bucket.last_step = step;
+  bucket.last_time = time;
   ++bucket.rows;
   MetricRange* ranges = &ranges_[ranges_.size() - columns_];
   for (int column = 0; column < columns_; ++column) ranges[column].Add(values[column]);
@@ -26,6 +29,7 @@ void MetricPyramid::MergeNeighbours() {
     const Bucket& later = buckets_[2 * i + 1];
     buckets_[i] = buckets_[2 * i];
     buckets_[i].last_step = later.last_step;
+    buckets_[i].last_time = later.last_time;
     buckets_[i].rows += later.rows;
     for (int column = 0; column < columns_; ++column) {
       MetricRange range = Range(2 * i, column);

@@ -46,13 +46,17 @@ class MetricPyramid {
     int64_t last_step = 0;
     int64_t offset = 0;  // of its first row, in what the rows were read from
     int64_t rows = 0;
+    // Of its first row and its last; NaN: not known.
+    double first_time = std::numeric_limits<double>::quiet_NaN();
+    double last_time = std::numeric_limits<double>::quiet_NaN();
   };
 
   explicit MetricPyramid(int columns) : columns_(columns) {}
 
   // Rows come in the order of their steps. One of a step that is not above the last one's is passed
-  // over: it says nothing new.
-  void Add(int64_t step, int64_t offset, absl::Span<const double> values);
+  // over: it says nothing new. `time` may be anything, and NaN where it is not known.
+  void Add(int64_t step, int64_t offset, absl::Span<const double> values,
+           double time = std::numeric_limits<double>::quiet_NaN());
 
   absl::Span<const Bucket> buckets() const { return buckets_; }
   const MetricRange& Range(int64_t bucket, int column) const {

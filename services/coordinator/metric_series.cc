@@ -37,6 +37,7 @@ constexpr int64_t kBlockBytes = 1 << 20;
 struct Row {
   std::optional<int64_t> step;
   std::array<std::optional<double>, kColumns> values;
+  double time = std::nan("");
 
   bool is_evaluation() const { return values[kEvaluationLoss].has_value(); }
 };
@@ -69,6 +70,7 @@ std::optional<Row> Parse(absl::string_view line) {
       const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
       if (error != std::errc() && error != std::errc::result_out_of_range) return std::nullopt;
       if (const int column = ColumnOf(name); column < kColumns) row.values[column] = value;
+      if (name == "time") row.time = value;
       line.remove_prefix(end - line.data());
     }
     if (line == "}") return row.step ? std::optional(row) : std::nullopt;
@@ -150,8 +152,13 @@ std::vector<SeriesPoint> PointsOf(const MetricPyramid& pyramid, MetricPyramid::S
   points.reserve((slice.size() + stride - 1) / stride);
   for (int64_t begin = slice.begin; begin < slice.end; begin += stride) {
     const int64_t end = std::min(begin + stride, slice.end);
-    SeriesPoint point{pyramid.buckets()[begin].first_step, pyramid.buckets()[end - 1].last_step,
-                      pyramid.Range(begin, column)};
+    const MetricPyramid::Bucket& first = pyramid.buckets()[begin];
+    const MetricPyramid::Bucket& last = pyramid.buckets()[end - 1];
+    SeriesPoint point{.first_step = first.first_step,
+                      .last_step = last.last_step,
+                      .values = pyramid.Range(begin, column),
+                      .first_time = first.first_time,
+                      .last_time = last.last_time};
     for (int64_t i = begin + 1; i < end; ++i) point.values.Append(pyramid.Range(i, column));
     points.push_back(point);
   }
@@ -235,9 +242,9 @@ class MetricSeries::Log {
     }
     const auto all = absl::MakeConstSpan(values);
     if (row->is_evaluation()) {
-      evaluations_.Add(*row->step, offset, all.subspan(kStepColumns));
+      evaluations_.Add(*row->step, offset, all.subspan(kStepColumns), row->time);
     } else {
-      steps_.Add(*row->step, offset, all.first(kStepColumns));
+      steps_.Add(*row->step, offset, all.first(kStepColumns), row->time);
     }
   }
 
@@ -261,7 +268,7 @@ class MetricSeries::Log {
                         for (int column = 0; column < kStepColumns; ++column) {
                           values[column] = row->values[column].value_or(std::nan(""));
                         }
-                        closer.Add(*row->step, offset, values);
+                        closer.Add(*row->step, offset, values, row->time);
                         return true;
                       })
         .status();

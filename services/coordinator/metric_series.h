@@ -32,6 +32,9 @@ struct SeriesPoint {
   int64_t first_step = 0;
   int64_t last_step = 0;
   MetricRange values;
+  // When they had ended, in seconds since 1970; NaN: the log does not say it.
+  double first_time = std::numeric_limits<double>::quiet_NaN();
+  double last_time = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct Series {

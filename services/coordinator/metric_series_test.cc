@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "lib/status/status.h"
 #include "services/coordinator/metrics_log.h"
 #include "services/coordinator/progress_ledger.h"
@@ -28,13 +29,15 @@ std::string FreshFile() {
   return folder + "/metrics.jsonl";
 }
 
+double TimeOf(int64_t step) { return 1000 + static_cast<double>(step); }
 double LossOf(int64_t step) { return 3.0 / (1 + step * 1e-3); }
 
 void Append(const std::string& path, int64_t from, int64_t to) {
   std::ofstream file(path, std::ios::app);
   for (int64_t step = from; step < to; ++step) {
     file << "{\"step\":" << step << ",\"loss\":" << LossOf(step)
-         << ",\"gradient_norm\":0.5,\"learning_rate\":0.001,\"samples_per_second\":100}\n";
+         << ",\"gradient_norm\":0.5,\"learning_rate\":0.001,\"samples_per_second\":100,\"time\":"
+         << TimeOf(step) << "}\n";
   }
 }
 
@@ -47,10 +50,11 @@ Series ReadOne(MetricSeries& series, const std::string& path, SeriesRequest requ
 TEST(MetricSeriesTest, AShortLogIsToldToTheBit) {
   const std::string path = FreshFile();
   auto log = MetricsLog::Open(path);
+  const absl::Time time = absl::FromUnixMillis(1'764'130'836'125);
   ASSERT_TRUE((*log)
-                  ->Append({{.step = 0, .loss = 0.1, .gradient_norm = 1.0 / 3},
+                  ->Append({{.step = 0, .loss = 0.1, .gradient_norm = 1.0 / 3, .time = time},
                             {.step = 1, .loss = 1e-5, .gradient_norm = NAN}},
-                           {{.step = 2, .loss = 0.7, .accuracy = 0.25}})
+                           {{.step = 2, .loss = 0.7, .accuracy = 0.25, .time = time}})
                   .ok());
   MetricSeries series;
 
@@ -70,6 +74,9 @@ TEST(MetricSeriesTest, AShortLogIsToldToTheBit) {
   EXPECT_THAT(answer->series[4].points, IsEmpty());  // this job has no loss scale
   EXPECT_EQ(answer->series[5].points.at(0).last_step, 2);
   EXPECT_EQ(answer->series[6].points.at(0).values.last, 0.25);
+  EXPECT_EQ(answer->series[0].points[0].last_time, 1'764'130'836.125);
+  EXPECT_TRUE(std::isnan(answer->series[0].points[1].last_time)) << "nobody has told";
+  EXPECT_EQ(answer->series[6].points[0].last_time, 1'764'130'836.125);
 }
 
 TEST(MetricSeriesTest, FewPointsOfALongLogKeepItsSpikesAndItsEnd) {
@@ -95,6 +102,8 @@ TEST(MetricSeriesTest, FewPointsOfALongLogKeepItsSpikesAndItsEnd) {
     const bool has_spike = point.first_step <= kSpike && kSpike <= point.last_step;
     EXPECT_EQ(point.values.max == 1000, has_spike) << point.first_step;
     EXPECT_NEAR(point.values.min, LossOf(point.last_step), 1e-3);
+    EXPECT_EQ(point.first_time, TimeOf(point.first_step));
+    EXPECT_EQ(point.last_time, TimeOf(point.last_step));
   }
   EXPECT_EQ(ReadOne(series, path, {.names = {"evaluation_loss"}}).points.at(0).values.last, 7);
 }
@@ -112,6 +121,7 @@ TEST(MetricSeriesTest, ARangeThatThePyramidIsTooCoarseForIsReadFromTheFile) {
   EXPECT_EQ(loss.points.front().last_step, 50'001);
   EXPECT_EQ(loss.points.back().first_step, 50'500);
   EXPECT_NEAR(loss.points.back().values.last, LossOf(50'500), 1e-6);
+  EXPECT_EQ(loss.points.front().last_time, TimeOf(50'001));
   EXPECT_THAT(ReadOne(series, path, {.from = 100'000, .to = 200'000}).points, IsEmpty());
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/status/status.h"
 #include "nlohmann/json.hpp"
@@ -26,6 +27,12 @@ constexpr int64_t kEndBytes = 64 << 10;
 
 std::string Number(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.17g", value) : "null";
+}
+
+// The end of a line, with the time where there is one.
+std::string End(absl::Time time) {
+  if (time == absl::InfinitePast()) return "}\n";
+  return absl::StrFormat(",\"time\":%.3f}\n", absl::ToDoubleSeconds(time - absl::UnixEpoch()));
 }
 
 double NumberOr(const nlohmann::json& line, const char* key) {
@@ -176,12 +183,12 @@ absl::Status MetricsLog::Append(absl::Span<const StepSummary> steps,
                     ",\"samples_per_second\":", Number(s.samples_per_second));
     if (s.loss_scale > 0) absl::StrAppend(&lines, ",\"loss_scale\":", Number(s.loss_scale));
     if (s.skipped) absl::StrAppend(&lines, ",\"skipped\":true");
-    absl::StrAppend(&lines, "}\n");
+    absl::StrAppend(&lines, End(s.time));
   }
   for (const EvaluationSummary& e : evaluations) {
     absl::StrAppend(&lines, "{\"step\":", e.step, ",\"evaluation_loss\":", Number(e.loss));
     if (e.accuracy) absl::StrAppend(&lines, ",\"evaluation_accuracy\":", Number(*e.accuracy));
-    absl::StrAppend(&lines, "}\n");
+    absl::StrAppend(&lines, End(e.time));
   }
   if (leftovers_ && ftruncate(file_, size_) != 0) return FileError(path_, "resize");
   leftovers_ = false;

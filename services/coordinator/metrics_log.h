@@ -1,7 +1,9 @@
 // metrics.jsonl: every step and evaluation of a job, one JSON object per line, each once.
-//   {"step":0,"loss":4.1,"gradient_norm":1.2,"learning_rate":0.003,"samples_per_second":812.5}
+//   {"step":0,"loss":4.1,"gradient_norm":1.2,"learning_rate":0.003,"samples_per_second":812.5,
+//    "time":1764130836.125}
 //   {"step":1,...,"loss_scale":65536,"skipped":true}     of jobs that have one; of steps that were
-//   {"step":400,"evaluation_loss":1.9,"evaluation_accuracy":0.5}
+//   {"step":400,"evaluation_loss":1.9,"evaluation_accuracy":0.5,"time":1764130900.5}
+// `time` is when it had ended, in seconds since 1970, where a worker has told.
 #pragma once
 
 #include <cstdint>

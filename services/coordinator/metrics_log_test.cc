@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "absl/strings/match.h"
+#include "absl/time/time.h"
 #include "lib/status/status.h"
 #include "services/coordinator/progress_ledger.h"
 
@@ -34,22 +35,26 @@ TEST(MetricsLogTest, DoublesReadBackToTheBitAndNonFiniteOnesAreNull) {
   ASSERT_TRUE(log.ok()) << log.status();
 
   ASSERT_TRUE((*log)->Append({StepSummary{0, 0.1, NAN, 3e-3, 100}}, {}).ok());
-  ASSERT_TRUE((*log)->Append({}, {EvaluationSummary{1, 1.5, 0.25}}).ok());
+  const absl::Time time = absl::FromUnixMillis(1'764'130'836'125);
+  ASSERT_TRUE((*log)->Append({}, {EvaluationSummary{1, 1.5, 0.25, time}}).ok());
   ASSERT_TRUE(
       (*log)
           ->Append({StepSummary{.step = 1, .loss = 2, .loss_scale = 65536},
-                    StepSummary{.step = 2, .loss = 2, .loss_scale = 32768, .skipped = true}},
+                    StepSummary{
+                        .step = 2, .loss = 2, .loss_scale = 32768, .skipped = true, .time = time}},
                    {})
           .ok());
 
   EXPECT_EQ(Contents(path),
             "{\"step\":0,\"loss\":0.10000000000000001,\"gradient_norm\":null,"
             "\"learning_rate\":0.0030000000000000001,\"samples_per_second\":100}\n"
-            "{\"step\":1,\"evaluation_loss\":1.5,\"evaluation_accuracy\":0.25}\n"
+            "{\"step\":1,\"evaluation_loss\":1.5,\"evaluation_accuracy\":0.25,"
+            "\"time\":1764130836.125}\n"
             "{\"step\":1,\"loss\":2,\"gradient_norm\":0,\"learning_rate\":0,"
             "\"samples_per_second\":0,\"loss_scale\":65536}\n"
             "{\"step\":2,\"loss\":2,\"gradient_norm\":0,\"learning_rate\":0,"
-            "\"samples_per_second\":0,\"loss_scale\":32768,\"skipped\":true}\n");
+            "\"samples_per_second\":0,\"loss_scale\":32768,\"skipped\":true,"
+            "\"time\":1764130836.125}\n");
 }
 
 TEST(MetricsLogTest, ReopeningCutsOffAnUnfinishedLineAndKnowsWhereToGoOn) {

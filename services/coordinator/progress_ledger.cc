@@ -132,6 +132,7 @@ std::vector<StepSummary> ProgressLedger::TakeSteps() {
     summary.samples_per_second = Smooth(parts);
     summary.loss_scale = parts.loss_scale;
     summary.skipped = parts.skipped;
+    if (parts.time > absl::UnixEpoch()) summary.time = parts.time;  // else nobody has told
   }
   return complete;
 }
@@ -142,7 +143,9 @@ std::vector<EvaluationSummary> ProgressLedger::TakeEvaluations() {
     const auto& [step, parts] = *evaluations_.begin();
     double loss_sum = 0, correct = 0, samples = 0;
     bool has_accuracy = false;
+    absl::Time time = absl::InfinitePast();
     for (const auto& record : parts.ranks) {
+      if (record->has_time()) time = std::max(time, FromProto(record->time()));
       loss_sum += record->loss_sum();
       correct += record->correct();
       samples += static_cast<double>(record->samples());
@@ -153,6 +156,7 @@ std::vector<EvaluationSummary> ProgressLedger::TakeEvaluations() {
       EvaluationSummary& summary = complete.emplace_back();
       summary.step = step;
       summary.loss = loss_sum / samples;
+      summary.time = time;
       if (has_accuracy) summary.accuracy = correct / samples;
     }
     evaluations_.erase(evaluations_.begin());

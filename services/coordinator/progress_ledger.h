@@ -26,12 +26,15 @@ struct StepSummary {
   double samples_per_second = 0;  // smoothed over about three seconds
   double loss_scale = 0;          // fp16: that of the step
   bool skipped = false;           // it changed nothing
+  // When it ended, on the clock of the worker that was last; InfinitePast(): nobody has told.
+  absl::Time time = absl::InfinitePast();
 };
 
 struct EvaluationSummary {
   int64_t step = 0;  // version evaluated
   double loss = 0;   // mean over the held-out samples
   std::optional<double> accuracy;
+  absl::Time time = absl::InfinitePast();  // likewise
 };
 
 // The records of all steps, and of all evaluations, before these.

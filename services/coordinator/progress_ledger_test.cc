@@ -86,7 +86,9 @@ TEST(ProgressLedgerOfRanksTest, AStepIsKnownOnceEveryRankHasToldItsPartInOrder) 
   ProgressLedger ledger;
   ledger.Begin(PlanOf({8, 8}), /*next_step=*/5);
 
-  ledger.Take(1, StepReport({{5, 0.5}, {6, 0.25}}));
+  v1::JobReport later = StepReport({{5, 0.5}, {6, 0.25}});
+  later.mutable_steps(0)->mutable_time()->set_seconds(200);
+  ledger.Take(1, later);
   EXPECT_TRUE(ledger.TakeSteps().empty());
   ledger.Take(0, StepReport({{4, 9.0}, {5, 1.0}}));
   const auto steps = ledger.TakeSteps();
@@ -95,6 +97,7 @@ TEST(ProgressLedgerOfRanksTest, AStepIsKnownOnceEveryRankHasToldItsPartInOrder) 
   EXPECT_EQ(steps[0].step, 5);
   EXPECT_EQ(steps[0].loss, 1.5);
   EXPECT_EQ(steps[0].samples_per_second, 32);
+  EXPECT_EQ(steps[0].time, absl::FromUnixSeconds(200)) << "of the last one";
   EXPECT_EQ(ledger.steps_before(), 6);
 }
 
@@ -142,7 +145,9 @@ TEST(ProgressLedgerOfRanksTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {
   record.set_correct(5);
   record.set_samples(20);
   record.set_has_accuracy(true);
+  record.mutable_time()->set_seconds(60);
   none.add_evaluations()->set_step(10);
+  none.mutable_evaluations(0)->mutable_time()->set_seconds(70);
 
   ledger.Take(0, some);
   EXPECT_TRUE(ledger.TakeEvaluations().empty());
@@ -152,6 +157,7 @@ TEST(ProgressLedgerOfRanksTest, EvaluationsAddUpOverRanksThatMayHaveNoSamples) {
   ASSERT_EQ(evaluations.size(), 1);
   EXPECT_EQ(evaluations[0].loss, 1.5);
   EXPECT_EQ(evaluations[0].accuracy, 0.25);
+  EXPECT_EQ(evaluations[0].time, absl::FromUnixSeconds(70)) << "of the last one";
   EXPECT_EQ(ledger.evaluations_before(), 11);
 }
 

@@ -732,6 +732,7 @@ absl::Status Trainer::Evaluate(int64_t version) {
     record.set_correct(record.correct() + sums[i].correct * all / evaluation_labels_);
     record.set_samples(record.samples() + lanes_[i]->evaluation_samples());
   }
+  SetTime(absl::Now(), *record.mutable_time());
   Observe(options_.metrics->evaluate_duration, SteadyNow() - begin);
   return options_.log->Append(std::move(record));
 }

@@ -275,6 +275,7 @@ TEST(TrainerTest, MicroBatchesDoNotChangeWhatIsLearned) {
       const v1::EvaluationRecord& expected = whole.reports[0].evaluations(i);
       const v1::EvaluationRecord& evaluated = parts.reports[0].evaluations(i);
       EXPECT_EQ(evaluated.samples(), expected.samples());
+      EXPECT_GT(evaluated.time().seconds(), 0);
       EXPECT_NEAR(evaluated.loss_sum() / expected.samples(),
                   expected.loss_sum() / expected.samples(), 1e-5);
       EXPECT_NEAR(evaluated.correct(), expected.correct(), 0.5);
