@@ -362,7 +362,12 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
             workers.min(), std::min<int64_t>(workers.max(), record.spec().data().batch_size()))),
         .settle_for_fewer = now - resumption->since >= kGatherTime &&
                             now - start_ >= limits::kAttachBackoffMax + kConnectTime,
+        // A job that is to be stopped is rather stopped without anybody.
+        .tries_refused = !entry->job.RecoversToStop(),
         .keeps_ps = resumption->carries};
+    for (const std::string& name : free.workers) {
+      if (entry->job.rehearsal().WhyRefused(name) != nullptr) job.refused.insert(name);
+    }
     for (const std::string& worker : record.workers()) job.workers.push_back(unless_lost(worker));
     std::vector<std::string> holders(record.ps().begin(), record.ps().end());
     const v1::ResourceSpec& resources = record.spec().resources();

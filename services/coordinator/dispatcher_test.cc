@@ -64,8 +64,7 @@ class DispatcherTest : public RegistryFixture {
   // One that has run with w-0 alone for long enough to take another worker.
   uint64_t RunElasticJob() {
     const uint64_t job = AddElasticJob();
-    Attach("p-0");
-    Attach("w-0");
+    attached_ = {Attach("p-0"), Attach("w-0")};
     now_ += limits::kAttachBackoffMax + absl::Seconds(10);
     Dispatch();
     now_ += absl::Seconds(10);
@@ -583,6 +582,54 @@ TEST_F(DispatcherTest, WhoCannotPrepareToJoinHarmsNobody) {
   Rehearse(job, "w-2", plan, v1::MEMBER_PREPARED);
   Dispatch();
   EXPECT_EQ(View(job).reason(), "WORKERS_JOIN");
+}
+
+// A job of one worker, who is lost after another one could not prepare to join it.
+class RefusedDispatcherTest : public DispatcherTest {
+ protected:
+  RefusedDispatcherTest() {
+    job_ = RunElasticJob();
+    attached_.push_back(Attach("w-1"));
+    Dispatch();
+    Rehearse(job_, "w-1", RehearsedBy(*attached_.back()), v1::MEMBER_FAILED);
+    fleet_->Detach(*attached_[1], Fleet::Departure::kOrderly);
+    {
+      JobRegistry::Turn turn(registry_.get());
+      JobRegistry::Entry& entry = *turn.FindNumber(job_);
+      entry.job.MemberLost("w-0", "crashed", now_);
+      turn.Perform(entry);
+    }
+    Tell(job_, "p-0", v1::MEMBER_HALTED);
+  }
+  uint64_t job_ = 0;
+};
+
+TEST_F(RefusedDispatcherTest, WhoCouldNotPrepareIsNotTakenWhereAnotherIsToBeHad) {
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "somebody may come";
+  attached_.push_back(Attach("w-2"));
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_THAT(View(job_).workers(), ElementsAre("w-2"));
+}
+
+TEST_F(RefusedDispatcherTest, WhoCouldNotPrepareIsTriedWhereThereIsNobodyElse) {
+  now_ += absl::Seconds(10);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_THAT(View(job_).workers(), ElementsAre("w-1"));
+}
+
+TEST_F(RefusedDispatcherTest, AJobThatIsStoppedIsNotRecoveredWithWhoCouldNotPrepare) {
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    EXPECT_TRUE(entry.job.Suspend(now_).ok());
+    turn.Perform(entry);
+  }
+  now_ += absl::Seconds(10);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::SUSPENDED) << View(job_).message();
 }
 
 TEST_F(DispatcherTest, WhoRehearsesIsFreeForAJobThatWaits) {

@@ -79,7 +79,10 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
     }
     LOG(INFO) << hello.member() << " attached (" << v1::Role_Name(hello.role()) << ", "
               << hello.host() << ", pid " << hello.pid() << ")";
-    for (JobRegistry::Entry* entry : turn.Active()) entry->job.Reattached(hello.member());
+    for (JobRegistry::Entry* entry : turn.Active()) {
+      if (arrival.is_first) entry->job.Replaced(hello.member());
+      entry->job.Reattached(hello.member());
+    }
     RETURN_IF_ERROR(options_.fleet->Renew(*attachment, newest.jobs(), registry().Now()));
     TakeReport(turn, hello.member(), newest);
     if (report.leaving()) LetLeave(turn, hello.member());

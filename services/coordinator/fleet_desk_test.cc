@@ -94,6 +94,43 @@ TEST_F(FleetDeskTest, AStreamThatIsDisplacedIsWokenAndHeardNoMore) {
   EXPECT_EQ(members(), 1) << "what the old stream says is not the new process's";
 }
 
+TEST_F(FleetDeskTest, ThatItCouldNotPrepareAJobIsForgottenWithItsProcess) {
+  const uint64_t number = AddJob();
+  v1::Hello hello = Hello("w-1");
+  const auto first = Attach(hello);
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    auto plan = std::make_shared<v1::JobPlan>();
+    plan->set_generation(1);
+    entry.job.Schedule(plan, now_);
+    entry.job.Rehearse(*plan, {"w-1"}, now_);
+    v1::JobPlan rehearsed;
+    ASSERT_TRUE(rehearsed.ParseFromString(*entry.job.rehearsal().plan()));
+    v1::JobReport report;
+    report.set_state(v1::MEMBER_FAILED);
+    report.set_rehearsal(rehearsed.rehearsal());
+    entry.job.Report("w-1", &report, now_);
+    turn.Perform(entry, {.plan = std::move(plan)});
+  }
+  const auto refuses = [&] {
+    JobRegistry::Turn turn(registry_.get());
+    return turn.FindNumber(number)->job.rehearsal().WhyRefused("w-1") != nullptr;
+  };
+  EXPECT_TRUE(refuses());
+  hello.set_ordinal(fleet_->members().at("w-1").ordinal);
+  now_ += kLease * 1.1;
+  desk_.ExpireLeases();
+  const auto back = Attach(hello);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(refuses()) << "it was only cut off";
+  desk_.Detach(**back, Fleet::Departure::kBroken);
+  hello.set_ordinal(0);
+  hello.set_incarnation("w-1-2");
+  ASSERT_TRUE(Attach(hello).ok());
+  EXPECT_FALSE(refuses());
+}
+
 TEST_F(FleetDeskTest, AMemberIsToldToForgetAJobThatNobodyKnows) {
   const auto worker = Attach(Hello("w-0"));
   (*worker)->TakeDirectives();  // the welcome

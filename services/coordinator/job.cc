@@ -158,7 +158,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   }
   if (active() && !IsActive(to)) {
     ReleaseAll();
-    rehearsal_.End();
+    rehearsal_.Forget();
   }
   JobDeadlines::Move(record_, to, now);
   record_.set_state(to);
@@ -297,6 +297,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
                    " workers and ", record_.ps_size() == 0 ? "no" : absl::StrCat(record_.ps_size()),
                    " ps, from step ", plan_->first_step()),
       now);
+  NoteWhoIsTriedAgain(now);
   if (const int bare = ShardsWithoutBackup(*plan_); bare > 0) {
     Note("NO_BACKUP",
          absl::StrCat(bare, " of ", plan_->shards_size(),
@@ -305,6 +306,22 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
          now);
   }
   SendWantedToAll(now);
+}
+
+void Job::NoteWhoIsTriedAgain(absl::Time now) {
+  const auto could = [this](const std::string& name) {
+    return rehearsal_.WhyRefused(name) == nullptr;
+  };
+  const auto others = std::ranges::count_if(record_.workers(), could);
+  for (const std::string& name : record_.workers()) {
+    if (could(name)) continue;
+    Note("WORKER_TRIED_AGAIN",
+         absl::StrCat(name, " takes part though it could not prepare before (",
+                      *rehearsal_.WhyRefused(name), "): there are ", others,
+                      " other workers, and the job needs ",
+                      record_.spec().resources().workers().min()),
+         now);
+  }
 }
 
 // All who are left have told what they made.
@@ -556,6 +573,11 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   if (report->state() == v1::MEMBER_FAILED) {
     if (state() == v1::RECOVERING) return SendWanted(name, now);
     if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
+      // What only this one cannot do is not the job's fault: the others can, or have not tried.
+      if (!verdict->recoverable && rehearsal_.WhyRefused(name) != nullptr) {
+        verdict->recoverable = true;
+        verdict->lost = name;
+      }
       return Judge(*verdict, now);
     }
     return Suspect(now);
@@ -1070,6 +1092,7 @@ void Job::BeginRunning(absl::Time now) {
         now);
   }
   record_.mutable_progress()->set_total_steps(total);
+  for (const v1::PlanWorker& worker : plan_->workers()) rehearsal_.Forgive(worker.member());
   Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", total), now);
   running_since_ = now;
   // A periodic one that was being written when the generation before was halted is made up for.

@@ -141,6 +141,8 @@ class Job {
   void Report(const std::string& member, const v1::JobReport* report, absl::Time now);
   // The member's stream is new: whatever was sent before may be lost.
   void Reattached(const std::string& member);
+  // Another process has the member's name now: what was known of the one before is void.
+  void Replaced(const std::string& member) { rehearsal_.Forgive(member); }
   // What workers have told is safe: they may forget it, and the job may end.
   void RecordsDurable(const RecordsBefore& durable, absl::Time now);
   void StreamBroken(const std::string& member, absl::Time now);
@@ -222,6 +224,7 @@ class Job {
   bool IsSaved(int64_t step) const;
   bool CanDoWithout(const std::string& name) const;
   void NoteWhereItResumes(int64_t first_step);
+  void NoteWhoIsTriedAgain(absl::Time now);
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
               absl::Time now);

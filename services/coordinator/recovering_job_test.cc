@@ -134,6 +134,69 @@ TEST_F(RecoveringJobTest, WithoutWhatALostPsHeldItGoesOnFromTheCheckpoint) {
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }
 
+// A job that lost w-1, whose next process could not rehearse, and has nobody else.
+class RefusedJobTest : public RecoveringJobTest {
+ protected:
+  RefusedJobTest() {
+    v1::Job record = Record();
+    record.mutable_spec()->mutable_resources()->mutable_workers()->set_min(2);
+    Begin(record);
+    RunTo(3);
+    job_.MemberLost("w-1", "gone", now_);
+    job_.Rehearse(*job_.plan(), {"w-1"}, now_);
+    v1::JobPlan rehearsed;
+    EXPECT_TRUE(rehearsed.ParseFromString(*job_.rehearsal().plan()));
+    v1::JobReport report = CannotPrepare();
+    report.set_rehearsal(rehearsed.rehearsal());
+    Tell("w-1", report);
+    HaltAll(3, 3);
+    TakeEffects();
+    ScheduleAgain();
+  }
+  v1::JobReport CannotPrepare() const {
+    v1::JobReport report = Say(v1::MEMBER_FAILED);
+    report.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kNotFound));
+    report.mutable_error()->set_message("no such file");
+    return report;
+  }
+  void ScheduleAgain() {
+    const std::optional<Job::Resumption> resumption = job_.ResumesAt(now_);
+    ASSERT_TRUE(resumption.has_value());
+    Schedule(resumption->first_step, "", job_.plan(), resumption->shards);
+  }
+};
+
+TEST_F(RefusedJobTest, WhoIsTriedAgainIsToldWithWhatItCouldNot) {
+  const v1::JobEvent event = TakeEffects().events.back();
+  EXPECT_EQ(event.reason(), "WORKER_TRIED_AGAIN");
+  EXPECT_EQ(event.message(),
+            "w-1 takes part though it could not prepare before (no such file): there are 1 other "
+            "workers, and the job needs 2");
+  ReportAll(v1::MEMBER_PREPARED, v1::MEMBER_PREPARED, 3);
+  ASSERT_EQ(job_.state(), v1::RUNNING);
+  EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr) << "it could";
+}
+
+TEST_F(RefusedJobTest, ThatItFailsAgainIsNotTheJobsFault) {
+  Tell("w-1", CannotPrepare());
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+  EXPECT_FALSE(job_.Uses("w-1"));
+  Tell("w-1", CannotPrepare());
+  EXPECT_THAT(Sent(), Contains("w-1 release"));
+  EXPECT_NE(job_.rehearsal().WhyRefused("w-1"), nullptr);
+}
+
+TEST_F(RefusedJobTest, AnotherProcessOfThatNameHasNotRefused) {
+  job_.Replaced("w-1");
+  Tell("w-1", CannotPrepare());
+  EXPECT_EQ(job_.state(), v1::FAILED) << "what it cannot do, others may not be able to either";
+}
+
+TEST_F(RefusedJobTest, AJobThatIsNoLongerActiveForgetsWhoCouldNot) {
+  ASSERT_TRUE(job_.Cancel(now_).ok());
+  EXPECT_EQ(job_.rehearsal().WhyRefused("w-1"), nullptr);
+}
+
 // Two shards, each with its backup on the ps of the other.
 class ReplicatedJobTest : public RecoveringJobTest {
  protected:

@@ -39,23 +39,38 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
   return true;
 }
 
+// The free workers that the job may be given, in the order in which it is.
+std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& free) {
+  std::ranges::sort(free.workers, NaturalLess);
+  std::vector<std::string> able, refused;
+  for (const std::string& name : free.workers) {
+    (job.refused.contains(name) ? refused : able).push_back(name);
+  }
+  if (!job.settle_for_fewer || !job.tries_refused) return able;
+  auto count =
+      std::ssize(able) + std::ssize(job.workers) - std::ranges::count_if(job.workers, IsLost);
+  for (auto next = refused.begin(); next != refused.end() && count < job.workers_min; ++count) {
+    able.push_back(*next++);
+  }
+  return able;
+}
+
 // As many as there may be, and whether none is missing of those before.
 struct Workers {
   std::vector<std::string> names;
-  size_t taken = 0;  // of the free ones
   bool all_there = false;
 };
 Workers GatherWorkers(const RecoveringJob& job, FreeMembers& free) {
   Workers workers{.names = job.workers};
-  std::ranges::sort(free.workers, NaturalLess);
+  const std::vector<std::string> others = WorkersToTake(job, free);
+  auto next = others.begin();
   for (std::string& worker : workers.names) {
-    if (!IsLost(worker) || workers.taken == free.workers.size()) continue;
-    worker = free.workers[workers.taken++];
+    if (IsLost(worker) && next != others.end()) worker = *next++;
   }
   workers.all_there = std::ranges::none_of(workers.names, IsLost);
   std::erase_if(workers.names, IsLost);
-  while (workers.taken < free.workers.size() && std::ssize(workers.names) < job.workers_max) {
-    workers.names.push_back(free.workers[workers.taken++]);
+  while (next != others.end() && std::ssize(workers.names) < job.workers_max) {
+    workers.names.push_back(*next++);
   }
   return workers;
 }

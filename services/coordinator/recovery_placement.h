@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "services/coordinator/scheduler.h"
 
 namespace muster {
@@ -17,9 +18,13 @@ struct RecoveringJob {
   int workers_min = 1;
   int workers_max = 1;
   bool settle_for_fewer = false;  // than there were
-  std::vector<std::string> ps;    // in plan order
-  bool keeps_ps = false;          // what they hold is carried on: nobody can take their place
-  int ps_wanted = 0;              // then: so many, of which those that are free hold backups
+  // Those that are free but could not prepare the job before, and whether they are to try where it
+  // comes to workers_min by nobody else.
+  absl::btree_set<std::string> refused = {};
+  bool tries_refused = true;
+  std::vector<std::string> ps;  // in plan order
+  bool keeps_ps = false;        // what they hold is carried on: nobody can take their place
+  int ps_wanted = 0;            // then: so many, of which those that are free hold backups
   // What its shards take of each ps at most, and, where ps are kept, what is left on the one that
   // has least for them; zeros: not known.
   PsMemory ps_memory = {};
@@ -27,10 +32,11 @@ struct RecoveringJob {
 };
 
 // Who is left keeps his rank; who is free takes the rank of one who is lost, or a new one below the
-// maximum. With fewer workers than before, if that is settled for, those left move up. The place of
-// a ps goes to the one with the fewest jobs among those with room; where too few have it, fewer
-// workers need less. Nothing where there are too few. Takes workers from `free`, which has none of
-// the job's own; of its ps it has all. Pure.
+// maximum. With fewer workers than before, if that is settled for, those left move up; only then
+// those who have refused are taken, and no more of them than workers_min wants. The place of a ps
+// goes to the one with the fewest jobs among those with room; where too few have it, fewer workers
+// need less. Nothing where there are too few. Takes workers from `free`, which has none of the
+// job's own; of its ps it has all. Pure.
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free);
 
 }  // namespace muster

@@ -40,6 +40,22 @@ TEST(RecoveryPlacementTest, WhoIsFreeJoinsBelowTheMaximum) {
   EXPECT_THAT(placement->workers, ElementsAre("w-0", "w-3", "w-4"));
 }
 
+TEST(RecoveryPlacementTest, WhoCouldNotPrepareIsTakenLastAndOnlyForTheMinimum) {
+  RecoveringJob job{
+      .workers = {"w-0", "", ""}, .workers_min = 2, .workers_max = 3, .refused = {"w-1", "w-2"}};
+  FreeMembers free = Free({"w-1", "w-2"});
+  EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "somebody else may come";
+  job.settle_for_fewer = true;
+  EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0", "w-1"));
+  EXPECT_THAT(free.workers, ElementsAre("w-2"));
+  free = Free({"w-1", "w-2", "w-3"});
+  EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0", "w-3"));
+  EXPECT_THAT(free.workers, ElementsAre("w-1", "w-2")) << "left to the others";
+  job.tries_refused = false;
+  free = Free({"w-1", "w-2"});
+  EXPECT_FALSE(PlaceAgain(job, free).has_value());
+}
+
 TEST(RecoveryPlacementTest, WhatDoesNotFitIsNotChosen) {
   RecoveringJob job{.workers = {"w-0", ""},
                     .workers_min = 1,

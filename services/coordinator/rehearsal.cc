@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace muster {
 
 void Rehearsal::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now) {
@@ -14,8 +16,23 @@ void Rehearsal::Begin(v1::JobPlan plan, const std::vector<std::string>& newcomer
 
 void Rehearsal::End() {
   members_.clear();
-  refused_.clear();
+  for (auto& [name, refusal] : refusals_) refusal.in_this_generation = false;
   plan_.reset();
+}
+
+void Rehearsal::Forget() {
+  End();
+  refusals_.clear();
+}
+
+bool Rehearsal::Refused(const std::string& member) const {
+  const auto refusal = refusals_.find(member);
+  return refusal != refusals_.end() && refusal->second.in_this_generation;
+}
+
+const std::string* Rehearsal::WhyRefused(const std::string& member) const {
+  const auto refusal = refusals_.find(member);
+  return refusal == refusals_.end() ? nullptr : &refusal->second.why;
 }
 
 Rehearsal::State Rehearsal::Of(const std::vector<std::string>& newcomers) const {
@@ -46,10 +63,11 @@ Rehearsal::Heard Rehearsal::Take(const std::string& name, const v1::JobReport* r
   }
   if (report->state() == v1::MEMBER_FAILED) {
     members_.erase(found);
-    refused_.insert(name);
+    refusals_[name] = {.why = report->error().message()};
     return Heard::kFailed;
   }
   member.prepared = report->state() == v1::MEMBER_PREPARED;
+  if (member.prepared) Forgive(name);
   if (report->prepare_progress() > member.progress) member.advanced = now;
   member.progress = std::max(member.progress, report->prepare_progress());
   return Heard::kNothing;
@@ -59,7 +77,8 @@ std::string Rehearsal::TakeStalled(absl::Time now) {
   for (const auto& [name, member] : members_) {
     if (member.prepared || now - member.advanced < kStallMax) continue;
     const std::string stalled = name;
-    refused_.insert(stalled);
+    refusals_[stalled] = {
+        .why = absl::StrCat("it has shown no progress for ", absl::FormatDuration(kStallMax))};
     members_.erase(stalled);
     return stalled;
   }

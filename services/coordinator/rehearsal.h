@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/time/time.h"
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/plan.pb.h"
@@ -17,7 +16,8 @@ namespace muster {
 // What a job that runs knows of those who rehearse its next generation: they open the data, plan
 // their devices' memory and compile for the share that they will have, and keep all that until they
 // are given the generation itself. One who cannot is not asked again before the next generation: it
-// does no harm to the others, as it would if the job had been halted for it.
+// does no harm to the others, as it would if the job had been halted for it. That it could not is
+// known for longer, for whoever chooses who recovers the job.
 //
 // Pure; time comes in; copyable; not thread-safe.
 class Rehearsal {
@@ -35,12 +35,19 @@ class Rehearsal {
   void Begin(v1::JobPlan plan, const std::vector<std::string>& newcomers, absl::Time now);
   // A generation begins: nobody rehearses, and everybody may be asked again.
   void End();
+  // The job will be another one, or none: nobody rehearses, and who could not may be able to.
+  void Forget();
 
   enum class State { kNone, kUnderWay, kDone };
   // Of a rehearsal of exactly these workers.
   State Of(const std::vector<std::string>& newcomers) const;
   // It could not rehearse in this generation.
-  bool Refused(const std::string& member) const { return refused_.contains(member); }
+  bool Refused(const std::string& member) const;
+  // Why it could not prepare the job when it last tried, in whichever generation; null: it could,
+  // or has not tried.
+  const std::string* WhyRefused(const std::string& member) const;
+  // It has prepared the job after all, or is another process of that name.
+  void Forgive(const std::string& member) { refusals_.erase(member); }
 
   bool Has(const std::string& member) const { return members_.contains(member); }
   std::vector<std::string> members() const;
@@ -70,11 +77,16 @@ class Rehearsal {
     absl::Time told;
   };
 
+  struct Refusal {
+    std::string why;
+    bool in_this_generation = true;
+  };
+
   uint64_t next_number_;
   uint64_t number_ = 0;  // of the plan
   std::shared_ptr<const std::string> plan_;
   absl::btree_map<std::string, Member> members_;
-  absl::btree_set<std::string> refused_;
+  absl::btree_map<std::string, Refusal> refusals_;
 };
 
 }  // namespace muster

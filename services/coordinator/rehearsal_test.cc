@@ -31,6 +31,7 @@ class RehearsalTest : public ::testing::Test {
     report.set_state(state);
     report.set_prepare_progress(progress);
     report.set_rehearsal(number == 0 ? Number() : number);
+    if (state == v1::MEMBER_FAILED) report.mutable_error()->set_message("no such file");
     return rehearsal_.Take(member, &report, now_);
   }
 
@@ -92,6 +93,33 @@ TEST_F(RehearsalTest, WhoCannotIsNotAskedAgainInThisGeneration) {
   EXPECT_FALSE(rehearsal_.Refused("w-3"));
 }
 
+TEST_F(RehearsalTest, WhyOneCouldNotIsKnownUntilItCan) {
+  Begin({"w-2", "w-3"});
+  Say("w-3", v1::MEMBER_FAILED);
+  EXPECT_EQ(rehearsal_.WhyRefused("w-2"), nullptr);
+  rehearsal_.End();
+  ASSERT_NE(rehearsal_.WhyRefused("w-3"), nullptr) << "the next generation may be lost as well";
+  EXPECT_EQ(*rehearsal_.WhyRefused("w-3"), "no such file");
+  Begin({"w-3"});
+  Say("w-3", v1::MEMBER_PREPARING);
+  EXPECT_NE(rehearsal_.WhyRefused("w-3"), nullptr);
+  Say("w-3", v1::MEMBER_PREPARED);
+  EXPECT_EQ(rehearsal_.WhyRefused("w-3"), nullptr);
+}
+
+TEST_F(RehearsalTest, AnotherProcessAndAnotherJobMayBeAbleTo) {
+  Begin({"w-2", "w-3"});
+  Say("w-2", v1::MEMBER_FAILED);
+  Say("w-3", v1::MEMBER_FAILED);
+  rehearsal_.Forgive("w-2");
+  EXPECT_FALSE(rehearsal_.Refused("w-2")) << "it may be asked at once";
+  EXPECT_EQ(rehearsal_.WhyRefused("w-2"), nullptr);
+  EXPECT_TRUE(rehearsal_.Refused("w-3"));
+  rehearsal_.Forget();
+  EXPECT_FALSE(rehearsal_.Refused("w-3"));
+  EXPECT_EQ(rehearsal_.WhyRefused("w-3"), nullptr);
+}
+
 TEST_F(RehearsalTest, WhoShowsNoProgressIsGivenUp) {
   Begin({"w-2", "w-3", "w-4"});
   Say("w-2", v1::MEMBER_PREPARED);
@@ -102,6 +130,7 @@ TEST_F(RehearsalTest, WhoShowsNoProgressIsGivenUp) {
   EXPECT_EQ(rehearsal_.TakeStalled(now_), "w-4") << "w-3 has gone on, w-2 is ready";
   EXPECT_EQ(rehearsal_.TakeStalled(now_), "");
   EXPECT_TRUE(rehearsal_.Refused("w-4"));
+  EXPECT_EQ(*rehearsal_.WhyRefused("w-4"), "it has shown no progress for 10m");
   now_ += Rehearsal::kStallMax;
   rehearsal_.WentOn(now_);
   EXPECT_EQ(rehearsal_.TakeStalled(now_), "") << "nobody was looked at meanwhile";
