@@ -275,6 +275,39 @@ TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   ExpectSame(job, *undisturbed_);
 }
 
+// Half of what it holds is then with the backups of the ps that is gone.
+TEST_F(RecoveryTest, AJobThatLosesAPsWhileItWaitsIsSuspendedWhereItWasHalted) {
+  const std::string job = cluster_.Submit(absl::StrReplaceAll(
+      Job("undisturbed"),
+      {{"every_steps: 500", "every_steps: 0"}, {"ps: 2}", "ps: 2, ps_replication: 2}"}}));
+  cluster_.AwaitStep(job, 700);
+  for (const char* worker : {"worker-1", "worker-0"}) ExpectOrderlyExit(cluster_, worker);
+  AwaitReason(job, "WAITS_FOR_MEMBERS");
+  Kill("ps-1");
+  {
+    grpc::ClientContext context;
+    v1::SuspendJobRequest request;
+    v1::Job answer;
+    request.set_name(job);
+    ASSERT_TRUE(cluster_.jobs().SuspendJob(&context, request, &answer).ok());
+  }
+  const v1::Job suspended = cluster_.AwaitState(job, v1::SUSPENDED, absl::Seconds(60));
+  EXPECT_THAT(suspended.message(), testing::StartsWith("suspended at step "));
+  for (const char* member : {"ps-1", "worker-0", "worker-1"}) Restart(member);
+  {
+    grpc::ClientContext context;
+    v1::ResumeJobRequest request;
+    v1::Job answer;
+    request.set_name(job);
+    ASSERT_TRUE(cluster_.jobs().ResumeJob(&context, request, &answer).ok());
+  }
+  cluster_.AwaitState(job, v1::SUCCEEDED);
+  const std::vector<int64_t> first_steps = FirstSteps(Events(cluster_, job));
+  ASSERT_EQ(first_steps.size(), 2u);
+  EXPECT_GE(first_steps[1], 700);
+  EXPECT_EQ(cluster_.Hashes(job, kSteps), cluster_.Hashes(*undisturbed_, kSteps));
+}
+
 // It prepares while the job runs.
 TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
   Kill("worker-1");

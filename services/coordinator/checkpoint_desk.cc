@@ -52,12 +52,11 @@ absl::Status WithHint(const absl::Status& status, absl::string_view hint) {
 }
 
 // A shard is written and read by the member that has it, a ps or, in all-reduce, a worker.
-absl::Status CheckHasShard(const std::optional<Identity>& certificate, const v1::JobPlan& plan,
-                           int shard) {
+absl::Status CheckHasShard(const std::optional<Identity>& certificate, const Job& job, int shard) {
+  const v1::JobPlan& plan = *job.plan();
   if (!certificate || shard < 0 || shard >= plan.shards_size()) return absl::OkStatus();
   const bool at_worker = plan.spec().sync().mode() == v1::ALLREDUCE;
-  return CheckSpeaksAs(certificate, at_worker ? Role::kWorker : Role::kPs,
-                       plan.shards(shard).member());
+  return CheckSpeaksAs(certificate, at_worker ? Role::kWorker : Role::kPs, job.WriterOf(shard));
 }
 
 }  // namespace
@@ -298,7 +297,7 @@ absl::StatusOr<std::optional<ShardUpload>> CheckpointDesk::BeginShard(
     const Job& job = entry->job;
     if (HasCommitted(*entry, header.generation(), header.step())) return std::nullopt;
     RETURN_IF_ERROR(job.AdmitShard(header));
-    RETURN_IF_ERROR(CheckHasShard(certificate, *job.plan(), header.shard()));
+    RETURN_IF_ERROR(CheckHasShard(certificate, job, header.shard()));
     ASSIGN_OR_RETURN(round, entry->rounds.Join({header.step(), header.snapshot()},
                                                [&] { return RoundOf(*entry, header); }));
     if (delivery == Delivery::kDirect && !round->shared()) return DirectOff(job.record().name());
@@ -497,7 +496,7 @@ absl::StatusOr<CheckpointDesk::RestoreSource> CheckpointDesk::FindRestore(
                                          ", ", v1::JobState_Name(job.state()), ")")),
                         "STALE_GENERATION");
     }
-    RETURN_IF_ERROR(CheckHasShard(certificate, *job.plan(), request.shard()));
+    RETURN_IF_ERROR(CheckHasShard(certificate, job, request.shard()));
     plan = job.plan();
   }
   const std::string name = JobName(plan->job());

@@ -42,15 +42,19 @@ class CheckpointDeskTest : public RegistryFixture {
   void Run() {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
-    PlanRequest request{.job = entry.job.record(), .workers = {Hello("w-0")}, .ps = {Hello("p-0")}};
+    PlanRequest request{.job = entry.job.record(), .workers = {Hello("w-0")}};
+    for (int i = 0; i < entry.job.record().spec().resources().ps(); ++i) {
+      request.ps.push_back(Hello(absl::StrCat("p-", i)));
+    }
     v1::Parameter& parameter = *request.graph.add_parameters();
     parameter.set_name("weight");
     parameter.add_shape(4);
+    const std::vector<v1::Hello> ps_of_plan = request.ps;
     const auto plan = MakePlan(std::move(request));
     entry.job.Schedule(plan, now_);
     turn.Perform(entry, {.plan = plan});
     for (const auto state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
-      Report(turn, entry, "p-0", state);
+      for (const v1::Hello& ps : ps_of_plan) Report(turn, entry, ps.member(), state);
       Report(turn, entry, "w-0", state);
     }
     EXPECT_EQ(entry.job.state(), v1::RUNNING);
@@ -120,6 +124,51 @@ TEST_F(CheckpointDeskTest, OlderOnesGoOnlyOnceANewerOneIsThere) {
   ASSERT_TRUE(desk_.EndShard(**upload, absl::OkStatus()).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+// Two ps, each with the backups of the other's shards.
+class ReplicatedCheckpointTest : public CheckpointDeskTest {
+ protected:
+  ReplicatedCheckpointTest() : CheckpointDeskTest(Policy()) {}
+  static v1::JobSpec Policy() {
+    v1::JobSpec policy;
+    policy.mutable_resources()->set_ps(2);
+    policy.mutable_resources()->set_ps_replication(2);
+    return policy;
+  }
+};
+
+TEST_F(ReplicatedCheckpointTest, WhoHasTheBackupOfALostPsMayWriteItsShardOnceTheJobIsHalted) {
+  const Identity backup{Role::kPs, "p-0"}, gone{Role::kPs, "p-1"};
+  v1::WriteShardHeader header = Header(2);
+  header.set_shard(1);
+  EXPECT_TRUE(desk_.BeginShard(header, gone).ok()) << "it runs, and it is its own";
+  EXPECT_TRUE(absl::IsPermissionDenied(desk_.BeginShard(header, backup).status()));
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    for (const char* member : {"p-1", "w-0"}) entry.job.MemberLost(member, "gone", now_);
+    v1::JobReport halted;
+    halted.set_job(JobIdOf(entry.job.record().name()));
+    halted.set_generation(entry.job.record().generation());
+    halted.set_state(v1::MEMBER_HALTED);
+    halted.set_next_step(3);
+    halted.set_oldest_version(3);
+    v1::HeldBackup& held = *halted.add_backups();
+    held.set_shard(1);
+    held.set_oldest_version(3);
+    held.set_newest_version(3);
+    entry.job.Report("p-0", &halted, now_);
+    entry.job.Wait(Job::kWaitsForMembers, "needs one", now_);
+    ASSERT_TRUE(entry.job.Suspend(now_).ok());
+    const Job::Effects effects = entry.job.TakeEffects();
+    ASSERT_TRUE(effects.directives.back().directive.has_snapshot());
+    header.set_snapshot(effects.directives.back().directive.snapshot().snapshot());
+    header.set_step(3);
+  }
+  const auto upload = desk_.BeginShard(header, backup);
+  EXPECT_TRUE(upload.ok()) << upload.status();
+  EXPECT_TRUE(absl::IsPermissionDenied(desk_.BeginShard(header, gone).status()));
 }
 
 class CheckpointRetentionTest : public CheckpointDeskTest {

@@ -784,8 +784,7 @@ class ReplicatedDispatcherStopTest : public DispatcherStopTest {
   ReplicatedDispatcherStopTest() : DispatcherStopTest(/*ps=*/2) {}
 };
 
-// A shard is written by its own ps alone.
-TEST_F(ReplicatedDispatcherStopTest, WithoutAWorkerItGoesBackWhereABackupHasTakenOver) {
+TEST_F(ReplicatedDispatcherStopTest, WithoutAWorkerItIsSavedWhereABackupHasTakenOver) {
   fleet_->Detach(*attached_[3], Fleet::Departure::kOrderly);
   Change([&](Job& job) { job.MemberLost("p-1", "crashed", now_); });
   now_ += absl::Seconds(3);
@@ -794,20 +793,23 @@ TEST_F(ReplicatedDispatcherStopTest, WithoutAWorkerItGoesBackWhereABackupHasTake
   Suspend();
   Lose(0);
   Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  CommitWhatIsHalted();
   EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
-  EXPECT_THAT(View(job_).message(), AllOf(HasSubstr("nobody to recover it with"),
-                                          HasSubstr("it goes back to where it began")));
+  EXPECT_EQ(View(job_).message(), "suspended at step 3");
 }
 
-TEST_F(ReplicatedDispatcherStopTest, OneWorkerRecoversItWhereABackupHasTakenOver) {
+TEST_F(ReplicatedDispatcherStopTest, NobodyRecoversItOnlyToStopWhereABackupHasTakenOver) {
   fleet_->Detach(*attached_[3], Fleet::Departure::kOrderly);
   Change([&](Job& job) { job.MemberLost("p-1", "crashed", now_); });
   now_ += absl::Seconds(60);
   Dispatch();
   EXPECT_EQ(View(job_).stop_cause().reason(), "START_TIMEOUT");
   Dispatch();
-  EXPECT_EQ(View(job_).state(), v1::PREPARING);
-  EXPECT_EQ(View(job_).workers_size(), 1);
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+  CommitWhatIsHalted();
+  EXPECT_EQ(View(job_).state(), v1::SUSPENDED);
+  EXPECT_EQ(View(job_).reason(), "START_TIMEOUT");
 }
 
 // An evaluation of step 3 that was cut short is made when the job goes on there.

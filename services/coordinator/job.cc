@@ -195,7 +195,8 @@ void Job::ReleaseAll() {
   for (const std::string& name : members_.names()) Send(name, ReleaseDirective());
 }
 
-std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const {
+std::optional<v1::Directive> Job::Wanted(const std::string& name) const {
+  const JobMembers::Member& member = members_.at(name);
   v1::Directive directive;
   if (state() == v1::PREPARING) {
     if (member.serving) return std::nullopt;
@@ -204,7 +205,7 @@ std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const
   }
   if (state() == v1::RECOVERING) {
     std::optional<v1::Directive> wanted = interruption_.WantedOf(member, *plan_);
-    return wanted || !member.holds() ? wanted : SnapshotDirective(member);
+    return wanted || !member.holds() ? wanted : SnapshotDirective(name);
   }
   if (state() != v1::RUNNING || !member.serving) return std::nullopt;
   if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
@@ -215,15 +216,32 @@ std::optional<v1::Directive> Job::Wanted(const JobMembers::Member& member) const
     directive.mutable_pause();
     return directive;
   }
-  return SnapshotDirective(member);
+  return SnapshotDirective(name);
 }
 
-std::optional<v1::Directive> Job::SnapshotDirective(const JobMembers::Member& member) const {
-  auto snapshot = checkpoints_.WantedOf(member.shards);
+std::optional<v1::Directive> Job::SnapshotDirective(const std::string& name) const {
+  if (!checkpoints_.asking()) return std::nullopt;
+  absl::btree_set<int> shards = members_.at(name).shards;
+  const absl::btree_set<int> backups = BackupsToWrite(name);
+  shards.insert(backups.begin(), backups.end());
+  auto snapshot = checkpoints_.WantedOf(shards);
   if (!snapshot) return std::nullopt;
+  snapshot->mutable_backups()->Add(backups.begin(), backups.end());
   v1::Directive directive;
   *directive.mutable_snapshot() = *std::move(snapshot);
   return directive;
+}
+
+// Of shards that the ps has in the place of their own, which is gone.
+absl::btree_set<int> Job::BackupsToWrite(const std::string& name) const {
+  absl::btree_set<int> backups;
+  if (state() != v1::RECOVERING) return backups;
+  const auto held = ShardsInPlace(*plan_, members_);
+  for (int shard = 0; held && shard < plan_->shards_size(); ++shard) {
+    const bool is_here = held->shards[shard].member() == name;
+    if (is_here && plan_->shards(shard).member() != name) backups.insert(shard);
+  }
+  return backups;
 }
 
 // Not before every shard has an address: after the coordinator's restart they come with the
@@ -242,7 +260,7 @@ std::optional<v1::Directive> Job::StartDirective() const {
 }
 
 void Job::SendWanted(const std::string& name, absl::Time now) {
-  std::optional<v1::Directive> wanted = Wanted(members_.at(name));
+  std::optional<v1::Directive> wanted = Wanted(name);
   if (wanted && members_.IsDue(name, *wanted, now)) Send(name, *std::move(wanted));
 }
 
@@ -830,7 +848,8 @@ bool Job::WaitsForMembers() const {
 std::optional<int64_t> Job::StopsHaltedAt() const {
   if (!RecoversToStop() || !WaitsForMembers()) return std::nullopt;
   if (!interruption_.carries() || !members_.AllStopped()) return std::nullopt;
-  return VersionInPlace(*plan_, members_);
+  const auto in_place = ShardsInPlace(*plan_, members_);
+  return in_place ? std::optional(in_place->first_step) : std::nullopt;
 }
 
 // Once the step is saved. Who is left has told all that will ever be known of those before. May be
@@ -1136,6 +1155,13 @@ absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
   return checkpoints_.Admit(header, total_steps(), record_.name());
 }
 
+std::string Job::WriterOf(int shard) const {
+  if (state() == v1::RECOVERING) {
+    if (const auto held = ShardsInPlace(*plan_, members_)) return held->shards[shard].member();
+  }
+  return plan_->shards(shard).member();
+}
+
 void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) {
   storage_full_noted_ = false;
   if (checkpoints_.Committed(checkpoint.step())) record_.set_checkpoint(checkpoint.name());
@@ -1169,7 +1195,7 @@ void Job::CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& 
 }
 
 void Job::ShardSent(const v1::WriteShardHeader& header, absl::Time now) {
-  const std::string& member = plan_->shards(header.shard()).member();
+  const std::string member = WriterOf(header.shard());
   if (!senders_noted_.insert(member).second) return;
   Note("SHARD_SENT",
        absl::StrCat(

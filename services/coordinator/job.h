@@ -157,8 +157,7 @@ class Job {
   absl::Status Cancel(absl::Time now);
   // At once where nothing is to be saved. A job that waits for members is suspended where its
   // shards stand, once they are in a checkpoint: it may wait for ever, and its own are wanted
-  // elsewhere. Where another ps than its own holds one of them, somebody recovers the job first, if
-  // there is anybody (StopWithoutRecovering()).
+  // elsewhere.
   absl::Status Suspend(absl::Time now);
   absl::Status Resume(const v1::ResourceSpec* resources, absl::Time now);
   // Takes over what of `spec` may change of a job that was submitted: priority, labels,
@@ -178,6 +177,9 @@ class Job {
   // snapshot, not running; INVALID_ARGUMENT: no such shard ("SHARD_NOT_FOUND"), or a step at which
   // none is written ("CHECKPOINT_NOT_DUE").
   absl::Status AdmitShard(const v1::WriteShardHeader& header) const;
+  // Who may write a shard of the plan: its ps, or, where that is gone and the job halted, the one
+  // that has its backup.
+  std::string WriterOf(int shard) const;
   void CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now);
   void CheckpointFailed(int64_t step, uint64_t snapshot, const absl::Status& why, absl::Time now);
   // A member that was to write its shard itself sends it, and says why: told once a generation.
@@ -240,9 +242,10 @@ class Job {
   std::string AdviceToResume() const;
   void CheckDeadline(absl::Time now);
   bool SuspendsAtSnapshot() const;
-  std::optional<v1::Directive> Wanted(const JobMembers::Member& member) const;
+  std::optional<v1::Directive> Wanted(const std::string& name) const;
   std::optional<v1::Directive> StartDirective() const;
-  std::optional<v1::Directive> SnapshotDirective(const JobMembers::Member& member) const;
+  std::optional<v1::Directive> SnapshotDirective(const std::string& name) const;
+  absl::btree_set<int> BackupsToWrite(const std::string& name) const;
   void SendWanted(const std::string& name, absl::Time now);
   void SendWantedToAll(absl::Time now);
 

@@ -1235,11 +1235,9 @@ TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeASuspensionAreClosed) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
-// Only its own ps may write a shard.
-TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSuspendedByWhoRecoversItOrGoesBack) {
-  Run();
+TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSavedByThem) {
+  RunTo(8);
   Commit(4);
-  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 7);
   job_.MemberLost("p-1", "gone", now_);
   job_.MemberLost("w-1", "gone", now_);
   Report("w-0", v1::MEMBER_HALTED, 8);
@@ -1247,15 +1245,41 @@ TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSuspendedByWhoRecoversI
   TakeEffects();
   job_.Wait(Job::kWaitsForMembers, "needs two", now_);
   ASSERT_TRUE(job_.Suspend(now_).ok());
-  EXPECT_TRUE(job_.RecoversToStop());
+  EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot"));
+  EXPECT_EQ(snapshot_.step(), 8);
+  EXPECT_THAT(snapshot_.backups(), ElementsAre(1)) << "beside its own";
+  EXPECT_EQ(job_.WriterOf(1), "p-0");
+  v1::WriteShardHeader header;
+  header.set_generation(job_.record().generation());
+  header.set_step(8);
+  header.set_shard(1);
+  header.set_snapshot(snapshot_.snapshot());
+  EXPECT_TRUE(job_.AdmitShard(header).ok()) << job_.AdmitShard(header);
+  v1::JobReport report = Say(v1::MEMBER_HALTED, 8);
+  report.set_oldest_version(7);
+  v1::SnapshotReport& own = *report.add_snapshots();
+  own.set_shard(0);
+  own.set_snapshot(snapshot_.snapshot());
+  own.set_outcome(v1::SNAPSHOT_TAKEN);
+  now_ += JobMembers::kResend;
+  Tell("p-0", report);
+  EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot")) << "the other one is awaited";
+  *report.add_snapshots() = own;
+  report.mutable_snapshots(1)->set_shard(1);
+  now_ += JobMembers::kResend;
+  Tell("p-0", report);
   EXPECT_THAT(Sent(), IsEmpty());
-  ASSERT_TRUE(job_.ResumesAt(now_).has_value()) << "w-0 will do";
-  EXPECT_TRUE(job_.ResumesAt(now_)->carries);
-  job_.StopWithoutRecovering(now_);
+  Commit(8);
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
-  EXPECT_EQ(job_.record().message(),
-            "suspended without what its shards held, for there is nobody to recover it with: it "
-            "goes back to jobs/net-1/checkpoints/4");
+  EXPECT_EQ(job_.record().message(), "suspended at step 8");
+}
+
+TEST_F(ReplicatedJobTest, WhileItRunsAShardIsWrittenByItsOwnPsAlone) {
+  Run();
+  EXPECT_EQ(job_.WriterOf(1), "p-1");
+  ASSERT_TRUE(job_.RequestCheckpoint(now_).ok());
+  EXPECT_THAT(Sent(), UnorderedElementsAre("p-0 snapshot", "p-1 snapshot"));
+  EXPECT_THAT(snapshot_.backups(), IsEmpty());
 }
 
 // Without it the save would come to nothing.
@@ -1401,8 +1425,11 @@ TEST_F(ReplicatedJobTest, APsThatLeavesAJobThatWaitsIsLetGoWhereBackupsAreLeft) 
   for (const v1::PlanShard& shard : resumption->shards) EXPECT_EQ(shard.member(), "p-0");
 
   job_.MemberLeaves("p-0", now_);
-  Pass(absl::Seconds(1));
-  EXPECT_THAT(Sent(), IsEmpty()) << "only its own ps may write a shard";
+  EXPECT_THAT(Sent(), ElementsAre("p-0 snapshot"));
+  EXPECT_EQ(snapshot_.step(), 7);
+  EXPECT_THAT(snapshot_.backups(), ElementsAre(1));
+  Commit(7);
+  EXPECT_THAT(Sent(), ElementsAre("p-0 release"));
 }
 
 TEST_F(ReplicatedJobTest, ThoseThatHoldEachOthersShardsLeaveAJobThatWaitsAfterACheckpoint) {

@@ -172,13 +172,8 @@ std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMember
   return carried;
 }
 
-std::optional<int64_t> VersionInPlace(const v1::JobPlan& plan, const JobMembers& members) {
-  const auto carried = HeldWithout({}, plan, members);
-  if (!carried) return std::nullopt;
-  for (int shard = 0; shard < plan.shards_size(); ++shard) {
-    if (carried->shards[shard].member() != plan.shards(shard).member()) return std::nullopt;
-  }
-  return carried->first_step;
+std::optional<CarriedShards> ShardsInPlace(const v1::JobPlan& plan, const JobMembers& members) {
+  return HeldWithout({}, plan, members);
 }
 
 Departures DeparturesOf(const v1::JobPlan& plan, const JobMembers& members) {
@@ -192,7 +187,7 @@ Departures DeparturesOf(const v1::JobPlan& plan, const JobMembers& members) {
     });
   };
   if (std::ranges::any_of(leaving, is_needed)) {
-    if (const auto step = VersionInPlace(plan, members)) return {.checkpoint_at = step};
+    if (const auto held = ShardsInPlace(plan, members)) return {.checkpoint_at = held->first_step};
     std::erase_if(leaving, is_needed);
   }
   return {.at_once = std::move(leaving)};

@@ -30,18 +30,18 @@ std::optional<CarriedShards> ShardsHeld(const v1::JobPlan& plan, const JobMember
 // How ps that are leaving can go though no other generation begins.
 struct Departures {
   std::vector<std::string> at_once;  // others hold all that is to be carried on
-  // The others, once there is a checkpoint of this version, which lets the whole generation go. It
-  // is VersionInPlace().
+  // The others, once there is a checkpoint of this version, which lets the whole generation go: of
+  // ShardsInPlace().
   std::optional<int64_t> checkpoint_at;
 };
 
 // Once all members have stopped. A checkpoint is made only where somebody cannot go without. Pure.
 Departures DeparturesOf(const v1::JobPlan& plan, const JobMembers& members);
 
-// Once all members have stopped. The version at which the shards would go on, where each is held by
-// the ps that the plan names, whether that leaves or not: they alone may write it into a
-// checkpoint. Nothing: a shard is gone, or its backup has its place. Pure.
-std::optional<int64_t> VersionInPlace(const v1::JobPlan& plan, const JobMembers& members);
+// Once all members have stopped. As ShardsHeld(), but nobody hands over: each shard is at the ps
+// that the plan names, whether that leaves or not, or, where that is gone, at its backup's. They
+// may write first_step into a checkpoint. Pure.
+std::optional<CarriedShards> ShardsInPlace(const v1::JobPlan& plan, const JobMembers& members);
 
 // Whether ShardsHeld() may come to something: every shard has a ps that is not lost, itself or with
 // a backup. `filled_only`: backups that the plan has only just made hold nothing yet.

@@ -154,7 +154,7 @@ TEST_F(ShardsHeldTest, WhoseShardsHaveBackupsOnPsThatStayMayGoAtOnce) {
 }
 
 // Which lets all go, those who could go without it as well.
-TEST_F(ShardsHeldTest, WhoIsNeededGoesAfterACheckpointWhereEachShardIsItsOwnPss) {
+TEST_F(ShardsHeldTest, WhoIsNeededGoesAfterACheckpoint) {
   for (int i = 0; i < 3; ++i) Halt(i, {7, 8}, Held{7, 8});
   members_.SetLeaving("p-1");
   members_.SetLeaving("p-2");
@@ -162,25 +162,32 @@ TEST_F(ShardsHeldTest, WhoIsNeededGoesAfterACheckpointWhereEachShardIsItsOwnPss)
   EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty());
 
   members_.SetLost("p-0");  // its shard is p-1's now
-  EXPECT_FALSE(DeparturesOf(plan_, members_).checkpoint_at.has_value());
+  EXPECT_EQ(DeparturesOf(plan_, members_).checkpoint_at, 8);
   EXPECT_THAT(DeparturesOf(plan_, members_).at_once, IsEmpty());
 }
 
-TEST_F(ShardsHeldTest, AVersionIsInPlaceWhereEachShardIsItsOwnPssWhoeverLeaves) {
+TEST_F(ShardsHeldTest, AShardIsInPlaceAtItsOwnPsWhoeverLeavesOrAtItsBackups) {
   Halt(0, {7, 8}, Held{7, 8});
   Halt(1, {8, 9}, Held{7, 8});
-  members_.SetLeaving("p-0");
-  EXPECT_FALSE(VersionInPlace(plan_, members_).has_value()) << "p-2 is not known to hold any";
   Halt(2, {7, 8}, std::nullopt);
-  EXPECT_EQ(VersionInPlace(plan_, members_), 8);
-  members_.SetLost("p-2");  // its shard is p-0's now
-  EXPECT_FALSE(VersionInPlace(plan_, members_).has_value());
+  members_.SetLeaving("p-0");
+  auto in_place = ShardsInPlace(plan_, members_);
+  ASSERT_TRUE(in_place.has_value());
+  EXPECT_EQ(in_place->first_step, 8);
+  EXPECT_EQ(in_place->shards[0].member(), "p-0");
+  members_.SetLost("p-2");
+  in_place = ShardsInPlace(plan_, members_);
+  ASSERT_TRUE(in_place.has_value());
+  EXPECT_EQ(in_place->first_step, 8);
+  EXPECT_EQ(in_place->shards[2].member(), "p-0");
+  members_.SetLost("p-0");
+  EXPECT_FALSE(ShardsInPlace(plan_, members_).has_value());
 }
 
 TEST_F(ShardsHeldTest, WhoIsNotNeededGoesWhereNoCheckpointCanBeMade) {
   Begin(4);
-  members_.SetLost("p-0");  // its shard is p-1's now
-  for (int i = 1; i < 4; ++i) Halt(i, {7, 8}, Held{7, 8});
+  for (int i = 0; i < 4; ++i) Halt(i, {7, 8}, Held{7, 8});
+  Halt(2, {4, 5}, Held{7, 8});  // its backup is nearer to the others
   members_.SetLeaving("p-1");
   members_.SetLeaving("p-2");
   EXPECT_THAT(DeparturesOf(plan_, members_).at_once, ElementsAre("p-2"));

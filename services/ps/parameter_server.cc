@@ -74,9 +74,7 @@ void ParameterServer::Handle(const v1::Directive& directive) {
   if (job == nullptr || job->plan().generation() != directive.generation()) return;
   if (directive.has_start()) return job->Start(directive.start().total_steps());
   if (directive.has_halt()) return job->Halt();
-  if (directive.has_snapshot()) {
-    job->TakeSnapshot(directive.snapshot().snapshot(), directive.snapshot().step());
-  }
+  if (directive.has_snapshot()) job->TakeSnapshot(directive.snapshot());
 }
 
 void ParameterServer::CoordinatorLost() {

@@ -1,6 +1,7 @@
 // Parameter servers that hold each other's shards.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -143,6 +144,16 @@ class ReplicationTest : public testing::Test {
     return Await(ps, v1::MEMBER_HALTED);
   }
 
+  void Save(int ps, const v1::JobPlan& plan, uint64_t id, int64_t step,
+            const std::vector<int>& backups) {
+    v1::Directive directive;
+    v1::Snapshot& snapshot = *directive.mutable_snapshot();
+    snapshot.set_snapshot(id);
+    snapshot.set_step(step);
+    for (const int shard : backups) snapshot.add_backups(shard);
+    Send(ps, plan, directive);
+  }
+
   Metrics metrics_[kPs];
   absl::Mutex mu_;
   bool changed_ ABSL_GUARDED_BY(mu_) = false;
@@ -203,6 +214,38 @@ TEST_F(ReplicationTest, BackupsAreCarriedOnWithTheirShards) {
   Train(next, 10);
   servers_[1].reset();
   EXPECT_EQ(Halt(0, next).backups(0).shard(), 1);
+}
+
+// Where the shard's own ps is gone it is that, values and slots, which goes into the checkpoint.
+TEST_F(ReplicationTest, ABackupThatIsHaltedIsSavedAsItsShardIs) {
+  const v1::JobPlan plan = Plan(1, 0, {{0, 1}, {1, 0}});
+  Begin(plan, {0, 1});
+  Train(plan, 5);
+  Halt(0, plan);
+  const v1::JobReport held = Halt(1, plan);
+  ASSERT_EQ(held.backups_size(), 1);
+  const int64_t step = held.backups(0).newest_version();
+  workers_.clear();
+
+  Save(0, plan, /*id=*/1, step, {});
+  Save(1, plan, /*id=*/2, step, {0});
+  const std::vector<FakeCheckpointService::Written> written = service_.AwaitWritten(3);
+  ASSERT_EQ(written.size(), 3u);
+  std::map<uint64_t, std::string> shard;  // by who wrote it
+  for (const auto& stream : written) {
+    if (stream.header.shard() != 0) continue;
+    EXPECT_EQ(stream.header.step(), step);
+    EXPECT_EQ(stream.header.job(), plan.job());
+    std::string& all = shard[stream.header.snapshot()];
+    all = stream.header.update_state().ShortDebugString();
+    for (const v1::ShardSlice& slice : stream.slices) {
+      absl::StrAppend(&all, "; chunk ", slice.chunk(), " slot ", slice.slot(), ": ", slice.data());
+    }
+  }
+  EXPECT_EQ(shard.size(), 2u) << "by its ps, and by who has its backup";
+  EXPECT_EQ(shard[1], shard[2]);
+  const v1::JobReport report = Await(1, v1::MEMBER_HALTED);
+  EXPECT_EQ(report.backups_size(), 1) << "it is still held";
 }
 
 TEST_F(ReplicationTest, ABackupThatIsNotHeldIsNotCarriedOn) {

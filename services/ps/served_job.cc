@@ -33,7 +33,7 @@ ServedJob::ServedJob(std::shared_ptr<const v1::JobPlan> plan, const Environment*
       environment_(*environment),
       trace_(std::move(trace)),
       found_(FindShards()),
-      snapshots_(WriterOptions()),
+      snapshots_(WriterOptions(CountOwn())),
       carried_(std::move(held)),
       shards_missing_(static_cast<int>(shards_.size())),
       thread_([this](std::stop_token stop) { Run(stop); }) {}
@@ -283,11 +283,14 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ServedJob::MakeShard(const Local
   return shard;
 }
 
-SnapshotWriter::Options ServedJob::WriterOptions() {
+int64_t ServedJob::CountOwn() const {
+  return std::ranges::count_if(shards_, [](const auto& shard) { return !shard->is_backup; });
+}
+
+SnapshotWriter::Options ServedJob::WriterOptions(int64_t shards) {
   return {.plan = plan_,
           .checkpoints = environment_.checkpoints,
-          .shards = static_cast<int>(
-              std::ranges::count_if(shards_, [](const auto& shard) { return !shard->is_backup; })),
+          .shards = static_cast<int>(shards),
           .written =
               [this](const ShardSnapshot& snapshot, absl::Duration took) {
                 environment_.metrics->snapshot_duration.Observe(absl::ToDoubleSeconds(took));
@@ -312,16 +315,17 @@ void ServedJob::Start(int64_t total_steps) {
   environment_.report_soon();
 }
 
-void ServedJob::TakeSnapshot(uint64_t id, int64_t step) {
+void ServedJob::TakeSnapshot(const v1::Snapshot& asked) {
   bool halted = false;
   {
     absl::MutexLock lock(&mu_);
     halted = state_ == v1::MEMBER_HALTED;
   }
-  if (halted) return SaveHeld(id, step);
+  if (halted) return SaveHeld(asked);
   for (const auto& shard : shards_) {
     if (shard->is_backup) continue;
-    shard->thread->TakeSnapshot(shard->plan->job_number(), plan_->generation(), id, step);
+    shard->thread->TakeSnapshot(shard->plan->job_number(), plan_->generation(), asked.snapshot(),
+                                asked.step());
   }
 }
 
@@ -330,17 +334,21 @@ void ServedJob::Halt() {
   halting_ = true;
 }
 
-void ServedJob::SaveHeld(uint64_t id, int64_t step) {
+void ServedJob::SaveHeld(const v1::Snapshot& asked) {
+  const uint64_t id = asked.snapshot();
+  const int64_t step = asked.step();
   std::vector<std::pair<ShardIndex, std::shared_ptr<const ShardSnapshot>>> snapshots;
   {
     absl::MutexLock lock(&mu_);
     if (released_ || id <= held_asked_) return;
     held_asked_ = id;
     if (held_snapshots_ == nullptr) {
-      held_snapshots_ = std::make_unique<SnapshotWriter>(WriterOptions());
+      held_snapshots_ = std::make_unique<SnapshotWriter>(WriterOptions(std::ssize(shards_)));
     }
     for (const auto& shard : shards_) {
-      if (shard->is_backup) continue;
+      const bool is_wanted =
+          !shard->is_backup || std::ranges::count(asked.backups(), ToInt(shard->number)) > 0;
+      if (!is_wanted) continue;
       snapshots.emplace_back(
           shard->number, shard->held == nullptr ? nullptr : shard->held->SnapshotOfHeld(id, step));
     }

@@ -60,8 +60,8 @@ class ServedJob : private ShardListener {
 
   // Idempotent.
   void Start(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mu_);
-  // Of a job that is halted: of what it holds. Idempotent.
-  void TakeSnapshot(uint64_t id, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a job that is halted: of what it holds, with the backups that are asked for. Idempotent.
+  void TakeSnapshot(const v1::Snapshot& asked) ABSL_LOCKS_EXCLUDED(mu_);
   // The generation is over: stops everything, however far it is, and keeps the shards. Reported as
   // MEMBER_HALTED when nobody uses them any more. Idempotent.
   void Halt() ABSL_LOCKS_EXCLUDED(mu_);
@@ -98,6 +98,7 @@ class ServedJob : private ShardListener {
   // Of its chunks here.
   int64_t LowestVersion() const;
   int64_t BackupLag() const;
+  int64_t CountOwn() const;
   void Run(const std::stop_token& stop);
   absl::Status FindShards();
   absl::Status AddLocal(ShardIndex number, int thread, bool is_backup);
@@ -106,7 +107,7 @@ class ServedJob : private ShardListener {
   void RetireReservations() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool TakesHalt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HaltShards() ABSL_LOCKS_EXCLUDED(mu_);
-  void SaveHeld(uint64_t id, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
+  void SaveHeld(const v1::Snapshot& asked) ABSL_LOCKS_EXCLUDED(mu_);
   SnapshotWriter* held_snapshots() ABSL_LOCKS_EXCLUDED(mu_);
   ParameterShard::HeldVersions VersionsHeld() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ReserveMemory() ABSL_LOCKS_EXCLUDED(mu_);
@@ -116,7 +117,8 @@ class ServedJob : private ShardListener {
   void Fail(const absl::Status& status, const std::string& culprit = "") ABSL_LOCKS_EXCLUDED(mu_);
   LocalShard& Local(ShardIndex shard) const;
   void AwaitShardsGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  SnapshotWriter::Options WriterOptions();
+  // `shards`: that it may have to write at a time.
+  SnapshotWriter::Options WriterOptions(int64_t shards);
 
   Recorder RecorderOf(ShardIndex shard) override { return {trace_.get(), ToInt(shard)}; }
   void ShardInstalled(ShardIndex shard, const absl::Status& status) override

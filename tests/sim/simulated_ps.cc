@@ -316,7 +316,9 @@ class SimulatedPs::Service : public ShardListener {
     if (asked.snapshot() <= held_asked_) return;
     held_asked_ = asked.snapshot();
     for (const auto& shard : shards_) {
-      if (shard->is_backup) continue;
+      const bool is_wanted =
+          !shard->is_backup || std::ranges::count(asked.backups(), ToInt(shard->number)) > 0;
+      if (!is_wanted) continue;
       Snapshot held;
       if (shard->held != nullptr) {
         held = shard->held->SnapshotOfHeld(asked.snapshot(), asked.step());
