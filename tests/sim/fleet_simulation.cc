@@ -120,7 +120,13 @@ class Simulation : public SimulatedWorld {
   FleetSimulation::Outcome Run() {
     fs::create_directories(options_.folder);
     StartCoordinator();
-    for (const auto& member : members_) member->StartProcess();
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (options_.grows && i > 3) {
+        StartLater(i, time_.Between(absl::Seconds(8), absl::Seconds(12)));
+      } else {
+        members_[i]->StartProcess();
+      }
+    }
     AtCoordinator([this](Coordinator& coordinator) {
       v1::CreateJobRequest request;
       *request.mutable_spec() = SpecOf(options_);
@@ -129,7 +135,8 @@ class Simulation : public SimulatedWorld {
     });
     healed_ = time_.now();
     for (int i = 0; i < options_.faults; ++i) {
-      time_.After(time_.Between(absl::ZeroDuration(), absl::Seconds(15)), [this] { Harm(); });
+      const absl::Duration last = absl::Seconds(options_.grows ? 40 : 15);
+      time_.After(time_.Between(absl::ZeroDuration(), last), [this] { Harm(); });
     }
     Tick();
     while (!over_ && outcome_.violations.empty() && time_.Next()) {
@@ -144,6 +151,9 @@ class Simulation : public SimulatedWorld {
   SimulatedTime& time() override { return time_; }
   InProcessNetwork& network() override { return network_; }
   Trajectory& trajectory() override { return trajectory_; }
+  absl::Duration step_max() const override {
+    return absl::Milliseconds(options_.grows ? 2000 : 400);
+  }
   int coordinator_life() const override { return coordinator_life_; }
   std::set<std::shared_ptr<ShardUpload>>& uploads() override { return uploads_; }
 
@@ -213,14 +223,20 @@ class Simulation : public SimulatedWorld {
   }
 
   void RestartWhenGone(size_t member) {
-    if (members_[member]->running() || std::exchange(restarting_[member], true)) return;
+    if (members_[member]->running() || restarting_[member]) return;
     const absl::Duration away =
         member < 3 ? absl::ZeroDuration() : workers_away_until_ - time_.now();
     const absl::Duration pause =
         std::max(away, time_.Between(absl::Milliseconds(100), absl::Seconds(6)));
     HealsIn(pause);
+    StartLater(member, pause);
+  }
+
+  void StartLater(size_t member, absl::Duration pause) {
+    restarting_[member] = true;
     time_.After(pause, [this, member] {
       restarting_[member] = false;
+      refused_.erase(members_[member]->name());
       members_[member]->StartProcess();
     });
   }
@@ -236,6 +252,7 @@ class Simulation : public SimulatedWorld {
     CHECK(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
     Log(absl::StrCat("the coordinator starts, term ", coordinator_->term()));
+    refused_.clear();
   }
 
   // What it was about to say is lost; what it has stored is not.
@@ -346,12 +363,41 @@ class Simulation : public SimulatedWorld {
                               v1::JobState_Name(event.state())));
       }
       if (event.reason() == "STEPS_LOST") NoteUnknown(event.message());
+      CheckRefused(event, *job);
+      CheckSaved(event);
       if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) ++outcome_.recoveries;
       state_ = event.state();
     }
     revision_ = job->revision();
     over_ = IsTerminal(job->state());
     if (!job->checkpoint().empty()) CheckCheckpoint(job->checkpoint());
+  }
+
+  // Who could not rehearse is given no rank beside others: the job needs one worker.
+  void CheckRefused(const v1::JobEvent& event, const v1::Job& job) {
+    if (!IsActive(event.state())) return refused_.clear();
+    for (size_t i = 3; i < members_.size(); ++i) {
+      const std::string& name = members_[i]->name();
+      const bool is_named = absl::StrContains(event.message(), name);
+      if (event.reason() == "WORKER_CANNOT_JOIN" && is_named) refused_.insert(name);
+      // What becomes of it may be known to the coordinator alone.
+      if (event.reason() == "WORKERS_PREPARE" && is_named) refused_.erase(name);
+    }
+    if (event.reason() == "STARTED") {  // they could after all
+      for (const std::string& name : job.workers()) refused_.erase(name);
+    }
+    if (event.reason() != "SCHEDULED" || job.workers_size() < 2) return;
+    for (const std::string& name : job.workers()) {
+      if (!refused_.contains(name)) continue;
+      Violated(absl::StrCat("the job goes on with ", name, ", which could not prepare it"));
+    }
+  }
+
+  // Who holds a shard has time enough to write it, and is lost where he stands still.
+  void CheckSaved(const v1::JobEvent& event) {
+    const bool goes_back = absl::StrContains(event.message(), "without what its shards held");
+    if (!goes_back || !absl::StrContains(event.message(), "nobody has written it")) return;
+    Violated(absl::StrCat("the job goes back: ", event.message()));
   }
 
   // I8: the last one is there; I5: and has the values of its step.
@@ -439,7 +485,8 @@ class Simulation : public SimulatedWorld {
   uint64_t revision_ = 0;
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string checkpoint_;
-  std::set<int64_t> unknown_;  // steps whose records are lost, as the job has said
+  std::set<int64_t> unknown_;      // steps whose records are lost, as the job has said
+  std::set<std::string> refused_;  // workers that could not rehearse, as the job has said
   bool over_ = false;
   FleetSimulation::Outcome outcome_;
 };

@@ -18,6 +18,7 @@ struct FleetSimulation {
   uint64_t seed = 1;
   bool replicated = false;  // resources.ps_replication: 2
   bool judged = false;      // steps are clipped by the norm of the whole gradient
+  bool grows = false;       // workers but one come while the job runs, whose steps take longer
   int faults = 0;
   std::string folder;  // made, and removed after a run without a violation
 

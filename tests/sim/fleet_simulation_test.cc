@@ -58,6 +58,7 @@ TEST(FleetSimulationTest, WhateverBefallsTheFleetTheJobEndsAsIfNothingHad) {
     FleetSimulation fleet{.seed = static_cast<uint64_t>(seed),
                           .replicated = (kind & 1) != 0,
                           .judged = (kind & 2) != 0,
+                          .grows = seed / 24 % 4 == 3,
                           .faults = static_cast<int>(1 + seed / 4 % 6),
                           .folder = absl::StrCat(folder, "/", seed)};
     const auto outcome = fleet.Run(trajectories[kind]);

@@ -75,6 +75,19 @@ BUGS = [
     ("a recovering job is never given members again", "services/coordinator/interruption.cc",
      "if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;",
      "if (!members.AllStopped() || now < resumes_not_before_ + absl::Minutes(5)) return std::nullopt;"),
+    ("a recovery takes who could not rehearse", "services/coordinator/dispatcher.cc",
+     "if (entry->job.rehearsal().WhyRefused(name) != nullptr) job.refused.insert(name);", "(void)name;"),
+    ("that somebody could not rehearse is forgotten with the generation", "services/coordinator/rehearsal.cc",
+     "for (auto& [name, refusal] : refusals_) refusal.in_this_generation = false;", "refusals_.clear();"),
+    ("a halted shard whose ps is gone is written by nobody", "services/coordinator/job.cc",
+     "if (is_here && plan_->shards(shard).member() != name) backups.insert(shard);", "(void)is_here;"),
+    ("a halted shard whose ps is gone is saved a version ahead", "services/coordinator/shard_holders.cc",
+     "return HeldWithout({}, plan, members);",
+     "auto held = HeldWithout({}, plan, members);\n"
+     "  for (int i = 0; held && i < plan.shards_size(); ++i) {\n"
+     "    if (held->shards[i].member() != plan.shards(i).member()) ++held->first_step;\n"
+     "  }\n"
+     "  return held;"),
 ]
 
 
@@ -114,7 +127,7 @@ def main():
 def report(name, run):
     """Prints what became of a run; 1 if it found nothing."""
     seed = re.search(r"FIRST_SEED=(\d+)", run.stdout)
-    what = re.findall(r"^\S+: ((?:I\d|the job ends|the last checkpoint|the job goes back).*)$", run.stdout, re.M)
+    what = re.findall(r"^\S+: ((?:I\d|the job ends|the last checkpoint|the job goes).*)$", run.stdout, re.M)
     if run.returncode == 0:
         print(f"NOT FOUND: {name}", flush=True)
         return 1

@@ -29,6 +29,8 @@ class SimulatedWorld {
   virtual SimulatedTime& time() = 0;
   virtual InProcessNetwork& network() = 0;
   virtual Trajectory& trajectory() = 0;
+  // What a worker takes for a step of its own, at most.
+  virtual absl::Duration step_max() const = 0;
 
   // The coordinator does that and comes to rest, and what it then has to say goes on its way.
   // False: there is no coordinator.

@@ -38,7 +38,7 @@ class SimulatedWorker::Generation : private MessageReceiver {
     worker_.Later(worker_.time().Between(absl::Milliseconds(1), absl::Milliseconds(100)),
                   Guarded([this] {
                     if (state_ != v1::MEMBER_PREPARING) return;
-                    const bool fails = plan_.rehearsal() != 0 && worker_.time().Below(8) == 0;
+                    const bool fails = plan_.rehearsal() != 0 && worker_.time().Below(3) == 0;
                     Enter(fails ? v1::MEMBER_FAILED : v1::MEMBER_PREPARED);
                   }));
   }
@@ -243,8 +243,9 @@ class SimulatedWorker::Generation : private MessageReceiver {
     if (!all) return;
     if (pending_) FinishStep();
     if (failed_ || pausing_ || finished()) return;
-    worker_.Later(worker_.time().Between(absl::Milliseconds(20), absl::Milliseconds(400)),
-                  Guarded([this] { BeginStep(); }));
+    worker_.Later(
+        worker_.time().Between(worker_.world().step_max() / 20, worker_.world().step_max()),
+        Guarded([this] { BeginStep(); }));
   }
 
   void FinishStep() {
