@@ -4,12 +4,9 @@
 namespace muster::kernels::cuda {
 namespace {
 
-__global__ void MakeAllFinite(float* to, const float* mask, int64_t heads, int64_t repeats,
-                              int64_t elements) {
-  for (int64_t i = ThreadIndex(); i < heads * elements; i += ThreadCount()) {
-    const float score = mask[i] < kUnseenScore ? kUnseenScore : mask[i];  // NaN stays
-    float* first = to + i / elements * repeats * elements + i % elements;
-    for (int64_t r = blockIdx.y; r < repeats; r += gridDim.y) first[r * elements] = score;
+__global__ void MakeAllFinite(float* to, const float* mask, int64_t elements) {
+  for (int64_t i = ThreadIndex(); i < elements; i += ThreadCount()) {
+    to[i] = mask[i] < kUnseenScore ? kUnseenScore : mask[i];  // NaN stays
   }
 }
 
@@ -26,11 +23,8 @@ __global__ void ClearAll(uint16_t* y, float* lse, AttentionShape shape, int64_t 
 
 }  // namespace
 
-cudaError_t MakeMaskFinite(float* to, const float* mask, int64_t heads, int64_t repeats,
-                           int64_t elements, cudaStream_t stream) {
-  dim3 grid = Strided(heads * elements);
-  grid.y = static_cast<unsigned>(std::min<int64_t>(repeats, 64));
-  return Launch(MakeAllFinite, grid, kThreads, 0, stream, to, mask, heads, repeats, elements);
+cudaError_t MakeMaskFinite(float* to, const float* mask, int64_t elements, cudaStream_t stream) {
+  return Launch(MakeAllFinite, Strided(elements), kThreads, 0, stream, to, mask, elements);
 }
 
 cudaError_t ClearUnseeingQueries(void* y, float* lse, const AttentionShape& shape,

@@ -14,9 +14,8 @@ namespace muster::kernels::cuda {
 // What -inf in a mask becomes, and what is less: any score is lost beside it in f32.
 inline constexpr float kUnseenScore = -1e30f;
 
-// f32[heads, repeats, elements] of a mask f32[heads, elements].
-cudaError_t MakeMaskFinite(float* to, const float* mask, int64_t heads, int64_t repeats,
-                           int64_t elements, cudaStream_t stream);
+// `to`, `mask`: f32[elements].
+cudaError_t MakeMaskFinite(float* to, const float* mask, int64_t elements, cudaStream_t stream);
 
 // Of queries that see no key, known by an lse near kUnseenScore: y becomes 0, lse +inf, by which
 // their keys have no weight in backward. y is of bf16 or f16, as in attention.h.

@@ -300,8 +300,10 @@ class FusedAttention::Graph {
     const Tensor product = Multiply(q, k_transposed, Scores());
     const Tensor scaled = Apply({CUDNN_POINTWISE_MUL, product, Number(kScale)}, Scores());
     if (mask_.batch == 0) return scaled;
+    // A row for all queries is a stride of 0: version 9.19's backward does not repeat a dimension
+    // of 1.
     const int64_t of_head = mask_.queries * s_.keys;
-    const Tensor mask =  // cuDNN 9.19's backward does not repeat a dimension of 1
+    const Tensor mask =
         Make(kMask, CUDNN_DATA_FLOAT, {mask_.batch, mask_.heads, s_.queries, s_.keys},
              {mask_.heads * of_head, of_head, mask_.queries == 1 ? 0 : s_.keys, 1});
     return Apply({CUDNN_POINTWISE_ADD, scaled, mask}, Scores());

@@ -44,8 +44,8 @@ std::string ToString(const AttentionShape& shape);  // "bf16 8x12x1024x64, causa
 
 // One part of an attention, prepared. lse means what it does in attention.h. A mask is finite and
 // without gaps (attention_mask.h): a query all of whose keys are at -inf would not be a number. One
-// that is the same for all queries is given as a repeated row, which the library takes; whether its
-// kernels compute with it is to be found out (lib/engine/cuda/attention_choice.h). What
+// that is the same for all queries has one row for them. Whether the library's kernels compute with
+// it is to be found out (lib/engine/cuda/attention_choice.h). What
 // bounds it: tensor cores; the deterministic backward also the memory for the slopes.
 class FusedAttention {
  public:

@@ -129,15 +129,8 @@ TEST(AttentionTest, ByRowsIsThatOfTheCpu) {
 TEST(AttentionMaskTest, NothingIsInfinite) {
   const Floats mask = {0, -INFINITY, -3e38f, 2, -1e9f};
   DeviceMemory on(mask, Type::kF32), finite(4 * 5);
-  ASSERT_EQ(MakeMaskFinite(finite.floats(), on.floats(), 5, 1, 1, nullptr), cudaSuccess);
+  ASSERT_EQ(MakeMaskFinite(finite.floats(), on.floats(), 5, nullptr), cudaSuccess);
   EXPECT_EQ(finite.Read(Type::kF32), (Floats{0, kUnseenScore, kUnseenScore, 2, -1e9f}));
-}
-
-TEST(AttentionMaskTest, OneForAllQueriesIsWrittenOut) {
-  DeviceMemory on(Floats{1, 2, -INFINITY, 4}, Type::kF32), finite(4 * 12);
-  ASSERT_EQ(MakeMaskFinite(finite.floats(), on.floats(), 2, 3, 2, nullptr), cudaSuccess);
-  EXPECT_EQ(finite.Read(Type::kF32),
-            (Floats{1, 2, 1, 2, 1, 2, kUnseenScore, 4, kUnseenScore, 4, kUnseenScore, 4}));
 }
 
 // Of 2 samples, 2 heads and 3 queries, the last of sample 1's head 0.

@@ -53,27 +53,23 @@ absl::StatusOr<int> Capability() {
 
 // A plan that a GPU may still use is kept with the GPU's other resources.
 absl::StatusOr<std::shared_ptr<const FusedAttention>> Prepare(const AttentionUse& use,
-                                                              const cuda::AttentionMaskShape& given,
                                                               AttentionPart part,
                                                               cudnnHandle_t cudnn) {
   std::unique_ptr<FusedAttention> made;
-  RETURN_IF_ERROR(StatusOf(FusedAttention::Create(cudnn, part, use.shape, given,
+  RETURN_IF_ERROR(StatusOf(FusedAttention::Create(cudnn, part, use.shape, use.mask,
                                                   {.deterministic = use.deterministic}, made)));
   return std::shared_ptr<const FusedAttention>(made.release(), [](const FusedAttention* attention) {
     if (!CudaResourcesAreKept()) delete attention;
   });
 }
 
-absl::StatusOr<FusedAttentions> Prepare(const AttentionUse& use,
-                                        const cuda::AttentionMaskShape& given,
-                                        cudnnHandle_t cudnn) {
+absl::StatusOr<FusedAttentions> Prepare(const AttentionUse& use, cudnnHandle_t cudnn) {
   FusedAttentions::Part backward;
-  ASSIGN_OR_RETURN(FusedAttentions::Part forward,
-                   Prepare(use, given, AttentionPart::kForward, cudnn));
+  ASSIGN_OR_RETURN(FusedAttentions::Part forward, Prepare(use, AttentionPart::kForward, cudnn));
   if (use.has_gradients) {
-    ASSIGN_OR_RETURN(backward, Prepare(use, given, AttentionPart::kBackward, cudnn));
+    ASSIGN_OR_RETURN(backward, Prepare(use, AttentionPart::kBackward, cudnn));
   }
-  return FusedAttentions(use, given, std::move(forward), std::move(backward));
+  return FusedAttentions(use, std::move(forward), std::move(backward));
 }
 
 // Between -2 and 2, and as good as random.
@@ -355,14 +351,7 @@ std::string Version() {
 }  // namespace
 
 int64_t FusedAttentions::MaskBytes() const {
-  return Aligned(given_.batch * given_.heads * given_.queries * use_.shape.keys *
-                 int64_t{sizeof(float)});
-}
-
-cudaError_t FusedAttentions::MakeFinite(float* to, const float* mask, cudaStream_t stream) const {
-  return cuda::MakeMaskFinite(to, mask, given_.batch * given_.heads,
-                              given_.queries / use_.mask.queries,
-                              use_.mask.queries * use_.shape.keys, stream);
+  return Aligned(MaskElements() * int64_t{sizeof(float)});
 }
 
 std::string FusedAttentions::choice() const {
@@ -372,10 +361,11 @@ std::string FusedAttentions::choice() const {
 
 cuda::Failure FusedAttentions::Forward(void* y, float* lse, const cuda::AttentionInputs& inputs,
                                        std::byte* workspace, cudaStream_t stream) const {
-  if (given_.batch == 0) return forward_->Forward(y, lse, inputs, workspace);
+  if (MaskElements() == 0) return forward_->Forward(y, lse, inputs, workspace);
   cuda::AttentionInputs finite = inputs;
   finite.mask = {.data = Floats(workspace)};
-  cudaError_t error = MakeFinite(Floats(workspace), inputs.mask.data, stream);
+  cudaError_t error =
+      cuda::MakeMaskFinite(Floats(workspace), inputs.mask.data, MaskElements(), stream);
   if (error != cudaSuccess) return cudaGetErrorString(error);
   if (cuda::Failure failure = forward_->Forward(y, lse, finite, workspace + MaskBytes())) {
     return failure;
@@ -388,10 +378,11 @@ cuda::Failure FusedAttentions::Backward(const cuda::AttentionGradients& gradient
                                         const void* y, const float* lse,
                                         const cuda::AttentionInputs& inputs, std::byte* workspace,
                                         cudaStream_t stream) const {
-  if (given_.batch == 0) return backward_->Backward(gradients, dy, y, lse, inputs, workspace);
+  if (MaskElements() == 0) return backward_->Backward(gradients, dy, y, lse, inputs, workspace);
   cuda::AttentionInputs finite = inputs;
   finite.mask = {.data = Floats(workspace)};
-  const cudaError_t error = MakeFinite(Floats(workspace), inputs.mask.data, stream);
+  const cudaError_t error =
+      cuda::MakeMaskFinite(Floats(workspace), inputs.mask.data, MaskElements(), stream);
   if (error != cudaSuccess) return cudaGetErrorString(error);
   return backward_->Backward(gradients, dy, y, lse, finite, workspace + MaskBytes());
 }
@@ -400,9 +391,8 @@ std::shared_ptr<const FusedAttentions> ChooseAttention(const AttentionUse& use, 
                                                        cudaStream_t stream) {
   const std::string attention = absl::StrCat("attention ", cuda::ToString(use.shape),
                                              use.mask.batch > 0 ? ", masked: " : ": ");
-  using Decision = absl::StatusOr<std::shared_ptr<const FusedAttentions>>;
-  const auto decide = [&](const cuda::AttentionMaskShape& given) -> Decision {
-    ASSIGN_OR_RETURN(FusedAttentions fused, Prepare(use, given, cudnn));
+  const auto decide = [&]() -> absl::StatusOr<std::shared_ptr<const FusedAttentions>> {
+    ASSIGN_OR_RETURN(FusedAttentions fused, Prepare(use, cudnn));
     ASSIGN_OR_RETURN(const std::string how, Try(use, fused, stream));
     LOG(INFO) << attention << Version() << ", " << fused.choice() << ", " << how;
     return std::make_shared<const FusedAttentions>(std::move(fused));
@@ -418,16 +408,8 @@ std::shared_ptr<const FusedAttentions> ChooseAttention(const AttentionUse& use, 
     VLOG(1) << attention << "own kernels; " << Version() << " is not asked: " << why;
     return nullptr;
   }
-  Decision decided = decide(use.mask);
+  const auto decided = decide();
   if (decided.ok()) return *decided;
-  if (use.mask.queries == 1 && use.shape.queries > 1) {
-    LOG(INFO) << attention << Version() << "'s with a row repeated: " << decided.status().message()
-              << "; trying it written out";
-    cuda::AttentionMaskShape written = use.mask;
-    written.queries = use.shape.queries;
-    decided = decide(written);
-    if (decided.ok()) return *decided;
-  }
   LOG(WARNING) << attention << "own kernels; " << Version() << "'s: " << decided.status().message();
   return nullptr;
 }

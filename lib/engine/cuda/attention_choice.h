@@ -28,12 +28,10 @@ struct AttentionUse {
 // forward's caller, +inf for a query that sees no key; the failure may be CUDA's too.
 class FusedAttentions {
  public:
-  // Null: no backward. `given` is use.mask, or that with its one row of queries written out for
-  // all.
+  // Null: no backward.
   using Part = std::shared_ptr<const kernels::cuda::FusedAttention>;
-  FusedAttentions(const AttentionUse& use, const kernels::cuda::AttentionMaskShape& given,
-                  Part forward, Part backward)
-      : use_(use), given_(given), forward_(std::move(forward)), backward_(std::move(backward)) {}
+  FusedAttentions(const AttentionUse& use, Part forward, Part backward)
+      : use_(use), forward_(std::move(forward)), backward_(std::move(backward)) {}
 
   bool has_backward() const { return backward_ != nullptr; }
   int64_t forward_workspace_bytes() const { return MaskBytes() + forward_->workspace_bytes(); }
@@ -49,12 +47,12 @@ class FusedAttentions {
                                   std::byte* workspace, cudaStream_t stream) const;
 
  private:
+  int64_t MaskElements() const {  // 0: there is none
+    return use_.mask.batch * use_.mask.heads * use_.mask.queries * use_.shape.keys;
+  }
   int64_t MaskBytes() const;  // the workspace's beginning
-  // What the library's kernels are given; there is a mask.
-  cudaError_t MakeFinite(float* to, const float* mask, cudaStream_t stream) const;
 
   const AttentionUse use_;
-  const kernels::cuda::AttentionMaskShape given_;
   const Part forward_, backward_;
 };
 
