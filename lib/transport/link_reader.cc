@@ -32,9 +32,9 @@ absl::Status LinkReader::RemoveSlab(uint32_t number) {
 }
 
 absl::Status LinkReader::Take(const RingDescriptor& descriptor, PeerId from,
-                              MessageReceiver& receiver, Lend lend) {
+                              MessageReceiver& receiver, Lend lend, CopyCrew& crew) {
   if (descriptor.slab == 0) return TakeFragment(descriptor, from, receiver);
-  return TakeFromSlab(descriptor, from, receiver, lend);
+  return TakeFromSlab(descriptor, from, receiver, lend, crew);
 }
 
 void LinkReader::Drop(const RingDescriptor& descriptor) {
@@ -78,7 +78,7 @@ absl::Status LinkReader::TakeFragment(const RingDescriptor& fragment, PeerId fro
 }
 
 absl::Status LinkReader::TakeFromSlab(const RingDescriptor& descriptor, PeerId from,
-                                      MessageReceiver& receiver, Lend lend) {
+                                      MessageReceiver& receiver, Lend lend, CopyCrew& crew) {
   // The entry is free, as its bytes were copied; what it names is so once the loan is returned.
   ring_.Release(descriptor);
   if (arriving_) return absl::InvalidArgumentError("a message amid another's fragments");
@@ -98,7 +98,7 @@ absl::Status LinkReader::TakeFromSlab(const RingDescriptor& descriptor, PeerId f
     receiver.Received(from, descriptor.header, payload, lend(descriptor.loan, found->second));
     return absl::OkStatus();
   }
-  if (!place.memory.empty()) std::memcpy(place.memory.data(), payload.data(), payload.size());
+  if (!place.memory.empty()) crew.Copy(place.memory, payload);
   // The copy is all that is needed of it. Returned first: what the receiver does, an answer
   // perhaps, then comes to a sender whose memory is his again.
   ring_.Return(descriptor.loan);

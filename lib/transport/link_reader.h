@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "lib/concurrency/copy_crew.h"
 #include "lib/transport/file_descriptor.h"
 #include "lib/transport/mapped_slab.h"
 #include "lib/transport/message_ring.h"
@@ -44,9 +45,10 @@ class LinkReader {
   bool HasMessage() const { return ring_.HasMessage(); }
   // The bytes of the next descriptor. False: there is none.
   bool Next(std::array<std::byte, RingDescriptor::kBytes>& bytes) { return ring_.Take(bytes); }
-  // Gives its message, or fragment, to `receiver`. INVALID_ARGUMENT: no writer publishes that.
+  // Gives its message, or fragment, to `receiver`. What lies in a slab and is not lent is copied by
+  // `crew`. INVALID_ARGUMENT: no writer publishes that.
   absl::Status Take(const RingDescriptor& descriptor, PeerId from, MessageReceiver& receiver,
-                    Lend lend);
+                    Lend lend, CopyCrew& crew);
   // Gives it back unread.
   void Drop(const RingDescriptor& descriptor);
   void Return(uint32_t loan) { ring_.Return(loan); }
@@ -61,7 +63,7 @@ class LinkReader {
  private:
   absl::Status TakeFragment(const RingDescriptor& fragment, PeerId from, MessageReceiver& receiver);
   absl::Status TakeFromSlab(const RingDescriptor& descriptor, PeerId from,
-                            MessageReceiver& receiver, Lend lend);
+                            MessageReceiver& receiver, Lend lend, CopyCrew& crew);
 
   SealedMemory memory_;
   MessageRingReader ring_;

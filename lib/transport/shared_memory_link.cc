@@ -469,10 +469,11 @@ absl::Status SharedMemoryLink::Take(const RingDescriptor& descriptor) {
     reader_.Drop(descriptor);
     return absl::OkStatus();
   }
-  return reader_.Take(descriptor, id_, *commons_.receiver, [this](uint32_t loan, MappedSlab slab) {
+  const auto lend = [this](uint32_t loan, MappedSlab slab) {
     ++leases_;
     return PayloadLease(commons_.transport, commons_.leases.Add({this, loan, std::move(slab)}));
-  });
+  };
+  return reader_.Take(descriptor, id_, *commons_.receiver, lend, commons_.crew);
 }
 
 void SharedMemoryLink::Return(uint32_t loan) {

@@ -11,6 +11,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "lib/concurrency/copy_crew.h"
+#include "lib/concurrency/cpu_quota.h"
 #include "lib/transport/control_socket.h"
 #include "lib/transport/doorbell.h"
 #include "lib/transport/event_loop.h"
@@ -65,6 +67,7 @@ struct LinkCommons {
   PendingSends sends;
   std::shared_ptr<RegisteredSlabs> slabs = std::make_shared<RegisteredSlabs>();
   LeaseTable leases;
+  CopyCrew crew{CopyCrew::HelpersFor(UsableCpus())};
   std::atomic<int64_t> malformed = 0;    // any thread reads them
   std::atomic<int64_t> turned_away = 0;  // of those who connected
 
