@@ -80,6 +80,14 @@ TEST(MainTest, AStoreThatIsNoneIsRefused) {
   EXPECT_THAT(ended.output, HasSubstr("--store: 'redis://a:1': no such kind of store"));
 }
 
+TEST(MainTest, APageForOtherHostsWantsCertificates) {
+  const Ended ended = RunMain("--listen=127.0.0.1:0 --insecure --http=0.0.0.0:0");
+
+  EXPECT_EQ(ended.code, 78);
+  EXPECT_THAT(ended.output, HasSubstr("--http: 0.0.0.0:0 can be reached from beyond this host"));
+  EXPECT_THAT(ended.output, HasSubstr("give certificates (--tls=DIR; muster certs init"));
+}
+
 TEST(MainTest, WhatIsNoBackupIsNotRestored) {
   const Ended ended = RunMain("--restore=services/coordinator/main");
 
