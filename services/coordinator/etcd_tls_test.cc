@@ -12,6 +12,7 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -25,6 +26,7 @@
 #include "lib/status/status.h"
 #include "proto/third_party/etcd/rpc.pb.h"
 #include "services/coordinator/etcd_client.h"
+#include "services/coordinator/etcd_greeting.h"
 #include "services/coordinator/etcd_server.h"
 #include "services/coordinator/store.h"
 #include "services/coordinator/store_choice.h"
@@ -36,6 +38,7 @@ namespace muster {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kDay = absl::Hours(24);
 constexpr absl::Duration kPatience = absl::Seconds(60);
@@ -100,6 +103,21 @@ class EtcdTlsTest : public ::testing::Test {
     return (*client)->Range(request, timeout).status();
   }
 
+  // Why nobody comes in by `open`. On a busy machine it may not be known at once: gRPC's words are
+  // there until then.
+  static std::string Refusal(absl::FunctionRef<absl::Status()> open) {
+    absl::Status refused = open();
+    for (const absl::Time end = absl::Now() + kPatience;
+         absl::StrContains(refused.message(), ", writing: ") && absl::Now() < end;) {
+      refused = open();
+    }
+    EXPECT_EQ(ReasonOf(refused), "STORE_UNREACHABLE") << refused;
+    return std::string(refused.message());
+  }
+  std::string RefusalOf(const std::string& tls) {
+    return Refusal([&] { return Open(*server_, tls).status(); });
+  }
+
   std::string home_ = ::testing::TempDir() + "/etcd-tls-XXXXXX";
   const CertifiedKey ours_ = *MakeAuthority("ours", absl::Now(), 30 * kDay);
   const CertifiedKey theirs_ = *MakeAuthority("theirs", absl::Now(), 30 * kDay);
@@ -149,6 +167,52 @@ TEST_F(EtcdTlsTest, EtcdTurnsAwayWhoHasNoCertificateOfItsAuthority) {
     EXPECT_EQ(ReasonOf(refused), "STORE_UNREACHABLE") << tls << ": " << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr(server_->address()));
   }
+}
+
+TEST_F(EtcdTlsTest, WhoIsTurnedAwayIsToldWhyAndWhatToTry) {
+  const std::string nobody = Folder("nobody", ours_, std::nullopt);
+  const std::string stranger = Folder("stranger", ours_, Client(theirs_));
+  const std::string etcd = absl::StrCat("etcd at ", server_->address());
+  // "bad certificate"; newer ones have a word of its own for none.
+  const std::string none = GreetEtcd(server_->address(), nobody, kPatience).objection;
+  const std::string strange = GreetEtcd(server_->address(), stranger, kPatience).objection;
+  EXPECT_THAT(none, HasSubstr("certificate"));
+  EXPECT_THAT(strange, HasSubstr("certificate"));
+
+  EXPECT_EQ(RefusalOf(nobody),
+            absl::StrCat(etcd, " asks for a client certificate and got none (", none,
+                         "): put a tls.crt and tls.key that etcd's authority has signed beside the "
+                         "ca.crt in --store_tls=",
+                         nobody));
+  EXPECT_EQ(RefusalOf(stranger),
+            absl::StrCat(etcd, " did not accept our client certificate (", strange,
+                         "): the tls.crt in --store_tls=", stranger,
+                         " must be signed by the authority that etcd asks for (--trusted-ca-file), "
+                         "be for clients, and be in force"));
+  EXPECT_EQ(RefusalOf(""),
+            absl::StrCat(etcd,
+                         " speaks TLS and asks for a client certificate, and --store_tls is not "
+                         "given: --store_tls=DIR, with the ca.crt of etcd's authority and a "
+                         "tls.crt and tls.key that it has signed"));
+  EXPECT_THAT(Refusal([&] { return choice_->OpenToRestore(/*give_up=*/false).status(); }),
+              StartsWith(etcd + " speaks TLS"));
+}
+
+TEST_F(EtcdTlsTest, AGreetingAccusesNobodyOfWhatItDoesNotKnow) {
+  const EtcdGreeting friendly =
+      GreetEtcd(server_->address(), Folder("client", ours_, Client(ours_)), kPatience);
+  EXPECT_TRUE(friendly.speaks_tls);
+  EXPECT_TRUE(friendly.has_certificate);
+  EXPECT_EQ(friendly.objection, "");
+
+  const std::string believer = Folder("believer", theirs_, std::nullopt);
+  EXPECT_EQ(GreetEtcd(server_->address(), believer, kPatience).objection, "");
+  const auto plain = EtcdServer::Start();
+  const std::string nobody = Folder("nobody", ours_, std::nullopt);
+  EXPECT_FALSE(GreetEtcd(plain->address(), nobody, kPatience).speaks_tls);
+  plain->Kill();
+  EXPECT_FALSE(GreetEtcd(plain->address(), nobody, kPatience).speaks_tls);
+  EXPECT_FALSE(GreetEtcd("no address", nobody, kPatience).speaks_tls);
 }
 
 TEST_F(EtcdTlsTest, AFileThatIsMissingIsNamedWithTheFlag) {

@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "lib/status/status.h"
+#include "services/coordinator/etcd_greeting.h"
 #include "services/coordinator/etcd_store.h"
 #include "services/coordinator/sqlite_store.h"
 #include "services/coordinator/state_folder.h"
@@ -38,11 +39,36 @@ constexpr char kEtcdScheme[] = "etcd://";
 constexpr char kSqliteScheme[] = "sqlite:";
 constexpr absl::Duration kLeaseMin = absl::Seconds(2);
 constexpr absl::Duration kLeaseMax = absl::Seconds(60);
+constexpr absl::Duration kGreetingMax = absl::Seconds(1);  // with one server that did not answer
 
 // Another leads, or etcd does not answer.
 bool Passes(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   return reason == "STORE_LOCKED" || reason == "STORE_UNREACHABLE";
+}
+
+// Why a server of etcd turns away who comes with --store_tls=`tls`, and what to try. "": it does
+// not, or nothing is known.
+std::string WhyTurnedAway(const EtcdGreeting& greeting, const std::string& tls) {
+  if (!greeting.speaks_tls) return "";
+  const bool objects = !greeting.objection.empty();
+  if (tls.empty()) {
+    return absl::StrCat("speaks TLS", objects ? " and asks for a client certificate" : "",
+                        ", and --store_tls is not given: --store_tls=DIR, with the ca.crt of "
+                        "etcd's authority",
+                        objects ? " and a tls.crt and tls.key that it has signed" : "");
+  }
+  if (!objects) return "";
+  if (!greeting.has_certificate) {
+    return absl::StrCat("asks for a client certificate and got none (", greeting.objection,
+                        "): put a tls.crt and tls.key that etcd's authority has signed beside the "
+                        "ca.crt in --store_tls=",
+                        tls);
+  }
+  return absl::StrCat("did not accept our client certificate (", greeting.objection,
+                      "): the tls.crt in --store_tls=", tls,
+                      " must be signed by the authority that etcd asks for (--trusted-ca-file), be "
+                      "for clients, and be in force");
 }
 
 }  // namespace
@@ -108,13 +134,29 @@ absl::StatusOr<EtcdStore::Options> StoreChoice::EtcdOptions() const {
                             .adopt_folder = absl::GetFlag(FLAGS_adopt_state_dir)};
 }
 
+// gRPC's words are of a connection that was closed; a server that is passed over for the next one
+// may have said more.
+absl::Status StoreChoice::Explained(const absl::Status& refused) const {
+  if (ReasonOf(refused) != "STORE_UNREACHABLE") return refused;
+  const std::string tls = absl::GetFlag(FLAGS_store_tls);
+  for (const std::string& server : location_.servers) {
+    const std::string why = WhyTurnedAway(GreetEtcd(server, tls, kGreetingMax), tls);
+    if (why.empty()) continue;
+    return WithReason(absl::UnavailableError(absl::StrCat("etcd at ", server, " ", why)),
+                      "STORE_UNREACHABLE");
+  }
+  return refused;
+}
+
 absl::StatusOr<std::unique_ptr<Store>> StoreChoice::OpenToRestore(bool give_up) const {
   RETURN_IF_ERROR(Annotate(StateFolder::Open(state_dir_).status(), "--state_dir"));
   if (takes_turns()) {
     ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
     options.address = "(a restore of a backup)";
     options.give_up = give_up;
-    return EtcdStore::Open(std::move(options));
+    auto store = EtcdStore::Open(std::move(options));
+    if (!store.ok()) return Explained(store.status());
+    return store;
   }
   std::error_code error;
   if (give_up && std::filesystem::exists(location_.file, error)) {
@@ -146,8 +188,9 @@ absl::StatusOr<std::unique_ptr<Store>> StoreChoice::Open(const Turn& turn) {
   while (true) {
     auto store = EtcdStore::Open(options);
     if (!Passes(store.status())) return store;
-    const std::string why(store.status().message());
-    if (std::exchange(told, why) != why) turn.waiting(store.status());
+    const absl::Status waits_for = Explained(store.status());
+    const std::string why(waits_for.message());
+    if (std::exchange(told, why) != why) turn.waiting(waits_for);
     if (!turn.wait(kCampaignInterval)) return absl::CancelledError("told to stop");
   }
 }

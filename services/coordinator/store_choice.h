@@ -50,7 +50,8 @@ class StoreChoice {
     std::function<void(const absl::Status&)> lost;
   };
   // The errors of SqliteStore::Open and EtcdStore::Open, except for those that pass in time;
-  // CANCELLED: the process is to end.
+  // CANCELLED: the process is to end. Of an etcd that turns us away for our certificate, or for
+  // having none, the message says so, and which flag to look at (reason "STORE_UNREACHABLE").
   absl::StatusOr<std::unique_ptr<Store>> Open(const Turn& turn);
 
   // To put a backup in. With `give_up` it is empty: what lay in etcd is gone, a file of SQLite is
@@ -59,6 +60,7 @@ class StoreChoice {
 
  private:
   absl::StatusOr<EtcdStore::Options> EtcdOptions() const;
+  absl::Status Explained(const absl::Status& refused) const;
   StoreChoice(std::string state_dir, StoreLocation location, std::unique_ptr<EtcdClient> client)
       : state_dir_(std::move(state_dir)),
         location_(std::move(location)),
