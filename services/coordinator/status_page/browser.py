@@ -13,7 +13,8 @@ PATIENCE_S = 30
 
 def program():
     """Where it is, or None."""
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    names = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 class Browser:

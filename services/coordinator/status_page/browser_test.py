@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The status page in a headless Chromium: what a person sees, and that what others wrote stays text.
 
-Skips where there is no Chromium (Debian: chromium).
+Skips where there is no Chromium (Debian: chromium-headless-shell, or chromium).
 """
 
 import os
@@ -201,6 +201,6 @@ class PageTest(unittest.TestCase):
 
 if __name__ == "__main__":
     if browser.program() is None:
-        print("SKIPPED: there is no chromium; apt-get install chromium")
+        print("SKIPPED: there is no chromium; apt-get install chromium-headless-shell")
         sys.exit(0)
     unittest.main()
