@@ -4,9 +4,9 @@ while it is not, in turns, so that what else the machine does disturbs both.
 
     tests/bench/trace_overhead.py [FOLDER] [--pairs N] [--steps N] [--scrape]
 
-FOLDER: where the programs are; default: bazel-bin. --steps: how many a trace records; it takes as long as they do, and with
-it goes the reading of what was recorded. --scrape: not a trace but /metrics of all members, once a second, a hundred times
-as often as a scraper does by default in 100 s.
+FOLDER: where the programs are; default: bazel-bin. --steps: how many a trace records. A step's time while it does is that of
+the trace's own steps; beside it stands that of all steps until the file was written, in which coordinator and muster work on
+the same processors. --scrape: not a trace but /metrics of all members, once a second for five.
 """
 
 import argparse
@@ -32,11 +32,10 @@ def read_metrics(url):
     return page
 
 
-def totals(url):
-    """Steps and seconds of a worker so far."""
-    page = read_metrics(url)
-    of = lambda name: sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.MULTILINE))
-    return of("muster_worker_step_duration_seconds_count"), of("muster_worker_step_duration_seconds_sum")
+def steps_so_far(url):
+    """Of a worker, and when that was."""
+    counts = re.findall(r"^muster_worker_step_duration_seconds_count(?:{.*})? (\S+)$", read_metrics(url), re.MULTILINE)
+    return sum(map(float, counts)), time.perf_counter()
 
 
 def main():
@@ -51,12 +50,12 @@ def main():
         run = lambda *arguments: subprocess.run([muster, *arguments], check=True, capture_output=True, text=True, cwd=ROOT).stdout
         address = run("local", "up", "--dir", folder, "--ps", "1", "--workers", "1").strip()
         try:
-            job = json.loads(run("submit", "examples/mnist_lenet.yaml", "--server", address, "-o", "json", "--set", "training.epochs=100000",
-                                 "--set", "resources.ps=1", "--set", "resources.workers={min: 1, max: 1}"))["id"]
+            job = json.loads(run("submit", "examples/mnist_lenet.yaml", "--server", address, "-o", "json", "--set", "training.epochs=100000", "--set",
+                      "resources.ps=1", "--set", "resources.workers={min: 1, max: 1}"))["name"].removeprefix("jobs/")
             fleet = json.loads(run("members", "--server", address, "-o", "json"))
             urls = [fleet["coordinator_metrics_url"], *(member["metrics_url"] for member in fleet["members"])]
             worker = next(member["metrics_url"] for member in fleet["members"] if "worker" in member["name"])
-            while totals(worker)[0] < 200:  # it is warm
+            while steps_so_far(worker)[0] < 200:  # it is warm
                 time.sleep(0.1)
 
             def disturbed():
@@ -65,28 +64,40 @@ def main():
                         for url in urls:
                             read_metrics(url)
                         time.sleep(1)
-                else:
-                    run("trace", job, "--server", address, "--steps", str(options.steps), "-o", os.path.join(folder, "trace.json"))
+                    return None
+                file = os.path.join(folder, "trace.json")
+                run("trace", job, "--server", address, "--steps", str(options.steps), "-o", file)
+                with open(file, encoding="utf-8") as trace:
+                    events = json.load(trace)["traceEvents"]
+                begins = sorted(event["ts"] for event in events if event.get("ph") == "X" and event["name"] == "step")
+                return (begins[-1] - begins[0]) / (len(begins) - 1) / 1e6
 
             def step(act):
-                steps, seconds = totals(worker)
-                begin = time.perf_counter()
-                act()
-                taken = time.perf_counter() - begin
-                more, longer = totals(worker)
-                return (longer - seconds) / (more - steps), taken
+                """Seconds of a step while act() ran, what that returned, and how long it took."""
+                steps, begin = steps_so_far(worker)
+                result = act()
+                more, end = steps_so_far(worker)
+                return (end - begin) / (more - steps), result, end - begin
 
-            ratios, with_it, without = [], [], []
+            recorded, meanwhile, without = [], [], []
             for _ in range(options.pairs):
-                on, taken = step(disturbed)
-                off, _ = step(lambda: time.sleep(taken))
-                ratios.append(on / off)
-                with_it.append(on)
+                on, own, taken = step(disturbed)
+                off, _, _ = step(lambda: time.sleep(taken))
+                recorded.append(own)
+                meanwhile.append(on)
                 without.append(off)
-            ratios.sort()
-            print(f"{options.pairs} pairs: a step took {1e3 * statistics.median(with_it):.3f} ms {'scraped' if options.scrape else 'recorded'}, "
-                  f"{1e3 * statistics.median(without):.3f} ms otherwise; ratio of a pair {statistics.median(ratios):.4f} in the middle, "
-                  f"quarters {ratios[len(ratios) // 4]:.4f} and {ratios[3 * len(ratios) // 4]:.4f}")
+
+            def say(what, times):
+                ratios = sorted(on / off for on, off in zip(times, without))
+                print(f"{what}: {1e3 * statistics.median(times):.3f} ms a step, {1e3 * statistics.median(without):.3f} ms otherwise; ratio of a "
+                      f"pair {statistics.median(ratios):.4f} in the middle, quarters {ratios[len(ratios) // 4]:.4f} and "
+                      f"{ratios[3 * len(ratios) // 4]:.4f}")
+
+            if options.scrape:
+                say("scraped", meanwhile)
+            else:
+                say("recorded", recorded)
+                say("until the file was written", meanwhile)
         finally:
             run("local", "down", "--dir", folder)
 
