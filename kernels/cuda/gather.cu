@@ -96,11 +96,11 @@ __global__ void AddPieces(T* dx, float* partial, const T* dy, const int32_t* key
   }
 }
 
-// A block per multiple of kPiece, outer index and kThreads elements: where a key crosses its first
+// A block per multiple of kPiece, outer index and some elements: where a key crosses its first
 // multiple its pieces are added up.
 template <typename T>
 __global__ void JoinPieces(T* dx, float* partial, const int32_t* keys, GatherShape shape) {
-  const int64_t c = int64_t{blockIdx.z} * kThreads + threadIdx.x;
+  const int64_t first_c = int64_t{blockIdx.z} * kThreads + threadIdx.x;
   for (int64_t piece = blockIdx.x + 1; piece * kPiece < shape.indices; piece += gridDim.x) {
     const int64_t at = piece * kPiece;
     const int32_t key = keys[at];
@@ -109,13 +109,14 @@ __global__ void JoinPieces(T* dx, float* partial, const int32_t* keys, GatherSha
     const int which = keys[at - kPiece] == key ? 0 : 1;
     int64_t last = piece;
     while ((last + 1) * kPiece < shape.indices && keys[(last + 1) * kPiece] == key) ++last;
-    if (c >= shape.inner) continue;
     for (int64_t outer = blockIdx.y; outer < shape.outer; outer += gridDim.y) {
-      const float first = PartialOf(partial, shape, outer, piece - 1, which)[c];
-      const float sum = first + SumInOrder(last - piece + 1, [&](int64_t j) {
-                          return PartialOf(partial, shape, outer, piece + j, 0)[c];
-                        });
-      dx[(outer * shape.size + key) * shape.inner + c] = FromFloat<T>(sum);
+      for (int64_t c = first_c; c < shape.inner; c += int64_t{gridDim.z} * kThreads) {
+        const float first = PartialOf(partial, shape, outer, piece - 1, which)[c];
+        const float sum = first + SumInOrder(last - piece + 1, [&](int64_t j) {
+                            return PartialOf(partial, shape, outer, piece + j, 0)[c];
+                          });
+        dx[(outer * shape.size + key) * shape.inner + c] = FromFloat<T>(sum);
+      }
     }
   }
 }
@@ -142,10 +143,10 @@ cudaError_t Gather(void* y, const void* x, const int32_t* index, const GatherSha
   return LaunchGather<uint16_t>(y, x, index, shape, bytes, out_of_range, stream);
 }
 
-// Pairs to sort, then sums of pieces.
+// Pairs to sort, then sums of pieces, where there are several.
 int64_t GatherGradWorkspaceBytes(const GatherShape& shape) {
-  return IndexSortWorkspaceBytes(shape.indices) +
-         2 * shape.outer * Pieces(shape) * shape.inner * static_cast<int64_t>(sizeof(float));
+  const int64_t sums = Pieces(shape) > 1 ? 2 * shape.outer * Pieces(shape) * shape.inner : 0;
+  return IndexSortWorkspaceBytes(shape.indices) + sums * static_cast<int64_t>(sizeof(float));
 }
 
 cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type,
@@ -166,9 +167,9 @@ cudaError_t GatherGrad(void* dx, const void* dy, const int32_t* index, Type type
     MUSTER_RETURN_IF_CUDA_ERROR(Launch(AddPieces<T>, dim3(blocks, outer), kThreads, 0, stream,
                                        static_cast<T*>(dx), partial, static_cast<const T*>(dy),
                                        pairs.keys, pairs.places, shape));
-    if (n <= kPiece) return cudaSuccess;
+    if (Pieces(shape) == 1) return cudaSuccess;
     const dim3 grid(static_cast<unsigned>(std::min(Pieces(shape) - 1, kBlocksMax)), outer,
-                    static_cast<unsigned>(CeilDiv(shape.inner, kThreads)));
+                    static_cast<unsigned>(std::min<int64_t>(CeilDiv(shape.inner, kThreads), 64)));
     return Launch(JoinPieces<T>, grid, kThreads, 0, stream, static_cast<T*>(dx), partial,
                   pairs.keys, shape);
   });
