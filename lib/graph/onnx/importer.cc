@@ -341,7 +341,10 @@ void OnnxImporter::Alias(const NodeProto& node, int i, const std::string& tensor
     if (std::ranges::count(own.outputs(), name) > 0) break;  // nothing before it reads it
   }
   own_names_.erase(tensor);
-  for (TensorTypes& types : types_) types[name] = types.at(tensor);
+  for (TensorTypes& types : types_) {
+    const TensorType type = types.at(tensor);  // what the table holds may move when it grows
+    types[name] = type;
+  }
 }
 
 std::string OnnxImporter::Output(const NodeProto& node, int i) {

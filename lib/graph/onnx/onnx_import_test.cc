@@ -132,6 +132,24 @@ TEST(OnnxImportTest, ShapesThatDependOnTheBatchSurviveAnyBatch) {
   }
 }
 
+TEST(OnnxImportTest, NamesOfTheFileKeepTheirShapesHoweverManyThereAre) {
+  for (int nodes = 1; nodes <= 64; ++nodes) {  // tables grow at some of them
+    Model model;
+    model.Input("x", {0, 4, 3}).Weight("w", {6, 5}).Output("y");
+    model.Integers("to", {0, 2, 6}).Integers("back", {0, 4, 3});
+    std::string last = "x";
+    for (int i = 0; i < nodes; ++i) {
+      const std::string next = absl::StrCat("r", i);
+      model.Node("Reshape", {last, (nodes - i) % 2 == 1 ? "to" : "back"}, {next});
+      last = next;
+    }
+    model.Node("MatMul", {last, "w"}, {"y"});
+    const auto imported = model.Import();
+    ASSERT_TRUE(imported.ok()) << nodes << " nodes: " << imported.status();
+    EXPECT_EQ(ShapeOf(imported->graph, "y", 7), (std::vector<int64_t>{7, 2, 5}));
+  }
+}
+
 TEST(OnnxImportTest, ABatchThatTheFileFixesIsTheBatchAllTheSame) {
   Model model;
   model.Input("x", {8, 6}).Integers("to", {8, 2, 3}).Weight("w", {5, 3}).Output("y");
