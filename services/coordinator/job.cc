@@ -284,7 +284,9 @@ void Job::Tell(const std::string& reason, const std::string& message, absl::Time
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
   NoteWhereItResumes(plan->first_step());
-  if (state() == v1::RECOVERING) CloseRecords(plan->first_step(), now);
+  // A coordinator that ended in between may have lost what was told before a suspension.
+  const bool goes_on = state() == v1::RECOVERING || ledger_.steps_before() > 0;
+  if (goes_on) CloseRecords(plan->first_step(), now);
   plan_ = std::move(plan);
   plan_bytes_ = nullptr;
   record_.set_generation(plan_->generation());
@@ -441,8 +443,10 @@ std::string Job::WhereItGoesOn() const {
   return record_.checkpoint().empty() ? "where it began" : record_.checkpoint();
 }
 
-// The job stands still, or has nothing to lose: `where` completes "suspended" and "stopped".
+// The job stands still, or has nothing to lose: `where` completes "suspended" and "stopped". What
+// is known of the steps before its checkpoint is all that will ever be.
 void Job::Stopped(const std::string& where, absl::Time now) {
+  if (state() == v1::RECOVERING) CloseRecords(checkpoints_.committed_step(), now);
   if (!record_.has_stop_cause()) {
     return Move(v1::SUSPENDED, "SUSPENDED", absl::StrCat("suspended ", where), now);
   }

@@ -1235,6 +1235,51 @@ TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeASuspensionAreClosed) {
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
+// Those before the checkpoint that it goes on from were made.
+TEST_F(WaitingJobTest, TheRecordsOfTheStepsBeforeACheckpointAreClosedWhereNobodyHoldsMore) {
+  Begin(Record());
+  Run();
+  Tell("w-0", Steps(v1::MEMBER_RUNNING, 0, 5));
+  Tell("w-1", Steps(v1::MEMBER_RUNNING, 0, 4));
+  EXPECT_EQ(TakeEffects().steps.size(), 4u);
+  Commit(6);  // of its last step nobody has told
+  for (const char* name : {"w-0", "w-1", "p-0"}) job_.MemberLost(name, "gone", now_);
+  SayHalted("p-1", 6, 7);
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  EXPECT_EQ(TakeEffects().steps.size(), 0u);
+
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+  const Job::Effects effects = TakeEffects();
+  ASSERT_EQ(effects.steps.size(), 1u);
+  EXPECT_EQ(effects.steps[0].step, 4);
+  EXPECT_EQ(effects.steps[0].loss, 1) << "of what is known";
+  ASSERT_EQ(effects.events.size(), 2u);
+  EXPECT_EQ(effects.events[0].reason(), "STEPS_LOST");
+  EXPECT_THAT(effects.events[0].message(), HasSubstr("what steps 5 to 5 came to is not known"));
+  EXPECT_EQ(effects.events[1].reason(), "SUSPENDED");
+}
+
+// The coordinator ended before what it had closed was on the disk.
+TEST_F(WaitingJobTest, StepsThatARestartedCoordinatorHasNoRecordOfAreToldWhenTheJobIsResumed) {
+  Commit(6);
+  job_.MemberLost("p-0", "gone", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  RestartCoordinator(job_.record());
+  ASSERT_TRUE(job_.Resume(nullptr, now_).ok());
+  TakeEffects();
+  Schedule(/*first_step=*/6, "jobs/net-1/checkpoints/6");
+  const Job::Effects effects = TakeEffects();
+  ASSERT_EQ(effects.events.size(), 2u);
+  EXPECT_EQ(effects.events[0].reason(), "STEPS_LOST");
+  EXPECT_THAT(effects.events[0].message(), HasSubstr("what steps 5 to 5 came to is not known"));
+}
+
+TEST_F(RecoveringJobTest, AJobThatBeginsWithACheckpointHasLostNoSteps) {
+  Schedule(/*first_step=*/6, "jobs/other-1/checkpoints/6");
+  for (const v1::JobEvent& event : TakeEffects().events) EXPECT_NE(event.reason(), "STEPS_LOST");
+}
+
 TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSavedByThem) {
   RunTo(8);
   Commit(4);
