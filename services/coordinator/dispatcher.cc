@@ -365,10 +365,16 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
         // A job that is to be stopped is rather stopped without anybody.
         .tries_refused = !entry->job.RecoversToStop(),
         .keeps_ps = resumption->carries};
+    const auto has_refused = [&](const std::string& name) {
+      return entry->job.rehearsal().WhyRefused(name) != nullptr;
+    };
     for (const std::string& name : free.workers) {
-      if (entry->job.rehearsal().WhyRefused(name) != nullptr) job.refused.insert(name);
+      if (has_refused(name)) job.refused.insert(name);
     }
-    for (const std::string& worker : record.workers()) job.workers.push_back(unless_lost(worker));
+    for (const std::string& worker : record.workers()) {
+      std::string& rank = job.workers.emplace_back(unless_lost(worker));
+      if (has_refused(rank)) job.refused.insert(std::exchange(rank, ""));  // it was being tried
+    }
     std::vector<std::string> holders(record.ps().begin(), record.ps().end());
     const v1::ResourceSpec& resources = record.spec().resources();
     if (resumption->carries) {

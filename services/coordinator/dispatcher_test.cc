@@ -620,6 +620,24 @@ TEST_F(RefusedDispatcherTest, WhoCouldNotPrepareIsTriedWhereThereIsNobodyElse) {
   EXPECT_THAT(View(job_).workers(), ElementsAre("w-1"));
 }
 
+TEST_F(RefusedDispatcherTest, WhoIsTriedHasNoRankBesideOthersBeforeItIsKnownThatItCan) {
+  now_ += absl::Seconds(10);
+  Dispatch();
+  ASSERT_THAT(View(job_).workers(), ElementsAre("w-1"));
+  for (const char* name : {"w-2", "p-1"}) attached_.push_back(Attach(name));
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(job_);
+    entry.job.MemberLost("p-0", "crashed", now_);
+    turn.Perform(entry);
+  }
+  Tell(job_, "w-1", v1::MEMBER_HALTED);
+  now_ += absl::Seconds(10);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_THAT(View(job_).workers(), ElementsAre("w-2"));
+}
+
 TEST_F(RefusedDispatcherTest, AJobThatIsStoppedIsNotRecoveredWithWhoCouldNotPrepare) {
   {
     JobRegistry::Turn turn(registry_.get());

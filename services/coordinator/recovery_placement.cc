@@ -42,13 +42,13 @@ bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Pla
 // The free workers that the job may be given, in the order in which it is.
 std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& free) {
   std::ranges::sort(free.workers, NaturalLess);
-  std::vector<std::string> able, refused;
-  for (const std::string& name : free.workers) {
-    (job.refused.contains(name) ? refused : able).push_back(name);
-  }
+  std::vector<std::string> able = free.workers;
+  std::erase_if(able, [&](const std::string& name) { return job.refused.contains(name); });
   if (!job.settle_for_fewer || !job.tries_refused) return able;
   auto count =
       std::ssize(able) + std::ssize(job.workers) - std::ranges::count_if(job.workers, IsLost);
+  std::vector<std::string> refused(job.refused.begin(), job.refused.end());
+  std::ranges::sort(refused, NaturalLess);
   for (auto next = refused.begin(); next != refused.end() && count < job.workers_min; ++count) {
     able.push_back(*next++);
   }

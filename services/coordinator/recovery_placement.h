@@ -18,8 +18,8 @@ struct RecoveringJob {
   int workers_min = 1;
   int workers_max = 1;
   bool settle_for_fewer = false;  // than there were
-  // Those that are free but could not prepare the job before, and whether they are to try where it
-  // comes to workers_min by nobody else.
+  // Those that are free, or were its own, but could not prepare the job when they last tried, and
+  // whether they are to try where it comes to workers_min by nobody else. None of them has a rank.
   absl::btree_set<std::string> refused = {};
   bool tries_refused = true;
   std::vector<std::string> ps;  // in plan order

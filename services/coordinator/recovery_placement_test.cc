@@ -56,6 +56,18 @@ TEST(RecoveryPlacementTest, WhoCouldNotPrepareIsTakenLastAndOnlyForTheMinimum) {
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
+// The last generation ended before it was known whether it can this time.
+TEST(RecoveryPlacementTest, WhoWasBeingTriedIsChosenLikeOthersThatCouldNotPrepare) {
+  RecoveringJob job{
+      .workers = {""}, .workers_min = 1, .workers_max = 2, .refused = {"w-10", "w-2"}};
+  FreeMembers free = Free({"w-10"});
+  EXPECT_FALSE(PlaceAgain(job, free).has_value()) << "somebody else may come";
+  job.settle_for_fewer = true;
+  EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-2"));
+  free = Free({"w-0", "w-10"});
+  EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0"));
+}
+
 TEST(RecoveryPlacementTest, WhatDoesNotFitIsNotChosen) {
   RecoveringJob job{.workers = {"w-0", ""},
                     .workers_min = 1,
