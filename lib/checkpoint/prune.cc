@@ -34,11 +34,12 @@ absl::Status RemoveDamagedBefore(const std::string& directory, int64_t first_kep
   return absl::OkStatus();
 }
 
-// Away under its name at once: a half-removed folder must not look like a checkpoint. Where it is
-// now.
+// Away under its name at once: a half-removed folder must not look like a checkpoint, not even
+// after a power cut. Where it is now.
 absl::StatusOr<std::string> SetAside(const std::string& directory, int64_t step) {
   std::string doomed = absl::StrCat(directory, "/", TemporaryFolderName(step, "pruned"));
   RETURN_IF_ERROR(RenameFolder(CheckpointPath(directory, step), doomed));
+  RETURN_IF_ERROR(SyncFolder(directory));
   return doomed;
 }
 

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace muster {
@@ -39,12 +40,9 @@ void CachedTree::Apply(const Change& change) {
       node.entries[change.name] = added;
       break;
     case Kind::kWrite:
-      if (change.data.empty()) break;
-      node.data.resize(std::max(node.data.size(), change.offset + change.data.size()));
-      std::ranges::copy(change.data, node.data.begin() + change.offset);
-      break;
     case Kind::kResize:
-      node.data.resize(change.offset);
+      ApplyTo(node.data, change);
+      node.changes_since.push_back(change);
       break;
     case Kind::kMove: {
       const int moved = node.entries.at(change.name);
@@ -61,7 +59,24 @@ void CachedTree::Apply(const Change& change) {
     case Kind::kSync:
       node.data_synced = node.data;
       node.entries_synced = node.entries;
+      node.changes_since.clear();
+      node.entries_since.clear();
       break;
+  }
+  if (node.folder && change.kind != Kind::kSync) node.entries_since.push_back(node.entries);
+  const bool between = change.kind == Kind::kMove || change.kind == Kind::kExchange;
+  if (between && change.to_node != change.node) {
+    Node& other = nodes_[change.to_node];
+    other.entries_since.push_back(other.entries);
+  }
+}
+
+void CachedTree::ApplyTo(std::string& data, const Change& change) {
+  if (change.kind == Kind::kResize) {
+    data.resize(change.offset);
+  } else if (!change.data.empty()) {
+    data.resize(std::max(data.size(), change.offset + change.data.size()));
+    std::ranges::copy(change.data, data.begin() + change.offset);
   }
 }
 
@@ -88,6 +103,51 @@ void CachedTree::LeaveNode(int number, Loss loss, const std::string& path) const
   for (const auto& [name, entry] :
        loss == Loss::kWhatWasNotSynced ? node.entries_synced : node.entries) {
     LeaveNode(entry, loss, path + "/" + name);
+  }
+}
+
+void CachedTree::LeaveAtRandom(std::mt19937& random, const std::string& folder) const {
+  LeaveNodeAtRandom(0, random, folder);
+}
+
+void CachedTree::LeaveNodeAtRandom(int number, std::mt19937& random,
+                                   const std::string& path) const {
+  const Node& node = nodes_[number];
+  if (!node.folder) {
+    // Pages go to the device in any order, and each as it is then: what is lost of one is the last
+    // that was done to it. A file loses all, nothing, or at each change of a page one in 2 or in 8.
+    constexpr int64_t kPage = 4096;
+    constexpr std::array<uint32_t, 3> kOneIn = {1, 2, 8};
+    const size_t choice = random() % 4;
+    std::set<int64_t> pages_lost;
+    const auto is_lost = [&](int64_t page) {
+      if (choice == kOneIn.size()) return false;
+      if (!pages_lost.contains(page) && random() % kOneIn[choice] == 0) pages_lost.insert(page);
+      return pages_lost.contains(page);
+    };
+    std::string data = node.data_synced;
+    for (const Change& change : node.changes_since) {
+      if (change.kind == Kind::kResize) {
+        if (!is_lost(-1)) ApplyTo(data, change);
+        continue;
+      }
+      const auto end = change.offset + static_cast<int64_t>(change.data.size());
+      for (int64_t begin = change.offset, next = 0; begin < end; begin = next) {
+        next = std::min(end, (begin / kPage + 1) * kPage);
+        if (is_lost(begin / kPage)) continue;
+        ApplyTo(data, {.kind = Kind::kWrite,
+                       .offset = begin,
+                       .data = change.data.substr(begin - change.offset, next - begin)});
+      }
+    }
+    std::ofstream(path, std::ios::binary) << data;
+    return;
+  }
+  CHECK(fs::create_directory(path)) << path;
+  const size_t changes = random() % (node.entries_since.size() + 1);
+  for (const auto& [name, entry] :
+       changes == 0 ? node.entries_synced : node.entries_since[changes - 1]) {
+    LeaveNodeAtRandom(entry, random, path + "/" + name);
   }
 }
 

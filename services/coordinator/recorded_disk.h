@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ class CachedTree {
   void Apply(const Change& change);
   // Makes `folder`, which must not exist, as it would be found after a power cut now.
   void Leave(Loss loss, const std::string& folder) const;
+  // The same where the device had begun with what was not synced: of each file it has any of the
+  // pages, of each folder the first few of its changes, at random.
+  void LeaveAtRandom(std::mt19937& random, const std::string& folder) const;
   // The node of a path below the root, whose path is ""; -1: none.
   int Find(const std::string& path) const;
   // Of a file.
@@ -50,9 +54,14 @@ class CachedTree {
     bool folder = false;
     std::string data = {}, data_synced = {};
     std::map<std::string, int> entries = {}, entries_synced = {};
+    // Since the last sync: of a file; of a folder what its entries were after each change.
+    std::vector<Change> changes_since = {};
+    std::vector<std::map<std::string, int>> entries_since = {};
   };
 
+  static void ApplyTo(std::string& data, const Change& change);
   void LeaveNode(int node, Loss loss, const std::string& path) const;
+  void LeaveNodeAtRandom(int node, std::mt19937& random, const std::string& path) const;
 
   std::vector<Node> nodes_;  // the first is the root; a number is never used twice
 };
