@@ -24,6 +24,9 @@ namespace {
 
 // What counts as a log's end.
 constexpr int64_t kEndBytes = 64 << 10;
+constexpr int64_t kBlockBytes = 64 << 10;
+// More than one Append() writes: all before is on the device.
+constexpr int64_t kUnsyncedBytesMax = 32 << 20;
 
 std::string Number(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.17g", value) : "null";
@@ -89,24 +92,43 @@ absl::Status WriteAll(int file, absl::string_view bytes, const std::string& path
   return absl::OkStatus();
 }
 
+absl::Status ReadAt(int file, const std::string& path, int64_t offset, std::string& block) {
+  for (int64_t have = 0; have < std::ssize(block);) {
+    const ssize_t got = pread(file, &block[have], block.size() - have, offset + have);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return FileError(path, "read");
+    have += got;
+  }
+  return absl::OkStatus();
+}
+
+// A power cut may leave zeros in the place of pages that had not come to the device, and behind
+// them others that had: lines that nobody was told of. Where the first zero is; `size`: there is
+// none.
+absl::StatusOr<int64_t> FindHole(int file, const std::string& path, int64_t size) {
+  for (int64_t begin = std::max<int64_t>(0, size - kUnsyncedBytesMax); begin < size;) {
+    std::string block(std::min(kBlockBytes, size - begin), ' ');
+    RETURN_IF_ERROR(ReadAt(file, path, begin, block));
+    if (const size_t zero = block.find('\0'); zero != std::string::npos) {
+      return begin + static_cast<int64_t>(zero);
+    }
+    begin += std::ssize(block);
+  }
+  return size;
+}
+
 // Calls `visit` with the finished lines before `end`, the last one first, and where each ends in
 // the file, until it returns false.
 absl::Status VisitBackward(int file, const std::string& path, int64_t end,
                            absl::FunctionRef<bool(int64_t, absl::string_view)> visit) {
-  constexpr int64_t kBlockBytes = 64 << 10;
   std::string text;  // from `begin` to what is visited already
   int64_t begin = end;
   bool finished = false;  // a newline has been seen: what comes before it is a line
   while (begin > 0) {
     const int64_t size = std::min(kBlockBytes, begin);
     std::string block(size, '\0');
-    for (int64_t have = 0; have < size;) {
-      const ssize_t got = pread(file, &block[have], size - have, begin - size + have);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return FileError(path, "read");
-      have += got;
-    }
     begin -= size;
+    RETURN_IF_ERROR(ReadAt(file, path, begin, block));
     text.insert(0, block);
     for (size_t newline; (newline = text.rfind('\n')) != std::string::npos; finished = true) {
       const int64_t line_begin = static_cast<int64_t>(newline) + 1;
@@ -141,12 +163,13 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
 absl::Status MetricsLog::ReadHistory(Evaluations evaluations) {
   const int64_t file_size = lseek(file_, 0, SEEK_END);
   if (file_size < 0) return FileError(path_, "size");
+  ASSIGN_OR_RETURN(const int64_t sound_size, FindHole(file_, path_, file_size));
   std::optional<StepSummary> last_step, first_step;
   std::optional<EvaluationSummary> last_evaluation, first_evaluation;
-  RETURN_IF_ERROR(VisitBackward(file_, path_, file_size, [&](int64_t end, absl::string_view text) {
+  RETURN_IF_ERROR(VisitBackward(file_, path_, sound_size, [&](int64_t end, absl::string_view text) {
     // Steps are many between two evaluations; most lines are looked at and not parsed.
     if (last_step && !IsEvaluation(text)) {
-      return evaluations == Evaluations::kAnywhere || file_size - end < kEndBytes;
+      return evaluations == Evaluations::kAnywhere || sound_size - end < kEndBytes;
     }
     const std::optional<Line> line = Parse(text);
     if (!line) return true;

@@ -5,10 +5,14 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
@@ -154,6 +158,34 @@ TEST(MetricsLogTest, ReopeningCutsOffAnEndThatIsNoLine) {
     ASSERT_TRUE(log.ok());
     EXPECT_EQ(Contents(path), whole);
     EXPECT_EQ((*log)->history().edges.back().step, 1);
+  }
+}
+
+// What one Append() had written when the power was cut: the device has its last pages.
+TEST(MetricsLogTest, ReopeningCutsOffWhatStandsBehindAHole) {
+  for (const int64_t hole_begin : {0, 100'000}) {
+    const std::string path = FreshFile();
+    std::vector<StepSummary> steps(2000);
+    for (int i = 0; i < 2000; ++i) steps[i] = {.step = i + 1, .loss = 1};
+    {
+      auto log = MetricsLog::Open(path);
+      ASSERT_TRUE((*log)->Append({{.step = 0, .loss = 1}}, {}).ok());
+      ASSERT_TRUE((*log)->Append(steps, {}).ok());
+    }
+    const std::string whole = Contents(path);
+    const int64_t begin = hole_begin + static_cast<int64_t>(whole.find('\n')) + 1;
+    ASSERT_GT(std::ssize(whole), begin + 8192);
+    std::string torn = whole;
+    std::fill_n(torn.begin() + begin, 4096, '\0');
+    std::ofstream(path, std::ios::trunc) << torn;
+
+    auto log = MetricsLog::Open(path);
+
+    ASSERT_TRUE(log.ok());
+    const std::string left = whole.substr(0, whole.rfind('\n', begin - 1) + 1);
+    EXPECT_EQ(Contents(path), left);
+    const auto last = static_cast<int64_t>(std::ranges::count(left, '\n')) - 1;
+    EXPECT_EQ((*log)->history().edges.back().step, last);
   }
 }
 
