@@ -26,6 +26,7 @@
 #include "proto/muster/v1/coordinator.pb.h"
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/coordinator.h"
+#include "services/coordinator/interruption.h"
 #include "services/coordinator/job.h"
 #include "services/ps/ps_metrics.h"
 #include "tests/sim/simulated_member.h"
@@ -365,7 +366,11 @@ class Simulation : public SimulatedWorld {
       if (event.reason() == "STEPS_LOST") NoteUnknown(event.message());
       CheckRefused(event, *job);
       CheckSaved(event);
-      if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) ++outcome_.recoveries;
+      if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) {
+        ++outcome_.recoveries;
+        // Those that bring no step wait longer each time, for what may heal.
+        HealsIn(Interruption::Backoff(job->recovery(), job->spec().restart()));
+      }
       state_ = event.state();
     }
     revision_ = job->revision();
@@ -479,7 +484,7 @@ class Simulation : public SimulatedWorld {
   std::array<bool, 6> restarting_ = {};  // likewise
   int64_t ticks_ = 0;
 
-  absl::Time healed_;  // when everybody is, or will be, back
+  absl::Time healed_;  // when everybody is, or will be, back, and nothing waits on purpose
   absl::Time workers_away_until_ = absl::InfinitePast();
   absl::Time advanced_ = absl::InfinitePast();
   uint64_t revision_ = 0;
