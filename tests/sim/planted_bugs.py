@@ -76,7 +76,7 @@ BUGS = [
      "if (!members.AllStopped() || now < resumes_not_before_) return std::nullopt;",
      "if (!members.AllStopped() || now < resumes_not_before_ + absl::Minutes(5)) return std::nullopt;"),
     ("a recovery takes who could not rehearse", "services/coordinator/dispatcher.cc",
-     "if (entry->job.rehearsal().WhyRefused(name) != nullptr) job.refused.insert(name);", "(void)name;"),
+     "if (has_refused(name)) job.refused.insert(name);", "(void)name;"),
     ("that somebody could not rehearse is forgotten with the generation", "services/coordinator/rehearsal.cc",
      "for (auto& [name, refusal] : refusals_) refusal.in_this_generation = false;", "refusals_.clear();"),
     ("a halted shard whose ps is gone is written by nobody", "services/coordinator/job.cc",
