@@ -15,7 +15,8 @@ MetricLabels LabelsOf(absl::string_view peer, const LinkDescription& link) {
           {"network", link.network},
           {"device", link.device},
           {"connections", absl::StrCat(link.connections)},
-          {"device_memory", link.device_memory ? "true" : "false"}};
+          {"device_memory", link.device_memory ? "true" : "false"},
+          {"fallback", link.fallback}};
 }
 
 std::string InWords(const LinkDescription& link) {

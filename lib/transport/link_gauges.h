@@ -15,9 +15,9 @@
 
 namespace muster {
 
-// A gauge that is always 1, with labels peer, transport, network, device, connections and
-// device_memory: as many as the jobs of this process have peers. Thread-safe; `metrics` outlives
-// it.
+// A gauge that is always 1, with labels peer, transport, network, device, connections,
+// device_memory and fallback: as many as the jobs of this process have peers. Thread-safe;
+// `metrics` outlives it.
 class LinkGauges {
  public:
   explicit LinkGauges(Metrics& metrics) : metrics_(metrics) {}

@@ -22,8 +22,17 @@ TEST(LinkGaugesTest, ALinkIsShownWithAllThatIsKnownOfIt) {
   LinkGauges gauges(metrics);
   gauges.Show("job", "ps-0/1", kTcp);
   EXPECT_THAT(metrics.Render(), HasSubstr("muster_transport_info{connections=\"4\",device=\"eth0\","
-                                          "device_memory=\"false\",network=\"tcp\",peer=\"ps-0/1\","
-                                          "transport=\"tcp\"} 1"));
+                                          "device_memory=\"false\",fallback=\"\",network=\"tcp\","
+                                          "peer=\"ps-0/1\",transport=\"tcp\"} 1"));
+}
+
+TEST(LinkGaugesTest, ALinkThatFellBackSaysWhy) {
+  Metrics metrics;
+  LinkGauges gauges(metrics);
+  LinkDescription link = kTcp;
+  link.fallback = "one host, but another user";
+  gauges.Show("job", "ps-0/1", link);
+  EXPECT_THAT(metrics.Render(), HasSubstr("fallback=\"one host, but another user\""));
 }
 
 TEST(LinkGaugesTest, APeerThatIsReachedInAnotherWayIsShownOnce) {
