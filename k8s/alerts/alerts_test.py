@@ -91,6 +91,12 @@ CASES = {
                 'muster_data_port_damaged_frames_total{instance="b"}': "0x10 1x80"}, minute=32, before=28, fires=['instance="a"'],
         silent={'muster_data_port_damaged_frames_total{instance="a"}': "0x10 1x9 2x70",
                 'muster_data_port_damaged_frames_total{instance="b"}': "9x90"}),
+    "MusterLinksFellBack": dict(
+        series={'muster_transport_info{fallback="one host, but another user",instance="a",peer="ps-0/0"}': "1x90",
+                'muster_transport_info{fallback="one host, but another user",instance="a",peer="ps-0/1"}': "1x90",
+                'muster_transport_info{fallback="",instance="b",peer="ps-0/0"}': "1x90"}, minute=16, before=14,
+        fires=['fallback="one host, but another user",instance="a"'],
+        silent={'muster_transport_info{instance="a",peer="ps-0/0",transport="tcp"}': "1x90"}),
     "MusterJobStalled": dict(series={**job("muster_job_running", "1x90", "1x90"), **job("muster_job_step", "0+9x10 99x80", "0+9x90")},
                              minute=27, before=23, fires=['job="sick"'],
                              silent={**job("muster_job_running", "0x90", "0x90"), **job("muster_job_step", "99x90", "99x90")}),
@@ -134,6 +140,10 @@ CASES = {
         series={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.02x90", 'muster_worker_job_info{instance="a",job="j"}': "1x90",
                 'muster_gpu_utilization_ratio{instance="free",gpu="0"}': "0x90"}, minute=16, before=14, fires=['instance="a",gpu="0"'],
         silent={'muster_gpu_utilization_ratio{instance="a",gpu="0"}': "0.9x90", 'muster_worker_job_info{instance="a",job="j"}': "1x90"}),
+    "MusterGpuFault": dict(
+        series={'DCGM_FI_DEV_XID_ERRORS{Hostname="a",gpu="0"}': "0x20 79x70", 'DCGM_FI_DEV_XID_ERRORS{Hostname="b",gpu="0"}': "0x90"},
+        minute=22, before=20, fires=['Hostname="a",gpu="0"'],
+        silent={'DCGM_FI_DEV_XID_ERRORS{Hostname="a",gpu="0"}': "79x20 0x70"}),
     "MusterCheckpointStale": dict(
         series={**job("muster_job_step", "0+10x90", "0+10x90"), **job("muster_job_checkpoint_every_steps", "100x90", "100x90"),
                 **job("muster_checkpoint_last_success_step", "100x90", "0+10x90"), 'muster_job_step{job="never"}': "0+10x90",
