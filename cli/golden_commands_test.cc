@@ -76,6 +76,19 @@ v1::Job Ended() {
   return job;
 }
 
+// What submit --wait and wait say of Trained() behind its state, once it has ended.
+constexpr char kEnd[] =
+    "  line-1  120 steps\n"
+    "first loss         0\n"
+    "last loss          0.25\n";
+
+constexpr char kJobFile[] = R"(
+name: line
+model: {zoo: {name: linear}}
+data: {linear: {slope: 3, intercept: 1, samples: 64}, batch_size: 8}
+training: {steps: 40, optimizer: {sgd: {learning_rate: 0.1}}}
+)";
+
 grpc::Status NotFound(const std::string& name) {
   return ToGrpc(
       WithReason(absl::NotFoundError(absl::StrCat("no job '", name, "'")), "JOB_NOT_FOUND"));
@@ -345,6 +358,14 @@ class FakeCheckpoints final : public v1::CheckpointService::Service {
     checkpoint.set_directory("/state/100");
     return grpc::Status::OK;
   }
+  grpc::Status SaveCheckpoint(grpc::ServerContext*, const v1::SaveCheckpointRequest* request,
+                              v1::Checkpoint* checkpoint) override {
+    if (request->job() != "line-1") return NotFound(request->job());
+    v1::ListCheckpointsResponse list;
+    (void)ListCheckpoints(nullptr, nullptr, &list);
+    *checkpoint = list.checkpoints(0);
+    return grpc::Status::OK;
+  }
   grpc::Status DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
                                 google::protobuf::Empty*) override {
     if (request->name() == "line-1@2") return grpc::Status::OK;
@@ -416,6 +437,68 @@ TEST_F(GoldenCommandsTest, AWatchedListGoesOnWithRowsAlone) {
   EXPECT_EQ(Run({"list", "-w", "--sort", "name"}), "exit 2\n");
   jobs_.watch_end = ToGrpc(absl::PermissionDeniedError("it was revoked"));
   EXPECT_EQ(Run({"list", "-w", "-o", "name"}), "line-2\nline-1\nline-1\nexit 5\n");
+}
+
+TEST_F(GoldenCommandsTest, Get) {
+  EXPECT_EQ(Run({"get", "line-1"}),
+            "NAME    STATE    STEP     LOSS  WORKERS  PS   AGE\n"
+            "line-1  RUNNING  120/200  0.25  1/1      1/1  5h\n");
+}
+
+TEST_F(GoldenCommandsTest, SubmitPrintsTheJobAndWithWaitHowItEnded) {
+  const std::string file = absl::StrCat(::testing::TempDir(), "/line-", getpid(), ".yaml");
+  std::ofstream(file) << kJobFile;
+  EXPECT_EQ(Run({"submit", file, "--set", "priority=3"}),
+            "NAME    STATE   STEP  LOSS  WORKERS  PS   AGE\n"
+            "line-2  QUEUED  0     -     0/1      0/1  5h\n");
+  EXPECT_EQ(jobs_.created.name(), "line");
+  EXPECT_EQ(jobs_.created.priority(), 3);
+  EXPECT_EQ(Run({"submit", file, "--wait"}), absl::StrCat("SUCCEEDED", kEnd));
+  EXPECT_EQ(Run({"submit", file, "--wait", "-o", "name"}), "line-1\n");
+  jobs_.watched_state = v1::FAILED;
+  EXPECT_EQ(Run({"submit", file, "--wait"}), absl::StrCat("FAILED", kEnd, "exit 1\n"));
+  EXPECT_EQ(Run({"submit", file, "--set", "priority=high"}), "exit 2\n");
+}
+
+TEST_F(GoldenCommandsTest, Validate) {
+  const std::string file = absl::StrCat(::testing::TempDir(), "/line-", getpid(), ".yaml");
+  std::ofstream(file) << kJobFile;
+  EXPECT_EQ(Run({"validate", file}), absl::StrCat("OK  ", file, "\n"));
+  EXPECT_EQ(Run({"validate", file, "-o", "name"}), "line\n");
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"validate", file, "--set", "data.batch_size=0"}), "exit 2\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("data.batch_size"));
+}
+
+TEST_F(GoldenCommandsTest, WaitPrintsTheJobAndFailsWhereItEndedOtherwise) {
+  EXPECT_EQ(Run({"wait", "line-1"}),
+            "NAME    STATE      STEP     LOSS  WORKERS  PS   AGE\n"
+            "line-1  SUCCEEDED  120/200  0.25  1/1      1/1  5h\n");
+  EXPECT_EQ(Run({"wait", "line-1", "--for", "running"}),
+            absl::StrCat("SUCCEEDED", kEnd, "exit 1\n"));
+  jobs_.watched_state = v1::FAILED;
+  EXPECT_EQ(Run({"wait", "line-1"}), absl::StrCat("FAILED", kEnd, "exit 1\n"));
+}
+
+TEST_F(GoldenCommandsTest, Explain) {
+  EXPECT_EQ(Run({"explain", "checkpoint.keep_last"}),
+            "checkpoint.keep_last  (whole number)\n"
+            "  older ones are pruned after a newer is committed; default 3, 0: keep all\n");
+}
+
+TEST_F(GoldenCommandsTest, InitPrintsAFileOrMakesIt) {
+  const std::string file = absl::StrCat(::testing::TempDir(), "/init-", getpid(), ".yaml");
+  EXPECT_EQ(Run({"init", file, "--model", "mlp"}), absl::StrCat(file, "\n"));
+  std::ifstream made(file);
+  const std::string text((std::istreambuf_iterator<char>(made)), {});
+  EXPECT_THAT(text, HasSubstr("\nname: mlp"));
+  EXPECT_EQ(Run({"init", "--model", "mlp"}), absl::StrReplaceAll(text, {{file, "job.yaml"}}));
+  EXPECT_EQ(Run({"init", file, "--model", "gpt"}), "exit 6\n") << "it is somebody's";
+}
+
+TEST_F(GoldenCommandsTest, Version) {
+  EXPECT_THAT(Run({"version"}), MatchesRegex("muster [0-9.]+\ncommit .+\nbuild .+, .+\n"));
+  EXPECT_THAT(Run({"version", "-o", "name"}), MatchesRegex("[0-9.]+\n"));
 }
 
 TEST_F(GoldenCommandsTest, SeveralJobsInOneCommand) {
@@ -589,6 +672,14 @@ TEST_F(GoldenCommandsTest, CheckpointList) {
             "JOB     STEP  SIZE     AGE  DIRECTORY\n"
             "line-1  100   2.0 KiB  5h   /state/100\n");
   EXPECT_EQ(Run({"checkpoint", "list", "line-1", "-o", "name"}), "jobs/line-1/checkpoints/100\n");
+}
+
+TEST_F(GoldenCommandsTest, CheckpointSave) {
+  EXPECT_EQ(Run({"checkpoint", "save", "line-1"}),
+            "JOB     STEP  SIZE     AGE  DIRECTORY\n"
+            "line-1  100   2.0 KiB  5h   /state/100\n");
+  EXPECT_EQ(Run({"checkpoint", "save", "line-1", "-o", "name"}), "jobs/line-1/checkpoints/100\n");
+  EXPECT_EQ(Run({"checkpoint", "save", "line-9"}), "exit 3\n");
 }
 
 TEST_F(GoldenCommandsTest, Events) {
