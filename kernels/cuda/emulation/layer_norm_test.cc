@@ -58,6 +58,41 @@ TEST(LayerNormTest, RowsOfOddLengthsAndTheirDerivatives) {
   });
 }
 
+// What is normalised is the sum as it is stored: rows of one and of several vectors a lane, odd and
+// too long ones.
+TEST(LayerNormTest, OfASum) {
+  const int64_t sizes[][2] = {{3, 7}, {9, 8}, {5, 300}, {3, 1032}, {2, 1600}};
+  ForEveryRun([&](Type type) {
+    for (const auto [rows, channels] : sizes) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << channels);
+      const int64_t n = rows * channels, bytes = n * Bytes(type);
+      const Floats a = Rounded(Normals(n, 1), type), b = Rounded(Normals(n, 2), type);
+      const Floats gain = Rounded(Normals(channels, 3), type);
+      Floats sum(n);
+      for (int64_t i = 0; i < n; ++i) sum[i] = a[i] + b[i];
+      sum = Rounded(sum, type);
+      const auto expected = reference::LayerNorm(
+          Wide(sum), Wide(gain), std::vector<double>(channels), kEpsilon, rows, channels);
+      DeviceMemory a_on(a, type), b_on(b, type), gain_on(gain, type);
+      DeviceMemory y(bytes), sum_on(bytes), mean(4 * rows), rstd(4 * rows);
+
+      ASSERT_EQ(LayerNorm({.y = y.data(),
+                           .mean = mean.floats(),
+                           .rstd = rstd.floats(),
+                           .sum = sum_on.data(),
+                           .x = a_on.data(),
+                           .addend = b_on.data(),
+                           .gain = gain_on.data(),
+                           .epsilon = kEpsilon},
+                          {rows, channels, type}, nullptr),
+                cudaSuccess);
+
+      EXPECT_EQ(sum_on.Read(type), sum);
+      ExpectRounded(y.Read(type), expected.y, type, 8 * channels);
+    }
+  });
+}
+
 // Rows of one and of several vectors a lane, a part of the last, too long and odd ones; more rows
 // than warps at once.
 TEST(LayerNormTest, GradientsInOnePass) {

@@ -236,6 +236,15 @@ TEST(FuseBatchNormReluTest, NotWhereItsGradientIsNotThatOfTheRelu) {
   EXPECT_THAT(NodeLines(After(FuseBatchNormRelu, graph)), ElementsAreArray(NodeLines(graph)));
 }
 
+// Somebody at the graph's end who reads `tensor`, and whom nobody reads.
+void AddReader(const std::string& tensor, v1::Graph& graph) {
+  v1::Node& reader = *graph.add_nodes();
+  reader.set_name("reader");
+  reader.set_op("Tanh");
+  reader.add_inputs(tensor);
+  reader.add_outputs("read");
+}
+
 constexpr absl::string_view kResidualBlock = R"(
     b = Conv2d(x, w, cb)
     a = Conv2d(x, w)
@@ -270,6 +279,19 @@ TEST(FuseBatchNormAddReluTest, TwoGradientsOfABlocksResultAreAddedUpOnTheWay) {
       Contains(HasSubstr("= AccumulateBatchNormAddReluGrad(d(z) from t, d(y), z, a, m, r, s, "
                          "bias, gain)")));
   EXPECT_THAT(NodeLines(graph), Not(Contains(StartsWith("d(z) = "))));
+}
+
+TEST(FuseBatchNormAddReluTest, TwoGradientsStayASumWhereSomebodyElseReadsIt) {
+  const std::string block(kResidualBlock);
+  v1::Graph graph =
+      Differentiate(
+          ParseGraph(Image(absl::StrCat(absl::StrReplaceAll(block, {{"y = Relu", "z = Relu"}}),
+                                        "\n t = Tanh(z)\n y = Add(z, t)"))))
+          .value();
+  AddReader("d(z)", graph);
+
+  EXPECT_THAT(NodeLines(After(FuseBatchNormAddRelu, graph)),
+              Contains(HasSubstr("= BatchNormAddReluGrad(d(z), z, a, m, r, s, bias, gain)")));
 }
 
 TEST(FuseBatchNormAddReluTest, NotWhereTheSumIsReadOrBroadcastOrOfOtherThings) {
@@ -344,6 +366,19 @@ TEST(FuseAddLayerNormGradTest, TwoGradientsOfANormsResultAreAddedUpOnTheWay) {
               Contains("d(f), d(gain), d(bias) = "
                        "AccumulateLayerNormGrad(d(n) from t, d(y), f, gain, m, r, bias)"));
   EXPECT_THAT(NodeLines(graph), Not(Contains(HasSubstr("Accumulate("))));
+}
+
+TEST(FuseAddLayerNormGradTest, TwoGradientsStayASumWhereSomebodyElseReadsIt) {
+  v1::Graph graph = Differentiate(ParseGraph(absl::StrCat(kResidual, R"(
+      n, m, r = LayerNorm(f, gain, bias)
+      t = Tanh(n)
+      y = Add(n, t)
+      loss = MeanSquaredError(y, target)
+      loss loss)")))
+                        .value();
+  AddReader("d(n)", graph);
+
+  EXPECT_THAT(NodeLines(After(FuseAddLayerNormGrad, graph)), ElementsAreArray(NodeLines(graph)));
 }
 
 TEST(FuseAddLayerNormGradTest, NotWhereNothingIsAddedOrMoreThanOneThing) {
