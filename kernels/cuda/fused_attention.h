@@ -42,10 +42,10 @@ Failure WhyNotFused(const AttentionShape& shape, int64_t version, int capability
 
 std::string ToString(const AttentionShape& shape);  // "bf16 8x12x1024x64, causal": B, H, T, C
 
-// One part of an attention, prepared. lse means what it does in attention.h. A mask is finite and
-// without gaps (attention_mask.h): a query all of whose keys are at -inf would not be a number. One
-// that is the same for all queries has one row for them. Whether the library's kernels compute with
-// it is to be found out (lib/engine/cuda/attention_choice.h). What
+// One part of an attention, prepared. lse means what it does in attention.h, and in backward +inf
+// is a query without weight. A mask is finite and without gaps (attention_mask.h): a query all of
+// whose keys are at -inf would not be a number. Whether the library's kernels compute with a mask
+// as the own ones do is for the caller to find out (lib/engine/cuda/attention_choice.h). What
 // bounds it: tensor cores; the deterministic backward also the memory for the slopes.
 class FusedAttention {
  public:

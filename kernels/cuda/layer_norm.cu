@@ -1,7 +1,7 @@
+#include "kernels/cuda/activation.h"
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layer_norm.h"
-#include "kernels/cuda/map.cuh"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -233,10 +233,6 @@ int64_t GradientParts(int64_t rows, int64_t vectors) {
   return std::min<int64_t>(CeilDiv(rows, kGradientRows), 132 * GradientBlocks(vectors));
 }
 
-struct SumOfTwo {
-  __device__ float operator()(float a, float b) const { return a + b; }
-};
-
 // Makes the compiler forget what it has made from a vector: to make it again takes less than the
 // registers to keep it.
 template <typename T, int V>
@@ -396,8 +392,6 @@ cudaError_t LayerNormGradInput(void* dx, const void* dy, const void* x, const vo
   return LaunchGradRows(dx, dy, /*dsum=*/nullptr, x, gain, mean, rstd, shape, stream);
 }
 
-namespace {}  // namespace
-
 int64_t LayerNormGradWorkspaceBytes(NormRows shape) {
   return std::max(2 * GradientParts(shape.rows, 1) * shape.channels * int64_t{sizeof(float)},
                   LayerNormGradParametersWorkspaceBytes(shape));
@@ -423,8 +417,9 @@ cudaError_t LayerNormGrad(const LayerNormGradArguments& a, NormRows shape, void*
     }
     const void* dy = a.dy;
     if (a.dy_second != nullptr) {
-      MUSTER_RETURN_IF_CUDA_ERROR(LaunchMap2(a.dx, a.dy, a.dy_second, shape.rows * shape.channels,
-                                             shape.type, stream, SumOfTwo()));
+      const void* const terms[] = {a.dy, a.dy_second};
+      MUSTER_RETURN_IF_CUDA_ERROR(
+          Accumulate(a.dx, terms, 2, shape.rows * shape.channels, shape.type, stream));
       dy = a.dx;
     }
     MUSTER_RETURN_IF_CUDA_ERROR(LayerNormGradParameters(a.dgain, a.dbias, dy, a.x, a.mean, a.rstd,

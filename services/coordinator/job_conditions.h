@@ -16,8 +16,8 @@ namespace muster {
 void UpdateConditions(std::optional<absl::Time> now, v1::Job& job);
 
 // Sets job.waiting, and what conditions have besides, from the rest of the job: told when somebody
-// asks for it, and never stored. `wait`: what the scheduler saw last of a
-// job that is QUEUED; none: it has not looked yet, or the job has been given members. Pure.
+// asks for it, and never stored. `wait`: what the scheduler saw last of a job that is QUEUED; none:
+// it has not looked yet, or the job has been given members. Pure.
 void AddWhatFollows(const std::optional<Wait>& wait, v1::Job& job);
 
 }  // namespace muster

@@ -24,8 +24,8 @@ struct AttentionUse {
   bool operator==(const AttentionUse&) const = default;
 };
 
-// cuDNN's kernels of an attention, and what they lack: masks may have -inf. lse is that of
-// forward's caller, +inf for a query that sees no key; the failure may be CUDA's too.
+// cuDNN's kernels of an attention, and what they lack: masks may have -inf. The lse
+// that forward makes is +inf for a query that sees no key; the failure may be CUDA's too.
 class FusedAttentions {
  public:
   // Null: no backward.
