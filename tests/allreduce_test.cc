@@ -139,19 +139,12 @@ TEST_F(AllreduceTest, SuspendedAndResumedItGoesOnWhereItStood) {
   const std::string undisturbed = cluster_->Run(Gpt{.workers = 2, .steps = kLong}.yaml());
   const std::string job = cluster_->Submit(Gpt{.workers = 2, .steps = kLong}.yaml());
   AwaitMoreSteps(*cluster_, job, 20);
-  grpc::ClientContext suspending, resuming;
-  v1::SuspendJobRequest suspend;
-  v1::ResumeJobRequest resume;
-  v1::Job answer;
-  suspend.set_name(job);
-  resume.set_name(job);
-  ASSERT_TRUE(cluster_->jobs().SuspendJob(&suspending, suspend, &answer).ok());
+  cluster_->Suspend(job);
   const int64_t stopped_at = cluster_->AwaitState(job, v1::SUSPENDED).progress().step();
   ASSERT_LT(stopped_at, kLong) << "suspended too late for this test to show anything";
   ASSERT_GE(stopped_at, 20) << "suspended too early";
 
-  const absl::Status resumed = FromGrpc(cluster_->jobs().ResumeJob(&resuming, resume, &answer));
-  ASSERT_TRUE(resumed.ok()) << resumed;
+  cluster_->Resume(job);
   cluster_->AwaitState(job, v1::SUCCEEDED);
 
   EXPECT_EQ(cluster_->Metrics(job), cluster_->Metrics(undisturbed));

@@ -12,9 +12,7 @@
 #include "absl/strings/substitute.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
-#include "lib/status/grpc_status.h"
 #include "tests/metrics_page.h"
 #include "tests/training_cluster.h"
 
@@ -80,19 +78,9 @@ class ConsistencyTest : public ::testing::Test {
   // After a few steps; returns the step of the checkpoint.
   static int64_t SuspendAndResume(const std::string& job) {
     AwaitMoreSteps(*cluster_, job, 20);
-    grpc::ClientContext suspending;
-    v1::SuspendJobRequest suspend;
-    v1::Job answer;
-    suspend.set_name(job);
-    const absl::Status suspended =
-        FromGrpc(cluster_->jobs().SuspendJob(&suspending, suspend, &answer));
-    EXPECT_TRUE(suspended.ok()) << suspended;
+    cluster_->Suspend(job);
     const v1::Job stopped = cluster_->AwaitState(job, v1::SUSPENDED);
-    grpc::ClientContext resuming;
-    v1::ResumeJobRequest resume;
-    resume.set_name(job);
-    const absl::Status resumed = FromGrpc(cluster_->jobs().ResumeJob(&resuming, resume, &answer));
-    EXPECT_TRUE(resumed.ok()) << resumed;
+    cluster_->Resume(job);
     const std::string& checkpoint = stopped.checkpoint();
     return std::stoll(checkpoint.substr(checkpoint.rfind('/') + 1));
   }

@@ -244,13 +244,7 @@ TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   cluster_.AwaitStep(job, 700);
   for (const char* worker : {"worker-1", "worker-0"}) ExpectOrderlyExit(cluster_, worker);
   AwaitReason(job, "WAITS_FOR_MEMBERS");
-  {
-    grpc::ClientContext context;
-    v1::SuspendJobRequest request;
-    v1::Job answer;
-    request.set_name(job);
-    ASSERT_TRUE(cluster_.jobs().SuspendJob(&context, request, &answer).ok());
-  }
+  cluster_.Suspend(job);
   const v1::Job suspended = cluster_.AwaitState(job, v1::SUSPENDED, absl::Seconds(10));
   EXPECT_FALSE(suspended.suspend_requested());
   const std::string prefix = absl::StrCat("jobs/", job, "/checkpoints/");
@@ -262,13 +256,7 @@ TEST_F(RecoveryTest, AJobThatIsSuspendedWhileItWaitsGoesOnWhereItWasHalted) {
   EXPECT_GE(step, suspended.progress().step() - 1) << "one is computed again at most";
 
   for (const char* worker : {"worker-0", "worker-1"}) Restart(worker);
-  {
-    grpc::ClientContext context;
-    v1::ResumeJobRequest request;
-    v1::Job answer;
-    request.set_name(job);
-    ASSERT_TRUE(cluster_.jobs().ResumeJob(&context, request, &answer).ok());
-  }
+  cluster_.Resume(job);
   EXPECT_EQ(cluster_.AwaitState(job, v1::SUCCEEDED).recovery().count(), 0);
   EXPECT_EQ(FirstSteps(Events(cluster_, job)), (std::vector<int64_t>{0, step}));
   EXPECT_EQ(cluster_.Hashes(job, kSteps), cluster_.Hashes(*undisturbed_, kSteps));
@@ -284,23 +272,11 @@ TEST_F(RecoveryTest, AJobThatLosesAPsWhileItWaitsIsSuspendedWhereItWasHalted) {
   for (const char* worker : {"worker-1", "worker-0"}) ExpectOrderlyExit(cluster_, worker);
   AwaitReason(job, "WAITS_FOR_MEMBERS");
   Kill("ps-1");
-  {
-    grpc::ClientContext context;
-    v1::SuspendJobRequest request;
-    v1::Job answer;
-    request.set_name(job);
-    ASSERT_TRUE(cluster_.jobs().SuspendJob(&context, request, &answer).ok());
-  }
+  cluster_.Suspend(job);
   const v1::Job suspended = cluster_.AwaitState(job, v1::SUSPENDED, absl::Seconds(60));
   EXPECT_THAT(suspended.message(), testing::StartsWith("suspended at step "));
   for (const char* member : {"ps-1", "worker-0", "worker-1"}) Restart(member);
-  {
-    grpc::ClientContext context;
-    v1::ResumeJobRequest request;
-    v1::Job answer;
-    request.set_name(job);
-    ASSERT_TRUE(cluster_.jobs().ResumeJob(&context, request, &answer).ok());
-  }
+  cluster_.Resume(job);
   cluster_.AwaitState(job, v1::SUCCEEDED);
   const std::vector<int64_t> first_steps = FirstSteps(Events(cluster_, job));
   ASSERT_EQ(first_steps.size(), 2u);

@@ -108,11 +108,7 @@ class ResumeTest : public ::testing::Test {
   // Suspends after a few steps; returns the first step that was not done.
   static int64_t Suspend(const std::string& job, int64_t steps = kSteps) {
     AwaitMoreSteps(*cluster_, job, 20);
-    grpc::ClientContext context;
-    v1::SuspendJobRequest request;
-    v1::Job answer;
-    request.set_name(job);
-    EXPECT_TRUE(cluster_->jobs().SuspendJob(&context, request, &answer).ok());
+    cluster_->Suspend(job);
     const v1::Job suspended = cluster_->AwaitState(job, v1::SUSPENDED);
     EXPECT_LT(suspended.progress().step(), steps)
         << "suspended too late for this test to show anything";
@@ -121,15 +117,11 @@ class ResumeTest : public ::testing::Test {
   }
 
   static void Resume(const std::string& job, int workers, int ps) {
-    grpc::ClientContext context;
-    v1::ResumeJobRequest request;
-    v1::Job answer;
-    request.set_name(job);
-    request.mutable_resources()->mutable_workers()->set_min(workers);
-    request.mutable_resources()->mutable_workers()->set_max(workers);
-    request.mutable_resources()->set_ps(ps);
-    const absl::Status status = FromGrpc(cluster_->jobs().ResumeJob(&context, request, &answer));
-    EXPECT_TRUE(status.ok()) << status;
+    v1::ResourceSpec resources;
+    resources.mutable_workers()->set_min(workers);
+    resources.mutable_workers()->set_max(workers);
+    resources.set_ps(ps);
+    cluster_->Resume(job, &resources);
   }
 
   // Of a job that has ended; "" if it has no such event.

@@ -118,6 +118,25 @@ v1::Job TrainingCluster::AwaitStep(const std::string& job, int64_t step) {
   return Await(job, [&](const v1::Job& now) { return now.progress().step() >= step; });
 }
 
+void TrainingCluster::Suspend(const std::string& job) {
+  grpc::ClientContext context;
+  v1::SuspendJobRequest request;
+  v1::Job answer;
+  request.set_name(job);
+  const absl::Status status = FromGrpc(jobs_->SuspendJob(&context, request, &answer));
+  CHECK(status.ok()) << status << "\n" << Logs();
+}
+
+void TrainingCluster::Resume(const std::string& job, const v1::ResourceSpec* resources) {
+  grpc::ClientContext context;
+  v1::ResumeJobRequest request;
+  v1::Job answer;
+  request.set_name(job);
+  if (resources != nullptr) *request.mutable_resources() = *resources;
+  const absl::Status status = FromGrpc(jobs_->ResumeJob(&context, request, &answer));
+  CHECK(status.ok()) << status << "\n" << Logs();
+}
+
 std::string TrainingCluster::Run(const std::string& yaml) {
   const std::string job = Submit(yaml);
   AwaitState(job, v1::SUCCEEDED);

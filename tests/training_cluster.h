@@ -50,6 +50,10 @@ class TrainingCluster {
   v1::Job AwaitState(const std::string& job, v1::JobState state,
                      absl::Duration timeout = absl::Minutes(3));
   v1::Job AwaitStep(const std::string& job, int64_t step);
+  // Asks for it: the job is SUSPENDED later.
+  void Suspend(const std::string& job);
+  // With other resources than before where they are not null.
+  void Resume(const std::string& job, const v1::ResourceSpec* resources = nullptr);
   // Submits and waits for SUCCEEDED; returns the job's id.
   std::string Run(const std::string& yaml);
 
