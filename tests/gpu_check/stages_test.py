@@ -220,6 +220,20 @@ class Stages(unittest.TestCase):
         (table,) = glob.glob(os.path.join(self.results, "*.md"))
         self.assertEqual(self.text_of(table), "## tests: began, and did not end\n")
 
+    def test_a_signal_that_comes_at_any_moment_ends_what_was_started(self):
+        # Popen has a lock for a moment whenever it looks whether a program has ended.
+        sys.path.insert(0, SOURCES)
+        import stages
+        process = stages.start(["sleep", "600"], None, None, None)
+        try:
+            with process._waitpid_lock:
+                stages.stop(signal.SIGTERM, None)
+            with self.assertRaises(stages.Stopped):
+                stages.ended_within(600, process)
+        finally:
+            stages.kill_group(process)
+            stages.stop(0, None)
+
     def test_what_cannot_be_meant_is_refused(self):
         self.assertEqual(self.run_stage("tests", "gpt2", self.results).returncode, 2)
         self.assertEqual(self.run_stage("models", "gpt7", self.results).returncode, 2)

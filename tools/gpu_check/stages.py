@@ -76,16 +76,18 @@ VARIANTS = [
 ]
 
 
-stopping = threading.Event()
-running = set()  # processes, each the leader of its session
+stop_signal = 0  # that came
 
 
 def stop(number, _):
-    """Ends what was started, then this."""
-    stopping.set()
-    for process in list(running):
-        kill_group(process)
-    sys.exit(128 + number)
+    """Whoever waits for a program ends it and raises Stopped; nothing more is begun. Here no lock is taken and nothing is
+    raised: a signal comes in the middle of anything, and Python's Popen has a lock while it looks after a program."""
+    global stop_signal
+    stop_signal = number
+
+
+class Stopped(Exception):
+    pass
 
 
 class NoGpu(Exception):
@@ -128,7 +130,7 @@ class Stage:
                 continue
 
     def left(self):
-        return 0.0 if stopping.is_set() else self.end - time.monotonic()
+        return 0.0 if stop_signal else self.end - time.monotonic()
 
     def environment(self, **more):
         """Of our programs: CUDA's libraries are where PyTorch's wheels keep them, where nothing else has them."""
@@ -145,11 +147,8 @@ class Stage:
         out_path, err_path = os.path.join(self.logs, log + ".out"), os.path.join(self.logs, log + ".err")
         with open(out_path, "wb") as out, open(err_path, "wb") as err:
             process = start(argv, out, err, env)
-            timed_out = False
             try:
-                process.wait(timeout=limit)
-            except subprocess.TimeoutExpired:
-                timed_out = True
+                timed_out = not ended_within(limit, process)
             finally:
                 kill_group(process)
         texts = [read(out_path), read(err_path)]
@@ -189,9 +188,20 @@ class Stage:
 
 
 def start(argv, out, err, env):
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True)
-    running.add(process)
-    return process
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True)
+
+
+def ended_within(seconds, process):
+    """Whether it did."""
+    end, pause = time.monotonic() + seconds, 0.0005
+    while process.poll() is None:
+        if stop_signal:
+            raise Stopped
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return True
 
 
 def kill_group(process):
@@ -201,7 +211,6 @@ def kill_group(process):
     except ProcessLookupError:
         pass
     process.wait()
-    running.discard(process)
 
 
 def wheel_libraries():
@@ -384,13 +393,15 @@ def run_job(stage, name, model):
         process = start(argv, out_file, err_file, stage.environment())
         end = time.monotonic() + limit
         try:
-            while process.poll() is None and time.monotonic() < end:
+            while process.poll() is None and time.monotonic() < end and not stop_signal:
                 url = worker_url(err)
                 totals = worker_sample(url) if url else None
                 # Buffers, connections and CUDA's graphs are made in the first steps.
                 if totals and totals["steps"] >= 3 and (not samples or totals["steps"] > samples[-1]["steps"]):
                     samples.append(totals)
                 time.sleep(0.02)
+            if stop_signal:
+                raise Stopped
             timed_out = process.poll() is None
         finally:
             if process.poll() is None:  # muster stops its members where it can
@@ -535,4 +546,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Stopped:
+        sys.exit(128 + stop_signal)
