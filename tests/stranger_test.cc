@@ -14,6 +14,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -272,7 +273,11 @@ class Recorder {
     setenv(kRecordingsVariable, folder_.c_str(), 1);
     setenv("LD_PRELOAD", library.c_str(), 1);
   }
-  ~Recorder() { unsetenv("LD_PRELOAD"); }
+  ~Recorder() {
+    unsetenv("LD_PRELOAD");
+    std::error_code error;
+    std::filesystem::remove_all(taken_, error);
+  }
 
   // As soon as there are so many, while `job` trains. Nothing is recorded any more.
   std::vector<Recording> Take(TrainingCluster& cluster, const std::string& job, int sessions) {
@@ -280,12 +285,14 @@ class Recorder {
     do {
       recordings = ReadRecordings(folder_);
     } while (std::ssize(recordings) < sessions && cluster.Get(job).state() == v1::RUNNING);
-    std::filesystem::remove_all(folder_);
+    // Renamed: who records meanwhile would put a file more into a folder that is being emptied.
+    std::filesystem::rename(folder_, taken_);
     return recordings;
   }
 
  private:
   const std::string folder_;
+  const std::string taken_ = folder_ + ".taken";
 };
 
 // Strangers of a kind that the members have counted.
