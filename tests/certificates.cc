@@ -2,8 +2,11 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -24,8 +27,8 @@ std::string MakeFolder() {
 }
 
 void Write(const std::string& path, const std::string& content) {
-  std::ofstream(path + ".new") << content;
-  ASSERT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
+  std::ofstream(path) << content;
+  EXPECT_EQ(access(path.c_str(), R_OK), 0) << path;
 }
 
 }  // namespace
@@ -33,8 +36,11 @@ void Write(const std::string& path, const std::string& content) {
 Certificates::Certificates()
     : home_(MakeFolder()), authority_(*MakeAuthority("test", absl::Now(), 30 * kDay)) {
   for (const Role role : kRoles) {
-    EXPECT_EQ(mkdir(Folder(role).path.c_str(), 0700), 0);
-    Write(Folder(role).authority(), authority_.certificate);
+    const TlsFolder folder = Folder(role);
+    EXPECT_EQ(mkdir(folder.path.c_str(), 0700), 0);
+    Write(folder.authority(), authority_.certificate);
+    EXPECT_EQ(symlink("..data/tls.key", folder.key().c_str()), 0);
+    EXPECT_EQ(symlink("..data/tls.crt", folder.certificate().c_str()), 0);
   }
   EXPECT_EQ(mkdir(FolderOfNobody().c_str(), 0700), 0);
   Write(TlsFolder{FolderOfNobody()}.authority(), authority_.certificate);
@@ -48,13 +54,25 @@ TlsFolder Certificates::Folder(Role role) const {
 std::string Certificates::Flag(Role role) const { return "--tls=" + Folder(role).path; }
 
 void Certificates::Renew() {
+  ++renewals_;
   for (const Role role : kRoles) {
     CertificateOrder order{.identity = {role, role == Role::kAdmin ? "ann" : ""}, .lifetime = kDay};
     if (role == Role::kCoordinator) order.hosts = {"127.0.0.1"};
     const auto mine = IssueCertificate(authority_, order, absl::Now());
     ASSERT_TRUE(mine.ok()) << mine.status();
-    Write(Folder(role).key(), mine->key);
-    Write(Folder(role).certificate(), mine->certificate);
+    const std::string folder = Folder(role).path;
+    const TlsFolder version{absl::StrCat(folder, "/", renewals_)};
+    ASSERT_EQ(mkdir(version.path.c_str(), 0700), 0);
+    Write(version.key(), mine->key);
+    Write(version.certificate(), mine->certificate);
+    // gRPC believes a key and a certificate that it read one after the other where the seconds of
+    // their times are the same before and after.
+    for (const std::string& file : {version.key(), version.certificate()}) {
+      std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() +
+                                                 std::chrono::seconds(renewals_));
+    }
+    ASSERT_EQ(symlink(absl::StrCat(renewals_).c_str(), (folder + "/..new").c_str()), 0);
+    ASSERT_EQ(rename((folder + "/..new").c_str(), (folder + "/..data").c_str()), 0);
     if (role == Role::kCoordinator) coordinators_ = ReadCertificate(mine->certificate)->sha256;
   }
 }

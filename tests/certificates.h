@@ -21,7 +21,7 @@ class Certificates {
   // Of somebody who knows whom to believe and has no certificate: ca.crt alone.
   std::string FolderOfNobody() const { return home_ + "/nobody"; }
 
-  // Everybody gets a new key and a new certificate, as cert-manager would do it.
+  // Everybody gets a new key and a new certificate, both at once, as a mounted Secret changes.
   void Renew();
 
   // The coordinator's newest, by its SHA-256.
@@ -30,6 +30,7 @@ class Certificates {
  private:
   const std::string home_;
   const CertifiedKey authority_;
+  int renewals_ = 0;
   std::string coordinators_;
 };
 
