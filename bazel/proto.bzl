@@ -2,8 +2,8 @@
 
 load("//bazel:cc.bzl", "cc_library")
 
-def proto_cc_library(name, srcs, deps = [], visibility = None):
-    """Messages of `srcs`. Import paths are relative to the workspace."""
+def proto_cc_library(name, srcs, deps = [], alwayslink = False, visibility = None):
+    """Messages of `srcs`. Import paths are relative to the workspace. `alwayslink`: their descriptors are asked for by name."""
     stems = [src[:-len(".proto")] for src in srcs]
     hdrs = [stem + ".pb.h" for stem in stems]
     sources = [stem + ".pb.cc" for stem in stems]
@@ -22,6 +22,7 @@ def proto_cc_library(name, srcs, deps = [], visibility = None):
         name = name,
         srcs = sources,
         hdrs = hdrs,
+        alwayslink = alwayslink,
         visibility = visibility,
         deps = deps + ["@system//:protobuf"],
     )

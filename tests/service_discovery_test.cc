@@ -71,8 +71,9 @@ TEST(ServiceDiscoveryTest, ReflectionNamesEveryServiceWhereItIsAskedFor) {
   const auto services = AskReflection(cluster);
 
   ASSERT_TRUE(services.ok()) << services.status();
-  for (const char* service : {"muster.v1.JobService", "muster.v1.FleetService",
-                              "muster.v1.CheckpointService", "grpc.health.v1.Health"}) {
+  for (const char* service :
+       {"muster.v1.JobService", "muster.v1.FleetService", "muster.v1.CheckpointService",
+        "muster.v1.MemberService", "grpc.health.v1.Health"}) {
     EXPECT_THAT(*services, HasSubstr(service));
   }
 }

@@ -31,7 +31,7 @@ constexpr int kSlowConnections = 32;
 constexpr int kPauseMs = 20;  // between two bytes of who is slow, and looks at who is held
 constexpr absl::Duration kTurn = absl::Milliseconds(300);
 constexpr size_t kOversizedBytes = 8 << 20;
-constexpr char kWriteShard[] = "/muster.v1.CheckpointService/WriteShard";
+constexpr char kWriteShard[] = "/muster.v1.MemberService/WriteShard";
 
 void AddFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload,
               std::string& bytes) {
@@ -107,14 +107,14 @@ void HostileClient::Run() {
 void HostileClient::Make(Attack attack) {
   switch (attack) {
     case Attack::kResetCalls:
-      return CallByHand("/muster.v1.FleetService/Attach", /*reset=*/true);
+      return CallByHand("/muster.v1.MemberService/Attach", /*reset=*/true);
     case Attack::kDeafness:
       return CallByHand(kWriteShard, /*reset=*/false);
     case Attack::kCancelStreams:
-      return OpenAndCancel({"/muster.v1.FleetService/Attach", "/muster.v1.JobService/WatchJob"});
+      return OpenAndCancel({"/muster.v1.MemberService/Attach", "/muster.v1.JobService/WatchJob"});
     case Attack::kCancelCalls:
-      return OpenAndCancel({kWriteShard, "/muster.v1.CheckpointService/ReadShard",
-                            "/muster.v1.JobService/CreateJob"});
+      return OpenAndCancel(
+          {kWriteShard, "/muster.v1.MemberService/ReadShard", "/muster.v1.JobService/CreateJob"});
     case Attack::kHalfOpen:
       return HoldHalfOpen();
     case Attack::kSlowHeaders:

@@ -18,7 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/exchange/worker_shard.h"
-#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/fake_member_service.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/plan_credentials.h"
 #include "lib/shard/test_plan.h"
@@ -622,7 +622,7 @@ TEST(RingExchangeTest, APlanWhoseShardsAreNotItsWorkersIsRefused) {
 }
 
 TEST(RingExchangeTest, EveryShardWritesItsPartOfAPeriodicAndOfAnOrderedCheckpoint) {
-  FakeCheckpointService service;
+  FakeMemberService service;
   CheckpointClient client(service.address());
   Ring ring(RingPlan(2, {.parameters = {4096}, .checkpoint_every = 2}), &client);
   ring.Connect();

@@ -12,7 +12,7 @@
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "lib/status/grpc_status.h"
-#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "proto/muster/v1/member.grpc.pb.h"
 
 namespace muster {
 namespace {
@@ -22,7 +22,7 @@ std::chrono::system_clock::time_point Patience() {
 }
 
 // Answers each report with who has sent it.
-class Echo final : public v1::FleetService::Service {
+class Echo final : public v1::MemberService::Service {
  public:
   explicit Echo(const ConnectionAge& age) {
     grpc::ServerBuilder builder;
@@ -51,7 +51,7 @@ class Echo final : public v1::FleetService::Service {
 class Caller {
  public:
   explicit Caller(const std::shared_ptr<grpc::Channel>& channel)
-      : stub_(v1::FleetService::NewStub(channel)) {
+      : stub_(v1::MemberService::NewStub(channel)) {
     context_.set_deadline(Patience());
     stream_ = stub_->Attach(&context_);
   }
@@ -64,7 +64,7 @@ class Caller {
 
  private:
   grpc::ClientContext context_;
-  const std::unique_ptr<v1::FleetService::Stub> stub_;
+  const std::unique_ptr<v1::MemberService::Stub> stub_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::MemberReport, v1::Directive>> stream_;
 };
 

@@ -17,7 +17,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "proto/muster/v1/member.grpc.pb.h"
 
 namespace muster {
 namespace {
@@ -154,7 +154,7 @@ class FleetClient::Session {
     hello.set_ordinal(ordinal_);
     hello.set_term(term_);
     const std::string& address = options_.coordinator.address();
-    const auto stub = v1::FleetService::NewStub(DialCoordinator(options_.coordinator));
+    const auto stub = v1::MemberService::NewStub(DialCoordinator(options_.coordinator));
     std::unique_ptr<Stream> stream = stub->Attach(&context);
     std::thread reader([&] { Read(*stream); });
     bool open = stream->Write(report);

@@ -1,4 +1,4 @@
-// A member's side of FleetService.Attach: one stream to the coordinator, or to whichever of
+// A member's side of MemberService.Attach: one stream to the coordinator, or to whichever of
 // several leads, reopened with back-off for as long as it takes.
 #pragma once
 

@@ -16,7 +16,7 @@
 #include "lib/fleet/channel.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
-#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "proto/muster/v1/member.grpc.pb.h"
 
 namespace muster {
 namespace {
@@ -24,7 +24,7 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
 // Welcomes every member, keeps its reports and sends what it is told to.
-class FakeCoordinator : public v1::FleetService::Service {
+class FakeCoordinator : public v1::MemberService::Service {
  public:
   explicit FakeCoordinator(uint64_t term, int port = 0, std::string cluster = "c-1")
       : term_(term), cluster_(std::move(cluster)), port_(port) {

@@ -27,7 +27,7 @@
 #include "lib/security/certificate.h"
 #include "lib/security/identity.h"
 #include "lib/transport/faulty_relay.h"
-#include "proto/muster/v1/coordinator.grpc.pb.h"
+#include "proto/muster/v1/member.grpc.pb.h"
 
 namespace muster {
 namespace {
@@ -104,7 +104,7 @@ class CountingMember : public FleetMember {
 };
 
 // Sends the directives one after the other, each until a report shows it.
-class CountingCoordinator : public v1::FleetService::Service {
+class CountingCoordinator : public v1::MemberService::Service {
  public:
   explicit CountingCoordinator(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
     grpc::ServerBuilder builder;

@@ -129,7 +129,7 @@ CheckpointClient::Connection CheckpointClient::Connect() const {
   if (connection_.channel == nullptr || connection_.address != target_.address()) {
     connection_.address = target_.address();
     connection_.channel = DialCoordinator(target_);
-    connection_.stub = v1::CheckpointService::NewStub(connection_.channel);
+    connection_.stub = v1::MemberService::NewStub(connection_.channel);
   }
   return connection_;
 }

@@ -1,4 +1,4 @@
-// The ps side of CheckpointService: reads what a shard starts from, writes what it keeps.
+// A shard's side of MemberService: reads what a shard starts from, writes what it keeps.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 #include "lib/fleet/channel.h"
 #include "lib/limits/limits.h"
 #include "lib/shard/parameter_shard.h"
-#include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/member.grpc.pb.h"
 #include "proto/muster/v1/plan.pb.h"
 
 namespace muster {
@@ -47,7 +47,7 @@ class CheckpointClient {
                           std::stop_token stop);
 
  private:
-  using Stub = v1::CheckpointService::Stub;
+  using Stub = v1::MemberService::Stub;
   using Attempt = std::function<absl::Status(Stub&, grpc::ClientContext&)>;
   // Of the address that is to be tried now.
   struct Connection {

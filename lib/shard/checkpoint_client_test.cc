@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/fake_member_service.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/test_plan.h"
 #include "lib/transport/crc32c.h"
@@ -45,7 +45,7 @@ class CheckpointClientTest : public testing::Test {
   const v1::JobPlan plan_ =
       MakeTestPlan({.parameters = {4}, .first_step = 5, .restore = "jobs/job-7/checkpoints/5"});
   MemoryBudget budget_{1 << 20};
-  FakeCheckpointService service_;
+  FakeMemberService service_;
   CheckpointClient client_{service_.address()};
 };
 

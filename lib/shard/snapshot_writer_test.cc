@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
-#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/fake_member_service.h"
 #include "lib/shard/test_plan.h"
 
 namespace muster {
@@ -51,7 +51,7 @@ class SnapshotWriterTest : public ::testing::Test {
   v1::JobPlan plan_ = MakeTestPlan({});
   std::vector<float> values_ = {1, 2, 3};
   const std::vector<float> infinities_{3, std::numeric_limits<float>::infinity()};
-  FakeCheckpointService service_;
+  FakeMemberService service_;
   CheckpointClient client_{service_.address()};
   absl::Mutex mu_;
   std::vector<int64_t> written_ ABSL_GUARDED_BY(mu_);

@@ -18,17 +18,18 @@ namespace muster {
 namespace {
 
 constexpr size_t kObjectBytesMax = 128;  // in a log, of what a caller wrote
-constexpr std::array<absl::string_view, 4> kPermissions = {"read", "submit", "admin", "member"};
+constexpr std::array<absl::string_view, 3> kPermissions = {"read", "submit", "admin"};
+
+bool IsMember(Role role) { return role == Role::kPs || role == Role::kWorker; }
 
 bool Includes(Role role, Permission needed) {
   switch (role) {
     case Role::kAdmin:
-      return needed != Permission::kMember;
+      return true;
     case Role::kSubmitter:
       return needed == Permission::kRead || needed == Permission::kSubmit;
     case Role::kPs:
     case Role::kWorker:
-      return needed == Permission::kMember;
     case Role::kCoordinator:
       return false;
   }
@@ -43,8 +44,6 @@ bool Includes(v1::TokenScope scope, Permission needed) {
       return scope >= v1::TOKEN_SUBMIT;
     case Permission::kAdmin:
       return scope >= v1::TOKEN_ADMIN;
-    case Permission::kMember:
-      return false;
   }
   return false;
 }
@@ -56,10 +55,10 @@ absl::string_view Only(const grpc::ServerContextBase& context, const char* field
   return {first->second.data(), first->second.size()};
 }
 
-absl::Status Denied(const Caller& caller, Permission needed) {
+absl::Status Denied(const Caller& caller, std::optional<Permission> needed) {
   return WithReason(absl::PermissionDeniedError(absl::StrCat(
                         caller.ToString(), " may not do that: it needs the permission '",
-                        kPermissions[static_cast<size_t>(needed)], "'")),
+                        needed ? kPermissions[static_cast<size_t>(*needed)] : "member", "'")),
                     "NOT_ALLOWED");
 }
 
@@ -67,6 +66,16 @@ absl::Status Denied(const Caller& caller, Permission needed) {
 
 absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
                                      absl::string_view method, Permission needed) const {
+  return CheckNeeded(context, method, needed);
+}
+
+absl::StatusOr<Caller> Access::CheckMember(const grpc::ServerContextBase& context,
+                                           absl::string_view method) const {
+  return CheckNeeded(context, method, std::nullopt);
+}
+
+absl::StatusOr<Caller> Access::CheckNeeded(const grpc::ServerContextBase& context,
+                                           absl::string_view method, Needed needed) const {
   const absl::StatusOr<Caller> stamped = stamp_ == nullptr
                                              ? absl::StatusOr<Caller>(Caller{})
                                              : stamp_->Read(Only(context, CallerStamp::kField));
@@ -84,7 +93,7 @@ absl::StatusOr<Caller> Access::Check(const grpc::ServerContextBase& context,
   return allowed;
 }
 
-absl::Status Access::Judge(const grpc::ServerContextBase& context, Permission needed,
+absl::Status Access::Judge(const grpc::ServerContextBase& context, Needed needed,
                            Caller& caller) const {
   absl::string_view authorization = Only(context, "authorization");
   if (!authorization.empty()) {
@@ -94,7 +103,8 @@ absl::Status Access::Judge(const grpc::ServerContextBase& context, Permission ne
     }
     ASSIGN_OR_RETURN(const v1::AccessToken token, tokens_->Find(authorization, absl::Now()));
     caller.token = absl::StrCat(token.id(), " (", token.holder(), ")");
-    return Includes(token.scope(), needed) ? absl::OkStatus() : Denied(caller, needed);
+    const bool may = needed && Includes(token.scope(), *needed);
+    return may ? absl::OkStatus() : Denied(caller, needed);
   }
   if (!caller.certificate) {
     return WithReason(
@@ -103,7 +113,9 @@ absl::Status Access::Judge(const grpc::ServerContextBase& context, Permission ne
             "folder of --tls)"),
         "NO_CREDENTIALS");
   }
-  return Includes(caller.certificate->role, needed) ? absl::OkStatus() : Denied(caller, needed);
+  const Role role = caller.certificate->role;
+  const bool may = needed ? Includes(role, *needed) : IsMember(role);
+  return may ? absl::OkStatus() : Denied(caller, needed);
 }
 
 // A flood of them must not fill the disk.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -15,8 +16,9 @@
 
 namespace muster {
 
-// What a method asks of its caller. Each includes those before it but kMember, which stands alone.
-enum class Permission : uint8_t { kRead, kSubmit, kAdmin, kMember };
+// What a method of a person's service asks of its caller. Each includes those before it. No member
+// has any, and MemberService asks for none: see Access::CheckMember().
+enum class Permission : uint8_t { kRead, kSubmit, kAdmin };
 
 // Thread-safe, never blocks. Deny by default: every method of every service asks, before anything
 // else.
@@ -35,6 +37,10 @@ class Access {
   // do that. The audit log has a line for each that is refused, as long as they are not too many.
   absl::StatusOr<Caller> Check(const grpc::ServerContextBase& context, absl::string_view method,
                                Permission needed) const ABSL_LOCKS_EXCLUDED(mu_);
+  // The same for a method of MemberService, all of which are for members alone: no token will do,
+  // nor the certificate of a person.
+  absl::StatusOr<Caller> CheckMember(const grpc::ServerContextBase& context,
+                                     absl::string_view method) const ABSL_LOCKS_EXCLUDED(mu_);
 
   bool open() const { return tokens_ == nullptr; }
 
@@ -46,9 +52,14 @@ class Access {
  private:
   Access(const CallerStamp* stamp, const TokenTable* tokens) : stamp_(stamp), tokens_(tokens) {}
 
+  // Who may: persons with a permission, or, without one, members.
+  using Needed = std::optional<Permission>;
+
+  absl::StatusOr<Caller> CheckNeeded(const grpc::ServerContextBase& context,
+                                     absl::string_view method, Needed needed) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Whether `caller` may; completes it by the token of the call.
-  absl::Status Judge(const grpc::ServerContextBase& context, Permission needed,
-                     Caller& caller) const;
+  absl::Status Judge(const grpc::ServerContextBase& context, Needed needed, Caller& caller) const;
   void AuditRefusal(const Caller& caller, absl::string_view method, const absl::Status& why) const
       ABSL_LOCKS_EXCLUDED(mu_);
 

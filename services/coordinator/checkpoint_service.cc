@@ -1,107 +1,12 @@
 #include "services/coordinator/checkpoint_service.h"
 
-#include <memory>
-#include <optional>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "lib/status/grpc_status.h"
-#include "lib/status/status.h"
 #include "services/coordinator/checkpoint_files.h"
-#include "services/coordinator/shard_restore.h"
+#include "services/coordinator/watched_stream.h"
 
 namespace muster {
-namespace {
-
-// How often a waiting call looks whether its caller is still there.
-constexpr absl::Duration kCallerCheck = absl::Seconds(1);
-
-absl::Status CallerGone() { return absl::CancelledError("the caller is gone"); }
-
-absl::Status OutOfOrder(absl::string_view what) {
-  return WithReason(absl::InvalidArgumentError(absl::StrCat("WriteShard: ", what)),
-                    "INVALID_REQUEST");
-}
-
-absl::Status Stalled(absl::string_view what, absl::Duration stall_max) {
-  return WithReason(
-      absl::DeadlineExceededError(absl::StrCat(what, " for ", absl::FormatDuration(stall_max))),
-      "STREAM_STALLED");
-}
-
-// Everything that `source` has, into the stream.
-template <typename Source, typename Message>
-absl::Status SendAll(Source& source, grpc::ServerWriter<Message>& writer, CallWatch::Guard& guard,
-                     absl::Duration stall_max) {
-  while (true) {
-    guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
-    ASSIGN_OR_RETURN(const std::optional<Message> next, source.Next());
-    if (!next) return absl::OkStatus();
-    guard.Advance(stall_max);
-    if (!writer.Write(*next)) {
-      return guard.cancelled() ? Stalled("the caller has read nothing", stall_max) : CallerGone();
-    }
-  }
-}
-
-absl::Status TakeSlices(const grpc::ServerContext& context,
-                        grpc::ServerReader<v1::WriteShardRequest>& reader, CallWatch::Guard& guard,
-                        absl::Duration stall_max, ShardUpload& upload) {
-  guard.Advance(stall_max);
-  for (v1::WriteShardRequest request; reader.Read(&request); guard.Advance(stall_max)) {
-    guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
-    if (!request.has_slice()) {
-      return OutOfOrder("after the header only slices may follow");
-    }
-    RETURN_IF_ERROR(upload.Write(request.slice()));
-  }
-  if (guard.cancelled()) return Stalled("no slice has come", stall_max);
-  guard.Advance(absl::InfiniteDuration());
-  return context.IsCancelled() ? CallerGone() : absl::OkStatus();
-}
-
-using DirectStream =
-    grpc::ServerReaderWriter<v1::WriteShardDirectResponse, v1::WriteShardDirectRequest>;
-
-// What the shard's member says of what it writes itself, up to its word that it has closed the
-// files. No checkpoint may be committed without that: a file that is open may still change.
-absl::Status TakeWritten(DirectStream& stream, CallWatch::Guard& guard, absl::Duration stall_max,
-                         std::vector<v1::WriteShardDirectResponse> layout, ShardUpload& upload) {
-  guard.Advance(stall_max);
-  if (upload.TakeFromBefore()) {
-    layout.assign(1, {});
-    layout[0].set_ready(true);
-    layout[0].set_written(true);
-  }
-  for (const v1::WriteShardDirectResponse& message : layout) {
-    if (!stream.Write(message)) return CallerGone();
-  }
-  for (v1::WriteShardDirectRequest request; stream.Read(&request); guard.Advance(stall_max)) {
-    if (request.has_closed()) {
-      guard.Advance(absl::InfiniteDuration());
-      return absl::OkStatus();
-    }
-    if (!request.has_slice()) return OutOfOrder("after the header only slices may follow");
-    RETURN_IF_ERROR(upload.NoteWritten(request.slice()));
-  }
-  return guard.cancelled() ? Stalled("nothing was written", stall_max) : CallerGone();
-}
-
-// A periodic or final snapshot is acknowledged once its checkpoint is committed: until then a shard
-// keeps it, and sends it again to a coordinator that died in between. One on demand is asked for
-// again instead.
-absl::Status AwaitCommit(const grpc::ServerContext& context, CheckpointRound& round) {
-  if (round.snapshot() != 0) return absl::OkStatus();
-  while (!context.IsCancelled()) {
-    if (auto outcome = round.AwaitOutcome(kCallerCheck)) return *outcome;
-  }
-  return CallerGone();
-}
-
-}  // namespace
 
 grpc::Status CheckpointService::ListCheckpoints(grpc::ServerContext* context,
                                                 const v1::ListCheckpointsRequest* request,
@@ -168,71 +73,6 @@ grpc::Status CheckpointService::ReadCheckpoint(
   if (!files.ok()) return ToGrpc(files.status());
   CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
   const absl::Status read = SendAll(*files, *writer, guard, watch_->stall_max());
-  coordinator_->NoteRead(read);
-  return ToGrpc(read);
-}
-
-grpc::Status CheckpointService::WriteShard(grpc::ServerContext* context,
-                                           grpc::ServerReader<v1::WriteShardRequest>* reader,
-                                           v1::WriteShardResponse*) {
-  const auto caller = access_->Check(*context, "WriteShard", Permission::kMember);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
-  CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
-  v1::WriteShardRequest first;
-  if (!reader->Read(&first)) return ToGrpc(CallerGone());
-  if (!first.has_header()) {
-    return ToGrpc(OutOfOrder("the first message must be the header"));
-  }
-  auto upload = coordinator_->BeginShard(first.header(), caller->certificate);
-  if (!upload.ok()) return ToGrpc(upload.status());
-  if (!upload->has_value()) return grpc::Status::OK;
-  const absl::Status ended = coordinator_->EndShard(
-      **upload, TakeSlices(*context, *reader, guard, watch_->stall_max(), **upload));
-  // Who waits for the other shards must not keep them out.
-  *ticket = Admission::Ticket();
-  return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
-}
-
-grpc::Status CheckpointService::WriteShardDirect(grpc::ServerContext* context,
-                                                 DirectStream* stream) {
-  const auto caller = access_->Check(*context, "WriteShardDirect", Permission::kMember);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  auto ticket = admission_->Enter(CallKind::kUpload, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
-  CallWatch::Guard guard(watch_, watch_->first_message_max(), [context] { context->TryCancel(); });
-  v1::WriteShardDirectRequest first;
-  if (!stream->Read(&first)) return ToGrpc(CallerGone());
-  if (!first.has_header()) return ToGrpc(OutOfOrder("the first message must be the header"));
-  guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
-  auto upload = coordinator_->BeginShard(first.header(), caller->certificate,
-                                         CheckpointDesk::Delivery::kDirect);
-  if (!upload.ok()) return ToGrpc(upload.status());
-  if (!upload->has_value()) return grpc::Status::OK;
-  const absl::Status ended =
-      coordinator_->EndShard(**upload, TakeWritten(*stream, guard, watch_->stall_max(),
-                                                   coordinator_->LayoutFor(**upload), **upload));
-  // As in WriteShard.
-  *ticket = Admission::Ticket();
-  return ToGrpc(ended.ok() ? AwaitCommit(*context, *(*upload)->round()) : ended);
-}
-
-grpc::Status CheckpointService::ReadShard(grpc::ServerContext* context,
-                                          const v1::ReadShardRequest* request,
-                                          grpc::ServerWriter<v1::ShardSlice>* writer) {
-  const auto caller = access_->Check(*context, "ReadShard", Permission::kMember);
-  if (!caller.ok()) return ToGrpc(caller.status());
-  const auto ticket = admission_->Enter(CallKind::kRestore, context->peer());
-  if (!ticket.ok()) return ToGrpc(ticket.status());
-  const auto source = coordinator_->FindRestore(*request, caller->certificate);
-  if (!source.ok()) return ToGrpc(source.status());
-  auto restore = ShardRestore::Open(source->plan, source->directory, request->shard());
-  absl::Status read = restore.status();
-  if (read.ok()) {
-    CallWatch::Guard guard(watch_, watch_->stall_max(), [context] { context->TryCancel(); });
-    read = SendAll(**restore, *writer, guard, watch_->stall_max());
-  }
   coordinator_->NoteRead(read);
   return ToGrpc(read);
 }

@@ -32,15 +32,6 @@ class CheckpointService final : public v1::CheckpointService::Service {
   grpc::Status ReadCheckpoint(grpc::ServerContext* context,
                               const v1::ReadCheckpointRequest* request,
                               grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) override;
-  grpc::Status WriteShard(grpc::ServerContext* context,
-                          grpc::ServerReader<v1::WriteShardRequest>* reader,
-                          v1::WriteShardResponse* response) override;
-  grpc::Status WriteShardDirect(
-      grpc::ServerContext* context,
-      grpc::ServerReaderWriter<v1::WriteShardDirectResponse, v1::WriteShardDirectRequest>* stream)
-      override;
-  grpc::Status ReadShard(grpc::ServerContext* context, const v1::ReadShardRequest* request,
-                         grpc::ServerWriter<v1::ShardSlice>* writer) override;
 
  private:
   Coordinator* const coordinator_;

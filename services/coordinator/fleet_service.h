@@ -1,29 +1,20 @@
-// FleetService over the core: one stream per member.
+// FleetService over the core.
 #pragma once
 
 #include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/access.h"
-#include "services/coordinator/admission.h"
-#include "services/coordinator/call_watch.h"
 #include "services/coordinator/coordinator.h"
 
 namespace muster {
 
-// Asynchronous throughout: thousands of members need no thread each. Attach takes and gives bytes,
-// so that the streams share a plan's. `coordinator` outlives the service and its server.
-class FleetService final
-    : public v1::FleetService::WithRawCallbackMethod_Attach<
-          v1::FleetService::WithCallbackMethod_ListMembers<
-              v1::FleetService::WithCallbackMethod_DrainMember<
-                  v1::FleetService::WithCallbackMethod_ReadMemberLog<v1::FleetService::Service>>>> {
+// Asynchronous throughout: who waits for a member's log holds no thread. `coordinator` outlives the
+// service and its server.
+class FleetService final : public v1::FleetService::CallbackService {
  public:
-  // All outlive the service.
-  FleetService(Coordinator* coordinator, Admission* admission, const Access* access,
-               CallWatch* watch)
-      : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}
+  // Both outlive the service.
+  FleetService(Coordinator* coordinator, const Access* access)
+      : coordinator_(coordinator), access_(access) {}
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attach(
-      grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* DrainMember(grpc::CallbackServerContext* context,
                                         const v1::DrainMemberRequest* request,
                                         v1::DrainMemberResponse* response) override;
@@ -36,9 +27,7 @@ class FleetService final
 
  private:
   Coordinator* const coordinator_;
-  Admission* const admission_;
   const Access* const access_;
-  CallWatch* const watch_;
 };
 
 }  // namespace muster

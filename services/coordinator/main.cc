@@ -41,6 +41,7 @@
 #include "services/coordinator/ended_jobs.h"
 #include "services/coordinator/fleet_service.h"
 #include "services/coordinator/job_service.h"
+#include "services/coordinator/member_service.h"
 #include "services/coordinator/restore.h"
 #include "services/coordinator/standby.h"
 #include "services/coordinator/status_page/served_page.h"
@@ -317,15 +318,16 @@ int Main() {
   const Access access =
       tls != nullptr ? Access::Checked(&stamp, tokens->get()) : Access::Open(&stamp);
   JobService jobs(coordinator->get(), &admission, &access);
-  FleetService fleet(coordinator->get(), &admission, &access, &watch);
+  FleetService fleet(coordinator->get(), &access);
   CheckpointService checkpoints(coordinator->get(), &admission, &access, &watch);
+  MemberService members(coordinator->get(), &admission, &access, &watch);
   AccessService people(tokens->get(), &access);
   AdminService administration(&(*coordinator)->store(), &admission, &access, &watch,
                               ThisBuild().version);
   RpcMetrics calls(
       metrics, {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
-                v1::CheckpointService::service_full_name(), v1::AccessService::service_full_name(),
-                v1::AdminService::service_full_name()});
+                v1::CheckpointService::service_full_name(), v1::MemberService::service_full_name(),
+                v1::AccessService::service_full_name(), v1::AdminService::service_full_name()});
   grpc::ServerBuilder builder;
   if (absl::GetFlag(FLAGS_reflection)) {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -337,6 +339,7 @@ int Main() {
   builder.RegisterService(&jobs);
   builder.RegisterService(&fleet);
   builder.RegisterService(&checkpoints);
+  builder.RegisterService(&members);
   builder.RegisterService(&people);
   builder.RegisterService(&administration);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

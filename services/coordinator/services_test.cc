@@ -23,6 +23,7 @@
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/fleet_service.h"
 #include "services/coordinator/job_service.h"
+#include "services/coordinator/member_service.h"
 
 namespace muster {
 namespace {
@@ -60,22 +61,25 @@ class ServicesTest : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.status();
     coordinator_ = *std::move(opened);
     job_service_ = std::make_unique<JobService>(coordinator_.get(), &admission_, &access_);
-    fleet_service_ =
-        std::make_unique<FleetService>(coordinator_.get(), &admission_, &access_, &watch_);
+    fleet_service_ = std::make_unique<FleetService>(coordinator_.get(), &access_);
     checkpoint_service_ =
         std::make_unique<CheckpointService>(coordinator_.get(), &admission_, &access_, &watch_);
+    member_service_ =
+        std::make_unique<MemberService>(coordinator_.get(), &admission_, &access_, &watch_);
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(job_service_.get());
     builder.RegisterService(fleet_service_.get());
     builder.RegisterService(checkpoint_service_.get());
+    builder.RegisterService(member_service_.get());
     rpc_metrics_.Observe(builder);
     server_ = builder.BuildAndStart();
     channel_ = DialCoordinator(address());
     jobs_ = v1::JobService::NewStub(channel_);
     fleet_ = v1::FleetService::NewStub(channel_);
     checkpoints_ = v1::CheckpointService::NewStub(channel_);
+    members_ = v1::MemberService::NewStub(channel_);
   }
   ~ServicesTest() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
@@ -104,17 +108,19 @@ class ServicesTest : public ::testing::Test {
   RpcMetrics rpc_metrics_{
       metrics_,
       {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
-       v1::CheckpointService::service_full_name()}};
+       v1::CheckpointService::service_full_name(), v1::MemberService::service_full_name()}};
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<JobService> job_service_;
   std::unique_ptr<FleetService> fleet_service_;
   std::unique_ptr<CheckpointService> checkpoint_service_;
+  std::unique_ptr<MemberService> member_service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::FleetService::Stub> fleet_;
   std::unique_ptr<v1::CheckpointService::Stub> checkpoints_;
+  std::unique_ptr<v1::MemberService::Stub> members_;
 };
 
 class CountingMember : public FleetMember {
@@ -331,7 +337,7 @@ TEST_F(ServicesTest, TheServerSaysWhatItIs) {
 
 TEST_F(ServicesTest, AStreamWithoutHelloIsRefused) {
   grpc::ClientContext context;
-  auto stream = fleet_->Attach(&context);
+  auto stream = members_->Attach(&context);
   stream->Write({});
   v1::Directive directive;
   EXPECT_FALSE(stream->Read(&directive));
@@ -342,7 +348,7 @@ TEST_F(ServicesTest, ShardsOfJobsThatDoNotRunAreRefused) {
   ASSERT_TRUE(Create(LinearJob()).ok());
   grpc::ClientContext context;
   v1::WriteShardResponse response;
-  auto stream = checkpoints_->WriteShard(&context, &response);
+  auto stream = members_->WriteShard(&context, &response);
   v1::WriteShardRequest request;
   request.mutable_header()->set_job("line-1");
   stream->Write(request);
@@ -357,7 +363,7 @@ TEST_F(ServicesTest, ShardsOfJobsThatDoNotRunAreRefused) {
 TEST_F(ServicesTest, AShardStreamWithoutItsHeaderIsRefusedWithAReason) {
   grpc::ClientContext context;
   v1::WriteShardResponse response;
-  auto stream = checkpoints_->WriteShard(&context, &response);
+  auto stream = members_->WriteShard(&context, &response);
   v1::WriteShardRequest request;
   request.mutable_slice();
   stream->Write(request);
@@ -447,13 +453,13 @@ class ImpatientServicesTest : public ServicesTest {
 
 TEST_F(ImpatientServicesTest, AStreamThatDoesNotSayWhatItIsAboutIsEnded) {
   grpc::ClientContext attach, upload;
-  auto member = fleet_->Attach(&attach);
+  auto member = members_->Attach(&attach);
   v1::Directive directive;
   EXPECT_FALSE(member->Read(&directive));
   EXPECT_TRUE(absl::IsCancelled(FromGrpc(member->Finish())));
 
   v1::WriteShardResponse response;
-  auto shard = checkpoints_->WriteShard(&upload, &response);
+  auto shard = members_->WriteShard(&upload, &response);
   EXPECT_TRUE(absl::IsCancelled(FromGrpc(shard->Finish())));
 }
 

@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/fake_member_service.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/crc32c.h"
@@ -214,7 +214,7 @@ class ParameterServerTest : public testing::Test {
   }
 
   InProcessNetwork network_;
-  FakeCheckpointService service_;
+  FakeMemberService service_;
   Metrics metrics_;
   absl::Mutex mu_;
   bool changed_ ABSL_GUARDED_BY(mu_) = false;

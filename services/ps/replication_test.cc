@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/plan/numbers.h"
-#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/fake_member_service.h"
 #include "lib/shard/plan_credentials.h"
 #include "lib/shard/test_plan.h"
 #include "lib/telemetry/metrics.h"
@@ -157,7 +157,7 @@ class ReplicationTest : public testing::Test {
   Metrics metrics_[kPs];
   absl::Mutex mu_;
   bool changed_ ABSL_GUARDED_BY(mu_) = false;
-  FakeCheckpointService service_;
+  FakeMemberService service_;
   InProcessNetwork network_;
   v1::Hello hellos_[kPs];
   std::vector<std::unique_ptr<ParameterServer>> servers_;
@@ -229,7 +229,7 @@ TEST_F(ReplicationTest, ABackupThatIsHaltedIsSavedAsItsShardIs) {
 
   Save(0, plan, /*id=*/1, step, {});
   Save(1, plan, /*id=*/2, step, {0});
-  const std::vector<FakeCheckpointService::Written> written = service_.AwaitWritten(3);
+  const std::vector<FakeMemberService::Written> written = service_.AwaitWritten(3);
   ASSERT_EQ(written.size(), 3u);
   std::map<uint64_t, std::string> shard;  // by who wrote it
   for (const auto& stream : written) {

@@ -29,7 +29,7 @@
 #include "lib/graph/zoo/zoo.h"
 #include "lib/plan/chunk_placement.h"
 #include "lib/plan/parameter_table.h"
-#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/fake_member_service.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/transport/inprocess_transport.h"
 #include "lib/transport/transport.h"
@@ -183,7 +183,7 @@ class Members {
   }
 
   InProcessNetwork network_;
-  FakeCheckpointService service_;
+  FakeMemberService service_;
   std::array<Metrics, kPs.size()> ps_metrics_;
   Metrics worker_metrics_;
   absl::Mutex mu_;

@@ -32,16 +32,19 @@ namespace muster {
 namespace {
 
 using google::protobuf::Descriptor;
+using google::protobuf::DescriptorPool;
 using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::FileDescriptor;
 using google::protobuf::MethodDescriptor;
 
 std::vector<const FileDescriptor*> Files() {
-  return {v1::AccessToken::descriptor()->file(),  v1::Checkpoint::descriptor()->file(),
-          v1::Hello::descriptor()->file(),        v1::Graph::descriptor()->file(),
-          v1::JobSpec::descriptor()->file(),      v1::JobPlan::descriptor()->file(),
-          v1::BackupRequest::descriptor()->file()};
+  return {v1::AccessToken::descriptor()->file(), v1::Checkpoint::descriptor()->file(),
+          v1::Hello::descriptor()->file(), v1::Graph::descriptor()->file(),
+          v1::JobSpec::descriptor()->file(), v1::JobPlan::descriptor()->file(),
+          v1::BackupRequest::descriptor()->file(),
+          // It has no message.
+          DescriptorPool::generated_pool()->FindFileByName("proto/muster/v1/member.proto")};
 }
 
 template <typename Visit>

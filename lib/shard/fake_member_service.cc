@@ -1,4 +1,4 @@
-#include "lib/shard/fake_checkpoint_service.h"
+#include "lib/shard/fake_member_service.h"
 
 #include <glog/logging.h>
 
@@ -16,7 +16,7 @@
 
 namespace muster {
 
-FakeCheckpointService::FakeCheckpointService() {
+FakeMemberService::FakeMemberService() {
   int port = 0;
   grpc::ServerBuilder builder;
   ConfigureServer(builder);
@@ -27,26 +27,24 @@ FakeCheckpointService::FakeCheckpointService() {
   address_ = absl::StrCat("127.0.0.1:", port);
 }
 
-FakeCheckpointService::~FakeCheckpointService() {
-  server_->Shutdown(std::chrono::system_clock::now());
-}
+FakeMemberService::~FakeMemberService() { server_->Shutdown(std::chrono::system_clock::now()); }
 
-void FakeCheckpointService::FailNext(std::vector<grpc::Status> statuses) {
+void FakeMemberService::FailNext(std::vector<grpc::Status> statuses) {
   absl::MutexLock lock(&mu_);
   faults_ = std::move(statuses);
 }
 
-void FakeCheckpointService::StallNextWrite() {
+void FakeMemberService::StallNextWrite() {
   absl::MutexLock lock(&mu_);
   stalls_ = true;
 }
 
-void FakeCheckpointService::SetSlices(std::vector<v1::ShardSlice> slices) {
+void FakeMemberService::SetSlices(std::vector<v1::ShardSlice> slices) {
   absl::MutexLock lock(&mu_);
   slices_ = std::move(slices);
 }
 
-std::vector<FakeCheckpointService::Written> FakeCheckpointService::AwaitWritten(size_t count) {
+std::vector<FakeMemberService::Written> FakeMemberService::AwaitWritten(size_t count) {
   absl::MutexLock lock(&mu_);
   auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return written_.size() >= count; };
   CHECK(AwaitFor(&mu_, absl::Condition(&enough), absl::Seconds(20)))
@@ -54,12 +52,12 @@ std::vector<FakeCheckpointService::Written> FakeCheckpointService::AwaitWritten(
   return written_;
 }
 
-int FakeCheckpointService::calls() const {
+int FakeMemberService::calls() const {
   absl::MutexLock lock(&mu_);
   return calls_;
 }
 
-grpc::Status FakeCheckpointService::TakeFault() {
+grpc::Status FakeMemberService::TakeFault() {
   absl::MutexLock lock(&mu_);
   ++calls_;
   if (faults_.empty()) return grpc::Status::OK;
@@ -68,9 +66,9 @@ grpc::Status FakeCheckpointService::TakeFault() {
   return fault;
 }
 
-grpc::Status FakeCheckpointService::WriteShard(grpc::ServerContext* context,
-                                               grpc::ServerReader<v1::WriteShardRequest>* reader,
-                                               v1::WriteShardResponse*) {
+grpc::Status FakeMemberService::WriteShard(grpc::ServerContext* context,
+                                           grpc::ServerReader<v1::WriteShardRequest>* reader,
+                                           v1::WriteShardResponse*) {
   const grpc::Status fault = TakeFault();
   Written written;
   for (v1::WriteShardRequest request; reader->Read(&request);) {
@@ -89,12 +87,12 @@ grpc::Status FakeCheckpointService::WriteShard(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
-void FakeCheckpointService::SetLayout(std::vector<v1::WriteShardDirectResponse> layout) {
+void FakeMemberService::SetLayout(std::vector<v1::WriteShardDirectResponse> layout) {
   absl::MutexLock lock(&mu_);
   layout_ = std::move(layout);
 }
 
-grpc::Status FakeCheckpointService::WriteShardDirect(
+grpc::Status FakeMemberService::WriteShardDirect(
     grpc::ServerContext*,
     grpc::ServerReaderWriter<v1::WriteShardDirectResponse, v1::WriteShardDirectRequest>* stream) {
   const grpc::Status fault = TakeFault();
@@ -122,8 +120,8 @@ grpc::Status FakeCheckpointService::WriteShardDirect(
   return grpc::Status::CANCELLED;
 }
 
-grpc::Status FakeCheckpointService::ReadShard(grpc::ServerContext*, const v1::ReadShardRequest*,
-                                              grpc::ServerWriter<v1::ShardSlice>* writer) {
+grpc::Status FakeMemberService::ReadShard(grpc::ServerContext*, const v1::ReadShardRequest*,
+                                          grpc::ServerWriter<v1::ShardSlice>* writer) {
   const grpc::Status fault = TakeFault();
   std::vector<v1::ShardSlice> slices;
   {

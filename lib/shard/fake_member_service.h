@@ -9,13 +9,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/server.h"
-#include "proto/muster/v1/checkpoint.grpc.pb.h"
 #include "proto/muster/v1/checkpoint.pb.h"
+#include "proto/muster/v1/member.grpc.pb.h"
 
 namespace muster {
 
 // Thread-safe.
-class FakeCheckpointService : public v1::CheckpointService::Service {
+class FakeMemberService : public v1::MemberService::Service {
  public:
   // One finished WriteShard or WriteShardDirect stream.
   struct Written {
@@ -24,8 +24,8 @@ class FakeCheckpointService : public v1::CheckpointService::Service {
     std::vector<v1::WrittenSlice> written;
   };
 
-  FakeCheckpointService();
-  ~FakeCheckpointService() override;
+  FakeMemberService();
+  ~FakeMemberService() override;
 
   const std::string& address() const { return address_; }
 

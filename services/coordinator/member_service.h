@@ -1,0 +1,42 @@
+// MemberService over the core: one stream per member, and the shards of checkpoints.
+#pragma once
+
+#include "proto/muster/v1/member.grpc.pb.h"
+#include "services/coordinator/access.h"
+#include "services/coordinator/admission.h"
+#include "services/coordinator/call_watch.h"
+#include "services/coordinator/coordinator.h"
+
+namespace muster {
+
+// Attach is asynchronous: thousands of members need no thread each. Shards wait for disk and
+// checkpoints on gRPC's threads, one per open call. One rule for all: a method asks
+// Access::CheckMember() before anything else.
+class MemberService final
+    : public v1::MemberService::WithRawCallbackMethod_Attach<v1::MemberService::Service> {
+ public:
+  // All outlive the service and its server.
+  MemberService(Coordinator* coordinator, Admission* admission, const Access* access,
+                CallWatch* watch)
+      : coordinator_(coordinator), admission_(admission), access_(access), watch_(watch) {}
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attach(
+      grpc::CallbackServerContext* context) override;
+  grpc::Status WriteShard(grpc::ServerContext* context,
+                          grpc::ServerReader<v1::WriteShardRequest>* reader,
+                          v1::WriteShardResponse* response) override;
+  grpc::Status WriteShardDirect(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::WriteShardDirectResponse, v1::WriteShardDirectRequest>* stream)
+      override;
+  grpc::Status ReadShard(grpc::ServerContext* context, const v1::ReadShardRequest* request,
+                         grpc::ServerWriter<v1::ShardSlice>* writer) override;
+
+ private:
+  Coordinator* const coordinator_;
+  Admission* const admission_;
+  const Access* const access_;
+  CallWatch* const watch_;
+};
+
+}  // namespace muster

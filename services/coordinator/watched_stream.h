@@ -1,0 +1,44 @@
+// What the streams of several services have in common: how they end, and how they are filled.
+#pragma once
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "grpcpp/support/sync_stream.h"
+#include "lib/status/status.h"
+#include "services/coordinator/call_watch.h"
+
+namespace muster {
+
+// How often a waiting call looks whether its caller is still there.
+inline constexpr absl::Duration kCallerCheck = absl::Seconds(1);
+
+inline absl::Status CallerGone() { return absl::CancelledError("the caller is gone"); }
+
+// Of a stream that the watch has ended: `what` has not happened.
+inline absl::Status Stalled(absl::string_view what, absl::Duration stall_max) {
+  return WithReason(
+      absl::DeadlineExceededError(absl::StrCat(what, " for ", absl::FormatDuration(stall_max))),
+      "STREAM_STALLED");
+}
+
+// Everything that `source` has, into the stream. Blocks until its reader has taken it; `guard`
+// watches that he does.
+template <typename Source, typename Message>
+absl::Status SendAll(Source& source, grpc::ServerWriter<Message>& writer, CallWatch::Guard& guard,
+                     absl::Duration stall_max) {
+  while (true) {
+    guard.Advance(absl::InfiniteDuration());  // while it is our disk that is waited for
+    ASSIGN_OR_RETURN(const std::optional<Message> next, source.Next());
+    if (!next) return absl::OkStatus();
+    guard.Advance(stall_max);
+    if (!writer.Write(*next)) {
+      return guard.cancelled() ? Stalled("the caller has read nothing", stall_max) : CallerGone();
+    }
+  }
+}
+
+}  // namespace muster
