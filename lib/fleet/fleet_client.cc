@@ -35,6 +35,16 @@ bool IsForGood(const absl::Status& status, bool was_welcomed) {
   return reason == "REPLACED" || reason == "CLUSTER_CHANGED" || reason == "HELLO_INVALID";
 }
 
+// gRPC's own word for a method that a server does not have says nothing of why that may be.
+absl::Status WithCause(absl::Status status, const std::string& version) {
+  if (!absl::IsUnimplemented(status)) return status;
+  return absl::UnimplementedError(absl::StrCat(
+      "it does not know what this program calls, MemberService.Attach: it is of another version "
+      "than this program's ",
+      version, ", or no coordinator. All programs of a cluster should be of one version",
+      status.message().empty() ? "" : absl::StrCat(" (it says: ", status.message(), ")")));
+}
+
 }  // namespace
 
 // One thread runs Attach() calls one after another; while a stream is open a second thread reads
@@ -167,7 +177,7 @@ class FleetClient::Session {
     // CANCELLED) or by ours.
     reader.join();
     if (options_.traces != nullptr) options_.traces->Forget();
-    absl::Status status = FromGrpc(stream->Finish());
+    absl::Status status = WithCause(FromGrpc(stream->Finish()), options_.hello.version());
     if (!mistrust_.ok()) status = std::exchange(mistrust_, absl::OkStatus());
     const std::string error(status.message());
     absl::MutexLock lock(&mu_);

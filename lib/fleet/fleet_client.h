@@ -70,7 +70,8 @@ class FleetClient {
   // OK, or why no attempt to attach can succeed any more, with a reason: "REPLACED" (another
   // process has the name), "CLUSTER_CHANGED" (another coordinator, or another store),
   // "HELLO_INVALID", "NOT_YOUR_NAME" or "NOT_ALLOWED" (its certificate is another's). Any
-  // other error is retried: the coordinator may be away, or the name in use for a while.
+  // other error is retried: the coordinator may be away, the name in use for a while, or an update
+  // of all programs under way that has not come to the coordinator yet.
   absl::Status refusal() const;
 
  private:

@@ -9,17 +9,22 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "gmock/gmock.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "gtest/gtest.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/fleet/channel.h"
+#include "lib/fleet/log_ring.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
+#include "proto/muster/v1/coordinator.grpc.pb.h"
 #include "proto/muster/v1/member.grpc.pb.h"
 
 namespace muster {
 namespace {
+
+using ::testing::ContainsRegex;
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
@@ -113,6 +118,26 @@ class FakeCoordinator : public v1::MemberService::Service {
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_in_order_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Serves people, and no member in a way that the client knows.
+class OlderCoordinator {
+ public:
+  OlderCoordinator() {
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&people_);
+    server_ = builder.BuildAndStart();
+  }
+  ~OlderCoordinator() { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  int port() const { return port_; }
+
+ private:
+  int port_ = 0;
+  v1::FleetService::Service people_;
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -277,6 +302,30 @@ TEST(FleetClientTest, ANameThatIsInUseIsAskedForAgain) {
   coordinator.Refuse(absl::OkStatus());
 
   EXPECT_TRUE(coordinator.AwaitReports(1));
+}
+
+// An update of all programs has come to the member before it comes to the coordinator.
+TEST(FleetClientTest, ACoordinatorThatDoesNotKnowTheCallIsSaidToBeOfAnotherVersionAndAskedAgain) {
+  LogRing log(1 << 20);
+  auto older = std::make_unique<OlderCoordinator>();
+  const int port = older->port();
+  RecordingMember member;
+  FleetClient::Options options{.coordinator = absl::StrCat("127.0.0.1:", port)};
+  options.hello.set_member("worker-0");
+  options.hello.set_version("9.8.7");
+  options.coordinator_grace = absl::ZeroDuration();
+  FleetClient client(std::move(options), &member);
+  ASSERT_TRUE(member.AwaitLost());
+  EXPECT_TRUE(client.refusal().ok());
+  const std::string text = log.Read(0, 1 << 20).text;
+  EXPECT_THAT(text, ContainsRegex("cannot attach to the coordinator at 127.0.0.1:[0-9]+: .*another "
+                                  "version than this program's 9.8.7"));
+  EXPECT_THAT(text, ContainsRegex("not attached to .*should be of one version.*dropping all jobs"));
+  older.reset();
+
+  FakeCoordinator updated(1, port);
+
+  EXPECT_TRUE(updated.AwaitReports(1));
 }
 
 TEST(FleetClientTest, ACoordinatorOfAnotherClusterIsNotObeyed) {
