@@ -315,6 +315,16 @@ TEST_F(AccessTest, NobodyCanStampHisOwnCalls) {
   }
 }
 
+// As members of 0.2.0 call it.
+TEST_F(AccessTest, WhoCallsWhatThereIsNotHearsWhyAndNothingElse) {
+  for (const ClientSecurity& security :
+       {As("nobody", std::nullopt), As("worker", Identity{Role::kWorker, ""})}) {
+    const absl::Status status = Call(Dial(security), "/muster.v1.FleetService/Attach", "");
+    EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("should be of one version"));
+  }
+}
+
 // Nobody is asked who he is, and yet it is known from where he has come.
 TEST(OpenAccessTest, TheAuditLogSaysFromWhereCallsCome) {
   CoordinatorProcess coordinator;

@@ -48,6 +48,7 @@
 #include "services/coordinator/store_choice.h"
 #include "services/coordinator/ticker.h"
 #include "services/coordinator/token_table.h"
+#include "services/coordinator/unknown_methods.h"
 
 ABSL_FLAG(std::string, listen, "",
           "host:port of the gRPC services; port 0 picks one; default 0.0.0.0:7070 with --tls or "
@@ -324,6 +325,7 @@ int Main() {
   AccessService people(tokens->get(), &access);
   AdminService administration(&(*coordinator)->store(), &admission, &access, &watch,
                               ThisBuild().version);
+  UnknownMethods unknown;
   RpcMetrics calls(
       metrics, {v1::JobService::service_full_name(), v1::FleetService::service_full_name(),
                 v1::CheckpointService::service_full_name(), v1::MemberService::service_full_name(),
@@ -342,6 +344,7 @@ int Main() {
   builder.RegisterService(&members);
   builder.RegisterService(&people);
   builder.RegisterService(&administration);
+  builder.RegisterCallbackGenericService(&unknown);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   CHECK(server != nullptr) << "it listens nowhere: what could be in its way?";
   standby.GiveWayTo(server.get());
