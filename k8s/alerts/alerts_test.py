@@ -152,8 +152,12 @@ CASES = {
                 'muster_job_checkpoint_every_steps{job="well"}': "100x90"}),
     "MusterCheckpointFails": dict(
         series={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="STORAGE_FULL"}}': "0x10 1x80",
-                f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "0x90"}, minute=11, before=10,
-        fires=[COORDINATOR + ',reason="STORAGE_FULL"'], silent={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "3x90"}),
+                f'muster_checkpoint_failures_total{{{COORDINATOR},reason="SNAPSHOT_FAILED"}}': "0x10 1x80",
+                f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "0x90",
+                **job("muster_job_checkpoint_failures_total", "0x10 1x80", "0x90", COORDINATOR + ',reason="STORAGE_FULL",')},
+        minute=11, before=10, fires=[COORDINATOR + ',job="sick",reason="STORAGE_FULL"', COORDINATOR + ',reason="SNAPSHOT_FAILED"'],
+        silent={f'muster_checkpoint_failures_total{{{COORDINATOR},reason="OTHER"}}': "3x90",
+                **job("muster_job_checkpoint_failures_total", "3x90", "0x90", COORDINATOR + ',reason="OTHER",')}),
     "MusterCheckpointDamaged": dict(
         series={f"muster_checkpoint_damaged_total{{{COORDINATOR}}}": "0x10 1x80",
                 'muster_checkpoint_damaged_total{instance="met-at-its-start"}': "_x11 1x79"}, minute=12, before=10,

@@ -187,6 +187,9 @@ DASHBOARDS = {
                       (rate("muster_ps_late_pushes_total", HERE_ONLY, "instance"), "{{instance}} late")),
                 graph("Updates by gradients that are not finite", "cps",
                       (rate("muster_ps_nonfinite_gradients_total", HERE_ONLY, "instance"), "{{instance}}")),
+                graph("The same, by job", "cps", (rate("muster_ps_job_nonfinite_gradients_total", OF_JOB, "job"), "{{job}}")),
+                graph("Skipped steps", "none", (f"sum by (job) (increase(muster_ps_job_skipped_steps_total{OF_JOB}{RATE}))", "{{job}}"),
+                      about="They changed nothing: their gradient was not finite."),
             ],
         }),
     "transport": dict(
@@ -231,8 +234,12 @@ DASHBOARDS = {
             "Writing": [
                 graph("A checkpoint", "s", (quantile(0.5, "muster_checkpoint_duration_seconds"), "median"),
                       (quantile(0.99, "muster_checkpoint_duration_seconds"), "99 %"), about="From its first shard to its commit."),
+                graph("A checkpoint, by job", "s", (mean("muster_job_checkpoint_duration_seconds", OF_JOB, "job"), "{{job}}"),
+                      about="Mean, from its first shard to its commit."),
                 graph("Bytes", "Bps", (rate("muster_checkpoint_bytes_total"), "{{instance}}")),
                 graph("Failures", "none", (f"sum by (reason) (increase(muster_checkpoint_failures_total{RATE}))", "{{reason}}")),
+                graph("Failures, by job", "none",
+                      (f"sum by (job, reason) (increase(muster_job_checkpoint_failures_total{OF_JOB}{RATE}))", "{{job}}: {{reason}}")),
                 graph("A shard's part", "s", (mean("muster_ps_snapshot_duration_seconds", by="instance"), "{{instance}}"),
                       about="Mean time in which a ps writes it; training goes on."),
                 graph("State folder's disk", "percentunit", ("muster_state_free_bytes / muster_state_size_bytes", "free")),

@@ -398,10 +398,13 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
       entry->rounds.Commit(round.step());
     }
     const absl::Time now = registry_->Now();
-    metrics_->checkpoint_seconds.Observe(absl::ToDoubleSeconds(now - round.start()));
+    const std::optional<std::string> active = entry->ActiveId();
+    metrics_->CountCheckpoint(active, now - round.start());
     metrics_->checkpoint_bytes.Increment(static_cast<double>(checkpoint.size_bytes()));
-    metrics_->CheckpointCommitted(job, round.step(),
-                                  absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+    if (active) {
+      metrics_->ShowCheckpoint(*active, round.step(),
+                               absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+    }
     entry->job.CheckpointCommitted(checkpoint, now);
     stored = turn.Perform(*entry, {.checkpoint = checkpoint});
   }

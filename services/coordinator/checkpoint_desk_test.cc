@@ -299,6 +299,9 @@ TEST_F(CheckpointDeskTest, WhatCouldNotBeWrittenIsCountedByItsReason) {
   EXPECT_THAT(metrics_.Render(), AllOf(count("STORAGE_FULL", 1), count("STORAGE_FAILED", 0),
                                        count("DIRECT_MISMATCH", 0), count("SNAPSHOT_FAILED", 1),
                                        count("STREAM_STALLED", 1), count("OTHER", 2)));
+  EXPECT_THAT(metrics_.Render(),
+              HasSubstr(absl::StrCat("muster_job_checkpoint_failures_total{job=\"", id(),
+                                     "\",reason=\"OTHER\"} 2\n")));
 }
 
 // A change of the job meanwhile is not the end of it, as it is of what was written while it ran.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 #include "absl/strings/ascii.h"
 #include "lib/status/status.h"
@@ -16,6 +17,8 @@ constexpr char kOther[] = "OTHER";
 constexpr const char* kCheckpointFailures[] = {"STORAGE_FULL",    "STORAGE_FAILED",
                                                "DIRECT_MISMATCH", "SNAPSHOT_FAILED",
                                                "STREAM_STALLED",  kOther};
+constexpr char kJobCheckpointSeconds[] = "muster_job_checkpoint_duration_seconds";
+constexpr char kJobCheckpointFailures[] = "muster_job_checkpoint_failures_total";
 
 bool IsToken(const std::string& reason) {
   return !reason.empty() && reason.size() <= 64 && std::ranges::all_of(reason, [](unsigned char c) {
@@ -29,8 +32,6 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
     : term(metrics->Gauge("muster_coordinator_term", "Starts of this coordinator's store so far.")),
       store_commit_seconds(metrics->Histogram("muster_store_commit_duration_seconds",
                                               "Time of one durable transaction of the store.")),
-      checkpoint_seconds(metrics->Histogram("muster_checkpoint_duration_seconds",
-                                            "From a checkpoint's first shard to its commit.")),
       checkpoint_bytes(
           metrics->Counter("muster_checkpoint_bytes_total", "Bytes of committed checkpoints.")),
       checkpoints_damaged(
@@ -52,9 +53,12 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* metrics)
       recovery_(metrics->Histogram("muster_recovery_duration_seconds",
                                    "From a loss that is known to the first step that nobody had "
                                    "made before.")),
-      steps_(metrics) {
-  for (const char* reason : kCheckpointFailures) CheckpointFailures(reason);  // from 0
-}
+      checkpoint_seconds_(metrics->Histogram("muster_checkpoint_duration_seconds",
+                                             "From a checkpoint's first shard to its commit.")),
+      checkpoint_failures_(MakeCheckpointFailures("muster_checkpoint_failures_total",
+                                                  "Checkpoints that could not be written.",
+                                                  /*labels=*/{})),
+      steps_(metrics) {}
 
 prometheus::Histogram& CoordinatorMetrics::RecoveryPhase(const char* phase) {
   return metrics_->Histogram(
@@ -152,6 +156,7 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record) {
   const v1::JobProgress& progress = record.progress();
   absl::MutexLock lock(&mu_);
   RecoveriesOf(job);  // from 0
+  CheckpointsOf(job);
   JobGauge("muster_job_running", "1 while the job makes steps, 0 while it prepares or recovers.",
            job)
       .Set(record.state() == v1::RUNNING);
@@ -204,8 +209,7 @@ void CoordinatorMetrics::ForgetMember(const std::string& member) {
   heartbeat_ages_.erase(it);
 }
 
-void CoordinatorMetrics::CheckpointCommitted(const std::string& job, int64_t step,
-                                             double unix_seconds) {
+void CoordinatorMetrics::ShowCheckpoint(const std::string& job, int64_t step, double unix_seconds) {
   absl::MutexLock lock(&mu_);
   JobGauge("muster_checkpoint_last_success_step", "Step of the job's last committed checkpoint.",
            job)
@@ -215,19 +219,60 @@ void CoordinatorMetrics::CheckpointCommitted(const std::string& job, int64_t ste
       .Set(unix_seconds);
 }
 
-prometheus::Counter& CoordinatorMetrics::CheckpointFailures(const char* reason) {
-  return metrics_->Counter("muster_checkpoint_failures_total",
-                           "Checkpoints that could not be written.", {{"reason", reason}});
+CoordinatorMetrics::Failures CoordinatorMetrics::MakeCheckpointFailures(const char* name,
+                                                                        const char* help,
+                                                                        MetricLabels labels) {
+  static_assert(std::size(kCheckpointFailures) == std::tuple_size_v<Failures>);
+  Failures failures;
+  for (size_t reason = 0; reason < failures.size(); ++reason) {
+    labels["reason"] = kCheckpointFailures[reason];
+    failures[reason] = &metrics_->Counter(name, help, labels);
+  }
+  return failures;
 }
 
-void CoordinatorMetrics::CountCheckpointFailure(const absl::Status& why) {
+CoordinatorMetrics::CheckpointSeries& CoordinatorMetrics::CheckpointsOf(const std::string& job) {
+  CheckpointSeries& series = checkpoints_[job];
+  if (series.seconds == nullptr) {
+    series.seconds = &metrics_->Histogram(
+        kJobCheckpointSeconds, "From the first shard of a job's checkpoint to its commit.",
+        {{"job", job}});
+    series.failures =
+        MakeCheckpointFailures(kJobCheckpointFailures,
+                               "Checkpoints of the job that could not be written.", {{"job", job}});
+  }
+  return series;
+}
+
+void CoordinatorMetrics::CountCheckpoint(const std::optional<std::string>& job,
+                                         absl::Duration took) {
+  checkpoint_seconds_.Observe(absl::ToDoubleSeconds(took));
+  if (!job) return;
+  absl::MutexLock lock(&mu_);
+  CheckpointsOf(*job).seconds->Observe(absl::ToDoubleSeconds(took));
+}
+
+void CoordinatorMetrics::CountCheckpointFailure(const std::optional<std::string>& job,
+                                                const absl::Status& why) {
   const auto known = std::ranges::find(kCheckpointFailures, ReasonOf(why));
-  CheckpointFailures(known == std::end(kCheckpointFailures) ? kOther : *known).Increment();
+  const size_t reason = std::min<size_t>(known - std::begin(kCheckpointFailures),
+                                         std::size(kCheckpointFailures) - 1);  // OTHER
+  checkpoint_failures_[reason]->Increment();
+  if (!job) return;
+  absl::MutexLock lock(&mu_);
+  CheckpointsOf(*job).failures[reason]->Increment();
 }
 
 void CoordinatorMetrics::ForgetJob(const std::string& job) {
   absl::MutexLock lock(&mu_);
   steps_.Forget(job);
+  if (const auto checkpoints = checkpoints_.find(job); checkpoints != checkpoints_.end()) {
+    metrics_->Remove(kJobCheckpointSeconds, *checkpoints->second.seconds);
+    for (prometheus::Counter* reason : checkpoints->second.failures) {
+      metrics_->Remove(kJobCheckpointFailures, *reason);
+    }
+    checkpoints_.erase(checkpoints);
+  }
   auto it = by_job_.find(job);
   if (it == by_job_.end()) return;
   for (auto& [name, gauge] : it->second) metrics_->Remove(name, *gauge);

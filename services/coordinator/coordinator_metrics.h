@@ -1,7 +1,9 @@
 // What the coordinator exports at /metrics.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,15 +49,20 @@ class CoordinatorMetrics {
   void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetMember(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
-  void CheckpointCommitted(const std::string& job, int64_t step, double unix_seconds)
+  // The last checkpoint of a job that has members.
+  void ShowCheckpoint(const std::string& job, int64_t step, double unix_seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // One that could not be written. By the reason of `why`; what is none of ours counts as "OTHER".
-  void CountCheckpointFailure(const absl::Status& why);
+  // One was written, in so long. `job`: whose, where it has members; nullopt: it has ended
+  // meanwhile.
+  void CountCheckpoint(const std::optional<std::string>& job, absl::Duration took)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // One could not be written. By the reason of `why`; what is none of ours counts as "OTHER".
+  void CountCheckpointFailure(const std::optional<std::string>& job, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   prometheus::Gauge& term;
   prometheus::Histogram& store_commit_seconds;
-  prometheus::Histogram& checkpoint_seconds;
   prometheus::Counter& checkpoint_bytes;
   prometheus::Counter& checkpoints_damaged;  // each time that one is met
   prometheus::Counter& lease_expiries;
@@ -68,7 +75,15 @@ class CoordinatorMetrics {
   static constexpr size_t kReasonsMax = 64;  // we and the members have about half as many
 
   prometheus::Counter& RecoveriesOf(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  prometheus::Counter& CheckpointFailures(const char* reason);
+  // Those of the job, or of all that this process has known; from 0 for each reason.
+  using Failures = std::array<prometheus::Counter*, 6>;
+  Failures MakeCheckpointFailures(const char* name, const char* help, MetricLabels labels);
+  // What a job has beside gauges.
+  struct CheckpointSeries {
+    prometheus::Histogram* seconds = nullptr;
+    Failures failures = {};
+  };
+  CheckpointSeries& CheckpointsOf(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   prometheus::Histogram& RecoveryPhase(const char* phase);
 
   Metrics* const metrics_;
@@ -79,6 +94,8 @@ class CoordinatorMetrics {
   prometheus::Histogram& prepare_;
   prometheus::Histogram& first_step_;
   prometheus::Histogram& recovery_;
+  prometheus::Histogram& checkpoint_seconds_;
+  const Failures checkpoint_failures_;
   absl::Mutex mu_;
   absl::flat_hash_set<std::string> reasons_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, prometheus::Gauge*> heartbeat_ages_
@@ -87,7 +104,8 @@ class CoordinatorMetrics {
       ABSL_GUARDED_BY(mu_);  // then by metric name
   StepGauges steps_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, prometheus::Counter*> recoveries_
-      ABSL_GUARDED_BY(mu_);  // by job
+      ABSL_GUARDED_BY(mu_);                                                              // by job
+  absl::flat_hash_map<std::string, CheckpointSeries> checkpoints_ ABSL_GUARDED_BY(mu_);  // likewise
 };
 
 }  // namespace muster

@@ -818,6 +818,11 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
   EXPECT_THAT(running,
               HasSubstr("muster_member_heartbeat_age_seconds{member=\"p-1\",role=\"ps\"} 1.5"));
   EXPECT_THAT(running, HasSubstr("muster_checkpoint_last_success_step{job=\"line-1\"} 4"));
+  EXPECT_THAT(running, HasSubstr("muster_checkpoint_duration_seconds_count 1"));
+  EXPECT_THAT(running, HasSubstr("muster_job_checkpoint_duration_seconds_count{job=\"line-1\"} 1"));
+  EXPECT_THAT(running, HasSubstr("muster_job_checkpoint_failures_total{job=\"line-1\","
+                                 "reason=\"STORAGE_FULL\"} 0"))
+      << "from the start: an alert is to see the first one";
   EXPECT_THAT(running,
               HasSubstr("muster_job_transitions_total{from=\"preparing\",reason=\"STARTED\","
                         "to=\"running\"} 1"));

@@ -96,6 +96,11 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
 
 }  // namespace
 
+std::optional<std::string> JobRegistry::Entry::ActiveId() const {
+  if (!job.active()) return std::nullopt;
+  return JobIdOf(job.record().name());
+}
+
 // ---------------------------------------------------------------- loading
 
 JobRegistry::JobRegistry(Options options)
@@ -203,7 +208,7 @@ CommitQueue::Ticket JobRegistry::Enter(StoredJob stored, Findings found) {
       if (newest == nullptr || unknown.step() > newest->step()) newest = &unknown;
     }
     if (newest != nullptr) {
-      options_.metrics->CheckpointCommitted(
+      options_.metrics->ShowCheckpoint(
           JobIdOf(stored.record.name()), newest->step(),
           absl::ToDoubleSeconds(FromProto(newest->create_time()) - absl::UnixEpoch()));
     }
@@ -393,7 +398,7 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   dispatches_ |= turned.placeable;
   News news{.number = record.number(), .effects = entry.job.TakeEffects()};
   for (const absl::Status& why : std::exchange(news.effects.checkpoints_failed, {})) {
-    registry_->metrics().CountCheckpointFailure(why);
+    registry_->metrics().CountCheckpointFailure(entry.ActiveId(), why);
   }
   CommitQueue::Change change{.events = std::exchange(news.effects.events, {}),
                              .plan = std::move(extra.plan),

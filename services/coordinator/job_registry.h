@@ -84,6 +84,9 @@ class JobRegistry {
     bool is_placeable = false;  // as it was looked at last: it waits for nothing but members
     // Of a QUEUED job: what kept it when the dispatcher looked last. Never stored.
     std::optional<Wait> wait = std::nullopt;
+
+    // By which the metrics know a job that has members; they forget it when it has none.
+    std::optional<std::string> ActiveId() const;
   };
   class Turn;
 

@@ -213,8 +213,10 @@ void InstalledShard::StepJudged(const StepVerdict& verdict) {
   progress_->loss_scale.store(verdict.loss_scale, std::memory_order_relaxed);
   progress_->skips_in_row.store(verdict.skips_in_row, std::memory_order_relaxed);
   // By one shard, so that the sum over parameter servers is right.
-  if (verdict.skipped && shard_->shard() == kFirstShard)
+  if (verdict.skipped && shard_->shard() == kFirstShard) {
     environment_.metrics->skipped_steps.Increment();
+    counts_->skipped_steps.Add(1);
+  }
 }
 
 kernels::OutgoingStores InstalledShard::UpdateBegins(int64_t elements) {
@@ -234,8 +236,10 @@ void InstalledShard::UpdateEnds(double sum_of_squares) {
     environment_.counts->apply_duration.Observe(sample.nanoseconds, sample.updates);
   }
   // A backup repeats what its shard has counted.
-  if (!std::isfinite(sum_of_squares) && !IsOfBackup(plan()))
+  if (!std::isfinite(sum_of_squares) && !IsOfBackup(plan())) {
     environment_.metrics->nonfinite_gradients.Increment();
+    counts_->nonfinite_gradients.Add(1);
+  }
 }
 
 void InstalledShard::StalePushApplied(int64_t staleness) {

@@ -141,6 +141,7 @@ class JudgedJob {
   void GreetAgain(int rank, int shard) { Worker(rank, shard).Greet(threads_[shard]->address()); }
   double squares() const { return squares_; }
   double skipped() { return ps_metrics_.skipped_steps.Value(); }
+  std::string metrics() const { return metrics_.Render(); }
   double late() { return ps_metrics_.late_pushes.Value(); }
   const ShardProgress& progress(int shard) const { return progress_[shard]; }
   double refused(RefusalReason reason) { return ps_metrics_.refused(reason).Value(); }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/shard/plan_check.h"
 #include "lib/shard/test_plan.h"
@@ -14,6 +15,8 @@
 
 namespace muster {
 namespace {
+
+using ::testing::ContainsRegex;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -40,6 +43,7 @@ TEST(JudgedStepsTest, AnOverflowOnOneWorkerSkipsTheStepOnEveryShard) {
         EXPECT_FALSE(std::isfinite(job.squares()));
         EXPECT_EQ(job.loss_scale(), 32768);
         EXPECT_EQ(job.skipped(), 1);
+        EXPECT_THAT(job.metrics(), ContainsRegex("muster_ps_job_skipped_steps_total.job=.* 1\n"));
         for (int shard = 0; shard < shards; ++shard) {
           EXPECT_EQ(job.progress(shard).skips_in_row, 1);
         }

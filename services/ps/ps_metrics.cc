@@ -109,6 +109,11 @@ class PsMetrics::JobCountsOfAll : public prometheus::Collectable {
     MetricFamily push_bytes = Family("muster_ps_job_push_bytes_total", "Bytes of gradients taken.");
     MetricFamily params_bytes =
         Family("muster_ps_job_params_bytes_total", "Bytes of parameters sent.");
+    MetricFamily nonfinite = Family("muster_ps_job_nonfinite_gradients_total",
+                                    "Updates of a chunk by a gradient with NaN or infinity.");
+    MetricFamily skipped = Family(
+        "muster_ps_job_skipped_steps_total",
+        "Steps that changed nothing because their gradient was not finite; counted by shard 0.");
     MetricFamily gate_wait = Family(
         "muster_ps_gate_wait_seconds_total",
         "Time that steps waited for this worker's gradient when all others' were there; of the "
@@ -117,19 +122,22 @@ class PsMetrics::JobCountsOfAll : public prometheus::Collectable {
       pushes.metric.push_back(Sample({{"job", job}}, sum.pushes));
       push_bytes.metric.push_back(Sample({{"job", job}}, sum.push_bytes));
       params_bytes.metric.push_back(Sample({{"job", job}}, sum.params_bytes));
+      nonfinite.metric.push_back(Sample({{"job", job}}, sum.nonfinite_gradients));
+      skipped.metric.push_back(Sample({{"job", job}}, sum.skipped_steps));
       for (const auto& [worker, nanoseconds] : sum.gate_wait) {
         gate_wait.metric.push_back(
             Sample({{"job", job}, {"worker", worker}}, static_cast<double>(nanoseconds) * 1e-9));
       }
     }
-    std::vector<MetricFamily> families = {pushes, push_bytes, params_bytes, gate_wait};
+    std::vector<MetricFamily> families = {pushes,    push_bytes, params_bytes,
+                                          nonfinite, skipped,    gate_wait};
     std::erase_if(families, [](const MetricFamily& family) { return family.metric.empty(); });
     return families;
   }
 
  private:
   struct Sum {
-    double pushes = 0, push_bytes = 0, params_bytes = 0;
+    double pushes = 0, push_bytes = 0, params_bytes = 0, nonfinite_gradients = 0, skipped_steps = 0;
     std::map<std::string, int64_t> gate_wait;  // by worker
   };
 
@@ -137,6 +145,8 @@ class PsMetrics::JobCountsOfAll : public prometheus::Collectable {
     sum.pushes += static_cast<double>(counts.pushes.count());
     sum.push_bytes += static_cast<double>(counts.push_bytes.count());
     sum.params_bytes += static_cast<double>(counts.params_bytes.count());
+    sum.nonfinite_gradients += static_cast<double>(counts.nonfinite_gradients.count());
+    sum.skipped_steps += static_cast<double>(counts.skipped_steps.count());
     for (size_t rank = 0; rank < counts.workers.size(); ++rank) {
       int64_t& longest = sum.gate_wait[counts.workers[rank]];
       longest = std::max(longest, counts.gate_wait[rank].count());

@@ -39,6 +39,8 @@ struct alignas(128) JobCounts {
   ThreadCount pushes;
   ThreadCount push_bytes;
   ThreadCount params_bytes;
+  ThreadCount nonfinite_gradients;
+  ThreadCount skipped_steps;           // by shard 0
   std::vector<ThreadCount> gate_wait;  // by rank, nanoseconds
 };
 

@@ -8,8 +8,10 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/shard/memory_budget.h"
 #include "lib/shard/test_plan.h"
@@ -19,6 +21,8 @@
 
 namespace muster {
 namespace {
+
+using ::testing::HasSubstr;
 
 class ShardThreadTest : public testing::Test {
  protected:
@@ -647,6 +651,9 @@ TEST_F(ShardThreadTest, AnUpdateWithNanIsAppliedAndCounted) {
   worker->Push(0, 0, std::numeric_limits<float>::quiet_NaN());
   EXPECT_TRUE(std::isnan(worker->Receive().payload[0]));
   EXPECT_EQ(ps_metrics_.nonfinite_gradients.Value(), 1);
+  EXPECT_THAT(metrics_.Render(),
+              HasSubstr(absl::StrCat("muster_ps_job_nonfinite_gradients_total{job=\"", plan.job(),
+                                     "\"} 1\n")));
 }
 
 TEST_F(ShardThreadTest, StoppingReleasesEveryShardAndRefusesNewOnes) {
