@@ -50,8 +50,10 @@ CASES = {
     "MusterSeveralCoordinators": dict(
         series={'muster_coordinator_term{instance="a"}': "1x90", 'muster_coordinator_term{instance="b"}': "2x90"}, minute=3, before=1,
         fires=[""], silent={'muster_coordinator_term{instance="a"}': "3x90"}),
-    "MusterNoMembers": dict(series={'muster_members{role="ps"}': "0x90", 'muster_members{role="worker"}': "3x90"}, minute=6, before=4,
-                            fires=['role="ps"'], silent={'muster_members{role="ps"}': "1x90"}),
+    "MusterNoMembers": dict(series={'muster_members{role="ps",state="attached"}': "0x90", 'muster_members{role="ps",state="silent"}': "0x90",
+                                    'muster_members{role="worker",state="attached"}': "3x90"}, minute=6, before=4, fires=['role="ps"'],
+                            silent={'muster_members{role="ps",state="attached"}': "0x90",
+                                    'muster_members{role="ps",state="silent"}': "1x90"}),
     "MusterVersionsDiffer": dict(
         series={'muster_build_info{instance="a",version="0.2.0"}': "1x90", 'muster_build_info{instance="b",version="0.3.0"}': "1x90"},
         minute=31, before=29, fires=[""],

@@ -65,6 +65,8 @@ DASHBOARDS = {
                 number("Jobs running", "none", 'sum(muster_jobs{state="running"})'),
                 number("Jobs waiting", "none", 'sum(muster_jobs{state="queued"})'),
                 number("Alerts", "none", 'count(ALERTS{alertstate="firing",alertname=~"Muster.*"}) or vector(0)', bad=1),
+                graph("Members by state", "none", ("sum by (role, state) (muster_members)", "{{role}}, {{state}}"), stacked=True, width=24,
+                      about="Draining: it ends, and is given nothing new. Silent: its stream is broken, and its lease runs."),
                 graph("Jobs by state", "none", ("sum by (state) (muster_jobs)", "{{state}}"), stacked=True),
                 graph("Progress", "percentunit", ("muster_job_step / muster_job_steps_planned", "{{job}}")),
                 graph("Samples per second", "short", ("muster_job_samples_per_second", "{{job}}")),

@@ -21,6 +21,14 @@ namespace {
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
 constexpr absl::Duration kSweepInterval = absl::Minutes(1);
 
+using MemberState = CoordinatorMetrics::MemberState;
+
+// One that drains may lose its stream too: it is not expected back.
+MemberState StateOf(const AttachedMember& member) {
+  if (member.leaving) return MemberState::kDraining;
+  return member.attached ? MemberState::kAttached : MemberState::kSilent;
+}
+
 CoordinatorMetrics::Workers WorkersWanted(const Job& job) {
   const v1::JobSpec& spec = job.record().spec();
   const int64_t min = spec.resources().workers().min();
@@ -204,15 +212,20 @@ void Coordinator::WakeWatches() {
 }
 
 void Coordinator::ExportMetrics() {
-  absl::flat_hash_map<int, int> jobs, members;
+  absl::flat_hash_map<int, int> jobs;
+  absl::flat_hash_map<std::pair<v1::Role, MemberState>, int> members;
   JobRegistry::Turn turn(&registry_);  // nobody is lost, and forgotten, in between
   for (const auto& [name, member] : fleet_.members()) {
-    ++members[member.hello.role()];
+    ++members[{member.hello.role(), StateOf(member)}];
     metrics_->SetHeartbeatAge(member.hello.role(), name,
                               absl::ToDoubleSeconds(registry_.Now() - member.report_time));
   }
-  metrics_->SetMembers(v1::WORKER, members[v1::WORKER]);
-  metrics_->SetMembers(v1::PS, members[v1::PS]);
+  for (const v1::Role role : {v1::WORKER, v1::PS}) {
+    for (const auto state :
+         {MemberState::kAttached, MemberState::kDraining, MemberState::kSilent}) {
+      metrics_->SetMembers(role, state, members[{role, state}]);
+    }
+  }
   for (const auto& [number, entry] : turn.jobs()) ++jobs[entry->published->state()];
   for (int state = v1::QUEUED; state <= v1::CANCELLED; ++state) {
     metrics_->SetJobs(static_cast<v1::JobState>(state), jobs[state]);

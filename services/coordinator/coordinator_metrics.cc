@@ -125,10 +125,14 @@ void CoordinatorMetrics::SetJobs(v1::JobState state, int count) {
       .Set(count);
 }
 
-void CoordinatorMetrics::SetMembers(v1::Role role, int count) {
+void CoordinatorMetrics::SetMembers(v1::Role role, MemberState state, int count) {
+  static constexpr const char* kStates[] = {"attached", "draining", "silent"};
   metrics_
-      ->Gauge("muster_members", "Members with a valid lease.",
-              {{"role", absl::AsciiStrToLower(v1::Role_Name(role))}})
+      ->Gauge("muster_members",
+              "Members with a valid lease: attached, draining (they end, and are given nothing "
+              "new), or silent (their stream is broken).",
+              {{"role", absl::AsciiStrToLower(v1::Role_Name(role))},
+               {"state", kStates[static_cast<int>(state)]}})
       .Set(count);
 }
 

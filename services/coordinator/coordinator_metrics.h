@@ -30,7 +30,10 @@ class CoordinatorMetrics {
   void CountTransition(v1::JobState from, v1::JobState to, const std::string& reason)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetJobs(v1::JobState state, int count);
-  void SetMembers(v1::Role role, int count);
+  // Attached: it has an open stream. Draining: it is given nothing new and ends soon. Silent: its
+  // stream is broken, and it has its lease to come back. Whoever does not is lost, and no member.
+  enum class MemberState { kAttached, kDraining, kSilent };
+  void SetMembers(v1::Role role, MemberState state, int count);
   // How many workers jobs that wait or run would use together: what a fleet may be scaled by.
   struct Workers {
     int64_t min = 0;  // so that none of them waits

@@ -847,6 +847,24 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
   EXPECT_THAT(failed, Not(HasSubstr("job=\"line-1\""))) << "series of a job that has ended";
 }
 
+TEST_F(CoordinatorTest, CountsMembersByRoleAndState) {
+  CreateRunning();
+  Exchange(absl::Seconds(2));
+  const auto count = [&](const char* role, const char* state, int members) {
+    return HasSubstr(
+        absl::StrCat("muster_members{role=\"", role, "\",state=\"", state, "\"} ", members, "\n"));
+  };
+  EXPECT_THAT(metrics_->Render(), AllOf(count("worker", "attached", 2), count("ps", "attached", 2),
+                                        count("ps", "draining", 0), count("ps", "silent", 0)));
+
+  coordinator_->Detach(*members_.at("p-1").attachment, Coordinator::Departure::kBroken);
+  members_.at("p-1").attachment.reset();
+  ASSERT_TRUE(coordinator_->DrainMember("p-0").ok());
+  Exchange(absl::Seconds(1));
+  EXPECT_THAT(metrics_->Render(), AllOf(count("worker", "attached", 2), count("ps", "attached", 0),
+                                        count("ps", "draining", 1), count("ps", "silent", 1)));
+}
+
 TEST_F(CoordinatorTest, TellsOfTheLinksOfAJobThatRunsByRank) {
   CreateRunning();
   for (const char* worker : {"w-1", "w-0"}) {
