@@ -72,7 +72,8 @@ DASHBOARDS = {
                 graph("Samples per second", "short", ("muster_job_samples_per_second", "{{job}}")),
             ],
             "What goes wrong": [
-                graph("Recoveries", "none", (f"increase(muster_job_recoveries_total{RATE})", "{{job}}"), about="By job, of those that are active."),
+                graph("Recoveries", "none", (f"sum by (job, reason, lost) (increase(muster_job_recoveries_total{RATE}))", "{{job}}: {{reason}}, {{lost}}"),
+                      about="Of jobs that are active: why, and whether a worker or a ps was lost."),
                 graph("A recovery's phases", "s", (mean("muster_recovery_phase_duration_seconds", by="phase"), "{{phase}}"), stacked=True,
                       about="Means: silence of a member until its lease was over, halting, planning, preparing, first new step."),
                 graph("Silence of members", "s", (f"max by (instance, member) (muster_member_heartbeat_age_seconds)", "{{member}}"),

@@ -93,28 +93,38 @@ void CoordinatorMetrics::LossDetected(absl::Duration silence) {
   detect_.Observe(absl::ToDoubleSeconds(silence));
 }
 
-prometheus::Counter& CoordinatorMetrics::RecoveriesOf(const std::string& job) {
-  prometheus::Counter*& counter = recoveries_[job];
-  if (counter == nullptr) {
-    counter = &metrics_->Counter(kRecoveries, "Times that the job had to recover.", {{"job", job}});
-  }
-  return *counter;
+std::string CoordinatorMetrics::BoundedReason(const std::string& reason) {
+  if (IsToken(reason) && reasons_.size() < kReasonsMax) reasons_.insert(reason);
+  return reasons_.contains(reason) ? reason : kOther;
 }
 
-void CoordinatorMetrics::CountRecovery(const std::string& job) {
+prometheus::Counter& CoordinatorMetrics::RecoveriesOf(const std::string& job,
+                                                      const std::string& reason,
+                                                      std::optional<v1::Role> lost) {
+  prometheus::Counter& counter = metrics_->Counter(
+      kRecoveries,
+      "Times that the job had to recover, by what the member is that was lost, or leaves.",
+      {{"job", job},
+       {"reason", BoundedReason(reason)},
+       {"lost", lost ? absl::AsciiStrToLower(v1::Role_Name(*lost)) : "none"}});
+  recoveries_[job].insert(&counter);
+  return counter;
+}
+
+void CoordinatorMetrics::CountRecovery(const std::string& job, const std::string& reason,
+                                       std::optional<v1::Role> lost) {
   absl::MutexLock lock(&mu_);
-  RecoveriesOf(job).Increment();
+  RecoveriesOf(job, reason, lost).Increment();
 }
 
 void CoordinatorMetrics::CountTransition(v1::JobState from, v1::JobState to,
                                          const std::string& reason) {
   absl::MutexLock lock(&mu_);
-  if (IsToken(reason) && reasons_.size() < kReasonsMax) reasons_.insert(reason);
   metrics_
       ->Counter("muster_job_transitions_total", "Changes of job states.",
                 {{"from", absl::AsciiStrToLower(v1::JobState_Name(from))},
                  {"to", absl::AsciiStrToLower(v1::JobState_Name(to))},
-                 {"reason", reasons_.contains(reason) ? reason : kOther}})
+                 {"reason", BoundedReason(reason)}})
       .Increment();
 }
 
@@ -159,7 +169,8 @@ prometheus::Gauge& CoordinatorMetrics::JobGauge(const char* name, const char* he
 void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record) {
   const v1::JobProgress& progress = record.progress();
   absl::MutexLock lock(&mu_);
-  RecoveriesOf(job);  // from 0
+  // From 0, so that an alert sees the first.
+  for (const v1::Role lost : {v1::WORKER, v1::PS}) RecoveriesOf(job, "MEMBER_LOST", lost);
   CheckpointsOf(job);
   JobGauge("muster_job_running", "1 while the job makes steps, 0 while it prepares or recovers.",
            job)
@@ -277,12 +288,10 @@ void CoordinatorMetrics::ForgetJob(const std::string& job) {
     }
     checkpoints_.erase(checkpoints);
   }
-  auto it = by_job_.find(job);
-  if (it == by_job_.end()) return;
-  for (auto& [name, gauge] : it->second) metrics_->Remove(name, *gauge);
-  by_job_.erase(it);
-  metrics_->Remove(kRecoveries, RecoveriesOf(job));
+  for (prometheus::Counter* counter : recoveries_[job]) metrics_->Remove(kRecoveries, *counter);
   recoveries_.erase(job);
+  for (auto& [name, gauge] : by_job_[job]) metrics_->Remove(name, *gauge);
+  by_job_.erase(job);
 }
 
 }  // namespace muster

@@ -45,7 +45,10 @@ class CoordinatorMetrics {
   // Where the time of its workers' steps went; see StepGauges::Show().
   void SetSteps(const std::string& job, const std::vector<v1::MemberTiming>& timings)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void CountRecovery(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a job that has members. `lost`: what the member is that was lost, or leaves. For `reason`
+  // see CountTransition().
+  void CountRecovery(const std::string& job, const std::string& reason,
+                     std::optional<v1::Role> lost) ABSL_LOCKS_EXCLUDED(mu_);
   void SpanEnded(JobTimeline::Span span, absl::Duration took);
   // A member that was used by jobs is lost: nothing had been heard of it for so long.
   void LossDetected(absl::Duration silence);
@@ -77,7 +80,10 @@ class CoordinatorMetrics {
 
   static constexpr size_t kReasonsMax = 64;  // we and the members have about half as many
 
-  prometheus::Counter& RecoveriesOf(const std::string& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string BoundedReason(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  prometheus::Counter& RecoveriesOf(const std::string& job, const std::string& reason,
+                                    std::optional<v1::Role> lost)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Those of the job, or of all that this process has known; from 0 for each reason.
   using Failures = std::array<prometheus::Counter*, 6>;
   Failures MakeCheckpointFailures(const char* name, const char* help, MetricLabels labels);
@@ -106,7 +112,7 @@ class CoordinatorMetrics {
   absl::flat_hash_map<std::string, absl::flat_hash_map<std::string, prometheus::Gauge*>> by_job_
       ABSL_GUARDED_BY(mu_);  // then by metric name
   StepGauges steps_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, prometheus::Counter*> recoveries_
+  absl::flat_hash_map<std::string, absl::flat_hash_set<prometheus::Counter*>> recoveries_
       ABSL_GUARDED_BY(mu_);                                                              // by job
   absl::flat_hash_map<std::string, CheckpointSeries> checkpoints_ ABSL_GUARDED_BY(mu_);  // likewise
 };

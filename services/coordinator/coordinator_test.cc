@@ -545,7 +545,8 @@ TEST_F(CoordinatorTest, AMemberWhoseLeaseRunsOutIsLostToItsJob) {
   EXPECT_EQ(coordinator_->ListMembers().members_size(), 3);
   const std::string metrics = metrics_->Render();
   EXPECT_THAT(metrics, HasSubstr("muster_lease_expiries_total 1"));
-  EXPECT_THAT(metrics, HasSubstr("muster_job_recoveries_total{job=\"line-1\"} 1"));
+  EXPECT_THAT(metrics, HasSubstr("muster_job_recoveries_total{job=\"line-1\",lost=\"ps\","
+                                 "reason=\"MEMBER_LOST\"} 1"));
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_count{phase=\"detect\"} 1"));
   // Between the lease and its end there is a tick.
   EXPECT_THAT(metrics, HasSubstr("_phase_duration_seconds_bucket{phase=\"detect\",le=\"2.5\"} 0"));
@@ -829,7 +830,9 @@ TEST_F(CoordinatorTest, ExportsHeartbeatsCheckpointsAndWhyJobsMoved) {
   EXPECT_THAT(running, HasSubstr("muster_job_running{job=\"line-1\"} 1"));
   EXPECT_THAT(running, HasSubstr("muster_job_worker_step_seconds{job=\"line-1\",phase=\"compute\","
                                  "worker=\"w-0\"} 0.5"));
-  EXPECT_THAT(running, HasSubstr("muster_job_recoveries_total{job=\"line-1\"} 0"));
+  EXPECT_THAT(running, HasSubstr("muster_job_recoveries_total{job=\"line-1\",lost=\"worker\","
+                                 "reason=\"MEMBER_LOST\"} 0"))
+      << "from the start: an alert is to see the first one";
   EXPECT_THAT(running, HasSubstr("muster_job_queue_wait_seconds_count 1"));
   EXPECT_THAT(running, HasSubstr("muster_state_free_bytes "));
   // Ticks here are 0.5 s apart instead of 0.2.

@@ -691,7 +691,9 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   const bool carries = Interruption::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
                        ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
   *record_.mutable_recovery() = *recovery;
-  HaltGeneration({.carries = carries, .backoff = Interruption::Backoff(*recovery, restart)},
+  HaltGeneration({.carries = carries,
+                  .backoff = Interruption::Backoff(*recovery, restart),
+                  .lost = verdict.lost},
                  verdict.reason, verdict.message, now);
 }
 
@@ -731,6 +733,9 @@ void Job::StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now) 
 
 void Job::HaltGeneration(const Halting& halting, const std::string& reason,
                          const std::string& message, absl::Time now) {
+  std::optional<v1::Role> lost;
+  if (!halting.lost.empty()) lost = members_.at(halting.lost).is_worker() ? v1::WORKER : v1::PS;
+  effects_.recoveries.push_back({.reason = reason, .lost = lost});
   interruption_.Begin(halting.carries, halting.backoff, now);
   Move(v1::RECOVERING, reason, message, now);
   NoteStopped(now);
@@ -801,7 +806,7 @@ void Job::LetLeave(absl::Time now) {
     if (!CanDoWithout(name)) continue;
     const bool owns_shards = !members_.at(name).is_worker() && !members_.at(name).shards.empty();
     return HaltGeneration(
-        {.carries = true}, "MEMBER_LEAVES",
+        {.carries = true, .lost = name}, "MEMBER_LEAVES",
         absl::StrCat(name, " leaves",
                      owns_shards ? "; the backups of its shards take their places" : ""),
         now);
@@ -810,7 +815,7 @@ void Job::LetLeave(absl::Time now) {
   if (is_new) leaves_at_ = Pace().newest_step;
   if (checkpoints_.committed_step() >= *leaves_at_) {
     return HaltGeneration(
-        {.carries = false}, "MEMBER_LEAVES",
+        {.carries = false, .lost = leaving.front()}, "MEMBER_LEAVES",
         absl::StrCat(leaving.front(), " leaves; the job goes on from ", WhereItGoesOn()), now);
   }
   // Tick() asks again, and whether backups have been filled meanwhile.

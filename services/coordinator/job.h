@@ -74,6 +74,13 @@ class Job {
     std::optional<RecordsBefore> records;
     std::vector<Outgoing> directives;
     std::vector<absl::Status> checkpoints_failed;  // why each could not be written: to be counted
+    // Likewise, each time that it began to recover: why, and what the member is that was lost, or
+    // leaves; nullopt: none is.
+    struct Recovery {
+      std::string reason;
+      std::optional<v1::Role> lost;
+    };
+    std::vector<Recovery> recoveries;
   };
 
   // `record` as stored. `plan` of its generation; null when it has never had one. `term` makes
@@ -213,6 +220,7 @@ class Job {
   struct Halting {
     bool carries = false;  // the shards go on, as far as is known
     absl::Duration backoff = absl::ZeroDuration();
+    std::string lost = "";  // the member that was lost, or leaves; "": none is
   };
   void HaltGeneration(const Halting& halting, const std::string& reason, const std::string& message,
                       absl::Time now);

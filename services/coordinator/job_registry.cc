@@ -268,7 +268,6 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
               << ": " << event.message();
     if (event.state() != state) {
       options_.metrics->CountTransition(state, event.state(), event.reason());
-      if (event.state() == v1::RECOVERING) options_.metrics->CountRecovery(JobIdOf(before.name()));
     }
     state = event.state();
   }
@@ -399,6 +398,11 @@ CommitQueue::Ticket JobRegistry::Turn::Perform(Entry& entry, Extra extra) {
   News news{.number = record.number(), .effects = entry.job.TakeEffects()};
   for (const absl::Status& why : std::exchange(news.effects.checkpoints_failed, {})) {
     registry_->metrics().CountCheckpointFailure(entry.ActiveId(), why);
+  }
+  for (const Job::Effects::Recovery& recovery : std::exchange(news.effects.recoveries, {})) {
+    if (const auto id = entry.ActiveId()) {
+      registry_->metrics().CountRecovery(*id, recovery.reason, recovery.lost);
+    }
   }
   CommitQueue::Change change{.events = std::exchange(news.effects.events, {}),
                              .plan = std::move(extra.plan),
