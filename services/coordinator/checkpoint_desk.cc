@@ -367,6 +367,12 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
   if (!entry.job.Uses(member) || report.generation() != entry.job.record().generation()) return;
   for (const v1::SnapshotReport& snapshot : report.snapshots()) {
     if (snapshot.outcome() != v1::SNAPSHOT_FAILED || snapshot.snapshot() != 0) continue;
+    v1::WriteShardHeader header;
+    header.set_job(report.job());
+    header.set_generation(report.generation());
+    header.set_shard(snapshot.shard());
+    header.set_step(snapshot.step());
+    if (!entry.job.AdmitShard(header).ok()) continue;  // no stream would be either
     Abandon(entry, {snapshot.step(), 0},
             WithReason(absl::FailedPreconditionError(absl::StrCat(
                            member, ", shard ", snapshot.shard(), ": ", snapshot.message())),

@@ -304,6 +304,34 @@ TEST_F(CheckpointDeskTest, WhatCouldNotBeWrittenIsCountedByItsReason) {
                                      "\",reason=\"OTHER\"} 2\n")));
 }
 
+// As shards do that hold values which are not finite.
+TEST_F(CheckpointDeskTest, WhatIsGivenUpBeforeAStreamOpensIsCountedOnce) {
+  const auto give_up = [&](int64_t step) {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    v1::JobReport report;
+    report.set_generation(entry.job.record().generation());
+    v1::SnapshotReport& snapshot = *report.add_snapshots();
+    snapshot.set_step(step);
+    snapshot.set_outcome(v1::SNAPSHOT_FAILED);
+    desk_.TakeFailures(entry, "p-0", report);
+    turn.Perform(entry);
+  };
+  const auto count = [&](int times) {
+    return HasSubstr(absl::StrCat("muster_job_checkpoint_failures_total{job=\"", id(),
+                                  "\",reason=\"SNAPSHOT_FAILED\"} ", times, "\n"));
+  };
+  for (int i = 0; i < 2; ++i) give_up(2);  // it is reported until another takes its place
+  EXPECT_THAT(metrics_.Render(), count(1));
+  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
+
+  ASSERT_TRUE(Save(4).ok());
+  give_up(4);
+  EXPECT_THAT(metrics_.Render(), count(1)) << "it is committed";
+  give_up(5);
+  EXPECT_THAT(metrics_.Render(), count(1)) << "none is due there";
+}
+
 // A change of the job meanwhile is not the end of it, as it is of what was written while it ran.
 TEST_F(CheckpointDeskTest, WhatWasHaltedIsSavedWhileTheJobWaitsForMembers) {
   auto periodic = desk_.BeginShard(Header(2));

@@ -50,11 +50,10 @@ void CheckpointRounds::Commit(int64_t step) {
 }
 
 bool CheckpointRounds::Abandon(Key key, const absl::Status& why) {
-  auto it = open_.find(key);
-  if (it == open_.end()) return false;
-  End(it, why);
-  abandoned_.insert(key);
-  return true;
+  const auto it = open_.find(key);
+  if (it == open_.end() && HasCommitted(key.step)) return false;
+  if (it != open_.end()) End(it, why);
+  return abandoned_.insert(key).second;
 }
 
 void CheckpointRounds::DropUnwanted(const std::function<bool(uint64_t snapshot)>& wants) {

@@ -45,7 +45,8 @@ class CheckpointRounds {
   // The step's checkpoint is on the disk. A periodic round and one on demand of the same step hold
   // the same bytes, so this answers both.
   void Commit(int64_t step);
-  // Ends the round for good; false if there is none.
+  // Ends the round for good, or has it never begin; false if it was given up before, or the step is
+  // committed.
   bool Abandon(Key key, const absl::Status& why);
   // Rounds that the job no longer wants (a shard missed the step, or the generation was halted)
   // hold files. 0: those that are on nobody's demand.

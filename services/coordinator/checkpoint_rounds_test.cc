@@ -60,7 +60,11 @@ TEST(CheckpointRoundsTest, WhatWasGivenUpIsRefusedUntilTheNextGeneration) {
   Join(rounds, kPeriodic);
 
   EXPECT_TRUE(rounds.Abandon(kPeriodic, absl::UnavailableError("disk")));
-  EXPECT_FALSE(rounds.Abandon(kLater, absl::UnavailableError("disk"))) << "nobody writes it";
+  EXPECT_FALSE(rounds.Abandon(kPeriodic, absl::UnavailableError("again"))) << "it is known";
+  EXPECT_TRUE(rounds.Abandon(kLater, absl::UnavailableError("disk"))) << "nobody has begun it";
+  EXPECT_EQ(ReasonOf(rounds.Join(kLater, Make(kLater)).status()), "CHECKPOINT_ABANDONED");
+  rounds.Commit(6);
+  EXPECT_FALSE(rounds.Abandon({.step = 6}, absl::UnavailableError("disk"))) << "it is on the disk";
 
   EXPECT_EQ(ReasonOf(rounds.Join(kPeriodic, Make(kPeriodic)).status()), "CHECKPOINT_ABANDONED");
   const auto ended = rounds.TakeEnded();
