@@ -42,6 +42,14 @@ def steps(of_job, waits, **own):
                for worker, busy in own.items() for phase, seconds in (("data", 0.01), ("compute", busy), ("wait", waits))}}
 
 
+def pulls(instance, late, steps):
+    """A hundred pulls a minute, of which some are late: some ten seconds instead of less than 0.15. `steps`: made so far; they take all of the time."""
+    at, below = f'muster_worker_pull_duration_seconds_bucket{{instance="{instance}",transport="tcp",le=', f"0+{100 - 2 * late}x90"
+    return {f'{at}"0.15"}}': below, f'{at}"2.5"}}': below, f'{at}"10"}}': "0+100x90", f'{at}"+Inf"}}': "0+100x90",
+            f'muster_worker_step_duration_seconds_sum{{instance="{instance}"}}': "0+60x90",
+            f'muster_worker_step_duration_seconds_count{{instance="{instance}"}}': steps}
+
+
 # By alert: series, one value a minute, with which it fires at `minute` for what has the labels of `fires` and for nothing else, having
 # been silent at `before`; and others with which it is silent until then and a little longer.
 CASES = {
@@ -115,6 +123,13 @@ CASES = {
         silent={**steps("one", 0.1, a=9), **steps("network", 2, a=0.2, b=0.2, c=0.8), **steps("even", 0.1, a=0.2, b=0.2),
                 **steps("with-ps", 0.1, a=0.2, b=0.2, c=0.9),
                 'muster_ps_gate_wait_seconds_total{instance="ps-0",job="with-ps",worker="c"}': "0x90"}),
+    "MusterPullSlow": dict(  # steps of two seconds, of which one in a hundred gets its parameters late
+        series={**pulls("a", late=1, steps="0+30x90"), **pulls("b", late=0, steps="0+30x90"), **pulls("long-steps", late=1, steps="0+6x90")},
+        minute=22, before=9, fires=['instance="a"'], silent=pulls("a", late=0, steps="0+30x90")),
+    "MusterSendQueueFull": dict(
+        series={'muster_worker_send_queue_full_seconds_total{instance="a"}': "0+58x90",
+                'muster_worker_send_queue_full_seconds_total{instance="b"}': "0+40x90"}, minute=26, before=14, fires=['instance="a"'],
+        silent={'muster_worker_send_queue_full_seconds_total{instance="a"}': "0+50x90"}),
     "MusterJobFailed": dict(
         series={'muster_jobs{state="failed"}': "1x20 2x70", 'muster_jobs{state="succeeded"}': "0+1x90"}, minute=22, before=20,
         fires=['state="failed"'], silent={'muster_jobs{state="failed"}': "4x50 3x40"}),

@@ -24,7 +24,17 @@ ExchangeMetrics::ExchangeMetrics(Metrics& metrics)
                                   "Chunks that are final and wait for credit of their link")),
       queued_bytes(metrics.Gauge("muster_worker_queued_bytes", "Bytes of those chunks")),
       credit_duration(metrics.Histogram("muster_worker_credit_wait_duration_seconds",
-                                        "Time that a final chunk waited for credit of its link")) {}
+                                        "Time that a final chunk waited for credit of its link")),
+      queue_full(metrics.Counter(
+          "muster_worker_send_queue_full_seconds_total",
+          "Time in which some chunk that was final waited for credit of its link")) {}
+
+prometheus::Histogram& ExchangeMetrics::PullDuration(const std::string& transport) {
+  return metrics_.Histogram("muster_worker_pull_duration_seconds",
+                            "From the sending of a chunk's gradient, or a fetch, until its "
+                            "parameters are here; it waits for the other workers' where steps do",
+                            {{"transport", transport}});
+}
 
 void ExchangeMetrics::ShowLink(const std::string& peer, const LinkDescription& link) {
   links_.Show(kTheJob, peer, link);

@@ -37,6 +37,9 @@ class ExchangeMetrics {
   void ForgetLinks() ABSL_LOCKS_EXCLUDED(mu_);  // the job has ended
   // The links that are shown; those beyond limits::kLinksReportedMax are counted.
   void AddLinksTo(v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mu_);
+  // From the sending of a chunk's gradient, or a fetch, until its parameters are here, over links
+  // of this transport: see LinkDescription.
+  prometheus::Histogram& PullDuration(const std::string& transport);
   // The same objects for the same peer, as long as somebody holds them. Not to be held for longer
   // than this lives.
   LinkMetrics Link(const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
@@ -57,6 +60,7 @@ class ExchangeMetrics {
   prometheus::Gauge& queued_chunks;        // wait for credit
   prometheus::Gauge& queued_bytes;         // that they have to send
   prometheus::Histogram& credit_duration;  // from final to sent, of a chunk
+  prometheus::Counter& queue_full;         // seconds in which some chunk waited for credit
 };
 
 }  // namespace muster

@@ -265,7 +265,9 @@ absl::Status PsExchange::Open(Transport& transport) {
     links_[shard].peer = *peer;
     // Nothing is on a wire there, but lent: it comes back once every rank's gradient of the chunk
     // is in. Ranks that push in different orders would wait for each other's credit.
-    if (transport_->Describe(*peer).shares_memory()) links_[shard].queue.Unlimit();
+    const LinkDescription link = transport_->Describe(*peer);
+    if (link.shares_memory()) links_[shard].queue.Unlimit();
+    links_[shard].pull_duration = &options_.metrics->PullDuration(link.transport);
   }
   for (const ShardIndex shard : NumbersBelow<ShardIndex>(plan_.shards_size())) Greet(shard);
   return absl::OkStatus();
@@ -307,6 +309,18 @@ void PsExchange::Enqueue(absl::Span<const ChunkId> chunks) {
 void PsExchange::SendReady() {
   while (Link* const link = MostUrgentLink()) SendPush(*link, *link->queue.Take());
   options_.metrics->queued_chunks.Set(waiting_chunks_);
+  if (waiting_chunks_ == 0) {
+    full_since_ = 0;
+  } else if (full_since_ == 0) {
+    full_since_ = Trace::Now();
+  }
+}
+
+// With every chunk that is sent, so that the clock is not read for this alone while one waits.
+void PsExchange::CountFullQueue(int64_t now) {
+  if (full_since_ == 0) return;
+  options_.metrics->queue_full.Increment(static_cast<double>(now - full_since_) * 1e-9);
+  full_since_ = now;
 }
 
 // All workers push in the same order: chunks that are on their way at the same time are a few
@@ -331,8 +345,10 @@ void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
   --waiting_chunks_;
   if (link.queue.limited()) chunk.ticket = window_.Begin(entry.bytes);
   options_.metrics->queued_bytes.Decrement(static_cast<double>(entry.bytes));
-  options_.metrics->credit_duration.Observe(static_cast<double>(Trace::Now() - chunk.ready_time) *
-                                            1e-9);
+  const int64_t now = Trace::Now();
+  options_.metrics->credit_duration.Observe(static_cast<double>(now - chunk.ready_time) * 1e-9);
+  CountFullQueue(now);
+  chunk.asked_time = now;
   absl::Span<const std::byte> payload = BytesOf(PushedOf(c));
   if (chunk.encoder != nullptr) {
     chunk.encoder->Encode(PushedOf(c), chunk.packed);
@@ -452,6 +468,8 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
   }
   options_.metrics->params_bytes.Increment(static_cast<double>(payload.size()));
   links_[ShardOf(c)].metrics.received_bytes.Increment(static_cast<double>(payload.size()));
+  links_[ShardOf(c)].pull_duration->Observe(static_cast<double>(Trace::Now() - chunk.asked_time) *
+                                            1e-9);
   if (chunk.version >= plan_.first_step()) trace_.End(c, chunk.version);
   if (header.step != chunk.awaited && !overtaken()) board_.SetOvertaken();
   chunk.squares[header.step & 1] = header.scalar;
@@ -531,6 +549,7 @@ void PsExchange::Greeted(ShardIndex shard) {
 }
 
 void PsExchange::Fetch(ChunkId chunk, int64_t version) {
+  if (chunks_[chunk].awaited < 0) chunks_[chunk].asked_time = Trace::Now();  // else: once more
   chunks_[chunk].awaited = version;
   transport_->Send(links_[ShardOf(chunk)].peer, HeaderOf(MessageKind::kFetch, chunk, version), {},
                    {});

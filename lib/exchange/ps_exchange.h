@@ -118,6 +118,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     bool sending = false;
     int64_t ticket = 0;                  // of the push that is being sent, see SendWindow
     int64_t ready_time = 0;              // when it joined its link's queue, Trace::Now()
+    int64_t asked_time = 0;              // when its values were asked for, by a push or a fetch
     std::array<double, 2> squares = {};  // of the gradient that led to versions 2n and 2n + 1
 
     int64_t urgency = 0;  // its place in the order of the forward pass; const from here on
@@ -131,6 +132,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
     uint64_t session = 0;
     SendQueue queue;
     LinkMetrics metrics;
+    prometheus::Histogram* pull_duration = nullptr;  // of its transport
   };
 
   explicit PsExchange(Options options);
@@ -143,6 +145,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
 
   void Enqueue(absl::Span<const ChunkId> chunks);
   void SendReady();
+  void CountFullQueue(int64_t now);
   Link* MostUrgentLink();
   void SendPush(Link& link, const SendQueue::Entry& entry);
   void Sent(ChunkId chunk, const absl::Status& status);
@@ -205,6 +208,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   int greetings_ = 0;
   int waiting_chunks_ = 0;  // in all queues
   SendWindow window_;       // over all links that have a credit
+  int64_t full_since_ = 0;  // some chunk waits for credit, and that is not counted; 0: none does
   int64_t pushes_taken_ = 0;
 
   CommunicationThread thread_;  // last: it uses all of the above

@@ -591,6 +591,37 @@ TEST(PsExchangeTest, ValuesStayAsTheyTravelWhereTheyAreToldTo) {
   EXPECT_EQ(narrow.parameters[kB], wide.parameters[kB]) << "nobody has told it";
 }
 
+TEST(PsExchangeTest, EachPullIsMeasuredByItsTransport) {
+  InProcessNetwork network;
+  FakePs ps(network, Job());
+  Member worker(network, ps);
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+  for (int p : {kC, kB, kA}) ASSERT_TRUE(PushParameter(*worker.exchange, p, 0).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(1).ok());
+  EXPECT_THAT(worker.metrics.Render(),
+              HasSubstr("muster_worker_pull_duration_seconds_count{transport=\"inprocess\"} 12\n"))
+      << "six chunks, once fetched and once pushed";
+}
+
+TEST(PsExchangeTest, TheTimeInWhichChunksWaitForCreditIsCounted) {
+  InProcessNetwork network;
+  FakePs ps(network, Job());
+  Member worker(network, ps, [](auto& options) { options.tuning.inflight_bytes_max = 1; });
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+  EXPECT_EQ(worker.exchange_metrics.queue_full.Value(), 0);
+  int64_t step = 0;  // until chunks are final while others are on their way
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  for (; worker.exchange_metrics.queue_full.Value() == 0 && step < kSteps; ++step) {
+    ASSERT_LT(absl::Now(), deadline);
+    for (int p : {kC, kB, kA}) ASSERT_TRUE(PushParameter(*worker.exchange, p, step).ok());
+    ASSERT_TRUE(worker.exchange->AwaitVersion(step + 1).ok());
+  }
+  EXPECT_GT(worker.exchange_metrics.queue_full.Value(), 0);
+  EXPECT_LT(worker.exchange_metrics.queue_full.Value(), 60);
+}
+
 FakePs::Options JobWithABackup() {
   FakePs::Options job = Job(/*workers=*/1, /*shards=*/2);
   job.spec.mutable_sync()->set_backup_workers(1);
