@@ -484,6 +484,12 @@ class Cluster:
             self.dns.sendto(question[:2] + struct.pack(">HHHHH", flags, 1, len(answers), 0, 0) + question[12:at + 5] +
                             b"".join(answers), client)
 
+    def read_page(self, name, port, path):
+        """What the pod answers to itself by HTTP."""
+        url = f"http://{self.pods[name].address}:{port}{path}"
+        return run(*self.in_pod(name), sys.executable, "-c",
+                   f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=5).read().decode())")
+
     def can_connect(self, source, address, port, patience_s=0.5):
         """Whether a process in this pod can."""
         return subprocess.run(

@@ -3,11 +3,15 @@
 scaled, everything is rolled out anew while it trains, and the model must come out the same to the bit.
 
 Needs root, unshare, iproute2 and nftables; says that it was skipped where it lacks them. Takes a minute.
+
+The rolling update is to the same programs with another version number. MUSTER_UPDATE_TO=DIR: to those of another commit, whose
+bazel-bin/services is DIR (or a copy of its */main); MUSTER_UPDATE_FROM=DIR: from those, to these.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +35,10 @@ JOB = os.path.join(ROOT, "k8s", "jobs", "char_gpt.yaml")
 # What a step computes must not depend on how many there will be, nor on how many workers there are.
 FIXED = ["resources.workers={min: 2, max: 2}", "training.schedule={warmup_steps: 50}"]
 ENDLESS = "training.steps=1000000"
+PROGRAMS = os.path.join(ROOT, "services")
+ROLES = ("coordinator", "ps", "worker")
+# The labels of muster_build_info, wherever they stand.
+BUILD_INFO = re.compile(r'^muster_build_info\{(?=.*commit="([^"]*)")(?=.*version="([^"]*)")', re.MULTILINE)
 
 
 def why_not():
@@ -44,20 +52,46 @@ def why_not():
     return tried.stderr.strip().splitlines()[-1] if tried.returncode else None
 
 
+def build_of(program):
+    """What it says that it is: (version, commit)."""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return re.match(r"muster (\S+)\ncommit (\S+)\n", told).groups()
+
+
+def renumber(program):
+    """Makes it another version, of a number of as many digits, and leaves all else as it is."""
+    version = build_of(program)[0]
+    other = re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), version)
+    with open(program, "rb") as file:
+        code = file.read()
+    code = re.sub(rb"(?<![\d.])" + re.escape(version.encode()) + rb"(?=\0)", other.encode(), code)
+    with open(program, "wb") as file:
+        file.write(code)
+    assert build_of(program)[0] == other, f"{program} is still {build_of(program)}"
+
+
 class ClusterCase(unittest.TestCase):
     """A cluster for all tests of a class, which come in the order of their names."""
 
     @classmethod
-    def make_images(cls):
+    def make_folder(cls):
         cls.begin = time.monotonic()
         cls.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
         os.chmod(cls.folder, 0o755)
-        cls.now = {}
-        for role in ("coordinator", "ps", "worker"):
-            cls.now[f"muster-{role}"] = os.path.join(cls.folder, "now", role)
-            subprocess.run([os.path.join(ROOT, "tools", "image_root.sh"), cls.now[f"muster-{role}"],
-                            f"muster-{role}={ROOT}/services/{role}/main"], check=True)
-        cls.say("images are made")
+
+    @classmethod
+    def make_images(cls, name, programs=PROGRAMS):
+        """The folder of each image, by its name; of `programs`/ROLE/main."""
+        images = {f"muster-{role}": os.path.join(cls.folder, name, role) for role in ROLES}
+        for role in ROLES:
+            subprocess.run([os.path.join(ROOT, "tools", "image_root.sh"), images[f"muster-{role}"],
+                            f"muster-{role}={programs}/{role}/main"], check=True)
+        cls.say(f"images '{name}' are made")
+        return images
+
+    @staticmethod
+    def program_of(images, name):
+        return os.path.join(images[name], "usr", "bin", name)
 
     @classmethod
     def load(cls, overlay):
@@ -87,11 +121,20 @@ class Fleet(ClusterCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.make_images()
-        # No other version is at hand: the same programs as another image.
-        cls.next = {}
-        for name, image in cls.now.items():
-            cls.next[name] = shutil.copytree(image, os.path.join(cls.folder, "next", name), symlinks=True)
+        cls.make_folder()
+        before, after = os.environ.get("MUSTER_UPDATE_FROM"), os.environ.get("MUSTER_UPDATE_TO")
+        cls.now = cls.make_images("now", before or PROGRAMS)
+        if before or after:
+            cls.next = cls.make_images("next", after or PROGRAMS)
+        else:
+            cls.next = {name: shutil.copytree(image, os.path.join(cls.folder, "next", name), symlinks=True)
+                        for name, image in cls.now.items()}
+            for name in cls.next:
+                renumber(cls.program_of(cls.next, name))
+        for name in cls.now:
+            builds = [build_of(cls.program_of(images, name)) for images in (cls.now, cls.next)]
+            assert builds[0] != builds[1], f"{name}: the update is from and to {builds[0]}"
+            cls.say(f"{name} goes from {builds[0]} to {builds[1]}")
         cls.cluster = cluster.Cluster(os.path.join(cls.folder, "node"), cls.load("dev-cpu"), cls.now, cls.say)
         cls.cluster.apply()
         cls.cluster.await_ready(PATIENCE_S)
@@ -139,6 +182,23 @@ class Fleet(ClusterCase):
     def workers_of(self, job):
         members = json.loads(self.muster("-o", "json", "members"))["members"]
         return sum(member["role"] == "WORKER" and job in member.get("jobs", []) for member in members)
+
+    def check_builds(self, images):
+        """Every pod runs the program of its image and says so itself, and the coordinator says it of its members."""
+        versions = {}
+        for name, pod in self.cluster.pods.items():
+            if pod.container is None:
+                continue
+            program = "muster-" + name.split("-")[1]
+            path = self.program_of(images, program)
+            self.assertTrue(os.path.samefile(f"/proc/{pod.container.pid}/root/usr/bin/{program}", path), name)
+            version, commit = build_of(path)
+            versions[name] = version
+            page = self.cluster.read_page(name, manifests.port_number("metrics", pod.workload), "/metrics")
+            self.assertEqual(BUILD_INFO.findall(page), [(commit, version)], name)
+        del versions["muster-coordinator-0"]
+        members = json.loads(self.muster("-o", "json", "members"))["members"]
+        self.assertEqual({member["name"]: member["version"] for member in members}, versions)
 
     def await_steps(self, job, what):
         """The job goes on: it has made steps since now."""
@@ -188,14 +248,11 @@ class Fleet(ClusterCase):
             fleet.await_ready(PATIENCE_S)
             self.await_steps(disturbed, f"a step after {name} was deleted")
             self.say(f"step {self.step(disturbed)}: goes on without the old {name}")
+        self.check_builds(self.now)
         fleet.roll_out(self.next, 2 * PATIENCE_S)
         self.await_steps(disturbed, "a step after the rolling update")
+        self.check_builds(self.next)
         self.say(f"step {self.step(disturbed)}: all pods are of the new version")
-        for name, pod in fleet.pods.items():
-            if pod.container is not None:
-                role = name.split("-")[1]
-                self.assertTrue(os.path.samefile(f"/proc/{pod.container.pid}/root/usr/bin/muster-{role}",
-                                                 f"{self.next['muster-' + role]}/usr/bin/muster-{role}"), name)
 
         saved = json.loads(self.muster("-o", "json", "checkpoint", "save", disturbed))
         step = int(saved["name"].rsplit("/", 1)[1])
@@ -229,7 +286,8 @@ class SecureFleet(ClusterCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.make_images()
+        cls.make_folder()
+        cls.now = cls.make_images("now")
         objects = cls.load("gpu-tcp")
         settings = next(thing for thing in objects if thing["kind"] == "ConfigMap")["data"]
         settings["worker.flags"] = settings["worker.flags"].replace("--devices=cuda:all", "--devices=cpu")
