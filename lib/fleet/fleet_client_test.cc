@@ -230,7 +230,7 @@ TEST(FleetClientTest, OfSeveralCoordinatorsItAttachesToWhicheverLeads) {
 
 TEST(CoordinatorTargetTest, AllCopiesPassOverWhatOneOfThemFound) {
   const CoordinatorTarget target("a:1,b:2");
-  const CoordinatorTarget copy = target;
+  const CoordinatorTarget copy = target;  // NOLINT: the copy is what is tested
   EXPECT_EQ(copy.address(), "a:1");
 
   target.PassOver("a:1");
