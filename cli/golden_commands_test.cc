@@ -149,7 +149,9 @@ class FakeJobs final : public v1::JobService::Service {
   grpc::Status WatchJobs(grpc::ServerContext*, const v1::WatchJobsRequest* request,
                          grpc::ServerWriter<v1::WatchJobsResponse>* writer) override {
     selector = request->selector();
-    v1::WatchJobsResponse all, change;
+    v1::WatchJobsResponse all, same, change;
+    same.add_jobs()->CopyFrom(Trained());  // no row shows how fast it is
+    same.mutable_jobs(0)->mutable_progress()->set_samples_per_second(812);
     *all.add_jobs() = Waiting();
     *all.add_jobs() = Trained();
     all.set_complete(true);
@@ -160,6 +162,7 @@ class FakeJobs final : public v1::JobService::Service {
     change.add_removed("jobs/line-2");
     writer->Write(all);
     writer->Write(v1::WatchJobsResponse());
+    writer->Write(same);
     writer->Write(change);
     return watch_end;
   }

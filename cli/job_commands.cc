@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -164,13 +165,32 @@ struct ListOptions {
   bool watch = false;
 };
 
-// What there is, then whatever changes, as it comes: a table's rows, or a message a line.
+// A job's row but for its age, by which alone nothing is new.
+std::string RowOf(const v1::Job& job, OutputFormat format) {
+  const absl::Span<const v1::Job> one = absl::MakeConstSpan(&job, 1);
+  return format == OutputFormat::kWide ? WideJobTable(one, absl::UnixEpoch())
+                                       : JobTable(one, absl::UnixEpoch());
+}
+
+// What there is, then whatever changes, as it comes: a table's rows, or a message a line. A row is
+// for people: it comes only where it says something else than the one before.
 absl::Status WatchList(const v1::WatchJobsRequest& request, const Session& session) {
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
   bool is_first = true;
+  const OutputFormat format = session.output();
+  const bool has_rows = format == OutputFormat::kTable || format == OutputFormat::kWide ||
+                        format == OutputFormat::kName;
+  absl::flat_hash_map<std::string, std::string> shown;  // by job
   const absl::Status ended = client.WatchAll(
       request, {.interrupt = session.interrupt}, [&](const v1::WatchJobsResponse& update) {
-        const std::vector<v1::Job> jobs(update.jobs().begin(), update.jobs().end());
+        std::vector<v1::Job> jobs(update.jobs().begin(), update.jobs().end());
+        if (has_rows) {
+          std::erase_if(jobs, [&](const v1::Job& job) {
+            std::string row = RowOf(job, format);
+            return std::exchange(shown[job.name()], row) == row;
+          });
+        }
+        for (const std::string& name : update.removed()) shown.erase(name);
         std::string table = JobTable(jobs, absl::Now()), wide = WideJobTable(jobs, absl::Now());
         std::string names = NamesOf(jobs);
         if (!is_first) {  // rows alone
@@ -181,7 +201,7 @@ absl::Status WatchList(const v1::WatchJobsRequest& request, const Session& sessi
           absl::StrAppend(&table, JobIdOf(name), "  is gone\n");
           absl::StrAppend(&wide, JobIdOf(name), "  is gone\n");
         }
-        if (is_first || !update.jobs().empty() || !update.removed().empty()) {
+        if (is_first || !jobs.empty() || !update.removed().empty()) {
           session.Print(update, table, names, wide);
           std::fflush(stdout);
         }
