@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/byte_values.h"
+#include "lib/collective/counted_communicator.h"
 #include "lib/concurrency/short_slices.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/engine/backends.h"
@@ -39,9 +40,11 @@ absl::Status DeviceLane::Allocate(const GradientLayout& layout) {
 }
 
 absl::Status DeviceLane::JoinPeers(NcclGroup& group, const GradientLayout& layout,
-                                   float* parameters) {
+                                   float* parameters, Metrics& metrics) {
   RETURN_IF_ERROR(device_->Use());
-  ASSIGN_OR_RETURN(communicator_, group.Join(options_.index));
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> joined, group.Join(options_.index));
+  communicator_ =
+      std::make_unique<CountedCommunicator>(std::move(joined), CollectiveLibrary::kNccl, metrics);
   peers_ = {.communicator = communicator_.get(),
             .layout = &layout,
             .parameters = parameters,

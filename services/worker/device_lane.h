@@ -20,6 +20,7 @@
 #include "lib/engine/device.h"
 #include "lib/engine/executor.h"
 #include "lib/exchange/gradient_exchange.h"
+#include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
 #include "proto/muster/v1/graph.pb.h"
 #include "proto/muster/v1/job.pb.h"
@@ -71,7 +72,9 @@ class DeviceLane : private ParameterFlow {
   void ShareGradients(const DeviceLane& peer) { gradients_ = peer.gradients_; }
   // Makes the device one of a group of GPUs that reduce gradients among themselves. Once, before
   // Build(), on every lane at once: each waits for the others. Errors as in NcclGroup::Join.
-  absl::Status JoinPeers(NcclGroup& group, const GradientLayout& layout, float* parameters);
+  // The operations with them are counted in `metrics`, which outlives the lane.
+  absl::Status JoinPeers(NcclGroup& group, const GradientLayout& layout, float* parameters,
+                         Metrics& metrics);
   // Makes the executors over the parameters' memory (both see Executor::Options). Once, before the
   // rest. Errors as in CreateExecutor.
   absl::Status Build(absl::Span<float* const> parameters,

@@ -13,6 +13,7 @@
 #include "glog/logging.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "lib/codec/codec.h"
+#include "lib/collective/counted_communicator.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/data/input_use.h"
 #include "lib/engine/peak_flops.h"
@@ -251,7 +252,7 @@ absl::Status Trainer::AllocateMemory() {
   RETURN_IF_ERROR(lanes_[0]->Allocate(layout_));
   return team_->Run([&](int i) {
     if (i > 0) lanes_[i]->ShareGradients(*lanes_[0]);
-    return lanes_[i]->JoinPeers(*gpus_, layout_, parameters_->base());
+    return lanes_[i]->JoinPeers(*gpus_, layout_, parameters_->base(), options_.metrics->all());
   });
 }
 
@@ -283,7 +284,9 @@ void Trainer::MakeReduction() {
   }
   for (int i = 0; i < std::ssize(lanes_); ++i) {
     reduction.memory.push_back(lanes_[i]->gradients().base());
-    if (group_) reduction.communicators.push_back(group_->Join(i));
+    if (group_ == nullptr) continue;
+    reduction.communicators.push_back(std::make_unique<CountedCommunicator>(
+        group_->Join(i), CollectiveLibrary::kSharedMemory, options_.metrics->all()));
   }
   reduction_ = std::make_unique<GradientReduction>(std::move(reduction));
 }

@@ -145,6 +145,10 @@ TEST(TrainerTest, WhatOneGenerationHasMadeTheNextGoesOnWith) {
   auto trainer = *Trainer::Create(options);
   ASSERT_TRUE(trainer->Start(100).ok());
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(trainer->Step().ok());
+  const std::string reduced =
+      "muster_collective_operations_total{library=\"shared_memory\",operation=\"reduce_scatter\"} ";
+  EXPECT_NE(metrics.Render().find(reduced), std::string::npos);
+  EXPECT_EQ(metrics.Render().find(reduced + "0\n"), std::string::npos);
   for (int i = 0; i < 2; ++i) lost.shard(i).Stop();
   ASSERT_FALSE(trainer->Step().ok());
   trainer->Halt(absl::CancelledError("halted"));

@@ -24,6 +24,8 @@ class WorkerMetrics {
   // Which job the other metrics are of, while there is one.
   void ShowJob(const std::string& job);
   void ForgetJob(const std::string& job);
+  // For what counts by itself.
+  Metrics& all() const { return metrics_; }
 
  private:
   prometheus::Gauge& JobInfo(const std::string& job);

@@ -13,7 +13,7 @@ import observed_cluster
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
 # What a local cluster has not, or perhaps not: rows that are written by hand.
-ELSEWHERE = ("muster_gpu_", "muster_tls_", "muster_ps_backup_", "muster_worker_peak_flops")
+ELSEWHERE = ("muster_gpu_", "muster_tls_", "muster_ps_backup_", "muster_worker_peak_flops", "muster_collective_")
 # What Prometheus adds, and the labels of buckets.
 TARGET = {"__name__", "instance", "role", "le"}
 

@@ -1,0 +1,63 @@
+// Collective operations as Prometheus sees them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "lib/collective/communicator.h"
+#include "lib/telemetry/metrics.h"
+#include "prometheus/counter.h"
+#include "prometheus/histogram.h"
+
+namespace muster {
+
+enum class CollectiveLibrary { kNccl, kSharedMemory };
+
+// One rank of a group, whose operations count in muster_collective_operations_total and
+// muster_collective_bytes_total, both with labels library and operation. Those of NCCL are enqueued
+// when they return, and how long they take is known to the stream alone: it is not waited for.
+// Those in shared memory are finished, and have muster_collective_duration_seconds too.
+//
+// References into `metrics`, which outlives this: an operation takes no lock of theirs.
+class CountedCommunicator : public Communicator {
+ public:
+  CountedCommunicator(std::unique_ptr<Communicator> counted, CollectiveLibrary library,
+                      Metrics& metrics);
+
+  int rank() const override { return counted_->rank(); }
+  int world_size() const override { return counted_->world_size(); }
+  absl::Status AllReduce(absl::Span<float> data, CollectiveStream stream) override;
+  absl::Status ReduceScatter(absl::Span<const float> data, absl::Span<float> slice,
+                             CollectiveStream stream) override;
+  absl::Status AllGather(absl::Span<const float> slice, absl::Span<float> data,
+                         CollectiveStream stream) override;
+  absl::Status Broadcast(absl::Span<float> data, int root, CollectiveStream stream) override;
+  absl::Status Await(absl::string_view what,
+                     absl::FunctionRef<absl::StatusOr<bool>()> finished) override {
+    return counted_->Await(what, finished);
+  }
+  void Abort(absl::Status why) override { counted_->Abort(std::move(why)); }
+  void Leave(absl::Status why) override { counted_->Leave(std::move(why)); }
+
+ private:
+  enum class Operation { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
+  struct Counts {
+    prometheus::Counter* operations = nullptr;
+    prometheus::Counter* bytes = nullptr;
+    prometheus::Histogram* duration = nullptr;  // null: it is not known
+  };
+
+  // One that failed does not count. `floats`: of the whole, not of a rank's slice.
+  absl::Status Count(Operation operation, size_t floats, absl::FunctionRef<absl::Status()> call);
+
+  const std::unique_ptr<Communicator> counted_;
+  std::array<Counts, 4> counts_;  // by operation
+};
+
+}  // namespace muster
