@@ -68,8 +68,8 @@ void Certificates::Renew() {
     // gRPC believes a key and a certificate that it read one after the other where the seconds of
     // their times are the same before and after.
     for (const std::string& file : {version.key(), version.certificate()}) {
-      std::filesystem::last_write_time(file, std::filesystem::file_time_type::clock::now() +
-                                                 std::chrono::seconds(renewals_));
+      std::filesystem::last_write_time(
+          file, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(renewals_));
     }
     ASSERT_EQ(symlink(absl::StrCat(renewals_).c_str(), (folder + "/..new").c_str()), 0);
     ASSERT_EQ(rename((folder + "/..new").c_str(), (folder + "/..data").c_str()), 0);
