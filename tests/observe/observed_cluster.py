@@ -98,11 +98,15 @@ class ObservedCluster:
         self.await_value("muster_job_evaluation_loss", -1e9)
         return "lenet-1"
 
+    def pid_of(self, member):
+        return next(known["pid"] for known in self.record("cluster.json")["members"] if known["name"] == member)
+
     def lose(self, member):
         """Kills a member, starts it again, and waits until the job makes steps again."""
         before = max(self.values("sum(muster_recovery_duration_seconds_count)"))
-        process = next(known for known in self.record("cluster.json")["members"] if known["name"] == member)
-        os.kill(process["pid"], signal.SIGKILL)
-        self.run("local", "up")
+        pid = self.pid_of(member)
+        os.kill(pid, signal.SIGKILL)
+        while self.pid_of(member) == pid:  # on a busy machine a killed process may live for a moment
+            self.run("local", "up")
         self.await_value("sum(muster_recovery_duration_seconds_count)", before + 1)
         self.await_value("count(up == 1)", 5)
