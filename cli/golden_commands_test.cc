@@ -28,6 +28,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::StartsWith;
 
 v1::Job Trained() {
   v1::Job job;
@@ -497,6 +498,26 @@ TEST_F(GoldenCommandsTest, InitPrintsAFileOrMakesIt) {
   EXPECT_THAT(text, HasSubstr("\nname: mlp"));
   EXPECT_EQ(Run({"init", "--model", "mlp"}), absl::StrReplaceAll(text, {{file, "job.yaml"}}));
   EXPECT_EQ(Run({"init", file, "--model", "gpt"}), "exit 6\n") << "it is somebody's";
+}
+
+// The last line is of the machine that it would run on.
+TEST_F(GoldenCommandsTest, ModelDescribe) {
+  EXPECT_THAT(
+      Run({"model", "describe", "--zoo", "mlp"}),
+      StartsWith("LAYER          OP                   OUTPUT       PARAMETERS  GFLOP\n"
+                 "layers.0       Linear               f32[8, 256]  200,960     0.003\n"
+                 "layers.0.relu  Relu                 f32[8, 256]\n"
+                 "layers.1       Linear               f32[8, 128]  32,896      0.001\n"
+                 "layers.1.relu  Relu                 f32[8, 128]\n"
+                 "logits         Linear               f32[8, 10]   1,290       0.000\n"
+                 "loss           SoftmaxCrossEntropy  f32[]\n"
+                 "correct        CorrectCount         f32[]\n"
+                 "\n"
+                 "parameters    235,146 trained\n"
+                 "batch         8, fp32: 0.004 GFLOP forward, 0.008 GFLOP a step\n"
+                 "memory        45.0 KiB activations + 1.8 MiB parameters and gradients = 1.8 MiB\n"
+                 "device        cpu ("));
+  EXPECT_EQ(Run({"model", "describe", "--zoo", "abacus"}), "exit 2\n");
 }
 
 TEST_F(GoldenCommandsTest, Version) {

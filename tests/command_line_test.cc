@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -335,7 +336,21 @@ TEST(LocalCommandTest, UpStatusDown) {
   const Outcome up = Muster("local up --dir " + dir);
   ASSERT_EQ(up.exit_code, 0) << up.err;
   EXPECT_THAT(up.out + up.err, HasSubstr("127.0.0.1:"));
-  EXPECT_EQ(Muster("local status --dir " + dir).exit_code, 0);
+  const Outcome status = Muster("local status --dir " + dir);
+  EXPECT_EQ(status.exit_code, 0);
+  // How wide columns are depends on the numbers of processes.
+  std::string rows = std::regex_replace(status.out, std::regex(" +"), " ");
+  rows = std::regex_replace(rows, std::regex("127.0.0.1:[0-9]+"), "ADDRESS");
+  rows = std::regex_replace(rows, std::regex("running [0-9]+"), "running PID");
+  rows = std::regex_replace(rows, std::regex("/[^ ]*/up[.][0-9]+/"), "DIR/");
+  EXPECT_EQ(rows,
+            "ADDRESS\n"
+            "NAME STATE PID LOG\n"
+            "coordinator running PID DIR/logs/coordinator.log\n"
+            "ps-0 running PID DIR/logs/ps-0.log\n"
+            "ps-1 running PID DIR/logs/ps-1.log\n"
+            "worker-0 running PID DIR/logs/worker-0.log\n"
+            "worker-1 running PID DIR/logs/worker-1.log\n");
   EXPECT_EQ(Muster("local down --dir " + dir).exit_code, 0);
   EXPECT_NE(Muster("local status --dir " + dir).exit_code, 0);
 }
