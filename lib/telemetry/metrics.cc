@@ -153,7 +153,10 @@ std::vector<double> Metrics::DurationBuckets() {
 }
 
 absl::Status Metrics::Serve(const std::string& address) {
-  auto server = HttpServer::Start({.address = address}, [this](const HttpRequest& request) {
+  // A connection takes a thread until it has said what it wants: a scrape does so at once, and who
+  // connects and says nothing is not to keep others from it.
+  HttpServer::Options options{.address = address, .threads = 8, .timeout_ms = 3'000};
+  auto server = HttpServer::Start(std::move(options), [this](const HttpRequest& request) {
     if (request.path != "/metrics") return HttpResponse{.status = 404};
     return HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                         .body = Render()};

@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,8 +24,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// What a scrape of the address, on loopback, is answered.
-std::string Get(const std::string& url) {
+// A connection to where the address is served, on loopback.
+int ConnectTo(const std::string& url) {
   int port = 0;
   EXPECT_TRUE(
       absl::SimpleAtoi(url.substr(url.rfind(':') + 1, url.rfind('/') - url.rfind(':') - 1), &port))
@@ -32,6 +34,12 @@ std::string Get(const std::string& url) {
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << url;
+  return fd;
+}
+
+// What a scrape of it is answered.
+std::string Get(const std::string& url) {
+  const int fd = ConnectTo(url);
   const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
   EXPECT_EQ(write(fd, request.data(), request.size()), request.size());
   std::string answer;
@@ -109,6 +117,18 @@ TEST(MetricsTest, WhatIsAddedLaterIsOnThePage) {
   metrics.Gauge("muster_test_step", "Help.").Set(7);
 
   EXPECT_THAT(Get(metrics.url()), HasSubstr("\nmuster_test_step 7\n"));
+}
+
+// Half a minute was each one's patience, and two held all that there was.
+TEST(MetricsTest, WhoConnectsAndSaysNothingDoesNotKeepAScrapeFromItsAnswer) {
+  Metrics metrics;
+  ASSERT_TRUE(metrics.Serve("127.0.0.1:0").ok());
+  std::vector<int> silent;
+  for (int i = 0; i < 9; ++i) silent.push_back(ConnectTo(metrics.url()));
+  const absl::Time begin = absl::Now();
+  EXPECT_THAT(Get(metrics.url()), HasSubstr("muster_build_info"));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(15)) << "one turn of three seconds";
+  for (const int fd : silent) close(fd);
 }
 
 TEST(MetricsTest, ServesOnAFreePortAndRefusesATakenOne) {
