@@ -24,7 +24,7 @@ enum class CollectiveLibrary { kNccl, kSharedMemory };
 // when they return, and how long they take is known to the stream alone: it is not waited for.
 // Those in shared memory are finished, and have muster_collective_duration_seconds too.
 //
-// References into `metrics`, which outlives this: an operation takes no lock of theirs.
+// References into `metrics`, which outlives this: looked up once.
 class CountedCommunicator : public Communicator {
  public:
   CountedCommunicator(std::unique_ptr<Communicator> counted, CollectiveLibrary library,

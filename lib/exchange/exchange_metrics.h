@@ -26,7 +26,7 @@ struct LinkMetrics {
   std::shared_ptr<const void> shown;
 };
 
-// References into `metrics`, which outlives this: looked up once, observed without a lock.
+// References into `metrics`, which outlives this: looked up once.
 class ExchangeMetrics {
  public:
   explicit ExchangeMetrics(Metrics& metrics);
