@@ -1,11 +1,39 @@
 #include "lib/concurrency/copy_crew.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "lib/concurrency/short_slices.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace muster {
+namespace {
+
+#if defined(__SSE2__)
+// Line by line, where memcpy may take `rep movsb`: on some processors (Zen 3, 4) that copies lines
+// which another one has written at two thirds of this speed.
+void CopyLines(std::byte* to, const std::byte* from, size_t bytes) {
+  constexpr size_t kLine = 64;
+  size_t at = std::min(bytes, -reinterpret_cast<uintptr_t>(to) % kLine);
+  std::memcpy(to, from, at);
+  for (; at + kLine <= bytes; at += kLine) {
+    const auto* const in = reinterpret_cast<const __m128i*>(from + at);
+    auto* const out = reinterpret_cast<__m128i*>(to + at);
+    const __m128i line[] = {_mm_loadu_si128(in), _mm_loadu_si128(in + 1), _mm_loadu_si128(in + 2),
+                            _mm_loadu_si128(in + 3)};
+    for (int part = 0; part < 4; ++part) _mm_store_si128(out + part, line[part]);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+}
+#else
+void CopyLines(std::byte* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
+#endif
+
+}  // namespace
 
 CopyCrew::~CopyCrew() {
   {
@@ -20,8 +48,7 @@ int CopyCrew::HelpersFor(int cpus) { return std::min(cpus / 4, 3); }
 void CopyCrew::Copy(absl::Span<std::byte> to, absl::Span<const std::byte> from) {
   if (from.empty()) return;
   if (helpers_ == 0 || from.size() < kLargeBytes) {
-    std::memcpy(to.data(), from.data(), from.size());
-    return;
+    return CopyLines(to.data(), from.data(), from.size());
   }
   while (threads_.size() < static_cast<size_t>(helpers_)) {
     threads_.emplace_back([this] { Help(); });
@@ -61,7 +88,7 @@ size_t CopyCrew::CopyParts() {
     next_ += bytes;
     ++copying_;
     mutex_.Unlock();
-    std::memcpy(to, from, bytes);
+    CopyLines(to, from, bytes);
     mutex_.Lock();
     --copying_;
   }

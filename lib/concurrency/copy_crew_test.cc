@@ -35,8 +35,8 @@ TEST(CopyCrewTest, CopiesOfEverySizeAreWholeWhenItReturns) {
     CopyCrew crew(helpers);
     uint32_t seed = 1;
     for (const size_t bytes :
-         {size_t{0}, size_t{1}, CopyCrew::kLargeBytes - 1, CopyCrew::kLargeBytes,
-          CopyCrew::kLargeBytes + 12345, size_t{5} << 20}) {
+         {size_t{0}, size_t{1}, size_t{63}, size_t{200}, CopyCrew::kLargeBytes - 1,
+          CopyCrew::kLargeBytes, CopyCrew::kLargeBytes + 12345, size_t{5} << 20}) {
       for (int again = 0; again < 3; ++again) ExpectCopied(crew, bytes, seed++);
     }
   }
