@@ -321,8 +321,11 @@ class PushLoop : private MessageReceiver {
 
   PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     if (header.kind != MessageKind::kParams || header.chunk >= chunks_.size()) return {};
-    const absl::Span<std::byte> values = chunks_[header.chunk].values;
-    return header.length == values.size() ? PayloadPlace(values) : PayloadPlace();
+    PayloadPlace place(chunks_[header.chunk].values);
+    if (header.length != place.memory.size()) return {};
+    place.past_caches =
+        std::ssize(values_->memory()) >= PayloadPlace::kCachedBytesMax;  // as PsExchange
+    return place;
   }
 
   void Received(PeerId, const WireHeader& header, absl::Span<const std::byte>,

@@ -16,8 +16,10 @@ namespace {
 #if defined(__SSE2__)
 // Line by line, where memcpy may take `rep movsb`: on some processors (Zen 3, 4) that copies lines
 // which another one has written at two thirds of this speed.
+template <CopyCrew::Stores kStores>
 void CopyLines(std::byte* to, const std::byte* from, size_t bytes) {
   constexpr size_t kLine = 64;
+  // Whole lines of `to`, as stores past the caches have to be.
   size_t at = std::min(bytes, -reinterpret_cast<uintptr_t>(to) % kLine);
   std::memcpy(to, from, at);
   for (; at + kLine <= bytes; at += kLine) {
@@ -25,13 +27,33 @@ void CopyLines(std::byte* to, const std::byte* from, size_t bytes) {
     auto* const out = reinterpret_cast<__m128i*>(to + at);
     const __m128i line[] = {_mm_loadu_si128(in), _mm_loadu_si128(in + 1), _mm_loadu_si128(in + 2),
                             _mm_loadu_si128(in + 3)};
-    for (int part = 0; part < 4; ++part) _mm_store_si128(out + part, line[part]);
+    for (int part = 0; part < 4; ++part) {
+      if constexpr (kStores == CopyCrew::Stores::kPastCaches) {
+        _mm_stream_si128(out + part, line[part]);
+      } else {
+        _mm_store_si128(out + part, line[part]);
+      }
+    }
   }
   std::memcpy(to + at, from + at, bytes - at);
+  // Stores past the caches may become visible after later ones, by which others hear that the copy
+  // is made.
+  if constexpr (kStores == CopyCrew::Stores::kPastCaches) _mm_sfence();
 }
 #else
-void CopyLines(std::byte* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
+template <CopyCrew::Stores kStores>
+void CopyLines(std::byte* to, const std::byte* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
 #endif
+
+void CopyBytes(std::byte* to, const std::byte* from, size_t bytes, CopyCrew::Stores stores) {
+  if (stores == CopyCrew::Stores::kPastCaches) {
+    CopyLines<CopyCrew::Stores::kPastCaches>(to, from, bytes);
+  } else {
+    CopyLines<CopyCrew::Stores::kCached>(to, from, bytes);
+  }
+}
 
 }  // namespace
 
@@ -45,10 +67,11 @@ CopyCrew::~CopyCrew() {
 
 int CopyCrew::HelpersFor(int cpus) { return std::min(cpus / 4, 3); }
 
-void CopyCrew::Copy(absl::Span<std::byte> to, absl::Span<const std::byte> from) {
+void CopyCrew::Copy(absl::Span<std::byte> to, absl::Span<const std::byte> from, Stores stores) {
   if (from.empty()) return;
+  if (from.size() < kPastCachesBytesMin) stores = Stores::kCached;
   if (helpers_ == 0 || from.size() < kLargeBytes) {
-    return CopyLines(to.data(), from.data(), from.size());
+    return CopyBytes(to.data(), from.data(), from.size(), stores);
   }
   while (threads_.size() < static_cast<size_t>(helpers_)) {
     threads_.emplace_back([this] { Help(); });
@@ -56,6 +79,7 @@ void CopyCrew::Copy(absl::Span<std::byte> to, absl::Span<const std::byte> from) 
   absl::MutexLock lock(&mutex_);
   to_ = to;
   from_ = from;
+  stores_ = stores;
   next_ = 0;
   CopyParts();
   // Whoever still copies began before the last part was taken: a part's time at most, if he runs.
@@ -85,10 +109,11 @@ size_t CopyCrew::CopyParts() {
     const size_t first = next_, bytes = std::min(kPartBytes, from_.size() - first);
     std::byte* const to = to_.data() + first;
     const std::byte* const from = from_.data() + first;
+    const Stores stores = stores_;
     next_ += bytes;
     ++copying_;
     mutex_.Unlock();
-    CopyLines(to, from, bytes);
+    CopyBytes(to, from, bytes, stores);
     mutex_.Lock();
     --copying_;
   }

@@ -20,6 +20,11 @@ class CopyCrew {
   // What is smaller is copied by the caller alone: to wake somebody takes as long.
   static constexpr size_t kLargeBytes = 512 << 10;
 
+  // Where a copy goes. kPastCaches, to memory: what it overwrites is not fetched before, and
+  // nothing leaves the caches for it. For what is read so much later that they would have lost it;
+  // whoever reads it at once waits for memory. What is smaller than 64 KiB is cached all the same.
+  enum class Stores { kCached, kPastCaches };
+
   // So many threads beside the caller; 0: it is alone.
   explicit CopyCrew(int helpers) : helpers_(helpers) {}
   ~CopyCrew();
@@ -30,7 +35,8 @@ class CopyCrew {
   static int HelpersFor(int cpus);
 
   // Of one size; they do not overlap. Everything is there when it returns.
-  void Copy(absl::Span<std::byte> to, absl::Span<const std::byte> from);
+  void Copy(absl::Span<std::byte> to, absl::Span<const std::byte> from,
+            Stores stores = Stores::kCached);
 
   // Parts that helpers have copied so far. Any thread.
   size_t helped() const;
@@ -38,6 +44,8 @@ class CopyCrew {
  private:
   // What several threads copy at once begins at a page each.
   static constexpr size_t kPartBytes = 128 << 10;
+  // Stores past the caches are waited for at their end, which small copies are too short for.
+  static constexpr size_t kPastCachesBytesMin = 64 << 10;
 
   void Help();
   // Copies parts until all are taken; how many.
@@ -53,6 +61,7 @@ class CopyCrew {
   mutable absl::Mutex mutex_;
   absl::Span<std::byte> to_ ABSL_GUARDED_BY(mutex_);
   absl::Span<const std::byte> from_ ABSL_GUARDED_BY(mutex_);
+  Stores stores_ ABSL_GUARDED_BY(mutex_) = Stores::kCached;
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // the first byte of the next part
   int copying_ ABSL_GUARDED_BY(mutex_) = 0;  // threads, each a part
   size_t helped_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -20,11 +20,12 @@ std::vector<std::byte> Numbers(size_t bytes, uint32_t seed) {
 }
 
 // Bytes before and behind stay as they are.
-void ExpectCopied(CopyCrew& crew, size_t bytes, uint32_t seed) {
-  SCOPED_TRACE(testing::Message() << bytes << " bytes, seed " << seed);
+void ExpectCopied(CopyCrew& crew, size_t bytes, uint32_t seed, CopyCrew::Stores stores) {
+  SCOPED_TRACE(testing::Message() << bytes << " bytes, seed " << seed << ", stores "
+                                  << static_cast<int>(stores));
   const std::vector<std::byte> from = Numbers(bytes, seed);
   std::vector<std::byte> to(bytes + 2, std::byte{7});
-  crew.Copy(absl::MakeSpan(to).subspan(1, bytes), from);
+  crew.Copy(absl::MakeSpan(to).subspan(1, bytes), from, stores);
   EXPECT_EQ(to.front(), std::byte{7});
   EXPECT_EQ(to.back(), std::byte{7});
   EXPECT_TRUE(std::equal(from.begin(), from.end(), to.begin() + 1));
@@ -35,9 +36,13 @@ TEST(CopyCrewTest, CopiesOfEverySizeAreWholeWhenItReturns) {
     CopyCrew crew(helpers);
     uint32_t seed = 1;
     for (const size_t bytes :
-         {size_t{0}, size_t{1}, size_t{63}, size_t{200}, CopyCrew::kLargeBytes - 1,
-          CopyCrew::kLargeBytes, CopyCrew::kLargeBytes + 12345, size_t{5} << 20}) {
-      for (int again = 0; again < 3; ++again) ExpectCopied(crew, bytes, seed++);
+         {size_t{0}, size_t{1}, size_t{63}, size_t{200}, (size_t{64} << 10) - 1,
+          (size_t{64} << 10) + 5, CopyCrew::kLargeBytes - 1, CopyCrew::kLargeBytes,
+          CopyCrew::kLargeBytes + 12345, size_t{5} << 20}) {
+      for (int again = 0; again < 3; ++again) {
+        ExpectCopied(crew, bytes, seed++, CopyCrew::Stores::kCached);
+        ExpectCopied(crew, bytes, seed++, CopyCrew::Stores::kPastCaches);
+      }
     }
   }
 }

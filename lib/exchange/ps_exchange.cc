@@ -79,6 +79,7 @@ PsExchange::PsExchange(Options options)
     chunks_[c].push_format = PushFormat(plan_, c);
     chunks_[c].values_format = ValuesFormat(plan_, c);
     CHECK(!StaysNarrow(c) || chunks_[c].values_format.bytes == 2 * Planned(c).elements());
+    values_bytes_ += chunks_[c].values_format.bytes;
     ++chunks_of_shard[ShardOf(c)];
   }
   const std::vector<ChunkId> order = ChunksByFirstUse(plan_);
@@ -448,9 +449,10 @@ PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
                                                             " instead of ", format.bytes)));
     return {};
   }
-  if (StaysNarrow(c)) return NarrowValuesOf(c);
-  if (IsPlain(format)) return BytesOf(ValuesOf(c));
-  return {chunk.narrow, /*in_place=*/true};
+  if (!StaysNarrow(c) && !IsPlain(format)) return {chunk.narrow, /*in_place=*/true};
+  PayloadPlace place(StaysNarrow(c) ? NarrowValuesOf(c) : BytesOf(ValuesOf(c)));
+  place.past_caches = values_bytes_ >= PayloadPlace::kCachedBytesMax;
+  return place;
 }
 
 void PsExchange::Received(PeerId from, const WireHeader& header,

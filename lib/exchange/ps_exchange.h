@@ -203,6 +203,7 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   Transport* transport_ = nullptr;
   NumberedVector<ShardIndex, Link> links_;
   NumberedVector<ChunkId, Chunk> chunks_;
+  int64_t values_bytes_ = 0;  // of all chunks, as they travel
   // Read by others to name who is silent.
   NumberedVector<ShardIndex, std::atomic<bool>> greeted_;
   int greetings_ = 0;

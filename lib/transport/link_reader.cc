@@ -98,7 +98,10 @@ absl::Status LinkReader::TakeFromSlab(const RingDescriptor& descriptor, PeerId f
     receiver.Received(from, descriptor.header, payload, lend(descriptor.loan, found->second));
     return absl::OkStatus();
   }
-  if (!place.memory.empty()) crew.Copy(place.memory, payload);
+  if (!place.memory.empty()) {
+    crew.Copy(place.memory, payload,
+              place.past_caches ? CopyCrew::Stores::kPastCaches : CopyCrew::Stores::kCached);
+  }
   // The copy is all that is needed of it. Returned first: what the receiver does, an answer
   // perhaps, then comes to a sender whose memory is his again.
   ring_.Return(descriptor.loan);

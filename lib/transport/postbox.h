@@ -31,7 +31,9 @@ class Postbox : public MessageReceiver {
   PayloadPlace PlacePayload(PeerId, const WireHeader& header) override {
     if (refuse_payloads) return {};
     memory_.push_back(std::make_unique<std::byte[]>(header.length));
-    return {absl::Span<std::byte>(memory_.back().get(), header.length), read_in_place};
+    PayloadPlace place({memory_.back().get(), header.length}, read_in_place);
+    place.past_caches = past_caches;
+    return place;
   }
   void Received(PeerId from, const WireHeader& header, absl::Span<const std::byte> payload,
                 PayloadLease lease) override {
@@ -51,6 +53,7 @@ class Postbox : public MessageReceiver {
   std::vector<std::pair<PeerId, absl::Status>> losses;
   bool refuse_payloads = false;
   bool read_in_place = false;
+  bool past_caches = false;
   std::function<void(const Message&)> on_message;
 
  private:

@@ -50,6 +50,10 @@ class PayloadLease {
 
 // Where a payload is to go.
 struct PayloadPlace {
+  // Whoever reads payloads of so many bytes and more again and again, all of them in each step,
+  // finds none in a cache: the sender, on the same host, has them twice and reads as many.
+  static constexpr int64_t kCachedBytesMax = int64_t{8} << 20;
+
   PayloadPlace() = default;                                          // nowhere: drop it
   PayloadPlace(absl::Span<std::byte> memory, bool in_place = false)  // NOLINT: a span is a place
       : memory(memory), in_place(in_place) {}
@@ -57,6 +61,8 @@ struct PayloadPlace {
   absl::Span<std::byte> memory;
   // Where the transport can lend the sender's own memory, it may stay there.
   bool in_place = false;
+  // It is read later, when caches would have lost it: a copy may go past them.
+  bool past_caches = false;
 };
 
 // What a Transport calls, on its own thread, from inside Progress().

@@ -632,8 +632,12 @@ class SlabTest : public TransportTest {
 TEST_P(SlabTest, PayloadsInASlabArriveWhole) {
   const PeerId to_b = Connect(*a_, *b_);
   const Registered slab = MakeSlab(*a_, 5 << 20);
-  for (bool in_place : {false, true}) {
-    b_->postbox.read_in_place = in_place;
+  const struct {
+    bool in_place, past_caches;
+  } places[] = {{false, false}, {true, false}, {false, true}};
+  for (const auto& place : places) {
+    b_->postbox.read_in_place = place.in_place;
+    b_->postbox.past_caches = place.past_caches;
     for (size_t size : kSizes) {
       if (size > slab.slab->memory().size()) continue;
       const auto payload = slab.slab->memory().last(size);
