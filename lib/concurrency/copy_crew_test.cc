@@ -36,9 +36,9 @@ TEST(CopyCrewTest, CopiesOfEverySizeAreWholeWhenItReturns) {
     CopyCrew crew(helpers);
     uint32_t seed = 1;
     for (const size_t bytes :
-         {size_t{0}, size_t{1}, size_t{63}, size_t{200}, (size_t{64} << 10) - 1,
-          (size_t{64} << 10) + 5, CopyCrew::kLargeBytes - 1, CopyCrew::kLargeBytes,
-          CopyCrew::kLargeBytes + 12345, size_t{5} << 20}) {
+         {size_t{0}, size_t{1}, (size_t{8} << 10) - 1, (size_t{8} << 10) + 3,
+          (size_t{64} << 10) - 1, (size_t{64} << 10) + 5, CopyCrew::kLargeBytes - 1,
+          CopyCrew::kLargeBytes, CopyCrew::kLargeBytes + 12345, size_t{5} << 20}) {
       for (int again = 0; again < 3; ++again) {
         ExpectCopied(crew, bytes, seed++, CopyCrew::Stores::kCached);
         ExpectCopied(crew, bytes, seed++, CopyCrew::Stores::kPastCaches);

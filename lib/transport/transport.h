@@ -50,8 +50,8 @@ class PayloadLease {
 
 // Where a payload is to go.
 struct PayloadPlace {
-  // Whoever reads payloads of so many bytes and more again and again, all of them in each step,
-  // finds none in a cache: the sender, on the same host, has them twice and reads as many.
+  // Who takes so many bytes in each step, and reads each of them once before the next, finds them
+  // in no cache: a sender on the same host has two versions of them there and reads as many.
   static constexpr int64_t kCachedBytesMax = int64_t{8} << 20;
 
   PayloadPlace() = default;                                          // nowhere: drop it
