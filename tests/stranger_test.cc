@@ -40,11 +40,11 @@ namespace {
 constexpr uint64_t kSeed = 20261123;
 
 // Over TCP, though everybody is on this machine.
-const cli::LocalCluster::Options kCluster = {.ps = 1,
-                                             .workers = 1,
-                                             .ps_threads = 1,
-                                             .ps_flags = {"--transport=tcp"},
-                                             .worker_flags = {"--transport=tcp"}};
+cli::LocalCluster::Options ClusterOf(DataSecurity security) {
+  const std::vector<std::string> links = {"--transport=tcp",
+                                          absl::StrCat("--data_security=", NameOf(security))};
+  return {.ps = 1, .workers = 1, .ps_threads = 1, .ps_flags = links, .worker_flags = links};
+}
 
 std::string JobOf(int steps) {
   return absl::StrCat(R"(
@@ -84,21 +84,21 @@ struct Recording {
 };
 
 // As rank 0 of one of the first jobs: all that a stranger could guess.
-HandshakeConnector ConnectorOf(uint64_t job) {
+HandshakeConnector ConnectorOf(uint64_t job, DataSecurity security) {
   return HandshakeConnector({.who = {.job = job, .generation = 1}}, SessionToken::Random(),
-                            DataSecurity::kAuth);
+                            security);
 }
 
-std::string HelloOf(uint64_t job) {
-  HandshakeConnector connector = ConnectorOf(job);
+std::string HelloOf(uint64_t job, DataSecurity security) {
+  HandshakeConnector connector = ConnectorOf(job, security);
   const auto hello = connector.TakeReply();
   return std::string(reinterpret_cast<const char*>(hello.data()), hello.size());
 }
 
 // Of whole sessions: other protocols are spoken at other ports, and this side's own handshakes,
 // which were not let in, end before the first frame.
-std::vector<Recording> ReadRecordings(const std::string& folder) {
-  const std::string prologue = HelloOf(1).substr(0, SessionHandshake::kPrologueBytes);
+std::vector<Recording> ReadRecordings(const std::string& folder, DataSecurity security) {
+  const std::string prologue = HelloOf(1, security).substr(0, SessionHandshake::kPrologueBytes);
   std::vector<Recording> recordings;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream file(entry.path(), std::ios::binary);
@@ -114,7 +114,8 @@ std::vector<Recording> ReadRecordings(const std::string& folder) {
 
 class Siege {
  public:
-  explicit Siege(std::vector<sockaddr_in> ports) : ports_(std::move(ports)), random_(kSeed) {
+  Siege(std::vector<sockaddr_in> ports, DataSecurity security)
+      : ports_(std::move(ports)), security_(security), random_(kSeed) {
     for (const sockaddr_in& port : ports_) {
       const int fd = ConnectTo(port, /*seconds=*/1);  // where nobody answers
       if (fd >= 0 && WholeHandshakeWithAnotherToken(fd)) data_ports_.push_back(port);
@@ -151,7 +152,7 @@ class Siege {
         SendAll(fd, MutatedHello());
         break;
       case 6:  // never says all of it
-        SendAll(fd, HelloOf(1 + random_() % 3).substr(0, random_() % 96));
+        SendAll(fd, HelloOf(1 + random_() % 3, security_).substr(0, random_() % 96));
         held_.push_back(fd);
         if (held_.size() > 200) {
           close(held_.front());
@@ -216,7 +217,7 @@ class Siege {
   }
 
   std::string MutatedHello() {
-    std::string hello = HelloOf(1 + random_() % 3);
+    std::string hello = HelloOf(1 + random_() % 3, security_);
     hello[random_() % hello.size()] ^= static_cast<char>(1 + random_() % 255);
     return hello + RandomBytes(random_() % 100);
   }
@@ -239,7 +240,7 @@ class Siege {
 
   // Says all that there is to say, and is not let in. Whether it is told so.
   bool WholeHandshakeWithAnotherToken(int fd) {
-    HandshakeConnector connector = ConnectorOf(1 + random_() % 3);
+    HandshakeConnector connector = ConnectorOf(1 + random_() % 3, security_);
     while (connector.fault().ok()) {
       const auto reply = connector.TakeReply();
       SendAll(fd, std::string(reinterpret_cast<const char*>(reply.data()), reply.size()));
@@ -254,6 +255,7 @@ class Siege {
   }
 
   const std::vector<sockaddr_in> ports_;
+  const DataSecurity security_;
   std::vector<sockaddr_in> data_ports_;
   std::mt19937_64 random_;
   int64_t knocks_ = 0;
@@ -264,7 +266,8 @@ class Siege {
 // Members that are started while it is there record what they are sent.
 class Recorder {
  public:
-  Recorder() : folder_(::testing::TempDir() + "/recordings") {
+  explicit Recorder(DataSecurity security)
+      : security_(security), folder_(::testing::TempDir() + "/recordings") {
     std::filesystem::create_directory(folder_);
     const std::string library =
         absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"),
@@ -283,7 +286,7 @@ class Recorder {
   std::vector<Recording> Take(TrainingCluster& cluster, const std::string& job, int sessions) {
     std::vector<Recording> recordings;
     do {
-      recordings = ReadRecordings(folder_);
+      recordings = ReadRecordings(folder_, security_);
     } while (std::ssize(recordings) < sessions && cluster.Get(job).state() == v1::RUNNING);
     // Renamed: who records meanwhile would put a file more into a folder that is being emptied.
     std::filesystem::rename(folder_, taken_);
@@ -291,6 +294,7 @@ class Recorder {
   }
 
  private:
+  const DataSecurity security_;
   const std::string folder_;
   const std::string taken_ = folder_ + ".taken";
 };
@@ -340,12 +344,14 @@ TEST(StrangerTest, ALocalClusterListensOnLoopbackAlone) {
   }
 }
 
-TEST(StrangerTest, ABesiegedJobTrainsToTheSameBitsAndNothingGrows) {
+class BesiegedJobTest : public testing::TestWithParam<DataSecurity> {};
+
+TEST_P(BesiegedJobTest, TrainsToTheSameBitsAndNothingGrows) {
   SCOPED_TRACE(absl::StrCat("seed ", kSeed));
   const int connections = Connections();
   const int steps = std::max(2000, connections / 2);
-  Recorder recorder;
-  TrainingCluster cluster(kCluster);
+  Recorder recorder(GetParam());
+  TrainingCluster cluster(ClusterOf(GetParam()));
   const std::string undisturbed = cluster.Run(JobOf(steps));
   std::map<std::string, pid_t> pids;
   std::map<std::string, int64_t> resident, descriptors;
@@ -360,7 +366,7 @@ TEST(StrangerTest, ABesiegedJobTrainsToTheSameBitsAndNothingGrows) {
     ports.insert(ports.end(), listeners.begin(), listeners.end());
   }
 
-  Siege siege(ports);
+  Siege siege(ports, GetParam());
   EXPECT_EQ(siege.data_ports(), 2) << "one of the ps, one of the worker";
   const std::string job = cluster.Submit(JobOf(steps));
   cluster.AwaitState(job, v1::RUNNING);
@@ -406,6 +412,11 @@ TEST(StrangerTest, ABesiegedJobTrainsToTheSameBitsAndNothingGrows) {
     EXPECT_LE(lines, absl::ToInt64Seconds(took) + 30) << name;
   }
 }
+
+// A recording of an encrypted session ends in records that nobody can read again.
+INSTANTIATE_TEST_SUITE_P(Security, BesiegedJobTest,
+                         testing::Values(DataSecurity::kAuth, DataSecurity::kEncrypt),
+                         [](const auto& security) { return std::string(NameOf(security.param)); });
 
 }  // namespace
 }  // namespace muster
