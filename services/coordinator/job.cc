@@ -17,6 +17,7 @@
 #include "services/coordinator/job_update.h"
 #include "services/coordinator/proto_time.h"
 #include "services/coordinator/shard_holders.h"
+#include "services/coordinator/wanted_directive.h"
 
 namespace muster {
 namespace {
@@ -195,72 +196,15 @@ void Job::ReleaseAll() {
   for (const std::string& name : members_.names()) Send(name, ReleaseDirective());
 }
 
-std::optional<v1::Directive> Job::Wanted(const std::string& name) const {
-  const JobMembers::Member& member = members_.at(name);
-  v1::Directive directive;
-  if (state() == v1::PREPARING) {
-    if (member.serving) return std::nullopt;
-    directive.mutable_prepare();  // Send() adds the plan
-    return directive;
-  }
-  if (state() == v1::RECOVERING) {
-    std::optional<v1::Directive> wanted = interruption_.WantedOf(member, *plan_);
-    return wanted || !member.holds() ? wanted : SnapshotDirective(name);
-  }
-  if (state() != v1::RUNNING || !member.serving) return std::nullopt;
-  if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
-    return StartDirective();
-  }
-  if (member.is_worker() && record_.suspend_requested() && member.state == v1::MEMBER_RUNNING &&
-      !SuspendsAtSnapshot()) {
-    directive.mutable_pause();
-    return directive;
-  }
-  return SnapshotDirective(name);
-}
-
-std::optional<v1::Directive> Job::SnapshotDirective(const std::string& name) const {
-  if (!checkpoints_.asking()) return std::nullopt;
-  absl::btree_set<int> shards = members_.at(name).shards;
-  const absl::btree_set<int> backups = BackupsToWrite(name);
-  shards.insert(backups.begin(), backups.end());
-  auto snapshot = checkpoints_.WantedOf(shards);
-  if (!snapshot) return std::nullopt;
-  snapshot->mutable_backups()->Add(backups.begin(), backups.end());
-  v1::Directive directive;
-  *directive.mutable_snapshot() = *std::move(snapshot);
-  return directive;
-}
-
-// Of shards that the ps has in the place of their own, which is gone.
-absl::btree_set<int> Job::BackupsToWrite(const std::string& name) const {
-  absl::btree_set<int> backups;
-  if (state() != v1::RECOVERING) return backups;
-  const auto held = ShardsInPlace(*plan_, members_);
-  for (int shard = 0; held && shard < plan_->shards_size(); ++shard) {
-    const bool is_here = held->shards[shard].member() == name;
-    if (is_here && plan_->shards(shard).member() != name) backups.insert(shard);
-  }
-  return backups;
-}
-
-// Not before every shard has an address: after the coordinator's restart they come with the
-// reports.
-std::optional<v1::Directive> Job::StartDirective() const {
-  v1::Directive directive;
-  v1::Start& start = *directive.mutable_start();
-  start.set_total_steps(total_steps());
-  if (plan_->spec().sync().mode() != v1::ALLREDUCE) return directive;
-  for (const v1::PlanShard& shard : plan_->shards()) {
-    const std::string& address = members_.at(shard.member()).address;
-    if (address.empty()) return std::nullopt;
-    start.add_addresses(address);
-  }
-  return directive;
-}
-
 void Job::SendWanted(const std::string& name, absl::Time now) {
-  std::optional<v1::Directive> wanted = Wanted(name);
+  std::optional<v1::Directive> wanted =
+      WantedDirective(name, {.state = state(),
+                             .suspend_requested = record_.suspend_requested(),
+                             .total_steps = total_steps(),
+                             .plan = *plan_,
+                             .members = members_,
+                             .checkpoints = checkpoints_,
+                             .interruption = interruption_});
   if (wanted && members_.IsDue(name, *wanted, now)) Send(name, *std::move(wanted));
 }
 
@@ -430,7 +374,7 @@ void Job::RequestStop(const std::string& reason, const std::string& message, abs
   if (state() != v1::RUNNING) {
     return Note(reason, absl::StrCat(begin, "workers pause once the job has recovered"), now);
   }
-  if (SuspendsAtSnapshot()) {
+  if (SuspendsAtSnapshot(*plan_)) {
     Note(reason, absl::StrCat(begin, "workers go on to a checkpoint a little ahead"), now);
     if (!checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
     return;
@@ -523,14 +467,6 @@ void Job::CheckDeadline(absl::Time now) {
                 now);
   }
   if (!record_.suspend_requested()) StopFor(kActiveDeadline, message, now);
-}
-
-// Where workers are not at the same step they cannot all stop at one: the shards take a cut through
-// the job while it runs, and what was computed beyond is done again after the suspension.
-bool Job::SuspendsAtSnapshot() const {
-  const v1::SyncSpec& sync = plan_->spec().sync();
-  return sync.mode() == v1::SSP || sync.mode() == v1::ASP || sync.mode() == v1::LOCAL_SGD ||
-         sync.backup_workers() > 0;
 }
 
 absl::Status Job::Resume(const v1::ResourceSpec* resources, absl::Time now) {
@@ -1178,7 +1114,7 @@ void Job::CheckpointCommitted(const v1::Checkpoint& checkpoint, absl::Time now) 
        absl::StrCat(checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"), now);
   if (state() == v1::RECOVERING) return LetLeave(now);
   if (state() != v1::RUNNING) return;
-  if (record_.suspend_requested() && SuspendsAtSnapshot() && !checkpoints_.asking() &&
+  if (record_.suspend_requested() && SuspendsAtSnapshot(*plan_) && !checkpoints_.asking() &&
       checkpoint.step() < total_steps()) {
     suspend_at_ = checkpoint.step();
   }
@@ -1265,8 +1201,8 @@ void Job::Tick(bool writing, absl::Time now) {
   LetLeave(now);
   if (!active() || state() == v1::RECOVERING) return;
   // The last attempt failed, or the coordinator was restarted.
-  const bool suspending =
-      state() == v1::RUNNING && record_.suspend_requested() && SuspendsAtSnapshot() && !suspend_at_;
+  const bool suspending = state() == v1::RUNNING && record_.suspend_requested() &&
+                          SuspendsAtSnapshot(*plan_) && !suspend_at_;
   const bool needs_one = suspending || leaves_at_.has_value();
   if (checkpoints_.Tick(writing, needs_one, Pace(), now)) SendWantedToAll(now);
 }

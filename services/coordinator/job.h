@@ -249,11 +249,6 @@ class Job {
   std::string WhereItGoesOn() const;
   std::string AdviceToResume() const;
   void CheckDeadline(absl::Time now);
-  bool SuspendsAtSnapshot() const;
-  std::optional<v1::Directive> Wanted(const std::string& name) const;
-  std::optional<v1::Directive> StartDirective() const;
-  std::optional<v1::Directive> SnapshotDirective(const std::string& name) const;
-  absl::btree_set<int> BackupsToWrite(const std::string& name) const;
   void SendWanted(const std::string& name, absl::Time now);
   void SendWantedToAll(absl::Time now);
 

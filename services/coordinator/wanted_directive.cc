@@ -1,0 +1,83 @@
+#include "services/coordinator/wanted_directive.h"
+
+#include <utility>
+
+#include "absl/container/btree_set.h"
+#include "services/coordinator/shard_holders.h"
+
+namespace muster {
+namespace {
+
+// Not before every shard has an address: after the coordinator's restart they come with the
+// reports.
+std::optional<v1::Directive> StartDirective(const WantingJob& job) {
+  v1::Directive directive;
+  v1::Start& start = *directive.mutable_start();
+  start.set_total_steps(job.total_steps);
+  if (job.plan.spec().sync().mode() != v1::ALLREDUCE) return directive;
+  for (const v1::PlanShard& shard : job.plan.shards()) {
+    const std::string& address = job.members.at(shard.member()).address;
+    if (address.empty()) return std::nullopt;
+    start.add_addresses(address);
+  }
+  return directive;
+}
+
+// Of shards that the ps has in the place of their own, which is gone.
+absl::btree_set<int> BackupsToWrite(const std::string& name, const WantingJob& job) {
+  absl::btree_set<int> backups;
+  if (job.state != v1::RECOVERING) return backups;
+  const auto held = ShardsInPlace(job.plan, job.members);
+  for (int shard = 0; held && shard < job.plan.shards_size(); ++shard) {
+    const bool is_here = held->shards[shard].member() == name;
+    if (is_here && job.plan.shards(shard).member() != name) backups.insert(shard);
+  }
+  return backups;
+}
+
+std::optional<v1::Directive> SnapshotDirective(const std::string& name, const WantingJob& job) {
+  if (!job.checkpoints.asking()) return std::nullopt;
+  absl::btree_set<int> shards = job.members.at(name).shards;
+  const absl::btree_set<int> backups = BackupsToWrite(name, job);
+  shards.insert(backups.begin(), backups.end());
+  auto snapshot = job.checkpoints.WantedOf(shards);
+  if (!snapshot) return std::nullopt;
+  snapshot->mutable_backups()->Add(backups.begin(), backups.end());
+  v1::Directive directive;
+  *directive.mutable_snapshot() = *std::move(snapshot);
+  return directive;
+}
+
+}  // namespace
+
+bool SuspendsAtSnapshot(const v1::JobPlan& plan) {
+  const v1::SyncSpec& sync = plan.spec().sync();
+  return sync.mode() == v1::SSP || sync.mode() == v1::ASP || sync.mode() == v1::LOCAL_SGD ||
+         sync.backup_workers() > 0;
+}
+
+std::optional<v1::Directive> WantedDirective(const std::string& name, const WantingJob& job) {
+  const JobMembers::Member& member = job.members.at(name);
+  v1::Directive directive;
+  if (job.state == v1::PREPARING) {
+    if (member.serving) return std::nullopt;
+    directive.mutable_prepare();
+    return directive;
+  }
+  if (job.state == v1::RECOVERING) {
+    std::optional<v1::Directive> wanted = job.interruption.WantedOf(member, job.plan);
+    return wanted || !member.holds() ? wanted : SnapshotDirective(name, job);
+  }
+  if (job.state != v1::RUNNING || !member.serving) return std::nullopt;
+  if (member.state == v1::MEMBER_PREPARED || member.state == v1::MEMBER_PREPARING) {
+    return StartDirective(job);
+  }
+  if (member.is_worker() && job.suspend_requested && member.state == v1::MEMBER_RUNNING &&
+      !SuspendsAtSnapshot(job.plan)) {
+    directive.mutable_pause();
+    return directive;
+  }
+  return SnapshotDirective(name, job);
+}
+
+}  // namespace muster
