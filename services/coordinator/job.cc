@@ -15,6 +15,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_update.h"
+#include "services/coordinator/last_checkpoint.h"
 #include "services/coordinator/proto_time.h"
 #include "services/coordinator/shard_holders.h"
 #include "services/coordinator/wanted_directive.h"
@@ -31,12 +32,6 @@ constexpr char kStartTimeout[] = "START_TIMEOUT";
 constexpr char kLossNotFinite[] = "LOSS_NOT_FINITE";
 
 std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
-
-// Of the job's last checkpoint; -1: it has none.
-int64_t CommittedStep(const v1::Job& record) {
-  const auto reference = ParseCheckpointRef(record.checkpoint());
-  return reference ? reference->step.value_or(-1) : -1;
-}
 
 v1::Directive ReleaseDirective() {
   v1::Directive directive;
@@ -352,7 +347,8 @@ absl::Status Job::Suspend(absl::Time now) {
     return absl::OkStatus();
   }
   if (WaitsForMembers() && !interruption_.carries()) {
-    Stopped(absl::StrCat("while it waited for members; it goes on from ", WhereItGoesOn()), now);
+    Stopped(absl::StrCat("while it waited for members; it goes on from ", WhereItGoesOn(record_)),
+            now);
     return absl::OkStatus();
   }
   RequestStop("SUSPEND_REQUESTED", "", now);
@@ -383,10 +379,6 @@ void Job::RequestStop(const std::string& reason, const std::string& message, abs
   SendWantedToAll(now);
 }
 
-std::string Job::WhereItGoesOn() const {
-  return record_.checkpoint().empty() ? "where it began" : record_.checkpoint();
-}
-
 // The job stands still, or has nothing to lose: `where` completes "suspended" and "stopped". What
 // is known of the steps before its checkpoint is all that will ever be.
 void Job::Stopped(const std::string& where, absl::Time now) {
@@ -398,18 +390,11 @@ void Job::Stopped(const std::string& where, absl::Time now) {
   const std::string message = absl::StrCat(cause.message(), "; stopped ", where);
   const std::string id = JobIdOf(record_.name());
   if (cause.reason() == kActiveDeadline) {
-    return Fail(cause.reason(), absl::StrCat(message, AdviceToResume()), now);
+    return Fail(cause.reason(), absl::StrCat(message, AdviceToResume(record_)), now);
   }
   Move(v1::SUSPENDED, cause.reason(),
        absl::StrCat(message, ". Once there are enough members `muster resume ", id, "` goes on"),
        now);
-}
-
-// Of a job that has ended: how another goes on where it was.
-std::string Job::AdviceToResume() const {
-  if (record_.checkpoint().empty()) return "";
-  return absl::StrCat(". To go on, submit it again with --set checkpoint.resume_from=",
-                      JobIdOf(record_.name()), "@", checkpoints_.committed_step());
 }
 
 // The coordinator stops the job by itself: with a checkpoint of what is in none yet.
@@ -420,7 +405,7 @@ void Job::StopFor(const std::string& reason, const std::string& message, absl::T
                            (state() == v1::PREPARING && plan_->carries() > 0) ||
                            (state() == v1::RECOVERING && interruption_.carries());
   if (holds_steps) return RequestStop(reason, message, now);
-  Stopped(absl::StrCat("with nothing that is not in ", WhereItGoesOn()), now);
+  Stopped(absl::StrCat("with nothing that is not in ", WhereItGoesOn(record_)), now);
 }
 
 void Job::StopWaiting(const std::string& lacks, absl::Time now) {
@@ -449,7 +434,7 @@ void Job::StopWithoutRecovering(absl::Time now) {
 
 void Job::StopWithoutShards(absl::string_view why, absl::Time now) {
   Stopped(absl::StrCat("without what its shards held, for ", why, ": it goes back to ",
-                       WhereItGoesOn()),
+                       WhereItGoesOn(record_)),
           now);
 }
 
@@ -461,10 +446,11 @@ void Job::CheckDeadline(absl::Time now) {
       " (active_deadline: ", absl::FormatDuration(SpecDuration(record_.spec().active_deadline())),
       ") and has come to step ", record_.progress().step(), " of ", total_steps());
   if (JobDeadlines::IsLongPastDeadline(record_, now)) {
-    return Fail(kActiveDeadline,
-                absl::StrCat(message, "; no checkpoint of that could be written in ",
-                             absl::FormatDuration(JobDeadlines::kStopPatience), AdviceToResume()),
-                now);
+    return Fail(
+        kActiveDeadline,
+        absl::StrCat(message, "; no checkpoint of that could be written in ",
+                     absl::FormatDuration(JobDeadlines::kStopPatience), AdviceToResume(record_)),
+        now);
   }
   if (!record_.suspend_requested()) StopFor(kActiveDeadline, message, now);
 }
@@ -638,8 +624,8 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
 void Job::StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now) {
   if (record_.spec().on_non_finite() != v1::NON_FINITE_ROLLBACK) {
     return Fail(verdict.reason,
-                absl::StrCat(verdict.message, "; the last checkpoint is ", WhereItGoesOn(),
-                             AdviceToResume(),
+                absl::StrCat(verdict.message, "; the last checkpoint is ", WhereItGoesOn(record_),
+                             AdviceToResume(record_),
                              ", with a lower learning rate, a longer warm-up or "
                              "clip: {global_norm: 1}, or with on_non_finite: rollback"),
                 now);
@@ -650,7 +636,7 @@ void Job::StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now) 
                 absl::StrCat(verdict.message, "; it was rolled back ", kRollbacksMax,
                              " times for that, each time without the samples of such a step; the "
                              "last checkpoint is ",
-                             WhereItGoesOn()),
+                             WhereItGoesOn(record_)),
                 now);
   }
   recovery.set_rollbacks(recovery.rollbacks() + 1);
@@ -664,7 +650,8 @@ void Job::StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now) 
     left_out = absl::StrCat(", without batch ", batch, " of the data");
   }
   HaltGeneration({.carries = false}, verdict.reason,
-                 absl::StrCat(verdict.message, "; goes back to ", WhereItGoesOn(), left_out), now);
+                 absl::StrCat(verdict.message, "; goes back to ", WhereItGoesOn(record_), left_out),
+                 now);
 }
 
 void Job::HaltGeneration(const Halting& halting, const std::string& reason,
@@ -752,7 +739,8 @@ void Job::LetLeave(absl::Time now) {
   if (checkpoints_.committed_step() >= *leaves_at_) {
     return HaltGeneration(
         {.carries = false, .lost = leaving.front()}, "MEMBER_LEAVES",
-        absl::StrCat(leaving.front(), " leaves; the job goes on from ", WhereItGoesOn()), now);
+        absl::StrCat(leaving.front(), " leaves; the job goes on from ", WhereItGoesOn(record_)),
+        now);
   }
   // Tick() asks again, and whether backups have been filled meanwhile.
   if (is_new && !checkpoints_.asking() && checkpoints_.Ask(Pace())) SendWantedToAll(now);
@@ -776,7 +764,8 @@ void Job::LetHaltedLeave(absl::Time now) {
 void Job::SaveHalted(int64_t step, absl::Time now) {
   const std::string leaves = absl::StrCat(members_.Leaving().front(), " leaves; ");
   if (IsSaved(step)) {
-    Tell("MEMBER_LEAVES", absl::StrCat(leaves, "the job goes on from ", WhereItGoesOn()), now);
+    Tell("MEMBER_LEAVES", absl::StrCat(leaves, "the job goes on from ", WhereItGoesOn(record_)),
+         now);
     interruption_.LoseShards();
     return SendWantedToAll(now);
   }
@@ -1182,7 +1171,7 @@ void Job::Tick(bool writing, absl::Time now) {
                      " steps were skipped: their gradients were not finite, and nothing "
                      "has been trained since. Try precision: bf16, a lower learning rate or "
                      "a longer warm-up (on_non_finite: ignore goes on for ever)",
-                     AdviceToResume()),
+                     AdviceToResume(record_)),
         now);
   }
   if (const std::string stalled = rehearsal_.TakeStalled(now); !stalled.empty()) {

@@ -246,8 +246,6 @@ class Job {
   void RequestStop(const std::string& reason, const std::string& message, absl::Time now);
   void StopFor(const std::string& reason, const std::string& message, absl::Time now);
   void Stopped(const std::string& where, absl::Time now);
-  std::string WhereItGoesOn() const;
-  std::string AdviceToResume() const;
   void CheckDeadline(absl::Time now);
   void SendWanted(const std::string& name, absl::Time now);
   void SendWantedToAll(absl::Time now);

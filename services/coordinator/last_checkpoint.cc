@@ -1,0 +1,23 @@
+#include "services/coordinator/last_checkpoint.h"
+
+#include "absl/strings/str_cat.h"
+#include "lib/job/resource_name.h"
+
+namespace muster {
+
+int64_t CommittedStep(const v1::Job& record) {
+  const auto reference = ParseCheckpointRef(record.checkpoint());
+  return reference ? reference->step.value_or(-1) : -1;
+}
+
+std::string WhereItGoesOn(const v1::Job& record) {
+  return record.checkpoint().empty() ? "where it began" : record.checkpoint();
+}
+
+std::string AdviceToResume(const v1::Job& record) {
+  if (record.checkpoint().empty()) return "";
+  return absl::StrCat(". To go on, submit it again with --set checkpoint.resume_from=",
+                      JobIdOf(record.name()), "@", CommittedStep(record));
+}
+
+}  // namespace muster
