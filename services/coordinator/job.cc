@@ -3,14 +3,12 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
-#include "lib/plan/batch_order.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
@@ -29,7 +27,6 @@ absl::Status Precondition(const std::string& message, absl::string_view reason) 
 
 constexpr char kActiveDeadline[] = "ACTIVE_DEADLINE";
 constexpr char kStartTimeout[] = "START_TIMEOUT";
-constexpr char kLossNotFinite[] = "LOSS_NOT_FINITE";
 
 std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
 
@@ -100,9 +97,7 @@ void Job::Restore(const MetricsHistory& history) {
   }
   const int64_t logged = history.edges.empty() ? 0 : history.edges.back().step + 1;
   if (active()) {
-    nonfinite_noted_ = logged > plan_->first_step() && !std::isfinite(history.edges.back().loss) &&
-                       !history.edges.back().skipped;
-    loss_is_finite_ = !nonfinite_noted_;
+    if (logged > plan_->first_step()) non_finite_.Restore(history.edges.back());
     ledger_.Begin(*plan_, std::max(plan_->first_step(), logged));
   } else {
     ledger_.SkipKnownStepsBefore(logged);
@@ -248,7 +243,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
     if (shard.has_backup()) add_ps(shard.backup().member());
   }
   record_.mutable_progress()->set_step(plan_->first_step());
-  nonfinite_noted_ = false;
+  non_finite_.Begin();
   judge_.BeginPreparing();
   Move(
       v1::PREPARING, "SCHEDULED",
@@ -580,7 +575,7 @@ void Job::Suspect(absl::Time now) {
 // ---------------------------------------------------------------- recovery
 
 void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
-  if (verdict.reason == kLossNotFinite) return StopAtNonFinite(verdict, now);
+  if (verdict.reason == NonFiniteWatch::kLossNotFinite) return StopAtNonFinite(verdict, now);
   if (!verdict.recoverable) return Fail(verdict.reason, verdict.message, now);
   if (state() != v1::RECOVERING) return Recover(verdict, now);
   // One more.
@@ -619,39 +614,11 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
                  verdict.reason, verdict.message, now);
 }
 
-// No checkpoint has values that are not finite (SnapshotWriter): the last one is good. The steps
-// from there to this one would be the same again, and so would this one's batch: it is left out.
 void Job::StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now) {
-  if (record_.spec().on_non_finite() != v1::NON_FINITE_ROLLBACK) {
-    return Fail(verdict.reason,
-                absl::StrCat(verdict.message, "; the last checkpoint is ", WhereItGoesOn(record_),
-                             AdviceToResume(record_),
-                             ", with a lower learning rate, a longer warm-up or "
-                             "clip: {global_norm: 1}, or with on_non_finite: rollback"),
-                now);
-  }
-  v1::JobRecovery& recovery = *record_.mutable_recovery();
-  if (recovery.rollbacks() >= kRollbacksMax) {
-    return Fail(verdict.reason,
-                absl::StrCat(verdict.message, "; it was rolled back ", kRollbacksMax,
-                             " times for that, each time without the samples of such a step; the "
-                             "last checkpoint is ",
-                             WhereItGoesOn(record_)),
-                now);
-  }
-  recovery.set_rollbacks(recovery.rollbacks() + 1);
-  recovery.clear_resumed_step();
-  std::string left_out;
-  if (verdict.step >= checkpoints_.committed_step()) {
-    auto& batches = *recovery.mutable_left_out_batches();
-    const int64_t batch = BatchOfStep(verdict.step, batches);
-    batches.Add(batch);
-    std::ranges::sort(batches);
-    left_out = absl::StrCat(", without batch ", batch, " of the data");
-  }
-  HaltGeneration({.carries = false}, verdict.reason,
-                 absl::StrCat(verdict.message, "; goes back to ", WhereItGoesOn(record_), left_out),
-                 now);
+  NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(record_, verdict);
+  if (!ruling.rollback) return Fail(verdict.reason, ruling.message, now);
+  *record_.mutable_recovery() = *std::move(ruling.rollback);
+  HaltGeneration({.carries = false}, verdict.reason, ruling.message, now);
 }
 
 void Job::HaltGeneration(const Halting& halting, const std::string& reason,
@@ -859,8 +826,9 @@ void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> 
                  absl::Time now) {
   for (StepSummary& step : steps) {
     ApplyStep(step, record_.spec().data().batch_size(), now, *record_.mutable_progress());
-    NoteIfNotFinite(step, now);
-    NoteIfSkippedInRow(step, now);
+    if (const auto remark = non_finite_.Take(step, record_.spec())) {
+      Note(remark->reason, remark->message, now);
+    }
     effects_.steps.push_back(std::move(step));
   }
   for (EvaluationSummary& evaluation : evaluations) {
@@ -892,40 +860,6 @@ void Job::RecordsDurable(const RecordsBefore& durable, absl::Time now) {
   }
   if (state() == v1::RUNNING) Advance(now);
   if (state() == v1::RECOVERING) LetLeave(now);
-}
-
-// Once per generation: what follows is mostly not finite either.
-void Job::NoteIfNotFinite(const StepSummary& step, absl::Time now) {
-  if (record_.spec().on_non_finite() != v1::NON_FINITE_IGNORE) return;  // its worker stops there
-  loss_is_finite_ = std::isfinite(step.loss) || step.skipped;
-  if (loss_is_finite_ || std::exchange(nonfinite_noted_, true)) return;
-  Note("NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss), now);
-}
-
-bool Job::SkipsForEver() const {
-  return state() == v1::RUNNING && skips_in_row_ >= kSkipsMax &&
-         record_.spec().on_non_finite() != v1::NON_FINITE_IGNORE;
-}
-
-// Once per row of skipped steps.
-void Job::NoteIfSkippedInRow(const StepSummary& step, absl::Time now) {
-  skips_in_row_ = step.skipped ? skips_in_row_ + 1 : 0;
-  if (skips_in_row_ != kSkipsAlarming) return;
-  const std::string what = absl::StrCat("steps ", step.step - kSkipsAlarming + 1, " to ", step.step,
-                                        " were skipped: their gradients were not finite");
-  if (record_.spec().training().precision() == v1::FP16) {
-    Note("LOSS_SCALE_ALARM",
-         absl::StrCat(what, " even with the loss scale at ", step.loss_scale,
-                      ". Try precision: bf16, a lower learning rate, a longer warm-up or "
-                      "clip: {global_norm: 1}; resume from the last checkpoint"),
-         now);
-  } else {
-    Note("STEPS_SKIPPED",
-         absl::StrCat(what,
-                      ". Try a lower learning rate or a longer warm-up; resume from the last "
-                      "checkpoint"),
-         now);
-  }
 }
 
 void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
@@ -966,19 +900,6 @@ void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
 
 // ---------------------------------------------------------------- progress
 
-// Parameters that are not finite are nobody's success: the reason says so, and `muster` ends with
-// an error.
-void Job::Succeed(absl::Time now) {
-  const std::string trained = absl::StrCat("trained ", total_steps(), " steps");
-  if (loss_is_finite_) return Move(v1::SUCCEEDED, "COMPLETED", trained, now);
-  Move(v1::SUCCEEDED, "NONFINITE_LOSS",
-       absl::StrCat(trained, ", and the last loss is ", record_.progress().loss(),
-                    ": the parameters are of no use. Look for the first NONFINITE_LOSS among the "
-                    "events; try a lower learning rate, a longer warm-up or clip: {global_norm: "
-                    "1}, from a checkpoint before it"),
-       now);
-}
-
 void Job::Advance(absl::Time now) {
   if (state() == v1::PREPARING) {
     if (members_.AllPrepared()) BeginRunning(now);
@@ -989,8 +910,9 @@ void Job::Advance(absl::Time now) {
   const bool all_told = all_durable && !members_.AnyHasMoreRecords();
   if (members_.AllWorkersDone()) {
     if (checkpoints_.committed_step() != total_steps()) return AwaitCheckpoint(total_steps(), now);
-    if (all_durable) Succeed(now);
-    return;
+    if (!all_durable) return;
+    const NonFiniteWatch::Remark completion = non_finite_.Completion(record_);
+    return Move(v1::SUCCEEDED, completion.reason, completion.message, now);
   }
   if (suspend_at_) {
     // What is known of the next step came after all that there is to know of this one.
@@ -1164,15 +1086,10 @@ void Job::Tick(bool writing, absl::Time now) {
                                                                ? interruption_.halting_since()
                                                                : absl::InfiniteFuture()};
   if (auto verdict = judge_.Tick(situation, members_, now)) return Judge(*verdict, now);
-  if (SkipsForEver()) {
-    return Fail(
-        "STEPS_SKIPPED",
-        absl::StrCat("the last ", skips_in_row_,
-                     " steps were skipped: their gradients were not finite, and nothing "
-                     "has been trained since. Try precision: bf16, a lower learning rate or "
-                     "a longer warm-up (on_non_finite: ignore goes on for ever)",
-                     AdviceToResume(record_)),
-        now);
+  if (state() == v1::RUNNING) {
+    if (const auto failure = non_finite_.Failure(record_)) {
+      return Fail(failure->reason, failure->message, now);
+    }
   }
   if (const std::string stalled = rehearsal_.TakeStalled(now); !stalled.empty()) {
     Note("WORKER_CANNOT_JOIN",

@@ -26,6 +26,7 @@
 #include "services/coordinator/job_deadlines.h"
 #include "services/coordinator/job_members.h"
 #include "services/coordinator/metrics_log.h"
+#include "services/coordinator/non_finite_watch.h"
 #include "services/coordinator/progress_ledger.h"
 #include "services/coordinator/rehearsal.h"
 
@@ -43,12 +44,6 @@ bool IsActive(v1::JobState state);
 // repeat.
 class Job {
  public:
-  // A loss scale that is too high comes down by 2^10 meanwhile: the cause is another.
-  static constexpr int kSkipsAlarming = 10;
-  // So many in a row, and no other will be made.
-  static constexpr int kSkipsMax = 1000;
-  // A job that rolls back where its loss is not finite does so as often as this.
-  static constexpr int kRollbacksMax = 8;
   // The reason of a job that is told what it waits for, see Wait().
   static constexpr char kWaitsForMembers[] = "WAITS_FOR_MEMBERS";
   // A generation runs so long before it is halted for more workers: who comes, mostly comes with
@@ -252,15 +247,11 @@ class Job {
 
   v1::Directive AcknowledgeDirective() const;
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
-  void NoteIfNotFinite(const StepSummary& step, absl::Time now);
-  bool SkipsForEver() const;
-  void NoteIfSkippedInRow(const StepSummary& step, absl::Time now);
   void TakeSnapshots(const v1::JobReport& report, absl::Time now);
   void ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now);
   void TellRehearsal(const std::string& name);
 
   void Advance(absl::Time now);
-  void Succeed(absl::Time now);
   bool IsOrigin(int64_t step) const;
   void BeginRunning(absl::Time now);
   CheckpointPolicy::Pace Pace() const;
@@ -275,6 +266,7 @@ class Job {
   RecordsBefore durable_;  // of the ledger's records
   CheckpointPolicy checkpoints_;
   FailureJudge judge_;
+  NonFiniteWatch non_finite_;
   Effects effects_;
 
   Interruption interruption_;
@@ -283,10 +275,7 @@ class Job {
   // Since somebody is leaving whom the job cannot do without: a checkpoint of this step, or a later
   // one, is awaited.
   std::optional<int64_t> leaves_at_;
-  std::optional<int64_t> suspend_at_;  // that checkpoint is committed; records are awaited
-  bool nonfinite_noted_ = false;       // in this generation
-  bool loss_is_finite_ = true;         // of the last step that was not skipped
-  int skips_in_row_ = 0;
+  std::optional<int64_t> suspend_at_;           // that checkpoint is committed; records are awaited
   bool storage_full_noted_ = false;             // since the last checkpoint
   absl::btree_set<std::string> senders_noted_;  // members, in this generation
 };

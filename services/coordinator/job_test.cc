@@ -14,6 +14,7 @@
 #include "services/coordinator/job_fixture.h"
 #include "services/coordinator/job_members.h"
 #include "services/coordinator/job_plan.h"
+#include "services/coordinator/non_finite_watch.h"
 
 namespace muster {
 namespace {
@@ -477,7 +478,7 @@ TEST_F(JobTest, TenSkippedStepsInARowAreAnAlarmWithWhatToTry) {
   EXPECT_THAT(step(20, true), IsEmpty()) << "it is said once";
 
   const Job alarmed = job_;
-  for (int64_t number = 21; number < 10 + Job::kSkipsMax; ++number) {
+  for (int64_t number = 21; number < 10 + NonFiniteWatch::kSkipsMax; ++number) {
     Pass(absl::Milliseconds(1));
     ASSERT_EQ(job_.state(), v1::RUNNING) << number;
     step(number, true);

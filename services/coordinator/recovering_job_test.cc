@@ -12,6 +12,7 @@
 #include "services/coordinator/interruption.h"
 #include "services/coordinator/job.h"
 #include "services/coordinator/job_fixture.h"
+#include "services/coordinator/non_finite_watch.h"
 
 namespace muster {
 namespace {
@@ -511,7 +512,7 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFew
   Run(50, "jobs/net-1/checkpoints/50");
   EXPECT_THAT(job_.plan()->left_out_batches(), ElementsAre(51, 57, 58));
 
-  for (int i = 3; i < Job::kRollbacksMax; ++i) {
+  for (int i = 3; i < NonFiniteWatch::kRollbacksMax; ++i) {
     roll_back(60);
     ASSERT_EQ(job_.state(), v1::RECOVERING) << i;
     Run(50, "jobs/net-1/checkpoints/50");

@@ -1,0 +1,102 @@
+#include "services/coordinator/non_finite_watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "lib/plan/batch_order.h"
+#include "services/coordinator/last_checkpoint.h"
+
+namespace muster {
+
+void NonFiniteWatch::Restore(const StepSummary& last) {
+  noted_ = !std::isfinite(last.loss) && !last.skipped;
+  loss_is_finite_ = !noted_;
+}
+
+std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Take(const StepSummary& step,
+                                                           const v1::JobSpec& spec) {
+  std::optional<Remark> remark = TakeLoss(step, spec);
+  skips_in_row_ = step.skipped ? skips_in_row_ + 1 : 0;
+  if (skips_in_row_ != kSkipsAlarming) return remark;
+  const std::string what = absl::StrCat("steps ", step.step - kSkipsAlarming + 1, " to ", step.step,
+                                        " were skipped: their gradients were not finite");
+  if (spec.training().precision() == v1::FP16) {
+    return Remark{"LOSS_SCALE_ALARM",
+                  absl::StrCat(what, " even with the loss scale at ", step.loss_scale,
+                               ". Try precision: bf16, a lower learning rate, a longer warm-up or "
+                               "clip: {global_norm: 1}; resume from the last checkpoint")};
+  }
+  return Remark{"STEPS_SKIPPED",
+                absl::StrCat(what,
+                             ". Try a lower learning rate or a longer warm-up; resume from the "
+                             "last checkpoint")};
+}
+
+// What follows the first is mostly not finite either.
+std::optional<NonFiniteWatch::Remark> NonFiniteWatch::TakeLoss(const StepSummary& step,
+                                                               const v1::JobSpec& spec) {
+  if (spec.on_non_finite() != v1::NON_FINITE_IGNORE) return std::nullopt;  // its worker stops there
+  loss_is_finite_ = std::isfinite(step.loss) || step.skipped;
+  if (loss_is_finite_ || std::exchange(noted_, true)) return std::nullopt;
+  return Remark{"NONFINITE_LOSS", absl::StrCat("the loss of step ", step.step, " is ", step.loss)};
+}
+
+std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Failure(const v1::Job& record) const {
+  if (skips_in_row_ < kSkipsMax || record.spec().on_non_finite() == v1::NON_FINITE_IGNORE) {
+    return std::nullopt;
+  }
+  return Remark{
+      "STEPS_SKIPPED",
+      absl::StrCat("the last ", skips_in_row_,
+                   " steps were skipped: their gradients were not finite, and nothing has been "
+                   "trained since. Try precision: bf16, a lower learning rate or a longer warm-up "
+                   "(on_non_finite: ignore goes on for ever)",
+                   AdviceToResume(record))};
+}
+
+NonFiniteWatch::Remark NonFiniteWatch::Completion(const v1::Job& record) const {
+  const std::string trained = absl::StrCat("trained ", record.progress().total_steps(), " steps");
+  if (loss_is_finite_) return {"COMPLETED", trained};
+  return {"NONFINITE_LOSS",
+          absl::StrCat(trained, ", and the last loss is ", record.progress().loss(),
+                       ": the parameters are of no use. Look for the first NONFINITE_LOSS among "
+                       "the events; try a lower learning rate, a longer warm-up or clip: "
+                       "{global_norm: 1}, from a checkpoint before it")};
+}
+
+// No checkpoint has values that are not finite (SnapshotWriter): the last one is good. The steps
+// from there to this one would be the same again, and so would this one's batch: it is left out.
+NonFiniteWatch::Ruling NonFiniteWatch::Rule(const v1::Job& record,
+                                            const FailureJudge::Verdict& verdict) {
+  const std::string goes_on = WhereItGoesOn(record);
+  if (record.spec().on_non_finite() != v1::NON_FINITE_ROLLBACK) {
+    return {.message = absl::StrCat(verdict.message, "; the last checkpoint is ", goes_on,
+                                    AdviceToResume(record),
+                                    ", with a lower learning rate, a longer warm-up or clip: "
+                                    "{global_norm: 1}, or with on_non_finite: rollback")};
+  }
+  v1::JobRecovery recovery = record.recovery();
+  if (recovery.rollbacks() >= kRollbacksMax) {
+    return {.message = absl::StrCat(verdict.message, "; it was rolled back ", kRollbacksMax,
+                                    " times for that, each time without the samples of such a "
+                                    "step; the last checkpoint is ",
+                                    goes_on)};
+  }
+  recovery.set_rollbacks(recovery.rollbacks() + 1);
+  recovery.clear_resumed_step();
+  std::string left_out;
+  if (verdict.step >= CommittedStep(record)) {
+    auto& batches = *recovery.mutable_left_out_batches();
+    const int64_t batch = BatchOfStep(verdict.step, batches);
+    batches.Add(batch);
+    std::ranges::sort(batches);
+    left_out = absl::StrCat(", without batch ", batch, " of the data");
+  }
+  return {.rollback = std::move(recovery),
+          .message = absl::StrCat(verdict.message, "; goes back to ", goes_on, left_out)};
+}
+
+}  // namespace muster

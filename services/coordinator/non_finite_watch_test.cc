@@ -1,0 +1,156 @@
+#include "services/coordinator/non_finite_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class NonFiniteWatchTest : public ::testing::Test {
+ protected:
+  NonFiniteWatchTest() {
+    record_.set_name("jobs/net-1");
+    record_.mutable_progress()->set_total_steps(100);
+    Set(v1::NON_FINITE_IGNORE);
+  }
+
+  void Set(v1::OnNonFinite policy) { record_.mutable_spec()->set_on_non_finite(policy); }
+  // The reason of what is said of the next step; "": nothing is.
+  std::string Step(double loss, bool skipped = false) {
+    const auto remark = watch_.Take(
+        {.step = next_step_++, .loss = loss, .loss_scale = 64, .skipped = skipped}, record_.spec());
+    message_ = remark ? remark->message : "";
+    return remark ? remark->reason : "";
+  }
+  void Skip(int count) {
+    for (int i = 0; i < count; ++i) EXPECT_EQ(Step(std::nan(""), /*skipped=*/true), "") << i;
+  }
+  NonFiniteWatch::Ruling RuleAt(int64_t step) {
+    NonFiniteWatch::Ruling ruling = NonFiniteWatch::Rule(
+        record_, {.reason = NonFiniteWatch::kLossNotFinite, .message = "it is nan", .step = step});
+    if (ruling.rollback) *record_.mutable_recovery() = *ruling.rollback;
+    return ruling;
+  }
+
+  v1::Job record_;
+  NonFiniteWatch watch_;
+  int64_t next_step_ = 0;
+  std::string message_;  // of what was said last
+};
+
+TEST_F(NonFiniteWatchTest, ALossIsToldOncePerGenerationWhereItIsIgnored) {
+  EXPECT_EQ(Step(1), "");
+  EXPECT_EQ(Step(std::nan("")), "NONFINITE_LOSS");
+  EXPECT_EQ(message_, "the loss of step 1 is nan");
+  EXPECT_EQ(Step(std::numeric_limits<double>::infinity()), "");
+  EXPECT_EQ(Step(1), "");
+  EXPECT_EQ(Step(std::nan("")), "");
+  watch_.Begin();
+  EXPECT_EQ(Step(std::nan("")), "NONFINITE_LOSS");
+}
+
+TEST_F(NonFiniteWatchTest, WhereItIsNotIgnoredItsWorkerTells) {
+  Set(v1::NON_FINITE_FAIL);
+  EXPECT_EQ(Step(std::nan("")), "");
+  EXPECT_EQ(watch_.Completion(record_).reason, "COMPLETED");
+}
+
+TEST_F(NonFiniteWatchTest, WhatWasToldBeforeARestartIsNotToldAgain) {
+  watch_.Restore({.loss = std::nan("")});
+  EXPECT_EQ(watch_.Completion(record_).reason, "NONFINITE_LOSS");
+  EXPECT_EQ(Step(std::nan("")), "");
+
+  watch_.Restore({.loss = std::nan(""), .skipped = true});
+  EXPECT_EQ(Step(std::nan("")), "NONFINITE_LOSS");
+}
+
+TEST_F(NonFiniteWatchTest, TheLastLossSaysWhatTheParametersAreWorth) {
+  EXPECT_EQ(watch_.Completion(record_).reason, "COMPLETED");
+  EXPECT_EQ(watch_.Completion(record_).message, "trained 100 steps");
+  Step(std::nan(""));
+  record_.mutable_progress()->set_loss(std::nan(""));
+  EXPECT_EQ(watch_.Completion(record_).reason, "NONFINITE_LOSS");
+  EXPECT_THAT(watch_.Completion(record_).message,
+              HasSubstr("trained 100 steps, and the last loss is nan: the parameters are of no"));
+  Step(std::nan(""), /*skipped=*/true);
+  EXPECT_EQ(watch_.Completion(record_).reason, "COMPLETED") << "it changed nothing";
+}
+
+TEST_F(NonFiniteWatchTest, SkippedStepsAreAnAlarmOncePerRow) {
+  Set(v1::NON_FINITE_FAIL);
+  Skip(NonFiniteWatch::kSkipsAlarming - 1);
+  EXPECT_EQ(Step(1), "");
+  Skip(NonFiniteWatch::kSkipsAlarming - 1);
+  EXPECT_EQ(Step(std::nan(""), /*skipped=*/true), "STEPS_SKIPPED");
+  EXPECT_THAT(message_, HasSubstr("steps 10 to 19 were skipped"));
+  Skip(NonFiniteWatch::kSkipsAlarming);
+  EXPECT_EQ(Step(1), "");
+  record_.mutable_spec()->mutable_training()->set_precision(v1::FP16);
+  Skip(NonFiniteWatch::kSkipsAlarming - 1);
+  EXPECT_EQ(Step(std::nan(""), /*skipped=*/true), "LOSS_SCALE_ALARM");
+  EXPECT_THAT(message_, HasSubstr("even with the loss scale at 64. Try precision: bf16"));
+}
+
+TEST_F(NonFiniteWatchTest, AJobThatSkipsForEverFailsUnlessItIsToIgnoreThat) {
+  record_.set_checkpoint("jobs/net-1/checkpoints/50");
+  for (int i = 1; i < NonFiniteWatch::kSkipsMax; ++i) Step(std::nan(""), /*skipped=*/true);
+  Set(v1::NON_FINITE_FAIL);
+  EXPECT_FALSE(watch_.Failure(record_).has_value());
+  Step(std::nan(""), /*skipped=*/true);
+  ASSERT_TRUE(watch_.Failure(record_).has_value());
+  EXPECT_EQ(watch_.Failure(record_)->reason, "STEPS_SKIPPED");
+  EXPECT_THAT(watch_.Failure(record_)->message,
+              AllOf(HasSubstr("the last 1000 steps were skipped"), EndsWith("net-1@50")));
+  Set(v1::NON_FINITE_IGNORE);
+  EXPECT_FALSE(watch_.Failure(record_).has_value());
+}
+
+TEST_F(NonFiniteWatchTest, AJobThatDoesNotRollBackHasFailed) {
+  record_.set_checkpoint("jobs/net-1/checkpoints/50");
+  Set(v1::NON_FINITE_FAIL);
+  const NonFiniteWatch::Ruling ruling = RuleAt(57);
+  EXPECT_FALSE(ruling.rollback.has_value());
+  EXPECT_THAT(ruling.message,
+              AllOf(HasSubstr("it is nan; the last checkpoint is jobs/net-1/checkpoints/50. To go"),
+                    HasSubstr("checkpoint.resume_from=net-1@50, with a lower learning rate")));
+}
+
+TEST_F(NonFiniteWatchTest, EachRollbackLeavesTheBatchOfItsStepOut) {
+  record_.set_checkpoint("jobs/net-1/checkpoints/50");
+  record_.mutable_recovery()->set_resumed_step(50);
+  Set(v1::NON_FINITE_ROLLBACK);
+  EXPECT_EQ(RuleAt(57).message,
+            "it is nan; goes back to jobs/net-1/checkpoints/50, without batch 57 of the data");
+  EXPECT_FALSE(record_.recovery().has_resumed_step());
+  EXPECT_THAT(RuleAt(57).message, HasSubstr("without batch 58")) << "57 was left out";
+  RuleAt(51);
+  EXPECT_THAT(record_.recovery().left_out_batches(), ElementsAre(51, 57, 58));
+  EXPECT_EQ(record_.recovery().rollbacks(), 3);
+
+  for (int i = 3; i < NonFiniteWatch::kRollbacksMax; ++i) {
+    ASSERT_TRUE(RuleAt(60).rollback.has_value()) << i;
+  }
+  const NonFiniteWatch::Ruling last = RuleAt(60);
+  EXPECT_FALSE(last.rollback.has_value());
+  EXPECT_THAT(last.message, HasSubstr("it was rolled back 8 times for that"));
+}
+
+TEST_F(NonFiniteWatchTest, AStepBeforeTheCheckpointWasMadeAndItsBatchStays) {
+  record_.set_checkpoint("jobs/net-1/checkpoints/50");
+  Set(v1::NON_FINITE_ROLLBACK);
+  EXPECT_EQ(RuleAt(49).message, "it is nan; goes back to jobs/net-1/checkpoints/50");
+  EXPECT_THAT(record_.recovery().left_out_batches(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace muster
