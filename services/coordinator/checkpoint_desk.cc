@@ -15,6 +15,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/caller.h"
 #include "services/coordinator/checkpoint_retention.h"
+#include "services/coordinator/job_state.h"
 #include "services/coordinator/restore_choice.h"
 
 namespace muster {

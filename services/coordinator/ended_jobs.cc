@@ -9,6 +9,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
+#include "services/coordinator/job_state.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {

@@ -12,6 +12,7 @@
 #include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
+#include "services/coordinator/job_state.h"
 #include "services/coordinator/job_update.h"
 #include "services/coordinator/last_checkpoint.h"
 #include "services/coordinator/proto_time.h"
@@ -37,32 +38,6 @@ v1::Directive ReleaseDirective() {
 }
 
 }  // namespace
-
-bool CanMove(v1::JobState from, v1::JobState to) {
-  switch (from) {
-    case v1::QUEUED:
-      return to == v1::PREPARING || to == v1::SUSPENDED || to == v1::FAILED || to == v1::CANCELLED;
-    case v1::PREPARING:
-      return to == v1::RUNNING || to == v1::RECOVERING || to == v1::SUSPENDED || to == v1::FAILED ||
-             to == v1::CANCELLED;
-    case v1::RUNNING:
-      return to == v1::RECOVERING || to == v1::SUSPENDED || IsTerminal(to);
-    case v1::RECOVERING:
-      return to == v1::PREPARING || to == v1::SUSPENDED || to == v1::FAILED || to == v1::CANCELLED;
-    case v1::SUSPENDED:
-      return to == v1::QUEUED || to == v1::CANCELLED;
-    default:
-      return false;
-  }
-}
-
-bool IsActive(v1::JobState state) {
-  return state == v1::PREPARING || state == v1::RUNNING || state == v1::RECOVERING;
-}
-
-bool IsTerminal(v1::JobState state) {
-  return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
-}
 
 Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term, absl::Time now)
     : record_(std::move(record)),

@@ -1,8 +1,5 @@
-// One training job's life, as a pure state machine: events in, durable changes and directives out.
-//
-//   QUEUED -> PREPARING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED
-//   PREPARING | RUNNING -> RECOVERING -> PREPARING
-//   QUEUED | PREPARING | RUNNING | RECOVERING -> SUSPENDED -> QUEUED
+// One training job's life, as a pure state machine (job_state.h): events in, durable changes and
+// directives out.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +28,6 @@
 #include "services/coordinator/rehearsal.h"
 
 namespace muster {
-
-// Whether the table above has this arrow.
-bool CanMove(v1::JobState from, v1::JobState to);
-bool IsTerminal(v1::JobState state);
-// Members are assigned to a job in this state.
-bool IsActive(v1::JobState state);
 
 // No threads, no clock, no RPC; not thread-safe. Copyable: a caller that must store a change before
 // it counts changes a copy, stores it, and keeps it. What is wanted of a member follows from the

@@ -15,6 +15,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
+#include "services/coordinator/job_state.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {

@@ -29,6 +29,7 @@
 #include "services/coordinator/initial_values.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_filter.h"
+#include "services/coordinator/job_state.h"
 #include "services/coordinator/job_update.h"
 #include "services/coordinator/proto_time.h"
 

@@ -27,7 +27,7 @@
 #include "proto/muster/v1/job.pb.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/interruption.h"
-#include "services/coordinator/job.h"
+#include "services/coordinator/job_state.h"
 #include "services/ps/ps_metrics.h"
 #include "tests/sim/simulated_member.h"
 #include "tests/sim/simulated_ps.h"
