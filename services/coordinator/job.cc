@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
-#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_state.h"
@@ -17,6 +16,7 @@
 #include "services/coordinator/last_checkpoint.h"
 #include "services/coordinator/proto_time.h"
 #include "services/coordinator/shard_holders.h"
+#include "services/coordinator/steps_to_train.h"
 #include "services/coordinator/wanted_directive.h"
 
 namespace muster {
@@ -910,40 +910,14 @@ bool Job::IsOrigin(int64_t step) const {
 }
 
 void Job::BeginRunning(absl::Time now) {
-  const v1::DatasetFacts* facts = nullptr;
-  for (const v1::PlanWorker& worker : plan_->workers()) {
-    const v1::DatasetFacts& other = members_.at(worker.member()).dataset;
-    if (facts == nullptr) facts = &other;
-    if (facts->samples() != other.samples() ||
-        facts->evaluation_samples() != other.evaluation_samples()) {
-      return Fail("DATASET_MISMATCH",
-                  absl::StrCat("workers see different data: ", plan_->workers(0).member(), " has ",
-                               facts->samples(), " + ", facts->evaluation_samples(), " samples, ",
-                               worker.member(), " has ", other.samples(), " + ",
-                               other.evaluation_samples()),
-                  now);
-    }
+  const absl::StatusOr<int64_t> total =
+      StepsToTrain(*plan_, members_, checkpoints_.committed_step());
+  if (!total.ok()) {
+    return Fail(ReasonOf(total.status()), std::string(total.status().message()), now);
   }
-  const int64_t batch_size = plan_->spec().data().batch_size();
-  if (facts->samples() < batch_size) {
-    return Fail("DATA_TOO_SMALL",
-                absl::StrCat("data.batch_size: ", batch_size, " samples do not fit the data set's ",
-                             facts->samples()),
-                now);
-  }
-  const int64_t total = TotalSteps(plan_->spec(), facts->samples());
-  const bool ends_here = plan_->first_step() == total &&
-                         (plan_->carries() > 0 || checkpoints_.committed_step() == total);
-  if (plan_->first_step() >= total && !ends_here) {
-    return Fail(
-        "NOTHING_TO_TRAIN",
-        absl::StrCat("the checkpoint is of step ", plan_->first_step(), ", the job ends at step ",
-                     total, ": raise training.steps or training.epochs"),
-        now);
-  }
-  record_.mutable_progress()->set_total_steps(total);
+  record_.mutable_progress()->set_total_steps(*total);
   for (const v1::PlanWorker& worker : plan_->workers()) rehearsal_.Forgive(worker.member());
-  Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", total), now);
+  Move(v1::RUNNING, "STARTED", absl::StrCat("steps ", plan_->first_step(), " to ", *total), now);
   running_since_ = now;
   // A periodic one that was being written when the generation before was halted is made up for.
   if (plan_->carries() > 0 && checkpoints_.IsBehind(plan_->first_step())) {

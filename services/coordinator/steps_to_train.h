@@ -1,0 +1,21 @@
+// How many steps a job trains.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "proto/muster/v1/plan.pb.h"
+#include "services/coordinator/job_members.h"
+
+namespace muster {
+
+// Up to which step the plan's generation trains, once all of its workers are prepared, and so have
+// told what data they see. `committed_step`: of the job's last checkpoint; -1: none. A generation
+// that has no step to make may begin all the same where the job has only to end: what its shards
+// carry is in no checkpoint yet, or the last checkpoint is of the last step. Pure.
+// FAILED_PRECONDITION, with the reason for which the job fails: "DATASET_MISMATCH", workers see
+// different data; "DATA_TOO_SMALL", for a batch; "NOTHING_TO_TRAIN", all steps were made before.
+absl::StatusOr<int64_t> StepsToTrain(const v1::JobPlan& plan, const JobMembers& members,
+                                     int64_t committed_step);
+
+}  // namespace muster

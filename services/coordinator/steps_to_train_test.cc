@@ -1,0 +1,83 @@
+#include "services/coordinator/steps_to_train.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "lib/status/status.h"
+
+namespace muster {
+namespace {
+
+// Two workers see 80 samples and 20 more; 40 steps of 8 are wanted.
+class StepsToTrainTest : public ::testing::Test {
+ protected:
+  StepsToTrainTest() {
+    for (const char* name : {"w-0", "w-1"}) plan_.add_workers()->set_member(name);
+    plan_.mutable_spec()->mutable_data()->set_batch_size(8);
+    plan_.mutable_spec()->mutable_training()->set_steps(40);
+    members_.Enlist(plan_, absl::UnixEpoch());
+    for (const char* name : {"w-0", "w-1"}) See(name, 80, 20);
+  }
+
+  void See(const std::string& worker, int64_t samples, int64_t evaluation_samples) {
+    v1::JobReport report;
+    report.set_state(v1::MEMBER_PREPARED);
+    report.mutable_dataset()->set_samples(samples);
+    report.mutable_dataset()->set_evaluation_samples(evaluation_samples);
+    members_.Take(worker, &report, absl::UnixEpoch());
+  }
+  absl::StatusOr<int64_t> Steps(int64_t committed_step = -1) const {
+    return StepsToTrain(plan_, members_, committed_step);
+  }
+
+  v1::JobPlan plan_;
+  JobMembers members_;
+};
+
+TEST_F(StepsToTrainTest, TheyFollowFromTheFileAndTheData) {
+  EXPECT_EQ(*Steps(), 40);
+  plan_.mutable_spec()->mutable_training()->set_epochs(3);
+  plan_.mutable_spec()->mutable_training()->clear_steps();
+  EXPECT_EQ(*Steps(), 30);
+}
+
+TEST_F(StepsToTrainTest, AllWorkersMustSeeTheSameData) {
+  See("w-1", 80, 21);
+  EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
+  EXPECT_EQ(Steps().status().message(),
+            "workers see different data: w-0 has 80 + 20 samples, w-1 has 80 + 21");
+  See("w-1", 79, 20);
+  EXPECT_EQ(ReasonOf(Steps().status()), "DATASET_MISMATCH");
+}
+
+TEST_F(StepsToTrainTest, ABatchMustFitTheData) {
+  plan_.mutable_spec()->mutable_data()->set_batch_size(80);
+  EXPECT_TRUE(Steps().ok());
+  plan_.mutable_spec()->mutable_data()->set_batch_size(81);
+  EXPECT_EQ(ReasonOf(Steps().status()), "DATA_TOO_SMALL");
+  EXPECT_EQ(Steps().status().message(), "data.batch_size: 81 samples do not fit the data set's 80");
+}
+
+TEST_F(StepsToTrainTest, AJobThatBeginsAtOrBehindItsEndHasNothingToTrain) {
+  plan_.set_first_step(39);
+  EXPECT_TRUE(Steps().ok());
+  plan_.set_first_step(40);
+  EXPECT_EQ(ReasonOf(Steps().status()), "NOTHING_TO_TRAIN") << "another job's checkpoint";
+  EXPECT_EQ(Steps().status().message(),
+            "the checkpoint is of step 40, the job ends at step 40: raise training.steps or "
+            "training.epochs");
+  plan_.set_first_step(41);
+  EXPECT_EQ(ReasonOf(Steps(/*committed_step=*/41).status()), "NOTHING_TO_TRAIN");
+}
+
+TEST_F(StepsToTrainTest, AJobThatHasMadeAllItsStepsMayBeginToEnd) {
+  plan_.set_first_step(40);
+  EXPECT_EQ(*Steps(/*committed_step=*/40), 40);
+  plan_.set_carries(3);
+  EXPECT_EQ(*Steps(), 40) << "its shards are not in a checkpoint yet";
+}
+
+}  // namespace
+}  // namespace muster
