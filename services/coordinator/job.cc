@@ -77,7 +77,7 @@ void Job::Restore(const MetricsHistory& history) {
   } else {
     ledger_.SkipKnownStepsBefore(logged);
   }
-  durable_ = ledger_.known();
+  ledger_.SetDurable(ledger_.known());
 }
 
 bool Job::active() const { return IsActive(state()); }
@@ -93,9 +93,7 @@ void Job::Enlist(absl::Time now) {
   senders_noted_.clear();
   checkpoints_.Begin(*plan_);
   // A step may have been recorded just before the suspension that repeats it.
-  const bool all_durable = durable_ == ledger_.known();
   ledger_.Begin(*plan_, std::max(plan_->first_step(), ledger_.steps_before()));
-  if (all_durable) durable_ = ledger_.known();
 }
 
 void Job::Note(const std::string& reason, const std::string& message, absl::Time now) {
@@ -691,7 +689,7 @@ void Job::LetLeave(absl::Time now) {
 // Who the job waits for may never come.
 void Job::LetHaltedLeave(absl::Time now) {
   const bool waits = WaitsForMembers() && !checkpoints_.asking();
-  const bool all_told = members_.AllStopped() && durable_ == ledger_.known();
+  const bool all_told = members_.AllStopped() && ledger_.all_durable();
   if (!waits || !all_told || !interruption_.carries()) return;
   const Departures departures = DeparturesOf(*plan_, members_);
   for (const std::string& name : departures.at_once) {
@@ -734,7 +732,7 @@ void Job::StopHalted(int64_t step, absl::Time now) {
   if (checkpoints_.asking()) return;
   CloseRecords(step, now);
   if (IsSaved(step)) {
-    if (durable_ != ledger_.known()) return;  // RecordsDurable() comes back here
+    if (!ledger_.all_durable()) return;  // RecordsDurable() comes back here
     return Stopped(absl::StrCat("at step ", std::max(step, checkpoints_.committed_step())), now);
   }
   const absl::Status fault = checkpoints_.HaltedOutcome();
@@ -776,9 +774,8 @@ void Job::NoteStopped(absl::Time now) {
 }
 
 std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
-  const bool all_durable = durable_ == ledger_.known();
   const bool saves = checkpoints_.asking() || StopsHaltedAt();
-  if (state() != v1::RECOVERING || !all_durable || saves) return std::nullopt;
+  if (state() != v1::RECOVERING || !ledger_.all_durable() || saves) return std::nullopt;
   return interruption_.ResumesAt(*plan_, members_, now);
 }
 
@@ -791,10 +788,7 @@ void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl
   if (report.steps().empty() && report.evaluations().empty()) return;
   ledger_.Take(members_.at(name).rank, report);
   Record(ledger_.TakeSteps(), ledger_.TakeEvaluations(), now);
-  const bool repeats =
-      (!report.steps().empty() && report.steps(0).step() < durable_.steps) ||
-      (!report.evaluations().empty() && report.evaluations(0).step() < durable_.evaluations);
-  if (repeats) Send(name, AcknowledgeDirective());
+  if (ledger_.Repeats(report)) Send(name, AcknowledgeDirective());
 }
 
 void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
@@ -816,19 +810,18 @@ void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> 
                       " came to is not known: who had heard of them is lost"),
          now);
   }
-  if (ledger_.known() != durable_) effects_.records = ledger_.known();
+  if (!ledger_.all_durable()) effects_.records = ledger_.known();
 }
 
 v1::Directive Job::AcknowledgeDirective() const {
   v1::Directive directive;
-  directive.mutable_acknowledge()->set_steps_before(durable_.steps);
-  directive.mutable_acknowledge()->set_evaluations_before(durable_.evaluations);
+  directive.mutable_acknowledge()->set_steps_before(ledger_.durable().steps);
+  directive.mutable_acknowledge()->set_evaluations_before(ledger_.durable().evaluations);
   return directive;
 }
 
 void Job::RecordsDurable(const RecordsBefore& durable, absl::Time now) {
-  durable_ = {.steps = std::max(durable_.steps, durable.steps),
-              .evaluations = std::max(durable_.evaluations, durable.evaluations)};
+  ledger_.SetDurable(durable);
   if (!active()) return;
   for (const std::string& name : members_.names()) {
     if (members_.at(name).is_worker()) Send(name, AcknowledgeDirective());
@@ -881,7 +874,7 @@ void Job::Advance(absl::Time now) {
     return;
   }
   if (state() != v1::RUNNING) return;
-  const bool all_durable = durable_ == ledger_.known();  // else RecordsDurable() comes back here
+  const bool all_durable = ledger_.all_durable();  // else RecordsDurable() comes back here
   const bool all_told = all_durable && !members_.AnyHasMoreRecords();
   if (members_.AllWorkersDone()) {
     if (checkpoints_.committed_step() != total_steps()) return AwaitCheckpoint(total_steps(), now);

@@ -254,7 +254,6 @@ class Job {
   std::shared_ptr<const std::string> plan_bytes_;  // of plan_, once a member was told it
   JobMembers members_;
   ProgressLedger ledger_;
-  RecordsBefore durable_;  // of the ledger's records
   CheckpointPolicy checkpoints_;
   FailureJudge judge_;
   NonFiniteWatch non_finite_;

@@ -19,6 +19,7 @@ bool AllPresent(const std::vector<std::optional<T>>& parts) {
 }  // namespace
 
 void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
+  const bool were_durable = all_durable();
   batch_size_ = plan.spec().data().batch_size();
   batch_shares_.clear();
   for (const v1::PlanWorker& worker : plan.workers()) {
@@ -29,6 +30,17 @@ void ProgressLedger::Begin(const v1::JobPlan& plan, int64_t next_step) {
   steps_.clear();
   evaluations_.clear();
   last_time_ = absl::InfinitePast();
+  if (were_durable) durable_ = known();
+}
+
+void ProgressLedger::SetDurable(const RecordsBefore& durable) {
+  durable_ = {.steps = std::max(durable_.steps, durable.steps),
+              .evaluations = std::max(durable_.evaluations, durable.evaluations)};
+}
+
+bool ProgressLedger::Repeats(const v1::JobReport& report) const {
+  return (!report.steps().empty() && report.steps(0).step() < durable_.steps) ||
+         (!report.evaluations().empty() && report.evaluations(0).step() < durable_.evaluations);
 }
 
 void ProgressLedger::SkipStepsBefore(int64_t step) {

@@ -88,6 +88,15 @@ class ProgressLedger {
   int64_t evaluations_before() const { return evaluations_before_; }
   RecordsBefore known() const { return {steps_before_, evaluations_before_}; }
 
+  // ---- what of that is on the disk
+  // So much of it is, and stays so. Where all of it is, a generation that begins further on has
+  // left nothing to be stored.
+  void SetDurable(const RecordsBefore& durable);
+  const RecordsBefore& durable() const { return durable_; }
+  bool all_durable() const { return durable_ == known(); }
+  // Whether a report has what is durable already: its worker may forget it, and has not been told.
+  bool Repeats(const v1::JobReport& report) const;
+
  private:
   struct StepParts {
     std::vector<std::optional<double>> loss_shares;  // by rank
@@ -115,6 +124,7 @@ class ProgressLedger {
   int64_t batch_size_ = 0;
   int64_t steps_before_ = 0;
   int64_t evaluations_before_ = 0;
+  RecordsBefore durable_;
   absl::btree_set<int> lost_;  // ranks
   std::map<int64_t, StepParts> steps_;
   std::map<int64_t, EvaluationParts> evaluations_;

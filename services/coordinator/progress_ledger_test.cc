@@ -62,6 +62,40 @@ TEST_F(ProgressLedgerTest, WhatLiesMoreThanAFewSecondsBackIsForgotten) {
   EXPECT_NEAR(rate, kBatch / 0.1, 0.5);
 }
 
+TEST_F(ProgressLedgerTest, WhatIsDurableStaysSoThroughTheNextGeneration) {
+  EXPECT_TRUE(ledger_.all_durable());
+  Step(1);
+  Step(1);
+  EXPECT_FALSE(ledger_.all_durable());
+  ledger_.SetDurable({.steps = 1});
+  ledger_.Begin(plan_, 2);
+  EXPECT_FALSE(ledger_.all_durable()) << "the second step is not on the disk";
+  ledger_.SetDurable({.steps = 2});
+  ledger_.SetDurable({.steps = 1});
+  EXPECT_TRUE(ledger_.all_durable()) << "what was told before comes late";
+
+  ledger_.Begin(plan_, 7);
+  EXPECT_TRUE(ledger_.all_durable()) << "steps up to 7 are in another job's log";
+  EXPECT_EQ(ledger_.durable().steps, 7);
+}
+
+TEST_F(ProgressLedgerTest, AReportRepeatsWhatIsDurableAndNotWhatIsOnItsWay) {
+  Step(1);
+  Step(1);
+  v1::JobReport report;
+  EXPECT_FALSE(ledger_.Repeats(report));
+  report.add_steps()->set_step(1);
+  ledger_.SetDurable({.steps = 1});
+  EXPECT_FALSE(ledger_.Repeats(report));
+  ledger_.SetDurable({.steps = 2});
+  EXPECT_TRUE(ledger_.Repeats(report));
+  report.clear_steps();
+  report.add_evaluations()->set_step(1);
+  EXPECT_FALSE(ledger_.Repeats(report));
+  ledger_.SetDurable({.evaluations = 2});
+  EXPECT_TRUE(ledger_.Repeats(report));
+}
+
 v1::JobReport StepReport(std::vector<std::pair<int64_t, double>> losses) {
   v1::JobReport report;
   for (const auto& [step, loss] : losses) {
