@@ -11,6 +11,7 @@
 #include "lib/job/spec_duration.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
+#include "services/coordinator/job_refusals.h"
 #include "services/coordinator/job_state.h"
 #include "services/coordinator/job_update.h"
 #include "services/coordinator/last_checkpoint.h"
@@ -22,14 +23,8 @@
 namespace muster {
 namespace {
 
-absl::Status Precondition(const std::string& message, absl::string_view reason) {
-  return WithReason(absl::FailedPreconditionError(message), reason);
-}
-
 constexpr char kActiveDeadline[] = "ACTIVE_DEADLINE";
 constexpr char kStartTimeout[] = "START_TIMEOUT";
-
-std::string StateName(v1::JobState state) { return v1::JobState_Name(state); }
 
 v1::Directive ReleaseDirective() {
   v1::Directive directive;
@@ -109,8 +104,8 @@ void Job::Note(const std::string& reason, const std::string& message, absl::Time
 
 void Job::Move(v1::JobState to, const std::string& reason, const std::string& message,
                absl::Time now) {
-  CHECK(CanMove(state(), to)) << record_.name() << ": " << StateName(state()) << " -> "
-                              << StateName(to);
+  CHECK(CanMove(state(), to)) << record_.name() << ": " << v1::JobState_Name(state()) << " -> "
+                              << v1::JobState_Name(to);
   if (active() && to != v1::RUNNING) checkpoints_.Stop();
   if (state() == v1::PREPARING || state() == v1::RUNNING) {
     if (to != v1::RUNNING) {
@@ -262,11 +257,7 @@ void Job::NoteWhereItResumes(int64_t first_step) {
 
 absl::Status Job::Cancel(absl::Time now) {
   if (state() == v1::CANCELLED) return absl::OkStatus();
-  if (IsTerminal(state())) {
-    return Precondition(
-        absl::StrCat(record_.name(), " has ended already (", StateName(state()), ")"),
-        "JOB_FINISHED");
-  }
+  RETURN_IF_ERROR(CheckNotEnded(record_));
   Move(v1::CANCELLED, "CANCELLED", "cancelled on request", now);
   return absl::OkStatus();
 }
@@ -304,11 +295,7 @@ std::vector<std::shared_ptr<const v1::MemberLinks>> Job::Links() const {
 
 absl::Status Job::Suspend(absl::Time now) {
   if (state() == v1::SUSPENDED || record_.suspend_requested()) return absl::OkStatus();
-  if (IsTerminal(state())) {
-    return Precondition(
-        absl::StrCat(record_.name(), " has ended already (", StateName(state()), ")"),
-        "JOB_FINISHED");
-  }
+  RETURN_IF_ERROR(CheckNotEnded(record_));
   const bool holds_steps = state() == v1::PREPARING && plan_->carries() > 0;
   if (state() == v1::QUEUED || (state() == v1::PREPARING && !holds_steps)) {
     Move(v1::SUSPENDED, "SUSPENDED", "suspended before it ran", now);
@@ -424,36 +411,15 @@ void Job::CheckDeadline(absl::Time now) {
 }
 
 absl::Status Job::Resume(const v1::ResourceSpec* resources, absl::Time now) {
-  if (IsTerminal(state())) {
-    return Precondition(
-        absl::StrCat(record_.name(), " has ended already (", StateName(state()), ")"),
-        "JOB_FINISHED");
-  }
-  if (record_.suspend_requested()) {
-    return Precondition(
-        absl::StrCat(record_.name(), " is being suspended; resume it once it is SUSPENDED"),
-        "JOB_SUSPENDING");
-  }
-  if (state() != v1::SUSPENDED) {
-    const v1::ResourceSpec& own = record_.spec().resources();
-    if (resources == nullptr || resources->SerializeAsString() == own.SerializeAsString()) {
-      return absl::OkStatus();  // a repeated call
-    }
-    return Precondition(absl::StrCat(record_.name(), " is ", StateName(state()),
-                                     ": it takes other resources only while it is SUSPENDED"),
-                        "JOB_NOT_SUSPENDED");
-  }
+  RETURN_IF_ERROR(CheckResumes(record_, resources));
+  if (state() != v1::SUSPENDED) return absl::OkStatus();  // a repeated call
   if (resources != nullptr) *record_.mutable_spec()->mutable_resources() = *resources;
   Move(v1::QUEUED, "RESUMED", "waits for members", now);
   return absl::OkStatus();
 }
 
 absl::StatusOr<Job::CheckpointRequest> Job::RequestCheckpoint(absl::Time now) {
-  if (state() != v1::RUNNING || record_.suspend_requested()) {
-    return Precondition(absl::StrCat(record_.name(), " is not running (", StateName(state()),
-                                     record_.suspend_requested() ? ", being suspended)" : ")"),
-                        "JOB_NOT_RUNNING");
-  }
+  RETURN_IF_ERROR(CheckMakesCheckpoint(record_));
   if (!checkpoints_.asking() && !checkpoints_.awaiting()) {
     checkpoints_.ForgetMisses();
     if (checkpoints_.Ask(Pace())) SendWantedToAll(now);
@@ -934,22 +900,8 @@ void Job::AwaitCheckpoint(int64_t step, absl::Time now) {
 }
 
 absl::Status Job::AdmitShard(const v1::WriteShardHeader& header) const {
-  const bool halted = state() == v1::RECOVERING && Wants(header.snapshot());
-  if (state() != v1::RUNNING && !halted) {
-    return Precondition(absl::StrCat(record_.name(), " is not running (", StateName(state()), ")"),
-                        "JOB_NOT_RUNNING");
-  }
-  if (header.generation() != record_.generation()) {
-    return Precondition(absl::StrCat(record_.name(), ": generation ", header.generation(),
-                                     " is not the current one (", record_.generation(), ")"),
-                        "STALE_GENERATION");
-  }
-  if (header.shard() < 0 || header.shard() >= plan_->shards_size()) {
-    return WithReason(
-        absl::InvalidArgumentError(absl::StrCat(record_.name(), ": no shard ", header.shard(), " (",
-                                                plan_->shards_size(), " shards)")),
-        "SHARD_NOT_FOUND");
-  }
+  const bool is_halted = state() == v1::RECOVERING && Wants(header.snapshot());
+  RETURN_IF_ERROR(CheckTakesShard(record_, plan_.get(), is_halted, header));
   return checkpoints_.Admit(header, total_steps(), record_.name());
 }
 
