@@ -199,17 +199,8 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   for (const std::string& name : leaving) {
     if (!members_.contains(name)) Send(name, ReleaseDirective());
   }
-  record_.clear_workers();
-  record_.clear_ps();
-  for (const v1::PlanWorker& worker : plan_->workers()) record_.add_workers(worker.member());
-  const auto add_ps = [this](const std::string& name) {
-    if (members_.at(name).is_worker() || std::ranges::count(record_.ps(), name) > 0) return;
-    record_.add_ps(name);
-  };
-  for (const v1::PlanShard& shard : plan_->shards()) add_ps(shard.member());
-  for (const v1::PlanShard& shard : plan_->shards()) {
-    if (shard.has_backup()) add_ps(shard.backup().member());
-  }
+  record_.mutable_workers()->Assign(members_.workers().begin(), members_.workers().end());
+  record_.mutable_ps()->Assign(members_.ps().begin(), members_.ps().end());
   record_.mutable_progress()->set_step(plan_->first_step());
   non_finite_.Begin();
   judge_.BeginPreparing();
@@ -270,27 +261,13 @@ void Job::Update(const v1::JobSpec& spec, absl::Time now) {
 }
 
 std::vector<v1::MemberTiming> Job::Timing() const {
-  std::vector<v1::MemberTiming> timings;
-  if (state() != v1::RUNNING) return timings;
-  for (const std::string& worker : record_.workers()) {
-    if (!members_.contains(worker) || !members_.at(worker).timing) continue;
-    const JobMembers::Member& member = members_.at(worker);
-    v1::MemberTiming& timing = timings.emplace_back();
-    timing.set_member(worker);
-    *timing.mutable_timing() = *member.timing;
-    *timing.mutable_report_time() = ToProto(member.timed);
-  }
-  return timings;
+  if (state() != v1::RUNNING) return {};
+  return members_.Timing();
 }
 
 std::vector<std::shared_ptr<const v1::MemberLinks>> Job::Links() const {
-  std::vector<std::shared_ptr<const v1::MemberLinks>> links;
-  if (state() != v1::RUNNING) return links;
-  for (const std::string& worker : record_.workers()) {
-    if (!members_.contains(worker) || members_.at(worker).links == nullptr) continue;
-    links.push_back(members_.at(worker).links);
-  }
-  return links;
+  if (state() != v1::RUNNING) return {};
+  return members_.Links();
 }
 
 absl::Status Job::Suspend(absl::Time now) {

@@ -27,6 +27,8 @@ std::shared_ptr<const v1::MemberLinks> LinksIn(const v1::JobReport& report, cons
 
 void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
   members_.clear();
+  workers_.clear();
+  ps_.clear();
   sent_.clear();
   const v1::SyncSpec& sync = plan.spec().sync();
   in_lockstep_ = sync.mode() != v1::SSP && sync.mode() != v1::ASP && sync.backup_workers() == 0;
@@ -38,6 +40,14 @@ void JobMembers::Enlist(const v1::JobPlan& plan, absl::Time now) {
     Member& worker = members_[plan.workers(rank).member()];
     worker.rank = rank;
     worker.host = plan.workers(rank).host();
+    workers_.push_back(plan.workers(rank).member());
+  }
+  const auto add_ps = [this](const std::string& name) {
+    if (!members_.at(name).is_worker() && std::ranges::count(ps_, name) == 0) ps_.push_back(name);
+  };
+  for (const v1::PlanShard& shard : plan.shards()) add_ps(shard.member());
+  for (const v1::PlanShard& shard : plan.shards()) {
+    if (shard.has_backup()) add_ps(shard.backup().member());
   }
   for (const v1::PlanChunk& chunk : plan.chunks()) {
     members_[plan.shards(chunk.shard()).member()].shards.insert(chunk.shard());
@@ -115,6 +125,27 @@ const JobMembers::Member& JobMembers::Take(const std::string& name, const v1::Jo
   }
   if (!report->links().empty()) member.links = LinksIn(*report, name, now);
   return member;
+}
+
+std::vector<v1::MemberTiming> JobMembers::Timing() const {
+  std::vector<v1::MemberTiming> timings;
+  for (const std::string& name : workers_) {
+    const Member& worker = members_.at(name);
+    if (!worker.timing) continue;
+    v1::MemberTiming& timing = timings.emplace_back();
+    timing.set_member(name);
+    *timing.mutable_timing() = *worker.timing;
+    *timing.mutable_report_time() = ToProto(worker.timed);
+  }
+  return timings;
+}
+
+std::vector<std::shared_ptr<const v1::MemberLinks>> JobMembers::Links() const {
+  std::vector<std::shared_ptr<const v1::MemberLinks>> links;
+  for (const std::string& name : workers_) {
+    if (members_.at(name).links != nullptr) links.push_back(members_.at(name).links);
+  }
+  return links;
 }
 
 bool JobMembers::IsDue(const std::string& name, const v1::Directive& directive, absl::Time now) {

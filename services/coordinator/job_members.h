@@ -71,6 +71,9 @@ class JobMembers {
   bool contains(const std::string& name) const { return members_.contains(name); }
   const Member& at(const std::string& name) const { return members_.at(name); }
   std::vector<std::string> names() const;
+  const std::vector<std::string>& workers() const { return workers_; }  // by rank
+  // In the order of their shards; then those that have but backups.
+  const std::vector<std::string>& ps() const { return ps_; }
   // What it is to the job and where, for messages: "w-0 (worker, rank 0, on node-1)".
   std::string Describe(const std::string& name) const;
   // What running workers cannot go on without when the member is gone; "": nothing.
@@ -80,6 +83,11 @@ class JobMembers {
   // Returns the member.
   const Member& Take(const std::string& name, const v1::JobReport* report, absl::Time now,
                      uint32_t behind = 0);
+
+  // What the workers have told of where their time goes, and of their links, by rank; who has told
+  // nothing is left out.
+  std::vector<v1::MemberTiming> Timing() const;
+  std::vector<std::shared_ptr<const v1::MemberLinks>> Links() const;
 
   // Whether the directive is to be sent to the member now, which counts it as sent: not while the
   // same one is still young.
@@ -131,6 +139,8 @@ class JobMembers {
   };
 
   absl::btree_map<std::string, Member> members_;
+  std::vector<std::string> workers_;
+  std::vector<std::string> ps_;
   absl::btree_map<std::string, Sent> sent_;  // by member
   bool in_lockstep_ = false;                 // every step takes the gradients of all workers
 };

@@ -10,6 +10,7 @@ namespace muster {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
 
@@ -126,6 +127,44 @@ TEST_F(JobMembersTest, ADirectiveIsSentAgainWhenItIsOldAnotherOneOrTheStreamIsNe
 
   members_.Reattached("w-0");
   EXPECT_TRUE(members_.IsDue("w-0", snapshot, kStart + JobMembers::kResend));
+}
+
+TEST_F(JobMembersTest, WorkersComeByRankAndPsByTheirShards) {
+  v1::JobPlan plan;
+  for (const char* name : {"w-1", "w-0"}) plan.add_workers()->set_member(name);
+  for (const char* name : {"p-2", "p-1", "p-2"}) plan.add_shards()->set_member(name);
+  plan.mutable_shards(0)->mutable_backup()->set_member("p-0");
+  plan.mutable_shards(1)->mutable_backup()->set_member("p-2");
+  members_.Enlist(plan, kStart);
+  EXPECT_THAT(members_.workers(), ElementsAre("w-1", "w-0"));
+  EXPECT_THAT(members_.ps(), ElementsAre("p-2", "p-1", "p-0"));
+
+  plan.clear_shards();
+  for (const char* name : {"w-1", "w-0"}) plan.add_shards()->set_member(name);
+  members_.Enlist(plan, kStart);
+  EXPECT_THAT(members_.ps(), IsEmpty()) << "with allreduce workers have the shards";
+}
+
+TEST_F(JobMembersTest, WhereTheTimeGoesIsToldByRankOfThoseWhoSaidSo) {
+  v1::JobPlan plan;
+  for (const char* name : {"w-2", "w-0", "w-1"}) plan.add_workers()->set_member(name);
+  members_.Enlist(plan, kStart);
+  v1::JobReport report;
+  report.set_state(v1::MEMBER_RUNNING);
+  for (const char* name : {"w-0", "w-2"}) {
+    report.mutable_timing()->set_steps(name == std::string("w-0") ? 10 : 20);
+    report.add_links();
+    members_.Take(name, &report, now_);
+  }
+
+  const std::vector<v1::MemberTiming> timing = members_.Timing();
+  ASSERT_EQ(timing.size(), 2);
+  EXPECT_EQ(timing[0].member(), "w-2");
+  EXPECT_EQ(timing[0].timing().steps(), 20);
+  EXPECT_EQ(timing[0].report_time().seconds(), absl::ToUnixSeconds(now_));
+  EXPECT_EQ(timing[1].member(), "w-0");
+  ASSERT_EQ(members_.Links().size(), 2);
+  EXPECT_EQ(members_.Links()[0]->member(), "w-2");
 }
 
 TEST_F(JobMembersTest, LinksAreKeptUntilTheyAreToldAnew) {
