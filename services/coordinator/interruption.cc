@@ -19,6 +19,16 @@ bool Interruption::CanCarry(const v1::JobPlan& plan) {
   return is_bsp && sync.backup_workers() == 0;
 }
 
+// Who makes the second step of a generation has seen that all backups hold the first one
+// (lib/shard/backup_agreement.h).
+bool Interruption::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
+                                const std::string& name) {
+  if (!CanCarry(plan)) return false;
+  if (members.at(name).is_worker()) return true;
+  const bool all_filled = members.NewestStep() >= plan.first_step() + 2;
+  return !members.AnyWorkerDone() && CanHandOver(plan, members, name, /*filled_only=*/!all_filled);
+}
+
 int Interruption::RecoveriesMax(const v1::RestartSpec& policy) {
   return policy.has_max_restarts() ? policy.max_restarts() : kMaxRestartsDefault;
 }

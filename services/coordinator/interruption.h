@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -26,6 +27,10 @@ class Interruption {
 
   // Whether the plan's shards may go on in another generation.
   static bool CanCarry(const v1::JobPlan& plan);
+  // Whether a job that runs may go on without a member that leaves, in another generation, at the
+  // step at which it is: a ps hands its shards over to their backups.
+  static bool CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
+                           const std::string& name);
   // One more recovery, of a job that had come to `step`. How many in a row counts from the last one
   // that was followed by a step that nobody had made. Nothing: the policy allows no more.
   static std::optional<v1::JobRecovery> Count(v1::JobRecovery so_far, const v1::RestartSpec& policy,

@@ -53,6 +53,28 @@ TEST_F(InterruptionTest, OnlyShardsThatAreWithinAStepOfEachOtherCanBeCarried) {
   EXPECT_FALSE(Interruption::CanCarry(plan_));
 }
 
+TEST_F(InterruptionTest, AWorkerIsDoneWithoutWhereverShardsGoOn) {
+  EXPECT_TRUE(Interruption::CanDoWithout(plan_, members_, "w-0"));
+  plan_.mutable_spec()->mutable_sync()->set_mode(v1::ASP);
+  EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "w-0"));
+}
+
+TEST_F(InterruptionTest, APsIsDoneWithoutOnceOthersHoldWhatItHas) {
+  plan_.set_first_step(5);
+  Report("w-0", v1::MEMBER_RUNNING, 0, /*newest=*/7);
+  EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "p-0")) << "it has no backup";
+
+  plan_.mutable_shards(0)->mutable_backup()->set_member("p-1");
+  members_.Enlist(plan_, now_);
+  members_.SetLeaving("p-0");
+  Report("w-0", v1::MEMBER_RUNNING, 0, 6);
+  EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "p-0")) << "it may not be filled yet";
+  Report("w-0", v1::MEMBER_RUNNING, 0, 7);
+  EXPECT_TRUE(Interruption::CanDoWithout(plan_, members_, "p-0"));
+  Report("w-0", v1::MEMBER_DONE, 0, 7);
+  EXPECT_FALSE(Interruption::CanDoWithout(plan_, members_, "p-0")) << "the job is about to end";
+}
+
 TEST_F(InterruptionTest, RecoveriesAreCountedInARowUntilOneBringsAStep) {
   v1::RestartSpec policy;
   policy.set_max_restarts(2);

@@ -609,7 +609,7 @@ void Job::LetLeave(absl::Time now) {
   const std::vector<std::string> leaving = members_.Leaving();
   if (leaving.empty()) return;
   for (const std::string& name : leaving) {
-    if (!CanDoWithout(name)) continue;
+    if (!Interruption::CanDoWithout(*plan_, members_, name)) continue;
     const bool owns_shards = !members_.at(name).is_worker() && !members_.at(name).shards.empty();
     return HaltGeneration(
         {.carries = true, .lost = name}, "MEMBER_LEAVES",
@@ -688,16 +688,6 @@ void Job::StopHalted(int64_t step, absl::Time now) {
 
 bool Job::IsSaved(int64_t step) const {
   return checkpoints_.committed_step() >= step || IsOrigin(step);
-}
-
-// The job goes on at once at the step at which it is. Who makes the second step of a generation has
-// seen that all backups hold the first one (lib/shard/backup_agreement.h).
-bool Job::CanDoWithout(const std::string& name) const {
-  if (!Interruption::CanCarry(*plan_)) return false;
-  if (members_.at(name).is_worker()) return true;
-  const bool all_filled = members_.NewestStep() >= plan_->first_step() + 2;
-  return !members_.AnyWorkerDone() &&
-         CanHandOver(*plan_, members_, name, /*filled_only=*/!all_filled);
 }
 
 void Job::Lose(const std::string& member) {

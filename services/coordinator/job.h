@@ -218,7 +218,6 @@ class Job {
   void StopHalted(int64_t step, absl::Time now);
   void StopWithoutShards(absl::string_view why, absl::Time now);
   bool IsSaved(int64_t step) const;
-  bool CanDoWithout(const std::string& name) const;
   void NoteWhereItResumes(int64_t first_step);
   void NoteWhoIsTriedAgain(absl::Time now);
   void CloseRecords(int64_t first_step, absl::Time now);
