@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/job/resource_name.h"
-#include "lib/job/spec_duration.h"
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_refusals.h"
@@ -22,9 +21,6 @@
 
 namespace muster {
 namespace {
-
-constexpr char kActiveDeadline[] = "ACTIVE_DEADLINE";
-constexpr char kStartTimeout[] = "START_TIMEOUT";
 
 v1::Directive ReleaseDirective() {
   v1::Directive directive;
@@ -321,7 +317,7 @@ void Job::Stopped(const std::string& where, absl::Time now) {
   const v1::StopCause cause = record_.stop_cause();
   const std::string message = absl::StrCat(cause.message(), "; stopped ", where);
   const std::string id = JobIdOf(record_.name());
-  if (cause.reason() == kActiveDeadline) {
+  if (cause.reason() == JobDeadlines::kActiveDeadline) {
     return Fail(cause.reason(), absl::StrCat(message, AdviceToResume(record_)), now);
   }
   Move(v1::SUSPENDED, cause.reason(),
@@ -330,32 +326,25 @@ void Job::Stopped(const std::string& where, absl::Time now) {
 }
 
 // The coordinator stops the job by itself: with a checkpoint of what is in none yet.
-void Job::StopFor(const std::string& reason, const std::string& message, absl::Time now) {
-  record_.mutable_stop_cause()->set_reason(reason);
-  record_.mutable_stop_cause()->set_message(message);
+void Job::StopFor(const v1::StopCause& cause, absl::Time now) {
+  *record_.mutable_stop_cause() = cause;
   const bool holds_steps = state() == v1::RUNNING ||
                            (state() == v1::PREPARING && plan_->carries() > 0) ||
                            (state() == v1::RECOVERING && interruption_.carries());
-  if (holds_steps) return RequestStop(reason, message, now);
+  if (holds_steps) return RequestStop(cause.reason(), cause.message(), now);
   Stopped(absl::StrCat("with nothing that is not in ", WhereItGoesOn(record_)), now);
 }
 
 void Job::StopWaiting(const std::string& lacks, absl::Time now) {
   CHECK(WaitsTooLong(now)) << record_.name();
   if (record_.has_stop_cause()) return;  // it is being stopped
-  const std::string message = absl::StrCat(
-      "it has waited for ",
-      absl::FormatDuration(absl::Trunc(JobDeadlines::WaitingTime(record_, now), absl::Seconds(1))),
-      " (start_timeout: ", absl::FormatDuration(SpecDuration(record_.spec().start_timeout())),
-      ") for ", lacks);
-  if (!record_.has_start_time()) {
-    return Fail(kStartTimeout,
-                absl::StrCat(message,
-                             ". Start more members, ask for fewer, or submit it again "
-                             "with a longer start_timeout"),
-                now);
-  }
-  StopFor(kStartTimeout, message, now);
+  const v1::StopCause cause = JobDeadlines::WaitedTooLong(record_, lacks, now);
+  if (record_.has_start_time()) return StopFor(cause, now);
+  Fail(cause.reason(),
+       absl::StrCat(cause.message(),
+                    ". Start more members, ask for fewer, or submit it again with a longer "
+                    "start_timeout"),
+       now);
 }
 
 void Job::StopWithoutRecovering(absl::Time now) {
@@ -372,19 +361,15 @@ void Job::StopWithoutShards(absl::string_view why, absl::Time now) {
 
 void Job::CheckDeadline(absl::Time now) {
   if (!JobDeadlines::IsPastDeadline(record_, now)) return;
-  const std::string message = absl::StrCat(
-      "it has been active for ",
-      absl::FormatDuration(absl::Trunc(JobDeadlines::ActiveTime(record_, now), absl::Seconds(1))),
-      " (active_deadline: ", absl::FormatDuration(SpecDuration(record_.spec().active_deadline())),
-      ") and has come to step ", record_.progress().step(), " of ", total_steps());
+  const v1::StopCause cause = JobDeadlines::PastDeadline(record_, now);
   if (JobDeadlines::IsLongPastDeadline(record_, now)) {
     return Fail(
-        kActiveDeadline,
-        absl::StrCat(message, "; no checkpoint of that could be written in ",
+        cause.reason(),
+        absl::StrCat(cause.message(), "; no checkpoint of that could be written in ",
                      absl::FormatDuration(JobDeadlines::kStopPatience), AdviceToResume(record_)),
         now);
   }
-  if (!record_.suspend_requested()) StopFor(kActiveDeadline, message, now);
+  if (!record_.suspend_requested()) StopFor(cause, now);
 }
 
 absl::Status Job::Resume(const v1::ResourceSpec* resources, absl::Time now) {

@@ -229,7 +229,7 @@ class Job {
   void Send(const std::string& member, v1::Directive directive);
   void ReleaseAll();
   void RequestStop(const std::string& reason, const std::string& message, absl::Time now);
-  void StopFor(const std::string& reason, const std::string& message, absl::Time now);
+  void StopFor(const v1::StopCause& cause, absl::Time now);
   void Stopped(const std::string& where, absl::Time now);
   void CheckDeadline(absl::Time now);
   void SendWanted(const std::string& name, absl::Time now);

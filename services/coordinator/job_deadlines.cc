@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "lib/job/spec_duration.h"
 #include "services/coordinator/proto_time.h"
 
@@ -10,6 +12,17 @@ namespace {
 
 absl::Duration Since(const google::protobuf::Timestamp& begin, absl::Time now) {
   return std::max(absl::ZeroDuration(), now - FromProto(begin));
+}
+
+std::string WholeSeconds(absl::Duration time) {
+  return absl::FormatDuration(absl::Trunc(time, absl::Seconds(1)));
+}
+
+v1::StopCause Cause(absl::string_view reason, const std::string& message) {
+  v1::StopCause cause;
+  cause.set_reason(std::string(reason));
+  cause.set_message(message);
+  return cause;
 }
 
 bool Waits(v1::JobState state) { return state == v1::QUEUED || state == v1::RECOVERING; }
@@ -57,6 +70,24 @@ absl::Duration JobDeadlines::WaitingTime(const v1::Job& record, absl::Time now) 
 bool JobDeadlines::WaitsTooLong(const v1::Job& record, absl::Time now) {
   return Waits(record.state()) && record.spec().has_start_timeout() &&
          WaitingTime(record, now) >= SpecDuration(record.spec().start_timeout());
+}
+
+v1::StopCause JobDeadlines::PastDeadline(const v1::Job& record, absl::Time now) {
+  return Cause(kActiveDeadline,
+               absl::StrCat("it has been active for ", WholeSeconds(ActiveTime(record, now)),
+                            " (active_deadline: ",
+                            absl::FormatDuration(SpecDuration(record.spec().active_deadline())),
+                            ") and has come to step ", record.progress().step(), " of ",
+                            record.progress().total_steps()));
+}
+
+v1::StopCause JobDeadlines::WaitedTooLong(const v1::Job& record, const std::string& lacks,
+                                          absl::Time now) {
+  return Cause(kStartTimeout,
+               absl::StrCat("it has waited for ", WholeSeconds(WaitingTime(record, now)),
+                            " (start_timeout: ",
+                            absl::FormatDuration(SpecDuration(record.spec().start_timeout())),
+                            ") for ", lacks));
 }
 
 }  // namespace muster

@@ -2,6 +2,8 @@
 // members.
 #pragma once
 
+#include <string>
+
 #include "absl/time/time.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -12,6 +14,9 @@ namespace muster {
 // comes in.
 class JobDeadlines {
  public:
+  // The reasons of jobs that come to their deadlines.
+  static constexpr char kActiveDeadline[] = "ACTIVE_DEADLINE";
+  static constexpr char kStartTimeout[] = "START_TIMEOUT";
   // A job that is stopped at its deadline has this long to get its checkpoint written.
   static constexpr absl::Duration kStopPatience = absl::Minutes(10);
 
@@ -27,6 +32,12 @@ class JobDeadlines {
   static absl::Duration WaitingTime(const v1::Job& record, absl::Time now);
   // One that is QUEUED or RECOVERING has waited for as long as it was to.
   static bool WaitsTooLong(const v1::Job& record, absl::Time now);
+
+  // Why a job is stopped that is past its deadline; or that waits too long for what it `lacks` (a
+  // sentence's end).
+  static v1::StopCause PastDeadline(const v1::Job& record, absl::Time now);
+  static v1::StopCause WaitedTooLong(const v1::Job& record, const std::string& lacks,
+                                     absl::Time now);
 };
 
 }  // namespace muster

@@ -269,5 +269,24 @@ TEST_F(JobDeadlinesTest, AStopThatWaitsForShardsThatAreLostMeanwhileIsMadeAtOnce
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
 
+TEST_F(JobDeadlinesTest, WhyAJobIsStoppedIsToldInWholeSeconds) {
+  v1::Job record = Record();
+  *record.mutable_create_time() = ToProto(now_);
+  record.mutable_spec()->mutable_active_deadline()->set_seconds(100);
+  record.mutable_spec()->mutable_start_timeout()->set_seconds(60);
+  record.mutable_progress()->set_step(5);
+  record.mutable_progress()->set_total_steps(100);
+  const v1::StopCause waits =
+      JobDeadlines::WaitedTooLong(record, "a ps", now_ + absl::Milliseconds(60500));
+  EXPECT_EQ(waits.reason(), JobDeadlines::kStartTimeout);
+  EXPECT_EQ(waits.message(), "it has waited for 1m (start_timeout: 1m) for a ps");
+
+  *record.mutable_active_since() = ToProto(now_);
+  const v1::StopCause runs = JobDeadlines::PastDeadline(record, now_ + absl::Milliseconds(100900));
+  EXPECT_EQ(runs.reason(), JobDeadlines::kActiveDeadline);
+  EXPECT_EQ(runs.message(),
+            "it has been active for 1m40s (active_deadline: 1m40s) and has come to step 5 of 100");
+}
+
 }  // namespace
 }  // namespace muster
