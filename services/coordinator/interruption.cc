@@ -44,6 +44,13 @@ std::optional<v1::JobRecovery> Interruption::Count(v1::JobRecovery so_far,
   return so_far;
 }
 
+void Interruption::NoteResumption(int64_t first_step, int64_t made, v1::JobRecovery& recovery) {
+  if (recovery.has_resumed_step()) return;
+  const int64_t again = std::max(recovery.step(), made) - first_step;
+  recovery.set_resumed_step(first_step);
+  recovery.set_steps_again(recovery.steps_again() + std::max<int64_t>(0, again));
+}
+
 absl::Duration Interruption::Backoff(const v1::JobRecovery& recovery,
                                      const v1::RestartSpec& policy) {
   if (recovery.in_row() <= 1) return absl::ZeroDuration();

@@ -35,6 +35,9 @@ class Interruption {
   // that was followed by a step that nobody had made. Nothing: the policy allows no more.
   static std::optional<v1::JobRecovery> Count(v1::JobRecovery so_far, const v1::RestartSpec& policy,
                                               int64_t step);
+  // The recovery that was counted last has come to its end: the job goes on at `first_step`, and
+  // had made the steps before `made` as far as anybody told. Nothing where that is known already.
+  static void NoteResumption(int64_t first_step, int64_t made, v1::JobRecovery& recovery);
   // How many in a row it allows.
   static int RecoveriesMax(const v1::RestartSpec& policy);
   // How long the recovery that was counted last waits: up to kBackoffMax, or the policy's backoff

@@ -92,6 +92,24 @@ TEST_F(InterruptionTest, RecoveriesAreCountedInARowUntilOneBringsAStep) {
   EXPECT_EQ(recovery->count(), 3);
 }
 
+TEST_F(InterruptionTest, TheStepsThatAreMadeAgainAddUpOverRecoveries) {
+  v1::JobRecovery recovery;
+  recovery.set_step(57);
+  Interruption::NoteResumption(/*first_step=*/50, /*made=*/55, recovery);
+  EXPECT_EQ(recovery.resumed_step(), 50);
+  EXPECT_EQ(recovery.steps_again(), 7);
+  Interruption::NoteResumption(40, 58, recovery);
+  EXPECT_EQ(recovery.resumed_step(), 50) << "the job was suspended, and this is no recovery";
+
+  recovery.clear_resumed_step();
+  Interruption::NoteResumption(50, 58, recovery);
+  EXPECT_EQ(recovery.steps_again(), 7 + 8) << "somebody told of one more meanwhile";
+  recovery.clear_resumed_step();
+  Interruption::NoteResumption(59, 59, recovery);
+  EXPECT_EQ(recovery.steps_again(), 7 + 8);
+  EXPECT_EQ(recovery.resumed_step(), 59);
+}
+
 TEST_F(InterruptionTest, TheFirstOfARowDoesNotWaitAndTheOthersEverLonger) {
   v1::RestartSpec policy;
   auto backoff = [&](int in_row) {

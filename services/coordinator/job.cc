@@ -181,7 +181,10 @@ void Job::Tell(const std::string& reason, const std::string& message, absl::Time
 
 void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   CHECK_EQ(plan->generation(), record_.generation() + 1) << record_.name();
-  NoteWhereItResumes(plan->first_step());
+  if (record_.has_recovery()) {  // all who are left have told what they made
+    Interruption::NoteResumption(plan->first_step(), ledger_.steps_before(),
+                                 *record_.mutable_recovery());
+  }
   // A coordinator that ended in between may have lost what was told before a suspension.
   const bool goes_on = state() == v1::RECOVERING || ledger_.steps_before() > 0;
   if (goes_on) CloseRecords(plan->first_step(), now);
@@ -231,15 +234,6 @@ void Job::NoteWhoIsTriedAgain(absl::Time now) {
                       record_.spec().resources().workers().min()),
          now);
   }
-}
-
-// All who are left have told what they made.
-void Job::NoteWhereItResumes(int64_t first_step) {
-  if (!record_.has_recovery() || record_.recovery().has_resumed_step()) return;
-  v1::JobRecovery& recovery = *record_.mutable_recovery();
-  const int64_t made = std::max(recovery.step(), ledger_.steps_before());
-  recovery.set_resumed_step(first_step);
-  recovery.set_steps_again(recovery.steps_again() + std::max<int64_t>(0, made - first_step));
 }
 
 absl::Status Job::Cancel(absl::Time now) {

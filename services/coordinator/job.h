@@ -218,7 +218,6 @@ class Job {
   void StopHalted(int64_t step, absl::Time now);
   void StopWithoutShards(absl::string_view why, absl::Time now);
   bool IsSaved(int64_t step) const;
-  void NoteWhereItResumes(int64_t first_step);
   void NoteWhoIsTriedAgain(absl::Time now);
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,
