@@ -428,6 +428,36 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
   if (active()) SendWanted(name, now);
 }
 
+void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
+  for (const v1::SnapshotReport& answer : report.snapshots()) {
+    if (!checkpoints_.Wants(answer.snapshot())) continue;
+    switch (answer.outcome()) {
+      case v1::SNAPSHOT_TAKEN:
+      case v1::SNAPSHOT_WRITTEN:
+        checkpoints_.Answered(answer.shard());
+        break;
+      case v1::SNAPSHOT_MISSED:
+        if (state() == v1::RECOVERING) {
+          checkpoints_.GiveUpHalted(
+              absl::NotFoundError(absl::StrCat("shard ", answer.shard(), " does not hold it")),
+              now);
+        } else if (checkpoints_.Missed(Pace(), now)) {
+          SendWantedToAll(now);
+        }
+        break;
+      case v1::SNAPSHOT_FAILED:
+        CheckpointFailed(checkpoints_.asked_step(), answer.snapshot(),
+                         WithReason(absl::InternalError(absl::StrCat("shard ", answer.shard(), ": ",
+                                                                     answer.message())),
+                                    "SNAPSHOT_FAILED"),
+                         now);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
 void Job::ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now) {
   switch (rehearsal_.Take(name, report, now)) {
     case Rehearsal::Heard::kNothing:
@@ -465,6 +495,12 @@ void Job::StreamBroken(const std::string& member, absl::Time now) {
 void Job::Suspect(absl::Time now) {
   if (state() != v1::RUNNING) return;
   if (auto verdict = judge_.Suspect(members_, record_.progress().step())) Judge(*verdict, now);
+}
+
+void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
+  rehearsal_.Remove(name);
+  if (!Uses(name)) return;
+  Judge(judge_.Lost(name, why, members_, record_.progress().step()), now);
 }
 
 // ---------------------------------------------------------------- recovery
@@ -691,6 +727,8 @@ std::optional<Job::Resumption> Job::ResumesAt(absl::Time now) const {
   return interruption_.ResumesAt(*plan_, members_, now);
 }
 
+// ---------------------------------------------------------------- records
+
 // What the lost ones did not tell of the steps that were made is not known any more.
 void Job::CloseRecords(int64_t first_step, absl::Time now) {
   Record(ledger_.CloseSteps(first_step), ledger_.CloseEvaluations(first_step), now);
@@ -740,42 +778,6 @@ void Job::RecordsDurable(const RecordsBefore& durable, absl::Time now) {
   }
   if (state() == v1::RUNNING) Advance(now);
   if (state() == v1::RECOVERING) LetLeave(now);
-}
-
-void Job::MemberLost(const std::string& name, const std::string& why, absl::Time now) {
-  rehearsal_.Remove(name);
-  if (!Uses(name)) return;
-  Judge(judge_.Lost(name, why, members_, record_.progress().step()), now);
-}
-
-void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
-  for (const v1::SnapshotReport& answer : report.snapshots()) {
-    if (!checkpoints_.Wants(answer.snapshot())) continue;
-    switch (answer.outcome()) {
-      case v1::SNAPSHOT_TAKEN:
-      case v1::SNAPSHOT_WRITTEN:
-        checkpoints_.Answered(answer.shard());
-        break;
-      case v1::SNAPSHOT_MISSED:
-        if (state() == v1::RECOVERING) {
-          checkpoints_.GiveUpHalted(
-              absl::NotFoundError(absl::StrCat("shard ", answer.shard(), " does not hold it")),
-              now);
-        } else if (checkpoints_.Missed(Pace(), now)) {
-          SendWantedToAll(now);
-        }
-        break;
-      case v1::SNAPSHOT_FAILED:
-        CheckpointFailed(checkpoints_.asked_step(), answer.snapshot(),
-                         WithReason(absl::InternalError(absl::StrCat("shard ", answer.shard(), ": ",
-                                                                     answer.message())),
-                                    "SNAPSHOT_FAILED"),
-                         now);
-        break;
-      default:
-        break;
-    }
-  }
 }
 
 // ---------------------------------------------------------------- progress
