@@ -107,6 +107,16 @@ TEST(JobFileTest, ReadsAndWritesTheFilesOfTheInputs) {
   EXPECT_THAT(faults("{a: }"), HasSubstr("data.npy.inputs.a: has no value"));
 }
 
+// Found by a fuzzer: written as 0 it was left out when it was read again.
+TEST(JobFileTest, ReadsAndWritesTheSignOfZero) {
+  const auto spec = ParseJobFile("data: {linear: {slope: 3, intercept: -0}}", "job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_THAT(ToYaml(*spec), HasSubstr("intercept: -0\n"));
+  const auto again = ParseJobFile(ToYaml(*spec), "again.yaml");
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << ToYaml(*spec);
+  EXPECT_EQ(ToYaml(*again), ToYaml(*spec));
+}
+
 TEST(JobFileTest, ReadsAndWritesTimesWithTheirUnits) {
   const std::string text = absl::StrCat(kCharGpt,
                                         "restart: {max_restarts: 3, backoff: 500ms}\n"

@@ -30,7 +30,7 @@ using google::protobuf::Message;
 // The fewest digits that read back as the same number.
 std::string NumberText(double number) {
   if (number == std::floor(number) && std::abs(number) < 1e15) {
-    return absl::StrFormat("%d", static_cast<int64_t>(number));
+    return absl::StrFormat("%.0f", number);  // "-0" too
   }
   for (int digits = 6; digits < 17; ++digits) {
     std::string text = absl::StrFormat("%.*g", digits, number);
