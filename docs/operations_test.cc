@@ -68,10 +68,12 @@ void AddReasonsOf(const std::string& file, std::string code, Places& reasons) {
   static const std::regex kComment("//[^\n]*");
   static const std::regex kSeveralWords("\"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\"");
   static const std::regex kWord("\"([A-Z][A-Z0-9_]{2,})\"");
+  static const std::regex kNamedField("\\.reason = \"([A-Z][A-Z0-9_]{2,})\"");
   static const std::regex kGivers(
       "\\b(?:WithReason|FaultsToStatus|Precondition|set_reason|Fail|Move|Note)\\(");
   code = std::regex_replace(code, kComment, "");
   AddWords(code, kSeveralWords, file, reasons);
+  AddWords(code, kNamedField, file, reasons);
   for (std::sregex_iterator it(code.begin(), code.end(), kGivers), end; it != end; ++it) {
     AddWords(Arguments(code, it->position() + it->length() - 1), kWord, file, reasons);
   }

@@ -59,7 +59,7 @@ std::optional<NonFiniteWatch::Remark> NonFiniteWatch::Failure(const v1::Job& rec
 
 NonFiniteWatch::Remark NonFiniteWatch::Completion(const v1::Job& record) const {
   const std::string trained = absl::StrCat("trained ", record.progress().total_steps(), " steps");
-  if (loss_is_finite_) return {"COMPLETED", trained};
+  if (loss_is_finite_) return {.reason = "COMPLETED", .message = trained};
   return {"NONFINITE_LOSS",
           absl::StrCat(trained, ", and the last loss is ", record.progress().loss(),
                        ": the parameters are of no use. Look for the first NONFINITE_LOSS among "
