@@ -36,11 +36,14 @@ TEST(LabelsTest, KubernetesRulesHoldForKeysAndValues) {
                                    {"empty", ""},
                                    {longest, longest}})),
               IsEmpty());
-  for (const std::string key : {"", "-a", "a-", "a b", "/a", "Example.com/a", "a/b/c", "a..b/c",
-                                "\xc3\xa4", std::string(64, 'a').c_str()}) {
+  const std::string too_long(64, 'a');
+  const std::vector<std::string> wrong_keys = {
+      "", "-a", "a-", "a b", "/a", "Example.com/a", "a/b/c", "a..b/c", "\xc3\xa4", too_long};
+  for (const std::string& key : wrong_keys) {
     EXPECT_THAT(FaultyFields(Labels({{key, "x"}})), ElementsAre("labels")) << key;
   }
-  for (const std::string value : {"-a", "a.", "a b", "a/b", std::string(64, 'a').c_str()}) {
+  const std::vector<std::string> wrong_values = {"-a", "a.", "a b", "a/b", too_long};
+  for (const std::string& value : wrong_values) {
     EXPECT_THAT(FaultyFields(Labels({{"team", value}})), ElementsAre("labels.team")) << value;
   }
 }
