@@ -168,7 +168,9 @@ TEST(HealthServerTest, FloodsTakeLittleMemoryAndProbesAreAnswered) {
     EXPECT_TRUE(answer.ok()) << answer.status();
   }
   for (const auto& flood : floods) EXPECT_GT(flood->strokes(), 0);
+#if !defined(__SANITIZE_ADDRESS__)  // which keeps what was freed
   EXPECT_LT(most, before + (32 << 10)) << "kilobytes, the floods' own among them";
+#endif
 }
 
 TEST(HealthServerTest, SaysWhereItCannotListen) {

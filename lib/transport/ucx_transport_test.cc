@@ -432,8 +432,9 @@ TEST(UcxTurnsTest, WhatWasBeingFetchedFromADisconnectedPeerIsNotWrittenAnyMore) 
 TEST(UcxTurnsTest, WhatComesWhileAPeerIsDisconnectedFindsItsPlaceLater) {
   Accounts accounts;
   Postbox unused;
-  Station receiver(accounts), leaving(unused), staying(unused);
+  // Still being sent when its sender ends, who needs it until then.
   const std::vector<std::byte> payload = PatternOf(2, 8 << 20);
+  Station receiver(accounts), leaving(unused), staying(unused);
   const PeerId from_leaving = leaving.Connect(receiver);
   ASSERT_TRUE(
       ProgressUntil({receiver.get(), leaving.get()}, [&] { return !accounts.joined.empty(); }));
