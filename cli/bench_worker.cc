@@ -324,7 +324,7 @@ class PushLoop : private MessageReceiver {
     PayloadPlace place(chunks_[header.chunk].values);
     if (header.length != place.memory.size()) return {};
     place.past_caches =
-        std::ssize(values_->memory()) >= PayloadPlace::kCachedBytesMax;  // as PsExchange
+        std::ssize(values_->memory()) >= PayloadPlace::kUncachedBytesMin;  // as PsExchange
     return place;
   }
 

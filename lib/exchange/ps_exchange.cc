@@ -451,7 +451,7 @@ PayloadPlace PsExchange::PlacePayload(PeerId from, const WireHeader& header) {
   }
   if (!StaysNarrow(c) && !IsPlain(format)) return {chunk.narrow, /*in_place=*/true};
   PayloadPlace place(StaysNarrow(c) ? NarrowValuesOf(c) : BytesOf(ValuesOf(c)));
-  place.past_caches = values_bytes_ >= PayloadPlace::kCachedBytesMax;
+  place.past_caches = values_bytes_ >= PayloadPlace::kUncachedBytesMin;
   return place;
 }
 

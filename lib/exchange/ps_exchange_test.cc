@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "lib/codec/codec.h"
 #include "lib/exchange/fake_ps.h"
+#include "lib/plan/parameter_table.h"
 #include "lib/status/status.h"
 #include "lib/telemetry/metrics.h"
 #include "lib/telemetry/trace.h"
@@ -69,9 +70,10 @@ struct Member {
   Member(InProcessNetwork& network, const FakePs& ps,
          absl::FunctionRef<void(PsExchange::Options&)> adjust, int rank = 0)
       : exchange_metrics(metrics) {
-    const int count = ps.plan()->graph().parameters_size();
-    parameters.assign(count, std::vector<float>(512));
-    gradients.assign(count, std::vector<float>(512));
+    for (const v1::Parameter& parameter : ps.plan()->graph().parameters()) {
+      parameters.emplace_back(ElementCount(parameter));
+      gradients.emplace_back(ElementCount(parameter));
+    }
     PsExchange::Options options{.plan = ps.plan(),
                                 .rank = Rank(rank),
                                 .transport = [&network] { return network.MakeTransport(); },
@@ -734,6 +736,22 @@ TEST(PsExchangeTest, WithStalenessEachWorkerGoesItsOwnPace) {
   for (int p : {kC, kB, kA}) ASSERT_TRUE(PushParameter(*slow.exchange, p, 0).ok());
   EXPECT_TRUE(slow.exchange->AwaitVersion(1).ok());
   EXPECT_EQ(slow.exchange->version(), 1);
+}
+
+TEST(PsExchangeTest, OnlyValuesOfLargeModelsArePlacedPastTheCaches) {
+  const int64_t least = PayloadPlace::kUncachedBytesMin / static_cast<int64_t>(sizeof(float));
+  for (const int64_t elements : {least - 1, least}) {
+    FakePs::Options job = Job();
+    job.chunk_bytes = 4 << 20;
+    job.graph.mutable_parameters(kC)->set_shape(0, elements - 2 * 512);
+    InProcessNetwork network;
+    FakePs ps(network, job);
+    Member worker(network, ps);
+    ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+    ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+    const int64_t chunks = ps.plan()->chunks_size();
+    EXPECT_EQ(network.placed_past_caches(), elements < least ? 0 : chunks) << elements;
+  }
 }
 
 TEST(PsExchangeTest, ATraceShowsTheLifeOfEveryChunk) {

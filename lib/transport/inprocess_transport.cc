@@ -314,6 +314,7 @@ class InProcessTransport : public Transport {
     CHECK(header.ok()) << header.status();
     PayloadPlace place;
     if (!arrival.payload.empty()) place = receiver_->PlacePayload(arrival.sender, *header);
+    network_->placed_past_caches_ += place.past_caches;
     if (arrival.breaks && !arrival.payload.empty()) {
       LetGo(arrival.from, std::move(arrival.done));
       if (!place.memory.empty()) receiver_->PayloadLost(arrival.sender, *header);

@@ -2,6 +2,7 @@
 // with.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -50,6 +51,10 @@ class InProcessNetwork {
   // Delivers what is held, in the order in which it was sent.
   void ReleaseHeld() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Payloads whose receivers wanted them past the caches (PayloadPlace), where they are all the
+  // same to this network.
+  int64_t placed_past_caches() const { return placed_past_caches_; }
+
  private:
   friend class InProcessTransport;
   struct Inbox;  // of one transport
@@ -58,6 +63,7 @@ class InProcessNetwork {
 
   absl::Mutex mu_;
   Fault fault_ ABSL_GUARDED_BY(mu_);
+  std::atomic<int64_t> placed_past_caches_ = 0;
   int64_t transports_made_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<int64_t, std::unique_ptr<Inbox>> inboxes_ ABSL_GUARDED_BY(mu_);
 };

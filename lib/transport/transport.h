@@ -52,7 +52,7 @@ class PayloadLease {
 struct PayloadPlace {
   // Who takes so many bytes in each step, and reads each of them once before the next, finds them
   // in no cache: a sender on the same host has two versions of them there and reads as many.
-  static constexpr int64_t kCachedBytesMax = int64_t{8} << 20;
+  static constexpr int64_t kUncachedBytesMin = int64_t{8} << 20;
 
   PayloadPlace() = default;                                          // nowhere: drop it
   PayloadPlace(absl::Span<std::byte> memory, bool in_place = false)  // NOLINT: a span is a place
