@@ -417,18 +417,18 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     return Suspect(now);
   }
   if (state() == v1::RECOVERING) {
-    TakeSnapshots(*report, now);
+    TakeSnapshots(name, *report, now);
     NoteStopped(now);
     return SendWanted(name, now);
   }
   if (!report->lost_links().empty()) Suspect(now);
   if (state() == v1::RECOVERING) return;
-  TakeSnapshots(*report, now);
+  TakeSnapshots(name, *report, now);
   if (active()) Advance(now);
   if (active()) SendWanted(name, now);
 }
 
-void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
+void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now) {
   for (const v1::SnapshotReport& answer : report.snapshots()) {
     if (!checkpoints_.Wants(answer.snapshot())) continue;
     switch (answer.outcome()) {
@@ -438,6 +438,8 @@ void Job::TakeSnapshots(const v1::JobReport& report, absl::Time now) {
         break;
       case v1::SNAPSHOT_MISSED:
         if (state() == v1::RECOVERING) {
+          // Who writes backups is asked for its own shards with them, and need not hold those.
+          if (WriterOf(answer.shard()) != name) break;
           checkpoints_.GiveUpHalted(
               absl::NotFoundError(absl::StrCat("shard ", answer.shard(), " does not hold it")),
               now);

@@ -236,7 +236,7 @@ class Job {
 
   v1::Directive AcknowledgeDirective() const;
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
-  void TakeSnapshots(const v1::JobReport& report, absl::Time now);
+  void TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now);
   void ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now);
   void TellRehearsal(const std::string& name);
 

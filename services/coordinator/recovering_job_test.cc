@@ -1320,6 +1320,33 @@ TEST_F(ReplicatedJobTest, AJobWhoseBackupsHaveTakenOverIsSavedByThem) {
   EXPECT_EQ(job_.record().message(), "suspended at step 8");
 }
 
+// Its chunks are at versions that are too far from each other.
+TEST_F(ReplicatedJobTest, APsThatLacksItsOwnShardIsNotAskedForItAndEndsNoSave) {
+  RunTo(8);
+  Commit(4);
+  job_.MemberLost("w-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED, 8);
+  SayHalted("p-0", /*oldest=*/9, 8, /*in_backup=*/8);
+  SayHalted("p-1", 7, 8, /*in_backup=*/8);
+  TakeEffects();
+  job_.Wait(Job::kWaitsForMembers, "needs two", now_);
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  EXPECT_THAT(Sent(), ElementsAre("p-1 snapshot"));
+  EXPECT_THAT(snapshot_.backups(), ElementsAre(0));
+  EXPECT_EQ(job_.WriterOf(0), "p-1");
+
+  v1::JobReport report = Say(v1::MEMBER_HALTED, 8);
+  report.set_oldest_version(9);
+  v1::SnapshotReport& missed = *report.add_snapshots();
+  missed.set_shard(0);
+  missed.set_snapshot(snapshot_.snapshot());
+  missed.set_outcome(v1::SNAPSHOT_MISSED);
+  Tell("p-0", report);
+  EXPECT_TRUE(job_.Wants(snapshot_.snapshot())) << "it is not the one who writes it";
+  Commit(8);
+  EXPECT_EQ(job_.state(), v1::SUSPENDED);
+}
+
 TEST_F(ReplicatedJobTest, WhileItRunsAShardIsWrittenByItsOwnPsAlone) {
   Run();
   EXPECT_EQ(job_.WriterOf(1), "p-1");

@@ -23,26 +23,38 @@ std::optional<v1::Directive> StartDirective(const WantingJob& job) {
   return directive;
 }
 
-// Of shards that the ps has in the place of their own, which is gone.
-absl::btree_set<int> BackupsToWrite(const std::string& name, const WantingJob& job) {
+// What the ps is to write: shards of its own, and those that it has in the place of a ps that has
+// them no more.
+struct ShardsToWrite {
+  absl::btree_set<int> all;
   absl::btree_set<int> backups;
-  if (job.state != v1::RECOVERING) return backups;
-  const auto held = ShardsInPlace(job.plan, job.members);
-  for (int shard = 0; held && shard < job.plan.shards_size(); ++shard) {
-    const bool is_here = held->shards[shard].member() == name;
-    if (is_here && job.plan.shards(shard).member() != name) backups.insert(shard);
+};
+
+// While the job is halted a ps may lack its own.
+ShardsToWrite ShardsWrittenBy(const std::string& name, const WantingJob& job) {
+  const absl::btree_set<int>& own = job.members.at(name).shards;
+  const auto held = job.state == v1::RECOVERING ? ShardsInPlace(job.plan, job.members)
+                                                : std::optional<CarriedShards>();
+  if (!held) return {.all = own};
+  ShardsToWrite to_write;
+  for (int shard = 0; shard < job.plan.shards_size(); ++shard) {
+    if (held->shards[shard].member() != name) continue;
+    if (job.plan.shards(shard).member() != name) {
+      to_write.backups.insert(shard);
+    } else if (!own.contains(shard)) {
+      continue;  // no chunks
+    }
+    to_write.all.insert(shard);
   }
-  return backups;
+  return to_write;
 }
 
 std::optional<v1::Directive> SnapshotDirective(const std::string& name, const WantingJob& job) {
   if (!job.checkpoints.asking()) return std::nullopt;
-  absl::btree_set<int> shards = job.members.at(name).shards;
-  const absl::btree_set<int> backups = BackupsToWrite(name, job);
-  shards.insert(backups.begin(), backups.end());
-  auto snapshot = job.checkpoints.WantedOf(shards);
+  const ShardsToWrite to_write = ShardsWrittenBy(name, job);
+  auto snapshot = job.checkpoints.WantedOf(to_write.all);
   if (!snapshot) return std::nullopt;
-  snapshot->mutable_backups()->Add(backups.begin(), backups.end());
+  snapshot->mutable_backups()->Add(to_write.backups.begin(), to_write.backups.end());
   v1::Directive directive;
   *directive.mutable_snapshot() = *std::move(snapshot);
   return directive;
