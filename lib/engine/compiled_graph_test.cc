@@ -200,10 +200,9 @@ TEST(CompiledGraphTest, GradientsInTheArenaLieThereUntilTheyAreReady) {
                             kernels)
           .value();
   std::vector<std::byte> arena(compiled->arena_bytes());
-  std::vector<std::byte> parameters(3);
-  const CompiledGraph::Memory memory{
-      .arena = arena.data(),
-      .parameters = std::vector<std::byte*>{&parameters[0], &parameters[1], &parameters[2]}};
+  std::vector<std::byte> bytes(3);
+  const std::vector<std::byte*> parameters{&bytes[0], &bytes[1], &bytes[2]};
+  const CompiledGraph::Memory memory{.arena = arena.data(), .parameters = parameters};
   // What the steps between the one that writes a gradient and the one after which it is ready
   // write, is elsewhere.
   for (int p = 0; p < 3; ++p) {
