@@ -367,7 +367,9 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
                                   const v1::JobReport& report) {
   if (!entry.job.Uses(member) || report.generation() != entry.job.record().generation()) return;
   for (const v1::SnapshotReport& snapshot : report.snapshots()) {
-    if (snapshot.outcome() != v1::SNAPSHOT_FAILED || snapshot.snapshot() != 0) continue;
+    if (snapshot.snapshot() != 0) continue;
+    AbandonPassed(entry, member, snapshot);
+    if (snapshot.outcome() != v1::SNAPSHOT_FAILED) continue;
     v1::WriteShardHeader header;
     header.set_job(report.job());
     header.set_generation(report.generation());
@@ -377,6 +379,21 @@ void CheckpointDesk::TakeFailures(JobRegistry::Entry& entry, const std::string& 
     Abandon(entry, {snapshot.step(), 0},
             WithReason(absl::FailedPreconditionError(absl::StrCat(
                            member, ", shard ", snapshot.shard(), ": ", snapshot.message())),
+                       "SNAPSHOT_FAILED"));
+  }
+}
+
+// A member keeps but the last answer of a shard: where that is of a later step, one that it failed
+// may never have been heard, and the other shards of that round would wait for this one for ever. A
+// shard takes no snapshot before the one before it is over.
+void CheckpointDesk::AbandonPassed(JobRegistry::Entry& entry, const std::string& member,
+                                   const v1::SnapshotReport& snapshot) {
+  for (const auto& round : entry.rounds.PeriodicBefore(snapshot.step())) {
+    if (round->ShardBytes(snapshot.shard()) == 0) continue;  // it has nothing to send
+    Abandon(entry, KeyOf(*round),
+            WithReason(absl::FailedPreconditionError(
+                           absl::StrCat(member, ", shard ", snapshot.shard(),
+                                        " has given it up, and is at step ", snapshot.step())),
                        "SNAPSHOT_FAILED"));
   }
 }

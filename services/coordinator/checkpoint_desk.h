@@ -120,6 +120,8 @@ class CheckpointDesk {
  private:
   CheckpointRound::Options RoundOf(const JobRegistry::Entry& entry,
                                    const v1::WriteShardHeader& header) const;
+  void AbandonPassed(JobRegistry::Entry& entry, const std::string& member,
+                     const v1::SnapshotReport& snapshot);
   void Abandon(JobRegistry::Entry& entry, CheckpointRounds::Key key, const absl::Status& why);
   absl::Status Commit(CheckpointRound& round);
   void PruneAfter(const CheckpointRound& round);

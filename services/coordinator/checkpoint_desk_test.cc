@@ -332,6 +332,36 @@ TEST_F(CheckpointDeskTest, WhatIsGivenUpBeforeAStreamOpensIsCountedOnce) {
   EXPECT_THAT(metrics_.Render(), count(1)) << "none is due there";
 }
 
+// What the member says of a shard is its last answer alone.
+TEST_F(CheckpointDeskTest, WhatAShardHasPassedWithoutWritingItEnds) {
+  auto upload = desk_.BeginShard(Header(2));  // as if of another shard, which waits for the commit
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  CheckpointRound& round = *(*upload)->round();
+  const auto is_open_after = [&](int shard, int64_t step) {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    v1::JobReport report;
+    report.set_generation(entry.job.record().generation());
+    v1::SnapshotReport& snapshot = *report.add_snapshots();
+    snapshot.set_shard(shard);
+    snapshot.set_step(step);
+    snapshot.set_outcome(v1::SNAPSHOT_TAKEN);
+    desk_.TakeFailures(entry, "p-0", report);
+    const bool is_open = entry.rounds.IsOpen(round);
+    turn.Perform(entry);
+    return is_open;
+  };
+  EXPECT_TRUE(is_open_after(0, 2)) << "it may come yet";
+  EXPECT_TRUE(is_open_after(1, 4)) << "that one has nothing to write";
+  EXPECT_FALSE(is_open_after(0, 4));
+  const auto outcome = round.AwaitOutcome(absl::Seconds(30));
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(ReasonOf(*outcome), "SNAPSHOT_FAILED");
+  EXPECT_THAT(outcome->message(), HasSubstr("p-0, shard 0"));
+  EXPECT_EQ(ReasonOf(desk_.BeginShard(Header(2)).status()), "CHECKPOINT_ABANDONED");
+  EXPECT_TRUE(Save(4).ok());
+}
+
 // A change of the job meanwhile is not the end of it, as it is of what was written while it ran.
 TEST_F(CheckpointDeskTest, WhatWasHaltedIsSavedWhileTheJobWaitsForMembers) {
   auto periodic = desk_.BeginShard(Header(2));

@@ -38,6 +38,14 @@ bool CheckpointRounds::IsOpen(const CheckpointRound& round) const {
   return it != open_.end() && it->second.get() == &round;
 }
 
+std::vector<std::shared_ptr<CheckpointRound>> CheckpointRounds::PeriodicBefore(int64_t step) const {
+  std::vector<std::shared_ptr<CheckpointRound>> rounds;
+  for (const auto& [key, round] : open_) {
+    if (key.snapshot == 0 && key.step < step) rounds.push_back(round);
+  }
+  return rounds;
+}
+
 CheckpointRounds::Open::iterator CheckpointRounds::End(Open::iterator round, absl::Status outcome) {
   ended_.push_back({std::move(round->second), std::move(outcome)});
   return open_.erase(round);

@@ -41,6 +41,8 @@ class CheckpointRounds {
       Key key, const std::function<CheckpointRound::Options()>& make);
   bool IsOpen(const CheckpointRound& round) const;
   bool HasCommitted(int64_t step) const { return committed_.contains(step); }
+  // Open ones that are on nobody's demand, of steps before this one.
+  std::vector<std::shared_ptr<CheckpointRound>> PeriodicBefore(int64_t step) const;
 
   // The step's checkpoint is on the disk. A periodic round and one on demand of the same step hold
   // the same bytes, so this answers both.
