@@ -40,8 +40,9 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
   CHECK(plan_ != nullptr) << record_.name();
   Enlist(now);
   if (state() == v1::PREPARING) judge_.BeginPreparing();
+  const bool goes_back = NonFiniteWatch::AwaitsRollback(record_, *plan_);
   interruption_.BeginAfterRestart(
-      /*carries=*/state() == v1::RECOVERING && Interruption::CanCarry(*plan_),
+      /*carries=*/state() == v1::RECOVERING && Interruption::CanCarry(*plan_) && !goes_back,
       /*halting_since=*/now + FailureJudge::kRestartGrace);
   running_since_ = now;
   judge_.BeginGrace(now);

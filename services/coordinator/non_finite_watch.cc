@@ -67,6 +67,10 @@ NonFiniteWatch::Remark NonFiniteWatch::Completion(const v1::Job& record) const {
                        "{global_norm: 1}, from a checkpoint before it")};
 }
 
+bool NonFiniteWatch::AwaitsRollback(const v1::Job& record, const v1::JobPlan& plan) {
+  return record.recovery().left_out_batches_size() > plan.left_out_batches_size();
+}
+
 // No checkpoint has values that are not finite (SnapshotWriter): the last one is good. The steps
 // from there to this one would be the same again, and so would this one's batch: it is left out.
 NonFiniteWatch::Ruling NonFiniteWatch::Rule(const v1::Job& record,

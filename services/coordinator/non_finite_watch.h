@@ -51,6 +51,10 @@ class NonFiniteWatch {
     std::string message;
   };
   static Ruling Rule(const v1::Job& record, const FailureJudge::Verdict& verdict);
+  // A job that recovers is on its way back, without a batch that the plan of its generation still
+  // has: what its shards hold is not to go on. A coordinator that was restarted meanwhile knows it
+  // by that.
+  static bool AwaitsRollback(const v1::Job& record, const v1::JobPlan& plan);
 
  private:
   std::optional<Remark> TakeLoss(const StepSummary& step, const v1::JobSpec& spec);
