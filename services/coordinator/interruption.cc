@@ -24,9 +24,11 @@ bool Interruption::CanCarry(const v1::JobPlan& plan) {
 bool Interruption::CanDoWithout(const v1::JobPlan& plan, const JobMembers& members,
                                 const std::string& name) {
   if (!CanCarry(plan)) return false;
+  // The others cannot make the last steps again without those that are done.
+  if (members.AnyWorkerDone()) return false;
   if (members.at(name).is_worker()) return true;
   const bool all_filled = members.NewestStep() >= plan.first_step() + 2;
-  return !members.AnyWorkerDone() && CanHandOver(plan, members, name, /*filled_only=*/!all_filled);
+  return CanHandOver(plan, members, name, /*filled_only=*/!all_filled);
 }
 
 int Interruption::RecoveriesMax(const v1::RestartSpec& policy) {

@@ -627,6 +627,7 @@ void Job::LetLeave(absl::Time now) {
   const std::vector<std::string> leaving = members_.Leaving();
   if (leaving.empty()) return;
   for (const std::string& name : leaving) {
+  if (checkpoints_.committed_step() == total_steps()) return;  // all is trained, and saved
     if (!Interruption::CanDoWithout(*plan_, members_, name)) continue;
     const bool owns_shards = !members_.at(name).is_worker() && !members_.at(name).shards.empty();
     return HaltGeneration(
