@@ -432,6 +432,7 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
 void Job::TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now) {
   for (const v1::SnapshotReport& answer : report.snapshots()) {
     if (!checkpoints_.Wants(answer.snapshot())) continue;
+    if (answer.shard() < 0 || answer.shard() >= plan_->shards_size()) continue;
     switch (answer.outcome()) {
       case v1::SNAPSHOT_TAKEN:
       case v1::SNAPSHOT_WRITTEN:
