@@ -162,6 +162,7 @@ void Coordinator::Tick() {
   if (last != absl::InfinitePast()) {
     const absl::Duration late = std::max(last_tick_ - last - kTickInterval, absl::ZeroDuration());
     metrics_->tick_lateness.Observe(absl::ToDoubleSeconds(late));
+    if (late > options_.lease) stood_still_ = true;
   }
   members_.ExpireLeases();
   logs_.Expire(registry_.Now());
@@ -179,7 +180,9 @@ void Coordinator::Tick() {
 }
 
 // Deadlines of jobs do not pass while the disk is behind: what they lead to could not be stored.
-// Nor while the coordinator starts, before anybody can report, or is cut off from all members.
+// Nor while the coordinator starts, before anybody can report, is cut off from all members, or
+// stands still itself; nor those of a job whose steps cannot be recorded: its workers wait for
+// that.
 void Coordinator::TickJobs() {
   if (registry_.changes().full() || !registry_.changes().trouble().ok() || fleet_.deaf()) {
     stood_still_ = true;
@@ -188,7 +191,8 @@ void Coordinator::TickJobs() {
   JobRegistry::Turn turn(&registry_);
   const bool went_on = std::exchange(stood_still_, false);
   for (JobRegistry::Entry* entry : turn.Active()) {
-    if (went_on) entry->job.WentOn(registry_.Now());
+    const bool records = registry_.MetricsTrouble(entry->job.record().number()).ok();
+    if (went_on || !records) entry->job.WentOn(registry_.Now());
     entry->job.Tick(entry->rounds.writing(), registry_.Now());
     turn.Perform(*entry);
   }

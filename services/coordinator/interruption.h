@@ -1,6 +1,7 @@
 // What lies between two generations of a job: the one is being halted, the next one waits for that.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -51,6 +52,10 @@ class Interruption {
   void BeginAfterRestart(bool carries, absl::Time halting_since) {
     carries_ = carries;
     halting_since_ = halting_since;
+  }
+  // Time stood still until `now`: who halts has his time anew.
+  void WentOn(absl::Time now) {
+    if (halting_since_ != absl::InfiniteFuture()) halting_since_ = std::max(halting_since_, now);
   }
   // A ps is gone, with what it alone held.
   void LoseShards() { carries_ = false; }

@@ -627,8 +627,8 @@ void Job::LetLeave(absl::Time now) {
   if (state() != v1::RUNNING || record_.suspend_requested()) return;
   const std::vector<std::string> leaving = members_.Leaving();
   if (leaving.empty()) return;
-  for (const std::string& name : leaving) {
   if (checkpoints_.committed_step() == total_steps()) return;  // all is trained, and saved
+  for (const std::string& name : leaving) {
     if (!Interruption::CanDoWithout(*plan_, members_, name)) continue;
     const bool owns_shards = !members_.at(name).is_worker() && !members_.at(name).shards.empty();
     return HaltGeneration(
@@ -922,6 +922,7 @@ void Job::WentOn(absl::Time now) {
   rehearsal_.WentOn(now);
   members_.WentOn(now);
   judge_.WentOn(now);
+  interruption_.WentOn(now);
 }
 
 void Job::Tick(bool writing, absl::Time now) {

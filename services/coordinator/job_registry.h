@@ -100,6 +100,8 @@ class JobRegistry {
   // The steps of a job whose folder is about to go need not be recorded any more. Waits for a write
   // that is under way: not to be called in a turn.
   void DiscardMetrics(uint64_t job) { metrics_.Discard(job); }
+  // Why its steps cannot be recorded now.
+  absl::Status MetricsTrouble(uint64_t job) const { return metrics_.Trouble(job); }
   absl::Time Now() const { return options_.clock(); }
 
  private:

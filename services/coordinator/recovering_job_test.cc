@@ -522,6 +522,58 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFew
   EXPECT_THAT(job_.record().message(), HasSubstr("it was rolled back 8 times"));
 }
 
+// Its shards hold what the step made, and are halted like any others.
+TEST_F(RecoveringJobTest, ARollbackIsOneForARestartedCoordinatorToo) {
+  v1::Job record = Record();
+  record.mutable_spec()->set_on_non_finite(v1::NON_FINITE_ROLLBACK);
+  Begin(record);
+  Run();
+  Commit(50);
+  Tell("w-0", NotFinite(57));
+  ASSERT_EQ(job_.state(), v1::RECOVERING);
+  job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_HALTED, 57);
+  for (const char* name : {"p-0", "p-1"}) SayHalted(name, 57, 58);
+  ASSERT_TRUE(job_.ResumesAt(now_).has_value());
+  EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+
+  Run(50, "jobs/net-1/checkpoints/50");  // without the batch: from here on it is as any other
+  job_.MemberLost("w-1", "gone", now_);
+  job_ = Job(job_.record(), job_.plan(), /*term=*/3, now_);
+  EXPECT_TRUE(job_.KeepsShards());
+}
+
+TEST_F(RecoveringJobTest, WhoHaltsHasHisTimeAnewWhenTimeStoodStill) {
+  Run();
+  job_.MemberLost("w-1", "gone", now_);
+  const absl::Duration nearly = FailureJudge::kHaltMax - absl::Seconds(1);
+  now_ += nearly;
+  job_.WentOn(now_);
+  Pass(nearly);
+  EXPECT_TRUE(job_.Uses("p-0"));
+  EXPECT_EQ(job_.record().reason(), "MEMBER_LOST");
+  Pass(absl::Seconds(2));
+  EXPECT_FALSE(job_.Uses("p-0")) << "one after the other";
+}
+
+TEST_F(RecoveringJobTest, NobodyLeavesAJobThatIsTrainedAndSaved) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 100);
+  Commit(100);  // an evaluation is still under way
+  for (const char* name : {"p-1", "w-1"}) {
+    job_.MemberLeaves(name, now_);
+    EXPECT_EQ(job_.state(), v1::RUNNING) << name;
+  }
+}
+
+TEST_F(RecoveringJobTest, AWorkerDoesNotLeaveWhenAnotherIsDone) {
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 99);
+  Report("w-0", v1::MEMBER_DONE, 100);
+  job_.MemberLeaves("w-1", now_);
+  EXPECT_EQ(job_.state(), v1::RUNNING) << "the final checkpoint is being written";
+}
+
 // A loss may be infinite where its gradient is not: the step was made, and training went on.
 TEST_F(RecoveringJobTest, ARollbackToBehindTheStepLeavesNothingOut) {
   v1::Job record = Record();
@@ -1343,6 +1395,11 @@ TEST_F(ReplicatedJobTest, APsThatLacksItsOwnShardIsNotAskedForItAndEndsNoSave) {
   missed.set_outcome(v1::SNAPSHOT_MISSED);
   Tell("p-0", report);
   EXPECT_TRUE(job_.Wants(snapshot_.snapshot())) << "it is not the one who writes it";
+  for (const int none : {-1, 2, 1'000'000}) {
+    missed.set_shard(none);
+    Tell("p-1", report);
+    EXPECT_TRUE(job_.Wants(snapshot_.snapshot())) << none;
+  }
   Commit(8);
   EXPECT_EQ(job_.state(), v1::SUSPENDED);
 }
