@@ -17,6 +17,7 @@
 #include "services/coordinator/failure_judge.h"
 #include "services/coordinator/job_plan.h"
 #include "services/coordinator/plan_memory.h"
+#include "services/coordinator/shard_holders.h"
 
 namespace muster {
 namespace {
@@ -164,13 +165,24 @@ Dispatcher::BytesByPs Dispatcher::SumOfTaken(const std::vector<JobRegistry::Entr
   return sum;
 }
 
+Dispatcher::BytesByPs Dispatcher::RoomFor(const Start& start, const JobRegistry::Turn& turn) const {
+  const BytesByPs taken = SumOfTaken(turn.Active(), start.number);
+  BytesByPs room;
+  for (const v1::Hello& ps : start.ps) room[ps.member()] = RoomOf(ps, taken);
+  return room;
+}
+
+Dispatcher::Prospect Dispatcher::ProspectOf(const Start& start,
+                                            const JobRegistry::Turn& turn) const {
+  return {.workers = static_cast<int>(start.workers.size()), .room = RoomFor(start, turn)};
+}
+
 bool Dispatcher::HasRoom(const Start& start, const JobRegistry::Turn& turn,
                          const absl::btree_map<std::string, PsMemory>& memory) const {
-  const BytesByPs taken = SumOfTaken(turn.Active(), start.number);
-  return std::ranges::all_of(start.ps, [&](const v1::Hello& ps) {
-    const auto needed = memory.find(ps.member());
+  return std::ranges::all_of(RoomFor(start, turn), [&](const auto& ps) {
+    const auto needed = memory.find(ps.first);
     return needed == memory.end() ||
-           needed->second.With(static_cast<int>(start.workers.size())) <= RoomOf(ps, taken);
+           needed->second.With(static_cast<int>(start.workers.size())) <= ps.second;
   });
 }
 
@@ -332,6 +344,55 @@ void Dispatcher::AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entr
   }
 }
 
+RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+                                   const Job::Resumption& resumption,
+                                   const absl::btree_map<std::string, AttachedMember>& members,
+                                   const FreeMembers& free) const {
+  const v1::Job& record = entry.job.record();
+  const absl::Time now = registry_->Now();
+  // What a ps holds that is leaving is still needed, until it is in a checkpoint.
+  auto unless_lost = [&](const std::string& member) -> std::string {
+    const auto known = members.find(member);
+    if (known == members.end() || !known->second.attached || !entry.job.Uses(member)) return "";
+    const bool is_kept = resumption.carries && known->second.hello.role() == v1::PS;
+    return known->second.leaving && !is_kept ? "" : member;
+  };
+  const v1::WorkerCount& workers = record.spec().resources().workers();
+  RecoveringJob job{
+      .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
+      .workers_max = static_cast<int>(std::max<int64_t>(
+          workers.min(), std::min<int64_t>(workers.max(), record.spec().data().batch_size()))),
+      .settle_for_fewer = now - resumption.since >= kGatherTime &&
+                          now - start_ >= limits::kAttachBackoffMax + kConnectTime,
+      // A job that is to be stopped is rather stopped without anybody.
+      .tries_refused = !entry.job.RecoversToStop(),
+      .keeps_ps = resumption.carries};
+  const auto has_refused = [&](const std::string& name) {
+    return entry.job.rehearsal().WhyRefused(name) != nullptr;
+  };
+  for (const std::string& name : free.workers) {
+    if (has_refused(name)) job.refused.insert(name);
+  }
+  for (const std::string& worker : record.workers()) {
+    std::string& rank = job.workers.emplace_back(unless_lost(worker));
+    if (has_refused(rank)) job.refused.insert(std::exchange(rank, ""));  // it was being tried
+  }
+  std::vector<std::string> holders(record.ps().begin(), record.ps().end());
+  const v1::ResourceSpec& resources = record.spec().resources();
+  if (resumption.carries) {
+    holders = HoldersOf(resumption.shards);
+    job.ps_wanted = resources.ps_replication() > 1 ? resources.ps() : 0;
+  }
+  for (const std::string& ps : holders) job.ps.push_back(unless_lost(ps));
+  // A generation of fewer ps, which held backups, has gone before.
+  const bool has_ps = record.spec().sync().mode() != v1::ALLREDUCE;
+  while (!resumption.carries && has_ps && std::ssize(job.ps) < resources.ps()) {
+    job.ps.emplace_back();
+  }
+  AddNeeds(turn, entry, members, job);
+  return job;
+}
+
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     JobRegistry::Turn& turn, const Starts& starting,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free) {
@@ -348,46 +409,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     if (!resumption) continue;
     // A checkpoint that is being committed is a better place to go on from.
     if (!resumption->carries && entry->rounds.writing()) continue;
-    // What a ps holds that is leaving is still needed, until it is in a checkpoint.
-    auto unless_lost = [&](const std::string& member) -> std::string {
-      const auto known = members.find(member);
-      if (known == members.end() || !known->second.attached || !entry->job.Uses(member)) return "";
-      const bool is_kept = resumption->carries && known->second.hello.role() == v1::PS;
-      return known->second.leaving && !is_kept ? "" : member;
-    };
-    const v1::WorkerCount& workers = record.spec().resources().workers();
-    RecoveringJob job{
-        .workers_min = entry->job.RecoversToStop() ? 1 : workers.min(),
-        .workers_max = static_cast<int>(std::max<int64_t>(
-            workers.min(), std::min<int64_t>(workers.max(), record.spec().data().batch_size()))),
-        .settle_for_fewer = now - resumption->since >= kGatherTime &&
-                            now - start_ >= limits::kAttachBackoffMax + kConnectTime,
-        // A job that is to be stopped is rather stopped without anybody.
-        .tries_refused = !entry->job.RecoversToStop(),
-        .keeps_ps = resumption->carries};
-    const auto has_refused = [&](const std::string& name) {
-      return entry->job.rehearsal().WhyRefused(name) != nullptr;
-    };
-    for (const std::string& name : free.workers) {
-      if (has_refused(name)) job.refused.insert(name);
-    }
-    for (const std::string& worker : record.workers()) {
-      std::string& rank = job.workers.emplace_back(unless_lost(worker));
-      if (has_refused(rank)) job.refused.insert(std::exchange(rank, ""));  // it was being tried
-    }
-    std::vector<std::string> holders(record.ps().begin(), record.ps().end());
-    const v1::ResourceSpec& resources = record.spec().resources();
-    if (resumption->carries) {
-      holders = HoldersOf(resumption->shards);
-      job.ps_wanted = resources.ps_replication() > 1 ? resources.ps() : 0;
-    }
-    for (const std::string& ps : holders) job.ps.push_back(unless_lost(ps));
-    // A generation of fewer ps, which held backups, has gone before.
-    const bool has_ps = record.spec().sync().mode() != v1::ALLREDUCE;
-    while (!resumption->carries && has_ps && std::ssize(job.ps) < resources.ps()) {
-      job.ps.emplace_back();
-    }
-    AddNeeds(turn, *entry, members, job);
+    const RecoveringJob job = Describe(turn, *entry, *resumption, members, free);
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {
       if (!job.settle_for_fewer) continue;
@@ -474,28 +496,52 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LetFreeWorkers
   return rehearsals;
 }
 
-// A ps that has room for all that the job has anywhere has room for its backups.
-void Dispatcher::LetBackupsJoin(JobRegistry::Turn& turn, const FreeMembers& free) {
-  const absl::Time now = registry_->Now();
-  for (JobRegistry::Entry* entry : turn.Active()) {
-    if (!entry->job.TakesBackups(now)) continue;
-    int64_t bytes = 0;
-    {
-      absl::MutexLock lock(&mu_);
-      const auto taken = taken_.find(entry->job.record().number());
-      if (taken == taken_.end()) continue;
-      for (const auto& [ps, memory] : taken->second.memory) bytes += memory.bytes;
-    }
-    const auto& shards = entry->job.plan()->shards();
-    const bool there_is_one = std::ranges::any_of(free.ps, [&](const FreeMembers::Ps& ps) {
-      return ps.room_bytes >= bytes && std::ranges::any_of(shards, [&](const auto& shard) {
-               return !shard.has_backup() && shard.member() != ps.name;
-             });
-    });
-    if (!there_is_one) continue;
-    entry->job.LetBackupsJoin(now);
-    turn.Perform(*entry);
+// Who goes on with them as it would if the job were halted now. Where a ps is about to be given to
+// somebody it is not known yet what will be left of it.
+std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::LookForBackups(
+    const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
+    const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const {
+  absl::flat_hash_set<uint64_t> under_way;
+  absl::flat_hash_set<std::string> given;
+  for (const auto& start : starts) {
+    under_way.insert(start->number);
+    for (const v1::Hello& worker : start->workers) std::erase(free.workers, worker.member());
+    for (const v1::Hello& ps : start->ps) given.insert(ps.member());
   }
+  const absl::Time now = registry_->Now();
+  std::vector<std::shared_ptr<const Start>> searches;
+  for (const JobRegistry::Entry* entry : turn.Active()) {
+    const v1::Job& record = entry->job.record();
+    if (!entry->job.TakesBackups(now) || under_way.contains(record.number())) continue;
+    const auto& shards = entry->job.plan()->shards();
+    FreeMembers left = free;
+    const std::optional<Placement> placement = PlaceAgain(
+        Describe(turn, *entry,
+                 {.carries = true, .shards = {shards.begin(), shards.end()}, .since = now}, members,
+                 left),
+        left);
+    if (!placement) continue;
+    const bool there_is_one = std::ranges::any_of(placement->ps, [&](const std::string& ps) {
+      return std::ranges::any_of(shards, [&](const v1::PlanShard& shard) {
+        return !shard.has_backup() && shard.member() != ps;
+      });
+    });
+    const bool may_take = std::ranges::none_of(
+        placement->ps, [&](const std::string& ps) { return given.contains(ps); });
+    if (!there_is_one || !may_take) continue;
+    auto search = std::make_shared<Start>();
+    search->number = record.number();
+    search->seeks_backups = true;
+    search->generation = record.generation();
+    for (const auto& name : placement->workers) search->workers.push_back(members.at(name).hello);
+    for (const auto& name : placement->ps) search->ps.push_back(members.at(name).hello);
+    const Prospect prospect = ProspectOf(*search, turn);
+    absl::MutexLock lock(&mu_);
+    const auto taken = taken_.find(record.number());
+    if (taken != taken_.end() && taken->second.without_backups == prospect) continue;
+    searches.push_back(std::move(search));
+  }
+  return searches;
 }
 
 void Dispatcher::Dispatch() {
@@ -542,12 +588,16 @@ void Dispatcher::Dispatch() {
         if (!starting.contains(rehearsal->number)) starts.push_back(std::move(rehearsal));
       }
     }
-    LetBackupsJoin(turn, free);
+    std::vector<std::shared_ptr<const Start>> under_way = starts;
+    for (const auto& [number, start] : starting) under_way.push_back(start);
+    for (auto& search : LookForBackups(turn, under_way, members, free)) {
+      starts.push_back(std::move(search));
+    }
   }
   absl::MutexLock lock(&mu_);
   for (auto& start : starts) {
     starting_[start->number] = start;
-    const bool carries = start->resumption && start->resumption->carries;
+    const bool carries = start->seeks_backups || (start->resumption && start->resumption->carries);
     queues_[carries ? kCarried : kOthers].push_back(std::move(start));
   }
 }
@@ -573,7 +623,13 @@ void Dispatcher::Run(Lane lane) {
       start = std::move(queues_[lane].front());
       queues_[lane].pop_front();
     }
-    start->newcomers > 0 ? Rehearse(*start) : Carry(*start);
+    if (start->newcomers > 0) {
+      Rehearse(*start);
+    } else if (start->seeks_backups) {
+      SeekBackups(*start);
+    } else {
+      Carry(*start);
+    }
     absl::MutexLock lock(&mu_);
     starting_.erase(start->number);
   }
@@ -584,6 +640,13 @@ JobRegistry::Entry* Dispatcher::FindUnchanged(JobRegistry::Turn& turn, const Sta
   const v1::JobState state = start.resumption ? v1::RECOVERING : v1::QUEUED;
   if (entry == nullptr || entry->job.state() != state) return nullptr;
   return entry->job.record().revision() == start.revision ? entry : nullptr;
+}
+
+JobRegistry::Entry* Dispatcher::FindRunning(JobRegistry::Turn& turn, const Start& start) {
+  JobRegistry::Entry* const entry = turn.FindNumber(start.number);
+  const bool unchanged = entry != nullptr && entry->job.state() == v1::RUNNING &&
+                         entry->job.record().generation() == start.generation;
+  return unchanged ? entry : nullptr;
 }
 
 bool Dispatcher::AllAttached(const Start& start) const {
@@ -675,16 +738,10 @@ void Dispatcher::Carry(const Start& start) {
 
 // The plan that runs may be large: it is copied outside of the turns.
 void Dispatcher::Rehearse(const Start& start) {
-  const auto find = [&](JobRegistry::Turn& turn) -> JobRegistry::Entry* {
-    JobRegistry::Entry* const entry = turn.FindNumber(start.number);
-    const bool unchanged = entry != nullptr && entry->job.state() == v1::RUNNING &&
-                           entry->job.record().generation() == start.generation;
-    return unchanged ? entry : nullptr;
-  };
   std::shared_ptr<const v1::JobPlan> running;
   {
     JobRegistry::Turn turn(registry_);
-    const JobRegistry::Entry* const entry = find(turn);
+    const JobRegistry::Entry* const entry = FindRunning(turn, start);
     if (entry == nullptr) return;
     running = entry->job.plan();
   }
@@ -694,10 +751,47 @@ void Dispatcher::Rehearse(const Start& start) {
     newcomers.push_back(start.workers[i].member());
   }
   JobRegistry::Turn turn(registry_);
-  JobRegistry::Entry* const entry = find(turn);
+  JobRegistry::Entry* const entry = FindRunning(turn, start);
   if (entry == nullptr || !AllAttached(start)) return;
   entry->job.Rehearse(std::move(plan), newcomers, registry_->Now());
   turn.Perform(*entry);
+}
+
+// By the plan that Carry() would make: a job that was halted for backups and then given none would
+// be halted again and again.
+void Dispatcher::SeekBackups(const Start& start) {
+  v1::Job record;
+  std::shared_ptr<const v1::JobPlan> running;
+  {
+    JobRegistry::Turn turn(registry_);
+    const JobRegistry::Entry* const entry = FindRunning(turn, start);
+    if (entry == nullptr) return;
+    record = entry->job.record();
+    running = entry->job.plan();
+  }
+  const auto plan = MakePlan({.job = std::move(record),
+                              .graph = running->graph(),
+                              .workers = start.workers,
+                              .ps = start.ps,
+                              .carried = running,
+                              .shards = {running->shards().begin(), running->shards().end()}});
+  const absl::btree_map<std::string, PsMemory> memory = MemoryOfPs(*plan);
+  const bool has_more = ShardsWithoutBackup(*plan) < ShardsWithoutBackup(*running);
+
+  JobRegistry::Turn turn(registry_);
+  JobRegistry::Entry* const entry = FindRunning(turn, start);
+  const absl::Time now = registry_->Now();
+  if (entry == nullptr || !entry->job.TakesBackups(now) || !AllAttached(start)) return;
+  if (has_more && HasRoom(start, turn, memory)) {
+    entry->job.LetBackupsJoin(now);
+    turn.Perform(*entry);
+    return;
+  }
+  // It is asked again when there are others, or they have another amount of room.
+  Prospect prospect = ProspectOf(start, turn);
+  absl::MutexLock lock(&mu_);
+  const auto taken = taken_.find(start.number);
+  if (taken != taken_.end()) taken->second.without_backups = std::move(prospect);
 }
 
 absl::StatusOr<PlanRequest> Dispatcher::Prepare(const Start& start, const v1::Job& record,

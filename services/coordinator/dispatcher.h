@@ -32,10 +32,10 @@ namespace muster {
 //
 // Thread-safe. Plans take their time (a model is built, 100,000 chunks are placed, a checkpoint is
 // read), so two threads of the dispatcher's own make them, outside of the registry's turns: one for
-// jobs that recover with the shards they have, which read nothing and wait for nobody else, one for
-// all others. Meanwhile their members count as taken. A job that was changed in between (cancelled,
-// suspended) or lost one of its members is not started: it waits for the next Dispatch(), as if
-// nothing had been planned.
+// jobs that recover with the shards they have, or would for the sake of backups, which read nothing
+// and wait for nobody else, one for all others. Meanwhile their members count as taken. A job that
+// was changed in between (cancelled, suspended) or lost one of its members is not started: it waits
+// for the next Dispatch(), as if nothing had been planned.
 //
 // A job starts from a checkpoint that was read to its last byte just before. A damaged one is
 // passed over for the one before, which is an event of the job ("CHECKPOINT_DAMAGED"); where none
@@ -69,6 +69,9 @@ class Dispatcher {
     std::optional<Job::Resumption> resumption = std::nullopt;
     // Not 0: nothing is started. The last ones of `workers`, so many, rehearse the next generation.
     int newcomers = 0;
+    // Nothing is started either: the job is halted where its next generation, which these would
+    // carry on, would have backups that it has not.
+    bool seeks_backups = false;
     uint32_t generation = 0;  // that runs meanwhile
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
@@ -81,10 +84,17 @@ class Dispatcher {
   };
   // What the plan of a job that runs takes, by ps.
   using BytesByPs = absl::btree_map<std::string, int64_t>;
+  // With how many workers, and how much room on which ps, a generation would be.
+  struct Prospect {
+    int workers = 0;
+    BytesByPs room;
+    friend bool operator==(const Prospect&, const Prospect&) = default;
+  };
   struct Taken {
     uint32_t generation = 0;
     BytesByPs bytes;
     absl::btree_map<std::string, PsMemory> memory;  // that they are made of
+    Prospect without_backups = {};                  // the last one that would have no more of them
   };
 
   Starts starting() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -95,12 +105,22 @@ class Dispatcher {
   // Of every ps, by these jobs but one.
   BytesByPs SumOfTaken(const std::vector<JobRegistry::Entry*>& active, uint64_t except = 0) const
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Of the ps of a start, what other jobs leave.
+  BytesByPs RoomFor(const Start& start, const JobRegistry::Turn& turn) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  Prospect ProspectOf(const Start& start, const JobRegistry::Turn& turn) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   bool HasRoom(const Start& start, const JobRegistry::Turn& turn,
                const absl::btree_map<std::string, PsMemory>& memory) const;
   bool HasRoomNow(const Start& start, const absl::btree_map<std::string, PsMemory>& memory) const;
   void TellWhatIsWaitedFor(JobRegistry::Turn& turn, const WaitingJob& job,
                            const std::vector<FreeMembers::Ps>& ps);
   std::vector<WaitingJob> WaitingJobs(const JobRegistry::Turn& turn, const Starts& starting);
+  // As a job that goes on there would be placed.
+  RecoveringJob Describe(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+                         const Job::Resumption& resumption,
+                         const absl::btree_map<std::string, AttachedMember>& members,
+                         const FreeMembers& free) const ABSL_LOCKS_EXCLUDED(mu_);
   // Places the jobs that recover; those that cannot go on yet are told what they wait for.
   std::vector<std::shared_ptr<const Start>> Recoveries(
       JobRegistry::Turn& turn, const Starts& starting,
@@ -109,8 +129,11 @@ class Dispatcher {
   std::vector<std::shared_ptr<const Start>> LetFreeWorkersJoin(
       JobRegistry::Turn& turn, const std::vector<Placement>& placements,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free);
-  // Halts jobs whose shards have no backup where a ps could have it.
-  void LetBackupsJoin(JobRegistry::Turn& turn, const FreeMembers& free) ABSL_LOCKS_EXCLUDED(mu_);
+  // For jobs whose shards have no backup where a ps could have it. `starts`: those under way.
+  std::vector<std::shared_ptr<const Start>> LookForBackups(
+      const JobRegistry::Turn& turn, const std::vector<std::shared_ptr<const Start>>& starts,
+      const absl::btree_map<std::string, AttachedMember>& members, FreeMembers free) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   void TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job);
   bool MayGiveUpWaiting(const Job& job, absl::Time now) const;
   bool GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waiting, const FreeMembers& free);
@@ -125,8 +148,11 @@ class Dispatcher {
   void Run(Lane lane) ABSL_LOCKS_EXCLUDED(mu_);
   // Null: the job was changed or deleted meanwhile.
   JobRegistry::Entry* FindUnchanged(JobRegistry::Turn& turn, const Start& start) const;
+  // Null: its generation does not run any more.
+  static JobRegistry::Entry* FindRunning(JobRegistry::Turn& turn, const Start& start);
   void Carry(const Start& start);
   void Rehearse(const Start& start);
+  void SeekBackups(const Start& start) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);

@@ -16,6 +16,7 @@
 #include "services/coordinator/job.h"
 #include "services/coordinator/plan_memory.h"
 #include "services/coordinator/registry_fixture.h"
+#include "services/coordinator/shard_holders.h"
 
 namespace muster {
 namespace {
@@ -686,8 +687,43 @@ TEST_F(DispatcherTest, AJobThatHasWaitedForTooLongIsGivenUpWithWhatItLacks) {
                               "are 1 ps")));
 }
 
+// A job whose members say at which step they are.
+class SteppingDispatcherTest : public DispatcherTest {
+ protected:
+  void Report(const std::string& member, v1::MemberJobState state, int64_t next_step) {
+    v1::JobReport said;
+    said.set_job(JobIdOf(View(job_).name()));
+    said.set_generation(View(job_).generation());
+    said.set_state(state);
+    said.set_next_step(next_step);
+    said.set_oldest_version(next_step);
+    said.mutable_dataset()->set_samples(100);
+    Change([&](Job& job) {
+      for (int shard = 0; shard < job.plan()->shards_size(); ++shard) {
+        if (job.plan()->shards(shard).backup().member() != member) continue;
+        v1::HeldBackup& held = *said.add_backups();
+        held.set_shard(shard);
+        held.set_oldest_version(next_step);
+        held.set_newest_version(next_step);
+      }
+      job.Report(member, &said, now_);
+    });
+  }
+  void Change(const std::function<void(Job&)>& change) {
+    {
+      JobRegistry::Turn turn(registry_.get());
+      JobRegistry::Entry& entry = *turn.FindNumber(job_);
+      change(entry.job);
+      turn.Perform(entry);
+    }
+    Settle();
+  }
+
+  uint64_t job_ = 0;
+};
+
 // A job of two workers that is at step 3 loses one of them, whom nobody replaces.
-class DispatcherStopTest : public DispatcherTest {
+class DispatcherStopTest : public SteppingDispatcherTest {
  protected:
   // With two ps each has the backups of the other's shards.
   explicit DispatcherStopTest(int ps = 1) {
@@ -712,39 +748,10 @@ class DispatcherStopTest : public DispatcherTest {
     Report("p-0", v1::MEMBER_HALTED, 3);
   }
 
-  void Report(const std::string& member, v1::MemberJobState state, int64_t next_step) {
-    v1::JobReport said;
-    said.set_job(JobIdOf(View(job_).name()));
-    said.set_generation(View(job_).generation());
-    said.set_state(state);
-    said.set_next_step(next_step);
-    said.set_oldest_version(next_step);
-    said.mutable_dataset()->set_samples(100);
-    Change([&](Job& job) {
-      for (int shard = 0; shard < job.plan()->shards_size(); ++shard) {
-        if (job.plan()->shards(shard).backup().member() != member) continue;
-        v1::HeldBackup& held = *said.add_backups();
-        held.set_shard(shard);
-        held.set_oldest_version(next_step);
-        held.set_newest_version(next_step);
-      }
-      job.Report(member, &said, now_);
-    });
-  }
   void Lose(int worker) {
     fleet_->Detach(*attached_[worker], Fleet::Departure::kOrderly);
     Change([&](Job& job) { job.MemberLost(absl::StrCat("w-", worker), "crashed", now_); });
   }
-  void Change(const std::function<void(Job&)>& change) {
-    {
-      JobRegistry::Turn turn(registry_.get());
-      JobRegistry::Entry& entry = *turn.FindNumber(job_);
-      change(entry.job);
-      turn.Perform(entry);
-    }
-    Settle();
-  }
-
   void Suspend() {
     Change([&](Job& job) { EXPECT_TRUE(job.Suspend(now_).ok()); });
   }
@@ -752,8 +759,6 @@ class DispatcherStopTest : public DispatcherTest {
     GiveCheckpoints(job_, {3});
     registry_->Settle();
   }
-
-  uint64_t job_ = 0;
 };
 
 TEST_F(DispatcherStopTest, AJobThatHasWaitedForTooLongIsSavedAsItsShardsStandAndSuspended) {
@@ -845,6 +850,113 @@ TEST_F(DispatcherStopTest, WhoGoesOnWhereItWasHaltedEvaluatesFirst) {
   JobRegistry::Turn turn(registry_.get());
   EXPECT_EQ(turn.FindNumber(job_)->job.plan()->first_step(), 3);
   EXPECT_TRUE(turn.FindNumber(job_)->job.plan()->evaluate_first());
+}
+
+// A job on two ps, each of which has the backups of the other's shards, beside one that has taken
+// memory of the first. Whose shards come to it, gradients and all, needs the more of it the less
+// the job had of gradients there.
+class BackupsDispatcherTest : public SteppingDispatcherTest {
+ protected:
+  BackupsDispatcherTest() {
+    Attach("w-0");
+    Attach("w-1");
+    const auto a = Attach("p-0"), b = Attach("p-1");
+    const uint64_t probe = AddReplicatedJob();
+    Dispatch();
+    const int64_t whole = NeedWithAllShards(probe);
+    Cancel(probe);
+    for (const auto& ps : {a, b}) fleet_->Detach(*ps, Fleet::Departure::kOrderly);
+    const auto c = Attach("p-2");
+    beside_ = AddJob();
+    Dispatch();
+    const int64_t taken = NeedOf(beside_);
+    Cancel(beside_);
+    fleet_->Detach(*c, Fleet::Departure::kOrderly);
+
+    AttachPs("p-3", whole + taken - 1);
+    beside_ = AddJob();
+    Dispatch();
+    EXPECT_EQ(View(beside_).state(), v1::PREPARING);
+    attached_.push_back(Attach("p-4"));
+    job_ = AddReplicatedJob();
+    Dispatch();
+    Go({View(job_).workers(0), "p-3", "p-4"});
+    EXPECT_EQ(ShardsWithoutBackup(*Plan()), 0);
+  }
+
+  uint64_t AddReplicatedJob() {
+    v1::JobSpec policy;
+    policy.mutable_resources()->set_ps(2);
+    policy.mutable_resources()->set_ps_replication(2);
+    return AddJob(/*graph=*/nullptr, policy);
+  }
+  std::shared_ptr<const v1::JobPlan> Plan() {
+    JobRegistry::Turn turn(registry_.get());
+    return turn.FindNumber(job_)->job.plan();
+  }
+  // Of one ps that has all shards, each with a backup on the other.
+  int64_t NeedWithAllShards(uint64_t number) {
+    JobRegistry::Turn turn(registry_.get());
+    const v1::JobPlan& plan = *turn.FindNumber(number)->job.plan();
+    PsMemory whole;
+    for (const auto& [ps, memory] : MemoryOfPs(plan)) {
+      EXPECT_GT(memory.bytes_per_worker, 0) << ps << " has no shard";
+      whole.bytes = memory.bytes;  // its shards and, as backups, all others
+      whole.bytes_per_worker += memory.bytes_per_worker;
+    }
+    return whole.With(plan.workers_size());
+  }
+  void Go(const std::vector<std::string>& members) {
+    for (const std::string& name : members) Report(name, v1::MEMBER_PREPARED, 3);
+    for (const std::string& name : members) Report(name, v1::MEMBER_RUNNING, 3);
+    EXPECT_EQ(View(job_).state(), v1::RUNNING) << View(job_).message();
+  }
+  // Halts and goes on with its shards and without backups.
+  void LosePs4() {
+    fleet_->Detach(*attached_.back(), Fleet::Departure::kOrderly);
+    Change([&](Job& job) { job.MemberLost("p-4", "crashed", now_); });
+    const std::vector<std::string> left = {View(job_).workers(0), "p-3"};
+    for (const std::string& name : left) Report(name, v1::MEMBER_HALTED, 3);
+    Dispatch();
+    Go(left);
+    EXPECT_EQ(ShardsWithoutBackup(*Plan()), 2);
+    now_ += Job::kBackupsJoinAfter;
+  }
+
+  uint64_t beside_ = 0;
+};
+
+TEST_F(BackupsDispatcherTest, AJobIsHaltedForBackupsOnceItsShardsHaveRoomToSendThemToo) {
+  LosePs4();
+  const auto newcomer = Attach("p-5");
+  for (int i = 0; i < 2; ++i) {
+    Dispatch();
+    EXPECT_EQ(View(job_).state(), v1::RUNNING) << "p-3 would have a byte too little";
+  }
+
+  Cancel(beside_);
+  Dispatch();
+  ASSERT_EQ(View(job_).state(), v1::RECOVERING);
+  EXPECT_EQ(View(job_).reason(), "BACKUPS_JOIN");
+  for (const std::string& name : {View(job_).workers(0), std::string("p-3")}) {
+    Report(name, v1::MEMBER_HALTED, 3);
+  }
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_EQ(ShardsWithoutBackup(*Plan()), 0);
+}
+
+TEST_F(BackupsDispatcherTest, AJobIsNotHaltedForBackupsWhileAPsIsGivenToAnotherOne) {
+  LosePs4();
+  Cancel(beside_);
+  const uint64_t other = AddJob();
+  const auto newcomer = Attach("p-5");
+  Dispatch();
+  EXPECT_EQ(View(other).state(), v1::PREPARING) << "on p-5, which serves nobody";
+  EXPECT_EQ(View(job_).state(), v1::RUNNING);
+
+  Dispatch();
+  EXPECT_EQ(View(job_).reason(), "BACKUPS_JOIN");
 }
 
 }  // namespace
