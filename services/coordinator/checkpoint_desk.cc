@@ -348,6 +348,7 @@ absl::Status CheckpointDesk::EndShard(const ShardUpload& upload, absl::Status st
   JobRegistry::Turn turn(registry_);
   ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(round.plan().job()));
   entry->rounds.EndStream();
+  if (committing) entry->rounds.EndCommit();
   // Another round of the same step may have been faster.
   if (committing && HasCommitted(*entry, round.plan().generation(), round.step())) {
     return absl::OkStatus();
@@ -410,7 +411,8 @@ absl::Status CheckpointDesk::Commit(CheckpointRound& round) {
   const std::string& job = round.plan().job();
   {
     JobRegistry::Turn turn(registry_);
-    ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(job));
+    ASSIGN_OR_RETURN(JobRegistry::Entry* const entry, turn.Find(job));
+    entry->rounds.BeginCommit();  // EndShard() ends it
     if (!entry->rounds.IsOpen(round)) return CheckpointNotWanted(round);
   }
   ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, round.Commit());

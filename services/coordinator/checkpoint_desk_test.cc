@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/shared_files.h"
@@ -124,6 +125,30 @@ TEST_F(CheckpointDeskTest, OlderOnesGoOnlyOnceANewerOneIsThere) {
   ASSERT_TRUE(desk_.EndShard(**upload, absl::OkStatus()).ok());
 
   EXPECT_THAT(Steps(), ElementsAre(4));
+}
+
+TEST_F(CheckpointDeskTest, ACheckpointIsBeingCommittedOnceItHasAllShardsAndUntilItIsInTheStore) {
+  absl::Notification go;
+  const auto slow = watches_.Add(number_, "slow", 0,
+                                 std::make_shared<StreamWaker>([&] { go.WaitForNotification(); }));
+  auto upload = desk_.BeginShard(Header(2));
+  ASSERT_TRUE(upload.ok() && upload->has_value()) << upload.status();
+  const absl::Status written = (*upload)->Write(Values(2));
+  {
+    JobRegistry::Turn turn(registry_.get());
+    EXPECT_FALSE(turn.FindNumber(number_)->rounds.committing());
+  }
+  std::thread ends([&] { EXPECT_TRUE(desk_.EndShard(**upload, written).ok()); });
+  {
+    JobRegistry::Turn turn(registry_.get());
+    auto commits = [&] { return turn.FindNumber(number_)->rounds.committing(); };
+    turn.AwaitFor(absl::Condition(&commits), absl::Seconds(30));
+    EXPECT_TRUE(commits());
+  }
+  go.Notify();
+  ends.join();
+  JobRegistry::Turn turn(registry_.get());
+  EXPECT_FALSE(turn.FindNumber(number_)->rounds.committing());
 }
 
 // Two ps, each with the backups of the other's shards.

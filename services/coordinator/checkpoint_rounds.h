@@ -66,6 +66,12 @@ class CheckpointRounds {
   void EndStream() { --streams_; }
   bool writing() const { return streams_ > 0; }
 
+  // Rounds that have all of their shards, up to the end of the pruning that follows. None begins
+  // once the round is not open any more.
+  void BeginCommit() { ++commits_; }
+  void EndCommit() { --commits_; }
+  bool committing() const { return commits_ > 0; }
+
   // The rounds that have ended since the last call, with the status with which each shall be
   // resolved.
   std::vector<Ended> TakeEnded() { return std::exchange(ended_, {}); }
@@ -79,6 +85,7 @@ class CheckpointRounds {
   absl::btree_set<int64_t> committed_;  // steps, by this generation
   bool stream_only_ = false;            // in this generation
   int streams_ = 0;
+  int commits_ = 0;
   std::vector<Ended> ended_;
 };
 

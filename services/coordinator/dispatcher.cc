@@ -407,8 +407,9 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     if (starting.contains(record.number())) continue;
     const std::optional<Job::Resumption> resumption = entry->job.ResumesAt(now);
     if (!resumption) continue;
-    // A checkpoint that is being committed is a better place to go on from.
-    if (!resumption->carries && entry->rounds.writing()) continue;
+    // A checkpoint that is being committed is a better place to go on from. One that is still being
+    // written comes to nothing: the job does not run.
+    if (!resumption->carries && entry->rounds.committing()) continue;
     const RecoveringJob job = Describe(turn, *entry, *resumption, members, free);
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {

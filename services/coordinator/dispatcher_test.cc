@@ -510,6 +510,28 @@ TEST_F(RecoveringDispatcherTest, WithoutItsShardsItGoesOnFromTheNewestSoundCheck
   EXPECT_EQ(Plan()->first_step(), 2);
 }
 
+// A ps that is stopped in the middle of an upload holds its stream open for long.
+TEST_F(RecoveringDispatcherTest, WithoutItsShardsItWaitsForACommitAndForNobodysUpload) {
+  Attach("w-7");
+  const auto change = [&](const std::function<void(JobRegistry::Entry&)>& change) {
+    JobRegistry::Turn turn(registry_.get());
+    change(*turn.FindNumber(job_));
+    turn.Perform(*turn.FindNumber(job_));
+  };
+  change([&](JobRegistry::Entry& entry) {
+    entry.rounds.BeginStream();
+    entry.rounds.BeginCommit();
+    entry.job.Report("p-0", nullptr, now_);
+  });
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::RECOVERING) << "there may be a newer checkpoint in a moment";
+  change([](JobRegistry::Entry& entry) { entry.rounds.EndCommit(); });
+
+  Dispatch();
+
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+}
+
 TEST_F(RecoveringDispatcherTest, TellsWhatItWaitsFor) {
   Dispatch();
   EXPECT_EQ(View(job_).reason(), "MEMBER_LOST") << "p-0 has not stopped yet";
