@@ -59,7 +59,8 @@ absl::StatusOr<Fleet::Arrival> Fleet::Attach(const v1::Hello& hello,
   Arrival arrival{.attachment = std::make_shared<Attachment>(member, std::move(waker)),
                   .displaced = TakeAttachment(member),
                   .replaces_member = kind == LeaseTable::Arrival::kReplaced,
-                  .ordinal = leases_.Find(member)->ordinal};
+                  .ordinal = leases_.Find(member)->ordinal,
+                  .is_leaving = leases_.Find(member)->leaving};
   arrival.is_first = arrival.ordinal != hello.ordinal();
   arrival.is_newcomer = arrival.is_first && kind == LeaseTable::Arrival::kNew;
   if (arrival.displaced != nullptr) {

@@ -41,7 +41,8 @@ class Fleet {
     // has plans with was another one.
     bool is_newcomer = false;
     uint64_t ordinal = 0;
-    bool is_first = false;  // of this process: its ordinal is new
+    bool is_first = false;    // of this process: its ordinal is new
+    bool is_leaving = false;  // SetLeaving() was called for this process
   };
   // For the codes see LeaseTable::Attach; besides FAILED_PRECONDITION (reason "CLUSTER_CHANGED"):
   // the member belongs to another cluster; UNAVAILABLE (reason "COORDINATOR_OUTDATED"): it has seen

@@ -45,6 +45,12 @@ v1::Directive ForgetDirective(const v1::JobReport& job) {
   return directive;
 }
 
+v1::Directive LeaveDirective() {
+  v1::Directive directive;
+  directive.mutable_leave();
+  return directive;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberReport& report,
@@ -85,7 +91,11 @@ absl::StatusOr<std::shared_ptr<Attachment>> FleetDesk::Attach(const v1::MemberRe
     }
     RETURN_IF_ERROR(options_.fleet->Renew(*attachment, newest.jobs(), registry().Now()));
     TakeReport(turn, hello.member(), newest);
-    if (report.leaving()) LetLeave(turn, hello.member());
+    if (report.leaving()) {
+      LetLeave(turn, hello.member());
+    } else if (arrival.is_leaving) {  // it was told while its stream was broken, or broke
+      turn.SendLater(hello.member(), LeaveDirective());
+    }
   }
   return attachment;
 }
@@ -128,9 +138,7 @@ absl::Status FleetDesk::Drain(const std::string& member) {
                         "MEMBER_NOT_FOUND");
     }
     LOG(INFO) << member << " is drained";
-    v1::Directive directive;
-    directive.mutable_leave();
-    turn.SendLater(member, std::move(directive));
+    turn.SendLater(member, LeaveDirective());
     LetLeave(turn, member);
   }
   return absl::OkStatus();

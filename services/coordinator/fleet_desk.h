@@ -39,7 +39,8 @@ class FleetDesk {
   absl::Status Report(const Attachment& attachment, const v1::MemberReport& report);
   void Detach(const Attachment& attachment, Fleet::Departure departure);
 
-  // Tells the member to leave. NOT_FOUND (reason "MEMBER_NOT_FOUND").
+  // Tells the member to leave, now or when it comes back, up to the end of its lease. NOT_FOUND
+  // (reason "MEMBER_NOT_FOUND").
   absl::Status Drain(const std::string& member);
 
   // Lets go of members whose leases have run out.

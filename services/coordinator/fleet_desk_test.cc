@@ -1,5 +1,6 @@
 #include "services/coordinator/fleet_desk.h"
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <string>
@@ -26,6 +27,13 @@ class FleetDeskTest : public RegistryFixture {
     v1::MemberReport report;
     report.add_jobs()->set_job(job);
     return report;
+  }
+  // Whether the stream was told to leave since the last look.
+  bool IsToldToLeave(Attachment& stream) {
+    registry_->changes().AwaitAll();
+    return std::ranges::any_of(stream.TakeDirectives(), [](const MemberDirective& told) {
+      return told.directive.has_leave();
+    });
   }
   int members() const { return desk_.ListMembers().members_size(); }
 
@@ -92,6 +100,26 @@ TEST_F(FleetDeskTest, AStreamThatIsDisplacedIsWokenAndHeardNoMore) {
   EXPECT_EQ(desk_.ListMembers().members(0).incarnation(), "w-0-2");
   desk_.Detach(**before, Fleet::Departure::kOrderly);
   EXPECT_EQ(members(), 1) << "what the old stream says is not the new process's";
+}
+
+TEST_F(FleetDeskTest, WhoIsDrainedWhileItsStreamIsBrokenIsToldWhenItReturns) {
+  v1::MemberReport report;
+  *report.mutable_hello() = Hello("w-0");
+  const auto attach = [&] {
+    const auto stream = desk_.Attach(report, std::make_shared<StreamWaker>([] {}));
+    EXPECT_TRUE(stream.ok()) << stream.status();
+    return *stream;
+  };
+  desk_.Detach(*attach(), Fleet::Departure::kBroken);
+  ASSERT_TRUE(desk_.Drain("w-0").ok());
+
+  const auto told = attach();
+  EXPECT_TRUE(IsToldToLeave(*told));
+  EXPECT_TRUE(desk_.ListMembers().members(0).leaving());
+  desk_.Detach(*told, Fleet::Departure::kBroken);
+  EXPECT_TRUE(IsToldToLeave(*attach())) << "it may not have heard it";
+  report.set_leaving(true);
+  EXPECT_FALSE(IsToldToLeave(*attach())) << "it says so itself";
 }
 
 TEST_F(FleetDeskTest, ThatItCouldNotPrepareAJobIsForgottenWithItsProcess) {

@@ -119,10 +119,12 @@ absl::StatusOr<LeaseTable::Arrival> LeaseTable::Attach(const v1::Hello& hello, a
   }
   Arrival arrival = Arrival::kNew;
   uint64_t ordinal = hello.ordinal();
+  bool leaving = false;
   if (it != members_.end()) {
     const bool same = it->second.hello.incarnation() == hello.incarnation();
     arrival = same ? Arrival::kReturned : Arrival::kReplaced;
     if (same) ordinal = it->second.ordinal;
+    leaving = same && it->second.leaving;
   }
   if (ordinal == 0) ordinal = next_ordinal_++;
   Remember(hello.member(), ordinal);
@@ -131,6 +133,7 @@ absl::StatusOr<LeaseTable::Arrival> LeaseTable::Attach(const v1::Hello& hello, a
                               .report_time = now,
                               .lease_begin = now,
                               .attached = true,
+                              .leaving = leaving,
                               .ordinal = ordinal};
   return arrival;
 }

@@ -50,7 +50,7 @@ class LeaseTable {
   // A report came. The member must be known.
   void Renew(const std::string& member, std::vector<std::string> jobs, absl::Time now);
 
-  // The member wants to end, or is told to. It must be known.
+  // The member wants to end, or is told to, and its process stays one that does. It must be known.
   void SetLeaving(const std::string& member) { members_.at(member).leaving = true; }
 
   // The stream broke: the lease runs on, the member may return.

@@ -85,6 +85,19 @@ v1::Hello WithOrdinal(v1::Hello hello, uint64_t ordinal) {
   return hello;
 }
 
+TEST(LeaseTableTest, WhoIsLeavingStillIsAfterABreakAndANewProcessIsNot) {
+  LeaseTable table(kLease);
+  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  table.SetLeaving("w");
+  table.Disconnect("w");
+
+  ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
+  EXPECT_TRUE(table.Find("w")->leaving);
+  table.Disconnect("w");
+  ASSERT_TRUE(table.Attach(Worker("w", "b"), kStart).ok());
+  EXPECT_FALSE(table.Find("w")->leaving);
+}
+
 TEST(LeaseTableTest, WhoHasAnOpenStreamKeepsTheName) {
   LeaseTable table(kLease);
   ASSERT_TRUE(table.Attach(Worker("w", "a"), kStart).ok());
