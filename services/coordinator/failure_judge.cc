@@ -84,8 +84,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
   if (accusation_ && now - accusation_->time >= kAccusationSettles) {
     const Accusation& a = *accusation_;
     return Verdict{.reason = a.reason,
-                   .message = absl::StrCat(a.culprit, " is at fault at step ", a.step, ", says ",
-                                           a.reporter, ": ", a.message),
+                   .message = absl::StrCat(members.Describe(a.culprit), " is at fault at step ",
+                                           a.step, ", says ", a.reporter, ": ", a.message),
                    .recoverable = true};
   }
   if (now >= grace_until_) {
@@ -100,22 +100,23 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
   }
   if (situation.preparing) {
     if (const std::string* stalled = members.FirstStalled(now - kPrepareStallMax)) {
-      return Verdict{.reason = "PREPARE_TIMEOUT",
-                     .message = absl::StrCat(
-                         *stalled, " is not ready for step ", situation.first_step,
-                         " and has shown no progress for ", absl::FormatDuration(kPrepareStallMax)),
-                     .recoverable = true,
-                     .lost = *stalled};
+      return Verdict{
+          .reason = "PREPARE_TIMEOUT",
+          .message = absl::StrCat(members.Describe(*stalled), " is not ready for step ",
+                                  situation.first_step, " and has shown no progress for ",
+                                  absl::FormatDuration(kPrepareStallMax)),
+          .recoverable = true,
+          .lost = *stalled};
     }
   }
   if (situation.halting_since + kHaltMax <= now) {
     if (const std::string* busy = members.FirstNotStopped()) {
-      return Verdict{
-          .reason = "HALT_TIMEOUT",
-          .message = absl::StrCat(*busy, " was told to halt ", absl::FormatDuration(kHaltMax),
-                                  " ago and has not: it is gone on without"),
-          .recoverable = true,
-          .lost = *busy};
+      return Verdict{.reason = "HALT_TIMEOUT",
+                     .message = absl::StrCat(members.Describe(*busy), " was told to halt ",
+                                             absl::FormatDuration(kHaltMax),
+                                             " ago and has not: it is gone on without"),
+                     .recoverable = true,
+                     .lost = *busy};
     }
   }
   return std::nullopt;

@@ -71,7 +71,8 @@ TEST_F(FailureJudgeTest, AnAccusationIsBelievedAfterAWhileUnlessTheGenerationIsO
   const auto verdict = judge_.Tick({}, members_, settled);
 
   ASSERT_TRUE(verdict.has_value());
-  EXPECT_EQ(verdict->message, "p-0 is at fault at step 7, says w-0: connection reset");
+  EXPECT_EQ(verdict->message,
+            "p-0 (ps, shard 0) is at fault at step 7, says w-0: connection reset");
   judge_.Acquit();
   EXPECT_FALSE(judge_.Tick({}, members_, settled).has_value());
 }
@@ -123,7 +124,24 @@ TEST_F(FailureJudgeTest, WhoShowsNoProgressInPreparingIsNamed) {
 
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->reason, "PREPARE_TIMEOUT");
-  EXPECT_EQ(verdict->message, "w-1 is not ready for step 4 and has shown no progress for 10m");
+  EXPECT_EQ(
+      verdict->message,
+      "w-1 (worker, rank 1, on node-3) is not ready for step 4 and has shown no progress for 10m");
+}
+
+TEST_F(FailureJudgeTest, WhoDoesNotHaltIsNamed) {
+  for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_HALTED);
+  Report("w-1", v1::MEMBER_RUNNING);
+  const FailureJudge::Situation halting{.halting_since = kStart};
+  now_ += FailureJudge::kHaltMax;
+
+  const auto verdict = judge_.Tick(halting, members_, now_);
+
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->reason, "HALT_TIMEOUT");
+  EXPECT_EQ(verdict->message,
+            "w-1 (worker, rank 1, on node-3) was told to halt 2m ago and has not: it is gone on "
+            "without");
 }
 
 }  // namespace

@@ -290,7 +290,8 @@ TEST_F(JobTest, AnAccusationStandsWhenNothingBetterIsHeard) {
   Pass(FailureJudge::kAccusationSettles);
 
   EXPECT_EQ(job_.state(), v1::FAILED);
-  EXPECT_THAT(job_.record().message(), HasSubstr("p-1 is at fault at step 57, says w-0"));
+  EXPECT_THAT(job_.record().message(),
+              HasSubstr("p-1 (ps, shard 1) is at fault at step 57, says w-0"));
 }
 
 TEST_F(JobTest, AMemberThatForgetsARunningJobFailsIt) {
