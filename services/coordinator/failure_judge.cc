@@ -88,6 +88,13 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                                            a.step, ", says ", a.reporter, ": ", a.message),
                    .recoverable = true};
   }
+  if (now >= grace_until_ - kRestartGrace + kReturnTime && !situation.preparing) {
+    if (const std::string* gone = members.FirstSilentCutOff()) {
+      return Lost(
+          *gone, "it did not come back after the coordinator's restart, and its link to a ps broke",
+          members, situation.step);
+    }
+  }
   if (now >= grace_until_) {
     // One at a time; the others with the next ticks.
     if (const std::string* silent = members.FirstSilent()) {

@@ -20,6 +20,9 @@ class FailureJudge {
  public:
   static constexpr absl::Duration kAccusationSettles = absl::Seconds(2);
   static constexpr absl::Duration kRestartGrace = absl::Seconds(30);
+  // Who is there comes back in this time, also if he has just begun to back off for
+  // limits::kAttachBackoffMax.
+  static constexpr absl::Duration kReturnTime = absl::Seconds(5);
   static constexpr absl::Duration kPrepareStallMax = absl::Minutes(10);
   // A worker stops when it next waits for a parameter: within a step.
   static constexpr absl::Duration kHaltMax = absl::Minutes(2);
@@ -33,7 +36,8 @@ class FailureJudge {
     int64_t step = 0;       // where a member failed, as it says itself
   };
 
-  // The coordinator has just started: members have kRestartGrace to come back.
+  // The coordinator has just started: members have kRestartGrace to come back. Those of a
+  // generation that has begun whose link to a ps broke have kReturnTime.
   void BeginGrace(absl::Time now) { grace_until_ = now + kRestartGrace; }
   // Time stood still until `now`: a grace that has begun begins anew.
   void WentOn(absl::Time now) {

@@ -108,6 +108,29 @@ TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartIsLost) {
   EXPECT_FALSE(judge_.Tick({.step = 5}, members_, end).has_value()) << "said once";
 }
 
+TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartAndIsCutOffFromAPsTooIsLostSoon) {
+  judge_.BeginGrace(kStart);
+  Report("w-0", v1::MEMBER_RUNNING);
+  v1::JobReport report;
+  report.set_state(v1::MEMBER_RUNNING);
+  for (const char* name : {"w-0", "w-1"}) report.add_lost_links(name);
+  members_.Take("p-0", &report, now_);
+  const absl::Time soon = kStart + FailureJudge::kReturnTime;
+  const FailureJudge::Situation running{.step = 5}, preparing{.preparing = true};
+  EXPECT_FALSE(judge_.Tick(running, members_, soon - absl::Milliseconds(1)).has_value());
+  EXPECT_FALSE(judge_.Tick(preparing, members_, soon).has_value()) << "links are yet to come";
+
+  const auto verdict = judge_.Tick(running, members_, soon);
+
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->lost, "w-1") << "w-0 is there";
+  EXPECT_EQ(verdict->message,
+            "w-1 (worker, rank 1, on node-3) was lost at step 5: it did not come back after the "
+            "coordinator's restart, and its link to a ps broke; 1 worker waits for its gradients");
+  members_.SetLost("w-1");
+  EXPECT_FALSE(judge_.Tick(running, members_, soon).has_value()) << "said once";
+}
+
 TEST_F(FailureJudgeTest, WhoShowsNoProgressInPreparingIsNamed) {
   judge_.BeginPreparing();
   for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_PREPARED);

@@ -264,6 +264,17 @@ const std::string* JobMembers::FirstSilent() const {
   return nullptr;
 }
 
+const std::string* JobMembers::FirstSilentCutOff() const {
+  for (const auto& [reporter, member] : members_) {
+    for (const std::string& name : member.lost_links) {
+      const auto other = members_.find(name);
+      const bool silent = other != members_.end() && !other->second.heard && !other->second.lost;
+      if (silent) return &other->first;
+    }
+  }
+  return nullptr;
+}
+
 const std::string* JobMembers::FirstStalled(absl::Time since) const {
   for (const auto& [name, member] : members_) {
     const bool unprepared = !member.serving || member.state == v1::MEMBER_PREPARING;

@@ -126,6 +126,8 @@ class JobMembers {
   std::optional<HeldVersions> HeldInBackup(const std::string& ps, int shard) const;
   // Somebody who has not been heard of and is not lost; null: nobody.
   const std::string* FirstSilent() const;
+  // The same, of those whom a ps has lost as well.
+  const std::string* FirstSilentCutOff() const;
   // Somebody who has not come to the end of preparing and shown nothing new since then; null:
   // nobody.
   const std::string* FirstStalled(absl::Time since) const;
