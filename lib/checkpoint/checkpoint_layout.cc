@@ -98,9 +98,16 @@ std::string TemporaryFolderName(int64_t step, absl::string_view id) {
   return absl::StrCat(StepFolderName(step), kTemporary, id, ".", ProcessToken());
 }
 
+std::optional<TemporaryFolder> ParseTemporaryFolderName(absl::string_view name) {
+  const size_t end = name.find(kTemporary);
+  const std::optional<int64_t> step = ParseStepFolderName(name.substr(0, end));
+  if (!step || end == name.npos) return std::nullopt;
+  const absl::string_view id = name.substr(end + absl::string_view(kTemporary).size());
+  return TemporaryFolder{.step = *step, .id = id.substr(0, id.rfind('.'))};
+}
+
 bool IsTemporaryFolderName(absl::string_view name) {
-  return ParseStepFolderName(name.substr(0, name.find(kTemporary))) &&
-         absl::StrContains(name, kTemporary);
+  return ParseTemporaryFolderName(name).has_value();
 }
 
 bool IsTemporaryFolderOfThisProcess(absl::string_view name) {

@@ -31,6 +31,13 @@ std::string TemporaryFolderName(int64_t step, absl::string_view id);
 bool IsTemporaryFolderName(absl::string_view name);
 bool IsTemporaryFolderOfThisProcess(absl::string_view name);
 
+struct TemporaryFolder {
+  int64_t step = 0;
+  absl::string_view id;
+};
+// What such a name says, for as long as it lives; nothing for any other name.
+std::optional<TemporaryFolder> ParseTemporaryFolderName(absl::string_view name);
+
 // "step-00001000.damaged": what is left of a checkpoint that is damaged.
 std::string DamagedFolderName(int64_t step);
 // The step of such a name; nothing for any other name.

@@ -17,6 +17,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/coverage.h"
 #include "lib/checkpoint/disk_file.h"
+#include "lib/checkpoint/doomed_folder.h"
 #include "lib/checkpoint/folder.h"
 #include "lib/checkpoint/slice_sums.h"
 #include "lib/plan/chunk_check.h"
@@ -69,7 +70,7 @@ class FolderWriter : public CheckpointWriter {
 
   ~FolderWriter() override {
     if (published_) return;
-    if (absl::Status removed = RemoveFolder(temporary_); !removed.ok()) LOG(WARNING) << removed;
+    if (absl::Status removed = RemoveAside(temporary_); !removed.ok()) LOG(WARNING) << removed;
   }
 
   absl::Status MakeFiles() {
@@ -239,7 +240,7 @@ class FolderWriter : public CheckpointWriter {
     published_ = true;
     RETURN_IF_ERROR(SyncFolder(ParentOf(final_)));
     if (replaced.empty()) return absl::OkStatus();
-    if (absl::Status removed = RemoveFolder(replaced); !removed.ok()) LOG(WARNING) << removed;
+    if (absl::Status removed = RemoveAside(replaced); !removed.ok()) LOG(WARNING) << removed;
     return absl::OkStatus();
   }
 

@@ -72,10 +72,11 @@ class CheckpointWriter {
 
 // Deletes all but the newest `keep_last` committed checkpoints (0: keep all) and those of `needed`
 // steps, temporary folders of dead writers, and what is left of damaged checkpoints that are older
-// than all that are kept. Never deletes the newest. May run several times at once.
+// than all that are kept. Never deletes the newest. What cannot be removed keeps nothing else, and
+// is tried again the next time. May run several times at once.
 struct Pruned {
   std::vector<int64_t> steps;  // of which there is no checkpoint any more; complete, error or not
-  absl::Status status;
+  absl::Status status;         // the first error
 };
 Pruned PruneCheckpoints(const std::string& directory, int keep_last,
                         absl::Span<const int64_t> needed = {});

@@ -28,8 +28,10 @@
 namespace muster {
 namespace {
 
+using testing::AllOf;
 using testing::AnyOf;
 using testing::AnyOfArray;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int kDiedExitCode = 99;
@@ -40,6 +42,7 @@ struct SystemCalls {
   int die_at = -1;               // count of the call before which the process ends
   int fail_at = -1;              // count of the call that fails with EIO
   std::string fail_call;         // calls of this name fail ...
+  std::string fail_path;         // ... whose path holds this ...
   int error_number = 0;          // ... with this error
   std::vector<std::string> log;  // "fsync model-00001-of-00001.safetensors"
 };
@@ -51,8 +54,9 @@ bool Enter(absl::string_view call, absl::string_view path) {
   if (calls.made == calls.die_at) _exit(kDiedExitCode);
   calls.log.push_back(
       absl::StrCat(call, " ", std::filesystem::path(std::string(path)).filename().native()));
-  if (calls.made != calls.fail_at && call != calls.fail_call) return true;
-  errno = call == calls.fail_call ? calls.error_number : EIO;
+  const bool named = call == calls.fail_call && absl::StrContains(path, calls.fail_path);
+  if (calls.made != calls.fail_at && !named) return true;
+  errno = named ? calls.error_number : EIO;
   return false;
 }
 
@@ -102,6 +106,14 @@ int __real_renameat2(int from_folder, const char* from, int to_folder, const cha
 int __wrap_renameat2(int from_folder, const char* from, int to_folder, const char* to,
                      unsigned flags) {
   return Enter("exchange", to) ? __real_renameat2(from_folder, from, to_folder, to, flags) : -1;
+}
+
+// In place of libc's, in this whole program: std::filesystem calls it for each file and folder that
+// it removes.
+int remove(const char* path) noexcept {
+  if (!Enter("remove", path)) return -1;
+  const int removed = unlink(path);
+  return removed != 0 && errno == EISDIR ? rmdir(path) : removed;
 }
 }  // extern "C"
 
@@ -158,6 +170,16 @@ class CommitTest : public testing::Test {
     }
     std::sort(contents.begin(), contents.end());
     return absl::StrJoin(contents, " ");
+  }
+
+  // The names of all files at or below `folder`.
+  static std::vector<std::string> FilesIn(const std::string& folder) {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      if (!entry.is_directory()) files.push_back(entry.path().filename().native());
+    }
+    std::sort(files.begin(), files.end());
+    return files;
   }
 
   void StartWith(const std::vector<std::pair<int64_t, int>>& checkpoints) {
@@ -235,6 +257,80 @@ TEST_F(CommitTest, ADeathWhilePruningLeavesTheNewest) {
       {.before = {"step-00000010=1 step-00000020=1 step-00000030=2",
                   "step-00000020=1 step-00000030=2"},
        .after = "step-00000030=2"});
+}
+
+TEST_F(CommitTest, WhatCannotBeRemovedHoldsNothingElseUpAndIsTriedAgain) {
+  StartWith({{10, 1}, {20, 1}, {30, 1}, {40, 1}});
+  for (const char* folder : {"step-00000001.damaged", "step-00000002.damaged", "step-00000020",
+                             "step-00000005.tmp-a.1-0123456789abcdef"}) {
+    std::filesystem::create_directories(absl::StrCat(folder_, "/", folder));
+    WriteWhole(absl::StrCat(folder_, "/", folder, "/.nfs01"), "open elsewhere");
+  }
+  std::filesystem::create_directories(folder_ + "/step-00000006.tmp-a.1-0123456789abcdef");
+  calls.fail_call = "remove";
+  calls.fail_path = "/.nfs";
+  calls.error_number = EBUSY;
+
+  Pruned pruned = PruneCheckpoints(folder_, 1);
+
+  EXPECT_THAT(std::string(pruned.status.message()),
+              AllOf(HasSubstr("step-00000005.tmp-"), HasSubstr("/.nfs01: remove: ")))
+      << "the first";
+  EXPECT_EQ(pruned.steps, (std::vector<int64_t>{10, 20, 30}));
+  EXPECT_THAT(FilesIn(folder_), ElementsAre(".nfs01", ".nfs01", ".nfs01", ".nfs01", "manifest.json",
+                                            "model-00001-of-00001.safetensors",
+                                            "optimizer-00001-of-00001.safetensors"));
+
+  absl::Status again = WriteKnownCheckpoint(folder_, plan_, 20, 2).status();
+  ASSERT_TRUE(again.ok()) << again;
+  pruned = PruneCheckpoints(folder_, 1);
+  EXPECT_FALSE(pruned.status.ok());
+  EXPECT_EQ(pruned.steps, std::vector<int64_t>{20})
+      << "what is left of the other is not in its way";
+
+  calls.fail_call.clear();
+  EXPECT_EQ(Contents(), "step-00000040=1");
+}
+
+TEST_F(CommitTest, ACheckpointThatCannotBeRenamedHoldsNoOtherUp) {
+  StartWith({{10, 1}, {20, 1}, {30, 1}, {40, 1}});
+  calls.fail_call = "rename";
+  calls.fail_path = "step-00000020.tmp-pruned";
+  calls.error_number = EIO;
+
+  const Pruned pruned = PruneCheckpoints(folder_, 1);
+
+  EXPECT_THAT(std::string(pruned.status.message()), HasSubstr("step-00000020"));
+  EXPECT_EQ(pruned.steps, (std::vector<int64_t>{10, 30}));
+  EXPECT_EQ(Contents(), "step-00000020=1 step-00000040=1");
+}
+
+TEST_F(CommitTest, WhatIsPrunedAndCannotBeSyncedIsGoneAllTheSame) {
+  StartWith({{10, 1}, {20, 1}});
+  calls.fail_call = "fsync";
+  calls.error_number = EIO;
+
+  const Pruned pruned = PruneCheckpoints(folder_, 1);
+
+  EXPECT_FALSE(pruned.status.ok());
+  EXPECT_EQ(pruned.steps, std::vector<int64_t>{10});
+  calls = {};
+  EXPECT_EQ(Contents(), "step-00000020=1");
+}
+
+TEST_F(CommitTest, WhatAWriterCannotRemoveIsTriedAgain) {
+  StartWith({{10, 1}, {20, 1}});
+  calls.fail_call = "remove";
+  calls.error_number = EBUSY;
+  ASSERT_TRUE(WriteKnownCheckpoint(folder_, plan_, 20, 2).ok());
+  for (int i = 0; i < 2; ++i) {
+    SCOPED_TRACE(absl::StrCat("try ", i));
+    auto given_up = CheckpointWriter::Create(plan_, {.directory = folder_, .id = "a", .step = 30});
+    EXPECT_TRUE(given_up.ok()) << given_up.status();
+  }
+
+  calls = {};
+  EXPECT_EQ(Contents(), "step-00000010=1 step-00000020=2");
 }
 
 TEST_F(CommitTest, ADeathWhileOthersWriteLeavesTheNewCheckpointWholeOrNotAtAll) {

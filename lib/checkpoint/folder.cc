@@ -81,8 +81,17 @@ absl::Status ExchangeFolders(const std::string& from, const std::string& to) {
 }
 
 absl::Status RemoveFolder(const std::string& path) {
+  absl::Status first;
   std::error_code error;
-  fs::remove_all(path, error);
+  // A file has no names, and goes like an empty folder.
+  const auto names = ListFolder(path);
+  for (const std::string& name : names.value_or(std::vector<std::string>())) {
+    const std::string entry = absl::StrCat(path, "/", name);
+    fs::remove_all(entry, error);
+    if (error) first.Update(StorageError(entry, "remove", error.value()));
+  }
+  if (!first.ok()) return first;
+  fs::remove(path, error);
   if (error) return StorageError(path, "remove", error.value());
   return absl::OkStatus();
 }

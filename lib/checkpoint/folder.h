@@ -29,7 +29,8 @@ absl::Status RenameFolder(const std::string& from, const std::string& to);
 // the parent is synced. UNIMPLEMENTED when the file system cannot.
 absl::Status ExchangeFolders(const std::string& from, const std::string& to);
 
-// Removes the folder and all in it; an absent one is fine.
+// Removes the folder and all in it; an absent one is fine. An entry that cannot be removed keeps
+// none of the others; the first error.
 absl::Status RemoveFolder(const std::string& path);
 
 // The folder that holds `path`, "." for a bare name.

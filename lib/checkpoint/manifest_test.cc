@@ -156,6 +156,11 @@ TEST(StepFolderNameTest, OnlyItsOwnSpellingIsRead) {
   EXPECT_TRUE(IsTemporaryFolderName("step-00001000.tmp-a"));
   EXPECT_FALSE(IsTemporaryFolderOfThisProcess("step-00001000.tmp-a.1-0123456789abcdef"));
   EXPECT_FALSE(IsTemporaryFolderName("notes.tmp-a"));
+  const std::string name = TemporaryFolderName(3, "a-1");
+  EXPECT_EQ(ParseTemporaryFolderName(name)->step, 3);
+  EXPECT_EQ(ParseTemporaryFolderName(name)->id, "a-1");
+  EXPECT_EQ(ParseTemporaryFolderName("step-00001000.tmp-a")->id, "a");
+  EXPECT_FALSE(ParseTemporaryFolderName("step-00001000.damaged"));
 }
 
 }  // namespace
