@@ -31,6 +31,9 @@ std::string TemporaryFolderName(int64_t step, absl::string_view id);
 bool IsTemporaryFolderName(absl::string_view name);
 bool IsTemporaryFolderOfThisProcess(absl::string_view name);
 
+// The id of what a commit has moved out of its way.
+inline constexpr char kReplacedId[] = "replaced";
+
 struct TemporaryFolder {
   int64_t step = 0;
   absl::string_view id;

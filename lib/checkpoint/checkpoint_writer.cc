@@ -227,21 +227,27 @@ class FolderWriter : public CheckpointWriter {
     } else if (absl::Status exchanged = ExchangeFolders(temporary_, final_); exchanged.ok()) {
       replaced = temporary_;
     } else if (absl::IsUnimplemented(exchanged)) {
-      // Two renames. Between them the old set lies complete under a temporary name; the steps
-      // before it stay listed.
+      // Two renames. After a death between them FinishReplacements() puts the old set back.
       replaced =
-          absl::StrCat(ParentOf(final_), "/", TemporaryFolderName(manifest_.step, "replaced"));
-      RETURN_IF_ERROR(RemoveFolder(replaced));
+          absl::StrCat(ParentOf(final_), "/", TemporaryFolderName(manifest_.step, kReplacedId));
+      RemoveReplaced(replaced);
       RETURN_IF_ERROR(RenameFolder(final_, replaced));
-      RETURN_IF_ERROR(RenameFolder(temporary_, final_));
+      if (absl::Status renamed = RenameFolder(temporary_, final_); !renamed.ok()) {
+        if (absl::Status back = RenameFolder(replaced, final_); !back.ok()) LOG(ERROR) << back;
+        return renamed;
+      }
     } else {
       return exchanged;
     }
     published_ = true;
     RETURN_IF_ERROR(SyncFolder(ParentOf(final_)));
-    if (replaced.empty()) return absl::OkStatus();
-    if (absl::Status removed = RemoveAside(replaced); !removed.ok()) LOG(WARNING) << removed;
+    if (!replaced.empty()) RemoveReplaced(replaced);
     return absl::OkStatus();
+  }
+
+  static void RemoveReplaced(const std::string& replaced) {
+    const absl::Status removed = RemoveAside(replaced);
+    if (!removed.ok() && !absl::IsNotFound(removed)) LOG(WARNING) << removed;
   }
 
   const std::vector<v1::PlanChunk> chunks_;

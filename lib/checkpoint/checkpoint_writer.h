@@ -81,6 +81,11 @@ struct Pruned {
 Pruned PruneCheckpoints(const std::string& directory, int keep_last,
                         absl::Span<const int64_t> needed = {});
 
+// Where the file system cannot exchange folders a commit that replaces a checkpoint is two renames.
+// What a process that died has left of one: a checkpoint that is missed has its name back, one that
+// was replaced goes. For whoever opens `directory` after a death; PruneCheckpoints() does it too.
+absl::Status FinishReplacements(const std::string& directory);
+
 // Removes one checkpoint of `directory` and its files. NOT_FOUND: there is none of this step.
 absl::Status RemoveCheckpoint(const std::string& directory, int64_t step);
 

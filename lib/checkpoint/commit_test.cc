@@ -234,7 +234,7 @@ TEST_F(CommitTest, ADeathWhileReplacingLeavesTheOldOrTheNewCheckpoint) {
       {.before = {"step-00000010=1 step-00000020=1"}, .after = "step-00000010=1 step-00000020=2"});
 }
 
-TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesAtLeastTheStepBefore) {
+TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesTheOldOrTheNewCheckpoint) {
   DieEverywhere(
       [&] {
         StartWith({{10, 1}, {20, 1}});
@@ -244,8 +244,64 @@ TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesAtLeastTheStepBefore) {
         calls.error_number = EINVAL;
         return WriteKnownCheckpoint(folder_, plan_, 20, 2).status();
       },
-      {.before = {"step-00000010=1 step-00000020=1", "step-00000010=1"},
-       .after = "step-00000010=1 step-00000020=2"});
+      {.before = {"step-00000010=1 step-00000020=1"}, .after = "step-00000010=1 step-00000020=2"});
+}
+
+TEST_F(CommitTest, WithoutAnExchangeOfFoldersADeathLeavesTheOnlyCheckpointOldOrNew) {
+  DieEverywhere(
+      [&] {
+        StartWith({{20, 1}});
+      },
+      [&] {
+        calls.fail_call = "exchange";
+        calls.error_number = EINVAL;
+        return WriteKnownCheckpoint(folder_, plan_, 20, 2).status();
+      },
+      {.before = {"step-00000020=1"}, .after = "step-00000020=2"});
+}
+
+TEST_F(CommitTest, WithoutAnExchangeOfFoldersAFailureLeavesTheOldOrTheNewCheckpoint) {
+  bool reached = true;
+  for (int fail_at = 1; reached; ++fail_at) {
+    SCOPED_TRACE(absl::StrCat("system call ", fail_at, " failed"));
+    calls = {};
+    StartWith({{20, 1}});
+    calls = {};
+    calls.fail_call = "exchange";
+    calls.error_number = EINVAL;
+    calls.fail_at = fail_at;
+    const absl::Status status = WriteKnownCheckpoint(folder_, plan_, 20, 2).status();
+    reached = calls.made >= fail_at;
+    calls = {};
+    EXPECT_TRUE(status.ok() || reached) << status;
+    EXPECT_TRUE(PruneCheckpoints(folder_, 0).status.ok());
+    const auto edition = ReadKnownCheckpoint(CheckpointPath(folder_, 20), plan_);
+    ASSERT_TRUE(edition.ok()) << edition.status();
+    EXPECT_THAT(*edition, AnyOf(2, status.ok() ? 2 : 1));
+  }
+}
+
+TEST_F(CommitTest, WhatWasReplacedComesBackOnlyWhereItIsMissed) {
+  StartWith({{10, 1}, {20, 1}, {30, 1}});
+  auto replaced = [&](absl::string_view step) {
+    return absl::StrCat(folder_, "/", step, ".tmp-replaced.1-0123456789abcdef");
+  };
+  std::filesystem::rename(folder_ + "/step-00000010", replaced("step-00000010"));
+  std::filesystem::copy(folder_ + "/step-00000020", replaced("step-00000020"));
+
+  ASSERT_TRUE(FinishReplacements(folder_).ok());
+  EXPECT_EQ(*ListCheckpointSteps(folder_), (std::vector<int64_t>{10, 20, 30}));
+
+  std::filesystem::rename(folder_ + "/step-00000010", replaced("step-00000010"));
+  calls.fail_call = "rename";
+  calls.error_number = EIO;
+  EXPECT_FALSE(PruneCheckpoints(folder_, 0).status.ok());
+  EXPECT_TRUE(std::filesystem::exists(replaced("step-00000010"))) << "it is tried again";
+
+  calls.fail_call.clear();
+  EXPECT_EQ(Contents(), "step-00000010=1 step-00000020=1 step-00000030=1");
+  ASSERT_TRUE(RemoveCheckpoint(folder_, 20).ok());
+  EXPECT_EQ(Contents(), "step-00000010=1 step-00000030=1");
 }
 
 TEST_F(CommitTest, ADeathWhilePruningLeavesTheNewest) {

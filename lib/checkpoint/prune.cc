@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,9 +30,21 @@ absl::Status RemoveThose(const std::string& directory, Predicate is_doomed) {
   return first;
 }
 
+// The step of a checkpoint that a dead process has moved out of its way.
+std::optional<int64_t> ReplacedStep(const std::string& name) {
+  const std::optional<TemporaryFolder> folder = ParseTemporaryFolderName(name);
+  if (!folder || folder->id != kReplacedId || IsTemporaryFolderOfThisProcess(name)) return {};
+  return folder->step;
+}
+
+bool IsThere(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
 absl::Status RemoveLeftovers(const std::string& directory) {
   return RemoveThose(directory, [](const std::string& name) {
-    return IsTemporaryFolderName(name) &&
+    return IsTemporaryFolderName(name) && !ReplacedStep(name) &&
            (!IsTemporaryFolderOfThisProcess(name) || DoomedFolder::IsLeft(name));
   });
 }
@@ -45,9 +59,30 @@ absl::Status RemoveDamagedBefore(const std::string& directory, int64_t first_kep
 
 }  // namespace
 
+absl::Status FinishReplacements(const std::string& directory) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFolder(directory));
+  absl::Status first;
+  for (const std::string& name : names) {
+    const std::optional<int64_t> step = ReplacedStep(name);
+    if (!step) continue;
+    const std::string path = absl::StrCat(directory, "/", name),
+                      checkpoint = CheckpointPath(directory, *step);
+    absl::Status finished;
+    if (IsThere(checkpoint)) {
+      finished = RemoveAside(path);
+    } else {
+      finished = RenameFolder(path, checkpoint);
+      if (finished.ok()) finished = SyncFolder(directory);
+    }
+    if (!absl::IsNotFound(finished)) first.Update(finished);  // else somebody else has done it
+  }
+  return first;
+}
+
 Pruned PruneCheckpoints(const std::string& directory, int keep_last,
                         absl::Span<const int64_t> needed) {
-  Pruned pruned{.steps = {}, .status = RemoveLeftovers(directory)};
+  Pruned pruned{.steps = {}, .status = FinishReplacements(directory)};
+  pruned.status.Update(RemoveLeftovers(directory));
   if (keep_last < 1) return pruned;
   const absl::StatusOr<std::vector<int64_t>> steps = ListCheckpointSteps(directory);
   pruned.status.Update(steps.status());

@@ -10,6 +10,7 @@
 #include "google/protobuf/field_mask.pb.h"
 #include "google/protobuf/util/field_mask_util.h"
 #include "lib/checkpoint/checkpoint_reader.h"
+#include "lib/checkpoint/checkpoint_writer.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -64,6 +65,9 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
                                                               Store& store,
                                                               CoordinatorMetrics& metrics) {
   const std::string id = JobIdOf(record.name());
+  if (absl::Status finished = FinishReplacements(folder.checkpoints(id)); !finished.ok()) {
+    LOG(ERROR) << record.name() << ": " << finished;
+  }
   JobRegistry::CheckpointsFound found;
   ASSIGN_OR_RETURN(found.on_disk, ListCheckpointSteps(folder.checkpoints(id)));
   ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> stored, store.Checkpoints(record.number()));

@@ -115,6 +115,30 @@ TEST_F(JobRegistryTest, OneDamagedJobIsFailedAndTheOthersRun) {
   EXPECT_EQ(turn.Active().size(), 1);
 }
 
+TEST_F(JobRegistryTest, ACheckpointWhoseReplacementADeathCutInTwoIsStillTheJobs) {
+  const uint64_t number = AddJob();
+  v1::Checkpoint checkpoint;
+  checkpoint.set_step(4);
+  checkpoint.set_name("jobs/line-1/checkpoints/4");
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    entry.job.CheckpointCommitted(checkpoint, now_);
+    turn.Perform(entry, {.checkpoint = checkpoint});
+  }
+  registry_->changes().AwaitAll();
+  const std::string folder = registry_->folder().checkpoints("line-1") + "/step-00000004";
+  const std::string replaced = folder + ".tmp-replaced.1-0123456789abcdef";
+  std::filesystem::create_directories(replaced);
+  std::ofstream(replaced + "/manifest.json") << "the old one";
+
+  Reopen();
+
+  EXPECT_TRUE(std::filesystem::exists(folder + "/manifest.json"));
+  EXPECT_EQ(View(number).checkpoint(), checkpoint.name());
+  EXPECT_EQ(store_->Checkpoints(number)->size(), 1);
+}
+
 TEST_F(JobRegistryTest, ADamagedCheckpointThatTheStoreDoesNotKnowIsCountedAndLeftAlone) {
   const uint64_t number = AddJob();
   const std::string folder = registry_->folder().checkpoints("line-1") + "/step-00000002";
