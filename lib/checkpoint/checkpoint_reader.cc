@@ -30,7 +30,7 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/", kManifestName);
   absl::StatusOr<DiskFile> file = DiskFile::OpenToRead(path);
   std::error_code error;
-  if (!file.ok() && !std::filesystem::exists(path, error)) {
+  if (!file.ok() && !std::filesystem::exists(path, error) && !error) {
     return absl::NotFoundError(
         absl::StrCat(folder, ": not a committed checkpoint (no ", kManifestName, ")"));
   }
@@ -216,11 +216,11 @@ absl::StatusOr<std::vector<int64_t>> ListCheckpointSteps(const std::string& dire
   std::vector<int64_t> steps;
   for (const std::string& name : names) {
     std::optional<int64_t> step = ParseStepFolderName(name);
+    if (!step) continue;
     std::error_code error;
-    if (step &&
-        std::filesystem::exists(absl::StrCat(directory, "/", name, "/", kManifestName), error)) {
-      steps.push_back(*step);
-    }
+    const bool is_there =
+        std::filesystem::exists(absl::StrCat(directory, "/", name, "/", kManifestName), error);
+    if (is_there || error) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());  // names of more than eight digits sort otherwise
   return steps;

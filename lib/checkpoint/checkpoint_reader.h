@@ -18,8 +18,8 @@
 
 namespace muster {
 
-// Steps of the committed checkpoints in a job's checkpoint folder, ascending. An absent folder has
-// none.
+// Steps of the committed checkpoints in a job's checkpoint folder, ascending, and of those of which
+// the disk cannot tell now whether they are. An absent folder has none.
 absl::StatusOr<std::vector<int64_t>> ListCheckpointSteps(const std::string& directory);
 
 // "<directory>/step-00001000"

@@ -166,6 +166,23 @@ TEST_F(DamageTest, WhoDoesNotWantItAnyMoreDoesNotReadToItsEnd) {
   EXPECT_TRUE(absl::IsCancelled(VerifyCheckpoint(path_, [] { return true; })));
 }
 
+TEST_F(DamageTest, WhatCannotBeReadNowIsNotDamaged) {
+  for (const auto& [name, content] : contents_) {
+    SCOPED_TRACE(name);
+    const std::string file = path_ + "/" + name;
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink(file, file);
+
+    const absl::Status status = VerifyCheckpoint(path_);
+
+    EXPECT_EQ(ReasonOf(status), "STORAGE_FAILED") << status;
+    EXPECT_EQ(status.message(), file + ": open: too many levels of symbolic links");
+    EXPECT_EQ(*ListCheckpointSteps(folder_), std::vector<int64_t>{50});
+    std::filesystem::remove(file);
+    WriteWhole(file, content);
+  }
+}
+
 TEST_F(DamageTest, TheSoundOnesAreToldFromTheOthers) {
   for (const int64_t step : {60, 70, 80}) {
     ASSERT_TRUE(WriteKnownCheckpoint(folder_, plan_, step, kEdition).ok());

@@ -16,6 +16,7 @@
 #include "services/coordinator/caller.h"
 #include "services/coordinator/checkpoint_retention.h"
 #include "services/coordinator/job_state.h"
+#include "services/coordinator/last_checkpoint.h"
 #include "services/coordinator/restore_choice.h"
 
 namespace muster {
@@ -445,12 +446,16 @@ void CheckpointDesk::PruneAfter(const CheckpointRound& round) {
   v1::CheckpointSpec spec = round.plan().spec().checkpoint();
   {
     JobRegistry::Turn turn(registry_);
-    // UpdateJob may have changed it since the plan was made.
-    if (const auto entry = turn.Find(job); entry.ok()) {
-      spec = (*entry)->job.record().spec().checkpoint();
-    }
     absl::MutexLock lock(&mu_);
     needed = NeededSteps(turn, job);
+    // UpdateJob may have changed it since the plan was made.
+    if (const auto entry = turn.Find(job); entry.ok()) {
+      const v1::Job& record = (*entry)->job.record();
+      spec = record.spec().checkpoint();
+      // Newer ones may lie there that cannot be read, and were passed over: they count, but nobody
+      // trains from them.
+      needed.push_back(CommittedStep(record));
+    }
     ++pruning_[job];
   }
   // Until the store has heard of it: whoever finds a checkpoint there has its files.

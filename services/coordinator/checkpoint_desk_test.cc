@@ -151,6 +151,18 @@ TEST_F(CheckpointDeskTest, ACheckpointIsBeingCommittedOnceItHasAllShardsAndUntil
   EXPECT_FALSE(turn.FindNumber(number_)->rounds.committing());
 }
 
+TEST_F(CheckpointDeskTest, ANewerOneThatWasPassedOverDoesNotTakeTheLastOnesPlace) {
+  const std::string folder = registry_->folder().checkpoints(id()) + "/step-00000008";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/manifest.json") << "cannot be read";
+
+  for (const int64_t step : {2, 4}) {
+    ASSERT_TRUE(Save(step).ok());
+    EXPECT_THAT(Steps(), ElementsAre(step));
+    EXPECT_THAT(*ListCheckpointSteps(registry_->folder().checkpoints(id())), ElementsAre(step, 8));
+  }
+}
+
 // Two ps, each with the backups of the other's shards.
 class ReplicatedCheckpointTest : public CheckpointDeskTest {
  protected:

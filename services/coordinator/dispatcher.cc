@@ -827,23 +827,27 @@ absl::Status Dispatcher::Verify(uint64_t number, const v1::Job& record, const Jo
                                  {.stop = stopping, .damaged = [this] {
                                     registry_->metrics().checkpoints_damaged.Increment();
                                   }}));
-  if (choice.damaged.empty()) return absl::OkStatus();
-  TellDamage(number, choice);
+  if (choice.passed_over.empty()) return absl::OkStatus();
+  TellPassedOver(number, choice);
   return absl::CancelledError("the job has changed");
 }
 
 // A change of the job, like any other while it is planned: the next Dispatch() starts it.
-void Dispatcher::TellDamage(uint64_t number, const RestoreChoice& choice) {
+void Dispatcher::TellPassedOver(uint64_t number, const RestoreChoice& choice) {
   JobRegistry::Turn turn(registry_);
   JobRegistry::Entry* const entry = turn.FindNumber(number);
   if (entry == nullptr) return;
   const absl::Time queued_since = entry->queued_since;
-  std::vector<int64_t> steps;
-  for (const RestoreChoice::Damaged& damaged : choice.damaged) {
-    entry->job.CheckpointDamaged(damaged.step, damaged.what, choice.first_step, registry_->Now());
-    steps.push_back(damaged.step);
+  std::vector<int64_t> gone;
+  for (const auto& [step, what, set_aside] : choice.passed_over) {
+    if (set_aside) {
+      entry->job.CheckpointDamaged(step, what, choice.first_step, registry_->Now());
+      gone.push_back(step);
+    } else {
+      entry->job.CheckpointUnreadable(step, what, choice.first_step, registry_->Now());
+    }
   }
-  turn.Perform(*entry, {.checkpoints_removed = std::move(steps)});
+  turn.Perform(*entry, {.checkpoints_removed = std::move(gone)});
   entry->queued_since = queued_since;
 }
 

@@ -37,9 +37,10 @@ namespace muster {
 // was changed in between (cancelled, suspended) or lost one of its members is not started: it waits
 // for the next Dispatch(), as if nothing had been planned.
 //
-// A job starts from a checkpoint that was read to its last byte just before. A damaged one is
-// passed over for the one before, which is an event of the job ("CHECKPOINT_DAMAGED"); where none
-// is left, or somebody chose it for the job, the job has failed.
+// A job starts from a checkpoint that was read to its last byte just before. One that is damaged or
+// cannot be read is passed over for the one before, which is an event of the job
+// ("CHECKPOINT_DAMAGED", "CHECKPOINT_UNREADABLE"); where none is left, or somebody chose it for the
+// job, the job has failed.
 //
 // What a job's shards take of its ps is known once it was planned. If they do not fit the job stays
 // QUEUED, says so (reason "WAITS_FOR_MEMORY", or "MEMORY_TOO_SMALL" where no ps would ever do) and
@@ -156,10 +157,10 @@ class Dispatcher {
   absl::StatusOr<PlanRequest> Prepare(const Start& start, const v1::Job& record,
                                       const JobOrigin& origin,
                                       std::shared_ptr<const v1::Graph> graph);
-  // What a plan starts from. CANCELLED: it was damaged and the job has another now, or the
+  // What a plan starts from. CANCELLED: it was passed over and the job has another now, or the
   // dispatcher stops; else as ChooseRestore().
   absl::Status Verify(uint64_t number, const v1::Job& record, const JobOrigin& origin);
-  void TellDamage(uint64_t number, const RestoreChoice& choice);
+  void TellPassedOver(uint64_t number, const RestoreChoice& choice);
   bool AllAttached(const Start& start) const;
 
   JobRegistry* const registry_;

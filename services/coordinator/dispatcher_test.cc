@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
@@ -321,6 +322,29 @@ TEST_F(DispatcherTest, AJobWhoseLastCheckpointIsDamagedStartsFromTheOneBefore) {
   const Job& started = turn.FindNumber(job)->job;
   EXPECT_EQ(started.plan()->restore(), "jobs/line-1/checkpoints/4");
   EXPECT_EQ(started.plan()->first_step(), 4);
+}
+
+TEST_F(DispatcherTest, AJobWhoseLastCheckpointCannotBeReadNowStartsFromTheOneBefore) {
+  const uint64_t job = AddJob();
+  GiveCheckpoints(job, {2, 4, 6});
+  const std::string manifest = CheckpointPath(CheckpointsOf(job), 6) + "/manifest.json";
+  std::filesystem::remove(manifest);
+  std::filesystem::create_symlink(manifest, manifest);
+  Attach("w-0");
+  Attach("p-0");
+  for (int i = 0; i < 2; ++i) Dispatch();
+
+  EXPECT_EQ(View(job).state(), v1::PREPARING) << View(job).message();
+  EXPECT_EQ(View(job).checkpoint(), "jobs/line-1/checkpoints/4");
+  EXPECT_THAT(StoredSteps(job), ElementsAre(2, 4, 6)) << "it may be readable again";
+  const auto events = store_->Events(job, 0, 100);
+  ASSERT_TRUE(events.ok()) << events.status();
+  const auto event = std::ranges::find_if(
+      *events, [](const auto& event) { return event.reason() == "CHECKPOINT_UNREADABLE"; });
+  ASSERT_NE(event, events->end());
+  EXPECT_THAT(event->message(), AllOf(HasSubstr(manifest + ": open: too many levels"),
+                                      HasSubstr("/checkpoints/4 is used")));
+  EXPECT_THAT(metrics_.Render(), HasSubstr("\nmuster_checkpoint_damaged_total 0\n"));
 }
 
 TEST_F(DispatcherTest, AJobThatWaitsForMemoryDoesNotReadItsCheckpointAgainAndAgain) {

@@ -909,13 +909,28 @@ void Job::ShardSent(const v1::WriteShardHeader& header, absl::Time now) {
 
 void Job::CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step,
                             absl::Time now) {
-  const std::string id = JobIdOf(record_.name()), sound = CheckpointName(id, sound_step);
+  const std::string used = FallBackTo(sound_step, step);
+  Note("CHECKPOINT_DAMAGED",
+       absl::StrCat(CheckpointName(JobIdOf(record_.name()), step), " is damaged and set aside (",
+                    what, "); ", used),
+       now);
+}
+
+void Job::CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sound_step,
+                               absl::Time now) {
+  const std::string used = FallBackTo(sound_step, step);
+  Note("CHECKPOINT_UNREADABLE",
+       absl::StrCat(CheckpointName(JobIdOf(record_.name()), step),
+                    " cannot be used and stays where it is (", what, "); ", used),
+       now);
+}
+
+std::string Job::FallBackTo(int64_t sound_step, int64_t step) {
+  const std::string sound = CheckpointName(JobIdOf(record_.name()), sound_step);
   record_.set_checkpoint(sound);
   checkpoints_.FallBackTo(sound_step);
-  Note("CHECKPOINT_DAMAGED",
-       absl::StrCat(CheckpointName(id, step), " is damaged and set aside (", what, "); ", sound,
-                    " is used instead: steps ", sound_step, " to ", step, " are trained again"),
-       now);
+  return absl::StrCat(sound, " is used instead: steps ", sound_step, " to ", step,
+                      " are trained again");
 }
 
 void Job::WentOn(absl::Time now) {

@@ -181,6 +181,9 @@ class Job {
   // The checkpoint of `step` is damaged, as `what` tells, and set aside: the one of `sound_step` is
   // the job's last one now. Between two generations.
   void CheckpointDamaged(int64_t step, absl::string_view what, int64_t sound_step, absl::Time now);
+  // The same of one that stays where it is: it cannot be read now, or not be set aside.
+  void CheckpointUnreadable(int64_t step, absl::string_view what, int64_t sound_step,
+                            absl::Time now);
 
   // Where the time of its steps goes, by rank; empty while it does not run.
   std::vector<v1::MemberTiming> Timing() const;
@@ -218,6 +221,8 @@ class Job {
   void StopHalted(int64_t step, absl::Time now);
   void StopWithoutShards(absl::string_view why, absl::Time now);
   bool IsSaved(int64_t step) const;
+  // The last clause of the event.
+  std::string FallBackTo(int64_t sound_step, int64_t step);
   void NoteWhoIsTriedAgain(absl::Time now);
   void CloseRecords(int64_t first_step, absl::Time now);
   void Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,

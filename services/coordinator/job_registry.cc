@@ -17,6 +17,7 @@
 #include "lib/status/status.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_state.h"
+#include "services/coordinator/last_checkpoint.h"
 #include "services/coordinator/proto_time.h"
 
 namespace muster {
@@ -75,10 +76,13 @@ absl::StatusOr<JobRegistry::CheckpointsFound> FindCheckpoints(const v1::Job& rec
   std::set<int64_t> known;
   for (const v1::Checkpoint& checkpoint : stored) {
     known.insert(checkpoint.step());
-    if (std::ranges::binary_search(found.on_disk, checkpoint.step())) {
+    if (!std::ranges::binary_search(found.on_disk, checkpoint.step())) {
+      gone.push_back(checkpoint.step());
+    } else if (checkpoint.step() <= CommittedStep(record)) {
       found.last_known = checkpoint;
     } else {
-      gone.push_back(checkpoint.step());
+      // It was passed over, and is no checkpoint of what the job trains now.
+      std::erase(found.on_disk, checkpoint.step());
     }
   }
   if (!gone.empty()) {

@@ -139,6 +139,38 @@ TEST_F(JobRegistryTest, ACheckpointWhoseReplacementADeathCutInTwoIsStillTheJobs)
   EXPECT_EQ(store_->Checkpoints(number)->size(), 1);
 }
 
+TEST_F(JobRegistryTest, ACheckpointThatWasPassedOverIsNotOneOfWhatTheJobTrainsNow) {
+  const uint64_t number = AddJob();
+  {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number);
+    for (const int64_t step : {2, 4}) {
+      const std::string folder =
+          absl::StrCat(registry_->folder().checkpoints("line-1"), "/step-0000000", step);
+      std::filesystem::create_directories(folder);
+      std::ofstream(folder + "/manifest.json") << "known to the store";
+      v1::Checkpoint checkpoint;
+      checkpoint.set_step(step);
+      checkpoint.set_name(absl::StrCat("jobs/line-1/checkpoints/", step));
+      entry.job.CheckpointCommitted(checkpoint, now_);
+      turn.Perform(entry, {.checkpoint = checkpoint});
+    }
+    entry.job.CheckpointUnreadable(4, "it is", 2, now_);
+    turn.Perform(entry);
+    Schedule(turn, entry);
+  }
+  registry_->changes().AwaitAll();
+
+  Reopen();
+
+  EXPECT_EQ(store_->Checkpoints(number)->size(), 2) << "it may be readable again";
+  EXPECT_EQ(View(number).checkpoint(), "jobs/line-1/checkpoints/2");
+  JobRegistry::Turn turn(registry_.get());
+  const JobRegistry::Entry& entry = *turn.FindNumber(number);
+  EXPECT_TRUE(entry.rounds.HasCommitted(2));
+  EXPECT_FALSE(entry.rounds.HasCommitted(4));
+}
+
 TEST_F(JobRegistryTest, ADamagedCheckpointThatTheStoreDoesNotKnowIsCountedAndLeftAlone) {
   const uint64_t number = AddJob();
   const std::string folder = registry_->folder().checkpoints("line-1") + "/step-00000002";

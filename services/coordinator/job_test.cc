@@ -667,6 +667,27 @@ TEST_F(JobTest, WhereItsLastCheckpointIsDamagedTheOneBeforeIsItsLast) {
   EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/40");
 }
 
+TEST_F(JobTest, WhereItsLastCheckpointCannotBeReadTheOneBeforeIsItsLast) {
+  Run();
+  Commit(30);
+  Commit(50);
+  EXPECT_TRUE(job_.Suspend(now_).ok());
+  ReportAll(v1::MEMBER_PAUSED, v1::MEMBER_RUNNING, /*next_step=*/50);
+  EXPECT_TRUE(job_.Resume(nullptr, now_).ok());
+  job_.TakeEffects();
+
+  job_.CheckpointUnreadable(50, "manifest.json: open: stale file handle", 30, now_);
+
+  EXPECT_EQ(job_.record().checkpoint(), "jobs/net-1/checkpoints/30");
+  const Job::Effects effects = job_.TakeEffects();
+  ASSERT_EQ(effects.events.size(), 1);
+  EXPECT_EQ(effects.events[0].reason(), "CHECKPOINT_UNREADABLE");
+  EXPECT_EQ(effects.events[0].message(),
+            "jobs/net-1/checkpoints/50 cannot be used and stays where it is (manifest.json: open: "
+            "stale file handle); jobs/net-1/checkpoints/30 is used instead: steps 30 to 50 are "
+            "trained again");
+}
+
 TEST_F(JobTest, ACheckpointOnDemandAimsAheadAndFurtherAfterAMiss) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 10);

@@ -50,6 +50,19 @@ absl::StatusOr<std::vector<int64_t>> OwnSteps(const std::string& directory, int6
   return steps;
 }
 
+// Nobody waits for it any more, or there are no descriptors: the next one would say the same.
+bool IsOfThisProcess(const absl::Status& verified) {
+  return absl::IsCancelled(verified) || absl::IsResourceExhausted(verified);
+}
+
+void TrySetAside(const std::string& directory, RestoreChoice::PassedOver& damaged) {
+  const absl::Status aside = SetDamagedAside(directory, damaged.step);
+  damaged.set_aside = aside.ok();
+  if (aside.ok()) return;
+  LOG(ERROR) << "a damaged checkpoint cannot be set aside: " << aside;
+  absl::StrAppend(&damaged.what, "; it cannot be set aside: ", aside.message());
+}
+
 }  // namespace
 
 absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrigin& origin,
@@ -59,22 +72,32 @@ absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrig
   const std::string id = JobIdOf(record.name()), directory = folder.checkpoints(id);
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, OwnSteps(directory, *last->step));
   RestoreChoice choice;
+  std::vector<int64_t> damaged;
+  absl::Status unreadable;  // the newest that is
   for (const int64_t step : steps) {
     const absl::Status verified = Verify(CheckpointPath(directory, step), watch);
+    if (IsOfThisProcess(verified)) return verified;
+    if (verified.ok()) {
+      choice.restore = CheckpointName(id, step);
+      choice.first_step = step;
+      for (RestoreChoice::PassedOver& passed_over : choice.passed_over) {
+        if (std::ranges::count(damaged, passed_over.step) > 0) TrySetAside(directory, passed_over);
+      }
+      return choice;
+    }
     if (absl::IsDataLoss(verified)) {
-      choice.damaged.push_back({.step = step, .what = std::string(verified.message())});
-      continue;
+      damaged.push_back(step);
+    } else {
+      unreadable.Update(verified);
     }
-    RETURN_IF_ERROR(verified);
-    choice.restore = CheckpointName(id, step);
-    choice.first_step = step;
-    for (const RestoreChoice::Damaged& damaged : choice.damaged) {
-      RETURN_IF_ERROR(SetDamagedAside(directory, damaged.step));
-    }
-    return choice;
+    choice.passed_over.push_back({.step = step, .what = std::string(verified.message())});
   }
-  return Damaged(absl::StrCat("none of the ", choice.damaged.size(), " checkpoints of ",
-                              record.name(), " is sound, the newest: ", choice.damaged[0].what,
+  const std::string none = absl::StrCat("none of the ", choice.passed_over.size(),
+                                        " checkpoints of ", record.name(), " is sound");
+  if (!unreadable.ok()) {
+    return Annotate(unreadable, absl::StrCat(none, ", and this one cannot be read now"));
+  }
+  return Damaged(absl::StrCat(none, ", the newest: ", choice.passed_over[0].what,
                               ". Submit the job again to train it from its beginning"));
 }
 

@@ -17,13 +17,13 @@ namespace muster {
 struct RestoreChoice {
   std::string restore;  // as JobPlan.restore; "": initial values
   int64_t first_step = 0;
-  // The job's own checkpoints that were passed over, newest first. None is a checkpoint any more:
-  // each was set aside.
-  struct Damaged {
+  // The job's own checkpoints that were passed over, newest first.
+  struct PassedOver {
     int64_t step = 0;
-    std::string what;  // names the file
+    std::string what;        // names the file, and the system's error where there is one
+    bool set_aside = false;  // it is damaged, and no checkpoint any more; else it lies where it lay
   };
-  std::vector<Damaged> damaged;
+  std::vector<PassedOver> passed_over;
 };
 
 // Either may be null.
@@ -36,10 +36,16 @@ struct RestoreWatch {
 // starts where its origin says, which must be sound too. Reads all of that checkpoint, at one to
 // two gigabytes a second: outside of every lock.
 //
-// DATA_LOSS (reason "CHECKPOINT_DAMAGED"): none of the job's own is sound, or the one is not that
+// A newer one is passed over for one of two reasons. It is damaged: then it is set aside, unless it
+// cannot be renamed. Or it cannot be read now, which is no verdict: EIO, EACCES or ESTALE when a
+// file is opened. That one stays as it is, since it may be readable again tomorrow. Where none is
+// sound nothing is touched, so that a disk that cannot be read at all takes no checkpoint away.
+//
+// DATA_LOSS (reason "CHECKPOINT_DAMAGED"): all of the job's own are damaged, or the one is that
 // somebody chose for it; the message names the file, what is wrong with it and which others are
-// sound. Nothing is set aside then. CANCELLED: `watch.stop` said so. Any other error is the disk's,
-// and no verdict on a checkpoint.
+// sound. CANCELLED: `watch.stop` said so. RESOURCE_EXHAUSTED: this process lacks descriptors or
+// memory; try again. Any other error is the disk's (reason "STORAGE_FAILED"): none is sound, and
+// this says why the newest of those cannot be read that may be.
 absl::StatusOr<RestoreChoice> ChooseRestore(const v1::Job& record, const JobOrigin& origin,
                                             const StateFolder& folder,
                                             const RestoreWatch& watch = {});

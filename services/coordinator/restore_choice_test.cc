@@ -1,5 +1,10 @@
 #include "services/coordinator/restore_choice.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <string>
 
@@ -10,6 +15,16 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/checkpoint/known_checkpoint.h"
 #include "lib/status/status.h"
+
+// Whether the disk refuses to rename.
+static std::atomic<bool> renames_fail = false;
+
+// In place of libc's, in this whole program.
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (!renames_fail) return renameat(AT_FDCWD, from, AT_FDCWD, to);
+  errno = EIO;
+  return -1;
+}
 
 namespace muster {
 namespace {
@@ -29,6 +44,11 @@ class RestoreChoiceTest : public ::testing::Test {
 
   std::string FileOf(int64_t step) const {
     return CheckpointPath(own_, step) + "/optimizer-00001-of-00001.safetensors";
+  }
+  // Whoever opens the file is refused: ELOOP.
+  static void MakeUnreadable(const std::string& file) {
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink(file, file);
   }
   // One bit, in the last byte of a slot.
   void Damage(int64_t step) const {
@@ -51,7 +71,7 @@ TEST_F(RestoreChoiceTest, AJobGoesOnFromItsLastCheckpoint) {
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(choice->restore, "jobs/known-1/checkpoints/30");
   EXPECT_EQ(choice->first_step, 30);
-  EXPECT_TRUE(choice->damaged.empty());
+  EXPECT_TRUE(choice->passed_over.empty());
 }
 
 TEST_F(RestoreChoiceTest, DamagedOnesArePassedOverForTheNewestThatIsSound) {
@@ -66,11 +86,11 @@ TEST_F(RestoreChoiceTest, DamagedOnesArePassedOverForTheNewestThatIsSound) {
   EXPECT_EQ(damaged, 2);
   EXPECT_EQ(choice->restore, "jobs/known-1/checkpoints/10");
   EXPECT_EQ(choice->first_step, 10);
-  ASSERT_EQ(choice->damaged.size(), 2);
-  EXPECT_EQ(choice->damaged[0].step, 30);
-  EXPECT_THAT(choice->damaged[0].what, AllOf(HasSubstr(FileOf(30)), HasSubstr("SHA-256")));
-  EXPECT_EQ(choice->damaged[1].step, 20);
-  EXPECT_THAT(choice->damaged[1].what, HasSubstr(FileOf(20) + ": ends at offset 100"));
+  ASSERT_EQ(choice->passed_over.size(), 2);
+  EXPECT_EQ(choice->passed_over[0].step, 30);
+  EXPECT_THAT(choice->passed_over[0].what, AllOf(HasSubstr(FileOf(30)), HasSubstr("SHA-256")));
+  EXPECT_EQ(choice->passed_over[1].step, 20);
+  EXPECT_THAT(choice->passed_over[1].what, HasSubstr(FileOf(20) + ": ends at offset 100"));
   EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10)) << "the others are set aside";
   EXPECT_TRUE(std::filesystem::exists(own_ + "/step-00000030.damaged/manifest.json"));
 }
@@ -82,8 +102,62 @@ TEST_F(RestoreChoiceTest, ALastCheckpointThatIsGoneIsPassedOver) {
 
   ASSERT_TRUE(choice.ok()) << choice.status();
   EXPECT_EQ(choice->first_step, 30);
-  ASSERT_EQ(choice->damaged.size(), 1);
-  EXPECT_THAT(choice->damaged[0].what, HasSubstr("step-00000040: not a committed checkpoint"));
+  ASSERT_EQ(choice->passed_over.size(), 1);
+  EXPECT_THAT(choice->passed_over[0].what, HasSubstr("step-00000040: not a committed checkpoint"));
+}
+
+TEST_F(RestoreChoiceTest, OneThatCannotBeReadNowIsPassedOverAndStaysWhereItIs) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+  Damage(20);
+  for (const std::string& file : {FileOf(30), CheckpointPath(own_, 30) + "/manifest.json"}) {
+    SCOPED_TRACE(file);
+    MakeUnreadable(file);
+
+    int damaged = 0;
+    const auto choice = ChooseRestore(record_, {}, folder_, {.damaged = [&] { ++damaged; }});
+
+    ASSERT_TRUE(choice.ok()) << choice.status();
+    EXPECT_EQ(choice->first_step, 10);
+    EXPECT_EQ(damaged, 1);
+    ASSERT_EQ(choice->passed_over.size(), 2);
+    EXPECT_EQ(choice->passed_over[0].step, 30);
+    EXPECT_EQ(choice->passed_over[0].what, file + ": open: too many levels of symbolic links");
+    EXPECT_FALSE(choice->passed_over[0].set_aside);
+    EXPECT_TRUE(choice->passed_over[1].set_aside);
+    EXPECT_TRUE(std::filesystem::is_directory(CheckpointPath(own_, 30)));
+    std::filesystem::rename(CheckpointPath(own_, 20) + ".damaged", CheckpointPath(own_, 20));
+  }
+}
+
+TEST_F(RestoreChoiceTest, WhereNoneCanBeReadNothingIsTouched) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+  for (const int64_t step : {10, 20}) MakeUnreadable(FileOf(step));
+  Damage(30);
+
+  const absl::Status status = ChooseRestore(record_, {}, folder_).status();
+
+  EXPECT_EQ(ReasonOf(status), "STORAGE_FAILED") << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("none of the 3 checkpoints of jobs/known-1 is sound"),
+                    HasSubstr(FileOf(20) + ": open: too many levels of symbolic links")));
+  EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
+}
+
+TEST_F(RestoreChoiceTest, ADamagedOneThatCannotBeSetAsideIsPassedOverAllTheSame) {
+  record_.set_checkpoint("jobs/known-1/checkpoints/30");
+  Damage(30);
+  renames_fail = true;
+
+  const auto choice = ChooseRestore(record_, {}, folder_);
+  renames_fail = false;
+
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_EQ(choice->first_step, 20);
+  ASSERT_EQ(choice->passed_over.size(), 1);
+  EXPECT_FALSE(choice->passed_over[0].set_aside);
+  EXPECT_THAT(choice->passed_over[0].what,
+              AllOf(HasSubstr(FileOf(30)), HasSubstr("cannot be set aside"), HasSubstr("error")));
+  EXPECT_THAT(*ListCheckpointSteps(own_), ElementsAre(10, 20, 30));
 }
 
 TEST_F(RestoreChoiceTest, WhatWasCommittedAfterItsLastOneIsNotAJobs) {
