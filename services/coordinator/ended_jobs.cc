@@ -9,6 +9,7 @@
 #include "lib/checkpoint/checkpoint_reader.h"
 #include "lib/job/resource_name.h"
 #include "lib/job/spec_duration.h"
+#include "lib/status/status.h"
 #include "services/coordinator/job_state.h"
 #include "services/coordinator/proto_time.h"
 
@@ -86,9 +87,11 @@ void EndedJobs::Sweep() {
     if (stopping()) return;
     if (!with_checkpoints && HasCheckpointsOnDisk(id)) continue;
     const absl::Status deleted = options_.users->DeleteJob(id);
-    if (deleted.ok() || absl::IsNotFound(deleted) || absl::IsFailedPrecondition(deleted)) continue;
+    const bool is_of_its_folder = ReasonOf(deleted) == "STATE_DIR_FAILED";
+    if (deleted.ok() || absl::IsNotFound(deleted)) continue;
+    if (absl::IsFailedPrecondition(deleted) && !is_of_its_folder) continue;
     LOG(ERROR) << JobName(id) << " ended long ago and cannot be deleted: " << deleted;
-    return;  // the disk's trouble is the next job's too
+    if (!is_of_its_folder) return;  // the store's trouble is the next job's too
   }
 }
 

@@ -36,7 +36,8 @@ class EndedJobs {
   // Finishes the deletion that is under way.
   ~EndedJobs();
 
-  // Deletes what is not kept any more. Waits for the disk.
+  // Deletes what is not kept any more. Waits for the disk. A job whose folder cannot be moved away
+  // keeps no other; where the store fails the rest waits for the next time.
   void Sweep() ABSL_LOCKS_EXCLUDED(mu_);
   // The same on a thread of its own; returns at once.
   void SweepSoon() ABSL_LOCKS_EXCLUDED(mu_);
