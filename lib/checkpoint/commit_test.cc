@@ -1,6 +1,7 @@
 // What a commit leaves behind when it dies or fails at any system call.
 #include <fcntl.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -89,6 +90,13 @@ int __wrap_fallocate(int descriptor, int mode, off_t offset, off_t bytes) {
 ssize_t __real_pwrite(int descriptor, const void* data, size_t bytes, off_t offset);
 ssize_t __wrap_pwrite(int descriptor, const void* data, size_t bytes, off_t offset) {
   return Enter("pwrite", PathOf(descriptor)) ? __real_pwrite(descriptor, data, bytes, offset) : -1;
+}
+
+ssize_t __real_pread(int descriptor, void* data, size_t bytes, off_t offset);
+ssize_t __wrap_pread(int descriptor, void* data, size_t bytes, off_t offset) {
+  if (calls.fail_call != "pread") return __real_pread(descriptor, data, bytes, offset);
+  errno = calls.error_number;  // not counted: it leaves nothing behind
+  return -1;
 }
 
 int __real_fsync(int descriptor);
@@ -436,6 +444,21 @@ TEST_F(CommitTest, AFullDeviceIsNoticedBeforeAnythingIsSentAndSaysWhatToDo) {
   EXPECT_TRUE(absl::StrContains(status.message(), "model-00001-of-00001.safetensors")) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "keep_last")) << status;
   EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/job"));
+}
+
+TEST_F(CommitTest, EveryFailureOfTheDiskHasAReason) {
+  for (const char* call : {"create", "open", "pwrite", "fsync", "rename", "pread"}) {
+    for (const int error_number : {EIO, ENOENT}) {
+      SCOPED_TRACE(absl::StrCat(call, ": ", strerror(error_number)));
+      StartWith({});
+      calls.fail_call = call;
+      calls.error_number = error_number;
+      const absl::Status status = WriteKnownCheckpoint(folder_, plan_, 20, 2).status();
+      calls = {};
+
+      EXPECT_EQ(ReasonOf(status), "STORAGE_FAILED") << status;
+    }
+  }
 }
 
 TEST_F(CommitTest, AFileSystemThatReservesNothingIsWrittenAnyway) {

@@ -57,7 +57,6 @@ absl::Status StorageError(const std::string& path, absl::string_view action, int
   if (!why.empty()) why[0] = absl::ascii_tolower(why[0]);
   std::string message = absl::StrCat(path, ": ", action, ": ", why);
   const absl::StatusCode code = absl::ErrnoToStatusCode(error_number);
-  if (error_number == ENOENT) return absl::Status(code, message);
   if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) {
     absl::StrAppend(&message,
                     "; free space there, keep fewer checkpoints (checkpoint.keep_last) or ",
@@ -155,12 +154,15 @@ absl::Status DiskFile::ReadAt(int64_t offset, absl::Span<std::byte> data) const 
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
       const std::string action = absl::StrCat("read ", data.size(), " bytes at ", offset);
-      const absl::Status error = StorageError(path_, action, errno);
-      return errno == EIO ? absl::DataLossError(error.message()) : error;
+      const int error_number = errno;
+      const absl::Status error = StorageError(path_, action, error_number);
+      if (error_number != EIO) return error;
+      return WithReason(absl::DataLossError(error.message()), "STORAGE_FAILED");
     }
     if (got == 0) {
-      return absl::DataLossError(
-          absl::StrCat(path_, ": ends at offset ", offset, ", ", data.size(), " bytes short"));
+      return WithReason(absl::DataLossError(absl::StrCat(path_, ": ends at offset ", offset, ", ",
+                                                         data.size(), " bytes short")),
+                        "STORAGE_FAILED");
     }
     data.remove_prefix(got);
     offset += got;

@@ -15,8 +15,7 @@
 namespace muster {
 
 // "<path>: <action>: no space left on device; <what to try>", with the canonical code of
-// `error_number`. Reason STORAGE_FULL when the device or a quota is full, else STORAGE_FAILED; none
-// for a file that does not exist.
+// `error_number`. Reason STORAGE_FULL when the device or a quota is full, else STORAGE_FAILED.
 absl::Status StorageError(const std::string& path, absl::string_view action, int error_number);
 
 // Movable. Reads and writes at offsets are thread-safe.
@@ -46,8 +45,8 @@ class DiskFile {
   // write fails later.
   absl::Status Reserve(int64_t bytes);
 
-  // All of `data`. DATA_LOSS when the file ends inside the range read, or the device cannot read
-  // it.
+  // All of `data`. DATA_LOSS (reason "STORAGE_FAILED") when the file ends inside the range read, or
+  // the device cannot read it.
   absl::Status WriteAt(int64_t offset, absl::Span<const std::byte> data);
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> data) const;
 
