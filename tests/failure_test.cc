@@ -133,6 +133,27 @@ TEST(FailureTest, SigtermEndsEveryIdleRoleInOrder) {
   }
 }
 
+// A member waits for 5 s for a coordinator that stands still to close its stream.
+TEST(FailureTest, AnotherSignalEndsWhoeverIsEndingAtOnce) {
+  TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});
+  MemberExit coordinator(&cluster, "coordinator");
+  ASSERT_TRUE(cluster.members().Kill("coordinator", SIGSTOP).ok());
+  coordinator.AwaitStop();
+  for (const char* member : {"worker-0", "ps-0"}) {
+    SCOPED_TRACE(member);
+    MemberExit exit(&cluster, member);
+    ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
+    EXPECT_TRUE(absl::IsDeadlineExceeded(cluster.members().AwaitExit(member, absl::Seconds(1))));
+    ASSERT_TRUE(cluster.members().Kill(member, SIGTERM).ok());
+    exit.Expect(128 + SIGTERM);
+  }
+  // It ends too soon to be told a second time: it finds both when it wakes, SIGINT first.
+  for (const int signal : {SIGINT, SIGTERM, SIGCONT}) {
+    ASSERT_TRUE(cluster.members().Kill("coordinator", signal).ok());
+  }
+  coordinator.Expect(128 + SIGTERM);
+}
+
 // They looked attached and ignored every directive, since the new coordinator's term is an old one.
 TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
   TrainingCluster cluster({.ps = 1, .workers = 1, .ps_threads = 1});

@@ -26,6 +26,13 @@ class MemberExit {
   }
   ~MemberExit() { close(process_); }
 
+  // Until SIGSTOP, which was sent to it, has stopped all of it.
+  void AwaitStop() {
+    siginfo_t stop{};
+    EXPECT_EQ(waitid(P_PIDFD, process_, &stop, WSTOPPED | WNOWAIT), 0);
+    EXPECT_EQ(stop.si_code, CLD_STOPPED);
+  }
+
   // Within 20 seconds.
   void Expect(int code) {
     SCOPED_TRACE(member_);

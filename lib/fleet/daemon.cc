@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -51,6 +52,30 @@ void EndWithUsage(int status, void* /*unused*/) {
   _exit(kExitUsage);
 }
 
+// Whether somebody outside has; what StopSignal::Raise() sends does not count.
+std::atomic<bool> told_to_stop = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal's handler reads it");
+
+bool IsRaised(const siginfo_t& signal) { return signal.si_pid == getpid(); }
+
+void EndIfToldAgain(int number, siginfo_t* signal, void* /*context*/) {
+  if (IsRaised(*signal) || !told_to_stop.exchange(true)) return;
+  constexpr char kWhy[] = "told to stop again: ending at once\n";
+  if (write(STDERR_FILENO, kWhy, sizeof(kWhy) - 1) < 0) {
+    // Nobody is told.
+  }
+  _exit(128 + number);
+}
+
+// The calling thread takes what comes from now on, in the midst of whatever it does.
+void EndAtTheNext(const sigset_t& signals) {
+  struct sigaction action = {};
+  action.sa_sigaction = EndIfToldAgain;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (const int signal : {SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
 }  // namespace
 
 ExitCode ParseCommandLine(int argc, char** argv, const char* usage) {
@@ -85,13 +110,17 @@ StopSignal::StopSignal() {
 
 int StopSignal::Await(absl::Duration timeout) const {
   const timespec limit = absl::ToTimespec(timeout);
-  return std::max(0, sigtimedwait(&signals_, nullptr, &limit));
+  siginfo_t signal;
+  if (sigtimedwait(&signals_, &signal, &limit) < 0) return 0;
+  told_to_stop = !IsRaised(signal);
+  EndAtTheNext(signals_);
+  return signal.si_signo;
 }
 
 int StopSignal::Await() const {
-  int signal = 0;
-  sigwait(&signals_, &signal);
-  return signal;
+  for (;;) {
+    if (const int signal = Await(absl::Hours(1)); signal != 0) return signal;
+  }
 }
 
 void StopSignal::Raise() { kill(getpid(), SIGTERM); }

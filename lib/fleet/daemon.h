@@ -30,8 +30,9 @@ enum ExitCode : int {
 // lib/version/build.h).
 ExitCode ParseCommandLine(int argc, char** argv, const char* usage);
 
-// SIGTERM and SIGINT, taken by waiting for them. Make it before the first thread: all inherit the
-// mask.
+// SIGTERM and SIGINT, taken by waiting for the first of them. Make it before the first thread: all
+// inherit the mask. From then on nobody waits again: the second that comes from outside ends the
+// process at once, with 128 and its number, wherever the thread that took the first one stands.
 class StopSignal {
  public:
   StopSignal();
@@ -39,7 +40,8 @@ class StopSignal {
   int Await(absl::Duration timeout) const;
   // Waits for one.
   int Await() const;
-  // Ends a wait of this process as SIGTERM does: for what happens on another thread.
+  // Ends a wait of this process as SIGTERM does: for what happens on another thread. Nobody outside
+  // has said so: after it the first signal from there is not the second.
   static void Raise();
 
  private:

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -88,6 +89,45 @@ TEST(DaemonTest, StopSignalIsTakenByWaiting) {
   EXPECT_EQ(stop.Await(absl::ZeroDuration()), 0);
   raise(SIGTERM);
   EXPECT_EQ(stop.Await(), SIGTERM);
+}
+
+// By another process, as everybody is.
+void Tell(int signal) {
+  const pid_t told = getpid();
+  const pid_t teller = fork();
+  if (teller == 0) _exit(kill(told, signal));
+  waitpid(teller, nullptr, 0);
+}
+
+TEST(DaemonDeathTest, WhatComesAfterTheFirstSignalEndsTheProcessAtOnce) {
+  using ::testing::ExitedWithCode;
+  auto tell_twice = [](int first, int second) {
+    const StopSignal stop;
+    Tell(first);
+    if (stop.Await() == first) Tell(second);
+    std::exit(kExitOk);
+  };
+  EXPECT_EXIT(tell_twice(SIGTERM, SIGTERM), ExitedWithCode(143), "told to stop again");
+  EXPECT_EXIT(tell_twice(SIGTERM, SIGINT), ExitedWithCode(130), "");
+  EXPECT_EXIT(tell_twice(SIGINT, SIGTERM), ExitedWithCode(143), "");
+}
+
+// A member that is drained may be told to stop: it has not been before. What its own threads have
+// to say while it ends is known.
+TEST(DaemonDeathTest, WhatTheProcessTellsItselfDoesNotCount) {
+  using ::testing::ExitedWithCode;
+  auto raise_and_tell = [](int times) {
+    const StopSignal stop;
+    StopSignal::Raise();
+    stop.Await();
+    for (int i = 0; i < times; ++i) {
+      StopSignal::Raise();
+      Tell(SIGTERM);
+    }
+    std::exit(kExitOk);
+  };
+  EXPECT_EXIT(raise_and_tell(1), ExitedWithCode(kExitOk), "");
+  EXPECT_EXIT(raise_and_tell(2), ExitedWithCode(143), "");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "lib/fleet/departure.h"
 
-#include <unistd.h>
-
+#include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "lib/concurrency/steady_wait.h"
 
@@ -14,7 +13,7 @@ constexpr absl::Duration kCoordinatorAwayMax = absl::Seconds(2);
 
 }  // namespace
 
-void LeaveFleet(FleetClient& client, const StopSignal& stop, absl::Duration timeout) {
+void LeaveFleet(FleetClient& client, absl::Duration timeout) {
   client.Leave();
   const absl::Duration begin = SteadyNow();
   absl::Duration attached = begin;
@@ -27,10 +26,7 @@ void LeaveFleet(FleetClient& client, const StopSignal& stop, absl::Duration time
                                               : "there is no coordinator");
       return;
     }
-    if (const int signal = stop.Await(kLook); signal != 0) {
-      LOG(WARNING) << "told to stop again: ending at once";
-      _exit(128 + signal);
-    }
+    absl::SleepFor(kLook);
   }
 }
 

@@ -155,7 +155,7 @@ int Main() {
   (*health)->Leave();
   const bool refused = !client.refusal().ok();
   LOG(INFO) << name << ": " << (refused ? "refused" : strsignal(signal)) << ", leaving";
-  if (!refused) LeaveFleet(client, stop, absl::GetFlag(FLAGS_drain_timeout));
+  if (!refused) LeaveFleet(client, absl::GetFlag(FLAGS_drain_timeout));
   client.Detach(kDetachMax);
   (*server)->Stop();
   reporter = nullptr;

@@ -226,7 +226,7 @@ int Main() {
                 : device_lost ? "has lost a device"
                               : strsignal(signal))
             << ", leaving";
-  if (!refused) LeaveFleet(client, stop, absl::GetFlag(FLAGS_drain_timeout));
+  if (!refused) LeaveFleet(client, absl::GetFlag(FLAGS_drain_timeout));
   worker.FinishStep(kFinishStepMax);
   client.Detach(kDetachMax);
   reporter = nullptr;
