@@ -80,7 +80,7 @@ BUGS = [
     ("that somebody could not rehearse is forgotten with the generation", "services/coordinator/rehearsal.cc",
      "for (auto& [name, refusal] : refusals_) refusal.in_this_generation = false;", "refusals_.clear();"),
     ("a halted shard whose ps is gone is written by nobody", "services/coordinator/wanted_directive.cc",
-     "if (is_here && job.plan.shards(shard).member() != name) backups.insert(shard);", "(void)is_here;"),
+     "to_write.backups.insert(shard);", "continue;"),
     ("a halted shard whose ps is gone is saved a version ahead", "services/coordinator/shard_holders.cc",
      "return HeldWithout({}, plan, members);",
      "auto held = HeldWithout({}, plan, members);\n"
