@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -29,6 +30,7 @@
 #include "services/coordinator/interruption.h"
 #include "services/coordinator/job_state.h"
 #include "services/ps/ps_metrics.h"
+#include "tests/sim/halted_shards.h"
 #include "tests/sim/simulated_member.h"
 #include "tests/sim/simulated_ps.h"
 #include "tests/sim/simulated_time.h"
@@ -187,6 +189,15 @@ class Simulation : public SimulatedWorld {
     advanced_ = time_.now();
   }
 
+  void Halted(const std::string& ps, const v1::JobPlan& plan,
+              const v1::JobReport& report) override {
+    if (troubled_until_[ps] <= scheduled_) halted_.Note(ps, plan, report);
+  }
+  void Ended(const std::string& member) override {
+    halted_.Forget(member);
+    troubled_until_.erase(member);
+  }
+
   void Log(const std::string& what) override {
     outcome_.log.push_back(absl::StrCat(
         absl::FormatDuration(time_.now() - absl::FromUnixSeconds(1'700'000'000)), ": ", what));
@@ -294,6 +305,7 @@ class Simulation : public SimulatedWorld {
   void StandStill(SimulatedMember& member) {
     const absl::Duration pause = time_.Between(absl::Milliseconds(50), absl::Seconds(12));
     HealsIn(pause);
+    Trouble(member, pause);
     member.StandStill(pause);
     time_.After(pause, [this] { Stir(); });
   }
@@ -315,8 +327,16 @@ class Simulation : public SimulatedWorld {
     time_.After(until, [this] { Suspend(); });
   }
 
+  // The coordinator may take it for lost, whatever it holds.
+  void Trouble(const SimulatedMember& member, absl::Duration duration) {
+    absl::Time& until = troubled_until_[member.name()];
+    until = std::max(until, time_.now() + duration);
+    halted_.Forget(member.name());
+  }
+
   void BreakStream(SimulatedMember& member) {
     HealsIn(absl::Seconds(2));
+    Trouble(member, absl::Seconds(5));
     member.BreakStream();
   }
 
@@ -366,6 +386,7 @@ class Simulation : public SimulatedWorld {
       if (event.reason() == "STEPS_LOST") NoteUnknown(event.message());
       CheckRefused(event, *job);
       CheckSaved(event);
+      CheckCarried(event);
       if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) {
         ++outcome_.recoveries;
         // Those that bring no step wait longer each time, for what may heal.
@@ -403,6 +424,27 @@ class Simulation : public SimulatedWorld {
     const bool goes_back = absl::StrContains(event.message(), "without what its shards held");
     if (!goes_back || !absl::StrContains(event.message(), "nobody has written it")) return;
     Violated(absl::StrCat("the job goes back: ", event.message()));
+  }
+
+  // A job that recovers goes on with what its ps hold, but for a step at most, whether they have
+  // been released or not: those that nothing has befallen in this generation. Where somebody leaves
+  // a checkpoint may be all that is waited for.
+  void CheckCarried(const v1::JobEvent& event) {
+    if (event.state() == v1::RECOVERING && state_ != v1::RECOVERING) halted_for_ = event.reason();
+    if (event.state() == v1::SUSPENDED) halted_.Clear();
+    if (event.reason() != "SCHEDULED") return;
+    unsigned generation = 0;
+    long first_step = 0;
+    const int found =
+        sscanf(event.message().c_str(), "generation %u on %*d workers and %*d ps, from step %ld",
+               &generation, &first_step);
+    CHECK_EQ(found, 2) << event.message();
+    const auto held = halted_.OldestVersion(generation - 1);
+    if (state_ == v1::RECOVERING && halted_for_ != "MEMBER_LEAVES" && held && first_step < *held) {
+      Violated(absl::StrCat("the job goes back to step ", first_step, " though ps hold version ",
+                            *held, " of all shards"));
+    }
+    scheduled_ = time_.now();
   }
 
   // I8: the last one is there; I5: and has the values of its step.
@@ -490,6 +532,10 @@ class Simulation : public SimulatedWorld {
   uint64_t revision_ = 0;
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string checkpoint_;
+  HaltedShards halted_;
+  std::string halted_for_;                            // the last recovery's reason
+  absl::Time scheduled_ = absl::InfinitePast();       // the present generation
+  std::map<std::string, absl::Time> troubled_until_;  // by member
   std::set<int64_t> unknown_;      // steps whose records are lost, as the job has said
   std::set<std::string> refused_;  // workers that could not rehearse, as the job has said
   bool over_ = false;

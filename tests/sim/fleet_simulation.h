@@ -29,7 +29,8 @@ struct FleetSimulation {
     int64_t recoveries = 0;
   };
   // An open trajectory learns, a closed one is the judge. What is checked: invariants I1, I2, I4,
-  // I5, I7, I8, I9 and I10 of the design; I6, that nothing late has an effect, shows in the others.
+  // I5, I7, I8, I9 and I10 of the design; I6, that nothing late has an effect, shows in the others;
+  // and that no job goes back past what its ps hold.
   Outcome Run(Trajectory& trajectory) const;
 };
 

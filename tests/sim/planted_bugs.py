@@ -88,6 +88,8 @@ BUGS = [
      "    if (held->shards[i].member() != plan.shards(i).member()) ++held->first_step;\n"
      "  }\n"
      "  return held;"),
+    ("a job always goes back to its last checkpoint", "services/coordinator/job.cc",
+     "HaltGeneration({.carries = carries,", "HaltGeneration({.carries = false && carries,"),
 ]
 
 

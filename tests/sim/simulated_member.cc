@@ -46,6 +46,7 @@ void SimulatedMember::Exit() {
   ++life_;
   stream_ = nullptr;
   End();
+  world_->Ended(name_);
   world_->Stir();
 }
 

@@ -44,6 +44,11 @@ class SimulatedWorld {
   virtual void Stir() = 0;
   // A worker has finished a step.
   virtual void Advanced() = 0;
+  // A ps of this plan is halted and holds what its report says.
+  virtual void Halted(const std::string& ps, const v1::JobPlan& plan,
+                      const v1::JobReport& report) = 0;
+  // A process has come to its end.
+  virtual void Ended(const std::string& member) = 0;
   virtual void Log(const std::string& what) = 0;
   // What must never be.
   virtual void Violated(const std::string& what) = 0;

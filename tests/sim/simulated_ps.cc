@@ -245,6 +245,7 @@ class SimulatedPs::Service : public ShardListener {
       if (shard->held != nullptr) shard->held->DropGradients();
     }
     state_ = v1::MEMBER_HALTED;
+    ps_.world().Halted(ps_.name(), *plan_, Report());
     ps_.ReportSoon();
   }
 
