@@ -1,4 +1,6 @@
 // Suspend, resume and resume_from go on exactly where a run stopped, on other numbers of members.
+#include <signal.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -44,13 +46,14 @@ chunk_bytes: 65536
 }
 
 // Each sample is a feature of its own, so its weight tells how often it was trained: every time a
-// sixteenth of what the weight lacks of kTarget goes. The bias, which all share, stays as it is.
+// 256th of what the weight lacks of kTarget goes. The bias, which all share, stays as it is.
 namespace counting {
 
 constexpr int kSamples = 512;
 constexpr int kBatch = 8;
-constexpr int kEpochs = 30;
+constexpr int kEpochs = 480;  // of some ten milliseconds
 constexpr int kStepsPerEpoch = kSamples / kBatch;
+constexpr int kSteps = kEpochs * kStepsPerEpoch;
 constexpr float kTarget = 1024;
 
 void WriteNpy(const std::string& path, int columns, const std::vector<float>& values) {
@@ -65,7 +68,7 @@ void WriteNpy(const std::string& path, int columns, const std::vector<float>& va
   ASSERT_TRUE(file.good()) << path;
 }
 
-std::string Job(int workers) {
+std::string Job(int workers, int ps_replication = 1) {
   const std::string input = ::testing::TempDir() + "one_hot.npy",
                     target = ::testing::TempDir() + "targets.npy";
   std::vector<float> one_hot(kSamples * kSamples);
@@ -80,9 +83,11 @@ training:
   epochs: $4
   optimizer: {sgd: {learning_rate: $5}}
   parameter_groups: [{match: ["bias"], frozen: true}]
-resources: {workers: {min: $6, max: $6}, ps: 2}
+resources: {workers: {min: $6, max: $6}, ps: 2, ps_replication: $7}
+chunk_bytes: 1024
 )",
-                          kSamples, input, target, kBatch, kEpochs, kBatch / 32.0, workers);
+                          kSamples, input, target, kBatch, kEpochs, kBatch / 512.0, workers,
+                          ps_replication);
 }
 
 // By sample, in the parameters after a step.
@@ -90,7 +95,7 @@ std::vector<int> TimesTrained(const std::map<std::string, std::vector<float>>& p
   std::vector<int> times;
   for (const float weight : parameters.at("weight")) {
     const double lacking = (kTarget - weight - parameters.at("bias")[0]) / kTarget;
-    times.push_back(static_cast<int>(std::lround(std::log(lacking) / std::log(15.0 / 16))));
+    times.push_back(static_cast<int>(std::lround(std::log(lacking) / std::log(255.0 / 256))));
   }
   return times;
 }
@@ -137,6 +142,43 @@ class ResumeTest : public ::testing::Test {
       }
     }
     return message;
+  }
+
+  // ---- a job that counts, which is stopped or harmed in the middle of an epoch, and nowhere else
+
+  static bool IsInMidEpoch(int64_t step) { return step % counting::kStepsPerEpoch != 0; }
+
+  static void SuspendAndCount(const std::string& job) {
+    int64_t stopped_at = Suspend(job, counting::kSteps);
+    while (!IsInMidEpoch(stopped_at)) {
+      cluster_->Resume(job);
+      stopped_at = Suspend(job, counting::kSteps);
+    }
+    const int epoch = static_cast<int>(stopped_at) / counting::kStepsPerEpoch;
+    const std::vector<int> times = counting::TimesTrained(cluster_->Parameters(job, stopped_at));
+    EXPECT_EQ(std::ranges::count(times, epoch + 1),
+              stopped_at % counting::kStepsPerEpoch * counting::kBatch);
+    EXPECT_EQ(std::ranges::count(times, epoch) + std::ranges::count(times, epoch + 1),
+              counting::kSamples)
+        << "in the middle of an epoch, at step " << stopped_at;
+  }
+
+  // kill -9. Returns the step at which the job goes on, with a successor.
+  static int64_t KillAndGoOn(const std::string& job, const std::string& member) {
+    AwaitMoreSteps(*cluster_, job, 20);
+    const int recoveries = cluster_->Get(job).recovery().count();
+    EXPECT_TRUE(cluster_->members().Kill(member, SIGKILL).ok());
+    EXPECT_TRUE(cluster_->members().Restart(member).ok());
+    const v1::Job going_on = cluster_->Await(job, [&](const v1::Job& now) {
+      return now.state() == v1::RUNNING && now.recovery().count() > recoveries;
+    });
+    return going_on.recovery().resumed_step();
+  }
+
+  static void AwaitEndAndCount(const std::string& job) {
+    cluster_->AwaitState(job, v1::SUCCEEDED);
+    EXPECT_THAT(counting::TimesTrained(cluster_->Parameters(job, counting::kSteps)),
+                Each(counting::kEpochs));
   }
 
   static TrainingCluster* cluster_;
@@ -188,22 +230,25 @@ TEST_F(ResumeTest, SuspendingTwiceStillGivesTheUndisturbedBits) {
 
 TEST_F(ResumeTest, EverySampleIsTrainedOncePerEpochWhoeverTrainsIt) {
   const std::string job = cluster_->Submit(counting::Job(/*workers=*/3));
-  constexpr int kSteps = counting::kEpochs * counting::kStepsPerEpoch;
-  int64_t stopped_at = 0;
   for (const auto& [workers, ps] : std::vector<std::pair<int, int>>{{2, 3}, {1, 1}}) {
-    stopped_at = Suspend(job, kSteps);
-    const int epoch = static_cast<int>(stopped_at) / counting::kStepsPerEpoch;
-    const std::vector<int> times = counting::TimesTrained(cluster_->Parameters(job, stopped_at));
-    EXPECT_EQ(std::ranges::count(times, epoch + 1),
-              stopped_at % counting::kStepsPerEpoch * counting::kBatch);
-    EXPECT_EQ(std::ranges::count(times, epoch) + std::ranges::count(times, epoch + 1),
-              counting::kSamples)
-        << "in the middle of an epoch, at step " << stopped_at;
+    SuspendAndCount(job);
     Resume(job, workers, ps);
   }
-  cluster_->AwaitState(job, v1::SUCCEEDED);
+  AwaitEndAndCount(job);
+}
 
-  EXPECT_THAT(counting::TimesTrained(cluster_->Parameters(job, kSteps)), Each(counting::kEpochs));
+TEST_F(ResumeTest, EverySampleIsTrainedOncePerEpochWhoeverDies) {
+  const std::string job = cluster_->Submit(counting::Job(/*workers=*/3, /*ps_replication=*/2));
+  int64_t worker_gone = 0, ps_gone = 0;
+  while (!IsInMidEpoch(worker_gone)) {
+    worker_gone = KillAndGoOn(job, cluster_->AwaitState(job, v1::RUNNING).workers(1));
+  }
+  while (!IsInMidEpoch(ps_gone)) ps_gone = KillAndGoOn(job, cluster_->Get(job).ps(0));
+  EXPECT_GT(ps_gone, worker_gone) << "its shards went on, there is no checkpoint";
+  SuspendAndCount(job);
+  cluster_->Resume(job);
+  AwaitEndAndCount(job);
+  EXPECT_TRUE(cluster_->members().AwaitAttached(absl::Seconds(30)).ok()) << cluster_->Logs();
 }
 
 // One bit of the newest checkpoint is another while the job is suspended.
