@@ -510,6 +510,7 @@ TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackWhateverOfTheRestHasComeToTheD
   RecordedJob job(root_);
   ASSERT_NO_FATAL_FAILURE(job.Run());
   const std::vector<Change> changes = job.TakeChanges();
+  ASSERT_FALSE(changes.empty());
 
   CachedTree tree;
   Heard heard;
@@ -528,6 +529,9 @@ TEST_F(PowerCutTest, NothingThatWasSaidIsTakenBackWhateverOfTheRestHasComeToTheD
     }
   }
   std::cerr << cuts_ << " cuts in " << changes.size() << " changes\n";
+  EXPECT_EQ(cuts_, cuts);
+  EXPECT_EQ(heard.steps_before, kSteps);
+  EXPECT_EQ(heard.checkpoint, kSteps);
 }
 
 // ---------------------------------------------------------------- calls that fail
