@@ -35,6 +35,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
+// Who serves no job has ended by then.
+constexpr absl::Duration kLeaveMax = absl::Seconds(2);
 constexpr int kLogTailLines = 12;
 constexpr int kFoldersAbove = 4;  // from bazel-bin/tests/<folder>/x_test to bazel-bin
 
@@ -303,11 +305,15 @@ void LocalCluster::Shutdown(absl::Duration grace) {
   for (const auto& [name, member] : members_) {
     if (name != "coordinator") members.push_back(member.process);
   }
-  // Members would wait for their jobs to go on without them; without a coordinator they do not.
+  // Members would wait for their jobs to go on without them. Without a coordinator those that serve
+  // one wait for it to come back: told a second time they end at once.
   if (members_.count("coordinator") > 0) {
     StopProcesses({members_["coordinator"].process}, grace);
   }
-  StopProcesses(members, grace);
+  for (const Process& member : members) {
+    if (member.alive()) kill(member.pid, SIGTERM);
+  }
+  if (!cli::AwaitExit(members, kLeaveMax).ok()) StopProcesses(members, grace);
   std::error_code error;
   fs::remove(RecordPath(options_.dir), error);
 }

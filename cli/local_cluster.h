@@ -86,8 +86,9 @@ class LocalCluster {
   absl::Status AwaitAttached(absl::Duration timeout) const;
   absl::StatusOr<v1::ListMembersResponse> ListMembers() const;
 
-  // Workers and ps first, then the coordinator: SIGTERM, and SIGKILL for what runs after `grace`.
-  // The record of a detached cluster is removed.
+  // The coordinator first, then workers and ps: SIGTERM, and SIGKILL for what runs after `grace`.
+  // Jobs that run are not waited for: they lose the steps since their last checkpoints. The record
+  // of a detached cluster is removed.
   void Shutdown(absl::Duration grace = absl::Seconds(10));
 
  private:

@@ -168,6 +168,17 @@ TEST(FailureTest, MembersOfAWipedClusterEndAndSayWhy) {
   EXPECT_THAT(cluster.Logs(), HasSubstr("CLUSTER_CHANGED"));
 }
 
+// Nobody is there to save anything, and nobody comes back.
+TEST(FailureTest, AClusterWhoseJobRunsIsStoppedAtOnce) {
+  TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
+  cluster.AwaitStep(cluster.Submit(Job("long", 1'000'000)), 10);
+  const absl::Duration begin = SteadyNow();
+  cluster.members().Shutdown(/*grace=*/absl::Minutes(1));
+  const absl::Duration took = SteadyNow() - begin;
+  std::cout << "stopped within " << took << "\n";
+  EXPECT_LT(took, absl::Seconds(10)) << "members waited for the coordinator";
+}
+
 TEST(FailureTest, CancellingFreesTheMembersAtOnce) {
   TrainingCluster cluster({.ps = 2, .workers = 2, .ps_threads = 1});
   const std::string job = cluster.Submit(Job("long", 1'000'000));

@@ -87,6 +87,13 @@ class RecoveryTest : public testing::Test {
   void Restart(const std::string& member) {
     ASSERT_TRUE(cluster_.members().Restart(member).ok()) << member;
   }
+  void Cancel(const std::string& job) {
+    grpc::ClientContext context;
+    v1::CancelJobRequest request;
+    v1::Job cancelled;
+    request.set_name(job);
+    EXPECT_TRUE(cluster_.jobs().CancelJob(&context, request, &cancelled).ok());
+  }
   v1::Job AwaitRecovery(const std::string& job, int count) {
     return cluster_.Await(
         job, [count](const v1::Job& seen) { return seen.recovery().count() >= count; },
@@ -212,6 +219,33 @@ TEST_F(RecoveryTest, WhoIsToldToStopIsLetGoWithoutLosingAStep) {
   ExpectSame(job, *undisturbed_);
 }
 
+// As while another one takes over, or when both are told to stop and one comes back.
+TEST_F(RecoveryTest, APsThatIsToldToStopWaitsForACoordinatorThatIsAway) {
+  const std::string job = cluster_.Submit(absl::StrReplaceAll(
+      Job("orphaned"),
+      {{absl::StrCat(kSteps), "1000000"}, {"every_steps: 500", "every_steps: 0"}}));
+  cluster_.AwaitStep(job, 700);
+  Kill("coordinator");
+  MemberExit ps(&cluster_, "ps-0");
+  Kill("ps-0", SIGTERM);
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(cluster_.members().AwaitExit("ps-0", /*timeout=*/absl::Seconds(4))))
+      << cluster_.Logs();
+  Restart("coordinator");
+  ps.Expect(0);
+
+  const v1::Job left = cluster_.Get(job);
+  EXPECT_EQ(left.recovery().count(), 0) << "it did not die";
+  int64_t saved = 0;
+  const std::string prefix = absl::StrCat("jobs/", job, "/checkpoints/");
+  ASSERT_THAT(left.checkpoint(), testing::StartsWith(prefix));
+  ASSERT_TRUE(absl::SimpleAtoi(left.checkpoint().substr(prefix.size()), &saved));
+  EXPECT_GE(saved, 700);
+  Restart("ps-0");
+  cluster_.AwaitStep(job, saved + 10);
+  Cancel(job);
+}
+
 // Nobody comes to take over, and the drain's end is far away: no step is lost all the same.
 TEST_F(RecoveryTest, APsThatIsToldToStopWhileItsJobWaitsLeavesACheckpointOfWhatItHalted) {
   const std::string stayed = cluster_.Run(Job("left"));
@@ -300,11 +334,7 @@ TEST_F(RecoveryTest, AWorkerThatComesJoinsTheRunningJob) {
               testing::HasSubstr(absl::StrCat(job, " generation 2: goes on with what it has")))
       << "the newcomer had prepared for this very share";
   EXPECT_EQ(cluster_.Get(job).recovery().count(), 0);
-  grpc::ClientContext context;
-  v1::CancelJobRequest request;
-  v1::Job cancelled;
-  request.set_name(job);
-  EXPECT_TRUE(cluster_.jobs().CancelJob(&context, request, &cancelled).ok());
+  Cancel(job);
   std::vector<std::string> reasons;
   for (const v1::JobEvent& event : Events(cluster_, job)) reasons.push_back(event.reason());
   EXPECT_THAT(reasons, testing::IsSupersetOf({"WORKERS_PREPARE", "WORKERS_JOIN"}));

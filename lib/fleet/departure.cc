@@ -8,22 +8,23 @@ namespace muster {
 namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(20);
-// A coordinator that is restarted in order is back by then.
-constexpr absl::Duration kCoordinatorAwayMax = absl::Seconds(2);
 
 }  // namespace
 
+absl::string_view DepartureTimer::WhyOver(absl::Duration now, bool attached) {
+  if (attached) attached_ = now;
+  if (now >= end_) return "they did not go on without it in time";
+  if (now - attached_ >= kCoordinatorAwayMax) return "there is no coordinator";
+  return "";
+}
+
 void LeaveFleet(FleetClient& client, absl::Duration timeout) {
   client.Leave();
-  const absl::Duration begin = SteadyNow();
-  absl::Duration attached = begin;
+  DepartureTimer timer(SteadyNow(), timeout);
   while (!client.left()) {
-    const absl::Duration now = SteadyNow();
-    if (client.attached()) attached = now;
-    if (now - begin >= timeout || now - attached >= kCoordinatorAwayMax) {
-      LOG(WARNING) << "leaving jobs that still need this process: "
-                   << (now - begin >= timeout ? "they did not go on without it in time"
-                                              : "there is no coordinator");
+    const absl::string_view over = timer.WhyOver(SteadyNow(), client.attached());
+    if (!over.empty()) {
+      LOG(WARNING) << "leaving jobs that still need this process: " << over;
       return;
     }
     absl::SleepFor(kLook);

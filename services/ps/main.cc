@@ -36,8 +36,10 @@ ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
 ABSL_FLAG(std::string, name, "", "this member's name in the fleet; default ps-<host>-<pid>");
 ABSL_FLAG(int, threads, 0, "shard threads; 0: usable cores");
 ABSL_FLAG(int64_t, memory_bytes, 0, "what all shards may take together; 0: half of the machine's");
-ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
-          "how long a process that is told to stop waits until its jobs go on without it");
+ABSL_FLAG(
+    absl::Duration, drain_timeout, absl::Seconds(20),
+    "how long a process that is told to stop waits until its jobs go on without it; of that 15s "
+    "at a time for a coordinator that is away");
 ABSL_FLAG(
     std::string, checkpoint_root, "",
     "the folder that is STATE_DIR/jobs to the coordinator, on a volume of both: below it this "

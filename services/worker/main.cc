@@ -45,8 +45,10 @@ ABSL_FLAG(
 ABSL_FLAG(double, peak_flops, 0,
           "FLOP/s that a device could do at best in the precision of its jobs, for "
           "muster_worker_peak_flops; 0: by its datasheet, of GPUs that are known");
-ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
-          "how long a process that is told to stop waits until its jobs go on without it");
+ABSL_FLAG(
+    absl::Duration, drain_timeout, absl::Seconds(20),
+    "how long a process that is told to stop waits until its jobs go on without it; of that 15s "
+    "at a time for a coordinator that is away");
 ABSL_FLAG(
     std::string, checkpoint_root, "",
     "the folder that is STATE_DIR/jobs to the coordinator, on a volume of both: below it this "
