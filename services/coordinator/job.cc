@@ -201,7 +201,7 @@ void Job::Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now) {
   }
   record_.mutable_workers()->Assign(members_.workers().begin(), members_.workers().end());
   record_.mutable_ps()->Assign(members_.ps().begin(), members_.ps().end());
-  record_.mutable_progress()->set_step(plan_->first_step());
+  ApplyPosition(plan_->first_step(), *record_.mutable_progress());
   non_finite_.Begin();
   judge_.BeginPreparing();
   Move(
@@ -404,7 +404,10 @@ void Job::Report(const std::string& name, const v1::JobReport* report, absl::Tim
     if (state() == v1::RECOVERING) NoteStopped(now);
     return SendWanted(name, now);
   }
-  if (members_.Take(name, report, now).is_worker()) TakeRecords(name, *report, now);
+  if (members_.Take(name, report, now).is_worker()) {
+    TakeRecords(name, *report, now);
+    FollowStepsMadeAgain();
+  }
   if (report->state() == v1::MEMBER_FAILED) {
     if (state() == v1::RECOVERING) return SendWanted(name, now);
     if (auto verdict = judge_.Hear(name, report->error(), members_, now)) {
@@ -744,6 +747,14 @@ void Job::TakeRecords(const std::string& name, const v1::JobReport& report, absl
   ledger_.Take(members_.at(name).rank, report);
   Record(ledger_.TakeSteps(), ledger_.TakeEvaluations(), now);
   if (ledger_.Repeats(report)) Send(name, AcknowledgeDirective());
+}
+
+// Their records are known, so that none of them moves the progress.
+void Job::FollowStepsMadeAgain() {
+  if (state() != v1::RUNNING) return;
+  const int64_t made = std::min(ledger_.steps_before(), members_.OldestStep());
+  v1::JobProgress& progress = *record_.mutable_progress();
+  if (made > progress.step()) ApplyPosition(made, progress);
 }
 
 void Job::Record(std::vector<StepSummary> steps, std::vector<EvaluationSummary> evaluations,

@@ -240,6 +240,7 @@ class Job {
   void SendWantedToAll(absl::Time now);
 
   v1::Directive AcknowledgeDirective() const;
+  void FollowStepsMadeAgain();
   void TakeRecords(const std::string& name, const v1::JobReport& report, absl::Time now);
   void TakeSnapshots(const std::string& name, const v1::JobReport& report, absl::Time now);
   void ReportOfStranger(const std::string& name, const v1::JobReport* report, absl::Time now);

@@ -214,6 +214,12 @@ std::optional<HeldVersions> JobMembers::HeldInBackup(const std::string& ps, int 
   return backup->second;
 }
 
+int64_t JobMembers::OldestStep() const {
+  int64_t oldest = std::numeric_limits<int64_t>::max();
+  for (const std::string& name : workers_) oldest = std::min(oldest, members_.at(name).next_step);
+  return workers_.empty() ? 0 : oldest;
+}
+
 bool JobMembers::AllPrepared() const {
   return std::ranges::all_of(members_, [](const auto& entry) {
     const Member& member = entry.second;

@@ -117,6 +117,8 @@ class JobMembers {
   std::optional<int64_t> StoppedAt(int64_t total_steps) const;
   // The furthest step that anybody begins next.
   int64_t NewestStep() const;
+  // The first step that some worker has not finished.
+  int64_t OldestStep() const;
   bool AllStopped() const;
   // Somebody without a stream whom a ps has lost as well; null: nobody.
   const std::string* FirstLostByAll() const;

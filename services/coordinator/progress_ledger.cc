@@ -207,7 +207,7 @@ std::vector<EvaluationSummary> ProgressLedger::CloseEvaluations(int64_t step) {
 void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
                v1::JobProgress& progress) {
   if (!progress.has_update_time()) progress.set_first_loss(step.loss);
-  progress.set_step(step.step + 1);
+  ApplyPosition(step.step + 1, progress);
   progress.set_loss(step.loss);
   progress.set_learning_rate(step.learning_rate);
   progress.set_gradient_norm(step.gradient_norm);
@@ -215,7 +215,6 @@ void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
   *progress.mutable_update_time() = ToProto(now);
   if (progress.total_steps() <= 0) return;
   const double left = static_cast<double>(progress.total_steps() - progress.step());
-  progress.set_progress_percentage(100.0 * progress.step() / progress.total_steps());
   if (step.samples_per_second > 0) {
     *progress.mutable_remaining() =
         ToProto(absl::Seconds(left * batch_size / step.samples_per_second));
@@ -227,6 +226,13 @@ void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progr
   progress.set_evaluation_loss(evaluation.loss);
   progress.set_evaluation_step(evaluation.step);
   if (evaluation.accuracy) progress.set_evaluation_accuracy(*evaluation.accuracy);
+}
+
+void ApplyPosition(int64_t step, v1::JobProgress& progress) {
+  progress.set_step(step);
+  if (progress.total_steps() <= 0) return;
+  progress.set_progress_percentage(100.0 * static_cast<double>(step) /
+                                   static_cast<double>(progress.total_steps()));
 }
 
 }  // namespace muster

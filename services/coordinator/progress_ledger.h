@@ -139,5 +139,8 @@ class ProgressLedger {
 void ApplyStep(const StepSummary& step, int64_t batch_size, absl::Time now,
                v1::JobProgress& progress);
 void ApplyEvaluation(const EvaluationSummary& evaluation, v1::JobProgress& progress);
+// The job has come to this step, of which nothing new is known: it has gone back, or makes steps
+// again.
+void ApplyPosition(int64_t step, v1::JobProgress& progress);
 
 }  // namespace muster

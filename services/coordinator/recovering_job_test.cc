@@ -522,6 +522,30 @@ TEST_F(RecoveringJobTest, ALossThatIsNotFiniteRollsTheJobBackWithoutTheBatchAFew
   EXPECT_THAT(job_.record().message(), HasSubstr("it was rolled back 8 times"));
 }
 
+// Their records are known, and are not taken again; what is made is told all the same.
+TEST_F(RecoveringJobTest, ProgressFollowsStepsThatAreMadeAgain) {
+  RunTo(60);
+  Commit(50);
+  job_.MemberLost("p-1", "gone", now_);
+  Report("w-0", v1::MEMBER_HALTED, 60);
+  Report("w-1", v1::MEMBER_HALTED, 60);
+  Run(50, "jobs/net-1/checkpoints/50");
+  EXPECT_EQ(job_.record().progress().step(), 50);
+  TakeEffects();
+  Tell("w-0", Steps(v1::MEMBER_RUNNING, 50, 8));
+  EXPECT_EQ(job_.record().progress().step(), 50) << "the other one has not";
+  Tell("w-1", Steps(v1::MEMBER_RUNNING, 50, 6));
+  EXPECT_EQ(job_.record().progress().step(), 56);
+  EXPECT_DOUBLE_EQ(job_.record().progress().progress_percentage(), 56);
+  EXPECT_THAT(TakeEffects().steps, IsEmpty());
+
+  ASSERT_TRUE(job_.Suspend(now_).ok());
+  for (const char* name : {"w-0", "w-1"}) Report(name, v1::MEMBER_PAUSED, 58);
+  Commit(58);
+  ASSERT_EQ(job_.state(), v1::SUSPENDED);
+  EXPECT_EQ(job_.record().progress().step(), 58);
+}
+
 // Its shards hold what the step made, and are halted like any others.
 TEST_F(RecoveringJobTest, ARollbackIsOneForARestartedCoordinatorToo) {
   v1::Job record = Record();
