@@ -104,7 +104,7 @@ class FrontDoor {
     std::string source;             // what of it counts; "" where it does not count
     std::unique_ptr<TlsConnection> tls;
     bool shaking = false;
-    bool known = false;                                    // by a certificate
+    bool known = false;  // by a certificate, other than a submitter's
     absl::Time certificate_ends = absl::InfiniteFuture();  // the client's, if it has shown one
     std::unique_ptr<CallStamp> stamp;
     CallCredit credit;
@@ -169,7 +169,7 @@ class FrontDoor {
   Connections connections_;
   uint64_t next_number_ = 1;
   int calls_ = 0;                      // open, of all connections whose calls count
-  absl::btree_set<uint64_t> unknown_;  // connections that have shaken hands without a certificate
+  absl::btree_set<uint64_t> unknown_;  // connections that have shaken hands and are not known
   absl::flat_hash_map<std::string, int> of_source_;  // connections that count
   absl::Duration now_;
   bool accepting_ = false;

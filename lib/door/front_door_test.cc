@@ -416,6 +416,16 @@ TEST_F(FrontDoorTlsTest, OfThoseWithoutACertificateTheOldestGoes) {
   Converse(member, server, 1);
 }
 
+// Whoever may submit jobs could keep members out with connections that say nothing.
+TEST_F(FrontDoorTlsTest, SubmittersShareThePlacesOfThoseWithoutACertificate) {
+  Open({.connections_max = 10, .unknown_max = 10, .address_share = 1, .tls = tls_.get()});
+  const CertifiedKey submitter = Issue(Role::kSubmitter);
+  TlsClient first = Shake(&submitter), second = Shake(nullptr), third = Shake(&submitter);
+  pollfd readable = {.fd = first.socket().get(), .events = POLLIN};
+  EXPECT_EQ(poll(&readable, 1, kPatienceMs), 1);
+  EXPECT_EQ(first.Hear(1), "") << "two may be there at a time";
+}
+
 TEST_F(FrontDoorTlsTest, AnAddressHasItsPlacesForThoseWithoutACertificateAlone) {
   Open({.connections_max = 20, .unknown_max = 10, .address_share = 0.5, .tls = tls_.get()});
   std::vector<TlsClient> members;
