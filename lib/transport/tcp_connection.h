@@ -64,6 +64,7 @@ struct TcpConnection : public EventLoop::Handler, public FetchTurns::Payload {
   void Ready(uint32_t events) override;
   bool HasWork() const;
   bool open() const { return state == State::kOpen; }
+  bool encrypted() const { return tls_ != nullptr; }
   // An end of what comes in is known, and may not be announced once more.
   bool end_is_near() const { return hung_up || (tls_ != nullptr && tls_->ended()); }
   // What came was encrypted, and changed on its way: nothing more is read.

@@ -521,6 +521,9 @@ void TcpTransport::Flush(Connection& connection) {
     const ssize_t size = connection.WriteFrom(absl::MakeSpan(pieces).first(count));
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && IsRetry(errno)) {
+      // Where only a part of encrypted records has gone nothing is told of them, and the messages
+      // in that part may arrive.
+      connection.carried |= connection.encrypted();
       connection.writable = false;
       return;
     }
