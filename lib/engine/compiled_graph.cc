@@ -186,7 +186,9 @@ void CompiledGraph::AddReorder(int from, int to, const std::string& name) {
 }
 
 // A parameter is awaited before the first step that touches it or an alias of it. Its gradient is
-// ready after the last step that touches either.
+// ready after the last step that touches either. Nothing is ready before everything was awaited:
+// who is told to stop while it waits has pushed nothing of the step. A statistic is not read in
+// training, and what is announced of it belongs to this step's version all the same.
 void CompiledGraph::PlaceParameterFlow() {
   const int tensors = tensors_.size();
   std::vector<int> root(tensors), first(tensors, -1), last(tensors, -1);
@@ -203,18 +205,31 @@ void CompiledGraph::PlaceParameterFlow() {
       }
     }
   }
-  for (int p = 0; p < graph_.parameters_size(); ++p) {
+  const int parameters = graph_.parameters_size();
+  const bool is_training = !graph_.gradients().empty();
+  std::vector<int> first_read(parameters), ready(parameters);
+  int last_first_read = 0;
+  for (int p = 0; p < parameters; ++p) {
+    first_read[p] = first[numbers_.at(graph_.parameters(p).name())];
+    last_first_read = std::max(last_first_read, first_read[p]);
+  }
+  int first_ready = static_cast<int>(steps_.size());
+  for (int p = 0; is_training && p < parameters; ++p) {
     const int parameter = numbers_.at(graph_.parameters(p).name());
-    const bool is_read = first[parameter] >= 0;
-    if (is_read) steps_[first[parameter]].awaits.push_back(p);
-    if (graph_.gradients().empty()) continue;
     const int gradient = numbers_.at(graph_.gradients(p));
-    const int ready = std::max(last[parameter], last[root[gradient]]);
-    // A statistic is not read in training, but what is announced belongs to this step's version.
-    if (!is_read) steps_[ready].awaits.push_back(p);
-    steps_[ready].ready.push_back(p);
+    ready[p] = std::max(last[parameter], last[root[gradient]]);
+    if (first_read[p] < 0) ready[p] = std::max(ready[p], last_first_read);  // of the forward pass
+    first_ready = std::min(first_ready, ready[p]);
+    steps_[ready[p]].ready.push_back(p);
     // One in the arena is read once more, by the executor.
-    if (!request_.tensors[gradient].external) request_.nodes[ready].reads.push_back(gradient);
+    if (!request_.tensors[gradient].external) request_.nodes[ready[p]].reads.push_back(gradient);
+  }
+  for (int p = 0; p < parameters; ++p) {
+    if (first_read[p] >= 0) {
+      steps_[std::min(first_read[p], first_ready)].awaits.push_back(p);
+    } else if (is_training) {
+      steps_[first_ready].awaits.push_back(p);
+    }
   }
 }
 

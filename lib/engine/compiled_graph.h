@@ -35,8 +35,9 @@ class CompiledGraph {
     PlannedNode kernel;
     std::vector<int> inputs;  // tensors, by number
     std::vector<int> outputs;
-    std::vector<int> awaits;  // parameters that no step before this one has read; those that no
-                              // step reads stand where they are announced
+    // Parameters that no step before this one has read. All of them, those that no step reads too,
+    // stand at or before the first step that has something in `ready`.
+    std::vector<int> awaits;
     std::vector<int> ready;   // parameters whose gradient may be announced after this step
     bool is_reorder = false;  // inserted between layouts
   };

@@ -481,23 +481,28 @@ TEST(ParameterFlowTest, ValuesAreReadOnlyBetweenAwaitAndReadyAndGradientsAreFina
   }
 }
 
-// Nobody reads a running mean in training, but what is announced must be of this step's version.
-TEST(ParameterFlowTest, AStatisticIsAwaitedBeforeItIsAnnounced) {
+// Nobody reads a running mean in training, but what is announced must be of this step's version,
+// and who waits for it may be told to stop.
+TEST(ParameterFlowTest, NothingIsAnnouncedBeforeEverythingIsThere) {
   class OrderlyFlow : public ParameterFlow {
    public:
+    explicit OrderlyFlow(size_t parameters) : parameters_(parameters) {}
     absl::Status AwaitParameter(int p) override { return awaited.insert(p), absl::OkStatus(); }
     absl::Status GradientReady(int p) override {
-      EXPECT_TRUE(awaited.contains(p)) << "parameter " << p;
+      EXPECT_EQ(awaited.size(), parameters_) << "parameter " << p;
       return absl::OkStatus();
     }
     std::set<int> awaited;
+
+   private:
+    const size_t parameters_;
   };
   const v1::Graph graph =
       Lowered(Model("name: 'resnet50' args { fields { key: 'width' value { number_value: 4 } } "
                     "fields { key: 'image' value { number_value: 32 } } }"),
               v1::FP32);
   Instance instance(graph, {.batch = 2});
-  OrderlyFlow flow;
+  OrderlyFlow flow(graph.parameters_size());
   ASSERT_TRUE(instance.Run({}, &flow).ok());
   EXPECT_EQ(flow.awaited.size(), static_cast<size_t>(graph.parameters_size()));
 }
