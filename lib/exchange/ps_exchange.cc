@@ -121,6 +121,8 @@ absl::Status PsExchange::AllocatePayloads() {
 PsExchange::~PsExchange() {
   thread_.Close();
   for (const Link& link : links_) link.metrics.inflight_bytes.Set(0);
+  options_.metrics->queued_bytes.Decrement(static_cast<double>(waiting_bytes_));  // when it ended
+  options_.metrics->queued_chunks.Set(0);
 }
 
 absl::Status PsExchange::Connect(int64_t total_steps, std::vector<std::string>) {
@@ -301,6 +303,7 @@ void PsExchange::Enqueue(absl::Span<const ChunkId> chunks) {
     chunk.ready_time = now;
     const int64_t urgency = options_.tuning.priority ? chunk.urgency : pushes_taken_++;
     queue.Add({.urgency = urgency, .chunk = c, .bytes = chunk.push_format.bytes});
+    waiting_bytes_ += chunk.push_format.bytes;
     options_.metrics->queued_bytes.Increment(static_cast<double>(chunk.push_format.bytes));
     trace_.Queued(c, chunk.version, urgency, queue.credit_left());
   }
@@ -344,6 +347,7 @@ void PsExchange::SendPush(Link& link, const SendQueue::Entry& entry) {
   const ChunkId c = entry.chunk;
   Chunk& chunk = chunks_[c];
   --waiting_chunks_;
+  waiting_bytes_ -= entry.bytes;
   if (link.queue.limited()) chunk.ticket = window_.Begin(entry.bytes);
   options_.metrics->queued_bytes.Decrement(static_cast<double>(entry.bytes));
   const int64_t now = Trace::Now();
@@ -474,7 +478,9 @@ void PsExchange::Received(PeerId from, const WireHeader& header,
                                             1e-9);
   if (chunk.version >= plan_.first_step()) trace_.End(c, chunk.version);
   if (header.step != chunk.awaited && !overtaken()) board_.SetOvertaken();
-  chunk.squares[header.step & 1] = header.scalar;
+  // Nobody asks for the norm of a step by which this worker was overtaken, and its slot may still
+  // be read: it is that of the version before, or of another two steps ago.
+  if (header.step == chunk.awaited) chunk.squares[header.step & 1] = header.scalar;
   // Relaxed: who acts on it has seen the parameter's version on the board, which is stored later
   // and with release; others only name what is missing.
   chunk.version.store(header.step, std::memory_order_relaxed);

@@ -207,9 +207,10 @@ class PsExchange : public GradientExchange, private CommunicationThread::Work {
   // Read by others to name who is silent.
   NumberedVector<ShardIndex, std::atomic<bool>> greeted_;
   int greetings_ = 0;
-  int waiting_chunks_ = 0;  // in all queues
-  SendWindow window_;       // over all links that have a credit
-  int64_t full_since_ = 0;  // some chunk waits for credit, and that is not counted; 0: none does
+  int waiting_chunks_ = 0;     // in all queues
+  int64_t waiting_bytes_ = 0;  // of those
+  SendWindow window_;          // over all links that have a credit
+  int64_t full_since_ = 0;     // some chunk waits for credit, and that is not counted; 0: none does
   int64_t pushes_taken_ = 0;
 
   CommunicationThread thread_;  // last: it uses all of the above

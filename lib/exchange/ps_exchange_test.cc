@@ -624,6 +624,21 @@ TEST(PsExchangeTest, TheTimeInWhichChunksWaitForCreditIsCounted) {
   EXPECT_LT(worker.exchange_metrics.queue_full.Value(), 60);
 }
 
+TEST(PsExchangeTest, WhatWaitsWhenItEndsIsNotCountedForEver) {
+  InProcessNetwork network;
+  FakePs ps(network, Job());
+  Member worker(network, ps, [](auto& options) { options.tuning.inflight_bytes_max = 1; });
+  ASSERT_TRUE(worker.exchange->Connect(kSteps, {}).ok());
+  ASSERT_TRUE(worker.exchange->AwaitVersion(0).ok());
+  ps.shard(0).Stall(true);
+  for (int p : {kC, kB, kA}) ASSERT_TRUE(PushParameter(*worker.exchange, p, 0).ok());
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (worker.exchange_metrics.queued_bytes.Value() == 0) ASSERT_LT(absl::Now(), deadline);
+  worker.exchange.reset();
+  EXPECT_EQ(worker.exchange_metrics.queued_bytes.Value(), 0);
+  EXPECT_EQ(worker.exchange_metrics.queued_chunks.Value(), 0);
+}
+
 FakePs::Options JobWithABackup() {
   FakePs::Options job = Job(/*workers=*/1, /*shards=*/2);
   job.spec.mutable_sync()->set_backup_workers(1);
