@@ -333,7 +333,9 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
   if (fs::exists(directory, error)) {
     return absl::AlreadyExistsError(absl::StrCat(directory, " exists already"));
   }
-  const std::string partial = absl::StrCat(directory, ".partial-", getpid());
+  // With a slash at its end, what is partial would be inside of what it becomes.
+  const std::string whole = directory.substr(0, directory.find_last_not_of('/') + 1);
+  const std::string partial = absl::StrCat(whole, ".partial-", getpid());
   if (!fs::create_directories(partial, error)) {
     return absl::PermissionDeniedError(
         absl::StrCat(partial, ": cannot make the folder: ", error.message()));
@@ -359,7 +361,7 @@ absl::Status CoordinatorClient::DownloadCheckpoint(const std::string& name,
   }
   if (status.ok()) status = finished.ok() ? download.Finish() : Explained(finished, address_);
   if (status.ok()) {
-    fs::rename(partial, directory, error);
+    fs::rename(partial, whole, error);
     if (error) status = absl::UnavailableError(absl::StrCat(directory, ": ", error.message()));
   }
   if (!status.ok()) fs::remove_all(partial, error);

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -46,21 +47,22 @@ class BreakingJobs final : public v1::JobService::Service {
   absl::Notification gone;
 };
 
-// Sends the first part of a file and then nothing more.
-class StuckCheckpoints final : public v1::CheckpointService::Service {
+// Sends the first byte of a file and then nothing more; all of the file unless `stuck`.
+class OneFileCheckpoints final : public v1::CheckpointService::Service {
  public:
   grpc::Status ReadCheckpoint(grpc::ServerContext*, const v1::ReadCheckpointRequest*,
                               grpc::ServerWriter<v1::ReadCheckpointResponse>* writer) override {
     v1::ReadCheckpointResponse part;
     part.set_file("manifest.json");
     part.set_data("{");
-    part.set_file_bytes(100);
+    part.set_file_bytes(stuck ? 100 : 1);
     part.set_crc32c(Crc32c(absl::MakeConstSpan(reinterpret_cast<const std::byte*>("{"), 1)));
     writer->Write(part);
-    cancelled.WaitForNotification();
+    if (stuck) cancelled.WaitForNotification();
     return grpc::Status::OK;
   }
 
+  bool stuck = true;
   absl::Notification cancelled;
 };
 
@@ -80,7 +82,7 @@ class CoordinatorClientTest : public ::testing::Test {
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
   BreakingJobs jobs_;
-  StuckCheckpoints checkpoints_;
+  OneFileCheckpoints checkpoints_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -141,6 +143,21 @@ TEST_F(CoordinatorClientTest, ADownloadThatIsStuckIsGivenUpAndLeavesNothing) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("nothing came"));
   EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
+TEST_F(CoordinatorClientTest, ADownloadIntoAFolderNamedWithSlashesBehindItIsThere) {
+  std::string folder = ::testing::TempDir() + "/slashes-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  checkpoints_.stuck = false;
+  CoordinatorClient client(address());
+
+  const absl::Status status = client.DownloadCheckpoint("jobs/a/checkpoints/1", folder + "/to//");
+
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(std::filesystem::exists(folder + "/to/manifest.json"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1)
+      << "nothing else is left";
+  EXPECT_TRUE(absl::IsAlreadyExists(client.DownloadCheckpoint("jobs/a/checkpoints/1", "/")));
 }
 
 }  // namespace
