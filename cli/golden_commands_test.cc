@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "lib/job/job_file.h"
 #include "lib/status/grpc_status.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/access.grpc.pb.h"
@@ -27,6 +29,7 @@ namespace muster::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
@@ -101,6 +104,7 @@ class FakeJobs final : public v1::JobService::Service {
                       v1::Job* job) override {
     *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
     if (request->name() == "jobs/line-3") *job = Ended();
+    if (spec) *job->mutable_spec() = *spec;
     return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
   }
   grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
@@ -112,6 +116,7 @@ class FakeJobs final : public v1::JobService::Service {
   }
   grpc::Status SuspendJob(grpc::ServerContext*, const v1::SuspendJobRequest* request,
                           v1::Job* job) override {
+    suspended.push_back(request->name());
     *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
     return request->name() == "jobs/line-9" ? NotFound("line-9") : grpc::Status::OK;
   }
@@ -119,7 +124,7 @@ class FakeJobs final : public v1::JobService::Service {
                          v1::Job* job) override {
     resumed.push_back(*request);
     *job = request->name() == "jobs/line-1" ? Trained() : Waiting();
-    return grpc::Status::OK;
+    return resume_end;
   }
   grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
                          v1::Job* job) override {
@@ -255,7 +260,10 @@ class FakeJobs final : public v1::JobService::Service {
   std::string selector;
   v1::JobState watched_state = v1::SUCCEEDED;
   grpc::Status watch_end = grpc::Status(grpc::StatusCode::CANCELLED, "enough was seen");
+  std::optional<v1::JobSpec> spec;  // of the jobs that are got, instead of a name and labels
+  std::vector<std::string> suspended;
   std::vector<v1::ResumeJobRequest> resumed;
+  grpc::Status resume_end;
   v1::UpdateJobRequest update;
   v1::JobSpec created;
 };
@@ -543,6 +551,7 @@ TEST_F(GoldenCommandsTest, SuspendResumeCancelAndDeleteTakeSeveralJobs) {
 }
 
 TEST_F(GoldenCommandsTest, ScaleSuspendsAndGoesOnWithOtherMembers) {
+  jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
   jobs_.watched_state = v1::SUSPENDED;
   EXPECT_EQ(Run({"scale", "line-1", "--workers", "4", "--ps", "2", "-o", "name"}), "line-1\n");
   ASSERT_EQ(jobs_.resumed.size(), 1);
@@ -554,6 +563,31 @@ TEST_F(GoldenCommandsTest, ScaleSuspendsAndGoesOnWithOtherMembers) {
   EXPECT_EQ(Run({"scale", "line-1", "--workers", "4"}), "exit 6\n") << "it ended before";
   EXPECT_EQ(Run({"scale", "line-1"}), "exit 2\n") << "to how many?";
   EXPECT_EQ(jobs_.resumed.size(), 1);
+}
+
+TEST_F(GoldenCommandsTest, ScaleToWhatCannotBeStopsNothing) {
+  jobs_.watched_state = v1::SUSPENDED;
+  jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
+  jobs_.spec->mutable_resources()->mutable_workers()->set_min(4);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"scale", "line-1", "--workers-max", "2"}), "exit 2\n");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("resources.workers.max: must be at least min = 4 (is 2)"));
+  EXPECT_EQ(Run({"scale", "line-1", "--ps", "1000000"}), "exit 2\n");
+  EXPECT_EQ(Run({"scale", "line-9", "--ps", "2"}), "exit 3\n");
+  EXPECT_THAT(jobs_.suspended, IsEmpty());
+}
+
+TEST_F(GoldenCommandsTest, ScaleThatCannotGoOnSaysHowTheSuspendedJobDoes) {
+  jobs_.watched_state = v1::SUSPENDED;
+  jobs_.spec = ParseJobFile(kJobFile, "line.yaml", {}).value();
+  jobs_.resume_end = ToGrpc(WithReason(absl::ResourceExhaustedError("no room"), "DISK_FULL"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Run({"scale", "line-1", "--workers", "4"}), "exit 7\n");
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("muster: line-1 is suspended and did not go on (muster resume line-1): no room "
+                "[DISK_FULL]\n"));
 }
 
 TEST_F(GoldenCommandsTest, KeysComeInTheOrderOfTheProto) {

@@ -25,7 +25,9 @@
 #include "cli/session.h"
 #include "google/protobuf/map.h"
 #include "lib/job/job_file.h"
+#include "lib/job/job_validation.h"
 #include "lib/job/resource_name.h"
+#include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 #include "lib/suggestion/suggestion.h"
 
@@ -404,17 +406,24 @@ struct ResumeOptions {
   int ps = 0;
 };
 
+bool AnyGiven(const ResumeOptions& options) {
+  return options.workers_min > 0 || options.workers_max > 0 || options.ps > 0;
+}
+
+void ApplyTo(v1::ResourceSpec& resources, const ResumeOptions& options) {
+  if (options.workers_min > 0) resources.mutable_workers()->set_min(options.workers_min);
+  if (options.workers_max > 0) resources.mutable_workers()->set_max(options.workers_max);
+  if (options.ps > 0) resources.set_ps(options.ps);
+}
+
 absl::StatusOr<v1::Job> Resume(const ResumeOptions& options, CoordinatorClient& client,
                                const std::string& id) {
   v1::ResumeJobRequest request;
   request.set_name(JobName(JobIdOf(id)));
-  if (options.workers_min > 0 || options.workers_max > 0 || options.ps > 0) {
+  if (AnyGiven(options)) {
     ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(id));
-    v1::ResourceSpec& resources = *request.mutable_resources();
-    resources = job.spec().resources();
-    if (options.workers_min > 0) resources.mutable_workers()->set_min(options.workers_min);
-    if (options.workers_max > 0) resources.mutable_workers()->set_max(options.workers_max);
-    if (options.ps > 0) resources.set_ps(options.ps);
+    *request.mutable_resources() = job.spec().resources();
+    ApplyTo(*request.mutable_resources(), options);
   }
   return client.ResumeJob(request);
 }
@@ -434,12 +443,25 @@ absl::Status Scale(ScaleOptions options, Session& session) {
     options.members.workers_min = options.members.workers_max = options.workers;
   }
   const ResumeOptions& wanted = options.members;
-  if (wanted.workers_min <= 0 && wanted.workers_max <= 0 && wanted.ps <= 0) {
+  if (!AnyGiven(wanted)) {
     return absl::InvalidArgumentError("say to how many: --workers, --workers-max or --ps");
   }
   ASSIGN_OR_RETURN(CoordinatorClient client, session.Connect());
+  // What the coordinator would refuse must not cost a job that runs its members.
+  ASSIGN_OR_RETURN(v1::Job job, client.GetJob(options.job));
+  ApplyTo(*job.mutable_spec()->mutable_resources(), wanted);
+  if (const auto faults = ValidateJobSpec(job.spec()); !faults.empty()) {
+    return FaultsToStatus(faults);
+  }
   RETURN_IF_ERROR(SuspendAndWait(session, client, options.job).status());
-  return PrintJobOr(session, Resume(wanted, client, options.job));
+  const absl::StatusOr<v1::Job> resumed = Resume(wanted, client, options.job);
+  if (!resumed.ok()) {
+    return Annotate(resumed.status(),
+                    absl::StrCat(options.job, " is suspended and did not go on (muster resume ",
+                                 options.job, ")"));
+  }
+  PrintJob(session, *resumed);
+  return absl::OkStatus();
 }
 
 struct UpdateOptions {
