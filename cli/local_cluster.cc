@@ -168,8 +168,9 @@ absl::Status LocalCluster::StartAll() {
                          absl::StrCat("--threads_per_device=", worker_threads)},
                         options_.worker_flags));
   }
-  RETURN_IF_ERROR(AwaitAttached(options_.start_timeout));
-  return options_.lifetime == Lifetime::kDetached ? SaveRecord() : absl::OkStatus();
+  whole_ = true;
+  if (options_.lifetime == Lifetime::kDetached) RETURN_IF_ERROR(SaveRecord());
+  return AwaitAttached(options_.start_timeout);
 }
 
 absl::Status LocalCluster::StartCoordinator() {
@@ -196,7 +197,10 @@ absl::Status LocalCluster::Launch(const std::string& name) {
                                                  .log_path = log_path(name),
                                                  .directory = directory_,
                                                  .lifetime = options_.lifetime}));
-  return absl::OkStatus();
+  if (options_.lifetime != Lifetime::kDetached) return absl::OkStatus();
+  const absl::Status saved = SaveRecord();
+  if (!saved.ok()) StopProcesses({member.process}, kLeaveMax);  // nobody would find it again
+  return saved;
 }
 
 std::string LocalCluster::page() const {
@@ -213,6 +217,11 @@ pid_t LocalCluster::pid(const std::string& name) const {
   auto member = members_.find(name);
   return member != members_.end() && member->second.process.alive() ? member->second.process.pid
                                                                     : 0;
+}
+
+bool LocalCluster::any_running() const {
+  return std::ranges::any_of(members_,
+                             [](const auto& member) { return member.second.process.alive(); });
 }
 
 std::string LocalCluster::log_path(const std::string& name) const {
@@ -246,8 +255,7 @@ absl::Status LocalCluster::Restart(const std::string& name) {
     return absl::NotFoundError(absl::StrCat("no member '", name, "'"));
   }
   if (running(name)) RETURN_IF_ERROR(Kill(name, SIGKILL));
-  RETURN_IF_ERROR(name == "coordinator" ? StartCoordinator() : Launch(name));
-  return options_.lifetime == Lifetime::kDetached ? SaveRecord() : absl::OkStatus();
+  return name == "coordinator" ? StartCoordinator() : Launch(name);
 }
 
 absl::StatusOr<std::vector<LocalCluster::Revival>> LocalCluster::Heal() {
@@ -324,6 +332,7 @@ absl::Status LocalCluster::SaveRecord() const {
   nlohmann::ordered_json record = {{"address", address()},
                                    {"directory", directory_},
                                    {"devices", options_.devices},
+                                   {"whole", whole_},
                                    {"members", nlohmann::ordered_json::array()}};
   for (const auto& [name, member] : members_) {
     record["members"].push_back({{"name", name},
@@ -332,9 +341,17 @@ absl::Status LocalCluster::SaveRecord() const {
                                  {"argv", member.argv}});
   }
   const std::string path = RecordPath(options_.dir);
-  std::ofstream(path + ".new") << record.dump(2) << "\n";
+  const std::string unfinished = path + ".new";
+  std::ofstream file(unfinished);
+  file << record.dump(2) << "\n";
+  file.close();
   std::error_code error;
-  fs::rename(path + ".new", path, error);
+  if (!file) {
+    fs::remove(unfinished, error);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": cannot write the record of the cluster; is the disk full?"));
+  }
+  fs::rename(unfinished, path, error);
   if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
   return absl::OkStatus();
 }
@@ -355,6 +372,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Open(const std::stri
     cluster->target_ = record.at("address").get<std::string>();
     cluster->directory_ = record.at("directory").get<std::string>();
     cluster->options_.devices = record.at("devices").get<std::string>();
+    cluster->whole_ = record.value("whole", true);
     for (const auto& member : record.at("members")) {
       const auto name = member.at("name").get<std::string>();
       cluster->members_[name] = {

@@ -46,8 +46,9 @@ class LocalCluster {
   // fault) when one does not come up; NOT_FOUND when the binaries are missing (see FindBinary).
   // Everything started is stopped then.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const Options& options);
-  // The detached cluster that an earlier process started in `dir`, whatever of it still runs.
-  // NOT_FOUND when there is no record of one, DATA_LOSS when the record is damaged.
+  // The detached cluster that an earlier process started in `dir`, whatever of it still runs; also
+  // one that was not started to its end (see whole()). NOT_FOUND when there is no record of one,
+  // DATA_LOSS when the record is damaged.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Open(const std::string& dir);
   ~LocalCluster();  // Shutdown() of what dies with the parent; detached members go on
 
@@ -60,6 +61,10 @@ class LocalCluster {
   std::vector<std::string> names() const;              // coordinator first
   pid_t pid(const std::string& name) const;            // 0: does not run
   bool running(const std::string& name) const { return pid(name) != 0; }
+  bool any_running() const;
+  // False after Open() where whoever started it ended before all members were started: Heal() would
+  // not make it what it was to be.
+  bool whole() const { return whole_; }
   std::string log_path(const std::string& name) const;
 
   // Sends a signal; SIGKILL returns once the process is gone. FAILED_PRECONDITION when it does not
@@ -100,6 +105,7 @@ class LocalCluster {
   explicit LocalCluster(Options options) : options_(std::move(options)) {}
   absl::Status StartAll();
   absl::Status StartCoordinator();
+  // A detached member is in the record on return, or has ended.
   absl::Status Launch(const std::string& name);
   absl::Status SaveRecord() const;
   std::string LogTail(const std::string& name) const;
@@ -108,6 +114,7 @@ class LocalCluster {
   std::string directory_;  // that members work in: paths of a job's data are relative to it
   CoordinatorTarget target_ = "";
   std::map<std::string, MemberProcess> members_;
+  bool whole_ = false;
 };
 
 // The binary of "coordinator", "ps" or "worker". Looked for in $MUSTER_BIN_DIR, in a Bazel test's

@@ -43,13 +43,6 @@ bool IsAsWanted(const LocalCluster& cluster, const UpOptions& options) {
          options.devices.value_or(has.devices) == has.devices;
 }
 
-bool AnyRuns(const LocalCluster& cluster) {
-  for (const std::string& name : cluster.names()) {
-    if (cluster.running(name)) return true;
-  }
-  return false;
-}
-
 // Where it was asked for, or runs already. A cluster does without it.
 void Observe(const LocalCluster& cluster, bool asked_for) {
   LocalPrometheus prometheus(cluster.dir());
@@ -103,8 +96,13 @@ absl::Status Up(const UpOptions& options) {
   auto cluster = LocalCluster::Open(options.dir);
   if (absl::IsNotFound(cluster.status())) return StartNew(options);
   RETURN_IF_ERROR(cluster.status());
+  if (!(*cluster)->whole()) {
+    std::fprintf(stderr, "what an interrupted muster local up has left is stopped first\n");
+    (*cluster)->Shutdown(kStopGrace);
+    return StartNew(options);
+  }
   if (IsAsWanted(**cluster, options)) return Heal(**cluster, options.observe);
-  if (!AnyRuns(**cluster)) return StartNew(options);
+  if (!(*cluster)->any_running()) return StartNew(options);
   return WithReason(absl::AlreadyExistsError(absl::StrCat(
                         "a local cluster with ", SizeText(**cluster), " runs already at ",
                         (*cluster)->address(), "; muster local down stops it")),

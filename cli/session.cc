@@ -99,7 +99,7 @@ absl::StatusOr<CoordinatorTarget> Session::Target() const {
   }
   if (address.empty()) {
     auto local = LocalCluster::Open(DefaultLocalDir());
-    if (local.ok() && (*local)->running("coordinator")) {
+    if (local.ok() && (*local)->whole() && (*local)->running("coordinator")) {
       return CoordinatorTarget((*local)->address());
     }
     address = kDefaultServer;
