@@ -318,9 +318,8 @@ absl::Status Chaos(const ChaosCommand& command, Session& session) {
     ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, LocalCluster::Open(dir));
     return RunOn(*cluster, spec, command, options, session);
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster,
-                   StartClusterFor(*spec, command.job));
-  return RunOn(*cluster, spec, command, options, session);
+  ASSIGN_OR_RETURN(const JobCluster own, StartClusterFor(*spec, command.job, "muster chaos"));
+  return RunOn(*own.cluster, spec, command, options, session);
 }
 
 }  // namespace

@@ -22,6 +22,17 @@ absl::StatusOr<std::string> FolderFor(const std::string& job) {
   return pattern;
 }
 
+absl::Status CheckNothingRunsIn(const std::string& dir) {
+  const auto other = LocalCluster::Open(dir);
+  if (absl::IsNotFound(other.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(other.status());
+  if (!(*other)->any_running()) return absl::OkStatus();
+  return WithReason(absl::AlreadyExistsError(absl::StrCat(
+                        "a local cluster runs in ", dir, " already; use another folder (--dir), ",
+                        "or stop it: muster local down --dir ", dir)),
+                    "ALREADY_RUNNING");
+}
+
 }  // namespace
 
 absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options) {
@@ -36,18 +47,25 @@ absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options) {
   return std::move(checked.spec);  // the coordinator will warn of the same
 }
 
-absl::StatusOr<std::unique_ptr<LocalCluster>> StartClusterFor(const v1::JobSpec& spec,
-                                                              const JobClusterOptions& options) {
+absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
+                                           const JobClusterOptions& options,
+                                           const std::string& purpose) {
   std::string dir = options.dir;
   if (dir.empty()) {
     ASSIGN_OR_RETURN(dir, FolderFor(spec.name()));
   }
+  JobCluster own;
+  ASSIGN_OR_RETURN(own.lock, ClusterLock::Take(dir, purpose));
+  RETURN_IF_ERROR(CheckNothingRunsIn(dir));
   const v1::WorkerCount& workers = spec.resources().workers();
-  return LocalCluster::Start(
-      {.dir = dir,
-       .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
-       .workers = std::max({1, workers.min(), workers.max()}),
-       .devices = options.devices});
+  ASSIGN_OR_RETURN(
+      own.cluster,
+      LocalCluster::Start(
+          {.dir = dir,
+           .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : std::max(1, spec.resources().ps()),
+           .workers = std::max({1, workers.min(), workers.max()}),
+           .devices = options.devices}));
+  return own;
 }
 
 }  // namespace muster::cli

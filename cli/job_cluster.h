@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/cluster_lock.h"
 #include "cli/local_cluster.h"
 #include "proto/muster/v1/job.pb.h"
 
@@ -24,8 +25,16 @@ struct JobClusterOptions {
 // errors of CheckJobFile().
 absl::StatusOr<v1::JobSpec> ReadJob(const JobClusterOptions& options);
 
-// Everything is attached on return, and dies with the calling thread.
-absl::StatusOr<std::unique_ptr<LocalCluster>> StartClusterFor(const v1::JobSpec& spec,
-                                                              const JobClusterOptions& options);
+struct JobCluster {
+  std::unique_ptr<ClusterLock> lock;  // of its folder, until the cluster has ended
+  std::unique_ptr<LocalCluster> cluster;
+};
+
+// Everything is attached on return, and dies with the calling thread. ALREADY_EXISTS (reason
+// "ALREADY_RUNNING") where a detached cluster runs in the folder; the errors of ClusterLock::Take()
+// with `purpose`, LocalCluster::Open() and LocalCluster::Start().
+absl::StatusOr<JobCluster> StartClusterFor(const v1::JobSpec& spec,
+                                           const JobClusterOptions& options,
+                                           const std::string& purpose);
 
 }  // namespace muster::cli

@@ -322,6 +322,7 @@ void LocalCluster::Shutdown(absl::Duration grace) {
     if (member.alive()) kill(member.pid, SIGTERM);
   }
   if (!cli::AwaitExit(members, kLeaveMax).ok()) StopProcesses(members, grace);
+  if (options_.lifetime != Lifetime::kDetached) return;  // the record is of another cluster
   std::error_code error;
   fs::remove(RecordPath(options_.dir), error);
 }

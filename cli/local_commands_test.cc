@@ -2,10 +2,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/cluster_lock.h"
 #include "cli/interrupt.h"
 #include "cli/process.h"
 #include "cli/session.h"
@@ -18,6 +20,18 @@ namespace {
 namespace fs = std::filesystem;
 
 using ::testing::HasSubstr;
+
+constexpr char kJobFile[] = R"(
+name: line
+model: {zoo: {name: linear}}
+data: {linear: {slope: 3, intercept: 1, samples: 64}, batch_size: 8}
+training: {steps: 40, optimizer: {sgd: {learning_rate: 0.1}}}
+)";
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  return std::string((std::istreambuf_iterator<char>(file)), {});
+}
 
 class LocalCommandsTest : public ::testing::Test {
  protected:
@@ -73,6 +87,41 @@ TEST_F(LocalCommandsTest, UpStopsWhatAnInterruptedOneHasLeftAndBeginsAnew) {
   EXPECT_FALSE(member_.alive()) << said_;
   EXPECT_THAT(said_, HasSubstr("what an interrupted muster local up has left is stopped"));
   EXPECT_THAT(said_, HasSubstr("the coordinator did not open its port"));
+}
+
+TEST_F(LocalCommandsTest, AJobOfItsOwnClusterLeavesOneThatRunsInItsFolderAlone) {
+  StartCoordinator(/*whole=*/true);
+  const std::string record = ReadAll(dir_ + "/cluster.json");
+  const std::string job = dir_ + "/line.yaml";
+  std::ofstream(job) << kJobFile;
+  std::ofstream(dir_ + "/coordinator.address") << "127.0.0.1:1";
+
+  for (const char* command : {"run", "chaos"}) {
+    EXPECT_EQ(Run({command, job, "--dir", dir_}), 6);
+
+    EXPECT_THAT(said_, HasSubstr("[ALREADY_RUNNING]"));
+    EXPECT_EQ(ReadAll(dir_ + "/cluster.json"), record);
+    EXPECT_EQ(ReadAll(dir_ + "/coordinator.address"), "127.0.0.1:1");
+  }
+  EXPECT_TRUE(member_.alive());
+
+  const auto other = ClusterLock::Take(dir_, "the test");
+  ASSERT_TRUE(other.ok()) << "nobody holds it any more: " << other.status();
+  EXPECT_EQ(Run({"run", job, "--dir", dir_}), 6);
+  EXPECT_THAT(said_, HasSubstr("[CLUSTER_BUSY]"));
+}
+
+TEST_F(LocalCommandsTest, AJobOfItsOwnClusterLeavesTheRecordOfOneThatHasEnded) {
+  StartCoordinator(/*whole=*/true);
+  StopProcesses({member_}, absl::ZeroDuration());
+  const std::string record = ReadAll(dir_ + "/cluster.json");
+  const std::string job = dir_ + "/line.yaml";
+  std::ofstream(job) << kJobFile;
+
+  EXPECT_EQ(Run({"run", job, "--dir", dir_}), 7) << "these members start nothing";
+
+  EXPECT_THAT(said_, HasSubstr("the coordinator did not open its port"));
+  EXPECT_EQ(ReadAll(dir_ + "/cluster.json"), record);
 }
 
 }  // namespace

@@ -70,13 +70,14 @@ absl::Status RunJob(const JobClusterOptions& options, Session& session) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, ReadJob(options));
   // From here on a signal must not end this process before its children.
   Interrupt::Registration registration(*session.interrupt, [] {});
-  ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, StartClusterFor(spec, options));
-  const std::string metrics = MetricsText(*cluster);
-  std::fprintf(stderr, "coordinator %s, state and logs in %s\n%s", cluster->address().c_str(),
-               cluster->dir().c_str(), metrics.c_str());
+  ASSIGN_OR_RETURN(const JobCluster own, StartClusterFor(spec, options, "muster run"));
+  const LocalCluster& cluster = *own.cluster;
+  const std::string metrics = MetricsText(cluster);
+  std::fprintf(stderr, "coordinator %s, state and logs in %s\n%s", cluster.address().c_str(),
+               cluster.dir().c_str(), metrics.c_str());
   if (session.SignalExitCode() != 0) return absl::CancelledError("interrupted");
 
-  CoordinatorClient client(cluster->address());
+  CoordinatorClient client(cluster.address());
   v1::CreateJobRequest request;
   *request.mutable_spec() = spec;
   ASSIGN_OR_RETURN(v1::Job job, client.CreateJob(request));
@@ -98,7 +99,7 @@ absl::Status RunJob(const JobClusterOptions& options, Session& session) {
   }
   if (!TrainedWell(job)) {
     std::fprintf(stderr, "%s: %s\n%s", job.reason().c_str(), job.message().c_str(),
-                 LogPaths(*cluster).c_str());
+                 LogPaths(cluster).c_str());
     session.exit_code = kExitJobFailed;
   }
   return absl::OkStatus();
