@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "lib/status/status.h"
@@ -21,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string NewFolder() {
   std::string folder = ::testing::TempDir() + "/backup-XXXXXX";
@@ -52,6 +54,30 @@ class BackupTest : public ::testing::Test {
     });
     EXPECT_TRUE(store->Export([&](const v1::BackupRecord& it) { return writer.Add(it); }).ok());
     EXPECT_TRUE(writer.Finish().ok());
+  }
+
+  // Whole, but of a job that comes twice: what takes it in has begun when it fails.
+  void MakeBackupThatFails() const {
+    std::ofstream file(backup_, std::ios::binary);
+    BackupWriter writer([&](absl::string_view bytes) {
+      file << bytes;
+      return absl::OkStatus();
+    });
+    v1::BackupRecord header;
+    header.mutable_header()->set_cluster(cluster_);
+    v1::BackupRecord job;
+    job.mutable_job()->set_number(7);
+    for (const v1::BackupRecord* record : {&header, &job, &job}) {
+      EXPECT_TRUE(writer.Add(*record).ok());
+    }
+    EXPECT_TRUE(writer.Finish().ok());
+  }
+  static std::vector<std::string> NamesIn(const std::string& folder) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
   }
 
   std::unique_ptr<Store> Open() const {
@@ -117,6 +143,66 @@ TEST_F(BackupTest, InThePlaceOfADamagedStore) {
   ASSERT_TRUE(Restore(Occupied::kGiveUp, folder_).ok());
 
   EXPECT_EQ(Open()->LoadJobs()->size(), 1);
+}
+
+TEST_F(BackupTest, ARestoreThatFailsLeavesTheStoreAsItWas) {
+  MakeBackupThatFails();
+
+  EXPECT_EQ(ReasonOf(Restore(Occupied::kGiveUp, folder_)), "STORE_FAILED");
+
+  const auto store = Open();
+  EXPECT_EQ(store->cluster(), cluster_);
+  ASSERT_EQ(store->LoadJobs()->size(), 1);
+  EXPECT_EQ(store->LoadJobs()->front().record.name(), "jobs/net-1");
+  for (const std::string& name : NamesIn(folder_)) {
+    EXPECT_THAT(name, Not(HasSubstr("restor"))) << "fills the disk";
+  }
+}
+
+// Whoever began with an empty one would remove the models' values as those of no job.
+TEST_F(BackupTest, WithoutAStoreARestoreThatFailsLeavesNone) {
+  const std::string whole = ReadAll(backup_);
+  const std::string elsewhere = NewFolder();
+  MakeBackupThatFails();
+  for (const Occupied occupied : {Occupied::kRefuse, Occupied::kGiveUp}) {
+    EXPECT_EQ(ReasonOf(Restore(occupied, elsewhere)), "STORE_FAILED");
+
+    EXPECT_FALSE(fs::exists(elsewhere + "/coordinator.db"));
+    const absl::Status none = SqliteStore::Open(elsewhere + "/coordinator.db").status();
+    EXPECT_EQ(ReasonOf(none), "STORE_CORRUPT") << none;
+    EXPECT_THAT(std::string(none.message()), HasSubstr("has not ended"));
+  }
+  std::ofstream(backup_, std::ios::binary) << whole;
+  ASSERT_TRUE(Restore(Occupied::kRefuse, elsewhere).ok()) << "it is done again";
+
+  EXPECT_EQ((*SqliteStore::Open(elsewhere + "/coordinator.db"))->LoadJobs()->size(), 1);
+}
+
+TEST_F(BackupTest, WhatADeadRestoreLeftIsNoStoreAndIsRemovedByTheNext) {
+  const auto leave = [&] {
+    for (const char* suffix : {"", "-wal", "-shm"}) {
+      std::ofstream(folder_ + "/coordinator.db.restoring" + suffix) << std::string(8192, 'x');
+    }
+  };
+  const auto expect_none_left = [&] {
+    for (const std::string& name : NamesIn(folder_)) {
+      EXPECT_THAT(name, Not(HasSubstr("restoring")));
+    }
+  };
+  leave();
+  EXPECT_EQ(Open()->cluster(), cluster_);
+  expect_none_left();
+  // This one died when the old one had its other name and the new one not yet its own.
+  leave();
+  fs::rename(folder_ + "/coordinator.db", folder_ + "/kept");
+  std::ofstream(folder_ + "/coordinator.db-wal") << "of the old one";
+  EXPECT_EQ(ReasonOf(SqliteStore::Open(folder_ + "/coordinator.db").status()), "STORE_CORRUPT");
+  EXPECT_FALSE(fs::exists(folder_ + "/coordinator.db"));
+
+  ASSERT_TRUE(Restore(Occupied::kRefuse, folder_).ok());
+
+  EXPECT_EQ(Open()->LoadJobs()->size(), 1);
+  expect_none_left();
 }
 
 TEST_F(BackupTest, ADamagedOneIsRefusedBeforeAnythingIsTouched) {

@@ -194,7 +194,7 @@ TEST_F(EtcdTlsTest, WhoIsTurnedAwayIsToldWhyAndWhatToTry) {
                          " speaks TLS and asks for a client certificate, and --store_tls is not "
                          "given: --store_tls=DIR, with the ca.crt of etcd's authority and a "
                          "tls.crt and tls.key that it has signed"));
-  EXPECT_THAT(Refusal([&] { return choice_->OpenToRestore(/*give_up=*/false).status(); }),
+  EXPECT_THAT(Refusal([&] { return choice_->Restore(/*give_up=*/false, {}); }),
               StartsWith(etcd + " speaks TLS"));
 }
 

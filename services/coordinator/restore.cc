@@ -31,20 +31,18 @@ uint64_t HighestNumberIn(const std::string& jobs) {
 absl::Status RestoreBackup(const std::string& backup, const StoreChoice& choice,
                            Occupied occupied) {
   ASSIGN_OR_RETURN(const std::unique_ptr<BackupReader> reader, BackupReader::Open(backup));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Store> store,
-                   choice.OpenToRestore(occupied == Occupied::kGiveUp));
   const uint64_t used = HighestNumberIn(absl::StrCat(choice.state_dir(), "/jobs"));
   int64_t jobs = 0, tokens = 0;
-  RETURN_IF_ERROR(store->Import(
-      [&] {
-        auto record = reader->Next();
-        if (record.ok() && record->has_value()) {
-          jobs += (*record)->has_job();
-          tokens += (*record)->has_token();
-        }
-        return record;
-      },
-      used));
+  const auto next = [&] {
+    auto record = reader->Next();
+    if (record.ok() && record->has_value()) {
+      jobs += (*record)->has_job();
+      tokens += (*record)->has_token();
+    }
+    return record;
+  };
+  RETURN_IF_ERROR(choice.Restore(occupied == Occupied::kGiveUp,
+                                 [&](Store& store) { return store.Import(next, used); }));
   LOG(INFO) << "restored " << jobs << " jobs and " << tokens << " tokens, as they were on "
             << absl::FormatTime(absl::FromUnixSeconds(reader->header().unix_seconds()))
             << ". Start the coordinator, then the members again: they belong to the cluster that "

@@ -9,10 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "lib/checkpoint/folder.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
@@ -189,6 +193,51 @@ absl::StatusOr<int> Lock(const std::string& path) {
                     "STORE_LOCKED");
 }
 
+// What SQLite makes of a database, the file itself first.
+constexpr const char* kSuffixes[] = {"", "-wal", "-shm"};
+
+// The store that Replace() makes. Where it lies alone, a restore has not ended.
+std::string RestoringOf(const std::string& path) { return path + ".restoring"; }
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// One that is not there is fine.
+absl::Status Rename(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return WithReason(absl::PermissionDeniedError(
+                        absl::StrCat(from, ": cannot be renamed to ", to, ": ", strerror(errno))),
+                    "STORE_UNWRITABLE");
+}
+
+absl::Status RemoveDatabase(const std::string& path) {
+  for (const char* suffix : kSuffixes) {
+    const std::string file = path + suffix;
+    if (unlink(file.c_str()) == 0 || errno == ENOENT) continue;
+    return WithReason(
+        absl::PermissionDeniedError(absl::StrCat(file, ": cannot be removed: ", strerror(errno))),
+        "STORE_UNWRITABLE");
+  }
+  return absl::OkStatus();
+}
+
+// The file goes first: until the new one is in its place nobody takes what is left for a store.
+absl::Status PutAside(const std::string& path) {
+  int64_t now = absl::ToUnixSeconds(absl::Now());
+  std::string kept;
+  do {
+    kept = absl::StrCat(path, ".before-restore-", now++);
+  } while (Exists(kept));
+  const bool was_there = Exists(path);
+  for (const char* suffix : kSuffixes) {
+    RETURN_IF_ERROR(Rename(path + suffix, kept + suffix));
+  }
+  if (was_there) LOG(INFO) << "the store that was there is kept as " << kept;
+  return SyncFolder(ParentOf(path));
+}
+
 absl::Status InsertEvent(sqlite3* database, uint64_t job, const v1::JobEvent& event) {
   return Statement(database, "INSERT INTO events VALUES (?, ?, ?)")
       .Bind(job)
@@ -220,6 +269,48 @@ absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name)
 
 absl::StatusOr<std::unique_ptr<Store>> SqliteStore::Open(const std::string& path) {
   ASSIGN_OR_RETURN(const int lock_file, Lock(path + ".lock"));
+  const std::string restoring = RestoringOf(path);
+  if (Exists(restoring)) {
+    if (!Exists(path)) {
+      close(lock_file);
+      return WithReason(
+          absl::DataLossError(absl::StrCat(path,
+                                           ": a restore of a backup into this store has not ended: "
+                                           "do it again, or remove ",
+                                           restoring, " to begin without any job")),
+          "STORE_CORRUPT");
+    }
+    RemoveDatabase(restoring).IgnoreError();  // it died and gave nothing up
+  }
+  return OpenLocked(path, lock_file);
+}
+
+absl::Status SqliteStore::Replace(const std::string& path,
+                                  const std::function<absl::Status(Store&)>& fill) {
+  ASSIGN_OR_RETURN(const int lock_file, Lock(path + ".lock"));
+  const absl::Cleanup unlock = [lock_file] { close(lock_file); };
+  const std::string restoring = RestoringOf(path);
+  RETURN_IF_ERROR(RemoveDatabase(restoring));
+  absl::Status filled;
+  {
+    auto store = OpenLocked(restoring, fcntl(lock_file, F_DUPFD_CLOEXEC, 0));
+    filled = store.status();
+    if (filled.ok()) filled = fill(**store);
+    if (filled.ok()) filled = (*store)->Settle();
+  }
+  if (!filled.ok()) {
+    // Where there is no store it says so to whoever comes, and is left.
+    if (Exists(path)) RemoveDatabase(restoring).IgnoreError();
+    return filled;
+  }
+  RETURN_IF_ERROR(SyncFolder(ParentOf(path)));  // it lies there before the old one goes
+  RETURN_IF_ERROR(PutAside(path));
+  RETURN_IF_ERROR(Rename(restoring, path));
+  return SyncFolder(ParentOf(path));
+}
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenLocked(const std::string& path,
+                                                                     int lock_file) {
   // Plans are in it, and with them the sessions' tokens. What SQLite puts beside it has its mode.
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (file >= 0) {
@@ -294,6 +385,14 @@ absl::Status SqliteStore::Initialize(const std::string& path) {
     cluster_ = identity.Bytes(0);
     return absl::OkStatus();
   });
+}
+
+absl::Status SqliteStore::Settle() {
+  absl::MutexLock lock(&mu_);
+  Statement settle(database_, "PRAGMA wal_checkpoint(TRUNCATE)");
+  ASSIGN_OR_RETURN(const bool answered, settle.Step());
+  if (answered && settle.Integer(0) == 0) return absl::OkStatus();
+  return WithReason(absl::InternalError("store: another uses its file"), "STORE_FAILED");
 }
 
 absl::Status SqliteStore::InTransaction(const std::function<absl::Status()>& body) {

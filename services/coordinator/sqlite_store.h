@@ -27,8 +27,16 @@ class SqliteStore final : public Store {
 
   // Makes or opens the file and raises the term by one. UNAVAILABLE (reason "STORE_LOCKED"):
   // another coordinator has it; FAILED_PRECONDITION ("STORE_TOO_NEW"): written by a newer Muster;
-  // DATA_LOSS ("STORE_CORRUPT"): not a store or damaged; PERMISSION_DENIED ("STORE_UNWRITABLE").
+  // DATA_LOSS ("STORE_CORRUPT"): not a store or damaged, or Replace() has not ended and there is
+  // none; PERMISSION_DENIED ("STORE_UNWRITABLE").
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path);
+
+  // Makes a store of what `fill` puts into an empty one, and only then gives up the one that is
+  // there, if one is: it is kept beside it under another name. After an error, and after a death,
+  // that is as it was; where none was, none is, and Open() says so. UNAVAILABLE (reason
+  // "STORE_LOCKED"): a coordinator has it. The errors of Open() and of `fill`.
+  static absl::Status Replace(const std::string& path,
+                              const std::function<absl::Status(Store&)>& fill);
   ~SqliteStore() override;
 
   uint64_t term() const override { return term_; }
@@ -56,7 +64,12 @@ class SqliteStore final : public Store {
  private:
   SqliteStore(sqlite3* database, int lock_file) : database_(database), lock_file_(lock_file) {}
 
+  // The store closes the file of the lock.
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenLocked(const std::string& path,
+                                                                 int lock_file);
   absl::Status Initialize(const std::string& path);
+  // All that was written is in the one file then, and on the device.
+  absl::Status Settle() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TakeSeat(const Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ImportJob(const v1::BackupJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status InTransaction(const std::function<absl::Status()>& body)

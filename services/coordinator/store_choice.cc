@@ -1,7 +1,5 @@
 #include "services/coordinator/store_choice.h"
 
-#include <glog/logging.h>
-
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -11,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "lib/status/status.h"
 #include "services/coordinator/etcd_greeting.h"
 #include "services/coordinator/etcd_store.h"
@@ -148,34 +145,22 @@ absl::Status StoreChoice::Explained(const absl::Status& refused) const {
   return refused;
 }
 
-absl::StatusOr<std::unique_ptr<Store>> StoreChoice::OpenToRestore(bool give_up) const {
+absl::Status StoreChoice::Restore(bool give_up,
+                                  const std::function<absl::Status(Store&)>& fill) const {
   RETURN_IF_ERROR(Annotate(StateFolder::Open(state_dir_).status(), "--state_dir"));
   if (takes_turns()) {
     ASSIGN_OR_RETURN(EtcdStore::Options options, EtcdOptions());
     options.address = "(a restore of a backup)";
     options.give_up = give_up;
-    auto store = EtcdStore::Open(std::move(options));
-    if (!store.ok()) return Explained(store.status());
-    return store;
+    const auto store = EtcdStore::Open(std::move(options));
+    return store.ok() ? fill(**store) : Explained(store.status());
   }
   std::error_code error;
-  if (give_up && std::filesystem::exists(location_.file, error)) {
-    // Opened, so that nobody else has it. One that cannot be read is as good as none.
-    const absl::Status used = SqliteStore::Open(location_.file).status();
-    if (ReasonOf(used) == "STORE_LOCKED") return used;
-    const std::string kept =
-        absl::StrCat(location_.file, ".before-restore-", absl::ToUnixSeconds(absl::Now()));
-    for (const char* suffix : {"", "-wal", "-shm"}) {
-      std::filesystem::rename(location_.file + suffix, kept + suffix, error);
-      if (error && *suffix == '\0') {
-        return WithReason(absl::PermissionDeniedError(absl::StrCat(
-                              location_.file, ": cannot be renamed: ", error.message())),
-                          "STORE_UNWRITABLE");
-      }
-    }
-    LOG(INFO) << "the store that was there is kept as " << kept;
+  if (give_up || !std::filesystem::exists(location_.file, error)) {
+    return SqliteStore::Replace(location_.file, fill);
   }
-  return SqliteStore::Open(location_.file);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, SqliteStore::Open(location_.file));
+  return fill(*store);
 }
 
 absl::StatusOr<std::unique_ptr<Store>> StoreChoice::Open(const Turn& turn) {

@@ -54,9 +54,11 @@ class StoreChoice {
   // having none, the message says so, and which flag to look at (reason "STORE_UNREACHABLE").
   absl::StatusOr<std::unique_ptr<Store>> Open(const Turn& turn);
 
-  // To put a backup in. With `give_up` it is empty: what lay in etcd is gone, a file of SQLite is
-  // kept beside it under another name. UNAVAILABLE (reason "STORE_LOCKED"): a coordinator has it.
-  absl::StatusOr<std::unique_ptr<Store>> OpenToRestore(bool give_up) const;
+  // Has `fill` put a backup in, with Store::Import. With `give_up` the store is empty then: what
+  // lay in etcd is gone, a file of SQLite is there until `fill` has succeeded and is kept beside it
+  // under another name. UNAVAILABLE (reason "STORE_LOCKED"): a coordinator has it. The errors of
+  // SqliteStore::Replace, EtcdStore::Open and `fill`.
+  absl::Status Restore(bool give_up, const std::function<absl::Status(Store&)>& fill) const;
 
  private:
   absl::StatusOr<EtcdStore::Options> EtcdOptions() const;
