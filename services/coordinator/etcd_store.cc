@@ -18,6 +18,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
 #include "proto/muster/v1/store.pb.h"
+#include "services/coordinator/backup_rows.h"
 #include "services/coordinator/cluster_id.h"
 
 namespace muster {
@@ -39,6 +40,7 @@ constexpr char kFolder[] = "meta/folder";
 constexpr char kRestoring[] = "meta/restoring";
 constexpr char kWriting[] = "meta/writing";
 constexpr char kParts[] = "part/";
+constexpr char kDamaged[] = "\xff";  // parses as nothing
 
 std::string Digits(uint64_t number) { return absl::StrFormat("%020d", number); }
 
@@ -617,7 +619,7 @@ absl::StatusOr<EtcdStore::Values> EtcdStore::ReadAll(const std::string& prefix,
       const std::string name(absl::StripPrefix(pair.key(), options_.prefix));
       absl::StatusOr<std::string> whole = Whole(name, pair.value(), revision);
       // What is damaged does not parse, and whoever asked knows what that means for it.
-      if (absl::IsDataLoss(whole.status())) whole = std::string("\xff");
+      if (absl::IsDataLoss(whole.status())) whole = std::string(kDamaged);
       RETURN_IF_ERROR(whole.status());
       values[std::string(absl::StripPrefix(name, prefix))] = *std::move(whole);
     }
@@ -766,6 +768,14 @@ absl::Status EtcdStore::Export(
                    NumberIn(kJobs, absl::StripPrefix(now.kvs(0).value(), "v")));
   header.set_jobs(jobs);
   RETURN_IF_ERROR(take(first));
+  const auto leave_out = [](absl::string_view name) {
+    LOG(ERROR) << "store: " << name << " is damaged and is left out of the backup";
+  };
+  const auto read = [&](const std::string& name) -> absl::StatusOr<std::optional<std::string>> {
+    auto value = Read(name, revision);
+    if (absl::IsDataLoss(value.status())) return kDamaged;
+    return value;
+  };
   ASSIGN_OR_RETURN(const Values records, ReadAll("job/", revision));
   for (const auto& [digits, bytes] : records) {
     v1::BackupRecord record;
@@ -773,41 +783,63 @@ absl::Status EtcdStore::Export(
     ASSIGN_OR_RETURN(const uint64_t number, NumberIn(digits, digits));
     job.set_number(number);
     job.set_record(bytes);
-    ASSIGN_OR_RETURN(const auto origin, Read(NameOf("origin", number), revision));
-    ASSIGN_OR_RETURN(const auto graph, Read(NameOf("graph", number), revision));
-    ASSIGN_OR_RETURN(const auto plan, Read(NameOf("plan", number), revision));
-    ASSIGN_OR_RETURN(*job.mutable_origin(),
-                     Parsed<v1::StoredOrigin>("origin", origin.value_or("")));
-    job.set_graph(graph.value_or(""));
+    ASSIGN_OR_RETURN(const auto origin, read(NameOf("origin", number)));
+    ASSIGN_OR_RETURN(const auto graph, read(NameOf("graph", number)));
+    ASSIGN_OR_RETURN(const auto plan, read(NameOf("plan", number)));
+    job.set_graph(graph.value_or(kDamaged));
     job.set_plan(plan.value_or(""));
+    if (!job.mutable_origin()->ParseFromString(origin.value_or(kDamaged))) {
+      leave_out(NameOf("origin", number));
+      job.clear_origin();
+      job.set_graph(kDamaged);  // so that the job, which would start anew, is damaged there as well
+    }
     if (!job.origin().request_id().empty()) {
       const std::string name = RequestName(job.origin().request_id());
-      ASSIGN_OR_RETURN(const auto stored, Read(name, revision));
-      ASSIGN_OR_RETURN(const auto request, Parsed<v1::StoredRequest>(name, stored.value_or("")));
-      job.set_fingerprint(request.fingerprint());
+      ASSIGN_OR_RETURN(const auto stored, read(name));
+      v1::StoredRequest request;
+      if (request.ParseFromString(stored.value_or(kDamaged))) {
+        job.set_fingerprint(request.fingerprint());
+      } else {
+        leave_out(absl::StrCat(name, ", of job ", number, ","));
+        job.mutable_origin()->clear_request_id();
+      }
     }
-    ASSIGN_OR_RETURN(const Values events, ReadAll(NameOf("event", number) + "/", revision));
+    const std::string under_events = NameOf("event", number) + "/";
+    ASSIGN_OR_RETURN(const Values events, ReadAll(under_events, revision));
     uint64_t dropped = 0;
     std::vector<v1::StoredEvents> groups;
     for (const auto& [name, group] : events) {
-      ASSIGN_OR_RETURN(groups.emplace_back(), Parsed<v1::StoredEvents>(name, group));
-      dropped = std::max(dropped, groups.back().dropped());
+      v1::StoredEvents stored;
+      if (!stored.ParseFromString(group)) {
+        leave_out(under_events + name);
+        continue;
+      }
+      dropped = std::max(dropped, stored.dropped());
+      groups.push_back(std::move(stored));
     }
     for (const v1::StoredEvents& group : groups) {
-      for (const std::string& event_bytes : group.events()) {
-        ASSIGN_OR_RETURN(const auto event, Parsed<v1::JobEvent>("event", event_bytes));
-        if (event.revision() > dropped) job.add_events(event_bytes);
+      for (const auto& event : RowsThatParse<v1::JobEvent>(number, group.events())) {
+        if (event.revision() > dropped) job.add_events(event.SerializeAsString());
       }
     }
-    ASSIGN_OR_RETURN(const Values checkpoints,
-                     ReadAll(NameOf("checkpoint", number) + "/", revision));
-    for (const auto& [step, checkpoint] : checkpoints) job.add_checkpoints(checkpoint);
+    const std::string under_checkpoints = NameOf("checkpoint", number) + "/";
+    ASSIGN_OR_RETURN(const Values checkpoints, ReadAll(under_checkpoints, revision));
+    for (const auto& [step, checkpoint] : checkpoints) {
+      if (v1::Checkpoint().ParseFromString(checkpoint)) {
+        job.add_checkpoints(checkpoint);
+      } else {
+        leave_out(under_checkpoints + step);
+      }
+    }
     RETURN_IF_ERROR(take(record));
   }
   ASSIGN_OR_RETURN(const Values tokens, ReadAll("token/", revision));
   for (const auto& [id, bytes] : tokens) {
     v1::BackupRecord record;
-    ASSIGN_OR_RETURN(*record.mutable_token(), Parsed<v1::StoredToken>(id, bytes));
+    if (!record.mutable_token()->ParseFromString(bytes)) {
+      leave_out(absl::StrCat("token/", id));
+      continue;
+    }
     RETURN_IF_ERROR(take(record));
   }
   return absl::OkStatus();
@@ -816,27 +848,32 @@ absl::Status EtcdStore::Export(
 absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
   Writing writing;
   const uint64_t number = job.number();
+  for (const auto& checkpoint : RowsThatParse<v1::Checkpoint>(number, job.checkpoints())) {
+    writing.Put(NameOf("checkpoint", number, checkpoint.step()), checkpoint.SerializeAsString());
+  }
   writing.Put(NameOf("job", number), job.record());
-  writing.Put(NameOf("origin", number), job.origin().SerializeAsString());
   writing.Put(NameOf("graph", number), job.graph());
   if (!job.plan().empty()) writing.Put(NameOf("plan", number), job.plan());
-  if (!job.events().empty()) {
-    v1::StoredEvents events;
-    *events.mutable_events() = job.events();
-    ASSIGN_OR_RETURN(const auto last, Parsed<v1::JobEvent>("event", *job.events().rbegin()));
-    writing.Put(NameOf("event", number, last.revision()), events.SerializeAsString());
+  v1::StoredEvents events;
+  uint64_t last = 0;
+  for (const auto& event : RowsThatParse<v1::JobEvent>(number, job.events())) {
+    events.add_events(event.SerializeAsString());
+    last = event.revision();
   }
-  for (const std::string& bytes : job.checkpoints()) {
-    ASSIGN_OR_RETURN(const auto checkpoint, Parsed<v1::Checkpoint>("checkpoint", bytes));
-    writing.Put(NameOf("checkpoint", number, checkpoint.step()), bytes);
+  if (last > 0) writing.Put(NameOf("event", number, last), events.SerializeAsString());
+  v1::StoredOrigin origin = job.origin();
+  if (!origin.request_id().empty()) {
+    if (v1::Job record; record.ParseFromString(job.record())) {
+      v1::StoredRequest request;
+      request.set_fingerprint(job.fingerprint());
+      request.set_job(JobIdOf(record.name()));
+      writing.Put(RequestName(origin.request_id()), request.SerializeAsString());
+    } else {
+      LOG(ERROR) << "backup: job " << number << ": its record is damaged, its request is left out";
+      origin.clear_request_id();
+    }
   }
-  if (!job.origin().request_id().empty()) {
-    ASSIGN_OR_RETURN(const auto record, Parsed<v1::Job>("job", job.record()));
-    v1::StoredRequest request;
-    request.set_fingerprint(job.fingerprint());
-    request.set_job(JobIdOf(record.name()));
-    writing.Put(RequestName(job.origin().request_id()), request.SerializeAsString());
-  }
+  writing.Put(NameOf("origin", number), origin.SerializeAsString());
   return Write(writing);
 }
 
@@ -864,8 +901,11 @@ absl::Status EtcdStore::Import(
     } else if (record->has_job()) {
       RETURN_IF_ERROR(ImportJob(record->job()));
     } else if (record->has_token()) {
-      ASSIGN_OR_RETURN(const auto token,
-                       Parsed<v1::AccessToken>("token", record->token().record()));
+      v1::AccessToken token;
+      if (!token.ParseFromString(record->token().record())) {
+        LOG(ERROR) << "backup: a token does not parse and is left out";
+        continue;
+      }
       Writing one;
       one.Put(absl::StrCat("token/", token.id()), record->token().SerializeAsString());
       RETURN_IF_ERROR(Write(one));

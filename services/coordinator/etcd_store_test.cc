@@ -68,6 +68,13 @@ class EtcdBench final : public StoreBench {
     Spoil("origin", job);
     Spoil("graph", job);
   }
+  void SpoilFirstEvent(uint64_t job) override {
+    Put(absl::StrFormat("event/%020d/%020d", job, 1), "v\xff");
+  }
+  void SpoilCheckpoint(uint64_t job, int64_t step) override {
+    Put(absl::StrFormat("checkpoint/%020d/%020d", job, step), "v\xff");
+  }
+  void SpoilToken(const std::string& id) override { Put(absl::StrCat("token/", id), "v\xff"); }
   int CountPlans() override { return Count("plan/"); }
 
   int Count(const std::string& under) {
@@ -250,6 +257,38 @@ TEST_F(EtcdStoreTest, ARestoreThatHasNotEndedIsNoStore) {
   { ASSERT_TRUE(EtcdStore::Open(options).ok()); }
 
   EXPECT_TRUE(Open()->LoadJobs()->empty());
+}
+
+// Taken in as a whole one, it would start anew.
+TEST_F(EtcdStoreTest, AJobWhoseOriginOrRequestIsDamagedIsExportedAndStaysDamaged) {
+  {
+    auto store = Open();
+    for (const char* request : {"first", "second", "third"}) {
+      ASSERT_TRUE(store->AddJob(StoreConformance::Submission(request)).ok());
+    }
+  }
+  bench_->Put("origin/00000000000000000001", "v\xff");
+  bench_->Put("request/7365636f6e64", "v\xff");  // "second"
+  bench_->Put("graph/00000000000000000003", "p7/1");
+  std::vector<v1::BackupRecord> records;
+
+  const absl::Status exported = Open()->Export([&](const v1::BackupRecord& record) {
+    records.push_back(record);
+    return absl::OkStatus();
+  });
+
+  ASSERT_TRUE(exported.ok()) << exported;
+  EtcdBench other;
+  const absl::Status imported = StoreConformance::ImportAll(**other.Open(), records);
+  ASSERT_TRUE(imported.ok()) << imported;
+  auto store = *other.Open();
+  const auto jobs = store->LoadJobs();
+  ASSERT_EQ(jobs->size(), 3);
+  EXPECT_EQ(ReasonOf(jobs->at(0).damage), "STORE_CORRUPT");
+  EXPECT_TRUE(jobs->at(1).damage.ok()) << jobs->at(1).damage;
+  EXPECT_EQ(ReasonOf(jobs->at(2).damage), "STORE_CORRUPT");
+  EXPECT_FALSE(store->FindRequest("second")->has_value());
+  EXPECT_TRUE(store->FindRequest("third")->has_value());
 }
 
 TEST_F(EtcdStoreTest, RefusesANewerSchema) {

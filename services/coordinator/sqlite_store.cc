@@ -21,6 +21,7 @@
 #include "lib/job/resource_name.h"
 #include "lib/limits/limits.h"
 #include "lib/status/status.h"
+#include "services/coordinator/backup_rows.h"
 #include "services/coordinator/cluster_id.h"
 
 namespace muster {
@@ -244,15 +245,6 @@ absl::Status InsertEvent(sqlite3* database, uint64_t job, const v1::JobEvent& ev
       .Bind(event.revision())
       .BindBlob(event.SerializeAsString())
       .Run();
-}
-
-template <typename Message>
-absl::StatusOr<Message> ParsedOfBackup(const std::string& bytes) {
-  Message message;
-  if (message.ParseFromString(bytes)) return message;
-  return WithReason(
-      absl::DataLossError(absl::StrCat("backup: a ", message.GetTypeName(), " does not parse")),
-      "BACKUP_CORRUPT");
 }
 
 absl::StatusOr<int64_t> RaiseCounter(sqlite3* database, const std::string& name) {
@@ -694,24 +686,28 @@ absl::Status SqliteStore::ImportJob(const v1::BackupJob& job) {
                       .Bind(job.origin().first_step())
                       .BindBlob(job.graph())
                       .Run());
-  for (const std::string& bytes : job.events()) {
-    ASSIGN_OR_RETURN(const auto event, ParsedOfBackup<v1::JobEvent>(bytes));
+  for (const auto& event : RowsThatParse<v1::JobEvent>(job.number(), job.events())) {
     RETURN_IF_ERROR(InsertEvent(database_, job.number(), event));
   }
   if (!job.plan().empty()) {
-    ASSIGN_OR_RETURN(const auto plan, ParsedOfBackup<v1::JobPlan>(job.plan()));
+    // A damaged one lies where LoadJobs() looks for it: the job is damaged then, as it was.
+    int64_t generation = 0;
+    if (v1::JobPlan plan; plan.ParseFromString(job.plan())) {
+      generation = plan.generation();
+    } else if (v1::Job record; record.ParseFromString(job.record())) {
+      generation = record.generation();
+    }
     RETURN_IF_ERROR(Statement(database_, "INSERT INTO plans VALUES (?, ?, ?)")
                         .Bind(job.number())
-                        .Bind(plan.generation())
+                        .Bind(generation)
                         .BindBlob(job.plan())
                         .Run());
   }
-  for (const std::string& bytes : job.checkpoints()) {
-    ASSIGN_OR_RETURN(const auto checkpoint, ParsedOfBackup<v1::Checkpoint>(bytes));
+  for (const auto& checkpoint : RowsThatParse<v1::Checkpoint>(job.number(), job.checkpoints())) {
     RETURN_IF_ERROR(Statement(database_, "INSERT INTO checkpoints VALUES (?, ?, ?)")
                         .Bind(job.number())
                         .Bind(checkpoint.step())
-                        .BindBlob(bytes)
+                        .BindBlob(checkpoint.SerializeAsString())
                         .Run());
   }
   if (job.origin().request_id().empty()) return absl::OkStatus();
@@ -750,8 +746,11 @@ absl::Status SqliteStore::Import(
       } else if (record->has_job()) {
         RETURN_IF_ERROR(ImportJob(record->job()));
       } else if (record->has_token()) {
-        ASSIGN_OR_RETURN(const auto token,
-                         ParsedOfBackup<v1::AccessToken>(record->token().record()));
+        v1::AccessToken token;
+        if (!token.ParseFromString(record->token().record())) {
+          LOG(ERROR) << "backup: a token does not parse and is left out";
+          continue;
+        }
         RETURN_IF_ERROR(Statement(database_, "INSERT INTO tokens VALUES (?, ?, ?)")
                             .BindText(token.id())
                             .BindBlob(record->token().record())

@@ -52,6 +52,17 @@ class SqliteBench final : public StoreBench {
   void SpoilOrigin(uint64_t job) override {
     Execute(path_, absl::StrCat("UPDATE jobs SET graph = x'ff' WHERE number = ", job));
   }
+  void SpoilFirstEvent(uint64_t job) override {
+    Execute(path_,
+            absl::StrCat("UPDATE events SET event = x'ff' WHERE revision = 1 AND job = ", job));
+  }
+  void SpoilCheckpoint(uint64_t job, int64_t step) override {
+    Execute(path_, absl::StrCat("UPDATE checkpoints SET record = x'ff' WHERE job = ", job,
+                                " AND step = ", step));
+  }
+  void SpoilToken(const std::string& id) override {
+    Execute(path_, absl::StrCat("UPDATE tokens SET record = x'ff' WHERE id = '", id, "'"));
+  }
   int CountPlans() override { return Execute(path_, "SELECT count(*) FROM plans"); }
 
  private:

@@ -115,7 +115,8 @@ class Store {
 
   // All that is kept, as it is at one moment, but for the seats: the header (without time and
   // program), then jobs by number, then tokens. Other calls go on meanwhile. Stops at the first
-  // error of `take`.
+  // error of `take`. Events, records of checkpoints, requests and tokens that are damaged are left
+  // out here or by Import(), which the log says; a job that is damaged otherwise is so there too.
   virtual absl::Status Export(
       const std::function<absl::Status(const v1::BackupRecord&)>& take) const = 0;
   // Takes in what Export() gave, in its order, until `next` gives nullopt. The cluster is another

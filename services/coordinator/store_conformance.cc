@@ -50,6 +50,17 @@ absl::Status StoreConformance::Advance(Store& store, v1::Job& record) {
                        .checkpoint = &checkpoint});
 }
 
+absl::Status StoreConformance::ImportAll(Store& store, const std::vector<v1::BackupRecord>& records,
+                                         uint64_t numbers_used) {
+  auto next = records.begin();
+  return store.Import(
+      [&]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
+        if (next == records.end()) return std::nullopt;
+        return *next++;
+      },
+      numbers_used);
+}
+
 TEST_P(StoreConformance, EveryOpeningRaisesTheTerm) {
   EXPECT_EQ(Open()->term(), 1);
   EXPECT_EQ(Open()->term(), 2);
@@ -451,13 +462,7 @@ TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
   const auto other = GetParam()();
   {
     auto store = *other->Open();
-    auto next = records.begin();
-    const absl::Status imported = store->Import(
-        [&]() -> absl::StatusOr<std::optional<v1::BackupRecord>> {
-          if (next == records.end()) return std::nullopt;
-          return *next++;
-        },
-        /*numbers_used=*/7);
+    const absl::Status imported = ImportAll(*store, records, /*numbers_used=*/7);
     ASSERT_TRUE(imported.ok()) << imported;
   }
 
@@ -487,6 +492,56 @@ TEST_P(StoreConformance, AnotherStoreTakesInAllThatItExports) {
   ASSERT_EQ(store->Tokens()->size(), 1);
   EXPECT_EQ(store->Tokens()->front().hash, "hash");
   EXPECT_EQ(store->AddJob(Submission())->number(), 8);
+}
+
+TEST_P(StoreConformance, OneDamagedJobKeepsNoOtherOutOfABackup) {
+  {
+    auto store = Open();
+    for (int job = 1; job <= 5; ++job) {
+      v1::Job record = *store->AddJob(Submission(absl::StrCat("request-", job)));
+      ASSERT_TRUE(Advance(*store, record).ok());
+    }
+    for (const char* id : {"a", "b"}) {
+      Store::Token token{.hash = "hash"};
+      token.record.set_id(id);
+      ASSERT_TRUE(store->PutToken(token).ok());
+    }
+  }
+  bench_->SpoilRecord(1);
+  bench_->SpoilPlan(2);
+  bench_->SpoilOrigin(3);
+  bench_->SpoilFirstEvent(4);
+  bench_->SpoilCheckpoint(4, 20);
+  bench_->SpoilToken("a");
+  std::vector<v1::BackupRecord> records;
+
+  const absl::Status exported = Open()->Export([&](const v1::BackupRecord& record) {
+    records.push_back(record);
+    return absl::OkStatus();
+  });
+
+  ASSERT_TRUE(exported.ok()) << exported;
+  const auto other = GetParam()();
+  const absl::Status imported = ImportAll(**other->Open(), records);
+  ASSERT_TRUE(imported.ok()) << imported;
+  auto store = *other->Open();
+  const auto jobs = store->LoadJobs();
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->size(), 5);
+  for (const int at : {0, 1, 2}) {
+    EXPECT_EQ(jobs->at(at).record.number(), at + 1);
+    EXPECT_EQ(ReasonOf(jobs->at(at).damage), "STORE_CORRUPT") << at;
+  }
+  for (const int at : {3, 4}) {
+    EXPECT_TRUE(jobs->at(at).damage.ok()) << jobs->at(at).damage;
+    EXPECT_NE(jobs->at(at).plan, nullptr);
+    EXPECT_TRUE(store->FindRequest(absl::StrCat("request-", at + 1))->has_value());
+    const size_t whole = at == 3 ? 0 : 1;
+    EXPECT_EQ(store->Events(at + 1, 0, kAll)->size(), 1 + whole);
+    EXPECT_EQ(store->Checkpoints(at + 1)->size(), whole);
+  }
+  ASSERT_EQ(store->Tokens()->size(), 1);
+  EXPECT_EQ(store->Tokens()->front().record.id(), "b");
 }
 
 }  // namespace muster

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "services/coordinator/store.h"
@@ -23,6 +25,9 @@ class StoreBench {
   virtual void SpoilRecord(uint64_t job) = 0;
   virtual void SpoilPlan(uint64_t job) = 0;
   virtual void SpoilOrigin(uint64_t job) = 0;  // of it at least the graph
+  virtual void SpoilFirstEvent(uint64_t job) = 0;
+  virtual void SpoilCheckpoint(uint64_t job, int64_t step) = 0;
+  virtual void SpoilToken(const std::string& id) = 0;
   // That are kept, of all jobs; a store may be open.
   virtual int CountPlans() = 0;
 };
@@ -33,6 +38,8 @@ class StoreConformance
   static Store::Submission Submission(const std::string& request_id = "");
   // A transition to RUNNING with a new generation and a checkpoint of step 20.
   static absl::Status Advance(Store& store, v1::Job& record);
+  static absl::Status ImportAll(Store& store, const std::vector<v1::BackupRecord>& records,
+                                uint64_t numbers_used = 0);
 
  protected:
   std::unique_ptr<Store> Open();
