@@ -102,6 +102,8 @@ etcd::RangeRequest One(std::string key) {
 // those each may have 128 - G.
 constexpr int kOperationsMax = 100;
 constexpr int kRemovedAtOnceMax = 1000;  // checkpoints, of which each may need two operations
+constexpr int kImportedAtOnceMax = 100;  // checkpoints
+constexpr int64_t kImportedBytesMax = 256 << 10;  // of them; what a job has beside them goes along
 
 etcd::TxnRequest InGroups(etcd::TxnRequest request) {
   if (request.success_size() <= kOperationsMax) return request;
@@ -848,8 +850,15 @@ absl::Status EtcdStore::Export(
 absl::Status EtcdStore::ImportJob(const v1::BackupJob& job) {
   Writing writing;
   const uint64_t number = job.number();
+  // Very many go before the job: all of them would be too much for one transaction.
+  int64_t bytes = 0;
   for (const auto& checkpoint : RowsThatParse<v1::Checkpoint>(number, job.checkpoints())) {
-    writing.Put(NameOf("checkpoint", number, checkpoint.step()), checkpoint.SerializeAsString());
+    std::string value = checkpoint.SerializeAsString();
+    bytes += std::ssize(value);
+    writing.Put(NameOf("checkpoint", number, checkpoint.step()), std::move(value));
+    if (std::ssize(writing.puts()) < kImportedAtOnceMax && bytes < kImportedBytesMax) continue;
+    RETURN_IF_ERROR(Write(std::exchange(writing, Writing())));
+    bytes = 0;
   }
   writing.Put(NameOf("job", number), job.record());
   writing.Put(NameOf("graph", number), job.graph());

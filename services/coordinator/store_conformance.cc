@@ -544,4 +544,29 @@ TEST_P(StoreConformance, OneDamagedJobKeepsNoOtherOutOfABackup) {
   EXPECT_EQ(store->Tokens()->front().record.id(), "b");
 }
 
+// More than etcd takes in one request.
+TEST_P(StoreConformance, TakesInAJobWithThousandsOfCheckpoints) {
+  constexpr int kCheckpoints = 3000;
+  std::vector<v1::BackupRecord> records(2);
+  records[0].mutable_header()->set_jobs(1);
+  v1::BackupJob& job = *records[1].mutable_job();
+  job.set_number(1);
+  v1::Job record;
+  record.set_name("jobs/net-1");
+  job.set_record(record.SerializeAsString());
+  for (int step = 1; step <= kCheckpoints; ++step) {
+    v1::Checkpoint checkpoint;
+    checkpoint.set_step(step);
+    checkpoint.set_name(std::string(1100, 'x'));
+    job.add_checkpoints(checkpoint.SerializeAsString());
+  }
+
+  const absl::Status imported = ImportAll(*Open(), records);
+
+  ASSERT_TRUE(imported.ok()) << imported;
+  const auto store = Open();
+  EXPECT_EQ(store->LoadJobs()->size(), 1);
+  EXPECT_EQ(store->Checkpoints(1)->size(), kCheckpoints);
+}
+
 }  // namespace muster
