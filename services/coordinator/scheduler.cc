@@ -46,6 +46,11 @@ WaitCause CauseOf(const WaitingJob& job, const FreeMembers& free) {
 
 }  // namespace
 
+bool CouldFit(const WaitingJob& job, const FreeMembers& free) {
+  return free.workers_attached >= job.workers_min &&
+         CountLargeEnough(free.ps, job.ps_memory.With(job.workers_min)) >= job.ps;
+}
+
 MemoryFit FitOf(const WaitingJob& job, absl::Span<const FreeMembers::Ps> ps) {
   const int64_t bytes = job.ps_memory.With(job.workers_min);
   if (std::ssize(ps) < job.ps || CountWithRoom(ps, bytes) >= job.ps) return MemoryFit::kFits;
@@ -65,7 +70,7 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
 
   Decision decision;
   const int queue_length = static_cast<int>(order.size());
-  uint64_t kept_for = 0;
+  uint64_t kept_for = free.kept_for;
   for (int i = 0; i < queue_length; ++i) {
     const WaitingJob& job = order[i];
     Wait wait{.number = job.number,
@@ -90,10 +95,7 @@ Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free) {
     if (workers < enough) {
       wait.cause = CauseOf(job, free);
       decision.waits.push_back(wait);
-      const bool could_fit =
-          free.workers_attached >= job.workers_min &&
-          CountLargeEnough(free.ps, job.ps_memory.With(job.workers_min)) >= job.ps;
-      if (job.reserves && could_fit) kept_for = job.number;
+      if (job.reserves && CouldFit(job, free)) kept_for = job.number;
       continue;
     }
 

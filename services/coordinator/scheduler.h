@@ -40,6 +40,7 @@ struct FreeMembers {
   std::vector<std::string> workers;  // that serve no job
   std::vector<Ps> ps;                // every one attached: a ps serves several jobs
   int workers_attached = 0;          // those that serve a job included
+  uint64_t kept_for = 0;             // a job before all that wait, to which it all goes; 0: none
 };
 
 struct Placement {
@@ -79,7 +80,7 @@ bool LighterPs(const FreeMembers::Ps& a, const FreeMembers::Ps& b);
 // Gang scheduling: all of a job's members at once or none. Higher priority first, then submission
 // order; a job that does not fit is passed over and later ones may start before it (backfill),
 // unless it reserves and the fleet is large enough for it: small jobs that come one after the other
-// would keep a large gang waiting for ever.
+// would keep a large gang waiting for ever. Nor does any start where what is free is kept already.
 // Workers in natural name order ("w-2" before "w-10"), ps by fewest jobs, then name, among those
 // that have room for the job's shards; where too few have it, fewer workers need less. Pure.
 std::vector<Placement> Schedule(absl::Span<const WaitingJob> waiting, FreeMembers free);
@@ -89,6 +90,9 @@ struct Decision {
   std::vector<Wait> waits;  // in the order of the queue
 };
 Decision Decide(absl::Span<const WaitingJob> waiting, FreeMembers free);
+
+// Whether the fleet is large enough for the job, whoever it serves now.
+bool CouldFit(const WaitingJob& job, const FreeMembers& free);
 
 // Whether it is memory of ps that a job waits for.
 enum class MemoryFit {

@@ -82,6 +82,20 @@ TEST(SchedulerTest, WhatComesFreeIsKeptForAGangThatHasWaitedForLong) {
   EXPECT_THAT(Numbers(Schedule({jobs[0], jobs[1]}, free)), ElementsAre(1));
 }
 
+TEST(SchedulerTest, NobodyStartsOnWhatIsKeptForAJobBeforeAllThatWait) {
+  FreeMembers free = Fleet({"w-0", "w-1"}, {"p-0"});
+  free.kept_for = 9;
+
+  const Decision decision = Decide({{.number = 1}, {.number = 2, .priority = 1}}, free);
+
+  EXPECT_THAT(decision.placements, IsEmpty());
+  ASSERT_EQ(decision.waits.size(), 2);
+  for (const Wait& wait : decision.waits) {
+    EXPECT_EQ(wait.cause, WaitCause::kItsTurn);
+    EXPECT_EQ(wait.kept_for, 9);
+  }
+}
+
 TEST(SchedulerTest, NothingIsKeptForAGangThatTheFleetIsTooSmallFor) {
   const std::vector<WaitingJob> jobs = {
       {.number = 1, .workers_min = 3, .workers_max = 3, .reserves = true},
