@@ -7,6 +7,10 @@ namespace {
 
 bool IsLost(const std::string& name) { return name.empty(); }
 
+int CountLeft(const std::vector<std::string>& members) {
+  return static_cast<int>(std::ssize(members) - std::ranges::count_if(members, IsLost));
+}
+
 // For so many workers.
 bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Placement& placement) {
   const int64_t bytes = job.ps_memory.With(workers);
@@ -45,8 +49,7 @@ std::vector<std::string> WorkersToTake(const RecoveringJob& job, FreeMembers& fr
   std::vector<std::string> able = free.workers;
   std::erase_if(able, [&](const std::string& name) { return job.refused.contains(name); });
   if (!job.settle_for_fewer || !job.tries_refused) return able;
-  auto count =
-      std::ssize(able) + std::ssize(job.workers) - std::ranges::count_if(job.workers, IsLost);
+  auto count = std::ssize(able) + CountLeft(job.workers);
   std::vector<std::string> refused(job.refused.begin(), job.refused.end());
   std::ranges::sort(refused, NaturalLess);
   for (auto next = refused.begin(); next != refused.end() && count < job.workers_min; ++count) {
@@ -75,6 +78,18 @@ Workers GatherWorkers(const RecoveringJob& job, FreeMembers& free) {
   return workers;
 }
 
+// Nobody takes the place of a ps that is kept: it must be there, and large enough.
+bool CouldBePlaced(const RecoveringJob& job, const FreeMembers& free) {
+  if (job.keeps_ps && (std::ranges::any_of(job.ps, IsLost) ||
+                       job.ps_memory.With(job.workers_min) > job.kept_capacity_bytes)) {
+    return false;
+  }
+  return CouldFit({.workers_min = job.workers_min,
+                   .ps = job.keeps_ps ? 0 : static_cast<int>(job.ps.size()),
+                   .ps_memory = job.ps_memory},
+                  free);
+}
+
 }  // namespace
 
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free) {
@@ -96,6 +111,18 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
     ps.room_bytes -= job.ps_memory.With(count);
   }
   return placement;
+}
+
+uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free) {
+  FreeMembers fleet = free;
+  for (const RecoveringJob& job : unplaced) fleet.workers_attached -= CountLeft(job.workers);
+  for (const RecoveringJob& job : unplaced) {
+    const int own = CountLeft(job.workers);
+    fleet.workers_attached += own;
+    if (CouldBePlaced(job, fleet)) return job.number;
+    fleet.workers_attached -= own;
+  }
+  return 0;
 }
 
 }  // namespace muster

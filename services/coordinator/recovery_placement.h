@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/types/span.h"
 #include "services/coordinator/scheduler.h"
 
 namespace muster {
 
 // A recovering job, as its last generation left it. "" stands for a member that is lost.
 struct RecoveringJob {
+  uint64_t number = 0;
   std::vector<std::string> workers;  // by rank
   int workers_min = 1;
   int workers_max = 1;
@@ -26,9 +28,10 @@ struct RecoveringJob {
   bool keeps_ps = false;        // what they hold is carried on: nobody can take their place
   int ps_wanted = 0;            // then: so many, of which those that are free hold backups
   // What its shards take of each ps at most, and, where ps are kept, what is left on the one that
-  // has least for them; zeros: not known.
+  // has least for them, and all of the smallest one; zeros: not known.
   PsMemory ps_memory = {};
   int64_t kept_room_bytes = std::numeric_limits<int64_t>::max();
+  int64_t kept_capacity_bytes = std::numeric_limits<int64_t>::max();
 };
 
 // Who is left keeps his rank; who is free takes the rank of one who is lost, or a new one below the
@@ -38,5 +41,10 @@ struct RecoveringJob {
 // need less. Nothing where there are too few. Takes workers from `free`, which has none of the
 // job's own; of its ps it has all. Pure.
 std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free);
+
+// The job that what comes free is kept for, where these could not be placed: the first of them that
+// the fleet is large enough for, whoever it serves now; 0: none. The workers that the others have
+// left do not come free: they wait too. Pure.
+uint64_t KeptFor(absl::Span<const RecoveringJob> unplaced, const FreeMembers& free);
 
 }  // namespace muster

@@ -125,5 +125,47 @@ TEST(RecoveryPlacementTest, WhereWhatIsKeptLacksBackupsFreePsHoldThem) {
   EXPECT_THAT(PlaceAgain(job, nobody)->ps, ElementsAre("p-1")) << "it goes on without";
 }
 
+TEST(RecoveryPlacementTest, WhatIsFreeIsKeptForTheFirstThatTheFleetIsLargeEnoughFor) {
+  FreeMembers free = Free({"w-9"});
+  const RecoveringJob first{.number = 1, .workers = {"w-0", "w-1", "", ""}, .workers_min = 4};
+  const RecoveringJob second{.number = 2, .workers = {"w-2", "w-3", ""}, .workers_min = 3};
+  free.workers_attached = 3;
+  EXPECT_EQ(KeptFor({first}, free), 0);
+  free.workers_attached = 4;
+  EXPECT_EQ(KeptFor({first}, free), 1);
+  EXPECT_EQ(KeptFor({}, free), 0);
+  EXPECT_EQ(KeptFor({first, second}, free), 0) << "each has what the other lacks";
+  free.workers_attached = 5;
+  EXPECT_EQ(KeptFor({first, second}, free), 2) << "the first lacks what the second has";
+  free.workers_attached = 6;
+  EXPECT_EQ(KeptFor({first, second}, free), 1);
+}
+
+TEST(RecoveryPlacementTest, NothingIsKeptForAJobWhosePsAreNotThereOrTooSmall) {
+  FreeMembers free = Free({}, {{.name = "p-0", .room_bytes = 5, .capacity_bytes = 20}});
+  free.workers_attached = 2;
+  RecoveringJob job{.number = 1,
+                    .workers = {"w-0", "w-1"},
+                    .workers_min = 2,
+                    .workers_max = 2,
+                    .ps = {"p-0"},
+                    .ps_memory = {.bytes = 10, .bytes_per_worker = 5}};
+  EXPECT_EQ(KeptFor({job}, free), 1);
+  job.ps_memory.bytes = 11;
+  EXPECT_EQ(KeptFor({job}, free), 0);
+  job.ps_memory.bytes = 10;
+  job.ps = {"p-0", ""};
+  EXPECT_EQ(KeptFor({job}, free), 0) << "there is one ps";
+
+  job.keeps_ps = true;
+  EXPECT_EQ(KeptFor({job}, free), 0) << "nobody has what was lost";
+  job.ps = {"p-1"};
+  job.kept_room_bytes = 5;
+  job.kept_capacity_bytes = 20;
+  EXPECT_EQ(KeptFor({job}, free), 1) << "p-1 is leaving, and is still needed";
+  job.kept_capacity_bytes = 19;
+  EXPECT_EQ(KeptFor({job}, free), 0);
+}
+
 }  // namespace
 }  // namespace muster
