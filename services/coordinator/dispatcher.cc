@@ -341,6 +341,7 @@ void Dispatcher::AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entr
     const auto known = members.find(ps);
     if (known == members.end()) continue;
     job.kept_room_bytes = std::min(job.kept_room_bytes, RoomOf(known->second.hello, others));
+    job.kept_capacity_bytes = std::min(job.kept_capacity_bytes, CapacityOf(known->second.hello));
   }
 }
 
@@ -359,6 +360,7 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   };
   const v1::WorkerCount& workers = record.spec().resources().workers();
   RecoveringJob job{
+      .number = record.number(),
       .workers_min = entry.job.RecoversToStop() ? 1 : workers.min(),
       .workers_max = static_cast<int>(std::max<int64_t>(
           workers.min(), std::min<int64_t>(workers.max(), record.spec().data().batch_size()))),
@@ -402,6 +404,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     return entry->job.record().spec().priority();
   });
   std::vector<std::shared_ptr<const Start>> starts;
+  std::vector<RecoveringJob> unplaced;  // that wait on
   for (JobRegistry::Entry* entry : entries) {
     const v1::Job& record = entry->job.record();
     if (starting.contains(record.number())) continue;
@@ -410,7 +413,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     // A checkpoint that is being committed is a better place to go on from. One that is still being
     // written comes to nothing: the job does not run.
     if (!resumption->carries && entry->rounds.committing()) continue;
-    const RecoveringJob job = Describe(turn, *entry, *resumption, members, free);
+    RecoveringJob job = Describe(turn, *entry, *resumption, members, free);
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {
       if (!job.settle_for_fewer) continue;
@@ -419,6 +422,8 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
         entry->job.StopWithoutRecovering(now);
       } else if (MayGiveUpWaiting(entry->job, now)) {
         entry->job.StopWaiting(LackOf(job), now);
+      } else {
+        unplaced.push_back(std::move(job));
       }
       turn.Perform(*entry);
       continue;
@@ -431,6 +436,7 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     for (const auto& name : placement->ps) start->ps.push_back(members.at(name).hello);
     starts.push_back(std::move(start));
   }
+  free.kept_for = KeptFor(unplaced, free);
   return starts;
 }
 
@@ -584,7 +590,7 @@ void Dispatcher::Dispatch() {
       for (const auto& name : placement.ps) start->ps.push_back(members.at(name).hello);
       starts.push_back(std::move(start));
     }
-    if (placements.size() == waiting.size()) {
+    if (free.kept_for == 0 && placements.size() == waiting.size()) {
       for (auto& rehearsal : LetFreeWorkersJoin(turn, placements, members, free)) {
         if (!starting.contains(rehearsal->number)) starts.push_back(std::move(rehearsal));
       }

@@ -28,7 +28,8 @@
 namespace muster {
 
 // A job that has lost members goes before all that wait: it has what is left of its own, and takes
-// from the others what is free.
+// from the others what is free. Where that is too little, and the fleet is large enough for it,
+// what comes free is kept for it: nobody else starts or grows, but another that recovers.
 //
 // Thread-safe. Plans take their time (a model is built, 100,000 chunks are placed, a checkpoint is
 // read), so two threads of the dispatcher's own make them, outside of the registry's turns: one for
@@ -122,7 +123,8 @@ class Dispatcher {
                          const Job::Resumption& resumption,
                          const absl::btree_map<std::string, AttachedMember>& members,
                          const FreeMembers& free) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Places the jobs that recover; those that cannot go on yet are told what they wait for.
+  // Places the jobs that recover; those that cannot go on yet are told what they wait for, and what
+  // is free is kept for one of them.
   std::vector<std::shared_ptr<const Start>> Recoveries(
       JobRegistry::Turn& turn, const Starts& starting,
       const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free);

@@ -848,6 +848,85 @@ TEST_F(DispatcherStopTest, WhereThereIsNobodyItIsSavedAsItsShardsStand) {
   EXPECT_EQ(View(job_).message(), "suspended at step 3");
 }
 
+// A job of four workers that has lost two, beside one that has one worker.
+class ShortDispatcherTest : public SteppingDispatcherTest {
+ protected:
+  ShortDispatcherTest() {
+    v1::JobSpec policy;
+    policy.mutable_resources()->mutable_workers()->set_min(4);
+    policy.mutable_resources()->mutable_workers()->set_max(4);
+    job_ = AddJob(/*graph=*/nullptr, policy);
+    const std::vector<std::string> names = {"w-0", "w-1", "w-2", "w-3", "p-0"};
+    for (const std::string& name : names) attached_.push_back(Attach(name));
+    now_ += absl::Seconds(30);
+    Dispatch();
+    for (const std::string& name : names) Report(name, v1::MEMBER_PREPARED, 0);
+    for (const std::string& name : names) Report(name, v1::MEMBER_RUNNING, 3);
+    EXPECT_EQ(View(job_).state(), v1::RUNNING);
+    for (const int lost : {2, 3}) {
+      fleet_->Detach(*attached_[lost], Fleet::Departure::kOrderly);
+      Change([&](Job& job) { job.MemberLost(absl::StrCat("w-", lost), "crashed", now_); });
+    }
+    for (const char* left : {"w-0", "w-1", "p-0"}) Report(left, v1::MEMBER_HALTED, 3);
+  }
+  // Until fewer would be settled for.
+  void Wait() {
+    now_ += absl::Seconds(10);
+    Dispatch();
+    EXPECT_EQ(View(job_).state(), v1::RECOVERING);
+    EXPECT_EQ(View(job_).reason(), "WAITS_FOR_MEMBERS");
+  }
+};
+
+TEST_F(ShortDispatcherTest, WhatComesFreeIsKeptForAJobThatRecovers) {
+  attached_.push_back(Attach("w-4"));
+  const uint64_t beside = AddJob();
+  Dispatch();
+  ASSERT_EQ(View(beside).state(), v1::PREPARING);
+  Wait();
+  v1::JobSpec urgent;
+  urgent.set_priority(9);
+  const std::vector<uint64_t> queue = {AddJob(), AddJob(/*graph=*/nullptr, urgent)};
+  attached_.push_back(Attach("w-5"));
+  Dispatch();
+  for (const uint64_t job : queue) EXPECT_EQ(View(job).state(), v1::QUEUED) << job;
+
+  Cancel(beside);
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_THAT(View(job_).workers(), ElementsAre("w-0", "w-1", "w-4", "w-5"));
+  attached_.push_back(Attach("w-6"));
+  Dispatch();
+  EXPECT_EQ(View(queue[1]).state(), v1::PREPARING) << "nothing is kept any more";
+}
+
+TEST_F(ShortDispatcherTest, NothingIsKeptForAJobThatTheFleetIsTooSmallFor) {
+  Wait();
+  const uint64_t waiting = AddJob();
+  attached_.push_back(Attach("w-4"));
+  Dispatch();
+  EXPECT_EQ(View(waiting).state(), v1::PREPARING);
+}
+
+TEST_F(ShortDispatcherTest, NobodyJoinsAJobThatRunsWhileOneThatRecoversWaits) {
+  const auto worker = Attach("w-4");
+  const uint64_t elastic = AddElasticJob();
+  now_ += absl::Seconds(10);
+  Dispatch();
+  ASSERT_EQ(View(elastic).workers_size(), 1);
+  for (const char* member : {"w-4", "p-0"}) Tell(elastic, member, v1::MEMBER_PREPARED);
+  Settle();
+  ASSERT_EQ(View(elastic).state(), v1::RUNNING);
+  now_ += Job::kJoinAfter;
+  const auto newcomer = Attach("w-5");
+  Dispatch();
+  EXPECT_TRUE(newcomer->TakeDirectives().empty());
+
+  attached_.push_back(Attach("w-6"));
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+}
+
 class ReplicatedDispatcherStopTest : public DispatcherStopTest {
  protected:
   ReplicatedDispatcherStopTest() : DispatcherStopTest(/*ps=*/2) {}
