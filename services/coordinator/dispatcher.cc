@@ -159,7 +159,7 @@ Dispatcher::BytesByPs Dispatcher::SumOfTaken(const std::vector<JobRegistry::Entr
   absl::MutexLock lock(&mu_);
   for (const JobRegistry::Entry* entry : active) {
     const auto job = taken_.find(entry->job.record().number());
-    if (job == taken_.end() || job->first == except || !entry->job.KeepsShards()) continue;
+    if (job == taken_.end() || job->first == except || !entry->job.HoldsMemory()) continue;
     for (const auto& [ps, bytes] : job->second.bytes) sum[ps] += bytes;
   }
   return sum;

@@ -90,9 +90,11 @@ class Job {
   // ---- the scheduler
   void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
   using Resumption = Interruption::Resumption;
-  // Its ps hold memory for it: those of an active job do, but not of one that recovers from a
+  // Its ps hold what it goes on with: those of an active job do, but not of one that recovers from a
   // checkpoint.
   bool KeepsShards() const { return state() != v1::RECOVERING || interruption_.carries(); }
+  // Its ps have memory for it: until they have halted, whatever it goes on with.
+  bool HoldsMemory() const { return KeepsShards() || !members_.AllStopped(); }
   // Nothing while the job is not RECOVERING, its members have not stopped, or it is too early for
   // another attempt. Nor while what its shards hold is being saved: for a ps that leaves, which
   // takes no longer than somebody writes, and CheckpointPolicy::kPatience; or for the job to be

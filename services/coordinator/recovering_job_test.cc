@@ -126,11 +126,14 @@ TEST_F(RecoveringJobTest, WithoutWhatALostPsHeldItGoesOnFromTheCheckpoint) {
   job_.MemberLost("p-1", "gone", now_);
   EXPECT_THAT(Sent(), UnorderedElementsAre("w-0 halt", "w-1 halt", "p-0 halt"));
   EXPECT_FALSE(job_.KeepsShards());
+  EXPECT_TRUE(job_.HoldsMemory());
   Report("w-0", v1::MEMBER_HALTED);
   Report("w-1", v1::MEMBER_HALTED);
   EXPECT_FALSE(job_.ResumesAt(now_).has_value());
+  EXPECT_TRUE(job_.HoldsMemory()) << "its ps has not halted";
   SayHalted("p-0", 3, 4);
   EXPECT_THAT(Sent(), ElementsAre("p-0 release")) << "nobody needs what it holds";
+  EXPECT_FALSE(job_.HoldsMemory());
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
 }

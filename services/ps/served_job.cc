@@ -23,7 +23,8 @@ namespace {
 
 // How long a released job's last transfers may hold its memory before the next job is refused for
 // it.
-constexpr absl::Duration kMemoryPatience = absl::Seconds(5);
+constexpr absl::Duration kMemoryPatience = absl::Seconds(65);
+static_assert(kMemoryPatience > limits::kReleaseWaitMax);
 
 }  // namespace
 
