@@ -529,8 +529,12 @@ void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
 
 void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   const v1::RestartSpec& restart = record_.spec().restart();
+  // Who wanted to leave, and waited for it in vain, was no fault of the job: one that is trained
+  // keeps everybody until its last evaluation is made.
+  const bool has_left = !verdict.lost.empty() && members_.at(verdict.lost).leaving;
   const std::optional<v1::JobRecovery> recovery =
-      Interruption::Count(record_.recovery(), restart, ledger_.steps_before());
+      has_left ? record_.recovery()
+               : Interruption::Count(record_.recovery(), restart, ledger_.steps_before());
   if (!recovery) {
     const int max = Interruption::RecoveriesMax(restart);
     const std::string& why = verdict.message;

@@ -593,6 +593,21 @@ TEST_F(RecoveringJobTest, NobodyLeavesAJobThatIsTrainedAndSaved) {
   }
 }
 
+// As at the end of its --drain_timeout, while the last evaluation is still being made.
+TEST_F(RecoveringJobTest, WhoIsLostWhileItWaitsToLeaveIsNotCounted) {
+  v1::Job record = Record();
+  record.mutable_spec()->mutable_restart()->set_max_restarts(0);
+  Begin(record);
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 100);
+  Commit(100);
+  job_.MemberLeaves("w-1", now_);
+  ASSERT_EQ(job_.state(), v1::RUNNING);
+  job_.MemberLost("w-1", "it has left", now_);
+  EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
+  EXPECT_EQ(job_.record().recovery().count(), 0);
+}
+
 TEST_F(RecoveringJobTest, AWorkerDoesNotLeaveWhenAnotherIsDone) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 99);
