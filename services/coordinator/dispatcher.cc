@@ -597,7 +597,10 @@ void Dispatcher::Dispatch() {
     }
     std::vector<std::shared_ptr<const Start>> under_way = starts;
     for (const auto& [number, start] : starting) under_way.push_back(start);
-    for (auto& search : LookForBackups(turn, under_way, members, free)) {
+    // A job that is halted for backups would take free workers with them.
+    FreeMembers left = free;
+    if (free.kept_for != 0) left.workers.clear();
+    for (auto& search : LookForBackups(turn, under_way, members, left)) {
       starts.push_back(std::move(search));
     }
   }
