@@ -90,8 +90,8 @@ class Job {
   // ---- the scheduler
   void Schedule(std::shared_ptr<const v1::JobPlan> plan, absl::Time now);
   using Resumption = Interruption::Resumption;
-  // Its ps hold what it goes on with: those of an active job do, but not of one that recovers from a
-  // checkpoint.
+  // Its ps hold what it goes on with: those of an active job do, but not of one that recovers from
+  // a checkpoint.
   bool KeepsShards() const { return state() != v1::RECOVERING || interruption_.carries(); }
   // Its ps have memory for it: until they have halted, whatever it goes on with.
   bool HoldsMemory() const { return KeepsShards() || !members_.AllStopped(); }
