@@ -46,7 +46,7 @@ void Explain(const Wait& wait, v1::JobWaiting& waiting) {
     case WaitCause::kItsTurn:
       waiting.set_reason("WAITS_FOR_ITS_TURN");
       waiting.set_message(absl::StrCat("what comes free is kept for job number ", wait.kept_for,
-                                       ", which is before it and has waited for long"));
+                                       ", which goes before it"));
       return;
   }
 }
