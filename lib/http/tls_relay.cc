@@ -31,6 +31,9 @@ constexpr size_t kHeldBytesMax = 64 << 10;
 constexpr int kBacklog = 64;
 // While somebody waits for a deadline.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
+// So long nobody has to make room for others, who has not even shaken hands: an honest client needs
+// two round trips and little else.
+constexpr absl::Duration kUndisturbed = absl::Milliseconds(500);
 
 bool IsForLater(ssize_t result) {
   return result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
@@ -48,15 +51,26 @@ absl::StatusOr<FileDescriptor> ListenAt(const SocketAddress& address) {
   return listener;
 }
 
+// Of a port of loopback, where connecting is done at once, or refused. Nothing: it cannot be had.
+FileDescriptor Dial(int port) {
+  FileDescriptor target(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const sockaddr_in address{.sin_family = AF_INET,
+                            .sin_port = htons(static_cast<uint16_t>(port)),
+                            .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  if (connect(target.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
+      errno != EINPROGRESS) {
+    return FileDescriptor();
+  }
+  return target;
+}
+
 }  // namespace
 
-// A client and its connection to the target. The relay's thread's.
+// A client and, once it has shaken hands, its connection to the target. The relay's thread's.
 class TlsRelay::Connection {
  public:
-  Connection(std::shared_ptr<SSL_CTX> context, FileDescriptor client, FileDescriptor target,
-             absl::Duration now)
+  Connection(std::shared_ptr<SSL_CTX> context, FileDescriptor client, absl::Duration now)
       : client_(std::move(client)),
-        target_(std::move(target)),
         tls_(std::make_unique<TlsConnection>(std::move(context), client_.get())),
         moved_(now) {}
 
@@ -75,21 +89,26 @@ class TlsRelay::Connection {
             pollfd{.fd = target == 0 ? -1 : target_.get(), .events = target}};
   }
 
+  // It has had its time and may be a stranger.
+  bool MayBeHungUpOn(absl::Duration now) const { return !shaken_ && now - moved_ >= kUndisturbed; }
+
   // False: it is over.
   bool Move(absl::Duration now, const Options& options) {
     const size_t held = to_target_.size() + to_client_.size();
     moved_something_ = false;
-    const bool goes_on = shaken_ ? MoveBytes() : Shake();
+    const bool goes_on = shaken_ ? MoveBytes() : Shake(options.target_port);
     if (moved_something_ || held != to_target_.size() + to_client_.size()) moved_ = now;
     return goes_on && now - moved_ < (shaken_ ? options.silence_max : options.handshake_max);
   }
 
  private:
-  bool Shake() {
+  bool Shake(int target_port) {
     shake_ = tls_->Shake();
     shaken_ = shake_ == TlsConnection::Progress::kDone;
-    if (shaken_) moved_something_ = true;
-    return shake_ != TlsConnection::Progress::kFailed;
+    if (!shaken_) return shake_ != TlsConnection::Progress::kFailed;
+    moved_something_ = true;
+    target_ = Dial(target_port);
+    return static_cast<bool>(target_);
   }
 
   bool MoveBytes() {
@@ -128,7 +147,8 @@ class TlsRelay::Connection {
     return !target_ended_ || !to_client_.empty();
   }
 
-  const FileDescriptor client_, target_;
+  const FileDescriptor client_;
+  FileDescriptor target_;
   const std::unique_ptr<TlsConnection> tls_;
   TlsConnection::Progress shake_ = TlsConnection::Progress::kWantsRead;
   bool shaken_ = false;
@@ -173,13 +193,19 @@ TlsRelay::~TlsRelay() {
   thread_.join();
 }
 
+// The oldest of those that may; end(): there is none.
+std::list<TlsRelay::Connection>::iterator TlsRelay::NextToGo(absl::Duration now) {
+  return std::find_if(connections_.begin(), connections_.end(),
+                      [&](const Connection& connection) { return connection.MayBeHungUpOn(now); });
+}
+
 void TlsRelay::Run() {
   sigset_t broken_pipe;  // OpenSSL writes to sockets as to files
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   while (true) {
-    const bool accepts = !starved_ && std::ssize(connections_) < options_.connections_max;
+    const bool accepts = !starved_ && (!is_full() || NextToGo(SteadyNow()) != connections_.end());
     std::vector<pollfd> looked_at = {{.fd = wake_.get(), .events = POLLIN},
                                      {.fd = accepts ? listener_.get() : -1, .events = POLLIN}};
     for (const Connection& connection : connections_) {
@@ -206,22 +232,17 @@ void TlsRelay::Run() {
 }
 
 void TlsRelay::Accept() {
+  const absl::Duration now = SteadyNow();
+  const bool full = is_full();
+  const auto goes = NextToGo(now);
+  if (full && goes == connections_.end()) return;  // it has shaken hands meanwhile
   FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!client) {
     starved_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     return;
   }
-  FileDescriptor target(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  sockaddr_in address{.sin_family = AF_INET,
-                      .sin_port = htons(static_cast<uint16_t>(options_.target_port)),
-                      .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-  // On loopback it is done at once, or refused.
-  if (connect(target.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
-      errno != EINPROGRESS) {
-    return;
-  }
-  connections_.emplace_back(options_.tls->Context(), std::move(client), std::move(target),
-                            SteadyNow());
+  if (full) connections_.erase(goes);
+  connections_.emplace_back(options_.tls->Context(), std::move(client), now);
 }
 
 }  // namespace muster

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <string>
@@ -25,10 +26,11 @@ namespace muster {
 class TlsRelay {
  public:
   struct Options {
-    std::string address;       // "host:port", port 0 picks a free one
-    TlsServer* tls;            // outlives the relay
-    int target_port = 0;       // of loopback
-    int connections_max = 64;  // the next ones wait at the door
+    std::string address;  // "host:port", port 0 picks a free one
+    TlsServer* tls;       // outlives the relay
+    int target_port = 0;  // of loopback
+    // The next ones wait at the door until one has ended, or has not shaken hands in half a second.
+    int connections_max = 64;
     absl::Duration handshake_max = absl::Seconds(5);
     absl::Duration silence_max = absl::Seconds(60);
   };
@@ -46,6 +48,8 @@ class TlsRelay {
   TlsRelay(Options options, FileDescriptor listener, FileDescriptor wake, int port);
   void Run();
   void Accept();
+  bool is_full() const { return std::ssize(connections_) >= options_.connections_max; }
+  std::list<Connection>::iterator NextToGo(absl::Duration now);
 
   const Options options_;
   const FileDescriptor listener_;

@@ -110,6 +110,13 @@ TEST_F(TlsRelayTest, WhoDoesNotShakeHandsIsHungUpOnAndOthersAreServed) {
   silent.ReadAll();
 }
 
+TEST_F(TlsRelayTest, WhoDoesNotShakeHandsMakesRoomForOthersLongBeforeItsTimeIsOver) {
+  Restart(/*handshake_max=*/absl::Hours(1), /*connections_max=*/2);
+  HttpClient silent(relay_->port()), silent_too(relay_->port());
+  EXPECT_THAT(Get("/b"), HasSubstr("hello /b"));
+  silent.ReadAll();
+}
+
 TEST_F(TlsRelayTest, WhatIsNoAddressAndWhatIsTakenIsSaid) {
   EXPECT_TRUE(
       absl::IsInvalidArgument(TlsRelay::Listen({.address = "x", .tls = tls_.get()}).status()));
