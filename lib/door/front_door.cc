@@ -23,7 +23,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -98,18 +97,6 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenAtAll(const std::string& host,
   }
   if (listeners.empty()) return fault;
   return listeners;
-}
-
-// Whoever has one address of such a network has them all.
-std::string SourceOf(const SocketAddress& address) {
-  if (address.family() != AF_INET6 || address.host().find(':') == std::string::npos) {
-    return address.host();
-  }
-  constexpr size_t kNetworkBytes = 8;
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address.data());
-  return absl::StrCat("network ",
-                      absl::BytesToHexString(absl::string_view(
-                          reinterpret_cast<const char*>(&v6->sin6_addr), kNetworkBytes)));
 }
 
 auto ReaderOf(int socket, TlsConnection* tls) {
@@ -264,7 +251,7 @@ void FrontDoor::Accept() {
         }
         break;
       }
-      std::string source = SourceOf(SocketAddress::RemoteOf(client.get()));
+      std::string source = SocketAddress::RemoteOf(client.get()).source();
       if (!HasTurn(source) || !MakeRoomForSource(source)) continue;
       if (static_cast<int>(connections_.size()) >= options_.connections_max && !MakeRoom()) {
         LOG_IF(WARNING, MayTell()) << "a connection is refused: " << connections_.size()

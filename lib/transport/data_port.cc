@@ -22,6 +22,10 @@ constexpr auto kListenerPause = std::chrono::milliseconds(200);
 // Nobody is crowded out sooner: what an honest handshake takes at most, two round trips of far away
 // and a busy processor.
 constexpr auto kUndisturbedTime = std::chrono::milliseconds(500);
+// Of an address whose connections were crowded out not long ago, that is sat still before.
+constexpr auto kIdlersTime = std::chrono::milliseconds(50);
+constexpr auto kHeldAgainst = std::chrono::seconds(10);
+constexpr size_t kIdlersMax = 1024;
 constexpr auto kLogInterval = std::chrono::seconds(1);
 constexpr size_t kEndpointsMax = 8;
 
@@ -90,11 +94,13 @@ struct DataPort::HalfOpen {
   HalfOpen(FileDescriptor socket, Clock::time_point begin, Clock::time_point deadline,
            DataSecurity security, bool checksums)
       : socket(std::move(socket)),
+        source(SocketAddress::RemoteOf(this->socket.get()).source()),
         begin(begin),
         deadline(deadline),
         handshake(security, checksums) {}
 
   FileDescriptor socket;
+  const std::string source;
   Clock::time_point begin, deadline;
   HandshakeAcceptor handshake;
 };
@@ -253,7 +259,7 @@ void DataPort::Run() {
     GiveUpLate(now);
     const bool crowded = IsCrowded(now);
     if (crowded) {
-      accept_from_ = std::max(accept_from_, halves_.front()->begin + kUndisturbedTime);
+      accept_from_ = std::max(accept_from_, UndisturbedUntil(*halves_[NextToGo()], now));
     }
     const bool accepts = now >= accept_from_;
     polled.clear();
@@ -283,9 +289,48 @@ void DataPort::Run() {
   }
 }
 
-// As many as may be, and none of them has had its time: the others wait in the kernel's queue.
+// The oldest of the address that has most of them, which is not whoever came from elsewhere.
+size_t DataPort::NextToGo() const {
+  struct Of {
+    int count = 0;
+    size_t oldest;
+  };
+  absl::flat_hash_map<absl::string_view, Of> sources;
+  const Of* most = nullptr;
+  for (size_t i = 0; i < halves_.size(); ++i) {
+    Of& of = sources.try_emplace(halves_[i]->source, Of{.oldest = i}).first->second;
+    ++of.count;
+  }
+  for (const auto& [source, of] : sources) {
+    if (most == nullptr || of.count > most->count ||
+        (of.count == most->count && of.oldest < most->oldest)) {
+      most = &of;
+    }
+  }
+  return most->oldest;
+}
+
+DataPort::Clock::time_point DataPort::UndisturbedUntil(const HalfOpen& half,
+                                                       Clock::time_point now) const {
+  const auto idler = idlers_.find(half.source);
+  const bool sat_still = idler != idlers_.end() && now < idler->second;
+  return half.begin + (sat_still ? kIdlersTime : kUndisturbedTime);
+}
+
+// As many as may be, and who would have to go has not had its time: the others wait in the kernel's
+// queue.
 bool DataPort::IsCrowded(Clock::time_point now) const {
-  return halves_.size() >= kHalfOpenMax && now < halves_.front()->begin + kUndisturbedTime;
+  return halves_.size() >= kHalfOpenMax && now < UndisturbedUntil(*halves_[NextToGo()], now);
+}
+
+void DataPort::CrowdOut(size_t place, Clock::time_point now) {
+  const HalfOpen& half = *halves_[place];
+  Count(Stranger::kCrowdedOut, half,
+        absl::ResourceExhaustedError(
+            absl::StrCat("too many handshakes at a time, and ", half.source, " has most of them")));
+  absl::erase_if(idlers_, [now](const auto& idler) { return idler.second <= now; });
+  if (idlers_.size() < kIdlersMax) idlers_[half.source] = now + kHeldAgainst;
+  halves_.erase(halves_.begin() + static_cast<ptrdiff_t>(place));
 }
 
 void DataPort::GiveUpLate(Clock::time_point now) {
@@ -310,13 +355,9 @@ void DataPort::Accept() {
       accept_from_ = Clock::now() + kListenerPause;
       return;
     }
-    if (halves_.size() >= kHalfOpenMax) {
-      Count(Stranger::kCrowdedOut, *halves_.front(),
-            absl::ResourceExhaustedError("too many handshakes at a time"));
-      halves_.erase(halves_.begin());
-    }
-    const bool checksums = WantsChecksums(socket.get());
     const auto now = Clock::now();
+    if (halves_.size() >= kHalfOpenMax) CrowdOut(NextToGo(), now);
+    const bool checksums = WantsChecksums(socket.get());
     halves_.push_back(std::make_unique<HalfOpen>(
         std::move(socket), now, now + options_.handshake_time_max, options_.security, checksums));
   }

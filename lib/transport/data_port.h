@@ -67,15 +67,16 @@ struct DataPortOptions {
 // Listens, and lets in who proves to be of a session that is open behind one of the doors: one
 // thread for all handshakes, which hands each proven connection to the transport that it asks for.
 //
-// Of half-open connections there are at most kHalfOpenMax. Where one more wants in, the oldest has
-// to go once it has had half a second; until then the newcomer waits in the kernel's queue. So
-// members who all come at once are let in one after another, and strangers who sit still keep
-// nobody out for longer than that.
+// Of half-open connections there are at most kHalfOpenMax. Where one more wants in, the oldest of
+// the address that has most has to go once it has had half a second; until then the newcomer waits
+// in the kernel's queue. So members who all come at once are let in one after another, and whoever
+// sits still keeps those at other addresses out for half a second once, and for a twentieth of one
+// as long as he goes on.
 //
 // Thread-safe.
 class DataPort : public std::enable_shared_from_this<DataPort> {
  public:
-  static constexpr int kHalfOpenMax = 64;
+  static constexpr int kHalfOpenMax = 128;
 
   // Why somebody was turned away. A member checks the challenge before it proves anything, and
   // hangs up where that is not made with its token.
@@ -186,7 +187,10 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
 
   void Run();
   void Accept();
+  size_t NextToGo() const;
+  Clock::time_point UndisturbedUntil(const HalfOpen& half, Clock::time_point now) const;
   bool IsCrowded(Clock::time_point now) const;
+  void CrowdOut(size_t place, Clock::time_point now);
   void GiveUpLate(Clock::time_point now);
   // Whether it is to be kept.
   bool Continue(HalfOpen& half);
@@ -221,6 +225,8 @@ class DataPort : public std::enable_shared_from_this<DataPort> {
 
   // Of the thread.
   std::vector<std::unique_ptr<HalfOpen>> halves_;  // the oldest first
+  // Of whom one was crowded out, by address, and until when that is held against it.
+  absl::flat_hash_map<std::string, Clock::time_point> idlers_;
   Clock::time_point accept_from_;
   Clock::time_point log_from_;
   int64_t unlogged_ = 0;

@@ -48,6 +48,13 @@ int OpenDescriptors() {
   return count;
 }
 
+FileDescriptor SocketAt(const char* host) {
+  FileDescriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto address = SocketAddress::Numeric(host, 0);
+  EXPECT_EQ(bind(made.get(), address->data(), address->size()), 0);
+  return made;
+}
+
 // A blocking socket to the port.
 class Visitor {
  public:
@@ -335,9 +342,23 @@ TEST_F(DataPortTest, ManyWhoSitStillKeepNobodyOutAndTheOldestHaveToGo) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
+// Whoever fills all places goes first, also where somebody at another address came before.
+TEST_F(DataPortTest, WhoSitsStillAtAnotherAddressCrowdsNobodyOut) {
+  const Visitor early(*port_);
+  HandshakeConnector handshake = MakeHandshake();
+  std::vector<std::unique_ptr<Visitor>> idle;
+  for (int i = 0; i < 3 * DataPort::kHalfOpenMax; ++i) {
+    idle.push_back(std::make_unique<Visitor>(*port_, SocketAt("127.0.0.2")));
+  }
+  AwaitStrangers(Stranger::kCrowdedOut, 2 * DataPort::kHalfOpenMax + 1);
+  early.Shake(handshake);
+  EXPECT_TRUE(handshake.let_in()) << handshake.fault();
+  TakeMember();
+}
+
 // As at the start of a job with many workers: all have said hello before the first is answered.
 TEST_F(DataPortTest, MembersWhoAllComeAtOnceAreAllLetIn) {
-  constexpr int kMembers = 3 * DataPort::kHalfOpenMax;
+  constexpr int kMembers = 2 * DataPort::kHalfOpenMax;  // the others wait in the kernel
   std::vector<std::unique_ptr<Visitor>> visitors;
   std::vector<HandshakeConnector> handshakes;
   for (int i = 0; i < kMembers; ++i) {
@@ -487,6 +508,14 @@ TEST(SocketAddressTest, AddressesOfBothKindsAreWrittenAsPeopleDo) {
   EXPECT_TRUE(SocketAddress::Numeric("::ffff:127.0.0.1", 1)->is_loopback());
   EXPECT_TRUE(SocketAddress::Numeric("::1", 1)->is_loopback());
   EXPECT_FALSE(SocketAddress::Numeric("192.0.2.2", 1)->is_loopback());
+}
+
+TEST(SocketAddressTest, WhoeverHasOneAddressOfAnIpv6NetworkHasThemAll) {
+  auto source = [](const char* host) { return SocketAddress::Numeric(host, 7000)->source(); };
+  EXPECT_EQ(source("fd00:1:2:3::4"), source("fd00:1:2:3:5:6:7:8"));
+  EXPECT_NE(source("fd00:1:2:3::4"), source("fd00:1:2:4::4"));
+  EXPECT_EQ(source("::ffff:192.0.2.2"), "192.0.2.2");
+  EXPECT_NE(source("::ffff:192.0.2.2"), source("::ffff:192.0.2.3"));
 }
 
 TEST(HasVanishedTest, AMachineIsGoneThatNeitherAcknowledgesNorAnswersProbesForSeconds) {

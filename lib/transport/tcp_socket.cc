@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/transport/file_descriptor.h"
@@ -178,6 +179,16 @@ std::string SocketAddress::host() const { return HostOf(data()); }
 
 std::string SocketAddress::ToString() const {
   return muster::ToString(Endpoint{.host = host(), .port = port()});
+}
+
+std::string SocketAddress::source() const {
+  std::string host = this->host();
+  if (family() != AF_INET6 || !absl::StrContains(host, ':')) return host;
+  constexpr size_t kNetworkBytes = 8;
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(data());
+  return absl::StrCat("network ",
+                      absl::BytesToHexString(absl::string_view(
+                          reinterpret_cast<const char*>(&v6->sin6_addr), kNetworkBytes)));
 }
 
 bool SocketAddress::is_loopback() const { return IsLoopback(data()); }

@@ -47,6 +47,9 @@ class SocketAddress {
   uint16_t port() const;
   std::string host() const;      // an IPv4 address in an IPv6 one as IPv4
   std::string ToString() const;  // "192.0.2.2:7000"
+  // Whose it is, where places are shared: of IPv6 the network of 64 bits, since whoever has one
+  // address of it has them all.
+  std::string source() const;
   bool is_loopback() const;
 
  private:
