@@ -11,6 +11,8 @@
 namespace muster::cli {
 namespace {
 
+constexpr absl::Duration kOneInterrupt = absl::Milliseconds(250);
+
 sigset_t EndingSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -40,8 +42,10 @@ void Interrupt::Run() {
     sigwait(&signals, &signal);
     if (stopping_) return;
     absl::MutexLock lock(&mu_);
+    if (signal_ != 0 && SteadyNow() - first_at_ < kOneInterrupt) continue;
     if (callbacks_.empty() || signal_ != 0) _exit(kExitSignalBase + signal);
     signal_ = signal;
+    first_at_ = SteadyNow();
     for (auto& [id, on_signal] : callbacks_) on_signal();
   }
 }

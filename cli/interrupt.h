@@ -16,7 +16,8 @@ namespace muster::cli {
 
 // Takes SIGINT and SIGTERM for the whole process: construct it before any other thread exists.
 // While nothing is registered a signal ends the process at once with 128 + its number; the second
-// signal always does. Thread-safe.
+// signal always does, but within a quarter of a second it is the first one, told twice (GNU timeout
+// signals its command and then the whole group). Thread-safe.
 class Interrupt {
  public:
   Interrupt();
@@ -47,6 +48,7 @@ class Interrupt {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   std::atomic<int> signal_ = 0;
+  absl::Duration first_at_;  // of the thread's
   std::atomic<bool> stopping_ = false;
   absl::Mutex mu_;
   int next_id_ ABSL_GUARDED_BY(mu_) = 0;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -52,14 +54,26 @@ void EndWithUsage(int status, void* /*unused*/) {
   _exit(kExitUsage);
 }
 
-// Whether somebody outside has; what StopSignal::Raise() sends does not count.
-std::atomic<bool> told_to_stop = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal's handler reads it");
+// When somebody outside has said so first, in nanoseconds of the steady clock; 0: nobody has. What
+// StopSignal::Raise() sends does not count.
+std::atomic<int64_t> told_to_stop = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free, "a signal's handler reads it");
+
+// As absl and std::chrono do it, but safe in a signal's handler.
+int64_t SteadyNanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 bool IsRaised(const siginfo_t& signal) { return signal.si_pid == getpid(); }
 
 void EndIfToldAgain(int number, siginfo_t* signal, void* /*context*/) {
-  if (IsRaised(*signal) || !told_to_stop.exchange(true)) return;
+  if (IsRaised(*signal)) return;
+  const int64_t now = SteadyNanoseconds();
+  int64_t first = 0;
+  if (told_to_stop.compare_exchange_strong(first, now)) return;
+  if (now - first < StopSignal::kOneStop / std::chrono::nanoseconds(1)) return;
   constexpr char kWhy[] = "told to stop again: ending at once\n";
   if (write(STDERR_FILENO, kWhy, sizeof(kWhy) - 1) < 0) {
     // Nobody is told.
@@ -112,7 +126,7 @@ int StopSignal::Await(absl::Duration timeout) const {
   const timespec limit = absl::ToTimespec(timeout);
   siginfo_t signal;
   if (sigtimedwait(&signals_, &signal, &limit) < 0) return 0;
-  told_to_stop = !IsRaised(signal);
+  told_to_stop = IsRaised(signal) ? 0 : SteadyNanoseconds();
   EndAtTheNext(signals_);
   return signal.si_signo;
 }

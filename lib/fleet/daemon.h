@@ -2,6 +2,7 @@
 // member introduces itself.
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <string>
 
@@ -35,6 +36,10 @@ ExitCode ParseCommandLine(int argc, char** argv, const char* usage);
 // process at once, with 128 and its number, wherever the thread that took the first one stands.
 class StopSignal {
  public:
+  // What comes within this time of the first is the first, told twice: GNU timeout signals its
+  // command and then the whole group, and a terminal's Ctrl-C comes beside that of a script's trap.
+  static constexpr std::chrono::milliseconds kOneStop{250};
+
   StopSignal();
   // Waits up to `timeout`; 0 when none came.
   int Await(absl::Duration timeout) const;
