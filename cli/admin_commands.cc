@@ -1,5 +1,7 @@
 // muster admin: backups of the coordinator's store.
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,11 +19,14 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "cli/interrupt.h"
 #include "cli/local_cluster.h"
 #include "cli/session.h"
 #include "google/protobuf/struct.pb.h"
 #include "grpcpp/client_context.h"
+#include "lib/checkpoint/folder.h"
 #include "lib/fleet/channel.h"
+#include "lib/fleet/daemon.h"
 #include "lib/fleet/leader.h"
 #include "lib/security/sha256.h"
 #include "lib/status/grpc_status.h"
@@ -45,7 +51,7 @@ absl::Status WriteAll(int file, const std::string& path, absl::string_view bytes
 }
 
 // Whole or not at all; nobody else may read it, for there are secrets in it.
-absl::Status Backup(const std::string& path, const Session& session) {
+absl::Status Backup(const std::string& path, Session& session) {
   ASSIGN_OR_RETURN(const CoordinatorTarget target, session.Target());
   RETURN_IF_ERROR(FindLeader(target));
   const std::string unfinished = absl::StrCat(path, ".", getpid(), ".tmp");
@@ -57,6 +63,11 @@ absl::Status Backup(const std::string& path, const Session& session) {
   };
   const auto stub = v1::AdminService::NewStub(DialCoordinator(target));
   grpc::ClientContext context;
+  // A signal ends the call, and then what there is of the file is removed.
+  std::optional<Interrupt::Registration> cancel;
+  if (session.interrupt != nullptr) {
+    cancel.emplace(*session.interrupt, [&context] { context.TryCancel(); });
+  }
   const auto reader = stub->Backup(&context, {});
   Sha256 hash;
   std::string told;
@@ -72,12 +83,14 @@ absl::Status Backup(const std::string& path, const Session& session) {
     }
   }
   const absl::Status ended = FromGrpc(reader->Finish());
+  if (session.exit_code = session.SignalExitCode(); session.exit_code != 0) return absl::OkStatus();
   if (!ended.ok()) return Annotate(ended, absl::StrCat("the coordinator at ", target.address()));
   const std::string sum = hash.Finish();
   if (told != sum) {
     return absl::DataLossError("the backup was damaged on its way: make it again");
   }
   if (fsync(file) != 0 || rename(unfinished.c_str(), path.c_str()) != 0) return FileError(path);
+  RETURN_IF_ERROR(SyncFolder(ParentOf(path)));
   google::protobuf::Struct facts;
   (*facts.mutable_fields())["file"].set_string_value(path);
   (*facts.mutable_fields())["bytes"].set_number_value(static_cast<double>(bytes));
@@ -90,6 +103,8 @@ absl::Status Backup(const std::string& path, const Session& session) {
   return absl::OkStatus();
 }
 
+constexpr int kNotStarted = 127;  // as shells have it
+
 struct RestoreOptions {
   std::string file;
   std::string state_dir;
@@ -98,7 +113,27 @@ struct RestoreOptions {
   std::vector<std::string> more;
 };
 
-// The coordinator's program does it: it knows its stores.
+// Of a coordinator that has not restored: what is worth trying again, and what is not.
+absl::Status RestoreFault(const RestoreOptions& options, int wait_status) {
+  const std::string after =
+      options.force ? "; the store may have lost what it had: restore again, before a coordinator "
+                      "is started on it"
+                    : "";
+  if (WIFSIGNALED(wait_status)) {
+    return absl::AbortedError(
+        absl::StrCat("the restore was ended by signal ", WTERMSIG(wait_status), after));
+  }
+  const int code = WEXITSTATUS(wait_status);
+  if (code == kNotStarted) return absl::NotFoundError("the coordinator's program does not start");
+  const std::string why = absl::StrCat("not restored; the lines above say why", after);
+  if (code == muster::kExitUsage) return absl::InvalidArgumentError(why);
+  if (code == muster::kExitData) return absl::DataLossError(why);
+  if (code >= muster::kExitUnavailable) return absl::UnavailableError(why);
+  return absl::FailedPreconditionError(why);
+}
+
+// The coordinator's program does it: it knows its stores. It ends with this one, whatever that is
+// ended by.
 absl::Status Restore(const RestoreOptions& options) {
   ASSIGN_OR_RETURN(const std::string program, FindBinary("coordinator"));
   std::vector<std::string> words = {program, "--restore=" + options.file,
@@ -109,10 +144,13 @@ absl::Status Restore(const RestoreOptions& options) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(kNotStarted);  // it died before prctl
     execv(program.c_str(), arguments.data());
-    _exit(127);
+    _exit(kNotStarted);
   }
   if (child < 0) {
     return absl::ResourceExhaustedError(absl::StrCat("fork: ", std::strerror(errno)));
@@ -121,7 +159,7 @@ absl::Status Restore(const RestoreOptions& options) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError("nothing was restored; the lines above say why");
+  return RestoreFault(options, status);
 }
 
 }  // namespace

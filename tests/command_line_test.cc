@@ -172,8 +172,10 @@ TEST_F(CommandLineTest, ABackupIsRestoredIntoAnotherFolder) {
   const std::string dir = folder + "/state";
   const Outcome restored = Muster("admin restore " + file + " --state-dir " + dir);
   ASSERT_EQ(restored.exit_code, 0) << restored.err;
-  EXPECT_NE(Muster("admin restore " + file + " --state-dir " + dir).exit_code, 0)
+  EXPECT_EQ(Muster("admin restore " + file + " --state-dir " + dir).exit_code, 6)
       << "the store has jobs already";
+  EXPECT_EQ(Muster("admin restore --flag --nonsense " + file + " --state-dir " + dir).exit_code, 2);
+  EXPECT_EQ(Muster("admin restore /dev/null --force --state-dir " + dir).exit_code, 1) << "damaged";
   EXPECT_EQ(Muster("admin restore " + file + " --force --state-dir " + dir).exit_code, 0);
 
   // A cluster's state is in DIR/state: this one begins with what was backed up.

@@ -269,6 +269,8 @@ absl::Status EtcdStore::Lead() {
   return absl::OkStatus();
 }
 
+// Until Import() has ended this is no store: with no jobs in it a coordinator would remove the
+// model values of those that the backup has.
 absl::Status EtcdStore::GiveUp() {
   absl::MutexLock lock(&mu_);
   Writing all;
@@ -276,7 +278,7 @@ absl::Status EtcdStore::GiveUp() {
                            "request/", "seat/", "token/", kParts}) {
     all.DeleteAllUnder(kind);
   }
-  all.Delete(kRestoring);
+  all.Put(kRestoring, "");
   return Write(all);
 }
 

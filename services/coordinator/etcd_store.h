@@ -61,7 +61,7 @@ class EtcdStore final : public Store {
     absl::Duration lease = absl::Seconds(5);
     // The state folder's id: coordinators that take turns must have the same one. "": any.
     std::string folder;
-    bool give_up = false;       // all jobs and tokens that it has
+    bool give_up = false;       // all jobs and tokens that it has; no store until Import() ends
     bool adopt_folder = false;  // `folder` takes the place of the one that the store knows
     // This process leads no more and must end; on any thread, more than once.
     std::function<void(const absl::Status&)> lost = [](const absl::Status&) {};

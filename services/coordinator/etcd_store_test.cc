@@ -252,10 +252,17 @@ TEST_F(EtcdStoreTest, ARestoreThatHasNotEndedIsNoStore) {
   }
   EXPECT_EQ(ReasonOf(bench_->Open().status()), "STORE_CORRUPT");
 
+  // Given up is what was there, and nothing is yet in its place.
   EtcdStore::Options options = bench_->options();
   options.give_up = true;
   { ASSERT_TRUE(EtcdStore::Open(options).ok()); }
+  EXPECT_EQ(ReasonOf(bench_->Open().status()), "STORE_CORRUPT");
 
+  {
+    auto store = EtcdStore::Open(options);
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE(StoreConformance::ImportAll(**store, {}).ok());
+  }
   EXPECT_TRUE(Open()->LoadJobs()->empty());
 }
 

@@ -1,5 +1,6 @@
 // The coordinator: keeps the score of every job. Flags, objects, wiring.
 #include <glog/logging.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -158,7 +159,13 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
   }
 };
 
+// Whoever interrupts it ends it at once: the store says that a restore has begun and not ended.
 int Restore() {
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);  // whoever started this may have blocked them
   const auto choice = StoreChoice::FromFlags(absl::GetFlag(FLAGS_state_dir));
   if (!choice.ok()) {
     LOG(ERROR) << choice.status().message();
@@ -172,8 +179,8 @@ int Restore() {
 }
 
 int Main() {
-  const StopSignal stop;  // before the first thread
   if (!absl::GetFlag(FLAGS_restore).empty()) return Restore();
+  const StopSignal stop;  // before the first thread
 
   if (const absl::Duration lease = absl::GetFlag(FLAGS_lease); lease < kLeaseMin) {
     LOG(ERROR) << "--lease: must be at least " << kLeaseMin << " (is " << lease << ")";

@@ -2,8 +2,10 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,11 +24,11 @@ struct Ended {
   std::string output;
 };
 
-// Runs the coordinator until it ends by itself.
-Ended RunMain(const std::string& flags) {
-  const std::string command = absl::StrCat(
-      "services/coordinator/main --metrics=127.0.0.1:0 --http= --state_dir=", ::testing::TempDir(),
-      "/main-state ", flags, " 2>&1");
+// Runs the coordinator, as `by` does, until it ends.
+Ended RunBy(const std::string& by, const std::string& flags) {
+  const std::string command =
+      absl::StrCat(by, "services/coordinator/main --metrics=127.0.0.1:0 --http= --state_dir=",
+                   ::testing::TempDir(), "/main-state ", flags, " 2>&1");
   FILE* const pipe = popen(command.c_str(), "r");
   Ended ended;
   char buffer[4096];
@@ -36,6 +38,8 @@ Ended RunMain(const std::string& flags) {
   ended.code = WEXITSTATUS(pclose(pipe));
   return ended;
 }
+
+Ended RunMain(const std::string& flags) { return RunBy("", flags); }
 
 TEST(MainTest, ALeaseOfLessThanASecondIsRefused) {
   const Ended ended = RunMain("--listen=127.0.0.1:0 --lease=900ms");
@@ -71,6 +75,22 @@ TEST(MainTest, SaysItsVersion) {
   EXPECT_EQ(ended.code, 0);
   EXPECT_THAT(ended.output, StartsWith("muster "));
   EXPECT_THAT(ended.output, HasSubstr("\ncommit "));
+}
+
+// Also where whoever started it waits for signals himself, as the command line does. A file that
+// nobody writes keeps it waiting.
+TEST(MainTest, ARestoreIsEndedByASignal) {
+  const std::string file = ::testing::TempDir() + "/nobody-writes";
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  sigset_t term, before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &term, &before), 0);
+
+  const Ended ended = RunBy("timeout --preserve-status 1 ", "--restore=" + file);
+
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(ended.code, 143) << ended.output;
 }
 
 TEST(MainTest, AStoreThatIsNoneIsRefused) {
