@@ -104,6 +104,9 @@ class ServedJob : private ShardListener {
   absl::Status AddLocal(ShardIndex number, int thread, bool is_backup);
   bool IsCarried(const LocalShard& shard) const;
   absl::Status Prepare(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status InstallShards(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Install(LocalShard& shard, const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
+  std::unique_ptr<ParameterShard> TakeCarried(ShardIndex number) ABSL_LOCKS_EXCLUDED(mu_);
   void RetireReservations() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool TakesHalt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HaltShards() ABSL_LOCKS_EXCLUDED(mu_);
@@ -144,7 +147,7 @@ class ServedJob : private ShardListener {
   absl::Mutex mu_;
   v1::MemberJobState state_ ABSL_GUARDED_BY(mu_) = v1::MEMBER_PREPARING;
   v1::MemberError error_ ABSL_GUARDED_BY(mu_);
-  HeldShards carried_;  // of the job's thread
+  HeldShards carried_;  // of the job's thread, and under mu_ while shards are installed
   absl::btree_set<std::string> lost_links_ ABSL_GUARDED_BY(mu_);
   bool halting_ ABSL_GUARDED_BY(mu_) = false;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
