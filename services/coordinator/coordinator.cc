@@ -65,15 +65,16 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Open(Options options) 
   prometheus::Histogram& commits = metrics->store_commit_seconds;
   store->ObserveCommits(
       [&commits](absl::Duration took) { commits.Observe(absl::ToDoubleSeconds(took)); });
-  metrics->term.Set(store->term());
   ASSIGN_OR_RETURN(const std::vector<Store::Seat> seats, store->Seats());
   LeaseTable::Ordinals ordinals;
   for (const Store::Seat& seat : seats) ordinals[seat.member] = seat.ordinal;
   std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options), *std::move(folder),
                                                            std::move(metrics), std::move(store),
                                                            std::move(ordinals)));
-  RETURN_IF_ERROR(coordinator->registry_.Load());
+  RETURN_IF_ERROR(coordinator->registry_.Load(coordinator->options_.opened_one));
   coordinator->users_.RemoveOrphans();
+  // Only now: whoever misses it (MusterCoordinatorDown) misses one that serves.
+  coordinator->metrics_->term.Set(coordinator->store_->term());
   return coordinator;
 }
 

@@ -63,6 +63,8 @@ class Coordinator {
     // Called from any thread when the next tick would find something to place: Dispatch() need not
     // wait for that.
     std::function<void()> dispatch_soon = [] {};
+    // Called while it opens, after every job.
+    std::function<void()> opened_one = [] {};
   };
   // Opens the store (see SqliteStore::Open for the codes) and takes up its jobs and the checkpoints
   // found on disk.

@@ -119,7 +119,7 @@ JobRegistry::JobRegistry(Options options)
         RecordsDurable(job, durable);
       }}) {}
 
-absl::Status JobRegistry::Load() {
+absl::Status JobRegistry::Load(const std::function<void()>& loaded_one) {
   ASSIGN_OR_RETURN(std::vector<StoredJob> stored, store().LoadJobs());
   CommitQueue::Ticket last = 0;
   for (StoredJob& job : stored) {
@@ -131,6 +131,7 @@ absl::Status JobRegistry::Load() {
     } else {
       RETURN_IF_ERROR(EnterDamaged(std::move(job), found.status()));
     }
+    if (loaded_one) loaded_one();
   }
   if (const absl::Status late = changes_.Await(last, limits::kChangeWaitMax); !late.ok()) {
     LOG(ERROR) << "what was found of checkpoints: " << late;

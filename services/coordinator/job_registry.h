@@ -57,8 +57,9 @@ class JobRegistry {
   // of which something is damaged is FAILED from then on (reason "JOB_DAMAGED"). An error: the disk
   // failed, was full or may not be read; no job was touched for that. Call it once, before anything
   // else. What it finds to be stored is waited for no longer than a user waits for a change: a full
-  // disk must not keep members from coming back.
-  absl::Status Load();
+  // disk must not keep members from coming back. `loaded_one` is called after every job; may be
+  // null.
+  absl::Status Load(const std::function<void()>& loaded_one = nullptr);
 
   // What a job's folder says of its checkpoints, held against the store. A checkpoint exists once
   // its folder is renamed: the store may not have heard of it, or of its removal.

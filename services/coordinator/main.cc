@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@
 #include "services/coordinator/fleet_service.h"
 #include "services/coordinator/job_service.h"
 #include "services/coordinator/member_service.h"
+#include "services/coordinator/opening_guard.h"
 #include "services/coordinator/restore.h"
 #include "services/coordinator/standby.h"
 #include "services/coordinator/status_page/served_page.h"
@@ -293,6 +295,7 @@ int Main() {
     return ExitCodeOf(store.status());
   }
   Ticker ticker;
+  std::optional<OpeningGuard> opening(std::in_place, stop);
   auto coordinator = Coordinator::Open({.state_dir = absl::GetFlag(FLAGS_state_dir),
                                         .data_visible = absl::GetFlag(FLAGS_data_visible),
                                         .insecure = security->insecure,
@@ -303,7 +306,9 @@ int Main() {
                                         .store = *std::move(store),
                                         .store_file = (*choice)->file(),
                                         .store_kind = (*choice)->takes_turns() ? "etcd" : "sqlite",
-                                        .dispatch_soon = [&ticker] { ticker.DispatchSoon(); }});
+                                        .dispatch_soon = [&ticker] { ticker.DispatchSoon(); },
+                                        .opened_one = [&opening] { opening->Advanced(); }});
+  opening.reset();
   if (!coordinator.ok()) {
     LOG(ERROR) << coordinator.status();
     return ExitCodeOf(coordinator.status());

@@ -1,0 +1,44 @@
+#include "services/coordinator/opening_guard.h"
+
+#include <glog/logging.h>
+
+#include <cstdlib>
+
+#include "lib/concurrency/steady_wait.h"
+
+namespace muster {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+
+}  // namespace
+
+OpeningGuard::OpeningGuard(const StopSignal& stop, absl::Duration silence_max)
+    : stop_(stop), silence_max_(silence_max), thread_([this] { Watch(); }) {}
+
+OpeningGuard::~OpeningGuard() {
+  opened_ = true;
+  thread_.join();
+}
+
+void OpeningGuard::Watch() {
+  int64_t seen = 0;
+  absl::Duration since = SteadyNow();
+  while (!opened_) {
+    if (stop_.Await(kLook) != 0) {
+      LOG(INFO) << "told to stop before anything was served";
+      std::_Exit(kExitOk);
+    }
+    if (const int64_t advances = advances_; advances != seen) {
+      seen = advances;
+      since = SteadyNow();
+    }
+    if (SteadyNow() - since < silence_max_) continue;
+    LOG(ERROR) << "nothing of what is to be served could be opened for " << silence_max_
+               << ": does the file system of --state_dir answer (ls, a network file system's "
+                  "server)? This coordinator ends, so that another may lead";
+    std::_Exit(kExitUnavailable);
+  }
+}
+
+}  // namespace muster

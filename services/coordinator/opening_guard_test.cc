@@ -1,0 +1,50 @@
+#include "services/coordinator/opening_guard.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "lib/concurrency/steady_wait.h"
+
+namespace muster {
+namespace {
+
+using ::testing::ExitedWithCode;
+
+TEST(OpeningGuardDeathTest, WhoOpensNothingForTooLongIsEnded) {
+  const auto hang = [] {
+    const StopSignal stop;
+    const OpeningGuard guard(stop, absl::Milliseconds(100));
+    for (;;) pause();
+  };
+  EXPECT_EXIT(hang(), ExitedWithCode(kExitUnavailable), "--state_dir");
+}
+
+TEST(OpeningGuardDeathTest, WhoGetsOnIsNotHoweverLongItTakes) {
+  const auto open = [] {
+    const StopSignal stop;
+    {
+      OpeningGuard guard(stop, absl::Milliseconds(300));
+      for (const absl::Duration end = SteadyNow() + absl::Seconds(1); SteadyNow() < end;) {
+        guard.Advanced();
+      }
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(open(), ExitedWithCode(0), "");
+}
+
+TEST(OpeningGuardDeathTest, WhoIsToldToStopEnds) {
+  const auto hang = [] {
+    const StopSignal stop;
+    const OpeningGuard guard(stop);
+    kill(getpid(), SIGTERM);
+    for (;;) pause();
+  };
+  EXPECT_EXIT(hang(), ExitedWithCode(kExitOk), "told to stop");
+}
+
+}  // namespace
+}  // namespace muster
