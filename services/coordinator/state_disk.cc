@@ -9,11 +9,14 @@ namespace muster {
 
 namespace fs = std::filesystem;
 
-StateDisk::StateDisk(Paths paths, Metrics& metrics)
+StateDisk::StateDisk(Paths paths, Metrics& metrics, Space space)
     : paths_(std::move(paths)),
-      free_(metrics.Gauge("muster_state_free_bytes",
-                          "What the file system of --state_dir has left for this process.")),
-      size_(metrics.Gauge("muster_state_size_bytes", "Size of the file system of --state_dir.")),
+      space_(std::move(space)),
+      free_(
+          metrics.Gauge("muster_state_free_bytes",
+                        "What the fullest file system among those of --state_dir, of its jobs and "
+                        "of the store has left for this process.")),
+      size_(metrics.Gauge("muster_state_size_bytes", "Size of that file system.")),
       store_bytes_(
           metrics.Gauge("muster_store_bytes", "What the store takes, with its write-ahead log.")) {
   Look();
@@ -41,8 +44,14 @@ void StateDisk::Run() {
 // What cannot be told stays as it was.
 void StateDisk::Look() {
   std::error_code error;
-  const fs::space_info space = fs::space(fs::path(paths_.folder), error);
-  if (!error) {
+  double least = 2;  // more than the whole
+  for (const std::string& path :
+       {paths_.folder, paths_.folder + "/jobs", fs::path(paths_.store).parent_path().string()}) {
+    const fs::space_info space = space_(path, error);
+    if (error || space.capacity == 0) continue;
+    const double part = static_cast<double>(space.available) / static_cast<double>(space.capacity);
+    if (part >= least) continue;
+    least = part;
     free_.Set(static_cast<double>(space.available));
     size_.Set(static_cast<double>(space.capacity));
   }
