@@ -238,7 +238,7 @@ void Coordinator::ExportMetrics() {
   CoordinatorMetrics::Workers wanted;
   for (const JobRegistry::Entry* entry : turn.Active()) {
     const v1::Job& record = entry->job.record();
-    metrics_->SetJob(JobIdOf(record.name()), record);
+    metrics_->SetJob(JobIdOf(record.name()), record, entry->origin.first_step);
     metrics_->SetSteps(JobIdOf(record.name()), entry->job.Timing());
   }
   for (const auto& [number, entry] : turn.jobs()) {

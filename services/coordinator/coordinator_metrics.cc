@@ -12,6 +12,8 @@ namespace {
 
 constexpr char kHeartbeatAge[] = "muster_member_heartbeat_age_seconds";
 constexpr char kRecoveries[] = "muster_job_recoveries_total";
+constexpr char kLastCheckpointStep[] = "muster_checkpoint_last_success_step";
+constexpr char kLastCheckpointTime[] = "muster_checkpoint_last_success_timestamp_seconds";
 constexpr char kOther[] = "OTHER";
 // Why a checkpoint may come to nothing; docs/operations.md has what each means.
 constexpr const char* kCheckpointFailures[] = {"STORAGE_FULL",    "STORAGE_FAILED",
@@ -166,7 +168,7 @@ prometheus::Gauge& CoordinatorMetrics::JobGauge(const char* name, const char* he
   return *gauge;
 }
 
-void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record) {
+void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record, int64_t first_step) {
   const v1::JobProgress& progress = record.progress();
   absl::MutexLock lock(&mu_);
   // From 0, so that an alert sees the first.
@@ -180,6 +182,9 @@ void CoordinatorMetrics::SetJob(const std::string& job, const v1::Job& record) {
     JobGauge("muster_job_checkpoint_every_steps", "Steps between two checkpoints of the job.", job)
         .Set(static_cast<double>(every));
   }
+  JobGauge("muster_job_first_step",
+           "Where the job began: 0, or the step of the checkpoint that it resumed.", job)
+      .Set(static_cast<double>(first_step));
   JobGauge("muster_job_step", "Updates applied.", job).Set(progress.step());
   JobGauge("muster_job_steps_planned", "Updates of the whole job.", job)
       .Set(progress.total_steps());
@@ -226,11 +231,9 @@ void CoordinatorMetrics::ForgetMember(const std::string& member) {
 
 void CoordinatorMetrics::ShowCheckpoint(const std::string& job, int64_t step, double unix_seconds) {
   absl::MutexLock lock(&mu_);
-  JobGauge("muster_checkpoint_last_success_step", "Step of the job's last committed checkpoint.",
-           job)
+  JobGauge(kLastCheckpointStep, "Step of the job's last committed checkpoint.", job)
       .Set(static_cast<double>(step));
-  JobGauge("muster_checkpoint_last_success_timestamp_seconds",
-           "When the job's last checkpoint was committed.", job)
+  JobGauge(kLastCheckpointTime, "When the job's last checkpoint was committed.", job)
       .Set(unix_seconds);
 }
 
@@ -278,8 +281,17 @@ void CoordinatorMetrics::CountCheckpointFailure(const std::optional<std::string>
   CheckpointsOf(*job).failures[reason]->Increment();
 }
 
+void CoordinatorMetrics::RestJob(const std::string& job) {
+  absl::MutexLock lock(&mu_);
+  Forget(job, /*checkpoints_too=*/false);
+}
+
 void CoordinatorMetrics::ForgetJob(const std::string& job) {
   absl::MutexLock lock(&mu_);
+  Forget(job, /*checkpoints_too=*/true);
+}
+
+void CoordinatorMetrics::Forget(const std::string& job, bool checkpoints_too) {
   steps_.Forget(job);
   if (const auto checkpoints = checkpoints_.find(job); checkpoints != checkpoints_.end()) {
     metrics_->Remove(kJobCheckpointSeconds, *checkpoints->second.seconds);
@@ -290,8 +302,16 @@ void CoordinatorMetrics::ForgetJob(const std::string& job) {
   }
   for (prometheus::Counter* counter : recoveries_[job]) metrics_->Remove(kRecoveries, *counter);
   recoveries_.erase(job);
-  for (auto& [name, gauge] : by_job_[job]) metrics_->Remove(name, *gauge);
-  by_job_.erase(job);
+  const auto gauges = by_job_.find(job);
+  if (gauges == by_job_.end()) return;
+  absl::erase_if(gauges->second, [&](const auto& entry) {
+    const auto& [name, gauge] = entry;
+    const bool goes =
+        checkpoints_too || (name != kLastCheckpointStep && name != kLastCheckpointTime);
+    if (goes) metrics_->Remove(name, *gauge);
+    return goes;
+  });
+  if (gauges->second.empty()) by_job_.erase(gauges);
 }
 
 }  // namespace muster

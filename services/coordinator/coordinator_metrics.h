@@ -40,8 +40,9 @@ class CoordinatorMetrics {
     int64_t max = 0;  // that they could use
   };
   void SetWorkersWanted(const Workers& workers);
-  // Of a job that has members.
-  void SetJob(const std::string& job, const v1::Job& record) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a job that has members. `first_step`: where it began, with another job's checkpoint perhaps.
+  void SetJob(const std::string& job, const v1::Job& record, int64_t first_step)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Where the time of its workers' steps went; see StepGauges::Show().
   void SetSteps(const std::string& job, const std::vector<v1::MemberTiming>& timings)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -55,7 +56,7 @@ class CoordinatorMetrics {
   void SetHeartbeatAge(v1::Role role, const std::string& member, double seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetMember(const std::string& member) ABSL_LOCKS_EXCLUDED(mu_);
-  // The last checkpoint of a job that has members.
+  // The last checkpoint of a job that has not ended.
   void ShowCheckpoint(const std::string& job, int64_t step, double unix_seconds)
       ABSL_LOCKS_EXCLUDED(mu_);
   // One was written, in so long. `job`: whose, where it has members; nullopt: it has ended
@@ -65,6 +66,9 @@ class CoordinatorMetrics {
   // One could not be written. By the reason of `why`; what is none of ours counts as "OTHER".
   void CountCheckpointFailure(const std::optional<std::string>& job, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // It has no members for a while: of it its last checkpoint alone is shown, which it will go on
+  // from.
+  void RestJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   void ForgetJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   prometheus::Gauge& term;
@@ -75,6 +79,7 @@ class CoordinatorMetrics {
   prometheus::Histogram& tick_lateness;
 
  private:
+  void Forget(const std::string& job, bool checkpoints_too) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   prometheus::Gauge& JobGauge(const char* name, const char* help, const std::string& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

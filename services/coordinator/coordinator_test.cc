@@ -422,6 +422,13 @@ TEST_F(CoordinatorTest, SuspendedAndResumedAJobGoesOnAtItsNextStepFromItsCheckpo
   WriteShards(3, snapshot.snapshot());
   EXPECT_EQ(Get().state(), v1::SUSPENDED) << Get().message();
   Exchange();
+  // What MusterCheckpointStale looks at once it trains again.
+  const std::string last = "muster_checkpoint_last_success_step{job=\"line-1\"} 3";
+  EXPECT_THAT(metrics_->Render(), HasSubstr(last));
+  EXPECT_THAT(metrics_->Render(), Not(HasSubstr("muster_job_step{")));
+  Restart();
+  EXPECT_THAT(metrics_->Render(), HasSubstr(last));
+  for (auto& [name, member] : members_) Attach(member);
 
   v1::ResumeJobRequest resume;
   resume.set_name("line-1");

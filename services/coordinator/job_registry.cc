@@ -213,6 +213,8 @@ CommitQueue::Ticket JobRegistry::Enter(StoredJob stored, Findings found) {
     for (const int64_t step : checkpoints.on_disk) {
       if (step > entry.job.plan()->first_step()) entry.rounds.Commit(step);
     }
+  }
+  if (!IsTerminal(stored.record.state())) {
     const v1::Checkpoint* newest = checkpoints.last_known ? &*checkpoints.last_known : nullptr;
     for (const v1::Checkpoint& unknown : checkpoints.unknown) {
       if (newest == nullptr || unknown.step() > newest->step()) newest = &unknown;
@@ -281,7 +283,11 @@ void JobRegistry::CountTransitions(const v1::Job& before, const CommitQueue::Cha
     }
     state = event.state();
   }
-  if (!IsActive(state)) options_.metrics->ForgetJob(JobIdOf(before.name()));
+  if (IsTerminal(state)) {
+    options_.metrics->ForgetJob(JobIdOf(before.name()));
+  } else if (!IsActive(state)) {
+    options_.metrics->RestJob(JobIdOf(before.name()));
+  }
 }
 
 // Of jobs that wait or have members: what others wait for is their user.
