@@ -337,6 +337,7 @@ void AddChaosCommand(Command program, Session& session) {
   chaos.AddOption("--ps", command->job.ps, "Parameter servers; default: the job's").Within(1, 64);
   chaos.AddOption("--workers", command->job.workers, "Workers; default: the job's most")
       .Within(1, 64);
+  chaos.AddOption("--devices", command->job.devices, "Of each worker: cpu, cuda:0");
   chaos.AddOption("--roles", command->roles, "Who; default: ps,worker,coordinator");
   chaos.AddOption("--kill-every", command->every, "On average, once recovered; default: 10s");
   chaos.AddFlag("--overlap", command->overlap, "Strike while it still recovers, too");
