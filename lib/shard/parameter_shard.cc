@@ -534,6 +534,7 @@ void ParameterShard::UpdateIfReady(Chunk& chunk) {
   while (true) {
     if (agreement_ != nullptr) SumIfReady(chunk);
     const ChunkUpdate update = gate_->NextUpdate(IndexOf(chunk));
+    if (defers_copies_ && !update.ranks.empty()) Hold(chunk);
     if (!MayUpdate(chunk, update)) break;
     Update(chunk, update);
   }
@@ -575,8 +576,8 @@ void ParameterShard::Update(Chunk& chunk, const ChunkUpdate& update) {
   if (is_backup_ && lowest_ > lowest_before) TellHeld();
   if (!snapshots_.current()) {
     BeginSnapshot();
-  } else if (HoldIfWanted(chunk)) {
-    SnapshotIsTaken();
+  } else if (!defers_copies_) {
+    Hold(chunk);
   }
   if (step_ends) UpdateAllReady();  // what came early is summed now
 }
@@ -926,16 +927,25 @@ void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
 
 void ParameterShard::BeginSnapshot() {
   if (!snapshots_.Begin(highest_)) return;
-  for (const Chunk& chunk : chunks_) HoldIfWanted(chunk);
-  if (snapshots_.taken()) SnapshotIsTaken();
+  if (chunks_.empty()) return SnapshotIsTaken();
+  if (defers_copies_) return;
+  for (const Chunk& chunk : chunks_) Hold(chunk);
 }
 
-bool ParameterShard::HoldIfWanted(const Chunk& chunk) {
+bool ParameterShard::CopyOne() {
+  if (!snapshots_.current() || snapshots_.taken() || retired_) return false;
+  return std::ranges::any_of(chunks_, [this](const Chunk& chunk) { return Hold(chunk); });
+}
+
+// Copies the chunk, where the snapshot that has begun wants it as it is now.
+bool ParameterShard::Hold(const Chunk& chunk) {
+  if (!snapshots_.current()) return false;
   const LocalChunk index = IndexOf(chunk);
   const int64_t version = chunk.trained ? VersionOf(chunk) : snapshots_.current()->step;
   if (!snapshots_.Wants(index, version)) return false;
   store_->Copy(index, chunk.current, ChunkStore::kHeld);
-  return snapshots_.Held(index);
+  if (snapshots_.Held(index)) SnapshotIsTaken();
+  return true;
 }
 
 v1::UpdateState ParameterShard::UpdateStateAt(int64_t version) {

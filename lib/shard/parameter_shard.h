@@ -216,6 +216,12 @@ class ParameterShard : private JudgedShard {
   void TakeSnapshot(uint64_t id, int64_t step);
   // The snapshot that was taken is not needed any more: what waited for its memory goes on.
   void SnapshotWritten(uint64_t id, int64_t step);
+  // From here on a chunk is copied for a snapshot by CopyOne(), or when its next update comes, and
+  // not as soon as it is there: workers wait for the values of the chunks behind it.
+  void DeferCopies() { defers_copies_ = true; }
+  // Copies a chunk that a snapshot waits for; false: none is there. To be called when there is
+  // nothing else to do.
+  bool CopyOne();
   // No more updates or answers; gives back what is lent. The memory is still in use until idle().
   // On the thread of the transport that lent it, while there is one.
   void Retire();
@@ -366,7 +372,7 @@ class ParameterShard : private JudgedShard {
   void GoOn() override { UpdateAllReady(); }
 
   void BeginSnapshot();
-  bool HoldIfWanted(const Chunk& chunk);
+  bool Hold(const Chunk& chunk);
   void SnapshotIsTaken();
   std::shared_ptr<const ShardSnapshot> MakeSnapshot(
       const SnapshotQueue::Request& request,
@@ -391,6 +397,7 @@ class ParameterShard : private JudgedShard {
   std::unique_ptr<Gate> gate_;
   bool started_ = false;
   bool retired_ = false;
+  bool defers_copies_ = false;
   int64_t total_steps_ = 0;
   // Of the chunks with gradients.
   int64_t lowest_ = 0;

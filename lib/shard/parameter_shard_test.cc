@@ -620,6 +620,45 @@ TEST_F(ParameterShardTest, PeriodicAndFinalSnapshotsHoldTheirStepWhileTrainingGo
   EXPECT_EQ(Concatenated(*output_.snapshots[1], 0), at_step[3]);
 }
 
+// Copied when there is nothing else to do, or before the next update of the chunk; the answers to
+// the workers go before it.
+TEST_F(ParameterShardTest, CopiesThatAreDeferredHoldTheirStepAllTheSame) {
+  TestPlanOptions options{.parameters = {3, 4, 5}, .checkpoint_every = 2};
+  options.optimizer.mutable_sgd()->set_momentum(0.5);
+  Make(options);
+  shard_->DeferCopies();
+  EXPECT_FALSE(shard_->CopyOne());
+  shard_->Start(4);
+  for (const int64_t step : {0, 1}) {
+    for (const int chunk : {0, 1, 2}) PushAll(step, chunk);
+  }
+  const Values at_step_2 = Joined(Joined(ValuesOf(0), ValuesOf(1)), ValuesOf(2));
+  EXPECT_TRUE(output_.snapshots.empty());
+  EXPECT_EQ(output_.updates, 6);
+
+  PushAll(2, 1);
+  EXPECT_EQ(output_.updates, 7) << "nothing waits";
+  EXPECT_TRUE(shard_->CopyOne());
+  EXPECT_TRUE(output_.snapshots.empty());
+  EXPECT_TRUE(shard_->CopyOne());
+  EXPECT_FALSE(shard_->CopyOne());
+
+  ASSERT_EQ(output_.snapshots.size(), 1);
+  EXPECT_EQ(output_.snapshots[0]->step, 2);
+  EXPECT_EQ(Concatenated(*output_.snapshots[0], 0), at_step_2);
+  EXPECT_EQ(Concatenated(*output_.snapshots[0], 1), Values(12, 0.75f));
+
+  // The final one has no update behind it, and waits for the memory.
+  PushAll(2, 0);
+  PushAll(2, 2);
+  for (const int chunk : {0, 1, 2}) PushAll(3, chunk);
+  EXPECT_FALSE(shard_->CopyOne());
+  shard_->SnapshotWritten(0, 2);
+  for (const int chunk : {0, 1, 2}) EXPECT_TRUE(shard_->CopyOne()) << chunk;
+  ASSERT_EQ(output_.snapshots.size(), 2);
+  EXPECT_EQ(output_.snapshots[1]->step, 4);
+}
+
 TEST_F(ParameterShardTest, AnUnwrittenSnapshotHoldsBackOnlyWhatWouldLeaveTheNextDueStep) {
   Make({.checkpoint_every = 2});
   shard_->Start(100);

@@ -94,12 +94,19 @@ ShardLoop::~ShardLoop() {
 }
 
 int ShardLoop::Turn(absl::FunctionRef<Clock::time_point()> clock) {
-  const int events = transport_->Progress();
+  int events = transport_->Progress();
   AnswerUnplaced();
   CutOffBreaches();
+  if (events == 0 && CopyForSnapshot()) ++events;
   DestroyReleased(clock);
   LeaveReleased(clock);
   return events;
+}
+
+// One chunk at a time: what comes meanwhile waits for no more than that.
+bool ShardLoop::CopyForSnapshot() {
+  return std::ranges::any_of(shards_,
+                             [](const auto& installed) { return installed->shard().CopyOne(); });
 }
 
 void ShardLoop::DestroyReleased(absl::FunctionRef<Clock::time_point()> clock) {
@@ -172,6 +179,7 @@ void ShardLoop::Install(std::unique_ptr<ParameterShard> shard, ShardListener* li
   const v1::JobPlan& plan = shard->plan();
   const absl::StatusOr<LinkCredentials> credentials = CredentialsOf(plan, number);
   if (!credentials.ok()) return listener->ShardInstalled(number, credentials.status());
+  shard->DeferCopies();
   JobLinks& links = LinksFor(plan, credentials->token);
   const InstalledShard::Environment environment{transport_.get(), metrics_, &counts_};
   InstalledShard& installed = *shards_.emplace_back(std::make_unique<InstalledShard>(

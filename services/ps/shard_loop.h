@@ -45,8 +45,9 @@ class ShardLoop : private MessageReceiver {
 
   Transport& transport() { return *transport_; }
 
-  // Handles what has come; returns how much that was. After nothing, transport().Wait(). `clock` is
-  // asked where somebody's end is waited for: while all train nobody wants to know.
+  // Handles what has come, and where that is nothing copies a chunk for a snapshot; returns how
+  // much was done. After nothing, transport().Wait(). `clock` is asked where somebody's end is
+  // waited for: while all train nobody wants to know.
   int Turn(absl::FunctionRef<Clock::time_point()> clock);
 
   // ---- commands. Those for a shard that is not there are ignored.
@@ -76,6 +77,7 @@ class ShardLoop : private MessageReceiver {
     RefusalReason refusal;  // kNone: a repeat
   };
 
+  bool CopyForSnapshot();
   void ConnectToFirstShard(InstalledShard& installed);
   void ConnectToBackup(InstalledShard& installed);
   void DestroyReleased(absl::FunctionRef<Clock::time_point()> clock);
