@@ -27,8 +27,15 @@ std::string JsonText(const google::protobuf::Message& message) {
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;
   std::string json;
-  CHECK(google::protobuf::util::MessageToJsonString(message, &json, options).ok());
-  return json;
+  const auto printed = google::protobuf::util::MessageToJsonString(message, &json, options);
+  if (printed.ok()) return json;
+  // It comes from a coordinator, which may hold what this program cannot print.
+  const nlohmann::ordered_json error = {
+      {"error", absl::StrCat(message.GetTypeName(),
+                             " cannot be shown as JSON: ", std::string(printed.message()))}};
+  return error.dump(/*indent=*/1, /*indent_char=*/' ', /*ensure_ascii=*/false,
+                    nlohmann::json::error_handler_t::replace) +
+         "\n";
 }
 
 void Emit(const nlohmann::ordered_json& value, YAML::Emitter& yaml) {

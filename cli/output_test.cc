@@ -14,6 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr int64_t kNow = 1'800'000'000;
 
@@ -202,6 +203,14 @@ TEST(OutputTest, JsonAndYamlNameFieldsAsTheProtoDoes) {
             "   \"name\": \"model.safetensors\"\n  }\n ]\n}\n");
   EXPECT_EQ(ToYamlText(checkpoint),
             "job: char-gpt-1\nsize_bytes: 7\nfiles:\n  - name: model.safetensors\n");
+}
+
+TEST(OutputTest, WhatHasNoJsonIsSaidInItsPlace) {
+  v1::Job job;
+  job.mutable_spec()->mutable_start_timeout()->set_nanos(2'000'000'000);
+
+  EXPECT_THAT(ToJson(job), StartsWith("{\n \"error\": \"muster.v1.Job cannot be shown as JSON: "));
+  EXPECT_THAT(ToYamlText(job), StartsWith("error: \"muster.v1.Job cannot be shown as JSON: "));
 }
 
 TEST(OutputTest, NumbersAndTimes) {

@@ -144,7 +144,8 @@ class FolderWriter : public CheckpointWriter {
     manifest_.create_time_unix_millis = absl::ToUnixMillis(absl::Now());
     ASSIGN_OR_RETURN(DiskFile manifest,
                      DiskFile::CreateToWrite(absl::StrCat(temporary_, "/", kManifestName)));
-    RETURN_IF_ERROR(manifest.WriteAt(0, BytesOf(manifest_.ToJson())));
+    ASSIGN_OR_RETURN(const std::string json, manifest_.ToJson());
+    RETURN_IF_ERROR(manifest.WriteAt(0, BytesOf(json)));
     RETURN_IF_ERROR(manifest.Sync());
     RETURN_IF_ERROR(SyncFolder(temporary_));
     RETURN_IF_ERROR(Publish());

@@ -56,7 +56,7 @@ class DamageTest : public testing::Test {
 
   std::string ManifestJson() const {
     const auto reader = CheckpointReader::Open(path_);
-    return reader.ok() ? (*reader)->manifest().ToJson() : "";
+    return reader.ok() ? *(*reader)->manifest().ToJson() : "";
   }
 
   // With `content` in place of the file's own. Whether it was refused.

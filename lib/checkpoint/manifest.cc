@@ -9,7 +9,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "glog/logging.h"
 #include "google/protobuf/util/json_util.h"
 #include "lib/checkpoint/checkpoint_layout.h"
 #include "lib/checkpoint/disk_file.h"
@@ -28,14 +27,16 @@ std::string Canonical(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-nlohmann::json SpecToJson(const v1::JobSpec& spec) {
+absl::StatusOr<nlohmann::json> SpecToJson(const v1::JobSpec& spec) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   std::string text;
-  CHECK(google::protobuf::util::MessageToJsonString(spec, &text, options).ok());
-  absl::StatusOr<nlohmann::json> json = ParseStrictJson(text);
-  CHECK(json.ok()) << json.status();
-  return *std::move(json);
+  const auto printed = google::protobuf::util::MessageToJsonString(spec, &text, options);
+  if (!printed.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job's spec cannot be written as JSON: ", std::string(printed.message())));
+  }
+  return ParseStrictJson(text);
 }
 
 // Reads members of one object; the first fault stays.
@@ -185,7 +186,8 @@ absl::StatusOr<Manifest> Parse(const std::string& text) {
 
 }  // namespace
 
-std::string Manifest::ToJson() const {
+absl::StatusOr<std::string> Manifest::ToJson() const {
+  ASSIGN_OR_RETURN(nlohmann::json spec_json, SpecToJson(spec));
   nlohmann::json json = {
       {"format_version", kFormatVersion},
       {"job", job},
@@ -193,7 +195,7 @@ std::string Manifest::ToJson() const {
       {"total_steps", total_steps},
       {"create_time_unix_millis", create_time_unix_millis},
       {"slots", slots},
-      {"spec", SpecToJson(spec)},
+      {"spec", std::move(spec_json)},
       {"data_cursor",
        {{"samples_read", step * spec.data().batch_size()}, {"seed", spec.data().seed()}}},
       {"random_state",

@@ -26,7 +26,8 @@ struct Manifest {
 
   // Data cursor and random state are functions of step and seeds: recorded for readers, derived
   // from the above.
-  std::string ToJson() const;
+  // FAILED_PRECONDITION: the spec has no JSON (a time of it is none).
+  absl::StatusOr<std::string> ToJson() const;
   // DATA_LOSS naming what is missing or of the wrong type; FAILED_PRECONDITION for a newer format
   // version.
   static absl::StatusOr<Manifest> FromJson(const std::string& json, const std::string& path);

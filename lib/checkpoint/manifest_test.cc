@@ -36,7 +36,7 @@ Manifest KnownManifest() {
 TEST(ManifestTest, SurvivesTheWayThroughJson) {
   const Manifest manifest = KnownManifest();
 
-  absl::StatusOr<Manifest> read = Manifest::FromJson(manifest.ToJson(), "manifest.json");
+  absl::StatusOr<Manifest> read = Manifest::FromJson(*manifest.ToJson(), "manifest.json");
 
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->job, manifest.job);
@@ -47,28 +47,38 @@ TEST(ManifestTest, SurvivesTheWayThroughJson) {
   EXPECT_EQ(read->spec.SerializeAsString(), manifest.spec.SerializeAsString());
   ASSERT_EQ(read->files.size(), 1);
   EXPECT_EQ(read->files[0].SerializeAsString(), manifest.files[0].SerializeAsString());
-  EXPECT_EQ(read->ToJson(), manifest.ToJson());
+  EXPECT_EQ(*read->ToJson(), *manifest.ToJson());
 }
 
 TEST(ManifestTest, CarriesTheUpdateStateOfAJobThatHasOne) {
   Manifest manifest = KnownManifest();
-  EXPECT_FALSE(Manifest::FromJson(manifest.ToJson(), "manifest.json")->update_state.has_value());
+  EXPECT_FALSE(Manifest::FromJson(*manifest.ToJson(), "manifest.json")->update_state.has_value());
   manifest.update_state.emplace();
   manifest.update_state->set_updates(990);
   manifest.update_state->set_loss_scale(32768);
   manifest.update_state->set_clean_steps(17);
 
-  absl::StatusOr<Manifest> read = Manifest::FromJson(manifest.ToJson(), "manifest.json");
+  absl::StatusOr<Manifest> read = Manifest::FromJson(*manifest.ToJson(), "manifest.json");
 
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_TRUE(read->update_state.has_value());
   EXPECT_EQ(read->update_state->SerializeAsString(), manifest.update_state->SerializeAsString());
   manifest.update_state->set_updates(int64_t{1000} * limits::kWorkersMax + 1);
-  EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(manifest.ToJson(), "manifest.json").status()));
+  EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(*manifest.ToJson(), "manifest.json").status()));
+}
+
+TEST(ManifestTest, ASpecThatHasNoJsonIsAnError) {
+  Manifest manifest = KnownManifest();
+  manifest.spec.mutable_start_timeout()->set_nanos(2'000'000'000);
+
+  const absl::Status status = manifest.ToJson().status();
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "cannot be written as JSON")) << status;
 }
 
 TEST(ManifestTest, NoSingleBitFlipChangesWhatIsRead) {
-  const std::string json = KnownManifest().ToJson();
+  const std::string json = *KnownManifest().ToJson();
   for (size_t byte = 0; byte < json.size(); ++byte) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string damaged = json;
@@ -77,7 +87,7 @@ TEST(ManifestTest, NoSingleBitFlipChangesWhatIsRead) {
       absl::StatusOr<Manifest> read = Manifest::FromJson(damaged, "manifest.json");
 
       if (read.ok()) {
-        EXPECT_EQ(read->ToJson(), json) << "byte " << byte << " bit " << bit;
+        EXPECT_EQ(*read->ToJson(), json) << "byte " << byte << " bit " << bit;
       } else {
         EXPECT_TRUE(absl::IsDataLoss(read.status())) << read.status();
         EXPECT_TRUE(absl::StartsWith(read.status().message(), "manifest.json: ")) << read.status();
@@ -87,14 +97,14 @@ TEST(ManifestTest, NoSingleBitFlipChangesWhatIsRead) {
 }
 
 TEST(ManifestTest, EveryTruncationIsDataLoss) {
-  const std::string json = KnownManifest().ToJson();
+  const std::string json = *KnownManifest().ToJson();
   for (size_t bytes = 0; bytes + 2 < json.size(); ++bytes) {
     EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(json.substr(0, bytes), "m").status())) << bytes;
   }
 }
 
 TEST(ManifestTest, ANewerFormatAsksForANewerMuster) {
-  nlohmann::json json = nlohmann::json::parse(KnownManifest().ToJson());
+  nlohmann::json json = nlohmann::json::parse(*KnownManifest().ToJson());
   json["format_version"] = 2;
   EXPECT_TRUE(absl::IsDataLoss(Manifest::FromJson(json.dump(), "m").status()))
       << "without its checksum a greater version is damage";
@@ -108,7 +118,7 @@ TEST(ManifestTest, ANewerFormatAsksForANewerMuster) {
 }
 
 TEST(ManifestTest, MoreSamplesThanCanBeCountedAreDataLoss) {
-  nlohmann::json json = nlohmann::json::parse(KnownManifest().ToJson());
+  nlohmann::json json = nlohmann::json::parse(*KnownManifest().ToJson());
   json["step"] = int64_t{1} << 62;
   json.erase("manifest_sha256");
   json["manifest_sha256"] = Sha256Of(json.dump());
@@ -126,7 +136,7 @@ TEST(ManifestTest, FileNamesCannotLeaveTheFolder) {
     Manifest manifest = KnownManifest();
     manifest.files[0].set_name(name);
 
-    absl::Status status = Manifest::FromJson(manifest.ToJson(), "m").status();
+    absl::Status status = Manifest::FromJson(*manifest.ToJson(), "m").status();
 
     EXPECT_TRUE(absl::IsDataLoss(status)) << name;
     EXPECT_TRUE(absl::StrContains(status.message(), "files.name")) << status;

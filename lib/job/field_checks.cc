@@ -1,6 +1,7 @@
 #include "lib/job/field_checks.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "lib/job/spec_duration.h"
@@ -12,6 +13,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRateMin = 1e-30;  // a smaller one may be 0 as a float
 constexpr double kRateMax = 1e6;
+constexpr int64_t kNanosOfSecond = 1'000'000'000;
 
 }  // namespace
 
@@ -37,6 +39,15 @@ bool FieldChecks::Positive(std::string field, double value, absl::string_view ad
 
 void FieldChecks::Time(std::string field, const google::protobuf::Duration& value,
                        absl::Duration min, absl::Duration max) {
+  // Any other has no JSON, whatever the sum.
+  if (std::abs(int64_t{value.nanos()}) >= kNanosOfSecond ||
+      (value.seconds() < 0 && value.nanos() > 0) || (value.seconds() > 0 && value.nanos() < 0)) {
+    Add(std::move(field),
+        absl::StrCat("is no Duration: nanos must be less than 1,000,000,000 and of the sign of "
+                     "seconds (has ",
+                     value.seconds(), " seconds and ", value.nanos(), " nanos)"));
+    return;
+  }
   const absl::Duration time = SpecDuration(value);
   if (time >= min && time <= max) return;
   Add(std::move(field),

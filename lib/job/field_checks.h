@@ -37,7 +37,7 @@ class FieldChecks {
   bool Positive(std::string field, double value, absl::string_view advice = "");
   bool NotNegative(std::string field, double value);
 
-  // [min, max]
+  // [min, max], and such that it can be printed.
   void Time(std::string field, const google::protobuf::Duration& value, absl::Duration min,
             absl::Duration max);
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -575,6 +576,20 @@ TEST(JobValidationTest, ChecksResourcesCheckpointsAndLimits) {
             "active_deadline: must be between 1s and 24000h (is 0)");
   EXPECT_THAT(FaultAfter([](v1::JobSpec& spec) { spec.mutable_start_timeout()->set_nanos(5); }),
               HasSubstr("start_timeout: must be between 1s and 24000h (is 5ns)"));
+  for (const std::pair<int64_t, int32_t>& time : {std::pair<int64_t, int32_t>(60, 1'000'000'000),
+                                                  {60, -1'000'000'000},
+                                                  {60, std::numeric_limits<int32_t>::min()},
+                                                  {60, -5},
+                                                  {-1, 1'500'000'000},
+                                                  {-1, 5}}) {
+    EXPECT_EQ(FaultAfter([&](v1::JobSpec& spec) {
+                spec.mutable_start_timeout()->set_seconds(time.first);
+                spec.mutable_start_timeout()->set_nanos(time.second);
+              }),
+              absl::StrCat("start_timeout: is no Duration: nanos must be less than 1,000,000,000 "
+                           "and of the sign of seconds (has ",
+                           time.first, " seconds and ", time.second, " nanos)"));
+  }
   EXPECT_THAT(
       FaultAfter([](v1::JobSpec& spec) { spec.mutable_ttl_after_finished()->set_seconds(-3600); }),
       HasSubstr("ttl_after_finished: must be between 0 and 24000h (is -1h)"));

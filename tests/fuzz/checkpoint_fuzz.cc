@@ -62,9 +62,9 @@ bool ReadManifest(const std::string& json) {
     CHECK(absl::StartsWith(manifest.status().message(), "manifest.json: ")) << manifest.status();
     return false;
   }
-  const auto again = Manifest::FromJson(manifest->ToJson(), "manifest.json");
+  const auto again = Manifest::FromJson(*manifest->ToJson(), "manifest.json");
   CHECK(again.ok()) << again.status();
-  CHECK_EQ(again->ToJson(), manifest->ToJson());
+  CHECK_EQ(*again->ToJson(), *manifest->ToJson());
   return true;
 }
 
@@ -106,7 +106,7 @@ std::string ManifestSeed() {
     file.set_size_bytes(1234);
     file.set_sha256(std::string(64, 'a'));
   }
-  return manifest.ToJson();
+  return *manifest.ToJson();
 }
 
 }  // namespace

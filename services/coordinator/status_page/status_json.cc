@@ -1,7 +1,5 @@
 #include "services/coordinator/status_page/status_json.h"
 
-#include <glog/logging.h>
-
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -59,8 +57,10 @@ std::string ToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   std::string json;
-  CHECK(google::protobuf::util::MessageToJsonString(message, &json, options).ok());
-  return json;
+  const auto printed = google::protobuf::util::MessageToJsonString(message, &json, options);
+  if (printed.ok()) return json;
+  return ToJson(absl::InternalError(absl::StrCat(
+      message.GetTypeName(), " cannot be shown as JSON: ", std::string(printed.message()))));
 }
 
 std::string ToJson(const JobSeries& series) {

@@ -11,7 +11,8 @@
 namespace muster {
 
 // As `muster -o json` has it, on one line: fields named as in the proto, 64-bit numbers in quotes,
-// what is unset left out.
+// what is unset left out. What has no JSON (a time that is none, of an old store) is an error as
+// below.
 std::string ToJson(const google::protobuf::Message& message);
 
 // {"first_step":0,"last_step":999,"series":[{"name":"loss","points":[[0,9,0.1,0.9,0.2],...]}]}: of

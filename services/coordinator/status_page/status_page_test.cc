@@ -93,6 +93,16 @@ TEST_F(StatusPageTest, JobsAreListedNewestFirstPageByPageAndByState) {
   EXPECT_EQ(GetJson("/api/v1/jobs/job-3")["state"], "FAILED");
 }
 
+TEST_F(StatusPageTest, WhatHasNoJsonIsSaidInItsPlace) {
+  v1::Job job = MakeJob(1, v1::RUNNING);
+  job.mutable_spec()->mutable_start_timeout()->set_nanos(2'000'000'000);
+  status_.Put(job);
+
+  EXPECT_THAT(GetJson("/api/v1/jobs/job-1")["what"].get<std::string>(),
+              HasSubstr("muster.v1.Job cannot be shown as JSON"));
+  EXPECT_EQ(GetJson("/api/v1/jobs/job-1")["reason"], "INTERNAL");
+}
+
 TEST_F(StatusPageTest, WithoutJobsTheListsAreEmpty) {
   EXPECT_THAT(GetJson("/api/v1/jobs")["jobs"], IsEmpty());
   EXPECT_THAT(GetJson("/api/v1/queue")["jobs"], IsEmpty());
