@@ -23,7 +23,7 @@ void AddTo(Sha256& sum, absl::Span<const std::byte> bytes) {
 }  // namespace
 
 void SliceSums::Add(int64_t offset, int64_t bytes, uint32_t crc32c) {
-  if (bytes > 0) slices_[offset] = {.bytes = bytes, .crc32c = crc32c};
+  if (bytes > 0) slices_[{offset, bytes}] = crc32c;
 }
 
 absl::StatusOr<std::string> SliceSums::VerifyAndHash(const DiskFile& file) const {
@@ -41,22 +41,23 @@ absl::StatusOr<std::string> SliceSums::VerifyAndHash(const DiskFile& file) const
     }
     return absl::OkStatus();
   };
-  for (const auto& [offset, slice] : slices_) {
+  for (const auto& [slice, crc32c] : slices_) {
+    const auto [offset, bytes] = slice;
     RETURN_IF_ERROR(hash_up_to(offset));
-    buffer.resize(slice.bytes);
+    buffer.resize(bytes);
     RETURN_IF_ERROR(file.ReadAt(offset, absl::MakeSpan(buffer)));
-    if (const uint32_t found = Crc32c(buffer); found != slice.crc32c) {
+    if (const uint32_t found = Crc32c(buffer); found != crc32c) {
       return WithReason(
-          absl::DataLossError(absl::StrCat(file.path(), ": bytes [", offset, ", + ", slice.bytes,
+          absl::DataLossError(absl::StrCat(file.path(), ": bytes [", offset, ", + ", bytes,
                                            ") are not what was written ", "there (checksum ",
                                            absl::Hex(found, absl::kZeroPad8), " instead of ",
-                                           absl::Hex(slice.crc32c, absl::kZeroPad8), ")")),
+                                           absl::Hex(crc32c, absl::kZeroPad8), ")")),
           "DIRECT_MISMATCH");
     }
-    // Slices may overlap: a writer that begins anew may cut them otherwise.
-    const int64_t known = std::clamp<int64_t>(hashed - offset, 0, slice.bytes);
+    // Slices may overlap.
+    const int64_t known = std::clamp<int64_t>(hashed - offset, 0, bytes);
     AddTo(sum, absl::MakeConstSpan(buffer).subspan(known));
-    hashed = std::max(hashed, offset + slice.bytes);
+    hashed = std::max(hashed, offset + bytes);
   }
   RETURN_IF_ERROR(hash_up_to(end));
   return absl::BytesToHexString(sum.Finish());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
@@ -10,11 +11,12 @@
 
 namespace muster {
 
-// Not thread-safe. Sixteen bytes and a key for each slice.
+// Not thread-safe. Three numbers for each slice.
 class SliceSums {
  public:
-  // `bytes` at `offset` of the file have this CRC-32C. What was said of the same offset before
-  // counts no more.
+  // `bytes` at `offset` of the file have this CRC-32C. What was said of just these bytes before
+  // counts no more; of others that overlap them it does: a writer that begins anew may cut them
+  // otherwise, and writes the same.
   void Add(int64_t offset, int64_t bytes, uint32_t crc32c);
 
   // Reads the file once, from its beginning to its end: its SHA-256, lower-case hex. DATA_LOSS
@@ -22,11 +24,7 @@ class SliceSums {
   absl::StatusOr<std::string> VerifyAndHash(const DiskFile& file) const;
 
  private:
-  struct Slice {
-    int64_t bytes = 0;
-    uint32_t crc32c = 0;
-  };
-  absl::btree_map<int64_t, Slice> slices_;  // by offset
+  absl::btree_map<std::pair<int64_t, int64_t>, uint32_t> slices_;  // by offset and bytes
 };
 
 }  // namespace muster
