@@ -1,5 +1,7 @@
 // A checkpoint that is damaged anywhere is refused by the name of the damaged file, or gives back
 // what was saved.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -178,6 +180,22 @@ TEST_F(DamageTest, WhatCannotBeReadNowIsNotDamaged) {
     EXPECT_EQ(ReasonOf(status), "STORAGE_FAILED") << status;
     EXPECT_EQ(status.message(), file + ": open: too many levels of symbolic links");
     EXPECT_EQ(*ListCheckpointSteps(folder_), std::vector<int64_t>{50});
+    std::filesystem::remove(file);
+    WriteWhole(file, content);
+  }
+}
+
+TEST_F(DamageTest, APipeIsNotWaitedFor) {
+  for (const auto& [name, content] : contents_) {
+    SCOPED_TRACE(name);
+    const std::string file = path_ + "/" + name;
+    std::filesystem::remove(file);
+    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+
+    const absl::Status status = VerifyCheckpoint(path_);
+
+    EXPECT_EQ(ReasonOf(status), "STORAGE_FAILED") << status;
+    EXPECT_EQ(status.message(), file + ": is no regular file");
     std::filesystem::remove(file);
     WriteWhole(file, content);
   }

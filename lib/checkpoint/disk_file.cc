@@ -19,6 +19,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "lib/file/regular_file.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -74,7 +75,11 @@ absl::StatusOr<DiskFile> DiskFile::Open(const std::string& path, int flags,
 }
 
 absl::StatusOr<DiskFile> DiskFile::OpenToRead(const std::string& path) {
-  return Open(path, O_RDONLY, "open");
+  const OpenedFile opened = OpenRegularFile(path);
+  if (opened.descriptor >= 0) return DiskFile(path, opened.descriptor);
+  if (opened.error_number != 0) return StorageError(path, "open", opened.error_number);
+  return WithReason(absl::FailedPreconditionError(absl::StrCat(path, ": is no regular file")),
+                    "STORAGE_FAILED");
 }
 
 absl::StatusOr<DiskFile> DiskFile::CreateToWrite(const std::string& path) {

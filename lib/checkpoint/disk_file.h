@@ -21,6 +21,7 @@ absl::Status StorageError(const std::string& path, absl::string_view action, int
 // Movable. Reads and writes at offsets are thread-safe.
 class DiskFile {
  public:
+  // A regular file.
   static absl::StatusOr<DiskFile> OpenToRead(const std::string& path);
   // Fails when the file exists.
   static absl::StatusOr<DiskFile> CreateToWrite(const std::string& path);

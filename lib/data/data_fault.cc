@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/file/regular_file.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
 
@@ -23,6 +24,13 @@ absl::Status DataNotFound(absl::string_view field, absl::string_view path, int e
   }
   return AtField(WithReason(absl::NotFoundError(absl::StrCat(path, ": ", why)), "DATA_NOT_FOUND"),
                  field);
+}
+
+absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field) {
+  const OpenedFile file = OpenRegularFile(path);
+  if (file.descriptor >= 0) return file.descriptor;
+  if (file.error_number != 0) return DataNotFound(field, path, file.error_number);
+  return DataInvalid(field, absl::StrCat(path, ": is no regular file"));
 }
 
 absl::Status DataTruncated(absl::string_view field, absl::string_view message) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/muster/v1/graph.pb.h"
@@ -14,6 +15,9 @@ namespace muster {
 // "data.text.path: /nope: no such file or directory", from errno; a relative path that is not there
 // is followed by the folder that it is relative to. Reason DATA_NOT_FOUND.
 absl::Status DataNotFound(absl::string_view field, absl::string_view path, int error_number);
+
+// The descriptor of a regular file, to read, the caller's to close; else one of these.
+absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view field);
 
 absl::Status DataTruncated(absl::string_view field, absl::string_view message);
 absl::Status DataInvalid(absl::string_view field, absl::string_view message);

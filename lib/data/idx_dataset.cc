@@ -1,5 +1,6 @@
 #include "lib/data/idx_dataset.h"
 
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -62,9 +63,12 @@ absl::StatusOr<std::vector<unsigned char>> ReadUpTo(gzFile file, int64_t bytes,
 }
 
 absl::StatusOr<IdxFile> ReadIdx(const std::string& path, absl::string_view field) {
-  errno = 0;
-  GzipFile file(gzopen(path.c_str(), "rb"));
-  if (file == nullptr) return DataNotFound(field, path, errno != 0 ? errno : ENOMEM);
+  ASSIGN_OR_RETURN(const int descriptor, OpenDataFile(path, field));
+  GzipFile file(gzdopen(descriptor, "rb"));
+  if (file == nullptr) {
+    close(descriptor);
+    return DataNotFound(field, path, ENOMEM);
+  }
 
   auto read = [&](int64_t bytes) { return ReadUpTo(file.get(), bytes, field, path); };
   ASSIGN_OR_RETURN(std::vector<unsigned char> magic, read(4));

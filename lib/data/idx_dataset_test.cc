@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <cstdint>
@@ -109,6 +110,18 @@ TEST(IdxDatasetTest, PixelsAreBytesOfScaledValuesAndLabelsAreNumbers) {
   }
 }
 
+TEST(IdxDatasetTest, APipeIsNotWaitedFor) {
+  v1::DataSpec spec = SpecOf(Images(), Labels());
+  spec.mutable_idx()->set_labels(testing::TempDir() + "/pipe");
+  ASSERT_EQ(mkfifo(spec.idx().labels().c_str(), 0600), 0);
+
+  const absl::Status status = Dataset::Open(spec, GraphOf({1, 2, 3})).status();
+
+  EXPECT_EQ(ReasonOf(status), "DATA_INVALID");
+  EXPECT_EQ(status.message(),
+            absl::StrCat("data.idx.labels: ", spec.idx().labels(), ": is no regular file"));
+}
+
 TEST(IdxDatasetTest, TheLastSamplesAreHeldOut) {
   auto dataset = Open(Images(), Labels(), 0.25);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
@@ -212,7 +225,7 @@ TEST(IdxDatasetTest, FaultsOfPathsAndModelsNameTheField) {
   EXPECT_EQ(absent.message(), "data.idx.labels: /nope: no such file or directory");
   EXPECT_EQ(ReasonOf(absent), "DATA_NOT_FOUND");
   spec.mutable_idx()->set_labels(testing::TempDir());
-  EXPECT_EQ(ReasonOf(Dataset::Open(spec, GraphOf({6})).status()), "DATA_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(Dataset::Open(spec, GraphOf({6})).status()), "DATA_INVALID");
 }
 
 TEST(IdxDatasetTest, EveryLabelIsOneOfTheModelsClasses) {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <ext/stdio_filebuf.h>
 #include <filesystem>
 #include <fstream>
+#include <istream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -12,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl.h"
+#include "lib/file/regular_file.h"
 #include "lib/graph/onnx/function_inlining.h"
 #include "lib/status/status.h"
 
@@ -141,16 +144,17 @@ bool IsFloating(int32_t type) {
 }
 
 absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path, MayRead may_read) {
-  std::ifstream stream(path, std::ios::binary);
-  std::error_code error;
-  if (!stream || !fs::is_regular_file(path, error)) {
+  const OpenedFile opened = OpenRegularFile(path);
+  if (opened.error_number != 0) {
     return WithReason(absl::NotFoundError(absl::StrCat(path, ": no such file")), "MODEL_NOT_FOUND");
   }
+  if (opened.descriptor < 0) return Invalid(path, "is no regular file");
   OnnxFile file;
   file.path_ = path;
   file.may_read_ = std::move(may_read);
   {
-    google::protobuf::io::IstreamInputStream input(&stream);
+    google::protobuf::io::FileInputStream input(opened.descriptor);
+    input.SetCloseOnDelete(true);
     google::protobuf::io::CodedInputStream coded(&input);
     if (!file.model_.ParseFromCodedStream(&coded) || !coded.ConsumedEntireMessage() ||
         file.model_.graph().node_size() == 0) {
@@ -208,8 +212,13 @@ absl::StatusOr<std::string> OnnxFile::Bytes(const TensorProto& tensor) const {
       return fail(absl::StrCat("has external data that may not be read: ", may.message()));
     }
   }
-  std::ifstream stream(data, std::ios::binary);
-  if (!stream) return fail(absl::StrCat("has its data in ", data.string(), ", which is missing"));
+  const OpenedFile opened = OpenRegularFile(data.string());
+  if (opened.descriptor < 0) {
+    return fail(absl::StrCat("has its data in ", data.string(), ", which is ",
+                             opened.error_number != 0 ? "missing" : "no regular file"));
+  }
+  __gnu_cxx::stdio_filebuf<char> buffer(opened.descriptor, std::ios::in | std::ios::binary);
+  std::istream stream(&buffer);
   std::error_code error;
   const auto size = static_cast<int64_t>(fs::file_size(data, error));
   if (error || offset > size || length > size - offset) {

@@ -1,5 +1,7 @@
 #include "lib/graph/onnx/onnx_import.h"
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -297,6 +299,9 @@ TEST(OnnxImportTest, OtherFilesAreRefused) {
   EXPECT_TRUE(absl::StrContains(ImportOnnx(model).status().message(), "is no ONNX file"));
   model.set_path(testing::TempDir());
   EXPECT_FALSE(ImportOnnx(model).ok());
+  model.set_path(testing::TempDir() + "/pipe.onnx");
+  ASSERT_EQ(mkfifo(model.path().c_str(), 0600), 0);
+  EXPECT_TRUE(absl::StrContains(ImportOnnx(model).status().message(), "is no regular file"));
   Model old(9);
   old.Input("x", {0, 3}).Node("Relu", {"x"}, {"y"}).Output("y");
   EXPECT_TRUE(absl::StrContains(old.Import().status().message(), "is of opset 9; 13 to 24"));
@@ -804,6 +809,11 @@ TEST(OnnxFileTest, ExternalDataIsReadFromBesideTheFileAndNowhereElse) {
   file = OnnxFile::Open(model.Write("external/model.onnx"));
   EXPECT_TRUE(absl::StrContains(file->Floats(file->graph().initializer(1)).status().message(),
                                 "which has 12"));
+  bias.mutable_external_data(0)->set_value("pipe");
+  ASSERT_EQ(mkfifo((folder + "/pipe").c_str(), 0600), 0);
+  file = OnnxFile::Open(model.Write("external/model.onnx"));
+  EXPECT_TRUE(absl::StrContains(file->Floats(file->graph().initializer(1)).status().message(),
+                                "/pipe, which is no regular file"));
   bias.mutable_external_data(0)->set_value("../external/weights.bin");
   file = OnnxFile::Open(model.Write("external/model.onnx"));
   EXPECT_TRUE(absl::StrContains(file->Floats(file->graph().initializer(1)).status().message(),

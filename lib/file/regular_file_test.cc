@@ -1,0 +1,36 @@
+#include "lib/file/regular_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+
+namespace muster {
+namespace {
+
+TEST(RegularFileTest, OnlyARegularFileIsOpened) {
+  const std::string folder = ::testing::TempDir();
+  const std::string file = folder + "/file", link = folder + "/link", pipe = folder + "/pipe";
+  std::ofstream(file) << "content";
+  ASSERT_EQ(symlink(file.c_str(), link.c_str()), 0);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+
+  for (const std::string& path : {file, link}) {
+    const OpenedFile opened = OpenRegularFile(path);
+    ASSERT_GE(opened.descriptor, 0) << path;
+    char content[8] = "";
+    EXPECT_EQ(read(opened.descriptor, content, sizeof(content)), 7) << path;
+    close(opened.descriptor);
+  }
+  for (const std::string& path : {pipe, folder, std::string("/dev/zero")}) {
+    const OpenedFile opened = OpenRegularFile(path);
+    EXPECT_LT(opened.descriptor, 0) << path;
+    EXPECT_EQ(opened.error_number, 0) << path;
+  }
+  EXPECT_EQ(OpenRegularFile(folder + "/none").error_number, ENOENT);
+}
+
+}  // namespace
+}  // namespace muster
