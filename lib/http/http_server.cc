@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -119,8 +121,11 @@ HttpServer::HttpServer(Options options, std::string host, Handler handler)
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options, Handler handler) {
   const std::string& address = options.address;
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not host:port"));
+  uint32_t port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
+      port > UINT16_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address, "' is not host:port with a port of 0 to ", UINT16_MAX));
   }
   const std::string host = address.substr(0, colon);
   // The library takes a port alone for all addresses.

@@ -125,7 +125,12 @@ TEST(HttpServerTest, AStreamEndsWhoseReaderReadsNothing) {
 }
 
 TEST(HttpServerTest, WhatIsNoAddressAndWhatIsTakenIsSaid) {
-  EXPECT_TRUE(absl::IsInvalidArgument(HttpServer::Start({.address = "nowhere"}, Echo).status()));
+  for (const char* address : {"nowhere", "9401", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1",
+                              "127.0.0.1:http", "127.0.0.1:0s"}) {
+    const absl::Status status = HttpServer::Start({.address = address}, Echo).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << address << ": " << status;
+    EXPECT_THAT(status.message(), HasSubstr("is not host:port with a port of 0 to 65535"));
+  }
   const auto server = Serve(Echo);
   EXPECT_TRUE(absl::IsUnavailable(
       HttpServer::Start({.address = absl::StrCat("127.0.0.1:", server->port())}, Echo).status()));

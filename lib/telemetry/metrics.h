@@ -51,8 +51,8 @@ class Metrics {
   // 100 us to half an hour, 16 buckets: no wait of a healthy cluster is longer than the last one.
   static std::vector<double> DurationBuckets();
 
-  // Starts http://<address>/metrics; `address` is "host:port", port 0 picks a free one. UNAVAILABLE
-  // when it cannot bind.
+  // Starts http://<address>/metrics; `address` is "host:port", port 0 picks a free one.
+  // INVALID_ARGUMENT where it is no address, UNAVAILABLE when it cannot bind.
   absl::Status Serve(const std::string& address);
   // "http://127.0.0.1:43121/metrics"; "" before Serve().
   std::string url() const;

@@ -107,7 +107,7 @@ int Main() {
   ExportSecurity(*security, metrics);
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
-    return kExitUnavailable;
+    return absl::IsInvalidArgument(served) ? kExitConfig : kExitUnavailable;
   }
 
   const auto health = HealthServerFromFlags("ps");

@@ -142,7 +142,7 @@ int Main() {
   ExportSecurity(*security, metrics);
   if (absl::Status served = metrics.Serve(*metrics_address); !served.ok()) {
     LOG(ERROR) << "--metrics: " << served.message();
-    return kExitUnavailable;
+    return absl::IsInvalidArgument(served) ? kExitConfig : kExitUnavailable;
   }
 
   if (!devices.front().starts_with("cpu")) {

@@ -1,0 +1,57 @@
+// What ps and worker refuse to start with, and how they end then.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster {
+namespace {
+
+using ::testing::HasSubstr;
+
+class MemberFlagsTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  struct Ended {
+    int code = -1;
+    std::string output;
+  };
+  // Runs the program until it ends by itself.
+  Ended Run(const std::string& flags) {
+    FILE* const pipe =
+        popen(absl::StrCat("services/", GetParam(), "/main ", flags, " 2>&1").c_str(), "r");
+    Ended ended;
+    char buffer[4096];
+    while (const size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) {
+      ended.output.append(buffer, bytes);
+    }
+    ended.code = WEXITSTATUS(pclose(pipe));
+    return ended;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, MemberFlagsTest, ::testing::Values("ps", "worker"),
+                         [](const auto& program) { return std::string(program.param); });
+
+TEST_P(MemberFlagsTest, AnAddressThatIsNoneEndsItForGood) {
+  for (const char* flags : {"--insecure --metrics=9401", "--metrics=127.0.0.1:99999",
+                            "--metrics=127.0.0.1:0 --health=127.0.0.1:99999"}) {
+    const Ended ended = Run(flags);
+
+    EXPECT_EQ(ended.code, 78) << flags << ": " << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("host:port")) << flags;
+  }
+}
+
+TEST_P(MemberFlagsTest, AnAddressThatIsNotHereMayBeTriedAgain) {
+  const Ended ended = Run("--insecure --metrics=192.0.2.1:9401");  // of nobody (RFC 5737)
+
+  EXPECT_EQ(ended.code, 200) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("cannot serve metrics on 192.0.2.1:9401"));
+}
+
+}  // namespace
+}  // namespace muster
