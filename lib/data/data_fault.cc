@@ -45,6 +45,12 @@ absl::Status DataTooSmall(absl::string_view field, absl::string_view message) {
   return AtField(WithReason(absl::InvalidArgumentError(message), "DATA_TOO_SMALL"), field);
 }
 
+absl::Status DataTooLarge(absl::string_view field, absl::string_view path, int64_t bytes_left) {
+  return AtField(absl::ResourceExhaustedError(absl::StrCat(path, ": takes more than the ",
+                                                           bytes_left, " bytes that it may")),
+                 field);
+}
+
 const v1::GraphInput* FindInput(const v1::Graph& graph, absl::string_view name) {
   for (const v1::GraphInput& input : graph.inputs()) {
     if (input.name() == name) return &input;

@@ -2,6 +2,7 @@
 // whose path begins the message.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,6 +23,9 @@ absl::StatusOr<int> OpenDataFile(const std::string& path, absl::string_view fiel
 absl::Status DataTruncated(absl::string_view field, absl::string_view message);
 absl::Status DataInvalid(absl::string_view field, absl::string_view message);
 absl::Status DataTooSmall(absl::string_view field, absl::string_view message);
+
+// RESOURCE_EXHAUSTED: `path` takes more memory than is left of what the data may hold.
+absl::Status DataTooLarge(absl::string_view field, absl::string_view path, int64_t bytes_left);
 
 // The graph's input of that name, or nullptr.
 const v1::GraphInput* FindInput(const v1::Graph& graph, absl::string_view name);

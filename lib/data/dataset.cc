@@ -25,16 +25,17 @@ std::vector<int64_t> RowBytes(const Dataset& dataset, const v1::Graph& graph) {
 }
 
 absl::StatusOr<std::unique_ptr<const Dataset>> Dataset::Open(const v1::DataSpec& spec,
-                                                             const v1::Graph& graph) {
+                                                             const v1::Graph& graph,
+                                                             int64_t held_bytes_max) {
   switch (spec.source_case()) {
     case v1::DataSpec::kText:
-      return OpenTextDataset(spec, graph);
+      return OpenTextDataset(spec, graph, held_bytes_max);
     case v1::DataSpec::kIdx:
-      return OpenIdxDataset(spec, graph);
+      return OpenIdxDataset(spec, graph, held_bytes_max);
     case v1::DataSpec::kLinear:
       return OpenLinearDataset(spec, graph);
     case v1::DataSpec::kNpy:
-      return OpenNpyDataset(spec, graph);
+      return OpenNpyDataset(spec, graph, held_bytes_max);
     case v1::DataSpec::kSynthetic:
       return OpenSyntheticDataset(spec, graph);
     case v1::DataSpec::SOURCE_NOT_SET:

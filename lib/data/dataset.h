@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -27,8 +28,11 @@ class Dataset {
   // twice, and no further input; npy and synthetic fill whatever there is. Fails with a reason
   // (DATA_NOT_FOUND, DATA_TRUNCATED, DATA_INVALID, DATA_TOO_SMALL) and names the field at fault,
   // in the message ("data.text.path: /nope: no such file or directory") and for FaultsOf().
-  static absl::StatusOr<std::unique_ptr<const Dataset>> Open(const v1::DataSpec& spec,
-                                                             const v1::Graph& graph);
+  // RESOURCE_EXHAUSTED, likewise: what it would have to hold is more than `held_bytes_max`;
+  // of npy files the ids count, which it looks at.
+  static absl::StatusOr<std::unique_ptr<const Dataset>> Open(
+      const v1::DataSpec& spec, const v1::Graph& graph,
+      int64_t held_bytes_max = std::numeric_limits<int64_t>::max());
   virtual ~Dataset() = default;
 
   virtual int64_t samples() const = 0;             // training samples of one epoch, >= 1

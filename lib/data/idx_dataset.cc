@@ -62,7 +62,9 @@ absl::StatusOr<std::vector<unsigned char>> ReadUpTo(gzFile file, int64_t bytes,
   return content;
 }
 
-absl::StatusOr<IdxFile> ReadIdx(const std::string& path, absl::string_view field) {
+// What it holds is taken off `bytes_left`.
+absl::StatusOr<IdxFile> ReadIdx(const std::string& path, absl::string_view field,
+                                int64_t& bytes_left) {
   ASSIGN_OR_RETURN(const int descriptor, OpenDataFile(path, field));
   GzipFile file(gzdopen(descriptor, "rb"));
   if (file == nullptr) {
@@ -98,6 +100,8 @@ absl::StatusOr<IdxFile> ReadIdx(const std::string& path, absl::string_view field
     }
     elements *= idx.shape.back();
   }
+  if (elements > bytes_left) return DataTooLarge(field, path, bytes_left);
+  bytes_left -= elements;
   // One more than the dimensions say: shows what trails, and makes zlib check the stream's end.
   ASSIGN_OR_RETURN(idx.elements, read(elements + 1));
   const int64_t found = idx.elements.size();
@@ -120,13 +124,13 @@ struct LabelledImages {
 absl::StatusOr<LabelledImages> ReadImages(const std::string& images_path,
                                           absl::string_view images_field,
                                           const std::string& labels_path,
-                                          absl::string_view labels_field) {
-  ASSIGN_OR_RETURN(IdxFile images, ReadIdx(images_path, images_field));
+                                          absl::string_view labels_field, int64_t& bytes_left) {
+  ASSIGN_OR_RETURN(IdxFile images, ReadIdx(images_path, images_field, bytes_left));
   if (images.shape.size() != 3 && images.shape.size() != 4) {
     return DataInvalid(images_field, absl::StrCat(images_path, ": ", images.shape.size(),
                                                   " dimensions, images have 3 or 4"));
   }
-  ASSIGN_OR_RETURN(IdxFile labels, ReadIdx(labels_path, labels_field));
+  ASSIGN_OR_RETURN(IdxFile labels, ReadIdx(labels_path, labels_field, bytes_left));
   if (labels.shape.size() != 1) {
     return DataInvalid(labels_field, absl::StrCat(labels_path, ": ", labels.shape.size(),
                                                   " dimensions, labels have 1"));
@@ -244,14 +248,16 @@ absl::Status CheckLabels(const std::vector<unsigned char>& labels, int64_t class
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec& spec,
-                                                              const v1::Graph& graph) {
+                                                              const v1::Graph& graph,
+                                                              int64_t held_bytes_max) {
   const v1::IdxData& idx = spec.idx();
   if (!(idx.holdout() >= 0 && idx.holdout() <= 0.5)) {
     return DataInvalid("data.idx.holdout",
                        absl::StrCat("must be in [0, 0.5] (is ", idx.holdout(), ")"));
   }
-  ASSIGN_OR_RETURN(LabelledImages training,
-                   ReadImages(idx.images(), "data.idx.images", idx.labels(), "data.idx.labels"));
+  ASSIGN_OR_RETURN(
+      LabelledImages training,
+      ReadImages(idx.images(), "data.idx.images", idx.labels(), "data.idx.labels", held_bytes_max));
   RETURN_IF_ERROR(CheckFits(training, graph));
   RETURN_IF_ERROR(LabelledRows::Check(graph, "data.idx"));
   LabelledRows rows(graph);
@@ -273,7 +279,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec
   }
   ASSIGN_OR_RETURN(LabelledImages evaluation,
                    ReadImages(idx.eval_images(), "data.idx.eval_images", idx.eval_labels(),
-                              "data.idx.eval_labels"));
+                              "data.idx.eval_labels", held_bytes_max));
   if (evaluation.image_shape != training.image_shape) {
     return DataInvalid(
         "data.idx.eval_images",

@@ -2,6 +2,7 @@
 //   Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database", section "File formats".
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,7 @@ namespace muster {
 
 // As Dataset::Open() for `data.idx`.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenIdxDataset(const v1::DataSpec& spec,
-                                                              const v1::Graph& graph);
+                                                              const v1::Graph& graph,
+                                                              int64_t held_bytes_max);
 
 }  // namespace muster

@@ -110,6 +110,16 @@ TEST(IdxDatasetTest, PixelsAreBytesOfScaledValuesAndLabelsAreNumbers) {
   }
 }
 
+TEST(IdxDatasetTest, ImagesAndLabelsHoldNoMoreThanTheyMay) {
+  const v1::DataSpec spec = SpecOf(Gzipped(Images()), Labels());
+
+  EXPECT_TRUE(Dataset::Open(spec, GraphOf({1, 2, 3}), 70).ok());
+  const absl::Status status = Dataset::Open(spec, GraphOf({1, 2, 3}), 69).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(status.message(), absl::StrCat("data.idx.labels: ", spec.idx().labels(),
+                                           ": takes more than the 9 bytes that it may"));
+}
+
 TEST(IdxDatasetTest, APipeIsNotWaitedFor) {
   v1::DataSpec spec = SpecOf(Images(), Labels());
   spec.mutable_idx()->set_labels(testing::TempDir() + "/pipe");

@@ -188,7 +188,7 @@ absl::Status CheckIds(const Column& column, const InputUse& use, const std::stri
 }
 
 absl::StatusOr<Column> OpenColumn(const v1::NpyData& npy, const v1::GraphInput& input,
-                                  const InputUse& use) {
+                                  const InputUse& use, int64_t& bytes_left) {
   const auto path = npy.inputs().find(input.name());
   if (path == npy.inputs().end()) {
     return DataInvalid(FieldOf(input.name()),
@@ -198,6 +198,11 @@ absl::StatusOr<Column> OpenColumn(const v1::NpyData& npy, const v1::GraphInput& 
   ASSIGN_OR_RETURN(NpyFile file, NpyFile::Open(path->second, FieldOf(input.name())));
   RETURN_IF_ERROR(CheckShape(file, input, path->second));
   Column column{std::move(file), input.dtype(), RowBytes(input) / 4};
+  if (column.dtype == v1::DTYPE_I32) {
+    const int64_t bytes = std::ssize(column.file.data());
+    if (bytes > bytes_left) return DataTooLarge(FieldOf(input.name()), path->second, bytes_left);
+    bytes_left -= bytes;
+  }
   RETURN_IF_ERROR(CheckIds(column, use, input.name(), path->second));
   return column;
 }
@@ -216,7 +221,8 @@ absl::Status CheckNames(const v1::NpyData& npy, const v1::Graph& graph) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenNpyDataset(const v1::DataSpec& spec,
-                                                              const v1::Graph& graph) {
+                                                              const v1::Graph& graph,
+                                                              int64_t held_bytes_max) {
   const v1::NpyData& npy = spec.npy();
   if (!(npy.holdout() >= 0 && npy.holdout() <= 0.5)) {
     return DataInvalid("data.npy.holdout",
@@ -226,7 +232,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenNpyDataset(const v1::DataSpec
   const std::vector<InputUse> uses = UsesOfInputs(graph);
   std::vector<Column> columns;
   for (int i = 0; i < graph.inputs_size(); ++i) {
-    ASSIGN_OR_RETURN(Column column, OpenColumn(npy, graph.inputs(i), uses[i]));
+    ASSIGN_OR_RETURN(Column column, OpenColumn(npy, graph.inputs(i), uses[i], held_bytes_max));
     columns.push_back(std::move(column));
     const int64_t rows = columns.back().file.shape()[0], first = columns[0].file.shape()[0];
     if (rows != first) {

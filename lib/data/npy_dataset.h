@@ -1,6 +1,7 @@
 // One .npy file per input of the model; row i of every file is sample i.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,7 @@ namespace muster {
 // As Dataset::Open() for `data.npy`. An f32 input takes any type (numbers are converted, not
 // scaled), an i32 input integers. Every id is looked at once.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenNpyDataset(const v1::DataSpec& spec,
-                                                              const v1::Graph& graph);
+                                                              const v1::Graph& graph,
+                                                              int64_t held_bytes_max);
 
 }  // namespace muster

@@ -137,6 +137,11 @@ TEST_F(NpyDatasetTest, RowsOfAllFilesMakeASample) {
   EXPECT_EQ(images[0], 42);
 }
 
+TEST_F(NpyDatasetTest, IdsThatAreLookedAtAreNoMoreThanTheyMay) {
+  EXPECT_TRUE(Dataset::Open(spec_, ThreeInputs(), 40 * 8 + 10).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Dataset::Open(spec_, ThreeInputs(), 40 * 8 + 9).status()));
+}
+
 TEST_F(NpyDatasetTest, NumbersAreConvertedAndNotScaled) {
   for (int major : {1, 2, 3}) {
     Fill("images", Npy("<f8", "10, 2, 3", UpTo<double>(60), major));

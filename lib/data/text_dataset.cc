@@ -45,13 +45,17 @@ absl::Status CheckBytes(const fs::path& path, absl::string_view text, int64_t vo
                                ": set model.zoo.args.vocabulary to ", kByteValues));
 }
 
-absl::Status AppendFile(const fs::path& path, int64_t vocabulary, std::string& text) {
+absl::Status AppendFile(const fs::path& path, int64_t vocabulary, int64_t held_bytes_max,
+                        std::string& text) {
   std::error_code error;
   const uintmax_t bytes = fs::file_size(path, error);
   if (error) return DataNotFound(kPathField, path.native(), error.value());
   if (bytes > static_cast<uintmax_t>(kTextBytesMax) - text.size()) {
     return DataInvalid(kPathField, absl::StrCat(path.native(), ": the text is longer than ",
                                                 kTextBytesMax, " bytes"));
+  }
+  if (const int64_t left = held_bytes_max - std::ssize(text); static_cast<int64_t>(bytes) > left) {
+    return DataTooLarge(kPathField, path.native(), left);
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -93,7 +97,8 @@ absl::StatusOr<std::vector<fs::path>> FilesOf(const fs::path& folder) {
   return files;
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path, int64_t vocabulary) {
+absl::StatusOr<std::string> ReadText(const std::string& path, int64_t vocabulary,
+                                     int64_t held_bytes_max) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (error) return DataNotFound(kPathField, path, error.value());
@@ -107,7 +112,9 @@ absl::StatusOr<std::string> ReadText(const std::string& path, int64_t vocabulary
     return DataInvalid(kPathField, absl::StrCat(path, ": neither a regular file nor a folder"));
   }
   std::string text;
-  for (const fs::path& file : files) RETURN_IF_ERROR(AppendFile(file, vocabulary, text));
+  for (const fs::path& file : files) {
+    RETURN_IF_ERROR(AppendFile(file, vocabulary, held_bytes_max, text));
+  }
   return text;
 }
 
@@ -196,7 +203,8 @@ class TextDataset : public Dataset {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpec& spec,
-                                                               const v1::Graph& graph) {
+                                                               const v1::Graph& graph,
+                                                               int64_t held_bytes_max) {
   const v1::GraphInput* input = FindInput(graph, "input");
   const int64_t window = input != nullptr && input->shape_size() == 2 ? input->shape(1) : 0;
   for (const char* name : {"input", "target"}) {
@@ -213,7 +221,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpe
   RETURN_IF_ERROR(LabelledRows::Check(graph, "data.text"));
   LabelledRows rows(graph);
   const int64_t vocabulary = std::min(rows.input_use().limit, rows.target_use().limit);
-  ASSIGN_OR_RETURN(std::string whole, ReadText(spec.text().path(), vocabulary));
+  ASSIGN_OR_RETURN(std::string whole, ReadText(spec.text().path(), vocabulary, held_bytes_max));
   SplitText text = Split(std::move(whole), holdout);
   if (text.training.size() / window < 2) {
     return DataTooSmall(kPathField,

@@ -6,6 +6,7 @@
 // not overlap and stay inside their block.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,7 @@ namespace muster {
 
 // As Dataset::Open() for `data.text`.
 absl::StatusOr<std::unique_ptr<const Dataset>> OpenTextDataset(const v1::DataSpec& spec,
-                                                               const v1::Graph& graph);
+                                                               const v1::Graph& graph,
+                                                               int64_t held_bytes_max);
 
 }  // namespace muster

@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<ImportGate::Slot>> ImportGate::Enter(
     --free_;
     return std::make_unique<Slot>(this);
   }
-  return absl::CancelledError("the caller is gone; other models were being imported");
+  return absl::CancelledError("the caller is gone; other models and data sets were being read");
 }
 
 }  // namespace muster

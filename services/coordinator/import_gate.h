@@ -1,4 +1,4 @@
-// How many models are imported at once.
+// How many models are imported, and data sets checked, at once.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,9 @@
 
 namespace muster {
 
-// An import holds a model's values in memory, gigabytes of a large one: a few users at once must
-// not take the coordinator's memory from its jobs. Thread-safe; outlives its slots.
+// An import holds a model's values in memory, gigabytes of a large one, and a check of data up to
+// limits::kDataCheckBytesMax of them: a few users at once must not take the coordinator's memory
+// from its jobs. Thread-safe; outlives its slots.
 class ImportGate {
  public:
   explicit ImportGate(int slots) : free_(slots) {}

@@ -59,10 +59,15 @@ void CheckParameterGroups(const v1::TrainingSpec& training, const v1::Graph& gra
   }
 }
 
-void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, Faults& faults) {
+void CheckData(const v1::JobSpec& spec, const v1::Graph& graph, Faults& faults,
+               std::vector<std::string>& warnings) {
   if (HasFaultUnder(faults, "data")) return;
-  auto dataset = Dataset::Open(spec.data(), graph);
-  if (!dataset.ok()) {
+  auto dataset = Dataset::Open(spec.data(), graph, limits::kDataCheckBytesMax);
+  if (absl::IsResourceExhausted(dataset.status())) {
+    warnings.push_back(absl::StrCat(dataset.status().message(),
+                                    " while a job is submitted; the workers alone will check the "
+                                    "data"));
+  } else if (!dataset.ok()) {
     std::ranges::move(FaultsOf(dataset.status()), std::back_inserter(faults));
   } else if ((*dataset)->samples() < spec.data().batch_size()) {
     faults.push_back(
@@ -159,11 +164,11 @@ absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const std::
   std::optional<Model> model = CheckModel(spec, context.paths, faults);
   if (context.caller_gone()) return gone;
   if (model) CheckParameterGroups(spec.training(), model->graph, faults);
+  CheckedSpec checked{.spec = spec};
   if (model && context.data_visible) {
-    CheckData(spec, model->graph, faults);
+    CheckData(spec, model->graph, faults, checked.warnings);
     if (context.caller_gone()) return gone;
   }
-  CheckedSpec checked{.spec = spec};
   if (!spec.checkpoint().resume_from().empty() &&
       !HasFaultUnder(faults, "checkpoint.resume_from")) {
     checked.origin = CheckResume(spec, model, context, faults, checked.warnings);

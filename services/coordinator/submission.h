@@ -17,7 +17,7 @@ namespace muster {
 
 struct SubmissionContext {
   PathRules paths;            // which files a spec may name
-  bool data_visible = false;  // open the data set as well
+  bool data_visible = false;  // open the data set as well, if it is no larger than may be held
   // The checkpoint that a job of this coordinator has: its directory and resource name. NOT_FOUND
   // otherwise.
   struct Found {

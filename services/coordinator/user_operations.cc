@@ -62,6 +62,10 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
   return record;
 }
 
+bool ReadsFiles(const v1::JobSpec& spec) {
+  return spec.data().has_text() || spec.data().has_idx() || spec.data().has_npy();
+}
+
 // Of how many waiting jobs the built model is held: up to a megabyte each.
 constexpr int64_t kGraphsHeldMax = 128;
 
@@ -159,8 +163,8 @@ absl::StatusOr<v1::Job> UserOperations::CreateJob(const v1::CreateJobRequest& re
                                                   const CallerGone& caller_gone) {
   ASSIGN_OR_RETURN(auto earlier, FindRequest(request));
   if (earlier) return *std::move(earlier);
-  std::unique_ptr<ImportGate::Slot> slot;  // until the model's values are out of memory
-  if (request.spec().model().has_onnx()) {
+  std::unique_ptr<ImportGate::Slot> slot;  // until model and data are out of memory
+  if (request.spec().model().has_onnx() || (options_.data_visible && ReadsFiles(request.spec()))) {
     ASSIGN_OR_RETURN(slot, imports_.Enter(caller_gone));
   }
   std::unique_ptr<CheckpointDesk::Pin> source;  // until the registry has the job

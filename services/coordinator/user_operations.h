@@ -41,7 +41,7 @@ class UserOperations {
   void RemoveOrphans();
 
   // CANCELLED, and nothing is left behind, where the caller is gone before the job is stored:
-  // `caller_gone` is asked between the phases and while other models are imported.
+  // `caller_gone` is asked between the phases and while other models and data sets are read.
   using CallerGone = std::function<bool()>;
   absl::StatusOr<v1::Job> CreateJob(
       const v1::CreateJobRequest& request, const CallerGone& caller_gone = [] { return false; })

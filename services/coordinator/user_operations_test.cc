@@ -70,6 +70,30 @@ TEST_F(UserOperationsTest, ASubmittedModelIsBuiltOnceAndHeldForThePlan) {
   EXPECT_EQ(entry->graph->parameters_size(), 2);
 }
 
+TEST_F(UserOperationsTest, DataThatTakeTooMuchMemoryAreLeftToTheWorkers) {
+  UserOperations users({.registry = registry_.get(),
+                        .checkpoints = &checkpoints_,
+                        .watches = &watches_,
+                        .data_visible = true});
+  const std::string text = ::testing::TempDir() + "/text";
+  std::ofstream(text) << "a text";
+  v1::CreateJobRequest request = Request();
+  request.mutable_spec()->mutable_model()->mutable_zoo()->set_name("gpt");
+  request.mutable_spec()->mutable_data()->mutable_text()->set_path(text);
+
+  const auto small = users.CreateJob(request);
+  std::filesystem::resize_file(text, limits::kDataCheckBytesMax + 1);
+  const auto large = users.CreateJob(request);
+
+  EXPECT_THAT(small.status().message(), HasSubstr("bytes to train on are less than two contexts"));
+  ASSERT_TRUE(large.ok()) << large.status();
+  ASSERT_EQ(large->warnings_size(), 1);
+  EXPECT_EQ(large->warnings(0),
+            absl::StrCat("data.text.path: ", text,
+                         ": takes more than the 268435456 bytes that it may while a job is "
+                         "submitted; the workers alone will check the data"));
+}
+
 TEST_F(UserOperationsTest, WhereItsCallerGoesAtAnyPhaseNothingIsLeftOfAJob) {
   int phases = 0;
   absl::StatusOr<v1::Job> job;
