@@ -69,6 +69,12 @@ absl::StatusOr<FoldedValue> FoldedValue::Make(
   return FoldedValue(floating, std::move(arrays));
 }
 
+int64_t FoldedValue::numbers() const {
+  int64_t numbers = 0;
+  for (int p = 0; p < (depends_on_batch() ? kProbes : 1); ++p) numbers += std::ssize(at(p).values);
+  return numbers;
+}
+
 absl::StatusOr<std::vector<Extent>> FoldedValue::Shape() const {
   std::vector<Extent> shape;
   for (const auto& array : arrays_) {

@@ -54,6 +54,7 @@ class FoldedValue {
   const NumberArray& at(int probe) const { return *arrays_[probe]; }
   bool depends_on_batch() const { return arrays_[0] != arrays_[1]; }
   int64_t rank() const { return arrays_[0]->rank(); }
+  int64_t numbers() const;  // that it holds, those of all probes
 
   // INVALID_ARGUMENT for an extent that depends on the batch in an unusual way.
   absl::StatusOr<std::vector<Extent>> Shape() const;

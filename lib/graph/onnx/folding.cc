@@ -22,6 +22,8 @@ using onnx::TensorProto;
 using Shape = std::vector<int64_t>;
 
 constexpr int64_t kElementsMax = int64_t{1} << 24;
+constexpr int64_t kDimensionsMax = 64;            // as numpy has
+constexpr int64_t kPlacesMax = int64_t{1} << 40;  // of a shape, a size of 0 counted as 1
 
 struct Result {
   bool floating;
@@ -35,11 +37,24 @@ struct Call {
   const OnnxFile& file;
   std::vector<const NumberArray*> in;  // null: left out
   std::vector<bool> floating;          // of the inputs
+  FoldBudget& budget;
 
   bool Has(size_t i) const { return i < in.size() && in[i] != nullptr; }
 };
 
 absl::Status Invalid(absl::string_view what) { return absl::InvalidArgumentError(what); }
+
+// Sizes multiply without overflow, those of nothing too: [2^62, 2^62, 0] has no elements.
+absl::Status CheckShape(const Shape& shape) {
+  int64_t places = 1;
+  for (int64_t size : shape) {
+    if (size < 0 || size > kPlacesMax / places) return Invalid("has a constant of impossible size");
+    places *= std::max<int64_t>(size, 1);
+  }
+  if (std::ssize(shape) <= kDimensionsMax) return absl::OkStatus();
+  return Invalid(absl::StrCat("has a constant of ", shape.size(), " dimensions, at most ",
+                              kDimensionsMax, " are possible"));
+}
 
 bool HasAll(const Call& call) {
   return std::ranges::all_of(call.in, [](const NumberArray* input) { return input != nullptr; });
@@ -100,6 +115,7 @@ absl::StatusOr<Shape> Broadcast(Shape a, Shape b) {
     if (a[d] == 1) a[d] = b[d];
   }
   if (ElementsOf(a) > kElementsMax) return Invalid("makes a constant that is too large");
+  RETURN_IF_ERROR(CheckShape(a));
   return a;
 }
 
@@ -117,6 +133,16 @@ absl::StatusOr<int64_t> Axis(int64_t axis, int64_t rank) {
   if (axis < 0) axis += rank;
   if (axis < 0 || axis >= rank) return Invalid("has an axis outside its input");
   return axis;
+}
+
+// Each once, in order.
+absl::StatusOr<Shape> Axes(Shape axes, int64_t rank) {
+  for (int64_t& axis : axes) {
+    ASSIGN_OR_RETURN(axis, Axis(axis, rank));
+  }
+  std::ranges::sort(axes);
+  if (std::ranges::adjacent_find(axes) != axes.end()) return Invalid("names a dimension twice");
+  return axes;
 }
 
 Shape Listed(const NumberArray& array) {
@@ -137,6 +163,7 @@ absl::StatusOr<Result> FromTensor(const OnnxFile& file, const TensorProto& tenso
   Result result{.floating = IsFloating(tensor.data_type())};
   result.array.shape.assign(tensor.dims().begin(), tensor.dims().end());
   if (ElementsOf(tensor) == 0) return result;
+  if (ElementsOf(tensor) > kElementsMax) return Invalid("holds a constant that is too large");
   if (result.floating) {
     ASSIGN_OR_RETURN(const std::vector<float> numbers, file.Floats(tensor));
     result.array.values.assign(numbers.begin(), numbers.end());
@@ -202,7 +229,7 @@ Results EyeLike(const Call& call) {
   if (y.rank() != 2) return Invalid("needs a matrix");
   const int64_t diagonal = Integer(call.node, "k", 0);
   for (int64_t i = 0; i < std::ssize(y.values); ++i) {
-    y.values[i] = i % y.shape[1] == i / y.shape[1] + diagonal;
+    y.values[i] = i % y.shape[1] - i / y.shape[1] == diagonal;
   }
   const int64_t type = Integer(call.node, "dtype", call.floating[0] ? 1 : 7);
   return One(IsFloating(static_cast<int32_t>(type)), std::move(y));
@@ -324,6 +351,7 @@ Results Binary(const Call& call) {
   NumberArray y = *call.in[0];
   for (size_t i = 1; i < call.in.size(); ++i) {
     ASSIGN_OR_RETURN(const Shape shape, Broadcast(y.shape, call.in[i]->shape));
+    RETURN_IF_ERROR(call.budget.Work(ElementsOf(shape)));
     y = Repeat(y, shape);
     const NumberArray x = Repeat(*call.in[i], shape);
     for (size_t e = 0; e < y.values.size(); ++e) {
@@ -384,17 +412,15 @@ Results Reshape(const Call& call) {
   NumberArray y = *call.in[0];
   Shape shape = Listed(*call.in[1]);
   const bool keeps = Integer(call.node, "allowzero", 0) == 0;
-  int64_t known = 1;
+  Shape known;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 0 && keeps && d < y.shape.size()) shape[d] = y.shape[d];
-    if (shape[d] != -1) known *= shape[d];
+    if (shape[d] != -1) known.push_back(shape[d]);
   }
+  RETURN_IF_ERROR(CheckShape(known));
   const auto elements = static_cast<int64_t>(y.values.size());
-  std::ranges::replace(shape, -1, known == 0 ? 0 : elements / known);
-  if (std::ranges::any_of(shape, [](int64_t size) { return size < 0; }) ||
-      ElementsOf(shape) != elements) {
-    return Invalid("reshapes a constant to what it does not have");
-  }
+  std::ranges::replace(shape, -1, ElementsOf(known) == 0 ? 0 : elements / ElementsOf(known));
+  if (ElementsOf(shape) != elements) return Invalid("reshapes a constant to what it does not have");
   y.shape = std::move(shape);
   return One(call.floating[0], std::move(y));
 }
@@ -412,14 +438,11 @@ Results Flatten(const Call& call) {
 
 Results Squeeze(const Call& call) {
   NumberArray y = *call.in[0];
-  absl::optional<Shape> axes = List(call, 1, "axes");
+  ASSIGN_OR_RETURN(const Shape axes, Axes(List(call, 1, "axes").value_or(Shape()), y.rank()));
+  const bool all = axes.empty();
   Shape shape;
-  for (int64_t& axis : axes ? *axes : *(axes = Shape{})) {
-    ASSIGN_OR_RETURN(axis, Axis(axis, y.rank()));
-  }
-  const bool all = axes->empty();
   for (int64_t d = 0; d < y.rank(); ++d) {
-    const bool named = std::ranges::count(*axes, d) > 0;
+    const bool named = std::ranges::binary_search(axes, d);
     if (named && y.shape[d] != 1) return Invalid("squeezes a dimension that is not 1");
     if (!(named || (all && y.shape[d] == 1))) shape.push_back(y.shape[d]);
   }
@@ -429,16 +452,11 @@ Results Squeeze(const Call& call) {
 
 Results Unsqueeze(const Call& call) {
   NumberArray y = *call.in[0];
-  absl::optional<Shape> axes = List(call, 1, "axes");
-  if (!axes) return Invalid("lacks its axes");
-  for (int64_t& axis : *axes) {
-    ASSIGN_OR_RETURN(axis, Axis(axis, y.rank() + std::ssize(*axes)));
-  }
-  std::ranges::sort(*axes);
-  for (int64_t axis : *axes) {
-    if (axis > y.rank()) return Invalid("has an axis outside its input");
-    y.shape.insert(y.shape.begin() + axis, 1);
-  }
+  const absl::optional<Shape> given = List(call, 1, "axes");
+  if (!given) return Invalid("lacks its axes");
+  ASSIGN_OR_RETURN(const Shape axes, Axes(*given, y.rank() + std::ssize(*given)));
+  RETURN_IF_ERROR(CheckShape(Shape(y.rank() + axes.size(), 1)));
+  for (int64_t axis : axes) y.shape.insert(y.shape.begin() + axis, 1);
   return One(call.floating[0], std::move(y));
 }
 
@@ -448,15 +466,13 @@ Results Transpose(const Call& call) {
   std::iota(reversed.rbegin(), reversed.rend(), 0);
   const Shape permutation = Integers(call.node, "perm").value_or(reversed);
   const Shape strides = Strides(x.shape);
+  const absl::StatusOr<Shape> axes = Axes(permutation, x.rank());
+  if (!axes.ok() || std::ssize(*axes) != x.rank()) return Invalid("has an impossible permutation");
   Shape shape, taken;
   for (int64_t d : permutation) {
-    if (d < 0 || d >= x.rank() || std::ranges::count(permutation, d) != 1) {
-      return Invalid("has an impossible permutation");
-    }
     shape.push_back(x.shape[d]);
     taken.push_back(strides[d]);
   }
-  if (std::ssize(shape) != x.rank()) return Invalid("has an impossible permutation");
   return One(call.floating[0], View(x, std::move(shape), taken));
 }
 
@@ -503,7 +519,9 @@ Results Concat(const Call& call) {
     y.shape[axis] += x->shape[axis];
     if (ElementsOf(y.shape) > kElementsMax) return Invalid("makes a constant that is too large");
   }
+  if (ElementsOf(y.shape) == 0) return One(call.floating[0], std::move(y));
   const int64_t outer = ElementsOf({y.shape.begin(), y.shape.begin() + axis});
+  RETURN_IF_ERROR(call.budget.Work(outer * std::ssize(call.in)));
   for (int64_t o = 0; o < outer; ++o) {
     for (const NumberArray* x : call.in) {
       const int64_t each = std::ssize(x->values) / outer;
@@ -531,9 +549,9 @@ Results Split(const Call& call) {
     sizes.emplace(parts, each);
     sizes->back() = x.shape[axis] - each * (parts - 1);
   }
-  if (std::accumulate(sizes->begin(), sizes->end(), int64_t{0}) != x.shape[axis] ||
-      std::ssize(*sizes) != call.node.output_size() ||
-      std::ranges::any_of(*sizes, [&](int64_t size) { return size < 0 || size > x.shape[axis]; })) {
+  if (std::ssize(*sizes) != call.node.output_size() ||
+      std::ranges::any_of(*sizes, [&](int64_t size) { return size < 0 || size > x.shape[axis]; }) ||
+      std::accumulate(sizes->begin(), sizes->end(), int64_t{0}) != x.shape[axis]) {
     return Invalid("splits into parts that do not fit");
   }
   std::vector<Result> parts;
@@ -595,10 +613,13 @@ Results Pad(const Call& call) {
   Shape before(x.rank(), 0);
   for (size_t i = 0; i < axes->size(); ++i) {
     ASSIGN_OR_RETURN(const int64_t axis, Axis((*axes)[i], x.rank()));
-    before[axis] = (*pads)[i];
-    y.shape[axis] += (*pads)[i] + (*pads)[axes->size() + i];
-    if (before[axis] < 0 || (*pads)[axes->size() + i] < 0) return Invalid("cuts by padding");
+    const int64_t begin = (*pads)[i], end = (*pads)[axes->size() + i];
+    if (begin < 0 || end < 0) return Invalid("cuts by padding");
+    before[axis] = begin;
+    if (std::max(begin, end) > kElementsMax) return Invalid("makes a constant that is too large");
+    y.shape[axis] += begin + end;
   }
+  RETURN_IF_ERROR(CheckShape(y.shape));
   if (ElementsOf(y.shape) > kElementsMax) return Invalid("makes a constant that is too large");
   double filling = 0;
   if (call.Has(2)) {
@@ -629,9 +650,13 @@ Results Gather(const Call& call) {
   y.shape.insert(y.shape.end(), index.shape.begin(), index.shape.end());
   y.shape.insert(y.shape.end(), x.shape.begin() + axis + 1, x.shape.end());
   if (ElementsOf(y.shape) > kElementsMax) return Invalid("makes a constant that is too large");
+  Shape picks;
+  for (double pick : index.values) {
+    ASSIGN_OR_RETURN(picks.emplace_back(), Within(pick, x.shape[axis]));
+  }
+  if (ElementsOf(y.shape) == 0) return One(call.floating[0], std::move(y));
   for (int64_t o = 0; o < outer; ++o) {
-    for (double pick : index.values) {
-      ASSIGN_OR_RETURN(const int64_t i, Within(pick, x.shape[axis]));
+    for (int64_t i : picks) {
       const auto from = x.values.begin() + (o * x.shape[axis] + i) * inner;
       y.values.insert(y.values.end(), from, from + inner);
     }
@@ -758,6 +783,9 @@ Results ScatterElements(const Call& call) {
 Results NonZero(const Call& call) {
   const NumberArray& x = *call.in[0];
   const Shape strides = Strides(x.shape);
+  const auto count = std::ssize(x.values) - std::ranges::count(x.values, 0);
+  if (count * x.rank() > kElementsMax) return Invalid("makes a constant that is too large");
+  RETURN_IF_ERROR(call.budget.Work(count * x.rank()));
   std::vector<std::vector<double>> places(x.rank());
   for (int64_t i = 0; i < std::ssize(x.values); ++i) {
     if (x.values[i] == 0) continue;
@@ -832,17 +860,14 @@ Results CumSum(const Call& call) {
 Results Reduce(const Call& call) {
   const NumberArray& x = *call.in[0];
   const absl::string_view op = call.node.op_type();
-  absl::optional<Shape> axes = List(call, 1, "axes");
-  if (!axes || axes->empty()) {
+  ASSIGN_OR_RETURN(Shape axes, Axes(List(call, 1, "axes").value_or(Shape()), x.rank()));
+  if (axes.empty()) {
     if (Integer(call.node, "noop_with_empty_axes", 0) != 0) return One(call.floating[0], x);
-    axes.emplace(x.rank());
-    std::iota(axes->begin(), axes->end(), 0);
-  }
-  for (int64_t& axis : *axes) {
-    ASSIGN_OR_RETURN(axis, Axis(axis, x.rank()));
+    axes.resize(x.rank());
+    std::iota(axes.begin(), axes.end(), 0);
   }
   Shape kept = x.shape;
-  for (int64_t axis : *axes) kept[axis] = 1;
+  for (int64_t axis : axes) kept[axis] = 1;
   if (ElementsOf(kept) > kElementsMax) return Invalid("makes a constant that is too large");
   NumberArray y{.shape = kept};
   const double start = op == "ReduceMax"    ? -std::numeric_limits<double>::infinity()
@@ -851,7 +876,7 @@ Results Reduce(const Call& call) {
                                             : 0;
   y.values.assign(ElementsOf(kept), start);
   Shape strides = Strides(kept);
-  for (int64_t axis : *axes) strides[axis] = 0;
+  for (int64_t axis : axes) strides[axis] = 0;
   int64_t from = 0;
   ForEachPosition(x.shape, strides, 0, [&](int64_t at) {
     const double value = x.values[from++];
@@ -874,7 +899,7 @@ Results Reduce(const Call& call) {
   if (Integer(call.node, "keepdims", 1) == 0) {
     y.shape.clear();
     for (int64_t d = 0; d < x.rank(); ++d) {
-      if (std::ranges::count(*axes, d) == 0) y.shape.push_back(x.shape[d]);
+      if (!std::ranges::binary_search(axes, d)) y.shape.push_back(x.shape[d]);
     }
   }
   return One(call.floating[0], std::move(y));
@@ -894,6 +919,7 @@ Results MatMul(const Call& call) {
   work.insert(work.end(),
               {std::max<int64_t>(m, 1), std::max<int64_t>(n, 1), std::max<int64_t>(k, 1)});
   if (ElementsOf(work) > (int64_t{1} << 28)) return Invalid("is too much to compute");
+  RETURN_IF_ERROR(call.budget.Work(ElementsOf(work)));
   const NumberArray x = Repeat(a, of_a), w = Repeat(b, of_b);
   NumberArray y{.shape = outer};
   y.shape.insert(y.shape.end(), {m, n});
@@ -974,11 +1000,34 @@ size_t InputsNeeded(absl::string_view op) {
 
 }  // namespace
 
+absl::Status FoldBudget::Keep(const FoldedValue& value) {
+  numbers_ += value.numbers();
+  return Check();
+}
+
+absl::Status FoldBudget::Work(int64_t operations) {
+  operations_ += operations;
+  return Check();
+}
+
+absl::Status FoldBudget::Check() const {
+  if (numbers_ > kNumbersMax) {
+    return Invalid(absl::StrCat("makes the file's constants take more than the limit of ",
+                                kNumbersMax, " numbers in memory: export it with smaller ones"));
+  }
+  if (operations_ > kOperationsMax) {
+    return Invalid(absl::StrCat("makes the file's constants take more than the limit of ",
+                                kOperationsMax,
+                                " operations to compute: export it with smaller ones"));
+  }
+  return absl::OkStatus();
+}
+
 bool IsFoldable(absl::string_view op_type) { return FindFolder(op_type) != nullptr; }
 
 absl::StatusOr<std::vector<FoldedValue>> FoldNode(const NodeProto& node,
                                                   absl::Span<const FoldedValue* const> inputs,
-                                                  const OnnxFile& file) {
+                                                  const OnnxFile& file, FoldBudget& budget) {
   const Folder fold = FindFolder(node.op_type());
   bool depends = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -991,12 +1040,20 @@ absl::StatusOr<std::vector<FoldedValue>> FoldNode(const NodeProto& node,
   }
   std::vector<std::vector<Result>> results;
   for (int p = 0; p < (depends ? kProbes : 1); ++p) {
-    Call call{.node = node, .file = file};
+    Call call{.node = node, .file = file, .budget = budget};
     for (const FoldedValue* input : inputs) {
+      if (input != nullptr) {
+        RETURN_IF_ERROR(CheckShape(input->at(p).shape));
+        RETURN_IF_ERROR(budget.Work(1 + std::ssize(input->at(p).values)));
+      }
       call.in.push_back(input == nullptr ? nullptr : &input->at(p));
       call.floating.push_back(input != nullptr && input->floating());
     }
     ASSIGN_OR_RETURN(results.emplace_back(), fold(call));
+    for (const Result& result : results.back()) {
+      RETURN_IF_ERROR(CheckShape(result.array.shape));
+      RETURN_IF_ERROR(budget.Work(1 + std::ssize(result.array.values)));
+    }
   }
   std::vector<FoldedValue> outputs;
   for (size_t i = 0; i < results[0].size(); ++i) {
@@ -1010,6 +1067,7 @@ absl::StatusOr<std::vector<FoldedValue>> FoldNode(const NodeProto& node,
           }
           return array;
         }));
+    RETURN_IF_ERROR(budget.Keep(output));
     outputs.push_back(std::move(output));
   }
   return outputs;

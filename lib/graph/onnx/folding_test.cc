@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/graph/onnx/onnx_model_builder.h"
 
@@ -49,7 +50,7 @@ class FoldingTest : public testing::Test {
     model.Node(op, std::vector<std::string>(inputs.size(), "x"), names, std::move(attributes));
     std::vector<const FoldedValue*> pointers;
     for (const FoldedValue& input : inputs) pointers.push_back(&input);
-    return FoldNode(model.proto().graph().node(0), pointers, *file_);
+    return FoldNode(model.proto().graph().node(0), pointers, *file_, budget_);
   }
 
   NumberArray One(const std::string& op, const std::vector<FoldedValue>& inputs,
@@ -60,6 +61,7 @@ class FoldingTest : public testing::Test {
   }
 
   std::unique_ptr<OnnxFile> file_;
+  FoldBudget budget_;
 };
 
 const FoldedValue kMatrix = Floats({2, 3}, {1, 2, 3, 4, 5, 6});
@@ -144,6 +146,36 @@ TEST_F(FoldingTest, HostileConstantsAreErrors) {
   EXPECT_FALSE(Fold("Tile", {Integers({1}), Integers({9e18})}).ok());
   EXPECT_FALSE(Fold("Tile", {kMatrix, Integers({1e12, 1e12})}).ok());
   EXPECT_FALSE(Fold("Concat", {kMatrix, Floats({1, 2}, {1, 2})}).ok());
+  EXPECT_FALSE(Fold("Pad", {Integers({1}), Integers({9e18, 9e18})}).ok());
+  EXPECT_FALSE(Fold("Reshape", {kMatrix, Integers({9e18, 9e18})}).ok());
+  EXPECT_FALSE(Fold("Split", {kMatrix, Integers({9e18, 9e18})}, {{"axis", {1}}}, 2).ok());
+}
+
+TEST_F(FoldingTest, WhatHasNoElementsTakesNoTime) {
+  const Shape shape = {int64_t{1} << 39, 1, 0};
+  const FoldedValue nothing(false, {shape, {}});
+  EXPECT_EQ(One("Gather", {nothing, Integers({0})}, {{"axis", {1}}}).shape, shape);
+  EXPECT_EQ(One("Concat", {nothing, nothing}, {{"axis", {2}}}).shape, shape);
+  EXPECT_FALSE(Fold("Gather", {nothing, Integers({1})}, {{"axis", {1}}}).ok());
+  EXPECT_FALSE(Fold("ConstantOfShape", {Integers({9e18, 9e18, 0})}).ok());
+}
+
+TEST_F(FoldingTest, DimensionsAreFew) {
+  EXPECT_FALSE(Fold("ConstantOfShape", {Integers(std::vector<double>(65, 1))}).ok());
+  EXPECT_FALSE(Fold("Expand", {kMatrix, Integers(std::vector<double>(65, 1))}).ok());
+  EXPECT_FALSE(Fold("Unsqueeze", {kMatrix, Integers(std::vector<double>(1 << 20, 0))}).ok());
+  EXPECT_FALSE(Fold("Squeeze", {Floats({1, 1}, {7}), Integers({0, 0})}).ok());
+  EXPECT_EQ(One("Unsqueeze", {kMatrix, Integers({3, 0})}).shape, (Shape{1, 2, 3, 1}));
+  EXPECT_EQ(One("Squeeze", {Floats({1, 2, 1}, {7, 8}), Integers({-1})}).shape, (Shape{1, 2}));
+}
+
+TEST_F(FoldingTest, TheConstantsOfAFileShareABudget) {
+  ASSERT_TRUE(budget_.Work(FoldBudget::kOperationsMax - 20).ok());
+  EXPECT_TRUE(Fold("Identity", {kMatrix}).ok());
+  const absl::Status refused = Fold("MatMul", {kMatrix, Floats({3, 1}, {1, 2, 3})}).status();
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("makes the file's constants take more than the limit of"));
+  EXPECT_FALSE(Fold("Identity", {kMatrix}).ok()) << "nothing more is computed";
 }
 
 }  // namespace

@@ -20,11 +20,12 @@ using Names = absl::flat_hash_map<std::string, std::string>;
 
 constexpr int kDepthMax = 32;
 constexpr int64_t kNodesMax = 1'000'000;
-constexpr int64_t kBytesMax = int64_t{4} << 30;
+constexpr int64_t kBytesAddedMax = int64_t{256} << 20;
 
 class Inliner {
  public:
-  explicit Inliner(const onnx::ModelProto& model) {
+  explicit Inliner(const onnx::ModelProto& model)
+      : bytes_max_(static_cast<int64_t>(model.ByteSizeLong()) + kBytesAddedMax) {
     for (const FunctionProto& function : model.functions()) {
       functions_[Key(function.domain(), function.name(), function.overload())] = &function;
     }
@@ -48,8 +49,12 @@ class Inliner {
       if (attribute.has_g()) RETURN_IF_ERROR(Inline(*attribute.mutable_g(), depth));
     }
     bytes_ += static_cast<int64_t>(node.ByteSizeLong());
-    if (++nodes_ > kNodesMax || bytes_ > kBytesMax) {
-      return NodeFault(node, "is one too many: the file grows too large");
+    if (++nodes_ > kNodesMax || bytes_ > bytes_max_) {
+      return NodeFault(
+          node, absl::StrCat("is one too many: with its functions written out where they are "
+                             "called the file has over ",
+                             kNodesMax, " nodes or ", bytes_max_,
+                             " bytes: make large attributes of functions initialisers"));
     }
     const auto found = functions_.find(Key(node.domain(), node.op_type(), node.overload()));
     if (found == functions_.end()) {
@@ -134,6 +139,8 @@ class Inliner {
   }
 
   absl::flat_hash_map<Key, const FunctionProto*> functions_;
+  // A file whose functions are called once each does not grow but for longer names.
+  const int64_t bytes_max_;
   int64_t calls_ = 0;
   int64_t bytes_ = 0;
   int64_t nodes_ = 0;  // calls too, so that functions that only call each other end

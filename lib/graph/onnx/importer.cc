@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "lib/graph/onnx/converters/converters.h"
-#include "lib/graph/onnx/folding.h"
 #include "lib/status/status.h"
 
 namespace muster {
@@ -454,23 +453,28 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
     }
     if (ElementsOf(tensor) == 0) {
       // An empty list of axes, say; an empty weight fails where it is used.
-    } else if (!floating) {
-      ASSIGN_OR_RETURN(const std::vector<int64_t> integers, file_.Integers(tensor));
-      array.values.assign(integers.begin(), integers.end());
-    } else if (role != roles.end() && role->second != InitializerRole::kConstant) {
+    } else if (floating && role != roles.end() && role->second != InitializerRole::kConstant) {
       RETURN_IF_ERROR(AddParameter(tensor));
       continue;
     } else if (ElementsOf(tensor) > kConstantElementsMax) {
       return Invalid(absl::StrCat(
           "initialiser '", tensor.name(), "' would be a constant of ", ElementsOf(tensor),
-          " elements, at most ", kConstantElementsMax,
-          " are possible: list it under onnx.train, and if it must not change give it a "
-          "parameter group with frozen: true"));
+          " elements, at most ", kConstantElementsMax, " are possible",
+          floating ? ": list it under onnx.train, and if it must not change give it a parameter "
+                     "group with frozen: true"
+                   : ""));
+    } else if (!floating) {
+      ASSIGN_OR_RETURN(const std::vector<int64_t> integers, file_.Integers(tensor));
+      array.values.assign(integers.begin(), integers.end());
     } else {
       ASSIGN_OR_RETURN(const std::vector<float> numbers, file_.Floats(tensor));
       array.values.assign(numbers.begin(), numbers.end());
     }
-    folded_.insert_or_assign(tensor.name(), FoldedValue(floating, std::move(array)));
+    FoldedValue value(floating, std::move(array));
+    if (const absl::Status kept = budget_.Keep(value); !kept.ok()) {
+      return Invalid(absl::StrCat("initialiser '", tensor.name(), "' ", kept.message()));
+    }
+    folded_.insert_or_assign(tensor.name(), std::move(value));
   }
   return absl::OkStatus();
 }
@@ -531,7 +535,7 @@ absl::StatusOr<bool> OnnxImporter::Fold(const NodeProto& node) {
     inputs.push_back(Folded(node, i));
     if (HasInput(node, i) && inputs.back() == nullptr) return false;
   }
-  absl::StatusOr<std::vector<FoldedValue>> outputs = FoldNode(node, inputs, file_);
+  absl::StatusOr<std::vector<FoldedValue>> outputs = FoldNode(node, inputs, file_, budget_);
   if (!outputs.ok()) return NodeFault(node, outputs.status().message());
   for (int i = 0; i < std::min<int>(node.output_size(), outputs->size()); ++i) {
     SetFolded(node, i, std::move((*outputs)[i]));
@@ -547,7 +551,7 @@ absl::Status OnnxImporter::ConvertShape(const NodeProto& node) {
                      return NumberArray{.shape = types_[p].at(x).shape};
                    }));
   const FoldedValue* inputs[] = {&blank};
-  absl::StatusOr<std::vector<FoldedValue>> outputs = FoldNode(node, inputs, file_);
+  absl::StatusOr<std::vector<FoldedValue>> outputs = FoldNode(node, inputs, file_, budget_);
   if (!outputs.ok()) return NodeFault(node, outputs.status().message());
   SetFolded(node, 0, std::move(outputs->front()));
   return absl::OkStatus();

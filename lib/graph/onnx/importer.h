@@ -17,6 +17,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "lib/graph/onnx/folded_value.h"
+#include "lib/graph/onnx/folding.h"
 #include "lib/graph/onnx/initializer_roles.h"
 #include "lib/graph/onnx/onnx_file.h"
 #include "lib/graph/onnx/onnx_import.h"
@@ -151,6 +152,7 @@ class OnnxImporter {
   std::vector<std::vector<float>> values_;
   absl::flat_hash_map<std::string, int> parameters_;      // by name
   absl::flat_hash_map<std::string, FoldedValue> folded_;  // by ONNX value
+  FoldBudget budget_;                                     // of all that is in it
   absl::flat_hash_map<std::string, std::string> alias_;   // ONNX value -> tensor of the graph
   // ONNX value -> its Constant, exact or with 1 for the batch.
   absl::flat_hash_map<std::pair<std::string, bool>, std::string> materialized_;

@@ -1,5 +1,7 @@
 #include "lib/graph/onnx/onnx_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -109,6 +111,23 @@ std::string Encode(const std::vector<float>& values, int32_t type) {
   return bytes;
 }
 
+// Files beside it can be sparse: a few bytes on disk then claim any amount of memory.
+absl::Status CheckExternalBytes(const std::string& path, const onnx::GraphProto& graph) {
+  const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  int64_t bytes = 0;
+  for (const TensorProto& tensor : graph.initializer()) {
+    if (tensor.data_location() != TensorProto::EXTERNAL) continue;
+    bytes += std::max<int64_t>(ElementsOf(tensor), 0) * BytesPerElement(tensor.data_type());
+    if (bytes > memory) {
+      return Invalid(path, absl::StrCat("has over ", bytes,
+                                        " bytes of initialisers in files beside"
+                                        " it, this machine has ",
+                                        memory, " bytes of memory"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 void UseForInference(onnx::GraphProto& graph) {
   for (onnx::NodeProto& node : *graph.mutable_node()) {
     for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
@@ -171,6 +190,7 @@ absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path, MayRead may_rea
   if (absl::Status inlined = InlineFunctions(file.model_); !inlined.ok()) {
     return Invalid(path, inlined.message());
   }
+  RETURN_IF_ERROR(CheckExternalBytes(path, file.graph()));
   return file;
 }
 

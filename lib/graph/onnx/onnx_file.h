@@ -21,9 +21,10 @@ class OnnxFile {
   static constexpr int64_t kOpsetMin = 13;
   static constexpr int64_t kOpsetMax = 24;
 
-  // NOT_FOUND; INVALID_ARGUMENT for what is no ONNX file and for an opset outside [kOpsetMin,
-  // kOpsetMax]. The file's own functions are written out. Tensors are read when they are asked for;
-  // `may_read` is asked before a file beside this one is opened for them, and null says yes.
+  // NOT_FOUND; INVALID_ARGUMENT for what is no ONNX file, for an opset outside [kOpsetMin,
+  // kOpsetMax] and for initialisers beside the file that are larger than the machine's memory. The
+  // file's own functions are written out. Tensors are read when they are asked for; `may_read` is
+  // asked before a file beside this one is opened for them, and null says yes.
   using MayRead = std::function<absl::Status(const std::string& path)>;
   static absl::StatusOr<OnnxFile> Open(const std::string& path, MayRead may_read = nullptr);
 

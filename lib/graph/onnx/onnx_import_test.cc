@@ -260,6 +260,16 @@ TEST(OnnxImportTest, ConstantArithmeticIsDoneHere) {
   EXPECT_EQ(constants, 1);
 }
 
+TEST(OnnxImportTest, ConstantsOfASmallFileTakeNoMoreMemoryThanThereIs) {
+  Model model = Linear();
+  model.Integers("size", {1 << 24}).Node("ConstantOfShape", {"size"}, {"c"});
+  for (int i = 0; i < 64; ++i) model.Node("Identity", {"c"}, {absl::StrCat("c", i)});
+  EXPECT_THAT(std::string(model.Import().status().message()),
+              testing::HasSubstr(
+                  "58 Identity (first node 'the Identity') makes the file's constants take more "
+                  "than the limit of 134217728 numbers in memory"));
+}
+
 TEST(OnnxImportTest, BatchNormKeepsRunningValuesAsStatistics) {
   Model model;
   model.Input("x", {0, 2, 4, 4}).Output("y");
@@ -706,6 +716,26 @@ TEST(OnnxImportTest, AFunctionThatCallsItselfIsRefused) {
   EXPECT_TRUE(absl::StrContains(model.Import().status().message(), "without an end"));
 }
 
+TEST(OnnxImportTest, AFunctionThatMultipliesItsAttributesIsRefused) {
+  Model model = Linear();
+  onnx::FunctionProto& function = *model.proto().add_functions();
+  function.set_name("Heavy");
+  function.set_domain("mine");
+  function.add_output("r");
+  onnx::NodeProto& node = *function.add_node();
+  node.set_op_type("Constant");
+  node.add_output("r");
+  AttributeProto& attribute = *node.add_attribute();
+  attribute.set_name("value");
+  attribute.mutable_t()->set_raw_data(std::string(1 << 20, '\0'));
+  for (int i = 0; i < 300; ++i) {
+    model.Node("Heavy", {}, {absl::StrCat("h", i)});
+    model.proto().mutable_graph()->mutable_node(i + 1)->set_domain("mine");
+  }
+  EXPECT_THAT(std::string(model.Import().status().message()),
+              testing::HasSubstr("is one too many: with its functions written out"));
+}
+
 TEST(OnnxImportTest, AConditionThatIsKnownChoosesItsBranch) {
   Model model;
   model.Input("x", {0, 3})
@@ -818,6 +848,17 @@ TEST(OnnxFileTest, ExternalDataIsReadFromBesideTheFileAndNowhereElse) {
   file = OnnxFile::Open(model.Write("external/model.onnx"));
   EXPECT_TRUE(absl::StrContains(file->Floats(file->graph().initializer(1)).status().message(),
                                 "not beside the file"));
+}
+
+TEST(OnnxFileTest, ExternalDataIsNoLargerThanMemory) {
+  Model model = Linear();
+  TensorProto& weight = *model.proto().mutable_graph()->mutable_initializer(0);
+  weight.clear_float_data();
+  weight.set_data_location(TensorProto::EXTERNAL);
+  weight.set_dims(0, int64_t{1} << 39);
+  weight.set_dims(1, 2);
+  EXPECT_THAT(std::string(model.Import().status().message()),
+              testing::HasSubstr("has over 4398046511104 bytes of initialisers in files beside"));
 }
 
 TEST(OnnxFileTest, SavesReplacedWeightsInTheirOwnType) {
