@@ -32,6 +32,7 @@ constexpr absl::string_view kTensors = R"(
     input qkv f32[-1, 5, 12]
     input matrix f32[-1, 12]
     input image f32[-1, 4, 9, 8]
+    input wide f32[-1, 1, 256, 256]
     input ones f32[-1, 1, 3, 1]
     input ids i32[-1, 64]
     input index i32[-1, 16, 100]
@@ -288,6 +289,9 @@ INSTANTIATE_TEST_SUITE_P(
              "a is f32[8], b is f32[8, 64, 100]: a matrix has at least two dimensions"},
         Case{"MatMul(x, image)", 1,
              "a is f32[8, 64, 100], b is f32[8, 4, 9, 8]: inner dimensions 100 and 9 differ"},
+        Case{"MaxPool2d(wide) kernel=[256, 256]", 2,
+             "x is f32[8, 1, 256, 256]: a window of 256 x 256 has 65536 positions, at most 65535 "
+             "are possible: take the maximum in two steps"},
         Case{"Conv2d(image, grouped)", 1,
              "x is f32[8, 4, 9, 8], w is f32[6, 2, 3, 3]: w has 2 input channels for 4 channels in "
              "1 groups"},

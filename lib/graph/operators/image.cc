@@ -126,6 +126,19 @@ absl::Status RelatePooling(const v1::Node& node, Dimensions& dimensions) {
   return absl::OkStatus();
 }
 
+// A device keeps for the gradient which position of a window won, in 16 bits.
+absl::Status RelateMaxPooling(const v1::Node& node, Dimensions& dimensions) {
+  constexpr int64_t kPositionsMax = 65535;
+  const Window window = PoolingWindow(node);
+  const int64_t positions = window.kernel[0] * window.kernel[1];
+  if (positions > kPositionsMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a window of ", window.kernel[0], " x ", window.kernel[1], " has ", positions,
+        " positions, at most ", kPositionsMax, " are possible: take the maximum in two steps"));
+  }
+  return RelatePooling(node, dimensions);
+}
+
 constexpr const char* kImage = "x T[batch, channel, height, width]";
 constexpr const char* kImageShape = "x(shape) T[batch, channel, height, width]";
 constexpr const char* kWeight = "w T[output channel, group channel, kernel height, kernel width]";
@@ -211,13 +224,13 @@ std::vector<Operator> ImageOperators() {
        .inputs = {kImage},
        .outputs = {kPooled, "state state"},
        .attributes = MaxPoolingAttributes(),
-       .relate = RelatePooling,
+       .relate = RelateMaxPooling,
        .gradients = {{"MaxPool2dGrad", {"dy", "x", "y", "state"}, {"x"}}}},
       {.name = "MaxPool2dGrad",
        .inputs = {kPooledGradient, kImage, kPooled, "state state"},
        .outputs = {kImageGradient},
        .attributes = MaxPoolingAttributes(),
-       .relate = RelatePooling},
+       .relate = RelateMaxPooling},
       {.name = "AveragePool2d",
        .inputs = {kImage},
        .outputs = {kPooled},
