@@ -362,6 +362,7 @@ absl::Status OnnxImporter::AddInput(const onnx::ValueInfoProto& value) {
   };
   const onnx::TypeProto::Tensor& type = value.type().tensor_type();
   const int rank = type.shape().dim_size();
+  if (type.elem_type() == TensorProto::BOOL) truths_.insert(value.name());
   if (!value.type().has_tensor_type() || rank == 0) {
     return fail("is no tensor with a batch as its first dimension");
   }
@@ -447,6 +448,7 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
   for (const TensorProto& tensor : graph.initializer()) {
     const bool floating = IsFloating(tensor.data_type());
     const auto role = roles.find(tensor.name());
+    if (tensor.data_type() == TensorProto::BOOL) truths_.insert(tensor.name());
     NumberArray array{.shape = {tensor.dims().begin(), tensor.dims().end()}};
     if (ElementsOf(tensor) < 0) {
       return Invalid(absl::StrCat("initialiser '", tensor.name(), "' has an impossible shape"));
@@ -587,8 +589,34 @@ absl::Status OnnxImporter::ConvertIf(const NodeProto& node) {
   return absl::OkStatus();
 }
 
+bool OnnxImporter::IsOfTruth(const NodeProto& node) const {
+  static const auto& makers = *new absl::flat_hash_set<absl::string_view>{
+      "And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual",
+      "Not", "Or",    "Xor"};
+  static const auto& movers = *new absl::flat_hash_set<absl::string_view>{
+      "Concat",  "Expand", "Flatten", "Gather",  "GatherElements", "GatherND",  "Identity",
+      "Reshape", "Slice",  "Split",   "Squeeze", "Tile",           "Transpose", "Unsqueeze"};
+  const auto is_truth = [&](int i) { return HasInput(node, i) && truths_.contains(node.input(i)); };
+  if (makers.contains(node.op_type())) return true;
+  if (movers.contains(node.op_type())) return is_truth(0);
+  if (node.op_type() == "Where" || node.op_type() == "CastLike") return is_truth(1);
+  if (node.op_type() == "Cast") return Integer(node, "to", 0) == TensorProto::BOOL;
+  const onnx::AttributeProto* value = FindAttribute(node, "value");
+  return value != nullptr && value->t().data_type() == TensorProto::BOOL;
+}
+
 absl::Status OnnxImporter::ConvertNode(const NodeProto& node) {
   if (node.output_size() == 0) return NodeFault(node, "has no output");
+  if (IsOfTruth(node)) truths_.insert(node.output().begin(), node.output().end());
+  if (node.op_type() == "CastLike" && HasInput(node, 1) && truths_.contains(node.input(1))) {
+    NodeProto cast = node;
+    cast.set_op_type("Cast");
+    cast.mutable_input()->DeleteSubrange(1, cast.input_size() - 1);
+    onnx::AttributeProto& to = *cast.add_attribute();
+    to.set_name("to");
+    to.set_i(TensorProto::BOOL);
+    return ConvertNode(cast);
+  }
   ASSIGN_OR_RETURN(const bool folded, Fold(node));
   if (folded) return absl::OkStatus();
   if (node.op_type() == "Shape" || node.op_type() == "Size") return ConvertShape(node);

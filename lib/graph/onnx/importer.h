@@ -124,6 +124,8 @@ class OnnxImporter {
   void Convert(const onnx::GraphProto& graph);
   absl::Status ConvertNode(const onnx::NodeProto& node);
   absl::StatusOr<bool> Fold(const onnx::NodeProto& node);
+  // Whether its outputs are truth values, as far as the file tells.
+  bool IsOfTruth(const onnx::NodeProto& node) const;
   absl::Status ConvertShape(const onnx::NodeProto& node);
   absl::Status ConvertIf(const onnx::NodeProto& node);
   void Refuse(const onnx::NodeProto& node, absl::string_view what);
@@ -153,6 +155,7 @@ class OnnxImporter {
   absl::flat_hash_map<std::string, int> parameters_;      // by name
   absl::flat_hash_map<std::string, FoldedValue> folded_;  // by ONNX value
   FoldBudget budget_;                                     // of all that is in it
+  absl::flat_hash_set<std::string> truths_;               // ONNX values of type bool
   absl::flat_hash_map<std::string, std::string> alias_;   // ONNX value -> tensor of the graph
   // ONNX value -> its Constant, exact or with 1 for the batch.
   absl::flat_hash_map<std::pair<std::string, bool>, std::string> materialized_;

@@ -231,6 +231,17 @@ TEST(OnnxImportTest, HostileNodesAreErrors) {
   EXPECT_THAT(message(std::move(tensors)), testing::HasSubstr("has 0 bytes"));
 }
 
+TEST(OnnxImportTest, AConstantIndexOutsideIsRefused) {
+  for (const int64_t index : {int64_t{3}, int64_t{-4}, INT64_MAX, INT64_MIN}) {
+    Model model = Linear();
+    model.Integers("at", {index}).Node("Gather", {"x", "at"}, {"picked"}, {{"axis", {1}}});
+    model.proto().mutable_graph()->mutable_initializer(2)->clear_dims();
+    // The largest numbers are rounded to doubles.
+    EXPECT_THAT(std::string(model.Import().status().message()),
+                testing::ContainsRegex("picks element -?[0-9]+ of 3"));
+  }
+}
+
 TEST(OnnxImportTest, OnlyTheBatchMayBeOpen) {
   Model model;
   model.Input("x", {0, -1}).Weight("w", {2, 3}).Output("y").Node("MatMul", {"x", "w"}, {"y"});

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/graph/onnx/converters/converters.h"
 #include "lib/status/status.h"
 
@@ -9,6 +10,8 @@ namespace muster {
 namespace {
 
 using onnx::NodeProto;
+
+constexpr int64_t kCountedMax = int64_t{1} << 24;
 
 absl::Status Gather(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const std::string x, im.Tensor(node, 0));
@@ -21,8 +24,12 @@ absl::Status Gather(OnnxImporter& im, const NodeProto& node) {
   // One row is a slice, whose gradient needs no scattering.
   if (folded != nullptr && folded->rank() == 0 && !folded->depends_on_batch() &&
       !shape[axis].of_batch) {
+    const int64_t size = shape[axis].value;
     int64_t at = ToInteger(folded->at(0).values.at(0));
-    if (at < 0) at += shape[axis].value;
+    if (at < -size || at >= size) {
+      return NodeFault(node, absl::StrCat("picks element ", at, " of ", size));
+    }
+    if (at < 0) at += size;
     ASSIGN_OR_RETURN(const std::string slice, im.Make(node, "Slice", {x},
                                                       {{"axes", IntegersValue({axis})},
                                                        {"starts", IntegersValue({at})},
@@ -94,6 +101,14 @@ absl::StatusOr<std::string> FoldedPositions(OnnxImporter& im, const NodeProto& n
   return im.TensorFor(node, positions);
 }
 
+// 0, 1, 2, ... as a constant.
+absl::StatusOr<std::string> Counted(OnnxImporter& im, const NodeProto& node, int64_t count) {
+  if (count > kCountedMax) return NodeFault(node, "counts to over 2^24");
+  NumberArray numbers{.shape = {count}};
+  for (int64_t i = 0; i < count; ++i) numbers.values.push_back(static_cast<double>(i));
+  return im.Constant(node, false, numbers);
+}
+
 absl::StatusOr<std::string> ComputedPositions(OnnxImporter& im, const NodeProto& node,
                                               const std::string& index,
                                               const std::vector<Extent>& shape, int64_t depth) {
@@ -105,22 +120,23 @@ absl::StatusOr<std::string> ComputedPositions(OnnxImporter& im, const NodeProto&
                                                        {"ends", IntegersValue({d + 1})}}));
     ASSIGN_OR_RETURN(std::string at,
                      im.Make(node, "Squeeze", {slice}, {{"axes", IntegersValue({-1})}}));
-    if (!shape[d].of_batch) {
-      // Negative coordinates count from the end.
-      ASSIGN_OR_RETURN(const std::string size,
-                       im.Scalar(node, static_cast<double>(shape[d].value), false));
-      ASSIGN_OR_RETURN(at, im.Make(node, "Mod", {at, size}));
-      if (d > 0) {
-        ASSIGN_OR_RETURN(sum, im.Make(node, "Mul", {sum, size}));
-      }
-    } else if (d > 0) {
+    if (d > 0 && shape[d].of_batch) {
       return NodeFault(node, "has the batch behind other coordinates");
+    }
+    // A coordinate alone is looked at where it picks. In a sum one outside would be another row: it
+    // picks itself before, of 0, 1, 2, ..., negative ones from the end.
+    if (depth > 1 && !shape[d].of_batch) {
+      ASSIGN_OR_RETURN(const std::string numbers, Counted(im, node, shape[d].value));
+      ASSIGN_OR_RETURN(at, im.Make(node, "Gather", {numbers, at}, {{"axis", IntegerValue(0)}}));
     }
     if (d == 0) {
       sum = at;
-    } else {
-      ASSIGN_OR_RETURN(sum, im.Make(node, "Add", {sum, at}));
+      continue;
     }
+    ASSIGN_OR_RETURN(const std::string size,
+                     im.Scalar(node, static_cast<double>(shape[d].value), false));
+    ASSIGN_OR_RETURN(sum, im.Make(node, "Mul", {sum, size}));
+    ASSIGN_OR_RETURN(sum, im.Make(node, "Add", {sum, at}));
   }
   return sum;
 }
@@ -206,16 +222,18 @@ absl::Status OneHot(OnnxImporter& im, const NodeProto& node) {
   ASSIGN_OR_RETURN(const double depth, im.Number(node, 1, 0));
   const FoldedValue* values = im.Folded(node, 2);
   const int64_t axis = Integer(node, "axis", -1);
-  if (values == nullptr || values->at(0).values.size() != 2 || !(depth >= 1 && depth < 1 << 24) ||
-      (axis != -1 && axis != rank)) {
+  if (values == nullptr || values->at(0).values.size() != 2 ||
+      !(depth >= 1 && depth < kCountedMax) || (axis != -1 && axis != rank)) {
     return NodeFault(node, "is hot along another axis than the last, or computes its values");
   }
-  NumberArray classes{.shape = {ToInteger(depth)}};
-  for (int64_t c = 0; c < ToInteger(depth); ++c) classes.values.push_back(static_cast<double>(c));
-  ASSIGN_OR_RETURN(const std::string numbers, im.Constant(node, false, classes));
-  // Negative ones count from the end.
+  ASSIGN_OR_RETURN(const std::string numbers, Counted(im, node, ToInteger(depth)));
+  // Negative ones count from the end; one outside is hot nowhere.
   ASSIGN_OR_RETURN(const std::string size, im.Scalar(node, depth, false));
-  ASSIGN_OR_RETURN(const std::string within, im.Make(node, "Mod", {index, size}));
+  ASSIGN_OR_RETURN(const std::string zero, im.Scalar(node, 0, false));
+  ASSIGN_OR_RETURN(const std::string is_negative, im.Make(node, "Less", {index, zero}));
+  ASSIGN_OR_RETURN(const std::string from_end, im.Make(node, "Add", {index, size}));
+  ASSIGN_OR_RETURN(const std::string within,
+                   im.Make(node, "Where", {is_negative, from_end, index}));
   ASSIGN_OR_RETURN(const std::string column,
                    im.Make(node, "Unsqueeze", {within}, {{"axes", IntegersValue({-1})}}));
   ASSIGN_OR_RETURN(const std::string is_hot, im.Make(node, "Equal", {column, numbers}));
