@@ -26,6 +26,7 @@ namespace muster {
 namespace {
 
 using onnx::TensorProto;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Numbers = std::vector<double>;
@@ -211,6 +212,25 @@ TEST(OnnxOperatorsTest, ACastToTruthAsksForZero) {
     ASSERT_TRUE(y.ok()) << y.status();
     EXPECT_THAT(*y, ElementsAre(1, 0, 1, 1)) << (is_constant ? "folded" : "computed");
   }
+}
+
+TEST(OnnxOperatorsTest, ALossWithoutTargetsIsNothing) {
+  OnnxModelBuilder model;
+  model.Input("x", {0, 3}).Weight("w", {3, 4}).Input("labels", {0}, TensorProto::INT64);
+  model.Output("loss").Node("MatMul", {"x", "w"}, {"scores"});
+  model.Node("SoftmaxCrossEntropyLoss", {"scores", "labels"}, {"loss"}, {{"ignore_index", {-100}}});
+  OnnxRun run(model, /*batch=*/2, "output");
+  run.Fill("x", {1, 2, 3, 4, 5, 6});
+  run.Fill("labels", {-100, -100});
+  const auto nothing = run.Run();
+  ASSERT_TRUE(nothing.ok()) << nothing.status();
+  EXPECT_THAT(*nothing, ElementsAre(0));
+  EXPECT_THAT(run.gradient(0), Each(0));
+  run.Fill("labels", {-100, 1});
+  const auto one = run.Run();
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_GT((*one)[0], 0);
+  EXPECT_NE(run.gradient(0)[0], 0);
 }
 
 }  // namespace

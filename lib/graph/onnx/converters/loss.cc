@@ -63,7 +63,12 @@ absl::Status ClassLoss(OnnxImporter& im, const NodeProto& node) {
     const bool plain = reduction == "mean" && weight.empty();
     ASSIGN_OR_RETURN(loss, im.Make(node, plain ? "ReduceMean" : "ReduceSum", {loss}, all));
     if (reduction == "mean" && !weight.empty()) {
-      ASSIGN_OR_RETURN(const std::string total, im.Make(node, "ReduceSum", {weight}, all));
+      // Where nothing counts, in a micro-batch of padding, the loss is 0.
+      ASSIGN_OR_RETURN(std::string total, im.Make(node, "ReduceSum", {weight}, all));
+      ASSIGN_OR_RETURN(const std::string nothing, im.Scalar(node, 0, true));
+      ASSIGN_OR_RETURN(const std::string one, im.Scalar(node, 1, true));
+      ASSIGN_OR_RETURN(const std::string is_nothing, im.Make(node, "Equal", {total, nothing}));
+      ASSIGN_OR_RETURN(total, im.Make(node, "Where", {is_nothing, one, total}));
       ASSIGN_OR_RETURN(loss, im.Make(node, "Div", {loss, total}));
     }
   }
