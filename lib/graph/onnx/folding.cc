@@ -235,27 +235,38 @@ Results EyeLike(const Call& call) {
   return One(IsFloating(static_cast<int32_t>(type)), std::move(y));
 }
 
-NumberArray CastTo(const NumberArray& x, bool from_floating, int32_t type) {
-  NumberArray y = x;
-  for (double& value : y.values) {
-    if (type == TensorProto::BOOL) {
-      value = value != 0;
-    } else if (!IsFloating(type) && from_floating) {
-      value = static_cast<double>(ToInteger(value));
-    }
+// ONNX drops the higher bits of an integer that does not fit, as numpy's astype does, and leaves
+// open what becomes of such a float: here it saturates at 64 bits, and is an integer then.
+double WithinType(double value, int32_t type) {
+  switch (type) {
+    case TensorProto::BOOL:
+      return value != 0;
+    case TensorProto::INT8:
+      return static_cast<int8_t>(ToInteger(value));
+    case TensorProto::UINT8:
+      return static_cast<uint8_t>(ToInteger(value));
+    case TensorProto::INT32:
+      return static_cast<int32_t>(ToInteger(value));
+    default:
+      return static_cast<double>(ToInteger(value));
   }
+}
+
+NumberArray CastTo(const NumberArray& x, int32_t type) {
+  NumberArray y = x;
+  if (IsFloating(type)) return y;
+  for (double& value : y.values) value = WithinType(value, type);
   return y;
 }
 
 Results Cast(const Call& call) {
   const auto type = static_cast<int32_t>(Integer(call.node, "to", TensorProto::FLOAT));
-  return One(IsFloating(type), CastTo(*call.in[0], call.floating[0], type));
+  return One(IsFloating(type), CastTo(*call.in[0], type));
 }
 
 Results CastLike(const Call& call) {
   const bool floating = call.floating[1];
-  return One(floating, CastTo(*call.in[0], call.floating[0],
-                              floating ? TensorProto::FLOAT : TensorProto::INT64));
+  return One(floating, CastTo(*call.in[0], floating ? TensorProto::FLOAT : TensorProto::INT64));
 }
 
 // ---------------------------------------------------------------- elementwise
@@ -287,7 +298,7 @@ UnaryFunction FindUnary(absl::string_view op) {
       {"Sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }},
       {"Sign", Sign},
       {"Sin", [](double x) { return std::sin(x); }},
-      {"Softplus", [](double x) { return std::log1p(std::exp(x)); }},
+      {"Softplus", [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
       {"Sqrt", [](double x) { return std::sqrt(x); }},
       {"Tanh", [](double x) { return std::tanh(x); }},
   };
@@ -582,8 +593,10 @@ Results Slice(const Call& call) {
     ASSIGN_OR_RETURN(const int64_t axis, Axis((*axes)[i], x.rank()));
     if (std::ranges::count(seen, axis) > 0) return Invalid("cuts a dimension twice");
     seen.push_back(axis);
-    const int64_t size = x.shape[axis], step = steps[i];
-    if (step == 0) return Invalid("has a step of 0");
+    if (steps[i] == 0) return Invalid("has a step of 0");
+    // A step past the end is one to it.
+    const int64_t size = x.shape[axis], farthest = std::max<int64_t>(size, 1);
+    const int64_t step = std::clamp(steps[i], -farthest, farthest);
     const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
     const auto clamp = [&](int64_t at) {
       return std::clamp(at < 0 ? std::max<int64_t>(at, -size - 1) + size : at, low, high);
@@ -894,7 +907,10 @@ Results Reduce(const Call& call) {
   if (op == "ReduceMean" && !y.values.empty()) {
     const double count =
         static_cast<double>(x.values.size()) / static_cast<double>(y.values.size());
-    for (double& value : y.values) value /= count;
+    for (double& value : y.values) {
+      value /= count;
+      if (!call.floating[0]) value = std::trunc(value);  // as a mean of integers is one
+    }
   }
   if (Integer(call.node, "keepdims", 1) == 0) {
     y.shape.clear();

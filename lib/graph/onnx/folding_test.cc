@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lib/graph/onnx/onnx_model_builder.h"
+#include "proto/third_party/onnx/onnx.pb.h"
 
 namespace muster {
 namespace {
@@ -76,6 +77,35 @@ TEST_F(FoldingTest, ElementsBroadcast) {
             (NumberArray{{2, 3}, {1, 9, 3, 4, 9, 6}}));
   EXPECT_FALSE(Fold("Add", {kMatrix, Floats({2}, {1, 2})}).ok());
   EXPECT_FALSE(Fold("Div", {Integers({1}), Integers({0})}).ok());
+}
+
+TEST_F(FoldingTest, NumbersFitTheirTypes) {
+  using onnx::TensorProto;
+  const FoldedValue x = Integers({300, -1, 2147483648.0, -129});
+  EXPECT_EQ(One("Cast", {x}, {{"to", {TensorProto::INT32}}}).values,
+            (std::vector<double>{300, -1, -2147483648.0, -129}));
+  EXPECT_EQ(One("Cast", {x}, {{"to", {TensorProto::UINT8}}}).values,
+            (std::vector<double>{44, 255, 0, 127}));
+  EXPECT_EQ(One("Cast", {x}, {{"to", {TensorProto::INT8}}}).values,
+            (std::vector<double>{44, -1, 0, 127}));
+  EXPECT_EQ(One("Cast", {Floats({3}, {0.5, -1.75, 0})}, {{"to", {TensorProto::BOOL}}}).values,
+            (std::vector<double>{1, 1, 0}));
+  EXPECT_EQ(One("Cast", {Floats({2}, {2.75, -2.75})}, {{"to", {TensorProto::INT64}}}).values,
+            (std::vector<double>{2, -2}));
+  EXPECT_EQ(One("ReduceMean", {Integers({1, 2, 4})}), (NumberArray{{1}, {2}}));
+  EXPECT_EQ(One("ReduceMean", {Integers({-1, -2, -4})}), (NumberArray{{1}, {-2}}));
+}
+
+TEST_F(FoldingTest, LargeNumbersDoNotOverflow) {
+  const NumberArray plus = One("Softplus", {Floats({3}, {1000, -1000, 0})});
+  EXPECT_EQ(plus.values[0], 1000);
+  EXPECT_EQ(plus.values[1], 0);
+  EXPECT_NEAR(plus.values[2], 0.693147, 1e-6);
+  const FoldedValue first = Integers({0}), last = Integers({-1}), end = Integers({9e18});
+  EXPECT_EQ(One("Slice", {kMatrix, first, end, Integers({1}), Integers({9.3e18})}),
+            (NumberArray{{2, 1}, {1, 4}}));
+  EXPECT_EQ(One("Slice", {kMatrix, last, Integers({-9e18}), Integers({1}), Integers({-9.3e18})}),
+            (NumberArray{{2, 1}, {3, 6}}));
 }
 
 TEST_F(FoldingTest, FloatsAreRoundedAsTheyWouldBeInARun) {
