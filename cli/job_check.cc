@@ -17,6 +17,7 @@
 #include "lib/graph/model.h"
 #include "lib/job/job_validation.h"
 #include "lib/plan/chunk_check.h"
+#include "lib/plan/graph_size.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
@@ -87,6 +88,7 @@ std::vector<FieldFault> FaultsOfSpec(const v1::JobSpec& spec, std::vector<std::s
   }
   warnings = std::move(model->warnings);
   const v1::Graph& graph = model->graph;
+  if (auto fault = GraphSizeFault(spec.model(), graph)) faults.push_back(*std::move(fault));
   if (!HasFaultUnder(faults, "chunk_bytes")) {
     if (auto fault = ChunkCountFault(spec, graph)) faults.push_back(*std::move(fault));
   }

@@ -92,6 +92,8 @@ inline constexpr int kLinksReportedMax =
     128;  // of a worker; the coordinator keeps some 300 bytes of each
 
 // Jobs.
+inline constexpr int64_t kGraphBytesMax =
+    kControlMessageBytesMax / 2;  // a plan's 2^20 chunks take 25 MB more, its job file 1 MiB
 inline constexpr int64_t kSpecBytesMax = 1
                                          << 20;  // the store keeps it, and every watcher is sent it
 inline constexpr int kNameBytesMax = 40;         // a Kubernetes label holds 63: name + "-" + number

@@ -18,6 +18,7 @@
 #include "lib/job/job_validation.h"
 #include "lib/limits/limits.h"
 #include "lib/plan/chunk_check.h"
+#include "lib/plan/graph_size.h"
 #include "lib/plan/parameter_group.h"
 #include "lib/plan/parameter_table.h"
 #include "lib/status/field_fault.h"
@@ -43,6 +44,7 @@ std::optional<Model> CheckModel(const v1::JobSpec& spec, const PathRules& paths,
         {spec.model().has_onnx() ? "model.onnx" : "model", std::string(model.status().message())});
     return std::nullopt;
   }
+  if (auto fault = GraphSizeFault(spec.model(), model->graph)) faults.push_back(*std::move(fault));
   if (HasFaultUnder(faults, "chunk_bytes")) return *std::move(model);
   if (auto fault = ChunkCountFault(spec, model->graph)) faults.push_back(*std::move(fault));
   return *std::move(model);

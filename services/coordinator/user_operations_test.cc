@@ -152,6 +152,33 @@ TEST_F(UserOperationsTest, AModelsDataBehindALinkOutOfTheFoldersIsNotRead) {
   EXPECT_TRUE(job.ok()) << job.status();
 }
 
+TEST_F(UserOperationsTest, AModelWhoseConstantsFillAPlanIsRefused) {
+  OnnxModelBuilder model;
+  model.Input("x", {0, 1}).Weight("table", {1, 5 << 20}).Weight("w", {2, 1}).Output("y");
+  model.Node("Add", {"x", "table"}, {"sum"})
+      .Node("ReduceMax", {"sum"}, {"best"}, {{"axes", {1, 1}}})
+      .Node("Gemm", {"best", "w"}, {"y"}, {{"transB", {1}}});
+  model.proto()
+      .mutable_graph()
+      ->mutable_node(1)
+      ->mutable_attribute(0)
+      ->mutable_ints()
+      ->RemoveLast();
+  v1::CreateJobRequest request = Request();
+  v1::OnnxModel& onnx = *request.mutable_spec()->mutable_model()->mutable_onnx();
+  onnx.set_path(model.Write("table.onnx"));
+  onnx.add_freeze("table");
+  const absl::Status refused = users_.CreateJob(request).status();
+  EXPECT_EQ(ReasonOf(refused), "INVALID_SPEC");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("model.onnx: is a graph of 4194"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 33554432 fit into a job's plan"));
+
+  onnx.clear_freeze();
+  onnx.add_train("table");
+  const auto job = users_.CreateJob(request);
+  EXPECT_TRUE(job.ok()) << job.status();
+}
+
 TEST_F(UserOperationsTest, ABasicListHasOfTheSpecOnlyWhatTellsJobsApart) {
   v1::CreateJobRequest request = Request();
   request.mutable_spec()->set_priority(7);
