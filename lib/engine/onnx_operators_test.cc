@@ -26,6 +26,7 @@ namespace muster {
 namespace {
 
 using onnx::TensorProto;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -74,10 +75,10 @@ class OnnxRun {
     }
   }
 
-  // Logits, or the loss where it trains.
-  absl::StatusOr<std::vector<float>> Run() {
+  // Logits, or the loss where the model computes that itself.
+  absl::StatusOr<std::vector<float>> Run(const RunArguments& arguments = {}) {
     RETURN_IF_ERROR(imported_);
-    RETURN_IF_ERROR(executor_->Run({}, nullptr));
+    RETURN_IF_ERROR(executor_->Run(arguments, nullptr));
     ASSIGN_OR_RETURN(const auto output,
                      executor_->output(graph_.logits().empty() ? graph_.loss() : graph_.logits()));
     return std::vector<float>(output.begin(), output.end());
@@ -212,6 +213,35 @@ TEST(OnnxOperatorsTest, ACastToTruthAsksForZero) {
     ASSERT_TRUE(y.ok()) << y.status();
     EXPECT_THAT(*y, ElementsAre(1, 0, 1, 1)) << (is_constant ? "folded" : "computed");
   }
+}
+
+// What is left of ones [samples, 4] by a dropout with the sequence first, from `position` on.
+std::vector<float> Dropped(int64_t position, int64_t samples) {
+  OnnxModelBuilder model;
+  model.Input("x", {0, 4, 1}).Filled("scale", {1, 1}, 1).Output("out");
+  model.Node("Transpose", {"x"}, {"sequence"}, {{"perm", {1, 0, 2}}})
+      .Node("Dropout", {"sequence"}, {"dropped"})
+      .Node("Transpose", {"dropped"}, {"y"}, {{"perm", {1, 0, 2}}})
+      .Node("Mul", {"y", "scale"}, {"rows"})
+      .Node("Flatten", {"rows"}, {"out"});
+  OnnxRun run(model, samples, "softmax_cross_entropy");
+  run.Fill("x", Numbers(4 * samples, 1));
+  run.Fill("target", Numbers(samples, 0));
+  const auto y = run.Run({.batch = 8, .first_position = position, .seed = 7});
+  EXPECT_TRUE(y.ok()) << y.status();
+  return y.value_or(std::vector<float>());
+}
+
+TEST(OnnxOperatorsTest, WhatDropsOutOfASequenceIsTheSameInShares) {
+  const std::vector<float> whole = Dropped(0, 8);
+  EXPECT_THAT(whole, Contains(0));
+  EXPECT_THAT(whole, Contains(2));
+  std::vector<float> shares;
+  for (const auto& [position, samples] : {std::pair(0, 3), std::pair(3, 1), std::pair(4, 4)}) {
+    const std::vector<float> share = Dropped(position, samples);
+    shares.insert(shares.end(), share.begin(), share.end());
+  }
+  EXPECT_EQ(shares, whole);
 }
 
 TEST(OnnxOperatorsTest, ALossWithoutTargetsIsNothing) {

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -280,8 +282,24 @@ absl::Status Dropout(OnnxImporter& im, const NodeProto& node) {
   // Philox streams are told apart by the salt: the name's hash, the same in every process.
   uint32_t salt = 2166136261u;
   for (unsigned char c : node.output(0)) salt = (salt ^ c) * 16777619u;
-  return im.Add(node, "Dropout", {x}, {im.Output(node, 0)},
-                {{"rate", NumberValue(rate)}, {"salt", IntegerValue(salt >> 1)}});
+  const Attributes attributes = {{"rate", NumberValue(rate)}, {"salt", IntegerValue(salt >> 1)}};
+  // What is dropped follows an element's place in the global batch, so the batch is outermost, also
+  // of a sequence that comes first.
+  const std::vector<Extent> shape = im.ShapeOf(x).value_or(std::vector<Extent>());
+  const auto batch = std::ranges::find_if(shape, &Extent::of_batch);
+  if (batch == shape.begin() || batch == shape.end()) {
+    return im.Add(node, "Dropout", {x}, {im.Output(node, 0)}, attributes);
+  }
+  const int64_t axis = batch - shape.begin();
+  std::vector<int64_t> forward(shape.size()), back(shape.size());
+  std::iota(forward.begin(), forward.end(), 0);
+  std::rotate(forward.begin(), forward.begin() + axis, forward.begin() + axis + 1);
+  for (size_t d = 0; d < forward.size(); ++d) back[forward[d]] = d;
+  ASSIGN_OR_RETURN(const std::string first, im.Transposed(node, x, forward));
+  ASSIGN_OR_RETURN(const std::string dropped, im.Make(node, "Dropout", {first}, attributes));
+  ASSIGN_OR_RETURN(const std::string y, im.Transposed(node, dropped, back));
+  im.Alias(node, 0, y);
+  return absl::OkStatus();
 }
 
 }  // namespace
