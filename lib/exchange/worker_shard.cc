@@ -41,9 +41,9 @@ absl::StatusOr<std::unique_ptr<WorkerShard>> WorkerShard::Create(Options options
   const auto shard = ShardIndex(ToInt(options.rank));
   const auto view = std::make_shared<const v1::JobPlan>(PlanOfRingShard(plan));
   RETURN_IF_ERROR(CheckPlan(*view));
-  ASSIGN_OR_RETURN(
-      auto reservation,
-      options.budget->Reserve(ParameterShard::BytesNeeded(*view, shard), kMemoryPatience));
+  ASSIGN_OR_RETURN(auto reservation, options.budget->Reserve(
+                                         ParameterShard::BytesNeeded(*view, shard), kMemoryPatience,
+                                         /*unannounced=*/absl::ZeroDuration(), stop));
   ASSIGN_OR_RETURN(auto parameters, ParameterShard::Create(view, shard, std::move(reservation)));
   if (plan.restore().empty()) {
     for (const LocalChunk chunk : parameters->chunks()) parameters->Initialize(chunk);

@@ -45,12 +45,21 @@ void MemoryBudget::Reservation::Retire() {
 }
 
 absl::StatusOr<std::shared_ptr<MemoryBudget::Reservation>> MemoryBudget::Reserve(
-    int64_t bytes, absl::Duration patience) {
+    int64_t bytes, absl::Duration patience, absl::Duration unannounced,
+    const std::stop_token& stop) {
+  // Has the conditions below looked at again. Its end waits for a call of it that is under way, and
+  // so must not come before the lock's.
+  const std::stop_callback wake(stop, [this] { absl::MutexLock lock(&mu_); });
   absl::MutexLock lock(&mu_);
-  auto decided = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return used_ + bytes <= capacity_ || used_ - retiring_ + bytes > capacity_;
+  auto granted = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stop.stop_requested() || used_ + bytes <= capacity_;
   };
+  auto decided = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return granted() || used_ - retiring_ + bytes > capacity_;
+  };
+  if (bytes <= capacity_) AwaitFor(&mu_, absl::Condition(&granted), unannounced);
   AwaitFor(&mu_, absl::Condition(&decided), patience);
+  if (stop.stop_requested()) return absl::CancelledError("the memory is not needed any more");
   if (used_ + bytes > capacity_) {
     return Exhausted(absl::StrCat("the shards need ", bytes, " bytes; the budget of ", capacity_,
                                   " bytes (--memory_bytes) has ", capacity_ - used_, " left"));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -40,9 +41,11 @@ class MemoryBudget {
   };
 
   // RESOURCE_EXHAUSTED, reason "MEMORY_EXHAUSTED", when there is no room. Waits up to `patience`
-  // where retired reservations would make room.
-  absl::StatusOr<std::shared_ptr<Reservation>> Reserve(int64_t bytes, absl::Duration patience)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // where retired reservations would make room; before that, up to `unannounced`, where any that
+  // are given back would. CANCELLED, and nothing is taken: `stop` was requested.
+  absl::StatusOr<std::shared_ptr<Reservation>> Reserve(
+      int64_t bytes, absl::Duration patience, absl::Duration unannounced = absl::ZeroDuration(),
+      const std::stop_token& stop = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
   int64_t capacity_bytes() const { return capacity_; }
   int64_t used_bytes() const ABSL_LOCKS_EXCLUDED(mu_);

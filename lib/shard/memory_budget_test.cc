@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <stop_token>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "lib/status/status.h"
 
@@ -26,6 +28,39 @@ TEST(MemoryBudgetTest, WaitsForMemoryThatIsOnItsWayBack) {
   first->Retire();
   std::jthread release([&] { first.reset(); });
   EXPECT_TRUE(budget.Reserve(1000, absl::InfiniteDuration()).ok());
+}
+
+// Whoever has it may not have been told yet that it is to give it back.
+TEST(MemoryBudgetTest, WaitsAMomentForMemoryThatNobodyHasAnnounced) {
+  MemoryBudget budget(1000);
+  auto first = *budget.Reserve(600, absl::ZeroDuration());
+  EXPECT_FALSE(budget.Reserve(1001, absl::InfiniteDuration(), absl::InfiniteDuration()).ok())
+      << "that never fits";
+  std::jthread release([&] { first.reset(); });
+  EXPECT_TRUE(budget.Reserve(1000, absl::ZeroDuration(), absl::InfiniteDuration()).ok());
+}
+
+// The memory that comes back is for the next generation.
+TEST(MemoryBudgetTest, WhoIsStoppedWhileItWaitsTakesNothing) {
+  MemoryBudget budget(1000);
+  auto first = *budget.Reserve(600, absl::ZeroDuration());
+  first->Retire();
+  std::stop_source stop;
+  absl::Status outcome;
+  {
+    std::jthread waiting([&] {
+      outcome =
+          budget.Reserve(500, absl::InfiniteDuration(), absl::ZeroDuration(), stop.get_token())
+              .status();
+    });
+    stop.request_stop();
+  }
+  EXPECT_TRUE(absl::IsCancelled(outcome)) << outcome;
+  first.reset();
+  EXPECT_TRUE(absl::IsCancelled(
+      budget.Reserve(500, absl::InfiniteDuration(), absl::ZeroDuration(), stop.get_token())
+          .status()));
+  EXPECT_EQ(budget.used_bytes(), 0);
 }
 
 TEST(MemoryBudgetTest, ASlabHoldsItsReservation) {

@@ -25,6 +25,9 @@ namespace {
 // it.
 constexpr absl::Duration kMemoryPatience = absl::Seconds(65);
 static_assert(kMemoryPatience > limits::kReleaseWaitMax);
+// And one that has not been released here yet: the coordinator counts its memory as free from when
+// it sends that, which it does again within JobMembers::kResend.
+constexpr absl::Duration kReleaseComes = absl::Seconds(5);
 
 // Shards that are read from a checkpoint at a time: other ps read as well, and one disk has it all.
 constexpr size_t kReadersMax = 4;
@@ -197,7 +200,7 @@ absl::Status ServedJob::Prepare(const std::stop_token& stop) {
       return shard->number == held.shard->shard() && IsCarried(*shard);
     });
   });
-  RETURN_IF_ERROR(ReserveMemory());
+  RETURN_IF_ERROR(ReserveMemory(stop));
   return InstallShards(stop);
 }
 
@@ -240,7 +243,10 @@ absl::Status ServedJob::Install(LocalShard& shard, const std::stop_token& stop) 
 }
 
 // What is carried on has its memory already.
-absl::Status ServedJob::ReserveMemory() {
+absl::Status ServedJob::ReserveMemory(const std::stop_token& stop) {
+  const auto reserve = [&](int64_t bytes) {
+    return environment_.budget->Reserve(bytes, kMemoryPatience, kReleaseComes, stop);
+  };
   int64_t all_bytes = 0;
   for (const auto& shard : shards_) {
     const auto held = std::ranges::find_if(carried_, [&](const HeldShard& carried) {
@@ -253,9 +259,9 @@ absl::Status ServedJob::ReserveMemory() {
     if (held != carried_.end()) {
       reservation = held->reservation;
     } else if (!IsCarried(*shard)) {
-      ASSIGN_OR_RETURN(reservation, environment_.budget->Reserve(bytes, kMemoryPatience));
+      ASSIGN_OR_RETURN(reservation, reserve(bytes));
     }
-    ASSIGN_OR_RETURN(auto gradients, environment_.budget->Reserve(gradient_bytes, kMemoryPatience));
+    ASSIGN_OR_RETURN(auto gradients, reserve(gradient_bytes));
     absl::MutexLock lock(&mu_);
     shard->reservation = std::move(reservation);
     shard->gradients = std::move(gradients);

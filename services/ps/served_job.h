@@ -113,7 +113,7 @@ class ServedJob : private ShardListener {
   void SaveHeld(const v1::Snapshot& asked) ABSL_LOCKS_EXCLUDED(mu_);
   SnapshotWriter* held_snapshots() ABSL_LOCKS_EXCLUDED(mu_);
   ParameterShard::HeldVersions VersionsHeld() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status ReserveMemory() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ReserveMemory(const std::stop_token& stop) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::unique_ptr<ParameterShard>> MakeShard(const LocalShard& local,
                                                             const std::stop_token& stop)
       ABSL_LOCKS_EXCLUDED(mu_);
