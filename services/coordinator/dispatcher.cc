@@ -80,6 +80,15 @@ void Resume(const std::optional<Job::Resumption>& resumption, int64_t origin_ste
       request.first_step > origin_step && evaluations_before <= request.first_step;
 }
 
+PsMemory MostOf(const absl::btree_map<std::string, PsMemory>& memory) {
+  PsMemory most;
+  for (const auto& [ps, bytes] : memory) {
+    most.bytes = std::max(most.bytes, bytes.bytes);
+    most.bytes_per_worker = std::max(most.bytes_per_worker, bytes.bytes_per_worker);
+  }
+  return most;
+}
+
 int64_t CountPresent(const std::vector<std::string>& members) {
   return std::ranges::count_if(members, [](const std::string& name) { return !name.empty(); });
 }
@@ -284,7 +293,7 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
          .workers_max = static_cast<int>(std::max<int64_t>(
              workers.min(), std::min<int64_t>(workers.max(), spec.data().batch_size()))),
          .ps = spec.sync().mode() == v1::ALLREDUCE ? 0 : spec.resources().ps(),
-         .ps_memory = needs_.contains(number) ? needs_.at(number).memory : PsMemory{},
+         .ps_memory = needs_.contains(number) ? needs_.at(number).most : PsMemory{},
          .settle_for_fewer = now - entry->queued_since >= kGatherTime &&
                              now - start_ >= limits::kAttachBackoffMax + kConnectTime,
          .reserves = now - entry->queued_since >= kReserveAfter});
@@ -327,21 +336,23 @@ void Dispatcher::AddNeeds(const JobRegistry::Turn& turn, const JobRegistry::Entr
                           RecoveringJob& job) const {
   const uint64_t number = entry.job.record().number();
   const BytesByPs others = SumOfTaken(turn.Active(), number);
-  absl::MutexLock lock(&mu_);
-  if (const auto need = needs_.find(number); need != needs_.end()) {
-    job.ps_memory = need->second.memory;
-  } else if (const auto taken = taken_.find(number); taken != taken_.end()) {
-    for (const auto& [ps, memory] : taken->second.memory) {
-      job.ps_memory.bytes = std::max(job.ps_memory.bytes, memory.bytes);
-      job.ps_memory.bytes_per_worker =
-          std::max(job.ps_memory.bytes_per_worker, memory.bytes_per_worker);
+  absl::btree_map<std::string, PsMemory> memory;
+  {
+    absl::MutexLock lock(&mu_);
+    if (const auto need = needs_.find(number); need != needs_.end()) {
+      memory = need->second.memory;
+    } else if (const auto taken = taken_.find(number); taken != taken_.end()) {
+      memory = taken->second.memory;
     }
   }
+  job.ps_memory = MostOf(memory);
   for (const std::string& ps : job.ps) {
     const auto known = members.find(ps);
     if (known == members.end()) continue;
-    job.kept_room_bytes = std::min(job.kept_room_bytes, RoomOf(known->second.hello, others));
-    job.kept_capacity_bytes = std::min(job.kept_capacity_bytes, CapacityOf(known->second.hello));
+    const auto own = memory.find(ps);
+    job.own_ps[ps] = {.memory = own == memory.end() ? job.ps_memory : own->second,
+                      .room_bytes = RoomOf(known->second.hello, others),
+                      .capacity_bytes = CapacityOf(known->second.hello)};
   }
 }
 
@@ -726,13 +737,12 @@ void Dispatcher::Carry(const Start& start) {
       turn.Perform(*entry);
     }
     // The next Dispatch() finds other ps, or tells what the job waits for.
-    Need need{.ps = static_cast<int>(start.ps.size()), .learnt = registry_->Now()};
-    for (const auto& [ps, bytes] : memory) {
-      need.memory.bytes = std::max(need.memory.bytes, bytes.bytes);
-      need.memory.bytes_per_worker = std::max(need.memory.bytes_per_worker, bytes.bytes_per_worker);
-    }
+    Need need{.ps = static_cast<int>(start.ps.size()),
+              .learnt = registry_->Now(),
+              .memory = memory,
+              .most = MostOf(memory)};
     absl::MutexLock lock(&mu_);
-    needs_[start.number] = need;
+    needs_[start.number] = std::move(need);
     return;
   }
   {

@@ -77,12 +77,13 @@ class Dispatcher {
     uint32_t generation = 0;  // that runs meanwhile
   };
   using Starts = absl::btree_map<uint64_t, std::shared_ptr<const Start>>;  // by job number
-  // What a job that could not start needs of each of so many ps, at most. Shares differ with the ps
-  // that are chosen: so a need that is old is forgotten, and learnt anew.
+  // What a job that could not start needs of each of so many ps. Shares differ with the ps that are
+  // chosen: so a need that is old is forgotten, and learnt anew.
   struct Need {
     int ps = 0;
     absl::Time learnt;
-    PsMemory memory;
+    absl::btree_map<std::string, PsMemory> memory;  // of those that it was planned on
+    PsMemory most;                                  // of any of them
   };
   // What the plan of a job that runs takes, by ps.
   using BytesByPs = absl::btree_map<std::string, int64_t>;

@@ -977,6 +977,66 @@ TEST_F(DispatcherStopTest, WhoGoesOnWhereItWasHaltedEvaluatesFirst) {
   EXPECT_TRUE(turn.FindNumber(job_)->job.plan()->evaluate_first());
 }
 
+// A job of two chunks on p-0 and one on p-1, neither of which has memory for more, beside a job
+// that has taken what there was of p-1, loses its worker.
+class UnevenDispatcherTest : public SteppingDispatcherTest {
+ protected:
+  UnevenDispatcherTest() {
+    attached_ = {Attach("w-0"), Attach("p-0"), Attach("p-1")};
+    const uint64_t probe = AddJobOfChunks(3, /*ps=*/2);
+    Dispatch();
+    const auto memory = MemoryOf(probe);
+    const int64_t large = memory.at("p-0").With(1), small = memory.at("p-1").With(1);
+    EXPECT_LT(small, large);
+    Cancel(probe);
+    for (int ps : {1, 2}) fleet_->Detach(*attached_[ps], Fleet::Departure::kOrderly);
+    AttachPs("p-0", large);
+    AttachPs("p-1", 2 * small);
+    job_ = AddJobOfChunks(3, /*ps=*/2);
+    Dispatch();
+    for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_PREPARED, 0);
+    for (const char* name : {"w-0", "p-0", "p-1"}) Report(name, v1::MEMBER_RUNNING, 3);
+    EXPECT_EQ(View(job_).state(), v1::RUNNING) << View(job_).message();
+
+    attached_.push_back(Attach("w-1"));
+    const uint64_t beside = AddJobOfChunks(1, /*ps=*/1);
+    for (int i = 0; i < 2; ++i) Dispatch();
+    EXPECT_THAT(View(beside).ps(), ElementsAre("p-1")) << View(beside).message();
+    fleet_->Detach(*attached_[0], Fleet::Departure::kOrderly);
+    Change([&](Job& job) { job.MemberLost("w-0", "crashed", now_); });
+  }
+  uint64_t AddJobOfChunks(int64_t chunks, int ps) {
+    auto graph = std::make_shared<v1::Graph>();
+    v1::Parameter& parameter = *graph->add_parameters();
+    parameter.set_name("weight");
+    parameter.add_shape(256 * chunks);
+    v1::JobSpec policy;
+    policy.mutable_resources()->set_ps(ps);
+    return AddJob(graph, policy);
+  }
+  absl::btree_map<std::string, PsMemory> MemoryOf(uint64_t number) {
+    JobRegistry::Turn turn(registry_.get());
+    return MemoryOfPs(*turn.FindNumber(number)->job.plan());
+  }
+};
+
+TEST_F(UnevenDispatcherTest, OfEachPsThatIsKeptItNeedsWhatItHasThere) {
+  for (const char* ps : {"p-0", "p-1"}) Report(ps, v1::MEMBER_HALTED, 3);
+  attached_.push_back(Attach("w-2"));
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+}
+
+TEST_F(UnevenDispatcherTest, FromACheckpointItGoesOnWithItsOwnSmallPs) {
+  Change([&](Job& job) {
+    for (const char* ps : {"p-0", "p-1"}) job.Report(ps, nullptr, now_);
+  });
+  attached_.push_back(Attach("w-2"));
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+  EXPECT_THAT(View(job_).ps(), ElementsAre("p-0", "p-1"));
+}
+
 // A job on two ps, each of which has the backups of the other's shards, beside one that has taken
 // memory of the first. Whose shards come to it, gradients and all, needs the more of it the less
 // the job had of gradients there.

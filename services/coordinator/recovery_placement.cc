@@ -11,16 +11,32 @@ int CountLeft(const std::vector<std::string>& members) {
   return static_cast<int>(std::ssize(members) - std::ranges::count_if(members, IsLost));
 }
 
+int64_t BytesOn(const std::string& ps, const RecoveringJob& job, int workers) {
+  const auto own = job.own_ps.find(ps);
+  return (own == job.own_ps.end() ? job.ps_memory : own->second.memory).With(workers);
+}
+
+// Nobody takes the place of a ps that is kept: it must be there, and have so much that it is enough
+// for so many workers.
+bool AllKeptHave(int64_t RecoveringJob::OwnPs::*bytes, const RecoveringJob& job, int workers) {
+  return std::ranges::all_of(job.ps, [&](const std::string& ps) {
+    const auto own = job.own_ps.find(ps);
+    if (own == job.own_ps.end()) return !IsLost(ps);
+    return own->second.memory.With(workers) <= own->second.*bytes;
+  });
+}
+
 // For so many workers.
 bool PlacePs(const RecoveringJob& job, int workers, const FreeMembers& free, Placement& placement) {
-  const int64_t bytes = job.ps_memory.With(workers);
   if (job.keeps_ps) {
     placement.ps = job.ps;
-    if (std::ranges::any_of(job.ps, IsLost) || bytes > job.kept_room_bytes) return false;
+    if (!AllKeptHave(&RecoveringJob::OwnPs::room_bytes, job, workers)) return false;
   }
   std::vector<FreeMembers::Ps> others = free.ps;
   std::ranges::sort(others, LighterPs);
-  std::erase_if(others, [&](const FreeMembers::Ps& ps) { return ps.room_bytes < bytes; });
+  std::erase_if(others, [&](const FreeMembers::Ps& ps) {
+    return ps.room_bytes < BytesOn(ps.name, job, workers);
+  });
   if (job.keeps_ps) {
     for (const FreeMembers::Ps& ps : others) {
       if (std::ssize(placement.ps) >= job.ps_wanted) break;
@@ -78,16 +94,15 @@ Workers GatherWorkers(const RecoveringJob& job, FreeMembers& free) {
   return workers;
 }
 
-// Nobody takes the place of a ps that is kept: it must be there, and large enough.
 bool CouldBePlaced(const RecoveringJob& job, const FreeMembers& free) {
-  if (job.keeps_ps && (std::ranges::any_of(job.ps, IsLost) ||
-                       job.ps_memory.With(job.workers_min) > job.kept_capacity_bytes)) {
-    return false;
+  if (free.workers_attached < job.workers_min) return false;
+  if (job.keeps_ps) {
+    return AllKeptHave(&RecoveringJob::OwnPs::capacity_bytes, job, job.workers_min);
   }
-  return CouldFit({.workers_min = job.workers_min,
-                   .ps = job.keeps_ps ? 0 : static_cast<int>(job.ps.size()),
-                   .ps_memory = job.ps_memory},
-                  free);
+  const auto large_enough = std::ranges::count_if(free.ps, [&](const FreeMembers::Ps& ps) {
+    return ps.capacity_bytes >= BytesOn(ps.name, job, job.workers_min);
+  });
+  return large_enough >= std::ssize(job.ps);
 }
 
 }  // namespace
@@ -108,7 +123,7 @@ std::optional<Placement> PlaceAgain(const RecoveringJob& job, FreeMembers& free)
     const bool is_kept = job.keeps_ps && std::ranges::count(job.ps, ps.name) > 0;
     if (is_kept || std::ranges::count(placement.ps, ps.name) == 0) continue;
     ++ps.jobs;
-    ps.room_bytes -= job.ps_memory.With(count);
+    ps.room_bytes -= BytesOn(ps.name, job, count);
   }
   return placement;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/types/span.h"
 #include "services/coordinator/scheduler.h"
@@ -27,11 +28,17 @@ struct RecoveringJob {
   std::vector<std::string> ps;  // in plan order
   bool keeps_ps = false;        // what they hold is carried on: nobody can take their place
   int ps_wanted = 0;            // then: so many, of which those that are free hold backups
-  // What its shards take of each ps at most, and, where ps are kept, what is left on the one that
-  // has least for them, and all of the smallest one; zeros: not known.
+  // What its shards take of a ps that is new to it, at most; zeros: not known.
   PsMemory ps_memory = {};
-  int64_t kept_room_bytes = std::numeric_limits<int64_t>::max();
-  int64_t kept_capacity_bytes = std::numeric_limits<int64_t>::max();
+  // Of those that it has: each has its own share. Who is not here is taken for a new one, and for
+  // large enough where it is kept.
+  struct OwnPs {
+    PsMemory memory;
+    // Of its memory, what other jobs leave, and all of it.
+    int64_t room_bytes = std::numeric_limits<int64_t>::max();
+    int64_t capacity_bytes = std::numeric_limits<int64_t>::max();
+  };
+  absl::btree_map<std::string, OwnPs> own_ps = {};
 };
 
 // Who is left keeps his rank; who is free takes the rank of one who is lost, or a new one below the

@@ -86,12 +86,37 @@ TEST(RecoveryPlacementTest, WhatDoesNotFitIsNotChosen) {
   EXPECT_THAT(free.workers, ElementsAre("w-1"));
 
   job.keeps_ps = true;
-  job.kept_room_bytes = 19;
+  job.own_ps["p-0"] = {.memory = job.ps_memory, .room_bytes = 19};
   EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0"));
-  job.kept_room_bytes = 20;
+  job.own_ps["p-0"].room_bytes = 20;
   EXPECT_THAT(PlaceAgain(job, free)->workers, ElementsAre("w-0", "w-1"));
-  job.kept_room_bytes = 14;
+  job.own_ps["p-0"].room_bytes = 14;
   free = Free({"w-1"});
+  EXPECT_FALSE(PlaceAgain(job, free).has_value());
+}
+
+// What it needs on one of them says nothing of the room on another.
+TEST(RecoveryPlacementTest, OfEachPsThatItHasAJobNeedsItsOwnShare) {
+  RecoveringJob job{.number = 1,
+                    .workers = {"w-0"},
+                    .ps = {"p-0", "p-1"},
+                    .ps_memory = {.bytes = 12},
+                    .own_ps = {{"p-0", {.memory = {.bytes = 12}, .room_bytes = 16}},
+                               {"p-1", {.memory = {.bytes = 6}, .room_bytes = 8}}}};
+  FreeMembers free = Free({}, {{.name = "p-0", .room_bytes = 16, .capacity_bytes = 16},
+                               {.name = "p-1", .room_bytes = 8, .capacity_bytes = 8},
+                               {.name = "p-2", .room_bytes = 11, .capacity_bytes = 11}});
+  free.workers_attached = 1;
+  EXPECT_EQ(KeptFor({job}, free), 1);
+  FreeMembers anew = free;
+  EXPECT_THAT(PlaceAgain(job, anew)->ps, ElementsAre("p-0", "p-1"));
+  EXPECT_EQ(anew.ps[0].room_bytes, 4);
+  EXPECT_EQ(anew.ps[1].room_bytes, 2);
+  job.keeps_ps = true;
+  EXPECT_EQ(KeptFor({job}, free), 1);
+  EXPECT_TRUE(PlaceAgain(job, free).has_value());
+  job.own_ps["p-1"] = {.memory = {.bytes = 6}, .room_bytes = 5, .capacity_bytes = 5};
+  EXPECT_EQ(KeptFor({job}, free), 0);
   EXPECT_FALSE(PlaceAgain(job, free).has_value());
 }
 
@@ -160,10 +185,9 @@ TEST(RecoveryPlacementTest, NothingIsKeptForAJobWhosePsAreNotThereOrTooSmall) {
   job.keeps_ps = true;
   EXPECT_EQ(KeptFor({job}, free), 0) << "nobody has what was lost";
   job.ps = {"p-1"};
-  job.kept_room_bytes = 5;
-  job.kept_capacity_bytes = 20;
+  job.own_ps["p-1"] = {.memory = job.ps_memory, .room_bytes = 5, .capacity_bytes = 20};
   EXPECT_EQ(KeptFor({job}, free), 1) << "p-1 is leaving, and is still needed";
-  job.kept_capacity_bytes = 19;
+  job.own_ps["p-1"].capacity_bytes = 19;
   EXPECT_EQ(KeptFor({job}, free), 0);
 }
 
