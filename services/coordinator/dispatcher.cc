@@ -32,6 +32,10 @@ constexpr absl::Duration kConnectTime = absl::Seconds(3);
 // idles them for longer; a longer one lets more small jobs pass.
 constexpr absl::Duration kReserveAfter = absl::Minutes(1);
 
+// A worker that still serves a job which goes on, or has ended, without it will be free within a
+// step. Who is not by then hangs: the fleet is judged without it.
+constexpr absl::Duration kLetsGoMax = absl::Minutes(1);
+
 // A ps that does not say how much memory it has is taken to have enough.
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
@@ -221,6 +225,11 @@ bool Dispatcher::GiveUpWaiting(JobRegistry::Turn& turn, const WaitingJob& waitin
     absl::StrAppend(&lacks, ", too few of which have the ",
                     waiting.ps_memory.With(waiting.workers_min), " bytes that its shards may take");
   }
+  if (entry.wait && entry.wait->kept_for != 0) {
+    const JobRegistry::Entry* const first = turn.FindNumber(entry.wait->kept_for);
+    absl::StrAppend(&lacks, "; what comes free is kept for job number ", entry.wait->kept_for, " (",
+                    first->job.record().name(), "), which goes before it");
+  }
   entry.job.StopWaiting(lacks, now);
   turn.Perform(entry);
   return true;
@@ -303,7 +312,9 @@ std::vector<WaitingJob> Dispatcher::WaitingJobs(const JobRegistry::Turn& turn,
 
 FreeMembers Dispatcher::FindFreeMembers(
     const JobRegistry::Turn& turn, const Starts& starting,
-    const absl::btree_map<std::string, AttachedMember>& members) const {
+    const absl::btree_map<std::string, AttachedMember>& members) {
+  const absl::Time now = registry_->Now();
+  absl::btree_map<std::string, absl::Time> letting_go;
   absl::flat_hash_map<std::string, int> jobs;  // of a member
   for (const auto& [number, start] : starting) {
     for (const v1::Hello& hello : start->workers) ++jobs[hello.member()];
@@ -323,11 +334,17 @@ FreeMembers Dispatcher::FindFreeMembers(
                          .jobs = serving,
                          .room_bytes = RoomOf(member.hello, taken),
                          .capacity_bytes = CapacityOf(member.hello)});
-    } else {
+    } else if (serving > 0 || member.jobs.empty()) {
       ++free.workers_attached;
-      if (serving == 0 && member.jobs.empty()) free.workers.push_back(name);
+      if (serving == 0) free.workers.push_back(name);
+    } else {
+      const auto known = letting_go_.find(name);
+      const absl::Time since = known == letting_go_.end() ? now : known->second;
+      letting_go[name] = since;
+      if (now - since < kLetsGoMax) ++free.workers_attached;
     }
   }
+  letting_go_ = std::move(letting_go);
   return free;
 }
 
@@ -406,6 +423,21 @@ RecoveringJob Dispatcher::Describe(const JobRegistry::Turn& turn, const JobRegis
   return job;
 }
 
+// Where it goes on is not known yet. Until it has stopped it holds its memory, whatever that is; a
+// ps that is lost may have backups.
+RecoveringJob Dispatcher::DescribeHalted(
+    const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+    const absl::btree_map<std::string, AttachedMember>& members, const FreeMembers& free) const {
+  const auto& shards = entry.job.plan()->shards();
+  RecoveringJob job = Describe(turn, entry,
+                               {.carries = entry.job.HoldsMemory(),
+                                .shards = {shards.begin(), shards.end()},
+                                .since = registry_->Now()},
+                               members, free);
+  if (job.keeps_ps) std::erase(job.ps, "");
+  return job;
+}
+
 std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     JobRegistry::Turn& turn, const Starts& starting,
     const absl::btree_map<std::string, AttachedMember>& members, FreeMembers& free) {
@@ -414,20 +446,40 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
   std::ranges::stable_sort(entries, std::greater<>(), [](const JobRegistry::Entry* entry) {
     return entry->job.record().spec().priority();
   });
-  std::vector<std::shared_ptr<const Start>> starts;
-  std::vector<RecoveringJob> unplaced;  // that wait on
+  std::vector<std::pair<JobRegistry::Entry*, Job::Resumption>> ready;
+  std::vector<RecoveringJob> early;  // those that cannot go on yet
   for (JobRegistry::Entry* entry : entries) {
-    const v1::Job& record = entry->job.record();
-    if (starting.contains(record.number())) continue;
-    const std::optional<Job::Resumption> resumption = entry->job.ResumesAt(now);
-    if (!resumption) continue;
+    const Job& job = entry->job;
+    if (job.state() != v1::RECOVERING || starting.contains(job.record().number())) continue;
+    std::optional<Job::Resumption> resumption = job.ResumesAt(now);
     // A checkpoint that is being committed is a better place to go on from. One that is still being
     // written comes to nothing: the job does not run.
-    if (!resumption->carries && entry->rounds.committing()) continue;
-    RecoveringJob job = Describe(turn, *entry, *resumption, members, free);
+    if (resumption && (resumption->carries || !entry->rounds.committing())) {
+      ready.emplace_back(entry, *std::move(resumption));
+    } else if (!job.RecoversToStop()) {
+      early.push_back(DescribeHalted(turn, *entry, members, free));
+    }
+  }
+  const bool others_lack_workers = std::ranges::any_of(early, [](const RecoveringJob& job) {
+    return CountPresent(job.workers) < std::ssize(job.workers);
+  });
+  const auto limit_to_ranks = [](RecoveringJob& job) {
+    job.workers_max = std::max(job.workers_min, static_cast<int>(job.workers.size()));
+  };
+  std::vector<std::shared_ptr<const Start>> starts;
+  std::vector<RecoveringJob> unplaced;  // that wait on
+  for (const auto& [entry, resumption] : ready) {
+    const v1::Job& record = entry->job.record();
+    RecoveringJob job = Describe(turn, *entry, resumption, members, free);
+    // It fills its ranks, and does not grow by what another lacks.
+    const bool is_kept = kept_for_ != 0 && kept_for_ != record.number();
+    if (is_kept || others_lack_workers || KeptFor(unplaced, free) != 0) limit_to_ranks(job);
     const std::optional<Placement> placement = PlaceAgain(job, free);
     if (!placement) {
-      if (!job.settle_for_fewer) continue;
+      if (!job.settle_for_fewer) {
+        early.push_back(std::move(job));
+        continue;
+      }
       TellWhoIsMissing(*entry, job);
       if (entry->job.RecoversToStop()) {
         entry->job.StopWithoutRecovering(now);
@@ -442,12 +494,18 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
     auto start = std::make_shared<Start>();
     start->number = record.number();
     start->revision = record.revision();
-    start->resumption = *resumption;
+    start->resumption = resumption;
     for (const auto& name : placement->workers) start->workers.push_back(members.at(name).hello);
     for (const auto& name : placement->ps) start->ps.push_back(members.at(name).hello);
     starts.push_back(std::move(start));
   }
-  free.kept_for = KeptFor(unplaced, free);
+  // What would let them go on is given to nobody else meanwhile.
+  for (RecoveringJob& job : early) {
+    limit_to_ranks(job);
+    job.settle_for_fewer = true;
+    if (!PlaceAgain(job, free)) unplaced.push_back(std::move(job));
+  }
+  kept_for_ = free.kept_for = KeptFor(unplaced, free);
   return starts;
 }
 
@@ -578,6 +636,7 @@ void Dispatcher::Dispatch() {
         std::ranges::any_of(turn.Active(), [now = registry_->Now()](const auto* e) {
           return e->job.TakesMoreWorkers(now) || e->job.TakesBackups(now);
         });
+    if (!recovering) kept_for_ = 0;
     if (waiting.empty() && !recovering && !growing) return;
     const auto members = fleet_->members();
     FreeMembers free = FindFreeMembers(turn, starting, members);

@@ -124,6 +124,11 @@ class Dispatcher {
                          const Job::Resumption& resumption,
                          const absl::btree_map<std::string, AttachedMember>& members,
                          const FreeMembers& free) const ABSL_LOCKS_EXCLUDED(mu_);
+  // The same of one that recovers and cannot go on yet: its members have not stopped, or it is too
+  // early.
+  RecoveringJob DescribeHalted(const JobRegistry::Turn& turn, const JobRegistry::Entry& entry,
+                               const absl::btree_map<std::string, AttachedMember>& members,
+                               const FreeMembers& free) const ABSL_LOCKS_EXCLUDED(mu_);
   // Places the jobs that recover; those that cannot go on yet are told what they wait for, and what
   // is free is kept for one of them.
   std::vector<std::shared_ptr<const Start>> Recoveries(
@@ -146,7 +151,7 @@ class Dispatcher {
                 const absl::btree_map<std::string, AttachedMember>& members,
                 RecoveringJob& job) const ABSL_LOCKS_EXCLUDED(mu_);
   FreeMembers FindFreeMembers(const JobRegistry::Turn& turn, const Starts& starting,
-                              const absl::btree_map<std::string, AttachedMember>& members) const;
+                              const absl::btree_map<std::string, AttachedMember>& members);
 
   enum Lane { kCarried, kOthers, kLanes };
   void Run(Lane lane) ABSL_LOCKS_EXCLUDED(mu_);
@@ -170,6 +175,10 @@ class Dispatcher {
   Fleet* const fleet_;
   const ModelBuilder build_model_;
   absl::Time start_ = absl::InfiniteFuture();  // of the first Dispatch(); its thread's
+  // Of the last one, likewise: the job that what comes free is kept for, 0: none; and the workers
+  // that serve a job which does not count on them any more, and since when.
+  uint64_t kept_for_ = 0;
+  absl::btree_map<std::string, absl::Time> letting_go_;
   mutable absl::Mutex mu_;
   Starts starting_ ABSL_GUARDED_BY(mu_);
   std::array<std::deque<std::shared_ptr<const Start>>, kLanes> queues_

@@ -485,9 +485,9 @@ TEST_F(RecoveringDispatcherTest, WhoCarriesItsShardsOnWaitsForNobodysPlan) {
     return BuildModel(spec);
   });
   Attach("w-6");
+  Attach("w-7");
   const uint64_t other = AddJob();
   busy.Dispatch();  // begins to plan the other; the ps of the first has not halted yet
-  Attach("w-7");
   Say("p-0", v1::MEMBER_HALTED, 3);
 
   busy.Dispatch();
@@ -500,6 +500,19 @@ TEST_F(RecoveringDispatcherTest, WhoCarriesItsShardsOnWaitsForNobodysPlan) {
   }
   EXPECT_EQ(View(other).state(), v1::QUEUED);
   go.Notify();
+}
+
+TEST_F(RecoveringDispatcherTest, WhoComesWhileItIsHaltedIsSetAsideForIt) {
+  const uint64_t other = AddJob();
+  Attach("w-7");
+  Dispatch();
+  EXPECT_EQ(View(other).state(), v1::QUEUED);
+  Attach("w-8");
+  Dispatch();
+  EXPECT_THAT(View(other).workers(), ElementsAre("w-8")) << "it needs one";
+  Say("p-0", v1::MEMBER_HALTED, 3);
+  Dispatch();
+  EXPECT_THAT(View(job_).workers(), ElementsAre("w-7"));
 }
 
 TEST_F(RecoveringDispatcherTest, ShardsThatAreCarriedOnNeedNoCheckpoint) {
@@ -848,6 +861,26 @@ TEST_F(DispatcherStopTest, WhereThereIsNobodyItIsSavedAsItsShardsStand) {
   EXPECT_EQ(View(job_).message(), "suspended at step 3");
 }
 
+TEST_F(SteppingDispatcherTest, WhoCanGoOnNowGoesBeforeWhoCannotYet) {
+  const uint64_t first = AddJob(), second = AddJob();
+  for (const char* name : {"w-0", "w-1", "p-0"}) attached_.push_back(Attach(name));
+  Dispatch();
+  for (const uint64_t job : {first, second}) {
+    job_ = job;
+    const std::string worker = View(job).workers(0);
+    for (const std::string& name : {worker, std::string("p-0")}) {
+      Report(name, v1::MEMBER_PREPARED, 0);
+    }
+    fleet_->Detach(*attached_[worker == "w-0" ? 0 : 1], Fleet::Departure::kOrderly);
+    Change([&](Job& job) { job.MemberLost(worker, "crashed", now_); });
+  }
+  Report("p-0", v1::MEMBER_HALTED, 3);  // of the second
+  attached_.push_back(Attach("w-2"));
+  Dispatch();
+  EXPECT_THAT(View(second).workers(), ElementsAre("w-2"));
+  EXPECT_EQ(View(first).state(), v1::RECOVERING);
+}
+
 // A job of four workers that has lost two, beside one that has one worker.
 class ShortDispatcherTest : public SteppingDispatcherTest {
  protected:
@@ -898,6 +931,52 @@ TEST_F(ShortDispatcherTest, WhatComesFreeIsKeptForAJobThatRecovers) {
   attached_.push_back(Attach("w-6"));
   Dispatch();
   EXPECT_EQ(View(queue[1]).state(), v1::PREPARING) << "nothing is kept any more";
+}
+
+TEST_F(ShortDispatcherTest, WhoComesBeforeFewerAreSettledForIsKeptForItToo) {
+  attached_.push_back(Attach("w-4"));
+  const uint64_t beside = AddJob();
+  Dispatch();
+  ASSERT_EQ(View(beside).state(), v1::PREPARING);
+  const uint64_t queued = AddJob();
+  attached_.push_back(Attach("w-5"));
+  Dispatch();
+  EXPECT_EQ(View(queued).state(), v1::QUEUED);
+  attached_.push_back(Attach("w-6"));
+  Dispatch();
+  EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
+}
+
+TEST_F(ShortDispatcherTest, WhoIsGivenUpMeanwhileIsToldForWhomWorkersAreKept) {
+  attached_.push_back(Attach("w-4"));
+  AddJob();
+  Dispatch();
+  v1::JobSpec policy;
+  policy.mutable_start_timeout()->set_seconds(60);
+  const uint64_t queued = AddJob(/*graph=*/nullptr, policy);
+  attached_.push_back(Attach("w-5"));
+  now_ += absl::Seconds(60);
+  Dispatch();
+  EXPECT_EQ(View(queued).state(), v1::FAILED);
+  EXPECT_THAT(View(queued).message(),
+              AllOf(HasSubstr("1 workers are free of 4"),
+                    HasSubstr(absl::StrCat("what comes free is kept for job number ", job_, " (",
+                                           View(job_).name(), "), which goes before it"))));
+}
+
+// w-2 and w-3 were given up because they do not halt, and go on to say that they serve the job.
+TEST_F(ShortDispatcherTest, NothingIsKeptForAJobThatLacksWhoHangs) {
+  for (const char* name : {"w-2", "w-3"}) {
+    attached_.push_back(Attach(name));
+    EXPECT_TRUE(fleet_->Renew(*attached_.back(), {JobIdOf(View(job_).name())}, now_).ok());
+  }
+  attached_.push_back(Attach("w-4"));
+  const uint64_t queued = AddJob();
+  Wait();
+  EXPECT_EQ(View(queued).state(), v1::QUEUED) << "they may be free in a moment";
+  now_ += absl::Minutes(1);
+  Dispatch();
+  EXPECT_EQ(View(queued).state(), v1::PREPARING);
 }
 
 TEST_F(ShortDispatcherTest, NothingIsKeptForAJobThatTheFleetIsTooSmallFor) {
@@ -1129,6 +1208,58 @@ TEST_F(BackupsDispatcherTest, AJobIsHaltedForBackupsOnceItsShardsHaveRoomToSendT
   Dispatch();
   EXPECT_EQ(View(job_).state(), v1::PREPARING) << View(job_).message();
   EXPECT_EQ(ShardsWithoutBackup(*Plan()), 0);
+}
+
+// `first`, at step 3 and without backups, has room for another worker; `short_` lacks two, of whom
+// one is free.
+TEST_F(SteppingDispatcherTest, WhoIsHaltedForBackupsTakesNoWorkerThatIsKeptForAnother) {
+  Dispatch();
+  now_ += absl::Seconds(30);
+  v1::JobSpec policy;
+  policy.mutable_resources()->set_ps(2);
+  policy.mutable_resources()->set_ps_replication(2);
+  policy.mutable_resources()->mutable_workers()->set_max(2);
+  const uint64_t first = AddJob(/*graph=*/nullptr, policy);
+  policy = v1::JobSpec();
+  policy.mutable_resources()->mutable_workers()->set_min(3);
+  policy.mutable_resources()->mutable_workers()->set_max(3);
+  for (const char* name : {"w-0", "p-0", "p-1"}) attached_.push_back(Attach(name));
+  now_ += absl::Seconds(10);
+  Dispatch();
+  const auto run = [&](const std::vector<std::string>& members) {
+    for (const auto state : {v1::MEMBER_PREPARED, v1::MEMBER_RUNNING}) {
+      for (const std::string& name : members) Report(name, state, 3);
+    }
+    EXPECT_EQ(View(job_).state(), v1::RUNNING) << View(job_).message();
+  };
+  const auto lose = [&](int attached, const std::string& name) {
+    fleet_->Detach(*attached_[attached], Fleet::Departure::kOrderly);
+    Change([&](Job& job) { job.MemberLost(name, "crashed", now_); });
+  };
+  job_ = first;
+  run({"w-0", "p-0", "p-1"});
+  lose(2, "p-1");
+  for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
+  Dispatch();
+  run({"w-0", "p-0"});
+
+  for (const char* name : {"w-1", "w-2", "w-3"}) attached_.push_back(Attach(name));
+  const uint64_t short_ = job_ = AddJob(/*graph=*/nullptr, policy);
+  Dispatch();
+  run({"w-1", "w-2", "w-3", "p-0"});
+  lose(4, "w-2");
+  lose(5, "w-3");
+  for (const char* name : {"w-1", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
+  for (const char* name : {"w-4", "p-2"}) attached_.push_back(Attach(name));
+  now_ += absl::Seconds(5);
+  Dispatch();
+  ASSERT_EQ(View(short_).reason(), "WAITS_FOR_MEMBERS");
+  ASSERT_EQ(View(first).reason(), "BACKUPS_JOIN");
+  job_ = first;
+  for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_HALTED, 3);
+  Dispatch();
+  EXPECT_EQ(View(first).state(), v1::PREPARING) << View(first).message();
+  EXPECT_THAT(View(first).workers(), ElementsAre("w-0"));
 }
 
 TEST_F(BackupsDispatcherTest, AJobIsNotHaltedForBackupsWhileAPsIsGivenToAnotherOne) {
