@@ -511,9 +511,8 @@ std::vector<std::shared_ptr<const Dispatcher::Start>> Dispatcher::Recoveries(
 
 // With what has happened, which is why the job is not running.
 void Dispatcher::TellWhoIsMissing(JobRegistry::Entry& entry, const RecoveringJob& job) {
-  entry.job.Wait(LacksMemory(job) ? kWaitsForMemory : Job::kWaitsForMembers,
-                 absl::StrCat(entry.job.record().message(), "; waits for ", LackOf(job)),
-                 registry_->Now());
+  entry.job.WaitFor(LacksMemory(job) ? kWaitsForMemory : Job::kWaitsForMembers, LackOf(job),
+                    registry_->Now());
 }
 
 // Those that nobody waits for, in the places that they would be given if the job were halted now.
@@ -791,8 +790,7 @@ void Dispatcher::Carry(const Start& start) {
   }
   if (!may_start || !HasRoom(start, turn, memory)) {
     if (start.resumption) {
-      entry->job.Wait(kWaitsForMemory, absl::StrCat(record.message(), "; waits for memory of ps"),
-                      registry_->Now());
+      entry->job.WaitFor(kWaitsForMemory, "memory of ps", registry_->Now());
       turn.Perform(*entry);
     }
     // The next Dispatch() finds other ps, or tells what the job waits for.

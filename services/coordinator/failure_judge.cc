@@ -113,7 +113,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                                   situation.first_step, " and has shown no progress for ",
                                   absl::FormatDuration(kPrepareStallMax)),
           .recoverable = true,
-          .lost = *stalled};
+          .lost = *stalled,
+          .is_there = true};
     }
   }
   if (situation.halting_since + kHaltMax <= now) {
@@ -123,7 +124,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                                              absl::FormatDuration(kHaltMax),
                                              " ago and has not: it is gone on without"),
                      .recoverable = true,
-                     .lost = *busy};
+                     .lost = *busy,
+                     .is_there = true};
     }
   }
   return std::nullopt;

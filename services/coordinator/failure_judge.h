@@ -33,6 +33,7 @@ class FailureJudge {
     // The others could go on: it is a member that failed, and not what the job wants of it.
     bool recoverable = false;
     std::string lost = "";  // the member that is gone; "": nobody is
+    bool is_there = false;  // all the same, and may hear what it is told
     int64_t step = 0;       // where a member failed, as it says itself
   };
 

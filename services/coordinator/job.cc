@@ -22,6 +22,9 @@
 namespace muster {
 namespace {
 
+// Between what has happened to a job that recovers and what it waits for.
+constexpr absl::string_view kWaitsFor = "; waits for ";
+
 v1::Directive ReleaseDirective() {
   v1::Directive directive;
   directive.mutable_release();
@@ -172,6 +175,12 @@ void Job::SendWantedToAll(absl::Time now) {
 void Job::Wait(const std::string& reason, const std::string& message, absl::Time now) {
   CHECK(state() == v1::QUEUED || state() == v1::RECOVERING) << record_.name();
   if (record_.reason() != reason) Tell(reason, message, now);
+}
+
+void Job::WaitFor(const std::string& reason, absl::string_view what, absl::Time now) {
+  absl::string_view happened = record_.message();
+  if (WaitsForMembers()) happened = happened.substr(0, happened.rfind(kWaitsFor));
+  Wait(reason, absl::StrCat(happened, kWaitsFor, what), now);
 }
 
 void Job::Tell(const std::string& reason, const std::string& message, absl::Time now) {
@@ -519,10 +528,10 @@ void Job::Judge(const FailureJudge::Verdict& verdict, absl::Time now) {
   // One more.
   if (!verdict.lost.empty()) {
     if (members_.at(verdict.lost).lost) return;
-    Lose(verdict.lost);
-    if (members_.at(verdict.lost).leaving) return NoteStopped(now);  // as was said
+    Lose(verdict);
   }
-  Note(verdict.reason, verdict.message, now);
+  const bool was_said = !verdict.lost.empty() && members_.at(verdict.lost).leaving;
+  if (!was_said) Note(verdict.reason, verdict.message, now);
   NoteStopped(now);
   SendWantedToAll(now);
 }
@@ -532,10 +541,8 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
   // Who wanted to leave, and waited for it in vain, was no fault of the job: one that is trained
   // keeps everybody until its last evaluation is made.
   const bool has_left = !verdict.lost.empty() && members_.at(verdict.lost).leaving;
-  const std::optional<v1::JobRecovery> recovery =
-      has_left ? record_.recovery()
-               : Interruption::Count(record_.recovery(), restart, ledger_.steps_before());
-  if (!recovery) {
+  const auto recovery = Interruption::Count(record_.recovery(), restart, ledger_.steps_before());
+  if (!recovery && !has_left) {
     const int max = Interruption::RecoveriesMax(restart);
     const std::string& why = verdict.message;
     return Fail(verdict.reason,
@@ -546,14 +553,15 @@ void Job::Recover(const FailureJudge::Verdict& verdict, absl::Time now) {
                 now);
   }
   const bool was_preparing = state() == v1::PREPARING;
-  if (!verdict.lost.empty()) Lose(verdict.lost);
+  if (!verdict.lost.empty()) Lose(verdict);
   const bool carries = Interruption::CanCarry(*plan_) && (!was_preparing || plan_->carries() > 0) &&
                        ShardsMayBeHeld(*plan_, members_, /*filled_only=*/was_preparing);
-  *record_.mutable_recovery() = *recovery;
-  HaltGeneration({.carries = carries,
-                  .backoff = Interruption::Backoff(*recovery, restart),
-                  .lost = verdict.lost},
-                 verdict.reason, verdict.message, now);
+  Halting halting{.carries = carries, .lost = verdict.lost};
+  if (!has_left) {
+    *record_.mutable_recovery() = *recovery;
+    halting.backoff = Interruption::Backoff(*recovery, restart);
+  }
+  HaltGeneration(halting, verdict.reason, verdict.message, now);
 }
 
 void Job::StopAtNonFinite(const FailureJudge::Verdict& verdict, absl::Time now) {
@@ -717,8 +725,11 @@ bool Job::IsSaved(int64_t step) const {
   return checkpoints_.committed_step() >= step || IsOrigin(step);
 }
 
-void Job::Lose(const std::string& member) {
+void Job::Lose(const FailureJudge::Verdict& verdict) {
+  const std::string& member = verdict.lost;
   members_.SetLost(member);
+  // What it holds does not count as taken from now on.
+  if (verdict.is_there) Send(member, ReleaseDirective());
   if (members_.at(member).is_worker()) {
     ledger_.Lose(members_.at(member).rank);
   } else {

@@ -117,6 +117,8 @@ class Job {
   int64_t evaluations_before() const { return ledger_.evaluations_before(); }
   // What a queued or recovering job waits for; nothing happens if it is told so already.
   void Wait(const std::string& reason, const std::string& message, absl::Time now);
+  // The same of a recovering job: `what` (a sentence's end) is told after what has happened to it.
+  void WaitFor(const std::string& reason, absl::string_view what, absl::Time now);
   // A queued or recovering job has waited for as long as its spec lets it.
   bool WaitsTooLong(absl::Time now) const { return JobDeadlines::WaitsTooLong(record_, now); }
   // It is not waited any longer for what it `lacks` (a sentence's end): a job that has never run
@@ -202,7 +204,7 @@ class Job {
 
  private:
   void Enlist(absl::Time now);
-  void Lose(const std::string& member);
+  void Lose(const FailureJudge::Verdict& verdict);  // of the member that it names
   void Suspect(absl::Time now);
   void NoteStopped(absl::Time now);
   void Judge(const FailureJudge::Verdict& verdict, absl::Time now);

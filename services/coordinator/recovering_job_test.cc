@@ -392,9 +392,24 @@ TEST_F(RecoveringJobTest, WhoDoesNotHaltIsGoneOnWithout) {
   SayHalted("p-0", 4, 5);
   SayHalted("p-1", 5, 5);
   Report("w-0", v1::MEMBER_RUNNING, 5);
+  TakeEffects();
   Pass(FailureJudge::kHaltMax);
   EXPECT_FALSE(job_.Uses("w-0"));
+  EXPECT_THAT(Sent(), Contains("w-0 release")) << "it may yet hear of it";
   EXPECT_TRUE(job_.ResumesAt(now_)->carries);
+}
+
+TEST_F(RecoveringJobTest, WhatHasHappenedIsToldWithWhatIsWaitedForNow) {
+  RunTo(5);
+  job_.MemberLost("w-1", "gone", now_);
+  const std::string happened = job_.record().message();
+  for (int i = 0; i < 2; ++i) {
+    job_.WaitFor(Job::kWaitsForMembers, "members: it has 1 workers", now_);
+    EXPECT_EQ(job_.record().message(), happened + "; waits for members: it has 1 workers");
+    job_ = Job(job_.record(), job_.plan(), /*term=*/2, now_);
+    job_.WaitFor("WAITS_FOR_MEMORY", "memory of ps", now_);
+    EXPECT_EQ(job_.record().message(), happened + "; waits for memory of ps");
+  }
 }
 
 TEST_F(RecoveringJobTest, WhatIsBeingCarriedOnIsInACheckpointBeforeTheJobIsSuspended) {
@@ -605,7 +620,20 @@ TEST_F(RecoveringJobTest, WhoIsLostWhileItWaitsToLeaveIsNotCounted) {
   ASSERT_EQ(job_.state(), v1::RUNNING);
   job_.MemberLost("w-1", "it has left", now_);
   EXPECT_EQ(job_.state(), v1::RECOVERING) << job_.record().message();
-  EXPECT_EQ(job_.record().recovery().count(), 0);
+  EXPECT_FALSE(job_.record().has_recovery());
+
+  record.mutable_spec()->mutable_restart()->set_max_restarts(9);
+  record.mutable_recovery()->set_count(3);
+  record.mutable_recovery()->set_in_row(3);
+  Begin(record);
+  Run();
+  ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 100);
+  Commit(100);
+  job_.MemberLeaves("w-1", now_);
+  job_.MemberLost("w-1", "it has left", now_);
+  EXPECT_EQ(job_.record().recovery().in_row(), 3);
+  HaltAll(99, 100);
+  EXPECT_TRUE(job_.ResumesAt(now_).has_value()) << "nothing failed that is to be tried later";
 }
 
 TEST_F(RecoveringJobTest, AWorkerDoesNotLeaveWhenAnotherIsDone) {
@@ -1063,6 +1091,15 @@ TEST_F(WaitingJobTest, APsThatDiesMeanwhileEndsTheSave) {
   EXPECT_THAT(Sent(), ElementsAre("p-1 release"));
   ASSERT_TRUE(job_.ResumesAt(now_).has_value());
   EXPECT_FALSE(job_.ResumesAt(now_)->carries);
+}
+
+// Its shards are gone with it, and the memory of the others counts as free.
+TEST_F(WaitingJobTest, WhoIsLostWhileItLeavesHasTheOthersReleased) {
+  job_.MemberLeaves("p-1", now_);
+  TakeEffects();
+  job_.MemberLost("p-1", "its --drain_timeout is over", now_);
+  EXPECT_FALSE(job_.HoldsMemory());
+  EXPECT_THAT(Sent(), ElementsAre("p-0 release"));
 }
 
 TEST_F(WaitingJobTest, TheEndOfTheJobEndsTheSave) {
