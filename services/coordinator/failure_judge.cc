@@ -88,7 +88,8 @@ std::optional<FailureJudge::Verdict> FailureJudge::Tick(const Situation& situati
                                            a.step, ", says ", a.reporter, ": ", a.message),
                    .recoverable = true};
   }
-  if (now >= grace_until_ - kRestartGrace + kReturnTime && !situation.preparing) {
+  const bool runs = !situation.preparing && situation.halting_since == absl::InfiniteFuture();
+  if (now >= grace_until_ - kRestartGrace + kReturnTime && runs) {
     if (const std::string* gone = members.FirstSilentCutOff()) {
       return Lost(
           *gone, "it did not come back after the coordinator's restart, and its link to a ps broke",

@@ -38,7 +38,7 @@ class FailureJudge {
   };
 
   // The coordinator has just started: members have kRestartGrace to come back. Those of a
-  // generation that has begun whose link to a ps broke have kReturnTime.
+  // generation that runs whose link to a ps broke have kReturnTime; who halts ends his links.
   void BeginGrace(absl::Time now) { grace_until_ = now + kRestartGrace; }
   // Time stood still until `now`: a grace that has begun begins anew.
   void WentOn(absl::Time now) {

@@ -131,6 +131,20 @@ TEST_F(FailureJudgeTest, WhoDoesNotComeBackAfterARestartAndIsCutOffFromAPsTooIsL
   EXPECT_FALSE(judge_.Tick(running, members_, soon).has_value()) << "said once";
 }
 
+// Who halts drops its links by itself, and has told the ps so before the coordinator came back.
+TEST_F(FailureJudgeTest, ALinkThatBrokeIsNoSignOfALossWhereTheGenerationIsHalted) {
+  judge_.BeginGrace(kStart);
+  Report("w-0", v1::MEMBER_HALTED);
+  v1::JobReport report;
+  report.set_state(v1::MEMBER_HALTED);
+  report.add_lost_links("w-1");
+  members_.Take("p-0", &report, now_);
+  const absl::Time end = kStart + FailureJudge::kRestartGrace;
+  const FailureJudge::Situation halting{.step = 5, .halting_since = end};
+  EXPECT_FALSE(judge_.Tick(halting, members_, end - absl::Milliseconds(1)).has_value());
+  EXPECT_EQ(judge_.Tick(halting, members_, end)->lost, "w-1");
+}
+
 TEST_F(FailureJudgeTest, WhoShowsNoProgressInPreparingIsNamed) {
   judge_.BeginPreparing();
   for (const char* name : {"w-0", "p-0"}) Report(name, v1::MEMBER_PREPARED);
