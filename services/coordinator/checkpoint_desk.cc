@@ -86,14 +86,18 @@ absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointDesk::List(const std::stri
 
 absl::StatusOr<v1::Checkpoint> CheckpointDesk::Find(const CheckpointRef& reference) {
   uint64_t number;
+  int64_t last;  // from which the job goes on: it has passed over those after it; -1: it has none
   {
     JobRegistry::Turn turn(registry_);
     ASSIGN_OR_RETURN(const JobRegistry::Entry* const entry, turn.Find(reference.job));
     number = entry->published->number();
+    last = CommittedStep(*entry->published);
   }
   ASSIGN_OR_RETURN(const auto checkpoints, registry_->store().Checkpoints(number));
   for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
-    if (!reference.step || it->step() == *reference.step) return *it;
+    const bool is_meant =
+        reference.step ? it->step() == *reference.step : last < 0 || it->step() <= last;
+    if (is_meant) return *it;
   }
   return WithReason(
       absl::NotFoundError(reference.step

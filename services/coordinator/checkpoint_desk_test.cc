@@ -81,6 +81,14 @@ class CheckpointDeskTest : public RegistryFixture {
     header.set_step(step);
     return header;
   }
+  void KeepLast(int checkpoints) {
+    JobRegistry::Turn turn(registry_.get());
+    JobRegistry::Entry& entry = *turn.FindNumber(number_);
+    v1::JobSpec spec = entry.job.record().spec();
+    spec.mutable_checkpoint()->set_keep_last(checkpoints);
+    entry.job.Update(spec, now_);
+    turn.Perform(entry);
+  }
   absl::Status Save(int64_t step) {
     ASSIGN_OR_RETURN(auto upload, desk_.BeginShard(Header(step)));
     if (!upload) return absl::AlreadyExistsError("committed");
@@ -475,15 +483,24 @@ TEST_F(CheckpointDeskTest, AJobOrStepThatIsNotThereIsNamed) {
   EXPECT_EQ(ReasonOf(desk_.Get("//").status()), "INVALID_REQUEST");
 }
 
-TEST_F(CheckpointDeskTest, OneThatNobodyNeedsCanBeDeleted) {
+// It may be readable again, and whoever wants it can name it.
+TEST_F(CheckpointDeskTest, TheLastOneIsNotOneThatTheJobHasPassedOver) {
+  KeepLast(9);
+  for (const int64_t step : {2, 4}) ASSERT_TRUE(Save(step).ok());
+  EXPECT_EQ(desk_.Find({.job = id()})->step(), 4);
   {
     JobRegistry::Turn turn(registry_.get());
     JobRegistry::Entry& entry = *turn.FindNumber(number_);
-    v1::JobSpec spec = entry.job.record().spec();
-    spec.mutable_checkpoint()->set_keep_last(9);
-    entry.job.Update(spec, now_);
+    entry.job.CheckpointUnreadable(4, "too many levels", /*sound_step=*/2, now_);
     turn.Perform(entry);
   }
+  registry_->changes().AwaitAll();
+  EXPECT_EQ(desk_.Find({.job = id()})->step(), 2);
+  EXPECT_EQ(desk_.Find({.job = id(), .step = 4})->step(), 4);
+}
+
+TEST_F(CheckpointDeskTest, OneThatNobodyNeedsCanBeDeleted) {
+  KeepLast(9);
   for (int64_t step : {2, 4, 6}) ASSERT_TRUE(Save(step).ok());
   ASSERT_THAT(Steps(), ElementsAre(2, 4, 6)) << "as many are kept as the job says now";
   const std::string folder = desk_.Find({.job = id(), .step = 4})->directory();
