@@ -37,7 +37,8 @@ Job::Job(v1::Job record, std::shared_ptr<const v1::JobPlan> plan, uint64_t term,
     : record_(std::move(record)),
       plan_(std::move(plan)),
       checkpoints_(/*first_snapshot=*/(term << 32) + 1, CommittedStep(record_)),
-      rehearsal_(/*first_number=*/(term << 32) + 1) {
+      rehearsal_(/*first_number=*/(term << 32) + 1),
+      ticked_(now) {
   UpdateConditions(/*now=*/std::nullopt, record_);  // of a record that has none
   if (!active()) return;
   CHECK(plan_ != nullptr) << record_.name();
@@ -960,6 +961,7 @@ std::string Job::FallBackTo(int64_t sound_step, int64_t step) {
 }
 
 void Job::WentOn(absl::Time now) {
+  JobDeadlines::StoodStill(record_, now - std::exchange(ticked_, now), now);
   rehearsal_.WentOn(now);
   members_.WentOn(now);
   judge_.WentOn(now);
@@ -967,6 +969,7 @@ void Job::WentOn(absl::Time now) {
 }
 
 void Job::Tick(bool writing, absl::Time now) {
+  ticked_ = now;
   if (!active()) return;
   const FailureJudge::Situation situation{.preparing = state() == v1::PREPARING,
                                           .first_step = plan_->first_step(),

@@ -194,7 +194,8 @@ class Job {
   // What its workers have told of their links; nothing unless it runs.
   std::vector<std::shared_ptr<const v1::MemberLinks>> Links() const;
 
-  // ---- time. It stood still until `now`: whoever is waited for has his time anew.
+  // ---- time. It stood still from the last Tick() until `now`: whoever is waited for has his time
+  // anew, and the job's own deadlines have come no nearer.
   void WentOn(absl::Time now);
   // `writing`: some shard's stream is open.
   void Tick(bool writing, absl::Time now);
@@ -269,6 +270,7 @@ class Job {
 
   Interruption interruption_;
   Rehearsal rehearsal_;
+  absl::Time ticked_;  // time has passed until then
   absl::Time running_since_ = absl::InfiniteFuture();
   // Since somebody is leaving whom the job cannot do without: a checkpoint of this step, or a later
   // one, is awaited.

@@ -47,6 +47,15 @@ void JobDeadlines::Move(v1::Job& record, v1::JobState to, absl::Time now) {
   }
 }
 
+void JobDeadlines::StoodStill(v1::Job& record, absl::Duration time, absl::Time now) {
+  const auto shift = [&](google::protobuf::Timestamp& since) {
+    const absl::Time begin = FromProto(since);
+    since = ToProto(std::max(begin, std::min(begin + time, now)));
+  };
+  if (record.has_active_since()) shift(*record.mutable_active_since());
+  if (record.has_waits_since()) shift(*record.mutable_waits_since());
+}
+
 absl::Duration JobDeadlines::ActiveTime(const v1::Job& record, absl::Time now) {
   const absl::Duration before = SpecDuration(record.active_before());
   return record.has_active_since() ? before + Since(record.active_since(), now) : before;

@@ -23,6 +23,10 @@ class JobDeadlines {
   // To be told before the job becomes `to`: which times pass from then on.
   static void Move(v1::Job& record, v1::JobState to, absl::Time now);
 
+  // Time stood still for so long until `now`. It is not an event of the job: a coordinator that
+  // ends before the next one forgets it.
+  static void StoodStill(v1::Job& record, absl::Duration time, absl::Time now);
+
   // For how long the job has run, recoveries included.
   static absl::Duration ActiveTime(const v1::Job& record, absl::Time now);
   static bool IsPastDeadline(const v1::Job& record, absl::Time now);

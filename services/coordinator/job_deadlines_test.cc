@@ -88,6 +88,30 @@ TEST_F(JobDeadlinesTest, TimeCountsFromTheFirstStepThroughRecoveriesButNotWhileS
   EXPECT_EQ(ActiveTime(), absl::Seconds(30)) << "a clock that was set back";
 }
 
+// As while its steps cannot be recorded, and over a time in which the coordinator heard nothing.
+TEST_F(JobDeadlinesTest, WhileTimeStandsStillNoDeadlineComesNearer) {
+  RunToStepFive();
+  Pass(absl::Seconds(90));
+  for (int i = 0; i < 30; ++i) {
+    now_ += absl::Seconds(1);
+    job_.WentOn(now_);
+    Pass(absl::ZeroDuration());
+  }
+  now_ += absl::Hours(1);
+  job_.WentOn(now_);
+  Pass(absl::ZeroDuration());
+  EXPECT_FALSE(job_.record().suspend_requested());
+  EXPECT_EQ(ActiveTime(), absl::Seconds(90));
+  LoseWorker();
+  now_ += absl::Hours(1);
+  job_.WentOn(now_);
+  EXPECT_EQ(JobDeadlines::WaitingTime(job_.record(), now_), absl::ZeroDuration());
+  Pass(absl::Seconds(9));
+  EXPECT_FALSE(job_.record().suspend_requested());
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(job_.record().suspend_requested());
+}
+
 TEST_F(JobDeadlinesTest, AtItsDeadlineTheJobWritesACheckpointAndFails) {
   Run();
   ReportAll(v1::MEMBER_RUNNING, v1::MEMBER_RUNNING, 20);
