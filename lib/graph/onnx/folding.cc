@@ -1016,8 +1016,8 @@ size_t InputsNeeded(absl::string_view op) {
 
 }  // namespace
 
-absl::Status FoldBudget::Keep(const FoldedValue& value) {
-  numbers_ += value.numbers();
+absl::Status FoldBudget::Keep(int64_t numbers) {
+  numbers_ += numbers;
   return Check();
 }
 
@@ -1083,7 +1083,7 @@ absl::StatusOr<std::vector<FoldedValue>> FoldNode(const NodeProto& node,
           }
           return array;
         }));
-    RETURN_IF_ERROR(budget.Keep(output));
+    RETURN_IF_ERROR(budget.Keep(output.numbers()));
     outputs.push_back(std::move(output));
   }
   return outputs;

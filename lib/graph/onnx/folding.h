@@ -22,7 +22,7 @@ class FoldBudget {
   static constexpr int64_t kOperationsMax = int64_t{1} << 32;  // half a minute
 
   // INVALID_ARGUMENT, here and from then on, once it is more: "makes the file's constants ...".
-  absl::Status Keep(const FoldedValue& value);
+  absl::Status Keep(int64_t numbers);
   absl::Status Work(int64_t operations);
 
  private:

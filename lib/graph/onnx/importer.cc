@@ -265,6 +265,9 @@ absl::StatusOr<std::string> OnnxImporter::Constant(const NodeProto& node, bool f
   if (filling && floating) {
     attributes.emplace_back("value", NumberValue(values.numbers().values(0)));
   } else {
+    if (const absl::Status kept = budget_.Keep(std::ssize(array.values)); !kept.ok()) {
+      return NodeFault(node, kept.message());
+    }
     attributes.emplace_back(floating ? "values" : "integers", std::move(values));
   }
   return Make(node, "Constant", {}, attributes);
@@ -473,7 +476,7 @@ absl::Status OnnxImporter::AddInitializers(const onnx::GraphProto& graph) {
       array.values.assign(numbers.begin(), numbers.end());
     }
     FoldedValue value(floating, std::move(array));
-    if (const absl::Status kept = budget_.Keep(value); !kept.ok()) {
+    if (const absl::Status kept = budget_.Keep(value.numbers()); !kept.ok()) {
       return Invalid(absl::StrCat("initialiser '", tensor.name(), "' ", kept.message()));
     }
     folded_.insert_or_assign(tensor.name(), std::move(value));

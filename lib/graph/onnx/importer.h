@@ -154,7 +154,7 @@ class OnnxImporter {
   std::vector<std::vector<float>> values_;
   absl::flat_hash_map<std::string, int> parameters_;      // by name
   absl::flat_hash_map<std::string, FoldedValue> folded_;  // by ONNX value
-  FoldBudget budget_;                                     // of all that is in it
+  FoldBudget budget_;                                     // of those, and of the graph's constants
   absl::flat_hash_set<std::string> truths_;               // ONNX values of type bool
   absl::flat_hash_map<std::string, std::string> alias_;   // ONNX value -> tensor of the graph
   // ONNX value -> its Constant, exact or with 1 for the batch.

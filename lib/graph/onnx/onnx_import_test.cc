@@ -275,10 +275,12 @@ TEST(OnnxImportTest, ConstantsOfASmallFileTakeNoMoreMemoryThanThereIs) {
   Model model = Linear();
   model.Integers("size", {1 << 24}).Node("ConstantOfShape", {"size"}, {"c"});
   for (int i = 0; i < 64; ++i) model.Node("Identity", {"c"}, {absl::StrCat("c", i)});
-  EXPECT_THAT(std::string(model.Import().status().message()),
-              testing::HasSubstr(
-                  "58 Identity (first node 'the Identity') makes the file's constants take more "
-                  "than the limit of 134217728 numbers in memory"));
+  model.Input("scores", {0, 2, 2}).Node("Trilu", {"scores"}, {"masked"});
+  const std::string message(model.Import().status().message());
+  EXPECT_THAT(message, testing::HasSubstr(
+                           "58 Identity (first node 'the Identity') makes the file's constants "
+                           "take more than the limit of 134217728 numbers in memory"));
+  EXPECT_THAT(message, testing::HasSubstr("Trilu (node 'the Trilu') makes the file's constants"));
 }
 
 TEST(OnnxImportTest, BatchNormKeepsRunningValuesAsStatistics) {
