@@ -927,6 +927,8 @@ void ParameterShard::TakeSnapshot(uint64_t id, int64_t step) {
 
 void ParameterShard::BeginSnapshot() {
   if (!snapshots_.Begin(highest_)) return;
+  // Now, that no chunk is beyond it: what is frozen may be copied steps later.
+  snapshot_state_ = UpdateStateAt(snapshots_.current()->step);
   if (chunks_.empty()) return SnapshotIsTaken();
   if (defers_copies_) return;
   for (const Chunk& chunk : chunks_) Hold(chunk);
@@ -958,25 +960,25 @@ v1::UpdateState ParameterShard::UpdateStateAt(int64_t version) {
 }
 
 void ParameterShard::SnapshotIsTaken() {
-  output_->SnapshotTaken(
-      MakeSnapshot(*snapshots_.current(), [](LocalChunk) { return ChunkStore::kHeld; }));
+  output_->SnapshotTaken(MakeSnapshot(*snapshots_.current(), snapshot_state_,
+                                      [](LocalChunk) { return ChunkStore::kHeld; }));
 }
 
 std::shared_ptr<const ShardSnapshot> ParameterShard::SnapshotOfHeld(uint64_t id, int64_t version) {
   CHECK(retired_ && idle());
   if (!Holds(version)) return nullptr;
-  return MakeSnapshot({.id = id, .step = version}, [&](LocalChunk index) {
+  return MakeSnapshot({.id = id, .step = version}, UpdateStateAt(version), [&](LocalChunk index) {
     const Chunk& chunk = chunks_[index];
     return HasAsPrevious(index, version) ? chunk.previous : chunk.current;
   });
 }
 
 std::shared_ptr<const ShardSnapshot> ParameterShard::MakeSnapshot(
-    const SnapshotQueue::Request& request,
+    const SnapshotQueue::Request& request, const v1::UpdateState& state,
     absl::FunctionRef<ChunkStore::Version(LocalChunk index)> place) {
   auto snapshot = std::make_shared<ShardSnapshot>(ShardSnapshot{
       .shard = shard_, .id = request.id, .step = request.step, .memory = store_->slab()});
-  snapshot->update_state = UpdateStateAt(request.step);
+  snapshot->update_state = state;
   for (const LocalChunk index : chunks()) {
     const ChunkStore::Version from = place(index);
     for (int array = 0; array < store_->arrays(); ++array) {

@@ -220,7 +220,8 @@ class ParameterShard : private JudgedShard {
   // not as soon as it is there: workers wait for the values of the chunks behind it.
   void DeferCopies() { defers_copies_ = true; }
   // Copies a chunk that a snapshot waits for; false: none is there. To be called when there is
-  // nothing else to do.
+  // nothing else to do, and now and then where there always is: nobody else copies what is not
+  // updated any more.
   bool CopyOne();
   // No more updates or answers; gives back what is lent. The memory is still in use until idle().
   // On the thread of the transport that lent it, while there is one.
@@ -375,7 +376,7 @@ class ParameterShard : private JudgedShard {
   bool Hold(const Chunk& chunk);
   void SnapshotIsTaken();
   std::shared_ptr<const ShardSnapshot> MakeSnapshot(
-      const SnapshotQueue::Request& request,
+      const SnapshotQueue::Request& request, const v1::UpdateState& state,
       absl::FunctionRef<ChunkStore::Version(LocalChunk index)> place);
 
   const std::shared_ptr<const v1::JobPlan> plan_;
@@ -417,6 +418,7 @@ class ParameterShard : private JudgedShard {
   std::unique_ptr<BackupFilling> filling_;    // of a backup that begins with nothing
 
   SnapshotQueue snapshots_;
+  v1::UpdateState snapshot_state_;  // of the current one's step
 };
 
 }  // namespace muster

@@ -1065,6 +1065,32 @@ TEST_F(ParameterShardTest, FrozenParametersAreServedAndSavedButNeverChange) {
   EXPECT_EQ(Concatenated(*output_.snapshots[0], 0), Joined(ValuesOf(0), frozen));
 }
 
+// What is frozen has no update that would have it copied in time: steps may be judged before it is.
+TEST_F(ParameterShardTest, FrozenParametersThatAreCopiedLateComeWithTheStateOfTheirStep) {
+  std::vector<std::string> states;
+  for (const bool late : {false, true}) {
+    Make({.parameters = {3, 4}, .workers = 1, .checkpoint_every = 2, .precision = v1::FP16});
+    plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p1");
+    plan_.mutable_spec()->mutable_training()->mutable_parameter_groups(0)->set_frozen(true);
+    MakeShard();
+    if (late) shard_->DeferCopies();
+    shard_->Start(100);
+    for (const int64_t step : {0, 1, 2, 3}) {
+      const float gradient = step == 2 ? std::numeric_limits<float>::infinity() : 0.25f;
+      ASSERT_TRUE(Push(step, 0, 0, Values(3, gradient)));
+    }
+    if (late) {
+      EXPECT_TRUE(output_.snapshots.empty());
+      while (shard_->CopyOne()) continue;
+    }
+    ASSERT_EQ(output_.snapshots.size(), 1);
+    EXPECT_EQ(output_.snapshots[0]->step, 2);
+    EXPECT_EQ(output_.snapshots[0]->update_state.updates(), 2);
+    states.push_back(output_.snapshots[0]->update_state.SerializeAsString());
+  }
+  EXPECT_EQ(states[0], states[1]);
+}
+
 TEST_F(ParameterShardTest, AShardOfFrozenParametersHasEverySnapshotAtOnce) {
   Make({.parameters = {3, 4}, .shards = 2, .checkpoint_every = 6}, ShardIndex(1));
   plan_.mutable_spec()->mutable_training()->add_parameter_groups()->add_match("p0");

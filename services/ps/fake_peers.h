@@ -211,6 +211,10 @@ class FakeListener : public ShardListener {
     absl::MutexLock lock(&mu_);
     return culprits_;
   }
+  int snapshots() {
+    absl::MutexLock lock(&mu_);
+    return static_cast<int>(snapshots_.size());
+  }
   int refused() {
     absl::MutexLock lock(&mu_);
     return refused_;

@@ -21,6 +21,9 @@
 namespace muster {
 namespace {
 
+// A thread that always has something to do copies for snapshots all the same, once in so many
+// turns.
+constexpr int kBusyTurnsMax = 16;
 constexpr size_t kUnplacedMax =
     1024;  // refusals in one turn; repeated and late pushes are all answered
 
@@ -97,16 +100,24 @@ int ShardLoop::Turn(absl::FunctionRef<Clock::time_point()> clock) {
   int events = transport_->Progress();
   AnswerUnplaced();
   CutOffBreaches();
-  if (events == 0 && CopyForSnapshot()) ++events;
+  if ((events == 0 || ++busy_turns_ >= kBusyTurnsMax) && CopyForSnapshot()) ++events;
   DestroyReleased(clock);
   LeaveReleased(clock);
   return events;
 }
 
-// One chunk at a time: what comes meanwhile waits for no more than that.
+// One chunk at a time, of each shard in its turn. What comes meanwhile waits for no more than that:
+// a transport that polls looks at its sockets once in many turns, or where it waits.
 bool ShardLoop::CopyForSnapshot() {
-  return std::ranges::any_of(shards_,
-                             [](const auto& installed) { return installed->shard().CopyOne(); });
+  busy_turns_ = 0;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const size_t at = (copied_last_ + 1 + i) % shards_.size();
+    if (!shards_[at]->shard().CopyOne()) continue;
+    copied_last_ = at;
+    transport_->Wait(absl::ZeroDuration());
+    return true;
+  }
+  return false;
 }
 
 void ShardLoop::DestroyReleased(absl::FunctionRef<Clock::time_point()> clock) {

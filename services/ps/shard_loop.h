@@ -116,6 +116,8 @@ class ShardLoop : private MessageReceiver {
   std::unique_ptr<Transport> transport_;
   std::vector<std::unique_ptr<JobLinks>> jobs_;  // outlive the shards
   std::vector<std::unique_ptr<InstalledShard>> shards_;
+  size_t copied_last_ = 0;  // of shards_, for a snapshot
+  int busy_turns_ = 0;      // since one was looked for
   JobLinks::Index links_;
   std::vector<PeerId> breaches_;  // to be cut off after Progress(), which is using them
   std::vector<UnplacedMessage>
