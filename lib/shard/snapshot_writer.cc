@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "lib/status/utf8.h"
 
 namespace muster {
 namespace {
@@ -125,7 +126,7 @@ void SnapshotWriter::Note(ShardIndex shard, uint64_t id, int64_t step, v1::Snaps
     report.set_snapshot(id);
     report.set_step(step);
     report.set_outcome(outcome);
-    report.set_message(message);
+    report.set_message(ValidUtf8(message));
   }
   options_.report_soon();
 }

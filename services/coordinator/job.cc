@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/job/resource_name.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_refusals.h"
 #include "services/coordinator/job_state.h"
@@ -100,7 +101,7 @@ void Job::Note(const std::string& reason, const std::string& message, absl::Time
   *event.mutable_time() = ToProto(now);
   event.set_state(state());
   event.set_reason(reason);
-  event.set_message(message);
+  event.set_message(ValidUtf8(message));
 }
 
 void Job::Move(v1::JobState to, const std::string& reason, const std::string& message,
@@ -123,7 +124,7 @@ void Job::Move(v1::JobState to, const std::string& reason, const std::string& me
   JobDeadlines::Move(record_, to, now);
   record_.set_state(to);
   record_.set_reason(reason);
-  record_.set_message(message);
+  record_.set_message(ValidUtf8(message));
   if (to == v1::RUNNING && !record_.has_start_time()) *record_.mutable_start_time() = ToProto(now);
   if (IsTerminal(to)) *record_.mutable_end_time() = ToProto(now);
   if (to == v1::SUSPENDED || IsTerminal(to)) {
@@ -186,7 +187,7 @@ void Job::WaitFor(const std::string& reason, absl::string_view what, absl::Time 
 
 void Job::Tell(const std::string& reason, const std::string& message, absl::Time now) {
   record_.set_reason(reason);
-  record_.set_message(message);
+  record_.set_message(ValidUtf8(message));
   Note(reason, message, now);
 }
 

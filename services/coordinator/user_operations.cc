@@ -26,6 +26,7 @@
 #include "lib/limits/limits.h"
 #include "lib/status/field_fault.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 #include "services/coordinator/initial_values.h"
 #include "services/coordinator/job_conditions.h"
 #include "services/coordinator/job_filter.h"
@@ -57,7 +58,7 @@ v1::Job QueuedRecord(CheckedSpec& checked, absl::Time now) {
   record.set_message("waits for members");
   *record.mutable_create_time() = ToProto(now);
   record.mutable_progress()->set_step(checked.origin.first_step);
-  record.mutable_warnings()->Add(checked.warnings.begin(), checked.warnings.end());
+  for (const std::string& warning : checked.warnings) record.add_warnings(ValidUtf8(warning));
   UpdateConditions(now, record);
   return record;
 }

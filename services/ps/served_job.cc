@@ -17,6 +17,7 @@
 #include "lib/shard/plan_credentials.h"
 #include "lib/shard/shard_backup.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 
 namespace muster {
 namespace {
@@ -539,7 +540,7 @@ void ServedJob::Fail(const absl::Status& status, const std::string& culprit) {
     state_ = v1::MEMBER_FAILED;
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
-    error_.set_message(absl::StrCat(environment_.member, ": ", status.message()));
+    error_.set_message(ValidUtf8(absl::StrCat(environment_.member, ": ", status.message())));
     error_.set_step(LowestVersion());
     error_.set_culprit(culprit == environment_.member ? "" : culprit);
   }

@@ -6,6 +6,7 @@
 #include "glog/logging.h"
 #include "lib/concurrency/steady_wait.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 #include "services/worker/share_check.h"
 
 namespace muster {
@@ -170,8 +171,9 @@ void WorkerJob::FailWith(const absl::Status& status) {
     const int64_t step = trainer_ ? trainer_->failed_step() : options_.plan->first_step();
     error_.set_code(static_cast<int32_t>(status.code()));
     error_.set_reason(ReasonOf(status));
-    error_.set_message(absl::StrCat(options_.plan->workers(ToInt(options_.rank)).member(),
-                                    ", step ", step, ": ", status.message()));
+    // It may have the name of a file, in whatever letters.
+    error_.set_message(ValidUtf8(absl::StrCat(options_.plan->workers(ToInt(options_.rank)).member(),
+                                              ", step ", step, ": ", status.message())));
     error_.set_step(step);
     if (trainer_) error_.set_culprit(trainer_->culprit());
     LOG(ERROR) << job() << " generation " << generation() << ": " << error_.reason() << ": "

@@ -286,6 +286,22 @@ TEST(WorkerTest, ReleaseAtAnyMomentFreesTheWorkerForTheNextJob) {
   EXPECT_EQ(report.job(), "test-2");
 }
 
+// Names of files have whatever letters their makers liked, and a report that has such letters is
+// refused as a whole, again and again: its worker was lost for what it wanted to tell.
+TEST(WorkerTest, AnErrorWithForeignLettersReachesTheCoordinator) {
+  InProcessNetwork network;
+  FakePs ps(network, LinearJob(/*workers=*/1));
+  Driven worker(ps.plan(), []() -> absl::StatusOr<std::unique_ptr<Transport>> {
+    return absl::InvalidArgumentError("/data/caf\xe9.txt: cannot be read");
+  });
+  worker.Prepare();
+  worker.Await(v1::MEMBER_PREPARED);
+  worker.Start(/*total_steps=*/10);
+  const v1::JobReport failed = worker.Await(v1::MEMBER_FAILED);
+  EXPECT_THAT(failed.error().message(), HasSubstr("/data/caf?.txt: cannot be read"));
+  EXPECT_TRUE(v1::JobReport().ParseFromString(failed.SerializeAsString()));
+}
+
 TEST(WorkerTest, ALostPsFailsTheJobWithTheCulpritsName) {
   InProcessNetwork network;
   FakePs ps(network, LinearJob(/*workers=*/1));

@@ -43,6 +43,7 @@ bool FuzzOne(absl::string_view bytes) {
     CHECK(!model.status().message().empty());
     return false;
   }
+  CHECK(v1::Graph().ParseFromString(model->graph.SerializeAsString())) << "as members get it";
   const auto types = InferTypes(model->graph, /*batch=*/2);
   CHECK(types.ok()) << types.status();
   CHECK_EQ(model->initial_values.size(), static_cast<size_t>(model->graph.parameters_size()));

@@ -10,15 +10,18 @@
 #include <fstream>
 #include <istream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl.h"
+#include "google/protobuf/message.h"
 #include "lib/file/regular_file.h"
 #include "lib/graph/onnx/function_inlining.h"
 #include "lib/status/status.h"
+#include "lib/status/utf8.h"
 
 namespace muster {
 namespace {
@@ -146,6 +149,40 @@ void UseForInference(onnx::GraphProto& graph) {
   }
 }
 
+// What is said in it of where it comes from is not read.
+bool IsRemark(const google::protobuf::FieldDescriptor& field) {
+  return field.name() == "doc_string" || absl::StartsWith(field.name(), "producer_");
+}
+
+// The first text of `message` that is no UTF-8, with its field; "": there is none.
+std::string FirstForeignText(const google::protobuf::Message& message) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const bool is_text = field->type() == FieldDescriptor::TYPE_STRING && !IsRemark(*field);
+    if (!is_text && field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      std::string found;
+      if (is_text) {
+        std::string text = field->is_repeated() ? reflection.GetRepeatedString(message, field, i)
+                                                : reflection.GetString(message, field);
+        if (std::string valid = ValidUtf8(text); valid != text) {
+          found = absl::StrCat(field->name(), " '", valid, "'");
+        }
+      } else {
+        found =
+            FirstForeignText(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                                  : reflection.GetMessage(message, field));
+      }
+      if (!found.empty()) return found;
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 int64_t ElementsOf(const TensorProto& tensor) {
@@ -179,6 +216,12 @@ absl::StatusOr<OnnxFile> OnnxFile::Open(const std::string& path, MayRead may_rea
         file.model_.graph().node_size() == 0) {
       return Invalid(path, "is no ONNX file (it does not parse, or has no nodes)");
     }
+  }
+  // A job with it could be read by nobody: not by the members that it is sent to, nor from the
+  // store.
+  if (const std::string text = FirstForeignText(file.model_); !text.empty()) {
+    return Invalid(path, absl::StrCat("has the ", text,
+                                      ", which is not UTF-8: export it again with other names"));
   }
   for (const onnx::OperatorSetIdProto& set : file.model_.opset_import()) {
     if (set.domain().empty() || set.domain() == "ai.onnx") file.opset_ = set.version();

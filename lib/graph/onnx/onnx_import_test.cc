@@ -325,6 +325,12 @@ TEST(OnnxImportTest, OtherFilesAreRefused) {
   model.set_path(testing::TempDir() + "/pipe.onnx");
   ASSERT_EQ(mkfifo(model.path().c_str(), 0600), 0);
   EXPECT_TRUE(absl::StrContains(ImportOnnx(model).status().message(), "is no regular file"));
+  Model foreign;
+  foreign.Input("x", {0, 3}).Node("Relu", {"x"}, {"caf\xe9"}).Output("caf\xe9");
+  EXPECT_EQ(ReasonOf(foreign.Import().status()), "MODEL_INVALID");
+  EXPECT_TRUE(absl::StrContains(foreign.Import().status().message(),
+                                "has the output 'caf?', which is not UTF-8"))
+      << foreign.Import().status();
   Model old(9);
   old.Input("x", {0, 3}).Node("Relu", {"x"}, {"y"}).Output("y");
   EXPECT_TRUE(absl::StrContains(old.Import().status().message(), "is of opset 9; 13 to 24"));
